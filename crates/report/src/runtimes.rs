@@ -94,7 +94,9 @@ fn view(runtime: &Runtime) -> RuntimeView {
 fn jvm(name: &str, runtime: &Runtime, facts: &Jvm) -> RuntimeView {
     let mut view = common(name, runtime);
     let collector = runtime.own.get("collector").and_then(|name| name.as_str()).unwrap_or_default();
-    let live = facts.live_bytes.map_or(String::new(), |live| format!(", of which {} live", bytes(live)));
+    let most = if facts.doubtful_bytes().is_some() { "at most " } else { "" };
+    let live =
+        facts.live_bytes.map_or(String::new(), |live| format!(", of which {most}{} live", bytes(live)));
     let most = facts.max_heap_bytes.map_or(String::new(), |most| format!("; -Xmx {}", bytes(most)));
     view.title = format!(
         "{name}, {}: {} of objects{live}, in a heap with {} resident{most}",

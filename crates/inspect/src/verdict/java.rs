@@ -29,9 +29,18 @@ pub fn free_regions(findings: &Findings<'_>, free: u64) -> String {
         bytes(free),
         bytes(runtime.used_bytes.unwrap_or(0))
     );
-    let words = if known.live_bytes.is_some() { "GC.run gives back" } else { "GC.run gives back at least" };
-    text += &findings.given_back_by("jvm_gc", words);
-    text + &heap_beside(&known)
+    text += &findings.given_back_by("jvm_gc", "GC.run gives back");
+    text + &may_live(&known) + &heap_beside(&known)
+}
+
+/// Where it is not known of some objects whether they live.
+fn may_live(known: &Jvm) -> String {
+    let (Some(_), Some((most, least))) =
+        (known.doubtful_bytes(), known.live_bytes.zip(known.live_at_least_bytes))
+    else {
+        return String::new();
+    };
+    format!("; at most {} of its objects live, at least {}", bytes(most), bytes(least))
 }
 
 /// Where RSS is far above what the heap may have: of what it is.
@@ -68,7 +77,7 @@ pub fn beside_its_heap(findings: &Findings<'_>) -> Option<(&'static str, String)
     if malloc > 0 && free > malloc / 4 {
         text += &format!(" ({} of malloc's is free)", bytes(free));
     }
-    Some(("live", text + &heap_beside(&known)))
+    Some(("live", text + &may_live(&known) + &heap_beside(&known)))
 }
 
 /// A heap that the kernel counts several times.

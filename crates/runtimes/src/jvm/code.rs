@@ -47,15 +47,50 @@ impl Segment {
     }
 }
 
+/// Where a segment is, and what says which block of it an address lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its committed range.
+    pub range: (u64, u64),
+    /// A byte for each of so many, as a power of two.
+    pub shift: u32,
+    /// Where these stand.
+    pub map: u64,
+    /// The bytes of a block's header.
+    pub header: u64,
+}
+
+/// The segments' places.
+pub fn places(view: &View<'_>) -> Option<Vec<Place>> {
+    let (used, length) =
+        (view.offset(&["HeapBlock::Header::_used"])?, view.offset(&["HeapBlock::Header::_length"])?);
+    // `HeapBlock`: as many words as its header needs (memory/heap.hpp).
+    let header =
+        used.checked_sub(length)?.checked_add(1)?.checked_next_multiple_of(8).filter(|&bytes| bytes <= 16)?;
+    let place = |heap: u64| {
+        let of = |name: &str| view.place(heap, &[&format!("CodeHeap::{name}")]);
+        let shift = view.half_word(of("_log2_segment_size")?)?;
+        let range = range(view, of("_memory")?, "_low", "_high")?;
+        let map = self::range(view, of("_segmap")?, "_low", "_high")?.0;
+        (3..=16).contains(&shift).then_some(Place { range, shift, map, header })
+    };
+    heaps(view)?.into_iter().map(place).collect()
+}
+
 /// The segments, in the order in which the JVM has them; `None` where one does not hold together.
 pub fn segments(view: &View<'_>) -> Option<Vec<Segment>> {
+    heaps(view)?.into_iter().map(|heap| segment(view, heap)).collect()
+}
+
+/// The `CodeHeap`s.
+fn heaps(view: &View<'_>) -> Option<Vec<u64>> {
     let heaps = view.fixed(&["CodeCache::_heaps"])?;
     let count = view.half_field(heaps, &["GrowableArrayBase::_len", "GenericGrowableArray::_len"])?;
     if count == 0 || count > MOST_HEAPS {
         return None;
     }
     let data = view.field(heaps, &["GrowableArray<int>::_data"])?;
-    (0..u64::from(count)).map(|index| segment(view, view.word(data.checked_add(index * 8)?)?)).collect()
+    (0..u64::from(count)).map(|index| view.word(data.checked_add(index * 8)?)).collect()
 }
 
 fn range(view: &View<'_>, space: u64, low: &str, high: &str) -> Option<(u64, u64)> {

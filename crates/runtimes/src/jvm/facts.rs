@@ -22,7 +22,10 @@ pub struct Jvm {
     pub free_resident_bytes: u64,
     /// Bytes of objects that something leads to, at most; where it was traced.
     pub live_bytes: Option<u64>,
-    /// The same by class.
+    /// Of these what is held for certain: the others only by words that may be references.
+    #[serde(default)]
+    pub live_at_least_bytes: Option<u64>,
+    /// [`Jvm::live_bytes`] by class.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub live_types: Vec<TypeFacts>,
     /// Class loaders that have loaded something, and what they have of metaspace and class space together: largest first, some.
@@ -35,6 +38,14 @@ pub struct Jvm {
     pub views: Option<u64>,
     /// Whether it can be asked to do something from outside (`-XX:+DisableAttachMechanism`, `-Xrs`).
     pub attach: Option<bool>,
+}
+
+impl Jvm {
+    /// Bytes of objects that may live or not, where they are more than a hundredth of what may live.
+    pub fn doubtful_bytes(&self) -> Option<u64> {
+        let (most, least) = self.live_bytes.zip(self.live_at_least_bytes)?;
+        most.checked_sub(least).filter(|&doubtful| doubtful > most / 100)
+    }
 }
 
 /// Parts of the heap of one kind.

@@ -348,6 +348,7 @@ fn details(context: &Context<'_>, view: &View<'_>, known: &Known) -> Jvm {
             .map(|(is_off, has_no_signals)| !is_off && !has_no_signals),
         kinds: kinds.into_values().collect(),
         live_bytes: live.map(|live| live.bytes),
+        live_at_least_bytes: live.map(|live| live.certain.bytes),
         live_types: live.map(|live| live.types.clone()).unwrap_or_default(),
         class_loader_count: loaders.len() as u64,
         class_loaders: loaders

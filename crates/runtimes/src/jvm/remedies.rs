@@ -1,7 +1,7 @@
 //! What makes a JVM give memory back, and how much.
 //!
 //! A full collection compacts, and then the heap is made as large as what lives wants it: each collector by a rule of its own.
-//! What lives was traced; where it was not, all objects are taken to live, and what is predicted is a bound from below.
+//! What lives was traced. Where it was not, or where what may live and what lives for certain make a difference, nothing is predicted.
 
 use super::claims;
 use super::facts::Jvm;
@@ -122,10 +122,18 @@ fn collection(
     heap: &Heap,
     (known, traced): (&Jvm, Option<&Live>),
 ) -> Option<Remedy> {
-    let (predicted, rule) = given_back(context, view, heap, traced)?;
-    let lives = match known.live_bytes {
-        Some(live) => format!("{} of {} of objects live", units::bytes(live), units::bytes(heap.used())),
-        None => "what lives was not traced: predicted as if all objects did".to_owned(),
+    let GivenBack { bytes, rule } = given_back(context, view, heap, traced)?;
+    let lives = match (known.live_bytes, known.doubtful_bytes()) {
+        (Some(live), None) => {
+            format!("{} of {} of objects live", units::bytes(live), units::bytes(heap.used()))
+        }
+        (Some(live), Some(doubtful)) => format!(
+            "at most {} of {} of objects live, {} of them are held only by words that may be references",
+            units::bytes(live),
+            units::bytes(heap.used()),
+            units::bytes(doubtful)
+        ),
+        (None, _) => "what lives was not traced".to_owned(),
     };
     let (kind, ask) = match known.attach {
         Some(false) => {
@@ -136,20 +144,26 @@ fn collection(
     Some(Remedy {
         id: "jvm_gc".to_owned(),
         kind,
-        predicted_bytes: Some(predicted),
+        predicted_bytes: bytes,
         how: ask,
         cost: format!("a full collection, at which the program waits; {lives}; {rule}"),
         ..Remedy::default()
     })
 }
 
-/// What a full collection gives back, and the collector's rule; `None` where there is none to go by.
+/// What a full collection gives back, `None` where that cannot be told, and the collector's rule.
+struct GivenBack {
+    bytes: Option<u64>,
+    rule: &'static str,
+}
+
+/// `None` where there is no rule to go by.
 fn given_back(
     context: &Context<'_>,
     view: &View<'_>,
     heap: &Heap,
     traced: Option<&Live>,
-) -> Option<(u64, &'static str)> {
+) -> Option<GivenBack> {
     // Up to JDK 17 that holds for what is asked from outside too.
     if view.has_flag("DisableExplicitGC") && view.structs.major().is_some_and(|major| major <= 17) {
         return None;
@@ -158,46 +172,52 @@ fn given_back(
     if heap.collector == "G1" && view.has_flag("ExplicitGCInvokesConcurrent") {
         return None;
     }
-    let minimum = view.flag("MinHeapSize").unwrap_or(0);
+    let above = heap.committed().saturating_sub(view.flag("MinHeapSize").unwrap_or(0));
+    // Below its least size no heap is made smaller.
+    let unless_least = if above == 0 { Some(0) } else { None };
+    let given = |bytes: Option<u64>, rule: &'static str| Some(GivenBack { bytes, rule });
     match heap.collector {
-        "G1" => Some((
-            g1(context, view, heap, traced)?,
+        "G1" => given(
+            of_bounds(traced, &|live| g1(context, view, heap, live)),
             "G1 keeps what MaxHeapFreeRatio lets it have beside what lives",
-        )),
+        ),
         // `ShenandoahArguments::initialize` takes it back where the heap begins as large as it may become.
         "Shenandoah" if !view.has_flag("ShenandoahUncommit") => {
-            Some((0, "Shenandoah gives nothing back here: its heap begins as large as it may become"))
+            given(Some(0), "Shenandoah gives nothing back here: its heap begins as large as it may become")
         }
-        "Shenandoah" => {
-            let above = heap.committed().saturating_sub(minimum);
-            let rule = "Shenandoah gives all of its empty regions back, down to -Xms";
-            Some((shenandoah(context, view, heap, traced).min(above), rule))
-        }
-        "Serial" => {
-            let rule = "the serial collector shrinks its heap by steps: hardly at the first collection that was asked for, by \
-                        100 % at the fourth";
-            Some((0, rule))
-        }
-        "Parallel" => {
-            Some((0, "the parallel collector shrinks its heap by its own statistics, and may let it grow"))
-        }
+        "Shenandoah" => given(
+            of_bounds(traced, &|live| Some(shenandoah(context, view, heap, live).min(above))),
+            "Shenandoah gives all of its empty regions back, down to -Xms",
+        ),
+        "Serial" => given(
+            unless_least,
+            "the serial collector shrinks its heap by steps, and at which step it is is not known: hardly at the first collection that \
+             was asked for, by 100 % at the fourth",
+        ),
+        "Parallel" => given(
+            unless_least,
+            "the parallel collector shrinks its heap by its own statistics, and may let it grow: how much is not known",
+        ),
         // It uncommits by itself what was free for some minutes, or, of Epsilon, nothing.
         _ => None,
     }
 }
 
+/// What is given back by what lives in each area: what both bounds of that say, but for a hundredth; `None` where they do not agree or
+/// nothing was traced.
+fn of_bounds(traced: Option<&Live>, given: &dyn Fn(&[u64]) -> Option<u64>) -> Option<u64> {
+    let traced = traced?;
+    let (least, most) = (given(&traced.of_areas)?, given(&traced.certain.of_areas)?);
+    (most.saturating_sub(least) <= most / 100).then_some(least)
+}
+
 /// `ShenandoahControlThread`: a collection that was asked for uncommits all regions that it leaves empty. It moves what lives out of
 /// those that are garbage for a part or more (`ShenandoahGarbageThreshold`), and packs it.
-fn shenandoah(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&Live>) -> u64 {
+fn shenandoah(context: &Context<'_>, view: &View<'_>, heap: &Heap, live: &[u64]) -> u64 {
     let threshold = view.flag("ShenandoahGarbageThreshold").unwrap_or(25).min(100);
     let resident = |area: &Area| claims::resident(context, area.start, area.end);
     let (mut emptied, mut moved) = (0_u64, 0_u64);
-    for area in &heap.areas {
-        let live = match (area.kind, traced) {
-            (Kind::Free, _) => 0,
-            (_, Some(traced)) => traced.bytes_in(area.start, area.top),
-            (_, None) => continue,
-        };
+    for (area, &live) in heap.areas.iter().zip(live) {
         let garbage = (area.top - area.start).saturating_sub(live);
         let is_moved = area.kind != Kind::Humongous && garbage >= (area.end - area.start) / 100 * threshold;
         if live == 0 || is_moved {
@@ -212,10 +232,10 @@ fn shenandoah(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Optio
 /// `G1CollectedHeap::resize_heap_if_necessary`: what exceeds MaxHeapFreeRatio is uncommitted, free regions from the highest on; what is
 /// used counts by whole regions. What lives was moved to the lowest regions before, large objects stay; free regions between
 /// stay as resident as they are.
-fn g1(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&Live>) -> Option<u64> {
+fn g1(context: &Context<'_>, view: &View<'_>, heap: &Heap, live: &[u64]) -> Option<u64> {
     let ratio = view.flag("MaxHeapFreeRatio").filter(|&ratio| ratio <= 100)?;
     let region = heap.region_bytes?;
-    let used = g1_used(view, heap, (traced, region));
+    let used = g1_used(view, heap, (live, region));
     let most = match ratio {
         100 => u64::MAX,
         ratio => u64::try_from(u128::from(used) * 100 / u128::from(100 - ratio)).unwrap_or(u64::MAX),
@@ -236,12 +256,10 @@ fn g1(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&Live>
 }
 
 /// What is used after a full collection, in whole regions: each of its threads leaves one that is not full.
-fn g1_used(view: &View<'_>, heap: &Heap, (traced, region): (Option<&Live>, u64)) -> u64 {
+fn g1_used(view: &View<'_>, heap: &Heap, (live, region): (&[u64], u64)) -> u64 {
     let mut large = 0_u64;
     let mut small = 0_u64;
-    for area in heap.areas.iter().filter(|area| area.kind != Kind::Free) {
-        // Where that is not known, all lives: a region with anything in it is one in use.
-        let live = traced.map_or(area.end - area.start, |traced| traced.bytes_in(area.start, area.top));
+    for (area, &live) in heap.areas.iter().zip(live).filter(|(area, _)| area.kind != Kind::Free) {
         match area.kind {
             Kind::Humongous | Kind::Archive if live > 0 => large += area.end - area.start,
             Kind::Humongous | Kind::Archive => {}

@@ -43,6 +43,15 @@ impl Oops {
     pub fn wide(&self, narrow: u32) -> u64 {
         if narrow == 0 { 0 } else { self.base.wrapping_add(u64::from(narrow) << self.shift) }
     }
+
+    /// Shows what a word may lead to, as a wide reference and as two narrow ones.
+    pub fn each_of(&self, word: u64, take: &mut dyn FnMut(u64)) {
+        take(word);
+        if self.bytes == 4 {
+            take(self.wide(word as u32));
+            take(self.wide((word >> 32) as u32));
+        }
+    }
 }
 
 /// What of an object are references: offsets, and how many follow each other.

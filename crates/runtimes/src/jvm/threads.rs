@@ -54,16 +54,27 @@ fn linked(view: &View<'_>) -> Option<Vec<u64>> {
     Some(threads)
 }
 
-/// Their stacks, in the order of addresses.
-pub fn stacks(view: &View<'_>) -> Option<Vec<(u64, u64)>> {
-    let stack = |&thread: &u64| {
-        let high = view.field(thread, &["JavaThread::_stack_base", "Thread::_stack_base"])?;
-        let bytes = view.field(thread, &["JavaThread::_stack_size", "Thread::_stack_size"])?;
-        high.checked_sub(bytes).filter(|_| bytes <= MOST_STACK_BYTES).map(|low| (low, high))
+/// A thread of Java's, with what says where its frames are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thread {
+    /// Its `JavaThread`.
+    pub address: u64,
+    /// The first byte of its stack, and the first behind it.
+    pub stack: (u64, u64),
+    /// Its `JavaThreadState`.
+    pub state: u32,
+}
+
+/// All of them that have a stack.
+pub fn threads(view: &View<'_>) -> Option<Vec<Thread>> {
+    let thread = |&address: &u64| {
+        let high = view.field(address, &["JavaThread::_stack_base", "Thread::_stack_base"])?;
+        let bytes = view.field(address, &["JavaThread::_stack_size", "Thread::_stack_size"])?;
+        let low = high.checked_sub(bytes).filter(|_| bytes <= MOST_STACK_BYTES)?;
+        let state = view.half_field(address, &["JavaThread::_thread_state"])?;
+        Some(Thread { address, stack: (low, high), state })
     };
-    let mut stacks: Vec<(u64, u64)> = all(view)?.iter().filter_map(stack).collect();
-    stacks.sort_unstable();
-    Some(stacks)
+    Some(all(view)?.iter().filter_map(thread).collect())
 }
 
 /// What is left free at each one's end, for an array that fills it (`ThreadLocalAllocBuffer::end_reserve`).

@@ -41,8 +41,19 @@ pub struct Live {
     pub bytes: u64,
     /// The same by area of the heap.
     pub of_areas: Vec<u64>,
+    /// Those of them that are held for certain; the others only by what may be a reference.
+    pub certain: Certain,
     /// By class, the one with most bytes first.
     pub types: Vec<TypeFacts>,
+}
+
+/// Bytes of what lives for certain.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Certain {
+    /// All of them.
+    pub bytes: u64,
+    /// By area of the heap.
+    pub of_areas: Vec<u64>,
 }
 
 impl Live {
@@ -91,23 +102,8 @@ pub fn live(
     let headers = Headers::read(view)?;
     let oops = Oops::read(view)?;
     let marks = Bits::new(places.count())?;
-    let mut dirty = vec![false; usize::try_from(places.count().div_ceil(BLOCK_PLACES)).ok()?];
-    let mut mark = |place: u64| {
-        if starts.has(place) && marks.set(place) {
-            dirty[(place / BLOCK_PLACES) as usize] = true;
-        }
-    };
-    Roots::new(context, *view, heap, oops, data)?.each(&mut |word| {
-        if let Some(place) = places.of(word) {
-            mark(place);
-        }
-    });
-    // What came from the archive of class data is never collected.
-    for area in heap.areas.iter().filter(|area| area.kind == Kind::Archive) {
-        let first = places.of(area.start).unwrap_or(0);
-        let end = first.saturating_add((area.top - area.start) / places.bytes());
-        (first..end).filter(|&place| starts.has(place)).for_each(&mut mark);
-    }
+    let dirty = vec![false; usize::try_from(places.count().div_ceil(BLOCK_PLACES)).ok()?];
+    let roots = Roots::new(context, *view, heap, oops, data)?;
     let mut trace = Trace {
         view: *view,
         classes: Classes::new(*view, headers),
@@ -128,10 +124,19 @@ pub fn live(
         areas: Areas { all: &heap.areas, last: 0, bytes: vec![0; heap.areas.len()] },
         has_failed: false,
     };
+    roots.certain(&mut |word| trace.mark(word));
+    // What came from the archive of class data is never collected.
+    for area in heap.areas.iter().filter(|area| area.kind == Kind::Archive) {
+        let step = places.bytes() as usize;
+        (area.start..area.top).step_by(step).for_each(|address| trace.mark(address));
+    }
+    trace.run(context.deadline)?;
+    let certain = Certain { bytes: trace.bytes, of_areas: trace.areas.bytes.clone() };
+    roots.doubtful(&mut |word| trace.mark(word));
     trace.run(context.deadline)?;
     let types = types(std::iter::once(&trace.classes));
     let (marks, dead, bytes, of_areas) = (trace.marks, trace.left, trace.bytes, trace.areas.bytes);
-    Some(Live { marks, dead, places, bytes, of_areas, types })
+    Some(Live { marks, dead, places, bytes, of_areas, certain, types })
 }
 
 struct Trace<'a> {
@@ -153,6 +158,17 @@ struct Trace<'a> {
 }
 
 impl Trace<'_> {
+    /// Marks the object at an address, if one begins there that was not looked at.
+    fn mark(&mut self, address: u64) {
+        if let Some(place) = self.places.of(address)
+            && self.left.has(place)
+            && self.marks.set(place)
+            && let Some(dirty) = self.dirty.get_mut((place / BLOCK_PLACES) as usize)
+        {
+            *dirty = true;
+        }
+    }
+
     /// Goes over the heap until nothing more is found.
     fn run(&mut self, deadline: Instant) -> Option<()> {
         let blocks = self.dirty.len();

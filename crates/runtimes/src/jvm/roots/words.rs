@@ -1,4 +1,4 @@
-//! What may hold objects from outside of the heap: every word that is the address of one.
+//! Every word that is the address of an object, where HotSpot's own references are not known.
 //!
 //! Stacks of Java's threads, their registers, static data, compiled code and what is in malloc's arenas are looked through word by word
 //! (handles of the JVM and of its native code are there). What only looks like a reference holds an object too: of what is
@@ -13,27 +13,21 @@ use strandline_process::map::Mapping;
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::stacks::ThreadFacts;
 
-use super::heap::{Heap, Kind};
-use super::shapes::Oops;
-use super::threads;
-use super::view::View;
+use super::handles::{HANDLES, storages};
+use crate::jvm::heap::{Heap, Kind};
+use crate::jvm::shapes::Oops;
+use crate::jvm::threads::Thread;
+use crate::jvm::view::View;
 
 /// Below its pointer a stack is in use up to this (System V ABI).
 const RED_ZONE_BYTES: u64 = 128;
 /// glibc's arenas begin at multiples of this (`HEAP_MAX_SIZE`, malloc/arena.c).
 const ARENA_BYTES: u64 = 64 << 20;
-/// A block of handles has so many, then a mask of those in use, then whose it is (`OopStorage::Block`, gc/shared/oopStorage.cpp).
-const HANDLES: usize = 64;
 /// Handles and arrays of references stand in shorter rows: more is a queue of the last collection's, which keeps pieces of it (of 4 KiB
 /// less a header, `StackChunkSize`) or has given them back to malloc.
-const MOST_IN_A_ROW: usize = 256;
-/// There are so many storages, or fewer.
-const MOST_STORAGES: u64 = 32;
-/// Their names are as long, or longer: `VM Weak`.
-const LEAST_NAME: usize = 6;
-
-/// The roots of a heap.
-pub struct Roots<'a> {
+const MAX_IN_A_ROW: usize = 256;
+/// The words.
+pub struct Words<'a> {
     context: &'a Context<'a>,
     view: View<'a>,
     heap: &'a Heap,
@@ -44,19 +38,19 @@ pub struct Roots<'a> {
     storages: Vec<u64>,
 }
 
-impl<'a> Roots<'a> {
+impl<'a> Words<'a> {
     /// Those of `heap` of a JVM whose static data is `data`; `None` where its threads cannot be told.
     pub fn new(
         context: &'a Context<'a>,
         view: View<'a>,
         heap: &'a Heap,
-        oops: Oops,
-        data: (u64, u64),
+        (oops, data, threads): (Oops, (u64, u64), &[Thread]),
     ) -> Option<Self> {
-        let stacks = threads::stacks(&view)?;
+        let mut stacks: Vec<(u64, u64)> = threads.iter().map(|thread| thread.stack).collect();
+        stacks.sort_unstable();
         let storages = storages(context, &view, data);
-        let roots = Self { context, view, heap, oops, stacks, storages };
-        roots.are_in_arenas().then_some(roots)
+        let words = Self { context, view, heap, oops, stacks, storages };
+        words.are_in_arenas().then_some(words)
     }
 
     /// Shows every word that may be a reference.
@@ -109,13 +103,7 @@ impl<'a> Roots<'a> {
 
     /// A stack from its pointer on, with its thread's registers; all of it, where no thread stands there.
     fn stack(&self, (low, high): (u64, u64), take: &mut dyn FnMut(u64)) {
-        let mut both = |word: u64| {
-            take(word);
-            if self.oops.bytes == 4 {
-                take(self.oops.wide(word as u32));
-                take(self.oops.wide((word >> 32) as u32));
-            }
-        };
+        let mut both = |word: u64| self.oops.each_of(word, take);
         let is_on = |thread: &&ThreadFacts| (low..high).contains(&thread.stack_pointer);
         let thread = self.context.threads.iter().find(is_on);
         if let Some(thread) = thread {
@@ -180,44 +168,17 @@ impl Row {
             self.end(take);
         }
         (self.behind, self.count) = (at.wrapping_add(8), self.count + 1);
-        if self.words.len() <= MOST_IN_A_ROW {
+        if self.words.len() <= MAX_IN_A_ROW {
             self.words.push(word);
         }
     }
 
     /// Shows them, unless they are too many.
     fn end(&mut self, take: &mut dyn FnMut(u64)) {
-        if self.count <= MOST_IN_A_ROW {
+        if self.count <= MAX_IN_A_ROW {
             self.words.iter().for_each(|&word| take(word));
         }
         self.words.clear();
         self.count = 0;
     }
-}
-
-/// The storages of handles (`OopStorage`): that of global ones is told, and beside its address in the static data stand those of
-/// the others (`OopStorageSet::_storages`, gc/shared/oopStorageSet.hpp).
-fn storages(context: &Context<'_>, view: &View<'_>, data: (u64, u64)) -> Vec<u64> {
-    let Some(told) = view.address(&["JNIHandles::_global_handles"]) else { return Vec::new() };
-    let Some(global) = view.word(told).filter(|&global| global != 0) else { return Vec::new() };
-    let mut storages = vec![global];
-    each_word((view.memory, context.resident), data, AT_ONCE, &mut |at, word| {
-        if word == global && at != told && storages.len() < MOST_STORAGES as usize {
-            for step in [8, 8_u64.wrapping_neg()] {
-                let beside = (1..=MOST_STORAGES).map(|index| at.wrapping_add(step.wrapping_mul(index)));
-                storages.extend(beside.map_while(|at| view.word(at).filter(|&word| is_storage(view, word))));
-            }
-        }
-        true
-    });
-    storages.sort_unstable();
-    storages.dedup();
-    storages
-}
-
-/// Whether it is the address of a storage: the first that it has is its name.
-fn is_storage(view: &View<'_>, at: u64) -> bool {
-    let mut name = [0; LEAST_NAME];
-    let is_read = view.word(at).is_some_and(|text| view.memory.read(text, &mut name).is_ok());
-    is_read && name.iter().all(|byte| (b' '..=b'~').contains(byte))
 }

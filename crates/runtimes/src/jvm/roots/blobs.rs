@@ -1,0 +1,145 @@
+//! Which piece of code an address lies in, and what it says of its frames (`CodeBlob`, code/codeBlob.hpp).
+
+use std::collections::HashMap;
+
+use strandline_process::memory::{half_word_at, word_at};
+
+use crate::jvm::code::{self, Place};
+use crate::jvm::view::View;
+
+/// The most pieces that are kept.
+const MAX_KEPT: usize = 1 << 18;
+/// The longest chain of the map of blocks that is followed: a step goes back by up to 254 segments.
+const MAX_STEPS: usize = 1 << 16;
+/// In the map: nothing is here (`CodeHeap::free_sentinel`, memory/heap.hpp).
+const FREE: u8 = 0xff;
+/// The most bytes of a frame.
+const MAX_FRAME_BYTES: u64 = 1 << 20;
+
+/// A piece of code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blob {
+    /// Whether it is a method's, and not a stub.
+    pub is_method: bool,
+    /// Its first instruction: places in its maps count from here on.
+    pub code: u64,
+    /// The first at which a frame is complete.
+    pub complete: u64,
+    /// The bytes of a frame, with the return address.
+    pub frame_bytes: u64,
+    /// Its maps (`ImmutableOopMapSet`); 0 where it has none.
+    pub maps: u64,
+    /// Where it keeps the references that are in its instructions.
+    pub oops: (u64, u64),
+}
+
+/// The pieces of code, by address.
+pub struct Blobs<'a> {
+    view: View<'a>,
+    places: Vec<Place>,
+    known: HashMap<u64, Option<Blob>>,
+}
+
+impl<'a> Blobs<'a> {
+    /// Those of a JVM.
+    pub fn new(view: &View<'a>) -> Option<Self> {
+        Some(Self { view: *view, places: code::places(view)?, known: HashMap::new() })
+    }
+
+    /// The one at `pc`.
+    pub fn at(&mut self, pc: u64) -> Option<Blob> {
+        let place = *self.places.iter().find(|place| (place.range.0..place.range.1).contains(&pc))?;
+        let start = self.start(&place, pc)?;
+        if let Some(known) = self.known.get(&start) {
+            return *known;
+        }
+        let blob = self.read(start).filter(|blob| blob.code <= pc);
+        if self.known.len() < MAX_KEPT {
+            self.known.insert(start, blob);
+        }
+        blob
+    }
+
+    /// Where the block that has an address begins behind its header (`CodeHeap::find_block_for`, memory/heap.cpp).
+    fn start(&self, place: &Place, pc: u64) -> Option<u64> {
+        let mut index = (pc - place.range.0) >> place.shift;
+        for _ in 0..MAX_STEPS {
+            match self.view.byte(place.map.checked_add(index)?)? {
+                FREE => return None,
+                0 => return place.range.0.checked_add(index << place.shift)?.checked_add(place.header),
+                back => index = index.checked_sub(u64::from(back))?,
+            }
+        }
+        None
+    }
+
+    fn read(&self, start: u64) -> Option<Blob> {
+        let view = &self.view;
+        let half = |name: &str| view.half_field(start, &[&format!("CodeBlob::{name}")]).map(u64::from);
+        let place = |offset: Option<u64>| start.checked_add(offset?);
+        let code = match view.field(start, &["CodeBlob::_code_begin"]) {
+            Some(code) => code,
+            None => place(half("_code_offset"))?,
+        };
+        // Of 32 bits up to JDK 22, of 16 in later ones.
+        let complete = match view.structs.offset("CodeBlob::_kind") {
+            Some(_) => half("_frame_complete_offset")? & 0xffff,
+            None => half("_frame_complete_offset")?,
+        };
+        let end = place(half("_size"))?;
+        let frame_bytes = half("_frame_size").map(|words| (words as u32 as i32).max(0) as u64 * 8)?;
+        let data = place(half("_data_offset"))?;
+        // `nmethod::oops_begin` and `oops_end`: in JDK 25 they are all of its data.
+        let oops = match ["nmethod::_oops_offset", "nmethod::_metadata_offset"]
+            .map(|name| view.half_field(start, &[name]))
+        {
+            [Some(from), Some(to)] => (place(Some(u64::from(from)))?, place(Some(u64::from(to)))?),
+            _ => (data, end),
+        };
+        let is_sound = start < code
+            && code <= end
+            && oops.1 <= end
+            && oops.0 <= oops.1
+            && frame_bytes <= MAX_FRAME_BYTES;
+        let is_method = self.is_method(start)?;
+        is_sound.then_some(Blob {
+            is_method,
+            code,
+            complete: start.checked_add(complete)?.max(code),
+            frame_bytes,
+            maps: view.field(start, &["CodeBlob::_oop_maps"])?,
+            oops: if is_method { oops } else { (0, 0) },
+        })
+    }
+
+    /// Whether it is a method's: `_kind` says so from JDK 23 on, before that its name does (`nmethod`, `native nmethod`).
+    fn is_method(&self, start: u64) -> Option<bool> {
+        if let Some(kind) = self.view.byte_field(start, &["CodeBlob::_kind"]) {
+            return Some(u64::from(kind) == self.view.constant(&["CodeBlobKind::Nmethod"])?);
+        }
+        let mut text = [0; 16];
+        let got = self.view.memory.read_some(self.view.field(start, &["CodeBlob::_name"])?, &mut text);
+        let text = text.get(..got)?;
+        Some(text.starts_with(b"nmethod\0") || text.starts_with(b"native nmethod\0"))
+    }
+
+    /// Shows the references in the instructions of a method.
+    pub fn oops(&self, blob: &Blob, take: &mut dyn FnMut(u64)) -> Option<()> {
+        let mut bytes =
+            vec![0; usize::try_from(blob.oops.1 - blob.oops.0).ok().filter(|&bytes| bytes <= 1 << 20)?];
+        self.view.memory.read(blob.oops.0, &mut bytes).ok()?;
+        (0..bytes.len() / 8).filter_map(|index| word_at(&bytes, index * 8)).for_each(take);
+        Some(())
+    }
+
+    /// Reads a map's pair at an index: which place it is of, and where it stands.
+    pub fn pair(&self, maps: u64, index: u64) -> Option<(u32, u32)> {
+        let mut bytes = [0; 8];
+        let header = self.view.structs.size("ImmutableOopMapSet")?;
+        self.view
+            .memory
+            .read(maps.checked_add(header)?.checked_add(index.checked_mul(8)?)?, &mut bytes)
+            .ok()?;
+        Some((half_word_at(&bytes, 0)?, half_word_at(&bytes, 4)?))
+    }
+}

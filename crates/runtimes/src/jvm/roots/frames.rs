@@ -1,0 +1,252 @@
+//! The frames of a thread of Java's, from where it left Java code on.
+//!
+//! A thread that is blocked or in native code has no reference in the frames of C++ below its last frame of Java: these hold handles
+//! (runtime/handles.hpp). Frames of the interpreter are full of words that count; those of compiled code have maps; between Java code
+//! that was called by C++ and that C++ the call says where Java went on (`JavaCallWrapper`). Layouts: frame_x86.hpp of JDK 17 and 25.
+
+use strandline_process::stacks::ThreadFacts;
+
+use super::blobs::Blobs;
+use super::maps::{Maps, Slot};
+use super::{Known, handles};
+use crate::batch::Pages;
+use crate::jvm::shapes::Oops;
+use crate::jvm::threads::Thread;
+use crate::jvm::view::View;
+use strandline_process::memory::word_at;
+
+/// Below its pointer a stack is in use up to this (System V ABI).
+const RED_ZONE_BYTES: u64 = 128;
+/// Where `ThreadFacts::general` has RBP and RIP.
+const RBP: usize = 6;
+const RIP: usize = 15;
+/// `frame::interpreter_frame_sender_sp_offset` and `interpreter_frame_locals_offset`, in words from the frame pointer on.
+const SENDER: u64 = 1;
+const LOCALS: u64 = 7;
+/// More words of locals and parameters a method cannot have.
+const MAX_LOCALS: u64 = 1 << 16;
+/// `JavaCallWrapper::_handles` and `_receiver` (runtime/javaCalls.hpp): in front of `_anchor`.
+const WRAPPER_HANDLES: u64 = 24;
+const WRAPPER_RECEIVER: u64 = 8;
+
+/// A frame: where it goes on, and its registers there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Frame {
+    pc: u64,
+    /// Its first byte.
+    sp: u64,
+    /// The same before the one that it called made room for its own parameters.
+    own_sp: u64,
+    fp: u64,
+    /// Whether what it called may not have taken over its parameters yet.
+    has_arguments: bool,
+}
+
+/// Follows frames.
+pub struct Frames<'a> {
+    view: View<'a>,
+    oops: Oops,
+    blobs: Blobs<'a>,
+    maps: Maps,
+    pages: Pages<'a>,
+    interpreter: (u64, u64),
+    /// Where the code goes on that calls Java for C++.
+    call_return: u64,
+    /// Where a frame of that has its `JavaCallWrapper`, below its frame pointer.
+    wrapper: u64,
+    states: States,
+}
+
+/// `JavaThreadState`: of those in which a thread may not touch the heap.
+struct States {
+    is_native: u32,
+    is_blocked: u32,
+}
+
+impl<'a> Frames<'a> {
+    /// Of a JVM; `None` where it does not say what is needed.
+    pub fn new(view: &View<'a>, oops: Oops) -> Option<Self> {
+        let queue = view.fixed(&["AbstractInterpreter::_code"])?;
+        let start = view.field(queue, &["StubQueue::_stub_buffer"])?;
+        let bytes = u64::from(view.half_field(queue, &["StubQueue::_buffer_limit"])?);
+        // A negative number of words, of 32 bits.
+        let wrapper = view.structs.constant("frame::entry_frame_call_wrapper_offset")? as i32;
+        let state = |name: &str| u32::try_from(view.constant(&[name])?).ok();
+        Some(Self {
+            view: *view,
+            oops,
+            blobs: Blobs::new(view)?,
+            maps: Maps::new(view)?,
+            pages: Pages::new(view.memory),
+            interpreter: (start, start.checked_add(bytes)?),
+            call_return: view.fixed(&["StubRoutines::_call_stub_return_address"]).filter(|&at| at != 0)?,
+            wrapper: u64::from(wrapper.checked_neg().and_then(|words| u32::try_from(words).ok())?) * 8,
+            states: States { is_native: state("_thread_in_native")?, is_blocked: state("_thread_blocked")? },
+        })
+    }
+
+    /// Adds what a thread's frames hold. What cannot be followed is doubtful.
+    pub fn of_thread(
+        &mut self,
+        thread: &Thread,
+        registers: Option<&ThreadFacts>,
+        known: &mut Known,
+    ) -> Option<()> {
+        let (low, high) = thread.stack;
+        let is_safe = thread.state == self.states.is_native || thread.state == self.states.is_blocked;
+        let anchor = self.view.place(thread.address, &["JavaThread::_anchor"])?;
+        let last = self.anchor(anchor)?;
+        let mut frame = match (is_safe, last) {
+            (true, None) => return Some(()),
+            (true, Some(frame)) => frame,
+            (false, _) => {
+                let Some(facts) = registers else {
+                    known.ranges.push(thread.stack);
+                    return Some(());
+                };
+                known.registers.extend(facts.general);
+                let from = facts.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(low) & !7;
+                let first = last.or_else(|| self.running(facts, high));
+                let to = first.map_or(high, |frame| frame.sp.clamp(from, high));
+                known.ranges.push((from, to));
+                match first {
+                    Some(frame) => frame,
+                    None => return Some(()),
+                }
+            }
+        };
+        while (low..high).contains(&frame.sp) && frame.sp.is_multiple_of(8) {
+            known.in_time()?;
+            match self.next(&frame, high, known) {
+                Some(Some(next)) if next.sp > frame.sp => frame = next,
+                Some(None) => return Some(()),
+                _ => break,
+            }
+        }
+        known.ranges.push((frame.sp.clamp(low, high) & !7, high));
+        Some(())
+    }
+
+    /// The frame that an anchor says; none where it says so.
+    fn anchor(&mut self, anchor: u64) -> Option<Option<Frame>> {
+        let word = |name: &str| self.view.field(anchor, &[&format!("JavaFrameAnchor::{name}")]);
+        let (sp, pc, fp) = (word("_last_Java_sp")?, word("_last_Java_pc")?, word("_last_Java_fp")?);
+        if sp == 0 {
+            return Some(None);
+        }
+        // `JavaFrameAnchor::make_walkable`: else the call has put it there.
+        let pc = if pc == 0 { self.word(sp.checked_sub(8)?)? } else { pc };
+        Some(Some(Frame { pc, sp, own_sp: sp, fp, has_arguments: false }))
+    }
+
+    /// The frame that called the one in which a thread runs, where that is one of Java code and complete. In the first one itself any
+    /// word may be a reference, or not be one any more.
+    fn running(&mut self, facts: &ThreadFacts, high: u64) -> Option<Frame> {
+        let (pc, fp, sp) = (facts.general[RIP], facts.general[RBP], facts.stack_pointer);
+        let frame = Frame { pc, sp, own_sp: sp, fp, has_arguments: false };
+        if self.is_interpreter(pc) {
+            return self.behind_interpreted(&frame, high).map(|(next, _)| next);
+        }
+        let blob = self.blobs.at(pc).filter(|blob| blob.is_method && pc > blob.complete)?;
+        let next = self.behind_compiled(&frame, blob.frame_bytes, high)?;
+        // Where its frame is being taken down what is read is no code.
+        (self.is_interpreter(next.pc) || next.pc == self.call_return || self.blobs.at(next.pc).is_some())
+            .then_some(next)
+    }
+
+    fn is_interpreter(&self, pc: u64) -> bool {
+        (self.interpreter.0..self.interpreter.1).contains(&pc)
+    }
+
+    fn word(&mut self, at: u64) -> Option<u64> {
+        word_at(&self.pages.array::<8>(at)?, 0)
+    }
+
+    /// Adds what a frame holds, and returns the one that called it: none where it was the first; fails where it cannot be followed.
+    fn next(&mut self, frame: &Frame, high: u64, known: &mut Known) -> Option<Option<Frame>> {
+        if self.is_interpreter(frame.pc) {
+            let (next, end) = self.behind_interpreted(frame, high)?;
+            self.each(frame.sp, end, &mut |word| known.add(word))?;
+            return Some(Some(next));
+        }
+        if frame.pc == self.call_return {
+            return self.behind_call(frame, known);
+        }
+        let blob = self.blobs.at(frame.pc).filter(|blob| blob.frame_bytes > 0)?;
+        let mut next = self.behind_compiled(frame, blob.frame_bytes, high)?;
+        let range = (frame.own_sp, next.sp);
+        let slots =
+            if blob.is_method { self.maps.slots(&self.view, &self.blobs, (&blob, frame.pc)) } else { None };
+        for slot in slots.iter().flatten() {
+            let word = self.slot(frame, *slot, high)?;
+            known.add(word);
+        }
+        if blob.is_method {
+            self.blobs.oops(&blob, &mut |word| known.add(word))?;
+        }
+        if slots.is_none() || frame.has_arguments {
+            known.ranges.push(range);
+        }
+        next.has_arguments = !blob.is_method;
+        Some(Some(next))
+    }
+
+    /// What a reference of a frame holds. The one register that a call keeps is the frame pointer.
+    fn slot(&mut self, frame: &Frame, slot: Slot, high: u64) -> Option<u64> {
+        let word = match slot.offset {
+            None => frame.fp,
+            Some(offset) => {
+                let at = frame.own_sp.checked_add(offset).filter(|&at| at < high)?;
+                match slot.is_narrow {
+                    true => u64::from(u32::from_le_bytes(self.pages.array::<4>(at)?)),
+                    false => self.word(at)?,
+                }
+            }
+        };
+        Some(if slot.is_narrow { self.oops.wide(word as u32) } else { word })
+    }
+
+    /// The frame behind one of the interpreter, and where what that one has ends, its locals among it.
+    fn behind_interpreted(&mut self, frame: &Frame, high: u64) -> Option<(Frame, u64)> {
+        let fp = frame.fp;
+        let sp = fp.checked_add(16).filter(|&sp| fp > frame.sp && fp.is_multiple_of(8) && sp < high)?;
+        let own_sp = self.word(fp - SENDER * 8)?;
+        let locals = self.word(fp.checked_sub(LOCALS * 8)?)?;
+        // An address up to JDK 20, and how many words behind the frame pointer in later ones.
+        let locals = if locals <= MAX_LOCALS { fp.checked_add(locals * 8)? } else { locals };
+        let end = locals
+            .checked_add(8)
+            .filter(|&end| end <= high && end >= fp && end - fp <= MAX_LOCALS * 8 + 16)?;
+        if !(sp..=high).contains(&own_sp) || !own_sp.is_multiple_of(8) {
+            return None;
+        }
+        let (pc, fp_before) = (self.word(fp + 8)?, self.word(fp)?);
+        Some((Frame { pc, sp, own_sp, fp: fp_before, has_arguments: false }, end.max(sp)))
+    }
+
+    fn behind_compiled(&mut self, frame: &Frame, bytes: u64, high: u64) -> Option<Frame> {
+        let sp = frame
+            .own_sp
+            .checked_add(bytes)
+            .filter(|&sp| bytes >= 16 && sp <= high && sp.is_multiple_of(8))?;
+        let (pc, fp) = (self.word(sp - 8)?, self.word(sp - 16)?);
+        Some(Frame { pc, sp, own_sp: sp, fp, has_arguments: false })
+    }
+
+    /// The frame of Java behind the frames of C++ that called.
+    fn behind_call(&mut self, frame: &Frame, known: &mut Known) -> Option<Option<Frame>> {
+        let wrapper = self.word(frame.fp.checked_sub(self.wrapper)?)?;
+        let anchor = self.view.place(wrapper, &["JavaCallWrapper::_anchor"])?;
+        let handles = self.view.word(anchor.checked_sub(WRAPPER_HANDLES)?)?;
+        handles::of_blocks(&self.view, handles, known)?;
+        known.add(self.view.word(anchor.checked_sub(WRAPPER_RECEIVER)?)?);
+        self.anchor(anchor)
+    }
+
+    fn each(&mut self, from: u64, to: u64, take: &mut dyn FnMut(u64)) -> Option<()> {
+        for at in (from..to).step_by(8) {
+            take(self.word(at)?);
+        }
+        Some(())
+    }
+}

@@ -1,0 +1,292 @@
+//! Handles of the JVM and of its native code: places that hold references for it.
+
+use std::collections::HashSet;
+
+use strandline_claims::runtime::Context;
+use strandline_claims::words::{AT_ONCE, each_word};
+use strandline_process::memory::{half_word_at, word_at};
+
+use super::Known;
+use crate::jvm::view::View;
+
+/// A block of handles has so many, then a mask of those in use, then whose it is (`OopStorage::Block`, gc/shared/oopStorage.inline.hpp,
+/// JDK 11 to 25).
+pub const HANDLES: usize = 64;
+/// There are so many storages, or fewer.
+const MAX_STORAGES: usize = 32;
+/// Their names are as long, or longer: `VM Weak`.
+const MIN_NAME: usize = 6;
+/// The bytes of a name that tell whether what a storage holds is weak.
+const NAME_BYTES: usize = 48;
+/// The most blocks of a storage: 64 M handles.
+const MAX_BLOCKS: u64 = 1 << 20;
+/// `OopStorage::_active_array`, behind `_name` (gc/shared/oopStorage.hpp, JDK 17 and 25).
+const ACTIVE_ARRAY: u64 = 8;
+/// `OopStorage::ActiveArray`: how many blocks there are behind how many there may be, and where they begin (`blocks_offset`,
+/// gc/shared/oopStorage.cpp, JDK 17 and 25).
+const BLOCK_COUNT: u64 = 8;
+const BLOCKS: u64 = 24;
+/// `ClassLoaderData::ChunkedHandleList::Chunk`: 32 references, how many of them are in use, and the next chunk
+/// (classfile/classLoaderData.hpp, JDK 9 to 25).
+const CHUNK_HANDLES: usize = 32;
+const CHUNK_BYTES: usize = CHUNK_HANDLES * 8 + 16;
+/// `ClassLoaderData::_handles` is one of these words (JDK 17 and 25: the second): the one whose chunks have the mirror of its first class.
+const LIST_PLACES: [u64; 4] = [40, 48, 56, 64];
+/// The most chunks or blocks of a list.
+const MAX_LINKS: usize = 1 << 20;
+/// The most class loaders.
+const MAX_LOADERS: usize = 1 << 20;
+/// `JNIHandleBlock`: its references, and behind how many are in use, the next and the last block, the chain that was in force before
+/// (`_pop_frame_link`, runtime/jniHandles.hpp, JDK 17 and 25).
+const LOCAL_HANDLES: usize = 32;
+const POP_BEHIND_NEXT: u64 = 16;
+/// The largest piece of an `Arena` that is read.
+const MAX_ARENA_BYTES: u64 = 16 << 20;
+/// The most bytes of a `Thread`.
+const MAX_THREAD_BYTES: u64 = 16 << 10;
+
+/// Adds what strong storages hold; `None` where one does not hold together or those that every version has are not there.
+pub fn of_storages(
+    context: &Context<'_>,
+    view: &View<'_>,
+    data: (u64, u64),
+    known: &mut Known,
+) -> Option<()> {
+    let mut names = Vec::new();
+    for storage in storages(context, view, data) {
+        let Some(name) = name(view, storage) else { continue };
+        if !name.contains("Weak") && !name.contains("weak") {
+            // What stands beside the others and is no storage has no blocks of its own.
+            if of_storage(view, storage, known).is_some() {
+                names.push(name);
+            }
+        }
+    }
+    let has = |wanted: &str| names.iter().any(|name| name == wanted);
+    (has("JNI Global") && has("VM Global")).then_some(())
+}
+
+fn name(view: &View<'_>, storage: u64) -> Option<String> {
+    let mut bytes = [0; NAME_BYTES];
+    let got = view.memory.read_some(view.word(storage)?, &mut bytes);
+    let text = bytes.get(..got)?.split(|&byte| byte == 0).next()?;
+    Some(String::from_utf8_lossy(text).into_owned())
+}
+
+fn of_storage(view: &View<'_>, storage: u64, known: &mut Known) -> Option<()> {
+    let array = view.word(storage.checked_add(ACTIVE_ARRAY)?)?;
+    let size = view.word(array)?;
+    let count = view.word(array.checked_add(BLOCK_COUNT)?)?;
+    if count > size || size > MAX_BLOCKS {
+        return None;
+    }
+    let first = array.checked_add(BLOCKS)?;
+    for index in 0..count {
+        known.in_time()?;
+        let block = view.word(first.checked_add(index * 8)?)?;
+        let mut bytes = [0; (HANDLES + 2) * 8];
+        view.memory.read(block, &mut bytes).ok()?;
+        let (mask, owner) = (word_at(&bytes, HANDLES * 8)?, word_at(&bytes, (HANDLES + 1) * 8)?);
+        if owner != storage {
+            return None;
+        }
+        let used = (0..HANDLES).filter(|index| mask >> index & 1 != 0);
+        used.filter_map(|index| word_at(&bytes, index * 8)).for_each(|word| known.add(word));
+    }
+    Some(())
+}
+
+/// Adds what class loaders hold: the mirrors of their classes, and what constants of these refer to.
+pub fn of_loaders(view: &View<'_>, known: &mut Known) -> Option<()> {
+    let (mut loaders, mut seen) = (Vec::new(), HashSet::new());
+    let mut at = view.fixed(&["ClassLoaderDataGraph::_head"])?;
+    while at != 0 && seen.insert(at) {
+        known.in_time().filter(|()| loaders.len() < MAX_LOADERS)?;
+        loaders.push(at);
+        at = view.field(at, &["ClassLoaderData::_next"])?;
+    }
+    let mirror = |&loader: &u64| {
+        let klass = view.field(loader, &["ClassLoaderData::_klasses"]).filter(|&klass| klass != 0)?;
+        Some((loader, view.field(klass, &["Klass::_java_mirror"])?))
+    };
+    let with_class = loaders.iter().filter_map(mirror).collect::<Vec<_>>();
+    let has_mirrors = |place: &&u64| {
+        let mut has = with_class.iter().map(|&(loader, mirror)| {
+            let chunks = chunks(view, view.word(loader.checked_add(**place)?)?, known)?;
+            Some(
+                chunks
+                    .iter()
+                    .any(|&(chunk, _)| (chunk..chunk + (CHUNK_HANDLES * 8) as u64).contains(&mirror)),
+            )
+        });
+        !with_class.is_empty() && has.all(|has| has == Some(true))
+    };
+    let place = LIST_PLACES.iter().find(has_mirrors)?;
+    for loader in loaders {
+        for (_, words) in chunks(view, view.word(loader.checked_add(*place)?)?, known)? {
+            words.into_iter().for_each(|word| known.add(word));
+        }
+    }
+    Some(())
+}
+
+/// The chunks of a list of handles, with what they hold.
+fn chunks(view: &View<'_>, first: u64, known: &Known) -> Option<Vec<(u64, Vec<u64>)>> {
+    let (mut all, mut at) = (Vec::new(), first);
+    while at != 0 {
+        known.in_time().filter(|()| all.len() < MAX_LINKS)?;
+        let mut bytes = [0; CHUNK_BYTES];
+        at.checked_add(CHUNK_BYTES as u64)?;
+        view.memory.read(at, &mut bytes).ok()?;
+        let count = half_word_at(&bytes, CHUNK_HANDLES * 8)? as usize;
+        if count > CHUNK_HANDLES {
+            return None;
+        }
+        all.push((at, (0..count).filter_map(|index| word_at(&bytes, index * 8)).collect()));
+        at = word_at(&bytes, CHUNK_HANDLES * 8 + 8)?;
+    }
+    Some(all)
+}
+
+/// Adds what a thread holds beside its frames: local handles, those of the JVM's own code, locks, exceptions on their way.
+pub fn of_thread(view: &View<'_>, thread: u64, known: &mut Known) -> Option<()> {
+    of_blocks(view, view.field(thread, &["JavaThread::_active_handles", "Thread::_active_handles"])?, known)?;
+    of_area(view, thread, known)?;
+    for field in [
+        "ThreadShadow::_pending_exception",
+        "JavaThread::_pending_async_exception",
+        "JavaThread::_exception_oop",
+        "JavaThread::_vm_result",
+        "JavaThread::_vm_result_oop",
+    ] {
+        if let Some(word) = view.field(thread, &[field]) {
+            known.add(word);
+        }
+    }
+    // `LockStack`: `_top` is how far into the thread it ends (runtime/lockStack.hpp, JDK 21 to 25).
+    if let Some(stack) = view.place(thread, &["JavaThread::_lock_stack"]) {
+        let first = view.place(stack, &["LockStack::_base[0]"])?;
+        let end = thread.checked_add(u64::from(view.half_field(stack, &["LockStack::_top"])?))?;
+        let bytes =
+            end.checked_sub(first).filter(|&bytes| bytes <= view.structs.size("LockStack").unwrap_or(0))?;
+        (0..bytes / 8).filter_map(|index| view.word(first + index * 8)).for_each(|word| known.add(word));
+    }
+    Some(())
+}
+
+/// Adds local handles, from a chain's first block on (`JNIHandleBlock::oops_do`): blocks behind one that is not full are not in use.
+pub fn of_blocks(view: &View<'_>, first: u64, known: &mut Known) -> Option<()> {
+    let mut seen = HashSet::new();
+    let mut chain = first;
+    while chain != 0 && seen.insert(chain) {
+        let (mut block, mut is_full) = (chain, true);
+        while block != 0 && is_full {
+            known.in_time()?;
+            if seen.len() > MAX_LINKS || block != chain && !seen.insert(block) {
+                return None;
+            }
+            let count = view.half_field(block, &["JNIHandleBlock::_top"])? as usize;
+            let handles = view.place(block, &["JNIHandleBlock::_handles"])?;
+            if count > LOCAL_HANDLES {
+                return None;
+            }
+            let mut bytes = [0; LOCAL_HANDLES * 8];
+            view.memory.read(handles, &mut bytes).ok()?;
+            (0..count).filter_map(|index| word_at(&bytes, index * 8)).for_each(|word| known.add(word));
+            is_full = count == LOCAL_HANDLES;
+            block = view.field(block, &["JNIHandleBlock::_next"])?;
+        }
+        let next = view.place(chain, &["JNIHandleBlock::_next"])?;
+        chain = view.word(next.checked_add(POP_BEHIND_NEXT)?)?;
+    }
+    Some(())
+}
+
+/// Adds what the area of handles of a thread holds, up to its mark (`HandleArea::oops_do`, runtime/handles.cpp). A `Thread` has the
+/// pointer to it behind that to its area of resources, which is an arena of the same shape and holds none (runtime/thread.hpp, JDK 17 and
+/// 25).
+fn of_area(view: &View<'_>, thread: u64, known: &mut Known) -> Option<()> {
+    let size = view.structs.size("Thread").filter(|&size| size <= MAX_THREAD_BYTES)?;
+    let mut words = vec![0; usize::try_from(size).ok()?];
+    view.memory.read(thread, &mut words).ok()?;
+    let words: Vec<u64> = (0..words.len() / 8).filter_map(|index| word_at(&words, index * 8)).collect();
+    let area =
+        words.windows(2).find_map(|pair| Arena::read(view, pair[0]).and(Arena::read(view, pair[1])))?;
+    let (mut chunk, mut links) = (area.first, 0);
+    while chunk != 0 && links < MAX_LINKS {
+        known.in_time()?;
+        let length = view.word(chunk.checked_add(8)?)?.min(MAX_ARENA_BYTES);
+        let from = chunk.checked_add(area.header)?;
+        let to = if chunk == area.chunk { area.mark } else { from.checked_add(length)? };
+        for at in (from..to).step_by(8) {
+            known.add(view.word(at)?);
+        }
+        if chunk == area.chunk {
+            return Some(());
+        }
+        chunk = view.word(chunk)?;
+        links += 1;
+    }
+    None
+}
+
+/// An `Arena`: pieces in a list, of which the current one is in use up to a mark (memory/arena.hpp).
+struct Arena {
+    first: u64,
+    chunk: u64,
+    mark: u64,
+    /// The bytes of a piece's header.
+    header: u64,
+}
+
+impl Arena {
+    /// Where `_first` stands: behind a tag, or behind that and the size (JDK 17, JDK 25).
+    const PLACES: [u64; 2] = [8, 16];
+
+    /// The one at an address, if one is there: its piece ends where the length of the piece says.
+    fn read(view: &View<'_>, at: u64) -> Option<Self> {
+        if at == 0 || !at.is_multiple_of(8) {
+            return None;
+        }
+        Self::PLACES.iter().find_map(|place| {
+            let mut words = [0; 32];
+            view.memory.read(at.checked_add(*place)?, &mut words).ok()?;
+            let word = |index: usize| word_at(&words, index * 8);
+            let (first, chunk, mark, end) = (word(0)?, word(1)?, word(2)?, word(3)?);
+            let bytes = end.checked_sub(chunk).filter(|&bytes| chunk != 0 && bytes <= MAX_ARENA_BYTES)?;
+            let header = bytes.checked_sub(view.word(chunk.checked_add(8)?)?)?;
+            let is_sound = first != 0
+                && matches!(header, 16 | 24 | 32)
+                && (chunk + header..=end).contains(&mark)
+                && mark.is_multiple_of(8);
+            is_sound.then_some(Self { first, chunk, mark, header })
+        })
+    }
+}
+
+/// The storages of handles (`OopStorage`): that of global ones is told, and beside its address in the static data stand those of
+/// the others (`OopStorageSet::_storages`, gc/shared/oopStorageSet.hpp).
+pub fn storages(context: &Context<'_>, view: &View<'_>, data: (u64, u64)) -> Vec<u64> {
+    let Some(told) = view.address(&["JNIHandles::_global_handles"]) else { return Vec::new() };
+    let Some(global) = view.word(told).filter(|&global| global != 0) else { return Vec::new() };
+    let mut storages = vec![global];
+    each_word((view.memory, context.resident), data, AT_ONCE, &mut |at, word| {
+        if word == global && at != told && storages.len() < MAX_STORAGES {
+            for step in [8, 8_u64.wrapping_neg()] {
+                let beside = (1..=MAX_STORAGES as u64).map(|index| at.wrapping_add(step.wrapping_mul(index)));
+                storages.extend(beside.map_while(|at| view.word(at).filter(|&word| is_storage(view, word))));
+            }
+        }
+        true
+    });
+    storages.sort_unstable();
+    storages.dedup();
+    storages
+}
+
+/// Whether it is the address of a storage: the first that it has is its name.
+fn is_storage(view: &View<'_>, at: u64) -> bool {
+    let mut name = [0; MIN_NAME];
+    let is_read = view.word(at).is_some_and(|text| view.memory.read(text, &mut name).is_ok());
+    is_read && name.iter().all(|byte| (b' '..=b'~').contains(byte))
+}

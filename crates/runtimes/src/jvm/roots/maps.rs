@@ -1,0 +1,122 @@
+//! Which words of a frame of compiled code are references (`ImmutableOopMap`, compiler/oopMap.hpp).
+
+use super::blobs::{Blob, Blobs};
+use crate::jvm::view::View;
+
+/// The most maps of a piece of code, and the most entries of a map.
+const MAX_MAPS: u64 = 1 << 16;
+const MAX_ENTRIES: usize = 1 << 14;
+/// An entry is of up to so many bytes, and with a second number twice as long (`UNSIGNED5`, utilities/unsigned5.hpp).
+const MAX_ENTRY_BYTES: usize = 10;
+/// `OopMapValue::oop_types` (compiler/oopMap.hpp, JDK 17 to 25).
+const OOP: u32 = 0;
+const NARROW: u32 = 1;
+const CALLEE_SAVED: u32 = 2;
+/// The first version in which no byte of a number is zero (JDK-8292758).
+const FIRST_WITHOUT_ZERO: u32 = 20;
+
+/// A reference in a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// How many bytes from the frame's begin on; of a register, which the next frame has saved, `None`.
+    pub offset: Option<u64>,
+    /// Whether it is a narrow one.
+    pub is_narrow: bool,
+}
+
+/// How maps are written.
+#[derive(Clone, Copy, Debug)]
+pub struct Maps {
+    /// The number of the first slot of a stack: of registers those are lower.
+    first_slot: u32,
+    /// What a byte of a number is lessened by.
+    excluded: u32,
+    /// The bytes of a map in front of its entries.
+    header: u64,
+}
+
+impl Maps {
+    /// As a JVM has them.
+    pub fn new(view: &View<'_>) -> Option<Self> {
+        let registers = view.constant(&["ConcreteRegisterImpl::number_of_registers"])?;
+        Some(Self {
+            // `VMRegImpl::stack_0`: the next multiple of eight.
+            first_slot: u32::try_from(registers).ok()?.checked_next_multiple_of(8)?,
+            excluded: u32::from(view.structs.major()? >= FIRST_WITHOUT_ZERO),
+            header: view.structs.size("ImmutableOopMap").filter(|&bytes| bytes <= 64)?,
+        })
+    }
+
+    /// The references of a frame that goes on at `pc`; `None` where there is no map for it.
+    pub fn slots(&self, view: &View<'_>, blobs: &Blobs<'_>, (blob, pc): (&Blob, u64)) -> Option<Vec<Slot>> {
+        if blob.maps == 0 {
+            return None;
+        }
+        let count = u64::from(view.half_field(blob.maps, &["ImmutableOopMapSet::_count"])?).min(MAX_MAPS);
+        let wanted = u32::try_from(pc.checked_sub(blob.code)?).ok()?;
+        let at = (0..count).find_map(|index| blobs.pair(blob.maps, index).filter(|pair| pair.0 == wanted))?.1;
+        let data = blob.maps.checked_add(view.structs.size("ImmutableOopMapSet")?)?.checked_add(count * 8)?;
+        let map = data.checked_add(u64::from(at))?;
+        let entries = view.half_field(map, &["ImmutableOopMap::_count"])? as usize;
+        if entries > MAX_ENTRIES {
+            return None;
+        }
+        let mut bytes = vec![0; entries * MAX_ENTRY_BYTES];
+        let got = view.memory.read_some(map.checked_add(self.header)?, &mut bytes);
+        self.entries(bytes.get(..got)?, entries)
+    }
+
+    fn entries(&self, bytes: &[u8], count: usize) -> Option<Vec<Slot>> {
+        let mut bytes = bytes.iter().copied();
+        let mut slots = Vec::new();
+        for _ in 0..count {
+            let value = self.number(&mut bytes)?;
+            let (kind, register) = (value & 3, (value & 0xffff) >> 2);
+            // What is derived from another reference has that one in the map too.
+            if kind >= CALLEE_SAVED {
+                self.number(&mut bytes)?;
+                continue;
+            }
+            let offset = register.checked_sub(self.first_slot).map(|slot| u64::from(slot) * 4);
+            debug_assert!(matches!(kind, OOP | NARROW));
+            slots.push(Slot { offset, is_narrow: kind == NARROW });
+        }
+        Some(slots)
+    }
+
+    /// A number: bytes of six bits and more, the last of which is below 192 (`UNSIGNED5::read_uint`).
+    fn number(&self, bytes: &mut impl Iterator<Item = u8>) -> Option<u32> {
+        let (mut sum, low) = (0_u32, 192);
+        for shift in [0, 6, 12, 18, 24] {
+            let byte = u32::from(bytes.next()?);
+            sum = sum.wrapping_add(byte.checked_sub(self.excluded)? << shift);
+            if byte < low || shift == 24 {
+                return Some(sum);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `UNSIGNED5`'s own examples: what is below 191 is a byte more than it says, from JDK 20 on.
+    #[test]
+    fn numbers_and_slots() {
+        let maps = Maps { first_slot: 584, excluded: 0, header: 4 };
+        let read = |maps: &Maps, bytes: &[u8]| maps.number(&mut bytes.iter().copied());
+        assert_eq!(read(&maps, &[191]), Some(191));
+        assert_eq!(read(&maps, &[192, 1]), Some(192 + 64));
+        assert_eq!(read(&maps, &[192]), None);
+        let later = Maps { excluded: 1, ..maps };
+        assert_eq!(read(&later, &[1]), Some(0));
+        assert_eq!(read(&later, &[192, 1]), Some(191));
+        assert_eq!(read(&later, &[0]), None);
+        // Slot 2 of the stack, narrow: (584 + 2) * 4 + 1 = 2345 = 201 + 33.5 * 64, so 233 and 33.
+        assert_eq!(maps.entries(&[233, 33], 1), Some(vec![Slot { offset: Some(8), is_narrow: true }]));
+        assert_eq!(maps.entries(&[4], 1), Some(vec![Slot { offset: None, is_narrow: false }]));
+        assert_eq!(maps.entries(&[4], 2), None);
+    }
+}
