@@ -41,9 +41,10 @@ const NO_COMPILER: &str = "no javac here (make deps)";
 fn build() -> Result<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("subjects/jvm");
     std::fs::create_dir_all(&folder)?;
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/jvm/Subject.java");
+    let sources = ["Subject", "Dropped"]
+        .map(|name| Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/subjects/jvm/{name}.java")));
     let mut javac = Command::new("javac");
-    javac.args(["--release", RELEASE, "-Xlint:all,-options", "-Werror", "-d"]).arg(&folder).arg(source);
+    javac.args(["--release", RELEASE, "-Xlint:all,-options", "-Werror", "-d"]).arg(&folder).args(sources);
     let output = match javac.output() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(NO_COMPILER.into()),
         output => output?,
@@ -61,10 +62,15 @@ pub fn start(jdk: &Jdk, classes: &Path, options: &[&str]) -> Result<Subject> {
 
 /// The command of the subject.
 pub fn command(jdk: &Jdk, classes: &Path, options: &[&str]) -> Command {
+    command_of(jdk, classes, options, &["Subject"])
+}
+
+/// The command of a class, with its arguments.
+pub fn command_of(jdk: &Jdk, classes: &Path, options: &[&str], class: &[&str]) -> Command {
     let mut command = Command::new(&jdk.java);
     // Warnings would go to standard output, among the answers.
     command.args(["-Xmx300m", "-Xlog:disable", "-XX:+UnlockExperimentalVMOptions"]);
-    command.args(options).arg("-cp").arg(classes).arg("Subject");
+    command.args(options).arg("-cp").arg(classes).args(class);
     command
 }
 

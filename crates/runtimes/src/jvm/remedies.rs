@@ -9,6 +9,7 @@ use super::heap::{Area, Heap, Kind};
 use super::trace::Live;
 use super::view::View;
 use strandline_claims::facts::{Remedy, RemedyKind};
+use strandline_claims::range::page_up;
 use strandline_claims::runtime::Context;
 use strandline_claims::units;
 
@@ -230,45 +231,65 @@ fn shenandoah(context: &Context<'_>, view: &View<'_>, heap: &Heap, live: &[u64])
 }
 
 /// `G1CollectedHeap::resize_heap_if_necessary`: what exceeds MaxHeapFreeRatio is uncommitted, free regions from the highest on; what is
-/// used counts by whole regions. What lives was moved to the lowest regions before, large objects stay; free regions between
-/// stay as resident as they are.
+/// used counts by whole regions. What lives was moved to the lowest regions before; large objects and the archive stay where they are;
+/// free regions between stay as resident as they are.
 fn g1(context: &Context<'_>, view: &View<'_>, heap: &Heap, live: &[u64]) -> Option<u64> {
     let ratio = view.flag("MaxHeapFreeRatio").filter(|&ratio| ratio <= 100)?;
     let region = heap.region_bytes?;
-    let used = g1_used(view, heap, (live, region));
+    let used = G1Used::new(heap, live);
+    let regions = used.regions(view, region);
     let most = match ratio {
         100 => u64::MAX,
-        ratio => u64::try_from(u128::from(used) * 100 / u128::from(100 - ratio)).unwrap_or(u64::MAX),
+        ratio => u64::try_from(u128::from(regions) * 100 / u128::from(100 - ratio)).unwrap_or(u64::MAX),
     };
     let minimum = view.flag("MinHeapSize").unwrap_or(0);
     let keeps = most.max(minimum).min(heap.committed()).checked_next_multiple_of(region)?;
-    let areas = || heap.areas.iter().filter(|area| area.kind != Kind::Archive);
-    let resident: u64 = areas().map(|area| claims::resident(context, area.start, area.end)).sum();
-    let (mut left, mut lives, mut kept) = (keeps, used, 0);
-    for area in areas() {
+    let (mut resident, mut kept) = (0, 0);
+    // What is kept besides large objects and the archive, and what of that was moved there.
+    let (mut left, mut moved) = (keeps.saturating_sub(used.stays), used.moved);
+    for (area, &live) in heap.areas.iter().zip(live).filter(|(area, _)| area.kind != Kind::Archive) {
+        let of_area = claims::resident(context, area.start, area.end);
+        resident += of_area;
+        if area.kind == Kind::Humongous && live > 0 {
+            kept += of_area;
+            continue;
+        }
         let bytes = (area.end - area.start).min(left);
-        let full = bytes.min(lives);
-        kept += full + claims::resident(context, area.start + full, area.start + bytes);
+        let full = bytes.min(moved);
+        kept += full + claims::resident(context, page_up(area.start + full), area.start + bytes);
         left -= bytes;
-        lives -= full;
+        moved -= full;
     }
     Some(resident.saturating_sub(kept))
 }
 
-/// What is used after a full collection, in whole regions: each of its threads leaves one that is not full.
-fn g1_used(view: &View<'_>, heap: &Heap, (live, region): (&[u64], u64)) -> u64 {
-    let mut large = 0_u64;
-    let mut small = 0_u64;
-    for (area, &live) in heap.areas.iter().zip(live).filter(|(area, _)| area.kind != Kind::Free) {
-        match area.kind {
-            Kind::Humongous | Kind::Archive if live > 0 => large += area.end - area.start,
-            Kind::Humongous | Kind::Archive => {}
-            _ => small += live,
+/// What is used after a full collection.
+struct G1Used {
+    /// Bytes of regions with large objects, and of the archive.
+    stays: u64,
+    /// Bytes of other objects.
+    moved: u64,
+}
+
+impl G1Used {
+    fn new(heap: &Heap, live: &[u64]) -> Self {
+        let mut used = Self { stays: 0, moved: 0 };
+        for (area, &live) in heap.areas.iter().zip(live) {
+            match area.kind {
+                Kind::Humongous | Kind::Archive if live > 0 => used.stays += area.end - area.start,
+                Kind::Humongous | Kind::Archive | Kind::Free => {}
+                _ => used.moved += live,
+            }
         }
+        used
     }
-    let threads = view.structs.flag("ParallelGCThreads").and_then(|at| view.half_word(at)).unwrap_or(1);
-    let small = small.div_ceil(region);
-    // More threads than it has regions to give it does not start.
-    let partly = u64::from(threads).min(small).saturating_sub(1);
-    large.saturating_add((small + partly).saturating_mul(region))
+
+    /// All of it in whole regions: each of the collection's threads leaves one that is not full.
+    fn regions(&self, view: &View<'_>, region: u64) -> u64 {
+        let threads = view.structs.flag("ParallelGCThreads").and_then(|at| view.half_word(at)).unwrap_or(1);
+        let small = self.moved.div_ceil(region);
+        // More threads than it has regions to give it does not start.
+        let partly = u64::from(threads).min(small).saturating_sub(1);
+        self.stays.saturating_add((small + partly).saturating_mul(region))
+    }
 }

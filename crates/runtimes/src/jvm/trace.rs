@@ -57,19 +57,6 @@ pub struct Certain {
 }
 
 impl Live {
-    /// Bytes of what lives in a range that begins and ends where objects do.
-    pub fn bytes_in(&self, start: u64, end: u64) -> u64 {
-        let mut before = (start, true);
-        let mut sum = 0;
-        for (at, is_dead) in self.objects(start, end).chain([(end, true)]) {
-            if !before.1 {
-                sum += at - before.0;
-            }
-            before = (at, is_dead);
-        }
-        sum
-    }
-
     /// The objects that begin in a range, and whether each is dead.
     pub fn objects(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, bool)> + '_ {
         let first = self.places.of(start);

@@ -106,11 +106,11 @@ impl<'a> Frames<'a> {
                 };
                 known.registers.extend(facts.general);
                 let from = facts.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(low) & !7;
-                let first = last.or_else(|| self.running(facts, high));
-                let to = first.map_or(high, |frame| frame.sp.clamp(from, high));
+                let first = last.map(|frame| (frame, frame.sp)).or_else(|| self.running(facts, high));
+                let to = first.map_or(high, |(_, end)| end.clamp(from, high));
                 known.ranges.push((from, to));
                 match first {
-                    Some(frame) => frame,
+                    Some((frame, _)) => frame,
                     None => return Some(()),
                 }
             }
@@ -139,19 +139,20 @@ impl<'a> Frames<'a> {
         Some(Some(Frame { pc, sp, own_sp: sp, fp, has_arguments: false }))
     }
 
-    /// The frame that called the one in which a thread runs, where that is one of Java code and complete. In the first one itself any
-    /// word may be a reference, or not be one any more.
-    fn running(&mut self, facts: &ThreadFacts, high: u64) -> Option<Frame> {
+    /// The frame that called the one in which a thread runs, where that is one of Java code and complete, and where the words of the
+    /// first one end. Any of these may be a reference, or not be one any more.
+    fn running(&mut self, facts: &ThreadFacts, high: u64) -> Option<(Frame, u64)> {
         let (pc, fp, sp) = (facts.general[RIP], facts.general[RBP], facts.stack_pointer);
         let frame = Frame { pc, sp, own_sp: sp, fp, has_arguments: false };
         if self.is_interpreter(pc) {
-            return self.behind_interpreted(&frame, high).map(|(next, _)| next);
+            return self.behind_interpreted(&frame, high);
         }
         let blob = self.blobs.at(pc).filter(|blob| blob.is_method && pc > blob.complete)?;
         let next = self.behind_compiled(&frame, blob.frame_bytes, high)?;
         // Where its frame is being taken down what is read is no code.
-        (self.is_interpreter(next.pc) || next.pc == self.call_return || self.blobs.at(next.pc).is_some())
-            .then_some(next)
+        let is_code =
+            self.is_interpreter(next.pc) || next.pc == self.call_return || self.blobs.at(next.pc).is_some();
+        is_code.then_some((next, next.sp))
     }
 
     fn is_interpreter(&self, pc: u64) -> bool {

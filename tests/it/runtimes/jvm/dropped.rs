@@ -1,0 +1,159 @@
+//! What a program has let go of is dead, what it holds lives, and what cannot be told is said to be so (`Dropped.java`).
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::reclaim::reclaim;
+use crate::support::jdks::{self, Jdk};
+use crate::support::jvm::{OLDEST, Seen, classes, command_of, look, started};
+use crate::support::waiting::until;
+use crate::support::{Outcome, Result, Subject, for_any, here, strandline, subject};
+
+/// What a JVM has besides.
+const OWN_BYTES: u64 = 8 << 20;
+/// The arrays: many of a region each, or more small ones.
+const LARGE: [&str; 2] = ["200", "1000000"];
+const SMALL: [&str; 2] = ["2000", "100000"];
+const ARRAY_BYTES: u64 = 200_000_000;
+/// In which HotSpot's own references are read.
+const FIRST_PRECISE: u32 = 17;
+
+/// A program, and how it runs.
+#[derive(Clone, Debug)]
+struct Case {
+    jdk: Jdk,
+    options: &'static [&'static str],
+    /// Whether it has collected first, and who holds the arrays.
+    how: [&'static str; 2],
+    arrays: [&'static str; 2],
+}
+
+impl Case {
+    fn start(&self, classes: &Path) -> Result<Subject> {
+        let class = ["Dropped", self.how[0], self.how[1], self.arrays[0], self.arrays[1]];
+        started(command_of(&self.jdk, classes, &[&["-Xmx512m"], self.options].concat(), &class))
+    }
+
+    fn is_g1(&self) -> bool {
+        self.options.contains(&"-XX:+UseG1GC")
+    }
+}
+
+fn cases(test: &str, all: &[(&'static [&'static str], [&'static str; 2], [&'static str; 2])]) -> Vec<Case> {
+    let jdks = jdks::all(test).into_iter().filter(|jdk| jdk.major >= OLDEST.max(FIRST_PRECISE));
+    let of = |jdk: Jdk| {
+        all.iter().map(move |&(options, how, arrays)| Case { jdk: jdk.clone(), options, how, arrays })
+    };
+    jdks.flat_map(of).collect()
+}
+
+fn remedy(document: &Value) -> Result<Value> {
+    let all = document["remedies"].as_array().ok_or("no remedies")?;
+    Ok(all.iter().find(|remedy| remedy["id"] == "jvm_gc").ok_or("no jvm_gc")?.clone())
+}
+
+/// A look at it once it waits for its input, where every frame is known.
+fn when_it_reads(subject: &Subject) -> Result<Seen> {
+    until("a look at a thread that waits", || {
+        let seen = look(subject)?;
+        let of = |key: &str| seen.jvm["jvm"][key].as_u64();
+        let (live, least) =
+            (of("live_bytes").ok_or("not traced")?, of("live_at_least_bytes").ok_or("no bound")?);
+        Ok((live.saturating_sub(least) <= live / 100).then_some(seen))
+    })
+}
+
+#[test]
+fn what_was_let_go_of_is_dead() -> Outcome {
+    let test = here!();
+    let Some(classes) = classes(test)? else { return Ok(()) };
+    let (g1, serial, parallel) = (&["-XX:+UseG1GC"], &["-XX:+UseSerialGC"], &["-XX:+UseParallelGC"]);
+    let all: [(&[&str], [&str; 2], [&str; 2]); 9] = [
+        (g1, ["collected", "main"], LARGE),
+        (g1, ["collected", "method"], LARGE),
+        (g1, ["-", "main"], SMALL),
+        (g1, ["collected", "method"], SMALL),
+        (&["-XX:+UseG1GC", "-Xint"], ["collected", "main"], LARGE),
+        (serial, ["collected", "method"], LARGE),
+        (&["-XX:+UseSerialGC", "-Xint"], ["collected", "method"], LARGE),
+        (parallel, ["-", "main"], LARGE),
+        (parallel, ["collected", "method"], SMALL),
+    ];
+    for_any(cases(test, &all), |case| {
+        let subject = case.start(&classes)?;
+        let seen = when_it_reads(&subject)?;
+        let live = seen.jvm["jvm"]["live_bytes"].as_u64().ok_or("not traced")?;
+        let least = seen.jvm["jvm"]["live_at_least_bytes"].as_u64().ok_or("no bound")?;
+        let dead = strandline::row(&seen.document, "jvm.dead");
+        if live > OWN_BYTES || least > live || dead < ARRAY_BYTES - OWN_BYTES * 2 {
+            return Err(format!("{live} B live, at least {least}, {dead} dead").into());
+        }
+        // How much the others shrink their heaps by is not to be known.
+        if !case.is_g1() {
+            let predicted = remedy(&seen.document)?["predicted_bytes"].clone();
+            return if predicted.is_null() { Ok(()) } else { Err(format!("predicted {predicted}").into()) };
+        }
+        // From JDK 27 on G1 shrinks by how busy it is, and not at once.
+        if case.jdk.major >= 27 {
+            return Ok(());
+        }
+        let (_, document) = reclaim(&subject, "jvm_gc")?;
+        let [predicted, actual] =
+            [subject::number(&document, "predicted_bytes")?, subject::number(&document, "actual_bytes")?];
+        if actual < ARRAY_BYTES / 2 || predicted.abs_diff(actual) > actual / 100 {
+            return Err(format!("predicted {predicted}, actual {actual}").into());
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn what_a_variable_holds_lives() -> Outcome {
+    let test = here!();
+    let Some(classes) = classes(test)? else { return Ok(()) };
+    let all: [(&[&str], [&str; 2], [&str; 2]); 3] = [
+        (&["-XX:+UseG1GC"], ["collected", "held"], LARGE),
+        (&["-XX:+UseSerialGC", "-Xint"], ["-", "held"], SMALL),
+        (&["-XX:+UseParallelGC", "-Xcomp"], ["-", "held"], SMALL),
+    ];
+    for_any(cases(test, &all), |case| {
+        let subject = case.start(&classes)?;
+        let seen = when_it_reads(&subject)?;
+        let of = |key: &str| seen.jvm["jvm"][key].as_u64().ok_or("not traced");
+        let (live, least) = (of("live_bytes")?, of("live_at_least_bytes")?);
+        if least < ARRAY_BYTES || live > ARRAY_BYTES + OWN_BYTES {
+            return Err(format!("{live} B live, at least {least}").into());
+        }
+        Ok(())
+    })
+}
+
+/// Of a frame in which a thread runs it is not known which words are references: what only they hold may live or not.
+#[test]
+fn what_a_running_frame_holds_may_live() -> Outcome {
+    let test = here!();
+    let Some(classes) = classes(test)? else { return Ok(()) };
+    let all: [(&[&str], [&str; 2], [&str; 2]); 1] = [(&["-XX:+UseG1GC", "-Xint"], ["-", "running"], LARGE)];
+    for_any(cases(test, &all), |case| {
+        let subject = case.start(&classes)?;
+        until("a look at a frame that runs", || {
+            let seen = look(&subject)?;
+            let of = |key: &str| seen.jvm["jvm"][key].as_u64().ok_or("not traced");
+            let (live, least) = (of("live_bytes")?, of("live_at_least_bytes")?);
+            if live < ARRAY_BYTES || least > live {
+                return Err(format!("{live} B live, at least {least}").into());
+            }
+            // Where it stood at a safepoint all is known.
+            if least >= ARRAY_BYTES {
+                return Ok(None);
+            }
+            let gc = remedy(&seen.document)?;
+            if !gc["predicted_bytes"].is_null() {
+                return Err(format!("{live} B live, at least {least}: {gc}").into());
+            }
+            let text = strandline::run(&["explain", &subject.pid_text()])?.stdout;
+            Ok(text.contains("of which at most").then_some(()))
+        })
+    })
+}
