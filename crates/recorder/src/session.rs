@@ -218,7 +218,7 @@ impl<'a> Session<'a> {
         if let Some(root) = self.tree.get_mut(self.root) {
             // The exec that started it is no event; another one after its command line was read is.
             let program = Process::open(self.root).ok().and_then(|process| Program::of(&process));
-            root.is_new_program = program.is_some() && program != root.program;
+            root.is_new_program = root.program.is_some() && program.is_some() && program != root.program;
         }
         self.grid.begin(now);
         loop {

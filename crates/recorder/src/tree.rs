@@ -59,20 +59,16 @@ impl Followed {
 pub struct Program {
     /// The executable's device and inode: its path changes when the file is replaced.
     file: (u64, u64),
+    /// Where its stack starts: 0 until the exec is done (fs/binfmt_elf.c, load_elf_binary), then constant.
     start_stack: u64,
-    start_brk: Option<u64>,
 }
 
 impl Program {
-    /// The program that a process runs now; `None` where this user may not see that, as after a change of user.
+    /// The program that a process runs now; `None` during an exec, and where this user may not see it, as after a change of user.
     pub fn of(process: &Process) -> Option<Self> {
         let stat = process.stat().ok().filter(|stat| stat.start_stack > 1)?;
         let file = std::fs::metadata(format!("/proc/{}/exe", process.pid())).ok()?;
-        Some(Self {
-            file: (file.dev(), file.ino()),
-            start_stack: stat.start_stack,
-            start_brk: stat.start_brk,
-        })
+        Some(Self { file: (file.dev(), file.ino()), start_stack: stat.start_stack })
     }
 }
 
@@ -320,7 +316,9 @@ impl Tree {
             let is_young = now_us.saturating_sub(member.since_us) < YOUNG.as_micros() as u64;
             if member.number.is_some() && !member.is_new_program && (asks_all || is_young) {
                 let program = Process::open(*pid).ok().and_then(|process| Program::of(&process));
-                member.is_new_program = program.is_some() && program != member.program;
+                member.is_new_program =
+                    member.program.is_some() && program.is_some() && program != member.program;
+                member.program = member.program.take().or(program);
             }
         }
     }
@@ -350,9 +348,14 @@ mod tests {
         assert!(copied.success());
         let mut child = std::process::Command::new(&path).arg("1000").spawn().unwrap();
         let process = Process::open(child.id() as i32).unwrap();
-        let before = Program::of(&process);
+        // The child's exec may still be under way.
+        let before = loop {
+            if let Some(program) = Program::of(&process) {
+                break program;
+            }
+        };
         std::fs::remove_file(&path).unwrap();
-        assert!(before.is_some() && Program::of(&process) == before);
+        assert_eq!(Program::of(&process), Some(before));
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -61,8 +61,8 @@ pub struct Thread {
     pub address: u64,
     /// The first byte of its stack, and the first behind it.
     pub stack: (u64, u64),
-    /// Its `JavaThreadState`.
-    pub state: u32,
+    /// Its `JavaThreadState`, where the JVM says where that stands.
+    pub state: Option<u32>,
 }
 
 /// All of them that have a stack.
@@ -71,7 +71,7 @@ pub fn threads(view: &View<'_>) -> Option<Vec<Thread>> {
         let high = view.field(address, &["JavaThread::_stack_base", "Thread::_stack_base"])?;
         let bytes = view.field(address, &["JavaThread::_stack_size", "Thread::_stack_size"])?;
         let low = high.checked_sub(bytes).filter(|_| bytes <= MOST_STACK_BYTES)?;
-        let state = view.half_field(address, &["JavaThread::_thread_state"])?;
+        let state = view.half_field(address, &["JavaThread::_thread_state"]);
         Some(Thread { address, stack: (low, high), state })
     };
     Some(all(view)?.iter().filter_map(thread).collect())

@@ -93,7 +93,8 @@ impl<'a> Frames<'a> {
         known: &mut Known,
     ) -> Option<()> {
         let (low, high) = thread.stack;
-        let is_safe = thread.state == self.states.is_native || thread.state == self.states.is_blocked;
+        let safe = [self.states.is_native, self.states.is_blocked];
+        let is_safe = thread.state.is_some_and(|state| safe.contains(&state));
         let anchor = self.view.place(thread.address, &["JavaThread::_anchor"])?;
         let last = self.anchor(anchor)?;
         let mut frame = match (is_safe, last) {

@@ -132,6 +132,10 @@ fn precise(
     view.structs.major().filter(|&major| major >= FIRST_PRECISE)?;
     let mut known = Known::new(heap.reserved, context.deadline);
     handles::of_storages(context, view, data, &mut known)?;
+    // A machine that runs has handles: without any its storages were not found.
+    if known.certain.is_empty() {
+        return None;
+    }
     handles::of_loaders(view, &mut known)?;
     let mut frames = frames::Frames::new(view, oops)?;
     for thread in threads {
