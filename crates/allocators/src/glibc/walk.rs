@@ -315,7 +315,7 @@ impl<'a> Walker<'a> {
             return;
         }
         if end - run.start >= layout::DEFAULT_THRESHOLD_BYTES {
-            self.count_over_thresholds(trim_start, trim_end);
+            self.counts.add_over_thresholds(self.window.pages().runs_in(trim_start, trim_end));
         }
         let next_size_word = run.start + 32;
         if run.has_fast
@@ -326,14 +326,6 @@ impl<'a> Walker<'a> {
             self.counts.touched_pages += 1;
         }
         self.accumulator.claim_free(end, trim_start, trim_end);
-    }
-
-    /// Counts what is resident of a range that the heap would not hold with the thresholds that a process starts with: a block
-    /// of 128 KiB or more has its own mapping then, and free() cuts back a top that reaches the threshold (malloc.c,
-    /// sysmalloc, _int_free, systrim; arena.c, heap_trim). Such a free chunk may also be smaller blocks that merged.
-    fn count_over_thresholds(&mut self, start: u64, end: u64) {
-        let runs = self.window.pages().runs_in(start, end);
-        self.counts.over_thresholds_bytes += runs.map(|(from, to)| to - from).sum::<u64>();
     }
 
     /// The first locked byte at or behind `address`.
@@ -358,7 +350,8 @@ impl<'a> Walker<'a> {
         let is_cut = !self.region.main || self.region.break_at_top;
         let over = area.saturating_sub(layout::DEFAULT_THRESHOLD_BYTES);
         if is_cut && end - start >= layout::DEFAULT_THRESHOLD_BYTES {
-            self.count_over_thresholds(end - over / PAGE_BYTES * PAGE_BYTES, end);
+            let runs = self.window.pages().runs_in(end - over / PAGE_BYTES * PAGE_BYTES, end);
+            self.counts.add_over_thresholds(runs);
         }
         self.counts.top_bytes += end - top.address;
         // The top reaches to the end of its heap, always.

@@ -89,7 +89,7 @@ pub struct Counts {
     /// Pages that trimming itself brings in (see `Walker::close_run`).
     pub touched_pages: u64,
     /// Resident bytes that are in free chunks or in the top only because the thresholds have grown (see
-    /// `Walker::count_over_thresholds`).
+    /// [`Counts::add_over_thresholds`]).
     pub over_thresholds_bytes: u64,
     /// Mmapped chunks met between pieces: number.
     pub mmapped_chunks: u64,
@@ -100,6 +100,13 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Counts resident runs that the heap would not hold with the thresholds that a process starts with: a block of 128 KiB or
+    /// more has its own mapping then, and free() cuts back a top that reaches the threshold (malloc.c, sysmalloc, _int_free,
+    /// systrim; arena.c, heap_trim). Such a free chunk may also be smaller blocks that merged.
+    pub fn add_over_thresholds(&mut self, runs: impl Iterator<Item = (u64, u64)>) {
+        self.over_thresholds_bytes += runs.map(|(from, to)| to - from).sum::<u64>();
+    }
+
     /// Nothing yet; see [`WalkContext::keeps_blocks`].
     pub fn new(keeps_blocks: bool) -> Self {
         Self { refined: Matched::new(keeps_blocks), ..Self::default() }

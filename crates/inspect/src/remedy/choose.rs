@@ -67,7 +67,7 @@ pub struct Fences<'a> {
     pub thread: Option<i32>,
     /// The FS bases of the threads that may be taken; empty for all.
     pub fs_bases: &'a [u64],
-    /// Whether the thread must be in one of [`PLAIN_WAITS`].
+    /// Whether the thread must be in one of `PLAIN_WAITS`.
     pub must_wait: bool,
 }
 

@@ -9,7 +9,7 @@
 //! A call makes first what its thread has of the allocator (jemalloc's `tsd`), where that thread never used it: for that the C
 //! library may be asked for memory (`__tls_get_addr` of a library that was loaded later, `pthread_setspecific`) and the dynamic
 //! linker for its lock. So a thread that the allocator knows is taken. Where none is known, as of a library whose thread
-//! variables the linker places, the main thread is safe behind more fences (see [`fence_first_use`]).
+//! variables the linker places, the main thread is safe behind more fences (see `fence_first_use`).
 
 use std::collections::HashSet;
 use std::ops::Range;
