@@ -73,6 +73,9 @@ fn whole_ones_hold_what_was_made() {
         // Objects of ZGC are not walked.
         let live: u64 = expected.live.values().map(|of| of.1).sum();
         assert_eq!(known.live_bytes, (expected.collector != "Z").then_some(live), "{seed}");
+        // Nothing of it says where references are: of what a stack holds none is certain.
+        assert!(known.live_at_least_bytes <= known.live_bytes, "{seed}");
+        assert_eq!(known.live_at_least_bytes.is_some(), known.live_bytes.is_some(), "{seed}");
         let of_kinds: u64 = known.kinds.iter().filter_map(|kind| kind.live_bytes).sum();
         assert_eq!(of_kinds, live, "{seed}");
         assert_eq!(known.class_loader_count, expected.loaders, "{seed}");

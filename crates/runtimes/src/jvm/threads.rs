@@ -9,7 +9,7 @@ use super::view::View;
 /// The most threads that are asked.
 const MOST_THREADS: u32 = 1 << 17;
 /// The largest stack that is looked at.
-const MOST_STACK_BYTES: u64 = 1 << 30;
+const MAX_STACK_BYTES: u64 = 1 << 30;
 
 /// A buffer that a thread allocates in: objects up to `top`, and behind that nothing yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,20 +61,22 @@ pub struct Thread {
     pub address: u64,
     /// The first byte of its stack, and the first behind it.
     pub stack: (u64, u64),
-    /// Its `JavaThreadState`, where the JVM says where that stands.
+    /// Its `JavaThreadState`, where both that and its stack are known.
     pub state: Option<u32>,
 }
 
-/// All of them that have a stack.
+/// All of them. One whose stack is not known has an empty one.
 pub fn threads(view: &View<'_>) -> Option<Vec<Thread>> {
     let thread = |&address: &u64| {
-        let high = view.field(address, &["JavaThread::_stack_base", "Thread::_stack_base"])?;
-        let bytes = view.field(address, &["JavaThread::_stack_size", "Thread::_stack_size"])?;
-        let low = high.checked_sub(bytes).filter(|_| bytes <= MOST_STACK_BYTES)?;
-        let state = view.half_field(address, &["JavaThread::_thread_state"]);
-        Some(Thread { address, stack: (low, high), state })
+        let stack = || {
+            let high = view.field(address, &["JavaThread::_stack_base", "Thread::_stack_base"])?;
+            let bytes = view.field(address, &["JavaThread::_stack_size", "Thread::_stack_size"])?;
+            high.checked_sub(bytes).filter(|_| bytes <= MAX_STACK_BYTES).map(|low| (low, high))
+        };
+        let (stack, state) = (stack(), view.half_field(address, &["JavaThread::_thread_state"]));
+        Thread { address, stack: stack.unwrap_or_default(), state: stack.and(state) }
     };
-    Some(all(view)?.iter().filter_map(thread).collect())
+    Some(all(view)?.iter().map(thread).collect())
 }
 
 /// What is left free at each one's end, for an array that fills it (`ThreadLocalAllocBuffer::end_reserve`).

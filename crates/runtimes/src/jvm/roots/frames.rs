@@ -93,8 +93,8 @@ impl<'a> Frames<'a> {
         known: &mut Known,
     ) -> Option<()> {
         let (low, high) = thread.stack;
-        let safe = [self.states.is_native, self.states.is_blocked];
-        let is_safe = thread.state.is_some_and(|state| safe.contains(&state));
+        let state = thread.state?;
+        let is_safe = state == self.states.is_native || state == self.states.is_blocked;
         let anchor = self.view.place(thread.address, &["JavaThread::_anchor"])?;
         let last = self.anchor(anchor)?;
         let mut frame = match (is_safe, last) {
