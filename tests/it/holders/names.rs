@@ -9,9 +9,10 @@ use serde_json::Value;
 
 use crate::support::{Outcome, Result, Subject, for_any, here, pythons, strandline};
 
-/// Blocks of malloc's that a subject loses; of these a word may be left on a stack or elsewhere.
+/// Blocks of malloc's that a subject loses. Some stay reachable: a word may be left on a stack, and heads of bins in a thread's arena point
+/// to the chunk behind a block, which counts as its last eight bytes (14 blocks were the most that was seen).
 const LOST: u64 = 300;
-const MOST_LEFT: u64 = 3;
+const MAX_LEFT: u64 = 30;
 
 fn root<'a>(document: &'a Value, name: &str) -> Option<&'a Value> {
     document["roots"].as_array()?.iter().find(|root| root["kind"] == "runtime" && root["name"] == name)
@@ -74,7 +75,7 @@ fn add_up(document: &Value) -> Outcome {
 
 fn loses(document: &Value) -> Outcome {
     let lost = document["unreachable"]["blocks"].as_u64().ok_or("it is not told what is lost")?;
-    if !(LOST - MOST_LEFT..=LOST + MOST_LEFT).contains(&lost) {
+    if !(LOST - MAX_LEFT..=LOST + MAX_LEFT).contains(&lost) {
         return Err(format!("{lost} blocks are lost, not {LOST}").into());
     }
     Ok(())

@@ -10,6 +10,9 @@ use crate::support::jvm::{OLDEST, Seen, classes, command_of, look, started};
 use crate::support::waiting::until;
 use crate::support::{Outcome, Result, Subject, for_any, here, strandline, subject};
 
+/// How far a prediction may be off, in per cent: mostly less than one; on an idle machine some runs of JDK 17's G1 kept 4 MB of 190 more.
+const MAX_PERCENT: u64 = 5;
+
 /// What a JVM has besides.
 const OWN_BYTES: u64 = 8 << 20;
 /// The arrays: many of a region each, or more small ones.
@@ -101,7 +104,7 @@ fn what_was_let_go_of_is_dead() -> Outcome {
         let (_, document) = reclaim(&subject, "jvm_gc")?;
         let [predicted, actual] =
             [subject::number(&document, "predicted_bytes")?, subject::number(&document, "actual_bytes")?];
-        if actual < ARRAY_BYTES / 2 || predicted.abs_diff(actual) > actual / 100 {
+        if actual < ARRAY_BYTES / 2 || predicted.abs_diff(actual) > actual / 100 * MAX_PERCENT {
             return Err(format!("predicted {predicted}, actual {actual}").into());
         }
         Ok(())
