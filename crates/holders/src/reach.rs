@@ -216,7 +216,7 @@ impl Search {
         number
     }
 
-    /// Numbers what a vertex reaches, and turns what was looked at into numbers. What has a lower number than
+    /// Numbers what a vertex reaches, and replaces visited entries by numbers. What has a lower number than
     /// `earlier` counts as not referred to; what has one of these is in the tree of an earlier root. In a vertex is looked on to the second that is not numbered: one that has no second need not be come back to, and
     /// most have none.
     fn descend(&mut self, vertex: u32, parent: u32, earlier: Range<u32>) -> Result<(), Refused> {

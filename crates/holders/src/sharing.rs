@@ -20,9 +20,9 @@ use crate::held::Sum;
 use crate::marks::{Marks, Ranked};
 use crate::reach::{Search, vertices_of};
 
-/// Roots of a set that are told apart.
+/// The most roots that a set lists.
 pub const MAX_ROOTS: usize = 32;
-/// Sets that are told apart while they are made; blocks of further ones are of one that has no roots.
+/// The most sets that are made; blocks of further ones share one set without roots.
 const MAX_SETS: usize = 60_000;
 /// Unions that are remembered, and pairs of a set and a root for which direct references are counted.
 const MAX_UNIONS: usize = 1 << 17;

@@ -12,7 +12,7 @@ use super::types::Types;
 const MAX_SETS: usize = 100;
 const MAX_NEAREST: usize = 3;
 const MAX_TYPES: usize = 5;
-/// Types of a set that are told apart while they are counted, of all sets.
+/// The most types that are counted over all sets.
 const MAX_PAIRS: usize = 1 << 16;
 
 /// Puts into `holders` what several roots hold.
@@ -31,7 +31,7 @@ pub fn tell(holders: &mut Holders, held: &Held, found: &[Found], types: &Types) 
     }
 }
 
-/// The types of the blocks of each set that is told, the one with most bytes first.
+/// The types of the blocks of each reported set, the one with most bytes first.
 fn count(held: &Held, types: &Types) -> HashMap<usize, Vec<SharedType>> {
     let mut sums: HashMap<(usize, u32), Sum> = HashMap::new();
     for (block, set) in held.each_shared().filter(|(_, set)| *set < MAX_SETS) {
