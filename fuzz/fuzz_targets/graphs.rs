@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use libfuzzer_sys::fuzz_target;
-use strandline_holders::{Builder, Graph, Limits, Outline, References, Roots, Ways};
+use strandline_holders::{Builder, Graph, Known, Limits, Outline, References, Roots, Ways};
 use strandline_process::memory::Memory;
 
 const BASE: u64 = 0x5555_0000_0000;
@@ -34,19 +34,25 @@ fuzz_target!(|data: &[u8]| {
         starts.push(at);
         at += u64::from(size) * 8;
     }
-    let word = |byte: &u8| starts.get(usize::from(*byte)).map_or(u64::from(*byte), |start| start + u64::from(byte % 9));
+    let word = |byte: &u8| {
+        starts.get(usize::from(*byte)).map_or(u64::from(*byte), |start| start + u64::from(byte % 9))
+    };
     let memory: Vec<u8> = words.iter().flat_map(|byte| word(byte).to_le_bytes()).collect();
     let Ok(blocks) = builder.finish() else { return };
     let deadline = Instant::now() + Duration::from_secs(10);
     let limits = Limits { edges_bytes: 1 << 20, deadline, workers: 1 };
-    let Ok(references) = References::read(&Words(&memory), &blocks, None, None, &limits, &|_| ()) else { return };
+    let Ok(references) = References::read(&Words(&memory), &blocks, Known::default(), None, &limits, &|_| ())
+    else {
+        return;
+    };
     let mut roots = Roots::default();
     for root in words.rchunks(3).take(usize::from(count % 5)) {
         roots.add(root.iter().map(|&block| u32::from(block)));
     }
     let all = blocks.len();
     let kinds: Vec<u16> = (0..all).map(|block| (block % 4) as u16).collect();
-    let Ok(held) = Graph::new(blocks, references, roots, Ways::Shortest, deadline).and_then(|graph| graph.held(deadline))
+    let Ok(held) = Graph::new(blocks, references, roots, Ways::Shortest, deadline)
+        .and_then(|graph| graph.held(deadline))
     else {
         return;
     };

@@ -147,7 +147,7 @@ pub struct Holding {
     /// of those for that. The runtime itself does.
     pub links: Places,
     /// From where on, to the end of a block, there are characters or what is not in use: they and what is left behind there are no
-    /// references of an object's. The runtime itself leads there.
+    /// references.
     pub texts: Places,
     /// What of objects leads to all others, or holds nothing: modules, classes, what waits on a list to be used again. What only they
     /// hold is no variable's. An address of each.

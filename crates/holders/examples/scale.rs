@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use strandline_holders::{Builder, Graph, Limits, References, Refused, Roots, Ways};
+use strandline_holders::{Builder, Graph, Known, Limits, References, Refused, Roots, Ways};
 use strandline_process::memory::Memory;
 
 const BASE: u64 = 0x7f00_0000_0000;
@@ -161,7 +161,7 @@ fn main() -> Result<(), Refused> {
     let blocks = builder.finish()?;
     steps.done("blocks");
     let limits = Limits { edges_bytes: 4 << 30, deadline, workers: 2 };
-    let references = References::read(&heap, &blocks, None, None, &limits, &|_| ())?;
+    let references = References::read(&heap, &blocks, Known::default(), None, &limits, &|_| ())?;
     steps.done("references");
     println!("{:12} {:.2} references a block", "", references.count() as f64 / f64::from(count));
     let mut roots = Roots::default();

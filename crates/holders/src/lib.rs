@@ -6,7 +6,7 @@
 //!
 //! ```
 //! # use std::time::{Duration, Instant};
-//! # use strandline_holders::{Blocks, Builder, By, Graph, Limits, References, Roots, Ways};
+//! # use strandline_holders::{Blocks, Builder, By, Graph, Known, Limits, References, Roots, Ways};
 //! # struct Zeros;
 //! # impl strandline_process::memory::Memory for Zeros {
 //! #     fn read_some(&self, _: u64, buffer: &mut [u8]) -> usize { buffer.fill(0); buffer.len() }
@@ -19,7 +19,7 @@
 //! let blocks = builder.finish()?;
 //! let deadline = Instant::now() + Duration::from_secs(60);
 //! let limits = Limits { edges_bytes: 1 << 30, deadline, workers: 2 };
-//! let references = References::read(&memory, &blocks, None, None, &limits, &|_| ())?;
+//! let references = References::read(&memory, &blocks, Known::default(), None, &limits, &|_| ())?;
 //! let mut roots = Roots::default();
 //! let stack = roots.add(blocks.find(0x1048));
 //! let held = Graph::new(blocks, references, roots, Ways::Shortest, deadline)?.held(deadline)?;
@@ -69,5 +69,5 @@ pub use paths::{Path, Ways};
 pub use reach::Graph;
 pub use references::References;
 pub use roots::Roots;
-pub use scan::{Heads, Hear, Limits, Outcome, Progress, Word};
+pub use scan::{Exact, Heads, Hear, Known, Limits, Outcome, Progress, Word};
 pub use sharing::{MAX_ROOTS, SharedSet};

@@ -9,8 +9,7 @@ use strandline_sys::host::prefetch;
 
 use crate::arrays::{Refused, reserved};
 use crate::blocks::Blocks;
-use crate::marks::Marks;
-use crate::scan::{Heads, Limits, Outcome, Progress, Run, scan};
+use crate::scan::{Heads, Known, Limits, Outcome, Progress, Run, scan};
 
 /// Blocks of a group.
 const TOGETHER: u32 = 60;
@@ -48,18 +47,18 @@ pub struct References {
 }
 
 impl References {
-    /// Reads every block once, but those in `plain`, which are known to refer to nothing. `heads` and
+    /// Reads every block once, but those that are known to refer to nothing. `heads` and
     /// `progress` are told from several threads.
     /// What could not be read, or not within the limits, is in the [`Outcome`]: it is for the caller to say.
     pub fn read(
         memory: &dyn Memory,
         blocks: &Blocks,
-        plain: Option<&Marks>,
+        known: Known<'_>,
         heads: Option<&dyn Heads>,
         limits: &Limits,
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self, Refused> {
-        let (runs, outcome) = scan(memory, (blocks, plain), heads, limits, progress);
+        let (runs, outcome) = scan(memory, (blocks, known), heads, limits, progress);
         joined(runs, blocks.len(), outcome)
     }
 

@@ -10,7 +10,7 @@ use std::time::Instant;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::Memory;
 
-use crate::arrays::NONE;
+use crate::arrays::{NONE, Refused};
 use crate::blocks::Blocks;
 use crate::marks::Marks;
 
@@ -25,6 +25,44 @@ const PIECE_BLOCKS: u32 = 1 << 15;
 const PAGE_BYTES: u64 = 4096;
 /// Words are looked up when there are so many.
 const MANY_WORDS: usize = 4096;
+
+/// What is known of blocks before they are read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known<'a> {
+    /// Those that refer to nothing.
+    pub plain: Option<&'a Marks>,
+    /// Those whose references are exact.
+    pub exact: Option<&'a Exact>,
+}
+
+/// Blocks whose references are exact: each leads to the beginning of a block, or to what stands behind a header there. A word of theirs
+/// that leads further into a block is data, or was left behind by what the block was before.
+#[derive(Debug)]
+pub struct Exact {
+    of: Marks,
+    within: Mutex<Marks>,
+}
+
+/// Bytes of headers before what references lead to.
+const HEADER_BYTES: u64 = 48;
+
+impl Exact {
+    /// Of these blocks.
+    pub fn new(of: Marks, blocks: u32) -> Result<Self, Refused> {
+        Ok(Self { of, within: Mutex::new(Marks::new(blocks)?) })
+    }
+
+    /// The blocks that such words led further into.
+    pub fn within(self) -> Marks {
+        self.within.into_inner().unwrap_or_default()
+    }
+
+    /// Whether a word of the block `from` is no reference to `target`.
+    #[inline]
+    fn is_data(&self, from: u32, word: u64, (blocks, target): (&Blocks, u32)) -> bool {
+        self.of.has(from) && word.wrapping_sub(blocks.start(target)) > HEADER_BYTES
+    }
+}
 
 /// How far reading may go.
 #[derive(Clone, Copy, Debug)]
@@ -161,7 +199,7 @@ impl<I: Iterator<Item = (u64, u64)>> Cut<I> {
 struct Shared<'a> {
     memory: &'a dyn Memory,
     blocks: &'a Blocks,
-    plain: Option<&'a Marks>,
+    known: Known<'a>,
     heads: Option<&'a dyn Heads>,
     limits: &'a Limits,
     edges: AtomicU64,
@@ -184,7 +222,7 @@ impl Shared<'_> {
 /// Looks through all blocks: runs in order.
 pub fn scan(
     memory: &dyn Memory,
-    (blocks, plain): (&Blocks, Option<&Marks>),
+    (blocks, known): (&Blocks, Known<'_>),
     heads: Option<&dyn Heads>,
     limits: &Limits,
     progress: &(dyn Fn(Progress) + Sync),
@@ -192,7 +230,7 @@ pub fn scan(
     let shared = Shared {
         memory,
         blocks,
-        plain,
+        known,
         heads,
         limits,
         edges: AtomicU64::new(0),
@@ -257,6 +295,8 @@ struct Worker<'a> {
     /// How many references each block of the piece has; then where they end.
     ends: Vec<u32>,
     targets: Vec<u32>,
+    /// Blocks that words of exact ones lead further into.
+    within: Vec<u32>,
     /// The place and the target of the last one.
     last: (u32, u32),
     hear: Option<Hear<'a>>,
@@ -278,6 +318,7 @@ impl<'a> Worker<'a> {
             behind: Vec::new(),
             ends: Vec::new(),
             targets: Vec::new(),
+            within: Vec::new(),
             last: (NONE, NONE),
             hear: shared.heads.map(|heads| heads.hear()),
             tables: shared.heads.map_or((0, 0), |heads| heads.tables()),
@@ -305,7 +346,7 @@ impl<'a> Worker<'a> {
     }
 
     fn look_through(&mut self, piece: &Piece) -> Option<()> {
-        let Shared { blocks, plain, .. } = *self.shared;
+        let Shared { blocks, known: Known { plain, .. }, .. } = *self.shared;
         let (first, end) = piece.blocks;
         let (low, high) = piece.addresses;
         let parts = || {
@@ -401,18 +442,21 @@ impl<'a> Worker<'a> {
 
     /// Makes references of what may be some, where the piece begins with the block `first`.
     fn resolve(&mut self, first: u32) {
-        let Self { words, places, behind, ends, targets, last, hear, .. } = self;
+        let Self { shared, words, places, behind, ends, targets, last, hear, within, .. } = self;
         let mut behind = behind.drain(..).peekable();
-        self.shared.blocks.find_each(words, |index, target| {
+        shared.blocks.find_each(words, |index, target| {
             while behind.next_if(|behind| behind.0 < index).is_some() {}
             if let Some((_, next)) = behind.next_if(|behind| behind.0 == index)
                 && let Some(hear) = hear.as_mut()
-                && words.get(index) == Some(&self.shared.blocks.start(target))
+                && words.get(index) == Some(&shared.blocks.start(target))
             {
                 hear(target, Word::Behind(next));
             }
             let place = places.get(index).copied().unwrap_or(0);
-            if target != first + place && *last != (place, target) {
+            let word = words.get(index).copied().unwrap_or_default();
+            if shared.known.exact.is_some_and(|of| of.is_data(first + place, word, (shared.blocks, target))) {
+                within.push(target);
+            } else if target != first + place && *last != (place, target) {
                 *last = (place, target);
                 targets.push(target);
                 if let Some(count) = ends.get_mut(place as usize) {
@@ -422,6 +466,11 @@ impl<'a> Worker<'a> {
         });
         words.clear();
         places.clear();
+        if let Some(mut marks) =
+            shared.known.exact.filter(|_| !within.is_empty()).and_then(|of| of.within.lock().ok())
+        {
+            within.drain(..).for_each(|target| _ = marks.set(target));
+        }
     }
 
     /// Reads from an address on, as far as there is something worth it; `None` where it is time to stop.

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use common::{BASE, Heap, deadline, heap, held, limits};
 use strandline_holders::{
-    Builder, Graph, Heads, Hear, Limits, Marks, Progress, References, Refused, Roots, Ways, Word,
+    Builder, Exact, Graph, Heads, Hear, Known, Limits, Marks, Progress, References, Refused, Roots, Ways,
+    Word,
 };
 use strandline_process::memory::Memory;
 
@@ -16,7 +17,7 @@ fn memory_that_ends_is_counted_and_passed_over() {
     let (mut heap, blocks) = heap(4096, 3, |block| vec![(block + 1) % 4096]).unwrap();
     assert_eq!(blocks.bytes_of_all(), 4096 * 32);
     heap.words.truncate(4096 * 2 + 1);
-    let references = References::read(&heap, &blocks, None, None, &limits(), &|_| ()).unwrap();
+    let references = References::read(&heap, &blocks, Known::default(), None, &limits(), &|_| ()).unwrap();
     let outcome = references.outcome();
     assert_eq!((outcome.read_bytes, outcome.unreadable_bytes, outcome.left_bytes), (65544, 65528, 0));
     assert_eq!(references.count(), 2049);
@@ -40,7 +41,8 @@ impl Memory for Holed {
 #[test]
 fn what_is_behind_a_hole_is_read() {
     let (heap, blocks) = heap(3000, 0, |block| vec![(block + 7) % 3000]).unwrap();
-    let references = References::read(&Holed(heap), &blocks, None, None, &limits(), &|_| ()).unwrap();
+    let references =
+        References::read(&Holed(heap), &blocks, Known::default(), None, &limits(), &|_| ()).unwrap();
     assert_eq!(references.outcome().unreadable_bytes, 4096);
     assert_eq!(references.count(), 3000 - 512);
     assert_eq!(
@@ -54,7 +56,7 @@ fn more_references_than_may_be_kept_are_said() {
     let (heap, blocks) =
         heap(200_000, 0, |block| vec![(block + 1) % 200_000, (block + 2) % 200_000]).unwrap();
     let few = Limits { edges_bytes: 1_000_000, ..limits() };
-    let references = References::read(&heap, &blocks, None, None, &few, &|_| ()).unwrap();
+    let references = References::read(&heap, &blocks, Known::default(), None, &few, &|_| ()).unwrap();
     let outcome = references.outcome();
     assert!(outcome.has_too_many && !outcome.is_late && outcome.left_bytes > 0);
     assert!(references.count() * 4 <= few.edges_bytes);
@@ -72,9 +74,9 @@ fn a_time_that_is_over_stops_each_step() {
     let past = Instant::now() - Duration::from_secs(1);
     let (heap, blocks) = heap(1000, 0, |block| vec![(block + 1) % 1000]).unwrap();
     let late = Limits { deadline: past, ..limits() };
-    let outcome = References::read(&heap, &blocks, None, None, &late, &|_| ()).unwrap().outcome();
+    let outcome = References::read(&heap, &blocks, Known::default(), None, &late, &|_| ()).unwrap().outcome();
     assert_eq!((outcome.is_late, outcome.left_bytes), (true, 8000));
-    let references = References::read(&heap, &blocks, None, None, &limits(), &|_| ()).unwrap();
+    let references = References::read(&heap, &blocks, Known::default(), None, &limits(), &|_| ()).unwrap();
     let graph = Graph::new(blocks, references, Roots::default(), Ways::None, deadline()).unwrap();
     assert_eq!(graph.held(past).err(), Some(Refused::Late));
 }
@@ -84,12 +86,40 @@ fn what_refers_to_nothing_is_not_read() {
     let (heap, blocks) = heap(1000, 0, |block| vec![(block + 1) % 1000]).unwrap();
     let mut plain = Marks::new(blocks.len()).unwrap();
     (100..900).for_each(|block| _ = plain.set(block));
-    let references = References::read(&heap, &blocks, Some(&plain), None, &limits(), &|_| ()).unwrap();
+    let references = References::read(
+        &heap,
+        &blocks,
+        Known { plain: Some(&plain), exact: None },
+        None,
+        &limits(),
+        &|_| (),
+    )
+    .unwrap();
     assert_eq!((references.outcome().plain_bytes, references.outcome().read_bytes), (6400, 1600));
     assert_eq!(
         (references.of(99), references.of(100), references.of(900)),
         (&[100][..], &[][..], &[901][..])
     );
+}
+
+/// A word of an exact block that leads to where another begins, or behind its header, is a reference; one that leads further in is
+/// none, and is reported. Of other blocks both are references.
+#[test]
+fn words_of_exact_blocks_lead_to_where_blocks_begin() {
+    let block = |number: u64| BASE + number * 128;
+    let mut words = vec![0; 48];
+    (words[0], words[1]) = (block(1) + 48, block(2) + 56);
+    (words[16], words[17]) = (block(2) + 56, block(0));
+    let mut builder = Builder::default();
+    (0..3).for_each(|number| builder.push(block(number), 128));
+    let blocks = builder.finish().unwrap();
+    let mut own = Marks::new(blocks.len()).unwrap();
+    own.set(0);
+    let exact = Exact::new(own, blocks.len()).unwrap();
+    let known = Known { plain: None, exact: Some(&exact) };
+    let references = References::read(&Heap { words }, &blocks, known, None, &limits(), &|_| ()).unwrap();
+    assert_eq!((references.of(0), references.of(1)), (&[1][..], &[2, 0][..]));
+    assert_eq!(exact.within().iter().collect::<Vec<_>>(), [2]);
 }
 
 /// One of 40 MiB between small ones: it is read in parts, and they are put together.
@@ -107,7 +137,7 @@ fn a_large_block_has_its_references_in_order() {
     (0..count).for_each(|at| builder.push(BASE + 16 + (large as u64 + at) * 8, 8));
     let (heap, blocks) = (Heap { words }, builder.finish().unwrap());
     let seen = Mutex::new(Vec::new());
-    let references = References::read(&heap, &blocks, None, None, &limits(), &|progress| {
+    let references = References::read(&heap, &blocks, Known::default(), None, &limits(), &|progress| {
         seen.lock().unwrap().push(progress)
     })
     .unwrap();
@@ -130,7 +160,8 @@ fn a_large_block_that_leads_nowhere_stands_between_others() {
     builder.push(BASE + 8, large as u64 * 8);
     builder.push(behind, 8);
     let blocks = builder.finish().unwrap();
-    let references = References::read(&Heap { words }, &blocks, None, None, &limits(), &|_| ()).unwrap();
+    let references =
+        References::read(&Heap { words }, &blocks, Known::default(), None, &limits(), &|_| ()).unwrap();
     assert_eq!((0..3).map(|block| references.of(block)).collect::<Vec<_>>(), [&[2][..], &[], &[0]]);
 }
 
@@ -138,7 +169,7 @@ fn a_large_block_that_leads_nowhere_stands_between_others() {
 fn words_into_their_own_block_and_the_same_again_are_left_out() {
     let (heap, blocks) =
         heap(4, 0, |block| if block == 1 { vec![0, 0, 1, 0, 2, 0, 3] } else { vec![2] }).unwrap();
-    let references = References::read(&heap, &blocks, None, None, &limits(), &|_| ()).unwrap();
+    let references = References::read(&heap, &blocks, Known::default(), None, &limits(), &|_| ()).unwrap();
     assert_eq!(
         (references.of(0), references.of(1), references.of(2)),
         (&[2][..], &[0, 2, 0, 3][..], &[][..])
@@ -149,7 +180,7 @@ fn words_into_their_own_block_and_the_same_again_are_left_out() {
 #[test]
 fn roots_that_lead_to_no_block_and_references_of_others_do_no_harm() {
     let (heap, blocks) = heap(10, 0, |block| vec![(block + 1) % 10]).unwrap();
-    let references = References::read(&heap, &blocks, None, None, &limits(), &|_| ()).unwrap();
+    let references = References::read(&heap, &blocks, Known::default(), None, &limits(), &|_| ()).unwrap();
     let others = Builder::default().finish().unwrap();
     let refused = Graph::new(others, references, Roots::default(), Ways::None, deadline()).err();
     assert_eq!(refused, Some(Refused::Strangers(10, 0)));
@@ -165,7 +196,8 @@ fn roots_that_lead_to_no_block_and_references_of_others_do_no_harm() {
 fn nothing_at_all_is_an_answer() {
     let blocks = Builder::default().finish().unwrap();
     let references =
-        References::read(&Heap { words: vec![] }, &blocks, None, None, &limits(), &|_| ()).unwrap();
+        References::read(&Heap { words: vec![] }, &blocks, Known::default(), None, &limits(), &|_| ())
+            .unwrap();
     let graph = Graph::new(blocks, references, Roots::default(), Ways::Shortest, deadline()).unwrap();
     let held = graph.held(deadline()).unwrap();
     assert_eq!((held.reached().blocks, held.lost().definite.blocks, held.dominators(0, 9)), (0, 0, None));
@@ -199,7 +231,7 @@ fn first_words_are_heard_once() {
     builder.push(BASE + (1 << 30), 8);
     let blocks = builder.finish().unwrap();
     let heard = Heard(Mutex::default());
-    References::read(&Heap { words }, &blocks, None, Some(&heard), &limits(), &|_| ()).unwrap();
+    References::read(&Heap { words }, &blocks, Known::default(), Some(&heard), &limits(), &|_| ()).unwrap();
     let mut heard = heard.0.into_inner().unwrap();
     heard.sort_unstable();
     let all = [(0, Word::First(7)), (1, Word::First(99)), (2, Word::First(2 + (40 << 17) + 7))];
@@ -221,7 +253,7 @@ fn words_behind_addresses_are_heard() {
     ];
     let heard = Heard(Mutex::default());
     let heap = Heap { words: words.concat() };
-    References::read(&heap, &blocks, None, Some(&heard), &limits(), &|_| ()).unwrap();
+    References::read(&heap, &blocks, Known::default(), Some(&heard), &limits(), &|_| ()).unwrap();
     let mut heard = heard.0.into_inner().unwrap();
     heard.retain(|heard| matches!(heard.1, Word::Behind(_)));
     assert_eq!(heard, [(1, Word::Behind(101)), (1, Word::Behind(103)), (3, Word::Behind(119))]);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use strandline_holders::{Blocks, Builder, Graph, Held, Limits, References, Refused, Roots, Ways};
+use strandline_holders::{Blocks, Builder, Graph, Held, Known, Limits, References, Refused, Roots, Ways};
 use strandline_process::memory::Memory;
 
 /// Where it begins.
@@ -62,6 +62,6 @@ pub fn held(
     roots: Roots,
 ) -> Result<Held, Refused> {
     let (heap, blocks) = heap(count, more, targets)?;
-    let references = References::read(&heap, &blocks, None, None, &limits(), &|_| ())?;
+    let references = References::read(&heap, &blocks, Known::default(), None, &limits(), &|_| ())?;
     Graph::new(blocks, references, roots, Ways::Shortest, deadline())?.held(deadline())
 }

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strandline_claims::caveat::Caveat;
 use strandline_holders::{
-    Builder, Graph, Held, Limits, NO_ROOT, Outcome, Outline, References, Refused, Ways,
+    Builder, Exact, Graph, Held, Known, Limits, NO_ROOT, Outcome, Outline, References, Refused, Ways,
 };
 use strandline_process::error::Result;
 use strandline_process::memory::Memory;
@@ -141,7 +141,7 @@ fn fill(
     let blocks = builder.finish()?;
     // What workers freed stays in their arenas otherwise.
     host::release_memory();
-    let cuts = Cuts::new(&snapshot.runtimes, &blocks)?;
+    let cuts = Cuts::new(&snapshot.runtimes, &blocks);
     let memory = Filled { memory: snapshot.own_memory(), residency: &snapshot.residency, cuts };
     let longest = Instant::now() + LONGEST;
     // What is read has to be there.
@@ -156,9 +156,12 @@ fn fill(
     };
     holders.live = Sum { bytes: total, blocks: u64::from(blocks.len()) };
     let heard = Heard::new(&snapshot.space, snapshot.own_memory(), blocks.len())?;
-    let references = References::read(&memory, &blocks, None, Some(&heard), &limits, &progress)?;
+    let exact = runtimes::exact(&snapshot.runtimes, &blocks)?;
+    let known = Known { plain: None, exact: exact.as_ref() };
+    let references = References::read(&memory, &blocks, known, Some(&heard), &limits, &progress)?;
+    let within = exact.map(Exact::within);
     let AllRoots { found, roots, unread_bytes } =
-        roots::find(process, snapshot, (&blocks, memory.cuts.led_to()), deadline)?;
+        roots::find(process, snapshot, (&blocks, within), deadline)?;
     let caveats = incomplete(&references.outcome(), unread_bytes, snapshot);
     let is_whole = caveats.is_empty();
     holders.caveats.extend(caveats);

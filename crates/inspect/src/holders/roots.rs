@@ -74,7 +74,7 @@ pub struct AllRoots {
 pub fn find(
     process: &Process,
     snapshot: &Snapshot,
-    (blocks, led_to): (&Blocks, Option<Marks>),
+    (blocks, within): (&Blocks, Option<Marks>),
     deadline: Instant,
 ) -> Result<AllRoots, Refused> {
     let mut finder = Finder {
@@ -85,7 +85,7 @@ pub fn find(
         hits: Vec::new(),
         index: HashMap::new(),
         wholes: Vec::new(),
-        led_to,
+        within,
         unread_bytes: 0,
     };
     let names = thread_names(process, snapshot);
@@ -121,8 +121,8 @@ struct Finder<'a> {
     index: HashMap<Found, u32>,
     /// What roots lead to that are runtimes.
     wholes: Vec<(u32, Whole)>,
-    /// What texts of runtimes lead to.
-    led_to: Option<Marks>,
+    /// What words of runtimes' objects lead to that are no references.
+    within: Option<Marks>,
     unread_bytes: u64,
 }
 
@@ -307,7 +307,7 @@ impl Finder<'_> {
             }
         }
         let mut whole = Whole::new(holding, &taken(std::slice::from_ref(runtime)), self.blocks);
-        whole.blocks.extend(self.led_to.take().iter().flat_map(Marks::iter).map(|block| block..block + 1));
+        whole.blocks.extend(self.within.take().iter().flat_map(Marks::iter).map(|block| block..block + 1));
         self.wholes.push((root, whole));
         Ok(root)
     }

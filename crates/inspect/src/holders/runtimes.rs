@@ -1,15 +1,14 @@
 //! What runtimes' readers know of who holds what: blocks of their own memory, variables by their names.
 //!
 //! A runtime's memory leads to all blocks in it, so that what nothing leads to is the same as if they were none. It leads too to what
-//! links between objects do, and words of texts, and to what ways from variables stop at ([`strandline_claims::runtime::Holding`]): by these each variable would lead to all
-//! that there is.
+//! links between objects do, to what ways from variables stop at ([`strandline_claims::runtime::Holding`]), by which each variable would
+//! lead to all that there is, and to what words of objects lead to that are no references. Characters of texts lead nowhere.
 
 use std::ops::Range;
-use std::sync::Mutex;
 
 use strandline_claims::places::Places;
-use strandline_claims::runtime::{Holding, Reading};
-use strandline_holders::{Blocks, Marks, Refused};
+use strandline_claims::runtime::{Holding, Reading, taken};
+use strandline_holders::{Blocks, Exact, Marks, Refused};
 
 /// What else may stand before a link of the collector's in an object's block: guards, and two words more.
 const BEFORE_LINKS_BYTES: u64 = 48;
@@ -20,16 +19,13 @@ const LINK: u64 = !3;
 pub struct Cuts<'a> {
     holdings: Vec<&'a Holding>,
     blocks: &'a Blocks,
-    /// The blocks that such words lead to.
-    led_to: Mutex<Marks>,
 }
 
 impl<'a> Cuts<'a> {
     /// Of all that runtimes' readers know.
-    pub fn new(runtimes: &'a [Reading], blocks: &'a Blocks) -> Result<Self, Refused> {
+    pub fn new(runtimes: &'a [Reading], blocks: &'a Blocks) -> Self {
         let holdings = runtimes.iter().filter_map(|runtime| runtime.holding.as_ref());
-        let led_to = Mutex::new(Marks::new(blocks.len())?);
-        Ok(Self { holdings: holdings.collect(), blocks, led_to })
+        Self { holdings: holdings.collect(), blocks }
     }
 
     /// Puts zeros in their place, in what was read at `address`.
@@ -54,19 +50,9 @@ impl<'a> Cuts<'a> {
             let (from, to) = (place.max(done), behind(place).min(end));
             let part = |at: u64| usize::try_from(at.checked_sub(address)?).ok();
             let Some((from, to)) = part(from).zip(part(to)) else { continue };
-            for word in bytes.get_mut(from..to).unwrap_or_default().as_chunks_mut::<8>().0 {
-                if let Some(block) = self.blocks.find(u64::from_le_bytes(*word)) {
-                    self.led_to.lock().iter_mut().for_each(|marks| _ = marks.set(block));
-                    *word = [0; 8];
-                }
-            }
+            bytes.get_mut(from..to).unwrap_or_default().fill(0);
             done = done.max(behind(place));
         }
-    }
-
-    /// The blocks that texts lead to, by chance or as they were something else before.
-    pub fn led_to(self) -> Option<Marks> {
-        self.led_to.into_inner().ok()
     }
 }
 
@@ -82,6 +68,20 @@ fn unlink(links: &Places, address: u64, bytes: &mut [u8]) {
             }
         }
     }
+}
+
+/// Blocks of runtimes' own memory whose readers know what is an object.
+pub fn exact(runtimes: &[Reading], blocks: &Blocks) -> Result<Option<Exact>, Refused> {
+    let some = runtimes.iter().filter(|reading| reading.holding.is_some());
+    let claims: Vec<(u64, u64)> = some.flat_map(|reading| taken(std::slice::from_ref(reading))).collect();
+    if claims.is_empty() {
+        return Ok(None);
+    }
+    let mut own = Marks::new(blocks.len())?;
+    for (start, end) in claims {
+        (first_from(blocks, start)..first_from(blocks, end)).for_each(|block| _ = own.set(block));
+    }
+    Exact::new(own, blocks.len()).map(Some)
 }
 
 /// What a runtime leads to because its reader says so.
