@@ -269,27 +269,32 @@ struct G1Used {
     stays: u64,
     /// Bytes of other objects.
     moved: u64,
+    /// Regions that have some of these.
+    sources: u64,
 }
 
 impl G1Used {
     fn new(heap: &Heap, live: &[u64]) -> Self {
-        let mut used = Self { stays: 0, moved: 0 };
+        let mut used = Self { stays: 0, moved: 0, sources: 0 };
         for (area, &live) in heap.areas.iter().zip(live) {
             match area.kind {
                 Kind::Humongous | Kind::Archive if live > 0 => used.stays += area.end - area.start,
                 Kind::Humongous | Kind::Archive | Kind::Free => {}
-                _ => used.moved += live,
+                _ => {
+                    used.moved += live;
+                    used.sources += u64::from(live > 0);
+                }
             }
         }
         used
     }
 
-    /// All of it in whole regions: each of the collection's threads leaves one that is not full.
+    /// All of it in whole regions, at most: each of the collection's threads leaves one that is not full, if a region with something to
+    /// move falls to it (`G1FullGCPrepareTask`).
     fn regions(&self, view: &View<'_>, region: u64) -> u64 {
         let threads = view.structs.flag("ParallelGCThreads").and_then(|at| view.half_word(at)).unwrap_or(1);
         let small = self.moved.div_ceil(region);
-        // More threads than it has regions to give it does not start.
-        let partly = u64::from(threads).min(small).saturating_sub(1);
-        self.stays.saturating_add((small + partly).saturating_mul(region))
+        let most = small.saturating_add(u64::from(threads).saturating_sub(1)).min(self.sources.max(small));
+        self.stays.saturating_add(most.saturating_mul(region))
     }
 }
