@@ -8,7 +8,7 @@ use super::facts::{Holders, Nearest, Shared, SharedType, Sum};
 use super::roots::Found;
 use super::types::Types;
 
-/// Sets of roots that are told, of each so many roots with all that names them, and so many types of blocks.
+/// The most sets reported, and for each the most roots with kind, module and thread, and the most types of blocks.
 const MAX_SETS: usize = 100;
 const MAX_NEAREST: usize = 3;
 const MAX_TYPES: usize = 5;
