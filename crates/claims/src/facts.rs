@@ -263,6 +263,12 @@ pub struct Remedy {
     pub kind: RemedyKind,
     /// What it is predicted to give back; `None` where that cannot be told from outside.
     pub predicted_bytes: Option<u64>,
+    /// What of that the machine gets back: pages that no other process has mapped. `None` where that was not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted_pss_bytes: Option<u64>,
+    /// What it would still give back after all remedies that stand before it; `None` where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted_after_better_bytes: Option<u64>,
     /// Why that is not known, where it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_because: Option<String>,

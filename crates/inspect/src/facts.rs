@@ -286,8 +286,12 @@ pub struct Reclamation {
     pub reason: Option<String>,
     /// Predicted just before.
     pub predicted_bytes: Option<u64>,
-    /// Given back: the predicted pages' kind, counted in the page tables before and after.
+    /// Given back by the process: the predicted pages' kind, counted in the page tables before and after.
     pub actual_bytes: Option<u64>,
+    /// What of the prediction the machine gets back: pages that no other process has mapped. `None` where that is not known.
+    pub predicted_pss_bytes: Option<u64>,
+    /// What the machine got back, by which the sum of all processes' PSS fell: the fall of the bytes that this process alone has mapped.
+    pub actual_pss_bytes: Option<u64>,
     /// RSS just before.
     pub rss_before_bytes: Option<u64>,
     /// RSS just after.

@@ -77,6 +77,10 @@ pub struct Counts {
     pub pss_file_bytes: u64,
     /// Pss_Shmem: the part that is shared memory.
     pub pss_shmem_bytes: u64,
+    /// Private_Clean: on pages that no other process has mapped, unwritten.
+    pub private_clean_bytes: u64,
+    /// Private_Dirty: on pages that no other process has mapped, written.
+    pub private_dirty_bytes: u64,
     /// Anonymous: resident anonymous bytes, private copies of file pages among them.
     pub anonymous_bytes: u64,
     /// Swap: swapped out.
@@ -106,6 +110,8 @@ impl Counts {
             "Pss_Anon" => &mut self.pss_anonymous_bytes,
             "Pss_File" => &mut self.pss_file_bytes,
             "Pss_Shmem" => &mut self.pss_shmem_bytes,
+            "Private_Clean" => &mut self.private_clean_bytes,
+            "Private_Dirty" => &mut self.private_dirty_bytes,
             "Anonymous" => &mut self.anonymous_bytes,
             "Swap" => &mut self.swap_bytes,
             "LazyFree" => &mut self.lazy_free_bytes,
@@ -117,6 +123,11 @@ impl Counts {
             "Locked" => &mut self.locked_bytes,
             _ => return None,
         })
+    }
+
+    /// Bytes on pages that no other process has mapped.
+    pub fn private_bytes(&self) -> u64 {
+        self.private_clean_bytes.saturating_add(self.private_dirty_bytes)
     }
 
     /// Both kinds of hugetlb bytes.
@@ -131,12 +142,14 @@ impl Counts {
 
     /// Adds another mapping's counts; saturates.
     pub fn add(&mut self, other: &Self) {
-        let pairs: [(&mut u64, u64); 14] = [
+        let pairs: [(&mut u64, u64); 16] = [
             (&mut self.rss_bytes, other.rss_bytes),
             (&mut self.pss_bytes, other.pss_bytes),
             (&mut self.pss_anonymous_bytes, other.pss_anonymous_bytes),
             (&mut self.pss_file_bytes, other.pss_file_bytes),
             (&mut self.pss_shmem_bytes, other.pss_shmem_bytes),
+            (&mut self.private_clean_bytes, other.private_clean_bytes),
+            (&mut self.private_dirty_bytes, other.private_dirty_bytes),
             (&mut self.anonymous_bytes, other.anonymous_bytes),
             (&mut self.swap_bytes, other.swap_bytes),
             (&mut self.lazy_free_bytes, other.lazy_free_bytes),

@@ -405,7 +405,12 @@ fn gives(remedy: &Remedy) -> String {
         (Some(predicted), _) if remedy.kind == RemedyKind::Setting => {
             format!("would hold {predicted} less from its next start on (predicted)")
         }
-        (Some(predicted), _) => format!("gives back {predicted} (predicted)"),
+        (Some(predicted), _) => match remedy.predicted_after_better_bytes.map(bytes) {
+            Some(left) if left != predicted => {
+                format!("gives back {predicted} (predicted), {left} after the remedies above")
+            }
+            _ => format!("gives back {predicted} (predicted)"),
+        },
         (None, Some(reason)) => format!("cannot be predicted: {}", clean_sentence(reason)),
         (None, None) => "cannot be predicted from outside".to_owned(),
     }

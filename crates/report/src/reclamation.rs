@@ -8,6 +8,9 @@ use super::terminal::{joined, listed};
 use super::text::{clean, grouped, hanging, left, right, wrap};
 use super::units::{UNKNOWN, bytes, maybe_bytes, maybe_seconds, percent, seconds};
 
+/// A difference of more than this part of what was given back gets a line.
+const WORTH_A_LINE: u64 = 50;
+
 /// The whole view, ending with a newline.
 pub fn reclamation(reclamation: &Reclamation, surface: Surface) -> String {
     let mut lines: Vec<String> = wrap(&headline(reclamation), surface.columns)
@@ -67,6 +70,35 @@ pub fn error(reclamation: &Reclamation) -> Option<String> {
     Some(format!("{sign}{} bytes ({} of the larger)", grouped(off), percent(off, actual.max(predicted))))
 }
 
+/// What RSS fell by besides, and what the machine did not get back, where that is much.
+fn others(reclamation: &Reclamation, surface: Surface) -> Vec<String> {
+    let Some(actual) = reclamation.actual_bytes.filter(|&actual| actual > 0) else { return Vec::new() };
+    let mut lines = Vec::new();
+    let mut line = |name: &str, text: &str| {
+        lines.extend(hanging(&format!("  {}", left(name, 14)), text, surface.columns))
+    };
+    let fell = reclamation
+        .rss_before_bytes
+        .zip(reclamation.rss_after_bytes)
+        .map(|(before, after)| before.saturating_sub(after));
+    if let Some(besides) =
+        fell.and_then(|fell| fell.checked_sub(actual)).filter(|&besides| besides > actual / WORTH_A_LINE)
+    {
+        line("besides", &format!("RSS fell by {} more: not the pages that were predicted", bytes(besides)));
+    }
+    if let Some(kept) = reclamation
+        .actual_pss_bytes
+        .and_then(|pss| actual.checked_sub(pss))
+        .filter(|&kept| kept > actual / WORTH_A_LINE)
+    {
+        line(
+            "machine",
+            &format!("gets back {} less: other processes have these pages too (by fork)", bytes(kept)),
+        );
+    }
+    lines
+}
+
 /// The figures, one a line: name, exact figure, and the same for people.
 pub fn figures(reclamation: &Reclamation, surface: Surface) -> Vec<String> {
     let mut lines = Vec::new();
@@ -88,6 +120,7 @@ pub fn figures(reclamation: &Reclamation, surface: Surface) -> Vec<String> {
         return lines;
     }
     size("RSS after", reclamation.rss_after_bytes);
+    lines.extend(others(reclamation, surface));
     if let Some(error) = error(reclamation) {
         lines.push(format!("  {}{error}", left("error", 14)));
     }
@@ -98,11 +131,11 @@ pub fn figures(reclamation: &Reclamation, surface: Surface) -> Vec<String> {
         (Some(faults), None) => format!("{} minor faults after it", grouped(faults)),
         (None, _) => "faults after it not counted".to_owned(),
     };
-    let cost = format!(
-        "call {}, longest pause {}, {faults}",
-        maybe_seconds(reclamation.call_seconds),
-        maybe_seconds(reclamation.stopped_seconds)
-    );
+    let pause = match reclamation.stopped_seconds {
+        Some(time) => format!("longest pause {}", seconds(time)),
+        None => "its own pause not measured".to_owned(),
+    };
+    let cost = format!("call {}, {pause}, {faults}", maybe_seconds(reclamation.call_seconds));
     lines.extend(hanging(&format!("  {}", left("cost", 14)), &cost, surface.columns));
     lines
 }

@@ -179,10 +179,11 @@ fn cpython(name: &str, runtime: &Runtime, facts: &CPython) -> RuntimeView {
     if let Some(sparse) = facts.sparse_arenas.as_ref().filter(|sparse| sparse.arenas > 0) {
         let most = sparse.kept_by.iter().take(3);
         let most = most.map(|kept| format!("{} {}", thousands(kept.objects), clean_sentence(&kept.name)));
+        let most = most.collect::<Vec<_>>().join(", ");
         view.lines.push(format!(
-            "{} kept by fewer than {FEW_OBJECTS} objects each: {}",
+            "{} kept by fewer than {FEW_OBJECTS} objects each{}{most}",
             counted(sparse.arenas, "arena"),
-            most.collect::<Vec<_>>().join(", ")
+            if most.is_empty() { "" } else { ": " },
         ));
     }
     view.lines.extend(facts.collectors.last().map(collector));

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::support::recording::{has, is_root, program};
-use crate::support::{Folder, Outcome, Subject, for_any, gos, here, polars, strandline};
+use crate::support::{Folder, Outcome, Result, Subject, for_any, gos, here, polars, strandline, subject};
 
 #[test]
 fn a_fragmented_heap_gives_back_what_was_predicted() {
@@ -40,6 +40,45 @@ fn a_dry_run_gives_nothing_back() {
     let run = strandline::run(&["reclaim", "--dry-run", "--json", &subject.pid_text()]).unwrap();
     assert_eq!(run.document().unwrap()["dry_run"], true);
     assert!(anonymous() >= before);
+}
+
+/// Pages that children have too leave the process but not the machine, and pages of zeros in free heap are given back once.
+#[test]
+fn what_is_shared_and_what_overlaps_is_told() -> Outcome {
+    let subject = Subject::start("shared_zeros", &[])?;
+    let (shared, own, others) =
+        (subject.number("shared")?, subject.number("own")?, subject.number("others")?);
+    let offered = |id: &str| -> Result<Value> {
+        let document = strandline::explain(subject.pid())?;
+        let all = document["remedies"].as_array().ok_or("no remedies")?;
+        all.iter().find(|remedy| remedy["id"] == id).cloned().ok_or_else(|| format!("{document:#}").into())
+    };
+    let reclaim = |arguments: &[&str]| -> Result<Value> {
+        let pid = subject.pid_text();
+        let document =
+            strandline::run(&[&["reclaim", "--json"], arguments, &[pid.as_str()]].concat())?.document()?;
+        if document["outcome"] == "done" { Ok(document) } else { Err(document.to_string().into()) }
+    };
+    let number = subject::number;
+    let zeros = offered("zero_pages")?;
+    let (predicted, of_machine) =
+        (number(&zeros, "predicted_bytes")?, number(&zeros, "predicted_pss_bytes")?);
+    let after_trim = number(&zeros, "predicted_after_better_bytes");
+    let trim = offered("malloc_trim")?;
+    let after_zeros = number(&trim, "predicted_after_better_bytes")?;
+    assert!(predicted >= shared + own && predicted - of_machine >= shared, "{zeros:#}");
+    let cost = zeros["cost"].as_str().unwrap_or_default();
+    assert!(cost.contains(&format!("shared with {others} other processes")), "{cost}");
+    assert_eq!(after_trim?, predicted, "it is the best");
+
+    let done = reclaim(&["--remedy", "zero_pages", "--allow-lost-write-risk"])?;
+    assert_eq!(number(&done, "actual_bytes")?, number(&done, "predicted_bytes")?, "{done:#}");
+    let (predicted, actual) = (number(&done, "predicted_pss_bytes")?, number(&done, "actual_pss_bytes")?);
+    assert!(predicted.abs_diff(actual) <= predicted / 50, "{predicted} of the machine's, {actual} in fact");
+    let done = reclaim(&["--remedy", "malloc_trim"])?;
+    assert_eq!(number(&done, "actual_bytes")?, after_zeros, "{done:#}");
+    assert!(after_zeros < number(&trim, "predicted_bytes")?, "half of the free heap was zeros");
+    Ok(())
 }
 
 /// Threads of a Go program are in Go's code wherever they wait, which has no unwind tables: a dry run says so too, and nobody is

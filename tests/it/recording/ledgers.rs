@@ -64,7 +64,7 @@ fn a_main_thread_that_ends_first_is_a_caveat() -> Outcome {
 /// Records a subject that grows by `count` blocks of `mebibytes` and stays at its peak until the growing report has what
 /// `has_come` looks for; the report of the whole.
 fn recorded_until(
-    ledger: &str,
+    flags: &[&str],
     (count, mebibytes): (&str, &str),
     has_come: impl Fn(&Value) -> Result<bool>,
 ) -> Result<Value> {
@@ -72,7 +72,7 @@ fn recorded_until(
     let end = place.folder.0.join("end");
     let (subject, path) = (recorded()?, end.display().to_string());
     let words = [subject.as_str(), "steps", count, mebibytes, path.as_str()];
-    let started = Started::new(place.command(&["--ledger", ledger], &words))?;
+    let started = Started::new(place.command(flags, &words))?;
     place.until_reported("its ledgers", |report| Ok(has_come(report)?.then_some(())))?;
     std::fs::write(&end, "")?;
     let ended = started.finish()?;
@@ -82,9 +82,19 @@ fn recorded_until(
 
 #[test]
 fn the_peak_is_caught_within_a_tenth() -> Outcome {
+    the_peak_is_caught_with(&["--ledger", "peak"])
+}
+
+/// What a program had before it freed it is seen without asking.
+#[test]
+fn the_peak_is_caught_by_default() -> Outcome {
+    the_peak_is_caught_with(&[])
+}
+
+fn the_peak_is_caught_with(flags: &[&str]) -> Outcome {
     // After a ledger none is taken for ten times as long as that took: the subject waits for the one at its peak.
     let rss = |ledger: &Value| number(&ledger["explain"]["kernel"], "rss_bytes");
-    let report = recorded_until("peak", ("12", "6"), |report| {
+    let report = recorded_until(flags, ("12", "6"), |report| {
         let last = ledgers_of(report, "peak").last().map(|ledger| rss(ledger)).transpose()?;
         Ok(last.is_some_and(|bytes| bytes * 11 >= 72 * MIB * 10))
     })?;
@@ -101,7 +111,7 @@ fn the_peak_is_caught_within_a_tenth() -> Outcome {
 #[test]
 fn ledgers_are_taken_as_often_as_was_asked() -> Outcome {
     let has_two = |report: &Value| Ok(ledgers_of(report, "every").len() >= 2);
-    let report = recorded_until("every=100ms", ("20", "1"), has_two)?;
+    let report = recorded_until(&["--ledger", "every=100ms"], ("20", "1"), has_two)?;
     let every = ledgers_of(&report, "every");
     let lasted = report["exit"]["seconds"].as_f64().ok_or("no end")?;
     assert!((2..=(lasted / 0.1) as usize + 1).contains(&every.len()), "{} in {lasted} s", every.len());

@@ -83,6 +83,7 @@ pub fn describe(
         of_readers: &of_readers,
         size_classes: &size_classes,
         runtimes: &runtimes,
+        threads: snapshot.threads,
     };
     let swap = zero_pages::can_page_out(process);
     let facts = process.start_facts();
@@ -90,6 +91,8 @@ pub fn describe(
     let means = Means {
         pid: process.pid(),
         zero_bytes: ledger.zero_bytes,
+        zero_sharing: ledger.zero_sharing,
+        trimmed_zero_bytes: trimmed_zero_bytes(snapshot),
         swap,
         arenas: &arenas,
         reads_settings,
@@ -252,6 +255,12 @@ fn unread(allocators: &[Allocator], runtimes: &[Runtime]) -> Vec<String> {
         .filter(|runtime| !is_told(runtime))
         .map(|runtime| runtime.name.clone());
     allocators.iter().filter(|one| !one.read).map(|one| one.name.clone()).chain(of_runtimes).collect()
+}
+
+/// Pages of zeros that allocators' calls give back too: they are on the row of zeros, and no row of what such a call gives back.
+fn trimmed_zero_bytes(snapshot: &Snapshot) -> u64 {
+    let claims = snapshot.readings.iter().flat_map(|reading| &reading.claims);
+    claims.map(|claim| claim.sums.trimmable.saturating_sub(claim.sums.resident.trim)).sum()
 }
 
 /// Says of memory that no known allocator or runtime holds where most of it lies.

@@ -10,6 +10,7 @@ mod files;
 mod look;
 mod page_tables;
 mod photograph;
+pub(crate) mod sharing;
 mod shot;
 pub(crate) mod snapshot;
 mod standing;
@@ -151,7 +152,9 @@ fn account(
     let ledger = add_up(process, &mut snapshot, options);
     // Before what is wrong is believed: a photograph that ended meanwhile shows nothing right.
     end_photograph(process, &mut snapshot)?;
-    let (ledger, zero_runs) = ledger?;
+    let (mut ledger, zero_runs) = ledger?;
+    // Now: pages that a photograph shared are the process's own again.
+    ledger.zero_sharing = if zero_runs.is_empty() { None } else { sharing::of_runs(process, &zero_runs) };
     let explanation = describe::describe(process, &mut snapshot, ledger, holders.as_mut(), start);
     if let Some(holders) = &mut holders {
         holders.executable.clone_from(&explanation.target.executable);

@@ -200,7 +200,8 @@ fn incomplete(outcome: &Outcome, unread_bytes: u64, snapshot: &Snapshot) -> Vec<
         add("holders_swapped", Some(swapped), text);
     }
     if snapshot.photograph.is_none() {
-        let text = "no photograph could be taken, and the process ran while it was read: what it moved meanwhile is not known";
+        let text = "no photograph could be taken: the process was stopped while its allocators were read, and ran while references \
+                    between blocks were; what it changed meanwhile is not known";
         add("holders_in_motion", None, text);
     }
     caveats

@@ -4,13 +4,14 @@
 //! on one byte are refused. What nobody claims falls to the row of its mapping, and in private
 //! anonymous memory to `anonymous`: unknown stays visible.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use super::inputs::Inputs;
 use super::named;
 use super::page_map::Painter;
 use super::rows::{Holders, Tally};
+use crate::explain::sharing::Sharing;
 use crate::facts::PageMap;
 use strandline_claims::accumulator::{CellSums, ResidentBytes};
 use strandline_claims::allocator::{Layer, MappedBlock, RangeClaim, Reading, overlapping};
@@ -66,6 +67,8 @@ pub struct Ledger {
     pub holders: Holders,
     /// All zero pages' bytes in claimed ranges and outside: what the zero_pages remedy would free.
     pub zero_bytes: u64,
+    /// What of these pages other processes have mapped too, where it was looked at.
+    pub zero_sharing: Option<Sharing>,
     /// Bytes of shared memory, whose ever.
     pub shmem_bytes: u64,
     /// The picture of the address space, where one was asked for.
@@ -286,6 +289,7 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
         tally: Tally::default(),
         holders: Holders::default(),
         zero_bytes: 0,
+        zero_sharing: None,
         shmem_bytes: 0,
         page_map: None,
         caveats,
@@ -298,6 +302,7 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
     let mut cells = claimed_cells(claims.iter().chain(&shared)).into_iter().peekable();
     let none = Spans(Vec::new());
     let programs = program_files(inputs.spaces);
+    let mut shared_memory = SharedMemory::default();
     for (index, space) in inputs.spaces.iter().enumerate() {
         if let (Some(painter), Some(plan)) = (&mut painter, inputs.page_map) {
             painter.open(plan.lists(index), space);
@@ -325,14 +330,42 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
         if space.counts.lazy_free_bytes > 0 {
             take_lazy_free(&mut writer, space, (inputs, &claims), &mut ledger);
         }
+        shared_memory.add(&space.mapping.name, writer.tally.of(&SHMEM));
         ledger.tally.add_all(&writer.tally);
         if let Some(painter) = &mut painter {
             painter.close();
         }
     }
+    shared_memory.name(&mut ledger.holders);
     ledger.zero_bytes = ledger.tally.of(&ZERO);
     ledger.page_map = painter.map(Painter::finish);
     Ok(ledger)
+}
+
+/// The most mappings of shared memory that get a row with their name.
+const MOST_NAMED: usize = 5;
+/// The most names that are told apart.
+const MOST_NAMES: usize = 1 << 16;
+
+/// Shared memory by the names of its mappings.
+#[derive(Default)]
+struct SharedMemory<'a>(HashMap<&'a str, u64>);
+
+impl<'a> SharedMemory<'a> {
+    fn add(&mut self, name: &'a str, bytes: u64) {
+        if bytes > 0 && (self.0.len() < MOST_NAMES || self.0.contains_key(name)) {
+            *self.0.entry(name).or_default() += bytes;
+        }
+    }
+
+    /// Gives the largest a row with their name each.
+    fn name(self, holders: &mut Holders) {
+        let mut all: Vec<(&str, u64)> = self.0.into_iter().filter(|(name, _)| !name.is_empty()).collect();
+        all.sort_unstable_by(|one, next| next.1.cmp(&one.1).then_with(|| one.0.cmp(next.0)));
+        for (name, bytes) in all.into_iter().take(MOST_NAMED) {
+            holders.add(&SHMEM, name, bytes);
+        }
+    }
 }
 
 /// What allocators have in a mapping that may have been given up, by row, of claims that reach into it: free pages, and pages

@@ -3,9 +3,27 @@
 use std::time::{Duration, Instant};
 
 use strandline_process::procfs::Process;
+use strandline_process::smaps;
 
 /// How long the target's minor faults are counted afterwards, where nothing else is asked.
 pub const WATCH: Duration = Duration::from_secs(2);
+
+/// What the kernel counts as resident of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// RSS.
+    pub rss_bytes: u64,
+    /// The part that no other process has mapped: the machine gets that back, and no more.
+    pub private_bytes: u64,
+}
+
+impl Footprint {
+    /// That of `process` now.
+    pub(crate) fn of(process: &Process) -> Option<Self> {
+        let counts = smaps::read_rollup(process.open_file("smaps_rollup").ok()?).ok()?;
+        Some(Self { rss_bytes: counts.rss_bytes, private_bytes: counts.private_bytes() })
+    }
+}
 
 /// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -16,10 +34,10 @@ pub struct Applied {
     /// The ranges' resident anonymous bytes before. Where work is done in several stretches, each part's
     /// right before its turn.
     pub resident_before_bytes: u64,
-    /// The process's RSS some time before the stop.
-    pub rss_before_bytes: Option<u64>,
+    /// What the process had resident some time before the stop.
+    pub before: Option<Footprint>,
     /// And after it.
-    pub rss_after_bytes: Option<u64>,
+    pub after: Option<Footprint>,
     /// How long the call took inside the process (several: together), our stops included.
     pub call_seconds: f64,
     /// How long a thread was kept from its own work: the longest time at one stretch. Not known of a runtime that was asked to do it.

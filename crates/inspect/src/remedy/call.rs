@@ -11,13 +11,12 @@ use strandline_sys::memory;
 use strandline_sys::ptrace::Event;
 
 use super::choose::{self, Fences};
-use super::{Applied, Refusal, precheck};
+use super::{Applied, Footprint, Refusal, precheck};
 use strandline_claims::allocator::Argument;
 use strandline_process::call::code;
 use strandline_process::call::inject::{self, Call, CallError, Injected};
 use strandline_process::pages;
 use strandline_process::procfs::Process;
-use strandline_process::smaps;
 use strandline_process::target::admission;
 use strandline_process::target::tracee::Tracee;
 
@@ -64,7 +63,7 @@ pub fn apply(pid: i32, request: &CallRequest<'_>) -> Result<Applied, Refusal> {
     precheck::check(process)?;
     let pagemap = process.open_file("pagemap")?;
     let heaps = pages::whole_pages(request.heaps);
-    let rss_before_bytes = rss_bytes(process);
+    let before = Footprint::of(process);
     let mut act = |tracee: Tracee<'_>| {
         // The thread's id may have passed to another process since it was looked at.
         process.task_stat(tracee.tid)?;
@@ -73,7 +72,7 @@ pub fn apply(pid: i32, request: &CallRequest<'_>) -> Result<Applied, Refusal> {
         run(tracee, &call, &pagemap, &heaps)
     };
     let applied = with_safe_thread(process, request, &mut act)??;
-    let mut applied = Applied { rss_before_bytes, rss_after_bytes: rss_bytes(process), ..applied };
+    let mut applied = Applied { before, after: Footprint::of(process), ..applied };
     applied.watch_faults(process, request.watch);
     Ok(applied)
 }
@@ -126,11 +125,6 @@ fn prepare(tracee: &Tracee<'_>, request: &CallRequest<'_>) -> std::io::Result<Ca
         }
     }
     Ok(call)
-}
-
-/// The RSS of a process in bytes as its page tables have it.
-pub(crate) fn rss_bytes(process: &Process) -> Option<u64> {
-    smaps::read_rollup(process.open_file("smaps_rollup").ok()?).ok().map(|counts| counts.rss_bytes)
 }
 
 /// The refusal of a libc without the return from a signal handler that the call needs.

@@ -19,7 +19,7 @@ use strandline_process::pages;
 use strandline_process::procfs::{Process, Status};
 use strandline_sys::process::{self as sys, O_DIRECTORY, O_NOFOLLOW, SIGQUIT};
 
-use super::{Applied, Refusal, call};
+use super::{Applied, Footprint, Refusal};
 
 /// How long it may take to listen. A thread of it has to run first.
 const LISTEN_LIMIT: Duration = Duration::from_secs(10);
@@ -63,7 +63,7 @@ pub fn apply(
     range: Option<Range<u64>>,
     watch: Duration,
 ) -> Result<Applied, String> {
-    let rss_before_bytes = call::rss_bytes(process);
+    let before = Footprint::of(process);
     let heap_before_bytes = range.as_ref().and_then(|range| resident_bytes(process, range));
     let began = Instant::now();
     let mut socket = connect(process).map_err(|refusal| refusal.to_string())?;
@@ -72,15 +72,17 @@ pub fn apply(
     })?;
     let call_seconds = began.elapsed().as_secs_f64();
     understood(&answer, command)?;
-    let rss_after_bytes = settled(process);
+    let after = settled(process);
     let given = |(before, after): (u64, u64)| before.saturating_sub(after);
     let heap_after_bytes = range.as_ref().and_then(|range| resident_bytes(process, range));
     let heap = heap_before_bytes.zip(heap_after_bytes);
     let mut applied = Applied {
-        actual_bytes: heap.or(rss_before_bytes.zip(rss_after_bytes)).map_or(0, given),
+        actual_bytes: heap
+            .or(before.zip(after).map(|(before, after)| (before.rss_bytes, after.rss_bytes)))
+            .map_or(0, given),
         resident_before_bytes: heap_before_bytes.unwrap_or(0),
-        rss_before_bytes,
-        rss_after_bytes,
+        before,
+        after,
         call_seconds,
         ..Applied::default()
     };
@@ -96,15 +98,15 @@ fn resident_bytes(process: &Process, range: &Range<u64>) -> Option<u64> {
     Some(bytes)
 }
 
-/// RSS, once it goes down no further.
-fn settled(process: &Process) -> Option<u64> {
+/// What is resident, once RSS goes down no further.
+fn settled(process: &Process) -> Option<Footprint> {
     let until = Instant::now() + SETTLE_LIMIT;
-    let (mut last, mut looks) = (call::rss_bytes(process), 0);
+    let (mut last, mut looks) = (Footprint::of(process), 0);
     while looks < SETTLED_LOOKS && Instant::now() < until {
         std::thread::sleep(SETTLE_LOOKS);
-        let now = call::rss_bytes(process);
+        let now = Footprint::of(process);
         // What a program that goes on takes meanwhile is no reason to wait.
-        looks = if now < last { 0 } else { looks + 1 };
+        looks = if now.map(|of| of.rss_bytes) < last.map(|of| of.rss_bytes) { 0 } else { looks + 1 };
         last = now;
     }
     last

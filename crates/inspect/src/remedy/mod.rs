@@ -17,6 +17,6 @@ pub mod reclaim;
 pub mod refusal;
 pub mod zero_pages;
 
-pub use applied::Applied;
+pub use applied::{Applied, Footprint};
 pub use reclaim::{REMEDIES, ReclaimOptions, reclaim};
 pub use refusal::Refusal;

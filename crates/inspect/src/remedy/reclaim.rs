@@ -2,15 +2,16 @@
 //!
 //! A refusal is an answer, not an error: it carries the ledger that was made before it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::jvm;
 use super::malloc_trim::{self, TrimRequest};
 use super::purge;
 use super::zero_pages::{self, ZeroRequest};
-use super::{Applied, Refusal};
+use super::{Applied, Footprint, Refusal};
 use crate::explain::{ByPhotograph, Inspection, Options, Progress, inspect};
-use crate::facts::{Outcome, Reclamation};
+use crate::facts::{Outcome, Reclamation, RemedyKind};
 use crate::readers;
 use strandline_allocators::glibc::SUM_DIFFERS;
 use strandline_claims::allocator::{CallPlan, Cause, Doubt};
@@ -93,6 +94,7 @@ fn look_and_apply(pid: i32, options: &ReclaimOptions<'_>) -> Result<(Reclamation
         remedy: remedy.to_owned(),
         dry_run: options.dry_run,
         predicted_bytes: of_remedy.and_then(|remedy| remedy.predicted_bytes),
+        predicted_pss_bytes: of_remedy.and_then(|remedy| remedy.predicted_pss_bytes),
         rss_before_bytes: Some(before.explanation.kernel.rss_bytes),
         ..Reclamation::default()
     };
@@ -315,6 +317,10 @@ fn call(
     answer: &mut Reclamation,
 ) -> bool {
     let plans: Vec<_> = plans(before, remedy).collect();
+    if plans.is_empty() && options.remedy.is_none() {
+        refuse(answer, no_call(before));
+        return false;
+    }
     if plans.is_empty() {
         let whose = readers::ALLOCATORS.iter().find(|entry| entry.about.remedies.contains(&remedy));
         let whose = whose.map_or("no allocator", |entry| entry.about.name);
@@ -360,6 +366,20 @@ fn call(
         done.tell_predicted(answer);
     }
     done.report(answer)
+}
+
+/// Why nothing is called where no remedy was asked for and no allocator has one.
+fn no_call(before: &Inspection) -> String {
+    let read: BTreeSet<&str> =
+        before.readings.iter().map(|reading| reading.allocator.name.as_str()).collect();
+    let others = before.explanation.remedies.iter().filter(|remedy| remedy.kind != RemedyKind::Allocator);
+    let others: Vec<&str> = others.map(|remedy| remedy.id.as_str()).collect();
+    let why = match read.into_iter().collect::<Vec<_>>().as_slice() {
+        [] => "no allocator was found in it that has a call to release memory".to_owned(),
+        [only] => format!("{only} has no call that releases memory"),
+        several => format!("none of its allocators ({}) has a call that releases memory", several.join(", ")),
+    };
+    if others.is_empty() { why } else { format!("{why}; explain offers {}", others.join(", ")) }
 }
 
 /// Beyond the time from which on a call releases what is predicted: mimalloc delays once more within a millisecond of it
@@ -478,8 +498,8 @@ struct Totals {
 impl Totals {
     fn add(&mut self, applied: &Applied) {
         let sum = &mut self.applied;
-        sum.rss_before_bytes = if self.calls == 0 { applied.rss_before_bytes } else { sum.rss_before_bytes };
-        sum.rss_after_bytes = applied.rss_after_bytes;
+        sum.before = if self.calls == 0 { applied.before } else { sum.before };
+        sum.after = applied.after;
         sum.actual_bytes += applied.actual_bytes;
         sum.call_seconds += applied.call_seconds;
         sum.stopped_seconds = sum.stopped_seconds.into_iter().chain(applied.stopped_seconds).reduce(f64::max);
@@ -504,8 +524,12 @@ impl Totals {
             return false;
         }
         let sum = self.applied;
-        answer.rss_before_bytes = sum.rss_before_bytes.or(answer.rss_before_bytes);
-        answer.rss_after_bytes = sum.rss_after_bytes;
+        answer.rss_before_bytes = sum.before.map(|before| before.rss_bytes).or(answer.rss_before_bytes);
+        answer.rss_after_bytes = sum.after.map(|after| after.rss_bytes);
+        let private = |(before, after): (Footprint, Footprint)| {
+            before.private_bytes.saturating_sub(after.private_bytes)
+        };
+        answer.actual_pss_bytes = sum.before.zip(sum.after).map(private);
         answer.actual_bytes = Some(sum.actual_bytes);
         answer.call_seconds = Some(sum.call_seconds);
         answer.stopped_seconds = sum.stopped_seconds;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use strandline_sys::process::{self as sys, MADV_PAGEOUT};
 
-use super::{Applied, Refusal, call, choose, precheck};
+use super::{Applied, Footprint, Refusal, call, choose, precheck};
 use crate::ledger::zeros;
 use strandline_process::call::code::{Code, can_call};
 use strandline_process::call::filters::{self, Needed};
@@ -66,13 +66,12 @@ pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
     let process = &admission::admit(pid)?;
     let way = open_way(process, request)?;
     let pagemap = process.open_file("pagemap")?;
-    let rss_before_bytes = call::rss_bytes(process);
+    let before = Footprint::of(process);
     let done = match way {
         Way::PageOut => page_out(process, request, &pagemap)?,
         Way::Direct(code) => directly(process, request, code, &pagemap)?,
     };
-    let rss_after_bytes = call::rss_bytes(process);
-    let mut applied = Applied { rss_before_bytes, rss_after_bytes, ..done };
+    let mut applied = Applied { before, after: Footprint::of(process), ..done };
     applied.watch_faults(process, request.watch);
     Ok(applied)
 }

@@ -19,6 +19,7 @@ use strandline_runtimes::cpython::facts::CPython;
 use strandline_runtimes::jvm::facts::Jvm;
 
 /// What the verdict is made of.
+#[derive(Default)]
 pub struct Findings<'a> {
     /// The ledger's rows.
     pub rows: &'a [Row],
@@ -36,6 +37,8 @@ pub struct Findings<'a> {
     pub size_classes: &'a [(&'a str, &'a SizeClass)],
     /// Language runtimes that were found.
     pub runtimes: &'a [Runtime],
+    /// Threads of the process.
+    pub threads: u64,
 }
 
 impl Findings<'_> {
@@ -73,6 +76,16 @@ impl Findings<'_> {
         trim.saturating_sub(self.row("glibc.free.trim")).min(self.row("kernel.zero"))
     }
 
+    /// Pages released with MADV_FREE that allocators' calls give back too: they are on kernel.lazyfree, and part of the free heap.
+    fn free_lazy_bytes(&self) -> u64 {
+        let is_call = |remedy: &&Remedy| {
+            ALLOCATORS.iter().any(|entry| entry.about.remedies.contains(&remedy.id.as_str()))
+        };
+        let calls = self.of_readers.iter().filter(is_call).filter_map(|remedy| remedy.predicted_bytes);
+        let besides = calls.sum::<u64>().saturating_sub(self.blocks(&[|rows| rows.purge]));
+        besides.min(self.row("kernel.lazyfree"))
+    }
+
     /// Whether a JVM is in it that takes requests.
     fn has_listening_jvm(&self) -> bool {
         let jvms = self.runtimes.iter().filter(|runtime| runtime.name == "jvm");
@@ -90,7 +103,8 @@ pub fn verdict(findings: &Findings<'_>) -> Verdict {
     let pinned = findings.blocks(&[|rows| rows.pinned]);
     let free =
         findings.blocks(&[|rows| rows.purge, |rows| rows.kept, |rows| rows.pinned, |rows| rows.cached])
-            + findings.free_zero_bytes();
+            + findings.free_zero_bytes()
+            + findings.free_lazy_bytes();
     let zero = findings.row("kernel.zero") - findings.free_zero_bytes();
     let unattributed = findings.state(State::Unattributed);
     let retained = findings.row("perl.pad.retained") + findings.row("perl.buffer.retained");
@@ -103,7 +117,8 @@ pub fn verdict(findings: &Findings<'_>) -> Verdict {
     let spans = spans.map(|id| findings.row(id)).iter().sum();
     let regions = ["jvm.dead", "jvm.free.purge", "jvm.free.kept", "jvm.shmem.free"];
     let regions = regions.map(|id| findings.row(id)).iter().sum();
-    let all = [free, retained, dead, unattributed, zero, slots, arenas, spans, regions];
+    let stacks = findings.row(STACKS);
+    let all = [free, retained, dead, unattributed, zero, slots, arenas, spans, regions, stacks];
     let largest = all.into_iter().filter(|&bytes| findings.matters(bytes)).max();
     let (class, headline) = match largest.and_then(|bytes| all.iter().position(|&one| one == bytes)) {
         Some(0) => {
@@ -117,7 +132,8 @@ pub fn verdict(findings: &Findings<'_>) -> Verdict {
         Some(5) => ("free_slots", free_slots(findings, slots)),
         Some(6) => ("free_arenas", free_arenas(findings, arenas)),
         Some(7) => ("idle_spans", idle_spans(findings, spans)),
-        Some(_) => ("free_regions", java::free_regions(findings, regions)),
+        Some(8) => ("free_regions", java::free_regions(findings, regions)),
+        Some(_) => ("stacks", below_pointers(findings, stacks)),
         None => java::beside_its_heap(findings).unwrap_or_else(|| mostly_used(findings)),
     };
     Verdict { headline, class: class.to_owned() }
@@ -128,6 +144,20 @@ fn zero_pages(findings: &Findings<'_>, zero: u64) -> String {
         "{} of {} RSS is pages that hold only zeros; giving them back changes nothing the program reads",
         bytes(zero),
         bytes(findings.rss_bytes)
+    )
+}
+
+/// What threads used of their stacks before.
+const STACKS: &str = "kernel.stack_below_sp";
+
+fn below_pointers(findings: &Findings<'_>, stacks: u64) -> String {
+    format!(
+        "{} of {} RSS is what {} thread{} used of their stacks before and use no more: it goes back when a thread ends; fewer threads \
+         (a smaller pool) or smaller stacks (ulimit -s, pthread_attr_setstacksize, -Xss) hold less",
+        bytes(stacks),
+        bytes(findings.rss_bytes),
+        units::thousands(findings.threads),
+        if findings.threads == 1 { "" } else { "s" },
     )
 }
 
@@ -221,6 +251,15 @@ fn dead_objects(findings: &Findings<'_>, sum: u64) -> String {
 
 fn free_heap(findings: &Findings<'_>, free: u64, pinned: u64) -> String {
     let mut text = format!("{} of {} RSS is free heap", bytes(free), bytes(findings.rss_bytes));
+    match findings.free_lazy_bytes() {
+        0 => {}
+        lazy => {
+            text += &format!(
+                " ({} of it released with MADV_FREE, which the kernel drops under pressure)",
+                bytes(lazy)
+            )
+        }
+    }
     match findings.trim_bytes {
         Some(trim) if trim > 0 => text += &format!("; malloc_trim gives back {}", bytes(trim)),
         // Beside another allocator a glibc with hardly a heap is not worth a word.
@@ -309,7 +348,15 @@ fn mostly_used(findings: &Findings<'_>) -> (&'static str, String) {
     let holder = findings.rows.iter().filter(|row| row.state == State::Live).max_by_key(|row| row.bytes);
     let holder = holder.map_or(String::new(), |row| format!(", most of it {}", row.holder));
     let class = if findings.matters(live) { "live" } else { "mixed" };
-    (class, format!("{} of {rss} RSS is in use{holder}; {} is stranded", bytes(live), bytes(stranded)))
+    let rest = findings
+        .rows
+        .iter()
+        .filter(|row| row.state != State::Live && row.bytes > 0)
+        .max_by_key(|row| row.bytes);
+    let rest = rest.map_or(String::new(), |row| {
+        format!("; the most of what is not in use is {}, {}", row.holder, bytes(row.bytes))
+    });
+    (class, format!("{} of {rss} RSS is in use{holder}; {} is stranded{rest}", bytes(live), bytes(stranded)))
 }
 
 #[cfg(test)]
@@ -333,10 +380,7 @@ mod tests {
             rss_bytes: 1600 << 20,
             trim_bytes: Some(1100 << 20),
             pinning_chunks: 12_411,
-            unread: &[],
-            of_readers: &[],
-            size_classes: &[],
-            runtimes: &[],
+            ..Findings::default()
         };
         let verdict = verdict(&findings);
         assert_eq!(verdict.class, "free_heap");
@@ -351,16 +395,7 @@ mod tests {
     fn a_row_for_several_classes_counts_once() {
         let rows =
             [row("musl.free.kept", State::Stranded, 50 << 20), row("musl.live", State::Live, 10 << 20)];
-        let findings = Findings {
-            rows: &rows,
-            rss_bytes: 60 << 20,
-            trim_bytes: None,
-            pinning_chunks: 0,
-            unread: &[],
-            of_readers: &[],
-            size_classes: &[],
-            runtimes: &[],
-        };
+        let findings = Findings { rows: &rows, rss_bytes: 60 << 20, ..Findings::default() };
         assert_eq!(verdict(&findings).headline, "50.0 MiB of 60.0 MiB RSS is free heap");
     }
 
@@ -371,16 +406,7 @@ mod tests {
             row("kernel.file", State::Evictable, 2 << 20),
             row("glibc.live", State::Live, 40 << 20),
         ];
-        let findings = Findings {
-            rows: &rows,
-            rss_bytes: 542 << 20,
-            trim_bytes: None,
-            pinning_chunks: 0,
-            unread: &[],
-            of_readers: &[],
-            size_classes: &[],
-            runtimes: &[],
-        };
+        let findings = Findings { rows: &rows, rss_bytes: 542 << 20, ..Findings::default() };
         assert_eq!(
             verdict(&findings).headline,
             "502 MiB of 542 MiB RSS is file pages (2.00 MiB) and pages that the program released with MADV_FREE (500 MiB), \
@@ -396,16 +422,8 @@ mod tests {
             row("glibc.live", State::Live, 40 << 20),
         ];
         let of = |trim| {
-            let findings = Findings {
-                rows: &rows,
-                rss_bytes: 300 << 20,
-                trim_bytes: Some(trim),
-                pinning_chunks: 0,
-                unread: &[],
-                of_readers: &[],
-                size_classes: &[],
-                runtimes: &[],
-            };
+            let findings =
+                Findings { rows: &rows, rss_bytes: 300 << 20, trim_bytes: Some(trim), ..Findings::default() };
             verdict(&findings).headline
         };
         assert_eq!(of(200 << 20), "200 MiB of 300 MiB RSS is free heap; malloc_trim gives back 200 MiB");
@@ -427,16 +445,7 @@ mod tests {
             Remedy { id: "perl_undef".to_owned(), predicted_bytes: Some(39 << 20), ..Remedy::default() };
         let of = |rows, of_readers| {
             let unread: &[String] = &[];
-            let findings = Findings {
-                rows,
-                rss_bytes: 100 << 20,
-                trim_bytes: None,
-                pinning_chunks: 0,
-                unread,
-                of_readers,
-                size_classes: &[],
-                runtimes: &[],
-            };
+            let findings = Findings { rows, rss_bytes: 100 << 20, unread, of_readers, ..Findings::default() };
             verdict(&findings)
         };
         assert_eq!(
@@ -468,16 +477,7 @@ mod tests {
             row("program.text", State::Evictable, 10 << 20),
         ];
         let names = ["jvm".to_owned()];
-        let findings = Findings {
-            rows: &rows,
-            rss_bytes: 910 << 20,
-            trim_bytes: None,
-            pinning_chunks: 0,
-            unread: &names,
-            of_readers: &[],
-            size_classes: &[],
-            runtimes: &[],
-        };
+        let findings = Findings { rows: &rows, rss_bytes: 910 << 20, unread: &names, ..Findings::default() };
         let verdict = verdict(&findings);
         assert_eq!(verdict.class, "unattributed");
         assert!(verdict.headline.contains("jvm"), "{}", verdict.headline);

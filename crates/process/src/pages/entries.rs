@@ -149,6 +149,31 @@ impl Builder<'_> {
     }
 }
 
+/// Refuses ranges of more than 1 TiB together.
+fn check_size(ranges: &[Range<u64>]) -> io::Result<()> {
+    let sum =
+        ranges.iter().fold(0u64, |sum, range| sum.saturating_add(range.end.saturating_sub(range.start)));
+    if sum > MOST_BYTES {
+        let text = format!("{sum} bytes of address space are too many to read page by page");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    Ok(())
+}
+
+/// [`super::exclusive_bytes`].
+pub(super) fn exclusive_bytes(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64> {
+    const OWN: u64 = entry::PRESENT | entry::EXCLUSIVE;
+    check_size(ranges)?;
+    let mut bytes = 0;
+    for range in ranges {
+        walk(pagemap, range.start, range.end, |_, value| {
+            bytes += if value & OWN == OWN { PAGE_BYTES } else { 0 };
+            true
+        })?;
+    }
+    Ok(bytes)
+}
+
 /// [`super::each_anonymous_run`] by entries.
 ///
 /// Fails with `InvalidInput` where the ranges are more than 1 TiB together.
@@ -160,12 +185,7 @@ pub(super) fn each_anonymous_run(
     if ranges.is_empty() {
         return Ok(());
     }
-    let sum =
-        ranges.iter().fold(0u64, |sum, range| sum.saturating_add(range.end.saturating_sub(range.start)));
-    if sum > MOST_BYTES {
-        let text = format!("{sum} bytes of address space are too many to read page by page");
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-    }
+    check_size(ranges)?;
     let zero = zero_frames()?;
     for range in ranges {
         let mut run = range.start..range.start;

@@ -468,6 +468,13 @@ pub fn has_page(pagemap: &File, address: u64) -> io::Result<bool> {
     Ok(!scanned.is_empty())
 }
 
+/// The bytes of resident pages in `ranges` that no other process has mapped.
+///
+/// Fails with `InvalidInput` where the ranges are more than 1 TiB together.
+pub fn exclusive_bytes(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64> {
+    entries::exclusive_bytes(pagemap, ranges)
+}
+
 /// The bytes of all runs of [`each_anonymous_run`]: the "actual" of a remedy, read before and after.
 pub fn read_ranges(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64> {
     let mut bytes = 0;

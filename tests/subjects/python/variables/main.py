@@ -20,15 +20,22 @@ def of_dict(one):
     return sys.getsizeof(one) + sum(sys.getsizeof(value) + 32 for value in one.values())
 
 
+KEPT = 20
+kept = (ctypes.c_void_p * KEPT)()
+
+
 def lose(count):
     malloc = ctypes.CDLL(None).malloc
+    malloc.restype = ctypes.c_void_p
+    for number in range(KEPT):
+        kept[number] = malloc(ctypes.c_size_t(5000))
     malloc.restype = None
     for _ in range(count):
         malloc(ctypes.c_size_t(5000))
 
 
-# In a thread's arena, which begins at a multiple of 64 MiB: what a text of 3 to 7 bytes overwrites of a stale address looks like a
-# pointer into its first 64 KiB, where the words of texts count as references.
+# In a thread's arena, which begins at a multiple of 64 MiB. A stale address of which two bytes were overwritten looks like a pointer
+# into its first 64 KiB (docs/accounting.md), so what lies there is kept.
 loser = threading.Thread(target=lose, args=[int(sys.argv[1])])
 loser.start()
 loser.join()

@@ -1,0 +1,46 @@
+//! Which pages other processes have mapped too, as after a fork: a remedy takes them out of this process's RSS, and the machine keeps
+//! them.
+
+use std::ops::Range;
+
+use strandline_process::pages::{self, read_ranges};
+use strandline_process::procfs::Process;
+use strandline_process::smaps::Smaps;
+
+/// What of some resident memory is shared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sharing {
+    /// Bytes of pages that no other process has mapped.
+    pub private_bytes: u64,
+    /// Bytes of pages that others have mapped too.
+    pub shared_bytes: u64,
+    /// How many others, on average; `None` where that cannot be told.
+    pub others: Option<u64>,
+}
+
+/// What of the resident anonymous pages of `runs`, which are in address order, is shared now; `None` where that cannot be read.
+pub fn of_runs(process: &Process, runs: &[(u64, u64)]) -> Option<Sharing> {
+    let ranges: Vec<Range<u64>> = runs.iter().map(|&(start, end)| start..end).collect();
+    let pagemap = process.open_file("pagemap").ok()?;
+    let private_bytes = pages::exclusive_bytes(&pagemap, &ranges).ok()?;
+    let shared_bytes = read_ranges(&pagemap, &ranges).ok()?.saturating_sub(private_bytes);
+    let others = if shared_bytes > 0 { others(process, runs) } else { None };
+    Some(Sharing { private_bytes, shared_bytes, others })
+}
+
+/// How many other processes have the shared pages of the mappings with `runs`: a page that `n` processes have counts as an `n`th of it in
+/// the Pss of each.
+fn others(process: &Process, runs: &[(u64, u64)]) -> Option<u64> {
+    let smaps = Smaps::read(process.open_file("smaps").ok()?).ok()?;
+    let (mut shared, mut portion) = (0_u64, 0_u64);
+    for entry in &smaps.entries {
+        let first = runs.partition_point(|run| run.1 <= entry.mapping.start);
+        if runs.get(first).is_some_and(|run| run.0 < entry.mapping.end) {
+            let private = entry.counts.private_bytes();
+            shared = shared.saturating_add(entry.counts.rss_bytes.saturating_sub(private));
+            portion = portion.saturating_add(entry.counts.pss_bytes.saturating_sub(private));
+        }
+    }
+    let processes = (shared.saturating_add(portion / 2)).checked_div(portion)?;
+    processes.checked_sub(1).filter(|&others| others > 0)
+}
