@@ -158,6 +158,7 @@ fn account(
     let explanation = describe::describe(process, &mut snapshot, ledger, holders.as_mut(), start);
     if let Some(holders) = &mut holders {
         holders.executable.clone_from(&explanation.target.executable);
+        holders.rss_bytes = Some(explanation.kernel.rss_bytes);
         holders.cost = explanation.cost;
     }
     Ok(Inspection { explanation, readings: snapshot.readings, zero_runs, holders })

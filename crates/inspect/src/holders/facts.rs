@@ -22,6 +22,9 @@ pub struct Holders {
     /// When it was looked at, in seconds since 1970.
     #[serde(default)]
     pub taken_unix_seconds: f64,
+    /// RSS at that look.
+    #[serde(default)]
+    pub rss_bytes: Option<u64>,
     /// All live blocks.
     pub live: Sum,
     /// Those that nothing leads to; unknown where not all could be read that may lead to them.

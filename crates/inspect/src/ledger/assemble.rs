@@ -363,7 +363,7 @@ impl<'a> SharedMemory<'a> {
         let mut all: Vec<(&str, u64)> = self.0.into_iter().filter(|(name, _)| !name.is_empty()).collect();
         all.sort_unstable_by(|one, next| next.1.cmp(&one.1).then_with(|| one.0.cmp(next.0)));
         for (name, bytes) in all.into_iter().take(MOST_NAMED) {
-            holders.add(&SHMEM, name, bytes);
+            holders.add(&SHMEM, name.trim_end_matches(" (deleted)"), bytes);
         }
     }
 }

@@ -26,6 +26,10 @@ const TYPES_GREW: [Column; 5] =
 const MOST_STEPS: usize = 4;
 const LEAST_PART: u64 = 50;
 const MOST_BESIDE: usize = 3;
+/// Blocks of one size have a line where they have this part of all that is live.
+const LEAST_SIZE_PART: u64 = 100;
+/// RSS beyond blocks of less is what any program has.
+const LEAST_BEYOND_BYTES: u64 = 32 << 20;
 /// What is kept of less is not worth a word; and columns of a name within a sentence.
 const LEAST_KEPT_BYTES: u64 = 1 << 20;
 const MOST_NAME_COLUMNS: usize = 60;
@@ -39,14 +43,13 @@ pub fn holders(found: &Holders, top: usize, surface: Surface) -> String {
     lines.push(String::new());
     let headline = wrap(&headline(found), surface.columns);
     lines.extend(headline.iter().map(|line| surface.paint(Paint::Strong, line)));
-    lines.push(String::new());
-    lines.extend(lay_out(&ROOTS, &root_rows(found, top), 0, surface.columns));
-    lines.push(String::new());
-    let types: Vec<Vec<String>> = found.types.iter().take(top).map(type_row).collect();
-    lines.extend(lay_out(&TYPES, &types, 0, surface.columns));
     if let Some(since) = &found.since {
         lines.extend(growth(since, top, surface));
     }
+    lines.push(String::new());
+    lines.extend(lay_out(&ROOTS, &root_rows(found, top), 0, surface.columns));
+    lines.push(String::new());
+    lines.extend(lay_out(&TYPES, &type_rows(found, top), 0, surface.columns));
     lines.push(String::new());
     let text = "what it alone holds: it would be lost without. keeps: resident pages with free places and no other blocks, which would \
                 go back if these did. Sizes but these are of address space, as malloc has them, resident or not";
@@ -76,6 +79,9 @@ fn headline(found: &Holders) -> String {
     }
     let lost = match &found.unreachable {
         None => "what leaked of them is not known (see the caveats)".to_owned(),
+        Some(lost) if lost.blocks == 0 && beyond(found).is_some() => {
+            "something leads to every one of them".to_owned()
+        }
         Some(lost) if lost.blocks == 0 => "something leads to every one of them: nothing leaked".to_owned(),
         Some(lost) => format!(
             "nothing leads to {} in {} ({}){}",
@@ -101,7 +107,20 @@ fn headline(found: &Holders) -> String {
         }
         _ => format!("{all}; {lost}"),
     };
-    text + &keeper(found).unwrap_or_default()
+    text + &beyond(found).unwrap_or_default() + &keeper(found).unwrap_or_default()
+}
+
+/// What of RSS is in no block that was looked through, where that is most of it.
+fn beyond(found: &Holders) -> Option<String> {
+    let rss = found.rss_bytes?;
+    let beyond = rss
+        .checked_sub(found.live.bytes)
+        .filter(|&beyond| beyond > rss / 2 && beyond > LEAST_BEYOND_BYTES)?;
+    Some(format!(
+        "; {} of {} RSS is in no such block, and was not searched (strandline explain says what it is)",
+        bytes(beyond),
+        bytes(rss)
+    ))
 }
 
 /// Who keeps most of the pages that are free but for a few blocks, where these are a part worth a word.
@@ -363,6 +382,33 @@ fn name(root: &Root) -> String {
     }
 }
 
+/// Types, the largest first. Blocks of sizes that have little each are one line.
+fn type_rows(found: &Holders, top: usize) -> Vec<Vec<String>> {
+    let least = found.live.bytes / LEAST_SIZE_PART;
+    let size = |of: &Type| of.name.strip_suffix("-byte blocks")?.parse::<u64>().ok();
+    let is_small = |of: &&Type| of.bytes < least && of.unreachable_bytes == Some(0) && size(of).is_some();
+    let small: Vec<&Type> = found.types.iter().filter(is_small).collect();
+    let (least, most) =
+        (small.iter().filter_map(|of| size(of)).min(), small.iter().filter_map(|of| size(of)).max());
+    let Some((least, most)) = least.zip(most).filter(|_| small.len() > 1) else {
+        return found.types.iter().take(top).map(type_row).collect();
+    };
+    let mut all = Type {
+        name: format!("blocks of {} to {} bytes", thousands(least), thousands(most)),
+        ..Type::default()
+    };
+    all.unreachable_bytes = Some(0);
+    for of in &small {
+        all.bytes = all.bytes.saturating_add(of.bytes);
+        all.instances = all.instances.saturating_add(of.instances);
+        all.pins_bytes = all.pins_bytes.saturating_add(of.pins_bytes);
+    }
+    let mut types: Vec<&Type> = found.types.iter().filter(|of| !is_small(of)).collect();
+    types.push(&all);
+    types.sort_by_key(|of| std::cmp::Reverse(of.bytes));
+    types.into_iter().take(top).map(type_row).collect()
+}
+
 fn type_row(of: &Type) -> Vec<String> {
     let maybe = |of: u64| if of > 0 { bytes(of) } else { String::new() };
     vec![
@@ -372,4 +418,40 @@ fn type_row(of: &Type) -> Vec<String> {
         of.unreachable_bytes.map_or(UNKNOWN.to_owned(), maybe),
         maybe(of.pins_bytes),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use strandline_inspect::holders::facts::{Sum, Unreachable};
+
+    use super::*;
+
+    fn of_sizes(sizes: &[(u64, u64)]) -> Holders {
+        let of = |&(bytes, instances): &(u64, u64)| Type {
+            name: format!("{}-byte blocks", bytes / instances),
+            bytes,
+            instances,
+            unreachable_bytes: Some(0),
+            ..Type::default()
+        };
+        let types: Vec<Type> = sizes.iter().map(of).collect();
+        let (bytes, blocks) = sizes.iter().fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
+        Holders { live: Sum { bytes, blocks }, types, unreachable: Some(Unreachable::default()), ..Holders::default() }
+    }
+
+    #[test]
+    fn small_blocks_of_several_sizes_are_one_line() {
+        let found = of_sizes(&[(1 << 20, 1), (4000, 4), (3000, 5), (64, 1)]);
+        let names: Vec<String> = type_rows(&found, 20).into_iter().map(|row| row[..3].join(" ")).collect();
+        assert_eq!(names, ["1048576-byte blocks 1.00 MiB 1", "blocks of 64 to 1,000 bytes 6.90 KiB 10"]);
+    }
+
+    #[test]
+    fn a_small_heap_in_a_large_process_is_no_proof_that_nothing_leaked() {
+        let mut found = of_sizes(&[(2 << 20, 2)]);
+        assert!(headline(&found).contains("nothing leaked"));
+        found.rss_bytes = Some(159 << 20);
+        let text = headline(&found);
+        assert!(!text.contains("nothing leaked") && text.contains("157 MiB of 159 MiB RSS"), "{text}");
+    }
 }
