@@ -3,6 +3,8 @@
 //! Shared pages stand in the RSS of every process that maps them, so RSS figures of a tree must not be
 //! added up; PSS divides each page among its sharers and may be. The states of a tree are parts of its PSS.
 
+use std::collections::HashMap;
+
 use serde::Serialize;
 use strandline_claims::caveat::Caveat;
 use strandline_inspect::facts::{Explanation, Totals};
@@ -12,7 +14,7 @@ use super::model::{self, short_name};
 use super::paint::{Paint, Surface};
 use super::table::{Column, figures, lay_out, words};
 use super::terminal::{faint, joined, listed};
-use super::text::{shorten, wrap};
+use super::text::{clean, shorten, wrap};
 use super::units::{bytes, maybe_bytes};
 
 /// What `explain --tree` says.
@@ -99,7 +101,9 @@ pub fn tree(tree: &Tree, surface: Surface) -> String {
     let mut lines: Vec<String> =
         wrap(&headline, surface.columns).iter().map(|line| surface.paint(Paint::Strong, line)).collect();
     lines.push(String::new());
-    let rows: Vec<Vec<String>> = tree.processes.iter().map(member).collect();
+    let names = names(&tree.processes);
+    let rows: Vec<Vec<String>> =
+        tree.processes.iter().zip(&names).map(|(of, name)| member(of, name)).collect();
     let table = lay_out(&HEAD, &rows, 0, surface.columns);
     lines.extend(faint(&table[..1], surface));
     lines.extend_from_slice(&table[1..]);
@@ -124,14 +128,31 @@ pub fn tree(tree: &Tree, surface: Surface) -> String {
     joined(&lines)
 }
 
-fn member(member: &Member) -> Vec<String> {
+/// What to call each: with what it was given to run where several have one name, as an interpreter's.
+fn names(processes: &[Member]) -> Vec<String> {
+    let short: Vec<String> = processes.iter().map(|of| short_name(&of.explanation.target)).collect();
+    let mut counts: HashMap<&str, u32> = HashMap::new();
+    short.iter().for_each(|name| *counts.entry(name).or_default() += 1);
+    let given = |of: &Member| {
+        let words = of.explanation.target.command.iter().skip(1);
+        let first = words.map(|word| clean(word)).find(|word| !word.is_empty() && !word.starts_with('-'))?;
+        first.rsplit('/').next().map(str::to_owned)
+    };
+    let name = |(of, name): (&Member, &String)| match given(of) {
+        Some(given) if counts.get(name.as_str()).is_some_and(|&count| count > 1) => format!("{name} {given}"),
+        _ => name.clone(),
+    };
+    processes.iter().zip(&short).map(name).collect()
+}
+
+fn member(member: &Member, name: &str) -> Vec<String> {
     let explanation = &member.explanation;
     let kernel = &explanation.kernel;
     let totals = member.proportional.as_ref().unwrap_or(&explanation.totals);
     // Deep trees stay readable: the indent stops growing.
     let indent = "  ".repeat(member.depth.min(5));
     vec![
-        format!("{indent}{} {}", explanation.target.pid, shorten(&short_name(&explanation.target), 30)),
+        format!("{indent}{} {}", explanation.target.pid, shorten(name, 30)),
         bytes(kernel.rss_bytes),
         maybe_bytes(kernel.pss_bytes),
         bytes(totals.live),

@@ -436,7 +436,12 @@ mod tests {
         };
         let types: Vec<Type> = sizes.iter().map(of).collect();
         let (bytes, blocks) = sizes.iter().fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
-        Holders { live: Sum { bytes, blocks }, types, unreachable: Some(Unreachable::default()), ..Holders::default() }
+        Holders {
+            live: Sum { bytes, blocks },
+            types,
+            unreachable: Some(Unreachable::default()),
+            ..Holders::default()
+        }
     }
 
     #[test]
