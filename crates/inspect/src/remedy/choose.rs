@@ -80,6 +80,7 @@ enum Reason {
     Uninterruptible,
     Late,
     InMalloc,
+    InHandler,
     LockHeld,
     StackUnclear,
     NoTables,
@@ -101,6 +102,7 @@ impl Reason {
             Self::Uninterruptible => "in an uninterruptible sleep",
             Self::Late => "that did not stop in time (an uninterruptible sleep, or no free processor)",
             Self::InMalloc => "inside malloc",
+            Self::InHandler => "in a signal handler that blocks signals which the program handles",
             Self::LockHeld => "maybe holding an arena's lock",
             Self::StackUnclear => "whose stack cannot be followed to its start",
             Self::NoTables => "whose stack goes through code without unwind tables",
@@ -402,8 +404,16 @@ impl Examiner<'_> {
             return Err(Doubt::Unfit(Reason::Sequence));
         }
         let unwinder = Unwinder { memory: &memory, space: self.space, objects: self.objects };
-        match unwinder.walk(Frame::of(registers), &mut |frame| !is_fenced(frame.instruction)) {
+        // A collector that stops all threads by signals waits for this one, which answers no signal before its handler ends.
+        let is_deaf = inject::blocks_handled(tracee);
+        let mut is_handler = false;
+        let mut goes_on = |frame: &Frame| {
+            is_handler |= is_deaf && inject::is_trampoline(&memory, frame.instruction);
+            !is_handler && !is_fenced(frame.instruction)
+        };
+        match unwinder.walk(Frame::of(registers), &mut goes_on) {
             End::Start => {}
+            End::Enough if is_handler => return Err(Doubt::Unfit(Reason::InHandler)),
             End::Enough => return Err(Doubt::Unfit(Reason::InMalloc)),
             End::Missing(address) => return Err(Doubt::Missing(address)),
             End::Lost { is_without_tables: true, .. } => return Err(Doubt::Unfit(Reason::NoTables)),

@@ -8,7 +8,7 @@ use strandline_process::target::tracee;
 use strandline_sys::ptrace::{self, Event};
 use strandline_sys::signal;
 
-use crate::subject::{Subject, scaled, until};
+use crate::subject::{PATIENCE, Subject, scaled, until};
 
 /// SIGRTMIN, as the C library counts it.
 const SIGRTMIN: i32 = 34;
@@ -73,4 +73,23 @@ fn no_signal_is_lost_to_a_tracer_that_dies_with_all_threads_stopped() {
         done.store(true, Ordering::Relaxed);
     });
     assert_eq!(counted(subject), sent.load(Ordering::Relaxed));
+}
+
+/// A collector that stops all threads by a signal waits for a thread that is in a call, which waits for the lock of a thread that is
+/// stopped: the signal is let through.
+#[test]
+fn a_collector_that_stops_the_world_is_answered_in_the_midst_of_a_call() {
+    let subject = Subject::start("collector_signals", &[]);
+    if subject.is_missing {
+        eprintln!(
+            "skipped: a_collector_that_stops_the_world_is_answered: no libgc.so.1 here (scripts/deps installs guile)"
+        );
+        return;
+    }
+    for _ in 0..scaled(50, 1000) {
+        subject.trim(PATIENCE.as_secs(), Some(subject.pid())).unwrap();
+    }
+    subject.assert_untouched();
+    let (output, status) = subject.finish();
+    assert_eq!((status.code(), output.trim().ends_with(" 0")), (Some(0), true), "{output}");
 }

@@ -30,6 +30,8 @@ pub struct Subject {
     pub locks: Vec<u64>,
     pub threads: Vec<(String, i32)>,
     pub range: Option<(u64, u64)>,
+    /// Whether it lacks a library that it needs.
+    pub is_missing: bool,
     pub output: BufReader<ChildStdout>,
 }
 
@@ -39,12 +41,12 @@ fn compiled(name: &str) -> PathBuf {
         let sources = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/subjects");
         let directory = std::env::temp_dir().join(format!("strandline-reclaim-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
-        ["chaos_target", "reclaim_target", "contained"]
+        ["chaos_target", "reclaim_target", "contained", "collector_signals"]
             .map(|name| {
                 let program = directory.join(name);
                 let mut compiler = Command::new("cc");
                 compiler.args(["-O1", "-pthread", "-o"]).arg(&program);
-                compiler.arg(sources.join(format!("{name}.c"))).arg("-lm");
+                compiler.arg(sources.join(format!("{name}.c"))).args(["-lm", "-ldl"]);
                 assert!(compiler.status().expect("cc is installed").success(), "{name}.c compiles");
                 (name, program)
             })
@@ -72,7 +74,7 @@ impl Subject {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
-        let (mut locks, mut threads, mut range) = (Vec::new(), Vec::new(), None);
+        let (mut locks, mut threads, mut range, mut is_missing) = (Vec::new(), Vec::new(), None, false);
         loop {
             let mut line = String::new();
             assert_ne!(output.read_line(&mut line).unwrap(), 0, "{command:?} ended early");
@@ -82,7 +84,8 @@ impl Subject {
                 ["lock", address] => locks.push(hex(address)),
                 ["thread", name, tid] => threads.push((name.to_owned(), tid.parse().unwrap())),
                 ["range", start, end] => range = Some((hex(start), hex(end))),
-                ["ready"] => return Self { child, locks, threads, range, output },
+                ["missing"] => is_missing = true,
+                ["ready"] => return Self { child, locks, threads, range, is_missing, output },
                 _ => panic!("{line}"),
             }
         }

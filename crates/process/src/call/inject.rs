@@ -14,6 +14,10 @@
 //! A cancelled system call is to a seccomp filter the call -1, which may kill. So nothing is cancelled under one, and a
 //! thread that would have to be is not taken ([`ends_unnoticed`]).
 //!
+//! All signals but those of faults are blocked during the call, so that no handler runs in the midst of it. But whoever sent one may wait
+//! for the handler and hold what the call waits for: a collector stops all threads by signals, also one that is in malloc. So a thread
+//! that sleeps in the call while such a signal waits for it is given that signal.
+//!
 //! It decides nothing about which thread, or when: see `choose`.
 
 use std::time::{Duration, Instant};
@@ -22,6 +26,8 @@ use strandline_sys::ptrace::{self, Event, Registers};
 use strandline_sys::{memory, registers};
 
 use super::frame::{self, ExtendedState};
+use crate::memory::Memory;
+use crate::procfs::Doing;
 use crate::target::tracee::{self, Tracee};
 
 /// Stack that a called function may use.
@@ -34,6 +40,7 @@ const MOST_XSTATE_BYTES: usize = 64 << 10;
 /// debuggers know a signal frame.
 pub const TRAMPOLINE: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 const RT_SIGRETURN: u64 = 15;
+const FUTEX: i64 = 202;
 /// Direction, trap and alignment-check flags: clear at a function's entry.
 const NO_ENTRY_FLAGS: u64 = 1 << 10 | 1 << 8 | 1 << 18;
 /// Signals that a fault in the call raises (ILL, TRAP, BUS, FPE, SEGV, SYS) stay unblocked: the
@@ -74,6 +81,8 @@ pub enum CallError {
 
 /// Signals that do nothing where they are not caught: URG, WINCH, CHLD.
 const HARMLESS_SIGNALS: [i32; 3] = [23, 28, 17];
+/// How often it is asked whether a signal waits for a thread that sleeps in the call; at the second time it is let through.
+const LOOKS_FOR_SIGNALS: Duration = Duration::from_millis(20);
 /// `-ERESTART_RESTARTBLOCK`: the thread's system call goes on from notes that rt_sigreturn drops.
 const RESTART_BLOCK: u64 = (-516_i64) as u64;
 
@@ -90,6 +99,10 @@ pub struct Injected<'a> {
     is_signalled: bool,
     /// Whether it is, or may be, under a seccomp filter.
     is_filtered: bool,
+    /// Whether signals are let through just now.
+    is_open: bool,
+    /// Whether a signal waited for it, asleep, when that was last asked.
+    was_waited_for: bool,
     /// When the call began.
     pub began: Instant,
 }
@@ -122,6 +135,8 @@ pub fn begin<'a>(mut tracee: Tracee<'a>, call: &Call) -> Result<Injected<'a>, Ca
         announcement,
         is_signalled,
         is_filtered,
+        is_open: false,
+        was_waited_for: false,
         began,
     })
 }
@@ -129,6 +144,19 @@ pub fn begin<'a>(mut tracee: Tracee<'a>, call: &Call) -> Result<Injected<'a>, Ca
 /// Whether the end of a function's call in a stopped thread under a seccomp filter would go unnoticed by the program.
 pub fn ends_unnoticed(tracee: &Tracee<'_>) -> bool {
     ptrace::signal_mask(tracee.tid).is_ok_and(|mask| announcement(tracee, mask).is_some())
+}
+
+/// Whether a stopped thread blocks signals that its program handles; true where that cannot be read.
+pub fn blocks_handled(tracee: &Tracee<'_>) -> bool {
+    let caught = tracee.process.task_status(tracee.tid).ok().and_then(|status| status.caught);
+    let mask = ptrace::signal_mask(tracee.tid).ok();
+    caught.zip(mask).is_none_or(|(caught, mask)| caught & mask != 0)
+}
+
+/// Whether the code at `address` is a C library's return from a signal handler.
+pub fn is_trampoline(memory: &dyn Memory, address: u64) -> bool {
+    let mut code = [0; TRAMPOLINE.len()];
+    memory.read_some(address, &mut code) == code.len() && code == TRAMPOLINE
 }
 
 /// The signal that can announce the end of a call, where one is harmless here.
@@ -188,11 +216,14 @@ impl Injected<'_> {
         let mut signal = 0;
         loop {
             ptrace::resume_to_syscall(tid, signal).map_err(CallError::Lost)?;
-            match tracee::next_event(tid, deadline).map_err(CallError::Lost)? {
+            match self.next_event(ptrace::resume_to_syscall, deadline).map_err(CallError::Lost)? {
                 Some(Event::Syscall) => return ptrace::registers(tid).map_err(CallError::Lost),
                 Some(event @ Event::Exited { .. }) => return Err(CallError::Died(event)),
-                // A fault in the call: the program's own handler, or its end, as without us.
-                Some(Event::Signal(number)) => signal = number,
+                // A fault in the call, or what was let through: the program's own handler, or its end, as without us.
+                Some(Event::Signal(number)) => {
+                    self.close(number).map_err(CallError::Lost)?;
+                    signal = number;
+                }
                 // A stop of the whole process reaches us too; the call goes on and ends first.
                 Some(Event::Stopped | Event::GroupStop(_) | Event::Other(_)) => signal = 0,
                 None => return Err(CallError::Late),
@@ -201,6 +232,70 @@ impl Injected<'_> {
                 return Err(CallError::Late);
             }
         }
+    }
+
+    /// Waits for the next event of the thread, which `resume` made run. Signals that wait for it while it sleeps are let through.
+    fn next_event(
+        &mut self,
+        resume: fn(i32, i32) -> std::io::Result<()>,
+        deadline: Instant,
+    ) -> std::io::Result<Option<Event>> {
+        let tid = self.tracee.tid;
+        loop {
+            let event = tracee::next_event(tid, deadline.min(Instant::now() + LOOKS_FOR_SIGNALS))?;
+            if event.is_some() || Instant::now() >= deadline {
+                return Ok(event);
+            }
+            let is_waited_for = self.is_waited_for();
+            if !(std::mem::replace(&mut self.was_waited_for, is_waited_for) && is_waited_for) {
+                continue;
+            }
+            ptrace::interrupt(tid)?;
+            match tracee::next_event(tid, deadline)? {
+                Some(Event::Stopped) => {
+                    // The call may have returned meanwhile: then the thread has its own mask back, and the end is announced next.
+                    let (now, returned) =
+                        (ptrace::registers(tid)?, frame::restarting(&self.tracee.registers));
+                    if (now.rip, now.rsp) != (returned.rip, returned.rsp) {
+                        self.open()?;
+                    }
+                    resume(tid, 0)?;
+                }
+                other => return Ok(other),
+            }
+        }
+    }
+
+    /// Whether the thread waits for a lock while a signal waits for it that it would handle if it were not in the call. In a handler that
+    /// was let through it waits otherwise (sigsuspend), and what that blocks stays blocked.
+    fn is_waited_for(&self) -> bool {
+        let (process, tid) = (self.tracee.process, self.tracee.tid);
+        if !matches!(process.task_doing(tid), Some(Doing::Call(FUTEX, _))) {
+            return false;
+        }
+        let Ok(status) = process.task_status(tid) else { return false };
+        let waiting = status.pending.unwrap_or(0) | status.shared_pending.unwrap_or(0);
+        waiting & status.caught.unwrap_or(0) & !self.mask != 0
+    }
+
+    /// The signals that are blocked while they are let through: what the thread had blocked, and the one that announces the call's end.
+    fn open_mask(&self) -> u64 {
+        self.mask | self.announcement.map_or(0, |signal| 1 << (signal - 1))
+    }
+
+    fn open(&mut self) -> std::io::Result<()> {
+        self.is_open = true;
+        ptrace::set_signal_mask(self.tracee.tid, self.open_mask())
+    }
+
+    /// In the stop before a signal that was let through: its handler returns to a call in which all others are blocked again. The signal
+    /// itself stays open, as the kernel would keep one that is blocked by now for later.
+    fn close(&mut self, signal: i32) -> std::io::Result<()> {
+        if std::mem::take(&mut self.is_open) {
+            let own = 1_u64.checked_shl(signal.wrapping_sub(1) as u32).unwrap_or(0);
+            ptrace::set_signal_mask(self.tracee.tid, (self.mask | !FAULTS) & !own)?;
+        }
+        Ok(())
     }
 
     /// Whether a stop with `registers` is at the entry of the rt_sigreturn that ends the call.
@@ -249,9 +344,10 @@ impl Injected<'_> {
         loop {
             ptrace::resume(tid, signal).map_err(CallError::Lost)?;
             signal = 0;
-            match tracee::next_event(tid, deadline).map_err(CallError::Lost)? {
+            match self.next_event(ptrace::resume, deadline).map_err(CallError::Lost)? {
                 Some(Event::Signal(number)) if number == announcement => return Ok(()),
                 Some(Event::Signal(number)) => {
+                    self.close(number).map_err(CallError::Lost)?;
                     signal = number;
                     let now = ptrace::registers(tid).map_err(CallError::Lost)?;
                     if (now.rip, now.rsp) == (returned.rip, returned.rsp) {
@@ -321,7 +417,7 @@ impl Injected<'_> {
         ptrace::set_registers(tid, &frame::restarting(&self.tracee.registers))
     }
 
-    /// Leaves the thread to finish the call by itself: its frame puts everything back.
+    /// Leaves the thread to finish the call by itself, with its own signals let through: its frame puts everything else back.
     pub fn abandon(self) {
         let tid = self.tracee.tid;
         // Only a stopped thread can be let go. If it does not stop, the end of this tracer does it.
@@ -331,7 +427,10 @@ impl Injected<'_> {
             Ok(Some(Event::Signal(signal))) => {
                 let _ = ptrace::detach(tid, signal);
             }
-            Ok(Some(_)) => {
+            Ok(Some(event)) => {
+                if event == Event::Stopped {
+                    let _ = ptrace::set_signal_mask(tid, self.open_mask());
+                }
                 let _ = ptrace::detach(tid, 0);
             }
             _ => {}
