@@ -82,19 +82,9 @@ fn recorded_until(
 
 #[test]
 fn the_peak_is_caught_within_a_tenth() -> Outcome {
-    the_peak_is_caught_with(&["--ledger", "peak"])
-}
-
-/// What a program had before it freed it is seen without asking.
-#[test]
-fn the_peak_is_caught_by_default() -> Outcome {
-    the_peak_is_caught_with(&[])
-}
-
-fn the_peak_is_caught_with(flags: &[&str]) -> Outcome {
     // After a ledger none is taken for ten times as long as that took: the subject waits for the one at its peak.
     let rss = |ledger: &Value| number(&ledger["explain"]["kernel"], "rss_bytes");
-    let report = recorded_until(flags, ("12", "6"), |report| {
+    let report = recorded_until(&["--ledger", "peak"], ("12", "6"), |report| {
         let last = ledgers_of(report, "peak").last().map(|ledger| rss(ledger)).transpose()?;
         Ok(last.is_some_and(|bytes| bytes * 11 >= 72 * MIB * 10))
     })?;

@@ -159,6 +159,7 @@ fn account(
     if let Some(holders) = &mut holders {
         holders.executable.clone_from(&explanation.target.executable);
         holders.rss_bytes = Some(explanation.kernel.rss_bytes);
+        holders.unattributed_bytes = Some(explanation.totals.unattributed);
         holders.cost = explanation.cost;
     }
     Ok(Inspection { explanation, readings: snapshot.readings, zero_runs, holders })

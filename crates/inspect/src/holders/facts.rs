@@ -25,6 +25,9 @@ pub struct Holders {
     /// RSS at that look.
     #[serde(default)]
     pub rss_bytes: Option<u64>,
+    /// What of that no reader explains.
+    #[serde(default)]
+    pub unattributed_bytes: Option<u64>,
     /// All live blocks.
     pub live: Sum,
     /// Those that nothing leads to; unknown where not all could be read that may lead to them.

@@ -28,7 +28,7 @@ const LEAST_PART: u64 = 50;
 const MOST_BESIDE: usize = 3;
 /// Blocks of one size have a line where they have this part of all that is live.
 const LEAST_SIZE_PART: u64 = 100;
-/// RSS beyond blocks of less is what any program has.
+/// Less than this that no reader explains is what any program has.
 const LEAST_BEYOND_BYTES: u64 = 32 << 20;
 /// What is kept of less is not worth a word; and columns of a name within a sentence.
 const LEAST_KEPT_BYTES: u64 = 1 << 20;
@@ -110,14 +110,13 @@ fn headline(found: &Holders) -> String {
     text + &beyond(found).unwrap_or_default() + &keeper(found).unwrap_or_default()
 }
 
-/// What of RSS is in no block that was looked through, where that is most of it.
+/// What of RSS no reader explains, where that is most of it.
 fn beyond(found: &Holders) -> Option<String> {
     let rss = found.rss_bytes?;
-    let beyond = rss
-        .checked_sub(found.live.bytes)
-        .filter(|&beyond| beyond > rss / 2 && beyond > LEAST_BEYOND_BYTES)?;
+    let beyond =
+        found.unattributed_bytes.filter(|&beyond| beyond > rss / 2 && beyond > LEAST_BEYOND_BYTES)?;
     Some(format!(
-        "; {} of {} RSS is in no such block, and was not searched (strandline explain says what it is)",
+        "; {} of {} RSS is of no allocator that is read, and was not searched",
         bytes(beyond),
         bytes(rss)
     ))
@@ -455,7 +454,7 @@ mod tests {
     fn a_small_heap_in_a_large_process_is_no_proof_that_nothing_leaked() {
         let mut found = of_sizes(&[(2 << 20, 2)]);
         assert!(headline(&found).contains("nothing leaked"));
-        found.rss_bytes = Some(159 << 20);
+        (found.rss_bytes, found.unattributed_bytes) = (Some(159 << 20), Some(157 << 20));
         let text = headline(&found);
         assert!(!text.contains("nothing leaked") && text.contains("157 MiB of 159 MiB RSS"), "{text}");
     }
