@@ -129,6 +129,13 @@ impl Sink {
     }
 }
 
+impl Drop for Sink {
+    /// A child that was just forked has the file open until its exec, and would keep the lock.
+    fn drop(&mut self) {
+        drop(strandline_sys::host::unlock(self.writer.file()));
+    }
+}
+
 /// Whether a file is a recording, of whatever version.
 fn is_recording(path: &Path) -> bool {
     matches!(Reader::open(path), Ok(_) | Err(Error::OtherSchema { .. }))

@@ -59,16 +59,18 @@ impl Followed {
 pub struct Program {
     /// The executable's device and inode: its path changes when the file is replaced.
     file: (u64, u64),
-    /// Where its stack starts: 0 until the exec is done (fs/binfmt_elf.c, load_elf_binary), then constant.
-    start_stack: u64,
+    /// Where the kernel put its random bytes: there when the exec is all but done, then constant.
+    random_address: u64,
 }
 
 impl Program {
     /// The program that a process runs now; `None` during an exec, and where this user may not see it, as after a change of user.
     pub fn of(process: &Process) -> Option<Self> {
-        let stat = process.stat().ok().filter(|stat| stat.start_stack > 1)?;
+        let random_address = process.start_facts()?.random_address;
         let file = std::fs::metadata(format!("/proc/{}/exe", process.pid())).ok()?;
-        Some(Self { file: (file.dev(), file.ino()), start_stack: stat.start_stack })
+        // Both are of one program, if no exec came between.
+        let is_one = process.start_facts()?.random_address == random_address;
+        is_one.then(|| Self { file: (file.dev(), file.ino()), random_address })
     }
 }
 

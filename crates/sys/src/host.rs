@@ -109,3 +109,12 @@ pub fn lock(file: &File) -> io::Result<()> {
     // SAFETY: flock reads its integer arguments only.
     crate::check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }.into()).map(drop)
 }
+
+/// Takes back what [`lock`] did, for all descriptors of this open file.
+///
+/// # Errors
+/// What flock(2) says.
+pub fn unlock(file: &File) -> io::Result<()> {
+    // SAFETY: flock reads its integer arguments only.
+    crate::check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) }.into()).map(drop)
+}

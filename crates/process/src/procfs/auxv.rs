@@ -1,6 +1,6 @@
-//! /proc/PID/auxv: what the kernel told a program at its start (getauxval(3)).
+//! /proc/PID/auxv: what the kernel passed to a program at its start (getauxval(3)).
 
-/// What of it matters here.
+/// The entries that strandline uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StartFacts {
     /// Whether a dynamic loader started it, which reads LD_PRELOAD; a static program has none.
@@ -8,24 +8,31 @@ pub struct StartFacts {
     /// Whether it runs with rights of its own (setuid, setgid, capabilities): then the loader heeds no LD_PRELOAD with a
     /// path, and libc no settings of its own from the environment (ld.so(8), "secure-execution mode").
     pub is_secure: bool,
+    /// Where the kernel put 16 random bytes on the stack of this program: another address after each exec.
+    pub random_address: u64,
 }
 
-/// elf.h: AT_BASE, the loader's address (0: none), and AT_SECURE.
+/// elf.h: AT_BASE, the loader's address (0: none), AT_SECURE and AT_RANDOM.
 const AT_BASE: u64 = 7;
 const AT_SECURE: u64 = 23;
+const AT_RANDOM: u64 = 25;
 
 impl StartFacts {
-    /// From the pairs of words of a 64-bit process; `None` where there are none.
+    /// From the pairs of words of a process; `None` where there are none, and during an exec: the kernel writes AT_RANDOM
+    /// after the other two (Linux ≥ 2.6.29, fs/binfmt_elf.c, create_elf_tables), and no address is 0.
     pub fn parse(auxv: &[u8]) -> Option<Self> {
+        // A 64-bit process has the upper half of a key there, a 32-bit process the value of its first entry.
+        let size = if auxv.get(4..8) == Some(&[0; 4]) { 8 } else { 4 };
         let words: Vec<u64> = auxv
-            .chunks_exact(8)
+            .chunks_exact(size)
             .map(|word| word.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte)))
             .collect();
         let value = |wanted| {
             let pair = words.chunks_exact(2).find(|pair| pair.first() == Some(&wanted))?;
             pair.get(1).copied()
         };
-        (!words.is_empty()).then(|| Self {
+        Some(Self {
+            random_address: value(AT_RANDOM).filter(|address| *address != 0)?,
             has_loader: value(AT_BASE).is_some_and(|base| base != 0),
             is_secure: value(AT_SECURE).is_some_and(|secure| secure != 0),
         })
@@ -41,18 +48,30 @@ mod tests {
     }
 
     #[test]
-    fn loaders_and_rights_are_told() {
-        let of = |pairs: &[(u64, u64)]| StartFacts::parse(&auxv(pairs)).unwrap();
-        assert_eq!(of(&[(7, 0x7000), (23, 0), (0, 0)]), StartFacts { has_loader: true, is_secure: false });
-        assert_eq!(of(&[(7, 0), (23, 1), (0, 0)]), StartFacts { has_loader: false, is_secure: true });
-        assert_eq!(of(&[(0, 0)]), StartFacts { has_loader: false, is_secure: false });
+    fn loader_and_rights_are_read() {
+        let facts = |has_loader, is_secure| StartFacts { has_loader, is_secure, random_address: 0x7ffe };
+        let pairs = |base, secure| [(33, 1 << 40), (7, base), (23, secure), (25, 0x7ffe), (0, 0)];
+        assert_eq!(StartFacts::parse(&auxv(&pairs(0x7000, 0))), Some(facts(true, false)));
+        assert_eq!(StartFacts::parse(&auxv(&pairs(0, 1))), Some(facts(false, true)));
+        let small = pairs(0x7000, 1).map(|(key, value)| [key as u32, (value as u32).max(1)]);
+        let small: Vec<u8> = small.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
+        assert_eq!(StartFacts::parse(&small), Some(facts(true, true)));
+    }
+
+    #[test]
+    fn during_an_exec_there_is_nothing() {
+        let whole = auxv(&[(33, 1 << 40), (7, 0x7000), (23, 1), (25, 0x7ffe), (0, 0)]);
+        for end in (0..56).step_by(8) {
+            let part = [&whole[..end], &[0; 16]].concat();
+            assert_eq!(StartFacts::parse(&part), None, "{end}");
+        }
         assert_eq!(StartFacts::parse(b""), None);
         assert_eq!(StartFacts::parse(&[0; 7]), None);
     }
 
     #[test]
     fn this_test_has_a_loader() {
-        let found = StartFacts::parse(&std::fs::read("/proc/self/auxv").unwrap());
-        assert_eq!(found, Some(StartFacts { has_loader: true, is_secure: false }));
+        let found = StartFacts::parse(&std::fs::read("/proc/self/auxv").unwrap()).unwrap();
+        assert!(found.has_loader && !found.is_secure);
     }
 }

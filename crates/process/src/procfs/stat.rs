@@ -33,8 +33,6 @@ pub struct Stat {
     pub system_ticks: u64,
     /// Field 22: start, in clock ticks since boot. With the id it names a process for good.
     pub start_ticks: u64,
-    /// Field 28: the address the main thread's stack starts at; 0 or 1 where it is not shown.
-    pub start_stack: u64,
     /// Field 38: the signal that its parent gets at its end; 0 for none. `None` on kernels before 2.2 or where not shown.
     pub exit_signal: Option<i32>,
     /// Field 47: the address brk's heap starts at; `None` on kernels before 3.3 or where not shown.
@@ -64,7 +62,6 @@ impl Stat {
             user_ticks: unsigned(14)?,
             system_ticks: unsigned(15)?,
             start_ticks: unsigned(22)?,
-            start_stack: unsigned(28)?,
             exit_signal: field(38).and_then(|word| word.parse().ok()),
             start_brk: unsigned(47).filter(|&address| address != 0),
         })
@@ -91,7 +88,6 @@ mod tests {
         let tail: Vec<String> = (16..=52)
             .map(|field| match field {
                 22 => start.to_string(),
-                28 => "140722".to_owned(),
                 47 => brk.to_string(),
                 20 => "-1".to_owned(),
                 _ => field.to_string(),
@@ -107,7 +103,7 @@ mod tests {
         assert_eq!((stat.state, stat.parent), (Some('S'), Some(1)));
         assert_eq!((stat.minor_faults, stat.major_faults), (12, 4));
         assert_eq!((stat.user_ticks, stat.system_ticks), (6, 7));
-        assert_eq!((stat.start_ticks, stat.start_stack, stat.start_brk), (22, 140_722, Some(94_000)));
+        assert_eq!((stat.start_ticks, stat.start_brk), (22, Some(94_000)));
         assert!(stat.is_kernel_thread());
     }
 
