@@ -42,13 +42,14 @@ impl Sink {
             other => (other.map_err(failed)?, true),
         };
         let is_file = file.metadata().is_ok_and(|data| data.is_file());
-        if is_file && strandline_sys::host::lock(&file).is_err() {
-            return Err(refused("is being recorded into by another strandline"));
-        }
         let held = file.metadata().map_or(0, |data| data.len());
         // A device keeps nothing that could be lost.
         if is_file && held > 0 && !is_recording(path) {
             return Err(refused("exists and is not a recording: it is left alone"));
+        }
+        // Last, so that the lock ends with the sink: see its Drop.
+        if is_file && strandline_sys::host::lock(&file).is_err() {
+            return Err(refused("is being recorded into by another strandline"));
         }
         let writer = Writer::new(file).map_err(failed)?;
         Ok(Self { writer, path: path.to_owned(), is_new, lost: None, ready: None })
