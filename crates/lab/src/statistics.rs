@@ -107,6 +107,12 @@ pub fn estimate_in_blocks(samples: &[(f64, u32)], confidence: f64, seed: u64) ->
     Some(Estimate { median, low, high, samples })
 }
 
+/// The median of the samples that are finite; `None` where there is none.
+pub fn median_of(samples: &[f64]) -> Option<f64> {
+    let finite: Vec<f64> = samples.iter().copied().filter(|sample| sample.is_finite()).collect();
+    median(&sorted(&finite))
+}
+
 /// The ratio of b to a of `pairs` (a, b) of one round each, with an interval of this `confidence`. `resolution` is the
 /// unit that the figure is counted in (1 for faults, 4096 for resident bytes, 1e-6 for seconds; 0 for none): what
 /// differs by one unit does not count as different.

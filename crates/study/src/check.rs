@@ -3,11 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use strandline_inspect::readers::RUNTIMES;
 use strandline_inspect::remedy::REMEDIES;
-use strandline_sys::host::thread_cpu_time;
 
 use super::build::axis_variable;
 use super::claim::{self, Tried};
@@ -19,8 +17,8 @@ use super::metric::{self, MOST_METRICS, Metric, TOTALS};
 use super::parse::{ALL_AXES, OWN_PLACEHOLDERS};
 use super::{check_metrics, check_shown};
 
-/// All claims of a study together are tried no longer.
-const MOST_TRYING: Duration = Duration::from_secs(10);
+/// Once the claims of a study took this many steps the others are only read.
+const MOST_STEPS: u64 = 10_000_000;
 
 /// Checks `study`, and completes it: its metrics, and the axes of subjects that say nothing of them.
 ///
@@ -268,7 +266,7 @@ fn derived(study: &mut Study, problems: &mut Problems) {
 }
 
 fn claims(study: &Study, matrix: &Arc<Matrix>, problems: &mut Problems) {
-    let begin = thread_cpu_time();
+    let mut steps = 0;
     let with_numbers = Matrix::full_with_numbers(matrix.study.clone()).map(Arc::new);
     for claim in &study.claims {
         let at = claim.holds.offset;
@@ -305,16 +303,15 @@ fn claims(study: &Study, matrix: &Arc<Matrix>, problems: &mut Problems) {
         if !unknown.is_empty() {
             continue;
         }
-        // Of a file with very many claims the last are only read.
-        if thread_cpu_time() > begin + MOST_TRYING {
+        if steps > MOST_STEPS {
             continue;
         }
-        let mut tried = claim::try_out(claim, &expression, matrix);
+        let mut tried = claim::try_out(claim, &expression, matrix, &mut steps);
         // Choices that are to be given may be numbers.
         if tried != Tried::CanFail
             && let Some(numbers) = &with_numbers
         {
-            let again = claim::try_out(claim, &expression, numbers);
+            let again = claim::try_out(claim, &expression, numbers, &mut steps);
             let is_better = again == Tried::CanFail || matches!(tried, Tried::Wrong(_));
             tried = if is_better && !matches!(again, Tried::Wrong(_)) { again } else { tried };
         }

@@ -1,10 +1,8 @@
 //! Judging claims on what was measured, and finding those that could not fail.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::Serialize;
-use strandline_sys::host::thread_cpu_time;
 
 use super::data::Measured;
 use super::expression::{Evaluated, Expression, Outcome, Read, World};
@@ -116,9 +114,8 @@ fn verdict(
             fixed: group.clone(),
             published: claim.published.clone(),
             tolerance: claim.tolerance,
-            until: None,
         };
-        let Evaluated { outcome, reads: found } = expression.evaluate(&world);
+        let Evaluated { outcome, reads: found, .. } = expression.evaluate(&world);
         let name = matrix.group_name(group);
         match outcome {
             Outcome::Says(_) if found.is_empty() => missing.push("it reads no cell of this run".to_owned()),
@@ -168,9 +165,12 @@ fn list(items: &[String]) -> String {
     if more > 0 { format!("{shown}; and {more} more") } else { shown }
 }
 
-/// How many made-up measurements a claim is tried on, and for how long.
+/// How many made-up measurements a claim is tried on.
 const MOST_TRIES: u64 = 1_000;
-const MOST_TIME: Duration = Duration::from_secs(1);
+/// How many steps that may take: some seconds. Steps and not time, so that what is right does not depend on the machine.
+const MOST_STEPS: u64 = 1_000_000;
+/// To read a figure takes as long as this many other steps.
+const READ_STEPS: u64 = 50;
 /// After fewer answers than this, all alike, nothing is known.
 const FEWEST_ANSWERS: u64 = 40;
 /// What was never measured in so many of them is not there at all.
@@ -185,14 +185,15 @@ pub enum Tried {
     AlwaysHolds,
     /// It held for none.
     NeverHolds,
-    /// There was no time to tell.
+    /// It took too many steps to tell.
     NotKnown,
     /// It cannot be evaluated.
     Wrong(String),
 }
 
-/// Tries a claim on made-up measurements: a claim that holds whatever is measured claims nothing.
-pub fn try_out(claim: &Claim, expression: &Expression, matrix: &Arc<Matrix>) -> Tried {
+/// Tries a claim on made-up measurements: a claim that holds whatever is measured claims nothing. Adds to `steps` how
+/// many it took.
+pub fn try_out(claim: &Claim, expression: &Expression, matrix: &Arc<Matrix>, steps: &mut u64) -> Tried {
     let names = |axis: &str| expression.scan.axes.contains(axis);
     let meant = matrix.meant(&expression.scan.subjects, expression.scan.metrics.iter());
     let groups = match matrix.groups(&names, &meant) {
@@ -201,9 +202,6 @@ pub fn try_out(claim: &Claim, expression: &Expression, matrix: &Arc<Matrix>) -> 
     };
     let pool = Arc::new(pool(claim, expression));
     let texts = Arc::new(texts(claim, expression));
-    // Time that goes to other processes tells nothing of a claim.
-    let until = thread_cpu_time() + MOST_TIME;
-    let is_over = || thread_cpu_time() > until;
     let mut trial = Trial::default();
     for group in groups.iter().take(20) {
         for seed in 0..MOST_TRIES {
@@ -214,30 +212,34 @@ pub fn try_out(claim: &Claim, expression: &Expression, matrix: &Arc<Matrix>) -> 
                 fixed: group.clone(),
                 published: claim.published.clone(),
                 tolerance: claim.tolerance,
-                until: Some(until),
             };
-            if let Some(tried) = trial.heard(expression.evaluate(&world).outcome) {
+            let Evaluated { outcome, count, .. } = expression.evaluate(&world);
+            let taken = expression.scan.steps + count * READ_STEPS;
+            trial.steps += taken;
+            *steps += taken;
+            if let Some(tried) = trial.heard(outcome) {
                 return tried;
             }
             // Several conditions at once are seldom met by chance: that it failed is enough.
             if trial.failed && !expression.is_one_comparison() {
                 return Tried::CanFail;
             }
-            if is_over() || seed >= MOST_MISSING && !trial.has_answered() {
+            if trial.is_over() || seed >= MOST_MISSING && !trial.has_answered() {
                 break;
             }
         }
-        if trial.has_answered() || is_over() {
+        if trial.has_answered() || trial.is_over() {
             break;
         }
     }
-    trial.end(is_over())
+    trial.end()
 }
 
 /// What a claim answered so far.
 #[derive(Default)]
 struct Trial {
     answers: u64,
+    steps: u64,
     held: bool,
     failed: bool,
     why: Option<String>,
@@ -263,15 +265,16 @@ impl Trial {
         (self.held && self.failed).then_some(Tried::CanFail)
     }
 
-    fn end(self, took_too_long: bool) -> Tried {
+    fn is_over(&self) -> bool {
+        self.steps > MOST_STEPS
+    }
+
+    fn end(self) -> Tried {
         match (self.held, self.failed) {
-            (false, false) if took_too_long => {
-                let seconds = MOST_TIME.as_secs();
-                let text =
-                    format!("it takes more than {seconds} s to judge: shorter lists, or name more axes");
-                Tried::Wrong(text)
-            }
-            (true, false) | (false, true) if took_too_long && self.answers < FEWEST_ANSWERS => {
+            (false, false) if self.is_over() => Tried::Wrong(format!(
+                "it takes more than {MOST_STEPS} steps to judge: shorter lists, or name more axes"
+            )),
+            (true, false) | (false, true) if self.is_over() && self.answers < FEWEST_ANSWERS => {
                 Tried::NotKnown
             }
             (true, false) => Tried::AlwaysHolds,

@@ -13,15 +13,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
-
-use strandline_sys::host::thread_cpu_time;
 
 use cel::extractors::Arguments;
 use cel::objects::Key as MapKey;
 use cel::{Context, ExecutionError, IdedExpr, Program, Value};
 
-use super::data::{Measured, estimate, figure, paired};
+use super::data::{Measured, paired, statistic};
 use super::file::{SUBJECT, Selection, Statistic};
 use super::kinds::TEXT;
 use super::matrix::{Key, Matrix, NoCell};
@@ -32,7 +29,7 @@ use super::syntax::{self, Wrong};
 /// Expressions are no longer.
 pub const MOST_BYTES: usize = 4_000;
 /// Nor read more figures.
-const MOST_READS: usize = 20_000;
+const MOST_READS: u64 = 20_000;
 /// What an evaluation tells of the figures it read.
 const MOST_TOLD: usize = 200;
 /// Trees of the longest expression are walked by recursion.
@@ -88,8 +85,6 @@ pub struct World {
     pub published: serde_json::Value,
     /// The claim's tolerance.
     pub tolerance: Option<f64>,
-    /// Once the thread has had a processor for so long nothing is read any more, and it cannot be evaluated.
-    pub until: Option<Duration>,
 }
 
 /// What came of an evaluation.
@@ -97,6 +92,8 @@ pub struct World {
 pub struct Evaluated {
     /// Whether it is true.
     pub outcome: Outcome,
+    /// How many figures were read.
+    pub count: u64,
     /// The figures that were read, in their order, each once.
     pub reads: Vec<Read>,
 }
@@ -116,7 +113,7 @@ pub enum Outcome {
 #[derive(Default)]
 struct Ledger {
     reads: Vec<Read>,
-    count: usize,
+    count: u64,
     missing: Option<String>,
     wrong: Option<String>,
 }
@@ -203,7 +200,7 @@ impl Expression {
             }
             (None, None, Ok(Err(error))) => Outcome::Wrong(one_line(&error.to_string())),
         };
-        Evaluated { outcome, reads: ledger.reads }
+        Evaluated { outcome, count: ledger.count, reads: ledger.reads }
     }
 
     fn context(
@@ -313,8 +310,6 @@ fn read(
     ledger.count += 1;
     let answer = if ledger.count > MOST_READS {
         Err(NoCell::Wrong(format!("it reads more than {MOST_READS} figures")))
-    } else if world.until.is_some_and(|until| thread_cpu_time() > until) {
-        Err(NoCell::NotRun("it takes too long".to_owned()))
     } else {
         read_cell(name, arguments, world)
     };
@@ -398,9 +393,10 @@ fn asked<'v>(
 }
 
 fn read_figure(name: &str, metric: &str, key: &Key, world: &World) -> Result<f64, NoCell> {
-    let estimate = estimate(&*world.measured, key, metric).map_err(|why| at(key, &world.matrix, &why))?;
-    let statistic = Statistic::NAMES.iter().find(|(known, _)| *known == name);
-    let value = figure(&estimate, statistic.map_or(Statistic::Median, |(_, statistic)| *statistic));
+    let known = Statistic::NAMES.iter().find(|(known, _)| *known == name);
+    let asked = known.map_or(Statistic::Median, |(_, statistic)| *statistic);
+    let value =
+        statistic(&*world.measured, key, metric, asked).map_err(|why| at(key, &world.matrix, &why))?;
     value.ok_or_else(|| too_few(metric))
 }
 

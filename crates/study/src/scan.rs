@@ -33,6 +33,8 @@ pub struct Scan {
     pub texts: Vec<String>,
     /// Whether it reads what was measured.
     pub reads: bool,
+    /// How many steps it takes at most.
+    pub steps: u64,
     /// What is wrong with it.
     pub wrong: Vec<String>,
 }
@@ -49,7 +51,8 @@ pub fn scan(tree: &mut IdedExpr, axis_size: &dyn Fn(&str) -> Option<usize>, vari
     scan.wrong.extend(super::kinds::wrong(tree));
     walk(tree, &mut scan, &mut names, axis_size);
     let widest = widest(tree, axis_size).max(1);
-    if steps(tree, widest, axis_size) > MOST_STEPS {
+    scan.steps = steps(tree, widest, axis_size);
+    if scan.steps > MOST_STEPS {
         scan.wrong.push(format!(
             "it could take more than {MOST_STEPS} steps: shorter lists, or fewer within each other"
         ));

@@ -37,18 +37,6 @@ pub fn own_peak_rss_bytes() -> io::Result<u64> {
     bytes.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no VmHWM in /proc/self/status"))
 }
 
-/// How long the calling thread has had a processor: what it did, whatever else the machine does. Zero where the kernel does
-/// not say.
-pub fn thread_cpu_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel fills in the structure that it is given, which lives until the call returns.
-    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    if result != 0 {
-        return Duration::ZERO;
-    }
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
-}
-
 /// The clock that only goes on (CLOCK_MONOTONIC), as programs keep deadlines by it. Zero where the kernel does not say.
 pub fn monotonic_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
