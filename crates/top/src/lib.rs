@@ -16,9 +16,10 @@ mod terminal;
 mod view;
 mod watch;
 
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use strandline_survey::{Painter, Selection};
+use strandline_survey::{Painter, Picture, Selection};
 
 pub use look::{Look, Looked, Wanted};
 use rows::History;
@@ -70,20 +71,34 @@ pub fn run(options: Options, look: Look) -> Result<(), String> {
     let mut screen = Screen::open().map_err(failed)?;
     let watch = watch::start(options.selection, options.interval, screen.waker()).map_err(failed)?;
     let looker = look::start(look, screen.waker()).map_err(failed)?;
-    let (mut state, mut history) = (State::new(options.sort, options.kind), History::default());
+    let state = State::new(options.sort, options.kind);
+    match show(&mut screen, state, &watch, &looker) {
+        // The terminal went in the midst of a step: its end, as any.
+        Err(_) if terminal::has_hung_up() => Ok(()),
+        shown => shown.map_err(failed),
+    }
+}
+
+/// Draws, waits and answers until it ends.
+fn show(
+    screen: &mut Screen,
+    mut state: State,
+    watch: &Receiver<Picture>,
+    looker: &look::Looker,
+) -> std::io::Result<()> {
+    let mut history = History::default();
     loop {
-        screen.draw(|frame| view::draw(frame, &mut state)).map_err(failed)?;
-        let heard = screen.wait().map_err(failed)?;
-        match heard {
+        screen.draw(|frame| view::draw(frame, &mut state))?;
+        match screen.wait()? {
             Heard::End => return Ok(()),
-            Heard::Suspend => screen.suspend().map_err(failed)?,
+            Heard::Suspend => screen.suspend()?,
             Heard::News => {}
             Heard::Keys(all) => {
                 for key in all {
                     match keys::press(&mut state, key) {
                         Act::Nothing => {}
                         Act::End => return Ok(()),
-                        Act::Suspend => screen.suspend().map_err(failed)?,
+                        Act::Suspend => screen.suspend()?,
                         Act::Look(pid, wanted) => {
                             let columns = screen.columns();
                             state.ask(pid, wanted, || looker.ask(pid, wanted, columns));

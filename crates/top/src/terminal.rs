@@ -48,6 +48,17 @@ pub fn is_there() -> bool {
     std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
 }
 
+/// Whether the terminal is gone.
+pub fn has_hung_up() -> bool {
+    let stdin = std::io::stdin();
+    let mut asked = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+    poll(&mut asked, PollTimeout::ZERO).is_ok() && asked[0].revents().is_some_and(is_end)
+}
+
+fn is_end(events: PollFlags) -> bool {
+    events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL)
+}
+
 /// The terminal, taken over.
 #[derive(Debug)]
 pub struct Screen {
@@ -95,7 +106,7 @@ impl Screen {
             result => result?,
         };
         let [keys, signals, news] = all.map(|one| one.revents().unwrap_or(PollFlags::empty()));
-        if keys.intersects(PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL) {
+        if is_end(keys) {
             return Ok(Heard::End);
         }
         if !signals.is_empty()
