@@ -10,9 +10,9 @@ use clap_complete::Shell;
 
 pub use super::arguments_export::Export;
 pub use super::arguments_lab::{Compare, Squeeze, Study, Try};
+use super::arguments_reading::{Photograph, duration_or_none};
 pub use super::arguments_top::Top;
 use super::condition::Condition;
-use strandline_inspect::explain::ByPhotograph;
 use strandline_inspect::remedy::REMEDIES;
 use strandline_recorder::plan::{self, Plan};
 use strandline_report::model::Rows;
@@ -159,6 +159,22 @@ pub enum Verb {
     LabRound(super::arguments_slurm::LabRound),
 }
 
+impl Verb {
+    /// Whether it reads other processes' memory itself, and starts other commands by [`strandline_sys::spawn`] only.
+    pub fn looks_itself(&self) -> bool {
+        matches!(
+            self,
+            Self::Explain(_)
+                | Self::Reclaim(_)
+                | Self::Holders(_)
+                | Self::Run(_)
+                | Self::Record(_)
+                | Self::Top(_)
+                | Self::Export(_)
+        )
+    }
+}
+
 /// Arguments of `explain`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -203,6 +219,9 @@ pub struct Explain {
     /// still for some 30 ms a GiB. `always` (meant by the flag alone) refuses where that could do harm
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "auto", default_missing_value = "always")]
     pub photograph: Photograph,
+    /// Try for so long to read the process without stopping it, while all of its threads sleep; 0 stops it at once
+    #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = duration_or_none)]
+    pub quiet_for: std::time::Duration,
 }
 
 /// Arguments of `holders`.
@@ -232,32 +251,6 @@ pub struct Holders {
     /// Read a photograph of the process while it runs on, see explain; without one what it moves meanwhile is not told right
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "try", default_missing_value = "always")]
     pub photograph: Photograph,
-}
-
-/// When a photograph is taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Photograph {
-    /// Never: the process is stopped while it is read
-    Never,
-    /// Where a language runtime (Perl, SBCL) or an allocator whose blocks tell what they are (musl, tcmalloc, mimalloc) is read,
-    /// which takes longer, and it can do no harm
-    Auto,
-    /// Where it can do no harm; else the process is stopped while it is read, which a caveat says
-    Try,
-    /// Always; refuse where it could do harm
-    Always,
-}
-
-impl Photograph {
-    /// As the library takes it.
-    pub fn wanted(self) -> ByPhotograph {
-        match self {
-            Self::Never => ByPhotograph::Never,
-            Self::Auto => ByPhotograph::IfShorter,
-            Self::Try => ByPhotograph::IfPossible,
-            Self::Always => ByPhotograph::Always,
-        }
-    }
 }
 
 /// Arguments of `reclaim`.
@@ -299,6 +292,9 @@ pub struct Reclaim {
     /// process to one of those pages may be lost. Only with `--remedy zero_pages`
     #[arg(long)]
     pub allow_lost_write_risk: bool,
+    /// Try for so long at each look to read the process without stopping it, see explain
+    #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = duration_or_none)]
+    pub quiet_for: std::time::Duration,
     /// Let the process go after this time at each look; a heap that was not read whole is not trimmed
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub max_stop: Option<std::time::Duration>,
@@ -375,6 +371,9 @@ pub struct Recording {
     /// Take ledgers from a photograph while the process runs on, see explain; `try` reads it stopped where that could do harm
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "never", default_missing_value = "always")]
     pub photograph: Photograph,
+    /// Try for so long at each ledger to read a process without stopping it, see explain; not at a peak
+    #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = duration_or_none)]
+    pub quiet_for: std::time::Duration,
     /// When to show progress on standard error; by default where it is a terminal that the command does not
     /// write to
     #[arg(long, value_name = "WHEN", default_value = "auto")]

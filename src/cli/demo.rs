@@ -64,6 +64,7 @@ pub fn run(arguments: &Demo, output: &mut Output) -> Result<Ending> {
 
     let options = ReclaimOptions {
         max_stop: None,
+        quiet_for: strandline_inspect::explain::QUIET_FOR,
         photograph: ByPhotograph::Never,
         remedy: Some("malloc_trim"),
         watch: std::time::Duration::from_millis(500),

@@ -13,7 +13,8 @@ use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
 use strandline_runtimes::sbcl::facts::Sbcl;
 
-use super::arguments::{Explain, Photograph};
+use super::arguments::Explain;
+use super::arguments_reading::Photograph;
 use super::condition::{Answer, Condition, Whole};
 use super::output::{Output, complain};
 use super::progress::Progress;
@@ -62,6 +63,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
             path_to: arguments.path_to.as_deref(),
             max_stop: arguments.max_stop,
             photograph: photograph(arguments).wanted(),
+            quiet_for: arguments.quiet_for,
             ..Options::default()
         },
     )?;

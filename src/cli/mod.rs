@@ -7,6 +7,7 @@ pub mod arguments;
 pub mod arguments_chosen;
 pub mod arguments_export;
 pub mod arguments_lab;
+pub mod arguments_reading;
 pub mod arguments_slurm;
 pub mod arguments_top;
 mod compare;
@@ -98,6 +99,10 @@ pub fn run() -> ExitCode {
     if let Some(line) = contradiction(&arguments) {
         output::complain(line);
         return ExitCode::from(USAGE);
+    }
+    if arguments.verb.looks_itself() {
+        // Where it cannot be set, what is read is no safer than the machine makes it.
+        drop(strandline_sys::spawn::write_no_core());
     }
     let mut output = Output::new(arguments.common);
     let ending = match &arguments.verb {

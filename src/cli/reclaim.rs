@@ -25,6 +25,7 @@ pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<Ending> {
         allow_lost_write_risk: arguments.allow_lost_write_risk,
         watch: WATCH,
         max_stop: arguments.max_stop,
+        quiet_for: arguments.quiet_for,
         photograph: arguments.photograph.wanted(),
         progress: None,
     };

@@ -102,7 +102,11 @@ fn options<'a>(
         file,
         interval: recording.interval,
         plan,
-        looks: Looks { max_stop: recording.max_stop, photograph: recording.photograph.wanted() },
+        looks: Looks {
+            max_stop: recording.max_stop,
+            photograph: recording.photograph.wanted(),
+            quiet_for: recording.quiet_for,
+        },
         progress,
         complain: &complain,
     }

@@ -65,6 +65,7 @@ fn look(pid: i32, wanted: Wanted, surface: Surface) -> Result<Looked> {
                 allow_lost_write_risk: false,
                 watch: Duration::ZERO,
                 max_stop: None,
+                quiet_for: strandline_inspect::explain::QUIET_FOR,
                 photograph,
                 progress: None,
             };

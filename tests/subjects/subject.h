@@ -286,6 +286,21 @@ static UNUSED void park(void) {
   for (;;) pause();
 }
 
+/* Whether a thread of this process sleeps in a system call. One that was seen to has reached its wait. */
+static UNUSED int is_in_call(pid_t thread) {
+  char path[64] = "/proc/self/task/", digits[12], first = 0;
+  size_t at = sizeof digits;
+  digits[--at] = 0;
+  for (; thread; thread /= 10) digits[--at] = (char)('0' + thread % 10);
+  strcat(strcat(path, digits + at), "/syscall");
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  ssize_t got = read(file, &first, 1);
+  close(file);
+  /* The call's number; "running" else, or -1 outside of a call. */
+  return got == 1 && first >= '0' && first <= '9';
+}
+
 /* Hides a pointer from the optimiser, so that malloc, memset and free stay what
  * the source says. */
 static UNUSED void *opaque(void *pointer) {

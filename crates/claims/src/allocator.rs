@@ -58,6 +58,12 @@ pub trait Found: Send + Sync {
     fn reads_blocks(&self) -> bool {
         false
     }
+
+    /// Whether it goes by the threads' pointers ([`Context::fs_bases`]).
+    fn needs_thread_pointers(&self) -> bool {
+        true
+    }
+
     /// Adds to a reading what only files tell, once the target runs again.
     fn finish(&self, _process: &Process, _space: &AddressSpace, _reading: &mut Reading) {}
 }

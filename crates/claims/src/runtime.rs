@@ -63,6 +63,11 @@ pub trait Found: Send + Sync {
         true
     }
 
+    /// Whether it goes by the threads' pointers ([`ThreadFacts::fs_base`]).
+    fn needs_thread_pointers(&self) -> bool {
+        false
+    }
+
     /// Whether it says that it is in the middle of its own collection. Reads what it takes to find that flag, of a JVM its tables
     /// of 200 KiB; the process may run.
     fn is_collecting(&self, _memory: &dyn Memory) -> bool {

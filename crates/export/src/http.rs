@@ -1,5 +1,7 @@
 //! What a client asks, and how an answer begins: as much of HTTP/1.1 as a scrape needs. Every answer ends its connection.
 
+use std::net::{Ipv4Addr, SocketAddr};
+
 use crate::exposition::Format;
 
 /// A request is at most so long.
@@ -26,8 +28,8 @@ pub enum What {
     Refused(u16, &'static str),
 }
 
-/// Reads what has come so far; `None` where more is to come.
-pub fn read(bytes: &[u8]) -> Option<Request> {
+/// Reads what has come so far; `None` where more is to come. `is_local`: it came to an address of this machine only.
+pub fn read(bytes: &[u8], is_local: bool) -> Option<Request> {
     let refused = |status, why| Some(Request { what: What::Refused(status, why), is_head: false });
     let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
@@ -44,6 +46,12 @@ pub fn read(bytes: &[u8]) -> Option<Request> {
         Some("HEAD") => true,
         _ => return refused(405, "Only GET and HEAD are answered."),
     };
+    if is_local && !is_this_machine(request.headers) {
+        return refused(
+            421,
+            "Over the loopback address only localhost, a number, or a name without a dot is answered.",
+        );
+    }
     let path = request.path.unwrap_or_default();
     let what = match path.split('?').next() {
         Some("/metrics") => What::Metrics(format(request.headers)),
@@ -51,6 +59,18 @@ pub fn read(bytes: &[u8]) -> Option<Request> {
         _ => What::Refused(404, "There is only /metrics."),
     };
     Some(Request { what, is_head })
+}
+
+/// Whether the host that is asked for may be this machine: a page of the web whose name was made to lead to 127.0.0.1 (DNS
+/// rebinding) asks for that name, which has a dot.
+fn is_this_machine(headers: &[httparse::Header<'_>]) -> bool {
+    let mut hosts = headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
+    hosts.all(|host| {
+        let host = std::str::from_utf8(host.value).unwrap_or(".").trim();
+        let is_number = || host.parse::<SocketAddr>().is_ok() || host.parse::<Ipv4Addr>().is_ok();
+        let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+        host.starts_with('[') || !name.contains('.') || name.ends_with(".localhost") || is_number()
+    })
 }
 
 /// OpenMetrics where the client names it.
@@ -73,6 +93,7 @@ pub fn head(status: u16, content_type: &str, length: usize) -> String {
         400 => "Bad Request",
         404 => "Not Found",
         405 => "Method Not Allowed",
+        421 => "Misdirected Request",
         431 => "Request Header Fields Too Large",
         _ => "Service Unavailable",
     };
@@ -90,12 +111,12 @@ mod tests {
     use super::*;
 
     fn asked(text: &str) -> What {
-        read(text.as_bytes()).unwrap().what
+        read(text.as_bytes(), true).unwrap().what
     }
 
     #[test]
     fn requests_are_read() {
-        assert_eq!(read(b"GET /metrics HTTP/1.1\r\nHost: x\r\n"), None);
+        assert_eq!(read(b"GET /metrics HTTP/1.1\r\nHost: x\r\n", true), None);
         assert_eq!(asked("GET /metrics HTTP/1.0\r\n\r\n"), What::Metrics(Format::Plain));
         assert_eq!(asked("GET /metrics?a=b HTTP/1.1\r\nAccept: */*\r\n\r\n"), What::Metrics(Format::Plain));
         let open = "GET /metrics HTTP/1.1\r\naccept: text/plain;q=0.1, application/openmetrics-text;version=1.0.0,*/*\r\n\r\n";
@@ -105,14 +126,35 @@ mod tests {
         assert!(matches!(asked("POST /metrics HTTP/1.1\r\n\r\n"), What::Refused(405, _)));
         assert!(matches!(asked("\x16\x03\x01\r\n\r\n"), What::Refused(400, _)));
         assert!(matches!(asked(&format!("GET /{} HTTP/1.1\r\n", "a".repeat(9000))), What::Refused(431, _)));
-        assert!(read(b"HEAD /metrics HTTP/1.1\r\n\r\n").unwrap().is_head);
+        assert!(read(b"HEAD /metrics HTTP/1.1\r\n\r\n", true).unwrap().is_head);
         assert!(head(200, "text/plain", 7).contains("Content-Length: 7\r\n"));
+    }
+
+    #[test]
+    fn a_name_of_the_web_is_not_this_machine() {
+        let text = |host: &str| format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        for host in [
+            "localhost",
+            "localhost:9464",
+            "127.0.0.1:9464",
+            "127.0.0.1",
+            "[::1]:9464",
+            "node7",
+            "a.localhost:1",
+        ] {
+            assert_eq!(asked(&text(host)), What::Metrics(Format::Plain), "{host}");
+        }
+        for host in ["evil.example", "evil.example:9464", "127.0.0.1.evil.example"] {
+            assert!(matches!(asked(&text(host)), What::Refused(421, _)), "{host}");
+            let from_afar = read(text(host).as_bytes(), false).unwrap();
+            assert_eq!(from_afar.what, What::Metrics(Format::Plain), "{host}");
+        }
     }
 
     proptest! {
         #[test]
         fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..10_000)) {
-            let _ = read(&bytes);
+            let _ = read(&bytes, true);
         }
     }
 }

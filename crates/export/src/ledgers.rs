@@ -152,6 +152,8 @@ impl Taker {
         let options = explain::Options {
             max_stop: Some(asked),
             photograph: turn.photograph,
+            started: Some(turn.key.start_ticks),
+            quiet_for: self.how.quiet_for,
             threads: Some(1),
             ..explain::Options::default()
         };
@@ -302,6 +304,7 @@ mod tests {
             processor_share: 1.0,
             interval: Duration::from_secs(1),
             photograph: ByPhotograph::Never,
+            quiet_for: Duration::ZERO,
         };
         let desk = Arc::new(Desk::new().unwrap());
         let taker = Taker { board: Arc::clone(&board), desk, how, row_share: 0.01 };

@@ -64,6 +64,8 @@ pub struct LedgerOptions {
     pub interval: Duration,
     /// Whether a photograph is read.
     pub photograph: ByPhotograph,
+    /// How long it is first tried to read a process without stopping it.
+    pub quiet_for: Duration,
 }
 
 /// Hears single lines, from any thread.

@@ -134,6 +134,12 @@ impl Found {
             || self.allocators.iter().any(|(_, found)| found.reads_blocks())
     }
 
+    /// Whether a reader goes by the threads' pointers, which are not always known of one that is not stopped.
+    pub fn needs_thread_pointers(&self) -> bool {
+        self.allocators.iter().any(|(_, found)| found.needs_thread_pointers())
+            || self.runtimes.iter().any(|found| found.needs_thread_pointers())
+    }
+
     /// Whether one of the runtimes says that it is in the middle of its own collection. Reads a word or two of each;
     /// the process may run.
     pub fn is_collecting(&self, memory: &dyn Memory) -> bool {

@@ -29,6 +29,9 @@ pub const ELSEWHERE: &str = "slurm";
 /// The folder of what is put there before a lab is opened, for those who run it elsewhere.
 pub const STAGED: &str = "staged";
 
+/// Where an executor's jobs write: this and its number.
+const WORKSHOP: &str = "work-";
+
 /// A run of a lab: which subject, and in which round.
 pub type Key = (String, u32);
 
@@ -72,9 +75,8 @@ impl Journal {
     pub fn peek(verb: &str, description: &impl Serialize, place: &Place) -> usize {
         let Ok(key) = key(verb, description) else { return 0 };
         let folder = place.folder.clone().unwrap_or_else(|| cache().join(folder_name(verb, &key)));
-        let lab = std::fs::read(folder.join("lab.json")).ok();
-        let lab = lab.and_then(|text| serde_json::from_slice::<Lab>(&text).ok());
-        if place.is_fresh || lab.is_none_or(|lab| lab.key != key) {
+        let about = About::read(&folder).ok().flatten();
+        if place.is_fresh || about.is_none_or(|about| about.0.key != key) {
             return 0;
         }
         let journal = File::open(folder.join("journal.jsonl"));
@@ -101,14 +103,10 @@ impl Journal {
             .create(&folder)
             .map_err(|error| named(&folder, &error))?;
         let path = folder.join("journal.jsonl");
-        let is_lab = path.exists() && folder.join("lab.json").exists();
-        let files = std::fs::read_dir(&folder).map_err(|error| named(&folder, &error))?;
-        let has_files = files.flatten().any(|entry| entry.file_name() != STAGED);
-        if !is_lab && has_files && !place.is_fresh {
-            return Err(format!(
-                "{} is not empty and holds no lab; give another --dir, or --fresh to use this one all the same",
-                folder.display()
-            ));
+        let about = About::read(&folder)?;
+        match &about {
+            Some(about) => about.may_become(&key, place.is_fresh, &path)?,
+            None => write_about(&folder, verb, &key)?,
         }
         let file = OpenOptions::new().read(true).append(true).create(true).open(&path);
         let mut file = file.map_err(|error| named(&path, &error))?;
@@ -119,7 +117,14 @@ impl Journal {
             ),
             _ => named(&path, &error),
         })?;
-        own(&folder, (verb, key.clone()), (&file, &path), place.is_fresh)?;
+        // Under the lock: who had it may have written meanwhile.
+        if let Some(about) = &about {
+            about.may_become(&key, place.is_fresh, &path)?;
+            if about.0.key != key {
+                file.set_len(0).map_err(|error| named(&path, &error))?;
+                write_about(&folder, verb, &key)?;
+            }
+        }
         if place.is_fresh {
             file.set_len(0).map_err(|error| named(&path, &error))?;
             // What earlier runs wrote is not to be taken for what these did.
@@ -147,7 +152,7 @@ impl Journal {
 
     /// Where an executor's jobs write while they run.
     pub fn workshop(&self, executor: usize) -> PathBuf {
-        self.folder.join(format!("work-{executor}"))
+        self.folder.join(format!("{WORKSHOP}{executor}"))
     }
 
     /// Where what a run wrote is kept.
@@ -195,7 +200,9 @@ impl Journal {
         }
         let Ok(entries) = std::fs::read_dir(&self.folder) else { return };
         for entry in entries.flatten() {
-            if entry.file_name().to_string_lossy().starts_with("work-") {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let number = name.strip_prefix(WORKSHOP).map(str::parse::<usize>);
+            if number.is_some_and(|number| number.is_ok()) {
                 drop(std::fs::remove_dir_all(entry.path()));
             }
         }
@@ -212,32 +219,75 @@ pub fn cell_folder(folder: &Path, subject: &str, round: u32) -> PathBuf {
     folder.join("cells").join(format!("{name}-{digest}-{round}"))
 }
 
-/// Sees to it that the folder is that of the lab `verb` with this key: `file` is its journal, at `path`.
-fn own(
-    folder: &Path,
-    (verb, key): (&str, String),
-    (file, path): (&File, &Path),
-    is_fresh: bool,
-) -> Result<(), String> {
-    let about = folder.join("lab.json");
-    let named = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    let lab = std::fs::read(&about).ok().and_then(|text| serde_json::from_slice::<Lab>(&text).ok());
-    match lab {
-        Some(lab) if lab.key == key => Ok(()),
-        // One without a run holds nothing that could be lost.
-        Some(lab) if !is_fresh && file.metadata().is_ok_and(|data| data.len() > 0) => Err(format!(
-            "{} holds another lab ({}, or the same with other commands, files, settings or variables); give \
-             another --dir, or --fresh to replace it",
-            folder.display(),
-            lab.lab
-        )),
-        _ => {
-            let lab = Lab { lab: verb.to_owned(), key };
-            let text = serde_json::to_vec_pretty(&lab).map_err(|error| error.to_string())?;
-            std::fs::write(&about, text).map_err(|error| named(&about, &error))?;
-            file.set_len(0).map_err(|error| named(path, &error))
+/// What stands in a folder's `lab.json`.
+struct About(Lab);
+
+impl About {
+    /// Reads that of `folder`; `None` where the folder is empty, but for what was staged and for a journal without a line.
+    ///
+    /// # Errors
+    /// One line: it holds something else, which is left alone whatever was asked for.
+    fn read(folder: &Path) -> Result<Option<Self>, String> {
+        let path = folder.join("lab.json");
+        let advice = "it is left alone: mend or remove it, or give another --dir";
+        match std::fs::read(&path) {
+            Ok(text) => match serde_json::from_slice(&text) {
+                Ok(lab) => Ok(Some(Self(lab))),
+                Err(error) => Err(format!("{} is not a lab's ({error}); {advice}", path.display())),
+            },
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => match has_files(folder) {
+                Ok(false) => Ok(None),
+                Ok(true) => {
+                    Err(format!("{} is not empty and holds no lab; give another --dir", folder.display()))
+                }
+                Err(error) => Err(format!("{}: {error}", folder.display())),
+            },
+            Err(error) => Err(format!("{}: {error}; {advice}", path.display())),
         }
     }
+
+    /// Whether its folder may become that of the lab with this key, whose journal is at `path`.
+    ///
+    /// # Errors
+    /// One line that says why not.
+    fn may_become(&self, key: &str, is_fresh: bool, path: &Path) -> Result<(), String> {
+        // One without a run holds nothing that could be lost.
+        let is_empty = std::fs::metadata(path).map_or(true, |data| data.len() == 0);
+        if self.0.key == key || is_fresh || is_empty {
+            return Ok(());
+        }
+        Err(format!(
+            "{} holds another lab ({}, or the same with other commands, files, settings or variables); give another --dir, or \
+             --fresh to replace it",
+            path.parent().unwrap_or(path).display(),
+            self.0.lab
+        ))
+    }
+}
+
+/// Whether a folder holds anything but what was staged there, and a journal without a line, which a lab that was killed at
+/// its start leaves.
+fn has_files(folder: &Path) -> std::io::Result<bool> {
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name != STAGED && (name != "journal.jsonl" || entry.metadata()?.len() > 0) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Makes a folder that of a lab, so that after a crash of the machine too it is that or is not.
+fn write_about(folder: &Path, verb: &str, key: &str) -> Result<(), String> {
+    let write = || -> std::io::Result<()> {
+        let mut new = tempfile::NamedTempFile::new_in(folder)?;
+        serde_json::to_writer_pretty(&mut new, &Lab { lab: verb.to_owned(), key: key.to_owned() })?;
+        new.as_file().sync_all()?;
+        new.persist(folder.join("lab.json")).map_err(|error| error.error)?;
+        File::open(folder)?.sync_all()
+    };
+    write().map_err(|error| format!("{}: {error}", folder.join("lab.json").display()))
 }
 
 /// What tells a lab from any other.
@@ -383,6 +433,60 @@ mod tests {
         assert!(Journal::open("compare", &"y", &place).unwrap_err().contains("another lab"));
         Journal::open("compare", &"x", &place).unwrap().abandon();
         assert_eq!(Journal::open("compare", &"y", &place).unwrap().found(), 0, "nothing is lost");
+    }
+
+    /// Everything in a folder, with its contents.
+    fn contents(folder: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
+        let mut all = Vec::new();
+        let mut waiting = vec![folder.to_owned()];
+        while let Some(path) = waiting.pop() {
+            if path.is_dir() {
+                waiting.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            }
+            all.push((path.clone(), std::fs::read(&path).ok()));
+        }
+        all.sort();
+        all
+    }
+
+    #[test]
+    fn what_is_no_lab_is_left_alone_whatever_is_asked() {
+        let theirs: [&[(&str, &str)]; 4] = [
+            &[("cells/mine.txt", "dear"), ("journal.jsonl", "my own journal\n")],
+            &[("letter.txt", "dear")],
+            // Damaged, or read where the disk failed.
+            &[("lab.json", ""), ("journal.jsonl", "{}\n")],
+            &[("lab.json", "{\"lab\": \"compare\"}"), ("journal.jsonl", "{}\n"), ("cells/a/out", "1")],
+        ];
+        for files in theirs {
+            let folder = tempfile::tempdir().unwrap();
+            for (name, text) in files {
+                let path = folder.path().join(name);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, text).unwrap();
+            }
+            let before = contents(folder.path());
+            for is_fresh in [false, true] {
+                let place = Place { folder: Some(folder.path().to_owned()), is_fresh };
+                let why = Journal::open("compare", &"x", &place).unwrap_err();
+                assert!(why.contains("--dir"), "{why}");
+                assert_eq!(contents(folder.path()), before, "{why}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_what_a_lab_made_goes_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place { folder: Some(folder.path().to_owned()), is_fresh: false };
+        let journal = Journal::open("compare", &"x", &place).unwrap();
+        let names = ["work-0", "work-17", "work-in-progress", "work-"];
+        for name in names {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        journal.finish();
+        let left: Vec<_> = names.iter().filter(|name| folder.path().join(name).exists()).collect();
+        assert_eq!(left, [&"work-in-progress", &"work-"]);
     }
 
     #[test]

@@ -2,9 +2,10 @@
 //!
 //! A target may live in another mount namespace: the path that maps shows is its own, and the same
 //! path here is another file. The kernel's doors are /proc/PID/map_files/START-END (the very file,
-//! deleted or not; needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE) and /proc/PID/root/PATH, where the
-//! inode must match. The path is the target's choice: only regular files are opened, for reading,
-//! without waiting. This module must not open any path of the target outside /proc/PID.
+//! deleted or not; needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE) and PATH below /proc/PID/root, where the
+//! inode must match. The path and the links on it are the target's choice: links lead where they lead for the target, none of
+//! them out of its root (openat2(2), `RESOLVE_IN_ROOT`; on kernels before 5.6 no link is followed), and only regular files are
+//! opened, for reading, without waiting. This module must not open any path of the target outside /proc/PID.
 //!
 //! A strandline with file capabilities has rights over files that its user has not. A target of that user's own making must not
 //! turn them to another file: the first door is the kernel's and needs no trust; at the second what was opened so must be
@@ -12,9 +13,11 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat, openat2};
 use strandline_sys::capabilities::with_file_rights;
 
 use crate::error::Result;
@@ -84,15 +87,51 @@ fn open_or_lend(process: &Process, path: &str, is_known: impl Fn(&File) -> bool)
     if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not an absolute path"));
     }
-    let path = process.path("root").join(path.trim_start_matches('/'));
-    let refused = match open_regular(&path) {
+    // Asked before: one that comes to be another user's meanwhile lends its rights to nobody.
+    let user = || process.status().ok().and_then(|status| status.users).map(|users| users[1]);
+    let before = user();
+    let refused = match open_below(process, path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => error,
         opened => return opened,
     };
-    let Ok(file) = with_file_rights(|| open_regular(&path)) else { return Err(refused) };
-    let user = process.status().ok().and_then(|status| status.users).map(|users| users[1]);
-    let is_theirs = file.metadata().is_ok_and(|data| Some(data.uid()) == user);
+    let Ok(file) = with_file_rights(|| open_below(process, path)) else { return Err(refused) };
+    let is_theirs = file.metadata().is_ok_and(|data| Some(data.uid()) == before) && user() == before;
     if is_theirs || is_known(&file) { Ok(file) } else { Err(refused) }
+}
+
+/// Opens a regular file by its path in the target's root.
+fn open_below(process: &Process, path: &str) -> io::Result<File> {
+    let root = open(process.path("root"), PLACE | OFlags::DIRECTORY, Mode::empty())?;
+    let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let place = match openat2(&root, path, PLACE, Mode::empty(), within) {
+        // Before Linux 5.6, or where a filter of system calls does not know it.
+        Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => without_links(root, path)?,
+        place => place?,
+    };
+    open_place(&place)
+}
+
+/// A place in the file system, not opened yet.
+const PLACE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+
+/// The place of a path below `root` on which there is no link.
+fn without_links(root: OwnedFd, path: &str) -> io::Result<OwnedFd> {
+    let mut place = root;
+    for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
+        place = openat(&place, part, PLACE | OFlags::NOFOLLOW, Mode::empty())?;
+    }
+    Ok(place)
+}
+
+/// Opens what is at a place, if it is a regular file: to open a device can do things.
+fn open_place(place: &impl AsFd) -> io::Result<File> {
+    let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(place)?.st_mode);
+    if !kind.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    // The very file, whatever its path leads to by now.
+    let path = format!("/proc/self/fd/{}", place.as_fd().as_raw_fd());
+    std::fs::OpenOptions::new().read(true).custom_flags(QUIETLY).open(path)
 }
 
 /// Opens the target's executable, deleted or replaced though it may be.
@@ -100,14 +139,9 @@ pub fn open_executable(process: &Process) -> Result<File> {
     with_file_rights(|| open_regular(&process.path("exe"))).map_err(|source| process.error("exe", source))
 }
 
+/// Opens what one of the kernel's own links leads to.
 fn open_regular(path: &Path) -> io::Result<File> {
-    let refuse = || io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
-    // Asked before opening too: opening a device can do things.
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(refuse());
-    }
-    let file = std::fs::OpenOptions::new().read(true).custom_flags(QUIETLY).open(path)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(refuse()) }
+    open_place(&open(path, PLACE, Mode::empty())?)
 }
 
 /// Whether an open file is the mapped one. Overlay and btrfs file systems show another device in maps
@@ -170,6 +204,48 @@ mod tests {
         let gone =
             Mapping { start: 4096, end: 8192, inode: 1, name: "/etc/passwd".into(), ..Mapping::default() };
         assert!(open_mapped_file(&process, &gone).is_err(), "the inode is another");
+    }
+
+    #[test]
+    fn links_lead_where_they_lead_for_the_target() {
+        use std::os::unix::fs::symlink;
+
+        let folder = tempfile::tempdir().unwrap();
+        let jail = folder.path().join("jail");
+        std::fs::create_dir_all(jail.join("etc")).unwrap();
+        std::fs::write(jail.join("etc/passwd"), "theirs").unwrap();
+        symlink("/etc/passwd", jail.join("absolute")).unwrap();
+        symlink("../../../../etc/passwd", jail.join("climbing")).unwrap();
+        symlink("/proc/self/root/etc/passwd", jail.join("magic")).unwrap();
+        let mut command = std::process::Command::new("chroot");
+        command.arg(&jail).arg("/sleep").arg("1000");
+        let source = folder.path().join("sleep.c");
+        std::fs::write(&source, "int pause(void); int main(void) { return pause(); }").unwrap();
+        let mut cc = std::process::Command::new("cc");
+        cc.args(["-static", "-o"]).arg(jail.join("sleep")).arg(&source).stderr(std::process::Stdio::null());
+        let has_static = cc.status().is_ok_and(|status| status.success());
+        if !has_static || strandline_sys::host::effective_user() != 0 {
+            eprintln!(
+                "skipped: links_lead_where_they_lead_for_the_target: needs root and a static C library"
+            );
+            return;
+        }
+        let mut child = command.spawn().unwrap();
+        let process = Process::open(child.id().cast_signed()).unwrap();
+        while process.executable().is_none_or(|path| !path.ends_with("/sleep")) {
+            std::thread::yield_now();
+        }
+        let text = |path: &str| std::io::read_to_string(open_in_root(&process, path).unwrap()).unwrap();
+        assert_eq!(text("/absolute"), "theirs");
+        assert_eq!(text("/climbing"), "theirs");
+        assert!(open_in_root(&process, "/magic").is_err(), "it has no /proc there");
+        let root = open(process.path("root"), PLACE | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let old =
+            |path: &str| without_links(root.try_clone().unwrap(), path).and_then(|place| open_place(&place));
+        assert_eq!(std::io::read_to_string(old("/etc/passwd").unwrap()).unwrap(), "theirs");
+        assert!(old("/absolute").is_err() && old("/climbing").is_err());
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     /// Starts a program from a file system that only its own mount namespace has, in a pid namespace

@@ -31,9 +31,10 @@ use crate::memory::{Memory, word_at};
 use crate::procfs::Process;
 use crate::target::budget;
 use crate::target::copy::Copy;
+use crate::target::hold::on_own_thread;
 use crate::target::live::{Live, Opened};
 use crate::target::stop::Stopped;
-use crate::target::tracee::{self, Tracee};
+use crate::target::tracee::Tracee;
 
 const NANOSLEEP: u64 = 35;
 const CLONE: u64 = 56;
@@ -70,6 +71,8 @@ const INTERRUPTED: std::ops::RangeInclusive<i64> = -516..=-512;
 /// How long a child that was killed may take to end: what it holds is let go page by page.
 const END_LIMIT: Duration = Duration::from_secs(5);
 const REAP_LIMIT: Duration = Duration::from_millis(200);
+/// How long a thread may be held for that.
+const COLLECT_LIMIT: Duration = Duration::from_secs(1);
 /// Threads that are tried to make it through, and to collect it.
 const MOST_RUNNERS: usize = 64;
 const MOST_REAPERS: usize = 64;
@@ -216,7 +219,7 @@ impl Photograph {
         let copied_pages = faults.zip(self.faults_before).map(|(now, before)| now.saturating_sub(before));
         self.kill();
         let has_ended = sys::has_ended(&self.handle, END_LIMIT).unwrap_or(false);
-        let collected = if has_ended { tracee::on_own_thread(|| self.collect()) } else { None };
+        let collected = if has_ended { on_own_thread(COLLECT_LIMIT, || self.collect()) } else { None };
         let (collected, stopped) = collected.unwrap_or_default();
         Spent { copied_pages, collected, stopped }
     }
@@ -240,7 +243,7 @@ impl Photograph {
             if !self.child.path("stat").exists() {
                 return (true, stopped + since.elapsed());
             }
-            if !can_call(&tracee, &space, 0, &COLLECTING) || !code.is_in(&memory) {
+            if !can_call(&tracee, &space, &code, 0, &COLLECTING) || !code.is_in(&memory) {
                 stopped += since.elapsed();
                 continue;
             }
@@ -386,7 +389,7 @@ fn ready<'a>(
     if !code.is_in(&Live::new(process.pid())) {
         return Err("its code is not where it was".to_owned());
     }
-    let Some(tracee) = runner(stopped, space) else {
+    let Some(tracee) = runner(stopped, space, &code) else {
         return Err("no thread can make the call: each has a seccomp filter that may not let it through, a shadow stack, too little of its own stack left, starts its \
              children in another pid namespace, or is in the middle of a restartable sequence".to_owned());
     };
@@ -394,7 +397,7 @@ fn ready<'a>(
 }
 
 /// Takes a thread out of `stopped` that can make the call, one that notices least first.
-fn runner<'a>(stopped: &mut Stopped<'a>, space: &AddressSpace) -> Option<Tracee<'a>> {
+fn runner<'a>(stopped: &mut Stopped<'a>, space: &AddressSpace, code: &Code) -> Option<Tracee<'a>> {
     let mut ranked: Vec<(u8, i32)> =
         stopped.threads().map(|tracee| (rank(&tracee.registers), tracee.tid)).collect();
     ranked.sort_unstable();
@@ -402,7 +405,7 @@ fn runner<'a>(stopped: &mut Stopped<'a>, space: &AddressSpace) -> Option<Tracee<
         stopped.take_out(|tracee| {
             tracee.tid == tid
                 && has_own_children(tracee)
-                && can_call(tracee, space, CHILD_STACK_BYTES, &TAKING)
+                && can_call(tracee, space, code, CHILD_STACK_BYTES, &TAKING)
         })
     })
 }

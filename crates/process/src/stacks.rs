@@ -29,8 +29,9 @@ pub struct ThreadFacts {
     pub stack_pointer: u64,
     /// Its FS base, the thread pointer; 0 where it has none.
     pub fs_base: u64,
-    /// Its general registers and its instruction pointer: a runtime's object may be held by them alone.
-    pub general: [u64; 16],
+    /// Its general registers and its instruction pointer, in the order rax, rbx, rcx, rdx, rsi, rdi, rbp, r8 to r15, rip: a
+    /// runtime's object may be held by them alone. `None` for those that are not known of a thread that was not stopped.
+    pub general: [Option<u64>; 16],
 }
 
 /// The stack of one thread.

@@ -55,11 +55,11 @@ impl Frame {
     }
 
     /// The same of what is known of a thread that ran on.
-    pub fn of_facts(thread: &ThreadFacts) -> Self {
+    pub fn of_facts(thread: &ThreadFacts) -> Option<Self> {
         let [rax, rbx, rcx, rdx, rsi, rdi, rbp, r8, r9, r10, r11, r12, r13, r14, r15, rip] = thread.general;
-        let rsp = thread.stack_pointer;
+        let rsp = Some(thread.stack_pointer);
         let general = [rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8, r9, r10, r11, r12, r13, r14, r15];
-        Self { general: general.map(Some), instruction: rip }
+        Some(Self { general, instruction: rip? })
     }
 
     /// Where it begins on the stack.
@@ -210,7 +210,8 @@ impl Unwinder<'_> {
             *value =
                 if number == RSP && unsaid { Some(cfa) } else { evaluator.restore(number, rule, cfa)? };
         }
-        if !signal && general[RSP] <= frame.general[RSP] {
+        // A handler on an alternate stack may have it among the frames that it interrupted: what lies below is theirs.
+        if general[RSP] <= frame.general[RSP] {
             return Err(Stuck::Lost("the stack does not grow outwards"));
         }
         Ok(Some((Frame { general, instruction }, signal)))

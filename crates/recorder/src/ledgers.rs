@@ -230,8 +230,9 @@ fn work(job: Job, watches: &mut HashMap<i32, Watch>, shared: &Shared) {
 /// Takes one ledger.
 fn look(request: Request, shared: &Shared) -> Made {
     let at_us = shared.clock.now_us();
-    let Looks { max_stop, photograph } = shared.looks;
-    match explain::explain(request.pid, &Options { max_stop, photograph, ..options() }) {
+    let Looks { max_stop, photograph, quiet_for } = shared.looks;
+    let quiet_for = if request.moment == Moment::Peak { Duration::ZERO } else { quiet_for };
+    match explain::explain(request.pid, &Options { max_stop, photograph, quiet_for, ..options() }) {
         Ok(explanation) => Made::Ledger(Box::new(ledger(&request, at_us, explanation, shared))),
         Err(Error::Ended { .. } | Error::NoSuchProcess { .. } | Error::Zombie { .. }) => {
             Made::TooLate(request)

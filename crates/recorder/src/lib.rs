@@ -55,6 +55,8 @@ pub struct Looks {
     pub max_stop: Option<Duration>,
     /// Whether it is looked at in a photograph.
     pub photograph: ByPhotograph,
+    /// How long it is tried to read it without stopping it; at a peak it is not, which is over by then.
+    pub quiet_for: Duration,
 }
 
 /// How a recording goes.

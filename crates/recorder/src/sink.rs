@@ -3,7 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use strandline_inspect::Caveat;
@@ -30,17 +30,18 @@ impl Sink {
     pub fn create(path: &Path) -> Result<Self, String> {
         let failed = |error: io::Error| format!("{}: {error}; name another file with -o", path.display());
         let refused = |what: &str| format!("{} {what}; name another file with -o", path.display());
-        let (file, is_new) = match OpenOptions::new().read(true).write(true).create_new(true).open(path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                let kind = std::fs::metadata(path).map_err(failed)?.file_type();
-                if kind.is_fifo() || kind.is_socket() {
-                    // One that nobody reads would hold up the command at its marks.
-                    return Err(refused("is a pipe, which may block"));
+        let (file, is_new) =
+            match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    let kind = std::fs::metadata(path).map_err(failed)?.file_type();
+                    if kind.is_fifo() || kind.is_socket() {
+                        // One that nobody reads would hold up the command at its marks.
+                        return Err(refused("is a pipe, which may block"));
+                    }
+                    (OpenOptions::new().read(kind.is_file()).write(true).open(path).map_err(failed)?, false)
                 }
-                (OpenOptions::new().read(kind.is_file()).write(true).open(path).map_err(failed)?, false)
-            }
-            other => (other.map_err(failed)?, true),
-        };
+                other => (other.map_err(failed)?, true),
+            };
         let is_file = file.metadata().is_ok_and(|data| data.is_file());
         let held = file.metadata().map_or(0, |data| data.len());
         // A device keeps nothing that could be lost.

@@ -16,7 +16,7 @@ use super::bars::Segment;
 use super::paint;
 use super::runtimes::{self, RuntimeView};
 use super::text::{clean, clean_sentence, counted, own_name};
-use super::units::{bytes, maybe_bytes, percent, seconds, thousands};
+use super::units::{bytes, maybe_bytes, percent, seconds, stopped, thousands};
 
 /// Which rows are shown one by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -446,8 +446,8 @@ fn cost(explanation: &Explanation) -> String {
         format!(", {pages} minor faults of the process meanwhile (pages that it copied, or touched first)")
     });
     format!(
-        "stopped {}, {} in all{copied}, read {}{own}",
-        seconds(cost.stopped_seconds),
+        "{}, {} in all{copied}, read {}{own}",
+        stopped(cost.stopped_seconds),
         seconds(cost.wall_seconds),
         bytes(cost.bytes_read)
     )

@@ -38,6 +38,11 @@ pub fn percent_of(part: f64) -> String {
     }
 }
 
+/// How long a process was stopped; not at all, where it was read while its threads slept.
+pub fn stopped(time: f64) -> String {
+    if time == 0.0 { "not stopped".to_owned() } else { format!("stopped {}", seconds(time)) }
+}
+
 /// A time: `850 µs`, `3.1 ms`, `24 ms`, `1.2 s`, `3 min 20 s`.
 pub fn seconds(seconds: f64) -> String {
     if !seconds.is_finite() || seconds < 0.0 {

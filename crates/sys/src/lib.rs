@@ -20,6 +20,7 @@ pub mod registers;
 pub mod rseq;
 pub mod signal;
 pub mod spawn;
+pub mod watchdog;
 pub mod xstate;
 
 use std::io;

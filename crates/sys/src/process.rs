@@ -23,6 +23,16 @@ pub fn same_memory(first: i32, second: i32) -> io::Result<bool> {
     Ok(crate::check(order)? == 0)
 }
 
+/// Where thread `tid` keeps its list of robust futexes (set_robust_list(2)), if it said: 0 where it did not. Without ptrace.
+///
+/// Fails with `EPERM` for a thread that may not be read.
+pub fn robust_list(tid: i32) -> io::Result<u64> {
+    let (mut head, mut bytes) = (0_u64, 0_usize);
+    // SAFETY: the kernel writes one pointer and one size to the two locals, which live until the call returns.
+    let result = unsafe { libc::syscall(libc::SYS_get_robust_list, tid, &raw mut head, &raw mut bytes) };
+    crate::check(result).map(|_| head)
+}
+
 /// A descriptor of the process `pid` that never comes to mean another process.
 pub fn open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open reads its integer arguments only.

@@ -31,3 +31,43 @@ pub fn own_thread() -> i32 {
     // SAFETY: gettid has no arguments and cannot fail; its result is a pid_t.
     unsafe { libc::syscall(libc::SYS_gettid) as libc::pid_t }
 }
+
+/// Signals by which a terminal stops a process: TSTP (Ctrl-Z), TTIN and TTOU.
+const STOPS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+
+/// Keeps a terminal's signals from stopping the calling thread, and those that it starts, until it is dropped: what came
+/// meanwhile comes then.
+#[derive(Debug)]
+pub struct NoStops {
+    before: libc::sigset_t,
+}
+
+impl NoStops {
+    /// Blocks them.
+    pub fn begin() -> io::Result<Self> {
+        // SAFETY: sigset_t is a plain C struct, for which all-zero is a value; the calls fill both sets, which are live.
+        unsafe {
+            let (mut stops, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigemptyset(&raw mut stops);
+            for signal in STOPS {
+                libc::sigaddset(&raw mut stops, signal);
+            }
+            match libc::pthread_sigmask(libc::SIG_BLOCK, &raw const stops, &raw mut before) {
+                0 => Ok(Self { before }),
+                error => Err(io::Error::from_raw_os_error(error)),
+            }
+        }
+    }
+
+    /// Blocks them in the calling thread for good.
+    pub fn for_ever() {
+        drop(Self::begin().map(std::mem::forget));
+    }
+}
+
+impl Drop for NoStops {
+    fn drop(&mut self) {
+        // SAFETY: `before` is the live mask that the kernel gave.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
+    }
+}

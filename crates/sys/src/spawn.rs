@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A limit of `setrlimit(2)`.
@@ -20,6 +21,8 @@ pub enum Resource {
     Data,
     /// `RLIMIT_NOFILE`.
     OpenFiles,
+    /// `RLIMIT_CORE`.
+    Core,
 }
 
 impl Resource {
@@ -28,6 +31,7 @@ impl Resource {
             Self::AddressSpace => libc::RLIMIT_AS,
             Self::Data => libc::RLIMIT_DATA,
             Self::OpenFiles => libc::RLIMIT_NOFILE,
+            Self::Core => libc::RLIMIT_CORE,
         }
     }
 
@@ -45,6 +49,20 @@ impl Resource {
         // SAFETY: `limit` is a live rlimit.
         crate::check(unsafe { libc::setrlimit(self.number(), &raw const limit) }.into()).map(drop)
     }
+}
+
+/// The limit on core files that this process was started with, where it has another by now.
+static CORE_BEFORE: OnceLock<(u64, u64)> = OnceLock::new();
+
+/// From now on no core file is written of this process: it would hold what was read of others, and who holds one holds it until
+/// the file is written. Commands that [`spawn`] starts have the limit that this process was started with.
+///
+/// A limit of one byte, not of none: the kernel hands a core to a program of the machine's (a pattern that begins with `|`)
+/// whatever the limit is, but for 1 (fs/coredump.c, do_coredump).
+pub fn write_no_core() -> io::Result<()> {
+    let (soft, hard) = Resource::Core.get()?;
+    CORE_BEFORE.get_or_init(|| (soft, hard));
+    Resource::Core.set(hard.min(1), hard)
 }
 
 /// What a command is started with.
@@ -74,8 +92,12 @@ pub struct Setup {
 /// Fails with what `execve` said (ENOENT, EACCES, ENOEXEC, …), or a step before it.
 pub fn spawn(mut command: Command, setup: Setup) -> io::Result<Child> {
     let parent = std::process::id().cast_signed();
+    let core = CORE_BEFORE.get().copied();
     let prepare = move || {
         setup.settle(parent)?;
+        if let Some((soft, hard)) = core {
+            Resource::Core.set(soft, hard)?;
+        }
         for &(resource, soft, hard) in &setup.limits {
             resource.set(soft, hard)?;
         }

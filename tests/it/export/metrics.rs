@@ -248,8 +248,13 @@ fn a_process_is_stopped_for_no_longer_than_its_budget() -> Outcome {
     // Reading the large one takes a hundred milliseconds, the small one a thousandth of that.
     let large = Subject::start("big_heap", &["0.25", "300", "random", "40"])?;
     let small = Subject::idle()?;
-    let budget =
-        ["--stop-budget", "10ms/s", "--cpu-budget", "100%", "--ledger-interval", "1s", "--photograph=never"];
+    let budget = [
+        "--stop-budget=10ms/s",
+        "--cpu-budget=100%",
+        "--ledger-interval=1s",
+        "--photograph=never",
+        "--quiet-for=0",
+    ];
     let since = Instant::now();
     let chosen = ["--no-children", "--pid", &large.pid_text(), &small.pid_text()];
     let exporter = Exporter::start(&[&chosen[..], &budget].concat())?;

@@ -121,7 +121,7 @@ fn a_killed_recorder_leaves_the_command_alone() -> Outcome {
     for_each(0..repetitions(48, 400), |turn| {
         let pause = |range| Duration::from_micros(scattered(turn + 1, range));
         let (flags, running) = match turn % 3 {
-            0 => (&["--ledger", "marks,exit"][..], When::Looking),
+            0 => (&["--ledger", "marks,exit", "--quiet-for", "0"][..], When::Looking),
             1 => (&["--ledger", "none"][..], When::Running(pause(20_000))),
             _ => (&["--ledger", "exit"][..], When::Watching),
         };

@@ -17,7 +17,7 @@ fn heap() -> Result<Subject> {
 
 fn explained(subject: &Subject, most: &[&str]) -> Result<Value> {
     let pid = subject.pid_text();
-    let document = json(&[&["explain", "--json", &pid], most].concat())?;
+    let document = json(&[&["explain", "--json", "--quiet-for", "0", &pid], most].concat())?;
     invariants::hold(&document)?;
     Ok(document)
 }
@@ -65,9 +65,10 @@ fn a_perl_that_is_not_read_in_time_adds_up() -> Outcome {
 fn a_heap_that_was_not_read_whole_is_not_trimmed() -> Outcome {
     let subject = heap()?;
     let pid = subject.pid_text();
-    let run = strandline::run(&["reclaim", "--max-stop", "1ms", &pid])?;
+    let run = strandline::run(&["reclaim", "--quiet-for=0", "--max-stop", "1ms", &pid])?;
     run.complains(3, &["in the time for which a process may be stopped", "--max-stop"])?;
-    let run = strandline::run(&["reclaim", "--dry-run", "--max-stop", "1ms", "--json", &pid])?;
+    let run =
+        strandline::run(&["reclaim", "--dry-run", "--quiet-for=0", "--max-stop", "1ms", "--json", &pid])?;
     run.complains(3, &["would be refused", "--max-stop"])?;
     let dry = run.document()?;
     assert!(caveats(&dry["before"]).iter().any(|code| code == "heap_too_slow"), "{dry}");

@@ -5,6 +5,8 @@ mod max_stop;
 mod photograph;
 mod quiet_stop;
 mod rights;
+mod transfers;
+mod watchdog;
 
 use serde_json::Value;
 

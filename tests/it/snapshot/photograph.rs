@@ -99,9 +99,9 @@ fn shows_what_a_stop_shows(subject: &Subject) -> Outcome {
     let pid = subject.pid_text();
     // The first call may touch a page of the stack for the first time.
     photographed(&pid)?;
-    let stopped = json(&["explain", "--json", "--photograph=never", &pid])?;
+    let stopped = json(&["explain", "--json", "--quiet-for=0", "--photograph=never", &pid])?;
     let shown = photographed(&pid)?;
-    let again = json(&["explain", "--json", "--photograph=never", &pid])?;
+    let again = json(&["explain", "--json", "--quiet-for=0", "--photograph=never", &pid])?;
     assert_eq!(rows(&stopped), rows(&again), "it stands still");
     assert_eq!(rows(&shown), rows(&stopped));
     for key in ["allocators", "runtimes", "remedies"] {
@@ -249,7 +249,8 @@ fn until_left_to_end(pid: i32) -> Outcome {
 /// Looks at a moving process again and again: a photograph where there is one, else a stop.
 fn look_often(subject: &Subject, times: u64) -> Outcome {
     for _ in 0..times {
-        let document = json(&["explain", "--json", "--photograph=try", &subject.pid_text()])?;
+        let document =
+            json(&["explain", "--json", "--quiet-for=0", "--photograph=try", &subject.pid_text()])?;
         invariants::hold(&document)?;
     }
     Ok(())
@@ -275,7 +276,7 @@ fn processes_that_fork_and_start_threads_and_programs_go_on() -> Outcome {
 fn is_refused(pid: i32, why: &str) -> Outcome {
     let pid_text = pid.to_string();
     run(&["explain", "--photograph", &pid_text])?.complains(3, &[why, "--photograph=try"])?;
-    let tried = json(&["explain", "--json", "--photograph=try", &pid_text])?;
+    let tried = json(&["explain", "--json", "--quiet-for=0", "--photograph=try", &pid_text])?;
     invariants::hold(&tried)?;
     assert!(caveats(&tried).contains(&"no_photograph".to_owned()), "{:?}", caveats(&tried));
     assert_eq!(children(pid), []);
@@ -383,7 +384,7 @@ fn a_runtime_is_read_from_one_without_being_asked() -> Outcome {
     let subject = Subject::start_command(script)?;
     let pid = subject.pid_text();
     let kind = |arguments: &[&str]| -> Result<Value> {
-        let document = json(&[&["explain", "--json"], arguments, &[pid.as_str()]].concat())?;
+        let document = json(&[&["explain", "--json", "--quiet-for=0"], arguments, &[pid.as_str()]].concat())?;
         invariants::hold(&document)?;
         Ok(document["target"]["kind"].clone())
     };
@@ -392,7 +393,7 @@ fn a_runtime_is_read_from_one_without_being_asked() -> Outcome {
     assert_eq!(kind(&["--no-runtimes"])?, "live");
     // Nobody asked, so nobody is told why not.
     let guarded = Subject::start("guarded", &["seccomp"])?;
-    let document = json(&["explain", "--json", &guarded.pid_text()])?;
+    let document = json(&["explain", "--json", "--quiet-for=0", &guarded.pid_text()])?;
     assert_eq!(document["target"]["kind"], "live");
     assert!(!caveats(&document).contains(&"no_photograph".to_owned()));
     Ok(())
@@ -406,7 +407,7 @@ fn where_it_could_do_harm_it_is_refused_and_tried_the_process_is_stopped() -> Ou
     let is_stopped = || state(subject.pid(), subject.pid()) == Some('T') && !is_traced(subject.pid());
     until_true("the stop", is_stopped)?;
     run(&["explain", "--photograph", &pid])?.complains(3, &["stopped by a signal", "--photograph=try"])?;
-    let tried = json(&["explain", "--json", "--photograph=try", &pid])?;
+    let tried = json(&["explain", "--json", "--quiet-for=0", "--photograph=try", &pid])?;
     invariants::hold(&tried)?;
     assert_eq!(tried["target"]["kind"], "live");
     assert!(caveats(&tried).contains(&"no_photograph".to_owned()), "{:?}", caveats(&tried));

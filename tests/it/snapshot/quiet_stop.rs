@@ -4,12 +4,21 @@
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::support::waiting::{self, until, until_true};
 use crate::support::{Outcome, Result, Subject, invariants, repetitions, strandline, subject};
 
 const SIGKILL: i32 = 9;
 const SIGCONT: i32 = 18;
 const SIGSTOP: i32 = 19;
+
+/// Explains a process, stopped.
+fn explain(pid: i32) -> Result<Value> {
+    let document = strandline::json(&["explain", "--json", "--quiet-for", "0", &pid.to_string()])?;
+    invariants::hold(&document)?;
+    Ok(document)
+}
 
 /// State letter and tracer of a process.
 fn state(pid: i32) -> Result<(char, i32)> {
@@ -24,7 +33,7 @@ fn state(pid: i32) -> Result<(char, i32)> {
 fn blocking_calls_see_no_interruption() -> Outcome {
     let mut subject = Subject::start("eintr_watch", &[])?;
     for _ in 0..repetitions(15, 100) {
-        strandline::explain(subject.pid())?;
+        explain(subject.pid())?;
     }
     let looked = subject::number(&subject.ask(b'c')?, "returns")?;
     let report = until("the timed calls to go on", || {
@@ -46,7 +55,7 @@ fn a_stopped_process_stays_stopped() -> Outcome {
     let is_stopped = || state(pid).is_ok_and(|state| state == ('T', 0));
     until_true("the stop", is_stopped)?;
     for _ in 0..5 {
-        strandline::explain(pid)?;
+        explain(pid)?;
         until_true("the stop again", is_stopped)?;
     }
     strandline_sys::signal::send(pid, SIGCONT)?;
@@ -69,7 +78,7 @@ fn goes_on(subject: &mut Subject, name: &str) -> Outcome {
 fn look_often(subject: &Subject, times: u64) -> Result<u64> {
     let mut documents = 0;
     for _ in 0..times {
-        let run = strandline::run(&["explain", "--json", &subject.pid_text()])?;
+        let run = strandline::run(&["explain", "--json", "--quiet-for", "0", &subject.pid_text()])?;
         match run.status {
             Some(0) => {
                 invariants::hold(&serde_json::from_str(&run.stdout)?)?;
@@ -141,7 +150,8 @@ fn a_process_that_ends_meanwhile() -> Outcome {
         let subject = Subject::start("fragmented", &["60000"])?;
         let (pid, pid_text) = (subject.pid(), subject.pid_text());
         let looker = std::thread::spawn(move || {
-            strandline::run(&["explain", "--json", &pid_text]).map_err(|error| error.to_string())
+            strandline::run(&["explain", "--json", "--quiet-for", "0", &pid_text])
+                .map_err(|error| error.to_string())
         });
         until_stopped(pid, &looker);
         // Killed, it is gone while it is read. Else it reads that it is to end when it is let go.
@@ -180,7 +190,7 @@ fn pages_that_were_shared_stay_shared() -> Outcome {
         for how in [&["--photograph=never"][..], &["--photograph"], &["--no-runtimes", "--rows", "all"]] {
             let before = share_bytes(child)?;
             let pid = pid.to_string();
-            strandline::json(&[&["explain", "--json", &pid], how].concat())?;
+            strandline::json(&[&["explain", "--json", "--quiet-for", "0", &pid], how].concat())?;
             let after = share_bytes(child)?;
             // Twice as much would be 40 MiB more; of what the process itself writes meanwhile it is pages.
             assert!(after < before + (1 << 20), "{pid} {how:?}: {before} bytes before, {after} after");

@@ -62,6 +62,10 @@ impl Found for Musl {
         true
     }
 
+    fn needs_thread_pointers(&self) -> bool {
+        false
+    }
+
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
         let states = locate::find(context);
         if states.is_empty() {

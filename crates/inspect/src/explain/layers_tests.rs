@@ -123,10 +123,11 @@ fn account_with(pid: u32, runtimes: Vec<Box<dyn runtime::Found>>) -> Explanation
         runtimes,
     };
     let start = Instant::now();
-    let snapshot: Snapshot =
-        on_own_thread(|| look::take_with(&process, &StoppedBy::Us, (2, &options), &space, &found))
-            .unwrap()
-            .unwrap();
+    let snapshot: Snapshot = on_own_thread(std::time::Duration::from_secs(600), || {
+        look::take_with(&process, &StoppedBy::Us, (2, &options), &space, &found)
+    })
+    .unwrap()
+    .unwrap();
     account(&process, snapshot, start, &options).unwrap().explanation
 }
 

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use super::Options;
 use super::page_tables::Before;
 use super::photograph::{self, ByPhotograph};
+use super::quiet;
 use super::shot;
 use super::snapshot::{
-    How, LastTry, MOST_BUSY_LOOKS, Snapshot, StoppedThreads, end_of_reading, kernel_view, rollup,
+    How, LastTry, MOST_BUSY_LOOKS, Snapshot, Threads, end_of_reading, kernel_view, rollup,
 };
 use super::standing::StoppedBy;
 use crate::readers::Found;
@@ -20,7 +21,7 @@ use strandline_process::photograph::NotTaken;
 use strandline_process::procfs::Process;
 use strandline_process::target::copy::{Copy, Rest, Room};
 use strandline_process::target::live::{Live, Opened, Traced};
-use strandline_process::target::stop::{PATIENCE, Stopped};
+use strandline_process::target::stop::{PATIENCE, Stopped, Transfers};
 
 /// A process whose threads do not all stop within this is not looked at, however short the stop may be.
 const LEAST_STOP: Duration = Duration::from_millis(20);
@@ -73,12 +74,15 @@ pub fn take_with(
     };
     let how = How { workers, options, found, before };
     let mut snapshot = match stopped_by {
-        StoppedBy::Us => stop_and_read(process, &how)?,
+        StoppedBy::Us => match quiet::read(process, &how)? {
+            Some(snapshot) => snapshot,
+            None => stop_and_read(process, &how)?,
+        },
         StoppedBy::Ending(ending) => {
             let others = ending.other_threads;
-            let caveats = ending.caveats(process);
-            let stopped =
-                StoppedThreads { threads: ending.registers, count: others.saturating_add(1), caveats };
+            let known = ending.registers.iter().map(|(tid, registers)| (*tid, registers));
+            let mut stopped = Threads::of(process, known, std::iter::empty(), others.saturating_add(1));
+            stopped.caveats.extend(ending.caveats(process));
             let since = Instant::now();
             let (mut snapshot, threads) = kernel_view(process, stopped, &how)?;
             snapshot.until = options.max_stop.map(|most| end_of_reading(since, most));
@@ -122,25 +126,31 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Snapshot> {
         // What was spent at earlier looks is spent.
         let most = how.options.max_stop.map(|most| most.saturating_sub(stopped_before));
         let way = way(process, &memory, how, most)?;
-        let stopped = stop_within(process, most, &mut stopped_before)?;
+        // One that is never found out of a transfer is stopped in it at last.
+        let transfers = if left > 1 { Transfers::Left } else { Transfers::Stopped };
+        let stopped = stop_within(process, most, transfers, &mut stopped_before)?;
         if left > 0 && how.found.is_collecting(&memory) {
             stopped_before += stopped.resume();
             std::thread::sleep(WHILE_BUSY);
             continue;
         }
-        let (mut snapshot, busy) = read_stopped(process, stopped, (way, most), how, LastTry(left == 0))?;
-        // There has to be time for another one.
-        let left = if how.options.max_stop.is_some_and(|most| snapshot.stopped + stopped_before > most / 2) {
-            0
-        } else {
-            left
+        let mut snapshot = match read_stopped(process, stopped, (way, most), how, LastTry(left == 0))? {
+            Looked::Whole(snapshot) => snapshot,
+            Looked::Again(stood) => {
+                stopped_before += stood;
+                std::thread::sleep(WHILE_BUSY);
+                continue;
+            }
         };
-        let in_motion = !again && left > 0 && snapshot.has_damage() && snapshot.stopped < MOST_BEFORE_AGAIN;
+        // There has to be time for another one.
+        let has_time = how.options.max_stop.is_none_or(|most| snapshot.stopped + stopped_before <= most / 2);
+        let in_motion =
+            !again && left > 0 && has_time && snapshot.has_damage() && snapshot.stopped < MOST_BEFORE_AGAIN;
         snapshot.stopped += stopped_before;
-        if !busy && !in_motion {
-            return Ok(snapshot);
+        if !in_motion {
+            return Ok(*snapshot);
         }
-        again |= in_motion;
+        again = true;
         stopped_before = snapshot.stopped;
         std::thread::sleep(WHILE_BUSY);
     }
@@ -152,12 +162,13 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Snapshot> {
 fn stop_within<'p>(
     process: &'p Process,
     most: Option<Duration>,
+    transfers: Transfers,
     stopped_before: &mut Duration,
 ) -> Result<Stopped<'p>> {
     let limit = most.map_or(PATIENCE, |most| most.clamp(LEAST_STOP, PATIENCE));
     for _ in 1..MOST_STOPS {
         let since = Instant::now();
-        match Stopped::stop_within(process, limit) {
+        match Stopped::stop_within(process, limit, transfers) {
             Err(Error::DidNotStop { .. }) if limit < PATIENCE => {
                 *stopped_before += since.elapsed();
                 std::thread::sleep(BETWEEN_STOPS);
@@ -165,7 +176,7 @@ fn stop_within<'p>(
             other => return other,
         }
     }
-    Stopped::stop_within(process, limit)
+    Stopped::stop_within(process, limit, transfers)
 }
 
 /// From what a process is read.
@@ -211,48 +222,55 @@ fn refused(process: &Process, how: &How<'_>, why: String) -> Result<Option<Strin
     }
 }
 
-/// Reads a stopped process, or what was made of it while it stood still: then it is let go first. True with it where it
-/// has to be looked at again.
+/// What came of one look.
+enum Looked {
+    Whole(Box<Snapshot>),
+    /// It was in the middle of something, or a thread that was left asleep woke: after it stood for so long.
+    Again(Duration),
+}
+
+/// What is known of the threads of a stopped process.
+fn threads_of(process: &Process, stopped: &Stopped<'_>) -> Threads {
+    let known = stopped.threads().map(|thread| (thread.tid, &thread.registers));
+    let mut threads = Threads::of(process, known, stopped.in_transfer().copied(), stopped.count());
+    let asleep =
+        "the thread is in an uninterruptible sleep: its stack and its malloc cache were not looked at";
+    let asleep = stopped.asleep().iter().map(|tid| ("thread_asleep", tid, asleep.to_owned()));
+    let short = stopped.cut_short();
+    let short = short.iter().map(|short| {
+        let text = format!(
+            "its {} returned less than it was asked for when the thread was stopped, perhaps because of that: a program that \
+             does not go on from there lost the rest",
+            short.call
+        );
+        ("short_transfer", &short.tid, text)
+    });
+    let caveat =
+        |(code, tid, text): (&str, &i32, String)| Caveat::new(code, format!("thread {tid}"), None, text);
+    threads.caveats.extend(asleep.chain(short).map(caveat));
+    threads
+}
+
+/// Reads a stopped process, or what was made of it while it stood still: then it is let go first.
 fn read_stopped(
     process: &Process,
     mut stopped: Stopped<'_>,
     (way, most): (Way, Option<Duration>),
     how: &How<'_>,
     last: LastTry,
-) -> Result<(Snapshot, bool)> {
+) -> Result<Looked> {
     let since = stopped.since();
-    let threads: Vec<_> = stopped.threads().map(|thread| (thread.tid, thread.registers)).collect();
-    let count = threads.len() + stopped.asleep().len();
-    let mut caveats = Vec::new();
-    for tid in stopped.asleep() {
-        let text = "the thread is in an uninterruptible sleep: its stack and its malloc cache were \
-                    not looked at";
-        caveats.push(Caveat::new("thread_asleep", format!("thread {tid}"), None, text));
-    }
-    let stopped_threads = StoppedThreads { threads: &threads, count: count as u64, caveats };
-    let file = Opened::new(process.open_file("mem")?);
+    let threads = threads_of(process, &stopped);
     let (room, against) = match way {
         Way::Photographed(plan) => {
             let shot = shot::take(process, &mut stopped, &plan, &how.before);
-            let stopped = stopped.resume();
-            let no = |why| Error::NoPhotograph { pid: process.pid(), why, stopped };
-            let shot = shot.map_err(|NotTaken { why, unused }| {
-                // Ended and collected now that the process runs.
-                drop(unused);
-                no(why)
-            })?;
-            let read = shot.read(process, stopped_threads, how, last);
-            let (mut snapshot, busy) = read.map_err(|error| match error {
-                Error::NoPhotograph { why, .. } => no(why),
-                other => other,
-            })?;
-            snapshot.stopped = stopped;
-            return Ok((snapshot, busy));
+            return photographed(process, (stopped, shot), threads, how, last);
         }
         Way::Copied(room, why) => (Some(room), why),
         Way::Stopped(why) => (None, why),
     };
-    let (mut snapshot, threads) = kernel_view(process, stopped_threads, how)?;
+    let file = Opened::new(process.open_file("mem")?);
+    let (mut snapshot, threads) = kernel_view(process, threads, how)?;
     snapshot.until = most.map(|most| end_of_reading(since, most));
     let memory = Traced::new(process.pid(), &snapshot.space, &file, snapshot.shares_memory());
     snapshot.caveats.extend(against.map(|why| no_photograph(&why)));
@@ -262,21 +280,55 @@ fn read_stopped(
     });
     let busy = match copy {
         Some(copy) => {
+            let slept_on = stopped.slept_on();
             snapshot.stopped = stopped.resume();
-            snapshot.rollup = snapshot.rollup.or_else(|| rollup(process));
+            if !slept_on {
+                return Ok(Looked::Again(snapshot.stopped));
+            }
             let busy = snapshot.read_all(process, threads.as_deref(), &copy, how, last)?;
             // What is read of the copy was read of the process once.
             snapshot.bytes_read = copy.bytes();
             busy
         }
         None => {
-            let busy = snapshot.read_all(process, threads.as_deref(), &memory, how, last)?;
+            let busy = snapshot.read_all(process, threads.as_deref(), &memory, how, last);
+            let slept_on = stopped.slept_on();
             snapshot.stopped = stopped.resume();
-            snapshot.rollup = snapshot.rollup.or_else(|| rollup(process));
-            busy
+            if !slept_on {
+                return Ok(Looked::Again(snapshot.stopped));
+            }
+            busy?
         }
     };
-    Ok((snapshot, busy))
+    snapshot.rollup = snapshot.rollup.or_else(|| rollup(process));
+    Ok(if busy { Looked::Again(snapshot.stopped) } else { Looked::Whole(Box::new(snapshot)) })
+}
+
+/// Lets the process go, and reads the photograph that was taken of it.
+fn photographed(
+    process: &Process,
+    (stopped, shot): (Stopped<'_>, std::result::Result<shot::Shot, NotTaken>),
+    threads: Threads,
+    how: &How<'_>,
+    last: LastTry,
+) -> Result<Looked> {
+    let slept_on = stopped.slept_on();
+    let stopped = stopped.resume();
+    let no = |why| Error::NoPhotograph { pid: process.pid(), why, stopped };
+    let shot = shot.map_err(|NotTaken { why, unused }| {
+        // Ended and collected now that the process runs.
+        drop(unused);
+        no(why)
+    })?;
+    if !slept_on {
+        return Ok(Looked::Again(stopped));
+    }
+    let (mut snapshot, busy) = shot.read(process, threads, how, last).map_err(|error| match error {
+        Error::NoPhotograph { why, .. } => no(why),
+        other => other,
+    })?;
+    snapshot.stopped = stopped;
+    Ok(if busy { Looked::Again(stopped) } else { Looked::Whole(Box::new(snapshot)) })
 }
 
 /// Says why the process was stopped for as long as reading took.
@@ -321,6 +373,6 @@ fn has_time_for_copy(how: &How<'_>, process: &Process) -> bool {
     how.options.max_stop.is_none_or(|most| takes < most / 2)
 }
 
-fn anonymous_bytes(process: &Process) -> u64 {
+pub(super) fn anonymous_bytes(process: &Process) -> u64 {
     process.status().ok().and_then(|status| status.anonymous_bytes).unwrap_or(0)
 }

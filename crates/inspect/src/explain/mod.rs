@@ -10,6 +10,7 @@ mod files;
 mod look;
 mod page_tables;
 mod photograph;
+mod quiet;
 pub(crate) mod sharing;
 mod shot;
 pub(crate) mod snapshot;
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 
 pub use self::ending::at_exit;
 pub use self::photograph::ByPhotograph;
+pub use self::quiet::QUIET_FOR;
 use self::snapshot::Snapshot;
 pub use self::standing::Ending;
 use self::standing::StoppedBy;
@@ -36,7 +38,7 @@ use strandline_claims::runtime::Finish;
 use strandline_process::error::{Error, Result};
 use strandline_process::procfs::{Process, mounts};
 use strandline_process::target::admission;
-use strandline_process::target::tracee::on_own_thread;
+use strandline_process::target::hold::on_own_thread;
 
 /// Hears of work done: what is being done, bytes done so far, bytes in all.
 pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
@@ -61,6 +63,10 @@ pub struct Options<'a> {
     pub max_stop: Option<Duration>,
     /// Whether it is read from a photograph of it, while it runs on.
     pub photograph: ByPhotograph,
+    /// How long it is first tried to read it without stopping it, while none of its threads runs; zero for not at all.
+    pub quiet_for: Duration,
+    /// When it started, in ticks since boot, where that is known: another process that has its number by now is not looked at.
+    pub started: Option<u64>,
     /// Threads to read with; `None` for as many as there are processors.
     pub threads: Option<usize>,
     /// Hears of work done.
@@ -78,6 +84,8 @@ impl Default for Options<'_> {
             page_map: false,
             max_stop: None,
             photograph: ByPhotograph::Never,
+            quiet_for: QUIET_FOR,
+            started: None,
             threads: None,
             progress: None,
         }
@@ -117,7 +125,8 @@ pub fn inspect(pid: i32, options: &Options<'_>) -> Result<Inspection> {
         // It was taken and did not last.
         Err(Error::NoPhotograph { why, stopped, .. }) if options.photograph != ByPhotograph::Always => {
             let max_stop = options.max_stop.map(|most| most.saturating_sub(stopped));
-            let again = Options { photograph: ByPhotograph::Never, max_stop, ..*options };
+            let again =
+                Options { photograph: ByPhotograph::Never, quiet_for: Duration::ZERO, max_stop, ..*options };
             let mut inspection = inspect_once(pid, &again)?;
             inspection.explanation.caveats.push(look::no_photograph(&why));
             inspection.explanation.cost.stopped_seconds += stopped.as_secs_f64();
@@ -130,10 +139,15 @@ pub fn inspect(pid: i32, options: &Options<'_>) -> Result<Inspection> {
 fn inspect_once(pid: i32, options: &Options<'_>) -> Result<Inspection> {
     let start = Instant::now();
     let process = admission::admit(pid)?;
+    if options.started.is_some_and(|started| process.stat().map_or(true, |stat| stat.start_ticks != started))
+    {
+        return Err(Error::NoSuchProcess { pid });
+    }
     let threads = options.reading_threads();
     // A thread of its own is the tracer: with its end the kernel lets go of everything, of threads too
     // that were in an uninterruptible sleep and could not be stopped and let go in order.
-    let snapshot = on_own_thread(|| look::take(&process, &StoppedBy::Us, threads, options));
+    let most = options.max_stop.unwrap_or_else(|| snapshot::longest_stop(look::anonymous_bytes(&process)));
+    let snapshot = on_own_thread(most, || look::take(&process, &StoppedBy::Us, threads, options));
     let no_thread =
         || std::io::Error::other("the thread that looks did not start, or failed (try --no-runtimes)");
     let snapshot =

@@ -115,12 +115,28 @@ fn writers(process: &Process, space: &AddressSpace) -> Result<(), String> {
     if let Some(holder) = holders::of_process_but(process, space, harmless).map_err(told)? {
         return Err(format!("it has {holder}, which a copy of the process would disturb"));
     }
-    if !copies_pinned && holders::has_direct_files(process).map_err(told)? {
+    let direct = holders::direct_mounts(process).map_err(told)?;
+    if !copies_pinned && !direct.is_empty() {
         return Err("it has files open for direct input and output, and on this kernel (before 6.5) could lose what it reads \
                     meanwhile"
             .to_owned());
     }
+    let types = if direct.is_empty() { Default::default() } else { process.mount_types().map_err(told)? };
+    let kinds = direct.iter().map(|mount| types.get(mount).map_or("unknown", String::as_str));
+    if let Some(kind) = kinds.filter(|kind| !pins(kind)).min() {
+        return Err(format!(
+            "it has files open for direct input and output on a file system ({kind}) where it could lose what it reads meanwhile"
+        ));
+    }
     Ok(())
+}
+
+/// Whether a file system pins the pages that it reads to, so that a copy of the process copies them: those on block devices do.
+/// Those on a network or in user space may hold them otherwise (NFS, 9p, ceph, FUSE before 6.7).
+fn pins(kind: &str) -> bool {
+    const ON_DEVICES: [&str; 9] =
+        ["ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "tmpfs", "devtmpfs", "overlay"];
+    ON_DEVICES.contains(&kind)
 }
 
 /// Whether there is memory for it, and a process more is allowed.

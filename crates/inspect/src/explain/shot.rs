@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::page_tables::{self, Before, seen_counts};
 use super::photograph::{Kept, Plan};
-use super::snapshot::{How, KernelView, LastTry, Snapshot, StoppedThreads};
+use super::snapshot::{How, KernelView, LastTry, Snapshot, Threads};
 use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::pages::{self, PAGE_BYTES, Residency, Scanned, Seen};
@@ -157,7 +157,7 @@ impl Shot {
     pub fn read(
         self,
         process: &Process,
-        stopped: StoppedThreads<'_>,
+        threads: Threads,
         how: &How<'_>,
         last: LastTry,
     ) -> Result<(Snapshot, bool)> {
@@ -198,7 +198,7 @@ impl Shot {
             memory: Opened::new(open("mem")?),
             pagemap,
         };
-        let (mut snapshot, threads) = Snapshot::new(process, view, stopped, how);
+        let (mut snapshot, threads) = Snapshot::new(process, view, threads, how);
         snapshot.until = Some(self.kept.photograph().until() - BEFORE_ITS_END);
         let file = Opened::new(open("mem")?);
         let kept = snapshot.photograph.insert(self.kept).watched();

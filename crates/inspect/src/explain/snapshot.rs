@@ -36,6 +36,11 @@ pub(super) const MOST_BUSY_LOOKS: u32 = 5;
 /// for each GiB, is made to take long, and is left with a caveat.
 const MOST_STOPPED: Duration = Duration::from_secs(10);
 
+/// How long a process with so much memory of its own may be stopped, where nothing else is asked.
+pub(super) fn longest_stop(anonymous_bytes: u64) -> Duration {
+    MOST_STOPPED + Duration::from_secs(anonymous_bytes >> 30)
+}
+
 /// What was read while the process was stopped.
 pub struct Snapshot {
     /// The kernel's view of each mapping.
@@ -82,6 +87,8 @@ pub struct Snapshot {
     pub photograph: Option<Kept>,
     /// What it cost, once it has ended.
     pub spent: Option<Spent>,
+    /// Whether it is read while it sleeps, and not stopped.
+    pub is_quiet: bool,
     /// What was not read.
     pub caveats: Vec<Caveat>,
     /// Target memory read.
@@ -106,13 +113,43 @@ pub(super) struct How<'a> {
 pub(super) struct LastTry(pub bool);
 
 /// The threads of a process that stands still.
-pub(super) struct StoppedThreads<'a> {
-    /// Those whose registers are known.
-    pub threads: &'a [(i32, Registers)],
+pub(super) struct Threads {
+    /// What is known of them; `None` of a 32-bit program, of which only the kernel's rows are given.
+    pub known: Option<Vec<ThreadFacts>>,
     /// How many it has.
     pub count: u64,
     /// What is not known of them.
     pub caveats: Vec<Caveat>,
+}
+
+impl Threads {
+    /// Those that were stopped with these registers, and others of which less is known.
+    pub fn of<'r>(
+        process: &Process,
+        stopped: impl Iterator<Item = (i32, &'r Registers)>,
+        others: impl Iterator<Item = ThreadFacts>,
+        count: u64,
+    ) -> Self {
+        let mut threads = Self { known: None, count, caveats: Vec::new() };
+        let known: Option<Vec<ThreadFacts>> = stopped.map(|(tid, registers)| facts(tid, registers)).collect();
+        if known.is_none() {
+            let text = "a 32-bit program: only the kernel's rows are given, its heap and stacks are not read";
+            let place = format!("process {}", process.pid());
+            threads.caveats.push(Caveat::new("not_64_bit", place, None, text));
+        }
+        threads.known = known.map(|known| known.into_iter().chain(others).collect());
+        threads
+    }
+}
+
+/// What is known of a stopped thread; `None` of one of a 32-bit program.
+fn facts(tid: i32, r: &Registers) -> Option<ThreadFacts> {
+    let general = [
+        r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14,
+        r.r15, r.rip,
+    ];
+    let facts = ThreadFacts { tid, stack_pointer: r.rsp, fs_base: r.fs_base, general: general.map(Some) };
+    (r.cs == CS_64_BIT).then_some(facts)
 }
 
 /// What the kernel says of a process that stands still, or of its photograph.
@@ -135,7 +172,7 @@ pub(super) struct KernelView {
 /// is of use.
 pub(super) fn kernel_view(
     process: &Process,
-    stopped: StoppedThreads<'_>,
+    threads: Threads,
     how: &How<'_>,
 ) -> Result<(Snapshot, Option<Vec<ThreadFacts>>)> {
     // An open pagemap or mem stays with the program it was opened on: opened before the stop, it would
@@ -145,7 +182,7 @@ pub(super) fn kernel_view(
     let Pages { smaps, residency, rollup } = page_tables::read(process, &pagemap, &how.before)?;
     let start_brk = process.stat()?.start_brk;
     let view = KernelView { smaps, residency, rollup, start_brk, memory: Opened::new(memory_file), pagemap };
-    Ok(Snapshot::new(process, view, stopped, how))
+    Ok(Snapshot::new(process, view, threads, how))
 }
 
 fn collecting(busy: &Busy) -> Caveat {
@@ -156,29 +193,6 @@ fn collecting(busy: &Busy) -> Caveat {
     };
     let text = format!("{} {what} at {MOST_BUSY_LOOKS} looks: its memory is not read", busy.runtime);
     Caveat::new("runtime_busy", busy.runtime, busy.bytes, text)
-}
-
-/// The threads' registers as far as the readers need them; `None` for a 32-bit program.
-fn threads(
-    process: &Process,
-    known: &[(i32, Registers)],
-    caveats: &mut Vec<Caveat>,
-) -> Option<Vec<ThreadFacts>> {
-    if known.iter().any(|(_, registers)| registers.cs != CS_64_BIT) {
-        let text = "a 32-bit program: only the kernel's rows are given, its heap and stacks are not read";
-        caveats.push(Caveat::new("not_64_bit", format!("process {}", process.pid()), None, text));
-        return None;
-    }
-    let facts = |&(tid, r): &(i32, Registers)| ThreadFacts {
-        tid,
-        stack_pointer: r.rsp,
-        fs_base: r.fs_base,
-        general: [
-            r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14,
-            r.r15, r.rip,
-        ],
-    };
-    Some(known.iter().map(facts).collect())
 }
 
 /// The proportional set size, by the kernel's own sum: that of smaps' lines is rounded in each of them.
@@ -206,13 +220,12 @@ impl Snapshot {
     pub(super) fn new(
         process: &Process,
         view: KernelView,
-        stopped: StoppedThreads<'_>,
+        threads: Threads,
         how: &How<'_>,
     ) -> (Self, Option<Vec<ThreadFacts>>) {
         let (space, _) =
             AddressSpace::from_mappings(view.smaps.entries.iter().map(|entry| entry.mapping.clone()));
-        let mut caveats = stopped.caveats;
-        let threads = threads(process, stopped.threads, &mut caveats);
+        let Threads { known: threads, count, mut caveats } = threads;
         if view.smaps.bad_lines > 0 {
             let text = format!("{} lines of smaps were not understood", view.smaps.bad_lines);
             caveats.push(Caveat::new("smaps_lines", format!("/proc/{}/smaps", process.pid()), None, text));
@@ -231,7 +244,7 @@ impl Snapshot {
             refinements: Refinements::default(),
             stacks: Vec::new(),
             facts: threads.clone().filter(|_| how.options.keeps_blocks).unwrap_or_default(),
-            threads: stopped.count,
+            threads: count,
             memory: view.memory,
             pagemap: view.pagemap,
             pictured: None,
@@ -240,6 +253,7 @@ impl Snapshot {
             stopped: Duration::ZERO,
             photograph: None,
             spent: None,
+            is_quiet: false,
             caveats,
             bytes_read: 0,
         };
@@ -248,7 +262,7 @@ impl Snapshot {
 
     /// When to end reading: after a part of the time that there is. Half of it is for runtimes.
     fn deadline(&self, part: u32) -> Instant {
-        let longest = self.began + self.longest_stop();
+        let longest = self.began + longest_stop(self.sums.anonymous_bytes);
         let end = match self.until {
             // Nothing stands still meanwhile.
             Some(until) if self.photograph.is_some() => until,
@@ -256,11 +270,6 @@ impl Snapshot {
             None => longest,
         };
         self.began + end.saturating_duration_since(self.began) / part
-    }
-
-    /// How long the target may be stopped, where nothing else is asked.
-    fn longest_stop(&self) -> Duration {
-        MOST_STOPPED + Duration::from_secs(self.sums.anonymous_bytes >> 30)
     }
 
     /// Whether a heap made no sense at some place.
@@ -319,7 +328,7 @@ impl Snapshot {
             resident: &resident,
             shared: &shared,
             threads,
-            is_stopped: self.photograph.is_none(),
+            is_stopped: !self.is_quiet && self.photograph.is_none(),
             deadline: self.deadline(2),
             workers: how.workers,
             keeps_blocks: how.options.keeps_blocks,

@@ -83,10 +83,11 @@ fn walk(
     objects: &mut Objects,
     (thread, stack): (&ThreadFacts, &Stack),
 ) -> (Vec<Place>, bool) {
+    let Some(first) = Frame::of_facts(thread) else { return (Vec::new(), false) };
     for _ in 0..MOST_OBJECTS {
         let unwinder = Unwinder { memory: snapshot.own_memory(), space: &snapshot.space, objects };
         let mut frames: Vec<(u64, u64)> = Vec::new();
-        let end = unwinder.walk(Frame::of_facts(thread), &mut |frame| {
+        let end = unwinder.walk(first, &mut |frame| {
             let at = frame.stack_pointer().filter(|at| (stack.low..stack.high).contains(at));
             // An instruction behind a call may be another function's.
             let instruction = frame.instruction.saturating_sub(u64::from(!frames.is_empty()));

@@ -92,7 +92,7 @@ pub fn find(
     for thread in &snapshot.facts {
         let name = names.get(&thread.tid).cloned();
         let root = finder.root(RootKind::Register, "registers", name);
-        for &word in &thread.general {
+        for &word in thread.general.iter().flatten() {
             if let Some(block) = finder.blocks.find(word) {
                 finder.hit(root, block)?;
             }

@@ -18,9 +18,11 @@ use strandline_process::call::{filters, inject, stack};
 use strandline_process::error::Error;
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::{Doing, Process};
+use strandline_process::target::hold::on_own_thread;
 use strandline_process::target::live::Live;
 use strandline_process::target::quiet;
-use strandline_process::target::tracee::{self, NotStopped, Tracee};
+use strandline_process::target::tracee::{NotStopped, Tracee};
+use strandline_process::target::transfers;
 use strandline_process::unwind::{End, Frame, Objects, Unwinder};
 
 /// How long a thread may take to stop. One in an uninterruptible sleep takes longer.
@@ -269,13 +271,15 @@ impl Chooser<'_> {
         let filtered = if status.is_under_seccomp() { 5 } else { 0 };
         Ok(filtered
             + match self.process.task_doing(tid) {
-                Some(Doing::Call(FUTEX, word)) if self.fences.locks.contains(&word) => {
+                Some(Doing::Call(call))
+                    if call.number == FUTEX && self.fences.locks.contains(&call.arguments[0]) =>
+                {
                     return Err(Reason::LockHeld);
                 }
-                Some(Doing::Call(number, _)) if AVOIDED.contains(&number) => 4,
-                Some(Doing::Call(number, _)) if quiet::is_repeatable(number) => 2,
-                Some(Doing::Call(number, _)) if SENSITIVE.contains(&number) => 1,
-                Some(Doing::Call(..)) => 0,
+                Some(Doing::Call(call)) if AVOIDED.contains(&call.number) || transfers::is_one(&call) => 4,
+                Some(Doing::Call(call)) if quiet::is_repeatable(call.number) => 2,
+                Some(Doing::Call(call)) if SENSITIVE.contains(&call.number) => 1,
+                Some(Doing::Call(_)) => 0,
                 Some(Doing::Running | Doing::Blocked) | None => 3,
             })
     }
@@ -291,7 +295,7 @@ impl Chooser<'_> {
         for _ in 0..MOST_LOADS {
             let (fences, objects, lock_watch) = (self.fences, &self.objects, self.lock_watch);
             let examiner = Examiner { process, fences, space, objects, lock_watch };
-            let attempt = tracee::on_own_thread(|| examiner.attempt(tid, act));
+            let attempt = on_own_thread(super::call::CALL_LIMIT * 2, || examiner.attempt(tid, act));
             match attempt {
                 Some(Attempt::Done(done)) => return Ok(Some(done)),
                 Some(Attempt::Unfit(reason)) => {

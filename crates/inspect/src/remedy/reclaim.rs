@@ -37,6 +37,8 @@ pub struct ReclaimOptions<'a> {
     pub allow_lost_write_risk: bool,
     /// How long each look may stop the process; see [`Options::max_stop`].
     pub max_stop: Option<Duration>,
+    /// See [`Options::quiet_for`].
+    pub quiet_for: Duration,
     /// Whether it is looked at in a photograph; see [`Options::photograph`].
     pub photograph: ByPhotograph,
     /// Hears of work done.
@@ -67,6 +69,7 @@ pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
     let look_options = Options {
         progress: options.progress,
         max_stop: options.max_stop,
+        quiet_for: options.quiet_for,
         photograph: options.photograph,
         ..Options::default()
     };
@@ -225,6 +228,7 @@ fn look_before(pid: i32, options: &ReclaimOptions<'_>) -> Result<Inspection> {
         progress: options.progress,
         before_call: is_call,
         max_stop: options.max_stop,
+        quiet_for: options.quiet_for,
         photograph: if is_traced { ByPhotograph::IfPossible } else { options.photograph },
         ..Options::default()
     };

@@ -26,10 +26,10 @@ use strandline_process::pages::{self, page_of, page_up};
 use strandline_process::procfs::Process;
 use strandline_process::smaps::{Smaps, SmapsEntry};
 use strandline_process::target::admission;
+use strandline_process::target::hold::on_own_thread;
 use strandline_process::target::holders;
 use strandline_process::target::live::Opened;
-use strandline_process::target::stop::Stopped;
-use strandline_process::target::tracee;
+use strandline_process::target::stop::{Stopped, Transfers};
 
 /// The most bytes given back in one system call.
 const MOST_CALL_BYTES: u64 = 2 << 20;
@@ -249,7 +249,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
             let space = process.address_space()?;
             // A ring or a device may have been opened since the last stretch.
             refuse_holders(process, &space)?;
-            let stretch = tracee::on_own_thread(|| self.stretch(&space));
+            let stretch = on_own_thread(STOP_LIMIT + call::CALL_LIMIT, || self.stretch(&space));
             match stretch.unwrap_or_else(|| Err(choose::no_tracer(process)))? {
                 None => return Ok(()),
                 Some(detail) if Instant::now() >= deadline => {
@@ -264,7 +264,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
     /// Stops all threads and works until the time is over or nothing is left. Returns why it could
     /// not begin, where it could not; then trying again may help.
     fn stretch(&mut self, space: &AddressSpace) -> Result<Option<&'static str>, Refusal> {
-        let mut stopped = match Stopped::stop_within(self.process, STOP_LIMIT) {
+        let mut stopped = match Stopped::stop_within(self.process, STOP_LIMIT, Transfers::Stopped) {
             Ok(stopped) => stopped,
             Err(Error::DidNotStop { .. }) => return Ok(Some("a thread did not stop in time")),
             Err(error) => return Err(error.into()),
@@ -278,7 +278,8 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
         }
         // Between two stretches the program may have mapped, locked or registered something else here.
         self.plain = plain_memory(self.process)?;
-        let Some(runner) = stopped.take_out(|tracee| can_call(tracee, space, 0, &CALLS)) else {
+        let code = self.code;
+        let Some(runner) = stopped.take_out(|tracee| can_call(tracee, space, &code, 0, &CALLS)) else {
             return Ok(Some("no thread has room for a call on its own stack"));
         };
         let (tid, since) = (runner.tid, runner.since);

@@ -1,12 +1,14 @@
 //! The ledger of a process that ends, held at PTRACE_EVENT_EXIT by a thread of this one.
 
+use std::time::Duration;
+
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 
 use strandline_inspect::Error;
 use strandline_inspect::explain::{Ending, Options, at_exit};
 use strandline_inspect::facts::{Explanation, RemedyKind};
-use strandline_process::target::tracee::on_own_thread;
+use strandline_process::target::hold::on_own_thread;
 use strandline_sys::ptrace::{self, Event};
 
 use crate::subject::{Subject, ending};
@@ -33,7 +35,7 @@ fn look_with(
 ) -> (Result<Explanation, Error>, ExitStatus) {
     let mut subject = Subject::start(ending(), &[way, &threads.to_string()]);
     let pid = subject.pid();
-    let looked = on_own_thread(|| {
+    let looked = on_own_thread(Duration::from_secs(600), || {
         ptrace::seize(pid, TRACE_EXIT).unwrap();
         end(&mut subject);
         loop {
@@ -132,7 +134,7 @@ fn what_is_not_held_by_us_is_refused() {
     let ending = Ending { registers: &[], other_threads: 0 };
     let pid = subject.pid();
     assert!(matches!(at_exit(pid, &ending, &Options::default()), Err(Error::DidNotStop { .. })));
-    on_own_thread(|| {
+    on_own_thread(Duration::from_secs(600), || {
         ptrace::seize(pid, 0).unwrap();
         let running = at_exit(pid, &ending, &Options::default());
         assert!(matches!(running, Err(Error::DidNotStop { .. })), "{running:?}");

@@ -1,5 +1,7 @@
 //! A process that ends while it is looked at: its parent gets its status, and nothing is left of it.
 
+use std::time::Duration;
+
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -7,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use strandline_inspect::explain::{self, Options};
 use strandline_process::procfs::Process;
+use strandline_process::target::hold::on_own_thread;
 use strandline_process::target::stop::Stopped;
-use strandline_process::target::tracee::on_own_thread;
 use strandline_sys::ptrace::{self, Event};
 
 use crate::subject::{Subject, ending, state, until};
@@ -29,7 +31,10 @@ fn a_child_of_this_process_that_is_killed_during_a_look_leaves_its_status_to_its
             }
         };
         // What it comes to depends on how far it was.
-        let _ = explain::inspect(pid, &Options { progress: Some(&progress), ..Options::default() });
+        let _ = explain::inspect(
+            pid,
+            &Options { progress: Some(&progress), quiet_for: Duration::ZERO, ..Options::default() },
+        );
         assert!(killed.into_inner(), "the heap was read");
         assert_eq!(subject.child.wait().unwrap().signal(), Some(9));
         assert_eq!(state(&pid.to_string()), None);
@@ -51,7 +56,7 @@ fn a_stranger_that_is_killed_while_it_is_stopped_leaves_its_status_to_its_parent
     let (one, other) = (next(), next());
     let pid: i32 = if one.starts_with("ready") { &other } else { &one }.parse().unwrap();
     let process = Process::open(pid).unwrap();
-    on_own_thread(|| {
+    on_own_thread(Duration::from_secs(600), || {
         let stopped = Stopped::stop(&process).unwrap();
         assert_eq!(stopped.threads().count(), 3);
         kill(pid);
@@ -70,7 +75,7 @@ fn a_thread_that_ends_while_it_is_traced_leaves_no_zombie() {
     let pid = subject.pid();
     let tid: i32 = subject.words[0].parse().unwrap();
     let path = format!("{pid}/task/{tid}");
-    on_own_thread(|| {
+    on_own_thread(Duration::from_secs(600), || {
         ptrace::seize(tid, 0).unwrap();
         subject.go();
         assert_eq!(ptrace::wait(tid, true).unwrap(), Some(Event::Exited { status: Some(0), signal: None }));
@@ -78,5 +83,8 @@ fn a_thread_that_ends_while_it_is_traced_leaves_no_zombie() {
     })
     .unwrap();
     until("the zombie goes with its tracer", || state(&path).is_none());
-    assert!(explain::explain(pid, &Options::default()).is_ok(), "the others live on");
+    assert!(
+        explain::explain(pid, &Options { quiet_for: Duration::ZERO, ..Options::default() }).is_ok(),
+        "the others live on"
+    );
 }

@@ -8,7 +8,8 @@ use strandline_inspect::Error;
 use strandline_inspect::remedy::Refusal;
 use strandline_inspect::remedy::zero_pages::{self, ZeroRequest};
 use strandline_process::call::inject::{self, Call, CallError};
-use strandline_process::target::tracee::{self, Tracee};
+use strandline_process::target::hold::on_own_thread;
+use strandline_process::target::tracee::Tracee;
 use strandline_sys::signal;
 
 use crate::subject::{PATIENCE, Subject, until};
@@ -64,7 +65,7 @@ fn a_stop_that_arrives_between_looking_and_seizing_is_kept() {
     signal::send(pid, SIGSTOP).unwrap();
     subject.assert_state(pid, 'T');
     let process = subject.process();
-    let stopped = tracee::on_own_thread(|| Tracee::stop(&process, pid, PATIENCE).is_err());
+    let stopped = on_own_thread(Duration::from_secs(600), || Tracee::stop(&process, pid, PATIENCE).is_err());
     assert_eq!(stopped, Some(true), "a group stop is no stop of ours");
     // Let go, it goes back into the group stop by itself, which takes the kernel a moment.
     subject.assert_state(pid, 'T');
@@ -171,7 +172,7 @@ fn getpid_call(subject: &Subject) -> Call {
 /// Has the only thread of a subject call getpid, with `meanwhile` done during the call.
 fn call_getpid(subject: &Subject, meanwhile: impl FnOnce() + Send) {
     let (pid, process, call) = (subject.pid(), subject.process(), getpid_call(subject));
-    tracee::on_own_thread(|| {
+    on_own_thread(Duration::from_secs(600), || {
         let stopped = Tracee::stop(&process, pid, PATIENCE).unwrap();
         let mut injected = inject::begin(stopped, &call).unwrap();
         meanwhile();
@@ -219,7 +220,7 @@ fn a_call_in_a_process_that_is_killed_meanwhile_ends_with_a_reason() {
     let pid = subject.pid();
     let call = getpid_call(&subject);
     let process = subject.process();
-    let error = tracee::on_own_thread(|| {
+    let error = on_own_thread(Duration::from_secs(600), || {
         let stopped = Tracee::stop(&process, pid, PATIENCE).unwrap();
         let mut injected = inject::begin(stopped, &call).unwrap();
         signal::send(pid, SIGKILL).unwrap();
@@ -255,7 +256,7 @@ fn the_kernel_says_where_a_thread_keeps_its_restartable_sequence() {
     let pid = subject.pid();
     subject.settle(pid);
     let process = subject.process();
-    let area = tracee::on_own_thread(|| {
+    let area = on_own_thread(Duration::from_secs(600), || {
         let _stopped = Tracee::stop(&process, pid, PATIENCE).unwrap();
         strandline_sys::rseq::area(pid)
     });

@@ -1,10 +1,12 @@
 //! Signals of the target's own while it is stopped, and while its tracer dies: none may be lost.
 //! A tracer that dies is a thread that ends without letting go, which to the kernel is the same.
 
+use std::time::Duration;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use strandline_process::target::hold::on_own_thread;
 use strandline_process::target::stop::Stopped;
-use strandline_process::target::tracee;
 use strandline_sys::ptrace::{self, Event};
 use strandline_sys::signal;
 
@@ -32,7 +34,7 @@ fn a_signal_that_was_seen_and_not_handed_over_outlives_the_tracer() {
     let subject = Subject::start("reclaim_target", &["count"]);
     let pid = subject.pid();
     for _ in 0..50 {
-        let event = tracee::on_own_thread(|| {
+        let event = on_own_thread(Duration::from_secs(600), || {
             ptrace::seize(pid, 0).unwrap();
             signal::send(pid, SIGRTMIN).unwrap();
             ptrace::wait(pid, true).unwrap()
@@ -66,7 +68,8 @@ fn no_signal_is_lost_to_a_tracer_that_dies_with_all_threads_stopped() {
         while turns < scaled(300, 3000) || sent.load(Ordering::Relaxed) <= 300 {
             turns += 1;
             // Forgotten, it lets nothing go: the end of the thread does.
-            let stopped = tracee::on_own_thread(|| Stopped::stop(&process).map(std::mem::forget));
+            let stopped =
+                on_own_thread(Duration::from_secs(600), || Stopped::stop(&process).map(std::mem::forget));
             stopped.unwrap().unwrap();
             subject.assert_untouched();
         }

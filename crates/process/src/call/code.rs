@@ -100,13 +100,23 @@ pub fn find(memory: &dyn Memory, ranges: &[Range<u64>], pattern: &[u8]) -> Optio
 }
 
 /// Whether a stopped thread can make the system calls for us, with `stack_bytes` for them besides the frame that puts the
-/// thread back. A system call takes no lock of the program, so what the thread was doing does not matter.
-pub fn can_call(tracee: &Tracee<'_>, space: &AddressSpace, stack_bytes: u64, calls: &[Needed]) -> bool {
+/// thread back. A system call takes no lock of the program, so what the thread was doing does not matter; but a thread that
+/// handles a signal may do so on an alternate stack that lies among the frames that it interrupted.
+pub fn can_call(
+    tracee: &Tracee<'_>,
+    space: &AddressSpace,
+    code: &Code,
+    stack_bytes: u64,
+    calls: &[Needed],
+) -> bool {
     let memory = Live::new(tracee.process.pid());
     let has_room = || {
-        let room = stack::room_bytes(&memory, space, tracee.tid, &tracee.registers);
+        let stack = stack::own(&memory, space, tracee.tid, &tracee.registers);
         let state_bytes = inject::extended_state_bytes(tracee.tid).ok();
-        room.zip(state_bytes).is_some_and(|(room, state)| room >= stack_bytes + FRAME_BYTES + state)
+        stack.zip(state_bytes).is_some_and(|(stack, state)| {
+            stack.stack_pointer - stack.low >= stack_bytes + FRAME_BYTES + state
+                && !stack::may_handle_signal(&memory, &stack, code.trampoline)
+        })
     };
     tracee.registers.cs == quiet::CS_64_BIT
         && has_room()

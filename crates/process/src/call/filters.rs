@@ -14,7 +14,8 @@ use std::time::Duration;
 use strandline_sys::ptrace::{self, FilterInstruction};
 
 use crate::procfs::Process;
-use crate::target::tracee::{self, Tracee};
+use crate::target::hold::on_own_thread;
+use crate::target::tracee::Tracee;
 
 /// More filters on one thread than anybody stacks.
 const MOST_FILTERS: usize = 64;
@@ -103,7 +104,7 @@ fn unread(error: &std::io::Error) -> String {
 /// # Errors
 /// What speaks against it: the end of a sentence.
 pub fn look(process: &Process, calls: &[Needed]) -> Result<(), String> {
-    let looked = tracee::on_own_thread(|| match Tracee::stop(process, process.pid(), STOP_LIMIT) {
+    let looked = on_own_thread(STOP_LIMIT, || match Tracee::stop(process, process.pid(), STOP_LIMIT) {
         Ok(tracee) => against(&tracee, calls),
         Err(_) => {
             Some("a seccomp filter that cannot be read (its first thread cannot be stopped)".to_owned())

@@ -270,7 +270,7 @@ impl Injected<'_> {
     /// was let through it waits otherwise (sigsuspend), and what that blocks stays blocked.
     fn is_waited_for(&self) -> bool {
         let (process, tid) = (self.tracee.process, self.tracee.tid);
-        if !matches!(process.task_doing(tid), Some(Doing::Call(FUTEX, _))) {
+        if !matches!(process.task_doing(tid), Some(Doing::Call(call)) if call.number == FUTEX) {
             return false;
         }
         let Ok(status) = process.task_status(tid) else { return false };

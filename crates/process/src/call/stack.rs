@@ -8,22 +8,36 @@ use strandline_sys::rseq;
 
 use crate::map::AddressSpace;
 use crate::memory::Memory;
-use crate::stacks::{self, ThreadFacts};
+use crate::stacks::{self, Stack, ThreadFacts};
 
 /// `rseq_cs` in `struct rseq`: the restartable sequence that is under way, or 0.
 const OFFSET_RSEQ_CS: u64 = 8;
 
+/// The most bytes of a stack that are searched for a signal's frame.
+const MOST_SEARCHED_BYTES: u64 = 4 << 20;
+
+/// The thread's own stack; `None` where the stack pointer is not on that.
+pub fn own(memory: &dyn Memory, space: &AddressSpace, tid: i32, registers: &Registers) -> Option<Stack> {
+    let (stack_pointer, fs_base) = (registers.rsp, registers.fs_base);
+    space.find(stack_pointer).filter(|m| m.permissions.write && !m.permissions.shared)?;
+    let facts = ThreadFacts { tid, stack_pointer, fs_base, ..ThreadFacts::default() };
+    stacks::stack_of(&facts, memory, space).filter(|stack| stack.low <= stack_pointer)
+}
+
 /// Bytes between the stack pointer and the lowest address of the thread's own stack that is mapped;
 /// `None` where the stack pointer is not on the thread's own stack.
 pub fn room_bytes(memory: &dyn Memory, space: &AddressSpace, tid: i32, registers: &Registers) -> Option<u64> {
-    let (stack_pointer, fs_base) = (registers.rsp, registers.fs_base);
-    space.find(stack_pointer).filter(|m| m.permissions.write && !m.permissions.shared)?;
-    let stack = stacks::stack_of(
-        &ThreadFacts { tid, stack_pointer, fs_base, ..ThreadFacts::default() },
-        memory,
-        space,
-    )?;
-    stack_pointer.checked_sub(stack.low)
+    own(memory, space, tid, registers).map(|stack| stack.stack_pointer - stack.low)
+}
+
+/// Whether the frame of a signal may be among those of a thread: it begins with the address of the C library's return from a
+/// handler (arch/x86/kernel/signal_64.c, struct rt_sigframe, `pretcode`). True where that cannot be read.
+pub fn may_handle_signal(memory: &dyn Memory, stack: &Stack, trampoline: u64) -> bool {
+    let from = stack.stack_pointer & !7;
+    let bytes = stack.high.saturating_sub(from).min(MOST_SEARCHED_BYTES);
+    let mut words = vec![0; usize::try_from(bytes).unwrap_or(0)];
+    let got = memory.read_some(from, &mut words);
+    got < words.len().min(8) || words.chunks_exact(8).any(|word| word == trampoline.to_le_bytes())
 }
 
 /// Whether the stopped thread may be in a restartable sequence: a call would end it, and it would go

@@ -7,8 +7,21 @@ pub enum Doing {
     Running,
     /// It is blocked, not in a system call (a page fault).
     Blocked,
-    /// It is blocked in this system call, whose first argument is this.
-    Call(i64, u64),
+    /// It is blocked in a system call.
+    Call(Blocked),
+}
+
+/// A system call in which a thread is blocked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    /// Which.
+    pub number: i64,
+    /// Its arguments: rdi, rsi, rdx, r10, r8, r9.
+    pub arguments: [u64; 6],
+    /// The thread's stack pointer.
+    pub stack_pointer: u64,
+    /// The instruction behind the call.
+    pub instruction: u64,
 }
 
 impl Doing {
@@ -20,8 +33,13 @@ impl Doing {
             "running" => Some(Self::Running),
             "-1" => Some(Self::Blocked),
             number => {
-                let argument = words.next()?.trim_start_matches("0x");
-                Some(Self::Call(number.parse().ok()?, u64::from_str_radix(argument, 16).ok()?))
+                let number = number.parse().ok()?;
+                let mut next = || u64::from_str_radix(words.next()?.trim_start_matches("0x"), 16).ok();
+                let mut arguments = [0; 6];
+                for argument in &mut arguments {
+                    *argument = next()?;
+                }
+                Some(Self::Call(Blocked { number, arguments, stack_pointer: next()?, instruction: next()? }))
             }
         }
     }
@@ -35,7 +53,10 @@ mod tests {
     fn running_blocked_and_calling_threads_are_told_apart() {
         assert_eq!(Doing::parse(b"running\n"), Some(Doing::Running));
         assert_eq!(Doing::parse(b"-1 0x7ffd 0x7f00\n"), Some(Doing::Blocked));
-        assert_eq!(Doing::parse(b"202 0x55aa 0x80 0 0 0 0 0x1 0x2"), Some(Doing::Call(202, 0x55aa)));
+        let arguments = [0x55aa, 0x80, 0, 0, 0, 0];
+        let call = Blocked { number: 202, arguments, stack_pointer: 0x7ffd, instruction: 2 };
+        assert_eq!(Doing::parse(b"202 0x55aa 0x80 0 0 0 0 0x7ffd 0x2\n"), Some(Doing::Call(call)));
+        assert_eq!(Doing::parse(b"202 0x55aa 0x80"), None);
         assert_eq!(Doing::parse(b""), None);
         assert_eq!(Doing::parse(b"202 \xff"), None);
     }

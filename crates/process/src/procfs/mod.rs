@@ -19,7 +19,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 pub use auxv::StartFacts;
-pub use doing::Doing;
+pub use doing::{Blocked, Doing};
 pub use stat::Stat;
 pub use status::Status;
 
@@ -185,6 +185,11 @@ impl Process {
     /// The devices whose files are shared memory, for [`mounts::is_shared_memory`].
     pub fn shared_memory_devices(&self) -> Result<mounts::Devices> {
         Ok(mounts::shared_memory_devices(&self.read_file("mountinfo", MOST_ENVIRONMENT_BYTES)?))
+    }
+
+    /// The types of its file systems, by the numbers of their mounts.
+    pub fn mount_types(&self) -> Result<std::collections::BTreeMap<u64, String>> {
+        Ok(mounts::types(&self.read_file("mountinfo", MOST_ENVIRONMENT_BYTES)?))
     }
 
     /// What the kernel told it at its start; `None` where that may not be read.

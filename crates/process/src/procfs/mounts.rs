@@ -5,7 +5,7 @@
 //! of the process, or that of the kernel's own hidden tmpfs, which memfd, SysV segments and shared
 //! anonymous memory live on and whose files have telling names.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::map::Mapping;
 
@@ -39,6 +39,16 @@ fn tmpfs_device(line: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
+/// The types of file systems by the numbers of their mounts, in the text of /proc/PID/mountinfo.
+pub fn types(text: &[u8]) -> BTreeMap<u64, String> {
+    let line = |line: &[u8]| {
+        let line = String::from_utf8_lossy(line).into_owned();
+        let (mount, kind) = line.split_once(" - ")?;
+        Some((mount.split(' ').next()?.parse().ok()?, kind.split(' ').next()?.to_owned()))
+    };
+    text.split(|&byte| byte == b'\n').filter_map(line).take(MOST_DEVICES).collect()
+}
+
 /// Whether `mapping` is shared memory: its pages that are not anonymous can be swapped, not dropped.
 pub fn is_shared_memory(mapping: &Mapping, devices: &Devices) -> bool {
     const NAMES: &[&str] = &["/memfd:", "/SYSV", "/dev/zero (deleted)", "[anon_shmem:"];
@@ -55,6 +65,12 @@ mod tests {
     const TEXT: &[u8] = b"22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw\n\
         23 22 0:21 / /dev/shm rw,nosuid - tmpfs tmpfs rw\n\
         24 22 0:5 / /dev rw shared:2 master:3 - devtmpfs udev rw\n24 22 x:y / /a rw - tmpfs tmpfs rw\n";
+
+    #[test]
+    fn types_go_by_mounts() {
+        let types = types(b"22 1 254:0 / / rw shared:1 - ext4 /dev/root rw\n40 22 0:50 / /a\\040b rw - fuse.sshfs me@x rw\nx - y\n");
+        assert_eq!((types.len(), types[&22].as_str(), types[&40].as_str()), (2, "ext4", "fuse.sshfs"));
+    }
 
     #[test]
     fn tmpfs_files_and_the_kernels_own_are_shared_memory() {

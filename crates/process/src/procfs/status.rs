@@ -54,6 +54,10 @@ pub struct Status {
     pub namespace_pids: Vec<i32>,
     /// Seccomp: 0 off, 1 strict, 2 filter.
     pub seccomp: Option<u64>,
+    /// voluntary_ctxt_switches: how often the thread left its processor to wait.
+    pub voluntary_switches: Option<u64>,
+    /// nonvoluntary_ctxt_switches: how often another took its place.
+    pub other_switches: Option<u64>,
     /// x86_Thread_features: `shstk`, `wrss`; empty where the kernel prints none.
     pub thread_features: Vec<String>,
 }
@@ -104,6 +108,8 @@ impl Status {
                 self.namespace_pids =
                     value.split_whitespace().take(MOST_NAMESPACES).map_while(|n| n.parse().ok()).collect();
             }
+            "voluntary_ctxt_switches" => self.voluntary_switches = number(value),
+            "nonvoluntary_ctxt_switches" => self.other_switches = number(value),
             "x86_Thread_features" => {
                 self.thread_features =
                     value.split_whitespace().take(MOST_FEATURES).map(|word| printable(word, 32)).collect();

@@ -3,6 +3,7 @@
 //! A page that such a holder writes to must not be given back: it would go on writing to the old
 //! one. There is no list of them, so this is one of what is known, and it errs on the side of "held".
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use strandline_sys::capabilities::with_file_rights;
@@ -71,21 +72,23 @@ pub fn of_process_but(process: &Process, space: &AddressSpace, but: &[&str]) -> 
 /// O_DIRECT, in octal, among the flags of /proc/PID/fdinfo (x86-64).
 const DIRECT: u64 = 0o40000;
 
-/// Whether a file is open for direct input and output, by which devices write to memory.
-pub fn has_direct_files(process: &Process) -> Result<bool> {
+/// The mounts on which files are open for direct input and output, by which devices write to memory: their numbers, as
+/// mountinfo has them.
+pub fn direct_mounts(process: &Process) -> Result<BTreeSet<u64>> {
     let failed = |source| process.error("fdinfo", source);
     let folder = with_file_rights(|| std::fs::read_dir(process.path("fdinfo")));
+    let mut mounts = BTreeSet::new();
     for entry in folder.map_err(failed)?.take(MOST_DESCRIPTORS) {
         let path = entry.map_err(failed)?.path();
         let Ok(text) = with_file_rights(|| std::fs::read_to_string(path)) else { continue };
-        let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
-        if flags
-            .is_some_and(|flags| u64::from_str_radix(flags.trim(), 8).is_ok_and(|flags| flags & DIRECT != 0))
-        {
-            return Ok(true);
+        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let is_direct = |flags: &str| u64::from_str_radix(flags, 8).is_ok_and(|flags| flags & DIRECT != 0);
+        if field("flags:").is_some_and(is_direct) {
+            // Linux >= 3.15 says the mount; without it the number is none.
+            mounts.insert(field("mnt_id:").and_then(|number| number.parse().ok()).unwrap_or(u64::MAX));
         }
     }
-    Ok(false)
+    Ok(mounts)
 }
 
 fn named(name: &str) -> Option<&'static str> {

@@ -1,11 +1,14 @@
 //! Getting at a target: stopping it without its noticing, reading it, and letting it go.
 
 pub mod admission;
+pub mod asleep;
 pub mod budget;
 pub mod copy;
 pub mod exit_watch;
+pub mod hold;
 pub mod holders;
 pub mod live;
 pub mod quiet;
 pub mod stop;
 pub mod tracee;
+pub mod transfers;

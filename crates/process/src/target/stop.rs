@@ -4,9 +4,10 @@
 //! of them run on by itself. A signal that was on its way to a thread is handed over at once, and its handler
 //! runs when the thread is let go; a process that was stopped by SIGSTOP stays stopped. A thread in an
 //! uninterruptible sleep cannot be stopped; it cannot run its program either before it meets the stop
-//! that waits for it, so it is left out, and said.
+//! that waits for it, so it is left out, and said. One that sleeps in a transfer, which a stop would cut short, is left
+//! asleep where that is asked for: whoever reads asks afterwards whether it slept on ([`Stopped::slept_on`]).
 //!
-//! Call it on a thread of its own ([`super::tracee::on_own_thread`]): a thread that does not stop in
+//! Call it on a thread of its own ([`super::hold::on_own_thread`]): a thread that does not stop in
 //! time is let go only by the tracer's end.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,9 +15,15 @@ use std::time::{Duration, Instant};
 
 use strandline_sys::ptrace::{self, Event};
 
+use super::asleep::Asleep;
+use super::hold::Hold;
 use super::tracee::{self, NotStopped, Tracee};
+use super::transfers;
 use crate::error::{Error, Result};
-use crate::procfs::Process;
+use crate::memory::Memory;
+use crate::procfs::{Doing, Process};
+use crate::stacks::ThreadFacts;
+use crate::target::live::Live;
 
 /// How long all threads together may take to stop, where nothing else is asked.
 pub const PATIENCE: Duration = Duration::from_secs(3);
@@ -30,7 +37,28 @@ pub struct Stopped<'a> {
     process: &'a Process,
     threads: BTreeMap<i32, Tracee<'a>>,
     asleep: BTreeSet<i32>,
+    in_transfer: BTreeMap<i32, (Asleep, ThreadFacts)>,
+    taken_out: Vec<i32>,
     since: Instant,
+    _hold: Hold,
+}
+
+/// A thread that came out of a system call with less than it had asked for, when it was stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Short {
+    /// The thread.
+    pub tid: i32,
+    /// The call's name.
+    pub call: &'static str,
+}
+
+/// What becomes of threads that sleep in a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfers {
+    /// They are left asleep.
+    Left,
+    /// They are stopped like all others.
+    Stopped,
 }
 
 impl<'a> Stopped<'a> {
@@ -39,20 +67,35 @@ impl<'a> Stopped<'a> {
     /// Fails with [`Error::Permission`], [`Error::Traced`], [`Error::Ended`] or [`Error::DidNotStop`];
     /// then everything that was stopped runs again.
     pub fn stop(process: &'a Process) -> Result<Self> {
-        Self::stop_within(process, PATIENCE)
+        Self::stop_within(process, PATIENCE, Transfers::Stopped)
     }
 
     /// As [`Stopped::stop`], within `limit`.
-    pub fn stop_within(process: &'a Process, limit: Duration) -> Result<Self> {
+    pub fn stop_within(process: &'a Process, limit: Duration, transfers: Transfers) -> Result<Self> {
         // Listing thousands takes milliseconds: before the first is stopped. Who comes meanwhile is found below.
         let mut tids = process.tasks()?;
+        let in_transfer = match transfers {
+            Transfers::Left => {
+                tids.iter().filter_map(|&tid| Some((tid, transferring(process, tid)?))).collect()
+            }
+            Transfers::Stopped => BTreeMap::new(),
+        };
+        let hold = Hold::begin();
         let since = Instant::now();
-        let mut stopped = Self { process, threads: BTreeMap::new(), asleep: BTreeSet::new(), since };
+        let mut stopped = Self {
+            process,
+            threads: BTreeMap::new(),
+            asleep: BTreeSet::new(),
+            in_transfer,
+            taken_out: Vec::new(),
+            since,
+            _hold: hold,
+        };
         loop {
             // All are asked before the first is waited for, so that they stop together.
             let mut waiting: Vec<i32> = Vec::new();
             for tid in tids {
-                if stopped.threads.contains_key(&tid) || stopped.asleep.contains(&tid) {
+                if stopped.is_known(tid) {
                     continue;
                 }
                 match tracee::seize(process, tid) {
@@ -66,13 +109,13 @@ impl<'a> Stopped<'a> {
             }
             stopped.collect(&waiting, limit)?;
             // Threads that stand start no others: where there are no more than these, these are all.
-            let known = (stopped.threads.len() + stopped.asleep.len()) as u64;
+            let known = stopped.count();
             if stopped.asleep.is_empty() && process.status()?.threads == Some(known) {
                 break;
             }
             tids = process.tasks()?;
         }
-        if stopped.threads.is_empty() && stopped.asleep.is_empty() {
+        if stopped.count() == 0 {
             return Err(Error::Ended { pid: process.pid() });
         }
         Ok(stopped)
@@ -132,6 +175,43 @@ impl<'a> Stopped<'a> {
         }
     }
 
+    fn is_known(&self, tid: i32) -> bool {
+        self.threads.contains_key(&tid)
+            || self.asleep.contains(&tid)
+            || self.in_transfer.contains_key(&tid)
+            || self.taken_out.contains(&tid)
+    }
+
+    /// How many threads there are.
+    pub fn count(&self) -> u64 {
+        (self.threads.len() + self.asleep.len() + self.in_transfer.len()) as u64
+    }
+
+    /// Threads that were left asleep in a transfer.
+    pub fn in_transfer(&self) -> impl Iterator<Item = &ThreadFacts> {
+        self.in_transfer.values().map(|(_, facts)| facts)
+    }
+
+    /// Whether those slept all the time: else what was read meanwhile is not of one instant.
+    pub fn slept_on(&self) -> bool {
+        let sleeps = |(&tid, (asleep, _)): (&i32, &(Asleep, ThreadFacts))| {
+            Asleep::look(self.process, tid).as_ref() == Some(asleep)
+        };
+        self.in_transfer.is_empty()
+            || self.in_transfer.iter().all(sleeps)
+                && self.process.tasks().is_ok_and(|tids| tids.iter().all(|&tid| self.is_known(tid)))
+    }
+
+    /// Threads whose transfer the stop may have cut short.
+    pub fn cut_short(&self) -> Vec<Short> {
+        let memory = Live::new(self.process.pid());
+        let short = |thread: &Tracee<'_>| {
+            let call = transfers::short(&thread.registers, &memory as &dyn Memory)?;
+            Some(Short { tid: thread.tid, call })
+        };
+        self.threads().filter_map(short).collect()
+    }
+
     /// When the first thread was asked to stop.
     pub fn since(&self) -> Instant {
         self.since
@@ -150,6 +230,7 @@ impl<'a> Stopped<'a> {
     /// Takes the first thread for which `fits` holds out of the others: it is let go apart from them.
     pub fn take_out(&mut self, fits: impl Fn(&Tracee<'a>) -> bool) -> Option<Tracee<'a>> {
         let tid = self.threads().find(|tracee| fits(tracee))?.tid;
+        self.taken_out.push(tid);
         self.threads.remove(&tid)
     }
 
@@ -171,6 +252,13 @@ impl<'a> Stopped<'a> {
             }
         }
     }
+}
+
+/// Thread `tid`, if it sleeps in a transfer and can be read without being stopped.
+fn transferring(process: &Process, tid: i32) -> Option<(Asleep, ThreadFacts)> {
+    let Some(Doing::Call(call)) = process.task_doing(tid) else { return None };
+    let asleep = Asleep::look(process, tid).filter(|_| transfers::is_one(&call))?;
+    Some((asleep, asleep.facts(process, tid)?))
 }
 
 impl Drop for Stopped<'_> {

@@ -1,7 +1,7 @@
 //! One thread, stopped for a moment, and let go again as if nothing had been.
 //!
 //! The kernel lets a tracee go when the tracing thread ends, and only a stopped one can be let go
-//! before that. So whoever stops a thread does it on a thread of its own ([`on_own_thread`]): a
+//! before that. So whoever stops a thread does it on a thread of its own ([`super::hold::on_own_thread`]): a
 //! target's thread that cannot be stopped in time is let go by that one's end.
 
 use std::io;
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use strandline_sys::ptrace::{self, Event, Registers};
 
+use super::hold::Hold;
 use super::{admission, quiet};
 use crate::error::Error;
 use crate::procfs::Process;
@@ -56,12 +57,7 @@ pub struct Tracee<'a> {
     /// Whether a signal had stopped its process before. Let go, it stays stopped.
     pub is_group_stopped: bool,
     held: bool,
-}
-
-/// Runs `work` on a thread of its own, which is the tracer of what it stops; with its end the kernel
-/// lets go whatever it still traces. `None` where no thread could be started or it panicked.
-pub fn on_own_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
-    std::thread::scope(|scope| std::thread::Builder::new().spawn_scoped(scope, work).ok()?.join().ok())
+    _hold: Hold,
 }
 
 /// Waits until `tid` reports something, at most until `deadline`.
@@ -112,8 +108,11 @@ impl<'a> Tracee<'a> {
     /// Seizes and stops thread `tid` of `process`, within `limit`. Signals that arrive meanwhile are
     /// passed on. A thread in a group stop is let go at once. Call it on a thread of its own.
     pub fn stop(process: &'a Process, tid: i32, limit: Duration) -> Result<Self, NotStopped> {
+        let hold = Hold::begin();
         seize(process, tid)?;
-        Self::running(process, tid, Instant::now() + limit)
+        let stopped = Self::running(process, tid, Instant::now() + limit);
+        drop(hold);
+        stopped
     }
 
     /// Waits for the stop of a thread that was seized and asked to stop, in a group stop or not.
@@ -133,7 +132,16 @@ impl<'a> Tracee<'a> {
                 }
             };
             let registers = ptrace::registers(tid)?;
-            return Ok(Self { process, tid, registers, since: Instant::now(), is_group_stopped, held: true });
+            let since = Instant::now();
+            return Ok(Self {
+                process,
+                tid,
+                registers,
+                since,
+                is_group_stopped,
+                held: true,
+                _hold: Hold::begin(),
+            });
         }
         Err(NotStopped::Late)
     }

@@ -13,7 +13,7 @@ use crate::paint::{Paint, Surface};
 use crate::table::{Column, figures, lay_out, words};
 use crate::terminal;
 use crate::text::{clean, counted, hanging, shorten, wrap};
-use crate::units::{UNKNOWN, bytes, percent, seconds, thousands};
+use crate::units::{UNKNOWN, bytes, percent, seconds, stopped, thousands};
 
 const ROOTS: [Column; 4] = [words("held by"), figures("retains"), figures("blocks"), figures("keeps")];
 const TYPES: [Column; 5] =
@@ -57,8 +57,8 @@ pub fn holders(found: &Holders, top: usize, surface: Surface) -> String {
     lines.extend(terminal::listed("caveats", &model::caveats(&found.caveats), surface));
     lines.push(String::new());
     lines.push(format!(
-        "stopped {}, in all {}",
-        seconds(found.cost.stopped_seconds),
+        "{}, in all {}",
+        stopped(found.cost.stopped_seconds),
         seconds(found.cost.wall_seconds)
     ));
     lines.join("\n") + "\n"

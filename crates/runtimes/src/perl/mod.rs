@@ -117,6 +117,11 @@ impl Found for Programs {
         if has_started { Access::Copied } else { Access::InPlace }
     }
 
+    /// A threaded Perl's interpreter is a thread's own variable.
+    fn needs_thread_pointers(&self) -> bool {
+        true
+    }
+
     fn read(&self, context: &Context<'_>, refinements: &Refinements) -> Result<Vec<Reading>, Busy> {
         Ok(vec![read(context, &self.0, refinements)])
     }

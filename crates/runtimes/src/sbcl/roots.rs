@@ -122,7 +122,9 @@ pub fn read(context: &Context<'_>, program: &Program, threads: &Threads) -> Root
         let stack = stack.into_iter().filter(|word| !(low..thread.locals.1).contains(word)).collect();
         roots.ambiguous.push((Place::ControlStack(number), stack));
         if let Some(facts) = on_it {
-            roots.ambiguous.push((Place::Register(number), facts.general.to_vec()));
+            roots
+                .ambiguous
+                .push((Place::Register(number), facts.general.iter().flatten().copied().collect()));
         }
         let bindings = words(context, thread.bindings.0, thread.bindings.1);
         // Pairs of a value and the number of a symbol.
@@ -134,7 +136,7 @@ pub fn read(context: &Context<'_>, program: &Program, threads: &Threads) -> Root
         |pointer: u64| threads.threads.iter().any(|one| (one.control.0..one.control.1).contains(&pointer));
     if roots.whole_stacks > 0 {
         let others = context.threads.iter().filter(|facts| !is_on(facts.stack_pointer));
-        let registers = others.flat_map(|facts| facts.general).collect();
+        let registers = others.flat_map(|facts| facts.general.into_iter().flatten()).collect();
         roots.ambiguous.push((Place::OtherRegisters, registers));
     }
     for name in GLOBALS {

@@ -15,9 +15,9 @@ use strandline_process::procfs::Process;
 use strandline_process::resident::Resident;
 use strandline_process::smaps::Smaps;
 use strandline_process::stacks::ThreadFacts;
+use strandline_process::target::hold::on_own_thread;
 use strandline_process::target::live::Live;
 use strandline_process::target::stop::Stopped;
-use strandline_process::target::tracee::on_own_thread;
 
 /// A Lisp that evaluates forms, one a line, and answers each with what it printed and then a line of its own.
 const SERVER: &str = r#"(progn (defpackage :subject (:use :cl :sb-ext)) (in-package :subject)
@@ -146,7 +146,7 @@ fn look(pid: i32, path_to: Option<&str>) -> Result<Reading, Busy> {
         });
         Ok(reading)
     };
-    on_own_thread(read).unwrap()
+    on_own_thread(Duration::from_secs(600), read).unwrap()
 }
 
 fn sbcls() -> Vec<String> {

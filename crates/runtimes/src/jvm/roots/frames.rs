@@ -105,7 +105,7 @@ impl<'a> Frames<'a> {
                     known.ranges.push(thread.stack);
                     return Some(());
                 };
-                known.registers.extend(facts.general);
+                known.registers.extend(facts.general.into_iter().flatten());
                 let from = facts.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(low) & !7;
                 let first = last.map(|frame| (frame, frame.sp)).or_else(|| self.running(facts, high));
                 let to = first.map_or(high, |(_, end)| end.clamp(from, high));
@@ -143,7 +143,7 @@ impl<'a> Frames<'a> {
     /// The frame that called the one in which a thread runs, where that is one of Java code and complete, and where the words of the
     /// first one end. Any of these may be a reference, or not be one any more.
     fn running(&mut self, facts: &ThreadFacts, high: u64) -> Option<(Frame, u64)> {
-        let (pc, fp, sp) = (facts.general[RIP], facts.general[RBP], facts.stack_pointer);
+        let (pc, fp, sp) = (facts.general[RIP]?, facts.general[RBP]?, facts.stack_pointer);
         let frame = Frame { pc, sp, own_sp: sp, fp, has_arguments: false };
         if self.is_interpreter(pc) {
             return self.behind_interpreted(&frame, high);

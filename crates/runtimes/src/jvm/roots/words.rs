@@ -107,7 +107,7 @@ impl<'a> Words<'a> {
         let is_on = |thread: &&ThreadFacts| (low..high).contains(&thread.stack_pointer);
         let thread = self.context.threads.iter().find(is_on);
         if let Some(thread) = thread {
-            thread.general.iter().for_each(|&word| both(word));
+            thread.general.iter().flatten().for_each(|&word| both(word));
         }
         let from =
             thread.map_or(low, |thread| thread.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(low) & !7);

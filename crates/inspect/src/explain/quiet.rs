@@ -1,0 +1,118 @@
+//! Reading a process that nobody stops: none of its threads runs meanwhile, which its counters prove
+//! ([`strandline_process::target::asleep`]).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::photograph::ByPhotograph;
+use super::snapshot::{How, LastTry, Snapshot, Threads, kernel_view, rollup};
+use strandline_process::error::Result;
+use strandline_process::memory::Memory;
+use strandline_process::procfs::Process;
+use strandline_process::target::asleep::{self, Quiet};
+use strandline_process::target::live::{Live, Opened, Traced};
+
+/// How long an unstopped read is tried for, where nothing else is asked.
+pub const QUIET_FOR: Duration = Duration::from_millis(250);
+/// One whose threads never all sleep within this is not waited for: it works.
+const MOST_AWAKE: Duration = Duration::from_millis(30);
+const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
+const LONGEST_PAUSE: Duration = Duration::from_millis(10);
+/// How often it is looked whether reading goes on in vain.
+const GLANCE_EVERY: Duration = Duration::from_millis(2);
+
+/// The memory of a process, of which nothing more is read once a thread of it ran.
+struct Watched<'a> {
+    memory: &'a dyn Memory,
+    is_over: &'a AtomicBool,
+}
+
+impl Memory for Watched<'_> {
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        if self.is_over.load(Ordering::Relaxed) { 0 } else { self.memory.read_some(address, buffer) }
+    }
+
+    fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
+        if self.is_over.load(Ordering::Relaxed) {
+            return vec![None; addresses.len()];
+        }
+        self.memory.read_pairs(addresses)
+    }
+}
+
+/// Reads `process` without stopping it; `None` where that is not wanted, or did not come about in the time for it.
+pub fn read(process: &Process, how: &How<'_>) -> Result<Option<Snapshot>> {
+    let options = how.options;
+    // Who holds what is asked of all registers too, which only a stop shows.
+    let is_wanted = !options.keeps_blocks && options.photograph != ByPhotograph::Always;
+    if !is_wanted || options.quiet_for.is_zero() {
+        return Ok(None);
+    }
+    let begin = Instant::now();
+    let (mut awake_since, mut pause) = (begin, SHORTEST_PAUSE);
+    // Asked once it is seen asleep: it takes a look at all descriptors.
+    let mut is_alone = false;
+    while begin.elapsed() < options.quiet_for && awake_since.elapsed() < MOST_AWAKE {
+        if let Some(quiet) = Quiet::see(process)? {
+            let is_busy = how.found.is_collecting(&Live::new(process.pid()));
+            if is_busy || !is_alone && asleep::writes_unseen(process, how.before.space)?.is_some() {
+                return Ok(None);
+            }
+            is_alone = true;
+            match attempt(process, &quiet, how) {
+                Ok(Attempt::Read(snapshot)) => return Ok(Some(*snapshot)),
+                Ok(Attempt::Unfit) => return Ok(None),
+                // What was read while it ran may be wrong in any way.
+                Ok(Attempt::Disturbed) => {}
+                Err(_) if !quiet.lasted() => {}
+                Err(error) => return Err(error),
+            }
+            awake_since = Instant::now();
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+    Ok(None)
+}
+
+enum Attempt {
+    Read(Box<Snapshot>),
+    Disturbed,
+    /// It has to be stopped: a thread's pointer is not known, or its memory is in the middle of a change.
+    Unfit,
+}
+
+fn attempt(process: &Process, quiet: &Quiet<'_>, how: &How<'_>) -> Result<Attempt> {
+    let Some(facts) = quiet.facts(how.found.needs_thread_pointers()) else { return Ok(Attempt::Unfit) };
+    let threads = Threads { count: facts.len() as u64, known: Some(facts), caveats: Vec::new() };
+    let (mut snapshot, facts) = kernel_view(process, threads, how)?;
+    snapshot.is_quiet = true;
+    let file = Opened::new(process.open_file("mem")?);
+    let traced = Traced::new(process.pid(), &snapshot.space, &file, snapshot.shares_memory());
+    let (is_over, is_done) = (AtomicBool::new(false), AtomicBool::new(false));
+    let memory = Watched { memory: &traced, is_over: &is_over };
+    let is_unfit = thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                thread::park_timeout(GLANCE_EVERY);
+                if quiet.seems_over() {
+                    is_over.store(true, Ordering::Relaxed);
+                    return;
+                }
+            }
+        });
+        let busy = snapshot.read_all(process, facts.as_deref(), &memory, how, LastTry(false));
+        is_done.store(true, Ordering::Relaxed);
+        watcher.thread().unpark();
+        busy
+    })?;
+    if is_over.load(Ordering::Relaxed) || !quiet.lasted() {
+        return Ok(Attempt::Disturbed);
+    }
+    if is_unfit || snapshot.has_damage() {
+        return Ok(Attempt::Unfit);
+    }
+    snapshot.rollup = snapshot.rollup.or_else(|| rollup(process));
+    Ok(Attempt::Read(Box::new(snapshot)))
+}

@@ -1,0 +1,136 @@
+//! System calls that a stop cuts short: they return how much they had moved, and a program that does not go on from there
+//! loses the rest (signal(7): the kernel has no way to go on with them).
+//!
+//! A thread that sleeps in one is left asleep wherever that is possible; this module knows the calls, and sees afterwards
+//! where one came back with less than was asked for. That may have other reasons: a full disk, a peer that closed, a signal.
+
+use strandline_sys::ptrace::Registers;
+
+use crate::memory::{Memory, word_at};
+use crate::procfs::Blocked;
+
+/// What a call was asked to move.
+#[derive(Clone, Copy)]
+enum Asked {
+    /// As much as the register with this number says, counted from rdi.
+    Argument(usize),
+    /// The sum of the vectors at rsi, as many as rdx says.
+    Vectors,
+    /// The sum of the vectors of the message at rsi.
+    Message,
+    /// As much as [`Asked::Argument`] or [`Asked::Message`], if the flags in this register have MSG_WAITALL.
+    All(usize, &'static Asked),
+}
+
+/// A call, by its number on x86-64.
+struct Transfer {
+    number: i64,
+    name: &'static str,
+    asked: Asked,
+}
+
+const fn transfer(number: i64, name: &'static str, asked: Asked) -> Transfer {
+    Transfer { number, name, asked }
+}
+
+const TRANSFERS: [Transfer; 17] = [
+    transfer(1, "write", Asked::Argument(2)),
+    transfer(18, "pwrite64", Asked::Argument(2)),
+    transfer(20, "writev", Asked::Vectors),
+    transfer(296, "pwritev", Asked::Vectors),
+    transfer(328, "pwritev2", Asked::Vectors),
+    transfer(44, "sendto", Asked::Argument(2)),
+    transfer(46, "sendmsg", Asked::Message),
+    transfer(307, "sendmmsg", Asked::Argument(2)),
+    transfer(45, "recvfrom", Asked::All(3, &Asked::Argument(2))),
+    transfer(47, "recvmsg", Asked::All(2, &Asked::Message)),
+    transfer(299, "recvmmsg", Asked::Argument(2)),
+    transfer(40, "sendfile", Asked::Argument(3)),
+    transfer(275, "splice", Asked::Argument(4)),
+    transfer(276, "tee", Asked::Argument(2)),
+    transfer(278, "vmsplice", Asked::Vectors),
+    transfer(326, "copy_file_range", Asked::Argument(4)),
+    transfer(208, "io_getevents", Asked::Argument(1)),
+];
+
+/// `MSG_WAITALL` of recv(2).
+const WAIT_FOR_ALL: u64 = 0x100;
+/// The most vectors of one call (`UIO_MAXIOV`).
+const MOST_VECTORS: u64 = 1024;
+
+/// Whether a stop cuts short the call that a thread waits in.
+pub fn is_one(call: &Blocked) -> bool {
+    let known = TRANSFERS.iter().find(|known| known.number == call.number);
+    known.is_some_and(|known| match known.asked {
+        Asked::All(flags, _) => call.arguments.get(flags).is_some_and(|flags| flags & WAIT_FOR_ALL != 0),
+        Asked::Argument(_) | Asked::Vectors | Asked::Message => true,
+    })
+}
+
+/// The call from which a thread that was just stopped returns with less than it asked for; `None` where it does not.
+pub fn short(registers: &Registers, memory: &dyn Memory) -> Option<&'static str> {
+    let known = TRANSFERS.iter().find(|known| known.number == registers.orig_rax as i64)?;
+    let moved = registers.rax as i64;
+    (moved > 0 && (moved as u64) < asked(known.asked, registers, memory)?).then_some(known.name)
+}
+
+fn asked(what: Asked, registers: &Registers, memory: &dyn Memory) -> Option<u64> {
+    let r = registers;
+    let argument = |number: usize| [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9].get(number).copied();
+    match what {
+        Asked::Argument(number) => argument(number),
+        Asked::Vectors => vectors(r.rsi, r.rdx, memory),
+        // struct msghdr: msg_name, msg_namelen, msg_iov, msg_iovlen.
+        Asked::Message => {
+            let mut header = [0; 32];
+            memory.read(r.rsi, &mut header).ok()?;
+            vectors(word_at(&header, 16)?, word_at(&header, 24)?, memory)
+        }
+        Asked::All(flags, what) if argument(flags)? & WAIT_FOR_ALL != 0 => asked(*what, registers, memory),
+        Asked::All(..) => None,
+    }
+}
+
+fn vectors(at: u64, count: u64, memory: &dyn Memory) -> Option<u64> {
+    let mut bytes = vec![0; usize::try_from(count.min(MOST_VECTORS)).ok()? * 16];
+    memory.read(at, &mut bytes).ok()?;
+    let lengths = bytes.chunks_exact(16).filter_map(|vector| word_at(vector, 8));
+    Some(lengths.fold(0, u64::saturating_add))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Vector;
+
+    impl Memory for Vector {
+        fn read_some(&self, _address: u64, buffer: &mut [u8]) -> usize {
+            buffer.fill(0);
+            buffer.chunks_exact_mut(16).for_each(|vector| vector[8] = 100);
+            buffer.len()
+        }
+    }
+
+    fn back(number: i64, moved: i64, arguments: [u64; 5]) -> Registers {
+        let mut registers = strandline_sys::registers::zeroed();
+        registers.orig_rax = number as u64;
+        registers.rax = moved as u64;
+        [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8] = arguments;
+        registers
+    }
+
+    #[test]
+    fn less_than_was_asked_for_is_short() {
+        let short = |registers: Registers| short(&registers, &Vector);
+        let write = |moved| short(back(1, moved, [1, 0x1000, 1 << 20, 0, 0]));
+        assert_eq!(write(65536), Some("write"));
+        assert_eq!((write(1 << 20), write(-4), write(0)), (None, None, None));
+        let receive = |flags| short(back(45, 50, [3, 0x1000, 100, flags, 0]));
+        assert_eq!((receive(0x100), receive(0)), (Some("recvfrom"), None));
+        let vectors = |moved| short(back(20, moved, [1, 0x1000, 3, 0, 0]));
+        assert_eq!((vectors(299), vectors(300)), (Some("writev"), None));
+        assert_eq!(short(back(275, 10, [0, 0, 1, 0, 100])), Some("splice"));
+        assert_eq!(short(back(0, 10, [0, 0, 100, 0, 0])), None, "read returns what there is");
+    }
+}
