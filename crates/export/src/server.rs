@@ -283,7 +283,8 @@ impl Server<'_> {
                 Ok(count) => {
                     request.extend_from_slice(&buffer[..count]);
                     request.truncate(MOST_REQUEST_BYTES);
-                    let is_local = client.stream.local_addr().is_ok_and(|own| own.ip().is_loopback());
+                    let is_local =
+                        client.stream.local_addr().is_ok_and(|own| own.ip().to_canonical().is_loopback());
                     let asked = http::read(request, is_local);
                     if let Some(asked) = asked {
                         self.asked(client, asked);

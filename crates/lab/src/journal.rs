@@ -29,6 +29,9 @@ pub const ELSEWHERE: &str = "slurm";
 /// The folder of what is put there before a lab is opened, for those who run it elsewhere.
 pub const STAGED: &str = "staged";
 
+/// How the name of a `lab.json` begins while it is written.
+const NEW_ABOUT: &str = ".lab.json.";
+
 /// Where an executor's jobs write: this and its number.
 const WORKSHOP: &str = "work-";
 
@@ -103,11 +106,8 @@ impl Journal {
             .create(&folder)
             .map_err(|error| named(&folder, &error))?;
         let path = folder.join("journal.jsonl");
-        let about = About::read(&folder)?;
-        match &about {
-            Some(about) => about.may_become(&key, place.is_fresh, &path)?,
-            None => write_about(&folder, verb, &key)?,
-        }
+        // Before anything is made in it.
+        About::read(&folder)?;
         let file = OpenOptions::new().read(true).append(true).create(true).open(&path);
         let mut file = file.map_err(|error| named(&path, &error))?;
         lock(&file).map_err(|error| match error.kind() {
@@ -118,12 +118,15 @@ impl Journal {
             _ => named(&path, &error),
         })?;
         // Under the lock: who had it may have written meanwhile.
-        if let Some(about) = &about {
-            about.may_become(&key, place.is_fresh, &path)?;
-            if about.0.key != key {
-                file.set_len(0).map_err(|error| named(&path, &error))?;
-                write_about(&folder, verb, &key)?;
+        match About::read(&folder)? {
+            Some(about) => {
+                about.may_become(&key, place.is_fresh, &path)?;
+                if about.0.key != key {
+                    file.set_len(0).map_err(|error| named(&path, &error))?;
+                    write_about(&folder, verb, &key)?;
+                }
             }
+            None => write_about(&folder, verb, &key)?,
         }
         if place.is_fresh {
             file.set_len(0).map_err(|error| named(&path, &error))?;
@@ -265,13 +268,14 @@ impl About {
     }
 }
 
-/// Whether a folder holds anything but what was staged there, and a journal without a line, which a lab that was killed at
-/// its start leaves.
+/// Whether a folder holds anything but what was staged there, and what a lab that was killed at its start leaves: a journal
+/// without a line, a `lab.json` that was being written.
 fn has_files(folder: &Path) -> std::io::Result<bool> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
-        if name != STAGED && (name != "journal.jsonl" || entry.metadata()?.len() > 0) {
+        let is_new = name.to_string_lossy().starts_with(NEW_ABOUT);
+        if name != STAGED && !is_new && (name != "journal.jsonl" || entry.metadata()?.len() > 0) {
             return Ok(true);
         }
     }
@@ -281,7 +285,7 @@ fn has_files(folder: &Path) -> std::io::Result<bool> {
 /// Makes a folder that of a lab, so that after a crash of the machine too it is that or is not.
 fn write_about(folder: &Path, verb: &str, key: &str) -> Result<(), String> {
     let write = || -> std::io::Result<()> {
-        let mut new = tempfile::NamedTempFile::new_in(folder)?;
+        let mut new = tempfile::Builder::new().prefix(NEW_ABOUT).tempfile_in(folder)?;
         serde_json::to_writer_pretty(&mut new, &Lab { lab: verb.to_owned(), key: key.to_owned() })?;
         new.as_file().sync_all()?;
         new.persist(folder.join("lab.json")).map_err(|error| error.error)?;

@@ -249,7 +249,9 @@ fn restore_dispositions() {
 /// Ends this process by `signal`, as the command ended by it, without a core file. Returns where the signal does
 /// not end it.
 pub fn die_by(signal: i32) {
-    let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // See `write_no_core`.
+    let hard = Resource::Core.get().map_or(0, |(_, hard)| hard);
+    let no_core = libc::rlimit { rlim_cur: hard.min(1), rlim_max: hard };
     // SAFETY: `no_core` is a live rlimit; SIG_DFL is a valid disposition; raise reads its argument only.
     unsafe {
         libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);

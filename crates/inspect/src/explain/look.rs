@@ -20,6 +20,7 @@ use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::photograph::NotTaken;
 use strandline_process::procfs::Process;
 use strandline_process::target::copy::{Copy, Rest, Room};
+use strandline_process::target::hold;
 use strandline_process::target::live::{Live, Opened, Traced};
 use strandline_process::target::stop::{PATIENCE, Stopped, Transfers};
 
@@ -119,6 +120,7 @@ fn stopped_longer(snapshot: &Snapshot, most: Duration) -> Option<Caveat> {
 fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Snapshot> {
     let mut stopped_before = Duration::ZERO;
     let memory = Live::new(process.pid());
+    hold::prepare();
     let (mut ends, mut again) = (true, false);
     for left in (0..MOST_BUSY_LOOKS).rev() {
         // One that does not end (its process was stopped by others) is waited for once.
@@ -230,7 +232,7 @@ enum Looked {
 }
 
 /// What is known of the threads of a stopped process.
-fn threads_of(process: &Process, stopped: &Stopped<'_>) -> Threads {
+fn threads_of(process: &Process, stopped: &Stopped<'_>, how: &How<'_>) -> Threads {
     let known = stopped.threads().map(|thread| (thread.tid, &thread.registers));
     let mut threads = Threads::of(process, known, stopped.in_transfer().copied(), stopped.count());
     let asleep =
@@ -245,9 +247,13 @@ fn threads_of(process: &Process, stopped: &Stopped<'_>) -> Threads {
         );
         ("short_transfer", &short.tid, text)
     });
+    let left_text =
+        "it sleeps in a transfer and was not stopped: what only its registers hold counts as unreachable";
+    let left = stopped.in_transfer().filter(|_| how.options.keeps_blocks);
+    let left = left.map(|thread| ("registers_unread", &thread.tid, left_text.to_owned()));
     let caveat =
         |(code, tid, text): (&str, &i32, String)| Caveat::new(code, format!("thread {tid}"), None, text);
-    threads.caveats.extend(asleep.chain(short).map(caveat));
+    threads.caveats.extend(asleep.chain(short).chain(left).map(caveat));
     threads
 }
 
@@ -260,8 +266,14 @@ fn read_stopped(
     last: LastTry,
 ) -> Result<Looked> {
     let since = stopped.since();
-    let threads = threads_of(process, &stopped);
+    let threads = threads_of(process, &stopped, how);
+    // Nothing is stopped, as all sleep in transfers, and so nothing can make a photograph.
+    let has_none = stopped.threads().next().is_none() && stopped.asleep().is_empty();
     let (room, against) = match way {
+        Way::Photographed(_) if has_none && how.options.photograph == ByPhotograph::Always => {
+            return Ok(Looked::Again(stopped.resume()));
+        }
+        Way::Photographed(_) if has_none => (None, None),
         Way::Photographed(plan) => {
             let shot = shot::take(process, &mut stopped, &plan, &how.before);
             return photographed(process, (stopped, shot), threads, how, last);
@@ -278,6 +290,7 @@ fn read_stopped(
         let rest = Some(Rest { ranges: constant_ranges(&snapshot), file: &file });
         Copy::take(&memory, own_runs(&snapshot), room, how.workers, rest)
     });
+    let has_transfers = stopped.in_transfer().next().is_some();
     let busy = match copy {
         Some(copy) => {
             let slept_on = stopped.slept_on();
@@ -290,14 +303,21 @@ fn read_stopped(
             snapshot.bytes_read = copy.bytes();
             busy
         }
-        None => {
-            let busy = snapshot.read_all(process, threads.as_deref(), &memory, how, last);
+        None if has_transfers => {
+            let (busy, _) = quiet::watched(&memory, &|| !stopped.slept_on(), |memory| {
+                snapshot.read_all(process, threads.as_deref(), memory, how, last)
+            });
             let slept_on = stopped.slept_on();
             snapshot.stopped = stopped.resume();
             if !slept_on {
                 return Ok(Looked::Again(snapshot.stopped));
             }
             busy?
+        }
+        None => {
+            let busy = snapshot.read_all(process, threads.as_deref(), &memory, how, last)?;
+            snapshot.stopped = stopped.resume();
+            busy
         }
     };
     snapshot.rollup = snapshot.rollup.or_else(|| rollup(process));

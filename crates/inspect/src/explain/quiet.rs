@@ -41,25 +41,56 @@ impl Memory for Watched<'_> {
     }
 }
 
+/// Ends the watching thread, also where what is watched panics.
+struct End<'a>(&'a AtomicBool, thread::Thread);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+        self.1.unpark();
+    }
+}
+
+/// Does `work` on a memory of which nothing more is read once `is_in_vain`; whether it was.
+pub(super) fn watched<T>(
+    memory: &dyn Memory,
+    is_in_vain: &(dyn Fn() -> bool + Sync),
+    work: impl FnOnce(&dyn Memory) -> T,
+) -> (T, bool) {
+    let (is_over, is_done) = (AtomicBool::new(false), AtomicBool::new(false));
+    let done = thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                thread::park_timeout(GLANCE_EVERY);
+                if is_in_vain() {
+                    is_over.store(true, Ordering::Relaxed);
+                    return;
+                }
+            }
+        });
+        let _end = End(&is_done, watcher.thread().clone());
+        work(&Watched { memory, is_over: &is_over })
+    });
+    (done, is_over.load(Ordering::Relaxed))
+}
+
 /// Reads `process` without stopping it; `None` where that is not wanted, or did not come about in the time for it.
 pub fn read(process: &Process, how: &How<'_>) -> Result<Option<Snapshot>> {
     let options = how.options;
     // Who holds what is asked of all registers too, which only a stop shows.
     let is_wanted = !options.keeps_blocks && options.photograph != ByPhotograph::Always;
-    if !is_wanted || options.quiet_for.is_zero() {
+    // Of a 32-bit program nothing but a stop shows that it is one of those whose heap is not read.
+    let is_64_bit = process.start_facts().is_some_and(|facts| facts.is_64_bit);
+    if !is_wanted || options.quiet_for.is_zero() || !is_64_bit {
         return Ok(None);
     }
     let begin = Instant::now();
     let (mut awake_since, mut pause) = (begin, SHORTEST_PAUSE);
-    // Asked once it is seen asleep: it takes a look at all descriptors.
-    let mut is_alone = false;
     while begin.elapsed() < options.quiet_for && awake_since.elapsed() < MOST_AWAKE {
         if let Some(quiet) = Quiet::see(process)? {
-            let is_busy = how.found.is_collecting(&Live::new(process.pid()));
-            if is_busy || !is_alone && asleep::writes_unseen(process, how.before.space)?.is_some() {
+            if how.found.is_collecting(&Live::new(process.pid())) {
                 return Ok(None);
             }
-            is_alone = true;
             match attempt(process, &quiet, how) {
                 Ok(Attempt::Read(snapshot)) => return Ok(Some(*snapshot)),
                 Ok(Attempt::Unfit) => return Ok(None),
@@ -90,26 +121,15 @@ fn attempt(process: &Process, quiet: &Quiet<'_>, how: &How<'_>) -> Result<Attemp
     snapshot.is_quiet = true;
     let file = Opened::new(process.open_file("mem")?);
     let traced = Traced::new(process.pid(), &snapshot.space, &file, snapshot.shares_memory());
-    let (is_over, is_done) = (AtomicBool::new(false), AtomicBool::new(false));
-    let memory = Watched { memory: &traced, is_over: &is_over };
-    let is_unfit = thread::scope(|scope| {
-        let watcher = scope.spawn(|| {
-            while !is_done.load(Ordering::Relaxed) {
-                thread::park_timeout(GLANCE_EVERY);
-                if quiet.seems_over() {
-                    is_over.store(true, Ordering::Relaxed);
-                    return;
-                }
-            }
-        });
-        let busy = snapshot.read_all(process, facts.as_deref(), &memory, how, LastTry(false));
-        is_done.store(true, Ordering::Relaxed);
-        watcher.thread().unpark();
-        busy
-    })?;
-    if is_over.load(Ordering::Relaxed) || !quiet.lasted() {
+    let (is_unfit, is_over) = watched(&traced, &|| quiet.seems_over(), |memory| {
+        snapshot.read_all(process, facts.as_deref(), memory, how, LastTry(false))
+    });
+    // Asked each time: a thread that ran may have let others at its memory.
+    let is_alone = asleep::writes_unseen(process, &snapshot.space)?.is_none();
+    if is_over || !quiet.lasted() {
         return Ok(Attempt::Disturbed);
     }
+    let is_unfit = is_unfit? || !is_alone;
     if is_unfit || snapshot.has_damage() {
         return Ok(Attempt::Unfit);
     }

@@ -34,10 +34,13 @@ pub fn room_bytes(memory: &dyn Memory, space: &AddressSpace, tid: i32, registers
 /// handler (arch/x86/kernel/signal_64.c, struct rt_sigframe, `pretcode`). True where that cannot be read.
 pub fn may_handle_signal(memory: &dyn Memory, stack: &Stack, trampoline: u64) -> bool {
     let from = stack.stack_pointer & !7;
-    let bytes = stack.high.saturating_sub(from).min(MOST_SEARCHED_BYTES);
+    let bytes = stack.high.saturating_sub(from);
+    if bytes > MOST_SEARCHED_BYTES {
+        return true;
+    }
     let mut words = vec![0; usize::try_from(bytes).unwrap_or(0)];
     let got = memory.read_some(from, &mut words);
-    got < words.len().min(8) || words.chunks_exact(8).any(|word| word == trampoline.to_le_bytes())
+    got < words.len() || words.chunks_exact(8).any(|word| word == trampoline.to_le_bytes())
 }
 
 /// Whether the stopped thread may be in a restartable sequence: a call would end it, and it would go

@@ -8,6 +8,8 @@ pub struct StartFacts {
     /// Whether it runs with rights of its own (setuid, setgid, capabilities): then the loader heeds no LD_PRELOAD with a
     /// path, and libc no settings of its own from the environment (ld.so(8), "secure-execution mode").
     pub is_secure: bool,
+    /// Whether it is a 64-bit program.
+    pub is_64_bit: bool,
     /// Where the kernel put 16 random bytes on the stack of this program: another address after each exec.
     pub random_address: u64,
 }
@@ -33,6 +35,7 @@ impl StartFacts {
         };
         Some(Self {
             random_address: value(AT_RANDOM).filter(|address| *address != 0)?,
+            is_64_bit: size == 8,
             has_loader: value(AT_BASE).is_some_and(|base| base != 0),
             is_secure: value(AT_SECURE).is_some_and(|secure| secure != 0),
         })
@@ -49,13 +52,18 @@ mod tests {
 
     #[test]
     fn loader_and_rights_are_read() {
-        let facts = |has_loader, is_secure| StartFacts { has_loader, is_secure, random_address: 0x7ffe };
+        let facts = |has_loader, is_secure| StartFacts {
+            has_loader,
+            is_secure,
+            is_64_bit: true,
+            random_address: 0x7ffe,
+        };
         let pairs = |base, secure| [(33, 1 << 40), (7, base), (23, secure), (25, 0x7ffe), (0, 0)];
         assert_eq!(StartFacts::parse(&auxv(&pairs(0x7000, 0))), Some(facts(true, false)));
         assert_eq!(StartFacts::parse(&auxv(&pairs(0, 1))), Some(facts(false, true)));
         let small = pairs(0x7000, 1).map(|(key, value)| [key as u32, (value as u32).max(1)]);
         let small: Vec<u8> = small.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
-        assert_eq!(StartFacts::parse(&small), Some(facts(true, true)));
+        assert_eq!(StartFacts::parse(&small), Some(StartFacts { is_64_bit: false, ..facts(true, true) }));
     }
 
     #[test]

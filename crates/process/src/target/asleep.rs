@@ -21,6 +21,9 @@ use crate::target::live::Live;
 /// How far behind the thread pointer glibc keeps `robust_head` (glibc ≥ 2.5, x86-64, nptl/descr.h, struct pthread).
 const ROBUST_HEAD: u64 = 736;
 
+/// clone, vfork and clone3.
+const STARTING: [i64; 3] = [56, 58, 435];
+
 /// A thread as one look found it: off its processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asleep {
@@ -34,6 +37,10 @@ impl Asleep {
     /// does not say.
     pub fn look(process: &Process, tid: i32) -> Option<Self> {
         let Some(Doing::Call(call)) = process.task_doing(tid) else { return None };
+        // It may wait for a child on the same memory.
+        if STARTING.contains(&call.number) {
+            return None;
+        }
         let status = process.task_status(tid).ok()?;
         Some(Self { call, switches: (status.voluntary_switches?, status.other_switches?) })
     }

@@ -38,6 +38,17 @@ pub fn on_own_thread<T: Send>(most: Duration, work: impl FnOnce() -> T + Send) -
     done
 }
 
+/// Starts the watchdog of the calling thread, if it has one: before memory is taken that a copy of this process would share,
+/// and so be copied once more when it is written to.
+pub fn prepare() {
+    OWN.with(|own| {
+        let mut dog = own.dog.borrow_mut();
+        if dog.is_none() && !own.most.get().is_zero() {
+            *dog = Watchdog::start().ok();
+        }
+    });
+}
+
 /// That the calling thread holds something, from before it is stopped until it is dropped.
 #[derive(Debug)]
 pub(super) struct Hold(());
@@ -50,11 +61,8 @@ impl Hold {
             if own.count.get() > 1 || own.most.get().is_zero() {
                 return;
             }
-            let mut dog = own.dog.borrow_mut();
-            if dog.is_none() {
-                *dog = Watchdog::start().ok();
-            }
-            if let Some(dog) = &*dog {
+            prepare();
+            if let Some(dog) = &*own.dog.borrow() {
                 dog.hold(own.most.get());
             }
         });

@@ -43,9 +43,9 @@ fn what_is_found_in_a_copy_is_what_is_found_in_the_stop() -> Outcome {
     let peak = |document: &Value| document["cost"]["peak_rss_bytes"].as_u64().unwrap_or(0);
     assert!(peak(&copied) > anonymous, "{} bytes of {anonymous}: it was not copied", peak(&copied));
 
-    // As much as the process has, and what its values are noted in (a sixteenth of it), is not enough for a copy and for
-    // what strandline needs for itself.
-    let in_stop = explained(&subject.pid_text(), Some((anonymous + anonymous / 8) / 1024))?;
+    // As much as the process has and a quarter more is not enough for a copy, what its values are noted in (a sixteenth of it) and
+    // what strandline needs for itself, of which each thread's arena of malloc's is address space too.
+    let in_stop = explained(&subject.pid_text(), Some((anonymous + anonymous / 4) / 1024))?;
     assert!(peak(&in_stop) < anonymous, "{} bytes of {anonymous}: it was copied", peak(&in_stop));
     assert!(list(&copied["runtimes"]).iter().any(|runtime| runtime["perl"].is_object()), "its Perl is read");
     assert_eq!(without_files(&copied), without_files(&in_stop));
