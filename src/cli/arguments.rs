@@ -10,7 +10,7 @@ use clap_complete::Shell;
 
 pub use super::arguments_export::Export;
 pub use super::arguments_lab::{Compare, Squeeze, Study, Try};
-use super::arguments_reading::{Photograph, duration_or_none};
+use super::arguments_reading::{Photograph, Quiet};
 pub use super::arguments_top::Top;
 use super::condition::Condition;
 use strandline_inspect::remedy::REMEDIES;
@@ -219,9 +219,8 @@ pub struct Explain {
     /// still for some 30 ms a GiB. `always` (meant by the flag alone) refuses where that could do harm
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "auto", default_missing_value = "always")]
     pub photograph: Photograph,
-    /// Try for so long to read the process without stopping it, while all of its threads sleep; 0 stops it at once
-    #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = duration_or_none)]
-    pub quiet_for: std::time::Duration,
+    #[command(flatten)]
+    pub quiet: Quiet,
 }
 
 /// Arguments of `holders`.
@@ -292,9 +291,8 @@ pub struct Reclaim {
     /// process to one of those pages may be lost. Only with `--remedy zero_pages`
     #[arg(long)]
     pub allow_lost_write_risk: bool,
-    /// Try for so long at each look to read the process without stopping it, see explain
-    #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = duration_or_none)]
-    pub quiet_for: std::time::Duration,
+    #[command(flatten)]
+    pub quiet: Quiet,
     /// Let the process go after this time at each look; a heap that was not read whole is not trimmed
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub max_stop: Option<std::time::Duration>,
@@ -371,9 +369,8 @@ pub struct Recording {
     /// Take ledgers from a photograph while the process runs on, see explain; `try` reads it stopped where that could do harm
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "never", default_missing_value = "always")]
     pub photograph: Photograph,
-    /// Try for so long at each ledger to read a process without stopping it, see explain; not at a peak
-    #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = duration_or_none)]
-    pub quiet_for: std::time::Duration,
+    #[command(flatten)]
+    pub quiet: Quiet,
     /// When to show progress on standard error; by default where it is a terminal that the command does not
     /// write to
     #[arg(long, value_name = "WHEN", default_value = "auto")]

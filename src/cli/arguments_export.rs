@@ -9,7 +9,7 @@ use strandline_export::budget::StopBudget;
 use strandline_recorder::plan;
 
 use super::arguments_chosen::Chosen;
-use super::arguments_reading::{Photograph, duration_or_none};
+use super::arguments_reading::{Photograph, Quiet};
 
 /// Where scrapes are answered if nothing else is said.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:9756";
@@ -73,9 +73,8 @@ pub struct Export {
     /// Take ledgers from a photograph while the process runs on, see explain
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "try", default_missing_value = "always")]
     pub photograph: Photograph,
-    /// Try for so long at each ledger to read a process without stopping it, see explain
-    #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = duration_or_none)]
-    pub quiet_for: std::time::Duration,
+    #[command(flatten)]
+    pub quiet: Quiet,
     /// So many processes have series of their own, those with most RSS; the others are summed as `other`
     #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub top: u32,

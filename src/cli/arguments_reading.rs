@@ -1,6 +1,8 @@
 //! How a process is read, in the arguments of several verbs.
 
-use clap::ValueEnum;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
 use strandline_inspect::explain::ByPhotograph;
 use strandline_recorder::plan;
 
@@ -30,8 +32,38 @@ impl Photograph {
     }
 }
 
-/// A time as [`plan::duration`] has it, or none.
-pub fn duration_or_none(text: &str) -> Result<std::time::Duration, String> {
+/// How long a process is read without stopping it.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Quiet {
+    /// Read a process without stopping it while all its threads sleep; stop it if that does not come about in this time. 0 stops
+    /// it at once
+    #[arg(long = "quiet-for", value_name = "TIME", default_value = "250ms", value_parser = duration_or_none)]
+    pub limit: Duration,
+}
+
+/// A time as [`plan::duration`] has it, or 0.
+fn duration_or_none(text: &str) -> Result<Duration, String> {
     let number = text.trim_end_matches(|c: char| c.is_alphabetic());
-    if number.parse::<f64>() == Ok(0.0) { Ok(std::time::Duration::ZERO) } else { plan::duration(text) }
+    if number.parse::<f64>() == Ok(0.0) { Ok(Duration::ZERO) } else { plan::duration(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_the_librarys() {
+        #[derive(clap::Parser)]
+        struct Command {
+            #[command(flatten)]
+            quiet: Quiet,
+        }
+        let limit =
+            |words: &[&str]| <Command as clap::Parser>::try_parse_from(words).map(|it| it.quiet.limit).ok();
+        assert_eq!(limit(&["x"]), Some(strandline_inspect::explain::QUIET_FOR));
+        assert_eq!(limit(&["x", "--quiet-for", "0"]), Some(Duration::ZERO));
+        assert_eq!(limit(&["x", "--quiet-for=0s"]), Some(Duration::ZERO));
+        assert_eq!(limit(&["x", "--quiet-for", "2s"]), Some(Duration::from_secs(2)));
+        assert_eq!(limit(&["x", "--quiet-for", "soon"]), None);
+    }
 }

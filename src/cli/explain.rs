@@ -63,7 +63,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
             path_to: arguments.path_to.as_deref(),
             max_stop: arguments.max_stop,
             photograph: photograph(arguments).wanted(),
-            quiet_for: arguments.quiet_for,
+            quiet_for: arguments.quiet.limit,
             ..Options::default()
         },
     )?;

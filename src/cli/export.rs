@@ -21,7 +21,7 @@ pub fn run(arguments: &Export) -> Result<Ending> {
         processor_share: arguments.cpu_budget,
         interval: arguments.ledger_interval,
         photograph: arguments.photograph.wanted(),
-        quiet_for: arguments.quiet_for,
+        quiet_for: arguments.quiet.limit,
     };
     let options = Options {
         listen,

@@ -1,7 +1,7 @@
 //! How far long work has come, on standard error. On a terminal it is one line that is redrawn, and gone at the end; a log gets a
 //! plain line twice a minute. Short work shows nothing.
 //!
-//! It is drawn by a thread of its own: work that holds a process never waits for a terminal.
+//! A separate thread draws it, so that work that holds a process never waits for a terminal.
 
 use std::io::{IsTerminal, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -49,25 +49,31 @@ impl std::fmt::Debug for Drawer {
 impl Progress {
     /// Lines that are shown if they are `wanted`: where no document was asked for.
     pub fn new(wanted: bool) -> Self {
-        Self(if wanted { Drawer::start() } else { None })
+        Self(if wanted { Drawer::start(Place::stderr()) } else { None })
     }
 
     /// `what` has come to `done` of `total` bytes.
     pub fn tell(&self, what: &str, done: u64, total: u64) {
-        self.put(|| Said::Bytes { what: what.to_owned(), done, total });
+        self.put(|latest| match latest {
+            // The common case, a piece of the same work, allocates nothing.
+            Some(Said::Bytes { what: old, done: old_done, total: old_total }) if old == what => {
+                (*old_done, *old_total) = (done, total);
+            }
+            _ => *latest = Some(Said::Bytes { what: what.to_owned(), done, total }),
+        });
     }
 
     /// Shows this line, if it is time for one.
     pub fn say(&self, line: &str) {
-        self.put(|| Said::Line(line.to_owned()));
+        self.put(|latest| *latest = Some(Said::Line(line.to_owned())));
     }
 
-    fn put(&self, said: impl FnOnce() -> Said) {
-        // Who finds it taken lets it be: the next call tells more.
+    fn put(&self, put: impl FnOnce(&mut Option<Said>)) {
+        // Never waits: the next call says more.
         if let Some(drawer) = &self.0
             && let Ok(mut latest) = drawer.latest.try_lock()
         {
-            *latest = Some(said());
+            put(&mut latest);
         }
     }
 }
@@ -84,33 +90,55 @@ impl Said {
     }
 }
 
+/// Where a line is drawn, and when.
+struct Place {
+    out: Box<dyn Write + Send>,
+    is_terminal: bool,
+    /// Whether it may be drawn now.
+    may_draw: fn() -> bool,
+    first: Duration,
+    pace: Duration,
+}
+
+impl Place {
+    fn stderr() -> Self {
+        let is_terminal = std::io::stderr().is_terminal();
+        let (first, pace) = if is_terminal { (PATIENCE, PACE) } else { (LOG_PACE, LOG_PACE) };
+        // A background process may write to a log, not to the terminal.
+        let may_draw = if is_terminal { strandline_sys::host::is_in_foreground } else { || true };
+        Self { out: Box::new(std::io::stderr()), is_terminal, may_draw, first, pace }
+    }
+
+    /// Draws until `ended` is closed, and wipes what it drew.
+    fn draw(mut self, latest: &Latest, ended: &Receiver<()>) {
+        let (mut pause, mut is_drawn) = (self.first, false);
+        while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+            let said = latest.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let Some(said) = said.filter(|_| (self.may_draw)()) else { continue };
+            pause = self.pace;
+            // Progress that cannot be shown is not missed.
+            if self.is_terminal {
+                drop(write!(self.out, "\r\x1b[K{}", said.text()));
+                is_drawn = true;
+            } else {
+                drop(writeln!(self.out, "{}", said.text()));
+            }
+        }
+        if is_drawn && (self.may_draw)() {
+            drop(write!(self.out, "\r\x1b[K"));
+        }
+    }
+}
+
 impl Drawer {
-    fn start() -> Option<Self> {
+    fn start(place: Place) -> Option<Self> {
         let latest = Latest::default();
         let ((end, ended), (wipe, wiped)) = (channel::<()>(), channel::<()>());
         let shown = Arc::clone(&latest);
         let draw = move || {
-            // One that draws from the background, as after Ctrl-Z and bg, must not stop all of strandline (stty tostop).
+            // If the user moves strandline to the background, `stty tostop` must not stop all of it.
             strandline_sys::signal::NoStops::for_ever();
-            let is_terminal = std::io::stderr().is_terminal();
-            let (first, pace) = if is_terminal { (PATIENCE, PACE) } else { (LOG_PACE, LOG_PACE) };
-            let (mut pause, mut is_drawn) = (first, false);
-            while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-                let said = shown.lock().unwrap_or_else(PoisonError::into_inner).take();
-                let Some(said) = said else { continue };
-                pause = pace;
-                let mut stderr = std::io::stderr();
-                // Progress that cannot be shown is not missed.
-                if !is_terminal {
-                    drop(writeln!(stderr, "{}", said.text()));
-                } else if strandline_sys::host::is_in_foreground() {
-                    drop(write!(stderr, "\r\x1b[K{}", said.text()));
-                    is_drawn = true;
-                }
-            }
-            if is_drawn && strandline_sys::host::is_in_foreground() {
-                drop(write!(std::io::stderr(), "\r\x1b[K"));
-            }
+            place.draw(&shown, &ended);
             drop(wipe);
         };
         std::thread::Builder::new().name("progress".to_owned()).spawn(draw).ok()?;
@@ -125,5 +153,43 @@ impl Drop for Drawer {
             // It is closed, or the time is over: either will do.
             let _ = wiped.recv_timeout(WIPE_LIMIT);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A terminal that takes nothing: each write waits until it is closed.
+    struct Blocked(Sender<String>, Receiver<()>);
+
+    impl Write for Blocked {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.send(String::from_utf8_lossy(bytes).into_owned()).ok();
+            self.1.recv().ok();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_blocked_terminal_delays_nothing() {
+        let ((begun, written), (close, closed)) = (channel(), channel());
+        let moment = Duration::from_millis(1);
+        let out = Box::new(Blocked(begun, closed));
+        let place = Place { out, is_terminal: true, may_draw: || true, first: moment, pace: moment };
+        let progress = Progress(Drawer::start(place));
+        progress.tell("reading", 1, 2);
+        // From here on the terminal blocks.
+        assert!(!written.recv().unwrap().is_empty());
+        for done in 0..1000 {
+            progress.tell("reading", done, 1000);
+        }
+        progress.say("another line");
+        drop(progress);
+        drop(close);
     }
 }

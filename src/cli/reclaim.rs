@@ -25,7 +25,7 @@ pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<Ending> {
         allow_lost_write_risk: arguments.allow_lost_write_risk,
         watch: WATCH,
         max_stop: arguments.max_stop,
-        quiet_for: arguments.quiet_for,
+        quiet_for: arguments.quiet.limit,
         photograph: arguments.photograph.wanted(),
         progress: None,
     };

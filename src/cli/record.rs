@@ -105,7 +105,7 @@ fn options<'a>(
         looks: Looks {
             max_stop: recording.max_stop,
             photograph: recording.photograph.wanted(),
-            quiet_for: recording.quiet_for,
+            quiet_for: recording.quiet.limit,
         },
         progress,
         complain: &complain,

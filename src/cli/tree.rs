@@ -85,7 +85,7 @@ fn look(arguments: &Explain) -> Result<Tree> {
             runtimes: !arguments.no_runtimes,
             max_stop: arguments.max_stop,
             photograph: arguments.photograph.wanted(),
-            quiet_for: arguments.quiet_for,
+            quiet_for: arguments.quiet.limit,
             ..Options::default()
         };
         match explain(pid, &options) {

@@ -21,17 +21,7 @@
   X(poll) X(poll_timed) X(select) X(select_timed) X(nanosleep) X(clock_nanosleep)       \
   X(read_pipe) X(recv_timed) X(futex) X(futex_timed) X(condition_timed) X(msgrcv) X(read_timer)
 
-enum call {
-#define NAME(n) call_##n,
-  CALLS(NAME)
-#undef NAME
-  call_count
-};
-static const char *const names[] = {
-#define NAME(n) #n,
-    CALLS(NAME)
-#undef NAME
-};
+#include "calls.h"
 
 static _Atomic uint64_t interrupted[call_count], returned[call_count];
 static _Atomic pid_t watchers[call_count];

@@ -12,17 +12,7 @@
 #define BYTES (1 << 20)
 #define CALLS(X) X(write) X(writev) X(send) X(sendmsg) X(sendfile) X(recv)
 
-enum call {
-#define NAME(n) call_##n,
-  CALLS(NAME)
-#undef NAME
-  call_count
-};
-static const char *const names[] = {
-#define NAME(n) #n,
-    CALLS(NAME)
-#undef NAME
-};
+#include "calls.h"
 
 static char data[BYTES], drain[BYTES];
 static int ends[call_count][2];

@@ -30,7 +30,7 @@ pub const ELSEWHERE: &str = "slurm";
 pub const STAGED: &str = "staged";
 
 /// How the name of a `lab.json` begins while it is written.
-const NEW_ABOUT: &str = ".lab.json.";
+const NEW_LAB: &str = ".lab.json.";
 
 /// Where an executor's jobs write: this and its number.
 const WORKSHOP: &str = "work-";
@@ -78,8 +78,8 @@ impl Journal {
     pub fn peek(verb: &str, description: &impl Serialize, place: &Place) -> usize {
         let Ok(key) = key(verb, description) else { return 0 };
         let folder = place.folder.clone().unwrap_or_else(|| cache().join(folder_name(verb, &key)));
-        let about = About::read(&folder).ok().flatten();
-        if place.is_fresh || about.is_none_or(|about| about.0.key != key) {
+        let lab = Lab::read(&folder).ok().flatten();
+        if place.is_fresh || lab.is_none_or(|lab| lab.key != key) {
             return 0;
         }
         let journal = File::open(folder.join("journal.jsonl"));
@@ -107,7 +107,7 @@ impl Journal {
             .map_err(|error| named(&folder, &error))?;
         let path = folder.join("journal.jsonl");
         // Before anything is made in it.
-        About::read(&folder)?;
+        Lab::read(&folder)?;
         let file = OpenOptions::new().read(true).append(true).create(true).open(&path);
         let mut file = file.map_err(|error| named(&path, &error))?;
         lock(&file).map_err(|error| match error.kind() {
@@ -118,15 +118,15 @@ impl Journal {
             _ => named(&path, &error),
         })?;
         // Under the lock: who had it may have written meanwhile.
-        match About::read(&folder)? {
-            Some(about) => {
-                about.may_become(&key, place.is_fresh, &path)?;
-                if about.0.key != key {
+        match Lab::read(&folder)? {
+            Some(lab) => {
+                lab.may_become(&key, place.is_fresh, &path)?;
+                if lab.key != key {
                     file.set_len(0).map_err(|error| named(&path, &error))?;
-                    write_about(&folder, verb, &key)?;
+                    write_lab(&folder, verb, &key)?;
                 }
             }
-            None => write_about(&folder, verb, &key)?,
+            None => write_lab(&folder, verb, &key)?,
         }
         if place.is_fresh {
             file.set_len(0).map_err(|error| named(&path, &error))?;
@@ -222,10 +222,7 @@ pub fn cell_folder(folder: &Path, subject: &str, round: u32) -> PathBuf {
     folder.join("cells").join(format!("{name}-{digest}-{round}"))
 }
 
-/// What stands in a folder's `lab.json`.
-struct About(Lab);
-
-impl About {
+impl Lab {
     /// Reads that of `folder`; `None` where the folder is empty, but for what was staged and for a journal without a line.
     ///
     /// # Errors
@@ -235,7 +232,7 @@ impl About {
         let advice = "it is left alone: mend or remove it, or give another --dir";
         match std::fs::read(&path) {
             Ok(text) => match serde_json::from_slice(&text) {
-                Ok(lab) => Ok(Some(Self(lab))),
+                Ok(lab) => Ok(Some(lab)),
                 Err(error) => Err(format!("{} is not a lab's ({error}); {advice}", path.display())),
             },
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => match has_files(folder) {
@@ -256,14 +253,14 @@ impl About {
     fn may_become(&self, key: &str, is_fresh: bool, path: &Path) -> Result<(), String> {
         // One without a run holds nothing that could be lost.
         let is_empty = std::fs::metadata(path).map_or(true, |data| data.len() == 0);
-        if self.0.key == key || is_fresh || is_empty {
+        if self.key == key || is_fresh || is_empty {
             return Ok(());
         }
         Err(format!(
             "{} holds another lab ({}, or the same with other commands, files, settings or variables); give another --dir, or \
              --fresh to replace it",
             path.parent().unwrap_or(path).display(),
-            self.0.lab
+            self.lab
         ))
     }
 }
@@ -274,7 +271,7 @@ fn has_files(folder: &Path) -> std::io::Result<bool> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
-        let is_new = name.to_string_lossy().starts_with(NEW_ABOUT);
+        let is_new = name.to_string_lossy().starts_with(NEW_LAB);
         if name != STAGED && !is_new && (name != "journal.jsonl" || entry.metadata()?.len() > 0) {
             return Ok(true);
         }
@@ -283,9 +280,9 @@ fn has_files(folder: &Path) -> std::io::Result<bool> {
 }
 
 /// Makes a folder that of a lab, so that after a crash of the machine too it is that or is not.
-fn write_about(folder: &Path, verb: &str, key: &str) -> Result<(), String> {
+fn write_lab(folder: &Path, verb: &str, key: &str) -> Result<(), String> {
     let write = || -> std::io::Result<()> {
-        let mut new = tempfile::Builder::new().prefix(NEW_ABOUT).tempfile_in(folder)?;
+        let mut new = tempfile::Builder::new().prefix(NEW_LAB).tempfile_in(folder)?;
         serde_json::to_writer_pretty(&mut new, &Lab { lab: verb.to_owned(), key: key.to_owned() })?;
         new.as_file().sync_all()?;
         new.persist(folder.join("lab.json")).map_err(|error| error.error)?;

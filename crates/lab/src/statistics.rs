@@ -107,10 +107,10 @@ pub fn estimate_in_blocks(samples: &[(f64, u32)], confidence: f64, seed: u64) ->
     Some(Estimate { median, low, high, samples })
 }
 
-/// The median of the samples that are finite; `None` where there is none.
-pub fn median_of(samples: &[f64]) -> Option<f64> {
-    let finite: Vec<f64> = samples.iter().copied().filter(|sample| sample.is_finite()).collect();
-    median(&sorted(&finite))
+/// The median of `samples`, without an interval. `None` where there is no finite sample.
+pub fn without_interval(samples: &[f64]) -> Option<Estimate> {
+    let samples: Vec<f64> = samples.iter().copied().filter(|sample| sample.is_finite()).collect();
+    Some(Estimate { median: median(&sorted(&samples))?, low: None, high: None, samples })
 }
 
 /// The ratio of b to a of `pairs` (a, b) of one round each, with an interval of this `confidence`. `resolution` is the

@@ -122,8 +122,8 @@ pub fn estimate(measured: &dyn Measured, key: &Key, metric: &str) -> Result<Esti
     statistics::estimate_in_blocks(&samples, CONFIDENCE, 1).ok_or_else(|| format!("no run gave {metric}"))
 }
 
-/// One number of a cell: an interval takes much longer than a median, and only its ends need it. `None` for the end of
-/// an interval that is not known.
+/// One number of a cell; `None` for the end of an interval that is not known. Computes the interval only for its ends: it
+/// takes far longer than the median.
 ///
 /// # Errors
 /// Why there is none.
@@ -133,17 +133,12 @@ pub fn statistic(
     metric: &str,
     statistic: Statistic,
 ) -> Result<Option<f64>, String> {
-    let choose: fn(f64, f64) -> f64 = match statistic {
-        Statistic::Low | Statistic::High => {
-            return estimate(measured, key, metric).map(|estimate| figure(&estimate, statistic));
-        }
-        Statistic::Median => |median, _| median,
-        Statistic::Least => f64::min,
-        Statistic::Most => f64::max,
-    };
+    if matches!(statistic, Statistic::Low | Statistic::High) {
+        return estimate(measured, key, metric).map(|estimate| figure(&estimate, statistic));
+    }
     let samples: Vec<f64> = measured.samples(key, metric)?.into_iter().flatten().collect();
-    let median = statistics::median_of(&samples).ok_or_else(|| format!("no run gave {metric}"))?;
-    Ok(Some(samples.into_iter().filter(|sample| sample.is_finite()).fold(median, choose)))
+    let estimate = statistics::without_interval(&samples).ok_or_else(|| format!("no run gave {metric}"))?;
+    Ok(figure(&estimate, statistic))
 }
 
 /// One of the numbers of an estimate; `None` for the end of an interval that is not known.

@@ -16,9 +16,9 @@ use crate::host::monotonic_time;
 const LONGEST_NAP: Duration = Duration::from_millis(100);
 const SHORTEST_NAP: Duration = Duration::from_millis(2);
 /// How long this process may be stopped while it holds another, if it may hold it that long.
-const MOST_STOPPED: Duration = Duration::from_secs(1);
+const MAX_STOPPED: Duration = Duration::from_secs(1);
 /// How much longer than it wanted it may hold another while it runs: what is done then is mostly to let go.
-const MOST_LATE: Duration = Duration::from_secs(4);
+const MAX_LATE: Duration = Duration::from_secs(4);
 
 /// What both sides see.
 #[repr(C)]
@@ -108,7 +108,9 @@ fn watch(shared: *const Shared, parent: libc::pid_t, stat: libc::c_int) -> ! {
         libc::dup2(stat, 0);
         // Whoever waits for the end of what was written must not wait for this one. (Before Linux 5.9: one after the other.)
         if libc::syscall(libc::SYS_close_range, 1, libc::c_uint::MAX, 0) != 0 {
-            for descriptor in 1..1024 {
+            let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
+            libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+            for descriptor in 1..limit.rlim_cur.min(1 << 20) as libc::c_int {
                 libc::close(descriptor);
             }
         }
@@ -122,12 +124,12 @@ fn watch(shared: *const Shared, parent: libc::pid_t, stat: libc::c_int) -> ! {
             stopped_since = None;
         } else if is_stopped() {
             let since = *stopped_since.get_or_insert(now);
-            if now >= until || now.saturating_sub(since) >= MOST_STOPPED {
+            if now >= until || now.saturating_sub(since) >= MAX_STOPPED {
                 end(parent);
             }
         } else {
             stopped_since = None;
-            if now >= until + MOST_LATE {
+            if now >= until + MAX_LATE {
                 end(parent);
             }
         }

@@ -205,3 +205,24 @@ fn a_seccomp_filter_that_cannot_be_read_is_not_called_through() {
     }
     assert!(subject.finish().unwrap().success());
 }
+
+#[test]
+fn nothing_is_written_below_an_alternate_stack_among_live_frames() -> Outcome {
+    let mut subject = Subject::start("alternate_inside", &[])?;
+    let pid = subject.pid_text();
+    let unharmed = |subject: &mut Subject| -> Outcome {
+        let report = subject.ask(b'c')?;
+        if report["wrong"] == 0 { Ok(()) } else { Err(format!("its frames have changed: {report}").into()) }
+    };
+    for _ in 0..3 {
+        let call = strandline::run(&["reclaim", "--remedy", "malloc_trim", "--wait", "0.3", &pid])?;
+        unharmed(&mut subject)?;
+        call.complains(3, &["no safe thread"])?;
+        let photograph = strandline::run(&["explain", "--photograph=always", &pid])?;
+        unharmed(&mut subject)?;
+        photograph.complains(3, &["--photograph=try"])?;
+    }
+    // It can be read.
+    strandline::explain(subject.pid())?;
+    unharmed(&mut subject)
+}

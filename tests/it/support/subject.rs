@@ -170,7 +170,7 @@ pub fn compile(name: &str, libc: &Libc) -> Result<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("subjects").join(libc.label());
     let path = folder.join(name);
     let mut newest = changed(&source)?;
-    for header in ["subject.h", "filters.h", "give_up.h"] {
+    for header in ["subject.h", "filters.h", "give_up.h", "calls.h"] {
         newest = newest.max(changed(&sources.join(header))?);
     }
     if changed(&path).is_ok_and(|built| built >= newest) {

@@ -17,12 +17,13 @@ use crate::readers::Found;
 use strandline_claims::caveat::Caveat;
 use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::memory::Memory;
 use strandline_process::photograph::NotTaken;
 use strandline_process::procfs::Process;
 use strandline_process::target::copy::{Copy, Rest, Room};
 use strandline_process::target::hold;
 use strandline_process::target::live::{Live, Opened, Traced};
-use strandline_process::target::stop::{PATIENCE, Stopped, Transfers};
+use strandline_process::target::stop::{PATIENCE, Short, Stopped, Transfers};
 
 /// A process whose threads do not all stop within this is not looked at, however short the stop may be.
 const LEAST_STOP: Duration = Duration::from_millis(20);
@@ -121,7 +122,7 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Snapshot> {
     let mut stopped_before = Duration::ZERO;
     let memory = Live::new(process.pid());
     hold::prepare();
-    let (mut ends, mut again) = (true, false);
+    let (mut ends, mut again, mut shorts) = (true, false, Vec::new());
     for left in (0..MOST_BUSY_LOOKS).rev() {
         // One that does not end (its process was stopped by others) is waited for once.
         ends = ends && wait_for_collection(&memory, how);
@@ -131,6 +132,8 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Snapshot> {
         // One that is never found out of a transfer is stopped in it at last.
         let transfers = if left > 1 { Transfers::Left } else { Transfers::Stopped };
         let stopped = stop_within(process, most, transfers, &mut stopped_before)?;
+        // A look that is thrown away may have cut one short too.
+        shorts.extend(stopped.cut_short().iter().map(short_transfer));
         if left > 0 && how.found.is_collecting(&memory) {
             stopped_before += stopped.resume();
             std::thread::sleep(WHILE_BUSY);
@@ -150,6 +153,7 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Snapshot> {
             !again && left > 0 && has_time && snapshot.has_damage() && snapshot.stopped < MOST_BEFORE_AGAIN;
         snapshot.stopped += stopped_before;
         if !in_motion {
+            snapshot.caveats.append(&mut shorts);
             return Ok(*snapshot);
         }
         again = true;
@@ -231,29 +235,36 @@ enum Looked {
     Again(Duration),
 }
 
+/// The caveat for a thread whose transfer returned short.
+fn short_transfer(short: &Short) -> Caveat {
+    let text = format!(
+        "its {} returned less than it was asked for when the thread was stopped, perhaps because of that: a program that does not \
+         go on from there lost the rest",
+        short.call
+    );
+    Caveat::new("short_transfer", format!("thread {}", short.tid), None, text)
+}
+
 /// What is known of the threads of a stopped process.
 fn threads_of(process: &Process, stopped: &Stopped<'_>, how: &How<'_>) -> Threads {
     let known = stopped.threads().map(|thread| (thread.tid, &thread.registers));
     let mut threads = Threads::of(process, known, stopped.in_transfer().copied(), stopped.count());
-    let asleep =
-        "the thread is in an uninterruptible sleep: its stack and its malloc cache were not looked at";
-    let asleep = stopped.asleep().iter().map(|tid| ("thread_asleep", tid, asleep.to_owned()));
-    let short = stopped.cut_short();
-    let short = short.iter().map(|short| {
-        let text = format!(
-            "its {} returned less than it was asked for when the thread was stopped, perhaps because of that: a program that \
-             does not go on from there lost the rest",
-            short.call
+    let mut add = |code: &str, tid: i32, text: &str| {
+        threads.caveats.push(Caveat::new(code, format!("thread {tid}"), None, text));
+    };
+    for &tid in stopped.asleep() {
+        add(
+            "thread_asleep",
+            tid,
+            "an uninterruptible sleep: strandline did not read its stack and its malloc cache",
         );
-        ("short_transfer", &short.tid, text)
-    });
-    let left_text =
-        "it sleeps in a transfer and was not stopped: what only its registers hold counts as unreachable";
-    let left = stopped.in_transfer().filter(|_| how.options.keeps_blocks);
-    let left = left.map(|thread| ("registers_unread", &thread.tid, left_text.to_owned()));
-    let caveat =
-        |(code, tid, text): (&str, &i32, String)| Caveat::new(code, format!("thread {tid}"), None, text);
-    threads.caveats.extend(asleep.chain(short).chain(left).map(caveat));
+    }
+    // Only who follows references needs the registers.
+    for thread in stopped.in_transfer().filter(|_| how.options.keeps_blocks) {
+        let text =
+            "it sleeps in a transfer and was not stopped: what only its registers hold counts as unreachable";
+        add("registers_unread", thread.tid, text);
+    }
     threads
 }
 
@@ -282,7 +293,11 @@ fn read_stopped(
         Way::Stopped(why) => (None, why),
     };
     let file = Opened::new(process.open_file("mem")?);
-    let (mut snapshot, threads) = kernel_view(process, threads, how)?;
+    let (mut snapshot, threads) = match kernel_view(process, threads, how) {
+        // Page tables and mappings that a thread changed meanwhile need not add up.
+        Err(_) if !stopped.slept_on() => return Ok(Looked::Again(stopped.resume())),
+        view => view?,
+    };
     snapshot.until = most.map(|most| end_of_reading(since, most));
     let memory = Traced::new(process.pid(), &snapshot.space, &file, snapshot.shares_memory());
     snapshot.caveats.extend(against.map(|why| no_photograph(&why)));
@@ -291,35 +306,24 @@ fn read_stopped(
         Copy::take(&memory, own_runs(&snapshot), room, how.workers, rest)
     });
     let has_transfers = stopped.in_transfer().next().is_some();
-    let busy = match copy {
-        Some(copy) => {
-            let slept_on = stopped.slept_on();
-            snapshot.stopped = stopped.resume();
-            if !slept_on {
-                return Ok(Looked::Again(snapshot.stopped));
-            }
-            let busy = snapshot.read_all(process, threads.as_deref(), &copy, how, last)?;
-            // What is read of the copy was read of the process once.
-            snapshot.bytes_read = copy.bytes();
-            busy
-        }
-        None if has_transfers => {
-            let (busy, _) = quiet::watched(&memory, &|| !stopped.slept_on(), |memory| {
-                snapshot.read_all(process, threads.as_deref(), memory, how, last)
-            });
-            let slept_on = stopped.slept_on();
-            snapshot.stopped = stopped.resume();
-            if !slept_on {
-                return Ok(Looked::Again(snapshot.stopped));
-            }
-            busy?
-        }
-        None => {
-            let busy = snapshot.read_all(process, threads.as_deref(), &memory, how, last)?;
-            snapshot.stopped = stopped.resume();
-            busy
-        }
+    let mut read = |memory: &dyn Memory| snapshot.read_all(process, threads.as_deref(), memory, how, last);
+    // A copy is read when the process runs again.
+    let read_now = match &copy {
+        Some(_) => Ok(false),
+        None if has_transfers => quiet::watched(&memory, &|| !stopped.slept_on(), read).0,
+        None => read(&memory),
     };
+    let slept_on = stopped.slept_on();
+    snapshot.stopped = stopped.resume();
+    if !slept_on {
+        return Ok(Looked::Again(snapshot.stopped));
+    }
+    let mut busy = read_now?;
+    if let Some(copy) = copy {
+        busy = snapshot.read_all(process, threads.as_deref(), &copy, how, last)?;
+        // What is read of the copy was read of the process once.
+        snapshot.bytes_read = copy.bytes();
+    }
     snapshot.rollup = snapshot.rollup.or_else(|| rollup(process));
     Ok(if busy { Looked::Again(snapshot.stopped) } else { Looked::Whole(Box::new(snapshot)) })
 }

@@ -65,7 +65,7 @@ pub struct Options<'a> {
     pub photograph: ByPhotograph,
     /// How long it is first tried to read it without stopping it, while none of its threads runs; zero for not at all.
     pub quiet_for: Duration,
-    /// When it started, in ticks since boot, where that is known: another process that has its number by now is not looked at.
+    /// Its start time in ticks since boot. If given, a process that has reused the id is refused.
     pub started: Option<u64>,
     /// Threads to read with; `None` for as many as there are processors.
     pub threads: Option<usize>,

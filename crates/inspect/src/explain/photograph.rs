@@ -131,12 +131,11 @@ fn writers(process: &Process, space: &AddressSpace) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a file system pins the pages that it reads to, so that a copy of the process copies them: those on block devices do.
-/// Those on a network or in user space may hold them otherwise (NFS, 9p, ceph, FUSE before 6.7).
+/// Whether a file system is known to pin the pages that a direct read writes to, so that the kernel copies them for a child at
+/// once: local ones do. NFS, 9p, ceph and older FUSE do not; any other is treated like them.
 fn pins(kind: &str) -> bool {
-    const ON_DEVICES: [&str; 9] =
-        ["ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "tmpfs", "devtmpfs", "overlay"];
-    ON_DEVICES.contains(&kind)
+    const LOCAL: [&str; 9] = ["ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "tmpfs", "devtmpfs", "overlay"];
+    LOCAL.contains(&kind)
 }
 
 /// Whether there is memory for it, and a process more is allowed.

@@ -1,4 +1,4 @@
-//! Reading a process that nobody stops: none of its threads runs meanwhile, which its counters prove
+//! Reads a process without stopping it, while all its threads sleep. Their context-switch counters prove that none ran
 //! ([`strandline_process::target::asleep`]).
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use strandline_process::target::live::{Live, Opened, Traced};
 /// How long an unstopped read is tried for, where nothing else is asked.
 pub const QUIET_FOR: Duration = Duration::from_millis(250);
 /// One whose threads never all sleep within this is not waited for: it works.
-const MOST_AWAKE: Duration = Duration::from_millis(30);
+const MAX_AWAKE: Duration = Duration::from_millis(30);
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 /// How often it is looked whether reading goes on in vain.
@@ -86,7 +86,7 @@ pub fn read(process: &Process, how: &How<'_>) -> Result<Option<Snapshot>> {
     }
     let begin = Instant::now();
     let (mut awake_since, mut pause) = (begin, SHORTEST_PAUSE);
-    while begin.elapsed() < options.quiet_for && awake_since.elapsed() < MOST_AWAKE {
+    while begin.elapsed() < options.quiet_for && awake_since.elapsed() < MAX_AWAKE {
         if let Some(quiet) = Quiet::see(process)? {
             if how.found.is_collecting(&Live::new(process.pid())) {
                 return Ok(None);

@@ -1,7 +1,7 @@
-//! Threads that do not run, seen without ptrace: what they left in memory is of one instant for as long as they sleep.
+//! Detects, without ptrace, that no thread of a process runs: while all sleep, its memory does not change.
 //!
-//! `/proc/PID/task/TID/syscall` says `running` unless the kernel saw the thread off its processor (Linux ≥ 2.6.28,
-//! lib/syscall.c, task_current_syscall, by wait_task_inactive). A thread that runs after that leaves its processor before the
+//! `/proc/PID/task/TID/syscall` says `running` unless the kernel saw the thread off its processor (Linux lib/syscall.c,
+//! task_current_syscall, by wait_task_inactive). A thread that runs after that leaves its processor before the
 //! next look finds it off again, and the kernel counts that (kernel/sched/core.c, __schedule; `voluntary_ctxt_switches` and
 //! `nonvoluntary_ctxt_switches` of `status`). So each look reads `syscall` first and the counters second, and a thread that is
 //! off its processor at two looks with equal counters has run no instruction in between.
@@ -18,7 +18,8 @@ use crate::stacks::ThreadFacts;
 use crate::target::holders;
 use crate::target::live::Live;
 
-/// How far behind the thread pointer glibc keeps `robust_head` (glibc ≥ 2.5, x86-64, nptl/descr.h, struct pthread).
+/// The offset of `robust_head` from the thread pointer (glibc x86-64, nptl/descr.h, struct pthread; seen in 2.36). In a
+/// glibc with another offset [`thread_pointer`] finds none.
 const ROBUST_HEAD: u64 = 736;
 
 /// clone, vfork and clone3.
@@ -109,7 +110,7 @@ impl<'a> Quiet<'a> {
             (status.voluntary_switches, status.other_switches)
                 != (Some(asleep.switches.0), Some(asleep.switches.1))
         };
-        self.threads.iter().take(MOST_GLANCED).any(ran)
+        self.threads.iter().take(MAX_GLANCED).any(ran)
     }
 
     /// What is known of its threads; `None` where the thread pointer of one is not found, unless they are not `needed`.
@@ -122,7 +123,7 @@ impl<'a> Quiet<'a> {
 }
 
 /// Threads that a glance looks at.
-const MOST_GLANCED: usize = 64;
+const MAX_GLANCED: usize = 64;
 
 /// Who may write to the memory of `process` without a thread of it that runs: rings and devices, and another process that
 /// runs on the same memory. `None` where nobody is known.

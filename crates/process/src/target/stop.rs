@@ -21,7 +21,7 @@ use super::tracee::{self, NotStopped, Tracee};
 use super::transfers;
 use crate::error::{Error, Result};
 use crate::memory::Memory;
-use crate::procfs::{Doing, Process};
+use crate::procfs::Process;
 use crate::stacks::ThreadFacts;
 use crate::target::live::Live;
 
@@ -256,8 +256,7 @@ impl<'a> Stopped<'a> {
 
 /// Thread `tid`, if it sleeps in a transfer and can be read without being stopped.
 fn transferring(process: &Process, tid: i32) -> Option<(Asleep, ThreadFacts)> {
-    let Some(Doing::Call(call)) = process.task_doing(tid) else { return None };
-    let asleep = Asleep::look(process, tid).filter(|_| transfers::is_one(&call))?;
+    let asleep = Asleep::look(process, tid).filter(|asleep| transfers::is_one(&asleep.call))?;
     Some((asleep, asleep.facts(process, tid)?))
 }
 

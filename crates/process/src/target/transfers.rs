@@ -56,7 +56,7 @@ const TRANSFERS: [Transfer; 17] = [
 /// `MSG_WAITALL` of recv(2).
 const WAIT_FOR_ALL: u64 = 0x100;
 /// The most vectors of one call (`UIO_MAXIOV`).
-const MOST_VECTORS: u64 = 1024;
+const MAX_VECTORS: u64 = 1024;
 
 /// Whether a stop cuts short the call that a thread waits in.
 pub fn is_one(call: &Blocked) -> bool {
@@ -92,7 +92,7 @@ fn asked(what: Asked, registers: &Registers, memory: &dyn Memory) -> Option<u64>
 }
 
 fn vectors(at: u64, count: u64, memory: &dyn Memory) -> Option<u64> {
-    let mut bytes = vec![0; usize::try_from(count.min(MOST_VECTORS)).ok()? * 16];
+    let mut bytes = vec![0; usize::try_from(count.min(MAX_VECTORS)).ok()? * 16];
     memory.read(at, &mut bytes).ok()?;
     let lengths = bytes.chunks_exact(16).filter_map(|vector| word_at(vector, 8));
     Some(lengths.fold(0, u64::saturating_add))
