@@ -319,6 +319,11 @@ mod tests {
             assert_eq!(board.overruns.load(Ordering::Relaxed), overruns, "{stopped:?} of {left:?}");
         }
         assert!(overruns > 0, "no stop is as short as a nanosecond");
+        // Another process that has its number.
+        let (failures, before) = (board.failures.load(Ordering::Relaxed), total());
+        let other = Key { start_ticks: key.start_ticks + 1, ..key };
+        taker.look(&Turn { key: other, left: plenty, photograph: ByPhotograph::Never });
+        assert_eq!((board.failures.load(Ordering::Relaxed), total()), (failures + 1, before));
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -156,6 +156,8 @@ pub fn default_path(command: &str) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use strandline_recording::{Header, Heartbeat, SCHEMA};
 
     use super::*;
@@ -189,7 +191,8 @@ mod tests {
             sink.begin();
             sink.push(&header(), 0);
             sink.flush(0);
-            assert_eq!(std::fs::metadata(&path).unwrap().len(), sink.written_bytes());
+            let data = std::fs::metadata(&path).unwrap();
+            assert_eq!((data.len(), data.mode() & 0o777), (sink.written_bytes(), 0o600));
         }
         // A command that is not found costs nobody's recording.
         let size = std::fs::metadata(&path).unwrap().len();
