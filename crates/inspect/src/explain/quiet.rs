@@ -22,7 +22,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 /// How often it is looked whether reading goes on in vain.
 const GLANCE_EVERY: Duration = Duration::from_millis(2);
 
-/// The memory of a process, of which nothing more is read once a thread of it ran.
+/// A process's memory. Reads return nothing once the watcher has set `is_over`, so that a read in vain ends soon.
 struct Watched<'a> {
     memory: &'a dyn Memory,
     is_over: &'a AtomicBool,
@@ -51,7 +51,8 @@ impl Drop for End<'_> {
     }
 }
 
-/// Does `work` on a memory of which nothing more is read once `is_in_vain`; whether it was.
+/// Runs `work` on `memory` while a second thread asks `is_in_vain`; returns true with the result if the answer was yes. `work`
+/// then reads nothing more.
 pub(super) fn watched<T>(
     memory: &dyn Memory,
     is_in_vain: &(dyn Fn() -> bool + Sync),

@@ -114,7 +114,7 @@ pub(super) struct LastTry(pub bool);
 
 /// The threads of a process that stands still.
 pub(super) struct Threads {
-    /// What is known of them; `None` of a 32-bit program, of which only the kernel's rows are given.
+    /// The threads' stack pointers and registers. `None` for a 32-bit program: its ledger has only the kernel's rows.
     pub known: Option<Vec<ThreadFacts>>,
     /// How many it has.
     pub count: u64,
@@ -123,7 +123,7 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// Those that were stopped with these registers, and others of which less is known.
+    /// From the registers of stopped threads, and the facts of threads that were left asleep.
     pub fn of<'r>(
         process: &Process,
         stopped: impl Iterator<Item = (i32, &'r Registers)>,
