@@ -3,7 +3,7 @@
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full test-kernels bench studies lint deps docs dist need-cargo
+.PHONY: help demo test test-full test-kernels fuzz bench studies lint deps docs dist need-cargo
 
 help: ## list these
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ test-full: need-cargo ## the same with the long tests, and other glibcs, perls, 
 
 test-kernels: need-cargo ## the same on other kernels and settings, in virtual machines (docs/kernels.md): most of an hour
 	@kernels/run
+
+fuzz: need-cargo ## run a reader's fuzz target: make fuzz TARGET=walker SECONDS=600 (TARGET=all: each of them)
+	@scripts/fuzz "$(TARGET)" "$(or $(SECONDS),60)"
 
 bench: need-cargo ## measure, as ratios within one run; writes benches/RESULTS.md
 	@benches/run.sh

@@ -313,13 +313,13 @@ Examples:
 
 Moments for ledgers (--ledger, several with commas):
   marks      at each mark that the program tells (probes/ has the two lines it takes)
-  peak       as its high-water mark grows
+  peak       as its high-water mark grows by a tenth: at most a tenth of the time goes into these
   exit       at the end of a process, while its memory is still there; until then it is traced: no
              debugger, crash handler or Wine server can attach to it, nor can it trace itself
   every=10s  as often as this
   none       never
-By default: the first 16 marks, and exit for users who may trace anything (root, CAP_SYS_PTRACE), peak
-for others. Programs with LeakSanitizer, and setuid ones for who would take their privileges from them,
+By default: the first 16 marks and peak, and exit for users who may trace anything (root,
+CAP_SYS_PTRACE). Programs with LeakSanitizer, and setuid ones for who would take their privileges from them,
 are not traced.
 
 Exit status: the command's own; 125 where strandline failed, 126 where the command cannot be run,

@@ -15,6 +15,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
+use strandline_process::target::hold;
+
 use crate::desk::Desk;
 use crate::exposition::Format;
 use crate::http::{self, MOST_REQUEST_BYTES, Request, What};
@@ -32,7 +34,7 @@ const GOODBYE_TIME: Duration = Duration::from_secs(1);
 const PAGE_TIME: Duration = Duration::from_secs(1);
 /// Where the kernel has no descriptor for another client, it is asked again after this.
 const BREATH: Duration = Duration::from_millis(50);
-const SIGNALS: [Signal; 3] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM];
+const SIGNALS: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM, Signal::SIGTSTP];
 const ROOT: &str = "strandline export: see /metrics\n";
 
 /// Holds back the signals that end it. To be called before there is a second thread.
@@ -95,8 +97,12 @@ pub fn serve(
         let hears = listener.as_ref().filter(|_| !breathe && has_room(&clients));
         let ready = wait(signals, desk, hears, &clients, breathe)?;
         breathe = false;
-        if ready.signal && signals.read_signal().is_ok_and(|signal| signal.is_some()) {
-            return Ok(());
+        if ready.signal && let Ok(Some(signal)) = signals.read_signal() {
+            if signal.ssi_signo.cast_signed() != Signal::SIGTSTP as i32 {
+                return Ok(());
+            }
+            // Ctrl-Z takes effect when no process is held: a stopped exporter releases none.
+            hold::while_nothing_is_held(strandline_sys::signal::stop_own_process);
         }
         if ready.laid {
             let _ = desk.laid().read();

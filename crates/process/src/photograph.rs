@@ -208,6 +208,11 @@ impl Photograph {
         drop(sys::kill(&self.handle));
     }
 
+    /// Whether [`Photograph::end`] has ended it.
+    pub fn has_ended(&self) -> bool {
+        self.spent.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     /// Ends it, and has the target collect what is left of it, unnoticed. Called again, only says what it cost.
     pub fn end(&self) -> Spent {
         let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);

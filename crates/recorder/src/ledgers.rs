@@ -1,14 +1,15 @@
 //! Ledgers, taken beside the sampler so that it misses nothing: one after another on a thread of their own, and for
 //! processes that end on the thread that watches for their end.
 //!
-//! A watched process is traced, and only one can trace: before a ledger of it is taken the watch ends, and after it
-//! another begins. At a mark the program waits for both, so no end is missed there.
+//! A watched process is traced, and only one thread can trace: the watch pauses while a ledger stops the process. At a mark the
+//! program waits meanwhile. Elsewhere it can end just before or after the stop, in a fraction of a millisecond without a watch,
+//! which the recording then says.
 
 use std::collections::HashMap;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ use strandline_inspect::facts::Explanation;
 use strandline_process::error::Error;
 use strandline_process::procfs::Process;
 use strandline_process::smaps;
-use strandline_process::target::exit_watch::{ExitWatch, Seen};
+use strandline_process::target::exit_watch::{self, ExitWatch, Seen};
+use strandline_process::target::hold;
 use strandline_recording::{Ledger, Moment, Sample};
 
 use super::Looks;
@@ -29,7 +31,7 @@ use super::sampler::{Sampler, Units};
 /// The stack of a watching thread: it takes ledgers.
 const STACK_BYTES: usize = 1 << 20;
 /// Between two wakings of a thread that shall end its watch.
-const WAKE_AGAIN: Duration = Duration::from_millis(1);
+const WAKE_AGAIN: Duration = Duration::from_micros(100);
 
 /// A ledger that is wanted.
 #[derive(Clone, Debug)]
@@ -92,11 +94,15 @@ pub struct Ledgers {
     thread: Option<JoinHandle<()>>,
     made: Receiver<Made>,
     wake: Arc<EventFd>,
+    watches: Watches,
     under_way: usize,
 }
 
+/// The watched processes, by process id.
+type Watches = Arc<Mutex<HashMap<i32, Arc<Watched>>>>;
+
 /// What every thread needs.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Shared {
     made: Sender<Made>,
     wake: Arc<EventFd>,
@@ -124,14 +130,15 @@ impl Ledgers {
         let (sender, made) = channel();
         let machine = Arc::new(environment.clone());
         let shared = Shared { made: sender, wake: Arc::clone(&wake), clock, machine, looks };
+        let watches = Watches::default();
+        let own = Arc::clone(&watches);
         let thread = std::thread::Builder::new().name("ledgers".into()).spawn(move || {
-            let mut watches = HashMap::new();
             while let Ok(job) = wanted.recv() {
-                work(job, &mut watches, &shared);
+                work(job, &own, &shared);
             }
-            watches.into_values().for_each(|watch| drop(watch.end()));
+            all(&own).iter().for_each(|watched| watched.end());
         })?;
-        Ok(Self { jobs: Some(jobs), thread: Some(thread), made, wake, under_way: 0 })
+        Ok(Self { jobs: Some(jobs), thread: Some(thread), made, wake, watches, under_way: 0 })
     }
 
     /// To be called before anything is asked for that ends a watch, and after a command was started: a signal that
@@ -141,6 +148,15 @@ impl Ledgers {
     /// Where the kernel refuses it.
     pub fn prepare_to_end_watches() -> std::io::Result<()> {
         strandline_sys::signal::prepare_to_wake()
+    }
+
+    /// Runs `work` while no process is held and all watches are paused.
+    pub fn while_nothing_is_held<T>(&self, work: impl FnOnce() -> T) -> T {
+        let watches = all(&self.watches);
+        watches.iter().for_each(|watched| explain::Watch::pause(&**watched));
+        let done = hold::while_nothing_is_held(work);
+        watches.iter().for_each(|watched| explain::Watch::resume(&**watched));
+        done
     }
 
     /// Ends the thread, and every watch in order.
@@ -202,25 +218,32 @@ impl Ledgers {
     }
 }
 
-fn work(job: Job, watches: &mut HashMap<i32, Watch>, shared: &Shared) {
-    watches.retain(|_, watch| !watch.thread.is_finished());
+/// The watched processes.
+fn all(watches: &Watches) -> Vec<Arc<Watched>> {
+    watches.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+}
+
+fn work(job: Job, watches: &Watches, shared: &Shared) {
+    let lock = || watches.lock().unwrap_or_else(PoisonError::into_inner);
+    lock().retain(|_, watched| !watched.is_over());
+    let watch = |pid, request| {
+        let watched = Watched::begin(pid, request, shared);
+        lock().insert(pid, watched);
+    };
     match job {
         Job::Look(request) => {
-            let watch = watches.remove(&request.pid).map(Watch::end);
-            let pid = request.pid;
-            let made = look(request, shared);
-            if let Some(again) = watch.flatten() {
-                watches.extend(Watch::begin(pid, again, shared).map(|watch| (pid, watch)));
-            }
-            shared.tell(made);
+            let watched = lock().get(&request.pid).cloned();
+            let watched = watched.map(|watched| watched as Arc<dyn explain::Watch>);
+            shared.tell(look(request, watched.as_ref(), shared));
         }
-        Job::Watch(pid, request) => {
-            watches.extend(Watch::begin(pid, request, shared).map(|watch| (pid, watch)));
+        Job::Watch(pid, request) => watch(pid, request),
+        Job::Unwatch(pid) => {
+            let watched = lock().remove(&pid);
+            watched.iter().for_each(|watched| watched.end());
         }
-        Job::Unwatch(pid) => drop(watches.remove(&pid).map(Watch::end)),
         Job::WatchFirst(gate, request) => {
             if let Some(pid) = strandline_sys::spawn::Gate::knocked(&gate) {
-                watches.extend(Watch::begin(pid, request, shared).map(|watch| (pid, watch)));
+                watch(pid, request);
             }
             strandline_sys::spawn::Gate::open(&gate);
         }
@@ -228,11 +251,11 @@ fn work(job: Job, watches: &mut HashMap<i32, Watch>, shared: &Shared) {
 }
 
 /// Takes one ledger.
-fn look(request: Request, shared: &Shared) -> Made {
+fn look(request: Request, watch: Option<&Arc<dyn explain::Watch>>, shared: &Shared) -> Made {
     let at_us = shared.clock.now_us();
     let Looks { max_stop, photograph, quiet_for } = shared.looks;
     let quiet_for = if request.moment == Moment::Peak { Duration::ZERO } else { quiet_for };
-    match explain::explain(request.pid, &Options { max_stop, photograph, quiet_for, ..options() }) {
+    match explain::explain(request.pid, &Options { max_stop, photograph, quiet_for, watch, ..options() }) {
         Ok(explanation) => Made::Ledger(Box::new(ledger(&request, at_us, explanation, shared))),
         Err(Error::Ended { .. } | Error::NoSuchProcess { .. } | Error::Zombie { .. }) => {
             Made::TooLate(request)
@@ -281,15 +304,88 @@ pub fn tree_pss_bytes(pids: &[i32]) -> Option<u64> {
     Some(sum)
 }
 
+/// A process that is watched for its end.
+#[derive(Debug)]
+struct Watched {
+    pid: i32,
+    shared: Shared,
+    state: Mutex<(State, Pauses)>,
+}
+
+/// How many have paused a watch and not resumed it.
+type Pauses = u32;
+
+#[derive(Debug)]
+enum State {
+    /// A thread watches it.
+    On(Watch),
+    /// None does, as it was paused.
+    Paused(WatchRequest),
+    /// It has ended, or cannot be watched.
+    Over,
+}
+
+impl Watched {
+    fn begin(pid: i32, request: WatchRequest, shared: &Shared) -> Arc<Self> {
+        let state = Watch::begin(pid, request, shared).map_or(State::Over, State::On);
+        Arc::new(Self { pid, shared: shared.clone(), state: Mutex::new((state, 0)) })
+    }
+
+    fn is_over(&self) -> bool {
+        match &self.state.lock().unwrap_or_else(PoisonError::into_inner).0 {
+            State::On(watch) => watch.thread.is_finished(),
+            State::Paused(_) => false,
+            State::Over => true,
+        }
+    }
+
+    fn end(&self) {
+        explain::Watch::pause(self);
+    }
+}
+
+impl explain::Watch for Watched {
+    fn pause(&self) {
+        let mut locked = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (state, pauses) = &mut *locked;
+        *pauses += 1;
+        if *pauses == 1
+            && let State::On(watch) = std::mem::replace(state, State::Over)
+        {
+            *state = watch.end().map_or(State::Over, State::Paused);
+        }
+    }
+
+    fn resume(&self) {
+        let mut locked = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (state, pauses) = &mut *locked;
+        *pauses = pauses.saturating_sub(1);
+        if *pauses == 0
+            && let State::Paused(request) = std::mem::replace(state, State::Over)
+        {
+            let process = request.process;
+            match Watch::begin(self.pid, request, &self.shared) {
+                Some(watch) => *state = State::On(watch),
+                None => {
+                    let text = "it ended while another ledger was taken".to_owned();
+                    self.shared.tell(Made::NotWatched(process, text));
+                }
+            }
+        }
+    }
+}
+
 /// A thread that watches one process for its end.
+#[derive(Debug)]
 struct Watch {
+    pid: i32,
     thread: JoinHandle<Option<WatchRequest>>,
     tid: i32,
     shall_end: Arc<AtomicBool>,
 }
 
 impl Watch {
-    /// Begins to watch; `None` where that is not possible, which is told.
+    /// Begins to watch; `None` where the process has ended or the kernel refuses, which is reported.
     fn begin(pid: i32, request: WatchRequest, shared: &Shared) -> Option<Self> {
         let shall_end = Arc::new(AtomicBool::new(false));
         let (begun, wait) = channel();
@@ -311,10 +407,10 @@ impl Watch {
             std::thread::Builder::new().name("watch".into()).stack_size(STACK_BYTES).spawn(body).ok()?;
         // It begins at once, or the thread ends.
         let tid = wait.recv().ok()?;
-        Some(Self { thread, tid, shall_end })
+        Some(Self { pid, thread, tid, shall_end })
     }
 
-    /// Ends the watch. Returns what it was asked for, unless the process ended meanwhile.
+    /// Ends the watch. Returns its request, unless the process ended meanwhile.
     fn end(self) -> Option<WatchRequest> {
         self.shall_end.store(true, Ordering::Release);
         let own = std::process::id().cast_signed();
@@ -327,7 +423,9 @@ impl Watch {
             ));
             std::thread::sleep(WAKE_AGAIN);
         }
-        self.thread.join().ok().flatten()
+        let request = self.thread.join().ok().flatten();
+        exit_watch::wait_until_released(self.pid, self.tid);
+        request
     }
 }
 
@@ -339,15 +437,12 @@ fn watch_until_the_end(
     shared: &Shared,
 ) -> Option<WatchRequest> {
     loop {
-        if shall_end.load(Ordering::Acquire) {
-            watch.let_go();
-            return Some(request);
-        }
-        match watch.sleep() {
+        let is_last = shall_end.load(Ordering::Acquire);
+        match if is_last { watch.news() } else { watch.sleep() } {
+            Ok(Seen::Woken) if is_last => return Some(request),
             Ok(Seen::Woken) => {}
             Ok(Seen::Ending) => {
                 last_words(&watch, &request, shared);
-                watch.let_go();
                 return None;
             }
             Ok(Seen::Gone) => return None,

@@ -101,10 +101,8 @@ pub struct Member {
     pub is_watched: bool,
     /// Its threads, for its watcher.
     pub threads: Arc<AtomicU64>,
-    /// Its RSS at its last ledger at a peak, and before when no other is taken.
+    /// Its RSS at its last ledger at a peak.
     pub peak_kib: u64,
-    /// See `peak_kib`.
-    pub no_peak_before_us: u64,
     /// Before when no regular ledger is taken.
     pub no_regular_before_us: u64,
     /// Whether a ledger of it is under way that nobody waits for.
@@ -137,7 +135,6 @@ impl Member {
             is_watched: false,
             threads: Arc::new(AtomicU64::new(1)),
             peak_kib: 0,
-            no_peak_before_us: 0,
             no_regular_before_us: 0,
             is_looked_at: false,
             is_gone: false,

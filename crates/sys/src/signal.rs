@@ -32,6 +32,22 @@ pub fn own_thread() -> i32 {
     unsafe { libc::syscall(libc::SYS_gettid) as libc::pid_t }
 }
 
+/// Does what a SIGTSTP does that the caller has blocked and taken: stops this process, unless its process group is orphaned.
+/// Returns when it was continued.
+pub fn stop_own_process() {
+    // SAFETY: sigset_t is a plain C struct, for which all-zero is a value; the calls fill both sets, which are live. tgkill takes
+    // numbers only.
+    unsafe {
+        let (mut stop, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigemptyset(&raw mut stop);
+        libc::sigaddset(&raw mut stop, libc::SIGTSTP);
+        libc::syscall(libc::SYS_tgkill, libc::getpid(), own_thread(), libc::SIGTSTP);
+        // Delivered as soon as it is not blocked.
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const stop, &raw mut before);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+    }
+}
+
 /// Signals by which a terminal stops a process: TSTP (Ctrl-Z), TTIN and TTOU.
 const STOPS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 

@@ -99,6 +99,39 @@ fn the_peak_is_caught_within_a_tenth() -> Outcome {
 }
 
 #[test]
+fn without_a_wish_there_are_ledgers_at_the_peak_and_at_the_end() -> Outcome {
+    let report = recorded_until(&[], ("12", "6"), |report| {
+        let peaks = ledgers_of(report, "peak");
+        let last = peaks.last().map(|ledger| number(&ledger["explain"]["kernel"], "rss_bytes"));
+        Ok(last.transpose()?.is_some_and(|bytes| bytes * 11 >= 72 * MIB * 10))
+    })?;
+    let exits = ledgers_of(&report, "exit");
+    assert_eq!(exits.len(), 1, "{:?}", caveats(&report));
+    // It freed all of it before its end.
+    assert!(number(&exits[0]["explain"]["kernel"], "rss_bytes")? < 24 * MIB);
+    Ok(())
+}
+
+#[test]
+fn an_end_beside_a_ledger_at_the_peak_is_seen_or_said_to_be_missed() -> Outcome {
+    let mut seen = 0;
+    for _ in 0..20 {
+        let place = Place::new()?;
+        // It ends at its peak, right after the growth that makes a ledger due.
+        let ended =
+            place.run(&["--ledger", "peak,exit", "--interval", "1ms"], &[&recorded()?, "end", "exit"])?;
+        assert_eq!(ended.how(), 4, "{}", ended.complaint());
+        let report = place.report()?;
+        let exits = ledgers_of(&report, "exit").len();
+        let is_missed = caveats(&report).contains(&"not_watched".to_owned());
+        assert_eq!(exits + usize::from(is_missed), 1, "{:?}", caveats(&report));
+        seen += exits;
+    }
+    assert!(seen > 10, "only {seen} of 20 ends were seen");
+    Ok(())
+}
+
+#[test]
 fn ledgers_are_taken_as_often_as_was_asked() -> Outcome {
     let has_two = |report: &Value| Ok(ledgers_of(report, "every").len() >= 2);
     let report = recorded_until(&["--ledger", "every=100ms"], ("20", "1"), has_two)?;

@@ -13,6 +13,7 @@ use super::snapshot::{
     How, LastTry, MOST_BUSY_LOOKS, Snapshot, Threads, end_of_reading, kernel_view, rollup,
 };
 use super::standing::StoppedBy;
+use super::watch::Paused;
 use crate::readers::Found;
 use strandline_claims::caveat::Caveat;
 use strandline_process::error::{Error, Result};
@@ -131,9 +132,9 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Snapshot> {
         let way = way(process, &memory, how, most)?;
         // One that is never found out of a transfer is stopped in it at last.
         let transfers = if left > 1 { Transfers::Left } else { Transfers::Stopped };
-        let stopped = stop_within(process, most, transfers, &mut stopped_before)?;
+        let stopped = Held::stop(process, (most, transfers), how, &mut stopped_before)?;
         // A look that is thrown away may have cut one short too.
-        shorts.extend(stopped.cut_short().iter().map(short_transfer));
+        shorts.extend(stopped.stopped.cut_short().iter().map(short_transfer));
         if left > 0 && how.found.is_collecting(&memory) {
             stopped_before += stopped.resume();
             std::thread::sleep(WHILE_BUSY);
@@ -161,6 +162,32 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Snapshot> {
         std::thread::sleep(WHILE_BUSY);
     }
     Err(Error::Ended { pid: process.pid() })
+}
+
+/// A process whose threads are stopped, and a watch on it that is paused meanwhile. Dropped, the threads go first.
+struct Held<'p> {
+    stopped: Stopped<'p>,
+    paused: Paused,
+}
+
+impl<'p> Held<'p> {
+    fn stop(
+        process: &'p Process,
+        (most, transfers): (Option<Duration>, Transfers),
+        how: &How<'_>,
+        stopped_before: &mut Duration,
+    ) -> Result<Self> {
+        let paused = Paused::begin(how.options.watch);
+        Ok(Self { stopped: stop_within(process, most, transfers, stopped_before)?, paused })
+    }
+
+    /// Lets all threads go; returns how long they were stopped.
+    fn resume(self) -> Duration {
+        let Self { stopped, paused } = self;
+        let stood = stopped.resume();
+        drop(paused);
+        stood
+    }
 }
 
 /// Stops all threads; where they may not take long to stop, tries again some times: one that waits for a processor does not
@@ -271,23 +298,24 @@ fn threads_of(process: &Process, stopped: &Stopped<'_>, how: &How<'_>) -> Thread
 /// Reads a stopped process, or what was made of it while it stood still: then it is let go first.
 fn read_stopped(
     process: &Process,
-    mut stopped: Stopped<'_>,
+    mut held: Held<'_>,
     (way, most): (Way, Option<Duration>),
     how: &How<'_>,
     last: LastTry,
 ) -> Result<Looked> {
+    let stopped = &mut held.stopped;
     let since = stopped.since();
-    let threads = threads_of(process, &stopped, how);
+    let threads = threads_of(process, stopped, how);
     // Nothing is stopped, as all sleep in transfers, and so nothing can make a photograph.
     let has_none = stopped.threads().next().is_none() && stopped.asleep().is_empty();
     let (room, against) = match way {
         Way::Photographed(_) if has_none && how.options.photograph == ByPhotograph::Always => {
-            return Ok(Looked::Again(stopped.resume()));
+            return Ok(Looked::Again(held.resume()));
         }
         Way::Photographed(_) if has_none => (None, None),
         Way::Photographed(plan) => {
-            let shot = shot::take(process, &mut stopped, &plan, &how.before);
-            return photographed(process, (stopped, shot), threads, how, last);
+            let shot = shot::take(process, stopped, &plan, &how.before, how.options.watch);
+            return photographed(process, (held, shot), threads, how, last);
         }
         Way::Copied(room, why) => (Some(room), why),
         Way::Stopped(why) => (None, why),
@@ -295,7 +323,7 @@ fn read_stopped(
     let file = Opened::new(process.open_file("mem")?);
     let (mut snapshot, threads) = match kernel_view(process, threads, how) {
         // Page tables and mappings that a thread changed meanwhile need not add up.
-        Err(_) if !stopped.slept_on() => return Ok(Looked::Again(stopped.resume())),
+        Err(_) if !stopped.slept_on() => return Ok(Looked::Again(held.resume())),
         view => view?,
     };
     snapshot.until = most.map(|most| end_of_reading(since, most));
@@ -314,7 +342,7 @@ fn read_stopped(
         None => read(&memory),
     };
     let slept_on = stopped.slept_on();
-    snapshot.stopped = stopped.resume();
+    snapshot.stopped = held.resume();
     if !slept_on {
         return Ok(Looked::Again(snapshot.stopped));
     }
@@ -331,16 +359,17 @@ fn read_stopped(
 /// Lets the process go, and reads the photograph that was taken of it.
 fn photographed(
     process: &Process,
-    (stopped, shot): (Stopped<'_>, std::result::Result<shot::Shot, NotTaken>),
+    (held, shot): (Held<'_>, std::result::Result<shot::Shot, NotTaken>),
     threads: Threads,
     how: &How<'_>,
     last: LastTry,
 ) -> Result<Looked> {
-    let slept_on = stopped.slept_on();
-    let stopped = stopped.resume();
+    let slept_on = held.stopped.slept_on();
+    let stopped = held.resume();
     let no = |why| Error::NoPhotograph { pid: process.pid(), why, stopped };
     let shot = shot.map_err(|NotTaken { why, unused }| {
         // Ended and collected now that the process runs.
+        let _paused = Paused::begin(how.options.watch);
         drop(unused);
         no(why)
     })?;

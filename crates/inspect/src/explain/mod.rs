@@ -15,7 +15,9 @@ pub(crate) mod sharing;
 mod shot;
 pub(crate) mod snapshot;
 mod standing;
+mod watch;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -25,6 +27,7 @@ pub use self::quiet::QUIET_FOR;
 use self::snapshot::Snapshot;
 pub use self::standing::Ending;
 use self::standing::StoppedBy;
+pub use self::watch::Watch;
 use crate::facts::Explanation;
 use crate::holders::{self, facts::Holders};
 use crate::ledger::assemble::{self, Ledger};
@@ -65,6 +68,8 @@ pub struct Options<'a> {
     pub photograph: ByPhotograph,
     /// How long it is first tried to read it without stopping it, while none of its threads runs; zero for not at all.
     pub quiet_for: Duration,
+    /// The watch that this process keeps on it: it pauses while the process is stopped.
+    pub watch: Option<&'a Arc<dyn Watch>>,
     /// Its start time in ticks since boot. If given, a process that has reused the id is refused.
     pub started: Option<u64>,
     /// Threads to read with; `None` for as many as there are processors.
@@ -85,6 +90,7 @@ impl Default for Options<'_> {
             max_stop: None,
             photograph: ByPhotograph::Never,
             quiet_for: QUIET_FOR,
+            watch: None,
             started: None,
             threads: None,
             progress: None,
@@ -138,7 +144,10 @@ pub fn inspect(pid: i32, options: &Options<'_>) -> Result<Inspection> {
 
 fn inspect_once(pid: i32, options: &Options<'_>) -> Result<Inspection> {
     let start = Instant::now();
-    let process = admission::admit(pid)?;
+    let process = match options.watch {
+        Some(_) => admission::admit_watched(pid)?,
+        None => admission::admit(pid)?,
+    };
     if options.started.is_some_and(|started| process.stat().map_or(true, |stat| stat.start_ticks != started))
     {
         return Err(Error::NoSuchProcess { pid });

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::watch::{Paused, Watch};
 use strandline_process::call::code::Code;
 use strandline_process::control_groups::Groups;
 use strandline_process::map::AddressSpace;
@@ -164,11 +165,13 @@ pub struct Kept {
     photograph: Arc<Photograph>,
     over: Arc<AtomicBool>,
     watcher: Option<JoinHandle<bool>>,
+    /// Pauses while a thread of the target collects the photograph.
+    watch: Option<Arc<dyn Watch>>,
 }
 
 impl Kept {
     /// Keeps a photograph.
-    pub fn new(photograph: Photograph) -> Self {
+    pub fn new(photograph: Photograph, watch: Option<&Arc<dyn Watch>>) -> Self {
         let (photograph, over) = (Arc::new(photograph), Arc::new(AtomicBool::new(false)));
         let watcher = {
             let (photograph, over) = (Arc::clone(&photograph), Arc::clone(&over));
@@ -185,7 +188,7 @@ impl Kept {
         };
         // Where no thread can be had, the kernel's own end of memory takes the photograph first.
         let watcher = std::thread::Builder::new().name("photograph".into()).spawn(watcher).ok();
-        Self { photograph, over, watcher }
+        Self { photograph, over, watcher, watch: watch.cloned() }
     }
 
     /// The photograph.
@@ -208,6 +211,7 @@ impl Kept {
         if !was_there {
             return Err("it ended before it was read".to_owned());
         }
+        let _paused = Paused::begin(self.watch.as_ref());
         Ok(self.photograph.end())
     }
 
@@ -223,5 +227,9 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         self.stop_watching();
+        if !self.photograph.has_ended() {
+            let _paused = Paused::begin(self.watch.as_ref());
+            self.photograph.end();
+        }
     }
 }

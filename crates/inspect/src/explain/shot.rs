@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::page_tables::{self, Before, seen_counts};
 use super::photograph::{Kept, Plan};
 use super::snapshot::{How, KernelView, LastTry, Snapshot, Threads};
+use super::watch::Watch;
 use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::pages::{self, PAGE_BYTES, Residency, Scanned, Seen};
@@ -55,6 +56,7 @@ pub fn take(
     stopped: &mut Stopped<'_>,
     plan: &Plan,
     before: &Before<'_>,
+    watch: Option<&Arc<dyn Watch>>,
 ) -> std::result::Result<Shot, NotTaken> {
     let told = |error: Error| error.to_string();
     let pagemap = process.open_file("pagemap").map_err(told)?;
@@ -80,7 +82,7 @@ pub fn take(
         copy(process, unshown.runs).map(|copy| (copy, unshown.ranges))
     });
     let (photograph, (copy, ranges)) = copied?;
-    Ok(Shot { kept: Kept::new(photograph), pages, start_brk, copy, ranges })
+    Ok(Shot { kept: Kept::new(photograph, watch), pages, start_brk, copy, ranges })
 }
 
 /// Copies `runs` of a process that stands still.

@@ -12,6 +12,25 @@ pub fn admit(pid: i32) -> Result<Process> {
     Ok(process)
 }
 
+/// Opens process `pid` if it passes [`check`], or a thread of this very process traces it.
+///
+/// # Errors
+/// As [`admit`].
+pub fn admit_watched(pid: i32) -> Result<Process> {
+    own_proc()?;
+    let process = Process::open(pid)?;
+    let status = check_kind(&process)?;
+    match traced(&process, &status).filter(|error| !is_own(error)) {
+        Some(error) => Err(error),
+        None => Ok(process),
+    }
+}
+
+/// Whether a process is traced by this one.
+fn is_own(error: &Error) -> bool {
+    matches!(error, Error::Traced { tracer, .. } if tracer.unsigned_abs() == std::process::id())
+}
+
 /// Opens process `pid` if it stands at its end, held by a tracer of this very process.
 ///
 /// Fails as [`admit`] does, with [`Error::Traced`] where somebody else holds it, and with
@@ -21,7 +40,7 @@ pub fn admit_ending(pid: i32) -> Result<Process> {
     let process = Process::open(pid)?;
     let status = check_kind(&process)?;
     match traced(&process, &status) {
-        Some(Error::Traced { tracer, .. }) if tracer.unsigned_abs() == std::process::id() => {}
+        Some(error) if is_own(&error) => {}
         Some(other) => return Err(other),
         None => return Err(not_held(pid)),
     }

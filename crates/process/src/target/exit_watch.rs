@@ -3,24 +3,25 @@
 //! The kernel stops a traced thread just before it gives up its memory (`PTRACE_O_TRACEEXIT`), whatever ends
 //! it: a return from `main`, a signal, a SIGKILL from outside. Until then the process runs at full speed, except
 //! that each signal to its main thread passes through the watcher. It is seized without EXITKILL: if the
-//! watcher dies, it runs on. While it is watched nobody else can trace it.
+//! watcher dies, it runs on. While it is watched no other thread can trace it.
 //!
-//! A watch belongs to the thread that began it.
+//! A watch belongs to the thread that began it, and ends with that thread: then the kernel lets the process go without a stop,
+//! which would cut a transfer of its main thread short.
 
 use std::time::{Duration, Instant};
 
 use strandline_sys::ptrace::{self, Event, Registers};
 
 use super::admission;
-use super::tracee::{NotStopped, Tracee};
 use crate::error::{Error, Result};
 use crate::procfs::Process;
 
 /// `PTRACE_O_TRACEEXIT`, and the event it reports.
 const TRACE_EXIT: i32 = 0x40;
 const EVENT_EXIT: i32 = 6;
-/// How long a process may take to be let go: it has to pass through a stop.
-const LETTING_GO: Duration = Duration::from_millis(500);
+/// A thread that has ended is out of the kernel's lists within microseconds, unless the machine is busy.
+const RELEASED_WITHIN: Duration = Duration::from_millis(500);
+const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 
 /// What a watch saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,12 +35,12 @@ pub enum Seen {
     Woken,
 }
 
-/// A process that is watched for its end. Dropped, it is let go.
+/// A process that is watched for its end. Dropped while the process stands there, it lets it go; else the watch lasts as long
+/// as its thread.
 #[derive(Debug)]
 pub struct ExitWatch {
     process: Process,
     is_ending: bool,
-    is_over: bool,
 }
 
 impl ExitWatch {
@@ -50,7 +51,7 @@ impl ExitWatch {
     pub fn begin(pid: i32) -> Result<Self> {
         let process = Process::open(pid)?;
         if ptrace::seize(pid, TRACE_EXIT).is_ok() {
-            return Ok(Self { process, is_ending: false, is_over: false });
+            return Ok(Self { process, is_ending: false });
         }
         match process.status() {
             Ok(status) if !status.is_zombie() => {
@@ -66,15 +67,33 @@ impl ExitWatch {
     /// # Errors
     /// Where the kernel refuses a step.
     pub fn sleep(&mut self) -> std::io::Result<Seen> {
+        let slept = ptrace::sleep_until_event(self.process.pid());
+        self.after(slept.and_then(|()| self.event()))
+    }
+
+    /// As [`ExitWatch::sleep`], of what has already come.
+    ///
+    /// # Errors
+    /// Where the kernel refuses a step.
+    pub fn news(&mut self) -> std::io::Result<Seen> {
+        let event = self.event();
+        self.after(event)
+    }
+
+    fn event(&self) -> std::io::Result<Option<Event>> {
+        ptrace::wait(self.process.pid(), false)
+    }
+
+    /// Lets the process go on after an event.
+    fn after(&mut self, event: std::io::Result<Option<Event>>) -> std::io::Result<Seen> {
         let tid = self.process.pid();
-        let result = ptrace::sleep_until_event(tid).and_then(|()| ptrace::wait(tid, false));
-        let step = match result {
+        let step = match event {
             Ok(None) => return Ok(Seen::Woken),
             Ok(Some(Event::Other(EVENT_EXIT))) => {
                 self.is_ending = true;
                 return Ok(Seen::Ending);
             }
-            Ok(Some(Event::Exited { .. })) => Ok(self.gone()),
+            Ok(Some(Event::Exited { .. })) => return Ok(Seen::Gone),
             Ok(Some(Event::Signal(signal))) => ptrace::resume(tid, signal).map(|()| Seen::Woken),
             // It stays stopped as its user wants, and tells when it is continued.
             Ok(Some(Event::GroupStop(_))) => ptrace::listen(tid).map(|()| Seen::Woken),
@@ -90,15 +109,10 @@ impl ExitWatch {
                 if error.raw_os_error() == Some(3) && self.process.status().is_ok_and(|s| !s.is_zombie()) {
                     return Ok(Seen::Woken);
                 }
-                Ok(self.gone())
+                Ok(Seen::Gone)
             }
             other => other,
         }
-    }
-
-    fn gone(&mut self) -> Seen {
-        self.is_over = true;
-        Seen::Gone
     }
 
     /// The process.
@@ -113,38 +127,27 @@ impl ExitWatch {
     pub fn registers(&self) -> std::io::Result<Registers> {
         ptrace::registers(self.process.pid())
     }
-
-    /// Lets the process go, and out of the watch. Returns whether that was possible: a thread in an
-    /// uninterruptible sleep stays watched.
-    pub fn let_go(&mut self) -> bool {
-        let pid = self.process.pid();
-        if self.is_over {
-            return true;
-        }
-        if self.is_ending {
-            // A failure means that it was killed: nothing holds it then.
-            drop(ptrace::detach(pid, 0));
-            self.is_over = true;
-            return true;
-        }
-        let halted = ptrace::interrupt(pid)
-            .map_err(NotStopped::from)
-            .and_then(|()| Tracee::halted(&self.process, pid, Instant::now() + LETTING_GO));
-        self.is_over = match halted {
-            Ok(tracee) => {
-                tracee.let_go();
-                true
-            }
-            Err(NotStopped::Gone) => true,
-            Err(_) => false,
-        };
-        self.is_over
-    }
 }
 
 impl Drop for ExitWatch {
     fn drop(&mut self) {
-        self.let_go();
+        if self.is_ending {
+            // A failure means that it was killed: nothing holds it then.
+            drop(ptrace::detach(self.process.pid(), 0));
+        }
+    }
+}
+
+/// Waits until the kernel has taken from thread `tracer`, which has ended, what it traced: it does so a moment after others
+/// see that the thread has ended.
+pub fn wait_until_released(pid: i32, tracer: i32) {
+    let until = Instant::now() + RELEASED_WITHIN;
+    let is_traced = || {
+        let status = Process::open(pid).and_then(|process| process.status());
+        status.is_ok_and(|status| status.tracer == Some(tracer))
+    };
+    while is_traced() && Instant::now() < until {
+        std::thread::sleep(BETWEEN_LOOKS);
     }
 }
 
@@ -177,7 +180,7 @@ mod tests {
             assert_eq!(until_news(&mut watch), Seen::Ending);
             assert!(watch.process().status().unwrap().rss_bytes.is_some_and(|rss| rss > 0));
             assert!(watch.registers().is_ok());
-            assert!(watch.let_go());
+            drop(watch);
             assert!(child.wait().unwrap().to_string().starts_with(status));
         }
     }
@@ -198,10 +201,15 @@ mod tests {
     }
 
     #[test]
-    fn let_go_it_can_be_watched_by_another() {
-        let (mut child, mut first) = watch("read x; exit 4");
-        assert!(first.let_go());
-        let mut second = ExitWatch::begin(child.id() as i32).unwrap();
+    fn with_its_thread_a_watch_ends_and_another_can_begin() {
+        let mut child = Command::new("sh").args(["-c", "read x; exit 4"]).stdin(Stdio::piped()).spawn().unwrap();
+        let pid = child.id() as i32;
+        let first = std::thread::spawn(move || {
+            let _watch = ExitWatch::begin(pid).unwrap();
+            strandline_sys::signal::own_thread()
+        });
+        wait_until_released(pid, first.join().unwrap());
+        let mut second = ExitWatch::begin(pid).unwrap();
         drop(child.stdin.take());
         assert_eq!(until_news(&mut second), Seen::Ending);
         drop(second);

@@ -87,6 +87,11 @@ pub(super) fn seize(process: &Process, tid: i32) -> Result<(), NotStopped> {
         let _ = ptrace::interrupt(tid);
         return Ok(());
     }
+    // The kernel takes this from its tracer only: this thread seized it for an earlier look, when it was in an uninterruptible
+    // sleep, and could not release it.
+    if ptrace::interrupt(tid).is_ok() {
+        return Ok(());
+    }
     // Why not? It ended, or somebody traces it, or we may not.
     match process.task_status(tid) {
         Ok(status) if !status.is_zombie() => Err(NotStopped::Refused(

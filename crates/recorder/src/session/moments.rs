@@ -29,7 +29,7 @@ const UNREAD_US: u64 = 20_000;
 const MOST_OWED: usize = 4096;
 /// Below this no peak is worth a stop.
 const LEAST_PEAK_KIB: u64 = 1 << 10;
-/// After a ledger at a peak none is taken for so many times as long as it took.
+/// After a ledger at a peak none is taken, of any process, for this many times as long as it took.
 const PEAK_REST: u64 = 10;
 /// After a regular one none is taken for so many times as long: a process that is looked at too often does nothing
 /// else.
@@ -67,6 +67,8 @@ pub(super) struct Moments {
     mark_ledgers: usize,
     marks_with_ledgers: u64,
     watched: u32,
+    /// No ledger at a peak before, of any process.
+    no_peak_before_us: u64,
     has_said_few: bool,
     has_said_cut: bool,
     has_said_flooded: bool,
@@ -378,7 +380,10 @@ impl Session<'_> {
             member.is_looked_at = false;
             if let Some((rss_kib, took_us)) = cost {
                 member.peak_kib = member.peak_kib.max(rss_kib);
-                member.no_peak_before_us = now.saturating_add(PEAK_REST.saturating_mul(took_us));
+                if moment == Moment::Peak {
+                    self.state.moments.no_peak_before_us =
+                        now.saturating_add(PEAK_REST.saturating_mul(took_us));
+                }
                 member.no_regular_before_us = now.saturating_add(EVERY_REST.saturating_mul(took_us));
             }
         }
@@ -391,7 +396,7 @@ impl Session<'_> {
             return;
         }
         let tree_kib = self.state.progress.peak_bytes / 1024;
-        let watched = self.state.moments.watched;
+        let Moments { watched, no_peak_before_us, .. } = self.state.moments;
         let is_root = pid == self.root;
         let Some(member) = self.tree.get_mut(pid) else { return };
         let (Some(process), rss_kib) = (member.number, member.rss_kib()) else { return };
@@ -410,7 +415,7 @@ impl Session<'_> {
         }
         let grown = rss_kib.saturating_mul(PEAK_GROWTH.1) > member.peak_kib.saturating_mul(PEAK_GROWTH.0);
         let is_peak = grown && rss_kib >= LEAST_PEAK_KIB && rss_kib >= tree_kib / LARGE_PART;
-        if peak && is_peak && !member.is_looked_at && now >= member.no_peak_before_us {
+        if peak && is_peak && !member.is_looked_at && now >= no_peak_before_us {
             member.is_looked_at = true;
             self.ask(process, pid, Moment::Peak, None);
         }

@@ -6,12 +6,13 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use super::Session;
 
 /// The signals that are passed on to a command, or end a recording.
-const SIGNALS: [Signal; 8] = [
+const SIGNALS: [Signal; 9] = [
     Signal::SIGCONT,
     Signal::SIGHUP,
     Signal::SIGINT,
     Signal::SIGQUIT,
     Signal::SIGTERM,
+    Signal::SIGTSTP,
     Signal::SIGUSR1,
     Signal::SIGUSR2,
     Signal::SIGWINCH,
@@ -46,6 +47,11 @@ impl Session<'_> {
             if number == Signal::SIGCONT as i32 {
                 // The terminal's user stopped the recorder for a while, with the command or alone.
                 self.state.paused_us += self.grid.pause(self.clock.now_us());
+                continue;
+            }
+            if number == Signal::SIGTSTP as i32 {
+                // Ctrl-Z takes effect when no process is held: a stopped recorder releases none.
+                self.ledgers.while_nothing_is_held(strandline_sys::signal::stop_own_process);
                 continue;
             }
             is_told_to_stop |= STOPS.iter().any(|&stop| stop as i32 == number);

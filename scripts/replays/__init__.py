@@ -1,0 +1,1 @@
+"""The replays of scripts/replay: `base` runs them, `complaints` and `programs` list them."""
