@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use crate::support::waiting::{self, until, until_free, until_true};
 use crate::support::{Outcome, Result, Subject, here, skipped, strandline};
 
+const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
 const SIGQUIT: i32 = 3;
 const SIGCONT: i32 = 18;
@@ -88,6 +89,29 @@ fn one_that_a_terminal_stops_is_stopped_when_it_has_let_go() -> Outcome {
     })?;
     assert_eq!((status.code(), has_stopped), (Some(0), true), "{status}");
     Ok(())
+}
+
+#[test]
+fn a_recorder_that_a_terminal_stops_traces_no_process_meanwhile() -> Outcome {
+    let mut subject = subject()?;
+    let pid = subject.pid();
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("stopped.strandline").display().to_string();
+    let words = ["record", "-o", &file, "--ledger", "every=100ms,exit", &subject.pid_text()];
+    let mut recorder = strandline::command(&words).process_group(0).stderr(Stdio::null()).spawn()?;
+    let own = recorder.id().cast_signed();
+    for _ in 0..5 {
+        until_true("it to watch for the end", || waiting::is_traced(pid))?;
+        strandline_sys::signal::send(own, SIGTSTP)?;
+        until_true("it to stop", || waiting::state(own, own) == Some('T'))?;
+        assert!(!waiting::is_traced(pid), "it traces a process while it is stopped");
+        assert!(subject.ask(b'i')?["mallinfo"].is_object());
+        strandline_sys::signal::send(own, SIGCONT)?;
+    }
+    until_true("it to watch again", || waiting::is_traced(pid))?;
+    strandline_sys::signal::send(own, SIGINT)?;
+    assert_eq!(recorder.wait()?.code(), Some(0));
+    until_free(pid)
 }
 
 #[test]
