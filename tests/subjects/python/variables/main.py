@@ -34,8 +34,21 @@ def lose(count):
         malloc(ctypes.c_size_t(5000))
 
 
-# In a thread's arena, which begins at a multiple of 64 MiB. A stale address of which two bytes were overwritten looks like a pointer
-# into its first 64 KiB (docs/accounting.md), so what lies there is kept.
+# In a thread's arena, which begins at a multiple of 64 MiB. A stale address whose lower bytes text has overwritten looks like a
+# pointer into the arena's first 64 KiB, which are kept, or to any place in an arena whose addresses have a byte of text, or 0, as
+# their fourth one (docs/accounting.md). So the arena's have another: unused address space above it sees to that.
+mmap = ctypes.CDLL(None).mmap
+mmap.restype = ctypes.c_void_p
+RESERVED, PRIVATE_ANONYMOUS = 0, 0x22
+
+
+def reserve(size):
+    return mmap(None, ctypes.c_size_t(size), RESERVED, PRIVATE_ANONYMOUS, -1, ctypes.c_long(0))
+
+
+fourth = reserve(4096) >> 24 & 0xff
+if not 0xa0 <= fourth:
+    reserve(fourth + 0x20 << 24)
 loser = threading.Thread(target=lose, args=[int(sys.argv[1])])
 loser.start()
 loser.join()
