@@ -5,6 +5,7 @@
 #include "subject.h"
 
 #include <signal.h>
+#include <sys/epoll.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -285,6 +286,31 @@ static int count_interrupts(const char *path) {
   return 0;
 }
 
+static void *end_children(void *pipe) {
+  for (int one = 0; one < 50; one++) {
+    pid_t child = fork();
+    if (!child) _exit(0);
+    while (waitpid(child, 0, 0) < 0 && errno == EINTR) continue;
+  }
+  if (write(*(int *)pipe, "x", 1) != 1) _exit(94);
+  return 0;
+}
+
+/* Waits in epoll_wait while another thread has 50 children end, whose SIGCHLD the program ignores. Counts EINTRs. */
+static int count_ignored(void) {
+  int ends[2], interrupted = 0;
+  struct epoll_event event = {.events = EPOLLIN};
+  int epoll = epoll_create1(EPOLL_CLOEXEC);
+  pthread_t thread;
+  if (pipe(ends) || epoll_ctl(epoll, EPOLL_CTL_ADD, ends[0], &event)) return 96;
+  if (pthread_create(&thread, 0, end_children, &ends[1])) return 96;
+  while (epoll_wait(epoll, &event, 1, -1) < 1) interrupted++;
+  line_open();
+  line_number("interrupted", (uint64_t)interrupted);
+  line_print();
+  return 0;
+}
+
 /* Marks until it is told to end by a file that appears; fails where it is asked to wait without an answer. */
 static int mark_until(const char *path) {
   uint64_t told = 0;
@@ -321,6 +347,7 @@ int main(int count, char **values) {
   if (!strcmp(what, "steps")) return steps(first, second, count > 4 ? values[4] : 0);
   if (!strcmp(what, "bomb") && count > 3) return fork_bomb(first, values[3]);
   if (!strcmp(what, "interrupts") && count > 2) return count_interrupts(values[2]);
+  if (!strcmp(what, "ignored")) return count_ignored();
   if (!strcmp(what, "mark-until") && count > 2) return mark_until(values[2]);
   if (!strcmp(what, "threads")) return thread_out(first);
   if (!strcmp(what, "user")) return change_user();

@@ -97,7 +97,9 @@ pub fn serve(
         let hears = listener.as_ref().filter(|_| !breathe && has_room(&clients));
         let ready = wait(signals, desk, hears, &clients, breathe)?;
         breathe = false;
-        if ready.signal && let Ok(Some(signal)) = signals.read_signal() {
+        if ready.signal
+            && let Ok(Some(signal)) = signals.read_signal()
+        {
             if signal.ssi_signo.cast_signed() != Signal::SIGTSTP as i32 {
                 return Ok(());
             }

@@ -38,7 +38,8 @@ pub fn stop_own_process() {
     // SAFETY: sigset_t is a plain C struct, for which all-zero is a value; the calls fill both sets, which are live. tgkill takes
     // numbers only.
     unsafe {
-        let (mut stop, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
+        let (mut stop, mut before): (libc::sigset_t, libc::sigset_t) =
+            (std::mem::zeroed(), std::mem::zeroed());
         libc::sigemptyset(&raw mut stop);
         libc::sigaddset(&raw mut stop, libc::SIGTSTP);
         libc::syscall(libc::SYS_tgkill, libc::getpid(), own_thread(), libc::SIGTSTP);

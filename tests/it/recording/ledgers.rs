@@ -159,6 +159,13 @@ fn nobody_is_traced_for_what_was_not_asked() -> Outcome {
 }
 
 #[test]
+fn signals_that_a_watched_program_ignores_interrupt_no_call_of_it() -> Outcome {
+    let (ended, _) = recording(&["--ledger", "exit"], &[&recorded()?, "ignored"])?;
+    assert_eq!((ended.how(), ended.text().trim()), (0, "{\"interrupted\": 0}"), "{}", ended.complaint());
+    Ok(())
+}
+
+#[test]
 fn a_debugger_can_attach_while_only_marks_have_ledgers() -> Outcome {
     let test = here!();
     if !has(test, "gdb") {

@@ -88,8 +88,10 @@ pub fn describe(
     let swap = zero_pages::can_page_out(process);
     let facts = process.start_facts();
     let reads_settings = facts.is_none_or(|facts| !facts.is_secure);
+    let executable = process.executable();
     let means = Means {
         pid: process.pid(),
+        executable: executable.as_deref().unwrap_or_default(),
         zero_bytes: ledger.zero_bytes,
         zero_sharing: ledger.zero_sharing,
         trimmed_zero_bytes: trimmed_zero_bytes(snapshot),
@@ -106,7 +108,7 @@ pub fn describe(
         target: Target {
             kind: if snapshot.spent.is_some() { TargetKind::Photograph } else { TargetKind::Live },
             pid: process.pid(),
-            executable: process.executable(),
+            executable,
             command: process.command_line().unwrap_or_default(),
             threads: snapshot.threads,
         },

@@ -3,6 +3,7 @@
 //! Everything here is a prediction and says so; only `reclaim` proves.
 
 mod java;
+mod programs;
 pub mod remedies;
 
 use std::collections::BTreeSet;

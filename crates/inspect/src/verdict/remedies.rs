@@ -1,6 +1,6 @@
 //! The remedies that apply to a process, with what each is predicted to give back.
 
-use super::Findings;
+use super::{Findings, programs};
 use crate::explain::sharing::Sharing;
 use crate::facts::{Arena, ArenaKind, Remedy, RemedyKind};
 use crate::readers;
@@ -10,6 +10,8 @@ use strandline_claims::units::bytes;
 pub struct Means<'a> {
     /// The process, for the commands to paste.
     pub pid: i32,
+    /// Its executable; empty where that is not known.
+    pub executable: &'a str,
     /// What the zero_pages remedy would free.
     pub zero_bytes: u64,
     /// What of that other processes have mapped too; `None` where that was not looked at.
@@ -87,6 +89,7 @@ pub fn remedies(findings: &Findings<'_>, means: &Means<'_>) -> Vec<Remedy> {
             ..Remedy::default()
         });
     }
+    remedies.extend(programs::remedy(means.executable));
     remedies.sort_by_key(|remedy| {
         std::cmp::Reverse(remedy.predicted_bytes.map_or((0, false), |bytes| (bytes, true)))
     });

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use strandline_sys::ptrace::{self, Event, Registers};
 
-use super::admission;
+use super::{admission, quiet};
 use crate::error::{Error, Result};
 use crate::procfs::Process;
 
@@ -94,7 +94,10 @@ impl ExitWatch {
                 return Ok(Seen::Ending);
             }
             Ok(Some(Event::Exited { .. })) => return Ok(Seen::Gone),
-            Ok(Some(Event::Signal(signal))) => ptrace::resume(tid, signal).map(|()| Seen::Woken),
+            Ok(Some(Event::Signal(signal))) => {
+                self.repair(signal);
+                ptrace::resume(tid, signal).map(|()| Seen::Woken)
+            }
             // It stays stopped as its user wants, and tells when it is continued.
             Ok(Some(Event::GroupStop(_))) => ptrace::listen(tid).map(|()| Seen::Woken),
             Ok(Some(Event::Stopped | Event::Syscall | Event::Other(_))) => {
@@ -112,6 +115,18 @@ impl ExitWatch {
                 Ok(Seen::Gone)
             }
             other => other,
+        }
+    }
+
+    /// Makes a call go on that `signal` interrupted, where the program ignores that signal: the kernel queues ignored signals for
+    /// traced threads (kernel/signal.c, sig_ignored).
+    fn repair(&self, signal: i32) {
+        let tid = self.process.pid();
+        if self.process.task_status(tid).is_ok_and(|status| quiet::is_ignored(&status, signal))
+            && let Ok(registers) = ptrace::registers(tid)
+        {
+            // A failure means that it was killed.
+            drop(quiet::repair(&self.process, tid, &registers));
         }
     }
 
@@ -202,7 +217,8 @@ mod tests {
 
     #[test]
     fn with_its_thread_a_watch_ends_and_another_can_begin() {
-        let mut child = Command::new("sh").args(["-c", "read x; exit 4"]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            Command::new("sh").args(["-c", "read x; exit 4"]).stdin(Stdio::piped()).spawn().unwrap();
         let pid = child.id() as i32;
         let first = std::thread::spawn(move || {
             let _watch = ExitWatch::begin(pid).unwrap();

@@ -93,6 +93,13 @@ pub fn repair(process: &Process, tid: i32, registers: &Registers) -> io::Result<
     Ok(true)
 }
 
+/// Whether `signal` does nothing in a process with this status, whose thread sees it only because it is traced.
+pub fn is_ignored(status: &Status, signal: i32) -> bool {
+    let bit = signal.checked_sub(1).and_then(|shift| 1u64.checked_shl(shift.unsigned_abs())).unwrap_or(0);
+    let acts = status.caught.zip(status.ignored);
+    acts.is_some_and(|(caught, ignored)| (ignored | NOTHING_BY_DEFAULT) & !caught & bit != 0)
+}
+
 /// The pending signals that would have interrupted the thread without us, bit n-1 for signal n; `None` where
 /// they cannot be told. The kernel keeps ignored signals too for a thread that is traced.
 fn disturbing(status: &Status) -> Option<u64> {
