@@ -28,7 +28,8 @@ def memcached(it):
     document = it.explain(server.pid)
     it.compare("glibc's blocks in use", allocator(document, "glibc")["live_bytes"], slabs)
     it.says("what releases slab pages (flush_all)", "flush_all" in json.dumps(document["remedies"]))
-    it.holder(server.pid, ["primary_hashtable", "heads", "slabclass", "tails"], slabs * 0.9)
+    # Debian's memcached is stripped: its variables are places in the program.
+    it.holder(server.pid, ["primary_hashtable", "heads", "slabclass", "tails", "memcached+"], slabs * 0.9)
     it.remedy(server.pid, "malloc_trim")
 
 
@@ -64,7 +65,9 @@ def polars_frame(it):
     it.software = [f"polars {figures['version']}"]
     held = it.truth("estimated_size()", figures["kept"])
     document = it.explain(process.pid)
-    it.compare("jemalloc's blocks in use", allocator(document, "jemalloc")["live_bytes"], held, within=0.05)
+    # Vectors grow by doubling, and polars counts what they hold and not what they have room for.
+    it.says("at least that much in use", held <= allocator(document, "jemalloc")["live_bytes"] <= held * 2.5)
+    it.holder(process.pid, ["__main__.frame"], held * 0.9)
 
 
 PHP = """<?php
@@ -85,7 +88,7 @@ def php(it):
     real = it.truth("memory_get_usage(true)", figures["real"])
     document = it.explain(process.pid)
     it.compare("php's memory", rows(document, r"php\..*") or None, real)
-    it.says("that it does not read PHP", "PHP" in json.dumps([document["caveats"], document["runtimes"], document["verdict"]]))
+    it.says("that php manages its own memory, which it cannot look into", "php" in document["verdict"]["headline"])
     it.remedy(process.pid, "malloc_trim")
 
 
@@ -142,8 +145,8 @@ def fragmented_glibc(it):
 def fragmented_musl(it):
     process = fragment(it, "musl", [fragmenter(it, "musl-gcc")])
     it.software = [base.debian_version("musl")]
-    document = it.strandline("explain", process.pid)
-    it.says("that musl has no call that releases memory", "no call" in json.dumps(document["remedies"]))
+    document = it.strandline("reclaim", process.pid, fine=(0, 3))
+    it.says("that musl has no call that releases memory", "musl has no call that releases memory" in (document["reason"] or ""))
 
 
 @replay("nothing comes back unless PURGE_DELAY=0: mimalloc", ISSUES + "purpleprotocol/mimalloc_rust/issues/141", ["libmimalloc2.0"])
@@ -164,12 +167,8 @@ def jvm(it):
     used = it.truth("heap used (MemoryMXBean)", figures["used"])
     document = it.explain(process.pid)
     heap = runtime(document, "jvm")
-    pools = sum(pool["used_bytes"] for pool in heap["pools"] if "Heap" not in pool["name"] and "space" not in pool["name"].lower()
-                or pool["name"].startswith("G1"))
-    it.compare("the heap's pools in use", pools, used)
-    live = it.truth("live after a collection (class histogram)", int(it.shell("jcmd", process.pid, "GC.class_histogram", "-all")
-                    .strip().splitlines()[-1].split()[2]))
-    it.says(f"what is live: at most {size(live + 8 * MIB)}", (heap["jvm"].get("live_bytes") or 0) <= live + 8 * MIB)
+    it.compare("used_bytes", heap["used_bytes"], used)
+    it.says("that the arrays are dead", heap["jvm"]["live_bytes"] <= 8 * MIB)
     it.remedy(process.pid, "jvm_gc")
 
 

@@ -50,7 +50,7 @@ def postgres(it):
     it.until("an answer", lambda: it.shell(*client, "-c", "select 1", check=False).strip() == "1")
     # One that stays: it builds a large value and says what it has.
     session = it.start(*client)
-    text = ("select set_config('a.b', repeat('x', 60000000), false) is not null;\n"
+    text = (f"prepare kept as select '{'x' * 30_000_000}';\n"
             "select pg_backend_pid() || ' ' || sum(total_bytes) || ' ready' from pg_backend_memory_contexts;\n")
     session.stdin.write(text.encode())
     session.stdin.flush()
@@ -96,14 +96,16 @@ def numpy(it):
     it.software = ["numpy " + figures["version"]]
     held = it.truth("nbytes", figures["bytes"])
     document = it.explain(process.pid)
-    it.compare("blocks in use", allocator(document, "glibc")["live_bytes"] - rows(document, r"cpython\.(object|buffer).*"), held, 0.05)
+    arrays = sum(one["bytes"] for one in runtime(document, "cpython")["types"] if one["name"] == "numpy.ndarray")
+    it.compare("numpy.ndarray", arrays, held)
     it.holder(process.pid, ["__main__.kept", "kept"], held * 0.9)
 
 
 PYARROW = """
 import json, sys, pyarrow
-kept = [pyarrow.array(range(100000)) for _ in range(100)]
-dropped = [pyarrow.array(range(100000)) for _ in range(200)]
+# 896 KiB each, a size that both allocators have: the pool counts what was asked for.
+kept = [pyarrow.array(range(114688)) for _ in range(100)]
+dropped = [pyarrow.array(range(114688)) for _ in range(200)]
 del dropped
 print("ready", json.dumps({"bytes": pyarrow.total_allocated_bytes(), "pool": pyarrow.default_memory_pool().backend_name,
                            "version": pyarrow.__version__}), flush=True)
@@ -159,14 +161,14 @@ def sqlite(it):
 
 @replay("Lua's collector", packages=["lua5.4"])
 def lua(it):
-    script = ("local t = {} for i = 1, 300000 do t[i] = { i, tostring(i) } end collectgarbage() "
+    script = ("local t = {} for i = 1, 40000 do t[i] = string.rep(tostring(i), 200) end collectgarbage() "
               "print(string.format('ready {\"bytes\": %d}', collectgarbage('count') * 1024)) io.stdout:flush() io.read()")
     process = it.start("lua5.4", "-e", script)
     it.software = [base.debian_version("lua5.4")]
     counted = it.truth("collectgarbage('count')", it.figures()["bytes"])
     document = it.explain(process.pid)
-    # Lua counts what it asked for, malloc what it gave: at most 8 bytes more than a multiple of 16.
-    it.compare("glibc's blocks in use", allocator(document, "glibc")["live_bytes"], counted, within=0.1)
+    # Lua counts what it asked for, malloc what it gave: up to 15 bytes a block more.
+    it.compare("glibc's blocks in use", allocator(document, "glibc")["live_bytes"], counted)
 
 
 @replay("SBCL's dynamic space")
@@ -188,8 +190,7 @@ def parallel(it):
     figures = it.figures()
     it.software = ["JDK " + figures["version"]]
     document = it.explain(process.pid)
-    heap = sum(pool["used_bytes"] for pool in runtime(document, "jvm")["pools"] if pool["name"].startswith("PS "))
-    it.compare("the heap's pools in use", heap, it.truth("heap used (MemoryMXBean)", figures["used"]))
+    it.compare("used_bytes", runtime(document, "jvm")["used_bytes"], it.truth("heap used (MemoryMXBean)", figures["used"]))
     it.remedy(process.pid, "jvm_gc")
 
 
@@ -266,7 +267,7 @@ def unbound(it):
     config = it.write("unbound.conf", f"server:\n interface: 127.0.0.1\n port: {it.port}\n username: \"\"\n chroot: \"\"\n directory: {it.folder}\n"
                       f" pidfile: {it.folder}/pid\n use-syslog: no\n do-daemonize: no\n local-zone: \"z.\" static\n"
                       + "".join(f" local-data: \"n{number}.z. A 10.0.0.1\"\n" for number in range(60000))
-                      + f"remote-control:\n control-enable: yes\n control-interface: {it.folder}/c\n control-use-cert: no\n")
+                      + f"remote-control:\n control-enable: yes\n control-interface: 127.0.0.1\n control-port: {it.port + 1}\n control-use-cert: no\n")
     process = it.start(base.tool("unbound"), "-d", "-c", config)
     it.software = [base.debian_version("unbound")]
     control = [base.tool("unbound-control"), "-c", config]
@@ -294,7 +295,8 @@ def named(it):
     used = it.truth("InUse", memory["InUse"])
     document = it.explain(process.pid)
     live = sum(one.get("live_bytes") or 0 for one in document["allocators"])
-    it.compare("blocks in use", live, used, within=0.05)
+    # BIND counts what it asked for; jemalloc's classes are up to a fifth larger.
+    it.says(f"that much in use and a tenth more at most ({base.size(live)})", used <= live <= used * 1.1)
 
 
 @replay("MariaDB's memory", packages=["mariadb-server"])
@@ -341,10 +343,8 @@ def mosquitto(it):
     process = it.start(base.tool("mosquitto"), "-c", config)
     it.software = [base.debian_version("mosquitto")]
     it.until("its port", lambda: __import__("socket").create_connection(("127.0.0.1", it.port)).close() is None)
-    lines = "".join("x" * 200 + "\n" for _ in range(2000))
-    for topic in range(5):
-        import subprocess
-        subprocess.run(["mosquitto_pub", "-p", str(it.port), "-r", "-t", f"t/{topic}", "-m", lines], timeout=60, check=True)
+    for topic in range(20):
+        it.shell("mosquitto_pub", "-p", it.port, "-r", "-t", f"t/{topic}", "-m", "x" * 100_000)
     it.until("two reports", lambda: it.shell("mosquitto_sub", "-p", it.port, "-t", "$SYS/broker/heap/current", "-C", 1))
     heap = int(it.shell("mosquitto_sub", "-p", it.port, "-t", "$SYS/broker/heap/current", "-C", 1))
     document = it.explain(process.pid)
@@ -353,25 +353,26 @@ def mosquitto(it):
 
 @replay("R's vectors", packages=["r-base-core"])
 def r(it):
-    script = it.write("v.R", "kept <- lapply(1:200, function(i) rnorm(50000)); invisible(gc()); m <- gc(); "
+    script = it.write("v.R", "kept <- lapply(1:100, function(i) rnorm(500000)); invisible(gc()); m <- gc(); "
                       "cat(sprintf('ready {\"bytes\": %.0f}\\n', sum(m[,2]) * 1048576)); invisible(readLines(file('stdin'), 1))")
     process = it.start(base.tool("Rscript"), "--vanilla", script)
     it.software = [base.debian_version("r-base-core")]
     used = it.truth("gc(), used", it.figures()["bytes"])
     document = it.explain(process.pid)
-    it.compare("glibc's blocks in use", allocator(document, "glibc")["live_bytes"], used, within=0.1)
+    # Free cells of R's pages are no part of it.
+    it.compare("glibc's blocks in use", allocator(document, "glibc")["live_bytes"], used, within=0.05)
 
 
 @replay("OCaml's heap", packages=["ocaml-nox"])
 def ocaml(it):
-    source = it.write("k.ml", "let kept = Array.init 500000 (fun i -> [string_of_int i])\n"
+    source = it.write("k.ml", "let kept = Array.init 5000000 (fun i -> [string_of_int i])\n"
                       "let () = Gc.full_major (); let s = Gc.quick_stat () in\n"
-                      "Printf.printf \"ready {\\\"bytes\\\": %d}\\n%!\" (s.Gc.heap_words * 8); ignore (read_line ()); ignore kept.(0)\n")
+                      "Printf.printf \"ready {\\\"bytes\\\": %d}\\n%!\" ((s.Gc.heap_words + (Gc.get ()).Gc.minor_heap_size) * 8); ignore (read_line ()); ignore kept.(0)\n")
     it.shell("ocamlopt", "-o", "k", source)
     process = it.start(os.path.join(it.folder, "k"))
     it.software = [base.debian_version("ocaml-nox")]
-    heap = it.truth("Gc.heap_words", it.figures()["bytes"])
+    heap = it.truth("Gc.heap_words and minor_heap_size", it.figures()["bytes"])
     document = it.explain(process.pid)
-    it.compare("glibc's blocks in use", allocator(document, "glibc")["live_bytes"], heap, within=0.1)
+    it.compare("glibc's blocks in use", allocator(document, "glibc")["live_bytes"], heap, within=0.05)
 
 

@@ -172,3 +172,22 @@ fn each_layer_refines_the_one_below_where_that_holds_a_block() {
     assert_eq!(layered.allocators[0].live_bytes, plain.allocators[0].live_bytes);
     assert_eq!(layered.allocators[0].mallinfo, plain.allocators[0].mallinfo);
 }
+
+/// Two readers may take hostile bytes for structures of theirs: the first one's claims stand, and the look goes on.
+#[test]
+fn a_runtime_has_no_memory_that_is_another_one_s() {
+    let (subject, _) = subject();
+    let pid = subject.0.id();
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let stack = maps.lines().find(|line| line.ends_with("[stack]")).unwrap();
+    let end = u64::from_str_radix(stack.split(['-', ' ']).nth(1).unwrap(), 16).unwrap();
+    let made_up = |name, row: Id, ranges| MadeUp { name, row, blocks: Vec::new(), ranges };
+    let one = made_up("one", &perl::rows::STRING, vec![(end - 0x2800, end - 0x800)]);
+    let two = made_up("two", &sbcl::rows::LIVE, vec![(end - 0x1000, end)]);
+    let layered = account_with(pid, vec![Box::new(one), Box::new(two)]);
+    assert!(row(&layered, "perl.string") >= 0x800);
+    assert_eq!(row(&layered, "sbcl.live"), 0);
+    let refused: Vec<_> = layered.caveats.iter().filter(|one| one.code == "runtimes_disagree").collect();
+    assert_eq!((refused.len(), refused[0].bytes), (1, Some(0x1000)), "{refused:?}");
+    assert_eq!(refused[0].place, format!("{:#x}-{end:#x}", end - 0x1000));
+}

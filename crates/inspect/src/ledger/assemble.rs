@@ -24,6 +24,7 @@ use strandline_claims::rows::{
     ANONYMOUS, DEVICE, FILE, Id, LAZY_FREE, PROGRAM_DATA, PROGRAM_STACK, PROGRAM_TEXT, SHMEM, STACK_BELOW_SP,
     ZERO,
 };
+use strandline_claims::runtime;
 use strandline_process::error::{Error, Result};
 use strandline_process::smaps::SmapsEntry;
 
@@ -159,15 +160,11 @@ impl<'a> Layers<'a> {
             stands.get(index).is_some_and(|stand| stand.0 <= range.0 && range.1 <= stand.1)
         };
         pools.iter().for_each(|reading| below.add(reading, is_in));
+        let mut taken = Vec::new();
         for reading in inputs.runtimes {
-            let meaning = Meaning { palette: &reading.palette, rows: reading.rows };
-            for claim in &reading.claims {
-                layers.refine(claim, meaning, &mut below);
-            }
-            for claim in &reading.shared {
-                layers.shared_spans.0.push(Span { range: claim.start..claim.end, holder: Holder::Claimed });
-                layers.shared.push((claim, meaning));
-            }
+            layers.add_runtime(reading, &mut below, &taken);
+            taken.extend(reading.claims.iter().chain(&reading.shared).map(RangeClaim::range));
+            merge(&mut taken);
         }
         let mut finder = inputs.refinements.finder();
         let mut blocks: Vec<(&MappedBlock, Meaning<'_>)> = inputs
@@ -196,6 +193,27 @@ impl<'a> Layers<'a> {
             return false;
         }
         true
+    }
+
+    /// Adds what a runtime claims, but for what runtimes before it have `taken`: bytes may look like the structures of two.
+    fn add_runtime(&mut self, reading: &'a runtime::Reading, below: &mut Below, taken: &[(u64, u64)]) {
+        let meaning = Meaning { palette: &reading.palette, rows: reading.rows };
+        let is_lost = |claim: &&RangeClaim| !overlapping(taken, claim.start, claim.end).is_empty();
+        let all = || reading.claims.iter().chain(&reading.shared);
+        self.caveats.extend(all().find(is_lost).map(|first| {
+            let bytes = all().filter(is_lost).map(|claim| claim.sums.resident.total()).sum();
+            let place = format!("{:#x}-{:#x}", first.start, first.end);
+            let text =
+                "a reader takes memory for its own that another runtime's reader claims: it stands there";
+            Caveat::new("runtimes_disagree", place, Some(bytes), text)
+        }));
+        for claim in reading.claims.iter().filter(|claim| !is_lost(claim)) {
+            self.refine(claim, meaning, below);
+        }
+        for claim in reading.shared.iter().filter(|claim| !is_lost(claim)) {
+            self.shared_spans.0.push(Span { range: claim.start..claim.end, holder: Holder::Claimed });
+            self.shared.push((claim, meaning));
+        }
     }
 
     fn add(&mut self, claim: &'a RangeClaim, meaning: Meaning<'a>) {
