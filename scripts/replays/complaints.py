@@ -46,23 +46,31 @@ sys.stdin.read()
 """
 
 
+def polars_with(it, version, *words):
+    process = it.start(base.python_with(f"polars=={version}"), it.write("frame.py", POLARS), *words)
+    figures = it.figures()
+    it.software = [f"polars {figures['version']}"]
+    return process, figures
+
+
 @replay("polars keeps RAM after del", ISSUES + "pola-rs/polars/issues/23128")
 def polars(it):
-    python = base.python_with("polars==1.24.0")
-    process = it.start(python, it.write("freed.py", POLARS))
-    it.software = [f"polars {it.figures()['version']}"]
+    process, _ = polars_with(it, "1.29.0")
     document = it.explain(process.pid)
-    settings = json.dumps(document["remedies"])
-    it.says("_RJEM_MALLOC_CONF, the setting of this build", "_RJEM_MALLOC_CONF" in settings)
+    it.says("_RJEM_MALLOC_CONF, the setting of this build", "_RJEM_MALLOC_CONF" in json.dumps(document["remedies"]))
+    it.remedy(process.pid, "jemalloc_purge")
+
+
+@replay("polars keeps RAM after del, a later version", ISSUES + "pola-rs/polars/issues/23128")
+def polars_later(it):
+    process, _ = polars_with(it, "1.31.0")
+    it.explain(process.pid)
     it.remedy(process.pid, "jemalloc_purge")
 
 
 @replay("polars holds a frame", ISSUES + "pola-rs/polars/issues/21732")
 def polars_frame(it):
-    python = base.python_with("polars==1.24.0")
-    process = it.start(python, it.write("held.py", POLARS), "held")
-    figures = it.figures()
-    it.software = [f"polars {figures['version']}"]
+    process, figures = polars_with(it, "1.29.0", "held")
     held = it.truth("estimated_size()", figures["kept"])
     document = it.explain(process.pid)
     # Vectors grow by doubling, and polars counts what they hold and not what they have room for.
@@ -226,7 +234,7 @@ def onnxruntime(it):
     it.explain(process.pid)
     # Tensors of 8000 by 1024 floats come from the arena: 31 MiB at the least.
     it.truth("the largest tensor", 8000 * 1024 * 4)
-    it.holder(process.pid, ["BFCArena", "onnxruntime"], 31 * MIB)
+    it.holder(process.pid, ["__main__.session", "BFCArena"], 31 * MIB)
     it.remedy(process.pid, "malloc_trim")
 
 
