@@ -255,15 +255,15 @@ class Running:
         self.checks.append(Check("row", what if holds else f"does not say: {what}", bool(holds)))
 
     def holder(self, pid, names, least_bytes):
-        """That `holders` names one of `names` as the holder of at least so much, alone or together with others."""
+        """That roots whose names have one of `names` in them hold at least so much, alone or together with others."""
         document = self.strandline("holders", pid)
         alone = [(root["retained_bytes"], [root["name"]]) for root in document["roots"]]
         shared = [(one["retained_bytes"], one["roots"]) for one in document["shared"]]
-        fit = [(held, roots) for held, roots in alone + shared
-               if held >= least_bytes and any(name in root for name in names for root in roots)]
-        largest = max(alone + shared, default=(0, ["nothing"]))
-        held, roots = max(fit, default=largest)
-        self.checks.append(Check("holder", f"holder: {' and '.join(roots[:2])} {size(held)}", bool(fit)))
+        fit = [one for one in alone + shared if any(name in root for name in names for root in one[1])]
+        held, roots = max(fit or alone + shared, default=(0, ["nothing"]))
+        if fit:
+            held = sum(bytes_held for bytes_held, _ in fit)
+        self.checks.append(Check("holder", f"holder: {' and '.join(roots[:2])} {size(held)}", bool(fit) and held >= least_bytes))
 
     def remedy(self, pid, remedy):
         """What a remedy predicts against what it gives back."""

@@ -4,6 +4,7 @@
 //! nothing in them is trusted to be in range. Nothing here reads the target's memory, except the
 //! kernel's vDSO, which has no file.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
@@ -23,6 +24,8 @@ use crate::procfs::Process;
 pub const MOST_FILE_BYTES: u64 = 512 << 20;
 /// The largest table (symbols, strings, call frame information) that is read, in bytes.
 pub const MOST_TABLE_BYTES: u64 = 64 << 20;
+/// The most that is read for one look into a file, in bytes: `object` keeps every piece until the look ends.
+const MAX_PARSE_BYTES: u64 = 256 << 20;
 /// The longest name of a symbol, in bytes: without a bound, a table without ends costs the product of symbols and bytes.
 const MAX_NAME_BYTES: usize = 4096;
 /// The largest vDSO that is read, in bytes.
@@ -194,14 +197,14 @@ impl Object {
         let _: Result<(), &'static str> = self.with_parsed(|data, (_, sections)| {
             for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
                 let Ok(table) = sections.symbols(LE, data, kind) else { continue };
-                let names = sections.section(table.string_section());
-                // Read at once: name by name the file would be read for each symbol.
-                let names = names.and_then(|names| names.data(LE, data)).ok();
+                let names = sections.section(table.string_section()).ok();
+                // Read at once: name by name the file would be read for each symbol. Of names that are too many the first ones count.
+                let names = names
+                    .and_then(|names| names.file_range(LE))
+                    .and_then(|(offset, bytes)| data.read_bytes_at(offset, bytes.min(MOST_TABLE_BYTES)).ok());
+                let Some(names) = names else { continue };
                 for symbol in table.symbols() {
-                    let name = match names {
-                        Some(names) => name_at(names, symbol.st_name(LE)),
-                        None => symbol.name(LE, table.strings()).ok(),
-                    };
+                    let name = name_at(names, symbol.st_name(LE));
                     let Some(name) = name.filter(|name| !name.is_empty()) else { continue };
                     if symbol.is_undefined(LE) {
                         continue;
@@ -251,7 +254,8 @@ impl Object {
             return Err("32 bits");
         }
         let cache = ReadCache::new(Cursor { source: &self.source, position: 0 });
-        let data = Limited(&cache);
+        let left = Cell::new(MAX_PARSE_BYTES);
+        let data = Limited { cache: &cache, left: &left };
         let header = Header::parse(data).map_err(|_| "bad header")?;
         if header.e_machine.get(LE) != elf::EM_X86_64 {
             return Err("another machine's");
@@ -348,21 +352,38 @@ impl Seek for Cursor<'_> {
     }
 }
 
-/// A reader that refuses pieces larger than a table may be, whatever the file's headers say.
+/// A reader that refuses pieces larger than a table may be, and more than a look may read, whatever the file's headers say.
 #[derive(Clone, Copy)]
-struct Limited<'a>(&'a ReadCache<Cursor<'a>>);
+struct Limited<'a> {
+    cache: &'a ReadCache<Cursor<'a>>,
+    /// The bytes that may still be read.
+    left: &'a Cell<u64>,
+}
+
+impl Limited<'_> {
+    fn charge(self, bytes: u64) -> Result<(), ()> {
+        self.left.set(self.left.get().checked_sub(bytes).ok_or(())?);
+        Ok(())
+    }
+}
 
 impl<'a> ReadRef<'a> for Limited<'a> {
     fn len(self) -> Result<u64, ()> {
-        self.0.len()
+        self.cache.len()
     }
 
     fn read_bytes_at(self, offset: u64, size: u64) -> Result<&'a [u8], ()> {
-        if size > MOST_TABLE_BYTES { Err(()) } else { self.0.read_bytes_at(offset, size) }
+        if size > MOST_TABLE_BYTES {
+            return Err(());
+        }
+        self.charge(size)?;
+        self.cache.read_bytes_at(offset, size)
     }
 
     fn read_bytes_at_until(self, range: std::ops::Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
-        self.0.read_bytes_at_until(range, delimiter)
+        // `object` looks no further for the delimiter.
+        self.charge(MAX_NAME_BYTES as u64)?;
+        self.cache.read_bytes_at_until(range, delimiter)
     }
 }
 
@@ -390,6 +411,18 @@ mod tests {
         let long = [vec![b'a'; 2 * MAX_NAME_BYTES], vec![0]].concat();
         assert_eq!(name_at(&long, 0), None);
         assert_eq!(name_at(&long, MAX_NAME_BYTES as u32 + 1).map(<[u8]>::len), Some(MAX_NAME_BYTES - 1));
+    }
+
+    #[test]
+    fn a_look_reads_no_more_than_it_may() {
+        let source = Source::Bytes(vec![0; MAX_NAME_BYTES]);
+        let cache = ReadCache::new(Cursor { source: &source, position: 0 });
+        let left = Cell::new(MAX_NAME_BYTES as u64 + 100);
+        let data = Limited { cache: &cache, left: &left };
+        assert_eq!(data.read_bytes_at_until(0..64, 0), Ok(&[][..]));
+        assert_eq!(data.read_bytes_at_until(64..128, 0), Err(()));
+        assert_eq!(data.read_bytes_at(0, 64).map(<[u8]>::len), Ok(64));
+        assert_eq!(data.read_bytes_at(64, 64), Err(()));
     }
 
     #[test]

@@ -16,6 +16,8 @@ use crate::procfs::Process;
 
 /// The most sections looked at; linkers make some dozens.
 const MOST_SECTIONS: usize = 4096;
+/// The longest name of a section: names may lie on each other, so that each costs memory of its own.
+const MAX_SECTION_NAME: usize = 64;
 /// The most bytes read of a symbol table (a million symbols), and of its names.
 const MOST_SYMBOL_BYTES: u64 = 24 << 20;
 const MOST_NAME_BYTES: u64 = 64 << 20;
@@ -91,7 +93,7 @@ impl Image {
         let names = read(&self.file, names.offset, names.bytes.min(1 << 20))?;
         for section in &mut sections {
             let start = u32::from_le_bytes(section.name.as_slice().try_into().unwrap_or_default()) as usize;
-            section.name = until_zero(names.get(start..).unwrap_or(&[])).to_vec();
+            section.name = section_name(&names, start).to_vec();
         }
         Some(sections)
     }
@@ -247,8 +249,11 @@ fn read(file: &File, offset: u64, bytes: u64) -> Option<Vec<u8>> {
     Some(buffer)
 }
 
-fn until_zero(bytes: &[u8]) -> &[u8] {
-    &bytes[..bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len())]
+/// The name that begins at `start`; empty where it has no end within [`MAX_SECTION_NAME`].
+fn section_name(names: &[u8], start: usize) -> &[u8] {
+    let rest = names.get(start..).unwrap_or(&[]);
+    let end = rest.iter().take(MAX_SECTION_NAME).position(|&byte| byte == 0);
+    &rest[..end.unwrap_or(0)]
 }
 
 fn printable(bytes: &[u8]) -> String {
@@ -326,6 +331,15 @@ mod tests {
         let long = [vec![b'x'; STRING_BYTES + 1], b"end\0".to_vec()].concat();
         assert_eq!(ending_in(&long, "end", 0).count(), 0);
         assert_eq!(ending_in(&long[1..], "end", 0).count(), 1);
+    }
+
+    #[test]
+    fn names_of_sections_are_bounded() {
+        let names = [b"\0.data\0".to_vec(), vec![b'x'; 1 << 20], b"\0.end".to_vec()].concat();
+        assert_eq!(section_name(&names, 1), b".data");
+        assert_eq!(section_name(&names, 7), b"", "longer than a name is");
+        assert_eq!(section_name(&names, names.len() - 4), b"", "it has no end");
+        assert_eq!(section_name(&names, names.len() + 1), b"");
     }
 
     #[test]

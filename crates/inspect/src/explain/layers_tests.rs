@@ -48,7 +48,8 @@ impl Drop for Subject {
 }
 
 fn subject() -> (Subject, [u64; 5]) {
-    let folder = std::env::temp_dir().join(format!("strandline-layers-{}", std::process::id()));
+    let turn = (std::process::id(), std::thread::current().id());
+    let folder = std::env::temp_dir().join(format!("strandline-layers-{}-{:?}", turn.0, turn.1));
     std::fs::create_dir_all(&folder).unwrap();
     let binary = folder.join("subject");
     let mut compiler = Command::new("cc")

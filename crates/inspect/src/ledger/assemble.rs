@@ -162,9 +162,7 @@ impl<'a> Layers<'a> {
         pools.iter().for_each(|reading| below.add(reading, is_in));
         let mut taken = Vec::new();
         for reading in inputs.runtimes {
-            layers.add_runtime(reading, &mut below, &taken);
-            taken.extend(reading.claims.iter().chain(&reading.shared).map(RangeClaim::range));
-            merge(&mut taken);
+            layers.add_runtime(reading, &mut below, &mut taken);
         }
         let mut finder = inputs.refinements.finder();
         let mut blocks: Vec<(&MappedBlock, Meaning<'_>)> = inputs
@@ -196,24 +194,26 @@ impl<'a> Layers<'a> {
     }
 
     /// Adds what a runtime claims, but for what runtimes before it have `taken`: bytes may look like the structures of two.
-    fn add_runtime(&mut self, reading: &'a runtime::Reading, below: &mut Below, taken: &[(u64, u64)]) {
+    fn add_runtime(&mut self, reading: &'a runtime::Reading, below: &mut Below, taken: &mut Vec<(u64, u64)>) {
         let meaning = Meaning { palette: &reading.palette, rows: reading.rows };
         let is_lost = |claim: &&RangeClaim| !overlapping(taken, claim.start, claim.end).is_empty();
         let all = || reading.claims.iter().chain(&reading.shared);
         self.caveats.extend(all().find(is_lost).map(|first| {
             let bytes = all().filter(is_lost).map(|claim| claim.sums.resident.total()).sum();
             let place = format!("{:#x}-{:#x}", first.start, first.end);
-            let text =
-                "a reader takes memory for its own that another runtime's reader claims: it stands there";
+            let text = "a reader takes memory for its own that another runtime's reader has: it stands there";
             Caveat::new("runtimes_disagree", place, Some(bytes), text)
         }));
-        for claim in reading.claims.iter().filter(|claim| !is_lost(claim)) {
-            self.refine(claim, meaning, below);
-        }
+        let own = reading.claims.iter().filter(|claim| !is_lost(claim));
+        let own = own.filter(|claim| self.refine(claim, meaning, below));
+        let mut stands: Vec<(u64, u64)> = own.map(RangeClaim::range).collect();
         for claim in reading.shared.iter().filter(|claim| !is_lost(claim)) {
             self.shared_spans.0.push(Span { range: claim.start..claim.end, holder: Holder::Claimed });
             self.shared.push((claim, meaning));
+            stands.push(claim.range());
         }
+        taken.extend(stands);
+        merge(taken);
     }
 
     fn add(&mut self, claim: &'a RangeClaim, meaning: Meaning<'a>) {

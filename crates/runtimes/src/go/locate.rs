@@ -1,5 +1,6 @@
 //! Finds Go in mapped files: its version, where its heap's structure is, its static data.
 
+use super::MAX_PROGRAMS;
 use super::layout::{LAYOUTS, Layout};
 use crate::named::go_version;
 use strandline_process::elf::Object;
@@ -39,7 +40,7 @@ impl Program {
     }
 }
 
-/// The mapped files that hold a Go runtime.
+/// The mapped files that hold a Go runtime: those that are read, and one more where there are more.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
     let modules = modules::all(space);
     // glibc's loader takes no memory for itself that lasts, and the kernel's vDSO none at all.
@@ -50,7 +51,8 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
     // Go takes nothing from brk; a C library that is linked in does.
     let has_break = space.mappings().iter().any(|mapping| mapping.name == "[heap]");
     let is_alone = !has_break && modules.iter().filter(is_other).count() == 1;
-    modules.iter().filter_map(|module| program(process, space, module, is_alone)).collect()
+    let programs = modules.iter().filter_map(|module| program(process, space, module, is_alone));
+    programs.take(MAX_PROGRAMS + 1).collect()
 }
 
 fn program(process: &Process, space: &AddressSpace, module: &Module<'_>, is_alone: bool) -> Option<Program> {

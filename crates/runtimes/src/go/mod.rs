@@ -18,6 +18,7 @@ pub mod rows;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use self::facts::{Go, SizeClass};
 use self::figures::Figures;
@@ -34,6 +35,9 @@ use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
+
+/// The most Go runtimes of one process that are read: a program and libraries in Go; each takes memory and time of its own.
+pub const MAX_PROGRAMS: usize = 8;
 
 /// Go, for the table of readers.
 pub static ABOUT: About = About {
@@ -78,7 +82,14 @@ impl Found for Programs {
 
     fn read(&self, context: &Context<'_>, _: &Refinements) -> Result<Vec<Reading>, Busy> {
         let mut readings: Vec<Reading> = Vec::new();
-        for program in &self.0 {
+        for (index, program) in self.0.iter().enumerate() {
+            let is_late = index > 0 && Instant::now() >= context.deadline;
+            if let Some(last) = readings.last_mut().filter(|_| is_late || index >= MAX_PROGRAMS) {
+                let text = "the process has more Go runtimes than are read, or there was no time: this one and what follows stand \
+                            on anonymous";
+                last.caveats.push(Caveat::new("go_left_out", program.path.clone(), None, text));
+                break;
+            }
             let taken = runtime::taken(&readings);
             readings.push(read(context, program, &taken));
         }

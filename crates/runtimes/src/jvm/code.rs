@@ -1,8 +1,10 @@
 //! What is compiled: the code cache, in one segment or three (`code/codeCache.cpp`, `memory/heap.hpp`).
 
+use std::time::Instant;
+
 use strandline_process::memory::word_at;
 
-use super::heap::Pool;
+use super::heap::{Pool, is_possible};
 use super::view::View;
 use crate::batch::Pages;
 
@@ -10,6 +12,10 @@ use crate::batch::Pages;
 const MOST_HEAPS: u32 = 16;
 /// The most ranges in use that one may have.
 const MOST_RANGES: usize = 1 << 18;
+/// The most blocks of one that are read, free ones too: 2 GiB of code in blocks of 512 bytes.
+const MAX_BLOCKS: usize = 1 << 22;
+/// The reader looks at the clock after so many blocks.
+const BLOCKS_AT_ONCE: usize = 1024;
 /// `CodeHeap::_next_segment`, of which on there are no blocks, and `_code_blob_type`, from `_log2_segment_size` on: the fields in
 /// between are the same from JDK 9 to 27.
 const NEXT_SEGMENT: u64 = 8;
@@ -77,9 +83,9 @@ pub fn places(view: &View<'_>) -> Option<Vec<Place>> {
     heaps(view)?.into_iter().map(place).collect()
 }
 
-/// The segments, in the order in which the JVM has them; `None` where one does not hold together.
-pub fn segments(view: &View<'_>) -> Option<Vec<Segment>> {
-    heaps(view)?.into_iter().map(|heap| segment(view, heap)).collect()
+/// The segments, in the order in which the JVM has them; `None` where one does not hold together, or at the deadline.
+pub fn segments(view: &View<'_>, deadline: Instant) -> Option<Vec<Segment>> {
+    heaps(view)?.into_iter().map(|heap| segment(view, heap, deadline)).collect()
 }
 
 /// The `CodeHeap`s.
@@ -96,10 +102,10 @@ fn heaps(view: &View<'_>) -> Option<Vec<u64>> {
 fn range(view: &View<'_>, space: u64, low: &str, high: &str) -> Option<(u64, u64)> {
     let of = |name: &str| view.field(space, &[&format!("VirtualSpace::{name}")]);
     let (low, high) = (of(low)?, of(high)?);
-    (low <= high).then_some((low, high))
+    (low <= high && is_possible(low, high)).then_some((low, high))
 }
 
-fn segment(view: &View<'_>, heap: u64) -> Option<Segment> {
+fn segment(view: &View<'_>, heap: u64, deadline: Instant) -> Option<Segment> {
     let memory = view.place(heap, &["CodeHeap::_memory"])?;
     let map = view.place(heap, &["CodeHeap::_segmap"])?;
     let shift = view.place(heap, &["CodeHeap::_log2_segment_size"])?;
@@ -114,7 +120,7 @@ fn segment(view: &View<'_>, heap: u64) -> Option<Segment> {
     Some(Segment {
         range,
         name: name(view, kind as usize),
-        used: used(view, in_use, shift)?,
+        used: used(view, in_use, shift, deadline)?,
         map: self::range(view, map, "_low", "_high")?,
     })
 }
@@ -126,7 +132,7 @@ fn name(view: &View<'_>, kind: usize) -> &'static str {
 }
 
 /// What of a range full of blocks is in use, what follows each other in one.
-fn used(view: &View<'_>, (start, end): (u64, u64), shift: u32) -> Option<Vec<(u64, u64)>> {
+fn used(view: &View<'_>, (start, end): (u64, u64), shift: u32, deadline: Instant) -> Option<Vec<(u64, u64)>> {
     let length = view.offset(&["HeapBlock::Header::_length"])?;
     let used = view.offset(&["HeapBlock::Header::_used"])?.checked_sub(length)?;
     let header = view.offset(&["HeapBlock::_header"])?.checked_add(length)?;
@@ -134,8 +140,13 @@ fn used(view: &View<'_>, (start, end): (u64, u64), shift: u32) -> Option<Vec<(u6
     let mask = if used == 8 { u64::MAX } else { u64::from(u32::MAX) };
     let mut pages = Pages::new(view.memory);
     let mut all: Vec<(u64, u64)> = Vec::new();
-    let mut at = start;
+    let (mut at, mut blocks) = (start, 0);
     while at < end {
+        let is_late = blocks % BLOCKS_AT_ONCE == 0 && Instant::now() >= deadline;
+        if is_late || blocks >= MAX_BLOCKS {
+            return None;
+        }
+        blocks += 1;
         let bytes = pages.array::<16>(at.checked_add(header)?)?;
         let segments = (word_at(&bytes, 0)? & mask).max(1);
         let is_used = *bytes.get(usize::try_from(used).ok()?)? != 0;
@@ -158,4 +169,37 @@ pub fn pools(segments: &[Segment]) -> Vec<Pool> {
     let pool =
         |segment: &Segment| Pool::new(segment.name, segment.used_bytes(), segment.range.1 - segment.range.0);
     segments.iter().map(pool).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use strandline_process::memory::Memory;
+
+    use super::*;
+    use crate::jvm::structs::Structs;
+
+    /// All of it is free blocks of one segment of eight bytes.
+    struct Free;
+
+    impl Memory for Free {
+        fn read_some(&self, _: u64, buffer: &mut [u8]) -> usize {
+            buffer.chunks_exact_mut(8).for_each(|block| block.copy_from_slice(&1_u64.to_le_bytes()));
+            buffer.len()
+        }
+    }
+
+    #[test]
+    fn blocks_are_bounded_and_in_time() {
+        let fields =
+            [("HeapBlock::Header::_length", 0), ("HeapBlock::Header::_used", 4), ("HeapBlock::_header", 0)];
+        let structs = Structs::of_offsets(&fields);
+        let view = View { memory: &Free, structs: &structs };
+        let far = Instant::now() + Duration::from_secs(600);
+        let read = |blocks: usize, deadline| used(&view, (0x1000, 0x1000 + 8 * blocks as u64), 3, deadline);
+        assert_eq!(read(MAX_BLOCKS, far), Some(Vec::new()));
+        assert_eq!(read(MAX_BLOCKS + 1, far), None, "there are no more blocks than are read");
+        assert_eq!(read(1, Instant::now()), None, "the time is over");
+    }
 }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::sync::OnceLock;
 
+use super::MAX_PROGRAMS;
 use super::structs::{Structs, TABLES};
 use strandline_process::elf::Object;
 use strandline_process::image::{Image, exports};
@@ -39,9 +40,11 @@ impl Program {
     }
 }
 
-/// The mapped files that hold a HotSpot.
+/// The mapped files that hold a HotSpot: those that are read, and one more where there are more.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
-    modules::all(space).iter().filter_map(|module| program(process, space, module)).collect()
+    let modules = modules::all(space);
+    let programs = modules.iter().filter_map(|module| program(process, space, module));
+    programs.take(MAX_PROGRAMS + 1).collect()
 }
 
 fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Option<Program> {

@@ -28,6 +28,7 @@ pub mod trace;
 pub mod view;
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use self::bits::{Bits, Places};
 use self::facts::{AreaKind, ClassLoader, Jvm};
@@ -69,6 +70,8 @@ pub static ABOUT: About = About {
 
 /// How many class loaders are told.
 const MOST_LOADERS: usize = 100;
+/// The most HotSpots of one process that are read: a process has one, and each takes memory and time of its own.
+pub const MAX_PROGRAMS: usize = 4;
 
 /// Its reader.
 pub struct Reader;
@@ -89,7 +92,7 @@ struct Programs(Vec<Program>);
 
 impl Found for Programs {
     fn is_collecting(&self, memory: &dyn Memory) -> bool {
-        self.0.iter().filter_map(|program| program.structs(memory)).any(|structs| {
+        self.0.iter().take(MAX_PROGRAMS).filter_map(|program| program.structs(memory)).any(|structs| {
             let view = View { memory, structs };
             let heap = view.fixed(&["Universe::_collectedHeap"]);
             heap.is_some_and(|heap| heap != 0 && heap::is_collecting(&view, heap))
@@ -98,7 +101,14 @@ impl Found for Programs {
 
     fn read(&self, context: &Context<'_>, refinements: &Refinements) -> Result<Vec<Reading>, Busy> {
         let mut readings: Vec<Reading> = Vec::new();
-        for program in &self.0 {
+        for (index, program) in self.0.iter().enumerate() {
+            let is_late = index > 0 && Instant::now() >= context.deadline;
+            if let Some(last) = readings.last_mut().filter(|_| is_late || index >= MAX_PROGRAMS) {
+                let text = "the process has more JVMs than are read, or there was no time: this one and what follows stand on \
+                            anonymous";
+                last.caveats.push(Caveat::new("jvm_left_out", program.path.clone(), None, text));
+                break;
+            }
             let mut reading = read(context, program, (&runtime::taken(&readings), refinements))?;
             // Shared memory of one name is not told apart.
             if readings.iter().any(|before| !before.shared.is_empty()) {
@@ -144,7 +154,7 @@ pub fn read(
     };
     let buffers = threads::buffers(&view).unwrap_or_default();
     let (census, live) = objects(context, &view, &heap, (&buffers, program.data));
-    let (metaspace, segments) = (Metaspace::read(&view), code::segments(&view));
+    let (metaspace, segments) = (Metaspace::read(&view), code::segments(&view, context.deadline));
     let known = Known { heap, buffers, live, metaspace, segments };
     if claim(context, &view, &known, taken, &mut reading) {
         reading.caveats.push(not_read(program, Doubt::Overlapping));

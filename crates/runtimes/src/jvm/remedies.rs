@@ -123,7 +123,7 @@ fn collection(
     heap: &Heap,
     (known, traced): (&Jvm, Option<&Live>),
 ) -> Option<Remedy> {
-    let GivenBack { bytes, rule } = given_back(context, view, heap, traced)?;
+    let GivenBack { bytes, between, rule } = given_back(context, view, heap, traced)?;
     let lives = match (known.live_bytes, known.doubtful_bytes()) {
         (Some(live), None) => {
             format!("{} of {} of objects live", units::bytes(live), units::bytes(heap.used()))
@@ -146,16 +146,43 @@ fn collection(
         id: "jvm_gc".to_owned(),
         kind,
         predicted_bytes: bytes,
+        unknown_because: bytes.is_none().then(|| between.map_or_else(|| rule.to_owned(), Between::reason)),
         how: ask,
         cost: format!("a full collection, at which the program waits; {lives}; {rule}"),
         ..Remedy::default()
     })
 }
 
-/// What a full collection gives back, `None` where that cannot be told, and the collector's rule.
+/// What a full collection gives back.
 struct GivenBack {
+    /// How much, where it is known to a hundredth.
     bytes: Option<u64>,
+    /// Where it is not, its bounds, if there are some.
+    between: Option<Between>,
+    /// The collector's rule.
     rule: &'static str,
+}
+
+/// Bounds of what a collection gives back.
+#[derive(Clone, Copy)]
+struct Between {
+    least: u64,
+    most: u64,
+}
+
+impl Between {
+    /// The figure in the middle, where both bounds are within a hundredth of each other.
+    fn figure(self) -> Option<u64> {
+        let off = self.most.saturating_sub(self.least);
+        (off <= self.most / 100).then_some(self.most - off / 2)
+    }
+
+    fn reason(self) -> String {
+        let (least, most) = (units::bytes(self.least), units::bytes(self.most));
+        format!(
+            "{least} to {most}: it depends on which objects it finds live and on how its threads share the work"
+        )
+    }
 }
 
 /// `None` where there is no rule to go by.
@@ -176,18 +203,25 @@ fn given_back(
     let above = heap.committed().saturating_sub(view.flag("MinHeapSize").unwrap_or(0));
     // Below its least size no heap is made smaller.
     let unless_least = if above == 0 { Some(0) } else { None };
-    let given = |bytes: Option<u64>, rule: &'static str| Some(GivenBack { bytes, rule });
+    let given = |bytes, rule| Some(GivenBack { bytes, between: None, rule });
+    let bounded = |between: Option<Between>, rule| {
+        let bytes = between.and_then(Between::figure);
+        Some(GivenBack { bytes, between: between.filter(|_| bytes.is_none()), rule })
+    };
     match heap.collector {
-        "G1" => given(
-            of_bounds(traced, &|live| g1(context, view, heap, live)),
+        "G1" => bounded(
+            g1_between(context, view, heap, traced),
             "G1 keeps what MaxHeapFreeRatio lets it have beside what lives",
         ),
         // `ShenandoahArguments::initialize` takes it back where the heap begins as large as it may become.
         "Shenandoah" if !view.has_flag("ShenandoahUncommit") => {
             given(Some(0), "Shenandoah gives nothing back here: its heap begins as large as it may become")
         }
-        "Shenandoah" => given(
-            of_bounds(traced, &|live| Some(shenandoah(context, view, heap, live).min(above))),
+        "Shenandoah" => bounded(
+            traced.map(|traced| {
+                let given = |live| shenandoah(context, view, heap, live).min(above);
+                Between { least: given(&traced.of_areas), most: given(&traced.certain.of_areas) }
+            }),
             "Shenandoah gives all of its empty regions back, down to -Xms",
         ),
         "Serial" => given(
@@ -204,12 +238,22 @@ fn given_back(
     }
 }
 
-/// What is given back by what lives in each area: what both bounds of that say, but for a hundredth; `None` where they do not agree or
-/// nothing was traced.
-fn of_bounds(traced: Option<&Live>, given: &dyn Fn(&[u64]) -> Option<u64>) -> Option<u64> {
+/// What G1 gives back: the least where all that may live does and each thread of the collection leaves a region part full, the most
+/// where only what certainly lives does and none is part full but the last.
+fn g1_between(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&Live>) -> Option<Between> {
     let traced = traced?;
-    let (least, most) = (given(&traced.of_areas)?, given(&traced.certain.of_areas)?);
-    (most.saturating_sub(least) <= most / 100).then_some(least)
+    let least = g1(context, view, heap, (&traced.of_areas, Fill::Loose))?;
+    let most = g1(context, view, heap, (&traced.certain.of_areas, Fill::Tight))?;
+    Some(Between { least, most: most.max(least) })
+}
+
+/// How a collection fills regions.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fill {
+    /// All but the last.
+    Tight,
+    /// All but one for each of its threads.
+    Loose,
 }
 
 /// `ShenandoahControlThread`: a collection that was asked for uncommits all regions that it leaves empty. It moves what lives out of
@@ -233,11 +277,11 @@ fn shenandoah(context: &Context<'_>, view: &View<'_>, heap: &Heap, live: &[u64])
 /// `G1CollectedHeap::resize_heap_if_necessary`: what exceeds MaxHeapFreeRatio is uncommitted, free regions from the highest on; what is
 /// used counts by whole regions. What lives was moved to the lowest regions before; large objects and the archive stay where they are;
 /// free regions between stay as resident as they are.
-fn g1(context: &Context<'_>, view: &View<'_>, heap: &Heap, live: &[u64]) -> Option<u64> {
+fn g1(context: &Context<'_>, view: &View<'_>, heap: &Heap, (live, fill): (&[u64], Fill)) -> Option<u64> {
     let ratio = view.flag("MaxHeapFreeRatio").filter(|&ratio| ratio <= 100)?;
     let region = heap.region_bytes?;
     let used = G1Used::new(heap, live);
-    let regions = used.regions(view, region);
+    let regions = used.regions(view, region, fill);
     let most = match ratio {
         100 => u64::MAX,
         ratio => u64::try_from(u128::from(regions) * 100 / u128::from(100 - ratio)).unwrap_or(u64::MAX),
@@ -289,11 +333,14 @@ impl G1Used {
         used
     }
 
-    /// All of it in whole regions, at most: each of the collection's threads leaves one that is not full, if a region with something to
+    /// All of it in whole regions. Each of the collection's threads can leave one that is not full, if a region with something to
     /// move falls to it (`G1FullGCPrepareTask`).
-    fn regions(&self, view: &View<'_>, region: u64) -> u64 {
-        let threads = view.structs.flag("ParallelGCThreads").and_then(|at| view.half_word(at)).unwrap_or(1);
+    fn regions(&self, view: &View<'_>, region: u64, fill: Fill) -> u64 {
         let small = self.moved.div_ceil(region);
+        if fill == Fill::Tight {
+            return self.stays.saturating_add(small.saturating_mul(region));
+        }
+        let threads = view.structs.flag("ParallelGCThreads").and_then(|at| view.half_word(at)).unwrap_or(1);
         let most = small.saturating_add(u64::from(threads).saturating_sub(1)).min(self.sources.max(small));
         self.stays.saturating_add(most.saturating_mul(region))
     }

@@ -142,6 +142,15 @@ impl Structs {
     }
 }
 
+#[cfg(test)]
+impl Structs {
+    /// Of fields at these offsets: for tests of what reads by them.
+    pub fn of_offsets(offsets: &[(&str, u64)]) -> Self {
+        let fields = offsets.iter().map(|&(field, offset)| (field.to_owned(), Place::Offset(offset)));
+        Self { fields: fields.collect(), ..Self::default() }
+    }
+}
+
 /// Takes an entry of a table, with its name.
 type Take<'a, T> = &'a mut dyn FnMut(&mut T, String, &[u8]) -> Option<()>;
 

@@ -10,8 +10,8 @@ use crate::support::jvm::{OLDEST, Seen, classes, command_of, look, started};
 use crate::support::waiting::until;
 use crate::support::{Outcome, Result, Subject, for_any, here, strandline, subject};
 
-/// How far a prediction may be off, in per cent: mostly less than one; on an idle machine some runs of JDK 17's G1 kept 4 MB of 190 more.
-const MAX_PERCENT: u64 = 5;
+/// How far a prediction may be off, in per cent.
+const MAX_PERCENT: u64 = 1;
 
 /// What a JVM has besides.
 const OWN_BYTES: u64 = 8 << 20;
@@ -99,18 +99,23 @@ fn what_was_let_go_of_is_dead() -> Outcome {
         }
         // How much the others shrink their heaps by is not to be known.
         if !case.is_g1() {
-            let predicted = remedy(&seen.document)?["predicted_bytes"].clone();
-            return if predicted.is_null() { Ok(()) } else { Err(format!("predicted {predicted}").into()) };
+            let gc = remedy(&seen.document)?;
+            let is_null_for_a_reason = gc["predicted_bytes"].is_null() && gc["unknown_because"].is_string();
+            return if is_null_for_a_reason { Ok(()) } else { Err(gc.to_string().into()) };
         }
         // From JDK 27 on G1 shrinks by how busy it is, and not at once.
         if case.jdk.major >= 27 {
             return Ok(());
         }
         let (_, document) = reclaim(&subject, "jvm_gc")?;
-        let [predicted, actual] =
-            [subject::number(&document, "predicted_bytes")?, subject::number(&document, "actual_bytes")?];
-        if actual < ARRAY_BYTES / 2 || predicted.abs_diff(actual) > actual / 100 * MAX_PERCENT {
-            return Err(format!("predicted {predicted}, actual {actual}").into());
+        let actual = subject::number(&document, "actual_bytes")?;
+        // Where the threads of a collection can leave regions part full, there is no figure but a reason.
+        let is_right = match document["predicted_bytes"].as_u64() {
+            Some(predicted) => predicted.abs_diff(actual) <= actual / 100 * MAX_PERCENT,
+            None => document["reason"].as_str().is_some_and(|reason| reason.contains(" to ")),
+        };
+        if actual < ARRAY_BYTES / 2 || !is_right {
+            return Err(format!("{document:#}").into());
         }
         Ok(())
     })

@@ -23,7 +23,9 @@ pub fn reclaim(subject: &Subject, remedy: &str) -> Result<(Option<i32>, Value)> 
 
 fn figures(document: &Value) -> Result<[u64; 4]> {
     let of = |key: &str| subject::number(document, key);
-    Ok([of("predicted_bytes")?, of("actual_bytes")?, of("rss_before_bytes")?, of("rss_after_bytes")?])
+    // Nothing is promised where there is no figure.
+    let predicted = if document["predicted_bytes"].is_null() { 0 } else { of("predicted_bytes")? };
+    Ok([predicted, of("actual_bytes")?, of("rss_before_bytes")?, of("rss_after_bytes")?])
 }
 
 /// A subject that holds 20 arrays of 5 MiB, of which it lets go of 18.

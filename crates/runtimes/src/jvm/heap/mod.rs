@@ -177,8 +177,8 @@ fn reserved(view: &View<'_>, heap: u64) -> Option<(u64, u64)> {
     (start < end && end <= LAST).then_some((start, end))
 }
 
-/// Whether a part of a heap may be there: what is claimed in one is at most so large.
-fn is_possible(start: u64, end: u64) -> bool {
+/// Whether a part of a heap, or of what else is claimed, may be there: what is claimed in one is at most so large.
+pub fn is_possible(start: u64, end: u64) -> bool {
     end <= LAST && end.saturating_sub(start) <= MOST_BYTES
 }
 
