@@ -249,7 +249,7 @@ def application(environ, start):
 """
 
 
-@replay("gunicorn: workers share what zero_pages promises", ISSUES + "benoitc/gunicorn/issues/1640")
+@replay("gunicorn: workers share what zero_pages promises")
 def gunicorn(it):
     python = base.python_with("gunicorn==23.0.0")
     it.write("app.py", GUNICORN)
