@@ -293,10 +293,13 @@ impl<R: Read> Reader<R> {
         if self.packed.len() - self.start >= wanted || self.at_end {
             return Ok(());
         }
-        self.packed.drain(..self.start);
-        self.offset += self.start as u64;
-        self.start = 0;
-        let missing = wanted.max(CHUNK_BYTES) - self.packed.len();
+        // Not at each call: where every few bytes look like the beginning of a frame, all would be moved as often.
+        if self.start >= self.packed.len() / 2 {
+            self.packed.drain(..self.start);
+            self.offset += self.start as u64;
+            self.start = 0;
+        }
+        let missing = (wanted - (self.packed.len() - self.start)).max(CHUNK_BYTES);
         let got = (&mut self.input).take(missing as u64).read_to_end(&mut self.packed)?;
         self.at_end = got < missing;
         Ok(())
