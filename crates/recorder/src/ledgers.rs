@@ -30,6 +30,8 @@ use super::sampler::{Sampler, Units};
 
 /// The stack of a watching thread: it takes ledgers.
 const STACK_BYTES: usize = 1 << 20;
+/// Why a process has no ledger at its end, where its watch was paused.
+const MISSED: &str = "it ended while another ledger was taken";
 /// Between two wakings of a thread that shall end its watch.
 const WAKE_AGAIN: Duration = Duration::from_micros(100);
 
@@ -327,7 +329,7 @@ enum State {
 
 impl Watched {
     fn begin(pid: i32, request: WatchRequest, shared: &Shared) -> Arc<Self> {
-        let state = Watch::begin(pid, request, shared).map_or(State::Over, State::On);
+        let state = Watch::begin(pid, request, shared, false).map_or(State::Over, State::On);
         Arc::new(Self { pid, shared: shared.clone(), state: Mutex::new((state, 0)) })
     }
 
@@ -364,12 +366,9 @@ impl explain::Watch for Watched {
             && let State::Paused(request) = std::mem::replace(state, State::Over)
         {
             let process = request.process;
-            match Watch::begin(self.pid, request, &self.shared) {
+            match Watch::begin(self.pid, request, &self.shared, true) {
                 Some(watch) => *state = State::On(watch),
-                None => {
-                    let text = "it ended while another ledger was taken".to_owned();
-                    self.shared.tell(Made::NotWatched(process, text));
-                }
+                None => self.shared.tell(Made::NotWatched(process, MISSED.to_owned())),
             }
         }
     }
@@ -386,7 +385,7 @@ struct Watch {
 
 impl Watch {
     /// Begins to watch; `None` where the process has ended or the kernel refuses, which is reported.
-    fn begin(pid: i32, request: WatchRequest, shared: &Shared) -> Option<Self> {
+    fn begin(pid: i32, request: WatchRequest, shared: &Shared, is_resumed: bool) -> Option<Self> {
         let shall_end = Arc::new(AtomicBool::new(false));
         let (begun, wait) = channel();
         let body = {
@@ -394,7 +393,7 @@ impl Watch {
             move || match ExitWatch::begin(pid) {
                 Ok(watch) => {
                     let _ = begun.send(strandline_sys::signal::own_thread());
-                    watch_until_the_end(watch, request, &shall_end, &shared)
+                    watch_until_the_end(watch, (request, is_resumed), &shall_end, &shared)
                 }
                 Err(Error::Ended { .. } | Error::NoSuchProcess { .. }) => None,
                 Err(error) => {
@@ -432,7 +431,7 @@ impl Watch {
 /// The life of a watching thread. Returns the request where the watch was ended and the process lives.
 fn watch_until_the_end(
     mut watch: ExitWatch,
-    request: WatchRequest,
+    (request, is_resumed): (WatchRequest, bool),
     shall_end: &AtomicBool,
     shared: &Shared,
 ) -> Option<WatchRequest> {
@@ -445,7 +444,13 @@ fn watch_until_the_end(
                 last_words(&watch, &request, shared);
                 return None;
             }
-            Ok(Seen::Gone) => return None,
+            Ok(Seen::Gone) => {
+                // It was past its end's stop when the watch began again.
+                if is_resumed {
+                    shared.tell(Made::NotWatched(request.process, MISSED.to_owned()));
+                }
+                return None;
+            }
             Err(error) => {
                 shared.tell(Made::NotWatched(request.process, error.to_string()));
                 return None;

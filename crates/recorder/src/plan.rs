@@ -35,8 +35,9 @@ pub enum Marks {
 }
 
 impl Plan {
-    /// What `run` does where nothing is asked: few marks, peaks, and exit.
-    pub const RUN: Self = Self { marks: Marks::Few, peak: true, exit: true, every: None, ends: false };
+    /// What `run` does where nothing is asked: few marks, and exit. A ledger at a peak pauses the watch for the end: on a busy
+    /// machine a program that ends at its peak would often have no ledger there.
+    pub const RUN: Self = Self { marks: Marks::Few, peak: false, exit: true, every: None, ends: false };
     /// What `run` does for users who may not trace with privileges. To trace a command from its start would take from
     /// it what setuid programs give, `sudo` in a script among them; a ledger at a peak traces for a moment only.
     pub const RUN_UNPRIVILEGED: Self =
