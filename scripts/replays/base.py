@@ -35,8 +35,8 @@ def size(number):
 class Check:
     """One answer of strandline's, and whether it holds."""
 
-    def __init__(self, kind, what, holds):
-        self.kind, self.what, self.holds = kind, what, holds
+    def __init__(self, kind, what, holds, is_exact=True):
+        self.kind, self.what, self.holds, self.is_exact = kind, what, holds, is_exact
 
     def text(self):
         return self.what
@@ -171,6 +171,14 @@ class Running:
         self.started.append(process)
         return process
 
+    def python(self, requirement, name, script, *words, **environment):
+        """Starts a script with a package of PyPI's; returns the process and what it says of itself, its `version` among it."""
+        process = self.start(python_with(requirement), self.write(f"{name}.py", script), *words, **environment)
+        self.until("its figures", lambda: len(re.findall("^ready ", self.said(), re.M)) == len(self.started))
+        figures = self.figures()
+        self.software = [f"{name} {figures['version']}"]
+        return process, figures
+
     def until(self, what, ask, seconds=PATIENCE_SECONDS):
         """Waits until `ask` answers something that is true, and returns that."""
         end = time.monotonic() + seconds
@@ -244,11 +252,16 @@ class Running:
         self.truths.append(f"{what} {size(number)}")
         return number
 
-    def compare(self, what, answer, truth, within=ROW_WITHIN):
+    def compare(self, what, answer, truth):
         """A row, or several together, against the program's own figure."""
-        holds = answer is not None and abs(answer - truth) <= within * max(truth, 1)
+        holds = answer is not None and abs(answer - truth) <= ROW_WITHIN * max(truth, 1)
         off = "" if not truth or answer is None else f" ({(answer - truth) / truth * 100:+.2f} %)"
         self.checks.append(Check("row", f"{what}: {size(answer)}{off}", holds))
+
+    def bounds(self, what, answer, low, high, because):
+        """A row against bounds, where the program counts something else than what it has: `because` says what."""
+        holds = answer is not None and low <= answer <= high
+        self.checks.append(Check("row", f"{what}: {size(answer)}, between {size(low)} and {size(high)} ({because})", holds, False))
 
     def says(self, what, holds):
         """Something that the answer has to say."""
@@ -283,9 +296,9 @@ class Running:
 
     def verdict(self):
         held = [check.holds for check in self.checks]
-        if self.is_blind and not all(held):
-            return "blind"
-        return "right" if all(held) else "partly" if any(held) else "wrong"
+        if all(held):
+            return "right" if all(check.is_exact for check in self.checks) else "near"
+        return "blind" if self.is_blind else "partly" if any(held) else "wrong"
 
     def document(self):
         checks = [{"kind": check.kind, "text": check.text(), "holds": check.holds} for check in self.checks]

@@ -46,16 +46,9 @@ sys.stdin.read()
 """
 
 
-def polars_with(it, version, *words):
-    process = it.start(base.python_with(f"polars=={version}"), it.write("frame.py", POLARS), *words)
-    figures = it.figures()
-    it.software = [f"polars {figures['version']}"]
-    return process, figures
-
-
 @replay("polars keeps RAM after del", ISSUES + "pola-rs/polars/issues/23128")
 def polars(it):
-    process, _ = polars_with(it, "1.29.0")
+    process, _ = it.python("polars==1.29.0", "polars", POLARS)
     document = it.explain(process.pid)
     it.says("_RJEM_MALLOC_CONF, the setting of this build", "_RJEM_MALLOC_CONF" in json.dumps(document["remedies"]))
     it.remedy(process.pid, "jemalloc_purge")
@@ -63,18 +56,18 @@ def polars(it):
 
 @replay("polars keeps RAM after del, a later version", ISSUES + "pola-rs/polars/issues/23128")
 def polars_later(it):
-    process, _ = polars_with(it, "1.31.0")
+    process, _ = it.python("polars==1.31.0", "polars", POLARS)
     it.explain(process.pid)
     it.remedy(process.pid, "jemalloc_purge")
 
 
 @replay("polars holds a frame", ISSUES + "pola-rs/polars/issues/21732")
 def polars_frame(it):
-    process, figures = polars_with(it, "1.29.0", "held")
+    process, figures = it.python("polars==1.29.0", "polars", POLARS, "held")
     held = it.truth("estimated_size()", figures["kept"])
     document = it.explain(process.pid)
-    # Vectors grow by doubling, and polars counts what they hold and not what they have room for.
-    it.says("at least that much in use", held <= allocator(document, "jemalloc")["live_bytes"] <= held * 2.5)
+    it.bounds("jemalloc's blocks in use", allocator(document, "jemalloc")["live_bytes"], held, held * 2.5,
+              "polars counts what its vectors hold, not what they have room for")
     it.holder(process.pid, ["__main__.frame"], held * 0.9)
 
 
@@ -228,8 +221,7 @@ sys.stdin.read()
 
 @replay("onnxruntime: the arena does not shrink", ISSUES + "microsoft/onnxruntime/issues/23339")
 def onnxruntime(it):
-    python = base.python_with("onnxruntime==1.20.1 onnx==1.17.0 numpy==2.1.3")
-    process = it.start(python, it.write("arena.py", ONNX))
+    process, _ = it.python("onnxruntime==1.20.1 onnx==1.17.0 numpy==2.1.3", "session", ONNX)
     it.software = [f"onnxruntime {it.figures()['version']}"]
     it.explain(process.pid)
     # Tensors of 8000 by 1024 floats come from the arena: 31 MiB at the least.

@@ -13,6 +13,11 @@ pub use strandline_process::pages::{PAGE_BYTES, page_of, page_up};
 /// hostile mapping must not make us allocate more.
 pub const MOST_BYTES: u64 = 1 << 40;
 
+/// `start..end` in pieces that are no longer than [`MOST_BYTES`].
+pub fn pieces((start, end): (u64, u64)) -> impl Iterator<Item = (u64, u64)> {
+    (start..end).step_by(MOST_BYTES as usize).map(move |at| (at, end.min(at.saturating_add(MOST_BYTES))))
+}
+
 /// Residency and zero bits of the pages that `start..end` touches.
 pub struct RangePages {
     start: u64,

@@ -110,6 +110,11 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// Whether what cannot be read may be swapped out, rather than nowhere.
+    pub fn may_be_swapped(&self) -> bool {
+        self.process.status().map_or(true, |status| status.swap_bytes.unwrap_or(0) > 0)
+    }
+
     /// The pages of a range that is claimed, to be counted by an [`crate::accumulator::Accumulator`].
     pub fn pages(&self, start: u64, end: u64) -> RangePages {
         RangePages::of_claim((start, end), &self.resident, self.space, self.cell_bytes)

@@ -179,6 +179,19 @@ impl Object {
         self.symbol(name).map(|symbol| symbol.address)
     }
 
+    /// The runtime addresses of several symbols: the tables are gone through once for all of them.
+    pub fn symbol_addresses<const N: usize>(&self, names: [&str; N]) -> [Option<u64>; N] {
+        let mut found = [None; N];
+        self.each_symbol(&mut |symbol_name, symbol| {
+            for (name, place) in names.iter().zip(&mut found) {
+                if place.is_none() && symbol_name == name.as_bytes() {
+                    *place = Some(symbol.address);
+                }
+            }
+        });
+        found
+    }
+
     /// The symbol `name`: of the dynamic table, or else of the static one.
     pub fn symbol(&self, name: &str) -> Option<Symbol> {
         let mut found = None;
@@ -438,6 +451,7 @@ mod tests {
         assert_eq!(read.unwrap(), 8);
         assert_eq!(code, [0xb8, 39, 0, 0, 0, 0x0f, 0x05, 0xc3]);
         assert_eq!(libc.symbol_address("no_such_function"), None);
+        assert_eq!(libc.symbol_addresses(["no_such_function", "getpid"]), [None, Some(getpid)]);
         let (header, frames) = libc.frames().expect("libc has call frame information");
         assert!(!header.bytes.is_empty() && !frames.bytes.is_empty());
     }

@@ -298,6 +298,47 @@ const NOT_EXACT: [&str; 5] = ["1.9.2", "2.1.2", "3.0.1", "3.3.0", "3.3.1"];
 /// 10 to 25 ms.
 const AFTER_FREES_MILLISECONDS: [u64; 4] = [5, 20, 50, 200];
 
+/// The names of the functions that are called, by remedy.
+const CALLED: [(&str, &str); 3] = [
+    ("jemalloc_purge", "\0mallctl\0"),
+    ("tcmalloc_release", "\0MallocExtension_ReleaseFreeMemory\0"),
+    ("mimalloc_collect", "\0mi_collect\0"),
+];
+
+/// A build that hides the function: `explain` promises nothing that `reclaim` refuses.
+#[test]
+fn a_call_that_cannot_be_made_is_not_predicted() -> Outcome {
+    let test = here!();
+    let folder = Folder::new("hidden")?;
+    let libraries = libraries(test).into_iter().filter(|library| library.is_systems);
+    for_any(libraries, |library| {
+        let (_, name) = CALLED.iter().find(|(remedy, _)| *remedy == library.remedy).ok_or("no function")?;
+        let mut bytes = std::fs::read(&library.path)?;
+        let is_name = |(_, some): &(usize, &[u8])| *some == name.as_bytes();
+        let places: Vec<usize> =
+            bytes.windows(name.len()).enumerate().filter(is_name).map(|found| found.0).collect();
+        if places.is_empty() {
+            skipped(test, &format!("{}: the name is the end of another's", library.name));
+            return Ok(());
+        }
+        places.iter().for_each(|place| bytes[place + 1] = b'x');
+        let copy = folder.0.join(format!("lib{}.so", library.name));
+        std::fs::write(&copy, bytes)?;
+        let arguments = if library.name == "mimalloc" { ["1", "keep=10"] } else { ["4", "keep=40"] };
+        let mut subject = start(&copy, "any_heap", &arguments)?;
+        asked(&mut subject, b'w')?;
+        let document = explain(subject.pid())?;
+        let remedies = document["remedies"].as_array().ok_or("no remedies")?;
+        let offered = remedies.iter().find(|remedy| remedy["id"] == library.remedy).ok_or("not offered")?;
+        let reason = offered["unknown_because"].as_str().unwrap_or_default();
+        assert!(offered["predicted_bytes"].is_null() && reason.contains("no symbol"), "{offered}");
+        let done =
+            run(&["reclaim", "--json", "--remedy", library.remedy, &subject.pid_text()])?.document()?;
+        assert_eq!(done["outcome"], "refused", "{done}");
+        Ok(())
+    })
+}
+
 /// By whichever thread gives most: what a thread's own pages, what ended threads left, and what waits come to.
 #[test]
 fn a_collection_of_mimalloc_gives_back_what_was_predicted() -> Outcome {

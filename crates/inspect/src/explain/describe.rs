@@ -10,7 +10,7 @@ use crate::holders::{self, facts::Holders};
 use crate::ledger::assemble::Ledger;
 use crate::ledger::rows;
 use crate::recognise;
-use crate::remedy::zero_pages;
+use crate::remedy::{purge, zero_pages};
 use crate::verdict::remedies::Means;
 use crate::verdict::{self, Findings};
 use strandline_claims::caveat::Caveat;
@@ -37,6 +37,19 @@ fn say_swapped(swap_bytes: u64, caveats: &mut [Caveat]) {
     caveats.iter_mut().filter(is_doubt).for_each(|caveat| caveat.text.push_str(&more));
 }
 
+/// Takes back the figures of calls that `reclaim` would refuse at any time, and says why.
+fn refuse_calls(process: &Process, snapshot: &mut Snapshot) {
+    for reading in &mut snapshot.readings {
+        let Some(plan) = reading.call.as_ref().filter(|plan| plan.predicted_bytes > 0) else { continue };
+        let Some(remedy) = reading.remedies.iter_mut().find(|remedy| remedy.id == plan.remedy) else {
+            continue;
+        };
+        if let Some(reason) = purge::against(process, &snapshot.space, plan) {
+            *remedy = std::mem::take(remedy).unknown_because(&reason);
+        }
+    }
+}
+
 /// Describes what was found since `start`.
 pub fn describe(
     process: &Process,
@@ -45,6 +58,7 @@ pub fn describe(
     holders: Option<&mut Holders>,
     start: Instant,
 ) -> Explanation {
+    refuse_calls(process, snapshot);
     let mut rows = ledger.tally.rows(&ledger.holders);
     if let Some(holders) = holders {
         holders::account(holders, &mut rows);

@@ -53,17 +53,20 @@ pub fn check(pid: i32, request: &PurgeRequest<'_>) -> Result<(), String> {
     with_call(pid, request, &|call| call::check(pid, call))
 }
 
-fn with_call<T>(
-    pid: i32,
-    request: &PurgeRequest<'_>,
-    act: &dyn Fn(&CallRequest<'_>) -> Result<T, Refusal>,
-) -> Result<T, String> {
-    let (plan, (wait, watch)) = (request.plan, request.times);
-    let told = |error: &dyn std::fmt::Display| error.to_string();
-    let process = Process::open(pid).map_err(|error| told(&error))?;
-    let space = process.address_space().map_err(|error| told(&error))?;
+/// Why the call can never be made in `process`, whatever its threads do; `None` where it can.
+pub fn against(process: &Process, space: &AddressSpace, plan: &CallPlan) -> Option<String> {
+    callee(process, space, plan).err()
+}
+
+/// What is called, and the allocator's code.
+struct Callee {
+    function: Symbol,
+    code: Vec<Range<u64>>,
+}
+
+fn callee(process: &Process, space: &AddressSpace, plan: &CallPlan) -> Result<Callee, String> {
     let mapping = space.find(plan.object).ok_or("its allocator was unmapped meanwhile")?;
-    let object = Object::open(&process, &space, mapping).map_err(|error| told(&error))?;
+    let object = Object::open(process, space, mapping).map_err(|error| error.to_string())?;
     let is_program = process.executable().is_some_and(|program| program == mapping.name);
     let function = find(&object, &plan.function).ok_or_else(|| {
         format!(
@@ -74,13 +77,26 @@ fn with_call<T>(
     })?;
     let code =
         if is_program { own_code(&object, &plan.function, function) } else { Some(object.text().to_vec()) };
-    let mut code = code.ok_or_else(|| {
+    let code = code.ok_or_else(|| {
         format!(
-            "where its allocator's functions are in {} cannot be told (stripped), so that no thread is known to be outside \
-             of them; restart it to give its memory back",
+            "strandline cannot find its allocator's functions in {} (stripped), so no thread is known to be outside of them; \
+             restart it to give its memory back",
             object.name()
         )
     })?;
+    Ok(Callee { function, code })
+}
+
+fn with_call<T>(
+    pid: i32,
+    request: &PurgeRequest<'_>,
+    act: &dyn Fn(&CallRequest<'_>) -> Result<T, Refusal>,
+) -> Result<T, String> {
+    let (plan, (wait, watch)) = (request.plan, request.times);
+    let told = |error: &dyn std::fmt::Display| error.to_string();
+    let process = Process::open(pid).map_err(|error| told(&error))?;
+    let space = process.address_space().map_err(|error| told(&error))?;
+    let Callee { function, mut code } = callee(&process, &space, plan)?;
     code.extend(forks(&process, &space).ok_or_else(|| {
         "where the C library forks cannot be told (stripped), and a thread that forks holds all of its allocator's locks; restart \
          it to give its memory back"

@@ -1,12 +1,13 @@
 //! What each byte of the heap is: objects, free places, stacks, idle spans.
 
-use super::heap::{self, Heap, Kind, Span};
+use super::heap::{Heap, Kind, Span};
 use super::layout::{CHUNK_BYTES, Layout, MOST_OBJECTS, PAGE_BYTES};
 use crate::batch::Pages;
 use crate::work;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::class::Slot;
+use strandline_claims::range::MOST_BYTES;
 use strandline_claims::runtime::Context;
 use strandline_claims::words;
 use strandline_process::map::AddressSpace;
@@ -14,6 +15,11 @@ use strandline_process::memory::Memory;
 
 /// So much of the heap is claimed by a worker at a time, but for a span that is larger.
 const PART_BYTES: u64 = 16 << 20;
+
+/// Whether a span may be there: it is claimed with what is beside it in its part, and a claim is at most so large.
+pub fn is_possible(start: u64, end: u64) -> bool {
+    end - (start - start % PART_BYTES) <= MOST_BYTES
+}
 
 /// A span in use, or what is between two.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +36,7 @@ pub fn claim(
     (heap, layout, spans): (&Heap, &Layout, &[Span]),
     (stack, is_idle_known): (Slot, bool),
 ) -> (Vec<RangeClaim>, u64) {
-    let may_be_swapped = heap::may_be_swapped(context);
+    let may_be_swapped = context.may_be_swapped();
     let pieces = pieces(context, heap, spans);
     let is_one_part = |one: &Piece<'_>, next: &Piece<'_>| {
         one.end == next.start && one.start / PART_BYTES == next.start / PART_BYTES
@@ -39,6 +45,9 @@ pub fn claim(
     let state = || (Pages::new(memory), Vec::new(), 0);
     let job = |(pages, claims, unread): &mut (Pages<'_>, Vec<RangeClaim>, u64), part: usize| {
         let Some((first, last)) = parts[part].first().zip(parts[part].last()) else { return };
+        if (context.resident)(first.start, last.end).is_empty() {
+            return;
+        }
         let of = context.pages(first.start, last.end);
         let mut accumulator = Accumulator::new(first.start, &of);
         for piece in parts[part] {
@@ -61,11 +70,16 @@ pub fn claim(
         (context.progress)(last.end - first.start);
     };
     let (states, left) = work::share(context.workers, parts.len(), context.deadline, state, job);
-    let mut unread = left as u64 * PART_BYTES;
-    let mut claims = Vec::new();
+    let (mut claims, mut unread) = (Vec::new(), 0);
     for (_, some, of_these) in states {
         claims.extend(some);
         unread += of_these;
+    }
+    if left > 0 {
+        let resident = |&(start, end): &(u64, u64)| (context.resident)(start, end);
+        let all: u64 = heap.ranges.iter().flat_map(resident).map(|run| run.1 - run.0).sum();
+        let claimed = claims.iter().map(|claim: &RangeClaim| claim.sums.resident.total()).sum();
+        unread += all.saturating_sub(claimed);
     }
     (claims, unread)
 }
@@ -168,4 +182,17 @@ fn objects(
     }
     accumulator.claim_to(span.end, Class::Header);
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_no_larger_than_a_claim() {
+        assert!(is_possible(0, MOST_BYTES) && is_possible(PART_BYTES, PART_BYTES + MOST_BYTES));
+        assert!(!is_possible(0, MOST_BYTES + 1));
+        // What stands in front of it in its part is of the same claim.
+        assert!(!is_possible(PAGE_BYTES, PAGE_BYTES + MOST_BYTES));
+    }
 }

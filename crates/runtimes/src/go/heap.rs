@@ -3,6 +3,7 @@
 //! Stripped programs have no symbol of it. It is told by two slices in it, at a distance that the version tells: the ranges of
 //! addresses that the heap has, and pointers to all spans, of which the first ones lie in these.
 
+use super::claims;
 use super::layout::{
     BASE, CHUNK_BYTES, CHUNK_DATA_BYTES, CHUNK_ENTRIES, CHUNKS, IN_USE, Layout, MANUAL, MOST_OBJECTS,
     PAGE_BYTES, RANGES, SPAN_BYTES, SPAN_PAGES, SPAN_START,
@@ -10,10 +11,12 @@ use super::layout::{
 use super::locate::Program;
 use crate::batch::Pages;
 use crate::work;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use strandline_claims::doubts::Doubts;
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{self, AT_ONCE, each_word};
+use strandline_process::map::Mapping;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
 /// Ranges of addresses of one heap.
@@ -24,6 +27,8 @@ const MOST_SPANS: u64 = 1 << 24;
 const SPANS_TRIED: u64 = 16;
 /// After so many words that could lead to spans the time is looked at.
 const LOOKS_AT_THE_TIME: u64 = 64;
+/// The most pages of structures that a worker keeps: a heap of 128 GiB of the smallest spans has fewer.
+const MAX_STRUCTURES: usize = 1 << 20;
 /// Spans that a worker reads at a time.
 const SPANS_AT_ONCE: usize = 4096;
 
@@ -163,7 +168,9 @@ impl Heap {
     /// Reads all spans.
     pub fn spans(&self, context: &Context<'_>, memory: &dyn Memory, layout: &Layout) -> Spans {
         let (at, count) = self.spans;
-        let looks = Looks { heap: self, context, layout, may_be_swapped: may_be_swapped(context) };
+        let may_be_swapped = context.may_be_swapped();
+        let left = AtomicU64::new(most_spans(context, self));
+        let looks = Looks { heap: self, context, layout, may_be_swapped, left };
         let jobs = (count as usize).div_ceil(SPANS_AT_ONCE);
         let state = || (Pages::new(memory), Spans::default());
         let job = |(pages, spans): &mut (Pages<'_>, Spans), job: usize| {
@@ -190,27 +197,34 @@ impl Heap {
         spans.structures.sort_unstable();
         spans.structures.dedup();
         spans.all.sort_unstable_by_key(|span| span.start);
-        // Of two that overlap, neither is believed.
         let mut all = std::mem::take(&mut spans.all);
-        let mut behind = 0;
-        let starts: Vec<u64> = all.iter().skip(1).map(|span| span.start).chain([u64::MAX]).collect();
-        let mut next = starts.into_iter();
-        all.retain(|span| {
-            let is_apart = behind <= span.start && next.next().is_none_or(|next| span.end <= next);
-            behind = behind.max(span.end);
-            if !is_apart {
-                spans.damage(span.start);
-            }
-            is_apart
-        });
+        drop_overlapping(&mut all, &mut |span| spans.damage(span.start));
         spans.all = all;
         spans
     }
 }
 
-/// Whether what cannot be read may be elsewhere than nowhere.
-pub fn may_be_swapped(context: &Context<'_>) -> bool {
-    context.process.status().ok().and_then(|status| status.swap_bytes).unwrap_or(0) > 0
+/// The most spans that the heap of a process may have: each has pages, and a structure in memory that is resident.
+fn most_spans(context: &Context<'_>, heap: &Heap) -> u64 {
+    let runs = |mapping: &Mapping| (context.resident)(mapping.start, mapping.end);
+    let resident: u64 = context.space.mappings().iter().flat_map(runs).map(|run| run.1 - run.0).sum();
+    (resident / SPAN_BYTES as u64).min(heap.bytes() / PAGE_BYTES)
+}
+
+/// Drops spans that overlap another one, of those in address order: of two, neither is believed.
+fn drop_overlapping(spans: &mut Vec<Span>, dropped: &mut dyn FnMut(&Span)) {
+    let mut behind = 0;
+    let starts: Vec<u64> = spans.iter().skip(1).map(|span| span.start).collect();
+    let mut starts = starts.into_iter();
+    spans.retain(|span| {
+        let next = starts.next();
+        let is_apart = behind <= span.start && next.is_none_or(|next| span.end <= next);
+        behind = behind.max(span.end);
+        if !is_apart {
+            dropped(span);
+        }
+        is_apart
+    });
 }
 
 /// How spans are read.
@@ -219,6 +233,8 @@ struct Looks<'a> {
     context: &'a Context<'a>,
     layout: &'a Layout,
     may_be_swapped: bool,
+    /// How many more spans there may be.
+    left: AtomicU64,
 }
 
 impl Looks<'_> {
@@ -245,7 +261,10 @@ impl Looks<'_> {
         };
         let start = word(SPAN_START);
         let end = start.checked_add(word(SPAN_PAGES).saturating_mul(PAGE_BYTES)).unwrap_or(0);
-        let is_page = start.is_multiple_of(PAGE_BYTES) && start < end && self.heap.contains(start, end);
+        let is_page = start.is_multiple_of(PAGE_BYTES)
+            && start < end
+            && self.heap.contains(start, end)
+            && claims::is_possible(start, end);
         let mut span = Span {
             start,
             end,
@@ -272,11 +291,9 @@ impl Looks<'_> {
         for bits in [span.bits, word(layout.bits + 8)] {
             spans.structure(bits);
         }
-        // There are no more than pages.
-        if spans.all.len() as u64 <= self.heap.bytes() / PAGE_BYTES {
-            spans.all.push(span);
-        } else {
-            spans.damage(at);
+        match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)) {
+            Ok(_) => spans.all.push(span),
+            Err(_) => spans.damage(at),
         }
     }
 }
@@ -288,9 +305,15 @@ impl Spans {
 
     fn structure(&mut self, at: u64) {
         let page = strandline_claims::range::page_of(at);
-        if at != 0 && self.structures.last() != Some(&page) {
-            self.structures.push(page);
+        if at == 0 || self.structures.last() == Some(&page) {
+            return;
         }
+        if self.structures.len() >= 2 * MAX_STRUCTURES {
+            self.structures.sort_unstable();
+            self.structures.dedup();
+            self.structures.truncate(MAX_STRUCTURES);
+        }
+        self.structures.push(page);
     }
 
     /// Bytes of spans of a kind.
@@ -302,5 +325,29 @@ impl Spans {
     pub fn object_bytes(&self) -> u64 {
         let objects = self.all.iter().filter(|span| span.kind == Kind::Objects);
         objects.map(|span| span.used * span.object_bytes).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_that_overlap_are_dropped_and_no_others() {
+        let span = |start, end| Span {
+            start,
+            end,
+            kind: Kind::Manual,
+            object_bytes: 0,
+            objects: 0,
+            used: 0,
+            free_index: 0,
+            bits: 0,
+        };
+        let mut spans = vec![span(0, 3), span(2, 4), span(4, 6), span(6, 8)];
+        let mut dropped = Vec::new();
+        drop_overlapping(&mut spans, &mut |span| dropped.push(span.start));
+        assert_eq!(spans.iter().map(|span| span.start).collect::<Vec<_>>(), [4, 6]);
+        assert_eq!(dropped, [0, 2]);
     }
 }

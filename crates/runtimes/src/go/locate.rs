@@ -62,8 +62,7 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>, is_alon
         return None;
     }
     let object = Object::open(process, space, module.code).ok()?;
-    let symbols = ["runtime.mheap_", "runtime.gcController", "runtime.memstats"]
-        .map(|name| object.symbol_address(name));
+    let symbols = object.symbol_addresses(["runtime.mheap_", "runtime.gcController", "runtime.memstats"]);
     Some(Program {
         path: module.code.name.clone(),
         version: go_version(&information),

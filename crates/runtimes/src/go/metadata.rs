@@ -24,20 +24,24 @@ const LEAST_FOREIGN_BYTES: u64 = 128 << 10;
 const LEAST_MAPPED_BYTES: u64 = 1 << 20;
 /// Arenas of a range that are looked at: 4 TiB.
 const MOST_ARENAS: usize = 1 << 16;
+/// The most pages that known structures are in: 16 GiB.
+const MAX_PAGES: usize = 1 << 22;
+/// The most ranges that are claimed; what is near to each other is one.
+const MAX_RANGES: usize = 1 << 16;
 /// Tables that only the runtime can have made: slices and arrays, of so many bytes at most.
 const MOST_TABLE_BYTES: u64 = 64 << 30;
 
-/// The ranges that hold them, in address order, beside the heap.
+/// The ranges that hold them, in address order, beside the heap, where they have resident pages; and whether these are all.
 pub fn find(
     context: &Context<'_>,
     memory: &dyn Memory,
     (program, layout): (&Program, &Layout),
     (heap, spans): (&Heap, &Spans),
-) -> Vec<(u64, u64)> {
+) -> (Vec<(u64, u64)>, bool) {
     let mut pages = Pages::new(memory);
-    let mut ranges = tables(&mut pages, layout, heap);
+    let mut ranges = tables(context, &mut pages, layout, heap);
     ranges.push((heap.spans.0, heap.spans.0 + 8 * heap.room));
-    let mut known: BTreeSet<u64> = spans.structures.iter().copied().collect();
+    let mut known: BTreeSet<u64> = spans.structures.iter().copied().take(MAX_PAGES).collect();
     let mut seen = 0_u64;
     let mut follow = |range: (u64, u64)| {
         each_word((memory, context.resident), range, AT_ONCE, &mut |_, word| {
@@ -46,7 +50,7 @@ pub fn find(
                 known.insert(page_of(word));
             }
             seen += 1;
-            !seen.is_multiple_of(1 << 16) || Instant::now() < context.deadline
+            known.len() < MAX_PAGES && (!seen.is_multiple_of(1 << 16) || Instant::now() < context.deadline)
         });
     };
     follow((heap.address, heap.address.saturating_add(HEAP_BYTES)));
@@ -56,6 +60,7 @@ pub fn find(
         follow((arenas, arenas.saturating_add(ARENAS_BYTES)));
         follow(program.data);
     }
+    let mut is_whole = known.len() < MAX_PAGES && Instant::now() < context.deadline;
     ranges.extend(known.into_iter().filter(|&page| page < 1 << 47).map(|page| (page, page + PAGE_BYTES)));
     merge(&mut ranges);
     let least = if program.is_alone { LEAST_MAPPED_BYTES } else { LEAST_FOREIGN_BYTES };
@@ -65,11 +70,14 @@ pub fn find(
         beside(context, heap, (page_of(start), page_up(end)), &mut own);
     }
     merge(&mut own);
-    own
+    own.retain(|&(start, end)| !(context.resident)(start, end).is_empty());
+    is_whole &= own.len() <= MAX_RANGES;
+    own.truncate(MAX_RANGES);
+    (own, is_whole)
 }
 
 /// The tables that `mheap_` leads to, whose size is known.
-fn tables(pages: &mut Pages<'_>, layout: &Layout, heap: &Heap) -> Vec<(u64, u64)> {
+fn tables(context: &Context<'_>, pages: &mut Pages<'_>, layout: &Layout, heap: &Heap) -> Vec<(u64, u64)> {
     let mut ranges = Vec::new();
     let mut add = |start: u64, bytes: u64| {
         if let Some(end) = start.checked_add(bytes).filter(|_| start != 0 && bytes <= MOST_TABLE_BYTES) {
@@ -94,6 +102,9 @@ fn tables(pages: &mut Pages<'_>, layout: &Layout, heap: &Heap) -> Vec<(u64, u64)
             for at in (start - start % ARENA_SPAN..end).step_by(ARENA_SPAN as usize).take(MOST_ARENAS) {
                 let entry = arenas.wrapping_add(8 * (at.wrapping_sub(BASE) / ARENA_SPAN));
                 add(pages.word(entry).unwrap_or(0), layout.arena_bytes);
+                if at.is_multiple_of(ARENA_SPAN << 10) && Instant::now() >= context.deadline {
+                    return ranges;
+                }
             }
         }
     }

@@ -30,6 +30,7 @@ use strandline_claims::accumulator::Class;
 use strandline_claims::allocator::{RangeClaim, overlapping};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Runtime, figures};
+use strandline_claims::range::pieces;
 use strandline_claims::reader::{About, Evidence, HeapKind};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
@@ -38,6 +39,9 @@ use strandline_process::procfs::Process;
 
 /// The most Go runtimes of one process that are read: a program and libraries in Go; each takes memory and time of its own.
 pub const MAX_PROGRAMS: usize = 8;
+
+/// The most classes of objects by size: Go has 68, and a hostile process as many as it has spans.
+const MAX_SIZE_CLASSES: usize = 256;
 
 /// Go, for the table of readers.
 pub static ABOUT: About = About {
@@ -134,9 +138,9 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> R
     let (claims, unread) = claims::claim(context, &memory, (&heap, layout, &spans.all), (stack, is_whole));
     let idle_resident = claims.iter().map(|claim| claim.sums.trimmable).sum();
     reading.claims = claims;
-    let own = metadata::find(context, &memory, (program, layout), (&heap, &spans));
-    let own: Vec<RangeClaim> =
-        own.into_iter().filter(is_free).map(|range| context.claim_whole(range, Class::Metadata)).collect();
+    let (own, is_all) = metadata::find(context, &memory, (program, layout), (&heap, &spans));
+    let own = own.into_iter().filter(is_free).flat_map(pieces);
+    let own: Vec<RangeClaim> = own.map(|range| context.claim_whole(range, Class::Metadata)).collect();
     let own_resident: u64 = own.iter().map(|claim| claim.sums.resident.of(Class::Metadata)).sum();
     reading.claims.extend(own);
     reading.facts.read = true;
@@ -151,12 +155,24 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> R
     reading.facts.set_details(ABOUT.name, &details);
     reading.bytes_read = memory.bytes();
     spans.doubts.say(&mut reading.caveats, &ABOUT, "spans", &program.path);
-    if unread > 0 {
+    reading.caveats.extend(left_out(program, unread, is_all));
+    reading
+}
+
+/// What was not read: bytes of spans, and structures of the runtime's own where these are not all.
+fn left_out(program: &Program, unread: u64, is_all: bool) -> impl Iterator<Item = Caveat> {
+    let of = |bytes: Option<u64>, text: &str| Caveat::new("go_unread", program.path.clone(), bytes, text);
+    let spans = (unread > 0).then(|| {
         let text = "the bits that say which places of a span are in use could not be read, or there was no time: these stand on \
                     go.unread or anonymous";
-        reading.caveats.push(Caveat::new("go_unread", program.path.clone(), Some(unread), text));
-    }
-    reading
+        of(Some(unread), text)
+    });
+    let own = (!is_all).then(|| {
+        let text = "there are more of the runtime's own structures than are looked for, or there was no time: the others stand on \
+                    anonymous";
+        of(None, text)
+    });
+    spans.into_iter().chain(own)
 }
 
 fn tell(known: &Figures, heap: &Heap, (facts, details): (&mut Runtime, &mut Go)) {
@@ -192,5 +208,6 @@ fn size_classes(spans: &Spans) -> Vec<SizeClass> {
     }
     let mut classes: Vec<SizeClass> = classes.into_values().collect();
     classes.sort_by_key(|class| std::cmp::Reverse(class.free_places * class.object_bytes));
+    classes.truncate(MAX_SIZE_CLASSES);
     classes
 }

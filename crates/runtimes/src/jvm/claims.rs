@@ -1,7 +1,9 @@
 //! What each byte is: objects and free places of the heap, metaspace, code.
 
+use std::time::Duration;
+
 use super::code::Segment;
-use super::heap::{Area, Heap};
+use super::heap::{Area, Heap, is_possible};
 use super::metaspace::{Metaspace, Space};
 use super::rows;
 use super::threads::Buffer;
@@ -9,29 +11,33 @@ use super::trace::Live;
 use super::view::View;
 use crate::work;
 use strandline_claims::accumulator::{Accumulator, Class};
-use strandline_claims::allocator::RangeClaim;
+use strandline_claims::allocator::{RangeClaim, overlapping};
 use strandline_claims::class::Slot;
 use strandline_claims::palette::Palette;
-use strandline_claims::range::{RangePages, page_of, page_up};
+use strandline_claims::range::{RangePages, page_of, page_up, pieces};
 use strandline_claims::runtime::Context;
 use strandline_claims::words::is_own;
 
 /// So much of the heap is claimed by a worker at a time, but for an area that is larger.
 const PART_BYTES: u64 = 64 << 20;
+/// How long the reader may go on with claims behind the deadline: without them all of the heap would be unknown.
+const MAX_LATE: Duration = Duration::from_secs(1);
 /// The most bytes of cards: one for 512 of the heap.
 const MOST_CARDS: u64 = 1 << 38;
 
 /// Claims the areas of the heap. What stands behind objects is free; whole pages of that go back where the area is a free region or
 /// the end of a space.
 ///
-/// Where it is known what lives, what does not is of the slot beside it.
+/// Where it is known what lives, what does not is of the slot beside it. Returns what it left out for want of time, too, in bytes.
 pub fn heap(
     context: &Context<'_>,
     (areas, buffers): (&[Area], &[Buffer]),
     live: Option<(&Live, Slot)>,
-) -> Vec<RangeClaim> {
-    let is_one_part =
-        |one: &Area, next: &Area| one.end == next.start && one.start / PART_BYTES == next.start / PART_BYTES;
+) -> (Vec<RangeClaim>, u64) {
+    let is_one_part = |one: &Area, next: &Area| {
+        let part = one.start - one.start % PART_BYTES;
+        one.end == next.start && next.start - part < PART_BYTES && is_possible(part, next.end)
+    };
     let parts: Vec<&[Area]> = areas.chunk_by(is_one_part).collect();
     let job = |claims: &mut Vec<RangeClaim>, part: usize| {
         let Some((first, last)) = parts[part].first().zip(parts[part].last()) else { return };
@@ -47,10 +53,14 @@ pub fn heap(
         }
         claims.push(RangeClaim { start: first.start, end: last.end, sums: accumulator.cut().finish(&of) });
     };
-    // It takes no longer than its regions are many: there is no deadline within.
-    let far = context.deadline + std::time::Duration::from_secs(3600);
-    let (states, _) = work::share(context.workers, parts.len(), far, Vec::new, job);
-    states.concat()
+    // It takes no longer than its regions are many.
+    let late = context.deadline + MAX_LATE;
+    let (states, left) = work::share(context.workers, parts.len(), late, Vec::new, job);
+    let claims = states.concat();
+    let claimed = || claims.iter().map(|claim| claim.sums.resident.total()).sum::<u64>();
+    let all = || areas.iter().map(|area| resident(context, area.start, area.end)).sum::<u64>();
+    let left_bytes = if left > 0 { all().saturating_sub(claimed()) } else { 0 };
+    (claims, left_bytes)
 }
 
 /// The part of an area in which objects are; what threads have not used of their buffers is free.
@@ -153,10 +163,26 @@ pub fn shared(context: &Context<'_>, palette: &mut Palette, heap: &Heap) -> Vec<
     }
     let slots = palette.add(&rows::SHARED_OBJECT, None).zip(palette.add(&rows::SHARED_FREE, None));
     let Some(slots) = slots else { return Vec::new() };
-    let claim = |&(start, end): &(u64, u64)| {
+    let claim = |(start, end): (u64, u64)| {
         parts(&context.shared_pages(start, end), (start, end), &heap.shared, slots)
     };
-    heap.views.iter().map(claim).collect()
+    // A view may be larger than what is claimed in one.
+    without(&heap.views, &heap.shared_unread).into_iter().flat_map(pieces).map(claim).collect()
+}
+
+/// What of ranges is in none of others; both in the order of addresses.
+fn without(ranges: &[(u64, u64)], others: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut left = Vec::new();
+    for &(start, end) in ranges {
+        let mut at = start;
+        for &(from, to) in overlapping(others, start, end) {
+            left.push((at, from.clamp(at, end)));
+            at = to.clamp(at, end);
+        }
+        left.push((at, end));
+    }
+    left.retain(|range| range.0 < range.1);
+    left
 }
 
 /// Claims the card table, which most collectors have (`BarrierSet::_barrier_set`, gc/shared/cardTable.hpp).
@@ -182,4 +208,19 @@ pub fn drop_overlapping(claims: &mut Vec<RangeClaim>) -> bool {
         is_free
     });
     claims.len() < count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_read_is_left_out() {
+        let views = [(0x1000, 0x5000), (0x8000, 0x9000)];
+        assert_eq!(without(&views, &[]), views);
+        assert_eq!(
+            without(&views, &[(0x2000, 0x3000), (0x4000, 0x8800)]),
+            [(0x1000, 0x2000), (0x3000, 0x4000), (0x8800, 0x9000)]
+        );
+    }
 }

@@ -14,7 +14,7 @@ const MOST_HEAPS: u32 = 16;
 const MOST_RANGES: usize = 1 << 18;
 /// The most blocks of one that are read, free ones too: 2 GiB of code in blocks of 512 bytes.
 const MAX_BLOCKS: usize = 1 << 22;
-/// The reader looks at the clock after so many blocks.
+/// How many blocks the reader reads between two looks at the clock.
 const BLOCKS_AT_ONCE: usize = 1024;
 /// `CodeHeap::_next_segment`, of which on there are no blocks, and `_code_blob_type`, from `_log2_segment_size` on: the fields in
 /// between are the same from JDK 9 to 27.
@@ -194,12 +194,33 @@ mod tests {
     fn blocks_are_bounded_and_in_time() {
         let fields =
             [("HeapBlock::Header::_length", 0), ("HeapBlock::Header::_used", 4), ("HeapBlock::_header", 0)];
-        let structs = Structs::of_offsets(&fields);
+        let structs = Structs::of_offsets(&fields, &[]);
         let view = View { memory: &Free, structs: &structs };
         let far = Instant::now() + Duration::from_secs(600);
         let read = |blocks: usize, deadline| used(&view, (0x1000, 0x1000 + 8 * blocks as u64), 3, deadline);
         assert_eq!(read(MAX_BLOCKS, far), Some(Vec::new()));
         assert_eq!(read(MAX_BLOCKS + 1, far), None, "there are no more blocks than are read");
         assert_eq!(read(1, Instant::now()), None, "the time is over");
+    }
+
+    /// Each word is its address.
+    struct Own;
+
+    impl Memory for Own {
+        fn read_some(&self, at: u64, buffer: &mut [u8]) -> usize {
+            buffer.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&at.to_le_bytes()));
+            buffer.len()
+        }
+    }
+
+    #[test]
+    fn ranges_are_no_larger_than_a_claim() {
+        let read = |bytes: u64| {
+            let fields = [("VirtualSpace::_low", 0), ("VirtualSpace::_high", bytes)];
+            let structs = Structs::of_offsets(&fields, &[]);
+            range(&View { memory: &Own, structs: &structs }, 0x1000, "_low", "_high")
+        };
+        assert_eq!(read(1 << 40), Some((0x1000, 0x1000 + (1 << 40))));
+        assert_eq!(read((1 << 40) + 1), None);
     }
 }

@@ -9,6 +9,8 @@ use super::view::View;
 
 /// The most classes that are kept.
 const MOST_CLASSES: usize = 1 << 18;
+/// The most bytes of their names: the longest names would take five times as much.
+const MAX_NAME_BYTES: usize = 32 << 20;
 /// How many of them are found at once (a power of two).
 const RECENT: usize = 4096;
 /// What frees a direct buffer, and has its address and size.
@@ -136,13 +138,15 @@ pub struct Classes<'a> {
     all: Vec<Class>,
     /// Where each is in `all`; `None` for what is no class.
     by_address: HashMap<u64, Option<u32>>,
+    name_bytes: usize,
     recent: Vec<(u64, u32)>,
 }
 
 impl<'a> Classes<'a> {
     /// None yet.
     pub fn new(view: View<'a>, headers: Headers) -> Self {
-        Self { view, headers, all: Vec::new(), by_address: HashMap::new(), recent: vec![(0, 0); RECENT] }
+        let (all, by_address, recent) = (Vec::new(), HashMap::new(), vec![(0, 0); RECENT]);
+        Self { view, headers, all, by_address, name_bytes: 0, recent }
     }
 
     /// How objects say what they are.
@@ -211,10 +215,11 @@ impl<'a> Classes<'a> {
         if let Some(known) = self.by_address.get(&klass) {
             return *known;
         }
-        if self.by_address.len() >= MOST_CLASSES {
+        if self.by_address.len() >= MOST_CLASSES || self.name_bytes >= MAX_NAME_BYTES {
             return None;
         }
         let class = self.class(klass);
+        self.name_bytes += class.as_ref().map_or(0, |class| class.name.len());
         let index = class.is_some().then_some(self.all.len() as u32);
         self.all.extend(class);
         self.by_address.insert(klass, index);

@@ -54,7 +54,7 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Opti
     let object = Object::open(process, space, module.code).ok()?;
     let open = || open_mapped_file(process, module.code).ok();
     let exported = Image::open(open()?)?.exported(&TABLES[..1]);
-    let [fields, types, ints, longs] = TABLES.map(|name| object.symbol_address(name));
+    let [fields, types, ints, longs] = object.symbol_addresses(TABLES);
     let tables = [fields?, types?, ints?, longs?];
     let bias = tables[0].wrapping_sub(exported.first()?.address);
     Some(Program::new(&module.code.name, open()?, (tables, bias), module.data))

@@ -70,6 +70,8 @@ pub static ABOUT: About = About {
 
 /// How many class loaders are told.
 const MOST_LOADERS: usize = 100;
+/// The most classes that a report lists, those with most bytes first: a hostile process has as many as it likes.
+const MAX_TYPES: usize = 10_000;
 /// The most HotSpots of one process that are read: a process has one, and each takes memory and time of its own.
 pub const MAX_PROGRAMS: usize = 4;
 
@@ -152,11 +154,13 @@ pub fn read(
             return Ok(reading);
         }
     };
-    let buffers = threads::buffers(&view).unwrap_or_default();
+    let buffers = threads::buffers(&view, context.deadline).unwrap_or_default();
+    // Objects may take all of the time: what takes little comes first.
+    let metaspace = Metaspace::read(&view, context.deadline);
+    let segments = code::segments(&view, context.deadline);
     let (census, live) = objects(context, &view, &heap, (&buffers, program.data));
-    let (metaspace, segments) = (Metaspace::read(&view), code::segments(&view, context.deadline));
     let known = Known { heap, buffers, live, metaspace, segments };
-    if claim(context, &view, &known, taken, &mut reading) {
+    if claim(context, &view, &known, (taken, &program.path), &mut reading) {
         reading.caveats.push(not_read(program, Doubt::Overlapping));
     }
     reading.facts.read = true;
@@ -164,6 +168,7 @@ pub fn read(
     reading.caveats.extend(unread(program, &known, census.as_ref()));
     claim_direct(census.as_ref(), refinements);
     reading.facts.types = census.map(|census| census.types).unwrap_or_default();
+    reading.facts.types.truncate(MAX_TYPES);
     let details = details(context, &view, &known);
     reading.remedies = remedies::remedies(context, &view, &known.heap, (&details, known.live.as_ref()));
     reading.facts.set_details(ABOUT.name, &details);
@@ -198,11 +203,15 @@ fn claim(
     context: &Context<'_>,
     view: &View<'_>,
     known: &Known,
-    taken: &[(u64, u64)],
+    (taken, place): (&[(u64, u64)], &str),
     reading: &mut Reading,
 ) -> bool {
     let dead = known.live.as_ref().zip(reading.palette.add(&rows::DEAD, None));
-    let mut claims = claims::heap(context, (&known.heap.areas, &known.buffers), dead);
+    let (mut claims, left_bytes) = claims::heap(context, (&known.heap.areas, &known.buffers), dead);
+    if left_bytes > 0 {
+        let text = "there was no time for all of the heap: the rest of it stands on anonymous";
+        reading.caveats.push(Caveat::new("jvm_part_unread", place, Some(left_bytes), text));
+    }
     if let Some(metaspace) = &known.metaspace {
         claims.extend(claims::metaspace(context, &mut reading.palette, metaspace));
     }
@@ -227,10 +236,16 @@ fn unread(program: &Program, known: &Known, census: Option<&objects::Census>) ->
                     counted by class";
         caveats.push(of("jvm_objects", Some(bytes), text));
     }
+    if !known.heap.shared_unread.is_empty() {
+        let bytes = known.heap.shared_unread.iter().map(|range| range.1 - range.0).sum();
+        let text = "what ZGC has of its shared memory could not be read everywhere, or there was no time: the rest stands with other \
+                    shared memory";
+        caveats.push(of("jvm_part_unread", Some(bytes), text));
+    }
     let parts = [("metaspace", known.metaspace.is_none()), ("the code cache", known.segments.is_none())];
     for (part, _) in parts.iter().filter(|(_, is_unread)| *is_unread) {
         let text = format!(
-            "{part} is laid out in another way than is known, or was changed just then: it is not told apart"
+            "{part} is laid out in another way than is known, or was changed just then, or there was no time: it is not told apart"
         );
         caveats.push(of("jvm_part_unread", None, &text));
     }
@@ -265,10 +280,8 @@ fn objects(
 fn may_be_traced(context: &Context<'_>, heap: &Heap) -> bool {
     let used: u64 = heap.areas.iter().map(|area| area.top - area.start).sum();
     let resident: u64 = heap.areas.iter().map(|area| claims::resident(context, area.start, area.end)).sum();
-    let status = context.process.status();
-    let is_swapped = status.map_or(true, |status| status.swap_bytes.unwrap_or(0) > 0);
     // What threads have not used of their buffers may not be there.
-    !context.is_stopped && !is_swapped && used / 8 * 7 <= resident.saturating_add(64 << 20)
+    !context.is_stopped && !context.may_be_swapped() && used / 8 * 7 <= resident.saturating_add(64 << 20)
 }
 
 /// Why nothing of it is read.
@@ -285,6 +298,9 @@ fn not_read(program: &Program, doubt: Doubt) -> Caveat {
             "jvm_damaged",
             "parts of the JVM's memory would lie on each other: the later ones are not claimed",
         ),
+        Doubt::Late => {
+            ("jvm_left_out", "there was no time to read the parts of the JVM's heap; nothing of it is read")
+        }
         Doubt::Damaged | Doubt::Collecting => {
             ("jvm_damaged", "the JVM's own books do not hold together; nothing of it is read")
         }
@@ -339,8 +355,12 @@ fn details(context: &Context<'_>, view: &View<'_>, known: &Known) -> Jvm {
     let of_views =
         |(from, to): (u64, u64)| (context.shared)(from, to).iter().map(|run| run.1 - run.0).sum::<u64>();
     let shared: u64 = heap.views.iter().map(|&view| of_views(view)).sum();
-    let shared_used: u64 =
-        heap.shared.iter().map(|&(from, to)| claims::shared_resident(context, from, to)).sum();
+    let shared_used: u64 = heap
+        .shared
+        .iter()
+        .chain(&heap.shared_unread)
+        .map(|&(from, to)| claims::shared_resident(context, from, to))
+        .sum();
     let mut names = names::OfLoaders::new(view);
     let loaders = known.metaspace.as_ref().map(|metaspace| metaspace.loaders.as_slice()).unwrap_or_default();
     Jvm {
@@ -359,7 +379,7 @@ fn details(context: &Context<'_>, view: &View<'_>, known: &Known) -> Jvm {
         kinds: kinds.into_values().collect(),
         live_bytes: live.map(|live| live.bytes),
         live_at_least_bytes: live.map(|live| live.certain.bytes),
-        live_types: live.map(|live| live.types.clone()).unwrap_or_default(),
+        live_types: live.map(|live| live.types.iter().take(MAX_TYPES).cloned().collect()).unwrap_or_default(),
         class_loader_count: loaders.len() as u64,
         class_loaders: loaders
             .iter()

@@ -2,11 +2,15 @@
 
 use std::rc::Rc;
 
+use strandline_process::memory::half_word_at;
+
 use super::klasses::Classes;
 use super::view::View;
 
 /// The most places of references that a class has in a row each.
 const MOST_RUNS: u32 = 4096;
+/// The most of them that are kept of all classes: a class of a hostile process has [`MOST_RUNS`].
+const MAX_RUNS_KEPT: usize = 1 << 22;
 
 /// How references are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +76,8 @@ pub struct Shapes<'a> {
     view: View<'a>,
     oops: Oops,
     known: Vec<Option<Option<Rc<Shape>>>>,
+    /// How many runs `known` has.
+    runs_kept: usize,
     /// `ReferenceType` of `java.lang.ref.WeakReference`: those of soft and final ones are one less and one more.
     weak: Option<u8>,
 }
@@ -80,7 +86,7 @@ impl<'a> Shapes<'a> {
     /// None yet. `weak` is the class of weak references.
     pub fn new(view: View<'a>, oops: Oops, weak: Option<u64>) -> Self {
         let kind = weak.and_then(|klass| view.byte_field(klass, &["InstanceKlass::_reference_type"]));
-        Self { view, oops, known: Vec::new(), weak: kind }
+        Self { view, oops, known: Vec::new(), runs_kept: 0, weak: kind }
     }
 
     /// The shape of a class; `None` where it cannot be told.
@@ -90,7 +96,9 @@ impl<'a> Shapes<'a> {
             self.known.resize(index + 1, None);
         }
         if self.known.get(index)?.is_none() {
-            let shape = self.read(classes, class).map(Rc::new);
+            let shape = self.read(classes, class);
+            self.runs_kept += shape.as_ref().map_or(0, |shape| shape.runs.len());
+            let shape = shape.filter(|_| self.runs_kept <= MAX_RUNS_KEPT).map(Rc::new);
             *self.known.get_mut(index)? = Some(shape);
         }
         self.known.get(index)?.as_ref()?.as_ref()
@@ -119,7 +127,7 @@ impl<'a> Shapes<'a> {
         Some(shape)
     }
 
-    /// `OopMapBlock`s, behind the tables of methods (`InstanceKlass::start_of_nonstatic_oop_maps`).
+    /// `OopMapBlock`s, which do not overlap, behind the tables of methods (`InstanceKlass::start_of_nonstatic_oop_maps`).
     fn runs(&self, klass: u64) -> Option<Vec<(u64, u64)>> {
         let view = &self.view;
         let words = |name: &str| view.half_field(klass, &[name]).map(u64::from);
@@ -130,11 +138,18 @@ impl<'a> Shapes<'a> {
         }
         let header = view.structs.size("InstanceKlass")?.next_multiple_of(8);
         let first = klass.checked_add(header)?.checked_add(tables * 8)?;
-        let run = |index: u32| {
-            let at = first.checked_add(u64::from(index) * 8)?;
-            Some((u64::from(view.half_word(at)?), u64::from(view.half_word(at.checked_add(4)?)?)))
-        };
-        (0..count).map(run).collect()
+        let mut bytes = vec![0; count as usize * 8];
+        view.memory.read(first, &mut bytes).ok()?;
+        let run = |bytes: &[u8]| Some((half_word_at(bytes, 0)?.into(), half_word_at(bytes, 4)?.into()));
+        let runs = bytes.chunks_exact(8).map(run).collect::<Option<Vec<(u64, u64)>>>()?;
+        self.are_apart(&runs).then_some(runs)
+    }
+
+    /// Whether runs do not overlap: else each may cover all of an object, and every object costs as often its bytes.
+    fn are_apart(&self, runs: &[(u64, u64)]) -> bool {
+        let mut runs = runs.to_vec();
+        runs.sort_unstable();
+        runs.windows(2).all(|pair| pair[0].0 + pair[0].1 * self.oops.bytes <= pair[1].0)
     }
 
     /// A reference's referent is in no map, as it does not hold it; that of a soft or final one does for now. It stands in front of

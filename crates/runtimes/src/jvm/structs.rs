@@ -144,10 +144,11 @@ impl Structs {
 
 #[cfg(test)]
 impl Structs {
-    /// Of fields at these offsets: for tests of what reads by them.
-    pub fn of_offsets(offsets: &[(&str, u64)]) -> Self {
+    /// Of fields at these offsets, and types of these sizes: for tests of what reads by them.
+    pub fn of_offsets(offsets: &[(&str, u64)], sizes: &[(&str, u64)]) -> Self {
         let fields = offsets.iter().map(|&(field, offset)| (field.to_owned(), Place::Offset(offset)));
-        Self { fields: fields.collect(), ..Self::default() }
+        let sizes = sizes.iter().map(|&(name, size)| (name.to_owned(), size));
+        Self { fields: fields.collect(), sizes: sizes.collect(), ..Self::default() }
     }
 }
 

@@ -28,6 +28,8 @@ const BLOCK_PLACES: u64 = 8192;
 const WINDOW_BYTES: usize = 256 << 10;
 /// References that are looked at at once.
 const RUN_BYTES: u64 = 64 << 10;
+/// How many objects the trace looks at between two looks at the clock.
+const OBJECTS_AT_ONCE: u32 = 256;
 
 /// What lives, and what does not.
 pub struct Live {
@@ -110,6 +112,8 @@ pub fn live(
         bytes: 0,
         areas: Areas { all: &heap.areas, last: 0, bytes: vec![0; heap.areas.len()] },
         has_failed: false,
+        deadline: context.deadline,
+        objects: 0,
     };
     roots.certain(&mut |word| trace.mark(word));
     // What came from the archive of class data is never collected.
@@ -117,10 +121,10 @@ pub fn live(
         let step = places.bytes() as usize;
         (area.start..area.top).step_by(step).for_each(|address| trace.mark(address));
     }
-    trace.run(context.deadline)?;
+    trace.run()?;
     let certain = Certain { bytes: trace.bytes, of_areas: trace.areas.bytes.clone() };
-    roots.doubtful(&mut |word| trace.mark(word));
-    trace.run(context.deadline)?;
+    roots.doubtful(&mut |word| trace.mark(word))?;
+    trace.run()?;
     let types = types(std::iter::once(&trace.classes));
     let (marks, dead, bytes, of_areas) = (trace.marks, trace.left, trace.bytes, trace.areas.bytes);
     Some(Live { marks, dead, places, bytes, of_areas, certain, types })
@@ -142,6 +146,9 @@ struct Trace<'a> {
     areas: Areas<'a>,
     /// Whether something could not be read, which may hold others.
     has_failed: bool,
+    deadline: Instant,
+    /// How many objects it has looked at.
+    objects: u32,
 }
 
 impl Trace<'_> {
@@ -157,16 +164,14 @@ impl Trace<'_> {
     }
 
     /// Goes over the heap until nothing more is found.
-    fn run(&mut self, deadline: Instant) -> Option<()> {
+    fn run(&mut self) -> Option<()> {
         let blocks = self.dirty.len();
         let mut is_forward = true;
         while self.dirty.contains(&true) {
             for step in 0..blocks {
                 let block = if is_forward { step } else { blocks - 1 - step };
                 if self.dirty[block] {
-                    if Instant::now() >= deadline {
-                        return None;
-                    }
+                    self.in_time()?;
                     self.block(block);
                     if self.has_failed {
                         return None;
@@ -176,6 +181,10 @@ impl Trace<'_> {
             is_forward = !is_forward;
         }
         Some(())
+    }
+
+    fn in_time(&self) -> Option<()> {
+        (Instant::now() < self.deadline).then_some(())
     }
 
     /// Looks at all that lives in a block and was not looked at, what is found meanwhile too.
@@ -196,6 +205,9 @@ impl Trace<'_> {
                     let place = word * 64 + u64::from(pending.trailing_zeros());
                     self.left.clear(place);
                     self.has_failed |= self.object(place).is_none();
+                    if self.has_failed {
+                        return;
+                    }
                     pending = self.marks.word(word) & self.left.word(word);
                 }
             }
@@ -206,8 +218,12 @@ impl Trace<'_> {
         }
     }
 
-    /// Marks what an object refers to; `None` where not all of that could be read.
+    /// Marks what an object refers to; `None` where not all of that could be read, or not in time.
     fn object(&mut self, place: u64) -> Option<()> {
+        self.objects = self.objects.wrapping_add(1);
+        if self.objects.is_multiple_of(OBJECTS_AT_ONCE) {
+            self.in_time()?;
+        }
         let (address, end) = self.places.address(place)?;
         let mut head = [0; HEAD_BYTES];
         let most = usize::try_from(end - address).ok()?.min(HEAD_BYTES);
@@ -280,6 +296,9 @@ impl Trace<'_> {
                 _ => window.as_chunks::<8>().0.iter().for_each(|word| mark(u64::from_le_bytes(*word))),
             }
             at += bytes;
+            if bytes == RUN_BYTES {
+                self.in_time()?;
+            }
         }
         Some(())
     }

@@ -1,12 +1,15 @@
 //! G1: regions of one size, each of a kind (`gc/g1/vmStructs_g1.hpp`, `g1HeapRegionType.hpp`).
 
+use std::time::Instant;
+
+use strandline_claims::runtime::Context;
 use strandline_process::memory::word_at;
 
-use super::{Area, Heap, Kind, MOST_REGIONS, Pool, reserved};
+use super::{Area, Heap, Kind, MOST_REGIONS, Pool, REGIONS_AT_ONCE, reserved};
 use crate::jvm::view::View;
 
-/// Reads it. Which regions are committed is not described; those that never were have no structure.
-pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
+/// Reads it; `None` at the deadline. Which regions are committed is not described; those that never were have no structure.
+pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     let region_bytes = view.fixed(&["G1HeapRegion::GrainBytes", "HeapRegion::GrainBytes"])?;
     if !region_bytes.is_power_of_two() || !(1 << 16..=1 << 29).contains(&region_bytes) {
         return None;
@@ -24,6 +27,9 @@ pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
     let kinds = Kinds::new(view)?;
     let mut areas: Vec<Area> = Vec::new();
     for index in 0..length {
+        if index.is_multiple_of(REGIONS_AT_ONCE) && Instant::now() >= context.deadline {
+            return None;
+        }
         let region = word_at(&pointers, index as usize * 8)?;
         if region == 0 {
             continue;
@@ -33,7 +39,7 @@ pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
         match areas.last_mut() {
             // What an object needs of further regions is one with the first.
             Some(first) if area.1 && first.kind == Kind::Humongous && first.end == bottom => {
-                (first.top, first.end) = (area.0.top, area.0.end);
+                *first = Area::new(first.kind, first.start, area.0.top, area.0.end)?;
             }
             _ => areas.push(area.0),
         }

@@ -10,15 +10,19 @@ pub mod serial;
 pub mod shenandoah;
 pub mod z;
 
+use std::time::Instant;
+
 use serde::{Deserialize, Serialize};
 
-use strandline_claims::range::MOST_BYTES;
+use strandline_claims::range::{MOST_BYTES, page_of, page_up};
 use strandline_claims::runtime::Context;
 
 use super::view::{LAST, View};
 
 /// The most regions that are read: 32 TiB in regions of 32 MiB are a million.
 pub const MOST_REGIONS: u64 = 1 << 20;
+/// How many regions the reader reads between two looks at the clock.
+pub const REGIONS_AT_ONCE: u64 = 1024;
 
 /// What a part of the heap is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,6 +96,8 @@ pub struct Heap {
     pub region_bytes: Option<u64>,
     /// What is in use of shared memory, where the heap is there: in the order of addresses, within [`Heap::views`].
     pub shared: Vec<(u64, u64)>,
+    /// Parts of it that the reader could not read, or not in time: in the order of addresses, within [`Heap::views`].
+    pub shared_unread: Vec<(u64, u64)>,
     /// The mappings of that shared memory; one page may be in several.
     pub views: Vec<(u64, u64)>,
     /// How often that memory is mapped, where that is more than once.
@@ -134,6 +140,8 @@ pub enum Doubt {
     Damaged,
     /// Parts of it that would lie on each other.
     Overlapping,
+    /// There was no time to read all of its parts.
+    Late,
 }
 
 /// Reads the heap, of whichever collector it is.
@@ -148,18 +156,19 @@ pub fn read(context: &Context<'_>, view: &View<'_>) -> Result<Heap, Doubt> {
     type Read = fn(&Context<'_>, &View<'_>, u64) -> Option<Heap>;
     // With the first major version that describes enough of it.
     let collectors: [(&str, u32, Read); 7] = [
-        ("UseG1GC", 11, |_, view, heap| g1::read(view, heap)),
+        ("UseG1GC", 11, g1::read),
         ("UseSerialGC", 11, |_, view, heap| serial::read(view, heap)),
         ("UseParallelGC", 11, |_, view, heap| parallel::read(view, heap)),
         ("UseParallelOldGC", 11, |_, view, heap| parallel::read(view, heap)),
         ("UseEpsilonGC", 11, |_, view, heap| epsilon::read(view, heap)),
-        ("UseShenandoahGC", 17, |_, view, heap| shenandoah::read(view, heap)),
+        ("UseShenandoahGC", 17, shenandoah::read),
         ("UseZGC", 17, z::read),
     ];
     let major = view.structs.major().ok_or(Doubt::Unknown)?;
     let known = collectors.iter().find(|(flag, first, _)| major >= *first && view.has_flag(flag));
     let (_, _, read) = known.ok_or(Doubt::Unknown)?;
-    read(context, view, heap).and_then(Heap::checked).ok_or(Doubt::Damaged)
+    let doubt = || if Instant::now() < context.deadline { Doubt::Damaged } else { Doubt::Late };
+    read(context, view, heap).and_then(Heap::checked).ok_or_else(doubt)
 }
 
 /// Whether a collection has stopped the program.
@@ -179,7 +188,7 @@ fn reserved(view: &View<'_>, heap: u64) -> Option<(u64, u64)> {
 
 /// Whether a part of a heap, or of what else is claimed, may be there: what is claimed in one is at most so large.
 pub fn is_possible(start: u64, end: u64) -> bool {
-    end <= LAST && end.saturating_sub(start) <= MOST_BYTES
+    end <= LAST && page_up(end).saturating_sub(page_of(start)) <= MOST_BYTES
 }
 
 /// A space of the older collectors: where it begins, up to where objects stand, where it ends. The first of `types` that
@@ -211,4 +220,17 @@ fn generations(
 /// Of a space the pool.
 fn pool(name: &str, area: &Area) -> Pool {
     Pool::new(name, area.top - area.start, area.end - area.start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_no_larger_than_a_claim() {
+        assert!(is_possible(0x1000, 0x1000 + MOST_BYTES));
+        assert!(!is_possible(0x1000, 0x1001 + MOST_BYTES));
+        // A claim has the whole pages that it touches.
+        assert!(!is_possible(0x1ff8, 0x1ff8 + MOST_BYTES));
+    }
 }

@@ -1,12 +1,15 @@
 //! Shenandoah: regions of one size, each in a state (`gc/shenandoah/vmStructs_shenandoah.hpp`).
 
+use std::time::Instant;
+
+use strandline_claims::runtime::Context;
 use strandline_process::memory::word_at;
 
-use super::{Area, Heap, Kind, MOST_REGIONS, Pool, reserved};
+use super::{Area, Heap, Kind, MOST_REGIONS, Pool, REGIONS_AT_ONCE, reserved};
 use crate::jvm::view::View;
 
-/// Reads it.
-pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
+/// Reads it; `None` at the deadline.
+pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     let region_bytes = view.fixed(&["ShenandoahHeapRegion::RegionSizeBytes"])?;
     let count = view.field(heap, &["ShenandoahHeap::_num_regions"])?;
     let table = view.field(heap, &["ShenandoahHeap::_regions"])?;
@@ -21,8 +24,11 @@ pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
     let humongous = ["_humongous_start", "_humongous_cont", "_pinned_humongous_start"].map(state);
     let continued = state("_humongous_cont");
     let mut areas: Vec<Area> = Vec::new();
-    for index in 0..count as usize {
-        let region = word_at(&pointers, index * 8)?;
+    for index in 0..count {
+        if index.is_multiple_of(REGIONS_AT_ONCE) && Instant::now() >= context.deadline {
+            return None;
+        }
+        let region = word_at(&pointers, index as usize * 8)?;
         let field = |name: &str| view.field(region, &[&format!("ShenandoahHeapRegion::{name}")]);
         let is = u64::from(view.half_field(region, &["ShenandoahHeapRegion::_state"])?);
         let (start, end) = (field("_bottom")?, field("_end")?);
@@ -36,7 +42,7 @@ pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
         match areas.last_mut() {
             // What an object needs of further regions is one with the first.
             Some(first) if Some(is) == continued && first.kind == kind && first.end == start => {
-                (first.top, first.end) = (top, end);
+                *first = Area::new(kind, first.start, top, end)?;
             }
             _ => areas.push(area),
         }

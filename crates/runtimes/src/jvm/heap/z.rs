@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use strandline_claims::runtime::Context;
+use strandline_claims::words::is_own;
 use strandline_process::map::Mapping;
 
 use super::{Heap, Pool};
@@ -52,11 +53,20 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         .filter(|mapping| is_view(mapping))
         .map(|m| (m.start, m.end))
         .collect();
-    let shared = Granules::new(view, heap, &name).map(|granules| granules.used(context, &views));
+    let (shared, shared_unread) = Granules::new(view, heap, &name)?.used(context, &views);
     // With generations there is one view; without, one for each colour of pointers.
     let times_mapped = (!has_generations).then_some(COLOURS);
     let reserved = (0, u64::MAX);
-    Some(Heap { collector: "Z", reserved, pools, shared: shared?, views, times_mapped, ..Heap::default() })
+    Some(Heap {
+        collector: "Z",
+        reserved,
+        pools,
+        shared,
+        shared_unread,
+        views,
+        times_mapped,
+        ..Heap::default()
+    })
 }
 
 /// Its memory is a file in memory of this name (`ZPhysicalMemoryBacking`, `gc/z/zPhysicalMemoryBacking_linux.cpp`).
@@ -91,37 +101,59 @@ impl<'a> Granules<'a> {
         })
     }
 
-    /// What objects have of the views' resident memory.
-    fn used(&self, context: &Context<'_>, views: &[(u64, u64)]) -> Vec<(u64, u64)> {
-        let mut used: Vec<(u64, u64)> = Vec::new();
+    /// What objects have of the views' resident memory, and what the reader could not read.
+    fn used(&self, context: &Context<'_>, views: &[(u64, u64)]) -> (Ranges, Ranges) {
+        let (mut used, mut unread) = (Ranges::new(), Ranges::new());
+        let is_swapped = context.may_be_swapped();
+        let is_empty = |at: u64| !is_swapped && is_own(context.space, at, at.saturating_add(8));
+        let mut is_late = false;
         for (start, end) in views.iter().flat_map(|&(start, end)| (context.shared)(start, end)) {
             let mut at = start;
             while at < end {
+                is_late |= Instant::now() >= context.deadline;
+                if is_late {
+                    push(&mut unread, (at, end));
+                    break;
+                }
                 let behind = ((at | ((1 << self.shift) - 1)) + 1).min(end);
-                if let Some(top) = self.top_in(at).map(|top| top.min(behind)).filter(|&top| top > at) {
-                    match used.last_mut() {
-                        Some(last) if last.1 == at => last.1 = top,
-                        _ => used.push((at, top)),
-                    }
+                match self.top_in(at, &is_empty) {
+                    Some(Some(top)) => push(&mut used, (at, top.min(behind))),
+                    Some(None) => {}
+                    None => push(&mut unread, (at, behind)),
                 }
                 at = behind;
-                if Instant::now() >= context.deadline {
-                    return used;
-                }
             }
         }
-        used
+        (used, unread)
     }
 
-    /// The first byte behind the objects of the page that `address` is in; `None` where it is in none that is in use.
-    fn top_in(&self, address: u64) -> Option<u64> {
+    /// The first byte behind the objects of the page that `address` is in: none where it is in none that is in use, `None` where that
+    /// could not be read. `is_empty` says whether what could not be read was never written to.
+    fn top_in(&self, address: u64, is_empty: &dyn Fn(u64) -> bool) -> Option<Option<u64>> {
         let place = address & self.mask;
-        let page = self.view.word(self.table.checked_add((place >> self.shift).checked_mul(8)?)?)?;
+        let entry = self.table.checked_add((place >> self.shift).checked_mul(8)?)?;
+        let page = match self.view.word(entry) {
+            Some(page) => page,
+            None => is_empty(entry).then_some(0)?,
+        };
+        if page == 0 {
+            return Some(None);
+        }
         let [range, start, top] = &self.names;
         let first = self.view.field(self.view.place(page, &[range])?, &[start])? & self.mask;
         let top = self.view.field(page, &[top])? & self.mask;
-        let within = top.checked_sub(first)?.checked_add(first)?.checked_sub(place)?;
-        (first <= place).then(|| address.checked_add(within)).flatten()
+        let within = top.checked_sub(place).filter(|&within| first <= place && within > 0);
+        Some(within.and_then(|within| address.checked_add(within)))
+    }
+}
+
+type Ranges = Vec<(u64, u64)>;
+
+/// Adds a range, to the last one where it follows that.
+fn push(ranges: &mut Ranges, (start, end): (u64, u64)) {
+    match ranges.last_mut() {
+        Some(last) if last.1 == start => last.1 = end,
+        _ => ranges.push((start, end)),
     }
 }
 

@@ -7,14 +7,18 @@ mod chunked;
 mod elastic;
 
 use std::collections::{HashMap, HashSet};
+use std::time::Instant;
 
+use super::heap::is_possible;
 use super::layout::{METASPACE_ARENAS, METASPACE_BEHIND_LOADER};
-use super::view::{LAST, View};
+use super::view::View;
 
 /// The most class loaders, chunks and nodes that are read.
 const MOST_LOADERS: usize = 1 << 18;
 const MOST_CHUNKS: usize = 1 << 21;
 const MOST_NODES: usize = 1 << 12;
+/// How many of them the reader reads between two looks at the clock.
+const LOOKS_AT_TIME: usize = 256;
 /// The most that may be reserved.
 const MOST_RESERVED: u64 = 1 << 40;
 
@@ -43,7 +47,7 @@ impl Space {
             range.is_some_and(|range| range.0 <= start && end <= range.1)
         };
         let is_sound = self.reserved_bytes() <= MOST_RESERVED
-            && ranges.iter().all(|range| range.0 <= range.1 && range.1 <= LAST)
+            && ranges.iter().all(|range| range.0 <= range.1 && is_possible(range.0, range.1))
             && apart(ranges)
             && apart(used)
             && used.iter().all(is_inside);
@@ -81,16 +85,19 @@ struct Era {
 static ERAS: [Era; 2] = [chunked::ERA, elastic::ERA];
 
 impl Metaspace {
-    /// Reads it; `None` where it is of a version that is not known, or does not hold together.
-    pub fn read(view: &View<'_>) -> Option<Self> {
+    /// Reads it; `None` where it is of a version that is not known, or does not hold together, or at the deadline.
+    pub fn read(view: &View<'_>, deadline: Instant) -> Option<Self> {
         let major = view.structs.major()?;
         let era = ERAS.iter().find(|era| (era.versions.0..=era.versions.1).contains(&major))?;
-        let mut reader = Reader { view, era, seen: HashSet::new() };
+        let mut reader = Reader { view, era, seen: HashSet::new(), deadline };
         let mut kinds = [KindOf::default(), KindOf::default()];
         // A hidden class may have one of its own beside that of its loader: what these have is the loader's.
         let mut loaders: HashMap<u64, (u64, u64)> = HashMap::new();
         let mut at = view.fixed(&["ClassLoaderDataGraph::_head"])?;
-        while at != 0 && loaders.len() < MOST_LOADERS && reader.seen.insert(at) {
+        let mut count = 0;
+        while at != 0 && !reader.seen.contains(&at) {
+            count += 1;
+            (count <= MOST_LOADERS && reader.is_new(at)).then_some(())?;
             if let Some((handle, bytes)) = reader.loader(at, &mut kinds)? {
                 let object = if handle == 0 { 0 } else { view.word(handle)? };
                 let of = loaders.entry(object).or_insert((handle, 0));
@@ -125,6 +132,7 @@ struct Reader<'a> {
     view: &'a View<'a>,
     era: &'static Era,
     seen: HashSet<u64>,
+    deadline: Instant,
 }
 
 impl Reader<'_> {
@@ -150,8 +158,9 @@ impl Reader<'_> {
         Some(Some((self.view.word(loader)?, bytes)))
     }
 
-    /// Whether a chunk was not met yet, and there are not too many.
+    /// Whether a loader or a chunk was not met yet, there are not too many, and there is time.
     fn is_new(&mut self, at: u64) -> bool {
-        self.seen.len() < MOST_CHUNKS && self.seen.insert(at)
+        let is_late = self.seen.len().is_multiple_of(LOOKS_AT_TIME) && Instant::now() >= self.deadline;
+        !is_late && self.seen.len() < MOST_CHUNKS && self.seen.insert(at)
     }
 }

@@ -102,14 +102,14 @@ impl<'a> Frames<'a> {
             (true, Some(frame)) => frame,
             (false, _) => {
                 let Some(facts) = registers else {
-                    known.ranges.push(thread.stack);
+                    known.add_range(thread.stack);
                     return Some(());
                 };
                 known.registers.extend(facts.general.into_iter().flatten());
                 let from = facts.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(low) & !7;
                 let first = last.map(|frame| (frame, frame.sp)).or_else(|| self.running(facts, high));
                 let to = first.map_or(high, |(_, end)| end.clamp(from, high));
-                known.ranges.push((from, to));
+                known.add_range((from, to));
                 match first {
                     Some((frame, _)) => frame,
                     None => return Some(()),
@@ -124,7 +124,7 @@ impl<'a> Frames<'a> {
                 _ => break,
             }
         }
-        known.ranges.push((frame.sp.clamp(low, high) & !7, high));
+        known.add_range((frame.sp.clamp(low, high) & !7, high));
         Some(())
     }
 
@@ -187,7 +187,7 @@ impl<'a> Frames<'a> {
             self.blobs.oops(&blob, &mut |word| known.add(word))?;
         }
         if slots.is_none() || frame.has_arguments {
-            known.ranges.push(range);
+            known.add_range(range);
         }
         next.has_arguments = !blob.is_method;
         Some(Some(next))

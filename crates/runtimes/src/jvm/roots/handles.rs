@@ -40,6 +40,8 @@ const MAX_LOADERS: usize = 1 << 20;
 /// (`_pop_frame_link`, runtime/jniHandles.hpp, JDK 17 and 25).
 const LOCAL_HANDLES: usize = 32;
 const POP_BEHIND_NEXT: u64 = 16;
+/// The most bytes of a `LockStack`: HotSpot's has eight places, and the process says itself how large it is.
+const MAX_LOCK_STACK_BYTES: u64 = 64 * 8;
 /// The largest piece of an `Arena` that is read.
 const MAX_ARENA_BYTES: u64 = 16 << 20;
 /// The most bytes of a `Thread`.
@@ -132,9 +134,9 @@ pub fn of_loaders(view: &View<'_>, known: &mut Known) -> Option<()> {
 
 /// The chunks of a list of handles, with what they hold.
 fn chunks(view: &View<'_>, first: u64, known: &Known) -> Option<Vec<(u64, Vec<u64>)>> {
-    let (mut all, mut at) = (Vec::new(), first);
+    let (mut all, mut seen, mut at) = (Vec::new(), HashSet::new(), first);
     while at != 0 {
-        known.in_time().filter(|()| all.len() < MAX_LINKS)?;
+        known.in_time().filter(|()| all.len() < MAX_LINKS && seen.insert(at))?;
         let mut bytes = [0; CHUNK_BYTES];
         at.checked_add(CHUNK_BYTES as u64)?;
         view.memory.read(at, &mut bytes).ok()?;
@@ -163,14 +165,17 @@ pub fn of_thread(view: &View<'_>, thread: u64, known: &mut Known) -> Option<()> 
             known.add(word);
         }
     }
-    // `LockStack`: `_top` is how far into the thread it ends (runtime/lockStack.hpp, JDK 21 to 25).
-    if let Some(stack) = view.place(thread, &["JavaThread::_lock_stack"]) {
-        let first = view.place(stack, &["LockStack::_base[0]"])?;
-        let end = thread.checked_add(u64::from(view.half_field(stack, &["LockStack::_top"])?))?;
-        let bytes =
-            end.checked_sub(first).filter(|&bytes| bytes <= view.structs.size("LockStack").unwrap_or(0))?;
-        (0..bytes / 8).filter_map(|index| view.word(first + index * 8)).for_each(|word| known.add(word));
-    }
+    of_lock_stack(view, thread, known)
+}
+
+/// Adds the locks of a thread. `LockStack::_top` is how far into the thread they end (runtime/lockStack.hpp, JDK 21 to 25).
+fn of_lock_stack(view: &View<'_>, thread: u64, known: &mut Known) -> Option<()> {
+    let Some(stack) = view.place(thread, &["JavaThread::_lock_stack"]) else { return Some(()) };
+    let first = view.place(stack, &["LockStack::_base[0]"])?;
+    let end = thread.checked_add(u64::from(view.half_field(stack, &["LockStack::_top"])?))?;
+    let most = view.structs.size("LockStack").unwrap_or(0).min(MAX_LOCK_STACK_BYTES);
+    let bytes = end.checked_sub(first).filter(|&bytes| bytes <= most)?;
+    (0..bytes / 8).filter_map(|index| view.word(first + index * 8)).for_each(|word| known.add(word));
     Some(())
 }
 
@@ -289,4 +294,53 @@ fn is_storage(view: &View<'_>, at: u64) -> bool {
     let mut name = [0; MIN_NAME];
     let is_read = view.word(at).is_some_and(|text| view.memory.read(text, &mut name).is_ok());
     is_read && name.iter().all(|byte| (b' '..=b'~').contains(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::{Duration, Instant};
+
+    use strandline_process::memory::Memory;
+
+    use super::*;
+    use crate::jvm::structs::Structs;
+
+    /// The same word everywhere; counts how often it is read.
+    struct Same(u64, AtomicU64);
+
+    impl Memory for Same {
+        fn read_some(&self, _: u64, buffer: &mut [u8]) -> usize {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            buffer.chunks_mut(8).for_each(|word| word.copy_from_slice(&self.0.to_le_bytes()[..word.len()]));
+            buffer.len()
+        }
+    }
+
+    fn known() -> Known {
+        Known::new((0, u64::MAX), Instant::now() + Duration::from_secs(600))
+    }
+
+    #[test]
+    fn a_lock_stack_is_bounded() {
+        let fields = [("JavaThread::_lock_stack", 8), ("LockStack::_base[0]", 8), ("LockStack::_top", 0)];
+        let structs = Structs::of_offsets(&fields, &[("LockStack", u64::MAX)]);
+        let read = |top: u64| {
+            let memory = Same(top, AtomicU64::new(0));
+            let mut known = known();
+            of_lock_stack(&View { memory: &memory, structs: &structs }, 0x1000, &mut known)?;
+            Some(known.certain.len() as u64)
+        };
+        assert_eq!(read(16 + MAX_LOCK_STACK_BYTES), Some(MAX_LOCK_STACK_BYTES / 8));
+        assert_eq!(read(16 + MAX_LOCK_STACK_BYTES + 8), None);
+    }
+
+    #[test]
+    fn a_chunk_is_read_once() {
+        // It has one reference, and is the next one itself.
+        let memory = Same(1, AtomicU64::new(0));
+        let structs = Structs::default();
+        assert_eq!(chunks(&View { memory: &memory, structs: &structs }, 1, &known()), None);
+        assert_eq!(memory.1.load(Ordering::Relaxed), 1);
+    }
 }

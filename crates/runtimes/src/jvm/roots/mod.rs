@@ -14,6 +14,7 @@ mod words;
 
 use std::time::Instant;
 
+use strandline_claims::range::merge;
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{AT_ONCE, each_word};
 
@@ -25,6 +26,10 @@ use super::view::View;
 
 /// The most words that are roots for certain.
 const MAX_WORDS: usize = 1 << 24;
+/// The most parts of stacks that are looked through: eight for each of as many threads as there may be.
+const MAX_RANGES: usize = 1 << 20;
+/// How many words the reader looks at between two looks at the clock.
+const WORDS_AT_ONCE: u32 = 1 << 16;
 /// The first version in which every handle is in a storage (JDK-8248391 and what it depends on; `oopStorageSet.hpp` of JDK 17): in
 /// earlier ones static data and `Thread` have references of their own.
 const FIRST_PRECISE: u32 = 17;
@@ -66,6 +71,15 @@ impl Known {
         (!self.is_full && Instant::now() < self.deadline).then_some(())
     }
 
+    /// Adds a part of a stack.
+    fn add_range(&mut self, range: (u64, u64)) {
+        if self.ranges.len() < MAX_RANGES {
+            self.ranges.push(range);
+        } else {
+            self.is_full = true;
+        }
+    }
+
     /// Adds what a reference holds.
     fn add(&mut self, word: u64) {
         let (start, end) = self.reserved;
@@ -89,7 +103,7 @@ impl<'a> Roots<'a> {
         oops: Oops,
         data: (u64, u64),
     ) -> Option<Self> {
-        let threads = threads::threads(&view)?;
+        let threads = threads::threads(&view, context.deadline)?;
         let known = precise(context, &view, heap, (oops, data, &threads));
         let (known, words) = match known {
             Some(known) => (known, None),
@@ -106,19 +120,48 @@ impl<'a> Roots<'a> {
         self.known.certain.iter().for_each(|&word| take(word));
     }
 
-    /// Shows what else may be held.
-    pub fn doubtful(&self, take: &mut dyn FnMut(u64)) {
+    /// Shows what else may be held; `None` where there was no time for all of it.
+    pub fn doubtful(&self, take: &mut dyn FnMut(u64)) -> Option<()> {
+        let mut clock = Clock { deadline: self.context.deadline, words: 0, is_late: false };
         if let Some(words) = &self.words {
-            words.each(take);
+            words.each(&mut clock, take);
         }
         self.known.registers.iter().for_each(|&word| self.oops.each_of(word, take));
         let memory = (self.memory.memory, self.context.resident);
-        for &range in &self.known.ranges {
+        // A process says itself where its stacks are: they may lie on each other.
+        let mut ranges = self.known.ranges.clone();
+        merge(&mut ranges);
+        for range in ranges {
+            if clock.is_over() {
+                break;
+            }
             each_word(memory, range, AT_ONCE, &mut |_, word| {
                 self.oops.each_of(word, take);
-                true
+                clock.goes_on()
             });
         }
+        (!clock.is_late).then_some(())
+    }
+}
+
+/// Whether there is time to look at more words.
+struct Clock {
+    deadline: Instant,
+    words: u32,
+    is_late: bool,
+}
+
+impl Clock {
+    /// Counts a word, and looks at the clock now and then.
+    fn goes_on(&mut self) -> bool {
+        self.words = self.words.wrapping_add(1);
+        !self.words.is_multiple_of(WORDS_AT_ONCE) || !self.is_over()
+    }
+
+    /// Looks at the clock at once.
+    fn is_over(&mut self) -> bool {
+        self.is_late |= Instant::now() >= self.deadline;
+        self.is_late
     }
 }
 

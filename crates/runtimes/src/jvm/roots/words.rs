@@ -13,6 +13,7 @@ use strandline_process::map::Mapping;
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::stacks::ThreadFacts;
 
+use super::Clock;
 use super::handles::{HANDLES, storages};
 use crate::jvm::heap::{Heap, Kind};
 use crate::jvm::shapes::Oops;
@@ -32,7 +33,7 @@ pub struct Words<'a> {
     view: View<'a>,
     heap: &'a Heap,
     oops: Oops,
-    /// Java's threads' stacks, in the order of addresses.
+    /// Java's threads' stacks, in the order of addresses, without overlap.
     stacks: Vec<(u64, u64)>,
     /// The storages of handles.
     storages: Vec<u64>,
@@ -46,21 +47,26 @@ impl<'a> Words<'a> {
         heap: &'a Heap,
         (oops, data, threads): (Oops, (u64, u64), &[Thread]),
     ) -> Option<Self> {
-        let mut stacks: Vec<(u64, u64)> = threads.iter().map(|thread| thread.stack).collect();
-        stacks.sort_unstable();
+        let stacks = apart(threads.iter().map(|thread| thread.stack).collect());
         let storages = storages(context, &view, data);
         let words = Self { context, view, heap, oops, stacks, storages };
         words.are_in_arenas().then_some(words)
     }
 
-    /// Shows every word that may be a reference.
-    pub fn each(&self, take: &mut dyn FnMut(u64)) {
+    /// Shows every word that may be a reference, as long as there is time.
+    pub fn each(&self, clock: &mut Clock, take: &mut dyn FnMut(u64)) {
         for &stack in &self.stacks {
-            self.stack(stack, take);
+            if clock.is_over() {
+                return;
+            }
+            self.stack(stack, clock, take);
         }
         let memory: &dyn Memory = self.view.memory;
         for mapping in self.context.space.mappings().iter().filter(|mapping| self.is_looked_through(mapping))
         {
+            if clock.is_over() {
+                return;
+            }
             let range = (mapping.start, mapping.end);
             let mut row = Row::default();
             each_word((memory, self.context.resident), range, AT_ONCE, &mut |at, word| {
@@ -69,7 +75,7 @@ impl<'a> Words<'a> {
                 } else if !self.is_of_a_region(at, word) {
                     row.add(at, word, take);
                 }
-                true
+                clock.goes_on()
             });
             row.end(take);
         }
@@ -102,7 +108,7 @@ impl<'a> Words<'a> {
     }
 
     /// A stack from its pointer on, with its thread's registers; all of it, where no thread stands there.
-    fn stack(&self, (low, high): (u64, u64), take: &mut dyn FnMut(u64)) {
+    fn stack(&self, (low, high): (u64, u64), clock: &mut Clock, take: &mut dyn FnMut(u64)) {
         let mut both = |word: u64| self.oops.each_of(word, take);
         let is_on = |thread: &&ThreadFacts| (low..high).contains(&thread.stack_pointer);
         let thread = self.context.threads.iter().find(is_on);
@@ -113,18 +119,24 @@ impl<'a> Words<'a> {
             thread.map_or(low, |thread| thread.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(low) & !7);
         each_word((self.view.memory, self.context.resident), (from, high), AT_ONCE, &mut |_, word| {
             both(word);
-            true
+            clock.goes_on()
         });
     }
 
     /// Static data, compiled code and malloc's arenas.
     fn is_looked_through(&self, mapping: &Mapping) -> bool {
         let permissions = mapping.permissions;
-        let overlaps = |&(start, end): &(u64, u64)| start < mapping.end && mapping.start < end;
-        let is_other = self.heap.areas.iter().any(|area| overlaps(&(area.start, area.end)))
-            || self.stacks.iter().any(overlaps)
-            || self.context.threads.iter().any(|thread| mapping.contains(thread.stack_pointer));
-        if permissions.shared || !permissions.write || is_other {
+        if permissions.shared || !permissions.write {
+            return false;
+        }
+        // Both lists are in the order of addresses, without overlap.
+        let next = self.heap.areas.partition_point(|area| area.end <= mapping.start);
+        let area = self.heap.areas.get(next).map(|area| area.start);
+        let next = self.stacks.partition_point(|stack| stack.1 <= mapping.start);
+        let stack = self.stacks.get(next).map(|stack| stack.0);
+        if area.into_iter().chain(stack).any(|start| start < mapping.end)
+            || self.context.threads.iter().any(|thread| mapping.contains(thread.stack_pointer))
+        {
             return false;
         }
         let is_arena = mapping.name == "[heap]" || mapping.start.is_multiple_of(ARENA_BYTES);
@@ -152,6 +164,19 @@ impl<'a> Words<'a> {
         let mut words = (0..got / 8).filter_map(|index| word_at(&behind, index * 8));
         words.any(|word| self.storages.contains(&word))
     }
+}
+
+/// Sorts ranges, and puts those together that overlap: stacks that only touch are two threads'.
+fn apart(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    ranges.sort_unstable();
+    let mut apart: Vec<(u64, u64)> = Vec::new();
+    for (start, end) in ranges {
+        match apart.last_mut() {
+            Some(last) if start < last.1 => last.1 = last.1.max(end),
+            _ => apart.push((start, end)),
+        }
+    }
+    apart
 }
 
 /// Addresses of objects in a row, with nothing between them.
