@@ -171,12 +171,12 @@ class Running:
         self.started.append(process)
         return process
 
-    def python(self, requirement, name, script, *words, **environment):
-        """Starts a script with a package of PyPI's; returns the process and what it says of itself, its `version` among it."""
-        process = self.start(python_with(requirement), self.write(f"{name}.py", script), *words, **environment)
+    def python(self, requirement, script, *words, **environment):
+        """Starts a script with packages of PyPI's; returns the process and what it says of itself, its `version` among it."""
+        process = self.start(python_with(requirement), self.write("replay.py", script), *words, **environment)
         self.until("its figures", lambda: len(re.findall("^ready ", self.said(), re.M)) == len(self.started))
         figures = self.figures()
-        self.software = [f"{name} {figures['version']}"]
+        self.software = [f"{requirement.split('=')[0]} {figures['version']}"]
         return process, figures
 
     def until(self, what, ask, seconds=PATIENCE_SECONDS):

@@ -36,8 +36,15 @@ import (
 
 func main() {
 	count := int(C.start(200))
-	var stats runtime.MemStats
-	runtime.ReadMemStats(&stats)
-	fmt.Printf("ready {\"stacks\": %d, \"HeapSys\": %d, \"version\": %q}\n", count*(3<<19), stats.HeapSys, runtime.Version())
-	os.Stdin.Read(make([]byte, 1))
+	fmt.Printf("ready {\"stacks\": %d, \"version\": %q}\n", count*(3<<19), runtime.Version())
+	// For each byte that it reads it says what it has.
+	byte := make([]byte, 1)
+	for {
+		if read, _ := os.Stdin.Read(byte); read == 0 {
+			return
+		}
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		fmt.Printf("after {\"HeapSys\": %d}\n", stats.HeapSys)
+	}
 }

@@ -92,9 +92,7 @@ sys.stdin.read()
 
 @replay("numpy's arrays")
 def numpy(it):
-    # Not `numpy.py`, which the script would import.
-    process, figures = it.python("numpy==2.1.3", "arrays", NUMPY)
-    it.software = ["numpy " + figures["version"]]
+    process, figures = it.python("numpy==2.1.3", NUMPY)
     held = it.truth("nbytes", figures["bytes"])
     document = it.explain(process.pid)
     arrays = sum(row["bytes"] for row in document["rows"] if row["holder"] == "numpy.ndarray")
@@ -117,8 +115,7 @@ sys.stdin.read()
 @replay("pyarrow's memory pool")
 def pyarrow(it):
     for pool, name, remedy in (("mimalloc", "mimalloc", "mimalloc_collect"), ("jemalloc", "jemalloc", "jemalloc_purge")):
-        process, figures = it.python("pyarrow==18.1.0", "pool", PYARROW, ARROW_DEFAULT_MEMORY_POOL=pool)
-        it.software = ["pyarrow " + figures["version"]]
+        process, figures = it.python("pyarrow==18.1.0", PYARROW, ARROW_DEFAULT_MEMORY_POOL=pool)
         document = it.explain(process.pid)
         held = it.truth(f"total_allocated_bytes() ({figures['pool']})", figures["bytes"])
         live = allocator(document, name).get("live_bytes")
@@ -141,8 +138,7 @@ sys.stdin.read()
 
 @replay("DuckDB's table in memory")
 def duckdb(it):
-    process, figures = it.python("duckdb==1.1.3", "table", DUCKDB)
-    it.software = ["duckdb " + figures["version"]]
+    process, figures = it.python("duckdb==1.1.3", DUCKDB)
     document = it.explain(process.pid)
     live = sum(one.get("live_bytes") or 0 for one in document["allocators"])
     held = it.truth("duckdb_memory()", figures["bytes"])
