@@ -72,7 +72,7 @@ WAYS = {
     "default": [],
 }
 # What a process is stopped longer than for a photograph alone, at most, in milliseconds, where that is what is promised.
-MOST_ON_PHOTOGRAPH = {"JVM": 20}
+MAX_ON_PHOTOGRAPH = {"JVM": 20}
 
 
 def one(name, command, lines, claims):
@@ -84,11 +84,11 @@ def one(name, command, lines, claims):
     lines.append(f"| {name} | {rss / (1 << 30):.2f} | {figure(stopped['without'], 1, 0)} | {figure(stopped['stop'], 1, 0)} | "
                  f"{figure(stopped['pictured'], 1, 0)} | {figure(stopped['default'], 1, 0)} | {figure(wall, 1, 0)} | {peak['stop']:.0f} | {peak['default']:.0f} |")
     middle = {way: statistics.median(times) for way, times in stopped.items()}
-    if name in MOST_ON_PHOTOGRAPH:
-        most, longer = MOST_ON_PHOTOGRAPH[name], middle["default"] - middle["pictured"]
+    if name in MAX_ON_PHOTOGRAPH:
+        most, longer = MAX_ON_PHOTOGRAPH[name], middle["default"] - middle["pictured"]
         claims.append((f"{name}, on a photograph: stopped at most {most / 1e3} s longer than without its reader",
                        f"{longer / 1e3:.3f} s", longer <= most))
-    for way, most in (() if name in MOST_ON_PHOTOGRAPH else (("default", 150), ("stop", 600))):
+    for way, most in (() if name in MAX_ON_PHOTOGRAPH else (("default", 150), ("stop", 600))):
         longer = middle[way] - middle["without"]
         words = "as it comes" if way == "default" else "without a photograph"
         claims.append((f"{name}, {words}: stopped at most {most / 1e3} s longer than without its reader", f"{longer / 1e3:.3f} s",

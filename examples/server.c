@@ -16,16 +16,16 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { WORKERS = 16, BLOCKS = 2600, SESSION_BYTES = 600, MOST_SESSIONS = 100000 };
+enum { WORKERS = 16, BLOCKS = 2600, SESSION_BYTES = 600, MAX_SESSIONS = 100000 };
 
 static int listener;
-static char *sessions[MOST_SESSIONS];
+static char *sessions[MAX_SESSIONS];
 static unsigned session_count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void keep_session(char *session) {
     pthread_mutex_lock(&lock);
-    if (session_count < MOST_SESSIONS)
+    if (session_count < MAX_SESSIONS)
         sessions[session_count++] = session;
     else
         free(session);

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// What is larger is not a subject's source.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 fn main() {
     println!("cargo::rerun-if-changed=../../studies");
@@ -60,11 +60,11 @@ fn collect(folder: &Path, depth: usize, files: &mut Vec<(PathBuf, bool)>) {
                 refuse(&path, "hidden files are not taken along: give it another name, or remove it");
             }
             Ok(data) if data.is_dir() => collect(&path, depth + 1, files),
-            Ok(data) if data.is_file() && data.len() <= MOST_BYTES => {
+            Ok(data) if data.is_file() && data.len() <= MAX_BYTES => {
                 files.push((path, data.permissions().mode() & 0o111 != 0));
             }
             Ok(data) if data.is_file() => {
-                refuse(&path, &format!("{} bytes are more than the {MOST_BYTES} of a file", data.len()));
+                refuse(&path, &format!("{} bytes are more than the {MAX_BYTES} of a file", data.len()));
             }
             Ok(_) => refuse(&path, "it is neither a file nor a folder"),
             Err(error) => refuse(&path, &error.to_string()),

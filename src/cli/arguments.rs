@@ -558,12 +558,12 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 fn duration(text: &str) -> Result<std::time::Duration, String> {
-    const MOST_SECONDS: f64 = 86_400.0;
+    const MAX_SECONDS: f64 = 86_400.0;
     let seconds = text.strip_suffix('s').unwrap_or(text).parse::<f64>().ok();
     seconds
-        .filter(|seconds| (0.0..=MOST_SECONDS).contains(seconds))
+        .filter(|seconds| (0.0..=MAX_SECONDS).contains(seconds))
         .map(std::time::Duration::from_secs_f64)
-        .ok_or_else(|| format!("use a number of seconds from 0 to {MOST_SECONDS}, such as 5 or 0.5"))
+        .ok_or_else(|| format!("use a number of seconds from 0 to {MAX_SECONDS}, such as 5 or 0.5"))
 }
 
 #[cfg(test)]

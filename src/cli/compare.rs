@@ -19,7 +19,7 @@ const SCHEMA: &str = "strandline/compare/1";
 /// Runs in cachegrind, which hardly vary, and take 20 to 50 times as long.
 const COUNTED_ROUNDS: u32 = 5;
 /// With --until, at most so many times the rounds that were asked for.
-const MOST_TIMES: u32 = 10;
+const MAX_TIMES: u32 = 10;
 
 /// Often enough to see what a run's memory does, and of no weight in its time.
 const RECORDED_EVERY: Duration = Duration::from_millis(10);
@@ -115,7 +115,7 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<Ending> {
 /// At most so many runs of each subject.
 fn runs(arguments: &Compare) -> u64 {
     let Rounds { repeat, until, warm_up, .. } = arguments.rounds;
-    let rounds = if until.is_some() { repeat.saturating_mul(MOST_TIMES) } else { repeat };
+    let rounds = if until.is_some() { repeat.saturating_mul(MAX_TIMES) } else { repeat };
     let counted = if arguments.instructions { COUNTED_ROUNDS } else { 0 };
     u64::from(rounds) + u64::from(warm_up) + u64::from(counted)
 }
@@ -139,7 +139,7 @@ fn measure(
     referee: &mut Referee<'_>,
 ) -> std::result::Result<(Vec<Place>, Results), Stopped> {
     let repeat = arguments.rounds.repeat;
-    let at_most = if referee.until.is_some() { repeat.saturating_mul(MOST_TIMES) } else { repeat };
+    let at_most = if referee.until.is_some() { repeat.saturating_mul(MAX_TIMES) } else { repeat };
     let plan = Plan {
         subjects: matrix.subjects.clone(),
         warm_up: arguments.rounds.warm_up,

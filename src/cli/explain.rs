@@ -28,7 +28,7 @@ use strandline_report::units::{bytes, seconds};
 pub const SCHEMA: &str = "strandline/explain/1";
 
 /// Roots and types shown of who holds what: `holders` shows more.
-const MOST_HOLDERS: usize = 10;
+const MAX_HOLDERS: usize = 10;
 
 /// The document's own fields.
 #[derive(Serialize)]
@@ -80,7 +80,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
         output.print(&terminal::explanation(&view, output.surface))?;
         if let Some(holders) = &holders {
             output.print("\n")?;
-            output.print(&strandline_report::holders::holders(holders, MOST_HOLDERS, output.surface))?;
+            output.print(&strandline_report::holders::holders(holders, MAX_HOLDERS, output.surface))?;
         }
     }
     Ok(answer(&arguments.fail_if, &[&explanation], Whole::Rss))
@@ -91,11 +91,11 @@ const READ_BYTES_A_SECOND: u64 = 3 << 30;
 /// What a photograph's stop takes (benches/RESULTS.md).
 const PHOTOGRAPH_SECONDS_A_GIB: f64 = 0.03;
 /// More processors than these hardly help.
-const MOST_PROCESSORS: u64 = 8;
+const MAX_PROCESSORS: u64 = 8;
 
 /// How long a process with so much anonymous memory will about be stopped.
 fn expected_stop(anonymous_bytes: u64, processors: u64) -> Duration {
-    let bytes_a_second = READ_BYTES_A_SECOND * processors.clamp(1, MOST_PROCESSORS);
+    let bytes_a_second = READ_BYTES_A_SECOND * processors.clamp(1, MAX_PROCESSORS);
     Duration::from_secs_f64(anonymous_bytes as f64 / bytes_a_second as f64)
 }
 

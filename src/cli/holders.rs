@@ -19,7 +19,7 @@ use super::{Ending, Failure, Result};
 const SCHEMA: &str = "strandline/holders/1";
 
 /// The largest document that is read.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 /// That of `explain --holders`.
 const EXPLAIN_SCHEMA: &str = "strandline/explain/1";
 
@@ -47,9 +47,9 @@ pub fn read(path: &Path) -> Result<Found> {
     let failure = |why: String| Failure(format!("{}: {why}", path.display()));
     let mut text = Vec::new();
     let file = File::open(path).map_err(|error| failure(error.to_string()))?;
-    let got = file.take(MOST_BYTES + 1).read_to_end(&mut text);
-    if got.map_err(|error| failure(error.to_string()))? as u64 > MOST_BYTES {
-        return Err(failure(format!("more than {} MiB", MOST_BYTES >> 20)));
+    let got = file.take(MAX_BYTES + 1).read_to_end(&mut text);
+    if got.map_err(|error| failure(error.to_string()))? as u64 > MAX_BYTES {
+        return Err(failure(format!("more than {} MiB", MAX_BYTES >> 20)));
     }
     let hint = "not what `strandline holders --json PID` wrote";
     let wrong = |error: serde_json::Error| failure(format!("{hint}: {error}"));

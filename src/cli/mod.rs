@@ -174,7 +174,7 @@ fn contradiction(arguments: &Arguments) -> Option<&'static str> {
         Verb::Report(report) if arguments.common.json && report.format.is_some_and(|f| f != Format::Json) => {
             Some("--json and another --format contradict each other; leave one out")
         }
-        Verb::Report(report) if report.files.len() > report::MOST_FILES => {
+        Verb::Report(report) if report.files.len() > report::MAX_FILES => {
             Some("more than 8 recordings cannot be told apart in one report: give fewer")
         }
         Verb::Compare(compare) if on_slurm_at_once(&compare.lab) => Some(NOT_BOTH),

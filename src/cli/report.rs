@@ -16,7 +16,7 @@ use strandline_report::timeline::chart::{self, Glyphs};
 use strandline_report::timeline::{Timeline, export, html, svg};
 
 /// More lines than these cannot be told apart.
-pub const MOST_FILES: usize = 8;
+pub const MAX_FILES: usize = 8;
 /// Roots and types shown of what `holders` wrote.
 const HOLDERS_SHOWN: usize = 20;
 

@@ -23,7 +23,7 @@ use strandline_report::units::bytes;
 
 const SCHEMA: &str = "strandline/squeeze/1";
 /// No process has more address space (x86-64 with four levels of page tables).
-const MOST_BYTES: u64 = 1 << 47;
+const MAX_BYTES: u64 = 1 << 47;
 /// A group to see whether groups can be made.
 const ANY_GROUP_BYTES: u64 = 1 << 30;
 
@@ -187,9 +187,9 @@ fn ceiling(kind: Kind, memory_bytes: Option<u64>) -> Result<u64> {
             strandline_recorder::can_limit_memory(ANY_GROUP_BYTES).map_err(|why| {
                 Failure(format!("{why}; --kind address_space and --kind data need no privileges"))
             })?;
-            return Ok(memory_bytes.map_or(MOST_BYTES, pages_down).max(PAGE_BYTES));
+            return Ok(memory_bytes.map_or(MAX_BYTES, pages_down).max(PAGE_BYTES));
         }
     };
     let (_, hard) = resource.get().map_err(|error| Failure(format!("{}: {error}", kind.name())))?;
-    Ok(pages_down(hard).clamp(PAGE_BYTES, MOST_BYTES))
+    Ok(pages_down(hard).clamp(PAGE_BYTES, MAX_BYTES))
 }

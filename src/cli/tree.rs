@@ -23,7 +23,7 @@ use strandline_report::tree::{Member, Tree, tree};
 pub const SCHEMA: &str = "strandline/explain-tree/1";
 
 /// The most processes one tree is looked at for.
-const MOST_PROCESSES: usize = 10_000;
+const MAX_PROCESSES: usize = 10_000;
 
 /// Explains the tree and answers the conditions over its sums.
 pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
@@ -62,9 +62,9 @@ fn look(arguments: &Explain) -> Result<Tree> {
     let mut members = Vec::new();
     let mut caveats = Vec::new();
     let mut processes = descendants(root, &parents());
-    if processes.len() > MOST_PROCESSES {
-        let more = processes.len() - MOST_PROCESSES;
-        processes.truncate(MOST_PROCESSES);
+    if processes.len() > MAX_PROCESSES {
+        let more = processes.len() - MAX_PROCESSES;
+        processes.truncate(MAX_PROCESSES);
         caveats.push(Caveat::new(
             "too_many_processes",
             format!("tree of {root}"),

@@ -21,7 +21,7 @@ use strandline_report::units::seconds;
 const SCHEMA: &str = "strandline/try/1";
 const LIST_SCHEMA: &str = "strandline/try-list/1";
 /// With --until, at most so many times the rounds that were asked for.
-const MOST_TIMES: u32 = 10;
+const MAX_TIMES: u32 = 10;
 /// Without --timeout a run may take so many times as long as the first without settings, and as long more.
 const PATIENCE: u32 = 10;
 const PATIENCE_MORE: Duration = Duration::from_secs(30);
@@ -231,7 +231,7 @@ impl Running<'_> {
         let subjects =
             std::iter::once(first).chain(tries.iter().map(|one| one.subject(&self.base))).collect();
         let repeat = self.arguments.repeat;
-        let at_most = if referee.until.is_some() { repeat.saturating_mul(MOST_TIMES) } else { repeat };
+        let at_most = if referee.until.is_some() { repeat.saturating_mul(MAX_TIMES) } else { repeat };
         let plan = Plan { subjects, warm_up: 0, at_least: repeat, at_most, seed: self.arguments.seed };
         engine::run(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
         let rounds =

@@ -45,7 +45,7 @@ struct arena arena_counters = ARENA(16);
 #define WASTE_MOST 80      /* SV_COW_MAX_WASTE_THRESHOLD: bytes of the buffer that the text does not use */
 #define WASTE_FACTOR 2     /* SV_COW_MAX_WASTE_FACTOR_THRESHOLD */
 #define LARGE_BYTES 1250   /* SV_COWBUF_THRESHOLD: shared even where the other has a buffer already */
-#define LEAST_GROWTH 10    /* bytes, in sv_grow */
+#define MIN_GROWTH 10    /* bytes, in sv_grow */
 
 /*
  * Whether a buffer is shared with the target of an operator. perl does. But the target lets go of it as soon as its
@@ -187,11 +187,11 @@ static char *grow(struct scalar *s, size_t need)
 #endif
     need += SPARE_BYTES;
     if (!s->text) { /* the first size is not rounded: most often it is what is needed */
-        if (need < LEAST_GROWTH)
-            need = LEAST_GROWTH;
+        if (need < MIN_GROWTH)
+            need = MIN_GROWTH;
         return set_buffer(s, buffer_new(need), need);
     }
-    size_t least = BODY(s)->cur + (BODY(s)->cur >> 2) + LEAST_GROWTH;
+    size_t least = BODY(s)->cur + (BODY(s)->cur >> 2) + MIN_GROWTH;
     need = ((need > least ? need : least) + 7) & ~(size_t)7;
 #ifdef HAS_EXTRA
     if (s->flags & IS_SHORT) {

@@ -14,7 +14,7 @@
 
 #include <dlfcn.h>
 
-enum { SLOTS = 6000, MOST_THREADS = 8 };
+enum { SLOTS = 6000, MAX_THREADS = 8 };
 
 static _Atomic(void *) slots[SLOTS];
 static unsigned threads, slots_used;
@@ -201,7 +201,7 @@ static void split(void) {
 int main(int count, char **values) {
   seed = argument(count, values, 1, 1);
   uint64_t r = random_seed(seed);
-  threads = 1 + (unsigned)random_below(&r, MOST_THREADS);
+  threads = 1 + (unsigned)random_below(&r, MAX_THREADS);
   steps = 300 + random_below(&r, 4000);
   slots_used = 50 + (unsigned)random_below(&r, SLOTS - 50);
   leave = random_below(&r, 3);

@@ -17,7 +17,7 @@
  */
 #include "subject.h"
 
-enum { SLOTS = 6000, ROUNDS = 4, MOST_THREADS = 8 };
+enum { SLOTS = 6000, ROUNDS = 4, MAX_THREADS = 8 };
 
 static _Atomic(void *) slots[SLOTS];
 static unsigned threads, slots_used, fill_share;
@@ -121,7 +121,7 @@ static void options(int count, char **values) {
   uint64_t r;
   seed = argument(count, values, 1, 1);
   r = random_seed(seed);
-  threads = 1 + (unsigned)random_below(&r, MOST_THREADS);
+  threads = 1 + (unsigned)random_below(&r, MAX_THREADS);
   steps = 300 + random_below(&r, 4000);
   sbrk_too = random_below(&r, 4) == 0;
   block_brk = random_below(&r, 5) == 0;
@@ -146,12 +146,12 @@ static void options(int count, char **values) {
     if (random_below(&r, 2)) mallopt(M_TOP_PAD, (int)random_below(&r, 2000000));
     if (random_below(&r, 2)) mallopt(M_TRIM_THRESHOLD, (int)random_below(&r, 4000000));
   }
-  if (threads < 1 || threads > MOST_THREADS) _exit(2);
+  if (threads < 1 || threads > MAX_THREADS) _exit(2);
 }
 
 int main(int count, char **values) {
   static struct figures now;
-  static pthread_t ids[MOST_THREADS];
+  static pthread_t ids[MAX_THREADS];
   unsigned stay = 0;
   options(count, values);
   if (pthread_barrier_init(&round_start, 0, threads) || pthread_barrier_init(&round_end, 0, threads)) return 3;

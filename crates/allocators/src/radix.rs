@@ -16,15 +16,15 @@ use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::modules;
 
 /// Tables of size classes that are looked at, of one program.
-const MOST_TABLES: usize = 4096;
+const MAX_TABLES: usize = 4096;
 /// Words that could be entries of the root, of one program.
-const MOST_TRIED: usize = 1 << 16;
+const MAX_TRIED: usize = 1 << 16;
 /// So much of zeros lies before or behind a word that begins or ends a run of others.
 const GAP_BYTES: u64 = 64;
 /// Of what could be a leaf so many entries are looked at.
-const MOST_ENTRIES_TRIED: usize = 16;
+const MAX_ENTRIES_TRIED: usize = 16;
 /// Bytes of what could be leaves that are read in all.
-const MOST_TRIED_BYTES: u64 = 256 << 20;
+const MAX_TRIED_BYTES: u64 = 256 << 20;
 /// After so many structures the time is looked at.
 const LOOKS_AT_THE_TIME: u64 = 256;
 
@@ -89,7 +89,7 @@ pub fn edges(context: &Context<'_>, data: &Data<'_>, alignment: u64) -> Vec<(u64
         if is_edge && word.is_multiple_of(alignment) && word < 1 << 47 && is_mapped() {
             edges.push((at, word));
         }
-        edges.len() < MOST_TRIED
+        edges.len() < MAX_TRIED
     };
     each_word(context, data.start, data.end, &mut |at, word| {
         let is_gap = before.is_none_or(|(last, _)| at - last > GAP_BYTES);
@@ -117,7 +117,7 @@ pub fn size_table<T>(
             if matches!((word as u32, word >> 32), (8, 16) | (16, 32)) { at.checked_sub(4) } else { None };
         let is_half = matches!(word >> 32, 8 | 16) && word as u32 == 0;
         places.extend(begins.or_else(|| is_half.then_some(at)));
-        places.len() < MOST_TABLES
+        places.len() < MAX_TABLES
     });
     places.into_iter().find_map(read)
 }
@@ -136,7 +136,7 @@ pub fn roots(
         extent,
         tried: HashSet::new(),
         roots: Vec::new(),
-        left: MOST_TRIED_BYTES,
+        left: MAX_TRIED_BYTES,
     };
     finder.look(edges);
     finder.roots
@@ -195,7 +195,7 @@ impl Finder<'_> {
                 behind = index + ((end - page) >> self.shape.page_shift);
             }
             tried += 1;
-            tried < MOST_ENTRIES_TRIED
+            tried < MAX_ENTRIES_TRIED
         });
         self.left = self.left.saturating_sub(bytes_read + cache.bytes_read - before);
         // Some may be in motion; and what is no leaf may begin with a word that leads to an extent.

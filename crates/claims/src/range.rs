@@ -11,11 +11,11 @@ pub use strandline_process::pages::{PAGE_BYTES, page_of, page_up};
 
 /// The longest range for which bits are kept: 1 TiB, 64 MiB of bits. No heap comes near it, and a
 /// hostile mapping must not make us allocate more.
-pub const MOST_BYTES: u64 = 1 << 40;
+pub const MAX_BYTES: u64 = 1 << 40;
 
-/// `start..end` in pieces that are no longer than [`MOST_BYTES`].
+/// `start..end` in pieces that are no longer than [`MAX_BYTES`].
 pub fn pieces((start, end): (u64, u64)) -> impl Iterator<Item = (u64, u64)> {
-    (start..end).step_by(MOST_BYTES as usize).map(move |at| (at, end.min(at.saturating_add(MOST_BYTES))))
+    (start..end).step_by(MAX_BYTES as usize).map(move |at| (at, end.min(at.saturating_add(MAX_BYTES))))
 }
 
 /// Residency and zero bits of the pages that `start..end` touches.
@@ -32,10 +32,10 @@ pub struct RangePages {
 
 impl RangePages {
     /// Takes the resident runs (page-aligned, sorted, without overlap) of `start..end`, which is
-    /// widened to whole pages and cut at [`MOST_BYTES`].
+    /// widened to whole pages and cut at [`MAX_BYTES`].
     pub fn new(start: u64, end: u64, runs: impl IntoIterator<Item = (u64, u64)>) -> Self {
         let start = page_of(start);
-        let end = page_up(end).min(start.saturating_add(MOST_BYTES)).max(start);
+        let end = page_up(end).min(start.saturating_add(MAX_BYTES)).max(start);
         let words = ((end - start) / PAGE_BYTES).div_ceil(64) as usize;
         let mut pages = Self {
             start,
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn a_giant_range_is_cut() {
         let pages = RangePages::new(0, u64::MAX, []);
-        assert_eq!(pages.end(), MOST_BYTES);
+        assert_eq!(pages.end(), MAX_BYTES);
     }
 
     #[test]

@@ -34,7 +34,7 @@ const ALIGNMENT: u64 = 16;
 /// As many bytes as the block has.
 const WHOLE: u64 = u64::MAX;
 /// A claim of a block that can hold twice as much, and this, is of something else.
-const MOST_SLACK_BYTES: u64 = 4096;
+const MAX_SLACK_BYTES: u64 = 4096;
 const MARKS: usize = (LEAF_BYTES / GRANULE_BYTES) as usize;
 
 type Leaf = OnceLock<Box<[AtomicU16; MARKS]>>;
@@ -217,7 +217,7 @@ impl<'a> Finder<'a> {
             _ => self.tabled(pointer)?,
         };
         let bytes = if bytes == WHOLE { usable } else { bytes };
-        let fits = bytes <= usable && usable <= bytes.saturating_mul(2).saturating_add(MOST_SLACK_BYTES);
+        let fits = bytes <= usable && usable <= bytes.saturating_mul(2).saturating_add(MAX_SLACK_BYTES);
         fits.then_some(Refined { slot, bytes, free })
     }
 

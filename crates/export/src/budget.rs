@@ -96,7 +96,7 @@ pub struct Processor {
     taken: Duration,
 }
 
-const MOST_SAVED_SECONDS: f64 = 60.0;
+const MAX_SAVED_SECONDS: f64 = 60.0;
 
 impl Processor {
     /// Nothing saved up yet; `taken` until `now` does not count.
@@ -109,7 +109,7 @@ impl Processor {
     pub fn wait(&mut self, now: Instant, taken: Duration, expected: Duration) -> Duration {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         let used = taken.saturating_sub(self.taken).as_secs_f64();
-        let most = MOST_SAVED_SECONDS * self.share;
+        let most = MAX_SAVED_SECONDS * self.share;
         self.left = (self.left + passed * self.share - used).min(most);
         (self.at, self.taken) = (now, taken);
         let missing = expected.as_secs_f64().min(most) - self.left;

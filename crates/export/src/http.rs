@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use crate::exposition::Format;
 
 /// A request is at most so long.
-pub const MOST_REQUEST_BYTES: usize = 8 << 10;
-const MOST_HEADERS: usize = 64;
+pub const MAX_REQUEST_BYTES: usize = 8 << 10;
+const MAX_HEADERS: usize = 64;
 
 /// What is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,11 +31,11 @@ pub enum What {
 /// Reads what has come so far; `None` where more is to come. `is_local`: it came to an address of this machine only.
 pub fn read(bytes: &[u8], is_local: bool) -> Option<Request> {
     let refused = |status, why| Some(Request { what: What::Refused(status, why), is_head: false });
-    let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(bytes) {
         Ok(httparse::Status::Complete(_)) => {}
-        Ok(httparse::Status::Partial) if bytes.len() < MOST_REQUEST_BYTES => return None,
+        Ok(httparse::Status::Partial) if bytes.len() < MAX_REQUEST_BYTES => return None,
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
             return refused(431, "The request is too long.");
         }

@@ -26,7 +26,7 @@ const SOON: Duration = Duration::from_millis(20);
 /// What is asked for is a little less than what is left: to let a process go takes time too.
 const ASKED_PART: f64 = 0.9;
 /// The part of the processor's share that ledgers may take where scrapes alone take all of it.
-const LEAST_PART: f64 = 0.1;
+const MIN_PART: f64 = 0.1;
 /// The part of the processor's share that is aimed at: what is begun may take longer than expected.
 const AIMED_PART: f64 = 0.8;
 /// What a ledger is expected to take of a processor before one was taken.
@@ -88,7 +88,7 @@ impl Taker {
     fn work(&self, began: Instant) {
         // What it took to start counts.
         let mut all = Processor::new(self.how.processor_share * AIMED_PART, began, Duration::ZERO);
-        let mut own = Processor::new(self.how.processor_share * LEAST_PART, began, Duration::ZERO);
+        let mut own = Processor::new(self.how.processor_share * MIN_PART, began, Duration::ZERO);
         let (mut taken, mut expected) = (Duration::ZERO, FIRST_LEDGER);
         let mut wait = SOON;
         while self.desk.sleep(wait) {

@@ -19,12 +19,12 @@ use strandline_process::target::hold;
 
 use crate::desk::Desk;
 use crate::exposition::Format;
-use crate::http::{self, MOST_REQUEST_BYTES, Request, What};
+use crate::http::{self, MAX_REQUEST_BYTES, Request, What};
 use crate::page::Pages;
 
-/// Clients at once; others wait in the kernel's queue until one is done, or has had `LEAST_TIME`.
-const MOST_CLIENTS: usize = 200;
-const LEAST_TIME: Duration = Duration::from_secs(1);
+/// Clients at once; others wait in the kernel's queue until one is done, or has had `MIN_TIME`.
+const MAX_CLIENTS: usize = 200;
+const MIN_TIME: Duration = Duration::from_secs(1);
 /// For a request, for a picture, for the answer to be taken, and for the client to hang up.
 const REQUEST_TIME: Duration = Duration::from_secs(5);
 const PICTURE_TIME: Duration = Duration::from_secs(5);
@@ -134,7 +134,7 @@ struct Ready {
 }
 
 fn has_room(clients: &[Client]) -> bool {
-    clients.len() < MOST_CLIENTS || clients.iter().any(|client| client.since.elapsed() >= LEAST_TIME)
+    clients.len() < MAX_CLIENTS || clients.iter().any(|client| client.since.elapsed() >= MIN_TIME)
 }
 
 fn wait(
@@ -257,7 +257,7 @@ impl Server<'_> {
                     }
                     // The slowest goes: it has had its time. Who waits for us is not slow.
                     let slowness = |index: &usize| (clients[*index].waits(), clients[*index].since);
-                    if clients.len() >= MOST_CLIENTS
+                    if clients.len() >= MAX_CLIENTS
                         && let Some(slowest) = (0..clients.len()).min_by_key(slowness)
                     {
                         clients.swap_remove(slowest);
@@ -290,7 +290,7 @@ impl Server<'_> {
                 Ok(0) => client.leave(),
                 Ok(count) => {
                     request.extend_from_slice(&buffer[..count]);
-                    request.truncate(MOST_REQUEST_BYTES);
+                    request.truncate(MAX_REQUEST_BYTES);
                     let is_local =
                         client.stream.local_addr().is_ok_and(|own| own.ip().to_canonical().is_loopback());
                     let asked = http::read(request, is_local);

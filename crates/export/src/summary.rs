@@ -7,8 +7,8 @@ use std::time::Instant;
 use strandline_inspect::facts::{Explanation, RemedyKind};
 
 /// Rows with series of their own, and remedies.
-const MOST_ROWS: usize = 12;
-const MOST_REMEDIES: usize = 5;
+const MAX_ROWS: usize = 12;
+const MAX_REMEDIES: usize = 5;
 /// The caveat of a look that had to end before it was done.
 const CUT_SHORT: &str = "heap_too_slow";
 
@@ -53,7 +53,7 @@ impl Summary {
             .map(|(id, bytes)| (id.to_owned(), bytes))
             .collect();
         rows.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        let shown = rows.iter().take(MOST_ROWS).take_while(|(_, bytes)| *bytes >= least).count();
+        let shown = rows.iter().take(MAX_ROWS).take_while(|(_, bytes)| *bytes >= least).count();
         let rest: u64 = rows.split_off(shown).iter().map(|(_, bytes)| bytes).sum();
         if rest > 0 {
             rows.push(("other".to_owned(), rest));
@@ -69,7 +69,7 @@ impl Summary {
         let mut remedies: Vec<(String, u64)> =
             remedies.into_iter().map(|(id, bytes)| (id.to_owned(), bytes)).collect();
         remedies.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        remedies.truncate(MOST_REMEDIES);
+        remedies.truncate(MAX_REMEDIES);
         let is_cut_short = explanation.caveats.iter().any(|caveat| caveat.code == CUT_SHORT);
         Self { at, rss_bytes, states, rows, remedies, is_cut_short }
     }
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(rows, [("a", 6_900), ("b", 3_000), ("other", 100)]);
         explanation.rows = (0..100).map(|n| row(&format!("r{n}"), 100)).collect();
         let summary = Summary::of(&explanation, 0.01, Instant::now());
-        assert_eq!(summary.rows.len(), MOST_ROWS + 1);
+        assert_eq!(summary.rows.len(), MAX_ROWS + 1);
         assert_eq!(summary.rows.iter().map(|(_, bytes)| bytes).sum::<u64>(), 10_000);
     }
 }

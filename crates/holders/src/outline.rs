@@ -10,9 +10,9 @@ use crate::arrays::{AHEAD, NONE, Refused, array};
 use crate::held::{By, Held, Sum};
 
 /// Nodes at most, beside those of roots. What would need more counts for the node above it.
-const MOST_NODES: usize = 1 << 18;
+const MAX_NODES: usize = 1 << 18;
 /// Below so many kinds all counts for the last of them.
-const MOST_DEPTH: u32 = 64;
+const MAX_DEPTH: u32 = 64;
 
 /// Blocks of one kind that hang from the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,8 +89,7 @@ impl Held {
                 By::Block(block) => {
                     let above = of_numbers[self.holders[number] as usize];
                     let kind = kinds.get(block as usize).copied().map_or(0, u32::from);
-                    let (from, is_full) =
-                        (nodes[above as usize], nodes.len() >= MOST_NODES + first_of_blocks);
+                    let (from, is_full) = (nodes[above as usize], nodes.len() >= MAX_NODES + first_of_blocks);
                     let mut at = above;
                     if from.kind == kind {
                         nodes[at as usize].chained += 1;
@@ -98,7 +97,7 @@ impl Held {
                         at = from.last;
                     } else if let Some(&known) = below.get(&(above, kind)) {
                         at = known;
-                    } else if !is_full && from.depth < MOST_DEPTH {
+                    } else if !is_full && from.depth < MAX_DEPTH {
                         at = nodes.len() as u32;
                         nodes.push(node(above, kind, from.depth + 1));
                         below.insert((above, kind), at);

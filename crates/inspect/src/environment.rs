@@ -77,7 +77,7 @@ fn bracketed(text: &str) -> Option<String> {
 }
 
 /// The most bytes of the C library's file that are searched.
-const MOST_LIBC_BYTES: u64 = 16 << 20;
+const MAX_LIBC_BYTES: u64 = 16 << 20;
 
 /// The version line inside the C library that this process has mapped.
 fn own_libc() -> Option<String> {
@@ -93,7 +93,7 @@ fn own_libc() -> Option<String> {
         return Some("musl".to_owned());
     }
     let mut bytes = Vec::new();
-    File::open(path).ok()?.take(MOST_LIBC_BYTES).read_to_end(&mut bytes).ok()?;
+    File::open(path).ok()?.take(MAX_LIBC_BYTES).read_to_end(&mut bytes).ok()?;
     banner(&bytes)
 }
 

@@ -8,7 +8,7 @@ use super::engine::{Lab, Progress, Turn};
 use super::executor::Stopped;
 
 /// When so many rounds were lost and none came back, the others are not waited for.
-const MOST_LOST: u32 = 5;
+const MAX_LOST: u32 = 5;
 
 /// What came of a round: its subjects, and what of each.
 type Came = Vec<(usize, Outcome)>;
@@ -110,7 +110,7 @@ impl Course<'_, '_> {
                 self.lost += 1;
                 self.why.get_or_insert(why);
                 self.came.insert(round, Vec::new());
-                if self.lost >= MOST_LOST && !self.has_any {
+                if self.lost >= MAX_LOST && !self.has_any {
                     return Err(self.nothing_came());
                 }
             }

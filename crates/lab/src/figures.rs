@@ -13,7 +13,7 @@ pub const RECORDING: &str = "recording.strandline";
 /// What cachegrind's files begin with, there.
 const COUNTS: &str = "cachegrind.out.";
 /// A file of cachegrind's that is larger is none.
-const MOST_COUNTS_BYTES: u64 = 256 << 20;
+const MAX_COUNTS_BYTES: u64 = 256 << 20;
 /// `strandline run` ends so where it failed itself.
 const RECORDER_FAILED: u8 = 125;
 
@@ -151,7 +151,7 @@ fn recorded(path: &Path, outcome: &mut Outcome) {
 fn instructions(place: &Path) -> Option<u64> {
     let mut all = None;
     for path in counts(place) {
-        if path.metadata().ok()?.len() > MOST_COUNTS_BYTES {
+        if path.metadata().ok()?.len() > MAX_COUNTS_BYTES {
             return None;
         }
         let text = std::fs::read(&path).ok()?;

@@ -20,7 +20,7 @@ pub struct File {
 }
 
 /// Parts of one word that are looked at.
-const MOST_PARTS: usize = 256;
+const MAX_PARTS: usize = 256;
 
 /// The files that subjects name: their programs, every word of their commands, of a shell's text in them and of
 /// their variables that is a file, or has one behind `=` or between `:`. What a program opens by itself is not known.
@@ -48,12 +48,12 @@ pub fn files(subjects: &[Subject]) -> Vec<File> {
 /// What may be a file's name within a word.
 fn parts(word: &str) -> impl Iterator<Item = &str> {
     let is_apart = |c: char| c.is_whitespace() || "=:,;|&<>()'\"`".contains(c);
-    word.split(is_apart).take(MOST_PARTS)
+    word.split(is_apart).take(MAX_PARTS)
 }
 
 /// What a shell's text redirects into: runs change these, and are not made other runs by them.
 fn written(word: &str) -> BTreeSet<&str> {
-    let after = word.split('>').skip(1).take(MOST_PARTS);
+    let after = word.split('>').skip(1).take(MAX_PARTS);
     after.filter_map(|after| parts(after.trim_start_matches('&')).find(|part| !part.is_empty())).collect()
 }
 

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use super::cell::{Node, Outcome};
 
 /// A line of the journal that is longer is none.
-const MOST_LINE_BYTES: usize = 1 << 20;
+const MAX_LINE_BYTES: usize = 1 << 20;
 
 /// Labs that nobody went on with for so long go.
 const KEPT_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -327,7 +327,7 @@ fn read(file: &mut File) -> std::io::Result<BTreeMap<Key, Outcome>> {
     let mut line = Vec::new();
     loop {
         line.clear();
-        let taken = std::io::Read::take(&mut reader, MOST_LINE_BYTES as u64).read_until(b'\n', &mut line)?;
+        let taken = std::io::Read::take(&mut reader, MAX_LINE_BYTES as u64).read_until(b'\n', &mut line)?;
         if taken == 0 || line.last() != Some(&b'\n') {
             break;
         }

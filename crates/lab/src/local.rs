@@ -29,9 +29,9 @@ use strandline_recorder::Group;
 /// The hidden verb that makes strandline a launcher.
 pub const LAUNCHER_VERB: &str = "lab-launcher";
 /// What is kept of what a job wrote on standard output, and on standard error: its last bytes.
-const MOST_OUTPUT_BYTES: u64 = 16 << 20;
+const MAX_OUTPUT_BYTES: u64 = 16 << 20;
 /// Of a file that a job writes this much is left alone, from its end; more of it goes back to the disk meanwhile.
-const MOST_WAITING_BYTES: u64 = 4 * MOST_OUTPUT_BYTES;
+const MAX_WAITING_BYTES: u64 = 4 * MAX_OUTPUT_BYTES;
 /// How often that is looked after.
 const TRIM_EVERY: Duration = Duration::from_millis(250);
 /// Groups are removed once the kernel has let go of the processes in them.
@@ -204,8 +204,8 @@ impl Local {
             let Ok(file) = File::options().write(true).open(place.join(name)) else { continue };
             let Ok(data) = file.metadata() else { continue };
             // Where there was more, there may be a hole already: what counts is what the disk holds.
-            if data.blocks().saturating_mul(512) > MOST_WAITING_BYTES {
-                let end = data.len().saturating_sub(MOST_OUTPUT_BYTES);
+            if data.blocks().saturating_mul(512) > MAX_WAITING_BYTES {
+                let end = data.len().saturating_sub(MAX_OUTPUT_BYTES);
                 let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
                 // A file system without holes keeps all of it, as it would any file.
                 let _ = fallocate(&file, flags, 0, i64::try_from(end).unwrap_or(i64::MAX));
@@ -373,7 +373,7 @@ fn remove(group: &Group) -> Result<(), String> {
     }
 }
 
-/// Moves `place/name` to `folder/name`, cut to its last [`MOST_OUTPUT_BYTES`]; `None` where it is empty.
+/// Moves `place/name` to `folder/name`, cut to its last [`MAX_OUTPUT_BYTES`]; `None` where it is empty.
 fn keep(place: &Path, folder: &Path, name: &str) -> Result<Option<PathBuf>, String> {
     let (from, to) = (place.join(name), folder.join(name));
     let bytes = match from.metadata() {
@@ -384,7 +384,7 @@ fn keep(place: &Path, folder: &Path, name: &str) -> Result<Option<PathBuf>, Stri
         return Ok(None);
     }
     std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
-    let kept = if name != figures::RECORDING && bytes > MOST_OUTPUT_BYTES {
+    let kept = if name != figures::RECORDING && bytes > MAX_OUTPUT_BYTES {
         cut(&from, &to, bytes).and_then(|()| std::fs::remove_file(&from))
     } else {
         std::fs::rename(&from, &to)
@@ -395,8 +395,8 @@ fn keep(place: &Path, folder: &Path, name: &str) -> Result<Option<PathBuf>, Stri
 /// Copies the last bytes of a file.
 fn cut(from: &Path, to: &Path, bytes: u64) -> io::Result<()> {
     let mut from = File::open(from)?;
-    from.seek(SeekFrom::Start(bytes.saturating_sub(MOST_OUTPUT_BYTES)))?;
-    io::copy(&mut from.take(MOST_OUTPUT_BYTES), &mut File::create(to)?).map(drop)
+    from.seek(SeekFrom::Start(bytes.saturating_sub(MAX_OUTPUT_BYTES)))?;
+    io::copy(&mut from.take(MAX_OUTPUT_BYTES), &mut File::create(to)?).map(drop)
 }
 
 fn named(path: &Path, error: &io::Error) -> String {

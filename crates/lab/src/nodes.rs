@@ -12,11 +12,11 @@ use strandline_report::text::{clean, counted};
 use strandline_report::units::bytes;
 
 /// The most bytes of a file that describes a kind.
-const MOST_KIND_BYTES: u64 = 64 << 10;
+const MAX_KIND_BYTES: u64 = 64 << 10;
 /// What is called the same memory: firmware takes a little more of it at one start than at the next.
 const MEMORY_STEP: u64 = 256 << 20;
 /// Kinds and names that sentences list.
-const MOST_NAMED: usize = 5;
+const MAX_NAMED: usize = 5;
 
 /// What kind of machine `environment` describes: the same for the same kernel, processor, memory and C library.
 pub fn kind_of(environment: &Environment) -> String {
@@ -83,7 +83,7 @@ pub fn file_name(kind: &str) -> String {
 fn described(path: &Path) -> Option<Environment> {
     use std::io::Read;
     let mut text = Vec::new();
-    std::fs::File::open(path).ok()?.take(MOST_KIND_BYTES).read_to_end(&mut text).ok()?;
+    std::fs::File::open(path).ok()?.take(MAX_KIND_BYTES).read_to_end(&mut text).ok()?;
     serde_json::from_slice(&text).ok()
 }
 
@@ -99,14 +99,14 @@ pub fn caveats(kinds: &[Kind]) -> Vec<(&'static str, String)> {
         several => {
             let mut each: Vec<String> = several
                 .iter()
-                .take(MOST_NAMED)
+                .take(MAX_NAMED)
                 .map(|kind| {
                     let names = names(&kind.nodes.iter().collect());
                     format!("{} on {names} ({})", counted(kind.runs as u64, "run"), what(kind))
                 })
                 .collect();
-            if several.len() > MOST_NAMED {
-                each.push(format!("and {} kinds more", several.len() - MOST_NAMED));
+            if several.len() > MAX_NAMED {
+                each.push(format!("and {} kinds more", several.len() - MAX_NAMED));
             }
             let text = format!(
                 "rounds ran on {} unlike kinds of nodes, which are blocks in the statistics: pairs are of one node, \
@@ -120,8 +120,8 @@ pub fn caveats(kinds: &[Kind]) -> Vec<(&'static str, String)> {
 }
 
 fn names(nodes: &BTreeSet<&String>) -> String {
-    let named: Vec<String> = nodes.iter().take(MOST_NAMED).map(|name| clean(name)).collect();
-    match nodes.len().saturating_sub(MOST_NAMED) {
+    let named: Vec<String> = nodes.iter().take(MAX_NAMED).map(|name| clean(name)).collect();
+    match nodes.len().saturating_sub(MAX_NAMED) {
         0 => format!("{} ({})", counted(nodes.len() as u64, "node"), named.join(", ")),
         more => format!("{} ({} and {more} more)", counted(nodes.len() as u64, "node"), named.join(", ")),
     }

@@ -12,16 +12,16 @@ use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
 /// The most resamples of a bootstrap.
-const MOST_RESAMPLES: usize = 10_000;
+const MAX_RESAMPLES: usize = 10_000;
 /// Draws that one bootstrap may take: many samples have fewer resamples.
-const MOST_DRAWS: usize = 1_000_000;
+const MAX_DRAWS: usize = 1_000_000;
 /// With more samples than this an interval of the median comes from order statistics: a bootstrap of so many comes
 /// to the same, later.
-const MOST_BOOTSTRAPPED: usize = 500;
+const MAX_BOOTSTRAPPED: usize = 500;
 /// With more pairs than this their pairwise means are too many to list.
-const MOST_RANKED: usize = 500;
+const MAX_RANKED: usize = 500;
 /// With more pairs than this the distribution of the signed-rank statistic is taken as normal.
-const MOST_EXACT: usize = 64;
+const MAX_EXACT: usize = 64;
 /// A modified z score beyond this is an outlier's (Iglewicz and Hoaglin, 1993).
 const OUTLYING: f64 = 3.5;
 /// Where more than half of the samples are equal, what differs by less than this part of them is no outlier.
@@ -98,7 +98,7 @@ pub fn estimate_in_blocks(samples: &[(f64, u32)], confidence: f64, seed: u64) ->
     let median = median(&sorted)?;
     let interval = match sorted.len() {
         1 => None,
-        count if count > MOST_BOOTSTRAPPED => order_interval(&sorted, confidence),
+        count if count > MAX_BOOTSTRAPPED => order_interval(&sorted, confidence),
         _ => bootstrap(&sorted, &members(&in_order), confidence, seed),
     };
     // Of few resamples, or of very large figures, an end may fall on the wrong side of what it surrounds.
@@ -251,7 +251,7 @@ fn bootstrap(sorted: &[f64], blocks: &[Vec<usize>], confidence: f64, seed: u64) 
     // Hesterberg's expansion: as much wider as Student's t is than the normal distribution, and as the deviation of
     // samples is than that of resamples.
     let tail = normal.cdf(-quantile * (count as f64 / (count - 1) as f64).sqrt());
-    let resamples = (MOST_DRAWS / count).clamp(1, MOST_RESAMPLES);
+    let resamples = (MAX_DRAWS / count).clamp(1, MAX_RESAMPLES);
     let mut random = fastrand::Rng::with_seed(seed);
     // How often each sample is drawn: its median can be read from that without sorting.
     let mut drawn = vec![0usize; count];
@@ -298,7 +298,7 @@ fn order_interval(sorted: &[f64], confidence: f64) -> Option<(f64, f64)> {
 /// pairs of them. `None` where they are too few to leave out their extremes.
 fn signed_rank_interval(sorted: &[f64], confidence: f64) -> Option<(f64, f64)> {
     let tail = (1.0 - sane(confidence)) / 2.0;
-    if sorted.len() > MOST_RANKED {
+    if sorted.len() > MAX_RANKED {
         return order_interval(sorted, confidence);
     }
     let left_out = signed_rank_quantile(sorted.len(), tail)?;
@@ -316,7 +316,7 @@ fn signed_rank_interval(sorted: &[f64], confidence: f64) -> Option<(f64, f64)> {
 /// probability `tail` at most. `None` where it could leave out none: its ends would be single samples.
 fn signed_rank_quantile(count: usize, tail: f64) -> Option<usize> {
     let ranks = count * (count + 1) / 2;
-    if count > MOST_EXACT {
+    if count > MAX_EXACT {
         let mean = ranks as f64 / 2.0;
         let deviation = (ranks as f64 * (2 * count + 1) as f64 / 12.0).sqrt();
         let quantile = Normal::standard().inverse_cdf(1.0 - tail);

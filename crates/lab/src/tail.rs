@@ -9,9 +9,9 @@ use std::path::Path;
 use strandline_report::text::{clean, shorten};
 
 /// What is read of a file.
-const MOST_BYTES: u64 = 8 << 10;
+const MAX_BYTES: u64 = 8 << 10;
 /// What is kept of a line.
-pub const MOST_COLUMNS: usize = 200;
+pub const MAX_COLUMNS: usize = 200;
 
 /// The last `count` lines of the file at `path` that are not blank, cleaned and shortened; none where it cannot be
 /// read.
@@ -19,9 +19,9 @@ pub fn last_lines(path: &Path, count: usize) -> Vec<String> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|mut file| {
         let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(MOST_BYTES)))?;
-        file.take(MOST_BYTES).read_to_end(&mut bytes)?;
-        Ok(length > MOST_BYTES)
+        file.seek(SeekFrom::Start(length.saturating_sub(MAX_BYTES)))?;
+        file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+        Ok(length > MAX_BYTES)
     });
     let Ok(is_cut) = read else { return Vec::new() };
     let text = String::from_utf8_lossy(&bytes);
@@ -29,7 +29,7 @@ pub fn last_lines(path: &Path, count: usize) -> Vec<String> {
     let whole = if is_cut { text.split_once('\n').map_or(&*text, |(_, rest)| rest) } else { &text };
     let lines: Vec<_> = whole.lines().filter(|line| !line.trim().is_empty()).collect();
     let last = lines.iter().skip(lines.len().saturating_sub(count));
-    last.map(|line| shorten(&clean(&line.replace('\t', "    ")), MOST_COLUMNS)).collect()
+    last.map(|line| shorten(&clean(&line.replace('\t', "    ")), MAX_COLUMNS)).collect()
 }
 
 #[cfg(test)]

@@ -16,10 +16,10 @@ use object::elf;
 use crate::memory::{half_word_at, word_at};
 
 /// The most program headers looked at.
-const MOST_SEGMENTS: usize = 64;
+const MAX_SEGMENTS: usize = 64;
 /// Bytes that are read at once, and how many such blocks are kept.
 const BLOCK_BYTES: u64 = 16 << 10;
-const MOST_BLOCKS: usize = 512;
+const MAX_BLOCKS: usize = 512;
 
 const HEADER_BYTES: usize = 64;
 const SEGMENT_BYTES: usize = 56;
@@ -50,7 +50,7 @@ impl<'a> Constants<'a> {
         let half =
             |at: usize| Some(usize::from(u16::from_le_bytes(header.get(at..at + 2)?.try_into().ok()?)));
         let (entry_bytes, count) = (half(54)?, half(56)?);
-        if entry_bytes != SEGMENT_BYTES || count > MOST_SEGMENTS {
+        if entry_bytes != SEGMENT_BYTES || count > MAX_SEGMENTS {
             return None;
         }
         let table = read(file, word_at(&header, 32)?, count * SEGMENT_BYTES)?;
@@ -88,7 +88,7 @@ impl<'a> Constants<'a> {
     }
 
     fn block(&mut self, first: u64) -> Rc<[u8]> {
-        if self.blocks.len() >= MOST_BLOCKS {
+        if self.blocks.len() >= MAX_BLOCKS {
             self.blocks.clear();
         }
         let file = self.file;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::procfs::Process;
 
 /// The most bytes read of /proc/PID/cgroup.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// The control groups of a process.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct Groups {
 impl Groups {
     /// Those of `process`.
     pub fn of(process: &Process) -> Self {
-        let own = process.read_file("cgroup", MOST_BYTES).unwrap_or_default();
+        let own = process.read_file("cgroup", MAX_BYTES).unwrap_or_default();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         Self { own: String::from_utf8_lossy(&own).into_owned(), mounts }
     }

@@ -21,15 +21,15 @@ use crate::pages::page_of;
 use crate::procfs::Process;
 
 /// The largest file that is looked into, in bytes.
-pub const MOST_FILE_BYTES: u64 = 512 << 20;
+pub const MAX_FILE_BYTES: u64 = 512 << 20;
 /// The largest table (symbols, strings, call frame information) that is read, in bytes.
-pub const MOST_TABLE_BYTES: u64 = 64 << 20;
+pub const MAX_TABLE_BYTES: u64 = 64 << 20;
 /// The most that is read for one look into a file, in bytes: `object` keeps every piece until the look ends.
 const MAX_PARSE_BYTES: u64 = 256 << 20;
 /// The longest name of a symbol, in bytes: without a bound, a table without ends costs the product of symbols and bytes.
 const MAX_NAME_BYTES: usize = 4096;
 /// The largest vDSO that is read, in bytes.
-const MOST_VDSO_BYTES: u64 = 1 << 20;
+const MAX_VDSO_BYTES: u64 = 1 << 20;
 
 /// Why an object could not be looked into.
 #[derive(Debug, thiserror::Error)]
@@ -110,7 +110,7 @@ impl Object {
         space: &AddressSpace,
         mapping: &Mapping,
     ) -> Result<Self, ElfError> {
-        let mut bytes = vec![0; mapping.bytes().min(MOST_VDSO_BYTES) as usize];
+        let mut bytes = vec![0; mapping.bytes().min(MAX_VDSO_BYTES) as usize];
         let got = memory.read_some(mapping.start, &mut bytes);
         bytes.truncate(got);
         Self::new(Source::Bytes(bytes), space, mapping)
@@ -119,7 +119,7 @@ impl Object {
     fn new(source: Source, space: &AddressSpace, mapping: &Mapping) -> Result<Self, ElfError> {
         let malformed =
             |detail| ElfError::Malformed { path: mapping.name.clone(), start: mapping.start, detail };
-        if source.length() > MOST_FILE_BYTES {
+        if source.length() > MAX_FILE_BYTES {
             return Err(malformed("larger than 512 MiB"));
         }
         let mut object = Self {
@@ -214,7 +214,7 @@ impl Object {
                 // Read at once: name by name the file would be read for each symbol. Of names that are too many the first ones count.
                 let names = names
                     .and_then(|names| names.file_range(LE))
-                    .and_then(|(offset, bytes)| data.read_bytes_at(offset, bytes.min(MOST_TABLE_BYTES)).ok());
+                    .and_then(|(offset, bytes)| data.read_bytes_at(offset, bytes.min(MAX_TABLE_BYTES)).ok());
                 let Some(names) = names else { continue };
                 for symbol in table.symbols() {
                     let name = name_at(names, symbol.st_name(LE));
@@ -386,7 +386,7 @@ impl<'a> ReadRef<'a> for Limited<'a> {
     }
 
     fn read_bytes_at(self, offset: u64, size: u64) -> Result<&'a [u8], ()> {
-        if size > MOST_TABLE_BYTES {
+        if size > MAX_TABLE_BYTES {
             return Err(());
         }
         self.charge(size)?;

@@ -15,14 +15,14 @@ use crate::namespaces::open_mapped_file;
 use crate::procfs::Process;
 
 /// The most sections looked at; linkers make some dozens.
-const MOST_SECTIONS: usize = 4096;
+const MAX_SECTIONS: usize = 4096;
 /// The longest name of a section: names may lie on each other, so that each costs memory of its own.
 const MAX_SECTION_NAME: usize = 64;
 /// The most bytes read of a symbol table (a million symbols), and of its names.
-const MOST_SYMBOL_BYTES: u64 = 24 << 20;
-const MOST_NAME_BYTES: u64 = 64 << 20;
+const MAX_SYMBOL_BYTES: u64 = 24 << 20;
+const MAX_NAME_BYTES: u64 = 64 << 20;
 /// The most bytes of read-only data searched for strings, and how many at a time.
-const MOST_SEARCH_BYTES: u64 = 16 << 20;
+const MAX_SEARCH_BYTES: u64 = 16 << 20;
 const BLOCK_BYTES: usize = 1 << 20;
 /// How much of a found string is handed out.
 const STRING_BYTES: usize = 96;
@@ -84,7 +84,7 @@ impl Image {
         let sizes = word_at(&self.header, 56)?;
         let half = |shift: u32| usize::from((sizes >> shift) as u16);
         let (entry_bytes, count, names) = (half(16), half(32), half(48));
-        if entry_bytes != SECTION_BYTES || count == 0 || count > MOST_SECTIONS {
+        if entry_bytes != SECTION_BYTES || count == 0 || count > MAX_SECTIONS {
             return None;
         }
         let table = read(&self.file, offset, (count * SECTION_BYTES) as u64)?;
@@ -121,8 +121,8 @@ impl Image {
     fn symbols(&self, kind: u32, names: &[&'static str]) -> Option<Vec<Symbol>> {
         let table = self.sections.iter().find(|section| section.kind == kind)?;
         let strings = self.sections.get(table.link as usize)?;
-        let entries = read(&self.file, table.offset, table.bytes.min(MOST_SYMBOL_BYTES))?;
-        let strings = read(&self.file, strings.offset, strings.bytes.min(MOST_NAME_BYTES))?;
+        let entries = read(&self.file, table.offset, table.bytes.min(MAX_SYMBOL_BYTES))?;
+        let strings = read(&self.file, strings.offset, strings.bytes.min(MAX_NAME_BYTES))?;
         let mut found: Vec<Symbol> = Vec::new();
         for entry in entries.chunks_exact(SYMBOL_BYTES) {
             // st_name at 0, st_shndx at 6 (0: used here, defined elsewhere), st_value at 8.
@@ -172,7 +172,7 @@ impl Image {
         let Some(section) = self.section(".rodata").filter(|section| section.kind != SHT_NOBITS) else {
             return found;
         };
-        let end = section.offset.saturating_add(section.bytes.min(MOST_SEARCH_BYTES));
+        let end = section.offset.saturating_add(section.bytes.min(MAX_SEARCH_BYTES));
         let mut at = section.offset;
         while at < end && found.iter().any(Option::is_none) {
             // Blocks overlap by a string, so that none is cut at a border.
@@ -195,7 +195,7 @@ impl Image {
         let Some(section) = self.section(".rodata").filter(|section| section.kind != SHT_NOBITS) else {
             return found;
         };
-        let end = section.offset.saturating_add(section.bytes.min(MOST_SEARCH_BYTES));
+        let end = section.offset.saturating_add(section.bytes.min(MAX_SEARCH_BYTES));
         let (mut at, mut window) = (section.offset, Vec::new());
         let carried = 2 * STRING_BYTES.max(ending.len()) + 1;
         while at < end && found.len() < MAX_ENDINGS {

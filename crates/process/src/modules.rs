@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use crate::map::{AddressSpace, Mapping};
 
 /// The most distinct mapped files that are looked into.
-const MOST_FILES: usize = 1024;
+const MAX_FILES: usize = 1024;
 /// Of very much static data of a program the first part is looked at.
-const MOST_DATA_BYTES: u64 = 64 << 20;
+const MAX_DATA_BYTES: u64 = 64 << 20;
 
 /// A program or library that is mapped.
 pub struct Module<'a> {
@@ -26,7 +26,7 @@ pub fn all(space: &AddressSpace) -> Vec<Module<'_>> {
     for mappings in groups(space.mappings()) {
         let code = mappings.iter().copied().find(|mapping| mapping.permissions.execute);
         let Some((code, data)) = code.zip(data(&mappings)) else { continue };
-        if seen.len() < MOST_FILES && seen.insert((code.device, code.inode)) {
+        if seen.len() < MAX_FILES && seen.insert((code.device, code.inode)) {
             all.push(Module { mappings, code, data });
         }
     }
@@ -36,7 +36,7 @@ pub fn all(space: &AddressSpace) -> Vec<Module<'_>> {
 /// The static data of a program or library.
 pub fn data(mappings: &[&Mapping]) -> Option<(u64, u64)> {
     let first = mappings.iter().find(|mapping| mapping.permissions.write)?;
-    let end = mappings.last()?.end.min(first.start.saturating_add(MOST_DATA_BYTES));
+    let end = mappings.last()?.end.min(first.start.saturating_add(MAX_DATA_BYTES));
     Some((first.start, end))
 }
 

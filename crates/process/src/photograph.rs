@@ -64,7 +64,7 @@ const WAIT_OPTIONS: u64 = 0x4000_0000 | 1;
 /// Stack for the frames of the child, the time that it sleeps, and alignment.
 const CHILD_STACK_BYTES: u64 = 2048;
 /// A clone takes 25 ms a GiB. One that takes so much longer waits for something, with all threads standing.
-const LEAST_CLONE_LIMIT: Duration = Duration::from_millis(500);
+const MIN_CLONE_LIMIT: Duration = Duration::from_millis(500);
 const CLONE_LIMIT_A_GIB: Duration = Duration::from_millis(200);
 /// A system call that a signal, or a freezer, interrupts before it does anything is made again.
 const INTERRUPTED: std::ops::RangeInclusive<i64> = -516..=-512;
@@ -74,10 +74,10 @@ const REAP_LIMIT: Duration = Duration::from_millis(200);
 /// How long a thread may be held for that.
 const COLLECT_LIMIT: Duration = Duration::from_secs(1);
 /// Threads that are tried to make it through, and to collect it.
-const MOST_RUNNERS: usize = 64;
-const MOST_REAPERS: usize = 64;
+const MAX_RUNNERS: usize = 64;
+const MAX_REAPERS: usize = 64;
 /// Memory that must be free for pages that the program writes to meanwhile: so much, and this part of its own.
-const LEAST_ROOM_BYTES: u64 = 256 << 20;
+const MIN_ROOM_BYTES: u64 = 256 << 20;
 const ROOM_PART: u64 = 16;
 /// The child's signal mask: all but KILL and STOP, which cannot be blocked.
 const ALL_BLOCKED: u64 = !(1 << 8 | 1 << 18);
@@ -127,7 +127,7 @@ pub struct Spent {
 
 /// How much memory has to be had for a photograph of a process with `anonymous_bytes`.
 pub fn needed_bytes(anonymous_bytes: u64) -> u64 {
-    LEAST_ROOM_BYTES + anonymous_bytes / ROOM_PART
+    MIN_ROOM_BYTES + anonymous_bytes / ROOM_PART
 }
 
 impl Photograph {
@@ -146,7 +146,7 @@ impl Photograph {
         let tid = tracee.tid;
         let faults_before = process.stat().ok().map(|stat| stat.minor_faults);
         let anonymous = process.status().ok().and_then(|status| status.anonymous_bytes).unwrap_or(0);
-        let limit = LEAST_CLONE_LIMIT + CLONE_LIMIT_A_GIB.mul_f64(anonymous as f64 / (1_u64 << 30) as f64);
+        let limit = MIN_CLONE_LIMIT + CLONE_LIMIT_A_GIB.mul_f64(anonymous as f64 / (1_u64 << 30) as f64);
         let until = Instant::now() + hold;
         let mut making = begin_clone(tracee, code, hold)?;
         let deadline = making.began + limit;
@@ -238,7 +238,7 @@ impl Photograph {
         let Some(code) = Code::find(&self.target, &space) else { return (false, stopped) };
         let mut tids = self.target.tasks().unwrap_or_default();
         tids.sort_by_key(|&tid| tid != self.tid);
-        for tid in tids.into_iter().take(MOST_REAPERS) {
+        for tid in tids.into_iter().take(MAX_REAPERS) {
             if self.target.task_stat(tid).is_ok_and(|stat| stat.state == Some('D')) {
                 continue;
             }
@@ -301,7 +301,7 @@ fn place(ranges: &[(u64, u64)], at: u64) -> (bool, u64) {
 
 /// Places so near to each other are read at once, and so many bytes at most.
 const NEAR_BYTES: u64 = 1024;
-const MOST_AT_ONCE: usize = 64 << 10;
+const MAX_AT_ONCE: usize = 64 << 10;
 
 impl Memory for Pictured {
     /// Each read is a system call, and what is asked for together mostly lies together.
@@ -316,7 +316,7 @@ impl Memory for Pictured {
             let mut last = start;
             let near = rest.iter().take_while(|&&index| {
                 let at = addresses[index];
-                let is_near = at - last <= NEAR_BYTES && (at - start) as usize + 16 <= MOST_AT_ONCE;
+                let is_near = at - last <= NEAR_BYTES && (at - start) as usize + 16 <= MAX_AT_ONCE;
                 last = if is_near { at } else { last };
                 is_near
             });
@@ -406,7 +406,7 @@ fn runner<'a>(stopped: &mut Stopped<'a>, space: &AddressSpace, code: &Code) -> O
     let mut ranked: Vec<(u8, i32)> =
         stopped.threads().map(|tracee| (rank(&tracee.registers), tracee.tid)).collect();
     ranked.sort_unstable();
-    ranked.into_iter().take(MOST_RUNNERS).find_map(|(_, tid)| {
+    ranked.into_iter().take(MAX_RUNNERS).find_map(|(_, tid)| {
         stopped.take_out(|tracee| {
             tracee.tid == tid
                 && has_own_children(tracee)

@@ -11,9 +11,9 @@ use crate::map::{self, Mapping};
 use crate::procfs::kib;
 
 /// The longest line read whole. Names are paths of at most 4 KiB, four times that when escaped.
-const MOST_LINE_BYTES: usize = 32 << 10;
+const MAX_LINE_BYTES: usize = 32 << 10;
 /// The most mappings kept. The kernel's `vm.max_map_count` is 65,530 unless an administrator raised it.
-const MOST_MAPPINGS: usize = 8 << 20;
+const MAX_MAPPINGS: usize = 8 << 20;
 
 /// The two-letter flags of the kernel's `show_smap_vma_flags`, in the order of their bits here.
 const FLAGS: [&[u8; 2]; 41] = [
@@ -207,7 +207,7 @@ impl Smaps {
         let mut refused = false;
         while next_line(&mut reader, &mut line)? {
             if starts_mapping(&line) {
-                if smaps.entries.len() >= MOST_MAPPINGS {
+                if smaps.entries.len() >= MAX_MAPPINGS {
                     return Err(io::Error::new(io::ErrorKind::InvalidData, "more than 8 million mappings"));
                 }
                 refused = !smaps.open(&line);
@@ -286,7 +286,7 @@ fn starts_mapping(line: &[u8]) -> bool {
     line.first().is_some_and(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase())
 }
 
-/// Reads the next line without its end into `line`, cut to [`MOST_LINE_BYTES`]; false at the end.
+/// Reads the next line without its end into `line`, cut to [`MAX_LINE_BYTES`]; false at the end.
 fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     let mut any = false;
@@ -302,7 +302,7 @@ fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> 
         any = true;
         let end = available.iter().position(|&byte| byte == b'\n');
         let piece = &available[..end.unwrap_or(available.len())];
-        line.extend_from_slice(&piece[..piece.len().min(MOST_LINE_BYTES - line.len())]);
+        line.extend_from_slice(&piece[..piece.len().min(MAX_LINE_BYTES - line.len())]);
         let used = end.map_or(available.len(), |end| end + 1);
         reader.consume(used);
         if end.is_some() {

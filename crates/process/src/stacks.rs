@@ -16,9 +16,9 @@ use crate::pages::PAGE_BYTES;
 /// How far behind fs_base the fields are looked for: `struct pthread` is 0x900 bytes in 2.36.
 const SEARCH_BYTES: usize = 0x900;
 /// `struct pthread` and the static TLS lie at the top of the block: fs_base is this near its end.
-const MOST_ABOVE_THREAD_POINTER: u64 = 0x4000;
+const MAX_ABOVE_THREAD_POINTER: u64 = 0x4000;
 /// The largest stack believed: 64 GiB.
-const MOST_STACK_BYTES: u64 = 64 << 30;
+const MAX_STACK_BYTES: u64 = 64 << 30;
 
 /// What must be known of a stopped thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,14 +82,14 @@ fn bounds_at(words: &[u8], offset: usize, thread: &ThreadFacts, mapping: &Mappin
     let size = word_at(words, offset + 8)?;
     let guard = word_at(words, offset + 16)?;
     let reported_guard = word_at(words, offset + 24)?;
-    if block == 0 || block % PAGE_BYTES != 0 || size == 0 || size > MOST_STACK_BYTES {
+    if block == 0 || block % PAGE_BYTES != 0 || size == 0 || size > MAX_STACK_BYTES {
         return None;
     }
     let end = block.checked_add(size)?;
     let holds = block < thread.stack_pointer
         && thread.stack_pointer < thread.fs_base
         && thread.fs_base < end
-        && end - thread.fs_base < MOST_ABOVE_THREAD_POINTER;
+        && end - thread.fs_base < MAX_ABOVE_THREAD_POINTER;
     if !holds || guard >= size || guard % PAGE_BYTES != 0 || reported_guard > size {
         return None;
     }

@@ -24,9 +24,9 @@ use crate::stacks::ThreadFacts;
 use crate::target::live::Live;
 
 /// The most frames that are followed.
-pub const MOST_FRAMES: usize = 4096;
+pub const MAX_FRAMES: usize = 4096;
 /// The most operations of one location expression.
-const MOST_OPERATIONS: u32 = 1000;
+const MAX_OPERATIONS: u32 = 1000;
 /// DWARF's numbers on x86-64: RSP, and the return address column.
 const RSP: usize = 7;
 const RETURN_ADDRESS: usize = 16;
@@ -138,7 +138,7 @@ impl Unwinder<'_> {
         // The innermost instruction is about to run; an outer frame's is the one after its call,
         // which may belong to the next function.
         let mut is_exact = true;
-        for _ in 0..MOST_FRAMES {
+        for _ in 0..MAX_FRAMES {
             if !visit(&frame) {
                 return End::Enough;
             }
@@ -289,12 +289,12 @@ impl Evaluator<'_, '_> {
         let bad = |_| Stuck::Lost("a bad location expression");
         let expression = expression.get(self.section).map_err(bad)?;
         let mut evaluation = expression.evaluation(self.entry.cie().encoding());
-        evaluation.set_max_iterations(MOST_OPERATIONS);
+        evaluation.set_max_iterations(MAX_OPERATIONS);
         if let Some(value) = initial {
             evaluation.set_initial_value(value);
         }
         let mut result = evaluation.evaluate().map_err(bad)?;
-        for _ in 0..MOST_OPERATIONS {
+        for _ in 0..MAX_OPERATIONS {
             result = match result {
                 EvaluationResult::Complete => break,
                 EvaluationResult::RequiresRegister { register, .. } => {

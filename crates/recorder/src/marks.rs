@@ -24,13 +24,13 @@ pub const VARIABLE: &str = "STRANDLINE_MARK_FD";
 /// managers, and 9 is scripts' favourite for locks.
 const NUMBERS: [i32; 7] = [7, 6, 8, 5, 4, 3, 9];
 /// Longer names are cut.
-pub const MOST_NAME_CHARS: usize = 200;
-const MOST_LINE_BYTES: usize = 4 * MOST_NAME_CHARS;
+pub const MAX_NAME_CHARS: usize = 200;
+const MAX_LINE_BYTES: usize = 4 * MAX_NAME_CHARS;
 /// Processes with half a line on its way; more than these are not remembered.
-const MOST_WRITERS: usize = 4096;
+const MAX_WRITERS: usize = 4096;
 /// Taken at once; a program that floods the socket must not keep the sampler from its samples.
-const MOST_READS: usize = 64;
-const MOST_TOLD: usize = 256;
+const MAX_READS: usize = 64;
+const MAX_TOLD: usize = 256;
 
 /// A mark that was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,8 +88,8 @@ impl Marks {
     /// What was told since the last look.
     pub fn take(&mut self) -> Vec<Told> {
         let mut told = Vec::new();
-        for _ in 0..MOST_READS {
-            let Some(socket) = self.socket.as_ref().filter(|_| told.len() < MOST_TOLD) else { break };
+        for _ in 0..MAX_READS {
+            let Some(socket) = self.socket.as_ref().filter(|_| told.len() < MAX_TOLD) else { break };
             let mut buffer = [0; 4096];
             match receive(socket.as_raw_fd(), &mut buffer) {
                 Ok((0, _)) => self.socket = None,
@@ -150,16 +150,16 @@ impl Lines {
         for &byte in bytes {
             if byte == b'\n' {
                 let name = String::from_utf8_lossy(&line).into_owned();
-                is_cut |= name.chars().count() > MOST_NAME_CHARS;
-                told.push(Told { pid, name: printable(&name, MOST_NAME_CHARS), is_cut });
+                is_cut |= name.chars().count() > MAX_NAME_CHARS;
+                told.push(Told { pid, name: printable(&name, MAX_NAME_CHARS), is_cut });
                 (line, is_cut) = Default::default();
-            } else if line.len() < MOST_LINE_BYTES {
+            } else if line.len() < MAX_LINE_BYTES {
                 line.push(byte);
             } else {
                 is_cut = true;
             }
         }
-        if !line.is_empty() && self.open.len() < MOST_WRITERS {
+        if !line.is_empty() && self.open.len() < MAX_WRITERS {
             self.open.insert(pid, (line, is_cut));
         }
     }
@@ -190,7 +190,7 @@ mod tests {
             lines.add(1, &[b'x'; 4096], &mut told);
         }
         lines.add(1, b"\na\x1b[2Jb\n\xff\n", &mut told);
-        assert_eq!(told[0].name.len(), MOST_NAME_CHARS);
+        assert_eq!(told[0].name.len(), MAX_NAME_CHARS);
         assert!(told[0].is_cut && !told[1].is_cut);
         assert_eq!(told[1].name, "a?[2Jb");
         assert_eq!(told[2].name, "\u{fffd}");

@@ -103,7 +103,7 @@ fn every(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// A sentence that says what is possible.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    const MOST_SECONDS: f64 = 86_400.0 * 366.0;
+    const MAX_SECONDS: f64 = 86_400.0 * 366.0;
     let bad = || format!("{text:?} is not a time: use a number with ms, s, m or h, such as 1ms, 0.5s or 10s");
     let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let number: f64 = text[..end].parse().map_err(|_| bad())?;
@@ -116,7 +116,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         _ => return Err(bad()),
     };
     let seconds = number * unit;
-    if !(seconds > 0.0 && seconds <= MOST_SECONDS) {
+    if !(seconds > 0.0 && seconds <= MAX_SECONDS) {
         return Err(bad());
     }
     Ok(Duration::from_secs_f64(seconds))

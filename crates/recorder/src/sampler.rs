@@ -37,7 +37,7 @@ const STATUS_BYTES: usize = 16 << 10;
 const COUNT_EVERY: Duration = Duration::from_millis(10);
 
 /// Threads that are asked for the memory of a process whose main thread has ended.
-const MOST_THREADS_TRIED: usize = 16;
+const MAX_THREADS_TRIED: usize = 16;
 
 /// How /proc counts.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +78,7 @@ impl Sampler {
     /// Where no thread runs on.
     pub fn open_by_thread(process: &Process, units: Units) -> strandline_process::error::Result<Self> {
         let pid = process.pid();
-        let others = process.tasks()?.into_iter().filter(|&tid| tid != pid).take(MOST_THREADS_TRIED);
+        let others = process.tasks()?.into_iter().filter(|&tid| tid != pid).take(MAX_THREADS_TRIED);
         for tid in others {
             if let Ok(mut sampler) = Self::open_by(process, &format!("task/{tid}/"))
                 && sampler.sample(units).is_ok()

@@ -43,7 +43,7 @@ const AT_FULL_RATE: usize = 16;
 /// New processes whose files are opened a second: what lives shorter than a few milliseconds is only counted
 /// where there are more.
 const OPENINGS_PER_SECOND: f64 = 1000.0;
-const MOST_OPENINGS: f64 = 256.0;
+const MAX_OPENINGS: f64 = 256.0;
 /// Where the kernel tells of ends, it has told of one after so many microseconds, or the word was lost.
 const END_IS_TOLD_US: u64 = 1_000_000;
 /// Processes that live no longer are too brief to be sampled for sure.
@@ -175,7 +175,7 @@ impl<'a> Session<'a> {
             grid: Grid::new(options.interval),
             root_status: None,
             root_usage: None,
-            state: State { openings: MOST_OPENINGS, ..State::default() },
+            state: State { openings: MAX_OPENINGS, ..State::default() },
         };
         session.sink.begin();
         let header = Header {
@@ -299,7 +299,7 @@ impl<'a> Session<'a> {
     /// Samples every process that has its turn.
     fn sample_all(&mut self, now: u64) {
         let passed = now.saturating_sub(self.state.last_us) as f64 / 1e6;
-        self.state.openings = (self.state.openings + passed * OPENINGS_PER_SECOND).min(MOST_OPENINGS);
+        self.state.openings = (self.state.openings + passed * OPENINGS_PER_SECOND).min(MAX_OPENINGS);
         self.state.last_us = now;
         let stride = self.tree.pids().len().div_ceil(AT_FULL_RATE).max(1);
         let turn = usize::try_from(self.grid.last()).unwrap_or(0) % stride;

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use strandline_inspect::Caveat;
-use strandline_recording::{Caution, Error, MOST_FRAME_BYTES, Reader, Record, Writer};
+use strandline_recording::{Caution, Error, MAX_FRAME_BYTES, Reader, Record, Writer};
 
 /// The file of a recording.
 pub struct Sink {
@@ -82,7 +82,7 @@ impl Sink {
         if let Err(error) = self.writer.push(record) {
             self.ready = Some(format!("a record could not be written: {error}"));
         }
-        if self.writer.waiting_bytes() > MOST_FRAME_BYTES {
+        if self.writer.waiting_bytes() > MAX_FRAME_BYTES {
             self.flush(now_us);
         }
     }

@@ -20,7 +20,7 @@ pub const SEARCH_EVERY: Duration = Duration::from_millis(10);
 /// How long a process counts as young.
 const YOUNG: Duration = Duration::from_secs(1);
 /// Threads of a process that are asked for their children.
-const MOST_TASKS: usize = 64;
+const MAX_TASKS: usize = 64;
 
 /// How new processes are learnt of.
 #[derive(Debug)]
@@ -287,7 +287,7 @@ impl Tree {
         let Some(process) = Process::open(pid).ok().filter(|_| has_others) else { return false };
         let lives =
             |tid: i32| process.task_stat(tid).is_ok_and(|stat| !matches!(stat.state, Some('Z' | 'X')));
-        process.tasks().unwrap_or_default().into_iter().take(MOST_TASKS).any(|tid| tid != pid && lives(tid))
+        process.tasks().unwrap_or_default().into_iter().take(MAX_TASKS).any(|tid| tid != pid && lives(tid))
     }
 
     /// Searches /proc for children of those that are followed.
@@ -332,7 +332,7 @@ fn children(pid: i32) -> Vec<i32> {
         let text = String::from_utf8_lossy(&text).into_owned();
         text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<i32>>()
     };
-    tasks.into_iter().take(MOST_TASKS).flat_map(of).collect()
+    tasks.into_iter().take(MAX_TASKS).flat_map(of).collect()
 }
 
 #[cfg(test)]

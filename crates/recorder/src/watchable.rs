@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use strandline_sys::spawn;
 
 /// So much of a program is searched: the names stand in its dynamic section or its constants.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 /// LeakSanitizer traces its own process at exit, and fails where somebody else does. Programs that have it linked in
 /// hold its name; others name the library.
 const SANITIZERS: [&[u8]; 3] = [b"LeakSanitizer", b"libasan.so", b"liblsan.so"];
@@ -44,7 +44,7 @@ fn found(command: &Path) -> Option<PathBuf> {
 
 fn is_sanitized(program: &Path) -> bool {
     let mut bytes = Vec::new();
-    let read = File::open(program).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut bytes));
+    let read = File::open(program).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
     read.is_ok() && SANITIZERS.iter().any(|name| memchr::memmem::find(&bytes, name).is_some())
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::sample::{Column, Sample};
 
 /// The most samples one run stands for: a block is written about every second.
-pub const MOST_RUN_SAMPLES: u64 = 10_000;
+pub const MAX_RUN_SAMPLES: u64 = 10_000;
 
 /// Equal samples that follow each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Run {
     pub at_us: u64,
     /// From the first to the last, in microseconds.
     pub span_us: u64,
-    /// How many: at least 1, at most [`MOST_RUN_SAMPLES`].
+    /// How many: at least 1, at most [`MAX_RUN_SAMPLES`].
     pub count: u64,
     /// What each of them says.
     pub sample: Sample,
@@ -102,7 +102,7 @@ impl Block {
     }
 
     /// Its runs. Whatever the columns hold, there are as many runs as `us` has entries, each of at least
-    /// one sample and at most [`MOST_RUN_SAMPLES`].
+    /// one sample and at most [`MAX_RUN_SAMPLES`].
     pub fn runs(&self) -> impl Iterator<Item = Run> + '_ {
         let columns = [
             &self.rss_kib,
@@ -131,7 +131,7 @@ impl Block {
             Run {
                 at_us: positive(step(&mut at, &self.us, index)),
                 span_us: positive(step(&mut span, &self.span_us, index)),
-                count: positive(step(&mut count, &self.count, index)).clamp(1, MOST_RUN_SAMPLES),
+                count: positive(step(&mut count, &self.count, index)).clamp(1, MAX_RUN_SAMPLES),
                 sample: Sample::of(figures.map(positive)),
             }
         })
@@ -169,7 +169,7 @@ mod tests {
 
     fn run() -> impl Strategy<Value = Run> {
         let figures = proptest::array::uniform12(0..u64::MAX >> 2);
-        (0..u64::MAX >> 2, 0..1u64 << 40, 1..MOST_RUN_SAMPLES, figures).prop_map(
+        (0..u64::MAX >> 2, 0..1u64 << 40, 1..MAX_RUN_SAMPLES, figures).prop_map(
             |(at_us, span_us, count, figures)| Run { at_us, span_us, count, sample: Sample::of(figures) },
         )
     }
@@ -198,7 +198,7 @@ mod tests {
         let block: Block = serde_json::from_str(text).unwrap();
         let runs: Vec<Run> = block.runs().collect();
         assert_eq!(runs.len(), 3);
-        assert!(runs.iter().all(|run| run.count <= MOST_RUN_SAMPLES && run.sample.rss_kib == 0));
+        assert!(runs.iter().all(|run| run.count <= MAX_RUN_SAMPLES && run.sample.rss_kib == 0));
         assert!(runs.iter().all(|run| run.times_us().count() as u64 == run.count));
     }
 

@@ -16,11 +16,11 @@ mod record;
 mod sample;
 mod write;
 
-pub use block::{Block, MOST_RUN_SAMPLES, Run};
+pub use block::{Block, MAX_RUN_SAMPLES, Run};
 pub use read::{Error, Reader};
 pub use record::{
     Caution, CommandUsage, Ending, Exec, Header, Heartbeat, Ledger, Limit, Mark, Moment, ProcessEnd,
     ProcessStart, Record, SCHEMA,
 };
 pub use sample::{Column, Sample, Shown};
-pub use write::{MOST_FRAME_BYTES, Writer};
+pub use write::{MAX_FRAME_BYTES, Writer};

@@ -10,18 +10,18 @@ use zstd::bulk::Decompressor;
 use zstd::zstd_safe;
 
 use crate::record::{Header, Record, SCHEMA};
-use crate::write::MOST_FRAME_BYTES;
+use crate::write::MAX_FRAME_BYTES;
 
 /// How a zstd frame begins (RFC 8878, 3.1.1).
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// The most that one frame is unpacked to: a writer's bound, and one ledger on top.
-const MOST_UNPACKED_BYTES: usize = 8 * MOST_FRAME_BYTES;
+const MAX_UNPACKED_BYTES: usize = 8 * MAX_FRAME_BYTES;
 /// The most that one frame takes in the file: what cannot be packed grows a little.
-const MOST_PACKED_BYTES: usize = MOST_UNPACKED_BYTES + (64 << 10);
+const MAX_PACKED_BYTES: usize = MAX_UNPACKED_BYTES + (64 << 10);
 /// How much is read from the file at once.
 const CHUNK_BYTES: usize = 1 << 20;
 /// Caveats about the file itself that are kept; further ones are counted.
-const MOST_CAVEATS: usize = 50;
+const MAX_CAVEATS: usize = 50;
 
 /// Why a file cannot be read as a recording.
 #[derive(Debug, thiserror::Error)]
@@ -228,7 +228,7 @@ impl<R: Read> Reader<R> {
             {
                 return Ok((bytes > 0 && bytes <= packed.len()).then_some(bytes));
             }
-            if !packed.starts_with(&MAGIC) || self.at_end || packed.len() >= MOST_PACKED_BYTES {
+            if !packed.starts_with(&MAGIC) || self.at_end || packed.len() >= MAX_PACKED_BYTES {
                 return Ok(None);
             }
             wanted = packed.len() + CHUNK_BYTES;
@@ -241,7 +241,7 @@ impl<R: Read> Reader<R> {
             Ok(Some(size)) => usize::try_from(size).unwrap_or(usize::MAX),
             _ => return false,
         };
-        if size > MOST_UNPACKED_BYTES {
+        if size > MAX_UNPACKED_BYTES {
             return false;
         }
         let mut lines = std::mem::take(&mut self.lines);
@@ -306,7 +306,7 @@ impl<R: Read> Reader<R> {
     }
 
     fn caution(&mut self, code: &str, place: String, bytes: Option<u64>, text: &str) {
-        if self.caveats.len() < MOST_CAVEATS {
+        if self.caveats.len() < MAX_CAVEATS {
             self.caveats.push(Caveat::new(code, place, bytes, text));
         } else {
             self.further_caveats += 1;
@@ -428,7 +428,7 @@ mod tests {
 
     #[test]
     fn a_frame_that_unpacks_to_gigabytes_is_left_out() {
-        let bomb = zstd::bulk::compress(&vec![b'\n'; MOST_UNPACKED_BYTES + 1], 3).unwrap();
+        let bomb = zstd::bulk::compress(&vec![b'\n'; MAX_UNPACKED_BYTES + 1], 3).unwrap();
         let mut bytes = recording(2);
         bytes.extend(bomb);
         bytes.extend(recording(1));

@@ -9,7 +9,7 @@ use crate::record::Record;
 
 /// Lines of more bytes than this do not wait for the next flush, and no reader unpacks a frame of more than
 /// eight times as much.
-pub const MOST_FRAME_BYTES: usize = 4 << 20;
+pub const MAX_FRAME_BYTES: usize = 4 << 20;
 /// Fast, and close to what the higher ones reach on lines like these.
 const LEVEL: i32 = 3;
 

@@ -104,13 +104,13 @@ pub struct RemedyView {
 }
 
 /// Holders of one row shown one by one.
-const MOST_HOLDERS: usize = 3;
+const MAX_HOLDERS: usize = 3;
 /// Arenas shown one by one; a server of many threads has hundreds.
-const MOST_ARENAS: usize = 8;
+const MAX_ARENAS: usize = 8;
 /// What a remedy has to give back to be shown: a hundredth of RSS.
 const WORTH_SHOWING: u64 = 100;
 /// Caveats shown one by one.
-const MOST_CAVEATS: usize = 12;
+const MAX_CAVEATS: usize = 12;
 
 impl View {
     /// The view of `explanation` with `rows` of its ledger.
@@ -277,7 +277,7 @@ fn with_few_holders(rows: &[Row]) -> Vec<Row> {
     let mut all = Vec::new();
     for mut of_id in by_id.into_values() {
         of_id.sort_by_key(|row| std::cmp::Reverse(row.bytes));
-        let shown = if of_id.len() > MOST_HOLDERS + 1 { MOST_HOLDERS } else { of_id.len() };
+        let shown = if of_id.len() > MAX_HOLDERS + 1 { MAX_HOLDERS } else { of_id.len() };
         let (large, small) = of_id.split_at(shown);
         all.extend(large.iter().map(|row| (*row).clone()));
         if let Some(first) = small.first() {
@@ -314,7 +314,7 @@ fn allocator(allocator: &Allocator) -> AllocatorView {
     }
     let mut arenas: Vec<&Arena> = allocator.arenas.iter().collect();
     arenas.sort_by_key(|arena| std::cmp::Reverse(arena.mapped_bytes));
-    let (shown, rest) = arenas.split_at(arenas.len().min(MOST_ARENAS));
+    let (shown, rest) = arenas.split_at(arenas.len().min(MAX_ARENAS));
     // glibc has one main arena, which every debugger finds by that name; the others are told by their address, and other
     // allocators' by their number.
     let is_glibc = allocator.name == "glibc";
@@ -336,15 +336,15 @@ fn allocator(allocator: &Allocator) -> AllocatorView {
 /// Columns that every allocator's arenas have: name, mapped, used, free.
 const OF_ALL_ARENAS: usize = 4;
 /// The most size classes that are shown, and the least that must be free in one.
-const MOST_SIZES: usize = 5;
-const LEAST_FREE_BYTES: u64 = 64 << 10;
+const MAX_SIZES: usize = 5;
+const MIN_FREE_BYTES: u64 = 64 << 10;
 
 /// The size classes in which most is free, and how much of them is used.
 fn sizes(classes: &[SizeClass]) -> Vec<Vec<String>> {
     let free = |class: &SizeClass| class.free_blocks.saturating_mul(class.bytes);
-    let mut worst: Vec<&SizeClass> = classes.iter().filter(|class| free(class) >= LEAST_FREE_BYTES).collect();
+    let mut worst: Vec<&SizeClass> = classes.iter().filter(|class| free(class) >= MIN_FREE_BYTES).collect();
     worst.sort_by_key(|class| std::cmp::Reverse(free(class)));
-    worst.truncate(MOST_SIZES);
+    worst.truncate(MAX_SIZES);
     let line = |class: &&SizeClass| {
         let all = (class.live_blocks + class.cached_blocks).saturating_add(class.free_blocks);
         let used = 100.0 * class.live_blocks as f64 / all.max(1) as f64;
@@ -420,7 +420,7 @@ fn gives(remedy: &Remedy) -> String {
 pub fn caveats(caveats: &[Caveat]) -> Vec<String> {
     let mut lines: Vec<String> = caveats
         .iter()
-        .take(MOST_CAVEATS)
+        .take(MAX_CAVEATS)
         .map(|caveat| {
             let size = caveat.bytes.map_or_else(String::new, |size| format!(", {}", bytes(size)));
             format!(
@@ -431,7 +431,7 @@ pub fn caveats(caveats: &[Caveat]) -> Vec<String> {
             )
         })
         .collect();
-    if let Some(more) = caveats.len().checked_sub(MOST_CAVEATS).filter(|&more| more > 0) {
+    if let Some(more) = caveats.len().checked_sub(MAX_CAVEATS).filter(|&more| more > 0) {
         lines.push(format!("{more} more; --json has them all"));
     }
     lines

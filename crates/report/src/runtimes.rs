@@ -47,8 +47,8 @@ const AREA_HEAD: [Column; 6] = [
 const COMMON_HEAD: [Column; 3] = [figures("bytes"), figures("instances"), words("type")];
 
 /// Buffers and types shown one by one.
-const MOST_SHOWN: usize = 10;
-const MOST_LOADERS: usize = 3;
+const MAX_SHOWN: usize = 10;
+const MAX_LOADERS: usize = 3;
 
 const RETAINED_HEAD: [Column; 2] = [figures("bytes"), words("kept by")];
 const GENERATION_HEAD: [Column; 7] = [
@@ -104,7 +104,7 @@ fn jvm(name: &str, runtime: &Runtime, facts: &Jvm) -> RuntimeView {
         maybe_bytes(runtime.used_bytes),
         bytes(facts.resident_bytes)
     );
-    let mut loaders = facts.class_loaders.iter().take(MOST_LOADERS).map(|loader| {
+    let mut loaders = facts.class_loaders.iter().take(MAX_LOADERS).map(|loader| {
         let name = loader.name.as_deref().map_or("one without a name".to_owned(), clean_sentence);
         format!("{name} {}", bytes(loader.used_bytes))
     });
@@ -136,7 +136,7 @@ fn common(name: &str, runtime: &Runtime) -> RuntimeView {
     let row = |of_type: &TypeFacts| {
         vec![bytes(of_type.bytes), thousands(of_type.instances), clean_sentence(&of_type.name)]
     };
-    let rows: Vec<_> = runtime.types.iter().take(MOST_SHOWN).map(row).collect();
+    let rows: Vec<_> = runtime.types.iter().take(MAX_SHOWN).map(row).collect();
     let tables = if rows.is_empty() {
         Vec::new()
     } else {
@@ -232,7 +232,7 @@ fn go(name: &str, runtime: &Runtime, facts: &Go) -> RuntimeView {
         let free = bytes(class.free_places.saturating_mul(class.object_bytes));
         vec![free, bytes(class.span_bytes), thousands(class.spans), thousands(class.objects), size]
     };
-    let rows: Vec<_> = facts.size_classes.iter().take(MOST_SHOWN).map(row).collect();
+    let rows: Vec<_> = facts.size_classes.iter().take(MAX_SHOWN).map(row).collect();
     let tables =
         if rows.is_empty() { Vec::new() } else { vec![RuntimeTable { head: &SPAN_HEAD, rows, flexible: 4 }] };
     RuntimeView { title, lines, tables }
@@ -274,12 +274,12 @@ fn perl(name: &str, facts: &Perl) -> RuntimeView {
     top.sort_by_key(|buffer| std::cmp::Reverse(buffer.bytes));
     let mut rows: Vec<Vec<String>> = top
         .iter()
-        .take(MOST_SHOWN)
+        .take(MAX_SHOWN)
         .map(|buffer| vec![bytes(buffer.bytes), clean_sentence(&buffer.holder)])
         .collect();
-    if top.len() > MOST_SHOWN {
-        let rest = top[MOST_SHOWN..].iter().fold(0, |sum: u64, buffer| sum.saturating_add(buffer.bytes));
-        let more = format!("{} more; --json has them", counted((top.len() - MOST_SHOWN) as u64, "buffer"));
+    if top.len() > MAX_SHOWN {
+        let rest = top[MAX_SHOWN..].iter().fold(0, |sum: u64, buffer| sum.saturating_add(buffer.bytes));
+        let more = format!("{} more; --json has them", counted((top.len() - MAX_SHOWN) as u64, "buffer"));
         rows.push(vec![bytes(rest), more]);
     }
     let table = RuntimeTable { head: &RETAINED_HEAD, rows, flexible: 1 };
@@ -307,8 +307,8 @@ fn sbcl(name: &str, facts: &Sbcl) -> RuntimeView {
     let used = facts.generations.iter().filter(|generation| generation.pages > 0);
     let mut tables =
         vec![RuntimeTable { head: &GENERATION_HEAD, rows: used.map(generation_row).collect(), flexible: 6 }];
-    let mut rows = type_rows("dead", &facts.dead_by_type, MOST_SHOWN);
-    rows.extend(type_rows("live", &facts.live_by_type, MOST_SHOWN / 2));
+    let mut rows = type_rows("dead", &facts.dead_by_type, MAX_SHOWN);
+    rows.extend(type_rows("live", &facts.live_by_type, MAX_SHOWN / 2));
     if !rows.is_empty() {
         tables.push(RuntimeTable { head: &TYPE_HEAD, rows, flexible: 3 });
     }

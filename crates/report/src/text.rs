@@ -21,8 +21,8 @@ pub fn clean(text: &str) -> String {
 
 /// [`clean`] for sentences: no longer than a sentence needs, whatever a target's names do to it.
 pub fn clean_sentence(text: &str) -> String {
-    const MOST_COLUMNS: usize = 400;
-    shorten(&clean(text), MOST_COLUMNS)
+    const MAX_COLUMNS: usize = 400;
+    shorten(&clean(text), MAX_COLUMNS)
 }
 
 /// A command as a shell would take it, safe to show: an empty word, or one with spaces, stays what it is.

@@ -11,11 +11,11 @@ use strandline_process::memory::{Memory, Unreadable, word_at};
 use strandline_process::pages::{PAGE_BYTES, page_of};
 
 /// How much is read in one piece at most.
-const MOST_PIECE_BYTES: u64 = 256 << 10;
+const MAX_PIECE_BYTES: u64 = 256 << 10;
 /// Places are read in one piece where gaps are no longer: an arena may lie between.
 const DENSE_BYTES: u64 = 4608;
 /// Fewer than this are read one by one, many in one call.
-const LEAST_IN_PIECE: usize = 4;
+const MIN_IN_PIECE: usize = 4;
 /// How many pages [`Pages`] keeps: a power of two.
 const PAGES_KEPT: usize = 512;
 
@@ -86,13 +86,13 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Shows the bytes at each of `places` (address and length, at most [`MOST_PIECE_BYTES`]) that can be read.
+    /// Shows the bytes at each of `places` (address and length, at most [`MAX_PIECE_BYTES`]) that can be read.
     pub fn bytes(&mut self, places: &[(u64, u64)], show: &mut dyn FnMut(usize, &[u8])) {
         let wanted = |index: u32| places.get(index as usize).copied().unwrap_or((0, 0));
         self.each(places.len(), &wanted, &mut |index, bytes| show(index as usize, bytes));
         for index in std::mem::take(&mut self.scattered) {
             let (address, length) = wanted(index);
-            let Ok(length) = usize::try_from(length.min(MOST_PIECE_BYTES)) else { continue };
+            let Ok(length) = usize::try_from(length.min(MAX_PIECE_BYTES)) else { continue };
             if self.piece.len() < length {
                 self.piece.resize(length, 0);
             }
@@ -118,8 +118,7 @@ impl<'a> Batch<'a> {
             for &index in rest {
                 let (address, length) = wanted(index);
                 let behind = address.saturating_add(length);
-                if behind.saturating_sub(start) > MOST_PIECE_BYTES
-                    || address.saturating_sub(end) > DENSE_BYTES
+                if behind.saturating_sub(start) > MAX_PIECE_BYTES || address.saturating_sub(end) > DENSE_BYTES
                 {
                     break;
                 }
@@ -128,7 +127,7 @@ impl<'a> Batch<'a> {
             }
             let (piece, behind) = rest.split_at(taken.max(1));
             rest = behind;
-            if piece.len() < LEAST_IN_PIECE {
+            if piece.len() < MIN_IN_PIECE {
                 self.scattered.extend_from_slice(piece);
             } else {
                 self.read_piece(piece, start, end, wanted, show);

@@ -13,12 +13,12 @@ use super::diagnostics::{Problems, nearest};
 use super::expression::{Expression, unknown_metric};
 use super::file::{Derived, Measures, SUBJECT, Study};
 use super::matrix::{Matrix, placeholders};
-use super::metric::{self, MOST_METRICS, Metric, TOTALS};
+use super::metric::{self, MAX_METRICS, Metric, TOTALS};
 use super::parse::{ALL_AXES, OWN_PLACEHOLDERS};
 use super::{check_metrics, check_shown};
 
 /// Once the claims of a study took this many steps the others are only read.
-const MOST_STEPS: u64 = 10_000_000;
+const MAX_STEPS: u64 = 10_000_000;
 
 /// Checks `study`, and completes it: its metrics, and the axes of subjects that say nothing of them.
 ///
@@ -161,8 +161,8 @@ fn measures(study: &Study, problems: &mut Problems) {
             measure(own, &what, subject.offset, problems);
         }
     }
-    if study.derived.len() > MOST_METRICS - 100 {
-        problems.add(0, format!("[metrics]: more than {}", MOST_METRICS - 100));
+    if study.derived.len() > MAX_METRICS - 100 {
+        problems.add(0, format!("[metrics]: more than {}", MAX_METRICS - 100));
     }
 }
 
@@ -203,8 +203,8 @@ fn measure(measure: &Measures, what: &str, offset: usize, problems: &mut Problem
         }
     }
     let count = measure.marks.len() * measure.columns.len() + measure.at.len() * measure.rows.len();
-    if count + measure.json.len() + measure.texts.len() > MOST_METRICS - 100 {
-        problems.add(offset, format!("{what}: more than {} metrics", MOST_METRICS - 100));
+    if count + measure.json.len() + measure.texts.len() > MAX_METRICS - 100 {
+        problems.add(offset, format!("{what}: more than {} metrics", MAX_METRICS - 100));
     }
 }
 
@@ -303,7 +303,7 @@ fn claims(study: &Study, matrix: &Arc<Matrix>, problems: &mut Problems) {
         if !unknown.is_empty() {
             continue;
         }
-        if steps > MOST_STEPS {
+        if steps > MAX_STEPS {
             continue;
         }
         let mut tried = claim::try_out(claim, &expression, matrix, &mut steps);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::diagnostics::Problems;
 use super::expression::Expression;
 use super::file::{Derived, Measures, Study, Subject};
-use super::metric::{ENDS, FIGURES, MOST_METRICS, Metric};
+use super::metric::{ENDS, FIGURES, MAX_METRICS, Metric};
 
 /// The metrics of each subject, and of the study: all of theirs.
 pub fn metrics(study: &mut Study, problems: &mut Problems) {
@@ -34,8 +34,8 @@ pub fn metrics(study: &mut Study, problems: &mut Problems) {
         let offset = offset.map_or(0, |derived| derived.expression.offset);
         problems.add(offset, format!("there are two metrics called `{name}`"));
     }
-    if study.subjects.iter().map(|subject| subject.metrics.len()).sum::<usize>() > MOST_METRICS {
-        problems.add(0, format!("the subjects have more than {MOST_METRICS} metrics together"));
+    if study.subjects.iter().map(|subject| subject.metrics.len()).sum::<usize>() > MAX_METRICS {
+        problems.add(0, format!("the subjects have more than {MAX_METRICS} metrics together"));
     }
 }
 
@@ -65,7 +65,7 @@ pub fn all(measure: &Measures, derived: &[Derived]) -> (BTreeMap<String, Metric>
     let mut metrics = BTreeMap::new();
     let mut twice = Vec::new();
     let mut add = |name: String, metric: Metric| {
-        if metrics.len() >= MOST_METRICS {
+        if metrics.len() >= MAX_METRICS {
             return;
         }
         if metrics.insert(name.clone(), metric).is_some() {

@@ -6,11 +6,11 @@ use super::diagnostics::{Problems, nearest};
 use super::expression::unknown_metric;
 use super::file::{PublishedFigure, SUBJECT, Side, Statistic, Study, Subject, TableSpec};
 use super::matrix::{Matrix, NoCell};
-use super::metric::{MOST_METRICS, Metric};
+use super::metric::{MAX_METRICS, Metric};
 use super::table::between;
 
 /// Of the names in one table or plot that are none, so many are told.
-const MOST_TOLD: usize = 5;
+const MAX_TOLD: usize = 5;
 
 /// Checks the tables and plots of `study`.
 pub fn results(study: &Study, matrix: &Matrix, problems: &mut Problems) {
@@ -86,8 +86,8 @@ fn metrics(
     offset: usize,
     problems: &mut Problems,
 ) {
-    if first.len().saturating_mul(second.len()) > MOST_METRICS {
-        problems.add(offset, format!("more than {MOST_METRICS} metrics in one table or plot"));
+    if first.len().saturating_mul(second.len()) > MAX_METRICS {
+        problems.add(offset, format!("more than {MAX_METRICS} metrics in one table or plot"));
         return;
     }
     let subjects: Vec<&String> =
@@ -97,7 +97,7 @@ fn metrics(
     // A subject that is not there is told elsewhere.
     let is_known = |name: &String| meant.is_empty() || meant.iter().any(|one| one.metrics.contains_key(name));
     let names = between(first, second);
-    for name in names.iter().filter(|name| !is_known(name)).take(MOST_TOLD) {
+    for name in names.iter().filter(|name| !is_known(name)).take(MAX_TOLD) {
         let text = match subjects.first().filter(|_| matrix.study.metrics.contains_key(name)) {
             Some(subject) => format!("the subject `{subject}` has no metric `{name}`"),
             None => unknown_metric(name, matrix),
@@ -108,7 +108,7 @@ fn metrics(
 
 /// Of what two lists name together, none is a text: a plot shows figures.
 fn texts(study: &Study, [first, second]: [&[String]; 2], offset: usize, problems: &mut Problems) {
-    if first.len().saturating_mul(second.len()) > MOST_METRICS {
+    if first.len().saturating_mul(second.len()) > MAX_METRICS {
         return;
     }
     let is_text = |name: &&String| matches!(study.metrics.get(*name), Some(Metric::Text(_)));
@@ -128,7 +128,7 @@ fn published(table: &TableSpec, study: &Study, problems: &mut Problems) {
         let places = [("row", row, &rows, is_new), ("column", column, &columns, true)];
         for (what, name, known, is_told) in places {
             // The choices of some axes are given by whoever runs it.
-            if is_told && told < MOST_TOLD && !known.is_empty() && !known.contains(name.value.as_str()) {
+            if is_told && told < MAX_TOLD && !known.is_empty() && !known.contains(name.value.as_str()) {
                 told += 1;
                 let hint = match nearest(&name.value, known.iter().copied()) {
                     Some(near) => format!("did you mean `{near}`?"),

@@ -53,7 +53,7 @@ pub const VARIABLES: [&str; 2] = ["published", "tolerance"];
 /// The reason of a claim that fails, and of which there is no more to say than that.
 pub const OTHERWISE: &str = "what was measured says otherwise";
 /// Of this many combinations, reasons name the first.
-const MOST_NAMED: usize = 3;
+const MAX_NAMED: usize = 3;
 
 /// Parses a claim's expression.
 ///
@@ -159,22 +159,22 @@ fn list(items: &[String]) -> String {
             once.push(item);
         }
     }
-    let shown: Vec<&str> = once.iter().take(MOST_NAMED).map(|item| item.as_str()).collect();
-    let more = once.len().saturating_sub(MOST_NAMED);
+    let shown: Vec<&str> = once.iter().take(MAX_NAMED).map(|item| item.as_str()).collect();
+    let more = once.len().saturating_sub(MAX_NAMED);
     let shown = shown.join("; ");
     if more > 0 { format!("{shown}; and {more} more") } else { shown }
 }
 
 /// How many made-up measurements a claim is tried on.
-const MOST_TRIES: u64 = 1_000;
+const MAX_TRIES: u64 = 1_000;
 /// How many steps that may take: some seconds. Steps and not time, so that what is right does not depend on the machine.
-const MOST_STEPS: u64 = 1_000_000;
+const MAX_STEPS: u64 = 1_000_000;
 /// To read a figure takes as long as this many other steps.
 const READ_STEPS: u64 = 50;
 /// After fewer answers than this, all alike, nothing is known.
 const FEWEST_ANSWERS: u64 = 40;
 /// What was never measured in so many of them is not there at all.
-const MOST_MISSING: u64 = 40;
+const MAX_MISSING: u64 = 40;
 
 /// What trying a claim on made-up measurements showed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -204,7 +204,7 @@ pub fn try_out(claim: &Claim, expression: &Expression, matrix: &Arc<Matrix>, ste
     let texts = Arc::new(texts(claim, expression));
     let mut trial = Trial::default();
     for group in groups.iter().take(20) {
-        for seed in 0..MOST_TRIES {
+        for seed in 0..MAX_TRIES {
             let made_up = MadeUp { seed, pool: pool.clone(), texts: texts.clone(), matrix: matrix.clone() };
             let world = World {
                 matrix: matrix.clone(),
@@ -224,7 +224,7 @@ pub fn try_out(claim: &Claim, expression: &Expression, matrix: &Arc<Matrix>, ste
             if trial.failed && !expression.is_one_comparison() {
                 return Tried::CanFail;
             }
-            if trial.is_over() || seed >= MOST_MISSING && !trial.has_answered() {
+            if trial.is_over() || seed >= MAX_MISSING && !trial.has_answered() {
                 break;
             }
         }
@@ -266,13 +266,13 @@ impl Trial {
     }
 
     fn is_over(&self) -> bool {
-        self.steps > MOST_STEPS
+        self.steps > MAX_STEPS
     }
 
     fn end(self) -> Tried {
         match (self.held, self.failed) {
             (false, false) if self.is_over() => Tried::Wrong(format!(
-                "it takes more than {MOST_STEPS} steps to judge: shorter lists, or name more axes"
+                "it takes more than {MAX_STEPS} steps to judge: shorter lists, or name more axes"
             )),
             (true, false) | (false, true) if self.is_over() && self.answers < FEWEST_ANSWERS => {
                 Tried::NotKnown

@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 pub type Node<'t> = Spanned<DeValue<'t>>;
 
 /// More problems than this are counted, not listed: who wrote the file mends the first ones first.
-const MOST_PROBLEMS: usize = 100;
+const MAX_PROBLEMS: usize = 100;
 
 /// Something that stands at a place of the file, as a byte offset.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -48,7 +48,7 @@ impl Problems {
 
     /// Adds one that is so many bytes within what the string at `offset` says.
     pub fn add_within(&mut self, offset: usize, within: Option<usize>, text: impl Into<String>) {
-        if self.found.len() < MOST_PROBLEMS {
+        if self.found.len() < MAX_PROBLEMS {
             self.found.push(Problem { offset, within, text: text.into() });
         } else {
             self.more += 1;

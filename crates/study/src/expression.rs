@@ -27,11 +27,11 @@ use super::scan::{self, Scan};
 use super::syntax::{self, Wrong};
 
 /// Expressions are no longer.
-pub const MOST_BYTES: usize = 4_000;
+pub const MAX_BYTES: usize = 4_000;
 /// Nor read more figures.
-const MOST_READS: u64 = 20_000;
+const MAX_READS: u64 = 20_000;
 /// What an evaluation tells of the figures it read.
-const MOST_TOLD: usize = 200;
+const MAX_TOLD: usize = 200;
 /// Trees of the longest expression are walked by recursion.
 const STACK_BYTES: usize = 256 << 20;
 
@@ -140,8 +140,8 @@ impl Expression {
         axis_size: &(dyn Fn(&str) -> Option<usize> + Sync),
         variables: &[&str],
     ) -> Result<Self, Vec<Wrong>> {
-        if text.len() > MOST_BYTES {
-            return Err(vec![format!("an expression has at most {MOST_BYTES} bytes").into()]);
+        if text.len() > MAX_BYTES {
+            return Err(vec![format!("an expression has at most {MAX_BYTES} bytes").into()]);
         }
         if let Some(comment) = syntax::comment(text) {
             return Err(vec![comment]);
@@ -308,8 +308,8 @@ fn read(
     let stop = |text: &str| ExecutionError::function_error(name, text);
     let mut ledger = ledger.lock().map_err(|_| stop("its ledger is lost"))?;
     ledger.count += 1;
-    let answer = if ledger.count > MOST_READS {
-        Err(NoCell::Wrong(format!("it reads more than {MOST_READS} figures")))
+    let answer = if ledger.count > MAX_READS {
+        Err(NoCell::Wrong(format!("it reads more than {MAX_READS} figures")))
     } else {
         read_cell(name, arguments, world)
     };
@@ -319,7 +319,7 @@ fn read(
                 Figure::Number(number) => Value::Float(*number),
                 Figure::Text(text) => Value::String(Arc::new(text.clone())),
             };
-            if ledger.reads.len() < MOST_TOLD && !ledger.reads.contains(&read) {
+            if ledger.reads.len() < MAX_TOLD && !ledger.reads.contains(&read) {
                 ledger.reads.push(read);
             }
             Ok(value)

@@ -16,15 +16,15 @@ use strandline_lab::cell::{End, Outcome};
 use strandline_lab::compare;
 
 /// What is read of a run's standard output: its end.
-const MOST_STDOUT_BYTES: u64 = 1 << 20;
+const MAX_STDOUT_BYTES: u64 = 1 << 20;
 /// A subject's own JSON line may begin with this, so that it is not taken for another.
 const JSON_PREFIX: &str = "strandline-json:";
 /// What is kept of one recording.
-const MOST_MARKS: usize = 100_000;
-const MOST_LEDGERS: usize = 5_000;
+const MAX_MARKS: usize = 100_000;
+const MAX_LEDGERS: usize = 5_000;
 
 /// Texts are kept so far.
-const MOST_TEXT_BYTES: usize = 200;
+const MAX_TEXT_BYTES: usize = 200;
 
 /// What one run gave.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -141,8 +141,8 @@ impl Recorded {
         let Ok(mut reader) = Reader::open(path) else { return recorded };
         while let Ok(Some(record)) = reader.next_record() {
             match record {
-                Record::Mark(mark) if recorded.marks.len() < MOST_MARKS => recorded.marks.push(*mark),
-                Record::Ledger(mut ledger) if recorded.ledgers.len() < MOST_LEDGERS => {
+                Record::Mark(mark) if recorded.marks.len() < MAX_MARKS => recorded.marks.push(*mark),
+                Record::Ledger(mut ledger) if recorded.ledgers.len() < MAX_LEDGERS => {
                     // The picture of the address space is by far the largest part of a ledger.
                     ledger.explain.page_map = None;
                     recorded.ledgers.push(*ledger);
@@ -233,9 +233,9 @@ fn of_runtime(explain: &Explanation, path: &str) -> Option<f64> {
 fn json_line(path: &Path) -> Option<serde_json::Value> {
     let mut file = std::fs::File::open(path).ok()?;
     let bytes = file.metadata().ok()?.len();
-    file.seek(SeekFrom::Start(bytes.saturating_sub(MOST_STDOUT_BYTES))).ok()?;
+    file.seek(SeekFrom::Start(bytes.saturating_sub(MAX_STDOUT_BYTES))).ok()?;
     let mut text = Vec::new();
-    file.take(MOST_STDOUT_BYTES).read_to_end(&mut text).ok()?;
+    file.take(MAX_STDOUT_BYTES).read_to_end(&mut text).ok()?;
     let text = String::from_utf8_lossy(&text);
     let object = |line: &str| {
         let value: serde_json::Value = serde_json::from_str(line.trim()).ok()?;
@@ -258,7 +258,7 @@ fn of_json<'j>(json: &'j serde_json::Value, keys: &[String]) -> Option<&'j serde
 
 /// The beginning of a text that a subject printed; what is in it is for who shows it to clean.
 fn shortened(text: &str) -> String {
-    let mut end = text.len().min(MOST_TEXT_BYTES);
+    let mut end = text.len().min(MAX_TEXT_BYTES);
     while !text.is_char_boundary(end) {
         end -= 1;
     }

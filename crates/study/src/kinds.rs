@@ -7,7 +7,7 @@ use cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 /// The one of them that gives a text.
 pub const TEXT: &str = "text";
 /// Texts that an expression puts together are not longer.
-const MOST_TEXT_BYTES: usize = 1_000;
+const MAX_TEXT_BYTES: usize = 1_000;
 /// What a choice's name, or a published figure that is a text, counts as.
 const GIVEN_TEXT_BYTES: usize = 200;
 /// What a number counts as when it is made a text.
@@ -159,10 +159,10 @@ impl<'t> Walk<'t> {
         match (a, b) {
             // Where one is a number, the other has to be.
             (Kind::Number, _) | (_, Kind::Number) => Kind::Number,
-            (Kind::Text(a), Kind::Text(b)) if a + b <= MOST_TEXT_BYTES => Kind::Text(a + b),
+            (Kind::Text(a), Kind::Text(b)) if a + b <= MAX_TEXT_BYTES => Kind::Text(a + b),
             (Kind::List(a), Kind::List(b)) => Kind::List(a.max(b)),
             (Kind::Text(_), Kind::Text(_)) => {
-                self.wrong.push(format!("it puts together a text of more than {MOST_TEXT_BYTES} bytes"));
+                self.wrong.push(format!("it puts together a text of more than {MAX_TEXT_BYTES} bytes"));
                 Kind::Unknown
             }
             _ => {

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use super::file::{Axis, Choice, Need, NeedKind, SUBJECT, Selection, Study, Subject};
 
 /// More cells than this are not run, whatever is said.
-pub const MOST_CELLS: u64 = 1_000_000;
+pub const MAX_CELLS: u64 = 1_000_000;
 /// A claim, a table or a plot is not made for more combinations of the axes that it does not name.
-const MOST_GROUPS: u64 = 10_000;
+const MAX_GROUPS: u64 = 10_000;
 
 /// What to say of a subject that `--axis subject=…` leaves out.
 const NO_SUBJECT: &str = "its subject is not part of this run";
@@ -171,18 +171,18 @@ impl Matrix {
     /// All cells, those that are left out not among them.
     ///
     /// # Errors
-    /// One line where there are more than [`MOST_CELLS`].
+    /// One line where there are more than [`MAX_CELLS`].
     pub fn cells(&self) -> Result<Vec<Key>, String> {
         Ok(self.all()?.into_iter().filter(|key| self.excluded(key).is_none()).collect())
     }
 
     fn all(&self) -> Result<Vec<Key>, String> {
         match self.count() {
-            Some(count) if count <= MOST_CELLS => {}
+            Some(count) if count <= MAX_CELLS => {}
             count => {
                 let count = count.map_or_else(|| "more than 10^19".to_owned(), |count| count.to_string());
                 return Err(format!(
-                    "{count} cells are too many: at most {MOST_CELLS}; narrow an axis with --axis"
+                    "{count} cells are too many: at most {MAX_CELLS}; narrow an axis with --axis"
                 ));
             }
         }
@@ -382,9 +382,9 @@ impl Matrix {
     ) -> Result<(), String> {
         let choices = |&axis: &usize| self.axes.get(axis).map_or(0, |axis| axis.choices.len() as u64);
         let count = free.iter().map(choices).try_fold(1u64, u64::checked_mul);
-        if count.is_none_or(|count| count.saturating_add(groups.len() as u64) > MOST_GROUPS) {
+        if count.is_none_or(|count| count.saturating_add(groups.len() as u64) > MAX_GROUPS) {
             return Err(format!(
-                "is to be judged for each of more than {MOST_GROUPS} combinations of the axes it does not name; \
+                "is to be judged for each of more than {MAX_GROUPS} combinations of the axes it does not name; \
                  name more of them"
             ));
         }

@@ -3,7 +3,7 @@
 use strandline_recording::Column;
 
 /// A study may not ask for more metrics.
-pub const MOST_METRICS: usize = 10_000;
+pub const MAX_METRICS: usize = 10_000;
 /// What is known of every run. `instructions` and `cycles` where the machine counts them.
 pub const FIGURES: [&str; 8] = [
     "wall_seconds",
@@ -97,7 +97,7 @@ pub fn resolution(name: &str, unit: Unit) -> f64 {
 /// `f{1..3}.rss_bytes` is `f1.rss_bytes`, `f2.rss_bytes`, `f3.rss_bytes`; `{a,b}` is `a` and `b`.
 ///
 /// # Errors
-/// One line where it is more than [`MOST_METRICS`] names.
+/// One line where it is more than [`MAX_METRICS`] names.
 pub fn expand(pattern: &str) -> Result<Vec<String>, String> {
     if pattern.len() > 300 {
         return Err("a metric's or mark's name is longer than 300 bytes".to_owned());
@@ -118,14 +118,14 @@ pub fn expand(pattern: &str) -> Result<Vec<String>, String> {
         let range =
             inner.split_once("..").and_then(|(low, high)| Some((low.parse().ok()?, high.parse().ok()?)));
         let parts: Vec<String> = match range {
-            Some((low, high)) if i64::abs_diff(low, high) <= MOST_METRICS as u64 => {
+            Some((low, high)) if i64::abs_diff(low, high) <= MAX_METRICS as u64 => {
                 (low..=high).map(|number: i64| number.to_string()).collect()
             }
-            Some(_) => return Err(format!("`{pattern}` is more than {MOST_METRICS} names")),
+            Some(_) => return Err(format!("`{pattern}` is more than {MAX_METRICS} names")),
             None => inner.split(',').map(|part| part.trim().to_owned()).collect(),
         };
-        if waiting.len() + parts.len() + names.len() > MOST_METRICS {
-            return Err(format!("`{pattern}` is more than {MOST_METRICS} names"));
+        if waiting.len() + parts.len() + names.len() > MAX_METRICS {
+            return Err(format!("`{pattern}` is more than {MAX_METRICS} names"));
         }
         // The first of them is taken out first.
         waiting.extend(parts.iter().rev().map(|part| format!("{before}{part}{after}")));

@@ -15,9 +15,9 @@ use super::parse_words::{check_name, names, patterns, scalar};
 use strandline_recorder::Limits;
 
 /// Lists longer than these are refused.
-const MOST_SUBJECTS: usize = 1_000;
-const MOST_CHOICES: usize = 100_000;
-const MOST_TIMEOUT_SECONDS: f64 = 7.0 * 86_400.0;
+const MAX_SUBJECTS: usize = 1_000;
+const MAX_CHOICES: usize = 100_000;
+const MAX_TIMEOUT_SECONDS: f64 = 7.0 * 86_400.0;
 
 /// Reads the whole file.
 pub fn study(table: &DeTable<'_>, problems: &mut Problems) -> Study {
@@ -65,10 +65,10 @@ pub fn study(table: &DeTable<'_>, problems: &mut Problems) -> Study {
     if let Some(fields) = derived.and_then(|node| Fields::of(node, "[metrics]", problems)) {
         study.derived = derived_of(fields);
     }
-    if subjects.len() > MOST_SUBJECTS {
-        problems.add(0, format!("more than {MOST_SUBJECTS} subjects"));
+    if subjects.len() > MAX_SUBJECTS {
+        problems.add(0, format!("more than {MAX_SUBJECTS} subjects"));
     }
-    for node in subjects.into_iter().take(MOST_SUBJECTS) {
+    for node in subjects.into_iter().take(MAX_SUBJECTS) {
         if let Some(fields) = Fields::of(node, "[[subject]]", problems) {
             study.subjects.push(subject(fields));
         }
@@ -119,7 +119,7 @@ fn short_of(mut fields: Fields<'_, '_>) -> Short {
 }
 
 fn timeout(fields: &mut Fields<'_, '_>) -> Option<Duration> {
-    let seconds = fields.number("timeout_seconds", 0.001, MOST_TIMEOUT_SECONDS)?;
+    let seconds = fields.number("timeout_seconds", 0.001, MAX_TIMEOUT_SECONDS)?;
     Some(Duration::from_secs_f64(seconds.value))
 }
 
@@ -315,9 +315,9 @@ fn axis(name: At<String>, node: &Node<'_>, problems: &mut Problems) -> Option<Ax
     let items = match values.map(Spanned::get_ref) {
         // Whoever runs it says what it is.
         None if default.as_ref().is_some_and(Vec::is_empty) => return Some(axis),
-        Some(DeValue::Array(items)) if !items.is_empty() && items.len() <= MOST_CHOICES => items,
+        Some(DeValue::Array(items)) if !items.is_empty() && items.len() <= MAX_CHOICES => items,
         Some(DeValue::Array(items)) if !items.is_empty() => {
-            problems.add(axis.offset, format!("{what}: more than {MOST_CHOICES} values"));
+            problems.add(axis.offset, format!("{what}: more than {MAX_CHOICES} values"));
             return Some(axis);
         }
         _ => {

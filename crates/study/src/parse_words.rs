@@ -44,7 +44,7 @@ pub fn patterns(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<String> {
             Err(line) => fields.problem(text.offset, line),
         }
     }
-    names.truncate(super::metric::MOST_METRICS + 1);
+    names.truncate(super::metric::MAX_METRICS + 1);
     names
 }
 

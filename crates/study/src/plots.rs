@@ -12,10 +12,10 @@ use strandline_report::pages::page::{Plot, PlotKind, Series};
 use strandline_report::text::clean;
 
 /// A plot is made for so many combinations of the axes that it does not name.
-pub const MOST_PLOTS: usize = 24;
+pub const MAX_PLOTS: usize = 24;
 /// Points and series beyond these are left out.
-const MOST_POINTS: usize = 10_000;
-const MOST_SERIES: usize = 100;
+const MAX_POINTS: usize = 10_000;
+const MAX_SERIES: usize = 100;
 
 /// So many names along the x axis are told apart by their numbers where they have such.
 const MANY_NAMES: usize = 12;
@@ -42,17 +42,17 @@ struct Along {
 /// The plots of one `[[plot]]`: one for each combination of the axes that it does not name.
 pub fn plots(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured) -> Vec<Plot> {
     let groups = groups_of(spec, matrix).unwrap_or_default();
-    groups.iter().take(MOST_PLOTS).filter_map(|group| plot(spec, matrix, measured, group)).collect()
+    groups.iter().take(MAX_PLOTS).filter_map(|group| plot(spec, matrix, measured, group)).collect()
 }
 
 /// What of one `[[plot]]` is not shown, and why.
 pub fn left_out(spec: &PlotSpec, matrix: &Matrix) -> Vec<String> {
     let lines = spec.series.as_ref().map_or(0, |axis| choices(matrix, axis, &spec.given).len());
-    let series = (lines.max(spec.y.len()) > MOST_SERIES)
-        .then(|| format!("{MOST_SERIES} of {} lines are drawn; narrow an axis", lines.max(spec.y.len())));
+    let series = (lines.max(spec.y.len()) > MAX_SERIES)
+        .then(|| format!("{MAX_SERIES} of {} lines are drawn; narrow an axis", lines.max(spec.y.len())));
     let plots = match groups_of(spec, matrix) {
-        Ok(groups) if groups.len() <= MOST_PLOTS => None,
-        Ok(groups) => Some(format!("{MOST_PLOTS} of {} plots are shown; narrow an axis", groups.len())),
+        Ok(groups) if groups.len() <= MAX_PLOTS => None,
+        Ok(groups) => Some(format!("{MAX_PLOTS} of {} plots are shown; narrow an axis", groups.len())),
         Err(why) => Some(format!("it is not drawn: {why}")),
     };
     plots.into_iter().chain(series).map(|why| format!("plot \"{}\": {why}", clean(&spec.title))).collect()
@@ -75,12 +75,12 @@ fn plot(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured, group: &Selec
     let metric_of = |place: &Place, column: Option<&str>| met(place.metric.as_deref(), column);
     let first = along.places.first()?;
     let metrics: Vec<String> =
-        columns.iter().filter_map(|column| metric_of(first, *column)).take(MOST_SERIES).collect();
+        columns.iter().filter_map(|column| metric_of(first, *column)).take(MAX_SERIES).collect();
     let mut series = Vec::new();
     let chosen = spec.series.as_ref().map(|axis| choices(matrix, axis, &spec.given)).unwrap_or_default();
     let lines: Vec<Option<&String>> =
         if spec.series.is_some() { chosen.iter().map(Some).collect() } else { vec![None] };
-    for choice in lines.into_iter().take(MOST_SERIES) {
+    for choice in lines.into_iter().take(MAX_SERIES) {
         for (&column, metric) in columns.iter().zip(&metrics) {
             let mut given = without(&spec.given, &[spec.x.axis(), spec.series.as_deref()]);
             let name = match (&spec.series, choice) {
@@ -157,7 +157,7 @@ fn along_metrics(spec: &PlotSpec, names: &[String], matrix: &Matrix) -> Along {
         }
         None => name.clone(),
     };
-    let shown: Vec<String> = names.iter().take(MOST_POINTS).map(short).collect();
+    let shown: Vec<String> = names.iter().take(MAX_POINTS).map(short).collect();
     // Of very many names few could be written: their numbers tell the same.
     let numbered = numbered(&shown).filter(|_| shown.len() > MANY_NAMES && !is_in_rows(spec));
     let place = |(index, name): (usize, &String)| Place {
@@ -165,7 +165,7 @@ fn along_metrics(spec: &PlotSpec, names: &[String], matrix: &Matrix) -> Along {
         choice: None,
         metric: Some(name.clone()),
     };
-    let places = names.iter().take(MOST_POINTS).enumerate().map(place).collect();
+    let places = names.iter().take(MAX_POINTS).enumerate().map(place).collect();
     let is_mark = |name: &String| {
         let metric = met(Some(name), spec.y.first().map(String::as_str));
         let metric = metric.and_then(|metric| matrix.study.metrics.get(&metric));
@@ -182,7 +182,7 @@ fn along_metrics(spec: &PlotSpec, names: &[String], matrix: &Matrix) -> Along {
 
 fn along_axis(spec: &PlotSpec, name: &str, matrix: &Matrix) -> Along {
     let axis = matrix.axes.iter().find(|axis| axis.name == *name);
-    let choices: Vec<String> = choices(matrix, name, &spec.given).into_iter().take(MOST_POINTS).collect();
+    let choices: Vec<String> = choices(matrix, name, &spec.given).into_iter().take(MAX_POINTS).collect();
     let numbers: Option<Vec<f64>> =
         axis.and_then(|axis| choices.iter().map(|name| axis.choice(name)?.number).collect());
     // Bars and strips stand beside each other, whatever their numbers are.

@@ -10,7 +10,7 @@ use super::file::{FILE_NAME, Study};
 use super::{check, parse};
 
 /// A file that is larger is none.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 impl Study {
     /// Reads the study in `folder`, or of the file `folder` itself.
@@ -74,8 +74,8 @@ fn read_text(path: &Path) -> Result<String, String> {
     }
     let file = std::fs::File::open(path).map_err(|error| named(&error))?;
     let mut bytes = Vec::new();
-    file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(|error| named(&error))?;
-    if bytes.len() as u64 > MOST_BYTES {
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| named(&error))?;
+    if bytes.len() as u64 > MAX_BYTES {
         return Err(named(&"larger than 1 MiB: not a study's file"));
     }
     String::from_utf8(bytes).map_err(|error| {

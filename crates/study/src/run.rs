@@ -21,7 +21,7 @@ use strandline_lab::nodes::blocks;
 /// Building may take so long.
 const BUILD_TIMEOUT: Duration = Duration::from_secs(1_800);
 /// A cell that failed so often is not run again.
-const MOST_FAILURES: u32 = 2;
+const MAX_FAILURES: u32 = 2;
 /// Runs in cachegrind, which hardly vary and take long.
 pub const COUNTED_ROUNDS: u32 = 3;
 
@@ -144,7 +144,7 @@ impl Judge for Referee<'_> {
         }
         let failures = self.failures.entry(subject).or_insert_with(|| (0, outcome.clone()));
         *failures = (failures.0 + 1, outcome.clone());
-        let is_hopeless = matches!(outcome.end, End::NotStarted(_)) || failures.0 >= MOST_FAILURES;
+        let is_hopeless = matches!(outcome.end, End::NotStarted(_)) || failures.0 >= MAX_FAILURES;
         if is_hopeless { Next::Drop } else { Next::Go }
     }
 
@@ -261,7 +261,7 @@ fn why_void(
     let ran = outcomes.iter().flatten().count().max(count as usize);
     match good {
         0 => Some(format!("it failed: {how}")),
-        _ if count >= MOST_FAILURES => Some(format!("it failed in {count} of {ran} runs: {how}")),
+        _ if count >= MAX_FAILURES => Some(format!("it failed in {count} of {ran} runs: {how}")),
         _ => None,
     }
 }
@@ -309,7 +309,7 @@ fn put(cell: &mut CellData, round: usize, rounds: usize, metrics: BTreeMap<Strin
 
 /// Everything that makes a study's runs what they are: its text, its choices, and the files of its folder.
 pub fn description(matrix: &Matrix, text: &str) -> impl serde::Serialize + use<> {
-    const MOST_FILES: usize = 10_000;
+    const MAX_FILES: usize = 10_000;
     let mut files = Vec::new();
     let mut waiting: Vec<PathBuf> = vec![matrix.study.folder.clone()];
     while let Some(folder) = waiting.pop() {
@@ -321,9 +321,9 @@ pub fn description(matrix: &Matrix, text: &str) -> impl serde::Serialize + use<>
             if name.starts_with('.') || name == "__pycache__" || name.ends_with(".pyc") || is_result {
                 continue;
             }
-            if data.is_dir() && files.len() < MOST_FILES {
+            if data.is_dir() && files.len() < MAX_FILES {
                 waiting.push(entry.path());
-            } else if files.len() < MOST_FILES {
+            } else if files.len() < MAX_FILES {
                 let changed =
                     data.modified().ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
                 files.push((entry.path(), data.len(), changed.map(|time| time.as_nanos().to_string())));

@@ -14,9 +14,9 @@ pub const READING: [&str; 9] =
 /// Functions that read nothing.
 pub const PLAIN: [&str; 6] = ["near", "abs", "min", "max", "values", "metric"];
 /// An expression may not take more steps.
-const MOST_STEPS: u64 = 20_000;
+const MAX_STEPS: u64 = 20_000;
 /// Trees are not deeper.
-const MOST_DEPTH: usize = 150;
+const MAX_DEPTH: usize = 150;
 
 /// What was found.
 #[derive(Clone, Debug, Default)]
@@ -44,7 +44,7 @@ pub struct Scan {
 pub fn scan(tree: &mut IdedExpr, axis_size: &dyn Fn(&str) -> Option<usize>, variables: &[&str]) -> Scan {
     let mut scan = Scan::default();
     let mut names: Vec<String> = variables.iter().map(|&name| name.to_owned()).collect();
-    if depth(tree, 0) > MOST_DEPTH {
+    if depth(tree, 0) > MAX_DEPTH {
         scan.wrong.push("it is nested too deeply".to_owned());
         return scan;
     }
@@ -52,9 +52,9 @@ pub fn scan(tree: &mut IdedExpr, axis_size: &dyn Fn(&str) -> Option<usize>, vari
     walk(tree, &mut scan, &mut names, axis_size);
     let widest = widest(tree, axis_size).max(1);
     scan.steps = steps(tree, widest, axis_size);
-    if scan.steps > MOST_STEPS {
+    if scan.steps > MAX_STEPS {
         scan.wrong.push(format!(
-            "it could take more than {MOST_STEPS} steps: shorter lists, or fewer within each other"
+            "it could take more than {MAX_STEPS} steps: shorter lists, or fewer within each other"
         ));
     }
     scan
@@ -188,7 +188,7 @@ fn parts(tree: &IdedExpr) -> Vec<&IdedExpr> {
 }
 
 fn depth(tree: &IdedExpr, above: usize) -> usize {
-    if above > MOST_DEPTH {
+    if above > MAX_DEPTH {
         return above;
     }
     parts(tree).into_iter().map(|part| depth(part, above + 1)).max().unwrap_or(above)

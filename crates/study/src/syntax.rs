@@ -23,7 +23,7 @@ impl std::fmt::Display for Wrong {
 }
 
 /// Of what stands at a wrong place so much is repeated, in characters.
-const MOST_REPEATED: usize = 20;
+const MAX_REPEATED: usize = 20;
 
 /// What the parser says of `expression` at a line and column (from 1) of it, in one line.
 pub fn wrong(expression: &str, (line, column): (isize, isize), says: &str) -> Wrong {
@@ -124,7 +124,7 @@ fn hint(rest: &str) -> &'static str {
 
 fn shortened(text: &str) -> String {
     let text: String = strandline_report::text::clean_sentence(text);
-    match text.char_indices().nth(MOST_REPEATED) {
+    match text.char_indices().nth(MAX_REPEATED) {
         Some((at, _)) => format!("{}…", text.get(..at).unwrap_or_default()),
         None => text,
     }

@@ -13,10 +13,10 @@ use strandline_report::text::{clean, grouped};
 use strandline_report::units::{bytes, seconds};
 
 /// A table is made for so many combinations of the axes that it does not name.
-pub const MOST_TABLES: usize = 50;
+pub const MAX_TABLES: usize = 50;
 /// Rows and columns beyond these are left out, and that is said.
-const MOST_ROWS: usize = 2_000;
-const MOST_COLUMNS: usize = 60;
+const MAX_ROWS: usize = 2_000;
+const MAX_COLUMNS: usize = 60;
 /// What stands where nothing was measured.
 const NOTHING: &str = "–";
 
@@ -30,14 +30,14 @@ struct Line {
 /// The tables of one `[[table]]`: one for each combination of the axes that it does not name.
 pub fn tables(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured) -> Vec<Table> {
     let groups = groups_of(spec, matrix).unwrap_or_default();
-    groups.iter().take(MOST_TABLES).map(|group| table(spec, matrix, measured, group)).collect()
+    groups.iter().take(MAX_TABLES).map(|group| table(spec, matrix, measured, group)).collect()
 }
 
 /// What of one `[[table]]` is not shown, and why.
 pub fn left_out(spec: &TableSpec, matrix: &Matrix) -> Option<String> {
     let why = match groups_of(spec, matrix) {
-        Ok(groups) if groups.len() <= MOST_TABLES => return None,
-        Ok(groups) => format!("{MOST_TABLES} of {} tables are shown; narrow an axis", groups.len()),
+        Ok(groups) if groups.len() <= MAX_TABLES => return None,
+        Ok(groups) => format!("{MAX_TABLES} of {} tables are shown; narrow an axis", groups.len()),
         Err(why) => format!("it is not shown: {why}"),
     };
     Some(format!("table \"{}\": {why}", clean(&spec.title)))
@@ -104,10 +104,10 @@ fn table(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured, group: &Sel
     if let Some(unit) = &spec.unit {
         caption = format!("{caption}, {unit}");
     }
-    if rows.len() > MOST_ROWS || columns.len() > MOST_COLUMNS {
+    if rows.len() > MAX_ROWS || columns.len() > MAX_COLUMNS {
         caption = format!("{caption}; of {} rows and {} columns the first", rows.len(), columns.len());
-        rows.truncate(MOST_ROWS);
-        columns.truncate(MOST_COLUMNS);
+        rows.truncate(MAX_ROWS);
+        columns.truncate(MAX_COLUMNS);
     }
     // The first of several for one place counts.
     let figures: BTreeMap<(&str, &str), f64> = spec

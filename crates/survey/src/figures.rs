@@ -26,7 +26,7 @@ pub struct Figures {
 }
 
 /// The most bytes read of /proc/PID/statm: seven numbers.
-const MOST_STATM_BYTES: u64 = 256;
+const MAX_STATM_BYTES: u64 = 256;
 
 /// What is known of a process, and when it has to be asked for again.
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ const GOOD_FOR: Duration = Duration::from_secs(60);
 impl Known {
     /// What is known of `seen` now, from what was known `before`; `None` where it has ended.
     pub fn now(seen: &Seen, before: Option<Self>) -> Option<Self> {
-        let statm = seen.process.read_file("statm", MOST_STATM_BYTES).ok()?;
+        let statm = seen.process.read_file("statm", MAX_STATM_BYTES).ok()?;
         let faults = (seen.minor_faults, seen.major_faults);
         match before {
             Some(mut known) if known.statm == statm && known.read.elapsed() < GOOD_FOR => {

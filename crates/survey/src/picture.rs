@@ -13,7 +13,7 @@ use crate::select::{Key, Seen, Selection};
 /// So long proportional set sizes are asked for at each picture if nothing else is said: some 6 GiB of memory.
 const PSS_TIME: Duration = Duration::from_millis(40);
 /// Control groups with series of their own; the others are summed.
-const MOST_GROUPS: usize = 100;
+const MAX_GROUPS: usize = 100;
 
 /// One process of a picture.
 #[derive(Clone, Debug)]
@@ -184,7 +184,7 @@ fn by_group(shown: &[Shown]) -> Vec<(String, Sum)> {
     }
     let mut sums: Vec<(String, Sum)> = sums.into_iter().map(|(group, sum)| (group.to_owned(), sum)).collect();
     sums.sort_by_key(|(_, sum)| Reverse(sum.rss_bytes));
-    let rest = sums.split_off(sums.len().min(MOST_GROUPS));
+    let rest = sums.split_off(sums.len().min(MAX_GROUPS));
     sums.sort_by(|a, b| a.0.cmp(&b.0));
     if !rest.is_empty() {
         let mut sum = Sum::NONE;
@@ -211,7 +211,7 @@ mod tests {
         let all: Vec<Shown> =
             (0..150).map(|n| shown(n, &format!("/{n}"), n as u64, Pss::Known(1, Instant::now()))).collect();
         let groups = by_group(&all);
-        assert_eq!(groups.len(), MOST_GROUPS + 1);
+        assert_eq!(groups.len(), MAX_GROUPS + 1);
         let (name, rest) = groups.last().unwrap();
         assert_eq!((name.as_str(), rest.processes, rest.rss_bytes), ("other", 50, (0..50).sum()));
         assert_eq!(groups.iter().map(|(_, sum)| sum.rss_bytes).sum::<u64>(), (0u64..150).sum::<u64>());

@@ -11,10 +11,10 @@ use strandline_process::procfs::{Process, Stat};
 use strandline_report::text::clean;
 
 /// The most bytes read of /proc/PID/stat and /proc/PID/cgroup.
-const MOST_STAT_BYTES: u64 = 4 << 10;
-const MOST_GROUP_BYTES: u64 = 64 << 10;
+const MAX_STAT_BYTES: u64 = 4 << 10;
+const MAX_GROUP_BYTES: u64 = 64 << 10;
 /// A name in the kernel is 15 bytes; of a group's path so many characters are shown.
-const MOST_GROUP_CHARACTERS: usize = 256;
+const MAX_GROUP_CHARACTERS: usize = 256;
 
 /// A process, and none that comes to have its id later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -173,7 +173,7 @@ fn pids() -> impl Iterator<Item = i32> {
 /// What is known of a process at a glance; `None` where it is gone, or is none with memory of its own.
 fn look(pid: i32) -> Option<Seen> {
     let process = Process::open(pid).ok()?;
-    let text = process.read_file("stat", MOST_STAT_BYTES).ok()?;
+    let text = process.read_file("stat", MAX_STAT_BYTES).ok()?;
     let stat = Stat::parse(&text)?;
     let has_none = stat.is_kernel_thread() || matches!(stat.state, Some('Z' | 'X'));
     // A copy of a process, made to be read and never run.
@@ -209,7 +209,7 @@ fn file_name(path: &str) -> &str {
 }
 
 fn groups_of(process: &Process) -> String {
-    let text = process.read_file("cgroup", MOST_GROUP_BYTES).unwrap_or_default();
+    let text = process.read_file("cgroup", MAX_GROUP_BYTES).unwrap_or_default();
     String::from_utf8_lossy(&text).into_owned()
 }
 
@@ -225,7 +225,7 @@ fn own_group(text: &str) -> Option<String> {
     };
     let memory = of(&|controllers| controllers.split(',').any(|name| name == "memory"));
     let path = memory.or_else(|| of(&str::is_empty))?;
-    Some(clean(path).chars().take(MOST_GROUP_CHARACTERS).collect())
+    Some(clean(path).chars().take(MAX_GROUP_CHARACTERS).collect())
 }
 
 fn is_within(path: &str, group: &str) -> bool {

@@ -24,7 +24,7 @@ const ARRAY: u64 = HEAP + 0x1000;
 const INTERPRETER: u64 = HEAP + 0x8000;
 const ARENA_OBJECT: u64 = 48;
 const HEADER: u64 = 48;
-const MOST_ARENAS: u64 = 16;
+const MAX_ARENAS: u64 = 16;
 
 const READY: u64 = 1 << 12;
 const HAVE_GC: u64 = 1 << 14;
@@ -108,13 +108,13 @@ pub fn fabricate_cpython(seed: u64) -> CPythonImage {
         writer.add(name, 0);
     }
     // Entries that stand for no arena lie between, linked with each other.
-    let mut taken: Vec<u64> = (0..MOST_ARENAS).collect();
+    let mut taken: Vec<u64> = (0..MAX_ARENAS).collect();
     while taken.len() as u64 > count {
         let gone = writer.dice.below(taken.len() as u64);
         taken.remove(gone as usize);
     }
     let (mut unused, mut at) = (0, start);
-    for index in 0..MOST_ARENAS {
+    for index in 0..MAX_ARENAS {
         let entry = ARRAY + ARENA_OBJECT * index;
         if taken.contains(&index) {
             writer.arena(entry, index, at);
@@ -125,7 +125,7 @@ pub fn fabricate_cpython(seed: u64) -> CPythonImage {
         }
     }
     // What lies behind is no entry.
-    writer.image.put_word(ARRAY + ARENA_OBJECT * MOST_ARENAS, 1);
+    writer.image.put_word(ARRAY + ARENA_OBJECT * MAX_ARENAS, 1);
     let Writer { image, expected, .. } = writer;
     CPythonImage { image, maps, minor, runtime: RUNTIME, data: (DATA, DATA + DATA_BYTES), expected }
 }

@@ -12,9 +12,9 @@ const PIECES_END: u64 = 0x7f5a_5f00_0000;
 /// The threads' control blocks, each in two pages of its own.
 const THREADS: u64 = 0x7f5a_7000_0000;
 /// The largest chunk a fastbin takes (global_max_fast).
-const MOST_FAST: u64 = 0x80;
+const MAX_FAST: u64 = 0x80;
 /// The largest chunk a tcache takes without tunables.
-const MOST_CACHED: u64 = 1040;
+const MAX_CACHED: u64 = 1040;
 
 /// What a chunk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -279,8 +279,8 @@ impl Build<'_> {
 
     fn state(&mut self, size: u64, previous: Use) -> Use {
         match self.dice.below(100) {
-            0..15 if size <= MOST_CACHED => self.caches.place(self.dice, size).map_or(Use::Live, Use::Cached),
-            15..35 if size <= MOST_FAST && self.recipe.version.has_fastbins() => Use::Fast,
+            0..15 if size <= MAX_CACHED => self.caches.place(self.dice, size).map_or(Use::Live, Use::Cached),
+            15..35 if size <= MAX_FAST && self.recipe.version.has_fastbins() => Use::Fast,
             35..65 if previous != Use::Free => Use::Free,
             _ => Use::Live,
         }

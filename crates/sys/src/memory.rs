@@ -16,13 +16,13 @@ pub fn read(pid: i32, address: u64, buffer: &mut [u8]) -> io::Result<usize> {
 }
 
 /// The most ranges one [`read_many`] call takes (the kernel's `UIO_MAXIOV`).
-pub const MOST_RANGES: usize = 1024;
+pub const MAX_RANGES: usize = 1024;
 
-/// Reads `width` bytes at each of `addresses` (at most [`MOST_RANGES`]) into `buffer`, one after
+/// Reads `width` bytes at each of `addresses` (at most [`MAX_RANGES`]) into `buffer`, one after
 /// the other, with one system call. Stops at the first address that cannot be read and returns the
 /// number of whole items read.
 pub fn read_many(pid: i32, addresses: &[u64], width: usize, buffer: &mut [u8]) -> io::Result<usize> {
-    let count = addresses.len().min(MOST_RANGES).min(buffer.len() / width.max(1));
+    let count = addresses.len().min(MAX_RANGES).min(buffer.len() / width.max(1));
     let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: count * width };
     let remote: Vec<libc::iovec> = addresses[..count]
         .iter()

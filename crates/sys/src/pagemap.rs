@@ -20,7 +20,7 @@ pub const HUGE: u64 = 1 << 6;
 
 /// Runs asked for in one call. Kernel 6.18 returned a stale `walk_end` and repeated ranges with
 /// vectors above 512.
-pub const MOST_REGIONS: usize = 512;
+pub const MAX_REGIONS: usize = 512;
 
 /// One run of pages of equal state.
 #[repr(C)]
@@ -73,7 +73,7 @@ pub fn scan(
         end,
         walk_end: 0,
         vec: regions.as_mut_ptr() as u64,
-        vec_len: regions.len().min(MOST_REGIONS) as u64,
+        vec_len: regions.len().min(MAX_REGIONS) as u64,
         max_pages: 0,
         category_inverted: 0,
         category_mask: 0,

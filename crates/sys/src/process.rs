@@ -46,7 +46,7 @@ pub fn open(pid: i32) -> io::Result<OwnedFd> {
 pub fn advise(process: &OwnedFd, ranges: &[Range<u64>], advice: i32) -> io::Result<u64> {
     let vectors: Vec<libc::iovec> = ranges
         .iter()
-        .take(crate::memory::MOST_RANGES)
+        .take(crate::memory::MAX_RANGES)
         .map(|range| libc::iovec {
             iov_base: range.start as *mut libc::c_void,
             iov_len: range.end.saturating_sub(range.start) as usize,

@@ -95,8 +95,8 @@ pub fn set_registers(tid: i32, registers: &Registers) -> io::Result<()> {
 pub fn seccomp_filter(tid: i32, index: usize) -> io::Result<Option<Vec<FilterInstruction>>> {
     const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
     /// `BPF_MAXINSNS`: no filter has more.
-    const MOST_INSTRUCTIONS: usize = 4096;
-    let mut filter = vec![libc::sock_filter { code: 0, jt: 0, jf: 0, k: 0 }; MOST_INSTRUCTIONS];
+    const MAX_INSTRUCTIONS: usize = 4096;
+    let mut filter = vec![libc::sock_filter { code: 0, jt: 0, jf: 0, k: 0 }; MAX_INSTRUCTIONS];
     // SAFETY: the kernel writes at most BPF_MAXINSNS instructions of this C struct to the buffer, which has room for them.
     let count = unsafe { libc::ptrace(PTRACE_SECCOMP_GET_FILTER, tid, index, filter.as_mut_ptr()) };
     if count < 0 {

@@ -94,7 +94,7 @@ pub struct Row {
 /// Growth is that of the last minute, or of as much of it as there is.
 const SPAN: Duration = Duration::from_secs(60);
 /// Before that nothing is said.
-const LEAST_SPAN: Duration = Duration::from_millis(900);
+const MIN_SPAN: Duration = Duration::from_millis(900);
 
 /// RSS of the last minute.
 #[derive(Debug, Default)]
@@ -125,7 +125,7 @@ impl History {
         let span = ended.duration_since(*began);
         let grown = i64::try_from(*last).ok()?.checked_sub(i64::try_from(*first).ok()?)?;
         let minutes = SPAN.as_secs_f64() / span.as_secs_f64();
-        (span >= LEAST_SPAN).then_some((grown as f64 * minutes) as i64)
+        (span >= MIN_SPAN).then_some((grown as f64 * minutes) as i64)
     }
 }
 

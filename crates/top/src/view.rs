@@ -19,7 +19,7 @@ const UNKNOWN: &str = "?";
 /// What stands where there was no ledger.
 const NONE: &str = "-";
 /// The widest a table is made for who wants it as text.
-const MOST_COLUMNS: u16 = 400;
+const MAX_COLUMNS: u16 = 400;
 
 const KEYS: &str = " Enter ledger  r dry run  / filter  t tree  c groups  ←→ order  ? help  q quit";
 
@@ -60,7 +60,7 @@ fn text(frame: &mut Frame<'_>, title: &str, lines: Vec<String>, scroll: &mut u16
 /// The table as text, of all rows.
 pub fn text_of(state: &State, columns: u16) -> String {
     let height = u16::try_from(state.rows.len() + 1).unwrap_or(u16::MAX);
-    let area = Rect::new(0, 0, columns.clamp(40, MOST_COLUMNS), height);
+    let area = Rect::new(0, 0, columns.clamp(40, MAX_COLUMNS), height);
     let mut buffer = Buffer::empty(area);
     table(state, area, &mut buffer, false);
     let mut all = headline(state).trim().to_owned() + "\n";

@@ -13,7 +13,7 @@ use strandline_study::matrix::Matrix;
 use strandline_study::{find, needs};
 
 /// Studies of more cells are not looked at closely.
-const MOST_CELLS: u64 = 10_000;
+const MAX_CELLS: u64 = 10_000;
 
 /// Names, titles, and whether what they need is here.
 pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
@@ -92,7 +92,7 @@ impl Line {
             ..Self::default()
         };
         let looked_at = match Matrix::chosen(study, false, &[]) {
-            Ok(matrix) if matrix.count().is_none_or(|count| count > MOST_CELLS) => {
+            Ok(matrix) if matrix.count().is_none_or(|count| count > MAX_CELLS) => {
                 unknown(matrix.count(), "not looked at: many cells")
             }
             Ok(matrix) => {

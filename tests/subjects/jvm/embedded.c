@@ -8,14 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_OPTIONS 16
+#define MAX_OPTIONS 16
 
 typedef jint (*create)(JavaVM **, void **, void *);
 
 static void *own[1000];
 
 int main(int count, char **words) {
-    if (count < 3 || count - 2 > MOST_OPTIONS) return 2;
+    if (count < 3 || count - 2 > MAX_OPTIONS) return 2;
     void *library = dlopen(words[1], RTLD_NOW | RTLD_GLOBAL);
     if (!library) {
         fprintf(stderr, "%s\n", dlerror());
@@ -25,7 +25,7 @@ int main(int count, char **words) {
     for (int n = 0; n < 1000; n++) own[n] = memset(malloc(4000), 1, 4000);
     char classes[4096];
     snprintf(classes, sizeof classes, "-Djava.class.path=%s", words[2]);
-    JavaVMOption options[MOST_OPTIONS] = {{.optionString = classes}};
+    JavaVMOption options[MAX_OPTIONS] = {{.optionString = classes}};
     for (int n = 3; n < count; n++) options[n - 2].optionString = words[n];
     JavaVMInitArgs arguments = {.version = JNI_VERSION_10, .nOptions = count - 2, .options = options};
     JavaVM *vm;

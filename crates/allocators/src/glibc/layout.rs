@@ -184,4 +184,4 @@ pub const LARGE_THREAD_CACHE: ThreadCache = ThreadCache { bins: 76, entries: 152
 /// The bins whose chunks all have one size, `MIN_CHUNK_BYTES + 16 * bin`.
 pub const SMALL_THREAD_CACHE_BINS: usize = 64;
 /// The most entries one bin may hold (`MAX_TCACHE_COUNT`).
-pub const MOST_THREAD_CACHE_ENTRIES: usize = 65535;
+pub const MAX_THREAD_CACHE_ENTRIES: usize = 65535;

@@ -9,13 +9,13 @@ use super::layout;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
 /// The most arenas of a process that are followed; the default limit is eight a core.
-const MOST_ARENAS: usize = 16_384;
+const MAX_ARENAS: usize = 16_384;
 /// No arena takes more than there is user address space: more is damage, and must not be added up.
-const MOST_SYSTEM_BYTES: u64 = 1 << 47;
+const MAX_SYSTEM_BYTES: u64 = 1 << 47;
 /// Steps along rings that the search for `main_arena` may take: data full of false ones costs no more.
-const MOST_RING_STEPS: usize = 4 * MOST_ARENAS;
+const MAX_RING_STEPS: usize = 4 * MAX_ARENAS;
 /// The most heaps of one arena that are followed: 64 GiB.
-const MOST_HEAPS: usize = 1024;
+const MAX_HEAPS: usize = 1024;
 /// Data read at once in the search.
 const BLOCK_BYTES: u64 = 1 << 20;
 /// Blocks overlap by more than the longest structure looked for.
@@ -122,7 +122,7 @@ fn scan<T>(
 
 /// Finds `main_arena` in the data of one libc (resident, writable ranges).
 pub fn main_arena(memory: &dyn Memory, data: &[(u64, u64)]) -> Option<MainArena> {
-    let mut steps = MOST_RING_STEPS;
+    let mut steps = MAX_RING_STEPS;
     scan(memory, data, |base, bytes| {
         let mut offset = 0;
         while offset + layout::BIN_PAIRS as usize * 16 <= bytes.len() {
@@ -192,7 +192,7 @@ fn ring(memory: &dyn Memory, main: u64, shape: &layout::Arena, steps: &mut usize
         }
         // A secondary arena stands behind the heap_info of its first heap.
         let offset = at % (1 << 20);
-        if arenas.len() >= MOST_ARENAS || at == mark.0 || !layout::HEAP_INFO_BYTES.contains(&offset) {
+        if arenas.len() >= MAX_ARENAS || at == mark.0 || !layout::HEAP_INFO_BYTES.contains(&offset) {
             return None;
         }
         arenas.push(at);
@@ -204,7 +204,7 @@ fn ring(memory: &dyn Memory, main: u64, shape: &layout::Arena, steps: &mut usize
 
 /// Reads the state of all arenas. `heap_max_bytes` is the alignment of secondary heaps.
 pub fn arenas(memory: &dyn Memory, main: &MainArena, heap_max_bytes: u64) -> Vec<Arena> {
-    let mut steps = MOST_ARENAS;
+    let mut steps = MAX_ARENAS;
     let addresses = ring(memory, main.address, &main.layout, &mut steps).unwrap_or_default();
     addresses
         .into_iter()
@@ -238,7 +238,7 @@ fn read_arena(
         address,
         main: is_main,
         top: word(shape.top)?,
-        system_mem: word(shape.system_mem())?.min(MOST_SYSTEM_BYTES),
+        system_mem: word(shape.system_mem())?.min(MAX_SYSTEM_BYTES),
         noncontiguous: half_word_at(&bytes, shape.flags() as usize)? & 2 != 0,
         fastbins,
         bins,
@@ -260,7 +260,7 @@ fn heaps(
     let mut heaps: Vec<(u64, u64, u64)> = Vec::new();
     let info_bytes = arena.address % heap_max_bytes;
     let mut heap = arena.top - arena.top % heap_max_bytes;
-    while heap != 0 && heaps.len() < MOST_HEAPS && heaps.iter().all(|known| known.0 != heap) {
+    while heap != 0 && heaps.len() < MAX_HEAPS && heaps.iter().all(|known| known.0 != heap) {
         let Some([owner, previous, size]) = heap_info(memory, heap) else { break };
         if owner != arena.address || size < info_bytes || size > heap_max_bytes || !size.is_multiple_of(4096)
         {
@@ -379,5 +379,5 @@ fn cache_settings_agree(word: &impl Fn(u64) -> Option<u64>, shape: &layout::Para
     } else {
         most_bytes <= 1032 && bins == (most_bytes + 8).max(32).div_ceil(16) - 1
     };
-    fits && bins <= 64 && bins > 0 && count <= layout::MOST_THREAD_CACHE_ENTRIES as u64
+    fits && bins <= 64 && bins > 0 && count <= layout::MAX_THREAD_CACHE_ENTRIES as u64
 }

@@ -23,7 +23,7 @@ use strandline_process::map::Mapping;
 use strandline_process::memory::{Memory, word_at};
 
 /// Pages behind a mapping's start on whose end a block aligned to more than a page is looked for.
-const MOST_ALIGNED_PAGES: u64 = 16;
+const MAX_ALIGNED_PAGES: u64 = 16;
 
 /// The block in the mapping that starts at `page`, by the header that memalign wrote behind its start, if there is one. A header was written, so its page is in one of the resident `runs`; reading another page
 /// would have the kernel map one in the target.
@@ -34,7 +34,7 @@ fn aligned_chunk(memory: &dyn Memory, page: u64, limit: u64, runs: &[(u64, u64)]
     let within =
         (16..PAGE_BYTES).step_by(16).find_map(|offset| aligned_block(offset, at(offset)?, page, limit));
     let beyond = || {
-        let last_words = (2..=MOST_ALIGNED_PAGES)
+        let last_words = (2..=MAX_ALIGNED_PAGES)
             .map(|pages| pages * PAGE_BYTES - 16)
             .take_while(|offset| page + offset < limit)
             .filter(|offset| is_resident(runs, page + offset));
@@ -81,7 +81,7 @@ fn may_start(pair: (u64, u64)) -> bool {
 /// Pages whose first words are asked for at once.
 const BATCH: usize = 512;
 /// Pages that are looked at in all: 8 GiB of them, some 0.3 s of a target's time.
-const MOST_PAGES: u64 = 2 << 20;
+const MAX_PAGES: u64 = 2 << 20;
 
 /// What asking for a page that cannot be read costs, in pages that can be.
 const REFUSED_PAGES: u64 = 64;
@@ -191,7 +191,7 @@ impl Search<'_> {
     }
 
     fn over_budget(&self) -> bool {
-        self.spent_pages >= MOST_PAGES || Instant::now() >= self.deadline
+        self.spent_pages >= MAX_PAGES || Instant::now() >= self.deadline
     }
 
     /// Takes the chunk whose mapping starts at one of `pages`, the first there is; returns its end.

@@ -344,7 +344,7 @@ impl Arenas<'_> {
         for &chunk in &caches.structures {
             ranges.insert(chunk, Listed::Metadata);
         }
-        let most = layout::MOST_THREAD_CACHE_ENTRIES as u64;
+        let most = layout::MAX_THREAD_CACHE_ENTRIES as u64;
         let follow =
             |&list: &List| lists::follow(&mut cache, &mut ranges, list, links, Listed::ThreadCache, most);
         let broken = caches.lists.iter().map(follow).filter(|(_, whole)| !whole).count() as u64;

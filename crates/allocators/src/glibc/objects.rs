@@ -21,10 +21,10 @@ pub struct Object {
 
 /// Objects' bss beyond this is not searched: libc's data stands at its start in no known program,
 /// but a static program's own arrays may be of any size.
-const MOST_DATA_BYTES: u64 = 256 << 20;
+const MAX_DATA_BYTES: u64 = 256 << 20;
 
 /// The data of a libc, bss included, is some tens of KiB.
-const MOST_LIBC_DATA_BYTES: u64 = 1 << 20;
+const MAX_LIBC_DATA_BYTES: u64 = 1 << 20;
 
 /// Whether a mapped file is glibc by name: `libc.so.6`, `libc-2.31.so`.
 fn is_libc(name: &str) -> bool {
@@ -50,11 +50,11 @@ fn object(context: &Context<'_>, group: &[&Mapping]) -> Object {
         is_libc: is_libc(&group[0].name),
         ..Object::default()
     };
-    let mut rest = MOST_DATA_BYTES;
+    let mut rest = MAX_DATA_BYTES;
     for mapping in group.iter().filter(|m| m.permissions.write) {
         // A libc's few pages of data are read also where they are swapped out: without them there is
         // no heap. A static program's data can be of any size.
-        let whole = object.is_libc && mapping.bytes() <= MOST_LIBC_DATA_BYTES;
+        let whole = object.is_libc && mapping.bytes() <= MAX_LIBC_DATA_BYTES;
         let swapped = !overlapping(context.swapped, mapping.start, mapping.end).is_empty();
         let runs = if whole && swapped {
             vec![(mapping.start, mapping.end)]

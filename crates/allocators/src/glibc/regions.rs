@@ -7,7 +7,7 @@ use super::locate::{Arena, Parameters};
 use super::walk_context::{Region, Shape, Top};
 use strandline_claims::allocator::{Context, overlapping};
 use strandline_claims::range::merge;
-use strandline_claims::range::{MOST_BYTES, PAGE_BYTES, page_up};
+use strandline_claims::range::{MAX_BYTES, PAGE_BYTES, page_up};
 use strandline_process::map::Mapping;
 
 /// A region and the arena (its index) that it belongs to.
@@ -67,7 +67,7 @@ pub fn of_arenas(
     }
     all.sort_by_key(|owned| owned.region.start);
     // All together they get bits for so many pages: mappings can be of any size, and cost nothing.
-    let mut rest = MOST_BYTES;
+    let mut rest = MAX_BYTES;
     all.retain_mut(|Owned { region, .. }| {
         region.end = region.end.min(region.start.saturating_add(rest));
         region.top = region.top.filter(|top| top.address < region.end);
@@ -193,7 +193,7 @@ fn break_end(context: &Context<'_>, base: u64) -> Option<u64> {
 
 /// The longest part in between that a program may have protected within one of its blocks; what is longer is taken
 /// for a reservation of somebody else's.
-const MOST_PROTECTED_BYTES: u64 = 16 << 20;
+const MAX_PROTECTED_BYTES: u64 = 16 << 20;
 
 /// The stretches of memory that the mappings `of` a heap stand in: a program that calls madvise, mlock, mprotect or
 /// prctl within a block makes the kernel list what was one mapping as several.
@@ -218,7 +218,7 @@ fn furthest<'a>(mut edge: u64, neighbours: impl Iterator<Item = (&'a Mapping, u6
     for (mapping, near, far) in neighbours {
         let may_be_cut = mapping.is_private_anonymous()
             && !is_named_by_kernel(mapping)
-            && (mapping.permissions.write || mapping.bytes() <= MOST_PROTECTED_BYTES);
+            && (mapping.permissions.write || mapping.bytes() <= MAX_PROTECTED_BYTES);
         if near != edge || !may_be_cut {
             break;
         }
@@ -231,7 +231,7 @@ fn furthest<'a>(mut edge: u64, neighbours: impl Iterator<Item = (&'a Mapping, u6
 }
 
 /// The most free chunks that are asked where they stand.
-const MOST_CHUNKS_ASKED: usize = 4096;
+const MAX_CHUNKS_ASKED: usize = 4096;
 
 /// The mappings in which the main arena goes on: those of its top and of its free chunks, and those that begin with
 /// a chain of chunks, for a piece that is all in use.
@@ -251,7 +251,7 @@ fn piece_mappings<'a>(context: &'a Context<'_>, arena: &Arena, known: &[Region])
         take(bin.first);
         take(bin.last);
         let mut chunk = bin.first;
-        while asked < MOST_CHUNKS_ASKED {
+        while asked < MAX_CHUNKS_ASKED {
             asked += 1;
             // fd of a free chunk: the next one of its bin, or the bin itself in the arena.
             let Ok(next) = context.whole_memory.read_word(chunk.saturating_add(16)) else { break };

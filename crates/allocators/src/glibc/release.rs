@@ -9,13 +9,13 @@ use strandline_process::namespaces::open_mapped_file;
 use strandline_process::procfs::Process;
 
 /// The most bytes of a C library's file that are searched for its release.
-const MOST_LIBRARY_BYTES: u64 = 16 << 20;
+const MAX_LIBRARY_BYTES: u64 = 16 << 20;
 
 /// The release of the glibc mapped at `address`: `2.36`.
 pub fn release(process: &Process, space: &AddressSpace, address: u64) -> Option<String> {
     let mut bytes = Vec::new();
     let file = open_mapped_file(process, space.find(address)?).ok()?;
-    file.take(MOST_LIBRARY_BYTES).read_to_end(&mut bytes).ok()?;
+    file.take(MAX_LIBRARY_BYTES).read_to_end(&mut bytes).ok()?;
     let banner = banner(&bytes)?;
     let (_, release) = banner.split_once("release version ")?;
     let release: String = release.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();

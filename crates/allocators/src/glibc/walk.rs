@@ -22,9 +22,9 @@ const POST: u64 = layout::FENCEPOST_BYTES | layout::PREV_INUSE;
 const CHAIN: usize = 12;
 /// How far over its end a walk of a segment may look: a chunk that reaches further is left to the walk
 /// that comes from before.
-const MOST_OVERSHOOT_BYTES: u64 = 32 << 20;
+const MAX_OVERSHOOT_BYTES: u64 = 32 << 20;
 /// Reads outside the window that all searches of one walk may cost together, some 0.1 s.
-const MOST_FAR_READS: u32 = 200_000;
+const MAX_FAR_READS: u32 = 200_000;
 
 /// The free run under way: free chunks side by side that consolidation would merge.
 struct Run {
@@ -99,7 +99,7 @@ impl<'a> Walker<'a> {
         scout.limit = to;
         scout.at = scout.seek(from, layout::ALIGNMENT)?;
         scout.accumulator = Accumulator::new(scout.at, walk_context.pages);
-        scout.limit = to.saturating_add(MOST_OVERSHOOT_BYTES).min(walk_context.region.end);
+        scout.limit = to.saturating_add(MAX_OVERSHOOT_BYTES).min(walk_context.region.end);
         while !scout.done && scout.at < to {
             if scout.step() {
                 let at = scout.at;
@@ -479,7 +479,7 @@ impl<'a> Walker<'a> {
         }
         let runs = self.window.pages().runs_in(page_up(from), upto);
         for page in runs.flat_map(|(a, b)| (a..b).step_by(PAGE_BYTES as usize)) {
-            if self.far_reads >= MOST_FAR_READS {
+            if self.far_reads >= MAX_FAR_READS {
                 return None;
             }
             let Some((pair, far)) = self.window.peek(page) else { continue };
@@ -538,7 +538,7 @@ impl<'a> Walker<'a> {
             if head & layout::PREV_INUSE != 0 && self.is_plausible(at, head) && self.is_chain(at, head) {
                 return Some(at);
             }
-            if self.far_reads >= MOST_FAR_READS {
+            if self.far_reads >= MAX_FAR_READS {
                 return self.region.top.map(|top| top.address).filter(|&top| top > at);
             }
             at += step;

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::time::Instant;
 
 use super::layout::{
-    CACHE_LINKS, CACHE_LIST_BYTES, CACHE_REST_BYTES, MOST_PROCESSORS, MOST_SLOTS, MOST_TRANSFER_BYTES,
+    CACHE_LINKS, CACHE_LIST_BYTES, CACHE_REST_BYTES, MAX_PROCESSORS, MAX_SLOTS, MAX_TRANSFER_BYTES,
     SHARD_BYTES, SHARD_CLASS, SLAB_BEGINS, SLAB_SHIFT_BITS, SLAB_SHIFTS, TRANSFER_INFO, TRANSFER_SLOTS,
 };
 use super::locate::{Heap, read_bytes};
@@ -17,16 +17,16 @@ use strandline_claims::range::{PAGE_BYTES, page_of};
 use strandline_process::memory::{half_word_at, word_at};
 
 /// Objects of all caches together, which damaged ones must not make more.
-const MOST_ITEMS: usize = 1 << 22;
+const MAX_ITEMS: usize = 1 << 22;
 /// Threads' caches that are followed.
-const MOST_CACHES: usize = 1 << 16;
+const MAX_CACHES: usize = 1 << 16;
 /// After so many objects the time is looked at.
 const LOOKS_AT_THE_TIME: u64 = 1024;
 /// Groups of processors with transfer caches of their own.
-const MOST_SHARDS: usize = 256;
+const MAX_SHARDS: usize = 256;
 
 /// The most places at which an array of transfer caches may begin, of which each is tried with each length.
-const MOST_CANDIDATES: usize = 4096;
+const MAX_CANDIDATES: usize = 4096;
 
 /// Where a cached object was found.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl Reader<'_> {
 
     fn item(&mut self, address: u64, class: usize, of: Of) {
         let bytes = self.heap.class_bytes(class);
-        if self.cached.items.len() >= MOST_ITEMS || !address.is_multiple_of(8) || address == 0 {
+        if self.cached.items.len() >= MAX_ITEMS || !address.is_multiple_of(8) || address == 0 {
             self.cached.broken += 1;
             return;
         }
@@ -122,9 +122,9 @@ impl Reader<'_> {
         let used: Vec<usize> =
             (1..heap.classes.number()).filter(|&class| heap.class_bytes(class) > 0).collect();
         let firsts = heap.statics.words().filter(|&(at, word)| word == 1 && says(at, 1)).map(|(at, _)| at);
-        let firsts = firsts.take(MOST_CANDIDATES);
+        let firsts = firsts.take(MAX_CANDIDATES);
         let array = firsts
-            .flat_map(|at| (64..=MOST_TRANSFER_BYTES).step_by(64).map(move |stride| (at, stride)))
+            .flat_map(|at| (64..=MAX_TRANSFER_BYTES).step_by(64).map(move |stride| (at, stride)))
             .find(|&(at, stride)| used.iter().all(|&class| says(at + (class as u64 - 1) * stride, class)));
         let Some((first, stride)) = array else {
             self.cached.broken += 1;
@@ -141,7 +141,7 @@ impl Reader<'_> {
     /// The objects in slots, of which `info` says how many are used and may be.
     fn slots(&mut self, (info, slots): (u64, u64), class: usize, of: Of) {
         let (used, capacity) = (info & 0xffff_ffff, info >> 32);
-        if used > capacity || used > MOST_SLOTS.max(self.most_slots(of, class)) {
+        if used > capacity || used > MAX_SLOTS.max(self.most_slots(of, class)) {
             self.cached.broken += 1;
             return;
         }
@@ -169,11 +169,11 @@ impl Reader<'_> {
             if self.is_late() {
                 return;
             }
-            for shard in 0..MOST_SHARDS as u64 {
+            for shard in 0..MAX_SHARDS as u64 {
                 // A pointer, and what says that it is initialised.
                 let place = shards.saturating_add(16 * shard);
                 let array =
-                    self.cache.word(place).filter(|array| !seen.contains(array) && seen.len() < MOST_SHARDS);
+                    self.cache.word(place).filter(|array| !seen.contains(array) && seen.len() < MAX_SHARDS);
                 let classes = array.and_then(|array| Some((array, self.classes_of_shard(array, number)?)));
                 let Some((array, first)) = classes else { break };
                 seen.insert(array);
@@ -225,7 +225,7 @@ impl Reader<'_> {
                 continue;
             };
             self.cached.structures.extend([page_of(slabs), page_of(stopped)]);
-            for processor in 0..MOST_PROCESSORS {
+            for processor in 0..MAX_PROCESSORS {
                 let Some(slab) = slabs.checked_add(processor << shift) else { break };
                 if self.is_late() || self.processor(slab, shift, &begins).is_none() {
                     break;
@@ -292,7 +292,7 @@ impl Reader<'_> {
         let mut pending = self.led_to();
         let (mut seen, mut found) = (HashSet::new(), 0);
         while let Some(at) = pending.pop() {
-            if found >= MOST_CACHES || self.is_late() {
+            if found >= MAX_CACHES || self.is_late() {
                 self.cached.broken += 1;
                 return;
             }
@@ -340,7 +340,7 @@ impl Reader<'_> {
             for step in 0..length {
                 let is_late = step.is_multiple_of(LOOKS_AT_THE_TIME) && self.is_late();
                 let next = if at.is_multiple_of(8) && !is_late { self.cache.word(at) } else { None };
-                let Some(next) = next.filter(|_| self.cached.items.len() < MOST_ITEMS) else {
+                let Some(next) = next.filter(|_| self.cached.items.len() < MAX_ITEMS) else {
                     self.cached.broken += 1;
                     break;
                 };

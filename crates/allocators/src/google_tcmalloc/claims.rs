@@ -18,7 +18,7 @@ use strandline_claims::facts::SizeClass;
 use strandline_claims::refinements::Matched;
 
 /// Objects that are listed are smaller.
-const MOST_LISTED_BYTES: usize = 256;
+const MAX_LISTED_BYTES: usize = 256;
 
 /// What all pieces come to.
 #[derive(Default)]
@@ -251,7 +251,7 @@ impl<'a> Claimer<'a> {
             }
             self.note_free(span, host, bytes)?;
             let at = span.start + u64::from(host) * UNIT_BYTES;
-            let mut object = [0; MOST_LISTED_BYTES];
+            let mut object = [0; MAX_LISTED_BYTES];
             let object = object.get_mut(..bytes as usize)?;
             self.cache.read(at, object)?;
             let unit = |number: usize| {

@@ -16,13 +16,13 @@ use strandline_claims::range::page_of;
 use strandline_process::memory::word_at;
 
 /// Nodes of all maps together.
-const MOST_NODES: u64 = 1 << 20;
+const MAX_NODES: u64 = 1 << 20;
 /// Words that could lead to a region that are tried.
-const MOST_TRIED: usize = 1 << 16;
+const MAX_TRIED: usize = 1 << 16;
 /// Regions that are read: 1 TiB.
-const MOST_REGIONS: usize = 1024;
+const MAX_REGIONS: usize = 1024;
 /// Huge pages that there are addresses for.
-const MOST_HUGE_PAGES: u64 = (1 << 47) / HUGE_BYTES;
+const MAX_HUGE_PAGES: u64 = (1 << 47) / HUGE_BYTES;
 
 /// A range of free huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,7 +67,7 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> Huge {
         heap,
         cache: PageCache::new(context.memory),
         huge: Huge::default(),
-        left: MOST_NODES,
+        left: MAX_NODES,
     };
     let mut tried = HashSet::new();
     let is_outside = |word: u64| !(heap.data.0..heap.data.1).contains(&word) && word.is_multiple_of(8);
@@ -78,7 +78,7 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> Huge {
         }
         if is_outside(word) && context.space.find(word).is_some_and(is_mapped_memory) {
             finder.map(at, word);
-            if tried.len() < MOST_TRIED && tried.insert(word) {
+            if tried.len() < MAX_TRIED && tried.insert(word) {
                 finder.region(word);
             }
         }
@@ -104,7 +104,7 @@ impl Finder<'_> {
     fn map(&mut self, at: u64, root: u64) {
         let word = |offset: usize| self.heap.statics.word(at + offset as u64);
         let (nodes, total) = (word(8), word(16));
-        if nodes == 0 || nodes > total || total > MOST_HUGE_PAGES || nodes > self.left {
+        if nodes == 0 || nodes > total || total > MAX_HUGE_PAGES || nodes > self.left {
             return;
         }
         // `HugeAllocator`: what it had from the kernel, and what of that is in use. `HugeCache`: its size, and its limit.
@@ -141,8 +141,8 @@ impl Finder<'_> {
             read_bytes(&mut self.cache, at, &mut bytes)?;
             let word = |offset| word_at(&bytes, offset).unwrap_or(0);
             let (start, huge_pages, [left, right, up]) = (word(0), word(8), NODE_LINKS.map(word));
-            let is_one = up == parent && start > 0 && huge_pages > 0 && start < MOST_HUGE_PAGES;
-            if !is_one || huge_pages > MOST_HUGE_PAGES - start || places.len() as u64 >= nodes {
+            let is_one = up == parent && start > 0 && huge_pages > 0 && start < MAX_HUGE_PAGES;
+            if !is_one || huge_pages > MAX_HUGE_PAGES - start || places.len() as u64 >= nodes {
                 return None;
             }
             places.push((at, start, huge_pages));
@@ -156,13 +156,13 @@ impl Finder<'_> {
     fn region(&mut self, at: u64) {
         let shape = Region::new(self.heap.page_shift);
         let mut at = at;
-        while self.huge.regions.len() < MOST_REGIONS {
+        while self.huge.regions.len() < MAX_REGIONS {
             let location = at.saturating_add(shape.location() as u64);
             let mut place = [0; 16];
             let is_read = read_bytes(&mut self.cache, location, &mut place).is_some();
             let (start, huge_pages) = (word_at(&place, 0).unwrap_or(0), word_at(&place, 8).unwrap_or(0));
             let is_one =
-                is_read && huge_pages == REGION_HUGE_PAGES as u64 && start > 0 && start < MOST_HUGE_PAGES;
+                is_read && huge_pages == REGION_HUGE_PAGES as u64 && start > 0 && start < MAX_HUGE_PAGES;
             let is_new = self.huge.regions.iter().all(|region| region.start != start * HUGE_BYTES);
             if !is_one || !is_new || self.one_region(at, start * HUGE_BYTES, &shape).is_none() {
                 return;

@@ -80,10 +80,10 @@ pub static LAYOUTS: [Layout; 7] = [
 ];
 
 /// The most bytes that a span has.
-const MOST_SPAN_BYTES: usize = 64;
+const MAX_SPAN_BYTES: usize = 64;
 
 /// The bytes of a span's structure, the rest 0.
-pub type SpanBytes = [u8; MOST_SPAN_BYTES];
+pub type SpanBytes = [u8; MAX_SPAN_BYTES];
 
 /// A span: a run of pages in use, cut into objects of one class, or one block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,7 +129,7 @@ impl Layout {
 
     /// The bytes of a span's structure, read by `read`: not those behind it, as the last may stand at the very end of a mapping.
     pub fn span_bytes(&self, read: impl FnOnce(&mut [u8]) -> Option<()>) -> Option<SpanBytes> {
-        let mut bytes = [0; MOST_SPAN_BYTES];
+        let mut bytes = [0; MAX_SPAN_BYTES];
         read(&mut bytes[..self.span_bytes]).map(|()| bytes)
     }
 
@@ -172,10 +172,10 @@ pub const UNIT_BYTES: u64 = 8;
 pub const LIST_END: u16 = u16::MAX;
 
 /// The most pages of a huge page that are read: of 8 KiB.
-pub const MOST_PAGES: usize = 256;
+pub const MAX_PAGES: usize = 256;
 
 /// A set of a huge page's pages.
-pub type Pages = [u64; MOST_PAGES / 64];
+pub type Pages = [u64; MAX_PAGES / 64];
 
 /// What a huge page's tracker says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -189,13 +189,13 @@ pub struct Tracker {
 }
 
 /// The most bytes of a tracker that are read.
-pub const MOST_TRACKER_BYTES: usize = 200;
+pub const MAX_TRACKER_BYTES: usize = 200;
 
 impl Layout {
     /// Bytes of a tracker that are read, of its first ones: the last of all may stand at the very end of a mapping.
     pub fn tracker_bytes(&self, page_shift: u32) -> usize {
         let words = (1_usize << (HUGE_SHIFT - page_shift)).div_ceil(64);
-        (self.tracker_used + 8 * (2 * words + 1) + self.tracker_gap).min(MOST_TRACKER_BYTES)
+        (self.tracker_used + 8 * (2 * words + 1) + self.tracker_gap).min(MAX_TRACKER_BYTES)
     }
 
     /// What a structure says, if it is one, and its counts and bits agree.
@@ -232,17 +232,17 @@ pub fn members(pages: &Pages) -> u64 {
 /// four partitions: normal ones, by node or by type of what is allocated, and cold ones behind them.
 const BASE_CLASSES: [usize; 4] = [86, 78, 89, 46];
 /// The most partitions.
-const MOST_PARTITIONS: usize = 4;
+const MAX_PARTITIONS: usize = 4;
 /// The most classes.
-const MOST_CLASSES: usize = 89 * MOST_PARTITIONS;
+const MAX_CLASSES: usize = 89 * MAX_PARTITIONS;
 /// Fewer sizes are not the table of them.
-const LEAST_SIZES: usize = 20;
+const MIN_SIZES: usize = 20;
 /// The largest (`kMaxSize`).
 const LARGEST_BYTES: [u64; 2] = [256 << 10, 8 << 10];
 /// Bytes of what is read before `class_to_size_`, and of all.
-pub const BEFORE_SIZES_BYTES: usize = MOST_CLASSES + 4;
+pub const BEFORE_SIZES_BYTES: usize = MAX_CLASSES + 4;
 /// See above.
-pub const SIZES_BYTES: usize = BEFORE_SIZES_BYTES + 4 * MOST_CLASSES;
+pub const SIZES_BYTES: usize = BEFORE_SIZES_BYTES + 4 * MAX_CLASSES;
 
 /// What `SizeMap` says of size classes (`sizemap.h`), by number; of those that are not used, 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -262,13 +262,13 @@ impl Classes {
         while size(sizes)? > size(sizes - 1)? && size(sizes)?.is_multiple_of(8) && sizes < BASE_CLASSES[2] {
             sizes += 1;
         }
-        if size(0)? != 0 || sizes < LEAST_SIZES || !LARGEST_BYTES.contains(&size(sizes - 1)?) {
+        if size(0)? != 0 || sizes < MIN_SIZES || !LARGEST_BYTES.contains(&size(sizes - 1)?) {
             return None;
         }
         // Most first: partitions are like each other, and of fewer all of this is true too.
         let bases = || BASE_CLASSES.into_iter().filter(|&base| sizes <= base);
         let numbers =
-            (1..=MOST_PARTITIONS).rev().flat_map(|partitions| bases().map(move |base| base * partitions));
+            (1..=MAX_PARTITIONS).rev().flat_map(|partitions| bases().map(move |base| base * partitions));
         numbers.flat_map(|number| (0..4).map(move |padding| (number, padding))).find_map(
             |(number, padding)| {
                 let start = BEFORE_SIZES_BYTES.checked_sub(number + padding)?;
@@ -360,7 +360,7 @@ impl Shape {
 pub const SPAN_BITS: u64 = (1 << 48) - 1;
 
 /// Static data with less has neither a root nor the transfer caches.
-pub const LEAST_DATA_BYTES: u64 = 128 << 10;
+pub const MIN_DATA_BYTES: u64 = 128 << 10;
 
 /// A node of a map of free huge pages (`huge_address_map.h`, `HugeAddressMap::Node`): first and number of huge pages, then at 24
 /// its left and right, and what it hangs from.
@@ -421,13 +421,13 @@ pub const TRANSFER_INFO: u64 = 24;
 /// `slots_`.
 pub const TRANSFER_SLOTS: u64 = 16;
 /// A transfer cache is not larger.
-pub const MOST_TRANSFER_BYTES: u64 = 4096;
+pub const MAX_TRANSFER_BYTES: u64 = 4096;
 /// A transfer cache of a group of processors (`transfer_cache.h`, `ShardedTransferCacheManagerBase`): its bytes.
 pub const SHARD_BYTES: u64 = 128;
 /// The number of its class (`BackingTransferCache`), right behind `slots_` and the info before it: up to 2025-06, and later.
 pub const SHARD_CLASS: [u64; 2] = [40, 48];
 /// Slots that it can have: 64 batches of 128.
-pub const MOST_SLOTS: u64 = 64 * 128;
+pub const MAX_SLOTS: u64 = 64 * 128;
 
 /// Caches of processors (`percpu_tcmalloc.h`, `TcmallocSlab`): a word with where they stand and, in its low 8 bits, the logarithm of
 /// the size of each; then `stopped_` (later `state_`, with a length) and `begins_`, where in each the objects of each class begin, in
@@ -438,7 +438,7 @@ pub const SLAB_BEGINS: [u64; 2] = [16, 24];
 /// The shifts there can be (`cpu_cache.h`, `kInitialBasePerCpuShift`, `kMaxBasePerCpuShift` and what partitions add).
 pub const SLAB_SHIFTS: std::ops::RangeInclusive<u64> = 12..=20;
 /// The most processors that are looked at.
-pub const MOST_PROCESSORS: u64 = 4096;
+pub const MAX_PROCESSORS: u64 = 4096;
 
 /// What its own structures are allocated from (`arena.h`, `Arena`): where it goes on, how much is left; behind these at 24 how much was
 /// given back again (`bytes_nonresident_`).

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
 
 use super::layout::{
-    BEFORE_SIZES_BYTES, Classes, LAYOUTS, LEAST_DATA_BYTES, Layout, SIZES_BYTES, SPAN_BITS, Shape, SpanBytes,
+    BEFORE_SIZES_BYTES, Classes, LAYOUTS, Layout, MIN_DATA_BYTES, SIZES_BYTES, SPAN_BITS, Shape, SpanBytes,
     Words,
 };
 use super::statics::Statics;
@@ -22,17 +22,17 @@ use strandline_process::map::AddressSpace;
 use strandline_process::modules;
 
 /// Memory behind static data is taken for more of it up to so much.
-const MOST_DATA_BYTES: u64 = 64 << 20;
+const MAX_DATA_BYTES: u64 = 64 << 20;
 /// Leaves of what could be a node that are looked at: of large blocks only none says which it is.
-const MOST_LEAVES_TRIED: usize = 1 << 10;
+const MAX_LEAVES_TRIED: usize = 1 << 10;
 /// Bytes of what could be leaves and nodes that are read in all.
-const MOST_TRIED_BYTES: u64 = 256 << 20;
+const MAX_TRIED_BYTES: u64 = 256 << 20;
 /// Spans of what could be a leaf that are looked at.
-const MOST_SPANS_TRIED: usize = 64;
+const MAX_SPANS_TRIED: usize = 64;
 /// See there.
 const FEW_SPANS: usize = 8;
 /// Words that could be entries of the root that are looked at, of one program.
-const MOST_TRIED: usize = 4096;
+const MAX_TRIED: usize = 4096;
 
 /// One tcmalloc.
 pub struct Heap {
@@ -86,11 +86,11 @@ fn large_data(space: &AddressSpace) -> Vec<Data<'_>> {
         let Some((start, mut end)) = modules::data(&group) else { continue };
         while let Some(next) = space.find(end).filter(|next| next.start == end && next.name.is_empty())
             && is_mapped_memory(next)
-            && next.end - start <= MOST_DATA_BYTES
+            && next.end - start <= MAX_DATA_BYTES
         {
             end = next.end;
         }
-        if end - start > LEAST_DATA_BYTES {
+        if end - start > MIN_DATA_BYTES {
             all.push(Data { start, end, object: group[0] });
         }
     }
@@ -136,9 +136,9 @@ fn classes(context: &Context<'_>, data: &Data<'_>) -> Option<Classes> {
 fn map(context: &Context<'_>, data: &Data<'_>, classes: &Classes) -> Option<(Shape, u64)> {
     let mut tried = HashSet::new();
     let mut finder =
-        Finder { context, classes, cache: PageCache::new(context.memory), left: MOST_TRIED_BYTES };
+        Finder { context, classes, cache: PageCache::new(context.memory), left: MAX_TRIED_BYTES };
     for (at, word) in radix::edges(context, data, 8) {
-        if tried.len() >= MOST_TRIED || Instant::now() >= context.deadline {
+        if tried.len() >= MAX_TRIED || Instant::now() >= context.deadline {
             return None;
         }
         if !tried.insert(word) {
@@ -179,7 +179,7 @@ impl Finder<'_> {
             let [.., end] = shape.parts_of_leaf(leaf, width);
             is_one = leaf.is_multiple_of(8) && is_own(context, leaf, end);
             leaves.push(((at - node) / 8, leaf));
-            is_one && leaves.len() < MOST_LEAVES_TRIED
+            is_one && leaves.len() < MAX_LEAVES_TRIED
         });
         self.left = self.left.saturating_sub(bytes_read);
         if !is_one {
@@ -214,7 +214,7 @@ impl Finder<'_> {
                     }
                 }
                 // Where none of the first few is a span of its class, it is no leaf.
-                seen.len() < MOST_SPANS_TRIED && (seen.len() < FEW_SPANS || !votes.is_empty())
+                seen.len() < MAX_SPANS_TRIED && (seen.len() < FEW_SPANS || !votes.is_empty())
             });
         self.left = self.left.saturating_sub(bytes_read + self.cache.bytes_read - before);
         // One or the other may be in motion.

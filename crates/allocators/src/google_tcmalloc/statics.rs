@@ -5,7 +5,7 @@ use strandline_claims::allocator::Context;
 use strandline_process::memory::word_at;
 
 /// No more is copied: tcmalloc's own has a few MiB, most of a page map's root being untouched.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 
 /// The resident parts of it.
 #[derive(Default)]
@@ -19,7 +19,7 @@ impl Statics {
     /// Copies `start..end`, where it is resident.
     pub fn read(context: &Context<'_>, start: u64, end: u64) -> Self {
         let mut statics = Self::default();
-        let mut left = MOST_BYTES;
+        let mut left = MAX_BYTES;
         for (from, to) in (context.resident)(start, end) {
             let mut bytes = vec![0; ((to - from) as usize).min(left)];
             let got = context.memory.read_some(from, &mut bytes);

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use super::layout::{HUGE_BYTES, LAYOUTS, Layout, MOST_TRACKER_BYTES, SPAN_BITS, Tracker};
+use super::layout::{HUGE_BYTES, LAYOUTS, Layout, MAX_TRACKER_BYTES, SPAN_BITS, Tracker};
 use super::locate::{Heap, read_bytes, read_span};
 use crate::page_cache::PageCache;
 use crate::scan::each_word;
@@ -11,7 +11,7 @@ use strandline_claims::allocator::Context;
 use strandline_process::memory::word_at;
 
 /// Entries of the page map on which layouts are tried.
-const MOST_ENTRIES: usize = 1 << 16;
+const MAX_ENTRIES: usize = 1 << 16;
 /// One that is not known to be large has no more pages (`span.h`, `kLargeSpanLength`).
 pub const LARGEST_SMALL_PAGES: u64 = 63;
 
@@ -19,7 +19,7 @@ pub const LARGEST_SMALL_PAGES: u64 = 63;
 pub fn layout(context: &Context<'_>, heap: &Heap) -> &'static Layout {
     let mut sense = [0_usize; LAYOUTS.len()];
     let mut cache = PageCache::new(context.memory);
-    let mut left = MOST_ENTRIES;
+    let mut left = MAX_ENTRIES;
     for &(first, leaf) in &heap.leaves {
         if left == 0 || Instant::now() >= context.deadline {
             break;
@@ -56,7 +56,7 @@ pub fn read_tracker(
     (layout, page_shift): (&Layout, u32),
     at: u64,
 ) -> Option<Tracker> {
-    let mut bytes = [0; MOST_TRACKER_BYTES];
+    let mut bytes = [0; MAX_TRACKER_BYTES];
     read_bytes(cache, at, &mut bytes[..layout.tracker_bytes(page_shift)])?;
     layout.tracker(&bytes, page_shift)
 }

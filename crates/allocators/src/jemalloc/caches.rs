@@ -12,30 +12,30 @@ use strandline_claims::allocator::Context;
 use strandline_process::memory::{half_word_at, word_at};
 
 /// So much below a thread's FS base is looked through.
-const MOST_STORAGE_BYTES: u64 = 64 << 10;
+const MAX_STORAGE_BYTES: u64 = 64 << 10;
 /// In a `tcache_slow_t` of 5.3: the bins, by the descriptor behind the first link, and the arena; and how many words behind that
 /// at most the pointer to its `tcache_t` is (three arrays of a byte or two for each small class between them).
 const SLOW_BINS: u64 = 32;
 const SLOW_ARENA: usize = 40;
-const MOST_WORDS_TO_CACHE: usize = 64;
+const MAX_WORDS_TO_CACHE: usize = 64;
 /// Bytes of a bin (`struct cache_bin_s`, with statistics, as it is built).
 const BIN_BYTES: usize = 24;
 /// Bins that a cache can have: `TCACHE_NBINS_MAX` of 5.3.
-const MOST_BINS: usize = 73;
+const MAX_BINS: usize = 73;
 /// Items that a bin can have: its stack has at most 2^16 bytes.
-const MOST_ITEMS: usize = 1 << 13;
+const MAX_ITEMS: usize = 1 << 13;
 /// Items of all caches together, which a damaged one must not make more.
-const MOST_ITEMS_IN_ALL: usize = 1 << 22;
+const MAX_ITEMS_IN_ALL: usize = 1 << 22;
 /// Caches that are followed.
-const MOST_CACHES: usize = 1 << 16;
+const MAX_CACHES: usize = 1 << 16;
 /// In 5.0 to 5.2: so many bins in a row, with stacks one behind the other, are a cache's small ones.
-const LEAST_SMALL_BINS: usize = 30;
+const MIN_SMALL_BINS: usize = 30;
 /// The longest stack there.
-const MOST_COUNTED_BYTES: u64 = 8 << 9;
+const MAX_COUNTED_BYTES: u64 = 8 << 9;
 /// Words between the small bins and the large ones.
-const MOST_WORDS_BETWEEN: usize = 40;
+const MAX_WORDS_BETWEEN: usize = 40;
 /// Words between a thread's arena and its small bins, and a few more.
-const MOST_WORDS_BEFORE: usize = 16;
+const MAX_WORDS_BEFORE: usize = 16;
 
 /// What all caches hold.
 #[derive(Default)]
@@ -101,14 +101,14 @@ impl Reader<'_> {
             let (slow, cache) = (word_at(bytes, offset)?, start + offset as u64);
             let at = usize::try_from(slow.checked_sub(start)?).ok()?;
             let has_arena = word_at(bytes, at.checked_add(SLOW_ARENA)?)? != 0;
-            let mut words = (1..MOST_WORDS_TO_CACHE).map(|word| at + SLOW_ARENA + 8 * word);
+            let mut words = (1..MAX_WORDS_TO_CACHE).map(|word| at + SLOW_ARENA + 8 * word);
             let leads_back = words.any(|at| word_at(bytes, at) == Some(cache));
             (slow.is_multiple_of(8) && slow != cache && has_arena && leads_back).then_some((slow, cache))
         };
         // All threads have it at the same place.
         let (below, bytes) = match self.last {
-            Some(below) => (below, MOST_STORAGE_BYTES.min(below)),
-            None => (MOST_STORAGE_BYTES, MOST_STORAGE_BYTES),
+            Some(below) => (below, MAX_STORAGE_BYTES.min(below)),
+            None => (MAX_STORAGE_BYTES, MAX_STORAGE_BYTES),
         };
         let Some((start, storage)) = self.storage(fs_base, below, bytes) else { return };
         let found = (0..storage.len()).step_by(8).find_map(|offset| slow_of(start, &storage, offset));
@@ -123,7 +123,7 @@ impl Reader<'_> {
             return;
         }
         let mut descriptor = slow + 16;
-        while self.seen.len() < MOST_CACHES && Instant::now() < self.context.deadline {
+        while self.seen.len() < MAX_CACHES && Instant::now() < self.context.deadline {
             let mut words = [0; 24];
             if self.context.memory.read(descriptor, &mut words).is_err() {
                 return;
@@ -139,7 +139,7 @@ impl Reader<'_> {
 
     /// Reads the bins of a cache of 5.3.
     fn stacks_of(&mut self, bins: u64) {
-        let mut bytes = [0; BIN_BYTES * MOST_BINS];
+        let mut bytes = [0; BIN_BYTES * MAX_BINS];
         let got = self.context.memory.read_some(bins, &mut bytes);
         for (class, bin) in bytes[..got].as_chunks::<BIN_BYTES>().0.iter().enumerate() {
             let (head, marks) = (word_at(bin, 0).unwrap_or(0), word_at(bin, 16).unwrap_or(0));
@@ -163,8 +163,8 @@ impl Reader<'_> {
     /// 5.0 to 5.2: bins with a count and a pointer behind the items, whose stacks follow each other.
     fn counted(&mut self, fs_base: u64) {
         let (below, bytes) = match self.last {
-            Some(below) => (below, MOST_STORAGE_BYTES.min(below)),
-            None => (MOST_STORAGE_BYTES, MOST_STORAGE_BYTES),
+            Some(below) => (below, MAX_STORAGE_BYTES.min(below)),
+            None => (MAX_STORAGE_BYTES, MAX_STORAGE_BYTES),
         };
         let Some((start, storage)) = self.storage(fs_base, below, bytes) else { return };
         let Some((offset, small)) = small_bins(&storage) else { return };
@@ -172,7 +172,7 @@ impl Reader<'_> {
             return;
         }
         // With the words before it.
-        let below = fs_base - start - offset as u64 + 8 * MOST_WORDS_BEFORE as u64;
+        let below = fs_base - start - offset as u64 + 8 * MAX_WORDS_BEFORE as u64;
         self.last = Some(below.max(self.last.unwrap_or(0)));
         self.cached.threads.push(fs_base);
         let mut bins = small;
@@ -189,8 +189,8 @@ impl Reader<'_> {
     }
 
     fn items(&mut self, class: usize, address: u64, count: usize) {
-        let count = count.min(MOST_ITEMS);
-        if self.cached.items.len() + count > MOST_ITEMS_IN_ALL {
+        let count = count.min(MAX_ITEMS);
+        if self.cached.items.len() + count > MAX_ITEMS_IN_ALL {
             self.cached.broken += 1;
             return;
         }
@@ -209,9 +209,9 @@ impl Reader<'_> {
 /// which its arena is, in front of its cache. Its cache says that too, behind its small bins.
 fn arenas_data(storage: &[u8], small: usize, behind: usize) -> Option<u64> {
     // After `link` in 5.0, and from 5.1 on after `cache_bin_array_descriptor` too.
-    let words = (0..MOST_WORDS_BETWEEN).filter_map(|word| word_at(storage, behind + 8 * word));
+    let words = (0..MAX_WORDS_BETWEEN).filter_map(|word| word_at(storage, behind + 8 * word));
     words.filter(|&arena| arena != 0 && arena.is_multiple_of(64)).find_map(|arena| {
-        let mut before = (3..MOST_WORDS_BEFORE).filter_map(|words| small.checked_sub(8 * words));
+        let mut before = (3..MAX_WORDS_BEFORE).filter_map(|words| small.checked_sub(8 * words));
         let field = before.find(|&offset| word_at(storage, offset) == Some(arena))?;
         word_at(storage, field + 8).filter(|&data| data != 0)
     })
@@ -228,7 +228,7 @@ fn counted_bin(bytes: &[u8], offset: usize) -> Option<Counted> {
     let count = half_word_at(bytes, offset + 4)?;
     let behind = word_at(bytes, offset + 16)?;
     let is_one = (-1..=count as i32).contains(&low_water)
-        && u64::from(count) * 8 <= MOST_COUNTED_BYTES
+        && u64::from(count) * 8 <= MAX_COUNTED_BYTES
         && behind.is_multiple_of(8)
         && (0x1000..1 << 47).contains(&behind);
     is_one.then_some(Counted { count, behind })
@@ -241,9 +241,9 @@ fn run_of_bins(bytes: &[u8], offset: usize, after: Option<u64>) -> Vec<Counted> 
         let before = bins.last().map(|bin| bin.behind).or(after);
         let follows = before.is_none_or(|before| {
             let stack = bin.behind.wrapping_sub(before);
-            (8..=MOST_COUNTED_BYTES).contains(&stack) && u64::from(bin.count) * 8 <= stack
+            (8..=MAX_COUNTED_BYTES).contains(&stack) && u64::from(bin.count) * 8 <= stack
         });
-        if !follows || bins.len() >= MOST_BINS {
+        if !follows || bins.len() >= MAX_BINS {
             break;
         }
         bins.push(bin);
@@ -252,13 +252,12 @@ fn run_of_bins(bytes: &[u8], offset: usize, after: Option<u64>) -> Vec<Counted> 
 }
 
 fn small_bins(storage: &[u8]) -> Option<(usize, Vec<Counted>)> {
-    let found =
-        |offset| Some(run_of_bins(storage, offset, None)).filter(|bins| bins.len() >= LEAST_SMALL_BINS);
+    let found = |offset| Some(run_of_bins(storage, offset, None)).filter(|bins| bins.len() >= MIN_SMALL_BINS);
     (0..storage.len()).step_by(8).find_map(|offset| Some((offset, found(offset)?)))
 }
 
 fn large_bins(storage: &[u8], behind: usize, after: u64) -> Vec<Counted> {
-    let offsets = (0..MOST_WORDS_BETWEEN).map(|word| behind + 8 * word);
+    let offsets = (0..MAX_WORDS_BETWEEN).map(|word| behind + 8 * word);
     offsets
         .map(|offset| run_of_bins(storage, offset, Some(after)))
         .find(|bins| !bins.is_empty())

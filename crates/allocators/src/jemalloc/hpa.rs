@@ -26,7 +26,7 @@ const ACTIVE: usize = 104;
 const TOUCHED: usize = 176;
 const GROUPS: usize = 8;
 /// Regions that are kept: two TiB of them.
-const MOST_REGIONS: usize = 1 << 20;
+const MAX_REGIONS: usize = 1 << 20;
 
 /// What is free in huge pages.
 #[derive(Default)]
@@ -113,10 +113,10 @@ fn regions(context: &Context<'_>, blocks: &[Block], found: &mut FreePages) -> Ve
                     regions.extend(Region::new(&bytes).filter(|_| is_read));
                 }
             }
-            regions.len() < MOST_REGIONS && !is_late
+            regions.len() < MAX_REGIONS && !is_late
         });
         found.bytes_read += block.used_bytes;
-        if is_late || regions.len() >= MOST_REGIONS {
+        if is_late || regions.len() >= MAX_REGIONS {
             found.doubts.late(block.start);
             break;
         }

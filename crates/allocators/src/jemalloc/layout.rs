@@ -15,7 +15,7 @@ const SIZE: usize = 16;
 /// A slab's bitmap, a bit set for each free region (`e_slab_data`; 5.x `bitmap.h`: without a tree up to 512 bits).
 const BITMAP: usize = 64;
 /// `LG_SLAB_MAXREGS` is 9 with pages of 4 KiB.
-pub const MOST_REGIONS: u64 = 512;
+pub const MAX_REGIONS: u64 = 512;
 
 /// The radix tree (`rtree.h`): two levels of 2^18 entries, of which the root's are of 48-bit addresses, half of them the
 /// kernel's. Leaves are aligned to cache lines.
@@ -218,7 +218,7 @@ pub fn is_free(bitmap: &[u64; 8], region: u64) -> bool {
 /// How many regions a slab of a class has; `None` where there is no such slab.
 pub fn regions(class: usize, slab_bytes: u64) -> Option<u64> {
     let regions = slab_bytes / class_bytes(class).filter(|_| class < SMALL_CLASSES)?;
-    (1..=MOST_REGIONS).contains(&regions).then_some(regions)
+    (1..=MAX_REGIONS).contains(&regions).then_some(regions)
 }
 
 /// The bytes of a size class (`sc.c`, `size_classes.sh`: 8, four up to 64, then four to each doubling); `None` past the last.

@@ -11,10 +11,10 @@ use strandline_process::map::AddressSpace;
 
 /// Extents by which the layout is told, most of which may be free and say nothing of it; and how many that are in use are
 /// enough.
-const MOST_SAMPLED: usize = 1 << 16;
+const MAX_SAMPLED: usize = 1 << 16;
 const ENOUGH_VOTES: usize = 256;
 /// The root stands in static data, with more beside it.
-const LEAST_DATA_BYTES: u64 = 2 << 20;
+const MIN_DATA_BYTES: u64 = 2 << 20;
 
 /// The map of one jemalloc.
 pub struct Tree {
@@ -32,13 +32,13 @@ pub struct Tree {
 
 /// Whether some mapped program or library could hold one.
 pub fn is_possible(space: &AddressSpace) -> bool {
-    !radix::large_data(space, LEAST_DATA_BYTES).is_empty()
+    !radix::large_data(space, MIN_DATA_BYTES).is_empty()
 }
 
 /// Finds all of a process.
 pub fn find(context: &Context<'_>) -> Vec<Tree> {
     let mut trees: Vec<Tree> = Vec::new();
-    for data in radix::large_data(context.space, LEAST_DATA_BYTES) {
+    for data in radix::large_data(context.space, MIN_DATA_BYTES) {
         let edges = radix::edges(context, &data, MAP.leaf_alignment);
         for root in radix::roots(context, (&data, &edges), MAP, &extent_of_entry) {
             let leaves = radix::leaves(context, root, MAP);
@@ -78,7 +78,7 @@ fn layout(context: &Context<'_>, leaves: &[(u64, u64)]) -> Option<&'static Layou
     let mut votes = [(0_usize, 0_usize); LAYOUTS.len()];
     let (mut cursor, mut sampled) = (0, 0);
     for &(start, leaf) in leaves {
-        let is_enough = sampled >= MOST_SAMPLED || votes.iter().any(|votes| votes.0 >= ENOUGH_VOTES);
+        let is_enough = sampled >= MAX_SAMPLED || votes.iter().any(|votes| votes.0 >= ENOUGH_VOTES);
         if is_enough || Instant::now() >= context.deadline {
             break;
         }
@@ -95,7 +95,7 @@ fn layout(context: &Context<'_>, leaves: &[(u64, u64)]) -> Option<&'static Layou
                     votes.1 += usize::from(agrees == Some(false));
                 }
             }
-            sampled < MOST_SAMPLED && votes.iter().all(|votes| votes.0 < ENOUGH_VOTES)
+            sampled < MAX_SAMPLED && votes.iter().all(|votes| votes.0 < ENOUGH_VOTES)
         });
     }
     let (layout, (with, against)) = LAYOUTS.iter().zip(votes).max_by_key(|(_, votes)| votes.0)?;

@@ -21,21 +21,21 @@ use strandline_process::host;
 use strandline_process::memory::word_at;
 
 /// Static data smaller than this has no mimalloc: its statistics alone take more.
-const LEAST_DATA_BYTES: u64 = 4096;
+const MIN_DATA_BYTES: u64 = 4096;
 /// Words of static data that are followed, of one program.
-const MOST_TRIED: usize = 1 << 16;
+const MAX_TRIED: usize = 1 << 16;
 /// Bytes of what could be maps that are read, for one program.
-const MOST_TRIED_BYTES: u64 = 16 << 20;
+const MAX_TRIED_BYTES: u64 = 16 << 20;
 /// Entries by which a map is told.
 const ENOUGH_ENTRIES: usize = 64;
 /// An arena has at most so many slices, and a process so many arenas (`bitmap.h`, `MI_BITMAP_MAX_BIT_COUNT`; `types.h`,
 /// `MI_MAX_ARENAS`).
-const MOST_ARENA_SLICES: u64 = 512 * 512;
-const MOST_ARENAS: usize = 160;
+const MAX_ARENA_SLICES: u64 = 512 * 512;
+const MAX_ARENAS: usize = 160;
 /// Pages that are kept: 256 GiB of them at least.
-const MOST_PAGES: usize = 1 << 22;
+const MAX_PAGES: usize = 1 << 22;
 /// Submaps that are read.
-const MOST_SUBMAPS: usize = 1 << 14;
+const MAX_SUBMAPS: usize = 1 << 14;
 
 /// A page map.
 struct Map {
@@ -49,7 +49,7 @@ struct Map {
 pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
     let mut heaps: Vec<Heap> = Vec::new();
     let mut taken = taken.to_vec();
-    for data in radix::large_data(context.space, LEAST_DATA_BYTES) {
+    for data in radix::large_data(context.space, MIN_DATA_BYTES) {
         let words = words(context, &data);
         let Some(map) = map(context, &words) else { continue };
         let mut heap = Heap {
@@ -66,7 +66,7 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
         let mut arenas: Vec<Arena> = Vec::new();
         for &word in &words {
             let is_beside = arenas.last().is_none_or(|last| last.end <= word);
-            if is_beside && arenas.len() < MOST_ARENAS && Instant::now() < context.deadline {
+            if is_beside && arenas.len() < MAX_ARENAS && Instant::now() < context.deadline {
                 arenas.extend(arena_at(context, &data, word));
             }
         }
@@ -103,7 +103,7 @@ fn words(context: &Context<'_>, data: &Data<'_>) -> Vec<u64> {
         if word.is_multiple_of(4096) && context.space.find(word).is_some_and(is_mapped_memory) {
             words.insert(word);
         }
-        words.len() < MOST_TRIED
+        words.len() < MAX_TRIED
     });
     words.into_iter().collect()
 }
@@ -120,7 +120,7 @@ fn map(context: &Context<'_>, words: &[u64]) -> Option<Map> {
         .map(|&upper| (resident(upper), upper))
         .collect();
     uppers.sort_unstable();
-    let mut left = MOST_TRIED_BYTES;
+    let mut left = MAX_TRIED_BYTES;
     uppers.into_iter().find_map(|(_, upper)| map_at(context, upper, &mut left))
 }
 
@@ -137,7 +137,7 @@ fn map_at(context: &Context<'_>, upper: u64, left: &mut u64) -> Option<Map> {
             && seen.insert(submap)
             && is_own(context, submap, submap.saturating_add(SUBMAP_BYTES));
         submaps.push(((at - upper) / 8 * SUBMAP_SPAN, submap));
-        is_map && submaps.len() < MOST_SUBMAPS
+        is_map && submaps.len() < MAX_SUBMAPS
     }));
     if !is_map {
         return None;
@@ -210,7 +210,7 @@ fn pages(context: &Context<'_>, map: &Map, free: &mut Free<'_>, heap: &mut Heap)
             }
             match read_page(&mut cache, map.layout, address) {
                 Some((page, (start, end)))
-                    if start == slice && heap.parts.len() < MOST_PAGES && free.contains(start, end) =>
+                    if start == slice && heap.parts.len() < MAX_PAGES && free.contains(start, end) =>
                 {
                     heap.parts.push(Part {
                         start,
@@ -256,7 +256,7 @@ fn arena_at(context: &Context<'_>, data: &Data<'_>, address: u64) -> Option<Aren
     let (end, own_end) = (owner + 1..owner + 3).find_map(|index| {
         let (slices, own) = (word(index), word(index + 1));
         let end = address.checked_add(slices.checked_mul(SLICE_BYTES)?)?;
-        let is_one = own > 0 && own < slices && slices <= MOST_ARENA_SLICES && is_own(context, address, end);
+        let is_one = own > 0 && own < slices && slices <= MAX_ARENA_SLICES && is_own(context, address, end);
         is_one.then_some((end, address + own * SLICE_BYTES))
     })?;
     // Its bitmaps stand among its own structures.

@@ -14,7 +14,7 @@ use strandline_claims::allocator::Context;
 use strandline_claims::range::merge;
 
 /// Blocks of heaps' lists, which a damaged one must not make more.
-const MOST_DELAYED: u64 = 1 << 22;
+const MAX_DELAYED: u64 = 1 << 22;
 
 /// What other threads freed, and what that leaves.
 #[derive(Default)]
@@ -258,7 +258,7 @@ fn delayed(context: &Context<'_>, cache: &mut PageCache<'_>, heap: &Heap, owners
         Kind::Own | Kind::Free | Kind::Waiting => 0,
     };
     // No more than are in use: a circle ends.
-    let most = heap.parts.iter().map(used).sum::<u64>().min(MOST_DELAYED);
+    let most = heap.parts.iter().map(used).sum::<u64>().min(MAX_DELAYED);
     for owner in heap.delayed_free.iter().flat_map(|offset| owners.iter().map(move |owner| owner + offset)) {
         let mut at = cache.word(owner).unwrap_or(0);
         while at != 0

@@ -20,13 +20,13 @@ use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::modules;
 
 /// Segments that are looked at.
-const MOST_SEGMENTS: usize = 1 << 18;
+const MAX_SEGMENTS: usize = 1 << 18;
 /// Static data of a program that is searched for keys.
-const MOST_DATA_BYTES: u64 = 64 << 20;
+const MAX_DATA_BYTES: u64 = 64 << 20;
 /// Mimallocs of one process.
-const MOST_HEAPS: usize = 16;
+const MAX_HEAPS: usize = 16;
 /// Bytes of a segment's own structures: 1,025 pages of 96 bytes, and more.
-const MOST_INFO_BYTES: u64 = 1 << 20;
+const MAX_INFO_BYTES: u64 = 1 << 20;
 
 /// Of so many segments each layout is asked whether it fits.
 const ENOUGH_VOTES: usize = 16;
@@ -72,7 +72,7 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
             votes.ask(context, candidate);
         }
     }
-    for (key, votes) in votes.into_iter().take(MOST_HEAPS) {
+    for (key, votes) in votes.into_iter().take(MAX_HEAPS) {
         let best = votes.iter().max_by_key(|(number, votes)| (votes.fits, std::cmp::Reverse(**number)));
         let fits =
             best.is_some_and(|(_, best)| best.fits > 0 || votes.values().all(|votes| votes.asked == 0));
@@ -166,7 +166,7 @@ fn candidates(context: &Context<'_>) -> Vec<Candidate> {
     for mapping in context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping)) {
         for (from, to) in (context.resident)(mapping.start, mapping.end) {
             let mut at = from.next_multiple_of(ALIGNMENT);
-            while at < to && found.len() < MOST_SEGMENTS && Instant::now() < context.deadline {
+            while at < to && found.len() < MAX_SEGMENTS && Instant::now() < context.deadline {
                 let mut bytes = [0; HEADER_BYTES];
                 if context.memory.read(at, &mut bytes).is_ok() {
                     let fits =
@@ -196,7 +196,7 @@ fn is_one(layout: &SegmentLayout, bytes: &[u8]) -> bool {
                 && word(segment_bytes).is_multiple_of(4096)
                 && word(segment_bytes) > 0
                 && word(segment_bytes) < 1 << 47
-                && (1..=MOST_INFO_BYTES).contains(&word(info_bytes))
+                && (1..=MAX_INFO_BYTES).contains(&word(info_bytes))
         }
         Parts::Slices { slices, info_slices, kind, entries, structures } => {
             let most = layout.bytes / SLICE_BYTES;
@@ -206,7 +206,7 @@ fn is_one(layout: &SegmentLayout, bytes: &[u8]) -> bool {
                 && (1..=most + 1).contains(&word(entries))
                 && (1..1 << 31).contains(&word(slices))
                 && info > 0
-                && info <= MOST_INFO_BYTES / SLICE_BYTES
+                && info <= MAX_INFO_BYTES / SLICE_BYTES
                 // The first slices are its own; behind them something begins, and does not go on.
                 && half_word_at(bytes, structures) == Some(info as u32)
                 && (1..=word(slices) as u32).contains(&half(structures + info as usize * layout.page.bytes))
@@ -221,7 +221,7 @@ fn objects(context: &Context<'_>, candidates: &[Candidate]) -> HashMap<u64, (u64
     let mut found = HashMap::new();
     for group in modules::groups(context.space.mappings()) {
         for mapping in group.iter().filter(|mapping| mapping.permissions.write) {
-            let end = mapping.end.min(mapping.start.saturating_add(MOST_DATA_BYTES));
+            let end = mapping.end.min(mapping.start.saturating_add(MAX_DATA_BYTES));
             if Instant::now() >= context.deadline {
                 break;
             }
@@ -257,7 +257,7 @@ impl Structures {
             }
         };
         let end = one.start.saturating_add(bytes);
-        if info_bytes > MOST_INFO_BYTES || one.start + info_bytes > end {
+        if info_bytes > MAX_INFO_BYTES || one.start + info_bytes > end {
             return None;
         }
         // Structures stand only where something begins: between these may be pages that nobody has written to yet.

@@ -14,9 +14,9 @@ use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim, overlapping};
 
 /// A block is looked for at so many places at most: blocks aligned to 64 GiB.
-const MOST_STEPS: u64 = 1 << 16;
+const MAX_STEPS: u64 = 1 << 16;
 /// Groups lie in groups in groups; four deep at most.
-const MOST_DEPTH: u32 = 8;
+const MAX_DEPTH: u32 = 8;
 
 /// Claims all of `groups` (in address order), beside what is `taken` by others.
 pub fn claim(context: &Context<'_>, groups: &[Group], taken: &[(u64, u64)]) -> (Vec<RangeClaim>, Counts) {
@@ -100,7 +100,7 @@ impl Claimer<'_> {
     fn group(&mut self, group: &Group, accumulator: &mut Accumulator<'_>, depth: u32) {
         // Its first word leads back to its meta.
         let meta = self.memory.read(group.start).map(u64::from_le_bytes);
-        if meta != Some(group.meta) || depth > MOST_DEPTH {
+        if meta != Some(group.meta) || depth > MAX_DEPTH {
             self.damage(group.start);
             accumulator.claim_to(group.end(), Class::Unread);
             return;
@@ -155,7 +155,7 @@ impl Claimer<'_> {
 
     /// Where the block of a slot larger than offsets reach begins; it is the only one of its group.
     fn far_offset(&mut self, start: u64, near: u64, stride: u64) -> Option<u64> {
-        let steps = (stride / OFFSET_PERIOD).min(MOST_STEPS);
+        let steps = (stride / OFFSET_PERIOD).min(MAX_STEPS);
         (0..=steps).map(|step| near + step * OFFSET_PERIOD).take_while(|&offset| offset < stride).find(
             |&offset| {
                 let words: Option<[u8; 8]> = self.memory.read(start + offset - 2 * HEADER_BYTES);

@@ -15,9 +15,9 @@ use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::modules;
 
 /// Static data of one program or library beyond this is not searched.
-const MOST_DATA_BYTES: u64 = 64 << 20;
+const MAX_DATA_BYTES: u64 = 64 << 20;
 /// Areas that are followed: a hundred groups each.
-const MOST_AREAS: usize = 1 << 20;
+const MAX_AREAS: usize = 1 << 20;
 
 /// One mallocng.
 pub struct State {
@@ -63,7 +63,7 @@ pub fn find(context: &Context<'_>) -> Vec<State> {
     let mut states = Vec::new();
     for group in candidates(context.space) {
         let written = group.iter().filter(|mapping| mapping.permissions.write);
-        let mut left = MOST_DATA_BYTES;
+        let mut left = MAX_DATA_BYTES;
         for mapping in written {
             let end = mapping.end.min(mapping.start + left);
             left -= end - mapping.start;
@@ -116,7 +116,7 @@ fn state(context: &Context<'_>, name: String, (secret, first): (u64, u64)) -> St
         }
         let is_one = area.is_multiple_of(PAGE_BYTES)
             && seen.insert(area)
-            && seen.len() <= MOST_AREAS
+            && seen.len() <= MAX_AREAS
             && is_resident(context, area)
             && context.memory.read(area, &mut bytes).is_ok()
             && word_at(&bytes, 0) == Some(secret);

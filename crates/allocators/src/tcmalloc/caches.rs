@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::layout::{
     CACHE_LENGTH, CACHE_LINKS_BYTES, CACHE_LIST_BYTES, CACHE_LISTS_BYTES, CACHE_SIZE, CENTRAL_BYTES,
-    CENTRAL_CLASS, CENTRAL_LISTS, CENTRAL_SPANS, Classes, MOST_CLASSES, MOST_TRANSFER_SLOTS, TRANSFER_SLOTS,
+    CENTRAL_CLASS, CENTRAL_LISTS, CENTRAL_SPANS, Classes, MAX_CLASSES, MAX_TRANSFER_SLOTS, TRANSFER_SLOTS,
     TRANSFER_USED,
 };
 use super::locate::Heap;
@@ -19,9 +19,9 @@ use strandline_claims::allocator::Context;
 use strandline_process::memory::{half_word_at, word_at};
 
 /// Objects of all caches together, which damaged ones must not make more.
-const MOST_ITEMS: u64 = 1 << 22;
+const MAX_ITEMS: u64 = 1 << 22;
 /// Threads' caches that are followed.
-const MOST_CACHES: usize = 1 << 16;
+const MAX_CACHES: usize = 1 << 16;
 /// After so many objects the time is looked at.
 const LOOKS_AT_THE_TIME: u64 = 1024;
 
@@ -56,7 +56,7 @@ pub fn find(context: &Context<'_>, heap: &Heap, spans: &Spans) -> Cached {
     let mut cached = Cached::default();
     let mut lists = transfer_lists(context, heap, spans, &mut cached);
     threads(context, heap, spans, (&mut cached, &mut lists));
-    let mut left = MOST_ITEMS;
+    let mut left = MAX_ITEMS;
     lists.retain(|list| {
         let is_read = list.length <= left;
         left -= if is_read { list.length } else { 0 };
@@ -100,7 +100,7 @@ fn transfer_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mu
     let mut lists = Vec::new();
     let mut seen = HashSet::new();
     for &(class, head) in &spans.lists {
-        if seen.len() >= MOST_CLASSES || Instant::now() >= context.deadline {
+        if seen.len() >= MAX_CLASSES || Instant::now() >= context.deadline {
             break;
         }
         let mut bytes = [0; CENTRAL_BYTES];
@@ -118,11 +118,11 @@ fn transfer_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mu
         cached.bytes_read += CENTRAL_BYTES as u64;
         let used = half_word_at(&bytes, TRANSFER_USED).unwrap_or(0) as usize;
         let spans_of_it = word_at(&bytes, CENTRAL_SPANS);
-        if used > MOST_TRANSFER_SLOTS || spans_of_it != spans.of_class.get(&class).copied() {
+        if used > MAX_TRANSFER_SLOTS || spans_of_it != spans.of_class.get(&class).copied() {
             cached.broken += 1;
         }
         let length = heap.classes.batch.get(usize::from(class)).copied().unwrap_or(0);
-        for slot in 0..used.min(MOST_TRANSFER_SLOTS) {
+        for slot in 0..used.min(MAX_TRANSFER_SLOTS) {
             let first = word_at(&bytes, TRANSFER_SLOTS + 16 * slot).unwrap_or(0);
             lists.push(List { class, first, length, is_threads: false });
         }
@@ -147,7 +147,7 @@ fn threads(
             continue;
         }
         let is_one = cache.read(at, &mut bytes).is_some() && is_cache(&bytes, &heap.classes);
-        if !is_one || cached.threads.len() >= MOST_CACHES || Instant::now() >= context.deadline {
+        if !is_one || cached.threads.len() >= MAX_CACHES || Instant::now() >= context.deadline {
             continue;
         }
         cached.threads.push(at);

@@ -27,7 +27,7 @@ const fn map(page_shift: u32) -> Shape {
 pub const LEAF_ALIGNMENT: u64 = 16;
 
 /// The smallest root.
-pub const LEAST_ROOT_BYTES: u64 = MAPS[5].used_root_bytes;
+pub const MIN_ROOT_BYTES: u64 = MAPS[5].used_root_bytes;
 
 /// Bytes of a span (`span.h`, `struct Span`).
 pub const SPAN_BYTES: usize = 48;
@@ -85,25 +85,25 @@ impl Words {
 
     /// The bytes that it stands for.
     pub fn range(&self, page_shift: u32) -> Option<(u64, u64)> {
-        let is_one = self.pages > 0 && self.page > 0 && self.pages < MOST_PAGES && self.page < MOST_PAGES;
+        let is_one = self.pages > 0 && self.page > 0 && self.pages < MAX_PAGES && self.page < MAX_PAGES;
         is_one.then(|| (self.page << page_shift, (self.page + self.pages) << page_shift))
     }
 }
 
 /// User addresses have 47 bits, and pages 12 of them at least.
-const MOST_PAGES: u64 = 1 << 35;
+const MAX_PAGES: u64 = 1 << 35;
 
 /// Size classes that there can be (`common.h`, `kClassSizesMax`).
-pub const MOST_CLASSES: usize = 128;
+pub const MAX_CLASSES: usize = 128;
 /// The largest (`kMaxSize`).
 const LARGEST_BYTES: u32 = 256 << 10;
 /// Fewer are not the table of them.
-const LEAST_CLASSES: usize = 20;
+const MIN_CLASSES: usize = 20;
 /// Bytes of a table of half words.
-const HALF_WORDS: usize = 4 * MOST_CLASSES;
+const HALF_WORDS: usize = 4 * MAX_CLASSES;
 /// Bytes of what is read of a `SizeMap`: `num_objects_to_move_`, `class_to_size_`, `class_to_pages_`, `num_size_classes`; the
 /// latter two are of words, and four bytes farther where the others end within one.
-pub const SIZES_BYTES: usize = 2 * HALF_WORDS + 4 + 8 * MOST_CLASSES + 16;
+pub const SIZES_BYTES: usize = 2 * HALF_WORDS + 4 + 8 * MAX_CLASSES + 16;
 /// How much of it is before `class_to_size_`.
 pub const BEFORE_SIZES_BYTES: u64 = HALF_WORDS as u64;
 
@@ -125,9 +125,8 @@ impl Classes {
         let behind = 2 * HALF_WORDS + (address % 8) as usize;
         let pages = |class: usize| word_at(bytes, behind + 8 * class);
         // From 2.11 on `min_span_size_in_pages_` stands between, which is below any number of classes.
-        let numbers =
-            [0, 1].into_iter().filter_map(|word| word_at(bytes, behind + 8 * (MOST_CLASSES + word)));
-        let is_number = |number: &usize| (LEAST_CLASSES..=MOST_CLASSES).contains(number);
+        let numbers = [0, 1].into_iter().filter_map(|word| word_at(bytes, behind + 8 * (MAX_CLASSES + word)));
+        let is_number = |number: &usize| (MIN_CLASSES..=MAX_CLASSES).contains(number);
         let number = numbers.filter_map(|number| usize::try_from(number).ok()).find(is_number)?;
         if half(HALF_WORDS, 0)? != 0 {
             return None;
@@ -158,9 +157,9 @@ pub const CENTRAL_SPANS: usize = 112;
 /// `tc_slots_`: the head and the tail of a list each (`kMaxNumTransferEntries` of them).
 pub const TRANSFER_SLOTS: usize = 128;
 /// Slots.
-pub const MOST_TRANSFER_SLOTS: usize = 64;
+pub const MAX_TRANSFER_SLOTS: usize = 64;
 /// `used_slots_`.
-pub const TRANSFER_USED: usize = TRANSFER_SLOTS + 16 * MOST_TRANSFER_SLOTS;
+pub const TRANSFER_USED: usize = TRANSFER_SLOTS + 16 * MAX_TRANSFER_SLOTS;
 /// Bytes that are read of it.
 pub const CENTRAL_BYTES: usize = TRANSFER_USED + 4;
 
@@ -171,7 +170,7 @@ pub const CACHE_LENGTH: usize = 8;
 /// `size_`.
 pub const CACHE_SIZE: usize = 24;
 /// Bytes of `list_`, the first field of a `ThreadCache`; `size_` of all stands behind it.
-pub const CACHE_LISTS_BYTES: usize = CACHE_LIST_BYTES * MOST_CLASSES;
+pub const CACHE_LISTS_BYTES: usize = CACHE_LIST_BYTES * MAX_CLASSES;
 /// Within so much behind it are `next_` and `prev_`.
 pub const CACHE_LINKS_BYTES: usize = 128;
 

@@ -4,7 +4,7 @@
 //! there is no tcmalloc.
 
 use super::layout::{
-    BEFORE_SIZES_BYTES, Classes, LEAF_ALIGNMENT, LEAST_ROOT_BYTES, MAPS, SIZES_BYTES, SPAN_BYTES, Words,
+    BEFORE_SIZES_BYTES, Classes, LEAF_ALIGNMENT, MAPS, MIN_ROOT_BYTES, SIZES_BYTES, SPAN_BYTES, Words,
 };
 use crate::page_cache::PageCache;
 use crate::radix::{self, Data, Shape};
@@ -29,13 +29,13 @@ pub struct Heap {
 
 /// Whether some mapped program or library could hold one.
 pub fn is_possible(space: &AddressSpace) -> bool {
-    !radix::large_data(space, LEAST_ROOT_BYTES).is_empty()
+    !radix::large_data(space, MIN_ROOT_BYTES).is_empty()
 }
 
 /// Finds all of a process, and the names of those whose table was found and no map with it.
 pub fn find(context: &Context<'_>) -> (Vec<Heap>, Vec<String>) {
     let (mut heaps, mut unknown) = (Vec::new(), Vec::new());
-    for data in radix::large_data(context.space, LEAST_ROOT_BYTES) {
+    for data in radix::large_data(context.space, MIN_ROOT_BYTES) {
         let Some(classes) = classes(context, &data) else { continue };
         match map(context, &data) {
             Some((shape, root)) => heaps.push(Heap {

@@ -10,7 +10,7 @@ use strandline_claims::allocator::Context;
 use strandline_claims::range::page_of;
 
 /// Words of static data that are kept.
-const MOST_BESIDE: usize = 1 << 16;
+const MAX_BESIDE: usize = 1 << 16;
 
 /// A span.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +84,7 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Spans {
         if !spans.contain(word) && context.space.find(word).is_some_and(is_mapped_memory) {
             beside.insert(word);
         }
-        beside.len() < MOST_BESIDE
+        beside.len() < MAX_BESIDE
     });
     spans.beside = beside;
     spans

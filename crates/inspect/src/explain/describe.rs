@@ -21,7 +21,7 @@ use strandline_process::procfs::{Process, Status};
 use strandline_process::smaps::{Counts, SmapsEntry};
 
 /// Leaks of more than this part of RSS are in the verdict.
-const LEAST_LEAKED_PART: u64 = 20;
+const MIN_LEAKED_PART: u64 = 20;
 
 /// Says of structures that made no sense to a reader that a part of the process was not there to be read.
 fn say_swapped(swap_bytes: u64, caveats: &mut [Caveat]) {
@@ -149,7 +149,7 @@ pub fn describe(
 /// A word on what leaked, where that is a part worth one.
 fn leaked(rows: &[Row], rss_bytes: u64) -> String {
     let leaked: u64 = rows.iter().filter(|row| row.id.ends_with(".leaked")).map(|row| row.bytes).sum();
-    if leaked > rss_bytes / LEAST_LEAKED_PART {
+    if leaked > rss_bytes / MIN_LEAKED_PART {
         format!("; nothing leads to {} of it any more", bytes(leaked))
     } else {
         String::new()

@@ -9,9 +9,7 @@ use super::page_tables::Before;
 use super::photograph::{self, ByPhotograph};
 use super::quiet;
 use super::shot;
-use super::snapshot::{
-    How, LastTry, MOST_BUSY_LOOKS, Snapshot, Threads, end_of_reading, kernel_view, rollup,
-};
+use super::snapshot::{How, LastTry, MAX_BUSY_LOOKS, Snapshot, Threads, end_of_reading, kernel_view, rollup};
 use super::standing::StoppedBy;
 use super::watch::Paused;
 use crate::readers::Found;
@@ -27,9 +25,9 @@ use strandline_process::target::live::{Live, Opened, Traced};
 use strandline_process::target::stop::{PATIENCE, Short, Stopped, Transfers};
 
 /// A process whose threads do not all stop within this is not looked at, however short the stop may be.
-const LEAST_STOP: Duration = Duration::from_millis(20);
+const MIN_STOP: Duration = Duration::from_millis(20);
 /// It is tried so often, with so long for it to run in between.
-const MOST_STOPS: u32 = 10;
+const MAX_STOPS: u32 = 10;
 const BETWEEN_STOPS: Duration = Duration::from_millis(100);
 /// What two threads copy of another process in a second, with some to spare.
 const COPIED_BYTES_A_SECOND: f64 = 3e9;
@@ -41,10 +39,10 @@ const WORTH_ONE: u64 = 8 << 20;
 const WHILE_BUSY: Duration = Duration::from_millis(50);
 /// The longest stop after which a heap that makes no sense is looked at once more: a thread that was stopped within
 /// malloc leaves its arena in motion, and a moment later it makes sense.
-const MOST_BEFORE_AGAIN: Duration = Duration::from_millis(200);
+const MAX_BEFORE_AGAIN: Duration = Duration::from_millis(200);
 /// How long the end of a runtime's collection is waited for before a stop, and how often it is asked for: a target
 /// that runs loses nothing by that.
-const MOST_WAITED: Duration = Duration::from_secs(2);
+const MAX_WAITED: Duration = Duration::from_secs(2);
 const BETWEEN_ASKING: Duration = Duration::from_millis(10);
 
 /// Reads `process` with `workers` threads while it is held.
@@ -124,7 +122,7 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Snapshot> {
     let memory = Live::new(process.pid());
     hold::prepare();
     let (mut ends, mut again, mut shorts) = (true, false, Vec::new());
-    for left in (0..MOST_BUSY_LOOKS).rev() {
+    for left in (0..MAX_BUSY_LOOKS).rev() {
         // One that does not end (its process was stopped by others) is waited for once.
         ends = ends && wait_for_collection(&memory, how);
         // What was spent at earlier looks is spent.
@@ -151,7 +149,7 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Snapshot> {
         // There has to be time for another one.
         let has_time = how.options.max_stop.is_none_or(|most| snapshot.stopped + stopped_before <= most / 2);
         let in_motion =
-            !again && left > 0 && has_time && snapshot.has_damage() && snapshot.stopped < MOST_BEFORE_AGAIN;
+            !again && left > 0 && has_time && snapshot.has_damage() && snapshot.stopped < MAX_BEFORE_AGAIN;
         snapshot.stopped += stopped_before;
         if !in_motion {
             snapshot.caveats.append(&mut shorts);
@@ -198,8 +196,8 @@ fn stop_within<'p>(
     transfers: Transfers,
     stopped_before: &mut Duration,
 ) -> Result<Stopped<'p>> {
-    let limit = most.map_or(PATIENCE, |most| most.clamp(LEAST_STOP, PATIENCE));
-    for _ in 1..MOST_STOPS {
+    let limit = most.map_or(PATIENCE, |most| most.clamp(MIN_STOP, PATIENCE));
+    for _ in 1..MAX_STOPS {
         let since = Instant::now();
         match Stopped::stop_within(process, limit, transfers) {
             Err(Error::DidNotStop { .. }) if limit < PATIENCE => {
@@ -410,7 +408,7 @@ fn constant_ranges(snapshot: &Snapshot) -> Vec<(u64, u64)> {
 
 /// Lets a runtime's collection that is under way come to its end, within reason; whether it did.
 fn wait_for_collection(memory: &Live, how: &How<'_>) -> bool {
-    let until = Instant::now() + MOST_WAITED;
+    let until = Instant::now() + MAX_WAITED;
     while how.found.is_collecting(memory) {
         if Instant::now() >= until {
             return false;

@@ -16,7 +16,7 @@ use strandline_process::procfs::Process;
 use strandline_process::smaps::{self, Counts, Smaps, SmapsEntry};
 
 /// How often page tables are read again where the kernel moved pages in between.
-const MOST_LOOKS: u32 = 8;
+const MAX_LOOKS: u32 = 8;
 /// How long to wait before the third look; twice as long before each that follows, 126 ms in all. A thread that sleeps in the
 /// kernel, waiting for a page from swap, is not stopped yet, and goes on to bring pages in and out until it is.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -134,7 +134,7 @@ fn by_sums(process: &Process, pagemap: &File, before: &Before<'_>) -> Result<Opt
 pub fn by_smaps(process: &Process, pagemap: &File, before: &Before<'_>) -> Result<Pages> {
     let pid = process.pid();
     let mut detail = String::new();
-    for look in 0..MOST_LOOKS {
+    for look in 0..MAX_LOOKS {
         if look > 1 {
             std::thread::sleep(PAUSE * (1 << (look - 2)));
         }

@@ -33,16 +33,16 @@ pub enum ByPhotograph {
 }
 
 /// A photograph ends by itself after this time, and so much more for each GiB.
-const LEAST_HOLD: Duration = Duration::from_secs(15);
+const MIN_HOLD: Duration = Duration::from_secs(15);
 const HOLD_A_GIB: Duration = Duration::from_secs(5);
 /// But not longer: should we die, nobody looks whether memory runs low.
-const MOST_HOLD: Duration = Duration::from_secs(60);
+const MAX_HOLD: Duration = Duration::from_secs(60);
 /// What a photograph's stop takes for each GiB, with some to spare.
 const STOP_A_GIB: Duration = Duration::from_millis(60);
 /// How often it is looked whether memory runs low.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// So many processes more must be allowed: the program itself may want some meanwhile.
-const LEAST_PROCESSES: u64 = 16;
+const MIN_PROCESSES: u64 = 16;
 
 /// A photograph that may be taken.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +56,7 @@ pub struct Plan {
 impl Plan {
     /// The same, of one that lasts as long as any may.
     pub fn for_longest(self) -> Self {
-        Self { hold: MOST_HOLD, ..self }
+        Self { hold: MAX_HOLD, ..self }
     }
 }
 
@@ -93,7 +93,7 @@ pub fn plan(process: &Process, space: &AddressSpace, max_stop: Option<Duration>)
     }
     let code = Code::find(process, space)
         .ok_or("its code has no system call and no return from a signal handler that could be used")?;
-    Ok(Plan { code, hold: (LEAST_HOLD + HOLD_A_GIB.mul_f64(gibs)).min(MOST_HOLD) })
+    Ok(Plan { code, hold: (MIN_HOLD + HOLD_A_GIB.mul_f64(gibs)).min(MAX_HOLD) })
 }
 
 /// The first kernel whose `CLOSE_RANGE_UNSHARE` lets the copy go of the program's descriptors, and the first that copies
@@ -153,7 +153,7 @@ fn room(process: &Process, status: &Status, anonymous_bytes: u64) -> Result<(), 
             available >> 20
         ));
     }
-    if let Some(left) = budget::processes_left_to(process, status).filter(|&left| left < LEAST_PROCESSES) {
+    if let Some(left) = budget::processes_left_to(process, status).filter(|&left| left < MIN_PROCESSES) {
         return Err(format!("only {left} more processes are allowed to it (pids.max or RLIMIT_NPROC)"));
     }
     Ok(())

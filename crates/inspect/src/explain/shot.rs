@@ -23,7 +23,7 @@ use strandline_process::target::live::{Live, Opened};
 use strandline_process::target::stop::Stopped;
 
 /// More than this is not copied in the stop of what a photograph would not show.
-const MOST_UNSHOWN_BYTES: u64 = 64 << 20;
+const MAX_UNSHOWN_BYTES: u64 = 64 << 20;
 /// From so many mappings on a photograph's pages are asked for all at once.
 const MANY_MAPPINGS: usize = 500;
 /// Reading of a photograph ends so long before it ends by itself.
@@ -88,7 +88,7 @@ pub fn take(
 /// Copies `runs` of a process that stands still.
 fn copy(process: &Process, runs: Vec<(u64, u64)>) -> std::result::Result<Copy<'static>, String> {
     let bytes: u64 = runs.iter().map(|run| run.1 - run.0).sum();
-    if bytes > MOST_UNSHOWN_BYTES {
+    if bytes > MAX_UNSHOWN_BYTES {
         let mebibytes = bytes >> 20;
         return Err(format!(
             "{mebibytes} MiB of it are kept from its children (MADV_DONTFORK, MADV_WIPEONFORK)"

@@ -31,14 +31,14 @@ use strandline_process::target::live::Opened;
 use strandline_process::target::quiet::CS_64_BIT;
 
 /// How often a process is looked at whose runtime is in the middle of its own collection.
-pub(super) const MOST_BUSY_LOOKS: u32 = 5;
+pub(super) const MAX_BUSY_LOOKS: u32 = 5;
 /// A heap is read in a second for every 3 GiB on a small machine; one that takes ten seconds, and one
 /// for each GiB, is made to take long, and is left with a caveat.
-const MOST_STOPPED: Duration = Duration::from_secs(10);
+const MAX_STOPPED: Duration = Duration::from_secs(10);
 
 /// How long a process with so much memory of its own may be stopped, where nothing else is asked.
 pub(super) fn longest_stop(anonymous_bytes: u64) -> Duration {
-    MOST_STOPPED + Duration::from_secs(anonymous_bytes >> 30)
+    MAX_STOPPED + Duration::from_secs(anonymous_bytes >> 30)
 }
 
 /// What was read while the process was stopped.
@@ -191,7 +191,7 @@ fn collecting(busy: &Busy) -> Caveat {
     } else {
         "had books that do not agree with each other, as in the middle of a change or when damaged,"
     };
-    let text = format!("{} {what} at {MOST_BUSY_LOOKS} looks: its memory is not read", busy.runtime);
+    let text = format!("{} {what} at {MAX_BUSY_LOOKS} looks: its memory is not read", busy.runtime);
     Caveat::new("runtime_busy", busy.runtime, busy.bytes, text)
 }
 

@@ -13,10 +13,10 @@ use super::symbols;
 use crate::explain::snapshot::Snapshot;
 
 /// Frames of one thread that are told apart, the innermost; those of all threads.
-const MOST_FRAMES: usize = 512;
-const MOST_OF_ALL: usize = 1 << 16;
+const MAX_FRAMES: usize = 512;
+const MAX_OF_ALL: usize = 1 << 16;
 /// Objects that are looked up for one thread, which needs one walk more for each.
-const MOST_OBJECTS: usize = 256;
+const MAX_OBJECTS: usize = 256;
 
 /// A function that was called and has not returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Frames {
         let (mut walked, mut count) = (Vec::new(), 0);
         for stack in &snapshot.stacks {
             let thread = snapshot.facts.iter().find(|thread| thread.tid == stack.tid);
-            let Some(thread) = thread.filter(|_| count < MOST_OF_ALL && Instant::now() < deadline) else {
+            let Some(thread) = thread.filter(|_| count < MAX_OF_ALL && Instant::now() < deadline) else {
                 continue;
             };
             let (frames, is_whole) = walk(process, snapshot, &mut objects, (thread, stack));
@@ -84,14 +84,14 @@ fn walk(
     (thread, stack): (&ThreadFacts, &Stack),
 ) -> (Vec<Place>, bool) {
     let Some(first) = Frame::of_facts(thread) else { return (Vec::new(), false) };
-    for _ in 0..MOST_OBJECTS {
+    for _ in 0..MAX_OBJECTS {
         let unwinder = Unwinder { memory: snapshot.own_memory(), space: &snapshot.space, objects };
         let mut frames: Vec<(u64, u64)> = Vec::new();
         let end = unwinder.walk(first, &mut |frame| {
             let at = frame.stack_pointer().filter(|at| (stack.low..stack.high).contains(at));
             // An instruction behind a call may be another function's.
             let instruction = frame.instruction.saturating_sub(u64::from(!frames.is_empty()));
-            at.inspect(|&at| frames.push((at, instruction))).is_some() && frames.len() < MOST_FRAMES
+            at.inspect(|&at| frames.push((at, instruction))).is_some() && frames.len() < MAX_FRAMES
         });
         if let End::Missing(address) = end {
             objects.load(process, &snapshot.space, address);

@@ -21,13 +21,13 @@ use super::symbols::{self, Called};
 use crate::explain::snapshot::Snapshot;
 
 /// Words that are looked at for a table, and those that are kept in mind by each worker.
-const MOST_LOOKS: u32 = 1 << 19;
-const MOST_KEPT: usize = 1 << 14;
+const MAX_LOOKS: u32 = 1 << 19;
+const MAX_KEPT: usize = 1 << 14;
 /// Blocks whose words are kept together.
 const TOGETHER: usize = 1 << 12;
 /// The largest alignment of a type, and the methods that are asked for its name.
-const MOST_ALIGNMENT: u64 = 1 << 12;
-const MOST_METHODS: usize = 3;
+const MAX_ALIGNMENT: u64 = 1 << 12;
+const MAX_METHODS: usize = 3;
 
 /// What was heard.
 pub struct Heard<'a> {
@@ -105,7 +105,7 @@ impl<'a> Heard<'a> {
         }
         // A heap made to hurt has as many such words as blocks.
         let Ok(next) = u16::try_from(known.tables.len() + 1) else { return 0 };
-        if known.looks >= MOST_LOOKS {
+        if known.looks >= MAX_LOOKS {
             return 0;
         }
         known.looks += 1;
@@ -173,7 +173,7 @@ impl Heads for Heard<'_> {
                 return;
             }
             if last.0 != word {
-                if known.len() >= MOST_KEPT {
+                if known.len() >= MAX_KEPT {
                     known.clear();
                 }
                 last = (word, *known.entry(word).or_insert_with(|| self.number(word)));
@@ -242,7 +242,7 @@ impl Modules {
         let name = memory.read_word(info.checked_add(8)?).ok()?;
         let is_constant = |mapping: &Mapping| self.have(name) && !mapping.permissions.write;
         space.find(name).filter(|mapping| is_constant(mapping))?;
-        let mut text = [0; names::MOST_BYTES];
+        let mut text = [0; names::MAX_BYTES];
         let got = memory.read_some(name, &mut text);
         let text = text.get(..got)?.split(|&byte| byte == 0).next()?;
         // Of a class that is known in one file only a star stands in front.
@@ -252,11 +252,11 @@ impl Modules {
     /// The table of a Rust type for a trait that is at `table`.
     fn trait_table(&self, memory: &dyn Memory, space: &AddressSpace, table: u64) -> Option<TraitTable> {
         space.find(table).filter(|mapping| !mapping.permissions.write && !mapping.permissions.execute)?;
-        let mut head = [0; (3 + MOST_METHODS) * 8];
+        let mut head = [0; (3 + MAX_METHODS) * 8];
         let got = memory.read_some(table, &mut head);
         let words: Vec<u64> = (0..got / 8).map(|index| word_at(&head, index * 8).unwrap_or(0)).collect();
         let (&[drop, bytes, alignment], methods) = words.split_first_chunk()?;
-        let is_size = bytes > 0 && alignment <= MOST_ALIGNMENT && alignment.is_power_of_two();
+        let is_size = bytes > 0 && alignment <= MAX_ALIGNMENT && alignment.is_power_of_two();
         if !is_size || !bytes.is_multiple_of(alignment) || drop != 0 && !self.is_code(space, drop) {
             return None;
         }

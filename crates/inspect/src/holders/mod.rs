@@ -44,10 +44,10 @@ use crate::explain::{Options, inspect};
 use crate::facts::Row;
 
 /// Roots and types that are told; the others are counted.
-const MOST_TOLD: usize = 1000;
-const MOST_KEEPERS: usize = 20;
+const MAX_TOLD: usize = 1000;
+const MAX_KEEPERS: usize = 20;
 /// References take at most this, and so many times what is live.
-const LEAST_EDGES_BYTES: u64 = 256 << 20;
+const MIN_EDGES_BYTES: u64 = 256 << 20;
 /// What is computed once all is read takes no longer.
 const LONGEST: Duration = Duration::from_secs(120);
 
@@ -146,7 +146,7 @@ fn fill(
     let longest = Instant::now() + LONGEST;
     // What is read has to be there.
     let deadline = snapshot.until.map_or(longest, |until| until.min(longest));
-    let edges_bytes = (blocks.bytes_of_all() / 4).max(LEAST_EDGES_BYTES);
+    let edges_bytes = (blocks.bytes_of_all() / 4).max(MIN_EDGES_BYTES);
     let limits = Limits { edges_bytes, deadline, workers: options.reading_threads() };
     let total = blocks.bytes_of_all();
     let progress = |read: strandline_holders::Progress| {
@@ -258,22 +258,22 @@ fn tell(
             retained_blocks: u64::from(retained.blocks),
             pins_bytes: pins.of_roots.get(number as usize).copied().unwrap_or(0),
             // What is not told needs no way.
-            holds: if holders.roots.len() < MOST_TOLD {
+            holds: if holders.roots.len() < MAX_TOLD {
                 tree.below(Outline::of_root(number))
             } else {
                 Vec::new()
             },
         });
     }
-    for root in holders.roots.iter().skip(MOST_TOLD) {
+    for root in holders.roots.iter().skip(MAX_TOLD) {
         holders.other_roots.bytes += root.retained_bytes;
         holders.other_roots.blocks += root.retained_blocks;
     }
-    holders.roots.truncate(MOST_TOLD);
+    holders.roots.truncate(MAX_TOLD);
     let is_lost = |block: u32| tops.get(block as usize) == Some(&NO_ROOT);
     holders.types = types.told(held, &is_lost, &pins);
     holders.type_count = holders.types.len() as u64;
-    holders.types.truncate(MOST_TOLD);
+    holders.types.truncate(MAX_TOLD);
     Ok(())
 }
 
@@ -282,7 +282,7 @@ fn keepers(pins: &Pins, types: &Types, numbers: &[u32]) -> Vec<Keeper> {
     let mut all: Vec<(u64, u32, u32)> =
         pins.of_both.iter().map(|(&(root, kind), &bytes)| (bytes, root, kind)).collect();
     all.sort_unstable_by(|one, next| next.cmp(one));
-    let told = numbers.iter().take(MOST_TOLD).enumerate();
+    let told = numbers.iter().take(MAX_TOLD).enumerate();
     let places: HashMap<u32, usize> = told.map(|(place, &number)| (number, place)).collect();
     let keeper = |(pins_bytes, root, kind): (u64, u32, u32)| Keeper {
         name: types.name(kind).to_owned(),
@@ -290,5 +290,5 @@ fn keepers(pins: &Pins, types: &Types, numbers: &[u32]) -> Vec<Keeper> {
         unreachable: root == NO_ROOT,
         pins_bytes,
     };
-    all.into_iter().take(MOST_KEEPERS).map(keeper).collect()
+    all.into_iter().take(MAX_KEEPERS).map(keeper).collect()
 }

@@ -6,7 +6,7 @@ use std::fmt::{self, Write};
 use cpp_demangle::{DemangleOptions, Symbol};
 
 /// The longest that is read, and the longest that is written.
-pub const MOST_BYTES: usize = 512;
+pub const MAX_BYTES: usize = 512;
 
 /// Takes so many bytes, and no more: a short name can stand for a very long one, in which earlier parts are repeated.
 #[derive(Default)]
@@ -14,7 +14,7 @@ struct Bounded(String);
 
 impl fmt::Write for Bounded {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        if self.0.len() + text.len() > MOST_BYTES {
+        if self.0.len() + text.len() > MAX_BYTES {
             return Err(fmt::Error);
         }
         self.0.push_str(text);
@@ -23,7 +23,7 @@ impl fmt::Write for Bounded {
 }
 
 fn demangled(mangled: &[u8]) -> Option<String> {
-    let mangled = mangled.get(..mangled.len().min(MOST_BYTES))?;
+    let mangled = mangled.get(..mangled.len().min(MAX_BYTES))?;
     let symbol = Symbol::new(mangled).ok()?;
     let mut text = Bounded::default();
     symbol.structured_demangle(&mut text, &DemangleOptions::default()).ok()?;
@@ -33,7 +33,7 @@ fn demangled(mangled: &[u8]) -> Option<String> {
 /// The name of a type, as it stands in its `std::type_info`.
 pub fn of_type(mangled: &str) -> Option<String> {
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
-    if mangled.is_empty() || mangled.len() >= MOST_BYTES || !mangled.chars().all(is_of_name) {
+    if mangled.is_empty() || mangled.len() >= MAX_BYTES || !mangled.chars().all(is_of_name) {
         return None;
     }
     let name = demangled(format!("_ZTS{mangled}").as_bytes())?;
@@ -168,7 +168,7 @@ mod tests {
             name += &format!("1CIS{last}_S{last}_S{last}_E");
         }
         name += "E";
-        assert!(of_type(&name).is_none_or(|name| name.len() <= MOST_BYTES));
-        assert!(of_symbol(format!("_ZTS{name}").as_bytes()).len() <= MOST_BYTES + 64);
+        assert!(of_type(&name).is_none_or(|name| name.len() <= MAX_BYTES));
+        assert!(of_symbol(format!("_ZTS{name}").as_bytes()).len() <= MAX_BYTES + 64);
     }
 }

@@ -14,9 +14,9 @@ use super::types::Types;
 
 /// What an allocator may keep of a page beside each block, and what is no free place yet.
 const OVERHEAD_BYTES: u64 = 16;
-const LEAST_FREE_BYTES: u64 = 64;
+const MIN_FREE_BYTES: u64 = 64;
 /// Pairs of a root and a type that are told apart.
-const MOST_PAIRS: usize = 1 << 18;
+const MAX_PAIRS: usize = 1 << 18;
 
 /// Resident bytes of such pages.
 pub struct Pins {
@@ -79,7 +79,7 @@ impl Pins {
 
     fn take(&mut self, page: Option<Page>, residency: &Residency) {
         let Some(page) = page else { return };
-        if page.used + LEAST_FREE_BYTES > PAGE_BYTES || !residency.is_resident(page.address) {
+        if page.used + MIN_FREE_BYTES > PAGE_BYTES || !residency.is_resident(page.address) {
             return;
         }
         match page.top {
@@ -91,7 +91,7 @@ impl Pins {
             add(&mut self.of_types, kind);
         }
         if let (Some(top), Some(kind)) = (page.top, page.kind)
-            && (self.of_both.len() < MOST_PAIRS || self.of_both.contains_key(&(top, kind)))
+            && (self.of_both.len() < MAX_PAIRS || self.of_both.contains_key(&(top, kind)))
         {
             *self.of_both.entry((top, kind)).or_default() += PAGE_BYTES;
         }

@@ -26,12 +26,12 @@ use crate::explain::snapshot::Snapshot;
 /// Below its pointer a stack is in use up to this (System V ABI).
 const RED_ZONE_BYTES: u64 = 128;
 /// Words of static data without a symbol are one root where there are so many and no more than this lies between two of them.
-const MOST_GAP_BYTES: u64 = 16;
-const LEAST_ARRAY: usize = 16;
+const MAX_GAP_BYTES: u64 = 16;
+const MIN_ARRAY: usize = 16;
 /// The most roots that are told apart; further words are those of one.
-const MOST_ROOTS: usize = 1 << 20;
+const MAX_ROOTS: usize = 1 << 20;
 /// The most words that lead to blocks, of all roots: 8 bytes each.
-const MOST_HITS: usize = 1 << 26;
+const MAX_HITS: usize = 1 << 26;
 
 /// A root.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -138,7 +138,7 @@ impl Finder<'_> {
     }
 
     fn add(&mut self, mut root: Found) -> u32 {
-        if self.found.len() >= MOST_ROOTS {
+        if self.found.len() >= MAX_ROOTS {
             let (kind, rank) = (root.kind, root.rank);
             root = Found { kind, name: "further roots".to_owned(), rank, ..Found::default() };
         }
@@ -152,7 +152,7 @@ impl Finder<'_> {
     fn hit(&mut self, root: u32, block: u32) -> Result<(), Refused> {
         if self.hits.last() != Some(&(root, block)) {
             let most = Refused::TooMany(self.hits.len() as u64);
-            if self.hits.len() >= MOST_HITS || self.hits.try_reserve(1).is_err() {
+            if self.hits.len() >= MAX_HITS || self.hits.try_reserve(1).is_err() {
                 return Err(most);
             }
             self.hits.push((root, block));
@@ -174,7 +174,7 @@ impl Finder<'_> {
         let wanted: u64 = resident(start, end).iter().map(|run| run.1 - run.0).sum();
         let (mut found, mut is_over): (Vec<Hit>, bool) = (Vec::new(), Instant::now() >= self.deadline);
         let memory: &dyn Memory = if is_shared { &self.snapshot.memory } else { self.snapshot.own_memory() };
-        let room = MOST_HITS - self.hits.len().min(MOST_HITS);
+        let room = MAX_HITS - self.hits.len().min(MAX_HITS);
         let read = each_word((memory, &resident), (start, end), AT_ONCE, &mut |at, word| {
             // What stands in a block is followed once something leads to that: what musl's loader gave of programs' data is not claimed.
             if let Some(block) = self.blocks.find(word).filter(|_| self.blocks.find(at).is_none()) {
@@ -365,8 +365,8 @@ impl Finder<'_> {
             !is_arena || !self.is_behind(block, word)
         });
         // What has no symbol is an array where many such words stand in a row, and else each a variable.
-        for row in words.chunk_by(|one, next| next.0 - one.0 <= MOST_GAP_BYTES) {
-            let array = row.first().filter(|_| row.len() >= LEAST_ARRAY).map(|first| first.0);
+        for row in words.chunk_by(|one, next| next.0 - one.0 <= MAX_GAP_BYTES) {
+            let array = row.first().filter(|_| row.len() >= MIN_ARRAY).map(|first| first.0);
             let place = |at: u64| symbols.at(at).map_or(array.unwrap_or(at), |symbol| symbol.address);
             for of_one in row.chunk_by(|one, next| place(one.0) == place(next.0)) {
                 let Some(&(at, ..)) = of_one.first() else { continue };

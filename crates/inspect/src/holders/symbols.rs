@@ -10,12 +10,12 @@ use super::names;
 use crate::explain::snapshot::Snapshot;
 
 /// The most symbols of one program or library, and bytes of their names.
-const MOST_SYMBOLS: usize = 1 << 21;
-const MOST_NAMES_BYTES: usize = 128 << 20;
+const MAX_SYMBOLS: usize = 1 << 21;
+const MAX_NAMES_BYTES: usize = 128 << 20;
 /// Names of one function: those of several that are the same to the processor are put together.
-const MOST_NAMES: usize = 16;
+const MAX_NAMES: usize = 16;
 /// Symbols that are looked at for one that an instruction is in.
-const MOST_BACK: usize = 64;
+const MAX_BACK: usize = 64;
 
 /// A symbol of data.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -39,9 +39,9 @@ impl Symbols {
             object.each_symbol(&mut |name, symbol| {
                 let found = snapshot.space.find(symbol.address);
                 let is_data = found.is_some_and(|mapping| !mapping.permissions.execute);
-                let has_room = symbols.len() < MOST_SYMBOLS && names_bytes < MOST_NAMES_BYTES;
+                let has_room = symbols.len() < MAX_SYMBOLS && names_bytes < MAX_NAMES_BYTES;
                 if is_data && symbol.bytes > 0 && has_room {
-                    let name = name.get(..name.len().min(names::MOST_BYTES)).unwrap_or_default().to_vec();
+                    let name = name.get(..name.len().min(names::MAX_BYTES)).unwrap_or_default().to_vec();
                     names_bytes += name.len();
                     symbols.push(Symbol { address: symbol.address, bytes: symbol.bytes, name });
                 }
@@ -84,12 +84,12 @@ pub fn beginning_at(
     object.each_symbol(&mut |name, symbol| {
         if addresses.binary_search(&symbol.address).is_ok() {
             let known = found.entry(symbol.address).or_default();
-            let text = if name.len() <= names::MOST_BYTES { names::of_symbol(name) } else { String::new() };
+            let text = if name.len() <= names::MAX_BYTES { names::of_symbol(name) } else { String::new() };
             // What was not made sense of begins as it did.
             if text.is_empty() || text.starts_with("_ZN") || text.starts_with("_R") {
                 known.are_all = false;
             } else if !known.names.contains(&text) {
-                known.are_all &= known.names.len() < MOST_NAMES;
+                known.are_all &= known.names.len() < MAX_NAMES;
                 known.names.extend(Some(text).filter(|_| known.are_all));
             }
         }
@@ -115,7 +115,7 @@ pub fn functions(
         place = place.saturating_add(1);
         let end = symbol.address.saturating_add(symbol.bytes);
         let first = wanted.partition_point(|&at| at < symbol.address);
-        if wanted.get(first).is_some_and(|&at| at < end) && ranges.len() < MOST_SYMBOLS {
+        if wanted.get(first).is_some_and(|&at| at < end) && ranges.len() < MAX_SYMBOLS {
             ranges.push((symbol.address, end, place));
         }
     });
@@ -123,7 +123,7 @@ pub fn functions(
     let mut by_place: HashMap<u32, Vec<usize>> = HashMap::new();
     for (index, &at) in instructions.iter().enumerate() {
         let behind = ranges.partition_point(|range| range.0 <= at);
-        let near = ranges.get(behind.saturating_sub(MOST_BACK)..behind).unwrap_or_default();
+        let near = ranges.get(behind.saturating_sub(MAX_BACK)..behind).unwrap_or_default();
         if let Some(range) = near.iter().rev().find(|range| at < range.1) {
             by_place.entry(range.2).or_default().push(index);
         }
@@ -132,7 +132,7 @@ pub fn functions(
     object.each_symbol(&mut |name, _| {
         place = place.saturating_add(1);
         for index in by_place.remove(&place).into_iter().flatten() {
-            let name = name.get(..name.len().min(names::MOST_BYTES)).unwrap_or_default();
+            let name = name.get(..name.len().min(names::MAX_BYTES)).unwrap_or_default();
             if let Some(found) = found.get_mut(index) {
                 *found = Some(names::of_symbol(name));
             }

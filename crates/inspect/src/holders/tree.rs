@@ -6,10 +6,10 @@ use super::facts::Holding;
 use super::types::Types;
 
 /// Told is what has at least this part of all that is live.
-const LEAST_PART: u64 = 2000;
+const MIN_PART: u64 = 2000;
 /// So many kinds that hang from one, the largest; and so far down.
-const MOST_BESIDE: usize = 20;
-const MOST_DEPTH: usize = 12;
+const MAX_BESIDE: usize = 20;
+const MAX_DEPTH: usize = 12;
 
 /// The outline, with names.
 pub struct Tree<'a> {
@@ -22,7 +22,7 @@ pub struct Tree<'a> {
 impl<'a> Tree<'a> {
     /// Of an outline of blocks with `live_bytes` together.
     pub fn new(outline: &'a Outline, types: &'a Types, live_bytes: u64) -> Self {
-        let least = (live_bytes / LEAST_PART).max(1);
+        let least = (live_bytes / MIN_PART).max(1);
         let large = outline.of_blocks().filter(|(_, node)| node.retained.bytes >= least);
         let mut told: Vec<(u32, u32)> = large.map(|(number, node)| (node.above, number)).collect();
         let size = |number: u32| outline.nodes().get(number as usize).map_or(0, |node| node.retained.bytes);
@@ -38,7 +38,7 @@ impl<'a> Tree<'a> {
     fn below_at(&self, above: u32, depth: usize) -> Vec<Holding> {
         let first = self.told.partition_point(|told| told.0 < above);
         let told = self.told.iter().skip(first).take_while(|told| told.0 == above);
-        told.take(if depth < MOST_DEPTH { MOST_BESIDE } else { 0 })
+        told.take(if depth < MAX_DEPTH { MAX_BESIDE } else { 0 })
             .filter_map(|&(_, number)| {
                 let node = self.outline.nodes().get(number as usize)?;
                 Some(Holding { holds: self.below_at(number, depth + 1), ..self.holding(node) })

@@ -12,8 +12,8 @@ use super::pins::Pins;
 use super::runtimes::OwnBlocks;
 
 /// Types that are told apart, and sizes of what has no other type; further ones are one type each.
-const MOST_TYPES: usize = 1 << 15;
-const MOST_SIZES: usize = 1 << 14;
+const MAX_TYPES: usize = 1 << 15;
+const MAX_SIZES: usize = 1 << 14;
 
 /// The types of blocks, and what each is called.
 pub struct Types {
@@ -73,7 +73,7 @@ impl Types {
     }
 
     fn named(&mut self, name: String) -> u16 {
-        let is_full = self.names.len() >= MOST_TYPES && !self.by_name.contains_key(&name);
+        let is_full = self.names.len() >= MAX_TYPES && !self.by_name.contains_key(&name);
         let name = if is_full { "blocks of other types".to_owned() } else { name };
         let next = self.names.len() as u16;
         *self.by_name.entry(name.clone()).or_insert_with(|| {
@@ -83,7 +83,7 @@ impl Types {
     }
 
     fn sized(&mut self, bytes: u64) -> u16 {
-        let is_full = self.by_size.len() >= MOST_SIZES && !self.by_size.contains_key(&bytes);
+        let is_full = self.by_size.len() >= MAX_SIZES && !self.by_size.contains_key(&bytes);
         // 0 is no size: further ones stand there.
         let bytes = if is_full { 0 } else { bytes };
         if let Some(&known) = self.by_size.get(&bytes) {

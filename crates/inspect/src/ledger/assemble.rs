@@ -361,9 +361,9 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
 }
 
 /// The most mappings of shared memory that get a row with their name.
-const MOST_NAMED: usize = 5;
+const MAX_NAMED: usize = 5;
 /// The most names that are told apart.
-const MOST_NAMES: usize = 1 << 16;
+const MAX_NAMES: usize = 1 << 16;
 
 /// Shared memory by the names of its mappings.
 #[derive(Default)]
@@ -371,7 +371,7 @@ struct SharedMemory<'a>(HashMap<&'a str, u64>);
 
 impl<'a> SharedMemory<'a> {
     fn add(&mut self, name: &'a str, bytes: u64) {
-        if bytes > 0 && (self.0.len() < MOST_NAMES || self.0.contains_key(name)) {
+        if bytes > 0 && (self.0.len() < MAX_NAMES || self.0.contains_key(name)) {
             *self.0.entry(name).or_default() += bytes;
         }
     }
@@ -380,7 +380,7 @@ impl<'a> SharedMemory<'a> {
     fn name(self, holders: &mut Holders) {
         let mut all: Vec<(&str, u64)> = self.0.into_iter().filter(|(name, _)| !name.is_empty()).collect();
         all.sort_unstable_by(|one, next| next.1.cmp(&one.1).then_with(|| one.0.cmp(next.0)));
-        for (name, bytes) in all.into_iter().take(MOST_NAMED) {
+        for (name, bytes) in all.into_iter().take(MAX_NAMED) {
             holders.add(&SHMEM, name.trim_end_matches(" (deleted)"), bytes);
         }
     }

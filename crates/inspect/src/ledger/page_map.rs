@@ -17,18 +17,18 @@ use strandline_process::pages::Residency;
 use strandline_process::smaps::SmapsEntry;
 
 /// The most cells with resident bytes.
-const MOST_CELLS: u64 = 8192;
+const MAX_CELLS: u64 = 8192;
 /// The most mappings listed, and about how much text they may be.
-const MOST_MAPPINGS: usize = 1000;
-const MOST_MAPPING_TEXT_BYTES: usize = 80_000;
+const MAX_MAPPINGS: usize = 1000;
+const MAX_MAPPING_TEXT_BYTES: usize = 80_000;
 /// About how much text mappings and cells may be together.
-const MOST_TEXT_BYTES: usize = 190_000;
+const MAX_TEXT_BYTES: usize = 190_000;
 /// In the largest cells a process of x86-64 (47 bits of addresses, 56 with five levels) has few.
 const LARGEST_SHIFT: u32 = 56;
 /// A mapping's text in JSON, its name and cells left out.
 const MAPPING_TEXT_BYTES: usize = 115;
 /// Names are paths of up to 4 KiB: this much of their end is kept.
-const MOST_NAME_CHARS: usize = 120;
+const MAX_NAME_CHARS: usize = 120;
 
 /// Which mappings a picture lists, and in cells of which size.
 #[derive(Clone, Debug)]
@@ -47,9 +47,9 @@ impl Plan {
         by_size.sort_by_key(|&index| std::cmp::Reverse(spaces[index].counts.rss_bytes));
         let mut listed = vec![false; spaces.len()];
         let mut text_bytes = 0;
-        for index in by_size.into_iter().take(MOST_MAPPINGS) {
+        for index in by_size.into_iter().take(MAX_MAPPINGS) {
             let more = MAPPING_TEXT_BYTES + json_bytes(&shown_name(&spaces[index].mapping));
-            if text_bytes + more > MOST_MAPPING_TEXT_BYTES {
+            if text_bytes + more > MAX_MAPPING_TEXT_BYTES {
                 break;
             }
             text_bytes += more;
@@ -59,9 +59,9 @@ impl Plan {
         let rss_bytes: u64 = shown().map(|space| space.counts.rss_bytes).sum();
         let count = |shift: u32| shown().map(|space| cells_of(residency, &space.mapping, shift)).sum::<u64>();
         // The smallest power of two that keeps the number. Fuller than full no cell can be.
-        let least = (rss_bytes / MOST_CELLS).max(PAGE_BYTES).next_power_of_two().trailing_zeros();
-        let shift = (least..LARGEST_SHIFT).find(|&shift| count(shift) <= MOST_CELLS).unwrap_or(LARGEST_SHIFT);
-        Self { cell_bytes: 1 << shift, listed, cell_text_bytes: MOST_TEXT_BYTES - text_bytes }
+        let least = (rss_bytes / MAX_CELLS).max(PAGE_BYTES).next_power_of_two().trailing_zeros();
+        let shift = (least..LARGEST_SHIFT).find(|&shift| count(shift) <= MAX_CELLS).unwrap_or(LARGEST_SHIFT);
+        Self { cell_bytes: 1 << shift, listed, cell_text_bytes: MAX_TEXT_BYTES - text_bytes }
     }
 
     /// The size of the cells.
@@ -90,10 +90,10 @@ fn cells_of(residency: &Residency, mapping: &Mapping, shift: u32) -> u64 {
 /// A mapping's name, cut to its end. It is the target's choice.
 fn shown_name(mapping: &Mapping) -> String {
     let count = mapping.name.chars().count();
-    if count <= MOST_NAME_CHARS {
+    if count <= MAX_NAME_CHARS {
         return mapping.name.clone();
     }
-    let end = mapping.name.chars().skip(count - MOST_NAME_CHARS + 1);
+    let end = mapping.name.chars().skip(count - MAX_NAME_CHARS + 1);
     std::iter::once('…').chain(end).collect()
 }
 
@@ -328,7 +328,7 @@ mod tests {
     fn long_names_lose_their_front() {
         let name = format!("/{}/libpq.so.5", "é".repeat(4000));
         let shown = shown_name(&Mapping { name, ..Mapping::default() });
-        assert_eq!(shown.chars().count(), MOST_NAME_CHARS);
+        assert_eq!(shown.chars().count(), MAX_NAME_CHARS);
         assert!(shown.starts_with('…') && shown.ends_with("/libpq.so.5"));
     }
 

@@ -37,7 +37,7 @@ pub struct Recognised {
 }
 
 /// The most distinct mapped files whose names are looked at; a process may map a million.
-const MOST_FILES: usize = 16_384;
+const MAX_FILES: usize = 16_384;
 
 /// The allocators and runtimes of a process, each once, in the order they were found.
 ///
@@ -46,7 +46,7 @@ pub fn recognise(process: &Process, space: &AddressSpace) -> Recognised {
     let mut found = Recognised::default();
     let mut seen: HashSet<&str> = HashSet::new();
     for mapping in space.mappings().iter().filter(|mapping| mapping.name.starts_with('/')) {
-        if seen.len() >= MOST_FILES {
+        if seen.len() >= MAX_FILES {
             break;
         }
         if seen.insert(&mapping.name) {

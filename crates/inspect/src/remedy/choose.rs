@@ -38,9 +38,9 @@ const LOCK_LOOKS: Duration = Duration::from_micros(20);
 const AGAIN_LIMIT: Duration = Duration::from_millis(20);
 const AGAIN_PAUSE: Duration = Duration::from_micros(5);
 /// Threads that are looked at in one round.
-const MOST_CANDIDATES: usize = 256;
+const MAX_CANDIDATES: usize = 256;
 /// Objects that are loaded for one thread before the next is tried.
-const MOST_LOADS: usize = 256;
+const MAX_LOADS: usize = 256;
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 const FUTEX: i64 = 202;
@@ -207,10 +207,10 @@ impl Chooser<'_> {
         let mut threads = self.process.tasks()?;
         threads.retain(|&tid| self.fences.thread.is_none_or(|only| only == tid));
         let count = threads.len().max(1);
-        self.turns = count.div_ceil(MOST_CANDIDATES);
+        self.turns = count.div_ceil(MAX_CANDIDATES);
         // Each round begins elsewhere, so that all get their turn however many there are.
-        threads.rotate_left(round.wrapping_mul(MOST_CANDIDATES) % count);
-        threads.truncate(MOST_CANDIDATES);
+        threads.rotate_left(round.wrapping_mul(MAX_CANDIDATES) % count);
+        threads.truncate(MAX_CANDIDATES);
         self.seen.retain(|tid, _| threads.contains(tid));
         let mut ranked: Vec<(u8, i32)> = Vec::new();
         for &tid in &threads {
@@ -221,7 +221,7 @@ impl Chooser<'_> {
                 }
             }
         }
-        if ranked.is_empty() && count <= MOST_CANDIDATES {
+        if ranked.is_empty() && count <= MAX_CANDIDATES {
             self.lasting().map_or(Ok(()), Err)?;
         }
         ranked.sort_by_key(|&(rank, _)| rank);
@@ -292,7 +292,7 @@ impl Chooser<'_> {
         act: &mut (dyn FnMut(Tracee<'_>) -> T + Send),
     ) -> Result<Option<T>, Refusal> {
         let (process, pid) = (self.process, self.process.pid());
-        for _ in 0..MOST_LOADS {
+        for _ in 0..MAX_LOADS {
             let (fences, objects, lock_watch) = (self.fences, &self.objects, self.lock_watch);
             let examiner = Examiner { process, fences, space, objects, lock_watch };
             let attempt = on_own_thread(super::call::CALL_LIMIT * 2, || examiner.attempt(tid, act));

@@ -30,7 +30,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 /// How long what is asked may take: a collection of a large heap takes minutes where memory is swapped.
 const ANSWER_LIMIT: Duration = Duration::from_secs(300);
 /// The most bytes of an answer that are read.
-const MOST_ANSWER: usize = 1 << 20;
+const MAX_ANSWER: usize = 1 << 20;
 /// What gives memory back may be on its way when the answer is there: threads of G1 and Shenandoah do it a piece at a time, of
 /// G1 from a tenth of a second after the collection on. It is counted when so many looks in a row find no less.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
@@ -132,7 +132,7 @@ fn ask(socket: &mut UnixStream, command: &str) -> io::Result<String> {
     let until = Instant::now() + ANSWER_LIMIT;
     let mut answer = Vec::new();
     let mut piece = [0; 4096];
-    while answer.len() < MOST_ANSWER {
+    while answer.len() < MAX_ANSWER {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());

@@ -11,7 +11,7 @@ use std::ops::Range;
 use strandline_process::elf::{Object, Symbol};
 
 /// Farther than this from `malloc` nothing belongs to it (malloc's object file has 25 KiB).
-const MOST_DISTANCE_BYTES: u64 = 64 << 10;
+const MAX_DISTANCE_BYTES: u64 = 64 << 10;
 /// Parts of the names of malloc's functions, and whole names without such a part.
 const PARTS: [&[u8]; 6] = [b"malloc", b"calloc", b"memalign", b"valloc", b"mallinfo", b"mallopt"];
 const NAMES: [&[u8]; 8] = [
@@ -42,7 +42,7 @@ pub(crate) fn ranges(libc: &Object) -> Option<Vec<Range<u64>>> {
 }
 
 fn extent(symbols: &[(bool, Symbol)], centre: Symbol) -> Option<Range<u64>> {
-    let near = |s: &Symbol| s.address.abs_diff(centre.address) < MOST_DISTANCE_BYTES;
+    let near = |s: &Symbol| s.address.abs_diff(centre.address) < MAX_DISTANCE_BYTES;
     let end = |s: &Symbol| s.address.saturating_add(s.bytes);
     let own = || symbols.iter().filter(|(own, s)| *own && near(s)).map(|(_, s)| s);
     let others = || symbols.iter().filter(|(own, s)| !*own || !near(s)).map(|(_, s)| s);
@@ -50,7 +50,7 @@ fn extent(symbols: &[(bool, Symbol)], centre: Symbol) -> Option<Range<u64>> {
     let low = others().map(end).filter(|&e| e <= first).max().unwrap_or(first);
     let high = others().map(|s| s.address).filter(|&a| a >= last).min().unwrap_or(last);
     // An object file without neighbours that are exported must not swallow the library.
-    Some(low.max(first.saturating_sub(MOST_DISTANCE_BYTES))..high.min(last + MOST_DISTANCE_BYTES))
+    Some(low.max(first.saturating_sub(MAX_DISTANCE_BYTES))..high.min(last + MAX_DISTANCE_BYTES))
 }
 
 #[cfg(test)]

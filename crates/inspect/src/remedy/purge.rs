@@ -25,7 +25,7 @@ use strandline_process::procfs::Process;
 
 /// Functions of an allocator that is linked into a program lie within so much of each other: its object files are taken out of
 /// one archive, one after another; but linkers put what is run rarely first, of all of a program.
-const MOST_SPAN_BYTES: u64 = 64 << 20;
+const MAX_SPAN_BYTES: u64 = 64 << 20;
 /// Before the first and behind the last of its functions that have a name of theirs others may stand, static ones.
 const MARGIN_BYTES: u64 = 16 << 10;
 
@@ -203,7 +203,7 @@ fn has_name(name: &[u8], wanted: &str) -> bool {
 }
 
 /// Symbols of such a name that are looked at.
-const MOST_LIKE_IT: usize = 16;
+const MAX_LIKE_IT: usize = 16;
 
 fn find(object: &Object, function: &Function) -> Option<Symbol> {
     let mut found: Vec<(Vec<u8>, Symbol)> = Vec::new();
@@ -215,9 +215,9 @@ fn find(object: &Object, function: &Function) -> Option<Symbol> {
         if !symbol.is_global && is_bare || !object.text_contains(symbol.address) {
             return;
         }
-        if has_name(name, function.name) && found.len() < MOST_LIKE_IT {
+        if has_name(name, function.name) && found.len() < MAX_LIKE_IT {
             found.push((name.to_vec(), symbol));
-        } else if has_name(name, function.sibling) && siblings.len() < MOST_LIKE_IT {
+        } else if has_name(name, function.sibling) && siblings.len() < MAX_LIKE_IT {
             siblings.insert(name.to_vec());
         }
     });
@@ -251,8 +251,8 @@ fn own_code(object: &Object, function: &Function, called: Symbol) -> Option<Vec<
     own.sort_unstable_by_key(|range| range.start);
     let first = own.first()?.start.saturating_sub(MARGIN_BYTES);
     let last = own.iter().map(|range| range.end).max()?.saturating_add(MARGIN_BYTES);
-    let is_one = own.len() >= LEAST_FUNCTIONS
-        && last - first <= MOST_SPAN_BYTES
+    let is_one = own.len() >= MIN_FUNCTIONS
+        && last - first <= MAX_SPAN_BYTES
         && (first..last).contains(&called.address);
     if !is_one {
         return None;
@@ -285,4 +285,4 @@ fn without(range: Range<u64>, others: &[Range<u64>]) -> Vec<Range<u64>> {
 }
 
 /// Fewer functions with names than these are not all: a program may export some and be stripped of the others.
-const LEAST_FUNCTIONS: usize = 100;
+const MIN_FUNCTIONS: usize = 100;

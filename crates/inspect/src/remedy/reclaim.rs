@@ -205,7 +205,7 @@ fn ask_jvm(
 
 /// How often a heap that makes no sense is looked at again: a moment later, malloc caught in motion
 /// does.
-const MOST_LOOKS: u32 = 5;
+const MAX_LOOKS: u32 = 5;
 
 /// Whether a remedy is a call into the allocator.
 fn is_call(remedy: &str) -> bool {
@@ -235,7 +235,7 @@ fn look_before(pid: i32, options: &ReclaimOptions<'_>) -> Result<Inspection> {
     };
     let mut seen = inspect(pid, &look_options)?;
     let mut may_wait = is_call && !options.dry_run;
-    for _ in 1..MOST_LOOKS {
+    for _ in 1..MAX_LOOKS {
         let remedy = options.remedy.unwrap_or_else(|| best_call(&seen));
         let looks_again = match doubt(&seen, remedy).filter(|_| is_call) {
             // What there was no time for has no more at the next look.
@@ -338,7 +338,7 @@ fn call(
         return false;
     }
     if let Some(doubt) = doubt(before, remedy) {
-        refuse(answer, unsafe_heap(remedy, &doubt, MOST_LOOKS));
+        refuse(answer, unsafe_heap(remedy, &doubt, MAX_LOOKS));
         return false;
     }
     let plans = plans.into_iter().filter(|plan| plan.predicted_bytes > 0);

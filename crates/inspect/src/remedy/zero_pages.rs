@@ -32,7 +32,7 @@ use strandline_process::target::live::Opened;
 use strandline_process::target::stop::{Stopped, Transfers};
 
 /// The most bytes given back in one system call.
-const MOST_CALL_BYTES: u64 = 2 << 20;
+const MAX_CALL_BYTES: u64 = 2 << 20;
 /// How long all threads are stopped at a stretch, about.
 const STOP_LIMIT: Duration = Duration::from_millis(50);
 /// How long they run between two stretches.
@@ -177,13 +177,13 @@ fn zero_runs(pagemap: &File, memory: &dyn Memory, range: Range<u64>) -> std::io:
     Ok(found.runs.into_iter().map(|(start, end)| start..end).collect())
 }
 
-/// The pieces of `ranges` in which work is done, at most [`MOST_CALL_BYTES`] long.
+/// The pieces of `ranges` in which work is done, at most [`MAX_CALL_BYTES`] long.
 fn pieces(ranges: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> + '_ {
     ranges.iter().flat_map(|range| {
         let (start, end) = (page_up(range.start), page_of(range.end));
         (start..end)
-            .step_by(MOST_CALL_BYTES as usize)
-            .map(move |at| at..at.saturating_add(MOST_CALL_BYTES).min(end))
+            .step_by(MAX_CALL_BYTES as usize)
+            .map(move |at| at..at.saturating_add(MAX_CALL_BYTES).min(end))
     })
 }
 
@@ -199,7 +199,7 @@ fn page_out(process: &Process, request: &ZeroRequest, pagemap: &File) -> Result<
         let runs = zero_runs(pagemap, &memory, piece).map_err(failed)?;
         let before = pages::read_ranges(pagemap, &runs).map_err(failed)?;
         let began = Instant::now();
-        for some in runs.chunks(strandline_sys::memory::MOST_RANGES) {
+        for some in runs.chunks(strandline_sys::memory::MAX_RANGES) {
             sys::advise(&handle, some, MADV_PAGEOUT).map_err(failed)?;
         }
         applied.call_seconds += began.elapsed().as_secs_f64();
@@ -395,10 +395,10 @@ mod tests {
 
     #[test]
     fn pieces_are_whole_pages_and_small() {
-        let ranges = [0x1001..0x3fff, 0x10_0000..0x10_0000 + 5 * MOST_CALL_BYTES / 2];
+        let ranges = [0x1001..0x3fff, 0x10_0000..0x10_0000 + 5 * MAX_CALL_BYTES / 2];
         let pieces: Vec<_> = pieces(&ranges).collect();
         assert_eq!(pieces[0], 0x2000..0x3000);
-        assert_eq!(pieces[1], 0x10_0000..0x10_0000 + MOST_CALL_BYTES);
+        assert_eq!(pieces[1], 0x10_0000..0x10_0000 + MAX_CALL_BYTES);
         assert_eq!(pieces.len(), 4);
         assert_eq!(pieces[3].end, ranges[1].end);
     }

@@ -7,7 +7,7 @@ use strandline_process::procfs::Process;
 use crate::subject::{Subject, ending, layout, until};
 
 /// The most JSON that a page map may be.
-const MOST_JSON_BYTES: usize = 200 << 10;
+const MAX_JSON_BYTES: usize = 200 << 10;
 
 fn look(pid: i32, page_map: bool) -> Explanation {
     explain(pid, &Options { page_map, ..Options::default() }).unwrap()
@@ -43,7 +43,7 @@ fn picture(pid: i32) -> (Explanation, PageMap) {
     assert!(map.mappings.is_sorted_by(|a, b| a.end <= b.start));
     map.mappings.iter().for_each(|mapping| check(mapping, map.cell_bytes));
     let text = serde_json::to_string(&map).unwrap();
-    assert!(text.len() <= MOST_JSON_BYTES, "{} bytes", text.len());
+    assert!(text.len() <= MAX_JSON_BYTES, "{} bytes", text.len());
     assert_eq!(serde_json::from_str::<PageMap>(&text).unwrap(), map);
     (with, map)
 }

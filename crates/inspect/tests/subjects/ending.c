@@ -16,9 +16,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { CHUNKS = (64 << 20) / 1000, MOST_THREADS = 16 };
+enum { CHUNKS = (64 << 20) / 1000, MAX_THREADS = 16 };
 static char *chunks[CHUNKS];
-static pid_t tids[MOST_THREADS];
+static pid_t tids[MAX_THREADS];
 static const char *way;
 static pthread_barrier_t started;
 static int wake[2];
@@ -45,7 +45,7 @@ int main(int count, char **values) {
   /* Aborts and faults are on purpose: no core files. */
   setrlimit(RLIMIT_CORE, &(struct rlimit){ 0, 0 });
   long threads = count > 2 ? atol(values[2]) : 0;
-  if (threads > MOST_THREADS || pipe(wake)) return 90;
+  if (threads > MAX_THREADS || pipe(wake)) return 90;
   for (int i = 0; i < CHUNKS; i++) {
     if (!(chunks[i] = malloc(1000))) return 91;
     memset(chunks[i], 1, 1000);

@@ -15,7 +15,7 @@ const HEADROOM: f64 = 1.2;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 /// So many of the limits nearest to the edge are listed.
-const MOST_LIMITS: usize = 24;
+const MAX_LIMITS: usize = 24;
 
 /// The page of these findings, measured on this machine.
 pub fn page(findings: &Findings, environment: Vec<(String, String)>) -> Page {
@@ -128,8 +128,8 @@ fn limits(findings: &Findings) -> Table {
     let edge = findings.smallest_bytes.or(findings.largest_failing_bytes).unwrap_or(0);
     let mut nearest: Vec<&AtLimit> = findings.limits.iter().collect();
     nearest.sort_by_key(|at| at.limit_bytes.abs_diff(edge));
-    let left_out = nearest.len().saturating_sub(MOST_LIMITS);
-    nearest.truncate(MOST_LIMITS);
+    let left_out = nearest.len().saturating_sub(MAX_LIMITS);
+    nearest.truncate(MAX_LIMITS);
     nearest.sort_by_key(|at| std::cmp::Reverse(at.limit_bytes));
     let rows = nearest.iter().map(|at| {
         let (word, tone) = match (at.succeeded, at.failed) {
@@ -148,7 +148,7 @@ fn limits(findings: &Findings) -> Table {
     let caption = if left_out == 0 {
         String::new()
     } else {
-        format!("the {MOST_LIMITS} limits nearest to the edge; {left_out} further off are left out")
+        format!("the {MAX_LIMITS} limits nearest to the edge; {left_out} further off are left out")
     };
     let columns = columns(&[("limit", true), ("bytes", true), ("runs", true), ("failed", true), ("", false)]);
     Table { caption, columns, rows: rows.collect() }

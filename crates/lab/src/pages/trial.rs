@@ -229,7 +229,7 @@ fn runner_up(trial: &Trial, best: &Try, judged: &Judged) -> Option<String> {
 fn times(ratio: &Ratio, trial: &Trial) -> String {
     let rounds = counted(trial.rounds as u64, "round");
     let bound = |high: f64| {
-        let up_to = rank::MOST_TIME_RATIO;
+        let up_to = rank::MAX_TIME_RATIO;
         let is_asked = trial.goal == Goal::TimeBounded && high > up_to;
         if is_asked { format!(" (could be up to {high:.2} times: {rounds})") } else { String::new() }
     };

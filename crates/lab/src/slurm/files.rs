@@ -20,9 +20,9 @@ use strandline_recorder::Limits;
 /// The schema of a round's file.
 pub const SCHEMA: &str = "strandline/round/1";
 /// A file that is larger is none of a lab's.
-pub const MOST_BYTES: u64 = 256 << 20;
+pub const MAX_BYTES: u64 = 256 << 20;
 /// Of a task's part this much is read to count its lines.
-const MOST_PART_BYTES: u64 = 64 << 20;
+const MAX_PART_BYTES: u64 = 64 << 20;
 
 /// A lab's folder, for those who share it.
 #[derive(Clone, Debug)]
@@ -263,11 +263,11 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Found<T> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Found::Missing,
         Err(error) => return wrong(&error),
     };
-    if file.metadata().is_ok_and(|data| !data.is_file() || data.len() > MOST_BYTES) {
+    if file.metadata().is_ok_and(|data| !data.is_file() || data.len() > MAX_BYTES) {
         return wrong(&"it is no file of this lab");
     }
     let mut text = Vec::new();
-    if let Err(error) = file.take(MOST_BYTES).read_to_end(&mut text) {
+    if let Err(error) = file.take(MAX_BYTES).read_to_end(&mut text) {
         return wrong(&error);
     }
     match serde_json::from_slice(&text) {
@@ -303,7 +303,7 @@ pub fn put_text(path: &Path, text: &[u8]) -> Result<(), String> {
 /// The whole lines of a task's part, its head left out.
 pub fn runs_in(path: &Path) -> usize {
     let mut text = Vec::new();
-    let read = std::fs::File::open(path).and_then(|file| file.take(MOST_PART_BYTES).read_to_end(&mut text));
+    let read = std::fs::File::open(path).and_then(|file| file.take(MAX_PART_BYTES).read_to_end(&mut text));
     if read.is_err() {
         return 0;
     }

@@ -34,7 +34,7 @@ pub const ROUND_VERB: &str = "lab-round";
 /// The job.
 const SCRIPT: &str = include_str!("round.sh");
 /// The most arrays of one lab.
-const MOST_ARRAYS: u32 = 10_000;
+const MAX_ARRAYS: u32 = 10_000;
 /// Options that are not passed on: they would change what a round is.
 const OWN_OPTIONS: [&str; 20] = [
     "--array",
@@ -278,7 +278,7 @@ fn known_arrays(store: &Store) -> BTreeMap<u32, (Array, Option<u64>)> {
     for entry in std::fs::read_dir(store.below("arrays")).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.strip_suffix(".json")?.parse::<u32>().ok());
-        let Some(number) = number.filter(|&number| number < MOST_ARRAYS) else { continue };
+        let Some(number) = number.filter(|&number| number < MAX_ARRAYS) else { continue };
         let Found::Here(array) = read::<Array>(&entry.path()) else { continue };
         if array.lab == store.lab {
             let job = match read::<u64>(&store.job(number)) {

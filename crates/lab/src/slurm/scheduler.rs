@@ -13,13 +13,13 @@ use strandline_report::text::{clean, shorten};
 /// How long a program may take.
 pub const PATIENCE: Duration = Duration::from_secs(45);
 /// What is read of what it says: ten thousand tasks are some 600 KiB.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 /// The time between two looks whether it is done.
 const PACE: Duration = Duration::from_millis(4);
 /// Tasks of an array where the scheduler does not say how many it takes: its own default is 1,001.
 const TASKS: usize = 1000;
 /// More are not put into one array.
-const MOST_TASKS: usize = 10_000;
+const MAX_TASKS: usize = 10_000;
 
 /// Why the scheduler did not do as it was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,7 +152,7 @@ pub fn most_tasks() -> usize {
     let line = said.lines().find(|line| line.trim_start().starts_with("MaxArraySize"));
     let most = line.and_then(|line| line.split_once('=')?.1.trim().parse().ok());
     // Numbers go from 0 to below it; 0 is for no arrays at all, of which sbatch tells.
-    most.map_or(TASKS, |most: usize| most.clamp(1, MOST_TASKS))
+    most.map_or(TASKS, |most: usize| most.clamp(1, MAX_TASKS))
 }
 
 /// What the scheduler still knows of how a task ended: `ExitCode=71:0 Reason=NonZeroExitCode`.
@@ -270,7 +270,7 @@ fn drain(from: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         // What was read before an error is still worth showing.
-        drop(from.take(MOST_BYTES).read_to_end(&mut bytes));
+        drop(from.take(MAX_BYTES).read_to_end(&mut bytes));
         String::from_utf8_lossy(&bytes).into_owned()
     })
 }

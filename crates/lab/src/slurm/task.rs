@@ -26,7 +26,7 @@ use crate::trial::observation::Observation;
 use crate::trial::server::{Serving, look_of};
 
 /// A line of a part that is longer is none.
-const MOST_LINE_BYTES: u64 = 1 << 20;
+const MAX_LINE_BYTES: u64 = 1 << 20;
 
 /// What a task is told.
 #[derive(Clone, Debug)]
@@ -252,7 +252,7 @@ fn earlier(path: &Path, head: &Head) -> BTreeMap<usize, Outcome> {
     let mut line = Vec::new();
     let mut next = || -> Option<Vec<u8>> {
         line.clear();
-        Read::take(&mut reader, MOST_LINE_BYTES).read_until(b'\n', &mut line).ok()?;
+        Read::take(&mut reader, MAX_LINE_BYTES).read_until(b'\n', &mut line).ok()?;
         line.ends_with(b"\n").then(|| line.clone())
     };
     let is_same = |text: Vec<u8>| serde_json::from_slice::<Head>(&text).is_ok_and(|found| found == *head);

@@ -12,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::files::{Array, Failed, Found, Owner, Task, put, read, round_of, runs_in};
 use super::scheduler::{self, Line, Stand, Submission, Trouble};
-use super::{Decision, MOST_ARRAYS, Slurm, Waiting};
+use super::{Decision, MAX_ARRAYS, Slurm, Waiting};
 use crate::cell::Outcome;
 use crate::elsewhere::News;
 use crate::executor::Stopped;
@@ -24,11 +24,11 @@ const LOOK: Duration = Duration::from_secs(2);
 /// and, where it answers late, not so often that asking it is more than this part of the time,
 const LOOK_SHARE: u32 = 10;
 /// but at least so often.
-const MOST_LOOK: Duration = Duration::from_secs(60);
+const MAX_LOOK: Duration = Duration::from_secs(60);
 /// The same of the folder.
 const GATHER: Duration = Duration::from_millis(100);
 const GATHER_SHARE: u32 = 20;
-const MOST_GATHER: Duration = Duration::from_secs(5);
+const MAX_GATHER: Duration = Duration::from_secs(5);
 /// How often it is told how things stand.
 const TELL: Duration = Duration::from_millis(500);
 /// A scheduler that was not heard of for so long is not waited for.
@@ -38,21 +38,21 @@ const SEEN_HERE: Duration = Duration::from_secs(1);
 /// and where they are not: NFS keeps what it knows of a folder for up to a minute.
 const SEEN_ELSEWHERE: Duration = Duration::from_secs(65);
 /// A round is submitted so often.
-const MOST_TRIES: u32 = 3;
+const MAX_TRIES: u32 = 3;
 /// One that ran out of its time only so often: it will again.
-const MOST_TRIES_OF_TIME: u32 = 2;
+const MAX_TRIES_OF_TIME: u32 = 2;
 /// Rounds that are run again are submitted together, after so long.
 const AGAIN: Duration = Duration::from_secs(2);
 /// Where the scheduler takes no more jobs of this user now.
 const AGAIN_LATER: Duration = Duration::from_secs(30);
 /// Of so many rounds that were lost at once the scheduler is asked why.
-const MOST_ASKED: u32 = 10;
+const MAX_ASKED: u32 = 10;
 /// Of so many rounds under way the runs are counted.
-const MOST_PARTS: usize = 64;
+const MAX_PARTS: usize = 64;
 /// Who waits so long for a first node is told why.
 const LONG: Duration = Duration::from_secs(60);
 /// Sentences of one kind.
-const MOST_CAVEATS: usize = 20;
+const MAX_CAVEATS: usize = 20;
 
 /// When to look at what.
 pub struct Watch {
@@ -184,7 +184,7 @@ impl Slurm {
             }
             if is_over {
                 self.take(round);
-            } else if parts < MOST_PARTS {
+            } else if parts < MAX_PARTS {
                 parts += 1;
                 let bytes = entry.metadata().map_or(0, |data| data.len());
                 let known = self.watch.parts.get(&round).is_some_and(|(known, _)| *known == bytes);
@@ -193,7 +193,7 @@ impl Slurm {
                 }
             }
         }
-        self.watch.next_gather = begin + (begin.elapsed() * GATHER_SHARE).clamp(GATHER, MOST_GATHER);
+        self.watch.next_gather = begin + (begin.elapsed() * GATHER_SHARE).clamp(GATHER, MAX_GATHER);
     }
 
     /// Takes a round that is over.
@@ -219,7 +219,7 @@ impl Slurm {
     }
 
     fn note(&mut self, code: &'static str, text: String) {
-        if self.caveats.iter().filter(|(known, _)| *known == code).count() < MOST_CAVEATS {
+        if self.caveats.iter().filter(|(known, _)| *known == code).count() < MAX_CAVEATS {
             self.caveats.push((code, text));
         }
     }
@@ -236,7 +236,7 @@ impl Slurm {
         let interrupt = std::sync::Arc::clone(&self.interrupt);
         let said = scheduler::tasks(&jobs, &|| interrupt.signal().is_some());
         let took = begin.elapsed();
-        self.watch.next_look = Instant::now() + (took * LOOK_SHARE).clamp(LOOK, MOST_LOOK);
+        self.watch.next_look = Instant::now() + (took * LOOK_SHARE).clamp(LOOK, MAX_LOOK);
         match said {
             Ok(lines) => {
                 if self.watch.silent.take().is_some() {
@@ -264,7 +264,7 @@ impl Slurm {
             )));
         }
         self.watch.silent = Some((since, times.saturating_add(1)));
-        self.watch.next_look = Instant::now() + (LOOK * times.clamp(1, 30)).min(MOST_LOOK);
+        self.watch.next_look = Instant::now() + (LOOK * times.clamp(1, 30)).min(MAX_LOOK);
         Ok(())
     }
 
@@ -353,8 +353,8 @@ impl Slurm {
         let is_again = match waiting.stand {
             // Somebody wanted it to end.
             Stand::Cancelled => false,
-            Stand::OutOfTime => waiting.tries < MOST_TRIES_OF_TIME,
-            _ => waiting.tries < MOST_TRIES,
+            Stand::OutOfTime => waiting.tries < MAX_TRIES_OF_TIME,
+            _ => waiting.tries < MAX_TRIES,
         };
         waiting.task = None;
         waiting.gone = None;
@@ -396,7 +396,7 @@ impl Slurm {
             (_, words) => {
                 self.watch.asked_why += 1;
                 let more =
-                    if self.watch.asked_why <= MOST_ASKED { scheduler::how_it_ended(task) } else { None };
+                    if self.watch.asked_why <= MAX_ASKED { scheduler::how_it_ended(task) } else { None };
                 let words = if words.is_empty() { "slurm knows it no more" } else { words };
                 format!("ended without a word: {}", more.unwrap_or_else(|| words.to_owned()))
             }
@@ -475,7 +475,7 @@ impl Slurm {
 
     fn submit_array(&mut self, rounds: &[u32]) -> Result<(), Stopped> {
         let number = self.arrays.keys().next_back().map_or(0, |last| last + 1);
-        if number >= MOST_ARRAYS {
+        if number >= MAX_ARRAYS {
             return Err(Stopped::Failed("rounds were submitted again too often".to_owned()));
         }
         let lab = self.store.lab.get(..8).unwrap_or(&self.store.lab);

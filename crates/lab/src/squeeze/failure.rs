@@ -222,7 +222,7 @@ mod tests {
         assert!(tail.ends_with("line 9998\n\\u{1b}[2Jend    !"), "{tail}");
         let (failed, _file) = outcome(End::Exited(1), &"x".repeat(1 << 20));
         let tail = SPACE.failure(&failed).unwrap().stderr_tail;
-        assert!(tail.chars().count() <= crate::tail::MOST_COLUMNS, "{}", tail.len());
+        assert!(tail.chars().count() <= crate::tail::MAX_COLUMNS, "{}", tail.len());
         let mut gone = failed;
         gone.stderr = Some("/nonexistent/file".into());
         assert_eq!(SPACE.failure(&gone).unwrap().stderr_tail, "");

@@ -9,7 +9,7 @@ use super::{Kind, Tried};
 use crate::executor::Stopped;
 
 /// How often the search goes on because the command failed above the limit that was found.
-const MOST_RETURNS: u32 = 5;
+const MAX_RETURNS: u32 = 5;
 
 /// What was asked.
 #[derive(Clone, Debug, PartialEq)]
@@ -156,7 +156,7 @@ pub fn squeeze(
     }
     let guess = search.tries().first().and_then(|tried| tried.peak_bytes);
     let mut levels = Vec::new();
-    for turn in 0..MOST_RETURNS {
+    for turn in 0..MAX_RETURNS {
         search.find_upper_edge(guess)?;
         let Some(smallest) = search.smallest_passing() else { break };
         let seed = question.seed.wrapping_add(u64::from(turn));

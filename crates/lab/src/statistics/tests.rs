@@ -41,8 +41,8 @@ fn a_bootstrap_agrees_with_numpy() {
 #[test]
 fn order_statistics_go_on_where_the_bootstrap_ends() {
     let score = |count: usize, rank: usize| (rank as f64 + 0.5) / count as f64;
-    let few: Vec<f64> = (0..MOST_BOOTSTRAPPED).map(|rank| score(MOST_BOOTSTRAPPED, rank)).collect();
-    let more: Vec<f64> = (0..=MOST_BOOTSTRAPPED).map(|rank| score(MOST_BOOTSTRAPPED + 1, rank)).collect();
+    let few: Vec<f64> = (0..MAX_BOOTSTRAPPED).map(|rank| score(MAX_BOOTSTRAPPED, rank)).collect();
+    let more: Vec<f64> = (0..=MAX_BOOTSTRAPPED).map(|rank| score(MAX_BOOTSTRAPPED + 1, rank)).collect();
     let (few, more) = (estimate(&few, 0.95, 1).unwrap(), estimate(&more, 0.95, 1).unwrap());
     close(few.low.unwrap(), more.low.unwrap(), 0.01);
     close(few.high.unwrap(), more.high.unwrap(), 0.01);
@@ -79,8 +79,8 @@ fn more_pairs_have_the_interval_of_wilcoxon() {
         close(ratio.high.unwrap(), high, 1e-8);
     }
     // The normal approximation begins where it is as good as the exact distribution.
-    let exact = signed_rank_quantile(MOST_EXACT, 0.005).unwrap();
-    let approximate = signed_rank_quantile(MOST_EXACT + 1, 0.005).unwrap();
+    let exact = signed_rank_quantile(MAX_EXACT, 0.005).unwrap();
+    let approximate = signed_rank_quantile(MAX_EXACT + 1, 0.005).unwrap();
     assert!(approximate > exact && approximate < exact + 40, "{exact} {approximate}");
 }
 

@@ -16,9 +16,9 @@ use strandline_report::text::is_unsafe;
 /// The catalogue that is built in.
 const BUILT_IN: &str = include_str!("remedies.toml");
 /// The most bytes of a user's catalogue.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 /// The most candidates of a catalogue: every one of them costs runs.
-const MOST_CANDIDATES: usize = 1000;
+const MAX_CANDIDATES: usize = 1000;
 
 /// Everything there is to try.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -180,10 +180,10 @@ impl Catalogue {
         let name = path.display().to_string();
         let file = std::fs::File::open(path).map_err(|error| format!("{name}: {error}"))?;
         let mut text = String::new();
-        let read = file.take(MOST_BYTES + 1).read_to_string(&mut text);
+        let read = file.take(MAX_BYTES + 1).read_to_string(&mut text);
         read.map_err(|error| format!("{name}: {error}"))?;
-        if text.len() as u64 > MOST_BYTES {
-            return Err(format!("{name}: larger than a catalogue can be ({MOST_BYTES} bytes)"));
+        if text.len() as u64 > MAX_BYTES {
+            return Err(format!("{name}: larger than a catalogue can be ({MAX_BYTES} bytes)"));
         }
         let mut catalogue = Self::built_in()?;
         catalogue.add(&text, &name)?;
@@ -220,8 +220,8 @@ impl Catalogue {
                 None => self.candidates.push(candidate),
             }
         }
-        if self.candidates.len() > MOST_CANDIDATES {
-            return Err(format!("{name}: more than {MOST_CANDIDATES} candidates"));
+        if self.candidates.len() > MAX_CANDIDATES {
+            return Err(format!("{name}: more than {MAX_CANDIDATES} candidates"));
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// The kernel's lists of sockets, of our network namespace, which is that of the commands we start.
 const LISTS: [&str; 2] = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
 /// The most bytes of a list: 150 bytes a socket.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 /// The state of a socket that listens (TCP_LISTEN of include/net/tcp_states.h).
 const LISTENS: &str = "0A";
 
@@ -20,7 +20,7 @@ pub fn is_open(port: u16) -> bool {
 
 fn read(path: &str) -> Option<String> {
     let mut text = String::new();
-    std::fs::File::open(path).ok()?.take(MOST_BYTES).read_to_string(&mut text).ok()?;
+    std::fs::File::open(path).ok()?.take(MAX_BYTES).read_to_string(&mut text).ok()?;
     (!text.is_empty()).then_some(text)
 }
 

@@ -14,11 +14,11 @@ use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::read::{ReadCache, ReadRef};
 
 /// How many scripts may start one another, as in the kernel.
-const MOST_SCRIPTS: usize = 5;
+const MAX_SCRIPTS: usize = 5;
 /// The most bytes of a table that are read.
-const MOST_TABLE_BYTES: u64 = 64 << 20;
+const MAX_TABLE_BYTES: u64 = 64 << 20;
 /// The most bytes of a script's first line, as in the kernel.
-const MOST_LINE_BYTES: usize = 256;
+const MAX_LINE_BYTES: usize = 256;
 /// `PATH` where there is none, as `execvp` has it.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
@@ -56,13 +56,13 @@ impl Program {
     ) -> Result<Self, String> {
         let first = command.first().ok_or("there is no command")?;
         let mut path = find(OsStr::new(first), directory, search)?;
-        for step in 0..MOST_SCRIPTS {
+        for step in 0..MAX_SCRIPTS {
             match interpreter(&path)? {
                 None => return Ok(Self { direct: step == 0, ..Self::of_file(&path)? }),
                 Some(next) => path = find(&next, directory, search)?,
             }
         }
-        Err(format!("{first}: scripts that start scripts, {MOST_SCRIPTS} deep"))
+        Err(format!("{first}: scripts that start scripts, {MAX_SCRIPTS} deep"))
     }
 
     /// Looks at the program in the file `path`.
@@ -110,7 +110,7 @@ fn defines_malloc<'data, H: FileHeader, R: ReadRef<'data>>(
     let sections = header.sections(endian, data).ok()?;
     let (_, table) = sections.enumerate().find(|(_, section)| section.sh_type(endian) == elf::SHT_DYNSYM)?;
     let names = sections.section(object::SectionIndex(table.sh_link(endian) as usize)).ok()?;
-    let small = |section: &H::SectionHeader| section.sh_size(endian).into() <= MOST_TABLE_BYTES;
+    let small = |section: &H::SectionHeader| section.sh_size(endian).into() <= MAX_TABLE_BYTES;
     if !small(table) || !small(names) {
         return None;
     }
@@ -161,7 +161,7 @@ fn find(name: &OsStr, directory: Option<&Path>, search: Option<&str>) -> Result<
 fn interpreter(path: &Path) -> Result<Option<std::ffi::OsString>, String> {
     let file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let mut start = Vec::new();
-    let read = file.take(MOST_LINE_BYTES as u64).read_to_end(&mut start);
+    let read = file.take(MAX_LINE_BYTES as u64).read_to_end(&mut start);
     read.map_err(|error| format!("{}: {error}", path.display()))?;
     let Some(line) = start.strip_prefix(b"#!") else { return Ok(None) };
     let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default();

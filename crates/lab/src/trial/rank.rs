@@ -9,7 +9,7 @@ use super::applies::compatible;
 use super::catalogue::Candidate;
 
 /// How much longer than without settings a run may take under the goal `time-bounded`.
-pub const MOST_TIME_RATIO: f64 = 1.05;
+pub const MAX_TIME_RATIO: f64 = 1.05;
 
 /// What has at most so many times the least memory, and so many bytes more, is as good: then time decides.
 pub const NEAR_LEAST: f64 = 1.05;
@@ -98,10 +98,10 @@ impl Measured {
         }
     }
 
-    /// Whether it takes at most [`MOST_TIME_RATIO`] of the time, in the median of the ratios; unknown is not. How much
+    /// Whether it takes at most [`MAX_TIME_RATIO`] of the time, in the median of the ratios; unknown is not. How much
     /// more it could be is for the report to say: few rounds rule nothing out.
     pub fn in_time(&self) -> bool {
-        self.wall.is_some_and(|wall| wall.ratio <= MOST_TIME_RATIO)
+        self.wall.is_some_and(|wall| wall.ratio <= MAX_TIME_RATIO)
     }
 }
 

@@ -51,7 +51,7 @@ pub struct Service {
 /// The name of the file with what a run showed.
 const OBSERVATION: &str = "look.json";
 /// The most bytes of that file.
-const MOST_LOOK_BYTES: u64 = 1 << 20;
+const MAX_LOOK_BYTES: u64 = 1 << 20;
 /// The exit statuses of a recorder whose command is not there, or cannot be run.
 const NOT_FOUND: u8 = 127;
 const NOT_RUNNABLE: u8 = 126;
@@ -65,11 +65,11 @@ const BUFFERED: &str =
 /// The time between two looks whether it is ready.
 const PACE: Duration = Duration::from_millis(20);
 /// The most bytes of its output that are searched for the line.
-const MOST_OUTPUT_BYTES: u64 = 64 << 20;
+const MAX_OUTPUT_BYTES: u64 = 64 << 20;
 /// The most bytes of a process's sums that are read: the kernel writes about one thousand.
-const MOST_ROLLUP_BYTES: u64 = 64 << 10;
+const MAX_ROLLUP_BYTES: u64 = 64 << 10;
 /// The most processes of a server that are looked at.
-const MOST_PROCESSES: usize = 1000;
+const MAX_PROCESSES: usize = 1000;
 
 /// Runs servers by another executor.
 pub struct Serving {
@@ -254,7 +254,7 @@ fn keep(observation: &Observation, folder: &Path) -> Result<PathBuf, Stopped> {
 pub fn look_of(outcome: &Outcome) -> Observation {
     let read = || -> Option<Observation> {
         let file = std::fs::File::open(outcome.recording.as_ref()?).ok()?;
-        serde_json::from_reader(file.take(MOST_LOOK_BYTES)).ok()
+        serde_json::from_reader(file.take(MAX_LOOK_BYTES)).ok()
     };
     read().unwrap_or_else(|| Observation {
         failure: Some("what the run showed was not kept".to_owned()),
@@ -267,8 +267,8 @@ pub fn look_of(outcome: &Outcome) -> Observation {
 fn ledgers_of(pid: i32) -> Served {
     let mut ledgers: Vec<(Explanation, Option<Shares>)> = Vec::new();
     let tree = tree_of(pid);
-    if tree.len() >= MOST_PROCESSES {
-        return Served::failed(format!("the server has {MOST_PROCESSES} processes and more: too many"), None);
+    if tree.len() >= MAX_PROCESSES {
+        return Served::failed(format!("the server has {MAX_PROCESSES} processes and more: too many"), None);
     }
     for process in tree {
         match explain(process, &Options { find_zero_pages: false, ..Options::default() }) {
@@ -286,7 +286,7 @@ fn ledgers_of(pid: i32) -> Served {
 fn shares_of(pid: i32) -> Option<Shares> {
     let mut text = String::new();
     let file = Process::open(pid).ok()?.open_file("smaps_rollup").ok()?;
-    file.take(MOST_ROLLUP_BYTES).read_to_string(&mut text).ok()?;
+    file.take(MAX_ROLLUP_BYTES).read_to_string(&mut text).ok()?;
     Shares::read(&text)
 }
 
@@ -313,8 +313,8 @@ fn tree_of(root: i32) -> Vec<i32> {
         // Pids may be used again while /proc is read, so even a ring is possible.
         let new: Vec<i32> = children.filter(|child| !tree.contains(child)).collect();
         tree.extend(new);
-        if tree.len() >= MOST_PROCESSES {
-            tree.truncate(MOST_PROCESSES);
+        if tree.len() >= MAX_PROCESSES {
+            tree.truncate(MAX_PROCESSES);
             break;
         }
     }
@@ -335,7 +335,7 @@ impl Search {
     }
 
     fn has(&mut self, text: &[u8]) -> bool {
-        if self.at >= MOST_OUTPUT_BYTES {
+        if self.at >= MAX_OUTPUT_BYTES {
             return false;
         }
         let Ok(mut file) = std::fs::File::open(&self.path) else { return false };

@@ -13,14 +13,14 @@ use std::collections::VecDeque;
 
 /// How wide a level is: 3 % of the most it holds, and of small programs this many KiB.
 const BAND_PER_CENT: u64 = 3;
-const LEAST_BAND_KIB: u64 = 512;
+const MIN_BAND_KIB: u64 = 512;
 /// How long a level lasts at least: a twentieth of the course, within these bounds.
-const LEAST_PART: u64 = 20;
-const LEAST_US: (u64, u64) = (20_000, 500_000);
+const MIN_PART: u64 = 20;
+const MIN_US: (u64, u64) = (20_000, 500_000);
 /// Without a level, memory has fallen where less than four fifths are left: a collector's saw may end anywhere.
 const FALLEN: (u64, u64) = (4, 5);
 /// Stretches that are kept before those are dropped that have become too short to be a level.
-const MOST_STRETCHES: usize = 256;
+const MAX_STRETCHES: usize = 256;
 
 /// A time in which memory stayed within a band.
 #[derive(Clone, Copy, Debug, Default)]
@@ -69,7 +69,7 @@ impl Stretch {
 }
 
 fn band_kib(most_kib: u64) -> u64 {
-    (most_kib / 100 * BAND_PER_CENT).max(LEAST_BAND_KIB)
+    (most_kib / 100 * BAND_PER_CENT).max(MIN_BAND_KIB)
 }
 
 /// Where memory had settled.
@@ -125,7 +125,7 @@ impl Series {
                 return;
             }
         }
-        if self.stretches.len() >= MOST_STRETCHES {
+        if self.stretches.len() >= MAX_STRETCHES {
             self.drop_short();
         }
         self.stretches.push_back(Stretch {
@@ -148,7 +148,7 @@ impl Series {
 
     fn least_level_us(&self) -> u64 {
         let lasts = self.last.0.saturating_sub(self.first_us.unwrap_or_default());
-        (lasts / LEAST_PART).clamp(LEAST_US.0, LEAST_US.1)
+        (lasts / MIN_PART).clamp(MIN_US.0, MIN_US.1)
     }
 
     /// Drops stretches that are too short to be a level by now, and will be then. The first stays for what was
@@ -477,7 +477,7 @@ mod tests {
         let mut dice = fastrand::Rng::with_seed(7);
         for n in 0..1_000_000u64 {
             series.push(n * MS, n * MS, dice.u64(1..1 << 40));
-            assert!(series.stretches.len() <= MOST_STRETCHES);
+            assert!(series.stretches.len() <= MAX_STRETCHES);
         }
         series.push(0, 5, u64::MAX / 2);
         series.push(u64::MAX, 0, u64::MAX);

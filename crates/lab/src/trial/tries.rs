@@ -26,7 +26,7 @@ const NEGLIGIBLE: f64 = 0.01;
 /// The joint confidence of all ratios of one figure, and of each interval of a median.
 const CONFIDENCE: f64 = 0.95;
 /// So many runs without settings may fail before any succeeds: more will not come to anything.
-const MOST_FAILED_FIRST: u32 = 3;
+const MAX_FAILED_FIRST: u32 = 3;
 /// The name of the run without settings.
 pub const BASELINE: &str = "baseline";
 
@@ -390,7 +390,7 @@ impl Judge for Referee<'_> {
         self.baseline_failures += 1;
         let has_any =
             self.observations.first().is_some_and(|observations| observations.iter().any(Option::is_some));
-        if has_any || self.baseline_failures < MOST_FAILED_FIRST { Next::Go } else { Next::Stop }
+        if has_any || self.baseline_failures < MAX_FAILED_FIRST { Next::Go } else { Next::Stop }
     }
 
     fn progress(&mut self, progress: &Progress) {

@@ -22,7 +22,7 @@ const SYSTEM_CALL: [u8; 3] = [0x0f, 0x05, 0xc3];
 /// A signal frame without its extended state, with what lies between it and the stack pointer.
 pub const FRAME_BYTES: u64 = 1024;
 /// Most bytes of a mapping's code that are searched.
-const MOST_TEXT_BYTES: u64 = 64 << 20;
+const MAX_TEXT_BYTES: u64 = 64 << 20;
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// Where in a target the instructions are.
@@ -84,7 +84,7 @@ pub fn find(memory: &dyn Memory, ranges: &[Range<u64>], pattern: &[u8]) -> Optio
     let mut buffer = vec![0; CHUNK_BYTES + pattern.len()];
     for range in ranges {
         let mut at = range.start;
-        let end = range.end.min(range.start.saturating_add(MOST_TEXT_BYTES));
+        let end = range.end.min(range.start.saturating_add(MAX_TEXT_BYTES));
         while at < end {
             let wanted = buffer.len().min((end - at) as usize);
             let got = memory.read_some(at, &mut buffer[..wanted]);

@@ -18,7 +18,7 @@ use crate::target::hold::on_own_thread;
 use crate::target::tracee::Tracee;
 
 /// More filters on one thread than anybody stacks.
-const MOST_FILTERS: usize = 64;
+const MAX_FILTERS: usize = 64;
 const STOP_LIMIT: Duration = Duration::from_millis(100);
 
 /// A system call that a call makes, with what is known of its first arguments.
@@ -75,7 +75,7 @@ pub fn against(tracee: &Tracee<'_>, calls: &[Needed]) -> Option<String> {
     if !status.is_under_seccomp() {
         return None;
     }
-    for index in 0..MOST_FILTERS {
+    for index in 0..MAX_FILTERS {
         match ptrace::seccomp_filter(tracee.tid, index) {
             Ok(Some(filter)) => {
                 if let Some(call) = calls.iter().find(|call| !permits(&filter, call)) {

@@ -25,7 +25,7 @@ const UC_FLAGS: u64 = 7;
 const OFFSET_SOFTWARE: usize = 464;
 const OFFSET_IN_USE: usize = 512;
 /// The legacy area and the header, without which there is no extended state.
-const LEAST_XSTATE_BYTES: usize = 576;
+const MIN_XSTATE_BYTES: usize = 576;
 const MAGIC_1: u32 = 0x4650_5853;
 const MAGIC_2: u32 = 0x4650_5845;
 /// XTILE_DATA: AMX's tiles, which a thread must ask for before it may use them.
@@ -73,7 +73,7 @@ impl ExtendedState {
             features &= !(1 << TILE_DATA);
             frame_bytes = frame_bytes.min(offset);
         }
-        (frame_bytes >= LEAST_XSTATE_BYTES).then_some(Self { image, frame_bytes, features })
+        (frame_bytes >= MIN_XSTATE_BYTES).then_some(Self { image, frame_bytes, features })
     }
 }
 

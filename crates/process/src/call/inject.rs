@@ -35,7 +35,7 @@ pub const CALL_STACK_BYTES: u64 = 16 << 10;
 /// `NT_X86_XSTATE`
 const NT_X86_XSTATE: i32 = 0x202;
 /// More than any processor's image.
-const MOST_XSTATE_BYTES: usize = 64 << 10;
+const MAX_XSTATE_BYTES: usize = 64 << 10;
 /// `mov $15, %rax; syscall`: libc's return from a signal handler (`__restore_rt`), by which
 /// debuggers know a signal frame.
 pub const TRAMPOLINE: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
@@ -439,7 +439,7 @@ impl Injected<'_> {
 }
 
 fn extended_state(tid: i32) -> std::io::Result<ExtendedState> {
-    let image = ptrace::register_set(tid, NT_X86_XSTATE, MOST_XSTATE_BYTES)?;
+    let image = ptrace::register_set(tid, NT_X86_XSTATE, MAX_XSTATE_BYTES)?;
     let invalid = || std::io::Error::new(std::io::ErrorKind::InvalidData, "no extended processor state");
     ExtendedState::new(image).ok_or_else(invalid)
 }

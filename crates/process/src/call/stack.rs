@@ -14,7 +14,7 @@ use crate::stacks::{self, Stack, ThreadFacts};
 const OFFSET_RSEQ_CS: u64 = 8;
 
 /// The most bytes of a stack that are searched for a signal's frame.
-const MOST_SEARCHED_BYTES: u64 = 4 << 20;
+const MAX_SEARCHED_BYTES: u64 = 4 << 20;
 
 /// The thread's own stack; `None` where the stack pointer is not on that.
 pub fn own(memory: &dyn Memory, space: &AddressSpace, tid: i32, registers: &Registers) -> Option<Stack> {
@@ -35,7 +35,7 @@ pub fn room_bytes(memory: &dyn Memory, space: &AddressSpace, tid: i32, registers
 pub fn may_handle_signal(memory: &dyn Memory, stack: &Stack, trampoline: u64) -> bool {
     let from = stack.stack_pointer & !7;
     let bytes = stack.high.saturating_sub(from);
-    if bytes > MOST_SEARCHED_BYTES {
+    if bytes > MAX_SEARCHED_BYTES {
         return true;
     }
     let mut words = vec![0; usize::try_from(bytes).unwrap_or(0)];

@@ -17,7 +17,7 @@ use crate::smaps::SmapsEntry;
 
 /// The most address space read entry by entry for one [`super::Residency`]: 2 GiB of entries, about
 /// two seconds.
-pub(super) const MOST_BYTES: u64 = 1 << 40;
+pub(super) const MAX_BYTES: u64 = 1 << 40;
 
 /// Entries read at a time: 32 MiB of address space, 64 KiB of entries.
 const BLOCK_ENTRIES: usize = 8192;
@@ -153,7 +153,7 @@ impl Builder<'_> {
 fn check_size(ranges: &[Range<u64>]) -> io::Result<()> {
     let sum =
         ranges.iter().fold(0u64, |sum, range| sum.saturating_add(range.end.saturating_sub(range.start)));
-    if sum > MOST_BYTES {
+    if sum > MAX_BYTES {
         let text = format!("{sum} bytes of address space are too many to read page by page");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }

@@ -308,7 +308,7 @@ impl<'a> Builder<'a> {
             is_unclear: false,
             guessed_bytes: 0,
             unread_bytes: 0,
-            budget_bytes: entries::MOST_BYTES,
+            budget_bytes: entries::MAX_BYTES,
             zero_frames: None,
         }
     }

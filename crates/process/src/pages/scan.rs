@@ -40,7 +40,7 @@ fn walk(
     wanted: u64,
     mut each: impl FnMut(Region) -> io::Result<()>,
 ) -> io::Result<()> {
-    let mut regions = vec![Region::default(); pagemap::MOST_REGIONS];
+    let mut regions = vec![Region::default(); pagemap::MAX_REGIONS];
     let mut at = start;
     let mut last_end = start;
     while at < end {

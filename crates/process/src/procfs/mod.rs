@@ -30,15 +30,15 @@ use crate::map::AddressSpace;
 use crate::rights::Rights;
 
 /// The most bytes read of a small text file of /proc (status, stat).
-const MOST_TEXT_BYTES: u64 = 256 << 10;
+const MAX_TEXT_BYTES: u64 = 256 << 10;
 /// The most bytes read of /proc/PID/maps: 65,530 mappings (the kernel's usual most) of 4 KiB names.
-const MOST_MAPS_BYTES: u64 = 512 << 20;
+const MAX_MAPS_BYTES: u64 = 512 << 20;
 /// The most bytes of the command line that are kept.
-const MOST_COMMAND_BYTES: u64 = 64 << 10;
+const MAX_COMMAND_BYTES: u64 = 64 << 10;
 /// The most bytes read of /proc/PID/mountinfo and of /proc/PID/environ, which the target may have moved with `prctl`.
-const MOST_ENVIRONMENT_BYTES: u64 = 8 << 20;
+const MAX_ENVIRONMENT_BYTES: u64 = 8 << 20;
 /// The most threads listed: the kernel's own ceiling for process ids (`PID_MAX_LIMIT`).
-const MOST_TASKS: usize = 4 << 20;
+const MAX_TASKS: usize = 4 << 20;
 
 /// An open /proc/PID.
 #[derive(Debug)]
@@ -118,12 +118,12 @@ impl Process {
 
     /// /proc/PID/status.
     pub fn status(&self) -> Result<Status> {
-        Ok(Status::parse(&self.read_file("status", MOST_TEXT_BYTES)?))
+        Ok(Status::parse(&self.read_file("status", MAX_TEXT_BYTES)?))
     }
 
     /// /proc/PID/task/TID/status.
     pub fn task_status(&self, tid: i32) -> Result<Status> {
-        Ok(Status::parse(&self.read_file(&format!("task/{tid}/status"), MOST_TEXT_BYTES)?))
+        Ok(Status::parse(&self.read_file(&format!("task/{tid}/status"), MAX_TEXT_BYTES)?))
     }
 
     /// /proc/PID/stat. Fails with [`Error::Io`] where the text is not of its form.
@@ -137,7 +137,7 @@ impl Process {
     }
 
     fn parse_stat(&self, name: &str) -> Result<Stat> {
-        let text = self.read_file(name, MOST_TEXT_BYTES)?;
+        let text = self.read_file(name, MAX_TEXT_BYTES)?;
         Stat::parse(&text).ok_or_else(|| {
             let source = io::Error::new(io::ErrorKind::InvalidData, "not of the form of proc(5)");
             self.error(name, source)
@@ -146,12 +146,12 @@ impl Process {
 
     /// What thread `tid` does in the kernel; `None` where the kernel does not say, or not this user.
     pub fn task_doing(&self, tid: i32) -> Option<Doing> {
-        Doing::parse(&self.read_file(&format!("task/{tid}/syscall"), MOST_TEXT_BYTES).ok()?)
+        Doing::parse(&self.read_file(&format!("task/{tid}/syscall"), MAX_TEXT_BYTES).ok()?)
     }
 
     /// The text of /proc/PID/maps, for [`crate::map::AddressSpace::parse`].
     pub fn maps_text(&self) -> Result<Vec<u8>> {
-        self.read_file("maps", MOST_MAPS_BYTES)
+        self.read_file("maps", MAX_MAPS_BYTES)
     }
 
     /// Its mappings as they are now.
@@ -163,7 +163,7 @@ impl Process {
     pub fn tasks(&self) -> Result<Vec<i32>> {
         let entries = std::fs::read_dir(self.path("task")).map_err(|source| self.error("task", source))?;
         let mut tids: Vec<i32> = entries
-            .take(MOST_TASKS)
+            .take(MAX_TASKS)
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
             .collect();
         tids.sort_unstable();
@@ -173,7 +173,7 @@ impl Process {
     /// Its command line, cut to 64 KiB; empty for a zombie or a kernel thread. The words are the
     /// target's own and may hold control characters: see [`printable`].
     pub fn command_line(&self) -> Result<Vec<String>> {
-        Ok(split_command(&self.read_file("cmdline", MOST_COMMAND_BYTES)?))
+        Ok(split_command(&self.read_file("cmdline", MAX_COMMAND_BYTES)?))
     }
 
     /// The path of its executable as the kernel shows it; `None` where it has none or it is not shown.
@@ -184,22 +184,22 @@ impl Process {
 
     /// The devices whose files are shared memory, for [`mounts::is_shared_memory`].
     pub fn shared_memory_devices(&self) -> Result<mounts::Devices> {
-        Ok(mounts::shared_memory_devices(&self.read_file("mountinfo", MOST_ENVIRONMENT_BYTES)?))
+        Ok(mounts::shared_memory_devices(&self.read_file("mountinfo", MAX_ENVIRONMENT_BYTES)?))
     }
 
     /// The types of its file systems, by the numbers of their mounts.
     pub fn mount_types(&self) -> Result<std::collections::BTreeMap<u64, String>> {
-        Ok(mounts::types(&self.read_file("mountinfo", MOST_ENVIRONMENT_BYTES)?))
+        Ok(mounts::types(&self.read_file("mountinfo", MAX_ENVIRONMENT_BYTES)?))
     }
 
     /// What the kernel told it at its start; `None` where that may not be read.
     pub fn start_facts(&self) -> Option<StartFacts> {
-        StartFacts::parse(&self.read_file("auxv", MOST_TEXT_BYTES).ok()?)
+        StartFacts::parse(&self.read_file("auxv", MAX_TEXT_BYTES).ok()?)
     }
 
     /// The memory-related settings in force in its environment, by name. See [`settings`].
     pub fn settings(&self) -> Result<std::collections::BTreeMap<String, String>> {
-        Ok(settings::parse(&self.read_file("environ", MOST_ENVIRONMENT_BYTES)?))
+        Ok(settings::parse(&self.read_file("environ", MAX_ENVIRONMENT_BYTES)?))
     }
 
     /// The variable `name` with `value`, ready to paste: behind what it has already in the environment, where that is a list.

@@ -13,13 +13,13 @@ use crate::map::Mapping;
 pub type Devices = BTreeSet<(u32, u32)>;
 
 /// The most tmpfs devices kept: a container host has some hundreds.
-const MOST_DEVICES: usize = 65_536;
+const MAX_DEVICES: usize = 65_536;
 
 /// The devices of the tmpfs mounts in the text of /proc/PID/mountinfo.
 pub fn shared_memory_devices(text: &[u8]) -> Devices {
     let mut devices = Devices::new();
     for line in text.split(|&byte| byte == b'\n') {
-        if devices.len() >= MOST_DEVICES {
+        if devices.len() >= MAX_DEVICES {
             break;
         }
         devices.extend(tmpfs_device(&String::from_utf8_lossy(line)));
@@ -46,7 +46,7 @@ pub fn types(text: &[u8]) -> BTreeMap<u64, String> {
         let (mount, kind) = line.split_once(" - ")?;
         Some((mount.split(' ').next()?.parse().ok()?, kind.split(' ').next()?.to_owned()))
     };
-    text.split(|&byte| byte == b'\n').filter_map(line).take(MOST_DEVICES).collect()
+    text.split(|&byte| byte == b'\n').filter_map(line).take(MAX_DEVICES).collect()
 }
 
 /// Whether `mapping` is shared memory: its pages that are not anonymous can be swapped, not dropped.

@@ -8,9 +8,9 @@
 use std::collections::BTreeMap;
 
 /// The most characters of a value that are kept.
-const MOST_VALUE_CHARACTERS: usize = 512;
+const MAX_VALUE_CHARACTERS: usize = 512;
 /// The most settings kept of one process: a target may start with a million of them.
-const MOST_SETTINGS: usize = 128;
+const MAX_SETTINGS: usize = 128;
 
 /// Variables kept as they are.
 const NAMES: &[&str] = &[
@@ -72,7 +72,7 @@ const MEMORY_OPTIONS: &[&str] =
 pub fn parse(text: &[u8]) -> BTreeMap<String, String> {
     let mut settings = BTreeMap::new();
     for variable in text.split(|&byte| byte == 0) {
-        if settings.len() >= MOST_SETTINGS {
+        if settings.len() >= MAX_SETTINGS {
             break;
         }
         if let Some((name, value)) = keep(variable) {
@@ -102,7 +102,7 @@ fn keep(variable: &[u8]) -> Option<(String, String)> {
 fn printable(value: &[u8]) -> String {
     value
         .iter()
-        .take(MOST_VALUE_CHARACTERS)
+        .take(MAX_VALUE_CHARACTERS)
         .map(|&byte| if byte.is_ascii_graphic() || byte == b' ' { char::from(byte) } else { '?' })
         .collect()
 }
@@ -112,7 +112,7 @@ fn printable(value: &[u8]) -> String {
 pub fn joined(name: &str, old: Option<&str>, (value, separator): (&str, char)) -> String {
     let is_plain = |old: &&str| {
         !old.is_empty()
-            && old.len() < MOST_VALUE_CHARACTERS
+            && old.len() < MAX_VALUE_CHARACTERS
             && old.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.:,=-".contains(&byte))
     };
     match old.filter(is_plain) {
@@ -147,7 +147,7 @@ mod tests {
         let of = |old| joined("MALLOC_CONF", old, ("muzzy_decay_ms:0", ','));
         assert_eq!(of(Some("narenas:2")), "MALLOC_CONF=narenas:2,muzzy_decay_ms:0");
         for old in
-            [None, Some(""), Some("$(id)"), Some("a b"), Some("x".repeat(MOST_VALUE_CHARACTERS).as_str())]
+            [None, Some(""), Some("$(id)"), Some("a b"), Some("x".repeat(MAX_VALUE_CHARACTERS).as_str())]
         {
             assert_eq!(of(old), "MALLOC_CONF=muzzy_decay_ms:0", "{old:?}");
         }
@@ -182,10 +182,10 @@ mod tests {
     fn values_are_cut_and_printable() {
         let long = [b"MALLOC_CONF=".as_slice(), &[0x1b; 5000]].concat();
         let value = parse(&long).remove("MALLOC_CONF").unwrap();
-        assert_eq!(value.len(), MOST_VALUE_CHARACTERS);
+        assert_eq!(value.len(), MAX_VALUE_CHARACTERS);
         assert!(value.bytes().all(|byte| byte == b'?'));
         let many: Vec<u8> = (0..1000).flat_map(|n| format!("MALLOC_X{n}=1\0").into_bytes()).collect();
-        assert_eq!(parse(&many).len(), MOST_SETTINGS);
+        assert_eq!(parse(&many).len(), MAX_SETTINGS);
     }
 
     proptest! {

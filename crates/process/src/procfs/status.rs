@@ -63,9 +63,9 @@ pub struct Status {
 }
 
 /// Pid namespaces nest at most 32 deep (`MAX_PID_NS_LEVEL`), and their pids are listed from the reader's on.
-const MOST_NAMESPACES: usize = 33;
+const MAX_NAMESPACES: usize = 33;
 /// The kernel knows two thread features; room for more to come.
-const MOST_FEATURES: usize = 16;
+const MAX_FEATURES: usize = 16;
 
 impl Status {
     /// Parses the text. Lines that are unknown or not of their form are left out.
@@ -106,13 +106,13 @@ impl Status {
             "Seccomp" => self.seccomp = number(value),
             "NSpid" => {
                 self.namespace_pids =
-                    value.split_whitespace().take(MOST_NAMESPACES).map_while(|n| n.parse().ok()).collect();
+                    value.split_whitespace().take(MAX_NAMESPACES).map_while(|n| n.parse().ok()).collect();
             }
             "voluntary_ctxt_switches" => self.voluntary_switches = number(value),
             "nonvoluntary_ctxt_switches" => self.other_switches = number(value),
             "x86_Thread_features" => {
                 self.thread_features =
-                    value.split_whitespace().take(MOST_FEATURES).map(|word| printable(word, 32)).collect();
+                    value.split_whitespace().take(MAX_FEATURES).map(|word| printable(word, 32)).collect();
             }
             _ => {}
         }

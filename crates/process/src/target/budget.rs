@@ -6,7 +6,7 @@ use crate::control_groups::Groups;
 use crate::procfs::{Process, Status};
 
 /// The most bytes read of /proc/PID/limits.
-const MOST_LIMITS_BYTES: u64 = 64 << 10;
+const MAX_LIMITS_BYTES: u64 = 64 << 10;
 
 /// Half of what is available to strandline, where `taken` bytes were taken for a copy already.
 pub fn bytes(taken: u64) -> u64 {
@@ -25,7 +25,7 @@ pub fn available_to(process: &Process) -> Option<u64> {
 pub fn processes_left_to(process: &Process, status: &Status) -> Option<u64> {
     let user = status.users.map(|users| users[0]).filter(|&user| user != 0);
     let by_user = user.and_then(|user| {
-        let limits = process.read_file("limits", MOST_LIMITS_BYTES).ok()?;
+        let limits = process.read_file("limits", MAX_LIMITS_BYTES).ok()?;
         let limits = String::from_utf8_lossy(&limits).into_owned();
         let line = limits.lines().find_map(|line| line.strip_prefix("Max processes"))?;
         let most: u64 = line.split_whitespace().next()?.parse().ok()?;

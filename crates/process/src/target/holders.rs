@@ -14,7 +14,7 @@ use crate::procfs::Process;
 use crate::smaps::{Smaps, SmapsEntry};
 
 /// The most descriptors that are looked at.
-const MOST_DESCRIPTORS: usize = 1 << 20;
+const MAX_DESCRIPTORS: usize = 1 << 20;
 /// Beginnings of what a descriptor's link or a mapping's name says.
 const HOLDERS: [(&str, &str); 14] = [
     ("anon_inode:[io_uring", "io_uring"),
@@ -55,7 +55,7 @@ pub fn of_process_but(process: &Process, space: &AddressSpace, but: &[&str]) -> 
     let named = |name: &str| named(name).filter(|holder| !but.contains(holder));
     let failed = |source| process.error("fd", source);
     let folder = with_file_rights(|| std::fs::read_dir(process.path("fd")));
-    for entry in folder.map_err(failed)?.take(MOST_DESCRIPTORS) {
+    for entry in folder.map_err(failed)?.take(MAX_DESCRIPTORS) {
         // A descriptor that is closed meanwhile holds nothing through this process's table.
         let path = entry.map_err(failed)?.path();
         let Ok(link) = with_file_rights(|| std::fs::read_link(path)) else { continue };
@@ -78,7 +78,7 @@ pub fn direct_mounts(process: &Process) -> Result<BTreeSet<u64>> {
     let failed = |source| process.error("fdinfo", source);
     let folder = with_file_rights(|| std::fs::read_dir(process.path("fdinfo")));
     let mut mounts = BTreeSet::new();
-    for entry in folder.map_err(failed)?.take(MOST_DESCRIPTORS) {
+    for entry in folder.map_err(failed)?.take(MAX_DESCRIPTORS) {
         let path = entry.map_err(failed)?.path();
         let Ok(text) = with_file_rights(|| std::fs::read_to_string(path)) else { continue };
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);

@@ -24,12 +24,12 @@ impl Live {
     /// Pairs of words, where a page cannot be read in the fast way by `other`.
     fn pairs(self, addresses: &[u64], other: &dyn Memory) -> Vec<Option<(u64, u64)>> {
         let mut pairs = Vec::with_capacity(addresses.len());
-        let mut bytes = vec![0; 16 * addresses.len().min(memory::MOST_RANGES)];
+        let mut bytes = vec![0; 16 * addresses.len().min(memory::MAX_RANGES)];
         while pairs.len() < addresses.len() {
             let rest = &addresses[pairs.len()..];
             let got = memory::read_many(self.pid, rest, 16, &mut bytes).unwrap_or(0);
             pairs.extend((0..got).map(|n| Some((word_at(&bytes, 16 * n)?, word_at(&bytes, 16 * n + 8)?))));
-            if got < rest.len().min(memory::MOST_RANGES) {
+            if got < rest.len().min(memory::MAX_RANGES) {
                 // The one that follows the last good one.
                 let mut pair = [0; 16];
                 let got =

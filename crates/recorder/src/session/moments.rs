@@ -7,18 +7,18 @@ use strandline_process::procfs::Process;
 use strandline_recording::{Mark, Moment, Record, Sample};
 
 use super::super::ledgers::{self, Made, Request, WatchRequest};
-use super::super::marks::{MOST_NAME_CHARS, Marks, Told};
+use super::super::marks::{MAX_NAME_CHARS, Marks, Told};
 use super::super::plan::{FEW_MARKS, Marks as MarksPlan};
 use super::super::tree::{Followed, Member};
 use super::super::watchable;
 use super::Session;
 
 /// Trees of more processes have no proportional set size at marks: the program would wait too long.
-const MOST_TREE: usize = 64;
+const MAX_TREE: usize = 64;
 /// Descendants are watched for their ends from this age and size on: what is short or small is not worth tracing.
 const WATCH_AGE_US: u64 = 100_000;
 const WATCH_KIB: u64 = 4 << 10;
-const MOST_WATCHED: u32 = 64;
+const MAX_WATCHED: u32 = 64;
 /// A ledger at a peak is taken where RSS stands a tenth above the last one.
 const PEAK_GROWTH: (u64, u64) = (11, 10);
 /// After so long it is asked whether who told a mark still waits.
@@ -26,9 +26,9 @@ const LONG_WAIT_US: u64 = 1_000;
 /// An answer that nobody read for so long was for a program that does not read answers.
 const UNREAD_US: u64 = 20_000;
 /// Answers that are remembered to be given.
-const MOST_OWED: usize = 4096;
+const MAX_OWED: usize = 4096;
 /// Below this no peak is worth a stop.
-const LEAST_PEAK_KIB: u64 = 1 << 10;
+const MIN_PEAK_KIB: u64 = 1 << 10;
 /// After a ledger at a peak none is taken, of any process, for this many times as long as it took.
 const PEAK_REST: u64 = 10;
 /// After a regular one none is taken for so many times as long: a process that is looked at too often does nothing
@@ -36,9 +36,9 @@ const PEAK_REST: u64 = 10;
 const EVERY_REST: u64 = 4;
 /// Processes with at least this part of the tree's RSS have a ledger where the tree has one; at most so many.
 const LARGE_PART: u64 = 20;
-const MOST_LARGE: usize = 8;
+const MAX_LARGE: usize = 8;
 /// Marks that wait for their ledgers; of more no ledger is taken.
-const MOST_WAITING: usize = 64;
+const MAX_WAITING: usize = 64;
 /// Looks for marks at the end.
 const LAST_LOOKS: usize = 100;
 
@@ -139,7 +139,7 @@ impl Session<'_> {
             return;
         };
         let is_fresh = now.saturating_sub(at_us) < LONG_WAIT_US;
-        let all_known = moments.tellers.len() < MOST_OWED;
+        let all_known = moments.tellers.len() < MAX_OWED;
         if (has_ended || !is_fresh) && all_known && !moments.tellers.iter().any(|&pid| lives(pid)) {
             // Nobody is left to read them: the next who tells a mark would, and go on too early. While one of them
             // lives nobody knows whose answers the dead have read.
@@ -192,11 +192,11 @@ impl Session<'_> {
             return;
         };
         if told.is_cut && !std::mem::replace(&mut self.state.moments.has_said_cut, true) {
-            let text = format!("names of marks are cut to {MOST_NAME_CHARS} characters");
+            let text = format!("names of marks are cut to {MAX_NAME_CHARS} characters");
             self.caution("mark_name_cut", format!("process {pid}"), text);
         }
         let pids = self.tree.pids();
-        let tree_pss_bytes = (pids.len() <= MOST_TREE).then(|| ledgers::tree_pss_bytes(pids)).flatten();
+        let tree_pss_bytes = (pids.len() <= MAX_TREE).then(|| ledgers::tree_pss_bytes(pids)).flatten();
         let name = told.name.clone();
         let mark =
             Mark { process, pid, at_us, name: told.name, sample, status_bytes, tree_pss_bytes, waited_us: 0 };
@@ -232,7 +232,7 @@ impl Session<'_> {
 
     fn wants_ledger_at_mark(&mut self) -> bool {
         let moments = &mut self.state.moments;
-        moments.is_flooded |= moments.mark_ledgers >= MOST_WAITING;
+        moments.is_flooded |= moments.mark_ledgers >= MAX_WAITING;
         let taken = moments.marks_with_ledgers;
         if moments.is_flooded {
             self.say_flooded();
@@ -259,7 +259,7 @@ impl Session<'_> {
     fn say_flooded(&mut self) {
         if !std::mem::replace(&mut self.state.moments.has_said_flooded, true) {
             let text = format!(
-                "marks were told while {MOST_WAITING} others waited for their ledgers: those have no ledger"
+                "marks were told while {MAX_WAITING} others waited for their ledgers: those have no ledger"
             );
             self.caution("marks_flooded", "marks", text);
         }
@@ -267,7 +267,7 @@ impl Session<'_> {
 
     fn ask(&mut self, process: u32, pid: i32, moment: Moment, mark: Option<String>) {
         let pids = self.tree.pids();
-        let tree = if pids.len() <= MOST_TREE { pids.to_vec() } else { Vec::new() };
+        let tree = if pids.len() <= MAX_TREE { pids.to_vec() } else { Vec::new() };
         self.ledgers.look(Request { process, pid, moment, mark, tree });
     }
 
@@ -278,7 +278,7 @@ impl Session<'_> {
             return self.give_answers();
         }
         let now = self.clock.now_us();
-        let room = MOST_OWED.saturating_sub(self.state.moments.owed.len());
+        let room = MAX_OWED.saturating_sub(self.state.moments.owed.len());
         // Those who are not counted have answers enough before them to read.
         for one in waiting.iter().take(room) {
             self.state.moments.owed.push_back((one.since_us, one.mark.is_none()));
@@ -401,8 +401,7 @@ impl Session<'_> {
         let Some(member) = self.tree.get_mut(pid) else { return };
         let (Some(process), rss_kib) = (member.number, member.rss_kib()) else { return };
         let is_old = now.saturating_sub(member.since_us) >= WATCH_AGE_US;
-        if exit && !member.is_watched && !is_root && is_old && rss_kib >= WATCH_KIB && watched < MOST_WATCHED
-        {
+        if exit && !member.is_watched && !is_root && is_old && rss_kib >= WATCH_KIB && watched < MAX_WATCHED {
             member.is_watched = true;
             let threads = std::sync::Arc::clone(&member.threads);
             if let Some(why) = watchable::why_not(Path::new(&format!("/proc/{pid}/exe"))) {
@@ -414,7 +413,7 @@ impl Session<'_> {
             return;
         }
         let grown = rss_kib.saturating_mul(PEAK_GROWTH.1) > member.peak_kib.saturating_mul(PEAK_GROWTH.0);
-        let is_peak = grown && rss_kib >= LEAST_PEAK_KIB && rss_kib >= tree_kib / LARGE_PART;
+        let is_peak = grown && rss_kib >= MIN_PEAK_KIB && rss_kib >= tree_kib / LARGE_PART;
         if peak && is_peak && !member.is_looked_at && now >= no_peak_before_us {
             member.is_looked_at = true;
             self.ask(process, pid, Moment::Peak, None);
@@ -456,7 +455,7 @@ impl Session<'_> {
             .filter_map(|(pid, member)| Some((member.rss_kib(), member.number?, pid)))
             .collect();
         large.sort_unstable_by_key(|&(rss_kib, ..)| std::cmp::Reverse(rss_kib));
-        for (_, process, pid) in large.into_iter().take(MOST_LARGE) {
+        for (_, process, pid) in large.into_iter().take(MAX_LARGE) {
             if moment == Moment::Every
                 && let Some(member) = self.tree.get_mut(pid)
             {

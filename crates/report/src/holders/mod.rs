@@ -23,16 +23,16 @@ const GREW: [Column; 5] =
 const TYPES_GREW: [Column; 5] =
     [words("what"), figures("grew"), figures("instances"), figures("now"), figures("rate")];
 /// The way to what is held is told so far, where it leads to this part of all that is live.
-const MOST_STEPS: usize = 4;
-const LEAST_PART: u64 = 50;
-const MOST_BESIDE: usize = 3;
+const MAX_STEPS: usize = 4;
+const MIN_PART: u64 = 50;
+const MAX_BESIDE: usize = 3;
 /// Blocks of one size have a line where they have this part of all that is live.
-const LEAST_SIZE_PART: u64 = 100;
+const MIN_SIZE_PART: u64 = 100;
 /// Less than this that no reader explains is what any program has.
-const LEAST_BEYOND_BYTES: u64 = 32 << 20;
+const MIN_BEYOND_BYTES: u64 = 32 << 20;
 /// What is kept of less is not worth a word; and columns of a name within a sentence.
-const LEAST_KEPT_BYTES: u64 = 1 << 20;
-const MOST_NAME_COLUMNS: usize = 60;
+const MIN_KEPT_BYTES: u64 = 1 << 20;
+const MAX_NAME_COLUMNS: usize = 60;
 /// Sets of roots that are told each by itself, and columns of the name of one of several.
 const MAX_SETS: usize = 6;
 const MAX_JOINED_COLUMNS: usize = 32;
@@ -113,8 +113,7 @@ fn headline(found: &Holders) -> String {
 /// What of RSS no reader explains, where that is most of it.
 fn beyond(found: &Holders) -> Option<String> {
     let rss = found.rss_bytes?;
-    let beyond =
-        found.unattributed_bytes.filter(|&beyond| beyond > rss / 2 && beyond > LEAST_BEYOND_BYTES)?;
+    let beyond = found.unattributed_bytes.filter(|&beyond| beyond > rss / 2 && beyond > MIN_BEYOND_BYTES)?;
     Some(format!(
         "; {} of {} RSS is of no allocator that is read, and was not searched",
         bytes(beyond),
@@ -124,7 +123,7 @@ fn beyond(found: &Holders) -> Option<String> {
 
 /// Who keeps most of the pages that are free but for a few blocks, where these are a part worth a word.
 fn keeper(found: &Holders) -> Option<String> {
-    let least = (found.live.bytes / 10).max(LEAST_KEPT_BYTES);
+    let least = (found.live.bytes / 10).max(MIN_KEPT_BYTES);
     let keeper = found.keepers.first().filter(|keeper| keeper.pins_bytes > least)?;
     let held = match keeper.root.and_then(|root| found.roots.get(root)) {
         Some(root) => format!(" (held by {})", short(&name(root))),
@@ -139,12 +138,12 @@ fn keeper(found: &Holders) -> Option<String> {
 }
 
 fn short(name: &str) -> String {
-    shorten(name, MOST_NAME_COLUMNS)
+    shorten(name, MAX_NAME_COLUMNS)
 }
 
 /// Roots, and what has none or several, largest first; but what leaked comes first where it is a part worth it.
 fn root_rows(found: &Holders, top: usize) -> Vec<Vec<String>> {
-    let least = found.live.bytes / LEAST_PART;
+    let least = found.live.bytes / MIN_PART;
     let mut groups: Vec<(u64, Vec<Vec<String>>)> = Vec::new();
     let mut add = |order: u64, first: Vec<String>, holds: &[Holding], least: u64| {
         let mut rows = vec![first];
@@ -196,7 +195,7 @@ fn root_rows(found: &Holders, top: usize) -> Vec<Vec<String>> {
 
 /// The sets of roots that are told each by itself, and bytes and blocks of all others.
 fn told_sets(found: &Holders) -> (&[Shared], (u64, u64)) {
-    let least = found.live.bytes / LEAST_PART;
+    let least = found.live.bytes / MIN_PART;
     let is_told = |set: &Shared| set.retained_bytes > least && !set.nearest.is_empty();
     let count = found.shared.iter().take(MAX_SETS).take_while(|set| is_told(set)).count();
     let (sets, _) = found.shared.split_at(count);
@@ -268,8 +267,8 @@ fn row(name: String, (of, blocks): (u64, u64), pins: u64) -> Vec<String> {
 /// The way to most of what a root holds, kind by kind, as far as that has `least` bytes.
 fn way(rows: &mut Vec<Vec<String>>, holds: &[Holding], least: u64) {
     let mut holds = holds;
-    for depth in 1..=MOST_STEPS {
-        for of in holds.iter().filter(|of| of.retained_bytes >= least).take(MOST_BESIDE) {
+    for depth in 1..=MAX_STEPS {
+        for of in holds.iter().filter(|of| of.retained_bytes >= least).take(MAX_BESIDE) {
             let name = format!("{}{}", "  ".repeat(depth), instances(of));
             rows.push(row(name, (of.retained_bytes, of.retained_blocks), 0));
         }
@@ -383,7 +382,7 @@ fn name(root: &Root) -> String {
 
 /// Types, the largest first. Blocks of sizes that have little each are one line.
 fn type_rows(found: &Holders, top: usize) -> Vec<Vec<String>> {
-    let least = found.live.bytes / LEAST_SIZE_PART;
+    let least = found.live.bytes / MIN_SIZE_PART;
     let size = |of: &Type| of.name.strip_suffix("-byte blocks")?.parse::<u64>().ok();
     let is_small = |of: &&Type| of.bytes < least && of.unreachable_bytes == Some(0) && size(of).is_some();
     let small: Vec<&Type> = found.types.iter().filter(is_small).collect();

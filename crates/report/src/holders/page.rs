@@ -24,13 +24,13 @@ const STYLE: &str = include_str!("assets/holders.css");
 const WIDTH: f64 = 1200.0;
 const ROW: f64 = 24.0;
 /// What is narrower is not drawn, and what is narrower than this has no text.
-const LEAST_WIDTH: f64 = 1.5;
-const LEAST_TEXT: f64 = 30.0;
+const MIN_WIDTH: f64 = 1.5;
+const MIN_TEXT: f64 = 30.0;
 /// A letter's width, about.
 const LETTER: f64 = 7.0;
-const MOST_BOXES: usize = 20_000;
+const MAX_BOXES: usize = 20_000;
 /// Rows of a table.
-const MOST_ROWS: usize = 200;
+const MAX_ROWS: usize = 200;
 
 /// A part of the picture.
 #[derive(Serialize)]
@@ -84,11 +84,11 @@ impl Picture {
         holds: &[Holding],
     ) -> f64 {
         let width = of as f64 / self.all_bytes as f64 * WIDTH;
-        if width < LEAST_WIDTH || self.parts.len() >= MOST_BOXES {
+        if width < MIN_WIDTH || self.parts.len() >= MAX_BOXES {
             return width;
         }
         let letters = ((width - 8.0) / LETTER) as usize;
-        let text = if width < LEAST_TEXT { String::new() } else { crate::text::shorten(name, letters) };
+        let text = if width < MIN_TEXT { String::new() } else { crate::text::shorten(name, letters) };
         let share = percent(of, self.all_bytes);
         let title = format!("{name}: {} ({share}) in {}", bytes(of), counted(blocks, "block"));
         self.parts.push(Part { x, y: row as f64 * ROW, width: width - 1.0, text, title, class });
@@ -121,11 +121,11 @@ impl Rows {
 /// Where its template cannot be filled.
 pub fn page(found: &Holders) -> Result<String, NotDrawn> {
     let picture = Picture::new(found);
-    let roots = Rows::new(&super::ROOTS, root_rows(found, MOST_ROWS));
-    let types = Rows::new(&TYPES, found.types.iter().take(MOST_ROWS).map(type_row).collect());
+    let roots = Rows::new(&super::ROOTS, root_rows(found, MAX_ROWS));
+    let types = Rows::new(&TYPES, found.types.iter().take(MAX_ROWS).map(type_row).collect());
     let mut tables = vec![roots, types];
     if let Some(since) = &found.since {
-        let [of_roots, of_types] = growth_rows(since, MOST_ROWS);
+        let [of_roots, of_types] = growth_rows(since, MAX_ROWS);
         tables.extend([Rows::new(&GREW, of_roots), Rows::new(&TYPES_GREW, of_types)]);
     }
     let cost = (seconds(found.cost.stopped_seconds), seconds(found.cost.wall_seconds));

@@ -5,9 +5,9 @@ use super::page::{Cell, Claim, Column, Page, Plot, Section, Series, Table};
 use crate::text::{clean, clean_sentence, shorten};
 
 /// What a paragraph is cut to, in terminal columns.
-const MOST_COLUMNS: usize = 2_000;
+const MAX_COLUMNS: usize = 2_000;
 /// What a snippet is cut to, in bytes.
-const MOST_SNIPPET: usize = 64 * 1024;
+const MAX_SNIPPET: usize = 64 * 1024;
 
 /// `page` with every text cleaned and cut to what a reader can take, and every row as long as its table's head. A
 /// row without cells stays one: it is a line between rows.
@@ -101,7 +101,7 @@ fn one_line(text: &str) -> String {
 }
 
 fn sentence(text: &str) -> String {
-    shorten(&clean(&one_line(text)), MOST_COLUMNS)
+    shorten(&clean(&one_line(text)), MAX_COLUMNS)
 }
 
 fn name_of(text: &str) -> String {
@@ -110,7 +110,7 @@ fn name_of(text: &str) -> String {
 
 /// Lines and tabs of what is to be copied stay.
 fn snippet(text: &str) -> String {
-    let end = (0..=MOST_SNIPPET.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+    let end = (0..=MAX_SNIPPET.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
     let lines = text.get(..end).unwrap_or_default().lines();
     lines
         .map(|line| line.split('\t').map(clean).collect::<Vec<_>>().join("\t"))

@@ -18,7 +18,7 @@ use crate::timeline::html::digest;
 const PAGE: &str = include_str!("assets/lab.html");
 const STYLE: &str = include_str!("assets/lab.css");
 /// A chapter's contents name so many of its parts.
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 /// What a book's file begins with, by which it is known for one.
 const BOOK_MARK: &str = "<!doctype html>\n<html lang=\"en\" data-strandline=\"studies\">";
 
@@ -106,7 +106,7 @@ impl Chapter {
         ];
         let links_to: Vec<String> = parts.into_iter().flatten().collect();
         Self {
-            links: links.take(MOST_LINKS).collect(),
+            links: links.take(MAX_LINKS).collect(),
             links_to: links_to.join(", "),
             anchor: anchor.unwrap_or_default(),
             title: page.title.clone(),

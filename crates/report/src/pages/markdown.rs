@@ -7,7 +7,7 @@ use super::page::{Cell, Claim, Column, Page, Plot, Section, Table, Tone};
 use crate::text::{left, right, width};
 
 /// Wider columns than this are not filled up: one long name would push every line over its reader's edge.
-const MOST_ALIGNED: usize = 100;
+const MAX_ALIGNED: usize = 100;
 
 /// The whole page, ending with a newline. Of its plots those that are files are referred to.
 pub fn text(page: &Page) -> String {
@@ -134,7 +134,7 @@ pub fn rows(table: &Table) -> String {
     for row in &table.rows {
         for (cell, room) in row.iter().zip(&mut rooms) {
             let wide = width(&escaped(&cell.text));
-            *room = (*room).max(if wide <= MOST_ALIGNED { wide } else { 0 });
+            *room = (*room).max(if wide <= MAX_ALIGNED { wide } else { 0 });
         }
     }
     let places = || table.columns.iter().zip(&rooms);

@@ -15,15 +15,15 @@ use super::page::{Plot, PlotKind, Series};
 use crate::text::{counted, grouped, shorten};
 
 /// Series beyond these are counted and not drawn.
-const MOST_SERIES: usize = 24;
+const MAX_SERIES: usize = 24;
 /// Points beyond these are not looked at.
-const MOST_POINTS: usize = 200_000;
+const MAX_POINTS: usize = 200_000;
 /// Heights of the title and of a row of the legend, in pixels, and the space at the edges.
 const TITLE: f64 = 30.0;
 const LEGEND_ROW: f64 = 20.0;
 const MARGIN: f64 = 12.0;
 /// Rows of the legend.
-const MOST_LEGEND_ROWS: usize = 4;
+const MAX_LEGEND_ROWS: usize = 4;
 
 /// The plot as an SVG document, that can stand in a page as it is. Names are escaped.
 pub fn svg(plot: &Plot) -> String {
@@ -42,8 +42,8 @@ pub fn file(plot: &Plot) -> String {
 }
 
 fn drawn(plot: &Plot, is_file: bool) -> String {
-    let left_out = plot.series.len().saturating_sub(MOST_SERIES);
-    let series: Vec<&Series> = plot.series.iter().take(MOST_SERIES).collect();
+    let left_out = plot.series.len().saturating_sub(MAX_SERIES);
+    let series: Vec<&Series> = plot.series.iter().take(MAX_SERIES).collect();
     let legend = legend(&series);
     let top = TITLE + legend.iter().map(|entry| entry.bottom).fold(0.0, f64::max);
     let top = if legend.is_empty() { top } else { top + 6.0 };
@@ -108,7 +108,7 @@ fn legend(series: &[&Series]) -> Vec<Entry> {
         if x > MARGIN && x + wide > WIDTH - MARGIN {
             (x, row) = (MARGIN, row + 1);
         }
-        if row > MOST_LEGEND_ROWS {
+        if row > MAX_LEGEND_ROWS {
             break;
         }
         entries.push(Entry { series: index, name, x, bottom: row as f64 * LEGEND_ROW });

@@ -89,7 +89,7 @@ fn part(lines: &mut Vec<String>, section: &Section, surface: Surface) {
 }
 
 /// Published figures that are wider stand below the table of claims.
-const MOST_FIGURE_COLUMNS: usize = 20;
+const MAX_FIGURE_COLUMNS: usize = 20;
 
 /// Claims as a table of verdicts that is narrow enough for a terminal, and below it what each says.
 fn claims(lines: &mut Vec<String>, claims: &[Claim], surface: Surface) {
@@ -100,7 +100,7 @@ fn claims(lines: &mut Vec<String>, claims: &[Claim], surface: Surface) {
     let column = |title: &str| Column { title: title.to_owned(), figures: title != "claim" };
     let columns = ["claim", "", "published", "measured"].map(column).to_vec();
     let plain = |text: &String| Cell { text: text.clone(), tone: Tone::Plain };
-    let is_long = |claim: &Claim| width(&claim.published) > MOST_FIGURE_COLUMNS;
+    let is_long = |claim: &Claim| width(&claim.published) > MAX_FIGURE_COLUMNS;
     let row = |claim: &Claim| {
         let published = if is_long(claim) { "below".to_owned() } else { claim.published.clone() };
         vec![plain(&claim.id), claim.verdict.clone(), plain(&published), plain(&claim.measured)]

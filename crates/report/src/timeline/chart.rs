@@ -21,10 +21,10 @@ use crate::units::{UNKNOWN, bytes, maybe_bytes, seconds};
 const LINES: usize = 8;
 /// Columns of the axis: `1.56 GiB ┤`.
 const AXIS: usize = 11;
-const MOST_MARKS: usize = 24;
-const MOST_LEDGERS: usize = 12;
-const MOST_PROCESSES: usize = 8;
-const MOST_CAVEATS: usize = 12;
+const MAX_MARKS: usize = 24;
+const MAX_LEDGERS: usize = 12;
+const MAX_PROCESSES: usize = 8;
+const MAX_CAVEATS: usize = 12;
 /// What marks are called in the chart, in order.
 const KEYS: &[u8] = b"123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
@@ -99,9 +99,9 @@ fn one(timeline: &Timeline, follow: Option<&str>, surface: Surface, glyphs: Glyp
     });
     lines.extend(processes(timeline, &order, surface));
     let mut caveats = caveat_lines(&timeline.caveats);
-    if caveats.len() > MOST_CAVEATS {
-        let more = timeline.caveats.len() - MOST_CAVEATS;
-        caveats.truncate(MOST_CAVEATS);
+    if caveats.len() > MAX_CAVEATS {
+        let more = timeline.caveats.len() - MAX_CAVEATS;
+        caveats.truncate(MAX_CAVEATS);
         caveats.push(format!("{more} more; --format json has them all"));
     }
     lines.extend(listed("caveats", &caveats, surface));
@@ -190,7 +190,7 @@ fn drawn(timeline: &Timeline, process: &Process, surface: Surface, glyphs: Glyph
 /// The axis of time, with a letter where there is a mark. Where two would stand on one place, the first does.
 fn ticks(timeline: &Timeline, end_us: u64, cells: usize) -> String {
     let mut axis = vec!['─'; cells];
-    for (mark, &key) in timeline.marks.iter().zip(KEYS).take(MOST_MARKS) {
+    for (mark, &key) in timeline.marks.iter().zip(KEYS).take(MAX_MARKS) {
         let cell = u128::from(mark.at_us) * cells as u128 / u128::from(end_us.max(1));
         let cell = usize::try_from(cell).unwrap_or(usize::MAX).min(cells.saturating_sub(1));
         if let Some(place) = axis.get_mut(cell).filter(|place| **place == '─') {
@@ -278,7 +278,7 @@ fn marks(timeline: &Timeline, surface: Surface) -> Vec<String> {
         .marks
         .iter()
         .zip(KEYS)
-        .take(MOST_MARKS)
+        .take(MAX_MARKS)
         .map(|(mark, &key)| {
             let last = before.insert(mark.process, mark).map(|last| last.sample);
             let now = &mark.sample;
@@ -296,7 +296,7 @@ fn marks(timeline: &Timeline, surface: Surface) -> Vec<String> {
         })
         .collect();
     let table = lay_out(&HEAD, &rows, 6, surface.columns);
-    headed(table, timeline.marks.len().saturating_sub(MOST_MARKS), "marks", surface)
+    headed(table, timeline.marks.len().saturating_sub(MAX_MARKS), "marks", surface)
 }
 
 /// A table behind an empty line, its heading dim, and what it leaves out.
@@ -326,7 +326,7 @@ fn ledgers(timeline: &Timeline, surface: Surface) -> Vec<String> {
     // Those that the clock took come last: there may be thousands.
     let mut shown: Vec<&Ledger> = timeline.ledgers.iter().collect();
     shown.sort_by_key(|ledger| ledger.moment == Moment::Every);
-    shown.truncate(MOST_LEDGERS);
+    shown.truncate(MAX_LEDGERS);
     shown.sort_by_key(|ledger| ledger.at_us);
     // Of several processes each ledger says whose it is.
     let several =
@@ -390,7 +390,7 @@ fn processes(timeline: &Timeline, order: &[usize], surface: Surface) -> Vec<Stri
             process_name(process, surface.columns),
         ]
     };
-    let shown = order.iter().take(MOST_PROCESSES).filter_map(|&index| timeline.processes.get(index));
+    let shown = order.iter().take(MAX_PROCESSES).filter_map(|&index| timeline.processes.get(index));
     let rows: Vec<Vec<String>> = shown.map(row).collect();
     let left_out = timeline.processes.len().saturating_sub(rows.len());
     headed(lay_out(&HEAD, &rows, 3, surface.columns), left_out, "processes", surface)

@@ -12,7 +12,7 @@ use crate::units::seconds;
 /// The instants at which processes that are not drawn by themselves are added up.
 const GRID: u64 = 1_024;
 /// Processes beyond these are not even added up: their series would take longer than a reader waits.
-const MOST_SUMMED: usize = 20_000;
+const MAX_SUMMED: usize = 20_000;
 
 /// KiB as bytes.
 pub fn bytes_of(kib: u64) -> u64 {
@@ -61,7 +61,7 @@ pub fn others(timeline: &Timeline, rest: &[usize]) -> Option<Others> {
     }
     let step = (timeline.last_us() / GRID).max(1);
     let mut sums = vec![Sample::default(); GRID as usize + 1];
-    for process in rest.iter().take(MOST_SUMMED).filter_map(|&index| timeline.processes.get(index)) {
+    for process in rest.iter().take(MAX_SUMMED).filter_map(|&index| timeline.processes.get(index)) {
         add(process.series.points(), step, &mut sums);
     }
     let points = (0u64..).zip(sums).map(|(index, sample)| Point {

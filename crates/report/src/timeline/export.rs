@@ -20,7 +20,7 @@ pub const SCHEMA: &str = "strandline/report/1";
 const BEFORE: [&str; 3] = ["seconds", "pid", "process"];
 /// Rows that wait for the end of their second, to be put in order of time; of a sane recording there are
 /// far fewer.
-const MOST_ROWS: usize = 1 << 18;
+const MAX_ROWS: usize = 1 << 18;
 
 /// Why a recording could not be exported.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +64,7 @@ fn columns() -> impl Iterator<Item = &'static str> {
 /// Process ids by the processes' numbers.
 type Pids = HashMap<u32, i32>;
 /// Of more processes at once the ids are not remembered.
-const MOST_PIDS: usize = 1 << 20;
+const MAX_PIDS: usize = 1 << 20;
 
 enum Cell {
     /// `null`, or nothing in a table.
@@ -95,7 +95,7 @@ fn rows(path: &Path, each: &mut dyn FnMut(&Row, &Pids) -> io::Result<()>) -> Res
         // Between two beats stand the samples of one stretch of time, process by process.
         let is_heartbeat = matches!(record, Some(Record::Heartbeat(_)));
         match record {
-            Some(Record::Process(start)) if pids.len() < MOST_PIDS => {
+            Some(Record::Process(start)) if pids.len() < MAX_PIDS => {
                 pids.insert(start.process, start.pid);
             }
             Some(Record::Samples(block)) => {
@@ -112,7 +112,7 @@ fn rows(path: &Path, each: &mut dyn FnMut(&Row, &Pids) -> io::Result<()>) -> Res
             }),
             _ => {}
         }
-        if is_heartbeat || is_last || waiting.len() > MOST_ROWS {
+        if is_heartbeat || is_last || waiting.len() > MAX_ROWS {
             waiting.sort_by_key(|row| row.at_us);
             for row in waiting.drain(..) {
                 each(&row, &pids)?;

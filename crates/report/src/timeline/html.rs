@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use strandline_recording::{Mark, Sample};
 
 use super::choice::{bytes_of, ending, process_name, seconds_of};
-use super::html_data::{Data, MOST_MARKS, caveat_lines};
+use super::html_data::{Data, MAX_MARKS, caveat_lines};
 use super::{NotDrawn, Process, Timeline};
 use crate::json::VERSION;
 use crate::text::{clean, clean_sentence, grouped, own_command, shorten};
@@ -32,22 +32,22 @@ const SCRIPTS: [&str; 6] = [
 ];
 const UPLOT: &str = include_str!("assets/uplot/uPlot.iife.min.js");
 /// Marks in a table of the page; the timeline has more. Browsers take long to lay out large tables.
-const MOST_MARK_ROWS: usize = 500;
+const MAX_MARK_ROWS: usize = 500;
 /// What is shown of a mark's name.
-const MOST_NAME_COLUMNS: usize = 120;
+const MAX_NAME_COLUMNS: usize = 120;
 /// Processes in the page's table.
-const MOST_PROCESSES: usize = 200;
+const MAX_PROCESSES: usize = 200;
 /// Recordings that one page takes.
-const MOST_RECORDINGS: usize = 8;
+const MAX_RECORDINGS: usize = 8;
 
 /// The page of `timelines`: one, or several laid over each other from their starts.
 ///
 /// # Errors
 /// Where there are none or too many, or the page cannot be put together.
 pub fn page(timelines: &[Timeline]) -> Result<String, NotDrawn> {
-    if timelines.is_empty() || timelines.len() > MOST_RECORDINGS {
+    if timelines.is_empty() || timelines.len() > MAX_RECORDINGS {
         let count = timelines.len();
-        return Err(NotDrawn(format!("a page shows 1 to {MOST_RECORDINGS} recordings, not {count}")));
+        return Err(NotDrawn(format!("a page shows 1 to {MAX_RECORDINGS} recordings, not {count}")));
     }
     let data = Data::new(timelines);
     let style = STYLES.join("\n");
@@ -169,7 +169,7 @@ struct ProcessRow {
 
 impl Told {
     fn new(number: usize, timeline: &Timeline) -> Self {
-        let processes = timeline.processes.iter().take(MOST_PROCESSES).map(ProcessRow::new).collect();
+        let processes = timeline.processes.iter().take(MAX_PROCESSES).map(ProcessRow::new).collect();
         Self {
             letter: char::from(b'A'.saturating_add(number as u8)),
             name: clean_sentence(&timeline.name),
@@ -179,10 +179,10 @@ impl Told {
             facts: facts(timeline),
             environment: environment(timeline),
             marks: marks(timeline),
-            marks_left_out: timeline.marks.len().saturating_sub(MOST_MARK_ROWS),
-            marks_not_drawn: timeline.marks.len().saturating_sub(MOST_MARKS),
+            marks_left_out: timeline.marks.len().saturating_sub(MAX_MARK_ROWS),
+            marks_not_drawn: timeline.marks.len().saturating_sub(MAX_MARKS),
             processes,
-            processes_left_out: timeline.processes.len().saturating_sub(MOST_PROCESSES),
+            processes_left_out: timeline.processes.len().saturating_sub(MAX_PROCESSES),
             caveats: caveat_lines(&timeline.caveats),
         }
     }
@@ -277,11 +277,11 @@ fn marks(timeline: &Timeline) -> Vec<MarkRow> {
     let mut rows = Vec::new();
     // Figures are a process's own, so they are compared with its own mark before.
     let mut before = std::collections::HashMap::<u32, &Mark>::new();
-    for mark in timeline.marks.iter().take(MOST_MARK_ROWS) {
+    for mark in timeline.marks.iter().take(MAX_MARK_ROWS) {
         let last = before.insert(mark.process, mark);
         let process = usize::try_from(mark.process).ok().and_then(|number| timeline.processes.get(number));
         rows.push(MarkRow {
-            name: shorten(&clean_sentence(&mark.name), MOST_NAME_COLUMNS),
+            name: shorten(&clean_sentence(&mark.name), MAX_NAME_COLUMNS),
             process: process.map_or(mark.pid.to_string(), |process| process_name(process, 30)),
             at: format!("{:.3} s", seconds_of(mark.at_us)),
             at_us: mark.at_us,

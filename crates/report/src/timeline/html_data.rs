@@ -1,6 +1,6 @@
 //! What the page's script draws from: the recordings as one small JSON value.
 //!
-//! Everything in it is bounded (`MOST_…`), whatever the recordings hold, and every string is clean. What is
+//! Everything in it is bounded (`MAX_…`), whatever the recordings hold, and every string is clean. What is
 //! left out is counted, so that the page can say so. Columns of numbers are written as differences, which
 //! are short. The shapes are private to `assets/*.js`; scripts read `--format json` instead.
 
@@ -19,17 +19,17 @@ use crate::text::{clean, clean_sentence, counted};
 use crate::units::bytes;
 
 /// Processes of a recording that have lines of their own.
-const MOST_LINES: usize = 12;
+const MAX_LINES: usize = 12;
 /// Ledgers of all recordings together.
-const MOST_LEDGERS: usize = 200;
+const MAX_LEDGERS: usize = 200;
 /// Rows of a ledger.
-const MOST_ROWS: usize = 500;
+const MAX_ROWS: usize = 500;
 /// Marks of a recording.
-pub const MOST_MARKS: usize = 5_000;
+pub const MAX_MARKS: usize = 5_000;
 /// Runs of equal cells of all page maps together: the last ledgers' are kept.
-const MOST_CELLS: usize = 50_000;
+const MAX_CELLS: usize = 50_000;
 /// Caveats of a ledger.
-const MOST_CAVEATS: usize = 200;
+const MAX_CAVEATS: usize = 200;
 /// Columns of text that a process's name may take.
 const NAME_COLUMNS: usize = 60;
 
@@ -143,7 +143,7 @@ impl Data {
                 ledgers.push(LedgerData { share_of_peak, ..data });
             }
         }
-        let mut room = MOST_CELLS;
+        let mut room = MAX_CELLS;
         for (data, &(recording, index)) in ledgers.iter_mut().zip(&kept).rev() {
             let ledger = timelines.get(recording).and_then(|one| one.ledgers.get(index));
             data.map = ledger.and_then(|one| MapData::new(one.explain.page_map.as_ref()?, &mut room));
@@ -176,8 +176,8 @@ fn kept(timelines: &[Timeline]) -> Vec<(usize, usize)> {
         timeline.ledgers.iter().enumerate().map(move |(index, ledger)| (recording, index, ledger.moment))
     });
     let (clocked, told): (Vec<_>, Vec<_>) = all.partition(|&(.., moment)| moment == Moment::Every);
-    let mut kept: Vec<(usize, usize)> = thinned(&told, MOST_LEDGERS);
-    let room = MOST_LEDGERS.saturating_sub(kept.len());
+    let mut kept: Vec<(usize, usize)> = thinned(&told, MAX_LEDGERS);
+    let room = MAX_LEDGERS.saturating_sub(kept.len());
     kept.extend(thinned(&clocked, room));
     kept.sort_unstable();
     kept
@@ -256,8 +256,8 @@ impl LedgerData {
             mark: ledger.mark.as_deref().map(clean_sentence),
             rss_bytes: explain.kernel.rss_bytes,
             totals: [totals.live, totals.stranded, totals.pinned, totals.evictable, totals.unattributed],
-            rows: rows.iter().take(MOST_ROWS).map(|row| (names.of(row), row.bytes)).collect(),
-            rows_left_out: rows.len().saturating_sub(MOST_ROWS),
+            rows: rows.iter().take(MAX_ROWS).map(|row| (names.of(row), row.bytes)).collect(),
+            rows_left_out: rows.len().saturating_sub(MAX_ROWS),
             title: view.title,
             headline: view.headline,
             resident: view.resident,
@@ -268,7 +268,7 @@ impl LedgerData {
             settings: explain
                 .settings
                 .iter()
-                .take(MOST_CAVEATS)
+                .take(MAX_CAVEATS)
                 .map(|(name, value)| [clean(name), clean_sentence(value)])
                 .collect(),
             caveats: caveat_lines(&explain.caveats),
@@ -339,15 +339,15 @@ fn runs(cells: &[MapCell], rows: usize) -> Vec<Vec<u64>> {
 pub fn caveat_lines(caveats: &[Caveat]) -> Vec<String> {
     let mut lines: Vec<String> = caveats
         .iter()
-        .take(MOST_CAVEATS)
+        .take(MAX_CAVEATS)
         .map(|caveat| {
             let size = caveat.bytes.map_or_else(String::new, |size| format!(", {}", bytes(size)));
             let place = clean_sentence(&caveat.place);
             format!("{} ({place}{size}): {}", clean_sentence(&caveat.code), clean_sentence(&caveat.text))
         })
         .collect();
-    if caveats.len() > MOST_CAVEATS {
-        lines.push(format!("{} more: see --format json", caveats.len() - MOST_CAVEATS));
+    if caveats.len() > MAX_CAVEATS {
+        lines.push(format!("{} more: see --format json", caveats.len() - MAX_CAVEATS));
     }
     lines
 }
@@ -355,7 +355,7 @@ pub fn caveat_lines(caveats: &[Caveat]) -> Vec<String> {
 impl Recording {
     fn new(timeline: &Timeline) -> Self {
         let order = largest(timeline);
-        let (shown, rest) = order.split_at(order.len().min(MOST_LINES));
+        let (shown, rest) = order.split_at(order.len().min(MAX_LINES));
         let mut lines: Vec<Line> = shown
             .iter()
             .filter_map(|&index| timeline.processes.get(index))
@@ -380,7 +380,7 @@ impl Recording {
             marks: timeline
                 .marks
                 .iter()
-                .take(MOST_MARKS)
+                .take(MAX_MARKS)
                 .map(|mark| MarkData {
                     name: clean_sentence(&mark.name),
                     us: mark.at_us,
@@ -458,7 +458,7 @@ mod tests {
         every.moment = Moment::Every;
         timeline.ledgers.extend(std::iter::repeat_n(every, 1_000));
         let data = Data::new(&[timeline]);
-        assert!(data.ledgers.len() <= MOST_LEDGERS);
+        assert!(data.ledgers.len() <= MAX_LEDGERS);
         assert!(data.ledgers.iter().filter(|ledger| ledger.moment != "every").count() == 4);
         assert_eq!(data.ledgers.len() + data.ledgers_left_out, 1_004);
     }

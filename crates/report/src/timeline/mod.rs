@@ -49,26 +49,26 @@ impl From<serde_json::Error> for NotDrawn {
 }
 
 /// Processes beyond these are counted and not drawn.
-const MOST_PROCESSES: usize = 20_000;
+const MAX_PROCESSES: usize = 20_000;
 /// Of so many ledgers the page maps are kept: every second one is dropped where there are more.
-const MOST_PAGE_MAPS: usize = 32;
-const MOST_LEDGERS: usize = 5_000;
-const MOST_MARKS: usize = 100_000;
-const MOST_CAVEATS: usize = 200;
+const MAX_PAGE_MAPS: usize = 32;
+const MAX_LEDGERS: usize = 5_000;
+const MAX_MARKS: usize = 100_000;
+const MAX_CAVEATS: usize = 200;
 /// Programs that a process started in its place: the first of them are kept, and the last.
-const MOST_EXECS: usize = 16;
+const MAX_EXECS: usize = 16;
 /// Words of a command line, and bytes of each.
-const MOST_WORDS: usize = 64;
-const MOST_WORD_BYTES: usize = 1024;
+const MAX_WORDS: usize = 64;
+const MAX_WORD_BYTES: usize = 1024;
 /// Sizes that a mark keeps of /proc/PID/status, which has about twenty.
-const MOST_SIZES: usize = 64;
+const MAX_SIZES: usize = 64;
 /// Rows, and caveats, that a ledger keeps; it has about twenty.
-const MOST_ROWS: usize = 256;
+const MAX_ROWS: usize = 256;
 /// What names, marks and ledgers may take together.
-const MOST_KEPT_BYTES: usize = 64 << 20;
+const MAX_KEPT_BYTES: usize = 64 << 20;
 /// Points of all processes together, of 128 bytes each. Where there are more, the series of all but the largest
 /// processes are thinned.
-const MOST_POINTS: usize = 300_000;
+const MAX_POINTS: usize = 300_000;
 const LARGEST: usize = 32;
 
 /// A recording, read.
@@ -176,7 +176,7 @@ impl Timeline {
                 let exec = Exec { command: shortened(exec.command), executable, ..exec };
                 // One that takes the place of the last needs no more room.
                 let is_more =
-                    self.process(exec.process).is_some_and(|process| process.execs.len() < MOST_EXECS);
+                    self.process(exec.process).is_some_and(|process| process.execs.len() < MAX_EXECS);
                 let keeps = !is_more || self.keeps(names_bytes(&exec.command, &exec.executable));
                 let is_taken =
                     keeps && self.process(exec.process).is_some_and(|process| process.take_exec(exec));
@@ -198,7 +198,7 @@ impl Timeline {
                     process.end = Some(end);
                 }
             }
-            Record::Caveat(caution) if self.caveats.len() < MOST_CAVEATS => self.caveats.push(caution.caveat),
+            Record::Caveat(caution) if self.caveats.len() < MAX_CAVEATS => self.caveats.push(caution.caveat),
             Record::Caveat(_) => self.cut.caveats += 1,
             Record::Heartbeat(heartbeat) => self.heartbeat = heartbeat,
             Record::End(end) => self.end = Some(*end),
@@ -207,18 +207,18 @@ impl Timeline {
 
     /// Whether so many bytes more may be kept.
     fn keeps(&mut self, bytes: usize) -> bool {
-        let keeps = self.kept_bytes.saturating_add(bytes) <= MOST_KEPT_BYTES;
+        let keeps = self.kept_bytes.saturating_add(bytes) <= MAX_KEPT_BYTES;
         self.kept_bytes += if keeps { bytes } else { 0 };
         keeps
     }
 
     fn take_mark(&mut self, mut mark: Mark) {
         mark.name = shortened_word(mark.name);
-        while mark.status_bytes.len() > MOST_SIZES {
+        while mark.status_bytes.len() > MAX_SIZES {
             mark.status_bytes.pop_last();
         }
         let named: usize = mark.status_bytes.keys().map(|name| name.len() + 64).sum();
-        if self.marks.len() < MOST_MARKS && self.keeps(mark.name.len() + named + size_of::<Mark>()) {
+        if self.marks.len() < MAX_MARKS && self.keeps(mark.name.len() + named + size_of::<Mark>()) {
             self.marks.push(mark);
         } else {
             self.cut.marks += 1;
@@ -227,9 +227,9 @@ impl Timeline {
 
     fn take_ledger(&mut self, mut ledger: Ledger, peaks: &mut BTreeMap<u32, usize>) {
         let explain = &mut ledger.explain;
-        explain.rows.truncate(MOST_ROWS);
-        explain.caveats.truncate(MOST_ROWS);
-        explain.remedies.truncate(MOST_ROWS);
+        explain.rows.truncate(MAX_ROWS);
+        explain.caveats.truncate(MAX_ROWS);
+        explain.remedies.truncate(MAX_ROWS);
         explain.target.command = shortened(std::mem::take(&mut explain.target.command));
         // About what its text takes, page maps apart, of which there are few.
         let map = explain.page_map.take();
@@ -241,7 +241,7 @@ impl Timeline {
             self.ledgers[at] = ledger;
             return;
         }
-        if self.ledgers.len() >= MOST_LEDGERS || !self.keeps(bytes) {
+        if self.ledgers.len() >= MAX_LEDGERS || !self.keeps(bytes) {
             self.cut.ledgers += 1;
             return;
         }
@@ -256,7 +256,7 @@ impl Timeline {
     fn thin_page_maps(&mut self) {
         let with_map = |ledger: &&mut Ledger| ledger.explain.page_map.is_some();
         let count = self.ledgers.iter_mut().filter(with_map).count();
-        if count > MOST_PAGE_MAPS {
+        if count > MAX_PAGE_MAPS {
             let others = self.ledgers.iter_mut().filter(with_map).enumerate();
             for (_, ledger) in others.filter(|(index, _)| index % 2 == 1 && index + 1 < count) {
                 ledger.explain.page_map = None;
@@ -268,7 +268,7 @@ impl Timeline {
     /// Keeps memory bounded: where all series together are too long, those of all but the largest processes become
     /// shorter and shorter. Their lowest and highest figures stay.
     fn thin(&mut self) {
-        if self.new_points < MOST_POINTS / 4 {
+        if self.new_points < MAX_POINTS / 4 {
             return;
         }
         self.new_points = 0;
@@ -276,7 +276,7 @@ impl Timeline {
             processes.iter().map(|process| process.series.points().len()).sum()
         };
         let mut most = 2_048;
-        while count(&self.processes) > MOST_POINTS && most >= 4 {
+        while count(&self.processes) > MAX_POINTS && most >= 4 {
             let mut order: Vec<usize> = (0..self.processes.len()).collect();
             order.sort_by_cached_key(|&index| std::cmp::Reverse(self.processes[index].high_water_kib()));
             for &index in order.iter().skip(LARGEST) {
@@ -290,7 +290,7 @@ impl Timeline {
     /// The process of this number, made where it is new and the recording is sane.
     fn process(&mut self, number: u32) -> Option<&mut Process> {
         let number = usize::try_from(number).unwrap_or(usize::MAX);
-        if number >= MOST_PROCESSES {
+        if number >= MAX_PROCESSES {
             return None;
         }
         if number >= self.processes.len() {
@@ -363,14 +363,14 @@ impl Timeline {
 
 /// A command line with as much of it as a report shows.
 fn shortened(mut command: Vec<String>) -> Vec<String> {
-    command.truncate(MOST_WORDS);
+    command.truncate(MAX_WORDS);
     command.shrink_to_fit();
     command.into_iter().map(shortened_word).collect()
 }
 
 /// A name with as much of it as a report shows.
 fn shortened_word(mut word: String) -> String {
-    let end = (0..=MOST_WORD_BYTES.min(word.len())).rev().find(|&end| word.is_char_boundary(end));
+    let end = (0..=MAX_WORD_BYTES.min(word.len())).rev().find(|&end| word.is_char_boundary(end));
     word.truncate(end.unwrap_or(0));
     word.shrink_to_fit();
     word
@@ -385,7 +385,7 @@ fn names_bytes(command: &[String], executable: &Option<String>) -> usize {
 impl Process {
     /// Keeps a started program; false where one before it had to go.
     fn take_exec(&mut self, exec: Exec) -> bool {
-        if self.execs.len() < MOST_EXECS {
+        if self.execs.len() < MAX_EXECS {
             self.execs.push(exec);
             return true;
         }
@@ -426,7 +426,7 @@ mod tests {
             timeline.take(Record::Samples(Box::new(Block::new(process, &runs))), &mut peaks);
         }
         let points: usize = timeline.processes.iter().map(|process| process.series.points().len()).sum();
-        assert!(points <= MOST_POINTS + MOST_POINTS / 4, "{points}");
+        assert!(points <= MAX_POINTS + MAX_POINTS / 4, "{points}");
         for (number, process) in timeline.processes.iter().enumerate() {
             assert_eq!(process.high_water_kib(), Some(1_000_000 + number as u64));
         }
@@ -447,8 +447,8 @@ mod tests {
             .take(Record::Process(ProcessStart { process: u32::MAX, ..ProcessStart::default() }), &mut peaks);
         timeline.settle();
         let process = &timeline.processes[0];
-        assert_eq!((process.execs.len(), process.execs[MOST_EXECS - 1].at_us), (MOST_EXECS, 999));
-        assert_eq!((process.command().len(), process.command()[0].len()), (MOST_WORDS, MOST_WORD_BYTES));
+        assert_eq!((process.execs.len(), process.execs[MAX_EXECS - 1].at_us), (MAX_EXECS, 999));
+        assert_eq!((process.command().len(), process.command()[0].len()), (MAX_WORDS, MAX_WORD_BYTES));
         let told: Vec<_> = timeline.caveats.iter().filter(|caveat| caveat.code == "report_cut").collect();
         assert!(told.len() == 1 && told[0].text.contains("984 started programs"), "{told:?}");
     }

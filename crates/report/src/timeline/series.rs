@@ -4,7 +4,7 @@
 use strandline_recording::{Run, Sample};
 
 /// Between half of these and all of them are kept.
-const MOST_POINTS: usize = 4_096;
+const MAX_POINTS: usize = 4_096;
 
 /// What was sampled within one stretch of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,8 +57,8 @@ impl Series {
             }
             _ => self.points.push(point),
         }
-        if self.points.len() > MOST_POINTS {
-            self.thin(MOST_POINTS / 2);
+        if self.points.len() > MAX_POINTS {
+            self.thin(MAX_POINTS / 2);
         }
     }
 
@@ -69,7 +69,7 @@ impl Series {
             return;
         }
         let span = self.points.last().map_or(0, |last| last.at_us);
-        let mut width = if self.width_us == 0 { (span / MOST_POINTS as u64).max(1) } else { self.width_us };
+        let mut width = if self.width_us == 0 { (span / MAX_POINTS as u64).max(1) } else { self.width_us };
         while self.points.len() > most && width < u64::MAX / 2 {
             width = width.saturating_mul(2);
             let mut points: Vec<Point> = Vec::with_capacity(self.points.len());
@@ -109,7 +109,7 @@ mod tests {
         for at in 0..3_600_000u64 {
             series.add(&run(at * 1000, if at == 1_234_567 { 9_999 } else { at % 7 }));
         }
-        assert!((MOST_POINTS / 4..=MOST_POINTS).contains(&series.points().len()));
+        assert!((MAX_POINTS / 4..=MAX_POINTS).contains(&series.points().len()));
         assert_eq!(series.points().iter().map(|point| point.rss_high_kib).max(), Some(9_999));
         assert!(series.points().is_sorted_by_key(|point| point.at_us));
         assert_eq!(series.points().last().map(|point| point.at_us), Some(3_599_999_000));
@@ -124,6 +124,6 @@ mod tests {
         for at in (0..10_000u64).rev() {
             series.add(&run(at, 1));
         }
-        assert!(series.points().len() <= MOST_POINTS);
+        assert!(series.points().len() <= MAX_POINTS);
     }
 }

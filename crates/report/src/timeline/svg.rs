@@ -335,7 +335,7 @@ struct Label {
 fn labels(frame: &Frame, timelines: &[Timeline]) -> (Vec<Label>, i32) {
     const GAP: f64 = 4.0;
     /// Of more marks than this only some have a line: the data comes first.
-    const MOST_LINES: usize = 60;
+    const MAX_LINES: usize = 60;
     let several = timelines.len() > 1;
     let mut labels: Vec<Label> = Vec::new();
     for (index, timeline) in timelines.iter().enumerate() {
@@ -349,7 +349,7 @@ fn labels(frame: &Frame, timelines: &[Timeline]) -> (Vec<Label>, i32) {
         }));
     }
     labels.sort_by(|a, b| a.x.total_cmp(&b.x));
-    let dense = labels.len() > MOST_LINES;
+    let dense = labels.len() > MAX_LINES;
     if dense {
         // Two ticks on one pixel are one.
         labels.dedup_by_key(|label| label.x.round());

@@ -13,9 +13,9 @@ use crate::text::{clean_sentence, grouped, shorten, wrap};
 use crate::units::{UNKNOWN, bytes};
 
 /// Ledgers of the table.
-const MOST_LEDGERS: usize = 24;
+const MAX_LEDGERS: usize = 24;
 /// Types that are named as those that grew most.
-const MOST_GROWN: usize = 3;
+const MAX_GROWN: usize = 3;
 const NAME_COLUMNS: usize = 48;
 
 /// Instances and bytes.
@@ -61,7 +61,7 @@ pub fn follow(timeline: &Timeline, name: &str, surface: Surface) -> Vec<String> 
         return lines;
     }
     // Of very many the first and the last are among those that are shown.
-    let step = all.len().div_ceil(MOST_LEDGERS).max(1);
+    let step = all.len().div_ceil(MAX_LEDGERS).max(1);
     let shown = all.iter().rev().step_by(step).rev();
     let row = |ledger: &&Ledger| {
         let found = types(ledger).map(|types| types.get(name).copied());
@@ -106,7 +106,7 @@ pub fn grown(timeline: &Timeline, surface: Surface) -> Vec<String> {
         })
         .collect();
     grown.sort_by_key(|(name, sum)| (std::cmp::Reverse(sum.bytes), *name));
-    grown.truncate(MOST_GROWN);
+    grown.truncate(MAX_GROWN);
     if grown.is_empty() {
         return Vec::new();
     }

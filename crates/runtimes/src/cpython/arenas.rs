@@ -17,15 +17,15 @@ use strandline_claims::words::{self, AT_ONCE, each_word};
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
 /// Words that are followed, of one program.
-const MOST_TRIED: usize = 1 << 17;
+const MAX_TRIED: usize = 1 << 17;
 /// Arenas: 4 TiB of them.
-const MOST_ARENAS: u64 = 1 << 22;
+const MAX_ARENAS: u64 = 1 << 22;
 /// Interpreters of one program.
-const MOST_INTERPRETERS: usize = 4096;
+const MAX_INTERPRETERS: usize = 4096;
 /// Entries in a row that make no sense: more are no array's.
-const MOST_BROKEN: usize = 4;
+const MAX_BROKEN: usize = 4;
 /// Bytes of an interpreter's state that are searched; of the largest that is known there are 383,552.
-pub const MOST_STATE_BYTES: u64 = 512 << 10;
+pub const MAX_STATE_BYTES: u64 = 512 << 10;
 /// Of a state that is searched for another, so many bytes of what it leads to (`struct _obmalloc_state`).
 const OBMALLOC_BYTES: u64 = 8 << 10;
 
@@ -78,7 +78,7 @@ pub fn find(
     // Interpreters with an allocator of their own have it in their states, or lead to it from there.
     let mut states = BTreeSet::new();
     for state in interpreters(memory, program, release) {
-        let range = (state, state.saturating_add(MOST_STATE_BYTES));
+        let range = (state, state.saturating_add(MAX_STATE_BYTES));
         if context.space.find(state).is_some_and(words::is_mapped_memory) {
             add_words(context, memory, range, &mut states);
         }
@@ -102,7 +102,7 @@ fn add_words(context: &Context<'_>, memory: &dyn Memory, range: (u64, u64), word
         if could_be && context.space.find(word).is_some_and(words::is_mapped_memory) {
             words.insert(word);
         }
-        words.len() < MOST_TRIED
+        words.len() < MAX_TRIED
     });
 }
 
@@ -111,7 +111,7 @@ pub fn interpreters(memory: &dyn Memory, program: &Program, release: &Release) -
     let mut states = Vec::new();
     let Some((mut at, next)) = program.interpreters(memory, release) else { return states };
     let mut pages = Pages::new(memory);
-    while at != 0 && states.len() < MOST_INTERPRETERS && !states.contains(&at) {
+    while at != 0 && states.len() < MAX_INTERPRETERS && !states.contains(&at) {
         states.push(at);
         at = pages.word(at.wrapping_add(next)).unwrap_or(0);
     }
@@ -161,7 +161,7 @@ fn array(context: &Context<'_>, pages: &mut Pages<'_>, array: u64, shape: Shape)
     // Of the free entries one ends their list.
     let mut ends = 0;
     let mut index = 0;
-    while index < MOST_ARENAS {
+    while index < MAX_ARENAS {
         let at = array.checked_add(index * ARENA_OBJECT_BYTES)?;
         let Some(entry) = pages.array::<{ ARENA_OBJECT_BYTES as usize }>(at) else { break };
         if let Some(arena) = arena(context, pages, (index as u32, &entry), shape) {
@@ -169,7 +169,7 @@ fn array(context: &Context<'_>, pages: &mut Pages<'_>, array: u64, shape: Shape)
             arenas.all.push(arena);
         } else if !is_unused(array, &entry, &mut ends) {
             doubtful.push(at);
-            if doubtful.len() > MOST_BROKEN || arenas.all.is_empty() {
+            if doubtful.len() > MAX_BROKEN || arenas.all.is_empty() {
                 break;
             }
         }
@@ -183,7 +183,7 @@ fn array(context: &Context<'_>, pages: &mut Pages<'_>, array: u64, shape: Shape)
 fn is_unused(array: u64, entry: &[u8], ends: &mut u64) -> bool {
     let (address, next) = (word_at(entry, 0).unwrap_or(1), word_at(entry, 32).unwrap_or(1));
     let place = next.wrapping_sub(array);
-    let is_in_array = place.is_multiple_of(ARENA_OBJECT_BYTES) && place / ARENA_OBJECT_BYTES < MOST_ARENAS;
+    let is_in_array = place.is_multiple_of(ARENA_OBJECT_BYTES) && place / ARENA_OBJECT_BYTES < MAX_ARENAS;
     *ends += u64::from(address == 0 && next == 0);
     address == 0 && if next == 0 { *ends == 1 } else { is_in_array }
 }

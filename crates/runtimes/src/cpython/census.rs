@@ -13,7 +13,7 @@ use strandline_claims::runtime::Holding;
 use strandline_process::memory::{Memory, word_at};
 
 /// Places beside arenas that are kept by one worker; more are not followed.
-const MOST_PLACES: usize = 1 << 21;
+const MAX_PLACES: usize = 1 << 21;
 /// Of places seen last, so many are kept at hand.
 const NEAR: usize = 1 << 14;
 /// So many places, or all that there are, are put in the order of their addresses, so that those of a page are read with it.
@@ -21,7 +21,7 @@ const PLACES_IN_ORDER: usize = 1 << 16;
 /// Pages that are kept where what objects lead to beside arenas is followed: 8 MiB.
 const PAGES_KEPT: usize = 2048;
 /// A block that is followed through kept pages has no more bytes: larger ones would push out what they lead to.
-const MOST_KEPT_BYTES: usize = 4096;
+const MAX_KEPT_BYTES: usize = 4096;
 /// An arena with fewer objects than this is told by what keeps it.
 pub const FEW_OBJECTS: u64 = 10;
 
@@ -235,7 +235,7 @@ impl<'a> Census<'a> {
     /// Notes that the block at `pointer` was claimed for what is an object's of the type that is followed, or may be.
     pub fn hold(&mut self, pointer: u64, slot: Slot) {
         if let Some(of) = self.types.all.get(self.owner as usize)
-            && self.counted.held.len() < MOST_PLACES
+            && self.counted.held.len() < MAX_PLACES
         {
             self.counted.held.push(confirm::Held { pointer, slot, of: of.address });
         }
@@ -354,7 +354,7 @@ impl<'a> Census<'a> {
         if left.is_empty() || self.places.len() >= PLACES_IN_ORDER {
             self.places.sort_unstable();
             self.places.dedup_by_key(|place| place.at);
-            let room = MOST_PLACES.saturating_sub(left.len());
+            let room = MAX_PLACES.saturating_sub(left.len());
             if self.places.len() > room && !left.is_empty() {
                 self.places.truncate(room);
                 self.counted.is_cut = true;
@@ -366,7 +366,7 @@ impl<'a> Census<'a> {
 
     /// Reads what fits into `bytes` at `at`, a small block with the page that was read for it; says how much it was.
     pub fn read(&mut self, memory: &dyn Memory, at: u64, bytes: &mut [u8]) -> usize {
-        if bytes.len() <= MOST_KEPT_BYTES && self.pages.read(at, bytes).is_ok() {
+        if bytes.len() <= MAX_KEPT_BYTES && self.pages.read(at, bytes).is_ok() {
             return bytes.len();
         }
         memory.read_some(at, bytes)
@@ -374,7 +374,7 @@ impl<'a> Census<'a> {
 
     /// Keeps a place where no object is.
     pub fn other(&mut self, place: Place) {
-        if self.others.len() < MOST_PLACES {
+        if self.others.len() < MAX_PLACES {
             self.others.push(place);
         } else {
             self.counted.is_cut = true;
@@ -403,7 +403,7 @@ impl<'a> Census<'a> {
         if !self.beside.contains(table.address) {
             return;
         }
-        if self.tables.len() < MOST_PLACES {
+        if self.tables.len() < MAX_PLACES {
             self.tables.push(Table { owner: self.owner, ..table });
         } else {
             self.counted.is_cut = true;
@@ -426,7 +426,7 @@ impl<'a> Census<'a> {
             return;
         }
         *near = at;
-        if self.places.len() < MOST_PLACES {
+        if self.places.len() < MAX_PLACES {
             self.places.push(Place { at, owner: self.owner });
         } else {
             self.counted.is_cut = true;

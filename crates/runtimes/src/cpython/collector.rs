@@ -4,7 +4,7 @@
 //! told by its lists: each generation begins with the head of one, which its first and its last object lead back to. Without a global
 //! lock there are no lists, and a table of offsets says where the state is.
 
-use super::arenas::{MOST_STATE_BYTES, interpreters};
+use super::arenas::{MAX_STATE_BYTES, interpreters};
 use super::facts::{Collector, Generation};
 use super::layout::Release;
 use super::locate::Program;
@@ -71,7 +71,7 @@ fn collector(memory: &dyn Memory, state: u64) -> Option<Collector> {
 
 /// The state of an interpreter; zeros where it was never written to.
 fn read_state(memory: &dyn Memory, state: u64) -> Vec<u8> {
-    let mut bytes = vec![0; MOST_STATE_BYTES as usize];
+    let mut bytes = vec![0; MAX_STATE_BYTES as usize];
     let mut at = 0;
     while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
         let Some(address) = state.checked_add(at as u64) else { break };

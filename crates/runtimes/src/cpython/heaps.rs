@@ -20,11 +20,11 @@ use strandline_claims::words::{AT_ONCE, each_word, is_mapped_memory};
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
 /// Segments that are looked at: 8 TiB of them.
-const MOST_SEGMENTS: usize = 1 << 18;
+const MAX_SEGMENTS: usize = 1 << 18;
 /// Bytes of a segment that are read to tell whether it is one.
 const HEAD_BYTES: usize = 304;
 /// Slices of a segment's own structures, at most.
-const MOST_INFO_SLICES: u64 = 16;
+const MAX_INFO_SLICES: u64 = 16;
 /// Blocks of 2 GiB and more are as large as their page.
 const HUGE_BLOCK: u64 = 2 << 30;
 
@@ -106,7 +106,7 @@ fn candidates(context: &Context<'_>, memory: &dyn Memory) -> Vec<Candidate> {
     for mapping in context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping)) {
         for (from, to) in (context.resident)(mapping.start, mapping.end) {
             let mut at = from.next_multiple_of(SEGMENT_BYTES);
-            while at < to && found.len() < MOST_SEGMENTS && Instant::now() < context.deadline {
+            while at < to && found.len() < MAX_SEGMENTS && Instant::now() < context.deadline {
                 let mut bytes = [0; HEAD_BYTES];
                 if memory.read(at, &mut bytes).is_ok() {
                     let fits = |layout: &&HeapLayout| is_one(layout, &bytes);
@@ -130,7 +130,7 @@ fn is_one(layout: &HeapLayout, bytes: &[u8]) -> bool {
     half_word_at(bytes, layout.kind).is_some_and(|kind| kind <= 1)
         && (1..=SEGMENT_BYTES / SLICE_BYTES + 1).contains(&word(layout.entries))
         && (1..1 << 31).contains(&word(layout.slices))
-        && (1..=MOST_INFO_SLICES).contains(&info)
+        && (1..=MAX_INFO_SLICES).contains(&info)
         // The first slices are its own.
         && half_word_at(bytes, layout.structures).map(u64::from) == Some(info)
 }

@@ -20,7 +20,7 @@ const PIECE_BYTES: usize = 64 << 10;
 /// How far blocks that are no objects lead on: a thread's state, a chunk of its frames, what these hold.
 const ROUNDS: usize = 3;
 /// So many of them are followed in a round.
-const MOST_FOLLOWED: usize = 1 << 16;
+const MAX_FOLLOWED: usize = 1 << 16;
 /// Bytes of one that are looked at; of one that begins a page, a chunk of frames (`DATA_STACK_CHUNK_SIZE`).
 const BLOCK_BYTES: u64 = 1024;
 const CHUNK_BYTES: u64 = 16 << 10;
@@ -55,7 +55,7 @@ pub fn follow(
     for _ in 0..ROUNDS {
         let mut some = std::mem::take(&mut census.others);
         some.retain(|place| seen.insert(place.at));
-        let followed = MOST_FOLLOWED.min(some.len());
+        let followed = MAX_FOLLOWED.min(some.len());
         some[..followed].sort_unstable();
         for &place in &some[..followed] {
             let bytes = if place.at.is_multiple_of(PAGE_BYTES) { CHUNK_BYTES } else { BLOCK_BYTES };

@@ -78,9 +78,9 @@ pub static ABOUT: About = About {
 };
 
 /// Types that are listed; those of fewer bytes are left out.
-const MOST_TYPES: usize = 1000;
+const MAX_TYPES: usize = 1000;
 /// Types that keep arenas and are listed.
-const MOST_KEEPERS: usize = 10;
+const MAX_KEEPERS: usize = 10;
 
 /// Its reader.
 pub struct Reader;
@@ -290,7 +290,7 @@ impl Walk<'_> {
             large::read(self.memory, &mut last, range, (&mut piece, self.context.deadline));
         }
         for state in arenas::interpreters(self.memory, program, self.release) {
-            let bytes = arenas::MOST_STATE_BYTES;
+            let bytes = arenas::MAX_STATE_BYTES;
             large::read(
                 self.memory,
                 &mut last,
@@ -407,7 +407,7 @@ fn tell_types(
     let mut types: Vec<_> = counted.types.values().filter(|(_, sums)| sums.instances > 0).collect();
     types.sort_by_key(|(of, sums)| (std::cmp::Reverse(sums.bytes), of.address));
     let mut by_name: HashMap<String, census::OfType> = HashMap::new();
-    let shown = types.iter().enumerate().filter(|(place, (_, sums))| *place < MOST_TYPES || sums.keep > 0);
+    let shown = types.iter().enumerate().filter(|(place, (_, sums))| *place < MAX_TYPES || sums.keep > 0);
     for (_, (of, sums)) in shown {
         let name = names.of(of);
         called.insert(of.address, name.clone());
@@ -422,7 +422,7 @@ fn tell_types(
         .map(|(name, sums)| KeptBy { name: name.clone(), objects: sums.keep })
         .collect();
     kept_by.sort_by(|a, b| b.objects.cmp(&a.objects).then_with(|| a.name.cmp(&b.name)));
-    kept_by.truncate(MOST_KEEPERS);
+    kept_by.truncate(MAX_KEEPERS);
     let facts = by_name.into_iter().map(|(name, sums)| TypeFacts {
         name,
         instances: sums.instances,
@@ -441,7 +441,7 @@ fn tell_types(
 
 /// Names the types that have blocks of allocators' too, beside those that are listed.
 fn name_owners(names: &mut Names<'_>, counted: &Counted, called: &mut HashMap<u64, String>) {
-    let most = called.len() + MOST_TYPES;
+    let most = called.len() + MAX_TYPES;
     for held in &counted.held {
         if called.len() < most
             && let Some((of, _)) = counted.types.get(&held.of)

@@ -8,9 +8,9 @@ use strandline_process::map::AddressSpace;
 use strandline_process::memory::{half_word_at, word_at};
 
 /// The longest name that is given.
-const MOST_NAME_BYTES: usize = 200;
+const MAX_NAME_BYTES: usize = 200;
 /// Entries of a class that are looked through for its module.
-const MOST_ENTRIES: u64 = 4096;
+const MAX_ENTRIES: u64 = 4096;
 /// What the module of a class stands under.
 const MODULE: &[u8] = b"__module__";
 
@@ -48,7 +48,7 @@ impl<'a> Names<'a> {
         let at = self.head_word(of.address, TYPE_NAME)?;
         self.space.find(at).filter(|mapping| mapping.has_file())?;
         let mut bytes = Vec::new();
-        while bytes.len() < MOST_NAME_BYTES {
+        while bytes.len() < MAX_NAME_BYTES {
             match self.pages.array::<1>(at.checked_add(bytes.len() as u64)?)? {
                 [0] => return clean(&bytes),
                 [byte] => bytes.push(byte),
@@ -69,7 +69,7 @@ impl<'a> Names<'a> {
         let (entries, written) = table.entries;
         // Before a key of any kind stands its hash.
         let key_at = table.entry_bytes - 16;
-        for index in 0..written.min(MOST_ENTRIES) {
+        for index in 0..written.min(MAX_ENTRIES) {
             let at = entries.checked_add(index * table.entry_bytes + key_at)?;
             let (key, value) = self.pages.pair(at)?;
             if key != 0 && self.bytes(key).as_deref() == Some(MODULE) {
@@ -89,7 +89,7 @@ impl<'a> Names<'a> {
         let length = usize::try_from(word_at(&head, STRING_LENGTH)?).ok()?;
         let state = half_word_at(&head, STRING_STATE)? >> self.release.kind_shift;
         // One byte a character, compact, ASCII.
-        if state & 0x1f != 0x19 || length > MOST_NAME_BYTES {
+        if state & 0x1f != 0x19 || length > MAX_NAME_BYTES {
             return None;
         }
         let mut bytes = vec![0; length];

@@ -12,7 +12,7 @@ use crate::batch::Pages;
 use strandline_process::memory::{half_word_at, word_at};
 
 /// Keys of a dict have no more than 2^40 places.
-const MOST_LOG2_PLACES: u8 = 40;
+const MAX_LOG2_PLACES: u8 = 40;
 /// So much of an object is looked at to tell its size.
 pub const HEAD_BYTES: usize = 80;
 
@@ -278,7 +278,7 @@ pub fn keys(pages: &mut Pages<'_>, release: &Release, address: u64) -> Option<Ke
         Keys::Logged => {
             let [log2_places, log2_bytes, kind] = [head[8], head[9], head[10]];
             is_split = kind == 2;
-            if log2_places > MOST_LOG2_PLACES || log2_bytes > MOST_LOG2_PLACES + 3 || kind > 2 {
+            if log2_places > MAX_LOG2_PLACES || log2_bytes > MAX_LOG2_PLACES + 3 || kind > 2 {
                 return None;
             }
             (32, 1 << log2_bytes, 1 << log2_places, word(24), if kind == 0 { 24 } else { 16 })
@@ -286,7 +286,7 @@ pub fn keys(pages: &mut Pages<'_>, release: &Release, address: u64) -> Option<Ke
     };
     // `USABLE_FRACTION`; the first that is believed has 8 places, of empty ones there is one for all dicts.
     let usable = places.checked_mul(2)? / 3;
-    if !places.is_power_of_two() || places >> MOST_LOG2_PLACES != 0 || written > usable {
+    if !places.is_power_of_two() || places >> MAX_LOG2_PLACES != 0 || written > usable {
         return None;
     }
     let entries = address.checked_add(header)?.checked_add(index_bytes)?;

@@ -10,14 +10,14 @@ use crate::batch::Pages;
 use strandline_process::memory::word_at;
 
 /// Words that are looked up, types or not; beyond that many others are taken for none.
-const MOST_KNOWN: usize = 1 << 20;
+const MAX_KNOWN: usize = 1 << 20;
 /// Types of types of types.
-const MOST_DEPTH: usize = 8;
+const MAX_DEPTH: usize = 8;
 /// The largest instance without its items, and the largest item, that are believed.
-const MOST_BASIC_BYTES: u64 = 1 << 20;
-const MOST_ITEM_BYTES: u64 = 1 << 16;
+const MAX_BASIC_BYTES: u64 = 1 << 20;
+const MAX_ITEM_BYTES: u64 = 1 << 16;
 /// Base classes that are looked at.
-const MOST_BASES: usize = 64;
+const MAX_BASES: usize = 64;
 /// The longest name of a built-in type that is asked for.
 const NAME_BYTES: usize = 28;
 /// Of words looked up last, so many are kept at hand.
@@ -109,7 +109,7 @@ impl<'a> Types<'a> {
         }
         let number = match self.known.get(&address) {
             Some(&number) => number,
-            None if self.known.len() >= MOST_KNOWN => None,
+            None if self.known.len() >= MAX_KNOWN => None,
             None => {
                 let number = self.read(address).map(|of| {
                     self.all.push(of);
@@ -131,8 +131,8 @@ impl<'a> Types<'a> {
         let of = word(TYPE_FLAGS);
         let (basic_bytes, item_bytes) = (word(TYPE_BASIC_SIZE), word(TYPE_ITEM_SIZE));
         let is_one = of & flags::READY != 0
-            && (16..MOST_BASIC_BYTES).contains(&basic_bytes)
-            && item_bytes < MOST_ITEM_BYTES
+            && (16..MAX_BASIC_BYTES).contains(&basic_bytes)
+            && item_bytes < MAX_ITEM_BYTES
             && self.is_metatype(word(TYPE as usize), 0);
         if !is_one {
             return None;
@@ -151,7 +151,7 @@ impl<'a> Types<'a> {
         let Some(its) = self.pages.word(head.wrapping_add(TYPE)) else { return false };
         of & flags::TYPE != 0
             && of & flags::READY != 0
-            && (its == address || depth < MOST_DEPTH && self.is_metatype(its, depth + 1))
+            && (its == address || depth < MAX_DEPTH && self.is_metatype(its, depth + 1))
     }
 
     fn kind(&mut self, address: u64, of: u64) -> Kind {
@@ -169,7 +169,7 @@ impl<'a> Types<'a> {
     /// Sets and others have no flag: they, and what is derived from them, are told by their built-in type's name.
     fn kind_by_base(&mut self, address: u64) -> Kind {
         let mut at = address;
-        for _ in 0..MOST_BASES {
+        for _ in 0..MAX_BASES {
             let head = at.wrapping_add(self.release.ahead);
             let word = |pages: &mut Pages<'_>, offset: usize| pages.word(head.wrapping_add(offset as u64));
             let (Some(of), Some(name)) =

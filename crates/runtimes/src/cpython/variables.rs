@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
-use super::arenas::{MOST_STATE_BYTES, interpreters};
+use super::arenas::{MAX_STATE_BYTES, interpreters};
 use super::layout::{
     DICT_KEYS, MODULE_DICT, Release, SIZE, STRING_LENGTH, TYPE, TYPE_DICT, TYPE_NAME, flags,
 };
@@ -21,11 +21,11 @@ use strandline_process::memory::{Memory, word_at};
 use strandline_process::pages::{PAGE_BYTES, page_of};
 
 /// Modules of an interpreter, and entries of a module or class.
-const MOST_ENTRIES: u64 = 1 << 16;
+const MAX_ENTRIES: u64 = 1 << 16;
 /// Variables of all.
-const MOST_VARIABLES: usize = 1 << 18;
+const MAX_VARIABLES: usize = 1 << 18;
 /// Entries that are looked at to tell `sys.modules` from another dict: `builtins` is among the first.
-const MOST_FIRST: u64 = 16;
+const MAX_FIRST: u64 = 16;
 const BUILTINS: &str = "builtins";
 /// Text that is no longer is not told of: there are many, and none holds much.
 const SHORT_BYTES: u64 = 256;
@@ -113,7 +113,7 @@ impl Finder<'_, '_> {
     /// The dict of an interpreter's modules, to which its state leads.
     fn modules(&mut self, memory: &dyn Memory, state: u64, is_memory: impl Fn(u64) -> bool) -> Option<u64> {
         let mut piece = vec![0; PAGE_BYTES as usize];
-        let (end, deadline) = (state.saturating_add(MOST_STATE_BYTES), self.deadline);
+        let (end, deadline) = (state.saturating_add(MAX_STATE_BYTES), self.deadline);
         let begin = std::iter::once(state);
         for at in begin
             .chain((page_of(state).saturating_add(PAGE_BYTES)..end).step_by(PAGE_BYTES as usize))
@@ -132,14 +132,14 @@ impl Finder<'_, '_> {
     }
 
     fn are_modules(&mut self, dict: u64) -> bool {
-        let first = self.entries(dict, MOST_FIRST);
+        let first = self.entries(dict, MAX_FIRST);
         first.into_iter().any(|(key, value)| {
             self.kind(value) == Some(Kind::Module) && self.names.text(key).as_deref() == Some(BUILTINS)
         })
     }
 
     fn interpreter(&mut self, modules: u64) {
-        for (key, value) in self.entries(modules, MOST_ENTRIES) {
+        for (key, value) in self.entries(modules, MAX_ENTRIES) {
             if self.kind(value) != Some(Kind::Module) || Instant::now() >= self.deadline {
                 continue;
             }
@@ -164,8 +164,8 @@ impl Finder<'_, '_> {
         if let Some(keys) = self.head_word(dict, DICT_KEYS) {
             self.holding.stops.insert(keys & !15);
         }
-        for (key, value) in self.entries(dict, MOST_ENTRIES) {
-            if Instant::now() >= self.deadline || self.holding.variables.len() >= MOST_VARIABLES {
+        for (key, value) in self.entries(dict, MAX_ENTRIES) {
+            if Instant::now() >= self.deadline || self.holding.variables.len() >= MAX_VARIABLES {
                 self.is_whole = false;
                 return;
             }
@@ -175,7 +175,7 @@ impl Finder<'_, '_> {
             }
             let Some((number, of)) = self.type_of(value) else { continue };
             if of.kind == Kind::Class {
-                self.is_whole &= self.classes.len() < MOST_VARIABLES;
+                self.is_whole &= self.classes.len() < MAX_VARIABLES;
                 self.classes.extend(Some(value).filter(|_| self.is_whole));
             } else if self.is_data(number, &of, value) {
                 self.holding.variables.push((format!("{scope}.{name}"), value));
@@ -258,7 +258,7 @@ impl Finder<'_, '_> {
         // Before a key of any kind stands its hash.
         let key_at = table.entry_bytes - 16;
         let mut pairs = Vec::new();
-        self.is_whole &= written <= most || most == MOST_FIRST;
+        self.is_whole &= written <= most || most == MAX_FIRST;
         for index in 0..written.min(most) {
             let at = entries.checked_add(index * table.entry_bytes + key_at)?;
             let Some((key, value)) = self.pages.pair(at) else { break };

@@ -1,13 +1,13 @@
 //! What each byte of the heap is: objects, free places, stacks, idle spans.
 
 use super::heap::{Heap, Kind, Span};
-use super::layout::{CHUNK_BYTES, Layout, MOST_OBJECTS, PAGE_BYTES};
+use super::layout::{CHUNK_BYTES, Layout, MAX_OBJECTS, PAGE_BYTES};
 use crate::batch::Pages;
 use crate::work;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::class::Slot;
-use strandline_claims::range::MOST_BYTES;
+use strandline_claims::range::MAX_BYTES;
 use strandline_claims::runtime::Context;
 use strandline_claims::words;
 use strandline_process::map::AddressSpace;
@@ -18,7 +18,7 @@ const PART_BYTES: u64 = 16 << 20;
 
 /// Whether a span may be there: it is claimed with what is beside it in its part, and a claim is at most so large.
 pub fn is_possible(start: u64, end: u64) -> bool {
-    end - (start - start % PART_BYTES) <= MOST_BYTES
+    end - (start - start % PART_BYTES) <= MAX_BYTES
 }
 
 /// A span in use, or what is between two.
@@ -165,7 +165,7 @@ fn objects(
         accumulator.claim_to(span.end, Class::Header);
         return Some(());
     }
-    let mut bits = [0; (MOST_OBJECTS / 8) as usize];
+    let mut bits = [0; (MAX_OBJECTS / 8) as usize];
     let bits = bits.get_mut(..span.objects.div_ceil(8) as usize)?;
     // Bits that were never set may stand on a page that never was written to.
     if pages.read(span.bits, bits).is_err() {
@@ -190,9 +190,9 @@ mod tests {
 
     #[test]
     fn spans_are_no_larger_than_a_claim() {
-        assert!(is_possible(0, MOST_BYTES) && is_possible(PART_BYTES, PART_BYTES + MOST_BYTES));
-        assert!(!is_possible(0, MOST_BYTES + 1));
+        assert!(is_possible(0, MAX_BYTES) && is_possible(PART_BYTES, PART_BYTES + MAX_BYTES));
+        assert!(!is_possible(0, MAX_BYTES + 1));
         // What stands in front of it in its part is of the same claim.
-        assert!(!is_possible(PAGE_BYTES, PAGE_BYTES + MOST_BYTES));
+        assert!(!is_possible(PAGE_BYTES, PAGE_BYTES + MAX_BYTES));
     }
 }

@@ -10,7 +10,7 @@ use strandline_claims::words::{AT_ONCE, each_word};
 use strandline_process::memory::Memory;
 
 /// Bitmaps are read of heaps up to this size: 4 TiB.
-const MOST_BYTES: u64 = 1 << 42;
+const MAX_BYTES: u64 = 1 << 42;
 /// No limit (`GOMEMLIMIT=off`).
 const NO_LIMIT: u64 = i64::MAX as u64;
 
@@ -155,7 +155,7 @@ impl Counters {
 
 /// What was given back, by the bitmaps of chunks. Pages in caches of processors are not among it.
 fn released(pages: &mut Pages<'_>, layout: &Layout, heap: &Heap) -> Option<u64> {
-    if heap.bytes() > MOST_BYTES {
+    if heap.bytes() > MAX_BYTES {
         return None;
     }
     let mut released = 0;

@@ -5,7 +5,7 @@
 
 use super::claims;
 use super::layout::{
-    BASE, CHUNK_BYTES, CHUNK_DATA_BYTES, CHUNK_ENTRIES, CHUNKS, IN_USE, Layout, MANUAL, MOST_OBJECTS,
+    BASE, CHUNK_BYTES, CHUNK_DATA_BYTES, CHUNK_ENTRIES, CHUNKS, IN_USE, Layout, MANUAL, MAX_OBJECTS,
     PAGE_BYTES, RANGES, SPAN_BYTES, SPAN_PAGES, SPAN_START,
 };
 use super::locate::Program;
@@ -20,9 +20,9 @@ use strandline_process::map::Mapping;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
 /// Ranges of addresses of one heap.
-const MOST_RANGES: u64 = 1 << 12;
+const MAX_RANGES: u64 = 1 << 12;
 /// Spans of one heap: 128 GiB of the smallest.
-const MOST_SPANS: u64 = 1 << 24;
+const MAX_SPANS: u64 = 1 << 24;
 /// Spans that are looked at to tell a heap.
 const SPANS_TRIED: u64 = 16;
 /// After so many words that could lead to spans the time is looked at.
@@ -110,7 +110,7 @@ fn heap_at(context: &Context<'_>, pages: &mut Pages<'_>, address: u64, layout: &
     let slice = |pages: &mut Pages<'_>, at: u64| Some((pages.word(at)?, pages.pair(at.checked_add(8)?)?));
     let (spans, (count, room)) = slice(pages, address.checked_add(layout.all_spans)?)?;
     let (first, (number, _)) = slice(pages, address.checked_add(layout.pages)?.checked_add(RANGES)?)?;
-    if count == 0 || count > room || room > MOST_SPANS || number == 0 || number > MOST_RANGES {
+    if count == 0 || count > room || room > MAX_SPANS || number == 0 || number > MAX_RANGES {
         return None;
     }
     if !words::is_own(context.space, spans, spans.checked_add(8 * room)?) {
@@ -282,7 +282,7 @@ impl Looks<'_> {
             span.objects.checked_mul(span.object_bytes).is_some_and(|bytes| bytes <= end.wrapping_sub(start));
         let is_one = kind == Kind::Manual
             || fits
-                && (1..=MOST_OBJECTS).contains(&span.objects)
+                && (1..=MAX_OBJECTS).contains(&span.objects)
                 && span.used <= span.objects
                 && span.object_bytes > 0;
         if !is_page || !is_one {

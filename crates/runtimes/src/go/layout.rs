@@ -38,7 +38,7 @@ pub const SPAN_PAGES: usize = 0x20;
 /// So many bytes of a span are read.
 pub const SPAN_BYTES: usize = 0x78;
 /// A span has no more objects than this.
-pub const MOST_OBJECTS: u64 = PAGE_BYTES / 8;
+pub const MAX_OBJECTS: u64 = PAGE_BYTES / 8;
 
 /// Of some versions.
 #[derive(Debug, PartialEq, Eq)]

@@ -19,17 +19,17 @@ use strandline_claims::words::{self, AT_ONCE, each_word, is_mapped_memory};
 use strandline_process::memory::Memory;
 
 /// The smallest block that glibc's malloc maps (`DEFAULT_MMAP_THRESHOLD`); its heaps are larger.
-const LEAST_FOREIGN_BYTES: u64 = 128 << 10;
+const MIN_FOREIGN_BYTES: u64 = 128 << 10;
 /// What is mapped by a program itself, with no C library, is mostly larger.
-const LEAST_MAPPED_BYTES: u64 = 1 << 20;
+const MIN_MAPPED_BYTES: u64 = 1 << 20;
 /// Arenas of a range that are looked at: 4 TiB.
-const MOST_ARENAS: usize = 1 << 16;
+const MAX_ARENAS: usize = 1 << 16;
 /// The most pages that known structures are in: 16 GiB.
 const MAX_PAGES: usize = 1 << 22;
 /// The most ranges that are claimed; what is near to each other is one.
 const MAX_RANGES: usize = 1 << 16;
 /// Tables that only the runtime can have made: slices and arrays, of so many bytes at most.
-const MOST_TABLE_BYTES: u64 = 64 << 30;
+const MAX_TABLE_BYTES: u64 = 64 << 30;
 
 /// The ranges that hold them, in address order, beside the heap, where they have resident pages; and whether these are all.
 pub fn find(
@@ -63,7 +63,7 @@ pub fn find(
     let mut is_whole = known.len() < MAX_PAGES && Instant::now() < context.deadline;
     ranges.extend(known.into_iter().filter(|&page| page < 1 << 47).map(|page| (page, page + PAGE_BYTES)));
     merge(&mut ranges);
-    let least = if program.is_alone { LEAST_MAPPED_BYTES } else { LEAST_FOREIGN_BYTES };
+    let least = if program.is_alone { MIN_MAPPED_BYTES } else { MIN_FOREIGN_BYTES };
     let ranges = joined(context, &ranges, least);
     let mut own = Vec::new();
     for (start, end) in ranges {
@@ -80,7 +80,7 @@ pub fn find(
 fn tables(context: &Context<'_>, pages: &mut Pages<'_>, layout: &Layout, heap: &Heap) -> Vec<(u64, u64)> {
     let mut ranges = Vec::new();
     let mut add = |start: u64, bytes: u64| {
-        if let Some(end) = start.checked_add(bytes).filter(|_| start != 0 && bytes <= MOST_TABLE_BYTES) {
+        if let Some(end) = start.checked_add(bytes).filter(|_| start != 0 && bytes <= MAX_TABLE_BYTES) {
             ranges.push((start, end));
         }
     };
@@ -99,7 +99,7 @@ fn tables(context: &Context<'_>, pages: &mut Pages<'_>, layout: &Layout, heap: &
     if let Some(arenas) = pages.word(heap.address.wrapping_add(layout.arenas)) {
         add(arenas, ARENAS_BYTES);
         for &(start, end) in &heap.ranges {
-            for at in (start - start % ARENA_SPAN..end).step_by(ARENA_SPAN as usize).take(MOST_ARENAS) {
+            for at in (start - start % ARENA_SPAN..end).step_by(ARENA_SPAN as usize).take(MAX_ARENAS) {
                 let entry = arenas.wrapping_add(8 * (at.wrapping_sub(BASE) / ARENA_SPAN));
                 add(pages.word(entry).unwrap_or(0), layout.arena_bytes);
                 if at.is_multiple_of(ARENA_SPAN << 10) && Instant::now() >= context.deadline {

@@ -23,7 +23,7 @@ const PART_BYTES: u64 = 64 << 20;
 /// How long the reader may go on with claims behind the deadline: without them all of the heap would be unknown.
 const MAX_LATE: Duration = Duration::from_secs(1);
 /// The most bytes of cards: one for 512 of the heap.
-const MOST_CARDS: u64 = 1 << 38;
+const MAX_CARDS: u64 = 1 << 38;
 
 /// Claims the areas of the heap. What stands behind objects is free; whole pages of that go back where the area is a free region or
 /// the end of a space.
@@ -190,7 +190,7 @@ pub fn collector(context: &Context<'_>, view: &View<'_>, palette: &mut Palette) 
     let barriers = view.fixed(&["BarrierSet::_barrier_set"])?;
     let table = view.field(barriers, &["CardTableBarrierSet::_card_table"])?;
     let start = view.field(table, &["CardTable::_byte_map"])?;
-    let bytes = view.field(table, &["CardTable::_byte_map_size"]).filter(|&bytes| bytes <= MOST_CARDS)?;
+    let bytes = view.field(table, &["CardTable::_byte_map_size"]).filter(|&bytes| bytes <= MAX_CARDS)?;
     let end = start.checked_add(bytes)?;
     if !is_own(context.space, start, end) || resident(context, start, end) == 0 {
         return None;

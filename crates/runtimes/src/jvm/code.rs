@@ -9,9 +9,9 @@ use super::view::View;
 use crate::batch::Pages;
 
 /// The most segments: 24 kinds of code, of which three are kept apart.
-const MOST_HEAPS: u32 = 16;
+const MAX_HEAPS: u32 = 16;
 /// The most ranges in use that one may have.
-const MOST_RANGES: usize = 1 << 18;
+const MAX_RANGES: usize = 1 << 18;
 /// The most blocks of one that are read, free ones too: 2 GiB of code in blocks of 512 bytes.
 const MAX_BLOCKS: usize = 1 << 22;
 /// How many blocks the reader reads between two looks at the clock.
@@ -92,7 +92,7 @@ pub fn segments(view: &View<'_>, deadline: Instant) -> Option<Vec<Segment>> {
 fn heaps(view: &View<'_>) -> Option<Vec<u64>> {
     let heaps = view.fixed(&["CodeCache::_heaps"])?;
     let count = view.half_field(heaps, &["GrowableArrayBase::_len", "GenericGrowableArray::_len"])?;
-    if count == 0 || count > MOST_HEAPS {
+    if count == 0 || count > MAX_HEAPS {
         return None;
     }
     let data = view.field(heaps, &["GrowableArray<int>::_data"])?;
@@ -151,7 +151,7 @@ fn used(view: &View<'_>, (start, end): (u64, u64), shift: u32, deadline: Instant
         let segments = (word_at(&bytes, 0)? & mask).max(1);
         let is_used = *bytes.get(usize::try_from(used).ok()?)? != 0;
         let behind = at.checked_add(segments.checked_mul(1 << shift)?).filter(|&behind| behind <= end)?;
-        if all.len() >= MOST_RANGES {
+        if all.len() >= MAX_RANGES {
             return None;
         }
         match all.last_mut() {

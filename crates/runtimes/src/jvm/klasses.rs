@@ -8,7 +8,7 @@ use super::names;
 use super::view::View;
 
 /// The most classes that are kept.
-const MOST_CLASSES: usize = 1 << 18;
+const MAX_CLASSES: usize = 1 << 18;
 /// The most bytes of their names: the longest names would take five times as much.
 const MAX_NAME_BYTES: usize = 32 << 20;
 /// How many of them are found at once (a power of two).
@@ -215,7 +215,7 @@ impl<'a> Classes<'a> {
         if let Some(known) = self.by_address.get(&klass) {
             return *known;
         }
-        if self.by_address.len() >= MOST_CLASSES || self.name_bytes >= MAX_NAME_BYTES {
+        if self.by_address.len() >= MAX_CLASSES || self.name_bytes >= MAX_NAME_BYTES {
             return None;
         }
         let class = self.class(klass);

@@ -31,7 +31,7 @@ pub const CHUNK_NEXT: usize = 48;
 /// Bytes of a `Metachunk` that are read.
 pub const CHUNK_BYTES: usize = 56;
 /// The largest chunk: `chunklevel::MAX_CHUNK_BYTE_SIZE`, of JDK 16 to 21 4 MiB, later 16.
-pub const MOST_CHUNK_BYTES: u64 = 16 << 20;
+pub const MAX_CHUNK_BYTES: u64 = 16 << 20;
 /// `VirtualSpaceNode::_next`, and `_rs._base` and `_rs._size` (`memory/metaspace/virtualSpaceNode.hpp`).
 pub const NODE_NEXT: u64 = 0;
 /// `VirtualSpaceNode::_rs._base`.

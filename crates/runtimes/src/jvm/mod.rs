@@ -69,7 +69,7 @@ pub static ABOUT: About = About {
 };
 
 /// How many class loaders are told.
-const MOST_LOADERS: usize = 100;
+const MAX_LOADERS: usize = 100;
 /// The most classes that a report lists, those with most bytes first: a hostile process has as many as it likes.
 const MAX_TYPES: usize = 10_000;
 /// The most HotSpots of one process that are read: a process has one, and each takes memory and time of its own.
@@ -383,7 +383,7 @@ fn details(context: &Context<'_>, view: &View<'_>, known: &Known) -> Jvm {
         class_loader_count: loaders.len() as u64,
         class_loaders: loaders
             .iter()
-            .take(MOST_LOADERS)
+            .take(MAX_LOADERS)
             .map(|&(handle, used_bytes)| ClassLoader { name: names.of(handle), used_bytes })
             .collect(),
     }

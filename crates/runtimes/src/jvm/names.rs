@@ -4,7 +4,7 @@ use super::klasses::{Classes, HEAD_BYTES, Headers};
 use super::view::View;
 
 /// The longest name that is told; of longer ones the first part is.
-const MOST_BYTES: usize = 200;
+const MAX_BYTES: usize = 200;
 
 /// The name of a class as Java has it (`java.util.HashMap$Node`, `[I`), of its `Symbol`: `oops/symbol.hpp`, a length of 16 bits
 /// and that many bytes of modified UTF-8.
@@ -14,10 +14,10 @@ pub fn of_class(view: &View<'_>, symbol: u64) -> Option<String> {
     view.memory.read(length, &mut bytes).ok()?;
     let length = usize::from(u16::from_le_bytes(bytes));
     let body = view.place(symbol, &["Symbol::_body[0]", "Symbol::_body"])?;
-    let mut bytes = [0; MOST_BYTES];
-    let bytes = bytes.get_mut(..length.min(MOST_BYTES)).filter(|bytes| !bytes.is_empty())?;
+    let mut bytes = [0; MAX_BYTES];
+    let bytes = bytes.get_mut(..length.min(MAX_BYTES)).filter(|bytes| !bytes.is_empty())?;
     view.memory.read(body, bytes).ok()?;
-    as_java_has_it(bytes, length > MOST_BYTES)
+    as_java_has_it(bytes, length > MAX_BYTES)
 }
 
 /// With dots for slashes. That of a hidden class has a `+` before the address of its class (`Klass::external_name`).

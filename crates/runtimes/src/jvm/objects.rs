@@ -18,7 +18,7 @@ use crate::work;
 /// Bytes that are read at once.
 const WINDOW_BYTES: usize = 256 << 10;
 /// The most direct buffers of one worker.
-const MOST_DIRECT: usize = 1 << 20;
+const MAX_DIRECT: usize = 1 << 20;
 /// The time is looked at each so many objects.
 const LOOKS_AT_TIME: u32 = 1024;
 
@@ -142,7 +142,7 @@ impl<'a> Walk<'a> {
         let class = self.classes.of(&head)?;
         let bytes = self.classes.size(class, at, &head).filter(|&bytes| bytes <= end - at)?;
         self.classes.count(class, bytes);
-        if self.classes.is_deallocator(class) && self.direct.len() < MOST_DIRECT {
+        if self.classes.is_deallocator(class) && self.direct.len() < MAX_DIRECT {
             // `address` and `size`; of one that has freed its buffer the address is 0.
             let first = at.checked_add(self.classes.headers().first_long())?;
             let buffer = self.view.word(first).zip(self.view.word(first.checked_add(8)?));

@@ -8,8 +8,8 @@ use super::klasses::Classes;
 use super::view::View;
 
 /// The most places of references that a class has in a row each.
-const MOST_RUNS: u32 = 4096;
-/// The most of them that are kept of all classes: a class of a hostile process has [`MOST_RUNS`].
+const MAX_RUNS: u32 = 4096;
+/// The most of them that are kept of all classes: a class of a hostile process has [`MAX_RUNS`].
 const MAX_RUNS_KEPT: usize = 1 << 22;
 
 /// How references are written.
@@ -133,7 +133,7 @@ impl<'a> Shapes<'a> {
         let words = |name: &str| view.half_field(klass, &[name]).map(u64::from);
         let tables = words("Klass::_vtable_len")?.checked_add(words("InstanceKlass::_itable_len")?)?;
         let count = u32::try_from(words("InstanceKlass::_nonstatic_oop_map_size")?).ok()?;
-        if count > MOST_RUNS || tables > 1 << 20 {
+        if count > MAX_RUNS || tables > 1 << 20 {
             return None;
         }
         let header = view.structs.size("InstanceKlass")?.next_multiple_of(8);

@@ -16,8 +16,8 @@ pub const TABLES: [&str; 4] =
     ["gHotSpotVMStructs", "gHotSpotVMTypes", "gHotSpotVMIntConstants", "gHotSpotVMLongConstants"];
 
 /// The most entries of a table that are read; JDK 25 has some 2,300 fields.
-const MOST_ENTRIES: u64 = 16 << 10;
-const MOST_NAME: usize = 160;
+const MAX_ENTRIES: u64 = 16 << 10;
+const MAX_NAME: usize = 160;
 
 /// `VMStructEntry`: `typeName`, `fieldName`, `typeString`, `isStatic`, `offset`, `address`.
 const FIELD_BYTES: usize = 48;
@@ -86,7 +86,7 @@ impl Structs {
     /// `JVMFlag::flags`, a table in which each has its name and the address of its value (`runtime/flags/jvmFlag.hpp`).
     fn read_flags(&self, texts: &mut Texts<'_>) -> Option<BTreeMap<String, u64>> {
         let word = |name: &str| texts.memory.read_word(self.address(name)?).ok();
-        let (table, count) = (word("JVMFlag::flags")?, word("JVMFlag::numFlags")?.min(MOST_ENTRIES));
+        let (table, count) = (word("JVMFlag::flags")?, word("JVMFlag::numFlags")?.min(MAX_ENTRIES));
         let bytes = self.size("JVMFlag").filter(|bytes| (16..=256).contains(bytes))?;
         let (name, address) = (self.offset("JVMFlag::_name")?, self.offset("JVMFlag::_addr")?);
         let mut entries = vec![0; (count * bytes) as usize];
@@ -164,14 +164,14 @@ struct Texts<'a> {
 
 impl Texts<'_> {
     fn text(&mut self, address: u64) -> Option<String> {
-        self.constants.text(address.wrapping_sub(self.bias), MOST_NAME)
+        self.constants.text(address.wrapping_sub(self.bias), MAX_NAME)
     }
 
     /// Hands over each entry of the table that the pointer at `pointer` leads to, with its name, up to one without.
     fn each(&mut self, pointer: u64, bytes: usize, take: Take<'_, Self>) -> Option<()> {
         let table = self.memory.read_word(pointer).ok()?;
         let mut entries = vec![0; AT_ONCE * bytes];
-        for first in (0..MOST_ENTRIES).step_by(AT_ONCE) {
+        for first in (0..MAX_ENTRIES).step_by(AT_ONCE) {
             let at = table.checked_add(first.checked_mul(bytes as u64)?)?;
             let got = self.memory.read_some(at, &mut entries);
             for entry in entries.get(..got)?.chunks_exact(bytes) {

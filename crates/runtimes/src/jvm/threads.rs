@@ -8,7 +8,7 @@ use strandline_process::memory::word_at;
 use super::view::View;
 
 /// The most threads that are asked.
-const MOST_THREADS: u32 = 1 << 17;
+const MAX_THREADS: u32 = 1 << 17;
 /// How many threads the reader reads between two looks at the clock.
 const THREADS_AT_ONCE: usize = 256;
 /// The largest stack that is looked at.
@@ -60,7 +60,7 @@ fn each<T>(threads: &[u64], deadline: Instant, read: impl Fn(u64) -> T) -> Optio
 /// Java's threads (`JavaThread`), each once.
 fn all(view: &View<'_>) -> Option<Vec<u64>> {
     let Some(list) = view.fixed(&["ThreadsSMRSupport::_java_thread_list"]) else { return linked(view) };
-    let count = view.half_field(list, &["ThreadsList::_length"])?.min(MOST_THREADS);
+    let count = view.half_field(list, &["ThreadsList::_length"])?.min(MAX_THREADS);
     let table = view.field(list, &["ThreadsList::_threads"])?;
     let mut threads = vec![0; count as usize * 8];
     view.memory.read(table, &mut threads).ok()?;
@@ -73,7 +73,7 @@ fn all(view: &View<'_>) -> Option<Vec<u64>> {
 fn linked(view: &View<'_>) -> Option<Vec<u64>> {
     let (mut threads, mut seen) = (Vec::new(), HashSet::new());
     let mut at = view.fixed(&["Threads::_thread_list"])?;
-    while at != 0 && threads.len() < MOST_THREADS as usize && seen.insert(at) {
+    while at != 0 && threads.len() < MAX_THREADS as usize && seen.insert(at) {
         threads.push(at);
         at = view.field(at, &["JavaThread::_next"])?;
     }

@@ -11,7 +11,7 @@ use strandline_process::memory::Memory;
 /// How many arenas are one job.
 pub const ARENAS_PER_JOB: usize = 16;
 /// The most subs that are looked into: a list of their addresses is kept.
-const MOST_SUBS: usize = 2 << 20;
+const MAX_SUBS: usize = 2 << 20;
 
 /// What the heads are.
 #[derive(Clone, Debug)]
@@ -121,7 +121,7 @@ impl Census {
                 *count += 1;
             }
             if matches!(kind, Type::PvCv | Type::PvFm) {
-                if self.subs.len() < MOST_SUBS {
+                if self.subs.len() < MAX_SUBS {
                     self.subs.push(head.address);
                 } else {
                     self.subs_left_out += 1;

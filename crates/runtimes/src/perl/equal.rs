@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use super::facts::Equal;
 
 /// The most different strings that one thread keeps the hashes of.
-const MOST_KEPT: usize = 1 << 16;
+const MAX_KEPT: usize = 1 << 16;
 /// How many bits choose which are kept: of strings whose ends are all the same, none or all are.
 const MASKED: u32 = 20;
-const MOST_MASK: u64 = (1 << MASKED) - 1;
+const MAX_MASK: u64 = (1 << MASKED) - 1;
 
 /// Strings by hash.
 #[derive(Clone, Debug, Default)]
@@ -57,14 +57,14 @@ impl Sample {
             return;
         }
         // Whether it is kept is told by the same bits of what it is known by.
-        let known = hash(text) << MASKED | ends(text) & MOST_MASK;
-        if self.mask == MOST_MASK && self.kept.len() > MOST_KEPT && !self.kept.contains_key(&known) {
+        let known = hash(text) << MASKED | ends(text) & MAX_MASK;
+        if self.mask == MAX_MASK && self.kept.len() > MAX_KEPT && !self.kept.contains_key(&known) {
             return self.skip(bytes);
         }
         let same = self.kept.entry(known).or_default();
         same.strings += 1;
         same.bytes = same.bytes.saturating_add(bytes);
-        if self.kept.len() > MOST_KEPT && self.mask < MOST_MASK {
+        if self.kept.len() > MAX_KEPT && self.mask < MAX_MASK {
             self.mask = self.mask << 1 | 1;
             let mask = self.mask;
             self.kept.retain(|hash, _| hash & mask == 0);
@@ -160,7 +160,7 @@ mod tests {
         }
         let [mut all, other] = samples;
         all.join(other);
-        assert!(all.kept.len() <= MOST_KEPT && all.mask > 0);
+        assert!(all.kept.len() <= MAX_KEPT && all.mask > 0);
         let equal = all.figures();
         let near = |figure: u64, truth: f64| (figure as f64 / truth - 1.0).abs() < 0.05;
         assert!(near(equal.strings, 400_000.0) && near(equal.distinct, 100_000.0), "{equal:?}");

@@ -22,12 +22,12 @@ const BUCKETS_PER_JOB: u64 = 4096;
 /// How many steps are taken between looks at the clock.
 const STEPS: u64 = 4096;
 /// The most jobs: tables of a thousand million buckets.
-const MOST_JOBS: usize = 256 << 10;
+const MAX_JOBS: usize = 256 << 10;
 /// The most pages of tables that may not be there: perl writes to all of a table that it makes larger, and only one
 /// that was made at once, of a few thousand buckets, has pages to which nothing was written.
-const MOST_GAPS: u64 = 4096;
+const MAX_GAPS: u64 = 4096;
 /// Longer keys are not believed.
-const MOST_KEY_BYTES: u64 = 1 << 31;
+const MAX_KEY_BYTES: u64 = 1 << 31;
 
 /// What is needed to follow chains.
 #[derive(Clone, Copy)]
@@ -69,16 +69,16 @@ pub fn follow(context: &KeyContext<'_>, tables: &[(u64, u64)], keys: u64, kind: 
     let mut jobs: Vec<(u64, u64)> = Vec::new();
     for &(table, last) in tables {
         let mut first = 0;
-        // A table costs the target eight bytes a bucket, but for pages that were never written: see MOST_GAPS.
-        while first <= last && jobs.len() < MOST_JOBS {
+        // A table costs the target eight bytes a bucket, but for pages that were never written: see MAX_GAPS.
+        while first <= last && jobs.len() < MAX_JOBS {
             jobs.push((table.wrapping_add(8 * first), (last - first + 1).min(BUCKETS_PER_JOB)));
             first += BUCKETS_PER_JOB;
         }
     }
     // What is not as it should be when caught in motion is little.
     let left = AtomicU64::new(keys.saturating_add(keys / 64 + 64));
-    let gaps_left = AtomicU64::new(MOST_GAPS);
-    let is_cut = jobs.len() >= MOST_JOBS;
+    let gaps_left = AtomicU64::new(MAX_GAPS);
+    let is_cut = jobs.len() >= MAX_JOBS;
     let new = || Follower {
         context,
         left: &left,
@@ -107,7 +107,7 @@ pub fn follow(context: &KeyContext<'_>, tables: &[(u64, u64)], keys: u64, kind: 
     }
     // Perl has its tables zeroed by malloc, so that a page without a bucket in use may never have been there. Whether
     // it was that or is in swap is told by how many keys there should be.
-    all.is_whole &= gaps_left.into_inner() == MOST_GAPS || seen >= keys;
+    all.is_whole &= gaps_left.into_inner() == MAX_GAPS || seen >= keys;
     all
 }
 
@@ -178,7 +178,7 @@ impl Follower<'_> {
                 };
                 self.seen += 1;
                 let length = first >> 32;
-                if length >= MOST_KEY_BYTES {
+                if length >= MAX_KEY_BYTES {
                     continue;
                 }
                 let (pointer, before) = match self.kind {

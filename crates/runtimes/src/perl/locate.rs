@@ -18,9 +18,9 @@ use strandline_process::procfs::{Process, printable};
 use strandline_process::stacks::ThreadFacts;
 
 /// The most distinct mapped files that are looked into.
-const MOST_FILES: usize = 1024;
+const MAX_FILES: usize = 1024;
 /// The most interpreters that are read.
-const MOST_INTERPRETERS: usize = 256;
+const MAX_INTERPRETERS: usize = 256;
 
 /// A mapped file that holds a Perl.
 #[derive(Clone, Debug)]
@@ -97,7 +97,7 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
     let mut seen = HashSet::new();
     let mappings = space.mappings();
     let code = mappings.iter().filter(|mapping| mapping.permissions.execute && mapping.has_file());
-    code.filter(|mapping| seen.len() < MOST_FILES && seen.insert((mapping.device, mapping.inode)))
+    code.filter(|mapping| seen.len() < MAX_FILES && seen.insert((mapping.device, mapping.inode)))
         .filter_map(|mapping| program(process, space, mapping))
         .collect()
 }
@@ -196,7 +196,7 @@ pub fn interpreters(
         };
         if let Some(known) = found.iter_mut().find(|known| known.interpreter == Some(own)) {
             known.thread = known.thread.or(Some(thread.tid));
-        } else if found.len() < MOST_INTERPRETERS {
+        } else if found.len() < MAX_INTERPRETERS {
             found.push(anchor(own, false, Some(thread.tid), release));
         }
     }
@@ -207,7 +207,7 @@ pub fn interpreters(
 pub fn add(known: &mut Vec<Anchor>, others: &[u64], release: &Release) {
     for &other in others {
         let is_new = known.iter().all(|one| one.interpreter != Some(other));
-        if is_new && known.len() < MOST_INTERPRETERS {
+        if is_new && known.len() < MAX_INTERPRETERS {
             known.push(anchor(other, false, None, release));
         }
     }

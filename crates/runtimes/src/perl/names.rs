@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use strandline_process::memory::{half_word_at, word_at};
 
 /// The longest name that is given.
-const MOST_NAME_BYTES: usize = 200;
+const MAX_NAME_BYTES: usize = 200;
 
 /// Reads names.
 pub struct Names<'a> {
@@ -116,7 +116,7 @@ impl<'a> Names<'a> {
     }
 
     fn text(&mut self, address: u64, length: usize) -> Option<String> {
-        let mut bytes = vec![0; length.min(MOST_NAME_BYTES)];
+        let mut bytes = vec![0; length.min(MAX_NAME_BYTES)];
         self.pages.read(address, &mut bytes).ok()?;
         let (text, replaced) = clean(&bytes, length);
         self.replaced += u64::from(replaced);

@@ -13,9 +13,9 @@ use strandline_claims::units::bytes as text_of;
 use strandline_process::pages::{PAGE_BYTES, page_of, page_up};
 
 /// The most buffers that are listed.
-pub const MOST_LISTED: usize = 4096;
+pub const MAX_LISTED: usize = 4096;
 /// The most subs that the remedy names.
-const MOST_ADVISED: usize = 3;
+const MAX_ADVISED: usize = 3;
 
 /// Fills in `retained.top` and what goes with it from the large buffers, and names them as rows' holders.
 pub fn list(
@@ -30,7 +30,7 @@ pub fn list(
     for (index, buffer) in kept.iter().enumerate() {
         let page_bytes = whole_pages(context, pages, buffer);
         retained.page_bytes += page_bytes;
-        if index >= MOST_LISTED {
+        if index >= MAX_LISTED {
             retained.top_left_out.add(buffer.bytes);
             continue;
         }
@@ -130,8 +130,8 @@ pub fn remedy(retained: &[&Retained]) -> Option<Remedy> {
         let place = if sub.ends_with("(file scope)") { "in" } else { "at the end of" };
         format!("undef {lexical} {place} {sub}{pads} gives back {}", text_of(amount.bytes))
     };
-    let mut parts: Vec<String> = largest.iter().take(MOST_ADVISED).map(each).collect();
-    if let Some(others) = largest.len().checked_sub(MOST_ADVISED).filter(|&others| others > 0) {
+    let mut parts: Vec<String> = largest.iter().take(MAX_ADVISED).map(each).collect();
+    if let Some(others) = largest.len().checked_sub(MAX_ADVISED).filter(|&others| others > 0) {
         parts.push(format!("{others} more lexicals give back the rest"));
     }
     let mut cost = "the next call allocates the buffer again".to_owned();

@@ -26,18 +26,18 @@ const SUBS_PER_JOB: usize = 64;
 /// How many depths are gone through between looks at the clock.
 const DEPTHS: u64 = 4096;
 /// Deeper recursion, longer pads and lists of names are not believed.
-const MOST_DEPTH: u64 = 1 << 26;
-const MOST_ENTRIES: u64 = 1 << 20;
-const MOST_NAMES: u64 = 1 << 16;
+const MAX_DEPTH: u64 = 1 << 26;
+const MAX_ENTRIES: u64 = 1 << 20;
+const MAX_NAMES: u64 = 1 << 16;
 /// Words read at a time.
 const WORDS: u64 = 256;
 /// Names in lists that are kept, of each thread: closures of one sub share a list. 2 MiB.
-const MOST_NAMES_KEPT: usize = 128 << 10;
+const MAX_NAMES_KEPT: usize = 128 << 10;
 /// The most entries that are marked, and the most buffers that are listed by name, of each thread.
-const MOST_MARKS: usize = 1 << 20;
-const MOST_KEPT: usize = 64 << 10;
+const MAX_MARKS: usize = 1 << 20;
+const MAX_KEPT: usize = 64 << 10;
 /// A buffer longer than this is not believed.
-pub const MOST_BUFFER_BYTES: u64 = 1 << 46;
+pub const MAX_BUFFER_BYTES: u64 = 1 << 46;
 /// Buffers of more than this are listed by name.
 pub const LARGE_BYTES: u64 = 4096;
 
@@ -245,7 +245,7 @@ impl PadReader<'_> {
         }
         let (last, pads) = self.pages.pair(list.checked_add(layout::PADLIST_MAX)?)?;
         let running = u64::try_from(half_word_at(&body, sub::DEPTH)?.cast_signed()).unwrap_or(0);
-        if last > MOST_DEPTH || running > last || !pads.is_multiple_of(8) {
+        if last > MAX_DEPTH || running > last || !pads.is_multiple_of(8) {
             return None;
         }
         let running = if address == self.place.main_cv { running.max(1) } else { running };
@@ -274,7 +274,7 @@ impl PadReader<'_> {
         let (head, kind) = self.head(address)?;
         let (fill, _) = self.pages.pair(head.any.checked_add(layout::ARRAY_FILL)?)?;
         let count = fill.wrapping_add(1);
-        if kind != Type::PvAv || count > MOST_ENTRIES {
+        if kind != Type::PvAv || count > MAX_ENTRIES {
             return None;
         }
         self.take(count)?;
@@ -303,7 +303,7 @@ impl PadReader<'_> {
         let shape = head.shape(kind);
         // A lexical that a glob was assigned to is FAKE.
         let is_glob = kind == Type::PvGv && shape == Shape::Plain && head.flags & flags::FAKE == 0;
-        if is_glob && name.class != Class::Own && self.found.globs.len() < MOST_MARKS {
+        if is_glob && name.class != Class::Own && self.found.globs.len() < MAX_MARKS {
             self.found.globs.push(address);
         }
         let read_only = name.class == Class::Temporary && head.flags & flags::READONLY != 0;
@@ -333,7 +333,7 @@ impl PadReader<'_> {
         let temporary = name.class == Class::Temporary;
         self.mark(&head, if temporary { Mark::Temporary } else { Mark::Lexical });
         if bytes > LARGE_BYTES {
-            if self.found.kept.len() >= MOST_KEPT {
+            if self.found.kept.len() >= MAX_KEPT {
                 self.found.left_out += 1;
                 return None;
             }
@@ -354,7 +354,7 @@ impl PadReader<'_> {
     }
 
     fn mark(&mut self, head: &Head, mark: Mark) {
-        if self.found.marks.len() < MOST_MARKS && head.address.is_multiple_of(8) {
+        if self.found.marks.len() < MAX_MARKS && head.address.is_multiple_of(8) {
             self.found.marks.push(head.address | mark as u64);
         } else {
             self.found.left_out += 1;
@@ -374,7 +374,7 @@ impl PadReader<'_> {
             (self.pages.pair(head.any.checked_add(layout::ARRAY_FILL)?)?.0, head.u)
         };
         let count = fill.wrapping_add(1);
-        if count > MOST_NAMES {
+        if count > MAX_NAMES {
             return None;
         }
         let mut names = Vec::new();
@@ -389,7 +389,7 @@ impl PadReader<'_> {
         let names = Arc::new(names);
         // A list without names takes its place in the table.
         let cost = names.len() + 4;
-        if self.names_kept + cost > MOST_NAMES_KEPT {
+        if self.names_kept + cost > MAX_NAMES_KEPT {
             self.lists.clear();
             self.names_kept = 0;
         }
@@ -463,7 +463,7 @@ fn string(pages: &mut Pages<'_>, head: &Head, release: &Release) -> Option<Buffe
         (others == [0]).then_some(())?;
     }
     let hidden = if head.has(flags::OOK) { offset(pages, head.u)? } else { 0 };
-    let bytes = length.checked_add(hidden).filter(|&bytes| bytes < MOST_BUFFER_BYTES)?;
+    let bytes = length.checked_add(hidden).filter(|&bytes| bytes < MAX_BUFFER_BYTES)?;
     Some(Buffer { pointer: head.u.checked_sub(hidden)?, bytes })
 }
 
@@ -493,7 +493,7 @@ pub fn array_bytes(elements: u64, storage: u64, last: u64) -> Option<u64> {
     last.wrapping_add(1)
         .checked_mul(8)?
         .checked_add(shifted)
-        .filter(|bytes| (1..MOST_BUFFER_BYTES).contains(bytes))
+        .filter(|bytes| (1..MAX_BUFFER_BYTES).contains(bytes))
 }
 
 /// The table of a hash without keys.
@@ -502,6 +502,6 @@ fn empty_hash(pages: &mut Pages<'_>, head: &Head) -> Option<Buffer> {
     if keys != 0 || head.u == 0 {
         return None;
     }
-    let bytes = last.checked_add(1)?.checked_mul(8).filter(|&bytes| bytes < MOST_BUFFER_BYTES)?;
+    let bytes = last.checked_add(1)?.checked_mul(8).filter(|&bytes| bytes < MAX_BUFFER_BYTES)?;
     Some(Buffer { pointer: head.u, bytes })
 }

@@ -15,7 +15,7 @@ use strandline_process::memory::{Memory, half_word_at, word_at};
 /// How much is looked through at a time.
 const PIECE_BYTES: u64 = 1 << 20;
 /// The most memory that is looked through.
-const MOST_BYTES: u64 = 8 << 30;
+const MAX_BYTES: u64 = 8 << 30;
 /// `SvREFCNT_IMMORTAL` is half of what a count can be, and moves a little.
 const IMMORTAL: std::ops::Range<u32> = 0x7000_0000..0x9000_0000;
 /// How many heads an arena of perl's has (`PERL_ARENA_SIZE`), within bounds for odd builds.
@@ -32,7 +32,7 @@ pub fn search(
     let mut bytes = 0;
     for &(start, end) in runs {
         let mut at = start;
-        while at < end && bytes < MOST_BYTES {
+        while at < end && bytes < MAX_BYTES {
             let next = (at + PIECE_BYTES).min(end);
             // A head may begin in one piece and end in the next.
             pieces.push((at, (next + HEAD_BYTES).min(end)));
@@ -52,7 +52,7 @@ pub fn search(
     let mut found: Vec<u64> = states.into_iter().flat_map(|state| state.2).collect();
     found.sort_unstable();
     found.dedup();
-    (found, left == 0 && bytes < MOST_BYTES)
+    (found, left == 0 && bytes < MAX_BYTES)
 }
 
 /// Where in `bytes`, which begin at `start`, there are heads like that of the undefined value.

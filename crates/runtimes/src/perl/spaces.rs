@@ -13,14 +13,14 @@ use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::pages::page_of;
 
 /// How few and how many heads an arena is believed to have: perl's has 170. Each arena costs us 24 bytes.
-const LEAST_SLOTS: u64 = 64;
-const MOST_SLOTS: u64 = 1 << 16;
+const MIN_SLOTS: u64 = 64;
+const MAX_SLOTS: u64 = 1 << 16;
 /// The shortest and the largest arena of bodies that is believed: perl's are of 2080 to 4080 bytes. Each costs us
 /// some 60 bytes.
-const LEAST_ARENA_BYTES: u64 = 1024;
-const MOST_ARENA_BYTES: u64 = 1 << 20;
+const MIN_ARENA_BYTES: u64 = 1024;
+const MAX_ARENA_BYTES: u64 = 1 << 20;
 /// The most arenas that a set is believed to have: perl's has 169.
-const MOST_IN_SET: u32 = 4096;
+const MAX_IN_SET: u32 = 4096;
 /// How many steps are taken between looks at the clock.
 const STEPS: u64 = 1024;
 
@@ -77,7 +77,7 @@ pub fn head_arenas(pages: &mut Pages<'_>, root: u64, bounds: &Bounds) -> Result<
     while at != 0 {
         let head: [u8; 24] = pages.array(at).ok_or(Damage::new(at, "an arena of heads cannot be read"))?;
         let slots = u64::from(half_word_at(&head, 8).unwrap_or(0));
-        if !at.is_multiple_of(8) || at >= END_OF_ADDRESSES || !(LEAST_SLOTS..=MOST_SLOTS).contains(&slots) {
+        if !at.is_multiple_of(8) || at >= END_OF_ADDRESSES || !(MIN_SLOTS..=MAX_SLOTS).contains(&slots) {
             return Err(Damage::new(at, "no arena of heads"));
         }
         let fake = half_word_at(&head, 12).unwrap_or(0) & flags::FAKE != 0;
@@ -174,7 +174,7 @@ pub fn body_spaces(
         let damage = |what| Damage::new(at, what);
         let (next, sizes) = pages.pair(at).ok_or(damage("a set of arenas cannot be read"))?;
         let (size, used) = (sizes as u32, (sizes >> 32) as u32);
-        if !at.is_multiple_of(8) || size == 0 || size > MOST_IN_SET || used > size {
+        if !at.is_multiple_of(8) || size == 0 || size > MAX_IN_SET || used > size {
             return Err(damage("no set of arenas"));
         }
         let set_bytes = layout::ARENA_SET_HEADER_BYTES + u64::from(size) * layout::ARENA_DESCRIPTION_BYTES;
@@ -216,7 +216,7 @@ fn body_arena(pages: &mut Pages<'_>, place: u64, release: &Release) -> Result<Bo
         (Type::Iv, Some(bytes)) => (HASHES_WITH_AUX, bytes),
         (kind, _) => (kind as usize, kind.body(release).ok_or(unknown)?.bytes),
     };
-    let fits = (LEAST_ARENA_BYTES..=MOST_ARENA_BYTES).contains(&bytes) && address < END_OF_ADDRESSES - bytes;
+    let fits = (MIN_ARENA_BYTES..=MAX_ARENA_BYTES).contains(&bytes) && address < END_OF_ADDRESSES - bytes;
     if address == 0 || !address.is_multiple_of(8) || !fits {
         return Err(Damage::new(place, "an arena of bodies of an impossible size"));
     }

@@ -8,8 +8,8 @@ use crate::perl::layout::{HEAD_BYTES, Release, flags};
 use strandline_claims::class::Slot;
 
 /// The most buffers of values in no pad that are listed, and the most globs, of each thread.
-const MOST_OTHERS: usize = 16 << 10;
-const MOST_GLOBS: usize = 128 << 10;
+const MAX_OTHERS: usize = 16 << 10;
+const MAX_GLOBS: usize = 128 << 10;
 
 /// Whose what is kept is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +26,8 @@ pub enum Whose {
 
 /// What the body would hold instead of a buffer (`Short`), and the most that the buffer of such a string has: what the
 /// smallest of malloc's chunks can hold.
-const MOST_SHORT_BYTES: u64 = 15;
-const MOST_SHORT_BUFFER_BYTES: u64 = 24;
+const MAX_SHORT_BYTES: u64 = 15;
+const MAX_SHORT_BUFFER_BYTES: u64 = 24;
 
 /// Sums over values.
 #[derive(Default)]
@@ -100,7 +100,7 @@ impl Survey {
 
     /// Lists the buffer of a value in no pad that has none. Small ones leave half the list to large ones.
     pub fn other(&mut self, head: &Head, buffer: Buffer) {
-        let most = if buffer.bytes > LARGE_BYTES { MOST_OTHERS } else { MOST_OTHERS / 2 };
+        let most = if buffer.bytes > LARGE_BYTES { MAX_OTHERS } else { MAX_OTHERS / 2 };
         if self.others.len() >= most {
             self.others_left_out += 1;
             return;
@@ -121,7 +121,7 @@ impl Survey {
 
     /// Lists a glob.
     pub fn glob(&mut self, head: &Head) {
-        if self.globs.len() < MOST_GLOBS {
+        if self.globs.len() < MAX_GLOBS {
             self.globs.push((head.u, head.address));
         } else {
             self.others_left_out += 1;
@@ -137,7 +137,7 @@ impl Survey {
         add(&mut strings.header_bytes, 8);
         add(&mut strings.rounding_bytes, rounding);
         // One that had been longer has a buffer that is not short: it would have that one too.
-        if current <= MOST_SHORT_BYTES && bytes <= MOST_SHORT_BUFFER_BYTES {
+        if current <= MAX_SHORT_BYTES && bytes <= MAX_SHORT_BUFFER_BYTES {
             add(&mut strings.short.strings, 1);
             add(&mut strings.short.chunk_bytes, chunk_bytes(bytes));
         }

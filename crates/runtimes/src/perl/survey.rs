@@ -7,7 +7,7 @@
 use super::Slots;
 use super::census::{self, ARENAS_PER_JOB};
 use super::objects::{Head, Shape, Type, chunk_bytes};
-use super::roots::{self, Buffer, MOST_BUFFER_BYTES, Mark};
+use super::roots::{self, Buffer, MAX_BUFFER_BYTES, Mark};
 use super::spaces::{BodyArena, HeadArena};
 use super::sums::{Survey, Whose, add};
 use crate::batch::{Batch, Pages};
@@ -18,11 +18,11 @@ use strandline_claims::refinements::Refinements;
 use strandline_process::memory::Memory;
 
 /// The most hashes with keys of their own that are looked into.
-const MOST_HASHES: usize = 256 << 10;
+const MAX_HASHES: usize = 256 << 10;
 /// From here on malloc may have given a buffer a mapping of its own, whose size it wrote down.
 const MAPPED_BYTES: u64 = 128 << 10;
 /// Longer buffers are not read whole.
-const MOST_READ_BYTES: u64 = 4608;
+const MAX_READ_BYTES: u64 = 4608;
 /// All strings are compared in a process with so many arenas or fewer (a million and a half of values), else those of
 /// one job in so many: to read them all would keep the target stopped for as long again.
 const ARENAS_COMPARED: usize = 8192;
@@ -235,7 +235,7 @@ impl<'a> Surveyor<'a> {
         let compares = self.compares;
         let long = move |value: &Value| {
             let length = value.body.map_or(0, |body| body.1);
-            let is_whole = compares && length <= MOST_READ_BYTES;
+            let is_whole = compares && length <= MAX_READ_BYTES;
             value.shape == Shape::String && value.head.flags & cow != 0 && !is_whole
         };
         let last =
@@ -264,7 +264,7 @@ impl<'a> Surveyor<'a> {
             let is_used =
                 value.head.has_string() && !matches!(value.mark, Some(Mark::Lexical | Mark::Temporary));
             let is_cow = value.head.flags & cow != 0;
-            if current >= length || length > MOST_READ_BYTES || !(is_used || is_cow) {
+            if current >= length || length > MAX_READ_BYTES || !(is_used || is_cow) {
                 continue;
             }
             if is_cow {
@@ -308,8 +308,7 @@ impl<'a> Surveyor<'a> {
             let (pointer, bytes) = (head.u.checked_sub(hidden)?, length.checked_add(hidden)?);
             Some(Buffer { pointer, bytes })
         });
-        let Some(buffer) = buffer.filter(|buffer| current < length && buffer.bytes < MOST_BUFFER_BYTES)
-        else {
+        let Some(buffer) = buffer.filter(|buffer| current < length && buffer.bytes < MAX_BUFFER_BYTES) else {
             self.survey.damaged += 1;
             return;
         };
@@ -324,7 +323,7 @@ impl<'a> Surveyor<'a> {
             }
             let rounding = self.rounding(buffer);
             self.survey.own(current, buffer.bytes, unused, rounding);
-            if length > MOST_READ_BYTES || !self.compares {
+            if length > MAX_READ_BYTES || !self.compares {
                 self.survey.equal.skip(current);
             }
         }
@@ -369,7 +368,7 @@ impl<'a> Surveyor<'a> {
         }
         let strings = &mut self.survey.strings;
         add(&mut strings.values, 1);
-        strings.payload_bytes = strings.payload_bytes.saturating_add(current.min(MOST_BUFFER_BYTES));
+        strings.payload_bytes = strings.payload_bytes.saturating_add(current.min(MAX_BUFFER_BYTES));
         add(&mut strings.head_bytes, HEAD_BYTES);
         add(&mut strings.utf8, u64::from(head.has(flags::UTF8)));
         add(&mut strings.cow.key_values, u64::from(head.flags & self.context.release.is_cow() != 0));
@@ -446,7 +445,7 @@ impl<'a> Surveyor<'a> {
         }
         add(&mut self.survey.entries, keys);
         if keys > 0 && !value.head.has(flags::SHARE_KEYS) {
-            if self.survey.own_keys.len() < MOST_HASHES {
+            if self.survey.own_keys.len() < MAX_HASHES {
                 add(&mut self.survey.own_entries, keys);
                 self.survey.own_keys.push((table, last));
             } else {
@@ -461,7 +460,7 @@ impl<'a> Surveyor<'a> {
             return;
         };
         let bytes = last.wrapping_add(1).saturating_mul(8);
-        if value.more != 0 && bytes > 0 && bytes < MOST_BUFFER_BYTES {
+        if value.more != 0 && bytes > 0 && bytes < MAX_BUFFER_BYTES {
             self.claim(Buffer { pointer: value.more, bytes }, self.context.slots.container);
         }
     }

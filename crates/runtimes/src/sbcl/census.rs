@@ -13,7 +13,7 @@ use strandline_claims::range::RangePages;
 /// How many places the cache of types has: a power of two.
 const CACHE: usize = 1024;
 /// How many types are told apart: a program has thousands, a damaged heap as many as it has instances.
-const MOST_TYPES: usize = 65_536;
+const MAX_TYPES: usize = 65_536;
 /// What instances of further types are counted by: no layout is there.
 const OTHERS: Type = 1 << 40;
 /// How many runs a thread takes at a time.
@@ -62,7 +62,7 @@ pub struct Census {
 impl Census {
     fn add(&mut self, other: Self) {
         for (key, count) in other.types {
-            let is_full = self.types.len() >= MOST_TYPES && key > 0xff && !self.types.contains_key(&key);
+            let is_full = self.types.len() >= MAX_TYPES && key > 0xff && !self.types.contains_key(&key);
             self.types.entry(if is_full { OTHERS } else { key }).or_default().add(&count);
         }
         for (mine, theirs) in self.fillers.iter_mut().zip(other.fillers) {
@@ -96,7 +96,7 @@ impl Counter {
             Some((_, index)) => index,
             None => {
                 let next = self.counts.len();
-                let is_full = next >= MOST_TYPES && key > 0xff && !self.index.contains_key(&key);
+                let is_full = next >= MAX_TYPES && key > 0xff && !self.index.contains_key(&key);
                 let key = if is_full { OTHERS } else { key };
                 let index = *self.index.entry(key).or_insert(next);
                 if index == next {
@@ -289,16 +289,16 @@ mod tests {
     #[test]
     fn no_more_types_are_told_apart_than_programs_have() {
         let mut counter = Counter::new();
-        for layout in 0..3 * MOST_TYPES as u64 {
+        for layout in 0..3 * MAX_TYPES as u64 {
             counter.of(0x1000 + layout * 16).unwrap().dead[0].0 += 1;
         }
         counter.of(0x11).unwrap().dead[0].0 += 1;
-        assert_eq!(counter.counts.len(), MOST_TYPES + 2, "the others, and what is no instance");
+        assert_eq!(counter.counts.len(), MAX_TYPES + 2, "the others, and what is no instance");
         let mut census = Census { types: counter.counts.iter().copied().collect(), ..Census::default() };
         let more = (0..100u64).map(|layout| (0x8000_0000 + layout, Count::default())).collect();
         census.add(Census { types: more, ..Census::default() });
-        assert_eq!(census.types.len(), MOST_TYPES + 2);
+        assert_eq!(census.types.len(), MAX_TYPES + 2);
         let counted: u64 = census.types.values().map(|count| count.dead[0].0).sum();
-        assert_eq!(counted, 3 * MOST_TYPES as u64 + 1);
+        assert_eq!(counted, 3 * MAX_TYPES as u64 + 1);
     }
 }

@@ -14,7 +14,7 @@ use strandline_process::memory::{Memory, half_word_at, word_at};
 /// Entries of the page table read at a time.
 const BLOCK_ENTRIES: usize = 16384;
 /// The largest dynamic space believed: 64 TiB.
-const MOST_SPACE_BYTES: u64 = 64 << 40;
+const MAX_SPACE_BYTES: u64 = 64 << 40;
 
 /// One page of the collector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl Heap {
         let start = value("DYNAMIC_SPACE_START")?;
         let most_pages = value("page_table_pages")?;
         let next_free = value("next_free_page")?;
-        let size = most_pages.checked_mul(GC_PAGE_BYTES).filter(|&size| size <= MOST_SPACE_BYTES);
+        let size = most_pages.checked_mul(GC_PAGE_BYTES).filter(|&size| size <= MAX_SPACE_BYTES);
         let size =
             size.filter(|size| start.checked_add(*size).is_some() && start.is_multiple_of(GC_PAGE_BYTES));
         let (Some(size), true, true) = (size, start != 0, next_free <= most_pages) else {

@@ -65,9 +65,9 @@ const WANTED: [&str; 35] = [
     "widetag_lowtag",
 ];
 /// The longest version believed.
-const MOST_VERSION_BYTES: usize = 64;
+const MAX_VERSION_BYTES: usize = 64;
 /// The most mappings looked behind.
-const MOST_TRIES: usize = 4096;
+const MAX_TRIES: usize = 4096;
 
 /// A mapped file that holds an SBCL.
 #[derive(Clone, Debug)]
@@ -128,7 +128,7 @@ fn version_in(constants: &[u8]) -> Option<String> {
     let mut found: Option<&str> = None;
     for text in constants.split(|&byte| byte == 0) {
         if !text.starts_with(b"2.")
-            || text.len() > MOST_VERSION_BYTES
+            || text.len() > MAX_VERSION_BYTES
             || !text.iter().all(|&b| is_of_version(b))
         {
             continue;
@@ -161,7 +161,7 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
         let file = name.rsplit('/').next().unwrap_or(name);
         let may_be = mapping.name == executable || file.contains("sbcl");
         let key = (mapping.inode, mapping.device);
-        if !may_be || file.ends_with(".core") || known.contains(&key) || tries >= MOST_TRIES {
+        if !may_be || file.ends_with(".core") || known.contains(&key) || tries >= MAX_TRIES {
             continue;
         }
         tries += 1;

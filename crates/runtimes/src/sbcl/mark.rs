@@ -15,14 +15,14 @@ use crate::sbcl::layout::{
 };
 
 /// Code is at most so large: how far back its start is looked for, in units of 16 bytes.
-const MOST_CODE_UNITS: u32 = (16 << 20) / 16;
+const MAX_CODE_UNITS: u32 = (16 << 20) / 16;
 /// Flags of a hash table: it is weak (hash-table.lisp, `hash-table-weak-flag`).
 const TABLE_IS_WEAK: u64 = 8;
 
 /// The header of code that stands for a closure: its instructions follow.
 const TRAMPOLINE_BYTES: u64 = 32;
 /// How often weak tables are gone over.
-const MOST_WEAK_ROUNDS: u32 = 100;
+const MAX_WEAK_ROUNDS: u32 = 100;
 
 /// A weak hash table that was reached.
 #[derive(Clone, Copy, Debug)]
@@ -172,7 +172,7 @@ impl<'a> Tracer<'a> {
         let Some(spot) = self.store.spot(word & !LOWTAG_MASK) else { return };
         let page = self.heap.page_of(word).map(|(_, page)| page);
         let in_code = page.is_none_or(|page| page.content(self.layout) == self.layout.page_types.code);
-        if in_code && let Some(start) = self.store.start_before(spot, MOST_CODE_UNITS) {
+        if in_code && let Some(start) = self.store.start_before(spot, MAX_CODE_UNITS) {
             let header = self.store.near_word(start, 0);
             let words = self.kinds.words(header, self.store.near_word(start, 1)).unwrap_or(0);
             let is_code = self.kinds.of(header) == Some(Kind::Code);
@@ -251,7 +251,7 @@ impl<'a> Tracer<'a> {
             }
             // A chain of tables may take a round each; what has more of them than that is made to take long, and
             // keeps all its pairs.
-            let as_strong = round >= MOST_WEAK_ROUNDS;
+            let as_strong = round >= MAX_WEAK_ROUNDS;
             if !self.visit_weak_tables(as_strong) {
                 return;
             }

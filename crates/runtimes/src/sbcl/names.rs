@@ -8,10 +8,10 @@ use super::store::Store;
 use crate::sbcl::layout::{CLASSOID_NAME, INSTANCE_LOWTAG, Kind, LOWTAG_MASK, Layout, OTHER_LOWTAG, Release};
 
 /// The longest name told.
-const MOST_NAME_BYTES: usize = 200;
+const MAX_NAME_BYTES: usize = 200;
 
 /// A longer name is none, or its length is damaged.
-const MOST_CHARACTERS: usize = 1024;
+const MAX_CHARACTERS: usize = 1024;
 
 /// Reads names.
 pub struct Names<'a> {
@@ -55,7 +55,7 @@ impl Names<'_> {
         let address = pointer & !LOWTAG_MASK;
         let header = self.store.word(address)?;
         let length = usize::try_from(self.store.word(address + 8)? >> 1).ok()?;
-        if length == 0 || length > MOST_CHARACTERS {
+        if length == 0 || length > MAX_CHARACTERS {
             return None;
         }
         let characters: Vec<u32> = match (self.kinds.of(header)?, self.kinds.name(header)) {
@@ -84,7 +84,7 @@ impl Names<'_> {
             let character = char::from_u32(character).filter(|&character| is_of_name(character));
             replaced += usize::from(character.is_none());
             let character = character.unwrap_or('?');
-            if name.len() + character.len_utf8() > MOST_NAME_BYTES {
+            if name.len() + character.len_utf8() > MAX_NAME_BYTES {
                 break;
             }
             name.push(character);

@@ -13,7 +13,7 @@ use crate::sbcl::layout::{Kind, LOWTAG_MASK, PSEUDO_STATIC};
 use strandline_process::target::budget;
 
 /// How many steps are told from each end of a path.
-const MOST_STEPS: usize = 32;
+const MAX_STEPS: usize = 32;
 
 impl Copied {
     /// The way from a root to a live object whose type is named `type_name`, of those that did not come with the core
@@ -48,7 +48,7 @@ impl Copied {
         };
         spots.reverse();
         let steps: Vec<Step> = (0..spots.len())
-            .filter(|&index| index < MOST_STEPS || index + MOST_STEPS >= spots.len())
+            .filter(|&index| index < MAX_STEPS || index + MAX_STEPS >= spots.len())
             .filter_map(|index| self.step(*spots.get(index)?, spots.get(index + 1).copied(), &mut names))
             .collect();
         let left_out = (spots.len() - steps.len()) as u64;

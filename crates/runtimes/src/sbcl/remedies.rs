@@ -18,12 +18,12 @@ use super::figures::mib;
 use strandline_claims::facts::{Remedy, RemedyKind};
 
 /// Below this it is not worth telling.
-const LEAST_BYTES: u64 = 1 << 20;
+const MIN_BYTES: u64 = 1 << 20;
 
 /// The remedies for what `figures` say.
 pub fn remedies(figures: &Sbcl) -> Vec<Remedy> {
     let gives_back = figures.full_gc_gives_back_bytes;
-    if gives_back.is_some_and(|bytes| bytes < LEAST_BYTES) {
+    if gives_back.is_some_and(|bytes| bytes < MIN_BYTES) {
         return Vec::new();
     }
     let live = figures.live_bytes.unwrap_or(figures.dynamic_usage_bytes);
@@ -46,7 +46,7 @@ pub fn remedies(figures: &Sbcl) -> Vec<Remedy> {
         "more collections of young objects, or more copying of those that survive them",
     );
     let older = figures.generations.iter().filter(|generation| generation.number >= 1);
-    let strands = older.filter_map(|generation| generation.dead_bytes).sum::<u64>() >= LEAST_BYTES;
+    let strands = older.filter_map(|generation| generation.dead_bytes).sum::<u64>() >= MIN_BYTES;
     if strands { vec![full, settings] } else { vec![full] }
 }
 

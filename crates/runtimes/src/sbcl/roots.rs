@@ -26,11 +26,11 @@ const GLOBALS: [&str; 5] = [
     "gc_object_watcher",
 ];
 /// The most of one variable that is read.
-const MOST_GLOBAL_BYTES: u64 = 4096;
+const MAX_GLOBAL_BYTES: u64 = 4096;
 const BLOCK_BYTES: usize = 65_536;
 /// The most that is taken for an alternate stack: behind the last thread another's memory may follow in the same
 /// mapping.
-const MOST_SIGNAL_STACK_BYTES: u64 = 16 << 20;
+const MAX_SIGNAL_STACK_BYTES: u64 = 16 << 20;
 
 /// Where a root is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,7 +112,7 @@ pub fn read(context: &Context<'_>, program: &Program, threads: &Threads) -> Root
             // It may be on its alternate stack for signals, which lies in the same mapping.
             roots.whole_stacks += 1;
             let end = context.space.find(thread.address).map_or(thread.locals.1, |mapping| mapping.end);
-            if thread.locals.1 < end && end - thread.locals.1 <= MOST_SIGNAL_STACK_BYTES {
+            if thread.locals.1 < end && end - thread.locals.1 <= MAX_SIGNAL_STACK_BYTES {
                 let behind = words(context, thread.locals.1, end);
                 roots.ambiguous.push((Place::SignalStack(number), behind));
             }
@@ -141,7 +141,7 @@ pub fn read(context: &Context<'_>, program: &Program, threads: &Threads) -> Root
     }
     for name in GLOBALS {
         let Some(at) = program.address(name) else { continue };
-        let length = usize::try_from(program.bytes(name).min(MOST_GLOBAL_BYTES)).unwrap_or(0);
+        let length = usize::try_from(program.bytes(name).min(MAX_GLOBAL_BYTES)).unwrap_or(0);
         let mut bytes = vec![0; length];
         let got = context.memory.read_some(at, &mut bytes);
         let words = (0..got / 8).filter_map(|index| word_at(&bytes, index * 8)).collect();

@@ -24,7 +24,7 @@ const STATIC_BYTES: u64 = 1 << 20;
 /// `extra_thread_data` behind thread-local storage, with what aligns it.
 const EXTRA_THREAD_BYTES: u64 = 4096;
 /// The largest space besides dynamic space that is believed.
-const MOST_SPACE_BYTES: u64 = 4 << 30;
+const MAX_SPACE_BYTES: u64 = 4 << 30;
 
 /// What a space is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub fn spaces(memory: &dyn Memory, program: &Program) -> Vec<Space> {
         if let (Some(start), Some(end)) = (start, end)
             && start != 0
             && start < end
-            && end - start <= MOST_SPACE_BYTES
+            && end - start <= MAX_SPACE_BYTES
             && start.is_multiple_of(8)
         {
             found.push(Space { kind, start, end: end & !15 });

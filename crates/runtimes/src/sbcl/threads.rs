@@ -15,11 +15,11 @@ use strandline_process::memory::{Memory, word_at};
 const THIS_SLOTS: std::ops::Range<usize> = 0x10..0x30;
 const STRUCT_WORDS: usize = 0x60;
 /// The most threads followed.
-const MOST_THREADS: usize = 65_536;
+const MAX_THREADS: usize = 65_536;
 /// The largest thread-local storage believed.
-const MOST_LOCAL_BYTES: u64 = 16 << 20;
+const MAX_LOCAL_BYTES: u64 = 16 << 20;
 /// The largest stack believed.
-const MOST_STACK_BYTES: u64 = 64 << 30;
+const MAX_STACK_BYTES: u64 = 64 << 30;
 
 /// A region that a thread, or all of them, allocate from. What is in it is not in the page table yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub struct Threads {
 pub fn read(memory: &dyn Memory, program: &Program, layout: &Layout, heap: &Heap) -> Threads {
     let mut found = Threads::default();
     let local_bytes = program.value(memory, "dynamic_values_bytes");
-    let local_bytes = local_bytes.filter(|bytes| (1..=MOST_LOCAL_BYTES).contains(bytes));
+    let local_bytes = local_bytes.filter(|bytes| (1..=MAX_LOCAL_BYTES).contains(bytes));
     if local_bytes.is_none() {
         found.doubt = Some("the size of their local storage is not known".to_owned());
     }
@@ -70,7 +70,7 @@ pub fn read(memory: &dyn Memory, program: &Program, layout: &Layout, heap: &Heap
         found.doubt = Some("the list of threads is empty".to_owned());
     }
     while at != 0 {
-        if !seen.insert(at) || found.threads.len() >= MOST_THREADS {
+        if !seen.insert(at) || found.threads.len() >= MAX_THREADS {
             found.doubt = Some(format!("the list of threads does not end at {at:#x}"));
             break;
         }
@@ -105,11 +105,11 @@ fn thread(at: u64, words: &[u8], local_bytes: u64) -> Option<(Thread, u64)> {
         let control = (word(this - 2)?, word(this - 1)?);
         let binding_end = word(2)?;
         let holds = control.0 < control.1
-            && control.1 - control.0 <= MOST_STACK_BYTES
+            && control.1 - control.0 <= MAX_STACK_BYTES
             && binding_start <= binding_end
             && binding_end <= alien_start
             && alien_start <= at
-            && at - binding_start <= MOST_STACK_BYTES;
+            && at - binding_start <= MAX_STACK_BYTES;
         let locals = (at + (this as u64 + 3) * 8, at.checked_add(local_bytes)?);
         let bindings = (binding_start, binding_end);
         holds.then_some((Thread { address: at, control, bindings, locals }, word(this + 2)?))

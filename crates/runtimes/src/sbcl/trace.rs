@@ -26,9 +26,9 @@ use strandline_claims::range::RangePages;
 use strandline_claims::runtime::{Finish, Pending, Reading};
 
 /// How many types are told by dead bytes, and by live ones.
-const MOST_TYPES: usize = 50;
+const MAX_TYPES: usize = 50;
 /// How many types are told in all.
-const MOST_TYPES_IN_ALL: usize = 200;
+const MAX_TYPES_IN_ALL: usize = 200;
 /// A collection copies to pages of some six kinds, of which the last one each is not full.
 const PARTIAL_PAGES: u64 = 6;
 
@@ -288,7 +288,7 @@ fn all_types(census: &Census, names: &mut Names<'_>) -> Vec<TypeFacts> {
         .filter(|total| total.0 > 0)
         .collect();
     totals.sort_unstable_by(|a, b| b.cmp(a));
-    totals.truncate(MOST_TYPES_IN_ALL);
+    totals.truncate(MAX_TYPES_IN_ALL);
     let name = |key: u64, names: &mut Names<'_>| {
         let named = if key > 0xff { names.of_layout(key) } else { None };
         let plain = if key > 0xff { "instance" } else { names.kinds.name(key) };
@@ -314,7 +314,7 @@ fn by_type(
         .filter(|total| total.0 > 0)
         .collect();
     totals.sort_unstable_by(|a, b| b.cmp(a));
-    for (bytes, key) in totals.into_iter().take(MOST_TYPES) {
+    for (bytes, key) in totals.into_iter().take(MAX_TYPES) {
         let Some(counts) = census.types.get(&key).map(&which) else { continue };
         let name = if key > 0xff { names.of_layout(key) } else { None };
         let plain = if key > 0xff { "instance" } else { names.kinds.name(key) };

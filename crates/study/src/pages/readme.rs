@@ -13,7 +13,7 @@ pub const END: &str = "<!-- end of results -->";
 const MEASURED: &str = "Measured on: ";
 
 /// Of the tables that the first `[[table]]` makes, one for each combination of the axes it does not name, so many.
-const MOST_TABLES: usize = 3;
+const MAX_TABLES: usize = 3;
 
 /// The results in short: the verdicts, the first table and the first plot of `page`, which is that of `facts`.
 pub fn block(facts: &Facts<'_>, page: &Page, surroundings: &[(String, String)]) -> String {
@@ -21,7 +21,7 @@ pub fn block(facts: &Facts<'_>, page: &Page, surroundings: &[(String, String)]) 
     let plot = page.sections.iter().flat_map(|section| &section.plots).find(|plot| !plot.address.is_empty());
     let section = Section {
         claims: super::study::claims(facts),
-        tables: tables.into_iter().flatten().take(MOST_TABLES).cloned().collect(),
+        tables: tables.into_iter().flatten().take(MAX_TABLES).cloned().collect(),
         plots: plot.cloned().into_iter().collect(),
         ..Section::default()
     };

@@ -16,11 +16,11 @@ use strandline_report::pages::surroundings;
 use strandline_report::text::{clean, clean_sentence, counted, shorten};
 
 /// Room for a measured text in a table; it stands whole in the document.
-const MOST_TEXT_COLUMNS: usize = 20;
+const MAX_TEXT_COLUMNS: usize = 20;
 /// Published figures stand whole in every format, within reason.
-const MOST_PUBLISHED_COLUMNS: usize = 2000;
+const MAX_PUBLISHED_COLUMNS: usize = 2000;
 /// Figures that a claim's row names.
-const MOST_FIGURES: usize = 6;
+const MAX_FIGURES: usize = 6;
 
 /// All that is told of a study's run.
 pub struct Facts<'a> {
@@ -219,7 +219,7 @@ fn shown(claim: &Judged, matrix: &Matrix) -> Claim {
         id: clean(&claim.id),
         says: clean(&claim.text),
         verdict: Cell { text: text.to_owned(), tone },
-        published: shorten(&published(&claim.published), MOST_PUBLISHED_COLUMNS),
+        published: shorten(&published(&claim.published), MAX_PUBLISHED_COLUMNS),
         measured: values(&claim.measured, matrix),
         reason: reason.map(clean_sentence).unwrap_or_default(),
         // Whole, as a sentence of a page may be: it says why.
@@ -245,7 +245,7 @@ fn published(value: &Value) -> String {
 
 fn value(read: &Read, matrix: &Matrix) -> String {
     match &read.value {
-        Figure::Text(text) => format!("\"{}\"", shorten(&clean(text), MOST_TEXT_COLUMNS)),
+        Figure::Text(text) => format!("\"{}\"", shorten(&clean(text), MAX_TEXT_COLUMNS)),
         Figure::Number(ratio) if read.statistic.starts_with("ratio") => format!("{ratio:.3}"),
         Figure::Number(number) => table::show(None, &matrix.study, &read.metric, *number),
     }
@@ -281,8 +281,8 @@ fn figures(reads: &[Read], matrix: &Matrix) -> String {
         };
         format!("{what}{} {}{place}{to}", clean(&read.metric), value(read, matrix))
     };
-    let shown: Vec<String> = reads.iter().take(MOST_FIGURES).map(one).collect();
-    let more = reads.len().saturating_sub(MOST_FIGURES);
+    let shown: Vec<String> = reads.iter().take(MAX_FIGURES).map(one).collect();
+    let more = reads.len().saturating_sub(MAX_FIGURES);
     let shown = shown.join(", ");
     if more > 0 { format!("{shown}, and {more} more") } else { shown }
 }

@@ -19,9 +19,9 @@ const BIN_HEAD: usize = 8;
 const STATE_BYTES: usize = FIRST_BIN + BINS * BIN_BYTES;
 
 /// Static data of one program or library beyond this is not searched.
-const MOST_DATA_BYTES: u64 = 64 << 20;
+const MAX_DATA_BYTES: u64 = 64 << 20;
 /// So many words that could be a bin's are followed.
-const MOST_TRIED: usize = 1 << 12;
+const MAX_TRIED: usize = 1 << 12;
 
 /// The lists of one.
 pub struct State {
@@ -35,7 +35,7 @@ pub struct State {
 pub fn find(context: &Context<'_>) -> Vec<State> {
     let mut found = Vec::new();
     for group in locate::candidates(context.space) {
-        let mut left = MOST_DATA_BYTES;
+        let mut left = MAX_DATA_BYTES;
         // It may be met in each of two mappings between which it lies.
         let chunks = group.iter().filter(|mapping| mapping.permissions.write).find_map(|mapping| {
             let end = mapping.end.min(mapping.start.saturating_add(left));
@@ -63,7 +63,7 @@ fn chunks(context: &Context<'_>, start: u64, end: u64) -> Option<Vec<u64>> {
             }
         }
         (before, first) = (first, (at, word));
-        found.is_none() && tried < MOST_TRIED && (tried % 64 != 63 || Instant::now() < context.deadline)
+        found.is_none() && tried < MAX_TRIED && (tried % 64 != 63 || Instant::now() < context.deadline)
     });
     found
 }

@@ -19,7 +19,7 @@ use strandline_process::modules;
 const FEW_CHUNKS: u64 = 8;
 /// Pages of a mapping in which an aligned block is looked for, where the first chunk says something that may be, and where not.
 const FEW_PAGES: u64 = 16;
-const MOST_PAGES: u64 = 1 << 10;
+const MAX_PAGES: u64 = 1 << 10;
 /// Pages whose first words are read at once.
 const PAGES_AT_ONCE: usize = 512;
 /// After so many chunks the time is looked at.
@@ -250,7 +250,7 @@ impl<'a> Walk<'a> {
         let first = end_of(start + FIRST, size).filter(|end| *end > start);
         let small = (6..12).map(|power| start + (1 << power));
         // It stays as far behind its mapping's beginning as it was, wherever that is moved to.
-        let most = if first.is_some() { FEW_PAGES } else { MOST_PAGES };
+        let most = if first.is_some() { FEW_PAGES } else { MAX_PAGES };
         let pages = (1..most).map(|page| start + page * PAGE_BYTES);
         let large = (16..47).map(|power| (start + 1).next_multiple_of(1 << power));
         let places = small.chain(pages).chain(large).filter(|block| *block < limit);

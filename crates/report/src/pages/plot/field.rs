@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::axis::{Axis, Tick, label};
 use super::drawing::{Anchor, Drawing, TEXT, WIDTH, fitted, pixels};
-use super::{MARGIN, MOST_POINTS, Picture, not_drawn, x_measure, y_measure};
+use super::{MARGIN, MAX_POINTS, Picture, not_drawn, x_measure, y_measure};
 use crate::pages::page::{Plot, PlotKind, Series};
 
 /// The height of the field, and of what stands below it where labels are level.
@@ -13,11 +13,11 @@ const AXIS: f64 = 52.0;
 /// Names below the field that do not fit side by side are turned by so many degrees, and cut to so many
 /// pixels.
 const TURNED: i32 = -60;
-const MOST_NAME: f64 = 180.0;
+const MAX_NAME: f64 = 180.0;
 /// Of so few points every one of a line is marked, and has its own interval; of more the intervals are a band.
 const FEW: usize = 60;
 /// Of so few points names stand beside them, where there is room; of others they are seen by pointing.
-const MOST_NAMED: usize = 40;
+const MAX_NAMED: usize = 40;
 
 /// A point that has a place.
 struct Point<'a> {
@@ -54,11 +54,11 @@ impl Frame {
 
 /// The field with its axes below `top`.
 pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>) -> Picture {
-    let figures = || series.iter().flat_map(|one| one.points.iter().take(MOST_POINTS));
+    let figures = || series.iter().flat_map(|one| one.points.iter().take(MAX_POINTS));
     let usable = |&&(x, y): &&(f64, f64)| x.is_finite() && y.is_finite();
     let ends = series
         .iter()
-        .flat_map(|one| one.intervals.iter().take(MOST_POINTS).flat_map(|&(low, high)| [low, high]));
+        .flat_map(|one| one.intervals.iter().take(MAX_POINTS).flat_map(|&(low, high)| [low, high]));
     let y = Axis::over(figures().filter(usable).map(|point| point.1).chain(ends), y_measure(plot), false);
     let x = match plot.x_names.len() {
         0 => Axis::over(figures().filter(usable).map(|point| point.0), x_measure(plot), false),
@@ -92,10 +92,10 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
         } else {
             scatter(&mut drawing, plot, index, one, &points);
         }
-        named.extend(points.into_iter().flatten().take(MOST_NAMED + 1));
+        named.extend(points.into_iter().flatten().take(MAX_NAMED + 1));
     }
     notes.extend(not_drawn(missing, plot.x_is_logarithmic || plot.y_is_logarithmic));
-    if plot.kind == PlotKind::Points && named.len() <= MOST_NAMED {
+    if plot.kind == PlotKind::Points && named.len() <= MAX_NAMED {
         taken.extend(named.iter().map(|point| Box4::around(point.at, 4.0)));
         named.iter().for_each(|point| name_beside(&mut drawing, &frame, point, &mut taken));
     }
@@ -119,7 +119,7 @@ fn points<'a>(series: &'a Series, frame: &Frame, in_order: bool) -> Vec<Option<P
         Some(Point { at, figure, interval, name })
     };
     let mut points: Vec<Option<Point<'a>>> =
-        series.points.iter().take(MOST_POINTS).enumerate().map(point).collect();
+        series.points.iter().take(MAX_POINTS).enumerate().map(point).collect();
     let ordered =
         |points: &[Option<Point<'_>>]| points.iter().flatten().map(|point| point.figure.0).is_sorted();
     if in_order && !ordered(&points) {
@@ -253,7 +253,7 @@ fn below(plot: &Plot, frame: &Frame) -> (Vec<Tick>, bool) {
         let place = frame.x.place(index as f64)?;
         // A turned name ends below its place, and must begin within the picture.
         let before = (frame.x(place) - 4.0) / f64::from(TURNED).to_radians().cos();
-        Some((place, fitted(name, if is_turned { MOST_NAME.min(before) } else { MOST_NAME.max(each) })))
+        Some((place, fitted(name, if is_turned { MAX_NAME.min(before) } else { MAX_NAME.max(each) })))
     };
     (plot.x_names.iter().enumerate().step_by(stride).filter_map(name).collect(), is_turned)
 }

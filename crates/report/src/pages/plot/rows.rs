@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::axis::{Axis, label};
 use super::drawing::{Anchor, Drawing, WIDTH, fitted, pixels};
-use super::{MARGIN, MOST_POINTS, Picture, not_drawn, y_measure};
+use super::{MARGIN, MAX_POINTS, Picture, not_drawn, y_measure};
 use crate::pages::page::{Plot, PlotKind, Series};
 use crate::text::counted;
 
 /// Places beyond these are counted and not drawn.
-const MOST_PLACES: usize = 120;
+const MAX_PLACES: usize = 120;
 /// The height of a row with a single series and of one among several, and the space between places.
 const ROW: f64 = 22.0;
 const ROW_OF_SEVERAL: f64 = 18.0;
@@ -45,18 +45,18 @@ impl Rows {
         let mut not_drawn = 0;
         let mut others = HashSet::new();
         if !plot.x_names.is_empty() {
-            for place in 0..plot.x_names.len().min(MOST_PLACES) {
+            for place in 0..plot.x_names.len().min(MAX_PLACES) {
                 places.insert(Ordered(place as f64), empty(series.len()));
             }
         }
         for (index, one) in series.iter().enumerate() {
-            for (point, &(x, y)) in one.points.iter().enumerate().take(MOST_POINTS) {
+            for (point, &(x, y)) in one.points.iter().enumerate().take(MAX_POINTS) {
                 if !x.is_finite() || !drawable(y) {
                     not_drawn += 1;
                     continue;
                 }
                 let known = places.len();
-                if !places.contains_key(&Ordered(x)) && (known >= MOST_PLACES || !plot.x_names.is_empty()) {
+                if !places.contains_key(&Ordered(x)) && (known >= MAX_PLACES || !plot.x_names.is_empty()) {
                     others.insert(x.to_bits());
                     continue;
                 }
@@ -74,7 +74,7 @@ impl Rows {
             (name.cloned().unwrap_or_else(|| label(x, plot.x_is_bytes)), rows)
         };
         let places: Vec<(String, Vec<Row>)> = places.into_iter().map(named).collect();
-        let more_places = others.len() + plot.x_names.len().saturating_sub(MOST_PLACES);
+        let more_places = others.len() + plot.x_names.len().saturating_sub(MAX_PLACES);
         Self { places, not_drawn, more_places }
     }
 }

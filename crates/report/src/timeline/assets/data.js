@@ -45,13 +45,13 @@ function readLine(raw, recording, letter) {
 }
 
 // More cells than this are not drawn, whatever a damaged recording claims.
-const MOST_CELLS = 200000;
+const MAX_CELLS = 200000;
 
 // Runs of equal cells become cells: `[index, row, bytes, row, bytes, …]`.
 function readMapping(mapping) {
   const cells = [];
   for (const [first, count, ...held] of mapping.cells) {
-    for (let i = 0; i < count && cells.length < MOST_CELLS; i += 1) cells.push([first + i, ...held]);
+    for (let i = 0; i < count && cells.length < MAX_CELLS; i += 1) cells.push([first + i, ...held]);
   }
   return { ...mapping, cells };
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use strandline_claims::runtime::Context;
 use strandline_process::memory::word_at;
 
-use super::{Area, Heap, Kind, MOST_REGIONS, Pool, REGIONS_AT_ONCE, reserved};
+use super::{Area, Heap, Kind, MAX_REGIONS, Pool, REGIONS_AT_ONCE, reserved};
 use crate::jvm::view::View;
 
 /// Reads it; `None` at the deadline. Which regions are committed is not described; those that never were have no structure.
@@ -19,7 +19,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     let table = view.place(manager, &["G1HeapRegionManager::_regions", "HeapRegionManager::_regions"])?;
     let base = view.field(table, &["G1HeapRegionTable::_base"])?;
     let length = view.field(table, &["G1HeapRegionTable::_length"])?;
-    if length > MOST_REGIONS || length.checked_mul(region_bytes)? != end - start {
+    if length > MAX_REGIONS || length.checked_mul(region_bytes)? != end - start {
         return None;
     }
     let mut pointers = vec![0; length as usize * 8];

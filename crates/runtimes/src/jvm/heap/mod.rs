@@ -14,13 +14,13 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use strandline_claims::range::{MOST_BYTES, page_of, page_up};
+use strandline_claims::range::{MAX_BYTES, page_of, page_up};
 use strandline_claims::runtime::Context;
 
 use super::view::{LAST, View};
 
 /// The most regions that are read: 32 TiB in regions of 32 MiB are a million.
-pub const MOST_REGIONS: u64 = 1 << 20;
+pub const MAX_REGIONS: u64 = 1 << 20;
 /// How many regions the reader reads between two looks at the clock.
 pub const REGIONS_AT_ONCE: u64 = 1024;
 
@@ -188,7 +188,7 @@ fn reserved(view: &View<'_>, heap: u64) -> Option<(u64, u64)> {
 
 /// Whether a part of a heap, or of what else is claimed, may be there: what is claimed in one is at most so large.
 pub fn is_possible(start: u64, end: u64) -> bool {
-    end <= LAST && page_up(end).saturating_sub(page_of(start)) <= MOST_BYTES
+    end <= LAST && page_up(end).saturating_sub(page_of(start)) <= MAX_BYTES
 }
 
 /// A space of the older collectors: where it begins, up to where objects stand, where it ends. The first of `types` that
@@ -228,9 +228,9 @@ mod tests {
 
     #[test]
     fn parts_are_no_larger_than_a_claim() {
-        assert!(is_possible(0x1000, 0x1000 + MOST_BYTES));
-        assert!(!is_possible(0x1000, 0x1001 + MOST_BYTES));
+        assert!(is_possible(0x1000, 0x1000 + MAX_BYTES));
+        assert!(!is_possible(0x1000, 0x1001 + MAX_BYTES));
         // A claim has the whole pages that it touches.
-        assert!(!is_possible(0x1ff8, 0x1ff8 + MOST_BYTES));
+        assert!(!is_possible(0x1ff8, 0x1ff8 + MAX_BYTES));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use strandline_claims::runtime::Context;
 use strandline_process::memory::word_at;
 
-use super::{Area, Heap, Kind, MOST_REGIONS, Pool, REGIONS_AT_ONCE, reserved};
+use super::{Area, Heap, Kind, MAX_REGIONS, Pool, REGIONS_AT_ONCE, reserved};
 use crate::jvm::view::View;
 
 /// Reads it; `None` at the deadline.
@@ -13,7 +13,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     let region_bytes = view.fixed(&["ShenandoahHeapRegion::RegionSizeBytes"])?;
     let count = view.field(heap, &["ShenandoahHeap::_num_regions"])?;
     let table = view.field(heap, &["ShenandoahHeap::_regions"])?;
-    if count > MOST_REGIONS || !region_bytes.is_power_of_two() {
+    if count > MAX_REGIONS || !region_bytes.is_power_of_two() {
         return None;
     }
     let mut pointers = vec![0; count as usize * 8];

@@ -14,7 +14,7 @@ use crate::jvm::view::View;
 /// The views of ZGC without generations: marked0, marked1 and remapped (`ZAddress`).
 const COLOURS: u64 = 3;
 /// The most NUMA nodes.
-const MOST_NODES: u32 = 1024;
+const MAX_NODES: u32 = 1024;
 /// From this version on it has generations, where `ZGenerational` says so; that flag is gone where there is nothing else.
 const FIRST_WITH_GENERATIONS: u32 = 21;
 
@@ -159,7 +159,7 @@ fn push(ranges: &mut Ranges, (start, end): (u64, u64)) {
 
 /// What is committed, of which from JDK 25 on each NUMA node has its part (`ZPerNUMA<ZPartition>`).
 fn partitions(view: &View<'_>, allocator: u64) -> Option<u64> {
-    let count = view.fixed_half(&["ZNUMA::_count"])?.clamp(1, MOST_NODES);
+    let count = view.fixed_half(&["ZNUMA::_count"])?.clamp(1, MAX_NODES);
     let first =
         view.field(view.place(allocator, &["ZPageAllocator::_partitions"])?, &["ZPerNUMAZPartition::_addr"])?;
     let capacity =

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use strandline_process::memory::{half_word_at, word_at};
 
-use super::{Era, KindOf, MOST_NODES, Reader, Space};
+use super::{Era, KindOf, MAX_NODES, Reader, Space};
 use crate::jvm::layout::{
     CHUNKED_VERSIONS, OLD_CHUNK_BYTES, OLD_CHUNK_NEXT, OLD_CHUNK_NODE, OLD_CHUNK_SENTINEL, OLD_CHUNK_TOP,
     OLD_CHUNK_WORDS, OLD_METASPACE_LOCK, OLD_NODE_BASE, OLD_NODE_BYTES, OLD_NODE_COMMITTED, OLD_NODE_NEXT,
@@ -51,7 +51,7 @@ fn space(kind: KindOf, view: &View<'_>) -> Option<Space> {
         let end = start.checked_add(word_at(&node, OLD_NODE_SIZE)?)?;
         let [low, high] = OLD_NODE_COMMITTED.map(|offset| word_at(&node, offset));
         let (low, high) = (low?, high?);
-        if low != start || !(low..=end).contains(&high) || space.ranges.len() >= MOST_NODES {
+        if low != start || !(low..=end).contains(&high) || space.ranges.len() >= MAX_NODES {
             return None;
         }
         space.ranges.push((start, end));

@@ -5,11 +5,11 @@ use std::collections::HashSet;
 
 use strandline_process::memory::word_at;
 
-use super::{Era, KindOf, MOST_NODES, Reader, Space};
+use super::{Era, KindOf, MAX_NODES, Reader, Space};
 use crate::jvm::layout::{
     ARENA_CHUNKS, ARENA_COUNTER, CHUNK_BASE, CHUNK_BYTES, CHUNK_NEXT, CHUNK_NODE, CHUNK_USED_WORDS,
-    ELASTIC_VERSIONS, LIST_COMMITTED, LIST_FIRST, LIST_LIMITER, LIST_RESERVED, METASPACE_LOCK,
-    MOST_CHUNK_BYTES, NODE_BASE, NODE_BYTES, NODE_NEXT, NODE_SIZE,
+    ELASTIC_VERSIONS, LIST_COMMITTED, LIST_FIRST, LIST_LIMITER, LIST_RESERVED, MAX_CHUNK_BYTES,
+    METASPACE_LOCK, NODE_BASE, NODE_BYTES, NODE_NEXT, NODE_SIZE,
 };
 use crate::jvm::view::View;
 
@@ -31,7 +31,7 @@ fn arena(reader: &mut Reader<'_>, arena: u64, kind: &mut KindOf) -> Option<u64> 
         reader.view.memory.read(at, &mut chunk).ok()?;
         let base = word_at(&chunk, CHUNK_BASE)?;
         let used = word_at(&chunk, CHUNK_USED_WORDS)?.checked_mul(8)?;
-        if used > MOST_CHUNK_BYTES || !base.is_multiple_of(8) {
+        if used > MAX_CHUNK_BYTES || !base.is_multiple_of(8) {
             return None;
         }
         if used > 0 {
@@ -58,7 +58,7 @@ fn space(kind: KindOf, view: &View<'_>) -> Option<Space> {
     let mut ranges = Vec::new();
     let mut at = view.word(list.checked_add(LIST_FIRST)?)?;
     let mut seen = HashSet::new();
-    while at != 0 && ranges.len() < MOST_NODES && seen.insert(at) {
+    while at != 0 && ranges.len() < MAX_NODES && seen.insert(at) {
         let start = view.word(at.checked_add(NODE_BASE)?)?;
         ranges.push((start, start.checked_add(view.word(at.checked_add(NODE_SIZE)?)?)?));
         at = view.word(at.checked_add(NODE_NEXT)?)?;

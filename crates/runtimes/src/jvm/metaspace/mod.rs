@@ -14,13 +14,13 @@ use super::layout::{METASPACE_ARENAS, METASPACE_BEHIND_LOADER};
 use super::view::View;
 
 /// The most class loaders, chunks and nodes that are read.
-const MOST_LOADERS: usize = 1 << 18;
-const MOST_CHUNKS: usize = 1 << 21;
-const MOST_NODES: usize = 1 << 12;
+const MAX_LOADERS: usize = 1 << 18;
+const MAX_CHUNKS: usize = 1 << 21;
+const MAX_NODES: usize = 1 << 12;
 /// How many of them the reader reads between two looks at the clock.
 const LOOKS_AT_TIME: usize = 256;
 /// The most that may be reserved.
-const MOST_RESERVED: u64 = 1 << 40;
+const MAX_RESERVED: u64 = 1 << 40;
 
 /// One of the two kinds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Space {
             let range = ranges.get(ranges.partition_point(|range| range.1 <= start));
             range.is_some_and(|range| range.0 <= start && end <= range.1)
         };
-        let is_sound = self.reserved_bytes() <= MOST_RESERVED
+        let is_sound = self.reserved_bytes() <= MAX_RESERVED
             && ranges.iter().all(|range| range.0 <= range.1 && is_possible(range.0, range.1))
             && apart(ranges)
             && apart(used)
@@ -97,7 +97,7 @@ impl Metaspace {
         let mut count = 0;
         while at != 0 && !reader.seen.contains(&at) {
             count += 1;
-            (count <= MOST_LOADERS && reader.is_new(at)).then_some(())?;
+            (count <= MAX_LOADERS && reader.is_new(at)).then_some(())?;
             if let Some((handle, bytes)) = reader.loader(at, &mut kinds)? {
                 let object = if handle == 0 { 0 } else { view.word(handle)? };
                 let of = loaders.entry(object).or_insert((handle, 0));
@@ -161,6 +161,6 @@ impl Reader<'_> {
     /// Whether a loader or a chunk was not met yet, there are not too many, and there is time.
     fn is_new(&mut self, at: u64) -> bool {
         let is_late = self.seen.len().is_multiple_of(LOOKS_AT_TIME) && Instant::now() >= self.deadline;
-        !is_late && self.seen.len() < MOST_CHUNKS && self.seen.insert(at)
+        !is_late && self.seen.len() < MAX_CHUNKS && self.seen.insert(at)
     }
 }
