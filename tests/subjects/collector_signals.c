@@ -1,6 +1,6 @@
 /* A program of libgc's (Boehm's collector): one thread collects without end, which stops all others by a signal and waits for their answers,
- * while the others allocate from malloc. At the end it prints how many collections and failures there were; without libgc.so.1 it says
- * "missing".
+ * while the others allocate from malloc. It answers each command with how many collections and failures there were, and prints both at the
+ * end; without libgc.so.1 it says "missing".
  */
 #include "subject.h"
 
@@ -64,7 +64,7 @@ int main(void) {
   while (atomic_load(&collections) < 10) usleep(1000);
   puts("ready");
   fflush(stdout);
-  while (next_command() != 'q') continue;
+  answer_until_quit("collections", &collections, &wrong);
   printf("%lu %lu\n", (unsigned long)atomic_load(&collections), (unsigned long)atomic_load(&wrong));
   fflush(stdout);
   _exit(0);

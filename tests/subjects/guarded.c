@@ -1,6 +1,7 @@
 /* guarded WHAT: a heap of 20,000 blocks, most of them free again, and
  *   seccomp  every thread under a filter that kills for madvise and clone
  *   filtered every thread under a filter as a container has it
+ *   dispatch its system calls may become signals (Syscall User Dispatch), and do not yet
  *   watched  an open userfaultfd
  *   locked   a block of 1 MiB locked in memory
  *   freed    1 MiB given up with MADV_FREE
@@ -31,6 +32,9 @@ int main(int count, char **values) {
     if (put_deadly_filter()) return 3;
   } else if (!strcmp(values[1], "filtered")) {
     if (put_container_filter()) return 3;
+  } else if (!strcmp(values[1], "dispatch")) {
+    static volatile char selector = SYSCALL_DISPATCH_FILTER_ALLOW;
+    if (prctl(PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON, 0, 0, &selector)) return 7;
   } else if (!strcmp(values[1], "watched")) {
     if (syscall(SYS_userfaultfd, O_CLOEXEC) < 0) return 7;
   } else if (!strcmp(values[1], "ring")) {

@@ -119,14 +119,19 @@ static UNUSED void hold_until_quit(void) {
   _exit(0);
 }
 
-/* Answers every command but 'q' with two counts. */
-static UNUSED void answer_counts(const char *name, _Atomic uint64_t *count, _Atomic uint64_t *wrong) {
+/* Answers each command with two counts, until 'q'. */
+static UNUSED void answer_until_quit(const char *name, _Atomic uint64_t *count, _Atomic uint64_t *wrong) {
   while (next_command() != 'q') {
     line_open();
     line_number(name, atomic_load(count));
     line_number("wrong", atomic_load(wrong));
     line_print();
   }
+}
+
+/* The same, and ends. */
+static UNUSED void answer_counts(const char *name, _Atomic uint64_t *count, _Atomic uint64_t *wrong) {
+  answer_until_quit(name, count, wrong);
   _exit(0);
 }
 

@@ -25,8 +25,10 @@ use crate::target::live::Live;
 
 /// The most frames that are followed.
 pub const MAX_FRAMES: usize = 4096;
-/// The most operations of one location expression.
-const MAX_OPERATIONS: u32 = 1000;
+/// The most operations of one location expression: a PLT's has a dozen.
+const MAX_OPERATIONS: u32 = 64;
+/// The most bytes of call frame information without an index (`.eh_frame_hdr`) that one walk searches.
+const MAX_SEARCHED_BYTES: usize = 16 << 20;
 /// DWARF's numbers on x86-64: RSP, and the return address column.
 const RSP: usize = 7;
 const RETURN_ADDRESS: usize = 16;
@@ -138,11 +140,12 @@ impl Unwinder<'_> {
         // The innermost instruction is about to run; an outer frame's is the one after its call,
         // which may belong to the next function.
         let mut is_exact = true;
+        let mut search = Search { left_bytes: MAX_SEARCHED_BYTES };
         for _ in 0..MAX_FRAMES {
             if !visit(&frame) {
                 return End::Enough;
             }
-            match self.step(&mut context, &frame, is_exact) {
+            match self.step(&mut context, &mut search, &frame, is_exact) {
                 Ok(Some((outer, signal))) => {
                     frame = outer;
                     is_exact = signal;
@@ -168,6 +171,7 @@ impl Unwinder<'_> {
     fn step(
         &self,
         context: &mut UnwindContext<usize>,
+        search: &mut Search,
         frame: &Frame,
         is_exact: bool,
     ) -> Result<Option<(Frame, bool)>, Stuck> {
@@ -184,7 +188,7 @@ impl Unwinder<'_> {
         let bases = BaseAddresses::default()
             .set_eh_frame_hdr(object.header.address)
             .set_eh_frame(object.frames.address);
-        let entry = entry_for(object, &section, &bases, lookup)?;
+        let entry = search.entry(object, &section, &bases, lookup)?;
         let row = entry
             .unwind_info_for_address(&section, &bases, context, lookup)
             .map_err(|_| Stuck::Lost("bad call frame information"))?;
@@ -227,19 +231,30 @@ enum Stuck {
     Lost(&'static str),
 }
 
-fn entry_for<'a>(
-    object: &'a Frames,
-    section: &EhFrame<Slice<'a>>,
-    bases: &BaseAddresses,
-    address: u64,
-) -> Result<Entry<'a>, Stuck> {
-    let lost = |_| Stuck::Lost(NO_ENTRY);
-    let parsed: Option<ParsedEhFrameHdr<Slice<'a>>> =
-        EhFrameHdr::new(&object.header.bytes, LittleEndian).parse(bases, 8).ok();
-    match parsed.as_ref().and_then(|header| header.table()) {
-        Some(table) => table.fde_for_address(section, bases, address, EhFrame::cie_from_offset).map_err(lost),
-        // Without the search table: one entry after the other.
-        None => section.fde_for_address(bases, address, EhFrame::cie_from_offset).map_err(lost),
+/// How much of tables without an index may still be searched.
+struct Search {
+    left_bytes: usize,
+}
+
+impl Search {
+    /// The entry of the function at `address`.
+    fn entry<'a>(
+        &mut self,
+        object: &'a Frames,
+        section: &EhFrame<Slice<'a>>,
+        bases: &BaseAddresses,
+        address: u64,
+    ) -> Result<Entry<'a>, Stuck> {
+        let lost = |_| Stuck::Lost(NO_ENTRY);
+        let parsed: Option<ParsedEhFrameHdr<Slice<'a>>> =
+            EhFrameHdr::new(&object.header.bytes, LittleEndian).parse(bases, 8).ok();
+        if let Some(index) = parsed.as_ref().and_then(|header| header.table()) {
+            return index.fde_for_address(section, bases, address, EhFrame::cie_from_offset).map_err(lost);
+        }
+        // Without the index gimli reads one entry after the other.
+        let left = self.left_bytes.checked_sub(object.frames.bytes.len());
+        self.left_bytes = left.ok_or(Stuck::Lost("too much call frame information without an index"))?;
+        section.fde_for_address(bases, address, EhFrame::cie_from_offset).map_err(lost)
     }
 }
 
@@ -312,5 +327,25 @@ impl Evaluator<'_, '_> {
             Some(Location::Address { address }) => Ok(address),
             _ => Err(Stuck::Lost("a location expression without an address")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_without_an_index_are_searched_within_a_bound() {
+        let section = Section { address: 0x1000, bytes: vec![0; 64] };
+        let object = Frames { header: Section::default(), frames: section };
+        let mut search = Search { left_bytes: 100 };
+        let frames = EhFrame::new(&object.frames.bytes, LittleEndian);
+        let bases = BaseAddresses::default().set_eh_frame(0x1000);
+        let mut reasons = (0..2).map(|_| match search.entry(&object, &frames, &bases, 0x2000) {
+            Err(Stuck::Lost(reason)) => reason,
+            _ => "",
+        });
+        assert_eq!(reasons.next(), Some(NO_ENTRY));
+        assert_eq!(reasons.next(), Some("too much call frame information without an index"));
     }
 }

@@ -109,6 +109,17 @@ pub fn seccomp_filter(tid: i32, index: usize) -> io::Result<Option<Vec<FilterIns
     Ok(Some(filter.into_iter().map(plain).collect()))
 }
 
+/// Whether the kernel turns system calls of a stopped tracee into SIGSYS (Syscall User Dispatch). Before Linux 6.4 it does not say:
+/// an error.
+pub fn dispatches_system_calls(tid: i32) -> io::Result<bool> {
+    const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4210;
+    // `struct ptrace_sud_config` of include/uapi/linux/ptrace.h: mode, selector, offset, length; mode 0 is off.
+    let mut config = [0u64; 4];
+    let bytes = size_of_val(&config) as u64;
+    request(PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, tid, bytes, config.as_mut_ptr() as u64)?;
+    Ok(config[0] != 0)
+}
+
 const SIGNAL_MASK_BYTES: u64 = 8;
 
 /// The blocked signals of a stopped tracee, bit n-1 for signal n.

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::support::recording::{has, is_root, program};
-use crate::support::{Folder, Outcome, Result, Subject, for_any, gos, here, polars, strandline, subject};
+use crate::support::{Folder, Outcome, Result, Subject, for_any, gos, here, polars, skipped, strandline, subject};
 
 #[test]
 fn a_fragmented_heap_gives_back_what_was_predicted() {
@@ -187,6 +187,16 @@ fn a_seccomp_filter_is_read_before_it_is_called_through() {
         refused.complains(3, &["a seccomp filter that may not let madvise through"]).unwrap();
     }
     assert!(deadly.finish().unwrap().success(), "it would have been killed");
+}
+
+#[test]
+fn a_thread_whose_system_calls_may_become_signals_makes_no_call() {
+    let Ok(subject) = Subject::start("guarded", &["dispatch"]) else {
+        return skipped(here!(), "not here: Syscall User Dispatch");
+    };
+    let run = strandline::run(&["reclaim", "--remedy", "malloc_trim", &subject.pid_text()]).unwrap();
+    run.complains(3, &["Syscall User Dispatch"]).unwrap();
+    assert!(subject.finish().unwrap().success());
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod quiet_stop;
 mod rights;
 mod transfers;
 mod watchdog;
+mod worlds;
 
 use serde_json::Value;
 

@@ -287,6 +287,7 @@ fn is_refused(pid: i32, why: &str) -> Outcome {
 fn what_could_do_harm_is_told_and_what_a_copy_has_not_is_there() -> Outcome {
     let refused = [
         ("seccomp", "a seccomp filter that may not let clone through", "seccomp filters"),
+        ("dispatch", "Syscall User Dispatch", "Syscall User Dispatch and a kernel that says so (6.4)"),
         ("watched", "userfaultfd", "a userfaultfd for this user"),
         ("huge", "hugetlb", "reserved huge pages (vm.nr_hugepages)"),
         ("few", "RLIMIT_NPROC", "a second user"),

@@ -17,7 +17,7 @@ use super::{Refusal, precheck};
 use strandline_process::call::{filters, inject, stack};
 use strandline_process::error::Error;
 use strandline_process::map::AddressSpace;
-use strandline_process::procfs::{Doing, Process};
+use strandline_process::procfs::{Blocked, Doing, Process};
 use strandline_process::target::hold::on_own_thread;
 use strandline_process::target::live::Live;
 use strandline_process::target::quiet;
@@ -55,6 +55,11 @@ const SENSITIVE: [i64; 4] = [7, 35, 219, 230];
 const PLAIN_WAITS: [i64; 17] = [0, 7, 23, 35, 43, 45, 47, 61, 128, 219, 230, 232, 270, 271, 281, 288, 441];
 /// So many rounds in a row, of all threads, in which each was unfit for a reason that waiting does not change.
 const LASTING_ROUNDS: usize = 3;
+
+/// Whether a futex call has a time limit, so that it is one of those too.
+fn is_timed_wait(call: &Blocked) -> bool {
+    call.number == FUTEX && call.arguments[3] != 0
+}
 
 /// What a thread must not be in the middle of.
 #[derive(Clone, Debug, Default)]
@@ -278,7 +283,7 @@ impl Chooser<'_> {
                 }
                 Some(Doing::Call(call)) if AVOIDED.contains(&call.number) || transfers::is_one(&call) => 4,
                 Some(Doing::Call(call)) if quiet::is_repeatable(call.number) => 2,
-                Some(Doing::Call(call)) if SENSITIVE.contains(&call.number) => 1,
+                Some(Doing::Call(call)) if SENSITIVE.contains(&call.number) || is_timed_wait(&call) => 1,
                 Some(Doing::Call(_)) => 0,
                 Some(Doing::Running | Doing::Blocked) | None => 3,
             })

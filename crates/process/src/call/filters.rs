@@ -1,4 +1,4 @@
-//! Whether the seccomp filters of a stopped thread let the system calls of an injected call through.
+//! Whether the seccomp filters of a stopped thread, and its Syscall User Dispatch, let the system calls of an injected call through.
 //!
 //! A container's processes run under one (Docker's, Kubernetes' and systemd's defaults), and what a filter does not let
 //! through may kill the process. So each is read as the kernel has it and followed with what is known of each call; what is not
@@ -68,6 +68,10 @@ const fn protecting(name: &'static str, number: u32, protection: u64) -> Needed 
 
 /// What speaks against having a stopped thread make the calls, if anything: the end of a sentence.
 pub fn against(tracee: &Tracee<'_>, calls: &[Needed]) -> Option<String> {
+    // Kernels that do not say (before 6.4) are not asked to: docs/safety.md names the harm.
+    if ptrace::dispatches_system_calls(tracee.tid).unwrap_or(false) {
+        return Some("Syscall User Dispatch, which turns its system calls into signals".to_owned());
+    }
     let status = match tracee.process.task_status(tracee.tid) {
         Ok(status) => status,
         Err(error) => return Some(error.to_string()),

@@ -1,0 +1,189 @@
+//! Programs that stop their own threads for each collection survive strandline killed or stopped at random instants of every verb
+//! that stops them. One thread of each collects without end (`tests/subjects/worlds`).
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::support::waiting::{is_traced, until, until_free, until_true};
+use crate::support::{Outcome, Result, Subject, here, jdks, repetitions, skipped, strandline};
+
+const SIGKILL: i32 = 9;
+const SIGCONT: i32 = 18;
+const SIGSTOP: i32 = 19;
+
+/// What strandline does to a program when it is interrupted.
+type Verb = &'static [&'static str];
+
+const STOPPED: Verb = &["explain", "--quiet-for", "0s", "--photograph=never"];
+const COPIED: Verb = &["explain", "--quiet-for", "0s", "--photograph=try"];
+const RECLAIM: Verb = &["reclaim", "--quiet-for", "0s", "--remedy", "malloc_trim"];
+const COLLECT: Verb = &["reclaim", "--quiet-for", "0s", "--remedy", "jvm_gc"];
+
+/// What came of the interruptions by one signal.
+#[derive(Debug, Default)]
+struct Tally {
+    sent: u64,
+    /// While strandline traced the program.
+    while_held: u64,
+    /// The longest time from the signal until nothing traced or stopped it.
+    longest: Duration,
+}
+
+/// A generator of delays: splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: Duration) -> Duration {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        limit.mul_f64(((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64)
+    }
+}
+
+fn start(subject: &Subject, verb: Verb) -> Result<Child> {
+    let mut command = strandline::command(verb);
+    command.arg(subject.pid_text()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    Ok(command.spawn()?)
+}
+
+/// How many collections the program has made.
+fn collections(subject: &mut Subject) -> Result<u64> {
+    let counts = subject.ask(b'p')?;
+    if counts["wrong"] != 0 {
+        return Err(format!("wrong bytes: {counts}").into());
+    }
+    counts["collections"].as_u64().ok_or_else(|| format!("no counts: {counts}").into())
+}
+
+/// The processes whose parent is `pid`.
+fn children(pid: i32) -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let stat = |path: PathBuf| std::fs::read_to_string(path.join("stat")).ok();
+    let is_child = |stat: &String| {
+        let fields = stat.rsplit_once(") ").map(|(_, fields)| fields.split(' '));
+        fields.and_then(|mut fields| fields.nth(1)?.parse().ok()) == Some(pid)
+    };
+    processes.filter_map(|entry| stat(entry.path())).filter(is_child).collect()
+}
+
+/// Runs `verb` once, sends strandline a signal at a random instant of it, and waits until the program goes on as before.
+fn interrupt(
+    subject: &mut Subject,
+    verb: Verb,
+    signal: i32,
+    delay: Duration,
+    tally: &mut Tally,
+) -> Outcome {
+    let pid = subject.pid();
+    let before = collections(subject)?;
+    let mut child = start(subject, verb)?;
+    std::thread::sleep(delay);
+    let own = child.id().cast_signed();
+    tally.sent += u64::from(child.try_wait()?.is_none());
+    tally.while_held += u64::from(is_traced(pid));
+    let sent = Instant::now();
+    // It may have ended meanwhile.
+    strandline_sys::signal::send(own, signal).ok();
+    until_free(pid)?;
+    tally.longest = tally.longest.max(sent.elapsed());
+    until_true("its snapshots to be gone", || children(pid).is_empty())?;
+    until("the program to go on", || Ok((collections(subject)? > before + 1).then_some(())))?;
+    // The watchdog may have ended it.
+    strandline_sys::signal::send(own, SIGCONT).ok();
+    child.wait()?;
+    until_free(pid)
+}
+
+/// Interrupts each of `verbs` as often by SIGKILL as by SIGSTOP; the program ends by itself afterwards.
+fn survives(test: &str, mut subject: Subject, verbs: &[Verb]) -> Outcome {
+    let mut random = Random(42);
+    let (mut killed, mut stopped) = (Tally::default(), Tally::default());
+    for verb in verbs {
+        let began = Instant::now();
+        start(&subject, verb)?.wait()?;
+        let whole = began.elapsed();
+        for _ in 0..repetitions(3, 70) {
+            interrupt(&mut subject, verb, SIGKILL, random.below(whole), &mut killed)?;
+            interrupt(&mut subject, verb, SIGSTOP, random.below(whole), &mut stopped)?;
+        }
+    }
+    let collections = collections(&mut subject)?;
+    eprintln!("{test}: SIGKILL {killed:?}; SIGSTOP {stopped:?}; {collections} collections");
+    let status = subject.finish()?;
+    if status.success() { Ok(()) } else { Err(format!("it ended with {status}").into()) }
+}
+
+/// Builds a program of `tests/subjects/worlds` by a compiler with its options, in which `{}` stands for the file to write; `None`
+/// where there is no such compiler.
+fn build(compiler: &[&str], source: &str, program: &str) -> Result<Option<PathBuf>> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/worlds").join(source);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("subjects/worlds");
+    std::fs::create_dir_all(&folder)?;
+    let path = folder.join(program);
+    let mut command = Command::new(compiler[0]);
+    command.args(compiler[1..].iter().map(|word| word.replace("{}", &path.to_string_lossy())));
+    command.arg(source).current_dir(&folder).env("GOTOOLCHAIN", "local").env("CGO_ENABLED", "0");
+    match command.output() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        output => match output? {
+            output if output.status.success() => Ok(Some(path)),
+            output => Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)).into()),
+        },
+    }
+}
+
+#[test]
+fn a_program_of_libgc_survives() -> Outcome {
+    let subject = Subject::start("collector_signals", &[])?;
+    if subject.ready == "missing" {
+        skipped(here!(), "no libgc.so.1 here (scripts/deps installs guile)");
+        return Ok(());
+    }
+    survives(here!(), subject, &[STOPPED, COPIED, RECLAIM])
+}
+
+#[test]
+fn a_program_in_d_survives() -> Outcome {
+    let Some(program) = build(&["ldc2", "-O", "-of={}"], "world.d", "d")? else {
+        skipped(here!(), "no ldc2 here (make deps)");
+        return Ok(());
+    };
+    survives(here!(), Subject::start_command(Command::new(program))?, &[STOPPED, COPIED, RECLAIM])
+}
+
+#[test]
+fn a_program_of_monos_survives() -> Outcome {
+    let program = build(&["mcs", "-out:{}"], "World.cs", "World.exe")?;
+    let has_mono = Command::new("mono").arg("--version").output().is_ok();
+    let Some(program) = program.filter(|_| has_mono) else {
+        skipped(here!(), "no mono or mcs here (make deps)");
+        return Ok(());
+    };
+    let mut command = Command::new("mono");
+    command.arg(program);
+    survives(here!(), Subject::start_command(command)?, &[STOPPED, COPIED, RECLAIM])
+}
+
+#[test]
+fn a_program_in_go_survives() -> Outcome {
+    let Some(program) = build(&["go", "build", "-o", "{}"], "world.go", "go")? else {
+        skipped(here!(), "no go here (apt-get install golang-go)");
+        return Ok(());
+    };
+    survives(here!(), Subject::start_command(Command::new(program))?, &[STOPPED, COPIED, RECLAIM])
+}
+
+#[test]
+fn a_program_in_java_survives() -> Outcome {
+    let Some(jdk) = jdks::all(here!()).into_iter().next() else { return Ok(()) };
+    // Its compiler names the file by the class.
+    let Some(class) = build(&["javac", "--release", "11", "-d", "."], "World.java", "World.class")? else {
+        skipped(here!(), "no javac here (make deps)");
+        return Ok(());
+    };
+    let mut command = Command::new(jdk.java);
+    command.args(["-Xmx64m", "-Xlog:disable", "-cp"]).arg(class.with_file_name("")).arg("World");
+    survives(here!(), Subject::start_command(command)?, &[STOPPED, COPIED, RECLAIM, COLLECT])
+}
