@@ -16,7 +16,7 @@ ALLOCATORS = {
     "tcmalloc": "libtcmalloc_minimal.so.4",
     "mimalloc": "libmimalloc.so.2",
 }
-WAYS = {"stop": ["--photograph=never"], "default": []}
+WAYS = {"stop": ["--snapshot=never"], "default": []}
 
 
 def one(name, freed, lines, claims):

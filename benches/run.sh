@@ -4,7 +4,7 @@
 #   benches/run.sh [OUT]            OUT: benches/RESULTS.md
 #
 # STRANDLINE=PATH   the program to measure (default: target/release/strandline, built here)
-# BENCH="explain photograph allocators recording lab sbcl perl runtimes holders export"     which ones
+# BENCH="explain snapshot allocators recording lab sbcl perl runtimes holders export"     which ones
 # BENCH_GIB="1 4"   heap sizes; BENCH_ROUNDS=3; BENCH_IDLE_ROUNDS=30
 # BENCH_ALLOCATORS_GIB=4; BENCH_SERVER_GIB=1; BENCH_SBCL=sbcl; BENCH_SBCL_GIB=1
 # BENCH_PROCESSES=300; BENCH_MINUTES=5; BENCH_MEBIBYTES=20
@@ -30,10 +30,10 @@ fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/strandline-bench-XXXXXX")
 trap 'rm -rf "$work"' EXIT INT TERM
 out=${1:-$here/RESULTS.md}
-for bench in ${BENCH:-explain photograph allocators recording lab sbcl perl runtimes holders export}; do
+for bench in ${BENCH:-explain snapshot allocators recording lab sbcl perl runtimes holders export}; do
     case $bench in
         explain) cc -std=gnu11 -O2 -pthread "$root/tests/subjects/big_heap.c" -o "$work/big_heap" -ldl ;;
-        photograph)
+        snapshot)
             cc -std=gnu11 -O2 -pthread "$root/tests/subjects/big_heap.c" -o "$work/big_heap" -ldl
             cc -std=gnu11 -O2 -pthread "$here/many_maps.c" -o "$work/many_maps"
             cc -std=gnu11 -O2 "$here/server.c" -o "$work/server"

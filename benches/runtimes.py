@@ -66,13 +66,13 @@ public class Nodes {
 }
 """
 WAYS = {
-    "without": ["--no-runtimes", "--photograph=never"],
-    "stop": ["--photograph=never"],
-    "pictured": ["--no-runtimes", "--photograph=always"],
+    "without": ["--no-runtimes", "--snapshot=never"],
+    "stop": ["--snapshot=never"],
+    "snapshot": ["--no-runtimes", "--snapshot=always"],
     "default": [],
 }
-# What a process is stopped longer than for a photograph alone, at most, in milliseconds, where that is what is promised.
-MAX_ON_PHOTOGRAPH = {"JVM": 20}
+# What a process is stopped longer than for a snapshot alone, at most, in milliseconds, where that is what is promised.
+MAX_ON_SNAPSHOT = {"JVM": 20}
 
 
 def one(name, command, lines, claims):
@@ -84,13 +84,13 @@ def one(name, command, lines, claims):
     lines.append(f"| {name} | {rss / (1 << 30):.2f} | {figure(stopped['without'], 1, 0)} | {figure(stopped['stop'], 1, 0)} | "
                  f"{figure(stopped['pictured'], 1, 0)} | {figure(stopped['default'], 1, 0)} | {figure(wall, 1, 0)} | {peak['stop']:.0f} | {peak['default']:.0f} |")
     middle = {way: statistics.median(times) for way, times in stopped.items()}
-    if name in MAX_ON_PHOTOGRAPH:
-        most, longer = MAX_ON_PHOTOGRAPH[name], middle["default"] - middle["pictured"]
-        claims.append((f"{name}, on a photograph: stopped at most {most / 1e3} s longer than without its reader",
+    if name in MAX_ON_SNAPSHOT:
+        most, longer = MAX_ON_SNAPSHOT[name], middle["default"] - middle["snapshot"]
+        claims.append((f"{name}, on a snapshot: stopped at most {most / 1e3} s longer than without its reader",
                        f"{longer / 1e3:.3f} s", longer <= most))
-    for way, most in (() if name in MAX_ON_PHOTOGRAPH else (("default", 150), ("stop", 600))):
+    for way, most in (() if name in MAX_ON_SNAPSHOT else (("default", 150), ("stop", 600))):
         longer = middle[way] - middle["without"]
-        words = "as it comes" if way == "default" else "without a photograph"
+        words = "as it comes" if way == "default" else "without a snapshot"
         claims.append((f"{name}, {words}: stopped at most {most / 1e3} s longer than without its reader", f"{longer / 1e3:.3f} s",
                        longer <= most))
     most = max(peak["stop"], peak["default"])
@@ -99,7 +99,7 @@ def one(name, command, lines, claims):
 
 def main():
     lines = ["", f"{OBJECTS} objects; every figure of one process, looked at in all ways in turns.", "",
-             "| process | GiB | stopped ms: without | stop | photograph without | default | in all ms | peak MiB: stop | default |",
+             "| process | GiB | stopped ms: without | stop | snapshot without | default | in all ms | peak MiB: stop | default |",
              "|---|---|---|---|---|---|---|---|---|"]
     claims = []
     one("CPython", ["python3", "-c", PYTHON, str(OBJECTS)], lines, claims)

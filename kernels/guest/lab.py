@@ -182,13 +182,13 @@ def explain_heap(one, *words, **how):
     return document
 
 
-def rows_of_photograph(one, *prefixes):
-    """A photograph's ledger, which has the rows of a stop."""
-    stopped, photograph = (explain(one.pid, f'--photograph={when}') for when in ('never', 'always'))
+def rows_of_snapshot(one, *prefixes):
+    """A snapshot's ledger, which has the rows of a stop."""
+    stopped, snapshot = (explain(one.pid, f'--snapshot={when}') for when in ('never', 'always'))
     rows = [{each['id']: each['bytes'] for each in document['rows'] if each['id'].startswith(prefixes)}
-            for document in (stopped, photograph)]
-    equal(rows[1], rows[0], 'rows of the photograph beside those of the stop')
-    return photograph
+            for document in (stopped, snapshot)]
+    equal(rows[1], rows[0], 'rows of the snapshot beside those of the stop')
+    return snapshot
 
 
 def other_allocators():

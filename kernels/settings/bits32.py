@@ -21,11 +21,11 @@ def check_ledger():
 
 def check_nothing_is_called_in_it():
     one = target()
-    for words in (['reclaim', '--json', '--remedy', 'malloc_trim'], ['explain', '--json', '--photograph=always'],
+    for words in (['reclaim', '--json', '--remedy', 'malloc_trim'], ['explain', '--json', '--snapshot=always'],
                   ['reclaim', '--json', '--remedy', 'zero_pages', '--allow-lost-write-risk']):
         run = strandline(*words, one.pid)
         expect(run.status == 3 or run.document().get('outcome') in ('refused', 'nothing_to_give_back'), f'{words}: status {run.status}')
-    explain(one.pid, '--photograph=try')
+    explain(one.pid, '--snapshot=try')
     is_free(one.pid)
     equal(one.finish(), 0, 'its status')
 

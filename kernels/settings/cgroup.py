@@ -119,16 +119,16 @@ def check_ledger_close_to_the_limit():
     one = subject('regions', 'plain', 24, before=joins(group))
     current = int(read(group / 'memory.current'))
     write(group / 'memory.max', current + 256 * 1024)
-    agrees(explain(one.pid, '--photograph=never'), one.pid)
-    refused = strandline('explain', '--photograph=always', '--json', one.pid)
+    agrees(explain(one.pid, '--snapshot=never'), one.pid)
+    refused = strandline('explain', '--snapshot=always', '--json', one.pid)
     equal(one.ask('c')['wrong'], 0, 'bytes that changed')
     equal('oom_kill 0' in read(group / 'memory.events'), True, 'nothing was killed')
     equal(one.finish(), 0, 'its status')
-    return f'photograph: status {refused.status}, {refused.err.strip()[:200]}'
+    return f'snapshot: status {refused.status}, {refused.err.strip()[:200]}'
 
 
-def check_photograph_where_memory_runs_out():
-    """Another process takes what is left of the limit while photographs are read: the process stays."""
+def check_snapshot_where_memory_runs_out():
+    """Another process takes what is left of the limit while snapshots are read: the process stays."""
     group = child_group('writers')
     one = subject('regions', 'write', 24, before=joins(group))
     write(group / 'memory.max', int(read(group / 'memory.current')) + 300 * MIB)
@@ -136,7 +136,7 @@ def check_photograph_where_memory_runs_out():
                            preexec_fn=joins(group))
     told = []
     while hog.poll() is None:
-        told.append(strandline('explain', '--photograph=always', '--json', one.pid).status)
+        told.append(strandline('explain', '--snapshot=always', '--json', one.pid).status)
     equal(hog.returncode, -signal.SIGKILL, 'how it ends that took the memory')
     is_free(one.pid)
     equal(one.process.poll(), None, 'it lives')
@@ -153,7 +153,7 @@ def check_beside_the_oom_killer():
     for turn in range(4):
         hog = subprocess.Popen([str(SUBJECTS / 'regions'), 'plain', '64'], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
                                preexec_fn=joins(group))
-        explain(one.pid, '--photograph=' + ('try' if turn % 2 else 'never'))
+        explain(one.pid, '--snapshot=' + ('try' if turn % 2 else 'never'))
         hog.wait(60)
         kills += hog.returncode == -signal.SIGKILL
     equal(kills, 4, 'kills')
@@ -162,14 +162,14 @@ def check_beside_the_oom_killer():
     equal(one.finish(), 0, 'its status')
 
 
-def check_photograph_refused_where_all_would_end():
+def check_snapshot_refused_where_all_would_end():
     group = child_group('together', memory_max=64 * MIB)
     write(group / 'memory.oom.group', 1)
     one = subject('regions', 'plain', 8, before=joins(group))
-    run = strandline('explain', '--photograph=always', '--json', one.pid)
+    run = strandline('explain', '--snapshot=always', '--json', one.pid)
     equal(run.status, 3, 'status')
     expect('oom.group' in run.err, f'says: {run.err}')
-    explain(one.pid, '--photograph=try')
+    explain(one.pid, '--snapshot=try')
     equal(one.finish(), 0, 'its status')
 
 

@@ -32,9 +32,9 @@ def check_explain():
     return watched(one, lambda: killed_at_random(['explain', '--json', one.pid], one.pid, TURNS, LONGEST, 1))
 
 
-def check_photograph():
+def check_snapshot():
     one = target()
-    return watched(one, lambda: killed_at_random(['explain', '--photograph=always', one.pid], one.pid, TURNS, LONGEST, 2))
+    return watched(one, lambda: killed_at_random(['explain', '--snapshot=always', one.pid], one.pid, TURNS, LONGEST, 2))
 
 
 def check_reclaim():

@@ -22,13 +22,13 @@ def check_own_pages():
     equal(one.finish(), 0, 'its status')
 
 
-def check_no_photograph():
+def check_no_snapshot():
     """A copy of a private reserved page might find none: refused, and `try` stops it."""
     one = subject('regions', 'hugetlb', 16)
-    run = strandline('explain', '--photograph=always', '--json', one.pid)
+    run = strandline('explain', '--snapshot=always', '--json', one.pid)
     equal(run.status, 3, 'status')
     expect('huge' in run.err, f'says: {run.err}')
-    document = explain(one.pid, '--photograph=try')
+    document = explain(one.pid, '--snapshot=try')
     expect('no_photograph' in [caveat['code'] for caveat in document['caveats']], 'no caveat')
     is_free(one.pid)
 

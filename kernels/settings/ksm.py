@@ -36,9 +36,9 @@ def check_ledger():
     """Merged pages count in RSS as the kernel counts them, and a look parts none of them."""
     one = merged(16, 3000)
     shared = sharing()
-    for photograph in ('never', 'always'):
-        document = explain(one.pid, f'--photograph={photograph}')
-        expect(sharing() >= shared - 16, f'{shared - sharing()} pages were parted by the look ({photograph})')
+    for snapshot in ('never', 'always'):
+        document = explain(one.pid, f'--snapshot={snapshot}')
+        expect(sharing() >= shared - 16, f'{shared - sharing()} pages were parted by the look ({snapshot})')
     document = explain(one.pid)
     agrees(document, one.pid)
     equal(one.ask('c')['wrong'], 0, 'bytes that changed')
@@ -75,8 +75,8 @@ def check_merged_zero_pages():
         if time.monotonic() > deadline:
             raise Skipped(f'the kernel did not merge them in 30 s: {rollup(one.pid)["Anonymous"]} bytes anonymous')
         time.sleep(0.5)
-    for photograph in ('never', 'always'):
-        explain(one.pid, f'--photograph={photograph}')
+    for snapshot in ('never', 'always'):
+        explain(one.pid, f'--snapshot={snapshot}')
     agrees(explain(one.pid), one.pid)
     equal(one.ask('x'), 0, 'sum of the zeros')
     return f'{rollup(one.pid)["Anonymous"]} bytes are left anonymous'

@@ -15,8 +15,8 @@ def prepare():
 def check_high_memory():
     one = subject('regions', 'high', 16)
     expect(one.ready['address'] >= 1 << 47, f'mapped at {one.ready["address"]:#x}')
-    for photograph in ('never', 'always'):
-        document = explain(one.pid, f'--photograph={photograph}')
+    for snapshot in ('never', 'always'):
+        document = explain(one.pid, f'--snapshot={snapshot}')
         expect(document['kernel']['anonymous_bytes'] >= 16 * MIB, f'anonymous {document["kernel"]["anonymous_bytes"]}')
         expect(sum(row['bytes'] for row in document['rows'] if row['id'] == 'anonymous') >= 16 * MIB, 'no row has it')
     agrees(document, one.pid)

@@ -59,8 +59,8 @@ def check_ledger_while_pages_move():
     """A page on its way has no place: it is counted all the same, and the sums hold."""
     one = subject('regions', 'plain', 24)
     with Moving(one.pid) as moving:
-        for photograph in ('never', 'try', 'never', 'try'):
-            explain(one.pid, f'--photograph={photograph}')
+        for snapshot in ('never', 'try', 'never', 'try'):
+            explain(one.pid, f'--snapshot={snapshot}')
     expect(moving.turns > 0, 'nothing was moved')
     agrees(explain(one.pid), one.pid)
     equal(one.ask('c')['wrong'], 0, 'bytes that changed')
@@ -73,7 +73,7 @@ def check_heap_while_pages_move():
     heap = subject('fragmented', 60000, 200, 500)
     with Moving(heap.pid) as moving:
         for _ in range(3):
-            knows_heap(explain(heap.pid, '--photograph=never'), heap)
+            knows_heap(explain(heap.pid, '--snapshot=never'), heap)
         done = reclaim(heap.pid, 'malloc_trim')
     equal(done['outcome'], 'done', 'outcome')
     difference = abs(done['actual_bytes'] - done['predicted_bytes'])
@@ -87,7 +87,7 @@ def check_writers_while_pages_move():
     one = subject('regions', 'write', 24)
     with Moving(one.pid):
         explain(one.pid)
-        killed = killed_at_random(['explain', '--photograph=always', one.pid], one.pid, 8, 1.5, 9).at_least(4, 2)
+        killed = killed_at_random(['explain', '--snapshot=always', one.pid], one.pid, 8, 1.5, 9).at_least(4, 2)
     is_free(one.pid)
     equal(one.ask('c')['wrong'], 0, 'words that changed')
     equal(one.finish(), 0, 'its status')

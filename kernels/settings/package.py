@@ -106,7 +106,7 @@ def check_setcap():
         done = command(['setcap', 'cap_sys_ptrace,cap_dac_read_search+ep', at])
         expect(done.status == 0, f'setcap: {done.err}')
         other = subject('fragmented', 60000, 200, 500, user=1001)
-        words = ['explain', '--json', '--photograph=never', other.pid]
+        words = ['explain', '--json', '--snapshot=never', other.pid]
         equal(command(['/kernels/strandline', *words], user=ORDINARY).status, 3, 'status without them')
         document = command([at, *words], user=ORDINARY).done().document()
         agrees(document, other.pid)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from lab import (KERNELS, ORDINARY, SUBJECTS, Failed, Skipped, Subject, agrees, equal, expect, explain, explain_heap,
-                 gives_what_it_predicts, is_free, other_allocators, reclaim, release, row, rows_of_photograph, runtime, strandline,
+                 gives_what_it_predicts, is_free, other_allocators, reclaim, release, row, rows_of_snapshot, runtime, strandline,
                  subject)
 
 
@@ -36,17 +36,17 @@ def check_demo():
 def check_glibc_heap():
     """malloc's figures from outside are its own; the call gives back what was predicted."""
     heap = subject('fragmented', 60000, 200, 500)
-    explain_heap(heap, '--photograph=never')
+    explain_heap(heap, '--snapshot=never')
     done = gives_what_it_predicts(heap.pid, 'malloc_trim')
     expect(done['actual_bytes'] > 8 << 20, f'only {done["actual_bytes"]} bytes of 12 MB')
     equal(heap.ask('i')['mallinfo']['uordblks'], heap.ready['mallinfo']['uordblks'], 'bytes in use afterwards')
     equal(heap.finish(), 0, 'its status')
 
 
-def check_photograph():
-    """The rows of a photograph are those of a stop."""
+def check_snapshot():
+    """The rows of a snapshot are those of a stop."""
     heap = subject('fragmented', 60000, 200, 500)
-    equal(rows_of_photograph(heap, 'glibc', 'anon')['target']['kind'], 'photograph', 'kind')
+    equal(rows_of_snapshot(heap, 'glibc', 'anon')['target']['kind'], 'photograph', 'kind')
     is_free(heap.pid)
     equal(heap.finish(), 0, 'its status')
 
@@ -128,13 +128,13 @@ def check_zero_pages_directly():
     equal(one.finish(), 0, 'its status')
 
 
-def check_photograph_beside_direct_reads():
+def check_snapshot_beside_direct_reads():
     """Before 6.5 a device that writes to a page which was copied meanwhile writes to the copy's: refused there."""
     script = ('import os,sys; f=os.open("/root/direct",os.O_RDWR|os.O_CREAT|os.O_DIRECT); print("ready",flush=True); sys.stdin.read()')
     one = Subject(['/usr/bin/python3', '-c', script])
-    run = strandline('explain', '--photograph=always', '--json', one.pid)
+    run = strandline('explain', '--snapshot=always', '--json', one.pid)
     equal(run.status, 0 if release() >= (6, 5) else 3, f'status ({run.err.strip()[-200:]})')
-    explain(one.pid, '--photograph=try')
+    explain(one.pid, '--snapshot=try')
     is_free(one.pid)
     equal(one.finish(), 0, 'its status')
     return run.err.strip()[-200:]

@@ -26,9 +26,9 @@ def cleared():
 def check_looking_dirties_nothing():
     """Who copies what was written since the last copy finds the same pages after a look."""
     one, at, length = cleared()
-    for photograph in ('never', 'always'):
-        document = explain(one.pid, f'--photograph={photograph}')
-        equal(dirty(one.pid, at, length), length // 4096 // 2, f'dirty pages after a look ({photograph})')
+    for snapshot in ('never', 'always'):
+        document = explain(one.pid, f'--snapshot={snapshot}')
+        equal(dirty(one.pid, at, length), length // 4096 // 2, f'dirty pages after a look ({snapshot})')
     agrees(explain(one.pid), one.pid)
     equal(one.ask('c')['wrong'], 0, 'bytes that changed')
     equal(one.finish(), 0, 'its status')
@@ -40,7 +40,7 @@ def check_heap():
     heap = subject('fragmented', 60000, 200, 500)
     for value in (4, 1):
         write(f'/proc/{heap.pid}/clear_refs', value)
-        explain_heap(heap, '--photograph=never')
+        explain_heap(heap, '--snapshot=never')
     gives_what_it_predicts(heap.pid, 'malloc_trim')
     start, end = next((start, end) for start, end, _, name in mappings(heap.pid) if name == '[heap]')
     expect(dirty(heap.pid, start, end - start) < (end - start) // 4096 // 4, 'most of the heap is dirty after a trim')

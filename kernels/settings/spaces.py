@@ -44,7 +44,7 @@ def contained(name='fragmented', **how):
 
 
 def looked_at(one, **how):
-    return explain_heap(one, '--photograph=never', **how)
+    return explain_heap(one, '--snapshot=never', **how)
 
 
 def check_by_root():
@@ -73,11 +73,11 @@ def check_by_its_user():
     equal(one.finish(), 0, 'its status')
 
 
-def check_photograph():
+def check_snapshot():
     one = contained()
     stopped = looked_at(one)
-    document = explain(one.pid, '--photograph=try')
-    equal(row(document, 'glibc.live'), row(stopped, 'glibc.live'), 'glibc.live of the photograph')
+    document = explain(one.pid, '--snapshot=try')
+    equal(row(document, 'glibc.live'), row(stopped, 'glibc.live'), 'glibc.live of the snapshot')
     is_free(one.pid)
     equal(one.finish(), 0, 'its status')
     return f'{document["target"]["kind"]}: {", ".join(caveats(document))}'
@@ -111,15 +111,15 @@ def check_seccomp():
     """A filter on every thread: as containers have it, called through; one that would kill is not."""
     one = subject('reclaim_target', 'filtered')
     agrees(explain(one.pid), one.pid)
-    agrees(explain(one.pid, '--photograph=always'), one.pid)
+    agrees(explain(one.pid, '--snapshot=always'), one.pid)
     gives_what_it_predicts(one.pid, 'malloc_trim')
     deadly = subject('reclaim_target', 'seccomp')
     agrees(explain(deadly.pid), deadly.pid)
     run = strandline('reclaim', '--json', '--remedy', 'malloc_trim', deadly.pid)
     equal(run.status, 3, 'status')
     expect('may not let madvise through' in run.err, f'says: {run.err}')
-    run = strandline('explain', '--photograph=always', '--json', deadly.pid)
-    equal(run.status, 3, 'status of a photograph')
+    run = strandline('explain', '--snapshot=always', '--json', deadly.pid)
+    equal(run.status, 3, 'status of a snapshot')
     is_free(deadly.pid)
 
 
@@ -172,7 +172,7 @@ NAMES = {SYS_PTRACE: 'sys_ptrace', DAC_READ_SEARCH: 'dac_read_search'}
 
 
 def look(user, missing, pid):
-    words = ['strandline', 'explain', '--json', '--photograph=never', pid]
+    words = ['strandline', 'explain', '--json', '--snapshot=never', pid]
     if user is not None:
         return command(words, user=user, capabilities=[one for one in NAMES if one not in missing])
     without = SHORT[missing]

@@ -41,7 +41,7 @@ def check_doctor():
 def check_ledger():
     """The sums are the kernel's, and nothing is brought in by looking."""
     one, swapped = swapped_heap()
-    document = explain(one.pid, '--photograph=never')
+    document = explain(one.pid, '--snapshot=never')
     agrees(document, one.pid)
     expect('heap_swapped' in caveats(document), f'no caveat heap_swapped: {caveats(document)}')
     now = rollup(one.pid)['Swap']
@@ -50,9 +50,9 @@ def check_ledger():
     return f'{swapped} bytes swapped out, {now} after the look'
 
 
-def check_photograph():
+def check_snapshot():
     one, swapped = swapped_heap()
-    document = explain(one.pid, '--photograph=always')
+    document = explain(one.pid, '--snapshot=always')
     expect('heap_swapped' in caveats(document), f'no caveat heap_swapped: {caveats(document)}')
     now = rollup(one.pid)['Swap']
     expect(now >= swapped - 128 * 1024, f'{swapped - now} bytes of {swapped} were brought in by the look')
@@ -170,11 +170,11 @@ def check_beside_a_process_that_swaps():
     one = subject('regions', 'write', 24, before=joins(group))
     expect(rollup(one.pid)['Swap'] > MIB, 'it does not swap')
     caveat = set()
-    for photograph in ('never', 'try', 'never', 'try'):
-        document = explain(one.pid, f'--photograph={photograph}')
+    for snapshot in ('never', 'try', 'never', 'try'):
+        document = explain(one.pid, f'--snapshot={snapshot}')
         caveat |= set(caveats(document))
     killed = killed_at_random(['explain', one.pid], one.pid, 8, 1.5, 7)
-    killed += killed_at_random(['explain', '--photograph=always', one.pid], one.pid, 8, 1.5, 8)
+    killed += killed_at_random(['explain', '--snapshot=always', one.pid], one.pid, 8, 1.5, 8)
     killed.at_least(8, 3)
     is_free(one.pid)
     first = one.ask('c')
@@ -192,8 +192,8 @@ def check_runtimes():
                   ['/usr/bin/python3', '-c', 'k=[(i,str(i)) for i in range(60000)]; print("ready", flush=True); input()']):
         one = Subject(words)
         swapped = half_out(one.pid)
-        for photograph in ('never', 'try'):
-            document = explain(one.pid, f'--photograph={photograph}')
+        for snapshot in ('never', 'try'):
+            document = explain(one.pid, f'--snapshot={snapshot}')
             expect(caveats(document), 'no caveat')
             for caveat in document['caveats']:
                 expect(not caveat['code'].endswith('_damaged') or 'swapped out' in caveat['text'], f'false alarm: {caveat["text"]}')

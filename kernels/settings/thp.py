@@ -2,7 +2,7 @@
 from pathlib import Path
 
 from lab import (KERNELS, Subject, agrees, equal, expect, explain, explain_heap, gives_what_it_predicts, is_free, killed_at_random,
-                 reclaim, rollup, rows_of_photograph, runtime, subject, write)
+                 reclaim, rollup, rows_of_snapshot, runtime, subject, write)
 
 
 KHUGEPAGED = Path('/sys/kernel/mm/transparent_hugepage/khugepaged')
@@ -24,7 +24,7 @@ def prepare():
 def check_glibc_heap():
     heap = subject('fragmented', 120000, 200, 500)
     told = rollup(heap.pid)
-    explain_heap(heap, '--photograph=never')
+    explain_heap(heap, '--snapshot=never')
     # khugepaged would fill what goes back at once: a page that is there of 512 is enough for it.
     write(KHUGEPAGED / 'max_ptes_none', 0)
     done = gives_what_it_predicts(heap.pid, 'malloc_trim')
@@ -52,18 +52,18 @@ def check_huge_pages_cut():
     equal(one.finish(), 0, 'its status')
 
 
-def check_photograph():
+def check_snapshot():
     heap = subject('fragmented', 120000, 200, 500)
-    rows_of_photograph(heap, 'glibc')
+    rows_of_snapshot(heap, 'glibc')
     is_free(heap.pid)
 
 
 def check_beside_writers():
     """Pages are made huge and cut while they are looked at."""
     one = subject('regions', 'write', 24)
-    for photograph in ('never', 'always', 'never', 'always'):
-        explain(one.pid, f'--photograph={photograph}')
-    killed = killed_at_random(['explain', '--photograph=always', one.pid], one.pid, 8, 1.5, 7).at_least(4, 2)
+    for snapshot in ('never', 'always', 'never', 'always'):
+        explain(one.pid, f'--snapshot={snapshot}')
+    killed = killed_at_random(['explain', '--snapshot=always', one.pid], one.pid, 8, 1.5, 7).at_least(4, 2)
     is_free(one.pid)
     equal(one.ask('c')['wrong'], 0, 'words that changed')
     equal(one.finish(), 0, 'its status')

@@ -60,12 +60,12 @@ def check_scope_1_owner():
 
 
 def check_scope_1_with_the_capability():
-    """CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH only: explain, a photograph and reclaim of another user's process."""
+    """CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH only: explain, a snapshot and reclaim of another user's process."""
     scope(1)
     one = subject('fragmented', 60000, 200, 500, user=1001)
     how = {'user': ORDINARY, 'capabilities': BOTH}
-    explain_heap(one, '--photograph=never', **how)
-    explain(one.pid, '--photograph=try', **how)
+    explain_heap(one, '--snapshot=never', **how)
+    explain(one.pid, '--snapshot=try', **how)
     done = reclaim(one.pid, 'malloc_trim', **how)
     equal(done['actual_bytes'], done['predicted_bytes'], 'given back beside predicted')
     is_free(one.pid)

@@ -10,7 +10,7 @@ use clap_complete::Shell;
 
 pub use super::arguments_export::Export;
 pub use super::arguments_lab::{Compare, Squeeze, Study, Try};
-use super::arguments_reading::{Photograph, Quiet};
+use super::arguments_reading::{Quiet, SnapshotChoice};
 pub use super::arguments_top::Top;
 use super::condition::Condition;
 use strandline_inspect::remedy::REMEDIES;
@@ -84,7 +84,7 @@ pub enum Verb {
     Reclaim(Reclaim),
     /// Say who holds what is live, what nothing leads to any more, and who keeps free pages
     ///
-    /// Follows every reference between the blocks of the heap, from a photograph of the process: which of them no root reaches (a
+    /// Follows every reference between the blocks of the heap, from a snapshot of the process: which of them no root reaches (a
     /// leak), what each root alone holds, and whose blocks keep pages that are free but for them.
     Holders(Holders),
     /// Run a command and record its memory over time
@@ -215,10 +215,10 @@ pub struct Explain {
     /// Let the process go after this time, whatever is missing: the rest is unattributed, with a caveat
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub max_stop: Option<std::time::Duration>,
-    /// Read a photograph of the process, a copy-on-write child that never runs, while the process runs on: it stands
+    /// Read a snapshot of the process, a copy-on-write child that never runs, while the process runs on: it stands
     /// still for some 30 ms a GiB. `always` (meant by the flag alone) refuses where that could do harm
-    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "auto", default_missing_value = "always")]
-    pub photograph: Photograph,
+    #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "auto", default_missing_value = "always")]
+    pub snapshot: SnapshotChoice,
     #[command(flatten)]
     pub quiet: Quiet,
 }
@@ -247,9 +247,9 @@ pub struct Holders {
     /// Do not look into language runtimes: their memory is then what nobody explains
     #[arg(long)]
     pub no_runtimes: bool,
-    /// Read a photograph of the process while it runs on, see explain; without one what it moves meanwhile is not told right
-    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "try", default_missing_value = "always")]
-    pub photograph: Photograph,
+    /// Read a snapshot of the process while it runs on, see explain; without one what it moves meanwhile is not seen right
+    #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "try", default_missing_value = "always")]
+    pub snapshot: SnapshotChoice,
 }
 
 /// Arguments of `reclaim`.
@@ -296,9 +296,9 @@ pub struct Reclaim {
     /// Let the process go after this time at each look; a heap that was not read whole is not trimmed
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub max_stop: Option<std::time::Duration>,
-    /// Read a photograph of the process while it runs on, see explain; `try` reads it stopped where that could do harm
-    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "never", default_missing_value = "always")]
-    pub photograph: Photograph,
+    /// Read a snapshot of the process while it runs on, see explain; `try` reads it stopped where that could do harm
+    #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "never", default_missing_value = "always")]
+    pub snapshot: SnapshotChoice,
 }
 
 /// Arguments of `run`.
@@ -366,9 +366,9 @@ pub struct Recording {
     /// Let a process go after this time at each ledger, whatever is missing; at its end it is not asked for
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub max_stop: Option<std::time::Duration>,
-    /// Take ledgers from a photograph while the process runs on, see explain; `try` reads it stopped where that could do harm
-    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "never", default_missing_value = "always")]
-    pub photograph: Photograph,
+    /// Take ledgers from a snapshot while the process runs on, see explain; `try` reads it stopped where that could do harm
+    #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "never", default_missing_value = "always")]
+    pub snapshot: SnapshotChoice,
     #[command(flatten)]
     pub quiet: Quiet,
     /// When to show progress on standard error; by default where it is a terminal that the command does not

@@ -9,7 +9,7 @@ use strandline_export::budget::StopBudget;
 use strandline_recorder::plan;
 
 use super::arguments_chosen::Chosen;
-use super::arguments_reading::{Photograph, Quiet};
+use super::arguments_reading::{Quiet, SnapshotChoice};
 
 /// Where scrapes are answered if nothing else is said.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:9756";
@@ -70,9 +70,9 @@ pub struct Export {
     /// Take no ledgers: what the kernel counts only, for which nothing is stopped
     #[arg(long)]
     pub no_ledgers: bool,
-    /// Take ledgers from a photograph while the process runs on, see explain
-    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "try", default_missing_value = "always")]
-    pub photograph: Photograph,
+    /// Take ledgers from a snapshot while the process runs on, see explain
+    #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "try", default_missing_value = "always")]
+    pub snapshot: SnapshotChoice,
     #[command(flatten)]
     pub quiet: Quiet,
     /// So many processes have series of their own, those with most RSS; the others are summed as `other`

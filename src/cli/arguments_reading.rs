@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use strandline_inspect::explain::ByPhotograph;
+use strandline_inspect::explain::SnapshotMode;
 use strandline_recorder::plan;
 
-/// When a photograph is taken.
+/// When a snapshot is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Photograph {
+pub enum SnapshotChoice {
     /// Never: the process is stopped while it is read
     Never,
     /// Where a language runtime (Perl, SBCL) or an allocator whose blocks tell what they are (musl, tcmalloc, mimalloc) is read,
@@ -20,14 +20,14 @@ pub enum Photograph {
     Always,
 }
 
-impl Photograph {
+impl SnapshotChoice {
     /// As the library takes it.
-    pub fn wanted(self) -> ByPhotograph {
+    pub fn wanted(self) -> SnapshotMode {
         match self {
-            Self::Never => ByPhotograph::Never,
-            Self::Auto => ByPhotograph::IfShorter,
-            Self::Try => ByPhotograph::IfPossible,
-            Self::Always => ByPhotograph::Always,
+            Self::Never => SnapshotMode::Never,
+            Self::Auto => SnapshotMode::IfShorter,
+            Self::Try => SnapshotMode::IfPossible,
+            Self::Always => SnapshotMode::Always,
         }
     }
 }

@@ -224,7 +224,7 @@ fn matrix(arguments: &Compare) -> std::result::Result<Matrix, String> {
                 matrix.by_shell.push(subject.clone());
             }
             let measure = if arguments.record {
-                Measure::Recording { interval: RECORDED_EVERY, ledgers: "none".to_owned(), photograph: false }
+                Measure::Recording { interval: RECORDED_EVERY, ledgers: "none".to_owned(), snapshot: false }
             } else {
                 Measure::Figures
             };

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use strandline_inspect::explain::ByPhotograph;
+use strandline_inspect::explain::SnapshotMode;
 use strandline_inspect::facts::{Explanation, Outcome, Reclamation};
 use strandline_inspect::remedy::{ReclaimOptions, reclaim};
 
@@ -65,7 +65,7 @@ pub fn run(arguments: &Demo, output: &mut Output) -> Result<Ending> {
     let options = ReclaimOptions {
         max_stop: None,
         quiet_for: strandline_inspect::explain::QUIET_FOR,
-        photograph: ByPhotograph::Never,
+        snapshot: SnapshotMode::Never,
         remedy: Some("malloc_trim"),
         watch: std::time::Duration::from_millis(500),
         progress: None,

@@ -14,7 +14,7 @@ use strandline_process::procfs::Process;
 use strandline_runtimes::sbcl::facts::Sbcl;
 
 use super::arguments::Explain;
-use super::arguments_reading::Photograph;
+use super::arguments_reading::SnapshotChoice;
 use super::condition::{Answer, Condition, Whole};
 use super::output::{Output, complain};
 use super::progress::Progress;
@@ -39,10 +39,10 @@ struct Body<'a> {
     holders: Option<&'a Holders>,
 }
 
-/// Who holds what takes a while to find: from a photograph, where there can be one.
-fn photograph(arguments: &Explain) -> Photograph {
-    match arguments.photograph {
-        Photograph::Auto if arguments.holders => Photograph::Try,
+/// Who holds what takes a while to find: from a snapshot, where there can be one.
+fn snapshot(arguments: &Explain) -> SnapshotChoice {
+    match arguments.snapshot {
+        SnapshotChoice::Auto if arguments.holders => SnapshotChoice::Try,
         asked => asked,
     }
 }
@@ -62,7 +62,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
             runtimes: !arguments.no_runtimes,
             path_to: arguments.path_to.as_deref(),
             max_stop: arguments.max_stop,
-            photograph: photograph(arguments).wanted(),
+            snapshot: snapshot(arguments).wanted(),
             quiet_for: arguments.quiet.limit,
             ..Options::default()
         },
@@ -88,8 +88,8 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
 
 /// What a processor reads of a heap in a second while its process stands still, with some to spare (benches/RESULTS.md).
 const READ_BYTES_A_SECOND: u64 = 3 << 30;
-/// What a photograph's stop takes (benches/RESULTS.md).
-const PHOTOGRAPH_SECONDS_A_GIB: f64 = 0.03;
+/// What a snapshot's stop takes (benches/RESULTS.md).
+const SNAPSHOT_SECONDS_A_GIB: f64 = 0.03;
 /// More processors than these hardly help.
 const MAX_PROCESSORS: u64 = 8;
 
@@ -103,7 +103,7 @@ fn expected_stop(anonymous_bytes: u64, processors: u64) -> Duration {
 fn warn_of_a_long_stop(arguments: &Explain, is_document: bool) {
     if is_document
         || arguments.max_stop.is_some()
-        || matches!(arguments.photograph, Photograph::Always | Photograph::Try)
+        || matches!(arguments.snapshot, SnapshotChoice::Always | SnapshotChoice::Try)
         || !std::io::stderr().is_terminal()
     {
         return;
@@ -113,26 +113,26 @@ fn warn_of_a_long_stop(arguments: &Explain, is_document: bool) {
     let Some(anonymous) = anonymous else { return };
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let expected = expected_stop(anonymous, processors);
-    if expected >= Duration::from_secs(1) && !will_be_photographed(arguments) {
+    if expected >= Duration::from_secs(1) && !takes_snapshot(arguments) {
         complain(&format!(
-            "process {} has {} of its own and will be stopped for about {}; --photograph would stop it for about {}, --max-stop \
+            "process {} has {} of its own and will be stopped for about {}; --snapshot would stop it for about {}, --max-stop \
              200ms would let it go then, whatever is missing",
             arguments.pid,
             bytes(anonymous),
             seconds(expected.as_secs_f64()),
-            seconds(PHOTOGRAPH_SECONDS_A_GIB * anonymous as f64 / (1_u64 << 30) as f64)
+            seconds(SNAPSHOT_SECONDS_A_GIB * anonymous as f64 / (1_u64 << 30) as f64)
         ));
     }
 }
 
-/// Whether a photograph is taken without being asked for.
-fn will_be_photographed(arguments: &Explain) -> bool {
+/// Whether a snapshot is taken without being asked for.
+fn takes_snapshot(arguments: &Explain) -> bool {
     let has_runtime = || {
         let process = Process::open(arguments.pid).ok()?;
         let (space, _) = AddressSpace::parse(&process.maps_text().ok()?);
         Some(Found::find(&process, &space, !arguments.no_runtimes).is_slow())
     };
-    arguments.photograph == Photograph::Auto && has_runtime().unwrap_or(false)
+    arguments.snapshot == SnapshotChoice::Auto && has_runtime().unwrap_or(false)
 }
 
 /// Looks at process `pid`; shows progress if it may.

@@ -20,7 +20,7 @@ pub fn run(arguments: &Export) -> Result<Ending> {
         stop: arguments.stop_budget,
         processor_share: arguments.cpu_budget,
         interval: arguments.ledger_interval,
-        photograph: arguments.photograph.wanted(),
+        snapshot: arguments.snapshot.wanted(),
         quiet_for: arguments.quiet.limit,
     };
     let options = Options {

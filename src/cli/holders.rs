@@ -91,7 +91,7 @@ pub fn run(arguments: &Holders, output: &mut Output) -> Result<Ending> {
             progress: Some(&|what, done, total| tell.tell(what, done, total)),
             runtimes: !arguments.no_runtimes,
             find_zero_pages: false,
-            photograph: arguments.photograph.wanted(),
+            snapshot: arguments.snapshot.wanted(),
             ..Options::default()
         },
     )?;

@@ -26,7 +26,7 @@ pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<Ending> {
         watch: WATCH,
         max_stop: arguments.max_stop,
         quiet_for: arguments.quiet.limit,
-        photograph: arguments.photograph.wanted(),
+        snapshot: arguments.snapshot.wanted(),
         progress: None,
     };
     let reclamation = reclaim(arguments.pid, &options)?;

@@ -104,7 +104,7 @@ fn options<'a>(
         plan,
         looks: Looks {
             max_stop: recording.max_stop,
-            photograph: recording.photograph.wanted(),
+            snapshot: recording.snapshot.wanted(),
             quiet_for: recording.quiet.limit,
         },
         progress,

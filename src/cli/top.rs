@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use strandline_inspect::explain::{ByPhotograph, Options, explain};
+use strandline_inspect::explain::{Options, SnapshotMode, explain};
 use strandline_inspect::facts::Outcome;
 use strandline_inspect::remedy::{ReclaimOptions, reclaim};
 use strandline_report::model::{Rows, View};
@@ -48,12 +48,12 @@ pub fn run(arguments: &Top, output: &mut Output) -> Result<Ending> {
     Ok(Ending::Done)
 }
 
-/// Looks at a process, from a photograph where there can be one: it was asked for, but by a key.
+/// Looks at a process, from a snapshot where there can be one: it was asked for, but by a key.
 fn look(pid: i32, wanted: Wanted, surface: Surface) -> Result<Looked> {
-    let photograph = ByPhotograph::IfPossible;
+    let snapshot = SnapshotMode::IfPossible;
     match wanted {
         Wanted::Ledger => {
-            let explanation = explain(pid, &Options { photograph, ..Options::default() })?;
+            let explanation = explain(pid, &Options { snapshot, ..Options::default() })?;
             let text = terminal::explanation(&View::new(&explanation, Rows::default()), surface);
             Ok(Looked { text, sums: Some((explanation.totals.stranded, explanation.totals.pinned)) })
         }
@@ -66,7 +66,7 @@ fn look(pid: i32, wanted: Wanted, surface: Surface) -> Result<Looked> {
                 watch: Duration::ZERO,
                 max_stop: None,
                 quiet_for: strandline_inspect::explain::QUIET_FOR,
-                photograph,
+                snapshot,
                 progress: None,
             };
             let given = reclaim(pid, &options)?;

@@ -10,8 +10,8 @@ use strandline_inspect::Error;
 use strandline_inspect::explain::{Options, explain};
 use strandline_inspect::facts::Explanation;
 use strandline_inspect::ledger::{proportional, rows};
-use strandline_process::photograph;
 use strandline_process::procfs::Process;
+use strandline_process::snapshot;
 
 use super::arguments::Explain;
 use super::condition::Whole;
@@ -78,13 +78,13 @@ fn look(arguments: &Explain) -> Result<Tree> {
             continue;
         }
         // Somebody else's, of one of them: it is no process of its own.
-        if pid != root && Process::open(pid).is_ok_and(|process| photograph::is_one(&process)) {
+        if pid != root && Process::open(pid).is_ok_and(|process| snapshot::is_one(&process)) {
             continue;
         }
         let options = Options {
             runtimes: !arguments.no_runtimes,
             max_stop: arguments.max_stop,
-            photograph: arguments.photograph.wanted(),
+            snapshot: arguments.snapshot.wanted(),
             quiet_for: arguments.quiet.limit,
             ..Options::default()
         };

@@ -54,7 +54,7 @@ pub trait Found: Send + Sync {
     /// [`OutOfOrder`] where it would claim a byte twice: a bug of the reader.
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder>;
 
-    /// Whether it reads the memory of the heap itself, and for each block: then a photograph stops the process less.
+    /// Whether it reads the memory of the heap itself, and for each block: then a snapshot stops the process less.
     fn reads_blocks(&self) -> bool {
         false
     }

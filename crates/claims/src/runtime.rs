@@ -58,7 +58,7 @@ pub trait Found: Send + Sync {
         Access::InPlace
     }
 
-    /// Whether to read it takes longer than to photograph the process: not where a few structures tell all.
+    /// Whether to read it takes longer than to take a snapshot of it: not where a few structures tell all.
     fn takes_long(&self) -> bool {
         true
     }

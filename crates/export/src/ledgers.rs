@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use strandline_inspect::Error;
-use strandline_inspect::explain::{self, ByPhotograph};
+use strandline_inspect::explain::{self, SnapshotMode};
 
 use crate::LedgerOptions;
 use crate::board::{Board, Entry};
@@ -33,12 +33,12 @@ const AIMED_PART: f64 = 0.8;
 const FIRST_LEDGER: Duration = Duration::from_millis(100);
 /// Of a process for which the budget is too small so many turns are left out.
 const TURNS_LEFT_OUT: u32 = 10;
-/// From so much memory of its own on a process is stopped for a shorter time by a photograph than by reading it.
-const WORTH_A_PHOTOGRAPH: u64 = 8 << 20;
-/// What is known of stops (benches/RESULTS.md), with some to spare: any, of each GiB read, photographed, and of page tables.
+/// From so much memory of its own on a process is stopped for a shorter time by a snapshot than by reading it.
+const WORTH_A_SNAPSHOT: u64 = 8 << 20;
+/// What is known of stops (benches/RESULTS.md), with some to spare: any, of each GiB read, read by a snapshot, and of page tables.
 const ANY_STOP: Duration = Duration::from_millis(2);
 const READ_A_GIB: f64 = 0.4;
-const PHOTOGRAPHED_A_GIB: f64 = 0.04;
+const SNAPSHOT_A_GIB: f64 = 0.04;
 const PAGE_TABLES_A_GIB: f64 = 0.004;
 /// How long the thread is waited for at the end.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -81,7 +81,7 @@ struct Taker {
 struct Turn {
     key: Key,
     left: Duration,
-    photograph: ByPhotograph,
+    snapshot: SnapshotMode,
 }
 
 impl Taker {
@@ -122,27 +122,27 @@ impl Taker {
             let Some(entry) = entries.get_mut(&shown.key).filter(|entry| entry.not_before <= now) else {
                 continue;
             };
-            let photograph = self.photograph(&shown.figures);
+            let snapshot = self.snapshot(&shown.figures);
             let least = least_stop(&shown.figures);
             if least > budget.stopped {
                 entry.trouble = Some("stop_budget");
                 entry.not_before = now + self.how.interval;
                 continue;
             }
-            let expected = entry.expected.unwrap_or_else(|| first_guess(&shown.figures, photograph));
+            let expected = entry.expected.unwrap_or_else(|| first_guess(&shown.figures, snapshot));
             let needed = expected.max(least).min(budget.stopped.mul_f64(ASKED_PART));
             let left = entry.stops.left(now, budget);
             if left >= needed && best.as_ref().is_none_or(|(since, _)| entry.not_before < *since) {
-                best = Some((entry.not_before, Turn { key: shown.key, left, photograph }));
+                best = Some((entry.not_before, Turn { key: shown.key, left, snapshot }));
             }
         }
         best.map(|(_, turn)| turn)
     }
 
-    fn photograph(&self, figures: &Figures) -> ByPhotograph {
-        let is_small = figures.anonymous_bytes.is_none_or(|bytes| bytes < WORTH_A_PHOTOGRAPH);
-        match self.how.photograph {
-            ByPhotograph::IfPossible if is_small => ByPhotograph::IfShorter,
+    fn snapshot(&self, figures: &Figures) -> SnapshotMode {
+        let is_small = figures.anonymous_bytes.is_none_or(|bytes| bytes < WORTH_A_SNAPSHOT);
+        match self.how.snapshot {
+            SnapshotMode::IfPossible if is_small => SnapshotMode::IfShorter,
             asked => asked,
         }
     }
@@ -151,7 +151,7 @@ impl Taker {
         let asked = turn.left.mul_f64(ASKED_PART);
         let options = explain::Options {
             max_stop: Some(asked),
-            photograph: turn.photograph,
+            snapshot: turn.snapshot,
             started: Some(turn.key.start_ticks),
             quiet_for: self.how.quiet_for,
             threads: Some(1),
@@ -222,11 +222,11 @@ fn least_stop(figures: &Figures) -> Duration {
 }
 
 /// How long a process may be stopped by its first ledger.
-fn first_guess(figures: &Figures, photograph: ByPhotograph) -> Duration {
+fn first_guess(figures: &Figures, snapshot: SnapshotMode) -> Duration {
     let anonymous = gibs(figures.anonymous_bytes.unwrap_or(figures.rss_bytes));
-    let rate = match photograph {
-        ByPhotograph::Always | ByPhotograph::IfPossible => PHOTOGRAPHED_A_GIB,
-        ByPhotograph::IfShorter | ByPhotograph::Never => READ_A_GIB,
+    let rate = match snapshot {
+        SnapshotMode::Always | SnapshotMode::IfPossible => SNAPSHOT_A_GIB,
+        SnapshotMode::IfShorter | SnapshotMode::Never => READ_A_GIB,
     };
     ANY_STOP + least_stop(figures) + Duration::from_secs_f64(rate * anonymous)
 }
@@ -242,7 +242,7 @@ fn stopped_by_failure(error: &Error, most: Duration) -> Duration {
         | Error::Myself { .. }
         | Error::Permission { .. }
         | Error::Traced { .. } => Duration::ZERO,
-        Error::NoPhotograph { stopped, .. } => *stopped,
+        Error::NoSnapshot { stopped, .. } => *stopped,
         Error::DidNotStop { seconds, .. } => Duration::try_from_secs_f64(*seconds).unwrap_or(most).max(most),
         Error::Ended { .. }
         | Error::Replaced { .. }
@@ -263,7 +263,7 @@ fn reason(error: &Error) -> Option<&'static str> {
         Error::Traced { .. } => Some("traced"),
         Error::LeaderEnded { .. } => Some("main_thread_ended"),
         Error::DidNotStop { .. } => Some("did_not_stop"),
-        Error::NoPhotograph { .. } => Some("no_photograph"),
+        Error::NoSnapshot { .. } => Some("no_photograph"),
         Error::DoesNotAddUp { .. } | Error::Overlap { .. } => Some("does_not_add_up"),
         Error::KernelThread { .. }
         | Error::Thread { .. }
@@ -303,7 +303,7 @@ mod tests {
             stop: StopBudget { stopped: plenty, period: plenty * 10 },
             processor_share: 1.0,
             interval: Duration::from_secs(1),
-            photograph: ByPhotograph::Never,
+            snapshot: SnapshotMode::Never,
             quiet_for: Duration::ZERO,
         };
         let desk = Arc::new(Desk::new().unwrap());
@@ -312,7 +312,7 @@ mod tests {
         let mut overruns = 0;
         for left in [plenty, Duration::from_nanos(1), plenty] {
             let before = total();
-            taker.look(&Turn { key, left, photograph: ByPhotograph::Never });
+            taker.look(&Turn { key, left, snapshot: SnapshotMode::Never });
             let stopped = total() - before;
             assert!(stopped > Duration::ZERO);
             overruns += u64::from(stopped > left);
@@ -322,7 +322,7 @@ mod tests {
         // Another process that has its number.
         let (failures, before) = (board.failures.load(Ordering::Relaxed), total());
         let other = Key { start_ticks: key.start_ticks + 1, ..key };
-        taker.look(&Turn { key: other, left: plenty, photograph: ByPhotograph::Never });
+        taker.look(&Turn { key: other, left: plenty, snapshot: SnapshotMode::Never });
         assert_eq!((board.failures.load(Ordering::Relaxed), total()), (failures + 1, before));
         child.kill().unwrap();
         child.wait().unwrap();

@@ -27,7 +27,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use strandline_inspect::explain::ByPhotograph;
+use strandline_inspect::explain::SnapshotMode;
 
 use board::Board;
 use budget::StopBudget;
@@ -62,8 +62,8 @@ pub struct LedgerOptions {
     pub processor_share: f64,
     /// Between two ledgers of a process goes at least this.
     pub interval: Duration,
-    /// Whether a photograph is read.
-    pub photograph: ByPhotograph,
+    /// Whether a snapshot is read.
+    pub snapshot: SnapshotMode,
     /// How long it is first tried to read a process without stopping it.
     pub quiet_for: Duration,
 }

@@ -48,7 +48,8 @@ pub enum TargetKind {
     #[default]
     Live,
     /// A copy-on-write copy of a process.
-    Photograph,
+    #[serde(rename = "photograph")]
+    Snapshot,
     /// A core file.
     Core,
 }
@@ -256,7 +257,7 @@ pub struct Cost {
     pub peak_rss_bytes: Option<u64>,
     /// Target memory read.
     pub bytes_read: u64,
-    /// Of a photograph: pages that the target copied while it was read, and what it touched first meanwhile (its minor
+    /// Of a snapshot: pages that the target copied while it was read, and what it touched first meanwhile (its minor
     /// faults).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied_pages: Option<u64>,

@@ -128,7 +128,7 @@ impl Found {
         access.contains(&runtime::Access::Copied) && !access.contains(&runtime::Access::CopiesItself)
     }
 
-    /// Whether a photograph stops the process less than reading all of this.
+    /// Whether a snapshot stops the process less than reading all of this.
     pub fn is_slow(&self) -> bool {
         self.runtimes.iter().any(|found| found.takes_long())
             || self.allocators.iter().any(|(_, found)| found.reads_blocks())

@@ -47,8 +47,9 @@ pub enum Measure {
         interval: Duration,
         /// The moments, as `--ledger` takes them.
         ledgers: String,
-        /// Whether they are taken of a photograph, where that can do no harm.
-        photograph: bool,
+        /// Whether they are taken of a snapshot, where that can do no harm.
+        #[serde(rename = "photograph")]
+        snapshot: bool,
     },
 }
 

@@ -41,7 +41,7 @@ pub fn command(subject: &Subject, place: &Path) -> Result<Vec<String>, String> {
                 "--".to_owned(),
             ]
         }
-        Measure::Recording { interval, ledgers, photograph } => {
+        Measure::Recording { interval, ledgers, snapshot } => {
             let file = place.join(RECORDING);
             // A recorder that is killed leaves its file; the next must not be told by it.
             drop(std::fs::remove_file(&file));
@@ -49,7 +49,7 @@ pub fn command(subject: &Subject, place: &Path) -> Result<Vec<String>, String> {
             words.extend(["--interval".to_owned(), format!("{}ms", interval.as_millis().max(1))]);
             words.extend(["--progress", "never", "--ledger"].map(str::to_owned));
             words.push(ledgers.clone());
-            words.extend(photograph.then(|| "--photograph=try".to_owned()));
+            words.extend(snapshot.then(|| "--snapshot=try".to_owned()));
             let limits = [
                 ("--limit-address-space", subject.limits.address_space),
                 ("--limit-data", subject.limits.data),

@@ -98,11 +98,11 @@ pub enum Error {
         /// Which threads run on, and in which state.
         detail: String,
     },
-    /// It was to be read from a photograph, and there is none.
+    /// It was to be read from a snapshot, and there is none.
     #[error(
-        "no photograph of process {pid}: {why}; --photograph=try stops it for as long as reading takes instead"
+        "no snapshot of process {pid}: {why}; --snapshot=try stops it for as long as reading takes instead"
     )]
-    NoPhotograph {
+    NoSnapshot {
         /// The process asked for.
         pid: i32,
         /// What speaks against it, or what became of it.

@@ -255,9 +255,9 @@ fn work(job: Job, watches: &Watches, shared: &Shared) {
 /// Takes one ledger.
 fn look(request: Request, watch: Option<&Arc<dyn explain::Watch>>, shared: &Shared) -> Made {
     let at_us = shared.clock.now_us();
-    let Looks { max_stop, photograph, quiet_for } = shared.looks;
+    let Looks { max_stop, snapshot, quiet_for } = shared.looks;
     let quiet_for = if request.moment == Moment::Peak { Duration::ZERO } else { quiet_for };
-    match explain::explain(request.pid, &Options { max_stop, photograph, quiet_for, watch, ..options() }) {
+    match explain::explain(request.pid, &Options { max_stop, snapshot, quiet_for, watch, ..options() }) {
         Ok(explanation) => Made::Ledger(Box::new(ledger(&request, at_us, explanation, shared))),
         Err(Error::Ended { .. } | Error::NoSuchProcess { .. } | Error::Zombie { .. }) => {
             Made::TooLate(request)

@@ -22,7 +22,7 @@ mod watchable;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use strandline_inspect::explain::ByPhotograph;
+use strandline_inspect::explain::SnapshotMode;
 use strandline_recording::Ending;
 
 pub use command::{NotStarted, Surroundings, run};
@@ -53,8 +53,8 @@ pub struct Options<'a> {
 pub struct Looks {
     /// How long it may be stopped.
     pub max_stop: Option<Duration>,
-    /// Whether it is looked at in a photograph.
-    pub photograph: ByPhotograph,
+    /// Whether it is looked at in a snapshot.
+    pub snapshot: SnapshotMode,
     /// How long it is tried to read it without stopping it; at a peak it is not, which is over by then.
     pub quiet_for: Duration,
 }

@@ -13,8 +13,8 @@ use nix::sys::signalfd::SignalFd;
 use strandline_inspect::Caveat;
 use strandline_inspect::environment::Environment;
 use strandline_process::error::Error;
-use strandline_process::photograph;
 use strandline_process::procfs::Process;
+use strandline_process::snapshot;
 use strandline_recording::{
     Block, Caution, CommandUsage, Exec, Header, Heartbeat, Limit, ProcessEnd, ProcessStart, Record, SCHEMA,
 };
@@ -383,7 +383,7 @@ impl<'a> Session<'a> {
     /// Opens a process's files and gives it its number; false where it is gone.
     fn open(&mut self, pid: i32) -> bool {
         let Ok(process) = Process::open(pid) else { return false };
-        if photograph::is_one(&process) {
+        if snapshot::is_one(&process) {
             // Ours, or somebody else's: it has no memory and no course of its own.
             self.tree.remove(pid, None);
             return false;

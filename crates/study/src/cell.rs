@@ -60,8 +60,8 @@ pub fn subject(matrix: &Matrix, key: &Key, root: &Path, timeout: Option<Duration
     subject.environment = environment.into_iter().collect();
     let measure = matrix.subjects.get(key.subject).map(|subject| study.measure_of(subject));
     if let Some(measure) = measure.filter(|measure| measure.records()) {
-        let (interval, ledgers, photograph) = (measure.interval, measure.ledgers(), measure.photograph);
-        subject.measure = Measure::Recording { interval, ledgers, photograph };
+        let (interval, ledgers, snapshot) = (measure.interval, measure.ledgers(), measure.snapshot);
+        subject.measure = Measure::Recording { interval, ledgers, snapshot };
     }
     subject.rounds = Some(matrix.repeats_of(key));
     subject

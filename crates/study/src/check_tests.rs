@@ -46,12 +46,12 @@ fn an_axis_without_choices_may_be_one_of_numbers() {
 }
 
 #[test]
-fn what_remedies_predict_is_a_row_and_photographs_are_of_ledgers() {
+fn what_remedies_predict_is_a_row_and_snapshots_are_of_ledgers() {
     let rows = |rows: &str| format!("{SUBJECT}[measure]\nmarks = ['a']\n{rows}\n");
-    let read = study(&rows("rows = ['remedy.jvm_gc', 'jvm.dead']\nphotograph = true")).unwrap();
-    assert!(read.measure.photograph);
+    let read = study(&rows("rows = ['remedy.jvm_gc', 'jvm.dead']\nsnapshot = true")).unwrap();
+    assert!(read.measure.snapshot);
     refused(&rows("rows = ['remedy.jvm_gone']"), "`remedy.jvm_gone` is none");
-    refused(&rows("photograph = true"), "there are no `rows` to take");
+    refused(&rows("snapshot = true"), "there are no `rows` to take");
 }
 
 #[test]

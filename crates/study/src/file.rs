@@ -219,8 +219,8 @@ pub struct Measures {
     pub cachegrind: bool,
     /// The time between samples of a recording.
     pub interval: Duration,
-    /// Whether ledgers are taken of photographs, where that can do no harm.
-    pub photograph: bool,
+    /// Whether ledgers are taken of snapshots, where that can do no harm.
+    pub snapshot: bool,
 }
 
 impl Default for Measures {
@@ -234,7 +234,7 @@ impl Default for Measures {
             texts: Vec::new(),
             cachegrind: false,
             interval: Duration::from_millis(10),
-            photograph: false,
+            snapshot: false,
         }
     }
 }

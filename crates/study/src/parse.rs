@@ -387,10 +387,9 @@ fn measures(mut fields: Fields<'_, '_>) -> Measures {
     } else if at_given && measure.rows.is_empty() {
         fields.problem(fields.offset, "`at` says when ledgers are taken, but there are no `rows` to take");
     }
-    measure.photograph = fields.flag("photograph").unwrap_or(false);
-    if measure.photograph && measure.rows.is_empty() {
-        fields
-            .problem(fields.offset, "`photograph` is how ledgers are taken, but there are no `rows` to take");
+    measure.snapshot = fields.flag("snapshot").or_else(|| fields.flag("photograph")).unwrap_or(false);
+    if measure.snapshot && measure.rows.is_empty() {
+        fields.problem(fields.offset, "`snapshot` is how ledgers are taken, but there are no `rows` to take");
     }
     measure.json = patterns(&mut fields, "json");
     measure.texts = patterns(&mut fields, "texts");

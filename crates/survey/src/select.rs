@@ -6,8 +6,8 @@ use std::path::Path;
 
 use regex_lite::Regex;
 use strandline_process::control_groups;
-use strandline_process::photograph;
 use strandline_process::procfs::{Process, Stat};
+use strandline_process::snapshot;
 use strandline_report::text::clean;
 
 /// The most bytes read of /proc/PID/stat and /proc/PID/cgroup.
@@ -177,7 +177,7 @@ fn look(pid: i32) -> Option<Seen> {
     let stat = Stat::parse(&text)?;
     let has_none = stat.is_kernel_thread() || matches!(stat.state, Some('Z' | 'X'));
     // A copy of a process, made to be read and never run.
-    if has_none || (stat.exit_signal == Some(0) && photograph::is_one(&process)) {
+    if has_none || (stat.exit_signal == Some(0) && snapshot::is_one(&process)) {
         return None;
     }
     Some(Seen {

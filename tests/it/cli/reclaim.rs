@@ -7,7 +7,9 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::support::recording::{has, is_root, program};
-use crate::support::{Folder, Outcome, Result, Subject, for_any, gos, here, polars, skipped, strandline, subject};
+use crate::support::{
+    Folder, Outcome, Result, Subject, for_any, gos, here, polars, skipped, strandline, subject,
+};
 
 #[test]
 fn a_fragmented_heap_gives_back_what_was_predicted() {
@@ -206,7 +208,7 @@ fn a_seccomp_filter_that_cannot_be_read_is_not_called_through() {
         return;
     }
     let subject = Subject::start("guarded", &["filtered"]).unwrap();
-    for words in [["reclaim", "--remedy", "malloc_trim"], ["explain", "--photograph", "--json"]] {
+    for words in [["reclaim", "--remedy", "malloc_trim"], ["explain", "--snapshot", "--json"]] {
         let mut without = std::process::Command::new("setpriv");
         without.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]).arg(program());
         without.args(words).arg(subject.pid_text());
@@ -228,9 +230,9 @@ fn nothing_is_written_below_an_alternate_stack_among_live_frames() -> Outcome {
         let call = strandline::run(&["reclaim", "--remedy", "malloc_trim", "--wait", "0.3", &pid])?;
         unharmed(&mut subject)?;
         call.complains(3, &["no safe thread"])?;
-        let photograph = strandline::run(&["explain", "--photograph=always", &pid])?;
+        let snapshot = strandline::run(&["explain", "--snapshot=always", &pid])?;
         unharmed(&mut subject)?;
-        photograph.complains(3, &["--photograph=try"])?;
+        snapshot.complains(3, &["--snapshot=try"])?;
     }
     // It can be read.
     strandline::explain(subject.pid())?;

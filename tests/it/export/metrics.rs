@@ -252,7 +252,7 @@ fn a_process_is_stopped_for_no_longer_than_its_budget() -> Outcome {
         "--stop-budget=10ms/s",
         "--cpu-budget=100%",
         "--ledger-interval=1s",
-        "--photograph=never",
+        "--snapshot=never",
         "--quiet-for=0",
     ];
     let since = Instant::now();

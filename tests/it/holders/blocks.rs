@@ -406,18 +406,18 @@ fn what_is_unreachable_is_what_memcheck_calls_lost() -> Outcome {
 
 /// What a process moves while it is read is not called leaked.
 #[test]
-fn without_a_photograph_nothing_is_called_leaked() -> Outcome {
+fn without_a_snapshot_nothing_is_called_leaked() -> Outcome {
     let test = here!();
     let Some(program) = program(test, false)? else { return Ok(()) };
     let subject = Subject::start_command(Command::new(&program))?;
-    let arguments = ["holders", "--json", "--photograph=never", &subject.pid_text()];
+    let arguments = ["holders", "--json", "--snapshot=never", &subject.pid_text()];
     let document = strandline::json(&arguments)?;
     let is_said = strandline::caveats(&document).iter().any(|caveat| caveat.contains("holders_in_motion"));
     if !document["unreachable"].is_null() || !is_said {
         return Err(format!("{} {}", document["unreachable"], document["caveats"]).into());
     }
     retains(&subject, find(&document, "roots", "name", "g_cache")?, "cache")?;
-    let run = strandline::run(&["holders", "--photograph=never", &subject.pid_text()])?;
+    let run = strandline::run(&["holders", "--snapshot=never", &subject.pid_text()])?;
     let is_told = run.stdout.contains("not known") && !run.stdout.contains("nothing");
     if is_told { Ok(()) } else { Err(run.stdout.into()) }
 }

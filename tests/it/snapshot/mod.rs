@@ -2,9 +2,9 @@
 
 mod address_space;
 mod max_stop;
-mod photograph;
 mod quiet_stop;
 mod rights;
+mod taking;
 mod transfers;
 mod watchdog;
 mod worlds;

@@ -187,7 +187,7 @@ fn pages_that_were_shared_stay_shared() -> Outcome {
     let subject = Subject::start("forked", &["40"])?;
     let child = i32::try_from(subject.number("child")?)?;
     for pid in [child, subject.pid()] {
-        for how in [&["--photograph=never"][..], &["--photograph"], &["--no-runtimes", "--rows", "all"]] {
+        for how in [&["--snapshot=never"][..], &["--snapshot"], &["--no-runtimes", "--rows", "all"]] {
             let before = share_bytes(child)?;
             let pid = pid.to_string();
             strandline::json(&[&["explain", "--json", "--quiet-for", "0", &pid], how].concat())?;

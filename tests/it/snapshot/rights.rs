@@ -150,7 +150,7 @@ fn file_capabilities_show_other_users_processes() -> Outcome {
         let call = || fs::read_to_string(&call).unwrap_or_default();
         until_true("the nap", || ["35 ", "230 "].iter().any(|number| call().starts_with(number)))?;
         for pid in [nap.id().to_string(), subject.pid_text()] {
-            let run = marked.run(&["explain", "--json", "--photograph=never", &pid])?;
+            let run = marked.run(&["explain", "--json", "--snapshot=never", &pid])?;
             let document = run.document()?;
             invariants::hold(&document)?;
             let known = document["allocators"].as_array().is_some_and(|all| !all.is_empty());

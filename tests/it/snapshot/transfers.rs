@@ -47,12 +47,12 @@ fn looked_at(busy: bool, looks: &[&[&str]]) -> Outcome {
 
 #[test]
 fn a_process_that_sleeps_is_not_stopped() -> Outcome {
-    looked_at(false, &[&[], &["--photograph=never"], &["--photograph=try"], &["--max-stop", "1ms"]])
+    looked_at(false, &[&[], &["--snapshot=never"], &["--snapshot=try"], &["--max-stop", "1ms"]])
 }
 
 #[test]
 fn threads_that_sleep_in_a_transfer_are_left_asleep() -> Outcome {
-    looked_at(true, &[&[], &["--photograph=never"], &["--photograph=always"], &["--quiet-for", "0s"]])
+    looked_at(true, &[&[], &["--snapshot=never"], &["--snapshot=always"], &["--quiet-for", "0s"]])
 }
 
 #[test]

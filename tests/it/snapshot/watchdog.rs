@@ -20,7 +20,7 @@ fn subject() -> Result<Subject> {
 
 fn explain(subject: &Subject) -> Command {
     let pid = subject.pid_text();
-    let mut command = strandline::command(&["explain", "--quiet-for", "0s", "--photograph=never", &pid]);
+    let mut command = strandline::command(&["explain", "--quiet-for", "0s", "--snapshot=never", &pid]);
     // A group of its own, with a parent in another one of the session: a terminal's signals stop it.
     command.process_group(0);
     command
@@ -131,7 +131,7 @@ fn no_core_file_is_written_of_it() -> Outcome {
         let program = env!("CARGO_BIN_EXE_strandline");
         let script = "ulimit -S -c $(ulimit -H -c); exec \"$@\"";
         let mut child = Command::new("sh")
-            .args(["-c", script, "sh", program, "explain", "--quiet-for", "0s", "--photograph=never", &pid])
+            .args(["-c", script, "sh", program, "explain", "--quiet-for", "0s", "--snapshot=never", &pid])
             .current_dir(folder.path())
             .stdout(Stdio::null())
             .spawn()?;

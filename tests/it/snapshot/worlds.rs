@@ -15,8 +15,8 @@ const SIGSTOP: i32 = 19;
 /// What strandline does to a program when it is interrupted.
 type Verb = &'static [&'static str];
 
-const STOPPED: Verb = &["explain", "--quiet-for", "0s", "--photograph=never"];
-const COPIED: Verb = &["explain", "--quiet-for", "0s", "--photograph=try"];
+const STOPPED: Verb = &["explain", "--quiet-for", "0s", "--snapshot=never"];
+const COPIED: Verb = &["explain", "--quiet-for", "0s", "--snapshot=try"];
 const RECLAIM: Verb = &["reclaim", "--quiet-for", "0s", "--remedy", "malloc_trim"];
 const COLLECT: Verb = &["reclaim", "--quiet-for", "0s", "--remedy", "jvm_gc"];
 
@@ -69,13 +69,7 @@ fn children(pid: i32) -> Vec<String> {
 }
 
 /// Runs `verb` once, sends strandline a signal at a random instant of it, and waits until the program goes on as before.
-fn interrupt(
-    subject: &mut Subject,
-    verb: Verb,
-    signal: i32,
-    delay: Duration,
-    tally: &mut Tally,
-) -> Outcome {
+fn interrupt(subject: &mut Subject, verb: Verb, signal: i32, delay: Duration, tally: &mut Tally) -> Outcome {
     let pid = subject.pid();
     let before = collections(subject)?;
     let mut child = start(subject, verb)?;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::snapshot::Snapshot;
+use super::frozen::Frozen;
 use crate::facts::{
     Allocator, Cost, Explanation, Kernel, PssParts, Remedy, Row, Runtime, Target, TargetKind,
 };
@@ -38,13 +38,13 @@ fn say_swapped(swap_bytes: u64, caveats: &mut [Caveat]) {
 }
 
 /// Takes back the figures of calls that `reclaim` would refuse at any time, and says why.
-fn refuse_calls(process: &Process, snapshot: &mut Snapshot) {
-    for reading in &mut snapshot.readings {
+fn refuse_calls(process: &Process, frozen: &mut Frozen) {
+    for reading in &mut frozen.readings {
         let Some(plan) = reading.call.as_ref().filter(|plan| plan.predicted_bytes > 0) else { continue };
         let Some(remedy) = reading.remedies.iter_mut().find(|remedy| remedy.id == plan.remedy) else {
             continue;
         };
-        if let Some(reason) = purge::against(process, &snapshot.space, plan) {
+        if let Some(reason) = purge::against(process, &frozen.space, plan) {
             *remedy = std::mem::take(remedy).unknown_because(&reason);
         }
     }
@@ -53,31 +53,31 @@ fn refuse_calls(process: &Process, snapshot: &mut Snapshot) {
 /// Describes what was found since `start`.
 pub fn describe(
     process: &Process,
-    snapshot: &mut Snapshot,
+    frozen: &mut Frozen,
     ledger: Ledger,
     holders: Option<&mut Holders>,
     start: Instant,
 ) -> Explanation {
-    refuse_calls(process, snapshot);
+    refuse_calls(process, frozen);
     let mut rows = ledger.tally.rows(&ledger.holders);
     if let Some(holders) = holders {
         holders::account(holders, &mut rows);
     }
     let status = process.status().unwrap_or_default();
-    let kernel = kernel(snapshot, &status, ledger.shmem_bytes);
-    let mut caveats = std::mem::take(&mut snapshot.caveats);
-    let (others, runtimes) = recognise(process, snapshot, &mut caveats, ledger.tally.of(&ANONYMOUS));
+    let kernel = kernel(frozen, &status, ledger.shmem_bytes);
+    let mut caveats = std::mem::take(&mut frozen.caveats);
+    let (others, runtimes) = recognise(process, frozen, &mut caveats, ledger.tally.of(&ANONYMOUS));
     caveats.extend(ledger.caveats);
     say_swapped(kernel.swap_bytes, &mut caveats);
     let unread = unread(&others, &runtimes);
     let arenas: Vec<_> =
-        snapshot.readings.iter().flat_map(|reading| reading.allocator.arenas.clone()).collect();
-    let calls = snapshot.readings.iter().filter_map(|reading| reading.call.as_ref());
+        frozen.readings.iter().flat_map(|reading| reading.allocator.arenas.clone()).collect();
+    let calls = frozen.readings.iter().filter_map(|reading| reading.call.as_ref());
     let trims = calls.filter(|call| call.remedy == "malloc_trim");
-    let of_runtimes = snapshot.runtimes.iter().flat_map(|reading| &reading.remedies);
+    let of_runtimes = frozen.runtimes.iter().flat_map(|reading| &reading.remedies);
     let of_readers: Vec<Remedy> =
-        of_runtimes.chain(snapshot.readings.iter().flat_map(|reading| &reading.remedies)).cloned().collect();
-    let size_classes: Vec<_> = snapshot
+        of_runtimes.chain(frozen.readings.iter().flat_map(|reading| &reading.remedies)).cloned().collect();
+    let size_classes: Vec<_> = frozen
         .readings
         .iter()
         .map(|reading| &reading.allocator)
@@ -87,7 +87,7 @@ pub fn describe(
         rows: &rows,
         rss_bytes: kernel.rss_bytes,
         trim_bytes: trims.map(|trim| trim.predicted_bytes).reduce(|a, b| a + b),
-        pinning_chunks: snapshot
+        pinning_chunks: frozen
             .readings
             .iter()
             .flat_map(|r| &r.claims)
@@ -97,7 +97,7 @@ pub fn describe(
         of_readers: &of_readers,
         size_classes: &size_classes,
         runtimes: &runtimes,
-        threads: snapshot.threads,
+        threads: frozen.threads,
     };
     let swap = zero_pages::can_page_out(process);
     let facts = process.start_facts();
@@ -108,7 +108,7 @@ pub fn describe(
         executable: executable.as_deref().unwrap_or_default(),
         zero_bytes: ledger.zero_bytes,
         zero_sharing: ledger.zero_sharing,
-        trimmed_zero_bytes: trimmed_zero_bytes(snapshot),
+        trimmed_zero_bytes: trimmed_zero_bytes(frozen),
         swap,
         arenas: &arenas,
         reads_settings,
@@ -117,14 +117,14 @@ pub fn describe(
     let remedies = verdict::remedies::remedies(&findings, &means);
     let mut verdict = verdict::verdict(&findings);
     verdict.headline.push_str(&leaked(&rows, kernel.rss_bytes));
-    let read = snapshot.readings.iter().map(|reading| reading.allocator.clone());
+    let read = frozen.readings.iter().map(|reading| reading.allocator.clone());
     Explanation {
         target: Target {
-            kind: if snapshot.spent.is_some() { TargetKind::Photograph } else { TargetKind::Live },
+            kind: if frozen.spent.is_some() { TargetKind::Snapshot } else { TargetKind::Live },
             pid: process.pid(),
             executable,
             command: process.command_line().unwrap_or_default(),
-            threads: snapshot.threads,
+            threads: frozen.threads,
         },
         totals: rows::totals(&rows),
         rows,
@@ -136,10 +136,10 @@ pub fn describe(
         caveats,
         cost: Cost {
             wall_seconds: start.elapsed().as_secs_f64(),
-            stopped_seconds: snapshot.stopped.as_secs_f64(),
+            stopped_seconds: frozen.stopped.as_secs_f64(),
             peak_rss_bytes: strandline_sys::host::own_peak_rss_bytes().ok(),
-            bytes_read: snapshot.bytes_read,
-            copied_pages: snapshot.spent.and_then(|spent| spent.copied_pages),
+            bytes_read: frozen.bytes_read,
+            copied_pages: frozen.spent.and_then(|spent| spent.copied_pages),
         },
         page_map: ledger.page_map,
         settings: process.settings().unwrap_or_default(),
@@ -156,12 +156,12 @@ fn leaked(rows: &[Row], rss_bytes: u64) -> String {
     }
 }
 
-fn kernel(snapshot: &Snapshot, status: &Status, shmem_bytes: u64) -> Kernel {
-    let sums = &snapshot.sums;
+fn kernel(frozen: &Frozen, status: &Status, shmem_bytes: u64) -> Kernel {
+    let sums = &frozen.sums;
     Kernel {
         rss_bytes: sums.rss_bytes,
-        pss_bytes: snapshot.rollup.as_ref().map(|rollup| rollup.pss_bytes),
-        pss_parts: snapshot.rollup.as_ref().and_then(pss_parts),
+        pss_bytes: frozen.rollup.as_ref().map(|rollup| rollup.pss_bytes),
+        pss_parts: frozen.rollup.as_ref().and_then(pss_parts),
         anonymous_bytes: sums.anonymous_bytes,
         file_bytes: sums.rss_bytes.saturating_sub(sums.anonymous_bytes.saturating_add(shmem_bytes)),
         shmem_bytes,
@@ -193,16 +193,16 @@ const WORTH_NAMING_BYTES: u64 = 256 << 10;
 /// Names the allocators and runtimes that are mapped but have no reader yet.
 fn recognise(
     process: &Process,
-    snapshot: &mut Snapshot,
+    frozen: &mut Frozen,
     caveats: &mut Vec<Caveat>,
     anonymous_bytes: u64,
 ) -> (Vec<Allocator>, Vec<Runtime>) {
-    let found = recognise::recognise(process, &snapshot.space);
-    let runtimes = runtimes(found.runtimes, &snapshot.runtimes);
+    let found = recognise::recognise(process, &frozen.space);
+    let runtimes = runtimes(found.runtimes, &frozen.runtimes);
     // What its reader has read is told by that; here is only its version, where the reader cannot tell.
     let mut named = found.allocators;
     named.retain(|found| {
-        let mut same = snapshot.readings.iter_mut().map(|reading| &mut reading.allocator);
+        let mut same = frozen.readings.iter_mut().map(|reading| &mut reading.allocator);
         let Some(read) = same.find(|allocator| allocator.name == found.name) else { return true };
         read.version = read.version.take().or_else(|| found.version.clone());
         false
@@ -249,8 +249,8 @@ fn recognise(
     }
     let is_unread = |code: &str| ["allocator_not_read", "runtime_not_read", "runtime_busy"].contains(&code);
     let is_explained = caveats.iter().any(|caveat| is_unread(&caveat.code) || caveat.code == "not_64_bit");
-    if anonymous_bytes >= WORTH_A_CAVEAT_BYTES.max(snapshot.sums.rss_bytes / 10) && !is_explained {
-        caveats.push(unexplained(snapshot, anonymous_bytes));
+    if anonymous_bytes >= WORTH_A_CAVEAT_BYTES.max(frozen.sums.rss_bytes / 10) && !is_explained {
+        caveats.push(unexplained(frozen, anonymous_bytes));
     }
     let allocators = named.into_iter().map(|found| Allocator {
         read: is_read(&found.name),
@@ -274,21 +274,21 @@ fn unread(allocators: &[Allocator], runtimes: &[Runtime]) -> Vec<String> {
 }
 
 /// Pages of zeros that allocators' calls give back too: they are on the row of zeros, and no row of what such a call gives back.
-fn trimmed_zero_bytes(snapshot: &Snapshot) -> u64 {
-    let claims = snapshot.readings.iter().flat_map(|reading| &reading.claims);
+fn trimmed_zero_bytes(frozen: &Frozen) -> u64 {
+    let claims = frozen.readings.iter().flat_map(|reading| &reading.claims);
     claims.map(|claim| claim.sums.trimmable.saturating_sub(claim.sums.resident.trim)).sum()
 }
 
 /// Says of memory that no known allocator or runtime holds where most of it lies.
-fn unexplained(snapshot: &Snapshot, bytes: u64) -> Caveat {
-    let private = snapshot.spaces.iter().filter(|space| space.mapping.is_private_anonymous());
-    let of_heaps = snapshot.readings.iter().flat_map(|reading| {
+fn unexplained(frozen: &Frozen, bytes: u64) -> Caveat {
+    let private = frozen.spaces.iter().filter(|space| space.mapping.is_private_anonymous());
+    let of_heaps = frozen.readings.iter().flat_map(|reading| {
         let claims = reading.claims.iter().map(|claim| (claim.start, claim.end));
         claims.chain(reading.mapped_blocks.iter().map(|block| (block.start, block.end)))
     });
-    let of_runtimes = snapshot.runtimes.iter().flat_map(|reading| &reading.claims);
+    let of_runtimes = frozen.runtimes.iter().flat_map(|reading| &reading.claims);
     let of_runtimes = of_runtimes.map(|claim| (claim.start, claim.end));
-    let of_threads = snapshot.stacks.iter().map(|stack| (stack.low, stack.high));
+    let of_threads = frozen.stacks.iter().map(|stack| (stack.low, stack.high));
     let mut claimed: Vec<(u64, u64)> = of_heaps.chain(of_runtimes).chain(of_threads).collect();
     claimed.sort_unstable();
     let is_claimed = |space: &SmapsEntry| {

@@ -41,12 +41,12 @@ pub fn at_exit(pid: i32, ending: &Ending<'_>, options: &Options<'_>) -> Result<E
     let start = Instant::now();
     let process = admission::admit_ending(pid)?;
     let unfinished = wait_for_others(&process, ending)?;
-    let mut snapshot = look::take(&process, &StoppedBy::Ending(ending), options.reading_threads(), options)?;
+    let mut frozen = look::take(&process, &StoppedBy::Ending(ending), options.reading_threads(), options)?;
     for tid in unfinished {
         let text = "the thread sleeps in the kernel in the middle of its end: it may still have used memory";
-        snapshot.caveats.push(Caveat::new("thread_asleep", format!("thread {tid}"), None, text));
+        frozen.caveats.push(Caveat::new("thread_asleep", format!("thread {tid}"), None, text));
     }
-    let mut explanation = account(&process, snapshot, start, options)?.explanation;
+    let mut explanation = account(&process, frozen, start, options)?.explanation;
     // What was read of a process that went on meanwhile is of no one state.
     if !is_held(&process) {
         return Err(Error::Ended { pid });

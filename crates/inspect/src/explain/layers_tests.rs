@@ -13,7 +13,7 @@ use strandline_claims::rows::Id;
 use strandline_claims::runtime::{self, Busy, Context, Named};
 use strandline_runtimes::{perl, sbcl};
 
-use super::snapshot::Snapshot;
+use super::frozen::Frozen;
 use super::*;
 use crate::readers::Found;
 
@@ -124,12 +124,12 @@ fn account_with(pid: u32, runtimes: Vec<Box<dyn runtime::Found>>) -> Explanation
         runtimes,
     };
     let start = Instant::now();
-    let snapshot: Snapshot = on_own_thread(std::time::Duration::from_secs(600), || {
+    let frozen: Frozen = on_own_thread(std::time::Duration::from_secs(600), || {
         look::take_with(&process, &StoppedBy::Us, (2, &options), &space, &found)
     })
     .unwrap()
     .unwrap();
-    account(&process, snapshot, start, &options).unwrap().explanation
+    account(&process, frozen, start, &options).unwrap().explanation
 }
 
 fn row(explanation: &Explanation, id: &str) -> u64 {

@@ -1,24 +1,24 @@
 //! How a process is looked at: stopped, read, let go, and looked at again where it was caught in the middle of something.
 //!
-//! What is read is [`super::snapshot`]'s. Called on a thread of its own, which is the tracer.
+//! What is read is [`super::frozen`]'s. Called on a thread of its own, which is the tracer.
 
 use std::time::{Duration, Instant};
 
 use super::Options;
+use super::frozen::{Frozen, How, LastTry, MAX_BUSY_LOOKS, Threads, end_of_reading, kernel_view, rollup};
 use super::page_tables::Before;
-use super::photograph::{self, ByPhotograph};
 use super::quiet;
-use super::shot;
-use super::snapshot::{How, LastTry, MAX_BUSY_LOOKS, Snapshot, Threads, end_of_reading, kernel_view, rollup};
+use super::snapshot::{self, SnapshotMode};
 use super::standing::StoppedBy;
+use super::taken;
 use super::watch::Paused;
 use crate::readers::Found;
 use strandline_claims::caveat::Caveat;
 use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::Memory;
-use strandline_process::photograph::NotTaken;
 use strandline_process::procfs::Process;
+use strandline_process::snapshot::NotTaken;
 use strandline_process::target::copy::{Copy, Rest, Room};
 use strandline_process::target::hold;
 use strandline_process::target::live::{Live, Opened, Traced};
@@ -32,7 +32,7 @@ const BETWEEN_STOPS: Duration = Duration::from_millis(100);
 /// What two threads copy of another process in a second, with some to spare.
 const COPIED_BYTES_A_SECOND: f64 = 3e9;
 
-/// From so much memory of its own on a process with a runtime is stopped longer by reading it than by a photograph.
+/// From so much memory of its own on a process with a runtime is stopped longer by reading it than by a snapshot.
 const WORTH_ONE: u64 = 8 << 20;
 
 /// How long a process may go on before it is looked at again.
@@ -51,7 +51,7 @@ pub fn take(
     stopped_by: &StoppedBy<'_>,
     workers: usize,
     options: &Options<'_>,
-) -> Result<Snapshot> {
+) -> Result<Frozen> {
     // Files are looked through before the stop.
     let (space, _) = AddressSpace::parse(&process.maps_text()?);
     let found = Found::find(process, &space, options.runtimes);
@@ -65,7 +65,7 @@ pub fn take_with(
     (workers, options): (usize, &Options<'_>),
     space: &AddressSpace,
     found: &Found,
-) -> Result<Snapshot> {
+) -> Result<Frozen> {
     let status = process.status().unwrap_or_default();
     let is_some = |bytes: Option<u64>| bytes.is_some_and(|bytes| bytes > 0);
     let before = Before {
@@ -74,9 +74,9 @@ pub fn take_with(
         has_locked: is_some(status.locked_bytes) || is_some(status.hugetlb_bytes),
     };
     let how = How { workers, options, found, before };
-    let mut snapshot = match stopped_by {
+    let mut frozen = match stopped_by {
         StoppedBy::Us => match quiet::read(process, &how)? {
-            Some(snapshot) => snapshot,
+            Some(frozen) => frozen,
             None => stop_and_read(process, &how)?,
         },
         StoppedBy::Ending(ending) => {
@@ -85,39 +85,39 @@ pub fn take_with(
             let mut stopped = Threads::of(process, known, std::iter::empty(), others.saturating_add(1));
             stopped.caveats.extend(ending.caveats(process));
             let since = Instant::now();
-            let (mut snapshot, threads) = kernel_view(process, stopped, &how)?;
-            snapshot.until = options.max_stop.map(|most| end_of_reading(since, most));
+            let (mut frozen, threads) = kernel_view(process, stopped, &how)?;
+            frozen.until = options.max_stop.map(|most| end_of_reading(since, most));
             let file = Opened::new(process.open_file("mem")?);
-            let memory = Traced::new(process.pid(), &snapshot.space, &file, snapshot.shares_memory());
-            snapshot.read_all(process, threads.as_deref(), &memory, &how, LastTry(true))?;
-            snapshot.rollup = snapshot.rollup.or_else(|| rollup(process));
-            snapshot
+            let memory = Traced::new(process.pid(), &frozen.space, &file, frozen.shares_memory());
+            frozen.read_all(process, threads.as_deref(), &memory, &how, LastTry(true))?;
+            frozen.rollup = frozen.rollup.or_else(|| rollup(process));
+            frozen
         }
     };
-    snapshot.caveats.extend(options.max_stop.and_then(|most| stopped_longer(&snapshot, most)));
-    for (reading, &owner) in snapshot.readings.iter_mut().zip(&snapshot.owners) {
+    frozen.caveats.extend(options.max_stop.and_then(|most| stopped_longer(&frozen, most)));
+    for (reading, &owner) in frozen.readings.iter_mut().zip(&frozen.owners) {
         if let Some((_, found)) = found.allocators.get(owner) {
-            found.finish(process, &snapshot.space, reading);
+            found.finish(process, &frozen.space, reading);
         }
     }
-    Ok(snapshot)
+    Ok(frozen)
 }
 
 /// Says where a process was stopped for longer than asked.
-fn stopped_longer(snapshot: &Snapshot, most: Duration) -> Option<Caveat> {
+fn stopped_longer(frozen: &Frozen, most: Duration) -> Option<Caveat> {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let text = format!(
         "the process was stopped for {:.1} ms where at most {:.1} ms was asked for: stopping its threads and reading its \
          mappings and page tables cannot be cut short",
-        ms(snapshot.stopped),
+        ms(frozen.stopped),
         ms(most)
     );
-    (snapshot.stopped > most).then(|| Caveat::new("max_stop_exceeded", "--max-stop", None, text))
+    (frozen.stopped > most).then(|| Caveat::new("max_stop_exceeded", "--max-stop", None, text))
 }
 
 /// Stops the process and reads it; where a runtime was caught in the middle of its own collection, lets it go
 /// on for a moment and looks again.
-fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Snapshot> {
+fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Frozen> {
     let mut stopped_before = Duration::ZERO;
     let memory = Live::new(process.pid());
     hold::prepare();
@@ -138,8 +138,8 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Snapshot> {
             std::thread::sleep(WHILE_BUSY);
             continue;
         }
-        let mut snapshot = match read_stopped(process, stopped, (way, most), how, LastTry(left == 0))? {
-            Looked::Whole(snapshot) => snapshot,
+        let mut frozen = match read_stopped(process, stopped, (way, most), how, LastTry(left == 0))? {
+            Looked::Whole(frozen) => frozen,
             Looked::Again(stood) => {
                 stopped_before += stood;
                 std::thread::sleep(WHILE_BUSY);
@@ -147,16 +147,16 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Snapshot> {
             }
         };
         // There has to be time for another one.
-        let has_time = how.options.max_stop.is_none_or(|most| snapshot.stopped + stopped_before <= most / 2);
+        let has_time = how.options.max_stop.is_none_or(|most| frozen.stopped + stopped_before <= most / 2);
         let in_motion =
-            !again && left > 0 && has_time && snapshot.has_damage() && snapshot.stopped < MAX_BEFORE_AGAIN;
-        snapshot.stopped += stopped_before;
+            !again && left > 0 && has_time && frozen.has_damage() && frozen.stopped < MAX_BEFORE_AGAIN;
+        frozen.stopped += stopped_before;
         if !in_motion {
-            snapshot.caveats.append(&mut shorts);
-            return Ok(*snapshot);
+            frozen.caveats.append(&mut shorts);
+            return Ok(*frozen);
         }
         again = true;
-        stopped_before = snapshot.stopped;
+        stopped_before = frozen.stopped;
         std::thread::sleep(WHILE_BUSY);
     }
     Err(Error::Ended { pid: process.pid() })
@@ -212,27 +212,27 @@ fn stop_within<'p>(
 
 /// From what a process is read.
 enum Way {
-    /// From itself, as long as that takes; with it why there is no photograph, where one was wanted.
+    /// From itself, as long as that takes; with it why there is no snapshot, where one was wanted.
     Stopped(Option<String>),
     /// From a copy of its memory, with the same.
     Copied(Room, Option<String>),
-    /// From a photograph.
-    Photographed(photograph::Plan),
+    /// From a snapshot.
+    Snapshot(snapshot::Plan),
 }
 
 /// Looks from what it can be read: before it is stopped.
 fn way(process: &Process, memory: &Live, how: &How<'_>, most: Option<Duration>) -> Result<Way> {
     let mut against = None;
-    let wanted = match how.options.photograph {
-        ByPhotograph::Never => false,
-        ByPhotograph::IfShorter => how.found.is_slow() && anonymous_bytes(process) >= WORTH_ONE,
-        ByPhotograph::IfPossible | ByPhotograph::Always => true,
+    let wanted = match how.options.snapshot {
+        SnapshotMode::Never => false,
+        SnapshotMode::IfShorter => how.found.is_slow() && anonymous_bytes(process) >= WORTH_ONE,
+        SnapshotMode::IfPossible | SnapshotMode::Always => true,
     };
     if wanted {
-        match photograph::plan(process, &process.address_space()?, most) {
-            // Who holds what takes longer to find, and without a photograph half of it is not said.
-            Ok(plan) if how.options.keeps_blocks => return Ok(Way::Photographed(plan.for_longest())),
-            Ok(plan) => return Ok(Way::Photographed(plan)),
+        match snapshot::plan(process, &process.address_space()?, most) {
+            // Who holds what takes longer to find, and without a snapshot half of it is not said.
+            Ok(plan) if how.options.keeps_blocks => return Ok(Way::Snapshot(plan.for_longest())),
+            Ok(plan) => return Ok(Way::Snapshot(plan)),
             Err(why) => against = refused(process, how, why)?,
         }
     }
@@ -244,18 +244,18 @@ fn way(process: &Process, memory: &Live, how: &How<'_>, most: Option<Duration>) 
     })
 }
 
-/// Why there is no photograph, where one was asked for and is not insisted on.
+/// Why there is no snapshot, where one was asked for and is not insisted on.
 fn refused(process: &Process, how: &How<'_>, why: String) -> Result<Option<String>> {
-    match how.options.photograph {
-        ByPhotograph::Always => Err(Error::NoPhotograph { pid: process.pid(), why, stopped: Duration::ZERO }),
-        ByPhotograph::IfPossible => Ok(Some(why)),
-        ByPhotograph::IfShorter | ByPhotograph::Never => Ok(None),
+    match how.options.snapshot {
+        SnapshotMode::Always => Err(Error::NoSnapshot { pid: process.pid(), why, stopped: Duration::ZERO }),
+        SnapshotMode::IfPossible => Ok(Some(why)),
+        SnapshotMode::IfShorter | SnapshotMode::Never => Ok(None),
     }
 }
 
 /// What came of one look.
 enum Looked {
-    Whole(Box<Snapshot>),
+    Whole(Box<Frozen>),
     /// It was in the middle of something, or a thread that was left asleep woke: after it stood for so long.
     Again(Duration),
 }
@@ -304,35 +304,35 @@ fn read_stopped(
     let stopped = &mut held.stopped;
     let since = stopped.since();
     let threads = threads_of(process, stopped, how);
-    // Nothing is stopped, as all sleep in transfers, and so nothing can make a photograph.
+    // Nothing is stopped, as all sleep in transfers, and so nothing can make a snapshot.
     let has_none = stopped.threads().next().is_none() && stopped.asleep().is_empty();
     let (room, against) = match way {
-        Way::Photographed(_) if has_none && how.options.photograph == ByPhotograph::Always => {
+        Way::Snapshot(_) if has_none && how.options.snapshot == SnapshotMode::Always => {
             return Ok(Looked::Again(held.resume()));
         }
-        Way::Photographed(_) if has_none => (None, None),
-        Way::Photographed(plan) => {
-            let shot = shot::take(process, stopped, &plan, &how.before, how.options.watch);
-            return photographed(process, (held, shot), threads, how, last);
+        Way::Snapshot(_) if has_none => (None, None),
+        Way::Snapshot(plan) => {
+            let shot = taken::take(process, stopped, &plan, &how.before, how.options.watch);
+            return read_snapshot(process, (held, shot), threads, how, last);
         }
         Way::Copied(room, why) => (Some(room), why),
         Way::Stopped(why) => (None, why),
     };
     let file = Opened::new(process.open_file("mem")?);
-    let (mut snapshot, threads) = match kernel_view(process, threads, how) {
+    let (mut frozen, threads) = match kernel_view(process, threads, how) {
         // Page tables and mappings that a thread changed meanwhile need not add up.
         Err(_) if !stopped.slept_on() => return Ok(Looked::Again(held.resume())),
         view => view?,
     };
-    snapshot.until = most.map(|most| end_of_reading(since, most));
-    let memory = Traced::new(process.pid(), &snapshot.space, &file, snapshot.shares_memory());
-    snapshot.caveats.extend(against.map(|why| no_photograph(&why)));
+    frozen.until = most.map(|most| end_of_reading(since, most));
+    let memory = Traced::new(process.pid(), &frozen.space, &file, frozen.shares_memory());
+    frozen.caveats.extend(against.map(|why| no_snapshot(&why)));
     let copy = room.and_then(|room| {
-        let rest = Some(Rest { ranges: constant_ranges(&snapshot), file: &file });
-        Copy::take(&memory, own_runs(&snapshot), room, how.workers, rest)
+        let rest = Some(Rest { ranges: constant_ranges(&frozen), file: &file });
+        Copy::take(&memory, own_runs(&frozen), room, how.workers, rest)
     });
     let has_transfers = stopped.in_transfer().next().is_some();
-    let mut read = |memory: &dyn Memory| snapshot.read_all(process, threads.as_deref(), memory, how, last);
+    let mut read = |memory: &dyn Memory| frozen.read_all(process, threads.as_deref(), memory, how, last);
     // A copy is read when the process runs again.
     let read_now = match &copy {
         Some(_) => Ok(false),
@@ -340,31 +340,31 @@ fn read_stopped(
         None => read(&memory),
     };
     let slept_on = stopped.slept_on();
-    snapshot.stopped = held.resume();
+    frozen.stopped = held.resume();
     if !slept_on {
-        return Ok(Looked::Again(snapshot.stopped));
+        return Ok(Looked::Again(frozen.stopped));
     }
     let mut busy = read_now?;
     if let Some(copy) = copy {
-        busy = snapshot.read_all(process, threads.as_deref(), &copy, how, last)?;
+        busy = frozen.read_all(process, threads.as_deref(), &copy, how, last)?;
         // What is read of the copy was read of the process once.
-        snapshot.bytes_read = copy.bytes();
+        frozen.bytes_read = copy.bytes();
     }
-    snapshot.rollup = snapshot.rollup.or_else(|| rollup(process));
-    Ok(if busy { Looked::Again(snapshot.stopped) } else { Looked::Whole(Box::new(snapshot)) })
+    frozen.rollup = frozen.rollup.or_else(|| rollup(process));
+    Ok(if busy { Looked::Again(frozen.stopped) } else { Looked::Whole(Box::new(frozen)) })
 }
 
-/// Lets the process go, and reads the photograph that was taken of it.
-fn photographed(
+/// Lets the process go, and reads the snapshot that was taken of it.
+fn read_snapshot(
     process: &Process,
-    (held, shot): (Held<'_>, std::result::Result<shot::Shot, NotTaken>),
+    (held, shot): (Held<'_>, std::result::Result<taken::Taken, NotTaken>),
     threads: Threads,
     how: &How<'_>,
     last: LastTry,
 ) -> Result<Looked> {
     let slept_on = held.stopped.slept_on();
     let stopped = held.resume();
-    let no = |why| Error::NoPhotograph { pid: process.pid(), why, stopped };
+    let no = |why| Error::NoSnapshot { pid: process.pid(), why, stopped };
     let shot = shot.map_err(|NotTaken { why, unused }| {
         // Ended and collected now that the process runs.
         let _paused = Paused::begin(how.options.watch);
@@ -374,32 +374,32 @@ fn photographed(
     if !slept_on {
         return Ok(Looked::Again(stopped));
     }
-    let (mut snapshot, busy) = shot.read(process, threads, how, last).map_err(|error| match error {
-        Error::NoPhotograph { why, .. } => no(why),
+    let (mut frozen, busy) = shot.read(process, threads, how, last).map_err(|error| match error {
+        Error::NoSnapshot { why, .. } => no(why),
         other => other,
     })?;
-    snapshot.stopped = stopped;
-    Ok(if busy { Looked::Again(stopped) } else { Looked::Whole(Box::new(snapshot)) })
+    frozen.stopped = stopped;
+    Ok(if busy { Looked::Again(stopped) } else { Looked::Whole(Box::new(frozen)) })
 }
 
 /// Says why the process was stopped for as long as reading took.
-pub(super) fn no_photograph(why: &str) -> Caveat {
-    Caveat::new("no_photograph", "--photograph", None, format!("it was stopped while it was read: {why}"))
+pub(super) fn no_snapshot(why: &str) -> Caveat {
+    Caveat::new("no_photograph", "--snapshot", None, format!("it was stopped while it was read: {why}"))
 }
 
 /// The resident pages that only the process itself can change, in address order.
-fn own_runs(snapshot: &Snapshot) -> impl Iterator<Item = (u64, u64)> {
-    snapshot.spaces.iter().flat_map(|space| {
+fn own_runs(frozen: &Frozen) -> impl Iterator<Item = (u64, u64)> {
+    frozen.spaces.iter().flat_map(|space| {
         let permissions = space.mapping.permissions;
         let is_data = space.mapping.has_file() && permissions.write && !permissions.shared;
-        let runs = snapshot.residency.runs_in(space.mapping.start..space.mapping.end);
+        let runs = frozen.residency.runs_in(space.mapping.start..space.mapping.end);
         runs.filter(move |run| run.anonymous || is_data).map(|run| (run.start, run.end))
     })
 }
 
 /// What stays as it is when the process runs again: its private mappings of files, and none of a device.
-fn constant_ranges(snapshot: &Snapshot) -> Vec<(u64, u64)> {
-    let mappings = snapshot.spaces.iter().map(|space| &space.mapping);
+fn constant_ranges(frozen: &Frozen) -> Vec<(u64, u64)> {
+    let mappings = frozen.spaces.iter().map(|space| &space.mapping);
     let is_constant = |m: &&Mapping| {
         m.has_file() && m.permissions.read && !m.permissions.shared && !m.name.starts_with("/dev/")
     };

@@ -1,20 +1,20 @@
 //! Looks at one process: stops it, reads it, lets it go, and returns the ledger.
 //!
-//! Everything that has to be of one state is read while the process is stopped (`snapshot`); everything
+//! Everything that has to be of one state is read while the process is stopped (`frozen`); everything
 //! else is done before or after. The rows are checked against the kernel's own sum at every run. A process
 //! that ends can be looked at too, while it still has its memory ([`at_exit`]).
 
 mod describe;
 mod ending;
 mod files;
+pub(crate) mod frozen;
 mod look;
 mod page_tables;
-mod photograph;
 mod quiet;
 pub(crate) mod sharing;
-mod shot;
-pub(crate) mod snapshot;
+mod snapshot;
 mod standing;
+mod taken;
 mod watch;
 
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 pub use self::ending::at_exit;
-pub use self::photograph::ByPhotograph;
+use self::frozen::Frozen;
 pub use self::quiet::QUIET_FOR;
-use self::snapshot::Snapshot;
+pub use self::snapshot::SnapshotMode;
 pub use self::standing::Ending;
 use self::standing::StoppedBy;
 pub use self::watch::Watch;
@@ -64,8 +64,8 @@ pub struct Options<'a> {
     /// How long the process may be stopped: it is let go then, whatever is missing. `None` for as long as reading it takes, within
     /// ten seconds and one for each GiB.
     pub max_stop: Option<Duration>,
-    /// Whether it is read from a photograph of it, while it runs on.
-    pub photograph: ByPhotograph,
+    /// Whether it is read from a snapshot of it, while it runs on.
+    pub snapshot: SnapshotMode,
     /// How long it is first tried to read it without stopping it, while none of its threads runs; zero for not at all.
     pub quiet_for: Duration,
     /// The watch that this process keeps on it: it pauses while the process is stopped.
@@ -88,7 +88,7 @@ impl Default for Options<'_> {
             path_to: None,
             page_map: false,
             max_stop: None,
-            photograph: ByPhotograph::Never,
+            snapshot: SnapshotMode::Never,
             quiet_for: QUIET_FOR,
             watch: None,
             started: None,
@@ -129,12 +129,12 @@ pub fn explain(pid: i32, options: &Options<'_>) -> Result<Explanation> {
 pub fn inspect(pid: i32, options: &Options<'_>) -> Result<Inspection> {
     match inspect_once(pid, options) {
         // It was taken and did not last.
-        Err(Error::NoPhotograph { why, stopped, .. }) if options.photograph != ByPhotograph::Always => {
+        Err(Error::NoSnapshot { why, stopped, .. }) if options.snapshot != SnapshotMode::Always => {
             let max_stop = options.max_stop.map(|most| most.saturating_sub(stopped));
             let again =
-                Options { photograph: ByPhotograph::Never, quiet_for: Duration::ZERO, max_stop, ..*options };
+                Options { snapshot: SnapshotMode::Never, quiet_for: Duration::ZERO, max_stop, ..*options };
             let mut inspection = inspect_once(pid, &again)?;
-            inspection.explanation.caveats.push(look::no_photograph(&why));
+            inspection.explanation.caveats.push(look::no_snapshot(&why));
             inspection.explanation.cost.stopped_seconds += stopped.as_secs_f64();
             Ok(inspection)
         }
@@ -155,69 +155,68 @@ fn inspect_once(pid: i32, options: &Options<'_>) -> Result<Inspection> {
     let threads = options.reading_threads();
     // A thread of its own is the tracer: with its end the kernel lets go of everything, of threads too
     // that were in an uninterruptible sleep and could not be stopped and let go in order.
-    let most = options.max_stop.unwrap_or_else(|| snapshot::longest_stop(look::anonymous_bytes(&process)));
-    let snapshot = on_own_thread(most, || look::take(&process, &StoppedBy::Us, threads, options));
+    let most = options.max_stop.unwrap_or_else(|| frozen::longest_stop(look::anonymous_bytes(&process)));
+    let frozen = on_own_thread(most, || look::take(&process, &StoppedBy::Us, threads, options));
     let no_thread =
         || std::io::Error::other("the thread that looks did not start, or failed (try --no-runtimes)");
-    let snapshot =
-        snapshot.ok_or_else(|| Error::Io { pid, what: "stopping".to_owned(), source: no_thread() })??;
-    account(&process, snapshot, start, options)
+    let frozen =
+        frozen.ok_or_else(|| Error::Io { pid, what: "stopping".to_owned(), source: no_thread() })??;
+    account(&process, frozen, start, options)
 }
 
 /// Makes the ledger of what was read, and puts it into words.
 fn account(
     process: &Process,
-    mut snapshot: Snapshot,
+    mut frozen: Frozen,
     start: Instant,
     options: &Options<'_>,
 ) -> Result<Inspection> {
-    let mut holders = options.keeps_blocks.then(|| holders::find(process, &mut snapshot, options));
-    let ledger = add_up(process, &mut snapshot, options);
-    // Before what is wrong is believed: a photograph that ended meanwhile shows nothing right.
-    end_photograph(process, &mut snapshot)?;
+    let mut holders = options.keeps_blocks.then(|| holders::find(process, &mut frozen, options));
+    let ledger = add_up(process, &mut frozen, options);
+    // Before what is wrong is believed: a snapshot that ended meanwhile shows nothing right.
+    end_snapshot(process, &mut frozen)?;
     let (mut ledger, zero_runs) = ledger?;
-    // Now: pages that a photograph shared are the process's own again.
+    // Now: pages that a snapshot shared are the process's own again.
     ledger.zero_sharing = if zero_runs.is_empty() { None } else { sharing::of_runs(process, &zero_runs) };
-    let explanation = describe::describe(process, &mut snapshot, ledger, holders.as_mut(), start);
+    let explanation = describe::describe(process, &mut frozen, ledger, holders.as_mut(), start);
     if let Some(holders) = &mut holders {
         holders.executable.clone_from(&explanation.target.executable);
         holders.rss_bytes = Some(explanation.kernel.rss_bytes);
         holders.unattributed_bytes = Some(explanation.totals.unattributed);
         holders.cost = explanation.cost;
     }
-    Ok(Inspection { explanation, readings: snapshot.readings, zero_runs, holders })
+    Ok(Inspection { explanation, readings: frozen.readings, zero_runs, holders })
 }
 
 /// Adds all up to a ledger, and finds the pages of zeros.
 fn add_up(
     process: &Process,
-    snapshot: &mut Snapshot,
+    frozen: &mut Frozen,
     options: &Options<'_>,
 ) -> Result<(Ledger, Vec<(u64, u64)>)> {
     let (pid, threads) = (process.pid(), options.reading_threads());
-    finish_runtimes(snapshot, threads, options);
+    finish_runtimes(frozen, threads, options);
     let shared = mounts_of(process);
-    let bss = files::bss(process, &snapshot.spaces);
+    let bss = files::bss(process, &frozen.spaces);
     let inputs = Inputs {
-        spaces: &snapshot.spaces,
-        residency: &snapshot.residency,
-        readings: &snapshot.readings,
-        runtimes: &snapshot.runtimes,
-        refinements: &snapshot.refinements,
-        stacks: &snapshot.stacks,
+        spaces: &frozen.spaces,
+        residency: &frozen.residency,
+        readings: &frozen.readings,
+        runtimes: &frozen.runtimes,
+        refinements: &frozen.refinements,
+        stacks: &frozen.stacks,
         bss: &bss,
         zero_runs: &[],
-        page_map: snapshot.page_map.as_ref(),
+        page_map: frozen.page_map.as_ref(),
         is_shared_memory: &|mapping| mounts::is_shared_memory(mapping, &shared),
     };
-    let zeros =
-        options.find_zero_pages.then(|| find_zeros(snapshot, &inputs, threads, options)).transpose()?;
+    let zeros = options.find_zero_pages.then(|| find_zeros(frozen, &inputs, threads, options)).transpose()?;
     let Zeros { runs: mut zero_runs, bytes_read } = zeros.unwrap_or_default();
     let ledger = assemble::assemble(&Inputs { zero_runs: &zero_runs, ..inputs })?;
-    snapshot.bytes_read += bytes_read;
-    if ledger.tally.sum() != snapshot.sums.rss_bytes {
+    frozen.bytes_read += bytes_read;
+    if ledger.tally.sum() != frozen.sums.rss_bytes {
         let detail =
-            format!("the rows sum to {} bytes, RSS is {}", ledger.tally.sum(), snapshot.sums.rss_bytes);
+            format!("the rows sum to {} bytes, RSS is {}", ledger.tally.sum(), frozen.sums.rss_bytes);
         return Err(Error::DoesNotAddUp { pid, detail });
     }
     if let Some(map) = &ledger.page_map
@@ -226,44 +225,39 @@ fn add_up(
         let detail = "the page map holds other bytes than the rows".to_owned();
         return Err(Error::DoesNotAddUp { pid, detail });
     }
-    zero_runs.extend(snapshot.readings.iter().flat_map(|reading| reading.zero_runs.iter().copied()));
-    zero_runs.extend(snapshot.runtimes.iter().flat_map(|reading| reading.zero_runs.iter().copied()));
+    zero_runs.extend(frozen.readings.iter().flat_map(|reading| reading.zero_runs.iter().copied()));
+    zero_runs.extend(frozen.runtimes.iter().flat_map(|reading| reading.zero_runs.iter().copied()));
     // A page of zeros may lie in a range and in a finer one within it.
     merge(&mut zero_runs);
     Ok((ledger, zero_runs))
 }
 
-/// Lets go of the photograph that was read, if one was, and makes sure that it was there to the end.
-fn end_photograph(process: &Process, snapshot: &mut Snapshot) -> Result<()> {
-    let Some(kept) = snapshot.photograph.take() else { return Ok(()) };
+/// Lets go of the snapshot that was read, if one was, and makes sure that it was there to the end.
+fn end_snapshot(process: &Process, frozen: &mut Frozen) -> Result<()> {
+    let Some(kept) = frozen.snapshot.take() else { return Ok(()) };
     let spent = kept.end();
     let spent =
-        spent.map_err(|why| Error::NoPhotograph { pid: process.pid(), why, stopped: snapshot.stopped })?;
+        spent.map_err(|why| Error::NoSnapshot { pid: process.pid(), why, stopped: frozen.stopped })?;
     if !spent.collected {
-        let text = "what is left of the photograph, a process id, stays until the process ends: no thread could collect it";
-        snapshot.caveats.push(Caveat::new(
-            "photograph_left",
-            format!("process {}", process.pid()),
-            None,
-            text,
-        ));
+        let text = "what is left of the snapshot, a process id, stays until the process ends: no thread could collect it";
+        frozen.caveats.push(Caveat::new("photograph_left", format!("process {}", process.pid()), None, text));
     }
-    snapshot.stopped += spent.stopped;
-    snapshot.spent = Some(spent);
-    // While there was a photograph, half of each page counted as its.
-    snapshot.rollup = snapshot::rollup(process);
+    frozen.stopped += spent.stopped;
+    frozen.spent = Some(spent);
+    // While there was a snapshot, half of each page counted as its.
+    frozen.rollup = frozen::rollup(process);
     Ok(())
 }
 
 /// Does what readers of runtimes left for when the target runs again.
-fn finish_runtimes(snapshot: &mut Snapshot, threads: usize, options: &Options<'_>) {
-    let by_allocator: Vec<(String, Matched)> = snapshot
+fn finish_runtimes(frozen: &mut Frozen, threads: usize, options: &Options<'_>) {
+    let by_allocator: Vec<(String, Matched)> = frozen
         .readings
         .iter()
         .map(|reading| (reading.allocator.name.clone(), reading.refined.clone()))
         .collect();
     let mut matched = Matched::default();
-    snapshot.readings.iter().for_each(|reading| matched.add(reading.refined.clone()));
+    frozen.readings.iter().for_each(|reading| matched.add(reading.refined.clone()));
     let progress = |what: &str, done, total| {
         if let Some(progress) = options.progress {
             progress(what, done, total);
@@ -276,9 +270,9 @@ fn finish_runtimes(snapshot: &mut Snapshot, threads: usize, options: &Options<'_
         by_allocator: &by_allocator,
         progress: &progress,
     };
-    for reading in &mut snapshot.runtimes {
+    for reading in &mut frozen.runtimes {
         reading.finish(&how);
-        snapshot.caveats.append(&mut reading.caveats);
+        frozen.caveats.append(&mut reading.caveats);
     }
 }
 
@@ -286,12 +280,7 @@ fn mounts_of(process: &Process) -> mounts::Devices {
     process.shared_memory_devices().unwrap_or_default()
 }
 
-fn find_zeros(
-    snapshot: &Snapshot,
-    inputs: &Inputs<'_>,
-    threads: usize,
-    options: &Options<'_>,
-) -> Result<Zeros> {
+fn find_zeros(frozen: &Frozen, inputs: &Inputs<'_>, threads: usize, options: &Options<'_>) -> Result<Zeros> {
     let runs = assemble::unclaimed_runs(inputs)?;
     let total: u64 = runs.iter().map(|run| run.1 - run.0).sum();
     let done = AtomicU64::new(0);
@@ -301,8 +290,8 @@ fn find_zeros(
             progress("looking for pages of zeros", done, total);
         }
     };
-    let found = zeros::find(&snapshot.memory, &runs, threads, &progress);
-    let runs = zeros::still_resident(&snapshot.pagemap, found.runs);
+    let found = zeros::find(&frozen.memory, &runs, threads, &progress);
+    let runs = zeros::still_resident(&frozen.pagemap, found.runs);
     Ok(Zeros { runs, bytes_read: found.bytes_read })
 }
 

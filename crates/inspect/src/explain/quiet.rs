@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::photograph::ByPhotograph;
-use super::snapshot::{How, LastTry, Snapshot, Threads, kernel_view, rollup};
+use super::frozen::{Frozen, How, LastTry, Threads, kernel_view, rollup};
+use super::snapshot::SnapshotMode;
 use strandline_process::error::Result;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
@@ -76,10 +76,10 @@ pub(super) fn watched<T>(
 }
 
 /// Reads `process` without stopping it; `None` where that is not wanted, or did not come about in the time for it.
-pub fn read(process: &Process, how: &How<'_>) -> Result<Option<Snapshot>> {
+pub fn read(process: &Process, how: &How<'_>) -> Result<Option<Frozen>> {
     let options = how.options;
     // Who holds what is asked of all registers too, which only a stop shows.
-    let is_wanted = !options.keeps_blocks && options.photograph != ByPhotograph::Always;
+    let is_wanted = !options.keeps_blocks && options.snapshot != SnapshotMode::Always;
     // Of a 32-bit program nothing but a stop shows that it is one of those whose heap is not read.
     let is_64_bit = process.start_facts().is_some_and(|facts| facts.is_64_bit);
     if !is_wanted || options.quiet_for.is_zero() || !is_64_bit {
@@ -93,7 +93,7 @@ pub fn read(process: &Process, how: &How<'_>) -> Result<Option<Snapshot>> {
                 return Ok(None);
             }
             match attempt(process, &quiet, how) {
-                Ok(Attempt::Read(snapshot)) => return Ok(Some(*snapshot)),
+                Ok(Attempt::Read(frozen)) => return Ok(Some(*frozen)),
                 Ok(Attempt::Unfit) => return Ok(None),
                 // What was read while it ran may be wrong in any way.
                 Ok(Attempt::Disturbed) => {}
@@ -109,7 +109,7 @@ pub fn read(process: &Process, how: &How<'_>) -> Result<Option<Snapshot>> {
 }
 
 enum Attempt {
-    Read(Box<Snapshot>),
+    Read(Box<Frozen>),
     Disturbed,
     /// It has to be stopped: a thread's pointer is not known, or its memory is in the middle of a change.
     Unfit,
@@ -118,22 +118,22 @@ enum Attempt {
 fn attempt(process: &Process, quiet: &Quiet<'_>, how: &How<'_>) -> Result<Attempt> {
     let Some(facts) = quiet.facts(how.found.needs_thread_pointers()) else { return Ok(Attempt::Unfit) };
     let threads = Threads { count: facts.len() as u64, known: Some(facts), caveats: Vec::new() };
-    let (mut snapshot, facts) = kernel_view(process, threads, how)?;
-    snapshot.is_quiet = true;
+    let (mut frozen, facts) = kernel_view(process, threads, how)?;
+    frozen.is_quiet = true;
     let file = Opened::new(process.open_file("mem")?);
-    let traced = Traced::new(process.pid(), &snapshot.space, &file, snapshot.shares_memory());
+    let traced = Traced::new(process.pid(), &frozen.space, &file, frozen.shares_memory());
     let (is_unfit, is_over) = watched(&traced, &|| quiet.seems_over(), |memory| {
-        snapshot.read_all(process, facts.as_deref(), memory, how, LastTry(false))
+        frozen.read_all(process, facts.as_deref(), memory, how, LastTry(false))
     });
     // Asked each time: a thread that ran may have let others at its memory.
-    let is_alone = asleep::writes_unseen(process, &snapshot.space)?.is_none();
+    let is_alone = asleep::writes_unseen(process, &frozen.space)?.is_none();
     if is_over || !quiet.lasted() {
         return Ok(Attempt::Disturbed);
     }
     let is_unfit = is_unfit? || !is_alone;
-    if is_unfit || snapshot.has_damage() {
+    if is_unfit || frozen.has_damage() {
         return Ok(Attempt::Unfit);
     }
-    snapshot.rollup = snapshot.rollup.or_else(|| rollup(process));
-    Ok(Attempt::Read(Box::new(snapshot)))
+    frozen.rollup = frozen.rollup.or_else(|| rollup(process));
+    Ok(Attempt::Read(Box::new(frozen)))
 }

@@ -10,7 +10,7 @@ use strandline_process::stacks::{Stack, ThreadFacts};
 use strandline_process::unwind::{End, Frame, Objects, Unwinder};
 
 use super::symbols;
-use crate::explain::snapshot::Snapshot;
+use crate::explain::frozen::Frozen;
 
 /// Frames of one thread that are told apart, the innermost; those of all threads.
 const MAX_FRAMES: usize = 512;
@@ -47,19 +47,19 @@ pub struct Of {
 
 impl Frames {
     /// Follows all stacks, until it is too late.
-    pub fn find(process: &Process, snapshot: &Snapshot, deadline: Instant) -> Self {
+    pub fn find(process: &Process, frozen: &Frozen, deadline: Instant) -> Self {
         let mut objects = Objects::default();
         let (mut walked, mut count) = (Vec::new(), 0);
-        for stack in &snapshot.stacks {
-            let thread = snapshot.facts.iter().find(|thread| thread.tid == stack.tid);
+        for stack in &frozen.stacks {
+            let thread = frozen.facts.iter().find(|thread| thread.tid == stack.tid);
             let Some(thread) = thread.filter(|_| count < MAX_OF_ALL && Instant::now() < deadline) else {
                 continue;
             };
-            let (frames, is_whole) = walk(process, snapshot, &mut objects, (thread, stack));
+            let (frames, is_whole) = walk(process, frozen, &mut objects, (thread, stack));
             count += frames.len();
             walked.push((stack.tid, frames, is_whole));
         }
-        let names = names(process, snapshot, &walked);
+        let names = names(process, frozen, &walked);
         let called = |&(from, to, instruction): &Place| {
             let (function, module) = names.get(&instruction).cloned()?;
             Some(Called { range: (from, to), function, module })
@@ -79,13 +79,13 @@ impl Frames {
 /// From where to where each frame of a thread lies, and its instruction, the innermost first; and whether the thread began with the last.
 fn walk(
     process: &Process,
-    snapshot: &Snapshot,
+    frozen: &Frozen,
     objects: &mut Objects,
     (thread, stack): (&ThreadFacts, &Stack),
 ) -> (Vec<Place>, bool) {
     let Some(first) = Frame::of_facts(thread) else { return (Vec::new(), false) };
     for _ in 0..MAX_OBJECTS {
-        let unwinder = Unwinder { memory: snapshot.own_memory(), space: &snapshot.space, objects };
+        let unwinder = Unwinder { memory: frozen.own_memory(), space: &frozen.space, objects };
         let mut frames: Vec<(u64, u64)> = Vec::new();
         let end = unwinder.walk(first, &mut |frame| {
             let at = frame.stack_pointer().filter(|at| (stack.low..stack.high).contains(at));
@@ -94,7 +94,7 @@ fn walk(
             at.inspect(|&at| frames.push((at, instruction))).is_some() && frames.len() < MAX_FRAMES
         });
         if let End::Missing(address) = end {
-            objects.load(process, &snapshot.space, address);
+            objects.load(process, &frozen.space, address);
             continue;
         }
         let ends = frames.iter().skip(1).map(|next| next.0);
@@ -105,9 +105,9 @@ fn walk(
 }
 
 /// What the functions are called, and in which file they are.
-fn names(process: &Process, snapshot: &Snapshot, walked: &[Walked]) -> HashMap<u64, (String, String)> {
+fn names(process: &Process, frozen: &Frozen, walked: &[Walked]) -> HashMap<u64, (String, String)> {
     // Where each program and library begins, by its parts.
-    let groups = modules::groups(snapshot.space.mappings());
+    let groups = modules::groups(frozen.space.mappings());
     let bases: HashMap<u64, u64> = groups
         .iter()
         .filter_map(|group| Some((group, group.first()?.start)))
@@ -115,7 +115,7 @@ fn names(process: &Process, snapshot: &Snapshot, walked: &[Walked]) -> HashMap<u
         .collect();
     let mut by_mapping: BTreeMap<u64, (&Mapping, Vec<u64>)> = BTreeMap::new();
     for &(.., instruction) in walked.iter().flat_map(|(_, frames, _)| frames) {
-        if let Some(mapping) = snapshot.space.find(instruction) {
+        if let Some(mapping) = frozen.space.find(instruction) {
             by_mapping.entry(mapping.start).or_insert((mapping, Vec::new())).1.push(instruction);
         }
     }
@@ -124,7 +124,7 @@ fn names(process: &Process, snapshot: &Snapshot, walked: &[Walked]) -> HashMap<u
         instructions.sort_unstable();
         instructions.dedup();
         let module = mapping.name.rsplit('/').next().unwrap_or_default().to_owned();
-        let functions = symbols::functions(process, snapshot, mapping, &instructions);
+        let functions = symbols::functions(process, frozen, mapping, &instructions);
         for (instruction, function) in instructions.into_iter().zip(functions) {
             let base = bases.get(&mapping.start).copied().unwrap_or(mapping.start);
             let function =

@@ -18,7 +18,7 @@ use strandline_process::procfs::Process;
 
 use super::names;
 use super::symbols::{self, Called};
-use crate::explain::snapshot::Snapshot;
+use crate::explain::frozen::Frozen;
 
 /// Words that are looked at for a table, and those that are kept in mind by each worker.
 const MAX_LOOKS: u32 = 1 << 19;
@@ -135,7 +135,7 @@ impl<'a> Heard<'a> {
     }
 
     /// All that was heard, with names.
-    pub fn told(self, process: &Process, snapshot: &Snapshot) -> Told {
+    pub fn told(self, process: &Process, frozen: &Frozen) -> Told {
         let tables = self.known.into_inner().unwrap_or_default().tables;
         let mut wanted: Vec<u64> = Vec::new();
         for table in &tables {
@@ -144,7 +144,7 @@ impl<'a> Heard<'a> {
                 wanted.extend(&table.methods);
             }
         }
-        let functions = functions(process, snapshot, &wanted);
+        let functions = functions(process, frozen, &wanted);
         let named = |table: Table| match table {
             Table::Class(name) => Some(Named { name, least_bytes: 0 }),
             Table::Trait(table) => {
@@ -189,15 +189,15 @@ impl Heads for Heard<'_> {
 }
 
 /// What functions at some addresses are called.
-fn functions(process: &Process, snapshot: &Snapshot, wanted: &[u64]) -> HashMap<u64, Called> {
+fn functions(process: &Process, frozen: &Frozen, wanted: &[u64]) -> HashMap<u64, Called> {
     // A file is looked through once, however many mappings it has.
-    let groups = modules::groups(snapshot.space.mappings());
+    let groups = modules::groups(frozen.space.mappings());
     let parts = groups.iter().enumerate();
     let of_parts: HashMap<u64, usize> =
         parts.flat_map(|(index, group)| group.iter().map(move |mapping| (mapping.start, index))).collect();
     let mut by_group: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
     for &at in wanted {
-        let group = snapshot.space.find(at).and_then(|mapping| of_parts.get(&mapping.start));
+        let group = frozen.space.find(at).and_then(|mapping| of_parts.get(&mapping.start));
         by_group.entry(group.copied().unwrap_or(usize::MAX)).or_default().push(at);
     }
     let mut names = HashMap::new();
@@ -205,7 +205,7 @@ fn functions(process: &Process, snapshot: &Snapshot, wanted: &[u64]) -> HashMap<
         wanted.sort_unstable();
         wanted.dedup();
         if let Some(mapping) = groups.get(group).and_then(|group| group.first()) {
-            symbols::beginning_at(process, snapshot, mapping, &wanted, &mut names);
+            symbols::beginning_at(process, frozen, mapping, &wanted, &mut names);
         }
     }
     names

@@ -3,7 +3,7 @@
 use strandline_holders::{Held, NO_ROOT};
 use strandline_process::pages::Residency;
 
-use crate::explain::snapshot::Snapshot;
+use crate::explain::frozen::Frozen;
 use crate::facts::Row;
 
 /// Resident bytes of lost blocks that are on one row.
@@ -18,9 +18,9 @@ pub struct Leaked {
 }
 
 /// Adds them up, where `tops` has the root of each block. What a runtime knows more of is on rows of its own.
-pub fn resident(held: &Held, tops: &[u32], snapshot: &Snapshot) -> Vec<Leaked> {
+pub fn resident(held: &Held, tops: &[u32], frozen: &Frozen) -> Vec<Leaked> {
     let mut ranges: Vec<(u64, u64, (&str, &str), u64)> = Vec::new();
-    for reading in &snapshot.readings {
+    for reading in &frozen.readings {
         let Some(rows) = reading.rows else { continue };
         ranges.extend(
             reading
@@ -31,7 +31,7 @@ pub fn resident(held: &Held, tops: &[u32], snapshot: &Snapshot) -> Vec<Leaked> {
         ranges.extend(mapped.map(|block| (block.start, block.end, (rows.mapped.id, rows.mapped.holder), 0)));
     }
     ranges.sort_unstable();
-    let mut finder = snapshot.refinements.finder();
+    let mut finder = frozen.refinements.finder();
     let mut leaked: Vec<Leaked> = Vec::new();
     for ((start, bytes), _) in held.blocks().iter(0).zip(tops).filter(|(_, top)| **top == NO_ROOT) {
         let index = ranges.partition_point(|range| range.0 <= start).checked_sub(1);
@@ -39,7 +39,7 @@ pub fn resident(held: &Held, tops: &[u32], snapshot: &Snapshot) -> Vec<Leaked> {
         let Some(&(.., (id, holder), shift)) = range.filter(|_| finder.find(start, bytes).is_none()) else {
             continue;
         };
-        let resident = resident_bytes(&snapshot.residency, start - shift.min(start), bytes);
+        let resident = resident_bytes(&frozen.residency, start - shift.min(start), bytes);
         match leaked.iter_mut().find(|known| known.id == id) {
             Some(known) => known.bytes += resident,
             None => leaked.push(Leaked { id, holder, bytes: resident }),

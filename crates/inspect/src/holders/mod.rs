@@ -39,7 +39,7 @@ use self::roots::AllRoots;
 use self::runtimes::{Cuts, OwnBlocks};
 use self::tree::Tree;
 use self::types::Types;
-use crate::explain::snapshot::Snapshot;
+use crate::explain::frozen::Frozen;
 use crate::explain::{Options, inspect};
 use crate::facts::Row;
 
@@ -101,15 +101,15 @@ impl Memory for Filled<'_> {
     }
 }
 
-/// Finds out who holds the blocks of what was read. The snapshot keeps them no longer.
-pub(crate) fn find(process: &Process, snapshot: &mut Snapshot, options: &Options<'_>) -> Holders {
+/// Finds out who holds the blocks of what was read. The frozen state keeps them no longer.
+pub(crate) fn find(process: &Process, frozen: &mut Frozen, options: &Options<'_>) -> Holders {
     let mut builder = Builder::default();
-    for reading in &mut snapshot.readings {
+    for reading in &mut frozen.readings {
         if let Some(blocks) = reading.refined.blocks.take() {
             builder.append(blocks);
         }
     }
-    for holding in snapshot.runtimes.iter_mut().filter_map(|runtime| runtime.holding.as_mut()) {
+    for holding in frozen.runtimes.iter_mut().filter_map(|runtime| runtime.holding.as_mut()) {
         builder.append(std::mem::take(&mut holding.blocks));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -119,7 +119,7 @@ pub(crate) fn find(process: &Process, snapshot: &mut Snapshot, options: &Options
         taken_unix_seconds: now.map_or(0.0, |time| time.as_secs_f64()),
         ..Holders::default()
     };
-    if let Err(refused) = fill(&mut holders, builder, process, snapshot, options) {
+    if let Err(refused) = fill(&mut holders, builder, process, frozen, options) {
         let text = format!("who holds what is not told: {refused}");
         holders.caveats.push(Caveat::new(
             "holders_refused",
@@ -135,17 +135,17 @@ fn fill(
     holders: &mut Holders,
     builder: Builder,
     process: &Process,
-    snapshot: &Snapshot,
+    frozen: &Frozen,
     options: &Options<'_>,
 ) -> std::result::Result<(), Refused> {
     let blocks = builder.finish()?;
     // What workers freed stays in their arenas otherwise.
     host::release_memory();
-    let cuts = Cuts::new(&snapshot.runtimes, &blocks);
-    let memory = Filled { memory: snapshot.own_memory(), residency: &snapshot.residency, cuts };
+    let cuts = Cuts::new(&frozen.runtimes, &blocks);
+    let memory = Filled { memory: frozen.own_memory(), residency: &frozen.residency, cuts };
     let longest = Instant::now() + LONGEST;
     // What is read has to be there.
-    let deadline = snapshot.until.map_or(longest, |until| until.min(longest));
+    let deadline = frozen.until.map_or(longest, |until| until.min(longest));
     let edges_bytes = (blocks.bytes_of_all() / 4).max(MIN_EDGES_BYTES);
     let limits = Limits { edges_bytes, deadline, workers: options.reading_threads() };
     let total = blocks.bytes_of_all();
@@ -155,14 +155,13 @@ fn fill(
         }
     };
     holders.live = Sum { bytes: total, blocks: u64::from(blocks.len()) };
-    let heard = Heard::new(&snapshot.space, snapshot.own_memory(), blocks.len())?;
-    let exact = runtimes::exact(&snapshot.runtimes, &blocks)?;
+    let heard = Heard::new(&frozen.space, frozen.own_memory(), blocks.len())?;
+    let exact = runtimes::exact(&frozen.runtimes, &blocks)?;
     let known = Known { plain: None, exact: exact.as_ref() };
     let references = References::read(&memory, &blocks, known, Some(&heard), &limits, &progress)?;
     let within = exact.map(Exact::within);
-    let AllRoots { found, roots, unread_bytes } =
-        roots::find(process, snapshot, (&blocks, within), deadline)?;
-    let caveats = incomplete(&references.outcome(), unread_bytes, snapshot);
+    let AllRoots { found, roots, unread_bytes } = roots::find(process, frozen, (&blocks, within), deadline)?;
+    let caveats = incomplete(&references.outcome(), unread_bytes, frozen);
     let is_whole = caveats.is_empty();
     holders.caveats.extend(caveats);
     let dropped = blocks.dropped();
@@ -173,9 +172,9 @@ fn fill(
     host::release_memory();
     let graph = Graph::new(blocks, references, roots, Ways::None, longest)?;
     let held = graph.held(longest)?;
-    let own = OwnBlocks::new(&snapshot.runtimes);
-    let types = Types::new(&held, &heard.told(process, snapshot), (&snapshot.refinements, &own))?;
-    tell(holders, &held, &found, (&types, &own), snapshot)?;
+    let own = OwnBlocks::new(&frozen.runtimes);
+    let types = Types::new(&held, &heard.told(process, frozen), (&frozen.refinements, &own))?;
+    tell(holders, &held, &found, (&types, &own), frozen)?;
     if !is_whole {
         holders.withhold();
     }
@@ -183,7 +182,7 @@ fn fill(
 }
 
 /// Why it cannot be said what nothing leads to.
-fn incomplete(outcome: &Outcome, unread_bytes: u64, snapshot: &Snapshot) -> Vec<Caveat> {
+fn incomplete(outcome: &Outcome, unread_bytes: u64, frozen: &Frozen) -> Vec<Caveat> {
     let mut caveats = Vec::new();
     let mut add = |code: &str, bytes: Option<u64>, text: &str| {
         caveats.push(Caveat::new(code, "heap", bytes, text));
@@ -194,13 +193,13 @@ fn incomplete(outcome: &Outcome, unread_bytes: u64, snapshot: &Snapshot) -> Vec<
             "not all blocks and roots could be read, or not in time: what only they lead to is not known";
         add("holders_incomplete", Some(left), text);
     }
-    let swapped: u64 = snapshot.spaces.iter().map(|space| space.counts.swap_bytes).sum();
+    let swapped: u64 = frozen.spaces.iter().map(|space| space.counts.swap_bytes).sum();
     if swapped > 0 {
         let text = "pages that are swapped out were not read: what only they lead to is not known";
         add("holders_swapped", Some(swapped), text);
     }
-    if snapshot.photograph.is_none() {
-        let text = "no photograph could be taken: the process was stopped while its allocators were read, and ran while references \
+    if frozen.snapshot.is_none() {
+        let text = "no snapshot could be taken: the process was stopped while its allocators were read, and ran while references \
                     between blocks were; what it changed meanwhile is not known";
         add("holders_in_motion", None, text);
     }
@@ -212,13 +211,13 @@ fn tell(
     held: &Held,
     found: &[roots::Found],
     (types, own): (&Types, &OwnBlocks<'_>),
-    snapshot: &Snapshot,
+    frozen: &Frozen,
 ) -> std::result::Result<(), Refused> {
     let tops = held.tops()?;
     let (pins, outline) = std::thread::scope(|scope| {
         let outline = scope.spawn(|| held.outline(types.all()));
-        holders.leaked = leaked::resident(held, &tops, snapshot);
-        let pins = Pins::count(held, (&tops, found.len()), (types, own), &snapshot.residency);
+        holders.leaked = leaked::resident(held, &tops, frozen);
+        let pins = Pins::count(held, (&tops, found.len()), (types, own), &frozen.residency);
         (pins, outline.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     let outline = outline?;
@@ -230,10 +229,7 @@ fn tell(
         bytes: definite.bytes + lost.indirect.bytes,
         blocks: definite.blocks + u64::from(lost.indirect.blocks),
         definite,
-        resident_bytes: snapshot
-            .refinements
-            .is_empty()
-            .then(|| holders.leaked.iter().map(|of| of.bytes).sum()),
+        resident_bytes: frozen.refinements.is_empty().then(|| holders.leaked.iter().map(|of| of.bytes).sum()),
         pins_bytes: pins.of_lost,
         holds: tree.below(Outline::LOST),
     });

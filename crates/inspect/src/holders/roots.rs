@@ -21,7 +21,7 @@ use super::frames::{Frames, Of};
 use super::names;
 use super::runtimes::Whole;
 use super::symbols::Symbols;
-use crate::explain::snapshot::Snapshot;
+use crate::explain::frozen::Frozen;
 
 /// Below its pointer a stack is in use up to this (System V ABI).
 const RED_ZONE_BYTES: u64 = 128;
@@ -73,12 +73,12 @@ pub struct AllRoots {
 /// Finds them; refused where they are too many, or it is too late.
 pub fn find(
     process: &Process,
-    snapshot: &Snapshot,
+    frozen: &Frozen,
     (blocks, within): (&Blocks, Option<Marks>),
     deadline: Instant,
 ) -> Result<AllRoots, Refused> {
     let mut finder = Finder {
-        snapshot,
+        frozen,
         blocks,
         deadline,
         found: Vec::new(),
@@ -88,8 +88,8 @@ pub fn find(
         within,
         unread_bytes: 0,
     };
-    let names = thread_names(process, snapshot);
-    for thread in &snapshot.facts {
+    let names = thread_names(process, frozen);
+    for thread in &frozen.facts {
         let name = names.get(&thread.tid).cloned();
         let root = finder.root(RootKind::Register, "registers", name);
         for &word in thread.general.iter().flatten() {
@@ -98,21 +98,21 @@ pub fn find(
             }
         }
     }
-    let taken = finder.stacks(&names, &Frames::find(process, snapshot, deadline))?;
+    let taken = finder.stacks(&names, &Frames::find(process, frozen, deadline))?;
     finder.mappings(process, taken)?;
     Ok(finder.done())
 }
 
-fn thread_names(process: &Process, snapshot: &Snapshot) -> HashMap<i32, String> {
+fn thread_names(process: &Process, frozen: &Frozen) -> HashMap<i32, String> {
     let name = |tid: i32| {
         let text = std::fs::read_to_string(process.path(format!("task/{tid}/comm"))).unwrap_or_default();
         (tid, format!("{} ({tid})", text.trim_end()).trim_start().to_owned())
     };
-    snapshot.facts.iter().map(|thread| name(thread.tid)).collect()
+    frozen.facts.iter().map(|thread| name(thread.tid)).collect()
 }
 
 struct Finder<'a> {
-    snapshot: &'a Snapshot,
+    frozen: &'a Frozen,
     blocks: &'a Blocks,
     deadline: Instant,
     found: Vec<Found>,
@@ -166,14 +166,14 @@ impl Finder<'_> {
 
     /// Looks through a range, of shared memory or of the process's own: each word that leads to a block.
     fn words(&mut self, (start, end): (u64, u64), is_shared: bool) -> Result<Vec<Hit>, Refused> {
-        let residency = &self.snapshot.residency;
+        let residency = &self.frozen.residency;
         let resident = |from: u64, to: u64| -> Vec<(u64, u64)> {
             let runs = residency.runs_in(from..to).filter(|run| is_shared || run.anonymous);
             runs.map(|run| (run.start.max(from), run.end.min(to))).collect()
         };
         let wanted: u64 = resident(start, end).iter().map(|run| run.1 - run.0).sum();
         let (mut found, mut is_over): (Vec<Hit>, bool) = (Vec::new(), Instant::now() >= self.deadline);
-        let memory: &dyn Memory = if is_shared { &self.snapshot.memory } else { self.snapshot.own_memory() };
+        let memory: &dyn Memory = if is_shared { &self.frozen.memory } else { self.frozen.own_memory() };
         let room = MAX_HITS - self.hits.len().min(MAX_HITS);
         let read = each_word((memory, &resident), (start, end), AT_ONCE, &mut |at, word| {
             // What stands in a block is followed once something leads to that: what musl's loader gave of programs' data is not claimed.
@@ -195,9 +195,9 @@ impl Finder<'_> {
     /// Stacks, above their pointers; returns the whole of each.
     fn stacks(&mut self, names: &HashMap<i32, String>, frames: &Frames) -> Result<Vec<(u64, u64)>, Refused> {
         let mut taken = Vec::new();
-        for stack in &self.snapshot.stacks {
+        for stack in &self.frozen.stacks {
             let thread = names.get(&stack.tid).cloned();
-            let known = self.snapshot.facts.iter().find(|thread| thread.tid == stack.tid);
+            let known = self.frozen.facts.iter().find(|thread| thread.tid == stack.tid);
             let is_on = |base: &u64| (stack.stack_pointer..stack.high).contains(base);
             // The main thread has its own structure elsewhere. With others it stands at the end, with its storage in front, which is not
             // told from the stack.
@@ -254,8 +254,8 @@ impl Finder<'_> {
 
     /// All other memory that is no heap.
     fn mappings(&mut self, process: &Process, mut taken: Vec<(u64, u64)>) -> Result<(), Refused> {
-        let snapshot = self.snapshot;
-        for runtime in &snapshot.runtimes {
+        let frozen = self.frozen;
+        for runtime in &frozen.runtimes {
             let root = self.runtime(runtime)?;
             for claim in &runtime.claims {
                 let words = self.words((claim.start, claim.end), false)?;
@@ -264,7 +264,7 @@ impl Finder<'_> {
             }
         }
         let mut heaps: Vec<(u64, u64)> = Vec::new();
-        for reading in &snapshot.readings {
+        for reading in &frozen.readings {
             heaps.extend(reading.ranges());
             heaps.extend(reading.mapped_blocks.iter().map(|block| (block.start, block.end)));
         }
@@ -273,16 +273,16 @@ impl Finder<'_> {
         merge(&mut taken);
         let mut with_heaps: Vec<(u64, u64)> = taken.iter().chain(&heaps).copied().collect();
         merge(&mut with_heaps);
-        let groups = modules::groups(snapshot.space.mappings());
+        let groups = modules::groups(frozen.space.mappings());
         let mut known: Vec<(u64, u64)> = Vec::new();
         for group in &groups {
             self.module(process, group, &with_heaps)?;
             known.extend(group.iter().map(|mapping| (mapping.start, mapping.end)));
         }
-        let devices = snapshot.spaces.iter().filter(|space| space.flags.is_io() || space.flags.is_pfn_map());
+        let devices = frozen.spaces.iter().filter(|space| space.flags.is_io() || space.flags.is_pfn_map());
         known.extend(devices.map(|space| (space.mapping.start, space.mapping.end)));
         merge(&mut known);
-        for (mapping, has_blocks) in snapshot.space.mappings().iter().zip(with_blocks) {
+        for (mapping, has_blocks) in frozen.space.mappings().iter().zip(with_blocks) {
             let first = known.partition_point(|range| range.1 <= mapping.start);
             if known.get(first).is_some_and(|range| range.0 <= mapping.start) {
                 continue;
@@ -319,12 +319,12 @@ impl Finder<'_> {
             while blocks.next_if(|block| block.0 < mapping.start).is_some() {}
             blocks.peek().is_some_and(|block| block.0 < mapping.end)
         };
-        self.snapshot.space.mappings().iter().map(has).collect()
+        self.frozen.space.mappings().iter().map(has).collect()
     }
 
     /// Memory that nobody explains: of a thread that keeps its storage there, its own.
     fn unexplained(&mut self, mapping: &Mapping, taken: &[(u64, u64)]) -> Result<(), Refused> {
-        let owner = self.snapshot.facts.iter().find(|thread| mapping.contains(thread.fs_base));
+        let owner = self.frozen.facts.iter().find(|thread| mapping.contains(thread.fs_base));
         let (kind, name) = match owner {
             Some(thread) => (RootKind::Tls, format!("storage of thread {}", thread.tid)),
             None => (RootKind::Static, format!("memory at {:#x}", mapping.start)),
@@ -357,7 +357,7 @@ impl Finder<'_> {
             }
         }
         let Some(first) = group.first().filter(|_| !words.is_empty()) else { return Ok(()) };
-        let symbols = Symbols::of(process, self.snapshot, first);
+        let symbols = Symbols::of(process, self.frozen, first);
         let short = first.name.rsplit('/').next().unwrap_or_default();
         let has_arena = short.starts_with("libc.so.") || short.starts_with("libc-2.");
         words.retain(|&(at, word, block)| {

@@ -7,7 +7,7 @@ use strandline_process::map::Mapping;
 use strandline_process::procfs::Process;
 
 use super::names;
-use crate::explain::snapshot::Snapshot;
+use crate::explain::frozen::Frozen;
 
 /// The most symbols of one program or library, and bytes of their names.
 const MAX_SYMBOLS: usize = 1 << 21;
@@ -33,11 +33,11 @@ pub struct Symbols(Vec<Symbol>);
 
 impl Symbols {
     /// Those of the program or library of a mapping; none where it cannot be read.
-    pub fn of(process: &Process, snapshot: &Snapshot, mapping: &Mapping) -> Self {
+    pub fn of(process: &Process, frozen: &Frozen, mapping: &Mapping) -> Self {
         let (mut symbols, mut names_bytes): (Vec<Symbol>, usize) = (Vec::new(), 0);
-        if let Ok(object) = Object::open(process, &snapshot.space, mapping) {
+        if let Ok(object) = Object::open(process, &frozen.space, mapping) {
             object.each_symbol(&mut |name, symbol| {
-                let found = snapshot.space.find(symbol.address);
+                let found = frozen.space.find(symbol.address);
                 let is_data = found.is_some_and(|mapping| !mapping.permissions.execute);
                 let has_room = symbols.len() < MAX_SYMBOLS && names_bytes < MAX_NAMES_BYTES;
                 if is_data && symbol.bytes > 0 && has_room {
@@ -75,12 +75,12 @@ impl Default for Called {
 /// All names of the functions of one program or library that begin at some addresses, which are in order.
 pub fn beginning_at(
     process: &Process,
-    snapshot: &Snapshot,
+    frozen: &Frozen,
     mapping: &Mapping,
     addresses: &[u64],
     found: &mut HashMap<u64, Called>,
 ) {
-    let Ok(object) = Object::open(process, &snapshot.space, mapping) else { return };
+    let Ok(object) = Object::open(process, &frozen.space, mapping) else { return };
     object.each_symbol(&mut |name, symbol| {
         if addresses.binary_search(&symbol.address).is_ok() {
             let known = found.entry(symbol.address).or_default();
@@ -100,12 +100,12 @@ pub fn beginning_at(
 /// that begins not far in front: a file made to hurt has millions of them.
 pub fn functions(
     process: &Process,
-    snapshot: &Snapshot,
+    frozen: &Frozen,
     mapping: &Mapping,
     instructions: &[u64],
 ) -> Vec<Option<String>> {
     let mut found: Vec<Option<String>> = vec![None; instructions.len()];
-    let Ok(object) = Object::open(process, &snapshot.space, mapping) else { return found };
+    let Ok(object) = Object::open(process, &frozen.space, mapping) else { return found };
     let mut wanted = instructions.to_vec();
     wanted.sort_unstable();
     // Begin, end, and the place among all symbols.

@@ -10,7 +10,7 @@ use super::malloc_trim::{self, TrimRequest};
 use super::purge;
 use super::zero_pages::{self, ZeroRequest};
 use super::{Applied, Footprint, Refusal};
-use crate::explain::{ByPhotograph, Inspection, Options, Progress, inspect};
+use crate::explain::{Inspection, Options, Progress, SnapshotMode, inspect};
 use crate::facts::{Outcome, Reclamation, RemedyKind};
 use crate::readers;
 use strandline_allocators::glibc::SUM_DIFFERS;
@@ -39,8 +39,8 @@ pub struct ReclaimOptions<'a> {
     pub max_stop: Option<Duration>,
     /// See [`Options::quiet_for`].
     pub quiet_for: Duration,
-    /// Whether it is looked at in a photograph; see [`Options::photograph`].
-    pub photograph: ByPhotograph,
+    /// Whether it is looked at in a snapshot; see [`Options::snapshot`].
+    pub snapshot: SnapshotMode,
     /// Hears of work done.
     pub progress: Option<Progress<'a>>,
 }
@@ -70,7 +70,7 @@ pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
         progress: options.progress,
         max_stop: options.max_stop,
         quiet_for: options.quiet_for,
-        photograph: options.photograph,
+        snapshot: options.snapshot,
         ..Options::default()
     };
     let (mut answer, applied) = look_and_apply(pid, options)?;
@@ -224,13 +224,13 @@ fn look_before(pid: i32, options: &ReclaimOptions<'_>) -> Result<Inspection> {
     // A dry run looks as hard, for what would refuse the call.
     let is_call = options.remedy.is_none_or(is_call);
     // What lives of its objects is only traced while the process does not wait for that.
-    let is_traced = options.remedy == Some("jvm_gc") && options.photograph == ByPhotograph::Never;
+    let is_traced = options.remedy == Some("jvm_gc") && options.snapshot == SnapshotMode::Never;
     let look_options = Options {
         progress: options.progress,
         before_call: is_call,
         max_stop: options.max_stop,
         quiet_for: options.quiet_for,
-        photograph: if is_traced { ByPhotograph::IfPossible } else { options.photograph },
+        snapshot: if is_traced { SnapshotMode::IfPossible } else { options.snapshot },
         ..Options::default()
     };
     let mut seen = inspect(pid, &look_options)?;

@@ -75,8 +75,7 @@ impl<'a> Runner<'a> {
 
     /// The first run, watched for what it holds; `None` where it could not be watched.
     fn watched(&mut self) -> Result<Option<Outcome>, Stopped> {
-        let measure =
-            Measure::Recording { interval: INTERVAL, ledgers: "none".to_owned(), photograph: false };
+        let measure = Measure::Recording { interval: INTERVAL, ledgers: "none".to_owned(), snapshot: false };
         let subject = Subject { name: "watched".to_owned(), measure, ..self.subject.clone() };
         let outcome = self.outcome(&subject)?;
         Ok(Some(outcome).filter(|outcome| outcome.recording.is_some()))

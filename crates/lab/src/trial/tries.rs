@@ -91,7 +91,7 @@ pub fn batch() -> Measure {
     Measure::Recording {
         interval: std::time::Duration::from_millis(10),
         ledgers: "exit".to_owned(),
-        photograph: false,
+        snapshot: false,
     }
 }
 

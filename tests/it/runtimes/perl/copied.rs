@@ -12,8 +12,7 @@ use crate::support::{Outcome, Result, here, perls, strandline};
 fn explained(pid: &str, most_kib: Option<u64>) -> Result<Value> {
     let limit = most_kib.map_or(String::new(), |kib| format!("ulimit -v {kib} && "));
     let mut command = Command::new("sh");
-    command
-        .args(["-c", &format!("{limit}exec \"$0\" explain --json --photograph=never --quiet-for=0 \"$1\"")]);
+    command.args(["-c", &format!("{limit}exec \"$0\" explain --json --snapshot=never --quiet-for=0 \"$1\"")]);
     command.args([env!("CARGO_BIN_EXE_strandline"), pid]);
     let run = strandline::run_command(command)?;
     match run.status {

@@ -1,4 +1,4 @@
-//! `explain --photograph`: what it shows is what a stop shows, and the process does not notice, whatever happens to
+//! `explain --snapshot`: what it shows is what a stop shows, and the process does not notice, whatever happens to
 //! strandline, to the process, or to the whole process group.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,7 @@ const SIGSTOP: i32 = 19;
 struct Child {
     pid: i32,
     state: char,
-    /// The signal that its end sends to its parent; a photograph's sends none.
+    /// The signal that its end sends to its parent; a snapshot's sends none.
     exit_signal: i32,
 }
 
@@ -50,15 +50,15 @@ fn of_child(pid: i32) -> Option<Child> {
     Some(Child { pid, state, exit_signal: fields.get(35)?.parse().ok()? })
 }
 
-/// The photographs of a process, asleep or dead.
-fn photographs(pid: i32) -> Vec<Child> {
+/// The snapshots of a process, asleep or dead.
+fn snapshots(pid: i32) -> Vec<Child> {
     let mut all = children(pid);
     all.retain(|child| child.exit_signal == 0);
     all
 }
 
-fn photographed(pid: &str) -> Result<Value> {
-    let document = json(&["explain", "--json", "--photograph", pid])?;
+fn read_snapshot(pid: &str) -> Result<Value> {
+    let document = json(&["explain", "--json", "--snapshot", pid])?;
     invariants::hold(&document)?;
     assert_eq!(document["target"]["kind"], "photograph", "{}", document["caveats"]);
     assert!(document["cost"]["copied_pages"].is_u64(), "{}", document["cost"]);
@@ -92,16 +92,16 @@ fn difference(path: &str, left: &Value, right: &Value) -> Option<String> {
     }
 }
 
-/// That a photograph and a stop of the same standing process show the same: all rows, but for pages of the stack below the
+/// That a snapshot and a stop of the same standing process show the same: all rows, but for pages of the stack below the
 /// stack pointer, where the call stood, and for pages that the kernel may drop between the looks.
 fn shows_what_a_stop_shows(subject: &Subject) -> Outcome {
     subject.at_rest()?;
     let pid = subject.pid_text();
     // The first call may touch a page of the stack for the first time.
-    photographed(&pid)?;
-    let stopped = json(&["explain", "--json", "--quiet-for=0", "--photograph=never", &pid])?;
-    let shown = photographed(&pid)?;
-    let again = json(&["explain", "--json", "--quiet-for=0", "--photograph=never", &pid])?;
+    read_snapshot(&pid)?;
+    let stopped = json(&["explain", "--json", "--quiet-for=0", "--snapshot=never", &pid])?;
+    let shown = read_snapshot(&pid)?;
+    let again = json(&["explain", "--json", "--quiet-for=0", "--snapshot=never", &pid])?;
     assert_eq!(rows(&stopped), rows(&again), "it stands still");
     assert_eq!(rows(&shown), rows(&stopped));
     for key in ["allocators", "runtimes", "remedies"] {
@@ -168,7 +168,7 @@ fn a_parent_that_waits_for_any_child_does_not_see_it() -> Outcome {
     for_each([&[][..], &["dont"], &["wipe"]], |arguments| {
         let mut subject = Subject::start("parent", arguments)?;
         for _ in 0..repetitions(10, 100) {
-            let document = photographed(&subject.pid_text())?;
+            let document = read_snapshot(&subject.pid_text())?;
             let found = caveats(&document);
             assert!(!found.iter().any(|code| code.starts_with("heap_damaged")), "{found:?}");
         }
@@ -194,19 +194,19 @@ fn goes_on_when_killed(mut subject: Subject, turns: u64) -> Outcome {
     let (pid, pid_text) = (subject.pid(), subject.pid_text());
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     let took = Instant::now();
-    photographed(&pid_text)?;
+    read_snapshot(&pid_text)?;
     let took = took.elapsed().as_micros() as u64;
     let (mut known, mut left) = (BTreeSet::new(), 0);
     for turn in 0..turns {
-        known.extend(photographs(pid).iter().map(|one| one.pid));
+        known.extend(snapshots(pid).iter().map(|one| one.pid));
         let is_new = |one: &Child| !known.contains(&one.pid);
-        let mut command = command(&["explain", "--json", "--photograph", &pid_text]);
+        let mut command = command(&["explain", "--json", "--snapshot", &pid_text]);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn()?;
-        // Half of the kills come while there is a photograph, the others at any instant.
+        // Half of the kills come while there is a snapshot, the others at any instant.
         let is_aimed = turn % 2 == 1;
         if is_aimed {
             // A thread that naps is woken at once, even beside busy ones.
-            while !photographs(pid).iter().any(is_new) && child.try_wait()?.is_none() {
+            while !snapshots(pid).iter().any(is_new) && child.try_wait()?.is_none() {
                 std::thread::sleep(Duration::from_micros(200));
             }
         } else {
@@ -215,42 +215,41 @@ fn goes_on_when_killed(mut subject: Subject, turns: u64) -> Outcome {
         }
         if turn % 4 == 0 {
             // What a Ctrl-C at a terminal does to all of a group: the process's handler runs in it alone.
-            for photograph in photographs(pid) {
-                let _ = strandline_sys::signal::send(photograph.pid, SIGINT);
+            for snapshot in snapshots(pid) {
+                let _ = strandline_sys::signal::send(snapshot.pid, SIGINT);
             }
             strandline_sys::signal::send(pid, SIGINT)?;
         }
         child.kill()?;
         child.wait()?;
-        left += u64::from(is_aimed && photographs(pid).iter().any(is_new));
+        left += u64::from(is_aimed && snapshots(pid).iter().any(is_new));
     }
     goes_on(&mut subject)?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     assert!(status.lines().any(|line| line == "TracerPid:\t0"), "{status}");
-    assert!(left > 0, "no kill left a photograph: none came in its life");
+    assert!(left > 0, "no kill left a snapshot: none came in its life");
     until_left_to_end(pid)?;
     assert!(subject.finish()?.success());
     Ok(())
 }
 
-/// Waits until the photographs that nothing collects sleep without descriptors, and end by themselves.
+/// Waits until the snapshots that nothing collects sleep without descriptors, and end by themselves.
 fn until_left_to_end(pid: i32) -> Outcome {
     let descriptors =
         |one: &Child| std::fs::read_dir(format!("/proc/{}/fd", one.pid)).map_or(0, Iterator::count);
     let rests = |one: &Child| matches!(one.state, 'S' | 'Z') && descriptors(one) == 0;
-    until_true("photographs to sleep", || photographs(pid).iter().all(rests))?;
+    until_true("snapshots to sleep", || snapshots(pid).iter().all(rests))?;
     if full() {
         // The time of a small process is some seconds.
-        until_true("photographs to end", || photographs(pid).iter().all(|one| one.state == 'Z'))?;
+        until_true("snapshots to end", || snapshots(pid).iter().all(|one| one.state == 'Z'))?;
     }
     Ok(())
 }
 
-/// Looks at a moving process again and again: a photograph where there is one, else a stop.
+/// Looks at a moving process again and again: a snapshot where there is one, else a stop.
 fn look_often(subject: &Subject, times: u64) -> Outcome {
     for _ in 0..times {
-        let document =
-            json(&["explain", "--json", "--quiet-for=0", "--photograph=try", &subject.pid_text()])?;
+        let document = json(&["explain", "--json", "--quiet-for=0", "--snapshot=try", &subject.pid_text()])?;
         invariants::hold(&document)?;
     }
     Ok(())
@@ -272,11 +271,11 @@ fn processes_that_fork_and_start_threads_and_programs_go_on() -> Outcome {
     })
 }
 
-/// That a process is not photographed for a reason that names `why`, and read stopped where that is allowed.
+/// That a process is not read from a snapshot for a reason that names `why`, and read stopped where that is allowed.
 fn is_refused(pid: i32, why: &str) -> Outcome {
     let pid_text = pid.to_string();
-    run(&["explain", "--photograph", &pid_text])?.complains(3, &[why, "--photograph=try"])?;
-    let tried = json(&["explain", "--json", "--quiet-for=0", "--photograph=try", &pid_text])?;
+    run(&["explain", "--snapshot", &pid_text])?.complains(3, &[why, "--snapshot=try"])?;
+    let tried = json(&["explain", "--json", "--quiet-for=0", "--snapshot=try", &pid_text])?;
     invariants::hold(&tried)?;
     assert!(caveats(&tried).contains(&"no_photograph".to_owned()), "{:?}", caveats(&tried));
     assert_eq!(children(pid), []);
@@ -317,7 +316,7 @@ fn who_shares_memory_with_its_parent_and_who_waits_for_such_a_child_is_left_alon
     // The child says that it is there before its parent has gone to sleep.
     until_true("the parent to sleep", || state(subject.pid(), subject.pid()) == Some('D'))?;
     is_refused(child, "shares its memory with its parent")?;
-    run(&["explain", "--photograph", &subject.pid_text()])?.complains(3, &["uninterruptible sleep"])?;
+    run(&["explain", "--snapshot", &subject.pid_text()])?.complains(3, &["uninterruptible sleep"])?;
     assert!(subject.finish()?.success(), "both end as they would");
     Ok(())
 }
@@ -390,7 +389,7 @@ fn a_runtime_is_read_from_one_without_being_asked() -> Outcome {
         Ok(document["target"]["kind"].clone())
     };
     assert_eq!(kind(&[])?, "photograph");
-    assert_eq!(kind(&["--photograph=never"])?, "live");
+    assert_eq!(kind(&["--snapshot=never"])?, "live");
     assert_eq!(kind(&["--no-runtimes"])?, "live");
     // Nobody asked, so nobody is told why not.
     let guarded = Subject::start("guarded", &["seccomp"])?;
@@ -407,8 +406,8 @@ fn where_it_could_do_harm_it_is_refused_and_tried_the_process_is_stopped() -> Ou
     strandline_sys::signal::send(subject.pid(), SIGSTOP)?;
     let is_stopped = || state(subject.pid(), subject.pid()) == Some('T') && !is_traced(subject.pid());
     until_true("the stop", is_stopped)?;
-    run(&["explain", "--photograph", &pid])?.complains(3, &["stopped by a signal", "--photograph=try"])?;
-    let tried = json(&["explain", "--json", "--quiet-for=0", "--photograph=try", &pid])?;
+    run(&["explain", "--snapshot", &pid])?.complains(3, &["stopped by a signal", "--snapshot=try"])?;
+    let tried = json(&["explain", "--json", "--quiet-for=0", "--snapshot=try", &pid])?;
     invariants::hold(&tried)?;
     assert_eq!(tried["target"]["kind"], "live");
     assert!(caveats(&tried).contains(&"no_photograph".to_owned()), "{:?}", caveats(&tried));
@@ -417,7 +416,7 @@ fn where_it_could_do_harm_it_is_refused_and_tried_the_process_is_stopped() -> Ou
     assert_eq!(children(subject.pid()), []);
     strandline_sys::signal::send(subject.pid(), SIGCONT)?;
     // Too little time for it.
-    let bounded = run(&["explain", "--photograph", "--max-stop", "1us", &pid])?;
+    let bounded = run(&["explain", "--snapshot", "--max-stop", "1us", &pid])?;
     assert_eq!(bounded.status, Some(3), "{}", bounded.summary());
     Ok(())
 }

@@ -1,53 +1,53 @@
-//! A process read from a photograph: what is taken of it while it stands still, and the snapshot that is made of that and
-//! of the photograph while it runs on.
+//! A process read from a snapshot: what is taken of it while it stands still, and the frozen state that is made of that and
+//! of the snapshot while it runs on.
 //!
-//! In the stop the kernel is asked for its mappings and page tables, and for the photograph; no more. What smaps says besides
-//! (which goes over all pages once more) is the photograph's of private anonymous memory, which it has page for page; of files'
+//! In the stop the kernel is asked for its mappings and page tables, and for the snapshot; no more. What smaps says besides
+//! (which goes over all pages once more) is the snapshot's of private anonymous memory, which it has page for page; of files'
 //! and shared memory, which it has not, the page tables say it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::frozen::{Frozen, How, KernelView, LastTry, Threads};
 use super::page_tables::{self, Before, seen_counts};
-use super::photograph::{Kept, Plan};
-use super::snapshot::{How, KernelView, LastTry, Snapshot, Threads};
+use super::snapshot::{Kept, Plan};
 use super::watch::Watch;
 use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::pages::{self, PAGE_BYTES, Residency, Scanned, Seen};
-use strandline_process::photograph::{NotTaken, Photograph, Pictured};
 use strandline_process::procfs::Process;
 use strandline_process::smaps::{Smaps, SmapsEntry};
+use strandline_process::snapshot::{NotTaken, Snapshot, SnapshotMemory};
 use strandline_process::target::copy::{Copy, Room};
 use strandline_process::target::live::{Live, Opened};
 use strandline_process::target::stop::Stopped;
 
-/// More than this is not copied in the stop of what a photograph would not show.
+/// More than this is not copied in the stop of what a snapshot would not show.
 const MAX_UNSHOWN_BYTES: u64 = 64 << 20;
-/// From so many mappings on a photograph's pages are asked for all at once.
+/// From so many mappings on a snapshot's pages are asked for all at once.
 const MANY_MAPPINGS: usize = 500;
-/// Reading of a photograph ends so long before it ends by itself.
+/// Reading of a snapshot ends so long before it ends by itself.
 const BEFORE_ITS_END: Duration = Duration::from_secs(2);
 
 /// What was taken of a process while it stood still.
-pub struct Shot {
+pub struct Taken {
     kept: Kept,
     pages: Pages,
     start_brk: Option<u64>,
-    /// What the photograph does not show.
+    /// What the snapshot does not show.
     copy: Copy<'static>,
     ranges: Vec<(u64, u64)>,
 }
 
 /// What the kernel said of its pages.
 enum Pages {
-    /// Mappings, and page tables: the rest is the photograph's.
+    /// Mappings, and page tables: the rest is the snapshot's.
     Scanned(AddressSpace, Scanned, Vec<Seen>),
     /// All of smaps: where the kernel has no PAGEMAP_SCAN, and where memory is locked, which a child's is not.
     Read(Smaps, Residency),
 }
 
-/// Takes a photograph of a stopped process, and copies what it does not show.
+/// Takes a snapshot of a stopped process, and copies what it does not show.
 ///
 /// # Errors
 /// Why there is none. Threads may run by then: the process is to be let go.
@@ -57,7 +57,7 @@ pub fn take(
     plan: &Plan,
     before: &Before<'_>,
     watch: Option<&Arc<dyn Watch>>,
-) -> std::result::Result<Shot, NotTaken> {
+) -> std::result::Result<Taken, NotTaken> {
     let told = |error: Error| error.to_string();
     let pagemap = process.open_file("pagemap").map_err(told)?;
     let start_brk = process.stat().map_err(told)?.start_brk;
@@ -77,12 +77,12 @@ pub fn take(
         }
     };
     // Before the thread that made it runs: what is copied is of the same instant.
-    let copied = Photograph::take(stopped, process, (&space, plan.code, plan.hold), |child| {
+    let copied = Snapshot::take(stopped, process, (&space, plan.code, plan.hold), |child| {
         let unshown = unshown(&pages, child)?;
         copy(process, unshown.runs).map(|copy| (copy, unshown.ranges))
     });
-    let (photograph, (copy, ranges)) = copied?;
-    Ok(Shot { kept: Kept::new(photograph, watch), pages, start_brk, copy, ranges })
+    let (snapshot, (copy, ranges)) = copied?;
+    Ok(Taken { kept: Kept::new(snapshot, watch), pages, start_brk, copy, ranges })
 }
 
 /// Copies `runs` of a process that stands still.
@@ -100,7 +100,7 @@ fn copy(process: &Process, runs: Vec<(u64, u64)>) -> std::result::Result<Copy<'s
     Copy::take(&Live::new(process.pid()), runs.into_iter(), room, 1, None).ok_or_else(too_much)
 }
 
-/// Private anonymous memory that the photograph does not show, and its pages.
+/// Private anonymous memory that the snapshot does not show, and its pages.
 #[derive(Default)]
 struct Unshown {
     ranges: Vec<(u64, u64)>,
@@ -129,7 +129,7 @@ fn unshown(pages: &Pages, child: &Process) -> std::result::Result<Unshown, Strin
             }
         }
         Pages::Scanned(space, scanned, seen) => {
-            let told = |error: &dyn std::fmt::Display| format!("the photograph cannot be read: {error}");
+            let told = |error: &dyn std::fmt::Display| format!("the snapshot cannot be read: {error}");
             let pagemap = child.open_file("pagemap").map_err(|error| told(&error))?;
             let mappings = space.mappings();
             // Asked for each mapping, a page takes a thousand times as long as in one question about all.
@@ -154,17 +154,17 @@ fn unshown(pages: &Pages, child: &Process) -> std::result::Result<Unshown, Strin
     Ok(unshown)
 }
 
-impl Shot {
-    /// Makes the snapshot of it, while the process runs on; true with it where the process has to be looked at again.
+impl Taken {
+    /// Makes the frozen state of it, while the process runs on; true with it where the process has to be looked at again.
     pub fn read(
         self,
         process: &Process,
         threads: Threads,
         how: &How<'_>,
         last: LastTry,
-    ) -> Result<(Snapshot, bool)> {
-        let no = |why: String| Error::NoPhotograph { pid: process.pid(), why, stopped: Duration::ZERO };
-        let child = self.kept.photograph().process();
+    ) -> Result<(Frozen, bool)> {
+        let no = |why: String| Error::NoSnapshot { pid: process.pid(), why, stopped: Duration::ZERO };
+        let child = self.kept.snapshot().process();
         let open =
             |name: &str| child.open_file(name).map_err(|error| no(format!("it cannot be read ({error})")));
         let pagemap = open("pagemap")?;
@@ -200,20 +200,20 @@ impl Shot {
             memory: Opened::new(open("mem")?),
             pagemap,
         };
-        let (mut snapshot, threads) = Snapshot::new(process, view, threads, how);
-        snapshot.until = Some(self.kept.photograph().until() - BEFORE_ITS_END);
+        let (mut frozen, threads) = Frozen::new(process, view, threads, how);
+        frozen.until = Some(self.kept.snapshot().until() - BEFORE_ITS_END);
         let file = Opened::new(open("mem")?);
-        let kept = snapshot.photograph.insert(self.kept).watched();
-        let memory = Arc::new(Pictured { file, readable, kept: self.copy, ranges: self.ranges });
-        snapshot.pictured = Some(Arc::clone(&memory));
-        let busy = snapshot.read_all(process, threads.as_deref(), &*memory, how, last);
+        let kept = frozen.snapshot.insert(self.kept).watched();
+        let memory = Arc::new(SnapshotMemory { file, readable, kept: self.copy, ranges: self.ranges });
+        frozen.snapshot_memory = Some(Arc::clone(&memory));
+        let busy = frozen.read_all(process, threads.as_deref(), &*memory, how, last);
         // What one that ended did not show may look like anything.
         let busy = busy.map_err(|error| if kept.is_there() { error } else { no("it ended".to_owned()) })?;
-        Ok((snapshot, busy))
+        Ok((frozen, busy))
     }
 }
 
-/// smaps of a process whose mappings are `space`, of which the page tables say what was `seen`, and whose photograph's smaps
+/// smaps of a process whose mappings are `space`, of which the page tables say what was `seen`, and whose snapshot's smaps
 /// is `shown`.
 fn merged(shown: &Smaps, space: &AddressSpace, seen: &[Seen]) -> Smaps {
     let mut entries = Vec::with_capacity(space.mappings().len());

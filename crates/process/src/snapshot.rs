@@ -1,4 +1,4 @@
-//! A photograph of a process: a copy-on-write child of it that never runs a line of its code, from which everything that
+//! A snapshot of a process: a copy-on-write child of it that never runs a line of its code, from which everything that
 //! takes long is read while the process runs on.
 //!
 //! The child is made by an injected clone while all threads stand still, so that its memory is of one instant. It begins
@@ -12,7 +12,7 @@
 //! with `__WALL` or `__WCLONE` only; after an exec or the end of its parent it counts as SIGCHLD), `fs/file.c`
 //! (`CLOSE_RANGE_UNSHARE`, Linux 5.9: a table of its own, in which at most the lowest 64 descriptors are for a moment).
 //!
-//! It decides neither whether a photograph is wanted nor what it shows.
+//! It decides neither whether a snapshot is wanted nor what it shows.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -82,13 +82,13 @@ const ROOM_PART: u64 = 16;
 /// The child's signal mask: all but KILL and STOP, which cannot be blocked.
 const ALL_BLOCKED: u64 = !(1 << 8 | 1 << 18);
 
-/// Why there is no photograph, and one that was made and is to be dropped when the process runs again.
+/// Why there is no snapshot, and one that was made and is to be dropped when the process runs again.
 #[derive(Debug)]
 pub struct NotTaken {
     /// Why: a sentence's end.
     pub why: String,
     /// See the type.
-    pub unused: Option<Box<Photograph>>,
+    pub unused: Option<Box<Snapshot>>,
 }
 
 impl From<String> for NotTaken {
@@ -99,7 +99,7 @@ impl From<String> for NotTaken {
 
 /// See the module. Dropped, it ends.
 #[derive(Debug)]
-pub struct Photograph {
+pub struct Snapshot {
     target: Process,
     child: Process,
     /// What it cost, once it has ended.
@@ -114,7 +114,7 @@ pub struct Photograph {
     room_bytes: u64,
 }
 
-/// What a photograph cost.
+/// What a snapshot cost.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
     /// Pages that the target wrote to meanwhile, and whatever else it touched first: its minor faults.
@@ -125,13 +125,13 @@ pub struct Spent {
     pub stopped: Duration,
 }
 
-/// How much memory has to be had for a photograph of a process with `anonymous_bytes`.
+/// How much memory has to be had for a snapshot of a process with `anonymous_bytes`.
 pub fn needed_bytes(anonymous_bytes: u64) -> u64 {
     MIN_ROOM_BYTES + anonymous_bytes / ROOM_PART
 }
 
-impl Photograph {
-    /// Takes a photograph of the process whose threads all are `stopped`, and whose mappings are `space`. `before_it_runs` is
+impl Snapshot {
+    /// Takes a snapshot of the process whose threads all are `stopped`, and whose mappings are `space`. `before_it_runs` is
     /// called with the child while the thread that made it stands still as well. The child ends by itself after `hold`.
     ///
     /// # Errors
@@ -164,7 +164,7 @@ impl Photograph {
             drop(making.finish(limit));
             return Err(why.into());
         };
-        let photograph = Self {
+        let snapshot = Self {
             target,
             child,
             spent: Mutex::new(None),
@@ -175,11 +175,11 @@ impl Photograph {
             until,
             room_bytes: needed_bytes(anonymous) / 2,
         };
-        let kept = before_it_runs(&photograph.child);
+        let kept = before_it_runs(&snapshot.child);
         let finished = making.finish(limit).map_err(told);
         match finished.and(kept) {
-            Ok(kept) => Ok((photograph, kept)),
-            Err(why) => Err(NotTaken { why, unused: Some(Box::new(photograph)) }),
+            Ok(kept) => Ok((snapshot, kept)),
+            Err(why) => Err(NotTaken { why, unused: Some(Box::new(snapshot)) }),
         }
     }
 
@@ -208,7 +208,7 @@ impl Photograph {
         drop(sys::kill(&self.handle));
     }
 
-    /// Whether [`Photograph::end`] has ended it.
+    /// Whether [`Snapshot::end`] has ended it.
     pub fn has_ended(&self) -> bool {
         self.spent.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
@@ -266,19 +266,19 @@ impl Photograph {
     }
 }
 
-impl Drop for Photograph {
+impl Drop for Snapshot {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-/// The memory of a process as a photograph shows it, and what the photograph does not show as it was copied in the stop:
+/// The memory of a process as a snapshot shows it, and what the snapshot does not show as it was copied in the stop:
 /// memory that the program keeps from its children (MADV_DONTFORK, MADV_WIPEONFORK).
 ///
 /// The child is read by its /proc/PID/mem, never by `process_vm_readv`: that pins pages, and the kernel copies a page that
 /// two processes share before it pins it (`gup_must_unshare` of `mm/internal.h`, Linux 5.19): the child would come to have
 /// all of the program's memory once more.
-pub struct Pictured {
+pub struct SnapshotMemory {
     /// The child's /proc/PID/mem.
     pub file: Opened,
     /// What may be read of it, in address order: no device's registers.
@@ -303,7 +303,7 @@ fn place(ranges: &[(u64, u64)], at: u64) -> (bool, u64) {
 const NEAR_BYTES: u64 = 1024;
 const MAX_AT_ONCE: usize = 64 << 10;
 
-impl Memory for Pictured {
+impl Memory for SnapshotMemory {
     /// Each read is a system call, and what is asked for together mostly lies together.
     fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
         let mut pairs = vec![None; addresses.len()];
@@ -370,7 +370,7 @@ pub fn is_let_through(process: &Process) -> Result<(), String> {
     filters::look(process, &TAKING).map_err(|why| format!("it runs under {why}"))
 }
 
-/// Whether a process is a photograph, of whomever: a child with the exit signal 0 and all signals blocked.
+/// Whether a process is a snapshot, of whomever: a child with the exit signal 0 and all signals blocked.
 pub fn is_one(process: &Process) -> bool {
     process.stat().is_ok_and(|stat| stat.exit_signal == Some(0))
         && process.status().is_ok_and(|status| status.blocked == Some(ALL_BLOCKED))

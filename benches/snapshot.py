@@ -1,7 +1,7 @@
-"""Measures how long `explain` stops a process, by a stop and by a photograph, and what a loaded server notices of both.
+"""Measures how long `explain` stops a process, by a stop and by a snapshot, and what a loaded server notices of both.
 
-Called by run.sh: photograph.py WORK OUT. The two ways look at the same process in turns; the server is loaded in turns
-without anything, with a stop and with a photograph in the middle.
+Called by run.sh: snapshot.py WORK OUT. The two ways look at the same process in turns; the server is loaded in turns
+without anything, with a stop and with a snapshot in the middle.
 """
 import json
 import os
@@ -16,7 +16,7 @@ ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
 SIZES = [float(gib) for gib in os.environ.get("BENCH_GIB", "1 4").split()]
 SERVER_GIB = os.environ.get("BENCH_SERVER_GIB", "1")
 RATE, SECONDS = 2000, 8
-WAYS = {"stop": ["--photograph=never"], "photograph": ["--photograph"]}
+WAYS = {"stop": ["--snapshot=never"], "snapshot": ["--snapshot"]}
 
 
 class Subject(Started):
@@ -35,7 +35,7 @@ def pauses(name, command, wants, lines, claims):
     with Subject(command) as subject:
         time.sleep(0.5)
         # The first call may touch a page of the stack for the first time.
-        subject.explain("photograph")
+        subject.explain("snapshot")
         found = {way: [] for way in WAYS}
         for _ in range(ROUNDS):
             for way in WAYS:
@@ -44,14 +44,14 @@ def pauses(name, command, wants, lines, claims):
     stopped = {way: [one["cost"]["stopped_seconds"] * 1e3 for one in all_] for way, all_ in found.items()}
     wall = {way: [one["cost"]["wall_seconds"] * 1e3 for one in all_] for way, all_ in found.items()}
     rows = {way: {row["id"]: row["bytes"] for row in all_[-1]["rows"]} for way, all_ in found.items()}
-    same = "the same" if rows["stop"] == rows["photograph"] else "**others**"
-    lines.append(f"| {name} | {rss:.2f} | {figure(stopped['stop'], 1, 1)} | {figure(stopped['photograph'], 1, 1)} | "
-                 f"{figure(wall['stop'], 1, 0)} | {figure(wall['photograph'], 1, 0)} | {same} |")
+    same = "the same" if rows["stop"] == rows["snapshot"] else "**others**"
+    lines.append(f"| {name} | {rss:.2f} | {figure(stopped['stop'], 1, 1)} | {figure(stopped['snapshot'], 1, 1)} | "
+                 f"{figure(wall['stop'], 1, 0)} | {figure(wall['snapshot'], 1, 0)} | {same} |")
     bound = wants(rss)
-    middle = statistics.median(stopped["photograph"])
+    middle = statistics.median(stopped["snapshot"])
     if bound is not None:
-        claims.append((f"{name}: by photograph stopped at most {bound:.0f} ms", f"{middle:.1f} ms", middle <= bound))
-    claims.append((f"{name}: rows by photograph are those of a stop", same, rows["stop"] == rows["photograph"]))
+        claims.append((f"{name}: by snapshot stopped at most {bound:.0f} ms", f"{middle:.1f} ms", middle <= bound))
+    claims.append((f"{name}: rows by snapshot are those of a stop", same, rows["stop"] == rows["snapshot"]))
 
 
 def by_size(gib):
@@ -80,11 +80,11 @@ def server(lines):
         lines.append(f"| {name} | {figure(of['requests_a_second'], 1, 0)} | {figure(of['p50_us'], 1, 0)} | "
                      f"{figure(of['p99_us'], 1, 0)} | {figure(of['p999_us'], 1e3, 1)} | {figure(of['most_us'], 1e3, 1)} |")
     pages = [one for one in copied if one is not None]
-    lines.append(f"\nPages that the server copied, or touched first, during a photograph: {figure(pages, 1, 0)}.")
+    lines.append(f"\nPages that the server copied, or touched first, during a snapshot: {figure(pages, 1, 0)}.")
 
 
 def main():
-    lines = ["| process | GiB | stopped ms: stop | photograph | in all ms: stop | photograph | rows |",
+    lines = ["| process | GiB | stopped ms: stop | snapshot | in all ms: stop | snapshot | rows |",
              "|---|---|---|---|---|---|---|"]
     claims = []
     for gib in SIZES:
@@ -102,7 +102,7 @@ def main():
     pauses("2,000 threads", [maps, "100", "2000"], lambda gib: by_size(gib) + 60, lines, claims)
     pauses("2,000 threads, 56,000 mappings", [maps, "56000", "2000"], lambda gib: None, lines, claims)
     server(lines)
-    write("photograph", claims, lines)
+    write("snapshot", claims, lines)
 
 
 main()
