@@ -1,14 +1,14 @@
-//! strandline: accounts for every resident byte of a process on exactly one row, predicts what each
-//! remedy gives back, applies it, and prints predicted beside actual.
+//! strandline: attributes every resident byte of a process to exactly one row, predicts what each
+//! remedy gives back, applies it, and prints predicted and actual.
 //!
-//! This file only starts the command line and hands its exit status on.
+//! This file only starts the command line and passes on its exit status.
 
 #![forbid(unsafe_code)]
 
 mod cli;
 
 fn main() -> std::process::ExitCode {
-    // First of all, and before there is a second thread, which would keep what this one lays down.
+    // Must come first: threads started earlier would keep the capabilities that are dropped here.
     if let Some(ending) = cli::lay_down_rights() {
         return ending;
     }

@@ -1,11 +1,11 @@
-//! Lists the files of `studies/` and `probes/`, so that an installed strandline has them.
+//! Embeds the files of `studies/` and `probes/`, so that an installed strandline contains them.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// What is larger is not a subject's source.
+/// Larger files are rejected.
 const MAX_BYTES: u64 = 1 << 20;
 
 fn main() {
@@ -21,8 +21,8 @@ fn main() {
     }
 }
 
-/// The files below `root` as a list called `name`. What cannot be in it is an error: a study that lacked a file where
-/// it was installed would fail there only.
+/// Source of a list `name` of the files below `root`. A file that cannot be included is a build
+/// error, because an installed study would otherwise fail.
 fn listed(name: &str, root: &Path) -> String {
     let mut files = Vec::new();
     collect(root, 0, &mut files);
@@ -34,7 +34,7 @@ fn listed(name: &str, root: &Path) -> String {
     for (file, may_be_executed) in files {
         let path = file.strip_prefix(root).unwrap_or(&file).to_string_lossy().into_owned();
         let whole = file.display().to_string();
-        // Writing into a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "    ({path:?}, include_bytes!({whole:?}), {may_be_executed}),");
     }
     text.push_str("];\n");
@@ -72,15 +72,15 @@ fn collect(folder: &Path, depth: usize, files: &mut Vec<(PathBuf, bool)>) {
     }
 }
 
-/// What interpreters and editors leave where they were at work.
+/// Leftovers of interpreters and editors.
 fn is_left_behind(name: &str) -> bool {
     name == "__pycache__"
         || [".pyc", ".swp", ".swo", "~"].iter().any(|end| name.ends_with(end))
         || [".DS_Store", ".gitignore"].contains(&name)
 }
 
-/// What is there to be read in the tree, and what `make studies` writes: the results of all, a study's README and its
-/// pictures.
+/// Files that are only for readers of the source tree or written by `make studies`: the overall
+/// results, and the README and plots of a study.
 fn is_result(name: &str, depth: usize) -> bool {
     (depth == 0 && name == "RESULTS.md") || (depth == 1 && ["README.md", "plots"].contains(&name))
 }

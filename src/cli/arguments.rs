@@ -1,6 +1,6 @@
-//! Every verb and every flag, in one place, with the help and examples that people see.
+//! All subcommands and flags, with the help and examples that people see.
 //!
-//! Arguments are only described and parsed here; what they mean is up to the verbs' own files.
+//! This module only defines and parses arguments; the modules of the subcommands interpret them.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -160,7 +160,8 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Whether it reads other processes' memory itself, and starts other commands by [`strandline_sys::spawn`] only.
+    /// Whether it reads the memory of other processes itself, and starts commands only through
+    /// [`strandline_sys::spawn`].
     pub fn looks_itself(&self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! The flags that choose processes, the same for every verb that looks at many.
+//! The flags that select processes, shared by all subcommands on several processes.
 
 use clap::Args;
 use strandline_survey::select::Asked;
@@ -24,12 +24,12 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// Whether none is named.
+    /// Whether no process is selected.
     pub fn is_empty(&self) -> bool {
         self.pid.is_empty() && self.name.is_empty() && self.cgroup.is_empty() && self.unit.is_empty()
     }
 
-    /// What is asked for, or all processes.
+    /// The selection, or all processes.
     pub fn asked(&self, all: bool) -> Asked {
         Asked {
             pids: self.pid.clone(),

@@ -11,7 +11,7 @@ use strandline_recorder::plan;
 use super::arguments_chosen::Chosen;
 use super::arguments_reading::{Quiet, SnapshotChoice};
 
-/// Where scrapes are answered if nothing else is said.
+/// Default address for scrapes.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:9756";
 
 /// Arguments of `export`.
@@ -84,7 +84,7 @@ pub struct Export {
 }
 
 impl Export {
-    /// Flags that do not go together.
+    /// The first conflict between flags.
     pub fn contradiction(&self) -> Option<&'static str> {
         if !self.all && self.chosen.is_empty() {
             return Some("no process is chosen: give --pid, --name, --cgroup, --unit or --all");

@@ -219,7 +219,7 @@ pub struct Try {
 }
 
 impl Try {
-    /// How the server is tried, if it is one.
+    /// How to run the server, if the command is one.
     pub fn service(&self) -> Option<Service> {
         const PATIENCE: Duration = Duration::from_secs(30);
         Some(Service {
@@ -308,7 +308,7 @@ pub struct Study {
 }
 
 impl Study {
-    /// Whether files are asked for, besides what is shown.
+    /// Whether files are requested besides the output.
     pub fn writes(&self) -> bool {
         self.report.is_some() || self.plots.is_some() || self.readme
     }

@@ -1,4 +1,4 @@
-//! How a process is read, in the arguments of several verbs.
+//! Flags of several subcommands on how a process is read.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub enum SnapshotChoice {
 }
 
 impl SnapshotChoice {
-    /// As the library takes it.
+    /// The corresponding mode of the library.
     pub fn wanted(self) -> SnapshotMode {
         match self {
             Self::Never => SnapshotMode::Never,
@@ -41,7 +41,7 @@ pub struct Quiet {
     pub limit: Duration,
 }
 
-/// A time as [`plan::duration`] has it, or 0.
+/// Parses a time like [`plan::duration`], or 0.
 fn duration_or_none(text: &str) -> Result<Duration, String> {
     let number = text.trim_end_matches(|c: char| c.is_alphabetic());
     if number.parse::<f64>() == Ok(0.0) { Ok(Duration::ZERO) } else { plan::duration(text) }

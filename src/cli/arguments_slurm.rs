@@ -1,4 +1,4 @@
-//! The flags that send a lab's rounds to a cluster.
+//! The flags for running the lab's rounds on a cluster.
 
 use std::path::PathBuf;
 
@@ -45,7 +45,7 @@ pub enum Where {
 }
 
 impl OnSlurm {
-    /// The options that sbatch gets.
+    /// The options for sbatch.
     pub fn options(&self) -> Vec<String> {
         let named = [
             ("partition", &self.partition),

@@ -68,7 +68,7 @@ pub enum Sort {
 }
 
 impl Sort {
-    /// The column.
+    /// The corresponding column.
     pub fn column(self) -> Column {
         match self {
             Self::Pid => Column::Pid,

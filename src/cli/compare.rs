@@ -1,4 +1,4 @@
-//! `compare A B`: commands in pairs, each figure as a ratio with its interval.
+//! `compare A B`: runs commands in pairs, and shows each figure as a ratio with its interval.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,27 +16,27 @@ use strandline_lab::is_in_path;
 use strandline_lab::pages::compare::{Facts, document, page};
 
 const SCHEMA: &str = "strandline/compare/1";
-/// Runs in cachegrind, which hardly vary, and take 20 to 50 times as long.
+/// Number of runs in cachegrind, which hardly vary and take 20 to 50 times as long.
 const COUNTED_ROUNDS: u32 = 5;
-/// With --until, at most so many times the rounds that were asked for.
+/// With --until, the maximum number of rounds as a multiple of the requested ones.
 const MAX_TIMES: u32 = 10;
 
-/// Often enough to see what a run's memory does, and of no weight in its time.
+/// Sampling interval of recorded runs: shows changes of memory without affecting the run time.
 const RECORDED_EVERY: Duration = Duration::from_millis(10);
 
-/// What is compared.
+/// The commands and cases to compare.
 struct Matrix {
-    /// The commands as they were written.
+    /// The commands as typed.
     commands: Vec<String>,
-    /// The cases' names.
+    /// Names of the cases.
     cases: Vec<String>,
     subjects: Vec<Subject>,
     places: Vec<Place>,
-    /// Those that a shell runs.
+    /// Subjects that a shell runs.
     by_shell: Vec<String>,
 }
 
-/// Runs the commands in turns and compares them.
+/// Runs the commands in alternation and compares them.
 pub fn run(arguments: &Compare, output: &mut Output) -> Result<Ending> {
     let matrix = matrix(arguments).map_err(Failure)?;
     let described = (&matrix.commands, &matrix.cases, arguments.rounds.seed, arguments.rounds.warm_up);
@@ -69,15 +69,15 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<Ending> {
     let (places, results) = match measured {
         Ok(measured) => measured,
         Err(why) => {
-            // What runs is ended before anything is said.
+            // End running commands before printing.
             drop(bench);
             return stopped(&why);
         }
     };
     if let Some((subject, outcome)) = failed {
-        // Its last words are read before the files they are in go.
+        // Read its last output before the files are removed.
         let failure = failure(matrix.subjects.get(subject), &outcome);
-        // There is nothing to go on from: what failed may be mended.
+        // Do not resume from this lab: the cause of the failure may be fixed.
         bench.abandon();
         return Err(failure);
     }
@@ -112,7 +112,7 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<Ending> {
     Ok(Ending::Done)
 }
 
-/// At most so many runs of each subject.
+/// Upper bound on the number of runs of each subject.
 fn runs(arguments: &Compare) -> u64 {
     let Rounds { repeat, until, warm_up, .. } = arguments.rounds;
     let rounds = if until.is_some() { repeat.saturating_mul(MAX_TIMES) } else { repeat };
@@ -120,7 +120,7 @@ fn runs(arguments: &Compare) -> u64 {
     u64::from(rounds) + u64::from(warm_up) + u64::from(counted)
 }
 
-/// Why a comparison ends with a run that failed.
+/// The failure of a comparison because of a failed run.
 fn failure(subject: Option<&Subject>, outcome: &Outcome) -> Failure {
     let name = subject.map_or("a command", |subject| subject.name.as_str());
     let ask = match outcome.end {
@@ -130,7 +130,7 @@ fn failure(subject: Option<&Subject>, outcome: &Outcome) -> Failure {
     Failure(format!("{name}: {}{ask}", how_it_ended(outcome)))
 }
 
-/// Times, then counts: the places of all subjects, and what they came to.
+/// Measures times, then counts; returns the places of all subjects and the results.
 fn measure(
     arguments: &Compare,
     matrix: &Matrix,
@@ -164,7 +164,7 @@ fn measure(
     Ok((places, results))
 }
 
-/// Every command in every case.
+/// Builds every combination of command and case.
 fn matrix(arguments: &Compare) -> std::result::Result<Matrix, String> {
     let mut parsed = Vec::new();
     for text in &arguments.commands {

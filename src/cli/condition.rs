@@ -1,10 +1,10 @@
-//! `--fail-if`: a name, a comparison and a size. Parsed strictly, because a condition that silently never
-//! holds is worse than none; a figure that is not known makes the question unanswerable, not false.
+//! `--fail-if`: a name, a comparison and a size. Parsed strictly, because a condition that silently
+//! never holds is worse than none. If a figure is unknown, the condition is undecided, not false.
 
 use strandline_inspect::facts::{Explanation, RemedyKind, Row, State};
 use strandline_inspect::ledger::rows;
 
-/// One condition on what `explain` found.
+/// A condition on the result of `explain`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Condition {
     text: String,
@@ -34,11 +34,11 @@ enum Comparison {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Limit {
     Bytes(u64),
-    /// Of RSS.
+    /// Percentage of RSS.
     Percent(f64),
 }
 
-/// What sizes of several processes are parts of.
+/// The whole to which percentages for several processes refer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whole {
     /// Their RSS.
@@ -47,14 +47,14 @@ pub enum Whole {
     Pss,
 }
 
-/// What came of a condition.
+/// The result of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It does not hold.
+    /// The condition does not hold.
     No,
-    /// It holds; the sentence says by what figure.
+    /// The condition holds; the sentence contains the figure.
     Yes(String),
-    /// The figure is not known; the sentence says which.
+    /// The figure is unknown; the sentence names it.
     Unknown(String),
 }
 
@@ -81,8 +81,8 @@ impl Condition {
         Ok(Self { text: text.trim().to_owned(), subject, comparison, limit })
     }
 
-    /// Whether the condition holds for `processes` together: sizes are added up, and a per cent is of
-    /// `whole` added up.
+    /// Whether the condition holds for `processes` together: sizes are summed, and percentages
+    /// refer to the sum of `whole`.
     pub fn test(&self, processes: &[&Explanation], whole: Whole) -> Answer {
         let (whole_bytes, of) = match whole {
             Whole::Rss => (sum(processes, |process| Some(process.kernel.rss_bytes)), "RSS"),
@@ -111,13 +111,13 @@ impl Condition {
     }
 }
 
-/// The sum of a figure; `None` where one process's is not known.
+/// The sum of a figure; `None` if that of one process is unknown.
 fn sum(processes: &[&Explanation], figure: impl Fn(&Explanation) -> Option<u64>) -> Option<u64> {
     processes.iter().try_fold(0u64, |sum, process| Some(sum.saturating_add(figure(process)?)))
 }
 
 impl Subject {
-    /// The figure in `explanation`; `None` where it is not known.
+    /// The figure in `explanation`; `None` if unknown.
     fn value(&self, explanation: &Explanation) -> Option<u64> {
         let totals = &explanation.totals;
         match self {
@@ -129,7 +129,7 @@ impl Subject {
             Self::Rss => Some(explanation.kernel.rss_bytes),
             Self::Pss => explanation.kernel.pss_bytes,
             Self::Predicted => {
-                // A setting gives nothing back of the process as it runs.
+                // A setting gives nothing back from the running process.
                 let now = explanation.remedies.iter().filter(|remedy| remedy.kind != RemedyKind::Setting);
                 let known = now.filter_map(|remedy| remedy.predicted_bytes).max();
                 if explanation.remedies.is_empty() { Some(0) } else { known }
@@ -139,10 +139,10 @@ impl Subject {
     }
 }
 
-/// The bytes of the row `id`. A row that is not there is empty, unless it belongs to an allocator or a
-/// runtime that was found and not read: then nobody knows.
+/// Bytes of the row `id`. A missing row is empty, unless it belongs to an allocator or a runtime
+/// that was found but not read: then the figure is unknown.
 fn row(explanation: &Explanation, id: &str) -> Option<u64> {
-    // With --holders what leaked of it has a row of its own.
+    // With --holders, leaked blocks have a separate row.
     let leaked = id.strip_suffix(".live").map(|owner| format!("{owner}.leaked"));
     let is_of = |row: &&Row| row.id == id || leaked.as_ref().is_some_and(|leaked| row.id == *leaked);
     let mut rows = explanation.rows.iter().filter(is_of).peekable();
@@ -155,7 +155,7 @@ fn row(explanation: &Explanation, id: &str) -> Option<u64> {
     Some(rows.fold(0, |sum: u64, row| sum.saturating_add(row.bytes)))
 }
 
-/// Whether it is the row of what leaked of an allocator that has one of its blocks in use.
+/// Whether it is the row of leaked blocks of an allocator that has a row of live blocks.
 fn is_leaked(id: &str) -> bool {
     let owner = id.strip_suffix(".leaked");
     owner.is_some_and(|owner| rows::ids().any(|row| row.strip_suffix(".live") == Some(owner)))
@@ -172,7 +172,7 @@ fn subject(name: &str) -> Result<Subject, String> {
         "pss" => Subject::Pss,
         "predicted" => Subject::Predicted,
         _ => match name.strip_prefix("row.") {
-            // A condition on a row that no ledger has would never hold.
+            // A condition on a row that does not exist would never hold.
             Some(id) if rows::ids().any(|row| row == id) || is_leaked(id) => Subject::Row(id.to_owned()),
             Some(id) => {
                 let ids: Vec<_> = rows::ids().collect();
@@ -188,10 +188,10 @@ fn subject(name: &str) -> Result<Subject, String> {
     })
 }
 
-/// A size in bytes: `1048576`, `512MiB`, `1.5GB`.
+/// Parses a size in bytes: `1048576`, `512MiB`, `1.5GB`.
 ///
 /// # Errors
-/// A sentence that says what is possible.
+/// Returns a sentence with the permitted forms.
 pub fn bytes(size: &str) -> Result<u64, String> {
     match limit(size)? {
         Limit::Bytes(bytes) => Ok(bytes),
@@ -220,7 +220,7 @@ fn limit(size: &str) -> Result<Limit, String> {
             return Err(format!("'{other}' is not a unit; use B, KB, KiB, MB, MiB, GB, GiB or %"));
         }
     };
-    // Whole numbers stay exact, also beyond 2^53.
+    // Keep whole numbers exact, also beyond 2^53.
     let whole = number.parse::<u64>().ok();
     if let Some(whole) = whole {
         let bytes = whole.checked_mul(factor).ok_or_else(|| format!("'{size}' is larger than any memory"))?;

@@ -1,8 +1,8 @@
-//! `demo`: the whole story on a process of strandline's own: explain, reclaim, explain again.
+//! `demo`: explain, reclaim and explain again, on a process that strandline starts itself.
 //!
-//! The process is a child that runs this same executable. Tracing one's own child needs no privilege
-//! under any common setting. It ends when its input closes, which happens even if strandline is killed;
-//! where it does not, it is killed.
+//! The process is a child that runs the same executable. Tracing one's own child needs no privilege
+//! under any common setting. The child exits when its input closes, even if strandline is killed;
+//! if it does not exit, it is killed.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -23,35 +23,29 @@ use strandline_report::text::{counted, grouped, hanging, wrap};
 use strandline_report::units::{bytes, seconds};
 use strandline_report::{reclamation, terminal};
 
-/// The schema of the document.
 pub const SCHEMA: &str = "strandline/demo/1";
 
 const ZERO_MEBIBYTES: u32 = 64;
-/// How long to wait for a safe moment to reclaim.
+/// Time limit for finding a safe moment to reclaim.
 const WAIT: Duration = Duration::from_secs(5);
-/// How long the process may take to check its memory and end, however busy the machine is.
+/// Time limit for the process to check its memory and exit, on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What `demo` says.
+/// The result of `demo`.
 #[derive(Serialize)]
 struct Told {
-    /// How many pieces the process allocated.
+    /// Number of pieces that the process allocated.
     pieces: u64,
-    /// How many of them it kept.
+    /// Number of pieces that it kept.
     survivors: u64,
-    /// The ledger before.
     before: Explanation,
-    /// The remedy, applied.
     reclaim: Reclamation,
-    /// The ledger after.
     after: Explanation,
-    /// Whether the process found its memory unchanged at its end.
+    /// Whether the process found its memory unchanged at the end.
     memory_unchanged: bool,
-    /// From start to end.
     elapsed_seconds: f64,
 }
 
-/// Runs the demo.
 pub fn run(arguments: &Demo, output: &mut Output) -> Result<Ending> {
     let started = Instant::now();
     let mut subject = Subject::start(arguments.mebibytes)?;
@@ -97,7 +91,7 @@ fn title(number: u32, text: &str) -> String {
     format!("{number}. {text}")
 }
 
-/// Prints paragraphs; the first is bold if it is a step's title. Nothing at all where JSON was asked for.
+/// Prints paragraphs; the first is bold if it is the title of a step. Prints nothing in JSON mode.
 fn tell(output: &mut Output, paragraphs: &[String]) -> Result<()> {
     if output.json || paragraphs.is_empty() {
         return Ok(());
@@ -162,7 +156,7 @@ fn show_reclamation(output: &mut Output, given: &Reclamation) -> Result<()> {
     output.print(&(text + "\n"))
 }
 
-/// What the second look leaves to say.
+/// Text on the memory that remains according to the second ledger.
 fn what_is_left(after: &Explanation) -> Vec<String> {
     let held = |id: &str| after.rows.iter().find(|row| row.id == id).map(|row| row.bytes);
     let mut sentences = Vec::new();
@@ -191,7 +185,7 @@ fn farewell(memory_unchanged: bool, elapsed: f64) -> String {
     format!("{checked} All in {}. Now your own: strandline explain PID", seconds(elapsed))
 }
 
-/// The child; killed when it is dropped.
+/// The child process; dropping this kills it.
 struct Subject {
     child: Child,
     pieces: u64,
@@ -207,7 +201,7 @@ impl Subject {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| Failure(format!("/proc/self/exe: cannot start the demo's process: {error}")))?;
-        // Owned from here on, so that it is killed on every way out.
+        // Owned from here on, so that it is killed on every return path.
         let mut subject = Self { child, pieces: 0, survivors: 0 };
         let mut line = String::new();
         if let Some(stdout) = subject.child.stdout.take() {
@@ -233,7 +227,7 @@ impl Subject {
         self.child.id().cast_signed()
     }
 
-    /// Closes its input and waits for it to end; whether it found its memory unchanged.
+    /// Closes its input and waits for it to exit; returns whether it found its memory unchanged.
     fn end(&mut self) -> Result<bool> {
         drop(self.child.stdin.take());
         let deadline = Instant::now() + PATIENCE;
@@ -249,7 +243,7 @@ impl Subject {
 
 impl Drop for Subject {
     fn drop(&mut self) {
-        // Both fail where it has ended and was waited for, which is what is wanted.
+        // Both fail if it was already reaped, which is fine.
         drop(self.child.kill());
         drop(self.child.wait());
     }

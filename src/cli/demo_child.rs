@@ -1,8 +1,9 @@
-//! The process that `demo` looks at. An ordinary program with the ordinary malloc of its libc: it fills
-//! the heap, frees most of it around a few survivors, keeps a buffer of zeros, says `ready`, and waits.
+//! The process that `demo` inspects. An ordinary program with the malloc of its libc: it fills the
+//! heap, frees most of it except for a few survivors, keeps a buffer of zeros, prints `ready`, and
+//! waits.
 //!
-//! It ends when its standard input does, so it cannot outlive the demo, and checks before that that its
-//! memory is as it left it.
+//! It exits when its standard input closes, so it cannot outlive the demo, and checks before that
+//! its memory is unchanged.
 
 use std::hint::black_box;
 use std::io::{BufRead, Write};
@@ -10,7 +11,8 @@ use std::io::{BufRead, Write};
 use super::arguments::DemoChild;
 use super::{Ending, Failure, Result};
 
-/// One piece in this many is kept: more than one page's worth of pieces, so that most pages have none.
+/// One piece in this many is kept: more pieces than fit on a page, so that most pages have no
+/// survivor.
 const KEPT_ONE_IN: usize = 199;
 
 /// Fills, frees, waits, checks.
@@ -19,7 +21,7 @@ pub fn run(arguments: &DemoChild) -> Result<Ending> {
     let (pieces, survivors) = fill_and_free(heap_bytes);
     let zeros = zeroed(arguments.zero_mebibytes as usize * (1 << 20));
     let mut stdout = std::io::stdout();
-    // Standard input allocates its buffer now, not while the heap is looked at.
+    // Standard input allocates its buffer now, not while the heap is inspected.
     let mut stdin = std::io::stdin().lock();
     writeln!(stdout, "ready {pieces} {}", survivors.len())?;
     stdout.flush()?;
@@ -33,16 +35,17 @@ pub fn run(arguments: &DemoChild) -> Result<Ending> {
     check(&survivors, &zeros)
 }
 
-/// A piece of the heap and the byte it was filled with, which is never 0.
+/// A piece of the heap, and the nonzero byte that fills it.
 type Piece = (Vec<u8>, u8);
 
-/// Allocates `heap_bytes` in pieces, frees all but a few; returns how many there were and the survivors.
+/// Allocates `heap_bytes` in pieces and frees all but a few; returns the number of pieces and the
+/// survivors.
 fn fill_and_free(heap_bytes: usize) -> (usize, Vec<Piece>) {
     let mut pieces: Vec<Piece> = Vec::new();
     let mut random = 0x9E37_79B9_7F4A_7C15_u64;
     let mut filled = 0;
     while filled < heap_bytes {
-        // xorshift64: the same heap at every run.
+        // xorshift64: produces the same heap in every run.
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
@@ -55,8 +58,8 @@ fn fill_and_free(heap_bytes: usize) -> (usize, Vec<Piece>) {
         filled += size;
     }
     let count = pieces.len();
-    // The last piece stays as well: it keeps free() from handing the top of the heap back by itself.
-    // A loop, not collect(), which would keep the large vector's memory for the survivors.
+    // Keep the last piece as well, so that free() does not trim the top of the heap. Use a loop, as
+    // collect() would reuse the large vector's memory for the survivors.
     let mut survivors = Vec::new();
     for (index, piece) in pieces.into_iter().enumerate() {
         if index.is_multiple_of(KEPT_ONE_IN) || index + 1 == count {
@@ -66,11 +69,11 @@ fn fill_and_free(heap_bytes: usize) -> (usize, Vec<Piece>) {
     (count, survivors)
 }
 
-/// A buffer that holds nothing but zeros and was written with them, page by page, so that it is resident.
+/// A buffer of zeros, made resident by writing to each page.
 fn zeroed(bytes: usize) -> Vec<u8> {
     let mut buffer = vec![0u8; bytes];
     for byte in buffer.iter_mut().step_by(4096) {
-        // The compiler must not see that this writes what is there already.
+        // Prevents the compiler from removing the write.
         *byte = black_box(0);
     }
     black_box(buffer)

@@ -1,6 +1,6 @@
-//! `doctor`: tries what explain, reclaim and run need, one check after another, and says what each result
-//! means and how to get what is missing. Tries things on strandline itself and on a child of its own,
-//! never on another process, and changes nothing.
+//! `doctor`: tries what explain, reclaim and run need, and reports each result with its consequence
+//! and how to get what is missing. Tries things only on strandline itself and on its own children,
+//! and changes nothing.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,6 @@ use strandline_inspect::readers::{ALLOCATORS, RUNTIMES};
 use strandline_report::checks::{Check, Status, checks};
 use strandline_report::readers::{self, ReaderView};
 
-/// The schema of the document.
 pub const SCHEMA: &str = "strandline/doctor/1";
 
 #[derive(Serialize)]
@@ -31,7 +30,7 @@ struct Readers {
     readers: Vec<ReaderView>,
 }
 
-/// The table of readers.
+/// All readers, as views.
 fn all_readers() -> Vec<ReaderView> {
     let allocators = ALLOCATORS.iter().map(|entry| ReaderView::new(entry.about, "allocator"));
     allocators.chain(RUNTIMES.iter().map(|entry| ReaderView::new(entry.about, "runtime"))).collect()
@@ -95,18 +94,18 @@ fn check(
     Check { id, status, optional: false, found: found.into(), means: means.to_owned(), fix }
 }
 
-/// The first `most` bytes of a small file of /proc or /sys, trimmed.
+/// The text of a small file of /proc or /sys, trimmed.
 fn read(path: impl AsRef<Path>) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
-/// The value of `name` in /proc/self/status.
+/// The value of the line `name` in /proc/self/status.
 fn own_status(name: &str) -> Option<String> {
     let text = read("/proc/self/status")?;
     text.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned()))
 }
 
-/// Major and minor number of a kernel release such as `6.18.0-rc3`.
+/// Major and minor number of a kernel release like `6.18.0-rc3`.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
@@ -124,15 +123,15 @@ fn kernel() -> Check {
     check("kernel", status, format!("Linux {release}"), means, Some("run a kernel of 6.7 or later"))
 }
 
-/// Its own page map, which is root's where strandline has file capabilities.
+/// strandline's own pagemap, which belongs to root if strandline has file capabilities.
 fn own_pagemap() -> std::io::Result<fs::File> {
     with_file_rights(|| fs::File::open("/proc/self/pagemap"))
 }
 
-/// Tries PAGEMAP_SCAN on strandline's own pages.
+/// Tries PAGEMAP_SCAN on strandline's own memory.
 fn page_scan() -> Check {
     let mut regions = [pagemap::Region::default(); 8];
-    // All of a process's addresses: the last page below 2^47 is never its own, and not asked for.
+    // Covers all addresses of a process: the last page below 2^47 is never mapped, and is left out.
     let (start, end) = (0, (1 << 47) - host::page_bytes());
     let tried =
         own_pagemap().and_then(|file| pagemap::scan(&file, start, end, pagemap::PRESENT, &mut regions));
@@ -145,14 +144,14 @@ fn page_scan() -> Check {
     check("pagemap_scan", status, found, means, Some("run a kernel of 6.7 or later"))
 }
 
-/// Whether page frame numbers and their flags can be seen.
+/// Checks whether page frame numbers and their flags are visible.
 fn page_frames() -> Check {
     use std::os::unix::fs::FileExt;
     let here = 0u8;
     let index = std::ptr::from_ref(&here).addr() as u64 / host::page_bytes();
     let mut entry = [0; 8];
     let read = own_pagemap().and_then(|file| file.read_exact_at(&mut entry, index * 8));
-    // Bits 0 to 54 of an entry are the frame's number, 0 for those who may not see it.
+    // Bits 0 to 54 of an entry are the frame number, 0 for users who may not see it.
     let frame = u64::from_le_bytes(entry) & ((1 << 55) - 1);
     let flags = fs::File::open("/proc/kpageflags")
         .and_then(|file| file.read_exact_at(&mut entry, frame.saturating_mul(8)));
@@ -166,7 +165,7 @@ fn page_frames() -> Check {
     check("page_flags", status, found, means, Some("run as root"))
 }
 
-/// Whether the kernel tells of forks, execs and ends.
+/// Checks whether the kernel reports forks, execs and exits.
 fn process_events() -> Check {
     let (status, found) = match connector::Connector::open() {
         Ok(_) => (Status::Ok, "the kernel's process connector tells of forks, execs and ends".to_owned()),
@@ -181,7 +180,7 @@ fn process_events() -> Check {
     check("process_events", status, found, means, Some(&fix))
 }
 
-/// Makes and removes a control group with a limit.
+/// Creates and removes a control group with a limit.
 fn memory_limit() -> Check {
     const LIMIT_BYTES: u64 = 1 << 30;
     let (status, found) = match strandline_recorder::can_limit_memory(LIMIT_BYTES) {
@@ -193,7 +192,7 @@ fn memory_limit() -> Check {
     check("memory_limit", status, found, means, Some(fix))
 }
 
-/// Whether processors count instructions for this user.
+/// Checks whether processors count instructions for this user.
 fn counters() -> Check {
     let (status, found) = match strandline_lab::why_no_counters() {
         None => (Status::Ok, "instructions and cycles are counted".to_owned()),
@@ -214,7 +213,7 @@ fn tracing() -> Check {
     let means = "neither explain nor reclaim can stop a process";
     let rights = Rights::own();
     let fix = match yama().as_deref() {
-        // A child may be traced without any right otherwise.
+        // Otherwise tracing a child needs no privilege.
         Some("2") if !rights.has(SYS_PTRACE) => more_rights(&rights),
         _ => "in a container, allow ptrace (a seccomp profile that permits it)".to_owned(),
     };
@@ -254,13 +253,14 @@ fn yama() -> Option<String> {
     read("/proc/sys/kernel/yama/ptrace_scope")
 }
 
-/// What gives strandline all that it has a use for here, or where that does not do, what it lacks for other users' processes.
+/// Advice to get all capabilities that strandline can use here, or if that does not suffice, those
+/// missing for other users' processes.
 fn more_rights(rights: &Rights) -> String {
     let missing = rights.missing(true);
     if rights.user == 0 || rights.is_unusual(&missing) {
         return rights.advice(&missing, "");
     }
-    // One line whichever check is read: a second one would take away what the first gave.
+    // The same command for all checks: a second setcap would remove what the first one granted.
     rights.advice(&rights.within_bounds(), "")
 }
 
@@ -294,7 +294,8 @@ fn capabilities() -> Check {
     check("capabilities", status, found, means, Some(&more_rights(&rights)))
 }
 
-/// Other users' processes want both: one to trace them, one to open /proc/PID/mem and pagemap, which only their user may read.
+/// Other users' processes need both: one to trace them, one to open /proc/PID/mem and pagemap,
+/// which only their user may read.
 fn capability_status(rights: &Rights) -> (Status, String) {
     let missing = rights.missing(true);
     if missing.is_empty() {
@@ -304,10 +305,11 @@ fn capability_status(rights: &Rights) -> (Status, String) {
     (Status::Limited, has.to_owned() + &rights.lack(&missing))
 }
 
-/// Whose processes all of that lets this user look at.
+/// Checks which processes this user may inspect.
 fn rights() -> Check {
     let own = Rights::own();
-    // The numbers of the first namespaces of each kind (include/linux/proc_ns.h: PROC_USER_INIT_INO, PROC_PID_INIT_INO).
+    // The inode numbers of the initial namespaces (include/linux/proc_ns.h: PROC_USER_INIT_INO,
+    // PROC_PID_INIT_INO).
     let first = ["user:[4026531837]", "pid:[4026531836]"];
     let is_initial = ["user", "pid"].iter().zip(first).all(|(kind, first)| {
         fs::read_link(format!("/proc/self/ns/{kind}")).map_or(true, |name| name.as_os_str() == first)
@@ -324,7 +326,8 @@ fn rights() -> Check {
 fn rights_status(scope: Option<&str>, rights: &Rights, is_initial: bool) -> (Status, String) {
     let user = rights.user;
     let missing = rights.missing(true);
-    // Who has not all capabilities of a process of its own user may not trace it: root's often have more.
+    // Tracing a process of the same user needs all its capabilities: root's processes often have
+    // more.
     let but = if user == 0 { ", but for those with more capabilities" } else { "" };
     let why =
         if rights.is_unusual(&missing) { format!(": {}", rights.lack(&missing)) } else { String::new() };
@@ -418,14 +421,15 @@ fn same_page_merging() -> Check {
         (true, false) => (Status::Limited, "runs, but does not merge zero pages (optional)"),
         (false, _) => (Status::Limited, "does not run (optional)"),
     };
-    // strandline does without: merging is between the kernel and the program that asks for it.
+    // strandline does not need this: merging is between the kernel and the program that requests
+    // it.
     let means = "pages of zeros are not given back by themselves, even to programs that ask for it with \
                  prctl(PR_SET_MEMORY_MERGE)";
     let fix = "as root: echo 1 > /sys/kernel/mm/ksm/use_zero_pages; echo 1 > /sys/kernel/mm/ksm/run";
     Check { optional: true, ..check("ksm", status, found, means, Some(fix)) }
 }
 
-/// A tool that some people use beside strandline.
+/// A tool that some people use in addition to strandline.
 fn tool(name: &'static str, means: &str) -> Check {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     let place = std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file());

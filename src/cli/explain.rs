@@ -24,13 +24,12 @@ use strandline_report::terminal;
 use strandline_report::text::clean;
 use strandline_report::units::{bytes, seconds};
 
-/// The schema of the document.
 pub const SCHEMA: &str = "strandline/explain/1";
 
-/// Roots and types shown of who holds what: `holders` shows more.
+/// Number of roots and types shown; `holders` shows more.
 const MAX_HOLDERS: usize = 10;
 
-/// The document's own fields.
+/// The fields of the document.
 #[derive(Serialize)]
 struct Body<'a> {
     #[serde(flatten)]
@@ -39,7 +38,7 @@ struct Body<'a> {
     holders: Option<&'a Holders>,
 }
 
-/// Who holds what takes a while to find: from a snapshot, where there can be one.
+/// The snapshot mode: with --holders, which takes a while, a snapshot is used if possible.
 fn snapshot(arguments: &Explain) -> SnapshotChoice {
     match arguments.snapshot {
         SnapshotChoice::Auto if arguments.holders => SnapshotChoice::Try,
@@ -86,20 +85,22 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
     Ok(answer(&arguments.fail_if, &[&explanation], Whole::Rss))
 }
 
-/// What a processor reads of a heap in a second while its process stands still, with some to spare (benches/RESULTS.md).
+/// Heap bytes that one processor reads per second while the process is stopped, with a margin
+/// (benches/RESULTS.md).
 const READ_BYTES_A_SECOND: u64 = 3 << 30;
-/// What a snapshot's stop takes (benches/RESULTS.md).
+/// Stop time of a snapshot (benches/RESULTS.md).
 const SNAPSHOT_SECONDS_A_GIB: f64 = 0.03;
-/// More processors than these hardly help.
+/// Further processors hardly help.
 const MAX_PROCESSORS: u64 = 8;
 
-/// How long a process with so much anonymous memory will about be stopped.
+/// Approximate stop time of a process with `anonymous_bytes`.
 fn expected_stop(anonymous_bytes: u64, processors: u64) -> Duration {
     let bytes_a_second = READ_BYTES_A_SECOND * processors.clamp(1, MAX_PROCESSORS);
     Duration::from_secs_f64(anonymous_bytes as f64 / bytes_a_second as f64)
 }
 
-/// Tells who sits at a terminal of a stop of more than a second before it begins, and what would bound it.
+/// Warns a user at a terminal before a stop of more than a second, and mentions the options that
+/// limit it.
 fn warn_of_a_long_stop(arguments: &Explain, is_document: bool) {
     if is_document
         || arguments.max_stop.is_some()
@@ -125,7 +126,7 @@ fn warn_of_a_long_stop(arguments: &Explain, is_document: bool) {
     }
 }
 
-/// Whether a snapshot is taken without being asked for.
+/// Whether a snapshot will be taken by default.
 fn takes_snapshot(arguments: &Explain) -> bool {
     let has_runtime = || {
         let process = Process::open(arguments.pid).ok()?;
@@ -135,7 +136,7 @@ fn takes_snapshot(arguments: &Explain) -> bool {
     arguments.snapshot == SnapshotChoice::Auto && has_runtime().unwrap_or(false)
 }
 
-/// Looks at process `pid`; shows progress if it may.
+/// Inspects process `pid`, with progress output if `progress`.
 pub fn look(pid: i32, progress: bool) -> Result<Explanation> {
     let line = Progress::new(progress);
     let tell = |what: &str, done, total| line.tell(what, done, total);
@@ -143,7 +144,7 @@ pub fn look(pid: i32, progress: bool) -> Result<Explanation> {
     Ok(explain(pid, &options)?)
 }
 
-/// Says why there is no path where one was asked for.
+/// Explains why there is no path for --path-to.
 fn complain_of_no_path(type_name: &str, explanation: &Explanation) {
     let sbcl = explanation.runtimes.iter().find_map(|runtime| runtime.details::<Sbcl>("sbcl"));
     let name = clean(type_name);
@@ -157,8 +158,8 @@ fn complain_of_no_path(type_name: &str, explanation: &Explanation) {
     }
 }
 
-/// Answers the conditions, in words on standard error. One that cannot be answered outweighs one that
-/// holds: a script must not take "unknown" for either.
+/// Evaluates the conditions, and prints the results on standard error. An undecided condition takes
+/// precedence over one that holds: a script must not mistake "unknown" for either.
 pub fn answer(conditions: &[Condition], processes: &[&Explanation], whole: Whole) -> Ending {
     let mut ending = Ending::Done;
     for condition in conditions {

@@ -10,7 +10,7 @@ use super::arguments_export::DEFAULT_LISTEN;
 use super::output::complain;
 use super::{Ending, Failure, Result};
 
-/// Exports until a signal ends it.
+/// Exports metrics until a signal ends it.
 pub fn run(arguments: &Export) -> Result<Ending> {
     let listen = match (arguments.listen, &arguments.textfile) {
         (None, None) => DEFAULT_LISTEN.parse().ok(),

@@ -1,4 +1,4 @@
-//! Manual pages and completion scripts, made from the flag table itself so that they cannot disagree.
+//! Manual pages and completion scripts, generated from the flag table so that they agree with it.
 
 use clap::CommandFactory;
 
@@ -6,7 +6,7 @@ use super::arguments::{Arguments, Completions, Man};
 use super::output::Output;
 use super::{Ending, Failure, Result};
 
-/// Prints a shell's completion script.
+/// Prints the completion script of a shell.
 pub fn completions(arguments: &Completions, output: &mut Output) -> Result<Ending> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut Arguments::command(), "strandline", &mut script);
@@ -14,7 +14,7 @@ pub fn completions(arguments: &Completions, output: &mut Output) -> Result<Endin
     Ok(Ending::Done)
 }
 
-/// Writes `strandline.1` and a page for each verb.
+/// Writes `strandline.1` and a page for each subcommand.
 pub fn man(arguments: &Man) -> Result<Ending> {
     let folder = &arguments.folder;
     let failed = |error: std::io::Error| {

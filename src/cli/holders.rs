@@ -1,4 +1,4 @@
-//! `holders PID`: who holds what is live.
+//! `holders PID`: which roots retain the live blocks.
 
 use std::fs::File;
 use std::io::Read;
@@ -15,34 +15,33 @@ use super::output::Output;
 use super::progress::Progress;
 use super::{Ending, Failure, Result};
 
-/// The schema of the document.
 const SCHEMA: &str = "strandline/holders/1";
 
-/// The largest document that is read.
+/// Size limit of a document.
 const MAX_BYTES: u64 = 64 << 20;
-/// That of `explain --holders`.
+/// The schema of `explain --holders`.
 const EXPLAIN_SCHEMA: &str = "strandline/explain/1";
 
-/// What a document is.
+/// The schema field of a document.
 #[derive(Deserialize)]
 struct Schema {
     schema: String,
 }
 
-/// That of `explain --holders`.
+/// The part of an `explain --holders` document that is read.
 #[derive(Deserialize)]
 struct Explained {
     holders: Option<Found>,
 }
 
-/// Whether a file is a document and no recording.
+/// Whether a file is a JSON document rather than a recording.
 pub fn is_document(path: &Path) -> bool {
     let mut first = [0];
     let is_file = std::fs::metadata(path).is_ok_and(|data| data.is_file());
     is_file && File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok() && first == *b"{"
 }
 
-/// Reads what --json wrote, or `explain --holders --json`.
+/// Reads the output of `holders --json` or `explain --holders --json`.
 pub fn read(path: &Path) -> Result<Found> {
     let failure = |why: String| Failure(format!("{}: {why}", path.display()));
     let mut text = Vec::new();
@@ -62,7 +61,7 @@ pub fn read(path: &Path) -> Result<Found> {
     found.ok_or_else(|| failure(hint.to_owned()))
 }
 
-/// Whether an earlier look is of a process that runs now.
+/// Fails unless an earlier result belongs to this running process.
 fn is_of(before: &Found, pid: i32, start_ticks: Option<u64>) -> Result<()> {
     if (before.pid, before.start_ticks) == (pid, start_ticks) {
         return Ok(());
@@ -74,15 +73,15 @@ fn is_of(before: &Found, pid: i32, start_ticks: Option<u64>) -> Result<()> {
     )))
 }
 
-/// Looks at one process.
+/// Inspects one process.
 pub fn run(arguments: &Holders, output: &mut Output) -> Result<Ending> {
     let before = arguments.since.as_deref().map(read).transpose()?;
     if let Some(before) = &before {
-        // Nobody is to stand still for nothing.
+        // Check before the process is stopped.
         let process = Process::open(arguments.pid)?;
         is_of(before, arguments.pid, Some(process.stat()?.start_ticks))?;
     }
-    // Arrays of each step are freed before the next one's are made.
+    // Large arrays of each step are then returned before those of the next step are allocated.
     strandline_sys::host::map_large_arrays();
     let tell = Progress::new(!output.json);
     let mut found = holders(

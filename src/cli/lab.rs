@@ -1,4 +1,4 @@
-//! What the lab's verbs have in common: where it works, how it ends, how it is shown.
+//! Functions shared by the lab's subcommands: setting up a lab, ending it, showing results.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
@@ -28,26 +28,26 @@ use strandline_report::pages::{html, markdown, terminal};
 use strandline_report::text::counted;
 use strandline_report::units::seconds;
 
-/// Labs of more runs are not begun unasked.
+/// Larger labs are not started without --yes.
 const MANY: u64 = 10_000;
-/// Lines of a failed run's standard error that are shown.
+/// Number of lines shown of a failed run's standard error.
 const TAIL_LINES: usize = 5;
 
 /// A lab that is set up.
 pub struct Bench {
-    /// What was done so far.
+    /// The runs done so far.
     pub journal: Journal,
-    /// What runs its jobs.
+    /// The executors of its runs.
     pub executors: Vec<Box<dyn Executor>>,
 }
 
 impl Bench {
-    /// Sets up the lab `verb` over what `description` and the subjects' files make it.
+    /// Sets up the lab of subcommand `verb`, identified by `description` and the subjects' files.
     pub fn open(verb: &str, description: &impl Serialize, subjects: &[Subject], lab: &Lab) -> Result<Self> {
         Self::open_serving(verb, description, subjects, lab, None)
     }
 
-    /// The same, of servers.
+    /// The same for servers.
     pub fn open_serving(
         verb: &str,
         description: &impl Serialize,
@@ -77,20 +77,20 @@ impl Bench {
         Ok(Self { journal, executors })
     }
 
-    /// How many runs an earlier lab of the same left to go on from; nothing is set up.
+    /// Number of runs of an earlier, identical lab that can be reused; sets up nothing.
     pub fn found(verb: &str, description: &impl Serialize, subjects: &[Subject], lab: &Lab) -> usize {
         let place = Place { folder: lab.dir.clone(), is_fresh: lab.fresh };
         Journal::peek(verb, &whole(description, subjects, lab), &place)
     }
 
-    /// Refuses a lab of very many runs that nobody said yes to, with the time it would take.
+    /// Refuses a lab with very many runs without --yes, and estimates the time.
     pub fn ask(&mut self, subjects: &[Subject], runs: u64, yes: bool) -> Result<()> {
         if runs <= MANY || yes {
             return Ok(());
         }
         let is_elsewhere = self.executors.first_mut().is_some_and(|executor| executor.elsewhere().is_some());
         let estimate = match (subjects.first(), self.executors.first_mut()) {
-            // The machine that submits is not one to run it on.
+            // The submitting machine is not the one that runs it.
             _ if is_elsewhere => String::new(),
             (Some(subject), Some(executor)) => {
                 let begin = Instant::now();
@@ -105,31 +105,31 @@ impl Bench {
         Err(Failure(format!("that is {runs} runs{estimate}; add --yes to begin")))
     }
 
-    /// The kinds of machines that its runs were made on, where that is elsewhere.
+    /// The kinds of machines that ran it, if it ran elsewhere.
     pub fn nodes(&self) -> Vec<Kind> {
         kinds(self.journal.nodes(), &self.journal.folder().join(ELSEWHERE))
     }
 
-    /// What is to be known of where its runs were made.
+    /// Caveats about the machines that ran it.
     pub fn caveats(&self) -> Vec<(&'static str, String)> {
         let of_executors = self.executors.iter().flat_map(|executor| executor.caveats());
         nodes::caveats(&self.nodes()).into_iter().chain(of_executors).collect()
     }
 
-    /// Ends a lab that can come to nothing: the next one begins anew.
+    /// Ends a lab without a result: the next one starts anew.
     pub fn abandon(self) {
         drop(self.executors);
         self.journal.abandon();
     }
 
-    /// Ends the lab: what it kept only to go on from is removed.
+    /// Ends the lab and removes the data kept for resuming it.
     pub fn close(self) {
         drop(self.executors);
         self.journal.finish();
     }
 }
 
-/// Sets up the lab `verb` that is one task elsewhere: its journal, and what runs it.
+/// Sets up the lab `verb` that is a single task elsewhere: its journal and its executor.
 pub fn open_whole(
     verb: &str,
     description: &impl Serialize,
@@ -144,7 +144,7 @@ pub fn open_whole(
     Ok((journal, slurm))
 }
 
-/// All that makes a lab's runs what they are.
+/// Everything that identifies a lab's runs.
 fn whole<'a, T: Serialize>(
     description: &'a T,
     subjects: &'a [Subject],
@@ -153,7 +153,7 @@ fn whole<'a, T: Serialize>(
     let is_elsewhere = lab.slurm.on.is_some();
     let mut machine = identity::machine();
     if is_elsewhere {
-        // Of the machine that submits, nothing: another one may go on.
+        // Leave out the submitting machine: another one may continue the lab.
         machine.drain(..machine.len().saturating_sub(1));
     }
     let files = (identity::files(subjects), machine);
@@ -161,22 +161,23 @@ fn whole<'a, T: Serialize>(
     let mut variables: Vec<_> = std::env::vars_os().collect();
     variables.retain(|(name, _)| {
         let name = name.to_string_lossy();
-        // Tasks do not see the scheduler's.
+        // Tasks do not see the scheduler's variables.
         !(is_of_the_shell(&name) || is_elsewhere && name.starts_with("SLURM"))
     });
     variables.sort();
-    // Runs that shared the machine with others are not to be mixed with those that had it for themselves.
+    // Do not mix runs that shared the machine with runs that had it to themselves.
     (description, subjects, files, folder, variables, lab.jobs > 1, is_elsewhere.then_some(lab.slurm.shared))
 }
 
-/// Whether a variable differs from one shell to the next, and tells a program nothing: a lab goes on all the same.
+/// Whether a variable differs between shells without affecting programs; such changes do not
+/// prevent resuming a lab.
 fn is_of_the_shell(name: &str) -> bool {
     const NAMES: [&str; 9] =
         ["_", "SHLVL", "OLDPWD", "COLUMNS", "LINES", "TERM", "TERM_SESSION_ID", "WINDOWID", "COLORTERM"];
     NAMES.contains(&name) || name.starts_with("SSH_") || name.starts_with("TMUX")
 }
 
-/// How a lab that stopped ends strandline.
+/// Ends strandline for a lab that stopped.
 pub fn stopped(stopped: &Stopped) -> Result<Ending> {
     match stopped {
         Stopped::Interrupted(signal) => {
@@ -194,19 +195,18 @@ fn failure(stopped: &Stopped) -> Failure {
     }
 }
 
-/// A line that says how far a lab has come.
+/// A progress line of a lab.
 pub struct Teller {
     line: Line,
     verb: String,
 }
 
 impl Teller {
-    /// For `verb`; silent where a document was asked for and there is no terminal.
+    /// For `verb`; silent if JSON was requested and there is no terminal.
     pub fn new(verb: impl Into<String>, wanted: bool) -> Self {
         Self { line: Line::new(wanted), verb: verb.into() }
     }
 
-    /// Tells it.
     pub fn tell(&self, progress: &Progress) {
         let left = progress.left.map(|left| format!(", at most {} left", seconds(left.as_secs_f64())));
         let left = left.unwrap_or_default();
@@ -217,13 +217,13 @@ impl Teller {
         self.line.say(&format!("{}: {} of {} runs{left}", self.verb, progress.done, progress.all));
     }
 
-    /// Tells a line of the verb's own.
+    /// Shows another line.
     pub fn say(&self, text: &str) {
         self.line.say(&format!("{}: {text}", self.verb));
     }
 }
 
-/// How a run ended, in words: "exit status 3; its last words: …".
+/// Describes how a run ended: "exit status 3; its last words: …".
 pub fn how_it_ended(outcome: &Outcome) -> String {
     let words = match &outcome.end {
         End::Exited(status) => format!("exit status {status}"),
@@ -242,7 +242,7 @@ pub fn how_it_ended(outcome: &Outcome) -> String {
     tail.map_or_else(|| words.clone(), |tail| format!("{words}; its last words: {tail}"))
 }
 
-/// Shows a report, in the format that was asked for.
+/// Shows a report in the requested format.
 pub fn show<T: Serialize>(
     schema: &str,
     body: &T,
@@ -259,17 +259,16 @@ pub fn show<T: Serialize>(
     deliver(&text, shown, output)
 }
 
-/// The format that was asked for.
 pub fn format(shown: &Shown, output: &Output) -> LabFormat {
     if output.json { LabFormat::Json } else { shown.format.unwrap_or(LabFormat::Terminal) }
 }
 
-/// A document about this machine.
+/// A JSON document with the environment of this machine.
 pub fn json<T: Serialize>(schema: &str, body: &T) -> Result<String> {
     Ok(strandline_report::json::document(schema, &Environment::read(), None, body)?)
 }
 
-/// Puts a report where it was asked for.
+/// Writes a report to the requested destination.
 pub fn deliver(text: &str, shown: &Shown, output: &mut Output) -> Result<()> {
     let Some(path) = &shown.output else { return output.print(text) };
     let written = std::fs::File::create(path).and_then(|mut file| file.write_all(text.as_bytes()));

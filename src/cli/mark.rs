@@ -1,4 +1,4 @@
-//! `mark NAME`: a named instant, from a shell script.
+//! `mark NAME`: names an instant from a shell script.
 
 use std::io::{Read, Write};
 
@@ -6,8 +6,8 @@ use super::arguments::Mark;
 use super::{Ending, Failure, Result};
 use strandline_recorder::MARK_VARIABLE;
 
-/// Tells the mark and waits until it was taken. Without a recording, or with one that has ended, there is
-/// nothing to do.
+/// Sends the mark and waits until it is recorded. Does nothing without a recording, or if it has
+/// ended.
 pub fn run(arguments: &Mark) -> Result<Ending> {
     let Some(number) = std::env::var_os(MARK_VARIABLE) else { return Ok(Ending::Done) };
     let number = number.to_str().and_then(|number| number.parse().ok());
@@ -17,7 +17,7 @@ pub fn run(arguments: &Mark) -> Result<Ending> {
         )));
     };
     let name: String = arguments.name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    // A recorder that was killed must not stop the script.
+    // A recorder that was killed must not make the script fail.
     let told = socket.write_all(format!("{name}\n").as_bytes());
     if told.is_ok() {
         drop(socket.read(&mut [0]));

@@ -1,7 +1,7 @@
 //! The command line: arguments in, exit status out.
 //!
-//! One file a verb. A verb looks at processes through `strandline-inspect`, hands what it found to
-//! `report`, and says how it ended; everything that is printed goes through `Output`.
+//! One module per subcommand. A subcommand inspects processes through `strandline-inspect`, passes
+//! the results to `report`, and returns how it ended; everything is printed through `Output`.
 
 pub mod arguments;
 pub mod arguments_chosen;
@@ -41,22 +41,22 @@ use clap::Parser;
 use arguments::{Arguments, Format, Verb};
 use output::Output;
 
-/// How a verb ended.
+/// How a subcommand ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// Done: 0.
     Done,
     /// Done, and a `--fail-if` condition holds: 1.
     Found,
-    /// Could not, and that was said already: 3.
+    /// Failed, and already reported: 3.
     CouldNot,
-    /// A command that was run could not be, and that was said already: this status.
+    /// A command could not be run, and that was already reported: this status.
     Status(u8),
-    /// A command that was run ended so, as `wait` reports it.
+    /// A command that was run ended with this status, as `wait` reports it.
     Command(i32),
 }
 
-/// Why a verb could not: one line for standard error, and exit status 3.
+/// Why a subcommand failed: one line for standard error, and exit status 3.
 #[derive(Debug)]
 pub struct Failure(pub String);
 
@@ -66,14 +66,13 @@ impl<E: std::error::Error> From<E> for Failure {
     }
 }
 
-/// The result of a verb.
 pub type Result<T> = std::result::Result<T, Failure>;
 
 const USAGE: u8 = 2;
 const COULD_NOT: u8 = 3;
 
-/// Lays down the rights over files that strandline's own file gave it: what its user names is opened with the user's rights. A
-/// status where it must not go on.
+/// Drops the file capabilities that override file permissions: files named by the user are opened
+/// with the user's rights. Returns an exit status if strandline must not continue.
 pub fn lay_down_rights() -> Option<ExitCode> {
     use strandline_sys::capabilities;
     if capabilities::is_privileged_start() && capabilities::is_set_user() {
@@ -90,7 +89,7 @@ pub fn lay_down_rights() -> Option<ExitCode> {
     Some(ExitCode::from(COULD_NOT))
 }
 
-/// Parses the arguments, does what they say, and returns the exit status.
+/// Parses the arguments, runs the subcommand, and returns the exit status.
 pub fn run() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
@@ -101,7 +100,7 @@ pub fn run() -> ExitCode {
         return ExitCode::from(USAGE);
     }
     if arguments.verb.looks_itself() {
-        // Where it cannot be set, what is read is no safer than the machine makes it.
+        // If the limit cannot be set, the data is only as safe as the machine's settings make it.
         drop(strandline_sys::spawn::write_no_core());
     }
     let mut output = Output::new(arguments.common);
@@ -141,11 +140,11 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Starts what a lab asks for, until it closes its socket.
+/// Starts the commands that a lab requests, until the lab closes its socket.
 fn launch(socket: i32) -> Result<Ending> {
     let number = socket;
     let socket = strandline_sys::spawn::inherited_socket(number);
-    // Ours is the copy.
+    // The socket is a copy of the descriptor.
     strandline_sys::spawn::keep_from_programs(number)?;
     let socket = socket.ok_or_else(|| Failure("lab-launcher is started by strandline itself".to_owned()))?;
     strandline_lab::serve_launcher(socket)?;
@@ -158,8 +157,8 @@ fn on_slurm_at_once(lab: &arguments_lab::Lab) -> bool {
     lab.slurm.on.is_some() && lab.jobs > 1
 }
 
-/// Flags that were given to a verb or a remedy that they mean nothing to. Ignored, they would let somebody
-/// believe that they had been heard.
+/// Flags that have no effect with this subcommand or remedy. If they were ignored, the user might
+/// think that they took effect.
 fn contradiction(arguments: &Arguments) -> Option<&'static str> {
     match &arguments.verb {
         Verb::Export(_) if arguments.common.json => {
@@ -209,13 +208,12 @@ fn contradiction(arguments: &Arguments) -> Option<&'static str> {
     }
 }
 
-/// `--help` and `--version` are answers; anything else that clap has to say is a usage error, and usage
-/// errors are one line.
+/// Prints help or version in full; any other message of clap is a usage error and becomes one line.
 fn answer_without_a_verb(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind;
     let full = !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if full {
-        // A reader that has seen enough (`| head`) is no error.
+        // A reader that closes the pipe early (`| head`) is no error.
         if let Err(error) = error.print().and_then(|()| std::io::stdout().flush())
             && error.kind() != std::io::ErrorKind::BrokenPipe
         {
@@ -228,7 +226,7 @@ fn answer_without_a_verb(error: &clap::Error) -> ExitCode {
     ExitCode::from(if error.use_stderr() { USAGE } else { 0 })
 }
 
-/// clap's several lines as one: what, its tip if it has one, and where to read more.
+/// Joins clap's lines into one: the error, its tip, and where to read more.
 fn usage_line(rendered: &str) -> String {
     let mut lines = rendered.lines().map(str::trim).filter(|line| !line.is_empty());
     let what = lines.next().unwrap_or_default();

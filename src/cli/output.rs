@@ -1,5 +1,5 @@
-//! Where a verb's words go: reports and documents to standard output, everything else, in single lines,
-//! to standard error.
+//! Output: reports and documents go to standard output, everything else, in single lines, to
+//! standard error.
 
 use std::io::{IsTerminal, Write};
 
@@ -12,17 +12,17 @@ use strandline_report::json;
 use strandline_report::paint::Surface;
 use strandline_report::text::clean;
 
-/// Standard output as this run uses it.
+/// Standard output with its format.
 #[derive(Debug)]
 pub struct Output {
-    /// Whether one JSON document was asked for.
+    /// Whether a JSON document was requested.
     pub json: bool,
-    /// How wide a report may be, and whether it may use colour.
+    /// Available width, and whether colour is allowed.
     pub surface: Surface,
 }
 
 impl Output {
-    /// Settled from the flags, the environment and the terminal.
+    /// Determined by the flags, the environment and the terminal.
     pub fn new(common: Common) -> Self {
         let terminal = std::io::stdout().is_terminal();
         // An empty NO_COLOR does not count (no-color.org).
@@ -41,7 +41,8 @@ impl Output {
         Self { json: common.json, surface: Surface { columns, colour } }
     }
 
-    /// Prints `text` on standard output. A reader that has seen enough (`| head`) is no error.
+    /// Prints `text` on standard output. A reader that closes the pipe early (`| head`) is no
+    /// error.
     pub fn print(&mut self, text: &str) -> super::Result<()> {
         let mut stdout = std::io::stdout().lock();
         match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -52,7 +53,7 @@ impl Output {
         }
     }
 
-    /// Prints `body` as the one document of this run.
+    /// Prints `body` as the only document of this run.
     pub fn document<T: serde::Serialize>(
         &mut self,
         schema: &str,
@@ -64,9 +65,9 @@ impl Output {
     }
 }
 
-/// Says `line` on standard error: one line, whatever a target's name put into it.
+/// Prints `line` on standard error as a single line, whatever names it contains.
 pub fn complain(line: &str) {
     let line = format!("strandline: {}\n", clean(line));
-    // There is nobody left to tell where standard error is closed.
+    // If standard error is closed, the message is lost.
     drop(std::io::stderr().write_all(line.as_bytes()));
 }

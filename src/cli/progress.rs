@@ -1,7 +1,7 @@
-//! How far long work has come, on standard error. On a terminal it is one line that is redrawn, and gone at the end; a log gets a
-//! plain line twice a minute. Short work shows nothing.
+//! Progress of long operations on standard error. On a terminal it is one line that is redrawn, and
+//! erased at the end; a log gets a plain line twice a minute. Short operations show nothing.
 //!
-//! A separate thread draws it, so that work that holds a process never waits for a terminal.
+//! A separate thread draws the line, so that code that holds a process never waits for a terminal.
 
 use std::io::{IsTerminal, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -11,16 +11,16 @@ use std::time::Duration;
 use strandline_report::text::{clean, shorten};
 use strandline_report::units::{bytes, percent};
 
-/// Looks shorter than this show nothing.
+/// Operations shorter than this show nothing.
 const PATIENCE: Duration = Duration::from_millis(400);
-/// Redrawn at most this often: a terminal is slower than the look.
+/// Minimum time between redraws: a terminal is slower than the operation.
 const PACE: Duration = Duration::from_millis(100);
-/// A log gets a line after this time, and again each time it has passed.
+/// Interval between lines in a log.
 const LOG_PACE: Duration = Duration::from_secs(30);
-/// How long the end waits for the line to be wiped, where the terminal takes no more.
+/// How long the end waits for the line to be erased if the terminal blocks.
 const WIPE_LIMIT: Duration = Duration::from_millis(200);
 
-/// What was said last, until it is shown.
+/// The latest state, until it is shown.
 type Latest = Arc<Mutex<Option<Said>>>;
 
 enum Said {
@@ -28,15 +28,15 @@ enum Said {
     Line(String),
 }
 
-/// A line of progress; `Drop` wipes it.
+/// A progress line, erased on drop.
 #[derive(Debug)]
 pub struct Progress(Option<Drawer>);
 
 struct Drawer {
     latest: Latest,
-    /// Dropped, it ends the thread.
+    /// Dropping it ends the thread.
     end: Option<Sender<()>>,
-    /// Closed when the line is wiped.
+    /// Disconnected when the line is erased.
     wiped: Mutex<Receiver<()>>,
 }
 
@@ -47,15 +47,15 @@ impl std::fmt::Debug for Drawer {
 }
 
 impl Progress {
-    /// Lines that are shown if they are `wanted`: where no document was asked for.
+    /// A progress line that is shown if `wanted` (no JSON output).
     pub fn new(wanted: bool) -> Self {
         Self(if wanted { Drawer::start(Place::stderr()) } else { None })
     }
 
-    /// `what` has come to `done` of `total` bytes.
+    /// Sets the progress of `what` to `done` of `total` bytes.
     pub fn tell(&self, what: &str, done: u64, total: u64) {
         self.put(|latest| match latest {
-            // The common case, a piece of the same work, allocates nothing.
+            // In the common case, progress of the same operation, nothing is allocated.
             Some(Said::Bytes { what: old, done: old_done, total: old_total }) if old == what => {
                 (*old_done, *old_total) = (done, total);
             }
@@ -63,13 +63,13 @@ impl Progress {
         });
     }
 
-    /// Shows this line, if it is time for one.
+    /// Sets the text of the line.
     pub fn say(&self, line: &str) {
         self.put(|latest| *latest = Some(Said::Line(line.to_owned())));
     }
 
     fn put(&self, put: impl FnOnce(&mut Option<Said>)) {
-        // Never waits: the next call says more.
+        // Never blocks: the next call has newer data.
         if let Some(drawer) = &self.0
             && let Ok(mut latest) = drawer.latest.try_lock()
         {
@@ -90,11 +90,11 @@ impl Said {
     }
 }
 
-/// Where a line is drawn, and when.
+/// The output device and its timing.
 struct Place {
     out: Box<dyn Write + Send>,
     is_terminal: bool,
-    /// Whether it may be drawn now.
+    /// Whether it may draw now.
     may_draw: fn() -> bool,
     first: Duration,
     pace: Duration,
@@ -104,19 +104,19 @@ impl Place {
     fn stderr() -> Self {
         let is_terminal = std::io::stderr().is_terminal();
         let (first, pace) = if is_terminal { (PATIENCE, PACE) } else { (LOG_PACE, LOG_PACE) };
-        // A background process may write to a log, not to the terminal.
+        // A background process may write to a log, but not to the terminal.
         let may_draw = if is_terminal { strandline_sys::host::is_in_foreground } else { || true };
         Self { out: Box::new(std::io::stderr()), is_terminal, may_draw, first, pace }
     }
 
-    /// Draws until `ended` is closed, and wipes what it drew.
+    /// Draws until `ended` is disconnected, and erases what it drew.
     fn draw(mut self, latest: &Latest, ended: &Receiver<()>) {
         let (mut pause, mut is_drawn) = (self.first, false);
         while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
             let said = latest.lock().unwrap_or_else(PoisonError::into_inner).take();
             let Some(said) = said.filter(|_| (self.may_draw)()) else { continue };
             pause = self.pace;
-            // Progress that cannot be shown is not missed.
+            // Errors are ignored: progress is not essential.
             if self.is_terminal {
                 drop(write!(self.out, "\r\x1b[K{}", said.text()));
                 is_drawn = true;
@@ -136,7 +136,8 @@ impl Drawer {
         let ((end, ended), (wipe, wiped)) = (channel::<()>(), channel::<()>());
         let shown = Arc::clone(&latest);
         let draw = move || {
-            // If the user moves strandline to the background, `stty tostop` must not stop all of it.
+            // If the user moves strandline to the background, `stty tostop` must not stop the whole
+            // process.
             strandline_sys::signal::NoStops::for_ever();
             place.draw(&shown, &ended);
             drop(wipe);
@@ -150,7 +151,7 @@ impl Drop for Drawer {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Ok(wiped) = self.wiped.get_mut() {
-            // It is closed, or the time is over: either will do.
+            // Returns when the line is erased or the time is over; either is fine.
             let _ = wiped.recv_timeout(WIPE_LIMIT);
         }
     }
@@ -160,7 +161,7 @@ impl Drop for Drawer {
 mod tests {
     use super::*;
 
-    /// A terminal that takes nothing: each write waits until it is closed.
+    /// A terminal that blocks: each write waits until it is closed.
     struct Blocked(Sender<String>, Receiver<()>);
 
     impl Write for Blocked {

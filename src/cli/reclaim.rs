@@ -1,4 +1,4 @@
-//! `reclaim PID`: a remedy, applied.
+//! `reclaim PID`: applies a remedy.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use super::output::{Output, complain};
 use super::{Ending, Result};
 use strandline_report::reclamation;
 
-/// The schema of the document.
 pub const SCHEMA: &str = "strandline/reclaim/1";
 
-/// How long the target's minor faults are counted after the call: what giving memory back costs.
+/// How long the target's minor faults are counted after the call, as the cost of giving memory
+/// back.
 const WATCH: Duration = Duration::from_secs(2);
 
-/// Applies the remedy and says what came of it. A refusal is "could not".
+/// Applies the remedy and prints the result. A refusal exits with "could not".
 pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<Ending> {
     let options = ReclaimOptions {
         remedy: arguments.remedy.as_deref(),
@@ -52,7 +52,7 @@ fn text(pid: i32, given: &Reclamation, output: &Output) -> String {
     let title = strandline_report::text::shorten(&title, output.surface.columns);
     let title = output.surface.paint(strandline_report::paint::Paint::Faint, &title);
     let mut text = format!("{title}\n\n{}", reclamation::reclamation(given, output.surface));
-    // What is only predicted cannot be applied from here.
+    // A remedy that is only predicted cannot be applied from here.
     if given.dry_run && given.outcome == Outcome::Done && given.remedy != "sbcl_full_gc" {
         text += &format!(
             "\napply it: strandline reclaim {pid} --remedy {}\n",
@@ -65,7 +65,7 @@ fn text(pid: i32, given: &Reclamation, output: &Output) -> String {
     text
 }
 
-/// The remedy that is predicted to give back more than the one that was asked for.
+/// The remedy that is predicted to give back more than the requested one, as a sentence.
 fn better(given: &Reclamation) -> Option<String> {
     let before = given.before.as_ref()?;
     let least = given.predicted_bytes.unwrap_or(0).max(before.kernel.rss_bytes / 100);

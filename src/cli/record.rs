@@ -16,16 +16,14 @@ use strandline_recorder::{Limits, Looks, NotStarted, Options, Plan, Progress, Re
 use strandline_report::text::{clean, counted, shorten};
 use strandline_report::units::{bytes, maybe_bytes, percent, seconds};
 
-/// The schema of `record --json`.
 const SCHEMA: &str = "strandline/record/1";
-/// As timeout(1): the recorder failed, the command cannot be run, there is no such command.
+/// As for timeout(1): the recorder failed, the command cannot be run, the command does not exist.
 const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 /// Shorter recordings show no progress.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Runs a command and records it.
 pub fn run(arguments: &Run) -> Result<Ending> {
     let program =
         arguments.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
@@ -39,7 +37,7 @@ pub fn run(arguments: &Run) -> Result<Ending> {
     let removed = arguments.unset_env.iter().map(|name| (name.clone(), None));
     let environment = set.chain(removed).collect();
     let surroundings = Surroundings { limits, environment, no_huge_pages: arguments.no_huge_pages };
-    // The command's terminal is the command's.
+    // The terminal belongs to the command.
     let is_free = !std::io::stdout().is_terminal();
     let line = Line::new(arguments.recording.progress, is_free);
     let tell = |progress: &Progress| line.tell(progress);
@@ -70,7 +68,6 @@ pub fn run(arguments: &Run) -> Result<Ending> {
     }
 }
 
-/// Records a running process.
 pub fn record(arguments: &Record, output: &mut Output) -> Result<Ending> {
     let name = || {
         let process = Process::open(arguments.pid).ok();
@@ -119,7 +116,7 @@ pub fn end_as(wait_status: i32) -> ExitCode {
         return ExitCode::from((wait_status >> 8 & 0xff) as u8);
     }
     strandline_sys::spawn::die_by(signal);
-    // A signal that does not end a process cannot have ended the command; as a shell puts it.
+    // Reached only if the signal does not end a process; use the convention of shells.
     ExitCode::from(128u8.saturating_add(signal as u8))
 }
 
@@ -152,12 +149,13 @@ impl Document {
     }
 }
 
-/// Whether standard error may be written to unasked: it is no terminal, or one that is in our hands.
+/// Whether strandline may write to standard error unasked: it is no terminal, or strandline is in
+/// its foreground.
 fn may_write() -> bool {
     !std::io::stderr().is_terminal() || strandline_sys::host::is_in_foreground()
 }
 
-/// What was recorded and what it cost, on standard error.
+/// Prints on standard error what was recorded and the cost.
 fn summary(recorded: &Recorded) {
     let Recorded { file, file_bytes, end, progress, processes } = recorded;
     let elapsed = end.at_us as f64 / 1e6;
@@ -195,7 +193,7 @@ fn summary(recorded: &Recorded) {
     complain(&format!("{} ({}); next: strandline report {path}", path, bytes(*file_bytes)));
 }
 
-/// The line of progress: on a terminal only, and only after a while.
+/// The progress line, shown only on a terminal and after a while.
 struct Line {
     shown: bool,
     drawn: Cell<bool>,
@@ -213,7 +211,7 @@ impl Line {
     }
 
     fn tell(&self, progress: &Progress) {
-        // In the background a line would stop the whole job (stty tostop), or mangle a prompt.
+        // In the background a line would stop the whole job (stty tostop), or disturb a prompt.
         if !self.shown || progress.elapsed < PATIENCE || !may_write() {
             return;
         }

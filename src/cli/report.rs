@@ -15,12 +15,12 @@ use super::{Ending, Failure, Result};
 use strandline_report::timeline::chart::{self, Glyphs};
 use strandline_report::timeline::{Timeline, export, html, svg};
 
-/// More lines than these cannot be told apart.
+/// More lines cannot be distinguished.
 pub const MAX_FILES: usize = 8;
-/// Roots and types shown of what `holders` wrote.
+/// Number of roots and types shown of a `holders` document.
 const HOLDERS_SHOWN: usize = 20;
 
-/// Reads the recordings and writes what was asked for.
+/// Reads the recordings and writes the requested format.
 pub fn run(arguments: &Report, output: &mut Output) -> Result<Ending> {
     let format = if output.json { Some(Format::Json) } else { arguments.format };
     let files = &arguments.files;
@@ -79,14 +79,14 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<Ending> {
     written_as(&name, is_named_by_us, written.and_then(|()| out.finish().map_err(Into::into)))
 }
 
-/// How writing ended.
+/// Converts the result of writing.
 fn written_as(
     name: &str,
     is_named_by_us: bool,
     written: std::result::Result<(), export::Failed>,
 ) -> Result<Ending> {
     match written {
-        // A reader that has seen enough (`| head`) is no error.
+        // A reader that closes the pipe early (`| head`) is no error.
         Err(export::Failed::Io(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Ending::Done),
         Err(error) => Err(Failure(format!("{name}: {error}"))),
         Ok(()) => {
@@ -98,7 +98,7 @@ fn written_as(
     }
 }
 
-/// What `holders --json` wrote, as a page, or on the terminal.
+/// Shows a `holders --json` document as a page or on the terminal.
 fn of_holders(file: &Path, arguments: &Report, output: &mut Output) -> Result<Ending> {
     let found = holders::read(file)?;
     match arguments.format.filter(|_| !output.json) {
@@ -120,7 +120,7 @@ fn of_holders(file: &Path, arguments: &Report, output: &mut Output) -> Result<En
     }
 }
 
-/// A picture that was drawn, or not; and whether it could be written.
+/// Writes a drawn picture; the outer error is that of drawing, the inner one that of writing.
 fn picture<E: std::fmt::Display>(
     drawn: std::result::Result<Vec<u8>, E>,
     out: &mut Out,
@@ -143,7 +143,7 @@ fn chart(timelines: &[Timeline], arguments: &Report, output: &mut Output) -> Res
     Ok(Ending::Done)
 }
 
-/// Refuses to write over a recording, or what `holders` wrote.
+/// Refuses to overwrite a recording or a `holders` document.
 fn protect(output: &Path) -> Result<()> {
     if holders::is_document(output) {
         let name = output.display();
@@ -159,7 +159,7 @@ fn protect(output: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where a report goes: a file appears under its name when it is whole.
+/// The destination of a report: a file appears under its name only when it is complete.
 struct Out {
     to: Box<dyn Write>,
     temporary: Option<NamedTempFile>,
@@ -188,12 +188,12 @@ impl Out {
         let name = path.display().to_string();
         protect(&path)?;
         if std::fs::metadata(&path).is_ok_and(|data| !data.is_file()) {
-            // A device or a pipe is written to as it is.
+            // Write directly to a device or a pipe.
             let to = Box::new(File::options().write(true).open(&path).map_err(failed)?);
             return Ok(Self { to, temporary: None, path: None, name, is_named_by_us });
         }
         let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-        // As an older one there; a new one as far as this user's umask allows.
+        // With the permissions of an existing file, or those that the umask allows.
         let older = std::fs::metadata(&path).ok().map(|data| data.permissions());
         let all = older.unwrap_or_else(|| std::fs::Permissions::from_mode(0o666));
         let mut builder = tempfile::Builder::new();
@@ -202,7 +202,7 @@ impl Out {
         Ok(Self { to, temporary: Some(temporary), path: Some(path), name, is_named_by_us })
     }
 
-    /// The whole report was written.
+    /// Completes the report.
     fn finish(self) -> std::io::Result<()> {
         let Self { mut to, temporary, path, .. } = self;
         to.flush()?;

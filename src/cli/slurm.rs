@@ -1,4 +1,5 @@
-//! What the lab's verbs say and ask where rounds run by Slurm, and the verb that runs a round on its node.
+//! Slurm: output and questions of the lab's subcommands, and the subcommand that runs a round on
+//! its node.
 
 use std::io::{IsTerminal, Read, Write};
 use std::os::fd::AsFd;
@@ -21,10 +22,10 @@ use strandline_lab::own;
 use strandline_lab::slurm::{Decision, Options, Order, Slurm, User, serve};
 use strandline_lab::trial::server::Service;
 
-/// Who is asked what is to become of jobs, and says nothing, wants them to end.
+/// A user who does not answer the question in this time gets the default: the jobs are cancelled.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Puts strandline, and what came with it, to where all nodes see it.
+/// Copies strandline and its data to a directory that all nodes see.
 pub fn stage(lab: &Lab) -> Result<()> {
     match (lab.slurm.on, &lab.dir) {
         (Some(_), Some(dir)) if own::staged().is_none() => {
@@ -35,7 +36,7 @@ pub fn stage(lab: &Lab) -> Result<()> {
     }
 }
 
-/// What runs the rounds of the lab in `journal`.
+/// The executor for the rounds of the lab in `journal`.
 pub fn open(
     journal: &Journal,
     lab: &Lab,
@@ -55,20 +56,21 @@ pub fn open(
     Slurm::open(place, program, options, Box::new(Asked), (local, interrupt)).map_err(Failure)
 }
 
-/// Whoever sits at the terminal.
+/// The user at the terminal.
 struct Asked;
 
 impl User for Asked {
     fn say(&self, line: &str) {
         if std::io::stderr().is_terminal() {
-            // Where the line of progress was.
+            // Erase the progress line.
             drop(write!(std::io::stderr(), "\r\x1b[K"));
         }
         complain(line);
     }
 
     fn decide(&self, signal: i32, jobs: &str, tasks: Tasks, interrupt: &Interrupt) -> Decision {
-        // A terminal that is gone is like a machine that is gone: the same command gathers what was written.
+        // Treat a closed terminal like a crashed machine: the same command collects the results
+        // later.
         if signal == Signal::SIGHUP as i32 {
             return Decision::Leave;
         }
@@ -86,7 +88,7 @@ impl User for Asked {
     }
 }
 
-/// What is typed; a second signal, or nothing for a while, is a yes.
+/// Reads the answer; a second signal or a timeout counts as yes.
 fn answer(interrupt: &Interrupt) -> Decision {
     let begin = Instant::now();
     let mut input = std::io::stdin();
@@ -110,7 +112,6 @@ fn answer(interrupt: &Interrupt) -> Decision {
     }
 }
 
-/// Runs a task's round.
 pub fn round(arguments: &LabRound) -> Result<Ending> {
     let LabRound { folder, array, task, node, restarts } = arguments;
     let (task, array, restarts) = (*task, *array, *restarts);

@@ -1,4 +1,4 @@
-//! `squeeze -- COMMAND`: the smallest limit on memory under which it still succeeds.
+//! `squeeze -- COMMAND`: finds the smallest memory limit under which the command still succeeds.
 
 use std::sync::Arc;
 
@@ -22,12 +22,11 @@ use strandline_report::pages::surroundings;
 use strandline_report::units::bytes;
 
 const SCHEMA: &str = "strandline/squeeze/1";
-/// No process has more address space (x86-64 with four levels of page tables).
+/// Upper bound of a process's address space (x86-64 with four page table levels).
 const MAX_BYTES: u64 = 1 << 47;
-/// A group to see whether groups can be made.
+/// Limit of a group made only to check whether groups can be made.
 const ANY_GROUP_BYTES: u64 = 1 << 30;
 
-/// Squeezes the command.
 pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<Ending> {
     if arguments.slurm.on.is_some() {
         return run_elsewhere(arguments, output);
@@ -54,7 +53,8 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<Ending> {
         timeout: arguments.timeout,
         ..Subject::default()
     };
-    // What of the question only says how far to go is left out: more runs may be asked for later.
+    // Leave out the parts of the question that only determine the extent of the search: more runs
+    // may be requested later.
     let described = (kind, &arguments.success);
     let lab = lab(arguments);
     let mut bench = Bench::open("squeeze", &described, std::slice::from_ref(&subject), &lab)?;
@@ -71,12 +71,12 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<Ending> {
     let findings = match found {
         Ok(findings) => findings,
         Err(NoAnswer::Stopped(why)) => {
-            // What runs is ended before anything is said.
+            // End running commands before printing.
             drop(bench);
             return stopped(&why);
         }
         Err(NoAnswer::FailsUnlimited(line)) => {
-            // There is nothing to go on from: what failed may be mended.
+            // Do not resume from this lab: the cause of the failure may be fixed.
             bench.abandon();
             return Err(Failure(line));
         }
@@ -86,7 +86,6 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<Ending> {
     Ok(Ending::Done)
 }
 
-/// Where it works.
 fn lab(arguments: &Squeeze) -> Lab {
     Lab {
         timeout: arguments.timeout,
@@ -98,8 +97,9 @@ fn lab(arguments: &Squeeze) -> Lab {
     }
 }
 
-/// Squeezes the command as one task: every limit that is tried follows from the last, on the same node. What the
-/// search keeps to go on from is in a folder of that node and its start, below the lab's.
+/// Squeezes the command as a single task, because each limit depends on the previous result on the
+/// same node. The state for resuming the search is in a directory per node and boot, below the
+/// lab's.
 fn run_elsewhere(arguments: &Squeeze, output: &mut Output) -> Result<Ending> {
     const ON_NODE: &str = "d=$1/search-$(uname -n)-$(cut -c1-8 /proc/sys/kernel/random/boot_id); shift
 mkdir -p \"$d\" && exec \"$0\" squeeze --dir \"$d\" \"$@\"";
@@ -129,7 +129,7 @@ mkdir -p \"$d\" && exec \"$0\" squeeze --dir \"$d\" \"$@\"";
     };
     let text = outcome.stdout.as_deref().map(std::fs::read_to_string).transpose()?;
     if !outcome.end.is_success() {
-        // There is nothing to go on from: what failed may be mended.
+        // Do not resume from this round: the cause of the failure may be fixed.
         slurm.forget_rounds();
         return Err(Failure(how_it_ended(&outcome)));
     }
@@ -142,7 +142,7 @@ mkdir -p \"$d\" && exec \"$0\" squeeze --dir \"$d\" \"$@\"";
     Ok(Ending::Done)
 }
 
-/// The flags of the search itself, and the command.
+/// The flags of the search, and the command.
 fn words(arguments: &Squeeze, json: bool) -> Vec<String> {
     let mut words = vec![
         format!("--kind={}", Kind::from(arguments.kind).name()),
@@ -169,7 +169,7 @@ fn words(arguments: &Squeeze, json: bool) -> Vec<String> {
     words
 }
 
-/// A line on a run: `trial 7: 12.3 MiB succeeded`.
+/// A progress line for a run: `trial 7: 12.3 MiB succeeded`.
 fn progress(count: usize, tried: &Tried) -> String {
     let limit = tried.limit_bytes.map_or_else(|| "no limit".to_owned(), bytes);
     match &tried.failure {
@@ -178,7 +178,7 @@ fn progress(count: usize, tried: &Tried) -> String {
     }
 }
 
-/// The largest limit that can be tried.
+/// The largest limit to try.
 fn ceiling(kind: Kind, memory_bytes: Option<u64>) -> Result<u64> {
     let resource = match kind {
         Kind::AddressSpace => Resource::AddressSpace,

@@ -1,4 +1,4 @@
-//! `top`: processes by the memory they hold, live.
+//! `top`: a live table of processes by memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use super::arguments_top::Top;
 use super::output::Output;
 use super::{Ending, Failure, Result};
 
-/// How long a dry run waits for a safe moment; nobody wants to sit before it for longer.
+/// Time limit for a dry run to find a safe moment; the user is waiting.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// Shows the table until it is ended, or once.
+/// Shows the table until the user quits, or once.
 pub fn run(arguments: &Top, output: &mut Output) -> Result<Ending> {
     let asked = arguments.chosen.asked(arguments.chosen.is_empty());
     let options = strandline_top::Options {
@@ -48,7 +48,8 @@ pub fn run(arguments: &Top, output: &mut Output) -> Result<Ending> {
     Ok(Ending::Done)
 }
 
-/// Looks at a process, from a snapshot where there can be one: it was asked for, but by a key.
+/// Inspects a process, from a snapshot if possible, because a keystroke should not stop it for
+/// long.
 fn look(pid: i32, wanted: Wanted, surface: Surface) -> Result<Looked> {
     let snapshot = SnapshotMode::IfPossible;
     match wanted {

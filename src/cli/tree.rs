@@ -1,7 +1,7 @@
-//! `explain --tree PID`: a process and all its descendants, one after another.
+//! `explain --tree PID`: a process and all its descendants, in sequence.
 //!
-//! Who is whose child is read from /proc once; processes that end before their turn, and those that may
-//! not be looked at, are named as left out. Only the root must be readable.
+//! The parents are read from /proc once; processes that end before their turn, and those that may
+//! not be inspected, are listed as left out. Only the root must be readable.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,13 +19,12 @@ use super::output::Output;
 use super::{Ending, Result, explain::answer};
 use strandline_report::tree::{Member, Tree, tree};
 
-/// The schema of the document.
 pub const SCHEMA: &str = "strandline/explain-tree/1";
 
-/// The most processes one tree is looked at for.
+/// Maximum number of processes inspected in a tree.
 const MAX_PROCESSES: usize = 10_000;
 
-/// Explains the tree and answers the conditions over its sums.
+/// Explains the tree and evaluates the conditions on its totals.
 pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
     let found = look(arguments)?;
     if output.json {
@@ -46,7 +45,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
     })
 }
 
-/// A process with its rows and states as parts of its PSS: what conditions on a tree are about.
+/// A process with its rows and states as parts of its PSS, to which conditions on a tree refer.
 fn as_shares(member: &Member) -> Explanation {
     let mut explanation = member.explanation.clone();
     if let Some(rows) = proportional::rows(&explanation) {
@@ -73,11 +72,11 @@ fn look(arguments: &Explain) -> Result<Tree> {
         ));
     }
     for (pid, parent, depth) in processes {
-        // strandline started from a shell of the tree is part of it for a moment, and not worth a word.
+        // strandline started from a shell in the tree is temporarily part of it; skip it silently.
         if pid == own && pid != root {
             continue;
         }
-        // Somebody else's, of one of them: it is no process of its own.
+        // Skip the snapshot of a member, made by another strandline: it is no independent process.
         if pid != root && Process::open(pid).is_ok_and(|process| snapshot::is_one(&process)) {
             continue;
         }
@@ -106,7 +105,7 @@ fn look(arguments: &Explain) -> Result<Tree> {
     Ok(Tree::new(root, members, caveats))
 }
 
-/// Every process's parent.
+/// The parent of every process.
 fn parents() -> BTreeMap<i32, i32> {
     let Ok(folder) = std::fs::read_dir("/proc") else { return BTreeMap::new() };
     folder
@@ -118,15 +117,15 @@ fn parents() -> BTreeMap<i32, i32> {
         .collect()
 }
 
-/// The parent in the text of /proc/PID/stat: `PID (NAME) STATE PPID …`. The name is the process's own
-/// choice and may hold parentheses and newlines; the last `)` ends it.
+/// The parent in the text of /proc/PID/stat: `PID (NAME) STATE PPID …`. The process chooses the
+/// name, which may contain parentheses and newlines; the last `)` ends it.
 fn parent_in(stat: &[u8]) -> Option<i32> {
     let end = stat.iter().rposition(|&byte| byte == b')')?;
     let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
     rest.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// `root` and its descendants with their parents and depths, parents before their children.
+/// `root` and its descendants with parents and depths, parents before their children.
 fn descendants(root: i32, parents: &BTreeMap<i32, i32>) -> Vec<(i32, i32, usize)> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     for (&pid, &parent) in parents {
@@ -136,7 +135,7 @@ fn descendants(root: i32, parents: &BTreeMap<i32, i32>) -> Vec<(i32, i32, usize)
     let mut order = Vec::new();
     let mut waiting = vec![(root, parents.get(&root).copied().unwrap_or(0), 0)];
     while let Some((pid, parent, depth)) = waiting.pop() {
-        // Pids may be used again while /proc is read, so even a ring is possible.
+        // Process ids may be reused while /proc is read, so even cycles are possible.
         if !seen.insert(pid) {
             continue;
         }

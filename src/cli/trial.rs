@@ -1,4 +1,5 @@
-//! `try -- COMMAND`: reruns a command, or a server under a load, under settings that may make it keep less memory.
+//! `try -- COMMAND`: reruns a command, or a server under load, with settings that may make it keep
+//! less memory.
 
 use std::time::{Duration, Instant};
 
@@ -20,13 +21,13 @@ use strandline_report::units::seconds;
 
 const SCHEMA: &str = "strandline/try/1";
 const LIST_SCHEMA: &str = "strandline/try-list/1";
-/// With --until, at most so many times the rounds that were asked for.
+/// With --until, the maximum number of rounds as a multiple of the requested ones.
 const MAX_TIMES: u32 = 10;
-/// Without --timeout a run may take so many times as long as the first without settings, and as long more.
+/// Without --timeout, the time limit of a run as a multiple of the first run without settings, plus
+/// a constant.
 const PATIENCE: u32 = 10;
 const PATIENCE_MORE: Duration = Duration::from_secs(30);
 
-/// Runs the trial.
 pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
     let catalogue = arguments.catalogue.as_deref().map_or_else(Catalogue::built_in, Catalogue::with_file);
     let catalogue = catalogue.map_err(Failure)?;
@@ -68,7 +69,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
         }
         Err(Broken::Stopped(why)) => stopped(&why),
         Err(Broken::Fails(why)) => {
-            // Kept, it would be read again, and fail again without any run.
+            // If it were kept, the failure would be reused without any run.
             bench.abandon();
             Err(Failure(why))
         }
@@ -89,12 +90,12 @@ fn is_wanted(arguments: &Arguments, id: &str) -> bool {
     (arguments.only.is_empty() || names(&arguments.only)) && !names(&arguments.skip)
 }
 
-/// Why a trial came to nothing.
+/// Why a trial has no result.
 enum Broken {
     Stopped(Stopped),
     /// The command fails without any setting.
     Fails(String),
-    /// More runs than are begun unasked; the first is kept.
+    /// More runs than allowed without --yes; the first run is kept.
     Unasked(String),
 }
 
@@ -104,19 +105,19 @@ impl From<Stopped> for Broken {
     }
 }
 
-/// What rounds came to.
+/// The result of rounds.
 struct Rounds {
-    /// Of the command without settings, and of each try.
+    /// The command without settings, then each candidate.
     judged: Vec<Judged>,
-    /// Rounds in which the command without settings succeeded.
+    /// Number of rounds in which the command without settings succeeded.
     rounds: usize,
-    /// Runs that left processes behind.
+    /// Number of runs that left processes behind.
     left_behind: u32,
-    /// Runs without settings that failed, and why the first did.
+    /// Number of failed runs without settings, and the first reason.
     baseline_failures: (u32, Option<String>),
 }
 
-/// A trial under way.
+/// A trial in progress.
 struct Running<'a> {
     arguments: &'a Arguments,
     catalogue: &'a Catalogue,
@@ -137,7 +138,8 @@ impl Running<'_> {
         let facts = tries::facts(&self.base.command, &observation);
         let wanted = |id: &str| is_wanted(self.arguments, id);
         let (tries, not_applicable) = tries::choose(self.catalogue, &facts, &wanted);
-        // A run that an earlier lab did took no time now, and a server takes longer than its load.
+        // A run reused from an earlier lab took no time now, and a server takes longer than its
+        // load.
         self.ask(bench, tries.len(), begin.elapsed().max(wall))?;
         let Rounds { mut judged, rounds, left_behind, baseline_failures } =
             self.rounds(bench, BASELINE, &tries, observation.settled_at)?;
@@ -159,7 +161,8 @@ impl Running<'_> {
         };
         let pairs = self.pairs(&trial.tried, &facts);
         if !pairs.is_empty() {
-            // The machine may have drifted since: pairs are told apart from runs without settings of their own rounds.
+            // The machine may have drifted: compare pairs with runs without settings in their own
+            // rounds.
             let more = self.rounds(bench, "baseline of pairs", &pairs, trial.observation.settled_at)?;
             trial.tried.extend(pairs.into_iter().zip(more.judged.into_iter().skip(1)));
             trial.left_behind += more.left_behind;
@@ -170,7 +173,7 @@ impl Running<'_> {
         Ok(trial)
     }
 
-    /// Refuses a trial of very many runs that nobody said yes to.
+    /// Refuses a trial with very many runs without --yes.
     fn ask(&self, bench: &mut Bench, tries: usize, each: Duration) -> std::result::Result<(), Broken> {
         let runs = u64::from(self.arguments.repeat).saturating_mul(tries as u64 + 1);
         let each = each.as_secs_f64();
@@ -181,7 +184,7 @@ impl Running<'_> {
         bench.ask(&[], runs, self.arguments.lab.yes).map_err(|_| Broken::Unasked(why()))
     }
 
-    /// The first run, without settings, whose figures do not count.
+    /// Runs the command once without settings; the figures are not counted.
     fn first_run(&self, bench: &mut Bench) -> std::result::Result<Observation, Broken> {
         let tell = |_: &Progress| self.teller.say("the first run, without settings");
         let mut referee = Referee::new(&[], self.service.is_some(), &tell);
@@ -213,8 +216,8 @@ impl Running<'_> {
         Ok(observation)
     }
 
-    /// Runs `tries` and, beside them, the command without settings under the name `baseline`. Settled memory is to be
-    /// looked at as in the first run.
+    /// Runs `tries` together with the command without settings under the name `baseline`. Settled
+    /// memory is measured as in the first run.
     fn rounds(
         &self,
         bench: &mut Bench,
@@ -248,7 +251,7 @@ impl Running<'_> {
         })
     }
 
-    /// The better ones that can be set together.
+    /// The best candidates that can be combined in pairs.
     fn pairs(&self, tried: &[(Try, Judged)], facts: &Facts) -> Vec<Try> {
         let candidate = |one: &Try| self.catalogue.candidates.iter().find(|candidate| candidate.id == one.id);
         let candidates: Option<Vec<&Candidate>> = tried.iter().map(|(one, _)| candidate(one)).collect();

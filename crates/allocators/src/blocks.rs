@@ -1,18 +1,18 @@
-//! Claims blocks in use, of which finer readers may say more.
+//! Claims blocks in use; claims of other readers inside a block refine it.
 
 use strandline_claims::accumulator::Accumulator;
 use strandline_claims::allocator::Context;
 use strandline_claims::refinements::{Finder, Matched};
 
-/// What finer readers say of an allocator's blocks.
+/// The refinements of one allocator's blocks: claims of other readers inside them.
 pub struct Blocks<'a> {
     finder: Option<Finder<'a>>,
-    /// Claims of theirs that were met, and all blocks in use where they are kept.
+    /// The refinements found so far, and all blocks in use if they are kept ([`Matched::blocks`]).
     pub matched: Matched,
 }
 
 impl<'a> Blocks<'a> {
-    /// What was said before the allocator is read.
+    /// Takes the refinements from `context`.
     pub fn new(context: &Context<'a>) -> Self {
         Self {
             finder: context.refinements.map(|refinements| refinements.finder()),
@@ -20,12 +20,13 @@ impl<'a> Blocks<'a> {
         }
     }
 
-    /// Whether each is asked for by itself: else blocks beside each other can be claimed as one.
+    /// Whether every block must be claimed by itself; otherwise adjacent blocks can be claimed as
+    /// one.
     pub fn are_refined(&self) -> bool {
         self.finder.is_some() || self.matched.blocks.is_some()
     }
 
-    /// A block in use from the cursor to `end`.
+    /// Claims a block in use from the cursor to `end`.
     pub fn claim(&mut self, end: u64, accumulator: &mut Accumulator<'_>) {
         let pointer = accumulator.cursor();
         let Some(finder) = &mut self.finder else {

@@ -1,11 +1,12 @@
-//! Readers of allocators: what each byte of a heap is.
+//! Readers of allocators: they classify each byte of a heap.
 //!
-//! A folder an allocator, all of the same shape: `mod.rs` has its line of the table and its reader, `rows.rs` its rows,
-//! `layout.rs` where its structures stand, by version, as data; the other files read. [`named`] are those that are
-//! recognised and not read yet. How to add one: `CONTRIBUTING.md`.
+//! Each allocator has a folder of the same shape: `mod.rs` has its reader and its entry in the
+//! table of readers, `rows.rs` its rows, `layout.rs` its structures by version, as data; the other
+//! files read. [`named`] has the allocators that are recognised but not read yet. How to add one:
+//! `CONTRIBUTING.md`.
 //!
-//! A reader must not know another, or any runtime: what is finer within a block comes as a claim
-//! ([`strandline_claims::refinements`]).
+//! A reader must not depend on another reader or on a runtime: everything finer than a block
+//! arrives as a claim ([`strandline_claims::refinements`]).
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! Allocators that are recognised and not read yet. One that gets a reader moves to a folder of its own.
+//! Allocators that are recognised but not read yet. An allocator that gets a reader moves to its
+//! own folder.
 
 use strandline_claims::reader::{About, Evidence, FileName};
 
@@ -24,7 +25,7 @@ pub static ASAN: About = About {
     ..About::NONE
 };
 
-/// Boehm's collector; libgcc_s.so is another matter.
+/// Boehm's collector (libgc.so.N; libgcc_s.so is unrelated).
 pub static BDWGC: About = About {
     name: "bdwgc",
     title: "Boehm's collector",
@@ -32,8 +33,8 @@ pub static BDWGC: About = About {
     ..About::NONE
 };
 
-/// GCC's collector, in its compilers proper, which define it for plugins: ggc_collect(enum ggc_collect) from GCC 12 on,
-/// ggc_collect() before.
+/// GCC's garbage collector, exported for plugins by the compilers proper: ggc_collect(enum
+/// ggc_collect) from GCC 12 on, ggc_collect() before.
 pub static GGC: About = About {
     name: "ggc",
     title: "GCC's collector",
@@ -41,7 +42,7 @@ pub static GGC: About = About {
     ..About::NONE
 };
 
-/// Chromium's, which is malloc for all of it.
+/// Chromium's allocator, which serves every malloc call of the process.
 pub static PARTITION_ALLOC: About = About {
     name: "partition_alloc",
     title: "PartitionAlloc",

@@ -1,31 +1,31 @@
-//! Keeps pages of the target between the steps along its structures: lists and trees jump, but mostly not far.
+//! A cache of target pages for walks along lists and trees, which jump, but mostly not far.
 
 use strandline_claims::range::{PAGE_BYTES, page_of};
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::{Memory, word_at};
 
-/// Pages kept: 4 MiB.
+/// Pages in a regular cache: 4 MiB.
 const CACHED_PAGES: usize = 1024;
-/// Pages kept by a small one.
+/// Pages in a small cache.
 const FEW_PAGES: usize = 32;
 
-/// Reads words and small structures, keeping the pages they came from.
+/// Reads words and small structures through a direct-mapped cache of pages.
 pub struct PageCache<'a> {
     memory: &'a dyn Memory,
     pages: usize,
     tags: Vec<u64>,
     bytes: ReadBuffer,
-    /// Target memory read.
+    /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
 impl<'a> PageCache<'a> {
-    /// An empty cache. Its pages are allocated when first used.
+    /// An empty cache. Its buffer is allocated at first use.
     pub fn new(memory: &'a dyn Memory) -> Self {
         Self { memory, pages: CACHED_PAGES, tags: Vec::new(), bytes: ReadBuffer::default(), bytes_read: 0 }
     }
 
-    /// One that keeps a few pages only.
+    /// An empty cache of only a few pages.
     pub fn small(memory: &'a dyn Memory) -> Self {
         Self { pages: FEW_PAGES, ..Self::new(memory) }
     }
@@ -36,7 +36,7 @@ impl<'a> PageCache<'a> {
         word_at(&self.bytes, at + (address % PAGE_BYTES) as usize)
     }
 
-    /// Reads a small structure.
+    /// Reads a small structure, which may cross pages.
     pub fn read(&mut self, address: u64, buffer: &mut [u8]) -> Option<()> {
         let mut at = address;
         let mut rest = buffer;
@@ -51,7 +51,7 @@ impl<'a> PageCache<'a> {
         Some(())
     }
 
-    /// Where in the cache a page stands, which is read if need be.
+    /// Returns the offset of a page in the buffer; reads the page if it is not cached.
     fn slot(&mut self, page: u64) -> Option<usize> {
         let slot = (page / PAGE_BYTES) as usize % self.pages;
         if self.tags.is_empty() {

@@ -1,4 +1,4 @@
-//! Work in parts, by several threads.
+//! Work split into parts for several threads.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,16 +6,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use strandline_claims::accumulator::Accumulator;
 use strandline_claims::allocator::{Context, RangeClaim};
 
-/// So much address space is claimed by a thread at a time.
+/// Address space per part; a thread claims one part at a time.
 pub const PART_BYTES: u64 = 16 << 20;
 
-/// What the parts of an allocator's memory come to.
+/// Counts of one part of an allocator's memory, which are added up.
 pub trait Sum: Default + Send {
-    /// With those of another part.
+    /// Adds the counts of another part.
     fn add(&mut self, other: Self);
 }
 
-/// Claims `items`, which are in address order, without overlap: a claim for each run of them without a gap, or part of one.
+/// Claims `items`, which are in address order without overlap: one claim per run of adjacent items,
+/// split at multiples of [`PART_BYTES`].
 pub fn claim_in_parts<T: Sync, S: Sum>(
     context: &Context<'_>,
     items: &[T],
@@ -45,7 +46,7 @@ pub fn claim_in_parts<T: Sync, S: Sum>(
     (claims, sum)
 }
 
-/// Does `work` for each of `count` items with `threads` threads, and returns the results in order.
+/// Calls `work` with 0 to `count` - 1 on `threads` threads, and returns the results in order.
 pub fn in_parallel<T: Default + Send>(
     count: usize,
     threads: usize,

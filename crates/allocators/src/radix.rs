@@ -1,8 +1,9 @@
-//! Maps from pages to what holds them, as several allocators keep one: a radix tree of two levels, whose root stands in the
-//! static data of whatever the allocator is linked into.
+//! Page maps of allocators: two-level radix trees from pages to the structures that describe them.
+//! The root is in the static data of the program or library that contains the allocator.
 //!
-//! No symbol is needed. A word of that data is an entry of the root if it leads to a leaf whose first entries lead to
-//! structures that stand for just their pages; the page says which entry of the root it is, and so where the root begins.
+//! No symbol is needed: a static word is an entry of a root if it points to a leaf whose first
+//! entries point to structures that cover exactly their pages. The page number yields the index of
+//! the entry, and so the address of the root.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -15,31 +16,32 @@ use strandline_claims::range::PAGE_BYTES;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::modules;
 
-/// Tables of size classes that are looked at, of one program.
+/// Candidates tried for tables of size classes, per program or library.
 const MAX_TABLES: usize = 4096;
-/// Words that could be entries of the root, of one program.
+/// Candidates for root entries, per program or library.
 const MAX_TRIED: usize = 1 << 16;
-/// So much of zeros lies before or behind a word that begins or ends a run of others.
+/// Non-zero words further apart than this are in different runs.
 const GAP_BYTES: u64 = 64;
-/// Of what could be a leaf so many entries are looked at.
+/// Entries tried per leaf candidate.
 const MAX_ENTRIES_TRIED: usize = 16;
-/// Bytes of what could be leaves that are read in all.
+/// Bytes of leaf candidates read in all.
 const MAX_TRIED_BYTES: u64 = 256 << 20;
-/// After so many structures the time is looked at.
+/// Structures between two checks of the deadline.
 const LOOKS_AT_THE_TIME: u64 = 256;
 
-/// How a map is laid out. Entries are words.
+/// Layout of a map. Entries are words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Binary logarithm of the allocator's page size.
     pub page_shift: u32,
-    /// Binary logarithm of the number of a leaf's entries.
+    /// Binary logarithm of the number of entries in a leaf.
     pub leaf_bits: u32,
-    /// Bytes of the root that user addresses can use.
+    /// Bytes of the root that cover user addresses.
     pub used_root_bytes: u64,
-    /// What leaves are aligned to.
+    /// Alignment of leaves.
     pub leaf_alignment: u64,
-    /// The bits of a leaf's entry that lead somewhere: where they are 0 nothing has that page, whatever else is left of it.
+    /// Mask of the pointer in a leaf entry. If these bits are 0, nothing has that page, whatever
+    /// the other bits still hold.
     pub pointer: u64,
 }
 
@@ -55,20 +57,22 @@ impl Shape {
     }
 }
 
-/// What an entry of a leaf leads to, by the structure itself: the first page and the end of what it stands for, both in bytes.
+/// Reads the structure that a leaf entry points to; returns start and end of the range it
+/// describes.
 pub type Extent<'a> = &'a dyn Fn(&mut PageCache<'_>, u64) -> Option<(u64, u64)>;
 
-/// A program's or a library's static data.
+/// The static data of a program or library.
 pub struct Data<'a> {
     /// First byte.
     pub start: u64,
-    /// First byte behind.
+    /// One past the last byte.
     pub end: u64,
     /// A mapping of the program or library.
     pub object: &'a Mapping,
 }
 
-/// The static data of mapped programs and libraries, where it is larger than a root; of very much the first part.
+/// Returns the static data of each mapped program and library with more than `larger_than` bytes of
+/// it; very large data is cut.
 pub fn large_data(space: &AddressSpace, larger_than: u64) -> Vec<Data<'_>> {
     let mut all = Vec::new();
     for group in modules::groups(space.mappings()) {
@@ -79,8 +83,8 @@ pub fn large_data(space: &AddressSpace, larger_than: u64) -> Vec<Data<'_>> {
     all
 }
 
-/// What could be entries of a root, with their addresses. Most of those are 0, and what is not stands in a few runs, as many as
-/// there are parts of the address space in use: so words are looked at that begin or end a run.
+/// Returns the words that may be entries of a root, with their addresses. A root is mostly 0, with
+/// one run of entries per used part of the address space: only words at an end of a run qualify.
 pub fn edges(context: &Context<'_>, data: &Data<'_>, alignment: u64) -> Vec<(u64, u64)> {
     let mut edges = Vec::new();
     let (mut before, mut behind_gap) = (None::<(u64, u64)>, true);
@@ -103,8 +107,8 @@ pub fn edges(context: &Context<'_>, data: &Data<'_>, alignment: u64) -> Vec<(u64
     edges
 }
 
-/// The first table of size classes in some static data that `read` makes sense of: one that begins with a class of no bytes and
-/// then one of 8 or 16, in 32 bits each.
+/// Returns the first table of size classes in `data` that `read` accepts. A candidate begins with
+/// the sizes 0 and then 8 or 16, 32 bits each.
 pub fn size_table<T>(
     context: &Context<'_>,
     data: &Data<'_>,
@@ -112,7 +116,7 @@ pub fn size_table<T>(
 ) -> Option<T> {
     let mut places = Vec::new();
     each_word(context, data.start, data.end, &mut |at, word| {
-        // The first two sizes that are not 0 stand in a word, or the 0 before them and the first one do.
+        // Either the first two non-zero sizes share a word, or the 0 and the first size do.
         let begins =
             if matches!((word as u32, word >> 32), (8, 16) | (16, 32)) { at.checked_sub(4) } else { None };
         let is_half = matches!(word >> 32, 8 | 16) && word as u32 == 0;
@@ -122,7 +126,7 @@ pub fn size_table<T>(
     places.into_iter().find_map(read)
 }
 
-/// The roots of all maps of this shape in some static data, by its [`edges`].
+/// Returns the roots of all maps of this shape in `data`, given its [`edges`].
 pub fn roots(
     context: &Context<'_>,
     (data, edges): (&Data<'_>, &[(u64, u64)]),
@@ -149,7 +153,7 @@ struct Finder<'a> {
     extent: Extent<'a>,
     tried: HashSet<u64>,
     roots: Vec<u64>,
-    /// Bytes of what could be leaves that may yet be read.
+    /// Bytes of leaf candidates that may still be read.
     left: u64,
 }
 
@@ -173,7 +177,8 @@ impl Finder<'_> {
         }
     }
 
-    /// Which part of the address space the leaf at `leaf` stands for, if it is one, in spans of a leaf.
+    /// Returns the index of the address range that `leaf` covers, in leaf spans; `None` if it is
+    /// not a leaf.
     fn span_of(&mut self, cache: &mut PageCache<'_>, leaf: u64) -> Option<u64> {
         let end = leaf + self.shape.leaf_bytes();
         if !is_own(self.context, leaf, end) {
@@ -186,7 +191,7 @@ impl Finder<'_> {
         let (mut behind, before) = (0, cache.bytes_read);
         let bytes_read = each_word_by(self.context, (leaf, end), PAGE_BYTES as usize, &mut |at, entry| {
             let index = (at - leaf) / 8;
-            // Within an extent old entries may stand that nobody asks for.
+            // Entries inside an extent may be stale; the allocator does not read them.
             if index < behind || entry & self.shape.pointer == 0 {
                 return true;
             }
@@ -198,13 +203,15 @@ impl Finder<'_> {
             tried < MAX_ENTRIES_TRIED
         });
         self.left = self.left.saturating_sub(bytes_read + cache.bytes_read - before);
-        // Some may be in motion; and what is no leaf may begin with a word that leads to an extent.
+        // Some entries may be mid-update, and other memory may begin with a word that points to an
+        // extent: the majority decides.
         let first = *spans.first()?;
         let agreeing = spans.iter().filter(|&&span| span == first).count();
         (agreeing * 2 > tried).then_some(first)
     }
 
-    /// The page for which an entry of a leaf stands, if the extent that it leads to has it, and where that ends.
+    /// Returns the page of a leaf entry and the end of its extent; `None` if that extent does not
+    /// contain the page.
     fn page_of_entry(&self, cache: &mut PageCache<'_>, index: u64, entry: u64) -> Option<(u64, u64)> {
         let (start, end) = (self.extent)(cache, entry)?;
         if !is_own(self.context, start, end) {
@@ -216,8 +223,8 @@ impl Finder<'_> {
     }
 }
 
-/// The leaves under a root, in address order: those of addresses that the process has memory at, each with the first address
-/// that it stands for.
+/// Returns the leaves under a root that cover mapped memory, in address order: the first address
+/// that each covers, and its own address.
 pub fn leaves(context: &Context<'_>, root: u64, shape: Shape) -> Vec<(u64, u64)> {
     let (mut leaves, mut seen) = (Vec::new(), HashSet::new());
     each_word(context, root, root + shape.used_root_bytes, &mut |at, leaf| {
@@ -225,7 +232,7 @@ pub fn leaves(context: &Context<'_>, root: u64, shape: Shape) -> Vec<(u64, u64)>
         let mappings = context.space.mappings();
         let next = mappings.get(mappings.partition_point(|mapping| mapping.end <= start));
         let has_memory = next.is_some_and(|mapping| mapping.start < start + shape.leaf_span());
-        // No two parts of the address space have one leaf.
+        // Each leaf covers only one part of the address space.
         let end = leaf.saturating_add(shape.leaf_bytes());
         if has_memory && seen.insert(leaf) && is_own(context, leaf, end) {
             leaves.push((start, leaf));
@@ -235,17 +242,17 @@ pub fn leaves(context: &Context<'_>, root: u64, shape: Shape) -> Vec<(u64, u64)>
     leaves
 }
 
-/// What became of a walk over a map.
+/// Outcome of a walk over a map.
 #[derive(Default)]
 pub struct Walk {
-    /// Entries that did not lead to what has their page, and where the time was over.
+    /// Entries that do not lead to a structure with their page, and where the deadline passed.
     pub doubts: Doubts,
-    /// Target memory read.
+    /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
-/// Goes over a map in address order: `take` is given the page and the entry of each extent's first page, and says where that
-/// extent ends, or nothing where it makes no sense.
+/// Walks a map in address order. Calls `take` with the page and the entry of the first page of each
+/// extent; `take` returns the end of the extent, or `None` if the structure is invalid.
 pub fn walk(
     context: &Context<'_>,
     leaves: &[(u64, u64)],
@@ -262,11 +269,12 @@ pub fn walk(
         }
         each_word(context, leaf, leaf + shape.leaf_bytes(), &mut |at, entry| {
             let page = first + (((at - leaf) / 8) << shape.page_shift);
-            // Of most extents the first and the last page have an entry, of those of small blocks all.
+            // Most extents have an entry for their first and last page only, extents of small
+            // blocks for every page.
             if page < cursor || entry & shape.pointer == 0 {
                 return true;
             }
-            // A map made to hurt has damage on every page.
+            // A hostile map may have damage on every page, so the deadline is checked here too.
             seen += 1;
             if seen.is_multiple_of(LOOKS_AT_THE_TIME) && Instant::now() >= context.deadline {
                 walk.doubts.late(page);
@@ -285,8 +293,8 @@ pub fn walk(
     walk
 }
 
-/// Tells of ranges, mostly in address order, whether they are memory that an allocator could have mapped, and nobody else's.
-/// Remembers the last part of the address space of which that is so.
+/// Tests whether ranges, mostly in address order, are memory that an allocator could have mapped
+/// and that nothing else has claimed. Caches the last such range.
 pub struct Free<'a> {
     context: &'a Context<'a>,
     taken: &'a [(u64, u64)],
@@ -294,12 +302,12 @@ pub struct Free<'a> {
 }
 
 impl<'a> Free<'a> {
-    /// Beside what is `taken` by others, in address order, and beside stacks.
+    /// Excludes `taken`, the ranges claimed by others in address order, and stacks.
     pub fn new(context: &'a Context<'a>, taken: &'a [(u64, u64)]) -> Self {
         Self { context, taken, free: (0, 0) }
     }
 
-    /// Whether all of a range is.
+    /// Whether all of `start..end` is such memory.
     pub fn contains(&mut self, start: u64, end: u64) -> bool {
         if start >= end {
             return false;

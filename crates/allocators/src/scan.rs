@@ -1,17 +1,19 @@
-//! Looks through a target's memory for structures of an allocator: word by word, and only where an allocator's own could be.
+//! Scans a target's memory word by word for structures of an allocator, only where allocator memory
+//! can be.
 
 use strandline_claims::allocator::Context;
 use strandline_claims::words;
 
 pub use words::is_mapped_memory;
 
-/// Reads the resident parts of a range and hands over each word that is not zero, with its address, until `take` says that it
-/// is enough.
+/// Reads the resident parts of a range and calls `take` with the address and value of each non-zero
+/// word, until `take` returns false.
 pub fn each_word(context: &Context<'_>, start: u64, end: u64, take: &mut dyn FnMut(u64, u64) -> bool) {
     each_word_by(context, (start, end), words::AT_ONCE, take);
 }
 
-/// As [`each_word`], reading so many bytes at once, and says how many it read: few where the first words mostly are enough.
+/// Like [`each_word`], but reads `at_once` bytes at a time (few if the first words mostly suffice)
+/// and returns the number of bytes read.
 pub fn each_word_by(
     context: &Context<'_>,
     range: (u64, u64),
@@ -21,7 +23,7 @@ pub fn each_word_by(
     words::each_word((context.memory, context.resident), range, at_once, take)
 }
 
-/// Whether all of a range is memory of the process's own, that an allocator could have taken from the kernel.
+/// Whether all of a range is private anonymous memory that an allocator could have mapped.
 pub fn is_own(context: &Context<'_>, start: u64, end: u64) -> bool {
     words::is_own(context.space, start, end)
 }

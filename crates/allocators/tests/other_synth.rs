@@ -1,5 +1,6 @@
-//! The readers of allocators other than glibc's over fabricated ones: what is there by construction is what is said; and where
-//! words of their structures are overwritten, claims lie apart and within their mappings, and reading ends.
+//! The readers of the other allocators on fabricated heaps: they report what was built; and if
+//! words of structures are overwritten, claims do not overlap and stay within mappings, and reading
+//! ends.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -60,7 +61,7 @@ fn read(reader: &dyn Reader, image: &Image, maps: &str) -> (Readings, u64) {
     (readings, memory.bytes_read.load(Ordering::Relaxed))
 }
 
-/// The blocks that are kept are those that are counted: their sizes are rounded up to 8 bytes.
+/// Checks that the blocks kept are the blocks counted: their sizes are rounded up to 8 bytes.
 fn keeps(reading: &Reading, what: &str) {
     let blocks = reading.refined.blocks.clone().and_then(|blocks| blocks.finish().ok());
     let Some(blocks) = blocks else { panic!("{what}: no blocks are kept") };
@@ -106,7 +107,7 @@ fn a_malloc_of_musl_holds_what_is_said() {
     }
 }
 
-/// What is said of a fabricated one; its call's prediction is returned.
+/// Checks the reading of a fabricated heap; returns the prediction of its call.
 fn holds(reader: &dyn Reader, made: &HeapImage, what: &str) -> Option<u64> {
     let ((readings, caveats), _) = read(reader, &made.image, &made.maps);
     let [reading] = readings.as_slice() else { panic!("{what}: {} of them", readings.len()) };
@@ -129,10 +130,10 @@ fn a_tcmalloc_holds_what_is_said() {
     }
 }
 
-/// Bytes of a mimalloc's own structures at the begin of its heap, by layout.
+/// Bytes of mimalloc's own structures at the start of its heap, by layout.
 const OWN_BYTES: [u64; MIMALLOC_LAYOUTS] = [64 << 10, 64 << 10, 8 << 10, 64 << 10, 64 << 10, 256 << 10];
 
-/// Whether a page holds nothing but zeros.
+/// Whether a page contains only zeros.
 fn is_zero(image: &Image, page: u64) -> bool {
     let mut bytes = [0; 4096];
     image.read_some(page, &mut bytes);
@@ -158,7 +159,7 @@ fn a_mimalloc_holds_what_is_said() {
         for seed in 0..20 {
             let made = fabricate_mimalloc(layout, seed);
             holds(&mimalloc::Reader, &made, &format!("layout {layout}, seed {seed}"));
-            // Pages that nobody has written to are not there, among its own structures too.
+            // Pages that were never written are missing, also among its own structures.
             let Some((heap, _)) = made.image.ranges().next() else { panic!("no heap") };
             let own = heap..heap + own_bytes;
             let is_gone = |page: u64| own.contains(&page) && is_zero(&made.image, page);
@@ -169,13 +170,13 @@ fn a_mimalloc_holds_what_is_said() {
     }
 }
 
-/// A build for safety encodes its lists of free blocks: of pages that lead anywhere nothing is believed.
+/// A hardened build encodes its lists of free blocks: pages with invalid links are rejected.
 #[test]
 fn a_mimalloc_that_encodes_its_lists_is_not_read() {
     for seed in 0..20 {
         let made = fabricate_mimalloc(1, seed);
         let mut image = made.image.clone();
-        // Areas of blocks; the structures of pages are smaller.
+        // Areas of blocks; page structures are smaller.
         for &(start, end) in made.structures.iter().filter(|range| range.1 - range.0 > 4096) {
             for at in (start..end).step_by(8) {
                 image.put_word(at, at.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);

@@ -1,38 +1,38 @@
-//! Adds up claims that arrive in address order into sums, a page at a time.
+//! Adds up claims that arrive in address order, one page at a time.
 //!
-//! A heap of a hundred million chunks needs no list of them: a claim only touches the counters of
-//! the page under way, and a finished page adds to the sums. What becomes of free bytes is decided
-//! when the page is finished: a page that something live shares keeps them pinned.
+//! A heap of a hundred million chunks needs no list of them: a claim only changes the counters of
+//! the current page, and a finished page is added to the sums. Free bytes are classified when their
+//! page is finished: they are pinned if the page also holds live data.
 //!
-//! A range is accumulated in blocks, by several threads; [`Block`]s that follow each other are joined,
-//! and the page that two of them share is finished by the join.
+//! Several threads accumulate a range in [`Block`]s. Joining two adjacent blocks finishes the page
+//! that they share.
 
 use crate::class::CLASSES;
 pub use crate::class::{Class, Refined, SLOTS, Slot};
 use crate::range::{PAGE_BYTES, RangePages, page_of};
 
-/// Resident bytes, by what stands on them. All-zero pages stand under `zero` only.
+/// Resident bytes by what they hold. All-zero pages are counted in `zero` only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResidentBytes {
-    /// By [`Class`]; `Free` is divided into the three fields below and stays 0 here.
+    /// By [`Class`]. `Free` is split into the next three fields and is 0 here.
     pub bytes: [u64; CLASSES],
     /// Free, on whole pages that the allocator's trim gives back.
     pub trim: u64,
-    /// Free, on pages without anything live, that the allocator's trim leaves.
+    /// Free, on pages without live data, that the allocator's trim does not give back.
     pub kept: u64,
-    /// Free, on pages with something live.
+    /// Free, on pages with live data.
     pub pinned: u64,
-    /// On pages of zeros.
+    /// On all-zero pages.
     pub zero: u64,
 }
 
 impl ResidentBytes {
-    /// The bytes of one class.
+    /// Bytes of one class.
     pub fn of(&self, class: Class) -> u64 {
         self.bytes[class.index()]
     }
 
-    /// All of them.
+    /// Sum over all classes.
     pub fn total(&self) -> u64 {
         self.bytes.iter().sum::<u64>() + self.trim + self.kept + self.pinned + self.zero
     }
@@ -47,7 +47,7 @@ impl ResidentBytes {
         self.zero += other.zero;
     }
 
-    /// Adds the bytes of a page, its free ones to what becomes of them.
+    /// Adds the bytes of a page; its free bytes count as pinned or kept.
     fn add_page(&mut self, page: &Page, is_zero: bool, holds_live: bool) {
         if is_zero {
             self.zero += page.bytes.iter().map(|&b| u64::from(b)).sum::<u64>();
@@ -63,47 +63,48 @@ impl ResidentBytes {
     }
 }
 
-/// What stands on one cell of a picture of the range: see [`RangePages::with_cells`].
+/// Resident bytes of one cell of the page map: see [`RangePages::with_cells`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CellSums {
     /// First byte.
     pub start: u64,
-    /// First byte behind.
+    /// First byte past the end.
     pub end: u64,
-    /// Its resident bytes.
+    /// Resident bytes in the cell.
     pub resident: ResidentBytes,
 }
 
-/// Blocks of a large heap hold so many cells or fewer, and there are thousands of them.
+/// Up to this many cells a block's list grows one at a time: a large heap has thousands of blocks,
+/// each with few cells.
 const FEW_CELLS: usize = 4;
 
-/// What becomes of whole pages.
+/// How bytes of whole pages are counted.
 #[derive(Clone, Copy)]
 enum Whole {
     Class(Class),
     Trim,
 }
 
-/// What an accumulated range came to.
+/// Sums over an accumulated range.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// Its resident bytes.
+    /// Resident bytes of the range.
     pub resident: ResidentBytes,
-    /// The same by cells, in address order, those that hold something; empty where none are kept.
+    /// The same by cell, in address order, without empty cells. Empty if no cells are kept.
     pub cells: Vec<CellSums>,
-    /// Resident bytes within trim ranges, zeros included: what the trim gives back.
+    /// Resident bytes within trim ranges, all-zero pages included: what a trim gives back.
     pub trimmable: u64,
     /// Live chunks on pages that hold pinned bytes.
     pub pinning_chunks: u64,
-    /// The chunk that reached into the first page with pinned bytes and was counted there; 0 for none,
-    /// `None` before there is such a page.
+    /// The chunk that reaches into the first page with pinned bytes and was counted there; 0 if
+    /// there is no such chunk, `None` before the first such page.
     first_carried: Option<u64>,
-    /// The last chunk counted as pinning.
+    /// Last chunk counted as pinning.
     last_counted: u64,
 }
 
 impl Sums {
-    /// Adds another range's sums.
+    /// Adds the sums of the range that follows.
     pub fn add(&mut self, other: &Self) {
         self.resident.add(&other.resident);
         for cell in &other.cells {
@@ -111,7 +112,7 @@ impl Sums {
         }
         self.trimmable += other.trimmable;
         self.pinning_chunks += other.pinning_chunks;
-        // The chunk that reaches over the border was counted on both sides of it.
+        // A chunk that crosses the border was counted on both sides.
         if other.first_carried.is_some_and(|chunk| chunk != 0 && chunk == self.last_counted) {
             self.pinning_chunks -= 1;
         }
@@ -121,8 +122,8 @@ impl Sums {
         }
     }
 
-    /// The cell that holds `address`; `bounds` are asked for where it is a new one. Pages come in address
-    /// order but for the first of a block: nearly always it is the last cell.
+    /// The cell that contains `address`; `bounds` is called only to create it. Pages come in
+    /// address order except for the first of a block, so it is nearly always the last cell.
     #[inline]
     fn cell(&mut self, address: u64, bounds: impl FnOnce() -> (u64, u64)) -> &mut ResidentBytes {
         let index = match self.cells.last() {
@@ -195,7 +196,7 @@ impl Sums {
     }
 }
 
-/// The counters of one page.
+/// Counters of one page.
 #[derive(Clone, Debug, Default)]
 struct Page {
     address: u64,
@@ -234,28 +235,28 @@ impl Page {
     }
 }
 
-/// A part of a range, accumulated.
+/// An accumulated part of a range.
 #[derive(Clone, Debug)]
 pub struct Block {
     /// First byte.
     pub start: u64,
-    /// First byte behind.
+    /// First byte past the end.
     pub end: u64,
-    /// The page it shares with what stands before it.
+    /// The page shared with the part before.
     head: Option<Page>,
     sums: Sums,
-    /// The page it shares with what stands behind it.
+    /// The page shared with the part behind.
     tail: Option<Page>,
 }
 
 impl Block {
-    /// An empty block at `start`, to join others to.
+    /// An empty block at `start`, for joining others to it.
     pub fn empty(start: u64) -> Self {
         Self { start, end: start, head: None, sums: Sums::default(), tail: None }
     }
 
-    /// Joins the block that follows. Fails where it does not start at this one's end: that would
-    /// count a byte twice, or not at all.
+    /// Joins the block that follows. Fails if it does not start at the end of this one, because
+    /// bytes would then be counted twice or not at all.
     pub fn join(&mut self, next: Self, pages: &RangePages) -> Result<(), OutOfOrder> {
         if next.start != self.end {
             return Err(OutOfOrder { at: next.start, expected: self.end });
@@ -287,7 +288,7 @@ impl Block {
         Ok(())
     }
 
-    /// The sums, once nothing more follows.
+    /// Finishes the last pages and returns the sums.
     pub fn finish(mut self, pages: &RangePages) -> Sums {
         for page in [self.head.take(), self.tail.take()].into_iter().flatten() {
             self.sums.finish_page(&page, pages);
@@ -296,7 +297,7 @@ impl Block {
     }
 }
 
-/// A claim stood before the end of the one before it, or left a gap.
+/// A claim starts before the end of the previous one, or leaves a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("claim at {at:#x} where {expected:#x} was next")]
 pub struct OutOfOrder {
@@ -306,7 +307,7 @@ pub struct OutOfOrder {
     pub expected: u64,
 }
 
-/// Takes claims in address order and makes a [`Block`] of them.
+/// Takes claims in address order and turns them into [`Block`]s.
 pub struct Accumulator<'a> {
     pages: &'a RangePages,
     start: u64,
@@ -332,7 +333,7 @@ impl<'a> Accumulator<'a> {
         self.cursor - self.start
     }
 
-    /// Claims everything from the cursor to `end` for `class`.
+    /// Claims the bytes from the cursor to `end` as `class`.
     #[inline]
     pub fn claim_to(&mut self, end: u64, class: Class) {
         if let Some(bytes) = self.within_page(end)
@@ -345,8 +346,8 @@ impl<'a> Accumulator<'a> {
         self.claim_over_pages(end, class);
     }
 
-    /// How many bytes there are from the cursor to `end`, where all of them are on the current page: most chunks are
-    /// small.
+    /// Bytes from the cursor to `end` if all are on the current page. This is the fast path: most
+    /// chunks are small.
     #[inline]
     fn within_page(&self, end: u64) -> Option<u16> {
         let page = self.current.as_ref()?;
@@ -373,7 +374,7 @@ impl<'a> Accumulator<'a> {
         self.cursor = self.cursor.max(end);
     }
 
-    /// Claims a chunk in use up to `end`, its first `header_bytes` as the allocator's own.
+    /// Claims a chunk in use up to `end`; its first `header_bytes` are the allocator's header.
     #[inline]
     pub fn claim_live(&mut self, end: u64, header_bytes: u64) {
         let start = self.cursor;
@@ -391,8 +392,8 @@ impl<'a> Accumulator<'a> {
         self.claim_used(end, header_bytes, |_| ());
     }
 
-    /// As [`Accumulator::claim_live`], for a chunk of whose payload a runtime says more: what it says nothing of stays
-    /// the allocator's.
+    /// Like [`Accumulator::claim_live`], for a chunk that a runtime's reader has refined. Bytes
+    /// beyond the refinement stay `Live`.
     pub fn claim_refined(&mut self, end: u64, header_bytes: u64, refined: &Refined) {
         self.claim_used(end, header_bytes, |accumulator| {
             let until = accumulator.cursor.saturating_add(refined.bytes).min(end);
@@ -401,7 +402,7 @@ impl<'a> Accumulator<'a> {
                 return;
             };
             let mut on_pages = on_pages.into_iter();
-            // What would not fit on its page, by the few bytes of a header, goes to the next.
+            // Free bytes that do not fit on their page, because of a header, move to the next page.
             let mut free_bytes = 0;
             while accumulator.cursor < until {
                 let page_end = (page_of(accumulator.cursor) + PAGE_BYTES).min(until);
@@ -414,7 +415,8 @@ impl<'a> Accumulator<'a> {
         });
     }
 
-    /// As [`Accumulator::claim_live`], for a chunk of which `nested`, in address order, is memory that other readers claim.
+    /// Like [`Accumulator::claim_live`], for a chunk that contains `nested` ranges claimed by other
+    /// readers, in address order.
     pub fn claim_nesting(&mut self, end: u64, header_bytes: u64, nested: &[(u64, u64)]) {
         self.claim_used(end, header_bytes, |accumulator| {
             for &(from, to) in nested {
@@ -424,7 +426,8 @@ impl<'a> Accumulator<'a> {
         });
     }
 
-    /// Leaves everything from the cursor to `end` to another reader: counted there, and here a neighbour in use.
+    /// Skips the bytes from the cursor to `end`, which another reader counts. For their page they
+    /// are live data.
     pub fn leave_to(&mut self, end: u64) {
         let mut at = self.cursor;
         while at < end {
@@ -459,8 +462,8 @@ impl<'a> Accumulator<'a> {
         }
     }
 
-    /// Claims a run of free bytes up to `end`, of which the allocator's trim gives back the whole
-    /// pages `trim_start..trim_end` (nothing where that is empty).
+    /// Claims a run of free bytes up to `end`. The allocator's trim gives back the whole pages
+    /// `trim_start..trim_end` (none if that is empty).
     pub fn claim_free(&mut self, end: u64, trim_start: u64, trim_end: u64) {
         if trim_start >= trim_end || trim_start < self.cursor || trim_end > end {
             self.claim_to(end, Class::Free);
@@ -489,7 +492,7 @@ impl<'a> Accumulator<'a> {
         }
     }
 
-    /// Ends the block at the cursor and starts the next one there.
+    /// Ends the block at the cursor and starts the next block there.
     pub fn cut(&mut self) -> Block {
         let end = self.cursor;
         let mut tail = None;

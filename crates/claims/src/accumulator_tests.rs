@@ -1,4 +1,4 @@
-//! Tests of [`super`]: sums by row, and pages by what stands on them.
+//! Tests of [`super`]: sums by class, and how the bytes of a page are classified.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn whole(pages: &RangePages, blocks: Vec<Block>) -> Sums {
     all.finish(pages)
 }
 
-/// Claims the same chunks, cut into blocks every `every` chunks.
+/// Claims the same chunks, cut into blocks of `every` chunks.
 fn accumulated(pages: &RangePages, every: usize) -> Sums {
     let mut accumulator = Accumulator::new(0x1_0010, pages);
     let mut blocks = Vec::new();
@@ -63,7 +63,7 @@ fn cells_hold_what_the_range_holds() {
     let off = accumulated(&plain(runs), 7);
     assert!(off.cells.is_empty());
     for cell_bytes in [0x1000, 0x4000, 0x10_0000, 1 << 63] {
-        // Mappings start at the cuts: no cell goes over one.
+        // Mappings start at the cuts: no cell crosses one.
         let pages = plain(runs).with_cells(cell_bytes, vec![0x2_3000, 0x10_0000]);
         for every in [1, 3, 1000] {
             let on = accumulated(&pages, every);
@@ -110,7 +110,7 @@ fn a_refined_chunk_is_the_runtimes_up_to_its_length() {
     let sums = whole(&pages, vec![accumulator.cut()]);
     assert_eq!(sums.resident.total(), 0x4000);
     assert_eq!(sums.resident.of(Class::Header), 24);
-    // All of the first page's rest, all of the second page, and what did not fit on the third.
+    // The rest of the first page, the whole second page, and what does not fit goes to the third.
     assert_eq!(sums.resident.of(Class::Refined(free)), 0x1200);
     assert_eq!(sums.resident.of(Class::Refined(slot)), 0xe0 + 0x38 + 0x1ff0 - 0x1200);
     assert_eq!(sums.resident.of(Class::Live), 0x18 + 8);
@@ -123,7 +123,7 @@ fn a_gap_between_blocks_is_refused() {
     assert!(block.join(Block::empty(16), &pages).is_err());
 }
 
-/// What other readers claim of a block is theirs: its bytes are in no sum, and what is free beside them is pinned.
+/// Nested ranges that other readers claim are in no sum, and free bytes beside them are pinned.
 #[test]
 fn what_is_nested_is_left_out() {
     let runs = [(0x1_0000, 0x1_6000)];
@@ -141,7 +141,7 @@ fn what_is_nested_is_left_out() {
     assert_eq!(all.total(), 0x1_6000 - 0x1_0100 - left_out);
     assert_eq!((all.of(Class::Header), all.pinned, all.kept), (8, 0xfe0, 0x1000));
     assert_eq!(all.of(Class::Live), 0x1_4020 - 0x1_0100 - 8 - left_out);
-    // Of pages of zeros too: of one within what is nested nothing is counted, of one beside it the rest.
+    // The same holds for all-zero pages: nested bytes on them are not counted, the rest is.
     let zeros = sums(&[0x1_1000, 0x1_2000, 0x1_5000]).resident;
     assert_eq!((zeros.total(), zeros.zero), (all.total(), 0x800 + 0x1000));
 }

@@ -10,14 +10,14 @@ pub struct Caveat {
     /// Where: an address, a mapping, a thread, a file.
     #[serde(rename = "where")]
     pub place: String,
-    /// How many resident bytes it touches; `None` where that is not known.
+    /// Resident bytes affected; `None` if unknown.
     pub bytes: Option<u64>,
     /// One sentence for a person. Never contains bytes of the target's memory.
     pub text: String,
 }
 
 impl Caveat {
-    /// A caveat about `place`.
+    /// Makes a caveat about `place`.
     pub fn new(code: &str, place: impl Into<String>, bytes: Option<u64>, text: impl Into<String>) -> Self {
         Self { code: code.to_owned(), place: place.into(), bytes, text: text.into() }
     }

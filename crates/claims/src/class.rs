@@ -1,11 +1,12 @@
-//! What a byte of a claimed range is, by who says so: an allocator, or a finer reader that knows better.
+//! The class of each byte of a claimed range: from its allocator, or from a finer reader that knows
+//! more.
 
-/// What stands on a byte of an allocator's range.
+/// What a byte of an allocator's range holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Payload of a chunk in use.
     Live,
-    /// The allocator's word in front of a chunk in use.
+    /// The allocator's words in front of a chunk in use.
     Header,
     /// The allocator's own structures.
     Metadata,
@@ -15,25 +16,26 @@ pub enum Class {
     Free,
     /// A chunk that is a mapping of its own.
     Mmapped,
-    /// Not the allocator's: somebody else's bytes in between.
+    /// Not the allocator's: foreign bytes in between.
     Foreign,
     /// The allocator's, but not understood.
     Unread,
-    /// A language runtime's, which says more of it: a slot of its palette.
+    /// Memory of a language runtime, with a slot of its palette.
     Refined(Slot),
 }
 
-/// What a language runtime calls a byte: a place in its palette ([`crate::palette::Palette`]).
+/// The class that a language runtime gives a byte: an index into its palette
+/// ([`crate::palette::Palette`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(u8);
 
 impl Slot {
-    /// The slot at `index`; `None` for more than there are.
+    /// The slot at `index`; `None` if there are fewer slots.
     pub const fn new(index: u8) -> Option<Self> {
         if (index as usize) < SLOTS { Some(Self(index)) } else { None }
     }
 
-    /// Its place in the palette.
+    /// Index in the palette.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -44,15 +46,15 @@ impl Slot {
     }
 }
 
-/// What a runtime says of a chunk that its allocator holds in use.
+/// A runtime's claim on a chunk that its allocator holds in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refined {
-    /// What its first bytes are.
+    /// Class of the first bytes.
     pub slot: Slot,
-    /// How many: at most what the chunk can hold.
+    /// Number of those bytes: at most what the chunk can hold.
     pub bytes: u64,
-    /// For an arena of the runtime's own: what free places in it are, and their bytes on each page that
-    /// it touches.
+    /// For an arena of the runtime: the class of free slots in it, and their bytes on each of the
+    /// two pages that it touches.
     pub free: Option<(Slot, [u16; 2])>,
 }
 
@@ -61,23 +63,23 @@ pub struct Refined {
 pub struct MappedBlock {
     /// First byte of the mapping.
     pub start: u64,
-    /// What the allocator returned: what stands before it is the allocator's.
+    /// The pointer that the allocator returned; the bytes before it are the allocator's.
     pub pointer: u64,
-    /// First byte behind what the program may use: what follows is the allocator's.
+    /// First byte past what the program may use; the bytes from there on are the allocator's.
     pub usable_end: u64,
-    /// First byte behind the mapping.
+    /// First byte past the mapping.
     pub end: u64,
 }
 
-/// How many slots a palette may have.
+/// Maximum number of slots in a palette.
 pub const SLOTS: usize = 24;
-/// How many classes there are besides.
+/// Number of classes other than [`Class::Refined`].
 const PLAIN: usize = 8;
-/// How many classes there are.
+/// Number of classes.
 pub const CLASSES: usize = PLAIN + SLOTS;
 
 impl Class {
-    /// Its place in counters.
+    /// Index in counters.
     #[inline]
     pub const fn index(self) -> usize {
         match self {

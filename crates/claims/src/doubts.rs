@@ -1,47 +1,48 @@
-//! What of an allocator's or a runtime's structures was not understood, and what follows from that: no call, figures left
-//! out, caveats.
+//! Structures of an allocator or runtime that were not understood, and the consequences: no call,
+//! figures left out, caveats.
 
 use crate::allocator::{Cause, Doubt};
 use crate::caveat::Caveat;
 use crate::reader::About;
 
-/// Structures that made no sense, and where the time was over.
+/// Inconsistent structures, and the point at which time ran out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Doubts {
-    /// How many structures made no sense.
+    /// Number of inconsistent structures.
     pub damages: u64,
-    /// The bytes that they stand for, as far as that is known.
+    /// The bytes that they stand for, as far as known.
     damaged_bytes: u64,
-    /// The first of them.
+    /// Address of the first one.
     first_damage: Option<u64>,
-    /// The first place that was not looked at because the time was over.
+    /// The first place that was not read because time ran out.
     late_at: Option<u64>,
 }
 
 impl Doubts {
-    /// A structure at `at`, or of what is there, makes no sense; it stands for `bytes` that are claimed as unread.
+    /// Notes an inconsistent structure at `at`, or one that describes that address; its `bytes` are
+    /// claimed as unread.
     pub fn damage(&mut self, at: u64, bytes: u64) {
         self.damages += 1;
         self.damaged_bytes += bytes;
         self.first_damage.get_or_insert(at);
     }
 
-    /// The time was over at `at`.
+    /// Notes that time ran out at `at`.
     pub fn late(&mut self, at: u64) {
         self.late_at.get_or_insert(at);
     }
 
-    /// Whether the time was over.
+    /// Whether time ran out.
     pub fn is_late(&self) -> bool {
         self.late_at.is_some()
     }
 
-    /// Whether there is none: all was read, and made sense.
+    /// Whether all was read and consistent.
     pub fn is_empty(&self) -> bool {
         self.damages == 0 && self.late_at.is_none()
     }
 
-    /// With those of another part.
+    /// Adds the doubts of another part.
     pub fn add(&mut self, other: &Self) {
         self.damages += other.damages;
         self.damaged_bytes += other.damaged_bytes;
@@ -49,14 +50,14 @@ impl Doubts {
         self.late_at = self.late_at.or(other.late_at);
     }
 
-    /// What speaks against a call into the allocator.
+    /// Why a call into the allocator would not be safe.
     pub fn of_call(&self) -> Option<Doubt> {
         let late = self.late_at.map(|at| Doubt { at, cause: Cause::TooSlow });
         self.first_damage.map(|at| Doubt { at, cause: Cause::Broken }).or(late)
     }
 
-    /// Adds them to `caveats`: `NAME_too_slow`, of the program or library at `place`, and `NAME_damaged`. `structures` is what
-    /// they are called: "spans".
+    /// Appends to `caveats`: `NAME_too_slow`, for the program or library at `place`, and
+    /// `NAME_damaged`. `structures` names them: "spans".
     pub fn say(&self, caveats: &mut Vec<Caveat>, about: &About, structures: &str, place: &str) {
         let (name, title) = (about.name, about.title);
         if self.is_late() {

@@ -1,4 +1,4 @@
-//! What readers find of a process, as data: parts of `explain --json`.
+//! What readers find in a process, as data: parts of `explain --json`.
 //!
 //! Field names are an interface that others rely on (`docs/schema.md`): fields may be added, never
 //! renamed. Sizes are bytes, unknown is `None`, never 0.
@@ -6,15 +6,15 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Figures under the names that their owner gives them: an allocator's own statistics, a runtime's.
+/// Figures under their owner's names: an allocator's own statistics, or a runtime's.
 pub type Figures = serde_json::Map<String, serde_json::Value>;
 
-/// Figures of which each is a number.
+/// Makes [`Figures`] of numbers.
 pub fn figures(figures: &[(&str, u64)]) -> Figures {
     figures.iter().map(|&(name, figure)| (name.to_owned(), figure.into())).collect()
 }
 
-/// Who holds a byte.
+/// The kind of holder of a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stratum {
@@ -32,17 +32,17 @@ pub enum Stratum {
     Program,
 }
 
-/// What can become of a byte.
+/// What can happen to a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// In use.
     Live,
-    /// Resident, needed by nobody, and something can give it back.
+    /// Resident, not needed, and something can give it back.
     Stranded,
-    /// Free, on a page that a live neighbour keeps.
+    /// Free, on a page with live data.
     Pinned,
-    /// The kernel drops it by itself under pressure.
+    /// The kernel drops it by itself under memory pressure.
     Evictable,
     /// Not known.
     Unattributed,
@@ -53,26 +53,26 @@ pub enum State {
 pub struct Allocator {
     /// `glibc`, `jemalloc`, `tcmalloc`, `mimalloc`, `musl`, …
     pub name: String,
-    /// Its version, where it can be told.
+    /// Its version, if known.
     pub version: Option<String>,
-    /// What gave it away: a mapped file, a symbol, a structure.
+    /// What it was recognised by: a mapped file, a symbol, a structure.
     pub found_by: String,
     /// Whether its structures were read; false means named only.
     pub read: bool,
-    /// Bytes of blocks in use, as malloc_usable_size counts them; those in caches of threads or processors are not
-    /// among them.
+    /// Bytes of blocks in use, as malloc_usable_size counts them, without blocks in caches of
+    /// threads or processors.
     #[serde(default)]
     pub live_bytes: Option<u64>,
-    /// How many blocks are in use.
+    /// Number of blocks in use.
     #[serde(default)]
     pub live_blocks: Option<u64>,
     /// Bytes in caches of threads or processors.
     #[serde(default)]
     pub cached_bytes: Option<u64>,
-    /// Bytes of free places that are in no cache.
+    /// Bytes of free slots that are in no cache.
     #[serde(default)]
     pub free_bytes: Option<u64>,
-    /// Bytes of the allocator's own structures, the words in front of blocks among them.
+    /// Bytes of the allocator's own structures, block headers included.
     #[serde(default)]
     pub metadata_bytes: Option<u64>,
     /// The allocator's own statistics under its own names, computed from outside.
@@ -80,10 +80,10 @@ pub struct Allocator {
     pub own: Figures,
     /// Its arenas.
     pub arenas: Vec<Arena>,
-    /// Its size classes in use, where it has such: smallest first.
+    /// Its size classes in use, smallest first; empty for allocators without size classes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub size_classes: Vec<SizeClass>,
-    /// What the target's own `mallinfo2()` would say (glibc).
+    /// What the target's own `mallinfo2()` would return (glibc).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mallinfo: Option<Mallinfo>,
     /// Settings in force inside it, by name (glibc: `trim_threshold`, `top_pad`, …).
@@ -91,25 +91,25 @@ pub struct Allocator {
     pub settings: std::collections::BTreeMap<String, u64>,
 }
 
-/// What an allocator has of blocks of one size.
+/// Blocks of one size.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SizeClass {
-    /// The bytes of a block, as malloc_usable_size has them.
+    /// Bytes of a block, as malloc_usable_size returns them.
     pub bytes: u64,
-    /// How many slabs, spans, pages or groups hold such blocks.
+    /// Number of slabs, spans, pages or groups that hold such blocks.
     pub spans: u64,
-    /// The bytes of those.
+    /// Bytes of those spans.
     pub span_bytes: u64,
     /// Blocks in use.
     pub live_blocks: u64,
     /// Blocks in caches of threads or processors.
     pub cached_blocks: u64,
-    /// Free places that are in no cache.
+    /// Free slots that are in no cache.
     pub free_blocks: u64,
 }
 
 impl SizeClass {
-    /// Adds more of the same size.
+    /// Adds more blocks of the same size.
     pub fn add(&mut self, more: &Self) {
         self.bytes = more.bytes;
         self.spans += more.spans;
@@ -120,7 +120,7 @@ impl SizeClass {
     }
 }
 
-/// Main or secondary.
+/// Main or secondary arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ArenaKind {
@@ -131,14 +131,14 @@ pub enum ArenaKind {
     Secondary,
 }
 
-/// One arena of an allocator. Bytes are of address space unless their name says otherwise.
+/// One arena of an allocator. Bytes are of address space unless the name of a field differs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Arena {
     /// Its address, as text.
     pub id: String,
     /// Main or secondary.
     pub kind: ArenaKind,
-    /// What it took from the kernel (glibc: system_mem).
+    /// Bytes taken from the kernel (glibc: system_mem).
     pub mapped_bytes: u64,
     /// In chunks that are in use (tcached chunks not included).
     pub used_bytes: u64,
@@ -182,9 +182,9 @@ pub struct Mallinfo {
 pub struct Runtime {
     /// `cpython`, `perl`, `go`, `jvm`, `v8`, …
     pub name: String,
-    /// Its version, where it can be told.
+    /// Its version, if known.
     pub version: Option<String>,
-    /// What gave it away.
+    /// What it was recognised by.
     pub found_by: String,
     /// Whether its structures were read; false means named only.
     #[serde(default)]
@@ -192,35 +192,36 @@ pub struct Runtime {
     /// Bytes of objects, live or not yet collected, in memory that the runtime manages.
     #[serde(default)]
     pub used_bytes: Option<u64>,
-    /// Bytes of free places in that memory.
+    /// Bytes of free slots in that memory.
     #[serde(default)]
     pub free_bytes: Option<u64>,
     /// Bytes that the runtime holds for objects, used or not.
     #[serde(default)]
     pub committed_bytes: Option<u64>,
-    /// What kinds of objects there are, those with most bytes first.
+    /// Object types, largest in bytes first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub types: Vec<TypeFacts>,
     /// Figures under the runtime's own names.
     #[serde(default, skip_serializing_if = "Figures::is_empty")]
     pub own: Figures,
-    /// What its reader tells besides, under the runtime's name: see [`Runtime::details`].
+    /// What its reader adds under the runtime's name: see [`Runtime::details`].
     #[serde(flatten)]
     pub details: Figures,
 }
 
 impl Runtime {
-    /// What its reader tells under `name` (`perl`, `sbcl`), in the shape that the reader's `facts` define.
+    /// What its reader added under `name` (`perl`, `sbcl`), in the shape that the reader's `facts`
+    /// define.
     pub fn details<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         serde_json::from_value(self.details.get(name)?.clone()).ok()
     }
 
-    /// A figure of its own, where it is a number.
+    /// One of its own figures; `None` if it is missing or not a number.
     pub fn own_figure(&self, name: &str) -> Option<u64> {
         self.own.get(name)?.as_u64()
     }
 
-    /// Tells `details` under `name`.
+    /// Stores `details` under `name`.
     pub fn set_details<T: Serialize>(&mut self, name: &str, details: &T) {
         if let Ok(value) = serde_json::to_value(details) {
             self.details.insert(name.to_owned(), value);
@@ -231,15 +232,15 @@ impl Runtime {
 /// Objects of one type.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TypeFacts {
-    /// The type, by the runtime's name for it.
+    /// The runtime's name for the type.
     pub name: String,
-    /// How many objects.
+    /// Number of objects.
     pub instances: u64,
-    /// Their bytes.
+    /// Bytes of the objects.
     pub bytes: u64,
 }
 
-/// What kind of thing a remedy is.
+/// The kind of a remedy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RemedyKind {
@@ -259,17 +260,18 @@ pub enum RemedyKind {
 pub struct Remedy {
     /// `malloc_trim`, `zero_pages`, …
     pub id: String,
-    /// What kind of thing it is.
+    /// Kind of remedy.
     pub kind: RemedyKind,
-    /// What it is predicted to give back; `None` where that cannot be told from outside.
+    /// Bytes that it is predicted to give back; `None` if that cannot be predicted from outside.
     pub predicted_bytes: Option<u64>,
-    /// What of that the machine gets back: pages that no other process has mapped. `None` where that was not looked at.
+    /// Of those, bytes that the machine gets back: pages that no other process has mapped. `None`
+    /// if not determined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_pss_bytes: Option<u64>,
-    /// What it would still give back after all remedies that stand before it; `None` where that is not known.
+    /// Bytes that it would still give back after all remedies listed before it; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_after_better_bytes: Option<u64>,
-    /// Why that is not known, where it is not.
+    /// Why the prediction is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_because: Option<String>,
     /// How to apply it: a command or a setting, ready to paste.
@@ -279,7 +281,7 @@ pub struct Remedy {
 }
 
 impl Remedy {
-    /// A call, made by `strandline reclaim`.
+    /// A call that `strandline reclaim` makes.
     pub fn call(id: &str, predicted_bytes: u64, how: String, cost: &str) -> Self {
         Self {
             id: id.to_owned(),
@@ -291,7 +293,7 @@ impl Remedy {
         }
     }
 
-    /// A setting for the next start, of which it is not known what it would change.
+    /// A setting for the next start, whose effect is unknown.
     pub fn setting(id: &str, how: &str, cost: &str) -> Self {
         Self {
             id: id.to_owned(),
@@ -303,12 +305,13 @@ impl Remedy {
         }
     }
 
-    /// With what it would change: what the process as it is would not hold under it.
+    /// Adds a prediction: the bytes that the process in its present state would not hold under the
+    /// setting.
     pub fn predicting(self, bytes: u64) -> Self {
         Self { predicted_bytes: Some(bytes), unknown_because: None, ..self }
     }
 
-    /// Without a prediction, for a reason of its own.
+    /// Removes the prediction and gives a specific reason.
     pub fn unknown_because(self, reason: &str) -> Self {
         Self { predicted_bytes: None, unknown_because: Some(reason.to_owned()), ..self }
     }

@@ -1,12 +1,14 @@
-//! The language between readers and the ledger: claims on bytes, the rows they stand on, figures.
+//! The interface between readers and the ledger: claims on bytes, the rows they count for, figures.
 //!
-//! A reader of an allocator ([`allocator::Reader`]) or of a language runtime ([`runtime::Reader`]) gets a context of
-//! one frozen state and returns a reading: which bytes are what. Layers refine each other: a mapping holds an
-//! allocator's blocks, a block holds a runtime's objects ([`refinements`]) or another allocator's memory
-//! ([`refinements::Refinements::nest`]). A finer claim counts only where the layer below holds the block in use.
+//! A reader of an allocator ([`allocator::Reader`]) or of a language runtime ([`runtime::Reader`])
+//! gets a context of one frozen state and returns a reading, which classifies bytes. Layers refine
+//! each other: a mapping holds an allocator's blocks, a block holds a runtime's objects
+//! ([`refinements`]) or another allocator's memory ([`refinements::Refinements::nest`]). A finer
+//! claim counts only if the layer below holds the block in use.
 //!
-//! Here bytes are counted page by page, never across ranges: only the ledger adds up. This crate knows no
-//! allocator and no runtime; readers see it, and neither each other nor the ledger.
+//! This crate counts bytes page by page, never across ranges: only the ledger adds up. It knows no
+//! particular allocator or runtime. Readers depend on this crate, and neither on each other nor on
+//! the ledger.
 
 #![forbid(unsafe_code)]
 

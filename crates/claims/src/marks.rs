@@ -1,8 +1,8 @@
-//! A sparse set of chunk addresses: one bit for each 16 bytes, in leaves made when first needed.
+//! A sparse set of chunk addresses: one bit for each 16 bytes, in leaves allocated on first use.
 //!
-//! Free chunks that look in use to their neighbours (fastbins, thread caches) are known by address
-//! before the walk. A heap of millions of them costs a bit each 16 bytes of heap it spans, not a
-//! word each chunk, and no sorting.
+//! Free chunks that look in use to their neighbours (fastbins, thread caches) are collected by
+//! address before the walk. With a bitmap they cost one bit per 16 bytes of heap that they span,
+//! instead of one word per chunk, and need no sorting.
 
 const LEAF_BYTES: u64 = 64 << 10;
 const WORDS: usize = (LEAF_BYTES / 16 / 64) as usize;
@@ -31,7 +31,7 @@ impl Marks {
         (leaf < self.leaves.len()).then_some((leaf, (bit / 64) as usize, 1 << (bit % 64)))
     }
 
-    /// Adds `address`; false where it was in the set already or does not belong to the range.
+    /// Adds `address`; false if it is already in the set or outside the range.
     pub fn insert(&mut self, address: u64) -> bool {
         let Some((leaf, word, bit)) = self.place(address) else { return false };
         let words = self.leaves[leaf].get_or_insert_with(|| Box::new([0; WORDS]));
@@ -48,7 +48,7 @@ impl Marks {
         self.leaves[leaf].as_ref().is_some_and(|words| words[word] & bit != 0)
     }
 
-    /// How many addresses it holds.
+    /// Number of addresses in the set.
     pub fn count(&self) -> u64 {
         self.count
     }

@@ -1,14 +1,15 @@
-//! What the classes of a reader's claims stand for: each a row of the ledger, and who holds it.
+//! The row of the ledger, and the holder, that each class of a reader's claims stands for.
 
 use crate::class::{SLOTS, Slot};
 use crate::rows::Id;
 
-/// What slots stand for ([`crate::class::Class::Refined`]).
+/// The row and holder of each slot ([`crate::class::Class::Refined`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Palette(Vec<(Id, Option<String>)>);
 
 impl Palette {
-    /// The slot for a row; `holder` where the row is not all of one holder. `None` where all are taken.
+    /// The slot for a row, added if new; `holder` if only a part of the row has this holder. `None`
+    /// if all slots are taken.
     pub fn add(&mut self, id: Id, holder: Option<&str>) -> Option<Slot> {
         let known = self.0.iter().position(|entry| entry.0 == id && entry.1.as_deref() == holder);
         let index = known.unwrap_or(self.0.len());
@@ -21,7 +22,7 @@ impl Palette {
         u8::try_from(index).ok().and_then(Slot::new)
     }
 
-    /// What a slot stands for.
+    /// The row and holder of a slot.
     pub fn get(&self, slot: Slot) -> Option<(Id, Option<&str>)> {
         self.0.get(slot.index()).map(|(id, holder)| (*id, holder.as_deref()))
     }
@@ -32,17 +33,17 @@ impl Palette {
 pub struct BlockRows {
     /// Payload of blocks in use.
     pub live: Id,
-    /// The allocator's words in front of them.
+    /// The allocator's words in front of blocks in use.
     pub header: Id,
-    /// Its own structures.
+    /// The allocator's own structures.
     pub metadata: Id,
-    /// Blocks in threads' or processors' caches.
+    /// Blocks in caches of threads or processors.
     pub cached: Id,
     /// Free, on whole pages that the allocator's own purge or trim gives back.
     pub purge: Id,
-    /// Free, on pages without anything live, that it leaves.
+    /// Free, on pages without live data, that the purge or trim does not give back.
     pub kept: Id,
-    /// Free, on pages with something live.
+    /// Free, on pages with live data.
     pub pinned: Id,
     /// Blocks that are mappings of their own.
     pub mapped: Id,

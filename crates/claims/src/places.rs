@@ -1,4 +1,5 @@
-//! A set of places anywhere in memory: one bit for each 16 bytes, in leaves made when first needed.
+//! A sparse set of addresses anywhere in memory: one bit for each 16 bytes, in leaves allocated on
+//! first use.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +7,15 @@ const GRANULE_BYTES: u64 = 16;
 const LEAF_BYTES: u64 = 64 << 10;
 const WORDS: usize = (LEAF_BYTES / GRANULE_BYTES / 64) as usize;
 
-/// A set of addresses that are multiples of 16: 512 bytes for each 64 KiB in which there are some.
+/// A set of addresses that are multiples of 16; takes 512 bytes for each 64 KiB with an address in
+/// the set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Places {
     leaves: BTreeMap<u64, Box<[u64; WORDS]>>,
 }
 
 impl Places {
-    /// Adds one; false where it is no multiple of 16.
+    /// Adds an address; false if it is not a multiple of 16.
     pub fn insert(&mut self, address: u64) -> bool {
         if !address.is_multiple_of(GRANULE_BYTES) {
             return false;
@@ -24,7 +26,7 @@ impl Places {
         true
     }
 
-    /// Whether it is in.
+    /// Whether an address is in the set.
     #[inline]
     pub fn contains(&self, address: u64) -> bool {
         let (word, bit) = place(address);
@@ -32,7 +34,7 @@ impl Places {
             && self.leaves.get(&(address / LEAF_BYTES)).is_some_and(|leaf| leaf[word] & bit != 0)
     }
 
-    /// With those of another set.
+    /// Adds the addresses of another set.
     pub fn add(&mut self, other: Self) {
         for (number, theirs) in other.leaves {
             match self.leaves.entry(number) {
@@ -44,12 +46,12 @@ impl Places {
         }
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.leaves.is_empty()
     }
 
-    /// Those of a range, in order.
+    /// The addresses in a range, in order.
     pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = u64> + '_ {
         let leaves = self.leaves.range(start / LEAF_BYTES..end.div_ceil(LEAF_BYTES).max(start / LEAF_BYTES));
         let places = leaves.flat_map(|(number, leaf)| {

@@ -9,11 +9,11 @@ use strandline_process::map::AddressSpace;
 
 pub use strandline_process::pages::{PAGE_BYTES, page_of, page_up};
 
-/// The longest range for which bits are kept: 1 TiB, 64 MiB of bits. No heap comes near it, and a
-/// hostile mapping must not make us allocate more.
+/// Longest range with page bits: 1 TiB, which takes 64 MiB of bits. No heap comes near it, and a
+/// hostile mapping must not cause larger allocations.
 pub const MAX_BYTES: u64 = 1 << 40;
 
-/// `start..end` in pieces that are no longer than [`MAX_BYTES`].
+/// Splits `start..end` into pieces of at most [`MAX_BYTES`].
 pub fn pieces((start, end): (u64, u64)) -> impl Iterator<Item = (u64, u64)> {
     (start..end).step_by(MAX_BYTES as usize).map(move |at| (at, end.min(at.saturating_add(MAX_BYTES))))
 }
@@ -25,7 +25,7 @@ pub struct RangePages {
     runs: Vec<(u64, u64)>,
     resident: Vec<u64>,
     zero: Vec<AtomicU64>,
-    /// Bytes of a cell, a power of two; 0 where no cells are kept.
+    /// Bytes of a cell, a power of two; 0 if no cells are kept.
     cell_bytes: u64,
     cuts: Vec<u64>,
 }
@@ -61,21 +61,21 @@ impl RangePages {
         pages
     }
 
-    /// Has the range counted by cells too: blocks of address space of `cell_bytes`, a power of two of at
-    /// least a page, which end at every one of `cuts` (page-aligned, ascending: where mappings start).
+    /// Also counts the range by cells: blocks of address space of `cell_bytes` (a power of two, at
+    /// least a page) that end at each of `cuts` (page-aligned, ascending: where mappings start).
     pub fn with_cells(mut self, cell_bytes: u64, cuts: Vec<u64>) -> Self {
         self.cell_bytes = cell_bytes;
         self.cuts = cuts;
         self
     }
 
-    /// Whether it is counted by cells too.
+    /// Whether the range is also counted by cells.
     #[inline]
     pub fn has_cells(&self) -> bool {
         self.cell_bytes != 0
     }
 
-    /// First byte, and first byte behind, of the cell that holds `address`.
+    /// Start and end of the cell that contains `address`.
     pub fn cell_at(&self, address: u64) -> (u64, u64) {
         let start = address & self.cell_bytes.wrapping_neg();
         let end = start.saturating_add(self.cell_bytes);
@@ -85,14 +85,14 @@ impl RangePages {
         (start.max(before.unwrap_or(start)), end.min(behind.unwrap_or(end)))
     }
 
-    /// The pages of `start..end` for a claim on it, with cells where a picture of the address space is wanted.
+    /// The pages of `start..end` for a claim, with cells if a page map is wanted.
     pub fn of_claim(
         (start, end): (u64, u64),
         resident: &dyn Fn(u64, u64) -> Vec<(u64, u64)>,
         space: &AddressSpace,
         cell_bytes: Option<u64>,
     ) -> Self {
-        // Whole pages, also where a range starts within one: they are looked at for zeros.
+        // Whole pages, even if the range starts within one: pages are checked for zeros.
         let (start, end) = (page_of(start), page_up(end));
         let pages = Self::new(start, end, resident(start, end));
         let Some(cell_bytes) = cell_bytes else { return pages };
@@ -110,19 +110,19 @@ impl RangePages {
         Some(((index / 64) as usize, 1 << (index % 64)))
     }
 
-    /// Whether the page that holds `address` is resident.
+    /// Whether the page that contains `address` is resident.
     #[inline]
     pub fn is_resident(&self, address: u64) -> bool {
         self.place(address).is_some_and(|(word, bit)| self.resident[word] & bit != 0)
     }
 
-    /// Whether the page that holds `address` was read and held only zeros.
+    /// Whether the page that contains `address` was read and held only zeros.
     #[inline]
     pub fn is_zero(&self, address: u64) -> bool {
         self.place(address).is_some_and(|(word, bit)| self.zero[word].load(Ordering::Relaxed) & bit != 0)
     }
 
-    /// Notes that the page that holds `address` holds only zeros.
+    /// Notes that the page that contains `address` holds only zeros.
     pub fn set_zero(&self, address: u64) {
         if let Some((word, bit)) = self.place(address) {
             self.zero[word].fetch_or(bit, Ordering::Relaxed);
@@ -157,13 +157,13 @@ impl RangePages {
         self.start
     }
 
-    /// First byte behind the last page.
+    /// First byte past the last page.
     pub fn end(&self) -> u64 {
         self.end
     }
 }
 
-/// Puts ranges into address order, and those that touch or overlap together.
+/// Sorts ranges and merges those that touch or overlap.
 pub fn merge(ranges: &mut Vec<(u64, u64)>) {
     ranges.sort_unstable();
     let mut merged: Vec<(u64, u64)> = Vec::with_capacity(ranges.len());
@@ -176,7 +176,7 @@ pub fn merge(ranges: &mut Vec<(u64, u64)>) {
     *ranges = merged;
 }
 
-/// Whether all of `page` is zero. Most pages differ within their first bytes.
+/// Whether `page` is all zeros. Most pages differ within their first bytes.
 pub fn is_all_zero(page: &[u8]) -> bool {
     let (chunks, rest) = page.as_chunks::<64>();
     chunks.iter().all(|chunk| chunk.iter().fold(0, |all, &byte| all | byte) == 0)

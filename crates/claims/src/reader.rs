@@ -1,7 +1,8 @@
-//! What the table of readers says of an allocator or a runtime: what it is told by, what is read of it, what not.
+//! Entries of the table of readers: how an allocator or runtime is recognised, what is read of it,
+//! and what is not.
 //!
-//! Evidence is data; the engine that goes by it is inspect's `recognise`. An entry without a reader is one that is
-//! named only.
+//! Evidence is data; inspect's `recognise` evaluates it. An allocator or runtime whose entry has no
+//! reader is only named.
 
 use strandline_process::image::{Image, Symbol};
 use strandline_process::map::Mapping;
@@ -11,33 +12,34 @@ use strandline_process::procfs::Process;
 use crate::palette::BlockRows;
 use crate::rows::Id;
 
-/// An allocator or a runtime, as the table of readers has it.
+/// An entry of the table of readers: an allocator or a runtime.
 #[derive(Debug)]
 pub struct About {
     /// Its name in every document: `jemalloc`, `cpython`.
     pub name: &'static str,
     /// Its name for a person: `GNU libc's malloc`.
     pub title: &'static str,
-    /// What it is told by.
+    /// How it is recognised.
     pub evidence: Evidence,
-    /// The versions whose structures are read; empty for those that are named only.
+    /// The versions whose structures are read; empty if it is only named.
     pub versions: &'static str,
     /// The rows of the ledger that its reader fills.
     pub rows: &'static [Id],
-    /// Of an allocator's: which class of its blocks stands on which.
+    /// For an allocator: the row of each class of its blocks.
     pub blocks: Option<&'static BlockRows>,
-    /// The remedies that are its own.
+    /// The remedies specific to it.
     pub remedies: &'static [&'static str],
     /// What is not read of it, and why.
     pub not_read: &'static str,
-    /// Where it keeps objects.
+    /// Where a runtime keeps its objects.
     pub heap: HeapKind,
-    /// What it may be a part of, and then needs no word of its own: Lua within LuaJIT.
+    /// A runtime that may contain this one, which is then not reported separately: Lua within
+    /// LuaJIT.
     pub part_of: Option<&'static str>,
 }
 
 impl About {
-    /// One without evidence that is not read, to be filled in.
+    /// An entry without evidence and without a reader, to be filled in.
     pub const NONE: Self = Self {
         name: "",
         title: "",
@@ -55,36 +57,38 @@ impl About {
 /// Where a runtime keeps its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeapKind {
-    /// In blocks of malloc's, all of them.
+    /// All in blocks of malloc.
     Malloc,
-    /// In memory that it maps itself, beside malloc's.
+    /// In memory that it maps itself, beside malloc.
     Own,
-    /// In memory that it maps itself, and nothing of it goes through malloc: this is its allocator's name.
+    /// In memory that it maps itself, and it does not use malloc at all. Holds the name of its
+    /// allocator.
     Alone(&'static str),
 }
 
-/// What gives an allocator or a runtime away.
+/// How an allocator or a runtime is recognised.
 #[derive(Clone, Copy, Debug)]
 pub struct Evidence {
-    /// Names of files that it is mapped from.
+    /// Names of the files that it is mapped from.
     pub files: &'static [FileName],
-    /// Names of executables, for those that define no telling symbol.
+    /// Names of executables, for those without a distinctive symbol.
     pub executables: &'static [FileName],
-    /// Symbols that only a file with it inside defines.
+    /// Symbols that only a file containing it defines.
     pub symbols: &'static [&'static str],
-    /// Symbols that tell its version, where it is one.
+    /// Symbols from which its version is read.
     pub version_symbols: &'static [&'static str],
-    /// A section of an executable that only it has.
+    /// A section that only executables containing it have.
     pub section: Option<&'static str>,
-    /// What stands in the read-only data of an executable with it inside, stripped. The first letter stands apart: a
-    /// program that has this table must not be taken for one that has the allocator.
+    /// Strings in the read-only data of an executable that contains it, even if it is stripped. The
+    /// first letter is stored apart, so that a program that contains this table is not recognised
+    /// as the allocator.
     pub strings: &'static [(char, &'static str)],
-    /// Tells its version.
+    /// Returns its version.
     pub version: fn(&Clue<'_>) -> Option<String>,
 }
 
 impl Evidence {
-    /// None at all.
+    /// No evidence.
     pub const NONE: Self = Self {
         files: &[],
         executables: &[],
@@ -96,19 +100,20 @@ impl Evidence {
     };
 }
 
-/// A file's name, or how it begins and goes on.
+/// A pattern for file names.
 #[derive(Clone, Copy, Debug)]
 pub enum FileName {
-    /// It begins with the first, and what follows contains the second.
+    /// Starts with the first string; the rest contains the second.
     Has(&'static str, &'static str),
-    /// It begins so and goes on with a version, or with nothing (`python3.11`, not `python-helper`).
+    /// Starts with this and continues with a version or nothing (`python3.11`, not
+    /// `python-helper`).
     Versioned(&'static str),
-    /// It is just that.
+    /// Equals this.
     Is(&'static str),
 }
 
 impl FileName {
-    /// Whether `file` is such a name.
+    /// Whether `file` matches.
     pub fn matches(&self, file: &str) -> bool {
         match self {
             Self::Has(start, part) => file.strip_prefix(start).is_some_and(|rest| rest.contains(part)),
@@ -120,25 +125,25 @@ impl FileName {
     }
 }
 
-/// What gave somebody away, to tell a version by.
+/// What an allocator or runtime was recognised by, for finding its version.
 pub struct Clue<'a> {
     /// The process.
     pub process: &'a Process,
-    /// The last part of the file's path.
+    /// Last component of the file's path.
     pub file: &'a str,
-    /// The mapping of the file, where it is one by its name; else it is the executable, by what is in it.
+    /// The mapping of the file if its name matched; `None` if the content of the executable did.
     pub mapping: Option<&'a Mapping>,
-    /// Symbols that the executable defines, of those in the table.
+    /// The symbols of the evidence tables that the executable defines.
     pub symbols: &'a [Symbol],
 }
 
 impl Clue<'_> {
-    /// Whether it is the executable, by what is in it.
+    /// Whether the content of the executable matched.
     pub fn is_executable(&self) -> bool {
         self.mapping.is_none()
     }
 
-    /// The file's content.
+    /// Opens the file as an ELF image.
     pub fn image(&self) -> Option<Image> {
         let file = match self.mapping {
             Some(mapping) => open_mapped_file(self.process, mapping),
@@ -147,13 +152,13 @@ impl Clue<'_> {
         file.ok().and_then(Image::open)
     }
 
-    /// Where a symbol of the executable is.
+    /// Address of a symbol of the executable.
     pub fn symbol(&self, name: &str) -> Option<u64> {
         self.symbols.iter().find(|symbol| symbol.name == name).map(|symbol| symbol.address)
     }
 }
 
-/// The version that `text` opens with (`3.11.2`), at most 24 characters; `None` where there is none.
+/// The version at the start of `text` (`3.11.2`), at most 24 characters; `None` if there is none.
 pub fn leading_version(text: &str) -> Option<String> {
     let version: String = text.chars().take(24).take_while(|c| c.is_ascii_digit() || *c == '.').collect();
     let version = version.trim_end_matches('.');
@@ -161,7 +166,7 @@ pub fn leading_version(text: &str) -> Option<String> {
 }
 
 /// The version in the name of a library or an executable: `libpython3.11.so.1.0` is 3.11,
-/// `libperl.so.5.36` is 5.36, `python3` is 3; `None` where there is none.
+/// `libperl.so.5.36` is 5.36, `python3` is 3; `None` if there is none.
 pub fn version_in_file_name(file: &str) -> Option<String> {
     let (stem, tail) = file.split_once(".so").unwrap_or((file, ""));
     let digit = stem.find(|c: char| c.is_ascii_digit());

@@ -1,13 +1,15 @@
 //! Finer claims inside an allocator's blocks: a runtime's objects, and other allocators' memory.
 //!
-//! A runtime's reader claims a block by the pointer that its allocator returned. Nothing is believed of that: the
-//! allocator's reader asks at each block that it holds in use itself, and only there a claim counts. Where
-//! the two disagree (a damaged or hostile pointer, an allocator that is not read) a claim matches nothing. So any
-//! runtime refines any allocator, and several refine one.
+//! A runtime's reader claims a block by the pointer that its allocator returned. The claim alone is
+//! not trusted: the allocator's reader looks it up for each block that it holds in use itself, and
+//! only then does it count. If the two disagree (a damaged or hostile pointer, an allocator that is
+//! not read), the claim matches nothing. So any runtime can refine any allocator, and several can
+//! refine the same one.
 //!
-//! A heap of millions of strings costs two bytes for each 32 bytes of heap that it spans. They have the slot, which half of
-//! the 32 bytes the block starts in, and the length; long claims, arenas and the second of two blocks in the same 32 bytes
-//! stand in a table besides. Blocks that are not aligned to 16 bytes (some allocators' small ones) are not refined.
+//! A heap of millions of strings costs two bytes for each 32-byte granule of heap that it spans. A
+//! mark holds the slot, which half of the granule the block starts in, and the length. Long claims,
+//! arenas, and the second of two blocks in one granule are in a hash table in addition. Blocks that
+//! are not aligned to 16 bytes (small blocks of some allocators) are not refined.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -19,40 +21,42 @@ use crate::class::{MappedBlock, Refined, SLOTS, Slot};
 use crate::palette::Palette;
 use crate::rows::Id;
 
-/// A claim of more bytes than this is matched by itself (see [`Matched::large`]).
+/// A claim of more bytes than this is also listed individually (see [`Matched::large`]).
 pub const LARGE_BYTES: u64 = 4096;
-/// Bits of a mark that hold the length; above them stand which half it is, and the slot, from 1 on.
+/// Bits of a mark for the length. The half-granule bit is above them, then the slot plus 1.
 const LENGTH_BITS: u32 = 10;
 const SLOT_SHIFT: u32 = LENGTH_BITS + 1;
-/// The length of what stands in the table.
+/// Length value of entries that are in the table.
 const TABLED: u16 = 0;
-/// Lengths from here on, and arenas, stand in the table.
+/// Claims of at least this length, and arenas, are in the table.
 const SHORTEST_TABLED_BYTES: u64 = 1 << LENGTH_BITS;
 const LEAF_BYTES: u64 = 64 << 10;
 const GRANULE_BYTES: u64 = 32;
 const ALIGNMENT: u64 = 16;
-/// As many bytes as the block has.
+/// Stands for the length of the whole block.
 const WHOLE: u64 = u64::MAX;
-/// A claim of a block that can hold twice as much, and this, is of something else.
+/// A claim is rejected if the block can hold more than twice its length plus this: the block is
+/// something else.
 const MAX_SLACK_BYTES: u64 = 4096;
 const MARKS: usize = (LEAF_BYTES / GRANULE_BYTES) as usize;
 
 type Leaf = OnceLock<Box<[AtomicU16; MARKS]>>;
 
-/// All claims inside a process's blocks. Readers' threads may claim at once.
+/// All claims inside the blocks of a process. Several threads may claim at the same time.
 #[derive(Default)]
 pub struct Refinements {
-    /// The numbers of the leaves, in order: those that hold resident private memory. A pointer elsewhere is
-    /// refused, so that pointers cannot make us allocate more than the target has resident: a leaf takes less than a page.
+    /// Leaf numbers in ascending order, only of leaves with resident private memory. Pointers
+    /// elsewhere are refused, so that they cannot make us allocate more than the target has
+    /// resident: a leaf takes less than a page.
     numbers: Vec<u64>,
     leaves: Vec<Leaf>,
-    /// By how much a leaf's number was last above its place: most of a heap is in one piece.
+    /// Leaf number minus index of the last search, as a hint: most of a heap is contiguous.
     ahead: AtomicU64,
     tabled: Mutex<HashMap<u64, Tabled>>,
-    /// How many claims there may be in the table: as many as take a part of what is resident.
+    /// Maximum number of claims in the table, in proportion to resident memory.
     most_tabled: usize,
     palette: Mutex<Palette>,
-    /// Memory of others within blocks: ranges in address order, without overlap.
+    /// Other allocators' memory within blocks: ranges in address order, without overlap.
     nested: Vec<(u64, u64)>,
 }
 
@@ -64,7 +68,7 @@ struct Tabled {
 }
 
 impl Refinements {
-    /// No claims, over memory whose resident private writable parts are `runs`, in address order.
+    /// No claims yet. `runs` are the resident private writable parts of memory, in address order.
     pub fn new(runs: impl IntoIterator<Item = (u64, u64)>) -> Self {
         let mut numbers: Vec<u64> = Vec::new();
         for (start, end) in runs {
@@ -73,34 +77,35 @@ impl Refinements {
             numbers.extend(first..=last);
         }
         let leaves: Vec<Leaf> = numbers.iter().map(|_| OnceLock::new()).collect();
-        // Some 50 bytes each, an eighth of the leaves' span at most.
+        // About 50 bytes each: at most an eighth of the span of the leaves.
         let most_tabled = leaves.len() * (LEAF_BYTES / 400) as usize;
         Self { numbers, leaves, most_tabled, ..Self::default() }
     }
 
-    /// The slot by which blocks of a row are claimed: one for all runtimes of the process. `None` where all are taken.
+    /// The slot for claiming blocks of a row, shared by all runtimes of the process. `None` if all
+    /// slots are taken.
     pub fn slot(&self, id: Id, holder: Option<&str>) -> Option<Slot> {
         self.palette.lock().ok()?.add(id, holder)
     }
 
-    /// What the slots stand for.
+    /// The row and holder of each slot.
     pub fn palette(&self) -> Palette {
         self.palette.lock().map(|palette| palette.clone()).unwrap_or_default()
     }
 
-    /// Claims the first `bytes` of the block that an allocator returned `pointer` for. False where it is refused: not
-    /// aligned, not resident, or claimed already.
+    /// Claims the first `bytes` of the block at `pointer`, as an allocator returned it. False if
+    /// refused: not aligned, not resident, or already claimed.
     pub fn claim(&self, pointer: u64, bytes: u64, slot: Slot) -> bool {
         bytes != WHOLE && self.put(pointer, bytes, slot, None)
     }
 
-    /// Claims all of the block that an allocator returned `pointer` for, however large it is.
+    /// Claims the whole block at `pointer`, whatever its size.
     pub fn claim_whole(&self, pointer: u64, slot: Slot) -> bool {
         self.put(pointer, WHOLE, slot, None)
     }
 
-    /// Claims an arena of the runtime's own: `free_on_pages` are the bytes of its free places on the first and
-    /// the second page that it touches, which are `free`'s.
+    /// Claims an arena of the runtime. `free_on_pages` are the bytes of free slots on the first and
+    /// the second page that it touches; they get the class `free`.
     pub fn claim_arena(
         &self,
         pointer: u64,
@@ -125,7 +130,7 @@ impl Refinements {
         match mark.compare_exchange(0, wanted, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) if !is_tabled => return true,
             Ok(_) => {}
-            // Claimed already; of two blocks in one granule the second stands in the table.
+            // Already claimed; the second of two blocks in one granule goes into the table.
             Err(known) if known >> LENGTH_BITS & 1 == half(pointer) => return false,
             Err(_) => {}
         }
@@ -151,9 +156,9 @@ impl Refinements {
         self.leaves.get(index)
     }
 
-    /// Says that `ranges` are memory of other readers', claimed by them: where one lies within a block in use, the
-    /// block's allocator leaves it out. Of two that overlap, what reaches further from where the first begins stays: memory
-    /// within a pool is the pool's to leave out.
+    /// Adds `ranges` claimed by other readers: if one lies within a block in use, the block's
+    /// allocator excludes it. Of ranges that overlap, the one that starts first stays, and of two
+    /// with the same start the longer: memory within a pool is for the pool to exclude.
     pub fn nest(&mut self, ranges: impl IntoIterator<Item = (u64, u64)>) {
         self.nested.extend(ranges.into_iter().filter(|range| range.0 < range.1));
         self.nested.sort_unstable_by_key(|range| (range.0, std::cmp::Reverse(range.1)));
@@ -165,12 +170,12 @@ impl Refinements {
         });
     }
 
-    /// Whether nothing was claimed.
+    /// Whether there are no claims.
     pub fn is_empty(&self) -> bool {
         self.nested.is_empty() && self.leaves.iter().all(|leaf| leaf.get().is_none())
     }
 
-    /// Finds what is claimed of blocks that are asked for in address order.
+    /// Looks up claims for blocks in address order.
     pub fn finder(&self) -> Finder<'_> {
         Finder { refinements: self, number: u64::MAX, marks: None, nested: &self.nested }
     }
@@ -190,13 +195,13 @@ pub struct Finder<'a> {
     refinements: &'a Refinements,
     number: u64,
     marks: Option<&'a [AtomicU16; MARKS]>,
-    /// What is not behind the last block asked for.
+    /// The nested ranges not yet behind the last lookup.
     nested: &'a [(u64, u64)],
 }
 
 impl<'a> Finder<'a> {
-    /// What a runtime says of the block in use at `pointer`, which can hold `usable` bytes. Nothing where it says that
-    /// there is more in it than it can hold.
+    /// The claim on the block in use at `pointer`, which can hold `usable` bytes. `None` if there
+    /// is none, or if the block cannot hold the claimed bytes or is much larger.
     #[inline]
     pub fn find(&mut self, pointer: u64, usable: u64) -> Option<Refined> {
         let number = pointer / LEAF_BYTES;
@@ -225,7 +230,7 @@ impl<'a> Finder<'a> {
         self.refinements.tabled.lock().ok()?.get(&pointer).copied()
     }
 
-    /// The memory of others that lies within `start..end`, the payload of a block in use, in address order.
+    /// The nested ranges within `start..end`, the payload of a block in use, in address order.
     #[inline]
     pub fn nested(&mut self, start: u64, end: u64) -> &'a [(u64, u64)] {
         match self.nested.first() {
@@ -239,7 +244,7 @@ impl<'a> Finder<'a> {
         let behind = self.nested.partition_point(|range| range.0 < end);
         let mut within = self.nested.get(first..behind).unwrap_or_default();
         self.nested = self.nested.get(behind..).unwrap_or_default();
-        // One that goes on behind the block is not within it.
+        // A range that extends past the end is not within the block.
         while let Some((last, rest)) = within.split_last()
             && last.1 > end
         {
@@ -249,35 +254,35 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// What an allocator's reader matched.
+/// The claims that an allocator's reader matched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Matched {
-    /// By slot.
+    /// Matched claims by slot.
     pub by_slot: [MatchedSlot; SLOTS],
-    /// The blocks with more than [`LARGE_BYTES`], in no order: pointer, and how many bytes the runtime has in it.
+    /// Blocks with a claim of more than [`LARGE_BYTES`], in no order: pointer and claimed bytes.
     pub large: Vec<(u64, u64)>,
-    /// Memory of others that lies within blocks in use, in no order.
+    /// Nested ranges found within blocks in use, in no order.
     pub nested: Vec<(u64, u64)>,
-    /// All blocks in use, where they are asked for; those that hold others' memory are not among them.
+    /// All blocks in use, if wanted, without those that hold nested ranges.
     pub blocks: Option<Builder>,
 }
 
-/// Blocks of one slot.
+/// Matched blocks of one slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MatchedSlot {
-    /// How many.
+    /// Number of blocks.
     pub blocks: u64,
-    /// Their bytes, resident or not, as the runtime says.
+    /// Claimed bytes, resident or not.
     pub bytes: u64,
 }
 
 impl Matched {
-    /// Nothing yet; `keeps_blocks` where all blocks in use are asked for.
+    /// No matches yet; `keeps_blocks` if all blocks in use are wanted.
     pub fn new(keeps_blocks: bool) -> Self {
         Self { blocks: keeps_blocks.then(Builder::default), ..Self::default() }
     }
 
-    /// A block in use, with as many bytes as the program may use.
+    /// Keeps a block in use, with the bytes that the program may use.
     #[inline]
     pub fn keep(&mut self, pointer: u64, usable: u64) {
         if let Some(blocks) = &mut self.blocks {
@@ -285,7 +290,7 @@ impl Matched {
         }
     }
 
-    /// Counts a match at `pointer`.
+    /// Counts a matched claim at `pointer`.
     #[inline]
     pub fn count(&mut self, pointer: u64, refined: &Refined) {
         if let Some(sum) = self.by_slot.get_mut(refined.slot.index()) {
@@ -297,7 +302,7 @@ impl Matched {
         }
     }
 
-    /// Adds another walk's matches; its blocks may be many.
+    /// Adds the matches of another walk, which may hold many blocks.
     pub fn add(&mut self, other: Self) {
         for (mine, theirs) in self.by_slot.iter_mut().zip(other.by_slot) {
             mine.blocks += theirs.blocks;
@@ -310,7 +315,7 @@ impl Matched {
         }
     }
 
-    /// Adds the claims on blocks that are mappings of their own.
+    /// Matches the claims on blocks that are mappings of their own.
     pub fn add_mapped(&mut self, claims: Option<&Refinements>, blocks: &[MappedBlock]) {
         for block in blocks {
             self.keep(block.pointer, block.usable_end.saturating_sub(block.pointer));
@@ -329,7 +334,7 @@ impl Matched {
         }
     }
 
-    /// How many blocks some slots have.
+    /// Number of blocks in the given slots.
     pub fn count_of(&self, slots: impl IntoIterator<Item = Slot>) -> u64 {
         slots.into_iter().filter_map(|slot| self.by_slot.get(slot.index())).map(|sum| sum.blocks).sum()
     }
@@ -398,7 +403,7 @@ mod tests {
         assert_eq!(finder.nested(0x8000, 0xf000), []);
     }
 
-    /// Some allocators have blocks of 16 bytes, side by side.
+    /// Some allocators have adjacent blocks of 16 bytes.
     #[test]
     fn two_blocks_may_start_in_the_same_32_bytes() {
         let claims = Refinements::new([(0x10_0000, 0x20_0000)]);
@@ -411,7 +416,8 @@ mod tests {
         assert_eq!(found[2], None);
     }
 
-    /// However many are claimed: what a hostile program has us keep is bounded by what it has resident.
+    /// Memory that a hostile program makes us allocate is bounded by what it has resident, for any
+    /// number of claims.
     #[test]
     fn the_table_is_bounded() {
         let claims = Refinements::new([(0x10_0000, 0x11_0000)]);

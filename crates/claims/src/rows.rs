@@ -1,41 +1,42 @@
-//! What a row of the ledger is, and those rows that are no reader's. `docs/accounting.md` defines each.
+//! Rows of the ledger, and the rows that belong to no reader. `docs/accounting.md` defines each.
 //!
-//! A reader names its rows in its own folder (`rows.rs`) and lists them in its [`crate::reader::About`].
+//! A reader names its rows in its own folder (`rows.rs`) and lists them in its
+//! [`crate::reader::About`].
 
 use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
 
 use crate::facts::{State, Stratum};
 
-/// A row that a ledger may have. Two are the same where their names are.
+/// A row that a ledger may have. Rows with the same name are equal.
 #[derive(Debug)]
 pub struct RowKind {
     /// Its name in every document: `glibc.free.trim`.
     pub id: &'static str,
-    /// Who holds the bytes, in general.
+    /// Kind of holder of the bytes.
     pub stratum: Stratum,
-    /// What can become of them.
+    /// What can happen to the bytes.
     pub state: State,
-    /// Who holds them, for a person; what it says where no holder has a name of its own.
+    /// Holder of the bytes, for a person; shown if no holder has its own name.
     pub holder: &'static str,
 }
 
-/// A row, as everybody hands it around.
+/// How a row is passed around.
 pub type Id = &'static RowKind;
 
 impl RowKind {
-    /// A row.
+    /// Makes a row.
     pub const fn new(id: &'static str, stratum: Stratum, state: State, holder: &'static str) -> Self {
         Self { id, stratum, state, holder }
     }
 
-    /// Whether its bytes are shared memory, which other processes may map, or one process several times: a part of its
-    /// name says so.
+    /// Whether a row's bytes are shared memory, which other processes may map, or one process
+    /// several times; recognised by its name.
     pub fn is_shared(id: &str) -> bool {
         id == SHMEM.id || id.contains(".shmem.")
     }
 
-    /// A row of an allocator.
+    /// A row for an allocator.
     pub const fn of_allocator(id: &'static str, state: State, holder: &'static str) -> Self {
         Self::new(id, Stratum::Allocator, state, holder)
     }
@@ -70,7 +71,7 @@ impl Hash for RowKind {
 /// Code and constants of mapped programs and libraries.
 pub static PROGRAM_TEXT: RowKind =
     RowKind::new("program.text", Stratum::Program, State::Evictable, "code and constants of mapped programs");
-/// Static data: what programs and libraries wrote of their data, and their bss.
+/// Static data: written data pages of programs and libraries, and their bss.
 pub static PROGRAM_DATA: RowKind =
     RowKind::new("program.data", Stratum::Program, State::Live, "static data, written pages of mapped files");
 /// Thread stacks in use.
@@ -97,11 +98,11 @@ pub static ZERO: RowKind =
 /// Pages of devices and of the kernel itself.
 pub static DEVICE: RowKind =
     RowKind::new("kernel.device", Stratum::Kernel, State::Live, "pages of devices and of the kernel");
-/// Anonymous memory that nobody explains.
+/// Anonymous memory that no reader explains.
 pub static ANONYMOUS: RowKind =
     RowKind::new("anonymous", Stratum::Kernel, State::Unattributed, "anonymous memory nobody explains");
 
-/// The rows that the kernel alone explains.
+/// The rows that need only the kernel's information.
 pub static OF_THE_KERNEL: [Id; 9] = [
     &PROGRAM_TEXT,
     &PROGRAM_DATA,

@@ -8,7 +8,7 @@ use crate::range::{PAGE_BYTES, RangePages, is_all_zero, page_of};
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::{Memory, word_at};
 
-/// Fits a second-level cache beside what the walk needs.
+/// Fits in a second-level cache together with the working set of the walk.
 const WINDOW_BYTES: u64 = 256 << 10;
 
 /// A window that moves forward over one range.
@@ -17,7 +17,7 @@ pub struct Window<'a> {
     pages: &'a RangePages,
     buffer: ReadBuffer,
     start: u64,
-    /// First byte behind what is in the buffer; everything before it was read.
+    /// First byte past the buffer; everything before it was read.
     end: u64,
     bytes_read: u64,
     unreadable_bytes: u64,
@@ -53,12 +53,12 @@ impl<'a> Window<'a> {
         self.pages
     }
 
-    /// Reads everything up to and including the page that holds `address`.
+    /// Reads everything up to and including the page that contains `address`.
     pub fn advance(&mut self, address: u64) {
         while address >= self.end && self.end < self.pages.end() {
             let next_resident =
                 self.pages.runs_in(self.end, self.pages.end()).next().map_or(u64::MAX, |run| run.0);
-            // Where nothing is resident there is nothing to read: go on at the next resident page.
+            // Skips what is not resident.
             self.start = if next_resident > address { page_of(address) } else { next_resident };
             self.end = self.start.saturating_add(WINDOW_BYTES).min(self.pages.end());
             self.fill();
@@ -90,8 +90,8 @@ impl<'a> Window<'a> {
         self.buffer.get_mut(behind..).unwrap_or_default().fill(0);
     }
 
-    /// The two words at `address`, which must be 16-byte aligned and not lie before an address asked
-    /// for earlier; zeros where the page is not resident. Everything in between is read on the way.
+    /// The two words at `address`, which must be 16-byte aligned and not below an earlier
+    /// `address`; zeros if the page is not resident. Everything in between is read on the way.
     #[inline]
     pub fn pair(&mut self, address: u64) -> (u64, u64) {
         if address >= self.end {
@@ -108,8 +108,8 @@ impl<'a> Window<'a> {
         Some((word_at(&self.buffer, offset)?, word_at(&self.buffer, offset + 8)?))
     }
 
-    /// The two words at any `address`, without moving the window; `None` where the page is not
-    /// resident. True with them where they had to be read from the target.
+    /// The two words at any `address`, without moving the window, and whether they had to be read
+    /// from the target. `None` if the page is not resident.
     pub fn peek(&self, address: u64) -> Option<((u64, u64), bool)> {
         if let Some(pair) = self.pair_in_window(address) {
             return Some((pair, false));

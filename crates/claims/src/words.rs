@@ -4,14 +4,14 @@ use strandline_process::buffer::ReadBuffer;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::{Memory, word_at};
 
-/// Bytes that are read at once where most of them are wanted.
+/// Bytes to read at once if most of them are wanted.
 pub const AT_ONCE: usize = 64 << 10;
 
-/// The runs of resident anonymous pages in a range, cut to it.
+/// Runs of resident anonymous pages in a range, cut to it.
 pub type Resident<'a> = &'a (dyn Fn(u64, u64) -> Vec<(u64, u64)> + Sync);
 
-/// Reads the resident parts of a range, so many bytes at once, and hands over each word that is not zero, with its address, until
-/// `take` says that it is enough. Says how many bytes it read.
+/// Reads the resident parts of a range, `at_once` bytes at a time, and passes the address and value
+/// of each nonzero word to `take` until it returns false. Returns the number of bytes read.
 pub fn each_word(
     (memory, resident): (&dyn Memory, Resident<'_>),
     (start, end): (u64, u64),
@@ -38,7 +38,7 @@ pub fn each_word(
     bytes_read
 }
 
-/// Whether all of a range is memory of the process's own, that an allocator could have taken from the kernel.
+/// Whether the whole range is memory that an allocator could have taken from the kernel.
 pub fn is_own(space: &AddressSpace, start: u64, end: u64) -> bool {
     let mut at = start;
     while at < end {
@@ -50,7 +50,7 @@ pub fn is_own(space: &AddressSpace, start: u64, end: u64) -> bool {
     start < end
 }
 
-/// Whether an allocator could have mapped it.
+/// Whether an allocator could have mapped it: private anonymous memory that is not a stack.
 pub fn is_mapped_memory(mapping: &Mapping) -> bool {
     mapping.is_private_anonymous() && !mapping.name.starts_with("[stack")
 }

@@ -1,5 +1,5 @@
-//! What is known of each process beside the kernel's figures: its last ledger, what ledgers have cost it, what stands in
-//! the way of one. Written by the thread that takes ledgers, read by whoever makes a page.
+//! State of each process besides the kernel's figures: its last ledger, what ledgers have cost it,
+//! and what prevents one. Written by the thread that takes ledgers, read when a page is made.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,22 +11,22 @@ use crate::summary::Summary;
 use strandline_survey::picture::Picture;
 use strandline_survey::select::Key;
 
-/// One process's.
+/// State of one process.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// How long it was stopped.
     pub stops: Stops,
     /// The last ledger.
     pub ledger: Option<Summary>,
-    /// Why there is none, or not a whole or a new one.
+    /// Why there is no ledger, or no complete or current one.
     pub trouble: Option<&'static str>,
-    /// Its next ledger is not taken before.
+    /// Time before which its next ledger is not taken.
     pub not_before: Instant,
-    /// How long its next one is expected to stop it.
+    /// Expected stop for its next ledger.
     pub expected: Option<Duration>,
 }
 
-/// All of them, and what happened in all.
+/// State of all processes, and totals.
 #[derive(Debug, Default)]
 pub struct Board {
     entries: Mutex<HashMap<Key, Entry>>,
@@ -34,18 +34,18 @@ pub struct Board {
     pub ledgers: AtomicU64,
     /// Ledgers that failed.
     pub failures: AtomicU64,
-    /// Stops that became longer than they were allowed.
+    /// Stops that were longer than allowed.
     pub overruns: AtomicU64,
 }
 
 impl Board {
-    /// The entries, for as long as it takes to copy a few numbers.
+    /// The entries; the lock is to be held only for copying a few numbers.
     pub fn entries(&self) -> MutexGuard<'_, HashMap<Key, Entry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Knows the processes of `picture`. Of others it keeps what ledgers have cost them, as long as a budget may count it: who
-    /// has series again has been stopped before.
+    /// Adds the processes of `picture`. For all others it keeps only the stops, while a budget may
+    /// count them: a process that gets series again has been stopped before.
     pub fn follow(&self, picture: &Picture) {
         let mut entries = self.entries();
         let mut old = std::mem::take(&mut *entries);
@@ -65,7 +65,7 @@ impl Board {
         );
     }
 
-    /// Counts one more.
+    /// Increments a counter.
     pub fn count(&self, counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
     }

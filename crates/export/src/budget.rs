@@ -1,31 +1,31 @@
-//! What ledgers may cost: time for which a process stands still, and processor time of our own. Only counts; whoever
-//! takes a ledger asks before, and tells after.
+//! What ledgers may cost: time for which a process is stopped, and processor time of the exporter.
+//! This module only counts; the caller asks before a ledger, and reports after it.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How long a process may be stopped: so much in any such period.
+/// How long a process may be stopped: a time in any period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopBudget {
-    /// So long.
+    /// Maximum stopped time.
     pub stopped: Duration,
     /// In any period of this length.
     pub period: Duration,
 }
 
-/// The longest period: a sum over days says nothing of a minute.
+/// Longest period: a sum over days does not limit a minute.
 const LONGEST_PERIOD: Duration = Duration::from_secs(24 * 3600);
 
 impl StopBudget {
     /// Parses `20ms/min`, `1s/h`, `100ms/5m`; `time` parses a time with its unit.
     ///
     /// # Errors
-    /// A sentence that says what is possible.
+    /// A sentence with what is possible.
     pub fn parse(text: &str, time: impl Fn(&str) -> Result<Duration, String>) -> Result<Self, String> {
         let bad =
             || format!("{text:?} is no budget: use a time and a period, such as 20ms/min, 100ms/5m or 1s/h");
         let (stopped, period) = text.split_once('/').ok_or_else(bad)?;
-        // `min` alone is one of it.
+        // `min` alone is one minute.
         let opens_with_digit = period.starts_with(|c: char| c.is_ascii_digit() || c == '.');
         let period = if opens_with_digit { time(period) } else { time(&format!("1{period}")) };
         let (stopped, period) = (time(stopped).map_err(|_| bad())?, period.map_err(|_| bad())?);
@@ -47,27 +47,27 @@ impl StopBudget {
 pub struct Stops {
     since: Instant,
     total: Duration,
-    /// Those of the last period.
+    /// Stops of the last period.
     recent: VecDeque<(Instant, Duration)>,
 }
 
 impl Stops {
-    /// None yet, of a process that is known from now on.
+    /// No stops yet, of a process that is known since `since`.
     pub fn new(since: Instant) -> Self {
         Self { since, total: Duration::ZERO, recent: VecDeque::new() }
     }
 
-    /// In all.
+    /// Total stopped time.
     pub fn total(&self) -> Duration {
         self.total
     }
 
-    /// Whether it was stopped so lately that a budget may count it.
+    /// Whether the last stop is so recent that a budget may count it.
     pub fn may_count(&self, now: Instant) -> bool {
         self.recent.back().is_some_and(|(at, _)| now.duration_since(*at) <= LONGEST_PERIOD)
     }
 
-    /// It was stopped for so long until now.
+    /// Adds a stop of this length that ended at `now`.
     pub fn add(&mut self, now: Instant, stopped: Duration, budget: StopBudget) {
         self.total += stopped;
         while self.recent.front().is_some_and(|(at, _)| now.duration_since(*at) > budget.period) {
@@ -76,8 +76,9 @@ impl Stops {
         self.recent.push_back((now, stopped));
     }
 
-    /// For how long it may be stopped now: what is left in the period that ends now, and no more than the time since it is
-    /// known has brought. A stop that became longer than it was allowed is paid back by both.
+    /// How long it may be stopped now: the rest of the budget in the period that ends now, and at
+    /// most what has accrued since the process is known. A stop that was longer than allowed
+    /// reduces both.
     pub fn left(&self, now: Instant, budget: StopBudget) -> Duration {
         let recent = self.recent.iter().filter(|(at, _)| now.duration_since(*at) <= budget.period);
         let spent: Duration = recent.map(|(_, stopped)| *stopped).sum();
@@ -86,11 +87,12 @@ impl Stops {
     }
 }
 
-/// Processor time that may be taken: a share of the time that goes by, of which at most a minute's is saved up.
+/// Processor time that may be used: a share of elapsed time, of which at most one minute's is
+/// saved.
 #[derive(Debug)]
 pub struct Processor {
     share: f64,
-    /// What is left, in seconds; below zero it is owed.
+    /// Seconds left; negative if too many were used.
     left: f64,
     at: Instant,
     taken: Duration,
@@ -99,13 +101,14 @@ pub struct Processor {
 const MAX_SAVED_SECONDS: f64 = 60.0;
 
 impl Processor {
-    /// Nothing saved up yet; `taken` until `now` does not count.
+    /// Nothing is saved yet; processor time `taken` until `now` does not count.
     pub fn new(share: f64, now: Instant, taken: Duration) -> Self {
         Self { share, left: 0.0, at: now, taken }
     }
 
-    /// Counts up to `now`, when `taken` was taken in all. Returns how long something that takes about `expected` may not be
-    /// begun: then there is enough for it, or all that can be saved up.
+    /// Accounts up to `now`, when `taken` was used in total. Returns how long to wait before
+    /// something that takes about `expected` may begin: until there is enough for it, or the
+    /// maximum is saved.
     pub fn wait(&mut self, now: Instant, taken: Duration, expected: Duration) -> Duration {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         let used = taken.saturating_sub(self.taken).as_secs_f64();
@@ -162,7 +165,7 @@ mod tests {
         assert_eq!(stops.left(later, BUDGET), Duration::ZERO);
         let idle = start + Duration::from_secs(600);
         assert_eq!(stops.left(idle, BUDGET), Duration::from_millis(20), "a period's is the most at once");
-        // One that took longer is paid back.
+        // A stop that took longer is paid back.
         stops.add(idle, Duration::from_millis(300), BUDGET);
         assert_eq!(stops.left(idle + Duration::from_secs(61), BUDGET), Duration::ZERO);
         assert!(stops.left(start + Duration::from_secs(960), BUDGET) > Duration::ZERO);

@@ -1,4 +1,5 @@
-//! Where the threads meet: a picture is asked for here and laid down here, and whoever sleeps here hears of the end.
+//! Communication between the threads: pictures are requested and delivered here, and sleeping
+//! threads are woken at the end.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -12,12 +13,12 @@ use crate::textfile::Writer;
 use strandline_survey::picture::{Painter, Picture};
 use strandline_survey::select::Selection;
 
-/// Processes are looked for this often where nobody asks: ledgers want to know of new ones.
+/// Interval of looking for processes without requests: ledgers need to know of new ones.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// Where nobody has asked for so long, no process is stopped any more.
+/// If no page was requested for this long, no process is stopped any more.
 const STILL_READ: Duration = Duration::from_secs(600);
 
-/// See the module.
+/// Delivers pictures and the end to all threads.
 #[derive(Debug)]
 pub struct Desk {
     state: Mutex<State>,
@@ -34,7 +35,6 @@ struct State {
 }
 
 impl Desk {
-    /// An empty one.
     pub fn new() -> std::io::Result<Self> {
         let laid = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let state = State { picture: None, is_asked: false, asked_at: Instant::now(), has_ended: false };
@@ -45,29 +45,28 @@ impl Desk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for a new picture; it comes when [`Desk::laid`] is readable.
+    /// Requests a new picture; [`Desk::laid`] becomes readable when it is there.
     pub fn ask(&self) {
         let mut state = self.state();
         (state.is_asked, state.asked_at) = (true, Instant::now());
         self.changed.notify_all();
     }
 
-    /// Notes that somebody reads, without asking for a new picture.
+    /// Notes that pages are read, without requesting a new picture.
     pub fn note_reader(&self) {
         self.state().asked_at = Instant::now();
     }
 
-    /// The last picture.
     pub fn picture(&self) -> Option<Arc<Picture>> {
         self.state().picture.clone()
     }
 
-    /// Whether anybody reads what is written.
+    /// Whether the pages are being read.
     pub fn is_read(&self) -> bool {
         self.state().asked_at.elapsed() < STILL_READ
     }
 
-    /// Readable when a picture was laid down, until it is read.
+    /// Readable when a picture was delivered, until it is read.
     pub fn laid(&self) -> &EventFd {
         &self.laid
     }
@@ -76,17 +75,17 @@ impl Desk {
         let mut state = self.state();
         (state.picture, state.is_asked) = (Some(picture), false);
         drop(state);
-        // It fails where it is readable already.
+        // Fails only if it is readable already.
         let _ = self.laid.write(1);
     }
 
-    /// Everybody goes home.
+    /// Tells all threads to end.
     pub fn end(&self) {
         self.state().has_ended = true;
         self.changed.notify_all();
     }
 
-    /// Sleeps; false where it is time to end.
+    /// Sleeps; false if it is time to end.
     pub fn sleep(&self, time: Duration) -> bool {
         let (state, _) = self
             .changed
@@ -95,7 +94,7 @@ impl Desk {
         !state.has_ended
     }
 
-    /// Sleeps until a picture is asked for or the time is over; false where it is time to end.
+    /// Sleeps until a picture is requested or the time is over; false if it is time to end.
     fn wait_for_asking(&self, time: Duration) -> bool {
         let (state, _) = self
             .changed
@@ -105,15 +104,15 @@ impl Desk {
     }
 }
 
-/// What it takes to make pictures.
+/// What is needed to make pictures.
 pub struct Keeper {
-    /// Of which processes.
+    /// The processes.
     pub selection: Selection,
-    /// So many one by one.
+    /// Number of processes shown one by one.
     pub top: usize,
-    /// Writes a file of them.
+    /// Writes pages to a file.
     pub writer: Option<Writer>,
-    /// Makes pages, and knows what is known of processes.
+    /// Makes pages, and holds the board.
     pub pages: Arc<Pages>,
 }
 
@@ -140,14 +139,14 @@ pub fn keep(desk: Arc<Desk>, mut keeper: Keeper) -> std::io::Result<JoinHandle<(
     std::thread::Builder::new().name("figures".into()).spawn(body)
 }
 
-/// Waits for a thread's end, but not longer than this.
+/// Waits for a thread to end, at most this long.
 pub fn join_within(thread: JoinHandle<()>, time: Duration) {
     let until = Instant::now() + time;
     while !thread.is_finished() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(2));
     }
     if thread.is_finished() {
-        // One that panicked has said so.
+        // A thread that panicked has reported it.
         let _ = thread.join();
     }
 }

@@ -1,9 +1,9 @@
-//! The text formats: Prometheus's 0.0.4 and OpenMetrics 1.0, which differ in how counters are announced and in the end.
-//! A label's value may be any text; a backslash, a quotation mark and a newline are escaped in both.
+//! The text formats Prometheus 0.0.4 and OpenMetrics 1.0, which differ in how counters are
+//! announced and in the end. A label value may be any text; backslash, quotation mark and newline
+//! are escaped in both.
 
 use std::fmt::Write;
 
-/// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `text/plain; version=0.0.4`
@@ -13,7 +13,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// What a response says it is.
+    /// Content type of a response.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Plain => "text/plain; version=0.0.4; charset=utf-8",
@@ -22,16 +22,16 @@ impl Format {
     }
 }
 
-/// What kind of metric a family is.
+/// Type of a metric family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It goes up and down.
+    /// A value that goes up and down.
     Gauge,
-    /// It only grows, and its name ends in `_total`.
+    /// A value that only grows; the name ends in `_total`.
     Counter,
 }
 
-/// A text under way.
+/// A text that is being written.
 #[derive(Debug)]
 pub struct Exposition {
     format: Format,
@@ -39,12 +39,11 @@ pub struct Exposition {
 }
 
 impl Exposition {
-    /// Nothing yet.
     pub fn new(format: Format) -> Self {
         Self { format, text: String::new() }
     }
 
-    /// Announces the family of `name`; its samples follow, and no other family's among them.
+    /// Announces the family of `name`; its samples must follow, with no other family in between.
     pub fn family(&mut self, name: &str, kind: Kind, help: &str) {
         let family = match self.format {
             Format::OpenMetrics => name.strip_suffix("_total").unwrap_or(name),
@@ -57,7 +56,6 @@ impl Exposition {
         self.write(format_args!("# HELP {family} {help}\n# TYPE {family} {kind}\n"));
     }
 
-    /// One sample.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Into<Value>) {
         self.text.push_str(name);
         for (index, (label, value)) in labels.iter().enumerate() {
@@ -76,7 +74,7 @@ impl Exposition {
         }
     }
 
-    /// The whole text.
+    /// Returns the whole text.
     pub fn end(mut self) -> String {
         if self.format == Format::OpenMetrics {
             self.text.push_str("# EOF\n");

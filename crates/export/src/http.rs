@@ -1,19 +1,20 @@
-//! What a client asks, and how an answer begins: as much of HTTP/1.1 as a scrape needs. Every answer ends its connection.
+//! Parses requests and writes response headers: as much of HTTP/1.1 as a scrape needs. Every
+//! response closes its connection.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use crate::exposition::Format;
 
-/// A request is at most so long.
+/// Maximum length of a request.
 pub const MAX_REQUEST_BYTES: usize = 8 << 10;
 const MAX_HEADERS: usize = 64;
 
-/// What is wanted.
+/// A parsed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What.
+    /// What is requested.
     pub what: What,
-    /// Whether the answer's body is left out (HEAD).
+    /// Whether the body of the response is left out (HEAD).
     pub is_head: bool,
 }
 
@@ -22,13 +23,14 @@ pub struct Request {
 pub enum What {
     /// The page, in this format.
     Metrics(Format),
-    /// A line that says where it is.
+    /// A line with the location of the page.
     Root,
-    /// Something else: this status, and a line that says why.
+    /// A refusal: the status, and a line with the reason.
     Refused(u16, &'static str),
 }
 
-/// Reads what has come so far; `None` where more is to come. `is_local`: it came to an address of this machine only.
+/// Parses what was received so far; `None` if more is needed. `is_local`: it was sent to a loopback
+/// address.
 pub fn read(bytes: &[u8], is_local: bool) -> Option<Request> {
     let refused = |status, why| Some(Request { what: What::Refused(status, why), is_head: false });
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
@@ -61,8 +63,8 @@ pub fn read(bytes: &[u8], is_local: bool) -> Option<Request> {
     Some(Request { what, is_head })
 }
 
-/// Whether the host that is asked for may be this machine: a page of the web whose name was made to lead to 127.0.0.1 (DNS
-/// rebinding) asks for that name, which has a dot.
+/// Whether the requested host may be this machine. With DNS rebinding, a web page asks for its own
+/// name, which resolves to 127.0.0.1 and has a dot.
 fn is_this_machine(headers: &[httparse::Header<'_>]) -> bool {
     let mut hosts = headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
     hosts.all(|host| {
@@ -73,7 +75,7 @@ fn is_this_machine(headers: &[httparse::Header<'_>]) -> bool {
     })
 }
 
-/// OpenMetrics where the client names it.
+/// OpenMetrics if the client names it.
 fn format(headers: &[httparse::Header<'_>]) -> Format {
     let accepts = headers.iter().filter(|header| header.name.eq_ignore_ascii_case("accept"));
     let mut texts = accepts.filter_map(|header| std::str::from_utf8(header.value).ok());
@@ -86,7 +88,7 @@ fn format(headers: &[httparse::Header<'_>]) -> Format {
     if texts.any(names_it) { Format::OpenMetrics } else { Format::Plain }
 }
 
-/// How an answer with a body of `length` bytes begins.
+/// Status line and headers of a response with a body of `length` bytes.
 pub fn head(status: u16, content_type: &str, length: usize) -> String {
     let reason = match status {
         200 => "OK",

@@ -1,6 +1,7 @@
-//! Takes ledgers, one after another: of the process whose turn has been longest, as long as its budget of stopped time
-//! allows it and the exporter's share of a processor. A look that could take longer than what is left is let go then, by
-//! the look itself; what it really took is counted, and what it took too long is paid back.
+//! Takes ledgers one after another: of the process that has waited longest, as far as its budget of
+//! stopped time and the exporter's share of a processor allow. A ledger ends early if its stop
+//! would exceed the rest of the budget; the actual stop is counted, and what exceeds the budget is
+//! paid back.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -19,38 +20,39 @@ use strandline_survey::figures::Figures;
 use strandline_survey::picture::Picture;
 use strandline_survey::select::Key;
 
-/// Between two looks whether a ledger may be taken.
+/// Interval between checks whether a ledger may be taken.
 const TICK: Duration = Duration::from_millis(250);
-/// Before the first picture is there.
+/// Interval of checks before the first picture is there.
 const SOON: Duration = Duration::from_millis(20);
-/// What is asked for is a little less than what is left: to let a process go takes time too.
+/// Part of the remaining budget that is requested: resuming a process takes time too.
 const ASKED_PART: f64 = 0.9;
-/// The part of the processor's share that ledgers may take where scrapes alone take all of it.
+/// Part of the processor share for ledgers if scrapes alone use all of it.
 const MIN_PART: f64 = 0.1;
-/// The part of the processor's share that is aimed at: what is begun may take longer than expected.
+/// Part of the processor share that is aimed at: a ledger may take longer than expected.
 const AIMED_PART: f64 = 0.8;
-/// What a ledger is expected to take of a processor before one was taken.
+/// Processor time that is expected for the first ledger.
 const FIRST_LEDGER: Duration = Duration::from_millis(100);
-/// Of a process for which the budget is too small so many turns are left out.
+/// Number of turns that a process skips if the budget is too small for it.
 const TURNS_LEFT_OUT: u32 = 10;
-/// From so much memory of its own on a process is stopped for a shorter time by a snapshot than by reading it.
+/// Minimum anonymous memory for which a snapshot stops a process for less time than reading it
+/// does.
 const WORTH_A_SNAPSHOT: u64 = 8 << 20;
-/// What is known of stops (benches/RESULTS.md), with some to spare: any, of each GiB read, read by a snapshot, and of page tables.
+/// Measured stops (benches/RESULTS.md) with a margin: for any stop, and in seconds per GiB for
+/// reading, for reading by a snapshot, and for page tables.
 const ANY_STOP: Duration = Duration::from_millis(2);
 const READ_A_GIB: f64 = 0.4;
 const SNAPSHOT_A_GIB: f64 = 0.04;
 const PAGE_TABLES_A_GIB: f64 = 0.004;
-/// How long the thread is waited for at the end.
+/// How long to wait for the thread at the end.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The thread.
+/// The thread that takes ledgers.
 #[derive(Debug)]
 pub struct Ledgers {
     thread: JoinHandle<()>,
 }
 
 impl Ledgers {
-    /// Starts it.
     pub fn start(
         board: Arc<Board>,
         desk: Arc<Desk>,
@@ -63,8 +65,8 @@ impl Ledgers {
         Ok(Self { thread })
     }
 
-    /// Waits for its end, which the desk has told it of. A look that is under way is given up after a while: with this
-    /// process the kernel lets go of what it holds.
+    /// Waits for the thread to end, after the desk has told it to. An unfinished ledger is
+    /// abandoned after a while: the kernel releases what it holds when this process ends.
     pub fn end(self) {
         join_within(self.thread, PATIENCE);
     }
@@ -77,7 +79,7 @@ struct Taker {
     row_share: f64,
 }
 
-/// A ledger that may be taken.
+/// A ledger that may be taken now.
 struct Turn {
     key: Key,
     left: Duration,
@@ -86,7 +88,7 @@ struct Turn {
 
 impl Taker {
     fn work(&self, began: Instant) {
-        // What it took to start counts.
+        // The cost of starting counts.
         let mut all = Processor::new(self.how.processor_share * AIMED_PART, began, Duration::ZERO);
         let mut own = Processor::new(self.how.processor_share * MIN_PART, began, Duration::ZERO);
         let (mut taken, mut expected) = (Duration::ZERO, FIRST_LEDGER);
@@ -104,15 +106,15 @@ impl Taker {
                 self.look(&turn);
                 let took = own_processor_time().saturating_sub(before);
                 taken += took;
-                // The last ones weigh most: processes differ.
+                // Recent ledgers weigh most: processes differ.
                 expected = (expected + took) / 2;
                 wait = Duration::ZERO;
             }
         }
     }
 
-    /// The process whose turn it is: that which has waited longest of those whose budget allows it, and of new ones the
-    /// largest.
+    /// The process whose turn it is: of those whose budget allows it, the one that has waited
+    /// longest, and of new ones the largest.
     fn next(&self, picture: &Picture, now: Instant) -> Option<Turn> {
         let own = std::process::id().cast_signed();
         let budget = self.how.stop;
@@ -167,7 +169,7 @@ impl Taker {
             }
             Err(error) => (stopped_by_failure(&error, now.duration_since(since).min(asked)), Err(error)),
         };
-        // An exporter that grew with each ledger would be its own best example.
+        // Otherwise the exporter's memory would grow with each ledger.
         strandline_sys::host::release_memory();
         self.board.count(if result.is_ok() { &self.board.ledgers } else { &self.board.failures });
         if stopped > turn.left {
@@ -183,7 +185,7 @@ impl Taker {
         }
     }
 
-    /// Keeps a ledger, unless it is worse than the one that is there.
+    /// Keeps a ledger, unless it is worse than the present one.
     fn keep(
         &self,
         entry: &mut Entry,
@@ -199,7 +201,7 @@ impl Taker {
         }
         let most = self.how.stop.stopped;
         if asked >= most.mul_f64(0.75) {
-            // More than that it will never have.
+            // It never gets more time than this.
             entry.trouble = Some("stop_budget");
             entry.not_before = now + self.how.interval * TURNS_LEFT_OUT;
         } else {
@@ -216,12 +218,12 @@ fn gibs(bytes: u64) -> f64 {
     bytes as f64 / (1_u64 << 30) as f64
 }
 
-/// What a stop takes that cannot be cut short.
+/// The part of a stop that cannot be cut short.
 fn least_stop(figures: &Figures) -> Duration {
     Duration::from_secs_f64(PAGE_TABLES_A_GIB * gibs(figures.rss_bytes))
 }
 
-/// How long a process may be stopped by its first ledger.
+/// Expected stop for the first ledger of a process.
 fn first_guess(figures: &Figures, snapshot: SnapshotMode) -> Duration {
     let anonymous = gibs(figures.anonymous_bytes.unwrap_or(figures.rss_bytes));
     let rate = match snapshot {
@@ -231,7 +233,7 @@ fn first_guess(figures: &Figures, snapshot: SnapshotMode) -> Duration {
     ANY_STOP + least_stop(figures) + Duration::from_secs_f64(rate * anonymous)
 }
 
-/// How long a look that failed has stopped its process: what is not known is taken for the most.
+/// How long a failed ledger has stopped its process; the maximum if unknown.
 fn stopped_by_failure(error: &Error, most: Duration) -> Duration {
     match error {
         Error::NoSuchProcess { .. }
@@ -253,7 +255,7 @@ fn stopped_by_failure(error: &Error, most: Duration) -> Duration {
     }
 }
 
-/// The name of a failure; `None` where the process is gone, or its next turn will do.
+/// Label of a failure; `None` if the process is gone, or if its next turn may succeed.
 fn reason(error: &Error) -> Option<&'static str> {
     match error {
         Error::NoSuchProcess { .. } | Error::Ended { .. } | Error::Zombie { .. } | Error::Replaced { .. } => {
@@ -319,7 +321,7 @@ mod tests {
             assert_eq!(board.overruns.load(Ordering::Relaxed), overruns, "{stopped:?} of {left:?}");
         }
         assert!(overruns > 0, "no stop is as short as a nanosecond");
-        // Another process that has its number.
+        // Another process with the same id.
         let (failures, before) = (board.failures.load(Ordering::Relaxed), total());
         let other = Key { start_ticks: key.start_ticks + 1, ..key };
         taker.look(&Turn { key: other, left: plenty, snapshot: SnapshotMode::Never });

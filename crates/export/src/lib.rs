@@ -1,13 +1,16 @@
-//! Figures and ledgers of chosen processes as metrics: over HTTP for whoever scrapes, or as a file for a collector of
-//! files. It decides which processes, how often and at what cost; it must not read a process's memory itself, push
-//! anything anywhere, nor stop a process for longer than its budget.
+//! Figures and ledgers of chosen processes as metrics: over HTTP for scrapers, or as a file for a
+//! textfile collector. This crate decides which processes, how often and at what cost. It must not
+//! read a process's memory itself, push anything anywhere, or stop a process for longer than its
+//! budget.
 //!
-//! Data flows one way: `strandline-survey` (a picture of the processes, the small ones summed) → `page` (as text, with the
-//! ledgers beside) → `server` and `textfile`. Ledgers are taken beside all that
-//! (`ledgers`), one at a time, within a `budget` of stopped time for each process and of processor time for all.
+//! Data flows one way: `strandline-survey` (a picture of the processes, with the small ones summed)
+//! → `page` (as text, with the ledgers) → `server` and `textfile`. Ledgers are taken separately
+//! (`ledgers`), one at a time, within a `budget` of stopped time for each process and of processor
+//! time for all.
 //!
-//! Three threads: one answers clients and never looks at a process, one looks at what the kernel counts, one takes ledgers.
-//! So neither a client that hangs nor a process that does keeps the others waiting.
+//! There are three threads: one answers clients and never looks at a process, one reads what the
+//! kernel counts, one takes ledgers. So a client or a process that hangs does not delay the other
+//! threads.
 
 #![forbid(unsafe_code)]
 
@@ -34,10 +37,10 @@ use budget::StopBudget;
 use desk::Desk;
 use strandline_survey::Selection;
 
-/// What to export, where to, and what it may cost.
+/// What to export, where, and at what cost.
 #[derive(Debug)]
 pub struct Options {
-    /// Where to answer scrapes.
+    /// Address to answer scrapes on.
     pub listen: Option<SocketAddr>,
     /// A folder for a file that is written every `interval`.
     pub textfile: Option<PathBuf>,
@@ -45,39 +48,41 @@ pub struct Options {
     pub interval: Duration,
     /// Which processes.
     pub selection: Selection,
-    /// So many processes have series of their own, those with most RSS; the others are summed.
+    /// Number of processes with series of their own, those with the most RSS; the others are
+    /// summed.
     pub top: usize,
     /// Rows below this share of their ledger's RSS are summed.
     pub row_share: f64,
-    /// How ledgers are taken; `None` for none.
+    /// How to take ledgers; `None` for no ledgers.
     pub ledgers: Option<LedgerOptions>,
 }
 
-/// How ledgers are taken.
+/// How to take ledgers.
 #[derive(Clone, Copy, Debug)]
 pub struct LedgerOptions {
     /// How long a process may be stopped.
     pub stop: StopBudget,
-    /// Which share of one processor the exporter may take in all before it takes no more ledgers.
+    /// Share of one processor above which the exporter takes no more ledgers.
     pub processor_share: f64,
-    /// Between two ledgers of a process goes at least this.
+    /// Minimum time between two ledgers of a process.
     pub interval: Duration,
-    /// Whether a snapshot is read.
+    /// Whether to read processes from a snapshot.
     pub snapshot: SnapshotMode,
-    /// How long it is first tried to read a process without stopping it.
+    /// How long to try first to read a process without stopping it.
     pub quiet_for: Duration,
 }
 
-/// Hears single lines, from any thread.
+/// Called with single lines, from any thread.
 pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Exports until a signal ends it. `tell` hears single lines: where it listens, and what goes wrong.
+/// Exports until a signal ends it. `tell` is called with single lines: where it listens, and what
+/// goes wrong.
 ///
 /// # Errors
-/// One line: an address or a folder that cannot be had.
+/// One line: an address or a folder that cannot be used.
 pub fn run(options: Options, tell: Tell) -> Result<(), String> {
     strandline_sys::host::map_large_arrays();
-    // Before there is a second thread: signals come to the descriptor of the server.
+    // Before there is a second thread: signals go to the server's descriptor.
     let signals = server::hold_signals()?;
     let listener = options.listen.map(listen).transpose()?;
     let began = Instant::now();
@@ -105,7 +110,8 @@ pub fn run(options: Options, tell: Tell) -> Result<(), String> {
         desk::keep(Arc::clone(&desk), keeper).map_err(|error| format!("no thread for figures: {error}"))?;
     let result = server::serve(listener, &signals, &desk, &pages);
     desk.end();
-    // One that looks at a process which does not answer is given up: with this process the kernel lets go of all.
+    // If it hangs on a process that does not respond, it is abandoned: the kernel releases
+    // everything when this process ends.
     desk::join_within(thread, Duration::from_secs(1));
     if let Some(ledgers) = ledgers {
         ledgers.end();

@@ -1,5 +1,5 @@
-//! A picture and its ledgers as text. The names and labels are an interface that rules and dashboards rely on
-//! (docs/metrics.md): metrics may be added, never renamed.
+//! A picture and its ledgers as text. Names and labels are an interface that rules and dashboards
+//! rely on (docs/metrics.md): metrics may be added, never renamed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,22 +10,21 @@ use crate::exposition::{Exposition, Format, Kind, Value};
 use strandline_survey::figures::Pss;
 use strandline_survey::picture::{Picture, Shown, Sum};
 
-/// The name under which what has no series of its own is summed.
+/// Name of the sum of everything without series of its own.
 const OTHER: &str = "other";
 
-/// Makes pages.
 #[derive(Debug)]
 pub struct Pages {
-    /// What is known of each process.
+    /// State of each process.
     pub board: Arc<Board>,
     began: Instant,
-    /// Pages that were asked for.
+    /// Pages that were requested.
     pub scrapes: AtomicU64,
-    /// Clients that were let go before they were answered.
+    /// Clients that were dropped before they were answered.
     pub dropped: AtomicU64,
 }
 
-/// One process with its entry, and its labels.
+/// A process with its entry and its labels.
 struct Line<'a> {
     shown: &'a Shown,
     entry: Option<&'a Entry>,
@@ -43,12 +42,12 @@ impl Line<'_> {
 }
 
 impl Pages {
-    /// Of what stands on `board`.
+    /// Pages for what is on `board`.
     pub fn new(board: Arc<Board>, began: Instant) -> Self {
         Self { board, began, scrapes: AtomicU64::new(0), dropped: AtomicU64::new(0) }
     }
 
-    /// The page of `picture`, with ledgers as they are now.
+    /// The page of `picture`, with the current ledgers.
     pub fn page(&self, picture: &Picture, format: Format) -> String {
         let now = Instant::now();
         let mut text = Exposition::new(format);
@@ -69,7 +68,7 @@ impl Pages {
         text.end()
     }
 
-    /// What the exporter costs and does itself.
+    /// Metrics of the exporter itself.
     fn own(&self, text: &mut Exposition, picture: &Picture, now: Instant) {
         let info = "strandline_exporter_info";
         text.family(info, Kind::Gauge, "Which version this is; always 1.");
@@ -109,10 +108,10 @@ impl Pages {
     }
 }
 
-/// A figure of a process, as it is read from its line.
+/// Reads a figure of a process.
 type Figure = fn(&Shown) -> Option<u64>;
 
-/// The same of a sum of processes.
+/// Reads a figure of a sum of processes.
 type Summed = fn(&Sum) -> Option<u64>;
 
 fn kernel_figures(text: &mut Exposition, lines: &[Line<'_>], others: Option<&Sum>) {

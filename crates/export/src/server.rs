@@ -1,8 +1,9 @@
-//! Answers clients: one thread that waits for all of them at once and for none. A client that says nothing, or does not
-//! listen, has its time and is let go; the libraries that were looked at give each client a thread and no time limit.
+//! Answers clients: one thread waits for all of them at once and never blocks on one. A client that
+//! sends nothing, or does not read, is dropped after a time limit; the libraries that were
+//! considered use a thread per client and no time limit.
 //!
-//! It never looks at a process: where the last picture is not new enough it asks for another, and answers with the old one
-//! where that does not come.
+//! The server never looks at a process: if the last picture is too old it requests another, and
+//! answers with the old one if that does not arrive.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -22,25 +23,27 @@ use crate::exposition::Format;
 use crate::http::{self, MAX_REQUEST_BYTES, Request, What};
 use crate::page::Pages;
 
-/// Clients at once; others wait in the kernel's queue until one is done, or has had `MIN_TIME`.
+/// Maximum number of clients; others wait in the kernel's queue until one is done, or has had
+/// `MIN_TIME`.
 const MAX_CLIENTS: usize = 200;
 const MIN_TIME: Duration = Duration::from_secs(1);
-/// For a request, for a picture, for the answer to be taken, and for the client to hang up.
+/// Time limits for the request, for the picture, for sending the answer, and for the client to hang
+/// up.
 const REQUEST_TIME: Duration = Duration::from_secs(5);
 const PICTURE_TIME: Duration = Duration::from_secs(5);
 const ANSWER_TIME: Duration = Duration::from_secs(20);
 const GOODBYE_TIME: Duration = Duration::from_secs(1);
-/// A page is made again after this: ages grow while a picture stays.
+/// A page is made again after this: ages grow while the picture stays the same.
 const PAGE_TIME: Duration = Duration::from_secs(1);
-/// Where the kernel has no descriptor for another client, it is asked again after this.
+/// Time until the next attempt if the kernel has no descriptor for another client.
 const BREATH: Duration = Duration::from_millis(50);
 const SIGNALS: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM, Signal::SIGTSTP];
 const ROOT: &str = "strandline export: see /metrics\n";
 
-/// Holds back the signals that end it. To be called before there is a second thread.
+/// Blocks the signals that end the exporter. Must be called before there is a second thread.
 ///
 /// # Errors
-/// One line where the kernel refuses.
+/// One line if the kernel refuses.
 pub fn hold_signals() -> Result<SignalFd, String> {
     let failed = |error: std::io::Error| format!("signals cannot be taken over: {error}");
     let set: SigSet = SIGNALS.into_iter().collect();
@@ -49,15 +52,15 @@ pub fn hold_signals() -> Result<SignalFd, String> {
     SignalFd::with_flags(&set, flags).map_err(|errno| failed(errno.into()))
 }
 
-/// How far a client has come.
+/// State of a client.
 enum Step {
-    /// It asks.
+    /// It sends its request.
     Asking(Vec<u8>),
     /// It waits for a picture.
     Waiting(Format, bool),
-    /// It takes its answer: what it begins with, the rest, and how much of both is taken.
+    /// It receives its answer: headers, body, and how much of both was sent.
     Taking(Vec<u8>, Arc<Vec<u8>>, usize),
-    /// All is said.
+    /// It was answered.
     Leaving,
 }
 
@@ -67,7 +70,7 @@ struct Client {
     since: Instant,
 }
 
-/// The page as it was made last, in each format.
+/// The last page in each format.
 #[derive(Default)]
 struct Made {
     plain: Option<(Instant, Arc<Vec<u8>>)>,
@@ -80,10 +83,10 @@ struct Server<'a> {
     made: Made,
 }
 
-/// Answers until a signal comes.
+/// Answers until a signal arrives.
 ///
 /// # Errors
-/// One line where the kernel does not let it wait.
+/// One line if the kernel does not let it wait.
 pub fn serve(
     listener: Option<TcpListener>,
     signals: &SignalFd,
@@ -125,7 +128,7 @@ pub fn serve(
     }
 }
 
-/// What there is to do.
+/// What has events.
 struct Ready {
     signal: bool,
     laid: bool,
@@ -153,7 +156,7 @@ fn wait(
     let first = clients.iter().map(|client| client.until().saturating_duration_since(Instant::now())).min();
     let short = breathe || (listener.is_none() && !clients.is_empty());
     let time = first.into_iter().chain(short.then_some(BREATH)).min();
-    // Rounded up: what is over is over when it wakes.
+    // Rounded up, so that the time is over at wake-up.
     let timeout = time.map_or(PollTimeout::NONE, |time| {
         PollTimeout::try_from(time + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
     });
@@ -173,7 +176,7 @@ impl Step {
         match self {
             Self::Asking(_) | Self::Leaving => PollFlags::POLLIN,
             Self::Taking(..) => PollFlags::POLLOUT,
-            // Errors and hang-ups come by themselves.
+            // Errors and hang-ups are always reported.
             Self::Waiting(..) => PollFlags::empty(),
         }
     }
@@ -194,12 +197,12 @@ impl Client {
         matches!(self.step, Step::Waiting(..))
     }
 
-    /// Whether it has had its time before all was said.
+    /// Whether its time was over before it was answered.
     fn is_over(&self) -> bool {
         !matches!(self.step, Step::Leaving) && Instant::now() >= self.until()
     }
 
-    /// Whether it has been answered, and has gone or had the time to go.
+    /// Whether it was answered, and has left or had the time to leave.
     fn is_done(&self) -> bool {
         matches!(self.step, Step::Leaving) && Instant::now() >= self.until()
     }
@@ -208,7 +211,7 @@ impl Client {
         (self.step, self.since) = (step, Instant::now());
     }
 
-    /// It is gone, or has to go.
+    /// Marks a client that is gone, or has to go.
     fn leave(&mut self) {
         self.step = Step::Leaving;
         self.since = Instant::now().checked_sub(GOODBYE_TIME).unwrap_or(self.since);
@@ -224,14 +227,15 @@ impl Client {
         self.answer(status, "text/plain; charset=utf-8", Arc::new(format!("{why}\n").into_bytes()), false);
     }
 
-    /// Sends as much as it takes now.
+    /// Sends as much as the socket takes now.
     fn send(&mut self) {
         loop {
             let Step::Taking(head, body, taken) = &mut self.step else { return };
             let rest = head.get(*taken..).filter(|rest| !rest.is_empty());
             let rest = rest.or_else(|| body.get(taken.saturating_sub(head.len())..)).unwrap_or_default();
             if rest.is_empty() {
-                // Closed at once, what it has sent meanwhile would make the kernel take back what was sent.
+                // If it were closed at once, data that the client sent meanwhile would make the
+                // kernel discard the answer.
                 let _ = self.stream.shutdown(Shutdown::Write);
                 return self.go_on(Step::Leaving);
             }
@@ -247,7 +251,7 @@ impl Client {
 }
 
 impl Server<'_> {
-    /// Takes new clients; false where the kernel has no descriptor for another.
+    /// Accepts new clients; false if the kernel has no descriptor for another.
     fn accept(&self, listener: &TcpListener, clients: &mut Vec<Client>) -> bool {
         while has_room(clients) {
             match listener.accept() {
@@ -255,7 +259,8 @@ impl Server<'_> {
                     if stream.set_nonblocking(true).is_err() {
                         continue;
                     }
-                    // The slowest goes: it has had its time. Who waits for us is not slow.
+                    // Drops the slowest, which has had its time. A client that waits for a picture
+                    // is not slow.
                     let slowness = |index: &usize| (clients[*index].waits(), clients[*index].since);
                     if clients.len() >= MAX_CLIENTS
                         && let Some(slowest) = (0..clients.len()).min_by_key(slowness)
@@ -275,7 +280,7 @@ impl Server<'_> {
         true
     }
 
-    /// Does what there is to do for a client whose socket is ready.
+    /// Handles a client whose socket is ready.
     fn step(&mut self, client: &mut Client) {
         let mut buffer = [0; 4096];
         match &mut client.step {
@@ -325,7 +330,7 @@ impl Server<'_> {
         client.send();
     }
 
-    /// Answers a client that waits with the last picture, whatever its age: the page tells it.
+    /// Answers a waiting client with the last picture, whatever its age: the page contains the age.
     fn answer_waiting(&mut self, client: &mut Client) {
         let Step::Waiting(format, is_head) = client.step else { return };
         match self.page(format) {

@@ -1,15 +1,15 @@
-//! A ledger as few numbers: its states, its largest rows, what its remedies would give back. What is summed away stays in
-//! the sums: states and rows each add up to the ledger's RSS.
+//! A ledger as few numbers: its states, its largest rows, what its remedies would give back. The
+//! rest is summed, so that states and rows each add up to the ledger's RSS.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use strandline_inspect::facts::{Explanation, RemedyKind};
 
-/// Rows with series of their own, and remedies.
+/// Maximum number of rows with series of their own, and of remedies.
 const MAX_ROWS: usize = 12;
 const MAX_REMEDIES: usize = 5;
-/// The caveat of a look that had to end before it was done.
+/// The caveat of a ledger that was cut short.
 const CUT_SHORT: &str = "heap_too_slow";
 
 /// What is exported of one ledger.
@@ -21,16 +21,16 @@ pub struct Summary {
     pub rss_bytes: u64,
     /// Bytes by state, which add up to `rss_bytes`.
     pub states: [(&'static str, u64); 5],
-    /// Bytes by row, largest first, and the others under `other`; they add up to `rss_bytes` too.
+    /// Bytes by row, largest first, with the rest as `other`; they add up to `rss_bytes` too.
     pub rows: Vec<(String, u64)>,
-    /// What remedies would give back, where that can be told.
+    /// What remedies would give back, if predicted.
     pub remedies: Vec<(String, u64)>,
-    /// Whether not all was read in the time there was.
+    /// Whether time ran out before everything was read.
     pub is_cut_short: bool,
 }
 
 impl Summary {
-    /// What is exported of `explanation`; rows below `row_share` of its RSS are summed.
+    /// Summary of `explanation`; rows below `row_share` of its RSS are summed.
     pub fn of(explanation: &Explanation, row_share: f64, at: Instant) -> Self {
         let rss_bytes = explanation.kernel.rss_bytes;
         let totals = &explanation.totals;
@@ -59,7 +59,7 @@ impl Summary {
             rows.push(("other".to_owned(), rest));
         }
         let mut remedies: BTreeMap<&str, u64> = BTreeMap::new();
-        // A setting gives nothing back of the process as it runs.
+        // A setting gives nothing back in the running process.
         for remedy in explanation.remedies.iter().filter(|remedy| remedy.kind != RemedyKind::Setting) {
             if let Some(bytes) = remedy.predicted_bytes {
                 // Best first.

@@ -1,5 +1,6 @@
-//! The page as a file that a collector of files reads (node_exporter's textfile collector). It is replaced in one step, so
-//! that nobody reads half of it, and removed at the end, so that nobody reads what is no more.
+//! Writes the page to a file for node_exporter's textfile collector. The file is replaced in one
+//! step, so that no reader sees half of it, and removed at the end, so that no reader sees old
+//! figures.
 
 use std::fs;
 use std::io::Write;
@@ -9,36 +10,35 @@ use std::time::{Duration, Instant};
 use crate::Tell;
 
 const NAME: &str = "strandline.prom";
-/// Collectors read what ends in `.prom`.
+/// Collectors only read files that end in `.prom`.
 const PARTIAL_NAME: &str = ".strandline.prom.partial";
 
-/// Writes it again and again.
+/// Writes the file repeatedly.
 pub struct Writer {
     folder: PathBuf,
     interval: Duration,
     due: Instant,
     tell: Tell,
-    /// What went wrong last, which is told once.
+    /// The last failure, which is reported once.
     told: Option<String>,
 }
 
 impl Writer {
-    /// Into `folder`, every `interval`, from now on.
+    /// Writes into `folder` every `interval`, beginning now.
     pub fn new(folder: PathBuf, interval: Duration, tell: Tell) -> Self {
         Self { folder, interval, due: Instant::now(), tell, told: None }
     }
 
-    /// Whether it is time.
+    /// Whether it is time to write.
     pub fn is_due(&self) -> bool {
         Instant::now() >= self.due
     }
 
-    /// How long until it is time.
+    /// Time until the next page.
     pub fn wait(&self) -> Duration {
         self.due.saturating_duration_since(Instant::now())
     }
 
-    /// Writes a page.
     pub fn write(&mut self, page: &str) {
         self.due = Instant::now() + self.interval;
         let error = replace(&self.folder, page).err();
@@ -49,20 +49,19 @@ impl Writer {
     }
 }
 
-/// Looks whether the folder can be written to.
+/// Checks whether the folder can be written to.
 ///
 /// # Errors
-/// One line.
+/// One line with the reason.
 pub fn prepare(folder: &Path) -> Result<(), String> {
     create(folder).map(drop)?;
-    // The first page comes soon.
+    // The first page follows soon.
     let _ = fs::remove_file(folder.join(PARTIAL_NAME));
     Ok(())
 }
 
-/// Removes the page.
 pub fn remove(folder: &Path) {
-    // Somebody may have removed it already.
+    // It may have been removed already.
     let _ = fs::remove_file(folder.join(NAME));
 }
 
@@ -70,7 +69,7 @@ fn failed(path: &Path, error: &std::io::Error) -> String {
     format!("{}: {error}; give --textfile a folder that can be written to", path.display())
 }
 
-/// A new file: one that was there, or was put there to lead elsewhere, goes first.
+/// Makes a new file. Removes an old one first, or a link that was put there.
 fn create(folder: &Path) -> Result<fs::File, String> {
     let path = folder.join(PARTIAL_NAME);
     let _ = fs::remove_file(&path);

@@ -1,8 +1,10 @@
-//! Measures each step on a made-up heap: `cargo run --release -p strandline-holders --example scale -- 12000000`.
+//! Measures each step on a synthetic heap: `cargo run --release -p strandline-holders --example
+//! scale -- 12000000`.
 //!
-//! Blocks have 16 to 160 bytes and lie in arenas of 64 MiB with gaps between; their words are in memory, so that what is measured is
-//! no system call. They are in structures, and refer besides to a neighbour, to one not far or to any, in parts that can be told. Roots are
-//! many, and a twentieth of all blocks is lost. Peaks are the kernel's (`VmHWM`), less what the heap itself has.
+//! Blocks are 16 to 160 bytes, in arenas of 64 MiB with gaps between them. Their words are in
+//! memory, so that no system calls are measured. Blocks form binary trees and also refer to a
+//! close, a near or any other block, in proportions given as arguments. There are many roots, and a
+//! twentieth of all blocks is lost. Peaks are the kernel's (`VmHWM`), minus the heap itself.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +13,10 @@ use strandline_process::memory::Memory;
 
 const BASE: u64 = 0x7f00_0000_0000;
 const ARENA_BYTES: u64 = 64 << 20;
-/// From one arena to the next.
+/// Distance from one arena to the next.
 const STEP_BYTES: u64 = 256 << 20;
 
-/// Words of arenas, one behind another.
+/// Words of all arenas, one after another.
 struct Heap(Vec<u64>);
 
 impl Memory for Heap {
@@ -34,7 +36,7 @@ impl Memory for Heap {
     }
 }
 
-/// A generator of numbers (xorshift).
+/// A random number generator (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -46,7 +48,7 @@ impl Random {
     }
 }
 
-/// Starts and bytes of blocks.
+/// Start and size of each block.
 fn places(count: u32) -> impl Iterator<Item = (u64, u64)> {
     let (mut random, mut at) = (Random(1), 0);
     (0..count).map(move |_| {
@@ -60,11 +62,12 @@ fn places(count: u32) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
-/// Blocks of a structure: a binary tree.
+/// Number of blocks in one structure, a binary tree.
 const UNIT: usize = 1000;
 
-/// Fills words. Of 100 references besides those of trees so many lead to the next 64 blocks, so many to the next 4096, the rest to any
-/// in the first 95 of 100 structures; these are a tree, too, the others lost.
+/// Fills in the words. Of 100 references other than tree edges, `near` lead to the next 64 blocks,
+/// `middle` to the next 4096, and the rest to any block in the first 95 of 100 structures. Those
+/// structures form a tree as well; the others are lost.
 fn heap(count: u32, near: u64, middle: u64) -> Heap {
     let starts: Vec<u64> = places(count).map(|place| place.0).collect();
     let mut random = Random(2);
@@ -76,7 +79,7 @@ fn heap(count: u32, near: u64, middle: u64) -> Heap {
         let first = (skip / STEP_BYTES * ARENA_BYTES + skip % STEP_BYTES) as usize / 8;
         heap.0.resize(first, 0);
         let (unit, within) = (block / UNIT, block % UNIT);
-        // Leaves have room for what leads to eight other structures.
+        // Leaves have room for references to eight other structures.
         let child = unit * 8 + 1 + within % 8;
         let is_link = within >= UNIT - 8 && child < kept_units;
         for word in 0..bytes as usize / 8 {
@@ -99,7 +102,7 @@ fn heap(count: u32, near: u64, middle: u64) -> Heap {
     heap
 }
 
-/// Seconds that all threads were at work.
+/// CPU seconds of all threads.
 fn work_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = text.rsplit(')').next().unwrap_or_default().split(' ').skip(12).take(2);
@@ -114,7 +117,7 @@ fn status(key: &str) -> u64 {
     kib.unwrap_or(0) << 10
 }
 
-/// Tells what a step took, and the highest of the memory since the last.
+/// Prints the time of a step, and the memory peak since the previous one.
 struct Steps {
     before: Instant,
     work: f64,
@@ -133,7 +136,7 @@ impl Steps {
         println!(
             "{name:12} {seconds:6.2} s, at work {work:5.2}; peak {peak:5.1}, then {then:5.1} bytes a block"
         );
-        // Without the right to it the peak is that of all steps so far.
+        // Without permission for this, the peak is that of all steps so far.
         _ = std::fs::write("/proc/self/clear_refs", "5");
         self.before = Instant::now();
     }

@@ -1,42 +1,42 @@
-//! Arrays that are refused rather than die for, and a look at the clock now and then.
+//! Arrays whose allocation can fail without an abort, and a cheap deadline check.
 
 use std::time::Instant;
 
-/// Number of nothing: no block, no vertex.
+/// Stands for no block and no vertex.
 pub const NONE: u32 = u32::MAX;
-/// Arrays from this on are wanted in huge pages.
+/// Arrays of at least this size ask for huge pages.
 const HUGE_BYTES: usize = 8 << 20;
-/// What is needed so many steps later is asked for ahead of time where it lies anywhere.
+/// How many steps ahead randomly accessed data is prefetched.
 pub const AHEAD: usize = 24;
-/// Steps between two looks at the clock.
+/// Steps between two checks of the deadline.
 const STEPS: u32 = 1 << 16;
 
-/// Why there is no answer.
+/// Why there is no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// More than numbers of 32 bits tell apart.
+    /// More than 32-bit numbers can distinguish.
     #[error("{0} blocks and roots: at most {most}; look at fewer arenas", most = NONE - 1)]
     TooMany(u64),
-    /// There is no memory for an array.
+    /// An array could not be allocated.
     #[error("no memory for an array of {0} bytes: look at fewer arenas, or where more memory is free")]
     NoMemory(u64),
-    /// The time was over before the end.
+    /// The deadline passed.
     #[error("not done in time: allow more")]
     Late,
-    /// References were read for other blocks.
+    /// The references were read for another set of blocks.
     #[error("the references are those of {0} blocks, and there are {1}")]
     Strangers(u32, u32),
 }
 
-/// An array of one value; refused where there is no memory for it.
+/// An array of `len` times one value; fails if memory is short.
 pub fn array<T: Clone>(len: usize, value: T) -> Result<Vec<T>, Refused> {
     let mut array = reserved(len)?;
     array.resize(len, value);
     Ok(array)
 }
 
-/// Room for so many; refused where there is no memory for it. They are looked at in any order: of huge pages the processor knows where
-/// all are.
+/// Reserves room for `len` elements; fails if memory is short. Arrays are accessed at random, and
+/// huge pages avoid TLB misses.
 pub fn reserved<T>(len: usize) -> Result<Vec<T>, Refused> {
     let mut array = Vec::new();
     array.try_reserve_exact(len).map_err(|_| Refused::NoMemory((len * size_of::<T>()) as u64))?;
@@ -46,19 +46,19 @@ pub fn reserved<T>(len: usize) -> Result<Vec<T>, Refused> {
     Ok(array)
 }
 
-/// A deadline that costs nothing to ask about at each step.
+/// A deadline check that is cheap enough for each step.
 pub struct Clock {
     deadline: Instant,
     left: u32,
 }
 
 impl Clock {
-    /// Asks at once, then now and then.
+    /// The first step checks the deadline, then one in every 65536.
     pub fn new(deadline: Instant) -> Self {
         Self { deadline, left: 0 }
     }
 
-    /// One step more; refused once the time is over.
+    /// Counts a step; fails after the deadline.
     #[inline]
     pub fn step(&mut self) -> Result<(), Refused> {
         if self.left == 0 {

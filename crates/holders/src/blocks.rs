@@ -1,8 +1,9 @@
-//! The live blocks of a heap, in order, in 4 bytes each; and which of them an address is in.
+//! The live blocks of a heap in address order, at 4 bytes each, with lookup by address.
 //!
-//! A block is numbered by its place in the order of addresses. Kept are 16 bits of where it begins, which tell granules within
-//! 512 KiB apart, and 16 bits of how many it has; a list has the others. From an address the [`Directory`] leads to a page, and a
-//! search among the blocks that begin there, in a line or two of the cache, to the block.
+//! The number of a block is its index in address order. Stored are 16 bits of the start, which
+//! identify a granule within 512 KiB, and 16 bits of the size; larger sizes are in a list. A lookup
+//! goes through the [`Directory`] to a page, and then searches the blocks that begin there, in one
+//! or two cache lines.
 
 use strandline_sys::host::prefetch;
 
@@ -10,35 +11,35 @@ use crate::arrays::{Refused, reserved};
 use crate::builder::Dropped;
 use crate::directory::{Directory, Near};
 
-/// Blocks begin at multiples of this, and have a multiple of it.
+/// Starts and sizes of blocks are multiples of this.
 pub const GRANULE_BYTES: u64 = 8;
-/// Granules of a block that are too many for 16 bits, or as many.
+/// Stands for a size of at least this many granules.
 pub const LARGE: u16 = u16::MAX;
-/// Bits of an address that are not kept for each block.
+/// Bits of an address within a region; the bits above are stored once per region.
 const REGION_SHIFT: u32 = 19;
-/// Addresses that are looked for together.
+/// Number of addresses that are looked up together.
 const TOGETHER: usize = 64;
-/// Blocks of a page that are gone through one by one.
+/// Up to this many blocks of a page are searched linearly.
 const FEW: usize = 32;
 const GRANULE_SHIFT: u32 = GRANULE_BYTES.trailing_zeros();
 
-/// A block.
+/// Start and size of a block.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// Where it begins in its region, in granules.
+    /// Start within its region, in granules.
     start: u16,
-    /// Its granules, or [`LARGE`].
+    /// Size in granules, or [`LARGE`].
     granules: u16,
 }
 
 /// The live blocks of a heap.
 #[derive(Debug)]
 pub struct Blocks {
-    /// Each, side by side: who looks for the one looks for the other.
+    /// Start and size side by side: a lookup needs both.
     places: Vec<Place>,
-    /// Number and granules of each large one.
+    /// Number and size in granules of each large block.
     large: Vec<(u32, u64)>,
-    /// First block of each region that has some, and the region.
+    /// For each region with blocks: its first block, and the region.
     regions: Vec<(u32, u32)>,
     directory: Directory,
     low: u64,
@@ -48,7 +49,8 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// From packed words in order: first granule in 45 bits, granules in 16 above, the highest bit for those in `large`.
+    /// Takes packed words in address order: the first granule in 45 bits, the size in granules in
+    /// the 16 bits above, and the highest bit set for blocks in `large`.
     pub(crate) fn new(words: Vec<u64>, large: Vec<(u32, u64)>, dropped: Dropped) -> Result<Self, Refused> {
         let count = words.len();
         let (mut places, mut regions) = (reserved(count)?, Vec::new());
@@ -79,39 +81,39 @@ impl Blocks {
         Ok(Self { places, large, regions, directory, low, span: end - low, bytes, dropped })
     }
 
-    /// How many there are.
+    /// Number of blocks.
     pub fn len(&self) -> u32 {
         self.places.len() as u32
     }
 
-    /// Whether there are none.
+    /// Whether there are no blocks.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// Bytes of all.
+    /// Bytes of all blocks.
     pub fn bytes_of_all(&self) -> u64 {
         self.bytes
     }
 
-    /// What was pushed and is not among them.
+    /// Blocks that were pushed but dropped.
     pub fn dropped(&self) -> Dropped {
         self.dropped
     }
 
-    /// First address of the first, and how many there are up to the end of the last.
+    /// Start of the first block, and number of bytes from there to the end of the last.
     #[inline]
     pub fn span(&self) -> (u64, u64) {
         (self.low, self.span)
     }
 
-    /// Bytes of a block; 0 of what is none.
+    /// Size of a block in bytes; 0 if there is no such block.
     #[inline]
     pub fn bytes(&self, block: u32) -> u64 {
         self.granules(block) << GRANULE_SHIFT
     }
 
-    /// Asks for what says so, ahead of time.
+    /// Prefetches the start and size of a block.
     #[inline]
     pub(crate) fn prefetch(&self, block: u32) {
         prefetch(&self.places, block as usize);
@@ -129,7 +131,7 @@ impl Blocks {
         found.ok().and_then(|index| self.large.get(index)).map_or(0, |large| large.1)
     }
 
-    /// Where a block begins; the highest address for what is none.
+    /// Start of a block; the highest address if there is no such block.
     pub fn start(&self, block: u32) -> u64 {
         let region = self.regions.partition_point(|region| region.0 <= block).wrapping_sub(1);
         match (self.regions.get(region), self.places.get(block as usize)) {
@@ -138,7 +140,7 @@ impl Blocks {
         }
     }
 
-    /// The block that an address is in, at its start or further on. Its end is not in it.
+    /// The block that contains an address; its end is not part of it.
     #[inline]
     pub fn find(&self, address: u64) -> Option<u32> {
         if address.wrapping_sub(self.low) >= self.span {
@@ -147,7 +149,7 @@ impl Blocks {
         self.at(self.directory.near(address), address)
     }
 
-    /// As [`Blocks::find`] for each of some addresses: memory is asked for what all need before any is waited for.
+    /// Like [`Blocks::find`] for several addresses at once, so that their cache misses overlap.
     pub fn find_each(&self, addresses: &[u64], mut take: impl FnMut(usize, u32)) {
         let mut nears = [Near::Nothing; TOGETHER];
         for (group, addresses) in addresses.chunks(TOGETHER).enumerate() {
@@ -163,7 +165,7 @@ impl Blocks {
         }
     }
 
-    /// The block that an address is in, which is near some.
+    /// The block that contains an address, given what the directory returned for it.
     #[inline]
     fn at(&self, near: Near, address: u64) -> Option<u32> {
         match near {
@@ -171,7 +173,7 @@ impl Blocks {
             Near::Page(from, to) => {
                 let at = (address >> GRANULE_SHIFT) as u16;
                 let places = self.places.get(from as usize..to as usize)?;
-                // Of few all are counted, which takes no decisions.
+                // For few blocks a linear count needs no branches.
                 let before = if places.len() <= FEW {
                     places.iter().map(|place| u32::from(place.start <= at)).sum()
                 } else {
@@ -191,13 +193,13 @@ impl Blocks {
         }
     }
 
-    /// A block that begins in a page before, if it reaches so far.
+    /// A block that begins in an earlier page, if it extends to the address.
     #[inline(never)]
     fn reaching(&self, block: u32, address: u64) -> Option<u32> {
         (address - self.start(block) < self.bytes(block)).then_some(block)
     }
 
-    /// Start and bytes of each in order, from one on.
+    /// Start and size of each block in order, from block `from` on.
     pub fn iter(&self, from: u32) -> impl Iterator<Item = (u64, u64)> + '_ {
         let mut region = self.regions.partition_point(|region| region.0 <= from).saturating_sub(1);
         (from..self.len()).map(move |block| {
@@ -266,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_sparse_space_takes_little() {
-        // 200000 blocks, 4 MiB apart: tables of pages of 4 KiB would be 800 MiB.
+        // 200000 blocks, 4 MiB apart: tables with pages of 4 KiB would take 800 MiB.
         let of: Vec<_> = (0..200_000).map(|block| (block << 22, 64)).collect();
         let blocks = blocks(&of);
         assert_eq!(blocks.find((1234 << 22) + 63), Some(1234));

@@ -1,38 +1,40 @@
-//! Puts blocks into order: they come from several readers and workers in any.
+//! Sorts blocks, which several readers and workers supply in any order.
 
 use crate::arrays::{NONE, Refused, reserved};
 use crate::blocks::{Blocks, GRANULE_BYTES};
 
-/// First address that is none of a program's.
+/// First address that no program can have.
 const END: u64 = 1 << 48;
-/// Low bits of a packed block, which have its size.
+/// Low bits of a packed block, which hold its size.
 const SIZE_BITS: u32 = 19;
-/// What stands there for a size that stands in the list of large ones.
+/// Size value of blocks whose size is in the list of large ones.
 const LARGE: u64 = (1 << SIZE_BITS) - 1;
-/// Blocks that are kept together before they are sorted.
+/// Blocks in one unsorted piece.
 const PIECE: usize = 1 << 16;
 
-/// What was pushed and is not among the blocks.
+/// Blocks that were pushed but dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Blocks that begin within one that begins before, or where a smaller one does.
+    /// Blocks that begin within an earlier block, or at the same address as a smaller one.
     pub overlapping: u64,
-    /// Blocks that are empty, not aligned to [`GRANULE_BYTES`] or leave the addresses that a program can have.
+    /// Blocks that are empty, not aligned to [`GRANULE_BYTES`], or outside the addresses that a
+    /// program can have.
     pub misplaced: u64,
 }
 
-/// Takes blocks in any order, 8 bytes for each. Every worker may have one of its own: [`Builder::append`] brings them together.
+/// Takes blocks in any order, at 8 bytes each. Each worker can have its own builder;
+/// [`Builder::append`] joins them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Builder {
-    /// Number of the granule it begins with, and below how many it has.
+    /// Packed blocks: the first granule, and its size in granules in the low bits.
     pieces: Vec<Vec<u64>>,
-    /// First granule and granules of those that have too many for that.
+    /// First granule and size in granules of blocks that are too large for that.
     large: Vec<(u64, u64)>,
     misplaced: u64,
 }
 
 impl Builder {
-    /// One block. Its size is rounded up to whole granules.
+    /// Adds a block. Its size is rounded up to whole granules.
     pub fn push(&mut self, start: u64, bytes: u64) {
         let granules = bytes.div_ceil(GRANULE_BYTES);
         let is_inside = start.checked_add(bytes).is_some_and(|end| end <= END);
@@ -55,9 +57,9 @@ impl Builder {
         }
     }
 
-    /// All that another has.
+    /// Adds all blocks of another builder.
     pub fn append(&mut self, other: Self) {
-        // A piece that is not full would end the one before: it goes to the front.
+        // Our last piece stays last, so that it is filled further.
         let last = self.pieces.pop();
         self.pieces.extend(other.pieces);
         self.pieces.extend(last);
@@ -65,7 +67,7 @@ impl Builder {
         self.misplaced += other.misplaced;
     }
 
-    /// Sorts them. Of blocks that overlap the one that begins first stays.
+    /// Sorts the blocks. If blocks overlap, the one that begins first stays.
     pub fn finish(self) -> Result<Blocks, Refused> {
         self.finish_with(NONE - 1)
     }
@@ -76,8 +78,8 @@ impl Builder {
             return Err(Refused::TooMany(count as u64));
         }
         let mut words = reserved(count)?;
-        // Each piece is freed as soon as it was copied, so that there are never two of all. Most are in order, one behind another: what is
-        // sorted so has few runs.
+        // Frees each piece once it is copied, so that there are never two full copies. Most pieces
+        // are sorted and follow one another, so that the sort finds few runs.
         let mut pieces = self.pieces;
         pieces.sort_unstable_by_key(|piece| piece.first().copied());
         for piece in pieces {

@@ -1,53 +1,56 @@
-//! From an address to the few blocks that begin near it, in three steps: 1 GiB, 4 MiB, a page.
+//! Finds the few blocks that begin near an address, with three levels of tables: 1 GiB, 4 MiB, a
+//! page.
 //!
-//! The first two say at once that nothing is there, which is most of what only looks like an address. A page is 4 KiB where that
-//! costs no more than a byte a block and 64 MiB; in a space with a block here and there it is larger. Tables are at most
-//! 36 bytes a block, and 257 MiB for what is above them.
+//! The first two levels reject most words that only look like addresses. A page is 4 KiB if the
+//! tables then take at most one byte per block plus 64 MiB; if blocks are sparse, it is larger.
+//! Tables take at most 36 bytes per block, plus 257 MiB for the levels above.
 
 use crate::arrays::{NONE, Refused, array, reserved};
 
-/// Bits of an address below what the first table tells apart.
+/// Bits of an address below the first level.
 const TOP_SHIFT: u32 = 30;
-/// Bits below what the second tells apart.
+/// Bits of an address below the second level.
 const RANGE_SHIFT: u32 = 22;
-/// Ranges of one entry of the first table.
+/// Number of ranges in one entry of the first level.
 const RANGES: usize = 1 << (TOP_SHIFT - RANGE_SHIFT);
-/// Least and most bits of a page. Granules of the largest are told apart by 16 bits.
+/// Minimum and maximum bits of a page. Granules of the largest page are distinguished by 16 bits.
 const PAGE_SHIFTS: (u32, u32) = (12, 19);
-/// Bytes of tables that are spent at once.
+/// Bytes of tables that are always allowed.
 const FREE_BYTES: u64 = 64 << 20;
-/// The entry of a range in which no block begins: the rest is the number of the block that covers it from its first byte on.
+/// Flag for a range in which no block begins; the other bits are an index into
+/// [`Directory::covering`].
 const COVERED: u32 = 1 << 31;
 
-/// Where the block that covers an address would stand.
+/// Where to find the block that contains an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Near {
-    /// Nowhere.
+    /// There is no such block.
     Nothing,
-    /// Blocks that begin in the same page, from one number to before another; or the one before them.
+    /// Blocks that begin in the same page, from one number to before another, or the block before
+    /// them.
     Page(u32, u32),
-    /// One that begins in a range before, by its place among those that do.
+    /// A block that begins in an earlier range, as an index into [`Directory::covering`].
     Covering(u32),
 }
 
-/// The tables.
+/// The three levels of tables.
 #[derive(Debug, Default)]
 pub struct Directory {
-    /// First number of [`TOP_SHIFT`] bits and more.
+    /// The address bits above [`TOP_SHIFT`] of the first entry.
     low: u64,
-    /// Number of a second table.
+    /// First level: index of a second-level table.
     tops: Vec<u32>,
-    /// [`RANGES`] entries each: number of a third table, or [`COVERED`].
+    /// Second level, [`RANGES`] entries per table: index of a third-level table, or [`COVERED`].
     ranges: Vec<u32>,
-    /// Blocks that begin before each page of a range, and before the end of the last.
+    /// Third level: number of blocks that begin before each page of a range, and before its end.
     pages: Vec<u32>,
     page_shift: u32,
-    /// Blocks that reach into ranges in which none begins.
+    /// Blocks that extend into ranges in which no block begins.
     pub covering: Vec<u32>,
 }
 
 impl Directory {
-    /// Tables for blocks in order: starts and ends.
+    /// Builds the tables from starts and ends of blocks in address order.
     pub fn new(blocks: impl Iterator<Item = (u64, u64)> + Clone, count: u32) -> Result<Self, Refused> {
         let mut directory = Self { page_shift: PAGE_SHIFTS.0, ..Self::default() };
         let (mut low, mut high, mut last, mut ranges) = (None, 0, None, 0_u64);
@@ -68,7 +71,7 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Entries of a third table.
+    /// Entries of a third-level table.
     fn stride(&self) -> usize {
         (1 << (RANGE_SHIFT - self.page_shift)) + 1
     }
@@ -103,13 +106,13 @@ impl Directory {
         Ok(())
     }
 
-    /// Ends a third table: so many blocks begin before its end.
+    /// Completes a third-level table: `count` blocks begin before its end.
     fn close(&mut self, count: u32) {
         let stride = self.stride();
         self.pages.resize(self.pages.len().next_multiple_of(stride), count);
     }
 
-    /// The entry of a range, in a table that is made where there is none.
+    /// The second-level entry of a range; creates its table if needed.
     fn range(&mut self, range: u64) -> Result<&mut u32, Refused> {
         let refused = Refused::NoMemory(RANGES as u64 * 4);
         let index = (range >> (TOP_SHIFT - RANGE_SHIFT)).wrapping_sub(self.low);
@@ -122,12 +125,12 @@ impl Directory {
         self.ranges.get_mut(*top as usize * RANGES + range as usize % RANGES).ok_or(refused)
     }
 
-    /// What is near an address.
+    /// Where to find the block that contains an address.
     #[inline]
     pub fn near(&self, address: u64) -> Near {
         let top = (address >> TOP_SHIFT).wrapping_sub(self.low);
         let Some(&top) = self.tops.get(top as usize) else { return Near::Nothing };
-        // NONE leads behind all tables, too.
+        // NONE is an index past all tables.
         let range = top as usize * RANGES + (address >> RANGE_SHIFT) as usize % RANGES;
         let entry = self.ranges.get(range).copied().unwrap_or(NONE);
         if entry >= COVERED {

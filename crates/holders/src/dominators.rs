@@ -1,14 +1,16 @@
-//! The dominators: for each vertex the nearest that every way to it leads through.
+//! Dominators: for each vertex the nearest vertex that all paths to it pass through.
 //!
-//! By semidominators, in numbers of the search (Lengauer and Tarjan 1979; Georgiadis, Tarjan and Werneck 2006, "Finding dominators in
-//! practice", SNCA). The second step of SNCA walks up the tree of dominators, for each vertex from anew: a long list whose end leads
-//! to an array of objects that others know too would take it years. So here each vertex has a second way up, a jump (Myers 1983,
-//! "An applicative random-access stack"), and a walk is a logarithm's. The first walks without a stack: it turns the way round
-//! behind it.
+//! Computed from semidominators, on depth-first numbers (Lengauer and Tarjan 1979; Georgiadis,
+//! Tarjan and Werneck 2006, "Finding dominators in practice", SNCA). The second step of SNCA walks
+//! up the dominator tree anew for each vertex: for a long list whose end refers to an array of
+//! objects that are also referenced from elsewhere, that would take years. So here each vertex also
+//! has a jump pointer (Myers 1983, "An applicative random-access stack"), and a walk takes
+//! logarithmic time. The walk of the first step needs no stack: it reverses the path behind it.
 //!
-//! Numbers tell what a reference is. One that leads to a higher number leads to a descendant: of those of a vertex only the least is
-//! of use, from the start. Of all others each is needed from its target, once, and in falling order of these: a slice of them is turned
-//! round, gone through and given back before the next, while links come to be.
+//! A reference to a higher number leads to a descendant: for each target only the least source of
+//! those matters, and from the start. All other references are needed by target, once, in
+//! descending order of targets. So they are transposed in slices: each slice is built, used and
+//! freed before the next, while the array of links grows.
 
 use std::ops::Range;
 
@@ -17,10 +19,12 @@ use strandline_sys::host::prefetch;
 use crate::arrays::{AHEAD, Clock, NONE, Refused, array, reserved};
 use crate::reach::Edges;
 
-/// Slices in which references are turned round: more take less memory, and a look at all that is left each.
+/// Number of slices for transposing references: more slices take less memory, but one pass over the
+/// remaining references each.
 const SLICES: usize = 8;
 
-/// The dominator of each number; of 0 it is 0. `numbers` has those of vertices, `parents` from which each number was found.
+/// Returns the dominator of each number; that of 0 is 0. `numbers` holds the number of each vertex,
+/// `parents` the number from which each number was found.
 pub fn dominators(
     numbers: &[u32],
     mut parents: Vec<u32>,
@@ -46,7 +50,8 @@ pub fn dominators(
     Ok(parents)
 }
 
-/// How many references lead to each number of a slice; then where the list of those begins, or ends.
+/// For each number in a slice: how many references lead to it; later where its list of referrers
+/// begins, then ends.
 struct Slice {
     first: usize,
     of: Vec<u32>,
@@ -71,8 +76,8 @@ impl Slice {
     }
 }
 
-/// Takes references to descendants away: `semis` has the least number of those that refer to each. Of others it counts those that lead to
-/// the first slice.
+/// Removes references to descendants, and lowers `semis` to the least number that refers to each
+/// target. Counts the remaining references into the first slice.
 fn without_forward(numbers: &[u32], semis: &mut [u32], edges: &mut Edges, counts: &mut Slice) {
     edges.retain(|source, target| {
         let number = numbers[source as usize];
@@ -87,16 +92,17 @@ fn without_forward(numbers: &[u32], semis: &mut [u32], edges: &mut Edges, counts
     });
 }
 
-/// Who refers to each number of a slice, one list behind another.
+/// The sources of references to each number of a slice, one list after another.
 struct Referrers {
     first: usize,
-    /// Where each list ends.
+    /// End of each list.
     ends: Vec<u32>,
     of: Vec<u32>,
 }
 
 impl Referrers {
-    /// Takes them out of the references, of which those are counted that lead to the next slice.
+    /// Moves the references into the slice out of `edges`, and counts the references into the next
+    /// one.
     fn of(mut slice: Slice, numbers: &[u32], edges: &mut Edges, next: &mut Slice) -> Result<Self, Refused> {
         let mut sum = 0;
         for end in &mut slice.of {
@@ -116,7 +122,7 @@ impl Referrers {
     }
 }
 
-/// For each number two others, in falling order, so that memory is taken as they come to be.
+/// Two numbers for each vertex number, in descending order, so that memory grows as they are added.
 struct Links {
     of: Vec<[u32; 2]>,
     last: usize,
@@ -129,7 +135,8 @@ impl Links {
     }
 }
 
-/// Lowers the semidominator of each number of a slice, by what it links to: where the way up leads on, and the least on it.
+/// Lowers the semidominator of each number in a slice, and adds its link: the next number on the
+/// way up, and the least semidominator on that way.
 fn semidominators(
     parents: &[u32],
     referrers: Referrers,
@@ -142,7 +149,7 @@ fn semidominators(
         let number = first + place;
         let from = place.checked_sub(1).map_or(0, |before| ends[before]) as usize;
         let mut semi = semis[number];
-        // Links are looked at in no order.
+        // Links are accessed in random order.
         for &soon in of
             .get(from.saturating_sub(AHEAD)..(ends[place] as usize).saturating_sub(AHEAD))
             .unwrap_or_default()
@@ -160,7 +167,8 @@ fn semidominators(
     Ok(())
 }
 
-/// The least semidominator on the way up from `from`, of those numbered above `last`; their links then lead past all of them.
+/// The least semidominator on the way up from `from`, of numbers above `last`. Compresses the path:
+/// its links then lead past all of them.
 #[inline]
 fn least(links: &mut Links, from: u32, last: u32) -> u32 {
     let (mut at, mut behind) = (from, NONE);
@@ -185,7 +193,8 @@ fn least(links: &mut Links, from: u32, last: u32) -> u32 {
     least
 }
 
-/// Makes parents dominators: of each the nearest of its parent's that is not below its semidominator. Links become jumps and depths.
+/// Turns parents into dominators: each is the first on the way up the dominator tree from the
+/// parent whose number is at most the semidominator. Links become jump pointers and depths.
 fn nearest_common(
     parents: &mut [u32],
     semis: &[u32],

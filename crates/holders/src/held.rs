@@ -1,4 +1,4 @@
-//! What was found: who holds each block, and what each holds alone.
+//! The result: the holder of each block, and what each holds alone.
 
 use strandline_sys::host::prefetch;
 
@@ -7,12 +7,12 @@ use crate::blocks::Blocks;
 use crate::marks::Marks;
 use crate::sharing::{SharedSet, Sharing};
 
-/// Bytes and how many blocks have them.
+/// Bytes and number of blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
     /// Bytes.
     pub bytes: u64,
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: u32,
 }
 
@@ -34,45 +34,45 @@ impl std::ops::Sub for Sum {
     }
 }
 
-/// What no root reaches.
+/// Blocks that no root reaches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
-    /// Heads: nothing that is lost leads to them, but what they lead to themselves.
+    /// Heads: no lost block leads to them, except those that they lead to themselves.
     pub definite: Sum,
-    /// What is reached from heads only.
+    /// Blocks reached only from heads.
     pub indirect: Sum,
 }
 
-/// Who holds a block: the nearest that every way to it leads through.
+/// The holder of a block: its nearest dominator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// A block.
     Block(u32),
     /// A root.
     Root(u32),
-    /// Several roots, none alone.
+    /// Several roots, but none alone.
     Roots,
-    /// No root: heads of what is lost, and what several of them lead to.
+    /// No root: for heads of lost blocks, and for blocks that several heads lead to.
     Nothing,
 }
 
-/// Who holds what.
+/// The holders of all blocks.
 #[derive(Debug)]
 pub struct Held {
     blocks: Blocks,
-    /// The number of each vertex, where ways to single blocks are asked for.
+    /// Number of each vertex, if paths to single blocks are wanted.
     numbers: Option<Vec<u32>>,
     pub(crate) vertices: Vec<u32>,
-    /// The dominator of each number.
+    /// Dominator of each number.
     pub(crate) holders: Vec<u32>,
     pub(crate) nearest: Option<Vec<u32>>,
     heads: Option<Marks>,
     sharing: Sharing,
-    /// What each root alone retains, what several do, and what is lost.
+    /// What each root alone retains, what several roots reach, and what is lost.
     of_roots: Vec<Sum>,
     several: Sum,
     of_lost: Sum,
-    /// Number of the vertex that stands for what is lost.
+    /// Number of the vertex above all lost blocks.
     lost: u32,
     definite: Sum,
 }
@@ -110,7 +110,7 @@ impl Held {
         Ok(held)
     }
 
-    /// Adds up what hangs from each root.
+    /// Sums up the blocks below each root.
     fn add_up(&mut self) -> Result<(), Refused> {
         let tops = self.tops_of_numbers()?;
         for (number, (&vertex, top)) in self.vertices.iter().zip(tops).enumerate() {
@@ -134,40 +134,41 @@ impl Held {
         &self.blocks
     }
 
-    /// How many roots there are.
+    /// Number of roots.
     pub fn root_count(&self) -> u32 {
         self.of_roots.len() as u32
     }
 
-    /// What roots reach.
+    /// Blocks that roots reach.
     pub fn reached(&self) -> Sum {
         let mut sum = self.several;
         self.of_roots.iter().for_each(|&of| sum += of);
         sum
     }
 
-    /// What a root alone holds: without it nothing else of its class of roots, or of one before, leads there.
+    /// What a root alone holds: no other root of its class, or of an earlier class, leads there.
     pub fn root(&self, root: u32) -> Sum {
         self.of_roots.get(root as usize).copied().unwrap_or_default()
     }
 
-    /// What several roots reach, each by a way of its own.
+    /// Blocks that several roots reach and no single root holds.
     pub fn shared(&self) -> Sum {
         self.several
     }
 
-    /// The same, by the set of roots that reach them, largest first.
+    /// The same by set of roots, largest first.
     pub fn shared_sets(&self) -> &[SharedSet] {
         &self.sharing.sets
     }
 
-    /// The blocks that several roots reach, each with the place of its set in [`Held::shared_sets`].
+    /// The blocks that several roots reach, each with the index of its set in
+    /// [`Held::shared_sets`].
     pub fn each_shared(&self) -> impl Iterator<Item = (u32, usize)> + '_ {
         let set = |number| Some((*self.vertices.get(number as usize)?, self.sharing.set(number)?.into()));
         self.sharing.members.iter().filter_map(set)
     }
 
-    /// What no root reaches.
+    /// Blocks that no root reaches.
     pub fn lost(&self) -> Lost {
         Lost { definite: self.definite, indirect: self.of_lost - self.definite }
     }
@@ -177,12 +178,14 @@ impl Held {
         self.number(block).is_some_and(|number| number > self.lost)
     }
 
-    /// The heads of what is lost, in order. What each retains would go with it; what several lead to is in none.
+    /// The heads of lost blocks, in order. Each retains what would be freed with it, but not blocks
+    /// that other heads lead to as well.
     pub fn heads(&self) -> impl Iterator<Item = u32> + '_ {
         self.heads.iter().flat_map(Marks::iter)
     }
 
-    /// What a block alone holds, with the block itself: goes over all of them for it ([`Held::outline`] has it for all kinds).
+    /// What a block alone holds, itself included. Scans all blocks ([`Held::outline`] computes it
+    /// for all kinds at once).
     pub fn retained(&self, block: u32) -> Result<Sum, Refused> {
         let mut sum = Sum::default();
         let Some(first) = self.number(block) else { return Ok(sum) };
@@ -197,13 +200,13 @@ impl Held {
         Ok(sum)
     }
 
-    /// Who holds a block; nothing, where it is no block.
+    /// The holder of a block; [`By::Nothing`] if there is no such block.
     pub fn dominator(&self, block: u32) -> By {
         let holder = self.number(block).and_then(|number| self.holders.get(number as usize));
         holder.map_or(By::Nothing, |&holder| self.by(holder))
     }
 
-    /// The number of a block in the search; goes over all of them where ways are not kept.
+    /// The number of a block in the search. Scans all blocks if paths are not kept.
     pub(crate) fn number(&self, block: u32) -> Option<u32> {
         let number = match &self.numbers {
             Some(numbers) => numbers.get(block as usize).copied(),
@@ -212,7 +215,7 @@ impl Held {
         number.filter(|_| block < self.blocks.len())
     }
 
-    /// What has a number.
+    /// The vertex with a number.
     pub(crate) fn by(&self, number: u32) -> By {
         let vertex = self.vertices.get(number as usize).copied().unwrap_or(0);
         match vertex.checked_sub(self.blocks.len()) {
@@ -230,7 +233,8 @@ pub const SEVERAL: u32 = u32::MAX - 1;
 pub const NO_ROOT: u32 = u32::MAX;
 
 impl Held {
-    /// For each block the root that holds it alone, [`SEVERAL`] or [`NO_ROOT`]: 8 bytes a block while it is made, 4 in the end.
+    /// For each block the root that alone holds it, [`SEVERAL`] or [`NO_ROOT`]. Takes 8 bytes per
+    /// block meanwhile, and 4 in the result.
     pub fn tops(&self) -> Result<Vec<u32>, Refused> {
         let of_numbers = self.tops_of_numbers()?;
         let mut tops = array(self.blocks.len() as usize, NO_ROOT)?;

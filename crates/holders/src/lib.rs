@@ -1,8 +1,10 @@
-//! Who holds what is live: which blocks of a heap the roots reach, through whom, and what each alone retains.
+//! What holds live memory: which blocks of a heap the roots reach, through which others, and what
+//! each alone retains.
 //!
-//! [`Blocks`] is the set of live blocks. [`References::read`] reads them all once, word by word: a word that is an address within a
-//! block is a reference to it, whatever it was meant to be. [`Graph`] adds [`Roots`] and numbers what they reach, depth first; what
-//! is left is lost. [`Graph::held`] finds the dominators: a block is held by another where every way to it leads through that one.
+//! [`Blocks`] is the set of live blocks. [`References::read`] reads them all once, word by word: a
+//! word that is an address within a block is a reference to it, whatever its meaning. [`Graph`]
+//! adds [`Roots`] and numbers what they reach, depth first; the rest is lost. [`Graph::held`] finds
+//! the dominators: a block is held by another if all paths to it pass through that one.
 //!
 //! ```
 //! # use std::time::{Duration, Instant};
@@ -30,17 +32,25 @@
 //! # }
 //! ```
 //!
-//! Memory in bytes a block, with `m` references a block: 4 for the blocks, 1 + 4 `m` for what they refer to, and 8 while it searches, with
-//! 8 more for each vertex with more than one way down that is not gone yet, or 12 while it looks which references lead to descendants;
-//! 8 more for shortest ways. Of `m` are then left those `t` that do not: 18 + 4.5 `t` when the first of them are turned round, 24 when
-//! the last were. So 17 and 4 for each reference, or 24, whatever is more. Roots count as blocks. What is kept is 12.
-//! For each block that no single root retains 8 more while sets of roots are found, beside the 17 and what it leads to, and 2 that are kept; some
-//! megabytes for the sets themselves.
+//! Memory in bytes per block, with `m` references per block:
 //!
-//! Nothing is allocated by what the target says without a bound: blocks are counted, references have a limit, and all else is a multiple
-//! of the two. Every step takes time in proportion to them, at worst times a logarithm.
+//! - 4 for the blocks, and 1 + 4 `m` for the references;
+//! - 8 for the search, plus 8 for each vertex on its stack (those with more than one child still to
+//!   visit), plus 8 for shortest paths;
+//! - 12 instead of 8 while references to descendants are found;
+//! - with `t` references left that do not lead to descendants, 18 + 4.5 `t` in total when the first
+//!   slice of them is transposed, and 24 after the last.
 //!
-//! This crate knows no process, no allocator and no name of a root: it reads through [`Memory`](strandline_process::memory::Memory).
+//! So the peak is 17 + 4 `m` or 24, whichever is more. Roots count as blocks. The result takes 12.
+//! Each block that no single root retains takes 8 more while sets of roots are found, beside the 17
+//! and its references, and 2 in the result; the sets themselves take a few megabytes.
+//!
+//! Allocations are bounded whatever the target holds: blocks are counted, references have a limit,
+//! and everything else is a multiple of the two. Every step takes time in proportion to them, at
+//! worst times a logarithm.
+//!
+//! This crate knows no process, allocator or name of a root: it reads through
+//! [`Memory`](strandline_process::memory::Memory).
 
 #![forbid(unsafe_code)]
 

@@ -1,18 +1,19 @@
-//! A bit for each block.
+//! Bit sets of blocks.
 
 use crate::arrays::{Refused, array};
 
-/// A set of blocks, a bit each.
+/// A set of blocks, at one bit each.
 #[derive(Clone, Debug, Default)]
 pub struct Marks(Vec<u64>);
 
 impl Marks {
-    /// None of so many blocks.
+    /// An empty set for `blocks` blocks.
     pub fn new(blocks: u32) -> Result<Self, Refused> {
         array(blocks.div_ceil(64) as usize, 0).map(Self)
     }
 
-    /// Puts one in; whether it was not in before. One that is none of the blocks is never in.
+    /// Adds a block and returns whether it is new. Numbers past the last block are never in the
+    /// set.
     #[inline]
     pub fn set(&mut self, block: u32) -> bool {
         let bit = 1 << (block % 64);
@@ -22,7 +23,7 @@ impl Marks {
         is_new
     }
 
-    /// Takes one out.
+    /// Removes a block.
     #[inline]
     pub fn clear(&mut self, block: u32) {
         if let Some(word) = self.0.get_mut((block / 64) as usize) {
@@ -30,18 +31,18 @@ impl Marks {
         }
     }
 
-    /// Takes all out.
+    /// Removes all blocks.
     pub fn clear_all(&mut self) {
         self.0.fill(0);
     }
 
-    /// Whether one is in.
+    /// Whether a block is in the set.
     #[inline]
     pub fn has(&self, block: u32) -> bool {
         self.0.get((block / 64) as usize).is_some_and(|word| word >> (block % 64) & 1 != 0)
     }
 
-    /// All that are in, in order.
+    /// The blocks in the set, in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = u32> + '_ {
         let words = self.0.iter().enumerate().filter(|(_, word)| **word != 0);
         words.flat_map(|(index, word)| {
@@ -51,17 +52,17 @@ impl Marks {
     }
 }
 
-/// A set that is complete, of which each has a rank: how many of lower numbers are in it.
+/// A set that is complete, in which each number has a rank: how many lower numbers are in it.
 #[derive(Clone, Debug, Default)]
 pub struct Ranked {
     words: Vec<u64>,
-    /// How many are in the words before each.
+    /// Count of numbers in the words before each word.
     before: Vec<u32>,
     count: u32,
 }
 
 impl Ranked {
-    /// Of what is in a set: half a bit more for each that may be in it.
+    /// Takes half a bit per possible number in addition to the set.
     pub fn new(Marks(words): Marks) -> Result<Self, Refused> {
         let (mut before, mut count) = (array(words.len(), 0)?, 0);
         for (word, before) in words.iter().zip(&mut before) {
@@ -71,18 +72,17 @@ impl Ranked {
         Ok(Self { words, before, count })
     }
 
-    /// How many are in it.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Whether one is.
+    /// Whether a number is in the set.
     #[inline]
     pub fn has(&self, number: u32) -> bool {
         self.words.get((number / 64) as usize).is_some_and(|word| word >> (number % 64) & 1 != 0)
     }
 
-    /// The rank of one, where it is in it.
+    /// The rank of a number; `None` if it is not in the set.
     #[inline]
     pub fn rank(&self, number: u32) -> Option<u32> {
         let index = (number / 64) as usize;
@@ -91,14 +91,14 @@ impl Ranked {
         (word & bit != 0).then(|| before + (word & (bit - 1)).count_ones())
     }
 
-    /// The first one.
+    /// The lowest number in the set.
     pub fn first(&self) -> Option<u32> {
         self.from(0, u64::MAX)
     }
 
-    /// The next one.
+    /// The next higher number in the set.
     pub fn after(&self, number: u32) -> Option<u32> {
-        // Shifted by two steps: by 64 at once there is no shift.
+        // Two shifts: a shift by 64 would overflow.
         self.from((number / 64) as usize, u64::MAX << (number % 64) << 1)
     }
 
@@ -108,12 +108,12 @@ impl Ranked {
         masked.find(|(_, word)| *word != 0).map(|(at, word)| at as u32 * 64 + word.trailing_zeros())
     }
 
-    /// The last one.
+    /// The highest number in the set.
     pub fn last(&self) -> Option<u32> {
         self.up_to(self.words.len().saturating_sub(1), u64::MAX)
     }
 
-    /// The one before.
+    /// The next lower number in the set.
     pub fn before(&self, number: u32) -> Option<u32> {
         self.up_to((number / 64) as usize, (1 << (number % 64)) - 1)
     }
@@ -124,7 +124,7 @@ impl Ranked {
         masked.find(|(_, word)| *word != 0).map(|(at, word)| at as u32 * 64 + 63 - word.leading_zeros())
     }
 
-    /// All that are in, in order.
+    /// The numbers in the set, in order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         std::iter::successors(self.first(), |&number| self.after(number))
     }

@@ -1,6 +1,6 @@
-//! The tree of who holds whom in outline: blocks of one kind that hang from the same are one node of it.
+//! An outline of the dominator tree: blocks of one kind below the same node form one node.
 //!
-//! A block that hangs from one of its own kind, as those of a list do, is of that one's node.
+//! A block whose holder is of the same kind, as in a list, belongs to the node of its holder.
 
 use std::collections::HashMap;
 
@@ -9,30 +9,31 @@ use strandline_sys::host::prefetch;
 use crate::arrays::{AHEAD, NONE, Refused, array};
 use crate::held::{By, Held, Sum};
 
-/// Nodes at most, beside those of roots. What would need more counts for the node above it.
+/// Maximum number of nodes other than those of roots. Blocks that would need more count for the
+/// node above.
 const MAX_NODES: usize = 1 << 18;
-/// Below so many kinds all counts for the last of them.
+/// Maximum depth of nodes. Blocks further down count for the last node.
 const MAX_DEPTH: u32 = 64;
 
-/// Blocks of one kind that hang from the same.
+/// Blocks of one kind below the same node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// The node that they hang from; of one of a root, of several, or of what is lost, its own.
+    /// The parent node; for a root, several roots, or lost blocks, the node itself.
     pub above: u32,
-    /// Their kind; what the caller never has for a root's.
+    /// Kind of the blocks; for a root, a value that no block has.
     pub kind: u32,
     /// The blocks themselves.
     pub own: Sum,
-    /// How many of them hang from another one of them.
+    /// How many of the blocks are held by another block of this node.
     pub chained: u32,
-    /// They, and all that hangs from them.
+    /// The blocks and everything that they hold.
     pub retained: Sum,
     depth: u32,
-    /// The node below that was met last: the next block mostly is of it too.
+    /// The child node used last: the next block mostly belongs to it as well.
     last: u32,
 }
 
-/// All nodes; those above come before those below.
+/// All nodes, parents before children.
 #[derive(Clone, Debug)]
 pub struct Outline {
     nodes: Vec<Node>,
@@ -42,7 +43,7 @@ pub struct Outline {
 impl Outline {
     /// The node of what several roots hold.
     pub const SEVERAL: u32 = 0;
-    /// The node of what is lost.
+    /// The node of lost blocks.
     pub const LOST: u32 = 1;
 
     /// The node of a root.
@@ -50,19 +51,19 @@ impl Outline {
         root.saturating_add(2)
     }
 
-    /// All of them.
+    /// All nodes.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// Those of blocks, with their numbers.
+    /// The nodes of blocks, with their numbers.
     pub fn of_blocks(&self) -> impl Iterator<Item = (u32, &Node)> {
         self.nodes.iter().enumerate().skip(self.first_of_blocks).map(|(number, node)| (number as u32, node))
     }
 }
 
 impl Held {
-    /// The outline, where `kinds` has the kind of each block: 4 bytes for each while it is made.
+    /// Computes the outline from the kind of each block. Takes 4 bytes per block meanwhile.
     pub fn outline(&self, kinds: &[u16]) -> Result<Outline, Refused> {
         let first_of_blocks = self.root_count() as usize + 2;
         let node = |above: u32, kind: u32, depth: u32| {

@@ -1,31 +1,32 @@
-//! Ways from a root to a block: those with the fewest steps, or those that there is no way round.
+//! Paths from a root to a block: shortest paths, and chains of dominators.
 
 use crate::arrays::{NONE, Refused, array};
 use crate::held::{By, Held};
 use crate::reach::{Search, vertices_of};
 
-/// Which ways from roots are kept, beside dominators.
+/// Which paths from roots are kept, besides dominators.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ways {
-    /// None.
+    /// No paths.
     #[default]
     None,
-    /// One with the fewest steps to each block, for 4 bytes a block and one more pass.
+    /// A shortest path to each block, at 4 bytes per block and one more pass.
     Shortest,
 }
 
-/// How a block is reached, or through whom it is held.
+/// How a block is reached, or by what it is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// Where it begins: a root; several, in a chain of dominators; or nothing, before a head of what is lost.
+    /// Start of the path: a root; several roots, in a chain of dominators; or nothing, before a
+    /// head of lost blocks.
     pub from: By,
-    /// The blocks in between, then the block itself. Of a long path the first ones and the last.
+    /// The blocks in between, then the block itself. Of a long path only the first and the last.
     pub blocks: Vec<u32>,
-    /// Where some were left out, before which of these and how many.
+    /// If blocks were left out: the index in `blocks` where they would be, and their number.
     pub left_out: Option<(usize, u32)>,
 }
 
-/// For each number the one from which it is reached in the fewest steps, from roots, or from heads of what is lost.
+/// For each number the previous one on a shortest path from a root, or from a head of lost blocks.
 pub(crate) fn nearest(search: &mut Search, lost: u32) -> Result<Vec<u32>, Refused> {
     let Search { numbers, parents, edges, clock, .. } = search;
     let vertices = vertices_of(numbers)?;
@@ -35,7 +36,7 @@ pub(crate) fn nearest(search: &mut Search, lost: u32) -> Result<Vec<u32>, Refuse
     let mut next = 0;
     for top in [0, lost] {
         nearest[top as usize] = 0;
-        // From the two that are above all lead only ways of the tree. Heads are behind what is lost.
+        // The two top vertices have only tree edges. Heads are numbered after `lost`.
         let below = (top + 1) as usize..if top == lost { vertices.len() } else { lost as usize };
         for number in below.filter(|&number| parents[number] == top) {
             nearest[number] = top;
@@ -59,18 +60,20 @@ pub(crate) fn nearest(search: &mut Search, lost: u32) -> Result<Vec<u32>, Refuse
 }
 
 impl Held {
-    /// A way with the fewest steps to a block, at most so many blocks of it; `None` where they were not kept, or it is no block.
+    /// A shortest path to a block, with at most `most` of its blocks; `None` if paths were not
+    /// kept, or if there is no such block.
     pub fn path(&self, block: u32, most: usize) -> Option<Path> {
         self.up(block, self.nearest.as_ref()?, most)
     }
 
-    /// The blocks that every way to a block leads through, the one next to the root first, at most so many of them; `None` where
-    /// it is no block.
+    /// The blocks that all paths to a block pass through, the one next to the root first, at most
+    /// `most` of them; `None` if there is no such block.
     pub fn dominators(&self, block: u32, most: usize) -> Option<Path> {
         self.up(block, &self.holders, most)
     }
 
-    /// The way up from a block by one of the trees; each leads to lower places of an order, and so ends.
+    /// The path up from a block in one of the trees. Each step leads to a lower place in an order,
+    /// so it ends.
     fn up(&self, block: u32, tree: &[u32], most: usize) -> Option<Path> {
         let first = self.number(block)?;
         let ups = || {

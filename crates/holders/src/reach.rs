@@ -1,13 +1,16 @@
-//! Numbers what roots reach, depth first; and among what they do not, finds what else would have to be freed first.
+//! Numbers what roots reach, depth first, and finds the heads of what they do not reach.
 //!
-//! Above all roots stands one vertex, number 0. Each root is a vertex, then come the blocks in the order in which they are found;
-//! and then, as one more root, what is lost. A vertex has a higher number than the one it was found from, so numbers tell ancestors
-//! from descendants, and what follows works on arrays in their order.
+//! One vertex is above all roots and has number 0. Each root is a vertex, followed by the blocks in
+//! the order in which they are found; last, as one more root, comes the vertex above lost blocks. A
+//! vertex has a higher number than the one it was found from, so numbers distinguish ancestors from
+//! descendants, and later steps process arrays in number order.
 //!
-//! Of lost blocks those are heads that no other lost block leads to, and of a ring that nothing else leads to its lowest, as
-//! valgrind's memcheck has them ("definitely lost"; all others "indirectly"). Two passes over them find the heads without a search
-//! for rings: the first begins at each block that it has not come by, in order of addresses; in each ring that is led to from nowhere
-//! it must so have begun once. The second begins at the same, last first: what it comes by from another is no head.
+//! Heads are the lost blocks that no other lost block leads to, and of each cycle that nothing else
+//! leads to the lowest block. This is the definition of valgrind's memcheck ("definitely lost"; all
+//! others are lost "indirectly"). Two passes find the heads without searching for cycles. The first
+//! starts at each block that it has not visited yet, in address order: in each cycle without
+//! references from outside it must have started once. The second starts at the same blocks, last
+//! first: a start that it visits from another one is no head.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -24,15 +27,16 @@ use crate::references::References;
 use crate::roots::Roots;
 use crate::sharing;
 
-/// What refers to what. Vertices are blocks, then roots, by their numbers; then what is lost, then what is above all.
+/// References between vertices. Vertices are blocks, then roots, by their numbers; then the vertex
+/// above lost blocks, then the one above all roots.
 pub(crate) struct Edges {
     pub references: References,
     pub roots: Roots,
 }
 
 impl Edges {
-    /// What a vertex refers to: of blocks that were not reached numbers of blocks, of others numbers in the order of the search, or
-    /// [`NONE`].
+    /// Targets of a vertex: of unreached blocks, numbers of blocks; of others, numbers in search
+    /// order, or [`NONE`].
     #[inline]
     pub fn of(&mut self, vertex: u32) -> &mut [u32] {
         match vertex.checked_sub(self.references.blocks()) {
@@ -41,7 +45,7 @@ impl Edges {
         }
     }
 
-    /// Leaves those out of which `keep` says so, given the vertex and what it refers to.
+    /// Removes the references for which `keep(vertex, target)` is false.
     pub fn retain(&mut self, mut keep: impl FnMut(u32, u32) -> bool) {
         let blocks = self.references.blocks();
         for root in 0..self.roots.len() {
@@ -55,34 +59,36 @@ impl Edges {
     }
 }
 
-/// What was found, depth first. All arrays but the first are by number.
+/// Result of the depth-first search. All arrays except `numbers` are by number.
 pub(crate) struct Search {
     /// The number of each vertex.
     pub numbers: Vec<u32>,
-    /// From which each was found. Behind the last is room, which passes over what is not reached use.
+    /// The number from which each was found. The unused part behind serves as a stack for passes
+    /// over unreached blocks.
     pub parents: Vec<u32>,
-    /// Vertices that have more to look at, and where.
+    /// Vertices with references left to follow, and the index of the next one.
     stack: Vec<[u32; 2]>,
     pub edges: Edges,
     next: u32,
     pub clock: Clock,
-    /// Numbers in the tree of one root that a later one's leads to.
+    /// Numbers in the tree of one root to which the tree of a later root leads.
     entries: Marks,
 }
 
-/// What is reached, and from where. [`Graph::held`] tells the rest.
+/// What is reached, and from where. [`Graph::held`] computes the rest.
 pub struct Graph {
     blocks: Blocks,
     search: Search,
-    /// From which each number is reached in the fewest steps.
+    /// The previous number on a shortest path to each.
     nearest: Option<Vec<u32>>,
-    /// Number of the vertex that stands for what is lost.
+    /// Number of the vertex above lost blocks.
     lost: u32,
     heads: Option<Marks>,
 }
 
 impl Graph {
-    /// Looks for what roots reach. References must be those of these blocks; roots' numbers that are of no block count as nothing.
+    /// Finds what roots reach. `references` must be those of `blocks`; numbers in `roots` that are
+    /// no blocks are ignored.
     pub fn new(
         blocks: Blocks,
         references: References,
@@ -134,7 +140,7 @@ impl Graph {
         Ok(Self { blocks, search, nearest, lost, heads })
     }
 
-    /// Finds what holds what.
+    /// Finds dominators, and the sets of roots that share blocks.
     pub fn held(self, deadline: Instant) -> Result<Held, Refused> {
         let Self { blocks, mut search, nearest, lost, heads } = self;
         let roots = search.edges.roots.len() as u32;
@@ -151,8 +157,8 @@ impl Graph {
     }
 }
 
-/// Numbers of blocks that named roots stop at, before and after they came by: no block has those of what is above all and of the first
-/// root.
+/// Temporary numbers of blocks at which paths from named roots stop, before and after a path met
+/// them. No block has these numbers: they are those of the top vertex and the first root.
 const STOP: u32 = 0;
 const STOPPED: u32 = 1;
 
@@ -166,7 +172,8 @@ pub(crate) fn vertices_of(numbers: &[u32]) -> Result<Vec<u32>, Refused> {
 }
 
 impl Search {
-    /// Makes what is numbered from now on stop at stops, where there are such; from which number on edges count.
+    /// Makes the search stop at stop blocks from now on, if `are_some`. Returns the lowest number
+    /// to which references count.
     fn stop(&mut self, are_some: bool) -> u32 {
         let Self { numbers, edges, .. } = self;
         for stop in edges.roots.stops().filter(|_| are_some) {
@@ -177,7 +184,8 @@ impl Search {
         if are_some { STOPPED + 1 } else { 0 }
     }
 
-    /// Lets stops be reached: those that were come by are led to by the root that has them, the others by it no more.
+    /// Makes stop blocks reachable again. Their root keeps its references to those that were met,
+    /// and loses the others.
     fn stop_no_more(&mut self) {
         let Self { numbers, edges, .. } = self;
         for stop in edges.roots.stops() {
@@ -216,8 +224,9 @@ impl Search {
         number
     }
 
-    /// Numbers what a vertex reaches, and replaces visited entries by numbers. What has a lower number than
-    /// `earlier` counts as not referred to; what has one of these is in the tree of an earlier root. In a vertex is looked on to the second that is not numbered: one that has no second need not be come back to, and
+    /// Numbers what a vertex reaches, and replaces visited targets by their numbers. A target with
+    /// a number below `earlier` counts as not referenced; one within `earlier` is in the tree of an
+    /// earlier root. Stops at the second unnumbered child; only vertices with one are pushed, and
     /// most have none.
     fn descend(&mut self, vertex: u32, parent: u32, earlier: Range<u32>) -> Result<(), Refused> {
         let mut at = self.add(vertex, parent);
@@ -227,7 +236,7 @@ impl Search {
             let targets = self.edges.of(vertex);
             let soon = targets.get(cursor + AHEAD).copied();
             for (index, edge) in targets.iter_mut().enumerate().skip(cursor) {
-                // NONE has no number.
+                // NONE is past the end of `numbers`.
                 let Some(&known) = self.numbers.get(*edge as usize) else { continue };
                 if known != NONE {
                     if known == STOP {
@@ -238,7 +247,7 @@ impl Search {
                     }
                     *edge = if known < earlier.start { NONE } else { known };
                 } else if child.is_none() {
-                    // Numbered at once, so that it is known should it come again.
+                    // Numbered at once, so that it is recognised if it comes again.
                     self.numbers[*edge as usize] = self.next;
                     child = Some(std::mem::replace(edge, self.next));
                 } else {
@@ -270,9 +279,9 @@ impl Search {
         }
     }
 
-    /// The heads of what was not reached; `None` where all was.
+    /// The heads of lost blocks; `None` if nothing is lost.
     fn heads(&mut self, count: u32) -> Result<Option<Marks>, Refused> {
-        // One of what is numbered, and one of what is not, is no block and no root.
+        // Only the vertex above lost blocks has no number yet.
         if self.next as usize + 1 == self.numbers.len() {
             return Ok(None);
         }
@@ -296,10 +305,10 @@ impl Search {
         Ok(Some(heads))
     }
 
-    /// Marks what a block that is not reached leads to.
+    /// Marks everything that an unreached block leads to.
     fn flood(&mut self, block: u32, seen: &mut Marks) -> Result<(), Refused> {
         let Self { numbers, parents, edges, clock, next, .. } = self;
-        // Each is put there once, and there is a place for each that has no number.
+        // Each block is pushed at most once, and there is room for each that has no number.
         let stack = parents.get_mut(*next as usize..).unwrap_or_default();
         stack[0] = block;
         let mut depth = 1;

@@ -1,8 +1,9 @@
-//! What blocks refer to: for each the numbers of those that words in it lead into.
+//! References between blocks: for each block the numbers of the blocks that its words point into.
 //!
-//! Words that lead into their own block are left out, and so are those that say the same as the one before. Most blocks refer to few
-//! others: sixty share a line of the cache that says where the first one's targets begin and how many each has. What has too many for
-//! that, and what was read in parts, is kept apart.
+//! Words that point into their own block are left out, and so are words with the same target as the
+//! one before. Most blocks refer to few others: sixty share a cache line that holds where the
+//! targets of the first one begin and how many each has. Blocks with too many targets for that, and
+//! blocks that were read in parts, are kept separately.
 
 use strandline_process::memory::Memory;
 use strandline_sys::host::prefetch;
@@ -11,31 +12,31 @@ use crate::arrays::{Refused, reserved};
 use crate::blocks::Blocks;
 use crate::scan::{Heads, Known, Limits, Outcome, Progress, Run, scan};
 
-/// Blocks of a group.
+/// Blocks in a group.
 const TOGETHER: u32 = 60;
-/// Stands for a number of targets that says nothing: the block is one of `apart`.
+/// Count of a block whose targets are in `apart`.
 const APART: u8 = u8::MAX;
 
-/// Blocks side by side, in a line of the cache.
+/// Consecutive blocks, in one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Group {
-    /// Where the targets of the first begin.
+    /// Index of the first target of the first block.
     first: u32,
-    /// How many each has, or [`APART`], which counts as none.
+    /// Number of targets of each block, or [`APART`], which counts as 0.
     counts: [u8; TOGETHER as usize],
 }
 
-/// The targets of a block that has many.
+/// Targets of a block with many.
 #[derive(Clone, Copy, Debug)]
 struct Apart {
     block: u32,
-    /// Where they are.
+    /// Index of the first target.
     first: u32,
     count: u32,
 }
 
-/// What blocks refer to: all targets one behind another.
+/// References between blocks, all targets one after another.
 #[derive(Debug)]
 pub struct References {
     groups: Vec<Group>,
@@ -47,9 +48,9 @@ pub struct References {
 }
 
 impl References {
-    /// Reads every block once, but those that are known to refer to nothing. `heads` and
-    /// `progress` are told from several threads.
-    /// What could not be read, or not within the limits, is in the [`Outcome`]: it is for the caller to say.
+    /// Reads every block once, except those known to refer to nothing. `heads` and `progress` are
+    /// called from several threads. What could not be read, or not within the limits, is in the
+    /// [`Outcome`] for the caller to report.
     pub fn read(
         memory: &dyn Memory,
         blocks: &Blocks,
@@ -62,22 +63,22 @@ impl References {
         joined(runs, blocks.len(), outcome)
     }
 
-    /// How many there are.
+    /// Number of references.
     pub fn count(&self) -> u64 {
         (self.targets.len() + self.of_apart.len()) as u64
     }
 
-    /// Of how many blocks.
+    /// Number of blocks.
     pub fn blocks(&self) -> u32 {
         self.blocks
     }
 
-    /// What was read, and what not.
+    /// What was read and what was not.
     pub fn outcome(&self) -> Outcome {
         self.outcome
     }
 
-    /// What a block refers to, in the order of its words.
+    /// Targets of a block, in the order of its words.
     pub fn of(&self, block: u32) -> &[u32] {
         let (from, to, is_apart) = self.range(block);
         let targets = if is_apart { &self.of_apart } else { &self.targets };
@@ -91,13 +92,13 @@ impl References {
         targets.get_mut(from..to).unwrap_or_default()
     }
 
-    /// Asks for where they are, ahead of time.
+    /// Prefetches the group of a block.
     #[inline]
     pub(crate) fn prefetch(&self, block: u32) {
         prefetch(&self.groups, (block / TOGETHER) as usize);
     }
 
-    /// Where the targets of a block are, and whether among those that are apart.
+    /// Index range of the targets of a block, and whether they are in `of_apart`.
     #[inline]
     fn range(&self, block: u32) -> (usize, usize, bool) {
         let Some(group) = self.groups.get((block / TOGETHER) as usize) else { return (0, 0, false) };
@@ -118,7 +119,7 @@ impl References {
         range.map_or((0, 0, true), |of| (of.first as usize, (of.first + of.count) as usize, true))
     }
 
-    /// Leaves those out of which `keep` says so, given the block and its target, and gives their memory back.
+    /// Removes the references for which `keep(block, target)` is false, and frees their memory.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(u32, u32) -> bool) {
         let mut next = 0;
         for (number, group) in (0..).zip(&mut self.groups) {
@@ -155,13 +156,13 @@ impl References {
     }
 }
 
-/// Takes what is behind `len` off, and gives its memory back.
+/// Shortens an array to `len` and frees the rest.
 fn shorten<T>(array: &mut Vec<T>, len: usize) {
     array.truncate(len);
     array.shrink_to_fit();
 }
 
-/// Runs in order, put together; each is freed as soon as it was copied. What is in none refers to nothing.
+/// Joins runs in order; each is freed once it is copied. Blocks in no run refer to nothing.
 fn joined(runs: Vec<Run>, blocks: u32, outcome: Outcome) -> Result<References, Refused> {
     let is_apart = |run: &Run, count: u32| run.is_part || count >= u32::from(APART);
     let (mut few, mut many) = (0, 0);
@@ -173,7 +174,7 @@ fn joined(runs: Vec<Run>, blocks: u32, outcome: Outcome) -> Result<References, R
     let mut groups = crate::arrays::array(blocks.div_ceil(TOGETHER) as usize, empty)?;
     let (mut targets, mut of_apart) = (reserved(few)?, reserved(many)?);
     let mut apart: Vec<Apart> = Vec::new();
-    // The group whose beginning is known.
+    // Number of groups whose first index is known.
     let mut known = 0;
     for run in runs {
         let mut from = 0;

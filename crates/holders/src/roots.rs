@@ -1,40 +1,43 @@
-//! From where blocks are reached.
+//! Roots, from which blocks are reached.
 //!
-//! Roots may be of several classes, one behind another. What an earlier class reaches counts as not led to by the next: a variable has
-//! its value for itself, although the tables of its runtime lead there too.
+//! Roots may belong to several classes, one after another. What an earlier class reaches counts as
+//! not referenced by later ones: a variable alone holds its value, although tables of its runtime
+//! refer to it too.
 
 use std::ops::Range;
 
-/// Roots: what is outside of all blocks and refers to some, a stack, a register, a variable. Each is a number, in the order of adding;
-/// the caller keeps their names.
+/// Roots: what refers to blocks from outside of all blocks, such as a stack, a register, a
+/// variable. Roots are numbered in the order of adding; the caller keeps their names.
 #[derive(Clone, Debug, Default)]
 pub struct Roots {
-    /// Where the blocks of each end.
+    /// End of the targets of each root.
     ends: Vec<usize>,
     pub(crate) blocks: Vec<u32>,
     named: usize,
-    /// The first of each class but the first one.
+    /// The first root of each class except the first class.
     classes: Vec<usize>,
-    /// Which of `blocks` named roots stop at.
+    /// Which of `blocks` stop paths from named roots.
     stops: Vec<Range<usize>>,
 }
 
 impl Roots {
-    /// Adds one that refers to some blocks; returns its number. 8 bytes for each and 4 for each block it refers to.
+    /// Adds a root that refers to some blocks, and returns its number. Takes 8 bytes per root and 4
+    /// per block that it refers to.
     pub fn add(&mut self, blocks: impl IntoIterator<Item = u32>) -> u32 {
         self.blocks.extend(blocks);
         self.ends.push(self.blocks.len());
         self.ends.len() as u32 - 1
     }
 
-    /// Says that those that were added so far are a class, and named: what they lead to is theirs, up to what they stop at.
+    /// Makes the roots added so far a class of named roots, which hold what they lead to, up to
+    /// stop blocks.
     pub fn all_are_named(&mut self) {
         self.named = self.ends.len();
         self.begin_class();
     }
 
-    /// The same as [`Roots::add`], of one that is not named. From it, and not from named ones, are reached those of `stops` that
-    /// named ones come by, and what these lead to.
+    /// Like [`Roots::add`], for a root that is not named. Paths from named roots stop at `stops`;
+    /// those that are met, and what they lead to, are reached from this root instead.
     pub fn add_with_stops(
         &mut self,
         blocks: impl IntoIterator<Item = u32>,
@@ -51,23 +54,23 @@ impl Roots {
         self.add(stops)
     }
 
-    /// Says that those that are added from now on hold only what those before do not reach. What they lead to besides is as if they did
-    /// not.
+    /// Begins a class: roots added from now on hold only what earlier ones do not reach. Their
+    /// other references are ignored.
     pub fn begin_class(&mut self) {
         self.classes.push(self.ends.len());
     }
 
-    /// How many are named.
+    /// Number of named roots.
     pub(crate) fn named(&self) -> usize {
         self.named
     }
 
-    /// The first of each class but the first one.
+    /// The first root of each class except the first class.
     pub(crate) fn classes(&self) -> Vec<usize> {
         self.classes.clone()
     }
 
-    /// What named roots stop at.
+    /// The blocks at which paths from named roots stop.
     pub(crate) fn stops(&mut self) -> impl Iterator<Item = &mut u32> {
         let Self { blocks, stops, .. } = self;
         let mut rest = blocks.as_mut_slice();
@@ -80,17 +83,17 @@ impl Roots {
         })
     }
 
-    /// How many there are.
+    /// Number of roots.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no roots.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// What one refers to.
+    /// Targets of a root.
     pub(crate) fn of(&mut self, root: usize) -> &mut [u32] {
         let from = root.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
         let to = self.ends.get(root).copied().unwrap_or(from);

@@ -1,7 +1,8 @@
-//! Reads blocks in large pieces, several workers at a time, and looks at their words.
+//! Reads blocks in large pieces, with several workers, and examines their words.
 //!
-//! Pieces are cut as they are asked for, so that what is planned takes no memory: some thousand blocks, or a part of a large one.
-//! No more is read than blocks and small gaps between them. What cannot be read is passed over a page at a time, and counted.
+//! Pieces are cut on demand, so that the plan takes no memory: some thousand blocks, or a part of a
+//! large one. Only blocks and small gaps between them are read. Unreadable memory is skipped one
+//! page at a time, and counted.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,120 +15,122 @@ use crate::arrays::{NONE, Refused};
 use crate::blocks::Blocks;
 use crate::marks::Marks;
 
-/// Bytes that are read at once.
+/// Bytes to read at once.
 const WINDOW_BYTES: u64 = 256 << 10;
-/// Bytes between two blocks that are read rather than passed over.
+/// Gaps between blocks of up to this size are read rather than skipped.
 const GAP_BYTES: u64 = 16 << 10;
-/// A piece has so many bytes and blocks, or fewer. A block of more bytes is a piece for each so many.
+/// Maximum bytes and blocks of a piece. A larger block is split into pieces.
 const PIECE_BYTES: u64 = 16 << 20;
 const PIECE_BLOCKS: u32 = 1 << 15;
-/// What is passed over where memory cannot be read.
+/// Unit in which unreadable memory is skipped.
 const PAGE_BYTES: u64 = 4096;
-/// Words are looked up when there are so many.
+/// Words are looked up when this many are collected.
 const MANY_WORDS: usize = 4096;
 
-/// What is known of blocks before they are read.
+/// What is known about blocks before they are read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known<'a> {
-    /// Those that refer to nothing.
+    /// Blocks that refer to nothing.
     pub plain: Option<&'a Marks>,
-    /// Those whose references are exact.
+    /// Blocks whose references are exact.
     pub exact: Option<&'a Exact>,
 }
 
-/// Blocks whose references are exact: each leads to the beginning of a block, or to what stands behind a header there. A word of theirs
-/// that leads further into a block is data, or was left behind by what the block was before.
+/// Blocks whose references are exact: each points to the start of a block, or just behind a header
+/// there. A word in such a block that points further into a block is data, or left over from an
+/// earlier use of the block.
 #[derive(Debug)]
 pub struct Exact {
     of: Marks,
     within: Mutex<Marks>,
 }
 
-/// Bytes of headers before what references lead to.
+/// Maximum bytes of headers in front of the target of a reference.
 const HEADER_BYTES: u64 = 48;
 
 impl Exact {
-    /// Of these blocks.
+    /// `of` are the blocks whose references are exact.
     pub fn new(of: Marks, blocks: u32) -> Result<Self, Refused> {
         Ok(Self { of, within: Mutex::new(Marks::new(blocks)?) })
     }
 
-    /// The blocks that such words led further into.
+    /// The blocks that words of exact blocks pointed further into.
     pub fn within(self) -> Marks {
         self.within.into_inner().unwrap_or_default()
     }
 
-    /// Whether a word of the block `from` is no reference to `target`.
+    /// Whether a word of the block `from` is not a reference to `target`.
     #[inline]
     fn is_data(&self, from: u32, word: u64, (blocks, target): (&Blocks, u32)) -> bool {
         self.of.has(from) && word.wrapping_sub(blocks.start(target)) > HEADER_BYTES
     }
 }
 
-/// How far reading may go.
+/// Limits on reading.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of references, 4 each. At most 16 GiB, whatever is said.
+    /// Bytes of references, 4 each. Capped at 16 GiB.
     pub edges_bytes: u64,
     /// When to stop.
     pub deadline: Instant,
-    /// Threads that read.
+    /// Number of threads.
     pub workers: usize,
 }
 
-/// Is told words that may say what a block is, by several threads.
+/// Receives words that may identify the type of a block, from several threads.
 pub trait Heads: Sync {
-    /// What one of them calls, with the block and the word.
+    /// Returns a callback for one thread, which takes the block and the word.
     fn hear(&self) -> Hear<'_>;
 
-    /// First address, and how many from there on: of words behind others only those are told that are one of them.
+    /// Start and length of the address range in which a word that follows a reference must be to be
+    /// passed on.
     fn tables(&self) -> (u64, u64);
 }
 
-/// See [`Heads`].
+/// The callback of [`Heads::hear`].
 pub type Hear<'a> = Box<dyn FnMut(u32, Word) + 'a>;
 
-/// A word that may say what a block is.
+/// A word that may identify the type of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Word {
-    /// Its first.
+    /// The first word of the block.
     First(u64),
-    /// One in another block, behind the address of its first byte.
+    /// A word in another block, next after the address of this block's first byte.
     Behind(u64),
 }
 
-/// How far reading has come.
+/// Progress of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of blocks that are done with.
+    /// Bytes of blocks done.
     pub done_bytes: u64,
     /// Bytes of all blocks.
     pub bytes: u64,
 }
 
-/// What was read, and what not. Where anything was not, a block that nothing leads to may still be held by something.
+/// What was read and what was not. If anything was not read, a block that nothing refers to may
+/// still be held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Bytes of blocks that were looked through.
+    /// Bytes of blocks that were examined.
     pub read_bytes: u64,
-    /// Bytes of blocks that are known to refer to nothing.
+    /// Bytes of blocks known to refer to nothing.
     pub plain_bytes: u64,
     /// Bytes of blocks that could not be read.
     pub unreadable_bytes: u64,
-    /// Bytes of blocks that were not come to.
+    /// Bytes of blocks that were left out.
     pub left_bytes: u64,
-    /// Whether some were left because there are more references than may be kept.
+    /// Whether blocks were left out because there are more references than the limit.
     pub has_too_many: bool,
-    /// Whether some were left because the time was over.
+    /// Whether blocks were left out because of the deadline.
     pub is_late: bool,
 }
 
-/// Blocks that stand one behind another, or a part of one, and what they refer to.
+/// Consecutive blocks, or a part of one block, and their targets.
 #[derive(Debug)]
 pub struct Run {
-    /// The first of them.
     pub first: u32,
-    /// Where the targets of each end.
+    /// End of the targets of each block.
     ends: Box<[u32]>,
     pub targets: Box<[u32]>,
     /// Whether it is a part of one block.
@@ -135,20 +138,20 @@ pub struct Run {
 }
 
 impl Run {
-    /// How many targets each has.
+    /// Number of targets of each block.
     pub fn counts(&self) -> impl Iterator<Item = u32> + '_ {
         let before = std::iter::once(0).chain(self.ends.iter().copied());
         self.ends.iter().zip(before).map(|(end, before)| end - before)
     }
 }
 
-/// A run of blocks, or a part of one block.
+/// Consecutive blocks, or a part of one block, to be read.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
-    /// Its place among all.
+    /// Place among all pieces.
     order: u64,
     blocks: (u32, u32),
-    /// What of them is to be read.
+    /// Addresses to read.
     addresses: (u64, u64),
     is_part: bool,
 }
@@ -158,7 +161,7 @@ struct Cut<I: Iterator> {
     blocks: std::iter::Peekable<I>,
     next: u32,
     order: u64,
-    /// What is left of a large block.
+    /// Remaining part of a large block.
     rest: Option<(u64, u64)>,
 }
 
@@ -209,7 +212,7 @@ struct Shared<'a> {
 }
 
 impl Shared<'_> {
-    /// Whether so many references may be kept.
+    /// `None` if this number of references exceeds the limit, which is noted.
     fn has_room(&self, edges: u64) -> Option<()> {
         if edges <= (self.limits.edges_bytes / 4).min(u64::from(u32::MAX)) {
             return Some(());
@@ -219,7 +222,7 @@ impl Shared<'_> {
     }
 }
 
-/// Looks through all blocks: runs in order.
+/// Reads all blocks and returns the runs in order.
 pub fn scan(
     memory: &dyn Memory,
     (blocks, known): (&Blocks, Known<'_>),
@@ -280,24 +283,24 @@ pub fn scan(
 
 struct Worker<'a> {
     shared: &'a Shared<'a>,
-    /// What was read, from where on, and how much of it.
+    /// The bytes read last, their address, and their number.
     window: ReadBuffer,
     at: u64,
     got: u64,
-    /// What of a piece is worth reading, in order, and which of it is next.
+    /// Address ranges of the piece to read, in order, and the index of the current one.
     spans: Vec<(u64, u64)>,
     span: usize,
-    /// Words that may be references, and the places in a piece of the blocks that have them.
+    /// Words that may be references, and the index within the piece of the block that holds each.
     words: Vec<u64>,
     places: Vec<u32>,
-    /// Words behind some of them, and of which.
+    /// Words that follow some of them, each with the index of the word before it.
     behind: Vec<(usize, u64)>,
-    /// How many references each block of the piece has; then where they end.
+    /// Number of references of each block in the piece; later their ends.
     ends: Vec<u32>,
     targets: Vec<u32>,
-    /// Blocks that words of exact ones lead further into.
+    /// Blocks that words of exact blocks point further into.
     within: Vec<u32>,
-    /// The place and the target of the last one.
+    /// Index of the block and target of the last reference.
     last: (u32, u32),
     hear: Option<Hear<'a>>,
     tables: (u64, u64),
@@ -332,7 +335,8 @@ impl<'a> Worker<'a> {
         Run { first, ends: self.ends.as_slice().into(), targets: self.targets.as_slice().into(), is_part }
     }
 
-    /// Looks through a piece; whether to go on. If not, what was found is no more than a part of it.
+    /// Examines a piece and returns whether to go on. If not, the result covers only a part of the
+    /// piece.
     fn piece(&mut self, piece: &Piece) -> bool {
         let before = self.outcome;
         if self.look_through(piece).is_none() {
@@ -391,7 +395,8 @@ impl<'a> Worker<'a> {
         self.shared.has_room(before + edges)
     }
 
-    /// Looks through what of a block is in a piece, which may be its first.
+    /// Examines the part of a block that is in the piece; `is_first` if it is the block's first
+    /// part.
     fn block(
         &mut self,
         (first, block): (u32, u32),
@@ -440,7 +445,7 @@ impl<'a> Worker<'a> {
         Some(())
     }
 
-    /// Makes references of what may be some, where the piece begins with the block `first`.
+    /// Turns the collected words into references. `first` is the first block of the piece.
     fn resolve(&mut self, first: u32) {
         let Self { shared, words, places, behind, ends, targets, last, hear, within, .. } = self;
         let mut behind = behind.drain(..).peekable();
@@ -473,7 +478,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Reads from an address on, as far as there is something worth it; `None` where it is time to stop.
+    /// Reads from an address to the end of its range at most; `None` if it is time to stop.
     fn fill(&mut self, at: u64) -> Option<()> {
         let shared = self.shared;
         shared.has_room(shared.edges.load(Ordering::Relaxed) + self.targets.len() as u64)?;

@@ -1,14 +1,18 @@
-//! Which roots reach what no single one retains: for each such block the set of roots that reach it.
+//! Sets of roots: for each block that no single root retains, the roots that reach it.
 //!
-//! A block that several roots reach is a *member*. The search from one root after the other has numbered each block in the tree of the
-//! first root that reaches it, and what leads back from a later tree into an earlier one is an *entry*: members are the entries and all
-//! that these reach. Rings of members have one set each, so rings are found first (strongly connected components, Tarjan 1972), and sets
-//! are then passed on from each ring to those it leads to, in the order in which none comes before those that lead to it.
+//! A block that several roots reach is a *member*. The search, one root after another, has numbered
+//! each block in the tree of the first root that reaches it. A block in an earlier tree that a
+//! later tree refers to is an *entry*; members are the entries and everything that they reach. A
+//! strongly connected component of members, a *ring*, has one set. So rings are found first (Tarjan
+//! 1972), and sets are then propagated from each ring to those that it leads to, in topological
+//! order.
 //!
-//! Members are whole subtrees of the search, and their numbers say when each was entered and left: the walk of that search is gone
-//! over again without a stack, forwards to find rings and backwards to pass sets on.
+//! Members form whole subtrees of the search, and their numbers encode when each was entered and
+//! left. So the walk of the search is repeated without a stack, forwards to find rings and
+//! backwards to propagate sets.
 //!
-//! A set has the lowest [`MAX_ROOTS`] roots that are in it, and says whether there are more: sets that differ beyond are one.
+//! A set holds its lowest [`MAX_ROOTS`] roots, and whether there are more: sets that differ only
+//! beyond those are merged.
 
 use std::collections::HashMap;
 
@@ -20,44 +24,45 @@ use crate::held::Sum;
 use crate::marks::{Marks, Ranked};
 use crate::reach::{Search, vertices_of};
 
-/// The most roots that a set lists.
+/// Maximum number of roots that a set lists.
 pub const MAX_ROOTS: usize = 32;
-/// The most sets that are made; blocks of further ones share one set without roots.
+/// Maximum number of sets; blocks of further ones share one set without roots.
 const MAX_SETS: usize = 60_000;
-/// Unions that are remembered, and pairs of a set and a root for which direct references are counted.
+/// Maximum number of cached unions, and of pairs of a set and a root for which direct references
+/// are counted.
 const MAX_UNIONS: usize = 1 << 17;
 const MAX_PAIRS: usize = 1 << 18;
 
-/// Blocks that the same roots reach, none of them alone.
+/// Blocks that the same roots reach, and none of them alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SharedSet {
-    /// These roots: first those with most references into the set from themselves or from what they alone retain. Empty for the
-    /// blocks of all sets that are not told apart.
+    /// The roots, in descending order of the references into the set from the root or from what it
+    /// alone retains. Empty for the blocks of all sets beyond the maximum.
     pub roots: Vec<u32>,
-    /// Whether further roots reach them too.
+    /// Whether further roots reach the blocks.
     pub has_more: bool,
     /// The blocks.
     pub sum: Sum,
 }
 
-/// What several roots reach, by set, largest first.
+/// Blocks that several roots reach, by set, largest first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sharing {
     pub members: Ranked,
-    /// The set of each member, a place in `sets`.
+    /// Index in `sets` of the set of each member.
     of: Vec<u16>,
     pub sets: Vec<SharedSet>,
 }
 
 impl Sharing {
-    /// The place of the set of a number.
+    /// Index of the set of a number.
     pub fn set(&self, number: u32) -> Option<u16> {
         self.of.get(self.members.rank(number)? as usize).copied()
     }
 }
 
-/// Finds the set of each block that several roots reach, where the search has noted `entries` and `lost` is the first number that no
-/// root reaches.
+/// Finds the set of each block that several roots reach. `entries` come from the search; `lost` is
+/// the first number that no root reaches.
 pub(crate) fn find(
     search: &mut Search,
     blocks: &Blocks,
@@ -79,7 +84,7 @@ pub(crate) fn find(
     walk.tell(blocks, lost)
 }
 
-/// The entries, and all that they reach: nearest first, so that it is known ahead what is needed.
+/// The entries and everything that they reach, breadth first, so that accesses can be prefetched.
 fn members(search: &mut Search, vertices: &[u32], entries: &Marks) -> Result<Marks, Refused> {
     let Search { edges, clock, .. } = search;
     let mut members = entries.clone();
@@ -116,17 +121,17 @@ struct Walk<'a> {
     search: &'a mut Search,
     vertices: Vec<u32>,
     members: Ranked,
-    /// For each member another one of its ring that was entered before, or itself, by ranks.
+    /// For each member another one of its ring that was entered before, or itself, by rank.
     firsts: Vec<u32>,
-    /// Firsts of rings that are complete.
+    /// First members of complete rings.
     done: Marks,
-    /// The set of each ring, at its first.
+    /// The set of each ring, at its first member.
     of: Vec<u32>,
     sets: Sets,
 }
 
 impl Walk<'_> {
-    /// The first known of the ring of a member.
+    /// The first known member of the ring of a member.
     #[inline]
     fn first(firsts: &mut [u32], mut rank: u32) -> u32 {
         loop {
@@ -140,13 +145,14 @@ impl Walk<'_> {
         }
     }
 
-    /// The member above a number in the search, or [`NONE`].
+    /// The parent of a number in the search if it is a member, else [`NONE`].
     fn above(&self, number: u32) -> u32 {
         let above = self.search.parents[number as usize];
         if self.members.has(above) { above } else { NONE }
     }
 
-    /// Finds rings: a member that leads to no incomplete ring of one entered before is the first of its own when it is left.
+    /// Finds rings: a member is the first of its ring if, when the walk leaves it, it leads to no
+    /// incomplete ring with an earlier first member.
     fn rings(&mut self) -> Result<(), Refused> {
         (0..).zip(&mut self.firsts).for_each(|(rank, first)| *first = rank);
         let mut next = self.members.first();
@@ -168,7 +174,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Asks for what a member refers to, ahead of time.
+    /// Prefetches the references of a member.
     #[inline]
     fn ask_for(&self, number: u32) {
         self.search.edges.references.prefetch(self.vertices[number as usize]);
@@ -192,7 +198,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Calls `visit` with each reference from what a single root retains, or from a root, into a member: the root, and the member.
+    /// Calls `visit` for each reference into a member from a root or from what that root alone
+    /// retains, with the root and the member.
     fn each_entry(&mut self, lost: u32, mut visit: impl FnMut(&mut Self, u32, u32)) -> Result<(), Refused> {
         let roots = self.search.edges.roots.len() as u32;
         let blocks = self.search.edges.references.blocks();
@@ -217,7 +224,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Gives rings the roots that reach them by no other member.
+    /// Gives each ring the roots that reach it without passing another member.
     fn begin(&mut self, lost: u32) -> Result<(), Refused> {
         self.each_entry(lost, |walk, root, target| {
             let Some(rank) = walk.members.rank(target) else { return };
@@ -227,7 +234,8 @@ impl Walk<'_> {
         })
     }
 
-    /// Passes sets on: the walk backwards, in which no member comes before one that leads to it, but within rings.
+    /// Propagates sets in the reverse order of the walk, in which no member comes before one that
+    /// leads to it, except within rings.
     fn pass_on(&mut self) -> Result<(), Refused> {
         let mut next = None;
         let mut last = self.members.last();
@@ -240,7 +248,7 @@ impl Walk<'_> {
             });
             let stop = next.map_or(NONE, |next| self.above(next));
             next = Some(number);
-            // The way up is turned round, and then gone down again.
+            // Reverses the path on the way up, and restores it on the way down.
             let (mut at, mut behind) = (number, NONE);
             while at != stop && self.members.has(at) {
                 let up = std::mem::replace(&mut self.search.parents[at as usize], behind);
@@ -270,7 +278,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Adds up, and puts the sets in order.
+    /// Sums up the blocks of each set, and sorts the sets.
     fn tell(mut self, blocks: &Blocks, lost: u32) -> Result<Sharing, Refused> {
         for rank in 0..self.members.count() {
             let first = Self::first(&mut self.firsts, rank);
@@ -302,7 +310,7 @@ impl Walk<'_> {
         Ok(Sharing { members: self.members, of, sets })
     }
 
-    /// How many references lead into each set from a root, or from what it alone retains.
+    /// Number of references into each set from a root, or from what that root alone retains.
     fn direct(&mut self, lost: u32) -> Result<HashMap<(u32, u32), u32>, Refused> {
         let mut pairs: HashMap<(u32, u32), u32> = HashMap::new();
         self.each_entry(lost, |walk, root, target| {
@@ -317,13 +325,14 @@ impl Walk<'_> {
     }
 }
 
-/// The set without roots, and that of what has a set which is not told apart.
+/// The set without roots, and the set of blocks whose own set is beyond the maximum.
 const EMPTY: u32 = 0;
 const OTHER: u32 = 1;
-/// The set of one root alone is this and its number: no block has it in the end, and there may be as many as roots.
+/// A set of a single root is this flag plus its number: no block has such a set in the end, and
+/// there may be as many as roots.
 const SINGLE: u32 = 1 << 31;
 
-/// Sets of roots, each once.
+/// Sets of roots, without duplicates.
 struct Sets {
     /// The lowest roots in order, and whether there are more.
     all: Vec<(Vec<u32>, bool)>,
@@ -334,7 +343,7 @@ struct Sets {
 impl Sets {
     fn new() -> Self {
         let empty = (Vec::new(), false);
-        // No other set has no roots, and more.
+        // Distinct from all others: no roots listed, but more of them.
         let other = (Vec::new(), true);
         Self {
             all: vec![empty.clone(), other.clone()],
@@ -356,7 +365,8 @@ impl Sets {
         number
     }
 
-    /// The roots of a set, of which `single` is one that is alone, and whether there are more.
+    /// The roots of a set, and whether there are more. `single` provides the root of a single-root
+    /// set.
     fn roots<'a>(&'a self, of: u32, single: &'a u32) -> (&'a [u32], bool) {
         match self.all.get(of as usize) {
             Some((roots, has_more)) => (roots, *has_more),

@@ -1,4 +1,4 @@
-//! What is found in random graphs is what the definitions say, worked out one vertex at a time.
+//! Results for random graphs match the definitions, which are evaluated one vertex at a time.
 
 mod common;
 
@@ -15,7 +15,7 @@ struct Drawn {
 }
 
 impl Drawn {
-    /// In how many steps each block is reached from some, where `without` is not there.
+    /// Number of steps in which each block is reached from the given ones if `without` is removed.
     fn reached(&self, from: &[u32], without: Option<u32>) -> Vec<Option<u32>> {
         let mut steps = vec![None; self.edges.len()];
         let mut queue: VecDeque<(u32, u32)> = from.iter().map(|&block| (block, 0)).collect();
@@ -42,7 +42,7 @@ impl Drawn {
         Sum { bytes: blocks.iter().map(|&block| self.bytes(block)).sum(), blocks: blocks.len() as u32 }
     }
 
-    /// One block of each ring of lost ones that no other leads to, or of a single one, the lowest.
+    /// The lowest lost block of each cycle, or single block, that no other lost block leads to.
     fn heads(&self, is_lost: &[bool]) -> Vec<u32> {
         let count = self.edges.len();
         let leads: Vec<Vec<bool>> = (0..count as u32)
@@ -64,7 +64,7 @@ fn graphs() -> impl Strategy<Value = Drawn> {
     })
 }
 
-/// Graphs with more roots than a set tells apart, and long ways between what they lead to.
+/// Graphs with more roots than a set can list, and long paths between their targets.
 fn graphs_of_many_roots() -> impl Strategy<Value = Drawn> {
     (20..80_u32, 20..60_usize).prop_flat_map(|(count, roots)| {
         let edges = prop::collection::vec(prop::collection::vec(0..count, 0..=2), count as usize);
@@ -73,7 +73,7 @@ fn graphs_of_many_roots() -> impl Strategy<Value = Drawn> {
     })
 }
 
-/// Graphs of several groups of blocks, some of which refer to hundreds.
+/// Graphs of several groups of blocks, in which some blocks refer to hundreds of others.
 fn large_graphs() -> impl Strategy<Value = Drawn> {
     (100..260_u32).prop_flat_map(|count| {
         let few = prop::collection::vec(0..count, 0..3).boxed();
@@ -100,7 +100,7 @@ fn assert_as_defined(graph: &Drawn) -> Result<(), TestCaseError> {
     prop_assert_eq!(held.lost().definite, definite);
     prop_assert_eq!(held.lost().indirect, graph.sum(|block| is_lost[block]) - definite);
 
-    // What is out of reach without a root, or without a block, is what it retains.
+    // What becomes unreachable without a root, or without a block, is what it retains.
     let mut alone = Sum::default();
     for root in 0..graph.roots.len() {
         let without = graph.reached(&graph.of_roots(Some(root)), None);
@@ -122,7 +122,7 @@ fn assert_as_defined(graph: &Drawn) -> Result<(), TestCaseError> {
     for block in 0..count {
         let above: Vec<usize> =
             (0..count).filter(|&other| other != block && dominates[other][block]).collect();
-        // The nearest is the one that all others hold.
+        // The nearest dominator is the one that all others dominate.
         let nearest = above.iter().find(|&&one| above.iter().all(|&other| dominates[other][one]));
         let alone = |root: &usize| graph.reached(&graph.of_roots(Some(*root)), None)[block].is_none();
         let by = match nearest {
@@ -151,7 +151,7 @@ fn assert_as_defined(graph: &Drawn) -> Result<(), TestCaseError> {
     assert_outlined(&held, count)
 }
 
-/// What tells sets of roots apart: the lowest of them, and whether there are more.
+/// Identity of a set of roots: the lowest ones, and whether there are more.
 type Key = (Vec<u32>, bool);
 
 fn key(set: &SharedSet) -> Key {
@@ -160,13 +160,15 @@ fn key(set: &SharedSet) -> Key {
     (roots, set.has_more)
 }
 
-/// The set of each block that no single root retains. Which root comes first is told by words, of which the two have others.
+/// The set of each block that no single root retains. The order of roots is ignored: it depends on
+/// words, and the compared heaps have different ones.
 fn keys(held: &Held) -> BTreeMap<u32, Key> {
     held.each_shared().map(|(block, set)| (block, key(&held.shared_sets()[set]))).collect()
 }
 
-/// Each block that no single root retains is in the set of the roots that reach it, and sets are in order of their bytes, each with
-/// the root first that most references lead from: from itself, or from what it alone retains.
+/// Each block that no single root retains is in the set of the roots that reach it. Sets are in
+/// order of their bytes, and their roots in order of direct references: from the root, or from what
+/// it alone retains.
 fn assert_shared(held: &Held, graph: &Drawn) -> Result<(), TestCaseError> {
     let count = graph.edges.len();
     let reached: Vec<Vec<bool>> = (0..graph.roots.len())
@@ -193,7 +195,8 @@ fn assert_shared(held: &Held, graph: &Drawn) -> Result<(), TestCaseError> {
     for set in sets {
         let blocks = &expected[&key(set)];
         prop_assert_eq!(set.sum, graph.sum(|block| blocks.contains(&(block as u32))));
-        // Of words one behind another that say the same the first counts, and none that leads into its own block.
+        // Of consecutive words with the same target the first counts; words that point into their
+        // own block do not.
         let into = |from: &[u32], own: Option<u32>| {
             let mut from = from.to_vec();
             from.dedup();
@@ -213,7 +216,8 @@ fn assert_shared(held: &Held, graph: &Drawn) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Each block is in the node that the kinds of its dominators lead to, those of one kind in a row being one.
+/// Each block is in the node given by the kinds of its dominators, with equal kinds in a row as
+/// one.
 fn assert_outlined(held: &Held, count: usize) -> Result<(), TestCaseError> {
     let kinds: Vec<u16> = (0..count as u16).map(|block| block * 7 % 3).collect();
     let Ok(outline) = held.outline(&kinds) else { return Err(TestCaseError::fail("refused")) };
@@ -255,7 +259,8 @@ fn assert_outlined(held: &Held, count: usize) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A graph whose first roots are named and whose last ones pass by, and the blocks that named ones stop at.
+/// A graph whose first roots are named and whose last roots form another class, and the stop blocks
+/// of named roots.
 fn graphs_of_classes() -> impl Strategy<Value = (Drawn, [usize; 2], Vec<u32>)> {
     graphs().prop_flat_map(|graph| {
         let (count, roots) = (graph.edges.len() as u32, graph.roots.len());
@@ -264,8 +269,9 @@ fn graphs_of_classes() -> impl Strategy<Value = (Drawn, [usize; 2], Vec<u32>)> {
     })
 }
 
-/// The graph in which all roots are of one class: what an earlier class reaches is led to by no later one, and what named roots stop at
-/// by the first root that is not, which is behind them.
+/// The equivalent graph with roots of one class: later classes lose their references to what an
+/// earlier class reaches, and stop blocks are referenced by the first root that is not named, which
+/// follows the named ones.
 fn of_one_class(graph: &Drawn, [named, passing]: [usize; 2], stops: &[u32]) -> Drawn {
     let mut of_one = graph.clone();
     of_one.roots.insert(named, Vec::new());
@@ -319,13 +325,13 @@ fn assert_classes(graph: &Drawn, classes: [usize; 2], stops: &[u32]) -> Result<(
     let words = |block: u32| graph.edges[block as usize].len() + 1;
     let targets = |block: u32| {
         let mut targets = of_one.edges[block as usize].clone();
-        // As many words as before: those that lead to the block itself are no references.
+        // As many words as before: those that point to the block itself are no references.
         targets.resize(words(block) - 1, block);
         targets
     };
     let expected = common::held((count, 1), targets, roots);
     let (Ok(held), Ok(expected)) = (held, expected) else { return Err(TestCaseError::fail("refused")) };
-    // Nothing is lost by it: what is reached is reached without classes too.
+    // The classes lose nothing: the same blocks are reached without them.
     let steps = graph.reached(&graph.of_roots(None), None);
     for block in 0..count {
         prop_assert_eq!(held.is_lost(block), steps[block as usize].is_none());

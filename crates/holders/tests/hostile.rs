@@ -1,4 +1,4 @@
-//! Memory that ends, limits that are reached, numbers that are none.
+//! Memory that ends, limits that are reached, invalid numbers.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn memory_that_ends_is_counted_and_passed_over() {
     assert_eq!((references.of(2048), references.of(2049)), (&[2049][..], &[][..]));
 }
 
-/// A hole of a page.
+/// Memory with a hole of one page.
 struct Holed(Heap);
 
 impl Memory for Holed {
@@ -60,7 +60,7 @@ fn more_references_than_may_be_kept_are_said() {
     let outcome = references.outcome();
     assert!(outcome.has_too_many && !outcome.is_late && outcome.left_bytes > 0);
     assert!(references.count() * 4 <= few.edges_bytes);
-    // What is there can be searched all the same.
+    // The references that were kept can still be searched.
     let mut roots = Roots::default();
     roots.add([0]);
     let held =
@@ -102,8 +102,9 @@ fn what_refers_to_nothing_is_not_read() {
     );
 }
 
-/// A word of an exact block that leads to where another begins, or behind its header, is a reference; one that leads further in is
-/// none, and is reported. Of other blocks both are references.
+/// A word in an exact block that points to the start of a block, or behind its header, is a
+/// reference; one that points further in is not, and is reported. In other blocks both are
+/// references.
 #[test]
 fn words_of_exact_blocks_lead_to_where_blocks_begin() {
     let block = |number: u64| BASE + number * 128;
@@ -122,7 +123,7 @@ fn words_of_exact_blocks_lead_to_where_blocks_begin() {
     assert_eq!(exact.within().iter().collect::<Vec<_>>(), [2]);
 }
 
-/// One of 40 MiB between small ones: it is read in parts, and they are put together.
+/// A block of 40 MiB between small ones is read in parts, which are joined.
 #[test]
 fn a_large_block_has_its_references_in_order() {
     let count = 10_000_u64;
@@ -219,7 +220,7 @@ impl Heads for Heard {
     }
 }
 
-/// Of a large block that is read in parts too, and of none whose first page is not there.
+/// This includes a large block that is read in parts, but not a block whose first page is missing.
 #[test]
 fn first_words_are_heard_once() {
     let mut builder = Builder::default();
@@ -238,13 +239,14 @@ fn first_words_are_heard_once() {
     assert_eq!(heard, all);
 }
 
-/// Where they may be a table's address, and stand behind that of a first byte.
+/// Only words that may be a table's address and that follow the address of a block's first byte.
 #[test]
 fn words_behind_addresses_are_heard() {
     let mut builder = Builder::default();
     (0..4).for_each(|block| builder.push(BASE + block * 32, 32));
     let blocks = builder.finish().unwrap();
-    // Of two words one is no address of a first byte, of another the next no table's, and one stands at the end.
+    // One of the words is not the address of a first byte, one is followed by a word outside the
+    // tables, and one is at the end.
     let words = [
         [BASE + 32, 101, BASE + 64, 99],
         [BASE + 72, 102, BASE + 32, 103],

@@ -1,4 +1,4 @@
-//! Heaps of one shape, large enough that anything that is not iterative, or not nearly linear, is seen.
+//! Heaps of one shape, large enough to reveal recursion or superlinear time.
 
 mod common;
 
@@ -33,7 +33,8 @@ fn a_long_chain_that_goes_against_the_order_is_lost_at_its_end() {
     assert_eq!(held.lost().indirect, Sum { bytes: u64::from(MANY - 1) * 8, blocks: MANY - 1 });
 }
 
-/// A list, whose end leads to many that the root leads to as well: each of these has its dominator far above.
+/// The end of a list refers to many blocks that the root refers to as well: the dominator of each
+/// is far above.
 #[test]
 fn many_at_the_end_of_a_list_that_others_know_too_take_no_longer() {
     let half = MANY / 2;
@@ -43,7 +44,8 @@ fn many_at_the_end_of_a_list_that_others_know_too_take_no_longer() {
         block if block + 1 == half => (half..MANY).collect(),
         _ => vec![],
     };
-    // The list is searched first: its second block is a root's, and the first one's are seen later.
+    // The list is searched first: its second block is referenced by a root, and the targets of the
+    // first are seen later.
     let mut roots = Roots::default();
     roots.add([1]);
     roots.add([0]);
@@ -73,7 +75,7 @@ fn many_roots_share_one_block() {
     assert_eq!((set.roots.len(), set.has_more, set.sum), (MAX_ROOTS, true, held.shared()));
 }
 
-/// A list, each link of which a further root leads to: each link has a set of its own.
+/// A list in which each link is referenced by one more root, so that each link has its own set.
 #[test]
 fn more_sets_than_are_told_apart_are_one() {
     let next = |block| if block + 1 < MANY { vec![block + 1] } else { vec![] };
@@ -85,7 +87,7 @@ fn more_sets_than_are_told_apart_are_one() {
     assert_eq!(held.each_shared().count() as u32, MANY - 1);
 }
 
-/// A ring that two roots lead into at different places, and what hangs from it.
+/// A ring with references from two roots at different places, and blocks that it refers to.
 #[test]
 fn a_long_ring_is_of_one_set() {
     let half = MANY / 2;
@@ -98,7 +100,7 @@ fn a_long_ring_is_of_one_set() {
     assert_eq!(sums, [(&[0, 1][..], MANY - 1), (&[2, 0, 1][..], 1)]);
 }
 
-/// Rings of a thousand, whose firsts make a ring.
+/// Rings of a thousand blocks, whose first blocks form a ring.
 #[test]
 fn a_ring_of_rings_is_lost_as_one() {
     let (ring, count) = (1000, 300_000);
@@ -112,7 +114,7 @@ fn a_ring_of_rings_is_lost_as_one() {
     assert_eq!(lost.retained(ring).unwrap().blocks, count - ring);
     let held = held((count, 0), targets, one_root(5 * ring + 1)).unwrap();
     assert_eq!(held.lost().definite, Sum::default());
-    // The first of the ring that the root leads into is behind all others of it.
+    // The first block of the ring that the root refers to comes after all others of that ring.
     assert_eq!(held.retained(5 * ring).unwrap().blocks, count - ring + 1);
     assert_eq!(held.dominator(5 * ring), By::Block(6 * ring - 1));
 }

@@ -1,4 +1,4 @@
-//! What is run, and what came of one run: data only.
+//! What is run and the outcome of one run: data only.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,47 +7,47 @@ use serde::{Deserialize, Serialize};
 
 use strandline_recorder::Limits;
 
-/// One of the things that are compared: a command in its surroundings, run once in each round.
+/// A command in its environment that is compared with others; runs once in each round.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {
-    /// What it is called in reports and in the journal; unlike the name of any other of its lab.
+    /// Name in reports and in the journal; unique within a lab.
     pub name: String,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// Variables to set, or to remove, over the environment of strandline itself.
+    /// Variables to set or to remove, relative to strandline's own environment.
     pub environment: Vec<(String, Option<String>)>,
-    /// Where it runs; strandline's own directory where none is given.
+    /// Working directory; `None`: strandline's own.
     pub directory: Option<PathBuf>,
-    /// What its standard input is read from; nothing where no file is given.
+    /// File for standard input; `None`: empty.
     pub stdin: Option<PathBuf>,
-    /// Limits on its memory.
+    /// Memory limits.
     pub limits: Limits,
-    /// Whether it gets no transparent huge pages (`PR_SET_THP_DISABLE`).
+    /// Whether transparent huge pages are disabled (`PR_SET_THP_DISABLE`).
     pub no_huge_pages: bool,
-    /// After this it is ended and counts as failed.
+    /// After this time the run is ended and counts as failed.
     pub timeout: Option<Duration>,
-    /// What is looked at while it runs.
+    /// What is measured while it runs.
     pub measure: Measure,
-    /// It runs in the first so many of the rounds that count; in all of them where nothing is said.
+    /// Number of counted rounds that it takes part in, from the first; `None`: all.
     pub rounds: Option<u32>,
 }
 
-/// What is looked at while a subject runs.
+/// What is measured while a subject runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Measure {
-    /// What the kernel counts of every process, and what processors count where they are allowed to.
+    /// The kernel's counters of every process, and hardware counters where they may be read.
     #[default]
     Figures,
-    /// Instructions, by running it in valgrind's cachegrind: all other figures are of valgrind then.
+    /// Instructions, counted by valgrind's cachegrind; all other figures would be those of
+    /// valgrind.
     Cachegrind,
-    /// As `Figures`, and a recording (`strandline run`) with ledgers at the moments of this plan, in the words of
-    /// `--ledger`.
+    /// As `Figures`, plus a recording (`strandline run`) with ledgers at the given moments.
     Recording {
-        /// The time between two samples.
+        /// Sampling interval.
         interval: Duration,
-        /// The moments, as `--ledger` takes them.
+        /// The moments, in the syntax of `--ledger`.
         ledgers: String,
-        /// Whether they are taken of a snapshot, where that can do no harm.
+        /// Whether ledgers are taken from a snapshot where that is safe.
         #[serde(rename = "photograph")]
         snapshot: bool,
     },
@@ -57,80 +57,80 @@ pub enum Measure {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// By itself, with this status.
+    /// Exited by itself with this status.
     Exited(u8),
-    /// By this signal.
+    /// Killed by this signal.
     Signalled(i32),
-    /// It ran into the subject's timeout, and was ended.
+    /// Ended because it reached the subject's timeout.
     TimedOut,
-    /// It did not start: one line that says why.
+    /// Did not start; holds the reason in one line.
     NotStarted(String),
 }
 
 impl End {
-    /// Whether it ended by itself with status 0.
+    /// Whether the run exited with status 0.
     pub fn is_success(&self) -> bool {
         *self == Self::Exited(0)
     }
 }
 
-/// What was counted of one run: the process and all its descendants that ended with it. `None` is unknown.
+/// Figures of one run: the process and all its descendants that ended with it. `None`: unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// From its start to its end.
+    /// Time from start to end.
     pub wall_seconds: Option<f64>,
-    /// Processor time in user mode.
+    /// CPU time in user mode.
     pub user_seconds: Option<f64>,
-    /// Processor time in the kernel.
+    /// CPU time in the kernel.
     pub system_seconds: Option<f64>,
-    /// The largest resident set that one of its processes had.
+    /// The largest resident set of any one of its processes.
     pub high_water_bytes: Option<u64>,
-    /// Page faults that needed no device.
+    /// Page faults that needed no I/O.
     pub minor_faults: Option<u64>,
-    /// Page faults that did.
+    /// Page faults that needed I/O.
     pub major_faults: Option<u64>,
     /// Instructions retired in user mode.
     pub instructions: Option<u64>,
-    /// Processor cycles in user mode.
+    /// CPU cycles in user mode.
     pub cycles: Option<u64>,
 }
 
-/// What came of one run.
+/// The outcome of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// How it ended.
     pub end: End,
-    /// What was counted.
+    /// What was measured.
     pub figures: Figures,
-    /// Where its standard output was kept, if it wrote any.
+    /// File with its standard output, if it wrote any.
     pub stdout: Option<PathBuf>,
-    /// Where its standard error was kept, if it wrote any.
+    /// File with its standard error, if it wrote any.
     pub stderr: Option<PathBuf>,
-    /// Its recording, if one was asked for and made.
+    /// Its recording, if one was requested and made.
     pub recording: Option<PathBuf>,
-    /// Processes that it left running, and that were ended after it.
+    /// Processes that it left running and that were ended afterwards.
     pub left_behind: u32,
-    /// Processes of it that could not be ended: the kernel holds them.
+    /// Processes that could not be ended because the kernel holds them.
     #[serde(default)]
     pub not_ended: u32,
-    /// Processes that the kernel killed because its limit on memory was reached; `None` without such a limit.
+    /// Processes killed by the kernel at the memory limit; `None` without such a limit.
     pub out_of_memory_kills: Option<u64>,
-    /// The machine that it ran on; `None` where that is the lab's own.
+    /// The machine that it ran on; `None`: the machine of the lab itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<Node>,
 }
 
-/// A machine that runs of a lab were sent to.
+/// A machine that a lab sends runs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Node {
     /// Its name.
     pub name: String,
-    /// What kind it is: nodes of one kernel, processor, memory and C library have the same.
+    /// Kind of machine; equal for nodes with the same kernel, processor, memory and C library.
     pub kind: String,
 }
 
 impl Outcome {
-    /// The end of a run that never started.
+    /// The outcome of a run that never started.
     pub fn not_started(why: String) -> Self {
         Self {
             end: End::NotStarted(why),

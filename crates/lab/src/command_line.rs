@@ -1,24 +1,24 @@
-//! Commands as people write them in one word: `perl -e '…'`, `MALLOC_ARENA_MAX=1 ./server`, `a | b`.
+//! Commands given as one string: `perl -e '…'`, `MALLOC_ARENA_MAX=1 ./server`, `a | b`.
 
 use super::cell::Subject;
 
-/// A command as it is run.
+/// A parsed command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandLine {
     /// The program and its arguments.
     pub words: Vec<String>,
-    /// Variables that stand before the command.
+    /// Variables assigned before the command.
     pub environment: Vec<(String, Option<String>)>,
-    /// Whether a shell runs it, for what it has that only a shell understands.
+    /// Whether a shell runs it, because it uses shell syntax.
     pub by_shell: bool,
 }
 
 impl CommandLine {
-    /// Reads a command. One with pipes, redirections, variables or patterns is handed to `sh -c`, and then the
-    /// shell's own start is a part of every figure.
+    /// Parses a command. A command with pipes, redirections, variables or patterns is passed to `sh
+    /// -c`; the start of the shell is then part of every figure.
     ///
     /// # Errors
-    /// One line: a quote that does not end, or nothing to run.
+    /// One line: an unterminated quote, or nothing to run.
     pub fn parse(text: &str) -> Result<Self, String> {
         if needs_shell(text) {
             let words = ["sh", "-c", text].map(str::to_owned).to_vec();
@@ -33,7 +33,8 @@ impl CommandLine {
         Ok(Self { words, environment, by_shell: false })
     }
 
-    /// This command with `case`'s words after it, or where the case has `{}`.
+    /// Returns this command with the words of `case` appended, or inserted where `case` contains
+    /// `{}`.
     ///
     /// # Errors
     /// As [`CommandLine::parse`].
@@ -69,7 +70,7 @@ impl CommandLine {
         assigned.chain([shell_words::join(words)]).collect::<Vec<_>>().join(" ")
     }
 
-    /// A subject of that name that runs this command.
+    /// A subject of this name that runs this command.
     pub fn subject(&self, name: &str) -> Subject {
         Subject {
             name: name.to_owned(),
@@ -80,10 +81,10 @@ impl CommandLine {
     }
 }
 
-/// Variables as `NAME=value NAME=value`, in one word.
+/// Parses `NAME=value NAME=value`.
 ///
 /// # Errors
-/// One line that names what is no assignment.
+/// One line that names the word that is not an assignment.
 pub fn assignments(text: &str) -> Result<Vec<(String, Option<String>)>, String> {
     let words = shell_words::split(text).map_err(|_| format!("{text}: a quote does not end"))?;
     let set = words.iter().map(|word| {
@@ -99,7 +100,7 @@ fn assignment(word: &str) -> Option<(String, Option<String>)> {
     is_name.then(|| (name.to_owned(), Some(value.to_owned())))
 }
 
-/// Whether the text has, outside of quotes, what only a shell understands (POSIX.1-2024, XCU 2.2).
+/// Whether the text contains shell syntax outside of quotes (POSIX.1-2024, XCU 2.2).
 fn needs_shell(text: &str) -> bool {
     let (mut single, mut double) = (false, false);
     let mut previous = ' ';

@@ -1,4 +1,4 @@
-//! `compare`: commands in pairs, each figure as a ratio with its interval.
+//! `compare`: runs commands in pairs and gives each figure as a ratio with its interval.
 
 use std::collections::BTreeMap;
 
@@ -7,30 +7,30 @@ use super::engine::{Judge, Next, Progress, Results};
 use super::nodes::blocks;
 use super::statistics::{Estimate, Ratio, Verdict, estimate_in_blocks, outliers, paired_ratio, together};
 
-/// Joint confidence of all the intervals of ratios in one comparison.
+/// Joint confidence of all ratio intervals in one comparison.
 pub const CONFIDENCE: f64 = 0.99;
 
-/// A figure that is compared.
+/// A compared figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Metric {
     /// Time from start to end.
     Wall,
-    /// Processor time in user mode.
+    /// CPU time in user mode.
     User,
-    /// Processor time in the kernel.
+    /// CPU time in the kernel.
     System,
     /// The largest resident set of one process.
     HighWater,
-    /// Page faults that needed no device.
+    /// Page faults that needed no I/O.
     MinorFaults,
     /// Instructions in user mode.
     Instructions,
-    /// Cycles in user mode.
+    /// CPU cycles in user mode.
     Cycles,
 }
 
 impl Metric {
-    /// All, in the order of reports.
+    /// All metrics, in report order.
     pub const ALL: [Self; 7] = [
         Self::Wall,
         Self::User,
@@ -41,7 +41,7 @@ impl Metric {
         Self::Cycles,
     ];
 
-    /// Its name in documents.
+    /// Name in documents.
     pub fn name(self) -> &'static str {
         match self {
             Self::Wall => "wall_seconds",
@@ -54,7 +54,7 @@ impl Metric {
         }
     }
 
-    /// What a difference is at least, by how the kernel counts.
+    /// The smallest difference that the kernel's counting can show.
     pub fn resolution(self) -> f64 {
         match self {
             Self::Wall | Self::User | Self::System => 1e-6,
@@ -63,7 +63,7 @@ impl Metric {
         }
     }
 
-    /// This figure of a run.
+    /// The value of this metric in a run.
     pub fn of(self, figures: &Figures) -> Option<f64> {
         let count = |count: Option<u64>| count.map(|count| count as f64);
         match self {
@@ -78,57 +78,57 @@ impl Metric {
     }
 }
 
-/// One command in one case: which of the commands, which of the cases.
+/// One command in one case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// From 0 on, in the order given.
+    /// Index of the command, in the order given.
     pub command: usize,
-    /// From 0 on; 0 where there are no cases.
+    /// Index of the case; 0 if there are no cases.
     pub case: usize,
 }
 
 /// A metric of one case.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Compared {
-    /// Each command's median; `None` where it is not known.
+    /// Median of each command; `None`: unknown.
     pub estimates: Vec<Option<Estimate>>,
-    /// Each command's ratio to the first; `None` for the first.
+    /// Ratio of each command to the first; `None` for the first.
     pub ratios: Vec<Option<Ratio>>,
 }
 
 impl Compared {
-    /// What the command's ratio says.
+    /// Verdict on the ratio of `command` to the first.
     pub fn verdict(&self, command: usize) -> Verdict {
         let ratio = self.ratios.get(command).copied().flatten();
         ratio.map_or(Verdict::Unknown, |ratio| ratio.verdict())
     }
 }
 
-/// A figure of each command: round and value.
+/// For each command: (round, value).
 type Table = Vec<Vec<(usize, f64)>>;
 
-/// All that a comparison came to.
+/// Result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Comparison {
-    /// The commands, as they were written.
+    /// The commands as written.
     pub commands: Vec<String>,
-    /// The cases' names; one without a name where there are none.
+    /// Names of the cases; a single empty name if there are none.
     pub cases: Vec<String>,
-    /// Rounds that counted.
+    /// Counted rounds.
     pub rounds: usize,
-    /// For each case its metrics; those that are not known are missing.
+    /// Metrics of each case; unknown ones are missing.
     pub metrics: Vec<BTreeMap<Metric, Compared>>,
-    /// The confidence of each interval of a ratio.
+    /// Confidence of each ratio interval.
     pub ratio_confidence: f64,
-    /// What stands apart, a sentence each.
+    /// Outliers, one sentence each.
     pub outliers: Vec<String>,
-    /// The block that each round is of: rounds of unlike machines are of several.
+    /// Block of each round: rounds on machines of different kinds are in different blocks.
     pub blocks: Vec<u32>,
 }
 
 impl Comparison {
-    /// Judges what was run. `places` says which command and case a subject is; several subjects may be the same
-    /// place (one is timed, one is counted).
+    /// Evaluates the runs. `places` gives the command and case of each subject; several subjects
+    /// may share a place (one is timed, one counts instructions).
     pub fn judge(
         commands: Vec<String>,
         cases: Vec<String>,
@@ -158,14 +158,14 @@ impl Comparison {
         comparison
     }
 
-    /// The figures by case and metric, of each command by round.
+    /// The figures by case and metric, then by command and round.
     fn tables(&self, places: &[Place], results: &Results) -> BTreeMap<(usize, Metric), Table> {
         let mut tables = BTreeMap::new();
         for (place, outcomes) in places.iter().zip(&results.outcomes) {
             for (round, outcome) in outcomes.iter().enumerate() {
                 let Some(outcome) = outcome else { continue };
                 if !matches!(outcome.end, End::Exited(_)) {
-                    // A run that was cut short is not a quick one.
+                    // A run that was killed early must not count as a fast run.
                     continue;
                 }
                 for metric in Metric::ALL {
@@ -194,7 +194,7 @@ impl Comparison {
         self.blocks.get(round).copied().unwrap_or_default()
     }
 
-    /// Each command's ratio to the first; `None` for the first.
+    /// Computes the ratio of each command to the first; `None` for the first.
     fn ratios(&self, metric: Metric, of_commands: &[Vec<(usize, f64)>]) -> Vec<Option<Ratio>> {
         let first = of_commands.first().map(Vec::as_slice).unwrap_or_default();
         let ratio = |(number, command): (usize, &Vec<(usize, f64)>)| {
@@ -207,12 +207,13 @@ impl Comparison {
     }
 
     fn name_outliers(&mut self, case: usize, metric: Metric, of_commands: &[Vec<(usize, f64)>]) {
-        // The others say what they say about how busy the machine was; memory and instructions hardly vary.
+        // Only wall time: CPU times reflect the same load of the machine, and memory and
+        // instructions hardly vary.
         if metric != Metric::Wall {
             return;
         }
         for (number, command) in of_commands.iter().enumerate() {
-            // What is usual on one machine stands apart on another.
+            // Within each block: what is usual on one machine is an outlier on another.
             let found = self.outliers_of(command);
             if found.is_empty() {
                 continue;
@@ -236,7 +237,7 @@ impl Comparison {
         }
     }
 
-    /// The rounds that stand apart from the others of their block, and their figures.
+    /// The outliers among the rounds of each block: (round, value).
     fn outliers_of(&self, command: &[(usize, f64)]) -> Vec<(usize, f64)> {
         let mut blocks: BTreeMap<u32, Vec<(usize, f64)>> = BTreeMap::new();
         for &(round, value) in command {
@@ -251,8 +252,8 @@ impl Comparison {
         found
     }
 
-    /// The largest width of a ratio's interval, as a part of the ratio, over those of `metric`; infinite where one
-    /// is not known.
+    /// The largest half width of any ratio interval of `metric`, relative to the ratio; infinite if
+    /// one is unknown.
     pub fn width(&self, metric: Metric) -> f64 {
         let compared = self.metrics.iter().filter_map(|metrics| metrics.get(&metric));
         let ratios = compared.flat_map(|compared| compared.ratios.iter().skip(1));
@@ -260,7 +261,7 @@ impl Comparison {
     }
 }
 
-/// Half of the width of a ratio's interval, as a part of the ratio; infinite where it is not known.
+/// Half the width of a ratio interval, relative to the ratio; infinite if unknown.
 fn half_width(ratio: Option<&Ratio>) -> f64 {
     match ratio {
         Some(Ratio { median, low: Some(low), high: Some(high) }) if *median > 0.0 => {
@@ -270,7 +271,7 @@ fn half_width(ratio: Option<&Ratio>) -> f64 {
     }
 }
 
-/// A, B, C, …, as documents name the commands (in lower case).
+/// A, B, C, …: the name of a command in documents (there in lower case).
 pub fn letter(number: usize) -> String {
     const LETTERS: [char; 26] = [
         'A', 'B', 'C', 'D', 'E', 'F', 'G', 'H', 'I', 'J', 'K', 'L', 'M', 'N', 'O', 'P', 'Q', 'R', 'S', 'T',
@@ -279,16 +280,16 @@ pub fn letter(number: usize) -> String {
     LETTERS.get(number).map_or_else(|| format!("command {}", number + 1), ToString::to_string)
 }
 
-/// The pairs of those rounds that both have.
+/// The pairs of values of the rounds that both have.
 fn pairs(first: &[(usize, f64)], second: &[(usize, f64)]) -> Vec<(f64, f64)> {
     let by_round: BTreeMap<usize, f64> = first.iter().copied().collect();
     second.iter().filter_map(|&(round, b)| Some((*by_round.get(&round)?, b))).collect()
 }
 
-/// The subjects that count instructions for `timed`: the same in cachegrind.
+/// The subjects in `timed`, run in cachegrind to count their instructions.
 pub fn counted(timed: &[Subject]) -> Vec<Subject> {
     let counted = |subject: &Subject| Subject {
-        // No other name begins so: those of timed subjects begin with their command's letter.
+        // Unique: names of timed subjects begin with the letter of their command.
         name: format!("instructions: {}", subject.name),
         measure: Measure::Cachegrind,
         ..subject.clone()
@@ -296,23 +297,23 @@ pub fn counted(timed: &[Subject]) -> Vec<Subject> {
     timed.iter().map(counted).collect()
 }
 
-/// Hears of a comparison's runs.
+/// Judge of the runs of a comparison.
 pub struct Referee<'a> {
     /// Whether commands may fail.
     pub may_fail: bool,
-    /// Stop when intervals of wall time are this narrow, as a part of the ratio.
+    /// Stops when the intervals of wall time are this narrow, relative to the ratio.
     pub until: Option<f64>,
-    /// The places of the subjects.
+    /// Place of each subject.
     pub places: &'a [Place],
-    /// How many commands and cases.
+    /// Number of commands and of cases.
     pub counts: (usize, usize),
-    /// Hears how far it has come.
+    /// Called with the progress.
     pub progress: &'a (dyn Fn(&Progress) + Sync),
-    /// The first run that failed, where none may: which subject, and what came of it.
+    /// The first failed run where none may fail: subject and outcome.
     pub failed: Option<(usize, Outcome)>,
     /// Runs that left processes behind.
     pub left_behind: u32,
-    /// How many runs failed, by subject.
+    /// Number of failed runs by subject.
     pub failures: BTreeMap<usize, u32>,
 }
 
@@ -342,7 +343,8 @@ impl Judge for Referee<'_> {
             cases: vec![String::new(); cases],
             ..Comparison::default()
         };
-        // Only the ratios of wall time are asked for; the confidence is that of all figures that will be told.
+        // Only ratios of wall time are needed; the confidence is that for all figures of the
+        // report.
         let tables = so_far.tables(self.places, results);
         so_far.ratio_confidence = together(CONFIDENCE, tables.len() * commands.saturating_sub(1));
         let width = tables.iter().filter(|((_, metric), _)| *metric == Metric::Wall).map(|(_, table)| {

@@ -1,52 +1,53 @@
-//! Instructions and cycles, where the machine has counters and this user may read them.
+//! Hardware counters for instructions and cycles, where available and permitted.
 //!
-//! A job's counters are opened on its first process while that waits to start its program; they begin to count as
-//! it does, and what it starts inherits them. They cannot be opened once for all jobs on the process that starts
-//! them: the kernel may exchange the counters of two processes of one family as it switches between them
-//! (kernel/events/core.c, `perf_event_context_sched_out`), and then it is the starter's that begin to count.
+//! The counters of a job are opened on its first process while that waits to exec; they start
+//! counting at the exec and are inherited by its children. They cannot be opened once for all jobs
+//! on the process that starts the jobs: the kernel may swap the counters of two related processes
+//! at a context switch (kernel/events/core.c, `perf_event_context_sched_out`), and then the
+//! counters of the starting process are the ones enabled.
 
 use nix::errno::Errno;
 use perf_event::events::{Event, Hardware};
 use perf_event::{Builder, Counter, ReadFormat};
 
-/// Counters of a process and of all that it starts.
+/// Counters of a process and its descendants.
 #[derive(Debug)]
 pub struct Counters {
     instructions: Counter,
     cycles: Counter,
 }
 
-/// What was counted.
+/// The counted values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Instructions in user mode; `None` where the counter did not run all the time.
+    /// Instructions in user mode; `None` if the counter was not running all the time.
     pub instructions: Option<u64>,
     /// The same for cycles.
     pub cycles: Option<u64>,
 }
 
 impl Counters {
-    /// Counters of the process `pid`, from its next program on.
+    /// Opens counters of the process `pid` that start at its next exec.
     ///
     /// # Errors
-    /// One line that says why there are none.
+    /// One line with the reason why there are no counters.
     pub fn open(pid: i32) -> Result<Self, String> {
         let open = |event| counter(event, pid).map_err(|error| why_not(&error));
         Ok(Self { instructions: open(Hardware::INSTRUCTIONS)?, cycles: open(Hardware::CPU_CYCLES)? })
     }
 
-    /// What was counted.
+    /// Reads the counters.
     pub fn read(&mut self) -> Counts {
         Counts { instructions: read(&mut self.instructions), cycles: read(&mut self.cycles) }
     }
 }
 
-/// Why there are no counters for this process's jobs; `None` where there are.
+/// The reason why jobs of this process cannot be counted; `None` if they can.
 pub fn why_none() -> Option<String> {
     Counters::open(std::process::id().cast_signed()).err()
 }
 
-/// A counter of a process that begins with its next program, and is inherited.
+/// Opens an inherited counter that starts at the next exec.
 fn counter<E: Event>(event: E, pid: i32) -> std::io::Result<Counter> {
     let mut builder = Builder::new(event);
     builder.observe_pid(pid).any_cpu();
@@ -57,11 +58,11 @@ fn counter<E: Event>(event: E, pid: i32) -> std::io::Result<Counter> {
 
 fn read(counter: &mut Counter) -> Option<u64> {
     let data = counter.read_full().ok()?;
-    // Where counters are shared among too many, the kernel counts a part of the time only: no exact count.
+    // A multiplexed counter runs only part of the time, so its value is not exact.
     (data.time_enabled() == data.time_running() && data.count() > 0).then(|| data.count())
 }
 
-/// Why the kernel gives no counters, by perf_event_open(2).
+/// Explains an error of perf_event_open(2).
 fn why_not(error: &std::io::Error) -> String {
     let reason = match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EACCES | Errno::EPERM) => {
@@ -83,7 +84,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::process::{Command, Stdio};
 
-    /// The page faults of a shell that starts `children` programs, after it was told to start its own.
+    /// Page faults of a shell that starts `children` programs, counted from its exec on.
     fn faults(children: usize) -> Option<u64> {
         let script = format!("read go; exec sh -c '{}exit 0'", "/bin/true; ".repeat(children));
         let mut command = Command::new("sh");
@@ -98,7 +99,7 @@ mod tests {
 
     #[test]
     fn what_a_process_starts_is_counted_with_it() {
-        // Machines without hardware counters have the kernel's own, which take the same way.
+        // Uses a software counter: it takes the same path and works without hardware counters.
         let (Some(alone), Some(with)) = (faults(0), faults(10)) else {
             eprintln!("skipped: counters: perf_event_open is not allowed here");
             return;

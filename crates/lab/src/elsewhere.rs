@@ -1,8 +1,8 @@
-//! Rounds that are run elsewhere, many at a time: what the engine knows of that.
+//! The interface of the engine to rounds that run elsewhere, many at a time.
 //!
-//! Figures of one round are compared as pairs, so a round goes to one machine as a whole, in its drawn order. Rounds
-//! come back in any order; they are kept as they come, and judged in their own order, so that a lab comes to the
-//! same whoever was quicker.
+//! Figures of one round are compared as pairs, so a round runs on one machine as a whole, in its
+//! drawn order. Rounds finish in any order; they are stored as they finish and judged in round
+//! order, so that the result of a lab does not depend on which machine is faster.
 
 use super::cell::{Outcome, Subject};
 use super::executor::Stopped;
@@ -10,39 +10,39 @@ use super::executor::Stopped;
 /// A round to be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Round {
-    /// Its number, from 0 on, warm-ups first.
+    /// Its number, from 0, warm-ups first.
     pub number: u32,
     /// Its subjects, in the drawn order.
     pub turns: Vec<usize>,
 }
 
-/// How many rounds are under way.
+/// Number of rounds under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tasks {
-    /// That run.
+    /// Running rounds.
     pub running: u32,
-    /// That wait for a machine.
+    /// Rounds that wait for a machine.
     pub waiting: u32,
 }
 
-/// What became of the rounds that were asked for.
+/// An event of the requested rounds.
 #[derive(Clone, Debug)]
 pub enum News {
-    /// So it stands; runs of rounds that are not over are counted as well.
+    /// Current state.
     Standing {
         /// Rounds under way.
         tasks: Tasks,
-        /// Runs that ended in rounds that are not over.
+        /// Runs that ended in rounds that are not finished.
         runs: usize,
     },
-    /// A round is over: its subjects and what came of each.
+    /// A round is finished.
     Over {
         /// Its number.
         round: u32,
-        /// What came of its runs, all of them.
+        /// All its runs: subject and outcome.
         outcomes: Vec<(usize, Outcome)>,
     },
-    /// A round was lost, and is not tried again.
+    /// A round was lost and is not retried.
     Lost {
         /// Its number.
         round: u32,
@@ -51,20 +51,20 @@ pub enum News {
     },
 }
 
-/// Something that runs whole rounds.
+/// Runs whole rounds.
 pub trait Elsewhere {
-    /// Asks for rounds of `subjects`, which are the same until other subjects are asked for.
+    /// Requests rounds of `subjects`; calls with the same subjects add rounds.
     ///
     /// # Errors
     /// [`Stopped`].
     fn ask(&mut self, subjects: &[Subject], rounds: Vec<Round>) -> Result<(), Stopped>;
 
-    /// Waits a moment for news.
+    /// Waits a moment for the next event.
     ///
     /// # Errors
     /// [`Stopped`].
     fn next(&mut self) -> Result<News, Stopped>;
 
-    /// Wants no more of what was asked for: what waits is not begun, what runs is ended.
+    /// Drops all requests: waiting rounds are not started, running rounds are ended.
     fn cancel(&mut self);
 }

@@ -1,5 +1,6 @@
-//! Runs subjects in rounds: each once in every round, in an order that is drawn anew for each, so that what drifts
-//! (temperature, neighbours, caches) falls on all alike and figures of one round can be compared as pairs.
+//! Runs each subject once in every round, in an order drawn anew for each round, so that drift
+//! (temperature, neighbours, caches) affects all subjects alike and figures of one round can be
+//! compared as pairs.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -10,25 +11,25 @@ use super::engine_elsewhere;
 use super::executor::{Executor, Stopped};
 use super::journal::Journal;
 
-/// What is to be run, and how often.
+/// The subjects of a lab, and how often they run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What is compared.
+    /// The compared subjects.
     pub subjects: Vec<Subject>,
-    /// Rounds whose figures do not count, before the others.
+    /// Number of leading rounds whose figures do not count.
     pub warm_up: u32,
-    /// At least so many rounds.
+    /// Minimum number of counted rounds.
     pub at_least: u32,
-    /// At most so many rounds.
+    /// Maximum number of counted rounds.
     pub at_most: u32,
-    /// Draws the order of each round.
+    /// Seed for the order of each round.
     pub seed: u64,
 }
 
-/// What is to be done after a run.
+/// How the lab continues after a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Go on.
+    /// Continue.
     Go,
     /// Do not run this subject again.
     Drop,
@@ -36,52 +37,52 @@ pub enum Next {
     Stop,
 }
 
-/// How far a lab has come.
+/// Progress of a lab.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// Runs that are over, warm-ups included.
+    /// Finished runs, warm-ups included.
     pub done: usize,
-    /// Of so many, at most.
+    /// Upper bound of the number of runs.
     pub all: usize,
     /// The subject whose run ended last.
     pub subject: usize,
-    /// How long the rest will take as things are.
+    /// Estimated time for the remaining runs.
     pub left: Option<Duration>,
-    /// Rounds under way elsewhere, where they are run elsewhere.
+    /// Rounds under way, if rounds run elsewhere.
     pub tasks: Option<Tasks>,
 }
 
-/// What a lab's runs came to.
+/// Outcomes of the runs of a lab.
 #[derive(Clone, Debug, Default)]
 pub struct Results {
-    /// For each subject, for each round that counts, what came of its run; `None` where it was not run.
+    /// By subject and counted round; `None` if the subject was not run.
     pub outcomes: Vec<Vec<Option<Outcome>>>,
-    /// What was said after a run to stop at.
+    /// Whether the judge stopped the lab after a run.
     pub stopped: bool,
 }
 
-/// Who hears of runs, and decides.
+/// Judges each run and decides how the lab continues.
 pub trait Judge {
-    /// A run is over; `round` is `None` for one that does not count.
+    /// Called after each run; `round` is `None` if the run does not count.
     fn heard(&mut self, subject: usize, round: Option<u32>, outcome: &Outcome) -> Next;
-    /// How far it has come.
+    /// Called with the progress.
     fn progress(&mut self, progress: &Progress);
-    /// Whether the rounds so far are enough.
+    /// Whether the rounds so far suffice.
     fn is_enough(&mut self, results: &Results) -> bool;
 }
 
-/// One run that is to be done.
+/// One run to be done.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Turn {
     pub(super) subject: usize,
-    /// From 0 on, warm-ups first.
+    /// From 0, warm-ups first.
     pub(super) round: u32,
 }
 
-/// Runs `plan` on `executors`, as many at a time as there are.
+/// Runs `plan` on `executors`, one run on each at a time.
 ///
 /// # Errors
-/// [`Stopped`]; what was done is in the journal.
+/// [`Stopped`]; the finished runs are in the journal.
 pub fn run(
     plan: &Plan,
     executors: &mut [Box<dyn Executor>],
@@ -129,25 +130,25 @@ pub(super) struct Lab<'a> {
     dropped: Vec<bool>,
     pub(super) progress: Progress,
     begin: Instant,
-    /// Runs done by this process.
+    /// Runs done by this process, not taken from the journal.
     pub(super) run: u32,
 }
 
 impl Lab<'_> {
-    /// Makes room for what comes of a round.
+    /// Adds a place for the outcome of each subject in `round`, if it counts.
     pub(super) fn open_round(&mut self, round: u32) {
         if round >= self.plan.warm_up {
             self.results.outcomes.iter_mut().for_each(|outcomes| outcomes.push(None));
         }
     }
 
-    /// Whether nothing is to be run after this round.
+    /// Whether the lab is finished after this round.
     pub(super) fn is_over_after(&mut self, round: u32) -> bool {
         let counted = (round + 1).saturating_sub(self.plan.warm_up);
         self.results.stopped || counted >= self.plan.at_least && self.judge.is_enough(&self.results)
     }
 
-    /// The turns of a round, in the order that its seed draws.
+    /// The turns of a round, in the order drawn from its seed.
     pub(super) fn order(&self, round: u32) -> Vec<Turn> {
         let mut subjects: Vec<usize> = (0..self.plan.subjects.len()).collect();
         let seed = self.plan.seed ^ u64::from(round).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -176,7 +177,7 @@ impl Lab<'_> {
         self.round_at_once(&turns, executors)
     }
 
-    /// Several at a time: each executor takes the next turn.
+    /// Runs turns concurrently: each executor takes the next turn.
     fn round_at_once(&mut self, turns: &[Turn], executors: &mut [Box<dyn Executor>]) -> Result<(), Stopped> {
         let plan = self.plan;
         let shared = Mutex::new((self, turns.iter().copied()));
@@ -211,7 +212,8 @@ impl Lab<'_> {
         !self.results.stopped && self.dropped.get(turn.subject) == Some(&false)
     }
 
-    /// Takes a run that an earlier lab did.
+    /// Takes the outcome of a run from the journal, if an earlier process ran it. True if `turn`
+    /// needs no run.
     fn was_done(&mut self, turn: Turn) -> bool {
         let Some(subject) = self.plan.subjects.get(turn.subject) else { return true };
         if !self.is_due(turn) {
@@ -251,7 +253,7 @@ impl Lab<'_> {
         }
     }
 
-    /// So many runs more are over, the last of them of this subject.
+    /// Reports that `runs` more runs are finished, the last one of `subject`.
     pub(super) fn tell_progress(&mut self, subject: usize, runs: usize) {
         self.progress.done += runs;
         self.progress.subject = subject;

@@ -1,4 +1,5 @@
-//! Rounds that are run elsewhere: asked for many at a time, kept as they come, and judged in their own order.
+//! Runs rounds elsewhere: requests many at a time, stores them as they finish, judges them in
+//! order.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +8,18 @@ use super::elsewhere::{Elsewhere, News, Round, Tasks};
 use super::engine::{Lab, Progress, Turn};
 use super::executor::Stopped;
 
-/// When so many rounds were lost and none came back, the others are not waited for.
+/// If this many rounds are lost and none came back, the lab gives up.
 const MAX_LOST: u32 = 5;
 
-/// What came of a round: its subjects, and what of each.
+/// The outcomes of a round: (subject, outcome).
 type Came = Vec<(usize, Outcome)>;
 
-/// Runs the rounds of a lab by `elsewhere`.
+/// Runs the rounds of `lab` with `elsewhere`.
 pub fn run(lab: &mut Lab<'_>, elsewhere: &mut dyn Elsewhere) -> Result<(), Stopped> {
     let mut course =
         Course { lab, elsewhere, asked: 0, came: BTreeMap::new(), lost: 0, has_any: false, why: None };
     let driven = course.drive();
-    // Of a signal it was asked already what is to become of them.
+    // After a signal `elsewhere` has already decided what becomes of the rounds.
     if !matches!(driven, Err(Stopped::Interrupted(_))) {
         course.elsewhere.cancel();
     }
@@ -28,14 +29,14 @@ pub fn run(lab: &mut Lab<'_>, elsewhere: &mut dyn Elsewhere) -> Result<(), Stopp
 struct Course<'a, 'l> {
     lab: &'a mut Lab<'l>,
     elsewhere: &'a mut dyn Elsewhere,
-    /// Rounds that were asked for, or were there.
+    /// Rounds that were requested or found in the journal.
     asked: u32,
     /// Rounds that are not judged yet.
     came: BTreeMap<u32, Came>,
     lost: u32,
     /// Whether any round came back.
     has_any: bool,
-    /// Why the first was lost.
+    /// Reason of the first loss.
     why: Option<String>,
 }
 
@@ -55,7 +56,7 @@ impl Course<'_, '_> {
             self.lab.open_round(round);
             for (subject, outcome) in came {
                 let turn = Turn { subject, round };
-                // As it would not have been run here, it does not count.
+                // Skipped if it would not have been run locally.
                 if self.lab.is_due(turn) {
                     self.lab.judge_run(turn, outcome);
                 }
@@ -67,8 +68,9 @@ impl Course<'_, '_> {
         if self.has_any || self.lost == 0 { Ok(()) } else { Err(self.nothing_came()) }
     }
 
-    /// Asks for the first rounds, or for as many more where they were not enough. Those that are in the journal as a
-    /// whole are there: pairs of a round that was cut are not made up of runs here and runs there.
+    /// Requests the first rounds, or as many again if they were not enough. Only rounds that are
+    /// complete in the journal are taken from it, so that a pair never consists of runs on two
+    /// machines.
     fn ask(&mut self, rounds: u32) -> Result<(), Stopped> {
         let plan = self.lab.plan;
         let warm_up = if self.asked == 0 { plan.warm_up } else { 0 };

@@ -1,5 +1,5 @@
-//! Where jobs run. The engine and the verbs know this trait only, so that a lab can come to run elsewhere than
-//! on this machine.
+//! Where jobs run. The engine and the verbs use only this trait, so that a lab can run on other
+//! machines.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,61 +7,62 @@ use std::time::{Duration, Instant};
 use super::cell::{End, Outcome, Subject};
 use super::elsewhere::Elsewhere;
 
-/// How long a job may take to end after SIGTERM when it ran into its timeout.
+/// Time for a job to end after SIGTERM once it reached its timeout.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long the launcher may take with what a killed job left.
+/// Time for the launcher to end the processes that a killed job left.
 const LAST_GRACE: Duration = Duration::from_secs(30);
 
-/// Why a lab stopped before its end.
+/// Why a lab stopped early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// Its user's signal.
+    /// The user sent this signal.
     Interrupted(i32),
-    /// It cannot go on: one line that says why.
+    /// It cannot continue; holds the reason in one line.
     Failed(String),
 }
 
-/// A job that runs, or ran.
+/// Identifier of a job.
 pub type Job = u64;
 
-/// Something that runs jobs.
+/// Runs jobs.
 pub trait Executor: Send {
-    /// Starts a job. Its outcome keeps what it wrote below `folder`, which is made if there is anything to keep.
+    /// Starts a job. Its output is stored below `folder`, which is created if there is any.
     ///
     /// # Errors
-    /// [`Stopped`]. A command that cannot be run is no error: [`Executor::wait`] tells of it.
+    /// [`Stopped`]. A command that cannot be run is not an error: [`Executor::wait`] reports it.
     fn start(&mut self, subject: &Subject, folder: &Path) -> Result<Job, Stopped>;
 
-    /// Waits for a job's end, at most so long; `None` where it still runs. An end is told once.
+    /// Waits for a job to end, at most `at_most`; `None` if it still runs. Each end is reported
+    /// once.
     ///
     /// # Errors
     /// [`Stopped`].
     fn wait(&mut self, job: Job, at_most: Option<Duration>) -> Result<Option<Outcome>, Stopped>;
 
-    /// Asks a job to end (SIGTERM to its processes), and kills all of it where that takes longer than `grace`.
+    /// Sends SIGTERM to the processes of a job, and kills all of them after `grace`.
     ///
     /// # Errors
     /// [`Stopped`].
     fn stop(&mut self, job: Job, grace: Duration) -> Result<(), Stopped>;
 
-    /// The process id of a job's first process on this machine, once it is known.
+    /// Process id of the first process of a job, if it is known and on this machine.
     ///
     /// # Errors
     /// [`Stopped`].
     fn pid(&mut self, job: Job) -> Result<Option<i32>, Stopped>;
 
-    /// What a job has written so far: its standard output and error, as files that grow.
+    /// The growing files with the standard output and error of a job.
     fn output(&self, job: Job) -> Option<(std::path::PathBuf, std::path::PathBuf)>;
 
-    /// Why this executor counts no instructions and cycles; `None` where it does.
+    /// Why this executor does not count instructions and cycles; `None` if it does.
     fn no_counters(&self) -> Option<String>;
 
-    /// Where whole rounds are run, if that is elsewhere than here; single jobs run here all the same.
+    /// Runs whole rounds, if they run elsewhere; single jobs still run here.
     fn elsewhere(&mut self) -> Option<&mut dyn Elsewhere> {
         None
     }
 
-    /// What is to be known about its runs: code and sentence.
+    /// Caveats on its runs: code and sentence.
     fn caveats(&self) -> Vec<(&'static str, String)> {
         Vec::new()
     }
@@ -75,7 +76,7 @@ pub trait Executor: Send {
         self.finish_in_time(job, subject)
     }
 
-    /// Waits for a job's end, and ends it where it runs into its subject's timeout.
+    /// Waits for a job to end, and ends it at the timeout of its subject.
     ///
     /// # Errors
     /// [`Stopped`].

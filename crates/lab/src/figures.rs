@@ -1,4 +1,4 @@
-//! How a subject is started for what is to be measured of it, and the figures that come of it.
+//! Builds the command that measures a subject, and reads the figures of the ended job.
 
 use std::path::Path;
 
@@ -8,19 +8,19 @@ use super::cell::{End, Figures, Measure, Outcome, Subject};
 use super::own::own_program;
 use super::protocol::Ended;
 
-/// The name of a job's recording, where it writes.
+/// File name of the recording of a job.
 pub const RECORDING: &str = "recording.strandline";
-/// What cachegrind's files begin with, there.
+/// File name prefix of the output of cachegrind.
 const COUNTS: &str = "cachegrind.out.";
-/// A file of cachegrind's that is larger is none.
+/// Larger output files of cachegrind are rejected.
 const MAX_COUNTS_BYTES: u64 = 256 << 20;
-/// `strandline run` ends so where it failed itself.
+/// Exit status of `strandline run` if it failed itself.
 const RECORDER_FAILED: u8 = 125;
 
-/// The command that measures `subject`, writing into `place`.
+/// Returns the command that measures `subject` and writes into `place`.
 ///
 /// # Errors
-/// One line that says what is missing.
+/// One line that names what is missing.
 pub fn command(subject: &Subject, place: &Path) -> Result<Vec<String>, String> {
     let mut command = match &subject.measure {
         Measure::Figures => Vec::new(),
@@ -43,7 +43,7 @@ pub fn command(subject: &Subject, place: &Path) -> Result<Vec<String>, String> {
         }
         Measure::Recording { interval, ledgers, snapshot } => {
             let file = place.join(RECORDING);
-            // A recorder that is killed leaves its file; the next must not be told by it.
+            // A killed recorder leaves its file, which must not be taken for that of the next run.
             drop(std::fs::remove_file(&file));
             let mut words = vec![text(&own_program()), "run".to_owned(), "-o".to_owned(), text(&file)];
             words.extend(["--interval".to_owned(), format!("{}ms", interval.as_millis().max(1))]);
@@ -58,7 +58,7 @@ pub fn command(subject: &Subject, place: &Path) -> Result<Vec<String>, String> {
             for (flag, bytes) in limits {
                 words.extend(bytes.map(|bytes| format!("{flag}={bytes}")));
             }
-            // The command's settings are not the recorder's.
+            // The variables are for the command, not for the recorder.
             for (name, value) in &subject.environment {
                 words.push(match value {
                     Some(value) => format!("--env={name}={value}"),
@@ -74,7 +74,7 @@ pub fn command(subject: &Subject, place: &Path) -> Result<Vec<String>, String> {
     Ok(command)
 }
 
-/// What came of a job that ended, without what it wrote.
+/// The outcome of an ended job, without its output files.
 pub fn outcome(subject: &Subject, ended: &Ended, place: &Path) -> Outcome {
     let mut outcome = Outcome { end: end_of(ended.status), ..Outcome::not_started(String::new()) };
     outcome.left_behind = ended.left_behind;
@@ -90,7 +90,7 @@ pub fn outcome(subject: &Subject, ended: &Ended, place: &Path) -> Outcome {
     outcome
 }
 
-/// How a status of `wait` says that it ended.
+/// Decodes a status of `wait`.
 fn end_of(status: i32) -> End {
     match status & 0x7f {
         0 => End::Exited((status >> 8 & 0xff) as u8),
@@ -111,7 +111,7 @@ fn counted(ended: &Ended) -> Figures {
     }
 }
 
-/// Takes the figures of the command, not of its recorder, from the recording.
+/// Reads the figures of the command (not of its recorder) from the recording.
 fn recorded(path: &Path, outcome: &mut Outcome) {
     if !path.exists() && outcome.end == End::Exited(RECORDER_FAILED) {
         outcome.end = End::NotStarted("it could not be recorded: see its standard error".to_owned());
@@ -121,7 +121,8 @@ fn recorded(path: &Path, outcome: &mut Outcome) {
     let mut stopped_seconds = 0.0;
     while let Ok(Some(record)) = reader.next_record() {
         match record {
-            // Of the command's own process: what stops another one delays the command only where it waits for that.
+            // Only the first process: a pause of another one delays the command only if it waits
+            // for that process.
             Record::Ledger(ledger) if ledger.process == 0 => {
                 stopped_seconds += ledger.explain.cost.stopped_seconds;
             }
@@ -132,7 +133,7 @@ fn recorded(path: &Path, outcome: &mut Outcome) {
                 let Some(usage) = end.usage else { continue };
                 let seconds = |us: u64| Some(us as f64 / 1e6);
                 outcome.figures = Figures {
-                    // Not the time that it was stopped for ledgers.
+                    // Excludes the time for which ledgers stopped the process.
                     wall_seconds: Some((usage.wall_us as f64 / 1e6 - stopped_seconds).max(0.0)),
                     user_seconds: seconds(usage.user_us),
                     system_seconds: seconds(usage.system_us),
@@ -147,7 +148,8 @@ fn recorded(path: &Path, outcome: &mut Outcome) {
     outcome.figures.high_water_bytes = high_water_kib.map(|kib| kib.saturating_mul(1024));
 }
 
-/// The instructions of all processes of a job: the last line of each of cachegrind's files is `summary: N`.
+/// Instructions of all processes of a job: the last line of each output file of cachegrind is
+/// `summary: N`.
 fn instructions(place: &Path) -> Option<u64> {
     let mut all = None;
     for path in counts(place) {
@@ -173,17 +175,17 @@ fn counts(place: &Path) -> Vec<std::path::PathBuf> {
 
 fn remove_counts(place: &Path) {
     for path in counts(place) {
-        // What stays is counted: seen by whoever reads the next count, as it is then too high. It cannot be helped.
+        // A file that cannot be removed is added to the next count, which is then visibly too high.
         drop(std::fs::remove_file(path));
     }
 }
 
-/// Whether a program of that name can be found as the shell finds it.
+/// Whether a program of this name is found as the shell would find it.
 pub fn is_in_path(name: &str) -> bool {
     find_in_path(name).is_some()
 }
 
-/// The file of the program `name`, as the shell finds it.
+/// The file of the program `name`, found as the shell would find it.
 pub fn find_in_path(name: &str) -> Option<std::path::PathBuf> {
     use std::os::unix::fs::PermissionsExt;
     let is_program = |path: &std::path::PathBuf| {

@@ -1,5 +1,5 @@
-//! What the files of a command are now: a program that was built anew is another program, and its runs are not to be
-//! mixed with those of the old one.
+//! Identity of the files of a command: a rebuilt program is another program, and its runs must not
+//! be mixed with those of the old one.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::cell::Subject;
 use super::figures::find_in_path;
 
-/// A file as it is now.
+/// A file's current state.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct File {
     path: PathBuf,
@@ -19,11 +19,12 @@ pub struct File {
     inode: u64,
 }
 
-/// Parts of one word that are looked at.
+/// Maximum number of parts examined in one word.
 const MAX_PARTS: usize = 256;
 
-/// The files that subjects name: their programs, every word of their commands, of a shell's text in them and of
-/// their variables that is a file, or has one behind `=` or between `:`. What a program opens by itself is not known.
+/// The files named by `subjects`: programs, and every word of the commands, of shell text in them
+/// and of variables that is a file or contains one after `=` or between `:`. Files that a program
+/// opens by itself are unknown.
 pub fn files(subjects: &[Subject]) -> Vec<File> {
     let mut words = BTreeSet::new();
     for subject in subjects {
@@ -45,19 +46,19 @@ pub fn files(subjects: &[Subject]) -> Vec<File> {
     paths.iter().filter_map(|path| file(path)).collect()
 }
 
-/// What may be a file's name within a word.
+/// The parts of a word that may be file names.
 fn parts(word: &str) -> impl Iterator<Item = &str> {
     let is_apart = |c: char| c.is_whitespace() || "=:,;|&<>()'\"`".contains(c);
     word.split(is_apart).take(MAX_PARTS)
 }
 
-/// What a shell's text redirects into: runs change these, and are not made other runs by them.
+/// Targets of shell redirections: runs change these files, which must not invalidate earlier runs.
 fn written(word: &str) -> BTreeSet<&str> {
     let after = word.split('>').skip(1).take(MAX_PARTS);
     after.filter_map(|after| parts(after.trim_start_matches('&')).find(|part| !part.is_empty())).collect()
 }
 
-/// What the machine is that runs: kernel and start, and strandline itself.
+/// The machine that runs: kernel release, boot id, and the file of strandline itself.
 pub fn machine() -> Vec<String> {
     let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let own = file(Path::new("/proc/self/exe")).map(|file| format!("{} {}", file.modified_ns, file.bytes));

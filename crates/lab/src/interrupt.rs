@@ -1,4 +1,4 @@
-//! Ctrl-C and its kin while a lab runs: nothing is lost, nothing is left running.
+//! Handles Ctrl-C and other ending signals while a lab runs: no result is lost, no process is left.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, OnceLock};
@@ -9,31 +9,32 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 const SIGNALS: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
 
-/// What was blocked when this process began.
+/// The signals blocked when this process started.
 static MASK_BEFORE: OnceLock<u64> = OnceLock::new();
 
-/// The signals that end a lab, held back until it asks for them.
+/// The signals that end a lab, blocked and read on request.
 #[derive(Debug)]
 pub struct Interrupt {
     signals: SignalFd,
     taken: Mutex<Option<i32>>,
-    /// Readable from the first signal on, for every thread that waits: the signal itself is read by one.
+    /// Readable from the first signal on, for every waiting thread: only one thread reads the
+    /// signal.
     told: EventFd,
     before: u64,
 }
 
 impl Interrupt {
-    /// Holds the signals back in this thread and those it starts. To be called before any other thread is.
+    /// Blocks the signals in this thread and those it starts; call before any other thread starts.
     ///
     /// # Errors
-    /// One line where the kernel refuses.
+    /// One line if a system call fails.
     pub fn new() -> Result<Self, String> {
         let failed = |error: std::io::Error| format!("signals cannot be taken over: {error}");
-        // A parent may have ignored SIGCHLD, and then nobody hears of ends.
+        // A parent may have ignored SIGCHLD; then ends of children are not reported.
         strandline_sys::spawn::dispose_for_recording();
         let bits = SIGNALS.into_iter().fold(0u64, |bits, signal| bits | 1 << (signal as i32 - 1));
         let before = strandline_sys::spawn::block_signals(bits).map_err(failed)?;
-        // A second lab of this process finds them blocked by the first.
+        // A second lab of this process finds the signals blocked by the first.
         let before = *MASK_BEFORE.get_or_init(|| before);
         let before_and_ours = before | bits;
         if before_and_ours != bits {
@@ -47,30 +48,30 @@ impl Interrupt {
         Ok(Self { signals, taken: Mutex::new(None), told, before })
     }
 
-    /// One of them is readable once there is a signal.
+    /// One of these is readable once there is a signal.
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.signals.as_fd(), self.told.as_fd()]
     }
 
-    /// The signal that came, if one did. It stays.
+    /// The first signal received; stays set.
     pub fn signal(&self) -> Option<i32> {
         let mut taken = self.taken.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if taken.is_none()
             && let Ok(Some(signal)) = self.signals.read_signal()
         {
             *taken = Some(signal.ssi_signo.cast_signed());
-            // Where that fails, threads hear of it as their jobs end.
+            // If that fails, threads notice the signal when their jobs end.
             let _ = self.told.write(1);
         }
         *taken
     }
 
-    /// Whether another one came after the first.
+    /// Whether a further signal arrived after the first.
     pub fn again(&self) -> bool {
         matches!(self.signals.read_signal(), Ok(Some(_)))
     }
 
-    /// The blocked signals that this process was started with.
+    /// Mask of the signals blocked when this process started.
     pub fn mask_before(&self) -> u64 {
         self.before
     }

@@ -1,8 +1,8 @@
-//! What a lab has done so far, on disk: a lab that was killed, or interrupted, goes on where it was.
+//! On-disk record of the finished runs of a lab, so that a killed or interrupted lab can resume.
 //!
-//! A folder holds `lab.json` (what the lab is, and its key), `journal.jsonl` (a line for each run that ended) and
-//! `cells/` (what runs wrote and their recordings). Only whole lines count: a line that was being written when the
-//! lab was killed is its last, and is run again.
+//! A folder holds `lab.json` (verb and key of the lab), `journal.jsonl` (one line for each finished
+//! run) and `cells/` (output and recordings of runs). Only whole lines count: a line cut off when
+//! the lab was killed can only be the last, and its run is repeated.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -16,47 +16,48 @@ use sha2::{Digest, Sha256};
 
 use super::cell::{Node, Outcome};
 
-/// A line of the journal that is longer is none.
+/// Reading the journal stops at a longer line.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
-/// Labs that nobody went on with for so long go.
+/// Labs in the cache that were not resumed for this long are removed.
 const KEPT_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
 
 const LOCK_PATIENCE: Duration = Duration::from_millis(300);
 
-/// The folder of what is run elsewhere, in that of its lab.
+/// Subfolder of a lab for rounds that run elsewhere.
 pub const ELSEWHERE: &str = "slurm";
-/// The folder of what is put there before a lab is opened, for those who run it elsewhere.
+/// Subfolder staged before a lab is opened, with the files that other machines need.
 pub const STAGED: &str = "staged";
 
-/// How the name of a `lab.json` begins while it is written.
+/// Name prefix of a `lab.json` while it is being written.
 const NEW_LAB: &str = ".lab.json.";
 
-/// Where an executor's jobs write: this and its number.
+/// Name prefix of the folder that the jobs of an executor write into; its number follows.
 const WORKSHOP: &str = "work-";
 
-/// A run of a lab: which subject, and in which round.
+/// A run of a lab: subject and round.
 pub type Key = (String, u32);
 
-/// A lab's folder.
+/// The folder of a lab.
 #[derive(Debug)]
 pub struct Journal {
     folder: PathBuf,
-    /// Whether it is the user's, and stays.
+    /// Whether the user chose the folder; it is then not removed.
     is_kept: bool,
     file: File,
     done: BTreeMap<Key, Outcome>,
-    /// How many runs were there when it was opened.
+    /// Number of runs found when it was opened.
     found: usize,
     key: String,
 }
 
-/// How to open a journal.
+/// Where and how to open a journal.
 #[derive(Clone, Debug, Default)]
 pub struct Place {
-    /// The user's folder; one in the user's cache where none is given, which goes when the lab is done.
+    /// Folder chosen by the user; `None`: a folder in the user's cache, removed when the lab is
+    /// done.
     pub folder: Option<PathBuf>,
-    /// Whether to begin anew.
+    /// Whether to discard earlier runs.
     pub is_fresh: bool,
 }
 
@@ -74,7 +75,8 @@ struct Line {
 }
 
 impl Journal {
-    /// How many runs the folder of this lab holds; none where it is another's, or is to begin anew.
+    /// Number of runs that the folder holds for this lab; 0 if it belongs to another lab or
+    /// `place.is_fresh`.
     pub fn peek(verb: &str, description: &impl Serialize, place: &Place) -> usize {
         let Ok(key) = key(verb, description) else { return 0 };
         let folder = place.folder.clone().unwrap_or_else(|| cache().join(folder_name(verb, &key)));
@@ -86,16 +88,16 @@ impl Journal {
         journal.map_or(0, |file| BufReader::new(file).split(b'\n').map_while(Result::ok).count())
     }
 
-    /// Opens the folder of the lab `verb` over `description`: everything that makes its runs what they are. A
-    /// folder with the same description goes on.
+    /// Opens the folder of the lab of `verb` and `description`, which must contain everything that
+    /// determines its runs. A folder with the same description is resumed.
     ///
     /// # Errors
-    /// One line that names the folder: of another lab, in use, not to be written.
+    /// One line that names the folder: it belongs to another lab, is in use, or is not writable.
     pub fn open(verb: &str, description: &impl Serialize, place: &Place) -> Result<Self, String> {
         let key = key(verb, description)?;
         let is_kept = place.folder.is_some();
         let folder = match &place.folder {
-            // Jobs have folders of their own, from which another one would be meant.
+            // Absolute, because jobs may run in other working directories.
             Some(folder) => std::path::absolute(folder).unwrap_or_else(|_| folder.clone()),
             None => prepare_cache()?.join(folder_name(verb, &key)),
         };
@@ -106,7 +108,7 @@ impl Journal {
             .create(&folder)
             .map_err(|error| named(&folder, &error))?;
         let path = folder.join("journal.jsonl");
-        // Before anything is made in it.
+        // Rejects a foreign folder before anything is created in it.
         Lab::read(&folder)?;
         let file = OpenOptions::new().read(true).append(true).create(true).open(&path);
         let mut file = file.map_err(|error| named(&path, &error))?;
@@ -117,7 +119,7 @@ impl Journal {
             ),
             _ => named(&path, &error),
         })?;
-        // Under the lock: who had it may have written meanwhile.
+        // Read again under the lock: the previous holder may have written in the meantime.
         match Lab::read(&folder)? {
             Some(lab) => {
                 lab.may_become(&key, place.is_fresh, &path)?;
@@ -130,7 +132,7 @@ impl Journal {
         }
         if place.is_fresh {
             file.set_len(0).map_err(|error| named(&path, &error))?;
-            // What earlier runs wrote is not to be taken for what these did.
+            // Output of earlier runs must not be taken for output of the new ones.
             drop(std::fs::remove_dir_all(folder.join("cells")));
             drop(std::fs::remove_dir_all(folder.join(ELSEWHERE).join("rounds")));
         }
@@ -138,12 +140,12 @@ impl Journal {
         Ok(Self { folder, is_kept, file, found: done.len(), done, key })
     }
 
-    /// How many runs an earlier lab had finished.
+    /// Number of runs finished before this process opened the journal.
     pub fn found(&self) -> usize {
         self.found
     }
 
-    /// What tells it from any other lab.
+    /// Hash that identifies the lab.
     pub fn key(&self) -> &str {
         &self.key
     }
@@ -153,30 +155,30 @@ impl Journal {
         &self.folder
     }
 
-    /// Where an executor's jobs write while they run.
+    /// Folder that the jobs of an executor write into while they run.
     pub fn workshop(&self, executor: usize) -> PathBuf {
         self.folder.join(format!("{WORKSHOP}{executor}"))
     }
 
-    /// Where what a run wrote is kept.
+    /// Folder for the output of a run.
     pub fn cell(&self, subject: &str, round: u32) -> PathBuf {
         cell_folder(&self.folder, subject, round)
     }
 
-    /// The machines of all runs that were made elsewhere.
+    /// The machines of all runs made elsewhere.
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
         self.done.values().filter_map(|outcome| outcome.node.as_ref())
     }
 
-    /// What came of a run, if it was done.
+    /// The outcome of a run, if it was done.
     pub fn outcome(&self, subject: &str, round: u32) -> Option<&Outcome> {
         self.done.get(&(subject.to_owned(), round))
     }
 
-    /// Keeps what came of a run.
+    /// Appends the outcome of a run to the journal.
     ///
     /// # Errors
-    /// One line where it cannot be written.
+    /// One line if it cannot be written.
     pub fn keep(&mut self, subject: &str, round: u32, outcome: &Outcome) -> Result<(), String> {
         let line = Line { subject: subject.to_owned(), round, outcome: outcome.clone() };
         let mut text = serde_json::to_vec(&line).map_err(|error| error.to_string())?;
@@ -187,15 +189,15 @@ impl Journal {
         Ok(())
     }
 
-    /// Forgets all runs, and ends as [`Journal::finish`] does.
+    /// Discards all runs, then does the same as [`Journal::finish`].
     pub fn abandon(self) {
-        // A journal that cannot be cut is told of when it is opened next.
+        // If the journal cannot be truncated, the next open reports the old lab.
         drop(self.file.set_len(0));
         drop(std::fs::remove_dir_all(self.folder.join(ELSEWHERE).join("rounds")));
         self.finish();
     }
 
-    /// The lab is over: what only served to go on is removed, all of it where the user keeps nothing.
+    /// Ends the lab: removes the work folders, or the whole folder if it is in the cache.
     pub fn finish(self) {
         if !self.is_kept {
             drop(std::fs::remove_dir_all(&self.folder));
@@ -212,21 +214,22 @@ impl Journal {
     }
 }
 
-/// Where what a run wrote is kept, in the folder of its lab.
+/// Folder for the output of a run, below the folder of its lab.
 pub fn cell_folder(folder: &Path, subject: &str, round: u32) -> PathBuf {
     let safe = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
     let name: String = subject.chars().map(safe).take(64).collect();
-    // Names that look the same cut and replaced are told apart.
+    // Distinguishes names that are equal after replacement and truncation.
     let digest = hex(&Sha256::digest(subject.as_bytes()));
     let digest = digest.get(..8).unwrap_or_default();
     folder.join("cells").join(format!("{name}-{digest}-{round}"))
 }
 
 impl Lab {
-    /// Reads that of `folder`; `None` where the folder is empty, but for what was staged and for a journal without a line.
+    /// Reads `lab.json` of `folder`; `None` if the folder is empty, except for staged files and an
+    /// empty journal.
     ///
     /// # Errors
-    /// One line: it holds something else, which is left alone whatever was asked for.
+    /// One line: the folder holds something else, which is never touched.
     fn read(folder: &Path) -> Result<Option<Self>, String> {
         let path = folder.join("lab.json");
         let advice = "it is left alone: mend or remove it, or give another --dir";
@@ -246,12 +249,13 @@ impl Lab {
         }
     }
 
-    /// Whether its folder may become that of the lab with this key, whose journal is at `path`.
+    /// Checks that the folder of this lab may be taken over by the lab with `key`; `path` is its
+    /// journal.
     ///
     /// # Errors
-    /// One line that says why not.
+    /// One line with the reason why not.
     fn may_become(&self, key: &str, is_fresh: bool, path: &Path) -> Result<(), String> {
-        // One without a run holds nothing that could be lost.
+        // A journal without runs holds nothing to lose.
         let is_empty = std::fs::metadata(path).map_or(true, |data| data.len() == 0);
         if self.key == key || is_fresh || is_empty {
             return Ok(());
@@ -265,8 +269,8 @@ impl Lab {
     }
 }
 
-/// Whether a folder holds anything but what was staged there, and what a lab that was killed at its start leaves: a journal
-/// without a line, a `lab.json` that was being written.
+/// Whether a folder holds anything except staged files and the leftovers of a lab killed at its
+/// start: an empty journal, a partly written `lab.json`.
 fn has_files(folder: &Path) -> std::io::Result<bool> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
@@ -279,7 +283,8 @@ fn has_files(folder: &Path) -> std::io::Result<bool> {
     Ok(false)
 }
 
-/// Makes a folder that of a lab, so that after a crash of the machine too it is that or is not.
+/// Writes `lab.json` atomically and durably: after a crash of the machine it is complete or
+/// missing.
 fn write_lab(folder: &Path, verb: &str, key: &str) -> Result<(), String> {
     let write = || -> std::io::Result<()> {
         let mut new = tempfile::Builder::new().prefix(NEW_LAB).tempfile_in(folder)?;
@@ -291,19 +296,19 @@ fn write_lab(folder: &Path, verb: &str, key: &str) -> Result<(), String> {
     write().map_err(|error| format!("{}: {error}", folder.join("lab.json").display()))
 }
 
-/// What tells a lab from any other.
+/// Hash that identifies a lab.
 fn key(verb: &str, description: &impl Serialize) -> Result<String, String> {
     let text = serde_json::to_vec(&(verb, env!("CARGO_PKG_VERSION"), description));
     Ok(hex(&Sha256::digest(text.map_err(|error| error.to_string())?)))
 }
 
-/// What its folder is called in the cache.
+/// Name of the folder of a lab in the cache.
 fn folder_name(verb: &str, key: &str) -> String {
     format!("{verb}-{}", key.get(..16).unwrap_or(key))
 }
 
-/// Locks the journal, waiting a moment: a process that was just started may have the descriptor still, until it
-/// starts its program.
+/// Locks the journal, with a short wait: a process forked a moment ago may hold the descriptor
+/// until it execs.
 fn lock(file: &File) -> std::io::Result<()> {
     let begin = Instant::now();
     loop {
@@ -318,8 +323,8 @@ fn lock(file: &File) -> std::io::Result<()> {
     }
 }
 
-/// The runs that are there. What follows the last whole line is cut off, so that the next line begins where a line
-/// begins.
+/// Reads the finished runs and truncates the file after the last whole line, so that the next line
+/// starts at the beginning of a line.
 fn read(file: &mut File) -> std::io::Result<BTreeMap<Key, Outcome>> {
     let mut done = BTreeMap::new();
     let mut good = 0u64;
@@ -341,8 +346,8 @@ fn read(file: &mut File) -> std::io::Result<BTreeMap<Key, Outcome>> {
     Ok(done)
 }
 
-/// Where this user's labs under way are kept: `strandline/lab` below the user's cache, or below a folder of the user's
-/// own in the system's temporary one.
+/// Folder for unfinished labs of this user: `strandline/lab` below the user's cache, else below a
+/// folder of the user in the system's temporary folder.
 pub fn cache() -> PathBuf {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
@@ -351,7 +356,8 @@ pub fn cache() -> PathBuf {
     base.map_or_else(own, |base| base.join("strandline")).join("lab")
 }
 
-/// Makes the cache, for this user only, and removes labs that nobody went on with for long.
+/// Creates the cache with access for this user only, and removes labs that were not resumed for
+/// [`KEPT_FOR`].
 fn prepare_cache() -> Result<PathBuf, String> {
     let cache = cache();
     let what_next = "give --dir, or set XDG_CACHE_HOME to a folder of your own";
@@ -366,7 +372,7 @@ fn prepare_cache() -> Result<PathBuf, String> {
                 folder.display()
             ));
         }
-        // One that an earlier version made may be open to all eyes.
+        // A folder made by an earlier version may be readable by others.
         std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)).map_err(named)?;
     }
     for entry in std::fs::read_dir(&cache).into_iter().flatten().flatten() {
@@ -436,7 +442,7 @@ mod tests {
         assert_eq!(Journal::open("compare", &"y", &place).unwrap().found(), 0, "nothing is lost");
     }
 
-    /// Everything in a folder, with its contents.
+    /// All files and folders below a folder, with contents.
     fn contents(folder: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
         let mut all = Vec::new();
         let mut waiting = vec![folder.to_owned()];
@@ -455,7 +461,7 @@ mod tests {
         let theirs: [&[(&str, &str)]; 4] = [
             &[("cells/mine.txt", "dear"), ("journal.jsonl", "my own journal\n")],
             &[("letter.txt", "dear")],
-            // Damaged, or read where the disk failed.
+            // Damaged, or read from a failing disk.
             &[("lab.json", ""), ("journal.jsonl", "{}\n")],
             &[("lab.json", "{\"lab\": \"compare\"}"), ("journal.jsonl", "{}\n"), ("cells/a/out", "1")],
         ];

@@ -1,10 +1,11 @@
-//! The launcher: a small process that starts jobs for strandline, and sees to it that none outlives its lab.
+//! The launcher: a small process that starts jobs for strandline and ensures that no job outlives
+//! its lab.
 //!
-//! A process of its own, for three reasons. What it starts begins as a copy of it, and the kernel counts the larger
-//! of a program and the copy it began as for its high-water mark: a small starter hides nothing. Starting is
-//! quicker. And when strandline is killed, at whatever instant, the launcher hears that its socket closed, ends
-//! all that runs, daemons too, and ends itself. When the launcher is killed, the kernel kills the first process of
-//! each job and strandline ends the rest.
+//! It is a separate process for three reasons. A job begins as a copy of its starter, and the
+//! kernel includes that copy in the high-water mark of the job: a small starter does not distort
+//! it. Starting is faster. And when strandline is killed at any instant, the launcher sees its
+//! socket close, ends everything that runs, daemons included, and exits. When the launcher is
+//! killed, the kernel kills the first process of each job and strandline ends the rest.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -28,16 +29,16 @@ use super::counters::{self, Counters};
 use super::protocol::{Ended, Event, Lines, Request, Start, line};
 use super::sweep::{GRACE, Swept, sweep};
 
-/// How long a process waits for its counters before it starts its program all the same.
+/// How long a new process waits for its counters before it execs anyway.
 const GATE: Duration = Duration::from_secs(2);
 
-/// A job that runs.
+/// A running job.
 #[derive(Debug)]
 struct Job {
     number: u64,
     started: Instant,
     counters: Option<Counters>,
-    /// When it is killed.
+    /// When the job is killed.
     deadline: Option<Instant>,
     /// The `cgroup.procs` of its control group.
     group: Option<PathBuf>,
@@ -48,7 +49,7 @@ struct Job {
 struct Over {
     ended: Ended,
     usage: Usage,
-    /// What it left may take so long to end.
+    /// Time for the processes it left to end.
     grace: Duration,
 }
 
@@ -57,24 +58,24 @@ struct Launcher {
     socket: UnixStream,
     lines: Lines,
     child_signals: SignalFd,
-    /// The blocked signals that jobs start with.
+    /// Signal mask that jobs start with.
     signal_mask: u64,
     /// Whether jobs have counters.
     counts: bool,
     jobs: BTreeMap<i32, Job>,
-    /// Their ends are told when what they left has ended.
+    /// Reported once the processes that they left have ended.
     over: Vec<Over>,
-    /// What orphans used whose ends were taken.
+    /// Usage of reaped orphans.
     orphans: Usage,
 }
 
-/// Serves the requests that come over `socket` until it closes. Then nothing that was started runs any more.
+/// Serves the requests on `socket` until it closes, then ends everything that was started.
 ///
 /// # Errors
-/// Where the kernel refuses what it needs, or a request makes no sense.
+/// A system call fails, or a request cannot be decoded.
 pub fn serve(socket: UnixStream) -> io::Result<()> {
     let child = 1u64 << (Signal::SIGCHLD as i32 - 1);
-    // What the terminal sends is for strandline, which tells by closing the socket.
+    // Signals of the terminal are for strandline, which closes the socket to end the launcher.
     let ours = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGTSTP];
     let bits = ours.into_iter().fold(child, |bits, signal| bits | 1 << (signal as i32 - 1));
     let before = block_signals(bits)?;
@@ -87,7 +88,7 @@ pub fn serve(socket: UnixStream) -> io::Result<()> {
         socket,
         lines: Lines::default(),
         child_signals,
-        // strandline started us with what it was started with itself.
+        // strandline started the launcher with the mask that it was started with itself.
         signal_mask: before,
         counts: no_counters.is_none(),
         jobs: BTreeMap::new(),
@@ -100,7 +101,7 @@ pub fn serve(socket: UnixStream) -> io::Result<()> {
         drop(signal::send(-pid, Signal::SIGKILL as i32));
     }
     sweep(&[], GRACE);
-    // strandline removes them where it lives; one that was killed left them to us.
+    // strandline removes control groups while it lives; after it was killed they are removed here.
     for group in launcher.jobs.values().filter_map(|job| job.group.as_deref()?.parent()) {
         drop(std::fs::remove_dir(group));
     }
@@ -126,7 +127,8 @@ impl Launcher {
         }
     }
 
-    /// Sleeps until there are requests, or processes ended, or a job is to be killed.
+    /// Waits for requests, for children to end, or for the next kill deadline: (has requests, has
+    /// ended children).
     fn wait(&self) -> io::Result<(bool, bool)> {
         let mut sources = [
             PollFd::new(self.socket.as_fd(), PollFlags::POLLIN),
@@ -146,7 +148,7 @@ impl Launcher {
         Ok((has_news(socket), has_news(children)))
     }
 
-    /// Takes requests; false where strandline is gone.
+    /// Handles requests; false if strandline closed the socket.
     fn hear(&mut self) -> io::Result<bool> {
         let mut bytes = [0; 16 << 10];
         let count = match self.socket.read(&mut bytes) {
@@ -184,7 +186,7 @@ impl Launcher {
 
     fn stop(&mut self, number: u64, grace: Duration, whole: bool) {
         let found = self.jobs.iter_mut().find(|(_, job)| job.number == number);
-        // One that has ended meanwhile tells so.
+        // A job that ended in the meantime is reported by its own event.
         let Some((&pid, job)) = found else { return };
         job.deadline = Some(Instant::now() + grace);
         let asked = if whole { -pid } else { pid };
@@ -198,16 +200,16 @@ impl Launcher {
         for (&pid, job) in &mut self.jobs {
             if job.deadline.is_some_and(|deadline| deadline <= now) {
                 job.deadline = None;
-                // Its group, and should it have left that, itself.
+                // The process group, and the first process itself in case it left the group.
                 drop(signal::send(-pid, Signal::SIGKILL as i32));
                 drop(signal::send(pid, Signal::SIGKILL as i32));
             }
         }
     }
 
-    /// Takes the ends of children; when no job runs any more, ends what they left.
+    /// Reaps children; when no job runs any more, ends the processes that they left.
     fn take_ends(&mut self) -> io::Result<()> {
-        // Without any child left there is nothing to look for.
+        // Without children, the sweep is skipped.
         let mut has_children = true;
         loop {
             let child = match reap(-1, false) {
@@ -236,7 +238,8 @@ impl Launcher {
             self.over.push(Over { ended, usage: child.usage, grace: grace.unwrap_or_default().max(GRACE) });
         }
         if !self.jobs.is_empty() {
-            // What is left cannot be told from what the others run: their turn comes with the last.
+            // Leftover processes cannot be distinguished from those of running jobs; the last job
+            // ends them.
             return self.over.drain(..).collect::<Vec<_>>().into_iter().try_for_each(|over| self.end(over));
         }
         let Some(mut last) = self.over.pop() else { return Ok(()) };
@@ -263,10 +266,11 @@ impl Launcher {
     }
 }
 
-/// A job's first process and its counters; or why not, and whether that is for its command's sake.
+/// First process of a job and its counters; or the reason for failure, and whether the command is
+/// at fault.
 type Launched = Result<(i32, Option<Counters>), (String, bool)>;
 
-/// Starts a job's first process.
+/// Starts the first process of a job.
 fn launch(start: &Start, signal_mask: u64, counts: bool) -> Launched {
     let own = |text: String| (text, false);
     let Some((program, arguments)) = start.command.split_first() else {
@@ -315,15 +319,15 @@ fn launch(start: &Start, signal_mask: u64, counts: bool) -> Launched {
         _ => (format!("{program}: cannot be run: {error}"), true),
     });
     let counters = counters.and_then(|opener| opener.join().ok().flatten());
-    // Its end is taken by its id; dropping the handle leaves it alone.
+    // The child is reaped by its pid; dropping the handle has no effect on it.
     started.map(|child| (child.id().cast_signed(), counters))
 }
 
-/// Opens the counters of a process that waits to start its program.
+/// Thread that opens the counters of a process waiting to exec.
 type Opener = std::thread::JoinHandle<Option<Counters>>;
 
-/// Where a new process waits until its counters are open, and who opens them: starting it does not return before its
-/// program has started.
+/// Returns the socket on which a new process waits for its counters, and the thread that opens
+/// them: `spawn` returns only after the exec.
 fn gate() -> (Option<UnixStream>, Option<Opener>) {
     let Ok((ours, theirs)) = UnixStream::pair() else { return (None, None) };
     if theirs.set_read_timeout(Some(GATE)).is_err() {
@@ -338,7 +342,7 @@ fn gate() -> (Option<UnixStream>, Option<Opener>) {
 }
 
 fn create(path: &Path) -> io::Result<File> {
-    // A link is not followed: it may lead to a file that is not the lab's.
+    // Symbolic links are not followed: they may point outside of the lab.
     let no_link = OFlag::O_NOFOLLOW.bits();
     OpenOptions::new().write(true).create(true).truncate(true).custom_flags(no_link).open(path)
 }

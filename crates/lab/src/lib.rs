@@ -1,10 +1,10 @@
-//! The lab: commands are run again and again under what is to be compared, and what comes of it is judged.
+//! The lab: runs commands repeatedly under compared conditions and evaluates the outcomes.
 //!
-//! One engine for `compare`, `try`, `squeeze` and `study`. A verb makes [`cell::Subject`]s; rounds of them, in an
-//! order drawn by a seed, are run by an [`executor::Executor`]; each run is a [`cell::Outcome`], kept in a journal
-//! so that a lab that was killed goes on where it was; [`statistics`] judges the figures, and [`pages`] shows
-//! them. It must not print, and must not look into a process by itself: the recorder does, and what it
-//! recorded is read here.
+//! `compare`, `try`, `squeeze` and `study` share one engine. A verb makes [`cell::Subject`]s; an
+//! [`executor::Executor`] runs rounds of them in an order drawn from a seed; each run gives a
+//! [`cell::Outcome`], stored in a journal so that a killed lab can resume; [`statistics`] evaluates
+//! the figures, and [`pages`] presents them. This crate must not print, and must not read processes
+//! itself: the recorder does, and the lab reads its recordings.
 
 #![forbid(unsafe_code)]
 
@@ -36,7 +36,7 @@ pub mod trial;
 pub use figures::is_in_path;
 pub use launcher::serve as serve_launcher;
 
-/// Why instructions and cycles cannot be counted here; `None` where they can.
+/// Why instructions and cycles cannot be counted on this machine; `None` if they can.
 pub fn why_no_counters() -> Option<String> {
     counters::why_none()
 }

@@ -1,4 +1,4 @@
-//! Jobs on this machine, by a launcher.
+//! Runs jobs on this machine, through a launcher.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -26,15 +26,15 @@ use super::protocol::{Event, Lines, Request, Start, line};
 use super::sweep::{GRACE, own_children, sweep};
 use strandline_recorder::Group;
 
-/// The hidden verb that makes strandline a launcher.
+/// The hidden verb that runs strandline as a launcher.
 pub const LAUNCHER_VERB: &str = "lab-launcher";
-/// What is kept of what a job wrote on standard output, and on standard error: its last bytes.
+/// How much is kept of the standard output, and of the standard error, of a job: the last bytes.
 const MAX_OUTPUT_BYTES: u64 = 16 << 20;
-/// Of a file that a job writes this much is left alone, from its end; more of it goes back to the disk meanwhile.
+/// A growing output file may occupy this much before its beginning is freed.
 const MAX_WAITING_BYTES: u64 = 4 * MAX_OUTPUT_BYTES;
-/// How often that is looked after.
+/// Interval between checks of the file sizes.
 const TRIM_EVERY: Duration = Duration::from_millis(250);
-/// Groups are removed once the kernel has let go of the processes in them.
+/// How long the kernel may take to release the processes of a control group.
 const GROUP_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs jobs on this machine.
@@ -44,23 +44,23 @@ pub struct Local {
     socket: UnixStream,
     lines: Lines,
     interrupt: Arc<Interrupt>,
-    /// Where jobs write while they run: `0`, `1`, … below it, names of one length for all.
+    /// Jobs write below it into `0`, `1`, …: names of equal length for all jobs.
     folder: PathBuf,
     slots: Vec<bool>,
     next: Job,
     jobs: BTreeMap<Job, Run>,
     no_counters: Option<String>,
-    /// Children that this process had before: not ours to end.
+    /// Earlier children of this process, which the lab must not end.
     spared: Vec<i32>,
 }
 
-/// A job under way, or ended and not asked for yet.
+/// A job that runs, or whose end was not yet returned.
 #[derive(Debug)]
 struct Run {
     subject: Subject,
-    /// Where it writes.
+    /// Index of the folder it writes into.
     slot: usize,
-    /// Where what it wrote is kept.
+    /// Folder for its output after its end.
     keep: PathBuf,
     group: Option<Group>,
     pid: Option<i32>,
@@ -71,18 +71,19 @@ impl Local {
     /// Starts a launcher whose jobs write into `folder` while they run.
     ///
     /// # Errors
-    /// One line that says what cannot be had.
+    /// One line with what failed.
     pub fn start(folder: &Path, interrupt: &Arc<Interrupt>) -> Result<Self, String> {
         let failed = |error: io::Error| format!("the launcher of commands cannot be started: {error}");
         std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
         let spared = own_children();
-        // Should the launcher be killed, what it ran is ours to end.
+        // If the launcher is killed, this process must end the jobs.
         adopt_orphans().map_err(failed)?;
         let (socket, theirs) = UnixStream::pair().map_err(failed)?;
         let mut command = Command::new(own_program());
         let theirs = OwnedFd::from(theirs);
         command.arg0("strandline").arg(LAUNCHER_VERB).arg(theirs.as_raw_fd().to_string());
-        // Of a session of its own: who kills strandline's whole process group leaves it to end what runs.
+        // In its own session: if the whole process group of strandline is killed, the launcher
+        // still ends the jobs.
         let setup = Setup {
             inherit: Some(theirs),
             signal_mask: interrupt.mask_before(),
@@ -111,7 +112,7 @@ impl Local {
         Ok(local)
     }
 
-    /// The next event; `None` where none comes in that time.
+    /// The next event; `None` if none arrives within `at_most`.
     fn hear(&mut self, at_most: Option<Duration>) -> Result<Option<Event>, Stopped> {
         let deadline = at_most.map(|pause| Instant::now() + pause);
         let mut has_looked = false;
@@ -123,7 +124,7 @@ impl Local {
                 return Err(Stopped::Interrupted(signal));
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            // Who has no time to wait hears what is there already.
+            // With no time left, still looks once for an event that has already arrived.
             if left == Some(Duration::ZERO) && std::mem::replace(&mut has_looked, true) {
                 return Ok(None);
             }
@@ -157,7 +158,7 @@ impl Local {
         }
     }
 
-    /// The launcher is gone: what it ran is ended here.
+    /// Handles the loss of the launcher: ends the jobs that it ran.
     fn lost(&mut self) -> Stopped {
         drop(reap(self.launcher, true));
         self.launcher = 0;
@@ -182,7 +183,7 @@ impl Local {
         })
     }
 
-    /// Takes an event into the job it is of.
+    /// Stores an event in its job.
     fn take(&mut self, event: Event) {
         let job = match &event {
             Event::Ready { .. } => return,
@@ -196,24 +197,25 @@ impl Local {
         }
     }
 
-    /// Gives back to the disk what a job wrote too long ago to be kept: output without end fills no disk.
+    /// Frees the disk space of old output that will not be kept, so that endless output does not
+    /// fill the disk.
     fn trim(&self, job: Job) {
         let Some(run) = self.jobs.get(&job) else { return };
         let place = self.place(run.slot);
         for name in ["stdout", "stderr"] {
             let Ok(file) = File::options().write(true).open(place.join(name)) else { continue };
             let Ok(data) = file.metadata() else { continue };
-            // Where there was more, there may be a hole already: what counts is what the disk holds.
+            // The file may already have a hole; only the allocated size counts.
             if data.blocks().saturating_mul(512) > MAX_WAITING_BYTES {
                 let end = data.len().saturating_sub(MAX_OUTPUT_BYTES);
                 let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-                // A file system without holes keeps all of it, as it would any file.
+                // A file system without holes keeps the whole file.
                 let _ = fallocate(&file, flags, 0, i64::try_from(end).unwrap_or(i64::MAX));
             }
         }
     }
 
-    /// A place to write in that no other job under way uses.
+    /// Reserves a folder that no other running job uses.
     fn slot(&mut self) -> Result<usize, Stopped> {
         let free = self.slots.iter().position(|taken| !taken).unwrap_or(self.slots.len());
         match self.slots.get_mut(free) {
@@ -261,7 +263,7 @@ impl Local {
         Ok(job)
     }
 
-    /// What came of a run that is over.
+    /// The outcome of a job that ended.
     fn finish(&mut self, run: Run, event: Event) -> Result<Outcome, Stopped> {
         let place = self.place(run.slot);
         let kills = run.group.as_ref().and_then(Group::out_of_memory_kills);
@@ -296,7 +298,7 @@ impl Executor for Local {
     }
 
     fn run(&mut self, subject: &Subject, folder: &Path) -> Result<Outcome, Stopped> {
-        // Nobody asks for its process id: one message less.
+        // The process id is not needed; saves a message.
         let job = self.begin(subject, folder, false)?;
         self.finish_in_time(job, subject)
     }
@@ -320,7 +322,7 @@ impl Executor for Local {
     }
 
     fn stop(&mut self, job: Job, grace: Duration) -> Result<(), Stopped> {
-        // A recorder passes the signal on to what it records.
+        // A recorder forwards the signal to the recorded command.
         let is_recorded = |run: &Run| matches!(run.subject.measure, Measure::Recording { .. });
         let whole = !self.jobs.get(&job).is_some_and(is_recorded);
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
@@ -351,17 +353,17 @@ impl Drop for Local {
         if self.launcher == 0 {
             return;
         }
-        // It ends what runs, and itself.
+        // The launcher ends the jobs and exits.
         drop(self.socket.shutdown(std::net::Shutdown::Both));
         drop(reap(self.launcher, true));
         for group in std::mem::take(&mut self.jobs).into_values().filter_map(|run| run.group) {
-            // Nobody is left to tell.
+            // A failure cannot be reported anymore.
             drop(remove(&group));
         }
     }
 }
 
-/// Removes a job's control group, whose processes have ended.
+/// Removes the control group of a job whose processes have ended.
 fn remove(group: &Group) -> Result<(), String> {
     let begin = Instant::now();
     loop {
@@ -373,7 +375,8 @@ fn remove(group: &Group) -> Result<(), String> {
     }
 }
 
-/// Moves `place/name` to `folder/name`, cut to its last [`MAX_OUTPUT_BYTES`]; `None` where it is empty.
+/// Moves `place/name` to `folder/name`, cut to its last [`MAX_OUTPUT_BYTES`]; `None` if it is empty
+/// or missing.
 fn keep(place: &Path, folder: &Path, name: &str) -> Result<Option<PathBuf>, String> {
     let (from, to) = (place.join(name), folder.join(name));
     let bytes = match from.metadata() {

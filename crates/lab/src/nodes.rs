@@ -1,4 +1,4 @@
-//! The machines that a lab's runs were made on: what kind each is, and what is to be known where they are unlike.
+//! The machines that ran a lab, their kinds, and caveats where kinds differ.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,14 +11,14 @@ use super::cell::{Node, Outcome};
 use strandline_report::text::{clean, counted};
 use strandline_report::units::bytes;
 
-/// The most bytes of a file that describes a kind.
+/// Maximum size of a file that describes a kind.
 const MAX_KIND_BYTES: u64 = 64 << 10;
-/// What is called the same memory: firmware takes a little more of it at one start than at the next.
+/// Memory sizes are rounded to this: firmware reserves slightly different amounts at each boot.
 const MEMORY_STEP: u64 = 256 << 20;
-/// Kinds and names that sentences list.
+/// Maximum number of kinds or names listed in a sentence.
 const MAX_NAMED: usize = 5;
 
-/// What kind of machine `environment` describes: the same for the same kernel, processor, memory and C library.
+/// Short hash of a kind of machine: equal for equal kernel, processor, memory and C library.
 pub fn kind_of(environment: &Environment) -> String {
     let Environment { kernel, machine, processor, cpus, memory_bytes, page_bytes, thp, libc, .. } =
         environment;
@@ -27,20 +27,21 @@ pub fn kind_of(environment: &Environment) -> String {
     Sha256::digest(told.as_bytes()).iter().take(4).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// One kind of machine, and what was run on it.
+/// One kind of machine and its runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Kind {
-    /// Its short name.
+    /// Its hash, as in [`Node::kind`].
     pub kind: String,
-    /// The machines of it.
+    /// Names of the machines.
     pub nodes: BTreeSet<String>,
-    /// Runs that were made on them.
+    /// Number of runs on them.
     pub runs: usize,
-    /// What it is; unknown where its description was lost.
+    /// Description of the kind; `None` if it was lost.
     pub environment: Option<Environment>,
 }
 
-/// The kinds of machines of these runs; their descriptions are files below `folder`.
+/// The kinds of machines in `nodes`, which has one item per run; descriptions are read from files
+/// in `folder`.
 pub fn kinds<'a>(nodes: impl Iterator<Item = &'a Node>, folder: &Path) -> Vec<Kind> {
     let mut kinds: BTreeMap<&str, Kind> = BTreeMap::new();
     for node in nodes {
@@ -57,7 +58,8 @@ pub fn kinds<'a>(nodes: impl Iterator<Item = &'a Node>, folder: &Path) -> Vec<Ki
     kinds.into_iter().map(described).collect()
 }
 
-/// The number of each round's kind of machine, in the order in which they first came; 0 of rounds that ran here.
+/// For each round, the index of its kind of machine in order of first appearance; 0 for local
+/// rounds.
 pub fn blocks(outcomes: &[Vec<Option<Outcome>>]) -> Vec<u32> {
     let rounds = outcomes.iter().map(Vec::len).max().unwrap_or(0);
     let mut known: Vec<&str> = Vec::new();
@@ -74,7 +76,7 @@ pub fn blocks(outcomes: &[Vec<Option<Outcome>>]) -> Vec<u32> {
     (0..rounds).map(number).collect()
 }
 
-/// The file that describes a kind.
+/// Name of the file that describes a kind.
 pub fn file_name(kind: &str) -> String {
     let safe: String = kind.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
     format!("kind-{safe}.json")
@@ -87,7 +89,7 @@ fn described(path: &Path) -> Option<Environment> {
     serde_json::from_slice(&text).ok()
 }
 
-/// What is to be known of figures that were measured on these kinds of machines.
+/// Caveats for figures measured on these kinds of machines.
 pub fn caveats(kinds: &[Kind]) -> Vec<(&'static str, String)> {
     let nodes: BTreeSet<&String> = kinds.iter().flat_map(|kind| &kind.nodes).collect();
     match kinds {

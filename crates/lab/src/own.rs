@@ -1,20 +1,20 @@
-//! This program itself, which starts itself again for the commands of a lab, and where it is put for other machines.
+//! The executable of strandline: path for starting itself, and staging for other machines.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use super::slurm::put_text;
 
-/// Where what other machines need was put.
+/// Folder with the staged files.
 static STAGED: OnceLock<PathBuf> = OnceLock::new();
 
-/// The program that runs, also where its file has been replaced or removed since.
+/// The running executable, valid even if its file was replaced or removed.
 pub fn own_program() -> PathBuf {
     PathBuf::from(format!("/proc/{}/exe", std::process::id()))
 }
 
-/// Puts this program below `folder`, which all machines of a lab see, once; what comes with it is put there from now
-/// on, too.
+/// Copies the executable once below `folder`, which all machines of a lab must see. Later staged
+/// files go there too.
 ///
 /// # Errors
 /// One line.
@@ -30,17 +30,17 @@ pub fn stage(folder: &Path) -> Result<(), String> {
     }
     let mode = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(&path, mode).map_err(|error| named(&path, &error))?;
-    // A process has one lab, or several in one folder.
+    // All labs of one process use the same folder.
     STAGED.get_or_init(|| folder);
     Ok(())
 }
 
-/// Where what other machines need was put, if it was.
+/// Folder with the staged files, if staged.
 pub fn staged() -> Option<&'static Path> {
     STAGED.get().map(PathBuf::as_path)
 }
 
-/// The program that other machines run, if it was put anywhere.
+/// The executable for other machines, if staged.
 pub fn staged_program() -> Option<PathBuf> {
     staged().map(program_in)
 }

@@ -1,23 +1,25 @@
-//! What strandline and its launcher say to each other: lines of JSON over a socket.
+//! Protocol between strandline and its launcher: lines of JSON over a socket.
 
 use std::io;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// What the launcher is asked for.
+/// A request to the launcher.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
     /// Start a job.
     Start(Box<Start>),
-    /// End a job: SIGTERM, and when its first process has not ended after `grace_ms`, SIGKILL to all.
+    /// End a job: SIGTERM, then SIGKILL to all of it if its first process still runs after
+    /// `grace_ms`.
     Stop {
-        /// Which job.
+        /// The job.
         job: u64,
-        /// How long it may take.
+        /// Time for it to end by itself.
         grace_ms: u64,
-        /// Whether SIGTERM goes to its whole process group; only to its first process, which passes it on, otherwise.
+        /// Whether SIGTERM goes to its whole process group; otherwise to its first process only,
+        /// which forwards it.
         whole: bool,
     },
 }
@@ -25,13 +27,13 @@ pub enum Request {
 /// A job to start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Start {
-    /// What it is called in answers.
+    /// Its identifier in events.
     pub job: u64,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// Variables to set, or to remove.
+    /// Variables to set or to remove.
     pub environment: Vec<(String, Option<String>)>,
-    /// Where it runs.
+    /// Working directory.
     pub directory: Option<PathBuf>,
     /// `RLIMIT_AS`, in bytes.
     pub address_space_bytes: Option<u64>,
@@ -39,92 +41,92 @@ pub struct Start {
     pub data_bytes: Option<u64>,
     /// The `cgroup.procs` of the control group it joins.
     pub group: Option<PathBuf>,
-    /// Whether it gets no transparent huge pages.
+    /// Whether transparent huge pages are disabled.
     pub no_huge_pages: bool,
-    /// The file its standard input is read from; nothing where none is given.
+    /// File for standard input; `None`: empty.
     pub stdin: Option<PathBuf>,
-    /// The file its standard output goes to, cut to nothing before.
+    /// File for standard output, truncated first.
     pub stdout: PathBuf,
-    /// The same for standard error.
+    /// File for standard error, truncated first.
     pub stderr: PathBuf,
-    /// Whether its start is told.
+    /// Whether to send [`Event::Started`].
     pub tells_start: bool,
 }
 
-/// What the launcher tells.
+/// An event sent by the launcher.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// It is ready. The first thing it tells.
+    /// The launcher is ready; always the first event.
     Ready {
-        /// Why instructions and cycles are not counted; `None` where they are.
+        /// Why instructions and cycles are not counted; `None` if they are.
         no_counters: Option<String>,
     },
-    /// A job's first process runs.
+    /// The first process of a job runs.
     Started {
-        /// Which job.
+        /// The job.
         job: u64,
         /// Its process id.
         pid: i32,
     },
     /// A job could not be started.
     NotStarted {
-        /// Which job.
+        /// The job.
         job: u64,
         /// Why, in one line.
         why: String,
-        /// Whether the program is missing or cannot be run (rather than that the launcher failed).
+        /// Whether the command is at fault (missing, not executable), rather than the launcher.
         by_command: bool,
     },
-    /// A job ended, with all it left behind.
+    /// A job and everything it left have ended.
     Ended(Box<Ended>),
 }
 
 /// How a job ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
-    /// Which job.
+    /// The job.
     pub job: u64,
-    /// As `wait` reports it.
+    /// Status as reported by `wait`.
     pub status: i32,
-    /// From before its start to its end, in seconds.
+    /// Time from before its start to its end, in seconds.
     pub wall_seconds: f64,
-    /// Processor time in user mode, in microseconds.
+    /// CPU time in user mode, in microseconds.
     pub user_us: u64,
-    /// Processor time in the kernel, in microseconds.
+    /// CPU time in the kernel, in microseconds.
     pub system_us: u64,
     /// The largest resident set of one process.
     pub high_water_bytes: u64,
-    /// Page faults that needed no device.
+    /// Page faults that needed no I/O.
     pub minor_faults: u64,
-    /// Page faults that did.
+    /// Page faults that needed I/O.
     pub major_faults: u64,
-    /// Instructions in user mode, where they are counted.
+    /// Instructions in user mode, if counted.
     pub instructions: Option<u64>,
-    /// Processor cycles in user mode, where they are counted.
+    /// CPU cycles in user mode, if counted.
     pub cycles: Option<u64>,
-    /// Processes it left running, and that were ended.
+    /// Processes that it left running and that were ended.
     pub left_behind: u32,
-    /// Processes that could not be ended (the kernel holds them).
+    /// Processes that could not be ended because the kernel holds them.
     pub not_ended: u32,
 }
 
-/// Lines of JSON, taken from a stream as they come.
+/// Splits a byte stream into lines of JSON.
 #[derive(Debug, Default)]
 pub struct Lines {
     waiting: Vec<u8>,
 }
 
 impl Lines {
-    /// Takes what was read.
+    /// Appends bytes that were read.
     pub fn push(&mut self, bytes: &[u8]) {
         self.waiting.extend_from_slice(bytes);
     }
 
-    /// The next whole line's message.
+    /// The message of the next complete line; `None` if there is none yet.
     ///
     /// # Errors
-    /// Where a line is no message.
+    /// A line that is not a valid message.
     pub fn next<T: for<'a> Deserialize<'a>>(&mut self) -> io::Result<Option<T>> {
         let Some(end) = memchr::memchr(b'\n', &self.waiting) else { return Ok(None) };
         let message = serde_json::from_slice(self.waiting.get(..end).unwrap_or_default());
@@ -133,10 +135,10 @@ impl Lines {
     }
 }
 
-/// A message as its line.
+/// Encodes a message as a line.
 ///
 /// # Errors
-/// Where it cannot be written as JSON.
+/// The message cannot be encoded as JSON.
 pub fn line<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(message).map_err(io::Error::other)?;
     line.push(b'\n');

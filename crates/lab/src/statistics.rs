@@ -1,73 +1,76 @@
-//! Judging figures that vary: medians with their intervals, ratios of paired figures, and which samples stand apart.
+//! Statistics of varying figures: medians with intervals, ratios of paired figures, outliers.
 //!
-//! A ratio is asked whether two commands differ, for several figures at once, after as few as five rounds; a command
-//! compared with itself must come out as the same. So the interval of a ratio is not a bootstrap: of few samples a
-//! bootstrap never reaches outside them, and covers less than it says. Two that are the same in each round give
-//! logarithms of ratios that are symmetric around 0 whatever their distribution, which is all that the signed-rank
-//! interval needs; where there are too few pairs for it to reach the confidence, Student's t stands in, which errs
-//! to the wide side when tails are heavy. Nothing in here runs, reads or prints anything, and the same figures with
-//! the same seed give the same answer.
+//! A ratio must show whether two commands differ, for several figures at once, after as few as five
+//! rounds; a command compared with itself must give the verdict "same". The interval of a ratio is
+//! therefore not a bootstrap: with few samples a bootstrap never extends beyond them, and covers
+//! less than its nominal confidence. Equal commands give log ratios that are symmetric around 0
+//! whatever their distribution, which is all that the signed-rank interval needs. With too few
+//! pairs for the requested confidence, Student's t is used instead, which is too wide with heavy
+//! tails. This module does not run, read or print anything, and is deterministic for equal figures
+//! and seed.
 
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
-/// The most resamples of a bootstrap.
+/// Maximum number of resamples of a bootstrap.
 const MAX_RESAMPLES: usize = 10_000;
-/// Draws that one bootstrap may take: many samples have fewer resamples.
+/// Maximum number of draws of a bootstrap: more samples get fewer resamples.
 const MAX_DRAWS: usize = 1_000_000;
-/// With more samples than this an interval of the median comes from order statistics: a bootstrap of so many comes
-/// to the same, later.
+/// Above this number of samples the interval of the median uses order statistics: a bootstrap gives
+/// the same result more slowly.
 const MAX_BOOTSTRAPPED: usize = 500;
-/// With more pairs than this their pairwise means are too many to list.
+/// Above this number of pairs the pairwise means are too many to list.
 const MAX_RANKED: usize = 500;
-/// With more pairs than this the distribution of the signed-rank statistic is taken as normal.
+/// Above this number of pairs the signed-rank statistic is approximated by a normal distribution.
 const MAX_EXACT: usize = 64;
-/// A modified z score beyond this is an outlier's (Iglewicz and Hoaglin, 1993).
+/// Samples with a larger modified z score are outliers (Iglewicz and Hoaglin, 1993).
 const OUTLYING: f64 = 3.5;
-/// Where more than half of the samples are equal, what differs by less than this part of them is no outlier.
+/// If more than half of the samples are equal, deviations below this fraction of the median are no
+/// outliers.
 const NEGLIGIBLE: f64 = 0.01;
 
-/// A median and what it was taken of.
+/// A median with its interval and samples.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Estimate {
     /// The median of the samples.
     pub median: f64,
-    /// The lower end of its interval; `None` with fewer than two samples.
+    /// Lower bound of its interval; `None` with fewer than two samples.
     pub low: Option<f64>,
-    /// The upper end.
+    /// Upper bound of its interval.
     pub high: Option<f64>,
-    /// The samples that are finite, in the order they came in.
+    /// The finite samples, in the given order.
     pub samples: Vec<f64>,
 }
 
 /// The ratio of one figure to another, paired by rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ratio {
-    /// The median of the pairs' ratios; the geometric mean of the middle two where pairs are even in number.
+    /// Median of the pairwise ratios; for an even number of pairs the geometric mean of the middle
+    /// two.
     pub median: f64,
-    /// The lower end of its interval; `None` with fewer than two pairs.
+    /// Lower bound of its interval; `None` with fewer than two pairs.
     pub low: Option<f64>,
-    /// The upper end.
+    /// Upper bound of its interval.
     pub high: Option<f64>,
 }
 
-/// What a ratio says of the second figure beside the first.
+/// How the second figure compares with the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// The interval spans 1: no difference was found.
+    /// The interval contains 1: no difference was found.
     Same,
-    /// The second is more.
+    /// The second is larger.
     More,
-    /// The second is less.
+    /// The second is smaller.
     Less,
-    /// There are too few pairs to tell.
+    /// Too few pairs.
     Unknown,
 }
 
 impl Ratio {
-    /// What it says of the second figure beside the first. Who has no ratio, for a zero denominator or for want of
-    /// any pair, has [`Verdict::Unknown`] as well.
+    /// How the second figure compares with the first. Callers without a ratio (zero denominator, no
+    /// pairs) use [`Verdict::Unknown`] too.
     pub fn verdict(&self) -> Verdict {
         match (self.low, self.high) {
             (Some(low), Some(high)) if low <= 1.0 && 1.0 <= high => Verdict::Same,
@@ -78,17 +81,19 @@ impl Ratio {
     }
 }
 
-/// The median of `samples` with an interval of this `confidence` (0.95 for 95 %). `None` where there is no finite
-/// sample.
+/// The median of `samples` with an interval of this `confidence` (0.95 for 95 %); `None` without a
+/// finite sample.
 ///
-/// The interval is a percentile bootstrap drawn by `seed`, its percentiles expanded for few samples (Hesterberg,
-/// 2015). It cannot reach outside the samples: from five it holds with 94 % at most, whatever is asked for.
+/// The interval is a percentile bootstrap drawn by `seed`, with percentiles expanded for few
+/// samples (Hesterberg, 2015). It cannot extend beyond the samples: with five samples its
+/// confidence is at most 94 %, whatever is requested.
 pub fn estimate(samples: &[f64], confidence: f64, seed: u64) -> Option<Estimate> {
     estimate_in_blocks(&samples.iter().map(|&sample| (sample, 0)).collect::<Vec<_>>(), confidence, seed)
 }
 
-/// The same of samples of several blocks, each with the number of its own: runs of unlike machines, of which the next
-/// time as many would be made on each. So each block is drawn from by itself.
+/// The same for samples of several blocks, given as (sample, block number): runs on machines of
+/// different kinds, which a repetition would use equally often. Each block is therefore resampled
+/// by itself.
 pub fn estimate_in_blocks(samples: &[(f64, u32)], confidence: f64, seed: u64) -> Option<Estimate> {
     let finite: Vec<(f64, u32)> = samples.iter().copied().filter(|(sample, _)| sample.is_finite()).collect();
     let samples: Vec<f64> = finite.iter().map(|&(sample, _)| sample).collect();
@@ -101,25 +106,25 @@ pub fn estimate_in_blocks(samples: &[(f64, u32)], confidence: f64, seed: u64) ->
         count if count > MAX_BOOTSTRAPPED => order_interval(&sorted, confidence),
         _ => bootstrap(&sorted, &members(&in_order), confidence, seed),
     };
-    // Of few resamples, or of very large figures, an end may fall on the wrong side of what it surrounds.
+    // With few resamples, or very large figures, a bound may fall on the wrong side of the median.
     let surround = |(low, high): (f64, f64)| (Some(low.min(median)), Some(high.max(median)));
     let (low, high) = interval.map_or((None, None), surround);
     Some(Estimate { median, low, high, samples })
 }
 
-/// The median of `samples`, without an interval. `None` where there is no finite sample.
+/// The median of `samples` without an interval; `None` without a finite sample.
 pub fn without_interval(samples: &[f64]) -> Option<Estimate> {
     let samples: Vec<f64> = samples.iter().copied().filter(|sample| sample.is_finite()).collect();
     Some(Estimate { median: median(&sorted(&samples))?, low: None, high: None, samples })
 }
 
-/// The ratio of b to a of `pairs` (a, b) of one round each, with an interval of this `confidence`. `resolution` is the
-/// unit that the figure is counted in (1 for faults, 4096 for resident bytes, 1e-6 for seconds; 0 for none): what
-/// differs by one unit does not count as different.
+/// The ratio of b to a over `pairs` (a, b), one for each round, with an interval of this
+/// `confidence`. `resolution` is the unit of the figure (1 for faults, 4096 for resident bytes,
+/// 1e-6 for seconds; 0 for none): a difference of one unit does not count as a difference.
 ///
-/// Pairs with a figure that is negative or not finite are left out. 0 to 0 is 1; `None` where no pair is left, or
-/// where the median would be of something to 0. The interval stands on the logarithms of the ratios, where a zero
-/// counts as half a unit. Nothing is drawn at random.
+/// Pairs with a negative or non-finite figure are dropped. 0 to 0 is 1; `None` if no pair is left,
+/// or if the median would be a ratio to 0. The interval is computed on log ratios, where a zero
+/// counts as half a unit. Nothing is random.
 pub fn paired_ratio(pairs: &[(f64, f64)], resolution: f64, confidence: f64) -> Option<Ratio> {
     let counts = |figure: f64| figure.is_finite() && figure >= 0.0;
     let pairs: Vec<(f64, f64)> = pairs.iter().copied().filter(|&(a, b)| counts(a) && counts(b)).collect();
@@ -136,25 +141,25 @@ pub fn paired_ratio(pairs: &[(f64, f64)], resolution: f64, confidence: f64) -> O
     let interval = signed_rank_interval(&logs, confidence)
         .or_else(|| student_interval(&logs, confidence, scale.unit_log));
     let Some((low, high)) = interval else { return Some(Ratio { median, low: None, high: None }) };
-    // What a figure is short of its next unit cannot be seen: two figures one unit apart may be as good as equal.
+    // Fractions of a unit are not visible: two figures one unit apart may be practically equal.
     let end = |log: f64| log.exp().clamp(0.0, f64::MAX);
     let low = end(low - scale.unit_log * (1.0 + 1e-9)).min(median);
     let high = end(high + scale.unit_log * (1.0 + 1e-9)).max(median);
     Some(Ratio { median, low: Some(low), high: Some(high) })
 }
 
-/// Indices of the samples that stand apart from the others: those whose modified z score, of the median and the
-/// median absolute deviation, is beyond 3.5 (Iglewicz and Hoaglin, 1993).
+/// Indices of the outliers: samples with a modified z score above 3.5, from the median and the
+/// median absolute deviation (Iglewicz and Hoaglin, 1993).
 ///
-/// Where more than half of the samples are equal that deviation is 0, and the mean absolute deviation takes its
-/// place; what differs by less than 1 % of the median is then no outlier. Samples that are not finite are neither
-/// counted nor named.
+/// If more than half of the samples are equal, that deviation is 0 and the mean absolute deviation
+/// replaces it; deviations below 1 % of the median are then no outliers. Non-finite samples are
+/// ignored.
 pub fn outliers(samples: &[f64]) -> Vec<usize> {
     let finite: Vec<f64> = samples.iter().copied().filter(|sample| sample.is_finite()).collect();
     let Some(middle) = median(&sorted(&finite)) else { return Vec::new() };
     let distances: Vec<f64> = finite.iter().map(|sample| (sample - middle).abs()).collect();
     let Some(deviation) = median(&sorted(&distances)) else { return Vec::new() };
-    // The constants make both deviations comparable with the standard deviation of normal samples.
+    // The constants scale both deviations to the standard deviation of normal samples.
     let (spread, least) = if deviation > 0.0 {
         (deviation / 0.674_489_750_196_081_7, 0.0)
     } else {
@@ -168,13 +173,13 @@ pub fn outliers(samples: &[f64]) -> Vec<usize> {
     samples.iter().enumerate().filter(|&(_, &sample)| stands_apart(sample)).map(|(index, _)| index).collect()
 }
 
-/// Confidence of each of `count` intervals so that all of them hold together with `confidence` (Bonferroni): a
-/// comparison of seven figures that is to be right in 99 of 100 asks each for 99.86 %.
+/// Confidence of each of `count` intervals that gives them a joint `confidence` (Bonferroni): seven
+/// figures at a joint 99 % need 99.86 % each.
 pub fn together(confidence: f64, count: usize) -> f64 {
     1.0 - (1.0 - sane(confidence)) / count.max(1) as f64
 }
 
-/// A confidence that has an interval, whatever was asked for.
+/// Clamps a confidence to the range that has an interval.
 fn sane(confidence: f64) -> f64 {
     if confidence.is_finite() { confidence.clamp(0.0, 1.0 - 1e-12) } else { 0.95 }
 }
@@ -185,18 +190,18 @@ fn sorted(samples: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// The median of samples in order.
+/// The median of sorted samples.
 fn median(sorted: &[f64]) -> Option<f64> {
     let upper = *sorted.get(sorted.len() / 2)?;
     if sorted.len() % 2 == 1 {
         return Some(upper);
     }
     let lower = *sorted.get(sorted.len() / 2 - 1)?;
-    // Halves first: the sum of two large figures may be none.
+    // Halved first: the sum of two large figures may overflow.
     Some(if lower == upper { lower } else { lower / 2.0 + upper / 2.0 })
 }
 
-/// The median of the ratios themselves, zeros and all; `None` where it is not finite.
+/// The median of the plain ratios, zeros included; `None` if it is not finite.
 fn median_ratio(pairs: &[(f64, f64)]) -> Option<f64> {
     let ratio = |&(a, b): &(f64, f64)| if a == b { 1.0 } else { b / a };
     let ratios = sorted(&pairs.iter().map(ratio).collect::<Vec<_>>());
@@ -206,11 +211,11 @@ fn median_ratio(pairs: &[(f64, f64)]) -> Option<f64> {
     middle.is_finite().then_some(middle)
 }
 
-/// What pairs are put on a logarithmic scale with.
+/// Parameters of the logarithmic scale for pairs.
 struct Scale {
-    /// Smaller figures count as this one, so that a zero has a logarithm.
+    /// Smaller figures are raised to this, so that zero has a logarithm.
     floor: f64,
-    /// One unit of resolution, as a difference of logarithms at the smaller of the two medians.
+    /// One unit of resolution as a difference of logarithms, at the smaller of the two medians.
     unit_log: f64,
 }
 
@@ -219,7 +224,7 @@ impl Scale {
         let figures = || pairs.iter().flat_map(|&(a, b)| [a, b]);
         let smallest = figures().filter(|&figure| figure > 0.0).fold(f64::MAX, f64::min);
         let floor = if resolution > 0.0 { smallest.min(resolution / 2.0) } else { smallest / 2.0 };
-        // Half of the smallest figure there is would be 0.
+        // Half of the smallest positive number would be 0.
         let floor = floor.max(f64::MIN_POSITIVE);
         let middle = |figures: Vec<f64>| median(&sorted(&figures)).unwrap_or(floor).max(floor);
         let of_a = middle(pairs.iter().map(|&(a, _)| a).collect());
@@ -233,7 +238,7 @@ impl Scale {
     }
 }
 
-/// Where the samples of each block are.
+/// Indices of the samples of each block.
 fn members(in_order: &[(f64, u32)]) -> Vec<Vec<usize>> {
     let mut members: std::collections::BTreeMap<u32, Vec<usize>> = std::collections::BTreeMap::new();
     for (index, &(_, block)) in in_order.iter().enumerate() {
@@ -242,18 +247,18 @@ fn members(in_order: &[(f64, u32)]) -> Vec<Vec<usize>> {
     members.into_values().collect()
 }
 
-/// The percentiles of medians of samples drawn with replacement, from each block as many as it has.
+/// Percentile interval of the medians of resamples; each block is resampled to its own size.
 fn bootstrap(sorted: &[f64], blocks: &[Vec<usize>], confidence: f64, seed: u64) -> Option<(f64, f64)> {
     let count = sorted.len();
     let normal = Normal::standard();
     let students = StudentsT::new(0.0, 1.0, (count - 1) as f64).ok()?;
     let quantile = students.inverse_cdf(0.5 + sane(confidence) / 2.0);
-    // Hesterberg's expansion: as much wider as Student's t is than the normal distribution, and as the deviation of
-    // samples is than that of resamples.
+    // Hesterberg's expansion: by the ratio of Student's t to the normal distribution, and of the
+    // deviation of samples to that of resamples.
     let tail = normal.cdf(-quantile * (count as f64 / (count - 1) as f64).sqrt());
     let resamples = (MAX_DRAWS / count).clamp(1, MAX_RESAMPLES);
     let mut random = fastrand::Rng::with_seed(seed);
-    // How often each sample is drawn: its median can be read from that without sorting.
+    // How often each sample was drawn, which gives the median without sorting.
     let mut drawn = vec![0usize; count];
     let mut medians = Vec::with_capacity(resamples);
     for _ in 0..resamples {
@@ -270,7 +275,7 @@ fn bootstrap(sorted: &[f64], blocks: &[Vec<usize>], confidence: f64, seed: u64) 
     Some((*medians.get(rank)?, *medians.get(resamples - 1 - rank)?))
 }
 
-/// The median of `sorted`, each as often as `drawn` says.
+/// The median of `sorted`, each sample repeated as often as `drawn` gives.
 fn median_of_drawn(sorted: &[f64], drawn: &[usize]) -> Option<f64> {
     let (lower_rank, upper_rank) = ((sorted.len() - 1) / 2, sorted.len() / 2);
     let (mut passed, mut lower) = (0, None);
@@ -286,7 +291,8 @@ fn median_of_drawn(sorted: &[f64], drawn: &[usize]) -> Option<f64> {
     None
 }
 
-/// The interval of the median between two of the samples: so many lie below it as heads in tosses of a coin.
+/// Interval of the median between two samples: the number of samples below it is binomial with p =
+/// 1/2.
 fn order_interval(sorted: &[f64], confidence: f64) -> Option<(f64, f64)> {
     let count = sorted.len() as f64;
     let quantile = Normal::standard().inverse_cdf(0.5 + sane(confidence) / 2.0);
@@ -294,8 +300,8 @@ fn order_interval(sorted: &[f64], confidence: f64) -> Option<(f64, f64)> {
     Some((*sorted.get(below)?, *sorted.get(sorted.len() - 1 - below.min(sorted.len() - 1))?))
 }
 
-/// The interval of what `sorted` is symmetric around, by Wilcoxon's signed ranks: between two of the means of all
-/// pairs of them. `None` where they are too few to leave out their extremes.
+/// Interval of the centre of symmetry of `sorted` by Wilcoxon's signed ranks: bounded by two of all
+/// pairwise means. `None` if there are too few samples to exclude the extreme means.
 fn signed_rank_interval(sorted: &[f64], confidence: f64) -> Option<(f64, f64)> {
     let tail = (1.0 - sane(confidence)) / 2.0;
     if sorted.len() > MAX_RANKED {
@@ -312,8 +318,9 @@ fn signed_rank_interval(sorted: &[f64], confidence: f64) -> Option<(f64, f64)> {
     (low <= high).then_some((low, high))
 }
 
-/// How many of the smallest pairwise means of `count` samples the interval leaves out so that its end is passed with
-/// probability `tail` at most. `None` where it could leave out none: its ends would be single samples.
+/// Number of smallest pairwise means of `count` samples that the interval excludes, so that its
+/// bound is passed with probability `tail` at most. `None` if it would exclude none: its bounds
+/// would be single samples.
 fn signed_rank_quantile(count: usize, tail: f64) -> Option<usize> {
     let ranks = count * (count + 1) / 2;
     if count > MAX_EXACT {
@@ -322,7 +329,7 @@ fn signed_rank_quantile(count: usize, tail: f64) -> Option<usize> {
         let quantile = Normal::standard().inverse_cdf(1.0 - tail);
         return Some((mean - 0.5 - quantile * deviation).floor().clamp(0.0, ranks as f64) as usize);
     }
-    // How likely each sum of ranks is, rank by rank: it is in the sum, or not.
+    // Probability of each rank sum, built up rank by rank: each rank is in the sum or not.
     let mut likely = vec![0.0; ranks + 1];
     *likely.first_mut()? = 1.0;
     for rank in 1..=count {
@@ -338,17 +345,17 @@ fn signed_rank_quantile(count: usize, tail: f64) -> Option<usize> {
         passed += each;
         passed <= tail
     });
-    // The largest sum that the test rejects is the number of means below the end.
+    // The largest rejected sum is the number of means below the bound.
     rejected.count().checked_sub(1).filter(|&left_out| left_out > 0)
 }
 
-/// Student's interval of the mean of `logs`, which deviate by what rounding to units does at the least: figures that
-/// agree to the unit need not agree.
+/// Student's interval of the mean of `logs`. Their variance is at least that of rounding to units:
+/// figures that agree to the unit need not be equal.
 fn student_interval(logs: &[f64], confidence: f64, unit_log: f64) -> Option<(f64, f64)> {
     let count = logs.len() as f64;
     let mean = logs.iter().map(|log| log / count).sum::<f64>();
     let variance = logs.iter().map(|log| (log - mean).powi(2) / (count - 1.0)).sum::<f64>();
-    // A difference of two figures, each off by a uniform part of a unit.
+    // Variance of the difference of two figures, each with a uniform rounding error.
     let rounding = unit_log.powi(2) / 6.0;
     let quantile = StudentsT::new(0.0, 1.0, count - 1.0).ok()?.inverse_cdf(0.5 + sane(confidence) / 2.0);
     let reach = quantile * (variance.max(rounding) / count).sqrt();

@@ -1,7 +1,8 @@
-//! Ending what a job left running.
+//! Ends the processes that a job left running.
 //!
-//! Descendants whose parents have ended are children of the process that adopted orphans
-//! (`strandline_sys::process::adopt_orphans`): there they are found and ended, daemons too.
+//! Descendants whose parents have ended are adopted by the process that called
+//! `strandline_sys::process::adopt_orphans`, which finds and ends them as its children, daemons
+//! included.
 
 use std::time::{Duration, Instant};
 
@@ -9,25 +10,25 @@ use nix::sys::signal::Signal;
 use strandline_sys::process::{Usage, reap};
 use strandline_sys::signal;
 
-/// How long what is left may take to end after SIGTERM.
+/// Time for leftover processes to end after SIGTERM.
 pub const GRACE: Duration = Duration::from_millis(500);
-/// How long the kernel may take to end what was killed.
+/// Time for the kernel to end killed processes.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// What became of what was left.
+/// Result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Processes that still ran.
+    /// Processes that were still running.
     pub running: u32,
-    /// Of these, processes that have not ended even so.
+    /// Processes among them that did not end.
     pub not_ended: u32,
-    /// What they used, as far as it is known.
+    /// Their resource usage, as far as known.
     pub usage: Usage,
 }
 
-/// Ends all children of this process but `spared`, with all their descendants, and takes their ends. What has not
-/// ended after `grace` is killed.
+/// Ends all children of this process except `spared`, with all their descendants, and reaps them.
+/// Processes that have not ended after `grace` are killed.
 pub fn sweep(spared: &[i32], grace: Duration) -> Swept {
     let mut swept = Swept::default();
     let begin = Instant::now();
@@ -47,7 +48,7 @@ pub fn sweep(spared: &[i32], grace: Duration) -> Swept {
                     left = true;
                     end(pid, begin.elapsed() >= grace, &mut told);
                 }
-                // Reaped meanwhile.
+                // Already reaped.
                 Err(_) => {}
             }
         }
@@ -65,26 +66,27 @@ pub fn sweep(spared: &[i32], grace: Duration) -> Swept {
     swept
 }
 
-/// Tells `pid`, a child, to end, once; or kills it.
+/// Sends SIGTERM to the child `pid`, once; or SIGKILL.
 fn end(pid: i32, kills: bool, told: &mut Vec<i32>) {
     let is_new = !told.contains(&pid);
     if is_new {
         told.push(pid);
     }
     if kills {
-        // What it started will be our children as it ends, and have their turn.
+        // Its children then become children of this process and are ended next.
         drop(signal::send(pid, Signal::SIGKILL as i32));
     } else if is_new {
         drop(signal::send(pid, Signal::SIGTERM as i32));
-        // A stopped process hears of it once it goes on.
+        // A stopped process handles SIGTERM only after it continues.
         drop(signal::send(pid, Signal::SIGCONT as i32));
     }
 }
 
-/// The process ids of this process's children.
+/// Process ids of the children of this process.
 pub fn own_children() -> Vec<i32> {
-    // Of the one thread that starts and adopts (proc_pid_task_children(5)); where the kernel was built without
-    // CONFIG_PROC_CHILDREN every process is asked for its parent.
+    // Lists the children of the main thread only, which starts and adopts all of them
+    // (proc_pid_task_children(5)). On kernels without CONFIG_PROC_CHILDREN every process is checked
+    // for its parent.
     let own = std::process::id();
     match std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")) {
         Ok(list) => list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect(),
@@ -97,7 +99,7 @@ fn children_by_asking_all(parent: u32) -> Vec<i32> {
     let pids = folder.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter(|pid| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The name, in parentheses, may hold anything; state and parent follow it.
+        // The process name, in parentheses, may contain anything; state and parent follow it.
         let after = stat.rsplit_once(") ").map(|(_, after)| after).unwrap_or_default();
         after.split(' ').nth(1).and_then(|parent| parent.parse().ok()) == Some(parent)
     })

@@ -1,6 +1,6 @@
-//! The last words of a run: the end of what it wrote, which is its user's own and may be shown.
+//! The last lines of output of a run, which belong to its user and may be shown.
 //!
-//! Never more than a bounded part of a file is read, and nothing of it that a terminal would obey is kept.
+//! Only a bounded part of a file is read, and terminal control sequences are removed.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -8,13 +8,13 @@ use std::path::Path;
 
 use strandline_report::text::{clean, shorten};
 
-/// What is read of a file.
+/// Maximum size read from a file.
 const MAX_BYTES: u64 = 8 << 10;
-/// What is kept of a line.
+/// Maximum length of a line.
 pub const MAX_COLUMNS: usize = 200;
 
-/// The last `count` lines of the file at `path` that are not blank, cleaned and shortened; none where it cannot be
-/// read.
+/// The last `count` non-blank lines of the file at `path`, cleaned and shortened; empty if it
+/// cannot be read.
 pub fn last_lines(path: &Path, count: usize) -> Vec<String> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|mut file| {
@@ -25,7 +25,7 @@ pub fn last_lines(path: &Path, count: usize) -> Vec<String> {
     });
     let Ok(is_cut) = read else { return Vec::new() };
     let text = String::from_utf8_lossy(&bytes);
-    // A first line that was cut into says nothing.
+    // Drops a truncated first line.
     let whole = if is_cut { text.split_once('\n').map_or(&*text, |(_, rest)| rest) } else { &text };
     let lines: Vec<_> = whole.lines().filter(|line| !line.trim().is_empty()).collect();
     let last = lines.iter().skip(lines.len().saturating_sub(count));

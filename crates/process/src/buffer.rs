@@ -1,15 +1,15 @@
-//! Where a target's memory is read into.
+//! The buffer that target memory is read into.
 
 use std::ops::{Deref, DerefMut};
 
-/// A line of the processor's cache.
+/// Size of a processor cache line.
 const LINE_BYTES: usize = 64;
 
-/// Bytes that begin at a line of the cache, zeros at first.
+/// A byte buffer aligned to a cache line and initially zero.
 ///
-/// The kernel copies with one instruction (`rep movsb`), which is three to four times as fast where what it writes to begins so:
-/// `process_vm_readv` of 4.1 GiB took 0.7 s rather than 2.5 s (AMD EPYC, Linux 6.18). Of an allocator large blocks begin 16 bytes
-/// further on.
+/// The kernel's copy (`rep movsb`) is three to four times as fast into an aligned destination:
+/// `process_vm_readv` of 4.1 GiB took 0.7 s rather than 2.5 s (AMD EPYC, Linux 6.18). Large blocks
+/// from an allocator start 16 bytes past a line.
 #[derive(Debug, Default)]
 pub struct ReadBuffer {
     bytes: Vec<u8>,
@@ -18,13 +18,13 @@ pub struct ReadBuffer {
 }
 
 impl ReadBuffer {
-    /// So many zeros.
+    /// Makes a buffer of `len` zeros.
     pub fn new(len: usize) -> Self {
         Self::within(vec![0; len + LINE_BYTES - 1], len)
     }
 
-    /// So many zeros, each page of them touched: the kernel finds and clears a page at its first touch, which takes as long as a copy
-    /// does. `None` where memory is refused.
+    /// Makes a buffer of `len` zeros with every page touched: at the first touch the kernel finds
+    /// and clears a page, which takes as long as the copy. `None` if the allocation fails.
     pub fn touched(len: usize) -> Option<Self> {
         let room = len.checked_add(LINE_BYTES - 1)?;
         let mut bytes: Vec<u8> = Vec::new();
@@ -39,7 +39,7 @@ impl ReadBuffer {
         Self { bytes, first, len }
     }
 
-    /// Makes it so long; what it holds is lost where it grows beyond what it ever had.
+    /// Sets the length. The contents are lost if it exceeds the capacity.
     pub fn resize(&mut self, len: usize) {
         if self.first + len > self.bytes.len() {
             *self = Self::new(len);

@@ -1,10 +1,11 @@
-//! Texts among the constants of an ELF file: names that pointers of a process lead to, read from the file it is mapped from.
+//! Strings among the constants of an ELF file: names that a process points to, read from the mapped
+//! file.
 //!
-//! What nobody has looked at is not resident, and to read it in the process would bring it in. All addresses here are those of
-//! the file, before it is mapped anywhere.
+//! A page that was never touched is not resident, and reading it in the process would make it so.
+//! All addresses are those in the file, before relocation.
 //!
-//! The file is the target's choice and may be made to attack the reader: blocks are kept in a number that is bounded, and what
-//! does not hold together is absent.
+//! The target chooses the file and may have made it to attack the reader: the number of cached
+//! blocks is bounded, and inconsistent data counts as absent.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,16 +16,16 @@ use object::elf;
 
 use crate::memory::{half_word_at, word_at};
 
-/// The most program headers looked at.
+/// Maximum number of program headers read.
 const MAX_SEGMENTS: usize = 64;
-/// Bytes that are read at once, and how many such blocks are kept.
+/// Size of a block, and maximum number of cached blocks.
 const BLOCK_BYTES: u64 = 16 << 10;
 const MAX_BLOCKS: usize = 512;
 
 const HEADER_BYTES: usize = 64;
 const SEGMENT_BYTES: usize = 56;
 
-/// A part of the file that is mapped.
+/// A part of the file that is mapped (`PT_LOAD`).
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     start: u64,
@@ -41,7 +42,7 @@ pub struct Constants<'a> {
 }
 
 impl<'a> Constants<'a> {
-    /// Reads the headers of an ELF-64 file; `None` where it is none.
+    /// Reads the headers of an ELF-64 file; `None` if it is not one.
     pub fn of(file: &'a File) -> Option<Self> {
         let header = read(file, 0, HEADER_BYTES)?;
         if header.get(..6)? != b"\x7fELF\x02\x01" {
@@ -66,7 +67,8 @@ impl<'a> Constants<'a> {
         Some(Self { file, segments, blocks: HashMap::new() })
     }
 
-    /// The text at `address` up to its zero byte; `None` where it is longer than `most`, or not of printable ASCII.
+    /// The string at `address` up to its zero byte; `None` if it is longer than `most` or not
+    /// printable ASCII.
     pub fn text(&mut self, address: u64, most: usize) -> Option<String> {
         let mut offset = self.segments.iter().find_map(|segment| {
             let skip = address.checked_sub(segment.start).filter(|&skip| skip < segment.in_file)?;
@@ -103,7 +105,7 @@ fn read(file: &File, offset: u64, bytes: usize) -> Option<Vec<u8>> {
     (got.len() == bytes).then_some(got)
 }
 
-/// What the file has of `bytes` bytes from `offset` on.
+/// Reads up to `bytes` bytes from `offset` on; fewer at the end of the file.
 fn read_some(file: &File, offset: u64, bytes: usize) -> Vec<u8> {
     let mut buffer = vec![0; bytes];
     let mut done = 0;

@@ -1,14 +1,16 @@
-//! The control groups of a process: what they leave it, and what of them stands in the way of a copy of it.
+//! The control groups of a process: how much they leave it, and whether they rule out a snapshot of
+//! it.
 //!
-//! Version 2 has one tree of groups, version 1 one for each controller; both may be mounted beside each other (cgroups(7)).
-//! A limit holds for all groups below it, so each is looked for from the process's own group up to the root.
+//! Version 2 has one tree of groups, version 1 one per controller; both may be mounted side by side
+//! (cgroups(7)). A limit holds for all groups below it, so limits are looked up from the process's
+//! own group to the root.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::procfs::Process;
 
-/// The most bytes read of /proc/PID/cgroup.
+/// Maximum bytes read of /proc/PID/cgroup.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// The control groups of a process.
@@ -19,14 +21,14 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Those of `process`.
+    /// Reads the groups of `process`.
     pub fn of(process: &Process) -> Self {
         let own = process.read_file("cgroup", MAX_BYTES).unwrap_or_default();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         Self { own: String::from_utf8_lossy(&own).into_owned(), mounts }
     }
 
-    /// The folders of the groups that have `controller`, each with those above it.
+    /// The directories of the groups that have `controller`, each with its ancestors.
     fn folders(&self, controller: &str) -> Vec<PathBuf> {
         let mut folders = Vec::new();
         for (controllers, path) in self.own.lines().filter_map(parts) {
@@ -39,7 +41,8 @@ impl Groups {
             };
             let Some(root) = root else { continue };
             let folder = root.join(path.trim_start_matches('/'));
-            // In a container the group's path is the host's, and the mount shows it as its root.
+            // In a container the path of the group is the host's, and the mount shows the group as
+            // its root.
             let folder = if folder.is_dir() { folder } else { root.clone() };
             let above = folder.ancestors().take_while(|folder| folder.starts_with(&root));
             folders.extend(above.map(Path::to_owned));
@@ -47,13 +50,13 @@ impl Groups {
         folders
     }
 
-    /// The bytes of memory that are left of all limits; `None` where there is none.
+    /// Memory left under all limits, in bytes; `None` if there is no limit.
     pub fn memory_left(&self) -> Option<u64> {
         self.folders("memory").iter().filter_map(|folder| memory_left_in(folder)).min()
     }
 
-    /// The bytes of swap that are left of all limits; `None` where there is none. In version 1 the limit is one on memory
-    /// and swap together, which paging out does not come closer to.
+    /// Swap left under all limits, in bytes; `None` if there is no limit. The limit of version 1
+    /// covers memory and swap together, so paging out does not approach it.
     pub fn swap_left(&self) -> Option<u64> {
         let of = |folder: &PathBuf| {
             Some(number(folder, "memory.swap.max")?.saturating_sub(number(folder, "memory.swap.current")?))
@@ -61,7 +64,7 @@ impl Groups {
         self.folders("memory").iter().filter_map(of).min()
     }
 
-    /// How many processes more they allow; `None` where there is no limit.
+    /// Number of further processes allowed; `None` if there is no limit.
     pub fn processes_left(&self) -> Option<u64> {
         let of = |folder: &PathBuf| {
             Some(number(folder, "pids.max")?.saturating_sub(number(folder, "pids.current")?))
@@ -69,7 +72,7 @@ impl Groups {
         self.folders("pids").iter().filter_map(of).min()
     }
 
-    /// Why there should be no copy of the process, where that is a matter of its groups.
+    /// The objection of the groups to a copy of the process, if there is one.
     pub fn against_a_copy(&self) -> Option<&'static str> {
         if self.own.lines().filter_map(parts).any(|(_, path)| path.starts_with("/..")) {
             return Some("its control group, and the limits of that, cannot be seen from here");
@@ -98,7 +101,8 @@ pub fn parts(line: &str) -> Option<(&str, &str)> {
     line.split_once(':')?.1.split_once(':')
 }
 
-/// Where a hierarchy of control groups is mounted (proc(5), mountinfo: fields after " - " are type, source, options).
+/// The mount point of a control group hierarchy (proc(5), mountinfo: the fields after " - " are
+/// type, source, options).
 pub fn mount_point(mounts: &str, kind: &str, option: Option<&str>) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;
@@ -111,20 +115,20 @@ pub fn mount_point(mounts: &str, kind: &str, option: Option<&str>) -> Option<Pat
     })
 }
 
-/// The number in a file of a group; `None` where there is no such file, and of "max", which is no limit.
+/// The number in a file of a group; `None` if there is no such file, or for "max" (no limit).
 fn number(folder: &Path, name: &str) -> Option<u64> {
     fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok()
 }
 
-/// What is left of the limit of one group, of either version. File pages that the kernel would drop first are counted as
-/// used by it, and can be had all the same.
+/// Memory left under the limit of one group, of either version. Inactive file pages count as
+/// available: the kernel counts them as used, but drops them first.
 fn memory_left_in(folder: &Path) -> Option<u64> {
-    // Above memory.high (version 2) processes are slowed down before any limit is met.
+    // Above memory.high (version 2) processes are throttled before any limit is met.
     let limits = ["memory.max", "memory.high", "memory.limit_in_bytes"];
     let limit = limits.into_iter().filter_map(|name| number(folder, name)).min()?;
     let used = number(folder, "memory.current").or_else(|| number(folder, "memory.usage_in_bytes"))?;
     let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
-    // Version 1 has those of the groups below with `total_`.
+    // Version 1 includes the groups below under `total_`.
     let droppable = ["total_inactive_file", "inactive_file"].into_iter().find_map(|name| {
         let line = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
         line.trim().parse::<u64>().ok()
@@ -136,7 +140,7 @@ fn memory_left_in(folder: &Path) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// The groups of a process in `/a/b`, below a folder of this test's own.
+    /// The groups of a process in `/a/b`, below a directory made for the test.
     struct Tree(tempfile::TempDir);
 
     impl Tree {

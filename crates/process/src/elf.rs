@@ -1,8 +1,9 @@
-//! A mapped ELF object: where its functions are in the target, and its call frame information.
+//! A mapped ELF object: the addresses of its functions in the target, and its call frame
+//! information.
 //!
-//! Files are the target's own and may be made to attack a reader: they are read in pieces with a bound on each piece and on the whole, and
-//! nothing in them is trusted to be in range. Nothing here reads the target's memory, except the
-//! kernel's vDSO, which has no file.
+//! The files belong to the target and may be made to attack a reader: they are read in pieces, with
+//! a bound on each piece and on the total, and no offset or size in them is trusted. Nothing here
+//! reads the target's memory, except the kernel's vDSO, which has no file.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -20,36 +21,37 @@ use crate::namespaces;
 use crate::pages::page_of;
 use crate::procfs::Process;
 
-/// The largest file that is looked into, in bytes.
+/// Size limit of files that are parsed, in bytes.
 pub const MAX_FILE_BYTES: u64 = 512 << 20;
-/// The largest table (symbols, strings, call frame information) that is read, in bytes.
+/// Size limit of a table (symbols, strings, call frame information), in bytes.
 pub const MAX_TABLE_BYTES: u64 = 64 << 20;
-/// The most that is read for one look into a file, in bytes: `object` keeps every piece until the look ends.
+/// Limit on bytes read for one parse: `object` keeps every piece until the parse ends.
 const MAX_PARSE_BYTES: u64 = 256 << 20;
-/// The longest name of a symbol, in bytes: without a bound, a table without ends costs the product of symbols and bytes.
+/// Limit on the length of a symbol name, in bytes: without it, a table without terminators costs
+/// symbols times bytes.
 const MAX_NAME_BYTES: usize = 4096;
-/// The largest vDSO that is read, in bytes.
+/// Size limit of the vDSO, in bytes.
 const MAX_VDSO_BYTES: u64 = 1 << 20;
 
-/// Why an object could not be looked into.
+/// Why an object could not be parsed.
 #[derive(Debug, thiserror::Error)]
 pub enum ElfError {
-    /// No way to its file, or it was replaced by another.
+    /// Its file cannot be opened, or was replaced by another.
     #[error(transparent)]
     File(#[from] Error),
-    /// It is not an ELF file of x86-64 that can be read.
+    /// It is not a readable x86-64 ELF file.
     #[error("{path} mapped at {start:#x} is no readable ELF file of x86-64: {detail}")]
     Malformed {
-        /// The file, as the kernel named it.
+        /// The path of the file, from the kernel.
         path: String,
-        /// Where it is mapped.
+        /// The start of its mapping.
         start: u64,
-        /// What is wrong with it.
+        /// The defect.
         detail: &'static str,
     },
 }
 
-/// Whether a program is of 32 or of 64 bits.
+/// Whether a program is 32-bit or 64-bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// `ELFCLASS32`
@@ -58,18 +60,18 @@ pub enum Class {
     Bits64,
 }
 
-/// A symbol of an object, where it is in the target.
+/// A symbol of an object, with its address in the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol {
     /// Its runtime address.
     pub address: u64,
-    /// Its length in bytes; 0 where the object does not say.
+    /// Its length in bytes; 0 if the object does not record it.
     pub bytes: u64,
-    /// Whether other objects may use it, rather than only the file it was compiled from.
+    /// Whether other objects can link to it (not `STB_LOCAL`).
     pub is_global: bool,
 }
 
-/// A section's bytes, and where they are in the target.
+/// The contents of a section, with its address in the target.
 #[derive(Clone, Debug, Default)]
 pub struct Section {
     /// Runtime address of its first byte.
@@ -85,7 +87,7 @@ pub struct Object {
     name: String,
     class: Class,
     interpreter: bool,
-    /// Added to an address in the file to get the one in the target, modulo 2^64.
+    /// Added to a file address to get the target address, modulo 2^64.
     bias: u64,
     /// Executable ranges at runtime.
     text: Vec<std::ops::Range<u64>>,
@@ -96,15 +98,15 @@ type Parsed<'a> = (&'a Header, SectionTable<'a, Header, Limited<'a>>);
 const LE: object::LittleEndian = object::LittleEndian;
 
 impl Object {
-    /// Opens the object behind `mapping` of `process`, as [`namespaces::open_mapped_file`] does.
-    /// The vDSO is read from the target's memory by [`Object::from_memory`] instead.
+    /// Opens the object behind `mapping` of `process` with [`namespaces::open_mapped_file`]. For
+    /// the vDSO use [`Object::from_memory`] instead.
     pub fn open(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Result<Self, ElfError> {
         let file = namespaces::open_mapped_file(process, mapping)?;
         let length = file.metadata().map_or(0, |metadata| metadata.len());
         Self::new(Source::File(file, length), space, mapping)
     }
 
-    /// Reads the object that lies whole in `mapping`, as the vDSO does.
+    /// Reads an object that lies entirely in `mapping`, like the vDSO.
     pub fn from_memory(
         memory: &dyn Memory,
         space: &AddressSpace,
@@ -149,17 +151,17 @@ impl Object {
         Ok(object)
     }
 
-    /// Its path, as the kernel named it.
+    /// Its path, from the kernel.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it is of 32 or of 64 bits. Of a 32-bit object only that is known.
+    /// Whether it is 32-bit or 64-bit. Nothing else is known of a 32-bit object.
     pub fn class(&self) -> Class {
         self.class
     }
 
-    /// Whether it asks for a dynamic linker (`PT_INTERP`): a program that does not is static.
+    /// Whether it requests a dynamic linker (`PT_INTERP`); a program that does not is static.
     pub fn has_interpreter(&self) -> bool {
         self.interpreter
     }
@@ -179,7 +181,7 @@ impl Object {
         self.symbol(name).map(|symbol| symbol.address)
     }
 
-    /// The runtime addresses of several symbols: the tables are gone through once for all of them.
+    /// The runtime addresses of several symbols, from one pass over the tables.
     pub fn symbol_addresses<const N: usize>(&self, names: [&str; N]) -> [Option<u64>; N] {
         let mut found = [None; N];
         self.each_symbol(&mut |symbol_name, symbol| {
@@ -192,7 +194,7 @@ impl Object {
         found
     }
 
-    /// The symbol `name`: of the dynamic table, or else of the static one.
+    /// The symbol `name`, from the dynamic table or else from the static one.
     pub fn symbol(&self, name: &str) -> Option<Symbol> {
         let mut found = None;
         self.each_symbol(&mut |symbol_name, symbol| {
@@ -203,15 +205,16 @@ impl Object {
         found
     }
 
-    /// Shows every defined symbol to `visit`, those of the dynamic table first. Unreadable tables
-    /// have no symbols.
+    /// Passes every defined symbol to `visit`, those of the dynamic table first. An unreadable
+    /// table counts as empty.
     pub fn each_symbol(&self, visit: &mut dyn FnMut(&[u8], Symbol)) {
         let bias = self.bias;
         let _: Result<(), &'static str> = self.with_parsed(|data, (_, sections)| {
             for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
                 let Ok(table) = sections.symbols(LE, data, kind) else { continue };
                 let names = sections.section(table.string_section()).ok();
-                // Read at once: name by name the file would be read for each symbol. Of names that are too many the first ones count.
+                // Read in one piece; name by name the file would be read for each symbol. Of too
+                // large a table only the first part counts.
                 let names = names
                     .and_then(|names| names.file_range(LE))
                     .and_then(|(offset, bytes)| data.read_bytes_at(offset, bytes.min(MAX_TABLE_BYTES)).ok());
@@ -230,13 +233,13 @@ impl Object {
         });
     }
 
-    /// The call frame information: `.eh_frame_hdr` (empty where there is none) and `.eh_frame`.
+    /// The call frame information: `.eh_frame_hdr` (empty if absent) and `.eh_frame`.
     pub fn frames(&self) -> Option<(Section, Section)> {
         let header = self.section(b".eh_frame_hdr").unwrap_or_default();
         Some((header, self.section(b".eh_frame")?))
     }
 
-    /// The section `name`; `None` where there is none that the file holds bytes of.
+    /// The section `name`; `None` if absent or without contents in the file.
     pub fn section(&self, name: &[u8]) -> Option<Section> {
         let bias = self.bias;
         self.with_parsed(|data, (_, sections)| {
@@ -258,7 +261,7 @@ impl Object {
         }
     }
 
-    /// Parses the headers and hands them to `look`; everything read for it is dropped afterwards.
+    /// Parses the headers and passes them to `look`; everything read for it is dropped afterwards.
     fn with_parsed<T>(
         &self,
         look: impl for<'a> FnOnce(Limited<'a>, Parsed<'a>) -> T,
@@ -278,14 +281,14 @@ impl Object {
     }
 }
 
-/// The name that begins at `offset` of a string table; `None` where it has no end within [`MAX_NAME_BYTES`].
+/// The name at `offset` in a string table; `None` if it does not end within [`MAX_NAME_BYTES`].
 fn name_at(names: &[u8], offset: u32) -> Option<&[u8]> {
     let rest = names.get(usize::try_from(offset).ok()?..)?;
     let rest = rest.get(..MAX_NAME_BYTES).unwrap_or(rest);
     rest.get(..memchr::memchr(0, rest)?)
 }
 
-/// The load bias by way of the segment that `mapping` maps, and whether there is an interpreter.
+/// The load bias, from the segment that `mapping` maps, and whether there is an interpreter.
 fn facts(data: Limited<'_>, header: &Header, mapping: &Mapping) -> Result<(u64, bool), &'static str> {
     let segments = header.program_headers(LE, data).map_err(|_| "bad program headers")?;
     let interpreter = segments.iter().any(|s| s.p_type(LE) == elf::PT_INTERP);
@@ -296,7 +299,8 @@ fn facts(data: Limited<'_>, header: &Header, mapping: &Mapping) -> Result<(u64, 
         if !(page_of(offset)..end).contains(&mapping.offset) {
             continue;
         }
-        // Two segments may share a page of the file: the one of the same kind is meant.
+        // Two segments may share a page of the file: prefer the one whose execute permission
+        // matches.
         let executable = segment.p_flags(LE).0 & elf::PF_X.0 != 0;
         let fits = executable == mapping.permissions.execute;
         let address = segment.p_vaddr(LE).wrapping_sub(offset).wrapping_add(mapping.offset);
@@ -307,7 +311,8 @@ fn facts(data: Limited<'_>, header: &Header, mapping: &Mapping) -> Result<(u64, 
     best.map(|(_, bias)| (bias, interpreter)).ok_or("no segment of it is mapped there")
 }
 
-/// Whether two mappings are of one object. Without a file (vDSO) a mapping is alone.
+/// Whether two mappings belong to the same object. A mapping without a file (vDSO) matches only
+/// itself.
 fn same_file(a: &Mapping, b: &Mapping) -> bool {
     if b.has_file() { (a.device, a.inode) == (b.device, b.inode) } else { a.start == b.start }
 }
@@ -339,7 +344,7 @@ impl Source {
     }
 }
 
-/// A reading position of its own in a source, so that one file serves several readers.
+/// A read position in a source, so that several readers can share one file.
 struct Cursor<'a> {
     source: &'a Source,
     position: u64,
@@ -365,11 +370,12 @@ impl Seek for Cursor<'_> {
     }
 }
 
-/// A reader that refuses pieces larger than a table may be, and more than a look may read, whatever the file's headers say.
+/// A reader that refuses pieces above the table limit and stops at the parse limit, whatever the
+/// headers contain.
 #[derive(Clone, Copy)]
 struct Limited<'a> {
     cache: &'a ReadCache<Cursor<'a>>,
-    /// The bytes that may still be read.
+    /// Bytes that may still be read.
     left: &'a Cell<u64>,
 }
 
@@ -394,7 +400,7 @@ impl<'a> ReadRef<'a> for Limited<'a> {
     }
 
     fn read_bytes_at_until(self, range: std::ops::Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
-        // `object` looks no further for the delimiter.
+        // `object` searches no further for the delimiter.
         self.charge(MAX_NAME_BYTES as u64)?;
         self.cache.read_bytes_at_until(range, delimiter)
     }
@@ -445,7 +451,7 @@ mod tests {
         let libc = Object::open(&process, &space, libc_of(&space)).unwrap();
         let getpid = libc.symbol_address("getpid").expect("libc exports getpid");
         assert!(libc.text_contains(getpid));
-        // glibc's getpid is `mov $39, %eax; syscall; ret` (39 is the call's number).
+        // glibc's getpid is `mov $39, %eax; syscall; ret` (39 is its system call number).
         let mut code = [0; 8];
         let read = strandline_sys::memory::read(std::process::id() as i32, getpid, &mut code);
         assert_eq!(read.unwrap(), 8);

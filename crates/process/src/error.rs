@@ -1,8 +1,8 @@
-//! Why a process could not be looked at: what, about which pid or path, and what to do next.
+//! Errors of inspecting a process: what failed, for which pid or path, and what to do next.
 
 use std::path::PathBuf;
 
-/// An error that ends a look at a process. Each `Display` is one line.
+/// An error that ends the inspection of a process. Each `Display` is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no process with this id.
@@ -11,7 +11,7 @@ pub enum Error {
         /// The process asked for.
         pid: i32,
     },
-    /// The process ended while it was looked at.
+    /// The process ended during the inspection.
     #[error("process {pid} ended while it was looked at; its memory is gone")]
     Ended {
         /// The process asked for.
@@ -26,21 +26,21 @@ pub enum Error {
         /// The process asked for.
         pid: i32,
     },
-    /// The process replaced its program while it was looked at.
+    /// The process replaced its program (exec) during the inspection.
     #[error("process {pid} started another program (exec) while it was looked at; run strandline again")]
     Replaced {
         /// The process asked for.
         pid: i32,
     },
-    /// The process has ended and waits for its parent.
+    /// The process has ended, and its parent has not reaped it.
     #[error("process {pid} is a zombie: it has no memory left; its parent {parent} has not collected it yet")]
     Zombie {
         /// The process asked for.
         pid: i32,
-        /// The parent that should wait for it.
+        /// The parent that should reap it.
         parent: i32,
     },
-    /// The id is that of a kernel thread.
+    /// The id belongs to a kernel thread.
     #[error(
         "process {pid} is the kernel thread {name:?}: it has no memory of its own; look at a user process"
     )]
@@ -50,7 +50,7 @@ pub enum Error {
         /// Its name.
         name: String,
     },
-    /// The id is that of a thread that is not its process's leader.
+    /// The id belongs to a thread that is not the leader of its process.
     #[error("{tid} is a thread of process {pid}; use {pid}")]
     Thread {
         /// The id asked for.
@@ -58,7 +58,7 @@ pub enum Error {
         /// The process it belongs to.
         pid: i32,
     },
-    /// strandline was asked to look at itself.
+    /// The process is this strandline itself.
     #[error(
         "process {pid} is this strandline itself, which cannot stop itself; start a second one to look at it"
     )]
@@ -71,12 +71,12 @@ pub enum Error {
     Permission {
         /// The process asked for.
         pid: i32,
-        /// Whose it is, and what refused.
+        /// The owner of the process, and what refused.
         detail: String,
         /// What would allow it.
         advice: String,
     },
-    /// Another process traces the target already.
+    /// Another process already traces the target.
     #[error(
         "process {pid} is traced already by {tracer} ({tracer_name}): end that first, or look again when it is done"
     )]
@@ -88,26 +88,26 @@ pub enum Error {
         /// The tracer's name.
         tracer_name: String,
     },
-    /// The threads could not be brought to a stop in time.
+    /// The threads did not stop in time.
     #[error("process {pid} did not stop within {seconds} s ({detail}); try again")]
     DidNotStop {
         /// The process asked for.
         pid: i32,
-        /// How long was waited.
+        /// The time waited.
         seconds: f64,
         /// Which threads run on, and in which state.
         detail: String,
     },
-    /// It was to be read from a snapshot, and there is none.
+    /// A snapshot was required, and there is none.
     #[error(
         "no snapshot of process {pid}: {why}; --snapshot=try stops it for as long as reading takes instead"
     )]
     NoSnapshot {
         /// The process asked for.
         pid: i32,
-        /// What speaks against it, or what became of it.
+        /// The objection to a snapshot, or why it failed.
         why: String,
-        /// How long the process was stopped for it.
+        /// How long the process was stopped for the snapshot.
         stopped: std::time::Duration,
     },
     /// The rows did not add up to the kernel's RSS, several times in a row.
@@ -120,14 +120,14 @@ pub enum Error {
         /// Where the two differ, and by how much.
         detail: String,
     },
-    /// Two claims stand on one byte.
+    /// Two claims cover the same byte.
     #[error("two claims on one byte at {address:#x}: {first} and {second}; this is a bug in strandline")]
     Overlap {
         /// The byte.
         address: u64,
-        /// Who claimed it first.
+        /// The owner of the earlier claim.
         first: String,
-        /// Who claimed it then.
+        /// The owner of the later claim.
         second: String,
     },
     /// A file or a system call failed.
@@ -135,20 +135,20 @@ pub enum Error {
     Io {
         /// The process asked for.
         pid: i32,
-        /// What was being done, with its path or address.
+        /// The operation, with its path or address.
         what: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// A file that is not about a process failed.
+    /// An operation on a file that does not belong to a process failed.
     #[error("{}: {source}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
 }
 
-/// The result of looking at a process.
+/// The result of inspecting a process.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,9 +1,9 @@
-//! A few facts of a mapped ELF file, by bounded positioned reads: which symbols it defines, where a
-//! section is, which strings it holds.
+//! Facts of a mapped ELF file, from bounded positioned reads: the symbols it defines, its sections,
+//! strings in it.
 //!
-//! The file is the target's choice and may be made to attack the reader: every size is cut to a
-//! bound before it is read, every offset is checked, and whatever does not hold together is absent.
-//! Layouts are those of the ELF-64 object file format; only little-endian 64-bit files are read.
+//! The target chooses the file and may have made it to attack the reader: every size is bounded
+//! before it is read, every offset is checked, and inconsistent data counts as absent. Layouts are
+//! those of the ELF-64 object file format; only little-endian 64-bit files are read.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -14,19 +14,20 @@ use crate::memory::{half_word_at, word_at};
 use crate::namespaces::open_mapped_file;
 use crate::procfs::Process;
 
-/// The most sections looked at; linkers make some dozens.
+/// Maximum number of sections read; linkers make some dozens.
 const MAX_SECTIONS: usize = 4096;
-/// The longest name of a section: names may lie on each other, so that each costs memory of its own.
+/// Maximum length of a section name: names may overlap in the file, but each takes memory of its
+/// own.
 const MAX_SECTION_NAME: usize = 64;
-/// The most bytes read of a symbol table (a million symbols), and of its names.
+/// Maximum bytes read of a symbol table (a million symbols), and of its names.
 const MAX_SYMBOL_BYTES: u64 = 24 << 20;
 const MAX_NAME_BYTES: u64 = 64 << 20;
-/// The most bytes of read-only data searched for strings, and how many at a time.
+/// Maximum bytes of read-only data searched for strings, and bytes per block.
 const MAX_SEARCH_BYTES: u64 = 16 << 20;
 const BLOCK_BYTES: usize = 1 << 20;
-/// How much of a found string is handed out.
+/// Maximum length of a string that is returned.
 const STRING_BYTES: usize = 96;
-/// The most strings with one ending; a table of options has fewer.
+/// Maximum number of strings with one ending; a table of options has fewer.
 const MAX_ENDINGS: usize = 64;
 
 const HEADER_BYTES: usize = 64;
@@ -48,7 +49,7 @@ struct Section {
     link: u32,
 }
 
-/// An open ELF file and its section headers.
+/// An open ELF file with its section headers.
 #[derive(Debug)]
 pub struct Image {
     file: File,
@@ -59,14 +60,14 @@ pub struct Image {
 /// A symbol that the file defines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol {
-    /// Which of the names asked for.
+    /// One of the requested names.
     pub name: &'static str,
     /// Its address, before relocation.
     pub address: u64,
 }
 
 impl Image {
-    /// Reads the headers; `None` where the file is no little-endian ELF-64 file.
+    /// Reads the headers; `None` if the file is not a little-endian ELF-64 file.
     pub fn open(file: File) -> Option<Self> {
         let header = read(&file, 0, HEADER_BYTES as u64)?;
         // Magic, ELFCLASS64, ELFDATA2LSB.
@@ -102,18 +103,18 @@ impl Image {
         self.sections.iter().find(|section| section.name == name.as_bytes())
     }
 
-    /// The first `most` bytes of a section; `None` where there is none.
+    /// The first `most` bytes of a section; `None` if there is no such section.
     pub fn section_bytes(&self, name: &str, most: u64) -> Option<Vec<u8>> {
         let section = self.section(name).filter(|section| section.kind != SHT_NOBITS)?;
         read(&self.file, section.offset, section.bytes.min(most))
     }
 
-    /// Which of `names` the file defines in its dynamic symbols.
+    /// Those of `names` that the file defines in its dynamic symbol table.
     pub fn exported(&self, names: &[&'static str]) -> Vec<Symbol> {
         self.symbols(SHT_DYNSYM, names).unwrap_or_default()
     }
 
-    /// Which of `names` the file defines in its full symbol table, where it was not stripped.
+    /// Those of `names` that the file defines in its full symbol table, if it is not stripped.
     pub fn unstripped(&self, names: &[&'static str]) -> Vec<Symbol> {
         self.symbols(SHT_SYMTAB, names).unwrap_or_default()
     }
@@ -165,8 +166,8 @@ impl Image {
         })
     }
 
-    /// Looks in the read-only data for each of `needles`, and returns for the first place of each
-    /// whether and what is printable there: up to 96 bytes, the needle's own included.
+    /// Searches the read-only data for each of `needles`; returns the printable text at the first
+    /// match of each: up to 96 bytes, including the needle.
     pub fn strings(&self, needles: &[&str]) -> Vec<Option<String>> {
         let mut found = vec![None; needles.len()];
         let Some(section) = self.section(".rodata").filter(|section| section.kind != SHT_NOBITS) else {
@@ -175,7 +176,7 @@ impl Image {
         let end = section.offset.saturating_add(section.bytes.min(MAX_SEARCH_BYTES));
         let mut at = section.offset;
         while at < end && found.iter().any(Option::is_none) {
-            // Blocks overlap by a string, so that none is cut at a border.
+            // Blocks overlap by the maximum string length, so that no string is cut at a border.
             let wanted = (end - at).min((BLOCK_BYTES + STRING_BYTES) as u64);
             let Some(block) = read(&self.file, at, wanted) else { break };
             for (needle, slot) in needles.iter().zip(&mut found).filter(|(_, slot)| slot.is_none()) {
@@ -187,9 +188,10 @@ impl Image {
         found
     }
 
-    /// The C strings of the read-only data that end with `ending`, each whole, in alphabetical order. Linkers let a string
-    /// stand for the end of a longer one, so callers that want a name look at the longer ones too. Strings of more than 96
-    /// bytes before `ending` are left out.
+    /// The C strings of the read-only data that end with `ending`, each complete, in alphabetical
+    /// order. Linkers merge a string into the end of a longer one, so callers that search for a
+    /// name must consider longer strings too. Strings with more than 96 bytes before `ending` are
+    /// left out.
     pub fn strings_ending(&self, ending: &str) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         let Some(section) = self.section(".rodata").filter(|section| section.kind != SHT_NOBITS) else {
@@ -200,7 +202,8 @@ impl Image {
         let carried = 2 * STRING_BYTES.max(ending.len()) + 1;
         while at < end && found.len() < MAX_ENDINGS {
             let Some(block) = read(&self.file, at, (end - at).min(BLOCK_BYTES as u64)) else { break };
-            // What was found before the last block's end was taken then.
+            // Keep the end of the previous block; matches that end before `known` were returned
+            // with it.
             window.drain(..window.len().saturating_sub(carried));
             let known = window.len();
             window.extend_from_slice(&block);
@@ -211,7 +214,8 @@ impl Image {
     }
 }
 
-/// The C strings of `bytes` that end with `ending` and whose zero is not among the first `known`.
+/// The C strings of `bytes` that end with `ending` and whose terminator is not among the first
+/// `known` bytes.
 fn ending_in<'a>(bytes: &'a [u8], ending: &'a str, known: usize) -> impl Iterator<Item = String> + 'a {
     memchr::memmem::find_iter(bytes, ending.as_bytes()).filter_map(move |place| {
         let zero = place + ending.len();
@@ -228,7 +232,7 @@ fn is_text(byte: u8) -> bool {
 
 fn section(entry: &[u8]) -> Option<Section> {
     Some(Section {
-        // The name's offset, until the names are read.
+        // Holds the offset of the name until the names are read.
         name: entry.get(..4)?.to_vec(),
         kind: half_word_at(entry, 4)?,
         offset: word_at(entry, 24)?,
@@ -237,8 +241,8 @@ fn section(entry: &[u8]) -> Option<Section> {
     })
 }
 
-/// Reads exactly `bytes` bytes at `offset`. The file must hold them: a header that claims more than
-/// the file has costs no memory.
+/// Reads exactly `bytes` bytes at `offset`. Checks first that the file has them, so that a false
+/// size in a header costs no memory.
 fn read(file: &File, offset: u64, bytes: u64) -> Option<Vec<u8>> {
     let size = file.metadata().ok()?.len();
     if offset.checked_add(bytes)? > size {
@@ -249,7 +253,7 @@ fn read(file: &File, offset: u64, bytes: u64) -> Option<Vec<u8>> {
     Some(buffer)
 }
 
-/// The name that begins at `start`; empty where it has no end within [`MAX_SECTION_NAME`].
+/// The name at `start`; empty if it does not end within [`MAX_SECTION_NAME`].
 fn section_name(names: &[u8], start: usize) -> &[u8] {
     let rest = names.get(start..).unwrap_or(&[]);
     let end = rest.iter().take(MAX_SECTION_NAME).position(|&byte| byte == 0);
@@ -261,13 +265,13 @@ fn printable(bytes: &[u8]) -> String {
     text.map(|&byte| char::from(byte)).collect()
 }
 
-/// The file that is mapped at `address`.
+/// Opens the file that is mapped at `address`.
 pub fn image_at(process: &Process, space: &AddressSpace, address: u64) -> Option<Image> {
     Image::open(open_mapped_file(process, space.find(address)?).ok()?)
 }
 
-/// Whether the file that `mapping` is of defines one of `names` among its dynamic symbols. Reads each table once: for
-/// files with very many symbols, of which nearly all are somebody else's.
+/// Whether the file of `mapping` defines one of `names` in its dynamic symbols. Reads each table
+/// once; for files with very many unrelated symbols.
 pub fn exports(process: &Process, mapping: &Mapping, names: &[&'static str]) -> bool {
     let image = open_mapped_file(process, mapping).ok().and_then(Image::open);
     image.is_some_and(|image| !image.exported(names).is_empty())

@@ -1,12 +1,12 @@
 //! One Linux process as the kernel shows it.
 //!
-//! Its files under /proc, its mappings and page states, the ELF objects behind them, its threads' stacks;
-//! and what it takes to hold it still, to read it, and to have one of its threads make a call. All of it is
-//! measured to leave the process as it was, also where this one is killed in the middle.
+//! Its files under /proc, its mappings and page states, the ELF objects behind them and the stacks
+//! of its threads; stopping it, reading it, and making one of its threads execute a call. All of
+//! this is designed to leave the process as it was, even if strandline is killed midway.
 //!
-//! It must not know what lies inside the memory, but for where a thread's stack ends (glibc's `struct pthread`): allocators,
-//! runtimes and the ledger are crates above this one.
-//! It contains no `unsafe` and prints nothing.
+//! This crate knows nothing of the contents of the memory, except where a thread's stack ends
+//! (glibc's `struct pthread`): allocators, runtimes and the ledger are crates above this one. It
+//! contains no `unsafe` and prints nothing.
 
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,11 @@
-//! The address space: the mappings of a process as /proc/PID/maps lists them.
+//! The address space: the mappings of a process as listed in /proc/PID/maps.
 //!
-//! The text is the kernel's, but names in it are chosen by the target: they are kept as text and
-//! never followed as paths without going through /proc/PID/root or map_files.
+//! The kernel writes the text, but the target chooses the names in it: they are kept as text and
+//! only followed as paths through /proc/PID/root or map_files.
 
 use std::fmt::Write;
 
-/// What a mapping may be used for.
+/// Access permissions of a mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Permissions {
     /// `r`
@@ -19,7 +19,7 @@ pub struct Permissions {
 }
 
 impl std::fmt::Display for Permissions {
-    /// As maps prints them: `rw-p`.
+    /// Formats them as in maps: `rw-p`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let letter = |set: bool, letter: char| if set { letter } else { '-' };
         let access = [letter(self.read, 'r'), letter(self.write, 'w'), letter(self.execute, 'x')];
@@ -35,15 +35,15 @@ pub struct Mapping {
     pub start: u64,
     /// First byte behind.
     pub end: u64,
-    /// What it may be used for.
+    /// Its access permissions.
     pub permissions: Permissions,
     /// Offset into the file.
     pub offset: u64,
     /// Device of the file, major and minor.
     pub device: (u32, u32),
-    /// Inode of the file; 0 where there is none.
+    /// Inode of the file; 0 if there is none.
     pub inode: u64,
-    /// Path or kernel's name (`[heap]`, `[stack]`), as the kernel printed it; empty where anonymous.
+    /// Path or kernel name (`[heap]`, `[stack]`), as the kernel printed it; empty if anonymous.
     pub name: String,
 }
 
@@ -58,12 +58,12 @@ impl Mapping {
         (self.start..self.end).contains(&address)
     }
 
-    /// Whether a file (shared memory included) stands behind it.
+    /// Whether a file (including shared memory) backs it.
     pub fn has_file(&self) -> bool {
         self.inode != 0
     }
 
-    /// Whether it is private memory without a file: `[heap]`, `[stack]`, `[anon:…]` and nameless ones.
+    /// Whether it is private memory without a file: `[heap]`, `[stack]`, `[anon:…]` or unnamed.
     pub fn is_private_anonymous(&self) -> bool {
         !self.has_file()
             && !self.permissions.shared
@@ -81,8 +81,8 @@ pub struct AddressSpace {
 }
 
 impl AddressSpace {
-    /// Parses the text of /proc/PID/maps. Lines that are not of its form, and lines that overlap or
-    /// go back in address order, are left out and counted.
+    /// Parses the text of /proc/PID/maps. Malformed lines, and lines that overlap or are out of
+    /// address order, are skipped and counted.
     pub fn parse(text: &[u8]) -> (Self, usize) {
         let lines = text.split(|&b| b == b'\n').filter(|line| !line.is_empty());
         let mut unparsed = 0;
@@ -95,7 +95,8 @@ impl AddressSpace {
         (space, bad + unparsed)
     }
 
-    /// Takes mappings in address order; those that overlap or go back are left out and counted.
+    /// Takes mappings in address order; those that overlap or are out of order are skipped and
+    /// counted.
     pub fn from_mappings(all: impl IntoIterator<Item = Mapping>) -> (Self, usize) {
         let mut mappings: Vec<Mapping> = Vec::new();
         let mut bad = 0;
@@ -114,7 +115,7 @@ impl AddressSpace {
         &self.mappings
     }
 
-    /// The mapping that holds `address`.
+    /// The mapping that contains `address`.
     pub fn find(&self, address: u64) -> Option<&Mapping> {
         let index = self.mappings.partition_point(|m| m.end <= address);
         self.mappings.get(index).filter(|m| m.contains(address))

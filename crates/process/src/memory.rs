@@ -1,9 +1,9 @@
-//! How a reader gets at bytes: one trait for a live process, a core file and a fabricated heap.
+//! Access to memory contents: one trait for a live process, a core file and a synthetic heap.
 
-/// A source of target memory. Reading never changes it, and never takes an address on trust.
+/// A source of target memory. Reading does not change it and accepts any address.
 pub trait Memory: Sync {
-    /// Reads into `buffer` from `address` on and returns how many bytes could be read: fewer than
-    /// asked for where the range leaves readable memory, 0 where `address` is not readable.
+    /// Reads into `buffer` from `address` on and returns the number of bytes read: fewer than
+    /// requested if the range leaves readable memory, 0 if `address` is not readable.
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize;
 
     /// Reads the whole of `buffer`, or fails.
@@ -12,7 +12,7 @@ pub trait Memory: Sync {
         if got == buffer.len() { Ok(()) } else { Err(Unreadable { address, wanted: buffer.len(), got }) }
     }
 
-    /// Reads two words at each of `addresses`; `None` where they cannot be read.
+    /// Reads two words at each of `addresses`; `None` for those that cannot be read.
     fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
         let pair = |&address: &u64| {
             let mut bytes = [0; 16];
@@ -34,11 +34,11 @@ pub trait Memory: Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("read {got} of {wanted} bytes at {address:#x}")]
 pub struct Unreadable {
-    /// The first byte asked for.
+    /// The first requested address.
     pub address: u64,
-    /// How many were asked for.
+    /// Number of bytes requested.
     pub wanted: usize,
-    /// How many could be read.
+    /// Number of bytes read.
     pub got: usize,
 }
 

@@ -4,22 +4,22 @@ use std::collections::HashSet;
 
 use crate::map::{AddressSpace, Mapping};
 
-/// The most distinct mapped files that are looked into.
+/// Maximum number of distinct mapped files.
 const MAX_FILES: usize = 1024;
-/// Of very much static data of a program the first part is looked at.
+/// Maximum bytes of static data per program or library; the rest is ignored.
 const MAX_DATA_BYTES: u64 = 64 << 20;
 
-/// A program or library that is mapped.
+/// A mapped program or library.
 pub struct Module<'a> {
-    /// Its mappings, the anonymous one behind them among these.
+    /// Its mappings, including the anonymous one (bss) behind them.
     pub mappings: Vec<&'a Mapping>,
-    /// The one with its code.
+    /// The mapping with its code.
     pub code: &'a Mapping,
-    /// Its static data.
+    /// Start and end of its static data.
     pub data: (u64, u64),
 }
 
-/// The programs and libraries that have code and static data, each once.
+/// All programs and libraries with code and static data, each once.
 pub fn all(space: &AddressSpace) -> Vec<Module<'_>> {
     let mut seen = HashSet::new();
     let mut all = Vec::new();
@@ -33,15 +33,16 @@ pub fn all(space: &AddressSpace) -> Vec<Module<'_>> {
     all
 }
 
-/// The static data of a program or library.
+/// Start and end of the static data of a program or library; `None` if nothing is writable.
 pub fn data(mappings: &[&Mapping]) -> Option<(u64, u64)> {
     let first = mappings.iter().find(|mapping| mapping.permissions.write)?;
     let end = mappings.last()?.end.min(first.start.saturating_add(MAX_DATA_BYTES));
     Some((first.start, end))
 }
 
-/// Consecutive mappings of one file, with the anonymous mapping (bss) that follows a program's without a gap: behind a file of data
-/// (locale-archive) stands whatever was mapped there.
+/// Groups consecutive mappings of one file, with the anonymous mapping (bss) that follows those of
+/// a program without a gap. A mapping behind a data file (locale-archive) is unrelated and not
+/// included.
 pub fn groups(mappings: &[Mapping]) -> Vec<Vec<&Mapping>> {
     let mut groups: Vec<Vec<&Mapping>> = Vec::new();
     for mapping in mappings {

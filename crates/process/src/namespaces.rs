@@ -1,15 +1,17 @@
-//! Files that a target maps, opened from where strandline stands.
+//! Opens files that a target maps, from strandline's own mount namespace.
 //!
-//! A target may live in another mount namespace: the path that maps shows is its own, and the same
-//! path here is another file. The kernel's doors are /proc/PID/map_files/START-END (the very file,
-//! deleted or not; needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE) and PATH below /proc/PID/root, where the
-//! inode must match. The path and the links on it are the target's choice: links lead where they lead for the target, none of
-//! them out of its root (openat2(2), `RESOLVE_IN_ROOT`; on kernels before 5.6 no link is followed), and only regular files are
-//! opened, for reading, without waiting. This module must not open any path of the target outside /proc/PID.
+//! A target may live in another mount namespace: the path in maps is the target's, and the same
+//! path here is another file. The kernel offers two ways: /proc/PID/map_files/START-END (the mapped
+//! file itself, deleted or not; needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE), and PATH below
+//! /proc/PID/root, where the inode must match. The target chooses the path and the links on it:
+//! links resolve as they do for the target and never leave its root (openat2(2), `RESOLVE_IN_ROOT`;
+//! on kernels before 5.6 no link is followed), and only regular files are opened, for reading,
+//! without blocking. This module must not open any path of the target outside /proc/PID.
 //!
-//! A strandline with file capabilities has rights over files that its user has not. A target of that user's own making must not
-//! turn them to another file: the first door is the kernel's and needs no trust; at the second what was opened so must be
-//! the target's user's own, or the very file that is mapped, device and all.
+//! A strandline with file capabilities may open files that its user may not. A target made by this
+//! user must not exploit that to reach another file: the first way is the kernel's own and needs no
+//! trust; with the second, a file opened by these capabilities must belong to the target's user, or
+//! be the mapped file with the same device and inode.
 
 use std::fs::File;
 use std::io;
@@ -24,17 +26,17 @@ use crate::error::Result;
 use crate::map::Mapping;
 use crate::procfs::Process;
 
-/// `O_NONBLOCK` and `O_NOCTTY` of x86-64: opening never waits for a pipe's other end and never takes
-/// a terminal.
+/// `O_NONBLOCK` and `O_NOCTTY` of x86-64: opening neither waits for the other end of a pipe nor
+/// acquires a controlling terminal.
 const QUIETLY: i32 = 0o4000 | 0o400;
 
-/// What the kernel appends to the name of a mapped file without a path.
+/// Suffix that the kernel adds to the name of a mapped file without a path.
 const DELETED: &str = " (deleted)";
 
 /// Opens the file behind `mapping` of a process.
 ///
-/// Fails with [`crate::Error::Permission`] where the kernel refuses both doors, and with
-/// [`crate::Error::Io`] where the path now leads to another file, or to none.
+/// Fails with [`crate::Error::Permission`] if the kernel refuses both ways, and with
+/// [`crate::Error::Io`] if the path now leads to another file, or to none.
 pub fn open_mapped_file(process: &Process, mapping: &Mapping) -> Result<File> {
     let name = format!("map_files/{:x}-{:x}", mapping.start, mapping.end);
     match with_file_rights(|| open_regular(&process.path(&name))) {
@@ -53,7 +55,7 @@ pub fn open_mapped_file(process: &Process, mapping: &Mapping) -> Result<File> {
                     );
                     Err(crate::Error::Io { pid: process.pid(), what: format!("opening {inside}"), source })
                 }
-                // Refused at both doors: the first says what is missing.
+                // Both ways were refused: the first error tells what is missing.
                 Err(_) if first.kind() == io::ErrorKind::PermissionDenied => Err(process.error(&name, first)),
                 Err(source) => {
                     Err(crate::Error::Io { pid: process.pid(), what: format!("opening {inside}"), source })
@@ -63,9 +65,9 @@ pub fn open_mapped_file(process: &Process, mapping: &Mapping) -> Result<File> {
     }
 }
 
-/// A path of /proc/PID/maps as the target itself would write it. The kernel begins paths at our root, or where they do not
-/// lead there at that of the target's mount namespace, which is above the root of a process that was put into a folder
-/// (chroot): that folder's path is in front then.
+/// Converts a path of /proc/PID/maps to one relative to the target's root. The kernel's paths start
+/// at strandline's root, or if they are not below it, at the root of the target's mount namespace.
+/// For a target in a chroot the latter includes the path of the chroot directory.
 fn below_root(process: &Process, path: &str) -> String {
     let root = std::fs::read_link(process.path("root")).unwrap_or_default();
     without_root(root.to_str().unwrap_or("/"), path).to_owned()
@@ -80,14 +82,15 @@ pub fn open_in_root(process: &Process, path: &str) -> io::Result<File> {
     open_or_lend(process, path, |_| false)
 }
 
-/// The same; where strandline's own rights do not do, with those over files that its file gave it, if what was opened is of the
-/// target's user, or `is_known`.
+/// Like [`open_in_root`]; if strandline's own rights do not suffice, opens with its file
+/// capabilities, provided that the file belongs to the target's user or `is_known`.
 fn open_or_lend(process: &Process, path: &str, is_known: impl Fn(&File) -> bool) -> io::Result<File> {
-    // A path that is not absolute, or climbs, is none that the kernel printed.
+    // The kernel prints neither relative paths nor paths with "..".
     if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not an absolute path"));
     }
-    // Asked before: one that comes to be another user's meanwhile lends its rights to nobody.
+    // Read before the open and compared after it, so that a target that changes its user meanwhile
+    // gains nothing.
     let user = || process.status().ok().and_then(|status| status.users).map(|users| users[1]);
     let before = user();
     let refused = match open_below(process, path) {
@@ -104,17 +107,17 @@ fn open_below(process: &Process, path: &str) -> io::Result<File> {
     let root = open(process.path("root"), PLACE | OFlags::DIRECTORY, Mode::empty())?;
     let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let place = match openat2(&root, path, PLACE, Mode::empty(), within) {
-        // Before Linux 5.6, or where a filter of system calls does not know it.
+        // Before Linux 5.6, or under a seccomp filter that does not know openat2.
         Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => without_links(root, path)?,
         place => place?,
     };
     open_place(&place)
 }
 
-/// A place in the file system, not opened yet.
+/// Flags for a location that is resolved but not opened for reading.
 const PLACE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// The place of a path below `root` on which there is no link.
+/// Resolves a path below `root` without following links.
 fn without_links(root: OwnedFd, path: &str) -> io::Result<OwnedFd> {
     let mut place = root;
     for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
@@ -123,39 +126,42 @@ fn without_links(root: OwnedFd, path: &str) -> io::Result<OwnedFd> {
     Ok(place)
 }
 
-/// Opens what is at a place, if it is a regular file: to open a device can do things.
+/// Opens the file at a resolved location if it is a regular file: opening a device can have
+/// effects.
 fn open_place(place: &impl AsFd) -> io::Result<File> {
     let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(place)?.st_mode);
     if !kind.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
-    // The very file, whatever its path leads to by now.
+    // Reopens exactly this file, wherever its path leads by now.
     let path = format!("/proc/self/fd/{}", place.as_fd().as_raw_fd());
     std::fs::OpenOptions::new().read(true).custom_flags(QUIETLY).open(path)
 }
 
-/// Opens the target's executable, deleted or replaced though it may be.
+/// Opens the target's executable, even if it was deleted or replaced.
 pub fn open_executable(process: &Process) -> Result<File> {
     with_file_rights(|| open_regular(&process.path("exe"))).map_err(|source| process.error("exe", source))
 }
 
-/// Opens what one of the kernel's own links leads to.
+/// Opens the target of one of the kernel's own links.
 fn open_regular(path: &Path) -> io::Result<File> {
     open_place(&open(path, PLACE, Mode::empty())?)
 }
 
-/// Whether an open file is the mapped one. Overlay and btrfs file systems show another device in maps
-/// than in stat: the inode decides.
+/// Whether an open file is the mapped one. Compares only inodes: overlay and btrfs show another
+/// device in maps than in stat.
 fn same_file(file: &File, mapping: &Mapping) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.ino() == mapping.inode)
 }
 
-/// Whether it lies on the device that maps shows. See `same_file` for where that is another.
+/// Whether an open file is on the device shown in maps; see `same_file` for file systems where it
+/// is not.
 fn same_device(file: &File, mapping: &Mapping) -> bool {
     file.metadata().is_ok_and(|metadata| numbers(metadata.dev()) == mapping.device)
 }
 
-/// A device's major and minor number, as glibc packs them (`gnu_dev_major`, `gnu_dev_minor`): low bits of both below, high ones above.
+/// The major and minor number of a device, as glibc packs them (`gnu_dev_major`, `gnu_dev_minor`):
+/// low bits of both below, high bits above.
 fn numbers(device: u64) -> (u32, u32) {
     let major = (device >> 8 & 0xfff) | (device >> 32 & !0xfff);
     let minor = (device & 0xff) | (device >> 12 & !0xff);
@@ -248,8 +254,8 @@ mod tests {
         child.wait().unwrap();
     }
 
-    /// Starts a program from a file system that only its own mount namespace has, in a pid namespace
-    /// of its own. `None` where this machine or user may not.
+    /// Starts a program from a file system that exists only in its own mount namespace, in its own
+    /// pid namespace. `None` if this machine or user may not.
     fn elsewhere() -> Option<(std::process::Child, Process)> {
         use std::process::{Command, Stdio};
 
@@ -260,12 +266,12 @@ mod tests {
             .spawn()
             .ok()?;
         let unshare = child.id();
-        // By nanosleep or clock_nanosleep: all of it is mapped then.
+        // It sleeps in nanosleep or clock_nanosleep once everything is mapped.
         let sleeps = |pid: i32| {
             let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
             ["35 ", "230 "].iter().any(|number| call.starts_with(number))
         };
-        // Where it may not, unshare or the shell ends.
+        // Without the permission, unshare or the shell exits.
         while child.try_wait().ok()?.is_none() {
             std::thread::sleep(std::time::Duration::from_millis(1));
             let path = format!("/proc/{unshare}/task/{unshare}/children");

@@ -1,19 +1,19 @@
-//! A target's memory, of which only resident pages can be read.
+//! A view of a target's memory in which only resident pages can be read.
 //!
-//! Reading a page that is not there would have the kernel bring it in (from swap, from a file, or a page of zeros):
-//! the target would grow by being looked at.
+//! Reading an absent page would make the kernel bring it in (from swap, from a file, or as a zero
+//! page): inspecting the target would make it grow.
 
 use crate::memory::Memory;
 use crate::pages::Residency;
 
-/// See the module.
+/// A view of memory restricted to resident pages; see the module.
 pub struct Resident<'a> {
     memory: &'a dyn Memory,
     residency: &'a Residency,
 }
 
 impl<'a> Resident<'a> {
-    /// `memory`, as far as it is in `residency`.
+    /// Restricts `memory` to the pages of `residency`.
     pub fn new(memory: &'a dyn Memory, residency: &'a Residency) -> Self {
         Self { memory, residency }
     }

@@ -1,53 +1,53 @@
-//! What this strandline may do, and the one thing to do where that is not enough.
+//! The rights of this strandline, and the one piece of advice if they do not suffice.
 //!
-//! Decided by the capabilities that it has and can have, never by the user's number: root in a container lacks what the container
-//! was not given, and running as root is what it does already.
+//! Decided by the capabilities that it has and can have, never by the user id: root in a container
+//! lacks what the container was not given, and it already runs as root.
 
 use strandline_sys::capabilities::{
     self, CHECKPOINT_RESTORE, Capability, DAC_OVERRIDE, DAC_READ_SEARCH, NET_ADMIN, SYS_NICE, SYS_PTRACE,
 };
 use strandline_sys::host;
 
-/// All that strandline has a use for, in the order in which it is advised.
+/// All capabilities that strandline can use, in the order in which they are advised.
 pub const USEFUL: [Capability; 5] = [SYS_PTRACE, DAC_READ_SEARCH, NET_ADMIN, SYS_NICE, CHECKPOINT_RESTORE];
 
-/// Whose rights, and which.
+/// The rights of a user.
 #[derive(Clone, Copy, Debug)]
 pub struct Rights {
     /// The effective user.
     pub user: u32,
-    /// Capabilities that it has, as bits.
+    /// Its capabilities, as bits.
     pub held: u64,
-    /// Those that a program started from here can have at most.
+    /// The capability bounding set: the most that a program started from here can have.
     pub bounds: u64,
 }
 
 impl Rights {
-    /// This process's own.
+    /// The rights of this process.
     pub fn own() -> Self {
         Self { user: host::effective_user(), held: capabilities::held(), bounds: capabilities::bounds() }
     }
 
-    /// Whether it has `one`. Who may override the rights of files may read them.
+    /// Whether it has the capability `one`. DAC_OVERRIDE includes DAC_READ_SEARCH.
     pub fn has(&self, one: Capability) -> bool {
         let bits = if one == DAC_READ_SEARCH { one.bit() | DAC_OVERRIDE.bit() } else { one.bit() };
         self.held & bits != 0
     }
 
-    /// What is missing to look at any process of its own user; of all users with `others`, as /proc/PID/mem and pagemap
-    /// may be opened by their user only.
+    /// The capabilities missing to inspect any process of its own user; with `others`, of all
+    /// users, whose /proc/PID/mem and pagemap only they may open.
     pub fn missing(&self, others: bool) -> Vec<Capability> {
         let needed = if others { &[SYS_PTRACE, DAC_READ_SEARCH][..] } else { &[SYS_PTRACE] };
         needed.iter().copied().filter(|one| !self.has(*one)).collect()
     }
 
-    /// Of `these`, what nobody that is started from here can have. Root may do with DAC_OVERRIDE.
+    /// Those of `these` that no program started from here can have. For root DAC_OVERRIDE suffices.
     fn out_of_bounds(&self, these: &[Capability]) -> Vec<Capability> {
         let root = Self { held: self.bounds, ..*self };
         these.iter().copied().filter(|one| !root.has(*one)).collect()
     }
 
-    /// Who lacks what.
+    /// A phrase that names the user and the missing capabilities.
     pub fn lack(&self, missing: &[Capability]) -> String {
         let without = self.out_of_bounds(missing);
         match self.user {
@@ -60,12 +60,12 @@ impl Rights {
         }
     }
 
-    /// Whether `lack` says more than that this user is not root.
+    /// Whether the cause is more than that this user is not root.
     pub fn is_unusual(&self, missing: &[Capability]) -> bool {
         !missing.is_empty() && (self.user == 0 || !self.out_of_bounds(missing).is_empty())
     }
 
-    /// What would give it `missing`; `as_who` is another way than root to have the same (` or as that user`).
+    /// What would provide `missing`; `as_who` is an alternative to root (` or as that user`).
     pub fn advice(&self, missing: &[Capability], as_who: &str) -> String {
         const KUBERNETES: &str = "(Kubernetes: securityContext.capabilities.add)";
         let added = |these: &[Capability]| {
@@ -81,20 +81,21 @@ impl Rights {
             _ if !without.is_empty() => {
                 format!("start the container as root with {} {KUBERNETES}", added(&without))
             }
-            // A file that is marked with more than the bounds could not be started.
+            // A file with capabilities outside the bounding set could not be started.
             _ if !can_be_marked => format!("run as root{as_who}"),
             _ => format!("run as root{as_who}, or `{}` on strandline", self.setcap(missing)),
         }
     }
 
-    /// The command that gives strandline's file `more`. setcap(8) takes away what it does not name: so what is held stays named.
+    /// The command that gives strandline's file `more` capabilities. setcap(8) removes those that
+    /// it does not name, so it names the held ones too.
     pub fn setcap(&self, more: &[Capability]) -> String {
         let named = USEFUL.iter().filter(|one| more.contains(one) || self.held & one.bit() != 0);
         let names: Vec<String> = named.map(|one| format!("cap_{}", one.name.to_ascii_lowercase())).collect();
         format!("setcap {}+ep", names.join(","))
     }
 
-    /// Of what strandline has a use for, what can be had here: a file marked with more could not be started.
+    /// The useful capabilities that can be had here: a file with others could not be started.
     pub fn within_bounds(&self) -> Vec<Capability> {
         USEFUL.into_iter().filter(|one| self.bounds & one.bit() != 0).collect()
     }

@@ -1,21 +1,23 @@
-//! /proc/PID/smaps and smaps_rollup: the kernel's own page counts, mapping by mapping.
+//! /proc/PID/smaps and smaps_rollup: the kernel's page counts per mapping.
 //!
-//! `Rss` of smaps is the truth the ledger must add up to. The text is read as a stream from a file
-//! that the caller opened, line by line with a bound on each, so that a process of a million
-//! mappings needs no copy of its text. Nothing is guessed: a size that is missing is 0 as the kernel
-//! leaves out what it does not know, a size that overflows makes the mapping malformed.
+//! The ledger must add up to the `Rss` of smaps. The text is read as a stream from a file that the
+//! caller opened, line by line with a length limit, so that a process with a million mappings needs
+//! no copy of its text. Nothing is guessed: a missing size is 0, as the kernel omits what it does
+//! not know; a size that overflows makes the line malformed.
 
 use std::io::{self, BufRead, BufReader, Read};
 
 use crate::map::{self, Mapping};
 use crate::procfs::kib;
 
-/// The longest line read whole. Names are paths of at most 4 KiB, four times that when escaped.
+/// Maximum length of a line that is read completely. Names are paths of at most 4 KiB, four times
+/// that when escaped.
 const MAX_LINE_BYTES: usize = 32 << 10;
-/// The most mappings kept. The kernel's `vm.max_map_count` is 65,530 unless an administrator raised it.
+/// Maximum number of mappings. The kernel's `vm.max_map_count` is 65,530 unless an administrator
+/// raised it.
 const MAX_MAPPINGS: usize = 8 << 20;
 
-/// The two-letter flags of the kernel's `show_smap_vma_flags`, in the order of their bits here.
+/// The two-letter flags of the kernel's `show_smap_vma_flags`; the index is the bit in [`VmFlags`].
 const FLAGS: [&[u8; 2]; 41] = [
     b"rd", b"wr", b"ex", b"sh", b"mr", b"mw", b"me", b"ms", b"gd", b"pf", b"lo", b"io", b"sr", b"rr", b"dc",
     b"de", b"lf", b"ac", b"nr", b"ht", b"sf", b"nl", b"ar", b"wf", b"dd", b"sd", b"mm", b"hg", b"nh", b"mg",
@@ -27,7 +29,7 @@ const FLAGS: [&[u8; 2]; 41] = [
 pub struct VmFlags(u64);
 
 impl VmFlags {
-    /// Reads `rd wr mr …`. Flags that this crate does not know are left out.
+    /// Parses `rd wr mr …`. Unknown flags are ignored.
     pub fn parse(text: &str) -> Self {
         let mut set = 0;
         for word in text.split_ascii_whitespace() {
@@ -43,7 +45,7 @@ impl VmFlags {
         FLAGS.iter().position(|known| *known == flag).is_some_and(|bit| self.0 & (1 << bit) != 0)
     }
 
-    /// hugetlb memory (`ht`), which RSS does not count.
+    /// hugetlb memory (`ht`), which Rss does not include.
     pub fn is_hugetlb(self) -> bool {
         self.has(b"ht")
     }
@@ -64,34 +66,35 @@ impl VmFlags {
     }
 }
 
-/// The kernel's counts over one mapping, or over all (`smaps_rollup`). All in bytes.
+/// The kernel's counts for one mapping, or for all (`smaps_rollup`). All in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Rss: resident bytes.
     pub rss_bytes: u64,
-    /// Pss: resident bytes, shared pages divided by their sharers.
+    /// Pss: resident bytes, with shared pages divided by the number of sharers.
     pub pss_bytes: u64,
-    /// Pss_Anon: the part of Pss that is anonymous. The parts are in smaps_rollup only (Linux 5.4 and later).
+    /// Pss_Anon: the anonymous part of Pss. The parts are only in smaps_rollup (Linux 5.4 and
+    /// later).
     pub pss_anonymous_bytes: u64,
-    /// Pss_File: the part that is files'.
+    /// Pss_File: the file part.
     pub pss_file_bytes: u64,
-    /// Pss_Shmem: the part that is shared memory.
+    /// Pss_Shmem: the shared memory part.
     pub pss_shmem_bytes: u64,
-    /// Private_Clean: on pages that no other process has mapped, unwritten.
+    /// Private_Clean: unwritten bytes on pages that no other process maps.
     pub private_clean_bytes: u64,
-    /// Private_Dirty: on pages that no other process has mapped, written.
+    /// Private_Dirty: written bytes on pages that no other process maps.
     pub private_dirty_bytes: u64,
-    /// Anonymous: resident anonymous bytes, private copies of file pages among them.
+    /// Anonymous: resident anonymous bytes, including private copies of file pages.
     pub anonymous_bytes: u64,
     /// Swap: swapped out.
     pub swap_bytes: u64,
-    /// LazyFree: resident, given up with MADV_FREE.
+    /// LazyFree: resident, released with MADV_FREE.
     pub lazy_free_bytes: u64,
-    /// AnonHugePages: in anonymous huge pages mapped whole.
+    /// AnonHugePages: in anonymous huge pages mapped as a whole.
     pub anon_huge_bytes: u64,
-    /// ShmemPmdMapped: in shared-memory huge pages mapped whole.
+    /// ShmemPmdMapped: in shared-memory huge pages mapped as a whole.
     pub shmem_pmd_bytes: u64,
-    /// FilePmdMapped: in file huge pages mapped whole.
+    /// FilePmdMapped: in file huge pages mapped as a whole.
     pub file_pmd_bytes: u64,
     /// Private_Hugetlb: hugetlb, not in Rss.
     pub private_hugetlb_bytes: u64,
@@ -102,7 +105,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// The counter that a line of smaps sets.
+    /// The counter of a line of smaps.
     fn counter(&mut self, key: &str) -> Option<&mut u64> {
         Some(match key {
             "Rss" => &mut self.rss_bytes,
@@ -125,7 +128,7 @@ impl Counts {
         })
     }
 
-    /// Bytes on pages that no other process has mapped.
+    /// Bytes on pages that no other process maps.
     pub fn private_bytes(&self) -> u64 {
         self.private_clean_bytes.saturating_add(self.private_dirty_bytes)
     }
@@ -135,7 +138,7 @@ impl Counts {
         self.private_hugetlb_bytes.saturating_add(self.shared_hugetlb_bytes)
     }
 
-    /// Bytes in huge pages mapped whole, of all three kinds.
+    /// Bytes in huge pages mapped as a whole, of all three kinds.
     pub fn huge_bytes(&self) -> u64 {
         self.anon_huge_bytes.saturating_add(self.shmem_pmd_bytes).saturating_add(self.file_pmd_bytes)
     }
@@ -165,7 +168,7 @@ impl Counts {
         }
     }
 
-    /// Reads one `Key:  N kB` line. `Some(false)`: not a counter of ours; `None`: malformed.
+    /// Reads one `Key:  N kB` line. `Some(false)`: not a known counter; `None`: malformed.
     fn read_line(&mut self, key: &str, value: &str) -> Option<bool> {
         let Some(counter) = self.counter(key) else { return Some(false) };
         *counter = kib(value)?;
@@ -178,9 +181,9 @@ impl Counts {
 pub struct SmapsEntry {
     /// The mapping.
     pub mapping: Mapping,
-    /// The kernel's counts over it.
+    /// The kernel's counts for it.
     pub counts: Counts,
-    /// KernelPageSize: 4096, or a hugetlb page's size.
+    /// KernelPageSize: 4096, or the size of a hugetlb page.
     pub page_bytes: u64,
     /// VmFlags.
     pub flags: VmFlags,
@@ -191,19 +194,20 @@ pub struct SmapsEntry {
 pub struct Smaps {
     /// The mappings, in address order and without overlap.
     pub entries: Vec<SmapsEntry>,
-    /// Lines that were not of their form: left out, with their mapping where it was a mapping's own.
+    /// Number of malformed lines, which are ignored; a malformed header drops its mapping.
     pub bad_lines: usize,
 }
 
 impl Smaps {
     /// Reads /proc/PID/smaps from an open file to its end.
     ///
-    /// Fails where reading fails, and with `InvalidData` where there are more than 8 million mappings.
+    /// Fails if reading fails, and with `InvalidData` if there are more than 8 million mappings.
     pub fn read(file: impl Read) -> io::Result<Self> {
         let mut reader = BufReader::with_capacity(64 << 10, file);
         let mut smaps = Self::default();
         let mut line = Vec::new();
-        // Whether the last header was refused: its fields must not count for the mapping before it.
+        // Whether the last header was malformed: its fields must not count for the mapping before
+        // it.
         let mut refused = false;
         while next_line(&mut reader, &mut line)? {
             if starts_mapping(&line) {
@@ -225,7 +229,7 @@ impl Smaps {
         total
     }
 
-    /// Starts the mapping of a header line; false where the line is malformed or out of order.
+    /// Starts the mapping of a header line; false if the line is malformed or out of order.
     fn open(&mut self, line: &[u8]) -> bool {
         let ordered =
             |mapping: &Mapping| self.entries.last().is_none_or(|last| last.mapping.end <= mapping.start);
@@ -259,9 +263,9 @@ impl Smaps {
     }
 }
 
-/// Reads /proc/PID/smaps_rollup from an open file: the kernel's sums over all mappings.
+/// Reads /proc/PID/smaps_rollup from an open file: the kernel's totals over all mappings.
 ///
-/// Fails where reading fails, and with `InvalidData` where the text holds no `Rss`.
+/// Fails if reading fails, and with `InvalidData` if the text contains no `Rss`.
 pub fn read_rollup(file: impl Read) -> io::Result<Counts> {
     let mut reader = BufReader::with_capacity(4 << 10, file);
     let mut counts = Counts::default();
@@ -280,13 +284,14 @@ pub fn read_rollup(file: impl Read) -> io::Result<Counts> {
     }
 }
 
-/// Whether a line is a mapping's header. Fields open with a capital letter, addresses are printed
-/// in small hexadecimal digits, and newlines in names are escaped by the kernel.
+/// Whether a line is the header of a mapping. Fields start with a capital letter, addresses are
+/// printed in lowercase hexadecimal, and the kernel escapes newlines in names.
 fn starts_mapping(line: &[u8]) -> bool {
     line.first().is_some_and(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase())
 }
 
-/// Reads the next line without its end into `line`, cut to [`MAX_LINE_BYTES`]; false at the end.
+/// Reads the next line into `line`, without its newline and cut to [`MAX_LINE_BYTES`]; false at the
+/// end.
 fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     let mut any = false;

@@ -1,18 +1,21 @@
-//! A snapshot of a process: a copy-on-write child of it that never runs a line of its code, from which everything that
-//! takes long is read while the process runs on.
+//! A snapshot of a process: a copy-on-write child that never executes any of its code, from which
+//! everything that takes long is read while the process runs on.
 //!
-//! The child is made by an injected clone while all threads stand still, so that its memory is of one instant. It begins
-//! on frames of its own ([`frame::chain`]): it lets go of the descriptors that it shares, sleeps, and exits, with every
-//! signal blocked. Nobody has to hold it: whoever made it may die at any instant, and it ends by itself (one that somebody
-//! stops by SIGSTOP, when it is continued). While the target runs the program that it was made of, its exit sends no signal
-//! and a wait for any child does not see it (exit signal 0); what it leaves is collected by a second injected call.
+//! An injected clone makes the child while all threads are stopped, so its memory is of one
+//! instant. The child starts on frames of its own ([`frame::chain`]): it closes the file
+//! descriptors that it shares, sleeps, and exits, with every signal blocked. No process needs to
+//! hold it: if strandline dies, the child ends by itself (if it was stopped by SIGSTOP, once it is
+//! continued). As long as the target runs the same program, the child's exit sends no signal and a
+//! wait for any child does not return it (exit signal 0); a second injected call reaps it.
 //!
-//! Linux: `kernel/fork.c` (a clone without flags copies private memory, and shared mappings or those of files that nobody
-//! wrote to not until they are touched), `kernel/exit.c` (`eligible_child`: an exit signal other than SIGCHLD is waited for
-//! with `__WALL` or `__WCLONE` only; after an exec or the end of its parent it counts as SIGCHLD), `fs/file.c`
-//! (`CLOSE_RANGE_UNSHARE`, Linux 5.9: a table of its own, in which at most the lowest 64 descriptors are for a moment).
+//! Linux: `kernel/fork.c` (a clone without flags copies private memory; shared mappings, and file
+//! mappings that were never written to, are filled in only when they are touched), `kernel/exit.c`
+//! (`eligible_child`: a child with an exit signal other than SIGCHLD is waited for with `__WALL` or
+//! `__WCLONE` only; after an exec or the end of its parent it counts as SIGCHLD), `fs/file.c`
+//! (`CLOSE_RANGE_UNSHARE`, Linux 5.9: a table of its own, which briefly holds at most the lowest 64
+//! descriptors).
 //!
-//! It decides neither whether a snapshot is wanted nor what it shows.
+//! This module neither decides whether to take a snapshot nor interprets its contents.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -41,11 +44,11 @@ const CLONE: u64 = 56;
 const WAIT4: u64 = 61;
 const EXIT_GROUP: u64 = 231;
 const CLOSE_RANGE: u64 = 436;
-/// Shares the table of descriptors: a copy would keep open what the program closes meanwhile.
+/// Shares the descriptor table: a copy would keep open what the program closes meanwhile.
 const CLONE_FILES: u64 = 0x400;
-/// A table of its own first: closing is not the program's.
+/// Unshares the descriptor table first, so that the program's descriptors stay open.
 const CLOSE_RANGE_UNSHARE: u64 = 2;
-/// What making one calls, in the target and in the child, and what collecting it does.
+/// System calls made to take a snapshot, in the target and in the child, and to reap it.
 const TAKING: [Needed; 6] = [
     Needed { name: "clone", number: CLONE as u32, arguments: [Some(CLONE_FILES), None, Some(0)] },
     Needed {
@@ -61,33 +64,37 @@ const TAKING: [Needed; 6] = [
 const COLLECTING: [Needed; 2] = [any("wait4", WAIT4 as u32), filters::RETURN];
 /// `__WALL | WNOHANG`
 const WAIT_OPTIONS: u64 = 0x4000_0000 | 1;
-/// Stack for the frames of the child, the time that it sleeps, and alignment.
+/// Stack for the frames of the child, its sleeping time, and alignment.
 const CHILD_STACK_BYTES: u64 = 2048;
-/// A clone takes 25 ms a GiB. One that takes so much longer waits for something, with all threads standing.
+/// A clone takes 25 ms per GiB. One that takes far longer waits for something, with all threads
+/// stopped.
 const MIN_CLONE_LIMIT: Duration = Duration::from_millis(500);
 const CLONE_LIMIT_A_GIB: Duration = Duration::from_millis(200);
-/// A system call that a signal, or a freezer, interrupts before it does anything is made again.
+/// Results of a system call that a signal or the freezer interrupted before it had an effect; it is
+/// restarted.
 const INTERRUPTED: std::ops::RangeInclusive<i64> = -516..=-512;
-/// How long a child that was killed may take to end: what it holds is let go page by page.
+/// Maximum time for a killed child to end: its memory is freed page by page.
 const END_LIMIT: Duration = Duration::from_secs(5);
 const REAP_LIMIT: Duration = Duration::from_millis(200);
-/// How long a thread may be held for that.
+/// Maximum time to hold a thread while reaping.
 const COLLECT_LIMIT: Duration = Duration::from_secs(1);
-/// Threads that are tried to make it through, and to collect it.
+/// Maximum number of threads tried for taking the snapshot, and for reaping it.
 const MAX_RUNNERS: usize = 64;
 const MAX_REAPERS: usize = 64;
-/// Memory that must be free for pages that the program writes to meanwhile: so much, and this part of its own.
+/// Memory that must be free for pages that the program writes to meanwhile: this much, plus this
+/// fraction of its own memory.
 const MIN_ROOM_BYTES: u64 = 256 << 20;
 const ROOM_PART: u64 = 16;
 /// The child's signal mask: all but KILL and STOP, which cannot be blocked.
 const ALL_BLOCKED: u64 = !(1 << 8 | 1 << 18);
 
-/// Why there is no snapshot, and one that was made and is to be dropped when the process runs again.
+/// Why there is no snapshot, with one that was made and must be dropped once the process runs
+/// again.
 #[derive(Debug)]
 pub struct NotTaken {
-    /// Why: a sentence's end.
+    /// The reason, as the end of a sentence.
     pub why: String,
-    /// See the type.
+    /// The snapshot to drop; see the type.
     pub unused: Option<Box<Snapshot>>,
 }
 
@@ -97,45 +104,47 @@ impl From<String> for NotTaken {
     }
 }
 
-/// See the module. Dropped, it ends.
+/// The child process; dropping this ends it. See the module.
 #[derive(Debug)]
 pub struct Snapshot {
     target: Process,
     child: Process,
-    /// What it cost, once it has ended.
+    /// Its cost, once it has ended.
     spent: Mutex<Option<Spent>>,
-    /// Its id where the target sees it.
+    /// Its id in the target's pid namespace.
     inner_pid: i32,
     handle: OwnedFd,
-    /// The thread that it was made through.
+    /// The thread whose injected call made it.
     tid: i32,
     faults_before: Option<u64>,
     until: Instant,
     room_bytes: u64,
 }
 
-/// What a snapshot cost.
+/// The cost of a snapshot.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
-    /// Pages that the target wrote to meanwhile, and whatever else it touched first: its minor faults.
+    /// Minor faults of the target meanwhile: pages that it wrote to, and others that it touched
+    /// first.
     pub copied_pages: Option<u64>,
-    /// Whether the child is collected: else its zombie stays until the target ends.
+    /// Whether the child was reaped; otherwise its zombie remains until the target ends.
     pub collected: bool,
-    /// How long a thread of the target was stopped for that.
+    /// How long a thread of the target was stopped for reaping.
     pub stopped: Duration,
 }
 
-/// How much memory has to be had for a snapshot of a process with `anonymous_bytes`.
+/// Memory that must be available for a snapshot of a process with `anonymous_bytes`.
 pub fn needed_bytes(anonymous_bytes: u64) -> u64 {
     MIN_ROOM_BYTES + anonymous_bytes / ROOM_PART
 }
 
 impl Snapshot {
-    /// Takes a snapshot of the process whose threads all are `stopped`, and whose mappings are `space`. `before_it_runs` is
-    /// called with the child while the thread that made it stands still as well. The child ends by itself after `hold`.
+    /// Takes a snapshot of a process whose threads are all `stopped` and whose mappings are
+    /// `space`. Calls `before_it_runs` with the child while the thread that made it is still
+    /// stopped. The child ends by itself after `hold`.
     ///
     /// # Errors
-    /// [`NotTaken`]; the target is as it was.
+    /// Returns [`NotTaken`]; the target is unchanged.
     pub fn take<T>(
         stopped: &mut Stopped<'_>,
         process: &Process,
@@ -154,7 +163,7 @@ impl Snapshot {
             Ok(inner_pid) => inner_pid,
             Err(error) => return Err(left_alone(making, error).into()),
         };
-        // It is found while the thread that has it as a child stands.
+        // Look it up while its parent thread is stopped.
         let child = child_of(&target, inner_pid as i32);
         let Some((child, handle)) = child.filter(|_| inner_pid > 0) else {
             let why = match inner_pid {
@@ -188,22 +197,23 @@ impl Snapshot {
         &self.child
     }
 
-    /// When it ends by itself.
+    /// When the child ends by itself.
     pub fn until(&self) -> Instant {
         self.until
     }
 
-    /// Whether it still shows what it showed. Asked after reading: what was read of one that ended is not to be used.
+    /// Whether the child still exists. Check it after reading: data from one that has ended must
+    /// not be used.
     pub fn is_there(&self) -> bool {
         sys::has_ended(&self.handle, Duration::ZERO).is_ok_and(|ended| !ended)
     }
 
-    /// Whether memory is too low to keep it.
+    /// Whether available memory is too low to keep the snapshot.
     pub fn is_too_costly(&self) -> bool {
         budget::available_to(&self.target).is_some_and(|bytes| bytes < self.room_bytes)
     }
 
-    /// Ends it before its time, from any thread: what reads it reads nothing more.
+    /// Ends the child early, from any thread; further reads of it fail.
     pub fn kill(&self) {
         drop(sys::kill(&self.handle));
     }
@@ -213,7 +223,7 @@ impl Snapshot {
         self.spent.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Ends it, and has the target collect what is left of it, unnoticed. Called again, only says what it cost.
+    /// Ends the child, and has the target reap it unnoticed. A repeated call only returns the cost.
     pub fn end(&self) -> Spent {
         let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
         *spent.get_or_insert_with(|| self.finish())
@@ -229,12 +239,13 @@ impl Snapshot {
         Spent { copied_pages, collected, stopped }
     }
 
-    /// Has a thread of the target wait for the child: whether it is gone then, and how long threads were stopped for it.
+    /// Makes a thread of the target wait for the child. Returns whether the child is gone, and how
+    /// long threads were stopped.
     fn collect(&self) -> (bool, Duration) {
         let mut stopped = Duration::ZERO;
         let Ok(space) = self.target.address_space() else { return (true, stopped) };
         let memory = Live::new(self.target.pid());
-        // It may run another program by now.
+        // The target may run another program by now.
         let Some(code) = Code::find(&self.target, &space) else { return (false, stopped) };
         let mut tids = self.target.tasks().unwrap_or_default();
         tids.sort_by_key(|&tid| tid != self.tid);
@@ -244,7 +255,7 @@ impl Snapshot {
             }
             let Ok(tracee) = Tracee::stop(&self.target, tid, REAP_LIMIT) else { continue };
             let since = tracee.since;
-            // Whoever waited for it meanwhile has it, and its id may be another child's.
+            // If the program reaped it meanwhile, its id may belong to another child.
             if !self.child.path("stat").exists() {
                 return (true, stopped + since.elapsed());
             }
@@ -272,24 +283,25 @@ impl Drop for Snapshot {
     }
 }
 
-/// The memory of a process as a snapshot shows it, and what the snapshot does not show as it was copied in the stop:
-/// memory that the program keeps from its children (MADV_DONTFORK, MADV_WIPEONFORK).
+/// The memory of a process seen through a snapshot, with copies, made during the stop, of memory
+/// that the program excludes from its children (MADV_DONTFORK, MADV_WIPEONFORK).
 ///
-/// The child is read by its /proc/PID/mem, never by `process_vm_readv`: that pins pages, and the kernel copies a page that
-/// two processes share before it pins it (`gup_must_unshare` of `mm/internal.h`, Linux 5.19): the child would come to have
-/// all of the program's memory once more.
+/// The child is read through its /proc/PID/mem, never by `process_vm_readv`, which pins pages: the
+/// kernel copies a page that two processes share before it pins it (`gup_must_unshare` of
+/// `mm/internal.h`, Linux 5.19), so the child would end up with a second copy of all of the
+/// program's memory.
 pub struct SnapshotMemory {
     /// The child's /proc/PID/mem.
     pub file: Opened,
-    /// What may be read of it, in address order: no device's registers.
+    /// Ranges that may be read from it, in address order; device registers are excluded.
     pub readable: Vec<(u64, u64)>,
-    /// What was copied.
+    /// The copies made during the stop.
     pub kept: Copy<'static>,
-    /// Its ranges, in address order.
+    /// Ranges of the copies, in address order.
     pub ranges: Vec<(u64, u64)>,
 }
 
-/// Where `at` lies in `ranges`: whether in one of them, and where that changes.
+/// Whether `at` is inside one of `ranges`, and the address where that changes.
 fn place(ranges: &[(u64, u64)], at: u64) -> (bool, u64) {
     let index = ranges.partition_point(|&(_, end)| end <= at);
     match ranges.get(index) {
@@ -299,12 +311,12 @@ fn place(ranges: &[(u64, u64)], at: u64) -> (bool, u64) {
     }
 }
 
-/// Places so near to each other are read at once, and so many bytes at most.
+/// Addresses this close to each other are read together, up to this many bytes.
 const NEAR_BYTES: u64 = 1024;
 const MAX_AT_ONCE: usize = 64 << 10;
 
 impl Memory for SnapshotMemory {
-    /// Each read is a system call, and what is asked for together mostly lies together.
+    /// Each read is a system call, and addresses requested together mostly lie close together.
     fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
         let mut pairs = vec![None; addresses.len()];
         let mut order: Vec<usize> = (0..addresses.len()).collect();
@@ -328,7 +340,7 @@ impl Memory for SnapshotMemory {
                 pairs[index] = if at + 16 <= got {
                     word_at(&buffer, at).zip(word_at(&buffer, at + 8))
                 } else {
-                    // What lies between two of them may not be there.
+                    // The gap between two of them may be unreadable.
                     let mut pair = [0; 16];
                     let whole = self.read_some(addresses[index], &mut pair) == 16;
                     whole.then(|| word_at(&pair, 0).zip(word_at(&pair, 8))).flatten()
@@ -362,21 +374,22 @@ impl Memory for SnapshotMemory {
     }
 }
 
-/// Whether the seccomp filters of a process, if it has any, let through what taking one calls.
+/// Whether the seccomp filters of a process, if any, allow the calls of taking a snapshot.
 ///
 /// # Errors
-/// What speaks against it.
+/// Returns the objection.
 pub fn is_let_through(process: &Process) -> Result<(), String> {
     filters::look(process, &TAKING).map_err(|why| format!("it runs under {why}"))
 }
 
-/// Whether a process is a snapshot, of whomever: a child with the exit signal 0 and all signals blocked.
+/// Whether a process is the snapshot of any strandline: a child with exit signal 0 and all signals
+/// blocked.
 pub fn is_one(process: &Process) -> bool {
     process.stat().is_ok_and(|stat| stat.exit_signal == Some(0))
         && process.status().is_ok_and(|status| status.blocked == Some(ALL_BLOCKED))
 }
 
-/// Looks whether all stands as it must, and takes a thread out of `stopped` that can make the call.
+/// Checks the preconditions, and takes a thread out of `stopped` that can make the call.
 fn ready<'a>(
     stopped: &mut Stopped<'a>,
     process: &Process,
@@ -386,7 +399,8 @@ fn ready<'a>(
     if stopped.threads().any(|tracee| tracee.is_group_stopped) {
         return Err("the process is stopped by a signal".to_owned());
     }
-    // It may be in the middle of a read into its memory, which the copy would not get, or hold up the call.
+    // Such a thread may be in the middle of a read into its memory, which the copy would miss, or
+    // may delay the call.
     if !stopped.asleep().is_empty() {
         return Err("a thread is in an uninterruptible sleep".to_owned());
     }
@@ -401,7 +415,7 @@ fn ready<'a>(
     Ok((target, tracee))
 }
 
-/// Takes a thread out of `stopped` that can make the call, one that notices least first.
+/// Takes a thread out of `stopped` that can make the call, preferring one that notices least.
 fn runner<'a>(stopped: &mut Stopped<'a>, space: &AddressSpace, code: &Code) -> Option<Tracee<'a>> {
     let mut ranked: Vec<(u8, i32)> =
         stopped.threads().map(|tracee| (rank(&tracee.registers), tracee.tid)).collect();
@@ -415,8 +429,8 @@ fn runner<'a>(stopped: &mut Stopped<'a>, space: &AddressSpace, code: &Code) -> O
     })
 }
 
-/// Whether children of a thread are in its own pid namespace: else the first would be that one's init, with whose end
-/// all of it ends. `false` where the kernel says nothing of it.
+/// Whether children of a thread are in its own pid namespace. Otherwise the first child would be
+/// the init of a new one, whose end kills everything in it. `false` if unknown.
 fn has_own_children(tracee: &Tracee<'_>) -> bool {
     let link = |name: &str| std::fs::read_link(tracee.process.path(format!("task/{}/ns/{name}", tracee.tid)));
     match (link("pid"), link("pid_for_children")) {
@@ -425,27 +439,27 @@ fn has_own_children(tracee: &Tracee<'_>) -> bool {
     }
 }
 
-/// How much a thread may notice if we die in the middle of the call; 0 for nothing.
+/// How much a thread may notice if strandline dies during the call; 0 means nothing.
 fn rank(registers: &Registers) -> u8 {
     match registers.rax as i64 {
-        // It may be in a restartable sequence of which an old kernel does not tell.
+        // It may be in a restartable sequence that an old kernel does not report.
         _ if (registers.orig_rax as i64) < 0 => 2,
         -514..=-512 => 0,
-        // The rest of its sleep is forgotten: it sees EINTR.
+        // The rest of its sleep is lost: it sees EINTR.
         -516 => 3,
         -4 => 4,
         _ => 1,
     }
 }
 
-/// Has a thread begin to make the child.
+/// Starts the call that makes the child in a thread.
 fn begin_clone<'a>(tracee: Tracee<'a>, code: Code, hold: Duration) -> Result<Injected<'a>, String> {
     let pid = tracee.process.pid();
     let room = "no room below the stack pointer";
     let Some(top) = tracee.registers.rsp.checked_sub(RED_ZONE_BYTES + 32) else {
         return Err(room.to_owned());
     };
-    // The time to sleep stands above the frames.
+    // The sleeping time is stored above the frames.
     let time_address = top & !15;
     let calls = [
         SystemCall { number: CLOSE_RANGE, arguments: [0, u64::from(u32::MAX), CLOSE_RANGE_UNSHARE] },
@@ -471,7 +485,7 @@ fn system_call(code: Code, number: u64, arguments: [u64; 3], reserved_bytes: u64
     Call { function, rax: number, arguments, trampoline, reserved_bytes, blocks_faults: true }
 }
 
-/// Leaves a call that was not seen to its end to its thread, and says so.
+/// Leaves an unfinished call to its thread; returns the error text.
 fn left_alone(injected: Injected<'_>, error: CallError) -> String {
     if matches!(error, CallError::Late) {
         injected.abandon();
@@ -483,7 +497,7 @@ fn refused_by_kernel(result: i64) -> String {
     format!("the kernel refuses it: {}", io::Error::from_raw_os_error(-result as i32))
 }
 
-/// Runs through the entry to the exit of the system call `number`; what it returned.
+/// Runs through the entry to the exit of system call `number`; returns its result.
 fn run(injected: &mut Injected<'_>, number: u64, deadline: Instant) -> Result<i64, CallError> {
     let other = || CallError::Lost(io::Error::other("another system call than the injected one"));
     loop {
@@ -492,7 +506,7 @@ fn run(injected: &mut Injected<'_>, number: u64, deadline: Instant) -> Result<i6
         }
         let exit = injected.next_system_call(deadline)?;
         let result = exit.rax as i64;
-        // The kernel makes it again by itself.
+        // The kernel restarts it by itself.
         if !INTERRUPTED.contains(&result) {
             return Ok(result);
         }
@@ -512,7 +526,7 @@ fn told(error: CallError) -> String {
     }
 }
 
-/// The child of `target` whose id it sees as `inner_pid`, and a descriptor that stays its own.
+/// The child of `target` that has the id `inner_pid` in the target's namespace, with a pidfd of it.
 fn child_of(target: &Process, inner_pid: i32) -> Option<(Process, OwnedFd)> {
     let is_it = |pid: i32| {
         let handle = sys::open(pid).ok()?;

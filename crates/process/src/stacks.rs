@@ -1,36 +1,39 @@
-//! The bounds of each thread's stack, so that the pages below its stack pointer can be told from
-//! those in use.
+//! The bounds of each thread's stack, to distinguish pages below its stack pointer from pages in
+//! use.
 //!
-//! The main thread's stack is the mapping that the kernel names `[stack]`. That of a thread made by
-//! glibc is found in its `struct pthread`, which the thread pointer (fs_base) points at: glibc's
-//! `nptl/descr.h` keeps `stackblock`, `stackblock_size`, `guardsize` and `reported_guardsize` one
-//! after the other, at an offset that moves between versions and is found by what must hold of them.
-//! The struct's word is needed: from glibc 2.42 on guards are MADV_GUARD pages, so that the stacks of
-//! neighbouring threads share one mapping. A thread whose stack pointer lies elsewhere (a signal
-//! stack, a coroutine, a runtime with stacks of its own) is left out: nothing is claimed of it.
+//! The main thread's stack is the mapping that the kernel names `[stack]`. The stack of a thread
+//! made by glibc is described in its `struct pthread`, to which the thread pointer (fs_base)
+//! points: glibc's `nptl/descr.h` has `stackblock`, `stackblock_size`, `guardsize` and
+//! `reported_guardsize` in sequence, at an offset that varies between versions and is found by
+//! their invariants. Mappings alone do not suffice: from glibc 2.42 on guards are MADV_GUARD pages,
+//! so the stacks of neighbouring threads share one mapping. A thread whose stack pointer is
+//! elsewhere (a signal stack, a coroutine, a runtime with its own stacks) is left out: nothing is
+//! claimed for it.
 
 use crate::map::{AddressSpace, Mapping};
 use crate::memory::{Memory, word_at};
 use crate::pages::PAGE_BYTES;
 
-/// How far behind fs_base the fields are looked for: `struct pthread` is 0x900 bytes in 2.36.
+/// How far past fs_base the fields are searched: `struct pthread` is 0x900 bytes in 2.36.
 const SEARCH_BYTES: usize = 0x900;
-/// `struct pthread` and the static TLS lie at the top of the block: fs_base is this near its end.
+/// Maximum distance from fs_base to the end of the block: only `struct pthread` and the static TLS
+/// lie above.
 const MAX_ABOVE_THREAD_POINTER: u64 = 0x4000;
-/// The largest stack believed: 64 GiB.
+/// Largest stack size that is accepted: 64 GiB.
 const MAX_STACK_BYTES: u64 = 64 << 30;
 
-/// What must be known of a stopped thread.
+/// The registers of a stopped thread that are needed to find its stack and roots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadFacts {
     /// The thread.
     pub tid: i32,
     /// Its RSP.
     pub stack_pointer: u64,
-    /// Its FS base, the thread pointer; 0 where it has none.
+    /// Its FS base, the thread pointer; 0 if it has none.
     pub fs_base: u64,
-    /// Its general registers and its instruction pointer, in the order rax, rbx, rcx, rdx, rsi, rdi, rbp, r8 to r15, rip: a
-    /// runtime's object may be held by them alone. `None` for those that are not known of a thread that was not stopped.
+    /// Its general registers and instruction pointer, in the order rax, rbx, rcx, rdx, rsi, rdi,
+    /// rbp, r8 to r15, rip: they may hold the only pointers to an object. `None` for registers
+    /// unknown because the thread was not stopped.
     pub general: [Option<u64>; 16],
 }
 
@@ -39,16 +42,16 @@ pub struct ThreadFacts {
 pub struct Stack {
     /// The thread.
     pub tid: i32,
-    /// First byte, guard left out.
+    /// First byte above the guard.
     pub low: u64,
-    /// First byte behind. The thread's own `struct pthread` and static TLS lie below it.
+    /// First byte after it. The thread's `struct pthread` and static TLS lie below.
     pub high: u64,
     /// The thread's RSP, within the stack.
     pub stack_pointer: u64,
 }
 
-/// The stacks of `threads`, in address order and without overlap. Of two that overlap (a damaged or
-/// hostile `struct pthread`) the lower one stays.
+/// The stacks of `threads`, in address order and without overlap. If two overlap (a damaged or
+/// hostile `struct pthread`), the lower one is kept.
 pub fn stacks(threads: &[ThreadFacts], memory: &dyn Memory, space: &AddressSpace) -> Vec<Stack> {
     let mut found: Vec<Stack> = threads.iter().filter_map(|thread| stack_of(thread, memory, space)).collect();
     found.sort_unstable_by_key(|stack| (stack.low, stack.high, stack.tid));
@@ -61,11 +64,11 @@ pub fn stacks(threads: &[ThreadFacts], memory: &dyn Memory, space: &AddressSpace
     stacks
 }
 
-/// The stack of one thread; `None` where its stack pointer is not on the stack it was started on.
+/// The stack of one thread; `None` if its stack pointer is not on the stack it was started on.
 pub fn stack_of(thread: &ThreadFacts, memory: &dyn Memory, space: &AddressSpace) -> Option<Stack> {
     let mapping = space.find(thread.stack_pointer)?;
     let (tid, stack_pointer) = (thread.tid, thread.stack_pointer);
-    // Newer kernels name only the main thread's; `[stack:TID]` is of kernels before 4.5.
+    // Newer kernels name only that of the main thread; kernels before 4.5 also have `[stack:TID]`.
     if mapping.name == "[stack]" {
         return Some(Stack { tid, low: mapping.start, high: mapping.end, stack_pointer });
     }
@@ -76,7 +79,7 @@ pub fn stack_of(thread: &ThreadFacts, memory: &dyn Memory, space: &AddressSpace)
     Some(Stack { tid, low, high, stack_pointer })
 }
 
-/// The bounds of the stack, if the four fields stand at `offset` of `struct pthread`.
+/// The bounds of the stack, if the four fields are at `offset` of `struct pthread`.
 fn bounds_at(words: &[u8], offset: usize, thread: &ThreadFacts, mapping: &Mapping) -> Option<(u64, u64)> {
     let block = word_at(words, offset)?;
     let size = word_at(words, offset + 8)?;
@@ -93,7 +96,7 @@ fn bounds_at(words: &[u8], offset: usize, thread: &ThreadFacts, mapping: &Mappin
     if !holds || guard >= size || guard % PAGE_BYTES != 0 || reported_guard > size {
         return None;
     }
-    // The guard may be a mapping of its own or part of this one; the stack itself is in this one.
+    // The guard may be a separate mapping or part of this one; the stack itself is in this one.
     let low = (block + guard).max(mapping.start);
     (low <= thread.stack_pointer && end <= mapping.end).then_some((low, end))
 }
@@ -123,7 +126,7 @@ mod tests {
         7ffe00000000-7ffe00021000 rw-p 00000000 00:00 0                          [stack]\n";
     const BASE: u64 = 0x7f00_0000_0000;
 
-    /// A `struct pthread` of words that must not be taken for the four fields, with them at 0x690.
+    /// A `struct pthread` of words that must not match, with the four fields at 0x690.
     fn pthread(block: u64, size: u64, guard: u64) -> Vec<u8> {
         let mut bytes = vec![0; 0x900];
         for (index, word) in [block, size, guard, guard].into_iter().enumerate() {
@@ -187,7 +190,7 @@ mod tests {
         }
     }
 
-    /// Stops a thread and returns its facts; it runs on when this process lets go of it.
+    /// Stops a thread and returns its facts; it continues when detached.
     fn facts(tid: i32) -> ThreadFacts {
         use strandline_sys::ptrace;
 

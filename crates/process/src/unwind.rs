@@ -1,12 +1,12 @@
-//! Walks a stopped thread's stack by the call frame information of the mapped objects.
+//! Walks a stopped thread's stack with the call frame information of the mapped objects.
 //!
 //! It answers one question: which functions are on this stack, and is that the whole stack? It is
-//! strict, because a call injected into a thread that is inside malloc hangs the target: a stack
-//! that cannot be followed to the thread's very start counts as unknown. All 16 general registers
-//! are tracked, since hand-written assembly keeps the frame in any of them.
+//! strict, because a call injected into a thread inside malloc hangs the target: a stack that
+//! cannot be followed to the start of the thread counts as unknown. All 16 general registers are
+//! tracked, since hand-written assembly keeps the frame in any of them.
 //!
-//! It must not read files (a thread is stopped meanwhile): an object that is not loaded yet ends the
-//! walk with [`End::Missing`], and the caller loads it with the thread let go.
+//! It must not read files (a thread is stopped meanwhile): an object that is not loaded yet ends
+//! the walk with [`End::Missing`], and the caller loads it after releasing the thread.
 
 use std::collections::HashMap;
 
@@ -23,21 +23,21 @@ use crate::procfs::Process;
 use crate::stacks::ThreadFacts;
 use crate::target::live::Live;
 
-/// The most frames that are followed.
+/// Maximum number of frames followed.
 pub const MAX_FRAMES: usize = 4096;
-/// The most operations of one location expression: a PLT's has a dozen.
+/// Maximum number of operations of a location expression; that of a PLT has a dozen.
 const MAX_OPERATIONS: u32 = 64;
-/// The most bytes of call frame information without an index (`.eh_frame_hdr`) that one walk searches.
+/// Maximum size of call frame information without an index (`.eh_frame_hdr`) searched by one walk.
 const MAX_SEARCHED_BYTES: usize = 16 << 20;
-/// DWARF's numbers on x86-64: RSP, and the return address column.
+/// DWARF register numbers on x86-64: RSP, and the return address column.
 const RSP: usize = 7;
 const RETURN_ADDRESS: usize = 16;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 type Entry<'a> = FrameDescriptionEntry<Slice<'a>>;
 
-/// The registers of a frame by DWARF's numbers (RAX, RDX, RCX, RBX, RSI, RDI, RBP, RSP, R8…R15) and
-/// the instruction pointer; `None` where no longer known.
+/// The registers of a frame by DWARF number (RAX, RDX, RCX, RBX, RSI, RDI, RBP, RSP, R8…R15) and
+/// the instruction pointer; `None` if unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// The general registers.
@@ -56,7 +56,7 @@ impl Frame {
         Self { general: general.map(Some), instruction: r.rip }
     }
 
-    /// The same of what is known of a thread that ran on.
+    /// The innermost frame of a thread that was not stopped, from its known registers.
     pub fn of_facts(thread: &ThreadFacts) -> Option<Self> {
         let [rax, rbx, rcx, rdx, rsi, rdi, rbp, r8, r9, r10, r11, r12, r13, r14, r15, rip] = thread.general;
         let rsp = Some(thread.stack_pointer);
@@ -64,7 +64,7 @@ impl Frame {
         Some(Self { general, instruction: rip? })
     }
 
-    /// Where it begins on the stack.
+    /// The stack pointer of the frame.
     pub fn stack_pointer(&self) -> Option<u64> {
         self.general.get(RSP).copied().flatten()
     }
@@ -73,19 +73,20 @@ impl Frame {
 /// How a walk ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// At the start of the thread or of the program: the walk saw every frame.
+    /// At the start of the thread or of the program: the walk visited every frame.
     Start,
-    /// The visitor had seen enough.
+    /// The visitor ended the walk.
     Enough,
     /// An object is not loaded: load the one mapped at this address and walk again.
     Missing(u64),
-    /// The stack cannot be followed: at this instruction, for this reason.
+    /// The stack cannot be followed further.
     Lost {
-        /// The instruction of the last frame that was reached.
+        /// The instruction pointer of the last frame reached.
         instruction: u64,
-        /// Why not further.
+        /// The reason.
         reason: &'static str,
-        /// Whether the code there, of a file, has no unwind tables, as Go's has not: it never will.
+        /// Whether the code there comes from a file without unwind tables (Go, for example): it can
+        /// never be followed.
         is_without_tables: bool,
     },
 }
@@ -97,10 +98,10 @@ struct Frames {
     frames: Section,
 }
 
-/// The call frame information of the objects of one process, as far as loaded.
+/// The loaded call frame information of the objects of one process.
 #[derive(Debug, Default)]
 pub struct Objects {
-    /// By the mapping of their text; `None` where an object has no usable information.
+    /// Keyed by the text mapping; `None` for an object without usable information.
     loaded: HashMap<(u64, u64, u64), Option<Frames>>,
 }
 
@@ -109,8 +110,8 @@ fn key(mapping: &Mapping) -> (u64, u64, u64) {
 }
 
 impl Objects {
-    /// Loads what stands behind the text mapping at `address`. An object that cannot be read is
-    /// remembered as one without information.
+    /// Loads the object of the text mapping at `address`. An object that cannot be read is
+    /// remembered as having no information.
     pub fn load(&mut self, process: &Process, space: &AddressSpace, address: u64) {
         let Some(mapping) = space.find(address) else { return };
         let object = if mapping.has_file() {
@@ -123,22 +124,22 @@ impl Objects {
     }
 }
 
-/// A walk's surroundings: where its bytes come from.
+/// The data sources of a walk.
 pub struct Unwinder<'a> {
     /// The target's memory.
     pub memory: &'a dyn Memory,
     /// Its mappings.
     pub space: &'a AddressSpace,
-    /// What is loaded of its objects.
+    /// The loaded information of its objects.
     pub objects: &'a Objects,
 }
 
 impl Unwinder<'_> {
-    /// Walks from `frame` outwards and shows each frame to `visit` until that says `false`.
+    /// Walks from `frame` outwards and passes each frame to `visit` until it returns `false`.
     pub fn walk(&self, mut frame: Frame, visit: &mut dyn FnMut(&Frame) -> bool) -> End {
         let mut context = UnwindContext::new();
-        // The innermost instruction is about to run; an outer frame's is the one after its call,
-        // which may belong to the next function.
+        // The innermost instruction is about to run; in an outer frame it is the one after the
+        // call, which may belong to the next function.
         let mut is_exact = true;
         let mut search = Search { left_bytes: MAX_SEARCHED_BYTES };
         for _ in 0..MAX_FRAMES {
@@ -162,12 +163,12 @@ impl Unwinder<'_> {
         End::Lost { instruction: frame.instruction, reason: "too many frames", is_without_tables: false }
     }
 
-    /// Whether the code at `address` is of a file; other code is compiled while the program runs.
+    /// Whether the code at `address` comes from a file; other code is compiled at run time.
     fn is_of_file(&self, address: u64) -> bool {
         self.space.find(address).is_some_and(|mapping| mapping.permissions.execute && mapping.has_file())
     }
 
-    /// The frame outside of `frame`, and whether a signal interrupted that one; `None` at the start.
+    /// The caller's frame, and whether a signal interrupted it; `None` at the start.
     fn step(
         &self,
         context: &mut UnwindContext<usize>,
@@ -214,7 +215,8 @@ impl Unwinder<'_> {
             *value =
                 if number == RSP && unsaid { Some(cfa) } else { evaluator.restore(number, rule, cfa)? };
         }
-        // A handler on an alternate stack may have it among the frames that it interrupted: what lies below is theirs.
+        // A handler on an alternate stack may be placed among the frames that it interrupted:
+        // memory below belongs to those.
         if general[RSP] <= frame.general[RSP] {
             return Err(Stuck::Lost("the stack does not grow outwards"));
         }
@@ -222,7 +224,7 @@ impl Unwinder<'_> {
     }
 }
 
-/// Why a walk ends in code without unwind tables: of a whole object, of a function.
+/// Reasons for ending a walk in code without unwind tables: a whole object, or one function.
 const NO_TABLES: &str = "its object has no call frame information";
 const NO_ENTRY: &str = "no call frame information for it";
 
@@ -231,13 +233,13 @@ enum Stuck {
     Lost(&'static str),
 }
 
-/// How much of tables without an index may still be searched.
+/// The budget of a walk for searching tables without an index.
 struct Search {
     left_bytes: usize,
 }
 
 impl Search {
-    /// The entry of the function at `address`.
+    /// Returns the entry of the function at `address`.
     fn entry<'a>(
         &mut self,
         object: &'a Frames,
@@ -251,7 +253,7 @@ impl Search {
         if let Some(index) = parsed.as_ref().and_then(|header| header.table()) {
             return index.fde_for_address(section, bases, address, EhFrame::cie_from_offset).map_err(lost);
         }
-        // Without the index gimli reads one entry after the other.
+        // Without the index gimli searches linearly.
         let left = self.left_bytes.checked_sub(object.frames.bytes.len());
         self.left_bytes = left.ok_or(Stuck::Lost("too much call frame information without an index"))?;
         section.fde_for_address(bases, address, EhFrame::cie_from_offset).map_err(lost)
@@ -279,7 +281,7 @@ impl Evaluator<'_, '_> {
         self.memory.read_word(address).map_err(|_| Stuck::Lost("its stack cannot be read"))
     }
 
-    /// The outer frame's value of register `number`.
+    /// The caller's value of register `number`.
     fn restore(
         &self,
         number: usize,

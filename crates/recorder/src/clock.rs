@@ -9,26 +9,25 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// It begins now.
+    /// Starts now.
     pub fn start() -> Self {
         Self { start: Instant::now() }
     }
 
-    /// Microseconds since it began.
+    /// Microseconds since the start.
     pub fn now_us(self) -> u64 {
         u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 }
 
-/// Instants at equal distances: which is due, and how many were missed.
+/// Equidistant instants: which one is due, and how many were missed.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid {
     interval_us: u64,
-    /// The next instant's number.
+    /// Number of the next instant.
     next: u64,
     /// Instants sampled.
     pub taken: u64,
-    /// Instants missed.
     pub missed: u64,
 }
 
@@ -39,17 +38,17 @@ impl Grid {
         Self { interval_us, next: 0, taken: 0, missed: 0 }
     }
 
-    /// Instants before `now_us` do not count.
+    /// Skips the instants before `now_us`.
     pub fn begin(&mut self, now_us: u64) {
         self.next = now_us / self.interval_us;
     }
 
-    /// How long until the next instant.
+    /// Time until the next instant.
     pub fn wait(&self, now_us: u64) -> Duration {
         Duration::from_micros(self.next.saturating_mul(self.interval_us).saturating_sub(now_us))
     }
 
-    /// Takes the instant that is due, if one is: those that have passed without a look are missed.
+    /// Takes the instant that is due, if any. Earlier instants that were not taken count as missed.
     pub fn take(&mut self, now_us: u64) -> bool {
         let current = now_us / self.interval_us;
         if current < self.next {
@@ -61,20 +60,20 @@ impl Grid {
         true
     }
 
-    /// Whether the next instant is over by more than `late`.
+    /// Whether the next instant is overdue by more than `late`.
     pub fn is_late(&self, now_us: u64, late: Duration) -> bool {
         let due = self.next.saturating_mul(self.interval_us);
         now_us.saturating_sub(due) > u64::try_from(late.as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Instants up to now do not count, for nothing ran; returns how many microseconds that are.
+    /// Skips the instants up to now, during which nothing ran. Returns that time in microseconds.
     pub fn pause(&mut self, now_us: u64) -> u64 {
         let due = self.next.saturating_mul(self.interval_us);
         self.next = self.next.max(now_us / self.interval_us);
         now_us.saturating_sub(due)
     }
 
-    /// The number of the last instant taken.
+    /// Number of the last instant taken.
     pub fn last(&self) -> u64 {
         self.next.saturating_sub(1)
     }

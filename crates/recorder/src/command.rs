@@ -1,4 +1,5 @@
-//! Running a command: its streams, signals, terminal, limits and exit status are as if it ran alone.
+//! Running a command: its streams, signals, terminal, limits and exit status are as if it ran
+//! alone.
 
 use std::ffi::OsString;
 use std::io;
@@ -24,8 +25,9 @@ use super::tree::Followed;
 use super::watchable;
 use super::{Options, Recorded};
 
-/// How long a command waits to be watched before it starts all the same. A new process has a copy of the recorder's
-/// end of the gate as well: that a killed recorder will not open it can be told by nothing else.
+/// How long a command waits to be watched before it starts anyway. The new process also holds a
+/// copy of the recorder's end of the gate, so it has no other way to notice that a killed recorder
+/// will not open it.
 const GATE: Duration = Duration::from_secs(2);
 
 /// Why a command was not started.
@@ -33,28 +35,28 @@ const GATE: Duration = Duration::from_secs(2);
 pub enum NotStarted {
     /// There is no such command.
     NotFound(String),
-    /// It is there and cannot be run.
+    /// It exists but cannot be run.
     NotExecutable(String),
-    /// The recorder itself could not do its part.
+    /// The recorder itself failed.
     Failed(String),
 }
 
-/// What a command is started in.
+/// Settings to start a command with.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
     /// Limits on its memory.
     pub limits: Limits,
     /// Variables to set, or to remove, for it and not for the recorder.
     pub environment: Vec<(String, Option<String>)>,
-    /// Whether it gets no transparent huge pages.
+    /// Whether transparent huge pages are disabled for it.
     pub no_huge_pages: bool,
 }
 
-/// Runs `command` and records it until it ends. Returns what came of it, and the command's end as `wait` reports
-/// it.
+/// Runs `command` and records it until it ends. Returns the result and the wait status of the
+/// command.
 ///
 /// # Errors
-/// See [`NotStarted`]; then nothing was run.
+/// See [`NotStarted`]; nothing was run then.
 pub fn run(
     command: &[OsString],
     surroundings: &Surroundings,
@@ -82,7 +84,7 @@ pub fn run(
     let begin = Instant::now();
     let started =
         start(command, &surroundings.environment, setup, end, is_watched.then_some((&ledgers, watch)));
-    // Also where it was not started: the watch of what tried to start ends.
+    // Even if it did not start: the watch on the process that tried to start it must end.
     let prepared = Ledgers::prepare_to_end_watches();
     let mut child = started.inspect_err(|_| sink.discard())?;
     let root = child.id().cast_signed();
@@ -130,7 +132,7 @@ pub fn run(
     Ok((session.finish(why, Some(status), kills), status))
 }
 
-/// The limits: what the new process sets, how the recording names them, and the control group.
+/// The limits that the new process sets, their names in the recording, and the control group.
 fn prepare(limits: &Limits) -> Result<(Setup, Vec<Limit>, Option<Group>), String> {
     let (resources, mut named) = limits.resources()?;
     let instead = |why| format!("{why} (--limit-address-space and --limit-data need no privileges)");
@@ -140,10 +142,10 @@ fn prepare(limits: &Limits) -> Result<(Setup, Vec<Limit>, Option<Group>), String
     Ok((Setup { limits: resources, join, ..Setup::default() }, named, group))
 }
 
-/// Whether what /proc shows are the processes that are started here.
+/// Checks that /proc shows this pid namespace.
 ///
 /// # Errors
-/// One line where /proc is that of another pid namespace: the ids there are of other processes.
+/// One line if /proc belongs to another pid namespace: ids in it mean other processes.
 fn check_proc() -> Result<(), String> {
     let shown =
         std::fs::read_link("/proc/self").map_err(|error| format!("/proc/self: {error}; mount /proc"))?;
@@ -155,7 +157,7 @@ fn check_proc() -> Result<(), String> {
         .to_owned())
 }
 
-/// Starts the command, watched for its end from before its first instruction on.
+/// Starts the command. Its end is watched from before its first instruction on.
 fn start(
     command: &[OsString],
     environment: &[(String, Option<String>)],

@@ -1,9 +1,10 @@
-//! Ledgers, taken beside the sampler so that it misses nothing: one after another on a thread of their own, and for
-//! processes that end on the thread that watches for their end.
+//! Takes ledgers outside the sampler's thread, so that no sample is missed: one after another on a
+//! separate thread, and for processes that end on the thread that watches for the end.
 //!
-//! A watched process is traced, and only one thread can trace: the watch pauses while a ledger stops the process. At a mark the
-//! program waits meanwhile. Elsewhere it can end just before or after the stop, in a fraction of a millisecond without a watch,
-//! which the recording then says.
+//! A watched process is traced, and only one thread can trace: the watch pauses while a ledger
+//! stops the process. At a mark the program waits meanwhile. Otherwise the process can end just
+//! before or after the stop, within a fraction of a millisecond without a watch; the recording then
+//! contains a caveat.
 
 use std::collections::HashMap;
 use std::os::unix::net::UnixStream;
@@ -28,56 +29,53 @@ use super::Looks;
 use super::clock::Clock;
 use super::sampler::{Sampler, Units};
 
-/// The stack of a watching thread: it takes ledgers.
+/// Stack of a watching thread, which also takes ledgers.
 const STACK_BYTES: usize = 1 << 20;
-/// Why a process has no ledger at its end, where its watch was paused.
+/// Why a process has no ledger at its end if its watch was paused.
 const MISSED: &str = "it ended while another ledger was taken";
-/// Between two wakings of a thread that shall end its watch.
+/// Interval between wake-ups of a thread that is to end its watch.
 const WAKE_AGAIN: Duration = Duration::from_micros(100);
 
-/// A ledger that is wanted.
+/// A requested ledger.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The process's number in the recording.
     pub process: u32,
-    /// Its process id.
     pub pid: i32,
-    /// Why.
+    /// Reason for the ledger.
     pub moment: Moment,
     /// The mark's name.
     pub mark: Option<String>,
-    /// The tree's process ids, where it has several.
+    /// Process ids of the tree, if it has several.
     pub tree: Vec<i32>,
 }
 
-/// A watch that is wanted.
+/// A requested watch.
 #[derive(Debug)]
 pub struct WatchRequest {
     /// The process's number in the recording.
     pub process: u32,
-    /// How many threads it has, as last sampled.
+    /// Number of its threads, as last sampled.
     pub threads: Arc<AtomicU64>,
 }
 
-/// What came of it.
+/// Result of a request.
 #[derive(Debug)]
 pub enum Made {
-    /// A ledger.
     Ledger(Box<Ledger>),
-    /// None, and why.
+    /// No ledger, and the reason.
     Failed(Request, String),
-    /// None, for the process ended before.
+    /// No ledger, because the process had ended.
     TooLate(Request),
-    /// The last figures of a process, read at its end.
+    /// Last figures of a process, read at its end.
     Final {
         /// Its number in the recording.
         process: u32,
-        /// The sample.
         sample: Sample,
         /// VmHWM.
         high_water_kib: Option<u64>,
     },
-    /// A process cannot be watched for its end, and why.
+    /// The end of a process cannot be watched, and the reason.
     NotWatched(u32, String),
 }
 
@@ -103,7 +101,7 @@ pub struct Ledgers {
 /// The watched processes, by process id.
 type Watches = Arc<Mutex<HashMap<i32, Arc<Watched>>>>;
 
-/// What every thread needs.
+/// Shared by all threads.
 #[derive(Clone, Debug)]
 struct Shared {
     made: Sender<Made>,
@@ -115,7 +113,7 @@ struct Shared {
 
 impl Shared {
     fn tell(&self, made: Made) {
-        // The recorder that does not listen any more has ended.
+        // Fails only if the recorder has ended.
         drop(self.made.send(made));
         let _ = self.wake.write(1);
     }
@@ -125,7 +123,7 @@ impl Ledgers {
     /// Starts the thread.
     ///
     /// # Errors
-    /// Where the kernel has no descriptor or thread left.
+    /// If the kernel has no descriptor or thread left.
     pub fn start(clock: Clock, environment: &Environment, looks: Looks) -> std::io::Result<Self> {
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let (jobs, wanted) = channel();
@@ -143,11 +141,11 @@ impl Ledgers {
         Ok(Self { jobs: Some(jobs), thread: Some(thread), made, wake, watches, under_way: 0 })
     }
 
-    /// To be called before anything is asked for that ends a watch, and after a command was started: a signal that
-    /// the user ignores is ignored by the command only where it was not caught before.
+    /// Must be called before anything that ends a watch, and after a command was started: a signal
+    /// that the user ignores stays ignored in the command only if it was not caught before.
     ///
     /// # Errors
-    /// Where the kernel refuses it.
+    /// If the kernel refuses.
     pub fn prepare_to_end_watches() -> std::io::Result<()> {
         strandline_sys::signal::prepare_to_wake()
     }
@@ -161,12 +159,13 @@ impl Ledgers {
         done
     }
 
-    /// Ends the thread, and every watch in order.
+    /// Ends the thread and all watches.
     pub fn finish(&mut self) {
         self.jobs = None;
-        // One that is not done by now is given up: with this process the kernel lets go of what it holds.
+        // An unfinished ledger is abandoned: the kernel releases what it holds when this process
+        // ends.
         if let Some(thread) = self.thread.take().filter(|_| self.under_way == 0) {
-            // One that panicked has let go of everything by its end.
+            // A thread that panicked has released everything.
             drop(thread.join());
         }
     }
@@ -175,38 +174,38 @@ impl Ledgers {
         self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok())
     }
 
-    /// Readable when something was made.
+    /// Readable when there are results.
     pub fn descriptor(&self) -> &EventFd {
         &self.wake
     }
 
-    /// Wants a ledger; it comes as [`Made::Ledger`] or [`Made::Failed`].
+    /// Requests a ledger. The result is [`Made::Ledger`], [`Made::Failed`] or [`Made::TooLate`].
     pub fn look(&mut self, request: Request) {
         self.under_way += usize::from(self.send(Job::Look(request)));
     }
 
-    /// Ledgers that were wanted and did not come yet, those of ends apart.
+    /// Number of requested ledgers without a result yet, except those at ends.
     pub fn under_way(&self) -> usize {
         self.under_way
     }
 
-    /// Watches a process for its end.
+    /// Watches for the end of a process.
     pub fn watch(&self, pid: i32, request: WatchRequest) {
         self.send(Job::Watch(pid, request));
     }
 
-    /// Watches a process no more.
+    /// Stops watching a process.
     pub fn unwatch(&self, pid: i32) {
         self.send(Job::Unwatch(pid));
     }
 
-    /// Watches a process that is about to start: it writes its id to the other end of `gate`, and is let through when
-    /// the watch has begun.
+    /// Watches a process that is about to start: it writes its id to the other end of `gate`, and
+    /// may continue once the watch has begun.
     pub fn watch_first(&self, gate: UnixStream, request: WatchRequest) {
         self.send(Job::WatchFirst(gate, request));
     }
 
-    /// What was made since the last look.
+    /// Results since the last call.
     pub fn take(&mut self) -> Vec<Made> {
         let _ = self.wake.read();
         let made: Vec<Made> = self.made.try_iter().collect();
@@ -271,7 +270,7 @@ fn options() -> Options<'static> {
 }
 
 fn ledger(request: &Request, at_us: u64, explain: Explanation, shared: &Shared) -> Ledger {
-    // A recorder that grew with each ledger would be its own best example.
+    // Otherwise the recorder's memory would grow with each ledger.
     strandline_sys::host::release_memory();
     let tree_pss_bytes = tree_pss_bytes(&request.tree);
     Ledger {
@@ -286,8 +285,8 @@ fn ledger(request: &Request, at_us: u64, explain: Explanation, shared: &Shared) 
     }
 }
 
-/// The proportional set size of several processes together: what they share counts once. `None` where there
-/// are not several, or one of them cannot be asked.
+/// The proportional set size of several processes together, in which shared pages count once.
+/// `None` if there are fewer than two, or if one cannot be read.
 pub fn tree_pss_bytes(pids: &[i32]) -> Option<u64> {
     if pids.len() < 2 {
         return None;
@@ -297,7 +296,7 @@ pub fn tree_pss_bytes(pids: &[i32]) -> Option<u64> {
         let rollup = Process::open(pid).and_then(|process| process.open_file("smaps_rollup"));
         match rollup.map(smaps::read_rollup) {
             Ok(Ok(sums)) => sum += sums.pss_bytes,
-            // It ended meanwhile: nothing of it is left to count.
+            // It ended meanwhile and has no memory left.
             Err(Error::NoSuchProcess { .. } | Error::Ended { .. }) => {}
             Ok(Err(error)) if error.raw_os_error() == Some(3) => {}
             Ok(Err(_)) | Err(_) => return None,
@@ -306,7 +305,7 @@ pub fn tree_pss_bytes(pids: &[i32]) -> Option<u64> {
     Some(sum)
 }
 
-/// A process that is watched for its end.
+/// A process whose end is watched for.
 #[derive(Debug)]
 struct Watched {
     pid: i32,
@@ -314,16 +313,16 @@ struct Watched {
     state: Mutex<(State, Pauses)>,
 }
 
-/// How many have paused a watch and not resumed it.
+/// Number of pauses that were not resumed yet.
 type Pauses = u32;
 
 #[derive(Debug)]
 enum State {
     /// A thread watches it.
     On(Watch),
-    /// None does, as it was paused.
+    /// Paused: no thread watches it.
     Paused(WatchRequest),
-    /// It has ended, or cannot be watched.
+    /// The process has ended, or cannot be watched.
     Over,
 }
 
@@ -374,7 +373,7 @@ impl explain::Watch for Watched {
     }
 }
 
-/// A thread that watches one process for its end.
+/// A thread that watches for the end of one process.
 #[derive(Debug)]
 struct Watch {
     pid: i32,
@@ -384,7 +383,8 @@ struct Watch {
 }
 
 impl Watch {
-    /// Begins to watch; `None` where the process has ended or the kernel refuses, which is reported.
+    /// Begins to watch. `None` if the process has ended, or if the kernel refuses, which is
+    /// reported.
     fn begin(pid: i32, request: WatchRequest, shared: &Shared, is_resumed: bool) -> Option<Self> {
         let shall_end = Arc::new(AtomicBool::new(false));
         let (begun, wait) = channel();
@@ -404,17 +404,17 @@ impl Watch {
         };
         let thread =
             std::thread::Builder::new().name("watch".into()).stack_size(STACK_BYTES).spawn(body).ok()?;
-        // It begins at once, or the thread ends.
+        // The watch begins at once, or the thread ends.
         let tid = wait.recv().ok()?;
         Some(Self { pid, thread, tid, shall_end })
     }
 
-    /// Ends the watch. Returns its request, unless the process ended meanwhile.
+    /// Ends the watch. Returns the request, unless the process ended meanwhile.
     fn end(self) -> Option<WatchRequest> {
         self.shall_end.store(true, Ordering::Release);
         let own = std::process::id().cast_signed();
         while !self.thread.is_finished() {
-            // It may have looked at the flag just before it went to sleep: woken until it is gone.
+            // The thread may have checked the flag just before it slept: wake it until it is gone.
             drop(strandline_sys::process::signal_thread(
                 own,
                 self.tid,
@@ -428,7 +428,7 @@ impl Watch {
     }
 }
 
-/// The life of a watching thread. Returns the request where the watch was ended and the process lives.
+/// Body of a watching thread. Returns the request if the watch was ended and the process lives.
 fn watch_until_the_end(
     mut watch: ExitWatch,
     (request, is_resumed): (WatchRequest, bool),
@@ -445,7 +445,7 @@ fn watch_until_the_end(
                 return None;
             }
             Ok(Seen::Gone) => {
-                // It was past its end's stop when the watch began again.
+                // The process had passed its exit stop when the watch resumed.
                 if is_resumed {
                     shared.tell(Made::NotWatched(request.process, MISSED.to_owned()));
                 }
@@ -459,10 +459,10 @@ fn watch_until_the_end(
     }
 }
 
-/// The last figures and the ledger of a process that stands at its end.
+/// Reports the last figures and the ledger of a process that is stopped at its end.
 fn last_words(watch: &ExitWatch, request: &WatchRequest, shared: &Shared) {
     let pid = watch.process().pid();
-    // What follows takes its time, in which the process does nothing any more: it is none of its course.
+    // The time before the slow part: meanwhile the process is stopped.
     let at_us = shared.clock.now_us();
     if let Ok(mut sampler) = Sampler::open(watch.process())
         && let Ok((sample, _)) = sampler.everything(Units::read())

@@ -1,8 +1,10 @@
-//! Records memory over time: a command that is run, or a process that is attached to, sampled with all its
-//! descendants, with marks and ledgers, into a recording. It must not judge what it records, print, or read a recording.
+//! Records memory over time: samples a command that is run, or a process that is attached to, with
+//! all descendants, and writes samples, marks and ledgers to a recording. This crate must not judge
+//! what it records, print, or read a recording.
 //!
-//! One thread samples, hears of processes, answers marks and writes (`session`); ledgers are taken beside
-//! it (`ledgers`). Nothing here prints, and nothing that goes wrong while recording stops the command.
+//! One thread samples, receives process events, answers marks and writes (`session`); ledgers are
+//! taken on other threads (`ledgers`). Nothing here prints, and no failure while recording stops
+//! the command.
 
 #![forbid(unsafe_code)]
 
@@ -34,41 +36,42 @@ pub use sink::default_path;
 
 /// How to record.
 pub struct Options<'a> {
-    /// Into which file.
+    /// The file to write.
     pub file: PathBuf,
-    /// The time between two samples.
+    /// Time between two samples.
     pub interval: Duration,
-    /// Which ledgers.
+    /// Which ledgers to take.
     pub plan: Plan,
-    /// How ledgers are taken; that of an end is of a process that stands anyway.
+    /// How to take ledgers, except at the end of a process, which is stopped anyway.
     pub looks: Looks,
-    /// Hears how it goes, a few times a second.
+    /// Called with the progress a few times a second.
     pub progress: &'a dyn Fn(&Progress),
-    /// Hears of what the user must know at once: one line.
+    /// Called with one line that the user must see at once.
     pub complain: &'a dyn Fn(&str),
 }
 
-/// How ledgers are taken of a process that runs.
+/// How to take ledgers of a running process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Looks {
-    /// How long it may be stopped.
+    /// How long the process may be stopped.
     pub max_stop: Option<Duration>,
-    /// Whether it is looked at in a snapshot.
+    /// Whether to read the process from a snapshot.
     pub snapshot: SnapshotMode,
-    /// How long it is tried to read it without stopping it; at a peak it is not, which is over by then.
+    /// How long to try to read the process without a stop. Not at a peak, which would be over by
+    /// then.
     pub quiet_for: Duration,
 }
 
-/// How a recording goes.
+/// Progress of a recording.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
-    /// Since it began.
+    /// Time since the start.
     pub elapsed: Duration,
-    /// The tree's RSS, shared pages counted for each process.
+    /// RSS of the tree; shared pages count for each process.
     pub rss_bytes: u64,
-    /// The most that was.
+    /// Highest RSS of the tree so far.
     pub peak_bytes: u64,
-    /// Processes now.
+    /// Current number of processes.
     pub processes: usize,
     /// Instants sampled.
     pub samples: u64,
@@ -82,17 +85,17 @@ pub struct Progress {
     pub caveats: u64,
 }
 
-/// What came of a recording.
+/// Result of a recording.
 #[derive(Clone, Debug)]
 pub struct Recorded {
-    /// Its file.
+    /// The file.
     pub file: PathBuf,
-    /// Its size.
+    /// Size of the file.
     pub file_bytes: u64,
     /// How it ended.
     pub end: Ending,
-    /// How it went, at its end.
+    /// Progress at the end.
     pub progress: Progress,
-    /// Processes that were followed.
+    /// Number of processes that were followed.
     pub processes: u32,
 }

@@ -1,5 +1,5 @@
-//! Limits a command is started under: on its address space and its data segment by `setrlimit`, on its resident
-//! memory by a control group of its own.
+//! Limits that a command is started with: on address space and data segment by `setrlimit`, on
+//! resident memory by a control group of its own.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::OwnedFd;
@@ -10,14 +10,14 @@ use strandline_process::control_groups::mount_point;
 use strandline_recording::Limit;
 use strandline_sys::spawn::Resource;
 
-/// What was asked for, in bytes.
+/// Requested limits, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Limits {
     /// `RLIMIT_AS`.
     pub address_space: Option<u64>,
     /// `RLIMIT_DATA`.
     pub data: Option<u64>,
-    /// A control group's limit on memory.
+    /// Memory limit of a control group.
     pub memory: Option<u64>,
 }
 
@@ -25,10 +25,10 @@ pub struct Limits {
 pub type Settings = Vec<(Resource, u64, u64)>;
 
 impl Limits {
-    /// What a new process has to set, and how the recording names it.
+    /// The limits that a new process has to set, and their names in the recording.
     ///
     /// # Errors
-    /// One line where a limit is above the one this user has.
+    /// One line if a limit is above the hard limit of this user.
     pub fn resources(&self) -> Result<(Settings, Vec<Limit>), String> {
         let (mut set, mut named) = (Vec::new(), Vec::new());
         for (asked, resource, kind, by) in [
@@ -54,7 +54,7 @@ impl Limits {
 pub struct Group {
     folder: PathBuf,
     version: u8,
-    /// The bytes the kernel made of the limit.
+    /// The limit as the kernel stored it.
     pub limit: Limit,
 }
 
@@ -62,7 +62,7 @@ impl Group {
     /// Makes a group with a limit of `bytes`.
     ///
     /// # Errors
-    /// One line that says which ways were tried, and why each cannot be used.
+    /// One line with the methods that were tried, and why each cannot be used.
     pub fn new(bytes: u64) -> Result<Self, String> {
         let mut reasons = Vec::new();
         for (version, folder) in memory_groups() {
@@ -98,7 +98,7 @@ impl Group {
             Some(Err(error)) => return Err(format!("{by} {}: {error}", path.display())),
             None => return Err(format!("{by} {}: memory is not delegated to it", parent.display())),
         }
-        // Where there is swap the limit is one on memory all the same: pages are not to go there instead.
+        // The limit must also hold if there is swap: pages must not move to swap instead.
         drop(fs::write(group.folder.join("memory.swap.max"), "0"));
         drop(fs::write(group.folder.join("memory.memsw.limit_in_bytes"), bytes.to_string()));
         if let Some(kept) = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok()) {
@@ -107,10 +107,10 @@ impl Group {
         Ok(group)
     }
 
-    /// Its `cgroup.procs`, open for a new process to write itself into.
+    /// Opens its `cgroup.procs`, for a new process to write itself into.
     ///
     /// # Errors
-    /// One line that says why it cannot be joined.
+    /// One line with the reason why the group cannot be joined.
     pub fn door(&self) -> Result<OwnedFd, String> {
         let path = self.procs();
         let file: Result<File, _> = OpenOptions::new().write(true).open(&path);
@@ -122,7 +122,7 @@ impl Group {
         self.folder.join("cgroup.procs")
     }
 
-    /// How many processes the kernel killed because the limit was reached.
+    /// Number of processes that the kernel killed because the limit was reached.
     pub fn out_of_memory_kills(&self) -> Option<u64> {
         let file = if self.version == 2 { "memory.events" } else { "memory.oom_control" };
         let text = fs::read_to_string(self.folder.join(file)).ok()?;
@@ -133,7 +133,7 @@ impl Group {
     /// Removes the group.
     ///
     /// # Errors
-    /// One line where processes are left in it: they stay under the limit.
+    /// One line if processes are left in the group: they stay under the limit.
     pub fn remove(&self) -> Result<(), String> {
         fs::remove_dir(&self.folder).map_err(|error| {
             format!(
@@ -147,31 +147,31 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Where that was not done in order, or failed half way.
+        // For a group that was not removed, or not set up completely.
         drop(fs::remove_dir(&self.folder));
     }
 }
 
-/// Makes a group with a limit of `bytes` and removes it; what enforces such a limit here.
+/// Makes a group with a limit of `bytes` and removes it. Returns what enforces such a limit here.
 ///
 /// # Errors
-/// As [`Group::new`].
+/// Like [`Group::new`].
 pub fn can_limit_memory(bytes: u64) -> Result<String, String> {
     let group = Group::new(bytes)?;
     group.remove()?;
     Ok(group.limit.by.clone())
 }
 
-/// The groups of this process in the hierarchies that may have memory, and those beside which another could be made:
-/// version and folder.
+/// Version and folder of each place where a group with a memory limit could be made.
 fn memory_groups() -> Vec<(u8, PathBuf)> {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     places(&own, &mounts)
 }
 
-/// Where a group could be made, best first: below this process's own group of each hierarchy that has memory, and for
-/// version 2, where a group with processes cannot have groups with limits, beside it.
+/// Places where a group could be made, best first: below this process's own group in each hierarchy
+/// that controls memory, and for version 2 also beside it, because a group with processes there
+/// cannot contain groups with limits.
 fn places(own: &str, mounts: &str) -> Vec<(u8, PathBuf)> {
     let mut places = Vec::new();
     for line in own.lines() {
@@ -190,7 +190,8 @@ fn places(own: &str, mounts: &str) -> Vec<(u8, PathBuf)> {
             && let Some(root) = mount_point(mounts, "cgroup", Some("memory"))
         {
             let folder = root.join(relative);
-            // In a container the group's path is the host's, and the mount shows it as its root.
+            // In a container, the path of the group is that of the host, and the mount shows the
+            // group as its root.
             let folder = if folder.is_dir() { folder } else { root };
             places.push((1, folder));
         }

@@ -1,9 +1,9 @@
-//! Marks: programs tell named instants through a socket and wait for an answer, so that what is measured in
-//! between is the program at that instant.
+//! Marks: programs report named instants through a socket and wait for an answer, so that the
+//! program is measured at that instant.
 //!
-//! The whole process tree shares one socket. The kernel says who wrote what (SO_PASSCRED), so the lines of several
-//! processes do not mix. An answer is one byte and may be read by any process that waits; it is given when
-//! everything that was told has been measured.
+//! The whole process tree shares one socket. The kernel passes the id of each writer (SO_PASSCRED),
+//! so that lines of several processes do not mix. An answer is one byte, which any waiting process
+//! may read; it is sent once everything reported so far has been measured.
 
 use std::collections::HashMap;
 use std::io::{self, IoSliceMut};
@@ -18,56 +18,56 @@ use nix::sys::socket::{
 };
 use strandline_process::procfs::printable;
 
-/// The name of the variable that tells programs the number of their end.
+/// Environment variable with the descriptor number of the programs' end.
 pub const VARIABLE: &str = "STRANDLINE_MARK_FD";
-/// Numbers for it, best first: shells can only redirect to single digits; the lowest ones are taken by service
-/// managers, and 9 is scripts' favourite for locks.
+/// Descriptor numbers for it, best first: shells can only redirect to single digits, the lowest
+/// ones are used by service managers, and scripts often use 9 for locks.
 const NUMBERS: [i32; 7] = [7, 6, 8, 5, 4, 3, 9];
-/// Longer names are cut.
+/// Maximum length of a name; longer names are cut.
 pub const MAX_NAME_CHARS: usize = 200;
 const MAX_LINE_BYTES: usize = 4 * MAX_NAME_CHARS;
-/// Processes with half a line on its way; more than these are not remembered.
+/// Maximum number of processes whose incomplete lines are remembered.
 const MAX_WRITERS: usize = 4096;
-/// Taken at once; a program that floods the socket must not keep the sampler from its samples.
+/// Maximum reads and marks per call: a program that floods the socket must not delay the sampler.
 const MAX_READS: usize = 64;
 const MAX_TOLD: usize = 256;
 
-/// A mark that was told.
+/// A mark that a program reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
-    /// By whom.
+    /// Process id of the program.
     pub pid: i32,
-    /// Its name, control characters replaced; empty for an empty line.
+    /// The name, with control characters replaced; empty for an empty line.
     pub name: String,
     /// Whether the name was cut.
     pub is_cut: bool,
 }
 
-/// strandline's end of the socket.
+/// The recorder's end of the socket.
 #[derive(Debug)]
 pub struct Marks {
     socket: Option<UnixStream>,
     lines: Lines,
-    /// Has an event when an answer was read (EPOLLOUT once for each time that bytes leave the socket, unix(7)).
+    /// Has an event when an answer was read (one EPOLLOUT each time bytes leave the socket,
+    /// unix(7)).
     reads: Epoll,
-    /// Whether the last answer was.
+    /// Whether the last answer was read.
     is_read: bool,
 }
 
-/// The command's end: the descriptor, already at the number it shall have.
+/// The command's end: a descriptor that already has its final number.
 #[derive(Debug)]
 pub struct CommandEnd {
-    /// To be inherited.
+    /// The descriptor to inherit.
     pub descriptor: OwnedFd,
-    /// The number it has.
     pub number: i32,
 }
 
 impl Marks {
-    /// Both ends of a new socket.
+    /// Makes both ends of a new socket.
     ///
     /// # Errors
-    /// Where the kernel has no descriptors left.
+    /// If the kernel has no descriptors left.
     pub fn new() -> io::Result<(Self, CommandEnd)> {
         let (own, theirs) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
         setsockopt(&own, sockopt::PassCred, &true)?;
@@ -80,12 +80,12 @@ impl Marks {
         Ok((marks, CommandEnd { descriptor, number }))
     }
 
-    /// To wait for marks on; `None` when nobody has the other end any more.
+    /// The descriptor to wait on for marks; `None` once no process has the other end.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(AsFd::as_fd)
     }
 
-    /// What was told since the last look.
+    /// Marks reported since the last call.
     pub fn take(&mut self) -> Vec<Told> {
         let mut told = Vec::new();
         for _ in 0..MAX_READS {
@@ -96,37 +96,39 @@ impl Marks {
                 Ok((got, pid)) => self.lines.add(pid, &buffer[..got], &mut told),
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) => break,
-                // The last process that had the other end was killed with an answer unread.
+                // The last process with the other end was killed before it read an answer.
                 Err(_) => self.socket = None,
             }
         }
         told
     }
 
-    /// Readable when an answer was read that [`Marks::is_read`] does not know of.
+    /// Readable when an answer was read that [`Marks::is_read`] has not noticed yet.
     pub fn reads(&self) -> BorrowedFd<'_> {
         self.reads.0.as_fd()
     }
 
-    /// Whether the last answer was read. Another one before that could be read by the same program, at its next mark.
+    /// Whether the last answer was read. If another one were sent before that, the same program
+    /// could read it at its next mark.
     pub fn is_read(&mut self) -> bool {
         let mut ready = [EpollEvent::empty()];
         self.is_read |= self.reads.wait(&mut ready, EpollTimeout::ZERO).unwrap_or(0) > 0;
         self.is_read
     }
 
-    /// Lets one program go on.
+    /// Sends an answer, which lets one program continue.
     pub fn answer(&mut self) {
         self.is_read = false;
         if let Some(socket) = &self.socket {
-            // Whoever is gone needs no answer. A socket without room is full of answers that nobody reads: whoever
-            // waits has one, and the recorder must not wait for who tells marks and does not.
+            // A process that is gone needs no answer. A full socket is full of unread answers, so
+            // every waiting process finds one, and the recorder must not wait for a program that
+            // reports marks and reads no answers.
             let _ = send(socket.as_raw_fd(), b"\n", MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL);
         }
     }
 }
 
-/// Reads what one process wrote, and who it is; the kernel never joins what two processes wrote.
+/// Reads what one process wrote, and its id. The kernel never merges the data of two processes.
 fn receive(socket: i32, buffer: &mut [u8]) -> Result<(usize, i32), Errno> {
     let mut control = nix::cmsg_space!(UnixCredentials);
     let mut parts = [IoSliceMut::new(buffer)];
@@ -138,7 +140,7 @@ fn receive(socket: i32, buffer: &mut [u8]) -> Result<(usize, i32), Errno> {
     Ok((message.bytes, pid.unwrap_or(0)))
 }
 
-/// Lines under way, by who writes them.
+/// Incomplete lines, by writer.
 #[derive(Debug, Default)]
 struct Lines {
     open: HashMap<i32, (Vec<u8>, bool)>,
@@ -206,7 +208,8 @@ mod tests {
         assert_eq!((told[0].pid, told[0].name.as_str()), (std::process::id() as i32, "grown"));
         marks.answer();
         program.read_exact(&mut [0]).unwrap();
-        // Closing it would not be enough: a child that another test just forked has it open until its exec.
+        // Closing it would not be enough: a child that another test just forked has it open until
+        // its exec.
         program.shutdown(std::net::Shutdown::Both).unwrap();
         assert!(marks.take().is_empty() && marks.descriptor().is_none());
         marks.answer();

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-/// Without `--ledger`, marks after this many have no ledger.
+/// Without `--ledger`, only this many marks have a ledger.
 pub const FEW_MARKS: u64 = 16;
-/// A ledger a second is the most that can be asked for.
+/// Minimum interval between regular ledgers.
 const SHORTEST_EVERY: Duration = Duration::from_millis(100);
 
 /// Which ledgers are taken.
@@ -16,40 +16,42 @@ pub struct Plan {
     pub peak: bool,
     /// At the end of processes, while their memory is still there.
     pub exit: bool,
-    /// As often as this.
+    /// At this interval.
     pub every: Option<Duration>,
-    /// When the recording of a running process begins and ends.
+    /// At the beginning and the end of recording a running process.
     pub ends: bool,
 }
 
 /// At which marks a ledger is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Marks {
-    /// None.
+    /// At no mark.
     #[default]
     None,
     /// The first [`FEW_MARKS`].
     Few,
-    /// All.
+    /// At every mark.
     All,
 }
 
 impl Plan {
-    /// What `run` does where nothing is asked: few marks, and exit. A ledger at a peak pauses the watch for the end: on a busy
-    /// machine a program that ends at its peak would often have no ledger there.
+    /// Default of `run`: the first marks, and exit. A ledger at a peak pauses the watch for the
+    /// end: on a busy machine, a program that ends at its peak would often have no ledger at its
+    /// end.
     pub const RUN: Self = Self { marks: Marks::Few, peak: false, exit: true, every: None, ends: false };
-    /// What `run` does for users who may not trace with privileges. To trace a command from its start would take from
-    /// it what setuid programs give, `sudo` in a script among them; a ledger at a peak traces for a moment only.
+    /// Default of `run` for users who may not trace privileged programs. Tracing a command from its
+    /// start would take the privileges from setuid programs, such as `sudo` in a script; a ledger
+    /// at a peak traces only for a moment.
     pub const RUN_UNPRIVILEGED: Self =
         Self { marks: Marks::Few, peak: true, exit: false, every: None, ends: false };
-    /// What `record` does where nothing is asked: at its beginning and its end. To catch the exit, a process must be
-    /// traced, which is not for a default in production.
+    /// Default of `record`: at its beginning and its end. Catching the exit requires tracing, which
+    /// is too intrusive as a default in production.
     pub const RECORD: Self = Self { marks: Marks::None, peak: false, exit: false, every: None, ends: true };
 
-    /// Parses what `--ledger` was given.
+    /// Parses the value of `--ledger`.
     ///
     /// # Errors
-    /// A sentence that says what is wrong and what is possible.
+    /// A sentence with what is wrong and what is possible.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut plan = Self::default();
         for word in text.split(',').map(str::trim) {
@@ -70,7 +72,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// As `--ledger` writes it.
+    /// The plan in the syntax of `--ledger`.
     pub fn text(&self) -> String {
         let mut words = Vec::new();
         match self.marks {
@@ -98,10 +100,10 @@ fn every(text: &str) -> Result<Duration, String> {
     Ok(every)
 }
 
-/// A time with its unit: `1ms`, `500us`, `10s`, `5m`, `1h`; a bare number is seconds.
+/// Parses a time with a unit: `1ms`, `500us`, `10s`, `5m`, `1h`; a bare number is seconds.
 ///
 /// # Errors
-/// A sentence that says what is possible.
+/// A sentence with what is possible.
 pub fn duration(text: &str) -> Result<Duration, String> {
     const MAX_SECONDS: f64 = 86_400.0 * 366.0;
     let bad = || format!("{text:?} is not a time: use a number with ms, s, m or h, such as 1ms, 0.5s or 10s");

@@ -1,5 +1,5 @@
-//! Waiting for the next instant, or for an event before it. One descriptor stands for all that there can be events
-//! of: a look that finds none, a thousand times a second, is one short system call.
+//! Waits for the next instant, or for an earlier event. One descriptor covers all event sources: a
+//! check that finds none, a thousand times a second, is one short system call.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -8,17 +8,17 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::time::TimeSpec;
 
-/// Where events come from.
+/// Event sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Source {
     /// The first process has ended.
     End,
-    /// The recorder was sent a signal.
+    /// The recorder received a signal.
     Signals,
-    /// A ledger was made.
+    /// A ledger was taken.
     Ledgers,
-    /// A program told a mark.
+    /// A program reported a mark.
     Marks,
 }
 
@@ -37,7 +37,7 @@ impl Ready {
     }
 }
 
-/// What tells of events.
+/// Waits for events from all sources.
 #[derive(Debug)]
 pub struct Poller {
     sources: Epoll,
@@ -45,20 +45,21 @@ pub struct Poller {
 }
 
 impl Poller {
-    /// A poller that tells of the end of a process: `end` becomes readable then.
+    /// A poller for the end of a process: `end` becomes readable then.
     ///
     /// # Errors
-    /// Where the kernel has no descriptors left.
+    /// If the kernel has no descriptors left.
     pub fn new(end: OwnedFd) -> std::io::Result<Self> {
         let sources = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         sources.add(&end, EpollEvent::new(EpollFlags::EPOLLIN, Source::End as u64))?;
         Ok(Self { sources, _end: end })
     }
 
-    /// Lets `source` tell of an event when `descriptor` is readable, until that is closed.
+    /// Adds a source: it has an event when `descriptor` is readable, until the descriptor is
+    /// closed.
     ///
     /// # Errors
-    /// Where the kernel has no memory left.
+    /// If the kernel has no memory left.
     pub fn add(&self, source: Source, descriptor: BorrowedFd<'_>) -> std::io::Result<()> {
         Ok(self.sources.add(descriptor, EpollEvent::new(EpollFlags::EPOLLIN, source as u64))?)
     }
@@ -67,7 +68,7 @@ impl Poller {
     pub fn wait(&self, pause: Duration) -> Ready {
         let mut poller = [PollFd::new(self.sources.0.as_fd(), PollFlags::POLLIN)];
         let mut ready = Ready::default();
-        // An error is an interruption: the next round looks again.
+        // An error is an interruption: the next call checks again.
         if ppoll(&mut poller, Some(TimeSpec::from_duration(pause)), None).unwrap_or(0) == 0 {
             return ready;
         }

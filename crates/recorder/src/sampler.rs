@@ -1,7 +1,8 @@
-//! One process's figures, read from its open files in /proc: a few microseconds a look.
+//! Figures of one process, read from its open files in /proc within a few microseconds.
 //!
-//! `statm` says whether anything changed; only then are `status` and `stat`, which take several times as long, read as
-//! well, and `stat` every hundredth of a second. The open files stay those of one process: after its end they cannot come to mean another.
+//! `statm` shows whether anything changed. Only then are `status` and `stat` read, which take
+//! several times as long; `stat` is also read every hundredth of a second. The open files stay
+//! those of one process: after its end they never refer to another.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,34 +13,35 @@ use std::time::{Duration, Instant};
 use strandline_process::procfs::Process;
 use strandline_recording::Sample;
 
-/// A process's files, and what they said last.
+/// The files of a process, and what was last read from them.
 #[derive(Debug)]
 pub struct Sampler {
     statm: File,
     stat: File,
     status: File,
     statm_text: Vec<u8>,
-    /// When `stat` was read last.
+    /// When `stat` was last read.
     counted: Option<Instant>,
     last: Sample,
     high_water_kib: Option<u64>,
-    /// Whether it stood in a tracer's stop when `stat` was read last.
+    /// Whether the process was in a tracer's stop when `stat` was last read.
     stands: bool,
 }
 
-/// `statm` and `stat` take at most 21 digits a field; `status` is a few KiB, lists of groups apart.
+/// `statm` and `stat` have at most 21 digits per field; `status` is a few KiB, apart from lists of
+/// groups.
 const STATM_BYTES: usize = 256;
 const STAT_BYTES: usize = 2048;
 const STATUS_BYTES: usize = 16 << 10;
 
-/// While memory does not change, faults and times are read this often: the kernel counts times in steps as
-/// long.
+/// Interval of reading faults and times while memory does not change: the kernel counts times in
+/// steps of the same length.
 const COUNT_EVERY: Duration = Duration::from_millis(10);
 
-/// Threads that are asked for the memory of a process whose main thread has ended.
+/// Maximum number of threads to try for the memory of a process whose main thread has ended.
 const MAX_THREADS_TRIED: usize = 16;
 
-/// How /proc counts.
+/// Units of the figures in /proc.
 #[derive(Clone, Copy, Debug)]
 pub struct Units {
     page_kib: u64,
@@ -47,7 +49,7 @@ pub struct Units {
 }
 
 impl Units {
-    /// This machine's.
+    /// The units of this machine.
     pub fn read() -> Self {
         Self {
             page_kib: strandline_sys::host::page_bytes() / 1024,
@@ -58,7 +60,7 @@ impl Units {
 
 fn pread<const N: usize>(file: &File, buffer: &mut [u8; N]) -> io::Result<usize> {
     match file.read_at(buffer, 0)? {
-        0 => Err(io::Error::from_raw_os_error(3)), // ESRCH: it has no such text any more.
+        0 => Err(io::Error::from_raw_os_error(3)), // ESRCH: the process has no such file content any more.
         got => Ok(got),
     }
 }
@@ -67,15 +69,16 @@ impl Sampler {
     /// Opens the files of `process`.
     ///
     /// # Errors
-    /// Where it is gone, or its files cannot be opened.
+    /// If the process is gone, or its files cannot be opened.
     pub fn open(process: &Process) -> strandline_process::error::Result<Self> {
         Self::open_by(process, "")
     }
 
-    /// Opens the files of a process whose main thread has ended while others run on: they show its memory.
+    /// Opens the files of a process whose main thread has ended while others run on: files of those
+    /// show its memory.
     ///
     /// # Errors
-    /// Where no thread runs on.
+    /// If no thread runs on.
     pub fn open_by_thread(process: &Process, units: Units) -> strandline_process::error::Result<Self> {
         let pid = process.pid();
         let others = process.tasks()?.into_iter().filter(|&tid| tid != pid).take(MAX_THREADS_TRIED);
@@ -102,10 +105,10 @@ impl Sampler {
         })
     }
 
-    /// Its figures now.
+    /// Reads the current figures.
     ///
     /// # Errors
-    /// ESRCH where it is gone; a zombie has no memory either and counts as gone.
+    /// ESRCH if the process is gone; a zombie, which has no memory either, counts as gone.
     pub fn sample(&mut self, units: Units) -> io::Result<Sample> {
         let mut text = [0; STATM_BYTES];
         let got = pread(&self.statm, &mut text)?;
@@ -138,8 +141,8 @@ impl Sampler {
         Ok(self.last)
     }
 
-    /// What `statm` does not tell apart: data from stack, files from shared memory; and swap, and the mark of the
-    /// highest water.
+    /// Reads what `statm` does not distinguish (data from stack, files from shared memory), and
+    /// also swap and the high-water mark.
     fn refine(&mut self) -> io::Result<()> {
         let mut text = [0; STATUS_BYTES];
         let got = pread(&self.status, &mut text)?;
@@ -159,18 +162,19 @@ impl Sampler {
                 _ => {}
             }
         }
-        // Read an instant after statm: the parts add up to the RSS of their own text.
+        // Read a moment after statm: set RSS to the sum of the parts of the same text.
         let parts = self.last.anonymous_kib + self.last.file_kib + self.last.shmem_kib;
         if parts > 0 {
             self.last.rss_kib = parts;
         }
     }
 
-    /// Faults, times and threads.
+    /// Reads faults, times and threads.
     fn count(&mut self, units: Units) -> io::Result<()> {
         let mut text = [0; STAT_BYTES];
         let got = pread(&self.stat, &mut text)?;
-        // The name, which may hold anything, ends at the last bracket; then come field 3, a letter, and numbers.
+        // The name may contain anything and ends at the last bracket; field 3, a letter, and
+        // numbers follow.
         let Some(close) = text[..got].iter().rposition(|&byte| byte == b')') else { return Ok(()) };
         self.stands = text[..got].get(close + 2) == Some(&b't');
         let fields = text[..got].get(close + 4..).unwrap_or_default();
@@ -188,10 +192,10 @@ impl Sampler {
         Ok(())
     }
 
-    /// Everything now: the figures, and every size of `status` by name, in bytes.
+    /// Reads all current figures, and every size in `status` by name, in bytes.
     ///
     /// # Errors
-    /// As [`Sampler::sample`].
+    /// Like [`Sampler::sample`].
     pub fn everything(&mut self, units: Units) -> io::Result<(Sample, BTreeMap<String, u64>)> {
         let mut text = [0; STATUS_BYTES];
         let got = pread(&self.status, &mut text)?;
@@ -205,18 +209,18 @@ impl Sampler {
             }
         }
         if named.is_empty() {
-            // A zombie's has none.
+            // A zombie has no sizes.
             return Err(io::Error::from_raw_os_error(3));
         }
         self.take_sizes(&text[..got]);
         self.count(units)?;
-        // The next sample looks again.
+        // The next sample reads again.
         self.statm_text.clear();
         Ok((self.last, named))
     }
 
-    /// Whether it stood in a tracer's stop when that was last looked at: a process that is watched stands so at its end,
-    /// and else for an instant only.
+    /// Whether the process was in a tracer's stop when last checked. A watched process is at its
+    /// end, otherwise only for a moment.
     pub fn stands(&self) -> bool {
         self.stands
     }
@@ -232,7 +236,7 @@ impl Sampler {
     }
 }
 
-/// The numbers of a line, in order; a negative one (field 8 of `stat`, -1) counts as 0.
+/// The numbers of a line, in order. A negative one (field 8 of `stat`, -1) counts as 0.
 fn numbers(text: &[u8]) -> impl Iterator<Item = u64> + '_ {
     text.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty()).map(|word| {
         word.iter()
@@ -243,8 +247,8 @@ fn numbers(text: &[u8]) -> impl Iterator<Item = u64> + '_ {
     })
 }
 
-/// The lines of `status` that are sizes of memory, in KiB. The only line whose value the process chooses, its
-/// name, is not of that form: the kernel escapes its newlines.
+/// The lines of `status` that are memory sizes, in KiB. The only line whose value the process
+/// chooses, its name, cannot look like one: the kernel escapes its newlines.
 fn sizes(text: &[u8]) -> impl Iterator<Item = (&[u8], u64)> {
     text.split(|&byte| byte == b'\n').filter_map(|line| {
         let is_size =
@@ -280,7 +284,8 @@ mod tests {
     #[test]
     fn a_block_that_is_touched_is_seen() {
         use std::io::Write;
-        // In this process other tests free memory at the same time. dd waits for the last byte of its block.
+        // Other tests in this process free memory at the same time, hence a child. dd waits for the
+        // last byte of its block.
         let mut dd = std::process::Command::new("dd");
         dd.args(["bs=64M", "count=1", "iflag=fullblock", "of=/dev/null"]);
         dd.stdin(std::process::Stdio::piped()).stderr(std::process::Stdio::null());
@@ -288,7 +293,7 @@ mod tests {
         let process = Process::open(child.id() as i32).unwrap();
         let mut sampler = Sampler::open(&process).unwrap();
         let before = sampler.sample(Units::read()).unwrap();
-        // What is written has been read, but for what the pipe holds.
+        // What was written has been read, except for what is in the pipe.
         child.stdin.as_mut().unwrap().write_all(&vec![1; (64 << 20) - 1]).unwrap();
         let after = sampler.sample(Units::read()).unwrap();
         child.kill().unwrap();

@@ -1,4 +1,4 @@
-//! The recorder's loop: samples at their instants, and in between whatever there are events of.
+//! The main loop of the recorder: takes samples at their instants, and handles events in between.
 
 mod ending;
 mod moments;
@@ -29,38 +29,39 @@ use super::sink::Sink;
 use super::tree::{Followed, Left, Member, Program, SEARCH_EVERY, Tree};
 use super::{Options, Progress, Recorded};
 
-/// What is sampled reaches the file this often.
+/// Interval at which samples are written to the file.
 const FLUSH_EVERY: Duration = Duration::from_millis(500);
-/// The loop goes round at least this often, and empties the kernel's queue of events.
+/// Maximum time of one round of the loop, which empties the kernel's queue of events.
 const HEAR_EVERY: Duration = Duration::from_millis(50);
-/// Later than this the recorder was perhaps stopped by its user: a signal tells.
+/// If an instant is overdue by more than this, the user may have stopped the recorder: check for
+/// the signal.
 const PAUSE: Duration = Duration::from_millis(50);
-/// While no processes come and go, new ones are listened for this often.
+/// Interval of checking for new processes while none come and go.
 const LISTEN_EVERY: Duration = Duration::from_millis(4);
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
-/// So many processes are sampled at every instant; of more, each gets its share.
+/// Up to this many processes are sampled at every instant; of more, each gets its share.
 const AT_FULL_RATE: usize = 16;
-/// New processes whose files are opened a second: what lives shorter than a few milliseconds is only counted
-/// where there are more.
+/// Maximum rate of opening files of new processes, per second: if there are more, processes that
+/// live for only a few milliseconds are just counted.
 const OPENINGS_PER_SECOND: f64 = 1000.0;
 const MAX_OPENINGS: f64 = 256.0;
-/// Where the kernel tells of ends, it has told of one after so many microseconds, or the word was lost.
+/// If the kernel reports ends, it does so within this many microseconds, or the event was lost.
 const END_IS_TOLD_US: u64 = 1_000_000;
-/// Processes that live no longer are too brief to be sampled for sure.
+/// Processes that live no longer than this are too brief to be sampled reliably.
 const BRIEF_US: u64 = 10_000;
-/// How long ledgers under way are waited for at the end.
+/// How long to wait for unfinished ledgers at the end.
 const LAST_LEDGERS: Duration = Duration::from_secs(60);
 
 /// Why the loop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// The first process did.
+    /// The first process ended.
     Ended,
     /// The recorder was told to stop.
     Interrupted,
 }
 
-/// What one recording is made of.
+/// The parts of one recording.
 pub(super) struct Session<'a> {
     pub options: &'a Options<'a>,
     pub plan: Plan,
@@ -78,23 +79,23 @@ pub(super) struct Session<'a> {
     pub tree: Tree,
     pub units: Units,
     pub grid: Grid,
-    /// As `wait` reports the end of the first process, where it is known.
+    /// Wait status of the first process, if known.
     pub root_status: Option<i32>,
-    /// What the command used, once it has ended.
+    /// Resource usage of the command, once it has ended.
     pub root_usage: Option<CommandUsage>,
     state: State,
 }
 
-/// What is counted on the way.
+/// Counters and deadlines.
 #[derive(Default)]
 struct State {
     next_number: u32,
     openings: f64,
     last_us: u64,
     next_hear_us: u64,
-    /// What is told meanwhile is no reason to listen again.
+    /// Whether process events are being handled, which must not start again meanwhile.
     is_hearing: bool,
-    /// How long the recorder was stopped by its user.
+    /// How long the user stopped the recorder.
     paused_us: u64,
     next_search_us: u64,
     next_flush_us: u64,
@@ -107,7 +108,7 @@ struct State {
 
 pub(super) use signals::take_signals;
 
-/// What a session begins with.
+/// The parameters of a session.
 pub(super) struct Beginning<'a> {
     pub options: &'a Options<'a>,
     pub clock: Clock,
@@ -116,9 +117,9 @@ pub(super) struct Beginning<'a> {
     pub marks: Option<Marks>,
     pub root: i32,
     pub root_end: OwnedFd,
-    /// Its threads, for its watcher.
+    /// Number of its threads, for its watcher.
     pub threads: Arc<AtomicU64>,
-    /// Whether it is watched for its end.
+    /// Whether its end is watched for.
     pub is_watched: bool,
     pub forwards: bool,
     pub signals: SignalFd,
@@ -129,10 +130,10 @@ pub(super) struct Beginning<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// A session whose header is written.
+    /// Begins a session and writes the header.
     ///
     /// # Errors
-    /// Where the kernel has no descriptors left.
+    /// If the kernel has no descriptors left.
     pub fn begin(beginning: Beginning<'a>) -> std::io::Result<Self> {
         let Beginning {
             options,
@@ -211,12 +212,13 @@ impl<'a> Session<'a> {
         self.push(&Record::Caveat(Caution { at_us: self.clock.now_us(), caveat }));
     }
 
-    /// Samples, hears, answers and writes until it is over.
+    /// Samples, handles events, answers marks and writes, until the recording is over.
     pub fn work(&mut self) -> Why {
         let now = self.clock.now_us();
         self.hear(now);
         if let Some(root) = self.tree.get_mut(self.root) {
-            // The exec that started it is no event; another one after its command line was read is.
+            // The exec that started it is not reported; another one after its command line was read
+            // is.
             let program = Process::open(self.root).ok().and_then(|process| Program::of(&process));
             root.is_new_program = root.program.is_some() && program.is_some() && program != root.program;
         }
@@ -237,7 +239,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Sleeps until an instant is due or there are events, which are taken in. Says when it is over.
+    /// Sleeps until an instant is due or there are events, which it handles. Returns why the
+    /// recording is over, if it is.
     fn wait(&mut self) -> Option<Why> {
         let pause = self.grid.wait(self.clock.now_us()).min(self.housekeeping());
         let ready = self.poller.wait(pause);
@@ -263,7 +266,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Takes in forks, execs and ends.
+    /// Handles forks, execs and ends.
     fn hear(&mut self, now: u64) {
         if now < self.state.next_hear_us || self.state.is_hearing {
             return;
@@ -279,13 +282,13 @@ impl<'a> Session<'a> {
             self.tree.find_new_programs(now);
             self.state.next_search_us = now + SEARCH_EVERY.as_micros() as u64;
         }
-        // Where processes come and go the next look is at the next instant.
+        // While processes come and go, the next check is at the next instant.
         let is_lively = !left.is_empty() || self.tree.pids().len() != known;
         let pause = if is_lively { Duration::ZERO } else { LISTEN_EVERY };
         self.state.next_hear_us = now + pause.as_micros() as u64;
         self.state.left = left;
         if !self.state.left.is_empty() {
-            // Their last figures were sent, and their marks told, before they ended.
+            // Their last figures and their marks were sent before they ended.
             self.state.is_hearing = true;
             self.take_ledgers();
             self.take_marks();
@@ -296,7 +299,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Samples every process that has its turn.
+    /// Samples every process whose turn it is.
     fn sample_all(&mut self, now: u64) {
         let passed = now.saturating_sub(self.state.last_us) as f64 / 1e6;
         self.state.openings = (self.state.openings + passed * OPENINGS_PER_SECOND).min(MAX_OPENINGS);
@@ -304,7 +307,7 @@ impl<'a> Session<'a> {
         let stride = self.tree.pids().len().div_ceil(AT_FULL_RATE).max(1);
         let turn = usize::try_from(self.grid.last()).unwrap_or(0) % stride;
         let mut index = 0;
-        // A process that is found to be gone leaves the list, and its successor stands in its place.
+        // A process found to be gone is removed from the list, and the next one takes its index.
         while let Some(&pid) = self.tree.pids().get(index) {
             let has_turn = index == 0 || index % stride == turn;
             if !has_turn || self.sample(pid, now) {
@@ -316,7 +319,7 @@ impl<'a> Session<'a> {
         self.state.progress.peak_bytes = self.state.progress.peak_bytes.max(rss_bytes);
     }
 
-    /// Samples one process; false where it is not followed any more.
+    /// Samples one process; false if it is no longer followed.
     fn sample(&mut self, pid: i32, now: u64) -> bool {
         let Some(member) = self.tree.get_mut(pid) else { return false };
         if member.sampler.is_none() {
@@ -350,7 +353,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Goes on with a process whose main thread has ended, by another thread; false where none runs on.
+    /// Samples a process whose main thread has ended by another thread from now on; false if no
+    /// thread runs on.
     fn reopen(&mut self, pid: i32) -> bool {
         let units = self.units;
         let Some(member) = self.tree.get_mut(pid).filter(|member| member.has_others()) else { return false };
@@ -360,7 +364,8 @@ impl<'a> Session<'a> {
         true
     }
 
-    /// A process that cannot be sampled has ended. Where the kernel tells of ends, that is waited for.
+    /// Handles a process that cannot be sampled because it has ended. If the kernel reports ends,
+    /// waits for that report.
     fn lose(&mut self, pid: i32, now: u64) -> bool {
         let is_told = matches!(self.followed, Followed::Connector(_)) || pid == self.root;
         if is_told {
@@ -372,7 +377,8 @@ impl<'a> Session<'a> {
         self.forget(pid, now)
     }
 
-    /// Stops following a process whose end nobody told; false, for it is not followed any more.
+    /// Stops following a process whose end was not reported. Returns false: it is no longer
+    /// followed.
     fn forget(&mut self, pid: i32, now: u64) -> bool {
         if let Some(left) = self.tree.remove(pid, None) {
             self.leave(left, now);
@@ -380,18 +386,18 @@ impl<'a> Session<'a> {
         false
     }
 
-    /// Opens a process's files and gives it its number; false where it is gone.
+    /// Opens the files of a process and gives it its number; false if it is gone.
     fn open(&mut self, pid: i32) -> bool {
         let Ok(process) = Process::open(pid) else { return false };
         if snapshot::is_one(&process) {
-            // Ours, or somebody else's: it has no memory and no course of its own.
+            // A snapshot, our own or of another strandline: it has no memory or history of its own.
             self.tree.remove(pid, None);
             return false;
         }
         let Ok(sampler) = Sampler::open(&process) else { return false };
         let Some(member) = self.tree.get_mut(pid) else { return false };
         member.sampler = Some(sampler);
-        // Read before the command line: an exec in between is found later.
+        // Read before the command line, so that an exec in between is noticed later.
         member.program = Program::of(&process);
         member.is_new_program = false;
         let number = self.state.next_number;
@@ -409,7 +415,7 @@ impl<'a> Session<'a> {
         true
     }
 
-    /// Notes which program a process runs now.
+    /// Records which program a process runs now.
     fn name_program(&mut self, pid: i32, now: u64) {
         let Some(member) = self.tree.get_mut(pid) else { return };
         member.is_new_program = false;
@@ -421,7 +427,7 @@ impl<'a> Session<'a> {
         self.reconsider_watch(pid);
     }
 
-    /// A process is not followed any more: what is left of it goes to the file.
+    /// Writes what is left of a process that is no longer followed.
     fn leave(&mut self, left: Left, now: u64) {
         let Left { pid, wait_status, mut member } = left;
         if pid == self.root {
@@ -456,7 +462,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What is done now and then: flushing, telling, ledgers that are due.
+    /// Periodic work: flushing, progress, ledgers that are due.
     fn look_around(&mut self, now: u64) {
         self.look_after_answers();
         if now >= self.state.next_flush_us {
@@ -472,7 +478,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Everything that is known goes to the file.
+    /// Writes everything known so far to the file.
     fn flush(&mut self) {
         let mut blocks = Vec::new();
         for &pid in &self.tree.pids().to_vec() {
@@ -508,7 +514,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Takes in what was made of ledgers, and lets go on who waited for that.
+    /// Handles finished ledgers, and answers programs that waited for them.
     fn take_ledgers(&mut self) {
         for made in self.ledgers.take() {
             self.take_made(made);
@@ -517,12 +523,12 @@ impl<'a> Session<'a> {
     }
 }
 
-/// The exit status of what `wait` reports.
+/// The exit status in a wait status; `None` if a signal ended the process.
 pub(super) fn exit_status(wait_status: i32) -> Option<i32> {
     (wait_status & 0x7f == 0).then_some(wait_status >> 8 & 0xff)
 }
 
-/// The signal of what `wait` reports.
+/// The signal in a wait status; `None` if no signal ended the process.
 pub(super) fn ending_signal(wait_status: i32) -> Option<i32> {
     Some(wait_status & 0x7f).filter(|&signal| signal != 0)
 }
@@ -530,11 +536,11 @@ pub(super) fn ending_signal(wait_status: i32) -> Option<i32> {
 /// Records process `pid` and its descendants until it ends or the recorder is told to stop.
 ///
 /// # Errors
-/// One line that says why not.
+/// One line with the reason.
 pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
     let process = Process::open(pid).map_err(|error| error.to_string())?;
     match strandline_process::target::admission::check(&process) {
-        // Who traces it only keeps ledgers away.
+        // A tracer only prevents ledgers.
         Ok(_) | Err(Error::Traced { .. }) => {}
         Err(error) => return Err(error.to_string()),
     }
@@ -573,11 +579,12 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
     Ok(session.finish(why, None, None))
 }
 
-/// Each process that is followed takes three descriptors. Returns the limits as they were.
+/// Raises the limit on open files: each followed process takes three descriptors. Returns the
+/// previous limits.
 pub(super) fn raise_open_files() -> Option<(u64, u64)> {
     use strandline_sys::spawn::Resource::OpenFiles;
     let (soft, hard) = OpenFiles.get().ok()?;
-    // Where that is refused fewer processes can be followed at once.
+    // If this is refused, fewer processes can be followed at once.
     drop(OpenFiles.set(hard, hard));
     Some((soft, hard))
 }

@@ -1,5 +1,6 @@
-//! Where records go. A disk that is full costs the records of that time and never the command: what was written
-//! stays whole, and as soon as there is room again the recording goes on and says what it lost.
+//! The file that records are written to. A full disk costs the records of that time and never the
+//! command: what was written stays intact, and as soon as there is room again the recording
+//! continues and reports its loss.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -13,20 +14,20 @@ use strandline_recording::{Caution, Error, MAX_FRAME_BYTES, Reader, Record, Writ
 pub struct Sink {
     writer: Writer<File>,
     path: PathBuf,
-    /// Whether there was no such file before.
+    /// Whether the file did not exist before.
     is_new: bool,
     /// Since when nothing could be written, and why.
     lost: Option<(u64, String)>,
-    /// Whether the user has been told that.
+    /// A failure to report to the user, not taken yet.
     pub ready: Option<String>,
 }
 
 impl Sink {
-    /// Opens `path` for a new recording, and keeps others from doing so. An older recording there is replaced by
-    /// [`Sink::begin`], any other file is left alone.
+    /// Opens `path` for a new recording and locks it against other recorders. An older recording
+    /// there is replaced by [`Sink::begin`]; any other file is left alone.
     ///
     /// # Errors
-    /// One line that says why not.
+    /// One line with the reason.
     pub fn create(path: &Path) -> Result<Self, String> {
         let failed = |error: io::Error| format!("{}: {error}; name another file with -o", path.display());
         let refused = |what: &str| format!("{} {what}; name another file with -o", path.display());
@@ -35,7 +36,7 @@ impl Sink {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     let kind = std::fs::metadata(path).map_err(failed)?.file_type();
                     if kind.is_fifo() || kind.is_socket() {
-                        // One that nobody reads would hold up the command at its marks.
+                        // Without a reader, a pipe would block the command at its marks.
                         return Err(refused("is a pipe, which may block"));
                     }
                     (OpenOptions::new().read(kind.is_file()).write(true).open(path).map_err(failed)?, false)
@@ -44,7 +45,7 @@ impl Sink {
             };
         let is_file = file.metadata().is_ok_and(|data| data.is_file());
         let held = file.metadata().map_or(0, |data| data.len());
-        // A device keeps nothing that could be lost.
+        // A device holds nothing that could be lost.
         if is_file && held > 0 && !is_recording(path) {
             return Err(refused("exists and is not a recording: it is left alone"));
         }
@@ -56,28 +57,27 @@ impl Sink {
         Ok(Self { writer, path: path.to_owned(), is_new, lost: None, ready: None })
     }
 
-    /// There is something to record: an older recording goes.
+    /// Begins the recording: an older one is deleted.
     pub fn begin(&mut self) {
         let file = self.writer.file();
         if file.metadata().is_ok_and(|data| data.is_file()) {
-            // A failure shows with the first write.
+            // A failure shows at the first write.
             drop(file.set_len(0));
         }
     }
 
-    /// Nothing was recorded: removes the file, if it was made for that.
+    /// Removes the file if it was created for a recording that did not begin.
     pub fn discard(&self) {
         if self.is_new {
             drop(std::fs::remove_file(&self.path));
         }
     }
 
-    /// The file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Adds a record; `now_us` is for what is said of a failure.
+    /// Adds a record; `now_us` is the time of a failure, if any.
     pub fn push(&mut self, record: &Record, now_us: u64) {
         if let Err(error) = self.writer.push(record) {
             self.ready = Some(format!("a record could not be written: {error}"));
@@ -87,7 +87,7 @@ impl Sink {
         }
     }
 
-    /// Writes what waits.
+    /// Writes the buffered records.
     pub fn flush(&mut self, now_us: u64) {
         if let Some((since, why)) = self.lost.take() {
             let text = format!(
@@ -98,7 +98,7 @@ impl Sink {
             let caveat = Caveat::new("recording_lost", self.path.display().to_string(), None, text);
             drop(self.writer.push(&Record::Caveat(Caution { at_us: now_us, caveat })));
             if let Err(error) = self.write() {
-                // Still no room: what was to be said then is said later.
+                // Still no room: report the loss later.
                 self.writer.drop_waiting();
                 self.lost = Some((since, error.to_string()));
             }
@@ -114,7 +114,7 @@ impl Sink {
         }
     }
 
-    /// Writes one frame; of one that could not be written whole nothing is left behind.
+    /// Writes one frame; on failure removes what was written of it.
     fn write(&mut self) -> io::Result<()> {
         let result = self.writer.flush();
         if result.is_err() {
@@ -125,25 +125,26 @@ impl Sink {
         result
     }
 
-    /// Bytes in the file.
     pub fn written_bytes(&self) -> u64 {
         self.writer.written_bytes()
     }
 }
 
 impl Drop for Sink {
-    /// A child that was just forked has the file open until its exec, and would keep the lock.
+    /// Unlocks: a child that was just forked has the file open until its exec, and would keep the
+    /// lock.
     fn drop(&mut self) {
         drop(strandline_sys::host::unlock(self.writer.file()));
     }
 }
 
-/// Whether a file is a recording, of whatever version.
+/// Whether a file is a recording of any version.
 fn is_recording(path: &Path) -> bool {
     matches!(Reader::open(path), Ok(_) | Err(Error::OtherSchema { .. }))
 }
 
-/// A file name for a recording of `command`: its program's name, and a number where that is taken.
+/// A file name for a recording of `command`: the name of its program, with a number if that is
+/// taken.
 pub fn default_path(command: &str) -> PathBuf {
     let program = Path::new(command).file_name().map(|name| name.to_string_lossy().into_owned());
     let program = program.filter(|name| !name.is_empty()).unwrap_or_else(|| "process".to_owned());
@@ -176,7 +177,7 @@ mod tests {
         let mut packed = Writer::new(Vec::new()).unwrap();
         packed.push(&Record::Heartbeat(Heartbeat::default())).unwrap();
         packed.flush().unwrap();
-        // The same kind of file, and still not one of ours.
+        // The right kind of file, but not a recording.
         std::fs::write(&path, &packed.file()[..packed.file().len() - 4]).unwrap();
         assert!(Sink::create(&path).is_err_and(|error| error.contains("left alone")));
     }
@@ -194,7 +195,7 @@ mod tests {
             let data = std::fs::metadata(&path).unwrap();
             assert_eq!((data.len(), data.mode() & 0o777), (sink.written_bytes(), 0o600));
         }
-        // A command that is not found costs nobody's recording.
+        // A command that is not found must not destroy a recording.
         let size = std::fs::metadata(&path).unwrap().len();
         Sink::create(&path).unwrap().discard();
         assert_eq!(std::fs::metadata(&path).unwrap().len(), size);
@@ -205,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_costs_only_its_time() {
-        // /dev/full always says ENOSPC.
+        // /dev/full always returns ENOSPC.
         let mut sink = Sink::create(Path::new("/dev/full")).unwrap();
         sink.push(&header(), 0);
         sink.flush(1_000_000);

@@ -1,7 +1,7 @@
 //! The processes that are followed: the first one and its descendants.
 //!
-//! Forks, execs and ends are heard of from the kernel's process connector where that is allowed, and looked for
-//! in /proc where it is not: then children that come and go between two looks are not seen.
+//! Forks, execs and ends come from the kernel's process connector if that is allowed. Otherwise
+//! /proc is searched, and children that come and go between two searches are missed.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -15,26 +15,27 @@ use strandline_sys::connector::{Connector, Event};
 
 use super::sampler::Sampler;
 
-/// How often /proc is searched for new children where nobody tells of them.
+/// Interval of searching /proc for new children if the kernel does not report them.
 pub const SEARCH_EVERY: Duration = Duration::from_millis(10);
 /// How long a process counts as young.
 const YOUNG: Duration = Duration::from_secs(1);
-/// Threads of a process that are asked for their children.
+/// Maximum number of threads of a process whose children are read.
 const MAX_TASKS: usize = 64;
 
-/// How new processes are learnt of.
+/// How new processes are found.
 #[derive(Debug)]
 pub enum Followed {
-    /// The kernel tells.
+    /// The kernel reports them.
     Connector(Connector),
-    /// They are searched for; and why.
+    /// /proc is searched, and why.
     Polling(String),
 }
 
 impl Followed {
-    /// The best way there is.
+    /// The best method available.
     pub fn best() -> Self {
-        // The connector tells everybody the ids of the first namespace, whose number never changes (Linux 3.8).
+        // The connector reports the ids of the first namespace, whose number never changes (Linux
+        // 3.8).
         let own = std::fs::read_link("/proc/self/ns/pid");
         if !own.is_ok_and(|own| own.as_os_str() == "pid:[4026531836]") {
             return Self::Polling("in a pid namespace the kernel does not tell of processes".to_owned());
@@ -45,7 +46,7 @@ impl Followed {
         }
     }
 
-    /// As the recording's header names it.
+    /// Its name in the header of the recording.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Connector(_) => "connector",
@@ -54,60 +55,61 @@ impl Followed {
     }
 }
 
-/// What an exec changes: tells programs of one process apart.
+/// What an exec changes: distinguishes the programs that one process runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// The executable's device and inode: its path changes when the file is replaced.
+    /// Device and inode of the executable: its path changes when the file is replaced.
     file: (u64, u64),
-    /// Where the kernel put its random bytes: there when the exec is all but done, then constant.
+    /// Address of the kernel's random bytes: present when the exec is almost complete, then
+    /// constant.
     random_address: u64,
 }
 
 impl Program {
-    /// The program that a process runs now; `None` during an exec, and where this user may not see it, as after a change of user.
+    /// The program that a process runs now; `None` during an exec, or if this user may not see it,
+    /// as after a change of user.
     pub fn of(process: &Process) -> Option<Self> {
         let random_address = process.start_facts()?.random_address;
         let file = std::fs::metadata(format!("/proc/{}/exe", process.pid())).ok()?;
-        // Both are of one program, if no exec came between.
+        // Both belong to one program if no exec came between.
         let is_one = process.start_facts()?.random_address == random_address;
         is_one.then(|| Self { file: (file.dev(), file.ino()), random_address })
     }
 }
 
-/// One process that is followed.
+/// A process that is followed.
 #[derive(Debug)]
 pub struct Member {
-    /// Its number in the recording, once it is in it.
+    /// Its number in the recording, once it has one.
     pub number: Option<u32>,
-    /// Its parent.
     pub parent: Option<i32>,
-    /// When it was first heard of.
+    /// When it was first noticed.
     pub since_us: u64,
-    /// Its files, once they were opened.
+    /// Its files, once opened.
     pub sampler: Option<Sampler>,
-    /// Whether its command line is to be read.
+    /// Whether its command line has to be read.
     pub is_new_program: bool,
     /// The program whose command line was read.
     pub program: Option<Program>,
-    /// The run under way, and those before it that were not written yet.
+    /// The current run.
     pub run: Option<Run>,
-    /// See `run`.
+    /// Earlier runs that were not written yet.
     pub runs: Vec<Run>,
-    /// Whether it told a mark before, and about itself.
+    /// Whether it has reported a mark about itself before.
     pub is_teller: bool,
     /// Its last sample.
     pub last: Option<Sample>,
-    /// Whether it is, or was tried to be, watched for its end.
+    /// Whether its end is watched for, or was tried to be.
     pub is_watched: bool,
-    /// Its threads, for its watcher.
+    /// Number of its threads, for its watcher.
     pub threads: Arc<AtomicU64>,
-    /// Its RSS at its last ledger at a peak.
+    /// RSS at its last ledger at a peak.
     pub peak_kib: u64,
-    /// Before when no regular ledger is taken.
+    /// Time before which no regular ledger is taken.
     pub no_regular_before_us: u64,
-    /// Whether a ledger of it is under way that nobody waits for.
+    /// Whether a ledger for which no program waits is unfinished.
     pub is_looked_at: bool,
-    /// Whether its files have nothing to say any more.
+    /// Whether its files have no content any more.
     pub is_gone: bool,
     /// Since when.
     pub gone_us: u64,
@@ -115,7 +117,7 @@ pub struct Member {
     closed_kib: Option<u64>,
     /// VmHWM as its watcher read it at its end.
     pub final_kib: Option<u64>,
-    /// Since when it stands in a tracer's stop.
+    /// Since when it is in a tracer's stop.
     pub stands_since_us: Option<u64>,
 }
 
@@ -145,7 +147,7 @@ impl Member {
         }
     }
 
-    /// Adds a sample: to the run under way if it says the same.
+    /// Adds a sample: to the current run if it is equal.
     pub fn add(&mut self, at_us: u64, sample: Sample) {
         self.last = Some(sample);
         match &mut self.run {
@@ -157,13 +159,13 @@ impl Member {
         }
     }
 
-    /// The runs that were not written yet; the one under way ends.
+    /// Ends the current run and returns all runs that were not written yet.
     pub fn take_runs(&mut self) -> Vec<Run> {
         self.runs.extend(self.run.take());
         std::mem::take(&mut self.runs)
     }
 
-    /// Its files have nothing to say any more.
+    /// Closes the files, which have no content any more.
     pub fn close(&mut self, now_us: u64) {
         self.gone_us = now_us;
         self.closed_kib = self.high_water_kib();
@@ -187,14 +189,13 @@ impl Member {
     }
 }
 
-/// A process that is not followed any more.
+/// A process that is no longer followed.
 #[derive(Debug)]
 pub struct Left {
-    /// Its id.
     pub pid: i32,
-    /// As `wait` reports it, where it is known.
+    /// Wait status, if known.
     pub wait_status: Option<i32>,
-    /// What was known of it.
+    /// What was known about it.
     pub member: Member,
 }
 
@@ -202,9 +203,9 @@ pub struct Left {
 #[derive(Debug, Default)]
 pub struct Tree {
     members: HashMap<i32, Member>,
-    /// Their ids in the order in which they came.
+    /// Process ids in order of arrival.
     order: Vec<i32>,
-    /// When old processes are next asked for their program.
+    /// When old processes are next checked for a new program.
     next_programs_us: u64,
 }
 
@@ -225,39 +226,36 @@ impl Tree {
         Some(Left { pid, wait_status, member })
     }
 
-    /// A process that is followed.
     pub fn get_mut(&mut self, pid: i32) -> Option<&mut Member> {
         self.members.get_mut(&pid)
     }
 
-    /// Whether `pid` is followed.
     pub fn has(&self, pid: i32) -> bool {
         self.members.contains_key(&pid)
     }
 
-    /// The ids of all, oldest first.
+    /// All process ids, oldest first.
     pub fn pids(&self) -> &[i32] {
         &self.order
     }
 
-    /// All of them.
     pub fn members(&self) -> impl Iterator<Item = (i32, &Member)> {
         self.order.iter().filter_map(|pid| Some((*pid, self.members.get(pid)?)))
     }
 
-    /// The process of this number in the recording.
+    /// The process with this number in the recording.
     pub fn numbered(&mut self, number: u32) -> Option<(i32, &mut Member)> {
         let found = self.members.iter_mut().find(|(_, member)| member.number == Some(number));
         found.map(|(pid, member)| (*pid, member))
     }
 
-    /// The sum of all RSS, in KiB: what they share counts for each.
+    /// The sum of all RSS, in KiB; shared pages count for each process.
     pub fn rss_kib(&self) -> u64 {
         self.members.values().map(Member::rss_kib).sum()
     }
 
-    /// Takes in what the kernel told since the last time; returns those that ended. False where something was
-    /// missed: search then.
+    /// Handles the kernel's events since the last call, and adds ended processes to `left`. False
+    /// if events were lost: a search is needed then.
     pub fn hear(&mut self, connector: &Connector, now_us: u64, left: &mut Vec<Left>) -> bool {
         loop {
             match connector.next() {
@@ -269,7 +267,7 @@ impl Tree {
                         member.is_new_program = true;
                     }
                 }
-                // The kernel tells of the main thread's end, whose threads may run on.
+                // The kernel reports the end of the main thread; other threads may run on.
                 Ok(Some(Event::Exit { pid, .. })) if self.runs_on(pid) => {}
                 Ok(Some(Event::Exit { pid, wait_status })) => {
                     left.extend(self.remove(pid, Some(wait_status)));
@@ -281,7 +279,7 @@ impl Tree {
         }
     }
 
-    /// Whether a process whose main thread has ended has others that have not.
+    /// Whether a process whose main thread has ended has other live threads.
     fn runs_on(&self, pid: i32) -> bool {
         let has_others = self.members.get(&pid).is_some_and(Member::has_others);
         let Some(process) = Process::open(pid).ok().filter(|_| has_others) else { return false };
@@ -290,10 +288,10 @@ impl Tree {
         process.tasks().unwrap_or_default().into_iter().take(MAX_TASKS).any(|tid| tid != pid && lives(tid))
     }
 
-    /// Searches /proc for children of those that are followed.
+    /// Searches /proc for children of the processes that are followed.
     pub fn search(&mut self, now_us: u64) {
         let mut next = 0;
-        // Children that are found are asked for theirs in the same search.
+        // Children found here are searched as well.
         while let Some(&pid) = self.order.get(next) {
             next += 1;
             for child in children(pid) {
@@ -304,8 +302,8 @@ impl Tree {
 }
 
 impl Tree {
-    /// Finds which processes run another program than before, where the kernel does not report it: the young ones at each
-    /// call, as an exec mostly follows a fork, the others once a second.
+    /// Finds processes that run a new program, if the kernel does not report it: young processes at
+    /// each call, because an exec mostly follows a fork, the others once a second.
     pub fn find_new_programs(&mut self, now_us: u64) {
         let asks_all = now_us >= self.next_programs_us;
         if asks_all {
@@ -323,7 +321,8 @@ impl Tree {
     }
 }
 
-/// The children of a process, by /proc/PID/task/TID/children; none where the kernel does not have that.
+/// The children of a process, from /proc/PID/task/TID/children; empty if the kernel lacks that
+/// file.
 fn children(pid: i32) -> Vec<i32> {
     let Ok(process) = Process::open(pid) else { return Vec::new() };
     let tasks = process.tasks().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Which programs must not be watched for their end, because a trace would change what they do.
+//! Programs whose end must not be watched for, because a trace would change what they do.
 
 use std::fs::File;
 use std::io::Read;
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use strandline_sys::spawn;
 
-/// So much of a program is searched: the names stand in its dynamic section or its constants.
+/// How much of a program is searched: the names are in its dynamic section or its constants.
 const MAX_BYTES: u64 = 64 << 20;
-/// LeakSanitizer traces its own process at exit, and fails where somebody else does. Programs that have it linked in
-/// hold its name; others name the library.
+/// LeakSanitizer traces its own process at exit, and fails if another process does. Programs that
+/// link it contain its name; others name the library.
 const SANITIZERS: [&[u8]; 3] = [b"LeakSanitizer", b"libasan.so", b"liblsan.so"];
 
-/// Why `program` must not be watched; `None` where it can be.
+/// Why `program` must not be watched; `None` if it can be.
 pub fn why_not(program: &Path) -> Option<&'static str> {
     if !spawn::may_trace_privileged() && spawn::gains_privileges(program) {
         return Some("it gains privileges when it starts, which a trace by this user would take from it");
@@ -23,7 +23,7 @@ pub fn why_not(program: &Path) -> Option<&'static str> {
     None
 }
 
-/// As [`why_not`], of a command: a name is looked for in PATH.
+/// Like [`why_not`], for a command: a bare name is looked up in PATH.
 pub fn why_not_command(command: &Path) -> Option<&'static str> {
     let preloaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     if preloaded.to_string_lossy().contains("asan") {

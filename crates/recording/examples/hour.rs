@@ -1,4 +1,5 @@
-//! Writes a recording of an hour at 1 kHz in which every sample differs, for the bench: `hour FILE [SECONDS]`.
+//! Writes a recording of an hour at 1 kHz in which every sample differs, for the bench: `hour FILE
+//! [SECONDS]`.
 
 use std::fs::File;
 use std::io::BufWriter;

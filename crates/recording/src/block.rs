@@ -1,25 +1,25 @@
-//! Samples of one process as columns of differences: small, and still readable as text.
+//! Samples of one process as columns of differences: compact, and still readable as text.
 //!
-//! Samples that follow each other and are equal are one [`Run`]: a quiet process costs a run a block. A
-//! column is its first value and then the differences; differences at the end that are 0 are left out.
+//! Consecutive equal samples form one [`Run`]: a quiet process costs one run per block. A column
+//! holds its first value and then differences; zero differences at the end are left out.
 
 use serde::{Deserialize, Serialize};
 
 use crate::sample::{Column, Sample};
 
-/// The most samples one run stands for: a block is written about every second.
+/// Maximum number of samples in one run: a block is written about every second.
 pub const MAX_RUN_SAMPLES: u64 = 10_000;
 
-/// Equal samples that follow each other.
+/// Consecutive equal samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Run {
     /// When the first was taken, in microseconds since the recording began.
     pub at_us: u64,
-    /// From the first to the last, in microseconds.
+    /// Time from the first to the last, in microseconds.
     pub span_us: u64,
-    /// How many: at least 1, at most [`MAX_RUN_SAMPLES`].
+    /// Number of samples: at least 1, at most [`MAX_RUN_SAMPLES`].
     pub count: u64,
-    /// What each of them says.
+    /// The figures of each sample.
     pub sample: Sample,
 }
 
@@ -42,7 +42,7 @@ impl Run {
 /// Samples of one process, in order of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
-    /// Which process: see [`crate::ProcessStart::process`].
+    /// Number of the process: see [`crate::ProcessStart::process`].
     pub process: u32,
     us: Vec<i64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -76,7 +76,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// The block of these runs of one process.
+    /// Packs runs of one process.
     pub fn new(process: u32, runs: &[Run]) -> Self {
         let figures = |column: Column| differences(runs.iter().map(|r| r.sample.figures()[column as usize]));
         let mut us = differences_kept(runs.iter().map(|run| run.at_us));
@@ -101,8 +101,8 @@ impl Block {
         }
     }
 
-    /// Its runs. Whatever the columns hold, there are as many runs as `us` has entries, each of at least
-    /// one sample and at most [`MAX_RUN_SAMPLES`].
+    /// Unpacks the runs. Whatever the columns hold, there are as many runs as `us` has entries,
+    /// each of at least one sample and at most [`MAX_RUN_SAMPLES`].
     pub fn runs(&self) -> impl Iterator<Item = Run> + '_ {
         let columns = [
             &self.rss_kib,
@@ -138,7 +138,7 @@ impl Block {
     }
 }
 
-/// No figure of a process is negative: one that is comes from a damaged file.
+/// A negative figure can only come from a damaged file, and counts as 0.
 fn positive(value: i64) -> u64 {
     u64::try_from(value).unwrap_or(0)
 }

@@ -1,12 +1,13 @@
-//! The file that memory over time is recorded into, and read back from. It must not look at a process, sample, or judge.
+//! The file that memory over time is recorded into, and read back from. This crate must not look at
+//! a process, sample, or judge.
 //!
-//! A recording is a sequence of zstd frames; each frame holds whole lines; each line is one JSON object
-//! with one field, the name of a [`Record`]. `zstd -dc FILE | jq .` shows all of it. A frame is written
-//! with one `write` and carries a checksum: whatever kills the recorder costs the frame under way, and a
-//! damaged frame costs only itself. `docs/recording.md` is the format's document.
+//! A recording is a sequence of zstd frames; each frame holds whole lines; each line is one JSON
+//! object with one field, the name of a [`Record`]. `zstd -dc FILE | jq .` shows all of it. A frame
+//! is written with one `write` and carries a checksum: a killed recorder loses at most the current
+//! frame, and damage to a frame affects only that frame. `docs/recording.md` documents the format.
 //!
-//! The crate looks at no process and prints nothing. Recordings may come from anybody: nothing is
-//! allocated by what they claim without a bound, and a part that makes no sense becomes a caveat.
+//! The crate prints nothing. Recordings may come from untrusted sources: all allocations are
+//! bounded, and inconsistent parts become caveats.
 
 #![forbid(unsafe_code)]
 

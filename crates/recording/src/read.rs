@@ -1,5 +1,5 @@
-//! Reading: frame by frame, line by line, with a bounded buffer. What is torn or damaged becomes a caveat
-//! with its place and size; everything around it is still read.
+//! Reads a recording frame by frame, line by line, with a bounded buffer. A torn or damaged part
+//! becomes a caveat with its place and size; everything around it is still read.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,15 +12,15 @@ use zstd::zstd_safe;
 use crate::record::{Header, Record, SCHEMA};
 use crate::write::MAX_FRAME_BYTES;
 
-/// How a zstd frame begins (RFC 8878, 3.1.1).
+/// First bytes of a zstd frame (RFC 8878, 3.1.1).
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// The most that one frame is unpacked to: a writer's bound, and one ledger on top.
+/// Maximum unpacked size of a frame: the limit of a writer, and one ledger on top.
 const MAX_UNPACKED_BYTES: usize = 8 * MAX_FRAME_BYTES;
-/// The most that one frame takes in the file: what cannot be packed grows a little.
+/// Maximum size of a frame in the file: incompressible data grows a little.
 const MAX_PACKED_BYTES: usize = MAX_UNPACKED_BYTES + (64 << 10);
-/// How much is read from the file at once.
+/// Bytes read from the file at once.
 const CHUNK_BYTES: usize = 1 << 20;
-/// Caveats about the file itself that are kept; further ones are counted.
+/// Maximum number of caveats about the file itself; further ones are only counted.
 const MAX_CAVEATS: usize = 50;
 
 /// Why a file cannot be read as a recording.
@@ -31,15 +31,15 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error from the kernel.
         source: io::Error,
     },
-    /// It is something else.
+    /// It is not a recording.
     #[error("{path} is not a recording: {detail}; make one with `strandline run -o FILE -- COMMAND`")]
     NotARecording {
         /// The file.
         path: PathBuf,
-        /// What gave it away.
+        /// How that was noticed.
         detail: String,
     },
     /// It was written by another version.
@@ -49,7 +49,7 @@ pub enum Error {
     OtherSchema {
         /// The file.
         path: PathBuf,
-        /// What its header says.
+        /// The schema in its header.
         schema: String,
     },
 }
@@ -59,21 +59,21 @@ pub struct Reader<R: Read> {
     input: R,
     path: PathBuf,
     decompressor: Decompressor<'static>,
-    /// What was read and not yet unpacked, from `start` on.
+    /// Bytes that were read and not unpacked yet, from `start` on.
     packed: Vec<u8>,
     start: usize,
-    /// Where in the file `packed` begins.
+    /// Offset of `packed` in the file.
     offset: u64,
     at_end: bool,
-    /// The frame under way, and how much of it was given out.
+    /// The current frame, and how much of it was returned.
     lines: Vec<u8>,
     next_line: usize,
     header: Header,
-    /// A record that was met where the header should have been.
+    /// A record that was found in place of the header.
     met: Option<Record>,
     caveats: Vec<Caveat>,
     further_caveats: u64,
-    /// Records read, and lines that were none.
+    /// Number of records, and of lines that are no records.
     records: u64,
     bad_lines: u64,
 }
@@ -93,7 +93,7 @@ impl<R: Read> Reader<R> {
     /// Reads a recording from `input`; `path` is for messages.
     ///
     /// # Errors
-    /// Where its beginning is not that of a recording of this schema.
+    /// If the input does not begin like a recording of this schema.
     pub fn new(input: R, path: &Path) -> Result<Self, Error> {
         let io = |source| Error::Io { path: path.to_owned(), source };
         let mut reader = Self {
@@ -149,7 +149,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// What was recorded, where, how. Empty where that part of the file is lost, with a caveat.
+    /// What was recorded, where and how. Empty, with a caveat, if that part of the file is lost.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -169,10 +169,10 @@ impl<R: Read> Reader<R> {
         caveats
     }
 
-    /// The next record; `None` at the end, be it torn or not.
+    /// The next record; `None` at the end, whether torn or not.
     ///
     /// # Errors
-    /// Where the file cannot be read.
+    /// If the file cannot be read.
     pub fn next_record(&mut self) -> Result<Option<Record>, Error> {
         if let Some(met) = self.met.take() {
             return Ok(Some(met));
@@ -194,7 +194,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Unpacks the next good frame into `lines`; false at the end.
+    /// Unpacks the next intact frame into `lines`; false at the end.
     fn next_frame(&mut self) -> io::Result<bool> {
         self.lines.clear();
         self.next_line = 0;
@@ -217,7 +217,8 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// How long the frame at `start` is, with all of it in `packed`; `None` where there is no whole one.
+    /// Reads the whole frame at `start` into `packed` and returns its length; `None` if there is no
+    /// whole one.
     fn frame_bytes(&mut self) -> io::Result<Option<usize>> {
         let mut wanted = CHUNK_BYTES;
         loop {
@@ -256,7 +257,8 @@ impl<R: Read> Reader<R> {
         is_whole
     }
 
-    /// Goes to where the next frame may begin; false where there is none. What is passed over is a caveat.
+    /// Skips to where the next frame may begin, with a caveat for what is skipped; false if there
+    /// is none.
     fn skip_damage(&mut self) -> io::Result<bool> {
         let from = self.offset + self.start as u64;
         self.start += 1;
@@ -288,12 +290,13 @@ impl<R: Read> Reader<R> {
         Ok(found)
     }
 
-    /// Sees to it that `packed` holds `wanted` bytes from `start` on, if the file has them.
+    /// Makes `packed` hold `wanted` bytes from `start` on, if the file has them.
     fn fill(&mut self, wanted: usize) -> io::Result<()> {
         if self.packed.len() - self.start >= wanted || self.at_end {
             return Ok(());
         }
-        // Not at each call: where every few bytes look like the beginning of a frame, all would be moved as often.
+        // Not at each call: if many places look like the beginning of a frame, everything would be
+        // moved each time.
         if self.start >= self.packed.len() / 2 {
             self.packed.drain(..self.start);
             self.offset += self.start as u64;
@@ -351,7 +354,7 @@ mod tests {
         writer.file().clone()
     }
 
-    /// Everything that can be read: samples, and caveats.
+    /// Number of samples that can be read, and caveats.
     fn read(bytes: &[u8]) -> Result<(u64, Vec<Caveat>), Error> {
         let mut reader = Reader::new(bytes, Path::new("test"))?;
         let mut samples = 0;

@@ -1,7 +1,7 @@
-//! What a recording's lines say.
+//! The lines of a recording.
 //!
-//! Sizes are in KiB or bytes as the name says, times in microseconds since the recording began. A field
-//! that is not known is `null` or missing, never 0.
+//! Names end in the unit of a size (KiB or bytes); times are in microseconds since the recording
+//! began. An unknown field is `null` or missing, never 0.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ use strandline_inspect::facts::Explanation;
 use crate::block::Block;
 use crate::sample::Sample;
 
-/// The schema that a header names. A reader refuses another number.
+/// The schema in a header. A reader refuses any other.
 pub const SCHEMA: &str = "strandline/recording/1";
 
 /// One line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Record {
-    /// The first line: what is recorded, where, how.
+    /// The first line: what is recorded, where and how.
     Header(Box<Header>),
     /// A process is followed from here on.
     Process(ProcessStart),
@@ -34,46 +34,46 @@ pub enum Record {
     Ledger(Box<Ledger>),
     /// A process ended.
     ProcessEnd(ProcessEnd),
-    /// Something that is not known, or went wrong while recording.
+    /// Something that is unknown, or that went wrong while recording.
     Caveat(Caution),
-    /// How far the recording has come. One a frame.
+    /// Progress of the recording. One per frame.
     #[serde(rename = "beat")]
     Heartbeat(Heartbeat),
-    /// The last line of a recording that ended in order.
+    /// The last line of a recording that ended properly.
     End(Box<Ending>),
 }
 
-/// What is recorded, where, how.
+/// What is recorded, where and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// [`SCHEMA`].
     pub schema: String,
-    /// strandline's own version.
+    /// Version of strandline.
     pub version: String,
     /// The machine; `time_utc` is when the recording began.
     pub environment: Environment,
     /// The command that was run, or that of the process that was attached to.
     pub command: Vec<String>,
-    /// Whether a running process was attached to (`record`), rather than a command run (`run`).
+    /// Whether a running process was attached to (`record`) or a command was run (`run`).
     pub attached: bool,
-    /// The wanted time between two samples, in microseconds.
+    /// Requested time between two samples, in microseconds.
     pub interval_us: u64,
-    /// Which ledgers were asked for, as `--ledger` writes it.
+    /// Requested ledgers, in the syntax of `--ledger`.
     pub ledgers: String,
-    /// How forks, execs and ends of processes are learnt of: `connector` (the kernel's process connector) or
-    /// `polling`.
+    /// How forks, execs and ends of processes are noticed: `connector` (the kernel's process
+    /// connector) or `polling`.
     pub followed_by: String,
-    /// The limits the command was started under.
+    /// The limits that the command was started with.
     #[serde(default)]
     pub limits: Vec<Limit>,
 }
 
-/// A limit the command was started under.
+/// A limit that the command was started with.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
     /// `address_space`, `data` or `memory`.
     pub kind: String,
-    /// How much, in bytes.
+    /// The limit in bytes.
     pub bytes: u64,
     /// What enforces it: `RLIMIT_AS`, `RLIMIT_DATA`, `cgroup v1` or `cgroup v2`.
     pub by: String,
@@ -82,15 +82,15 @@ pub struct Limit {
 /// A process is followed from here on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessStart {
-    /// Its number in this recording, from 0 (the command itself); process ids may come again.
+    /// Its number in this recording, from 0 (the command itself); process ids may be reused.
     pub process: u32,
     /// Its process id.
     pub pid: i32,
     /// Its parent's process id.
     pub parent: Option<i32>,
-    /// When it was first seen.
+    /// When it was first noticed.
     pub at_us: u64,
-    /// Its command line; empty where it ended too soon to be asked.
+    /// Its command line; empty if it ended before that could be read.
     pub command: Vec<String>,
     /// Its executable's path.
     pub executable: Option<String>,
@@ -99,9 +99,9 @@ pub struct ProcessStart {
 /// A process started another program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exec {
-    /// Which process.
+    /// Number of the process.
     pub process: u32,
-    /// When.
+    /// When the exec was noticed.
     pub at_us: u64,
     /// Its new command line.
     pub command: Vec<String>,
@@ -109,24 +109,24 @@ pub struct Exec {
     pub executable: Option<String>,
 }
 
-/// A named instant, told by the program.
+/// A named instant, reported by the program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// Which process: see [`ProcessStart::process`].
+    /// Number of the process: see [`ProcessStart::process`].
     pub process: u32,
-    /// The process id of who told it.
+    /// Its process id.
     pub pid: i32,
-    /// When it was told.
+    /// When it was reported.
     pub at_us: u64,
-    /// Its name, control characters replaced.
+    /// Its name, with control characters replaced.
     pub name: String,
     /// The sample taken while the program waited.
     pub sample: Sample,
     /// Every `Vm…`, `Rss…` and `Hugetlb…` line of /proc/PID/status, in bytes.
     pub status_bytes: BTreeMap<String, u64>,
-    /// The proportional set size of the whole tree, where it has more than one process.
+    /// The proportional set size of the whole tree, if it has more than one process.
     pub tree_pss_bytes: Option<u64>,
-    /// How long the program was made to wait, in microseconds.
+    /// How long the program waited, in microseconds.
     pub waited_us: u64,
 }
 
@@ -134,14 +134,14 @@ pub struct Mark {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Moment {
-    /// The program told a mark, and waited.
+    /// The program reported a mark, and waited.
     #[default]
     Mark,
-    /// Its RSS stood higher than ever before.
+    /// Its RSS was higher than ever before.
     Peak,
     /// It was ending, and its memory was still there.
     Exit,
-    /// As often as was asked.
+    /// The requested interval was over.
     Every,
     /// The recording of a running process began.
     Start,
@@ -152,19 +152,19 @@ pub enum Moment {
 /// A ledger.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
-    /// Which process: see [`ProcessStart::process`].
+    /// Number of the process: see [`ProcessStart::process`].
     pub process: u32,
     /// Its process id.
     pub pid: i32,
-    /// When the look began.
+    /// When reading began.
     pub at_us: u64,
-    /// Why.
+    /// Reason for the ledger.
     pub moment: Moment,
-    /// The mark's name, where one was the reason.
+    /// Name of the mark, if the reason was one.
     pub mark: Option<String>,
-    /// The proportional set size of the whole tree, where it has more than one process.
+    /// The proportional set size of the whole tree, if it has more than one process.
     pub tree_pss_bytes: Option<u64>,
-    /// What the process really has mapped and set, and the machine.
+    /// What the process has really mapped and set, and the machine.
     pub environment: Environment,
     /// The ledger itself.
     pub explain: Explanation,
@@ -173,45 +173,45 @@ pub struct Ledger {
 /// A process ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessEnd {
-    /// Which process.
+    /// Number of the process.
     pub process: u32,
-    /// When it was seen to have ended.
+    /// When its end was noticed.
     pub at_us: u64,
-    /// Its exit status, where it is known.
+    /// Its exit status, if known.
     pub status: Option<i32>,
-    /// The signal that ended it, where it is known.
+    /// The signal that ended it, if known.
     pub signal: Option<i32>,
-    /// The most RSS that was seen of it (VmHWM), in KiB.
+    /// Highest RSS that was observed (VmHWM), in KiB.
     pub high_water_kib: Option<u64>,
     /// Whether `high_water_kib` was read at its very end.
     pub high_water_is_final: bool,
 }
 
-/// Something that is not known, or went wrong while recording.
+/// Something that is unknown, or that went wrong while recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Caution {
-    /// When.
+    /// When it was noticed.
     pub at_us: u64,
-    /// What.
+    /// The caveat.
     #[serde(flatten)]
     pub caveat: Caveat,
 }
 
-/// How far the recording has come.
+/// Progress of the recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
-    /// When.
+    /// Time of this record.
     pub at_us: u64,
-    /// Instants that were sampled so far.
+    /// Instants sampled so far.
     pub samples: u64,
-    /// Instants that were missed so far.
+    /// Instants missed so far.
     pub missed: u64,
 }
 
-/// What a command used, with those of its descendants that it waited for.
+/// Resource usage of a command and of the descendants that it waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandUsage {
-    /// From before its start to its end, the time that it was stopped for ledgers included.
+    /// Time from before its start to its end, including the time that it was stopped for ledgers.
     pub wall_us: u64,
     /// Processor time in user mode.
     pub user_us: u64,
@@ -219,30 +219,31 @@ pub struct CommandUsage {
     pub system_us: u64,
     /// Page faults that needed no device.
     pub minor_faults: u64,
-    /// Page faults that did.
+    /// Page faults that needed a device.
     pub major_faults: u64,
 }
 
 /// How a recording ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ending {
-    /// When.
+    /// Time of the end.
     pub at_us: u64,
-    /// Why: `ended` (the process did), `interrupted` (the recorder was told to stop).
+    /// Reason: `ended` (the process did), `interrupted` (the recorder was told to stop).
     pub why: String,
-    /// The command's exit status, where it ended and it is known.
+    /// Exit status of the command, if it ended and the status is known.
     pub status: Option<i32>,
-    /// The signal that ended the command, where one did and it is known.
+    /// Signal that ended the command, if one did and it is known.
     pub signal: Option<i32>,
-    /// The most RSS that the command's process had (VmHWM), in KiB.
+    /// Highest RSS of the command's process (VmHWM), in KiB.
     pub high_water_kib: Option<u64>,
-    /// Processes that the kernel killed because the limit on memory was reached; `None` without such a limit.
+    /// Number of processes that the kernel killed because the memory limit was reached; `None`
+    /// without such a limit.
     pub out_of_memory_kills: Option<u64>,
-    /// Instants that were sampled.
+    /// Instants sampled.
     pub samples: u64,
-    /// Instants that were missed.
+    /// Instants missed.
     pub missed: u64,
-    /// Processor time that the recorder itself took, in microseconds.
+    /// Processor time of the recorder itself, in microseconds.
     pub own_cpu_us: u64,
     /// The recorder's own high-water mark, in KiB.
     pub own_peak_rss_kib: Option<u64>,
@@ -250,16 +251,19 @@ pub struct Ending {
     pub stopped_us: u64,
     /// How long programs waited at marks, in microseconds.
     pub waited_us: u64,
-    /// How long the recorder was stopped by its user (Ctrl-Z), in microseconds: no instant was missed then.
+    /// How long the user stopped the recorder (Ctrl-Z), in microseconds; no instant counts as
+    /// missed then.
     #[serde(default)]
     pub paused_us: u64,
-    /// What the command used, by the kernel's own account (`wait4`); `None` where a running process was attached to.
+    /// Resource usage of the command as the kernel reports it (`wait4`); `None` if a running
+    /// process was attached to.
     #[serde(default)]
     pub usage: Option<CommandUsage>,
-    /// Processes that ended within 10 ms and before a sample of them was taken; nothing else is recorded of them.
+    /// Number of processes that ended within 10 ms, before they could be sampled; nothing else is
+    /// recorded of them.
     #[serde(default)]
     pub brief_processes: u64,
-    /// Processes that lived longer and were not sampled, for too many came at once.
+    /// Number of processes that lived longer and were not sampled because too many came at once.
     #[serde(default)]
     pub unsampled_processes: u64,
 }

@@ -1,8 +1,8 @@
-//! One sample: what is known of a process's memory at one instant.
+//! One sample: figures of a process's memory at one instant.
 
 use serde::{Deserialize, Serialize};
 
-/// What a sample has a figure of, in the order of [`Sample`]'s.
+/// The figures of a sample, in the order of the fields of [`Sample`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(usize)]
 pub enum Column {
@@ -10,7 +10,7 @@ pub enum Column {
     Rss,
     /// VmSize.
     Virtual,
-    /// VmData: private writable address space, stack left out.
+    /// VmData: private writable address space, without the stack.
     Data,
     /// RssAnon.
     Anonymous,
@@ -33,9 +33,9 @@ pub enum Column {
 }
 
 impl Column {
-    /// How many there are.
+    /// Number of columns.
     pub const COUNT: usize = 12;
-    /// All of them, in order.
+    /// All columns, in order.
     pub const ALL: [Self; Self::COUNT] = [
         Self::Rss,
         Self::Virtual,
@@ -51,7 +51,7 @@ impl Column {
         Self::Threads,
     ];
 
-    /// Its name in tables and documents, which has the unit that it is shown in.
+    /// Its name in tables and documents, which ends in the unit shown.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rss => "rss_bytes",
@@ -69,12 +69,12 @@ impl Column {
         }
     }
 
-    /// The one of that name.
+    /// The column with that name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|column| column.name() == name)
     }
 
-    /// A figure of it, in the unit that its name has.
+    /// Converts a figure to the unit in the name.
     pub fn shown(self, figure: u64) -> Shown {
         match self {
             Self::Rss
@@ -90,7 +90,7 @@ impl Column {
     }
 }
 
-/// A figure as it is shown.
+/// A figure in the unit shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
     /// Bytes, or a count.
@@ -100,7 +100,7 @@ pub enum Shown {
 }
 
 impl Shown {
-    /// It as a number: bytes, a count, seconds.
+    /// The figure as a number: bytes, a count, or seconds.
     pub fn number(self) -> f64 {
         match self {
             Self::Whole(figure) => figure as f64,
@@ -109,7 +109,7 @@ impl Shown {
     }
 }
 
-/// A process's figures at one instant, as the kernel's counters gave them.
+/// Figures of a process at one instant, from the kernel's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
     /// VmRSS, in KiB.
@@ -157,12 +157,12 @@ impl Sample {
         ]
     }
 
-    /// Its figure of a column, as it is shown.
+    /// The figure of a column, in the unit shown.
     pub fn shown(&self, column: Column) -> Shown {
         column.shown(self.figures().get(column as usize).copied().unwrap_or_default())
     }
 
-    /// A sample of these figures.
+    /// A sample with these figures.
     pub fn of(figures: [u64; Column::COUNT]) -> Self {
         let [
             rss_kib,

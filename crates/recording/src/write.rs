@@ -1,4 +1,4 @@
-//! Writing: lines gather, and go out as one zstd frame with one `write`.
+//! Writing: buffers lines, and writes them as one zstd frame with one `write`.
 
 use std::io::{self, Write};
 
@@ -7,10 +7,10 @@ use zstd::zstd_safe::CParameter;
 
 use crate::record::Record;
 
-/// Lines of more bytes than this do not wait for the next flush, and no reader unpacks a frame of more than
-/// eight times as much.
+/// Lines with more bytes than this are not held back until the next flush, and no reader unpacks a
+/// frame of more than eight times as much.
 pub const MAX_FRAME_BYTES: usize = 4 << 20;
-/// Fast, and close to what the higher ones reach on lines like these.
+/// Fast, and close to the compression of higher levels for such lines.
 const LEVEL: i32 = 3;
 
 /// Writes records. Nothing reaches the file before [`Writer::flush`].
@@ -22,10 +22,10 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// A writer to `out`, which is at its beginning.
+    /// A writer to `out`, which must be at its beginning.
     ///
     /// # Errors
-    /// Where zstd cannot be set up (no memory).
+    /// If zstd cannot be set up (no memory).
     pub fn new(out: W) -> io::Result<Self> {
         let mut compressor = Compressor::new(LEVEL)?;
         compressor.set_parameter(CParameter::ChecksumFlag(true))?;
@@ -33,10 +33,10 @@ impl<W: Write> Writer<W> {
         Ok(Self { out, compressor, lines: Vec::new(), written_bytes: 0 })
     }
 
-    /// Adds a line to the frame under way.
+    /// Adds a line to the current frame.
     ///
     /// # Errors
-    /// Where it cannot be put into JSON.
+    /// If the record cannot be converted to JSON.
     pub fn push(&mut self, record: &Record) -> io::Result<()> {
         let before = self.lines.len();
         if let Err(error) = serde_json::to_writer(&mut self.lines, record) {
@@ -47,7 +47,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Bytes of lines that wait for the next flush.
+    /// Bytes of buffered lines.
     pub fn waiting_bytes(&self) -> usize {
         self.lines.len()
     }
@@ -62,16 +62,16 @@ impl<W: Write> Writer<W> {
         &self.out
     }
 
-    /// Forgets the lines that wait.
+    /// Drops the buffered lines.
     pub fn drop_waiting(&mut self) {
         self.lines.clear();
     }
 
-    /// Writes the lines that wait as one frame. On failure they still wait, and a part of the frame may
-    /// have reached the file, behind [`Writer::written_bytes`].
+    /// Writes the buffered lines as one frame. On failure they stay buffered, and a part of the
+    /// frame may have reached the file, past [`Writer::written_bytes`].
     ///
     /// # Errors
-    /// What writing came to: ENOSPC, EFBIG, EIO, …
+    /// The error of the write: ENOSPC, EFBIG, EIO, …
     pub fn flush(&mut self) -> io::Result<()> {
         if self.lines.is_empty() {
             return Ok(());
@@ -81,7 +81,7 @@ impl<W: Write> Writer<W> {
         self.out.flush()?;
         self.written_bytes += frame.len() as u64;
         self.lines.clear();
-        // After a large ledger the buffer would stay large for ever.
+        // Otherwise the buffer would stay large after a large ledger.
         self.lines.shrink_to(64 << 10);
         Ok(())
     }

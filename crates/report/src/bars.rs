@@ -1,22 +1,22 @@
-//! Stacked bars: a whole cut into parts, each at least one cell wide if it is there at all.
+//! Stacked bars: a whole divided into parts; each nonzero part gets at least one cell.
 
 use super::paint::{Paint, Surface};
 
 /// One part of a bar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// What the part is, for the legend.
+    /// Name of the part in the legend.
     pub name: &'static str,
-    /// The character it is drawn with: tells it from its neighbours without colour.
+    /// The character it is drawn with, to distinguish it from its neighbours without colour.
     pub glyph: char,
-    /// Its colour, where there is colour.
+    /// Its colour, if colour is on.
     pub paint: Paint,
     /// Its size.
     pub bytes: u64,
 }
 
-/// How many of `cells` each part gets: in proportion, remainders to the largest fractions, and one cell
-/// for a part that is small but there. The cells add up to `cells` unless all parts are empty.
+/// Distributes `cells` among the parts: in proportion, remainders to the largest fractions, and at
+/// least one cell for each nonzero part. The result adds up to `cells` unless all parts are zero.
 pub fn apportion(parts: &[u64], cells: usize) -> Vec<usize> {
     let total: u128 = parts.iter().map(|&part| u128::from(part)).sum();
     if total == 0 {
@@ -39,7 +39,7 @@ pub fn apportion(parts: &[u64], cells: usize) -> Vec<usize> {
         if parts[index] == 0 || given[index] > 0 {
             continue;
         }
-        // Taken from the widest, which shows it least.
+        // Take it from the widest part, where it matters least.
         let widest = (0..parts.len()).max_by_key(|&i| given[i]).filter(|&i| given[i] > 1);
         let Some(widest) = widest else { break };
         given[widest] -= 1;
@@ -48,7 +48,7 @@ pub fn apportion(parts: &[u64], cells: usize) -> Vec<usize> {
     given
 }
 
-/// The bar itself, `cells` wide; spaces where there is nothing to show.
+/// The bar, `cells` wide, padded with spaces.
 pub fn bar(segments: &[Segment], cells: usize, surface: Surface) -> String {
     let parts: Vec<u64> = segments.iter().map(|segment| segment.bytes).collect();
     let given = apportion(&parts, cells);

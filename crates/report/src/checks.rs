@@ -1,4 +1,5 @@
-//! The terminal's view of `doctor`: what is there on a line, what is not with its consequence and its cure.
+//! The terminal view of `doctor`: a line per satisfied check; for others also the consequence and
+//! the remedy.
 
 use serde::Serialize;
 
@@ -6,15 +7,15 @@ use super::paint::{Paint, Surface};
 use super::terminal::{faint, joined};
 use super::text::{clean_sentence, hanging, left, wrap};
 
-/// How a check came out.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// All there.
+    /// Available.
     Ok,
-    /// There, with a limit.
+    /// Available with a limitation.
     Limited,
-    /// Not there.
+    /// Missing.
     Missing,
 }
 
@@ -23,19 +24,19 @@ pub enum Status {
 pub struct Check {
     /// A short, stable name for scripts.
     pub id: &'static str,
-    /// How it came out.
+    /// The result.
     pub status: Status,
-    /// Whether strandline can do without.
+    /// Whether strandline can do without it.
     pub optional: bool,
-    /// What was found.
+    /// The finding.
     pub found: String,
-    /// What that means for explain and reclaim.
+    /// The consequence for explain and reclaim.
     pub means: String,
-    /// How to get it; nothing where nothing needs doing.
+    /// How to fix it; `None` if nothing needs to be done.
     pub fix: Option<String>,
 }
 
-/// The whole view, ending with a newline.
+/// The whole view, with a final newline.
 pub fn checks(checks: &[Check], surface: Surface) -> String {
     let wanting = |check: &&Check| check.status != Status::Ok && !check.optional;
     let short = checks.iter().filter(wanting).count();

@@ -1,4 +1,4 @@
-//! Invented processes for tests of the reports. The figures are made up; they only add up.
+//! Synthetic processes for tests of the reports. The figures are made up, but they add up.
 
 use strandline_claims::caveat::Caveat;
 use strandline_inspect::facts::{
@@ -9,12 +9,12 @@ use strandline_inspect::facts::{
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// One row.
+/// A ledger row.
 pub fn row(id: &str, stratum: Stratum, state: State, holder: &str, bytes: u64) -> Row {
     Row { id: id.to_owned(), stratum, state, holder: holder.to_owned(), bytes }
 }
 
-/// `explanation` with totals and RSS that its rows add up to.
+/// Sets the totals and the RSS of `explanation` to the sums of its rows.
 pub fn balanced(mut explanation: Explanation) -> Explanation {
     explanation.totals = Totals::default();
     for row in &explanation.rows {
@@ -147,7 +147,7 @@ pub fn service() -> Explanation {
     })
 }
 
-/// A shell with next to nothing.
+/// A shell with very little memory.
 pub fn shell() -> Explanation {
     use {
         State::{Evictable, Live, Pinned},
@@ -185,7 +185,7 @@ pub fn shell() -> Explanation {
     })
 }
 
-/// A Java process, whose heap strandline cannot read.
+/// A Java process whose heap strandline cannot read.
 pub fn java() -> Explanation {
     use {
         State::{Live, Unattributed},
@@ -222,7 +222,7 @@ pub fn java() -> Explanation {
     })
 }
 
-/// Names as an attacker would choose them.
+/// Names that an attacker would choose.
 pub fn hostile() -> Explanation {
     use {State::Live, Stratum::Kernel};
     let evil = "\x1b[2J\x1b]0;owned\x07\u{9b}31m\u{202e}\r\n\0";

@@ -1,4 +1,4 @@
-//! What the terminal shows, compared with what it showed before, and the rules that hold for all of it.
+//! Compares terminal output with stored output, and checks the rules that hold for all output.
 
 use strandline_inspect::facts::{Explanation, Outcome, Reclamation};
 

@@ -1,5 +1,5 @@
-//! Documents for scripts. One document, its schema's name first; field names are an interface
-//! (`docs/schema.md`). Every string is written so that no terminal obeys it.
+//! JSON documents for scripts. Each starts with the name of its schema; field names are an
+//! interface (`docs/schema.md`). Every string is escaped so that no terminal interprets it.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use strandline_inspect::facts::Explanation;
 
 use super::text::is_unsafe;
 
-/// strandline's own version.
+/// The version of strandline.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 #[derive(Serialize)]
@@ -21,7 +21,7 @@ struct Document<'a, E, T> {
     body: &'a T,
 }
 
-/// The machine, and where a process was looked at what is really mapped in it.
+/// The machine and, if a process was inspected, the allocators and runtimes in it.
 #[derive(Serialize)]
 struct Surroundings<'a> {
     #[serde(flatten)]
@@ -44,8 +44,8 @@ fn named<'a>(name: &'a str, version: &'a Option<String>) -> Named<'a> {
     Named { name, version: version.as_deref() }
 }
 
-/// The document `schema` with `body`'s fields, as text that ends with a newline. `target` is the process
-/// that was looked at, if one was.
+/// The document `schema` with the fields of `body`, as text with a final newline. `target` is the
+/// inspected process, if there is one.
 pub fn document<T: Serialize>(
     schema: &str,
     machine: &Environment,
@@ -56,7 +56,7 @@ pub fn document<T: Serialize>(
     Ok(escape(&text) + "\n")
 }
 
-/// The document that `version` made of `body`, to be written as a part of another one.
+/// The same document as a value to embed in another one, with the version that made it.
 pub fn whole<'a, T: Serialize>(
     schema: &'a str,
     version: &'a str,
@@ -68,7 +68,7 @@ pub fn whole<'a, T: Serialize>(
     Document { schema, version, environment, body }
 }
 
-/// The machine, and where a process was looked at what is really mapped in it.
+/// The machine and, if a process was inspected, the allocators and runtimes in it.
 pub fn surroundings<'a>(
     machine: &'a Environment,
     target: Option<&'a Explanation>,
@@ -81,8 +81,8 @@ pub fn surroundings<'a>(
     }
 }
 
-/// JSON escapes C0 controls itself; whatever else a terminal may obey occurs only inside strings, where
-/// `\uXXXX` means the same.
+/// serde_json escapes C0 controls itself; other characters that a terminal may interpret occur only
+/// inside strings, where `\uXXXX` means the same.
 pub fn escape(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for c in json.chars() {

@@ -1,9 +1,9 @@
-//! Turns facts into what a person or a script reads: text, pages, charts, JSON. It must not look at a process, run
-//! anything, or judge what it is given.
+//! Turns facts into output for people and scripts: text, pages, charts, JSON. This crate must not
+//! inspect a process, run anything, or judge its input.
 //!
 //! `model` turns facts into text that is safe to show, `terminal` and its neighbours lay that text
-//! out, `json` writes documents. Every string of a target goes through
-//! `text::clean`, and nothing decides an exit status.
+//! out, `json` writes documents. Every string from a target goes through `text::clean`, and nothing
+//! here determines an exit status.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! What a report shows of one process: facts turned into safe text and into parts of bars.
+//! The content of a report on one process: facts turned into safe text and parts of bars.
 //!
-//! Everything here is already clean (`text::clean`), so what lays it out need not think of hostile
-//! names. Reads no process and knows no terminal.
+//! All text here is already clean (`text::clean`), so layout code need not consider hostile names.
+//! Reads no process and knows no terminal.
 
 use std::collections::BTreeMap;
 
@@ -18,24 +18,24 @@ use super::runtimes::{self, RuntimeView};
 use super::text::{clean, clean_sentence, counted, own_name};
 use super::units::{bytes, maybe_bytes, percent, seconds, stopped, thousands};
 
-/// Which rows are shown one by one.
+/// Which ledger rows are shown separately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rows {
-    /// Those of at least 0.5 % of RSS.
+    /// Rows of at least 0.5 % of RSS.
     #[default]
     Large,
-    /// This many, the largest.
+    /// This number of largest rows.
     Most(usize),
-    /// All.
+    /// All rows.
     All,
 }
 
 /// One process, ready to be laid out.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// Who: `process 4711 · /usr/bin/service · 8 threads`.
+    /// The process: `process 4711 · /usr/bin/service · 8 threads`.
     pub title: String,
-    /// The verdict's sentence.
+    /// The sentence of the verdict.
     pub headline: String,
     /// The kernel's figures: `RSS 1.6 GiB = …`.
     pub resident: String,
@@ -43,23 +43,23 @@ pub struct View {
     pub states: Vec<Segment>,
     /// The bar of strata.
     pub strata: Vec<Segment>,
-    /// The ledger's rows that are shown, largest first.
+    /// The ledger rows that are shown, largest first.
     pub rows: Vec<RowView>,
-    /// The rows that are not shown: how many and how large, `9 smaller rows`.
+    /// The rows that are not shown, as one: number and size, `9 smaller rows`.
     pub folded: Option<RowView>,
     /// The allocators with their arenas.
     pub allocators: Vec<AllocatorView>,
-    /// The runtimes that were not read: `cpython 3.11.2`.
+    /// The runtimes that were recognised but not read: `cpython 3.11.2`.
     pub runtimes: Vec<String>,
-    /// Those that were.
+    /// The runtimes that were read.
     pub readings: Vec<RuntimeView>,
-    /// What gives memory back, best first.
+    /// What would give memory back, best first.
     pub remedies: Vec<RemedyView>,
-    /// Those that give back less than is worth a line of their own, in one.
+    /// Remedies that give back too little for a line of their own, as one line.
     pub small_remedies: Option<String>,
     /// What is not known.
     pub caveats: Vec<String>,
-    /// What the look cost.
+    /// The cost of the inspection.
     pub cost: String,
 }
 
@@ -68,13 +68,13 @@ pub struct View {
 pub struct RowView {
     /// Its size: `1.1 GiB`.
     pub bytes: String,
-    /// Its part of RSS: `68.8 %`.
+    /// Its share of RSS: `68.8 %`.
     pub share: String,
     /// Its state, if it has one.
     pub state: Option<State>,
     /// Its id: `glibc.free.trim`.
     pub id: String,
-    /// Who holds it.
+    /// What holds it.
     pub holder: String,
 }
 
@@ -83,10 +83,10 @@ pub struct RowView {
 pub struct AllocatorView {
     /// `glibc 2.36 (found by …): 4 arenas`.
     pub title: String,
-    /// Its arenas as rows of `ARENA_HEAD`'s columns, the largest first.
+    /// Its arenas as rows of the columns of `ARENA_HEAD`, largest first.
     pub arenas: Vec<Vec<String>>,
-    /// Its size classes in which most is free: the bytes of a block, how many are in use, in caches and free, the bytes that are
-    /// free, and how much is used.
+    /// Its size classes with the most free bytes: block size; numbers of blocks in use, in caches,
+    /// and free; free bytes; share in use.
     pub sizes: Vec<Vec<String>>,
 }
 
@@ -103,17 +103,17 @@ pub struct RemedyView {
     pub cost: String,
 }
 
-/// Holders of one row shown one by one.
+/// Maximum number of holders of one row shown separately.
 const MAX_HOLDERS: usize = 3;
-/// Arenas shown one by one; a server of many threads has hundreds.
+/// Maximum number of arenas shown separately; a server with many threads has hundreds.
 const MAX_ARENAS: usize = 8;
-/// What a remedy has to give back to be shown: a hundredth of RSS.
+/// Divisor of RSS for the minimum that a shown remedy gives back: 1 %.
 const WORTH_SHOWING: u64 = 100;
-/// Caveats shown one by one.
+/// Maximum number of caveats shown.
 const MAX_CAVEATS: usize = 12;
 
 impl View {
-    /// The view of `explanation` with `rows` of its ledger.
+    /// Makes the view of `explanation` with `rows` of its ledger.
     pub fn new(explanation: &Explanation, rows: Rows) -> Self {
         let (shown, folded) = ledger(explanation, rows);
         let (remedies, small_remedies) = remedies(explanation);
@@ -136,11 +136,13 @@ impl View {
     }
 }
 
-/// Who a process is: its executable's path, behind the name it goes by where that is another. A link leads to a file of
-/// another name (redis-server's to redis-check-rdb), a server's worker writes its part there.
+/// Names the program: the path of its executable, after the process's own name if that differs. A
+/// link has another name than its file (redis-server and redis-check-rdb), and server workers put
+/// their role into `argv[0]`.
 pub fn program(target: &Target) -> String {
     let executable = target.executable.as_deref().map(clean_sentence);
-    // A login shell's name begins with a dash; a file that was replaced is told so behind its path.
+    // The name of a login shell starts with a dash; the kernel appends " (deleted)" to the path of
+    // a replaced file.
     let is_same = |own: &str, path: &str| {
         let file = path.trim_end_matches(" (deleted)").rsplit('/').next();
         file == Some(own.trim_start_matches('-'))
@@ -153,7 +155,7 @@ pub fn program(target: &Target) -> String {
     }
 }
 
-/// The same in a word: the name that a process goes by, or else its file's.
+/// The process's own name, or else that of its file.
 pub fn short_name(target: &Target) -> String {
     let name = own_name(&target.command, target.executable.as_deref());
     name.unwrap_or_else(|| "(unknown program)".to_owned())
@@ -182,7 +184,7 @@ fn resident(kernel: &Kernel) -> String {
     text
 }
 
-/// The word for a state.
+/// The name of a state.
 pub fn state_name(state: State) -> &'static str {
     match state {
         State::Live => "live",
@@ -244,7 +246,7 @@ fn ledger(explanation: &Explanation, which: Rows) -> (Vec<RowView>, Option<RowVi
         Rows::Most(count) => count.min(rows.len()),
         Rows::Large => {
             let large = rows.partition_point(|row| u128::from(row.bytes) * 200 >= u128::from(whole));
-            // One row folded into a line of its own would save nothing and say less.
+            // Replacing a single row by a summary line would save nothing and show less.
             if rows.len() - large == 1 { rows.len() } else { large }
         }
     };
@@ -268,7 +270,7 @@ fn ledger(explanation: &Explanation, which: Rows) -> (Vec<RowView>, Option<RowVi
     (large, folded)
 }
 
-/// The rows, where of each id only the largest holders stand on their own: a program may have thousands.
+/// Merges all but the largest holders of each row id: a program may have thousands.
 fn with_few_holders(rows: &[Row]) -> Vec<Row> {
     let mut by_id: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
     for row in rows {
@@ -315,8 +317,8 @@ fn allocator(allocator: &Allocator) -> AllocatorView {
     let mut arenas: Vec<&Arena> = allocator.arenas.iter().collect();
     arenas.sort_by_key(|arena| std::cmp::Reverse(arena.mapped_bytes));
     let (shown, rest) = arenas.split_at(arenas.len().min(MAX_ARENAS));
-    // glibc has one main arena, which every debugger finds by that name; the others are told by their address, and other
-    // allocators' by their number.
+    // glibc's main arena is known by that name in every debugger; its other arenas are identified
+    // by address, and those of other allocators by number.
     let is_glibc = allocator.name == "glibc";
     let name = |one: &Arena| match one.kind {
         ArenaKind::Main if is_glibc => "main".to_owned(),
@@ -327,19 +329,19 @@ fn allocator(allocator: &Allocator) -> AllocatorView {
         lines.push(arena_row(format!("{} more", rest.len()), rest));
     }
     if !is_glibc {
-        // Thread caches, tops and trims are glibc's.
+        // Thread caches, top chunks and trims exist only in glibc.
         lines.iter_mut().for_each(|line| line.truncate(OF_ALL_ARENAS));
     }
     AllocatorView { title, arenas: lines, sizes: sizes(&allocator.size_classes) }
 }
 
-/// Columns that every allocator's arenas have: name, mapped, used, free.
+/// Number of columns that all allocators have: name, mapped, used, free.
 const OF_ALL_ARENAS: usize = 4;
-/// The most size classes that are shown, and the least that must be free in one.
+/// Maximum number of size classes shown, and the minimum of free bytes in each.
 const MAX_SIZES: usize = 5;
 const MIN_FREE_BYTES: u64 = 64 << 10;
 
-/// The size classes in which most is free, and how much of them is used.
+/// The size classes with the most free bytes, and how much of them is used.
 fn sizes(classes: &[SizeClass]) -> Vec<Vec<String>> {
     let free = |class: &SizeClass| class.free_blocks.saturating_mul(class.bytes);
     let mut worst: Vec<&SizeClass> = classes.iter().filter(|class| free(class) >= MIN_FREE_BYTES).collect();
@@ -360,7 +362,7 @@ fn sizes(classes: &[SizeClass]) -> Vec<Vec<String>> {
     worst.iter().map(line).collect()
 }
 
-/// The figures of `arenas`, added up.
+/// A row with the totals of `arenas`.
 fn arena_row(name: String, arenas: &[&Arena]) -> Vec<String> {
     let figures: [fn(&Arena) -> u64; 6] = [
         |arena| arena.mapped_bytes,
@@ -375,7 +377,7 @@ fn arena_row(name: String, arenas: &[&Arena]) -> Vec<String> {
     std::iter::once(name).chain(sums).collect()
 }
 
-/// The remedies worth a look, and one line of those that hardly give anything back.
+/// The remedies worth showing, and one line for the small ones.
 fn remedies(explanation: &Explanation) -> (Vec<RemedyView>, Option<String>) {
     let least = explanation.kernel.rss_bytes / WORTH_SHOWING;
     let is_small = |remedy: &&Remedy| remedy.predicted_bytes.is_some_and(|predicted| predicted < least);
@@ -399,7 +401,7 @@ fn remedy(remedy: &Remedy) -> RemedyView {
     }
 }
 
-/// What a remedy gives back, or why that is not known.
+/// What a remedy gives back, or why it is unknown.
 fn gives(remedy: &Remedy) -> String {
     match (remedy.predicted_bytes.map(bytes), &remedy.unknown_because) {
         (Some(predicted), _) if remedy.kind == RemedyKind::Setting => {
@@ -416,7 +418,7 @@ fn gives(remedy: &Remedy) -> String {
     }
 }
 
-/// Caveats as lines; the ones that do not fit are counted, never silently dropped.
+/// Caveats as lines; those beyond the limit are counted, never silently dropped.
 pub fn caveats(caveats: &[Caveat]) -> Vec<String> {
     let mut lines: Vec<String> = caveats
         .iter()

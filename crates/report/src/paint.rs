@@ -1,10 +1,10 @@
-//! Colour, if there is any. Everything shown is complete without it: states have patterns and strata
-//! have letters, so colour only helps. The palette is Okabe and Ito's, which people with any of the
-//! common colour-vision deficiencies tell apart, in the 256 colours every current terminal has.
+//! Optional colour. Output is complete without it: states have patterns and strata have letters.
+//! The palette is that of Okabe and Ito, distinguishable with the common colour-vision
+//! deficiencies, in the 256 colours that every current terminal has.
 
 use strandline_inspect::facts::{State, Stratum};
 
-/// Where a report goes: how wide it may be, and whether it may use colour.
+/// The output device: the available width, and whether colour is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Surface {
     /// Terminal columns that may be used.
@@ -13,24 +13,24 @@ pub struct Surface {
     pub colour: bool,
 }
 
-/// How something is emphasised.
+/// A kind of emphasis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paint {
     /// Bold: a headline.
     Strong,
-    /// Dim: what may be skipped.
+    /// Dim: less important text.
     Faint,
     /// One of the 256 colours, in the foreground.
     Colour(u8),
 }
 
 impl Surface {
-    /// The narrowest report that is laid out; narrower terminals wrap it.
+    /// The minimum width of the layout; narrower terminals wrap it.
     pub const NARROWEST: usize = 80;
-    /// The widest: longer lines are hard to read.
+    /// The maximum width: longer lines are hard to read.
     pub const WIDEST: usize = 100;
 
-    /// `text` as `paint` says, or as it is where there is no colour.
+    /// `text` with the escape sequences of `paint`, or unchanged without colour.
     pub fn paint(self, paint: Paint, text: &str) -> String {
         if !self.colour || text.is_empty() {
             return text.to_owned();

@@ -1,4 +1,5 @@
-//! The terminal's view of `doctor --readers`: which allocators and runtimes are read, which are only named.
+//! The terminal view of `doctor --readers`: which allocators and runtimes are read, and which are
+//! only recognised.
 
 use serde::Serialize;
 use strandline_claims::reader::{About, FileName};
@@ -7,31 +8,32 @@ use super::paint::{Paint, Surface};
 use super::terminal::joined;
 use super::text::{hanging, wrap};
 
-/// An allocator or a runtime, as a document has it.
+/// An allocator or a runtime, as documents contain it.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReaderView {
     /// Its name in documents.
     pub name: &'static str,
-    /// Its name for a person.
+    /// Its name for people.
     pub title: &'static str,
     /// `allocator` or `runtime`.
     pub kind: &'static str,
-    /// Whether its structures are read; else it is named only.
+    /// Whether its structures are read; otherwise it is only recognised.
     pub read: bool,
-    /// The versions that are read; nothing where none is.
+    /// The versions that are read; `None` if none is.
     pub versions: Option<&'static str>,
-    /// What it is told by: files, symbols, sections, executables. Empty where its structures tell it.
+    /// Evidence by which it is recognised: files, symbols, sections, executables. Empty if its
+    /// structures are recognised directly.
     pub told_by: Vec<String>,
-    /// The rows that its reader fills.
+    /// The ledger rows filled by its reader.
     pub rows: Vec<&'static str>,
-    /// The remedies that are its own.
+    /// Its own remedies.
     pub remedies: &'static [&'static str],
-    /// What is not read, and why.
+    /// What is not read of it, and why.
     pub not_read: &'static str,
 }
 
 impl ReaderView {
-    /// The view of a line of the table, of this `kind`.
+    /// Makes the view of a table entry of this `kind`.
     pub fn new(about: &'static About, kind: &'static str) -> Self {
         let evidence = &about.evidence;
         let file = |name: &FileName| match name {
@@ -61,7 +63,7 @@ impl ReaderView {
     }
 }
 
-/// The whole view, ending with a newline.
+/// The whole view, with a final newline.
 pub fn readers(all: &[ReaderView], surface: Surface) -> String {
     let mut lines = vec![surface.paint(Paint::Strong, "read: each byte stands on a row of theirs")];
     for one in all.iter().filter(|one| one.read) {
@@ -86,13 +88,13 @@ pub fn readers(all: &[ReaderView], surface: Surface) -> String {
     joined(&lines)
 }
 
-/// Those of a kind that are only named.
+/// Titles of this kind that are only recognised.
 fn named(all: &[ReaderView], kind: &str) -> String {
     let titles = all.iter().filter(|one| one.kind == kind && !one.read).map(|one| one.title);
     titles.collect::<Vec<_>>().join(", ")
 }
 
-/// The same as a table of Markdown, for the README.
+/// The same as a Markdown table, for the README.
 pub fn markdown(all: &[ReaderView]) -> String {
     let mut text = "| read | versions | remedies | not read of it |\n|---|---|---|---|\n".to_owned();
     for one in all.iter().filter(|one| one.read) {

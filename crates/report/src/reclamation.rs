@@ -1,4 +1,4 @@
-//! The terminal's view of an applied remedy: predicted beside actual, and what it cost.
+//! The terminal view of an applied remedy: predicted and actual, and the cost.
 
 use strandline_inspect::facts::{Outcome, Reclamation};
 
@@ -8,16 +8,16 @@ use super::terminal::{joined, listed};
 use super::text::{clean, grouped, hanging, left, right, wrap};
 use super::units::{UNKNOWN, bytes, maybe_bytes, maybe_seconds, percent, seconds};
 
-/// A difference of more than this part of what was given back gets a line.
+/// Divisor of the reclaimed bytes for the minimum difference that gets a line.
 const WORTH_A_LINE: u64 = 50;
 
-/// The whole view, ending with a newline.
+/// The whole view, with a final newline.
 pub fn reclamation(reclamation: &Reclamation, surface: Surface) -> String {
     let mut lines: Vec<String> = wrap(&headline(reclamation), surface.columns)
         .iter()
         .map(|line| surface.paint(Paint::Strong, line))
         .collect();
-    // Where nothing was done there are no figures beside the sentence.
+    // Without an effect there are no figures.
     if reclamation.outcome == Outcome::Done {
         lines.push(String::new());
         lines.extend(figures(reclamation, surface));
@@ -29,7 +29,7 @@ pub fn reclamation(reclamation: &Reclamation, surface: Surface) -> String {
     joined(&lines)
 }
 
-/// One sentence: what happened.
+/// A sentence on what happened.
 pub fn headline(reclamation: &Reclamation) -> String {
     let remedy = clean(&reclamation.remedy);
     let reason = reclamation.reason.as_deref().map(clean);
@@ -57,8 +57,8 @@ pub fn headline(reclamation: &Reclamation) -> String {
     }
 }
 
-/// The difference of prediction and fact, in bytes and in per cent of the fact; `None` where one of them
-/// is not known.
+/// The difference between prediction and result, in bytes and as a percentage of the larger; `None`
+/// if one of them is unknown.
 pub fn error(reclamation: &Reclamation) -> Option<String> {
     let (predicted, actual) = (reclamation.predicted_bytes?, reclamation.actual_bytes?);
     let sign = match predicted.cmp(&actual) {
@@ -70,7 +70,8 @@ pub fn error(reclamation: &Reclamation) -> Option<String> {
     Some(format!("{sign}{} bytes ({} of the larger)", grouped(off), percent(off, actual.max(predicted))))
 }
 
-/// What RSS fell by besides, and what the machine did not get back, where that is much.
+/// By how much RSS fell in addition, and how much memory the machine did not regain, if
+/// significant.
 fn others(reclamation: &Reclamation, surface: Surface) -> Vec<String> {
     let Some(actual) = reclamation.actual_bytes.filter(|&actual| actual > 0) else { return Vec::new() };
     let mut lines = Vec::new();
@@ -99,7 +100,7 @@ fn others(reclamation: &Reclamation, surface: Surface) -> Vec<String> {
     lines
 }
 
-/// The figures, one a line: name, exact figure, and the same for people.
+/// The figures, one per line: name, exact figure, rounded figure.
 pub fn figures(reclamation: &Reclamation, surface: Surface) -> Vec<String> {
     let mut lines = Vec::new();
     let mut size = |name: &str, known: Option<u64>| {

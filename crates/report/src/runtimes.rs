@@ -1,4 +1,5 @@
-//! What a report shows of language runtimes that were read: titles, sentences and tables, already clean.
+//! The text of a report on language runtimes that were read: titles, sentences and tables, already
+//! clean.
 
 use strandline_inspect::facts::{Runtime, TypeFacts};
 use strandline_runtimes::cpython::census::FEW_OBJECTS;
@@ -19,7 +20,7 @@ pub struct RuntimeView {
     pub title: String,
     /// Sentences.
     pub lines: Vec<String>,
-    /// Tables, below each other.
+    /// Tables, in order.
     pub tables: Vec<RuntimeTable>,
 }
 
@@ -30,7 +31,7 @@ pub struct RuntimeTable {
     pub head: &'static [Column],
     /// Its rows.
     pub rows: Vec<Vec<String>>,
-    /// The column that is cut where there is no room.
+    /// Index of the column that is shortened if space is short.
     pub flexible: usize,
 }
 
@@ -46,7 +47,7 @@ const AREA_HEAD: [Column; 6] = [
 ];
 const COMMON_HEAD: [Column; 3] = [figures("bytes"), figures("instances"), words("type")];
 
-/// Buffers and types shown one by one.
+/// Maximum number of buffers and types shown.
 const MAX_SHOWN: usize = 10;
 const MAX_LOADERS: usize = 3;
 
@@ -125,7 +126,7 @@ fn jvm(name: &str, runtime: &Runtime, facts: &Jvm) -> RuntimeView {
     view
 }
 
-/// What all runtimes tell.
+/// The view with the figures that all runtimes provide.
 fn common(name: &str, runtime: &Runtime) -> RuntimeView {
     let title = format!(
         "{name}: {} of objects in {}; {} of free places",
@@ -190,7 +191,7 @@ fn cpython(name: &str, runtime: &Runtime, facts: &CPython) -> RuntimeView {
     view
 }
 
-/// What the main interpreter's collector is at.
+/// Describes the state of the main interpreter's garbage collector.
 fn collector(of: &Collector) -> String {
     let all = |tell: fn(&python::Generation) -> String| {
         of.generations.iter().map(tell).collect::<Vec<_>>().join(", ")

@@ -1,8 +1,8 @@
-//! Tables of text: columns as wide as they need, one column that takes what is left.
+//! Text tables: columns as wide as needed, and one that takes the remaining width.
 
 use super::text::{left, right, width};
 
-/// Two spaces stand between columns.
+/// Spaces between columns.
 const GAP: usize = 2;
 
 /// One column.
@@ -10,7 +10,7 @@ const GAP: usize = 2;
 pub struct Column {
     /// Its heading.
     pub title: &'static str,
-    /// Whether its cells are figures, which end at the column's right edge.
+    /// Whether its cells are figures, which are right-aligned.
     pub figures: bool,
 }
 
@@ -24,8 +24,9 @@ pub const fn words(title: &'static str) -> Column {
     Column { title, figures: false }
 }
 
-/// Heading and rows as lines of at most `columns` terminal columns. The column `flexible` is cut where
-/// the whole would be wider. Cells that a row lacks are empty. No line ends in spaces.
+/// Formats heading and rows as lines of at most `columns` terminal columns. Shortens the column
+/// `flexible` if the table is too wide. Cells missing in a row are empty. Lines have no trailing
+/// spaces.
 pub fn lay_out(head: &[Column], rows: &[Vec<String>], flexible: usize, columns: usize) -> Vec<String> {
     let mut widths: Vec<usize> = head.iter().map(|column| width(column.title)).collect();
     for row in rows {
@@ -46,7 +47,7 @@ pub fn lay_out(head: &[Column], rows: &[Vec<String>], flexible: usize, columns: 
                 if column.figures { right(cell, room) } else { left(cell, room) }
             });
             let line = cells.collect::<Vec<_>>().join(&" ".repeat(GAP));
-            // A table wider than the surface even so is cut, not wrapped.
+            // If the table is still too wide, truncate its lines rather than wrap them.
             super::text::shorten(line.trim_end(), columns)
         })
         .collect()

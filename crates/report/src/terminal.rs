@@ -1,5 +1,5 @@
-//! The terminal's view of one process: the verdict first, then the picture, then the figures.
-//! Lays out a `model::View`; decides nothing about its content.
+//! The terminal view of one process: the verdict first, then the bars, then the figures. Lays out a
+//! `model::View` and decides nothing about its content.
 
 use super::bars::{Segment, bar};
 use super::model::{AllocatorView, RowView, View, state_name};
@@ -9,7 +9,7 @@ use super::table::{Column, figures, lay_out, words};
 use super::text::{hanging, left, right, shorten, width, wrap};
 use super::units::{bytes, percent};
 
-/// The whole view, ending with a newline.
+/// The whole view, with a final newline.
 pub fn explanation(view: &View, surface: Surface) -> String {
     let mut lines = heading(view, surface);
     lines.push(String::new());
@@ -46,7 +46,7 @@ pub fn picture(view: &View, surface: Surface) -> Vec<String> {
     lines
 }
 
-/// One bar with its legend, both behind the bar's name.
+/// One bar and its legend, to the right of the bar's name.
 fn stacked(name: &str, segments: &[Segment], surface: Surface) -> Vec<String> {
     const NAME: usize = 9;
     let room = surface.columns - NAME;
@@ -78,12 +78,12 @@ fn stacked(name: &str, segments: &[Segment], surface: Surface) -> Vec<String> {
     lines
 }
 
-/// The ledger's rows. A holder that is too long for its column goes on below, for one line.
+/// The ledger rows. A holder that is too long for its column continues on one more line.
 pub fn ledger(view: &View, surface: Surface) -> Vec<String> {
     const STATE: usize = 12;
     let all = || view.rows.iter().chain(&view.folded);
     let id_room = all().map(|row| width(&row.id)).max().unwrap_or(0).clamp(3, 24);
-    // Size, share, state and id with two spaces between them; the holder takes the rest.
+    // Size, share, state and id, separated by two spaces; the holder takes the rest.
     let before_holder = 9 + 2 + 7 + 2 + STATE + 2 + id_room + 2;
     let holder_room = surface.columns.saturating_sub(before_holder);
     let fixed = |size: &str, share: &str| format!("{}  {}  ", right(size, 9), right(share, 7));
@@ -150,7 +150,7 @@ fn add_table(lines: &mut Vec<String>, table: Vec<String>, surface: Surface) {
     lines.extend(table.into_iter().skip(1));
 }
 
-/// Runtimes that were read: sentences and tables.
+/// Runtimes that were read, as sentences and tables.
 fn readings(readings: &[RuntimeView], surface: Surface) -> Vec<String> {
     let mut lines = Vec::new();
     for reading in readings {
@@ -166,7 +166,7 @@ fn readings(readings: &[RuntimeView], surface: Surface) -> Vec<String> {
     lines
 }
 
-/// Remedies, ranked, each with what to paste; those that give back next to nothing in a line at the end.
+/// Ranked remedies with the text to paste; those with little effect in one line at the end.
 fn remedies(view: &View, surface: Surface) -> Vec<String> {
     let mut lines = Vec::new();
     if !view.remedies.is_empty() {
@@ -192,7 +192,7 @@ fn remedies(view: &View, surface: Surface) -> Vec<String> {
     lines
 }
 
-/// A list under its name; nothing at all where it is empty.
+/// A list under its name; nothing if it is empty.
 pub fn listed(name: &str, items: &[String], surface: Surface) -> Vec<String> {
     if items.is_empty() {
         return Vec::new();
@@ -202,17 +202,17 @@ pub fn listed(name: &str, items: &[String], surface: Surface) -> Vec<String> {
     lines
 }
 
-/// `lines`, dim where there is colour.
+/// `lines`, dim if there is colour.
 pub fn faint(lines: &[String], surface: Surface) -> Vec<String> {
     lines.iter().map(|line| surface.paint(Paint::Faint, line)).collect()
 }
 
-/// Lines as text that ends with a newline.
+/// Joins lines into text with a final newline.
 pub fn joined(lines: &[String]) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Only what changes from look to look: verdict, bars and the first `most` rows.
+/// The parts that change between refreshes: verdict, bars and the first `most` rows.
 pub fn summary(view: &View, most: usize, surface: Surface) -> Vec<String> {
     let mut lines: Vec<String> =
         wrap(&view.headline, surface.columns).iter().map(|line| surface.paint(Paint::Strong, line)).collect();

@@ -1,12 +1,13 @@
-//! Text that is safe to show, and how wide it is.
+//! Text that is safe to show, and its width.
 //!
-//! Names of files, commands and threads are chosen by the target. Whatever a terminal could take for
-//! a command, and whatever reorders or hides its neighbours, is written out as `\u{…}` here, once, before
+//! The target chooses names of files, commands and threads. Every character that a terminal could
+//! interpret, or that reorders or hides its neighbours, is written as `\u{…}` here, once, before
 //! any layout. Widths are terminal columns, never bytes or characters.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// `text` with every control, reordering and invisible character written as `\n`, `\t`, `\r` or `\u{…}`.
+/// Replaces every control, reordering and invisible character of `text` by `\n`, `\t`, `\r` or
+/// `\u{…}`.
 pub fn clean(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -19,16 +20,17 @@ pub fn clean(text: &str) -> String {
     safe
 }
 
-/// [`clean`] for sentences: no longer than a sentence needs, whatever a target's names do to it.
+/// [`clean`] for sentences, truncated to a length that no sentence needs, in case of long names.
 pub fn clean_sentence(text: &str) -> String {
     const MAX_COLUMNS: usize = 400;
     shorten(&clean(text), MAX_COLUMNS)
 }
 
-/// A command as a shell would take it, safe to show: an empty word, or one with spaces, stays what it is.
+/// Quotes a command for a shell and cleans it: empty words and words with spaces are preserved.
 pub fn command_line(words: &[String]) -> String {
     let quoted = words.iter().enumerate().map(|(index, word)| {
-        // What no shell touches needs no quotes; only a first word with `=` would be an assignment.
+        // Words without special characters need no quotes; `=` in the first word would make it an
+        // assignment.
         let is_plain =
             |c: char| c.is_ascii_alphanumeric() || "@%_+:,./-".contains(c) || (c == '=' && index > 0);
         if !word.is_empty() && word.chars().all(is_plain) { word.into() } else { shell_words::quote(word) }
@@ -36,8 +38,8 @@ pub fn command_line(words: &[String]) -> String {
     clean_sentence(&quoted.collect::<Vec<_>>().join(" "))
 }
 
-/// The command of a process as it shows itself. One that renames itself leaves a single word with spaces
-/// (`nginx: worker process`), which no shell quoted.
+/// The command of a process for display. A process that renamed itself has a single word with
+/// spaces (`nginx: worker process`), which is not quoted.
 pub fn own_command(words: &[String]) -> String {
     match words {
         [title] if title.contains(' ') => clean_sentence(title),
@@ -45,12 +47,12 @@ pub fn own_command(words: &[String]) -> String {
     }
 }
 
-/// What a process of the file `executable` calls itself: the last part of its command's first word, or its title if it
-/// wrote one there. A title of options is a command again (Chromium's children): of those, what kind of process it is.
-/// Without a command, the file's name.
+/// The name of a process of the file `executable`: the file name in the first word of its command,
+/// or the title if it wrote one there. A title with options is a command line again (Chromium's
+/// children): then the kind of process is appended. Without a command, the name of the file.
 pub fn own_name(words: &[String], executable: Option<&str>) -> Option<String> {
     let Some(first) = words.first() else { return executable.and_then(file_name) };
-    // A path may have spaces.
+    // A path may contain spaces.
     if executable == Some(first.as_str()) {
         return file_name(first);
     }
@@ -66,15 +68,15 @@ pub fn own_name(words: &[String], executable: Option<&str>) -> Option<String> {
     Some(clean_sentence(&rest.map_or_else(|| name.to_owned(), |rest| format!("{name} {rest}"))))
 }
 
-/// The last part of a path.
+/// The last component of a path.
 fn file_name(path: &str) -> Option<String> {
     path.rsplit('/').find(|part| !part.is_empty()).map(clean_sentence)
 }
 
-/// Whether a terminal may act on `c`, or a reader not see it.
+/// Whether a terminal may interpret `c`, or `c` may be invisible.
 ///
-/// The C0 and C1 controls and DEL start escape sequences (U+009B is CSI by itself); the others are
-/// Unicode's format characters: joiners, direction marks, overrides, isolates, tags.
+/// The C0 and C1 controls and DEL can start escape sequences (U+009B is CSI by itself); the others
+/// are Unicode format characters: joiners, direction marks, overrides, isolates, tags.
 pub fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(u32::from(c),
@@ -82,12 +84,12 @@ pub fn is_unsafe(c: char) -> bool {
             | 0xFFF9..=0xFFFB | 0xE0000..=0xE0FFF)
 }
 
-/// How many terminal columns `text` takes.
+/// Width of `text` in terminal columns.
 pub fn width(text: &str) -> usize {
     text.width()
 }
 
-/// `text` cut to at most `most` columns, with `…` for its middle: both ends of a path say something.
+/// Shortens `text` to at most `most` columns with `…` in its middle, as both ends of a path matter.
 pub fn shorten(text: &str, most: usize) -> String {
     if width(text) <= most {
         return text.to_owned();
@@ -99,7 +101,7 @@ pub fn shorten(text: &str, most: usize) -> String {
     head.into_iter().chain(['…']).chain(tail.into_iter().rev()).collect()
 }
 
-/// The first characters of `chars` that fit into `room` columns.
+/// The longest prefix of `chars` that fits into `room` columns.
 fn take_columns(chars: impl Iterator<Item = char>, room: usize) -> Vec<char> {
     let mut used = 0;
     chars
@@ -110,20 +112,20 @@ fn take_columns(chars: impl Iterator<Item = char>, room: usize) -> Vec<char> {
         .collect()
 }
 
-/// `text` filled up with spaces on the right to `columns`.
+/// Pads `text` with spaces on the right to `columns`.
 pub fn left(text: &str, columns: usize) -> String {
     let text = shorten(text, columns);
     let gap = columns.saturating_sub(width(&text));
     text + &" ".repeat(gap)
 }
 
-/// `text` filled up with spaces on the left to `columns`.
+/// Pads `text` with spaces on the left to `columns`.
 pub fn right(text: &str, columns: usize) -> String {
     let text = shorten(text, columns);
     " ".repeat(columns.saturating_sub(width(&text))) + &text
 }
 
-/// `text` in lines of at most `columns`, broken at spaces; a word that is wider is broken anywhere.
+/// Breaks `text` into lines of at most `columns`, at spaces; wider words are broken anywhere.
 pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     let columns = columns.max(2);
     let mut lines = Vec::new();
@@ -149,7 +151,8 @@ pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// `text` wrapped to `columns`, its first line behind `first` and the others indented as deep.
+/// Wraps `text` to `columns`, with `first` before the first line and an indent of the same width
+/// before the others.
 pub fn hanging(first: &str, text: &str, columns: usize) -> Vec<String> {
     let indent = width(first);
     wrap(text, columns.saturating_sub(indent))
@@ -159,12 +162,12 @@ pub fn hanging(first: &str, text: &str, columns: usize) -> Vec<String> {
         .collect()
 }
 
-/// `count` with its thing: `1 row`, `12,411 rows`.
+/// `count` with its noun: `1 row`, `12,411 rows`.
 pub fn counted(count: u64, thing: &str) -> String {
     format!("{} {thing}{}", grouped(count), if count == 1 { "" } else { "s" })
 }
 
-/// An integer with a comma before every three digits.
+/// An integer with thousands separators.
 pub use strandline_claims::units::thousands as grouped;
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-//! A process and its descendants: one line each, and what they hold together.
+//! A process and its descendants: one line each, and their total.
 //!
-//! Shared pages stand in the RSS of every process that maps them, so RSS figures of a tree must not be
-//! added up; PSS divides each page among its sharers and may be. The states of a tree are parts of its PSS.
+//! RSS of every process includes the shared pages it maps, so the RSS figures of a tree must not be
+//! summed; PSS divides each page among the processes that share it and may be. The states of a tree
+//! are parts of its PSS.
 
 use std::collections::HashMap;
 
@@ -17,21 +18,22 @@ use super::terminal::{faint, joined, listed};
 use super::text::{clean, shorten, wrap};
 use super::units::{bytes, maybe_bytes};
 
-/// What `explain --tree` says.
+/// The result of `explain --tree`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Tree {
     /// The process the tree starts from.
     pub root: i32,
-    /// The processes that were looked at, parents before their children.
+    /// The inspected processes, parents before their children.
     pub processes: Vec<Member>,
-    /// Their PSS, added up: shared pages once. Unknown where one process's is.
+    /// Sum of their PSS, in which shared pages count once. `None` if that of one process is
+    /// unknown.
     pub total_pss_bytes: Option<u64>,
-    /// Their RSS, added up: pages that they share are in it once for each.
+    /// Sum of their RSS, in which shared pages count once per process.
     pub total_rss_bytes: u64,
-    /// Their totals by state, as parts of their PSS, which they add up to. Where one process's PSS is not known, of
-    /// their RSS: shared pages are in it once for each.
+    /// Their totals by state, as parts of their PSS, to which they add up. If the PSS of one
+    /// process is unknown, parts of their RSS, in which shared pages count once per process.
     pub totals: Totals,
-    /// Which processes were left out, and why.
+    /// The processes that were left out, and why.
     pub caveats: Vec<Caveat>,
 }
 
@@ -40,11 +42,11 @@ pub struct Tree {
 pub struct Member {
     /// Its parent.
     pub parent: i32,
-    /// How far it is from the tree's root.
+    /// Its distance from the root of the tree.
     pub depth: usize,
-    /// Its totals by state as parts of its PSS.
+    /// Its totals by state, as parts of its PSS.
     pub proportional: Option<Totals>,
-    /// Everything `explain` says about it.
+    /// The full result of `explain` for it.
     #[serde(flatten)]
     pub explanation: Explanation,
 }
@@ -57,7 +59,7 @@ impl Member {
 }
 
 impl Tree {
-    /// A tree of `processes`, added up.
+    /// Sums up a tree of `processes`.
     pub fn new(root: i32, processes: Vec<Member>, caveats: Vec<Caveat>) -> Self {
         let mut tree = Self { root, total_pss_bytes: Some(0), caveats, ..Self::default() };
         let is_known = processes.iter().all(|member| member.proportional.is_some());
@@ -87,7 +89,7 @@ const HEAD: [Column; 7] = [
     figures("unattr."),
 ];
 
-/// The whole view, ending with a newline.
+/// The whole view, with a final newline.
 pub fn tree(tree: &Tree, surface: Surface) -> String {
     let headline = format!(
         "{} {} together (PSS: pages they share are counted once)",
@@ -128,7 +130,8 @@ pub fn tree(tree: &Tree, surface: Surface) -> String {
     joined(&lines)
 }
 
-/// What to call each: with what it was given to run where several have one name, as an interpreter's.
+/// The names of the processes; if several have the same name (an interpreter), with their first
+/// argument.
 fn names(processes: &[Member]) -> Vec<String> {
     let short: Vec<String> = processes.iter().map(|of| short_name(&of.explanation.target)).collect();
     let mut counts: HashMap<&str, u32> = HashMap::new();
@@ -149,7 +152,7 @@ fn member(member: &Member, name: &str) -> Vec<String> {
     let explanation = &member.explanation;
     let kernel = &explanation.kernel;
     let totals = member.proportional.as_ref().unwrap_or(&explanation.totals);
-    // Deep trees stay readable: the indent stops growing.
+    // Limit the indent, so that deep trees stay readable.
     let indent = "  ".repeat(member.depth.min(5));
     vec![
         format!("{indent}{} {}", explanation.target.pid, shorten(name, 30)),

@@ -1,20 +1,21 @@
-//! Sizes and times as people read them: three digits at most, binary units, and what is not known
-//! said as `?` and never as 0. Exact figures stand beside these wherever something is proved.
+//! Sizes and times for people: at most three digits, binary units, and `?` for an unknown figure,
+//! never 0. Exact figures accompany them where they serve as evidence.
 
-/// What is shown for a figure that is not known.
+/// Shown for an unknown figure.
 pub const UNKNOWN: &str = "?";
 
-/// Bytes in binary units: `824 KiB`, `12.3 MiB`, `1.61 GiB`; the same as in the library's headlines.
+/// Bytes in binary units: `824 KiB`, `12.3 MiB`, `1.61 GiB`; the same function as for the headlines
+/// of `inspect`.
 pub use strandline_claims::units::bytes;
 /// A count with separators: `12,411`.
 pub use strandline_claims::units::thousands;
 
-/// Bytes, or `?` where they are not known.
+/// Bytes, or `?` if unknown.
 pub fn maybe_bytes(known: Option<u64>) -> String {
     known.map_or_else(|| UNKNOWN.to_owned(), bytes)
 }
 
-/// A part of a whole in per cent with one decimal; `<0.1 %` where it would round to nothing.
+/// A part of a whole in per cent with one decimal; `<0.1 %` if it would round to zero.
 pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         return "0.0 %".to_owned();
@@ -23,7 +24,7 @@ pub fn percent(part: u64, whole: u64) -> String {
     if part > 0 && share < 0.05 { "<0.1 %".to_owned() } else { format!("{share:.1} %") }
 }
 
-/// A part of a whole, with two figures that count: `12.3 %`, `0.45 %`.
+/// A fraction in per cent with about three significant digits: `12.3 %`, `4.56 %`, `0.450 %`.
 pub fn percent_of(part: f64) -> String {
     let percent = part * 100.0;
     if !percent.is_finite() {
@@ -38,7 +39,7 @@ pub fn percent_of(part: f64) -> String {
     }
 }
 
-/// How long a process was stopped; not at all, where it was read while its threads slept.
+/// How long a process was stopped; "not stopped" if it was read while its threads slept.
 pub fn stopped(time: f64) -> String {
     if time == 0.0 { "not stopped".to_owned() } else { format!("stopped {}", seconds(time)) }
 }
@@ -60,7 +61,7 @@ pub fn seconds(seconds: f64) -> String {
     if value < 9.95 && unit != "µs" { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
 }
 
-/// A time, or `?` where it is not known.
+/// A time, or `?` if unknown.
 pub fn maybe_seconds(known: Option<f64>) -> String {
     known.map_or_else(|| UNKNOWN.to_owned(), seconds)
 }

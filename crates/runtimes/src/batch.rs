@@ -1,8 +1,9 @@
-//! Reads many small places of the target at once.
+//! Reads many small pieces of the target's memory at once.
 //!
-//! A million bodies are a million reads of 16 bytes, each as dear as a page. Places that lie close together are
-//! read in one piece; scattered ones many in one call. The worst order costs no more than one short read a place.
-//! For chains, where each place is known only from the one before, [`Pages`] keeps the pages last seen.
+//! A million bodies are a million reads of 16 bytes, each as expensive as a page. Places close
+//! together are read in one piece, scattered places many per call. The worst order costs at most
+//! one short read per place. For chains, where each address is known only after the previous read,
+//! [`Pages`] keeps the pages read last.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,28 +11,28 @@ use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::{Memory, Unreadable, word_at};
 use strandline_process::pages::{PAGE_BYTES, page_of};
 
-/// How much is read in one piece at most.
+/// Limit on bytes read in one piece.
 const MAX_PIECE_BYTES: u64 = 256 << 10;
-/// Places are read in one piece where gaps are no longer: an arena may lie between.
+/// Largest gap between places read in one piece: an arena may lie between.
 const DENSE_BYTES: u64 = 4608;
-/// Fewer than this are read one by one, many in one call.
+/// Fewer places than this are read individually, many per call.
 const MIN_IN_PIECE: usize = 4;
-/// How many pages [`Pages`] keeps: a power of two.
+/// Pages that [`Pages`] keeps: a power of two.
 const PAGES_KEPT: usize = 512;
 
-/// Counts what is read.
+/// Memory that counts the bytes read from it.
 pub struct Counted<'a> {
     memory: &'a dyn Memory,
     bytes: AtomicU64,
 }
 
 impl<'a> Counted<'a> {
-    /// Counts what is read of `memory`.
+    /// Counts the bytes read from `memory`.
     pub fn new(memory: &'a dyn Memory) -> Self {
         Self { memory, bytes: AtomicU64::new(0) }
     }
 
-    /// How much was read.
+    /// Bytes read.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -59,12 +60,12 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// A reader of `memory`.
+    /// A batch reader of `memory`.
     pub fn new(memory: &'a dyn Memory) -> Self {
         Self { memory, order: Vec::new(), piece: Vec::new(), scattered: Vec::new() }
     }
 
-    /// The two words at each of `addresses`, in `pairs`; `None` where they cannot be read.
+    /// Reads the two words at each of `addresses` into `pairs`; `None` where they cannot be read.
     pub fn pairs(&mut self, addresses: &[u64], pairs: &mut Vec<Option<(u64, u64)>>) {
         pairs.clear();
         pairs.resize(addresses.len(), None);
@@ -86,7 +87,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Shows the bytes at each of `places` (address and length, at most [`MAX_PIECE_BYTES`]) that can be read.
+    /// Calls `show` with the bytes at each of `places` (address and length, at most
+    /// [`MAX_PIECE_BYTES`]) that can be read.
     pub fn bytes(&mut self, places: &[(u64, u64)], show: &mut dyn FnMut(usize, &[u8])) {
         let wanted = |index: u32| places.get(index as usize).copied().unwrap_or((0, 0));
         self.each(places.len(), &wanted, &mut |index, bytes| show(index as usize, bytes));
@@ -103,7 +105,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Reads what lies close together; what does not is left in `scattered`.
+    /// Reads places that are close together; leaves the others in `scattered`.
     fn each(&mut self, count: usize, wanted: &dyn Fn(u32) -> (u64, u64), show: &mut dyn FnMut(u32, &[u8])) {
         self.scattered.clear();
         self.order.clear();
@@ -145,7 +147,7 @@ impl<'a> Batch<'a> {
         show: &mut dyn FnMut(u32, &[u8]),
     ) {
         let length = usize::try_from(end - start).unwrap_or(0);
-        // What is left of the piece before costs nothing, to clear it would.
+        // The rest of the previous piece may stay in the buffer: clearing it would cost time.
         if self.piece.len() < length {
             self.piece.resize(length, 0);
         }
@@ -164,7 +166,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Memory whose pages are kept once read: for following pointers.
+/// Memory that keeps pages once read: for following pointers.
 pub struct Pages<'a> {
     memory: &'a dyn Memory,
     kept: Vec<Kept>,
@@ -177,12 +179,12 @@ struct Kept {
 }
 
 impl<'a> Pages<'a> {
-    /// Over `memory`.
+    /// Keeps [`PAGES_KEPT`] pages of `memory`.
     pub fn new(memory: &'a dyn Memory) -> Self {
         Self::keeping(memory, PAGES_KEPT)
     }
 
-    /// Over `memory`, of which as many pages are kept: memory is taken for those only that were read.
+    /// Keeps `pages` pages of `memory`; each takes memory only once it is read.
     pub fn keeping(memory: &'a dyn Memory, pages: usize) -> Self {
         Self { memory, kept: vec![Kept { address: u64::MAX, bytes: ReadBuffer::default() }; pages.max(1)] }
     }
@@ -221,24 +223,24 @@ impl<'a> Pages<'a> {
         Ok(())
     }
 
-    /// `N` bytes at `address`.
+    /// Reads `N` bytes at `address`.
     pub fn array<const N: usize>(&mut self, address: u64) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         self.read(address, &mut bytes).ok()?;
         Some(bytes)
     }
 
-    /// The word at `address`.
+    /// Reads the word at `address`.
     pub fn word(&mut self, address: u64) -> Option<u64> {
         self.array(address).map(u64::from_le_bytes)
     }
 
-    /// The 32-bit word at `address`.
+    /// Reads the 32-bit word at `address`.
     pub fn half_word(&mut self, address: u64) -> Option<u32> {
         self.array(address).map(u32::from_le_bytes)
     }
 
-    /// The words at `address` and behind it.
+    /// Reads the word at `address` and the next.
     pub fn pair(&mut self, address: u64) -> Option<(u64, u64)> {
         let bytes: [u8; 16] = self.array(address)?;
         word_at(&bytes, 0).zip(word_at(&bytes, 8))

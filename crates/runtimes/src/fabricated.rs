@@ -1,4 +1,4 @@
-//! Fabricated memory for tests of readers: what of it is resident, and how it is damaged.
+//! Fabricated memory for tests of readers: which pages are resident, and how it is damaged.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ impl Memory for Target {
     }
 }
 
-/// Reads an image, of whose pages those that `absent` names, a bit each of 64, are not resident.
+/// Reads `image`. A page is not resident if `absent` has the bit of its number modulo 64.
 pub fn look(
     image: &Image,
     maps: &str,
@@ -47,16 +47,16 @@ pub fn look(
     read(&context, &runs)
 }
 
-/// A word that is overwritten: where, with what, and how.
+/// An overwritten word: place, new value, and kind of damage.
 pub type Patch = (u64, u64, u8);
 
-/// Pages that are not resident, and words that are overwritten.
+/// Pages that are not resident, and words to overwrite.
 pub fn damage() -> impl Strategy<Value = (u64, Vec<Patch>)> {
     let absent = prop_oneof![Just(0), any::<u64>().prop_map(|bits| bits & bits >> 7 & bits << 3)];
     (absent, prop::collection::vec((any::<u64>(), any::<u64>(), 0..5_u8), 0..60))
 }
 
-/// Overwrites words, mostly near the begin of each range: there structures stand.
+/// Overwrites words, mostly near the start of each range, where structures are.
 pub fn patch(image: &mut Image, seed: u64, patches: &[Patch]) {
     let mut dice = Dice::new(seed);
     let ranges: Vec<(u64, u64)> = image.ranges().map(|(start, bytes)| (start, bytes.len() as u64)).collect();
@@ -77,7 +77,8 @@ pub fn patch(image: &mut Image, seed: u64, patches: &[Patch]) {
     }
 }
 
-/// Whether what was read can be believed at all: no byte is claimed twice, and names are names.
+/// Asserts that a reading is plausible: no byte is claimed twice, and names contain no control
+/// characters.
 pub fn is_sound(reading: &Reading) {
     let claims = reading.claims.iter().chain(&reading.shared);
     let mut claims: Vec<(u64, u64)> = claims.map(|claim| (claim.start, claim.end)).collect();
@@ -86,7 +87,8 @@ pub fn is_sound(reading: &Reading) {
     assert!(reading.facts.types.iter().all(|of| !of.name.chars().any(char::is_control)));
 }
 
-/// Hands over images of which one word that leads somewhere is as large as a word can be: of so many of them at most.
+/// Calls `look` with copies of the image in each of which one pointer is the largest value: at most
+/// `MOST` copies.
 pub fn each_too_large(image: &Image, mut look: impl FnMut(Image)) {
     const MOST: usize = 300;
     let ranges: Vec<(u64, u64)> = image.ranges().map(|(at, bytes)| (at, at + bytes.len() as u64)).collect();

@@ -1,12 +1,13 @@
 //! Readers of language runtimes: which value, buffer or dead object holds a byte.
 //!
-//! A folder a runtime, all of the same shape: `mod.rs` has its line of the table and its reader, `rows.rs` its rows,
-//! `layout.rs` where its structures stand, by version, as data, `locate.rs` finds it in the mapped files, `facts.rs` is
-//! what it tells as data; the other files read. [`named`] are those that are recognised and not read yet. How to add
-//! one: `docs/adding-a-runtime.md`.
+//! Each runtime has a folder with the same files: `mod.rs` has its entry in the table and its
+//! reader, `rows.rs` its rows, `layout.rs` the offsets of its structures by version, `locate.rs`
+//! finds it in the mapped files, `facts.rs` defines its facts as data; the other files read memory.
+//! [`named`] lists the runtimes that are recognised but not read yet. How to add a runtime:
+//! `docs/adding-a-runtime.md`.
 //!
-//! A reader must not know another, or any allocator: what it knows of blocks it claims by their pointers
-//! ([`strandline_claims::refinements`]).
+//! A reader must not depend on another reader or on an allocator: it claims blocks by their
+//! pointers ([`strandline_claims::refinements`]).
 
 #![forbid(unsafe_code)]
 

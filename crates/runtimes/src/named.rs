@@ -1,4 +1,4 @@
-//! Runtimes that are recognised and not read yet. One that gets a reader moves to a folder of its own.
+//! Runtimes that are recognised but not read yet. One that gets a reader moves to its own folder.
 
 use std::io::Read;
 
@@ -9,7 +9,7 @@ use strandline_process::namespaces::open_in_root;
 
 use FileName::{Has, Is, Versioned};
 
-/// One whose version, if it can be told, stands in its files' names.
+/// Defaults for a runtime whose version, if known, is in its file names.
 const NAMED: About = About { evidence: Evidence { version: of_file_name, ..Evidence::NONE }, ..About::NONE };
 const EVIDENCE: Evidence = NAMED.evidence;
 
@@ -72,7 +72,7 @@ pub static PHP: About = About {
     ..NAMED
 };
 
-/// D's runtime.
+/// The runtime of D.
 pub static D: About = About {
     name: "d",
     title: "D",
@@ -122,7 +122,7 @@ pub static MONO: About = About {
     ..NAMED
 };
 
-/// .NET; the symbols are of programs in one file, and of those compiled ahead of time.
+/// .NET. The symbols are those of single-file programs and of programs compiled ahead of time.
 pub static DOTNET: About = About {
     name: "dotnet",
     title: ".NET",
@@ -136,7 +136,7 @@ pub static DOTNET: About = About {
     ..NAMED
 };
 
-/// Racket CS: a Chez Scheme with more around it.
+/// Racket CS: Chez Scheme with additions.
 pub static RACKET: About = About {
     name: "racket",
     title: "Racket",
@@ -164,14 +164,14 @@ pub static ERLANG: About = About {
     ..NAMED
 };
 
-/// OCaml. From 5.0 on it maps its heap itself; before, that was malloc's.
+/// OCaml. From 5.0 on it maps its heap itself; older versions use malloc.
 pub static OCAML: About = About {
     name: "ocaml",
     title: "OCaml",
     evidence: Evidence {
         files: &[Has("libcamlrun", ".so")],
         symbols: &["caml_startup", "caml_main"],
-        // A setting in the environment that every program with it asks for.
+        // An environment variable that every OCaml program reads.
         strings: &[('O', "CAMLRUNPARAM")],
         ..EVIDENCE
     },
@@ -179,14 +179,14 @@ pub static OCAML: About = About {
     ..NAMED
 };
 
-/// Programs of the Glasgow Haskell Compiler.
+/// Programs compiled by the Glasgow Haskell Compiler.
 pub static GHC: About = About {
     name: "ghc",
     title: "GHC's Haskell",
     evidence: Evidence {
         files: &[Has("libHSrts", ".so")],
         symbols: &["hs_init_ghc"],
-        // As OCaml's.
+        // An environment variable that every such program reads.
         strings: &[('G', "HCRTS")],
         ..EVIDENCE
     },
@@ -206,7 +206,7 @@ pub static GUILE: About = About {
 pub static R: About =
     About { name: "r", title: "R", evidence: Evidence { files: &[Has("libR", ".so")], ..EVIDENCE }, ..NAMED };
 
-/// Firefox's JavaScript.
+/// The JavaScript engine of Firefox.
 pub static SPIDERMONKEY: About = About {
     name: "spidermonkey",
     title: "SpiderMonkey",
@@ -241,7 +241,7 @@ pub static CLISP: About = About {
     ..NAMED
 };
 
-/// What a CPython says of its version, or its file's name does.
+/// The version in CPython's `Py_Version`, or else in the file name.
 pub(crate) fn cpython_version(clue: &Clue<'_>) -> Option<String> {
     python_version(clue).or_else(|| of_file_name(clue))
 }
@@ -256,7 +256,7 @@ fn python_version(clue: &Clue<'_>) -> Option<String> {
     (major == 3).then(|| format!("{major}.{minor}.{micro}"))
 }
 
-/// The version in the addresses that node is built with (`…/download/release/v20.11.0/…`).
+/// The version in a URL compiled into node (`…/download/release/v20.11.0/…`).
 fn node_version(clue: &Clue<'_>) -> Option<String> {
     const NEEDLE: &str = "/download/release/v";
     let image = clue.image().filter(|_| clue.is_executable())?;
@@ -264,20 +264,22 @@ fn node_version(clue: &Clue<'_>) -> Option<String> {
     leading_version(text.strip_prefix(NEEDLE)?)
 }
 
-/// The version string that a symbol of Ruby's executable names.
+/// The version string at the symbol `ruby_version` of the executable.
 fn ruby_version(clue: &Clue<'_>) -> Option<String> {
     let bytes = clue.image()?.bytes_at(clue.symbol("ruby_version")?, 16)?;
     leading_version(std::str::from_utf8(bytes.split(|&byte| byte == 0).next()?).ok()?)
 }
 
-/// Go's build information, as `debug/buildinfo` reads it: 14 bytes of magic, pointer size, flags; with
-/// flag 2 (Go 1.18 and later) the version follows at 32, its length before it in one byte here.
+/// The version in Go's build information, as `debug/buildinfo` reads it: 14 bytes of magic, pointer
+/// size, flags. With flag 2 (Go 1.18 and later) the version is at 33, after its length in the byte
+/// at 32.
 pub(crate) fn go_version(bytes: &[u8]) -> Option<String> {
     if !bytes.starts_with(b"\xff Go buildinf:") || bytes.get(15)? & 2 == 0 {
         return None;
     }
     let length = usize::from(*bytes.get(32)?);
-    // A varint whose first byte has its top bit set is a version of 128 characters or more: not ours.
+    // A first byte with the top bit set starts a longer varint: a version of 128 characters or
+    // more, which is refused.
     let text = std::str::from_utf8(bytes.get(33..33 + length).filter(|_| length < 128)?).ok()?;
     leading_version(text.strip_prefix("go")?)
 }

@@ -1,10 +1,10 @@
-//! Shares out work among threads.
+//! Distributes jobs among threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Has `workers` threads do jobs `0..jobs`, each thread with a state of its own; returns the states, and how many
-/// jobs were not begun because time was over.
+/// Runs jobs `0..jobs` on `workers` threads, each with its own state. Returns the states, and the
+/// number of jobs not finished when the deadline passed.
 pub fn share<S: Send>(
     workers: usize,
     jobs: usize,

@@ -1,5 +1,5 @@
-//! What a cell needs before it can run: tools, libraries and files that have to be here, and subjects that are built
-//! once for each way their placeholders are filled.
+//! Requirements of a cell: tools, libraries and files, and subjects that are built once for each
+//! combination of placeholder values.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,7 +10,7 @@ use super::matrix::{Key, Matrix, fill, placeholders};
 use strandline_lab::cell::Subject;
 use strandline_lab::trial::program::{Program, fits};
 
-/// Where the loader looks for a library that has no path; `ldconfig` knows of more, but these are usual.
+/// Usual folders in which the loader looks for a library without a path; `ldconfig` may know more.
 const LIBRARY_FOLDERS: [&str; 8] = [
     "/usr/local/lib",
     "/usr/local/lib/x86_64-linux-gnu",
@@ -22,7 +22,7 @@ const LIBRARY_FOLDERS: [&str; 8] = [
     "/lib",
 ];
 
-/// What the placeholders of a cell stand for, but `{build}`.
+/// Values of the placeholders of a cell, except `{build}`.
 pub fn values(matrix: &Matrix, key: &Key) -> BTreeMap<String, String> {
     let choices = matrix.choices(key).map(|(axis, choice)| (axis.name.clone(), choice.value.clone()));
     let folder = matrix.study.folder.to_string_lossy().into_owned();
@@ -30,7 +30,8 @@ pub fn values(matrix: &Matrix, key: &Key) -> BTreeMap<String, String> {
     choices.chain([("dir".to_owned(), folder), ("probes".to_owned(), probes)]).collect()
 }
 
-/// The file of a library: a path against the study's `folder`, a name as the loader finds it.
+/// The file of a library: a path is relative to the `folder` of the study, a name is looked up like
+/// the loader does.
 pub fn find_library(name: &str, folder: &Path) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(folder.join(name)).filter(|path| path.is_file());
@@ -41,37 +42,37 @@ pub fn find_library(name: &str, folder: &Path) -> Option<PathBuf> {
     folders.map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// The folder that `{build}` stands for in a cell: one for each way the commands that build it are filled, below
-/// `root`, so that what is built for one cell is not overwritten by what is built for another.
+/// The `{build}` folder of a cell, below `root`: one for each set of filled build commands, so that
+/// builds do not overwrite each other.
 pub fn folder(matrix: &Matrix, key: &Key, root: &Path) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     filled(matrix, key, &values(matrix, key)).hash(&mut hasher);
-    // What differs by a variable alone is built apart as well.
+    // Builds that differ only by a variable get their own folders too.
     let named = named_by_build(matrix, key).filter(|(axis, _)| names_variable(matrix, key, &axis.name));
     named.for_each(|(axis, choice)| (&axis.name, &choice.value).hash(&mut hasher));
     root.join(format!("{:016x}", hasher.finish()))
 }
 
-/// The commands that build a cell's subject, with their placeholders filled; the folders of builds are below `root`.
+/// The filled build commands of the subject of a cell; build folders are below `root`.
 pub fn commands(matrix: &Matrix, key: &Key, root: &Path) -> Vec<Vec<String>> {
     let mut values = values(matrix, key);
     values.insert("build".to_owned(), folder(matrix, key, root).to_string_lossy().into_owned());
     filled(matrix, key, &values)
 }
 
-/// The variable that tells a program or a build of an axis.
+/// Name of the environment variable that holds the choice on an axis.
 pub fn axis_variable(axis: &str) -> String {
     let upper = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
     format!("STRANDLINE_AXIS_{}", axis.chars().map(upper).collect::<String>())
 }
 
-/// Whether the commands that build a cell's subject name an axis by its variable.
+/// Whether the build commands of the subject of a cell contain the variable of an axis.
 fn names_variable(matrix: &Matrix, key: &Key, axis: &str) -> bool {
     let subject = matrix.subjects.get(key.subject).into_iter();
     name_variable(subject.flat_map(|subject| subject.build.iter().flatten()), &axis_variable(axis))
 }
 
-/// Whether one of these words names a variable.
+/// Whether one of these words contains the name of a variable.
 pub fn name_variable<'w>(mut words: impl Iterator<Item = &'w String>, variable: &str) -> bool {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     words.any(|word| {
@@ -80,8 +81,8 @@ pub fn name_variable<'w>(mut words: impl Iterator<Item = &'w String>, variable: 
     })
 }
 
-/// The choices of a cell on axes that the commands that build its subject name, as placeholders or variables. Others
-/// make no difference to them: builds are shared.
+/// The choices of a cell on axes that its build commands name, as placeholders or variables. Cells
+/// that differ only on other axes share builds.
 fn named_by_build<'m>(matrix: &'m Matrix, key: &'m Key) -> impl Iterator<Item = (&'m Axis, &'m Choice)> {
     let subject = matrix.subjects.get(key.subject);
     matrix.choices(key).filter(move |(axis, _)| {
@@ -91,7 +92,7 @@ fn named_by_build<'m>(matrix: &'m Matrix, key: &'m Key) -> impl Iterator<Item = 
     })
 }
 
-/// The variables that tell where a study and a cell's build are, and the cell's choices.
+/// Variables with the folders of the study and of the build, and with the choices of the cell.
 pub fn told(matrix: &Matrix, key: &Key, root: &Path) -> BTreeMap<String, Option<String>> {
     let mut variables = told_of_folders(matrix, key, root);
     let choices = matrix.choices(key);
@@ -99,7 +100,7 @@ pub fn told(matrix: &Matrix, key: &Key, root: &Path) -> BTreeMap<String, Option<
     variables
 }
 
-/// Those that a cell's build hears of: of the choices only those that its commands name.
+/// The same for the build of a cell, with only the choices that its commands name.
 pub fn told_to_build(matrix: &Matrix, key: &Key, root: &Path) -> BTreeMap<String, Option<String>> {
     let mut variables = told_of_folders(matrix, key, root);
     let choices = named_by_build(matrix, key);
@@ -117,8 +118,8 @@ fn told_of_folders(matrix: &Matrix, key: &Key, root: &Path) -> BTreeMap<String, 
     .into()
 }
 
-/// Strandline's own program, also where another file was put in its place since it began; where it was put for other
-/// machines, the one there.
+/// The executable of strandline, also if its file was replaced since the start; the staged copy, if
+/// staged for other machines.
 pub fn own_program() -> Option<PathBuf> {
     if let Some(program) = strandline_lab::own::staged_program() {
         return Some(program);
@@ -134,7 +135,7 @@ fn filled(matrix: &Matrix, key: &Key, values: &BTreeMap<String, String>) -> Vec<
     subject.build.iter().map(filled).collect()
 }
 
-/// The libraries that a cell's choices preload: as named, with placeholders filled, and the file of each.
+/// The libraries preloaded by the choices of a cell: filled name, and the file if it exists.
 pub fn preloads(matrix: &Matrix, key: &Key, root: &Path) -> Vec<(String, Option<PathBuf>)> {
     let mut values = values(matrix, key);
     values.insert("build".to_owned(), folder(matrix, key, root).to_string_lossy().into_owned());
@@ -148,8 +149,9 @@ pub fn preloads(matrix: &Matrix, key: &Key, root: &Path) -> Vec<(String, Option<
         .collect()
 }
 
-/// Why what a cell preloads would not take effect, where that can be told before it is run. Without this a program
-/// that takes no preloaded library would be measured under the library's name.
+/// Why the preloaded libraries of a cell would not take effect, if that is known before the run.
+/// Otherwise a program that ignores a preloaded library would be measured under the name of the
+/// library.
 pub fn why_not_preloaded(matrix: &Matrix, key: &Key, root: &Path, subject: &Subject) -> Option<String> {
     let preloads = preloads(matrix, key, root);
     if preloads.is_empty() {
@@ -160,7 +162,7 @@ pub fn why_not_preloaded(matrix: &Matrix, key: &Key, root: &Path, subject: &Subj
     let program = Program::of_command(&subject.command, subject.directory.as_deref(), search.as_deref());
     for (name, file) in preloads {
         let Some(file) = file else { return Some(format!("{name} is not here")) };
-        // The loader splits LD_PRELOAD at both.
+        // The loader splits LD_PRELOAD at both characters.
         if file.to_string_lossy().contains([' ', ':']) {
             let file = file.display();
             return Some(format!("{file}: a path with a space or a colon cannot be preloaded"));
@@ -176,7 +178,7 @@ pub fn why_not_preloaded(matrix: &Matrix, key: &Key, root: &Path, subject: &Subj
     None
 }
 
-/// Why a program takes no library `file`, if it does not.
+/// Why a program would not load the library `file`; `None` if it would.
 fn refuses(program: &Program, file: &Path) -> Option<String> {
     let name = program.name();
     if let Some(why) = &program.privileged {

@@ -1,4 +1,4 @@
-//! A cell of a study as the lab runs it: its command, its environment, its limits and what is measured.
+//! Turns a cell of a study into a subject of the lab: command, environment, limits and measurement.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use strandline_recorder::Limits;
 use super::build::{folder, own_program, preloads, told, values};
 use super::matrix::{Key, Matrix, fill};
 
-/// A cell as the lab runs it; the folders that `{build}` stands for are below `root`.
+/// The subject of a cell; `{build}` folders are below `root`.
 pub fn subject(matrix: &Matrix, key: &Key, root: &Path, timeout: Option<Duration>) -> Subject {
     let study = &matrix.study;
     let build = folder(matrix, key, root);
@@ -41,14 +41,14 @@ pub fn subject(matrix: &Matrix, key: &Key, root: &Path, timeout: Option<Duration
         set(&choice.environment);
         subject.limits = over(subject.limits, choice.limits);
     }
-    // So that `strandline mark` is found in scripts; last, so that it comes before nothing else.
+    // Makes `strandline mark` available in scripts; appended, so that it hides nothing.
     let path = environment.get("PATH").cloned().unwrap_or_else(|| std::env::var("PATH").ok());
     if let (Some(path), Some(own)) = (path, own_folder())
         && !path.split(':').any(|folder| folder == own)
     {
         environment.insert("PATH".to_owned(), Some(format!("{path}:{own}")));
     }
-    // One that is not found stays as it is named: it is refused before the cell is run, and never left out.
+    // A library that is not found keeps its name: the cell is then rejected before it is run.
     let file = |(name, file): (String, Option<PathBuf>)| {
         file.map_or(name, |path| path.to_string_lossy().into_owned())
     };
@@ -67,12 +67,12 @@ pub fn subject(matrix: &Matrix, key: &Key, root: &Path, timeout: Option<Duration
     subject
 }
 
-/// The folder of strandline's own program.
+/// The folder of the executable of strandline.
 fn own_folder() -> Option<String> {
     own_program()?.parent()?.to_str().map(str::to_owned).filter(|folder| !folder.contains(':'))
 }
 
-/// `own` limits where there are any, else those of `all`.
+/// `own` limits where set, else those of `all`.
 fn over(all: Limits, own: Limits) -> Limits {
     Limits {
         address_space: own.address_space.or(all.address_space),

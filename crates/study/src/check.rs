@@ -1,5 +1,5 @@
-//! Whether what a study's parts say of each other fits: axes, choices, metrics and placeholders exist, derived
-//! metrics do not read themselves, and every claim could fail.
+//! Checks the consistency of a study: axes, choices, metrics and placeholders exist, derived
+//! metrics are not cyclic, and every claim can fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,12 +17,13 @@ use super::metric::{self, MAX_METRICS, Metric, TOTALS};
 use super::parse::{ALL_AXES, OWN_PLACEHOLDERS};
 use super::{check_metrics, check_shown};
 
-/// Once the claims of a study took this many steps the others are only read.
+/// Once the claims of a study have taken this many steps, the remaining ones are only parsed.
 const MAX_STEPS: u64 = 10_000_000;
 
-/// Checks `study`, and completes it: its metrics, and the axes of subjects that say nothing of them.
+/// Checks `study` and completes it: fills in its metrics, and the axes of subjects that use all of
+/// them.
 ///
-/// Claims are checked only where they are to be tried: that takes time.
+/// Claims are checked only if `with_claims`, because evaluating them takes time.
 pub fn study(study: &mut Study, with_claims: bool, problems: &mut Problems) {
     axes(study, problems);
     subjects(study, problems);
@@ -77,7 +78,7 @@ fn axes(study: &Study, problems: &mut Problems) {
     }
 }
 
-/// What to say of a name that nobody could choose.
+/// The problem text for a name with a comma.
 fn no_comma(name: &str) -> String {
     format!("`{name}` has a comma, at which --axis parts names; give it another `name`")
 }
@@ -122,7 +123,7 @@ fn subjects(study: &mut Study, problems: &mut Problems) {
     }
 }
 
-/// Placeholders in what is set for all subjects, and in what choices bring.
+/// Checks the placeholders in settings for all subjects and in choices.
 fn placeholders_of_all(study: &Study, problems: &mut Problems) {
     let known = |name: &str| OWN_PLACEHOLDERS.contains(&name) || study.axis(name).is_some();
     let mut look = |what: &str, offset: usize, texts: &mut dyn Iterator<Item = &String>| {
@@ -208,7 +209,7 @@ fn measure(measure: &Measures, what: &str, offset: usize, problems: &mut Problem
     }
 }
 
-/// Puts derived metrics in an order in which each comes after those that it reads.
+/// Sorts derived metrics so that each comes after those that it reads.
 fn derived(study: &mut Study, problems: &mut Problems) {
     let given: BTreeMap<String, Metric> = study
         .subjects
@@ -291,7 +292,7 @@ fn claims(study: &Study, matrix: &Arc<Matrix>, problems: &mut Problems) {
             add(&format!("there is no axis `{axis}`"));
         }
         let metrics = expression.scan.metrics.iter();
-        // Names that are put together while it is evaluated are checked then.
+        // Names that are built during evaluation are checked then.
         let wrong: Vec<&String> = metrics.filter(|name| !study.metrics.contains_key(*name)).collect();
         if let Some(name) = wrong.first()
             && unknown.is_empty()
@@ -307,7 +308,7 @@ fn claims(study: &Study, matrix: &Arc<Matrix>, problems: &mut Problems) {
             continue;
         }
         let mut tried = claim::try_out(claim, &expression, matrix, &mut steps);
-        // Choices that are to be given may be numbers.
+        // The choices that a user will supply may be numbers.
         if tried != Tried::CanFail
             && let Some(numbers) = &with_numbers
         {

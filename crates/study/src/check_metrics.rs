@@ -1,5 +1,5 @@
-//! Which metrics a study's subjects have, and whether two go by one name or a name is a text of one and a figure of
-//! another.
+//! Collects the metrics of the subjects of a study, and checks for duplicate names and for names
+//! that are a text in one subject and a figure in another.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::expression::Expression;
 use super::file::{Derived, Measures, Study, Subject};
 use super::metric::{ENDS, FIGURES, MAX_METRICS, Metric};
 
-/// The metrics of each subject, and of the study: all of theirs.
+/// Sets the metrics of each subject, and of the study as their union.
 pub fn metrics(study: &mut Study, problems: &mut Problems) {
     let mut twice = BTreeSet::new();
     let mut subjects = std::mem::take(&mut study.subjects);
@@ -16,7 +16,7 @@ pub fn metrics(study: &mut Study, problems: &mut Problems) {
         let (metrics, double) = all(study.measure_of(subject), &study.derived);
         twice.extend(double);
         subject.metrics = metrics;
-        // What is derived of another subject's metrics is none of this one's.
+        // A derived metric is dropped if the subject lacks one of its inputs.
         for derived in &study.derived {
             let scan = Expression::parse(&derived.expression.value, &|_| None, &[]).map(|known| known.scan);
             let reads = scan.map(|scan| scan.metrics).unwrap_or_default();
@@ -39,7 +39,7 @@ pub fn metrics(study: &mut Study, problems: &mut Problems) {
     }
 }
 
-/// A metric is a text of all subjects that have it, or a figure of all.
+/// Checks that each metric is a text in all subjects that have it, or a figure in all.
 fn one_kind(subjects: &[Subject], problems: &mut Problems) {
     let mut first: BTreeMap<&str, (&Subject, bool)> = BTreeMap::new();
     for subject in subjects {
@@ -60,7 +60,7 @@ fn one_kind(subjects: &[Subject], problems: &mut Problems) {
     }
 }
 
-/// Every metric of a study by name, and the names that two metrics claim.
+/// Every metric by name, and the names used by two metrics.
 pub fn all(measure: &Measures, derived: &[Derived]) -> (BTreeMap<String, Metric>, Vec<String>) {
     let mut metrics = BTreeMap::new();
     let mut twice = Vec::new();
@@ -102,7 +102,7 @@ pub fn all(measure: &Measures, derived: &[Derived]) -> (BTreeMap<String, Metric>
     (metrics, twice)
 }
 
-/// `freed#2` is the second mark of the name `freed`.
+/// Splits off the occurrence: `freed#2` is the second mark named `freed`.
 fn occurrence(name: &str) -> (String, usize) {
     match name.rsplit_once('#').and_then(|(mark, nth)| Some((mark, nth.parse::<usize>().ok()?))) {
         Some((mark, nth)) if nth > 0 => (mark.to_owned(), nth - 1),

@@ -1,4 +1,5 @@
-//! Whether the tables and plots that a study wants name what there is: axes, metrics, choices, rows and columns.
+//! Checks that the tables and plots of a study name existing axes, metrics, choices, rows and
+//! columns.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,7 @@ use super::matrix::{Matrix, NoCell};
 use super::metric::{MAX_METRICS, Metric};
 use super::table::between;
 
-/// Of the names in one table or plot that are none, so many are told.
+/// Maximum number of unknown names reported for one table or plot.
 const MAX_TOLD: usize = 5;
 
 /// Checks the tables and plots of `study`.
@@ -48,7 +49,7 @@ pub fn results(study: &Study, matrix: &Matrix, problems: &mut Problems) {
     }
 }
 
-/// Whether there are such choices.
+/// Checks that the choices exist.
 pub fn selection(given: &[(String, String)], matrix: &Matrix, offset: usize, problems: &mut Problems) {
     for (axis, choice) in given {
         if let Err(NoCell::Wrong(why) | NoCell::NotRun(why)) = matrix.check_choice(axis, choice) {
@@ -57,7 +58,7 @@ pub fn selection(given: &[(String, String)], matrix: &Matrix, offset: usize, pro
     }
 }
 
-/// Several choices stand along a side.
+/// Checks that an axis with several given choices is a side of the table or plot.
 fn several(given: &[(String, String)], sides: &[Option<&str>], offset: usize, problems: &mut Problems) {
     let mut seen = BTreeSet::new();
     for (axis, _) in given {
@@ -78,7 +79,7 @@ fn axes(study: &Study, sides: &[&Side], offset: usize, problems: &mut Problems) 
     }
 }
 
-/// What two lists name together are metrics of a subject that is meant.
+/// Checks that the metrics named by combining two lists exist in one of the selected subjects.
 fn metrics(
     matrix: &Matrix,
     [first, second]: [&[String]; 2],
@@ -94,7 +95,7 @@ fn metrics(
         given.iter().filter(|(axis, _)| axis == SUBJECT).map(|(_, name)| name).collect();
     let is_meant = |one: &&Subject| subjects.is_empty() || subjects.contains(&&one.name);
     let meant: Vec<&Subject> = matrix.subjects.iter().filter(is_meant).collect();
-    // A subject that is not there is told elsewhere.
+    // A missing subject is reported elsewhere.
     let is_known = |name: &String| meant.is_empty() || meant.iter().any(|one| one.metrics.contains_key(name));
     let names = between(first, second);
     for name in names.iter().filter(|name| !is_known(name)).take(MAX_TOLD) {
@@ -106,7 +107,7 @@ fn metrics(
     }
 }
 
-/// Of what two lists name together, none is a text: a plot shows figures.
+/// Checks that no metric named by combining two lists is a text: a plot shows figures.
 fn texts(study: &Study, [first, second]: [&[String]; 2], offset: usize, problems: &mut Problems) {
     if first.len().saturating_mul(second.len()) > MAX_METRICS {
         return;
@@ -117,17 +118,17 @@ fn texts(study: &Study, [first, second]: [&[String]; 2], offset: usize, problems
     }
 }
 
-/// Published figures are of rows and columns that the table has.
+/// Checks that published figures name existing rows and columns of the table.
 fn published(table: &TableSpec, study: &Study, problems: &mut Problems) {
     let (rows, columns) = (lines(&table.rows, study), lines(&table.columns, study));
     let mut last_row = None;
     let mut told = 0;
     for PublishedFigure { row, column, .. } in &table.published {
-        // A row's name stands before several figures.
+        // The name of a row is given once for several figures.
         let is_new = last_row.replace(row.offset) != Some(row.offset);
         let places = [("row", row, &rows, is_new), ("column", column, &columns, true)];
         for (what, name, known, is_told) in places {
-            // The choices of some axes are given by whoever runs it.
+            // The choices of some axes are supplied by the user at run time.
             if is_told && told < MAX_TOLD && !known.is_empty() && !known.contains(name.value.as_str()) {
                 told += 1;
                 let hint = match nearest(&name.value, known.iter().copied()) {

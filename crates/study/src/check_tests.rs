@@ -1,4 +1,4 @@
-//! What a study may not say, and what its probes find.
+//! Tests of the checks of studies, and of probes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -88,7 +88,7 @@ fn a_claim_about_a_subject_that_is_left_out_says_so() {
     assert_eq!(judged.reason.as_deref(), Some("its subject is not part of this run"));
 }
 
-/// Runs nothing, and keeps what it was to run.
+/// Runs nothing, and records the subjects.
 #[derive(Default)]
 struct Idle {
     started: Vec<Subject>,

@@ -1,4 +1,4 @@
-//! Judging claims on what was measured, and finding those that could not fail.
+//! Judges claims on measured figures, and finds claims that cannot fail.
 
 use std::sync::Arc;
 
@@ -11,54 +11,55 @@ use super::matrix::{Key, Matrix};
 use super::metric::Metric;
 use super::syntax::Wrong;
 
-/// What is to be said of a claim.
+/// Verdict on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It holds here.
+    /// It holds.
     Holds,
-    /// It does not.
+    /// It does not hold.
     Fails,
-    /// What it reads was not measured.
+    /// Figures that it reads were not measured.
     NotRun,
 }
 
-/// A claim that was judged.
+/// A judged claim.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Judged {
-    /// Its name.
+    /// Its id.
     pub id: String,
-    /// What it says.
+    /// Its text.
     pub text: String,
     /// The published figures.
     pub published: serde_json::Value,
     /// The figures that it read.
     pub measured: Vec<Read>,
-    /// Whether it holds.
+    /// The verdict.
     pub verdict: Verdict,
-    /// Why it fails or was not run, or for which choices it was not; null where it simply holds.
+    /// Why it fails or was not run, or for which choices it was not run; null if it holds without
+    /// exception.
     pub reason: Option<String>,
-    /// What its author says of it.
+    /// Note by its author.
     pub note: Option<String>,
-    /// How far a figure may be from a published one, and why.
+    /// Permitted deviation from a published figure.
     pub tolerance: Option<f64>,
-    /// Why so far.
+    /// Justification of the tolerance.
     pub why: Option<String>,
     /// The expression.
     pub holds: String,
 }
 
-/// What an expression of a claim may name besides functions.
+/// Variables available in the expression of a claim.
 pub const VARIABLES: [&str; 2] = ["published", "tolerance"];
-/// The reason of a claim that fails, and of which there is no more to say than that.
+/// Reason of a claim that fails without further explanation.
 pub const OTHERWISE: &str = "what was measured says otherwise";
-/// Of this many combinations, reasons name the first.
+/// Maximum number of combinations named in a reason.
 const MAX_NAMED: usize = 3;
 
-/// Parses a claim's expression.
+/// Parses the expression of a claim.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The syntax errors.
 pub fn parse(claim: &Claim, matrix: &Matrix) -> Result<Expression, Vec<Wrong>> {
     let axis_size = |name: &str| -> Option<usize> {
         if name == super::file::SUBJECT {
@@ -69,7 +70,7 @@ pub fn parse(claim: &Claim, matrix: &Matrix) -> Result<Expression, Vec<Wrong>> {
     Expression::parse(&claim.holds.value, &axis_size, &VARIABLES)
 }
 
-/// Judges `claim` on what was `measured`: for each combination of the axes that it does not name.
+/// Judges `claim` on the measured data, for each combination of the axes that it does not name.
 pub fn judge(claim: &Claim, matrix: &Arc<Matrix>, measured: &Arc<dyn Measured>) -> Judged {
     let (verdict, reason, reads) = verdict(claim, matrix, measured);
     Judged {
@@ -145,13 +146,13 @@ fn verdict(
     }
 }
 
-/// What there is of two reasons.
+/// Joins the reasons that are present.
 fn joined(parts: [Option<String>; 2]) -> Option<String> {
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// The first of several, each once.
+/// The first items, without duplicates.
 fn list(items: &[String]) -> String {
     let mut once: Vec<&String> = Vec::new();
     for item in items {
@@ -165,34 +166,35 @@ fn list(items: &[String]) -> String {
     if more > 0 { format!("{shown}; and {more} more") } else { shown }
 }
 
-/// How many made-up measurements a claim is tried on.
+/// Maximum number of random data sets that a claim is tried on.
 const MAX_TRIES: u64 = 1_000;
-/// How many steps that may take: some seconds. Steps and not time, so that what is right does not depend on the machine.
+/// Maximum number of steps for that (some seconds). Steps instead of time make the result
+/// independent of the machine.
 const MAX_STEPS: u64 = 1_000_000;
-/// To read a figure takes as long as this many other steps.
+/// Reading a figure counts as this many steps.
 const READ_STEPS: u64 = 50;
-/// After fewer answers than this, all alike, nothing is known.
+/// With fewer answers that are all equal, the result is unknown.
 const FEWEST_ANSWERS: u64 = 40;
-/// What was never measured in so many of them is not there at all.
+/// A figure that is missing in this many data sets does not exist.
 const MAX_MISSING: u64 = 40;
 
-/// What trying a claim on made-up measurements showed.
+/// Result of trying a claim on random data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tried {
-    /// It held for some and not for others.
+    /// It held for some data and not for other data.
     CanFail,
-    /// It held for all.
+    /// It held for all data.
     AlwaysHolds,
-    /// It held for none.
+    /// It held for no data.
     NeverHolds,
-    /// It took too many steps to tell.
+    /// It took too many steps for a result.
     NotKnown,
     /// It cannot be evaluated.
     Wrong(String),
 }
 
-/// Tries a claim on made-up measurements: a claim that holds whatever is measured claims nothing. Adds to `steps` how
-/// many it took.
+/// Tries a claim on random data: a claim that holds whatever is measured has no content. Adds the
+/// steps taken to `steps`.
 pub fn try_out(claim: &Claim, expression: &Expression, matrix: &Arc<Matrix>, steps: &mut u64) -> Tried {
     let names = |axis: &str| expression.scan.axes.contains(axis);
     let meant = matrix.meant(&expression.scan.subjects, expression.scan.metrics.iter());
@@ -220,7 +222,7 @@ pub fn try_out(claim: &Claim, expression: &Expression, matrix: &Arc<Matrix>, ste
             if let Some(tried) = trial.heard(outcome) {
                 return tried;
             }
-            // Several conditions at once are seldom met by chance: that it failed is enough.
+            // Several conditions are rarely met together by chance: having failed is enough.
             if trial.failed && !expression.is_one_comparison() {
                 return Tried::CanFail;
             }
@@ -235,7 +237,7 @@ pub fn try_out(claim: &Claim, expression: &Expression, matrix: &Arc<Matrix>, ste
     trial.end()
 }
 
-/// What a claim answered so far.
+/// The answers of a claim so far.
 #[derive(Default)]
 struct Trial {
     answers: u64,
@@ -250,15 +252,15 @@ impl Trial {
         self.held || self.failed
     }
 
-    /// Hears one more answer; tells what is known for good after it.
+    /// Adds an answer; returns the result if it is final.
     fn heard(&mut self, outcome: Outcome) -> Option<Tried> {
         self.answers += u64::from(matches!(outcome, Outcome::Says(_)));
         match outcome {
             Outcome::Says(true) => self.held = true,
             Outcome::Says(false) => self.failed = true,
-            // A ratio to a figure that happens to be 0 is one thing, a cell that is left out another.
+            // A ratio to a figure that happens to be 0 and an excluded cell both end up here.
             Outcome::Missing(text) => drop(self.why.get_or_insert(text)),
-            // A division by a measured 0, or the like, is not the claim's fault.
+            // For example a division by a measured 0, which is not the fault of the claim.
             Outcome::Wrong(_) if self.has_answered() => {}
             Outcome::Wrong(text) => return Some(Tried::Wrong(text)),
         }
@@ -287,7 +289,7 @@ impl Trial {
     }
 }
 
-/// Numbers around which a claim may turn: those it holds, and the published ones.
+/// Numbers that may decide a claim: those in its expression, and the published ones.
 fn pool(claim: &Claim, expression: &Expression) -> Vec<f64> {
     let mut pool = expression.scan.numbers.clone();
     let mut waiting = vec![&claim.published];
@@ -304,7 +306,7 @@ fn pool(claim: &Claim, expression: &Expression) -> Vec<f64> {
     pool
 }
 
-/// Texts around which a claim may turn.
+/// Texts that may decide a claim.
 fn texts(claim: &Claim, expression: &Expression) -> Vec<String> {
     let mut texts = vec![String::new(), "something else".to_owned()];
     texts.extend(expression.scan.texts.iter().cloned());
@@ -320,10 +322,10 @@ fn texts(claim: &Claim, expression: &Expression) -> Vec<String> {
     texts
 }
 
-/// So many runs have an interval of their median.
+/// Number of samples in a cell; enough for an interval of the median.
 const SAMPLES: usize = 9;
 
-/// Measurements that nobody made, drawn by a seed.
+/// Random measurements drawn by a seed.
 struct MadeUp {
     seed: u64,
     pool: Arc<Vec<f64>>,
@@ -342,26 +344,27 @@ impl Measured for MadeUp {
             2 => from(&mut own) * [0.5, 0.999, 1.0, 1.001, 2.0][own.usize(0..5)],
             3 => from(&mut whole) * if own.bool() { from(&mut own) } else { 1.0 },
             4 => 0.0,
-            // Growing, or shrinking, along the axes.
+            // Growing or shrinking along the axes.
             5 => {
                 let step = if whole.bool() { 2.0f64 } else { 0.5 };
                 let place: usize = key.choices.iter().flatten().sum::<usize>() + key.subject;
                 1e6 * step.powi(i32::try_from(place.min(60)).unwrap_or(0))
             }
-            // Like what the axis says.
+            // Close to the number of the choice.
             6 => {
                 let choice = self.matrix.choices(key).find_map(|(_, choice)| choice.number);
                 choice.unwrap_or(1.0).abs() * [0.9, 1.0, 1.1][own.usize(0..3)]
             }
             _ => 1e6 * own.f64(),
         };
-        // What is counted by the kernel is never negative; other figures may be.
+        // Counters of the kernel are never negative; other figures may be.
         let may_be_negative = matches!(
             self.matrix.study.metrics.get(metric),
             Some(Metric::Derived(_) | Metric::Json(_) | Metric::End)
         );
         let value = if may_be_negative && own.u8(0..4) == 0 { -value } else { value };
-        // In half of them the runs of a cell differ, for claims about intervals and extremes.
+        // In half of the data sets the runs of a cell differ, for claims about intervals and
+        // extremes.
         let spread =
             if (self.seed / 8).is_multiple_of(2) { 0.0 } else { [0.001, 0.05, 0.5, 3.0][whole.usize(0..4)] };
         let sample = |_| Some(value * (1.0 + spread * own.f64()));
@@ -369,7 +372,7 @@ impl Measured for MadeUp {
     }
 
     fn text(&self, key: &Key, metric: &str) -> Result<String, String> {
-        // In half of them all cells say the same.
+        // In half of the data sets all cells have the same text.
         let own = if self.seed.is_multiple_of(2) { 0 } else { hash(&(key, metric)) };
         let mut random = fastrand::Rng::with_seed(self.seed ^ own);
         Ok(random.choice(self.texts.iter()).cloned().unwrap_or_default())

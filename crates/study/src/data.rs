@@ -1,4 +1,5 @@
-//! What was measured, as claims, tables and plots ask for it: samples of a metric in a cell, a place a round.
+//! Measured data for claims, tables and plots: the samples of a metric in a cell, one for each
+//! round.
 
 use std::collections::BTreeMap;
 
@@ -7,57 +8,58 @@ use super::matrix::Key;
 use super::metric;
 use strandline_lab::statistics::{self, Estimate, Ratio};
 
-/// The confidence of intervals.
+/// Confidence of intervals.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// Somebody who knows what was measured.
+/// Source of measured data.
 pub trait Measured: Send + Sync {
-    /// The samples of a metric in a cell, by rounds; `None` in a round without.
+    /// The samples of a metric in a cell by round; `None` for a round without a sample.
     ///
     /// # Errors
-    /// Why there is none at all: words that fit behind "not run: ".
+    /// Why there are none; the text follows "not run: ".
     fn samples(&self, key: &Key, metric: &str) -> Result<Vec<Option<f64>>, String>;
 
-    /// The text that a cell's runs gave, the same in all of them.
+    /// The text of a metric, if it is the same in all runs of the cell.
     ///
     /// # Errors
-    /// Why there is none: words that fit behind "not run: ".
+    /// Why there is none; the text follows "not run: ".
     fn text(&self, key: &Key, metric: &str) -> Result<String, String>;
 
-    /// The block that each round is of, where they are of several: rounds of unlike machines are.
+    /// Block of each round, if there are several: rounds on machines of different kinds are in
+    /// different blocks.
     fn blocks(&self) -> &[u32] {
         &[]
     }
 
-    /// How many of a cell's runs gave a metric, and of how many, where not all did.
+    /// How many runs of a cell have a metric, and of how many; `None` if all have it.
     fn runs(&self, _key: &Key, _metric: &str) -> Option<(usize, usize)> {
         None
     }
 }
 
-/// What the runs of one cell gave.
+/// Data of one cell.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CellData {
-    /// Metric and samples, by rounds.
+    /// Samples by round, for each metric.
     pub samples: BTreeMap<String, Vec<Option<f64>>>,
-    /// Metric and texts that the runs gave, and how many runs gave each.
+    /// Texts with the number of runs that gave each, for each metric.
     pub texts: BTreeMap<String, BTreeMap<String, usize>>,
-    /// Why there is no figure of a metric that other metrics of the cell do not suffer from.
+    /// Metrics that are invalid while others of the cell are valid, with the reason.
     pub void: BTreeMap<String, String>,
-    /// Why it was not run, or no run of it counts.
+    /// Why it was not run, or why no run of it counts.
     pub not_run: Option<String>,
-    /// How many of its runs count.
+    /// Number of valid runs.
     pub good: usize,
-    /// Of how many.
+    /// Number of runs.
     pub all: usize,
 }
 
-/// All cells.
+/// Data of all cells.
 #[derive(Clone, Debug, Default)]
 pub struct Data {
-    /// By their keys.
+    /// By key.
     pub cells: BTreeMap<Key, CellData>,
-    /// The block of each round.
+    /// Block of each round.
     pub blocks: Vec<u32>,
 }
 
@@ -122,8 +124,8 @@ pub fn estimate(measured: &dyn Measured, key: &Key, metric: &str) -> Result<Esti
     statistics::estimate_in_blocks(&samples, CONFIDENCE, 1).ok_or_else(|| format!("no run gave {metric}"))
 }
 
-/// One number of a cell; `None` for the end of an interval that is not known. Computes the interval only for its ends: it
-/// takes far longer than the median.
+/// One number of a cell; `None` for an unknown interval bound. Computes the interval only if a
+/// bound is requested, because it takes far longer than the median.
 ///
 /// # Errors
 /// Why there is none.
@@ -141,7 +143,7 @@ pub fn statistic(
     Ok(figure(&estimate, statistic))
 }
 
-/// One of the numbers of an estimate; `None` for the end of an interval that is not known.
+/// One of the numbers of an estimate; `None` for an unknown interval bound.
 pub fn figure(estimate: &Estimate, statistic: Statistic) -> Option<f64> {
     let extreme =
         |choose: fn(f64, f64) -> f64| estimate.samples.iter().copied().fold(estimate.median, choose);
@@ -154,7 +156,7 @@ pub fn figure(estimate: &Estimate, statistic: Statistic) -> Option<f64> {
     }
 }
 
-/// The ratio of a metric of `of` to that of `to`, paired by rounds.
+/// The ratio of a metric in `of` to that in `to`, paired by rounds.
 ///
 /// # Errors
 /// Why there is none.
@@ -162,7 +164,7 @@ pub fn ratio(measured: &dyn Measured, of: &Key, to: &Key, metric: &str) -> Resul
     paired(&measured.samples(of, metric)?, &measured.samples(to, metric)?, metric)
 }
 
-/// The ratio of samples of a metric to others of it, paired by rounds.
+/// The ratio of samples of a metric to other samples of it, paired by rounds.
 ///
 /// # Errors
 /// Why there is none.

@@ -1,5 +1,5 @@
-//! Where a study file is wrong: every place at once, each with line and column; and the reading of TOML tables that
-//! notices keys nobody asked for. Knows nothing of what a study means.
+//! Collects all problems of a study file with line and column, and reads TOML tables with detection
+//! of unknown keys. Independent of the meaning of a study.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,33 +7,33 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A value and where it stands.
+/// A value and its position.
 pub type Node<'t> = Spanned<DeValue<'t>>;
 
-/// More problems than this are counted, not listed: who wrote the file mends the first ones first.
+/// Further problems are counted but not listed.
 const MAX_PROBLEMS: usize = 100;
 
-/// Something that stands at a place of the file, as a byte offset.
+/// A value and its position in the file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct At<T> {
-    /// What stands there.
+    /// The value.
     pub value: T,
-    /// Where: bytes from the file's beginning.
+    /// Byte offset in the file.
     pub offset: usize,
 }
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where: bytes from the file's beginning.
+    /// Byte offset in the file.
     pub offset: usize,
-    /// Where in the string that stands there, in bytes of what it says; `None` for its beginning.
+    /// Byte offset in the decoded string that begins there; `None`: its beginning.
     pub within: Option<usize>,
-    /// What, and what to do about it: one line.
+    /// The problem and how to fix it, in one line.
     pub text: String,
 }
 
-/// What is wrong with a file.
+/// The problems of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems {
     found: Vec<Problem>,
@@ -41,12 +41,12 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// Adds one.
+    /// Adds a problem.
     pub fn add(&mut self, offset: usize, text: impl Into<String>) {
         self.add_within(offset, None, text);
     }
 
-    /// Adds one that is so many bytes within what the string at `offset` says.
+    /// Adds a problem at the byte `within` of the decoded string at `offset`.
     pub fn add_within(&mut self, offset: usize, within: Option<usize>, text: impl Into<String>) {
         if self.found.len() < MAX_PROBLEMS {
             self.found.push(Problem { offset, within, text: text.into() });
@@ -55,19 +55,20 @@ impl Problems {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there are no problems.
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()
     }
 
-    /// Them, in the order of the file.
+    /// The problems in file order.
     pub fn sorted(&self) -> Vec<&Problem> {
         let mut sorted: Vec<&Problem> = self.found.iter().collect();
         sorted.sort_by_key(|problem| problem.offset);
         sorted
     }
 
-    /// A line `PATH:LINE:COLUMN: what` for each, for the file `path` that holds `text`. Columns count characters.
+    /// A line `PATH:LINE:COLUMN: text` for each problem of the file `path` with content `text`.
+    /// Columns count characters.
     pub fn lines(&self, path: &Path, text: &str) -> Vec<String> {
         let place = |offset: usize| {
             let before = text.get(..offset).unwrap_or(text);
@@ -91,7 +92,7 @@ impl Problems {
     }
 }
 
-/// Where in the file's `text` the byte `within` of what the string at `offset` says is written.
+/// Offset in the file of the byte `within` of the decoded string at `offset`.
 fn within_string(text: &str, offset: usize, within: usize) -> usize {
     let Some(raw) = text.get(offset..) else { return offset };
     let quotes = ["\"\"\"", "'''", "\"", "'"];
@@ -100,7 +101,7 @@ fn within_string(text: &str, offset: usize, within: usize) -> usize {
     let mut at = quote.len();
     let rest = |at: usize| raw.get(at..).unwrap_or_default();
     if quote.len() == 3 {
-        // A line's end behind the opening is not part of it.
+        // A line end right after the opening quotes is not part of the string.
         at += ["\r\n", "\n"].into_iter().find(|end| rest(at).starts_with(end)).map_or(0, str::len);
     }
     let mut said = 0;
@@ -118,7 +119,7 @@ fn within_string(text: &str, offset: usize, within: usize) -> usize {
             _ => 0,
         };
         if escape.is_whitespace() {
-            // What is behind a line's end up to the next word is not part of it either.
+            // White space after an escaped line end is not part of the string either.
             let after = rest(at + 1);
             at += 1 + after.len() - after.trim_start().len();
             if after.is_empty() {
@@ -134,10 +135,10 @@ fn within_string(text: &str, offset: usize, within: usize) -> usize {
     (offset + at).min(text.len())
 }
 
-/// A table that is read key by key; [`Fields::finish`] names the keys that nobody asked for.
+/// A table that is read key by key; [`Fields::finish`] reports the keys that were not read.
 pub struct Fields<'t, 'p> {
     table: &'t DeTable<'t>,
-    /// Where the table begins.
+    /// Position of the table.
     pub offset: usize,
     what: String,
     known: Vec<&'static str>,
@@ -155,7 +156,8 @@ impl<'t, 'p> Fields<'t, 'p> {
         Self { table, offset, what: what.into(), known: Vec::new(), problems }
     }
 
-    /// Reads `node` as a table, called `what`; a problem and `None` where it is none.
+    /// Reads `node` as a table, called `what`; adds a problem and returns `None` if it is not a
+    /// table.
     pub fn of(node: &'t Node<'t>, what: impl Into<String>, problems: &'p mut Problems) -> Option<Self> {
         let what = what.into();
         match node.get_ref() {
@@ -167,12 +169,12 @@ impl<'t, 'p> Fields<'t, 'p> {
         }
     }
 
-    /// Where problems go.
+    /// The collected problems.
     pub fn problems(&mut self) -> &mut Problems {
         self.problems
     }
 
-    /// What it is called.
+    /// Name of the table in problems.
     pub fn what(&self) -> &str {
         &self.what
     }
@@ -188,7 +190,7 @@ impl<'t, 'p> Fields<'t, 'p> {
         self.table.get(key)
     }
 
-    /// Every key and value: all of them are known then.
+    /// All keys and values in file order, for tables with arbitrary keys.
     pub fn all(&mut self) -> Vec<(At<String>, &'t Node<'t>)> {
         let mut entries: Vec<_> = self
             .table
@@ -205,7 +207,7 @@ impl<'t, 'p> Fields<'t, 'p> {
         self.as_text(node, key)
     }
 
-    /// A string that has to be there, and not be empty.
+    /// A required, non-empty string.
     pub fn wanted_text(&mut self, key: &'static str) -> At<String> {
         let is_there = self.node(key).is_some();
         let text = self.text(key).unwrap_or_default();
@@ -243,7 +245,7 @@ impl<'t, 'p> Fields<'t, 'p> {
         }
     }
 
-    /// A truth value.
+    /// A boolean.
     pub fn flag(&mut self, key: &'static str) -> Option<bool> {
         let node = self.node(key)?;
         match node.get_ref() {
@@ -316,7 +318,7 @@ impl<'t, 'p> Fields<'t, 'p> {
         self.problem(node.span().start, format_args!("`{key}`: {wanted} is wanted, not {found}"));
     }
 
-    /// Names the keys that nobody asked for.
+    /// Reports the keys that were not read.
     pub fn finish(self) {
         for key in self.table.keys() {
             let name = key.get_ref().as_ref();
@@ -333,7 +335,7 @@ impl<'t, 'p> Fields<'t, 'p> {
     }
 }
 
-/// A number, whole or not, where it is finite.
+/// A finite number, integer or float.
 pub fn number(value: &DeValue<'_>) -> Option<f64> {
     let found = match value {
         DeValue::Integer(whole) => i64::from_str_radix(whole.as_str(), whole.radix()).ok()? as f64,
@@ -343,7 +345,7 @@ pub fn number(value: &DeValue<'_>) -> Option<f64> {
     Some(found).filter(|found: &f64| found.is_finite())
 }
 
-/// Bytes of `512MiB`, `2 GB`, `4096`.
+/// Parses a size such as `512MiB`, `2 GB`, `4096`.
 fn size(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
@@ -362,7 +364,7 @@ fn size(text: &str) -> Option<u64> {
     (bytes < 1e18).then_some(bytes as u64)
 }
 
-/// What a value is, in words.
+/// Describes the type of a value.
 pub fn kind(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a string",
@@ -375,18 +377,18 @@ pub fn kind(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-/// The one of `names` that `wrong` was probably meant to be.
+/// The most similar of `names`, if one is similar enough to be meant by `wrong`.
 pub fn nearest<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let far = wrong.chars().count().max(3) / 3 + 1;
     names
-        // What was cut short is near, however much is missing.
+        // A prefix counts as similar, however much is missing.
         .map(|name| (if name.starts_with(wrong) { 1 } else { distance(wrong, name) }, name))
         .filter(|&(distance, _)| distance <= far)
         .min()
         .map(|(_, name)| name)
 }
 
-/// How many characters have to be put in, left out or changed between two words (Levenshtein), of short words.
+/// Levenshtein distance between two words, truncated to 40 characters.
 fn distance(a: &str, b: &str) -> usize {
     const MOST: usize = 40;
     let b: Vec<char> = b.chars().take(MOST).collect();

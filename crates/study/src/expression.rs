@@ -1,15 +1,15 @@
-//! Expressions over what was measured, in CEL (the Common Expression Language): what they may call, what they read,
-//! and their bounds. They reach nothing but the figures they are given.
+//! Expressions over measured data, in CEL (the Common Expression Language): their functions, the
+//! figures they read, and their bounds. They have access only to the figures passed to them.
 //!
 //! | | |
 //! |---|---|
 //! | `median("METRIC", { "axis": choice })` | the median in that cell; `low`, `high`: its interval; `least`, `most` |
 //! | `ratio("METRIC", { … }, { … })` | the first cell to the second, paired by rounds; `ratio_low`, `ratio_high` |
 //! | `text("METRIC", { … })` | a text of that cell, the same in all runs |
-//! | `values("axis")` | the choices of this run: numbers where all are, else strings |
-//! | `near(a, b, tolerance)` | whether a is b within that part of b |
+//! | `values("axis")` | the choices of this run: numbers if all are, else strings |
+//! | `near(a, b, tolerance)` | whether a differs from b by at most `tolerance * b` |
 //! | `abs`, `min`, `max` | |
-//! | `published`, `tolerance` | as the claim gives them |
+//! | `published`, `tolerance` | those of the claim |
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -26,16 +26,16 @@ use super::metric::Metric;
 use super::scan::{self, Scan};
 use super::syntax::{self, Wrong};
 
-/// Expressions are no longer.
+/// Maximum length of an expression.
 pub const MAX_BYTES: usize = 4_000;
-/// Nor read more figures.
+/// Maximum number of figures that an evaluation reads.
 const MAX_READS: u64 = 20_000;
-/// What an evaluation tells of the figures it read.
+/// Maximum number of read figures that an evaluation reports.
 const MAX_TOLD: usize = 200;
-/// Trees of the longest expression are walked by recursion.
+/// Stack size for recursive walks of the trees of the longest expressions.
 const STACK_BYTES: usize = 256 << 20;
 
-/// An expression that was found right.
+/// A checked expression.
 #[derive(Clone, Debug)]
 pub struct Expression {
     tree: IdedExpr,
@@ -46,23 +46,23 @@ pub struct Expression {
 /// A figure that was read.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Read {
-    /// Which number: `median`, `ratio`, …; or `text`.
+    /// The statistic: `median`, `ratio`, …; or `text`.
     pub statistic: String,
-    /// Of what.
+    /// The metric.
     pub metric: String,
-    /// Of which cell.
+    /// The cell.
     pub axes: BTreeMap<String, String>,
-    /// A ratio's other cell.
+    /// The second cell of a ratio.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<BTreeMap<String, String>>,
     /// The number, or the text.
     pub value: Figure,
-    /// How many of the runs it is from, where not all of them count.
+    /// Number of runs that it is from, if not all of them count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
 }
 
-/// What was read.
+/// A value that was read.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[serde(untagged)]
 pub enum Figure {
@@ -72,44 +72,44 @@ pub enum Figure {
     Text(String),
 }
 
-/// What an evaluation is about.
+/// Input of an evaluation.
 #[derive(Clone)]
 pub struct World {
     /// The cells.
     pub matrix: Arc<Matrix>,
-    /// What was measured of them.
+    /// Their measured data.
     pub measured: Arc<dyn Measured>,
-    /// Choices on the axes that the expression does not name.
+    /// Choices on axes that the expression does not name.
     pub fixed: Selection,
     /// Published figures.
     pub published: serde_json::Value,
-    /// The claim's tolerance.
+    /// Tolerance of the claim.
     pub tolerance: Option<f64>,
 }
 
-/// What came of an evaluation.
+/// Result of an evaluation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evaluated {
-    /// Whether it is true.
+    /// The outcome.
     pub outcome: Outcome,
-    /// How many figures were read.
+    /// Number of figures read.
     pub count: u64,
-    /// The figures that were read, in their order, each once.
+    /// The figures read, in order and without duplicates.
     pub reads: Vec<Read>,
 }
 
-/// How an evaluation ended.
+/// Outcome of an evaluation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// With this answer.
+    /// The expression is true or false.
     Says(bool),
-    /// A figure that it reads is not there: why.
+    /// A figure that it reads is missing; holds the reason.
     Missing(String),
-    /// It cannot be evaluated: why.
+    /// It cannot be evaluated; holds the reason.
     Wrong(String),
 }
 
-/// What calls leave behind while an expression is evaluated.
+/// Collects the reads and errors of one evaluation.
 #[derive(Default)]
 struct Ledger {
     reads: Vec<Read>,
@@ -118,10 +118,11 @@ struct Ledger {
     wrong: Option<String>,
 }
 
-/// Does `work` on a thread with room for the deepest tree. Parsing, dropping and evaluating are recursive.
+/// Runs `work` on a thread with a large stack: parsing, dropping and evaluating a tree are
+/// recursive.
 ///
 /// # Errors
-/// One line where there is no such thread.
+/// One line if the thread cannot be started.
 pub fn with_room<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, work);
@@ -131,10 +132,11 @@ pub fn with_room<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> 
 }
 
 impl Expression {
-    /// Parses `text`; `axis_size` tells how many values an axis has, `variables` what it may name.
+    /// Parses `text`; `axis_size` gives the number of values of an axis, `variables` the names that
+    /// it may use.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The errors in it.
     pub fn parse(
         text: &str,
         axis_size: &(dyn Fn(&str) -> Option<usize> + Sync),
@@ -148,7 +150,7 @@ impl Expression {
         }
         with_room(|| {
             let program = Program::compile(text).map_err(|errors| {
-                // What else the parser says follows from the first.
+                // Further errors of the parser follow from the first.
                 let mut first = errors.errors.iter().map(|error| syntax::wrong(text, error.pos, &error.msg));
                 first.next().into_iter().collect::<Vec<_>>()
             })?;
@@ -175,7 +177,7 @@ impl Expression {
         .map_err(|line| vec![line.into()])?
     }
 
-    /// Whether it is one figure being more or less than another, and nothing else.
+    /// Whether it is a single comparison of two figures.
     pub fn is_one_comparison(&self) -> bool {
         use cel::common::ast::{Expr, operators};
         let comparisons =
@@ -183,7 +185,7 @@ impl Expression {
         matches!(&self.tree.expr, Expr::Call(call) if comparisons.contains(&call.func_name.as_str()))
     }
 
-    /// Whether it holds in `world`.
+    /// Evaluates it in `world`.
     pub fn evaluate(&self, world: &World) -> Evaluated {
         let ledger = Arc::new(Mutex::new(Ledger::default()));
         let said = self.context(world, &ledger).map(|context| context.resolve(&self.tree));
@@ -225,7 +227,8 @@ impl Expression {
         Ok(context)
     }
 
-    /// The number that it is over the metrics of one run; `None` where one of them is not known, or it is no number.
+    /// Evaluates it over the metrics of one run; `None` if a metric is unknown, or the result is
+    /// not a number.
     pub fn number(&self, metrics: &BTreeMap<String, f64>) -> Option<f64> {
         let mut context = Context::default();
         add_arithmetic(&mut context).ok()?;
@@ -247,7 +250,7 @@ impl Expression {
     }
 }
 
-/// `near`, `abs`, `min`, `max`.
+/// Adds `near`, `abs`, `min`, `max`.
 fn add_arithmetic(context: &mut Context<'static, 'static>) -> Result<(), String> {
     let failed = |error: cel::DeclarationError| one_line(&error.to_string());
     let near = |a: f64, b: f64, tolerance: f64| (a - b).abs() <= (tolerance * b).abs();
@@ -277,7 +280,7 @@ fn number_of(value: &Value) -> Option<f64> {
     }
 }
 
-/// The choices of an axis, or the subjects' names.
+/// The choices of an axis, or the names of the subjects.
 fn axis_values(matrix: &Matrix, arguments: &[Value]) -> Result<Value, ExecutionError> {
     let [Value::String(name)] = arguments else {
         return Err(ExecutionError::function_error("values", "wants the name of an axis"));
@@ -298,7 +301,7 @@ fn axis_values(matrix: &Matrix, arguments: &[Value]) -> Result<Value, ExecutionE
     Ok(Value::List(Arc::new(values)))
 }
 
-/// One of the functions that read.
+/// Implements the functions that read figures.
 fn read(
     name: &'static str,
     arguments: &[Value],
@@ -375,7 +378,7 @@ fn read_cell(name: &str, arguments: &[Value], world: &World) -> Result<Read, NoC
     })
 }
 
-/// The metric that a reading function is asked for, and the choices of one cell or two.
+/// Splits the arguments of a reading function: the metric, and the choices of one cell or two.
 fn asked<'v>(
     name: &str,
     arguments: &'v [Value],
@@ -400,7 +403,7 @@ fn read_figure(name: &str, metric: &str, key: &Key, world: &World) -> Result<f64
     value.ok_or_else(|| too_few(metric))
 }
 
-/// The ratio of the first cell to the second; each answers for what it has not.
+/// The ratio of the first cell to the second; an error names the cell with missing data.
 fn read_ratio(name: &str, metric: &str, [of, to]: [&Key; 2], world: &World) -> Result<f64, NoCell> {
     let samples = |key| world.measured.samples(key, metric).map_err(|why| at(key, &world.matrix, &why));
     let (ours, theirs) = (samples(of)?, samples(to)?);
@@ -417,14 +420,14 @@ fn too_few(metric: &str) -> NoCell {
     NoCell::NotRun(format!("too few repeats for an interval of {metric}"))
 }
 
-/// What is not there, with the cell that it is about where there are several.
+/// An error for missing data that names the cell, if there are several.
 fn at(key: &Key, matrix: &Matrix, why: &str) -> NoCell {
     let named: Vec<String> =
         matrix.names(key).iter().map(|(axis, choice)| format!("{axis}={choice}")).collect();
     NoCell::NotRun(if named.is_empty() { why.to_owned() } else { format!("{}: {why}", named.join(", ")) })
 }
 
-/// What to say of a metric that does not exist.
+/// The error text for an unknown metric.
 pub fn unknown_metric(metric: &str, matrix: &Matrix) -> String {
     let names = || matrix.study.metrics.keys().map(String::as_str);
     match super::diagnostics::nearest(metric, names()) {
@@ -436,7 +439,7 @@ pub fn unknown_metric(metric: &str, matrix: &Matrix) -> String {
     }
 }
 
-/// The choices that `{ "axis": choice }` names.
+/// The choices given as `{ "axis": choice }`.
 fn selection(value: &Value, matrix: &Matrix) -> Result<Selection, NoCell> {
     let Value::Map(map) = value else {
         return Err(NoCell::Wrong("wants choices as { \"axis\": choice }".to_owned()));
@@ -467,12 +470,12 @@ fn selection(value: &Value, matrix: &Matrix) -> Result<Selection, NoCell> {
         };
         selection.push((axis.to_string(), name));
     }
-    // The map has no order of its own, and errors are to be the same each time.
+    // The map is unordered; sorting makes errors reproducible.
     selection.sort();
     Ok(selection)
 }
 
-/// Messages of the language's parser have several lines.
+/// Joins the lines of a parser message.
 fn one_line(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.starts_with('|')).collect();
     strandline_report::text::clean_sentence(lines.join(" ").trim())

@@ -1,5 +1,5 @@
-//! From what came of a run to its metrics: the figures, the marks and ledgers of its recording, the JSON line it
-//! printed, and what is derived of them. Trusts none of these files.
+//! Extracts the metrics of a run: its figures, the marks and ledgers of its recording, the JSON
+//! line it printed, and derived metrics. None of these files is trusted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Seek, SeekFrom};
@@ -15,27 +15,27 @@ use super::metric::Metric;
 use strandline_lab::cell::{End, Outcome};
 use strandline_lab::compare;
 
-/// What is read of a run's standard output: its end.
+/// At most this much is read from the end of standard output.
 const MAX_STDOUT_BYTES: u64 = 1 << 20;
-/// A subject's own JSON line may begin with this, so that it is not taken for another.
+/// Optional prefix of the JSON line of a subject, to distinguish it from other output.
 const JSON_PREFIX: &str = "strandline-json:";
-/// What is kept of one recording.
+/// Maximum number of marks and of ledgers kept from a recording.
 const MAX_MARKS: usize = 100_000;
 const MAX_LEDGERS: usize = 5_000;
 
-/// Texts are kept so far.
+/// Texts are truncated to this.
 const MAX_TEXT_BYTES: usize = 200;
 
-/// What one run gave.
+/// Metrics of one run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Taken {
-    /// Figures by metric.
+    /// Numeric metrics.
     pub figures: BTreeMap<String, f64>,
-    /// Texts by metric.
+    /// Text metrics.
     pub texts: BTreeMap<String, String>,
 }
 
-/// Takes the metrics of a subject's runs.
+/// Extracts the metrics of the runs of a subject.
 pub struct Extractor<'s> {
     subject: &'s Subject,
     derived: Vec<(String, Option<Expression>)>,
@@ -50,7 +50,7 @@ impl<'s> Extractor<'s> {
         Self { subject, derived }
     }
 
-    /// The metrics of one run, those that are known, without those that are derived of others.
+    /// The known metrics of one run, without derived ones.
     pub fn metrics(&self, outcome: &Outcome) -> Taken {
         let mut texts = BTreeMap::new();
         let mut found = BTreeMap::new();
@@ -97,7 +97,7 @@ impl<'s> Extractor<'s> {
         Taken { figures: found, texts }
     }
 
-    /// The allocators that the ledgers of a run found, in any of its processes; `None` without ledgers.
+    /// The allocators in the ledgers of a run, in any of its processes; `None` without ledgers.
     pub fn allocators(outcome: &Outcome) -> Option<BTreeSet<String>> {
         let recorded = outcome.recording.as_deref().map(Recorded::read)?;
         let ledgers = recorded.ledgers.iter();
@@ -105,10 +105,10 @@ impl<'s> Extractor<'s> {
         (!recorded.ledgers.is_empty()).then(|| names.collect())
     }
 
-    /// What is derived of `metric`, also by way of others.
+    /// The metrics derived from `metric`, directly or indirectly.
     pub fn derived_of(&self, metric: &str) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
-        // Each comes after those that it reads.
+        // Sorted so that each comes after those that it reads.
         for (name, expression) in &self.derived {
             let mut reads = expression.iter().flat_map(|expression| &expression.scan.metrics);
             if reads.any(|read| read == metric || found.contains(read)) {
@@ -118,7 +118,7 @@ impl<'s> Extractor<'s> {
         found
     }
 
-    /// Puts what is derived of one run's metrics among them.
+    /// Adds the derived metrics of one run.
     pub fn derive(&self, metrics: &mut BTreeMap<String, f64>) {
         for (name, expression) in &self.derived {
             if let Some(value) = expression.as_ref().and_then(|expression| expression.number(metrics)) {
@@ -143,7 +143,7 @@ impl Recorded {
             match record {
                 Record::Mark(mark) if recorded.marks.len() < MAX_MARKS => recorded.marks.push(*mark),
                 Record::Ledger(mut ledger) if recorded.ledgers.len() < MAX_LEDGERS => {
-                    // The picture of the address space is by far the largest part of a ledger.
+                    // The page map is by far the largest part of a ledger.
                     ledger.explain.page_map = None;
                     recorded.ledgers.push(*ledger);
                 }
@@ -157,7 +157,8 @@ impl Recorded {
         self.marks.iter().filter(|mark| mark.name == name).nth(occurrence)
     }
 
-    /// The ledger at a mark, at exit or at the peak: of the process with the most memory where several have one.
+    /// The ledger at a mark, at exit or at the peak; at exit and peak that of the process with the
+    /// most memory.
     fn ledger(&self, at: &str, occurrence: usize) -> Option<&Ledger> {
         let of = |moment: Moment| self.ledgers.iter().filter(move |ledger| ledger.moment == moment);
         match at {
@@ -179,7 +180,8 @@ fn of_mark(mark: &Mark, name: &str) -> Option<f64> {
     }
 }
 
-/// A row that a ledger does not have holds nothing, where what it is of was understood: what is not known is not 0.
+/// A figure of a ledger. A row that is absent is 0 if its allocator or runtime was read, and
+/// unknown otherwise.
 fn of_ledger(explain: &Explanation, row: &str) -> Option<f64> {
     let totals = &explain.totals;
     let bytes = match row {
@@ -199,7 +201,7 @@ fn of_ledger(explain: &Explanation, row: &str) -> Option<f64> {
     Some(bytes as f64)
 }
 
-/// What a remedy is predicted to give back; nothing where it does not apply, or has no prediction.
+/// The bytes that a remedy is predicted to free; `None` if it does not apply or has no prediction.
 fn predicted(explain: &Explanation, id: &str) -> Option<u64> {
     explain.remedies.iter().find(|remedy| remedy.id == id)?.predicted_bytes
 }
@@ -220,7 +222,7 @@ fn of_row(explain: &Explanation, id: &str) -> Option<u64> {
     is_read.then_some(0)
 }
 
-/// A figure of a runtime's reader by its name and its place there: `perl.retained.bytes`.
+/// A figure of a runtime's reader by name and path: `perl.retained.bytes`.
 fn of_runtime(explain: &Explanation, path: &str) -> Option<f64> {
     let (name, rest) = path.split_once('.')?;
     let runtime = explain.runtimes.iter().find(|one| one.name == name && one.read)?;
@@ -229,7 +231,7 @@ fn of_runtime(explain: &Explanation, path: &str) -> Option<f64> {
     of_json(figures.get(name)?, &keys)?.as_f64()
 }
 
-/// The last line that is a JSON object; one behind the prefix goes before all others.
+/// The last line that is a JSON object; a line with the prefix takes precedence.
 fn json_line(path: &Path) -> Option<serde_json::Value> {
     let mut file = std::fs::File::open(path).ok()?;
     let bytes = file.metadata().ok()?.len();
@@ -246,7 +248,7 @@ fn json_line(path: &Path) -> Option<serde_json::Value> {
 }
 
 fn of_json<'j>(json: &'j serde_json::Value, keys: &[String]) -> Option<&'j serde_json::Value> {
-    // A key may have a dot itself.
+    // A key may itself contain a dot.
     if let Some(value) = json.get(keys.join(".")) {
         return Some(value);
     }
@@ -256,7 +258,7 @@ fn of_json<'j>(json: &'j serde_json::Value, keys: &[String]) -> Option<&'j serde
     })
 }
 
-/// The beginning of a text that a subject printed; what is in it is for who shows it to clean.
+/// Truncates a text printed by a subject; cleaning it is left to the presentation.
 fn shortened(text: &str) -> String {
     let mut end = text.len().min(MAX_TEXT_BYTES);
     while !text.is_char_boundary(end) {

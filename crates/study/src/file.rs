@@ -1,5 +1,5 @@
-//! A study as its file declares it, checked as far as it can be without running anything: names exist, types fit,
-//! nothing is there twice. `docs/studies.md` is the reference of the file.
+//! A study as declared in its file, checked without running anything: names exist, types match,
+//! nothing is duplicated. `docs/studies.md` is the reference of the file format.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,62 +9,62 @@ use super::diagnostics::At;
 use super::metric::Metric;
 use strandline_recorder::Limits;
 
-/// The name of a study's file in its folder.
+/// Name of the file of a study in its folder.
 pub const FILE_NAME: &str = "study.toml";
-/// The name that subjects go by where axes are named.
+/// Pseudo axis that stands for the subjects.
 pub const SUBJECT: &str = "subject";
 
 /// A declared experiment.
 #[derive(Clone, Debug, Default)]
 pub struct Study {
-    /// Its name: that of its folder.
+    /// Its name, which is that of its folder.
     pub name: String,
-    /// Its folder: `{dir}`.
+    /// Its folder, `{dir}`.
     pub folder: PathBuf,
-    /// Its heading.
+    /// Its title.
     pub title: String,
-    /// What it is about, in a few sentences.
+    /// Its topic, in a few sentences.
     pub about: Option<String>,
-    /// Who found it out, where, when: name and value, in the order of the file.
+    /// Author, place and date of the finding: (name, value), in file order.
     pub provenance: Vec<(String, String)>,
-    /// What holds for all runs.
+    /// Settings for all runs.
     pub settings: Settings,
-    /// How the short form differs.
+    /// Differences of the short form.
     pub short: Option<Short>,
-    /// What is run.
+    /// The programs to run.
     pub subjects: Vec<Subject>,
-    /// What is varied.
+    /// The varied parameters.
     pub axes: Vec<Axis>,
-    /// What is left out.
+    /// Excluded cells.
     pub exclusions: Vec<Exclusion>,
-    /// What is looked at.
+    /// What is measured.
     pub measure: Measures,
-    /// Every metric that any cell has, by name.
+    /// The metrics of all cells, by name.
     pub metrics: BTreeMap<String, Metric>,
-    /// Expressions over other metrics, each after those that it reads.
+    /// Derived metrics, each after those that it reads.
     pub derived: Vec<Derived>,
-    /// What is claimed.
+    /// The claims.
     pub claims: Vec<Claim>,
-    /// The tables wanted.
+    /// The tables to show.
     pub tables: Vec<TableSpec>,
-    /// The plots wanted.
+    /// The plots to show.
     pub plots: Vec<PlotSpec>,
 }
 
-/// What holds for all runs.
+/// Settings for all runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// How often each cell is run.
+    /// Number of runs of each cell.
     pub repeats: u32,
-    /// Rounds before, that do not count.
+    /// Number of warm-up rounds.
     pub warm_up: u32,
-    /// A run that takes longer is ended, and counts as failed.
+    /// After this time a run is ended and counts as failed.
     pub timeout: Duration,
-    /// Variables of all runs; `None` removes one.
+    /// Variables for all runs; `None` removes one.
     pub environment: Vec<(String, Option<String>)>,
-    /// Limits on the memory of all runs.
+    /// Memory limits for all runs.
     pub limits: Limits,
-    /// Draws the order of the runs.
+    /// Seed of the order of the runs.
     pub seed: u64,
 }
 
@@ -81,87 +81,88 @@ impl Default for Settings {
     }
 }
 
-/// How the short form differs.
+/// Differences of the short form.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Short {
-    /// How often each cell is run.
+    /// Number of runs of each cell.
     pub repeats: Option<u32>,
     /// The choices of some axes, by name.
     pub axes: Vec<(String, Vec<String>)>,
 }
 
-/// Something that has to be here.
+/// A requirement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Need {
-    /// A program, a library to preload, a file, a command that succeeds, or memory.
+    /// Its kind.
     pub kind: NeedKind,
     /// Its name or path, with placeholders.
     pub name: String,
-    /// How to get it.
+    /// How to install it.
     pub install: Option<String>,
-    /// The command that tells whether it is here, with placeholders, of a probe.
+    /// Probe: the command that checks for it, with placeholders.
     pub command: Vec<String>,
-    /// How much of it, of memory.
+    /// Memory: the number of bytes.
     pub bytes: u64,
 }
 
-/// What kind of thing is needed.
+/// Kind of a requirement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NeedKind {
-    /// A program, found as the shell finds it.
+    /// A program, looked up like the shell does.
     #[default]
     Tool,
-    /// A library, found as the loader finds it.
+    /// A library, looked up like the loader does.
     Library,
     /// A file.
     File,
-    /// Whatever a command looks for, which has to succeed.
+    /// Anything that a command checks for; the command must succeed.
     Probe,
     /// Available memory.
     Memory,
 }
 
-/// A program that is run.
+/// A program to run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Subject {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// Where it stands.
+    /// Position in the file.
     pub offset: usize,
     /// The program and its arguments, with placeholders.
     pub command: Vec<String>,
-    /// Commands that build it, with placeholders; each is run once for each way its placeholders are filled.
+    /// Commands that build it, with placeholders; run once for each combination of placeholder
+    /// values.
     pub build: Vec<Vec<String>>,
-    /// What it needs.
+    /// Its requirements.
     pub needs: Vec<Need>,
     /// Its variables, with placeholders; `None` removes one.
     pub environment: Vec<(String, Option<String>)>,
-    /// Limits on its memory.
+    /// Memory limits.
     pub limits: Limits,
-    /// Instead of the one in the settings.
+    /// Overrides the timeout of the settings.
     pub timeout: Option<Duration>,
-    /// The axes it varies over.
+    /// The axes that it varies over.
     pub axes: Vec<String>,
-    /// Whether a run that fails is measured all the same.
+    /// Whether failed runs are measured too.
     pub may_fail: bool,
-    /// How often its cells are run, instead of what the settings say.
+    /// Number of runs of each of its cells; overrides the settings.
     pub repeats: Option<u32>,
-    /// What is looked at, instead of what is for all.
+    /// What is measured; overrides that of the study.
     pub measure: Option<Measures>,
-    /// Its own metrics by name; those that are derived are among them where they could be computed.
+    /// Its metrics by name, with the derived metrics that can be computed for it.
     pub metrics: BTreeMap<String, Metric>,
 }
 
-/// Something that is varied.
+/// A varied parameter.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Axis {
-    /// Its name, which is a placeholder too.
+    /// Its name, also that of its placeholder.
     pub name: String,
-    /// Where it stands.
+    /// Position in the file.
     pub offset: usize,
-    /// What it may be.
+    /// Its possible values.
     pub choices: Vec<Choice>,
-    /// The names of the choices that are taken where nobody says otherwise.
+    /// Names of the choices used by default.
     pub default: Vec<String>,
     /// The unit of its values, for plots.
     pub unit: Option<String>,
@@ -170,56 +171,56 @@ pub struct Axis {
 /// One value of an axis.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Choice {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// What its placeholder becomes.
+    /// Value of the placeholder.
     pub value: String,
-    /// The value, where it is a number.
+    /// The value, if it is a number.
     pub number: Option<f64>,
-    /// A library that it preloads.
+    /// A library to preload.
     pub preload: Option<String>,
-    /// Variables that it sets; `None` removes one.
+    /// Variables to set; `None` removes one.
     pub environment: Vec<(String, Option<String>)>,
-    /// Limits on memory that it sets.
+    /// Memory limits to set.
     pub limits: Limits,
-    /// What it needs.
+    /// Its requirements.
     pub needs: Vec<Need>,
 }
 
-/// Choices of some axes: axis and choice.
+/// Choices of some axes: (axis, choice).
 pub type Selection = Vec<(String, String)>;
 
-/// Cells that are left out.
+/// Excluded cells.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Exclusion {
-    /// Where it stands.
+    /// Position in the file.
     pub offset: usize,
-    /// Which.
+    /// The excluded choices.
     pub given: Selection,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
-/// What is looked at while a cell runs.
+/// What is measured while a cell runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measures {
-    /// Marks, by name.
+    /// Names of marks.
     pub marks: Vec<String>,
-    /// What is taken of each.
+    /// Columns taken at each mark.
     pub columns: Vec<String>,
     /// Rows and totals of ledgers.
     pub rows: Vec<String>,
-    /// At which marks, or `exit`, or `peak`.
+    /// When ledgers are taken: names of marks, `exit`, `peak`.
     pub at: Vec<String>,
-    /// Figures of the last line on standard output that is a JSON object.
+    /// Figures from the last JSON object line on standard output.
     pub json: Vec<String>,
-    /// Texts of that line.
+    /// Texts from that line.
     pub texts: Vec<String>,
-    /// Whether instructions are counted by valgrind's cachegrind, in a run of their own.
+    /// Whether valgrind's cachegrind counts instructions, in separate runs.
     pub cachegrind: bool,
-    /// The time between samples of a recording.
+    /// Sampling interval of a recording.
     pub interval: Duration,
-    /// Whether ledgers are taken of snapshots, where that can do no harm.
+    /// Whether ledgers are taken from snapshots where that is safe.
     pub snapshot: bool,
 }
 
@@ -245,7 +246,7 @@ impl Measures {
         !self.marks.is_empty() || !self.at.is_empty()
     }
 
-    /// When ledgers are taken, in the words of `--ledger`.
+    /// When ledgers are taken, in the syntax of `--ledger`.
     pub fn ledgers(&self) -> String {
         if self.rows.is_empty() {
             return "none".to_owned();
@@ -259,7 +260,7 @@ impl Measures {
     }
 }
 
-/// A metric that is computed of others, run by run.
+/// A metric computed from others for each run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Derived {
     /// Its name.
@@ -268,38 +269,38 @@ pub struct Derived {
     pub expression: At<String>,
 }
 
-/// What is claimed.
+/// A claim.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Claim {
-    /// What it is called.
+    /// Its id.
     pub id: String,
-    /// What it says.
+    /// Its text.
     pub text: String,
-    /// The expression that is true where it holds.
+    /// The expression that must be true.
     pub holds: At<String>,
-    /// The figures that were published: a number, or names and numbers.
+    /// Published figures: a number, or names with numbers.
     pub published: serde_json::Value,
-    /// How far a measured figure may be from a published one, as a part of it.
+    /// Permitted deviation of a measured figure from a published one, as a fraction of it.
     pub tolerance: Option<f64>,
-    /// Why so far.
+    /// Justification of the tolerance.
     pub why: Option<String>,
-    /// What is to be said beside the verdict, such as why it differs today.
+    /// Note to show next to the verdict, such as why it differs today.
     pub note: Option<String>,
 }
 
-/// Which of the numbers that a cell has of a metric.
+/// A statistic of a metric in a cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Statistic {
     /// The median.
     #[default]
     Median,
-    /// The lower end of the median's interval.
+    /// Lower bound of the interval of the median.
     Low,
-    /// The upper end of the median's interval.
+    /// Upper bound of the interval of the median.
     High,
-    /// The least.
+    /// The smallest sample.
     Least,
-    /// The most.
+    /// The largest sample.
     Most,
 }
 
@@ -314,7 +315,7 @@ impl Statistic {
     ];
 }
 
-/// What one side of a table, or the x axis of a plot, shows.
+/// One side of a table, or the x axis of a plot.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Side {
     /// The choices of an axis.
@@ -324,7 +325,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// The axis that it names.
+    /// The axis, if it is one.
     pub fn axis(&self) -> Option<&str> {
         match self {
             Self::Axis(name) => Some(name),
@@ -332,7 +333,7 @@ impl Side {
         }
     }
 
-    /// The metrics that it names.
+    /// The metrics; empty for an axis.
     pub fn metrics(&self) -> &[String] {
         match self {
             Self::Axis(_) => &[],
@@ -347,90 +348,93 @@ impl Default for Side {
     }
 }
 
-/// A table that is wanted.
+/// Declaration of a table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TableSpec {
-    /// Where it stands.
+    /// Position in the file.
     pub offset: usize,
-    /// What it shows.
+    /// Its title.
     pub title: String,
     /// Its rows.
     pub rows: Side,
     /// Its columns.
     pub columns: Side,
-    /// What is shown, where rows and columns are both axes; where both are lists, it is `ROW.COLUMN`.
+    /// The metric to show, if rows and columns are both axes. If both are lists, the metric of a
+    /// cell is `ROW.COLUMN`.
     pub metric: Option<String>,
-    /// Which number of it.
+    /// The statistic to show.
     pub statistic: Statistic,
-    /// Whether the interval stands beside it.
+    /// Whether to show the interval too.
     pub interval: bool,
-    /// Choices that hold for all of it.
+    /// Choices for the whole table.
     pub given: Selection,
-    /// Shown as ratio to the cell with these choices instead.
+    /// If not empty, shows ratios to the cell with these choices.
     pub ratio_to: Selection,
-    /// The unit figures are shown in; chosen by size where none is given.
+    /// Unit of the figures; `None`: chosen by size.
     pub unit: Option<String>,
     /// Published figures.
     pub published: Vec<PublishedFigure>,
 }
 
-/// A published figure of a table.
+/// A published figure in a table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PublishedFigure {
-    /// The row that it is of.
+    /// Its row.
     pub row: At<String>,
-    /// The column that it is of.
+    /// Its column.
     pub column: At<String>,
-    /// It, in the table's unit.
+    /// The figure, in the unit of the table.
     pub figure: f64,
 }
 
-/// A plot that is wanted.
+/// Declaration of a plot.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PlotSpec {
-    /// Where it stands.
+    /// Position in the file.
     pub offset: usize,
-    /// What it shows.
+    /// Its title.
     pub title: String,
-    /// Along the x axis.
+    /// The x axis.
     pub x: Side,
-    /// The metrics that are drawn. Where the x axis is of metrics, each of them is `X.Y`, or X where this is empty.
+    /// The metrics to draw. If the x axis lists metrics, each drawn metric is `X.Y`, or X if this
+    /// is empty.
     pub y: Vec<String>,
-    /// The axis whose choices are a line each.
+    /// The axis with one line per choice.
     pub series: Option<String>,
-    /// Choices that hold for all of it.
+    /// Choices for the whole plot.
     pub given: Selection,
-    /// What is written below the x axis, instead of what its name tells.
+    /// Label of the x axis; `None`: derived from its name.
     pub x_title: Option<String>,
-    /// What is written above the y axis.
+    /// Label of the y axis.
     pub y_title: Option<String>,
     /// `lines`, `points`, `bars` or `strips`.
     pub kind: String,
-    /// Whether the x axis counts by factors.
+    /// Whether the x axis is logarithmic.
     pub x_is_logarithmic: bool,
-    /// Whether the y axis does.
+    /// Whether the y axis is logarithmic.
     pub y_is_logarithmic: bool,
 }
 
 impl Study {
-    /// What is looked at while `subject` runs.
+    /// What is measured for `subject`.
     pub fn measure_of<'s>(&'s self, subject: &'s Subject) -> &'s Measures {
         subject.measure.as_ref().unwrap_or(&self.measure)
     }
 
-    /// Whether `subject`'s instructions are counted by valgrind, in runs of their own.
+    /// Whether cachegrind counts the instructions of `subject`, in separate runs.
     pub fn is_counted(&self, subject: &Subject) -> bool {
         self.measure_of(subject).cachegrind
     }
 
-    /// The axis of that name.
+    /// The axis with this name.
     pub fn axis(&self, name: &str) -> Option<&Axis> {
         self.axes.iter().find(|axis| axis.name == name)
     }
 }
 
 impl Axis {
-    /// The choices as numbers, where all are and each is another: else a number would not say which is meant.
+    /// The choices as numbers, if all are numbers and all are distinct; otherwise a number would
+    /// not identify a choice.
     pub fn numbers(&self) -> Option<Vec<f64>> {
         let numbers: Vec<f64> = self.choices.iter().map(|choice| choice.number).collect::<Option<_>>()?;
         let mut sorted = numbers.clone();
@@ -439,7 +443,7 @@ impl Axis {
         (sorted.len() == numbers.len()).then_some(numbers)
     }
 
-    /// Its choice of that name.
+    /// The choice with this name.
     pub fn choice(&self, name: &str) -> Option<&Choice> {
         self.choices.iter().find(|choice| choice.name == name)
     }

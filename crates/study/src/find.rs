@@ -1,5 +1,5 @@
-//! Where studies are: a path, a name below `studies/` here or in `$STRANDLINE_STUDIES`, or one that came with
-//! strandline itself.
+//! Locates studies: a path, a name below `./studies/` or `$STRANDLINE_STUDIES`, or a study embedded
+//! in strandline.
 
 use std::fs::Permissions;
 use std::io::Write;
@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use super::file::FILE_NAME;
 use strandline_lab::{journal, own};
 
-/// The files of the studies and probes that came with strandline: path below `studies/` or `probes/`, and content.
+/// Files of the embedded studies and probes: path below `studies/` or `probes/`, content, and
+/// whether it is executable.
 mod embedded {
     include!(concat!(env!("OUT_DIR"), "/studies.rs"));
 }
 
-/// Where a name is looked for; the first that has it counts.
+/// Folders in which a name is looked up, in order of precedence.
 fn places() -> Vec<PathBuf> {
     let own = std::env::var_os("STRANDLINE_STUDIES").unwrap_or_default();
     let own: Vec<PathBuf> = std::env::split_paths(&own).filter(|path| !path.as_os_str().is_empty()).collect();
@@ -24,10 +25,10 @@ fn places() -> Vec<PathBuf> {
 /// The folder of the study `name`, which is a name or a path.
 ///
 /// # Errors
-/// One line that says where it was looked for, and what there is.
+/// One line with the places searched, or a similar name.
 pub fn find(name: &str) -> Result<PathBuf, String> {
     let path = Path::new(name);
-    // A word is a name; a folder of the same name that is no study is not meant.
+    // A plain word is a name; a folder of that name that is not a study does not count.
     if name.contains('/')
         || path.join(FILE_NAME).is_file()
         || path.extension().is_some_and(|end| end == "toml")
@@ -55,13 +56,13 @@ pub fn find(name: &str) -> Result<PathBuf, String> {
     Err(format!("there is no study {name} in ./studies, in $STRANDLINE_STUDIES or with strandline; {hint}"))
 }
 
-/// Where a study of this name is besides `taken`, in words; `None` where it is there once.
+/// Other places with a study of this name besides `taken`, in words; `None` if there is no other.
 pub fn also_in(name: &str, taken: &Path) -> Option<String> {
     if name.contains('/') {
         return None;
     }
     let folders = places().into_iter().map(|place| place.join(name));
-    // One that is named from here is taken as an absolute path.
+    // `name` may be found by a relative path while `taken` is absolute.
     let others = folders.filter(|path| path.join(FILE_NAME).is_file() && real(path) != real(taken));
     let mut others: Vec<String> = others.map(|path| path.display().to_string()).collect();
     let is_own = came_with_strandline(taken);
@@ -71,25 +72,25 @@ pub fn also_in(name: &str, taken: &Path) -> Option<String> {
     (!others.is_empty()).then(|| others.join(", "))
 }
 
-/// Whether a study's folder is that of one that came with strandline.
+/// Whether the folder is that of an embedded study.
 pub fn came_with_strandline(folder: &Path) -> bool {
     real(folder).starts_with(real(&unpacked()))
 }
 
-/// The path of a folder without links and dots, where it is there.
+/// The canonical path of a folder, if it exists.
 fn real(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
-/// The folder of a study that [`list`] names: the one that it found, and no other of the name.
+/// The folder of a study from [`list`]: exactly that one, not another with the same name.
 ///
 /// # Errors
-/// One line where what came with strandline cannot be put into the cache.
+/// One line if an embedded study cannot be unpacked.
 pub fn listed(name: &str, folder: Option<PathBuf>) -> Result<PathBuf, String> {
     folder.map_or_else(|| unpack(name), Ok)
 }
 
-/// All studies that can be run by name: name, and its folder where it is not one that came with strandline.
+/// All studies that can be run by name: name, and folder unless it is embedded.
 pub fn list() -> Vec<(String, Option<PathBuf>)> {
     const MOST: usize = 1_000;
     let mut found: Vec<(String, Option<PathBuf>)> = Vec::new();
@@ -120,26 +121,27 @@ fn unpacked() -> PathBuf {
     place_of("studies")
 }
 
-/// Where files that came with strandline are put: into the user's cache, or to where other machines see them.
+/// Folder for unpacked embedded files: in the user's cache, or in the folder staged for other
+/// machines.
 fn place_of(name: &str) -> PathBuf {
     let place =
         own::staged().map_or_else(|| journal::cache().with_file_name(name), |folder| folder.join(name));
     place.join(env!("CARGO_PKG_VERSION"))
 }
 
-/// Puts the files of a study that came with strandline into the user's cache: its programs read them there.
+/// Unpacks the files of an embedded study, so that its programs can read them.
 fn unpack(name: &str) -> Result<PathBuf, String> {
     let begin = format!("{name}/");
     put(&unpacked(), embedded::STUDIES.iter().filter(|(file, ..)| file.starts_with(&begin)))?;
     Ok(unpacked().join(name))
 }
 
-/// Where the probes are that studies use; [`unpack_probes`] puts them there.
+/// The folder of the probes that studies use, filled by [`unpack_probes`].
 pub fn probes() -> PathBuf {
     place_of("probes")
 }
 
-/// Puts the probes where [`probes`] says.
+/// Unpacks the embedded probes to [`probes`].
 ///
 /// # Errors
 /// One line.
@@ -147,10 +149,10 @@ pub fn unpack_probes() -> Result<(), String> {
     put(&probes(), embedded::PROBES.iter())
 }
 
-/// A file that came with strandline: its path, its content, and whether it may be executed.
+/// An embedded file: path, content, and whether it is executable.
 type Embedded = (&'static str, &'static [u8], bool);
 
-/// Puts files below `base`, each whole: another strandline may be at it as well.
+/// Writes files below `base`, each atomically, because another strandline may do the same.
 fn put(base: &Path, files: impl Iterator<Item = &'static Embedded>) -> Result<(), String> {
     let named = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     for (file, content, may_be_executed) in files {
@@ -159,7 +161,7 @@ fn put(base: &Path, files: impl Iterator<Item = &'static Embedded>) -> Result<()
         std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
         let mode = if *may_be_executed { 0o755 } else { 0o644 };
         let is_so = |data: std::fs::Metadata| data.permissions().mode() & 0o777 == mode;
-        // Left as it is where it is the same: a lab that goes on knows its files by their times.
+        // Unchanged files are not rewritten: a resumed lab identifies its files by their times.
         if std::fs::metadata(&path).is_ok_and(is_so)
             && std::fs::read(&path).is_ok_and(|there| there == **content)
         {
@@ -198,7 +200,7 @@ mod tests {
         for _ in 0..2 {
             put(folder.path(), FILES.iter()).unwrap();
             assert_eq!((mode("a/run.sh"), mode("a/data")), (0o755, 0o644));
-            // An earlier strandline put it there without.
+            // As left by an earlier strandline without the mode.
             std::fs::set_permissions(folder.path().join("a/run.sh"), Permissions::from_mode(0o600)).unwrap();
         }
     }

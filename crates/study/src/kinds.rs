@@ -1,33 +1,33 @@
-//! How large the values of an expression can become, told from its tree without evaluating it. What could double
-//! again and again – a text added to itself in one list after the other, lists within lists – is refused: an
-//! expression of few bytes could take all memory otherwise.
+//! Bounds the size of the values of an expression from its tree, without evaluating it. Rejects
+//! anything that could double repeatedly (a text added to itself in nested lists, lists of lists),
+//! because a short expression could otherwise use up all memory.
 
 use cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 
-/// The one of them that gives a text.
+/// The reading function that returns a text.
 pub const TEXT: &str = "text";
-/// Texts that an expression puts together are not longer.
+/// Maximum length of a text that an expression builds.
 const MAX_TEXT_BYTES: usize = 1_000;
-/// What a choice's name, or a published figure that is a text, counts as.
+/// Assumed length of the name of a choice, or of a published text.
 const GIVEN_TEXT_BYTES: usize = 200;
-/// What a number counts as when it is made a text.
+/// Assumed length of a number converted to text.
 const NUMBER_BYTES: usize = 32;
 
-/// What a part of an expression gives.
+/// Kind of the value of a part of an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// A number, a truth value, null: of one size.
+    /// A number, boolean or null: fixed size.
     Number,
-    /// A text of at most so many bytes, or something that is given from outside and as it is.
+    /// A text of at most this many bytes, or a value from outside that is used unchanged.
     Text(usize),
-    /// A list or map of numbers and texts, these of at most so many bytes.
+    /// A list or map of numbers and of texts of at most this many bytes.
     List(usize),
-    /// Anything.
+    /// Any value.
     Unknown,
 }
 
 impl Kind {
-    /// What is one or the other.
+    /// The kind of a value that is one or the other.
     fn or(self, other: Self) -> Self {
         match (self, other) {
             (Self::Number, Self::Number) => Self::Number,
@@ -38,7 +38,7 @@ impl Kind {
         }
     }
 
-    /// What is in it.
+    /// The kind of its items.
     fn item(self) -> Self {
         match self {
             Self::List(bytes) | Self::Text(bytes) => Self::Text(bytes),
@@ -46,7 +46,7 @@ impl Kind {
         }
     }
 
-    /// The bytes of a text in a list; `None` for what does not stand in one.
+    /// Length of a text in a list; `None` if a list cannot contain it.
     fn bytes(self) -> Option<usize> {
         match self {
             Self::Number => Some(NUMBER_BYTES),
@@ -56,7 +56,7 @@ impl Kind {
     }
 }
 
-/// What in `tree` could grow without bound: one line each. The tree's depth is bounded by who calls.
+/// What in `tree` could grow without bound, one line each. The caller bounds the depth of the tree.
 pub fn wrong(tree: &IdedExpr) -> Vec<String> {
     let mut walk = Walk { names: Vec::new(), wrong: Vec::new() };
     walk.kind(tree);
@@ -65,7 +65,7 @@ pub fn wrong(tree: &IdedExpr) -> Vec<String> {
 }
 
 struct Walk<'t> {
-    /// Names of lists' items, and what they are.
+    /// Names of loop variables, and their kinds.
     names: Vec<(&'t str, Kind)>,
     wrong: Vec<String>,
 }
@@ -108,7 +108,7 @@ impl<'t> Walk<'t> {
                 self.names.push((&inner.accu_var, start));
                 self.kind(&inner.loop_cond);
                 let step = self.kind(&inner.loop_step);
-                // What is gathered may be of another kind than the empty list that it begins with.
+                // The accumulator may be of another kind than the empty list that it begins with.
                 if let Some((_, kind)) = self.names.last_mut() {
                     *kind = start.or(step);
                 }
@@ -123,13 +123,13 @@ impl<'t> Walk<'t> {
     fn named(&self, name: &str) -> Kind {
         match self.names.iter().rev().find(|(known, _)| *known == name) {
             Some((_, kind)) => *kind,
-            // They are in the file as they are.
+            // Used unchanged from the file.
             None if name == "published" => Kind::Text(GIVEN_TEXT_BYTES),
             None => Kind::Number,
         }
     }
 
-    /// A list or map of these.
+    /// The kind of a list or map of these.
     fn holding(&mut self, kinds: &[Kind]) -> Kind {
         let mut most = 0;
         for kind in kinds {
@@ -150,14 +150,14 @@ impl<'t> Walk<'t> {
             ("string", [kind]) => *kind,
             ("values", _) => Kind::List(GIVEN_TEXT_BYTES),
             (TEXT, _) => Kind::Text(GIVEN_TEXT_BYTES),
-            // All others give numbers or truth values.
+            // All other functions return numbers or booleans.
             _ => Kind::Number,
         }
     }
 
     fn sum(&mut self, a: Kind, b: Kind) -> Kind {
         match (a, b) {
-            // Where one is a number, the other has to be.
+            // If one is a number, the other must be a number too.
             (Kind::Number, _) | (_, Kind::Number) => Kind::Number,
             (Kind::Text(a), Kind::Text(b)) if a + b <= MAX_TEXT_BYTES => Kind::Text(a + b),
             (Kind::List(a), Kind::List(b)) => Kind::List(a.max(b)),

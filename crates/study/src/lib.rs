@@ -1,8 +1,9 @@
-//! Studies: declared experiments. A file names subjects, axes, what is measured and what is claimed; its cells run
-//! through the lab's engine, each claim is judged on what was measured, and tables and plots are made of it.
+//! Studies: declared experiments. A file names subjects, axes, metrics and claims; the lab's engine
+//! runs the cells, each claim is judged on the measured data, and tables and plots are made.
 //!
-//! Data flows one way: text → [`file::Study`] → [`matrix::Matrix`] → runs → [`data::Data`] → claims, tables, plots.
-//! It must not run anything by itself, which is the lab's, and not print.
+//! Data flows one way: text → [`file::Study`] → [`matrix::Matrix`] → runs → [`data::Data`] →
+//! claims, tables, plots. This crate must not run anything itself (the lab does), and must not
+//! print.
 
 #![forbid(unsafe_code)]
 

@@ -1,21 +1,21 @@
-//! The cells of a study: one choice on every axis that a subject takes. Counts them before it makes any, finds the
-//! one that choices name, and fills placeholders. Runs nothing.
+//! The cells of a study: one choice on every axis that a subject takes. Counts cells before
+//! creating them, finds the cell for given choices, and fills placeholders. Runs nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::file::{Axis, Choice, Need, NeedKind, SUBJECT, Selection, Study, Subject};
 
-/// More cells than this are not run, whatever is said.
+/// Upper bound on the number of cells of a run.
 pub const MAX_CELLS: u64 = 1_000_000;
-/// A claim, a table or a plot is not made for more combinations of the axes that it does not name.
+/// Maximum number of combinations of unnamed axes for which a claim, table or plot is made.
 const MAX_GROUPS: u64 = 10_000;
 
-/// What to say of a subject that `--axis subject=…` leaves out.
+/// Reason for a subject that `--axis subject=…` excludes.
 const NO_SUBJECT: &str = "its subject is not part of this run";
 
-/// A cell: the subject and, for each axis of the study, which of the chosen ones; `None` for an axis that the
-/// subject does not take.
+/// A cell: the subject and, for each axis of the study, the index of its choice; `None` for an axis
+/// that the subject does not take.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// Index into [`Matrix::subjects`].
@@ -24,35 +24,34 @@ pub struct Key {
     pub choices: Vec<Option<usize>>,
 }
 
-/// A study with the choices of this run.
+/// A study with the choices of one run.
 #[derive(Clone, Debug)]
 pub struct Matrix {
     /// The study.
     pub study: Arc<Study>,
     /// The subjects of this run.
     pub subjects: Vec<Subject>,
-    /// The study's axes, each with the choices of this run.
+    /// The axes of the study, with the choices of this run.
     pub axes: Vec<Axis>,
 }
 
-/// Why choices name no cell.
+/// Why choices do not identify a cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoCell {
-    /// The study has no such axis or choice, or too little is said: a mistake in the file.
+    /// The axis or choice does not exist, or a choice is missing: an error in the file.
     Wrong(String),
-    /// It is not part of this run.
+    /// The cell is not part of this run.
     NotRun(String),
 }
 
 impl Matrix {
-    /// The cells of all choices that the study has. An axis whose choices whoever runs it gives has one that stands
-    /// for them.
+    /// A matrix with all choices of the study. An axis whose choices the user supplies gets one
+    /// stand-in.
     pub fn full(study: Arc<Study>) -> Self {
         Self::with_stand_in(study, "any")
     }
 
-    /// As [`Matrix::full`], where what stands for choices that are to be given is a number; `None` where there are
-    /// no such axes.
+    /// Like [`Matrix::full`], but the stand-in is a number; `None` if no axis needs one.
     pub fn full_with_numbers(study: Arc<Study>) -> Option<Self> {
         let is_open = study.axes.iter().any(|axis| axis.choices.is_empty());
         is_open.then(|| Self::with_stand_in(study, "1"))
@@ -74,11 +73,11 @@ impl Matrix {
         Self { study, subjects, axes }
     }
 
-    /// The cells of one run: the study's default choices, or those of its short form, with those that `given` names
-    /// in their place. A choice that the study does not have is added to its axis.
+    /// The matrix of one run: the default choices, or those of the short form, overridden by
+    /// `given`. Choices that the study does not have are added to their axes.
     ///
     /// # Errors
-    /// One line that names an axis or a subject that does not exist.
+    /// One line that names an unknown axis or subject.
     pub fn chosen(
         study: Arc<Study>,
         is_short: bool,
@@ -129,22 +128,22 @@ impl Matrix {
         Ok(matrix)
     }
 
-    /// Runs every cell so often, whatever the study says.
+    /// Sets the number of runs of every cell, overriding the study.
     pub fn repeat(&mut self, repeats: u32) {
         self.subjects.iter_mut().for_each(|subject| subject.repeats = Some(repeats));
     }
 
-    /// How often a cell is run.
+    /// Number of runs of a cell.
     pub fn repeats_of(&self, key: &Key) -> u32 {
         self.subjects.get(key.subject).and_then(|subject| subject.repeats).unwrap_or(1)
     }
 
-    /// How often the cells are run that are run most often.
+    /// The largest number of runs of any cell.
     pub fn most_repeats(&self) -> u32 {
         self.subjects.iter().filter_map(|subject| subject.repeats).max().unwrap_or(1)
     }
 
-    /// How many runs that is, cells that are left out included; `None` where they cannot be counted.
+    /// Total number of runs, excluded cells counted too; `None` on overflow.
     pub fn runs(&self) -> Option<u64> {
         self.subjects.iter().try_fold(0u64, |sum, subject| {
             let runs = self.count_of(subject)?.checked_mul(u64::from(subject.repeats.unwrap_or(1)))?;
@@ -152,13 +151,13 @@ impl Matrix {
         })
     }
 
-    /// The axes that a subject takes, by their indices.
+    /// Indices of the axes that a subject takes.
     fn axes_of(&self, subject: &Subject) -> Vec<usize> {
         let takes = |axis: &Axis| subject.axes.contains(&axis.name);
         self.axes.iter().enumerate().filter(|(_, axis)| takes(axis)).map(|(index, _)| index).collect()
     }
 
-    /// How many cells there are, those that are left out included; `None` where they cannot be counted.
+    /// Number of cells, excluded ones counted too; `None` on overflow.
     pub fn count(&self) -> Option<u64> {
         self.subjects.iter().try_fold(0u64, |sum, subject| sum.checked_add(self.count_of(subject)?))
     }
@@ -168,10 +167,10 @@ impl Matrix {
         self.axes_of(subject).iter().map(choices).try_fold(1u64, u64::checked_mul)
     }
 
-    /// All cells, those that are left out not among them.
+    /// All cells except excluded ones.
     ///
     /// # Errors
-    /// One line where there are more than [`MAX_CELLS`].
+    /// One line if there are more than [`MAX_CELLS`].
     pub fn cells(&self) -> Result<Vec<Key>, String> {
         Ok(self.all()?.into_iter().filter(|key| self.excluded(key).is_none()).collect())
     }
@@ -195,7 +194,7 @@ impl Matrix {
         Ok(cells)
     }
 
-    /// Those that are left out, and why.
+    /// The excluded cells with the reason.
     ///
     /// # Errors
     /// As [`Matrix::cells`].
@@ -204,7 +203,8 @@ impl Matrix {
         Ok(self.all()?.into_iter().filter_map(with_why).collect())
     }
 
-    /// `start` with every combination of the choices of the axes `varied`; who calls has counted them.
+    /// `start` with every combination of choices on the axes `varied`; callers have bounded their
+    /// number.
     fn products(&self, start: Key, varied: &[usize]) -> Vec<Key> {
         let mut keys = vec![start];
         for &axis in varied {
@@ -225,7 +225,7 @@ impl Matrix {
         keys
     }
 
-    /// Why a cell is left out, where it is.
+    /// The reason why a cell is excluded, if it is.
     pub fn excluded(&self, key: &Key) -> Option<&str> {
         let found = self.study.exclusions.iter().find(|exclusion| {
             exclusion.given.iter().all(|(axis, name)| self.choice_name(key, axis) == Some(name.as_str()))
@@ -233,7 +233,7 @@ impl Matrix {
         found.map(|exclusion| exclusion.why.as_str())
     }
 
-    /// The name of a cell's choice on an axis, or of its subject.
+    /// Name of the choice of a cell on an axis, or of its subject.
     pub fn choice_name<'m>(&'m self, key: &'m Key, axis: &str) -> Option<&'m str> {
         if axis == SUBJECT {
             return self.subjects.get(key.subject).map(|subject| subject.name.as_str());
@@ -241,13 +241,13 @@ impl Matrix {
         self.choices(key).find(|(found, _)| found.name == axis).map(|(_, choice)| choice.name.as_str())
     }
 
-    /// A cell's choices.
+    /// The choices of a cell.
     pub fn choices<'m>(&'m self, key: &'m Key) -> impl Iterator<Item = (&'m Axis, &'m Choice)> {
         let pairs = self.axes.iter().zip(&key.choices);
         pairs.filter_map(|(axis, choice)| Some((axis, axis.choices.get((*choice)?)?)))
     }
 
-    /// A cell's choices, its subject first where there are several subjects.
+    /// Names of the choices of a cell, preceded by the subject if the study has several.
     pub fn names(&self, key: &Key) -> Selection {
         let subject = self.subjects.get(key.subject).filter(|_| self.study.subjects.len() > 1);
         let subject = subject.map(|subject| (SUBJECT.to_owned(), subject.name.clone()));
@@ -255,7 +255,7 @@ impl Matrix {
         subject.into_iter().chain(choices).collect()
     }
 
-    /// The cell that `named` choices stand for, with `fixed` ones for the axes that they do not name.
+    /// The cell identified by the `named` choices, with `fixed` choices for the other axes.
     ///
     /// # Errors
     /// [`NoCell`].
@@ -316,10 +316,10 @@ impl Matrix {
         }
     }
 
-    /// Whether the study has this choice, in this run or another.
+    /// Checks that the study, or this run, has the choice.
     ///
     /// # Errors
-    /// [`NoCell::Wrong`] where it has not.
+    /// [`NoCell::Wrong`] if it does not exist.
     pub fn check_choice(&self, axis: &str, choice: &str) -> Result<(), NoCell> {
         let unknown = |what: &str| Err(NoCell::Wrong(format!("there is no {what}")));
         if axis == SUBJECT {
@@ -333,11 +333,11 @@ impl Matrix {
         if is_there { Ok(()) } else { unknown(&format!("value `{choice}` on the axis `{axis}`")) }
     }
 
-    /// Each combination of the choices of the axes that `named` does not name, for what is judged or shown apart
-    /// for each. Axes with one choice are among them. Only `subjects` count, where there are any.
+    /// All combinations of choices on the axes that `named` rejects; a claim, table or plot is made
+    /// for each. Axes with one choice are included. If `subjects` is not empty, only these count.
     ///
     /// # Errors
-    /// One line where there are too many.
+    /// One line if there are too many.
     pub fn groups(
         &self,
         named: &dyn Fn(&str) -> bool,
@@ -353,8 +353,8 @@ impl Matrix {
         let meant: Vec<(usize, &Subject)> =
             self.subjects.iter().enumerate().filter(|(_, subject)| is_meant(subject)).collect();
         if named(SUBJECT) {
-            // Who compares subjects compares them for each combination of all their axes; one that does not take
-            // an axis is the same for all of its choices.
+            // Subjects are compared for each combination of all their axes; a subject that does not
+            // take an axis is the same for all its choices.
             let all: BTreeSet<usize> = meant.iter().flat_map(|(_, subject)| free(subject)).collect();
             if let Some((index, _)) = meant.first() {
                 self.add_groups(*index, None, &all, &mut groups)?;
@@ -364,7 +364,7 @@ impl Matrix {
         for (index, subject) in meant {
             let takes_all =
                 self.axes.iter().all(|axis| !named(&axis.name) || subject.axes.contains(&axis.name));
-            // It is judged for each that has what is named.
+            // Only subjects that take all named axes count.
             if names_an_axis && !takes_all {
                 continue;
             }
@@ -400,8 +400,8 @@ impl Matrix {
         Ok(())
     }
 
-    /// The subjects that are meant where these `metrics` are read and `subjects` named: where none is, those that
-    /// have all of the metrics; empty where that is all of them.
+    /// The subjects that an expression reading these `metrics` and naming these `subjects` applies
+    /// to: without named ones, those that have all of the metrics; empty if these are all subjects.
     pub fn meant<'m>(
         &self,
         subjects: &BTreeSet<String>,
@@ -421,7 +421,7 @@ impl Matrix {
         }
     }
 
-    /// Why there is no cell of these `subjects`, or of any where none is named.
+    /// Why there is no cell of these `subjects`, or of any subject if empty.
     pub fn why_none(&self, subjects: &BTreeSet<String>) -> String {
         let meant = self.subjects.iter().filter(|one| subjects.is_empty() || subjects.contains(&one.name));
         if meant.clone().next().is_none() {
@@ -433,7 +433,7 @@ impl Matrix {
         empty.next().map_or_else(other, |axis| not_given(&axis.name))
     }
 
-    /// What tells a group from the others: its choices on axes with several, in words; empty where there is one.
+    /// Label of a group: its choices on axes with several choices; empty if there are none.
     pub fn group_name(&self, group: &[(String, String)]) -> String {
         let several = |axis: &str| {
             if axis == SUBJECT {
@@ -446,16 +446,16 @@ impl Matrix {
     }
 }
 
-/// What to say of an axis that this run has no choice of.
+/// Reason for an axis without a choice in this run.
 fn not_given(axis: &str) -> String {
     format!("nothing is chosen for {axis}: --axis {axis}=…")
 }
 
-/// The choice `name`, which the study does not have, of an axis: one like the others.
+/// The choice for a `name` that the study does not have, similar to the other choices of the axis.
 fn added(axis: &Axis, name: &str) -> Choice {
-    // Who gives an allocator to an axis of allocators wants it preloaded.
+    // An allocator supplied for an axis of allocators is to be preloaded.
     let preloads = axis.choices.iter().any(|choice| choice.preload.is_some());
-    // Cells run in a folder of their own: a path is meant from where the user is.
+    // Cells run in their own folders: makes a path absolute from the user's working directory.
     let path =
         std::path::absolute(name).ok().filter(|path| name.contains('/') && (preloads || path.exists()));
     let value = path.map_or_else(|| name.to_owned(), |path| path.to_string_lossy().into_owned());
@@ -470,7 +470,7 @@ fn added(axis: &Axis, name: &str) -> Choice {
     }
 }
 
-/// `text` such that filling its placeholders gives it back.
+/// Escapes `text` so that filling placeholders gives it back.
 fn escaped(text: &str) -> String {
     let piece = |piece: Piece<'_>| match piece {
         Piece::Plain(plain) => plain.to_owned(),
@@ -480,7 +480,7 @@ fn escaped(text: &str) -> String {
     pieces(text).into_iter().map(piece).collect()
 }
 
-/// The placeholders of `text`: `{name}`; `{{name}}` is none.
+/// The placeholders of `text`: `{name}`, but not `{{name}}`.
 pub fn placeholders(text: &str) -> Vec<&str> {
     pieces(text)
         .into_iter()
@@ -488,7 +488,7 @@ pub fn placeholders(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// `text` with its placeholders filled; those that `values` does not have stay as they are.
+/// `text` with its placeholders filled; those without a value are left unchanged.
 pub fn fill(text: &str, values: &BTreeMap<String, String>) -> String {
     let mut filled = String::with_capacity(text.len());
     for piece in pieces(text) {
@@ -510,7 +510,7 @@ enum Piece<'t> {
     Named(&'t str),
 }
 
-/// Braces around anything but a name are the text's own: `sub { … }` needs no escape.
+/// Splits a text. Braces around anything but a name are literal: `sub { … }` needs no escape.
 fn pieces(text: &str) -> Vec<Piece<'_>> {
     let is_name = |name: &str| {
         name.starts_with(|c: char| c.is_ascii_alphabetic())

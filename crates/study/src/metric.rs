@@ -1,10 +1,10 @@
-//! What can be measured of a cell: the metrics' names, and where each comes from. Measures nothing itself.
+//! Metrics of a cell: their names and sources. Measures nothing itself.
 
 use strandline_recording::Column;
 
-/// A study may not ask for more metrics.
+/// Maximum number of metrics of a study.
 pub const MAX_METRICS: usize = 10_000;
-/// What is known of every run. `instructions` and `cycles` where the machine counts them.
+/// Metrics of every run; `instructions` and `cycles` only if the machine counts them.
 pub const FIGURES: [&str; 8] = [
     "wall_seconds",
     "user_seconds",
@@ -15,20 +15,20 @@ pub const FIGURES: [&str; 8] = [
     "instructions",
     "cycles",
 ];
-/// How a run ended: its status, or null; the signal that ended it, or null.
+/// How a run ended: exit status or null, signal or null.
 pub const ENDS: [&str; 2] = ["exit_status", "signal"];
-/// What a mark has besides the columns of its sample.
+/// Columns of a mark besides those of its sample.
 const OF_MARKS: [&str; 2] = ["seconds", "tree_pss_bytes"];
 
-/// What a mark has; also each `Vm…` and `Rss…` line of /proc/PID/status by its name there, in bytes.
+/// Columns of a mark; also each `Vm…` and `Rss…` line of /proc/PID/status by its name, in bytes.
 pub fn columns() -> impl Iterator<Item = &'static str> {
     Column::ALL.into_iter().map(Column::name).chain(OF_MARKS)
 }
 
-/// What a ledger has besides its rows.
+/// Figures of a ledger besides its rows.
 pub const TOTALS: [&str; 7] = ["live", "stranded", "pinned", "evictable", "unattributed", "rss", "pss"];
 
-/// Where a metric comes from.
+/// Source of a metric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Metric {
     /// One of [`FIGURES`].
@@ -37,31 +37,31 @@ pub enum Metric {
     End,
     /// A column of a mark.
     Mark {
-        /// The mark's name.
+        /// Name of the mark.
         mark: String,
-        /// Its how manieth occurrence, from 0.
+        /// Occurrence, from 0.
         occurrence: usize,
-        /// Which column.
+        /// Name of the column.
         column: String,
     },
     /// A row or a total of a ledger.
     Row {
-        /// A mark's name, `exit` or `peak`.
+        /// Name of a mark, `exit` or `peak`.
         at: String,
-        /// Its how manieth occurrence, from 0.
+        /// Occurrence, from 0.
         occurrence: usize,
-        /// Which row.
+        /// Name of the row.
         row: String,
     },
-    /// A figure of the subject's own JSON line: the keys that lead to it.
+    /// A figure in the JSON line printed by the subject: the keys of its path.
     Json(Vec<String>),
-    /// A text of that line: the keys that lead to it.
+    /// A text in that line: the keys of its path.
     Text(Vec<String>),
-    /// Computed of others: an index into the study's derived metrics.
+    /// Computed from others: index into the derived metrics of the study.
     Derived(usize),
 }
 
-/// What a metric is counted in.
+/// Unit of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes.
@@ -72,7 +72,7 @@ pub enum Unit {
     Count,
 }
 
-/// The unit that a metric's name says.
+/// The unit of a metric, derived from its name.
 pub fn unit(name: &str, metric: Option<&Metric>) -> Unit {
     let last = name.rsplit('.').next().unwrap_or(name);
     if matches!(metric, Some(Metric::Row { .. })) || last.ends_with("_bytes") || last.starts_with("Vm") {
@@ -84,7 +84,7 @@ pub fn unit(name: &str, metric: Option<&Metric>) -> Unit {
     }
 }
 
-/// The finest difference that a metric of this unit shows.
+/// The smallest difference that a metric of this unit can show.
 pub fn resolution(name: &str, unit: Unit) -> f64 {
     match unit {
         Unit::Bytes if name.ends_with("rss_bytes") || name == "high_water_bytes" => 4096.0,
@@ -94,10 +94,11 @@ pub fn resolution(name: &str, unit: Unit) -> f64 {
     }
 }
 
-/// `f{1..3}.rss_bytes` is `f1.rss_bytes`, `f2.rss_bytes`, `f3.rss_bytes`; `{a,b}` is `a` and `b`.
+/// Expands a pattern: `f{1..3}.rss_bytes` is `f1.rss_bytes`, `f2.rss_bytes`, `f3.rss_bytes`;
+/// `{a,b}` is `a` and `b`.
 ///
 /// # Errors
-/// One line where it is more than [`MAX_METRICS`] names.
+/// One line if it gives more than [`MAX_METRICS`] names.
 pub fn expand(pattern: &str) -> Result<Vec<String>, String> {
     if pattern.len() > 300 {
         return Err("a metric's or mark's name is longer than 300 bytes".to_owned());
@@ -127,7 +128,7 @@ pub fn expand(pattern: &str) -> Result<Vec<String>, String> {
         if waiting.len() + parts.len() + names.len() > MAX_METRICS {
             return Err(format!("`{pattern}` is more than {MAX_METRICS} names"));
         }
-        // The first of them is taken out first.
+        // Reversed, so that the first part is popped first.
         waiting.extend(parts.iter().rev().map(|part| format!("{before}{part}{after}")));
     }
     Ok(names)

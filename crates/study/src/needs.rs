@@ -1,6 +1,7 @@
-//! What can be run here, and why the rest cannot: programs, libraries and files that are looked for; probes, commands
-//! that have to succeed; and memory that has to be free. Probes are run with the builds, once for each way their placeholders are filled; memory is read from the
-//! kernel, where there may be a limit on this process's control group as well as the machine's own.
+//! Decides which cells can run, and why others cannot: checks for programs, libraries and files;
+//! probes, which are commands that must succeed; and available memory. Probes run with the builds,
+//! once for each combination of placeholder values; available memory is the minimum of the machine
+//! and the control group of this process.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,10 +18,10 @@ use strandline_process::procfs::Process;
 use strandline_process::target::budget::available_to;
 use strandline_report::units::bytes;
 
-/// A probe may take so long.
+/// Time limit of a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// When a probe is run: one that names `{build}` looks at what was built.
+/// When a probe runs: a probe that names `{build}` checks the built files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// Before the builds.
@@ -29,19 +30,19 @@ pub enum When {
     After,
 }
 
-/// The cells of a run: those that can be run, and why the others cannot.
+/// The cells of a run, split into those that can run and those that cannot.
 #[derive(Clone, Debug, Default)]
 pub struct Bill {
-    /// To be run.
+    /// Cells to run.
     pub cells: Vec<Key>,
-    /// Not to be run, and why.
+    /// Cells that cannot run, with the reason.
     pub missing: Vec<(Key, String)>,
 }
 
-/// Says of each cell whether it can be run here.
+/// Splits the cells into those that can run here and those that cannot.
 ///
 /// # Errors
-/// One line where there are too many cells.
+/// One line if there are too many cells.
 pub fn bill(matrix: &Matrix) -> Result<Bill, String> {
     let mut bill = Bill::default();
     for key in matrix.cells()? {
@@ -53,12 +54,12 @@ pub fn bill(matrix: &Matrix) -> Result<Bill, String> {
     Ok(bill)
 }
 
-/// Why a cell cannot be run here: what is missing, and how to get it.
+/// What is missing for a cell, and how to install it; `None` if it can run.
 pub fn missing(matrix: &Matrix, key: &Key) -> Option<String> {
     let subject = matrix.subjects.get(key.subject)?;
     let values = values(matrix, key);
     let program = subject.command.first().map(|word| fill(word, &values));
-    // A program that is built first is not there yet.
+    // A program that is yet to be built does not exist now.
     let program = program.filter(|program| !program.contains("{build}"));
     let program = program.map(|name| Need { name, ..Need::default() });
     let builders = subject.build.iter().filter_map(|words| words.first());
@@ -68,7 +69,7 @@ pub fn missing(matrix: &Matrix, key: &Key) -> Option<String> {
     let mut missing: Vec<String> = Vec::new();
     for need in needs {
         let name = fill(&need.name, &values);
-        // What is built first is looked for after that.
+        // Checked after the build.
         if name.contains("{build}") {
             continue;
         }
@@ -80,7 +81,7 @@ pub fn missing(matrix: &Matrix, key: &Key) -> Option<String> {
                 missing.extend(too_little_memory(need.bytes));
                 continue;
             }
-            // Runs something: with the builds.
+            // Probes run with the builds.
             NeedKind::Probe => continue,
         };
         let begin = format!("{name} is not here");
@@ -91,13 +92,13 @@ pub fn missing(matrix: &Matrix, key: &Key) -> Option<String> {
     (!missing.is_empty()).then(|| missing.join(", "))
 }
 
-/// What a cell needs, of its subject and of its choices.
+/// Requirements of a cell, from its subject and its choices.
 pub fn of_cell<'m>(matrix: &'m Matrix, key: &'m Key) -> impl Iterator<Item = &'m Need> {
     let subject = matrix.subjects.get(key.subject).into_iter().flat_map(|subject| &subject.needs);
     subject.chain(matrix.choices(key).flat_map(|(_, choice)| &choice.needs))
 }
 
-/// The names of what the cells' probes look for.
+/// Names of what the probes of the cells check for.
 pub fn probed(matrix: &Matrix, cells: &[Key]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for key in cells {
@@ -111,8 +112,8 @@ pub fn probed(matrix: &Matrix, cells: &[Key]) -> Vec<String> {
     names
 }
 
-/// Runs the probes of the cells of `bill` that are due, and takes those cells out whose probes fail. What probes
-/// write is kept below the folder `root`, and not shown.
+/// Runs the due probes of the cells of `bill`, and removes cells whose probes fail. The output of
+/// probes is stored below `root` and not shown.
 ///
 /// # Errors
 /// [`Stopped`].
@@ -144,7 +145,7 @@ pub fn probe(
                     name: "probe".to_owned(),
                     command: known.0.clone(),
                     environment: known.1.clone(),
-                    // There is no other folder yet where nothing was built.
+                    // Before the builds there is no build folder.
                     directory: Some(if when == When::After { build.clone() } else { root.to_owned() }),
                     timeout: Some(PROBE_TIMEOUT),
                     ..Subject::default()
@@ -170,8 +171,9 @@ pub fn probe(
 
 type Environment = Vec<(String, Option<String>)>;
 
-/// What a probe finds of the environment of a cell's runs: all but the choices that it does not name, and the folder
-/// of a build that is not yet, so that cells share it that do not differ for it.
+/// The environment of a probe: that of the runs of the cell, without choices that the probe does
+/// not name, and without a build folder that does not exist yet, so that equivalent cells share the
+/// probe.
 fn told(matrix: &Matrix, words: &[String], when: When, own: &Environment) -> Environment {
     let axes: Vec<String> = matrix.axes.iter().map(|axis| axis_variable(&axis.name)).collect();
     let is_told = |name: &String| match name.as_str() {
@@ -193,7 +195,8 @@ fn is_missing(need: &Need, name: &str, words: &[String], how: &str) -> String {
     }
 }
 
-/// Why a cell that needs so much memory is not run; nothing where there is as much, or nobody knows.
+/// Why a cell that needs this much memory cannot run; `None` if it can or the available memory is
+/// unknown.
 pub fn too_little_memory(wanted: u64) -> Option<String> {
     let own = Process::open(std::process::id().cast_signed()).ok()?;
     let available = available_to(&own)?;

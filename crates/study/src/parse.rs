@@ -1,5 +1,5 @@
-//! From the file's tables to the study: settings, subjects, axes, what is measured. Types and keys are checked here;
-//! what names refer to is checked in `check`, when all of them are known.
+//! Converts the tables of a file to a study: settings, subjects, axes, measurements. Checks types
+//! and keys; references between names are checked in `check`, once all names are known.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::parse_results;
 use super::parse_words::{check_name, names, patterns, scalar};
 use strandline_recorder::Limits;
 
-/// Lists longer than these are refused.
+/// Maximum lengths of lists, and maximum timeout.
 const MAX_SUBJECTS: usize = 1_000;
 const MAX_CHOICES: usize = 100_000;
 const MAX_TIMEOUT_SECONDS: f64 = 7.0 * 86_400.0;
@@ -123,7 +123,7 @@ fn timeout(fields: &mut Fields<'_, '_>) -> Option<Duration> {
     Some(Duration::from_secs_f64(seconds.value))
 }
 
-/// `environment = { NAME = "value", NUMBER = 1, GONE = false }`.
+/// Parses `environment = { NAME = "value", NUMBER = 1, GONE = false }`.
 fn environment(fields: &mut Fields<'_, '_>) -> Vec<(String, Option<String>)> {
     let Some(node) = fields.node("environment") else { return Vec::new() };
     let what = format!("{} environment", fields.what());
@@ -195,16 +195,16 @@ fn subject(mut fields: Fields<'_, '_>) -> Subject {
     subject
 }
 
-/// `[subject.measure]`.
+/// Parses `[subject.measure]`.
 fn own_measure(fields: &mut Fields<'_, '_>, what: &str) -> Option<Measures> {
     let node = fields.node("measure")?;
     Fields::of(node, what, fields.problems()).map(measures)
 }
 
-/// Placeholders that are no axis: the study's folder, that of its build, that of the probes.
+/// Placeholders that are not axes: the folders of the study, of its build and of the probes.
 pub const OWN_PLACEHOLDERS: [&str; 3] = ["dir", "build", "probes"];
 
-/// Stands for all axes until they are known.
+/// Stands for all axes until these are known.
 pub const ALL_AXES: &str = "*";
 
 /// A command: one shell-quoted string, or a list of words.
@@ -236,7 +236,7 @@ fn builds(fields: &mut Fields<'_, '_>) -> Vec<Vec<String>> {
     texts.iter().map(|text| words(fields, "build", text)).filter(|words| !words.is_empty()).collect()
 }
 
-/// `needs = ["perl", { tool = "gcc", install = "apt install gcc" }]`.
+/// Parses `needs = ["perl", { tool = "gcc", install = "apt install gcc" }]`.
 fn needs(fields: &mut Fields<'_, '_>) -> Vec<Need> {
     let Some(node) = fields.node("needs") else { return Vec::new() };
     let what = format!("{} needs", fields.what());
@@ -275,7 +275,7 @@ fn need(node: &Node<'_>, what: &str, problems: &mut Problems) -> Option<Need> {
     found.pop().map(|need| Need { install, ..need })
 }
 
-/// `{ probe = "python3 -c 'import numpy'", name = "numpy" }`.
+/// Parses `{ probe = "python3 -c 'import numpy'", name = "numpy" }`.
 fn probe(fields: &mut Fields<'_, '_>) -> Option<Need> {
     let offset = fields.node("probe").map(|node| node.span().start);
     let command = command(fields, "probe");
@@ -313,7 +313,7 @@ fn axis(name: At<String>, node: &Node<'_>, problems: &mut Problems) -> Option<Ax
         }
     };
     let items = match values.map(Spanned::get_ref) {
-        // Whoever runs it says what it is.
+        // The user supplies the choices at run time.
         None if default.as_ref().is_some_and(Vec::is_empty) => return Some(axis),
         Some(DeValue::Array(items)) if !items.is_empty() && items.len() <= MAX_CHOICES => items,
         Some(DeValue::Array(items)) if !items.is_empty() => {
@@ -366,7 +366,7 @@ fn choice(node: &Node<'_>, what: &str, problems: &mut Problems) -> Option<Choice
     if let Some(library) = choice.preload.clone() {
         choice.needs.push(Need { kind: NeedKind::Library, name: library, install, ..Need::default() });
     } else if let Some(install) = install {
-        // What it is that has to be installed is the value itself: a program's path or name.
+        // The value itself (a program's path or name) is what must be installed.
         choice.needs.push(Need { name: choice.value.clone(), install: Some(install), ..Need::default() });
     }
     fields.finish();

@@ -1,4 +1,4 @@
-//! From the file's tables to the study: what is left out, what is claimed, the tables and plots wanted.
+//! Converts the tables of a file to a study: exclusions, claims, tables and plots.
 
 use toml::de::DeValue;
 
@@ -8,10 +8,10 @@ use super::file::{
 };
 use super::parse_words::{check_name, names, patterns, scalar};
 
-/// Lists longer than this are refused.
+/// Maximum length of each list.
 const MOST: usize = 1_000;
 
-/// `[[exclude]]`.
+/// Parses `[[exclude]]`.
 pub fn exclusions(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
     for node in bounded(nodes, "[[exclude]]", problems) {
         let Some(mut fields) = Fields::of(node, "[[exclude]]", problems) else { continue };
@@ -25,7 +25,7 @@ pub fn exclusions(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problem
     }
 }
 
-/// `[[claim]]`.
+/// Parses `[[claim]]`.
 pub fn claims(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
     let mut ids = std::collections::BTreeSet::new();
     for node in bounded(nodes, "[[claim]]", problems) {
@@ -57,12 +57,12 @@ pub fn claims(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
     }
 }
 
-/// A sentence that was written in several lines.
+/// Joins a sentence written in several lines.
 fn folded(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Published figures as data: numbers, strings, and tables and lists of them.
+/// Converts published figures to data: numbers, strings, and tables and lists of them.
 fn published(node: &Node<'_>, depth: usize, problems: &mut Problems) -> serde_json::Value {
     use serde_json::Value;
     const DEEPEST: usize = 8;
@@ -91,7 +91,7 @@ fn published(node: &Node<'_>, depth: usize, problems: &mut Problems) -> serde_js
     }
 }
 
-/// `[[table]]`.
+/// Parses `[[table]]`.
 pub fn tables(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
     for node in bounded(nodes, "[[table]]", problems) {
         let Some(mut fields) = Fields::of(node, "[[table]]", problems) else { continue };
@@ -126,7 +126,7 @@ pub fn tables(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
     }
 }
 
-/// The units that a table may be asked for.
+/// The units available in a table.
 pub const UNITS: [(&str, f64); 9] = [
     ("B", 1.0),
     ("KiB", 1024.0),
@@ -158,7 +158,7 @@ fn statistic(fields: &mut Fields<'_, '_>) -> Statistic {
     found.map_or(Statistic::Median, |(_, statistic)| *statistic)
 }
 
-/// The name of an axis, or a list of metrics.
+/// Parses the name of an axis, or a list of metrics.
 fn side(fields: &mut Fields<'_, '_>, key: &'static str) -> Side {
     let Some(node) = fields.node(key) else {
         fields.problem(fields.offset, format_args!("`{key}` is missing: an axis, or a list of metrics"));
@@ -176,7 +176,7 @@ fn side(fields: &mut Fields<'_, '_>, key: &'static str) -> Side {
     }
 }
 
-/// `where = { size = 2000, order = "up" }`; with lists of choices where there may be `several`.
+/// Parses `where = { size = 2000, order = "up" }`; lists of choices are allowed if `several`.
 fn selection(fields: &mut Fields<'_, '_>, key: &'static str, several: bool) -> Selection {
     let Some(node) = fields.node(key) else { return Vec::new() };
     let what = format!("{} {key}", fields.what());
@@ -198,7 +198,7 @@ fn selection(fields: &mut Fields<'_, '_>, key: &'static str, several: bool) -> S
     selection
 }
 
-/// `published = { ROW = { COLUMN = 1.5 } }`.
+/// Parses `published = { ROW = { COLUMN = 1.5 } }`.
 fn published_cells(fields: &mut Fields<'_, '_>) -> Vec<PublishedFigure> {
     let Some(node) = fields.node("published") else { return Vec::new() };
     let what = format!("{} published", fields.what());
@@ -216,7 +216,7 @@ fn published_cells(fields: &mut Fields<'_, '_>) -> Vec<PublishedFigure> {
     cells
 }
 
-/// `[[plot]]`.
+/// Parses `[[plot]]`.
 pub fn plots(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
     for node in bounded(nodes, "[[plot]]", problems) {
         let Some(mut fields) = Fields::of(node, "[[plot]]", problems) else { continue };

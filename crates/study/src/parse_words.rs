@@ -1,11 +1,11 @@
-//! The smallest parts of a study's file: names, lists of names, patterns of them, and scalars as text.
+//! The smallest parts of a study file: names, lists of names, patterns, and scalars as text.
 
 use toml::de::DeValue;
 
 use super::diagnostics::{At, Fields, Node, Problems, kind, number};
 use super::metric::expand;
 
-/// A choice's name, or a list of them: strings or numbers.
+/// The name of a choice, or a list of names: strings or numbers.
 pub fn names(node: &Node<'_>, problems: &mut Problems) -> Vec<String> {
     let items: Vec<&Node<'_>> = match node.get_ref() {
         DeValue::Array(items) => items.iter().collect(),
@@ -26,7 +26,7 @@ pub fn names(node: &Node<'_>, problems: &mut Problems) -> Vec<String> {
         .collect()
 }
 
-/// A string as it is, a number as it is written shortest.
+/// A string unchanged, or a number in its shortest form.
 pub fn scalar(node: &Node<'_>) -> Option<String> {
     match node.get_ref() {
         DeValue::String(text) => Some(text.to_string()),
@@ -34,7 +34,7 @@ pub fn scalar(node: &Node<'_>) -> Option<String> {
     }
 }
 
-/// Strings in which `{1..3}` and `{a,b}` stand for several.
+/// Strings with `{1..3}` and `{a,b}` expanded.
 pub fn patterns(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<String> {
     let texts = fields.texts(key);
     let mut names = Vec::new();
@@ -48,7 +48,7 @@ pub fn patterns(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<String> {
     names
 }
 
-/// A name of letters, digits and `others`, that begins with a letter.
+/// Checks that a name begins with a letter and consists of letters, digits and `others`.
 pub fn check_name(name: &At<String>, what: &str, others: &str, problems: &mut Problems) {
     let begins = name.value.starts_with(|c: char| c.is_ascii_alphabetic());
     let holds = name.value.chars().all(|c| c.is_ascii_alphanumeric() || others.contains(c));

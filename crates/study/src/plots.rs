@@ -1,5 +1,5 @@
-//! Plots of a study: a metric over an axis, a line for each choice of another, or metrics in their own order (such as
-//! the marks of one run), a line for each of several columns of them.
+//! Plots of a study: a metric over an axis with one line per choice on another axis, or metrics in
+//! the given order (such as the marks of one run) with one line per column.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +11,14 @@ use super::table::{between, choices, groups, met, without};
 use strandline_report::pages::page::{Plot, PlotKind, Series};
 use strandline_report::text::clean;
 
-/// A plot is made for so many combinations of the axes that it does not name.
+/// Maximum number of plots of one `[[plot]]`, one for each combination of unnamed axes.
 pub const MAX_PLOTS: usize = 24;
-/// Points and series beyond these are left out.
+/// Further points and series are dropped.
 const MAX_POINTS: usize = 10_000;
 const MAX_SERIES: usize = 100;
 
-/// So many names along the x axis are told apart by their numbers where they have such.
+/// With more names than this along the x axis, their numbers are used as x values, if they have
+/// numbers.
 const MANY_NAMES: usize = 12;
 
 /// One place on the x axis.
@@ -31,21 +32,21 @@ struct Place {
 #[derive(Default)]
 struct Along {
     places: Vec<Place>,
-    /// What the places are called, where they are no numbers.
+    /// Names of the places; empty if they are numbers.
     names: Vec<String>,
-    /// What they are of.
+    /// Label of the axis.
     title: String,
-    /// Whether they are sizes in bytes.
+    /// Whether the x values are sizes in bytes.
     is_bytes: bool,
 }
 
-/// The plots of one `[[plot]]`: one for each combination of the axes that it does not name.
+/// The plots of one `[[plot]]`: one for each combination of unnamed axes.
 pub fn plots(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured) -> Vec<Plot> {
     let groups = groups_of(spec, matrix).unwrap_or_default();
     groups.iter().take(MAX_PLOTS).filter_map(|group| plot(spec, matrix, measured, group)).collect()
 }
 
-/// What of one `[[plot]]` is not shown, and why.
+/// What is omitted from one `[[plot]]`, and why.
 pub fn left_out(spec: &PlotSpec, matrix: &Matrix) -> Vec<String> {
     let lines = spec.series.as_ref().map_or(0, |axis| choices(matrix, axis, &spec.given).len());
     let series = (lines.max(spec.y.len()) > MAX_SERIES)
@@ -69,7 +70,7 @@ fn groups_of(spec: &PlotSpec, matrix: &Matrix) -> Result<Vec<Selection>, String>
 
 fn plot(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured, group: &Selection) -> Option<Plot> {
     let along = along(spec, matrix);
-    // Nothing for the one line through the metrics that `x` names.
+    // `None` stands for the single line through the metrics of `x`.
     let columns: Vec<Option<&str>> =
         if spec.y.is_empty() { vec![None] } else { spec.y.iter().map(|name| Some(name.as_str())).collect() };
     let metric_of = |place: &Place, column: Option<&str>| met(place.metric.as_deref(), column);
@@ -128,7 +129,7 @@ fn plot(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured, group: &Selec
     })
 }
 
-/// The unit of all of these, where it is one.
+/// The unit shared by all metrics, if there is one.
 fn common_unit(metrics: &[String], matrix: &Matrix) -> Option<Unit> {
     let of = |metric: &String| unit(metric, matrix.study.metrics.get(metric));
     let first = of(metrics.first()?);
@@ -158,7 +159,7 @@ fn along_metrics(spec: &PlotSpec, names: &[String], matrix: &Matrix) -> Along {
         None => name.clone(),
     };
     let shown: Vec<String> = names.iter().take(MAX_POINTS).map(short).collect();
-    // Of very many names few could be written: their numbers tell the same.
+    // Many names do not fit on the axis; their numbers give the same information.
     let numbered = numbered(&shown).filter(|_| shown.len() > MANY_NAMES && !is_in_rows(spec));
     let place = |(index, name): (usize, &String)| Place {
         x: numbered.as_ref().and_then(|(_, numbers)| numbers.get(index).copied()).unwrap_or(index as f64),
@@ -185,7 +186,7 @@ fn along_axis(spec: &PlotSpec, name: &str, matrix: &Matrix) -> Along {
     let choices: Vec<String> = choices(matrix, name, &spec.given).into_iter().take(MAX_POINTS).collect();
     let numbers: Option<Vec<f64>> =
         axis.and_then(|axis| choices.iter().map(|name| axis.choice(name)?.number).collect());
-    // Bars and strips stand beside each other, whatever their numbers are.
+    // Bars and strips are placed side by side, whatever their numbers.
     let numbers = numbers.filter(|_| !is_in_rows(spec));
     let place = |(index, choice): (usize, &String)| Place {
         x: numbers.as_ref().and_then(|numbers| numbers.get(index).copied()).unwrap_or(index as f64),
@@ -202,12 +203,12 @@ fn along_axis(spec: &PlotSpec, name: &str, matrix: &Matrix) -> Along {
     Along { places, names, title, is_bytes: unit == Some("bytes") }
 }
 
-/// Whether it is drawn in rows, a name to the left of each.
+/// Whether it is drawn as rows, each with a name on the left.
 fn is_in_rows(spec: &PlotSpec) -> bool {
     matches!(spec.kind.as_str(), "bars" | "strips")
 }
 
-/// `rss_bytes` of `a.rss_bytes`, `b.rss_bytes`.
+/// The common suffix after the first dot: `rss_bytes` for `a.rss_bytes`, `b.rss_bytes`.
 fn common_end(side: &Side) -> Option<&str> {
     let Side::Metrics(names) = side else { return None };
     let end = |name: &str| name.split_once('.').map(|(_, end)| end.to_owned());
@@ -215,7 +216,8 @@ fn common_end(side: &Side) -> Option<&str> {
     names.iter().all(|name| end(name).as_deref() == Some(first)).then_some(first)
 }
 
-/// `f1`, `f2`, `f5` as `f` and 1, 2, 5; `None` for names that do not begin the same and go up.
+/// Splits `f1`, `f2`, `f5` into `f` and 1, 2, 5; `None` unless the prefix is the same and the
+/// numbers increase.
 fn numbered(names: &[String]) -> Option<(&str, Vec<f64>)> {
     let parts = |name: &'_ str| {
         let begin = name.trim_end_matches(|c: char| c.is_ascii_digit()).len();

@@ -1,4 +1,4 @@
-//! From a file's text to a checked [`Study`]: parsed, and what its parts say of each other checked.
+//! Reads and checks the file of a study and returns a [`Study`].
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -9,34 +9,34 @@ use super::diagnostics::Problems;
 use super::file::{FILE_NAME, Study};
 use super::{check, parse};
 
-/// A file that is larger is none.
+/// Maximum size of a study file.
 const MAX_BYTES: u64 = 1 << 20;
 
 impl Study {
-    /// Reads the study in `folder`, or of the file `folder` itself.
+    /// Reads the study in the folder `path`, or in the file `path`; returns it with its text.
     ///
     /// # Errors
-    /// All that is wrong with it, a line each.
+    /// All problems, one line each.
     pub fn read(path: &Path) -> Result<(Self, String), Vec<String>> {
         let file = if path.is_dir() { path.join(FILE_NAME) } else { path.to_owned() };
         let text = read_text(&file).map_err(|line| vec![line])?;
         Self::parse(&file, &text).map(|study| (study, text))
     }
 
-    /// Reads a study without looking at its claims, which takes time: for who only wants to know of it.
+    /// Reads a study without checking its claims, which takes time.
     ///
     /// # Errors
-    /// As [`Study::read`], but for claims.
+    /// As [`Study::read`], except for claims.
     pub fn glance(path: &Path) -> Result<Self, Vec<String>> {
         let file = if path.is_dir() { path.join(FILE_NAME) } else { path.to_owned() };
         let text = read_text(&file).map_err(|line| vec![line])?;
         Self::parse_with(&file, &text, false)
     }
 
-    /// Makes a study of the `text` of the file `path`.
+    /// Parses and checks the `text` of the file `path`.
     ///
     /// # Errors
-    /// All that is wrong with it, a line each: `PATH:LINE:COLUMN: what`.
+    /// All problems, one line each: `PATH:LINE:COLUMN: text`.
     pub fn parse(path: &Path, text: &str) -> Result<Self, Vec<String>> {
         Self::parse_with(path, text, true)
     }
@@ -65,7 +65,7 @@ fn absolute(path: &Path) -> PathBuf {
     path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
 }
 
-/// The text of a study's file.
+/// The text of a study file.
 fn read_text(path: &Path) -> Result<String, String> {
     let named = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let data = path.metadata().map_err(|error| named(&error))?;

@@ -1,5 +1,5 @@
-//! Running a study through the engine: its cells as the lab's subjects, its builds before them, and what came of the
-//! runs as data. Asks nobody and shows nothing.
+//! Runs a study through the engine: builds first, then the cells as subjects of the lab, then
+//! converts the outcomes to data. Has no user interface.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -18,18 +18,18 @@ use strandline_lab::engine::{Judge, Next, Progress, Results};
 use strandline_lab::executor::{Executor, Stopped};
 use strandline_lab::nodes::blocks;
 
-/// Building may take so long.
+/// Time limit of a build command.
 const BUILD_TIMEOUT: Duration = Duration::from_secs(1_800);
-/// A cell that failed so often is not run again.
+/// A cell that failed this often is dropped.
 const MAX_FAILURES: u32 = 2;
-/// Runs in cachegrind, which hardly vary and take long.
+/// Rounds in cachegrind; few, because its counts hardly vary and it is slow.
 pub const COUNTED_ROUNDS: u32 = 3;
 
-/// A build that failed: its folder, and why.
+/// Failed builds: folder and reason.
 pub type Failed = BTreeMap<PathBuf, String>;
 
-/// Looks for what the cells' probes look for, and builds what they need below the folder `root`; takes the cells that
-/// cannot be run out of `bill`, and says why.
+/// Runs the probes of the cells and builds below the folder `root`. Moves cells that cannot run to
+/// the missing cells of `bill`, with the reason.
 ///
 /// # Errors
 /// [`Stopped`].
@@ -47,8 +47,8 @@ pub fn prepare(
     probe(matrix, bill, (root, When::After), executor, how_it_ended, say)
 }
 
-/// Builds what the cells need below the folder `root`, each way once; tells what could not be built. Where
-/// `is_resumed`, what a lab before this one built is not built again.
+/// Builds below the folder `root`, once for each build folder; returns failed builds. If
+/// `is_resumed`, builds of an earlier process are reused.
 ///
 /// # Errors
 /// [`Stopped`].
@@ -74,7 +74,7 @@ fn build(
         if is_resumed && stamp.exists() {
             continue;
         }
-        // What was built before is no sign that this can be.
+        // An old stamp must not survive a failed rebuild.
         if let Err(error) = std::fs::remove_file(&stamp)
             && error.kind() != std::io::ErrorKind::NotFound
         {
@@ -105,8 +105,8 @@ fn build(
     Ok(failed)
 }
 
-/// Takes the cells that cannot be run, now that builds were made, out of those that are: their build failed, or
-/// what they preload would not take effect.
+/// Removes cells that cannot run after the builds: their build failed, or a library would not be
+/// preloaded.
 fn without_failed(matrix: &Matrix, bill: &mut Bill, root: &Path, failed: &Failed) {
     let cells = std::mem::take(&mut bill.cells);
     for key in cells {
@@ -119,18 +119,18 @@ fn without_failed(matrix: &Matrix, bill: &mut Bill, root: &Path, failed: &Failed
     }
 }
 
-/// How many runs failed, by the plan's subjects, and the last of them.
+/// By index of the subject in the plan: number of failed runs, and the last of them.
 pub type Failures = BTreeMap<usize, (u32, Outcome)>;
 
-/// Hears of a study's runs: a cell that fails again and again is dropped, the others go on.
+/// Judge of the runs of a study: drops a cell that fails repeatedly, and continues with the others.
 pub struct Referee<'a> {
-    /// Whether runs of a subject may fail, by the plan's subjects.
+    /// By index of the subject in the plan: whether failed runs count.
     pub may_fail: Vec<bool>,
-    /// Hears how far it has come.
+    /// Called with the progress.
     pub progress: &'a (dyn Fn(&Progress) + Sync),
-    /// How many runs failed, by the plan's subjects, and the last of them.
+    /// Failed runs.
     pub failures: Failures,
-    /// The same of runs in cachegrind.
+    /// Failed runs in cachegrind.
     pub uncounted: Failures,
     /// Runs that left processes behind.
     pub left_behind: u32,
@@ -157,18 +157,19 @@ impl Judge for Referee<'_> {
     }
 }
 
-/// Whether a run's figures count.
+/// Whether the figures of a run count.
 fn counts(outcome: &Outcome, may_fail: bool) -> bool {
     outcome.end.is_success() || may_fail && matches!(outcome.end, End::Exited(_) | End::Signalled(_))
 }
 
-/// Whether a cell's instructions are counted by valgrind, in runs of their own.
+/// Whether cachegrind counts the instructions of a cell, in separate runs.
 pub fn is_counted(matrix: &Matrix, key: &Key) -> bool {
     matrix.subjects.get(key.subject).is_some_and(|subject| matrix.study.is_counted(subject))
 }
 
-/// Makes data of what was run, the cells of `bill` in the plan's order; `counted` are the runs in cachegrind, in the
-/// same. Failures of either are apart: those in cachegrind take nothing but its counts.
+/// Converts the outcomes of the cells of `bill`, in plan order, to data; `counted` are the runs in
+/// cachegrind, in the same order. Failures of both are separate: failures in cachegrind invalidate
+/// only its counts.
 pub fn data(
     matrix: &Matrix,
     bill: &Bill,
@@ -200,10 +201,10 @@ pub fn data(
     data
 }
 
-/// A cell's runs, by rounds, and how many of them failed with the last that did.
+/// The runs of a cell by round, with the number of failed runs and the last of them.
 type Runs<'r> = (&'r [Option<Outcome>], Option<&'r (u32, Outcome)>);
 
-/// What the runs of one cell gave: those that were timed, and those that were counted where there are such.
+/// Data of one cell, from its timed runs, and from its counted runs if there are any.
 fn cell(
     matrix: &Matrix,
     key: &Key,
@@ -228,7 +229,7 @@ fn cell(
             *cell.texts.entry(name).or_default().entry(text).or_default() += 1;
         }
         if is_of_cachegrind {
-            // The processor's counts are of another kind than cachegrind's.
+            // Hardware counts are not comparable with those of cachegrind.
             metrics.remove("instructions");
             metrics.remove("cycles");
             let count = instructions.as_ref().and_then(|counts| counts.get(round).copied().flatten());
@@ -250,7 +251,7 @@ fn cell(
     cell
 }
 
-/// Why runs of which so many are good carry no claim, where they failed too often.
+/// Why the runs of a cell support no claim, given the number of good runs; `None` if they do.
 fn why_void(
     (outcomes, failed): Runs<'_>,
     good: usize,
@@ -266,8 +267,9 @@ fn why_void(
     }
 }
 
-/// Cachegrind's counts, of rounds of their own; what is derived of them is known in no more rounds. Where there is a
-/// reason `why` they are not to be read, neither are.
+/// Stores the counts of cachegrind, which have their own rounds; metrics derived from them are
+/// limited to these rounds. If there is a reason `why` the counts are invalid, these metrics are
+/// invalid too.
 fn put_counts(cell: &mut CellData, extractor: &Extractor<'_>, counts: Vec<Option<f64>>, why: Option<String>) {
     let derived = extractor.derived_of("instructions");
     for name in &derived {
@@ -283,7 +285,7 @@ fn put_counts(cell: &mut CellData, extractor: &Extractor<'_>, counts: Vec<Option
         cell.void.extend(names.map(|name| (name, why.clone())));
     }
 }
-/// Which of the allocators that a cell preloads is in none of a run's ledgers.
+/// Reports a preloaded allocator of a cell that is in none of the ledgers of a run.
 fn not_mapped(matrix: &Matrix, key: &Key, outcome: &Outcome) -> Option<String> {
     const KNOWN: [&str; 3] = ["jemalloc", "tcmalloc", "mimalloc"];
     let named = matrix.choices(key).filter_map(|(_, choice)| choice.preload.as_deref());
@@ -307,7 +309,8 @@ fn put(cell: &mut CellData, round: usize, rounds: usize, metrics: BTreeMap<Strin
     }
 }
 
-/// Everything that makes a study's runs what they are: its text, its choices, and the files of its folder.
+/// The part of the identity of a lab that comes from the study: its text and the files of its
+/// folder.
 pub fn description(matrix: &Matrix, text: &str) -> impl serde::Serialize + use<> {
     const MAX_FILES: usize = 10_000;
     let mut files = Vec::new();
@@ -315,7 +318,7 @@ pub fn description(matrix: &Matrix, text: &str) -> impl serde::Serialize + use<>
     while let Some(folder) = waiting.pop() {
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
             let Ok(data) = entry.metadata() else { continue };
-            // What interpreters and editors leave behind while it runs is no part of it, nor are its results.
+            // Leftovers of interpreters and editors, and results, are not part of it.
             let name = entry.file_name().to_string_lossy().into_owned();
             let is_result = folder == matrix.study.folder && ["README.md", "plots"].contains(&name.as_str());
             if name.starts_with('.') || name == "__pycache__" || name.ends_with(".pyc") || is_result {
@@ -334,7 +337,7 @@ pub fn description(matrix: &Matrix, text: &str) -> impl serde::Serialize + use<>
     (text.to_owned(), files)
 }
 
-/// What is shared with claims: the matrix and the data.
+/// Shares the data with the evaluation of claims.
 pub fn shared(data: Data) -> Arc<dyn super::data::Measured> {
     Arc::new(data)
 }

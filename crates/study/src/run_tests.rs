@@ -1,4 +1,4 @@
-//! What a study's runs come to, without running anything.
+//! Tests of the conversion of outcomes to verdicts, without running anything.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -137,7 +137,7 @@ fn nothing_is_preloaded_into_what_takes_nothing() {
     let preload = subject.environment.iter().find(|(name, _)| name == "LD_PRELOAD").unwrap();
     assert_eq!(preload.1.as_ref().unwrap(), &format!("{}:other.so", own.display()));
     assert_eq!(why_not_preloaded(&matrix, key, scratch.path(), &subject), None);
-    // The loader is itself linked statically.
+    // The loader itself is linked statically.
     let loader = Subject { command: vec!["/lib64/ld-linux-x86-64.so.2".to_owned()], ..subject };
     let why = why_not_preloaded(&matrix, key, scratch.path(), &loader).unwrap();
     assert!(why.contains("linked statically"), "{why}");
@@ -270,7 +270,8 @@ fn an_axis_that_whoever_runs_it_fills_has_no_cells_before() {
     assert_eq!(with.cells().unwrap().len(), 1);
 }
 
-/// What the runs of `matrix` come to that printed these lines, a list for each cell; empty is a run that printed none.
+/// Data of runs of `matrix` that printed these lines, one list per cell; an empty line is a run
+/// that printed nothing.
 fn printed(matrix: &Matrix, cells: &[&[&str]]) -> Data {
     let folder = tempfile::tempdir().unwrap();
     let run = |(number, line): (usize, &&str)| {

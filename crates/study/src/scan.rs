@@ -1,5 +1,6 @@
-//! What an expression reads, found in its tree without evaluating it, and how long it could take. Whole numbers
-//! become numbers with a fraction, because the language does not multiply one kind with the other.
+//! Finds what an expression reads, and bounds its running time, from its tree without evaluating
+//! it. Integer literals are converted to floating point, because CEL does not mix the two in
+//! arithmetic.
 
 use std::collections::BTreeSet;
 
@@ -8,39 +9,39 @@ use cel::common::types::CelDouble;
 
 use super::kinds::TEXT;
 
-/// Functions that read what was measured.
+/// Functions that read measured data.
 pub const READING: [&str; 9] =
     ["median", "low", "high", "least", "most", "ratio", "ratio_low", "ratio_high", TEXT];
-/// Functions that read nothing.
+/// Functions that do not read measured data.
 pub const PLAIN: [&str; 6] = ["near", "abs", "min", "max", "values", "metric"];
-/// An expression may not take more steps.
+/// Maximum number of steps of an expression.
 const MAX_STEPS: u64 = 20_000;
-/// Trees are not deeper.
+/// Maximum depth of a tree.
 const MAX_DEPTH: usize = 150;
 
-/// What was found.
+/// Result of a scan.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
     /// Axes that it names.
     pub axes: BTreeSet<String>,
-    /// Subjects that it names in so many words.
+    /// Subjects named by literals.
     pub subjects: BTreeSet<String>,
-    /// Metrics that it names in so many words.
+    /// Metrics named by literals.
     pub metrics: BTreeSet<String>,
-    /// Numbers that stand in it.
+    /// Number literals.
     pub numbers: Vec<f64>,
-    /// Texts that stand in it.
+    /// String literals.
     pub texts: Vec<String>,
-    /// Whether it reads what was measured.
+    /// Whether it reads measured data.
     pub reads: bool,
-    /// How many steps it takes at most.
+    /// Upper bound on the number of steps.
     pub steps: u64,
-    /// What is wrong with it.
+    /// Errors.
     pub wrong: Vec<String>,
 }
 
-/// Looks through `tree`, and makes its whole numbers numbers with a fraction. `axis_size` tells how many values an
-/// axis has; `variables` are the names that it may use.
+/// Scans `tree` and converts its integer literals to floating point. `axis_size` gives the number
+/// of values of an axis; `variables` are the names that it may use.
 pub fn scan(tree: &mut IdedExpr, axis_size: &dyn Fn(&str) -> Option<usize>, variables: &[&str]) -> Scan {
     let mut scan = Scan::default();
     let mut names: Vec<String> = variables.iter().map(|&name| name.to_owned()).collect();
@@ -87,7 +88,7 @@ fn walk(
             called(call, scan, axis_size);
             let is_index = call.func_name == "_[_]";
             for (place, argument) in call.args.iter_mut().enumerate() {
-                // A list is indexed by whole numbers.
+                // List indices must stay integers.
                 let is_whole = matches!(&argument.expr, Expr::Literal(LiteralValue::Int(_)));
                 if !(is_index && place == 1 && is_whole) {
                     walk(argument, scan, names, axis_size);
@@ -121,7 +122,7 @@ fn walk(
     }
 }
 
-/// What a call names: a metric, choices, an axis.
+/// Records what a call names: a metric, choices, an axis.
 fn called(call: &CallExpr, scan: &mut Scan, axis_size: &dyn Fn(&str) -> Option<usize>) {
     let first = call.args.first().and_then(text);
     match call.func_name.as_str() {
@@ -140,7 +141,7 @@ fn called(call: &CallExpr, scan: &mut Scan, axis_size: &dyn Fn(&str) -> Option<u
     }
 }
 
-/// The axes that `{ "axis": choice }` names.
+/// Records the axes named by `{ "axis": choice }`.
 fn selected(selector: &IdedExpr, scan: &mut Scan) {
     let Expr::Map(map) = &selector.expr else {
         scan.wrong.push("choices are written out where they are used: { \"axis\": \"choice\" }".to_owned());
@@ -159,7 +160,7 @@ fn selected(selector: &IdedExpr, scan: &mut Scan) {
     }
 }
 
-/// A string that stands there.
+/// The value of a string literal.
 fn text(tree: &IdedExpr) -> Option<&str> {
     match &tree.expr {
         Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),
@@ -167,7 +168,7 @@ fn text(tree: &IdedExpr) -> Option<&str> {
     }
 }
 
-/// The parts of a tree.
+/// The direct children of a tree.
 fn parts(tree: &IdedExpr) -> Vec<&IdedExpr> {
     match &tree.expr {
         Expr::Call(call) => call.args.iter().chain(call.target.as_deref()).collect(),
@@ -194,7 +195,7 @@ fn depth(tree: &IdedExpr, above: usize) -> usize {
     parts(tree).into_iter().map(|part| depth(part, above + 1)).max().unwrap_or(above)
 }
 
-/// How long a list could be that an expression has at hand.
+/// Upper bound on the length of any list that an expression can use.
 fn widest(tree: &IdedExpr, axis_size: &dyn Fn(&str) -> Option<usize>) -> usize {
     let own = match &tree.expr {
         Expr::List(list) => list.elements.len(),
@@ -202,14 +203,14 @@ fn widest(tree: &IdedExpr, axis_size: &dyn Fn(&str) -> Option<usize>) -> usize {
         Expr::Call(call) if call.func_name == "values" => {
             call.args.first().and_then(text).and_then(axis_size).unwrap_or(0)
         }
-        // Published figures may be lists of any length that a file holds.
+        // Published figures may be lists of any length that fits in the file.
         Expr::Ident(name) if name == "published" => 1_000,
         _ => 0,
     };
     parts(tree).into_iter().map(|part| widest(part, axis_size)).max().unwrap_or(0).max(own)
 }
 
-/// How long the list is that `tree` gives, at most.
+/// Upper bound on the length of the list that `tree` evaluates to.
 fn length(tree: &IdedExpr, widest: usize, axis_size: &dyn Fn(&str) -> Option<usize>) -> u64 {
     match &tree.expr {
         Expr::List(list) => list.elements.len() as u64,
@@ -224,7 +225,7 @@ fn length(tree: &IdedExpr, widest: usize, axis_size: &dyn Fn(&str) -> Option<usi
     }
 }
 
-/// How many steps `tree` takes, at most.
+/// Upper bound on the number of steps of `tree`.
 fn steps(tree: &IdedExpr, widest: usize, axis_size: &dyn Fn(&str) -> Option<usize>) -> u64 {
     let of = |part: &IdedExpr| steps(part, widest, axis_size);
     if let Expr::Comprehension(inner) = &tree.expr {
@@ -235,6 +236,6 @@ fn steps(tree: &IdedExpr, widest: usize, axis_size: &dyn Fn(&str) -> Option<usiz
             .saturating_add(rounds.saturating_mul(each))
             .saturating_add(1);
     }
-    // A name may be looked up and a list copied.
+    // One step for itself, such as a name lookup or a list copy.
     parts(tree).into_iter().map(of).fold(1, u64::saturating_add)
 }

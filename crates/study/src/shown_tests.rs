@@ -1,4 +1,4 @@
-//! Tables and plots: what they show of what was measured, and what in them is refused.
+//! Tests of tables and plots: their content, and rejected declarations.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn matrix(shown: &str) -> Matrix {
     Matrix::full(Arc::new(parse(shown).unwrap()))
 }
 
-/// Each metric of each cell, in each of these rounds.
+/// Data with each metric of each cell in each round.
 fn data(matrix: &Matrix, rounds: usize, of: impl Fn(&BTreeMap<String, String>, &str, usize) -> f64) -> Data {
     let mut data = Data::default();
     for key in matrix.cells().unwrap() {
@@ -36,7 +36,7 @@ fn data(matrix: &Matrix, rounds: usize, of: impl Fn(&BTreeMap<String, String>, &
     data
 }
 
-/// The how manieth mark a metric is of, in MiB; columns differ by 100.
+/// The number of the mark in MiB; column `VmData` adds 100.
 fn by_mark(_: &BTreeMap<String, String>, metric: &str, _: usize) -> f64 {
     let (mark, column) = metric.split_once('.').unwrap_or((metric, ""));
     let number: f64 = mark.trim_start_matches('f').parse().unwrap_or(0.0);
@@ -173,7 +173,7 @@ fn a_table_is_of_the_subjects_that_have_what_it_shows() {
         tables.into_iter().map(|table| table.caption).collect::<Vec<_>>().join("; ")
     };
     assert_eq!(tables(table), "T (subject=s, layout=classic); T (subject=s, layout=cow)");
-    // No subject has both.
+    // No subject has both metrics.
     let both = "[[table]]\ntitle = 'T'\nrows = 'layout'\ncolumns = ['start.VmData', 'begin.rss_bytes']\n";
     assert_eq!(tables(both), "T (subject=s)");
     let wrong = format!("{other}{table}where = {{ subject = 'other' }}\n");

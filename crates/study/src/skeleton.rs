@@ -1,4 +1,4 @@
-//! A new study: a file with comments and a program, which run as they are.
+//! Creates a new study: a commented file and a program that run without changes.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +7,10 @@ use super::file::FILE_NAME;
 const STUDY: &str = include_str!("skeleton/study.toml");
 const PROGRAM: &str = include_str!("skeleton/subject.py");
 
-/// Makes the folder `path` with a study in it; tells the files that it made.
+/// Creates the folder `path` with a study in it; returns the created files.
 ///
 /// # Errors
-/// One line: the folder is there already, or cannot be made.
+/// One line: the folder already exists, or cannot be created.
 pub fn make(path: &Path) -> Result<Vec<PathBuf>, String> {
     let named = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let name = path.file_name().unwrap_or_default().to_string_lossy();

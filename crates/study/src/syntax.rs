@@ -1,12 +1,12 @@
-//! What is wrong with an expression, in words of ours and with its place: the language's own parser tells of tokens
-//! and grammar rules, in several lines.
+//! Describes syntax errors of an expression in one line with their position: the CEL parser reports
+//! tokens and grammar rules in several lines.
 
-/// One thing that is wrong with an expression.
+/// One error in an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// Where, in bytes from the expression's beginning; `None` where it is the whole.
+    /// Byte offset in the expression; `None`: the whole expression.
     pub at: Option<usize>,
-    /// What: one line.
+    /// The error, in one line.
     pub text: String,
 }
 
@@ -22,10 +22,10 @@ impl std::fmt::Display for Wrong {
     }
 }
 
-/// Of what stands at a wrong place so much is repeated, in characters.
+/// Maximum length of quoted source text, in characters.
 const MAX_REPEATED: usize = 20;
 
-/// What the parser says of `expression` at a line and column (from 1) of it, in one line.
+/// Converts a parser message for a line and column (from 1) of `expression` to one line.
 pub fn wrong(expression: &str, (line, column): (isize, isize), says: &str) -> Wrong {
     let begin = usize::try_from(line - 1).unwrap_or(0);
     let before: usize = expression.split_inclusive('\n').take(begin).map(str::len).sum();
@@ -36,7 +36,7 @@ pub fn wrong(expression: &str, (line, column): (isize, isize), says: &str) -> Wr
     Wrong { at: Some(at), text: told(says, expression.get(at..).unwrap_or_default()) }
 }
 
-/// Where a comment begins in `expression`: what follows it would be read by nobody.
+/// Finds a comment in `expression`: the parser would ignore everything after it.
 pub fn comment(expression: &str) -> Option<Wrong> {
     let bytes = expression.as_bytes();
     let rest = |at: usize| bytes.get(at..).unwrap_or_default();
@@ -68,7 +68,7 @@ fn told(says: &str, rest: &str) -> String {
     let is_end = rest.trim().is_empty();
     let quoted = |text: &str| -> Option<String> {
         let (_, after) = says.split_once(text)?;
-        // What is quoted may hold the same sign; what follows it never does.
+        // The quoted text may contain the same character; the text after it never does.
         let end = after.find("' expecting").or_else(|| after.find("' at '")).or_else(|| after.rfind('\''))?;
         after.get(..end).map(shortened)
     };
@@ -97,7 +97,7 @@ fn told(says: &str, rest: &str) -> String {
     )
 }
 
-/// The word or sign that `rest` begins with, in quotation marks of ours.
+/// The first word or operator of `rest`, in backquotes.
 fn begin_of(rest: &str) -> String {
     let rest = rest.trim_start();
     let is_word = |c: char| c.is_alphanumeric() || c == '_';

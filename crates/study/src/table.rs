@@ -1,5 +1,6 @@
-//! Tables of a study: an axis against another or against metrics, or the first part of metrics against the second
-//! (marks against columns), with published figures beside the measured ones.
+//! Tables of a study: an axis against another axis or against metrics, or first parts of metric
+//! names against second parts (marks against columns), with published figures next to the measured
+//! ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,28 +13,28 @@ use strandline_report::pages::page::{Cell, Column, Table, Tone};
 use strandline_report::text::{clean, grouped};
 use strandline_report::units::{bytes, seconds};
 
-/// A table is made for so many combinations of the axes that it does not name.
+/// Maximum number of tables of one `[[table]]`, one for each combination of unnamed axes.
 pub const MAX_TABLES: usize = 50;
-/// Rows and columns beyond these are left out, and that is said.
+/// Further rows and columns are dropped, with a note in the caption.
 const MAX_ROWS: usize = 2_000;
 const MAX_COLUMNS: usize = 60;
-/// What stands where nothing was measured.
+/// Shown where nothing was measured.
 const NOTHING: &str = "–";
 
-/// What is along one side: what it is called there, the choice it makes, the metric it shows.
+/// A row or column: its name, the choice it stands for, the metric it shows.
 struct Line {
     name: String,
     choice: Option<(String, String)>,
     metric: Option<String>,
 }
 
-/// The tables of one `[[table]]`: one for each combination of the axes that it does not name.
+/// The tables of one `[[table]]`: one for each combination of unnamed axes.
 pub fn tables(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured) -> Vec<Table> {
     let groups = groups_of(spec, matrix).unwrap_or_default();
     groups.iter().take(MAX_TABLES).map(|group| table(spec, matrix, measured, group)).collect()
 }
 
-/// What of one `[[table]]` is not shown, and why.
+/// What is omitted from one `[[table]]`, and why.
 pub fn left_out(spec: &TableSpec, matrix: &Matrix) -> Option<String> {
     let why = match groups_of(spec, matrix) {
         Ok(groups) if groups.len() <= MAX_TABLES => return None,
@@ -53,13 +54,13 @@ fn groups_of(spec: &TableSpec, matrix: &Matrix) -> Result<Vec<Selection>, String
     groups(matrix, &named, &spec.given, &metrics_of(spec))
 }
 
-/// All metrics that a table shows.
+/// All metrics of a table.
 fn metrics_of(spec: &TableSpec) -> Vec<String> {
     let between = between(spec.rows.metrics(), spec.columns.metrics());
     between.into_iter().chain(spec.metric.clone()).collect()
 }
 
-/// All metrics that are where two sides meet; those of one of them where the other names none.
+/// All combinations of two lists of metrics, as in [`met`]; one list alone if the other is empty.
 pub fn between(first: &[String], second: &[String]) -> Vec<String> {
     match (first, second) {
         ([], some) | (some, []) => some.to_vec(),
@@ -70,11 +71,11 @@ pub fn between(first: &[String], second: &[String]) -> Vec<String> {
     }
 }
 
-/// The combinations of the axes that are not `named`, for the subjects that `given` allows, or those that have all
-/// the `metrics`, or any of them where none has all.
+/// The combinations of the axes that are not `named`, for the subjects in `given`, else for
+/// subjects that have all the `metrics`, else for subjects that have any of them.
 ///
 /// # Errors
-/// One line where there are too many.
+/// One line if there are too many.
 pub fn groups(
     matrix: &Matrix,
     named: &BTreeSet<&str>,
@@ -109,7 +110,7 @@ fn table(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured, group: &Sel
         rows.truncate(MAX_ROWS);
         columns.truncate(MAX_COLUMNS);
     }
-    // The first of several for one place counts.
+    // Of several figures for one place, the first counts.
     let figures: BTreeMap<(&str, &str), f64> = spec
         .published
         .iter()
@@ -152,7 +153,7 @@ fn side_name(side: &Side) -> String {
     }
 }
 
-/// What stands along a side. Of subjects those that have a metric of the table.
+/// The rows or columns of a side; only subjects that have a metric of the table.
 fn lines(side: &Side, spec: &TableSpec, matrix: &Matrix) -> Vec<Line> {
     let metrics = metrics_of(spec);
     let is_shown = |axis: &str, name: &str| {
@@ -172,7 +173,7 @@ fn lines(side: &Side, spec: &TableSpec, matrix: &Matrix) -> Vec<Line> {
     }
 }
 
-/// The names of the choices of an axis, or of the subjects: those of them that are `given`, where there are such.
+/// Names of the choices of an axis, or of the subjects; limited to those in `given`, if any.
 pub fn choices(matrix: &Matrix, axis: &str, given: &[(String, String)]) -> Vec<String> {
     let all: Vec<String> = if axis == SUBJECT {
         matrix.subjects.iter().map(|subject| subject.name.clone()).collect()
@@ -188,7 +189,7 @@ pub fn choices(matrix: &Matrix, axis: &str, given: &[(String, String)]) -> Vec<S
     wanted.into_iter().filter(|name| all.contains(name)).cloned().collect()
 }
 
-/// What is `given` for axes that are not along a side.
+/// The entries of `given` for axes that are not sides.
 pub fn without(given: &[(String, String)], axes: &[Option<&str>]) -> Selection {
     given.iter().filter(|(axis, _)| !axes.contains(&Some(axis))).cloned().collect()
 }
@@ -198,7 +199,7 @@ fn metric_of(spec: &TableSpec, lines: [&Line; 2]) -> Option<String> {
     met(row, column).or_else(|| spec.metric.clone())
 }
 
-/// The metric where two sides meet, or the one that one of them names.
+/// The metric in a cell: `FIRST.SECOND`, or the only one that is named.
 pub fn met(first: Option<&str>, second: Option<&str>) -> Option<String> {
     match (first, second) {
         (Some(first), Some(second)) => Some(format!("{first}.{second}")),
@@ -238,7 +239,7 @@ fn cell(
     shown(spec, figure(&estimate, spec.statistic), [estimate.low, estimate.high], &show)
 }
 
-/// A figure, with its interval where one is wanted and known.
+/// A figure, with its interval if requested and known.
 fn shown(spec: &TableSpec, value: Option<f64>, ends: [Option<f64>; 2], show: &dyn Fn(f64) -> String) -> Cell {
     let Some(value) = value else { return Cell { text: NOTHING.to_owned(), tone: Tone::Faint } };
     match ends {
@@ -254,14 +255,14 @@ fn factor(spec: &TableSpec, ratio: f64) -> String {
 }
 
 fn show_published(spec: &TableSpec, matrix: &Matrix, metric: &str, figure: f64) -> String {
-    // Where a unit is asked for, published figures are in it.
+    // With a unit, published figures are given in that unit.
     if spec.unit.is_some() || !spec.ratio_to.is_empty() {
         return digits(figure);
     }
     show(None, &matrix.study, metric, figure)
 }
 
-/// A figure of a metric as people read it.
+/// A figure in readable form.
 pub fn show(wanted: Option<&str>, study: &Study, metric: &str, value: f64) -> String {
     if let Some((_, factor)) = UNITS.iter().find(|(name, _)| Some(*name) == wanted) {
         return digits(value / factor);
@@ -274,7 +275,7 @@ pub fn show(wanted: Option<&str>, study: &Study, metric: &str, value: f64) -> St
     }
 }
 
-/// Whole numbers with their thousands apart, others with three digits.
+/// Whole numbers with thousands separators, others with three significant digits.
 pub fn digits(value: f64) -> String {
     let sign = if value < 0.0 { "−" } else { "" };
     let size = value.abs();

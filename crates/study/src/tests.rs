@@ -1,4 +1,4 @@
-//! Studies from their text to verdicts, without running anything.
+//! Tests of studies from their text to verdicts, without running anything.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -69,7 +69,7 @@ fn problems(text: &str) -> Vec<String> {
     Study::parse(Path::new("bad/study.toml"), text).map(|_| ()).unwrap_err()
 }
 
-/// `GOOD` with one thing changed, and what is wrong then.
+/// The problems of `GOOD` after one replacement.
 fn changed(from: &str, to: &str) -> Vec<String> {
     assert!(GOOD.contains(from), "{from}");
     problems(&GOOD.replace(from, to))

@@ -1,4 +1,4 @@
-//! What the kernel counts of one process: a few files of /proc, none of which stops it.
+//! What the kernel counts for one process: from a few files in /proc, without stopping it.
 
 use std::time::{Duration, Instant};
 
@@ -19,35 +19,35 @@ pub struct Figures {
     pub swap_bytes: Option<u64>,
     /// VmHWM.
     pub high_water_bytes: Option<u64>,
-    /// Faults since its start.
+    /// Page faults since its start that needed no disk.
     pub minor_faults: u64,
-    /// Those that read from a disk.
+    /// Page faults since its start that read from a disk.
     pub major_faults: u64,
 }
 
-/// The most bytes read of /proc/PID/statm: seven numbers.
+/// Maximum bytes read from /proc/PID/statm: seven numbers.
 const MAX_STATM_BYTES: u64 = 256;
 
-/// What is known of a process, and when it has to be asked for again.
+/// What is known about a process, and when it has to be read again.
 #[derive(Clone, Debug)]
 pub struct Known {
-    /// Its figures as they were last.
+    /// Its last figures.
     pub figures: Figures,
     /// Its proportional set size.
     pub pss: Pss,
     /// Its control group.
     pub group: Option<String>,
-    /// statm as it was then: while it says the same, the longer files are not read.
+    /// Content of statm then: the longer files are not read while it is the same.
     statm: Vec<u8>,
-    /// When all was read last.
+    /// When everything was last read.
     read: Instant,
 }
 
-/// All is read again after this, whatever statm says: what is shared, and with whom, may change without it.
+/// Everything is read again after this, whatever statm contains: sharing may change without it.
 const GOOD_FOR: Duration = Duration::from_secs(60);
 
 impl Known {
-    /// What is known of `seen` now, from what was known `before`; `None` where it has ended.
+    /// Current facts about `seen`, given what was known `before`; `None` if it has ended.
     pub fn now(seen: &Seen, before: Option<Self>) -> Option<Self> {
         let statm = seen.process.read_file("statm", MAX_STATM_BYTES).ok()?;
         let faults = (seen.minor_faults, seen.major_faults);
@@ -64,7 +64,8 @@ impl Known {
         }
     }
 
-    /// Whether its proportional set size may be another by now, and since when it is known; the unknown come first.
+    /// If the proportional set size may have changed: the time of the known value, or `None` if
+    /// unknown, which sorts first.
     pub fn wants_pss(&self) -> Option<Option<Instant>> {
         match self.pss {
             Pss::Known(_, at) => (at <= self.read || at.elapsed() >= GOOD_FOR).then_some(Some(at)),
@@ -74,7 +75,7 @@ impl Known {
 }
 
 impl Figures {
-    /// Reads them; `None` where it has ended. Its faults are known already.
+    /// Reads the figures; `None` if the process has ended. Its faults are already known.
     fn read(process: &Process, (minor_faults, major_faults): (u64, u64)) -> Option<Self> {
         let status = process.status().ok()?;
         Some(Self {
@@ -88,19 +89,19 @@ impl Figures {
     }
 }
 
-/// The proportional set size, for which the kernel walks the page tables: 7 ms a GiB.
+/// The proportional set size, for which the kernel walks the page tables: 7 ms per GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pss {
-    /// It was so large then.
+    /// The size, and when it was read.
     Known(u64, Instant),
-    /// This user may not ask.
+    /// This user may not read it.
     NotAllowed,
-    /// Not asked for yet, or it could not be told.
+    /// Not read yet, or reading failed.
     Unknown,
 }
 
 impl Pss {
-    /// Asks the kernel.
+    /// Reads it.
     pub fn read(process: &Process) -> Self {
         let rollup = process.open_file("smaps_rollup").map(smaps::read_rollup);
         match rollup {
@@ -111,7 +112,7 @@ impl Pss {
         }
     }
 
-    /// The figure, where it is known.
+    /// The size, if known.
     pub fn bytes(self) -> Option<u64> {
         match self {
             Self::Known(bytes, _) => Some(bytes),

@@ -1,7 +1,9 @@
-//! All chosen processes at one moment: those with most RSS one by one, the others summed; and the sums by control group.
+//! All chosen processes at one moment: those with the most RSS one by one, the others summed; and
+//! sums by control group.
 //!
-//! Proportional set sizes take the kernel a walk through page tables, so they are asked for within a bound of time at each
-//! picture, the oldest first, and kept until their turn comes again, for a minute where the process's memory does not change.
+//! For a proportional set size the kernel walks page tables. So each picture reads them within a
+//! time limit, the oldest first, and keeps them until their next turn, at least for a minute if the
+//! process's memory does not change.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -10,15 +12,15 @@ use std::time::{Duration, Instant};
 use crate::figures::{Figures, Known, Pss};
 use crate::select::{Key, Seen, Selection};
 
-/// So long proportional set sizes are asked for at each picture if nothing else is said: some 6 GiB of memory.
+/// Default time limit for proportional set sizes in each picture: about 6 GiB of memory.
 const PSS_TIME: Duration = Duration::from_millis(40);
-/// Control groups with series of their own; the others are summed.
+/// Maximum number of control groups with sums of their own; the others are summed.
 const MAX_GROUPS: usize = 100;
 
-/// One process of a picture.
+/// A process in a picture.
 #[derive(Clone, Debug)]
 pub struct Shown {
-    /// Who.
+    /// Its identity.
     pub key: Key,
     /// Its parent.
     pub parent: i32,
@@ -32,18 +34,18 @@ pub struct Shown {
     pub pss: Pss,
 }
 
-/// Figures of several processes, added up; `None` where one of them is not known.
+/// Sums of figures over several processes; `None` if one is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sum {
-    /// How many.
+    /// Number of processes.
     pub processes: u64,
-    /// RSS, in which what they share counts for each.
+    /// RSS; shared pages count for each.
     pub rss_bytes: u64,
-    /// PSS, in which it counts once.
+    /// PSS; shared pages count once.
     pub pss_bytes: Option<u64>,
-    /// Anonymous.
+    /// Anonymous memory.
     pub anonymous_bytes: Option<u64>,
-    /// Swapped out.
+    /// Swapped-out memory.
     pub swap_bytes: Option<u64>,
 }
 
@@ -79,36 +81,37 @@ impl Sum {
 /// All chosen processes at one moment.
 #[derive(Debug)]
 pub struct Picture {
-    /// When.
+    /// When it was taken.
     pub at: Instant,
-    /// How long it took to look.
+    /// How long it took.
     pub took: Duration,
-    /// Those with most RSS, by falling RSS.
+    /// Those with the most RSS, in descending order.
     pub processes: Vec<Shown>,
     /// All others.
     pub others: Option<Sum>,
-    /// All of them, by control group; the small ones under the name `other`.
+    /// All of them by control group; the small groups under the name `other`.
     pub groups: Vec<(String, Sum)>,
 }
 
-/// A picture is good for this many times as long as it took: looking takes at most that part of a processor, however many
-/// ask. It is good for at least the one time and at most the other.
+/// A picture is valid for this many times as long as it took, so that taking pictures uses at most
+/// that part of a processor for any number of readers. The time is limited to the range of the
+/// other two.
 const GOOD_FOR_TIMES: u32 = 100;
 const GOOD_FOR_AT_LEAST: Duration = Duration::from_secs(1);
 const GOOD_FOR_AT_MOST: Duration = Duration::from_secs(10);
 
 impl Picture {
-    /// Whether it still answers who asks now.
+    /// Whether it is still valid.
     pub fn is_good(&self, now: Instant) -> bool {
         now.duration_since(self.at) <= (self.took * GOOD_FOR_TIMES).clamp(GOOD_FOR_AT_LEAST, GOOD_FOR_AT_MOST)
     }
 }
 
-/// Makes pictures, and remembers what takes long to ask.
+/// Takes pictures, and caches what is slow to read.
 #[derive(Debug)]
 pub struct Painter {
     known: HashMap<Key, Known>,
-    /// So long proportional set sizes are asked for at each picture.
+    /// Time limit for proportional set sizes in each picture.
     pub pss_time: Duration,
 }
 
@@ -119,7 +122,7 @@ impl Default for Painter {
 }
 
 impl Painter {
-    /// Looks at the processes of `selection`; `top` of them one by one.
+    /// Takes a picture of the processes of `selection`; `top` of them one by one.
     pub fn paint(&mut self, selection: &Selection, top: usize) -> Picture {
         let at = Instant::now();
         let mut before = std::mem::take(&mut self.known);
@@ -131,7 +134,7 @@ impl Painter {
                 Some((seen, known))
             })
             .collect();
-        // Of the same size, the older one: who has a series keeps it.
+        // Of equal sizes the older one comes first: a process with series keeps them.
         found.sort_by_key(|(seen, known)| {
             (Reverse(known.figures.rss_bytes), seen.key.start_ticks, seen.key.pid)
         });
@@ -150,7 +153,8 @@ impl Painter {
     }
 }
 
-/// Asks for the proportional set sizes that may be others by now, the oldest first, until the time for it is over.
+/// Reads the proportional set sizes that may have changed, the oldest first, until the time is
+/// over.
 fn ask_for_sizes(found: &mut [(Seen, Known)], time: Duration) {
     let mut turns: Vec<_> = found
         .iter()
@@ -174,7 +178,7 @@ fn total(shown: &[Shown]) -> Sum {
     sum
 }
 
-/// The sums by control group, the largest by themselves, by name.
+/// Sums by control group, sorted by name; the smallest groups are summed as `other`.
 fn by_group(shown: &[Shown]) -> Vec<(String, Sum)> {
     let mut sums: BTreeMap<&str, Sum> = BTreeMap::new();
     for one in shown {
@@ -189,7 +193,7 @@ fn by_group(shown: &[Shown]) -> Vec<(String, Sum)> {
     if !rest.is_empty() {
         let mut sum = Sum::NONE;
         rest.iter().for_each(|(_, other)| sum.add(other));
-        // Paths open with a slash: this is nobody's.
+        // Paths start with a slash, so that no group has this name.
         sums.push(("other".to_owned(), sum));
     }
     sums

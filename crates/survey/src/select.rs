@@ -1,5 +1,6 @@
-//! Which processes: by id, name, control group or unit, and their descendants. Only names, parents and groups are looked
-//! at. Names are the processes' own choice and may be any bytes: they are matched and shown as text, never followed.
+//! Which processes: by id, name, control group or unit, and their descendants. Only names, parents
+//! and groups are read. Processes choose their names, which may be any bytes: they are matched and
+//! shown as text, never used as paths.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -10,22 +11,22 @@ use strandline_process::procfs::{Process, Stat};
 use strandline_process::snapshot;
 use strandline_report::text::clean;
 
-/// The most bytes read of /proc/PID/stat and /proc/PID/cgroup.
+/// Maximum bytes read from /proc/PID/stat and /proc/PID/cgroup.
 const MAX_STAT_BYTES: u64 = 4 << 10;
 const MAX_GROUP_BYTES: u64 = 64 << 10;
-/// A name in the kernel is 15 bytes; of a group's path so many characters are shown.
+/// Maximum characters of a group's path that are shown. A name in the kernel has 15 bytes.
 const MAX_GROUP_CHARACTERS: usize = 256;
 
-/// A process, and none that comes to have its id later.
+/// Identity of a process: a later process with the same id is another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
-    /// Its id.
+    /// Process id.
     pub pid: i32,
-    /// When it started, in the kernel's ticks.
+    /// Start time, in the kernel's ticks.
     pub start_ticks: u64,
 }
 
-/// Which processes are exported: whoever is named by one of these.
+/// Chosen processes: those that match one of these.
 #[derive(Debug, Default)]
 pub struct Selection {
     processes: Vec<Key>,
@@ -36,35 +37,35 @@ pub struct Selection {
     children: bool,
 }
 
-/// The same in words.
+/// A selection in words.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
-    /// Processes.
+    /// Process ids.
     pub pids: Vec<i32>,
-    /// Expressions that match in a process's name or that of its executable.
+    /// Regular expressions that match within the name of a process or of its executable.
     pub names: Vec<String>,
-    /// Paths of control groups, as /proc/PID/cgroup or below /sys/fs/cgroup.
+    /// Paths of control groups, as in /proc/PID/cgroup or below /sys/fs/cgroup.
     pub groups: Vec<String>,
-    /// Names of systemd's units.
+    /// Names of systemd units.
     pub units: Vec<String>,
     /// All processes.
     pub all: bool,
-    /// The descendants of those too.
+    /// Whether to include all descendants.
     pub children: bool,
 }
 
 /// A process that was found.
 #[derive(Debug)]
 pub struct Seen {
-    /// Who.
+    /// Its identity.
     pub key: Key,
     /// Its parent.
     pub parent: i32,
-    /// Its name, fit to be shown; newlines are the only control characters.
+    /// Its name, safe to display; newlines are the only control characters.
     pub name: String,
-    /// Faults since its start.
+    /// Page faults since its start that needed no disk.
     pub minor_faults: u64,
-    /// Faults that read from a disk.
+    /// Page faults since its start that read from a disk.
     pub major_faults: u64,
     /// Its files.
     pub process: Process,
@@ -78,10 +79,10 @@ impl Seen {
 }
 
 impl Selection {
-    /// Reads what was asked for.
+    /// Resolves a selection.
     ///
     /// # Errors
-    /// One line: no such process, an expression that is none, nothing chosen.
+    /// One line: no such process, an invalid expression, or nothing chosen.
     pub fn new(asked: Asked) -> Result<Self, String> {
         let Asked { pids, names, groups, units, all, children } = asked;
         if !all && pids.is_empty() && names.is_empty() && groups.is_empty() && units.is_empty() {
@@ -128,7 +129,7 @@ impl Selection {
         !self.groups.is_empty() || !self.units.is_empty()
     }
 
-    /// Whether it is named itself.
+    /// Whether the process itself is chosen, not counting descendants.
     fn names_it(&self, seen: &Seen) -> bool {
         if self.all || self.processes.contains(&seen.key) {
             return true;
@@ -154,7 +155,7 @@ impl Selection {
 /// Whether an ancestor of `pid` is among `chosen`.
 fn descends(pid: i32, chosen: &HashSet<i32>, parents: &HashMap<i32, i32>) -> bool {
     let mut at = pid;
-    // Ids may be used again while /proc is read, so even a ring is possible.
+    // Ids may be reused while /proc is read, so even a cycle is possible.
     for _ in 0..parents.len() {
         match parents.get(&at) {
             Some(parent) if chosen.contains(parent) => return true,
@@ -170,13 +171,13 @@ fn pids() -> impl Iterator<Item = i32> {
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-/// What is known of a process at a glance; `None` where it is gone, or is none with memory of its own.
+/// Basic facts about a process; `None` if it is gone, or has no memory of its own.
 fn look(pid: i32) -> Option<Seen> {
     let process = Process::open(pid).ok()?;
     let text = process.read_file("stat", MAX_STAT_BYTES).ok()?;
     let stat = Stat::parse(&text)?;
     let has_none = stat.is_kernel_thread() || matches!(stat.state, Some('Z' | 'X'));
-    // A copy of a process, made to be read and never run.
+    // A snapshot: a copy of a process, made to be read and never run.
     if has_none || (stat.exit_signal == Some(0) && snapshot::is_one(&process)) {
         return None;
     }
@@ -197,7 +198,8 @@ fn name_in(stat: &[u8]) -> &[u8] {
     open.zip(close).and_then(|(open, close)| stat.get(open + 1..close)).unwrap_or_default()
 }
 
-/// A name that a terminal and a parser can take. A newline stays: the exposition has an escape for it.
+/// Makes a name safe for terminals and parsers. Newlines stay: the exposition has an escape for
+/// them.
 fn shown(name: &[u8]) -> String {
     let text = String::from_utf8_lossy(name);
     text.split('\n').map(clean).collect::<Vec<_>>().join("\n")
@@ -218,7 +220,8 @@ fn paths(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.lines().filter_map(control_groups::parts)
 }
 
-/// The group that counts its memory: that of version 2, or of version 1's memory controller where version 2 is not in use.
+/// The group that counts its memory: that of version 1's memory controller if it is in use,
+/// otherwise that of version 2.
 fn own_group(text: &str) -> Option<String> {
     let of = |is: &dyn Fn(&str) -> bool| {
         paths(text).find(|(controllers, _)| is(controllers)).map(|(_, path)| path)
@@ -232,7 +235,7 @@ fn is_within(path: &str, group: &str) -> bool {
     group == "/" || path.strip_prefix(group).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// A group's path as /proc/PID/cgroup has it: what is below the mount, and below the root of that.
+/// The path of a group as in /proc/PID/cgroup: without the mount point.
 fn group_path(asked: &str, mounts: &str) -> String {
     let points = mounts.lines().filter_map(|line| {
         let (before, after) = line.split_once(" - ")?;

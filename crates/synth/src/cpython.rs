@@ -1,7 +1,9 @@
-//! Fabricated CPythons: static data with `_PyRuntime`, types and the pointer to an array of arenas, and arenas whose pools are
-//! free, never used, or have objects, dead ones and other blocks in them, each known by construction.
+//! Fabricated CPythons: static data with `_PyRuntime`, types and the pointer to an array of arenas,
+//! and arenas whose pools are free, never used, or hold objects, dead objects and other blocks. All
+//! of it is known by construction.
 //!
-//! Written from CPython's `Objects/obmalloc.c` and `Include/object.h` (3.9 and 3.10), apart from the reader that is tested with it.
+//! Written from CPython's `Objects/obmalloc.c` and `Include/object.h` (3.9 and 3.10), independently
+//! of the reader that it tests.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +16,7 @@ const DATA_BYTES: u64 = 16 * PAGE;
 const HEAP: u64 = 0x7f10_0000_0000;
 const HEAP_BYTES: u64 = 16 * PAGE;
 const ARENAS: u64 = 0x7f20_0000_0000;
-/// Where in static data what stands.
+/// Addresses in static data.
 const RUNTIME: u64 = DATA + 0x100;
 const ARRAY_POINTER: u64 = DATA + 0x2040;
 const TYPES: u64 = DATA + 0x3000;
@@ -37,14 +39,14 @@ const KINDS: [(&str, u64, u64, u64); 4] = [
     ("sized", READY, 24, 8),
 ];
 
-/// What a fabricated CPython holds.
+/// Expected figures of a fabricated CPython.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CPythonExpected {
-    /// As `sys._debugmallocstats` calls them.
+    /// By the names that `sys._debugmallocstats` prints.
     pub own: BTreeMap<&'static str, u64>,
     /// Instances by the name of their type.
     pub instances: BTreeMap<&'static str, u64>,
-    /// Objects that nobody refers to.
+    /// Objects without references.
     pub dead: u64,
 }
 
@@ -57,15 +59,15 @@ pub struct CPythonImage {
     pub maps: String,
     /// Its minor version.
     pub minor: u8,
-    /// Where `_PyRuntime` is.
+    /// Address of `_PyRuntime`.
     pub runtime: u64,
     /// Its static data.
     pub data: (u64, u64),
-    /// What it holds.
+    /// Its expected figures.
     pub expected: CPythonExpected,
 }
 
-/// Makes one, drawn from `seed`: of 3.9 with arenas of 256 KiB, or of 3.10 with such of 1 MiB.
+/// Fabricates a CPython from `seed`: 3.9 with arenas of 256 KiB, or 3.10 with arenas of 1 MiB.
 pub fn fabricate_cpython(seed: u64) -> CPythonImage {
     let mut dice = Dice::new(seed ^ 0x7079);
     let is_new = dice.below(2) == 1;
@@ -74,7 +76,7 @@ pub fn fabricate_cpython(seed: u64) -> CPythonImage {
     let mut image = Image::default();
     image.map(DATA, DATA_BYTES as usize);
     image.map(HEAP, HEAP_BYTES as usize);
-    // One arena may begin anywhere in a pool.
+    // An arena may start anywhere in a pool.
     let start = ARENAS + PAGE * dice.below(pool / PAGE);
     let end = start + count * arena;
     image.map(start, (count * arena) as usize);
@@ -107,7 +109,7 @@ pub fn fabricate_cpython(seed: u64) -> CPythonImage {
     ] {
         writer.add(name, 0);
     }
-    // Entries that stand for no arena lie between, linked with each other.
+    // Unused entries lie between the others, and are linked with each other.
     let mut taken: Vec<u64> = (0..MAX_ARENAS).collect();
     while taken.len() as u64 > count {
         let gone = writer.dice.below(taken.len() as u64);
@@ -124,7 +126,7 @@ pub fn fabricate_cpython(seed: u64) -> CPythonImage {
             unused = entry;
         }
     }
-    // What lies behind is no entry.
+    // The word behind the array is no entry.
     writer.image.put_word(ARRAY + ARENA_OBJECT * MAX_ARENAS, 1);
     let Writer { image, expected, .. } = writer;
     CPythonImage { image, maps, minor, runtime: RUNTIME, data: (DATA, DATA + DATA_BYTES), expected }
@@ -157,7 +159,7 @@ impl Writer {
         for number in 0..carved {
             let at = pools + number * self.pool;
             self.put_half(at + 32, index);
-            // The first stays in use, or the arena would be gone.
+            // The first pool stays in use, or the arena would have been freed.
             if number > 0 && self.dice.below(4) == 0 {
                 self.image.put_word(at + 16, listed);
                 listed = at;
@@ -204,7 +206,7 @@ impl Writer {
     fn block(&mut self, at: u64, bytes: u64) {
         let kind = self.dice.below(5) as usize;
         let Some((name, flags, basic, _)) = KINDS.get(kind).filter(|_| kind > 0) else {
-            // What code in C keeps: a pointer first.
+            // Memory of C code: a pointer first.
             self.image.put_word(at, at);
             return;
         };

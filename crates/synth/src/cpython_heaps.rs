@@ -1,8 +1,9 @@
-//! Fabricated CPythons without a global lock: static data with `_PyRuntime`, types and the key of heaps, and a segment whose pages are of
-//! heaps by kind, with objects, dead ones, other blocks and free ones in them, each known by construction.
+//! Fabricated CPythons without a global lock: static data with `_PyRuntime`, types and the key of
+//! heaps, and a segment whose pages belong to heaps by kind and hold objects, dead objects, other
+//! blocks and free ones. All of it is known by construction.
 //!
-//! Written from CPython's `Include/object.h` and `Include/internal/mimalloc` (3.13.5 and 3.14.10), apart from the reader that is tested
-//! with it.
+//! Written from CPython's `Include/object.h` and `Include/internal/mimalloc` (3.13.5 and 3.14.10),
+//! independently of the reader that it tests.
 
 use crate::{CPythonExpected, CPythonImage, Dice, Image};
 
@@ -15,7 +16,7 @@ const STATE_BYTES: u64 = 16 * PAGE;
 const SEGMENT: u64 = 0x7f20_0000_0000;
 const SEGMENT_BYTES: u64 = 32 << 20;
 const SLICE: u64 = 64 << 10;
-/// So much of the segment was ever written to.
+/// The part of the segment that was ever written to.
 const USED_BYTES: u64 = 24 * SLICE;
 const RUNTIME: u64 = DATA + 0x100;
 const KEY: u64 = 0x1357_9bdf_0246_8ace;
@@ -27,7 +28,7 @@ const READY: u64 = 1 << 12;
 const HAVE_GC: u64 = 1 << 14;
 const MANAGED_DICT: u64 = 1 << 4;
 const IS_TYPE: u64 = 1 << 31;
-/// Types: name, flags, `tp_basicsize`, `tp_itemsize`, the heap that instances are in.
+/// Types: name, flags, `tp_basicsize`, `tp_itemsize`, the heap of instances.
 const KINDS: [(&str, u64, u64, u64, u64); 4] = [
     ("type", READY | HAVE_GC | IS_TYPE, 416, 40, 2),
     ("plain", READY, 48, 0, 1),
@@ -36,7 +37,8 @@ const KINDS: [(&str, u64, u64, u64, u64); 4] = [
 ];
 const SIZES: [u64; 6] = [48, 64, 96, 320, 1024, 8192];
 
-/// Where a release has what: of a segment the cookie, slices, own ones, kind, entries, thread, structures; of a page.
+/// Offsets of a release: in a segment those of cookie, slices, own slices, kind, entries, thread
+/// and page structures; then those in a page structure.
 struct Fields {
     segment: [u64; 7],
     page_bytes: u64,
@@ -69,7 +71,7 @@ const OF_3_14: Fields = Fields {
     start: Some(48),
 };
 
-/// Makes one, drawn from `seed`: of 3.13, or of 3.14.
+/// Fabricates a CPython from `seed`: 3.13 or 3.14.
 pub fn fabricate_free_threaded_cpython(seed: u64) -> CPythonImage {
     let mut dice = Dice::new(seed ^ 0x7079_7468);
     let (minor, fields, gc) = if dice.below(2) == 1 { (14, &OF_3_14, 88) } else { (13, &OF_3_13, 80) };
@@ -86,7 +88,8 @@ pub fn fabricate_free_threaded_cpython(seed: u64) -> CPythonImage {
         SEGMENT + SEGMENT_BYTES
     );
     image.put(RUNTIME, b"xdebugpy");
-    // Without a global lock; the first interpreter, where it has the next one, and its collector.
+    // No global lock; the offsets of the first interpreter, of its link to the next one, and of its
+    // collector.
     for (offset, word) in [(16, 1), (40, 0x800), (64, 8), (gc, 0x100)] {
         image.put_word(RUNTIME + offset, word);
     }
@@ -117,7 +120,7 @@ impl Writer {
         *self.expected.own.entry(name).or_default() += figure;
     }
 
-    /// Writes `bits` at `at`, which need not be a word's begin.
+    /// Writes `bits` at `at`, which need not be the start of a word.
     fn put(&mut self, at: u64, (value, bits): (u64, u32)) {
         let shift = at % 8 * 8;
         let mask = if bits == 64 { u64::MAX } else { ((1 << bits) - 1) << shift };
@@ -153,7 +156,7 @@ impl Writer {
     fn page(&mut self, at: u64, (start, end): (u64, u64)) {
         let heap = self.dice.below(4);
         let size = self.dice.one_of(&SIZES);
-        // As 2.1.2 has it.
+        // The first block is placed as in mimalloc 2.1.2.
         let first = match (self.fields.start, size) {
             (None, ..=64) => start + 3 * size,
             (None, ..=512) => start + size,
@@ -196,7 +199,7 @@ impl Writer {
         let before = if heap == 3 { 16 } else { 0 };
         let fits = |kind: &usize| before + KINDS[*kind].2 <= bytes;
         let Some(kind) = kind.filter(|&kind| heap > 0 && kind > 0 && fits(&kind)) else {
-            // What code in C keeps: a pointer first.
+            // Memory of C code: a pointer first.
             self.image.put_word(at, at);
             return;
         };

@@ -1,8 +1,8 @@
-//! Damage: words of a heap overwritten in the ways that make readers loop, overflow or run away.
+//! Damage: overwrites words of a heap in the ways that make readers loop, overflow or run away.
 
 use crate::{Dice, Heap, Image};
 
-/// What a word became.
+/// The new value of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DamageKind {
     /// Any word.
@@ -13,17 +13,17 @@ pub enum DamageKind {
     Huge,
     /// Almost 2^64, so that adding to it wraps.
     Wraps,
-    /// What it was, 1 to 15 more.
+    /// The old value, plus 1 to 15.
     Misaligned,
-    /// Its own address, or that of the chunk it belongs to: a circle of one.
+    /// Its own address, or that of the chunk it belongs to: a cycle of one.
     SelfPointer,
-    /// The address of another word that holds the heap together: circles and crossings.
+    /// The address of another word of the structure: cycles and crossings.
     Cross,
-    /// As `Cross`, as a protected link.
+    /// Like `Cross`, as a protected link.
     ProtectedCross,
-    /// An address of the kernel's half.
+    /// An address in the kernel's half.
     Kernel,
-    /// One bit of what it was, flipped.
+    /// The old value with one bit flipped.
     Bit,
     /// A size of 16: smaller than any chunk.
     Tiny,
@@ -46,26 +46,26 @@ const KINDS: [DamageKind; 11] = [
 /// One overwritten word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Where it stands.
+    /// Its address.
     pub address: u64,
     /// What was done to it.
     pub kind: DamageKind,
-    /// What it was.
+    /// The old value.
     pub before: u64,
-    /// What it is now.
+    /// The new value.
     pub after: u64,
 }
 
 impl Heap {
-    /// Overwrites `words` words chosen by `seed` among those that hold the heap together (chunk
-    /// sizes, links, arenas, heap_info, tcaches, mp_) and returns what was done, in order.
-    /// `expected` then no longer holds.
+    /// Overwrites `words` words of the heap's structure, chosen by `seed` (chunk sizes, links,
+    /// arenas, heap_info, tcaches, mp_), and returns what was done, in order. `expected` then no
+    /// longer holds.
     pub fn damage(&mut self, seed: u64, words: usize) -> Vec<Damage> {
         overwrite_words(&mut self.image, &self.structure, seed, words)
     }
 
-    /// Overwrites `share` of 100 of all words of the heap's mappings, payload too, with random ones;
-    /// libc's own data stays.
+    /// Overwrites `share` percent of all words of the heap's mappings, payload included, with
+    /// random ones; libc's own data stays.
     pub fn overwrite(&mut self, seed: u64, share: u64) {
         let mut dice = Dice::new(seed ^ 0x0fe2);
         let heaps: Vec<(u64, u64)> = self
@@ -84,7 +84,8 @@ impl Heap {
     }
 }
 
-/// Overwrites `words` words of `image` chosen by `seed` among those at `structure`, and returns what was done, in order.
+/// Overwrites `words` words of `image`, chosen by `seed` among those at `structure`, and returns
+/// what was done, in order.
 pub fn overwrite_words(image: &mut Image, structure: &[u64], seed: u64, words: usize) -> Vec<Damage> {
     let mut dice = Dice::new(seed ^ 0xdaa6e);
     let mut done = Vec::new();

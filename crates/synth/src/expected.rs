@@ -1,5 +1,5 @@
-//! What is true of a planned heap: the figures of `mallinfo2()` and the pages that `malloc_trim(0)`
-//! gives back, told from the plan and not from the bytes.
+//! Expected figures of a planned heap: those of `mallinfo2()` and the pages that `malloc_trim(0)`
+//! gives back, computed from the plan and not from the bytes.
 
 use crate::plan::{Arena, Ending, Plan, Stretch, Use};
 use crate::{PAGE, round_down, round_up};
@@ -27,7 +27,7 @@ pub struct Mallinfo {
     pub keepcost: u64,
 }
 
-/// What is true of one arena.
+/// Expected figures of one arena.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExpectedArena {
     /// The address of its malloc_state.
@@ -38,11 +38,11 @@ pub struct ExpectedArena {
     pub mapped_bytes: u64,
     /// Bytes in live chunks, headers included.
     pub live_bytes: u64,
-    /// How many live chunks.
+    /// Number of live chunks.
     pub live_chunks: u64,
     /// Bytes in bins, fastbins and top.
     pub free_bytes: u64,
-    /// Bytes in chunks that stand in a thread's tcache.
+    /// Bytes in chunks of thread caches.
     pub tcache_bytes: u64,
     /// Bytes in fastbin chunks.
     pub fastbin_bytes: u64,
@@ -52,14 +52,14 @@ pub struct ExpectedArena {
     pub trim_bytes: u64,
 }
 
-/// What is true of a heap.
+/// Expected figures of a heap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
     /// What mallinfo2() would return.
     pub mallinfo: Mallinfo,
     /// Its arenas, main_arena first.
     pub arenas: Vec<ExpectedArena>,
-    /// The whole pages malloc_trim(0) gives back, as [start, end), in address order.
+    /// The whole pages that malloc_trim(0) gives back, as [start, end), in address order.
     pub trim: Vec<(u64, u64)>,
     /// The mappings that hold one chunk each, as [start, end), in address order.
     pub mmapped: Vec<(u64, u64)>,
@@ -117,9 +117,9 @@ fn figures(arena: &Arena, mallinfo: &mut Mallinfo) -> ExpectedArena {
     figures
 }
 
-/// Consolidation first merges fastbin and free chunks that touch, also into top. Then each free
-/// chunk gives the whole pages behind its 48 bytes of header and links. The main top is cut at the
-/// break, keeping at least 33 bytes, where the break is its end.
+/// The ranges that malloc_trim(0) gives back. Consolidation first merges adjacent fastbin and free
+/// chunks, also into top. Then each free chunk gives the whole pages behind its 48 bytes of header
+/// and links. The main top is cut at the break, keeping at least 33 bytes, if the break is its end.
 fn trimmed(arena: &Arena, system_break: u64) -> Vec<(u64, u64)> {
     let mut trimmed = Vec::new();
     for stretch in &arena.stretches {

@@ -1,7 +1,8 @@
-//! Fabricated Go runtimes: static data with `mheap_`, spans of objects, of stacks and dead ones, bits of which places are in use,
-//! bitmaps of chunks, each known by construction.
+//! Fabricated Go runtimes: static data with `mheap_`, spans of objects, of stacks and dead ones,
+//! their allocation bits, bitmaps of chunks. All of it is known by construction.
 //!
-//! Written from Go 1.23's `runtime/mheap.go` and `mpagealloc.go`, apart from the reader that is tested with it.
+//! Written from Go 1.23's `runtime/mheap.go` and `mpagealloc.go`, independently of the reader that
+//! it tests.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +19,14 @@ const CHUNK_TABLE_BYTES: u64 = 1 << 20;
 const HEAP: u64 = 0xc0_0000_0000;
 const CHUNK: u64 = 4 << 20;
 const SPAN_PAGE: u64 = 8 << 10;
-/// In `OWN`: ranges, pointers to spans, spans, bits.
+/// Addresses in `OWN`: ranges, pointers to spans, spans, bits.
 const RANGES: u64 = OWN;
 const SPANS: u64 = OWN + PAGE;
 const STRUCTURES: u64 = OWN + 16 * PAGE;
 const BITS: u64 = OWN + 64 * PAGE;
 const SIZES: [u64; 6] = [8, 48, 144, 1024, 3072, 8192];
 
-/// What a fabricated Go runtime holds, by the names of `runtime.MemStats`.
+/// Expected figures of a fabricated Go runtime, by the names of `runtime.MemStats`.
 pub type GoExpected = BTreeMap<&'static str, u64>;
 
 /// A fabricated Go runtime.
@@ -35,15 +36,15 @@ pub struct GoImage {
     pub image: Image,
     /// Its /proc/PID/maps.
     pub maps: String,
-    /// Where `mheap_` is.
+    /// Address of `mheap_`.
     pub heap: u64,
     /// Its static data.
     pub data: (u64, u64),
-    /// What it holds.
+    /// Its expected figures.
     pub expected: GoExpected,
 }
 
-/// Makes one, drawn from `seed`.
+/// Fabricates a Go runtime from `seed`.
 pub fn fabricate_go(seed: u64) -> GoImage {
     let mut dice = Dice::new(seed ^ 0x676f);
     let mut image = Image::default();
@@ -73,7 +74,7 @@ pub fn fabricate_go(seed: u64) -> GoImage {
     let Writer { mut image, expected, spans, .. } = writer;
     image.put_word(RANGES, HEAP);
     image.put_word(RANGES + 8, end);
-    // mheap_: pages at 8, of which chunks at 0x78 and inUse at 0x10090; allspans at 0x10148.
+    // mheap_: pages at 8, with chunks at 0x78 and inUse at 0x10090; allspans at 0x10148.
     let number = HEAP.wrapping_sub(0xffff_8000_0000_0000) / CHUNK;
     for (offset, word) in [
         (8 + 0x78 + 8 * (number >> 13), CHUNK_TABLE),
@@ -102,7 +103,8 @@ impl Writer {
         *self.expected.entry(name).or_default() += bytes;
     }
 
-    /// A span's structure: start, pages, free index and number of objects, bits, used, state, size of an object.
+    /// Writes a span's structure: start, pages, free index and number of objects, bits, objects in
+    /// use, state, size of an object.
     fn span(
         &mut self,
         start: u64,
@@ -142,7 +144,7 @@ impl Writer {
                         (page..page + pages).for_each(|page| given[(page / 64) as usize] |= 1 << (page % 64));
                         self.add("HeapReleased", bytes);
                     }
-                    // Some were spans once.
+                    // Some of these pages were spans once.
                     if self.dice.below(2) == 0 {
                         self.span(start, pages, (0, 9), (3, 0), 64);
                     }

@@ -1,7 +1,8 @@
-//! Fabricated tcmallocs of Google's: a library's static data with size classes, transfer caches, the root of the page map and maps
-//! of free huge pages; tcmalloc's own structures; and a heap of huge pages, with what is in each known by construction.
+//! Fabricated processes with the tcmalloc of github.com/google/tcmalloc: a library's static data
+//! with size classes, transfer caches, the root of the page map and maps of free huge pages;
+//! tcmalloc's own structures; and a heap of huge pages. All contents are known by construction.
 //!
-//! Written from the headers of github.com/google/tcmalloc, apart from the reader that is tested with it.
+//! Written from the headers of that repository, independently of the reader that it tests.
 
 use crate::tcmalloc::{HeapExpected, HeapImage};
 use crate::{Dice, Image};
@@ -22,12 +23,12 @@ const CACHE: u64 = DATA + 0x4400;
 /// `thread_heaps_`, and `cpu_cache_`.
 const THREADS: u64 = DATA + 0x5000;
 const SLABS_AND_SHIFT: u64 = DATA + 0x5100;
-/// `arena_`, and two allocators of single structures that lead to it.
+/// `arena_`, and two allocators of single structures that point to it.
 const ARENA: u64 = DATA + 0x5200;
 /// `transfer_cache_`.
 const TRANSFER: u64 = DATA + DATA_BYTES;
 const TRANSFER_STRIDE: u64 = 576;
-/// The root: the half of it that user addresses can use, here at the end.
+/// The root of the page map: the half of it that user addresses can use, here at the end.
 const ROOT: u64 = TRANSFER + 256 * 1024;
 const ROOT_BYTES: u64 = 4 * MIB;
 const BSS_BYTES: u64 = 256 * 1024 + ROOT_BYTES;
@@ -78,27 +79,29 @@ const CLASSES: [(u64, u64); 24] = [
 /// Classes of a partition (`kNumBaseClasses`).
 const BASE: u64 = 86;
 
-/// What differs by commit.
+/// Layout of a commit.
 struct Commit {
-    /// Partitions: normal ones, and a cold one.
+    /// Number of partitions: normal ones, and a cold one.
     partitions: u64,
-    /// `is_large_span_` in the word at 24; `sampled_` behind it.
+    /// Bit of `is_large_span_` in the word at 24; `sampled_` follows it.
     large_bit: u64,
-    /// Where the number of pages of a small one stands, and from which bit on.
+    /// Offset of the word that holds a small span's number of pages, and the lowest bit of the
+    /// number.
     small_pages: (u64, u64),
-    /// `large_or_sampled_state_`.
+    /// Offset of `large_or_sampled_state_`.
     large: u64,
-    /// Objects in a list's first part.
+    /// Free objects that a span's structure itself can list.
     cached: u64,
-    /// `PageTracker`: its bits in use, and of what was given back.
+    /// Offsets in `PageTracker` of the bits for pages in use, and for pages given back.
     tracker: (u64, u64),
     /// `StackTrace`: whether a sample has a proxy.
     has_proxy: bool,
-    /// Whether a lock stands before the arena's words.
+    /// Bytes of a lock before the arena's words.
     arena_lock: u64,
-    /// Binary logarithm of the pages of a leaf of the page map; with 12 there are nodes of as many leaves before them (`PageMap3`).
+    /// Binary logarithm of the pages of a leaf of the page map; with 12, nodes of as many leaves
+    /// are between root and leaves (`PageMap3`).
     leaf_bits: u64,
-    /// `TcmallocSlab`: where `begins_` stands.
+    /// `TcmallocSlab`: offset of `begins_`.
     begins: u64,
 }
 
@@ -144,7 +147,7 @@ const COMMITS: [Commit; 3] = [
     },
 ];
 
-/// How many commits are fabricated.
+/// Number of commits that can be fabricated.
 pub const GOOGLE_LAYOUTS: usize = COMMITS.len();
 
 struct Writer {
@@ -159,7 +162,8 @@ struct Writer {
     expected: HeapExpected,
 }
 
-/// Makes one, drawn from `seed`, laid out as by the commit of this number (modulo their number).
+/// Fabricates a tcmalloc from `seed`, with the layout of the commit of this number (modulo their
+/// number).
 pub fn fabricate_google_tcmalloc(layout: usize, seed: u64) -> HeapImage {
     let mut image = Image::default();
     let heap_bytes = HUGE_PAGES * HUGE;
@@ -208,7 +212,7 @@ pub fn fabricate_google_tcmalloc(layout: usize, seed: u64) -> HeapImage {
 fn maps() -> String {
     let line = |start: u64, bytes: u64, what: &str| format!("{start:x}-{:x} rw-p {what}\n", start + bytes);
     let none = |start: u64, end: u64| format!("{start:x}-{end:x} ---p 00000000 00:00 0\n");
-    // The root is advised on, and so is a mapping of its own.
+    // madvise was called on the root, which therefore is a mapping of its own.
     [
         none(0x0d00_0000_0000, OWN),
         line(OWN, OWN_BYTES, "00000000 00:00 0"),
@@ -225,17 +229,18 @@ impl Writer {
         BASE * self.commit.partitions
     }
 
-    /// Bytes of a class's number in the page map.
+    /// Bytes of a size class's number in the page map.
     fn width(&self) -> u64 {
         if self.number() > 256 { 2 } else { 1 }
     }
 
-    /// Where a leaf's spans begin.
+    /// Address of the first pointer to a span in the leaf.
     fn entries(&self) -> u64 {
         LEAF + self.width() * (1 << self.commit.leaf_bits)
     }
 
-    /// The root, and the node behind it if there is one; where its entry is. The heap begins with its leaf.
+    /// Writes the root, and the node behind it if there is one; returns the address of the root's
+    /// entry. The heap begins with its leaf.
     fn root(&mut self) -> u64 {
         let leaf = (HEAP >> 13) >> self.commit.leaf_bits;
         if self.commit.leaf_bits == 15 {
@@ -252,7 +257,7 @@ impl Writer {
         self.image.put(at, &value.to_le_bytes()[..bytes]);
     }
 
-    /// `class_to_pages_` and `class_to_size_`: each partition has the same.
+    /// Writes `class_to_pages_` and `class_to_size_`, which are the same for each partition.
     fn sizes(&mut self) {
         let number = self.number();
         let pages_at = SIZES - (number + 2).next_multiple_of(2);
@@ -263,15 +268,16 @@ impl Writer {
         }
     }
 
-    /// Huge pages, one behind the other: divided, of a large block, or free.
+    /// Writes consecutive huge pages: divided, of a large block, or free.
     fn heap(&mut self, dice: &mut Dice) {
         let (mut backed, mut unbacked) = (Vec::new(), Vec::new());
         let mut at = 0;
         while at < HUGE_PAGES {
             let start = HEAP + at * HUGE;
             let most = (1 + dice.below(3)).min(HUGE_PAGES - at);
-            // Free ranges that touch would be one: something stands behind each.
-            // By spans of objects the page map is told: no process is without.
+            // A divided page follows each free range: adjacent ones would be one. The first page is
+            // divided, because readers find the page map by spans of objects, which every process
+            // has.
             match if at == 0 { 3 } else { dice.below(6) } {
                 0 => backed.push((start, most)),
                 1 => unbacked.push((start, most)),
@@ -299,7 +305,7 @@ impl Writer {
         self.map_of_free(CACHE, &backed, (sum(&backed), 10));
     }
 
-    /// A `HugeAddressMap`, with what stands behind it: a tree that leans to the right.
+    /// Writes a `HugeAddressMap`, which is a tree that leans to the right, and the words behind it.
     fn map_of_free(&mut self, at: u64, ranges: &[(u64, u64)], behind: (u64, u64)) {
         let mut parent = 0;
         for (index, &(start, huge_pages)) in ranges.iter().enumerate() {
@@ -317,7 +323,7 @@ impl Writer {
         self.image.put_word(at + 72, behind.1);
     }
 
-    /// A block of huge pages; what its last has left is given to others.
+    /// Writes a block of huge pages; the rest of its last page is used for other spans.
     fn large(&mut self, start: u64, huge_pages: u64, dice: &mut Dice) {
         let slack = if dice.chance(50) { 1 + dice.below(PAGES - 1) } else { 0 };
         let pages = huge_pages * PAGES - slack;
@@ -338,7 +344,7 @@ impl Writer {
         self.expected.live_blocks += 1;
     }
 
-    /// The structure of a span, with what leads to it.
+    /// Writes the structure of a span, and its entries in the page map.
     fn span(&mut self, start: u64, pages: u64, class: u64) -> u64 {
         let span = self.spans;
         self.spans += 64;
@@ -356,7 +362,7 @@ impl Writer {
         span
     }
 
-    /// A huge page in parts, of which the first `first` pages are a large block's.
+    /// Writes a divided huge page, whose first `first` pages belong to a large block.
     fn divided(&mut self, start: u64, first: u64, dice: &mut Dice) {
         let (mut used, mut released) = ([0_u64; 4], [0_u64; 4]);
         let mark = |set: &mut [u64; 4], from: u64, pages: u64| {
@@ -392,7 +398,7 @@ impl Writer {
         }
         let count = |set: &[u64; 4]| set.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
         let (used_at, released_at) = self.commit.tracker;
-        // The first stands at the very end of its mapping.
+        // The first tracker is at the very end of its mapping.
         let is_first = self.trackers == TRACKERS;
         let tracker = if is_first { OWN + OWN_BYTES - (released_at + 32) } else { self.trackers };
         self.trackers += 256;
@@ -407,7 +413,7 @@ impl Writer {
         self.image.put_word(slot, tracker);
     }
 
-    /// A block that stands for others of its size, in a span of its own.
+    /// Writes a sampled block, which represents others of its size, in a span of its own.
     fn sample(&mut self, start: u64, pages: u64, dice: &mut Dice) {
         let span = self.span(start, pages, 0);
         let bytes = (pages - 1) * PAGE + 8 * (1 + dice.below(PAGE / 8));
@@ -418,14 +424,14 @@ impl Writer {
         self.image.put_word(span + commit.large + 8, sample);
         self.image.put_word(sample + 56, bytes);
         if commit.has_proxy && dice.chance(30) {
-            // One of no class that is cut: it stands nowhere.
+            // A proxy that is in no span of objects.
             self.image.put_word(sample + 32, start);
         }
         self.expected.live_bytes += bytes;
         self.expected.live_blocks += 1;
     }
 
-    /// A span that is cut into objects.
+    /// Writes a span that is cut into objects.
     fn objects(&mut self, start: u64, class: u64, dice: &mut Dice) {
         let (bytes, pages) = CLASSES[class as usize];
         let span = self.span(start, pages, class);
@@ -446,7 +452,7 @@ impl Writer {
             }
         }
         self.part(span + 20, number - free.len() as u64, 2);
-        // Of one object no books are kept.
+        // A span of one object has no list of free objects.
         if number == 1 {
             return;
         }
@@ -461,7 +467,8 @@ impl Writer {
         }
     }
 
-    /// Free objects as they are listed: some in the structure, the others in free ones, each full but the first.
+    /// Writes the list of free objects: some are in the structure, the others in free objects, each
+    /// of which is full except the first.
     fn list(&mut self, span: u64, (start, bytes): (u64, u64), free: &[u64]) {
         let unit = |index: u64| index * bytes / 8;
         let (inside, rest) = free.split_at(free.len().min(self.commit.cached as usize));
@@ -482,7 +489,7 @@ impl Writer {
         self.part(span + 18, first, 2);
     }
 
-    /// What is loose goes to transfer caches, and to a processor's cache or a thread's.
+    /// Moves loose objects to transfer caches, and to the cache of a processor or a thread.
     fn caches(&mut self, dice: &mut Dice) {
         let has_processors = dice.chance(50);
         let mut slots = SLOTS;
@@ -501,7 +508,7 @@ impl Writer {
                 slots += 8;
             }
         }
-        // Other partitions have one of each class too.
+        // Other partitions have a transfer cache for each class, too.
         for class in BASE..self.number() {
             let cache = TRANSFER + class * TRANSFER_STRIDE;
             let bytes = CLASSES.get((class % BASE) as usize).map_or(0, |of| of.0);
@@ -511,7 +518,7 @@ impl Writer {
         if has_processors { self.processors(&rest) } else { self.thread(&rest) }
     }
 
-    /// The cache of the second of two processors; the first was never used.
+    /// Writes the cache of the second of two processors; the first was never used.
     fn processors(&mut self, loose: &[Vec<u64>]) {
         let slab = SLABS + (1 << SLAB_SHIFT);
         self.image.put_word(SLABS_AND_SHIFT, SLABS | SLAB_SHIFT);

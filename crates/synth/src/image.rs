@@ -11,8 +11,8 @@ pub struct Image {
 }
 
 impl Image {
-    /// Adds `bytes` zero bytes from `start` on. A range that would overlap another one, or run past
-    /// the end of the address space, is not added: returns whether it was.
+    /// Adds `bytes` zero bytes from `start` on, and returns whether it did: a range that would
+    /// overlap another, or exceed the address space, is not added.
     pub fn map(&mut self, start: u64, bytes: usize) -> bool {
         let Some(end) = start.checked_add(bytes as u64) else { return false };
         let before = self.ranges.range(..end).next_back();
@@ -28,7 +28,8 @@ impl Image {
         self.ranges.iter().map(|(start, bytes)| (*start, bytes.as_slice()))
     }
 
-    /// Runs of the pages that hold its ranges, joined where they touch, without those of which `gone` says so by their address.
+    /// Runs of the pages that hold its ranges, joined if they are adjacent, without the pages for
+    /// whose address `gone` is true.
     pub fn pages_without(&self, mut gone: impl FnMut(u64) -> bool) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
         let pages = self
@@ -43,7 +44,7 @@ impl Image {
         runs
     }
 
-    /// What of it lies within `runs`; nothing else can be read.
+    /// The part of it within `runs`; nothing else can be read.
     #[must_use]
     pub fn within(&self, runs: &[(u64, u64)]) -> Self {
         let mut left = Self::default();
@@ -56,8 +57,8 @@ impl Image {
         left
     }
 
-    /// Reads into `buffer` from `address` on, as far as one range (and those right behind it) goes,
-    /// and returns how many bytes that were; 0 where nothing is mapped.
+    /// Reads into `buffer` from `address` on, up to the end of the adjacent ranges, and returns the
+    /// number of bytes read; 0 if nothing is mapped.
     pub fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
         let mut done = 0;
         while done < buffer.len() {
@@ -72,7 +73,7 @@ impl Image {
         done
     }
 
-    /// The little-endian word at `address`; `None` where one of its bytes is not mapped.
+    /// The little-endian word at `address`; `None` if one of its bytes is not mapped.
     pub fn word(&self, address: u64) -> Option<u64> {
         let mut bytes = [0; 8];
         (self.read_some(address, &mut bytes) == 8).then(|| u64::from_le_bytes(bytes))
@@ -93,13 +94,13 @@ impl Image {
     }
 }
 
-/// `runs`, which follow each other, cut to `from..to`.
+/// `runs`, which are sorted, cut to `from..to`.
 pub fn clipped(runs: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
     let first = runs.partition_point(|run| run.1 <= from);
     runs[first..].iter().take_while(|run| run.0 < to).map(|run| (run.0.max(from), run.1.min(to))).collect()
 }
 
-/// Whether a bit of `absent` names a page, as its number among 64.
+/// Whether the bit of a page, by its number modulo 64, is set in `absent`.
 pub fn is_absent(absent: u64, page: u64) -> bool {
     absent >> (page / PAGE % 64) & 1 == 1
 }

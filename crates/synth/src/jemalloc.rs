@@ -1,7 +1,8 @@
-//! Fabricated jemallocs: a library's static data with the root of its map, a block of its own structures, and a heap of
-//! slabs, large allocations and free extents, with what is in each known by construction.
+//! Fabricated jemallocs: a library's static data with the root of the map, a block of jemalloc's
+//! own structures, and a heap of slabs, large allocations and free extents. All contents are known
+//! by construction.
 //!
-//! Written from jemalloc's headers of each release, apart from the reader that is tested with it.
+//! Written from jemalloc's headers of each release, independently of the reader that it tests.
 
 use crate::{Dice, Image};
 
@@ -11,7 +12,7 @@ const MIB: u64 = 1 << 20;
 const DATA: u64 = 0x7f31_4000_0000;
 const DATA_BYTES: u64 = 16 * PAGE;
 const BSS_BYTES: u64 = 3 * MIB;
-/// The block of its own structures: header, extents, the leaf of the map.
+/// The block of jemalloc's own structures: header, extents, the leaf of the map.
 const BASE: u64 = 0x7f31_8000_0000;
 const BASE_BYTES: u64 = 8 * MIB;
 const EXTENTS: u64 = BASE + 64 * 1024;
@@ -20,21 +21,21 @@ const LEAF: u64 = BASE + 4 * MIB;
 const HEAP: u64 = 0x7f32_c000_0000;
 const HEAP_BYTES: u64 = 16 * MIB;
 
-/// Where a release has the flags of an extent (`e_bits`): state, size class, free regions.
+/// Positions of the flags of an extent (`e_bits`) by layout: state, size class, free regions.
 const FLAGS: [(u32, u32, u32); 3] = [(17, 20, 28), (16, 18, 26), (15, 17, 25)];
-/// How many layouts there are.
+/// Number of layouts.
 pub const JEMALLOC_LAYOUTS: usize = FLAGS.len();
-/// Small size classes by number, with the bytes of a region and the pages of a slab.
+/// Small size classes: number, bytes of a region, pages of a slab.
 const SLABS: [(u64, u64, u64); 5] = [(0, 8, 1), (4, 64, 1), (9, 160, 5), (13, 320, 5), (35, 14336, 7)];
-/// A large size class by number: 32 KiB, with a page more.
+/// A large size class: number, and bytes. Its extents have one page more.
 const LARGE: (u64, u64) = (40, 32 << 10);
 
-/// What a fabricated jemalloc holds.
+/// Expected figures of a fabricated jemalloc.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JemallocExpected {
     /// Bytes of regions and large allocations in use.
     pub live_bytes: u64,
-    /// How many.
+    /// Number of regions and large allocations in use.
     pub live_blocks: u64,
     /// Bytes of free regions in slabs.
     pub free_bytes: u64,
@@ -51,13 +52,13 @@ pub struct JemallocImage {
     pub image: Image,
     /// Its /proc/PID/maps.
     pub maps: String,
-    /// What it holds.
+    /// Its expected figures.
     pub expected: JemallocExpected,
-    /// Where its own structures stand, for damage: first byte and first byte behind.
+    /// Ranges of its own structures, for damage: first byte and first byte behind.
     pub structures: Vec<(u64, u64)>,
 }
 
-/// Makes one of `layout` (0 for 5.3, 1 for 5.1 and 5.2, 2 for 5.0), drawn from `seed`.
+/// Fabricates a jemalloc of `layout` (0 for 5.3, 1 for 5.1 and 5.2, 2 for 5.0) from `seed`.
 pub fn fabricate_jemalloc(layout: usize, seed: u64) -> JemallocImage {
     let flags = FLAGS[layout % FLAGS.len()];
     let mut image = Image::default();
@@ -65,7 +66,7 @@ pub fn fabricate_jemalloc(layout: usize, seed: u64) -> JemallocImage {
         image.map(start, bytes as usize);
     }
     let mut dice = Dice::new(seed ^ 0x6a65);
-    // The root stands anywhere in the bss that leaves it room.
+    // The root is at a random place in the bss.
     let root = DATA + DATA_BYTES + 64 * dice.below(1000);
     image.put_word(root + HEAP / (1 << 30) * 8, LEAF);
     let mut writer = Writer {
@@ -80,7 +81,7 @@ pub fn fabricate_jemalloc(layout: usize, seed: u64) -> JemallocImage {
         writer.extent(&mut dice);
     }
     let (used, mut image) = (writer.next, writer.image);
-    // base_block_t: size, next, and an extent for what is unused up to the end.
+    // base_block_t: size, next, and an extent for the unused rest.
     let header = [BASE_BYTES, 0, 0, LEAF + 2 * MIB, BASE + BASE_BYTES - LEAF - 2 * MIB];
     for (index, word) in header.into_iter().enumerate() {
         image.put_word(BASE + 8 * index as u64, word);
@@ -137,7 +138,7 @@ impl Writer {
                         free += 1;
                     }
                 }
-                // Bits behind the last region are set too, as bitmap_init leaves them.
+                // Bits behind the last region may be set, as bitmap_init leaves them.
                 for region in regions..512 {
                     bitmap[(region / 64) as usize] |= u64::from(dice.chance(50)) << (region % 64);
                 }

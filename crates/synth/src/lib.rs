@@ -1,13 +1,13 @@
-//! Fabricated glibc heaps, jemallocs, tcmallocs, mimallocs, mallocngs, perls, SBCLs, Gos and JVMs for tests: byte-exact memory whose
-//! every figure is known by construction. It must not use the layouts of the readers that are tested with it.
+//! Fabricated heaps of glibc, jemalloc, tcmalloc, mimalloc, musl, CPython, Perl, SBCL, Go and
+//! HotSpot for tests: byte-exact memory, all figures of which are known by construction.
 //!
-//! [`fabricate`] follows a [`Recipe`] and returns a [`Heap`]: an [`Image`] that is read as a target's
-//! memory is read, the text of its /proc/PID/maps, its threads, and [`Expected`]: what `mallinfo2()`
-//! would say and which pages `malloc_trim(0)` would give back. [`Heap::damage`] overwrites words of it
-//! in the ways that hurt readers.
+//! [`fabricate`] makes a [`Heap`] from a [`Recipe`]: an [`Image`] that is read like a target's
+//! memory, the text of its /proc/PID/maps, its threads, and [`Expected`]: what `mallinfo2()` would
+//! return and which pages `malloc_trim(0)` would give back. [`Heap::damage`] overwrites words of it
+//! in the ways that break readers.
 //!
-//! The crate knows glibc's layouts by itself (`version`): it must not depend on the readers it
-//! tests, or a mistake of theirs would be fabricated too. All pages of an image are resident.
+//! The crate has layouts of its own (`version`): it must not use those of the readers that it
+//! tests, or their mistakes would be fabricated too. All pages of an image are resident.
 //!
 //! ```
 //! use strandline_synth::{Recipe, Version, fabricate};
@@ -61,10 +61,10 @@ pub use sbcl::{
 pub use tcmalloc::{HeapExpected, HeapImage, fabricate_tcmalloc};
 pub use version::{VERSIONS, Version};
 
-/// Where the parts of a process stand that address randomisation moves.
+/// Addresses of the parts of a process that address randomisation moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Places {
-    /// Where the break starts; a multiple of the page size.
+    /// Start of the break; a multiple of the page size.
     pub heap: u64,
     /// main_arena, in libc's data; a multiple of 16.
     pub main_arena: u64,
@@ -73,7 +73,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// Places as the kernel would choose them, drawn from `seed`.
+    /// Draws places as the kernel would choose them from `seed`.
     pub fn from_seed(seed: u64) -> Self {
         let mut dice = Dice::new(seed ^ 0xa51);
         let libc_data = 0x7f5a_7800_0000 + PAGE * dice.below(1 << 20);
@@ -85,33 +85,33 @@ impl Places {
     }
 }
 
-/// What a heap is made of.
+/// Parameters of a fabricated heap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipe {
-    /// Whose layout.
+    /// The release whose layout it has.
     pub version: Version,
-    /// Where it stands.
+    /// Addresses of its parts.
     pub places: Places,
     /// Chooses sizes, states and contents.
     pub seed: u64,
-    /// About how many chunks each stretch of heap has.
+    /// Approximate number of chunks in each stretch of heap.
     pub chunks: usize,
-    /// How many threads have a tcache; at least 1.
+    /// Number of threads with a tcache; at least 1.
     pub threads: usize,
-    /// How many 64 MiB heaps the secondary arena has; 0 for no such arena.
+    /// Number of 64 MiB heaps of the secondary arena; 0 for no such arena.
     pub secondary_heaps: usize,
     /// Whether the program moved the break itself, so that the main arena is in two parts.
     pub foreign_sbrk: bool,
     /// Whether the program moved the break behind the top chunk, so that top cannot be given back.
     pub break_moved: bool,
-    /// How many mmapped pieces the main arena goes on in, because its break was blocked.
+    /// Number of mmapped pieces in which the main arena continues, because its break was blocked.
     pub mmapped_pieces: usize,
-    /// How many chunks have a mapping of their own.
+    /// Number of chunks with a mapping of their own.
     pub mmapped: usize,
 }
 
 impl Recipe {
-    /// A recipe in which everything is drawn from `seed`.
+    /// Draws a recipe from `seed`.
     pub fn from_seed(version: Version, seed: u64) -> Self {
         let mut dice = Dice::new(seed ^ 0x5eed);
         Self {
@@ -151,10 +151,10 @@ pub struct Mapping {
     pub name: &'static str,
 }
 
-/// A fabricated process's heap.
+/// The heap of a fabricated process.
 #[derive(Clone, Debug)]
 pub struct Heap {
-    /// What it was made from.
+    /// The recipe it was made from.
     pub recipe: Recipe,
     /// Its memory.
     pub image: Image,
@@ -164,13 +164,13 @@ pub struct Heap {
     pub main_arena: u64,
     /// The address of mp_, in libc's data.
     pub parameters: u64,
-    /// Where the break is.
+    /// The address of the break.
     pub system_break: u64,
     /// Its threads, the main thread first.
     pub threads: Vec<Thread>,
-    /// What is true of it.
+    /// Its expected figures.
     pub expected: Expected,
-    /// The words that hold the heap together (sizes, links, arenas), for [`Heap::damage`].
+    /// Addresses of the words of its structure (sizes, links, arenas), for [`Heap::damage`].
     structure: Vec<u64>,
 }
 
@@ -190,7 +190,7 @@ fn maps_text(mappings: &[Mapping]) -> String {
     lines.collect()
 }
 
-/// Makes the heap of `recipe`. The same recipe gives the same heap.
+/// Fabricates the heap of `recipe`. The same recipe gives the same heap.
 pub fn fabricate(recipe: &Recipe) -> Heap {
     let plan = plan::plan(recipe);
     let expected = expected::expected(&plan);

@@ -1,7 +1,7 @@
-//! Fabricated mimallocs, with segments as 2.0.9, 2.2 and 1.9 have them, and with the page map of 3.1: pages of blocks, of which
-//! what is free is known by construction.
+//! Fabricated mimallocs, with segments as in 2.0.9, 2.2 and 1.9, and with the page map of 3.1:
+//! pages of blocks, whose free blocks are known by construction.
 //!
-//! Written from mimalloc's headers of each release, apart from the reader that is tested with it.
+//! Written from mimalloc's headers of each release, independently of the reader that it tests.
 
 use crate::tcmalloc::{HeapExpected, HeapImage};
 use crate::{Dice, Image};
@@ -12,19 +12,19 @@ const SLICE: u64 = 64 * KIB;
 /// The library's static data.
 const DATA: u64 = 0x7f51_4000_0000;
 const DATA_BYTES: u64 = 64 * KIB;
-/// Where mimalloc asks the kernel for memory.
+/// Address at which mimalloc asks the kernel for memory.
 const HEAP: u64 = 10 << 40;
-/// What its own structures of 3.x are in beside arenas.
+/// Structures of 3.x that are not in arenas.
 const MAP: u64 = 0x7f51_8000_0000;
 const SUBMAP: u64 = MAP + 4 * MIB;
 const KEY: u64 = 0x1357_9bdf_0246_8ace;
 /// Sizes of blocks.
 const SIZES: [u64; 8] = [16, 48, 64, 320, 1024, 1280, 5120, 8192];
 
-/// How many layouts there are.
+/// Number of layouts.
 pub const MIMALLOC_LAYOUTS: usize = 6;
 
-/// Where a release has the fields of a page.
+/// Offsets of the fields of a page in a release.
 struct Fields {
     capacity: u64,
     reserved: u64,
@@ -83,7 +83,8 @@ struct Writer {
     structures: Vec<(u64, u64)>,
 }
 
-/// Makes one of `layout` (0 for 2.0.9, 1 for 2.2, 2 for 1.9, 3 for CPython 3.13's, 4 for CPython 3.14.10's, 5 for 3.1), drawn from `seed`.
+/// Fabricates a mimalloc of `layout` (0 for 2.0.9, 1 for 2.2, 2 for 1.9, 3 for that of CPython
+/// 3.13, 4 for that of CPython 3.14.10, 5 for 3.1) from `seed`.
 pub fn fabricate_mimalloc(layout: usize, seed: u64) -> HeapImage {
     let mut dice = Dice::new(seed ^ 0x6d69);
     let mut image = Image::default();
@@ -95,7 +96,7 @@ pub fn fabricate_mimalloc(layout: usize, seed: u64) -> HeapImage {
         0 => writer.slices((&OF_2_0_9, 80), [216, 224, 232, 240, 248, 264], &mut dice),
         1 => writer.slices((&OF_2_2, 96), [224, 248, 256, 264, 272, 288], &mut dice),
         2 => writer.pages(&mut dice),
-        // A page is larger, with the same fields.
+        // A page structure is larger, with the same fields.
         3 => writer.slices((&OF_2_0_9, 96), [216, 224, 232, 240, 248, 264], &mut dice),
         4 => writer.slices((&OF_2_2, 112), [224, 248, 256, 264, 272, 288], &mut dice),
         _ => {
@@ -115,7 +116,7 @@ pub fn fabricate_mimalloc(layout: usize, seed: u64) -> HeapImage {
 }
 
 impl Writer {
-    /// Writes `bits` at `at`, which need not be a word's begin.
+    /// Writes `bits` at `at`, which need not be the start of a word.
     fn put(&mut self, at: u64, (value, bits): (u64, u32)) {
         let shift = at % 8 * 8;
         let mask = if bits == 64 { u64::MAX } else { ((1 << bits) - 1) << shift };
@@ -123,7 +124,8 @@ impl Writer {
         self.image.put_word(at & !7, word & !mask | (value << shift) & mask);
     }
 
-    /// A page whose blocks begin at `first` and may reach to `end`; its structure stands at `at`.
+    /// Writes a page whose blocks begin at `first` and may extend to `end`; its structure is at
+    /// `at`.
     fn page(&mut self, fields: &Fields, at: u64, (first, end): (u64, u64), (size, dice): (u64, &mut Dice)) {
         let room = (end - first) / size;
         let capacity = if dice.chance(50) { room } else { 1 + dice.below(room) };
@@ -163,7 +165,8 @@ impl Writer {
         self.structures.push((first & !7, end & !7));
     }
 
-    /// A segment of 2.x. `places` are those of cookie, slices, slices of its own, kind, entries, and the slices' structures.
+    /// Writes a segment of 2.x. `places` are the offsets of cookie, slices, own slices, kind,
+    /// entries, and the structures of slices.
     fn slices(&mut self, (fields, bytes): (&Fields, u64), places: [u64; 6], dice: &mut Dice) -> u64 {
         let count = 40 + dice.below(20);
         self.image.map(HEAP, (32 * MIB) as usize);
@@ -172,14 +175,15 @@ impl Writer {
         for (at, word) in [(cookie, HEAP ^ KEY), (slices, 512), (own, 1), (kind, 0), (entries, 512)] {
             self.image.put_word(at, word);
         }
-        // Its own, and its thread.
+        // The segment's own slice, and its thread.
         self.put(structures, (1, 32));
         self.put(structures + fields.size.0, (SLICE, fields.size.1));
         let thread = if places[0] == 216 { 256 } else { 280 };
         self.image.put_word(HEAP + thread, 0x7f00_0000_1000);
         let (mut index, mut used) = (1, 0);
         for number in 0..count {
-            // One block, or nothing: the structures of the slices behind its first are never written.
+            // One block, or nothing: the structures of the slices behind its first are never
+            // written.
             let is_large = number == 0;
             let here = if is_large { 110 + dice.below(40) } else { 1 + dice.below(4) };
             let at = structures + index * bytes;
@@ -201,7 +205,7 @@ impl Writer {
         32 * MIB
     }
 
-    /// A segment of 1.9 with small pages.
+    /// Writes a segment of 1.9 with small pages.
     fn pages(&mut self, dice: &mut Dice) -> u64 {
         self.image.map(HEAP, (4 * MIB) as usize);
         self.image.put_word(DATA + 0x100, KEY);
@@ -227,7 +231,7 @@ impl Writer {
         4 * MIB
     }
 
-    /// An arena of 3.1 with its page map.
+    /// Writes an arena of 3.1 with its page map.
     fn arena(&mut self, dice: &mut Dice) -> u64 {
         const SLICES: u64 = 256;
         self.image.map(HEAP, (SLICES * SLICE) as usize);
@@ -246,7 +250,7 @@ impl Writer {
             let page = HEAP + index * SLICE;
             if dice.chance(85) {
                 let size = SIZES[dice.below(SIZES.len() as u64) as usize];
-                // As many blocks as there is room for, so that its last slice is its own.
+                // As many blocks as there is room for, so that the last slice belongs to the page.
                 let first = page + 128;
                 self.page(&OF_3_1, page, (first, page + here * SLICE), (size, dice));
                 for slice in 0..here {

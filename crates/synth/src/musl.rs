@@ -1,7 +1,8 @@
-//! Fabricated mallocngs: the data of a static program with its state, areas of metadata, and groups of slots, one in a slot
-//! of another among them, with what is in each known by construction.
+//! Fabricated mallocngs: the data of a static program with the allocator's state, areas of
+//! metadata, and groups of slots, some of them in a slot of another group. All contents are known
+//! by construction.
 //!
-//! Written from musl's `src/malloc/mallocng`, apart from the reader that is tested with it.
+//! Written from musl's `src/malloc/mallocng`, independently of the reader that it tests.
 
 use crate::{Dice, Image};
 
@@ -12,15 +13,15 @@ const AREAS: u64 = 0x7f11_0000_0000;
 const AREAS_BYTES: u64 = 4 * PAGE;
 const HEAP: u64 = 0x7f12_0000_0000;
 const HEAP_BYTES: u64 = 4 << 20;
-/// Size classes by number, with their units of 16 bytes.
+/// Size classes: number, and units of 16 bytes.
 const CLASSES: [(u64, u64); 5] = [(0, 1), (3, 4), (12, 18), (19, 63), (27, 255)];
-/// Groups that are made.
+/// Maximum number of groups.
 const GROUPS: usize = 150;
 
-/// What a fabricated mallocng holds.
+/// Expected figures of a fabricated mallocng.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MuslExpected {
-    /// Bytes that were asked for.
+    /// Bytes that were requested.
     pub live_bytes: u64,
     /// Blocks in use.
     pub live_blocks: u64,
@@ -35,13 +36,13 @@ pub struct MuslImage {
     pub image: Image,
     /// Its /proc/PID/maps.
     pub maps: String,
-    /// What it holds.
+    /// Its expected figures.
     pub expected: MuslExpected,
-    /// Where its own structures stand, for damage: first byte and first byte behind.
+    /// Ranges of its own structures, for damage: first byte and first byte behind.
     pub structures: Vec<(u64, u64)>,
 }
 
-/// Makes one, drawn from `seed`.
+/// Fabricates a mallocng from `seed`.
 pub fn fabricate_musl(seed: u64) -> MuslImage {
     let mut image = Image::default();
     for (start, bytes) in [(DATA, DATA_BYTES), (AREAS, AREAS_BYTES), (HEAP, HEAP_BYTES)] {
@@ -76,13 +77,13 @@ struct Writer {
     expected: MuslExpected,
 }
 
-/// A meta's place: a hundred and one in an area, behind 24 bytes.
+/// Address of a meta: an area has 101 of them, behind 24 bytes.
 fn meta(index: usize) -> u64 {
     AREAS + PAGE * (index as u64 / 101) + 24 + 40 * (index as u64 % 101)
 }
 
 impl Writer {
-    /// A group in a mapping of its own, in which one may lie.
+    /// Writes a group in a mapping of its own, a slot of which may hold another group.
     fn outer(&mut self, dice: &mut Dice) {
         if dice.chance(10) {
             // One block with a mapping of its own, of class 63.
@@ -98,7 +99,8 @@ impl Writer {
         self.at += pages * PAGE;
     }
 
-    /// A group: where it stands, its class, the bytes of a slot, how many there are; and the pages of its mapping.
+    /// Writes a group: start, class, bytes of a slot, number of slots; and the pages of its
+    /// mapping.
     fn group(&mut self, (start, class, stride, slots): (u64, u64, u64, u64), pages: u64, dice: &mut Dice) {
         let index = self.metas;
         self.metas += 1;
@@ -122,7 +124,7 @@ impl Writer {
                     self.expected.free_bytes += stride;
                 }
                 2 if stride >= 4080 && slots > 1 && self.metas + 1 < GROUPS => {
-                    // A group of its own: 30 slots of four units.
+                    // A nested group: 30 slots of four units.
                     self.image.put(at - 4, &[0, 6 << 5 | (slot as u8 & 31), 0, 0]);
                     self.group((at, 3, 64, 30), 0, dice);
                 }
@@ -136,7 +138,7 @@ impl Writer {
         }
     }
 
-    /// A block in a slot, as enframe and set_size leave it.
+    /// Writes a block in a slot, as enframe and set_size leave it.
     fn block(&mut self, slot_start: u64, slot: u64, stride: u64, dice: &mut Dice) {
         let most = stride - 4;
         let bytes = most - dice.below(most.min(200));

@@ -1,7 +1,8 @@
-//! Fabricated heaps of the malloc that musl had before mallocng: the data of a static program with its lists of free chunks, a
-//! region grown by brk and one that was mapped, and blocks with mappings of their own, one of them aligned.
+//! Fabricated heaps of the malloc that musl had before mallocng: the data of a static program with
+//! its lists of free chunks, a region grown by brk and a mapped one, and blocks with mappings of
+//! their own, one of them aligned.
 //!
-//! Written from musl's `src/malloc/oldmalloc`, apart from the reader that is tested with it.
+//! Written from musl's `src/malloc/oldmalloc`, independently of the reader that it tests.
 
 use crate::{Dice, Image, MuslExpected, MuslImage};
 
@@ -14,8 +15,8 @@ const REGION_PAGES: u64 = 24;
 /// Pages of blocks with mappings of their own.
 const BLOCKS: [u64; 3] = [60, 57, 75];
 
-/// The list in which a free chunk of so many bytes stands (`bin_index`): one for each of the smallest sizes, then four for each
-/// power of two.
+/// Number of the list of a free chunk of `bytes` bytes (`bin_index`): one list for each of the
+/// smallest sizes, then four for each power of two.
 fn bin(bytes: u64) -> u64 {
     let units = bytes / 32 - 1;
     if units <= 32 {
@@ -25,7 +26,7 @@ fn bin(bytes: u64) -> u64 {
     (32 + 4 * (power - 5) + (units >> (power - 2) & 3)).min(63)
 }
 
-/// Makes one, drawn from `seed`.
+/// Fabricates a heap from `seed`.
 pub fn fabricate_old_musl(seed: u64) -> MuslImage {
     let mut dice = Dice::new(seed ^ 0x6f6c);
     let blocks: u64 = BLOCKS.iter().sum();
@@ -59,13 +60,13 @@ pub fn fabricate_old_musl(seed: u64) -> MuslImage {
 
 struct Writer {
     image: Image,
-    /// Free chunks, with their bytes.
+    /// Free chunks: address and bytes.
     free: Vec<(u64, u64)>,
     expected: MuslExpected,
 }
 
 impl Writer {
-    /// Chunks from the beginning of a region to its end; no two free ones beside each other.
+    /// Fills a region with chunks; no two free ones are adjacent.
     fn region(&mut self, start: u64, dice: &mut Dice) {
         let (mut at, last) = (start + 16, start + REGION_PAGES * PAGE - 16);
         let (mut before, mut was_free) = (1, true);
@@ -90,7 +91,8 @@ impl Writer {
         self.image.put_word(last + 8, 1);
     }
 
-    /// A block with a mapping of its own, aligned to so many bytes: its chunk was moved, and stands where it was too.
+    /// Writes a block with a mapping of its own, aligned to `alignment` bytes. Aligning moves the
+    /// chunk; its old header stays.
     fn own_mapping(&mut self, start: u64, bytes: u64, alignment: u64) {
         self.image.put_word(start + 16, 16);
         self.image.put_word(start + 24, bytes - 16);
@@ -101,7 +103,7 @@ impl Writer {
         self.expected.live_bytes += start + bytes - block;
     }
 
-    /// The lists, in which free chunks follow each other; those that nothing ever was in are zero.
+    /// Writes the lists, which link free chunks in rings; lists that were never used are zero.
     fn lists(&mut self, state: u64) {
         let mut map = 0;
         for number in 0..64 {

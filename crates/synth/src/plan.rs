@@ -1,22 +1,22 @@
-//! Which chunks there are, where, and in which state: the heap before a byte of it is written.
+//! Plans a heap before a byte of it is written: its chunks, their addresses and states.
 
 use crate::{Dice, PAGE, Recipe, Thread, Version, round_up};
 
-/// The first of the secondary arena's heaps; heaps are aligned to their 64 MiB.
+/// Address of the secondary arena's first heap; heaps are aligned to their 64 MiB.
 const SECONDARY: u64 = 0x7f5a_2400_0000;
 const HEAP_MOST: u64 = 64 << 20;
-/// Chunks with mappings of their own.
+/// Address of the chunks with mappings of their own.
 const MMAPPED: u64 = 0x7f5a_6000_0000;
-/// Where the mmapped pieces of the main arena end; each newer one lies right below.
+/// End of the mmapped pieces of the main arena; each newer piece is right below the one before.
 const PIECES_END: u64 = 0x7f5a_5f00_0000;
-/// The threads' control blocks, each in two pages of its own.
+/// Address of the threads' control blocks, each in two pages of its own.
 const THREADS: u64 = 0x7f5a_7000_0000;
 /// The largest chunk a fastbin takes (global_max_fast).
 const MAX_FAST: u64 = 0x80;
 /// The largest chunk a tcache takes without tunables.
 const MAX_CACHED: u64 = 1040;
 
-/// What a chunk is.
+/// State of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     Live,
@@ -38,25 +38,25 @@ pub struct Chunk {
 pub enum Ending {
     /// In the arena's top chunk.
     Top,
-    /// In two headers of 0x10, where the break was moved or blocked by others.
+    /// In two headers of 0x10, because others moved or blocked the break.
     MovedBreak,
-    /// In a header of 0x10 and one of 0, where a secondary heap was full.
+    /// In a header of 0x10 and one of 0, because a secondary heap was full.
     FullHeap,
 }
 
-/// Chunks one behind the other.
+/// Consecutive chunks.
 #[derive(Clone, Debug)]
 pub struct Stretch {
-    /// The first byte that belongs to malloc here: of the break, or of heap_info.
+    /// First byte that belongs to malloc here: start of the break, or of heap_info.
     pub base: u64,
     pub chunks: Vec<Chunk>,
-    /// Where the fenceposts or the top chunk start.
+    /// Start of the fenceposts or of the top chunk.
     pub last: u64,
     pub end: u64,
     pub ending: Ending,
-    /// Whether it is of the break.
+    /// Whether its memory is from the break.
     pub of_break: bool,
-    /// Where foreign bytes between this stretch and the next end; `end` where there are none.
+    /// End of the foreign bytes between this stretch and the next; `end` if there are none.
     pub foreign_end: u64,
 }
 
@@ -68,7 +68,7 @@ pub struct Arena {
 }
 
 impl Plan {
-    /// What mp_ says mmapped chunks hold.
+    /// Bytes of mmapped chunks as mp_ counts them.
     pub fn mmapped_bytes(&self) -> u64 {
         self.mmapped.iter().map(|chunk| chunk.bytes).sum::<u64>() + self.mmapped_leftover
     }
@@ -84,7 +84,7 @@ impl Arena {
         self.break_end() - start + elsewhere.map(|stretch| stretch.end - stretch.base).sum::<u64>()
     }
 
-    /// The end of what the arena took by the break; 0 where it took nothing there.
+    /// End of the memory that the arena took by the break; 0 if it took none.
     pub fn break_end(&self) -> u64 {
         let of_break = self.stretches.iter().filter(|stretch| stretch.of_break);
         of_break.map(|stretch| stretch.end).max().unwrap_or(0)
@@ -101,7 +101,7 @@ impl Arena {
 pub struct Mmapped {
     pub base: u64,
     pub bytes: u64,
-    /// How far into the mapping the chunk starts (memalign).
+    /// Offset of the chunk in the mapping (memalign).
     pub offset: u64,
 }
 
@@ -110,19 +110,19 @@ pub struct Plan {
     pub arenas: Vec<Arena>,
     pub threads: Vec<Thread>,
     pub mmapped: Vec<Mmapped>,
-    /// What 2.43 forgets to take off mmapped_mem: 16 bytes for each chunk that was resized.
+    /// Bytes that 2.43 fails to subtract from mmapped_mem: 16 for each chunk that was resized.
     pub mmapped_leftover: u64,
     pub system_break: u64,
 }
 
-/// Room left in the threads' caches, so that no bin gets more than it takes.
+/// Chunks in the threads' caches, so that no bin gets more than it takes.
 struct Caches {
     fill: u64,
     held: Vec<[u64; 64]>,
 }
 
 impl Caches {
-    /// A thread that can still cache a chunk of `size`.
+    /// Chooses a thread and caches a chunk of `size` there; `None` if its bin is full.
     fn place(&mut self, dice: &mut Dice, size: u64) -> Option<usize> {
         let thread = dice.below(self.held.len() as u64) as usize;
         let bin = usize::try_from((size.checked_sub(32)?) / 16).ok()?;
@@ -139,7 +139,7 @@ pub fn plan(recipe: &Recipe) -> Plan {
     let threads = recipe.threads.max(1);
     let mut caches = Caches { fill: recipe.version.tcache_fill(), held: vec![[0; 64]; threads] };
     let mut tcaches = Vec::new();
-    // The main thread's tcache is the heap's first chunk; the others' are where their arena is.
+    // The main thread's tcache is the heap's first chunk; those of the others are in their arena.
     let elsewhere = if recipe.secondary_heaps > 0 { threads - 1 } else { 0 };
     let main = main_arena(recipe, &mut dice, &mut caches, &mut tcaches, threads - elsewhere);
     let mut arenas = vec![main];
@@ -169,7 +169,7 @@ fn main_arena(
     let mut base = recipe.places.heap;
     if recipe.foreign_sbrk {
         let mut stretch = build.stretch(base, base, tcaches, tcache_count, Ending::MovedBreak);
-        // The foreign bytes are of any number; malloc aligns behind them.
+        // There may be any number of foreign bytes; malloc aligns behind them.
         base = round_up(stretch.end + 1 + build.dice.below(20_000), 16);
         stretch.foreign_end = base;
         stretches.push(stretch);
@@ -188,7 +188,7 @@ fn main_arena(
     Arena { address: recipe.places.main_arena, is_main: true, stretches }
 }
 
-/// A stretch that was planned from address 0 on, from `base` on.
+/// Moves a stretch that was planned from address 0 on to `base`.
 fn moved(stretch: Stretch, base: u64) -> Stretch {
     let chunks = stretch.chunks.into_iter().map(|chunk| Chunk { at: chunk.at + base, ..chunk }).collect();
     let (last, end) = (stretch.last + base, stretch.end + base);
@@ -259,7 +259,7 @@ impl Build<'_> {
         let room = 96 + self.dice.below(most);
         let end = round_up(at + room, PAGE);
         if ending != Ending::Top {
-            // What was top became a chunk up to the fenceposts.
+            // The former top is now a chunk up to the fenceposts.
             let state = if self.dice.chance(70) { Use::Free } else { Use::Live };
             let size = end - 32 - at;
             push(&mut at, size, state);
@@ -292,7 +292,7 @@ fn mmapped(recipe: &Recipe, dice: &mut Dice) -> Vec<Mmapped> {
         .map(|index| {
             let bytes = PAGE * (1 + dice.below(80));
             let offset = if dice.chance(25) { 16 * dice.below(64) } else { 0 };
-            // A page between any two, or the kernel would print them as one mapping.
+            // Mappings are apart, or the kernel would print them as one.
             Mmapped { base: MMAPPED + index * 0x100_0000, bytes, offset }
         })
         .collect()

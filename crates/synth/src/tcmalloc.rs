@@ -1,7 +1,8 @@
-//! Fabricated tcmallocs: a library's static data with size classes, central lists and the root of the page map, tcmalloc's own
-//! structures, and a heap of spans, with what is in each known by construction.
+//! Fabricated tcmallocs: a library's static data with size classes, central lists and the root of
+//! the page map, tcmalloc's own structures, and a heap of spans. All contents are known by
+//! construction.
 //!
-//! Written from gperftools' headers, apart from the reader that is tested with it.
+//! Written from gperftools' headers, independently of the reader that it tests.
 
 use crate::{Dice, Image};
 
@@ -11,7 +12,7 @@ const PAGE: u64 = 8192;
 const DATA: u64 = 0x7f41_4000_0000;
 const DATA_BYTES: u64 = 64 * 1024;
 const BSS_BYTES: u64 = 2 * MIB;
-/// `SizeMap::num_objects_to_move_`; sizes and pages behind it.
+/// `SizeMap::num_objects_to_move_`; sizes and pages follow it.
 const SIZES: u64 = DATA + 0x1004;
 /// Central lists, padded to 64 bytes each.
 const CENTRAL: u64 = DATA + DATA_BYTES;
@@ -56,18 +57,18 @@ const CLASSES: [(u64, u64); 24] = [
 ];
 const BATCH: u64 = 4;
 
-/// What a fabricated allocator holds.
+/// Expected figures of a fabricated allocator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeapExpected {
     /// Bytes of blocks in use.
     pub live_bytes: u64,
-    /// How many.
+    /// Number of blocks in use.
     pub live_blocks: u64,
     /// Bytes of blocks in caches.
     pub cached_bytes: u64,
     /// Bytes of free blocks in pages in use.
     pub free_bytes: u64,
-    /// Bytes that its own call gives back.
+    /// Bytes that the allocator's own call gives back.
     pub given_bytes: u64,
 }
 
@@ -78,24 +79,24 @@ pub struct HeapImage {
     pub image: Image,
     /// Its /proc/PID/maps.
     pub maps: String,
-    /// What it holds.
+    /// Its expected figures.
     pub expected: HeapExpected,
-    /// Where its own structures stand, for damage: first byte and first byte behind.
+    /// Ranges of its own structures, for damage: first byte and first byte behind.
     pub structures: Vec<(u64, u64)>,
 }
 
 struct Writer {
     image: Image,
-    /// Where the next span's structure is, and the next span.
+    /// Addresses of the next span's structure, and of the next span.
     next: u64,
     at: u64,
-    /// Spans of each class, and free objects of each that are in no list yet.
+    /// By class: spans, and free objects that are in no list yet.
     spans: Vec<Vec<u64>>,
     loose: Vec<Vec<u64>>,
     expected: HeapExpected,
 }
 
-/// Makes one, drawn from `seed`.
+/// Fabricates a tcmalloc from `seed`.
 pub fn fabricate_tcmalloc(seed: u64) -> HeapImage {
     let mut image = Image::default();
     for (start, bytes) in [(DATA, DATA_BYTES + BSS_BYTES), (OWN, OWN_BYTES), (HEAP, HEAP_BYTES)] {
@@ -184,7 +185,8 @@ impl Writer {
         self.next += 48;
     }
 
-    /// The objects of a span: how many are not in its list, and where that begins.
+    /// Writes the objects of a span; returns how many are not in its list, and the head of the
+    /// list.
     fn objects(&mut self, start: u64, class: usize, dice: &mut Dice) -> (u64, u64) {
         let (bytes, pages) = CLASSES[class];
         let keep = dice.below(101);
@@ -208,7 +210,7 @@ impl Writer {
         (taken, head)
     }
 
-    /// `SizeMap`, with the word that stands in it from 2.11 on or without.
+    /// Writes `SizeMap`, with or without the word that it has from 2.11 on.
     fn sizes(&mut self, is_new: bool) {
         for (class, &(bytes, pages)) in CLASSES.iter().enumerate() {
             let at = 4 * class as u64;
@@ -221,7 +223,7 @@ impl Writer {
         self.image.put_word(behind + 8, if is_new { CLASSES.len() as u64 } else { 0 });
     }
 
-    /// Central lists with transfer caches, and a thread's cache, of what is loose.
+    /// Writes central lists with transfer caches, and a thread's cache, from the loose objects.
     fn lists(&mut self, dice: &mut Dice) {
         self.image.put_word(THREADS, CACHE);
         for (class, &(bytes, _)) in CLASSES.iter().enumerate() {
@@ -251,7 +253,7 @@ impl Writer {
         }
     }
 
-    /// Links objects through their first words.
+    /// Links objects through their first words; returns the head of the list.
     fn chain(&mut self, objects: &[u64]) -> u64 {
         let mut first = 0;
         for &object in objects {

@@ -1,5 +1,5 @@
-//! How each glibc lays out its structures, read off malloc.c and arena.c of that release and kept
-//! apart from the readers' own tables on purpose: a mistake in one of the two shows.
+//! How each glibc lays out its structures, from malloc.c and arena.c of that release. Kept apart
+//! from the readers' own tables on purpose: a mistake in one of the two shows.
 
 /// A release of glibc whose heaps can be fabricated (x86-64).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,13 +8,13 @@ pub enum Version {
     V2_31,
     /// 2.36: safe-linking, heap_info of 48 bytes, huge page fields in mp_.
     V2_36,
-    /// 2.41: as 2.36, with the tcache pointer at another place of the thread.
+    /// 2.41: as 2.36, with the tcache pointer at another offset from the thread pointer.
     V2_41,
     /// 2.43: no fastbins, 76 tcache bins of 16 that count free slots.
     V2_43,
 }
 
-/// All of them.
+/// All releases.
 pub const VERSIONS: [Version; 4] = [Version::V2_31, Version::V2_36, Version::V2_41, Version::V2_43];
 
 /// Offsets of the fields of malloc_par (mp_).
@@ -26,7 +26,7 @@ pub(crate) struct ParameterOffsets {
 }
 
 impl Version {
-    /// As glibc calls it.
+    /// Its version number.
     pub fn name(self) -> &'static str {
         match self {
             Self::V2_31 => "2.31",
@@ -36,7 +36,7 @@ impl Version {
         }
     }
 
-    /// Whether list links of tcache and fastbins are xored with their place (2.32 and later).
+    /// Whether list links of tcache and fastbins are xored with their address (2.32 and later).
     pub fn has_safe_linking(self) -> bool {
         self != Self::V2_31
     }
@@ -46,8 +46,8 @@ impl Version {
         self != Self::V2_43
     }
 
-    /// mutex, flags and have_fastchunks take 12 bytes, aligned to 16, and ten fastbins 80; 2.43 has
-    /// mutex and flags only.
+    /// Offset of top. mutex, flags and have_fastchunks take 12 bytes, aligned to 16, and ten
+    /// fastbins 80; 2.43 has mutex and flags only.
     pub(crate) fn top_offset(self) -> u64 {
         if self.has_fastbins() { 0x60 } else { 0x08 }
     }
@@ -76,17 +76,18 @@ impl Version {
         if self == Self::V2_43 { 76 } else { 64 }
     }
 
-    /// How many chunks a tcache bin takes.
+    /// Number of chunks that a tcache bin takes.
     pub(crate) fn tcache_fill(self) -> u64 {
         if self == Self::V2_43 { 16 } else { 7 }
     }
 
-    /// The chunk that holds a tcache: a 16-bit count and a pointer for each bin, and a header.
+    /// Bytes of the chunk that holds a tcache: a 16-bit count and a pointer for each bin, and a
+    /// header.
     pub(crate) fn tcache_chunk_bytes(self) -> u64 {
         (self.tcache_bins() * 10 + 8 + 15) & !15
     }
 
-    /// Where Debian's build keeps the tcache pointer, below the thread pointer.
+    /// Distance of the tcache pointer below the thread pointer in Debian's build.
     pub(crate) fn tcache_below_thread(self) -> u64 {
         match self {
             Self::V2_31 => 0x50,

@@ -1,7 +1,7 @@
-//! A planned heap as bytes: chunk headers, lists, arenas, heap_info, tcaches, mp_, thread blocks.
+//! Writes a planned heap: chunk headers, lists, arenas, heap_info, tcaches, mp_, thread blocks.
 //!
-//! Everything that malloc does not define (payload, what a freed chunk held before) is filled with
-//! words that look like headers and pointers now and then, as in real heaps.
+//! Everything that malloc does not define (payload, former contents of freed chunks) is filled with
+//! words that sometimes look like headers and pointers, as in real heaps.
 
 use crate::plan::{Arena, Chunk, Ending, Plan, Stretch, Use};
 use crate::version::{Version, bin_of};
@@ -11,10 +11,10 @@ use crate::{Dice, Expected, Heap, Image, Mapping, PAGE, Recipe, round_down, roun
 const PREV_INUSE: u64 = 1;
 /// The chunk has a mapping of its own.
 const IS_MMAPPED: u64 = 2;
-/// The chunk is of a secondary arena.
+/// The chunk belongs to a secondary arena.
 const NON_MAIN_ARENA: u64 = 4;
 
-/// A word that stands where tcache entries have their double-free key.
+/// The double-free key of tcache entries.
 const KEY: u64 = 0x9d3c_51e7_0b6a_f284;
 
 struct Writer {
@@ -60,7 +60,7 @@ pub fn write(recipe: &Recipe, plan: Plan, expected: Expected) -> Heap {
 }
 
 impl Writer {
-    /// Writes a word that holds the heap together.
+    /// Writes a word of the heap's structure.
     fn set(&mut self, address: u64, word: u64) {
         self.image.put_word(address, word);
         self.structure.push(address);
@@ -79,7 +79,7 @@ impl Writer {
                 let pieces = || arena.stretches.iter().filter(|stretch| !stretch.of_break);
                 let ends = (pieces().map(|piece| piece.base).min(), pieces().map(|piece| piece.end).max());
                 if let (Some(start), Some(end)) = ends {
-                    // Side by side, the kernel merges them; a foreign page may follow.
+                    // The kernel merges adjacent pieces; a foreign page may follow.
                     let foreign = PAGE * self.dice.below(3);
                     self.map(start, end + foreign, "");
                     self.rubbish(end, end + foreign);
@@ -105,7 +105,7 @@ impl Writer {
         self.map(round_down(arena.min(parameters), PAGE), round_up(end, PAGE), libc);
     }
 
-    /// What was left behind in `start..end`, which is malloc's to say nothing about.
+    /// Fills `start..end` with leftovers, which malloc does not define.
     fn rubbish(&mut self, start: u64, end: u64) {
         let mut bytes = Vec::with_capacity((end - start) as usize);
         for _ in (start..end).step_by(8) {
@@ -168,7 +168,7 @@ impl Writer {
                 list.sort_by_key(|chunk| std::cmp::Reverse(chunk.size));
                 self.next_sizes(list);
             } else if bin == 1 {
-                // Not sorted by size yet: of no size list.
+                // Chunks that are not sorted yet are in no list of sizes.
                 for chunk in list.iter().filter(|chunk| chunk.size >= 1024) {
                     self.image.put_word(chunk.at + 32, 0);
                     self.image.put_word(chunk.at + 40, 0);
@@ -177,7 +177,7 @@ impl Writer {
             if !list.is_empty() && bin > 1 {
                 binmap[bin / 32] |= 1 << (bin % 32);
             }
-            // A bin is a chunk of which only fd and bk exist.
+            // A bin is a chunk that has only fd and bk.
             let head = bins + (bin as u64 - 1) * 16 - 16;
             let ring: Vec<u64> = std::iter::once(head).chain(list.iter().map(|chunk| chunk.at)).collect();
             for (index, &at) in ring.iter().enumerate() {
@@ -199,7 +199,7 @@ impl Writer {
         }
     }
 
-    /// The first chunk of each size in a large bin is in a second ring, by size.
+    /// Links the first chunks of each size in a large bin into a second ring, by size.
     fn next_sizes(&mut self, list: &[Chunk]) {
         let mut firsts: Vec<u64> = Vec::new();
         for (index, chunk) in list.iter().enumerate() {
@@ -234,7 +234,7 @@ impl Writer {
         self.image.put(arena.address + 8, &1u32.to_le_bytes());
     }
 
-    /// A list link as it stands at `place`.
+    /// A list link as it is stored at `place`.
     fn protected(&self, place: u64, link: u64) -> u64 {
         if self.version.has_safe_linking() { (place >> 12) ^ link } else { link }
     }
@@ -260,7 +260,7 @@ impl Writer {
         let (bins, fill) = (self.version.tcache_bins(), self.version.tcache_fill());
         for (index, thread) in plan.threads.iter().enumerate() {
             self.set(thread.fs_base - self.version.tcache_below_thread(), thread.tcache);
-            // The thread's control block starts with its own address, and has it again.
+            // The thread's control block starts with its own address, and holds it again at 16.
             self.image.put_word(thread.fs_base, thread.fs_base);
             self.image.put_word(thread.fs_base + 16, thread.fs_base);
             let mut counts = vec![0u64; bins as usize];
@@ -276,7 +276,7 @@ impl Writer {
                 counts[bin] += 1;
             }
             for (bin, (count, head)) in (0u64..).zip(counts.into_iter().zip(heads)) {
-                // 2.43 counts the free slots, before it the chunks.
+                // 2.43 counts the free slots; earlier releases count the chunks.
                 let shown = if self.version == Version::V2_43 { fill - count } else { count };
                 self.image.put(thread.tcache + bin * 2, &(shown as u16).to_le_bytes());
                 self.set(thread.tcache + bins * 2 + bin * 8, head);
@@ -288,7 +288,7 @@ impl Writer {
         for chunk in &plan.mmapped {
             let at = chunk.base + chunk.offset;
             self.rubbish(at + 16, chunk.base + chunk.bytes);
-            // From 2.43 on the size leaves out 16 bytes at the end.
+            // From 2.43 on the size excludes 16 bytes at the end.
             let tail = if self.version == Version::V2_43 { 16 } else { 0 };
             self.set(at, chunk.offset);
             self.set(at + 8, (chunk.bytes - chunk.offset - tail) | IS_MMAPPED);
@@ -324,8 +324,8 @@ mod tests {
     use super::*;
     use crate::{VERSIONS, fabricate};
 
-    /// Walks a stretch of bytes by its sizes alone and returns (chunks in use by their neighbour's
-    /// flag, free chunks, bytes free) before the last 16 bytes.
+    /// Walks chunks by their sizes alone and returns (chunks in use by their neighbour's flag, free
+    /// chunks, bytes free) before `top`.
     fn walk(heap: &Heap, mut at: u64, top: u64) -> (u64, u64, u64) {
         let (mut used, mut free, mut free_bytes) = (0, 0, 0);
         while at < top {

@@ -1,9 +1,11 @@
-//! What this process may do beyond its user's own rights, and the rights over files that it lays down.
+//! The capabilities of this process, and file capabilities that it gives up while it does not need
+//! them.
 //!
-//! A strandline with file capabilities (`setcap`) works for a user who has less than it has. The files that this user
-//! names must be opened with the user's rights; so what overrides the rights of files is taken out of the effective set at the start
-//! ([`withhold_file_rights`]), before there is a second thread, and put back by [`with_file_rights`] alone, for as long as
-//! that opens a file of /proc. Sets are a thread's own; threads begin with those of whoever starts them.
+//! A strandline with file capabilities (`setcap`) runs for a user with fewer rights than it has.
+//! Files named by this user must be opened with the user's rights. So [`withhold_file_rights`]
+//! removes the capabilities that override file permissions from the effective set at the start,
+//! before there is a second thread, and only [`with_file_rights`] puts them back, while it opens a
+//! file of /proc. Capability sets are per thread; a new thread inherits those of its creator.
 
 use std::cell::Cell;
 use std::io;
@@ -12,19 +14,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A capability, by its number (include/uapi/linux/capability.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capability {
-    /// Its bit.
+    /// Its number, which is its bit in a set.
     pub number: u32,
-    /// Its name without `cap_`, as containers' options write it.
+    /// Its name without `cap_`, as container options spell it.
     pub name: &'static str,
 }
 
-/// Reads, writes and searches whatever the rights of files say.
+/// Reads, writes and searches regardless of file permissions.
 pub const DAC_OVERRIDE: Capability = Capability { number: 1, name: "DAC_OVERRIDE" };
-/// Reads and searches whatever the rights of files say.
+/// Reads and searches regardless of file permissions.
 pub const DAC_READ_SEARCH: Capability = Capability { number: 2, name: "DAC_READ_SEARCH" };
 /// Acts as the owner of any file.
 pub const FOWNER: Capability = Capability { number: 3, name: "FOWNER" };
-/// Hears of forks, execs and ends from the process connector.
+/// Receives forks, execs and exits from the process connector.
 pub const NET_ADMIN: Capability = Capability { number: 12, name: "NET_ADMIN" };
 /// Traces and reads any process.
 pub const SYS_PTRACE: Capability = Capability { number: 19, name: "SYS_PTRACE" };
@@ -33,7 +35,7 @@ pub const SYS_NICE: Capability = Capability { number: 23, name: "SYS_NICE" };
 /// Opens /proc/PID/map_files (Linux 5.9).
 pub const CHECKPOINT_RESTORE: Capability = Capability { number: 40, name: "CHECKPOINT_RESTORE" };
 
-/// `_LINUX_CAPABILITY_VERSION_3`: two words of 32 bits a set.
+/// `_LINUX_CAPABILITY_VERSION_3`: two 32-bit words per set.
 const VERSION: u32 = 0x2008_0522;
 
 #[repr(C)]
@@ -51,32 +53,33 @@ struct Word {
     inheritable: u32,
 }
 
-/// Capabilities that were taken out of the effective set, as bits.
+/// Capabilities removed from the effective set, as bits.
 static WITHHELD: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// How many [`with_file_rights`] this thread is inside of.
+    /// Nesting depth of [`with_file_rights`] in this thread.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
 impl Capability {
-    /// As the sets have it.
+    /// Its bit in a capability set.
     pub fn bit(self) -> u64 {
         1 << self.number
     }
 
-    /// Whether this thread has it, or can have it back by [`with_file_rights`].
+    /// Whether this thread has the capability or can regain it with [`with_file_rights`].
     pub fn is_held(self) -> bool {
         held() & self.bit() != 0
     }
 }
 
-/// What this thread has, or can have back by [`with_file_rights`], as bits.
+/// Capabilities of this thread, with those that [`with_file_rights`] can regain, as bits.
 pub fn held() -> u64 {
     read().map_or(0, |words| effective(&words)) | WITHHELD.load(Ordering::Relaxed)
 }
 
-/// What a program that is started from here can have at most, as bits; of those that the kernel does not know, nothing.
+/// The capability bounding set, as bits: the most that a program started from here can have.
+/// Without capabilities unknown to the kernel.
 pub fn bounds() -> u64 {
     let is_in = |number: u32| {
         // SAFETY: PR_CAPBSET_READ takes integers and writes nothing.
@@ -88,7 +91,8 @@ pub fn bounds() -> u64 {
 fn read() -> io::Result<[Word; 2]> {
     let mut header = Header { version: VERSION, pid: 0 };
     let mut words = [Word::default(); 2];
-    // SAFETY: of version 3 the kernel writes two words of three sets, which live until the call returns.
+    // SAFETY: for version 3 the kernel writes two words of three sets, which live until the call
+    // returns.
     crate::check(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, words.as_mut_ptr()) })?;
     Ok(words)
 }
@@ -101,25 +105,27 @@ fn set_effective(words: &mut [Word; 2], bits: u64) -> io::Result<()> {
     words[0].effective = bits as u32;
     words[1].effective = (bits >> 32) as u32;
     let mut header = Header { version: VERSION, pid: 0 };
-    // SAFETY: of version 3 the kernel reads two words of three sets, which live until the call returns.
+    // SAFETY: for version 3 the kernel reads two words of three sets, which live until the call
+    // returns.
     crate::check(unsafe { libc::syscall(libc::SYS_capset, &raw mut header, words.as_ptr()) })?;
     Ok(())
 }
 
-/// Whether this program was given rights that who started it has not: setuid, setgid or file capabilities.
+/// Whether this program has rights that its starter lacks: setuid, setgid or file capabilities.
 pub fn is_privileged_start() -> bool {
-    // SAFETY: getauxval reads what the kernel gave this process at its start.
+    // SAFETY: getauxval reads the auxiliary vector that the kernel made at the start of this
+    // process.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Whether this process acts as another user than the one who started it.
+/// Whether this process acts as another user than the one that started it.
 pub fn is_set_user() -> bool {
-    // SAFETY: neither has arguments, and neither can fail.
+    // SAFETY: neither call has arguments, and neither can fail.
     unsafe { libc::getuid() != libc::geteuid() }
 }
 
-/// Takes what overrides the rights of files out of the effective set, where the program's file gave it. For the start of `main`: threads
-/// that exist already keep theirs.
+/// Removes the capabilities that override file permissions from the effective set, if they come
+/// from the program's file. Call it at the start of `main`: threads that exist already keep theirs.
 pub fn withhold_file_rights() -> io::Result<()> {
     if !is_privileged_start() {
         return Ok(());
@@ -134,7 +140,7 @@ pub fn withhold_file_rights() -> io::Result<()> {
     Ok(())
 }
 
-/// Lays down what [`with_file_rights`] took up, whatever ends it.
+/// Removes on drop the capabilities that [`with_file_rights`] restored, also on panic.
 struct Raised;
 
 impl Drop for Raised {
@@ -150,14 +156,15 @@ impl Drop for Raised {
             set_effective(&mut words, bits)
         });
         if down.is_err() {
-            // The kernel never refuses to take away; going on with them would lend them.
+            // The kernel never refuses to remove capabilities; continuing with them would lend them
+            // out.
             std::process::abort();
         }
     }
 }
 
-/// Does `work` with the rights over files that were withheld; without any just does it. For files of /proc/PID only, by
-/// names that neither strandline's user nor a target chose.
+/// Runs `work` with the withheld capabilities; just runs it if none is withheld. Use it only for
+/// files of /proc/PID, by names chosen neither by strandline's user nor by a target.
 pub fn with_file_rights<T>(work: impl FnOnce() -> T) -> T {
     let withheld = WITHHELD.load(Ordering::Relaxed);
     if withheld == 0 {
@@ -169,7 +176,7 @@ pub fn with_file_rights<T>(work: impl FnOnce() -> T) -> T {
             set_effective(&mut words, bits)
         });
         if up.is_err() {
-            // Then the opening says what is refused.
+            // The open in `work` then fails and reports the error.
             return work();
         }
     }

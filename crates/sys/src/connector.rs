@@ -1,5 +1,6 @@
-//! The kernel's process connector: a netlink socket that tells of every fork, exec and exit of the
-//! machine, without anybody being traced. Needs CAP_NET_ADMIN in the first user, pid and network namespaces.
+//! The kernel's process connector: a netlink socket that reports every fork, exec and exit of the
+//! machine without tracing any process. Needs CAP_NET_ADMIN in the first user, pid and network
+//! namespaces.
 //!
 //! Layouts: `include/uapi/linux/connector.h` (`struct cn_msg`) and `include/uapi/linux/cn_proc.h`
 //! (`struct proc_event`).
@@ -19,10 +20,10 @@ const EXIT: u32 = 0x8000_0000;
 const HEADER_BYTES: usize = 16;
 const MESSAGE_BYTES: usize = 20;
 const EVENT_BYTES: usize = 16;
-/// Room for some thousand events between two looks.
+/// Room for some thousand events between two reads.
 const QUEUE_BYTES: libc::c_int = 4 << 20;
 
-/// What became of a process. Ids are those of this process's pid namespace.
+/// A fork, exec or exit. Ids are those of this process's pid namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A new process (not a new thread).
@@ -32,12 +33,12 @@ pub enum Event {
         /// Its id.
         child: i32,
     },
-    /// It started another program.
+    /// A process started another program.
     Exec {
         /// Its id.
         pid: i32,
     },
-    /// It ended: its last thread, or its leader.
+    /// A process ended: its last thread, or its leader.
     Exit {
         /// Its id.
         pid: i32,
@@ -46,7 +47,7 @@ pub enum Event {
     },
 }
 
-/// A socket that hears of processes.
+/// A socket that receives the events of all processes.
 #[derive(Debug)]
 pub struct Connector {
     socket: OwnedFd,
@@ -65,9 +66,9 @@ const ADDRESS_BYTES: libc::socklen_t = size_of::<libc::sockaddr_nl>() as libc::s
 impl Connector {
     /// Starts to listen.
     ///
-    /// Fails with EPERM without CAP_NET_ADMIN, with EPROTONOSUPPORT on a kernel without the connector.
-    /// In a pid namespace that is not the first the kernel may let it listen and tell it nothing: that is an
-    /// error of kind `Unsupported`.
+    /// Fails with EPERM without CAP_NET_ADMIN, and with EPROTONOSUPPORT on a kernel without the
+    /// connector. In a pid namespace other than the first, the kernel may accept the listener and
+    /// send it nothing: that is an error of kind `Unsupported`.
     pub fn open() -> io::Result<Self> {
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: socket reads its integer arguments only.
@@ -83,7 +84,8 @@ impl Connector {
             let size = size_of::<libc::c_int>() as libc::socklen_t;
             let bytes = QUEUE_BYTES;
             let value = &raw const bytes;
-            // SAFETY: `value` points to a live int of the size given. Where it fails the queue is shorter.
+            // SAFETY: `value` points to a live int of the size given. If it fails, the queue is
+            // shorter.
             let set =
                 unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value.cast(), size) };
             if set == 0 {
@@ -120,17 +122,17 @@ impl Connector {
         crate::check(sent as libc::c_long).map(drop)
     }
 
-    /// Whether anything is heard of a thread that is started now.
+    /// Whether the kernel reports a thread that is started now.
     fn hears(&self) -> io::Result<bool> {
         let started = std::thread::Builder::new().spawn(|| {})?;
-        // The kernel tells before the new thread runs.
+        // The kernel sends the event before the new thread runs.
         drop(started.join());
         Ok(self.receive()?.is_some())
     }
 
-    /// The next event, without waiting; `None` where there is none.
+    /// Returns the next event without waiting; `None` if there is none.
     ///
-    /// Fails with ENOBUFS where events were lost because nobody looked in time.
+    /// Fails with ENOBUFS if events were lost because the queue was full.
     pub fn next(&self) -> io::Result<Option<Event>> {
         while let Some(event) = self.receive()? {
             if event.is_some() {
@@ -140,7 +142,7 @@ impl Connector {
         Ok(None)
     }
 
-    /// The next message: of an event that is followed, or of another.
+    /// Receives the next message; its event is `None` if it is not one of [`Event`].
     fn receive(&self) -> io::Result<Option<Option<Event>>> {
         let mut message = [0u8; 256];
         loop {
@@ -158,7 +160,7 @@ impl Connector {
                 )
             };
             match crate::check(got as libc::c_long) {
-                // Port 0 is the kernel; anybody else's word does not count.
+                // Port 0 is the kernel; messages from other senders are ignored.
                 Ok(got) if from.nl_pid == 0 => {
                     return Ok(Some(message.get(..got as usize).and_then(decode)));
                 }
@@ -171,7 +173,7 @@ impl Connector {
     }
 }
 
-/// The event of one message; `None` for those of threads and of kinds that are not followed.
+/// Decodes the event of a message; `None` for events of threads and for other kinds.
 fn decode(message: &[u8]) -> Option<Event> {
     let event = message.get(HEADER_BYTES + MESSAGE_BYTES..)?;
     let word = |at: usize| Some(u32::from_ne_bytes(event.get(at..at + 4)?.try_into().ok()?));
@@ -222,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_child_is_heard_of_where_that_is_allowed() {
-        // Without CAP_NET_ADMIN there is nothing to test: that is the caller's other way.
+        // Without CAP_NET_ADMIN there is nothing to test; callers have a fallback.
         let Ok(connector) = Connector::open() else { return };
         let own = std::process::id() as i32;
         let mut child = std::process::Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
@@ -234,7 +236,8 @@ mod tests {
         let end = Event::Exit { pid, wait_status: 0x300 };
         let mut heard = Vec::new();
         let limit = std::time::Instant::now() + std::time::Duration::from_secs(600);
-        // The kernel tells of the end after a parent can wait for it: what is heard counts, not the wait.
+        // The kernel sends the exit event after a parent can wait for the child: only events count
+        // here, not the wait.
         while !heard.contains(&end) {
             assert!(std::time::Instant::now() < limit, "{heard:?}");
             match connector.next().unwrap() {

@@ -12,7 +12,8 @@ pub fn page_bytes() -> u64 {
     u64::try_from(size).unwrap_or(4096)
 }
 
-/// The kernel's version, of which patches say nothing; `None` where it is not of the usual form.
+/// The kernel's major and minor version; `None` if the release does not begin with two numbers.
+/// Distributions' backports do not show in it.
 pub fn kernel_version() -> Option<(u32, u32)> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|word| word.parse::<u32>().ok());
@@ -25,10 +26,10 @@ pub fn effective_user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// The high-water mark of this process's resident memory, in bytes.
+/// Peak resident memory of this process, in bytes.
 ///
-/// Not by getrusage(2): its ru_maxrss goes on over execve(2), and a child of vfork(2) has that of whoever started it
-/// (exec.c, setmax_mm_hiwater_rss).
+/// Not read with getrusage(2): its ru_maxrss survives execve(2), and a child of vfork(2) has that
+/// of its parent (exec.c, setmax_mm_hiwater_rss).
 pub fn own_peak_rss_bytes() -> io::Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -37,10 +38,10 @@ pub fn own_peak_rss_bytes() -> io::Result<u64> {
     bytes.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no VmHWM in /proc/self/status"))
 }
 
-/// The clock that only goes on (CLOCK_MONOTONIC), as programs keep deadlines by it. Zero where the kernel does not say.
+/// Reads CLOCK_MONOTONIC, the clock that programs use for deadlines. Zero if the kernel refuses.
 pub fn monotonic_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel fills in the structure that it is given, which lives until the call returns.
+    // SAFETY: the kernel fills in the structure that it gets, which lives until the call returns.
     let result = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
     if result != 0 {
         return Duration::ZERO;
@@ -48,60 +49,63 @@ pub fn monotonic_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Gives this process's own free heap memory back to the kernel; returns whether any was. Takes each arena's
-/// lock in turn, so other threads may wait for it.
+/// Gives free heap memory of this process back to the kernel; returns whether there was any. Takes
+/// each arena's lock in turn, so other threads may wait.
 pub fn release_memory() -> bool {
     // SAFETY: malloc_trim takes an integer and only works on free chunks, under malloc's own locks.
     unsafe { libc::malloc_trim(0) == 1 }
 }
 
-/// Makes every large array a mapping of its own, which goes back to the kernel when it is freed: without this glibc keeps arrays of up
-/// to 32 MiB in its heap once one was freed (`mallopt(3)`, M_MMAP_THRESHOLD).
+/// Makes malloc give every large array its own mapping, which `free` returns to the kernel. Without
+/// this, glibc keeps arrays of up to 32 MiB in its heap once one was freed (`mallopt(3)`,
+/// M_MMAP_THRESHOLD).
 pub fn map_large_arrays() {
     const BYTES: libc::c_int = 128 << 10;
     // SAFETY: mallopt takes integers, and holds malloc's own lock.
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, BYTES) };
 }
 
-/// Asks the processor for the line of its cache that an element is in, which is needed soon. Nothing depends on it.
+/// Prefetches the cache line of an element that is needed soon. A hint only.
 #[inline(always)]
 pub fn prefetch<T>(of: &[T], index: usize) {
     #[cfg(target_arch = "x86_64")]
     if let Some(element) = of.get(index) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: the instruction is there on every x86-64 processor, and changes nothing that a program can see.
+        // SAFETY: every x86-64 processor has the instruction, and it has no visible effect.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(element).cast()) };
     }
 }
 
-/// Asks the kernel to give huge pages for `memory`, of which whole ones lie in it. It may not: nothing depends on it.
+/// Asks the kernel to back `memory` with huge pages where whole ones fit in it. A hint only.
 pub fn prefer_huge_pages<T>(memory: &mut [T]) {
     const PAGE: usize = 4096;
     let start = memory.as_ptr().addr().next_multiple_of(PAGE);
     let end = (memory.as_ptr().addr() + size_of_val(memory)) / PAGE * PAGE;
     if start < end {
-        // SAFETY: the range lies in `memory`, which is this program's own; the advice changes no byte of it.
+        // SAFETY: the range lies in `memory`, which belongs to this program; the advice changes no
+        // byte of it.
         unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE) };
     }
 }
 
-/// Whether this process is in the foreground of the terminal that is its standard error: only then may it write
-/// there unasked.
+/// Whether this process is in the foreground of the terminal on its standard error. Only then may
+/// it write there unasked.
 pub fn is_in_foreground() -> bool {
     // SAFETY: both read their integer arguments only.
     unsafe { libc::tcgetpgrp(libc::STDERR_FILENO) == libc::getpgrp() }
 }
 
-/// Locks an open file against everybody else who locks it, without waiting; until it is closed.
+/// Takes an exclusive flock(2) lock on an open file without waiting. It lasts until the file is
+/// closed.
 pub fn lock(file: &File) -> io::Result<()> {
     // SAFETY: flock reads its integer arguments only.
     crate::check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }.into()).map(drop)
 }
 
-/// Takes back what [`lock`] did, for all descriptors of this open file.
+/// Releases the lock of [`lock`], for all descriptors of this open file.
 ///
 /// # Errors
-/// What flock(2) says.
+/// Returns the error of flock(2).
 pub fn unlock(file: &File) -> io::Result<()> {
     // SAFETY: flock reads its integer arguments only.
     crate::check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) }.into()).map(drop)

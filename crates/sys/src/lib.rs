@@ -1,4 +1,4 @@
-//! The system calls that strandline needs and safe Rust has no door to.
+//! The system calls that strandline needs and safe Rust does not offer.
 //!
 //! This crate is the only one of the workspace that contains `unsafe`. It wraps one system call
 //! per function, checks what the kernel returned, and decides nothing: policy (which thread to

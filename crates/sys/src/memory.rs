@@ -4,8 +4,8 @@ use std::io;
 
 /// Reads target memory at `address` into `buffer` with one `process_vm_readv`.
 ///
-/// Returns how many bytes were read, which is less than asked for where the range runs into
-/// memory that is not mapped or not readable.
+/// Returns the number of bytes read. It is less than requested if the range runs into memory that
+/// is not mapped or not readable.
 pub fn read(pid: i32, address: u64, buffer: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: buffer.len() };
@@ -36,7 +36,7 @@ pub fn read_many(pid: i32, addresses: &[u64], width: usize, buffer: &mut [u8]) -
     Ok(crate::check(got as libc::c_long)? as usize / width.max(1))
 }
 
-/// Writes `bytes` into the target's memory at `address`; all of them, or an error.
+/// Writes all of `bytes` into the target's memory at `address`, or fails.
 pub fn write(pid: i32, address: u64, bytes: &[u8]) -> io::Result<()> {
     let local = libc::iovec { iov_base: bytes.as_ptr() as *mut libc::c_void, iov_len: bytes.len() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };

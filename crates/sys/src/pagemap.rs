@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// The page is of a file or of shared memory, not anonymous.
+/// The page belongs to a file or to shared memory; it is not anonymous.
 pub const FILE: u64 = 1 << 2;
 /// The page is in memory.
 pub const PRESENT: u64 = 1 << 3;
@@ -18,7 +18,7 @@ pub const ZERO_PFN: u64 = 1 << 5;
 /// The page is part of a transparent huge page mapped whole.
 pub const HUGE: u64 = 1 << 6;
 
-/// Runs asked for in one call. Kernel 6.18 returned a stale `walk_end` and repeated ranges with
+/// Runs requested per call. Kernel 6.18 returned a stale `walk_end` and repeated ranges with
 /// vectors above 512.
 pub const MAX_REGIONS: usize = 512;
 
@@ -30,7 +30,7 @@ pub struct Region {
     pub start: u64,
     /// First byte behind the run.
     pub end: u64,
-    /// Which of the constants of this module hold for it.
+    /// The constants of this module that hold for it, as bits.
     pub categories: u64,
 }
 
@@ -80,8 +80,8 @@ pub fn scan(
         category_anyof_mask: wanted,
         return_mask: wanted,
     };
-    // SAFETY: `argument` has the layout the kernel expects (its size is checked by it), and `vec`
-    // points to at least `vec_len` writable regions that live through the call.
+    // SAFETY: `argument` has the layout that the kernel expects (the kernel checks its size), and
+    // `vec` points to at least `vec_len` writable regions that live through the call.
     let filled = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut argument) };
     let filled = crate::check(filled.into())? as usize;
     Ok((filled.min(regions.len()), argument.walk_end))
@@ -94,23 +94,23 @@ pub mod entry {
     pub const PRESENT: u64 = 1 << 63;
     /// The page was swapped out, or its entry is another special one (migration, guard, marker).
     pub const SWAPPED: u64 = 1 << 62;
-    /// The page is of a file or of shared memory.
+    /// The page belongs to a file or to shared memory.
     pub const FILE: u64 = 1 << 61;
-    /// A guard region (Linux 6.15): no page, and none may come.
+    /// A guard region (Linux 6.15): it has no page, and an access raises SIGSEGV.
     pub const GUARD: u64 = 1 << 58;
-    /// The page is mapped once only (Linux 4.2). Never set for the kernel's shared pages of zeros.
+    /// The page is mapped only once (Linux 4.2). Never set for the kernel's shared zero pages.
     pub const EXCLUSIVE: u64 = 1 << 56;
     /// The page frame number of a present page; swap type (bits 0–4) and offset otherwise. Zero for
     /// readers without CAP_SYS_ADMIN.
     pub const FRAME: u64 = (1 << 55) - 1;
 }
 
-/// Page frames of the kernel's shared pages of zeros, which smaps does not count as resident.
+/// Page frames of the kernel's shared zero pages, which smaps does not count as resident.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZeroFrames {
-    /// The small page's frame; `None` where frames are hidden from this user.
+    /// The small zero page's frame; `None` if frames are hidden from this user.
     pub page: Option<u64>,
-    /// The huge page's first frame; `None` where hidden or where the kernel uses none.
+    /// The huge zero page's first frame; `None` if hidden or if the kernel uses none.
     pub huge: Option<u64>,
 }
 
@@ -118,19 +118,19 @@ pub struct ZeroFrames {
 const HUGE_FRAMES: u64 = 512;
 const HUGE_BYTES: usize = 2 << 20;
 
-/// Finds the frames of the kernel's zero pages: reads from fresh memory of this process, which maps
+/// Finds the frames of the kernel's zero pages: reads fresh memory of this process, which maps
 /// them, and looks them up in its own pagemap.
 pub fn zero_frames() -> io::Result<ZeroFrames> {
-    // Root's where the program has file capabilities.
+    // The file belongs to root if the program has file capabilities.
     let own = crate::capabilities::with_file_rights(|| File::open("/proc/self/pagemap"))?;
     let page = first_touch_frame(&own, libc::MADV_NOHUGEPAGE)?;
     let huge = first_touch_frame(&own, libc::MADV_HUGEPAGE)?;
-    // Where the small page was mapped in both cases, huge zero pages are off or none was free.
+    // If both reads mapped the small page, huge zero pages are off or none was free.
     let huge = huge.filter(|frame| Some(*frame) != page && frame % HUGE_FRAMES == 0);
     Ok(ZeroFrames { page, huge })
 }
 
-/// The frame that a first read maps at the start of an aligned huge page's worth of fresh memory.
+/// Returns the frame that a first read maps at an aligned huge-page boundary in fresh memory.
 fn first_touch_frame(own: &File, advice: libc::c_int) -> io::Result<Option<u64>> {
     use std::os::unix::fs::FileExt;
 
@@ -153,7 +153,7 @@ fn first_touch_frame(own: &File, advice: libc::c_int) -> io::Result<Option<u64>>
     unsafe { libc::munmap(base, length) };
     read?;
     let value = u64::from_le_bytes(bytes);
-    // A page mapped once is this process's own: the kernel gave a real page, not the zero page.
+    // A page mapped once belongs to this process alone: a real page, not the zero page.
     let shared = value & (entry::PRESENT | entry::EXCLUSIVE) == entry::PRESENT;
     Ok(Some(value & entry::FRAME).filter(|&frame| shared && frame != 0))
 }

@@ -1,4 +1,4 @@
-//! Questions about whole processes: do two share one memory, and advice given from outside.
+//! Calls on whole processes: comparing address spaces, pidfds, signals, advice, sockets, reaping.
 
 use std::io;
 use std::ops::Range;
@@ -11,10 +11,10 @@ use std::time::Duration;
 /// `KCMP_VM` of `include/uapi/linux/kcmp.h`: compare the address spaces.
 const KCMP_VM: libc::c_long = 1;
 
-/// `MADV_PAGEOUT` of `madvise(2)`: reclaim these pages, to swap where they are dirty.
+/// `MADV_PAGEOUT` of `madvise(2)`: reclaim these pages, writing dirty ones to swap.
 pub const MADV_PAGEOUT: i32 = 21;
 
-/// Whether two processes run on one address space (as after `vfork`).
+/// Whether two processes share one address space (as after `vfork`).
 ///
 /// Fails with `EPERM` without ptrace access to both, with `ENOSYS` on kernels built without `kcmp`.
 pub fn same_memory(first: i32, second: i32) -> io::Result<bool> {
@@ -23,17 +23,19 @@ pub fn same_memory(first: i32, second: i32) -> io::Result<bool> {
     Ok(crate::check(order)? == 0)
 }
 
-/// Where thread `tid` keeps its list of robust futexes (set_robust_list(2)), if it said: 0 where it did not. Without ptrace.
+/// Address of thread `tid`'s list of robust futexes (set_robust_list(2)); 0 if it registered none.
+/// Needs no ptrace.
 ///
-/// Fails with `EPERM` for a thread that may not be read.
+/// Fails with `EPERM` for a thread that this process may not read.
 pub fn robust_list(tid: i32) -> io::Result<u64> {
     let (mut head, mut bytes) = (0_u64, 0_usize);
-    // SAFETY: the kernel writes one pointer and one size to the two locals, which live until the call returns.
+    // SAFETY: the kernel writes one pointer and one size to the two locals, which live until the
+    // call returns.
     let result = unsafe { libc::syscall(libc::SYS_get_robust_list, tid, &raw mut head, &raw mut bytes) };
     crate::check(result).map(|_| head)
 }
 
-/// A descriptor of the process `pid` that never comes to mean another process.
+/// Opens a pidfd of the process `pid`; it never refers to another process.
 pub fn open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open reads its integer arguments only.
     let descriptor = crate::check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
@@ -41,8 +43,8 @@ pub fn open(pid: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })
 }
 
-/// Gives `advice` (`MADV_*`) about at most 1024 ranges of a process's memory, from outside, and
-/// returns how many bytes of them the kernel took.
+/// Gives `advice` (`MADV_*`) on at most 1024 ranges of another process's memory; returns the number
+/// of bytes that the kernel accepted.
 pub fn advise(process: &OwnedFd, ranges: &[Range<u64>], advice: i32) -> io::Result<u64> {
     let vectors: Vec<libc::iovec> = ranges
         .iter()
@@ -67,22 +69,23 @@ pub fn advise(process: &OwnedFd, ranges: &[Range<u64>], advice: i32) -> io::Resu
     Ok(crate::check(taken)? as u64)
 }
 
-/// Kills the process of a descriptor of [`open`].
+/// Kills the process of a pidfd ([`open`]).
 pub fn kill(process: &OwnedFd) -> io::Result<()> {
     signal(process, libc::SIGKILL)
 }
 
-/// SIGQUIT, by which a Java virtual machine is asked to listen.
+/// SIGQUIT, which asks a Java virtual machine to open its attach socket.
 pub const SIGQUIT: i32 = libc::SIGQUIT;
 
-/// Opens a folder only (`open(2)`).
+/// Opens only directories (`open(2)`).
 pub const O_DIRECTORY: i32 = libc::O_DIRECTORY;
-/// Opens nothing by a link at the end of a path.
+/// Fails if the last component of the path is a symbolic link.
 pub const O_NOFOLLOW: i32 = libc::O_NOFOLLOW;
 
-/// Sends `signal` to the process of a descriptor of [`open`].
+/// Sends `signal` to the process of a pidfd ([`open`]).
 pub fn signal(process: &OwnedFd, signal: i32) -> io::Result<()> {
-    // SAFETY: pidfd_send_signal reads its integer arguments only; without a siginfo the kernel makes one.
+    // SAFETY: pidfd_send_signal reads its integer arguments only; the kernel fills in the siginfo
+    // if there is none.
     let sent = unsafe {
         libc::syscall(
             libc::SYS_pidfd_send_signal,
@@ -95,11 +98,11 @@ pub fn signal(process: &OwnedFd, signal: i32) -> io::Result<()> {
     crate::check(sent).map(drop)
 }
 
-/// Whether the process of a descriptor of [`open`] has ended, or does within `limit` (a zombie has ended).
+/// Whether the process of a pidfd ([`open`]) has ended or ends within `limit` (a zombie has ended).
 pub fn has_ended(process: &OwnedFd, limit: Duration) -> io::Result<bool> {
     let mut asked = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let milliseconds = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);
-    // SAFETY: `asked` is one live descriptor to poll, and the count says so.
+    // SAFETY: `asked` is one live pollfd, and the count is 1.
     let ready = crate::check(unsafe { libc::poll(&raw mut asked, 1, milliseconds) }.into())?;
     Ok(ready > 0)
 }
@@ -110,13 +113,13 @@ pub fn signal_thread(pid: i32, tid: i32, signal: i32) -> io::Result<()> {
     crate::check(unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) }).map(drop)
 }
 
-/// Connects to a Unix socket, or fails with [`io::ErrorKind::WouldBlock`] where who listens there has too many that wait: `connect(2)`
-/// would wait with them.
+/// Connects to a Unix socket. Fails with [`io::ErrorKind::WouldBlock`] if the listener's backlog is
+/// full, where `connect(2)` would wait.
 pub fn connect_now(path: &Path) -> io::Result<UnixStream> {
     let mut address =
         libc::sockaddr_un { sun_family: libc::AF_UNIX as libc::sa_family_t, sun_path: [0; 108] };
     let bytes = path.as_os_str().as_bytes();
-    // The last byte stays zero.
+    // The last byte stays zero as the terminator.
     if bytes.len() >= address.sun_path.len() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -126,7 +129,7 @@ pub fn connect_now(path: &Path) -> io::Result<UnixStream> {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: socket takes integers only.
     let socket = crate::check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) }.into())?;
-    // SAFETY: the descriptor is new, and nobody else's.
+    // SAFETY: the descriptor is new; nothing else owns it.
     let socket = unsafe { UnixStream::from_raw_fd(socket as i32) };
     let length = std::mem::size_of_val(&address) as libc::socklen_t;
     // SAFETY: `address` is a live sockaddr_un of `length` bytes.
@@ -136,11 +139,11 @@ pub fn connect_now(path: &Path) -> io::Result<UnixStream> {
     Ok(socket)
 }
 
-/// The process at the other end of a connected Unix socket, as it was when it began to listen.
+/// Process id of the peer of a connected Unix socket, as of the peer's `listen`.
 pub fn peer(socket: &impl AsRawFd) -> io::Result<i32> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = std::mem::size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: `peer` is a live ucred, and `length` says how many bytes that is.
+    // SAFETY: `peer` is a live ucred of `length` bytes.
     let got = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -153,36 +156,36 @@ pub fn peer(socket: &impl AsRawFd) -> io::Result<i32> {
     crate::check(got.into()).map(|_| peer.pid)
 }
 
-/// What the kernel counted of a process that ended, and of those of its descendants that it waited for.
+/// The kernel's counters for a process that ended and for the descendants that it reaped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Processor time in user mode, in microseconds.
     pub user_us: u64,
     /// Processor time in the kernel, in microseconds.
     pub system_us: u64,
-    /// The largest resident set of one of them, in KiB. It is that of its starter where that had more when it
-    /// started the program: the kernel carries it over an exec.
+    /// The largest resident set of any of them, in KiB. At least that of the starting process when
+    /// it started the program: the kernel carries it over an exec.
     pub high_water_kib: u64,
-    /// Page faults that needed no device.
+    /// Page faults served without I/O.
     pub minor_faults: u64,
-    /// Page faults that did.
+    /// Page faults that needed I/O.
     pub major_faults: u64,
 }
 
 /// A child that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Which.
+    /// Its process id.
     pub pid: i32,
-    /// How, as `wait` reports it.
+    /// Its status, as `wait` reports it.
     pub status: i32,
-    /// What it used.
+    /// The resources that it used.
     pub usage: Usage,
 }
 
-/// Takes the end of the child `pid`, or of any child (-1). `None` where none ended yet and `block` is not asked for.
+/// Reaps the child `pid`, or any child (-1). `None` if none has ended yet and `block` is false.
 ///
-/// Fails with ECHILD where there is no such child.
+/// Fails with ECHILD if there is no such child.
 pub fn reap(pid: i32, block: bool) -> io::Result<Option<Ended>> {
     let mut status = 0;
     // SAFETY: an all-zero rusage is a valid value of that plain C struct.
@@ -214,7 +217,7 @@ impl Usage {
         }
     }
 
-    /// Both together.
+    /// Adds the counters of both; the high-water mark is the larger one.
     pub fn and(self, other: Self) -> Self {
         Self {
             user_us: self.user_us.saturating_add(other.user_us),
@@ -226,8 +229,8 @@ impl Usage {
     }
 }
 
-/// Makes descendants whose parents end this process's own children (`PR_SET_CHILD_SUBREAPER`), so that none gets
-/// away.
+/// Makes this process the reaper of its orphaned descendants (`PR_SET_CHILD_SUBREAPER`), so that
+/// none escapes.
 pub fn adopt_orphans() -> io::Result<()> {
     // SAFETY: prctl reads its integer arguments only.
     crate::check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }.into()).map(drop)

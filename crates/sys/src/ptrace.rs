@@ -1,5 +1,5 @@
-//! `ptrace(2)`, a request a function. Seized tracees only: never `PTRACE_ATTACH`, never EXITKILL,
-//! so that a tracer that dies lets every tracee run on.
+//! `ptrace(2)`, one function per request. Seized tracees only; neither `PTRACE_ATTACH` nor
+//! EXITKILL, so every tracee runs on if its tracer dies.
 
 use std::io;
 
@@ -9,30 +9,30 @@ pub type Registers = libc::user_regs_struct;
 /// An instruction of a seccomp filter (`struct sock_filter`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FilterInstruction {
-    /// What it does (`BPF_*`).
+    /// Its operation (`BPF_*`).
     pub code: u16,
-    /// Where it goes on where a comparison holds, after the next.
+    /// Instructions to skip if a comparison holds.
     pub jt: u8,
-    /// And where it does not.
+    /// Instructions to skip if it does not.
     pub jf: u8,
-    /// Its constant.
+    /// Its constant operand.
     pub k: u32,
 }
 
-/// What `waitpid` said about a tracee.
+/// A change of a tracee's state, from `waitid`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It is stopped by `PTRACE_INTERRUPT` (or by a trap of its own seizure), outside a group stop.
+    /// Stopped by `PTRACE_INTERRUPT` (or by a trap of its own seizure), outside a group stop.
     Stopped,
-    /// It is stopped as part of a group stop by this signal (SIGSTOP and its kin).
+    /// In a group stop by this signal (SIGSTOP and other stop signals).
     GroupStop(i32),
-    /// It is stopped about to receive this signal.
+    /// Stopped about to receive this signal.
     Signal(i32),
-    /// It is stopped at the entry or the exit of a system call (`PTRACE_O_TRACESYSGOOD`).
+    /// Stopped at the entry or exit of a system call (`PTRACE_O_TRACESYSGOOD`).
     Syscall,
-    /// It is stopped by another ptrace event (`PTRACE_EVENT_*`).
+    /// Stopped by another ptrace event (`PTRACE_EVENT_*`).
     Other(i32),
-    /// It ended.
+    /// The tracee ended.
     Exited {
         /// The exit status, if it called exit.
         status: Option<i32>,
@@ -67,7 +67,7 @@ pub fn resume_to_syscall(tid: i32, signal: i32) -> io::Result<()> {
     request(libc::PTRACE_SYSCALL, tid, 0, signal as u64)
 }
 
-/// Lets a tracee in a group stop stay there and still report events.
+/// Leaves a tracee in its group stop, and lets it still report events.
 pub fn listen(tid: i32) -> io::Result<()> {
     request(libc::PTRACE_LISTEN, tid, 0, 0)
 }
@@ -90,14 +90,15 @@ pub fn set_registers(tid: i32, registers: &Registers) -> io::Result<()> {
     request(libc::PTRACE_SETREGS, tid, 0, std::ptr::from_ref(registers) as u64)
 }
 
-/// The seccomp filter of a stopped tracee with this index, the oldest first; `None` after the last. Takes CAP_SYS_ADMIN in
-/// the first user namespace, of a tracer without filters.
+/// The seccomp filter with this index of a stopped tracee, oldest first; `None` after the last.
+/// Needs CAP_SYS_ADMIN in the first user namespace, and a tracer without filters.
 pub fn seccomp_filter(tid: i32, index: usize) -> io::Result<Option<Vec<FilterInstruction>>> {
     const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
-    /// `BPF_MAXINSNS`: no filter has more.
+    /// `BPF_MAXINSNS`, the kernel's limit for a filter.
     const MAX_INSTRUCTIONS: usize = 4096;
     let mut filter = vec![libc::sock_filter { code: 0, jt: 0, jf: 0, k: 0 }; MAX_INSTRUCTIONS];
-    // SAFETY: the kernel writes at most BPF_MAXINSNS instructions of this C struct to the buffer, which has room for them.
+    // SAFETY: the kernel writes at most BPF_MAXINSNS instructions of this C struct, for which the
+    // buffer has room.
     let count = unsafe { libc::ptrace(PTRACE_SECCOMP_GET_FILTER, tid, index, filter.as_mut_ptr()) };
     if count < 0 {
         let error = io::Error::last_os_error();
@@ -134,8 +135,8 @@ pub fn set_signal_mask(tid: i32, mask: u64) -> io::Result<()> {
     request(libc::PTRACE_SETSIGMASK, tid, SIGNAL_MASK_BYTES, &raw const mask as u64)
 }
 
-/// A stopped tracee's register set of ELF note type `kind` (`NT_PRSTATUS`, `NT_X86_XSTATE`), at
-/// most `most` bytes; as long as the kernel made it.
+/// A stopped tracee's register set of ELF note type `kind` (`NT_PRSTATUS`, `NT_X86_XSTATE`), in the
+/// length that the kernel returns, at most `most` bytes.
 pub fn register_set(tid: i32, kind: i32, most: usize) -> io::Result<Vec<u8>> {
     let mut image = vec![0u8; most];
     let mut vector = libc::iovec { iov_base: image.as_mut_ptr().cast(), iov_len: most };
@@ -150,19 +151,20 @@ pub fn set_register_set(tid: i32, kind: i32, image: &[u8]) -> io::Result<()> {
     request(libc::PTRACE_SETREGSET, tid, kind as u64, &raw const vector as u64)
 }
 
-/// Looks for news of `tid`: `None` where there is none yet and `block` is false.
+/// Returns the next event of `tid`; `None` if there is none yet and `block` is false.
 ///
-/// A stop with a signal on its way is looked at and not collected, so it is reported again until the
-/// tracee is resumed: the kernel drops a collected signal if the tracer dies before it hands it over,
-/// and delivers one that is not collected.
+/// A stop before the delivery of a signal is only peeked at, so it is reported again until the
+/// tracee is resumed. The kernel drops the signal of a collected stop if the tracer dies before it
+/// passes the signal on, but delivers that of a stop that was not collected.
 ///
-/// Nor is an end ever collected: the tracee may be a child of this very process, whose status belongs to
-/// whoever waits for it. The kernel keeps the ended thread until its tracing thread ends, and tells its
-/// parent then (kernel/ptrace.c, `exit_ptrace`): trace on a thread that ends soon.
+/// An exit is never collected either: the tracee may be a child of this process, and its status
+/// belongs to the code that waits for it. The kernel keeps the ended thread until its tracing
+/// thread ends, and notifies its parent then (kernel/ptrace.c, `exit_ptrace`). So trace from a
+/// short-lived thread.
 ///
-/// Of a child of this process, no other thread may wait meanwhile (`waitpid`, `Child::wait`): the kernel shows
-/// that one the stops too, and it takes them away. Whoever wants its status polls a pidfd first, which tells
-/// of the end only.
+/// Meanwhile no other thread may wait for the same child (`waitpid`, `Child::wait`): the kernel
+/// would report the stops to that thread too and consume them. Code that needs the status polls a
+/// pidfd first, which signals only the exit.
 pub fn wait(tid: i32, block: bool) -> io::Result<Option<Event>> {
     loop {
         match look(tid, libc::WEXITED | libc::WNOWAIT | if block { 0 } else { libc::WNOHANG })? {
@@ -170,7 +172,7 @@ pub fn wait(tid: i32, block: bool) -> io::Result<Option<Event>> {
             Some(event @ (Event::Signal(_) | Event::Exited { .. })) => return Ok(Some(event)),
             Some(_) => {}
         }
-        // A tracee that is killed after the look has no stop any more: the next look says how it ended.
+        // A tracee killed after the peek is no longer stopped: the next peek returns its exit.
         match look(tid, libc::WNOHANG) {
             Ok(None) if !block => return Ok(None),
             Err(error) if error.raw_os_error() != Some(libc::ECHILD) => return Err(error),
@@ -180,11 +182,11 @@ pub fn wait(tid: i32, block: bool) -> io::Result<Option<Event>> {
     }
 }
 
-/// Sleeps until there is news of `tid` for [`wait`] to find, or a signal handler ran in this thread. Either may be
-/// the case without this having told: look.
+/// Sleeps until `tid` has an event for [`wait`], or a signal handler ran in this thread. Does
+/// not report which of the two: check both.
 pub fn sleep_until_event(tid: i32) -> io::Result<()> {
     let flags = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT | libc::__WALL;
-    // SAFETY: a null info is allowed: nothing is written.
+    // SAFETY: a null info is allowed; the kernel writes nothing.
     let got = unsafe { libc::waitid(libc::P_PID, tid.unsigned_abs(), std::ptr::null_mut(), flags) };
     match crate::check(got.into()) {
         Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
@@ -192,7 +194,8 @@ pub fn sleep_until_event(tid: i32) -> io::Result<()> {
     }
 }
 
-/// Asks for stops of `tid`, and for what else `flags` name; without `WNOWAIT` it collects what it finds.
+/// Waits for stops of `tid` and for the kinds in `flags`; consumes the event unless `flags`
+/// contains `WNOWAIT`.
 fn look(tid: i32, flags: i32) -> io::Result<Option<Event>> {
     loop {
         // SAFETY: an all-zero siginfo_t is a valid value of that plain C struct.
@@ -213,8 +216,8 @@ fn look(tid: i32, flags: i32) -> io::Result<Option<Event>> {
     }
 }
 
-/// What `waitid` says as `si_code` and `si_status`. Of a stop, the signal is the low byte (with bit 7 for a
-/// system call) and an event stands above it.
+/// Decodes `si_code` and `si_status` of `waitid`. For a stop, the signal is the low byte (bit 7: a
+/// system call) and the ptrace event is above it.
 fn decode(code: i32, status: i32) -> Event {
     match code {
         libc::CLD_EXITED => return Event::Exited { status: Some(status), signal: None },

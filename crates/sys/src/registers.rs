@@ -1,4 +1,4 @@
-//! General registers as a value, for tests and for callers that start from nothing.
+//! General registers with a value, for tests and for callers that start from nothing.
 
 use crate::ptrace::Registers;
 

@@ -1,4 +1,4 @@
-//! Where a thread keeps its restartable sequence (`rseq(2)`).
+//! The address of a thread's restartable sequence area (`rseq(2)`).
 
 use std::io;
 
@@ -16,13 +16,14 @@ struct Configuration {
     pad: u32,
 }
 
-/// Address of the `struct rseq` that the stopped tracee `tid` registered; `None` where it has none.
+/// Address of the `struct rseq` that the stopped tracee `tid` registered; `None` if it registered
+/// none.
 ///
-/// Fails with `EIO` on kernels that cannot say.
+/// Fails with `EIO` on kernels without the request.
 pub fn area(tid: i32) -> io::Result<Option<u64>> {
     let mut configuration = Configuration::default();
-    // SAFETY: the kernel writes at most size_of::<Configuration>() bytes into `configuration`, which
-    // is live for the call.
+    // SAFETY: the kernel writes at most size_of::<Configuration>() bytes into `configuration`,
+    // which is live for the call.
     let result = unsafe {
         libc::ptrace(PTRACE_GET_RSEQ_CONFIGURATION, tid, size_of::<Configuration>(), &raw mut configuration)
     };

@@ -1,4 +1,4 @@
-//! Sending signals and waiting for a flag set by one.
+//! Sending signals, waking threads with one, and blocking a terminal's stop signals.
 
 use std::io;
 
@@ -8,7 +8,8 @@ pub fn send(pid: i32, signal: i32) -> io::Result<()> {
     crate::check(unsafe { libc::kill(pid, signal) }.into()).map(drop)
 }
 
-/// A signal that nobody else sends, to wake a thread of this process from a system call: the last one.
+/// A signal that no other program sends, to wake a thread of this process from a system call:
+/// SIGRTMAX.
 pub fn wake_signal() -> i32 {
     libc::SIGRTMAX()
 }
@@ -17,7 +18,8 @@ extern "C" fn nothing(_: libc::c_int) {}
 
 /// Makes [`wake_signal`] interrupt system calls (EINTR) instead of ending the process.
 pub fn prepare_to_wake() -> io::Result<()> {
-    // SAFETY: an all-zero sigaction is a valid value of that plain C struct: no flags, so no SA_RESTART.
+    // SAFETY: an all-zero sigaction is a valid value of that plain C struct: no flags, so no
+    // SA_RESTART.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
     // SAFETY: `action` is live; its handler does nothing and so is async-signal-safe.
@@ -27,42 +29,43 @@ pub fn prepare_to_wake() -> io::Result<()> {
 
 /// This thread's id.
 pub fn own_thread() -> i32 {
-    // By number: glibc has a function for it since 2.30 only.
+    // As a raw system call: glibc has the function only since 2.30.
     // SAFETY: gettid has no arguments and cannot fail; its result is a pid_t.
     unsafe { libc::syscall(libc::SYS_gettid) as libc::pid_t }
 }
 
-/// Does what a SIGTSTP does that the caller has blocked and taken: stops this process, unless its process group is orphaned.
-/// Returns when it was continued.
+/// Stops this process as a SIGTSTP does, for a caller that blocked SIGTSTP and received it. Does
+/// nothing if the process group is orphaned. Returns when the process is continued.
 pub fn stop_own_process() {
-    // SAFETY: sigset_t is a plain C struct, for which all-zero is a value; the calls fill both sets, which are live. tgkill takes
-    // numbers only.
+    // SAFETY: sigset_t is a plain C struct for which all-zero is a valid value; the calls fill both
+    // sets, which are live. tgkill takes integers only.
     unsafe {
         let (mut stop, mut before): (libc::sigset_t, libc::sigset_t) =
             (std::mem::zeroed(), std::mem::zeroed());
         libc::sigemptyset(&raw mut stop);
         libc::sigaddset(&raw mut stop, libc::SIGTSTP);
         libc::syscall(libc::SYS_tgkill, libc::getpid(), own_thread(), libc::SIGTSTP);
-        // Delivered as soon as it is not blocked.
+        // SIGTSTP is delivered once it is unblocked.
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const stop, &raw mut before);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
     }
 }
 
-/// Signals by which a terminal stops a process: TSTP (Ctrl-Z), TTIN and TTOU.
+/// Signals with which a terminal stops a process: TSTP (Ctrl-Z), TTIN and TTOU.
 const STOPS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 
-/// Keeps a terminal's signals from stopping the calling thread, and those that it starts, until it is dropped: what came
-/// meanwhile comes then.
+/// Blocks a terminal's stop signals in the calling thread, and in threads it starts, until dropped.
+/// Pending signals are delivered then.
 #[derive(Debug)]
 pub struct NoStops {
     before: libc::sigset_t,
 }
 
 impl NoStops {
-    /// Blocks them.
+    /// Blocks the signals.
     pub fn begin() -> io::Result<Self> {
-        // SAFETY: sigset_t is a plain C struct, for which all-zero is a value; the calls fill both sets, which are live.
+        // SAFETY: sigset_t is a plain C struct for which all-zero is a valid value; the calls fill
+        // both sets, which are live.
         unsafe {
             let (mut stops, mut before) = (std::mem::zeroed(), std::mem::zeroed());
             libc::sigemptyset(&raw mut stops);
@@ -76,7 +79,7 @@ impl NoStops {
         }
     }
 
-    /// Blocks them in the calling thread for good.
+    /// Blocks the signals in the calling thread permanently.
     pub fn for_ever() {
         drop(Self::begin().map(std::mem::forget));
     }

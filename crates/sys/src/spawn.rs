@@ -1,4 +1,4 @@
-//! Starting a command so that nothing but what was asked for differs from how its user would start it.
+//! Starts a command so that it differs from a start by its user only in what [`Setup`] requests.
 
 use std::ffi::CString;
 use std::io::{self, Read, Write};
@@ -51,45 +51,48 @@ impl Resource {
     }
 }
 
-/// The limit on core files that this process was started with, where it has another by now.
+/// The limit on core files at the start of this process, if it has been changed.
 static CORE_BEFORE: OnceLock<(u64, u64)> = OnceLock::new();
 
-/// From now on no core file is written of this process: it would hold what was read of others, and who holds one holds it until
-/// the file is written. Commands that [`spawn`] starts have the limit that this process was started with.
+/// Prevents core files of this process from now on: one would hold data read from other processes,
+/// and a process that this one holds would stay held until the file is written. Commands started by
+/// [`spawn`] get the limit that this process was started with.
 ///
-/// A limit of one byte, not of none: the kernel hands a core to a program of the machine's (a pattern that begins with `|`)
-/// whatever the limit is, but for 1 (fs/coredump.c, do_coredump).
+/// The limit is one byte, not zero: the kernel pipes a core to a program (a pattern that begins
+/// with `|`) regardless of the limit, except for 1 (fs/coredump.c, do_coredump).
 pub fn write_no_core() -> io::Result<()> {
     let (soft, hard) = Resource::Core.get()?;
     CORE_BEFORE.get_or_init(|| (soft, hard));
     Resource::Core.set(hard.min(1), hard)
 }
 
-/// What a command is started with.
+/// The environment in which a command is started.
 #[derive(Debug, Default)]
 pub struct Setup {
     /// Soft and hard limits to set.
     pub limits: Vec<(Resource, u64, u64)>,
     /// An open `cgroup.procs` of the control group to join.
     pub join: Option<OwnedFd>,
-    /// A descriptor to inherit under the number it has.
+    /// A descriptor to inherit under its present number.
     pub inherit: Option<OwnedFd>,
-    /// Where to knock before the command starts: see [`Gate`].
+    /// The command announces itself here before it starts: see [`Gate`].
     pub gate: Option<UnixStream>,
-    /// The blocked signals to start with, bit n-1 for signal n.
+    /// The mask of blocked signals to start with, bit n-1 for signal n.
     pub signal_mask: u64,
-    /// Whether it leads a session of its own: no terminal, and a process group that can be ended as a whole.
+    /// Whether it leads a session of its own: without a terminal, and with a process group that can
+    /// be ended as a whole.
     pub new_session: bool,
-    /// Whether the kernel ends it (SIGKILL) when the thread that starts it ends.
+    /// Whether the kernel kills it (SIGKILL) when the thread that started it ends.
     pub dies_with_parent: bool,
-    /// Whether it gets no transparent huge pages (`PR_SET_THP_DISABLE`; its children inherit that).
+    /// Whether transparent huge pages are off for it (`PR_SET_THP_DISABLE`; its children inherit
+    /// that).
     pub no_huge_pages: bool,
 }
 
-/// Starts `command`. Its stdin, stdout and stderr, signals' dispositions, process group and session are
-/// those that this process was started with.
+/// Starts `command`. It gets the stdin, stdout, stderr, signal dispositions, process group and
+/// session that this process was started with.
 ///
-/// Fails with what `execve` said (ENOENT, EACCES, ENOEXEC, …), or a step before it.
+/// Fails with the error of `execve` (ENOENT, EACCES, ENOEXEC, …) or of a step before it.
 pub fn spawn(mut command: Command, setup: Setup) -> io::Result<Child> {
     let parent = std::process::id().cast_signed();
     let core = CORE_BEFORE.get().copied();
@@ -116,13 +119,13 @@ pub fn spawn(mut command: Command, setup: Setup) -> io::Result<Child> {
         set_own_mask(setup.signal_mask)
     };
     // SAFETY: `prepare` runs between fork and exec of a process that may have had threads: it makes
-    // async-signal-safe system calls only, and neither allocates nor takes a lock.
+    // only async-signal-safe system calls, and neither allocates nor takes a lock.
     unsafe { command.pre_exec(prepare) };
     command.spawn()
 }
 
 impl Setup {
-    /// In the new process: what it is to its parent, and to the kernel.
+    /// Runs in the new process: sets its session, its death signal and its huge-page flag.
     fn settle(&self, parent: i32) -> io::Result<()> {
         if self.new_session {
             // SAFETY: setsid has no arguments.
@@ -135,7 +138,7 @@ impl Setup {
             crate::check(asked.into())?;
             // SAFETY: getppid has no arguments and cannot fail.
             if unsafe { libc::getppid() } != parent {
-                // It ended before the kernel was asked.
+                // The parent ended before the prctl took effect.
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
         }
@@ -147,18 +150,19 @@ impl Setup {
     }
 }
 
-/// A place where a new process waits before it starts its program, so that somebody can get hold of it first:
-/// two ends of a stream socket.
+/// Makes a new process wait before it starts its program, so that another process can attach to it
+/// first. Uses the two ends of a stream socket.
 #[derive(Debug)]
 pub struct Gate;
 
 impl Gate {
-    /// In the new process: tells its id and waits. Goes on too where the other end is gone.
+    /// Runs in the new process: sends its id and waits. Continues also if the other end is gone.
     fn knock(gate: i32) {
         // SAFETY: getpid has no arguments and cannot fail.
         let id = unsafe { libc::getpid() }.to_ne_bytes();
         let mut answer = [0u8; 1];
-        // SAFETY: `id` and `answer` are live, of the sizes given; where a call fails the program just starts.
+        // SAFETY: `id` and `answer` are live, of the sizes given; if a call fails, the program just
+        // starts.
         unsafe {
             if libc::send(gate, id.as_ptr().cast(), id.len(), libc::MSG_NOSIGNAL) == id.len() as isize {
                 libc::recv(gate, answer.as_mut_ptr().cast(), 1, 0);
@@ -166,32 +170,32 @@ impl Gate {
         }
     }
 
-    /// Waits for the process; `None` where it ended before.
+    /// Waits for the process and returns its id; `None` if it ended before.
     pub fn knocked(mut gate: &UnixStream) -> Option<i32> {
         let mut id = [0; 4];
         gate.read_exact(&mut id).ok()?;
         Some(i32::from_ne_bytes(id))
     }
 
-    /// Lets it through.
+    /// Lets the process continue.
     pub fn open(mut gate: &UnixStream) {
-        // A process that is gone needs no letting through.
+        // Fails only if the process is gone.
         drop(gate.write_all(&[1]));
     }
 }
 
-/// Blocks `signals` (bit n-1 for signal n) in this thread, in place of what it blocked; returns that.
+/// Replaces this thread's mask of blocked signals (bit n-1 for signal n); returns the old one.
 pub fn block_signals(signals: u64) -> io::Result<u64> {
     let before = own_mask()?;
     set_own_mask(signals)?;
     Ok(before)
 }
 
-/// The signals this thread blocks, bit n-1 for signal n.
+/// This thread's mask of blocked signals, bit n-1 for signal n.
 fn own_mask() -> io::Result<u64> {
     let mut mask = 0u64;
     let none: *const u64 = std::ptr::null();
-    // SAFETY: the kernel's signal set is 8 bytes; with no new set only `mask` is written.
+    // SAFETY: the kernel's signal set is 8 bytes; without a new set only `mask` is written.
     let got = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, none, &raw mut mask, 8) };
     crate::check(got).map(|_| mask)
 }
@@ -204,30 +208,30 @@ fn set_own_mask(mask: u64) -> io::Result<()> {
     crate::check(set).map(drop)
 }
 
-/// Signals whose disposition in this process is not the one that it was started with: Rust's runtime ignores SIGPIPE
-/// before `main`, and [`dispose_for_recording`] changes the others.
+/// Signals whose disposition in this process may differ from the one it was started with: Rust's
+/// runtime ignores SIGPIPE before `main`, and [`dispose_for_recording`] changes the others.
 const CHANGED: [i32; 3] = [libc::SIGPIPE, libc::SIGCHLD, libc::SIGXFSZ];
-/// Which of [`CHANGED`] this process was started with ignored.
+/// Whether each of [`CHANGED`] was ignored when this process started.
 static WERE_IGNORED: [AtomicBool; CHANGED.len()] = [const { AtomicBool::new(false) }; CHANGED.len()];
 
 extern "C" fn look_up_dispositions() {
     for (signal, was_ignored) in CHANGED.into_iter().zip(&WERE_IGNORED) {
         // SAFETY: an all-zero sigaction is a valid value of that plain C struct.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: with no new action only `action`, which is live and writable, is written.
+        // SAFETY: without a new action only `action`, which is live and writable, is written.
         let got = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
         was_ignored.store(got == 0 && action.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
     }
 }
 
-// SAFETY: functions in .init_array run once, before main, with the C library ready; this one makes system calls and
-// stores flags.
+// SAFETY: functions in .init_array run once, before main, with the C library ready; this one only
+// makes system calls and stores flags.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOOK_UP_DISPOSITIONS: extern "C" fn() = look_up_dispositions;
 
-/// Makes this process hear of its children's ends (a parent may have ignored SIGCHLD, and then the kernel throws
-/// statuses away), and get EFBIG where a file may not grow (`ulimit -f`) instead of being killed by SIGXFSZ.
+/// Makes this process receive the exit statuses of its children (if a parent ignored SIGCHLD, the
+/// kernel discards them), and get EFBIG instead of SIGXFSZ when a file may not grow (`ulimit -f`).
 /// [`spawn`] gives commands the dispositions that this process was started with.
 pub fn dispose_for_recording() {
     // SAFETY: both are valid dispositions of these signals.
@@ -237,7 +241,7 @@ pub fn dispose_for_recording() {
     }
 }
 
-/// In the new process: the dispositions that its parent was started with.
+/// Runs in the new process: restores the dispositions that its parent was started with.
 fn restore_dispositions() {
     for (signal, was_ignored) in CHANGED.into_iter().zip(&WERE_IGNORED) {
         let was_ignored = was_ignored.load(Ordering::Relaxed);
@@ -246,13 +250,14 @@ fn restore_dispositions() {
     }
 }
 
-/// Ends this process by `signal`, as the command ended by it, without a core file. Returns where the signal does
-/// not end it.
+/// Ends this process by `signal`, as the command ended, without a core file. Returns if the signal
+/// does not end it.
 pub fn die_by(signal: i32) {
-    // See `write_no_core`.
+    // For the limit of 1 see `write_no_core`.
     let hard = Resource::Core.get().map_or(0, |(_, hard)| hard);
     let no_core = libc::rlimit { rlim_cur: hard.min(1), rlim_max: hard };
-    // SAFETY: `no_core` is a live rlimit; SIG_DFL is a valid disposition; raise reads its argument only.
+    // SAFETY: `no_core` is a live rlimit; SIG_DFL is a valid disposition; raise reads its argument
+    // only.
     unsafe {
         libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
         libc::signal(signal, libc::SIG_DFL);
@@ -262,7 +267,7 @@ pub fn die_by(signal: i32) {
     unsafe { libc::raise(signal) };
 }
 
-/// The user and system time that this process took, in microseconds.
+/// User and system time used by this process, in microseconds.
 pub fn own_cpu_us() -> io::Result<u64> {
     // SAFETY: an all-zero rusage is a valid value of that plain C struct.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -272,32 +277,33 @@ pub fn own_cpu_us() -> io::Result<u64> {
     Ok(us(usage.ru_utime) + us(usage.ru_stime))
 }
 
-/// How many clock ticks /proc counts a second.
+/// Clock ticks per second in the files of /proc.
 pub fn ticks_per_second() -> u64 {
     // SAFETY: sysconf only reads its integer argument.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     u64::try_from(ticks).ok().filter(|&ticks| ticks > 0).unwrap_or(100)
 }
 
-/// Whether a program gains privileges when it starts: it is setuid or setgid, or has capabilities.
+/// Whether a program gains privileges when it starts: it is setuid or setgid, or has file
+/// capabilities.
 pub fn gains_privileges(program: &Path) -> bool {
     const SET_ID: u32 = 0o6000;
     let is_set_id = std::fs::metadata(program).is_ok_and(|data| data.mode() & SET_ID != 0);
     let Ok(path) = CString::new(program.as_os_str().as_bytes()) else { return is_set_id };
-    // SAFETY: both names are live and end in 0; with a size of 0 nothing is written.
+    // SAFETY: both names are live and NUL-terminated; with a size of 0 nothing is written.
     let bytes =
         unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) };
     is_set_id || bytes > 0
 }
 
-/// Whether this process may trace programs that gain privileges without taking those from them
+/// Whether this process may trace programs that gain privileges without making them lose these
 /// (CAP_SYS_PTRACE).
 pub fn may_trace_privileged() -> bool {
     crate::capabilities::SYS_PTRACE.is_held()
 }
 
-/// `descriptor` at the first of `numbers` that is free, or at the next free one above; kept from programs
-/// until [`Setup::inherit`] hands it on.
+/// Moves `descriptor` to the first free number of `numbers`, or else to a free one from 10 on. It
+/// is closed on exec unless passed as [`Setup::inherit`].
 pub fn at_one_of(descriptor: OwnedFd, numbers: &[i32]) -> io::Result<OwnedFd> {
     let at = |number: i32| {
         // SAFETY: fcntl reads its integer arguments only.
@@ -315,18 +321,18 @@ pub fn at_one_of(descriptor: OwnedFd, numbers: &[i32]) -> io::Result<OwnedFd> {
     at(10)
 }
 
-/// Keeps the descriptor `number`, which this process inherited, from programs that it starts.
+/// Sets close-on-exec for the inherited descriptor `number`.
 pub fn keep_from_programs(number: i32) -> io::Result<()> {
     // SAFETY: fcntl reads its integer arguments only.
     crate::check(unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) }.into()).map(drop)
 }
 
-/// The socket that this process inherited under `number`; `None` where that is no socket. A copy: the
-/// descriptor itself stays as it is.
+/// Returns a copy of the inherited socket under `number`, leaving the descriptor itself unchanged;
+/// `None` if it is no socket.
 pub fn inherited_socket(number: i32) -> Option<UnixStream> {
     // SAFETY: an all-zero stat is a valid value of that plain C struct.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: `stat` is live and writable; a number that means nothing is an error.
+    // SAFETY: `stat` is live and writable; an invalid number is an error.
     let known = unsafe { libc::fstat(number, &raw mut stat) };
     if known != 0 || stat.st_mode & libc::S_IFMT != libc::S_IFSOCK {
         return None;

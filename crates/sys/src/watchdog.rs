@@ -1,8 +1,9 @@
-//! A small process that ends this one where it is stopped, or hangs, while it holds another: with the end of a tracer the
-//! kernel lets go of all that it holds.
+//! A child process that kills this one if it is stopped or hangs while it holds another: when a
+//! tracer ends, the kernel releases all its tracees.
 //!
-//! It is a fork without a signal to its parent, in a session of its own, so that a terminal's Ctrl-Z and a signal to the process
-//! group miss it. It closes what it was left but one file, runs system calls only, and ends with the thread that started it.
+//! The child is a fork without an exit signal, in its own session, so that a terminal's Ctrl-Z and
+//! signals to the process group do not reach it. It closes all inherited files but one, makes only
+//! system calls, and ends with the thread that started it.
 
 use std::fs::File;
 use std::io;
@@ -12,22 +13,25 @@ use std::time::Duration;
 
 use crate::host::monotonic_time;
 
-/// How often it looks.
+/// Bounds of the interval between two checks.
 const LONGEST_NAP: Duration = Duration::from_millis(100);
 const SHORTEST_NAP: Duration = Duration::from_millis(2);
-/// How long this process may be stopped while it holds another, if it may hold it that long.
+/// Maximum time that this process may be stopped while it holds another, if it may hold it that
+/// long.
 const MAX_STOPPED: Duration = Duration::from_secs(1);
-/// How much longer than it wanted it may hold another while it runs: what is done then is mostly to let go.
+/// Grace period past the intended hold time while this process runs: it is then mostly busy
+/// releasing.
 const MAX_LATE: Duration = Duration::from_secs(4);
 
-/// What both sides see.
+/// Memory shared by this process and the watchdog.
 #[repr(C)]
 struct Shared {
-    /// Until when this process wants to hold another, in nanoseconds of the monotonic clock; 0 while it holds none.
+    /// Until when this process intends to hold another, in nanoseconds of the monotonic clock; 0
+    /// while it holds none.
     until: AtomicU64,
 }
 
-/// See the module. Dropped, it ends.
+/// The watchdog process; dropping this ends it. See the module.
 #[derive(Debug)]
 pub struct Watchdog {
     shared: *mut Shared,
@@ -35,7 +39,7 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts one, for what the calling thread holds: it ends with that.
+    /// Starts a watchdog for processes held by the calling thread; it ends with that thread.
     pub fn start() -> io::Result<Self> {
         let thread = crate::signal::own_thread();
         let stat = File::open(format!("/proc/self/task/{thread}/stat"))?;
@@ -48,8 +52,9 @@ impl Watchdog {
         }
         let shared = page.cast::<Shared>();
         let parent = std::process::id().cast_signed();
-        // SAFETY: a fork by number (no flags, no signal at its end, no stack of its own): the child has a copy of this thread
-        // and of all memory, and calls `watch` only, which never returns, takes no lock and allocates nothing.
+        // SAFETY: a raw fork (no flags, no exit signal, no stack of its own): the child has a copy
+        // of this thread and of all memory, and calls only `watch`, which never returns, takes no
+        // lock and allocates nothing.
         let child = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
         if child == 0 {
             watch(shared, parent, stat.as_raw_fd());
@@ -57,25 +62,25 @@ impl Watchdog {
         match crate::check(child) {
             Ok(child) => Ok(Self { shared, child: child as libc::pid_t }),
             Err(error) => {
-                // SAFETY: the page was made above, and nobody else has it.
+                // SAFETY: the page was made above; nothing else refers to it.
                 unsafe { libc::munmap(page, size_of::<Shared>()) };
                 Err(error)
             }
         }
     }
 
-    /// From now on this process holds another, and wants to for at most `most`.
+    /// Arms the watchdog: this process holds another from now on, for at most `most`.
     pub fn hold(&self, most: Duration) {
         let until = (monotonic_time() + most).as_nanos().min(u64::MAX.into()) as u64;
         self.until().store(until, Ordering::Release);
     }
 
-    /// It holds none any more.
+    /// Disarms the watchdog: this process holds no other any more.
     pub fn release(&self) {
         self.until().store(0, Ordering::Release);
     }
 
-    /// Its process id.
+    /// Process id of the watchdog.
     pub fn pid(&self) -> i32 {
         self.child
     }
@@ -88,8 +93,8 @@ impl Watchdog {
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        // SAFETY: kill and wait4 take the child of this process, which nobody else collects: it is waited for by its id with
-        // `__WALL` only. The page is not used after this.
+        // SAFETY: kill and wait4 take a child of this process that no other code reaps: it is
+        // waited for only by its id with `__WALL`. The page is not used after this.
         unsafe {
             libc::kill(self.child, libc::SIGKILL);
             libc::waitpid(self.child, std::ptr::null_mut(), libc::__WALL);
@@ -98,15 +103,17 @@ impl Drop for Watchdog {
     }
 }
 
-/// The life of the child. `stat` is the open `stat` of the thread that it watches.
+/// The loop of the child. `stat` is the open `stat` file of the watched thread.
 fn watch(shared: *const Shared, parent: libc::pid_t, stat: libc::c_int) -> ! {
-    // SAFETY: system calls on integers and on a static text; nothing that this copy of the process has is used after.
+    // SAFETY: system calls on integers and on a static text; nothing else of this copy of the
+    // process is used after.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0, 0, 0);
         libc::prctl(libc::PR_SET_NAME, c"strandline-dog".as_ptr(), 0, 0, 0);
         libc::setsid();
         libc::dup2(stat, 0);
-        // Whoever waits for the end of what was written must not wait for this one. (Before Linux 5.9: one after the other.)
+        // Close inherited files, so that readers of this process's output do not wait for this
+        // child. (Before Linux 5.9: one by one.)
         if libc::syscall(libc::SYS_close_range, 1, libc::c_uint::MAX, 0) != 0 {
             let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
             libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
@@ -117,7 +124,7 @@ fn watch(shared: *const Shared, parent: libc::pid_t, stat: libc::c_int) -> ! {
     }
     let mut stopped_since = None;
     loop {
-        // SAFETY: the page is this process's too, and lives as long as it.
+        // SAFETY: the page is mapped in this process too, for its whole life.
         let until = Duration::from_nanos(unsafe { (*shared).until.load(Ordering::Acquire) });
         let now = monotonic_time();
         if until.is_zero() {
@@ -144,20 +151,21 @@ fn watch(shared: *const Shared, parent: libc::pid_t, stat: libc::c_int) -> ! {
     }
 }
 
-/// Whether the thread whose `stat` is descriptor 0 is stopped, by a signal or by its own tracer.
+/// Whether the thread whose `stat` is open as descriptor 0 is stopped by a signal or by a tracer.
 fn is_stopped() -> bool {
     let mut text = [0_u8; 256];
-    // SAFETY: reads into `text`, which is as long as is said.
+    // SAFETY: reads at most `text.len()` bytes into `text`.
     let got = unsafe { libc::pread(0, text.as_mut_ptr().cast(), text.len(), 0) };
     let text = text.get(..usize::try_from(got).unwrap_or(0)).unwrap_or_default();
-    // The state stands behind the name, which ends with the last bracket.
+    // The state follows the name, which ends at the last bracket.
     let end = text.iter().rposition(|&byte| byte == b')');
     end.and_then(|end| text.get(end + 2)).is_some_and(|state| matches!(state, b'T' | b't'))
 }
 
-/// Ends the process that is watched, if it is there.
+/// Kills the watched process if it still exists, and exits.
 fn end(parent: libc::pid_t) -> ! {
-    // SAFETY: system calls on integers. While it is this one's parent its id means no other process.
+    // SAFETY: system calls on integers. While `parent` is the parent of this process, its id refers
+    // to no other process.
     unsafe {
         if libc::getppid() == parent {
             libc::kill(parent, libc::SIGKILL);
@@ -168,6 +176,6 @@ fn end(parent: libc::pid_t) -> ! {
 
 fn nap(time: Duration) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
-    // SAFETY: `time` is a live timespec, and what is left of it is not asked for.
+    // SAFETY: `time` is a live timespec; the remainder is not requested.
     unsafe { libc::nanosleep(&raw const time, std::ptr::null_mut()) };
 }

@@ -1,10 +1,10 @@
-//! Where the parts of the extended processor state (x87, SSE, AVX, AMX …) lie in its image.
+//! The layout of the extended processor state (x87, SSE, AVX, AMX …) in an XSAVE image.
 
 /// Offset and size in bytes of extended state component `index` (2..63) in the standard form of an
-/// XSAVE image; `None` where this processor has no such component or it is not a user's.
+/// XSAVE image; `None` if this processor has no such component or it is a supervisor one.
 pub fn component(index: u32) -> Option<(usize, usize)> {
     let (size, offset, flags) = leaf_0d(index);
-    // ECX bit 0: managed by supervisor code, and not in a user's image.
+    // ECX bit 0: supervisor state, absent from a user's image.
     (index >= 2 && size != 0 && flags & 1 == 0).then_some((offset as usize, size as usize))
 }
 
@@ -13,7 +13,7 @@ fn leaf_0d(index: u32) -> (u32, u32, u32) {
     let (mut eax, mut ecx) = (0x0d_u32, index);
     let ebx: u64;
     // SAFETY: CPUID is allowed in user mode and writes EAX, EBX, ECX and EDX only; RBX, which the
-    // compiler keeps for itself, is exchanged around it.
+    // compiler reserves, is saved and restored around it.
     unsafe {
         std::arch::asm!(
             "xchg {kept:r}, rbx",

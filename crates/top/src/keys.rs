@@ -1,4 +1,4 @@
-//! What keys do.
+//! What the keys do.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -6,7 +6,7 @@ use crate::look::Wanted;
 use crate::rows::{Column, Kind};
 use crate::state::{Act, Pane, State};
 
-/// All of them, for the screen that explains them.
+/// All keys, for the help screen.
 pub const ALL: [(&str, &str); 11] = [
     ("Enter", "a ledger of the process, stopped for a moment; of a group: its processes"),
     ("r", "what the best remedy would give back; stops it for a moment, applies nothing"),
@@ -21,7 +21,7 @@ pub const ALL: [(&str, &str); 11] = [
     ("q", "the end; so does Ctrl-C; Ctrl-Z stops it for a while"),
 ];
 
-/// Does what a key asks for.
+/// Handles a key.
 pub fn press(state: &mut State, key: KeyEvent) -> Act {
     if key.modifiers.contains(KeyModifiers::CONTROL) {
         return match key.code {
@@ -96,7 +96,7 @@ fn enter(state: &mut State) -> Act {
     if state.kind != Kind::Groups {
         return look(state, Wanted::Ledger);
     }
-    // The sum of small ones has none.
+    // The sum of small groups has no list.
     if let Some(group) = row.group.clone().filter(|group| group.starts_with('/')) {
         (state.kind, state.filter) = (Kind::List, group);
         state.sort = Column::Rss;

@@ -1,10 +1,11 @@
-//! A live table of processes by the memory they hold. It looks at what the kernel counts only, for which nothing is stopped; a
-//! ledger, or a remedy's dry run, of one process is taken where its reader asks for it by a key, and by whoever started this:
-//! how is not known here.
+//! A live table of processes by the memory they hold. It reads only what the kernel counts, which
+//! stops no process. A ledger of one process, or a dry run of a remedy, is taken when the user
+//! presses a key, by a callback from the caller: this crate does not know how.
 //!
-//! Data flows one way: `watch` (a thread that makes pictures of all processes) → `rows` (growth, order, filter, tree) → `view`
-//! (what is on the screen). `state` is what its reader chose by `keys`; `look` is the thread that takes what was asked for;
-//! `terminal` is the only room that knows the terminal, and gives it back as it was.
+//! Data flows one way: `watch` (a thread that takes pictures of all processes) → `rows` (growth,
+//! order, filter, tree) → `view` (what is on the screen). `state` holds what the user chose by
+//! `keys`; `look` is the thread that takes what was requested; `terminal` is the only module that
+//! accesses the terminal, and restores it.
 
 #![forbid(unsafe_code)]
 
@@ -32,18 +33,19 @@ use terminal::{Heard, Screen};
 pub struct Options {
     /// Which processes.
     pub selection: Selection,
-    /// How often it looks at them; less often where looking takes long.
+    /// Interval between pictures; longer if taking them takes long.
     pub interval: Duration,
-    /// By which column the table is in order.
+    /// Column by which the table is sorted.
     pub sort: Column,
-    /// Processes in order, as a tree, or control groups.
+    /// Processes as a list or a tree, or control groups.
     pub kind: Kind,
 }
 
-/// Between two looks of one that is asked for a single table.
+/// Time between the two pictures for a single table.
 const ONCE: Duration = Duration::from_secs(2);
 
-/// The table, once, as text: `columns` wide, of all rows. It takes two seconds, after which growth is known.
+/// The table as text, once, `columns` wide, with all rows. Takes up to two seconds, to measure
+/// growth.
 pub fn once(options: Options, columns: u16) -> String {
     let mut painter = Painter::default();
     let mut history = History::default();
@@ -57,10 +59,10 @@ pub fn once(options: Options, columns: u16) -> String {
     view::text_of(&state, columns)
 }
 
-/// Shows the table until its reader, a signal, or the end of the terminal ends it.
+/// Shows the table until the user, a signal, or the end of the terminal ends it.
 ///
 /// # Errors
-/// One line: a terminal that cannot be used.
+/// One line: the terminal cannot be used.
 pub fn run(options: Options, look: Look) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("the terminal cannot be used: {error}");
     if !terminal::is_there() {
@@ -73,13 +75,13 @@ pub fn run(options: Options, look: Look) -> Result<(), String> {
     let looker = look::start(look, screen.waker()).map_err(failed)?;
     let state = State::new(options.sort, options.kind);
     match show(&mut screen, state, &watch, &looker) {
-        // The terminal went in the midst of a step: its end, as any.
+        // The terminal was closed in the middle of a step, which is a normal end.
         Err(_) if terminal::has_hung_up() => Ok(()),
         shown => shown.map_err(failed),
     }
 }
 
-/// Draws, waits and answers until it ends.
+/// Draws, waits and handles input until it ends.
 fn show(
     screen: &mut Screen,
     mut state: State,

@@ -1,4 +1,5 @@
-//! The rows of the table: of processes or of control groups, with what they grow by, in order, filtered, or as a tree.
+//! The rows of the table: processes or control groups with their growth, sorted, filtered, or as a
+//! tree.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -11,24 +12,24 @@ use strandline_survey::select::Key;
 /// The columns, from left to right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column {
-    /// A process's id, or how many processes a group has.
+    /// Process id, or number of processes in a group.
     Pid,
     /// RSS.
     Rss,
     /// PSS.
     Pss,
-    /// What RSS grows by in a minute.
+    /// Growth of RSS per minute.
     Growth,
-    /// What the last ledger called stranded.
+    /// Stranded bytes in the last ledger.
     Stranded,
-    /// What it called pinned.
+    /// Pinned bytes in the last ledger.
     Pinned,
     /// The name.
     Name,
 }
 
 impl Column {
-    /// All of them.
+    /// All columns.
     pub const ALL: [Self; 7] =
         [Self::Pid, Self::Rss, Self::Pss, Self::Growth, Self::Stranded, Self::Pinned, Self::Name];
 }
@@ -36,7 +37,7 @@ impl Column {
 /// What the rows are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Processes in order.
+    /// Processes as a list.
     List,
     /// Processes below their parents.
     Tree,
@@ -44,66 +45,57 @@ pub enum Kind {
     Groups,
 }
 
-/// Whose row it is.
+/// Identity of a row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Id {
-    /// A process's.
     Process(Key),
-    /// A control group's.
     Group(String),
 }
 
-/// What the last ledger of a process said.
+/// Results of the last ledger of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Told {
-    /// When.
+    /// When it was taken.
     pub at: Instant,
-    /// Bytes that are stranded.
     pub stranded_bytes: u64,
-    /// Bytes that are pinned.
     pub pinned_bytes: u64,
 }
 
-/// A row.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Whose.
     pub id: Id,
-    /// The process, where it is one.
+    /// Process id, if it is a process.
     pub pid: Option<i32>,
-    /// Its parent.
+    /// Process id of its parent.
     pub parent: i32,
-    /// How many ancestors of it stand above it.
+    /// Number of ancestors shown above it.
     pub depth: usize,
-    /// Its name, or the group's.
+    /// Name of the process or the group.
     pub name: String,
-    /// Its group.
     pub group: Option<String>,
-    /// How many processes it sums.
+    /// Number of processes.
     pub processes: u64,
-    /// RSS.
     pub rss_bytes: u64,
-    /// PSS.
     pub pss_bytes: Option<u64>,
-    /// What RSS grows by in a minute.
+    /// Growth of RSS per minute.
     pub growth_bytes: Option<i64>,
-    /// What its last ledger said.
+    /// Results of its last ledger.
     pub told: Option<Told>,
 }
 
-/// Growth is that of the last minute, or of as much of it as there is.
+/// Growth is measured over the last minute, or as much of it as is known.
 const SPAN: Duration = Duration::from_secs(60);
-/// Before that nothing is said.
+/// Growth is not shown for less than this.
 const MIN_SPAN: Duration = Duration::from_millis(900);
 
-/// RSS of the last minute.
+/// RSS over the last minute.
 #[derive(Debug, Default)]
 pub struct History {
     of: HashMap<Id, VecDeque<(Instant, u64)>>,
 }
 
 impl History {
-    /// Notes a picture; of who is not on it any more nothing is kept.
+    /// Adds a picture; rows that are not on it are dropped.
     pub fn add(&mut self, picture: &Picture) {
         let processes = picture.processes.iter().map(|one| (Id::Process(one.key), one.figures.rss_bytes));
         let groups = picture.groups.iter().map(|(name, sum)| (Id::Group(name.clone()), sum.rss_bytes));
@@ -118,7 +110,7 @@ impl History {
         }
     }
 
-    /// What it grows by in a minute.
+    /// Growth of RSS per minute.
     fn growth(&self, id: &Id) -> Option<i64> {
         let all = self.of.get(id)?;
         let ((began, first), (ended, last)) = (all.front()?, all.back()?);
@@ -129,16 +121,16 @@ impl History {
     }
 }
 
-/// How rows are put in order.
+/// How rows are sorted and filtered.
 #[derive(Clone, Copy, Debug)]
 pub struct Order<'a> {
-    /// What they are.
+    /// What the rows are.
     pub kind: Kind,
-    /// By which column: the largest first, and names and ids from the first one on.
+    /// Column to sort by: the largest first, but names and ids ascending.
     pub sort: Column,
-    /// Or the other way round.
+    /// Whether the order is reversed.
     pub is_reversed: bool,
-    /// Only those with this in their name, group or id; all where it is empty.
+    /// Only rows with this in their name, group or id; all rows if it is empty.
     pub filter: &'a str,
 }
 
@@ -155,7 +147,7 @@ pub fn arrange(
             picture.processes.iter().map(|one| of_process(one, history, told.get(&one.key))).collect()
         }
     };
-    // Rows that are equal stay where they are: by RSS.
+    // Sorting is stable: equal rows stay sorted by RSS.
     match order.sort {
         Column::Pid => rows.sort_by_key(|row| (row.pid, Reverse(row.processes))),
         Column::Rss => rows.sort_by_key(|row| Reverse(row.rss_bytes)),
@@ -210,7 +202,7 @@ fn of_group((name, sum): &(String, strandline_survey::picture::Sum), history: &H
     }
 }
 
-/// Whether it has what is wanted; that is in lower case.
+/// Whether a row contains `wanted`, which is in lower case.
 fn matches(row: &Row, wanted: &str) -> bool {
     wanted.is_empty()
         || row.name.to_lowercase().contains(wanted)
@@ -218,10 +210,11 @@ fn matches(row: &Row, wanted: &str) -> bool {
         || row.group.as_ref().is_some_and(|group| group.to_lowercase().contains(wanted))
 }
 
-/// The deepest that is drawn.
+/// Maximum depth that is drawn.
 const DEEPEST: usize = 64;
 
-/// The same below their parents, siblings in the order they have; where something is wanted, what has it and its ancestors.
+/// Puts rows below their parents, with siblings in their order. If something is wanted, keeps only
+/// rows that match and their ancestors.
 fn tree(rows: Vec<Row>, wanted: &str) -> Vec<Row> {
     let parents: HashMap<i32, i32> = rows.iter().filter_map(|row| Some((row.pid?, row.parent))).collect();
     let mut kept: HashSet<i32> = HashSet::new();
@@ -240,7 +233,7 @@ fn tree(rows: Vec<Row>, wanted: &str) -> Vec<Row> {
         }
     }
     let mut all = Vec::new();
-    // The last first: what is pushed last is taken first.
+    // In reverse: the last one pushed is taken first.
     let mut left: Vec<Row> = roots.into_iter().rev().collect();
     loop {
         while let Some(row) = left.pop() {
@@ -249,7 +242,7 @@ fn tree(rows: Vec<Row>, wanted: &str) -> Vec<Row> {
             left.extend(below.into_iter().rev().map(|child| Row { depth, ..child }));
             all.push(row);
         }
-        // Ids that were used again while they were read may make a ring, which hangs on nobody.
+        // Ids that were reused while they were read may form a cycle, which is below no root.
         let Some(pid) = children.keys().min().copied() else { return all };
         left.extend(children.remove(&pid).unwrap_or_default());
     }

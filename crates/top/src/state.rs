@@ -1,4 +1,4 @@
-//! What its reader chose, and what is shown for it.
+//! What the user chose, and what is shown for it.
 
 use std::collections::HashMap;
 
@@ -8,69 +8,65 @@ use strandline_survey::select::Key;
 use crate::look::{Answer, Wanted};
 use crate::rows::{Column, History, Id, Kind, Order, Row, Told, arrange};
 
-/// What a key led to.
+/// Effect of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     /// Nothing outside of the state.
     Nothing,
-    /// The end.
+    /// End the program.
     End,
-    /// Stop until it is continued.
+    /// Stop until continued.
     Suspend,
-    /// A look at a process.
+    /// Look at a process.
     Look(i32, Wanted),
 }
 
 /// What fills the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pane {
-    /// The table.
     Table,
-    /// What the keys do.
+    /// Help for the keys.
     Help,
-    /// What a look said.
+    /// The result of a look.
     Text {
-        /// Its heading.
         title: String,
-        /// Its lines.
         lines: Vec<String>,
     },
 }
 
-/// The state.
+/// State of the user interface.
 #[derive(Debug)]
 pub struct State {
     /// The last picture.
     pub picture: Option<Picture>,
-    /// Its rows, as they are shown.
+    /// The rows shown.
     pub rows: Vec<Row>,
-    /// What they are.
+    /// What the rows are.
     pub kind: Kind,
-    /// By which column they are in order.
+    /// Column by which they are sorted.
     pub sort: Column,
-    /// Or the other way round.
+    /// Whether the order is reversed.
     pub is_reversed: bool,
-    /// Only these.
+    /// Only rows that contain this are shown.
     pub filter: String,
     /// Whether keys go into the filter.
     pub is_typing: bool,
-    /// What fills the screen.
     pub pane: Pane,
-    /// How far its text is scrolled.
+    /// How far the text is scrolled.
     pub scroll: u16,
     /// The first row on the screen.
     pub first: usize,
-    /// One line to tell.
+    /// A message of one line.
     pub message: Option<String>,
     told: HashMap<Key, Told>,
-    /// The chosen row, and where it stood: if it is gone, the one that stands there now.
+    /// The selected row and its index: if the row is gone, the one at that index is selected.
     chosen: (Option<Id>, usize),
-    /// What is under way.
+    /// The unfinished request.
     waits_for: Option<(i32, Wanted)>,
 }
 
 impl State {
-    /// Nothing seen yet.
+    /// A state without a picture.
     pub fn new(sort: Column, kind: Kind) -> Self {
         Self {
             picture: None,
@@ -90,7 +86,7 @@ impl State {
         }
     }
 
-    /// Makes the rows anew.
+    /// Updates the rows.
     pub fn arrange(&mut self, history: &History) {
         let Some(picture) = &self.picture else { return };
         let there = |key: &Key| picture.processes.iter().any(|one| one.key == *key);
@@ -104,41 +100,42 @@ impl State {
 
     fn choose(&mut self, at: usize) {
         let at = at.min(self.rows.len().saturating_sub(1));
-        // As long as nothing was chosen, the first row is it, whoever stands there.
+        // Until a row is selected, the first row is selected, whatever it is.
         let id = self.rows.get(at).filter(|_| at > 0 || self.chosen.0.is_some()).map(|row| row.id.clone());
         self.chosen = (id, at);
     }
 
-    /// Chooses another row, so many further on.
+    /// Selects the row that is `by` rows further.
     pub fn go(&mut self, by: isize) {
         let at = self.chosen.1.saturating_add_signed(by).min(self.rows.len().saturating_sub(1));
         let id = self.rows.get(at).map(|row| row.id.clone());
         self.chosen = (id.filter(|_| at > 0), at);
     }
 
-    /// Where the chosen row stands.
+    /// Index of the selected row.
     pub fn at(&self) -> usize {
         self.chosen.1
     }
 
-    /// The chosen row.
     pub fn selected(&self) -> Option<&Row> {
         self.rows.get(self.chosen.1)
     }
 
-    /// Puts the rows in the order of another column: told how many there are and which it is, `which` tells the next.
+    /// Sorts by another column: `which` gets the number of columns and the current index, and
+    /// returns the new index.
     pub fn sort_by(&mut self, which: impl Fn(usize, usize) -> usize) {
         let at = Column::ALL.iter().position(|column| *column == self.sort).unwrap_or(0);
         self.sort = Column::ALL.get(which(Column::ALL.len(), at)).copied().unwrap_or(Column::Rss);
     }
 
-    /// Shows this, or if it is shown, the list.
+    /// Shows rows of this kind, or the list if they are shown already.
     pub fn toggle(&mut self, kind: Kind) {
         self.kind = if self.kind == kind { Kind::List } else { kind };
         self.chosen = (None, 0);
     }
 
-    /// Asks for a look at a process with `ask`, which says whether the question was taken; one look at a time.
+    /// Requests a look at a process with `ask`, which returns whether the request was accepted; one
+    /// look at a time.
     pub fn ask(&mut self, pid: i32, wanted: Wanted, ask: impl FnOnce() -> bool) {
         self.message = Some(match self.waits_for {
             Some((pid, _)) => format!("process {pid} is still looked at: one at a time"),
@@ -150,7 +147,7 @@ impl State {
         });
     }
 
-    /// Hears what a look said.
+    /// Handles the result of a look.
     pub fn hear(&mut self, answer: Answer) {
         self.waits_for = None;
         let Answer { pid, wanted, result, at } = answer;

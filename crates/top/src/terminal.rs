@@ -1,5 +1,5 @@
-//! The terminal: taken over at the start, given back at the end, whatever ends it but SIGKILL. Keys, signals and the news of
-//! other threads are waited for together, without a clock.
+//! The terminal: taken over at the start, restored at the end, whatever ends the program except
+//! SIGKILL. Waits for keys, signals and other threads together, without a timer.
 
 use std::io::{IsTerminal, Result};
 use std::mem::ManuallyDrop;
@@ -14,32 +14,31 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 use ratatui::{DefaultTerminal, Frame};
 
-/// That the terminal is gone (SIGHUP) ends it without more: there is nothing to give back.
+/// SIGHUP is not among them: without a terminal the program just ends, because there is nothing to
+/// restore.
 const SIGNALS: [Signal; 5] =
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGWINCH];
 
-/// Tells the screen that there is news.
+/// Wakes the screen.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<EventFd>);
 
 impl Waker {
-    /// Tells it.
     pub fn wake(&self) {
-        // It fails where it was told already.
+        // Fails only if it was woken already.
         let _ = self.0.write(1);
     }
 }
 
-/// What was heard.
+/// What ended a wait.
 #[derive(Debug)]
 pub enum Heard {
-    /// The terminal or a signal ends it.
+    /// The terminal or a signal ends the program.
     End,
     /// A signal asks to stop until it is continued.
     Suspend,
-    /// Keys were pressed.
     Keys(Vec<KeyEvent>),
-    /// Another thread has something, or the terminal has another size.
+    /// Another thread has news, or the size of the terminal has changed.
     News,
 }
 
@@ -62,14 +61,16 @@ fn is_end(events: PollFlags) -> bool {
 /// The terminal, taken over.
 #[derive(Debug)]
 pub struct Screen {
-    /// Never dropped: where the terminal is gone it would complain to standard error, which is gone too, and panic.
+    /// Never dropped: if the terminal is gone, it would write to standard error, which is gone too,
+    /// and panic.
     terminal: ManuallyDrop<DefaultTerminal>,
     signals: SignalFd,
     news: Arc<EventFd>,
 }
 
 impl Screen {
-    /// Takes it over. Before there is a second thread: signals come to this one's descriptor.
+    /// Takes over the terminal. Must be called before there is a second thread, so that signals go
+    /// to the descriptor.
     pub fn open() -> Result<Self> {
         let set: SigSet = SIGNALS.into_iter().collect();
         set.thread_block()?;
@@ -78,12 +79,12 @@ impl Screen {
         Ok(Self { terminal: ManuallyDrop::new(ratatui::try_init()?), signals, news })
     }
 
-    /// What other threads wake it by.
+    /// A waker for other threads.
     pub fn waker(&self) -> Waker {
         Waker(Arc::clone(&self.news))
     }
 
-    /// How wide it is.
+    /// Width of the terminal.
     pub fn columns(&self) -> u16 {
         self.terminal.size().map_or(80, |size| size.width)
     }
@@ -93,7 +94,7 @@ impl Screen {
         self.terminal.draw(view).map(|_| ())
     }
 
-    /// Waits until there is something.
+    /// Waits until something happens.
     pub fn wait(&mut self) -> Result<Heard> {
         let stdin = std::io::stdin();
         let mut all = [
@@ -119,13 +120,13 @@ impl Screen {
             });
         }
         if !news.is_empty() {
-            // Many may have woken it: once is enough.
+            // Several threads may have woken it: one read is enough.
             let _ = self.news.read();
         }
         if keys.is_empty() { Ok(Heard::News) } else { keys_pressed() }
     }
 
-    /// Gives the terminal back and stops, until it is continued.
+    /// Restores the terminal and stops, until continued.
     pub fn suspend(&mut self) -> Result<()> {
         self.give_back()?;
         raise(Signal::SIGSTOP)?;
@@ -141,12 +142,12 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // Nothing is left to be done where that fails: the terminal is gone.
+        // If this fails, nothing is left to be done: the terminal is gone.
         let _ = self.give_back();
     }
 }
 
-/// All keys that were pressed until now.
+/// All keys pressed so far.
 fn keys_pressed() -> Result<Heard> {
     let mut keys = Vec::new();
     while event::poll(std::time::Duration::ZERO)? {

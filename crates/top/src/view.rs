@@ -1,4 +1,5 @@
-//! What is on the screen. Nothing is told by colour: the chosen row is inverted, the column of the order has an arrow.
+//! What is on the screen. Nothing depends on colour: the selected row is inverted, the sorted
+//! column has an arrow.
 
 use std::time::Duration;
 
@@ -14,16 +15,15 @@ use crate::keys;
 use crate::rows::{Column, Kind, Row};
 use crate::state::{Pane, State};
 
-/// What stands for a figure that is not known.
+/// Shown for an unknown figure.
 const UNKNOWN: &str = "?";
-/// What stands where there was no ledger.
+/// Shown if there was no ledger.
 const NONE: &str = "-";
-/// The widest a table is made for who wants it as text.
+/// Maximum width of the table as text.
 const MAX_COLUMNS: u16 = 400;
 
 const KEYS: &str = " Enter ledger  r dry run  / filter  t tree  c groups  ←→ order  ? help  q quit";
 
-/// Draws it.
 pub fn draw(frame: &mut Frame<'_>, state: &mut State) {
     let [head, middle, foot] =
         Layout::vertical([Constraint::Length(1), Constraint::Min(1), Constraint::Length(1)])
@@ -57,7 +57,7 @@ fn text(frame: &mut Frame<'_>, title: &str, lines: Vec<String>, scroll: &mut u16
     frame.render_widget(Line::from(format!(" Esc back  ↑↓ PgUp PgDn scroll{where_it_is}")), foot);
 }
 
-/// The table as text, of all rows.
+/// The table as text, with all rows.
 pub fn text_of(state: &State, columns: u16) -> String {
     let height = u16::try_from(state.rows.len() + 1).unwrap_or(u16::MAX);
     let area = Rect::new(0, 0, columns.clamp(40, MAX_COLUMNS), height);
@@ -103,13 +103,13 @@ fn scroll_to_chosen(state: &mut State, height: usize) {
     state.first = state.first.min(state.rows.len().saturating_sub(height));
 }
 
-/// How wide the columns are; the last takes the rest.
+/// Width of a column; the last takes the rest.
 fn width(column: Column) -> usize {
     match column {
         Column::Pid => 7,
         Column::Growth => 10,
         Column::Rss | Column::Pss | Column::Pinned => 8,
-        // With its age.
+        // Includes the age.
         Column::Stranded => 13,
         Column::Name => 0,
     }
@@ -189,7 +189,7 @@ fn signed(change: i64) -> String {
     }
 }
 
-/// A time in four columns: `12s`, `5m`, `3h`, `2d`.
+/// A time in at most four characters: `12s`, `5m`, `3h`, `2d`.
 fn age(age: Duration) -> String {
     match age.as_secs() {
         seconds @ 0..100 => format!("{seconds}s"),

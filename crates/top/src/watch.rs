@@ -1,5 +1,5 @@
-//! The thread that looks at all processes, again and again. Looking takes at most a fiftieth of a processor, however many
-//! there are: it is done less often then.
+//! The thread that takes pictures of all processes repeatedly. It uses at most a fiftieth of a
+//! processor for any number of processes: it then takes pictures less often.
 
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
@@ -8,14 +8,15 @@ use strandline_survey::{Painter, Picture, Selection};
 
 use crate::terminal::Waker;
 
-/// For so many times as long as looking took nothing is looked at.
+/// The pause after a picture is at least this many times as long as the picture took.
 const REST_TIMES: u32 = 50;
-/// The part of an interval for which proportional set sizes are asked for, a walk through page tables each.
+/// Part of an interval for reading proportional set sizes, each of which is a walk through page
+/// tables.
 const PSS_PART: f64 = 0.005;
 
-/// Starts it; pictures come by the channel, and the waker tells of them.
+/// Starts the thread; pictures arrive on the channel, and the waker announces them.
 pub fn start(selection: Selection, interval: Duration, waker: Waker) -> std::io::Result<Receiver<Picture>> {
-    // Nobody needs an old one: with one unread, the next waits.
+    // Old pictures are useless: while one is unread, the next one waits.
     let (sender, receiver) = sync_channel(1);
     let mut painter = Painter::default();
     painter.pss_time = interval.mul_f64(PSS_PART);

@@ -1,4 +1,4 @@
-//! `study --all`: every study there is, one after the other, each in a lab of its own.
+//! `study --all`: runs all studies in sequence, each in its own lab.
 
 use std::path::PathBuf;
 
@@ -20,13 +20,13 @@ use strandline_study::pages::studies::{Item, Totals, brief, document, page};
 
 const SCHEMA: &str = "strandline/studies-run/1";
 
-/// A study, and why it cannot be run where it cannot.
+/// A study, or the reason why it cannot be run.
 struct Entry {
     name: String,
     chosen: std::result::Result<Chosen, String>,
 }
 
-/// Runs all and shows what came of them.
+/// Runs all studies and shows the results.
 pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
     let mut files = Files::wanted(arguments, "strandline-studies.html")?;
     let entries = entries(arguments)?;
@@ -68,7 +68,6 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
     })
 }
 
-/// All studies, read.
 fn entries(arguments: &Arguments) -> Result<Vec<Entry>> {
     let texts: Vec<(String, std::result::Result<Text, String>)> =
         find::list().into_iter().map(|(name, folder)| (name.clone(), read_one(&name, folder))).collect();
@@ -91,7 +90,7 @@ fn entries(arguments: &Arguments) -> Result<Vec<Entry>> {
     Ok(texts.into_iter().map(|(name, text)| Entry { name, chosen: chosen(text) }).collect())
 }
 
-/// Reads a study; what is wrong with it, in one line.
+/// Reads a study; returns its errors in one line.
 fn read_one(name: &str, folder: Option<PathBuf>) -> std::result::Result<Text, String> {
     let folder = find::listed(name, folder)?;
     read_in(&folder).map_err(|lines| {
@@ -105,19 +104,19 @@ fn read_one(name: &str, folder: Option<PathBuf>) -> std::result::Result<Text, St
     })
 }
 
-/// Whether `--axis` is for this study: it has the axis, or one of the subjects.
+/// Whether `--axis` applies to this study: it has the axis, or one of the subjects.
 fn has(text: &Text, axis: &str, choices: &[String]) -> bool {
     if axis == SUBJECT { !own(text, axis, choices).is_empty() } else { text.0.axis(axis).is_some() }
 }
 
-/// What of `--axis` is for this study: of subjects, those that it has.
+/// The choices of `--axis` that apply to this study: of subjects, those that it has.
 fn own((study, _): &Text, axis: &str, choices: &[String]) -> Vec<String> {
     let is_own =
         |choice: &&String| axis != SUBJECT || study.subjects.iter().any(|subject| subject.name == **choice);
     choices.iter().filter(is_own).cloned().collect()
 }
 
-/// Asks for all together before any is begun.
+/// Checks the extent of all studies together before any is started.
 fn ask_all(entries: &[Entry], arguments: &Arguments, output: &Output) -> std::result::Result<(), Gone> {
     let labs: Vec<(&Chosen, Lab)> = entries
         .iter()
@@ -127,13 +126,13 @@ fn ask_all(entries: &[Entry], arguments: &Arguments, output: &Output) -> std::re
     ask(&labs, arguments, &Teller::new("studies", !output.json))
 }
 
-/// The lab of one of the studies.
 fn lab_of(name: &str, arguments: &Arguments) -> Lab {
     let dir = arguments.lab.dir.as_ref().map(|dir| dir.join(name));
     Lab { dir, ..arguments.lab.clone() }
 }
 
-/// Runs one after the other. What was run stays in the journals: a second call does not run it again.
+/// Runs the studies in sequence. Completed runs stay in the journals, so a second call does not
+/// repeat them.
 fn conduct_all(
     entries: &[Entry],
     arguments: &Arguments,
@@ -158,7 +157,7 @@ fn conduct_all(
             Err(why) => Err(why.clone()),
         };
         if let Err(why) = &ran {
-            // Why is shown with the others.
+            // The reason is shown with the other results.
             let is_shown = is_shown_meanwhile(arguments, output);
             let why = if is_shown { "it could not be run" } else { why.as_str() };
             complain(&format!("study {}: {why}", entry.name));
@@ -176,7 +175,7 @@ fn item<'a>(name: &'a str, ran: std::result::Result<&'a Ran, &'a String>) -> Ite
     Item { name, came: ran.map(Ran::facts).map_err(String::as_str) }
 }
 
-/// Whether what came of a study is shown before the next one begins.
+/// Whether the result of a study is shown before the next one starts.
 fn is_shown_meanwhile(arguments: &Arguments, output: &Output) -> bool {
     format(&arguments.shown, output) == LabFormat::Terminal && arguments.shown.output.is_none()
 }

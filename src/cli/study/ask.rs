@@ -1,4 +1,4 @@
-//! Studies that would take very long are not begun unasked.
+//! Requires --yes for studies that would take very long.
 
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,15 @@ use strandline_report::units::seconds;
 use strandline_study::needs::{self, Bill};
 use strandline_study::{cell, run};
 
-/// Studies of more runs are not begun unasked.
+/// Studies with more runs require --yes.
 const MANY_RUNS: u64 = 10_000;
-/// Nor are those that take longer; that is found out where there are so many runs.
+/// Longer studies require --yes as well; the time is estimated only from this number of runs on.
 const LONG: Duration = Duration::from_secs(20 * 60);
 const SOME_RUNS: u64 = 200;
 
-/// Refuses studies that take very long together, or have very many runs, that nobody said yes to. One cell of each is
-/// run to tell how long they would take. Those that an earlier one left something to go on from were said yes to.
+/// Refuses studies that together take very long or have very many runs, without --yes. Runs one
+/// cell of each to estimate the time. Studies with an earlier journal to resume from were confirmed
+/// before.
 pub fn ask(
     studies: &[(&Chosen, &Lab)],
     arguments: &Arguments,
@@ -38,7 +39,7 @@ pub fn ask(
         return Ok(());
     }
     let (mut seconds_of_all, mut one) = (Some(0.0), None);
-    // The machine that submits is not one to run anything on.
+    // The submitting machine must not run anything.
     let here: &[&Chosen] = if arguments.lab.slurm.on.is_some() { &[] } else { &new };
     for chosen in here {
         teller.say(&format!("one run of {}, to tell how long all take", chosen.matrix.study.name));
@@ -46,7 +47,8 @@ pub fn ask(
         let whole = each.zip(chosen.matrix.runs());
         let whole =
             whole.map(|(each, runs)| each.as_secs_f64() * runs as f64 / f64::from(arguments.lab.jobs));
-        // One that cannot be run here takes no time; of a single one it is told that nothing is known.
+        // A study that cannot be run here counts as zero; for a single study the total is then
+        // unknown.
         seconds_of_all =
             if new.len() > 1 { seconds_of_all.map(|all: f64| all + whole.unwrap_or(0.0)) } else { whole };
         one = each;
@@ -75,7 +77,7 @@ pub fn ask(
     ))))
 }
 
-/// How long the first cell of a study takes; `None` where it cannot be run.
+/// Run time of the first cell of a study; `None` if it cannot be run.
 fn estimate(chosen: &Chosen, arguments: &Arguments) -> std::result::Result<Option<Duration>, Gone> {
     let mut first = chosen.clone();
     for axis in &mut first.matrix.axes {
@@ -86,13 +88,13 @@ fn estimate(chosen: &Chosen, arguments: &Arguments) -> std::result::Result<Optio
     let Ok(bill) = needs::bill(&first.matrix) else { return Ok(None) };
     let lab = Lab { dir: None, jobs: 1, fresh: true, ..arguments.lab.clone() };
     match time_of_one(&first, &bill, arguments, &lab) {
-        // Why is told when it is run.
+        // The reason is reported when the study is run.
         Err(Gone::Failed(_)) => Ok(None),
         each => each,
     }
 }
 
-/// How long one cell takes; `None` where it cannot be run. A signal meanwhile stops all.
+/// Run time of one cell; `None` if it cannot be run. A signal stops everything.
 fn time_of_one(
     chosen: &Chosen,
     bill: &Bill,

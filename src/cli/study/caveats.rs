@@ -1,4 +1,4 @@
-//! What is to be known about a study's figures.
+//! Caveats about a study's figures.
 
 use super::super::arguments_lab::Study as Arguments;
 use super::super::lab::{Bench, how_it_ended};
@@ -8,7 +8,7 @@ use strandline_study::matrix::Matrix;
 use strandline_study::needs::Bill;
 use strandline_study::run::{COUNTED_ROUNDS, Referee};
 
-/// Each with its code.
+/// The caveats with their codes.
 pub fn caveats(
     matrix: &Matrix,
     bill: &Bill,
@@ -67,7 +67,8 @@ pub fn caveats(
     caveats
 }
 
-/// Which subjects' instructions are counted by cachegrind, and whether it is all of them; nothing where it is none.
+/// The caveat on subjects whose instructions cachegrind counts, and whether these are all; `None`
+/// if there are none.
 fn by_cachegrind(matrix: &Matrix) -> Option<(String, bool)> {
     let is_counted = |subject: &&Subject| matrix.study.is_counted(subject);
     let counted: Vec<&str> =

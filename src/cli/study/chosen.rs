@@ -1,4 +1,4 @@
-//! A study with the choices of one run, and its lab.
+//! A study with the choices for one run, and its lab.
 
 use std::path::{Path, PathBuf};
 
@@ -10,16 +10,15 @@ use strandline_lab::cell::Subject;
 use strandline_study::matrix::Matrix;
 use strandline_study::{cell, run};
 
-/// A study with the choices of this run.
+/// A study with the choices for this run.
 #[derive(Clone)]
 pub struct Chosen {
-    /// Its cells.
     pub matrix: Matrix,
     text: String,
 }
 
 impl Chosen {
-    /// With what the arguments say, and these choices of axes.
+    /// Applies the arguments and these axis choices.
     pub fn new(
         (study, text): Text,
         arguments: &Arguments,
@@ -33,7 +32,7 @@ impl Chosen {
     }
 }
 
-/// The lab of these cells, and the folder that `{build}` stands for.
+/// Opens the lab of these cells; returns it with the directory for `{build}`.
 pub fn open(
     chosen: &Chosen,
     arguments: &Arguments,
@@ -47,20 +46,21 @@ pub fn open(
     Ok((bench, build))
 }
 
-/// How many runs an earlier one left to go on from.
+/// Number of runs of an earlier lab that can be reused.
 pub fn found(chosen: &Chosen, arguments: &Arguments, lab: &Lab) -> usize {
     let Ok((described, subjects)) = described(chosen, arguments) else { return 0 };
     Bench::found("study", &described, &subjects, lab)
 }
 
-/// What makes a study's lab the same lab: what it says, and all its cells. Those that cannot be run at the moment are
-/// among them: memory that is free now, or a file that is there, makes it no other lab.
+/// What identifies the lab of a study: its text, and all its cells. Includes cells that cannot be
+/// run at the moment, so that free memory or the existence of a file does not change the identity.
 fn described(
     chosen: &Chosen,
     arguments: &Arguments,
 ) -> std::result::Result<(impl serde::Serialize + use<>, Vec<Subject>), String> {
     let matrix = &chosen.matrix;
-    // The folder's name comes of what is run: there the folder for builds has its placeholder still.
+    // The directory's name depends on the cells, so the build directory is still a placeholder
+    // here.
     let unbuilt = |key| Subject {
         directory: None,
         ..cell::subject(matrix, key, Path::new("{build}"), arguments.lab.timeout)

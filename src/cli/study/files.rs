@@ -1,5 +1,4 @@
-//! What a study's run writes besides its output: a report of its own, its plots as files, and the results in its
-//! README.
+//! Files that a study writes besides its output: a report, plots, and the results in its README.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -20,24 +19,24 @@ use strandline_study::find;
 use strandline_study::pages::studies::{self, Item};
 use strandline_study::pages::{readme, study};
 
-/// Enough of a file to tell whose it is.
+/// Length of the start of a file by which it is recognised.
 const BEGIN_BYTES: u64 = 8192;
 
-/// The files that were asked for.
+/// The requested files.
 pub struct Files {
     report: Option<PathBuf>,
-    /// The folder for plots, and its address in what is shown.
+    /// The directory for plots, and its address in the output.
     plots: Option<(PathBuf, String)>,
     readme: bool,
     form: &'static str,
     names: Names,
-    /// Plots that are drawn and not written yet: what was measured is shown before anything is written.
+    /// Plots that are drawn but not yet written: the results are shown before any file is written.
     drawn: Vec<(PathBuf, String)>,
 }
 
 impl Files {
-    /// As the arguments say; `report` is what the report is called by default. Refuses before anything is run what
-    /// could not be written after it.
+    /// Takes the files from the arguments; `report` is the default name of the report. Fails now,
+    /// before anything is run, if a file could not be written.
     pub fn wanted(arguments: &Arguments, report: &str) -> Result<Self> {
         let is_narrowed = !arguments.axis.is_empty() || arguments.repeat.is_some();
         if is_narrowed && arguments.readme {
@@ -68,7 +67,8 @@ impl Files {
         Ok(Self { report, plots, readme, form, names: Names::default(), drawn: Vec::new() })
     }
 
-    /// Draws the plots of a study's page, which from now on refers to their files; [`Files::write`] writes them.
+    /// Draws the plots of a study's page and makes the page refer to their files; [`Files::write`]
+    /// writes them.
     pub fn pictures(&mut self, study: &str, page: &mut Page) {
         let Some((folder, address)) = &self.plots else { return };
         for (name, text) in pictures::pictures(page, study, address, &mut self.names) {
@@ -76,10 +76,10 @@ impl Files {
         }
     }
 
-    /// Writes plots, READMEs and the report. What cannot be written is told of, and the rest is written.
+    /// Writes plots, READMEs and the report. Reports each failure and continues.
     ///
     /// # Errors
-    /// The last that could not be written.
+    /// Returns the last failure.
     pub fn write(&self, items: &[Item<'_>], pages: &[Page]) -> Result<()> {
         let plots = self.drawn.iter().map(|(path, text)| put_plot(path, text));
         let readmes = items.iter().map(|item| self.readme(item));
@@ -90,15 +90,15 @@ impl Files {
         last.map_or(Ok(()), Err)
     }
 
-    /// Says of a run that was stopped what it leaves unwritten.
+    /// Reports that a stopped run leaves the files unwritten.
     pub fn none_written(&self) {
         if self.report.is_some() || self.plots.is_some() || self.readme {
             complain("no report, plots or README were written");
         }
     }
 
-    /// Writes what came of a study into its README, with its first plot beside it. One that has no place for it is told
-    /// of and left as it is.
+    /// Writes the results of a study into its README, with its first plot. A README without a place
+    /// for them is reported and left unchanged.
     fn readme(&self, item: &Item<'_>) -> Result<()> {
         let (true, Ok(facts)) = (self.readme, &item.came) else { return Ok(()) };
         let folder = &facts.matrix.study.folder;
@@ -147,18 +147,17 @@ impl Files {
         }
     }
 
-    /// Writes the report, where one was asked for.
     fn report(&self, items: &[Item<'_>], pages: &[Page]) -> Result<()> {
         let Some(path) = &self.report else { return Ok(()) };
         let text = html::book(&self.book(items, pages))?;
-        // Somebody may have put another file there meanwhile.
+        // Another file may have been put there meanwhile.
         may_be_replaced(path, html::is_book, "report of studies")?;
         put(&followed(path), &text)?;
         complain(&format!("the report is in {}", path.display()));
         Ok(())
     }
 
-    /// All of them as one book.
+    /// All results as one book.
     pub fn book(&self, items: &[Item<'_>], pages: &[Page]) -> Book {
         studies::book(items, pages.to_vec(), self.environment())
     }
@@ -174,28 +173,27 @@ fn failed(path: &Path, error: &dyn std::fmt::Display) -> Failure {
     Failure(format!("{}: {error}", path.display()))
 }
 
-/// The folder of a file.
 fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The file that a link leads to.
+/// Resolves symbolic links.
 fn followed(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
-/// A new file in the folder of `path`, that goes with what holds it.
+/// A temporary file in the directory of `path`.
 fn new_beside(path: &Path) -> Result<NamedTempFile> {
     let folder = folder_of(path);
     if !folder.is_dir() {
         return Err(failed(path, &"there is no such folder to write it into"));
     }
-    // As a file that is made at its place, that is without what the umask takes.
+    // With the permissions of a newly created file: what the umask allows.
     let made = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o666)).tempfile_in(folder);
     made.map_err(|error| failed(path, &error))
 }
 
-/// Refuses an output that cannot be written: it is opened when there is something to write.
+/// Refuses an output that cannot be written: it is opened only when the result is available.
 fn can_be_written(path: &Path) -> Result<()> {
     match fs::metadata(path) {
         Err(_) => new_beside(path).map(drop),
@@ -203,12 +201,13 @@ fn can_be_written(path: &Path) -> Result<()> {
         Ok(data) if data.is_file() => {
             fs::OpenOptions::new().append(true).open(path).map(drop).map_err(|error| failed(path, &error))
         }
-        // To open a pipe would be to wait for its reader.
+        // Opening a pipe would wait for its reader.
         Ok(_) => Ok(()),
     }
 }
 
-/// Puts `text` at `path`, whole or not at all; what was there gives its mode, and a link there is replaced.
+/// Atomically writes `text` to `path`. An existing file gives its mode, and a link there is
+/// replaced.
 fn put(path: &Path, text: &str) -> Result<()> {
     let mut new = new_beside(path)?;
     new.write_all(text.as_bytes()).map_err(|error| failed(path, &error))?;
@@ -220,7 +219,7 @@ fn put(path: &Path, text: &str) -> Result<()> {
     new.persist(path).map(drop).map_err(|error| failed(path, &error.error))
 }
 
-/// Puts a plot where there is nothing, a link or a plot by strandline.
+/// Writes a plot if the path is free, a link, or a plot written by strandline.
 fn put_plot(path: &Path, text: &str) -> Result<()> {
     if !fs::symlink_metadata(path).is_ok_and(|data| data.is_symlink()) {
         may_be_replaced(path, plot::is_file, "plot")?;
@@ -228,7 +227,7 @@ fn put_plot(path: &Path, text: &str) -> Result<()> {
     put(path, text)
 }
 
-/// Refuses a file that is not of strandline's own writing, as `is_own` tells from its begin.
+/// Refuses to replace a file that strandline did not write, as `is_own` determines from its start.
 fn may_be_replaced(path: &Path, is_own: fn(&[u8]) -> bool, what: &str) -> Result<()> {
     let data = match fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -244,7 +243,7 @@ fn may_be_replaced(path: &Path, is_own: fn(&[u8]) -> bool, what: &str) -> Result
     if begin.is_empty() || is_own(&begin) { Ok(()) } else { Err(failed(path, &other)) }
 }
 
-/// The address of `folder` in what is written to `output`, or shown here.
+/// The address of `folder` relative to `output`, or to the current directory.
 fn address(folder: &Path, output: Option<&Path>) -> Result<String> {
     let Some(output) = output else { return Ok(pictures::encoded(&folder.to_string_lossy())) };
     let whole = |path: &Path| path.canonicalize().map_err(|error| failed(path, &error));

@@ -1,4 +1,5 @@
-//! `study` without a name: those that there are, how large they are, and whether what they need is here.
+//! `study` without a name: lists the studies with their size, and whether their requirements are
+//! met.
 
 use std::sync::Arc;
 
@@ -12,10 +13,10 @@ use strandline_study::file::Study;
 use strandline_study::matrix::Matrix;
 use strandline_study::{find, needs};
 
-/// Studies of more cells are not looked at closely.
+/// Larger studies are not checked for their requirements.
 const MAX_CELLS: u64 = 10_000;
 
-/// Names, titles, and whether what they need is here.
+/// Shows names, titles, and whether the requirements are met.
 pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
     let mut rows = Vec::new();
     let (mut items, mut sentences) = (Vec::new(), Vec::new());
@@ -66,17 +67,17 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
     Ok(Ending::Done)
 }
 
-/// What is told of one.
+/// The listing of one study.
 #[derive(Default)]
 struct Line {
     title: String,
-    /// As many as are run where no axis is given.
+    /// Number of cells that run without --axis.
     cells: Option<u64>,
     claims: Option<u64>,
     needs: String,
-    /// What is not here, or what is wrong with it.
+    /// The missing requirements, or the errors in the study.
     missing: Vec<String>,
-    /// What is looked for by commands.
+    /// Requirements that only a command can check.
     probed: Option<String>,
     tone: Tone,
 }
@@ -103,7 +104,7 @@ impl Line {
         Self { title: line.title, claims: line.claims, ..looked_at }
     }
 
-    /// What its cells need.
+    /// The listing with the requirements of its cells.
     fn needing(matrix: &Matrix, bill: &needs::Bill) -> Self {
         let (here, gone) = (bill.cells.len(), bill.missing.len());
         let mut missing: Vec<String> = bill.missing.iter().map(|(_, why)| why.clone()).collect();
@@ -114,13 +115,13 @@ impl Line {
             (0, _) => ("not met".to_owned(), Tone::Bad),
             _ => (format!("met for {here} cells"), Tone::Bad),
         };
-        // To look would be to run something.
+        // Checking them would mean running something.
         let probed = needs::probed(matrix, &bill.cells);
         let probed = (!probed.is_empty()).then(|| format!("not looked at: {}", probed.join(", ")));
         Self { cells: Some((here + gone) as u64), needs, missing, probed, tone, ..Self::default() }
     }
 
-    /// In a word, or what is missing.
+    /// The requirements in a word, or what is missing.
     fn needs(&self) -> String {
         let needs = if self.missing.is_empty() { self.needs.clone() } else { self.missing.join("; ") };
         self.probed.iter().fold(needs, |needs, probed| format!("{needs}; {probed}"))

@@ -1,4 +1,5 @@
-//! `study [NAME]`: lists studies, runs one or all and judges their claims; `study check`, `study new`.
+//! `study [NAME]`: lists studies, runs one or all and judges their claims; `study check`, `study
+//! new`.
 
 mod all;
 mod ask;
@@ -22,9 +23,9 @@ use strandline_study::file::Study;
 use strandline_study::matrix::Matrix;
 use strandline_study::{find, skeleton};
 
-/// Does what the arguments say.
+/// Runs the action of the arguments.
 pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
-    // Studies that came with strandline are then read from where all nodes see them.
+    // Built-in studies are then read from a directory that all nodes see.
     stage(&arguments.lab)?;
     match &arguments.action {
         Some(StudyAction::Check { name }) => check(name, output),
@@ -37,18 +38,18 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
     }
 }
 
-/// Why there is nothing to show.
+/// Why there is no result.
 enum Gone {
-    /// A signal came, or its lab broke.
+    /// A signal arrived, or the lab failed.
     Stopped(Stopped),
     /// It could not be run.
     Failed(Failure),
-    /// It is too long to begin unasked.
+    /// It is too long to start without --yes.
     Unasked(Failure),
 }
 
 impl Gone {
-    /// How it ends strandline.
+    /// The ending of strandline in this case.
     fn end(self) -> Result<Ending> {
         match self {
             Self::Stopped(why) => stopped(&why),
@@ -63,15 +64,14 @@ impl From<Stopped> for Gone {
     }
 }
 
-/// A study that was read, and its text.
+/// A parsed study with its text.
 type Text = (Arc<Study>, String);
 
-/// Reads the study `name`.
 fn read(name: &str) -> std::result::Result<Text, Vec<String>> {
     read_in(&find::find(name).map_err(|line| vec![line])?)
 }
 
-/// Reads the study of a folder, or of a file.
+/// Reads the study in a directory, or in a file.
 fn read_in(path: &Path) -> std::result::Result<Text, Vec<String>> {
     Study::read(path).map(|(study, text)| (Arc::new(study), text))
 }

@@ -1,4 +1,4 @@
-//! Running one study: its choices, its lab, its runs, and its claims judged.
+//! Runs one study: its choices, its lab, its runs, and the verdicts on its claims.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use strandline_study::run::{self, COUNTED_ROUNDS, Referee};
 
 const SCHEMA: &str = "strandline/study/1";
 
-/// Runs the study `name` and shows what came of it.
+/// Runs the study `name` and shows the results.
 pub fn run(name: &str, arguments: &Arguments, output: &mut Output) -> Result<Ending> {
     let text = read(name).map_err(|mut lines| {
         let last = lines.pop().unwrap_or_default();
@@ -63,7 +63,7 @@ pub fn run(name: &str, arguments: &Arguments, output: &mut Output) -> Result<End
 
 /// A study that was run and judged.
 pub struct Ran {
-    /// The lab, whose journal is kept until all is shown.
+    /// The lab, whose journal is kept until everything is shown.
     pub bench: Bench,
     matrix: Matrix,
     data: Data,
@@ -72,7 +72,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// For the report.
+    /// The data for the report.
     pub fn facts(&self) -> Facts<'_> {
         Facts {
             matrix: &self.matrix,
@@ -83,7 +83,6 @@ impl Ran {
         }
     }
 
-    /// Whether a claim fails.
     pub fn fails(&self) -> bool {
         self.judged.iter().any(|claim| claim.verdict == Verdict::Fails)
     }
@@ -106,7 +105,7 @@ pub fn conduct(
 
 type Measured = (Bench, Data, Vec<(&'static str, String)>);
 
-/// Sets up, builds, runs all cells.
+/// Sets up the lab, builds, and runs all cells.
 fn measure(
     chosen: &Chosen,
     bill: &mut Bill,
@@ -149,7 +148,8 @@ fn measure(
             subject.rounds = Some(0);
         }
         let plan = Plan { subjects, warm_up: 0, at_least: rounds, at_most: rounds, seed: plan.seed };
-        // A cell that failed before is tried again here; what fails here is no failure of its timed runs.
+        // A cell that failed before is retried here; a failure here does not count for its timed
+        // runs.
         let timed = std::mem::take(&mut referee.failures);
         let counts = engine::run(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
         referee.uncounted = std::mem::replace(&mut referee.failures, timed);

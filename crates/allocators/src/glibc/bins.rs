@@ -1,16 +1,16 @@
 //! Checks the lists that `malloc_trim` will follow, before it is called.
 //!
-//! A ledger needs no bins: the walk meets every free chunk. But trimming inside the target follows
-//! the unsorted and the large bins, from each chunk to the one before it, and over a damaged list it
-//! would run for ever, abort the process, or give back pages in use. So before a call, and only then,
-//! every link it will use is checked against its neighbours.
+//! The ledger needs no bins: the walk meets every free chunk. But a trim inside the target follows
+//! the unsorted and the large bins, from each chunk to the one before it; over a damaged list it
+//! would run forever, abort the process, or give back pages in use. So before a call, and only
+//! then, every link it will use is checked against its neighbours.
 
 use super::layout;
 use super::locate::{Arena, Bin};
 use crate::page_cache::PageCache;
 use strandline_claims::range::RangePages;
 
-/// The first bin for chunks of 1 KiB and more (`NSMALLBINS`); smaller ones hold no whole page.
+/// The first bin for chunks of 1 KiB and more (`NSMALLBINS`); smaller chunks contain no whole page.
 const FIRST_LARGE_BIN: usize = 64;
 /// The unsorted bin.
 const UNSORTED_BIN: usize = 1;
@@ -19,12 +19,12 @@ const UNSORTED_BIN: usize = 1;
 pub struct Fault {
     /// The chunk.
     pub at: u64,
-    /// Whether it lies outside what is known of the heap.
+    /// Whether it is outside the known heap.
     pub is_outside: bool,
 }
 
-/// The first place in the bins of `arena` that is not as malloc leaves it. `pages` are the ranges of
-/// all arenas, in address order; `most` is how many free chunks there can be.
+/// Returns the first place in the bins of `arena` that is not as malloc leaves it. `pages` are the
+/// ranges of all arenas, in address order; `most` is the maximum number of free chunks.
 pub fn first_fault(
     cache: &mut PageCache<'_>,
     arena: &Arena,
@@ -60,8 +60,8 @@ fn holds(pages: &[RangePages], address: u64) -> bool {
         && pages.get(index).is_some_and(|range| range.is_resident(address))
 }
 
-/// The chunk before `chunk` in its bin, if `chunk` leads to `behind` and agrees with the chunk that
-/// follows it in memory about its size and about being free.
+/// Returns the chunk before `chunk` in its bin; `None` unless `chunk` points to `behind` and the
+/// next chunk in memory confirms that it is free, and its size.
 fn sound_chunk(cache: &mut PageCache<'_>, chunk: u64, behind: u64, pages: &[RangePages]) -> Option<u64> {
     let head = cache.word(chunk + 8)?;
     let (forward, backward) = (cache.word(chunk + 16)?, cache.word(chunk + 24)?);

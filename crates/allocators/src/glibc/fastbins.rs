@@ -1,41 +1,42 @@
-//! Which chunks are in fastbins, without following the lists through the target's memory.
+//! Finds the chunks in fastbins without following the lists through the target's memory.
 //!
-//! A fastbin can hold millions of chunks in random order, and following it from outside is a system
-//! call a step. The walk passes every chunk anyway: it takes each small chunk whose link leads into
-//! the arena (or ends the list) for a member, and notes chunk and link as [`Candidate`]s. That takes
-//! in every true member, and now and then a chunk in use that still holds an old link.
+//! A fastbin can hold millions of chunks in random order, and following it from outside takes a
+//! system call per step. The walk passes every chunk anyway: it treats each small chunk whose link
+//! points into the arena (or ends the list) as a member, and records chunk and link as a
+//! [`Candidate`]. The candidates include every true member, and sometimes a chunk in use that still
+//! holds an old link.
 //!
-//! Each member but the first of its list is linked to exactly once. So if the candidates are exactly
-//! what the links and the lists' heads lead to, which two sums of hashes tell, all of them are
-//! members. If not, the lists are followed from candidate to candidate here, and the parts of the
-//! walk that hold an impostor are walked again.
+//! Exactly one link points to each member except the first of its list. So if the candidates are
+//! exactly what the links and the heads of lists point to, which two sums of hashes show, all of
+//! them are members. If not, the lists are followed from candidate to candidate here, and the parts
+//! of the walk with a false member are walked again.
 
 use std::ops::Range;
 
 use super::layout;
 use super::lists::Links;
 
-/// A chunk and where its link leads, as numbers: the arena's ranges laid end to end, in 16-byte units,
-/// from one on; 0 as a link ends the list.
+/// A chunk and the target of its link, as numbers: 16-byte units of the arena's ranges laid end to
+/// end, from 1 on. A link of 0 ends the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     at: u32,
     next: u32,
 }
 
-/// What a link must lead to in one arena.
+/// What links may point to in one arena.
 #[derive(Clone, Debug, Default)]
 pub struct Arena {
-    /// Start and end of each range, and the number of its first 16 bytes.
+    /// Start and end of each range, and the number of its first unit.
     ranges: Vec<(u64, u64, u32)>,
-    /// From the first range's start to the last one's end.
+    /// From the start of the first range to the end of the last one.
     span: Range<u64>,
     heads: Vec<u64>,
 }
 
 impl Arena {
-    /// An arena with these ranges (sorted) and these first chunks of its fastbins (0: empty). Beyond
-    /// 64 GiB of ranges there are no candidates.
+    /// An arena with these ranges (sorted) and these first chunks of its fastbins (0: empty). With
+    /// more than 64 GiB of ranges there are no candidates.
     pub fn new(ranges: &[(u64, u64)], heads: &[u64]) -> Self {
         let (first, last) =
             (ranges.first().map_or(0, |range| range.0), ranges.last().map_or(0, |range| range.1));
@@ -54,7 +55,7 @@ impl Arena {
         arena
     }
 
-    /// Whether chunks of `bytes` may be in a fastbin now.
+    /// Whether chunks of `bytes` may be in a fastbin.
     #[inline]
     pub fn may_hold(&self, bytes: u64) -> bool {
         let bin = (bytes / layout::ALIGNMENT) as usize - 2;
@@ -71,7 +72,7 @@ impl Arena {
         if address == 0 {
             return Some(0);
         }
-        // Most of what is asked for is contents of chunks in use, and leads nowhere.
+        // Most words that are looked up are contents of chunks in use, and point nowhere.
         if !address.is_multiple_of(16) || !self.span.contains(&address) {
             return None;
         }
@@ -84,14 +85,14 @@ impl Arena {
         Some(first + ((address - start) / 16) as u32)
     }
 
-    /// The chunk at `address` with the link word `link` (its `fd`), if it may be a member.
+    /// Returns the chunk at `address` with the link word `link` (its `fd`), if it may be a member.
     #[inline]
     pub fn candidate(&self, address: u64, link: u64, links: Links) -> Option<Candidate> {
         let next = self.number(links.reveal(link, address + 16))?;
         Some(Candidate { at: self.number(address)?, next })
     }
 
-    /// The candidate's address.
+    /// Returns the address of a candidate.
     pub fn address(&self, candidate: Candidate) -> u64 {
         let index = self.ranges.partition_point(|range| range.2 <= candidate.at);
         let (start, _, first) = self.ranges.get(index.saturating_sub(1)).copied().unwrap_or_default();
@@ -99,7 +100,7 @@ impl Arena {
     }
 }
 
-/// Spreads a number over 64 bits (the finisher of splitmix64), so that sums of them tell sets apart.
+/// Hashes a number to 64 bits (the finisher of splitmix64), so that sums of hashes identify sets.
 fn spread(number: u32) -> u64 {
     let mut mixed = u64::from(number).wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -107,21 +108,22 @@ fn spread(number: u32) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// What became of the candidates.
+/// Which candidates are members.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// All are members.
     AllMembers,
-    /// Only those are members for which the bit of their position is set.
+    /// Only candidates whose bit is set are members.
     Members {
-        /// A bit for each candidate, in the order given.
+        /// One bit per candidate, in the order given.
         bits: Vec<u64>,
-        /// Lists that did not come to their proper end: damaged, or in motion.
+        /// Lists that did not end properly: damaged, or mid-update.
         broken: u64,
     },
 }
 
-/// Tells members from impostors. `slices` together are the arena's candidates in address order.
+/// Separates members from false ones. `slices` together are the arena's candidates in address
+/// order.
 pub fn judge(arena: &Arena, slices: &[&[Candidate]]) -> Verdict {
     let lists: Vec<u64> = arena.heads.iter().copied().filter(|&head| head != 0).collect();
     let mut balance = (lists.len() as u64).wrapping_mul(spread(0));
@@ -134,7 +136,7 @@ pub fn judge(arena: &Arena, slices: &[&[Candidate]]) -> Verdict {
     if balance == 0 { Verdict::AllMembers } else { follow(arena, slices, &lists) }
 }
 
-/// Numbers that one entry of the index spans: 64 KiB of heap.
+/// Units per entry of the index: 64 KiB of heap.
 const INDEX_SPAN: u32 = 4096;
 
 /// Follows every list from candidate to candidate.

@@ -1,27 +1,27 @@
 //! glibc's malloc: `malloc/malloc.c` and `malloc/arena.c`, x86-64, glibc 2.26 to 2.43.
 //!
-//! The layout in force is told by the structures themselves, never by a version string: a static,
+//! The layout in force is determined from the structures, never from a version string: a static,
 //! stripped program has none.
 
-/// The distance of the pointers that malloc returns to their chunks (malloc.c, CHUNK_HDR_SZ).
+/// Distance of the pointers that malloc returns from their chunks (malloc.c, CHUNK_HDR_SZ).
 pub const CHUNK_HEADER_BYTES: u64 = 16;
 
-/// Chunks are multiples of this and start on it (`MALLOC_ALIGNMENT`).
+/// Alignment of chunks and of their sizes (`MALLOC_ALIGNMENT`).
 pub const ALIGNMENT: u64 = 16;
 /// The smallest real chunk (`MINSIZE`).
 pub const MIN_CHUNK_BYTES: u64 = 32;
 /// `sizeof (struct malloc_chunk)`: prev_size, size, fd, bk, fd_nextsize, bk_nextsize.
 pub const CHUNK_STRUCT_BYTES: u64 = 48;
-/// A fencepost's size (`CHUNK_HDR_SZ`), too small for a real chunk.
+/// Size of a fencepost (`CHUNK_HDR_SZ`), too small for a real chunk.
 pub const FENCEPOST_BYTES: u64 = 16;
 
-/// The size word's lowest bits: the chunk before is in use.
+/// Flag in the size word: the previous chunk is in use.
 pub const PREV_INUSE: u64 = 1;
-/// The size word's lowest bits: the chunk has a mapping of its own.
+/// Flag in the size word: the chunk has its own mapping.
 pub const IS_MMAPPED: u64 = 2;
-/// The size word's lowest bits: the chunk is of a secondary arena.
+/// Flag in the size word: the chunk belongs to a secondary arena.
 pub const NON_MAIN_ARENA: u64 = 4;
-/// All of them (`SIZE_BITS`).
+/// All flags (`SIZE_BITS`).
 pub const SIZE_BITS: u64 = 7;
 
 /// `NBINS - 1`: pairs of words in `malloc_state.bins`.
@@ -40,10 +40,10 @@ pub const HEAP_PREVIOUS: u64 = 8;
 /// `heap_info.size`.
 pub const HEAP_SIZE: u64 = 16;
 
-/// `struct malloc_state`, in the two shapes it has had since 2.26.
+/// `struct malloc_state`, in its two layouts since 2.26.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arena {
-    /// Offset of `bins`, which tells the shapes apart.
+    /// Offset of `bins`, which differs between the layouts.
     pub bins: u64,
     /// Offset and number of `fastbinsY`; `None` where there are none (2.43).
     pub fastbins: Option<(u64, usize)>,
@@ -52,11 +52,11 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Offset of `next`: behind the bins and the 16 bytes of `binmap`.
+    /// Offset of `next`: after the bins and the 16 bytes of `binmap`.
     pub const fn next(&self) -> u64 {
         self.bins + BIN_PAIRS * 16 + 16
     }
-    /// Offset of `system_mem`: behind `next`, `next_free` and `attached_threads`.
+    /// Offset of `system_mem`: after `next`, `next_free` and `attached_threads`.
     pub const fn system_mem(&self) -> u64 {
         self.next() + 24
     }
@@ -74,13 +74,13 @@ impl Arena {
 pub const ARENA_WITH_FASTBINS: Arena = Arena { bins: 0x70, fastbins: Some((0x10, 10)), top: 0x60 };
 /// glibc 2.43: mutex, flags, top, last_remainder, bins.
 pub const ARENA_WITHOUT_FASTBINS: Arena = Arena { bins: 0x18, fastbins: None, top: 0x08 };
-/// All shapes.
+/// All layouts.
 pub const ARENAS: [Arena; 2] = [ARENA_WITH_FASTBINS, ARENA_WITHOUT_FASTBINS];
 
 /// `struct malloc_par` (`mp_`), offsets of its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameters {
-    /// The first and last release of this shape, for people.
+    /// First and last release with this layout, for display.
     pub releases: &'static str,
     /// `thp_pagesize`, from 2.35 on.
     pub thp_pagesize: Option<u64>,
@@ -90,21 +90,23 @@ pub struct Parameters {
     pub n_mmaps: u64,
     /// `mmapped_mem`; `max_mmapped_mem` and `sbrk_base` follow it.
     pub mmapped_mem: u64,
-    /// `tcache_bins` (`tcache_small_bins` from 2.42 on); `tcache_max_bytes` and `tcache_count` follow.
+    /// `tcache_bins` (`tcache_small_bins` from 2.42 on); `tcache_max_bytes` and `tcache_count`
+    /// follow.
     pub tcache_bins: u64,
-    /// Whether large bins follow the 64 small ones in a thread's cache (2.42 on).
+    /// Whether large bins follow the 64 small ones in a thread cache (2.42 on).
     pub large_tcache: bool,
-    /// Whether heaps of secondary arenas grow with `hp_pagesize` (2.35 to 2.41, arena.c, heap_max_size).
+    /// Whether heaps of secondary arenas grow with `hp_pagesize` (2.35 to 2.41, arena.c,
+    /// heap_max_size).
     pub scaled_heaps: bool,
     /// Whether `mmapped_mem` drifts with each mremap (2.43).
     pub mmapped_bytes_drift: bool,
 }
 
-/// What `trim_threshold`, `top_pad` and `mmap_threshold` are as long as nothing sets or raises them (malloc.c,
-/// DEFAULT_TRIM_THRESHOLD, DEFAULT_TOP_PAD, DEFAULT_MMAP_THRESHOLD_MIN, 2.26 to 2.43).
+/// Value of `trim_threshold`, `top_pad` and `mmap_threshold` until they are set or raised
+/// (malloc.c, DEFAULT_TRIM_THRESHOLD, DEFAULT_TOP_PAD, DEFAULT_MMAP_THRESHOLD_MIN, 2.26 to 2.43).
 pub const DEFAULT_THRESHOLD_BYTES: u64 = 128 << 10;
 
-/// Offsets that all shapes of `malloc_par` share.
+/// Offsets common to all layouts of `malloc_par`.
 pub mod parameters {
     /// `trim_threshold`.
     pub const TRIM_THRESHOLD: u64 = 0;
@@ -118,7 +120,7 @@ pub mod parameters {
     pub const ARENA_MAX: u64 = 32;
 }
 
-/// All shapes of `malloc_par` since the thread cache (2.26).
+/// All layouts of `malloc_par` since the thread cache (2.26).
 pub const PARAMETERS: [Parameters; 4] = [
     Parameters {
         releases: "2.26 to 2.34",
@@ -183,5 +185,5 @@ pub const THREAD_CACHE: ThreadCache = ThreadCache { bins: 64, entries: 128, byte
 pub const LARGE_THREAD_CACHE: ThreadCache = ThreadCache { bins: 76, entries: 152, bytes: 760 };
 /// The bins whose chunks all have one size, `MIN_CHUNK_BYTES + 16 * bin`.
 pub const SMALL_THREAD_CACHE_BINS: usize = 64;
-/// The most entries one bin may hold (`MAX_TCACHE_COUNT`).
+/// Maximum entries of a bin (`MAX_TCACHE_COUNT`).
 pub const MAX_THREAD_CACHE_ENTRIES: usize = 65535;

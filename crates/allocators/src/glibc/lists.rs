@@ -1,10 +1,10 @@
-//! Free chunks that look in use to their neighbours: those in threads' caches, and those in fastbins
-//! where a walk has to know them beforehand.
+//! Free chunks that look in use to their neighbours: those in thread caches, and those in fastbins
+//! if a walk has to know them beforehand.
 //!
-//! Both are singly linked lists whose links glibc 2.32 and later disguise ("safe-linking", malloc.c,
-//! PROTECT_PTR: the link xor the link's own address shifted right by 12). Which of the two is in
-//! force is told by the lists themselves. A list is followed only through resident pages of the
-//! arenas' ranges, each chunk once: a cycle ends it.
+//! Both are singly linked lists. glibc 2.32 and later encode the links ("safe-linking", malloc.c,
+//! PROTECT_PTR: the link XOR its own address shifted right by 12). Which encoding is in force is
+//! determined from the lists. A list is followed only through resident pages of the arenas' ranges,
+//! and to each chunk once, so a cycle ends it.
 
 use std::collections::HashMap;
 
@@ -12,21 +12,21 @@ use crate::page_cache::PageCache;
 use strandline_claims::marks::Marks;
 use strandline_claims::range::RangePages;
 
-/// Why a chunk that looks in use is not ordinary.
+/// Why a chunk that looks in use is special.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listed {
-    /// It is free, in a fastbin.
+    /// Free, in a fastbin.
     Fastbin,
-    /// It is free, in a thread's cache.
+    /// Free, in a thread cache.
     ThreadCache,
-    /// It is in use, by malloc itself.
+    /// In use by malloc itself.
     Metadata,
 }
 
 /// The special chunks of one range.
 pub struct Lists {
     marks: Marks,
-    /// Those that are not in fastbins; fastbin chunks can be millions and need no entry.
+    /// Chunks that are not in fastbins; fastbin chunks can be millions and need no entry.
     others: HashMap<u64, Listed>,
 }
 
@@ -36,7 +36,7 @@ impl Lists {
         Self { marks: Marks::new(start & !15, end), others: HashMap::new() }
     }
 
-    /// Notes the chunk at `address`; false where it was noted already or lies outside.
+    /// Adds the chunk at `address`; false if it was added before or is outside.
     pub fn insert(&mut self, address: u64, listed: Listed) -> bool {
         let new = self.marks.insert(address);
         if new && listed != Listed::Fastbin {
@@ -45,7 +45,7 @@ impl Lists {
         new
     }
 
-    /// What is special about the chunk at `address`.
+    /// Returns why the chunk at `address` is special.
     #[inline]
     pub fn listed(&self, address: u64) -> Option<Listed> {
         if !self.marks.contains(address) {
@@ -55,17 +55,17 @@ impl Lists {
     }
 }
 
-/// How links are written.
+/// Encoding of links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
-    /// As they are (up to 2.31).
+    /// Plain addresses (up to 2.31).
     Plain,
-    /// Xored with their own address (2.32 on).
+    /// Addresses XOR the link's own address shifted right by 12 (2.32 on).
     Disguised,
 }
 
 impl Links {
-    /// The address that `link`, standing at `place`, leads to.
+    /// Returns the address to which `link`, stored at `place`, points.
     pub fn reveal(self, link: u64, place: u64) -> u64 {
         match self {
             Self::Plain => link,
@@ -74,36 +74,36 @@ impl Links {
     }
 }
 
-/// The ranges in which chunks may lie, and what is special about theirs.
+/// The ranges that may hold chunks, each with its special chunks.
 pub struct Ranges<'a> {
     /// Sorted by address.
     pub parts: Vec<(&'a RangePages, Lists)>,
 }
 
 impl Ranges<'_> {
-    /// The part that holds the resident address `address`.
+    /// Returns the part with the resident address `address`.
     fn part(&mut self, address: u64) -> Option<&mut Lists> {
         let index = self.parts.partition_point(|(pages, _)| pages.end() <= address);
         let (pages, lists) = self.parts.get_mut(index)?;
         pages.is_resident(address).then_some(lists)
     }
 
-    /// Whether a chunk may stand at `address`: aligned, resident, within an arena.
+    /// Whether a chunk may be at `address`: aligned, resident, in an arena.
     pub fn holds(&self, address: u64) -> bool {
         let index = self.parts.partition_point(|(pages, _)| pages.end() <= address);
         address.is_multiple_of(16)
             && self.parts.get(index).is_some_and(|(pages, _)| pages.is_resident(address))
     }
 
-    /// Notes the chunk at `address`; false where it cannot be one, or was noted already.
+    /// Adds the chunk at `address`; false if there can be none, or it was added before.
     pub fn insert(&mut self, address: u64, listed: Listed) -> bool {
         address.is_multiple_of(16) && self.part(address).is_some_and(|lists| lists.insert(address, listed))
     }
 }
 
-/// Follows one list from the chunk `head`, whose links stand `link_offset` behind each element and
-/// lead to elements, noting each chunk (`chunk_offset` before its element). Returns how many were
-/// noted, and whether the list came to its proper end.
+/// Follows one list and adds each chunk. Links are `link_offset` after the start of an element and
+/// point to elements; a chunk is `chunk_offset` before its element. Returns the number of chunks
+/// added, and whether the list ended properly.
 pub fn follow(
     cache: &mut PageCache<'_>,
     ranges: &mut Ranges<'_>,
@@ -127,10 +127,10 @@ pub fn follow(
     (count, element == 0)
 }
 
-/// Where a list starts and how its elements are made.
+/// The start of a list and the layout of its elements.
 #[derive(Clone, Copy, Debug)]
 pub struct List {
-    /// The first element; 0 for an empty list.
+    /// The first element; 0 if the list is empty.
     pub head: u64,
     /// From an element to its link: 16 in fastbins (`fd`), 0 in thread caches (`next`).
     pub link_offset: u64,
@@ -144,14 +144,14 @@ impl List {
         Self { head, link_offset: 16, chunk_offset: 0 }
     }
 
-    /// A thread cache's bin that starts with the block `head`.
+    /// A bin of a thread cache that starts with the block `head`.
     pub fn thread_cache(head: u64) -> Self {
         Self { head, link_offset: 0, chunk_offset: 16 }
     }
 }
 
-/// Tells from the first links of all lists how links are written: each way is tried, and the one
-/// under which more links lead to a chunk or to a proper end is believed.
+/// Determines the encoding of links from the first links of all lists: the one under which more
+/// links point to a chunk or end the list.
 pub fn vote(cache: &mut PageCache<'_>, ranges: &Ranges<'_>, lists: &[List], default: Links) -> Links {
     let (mut plain, mut disguised) = (0u32, 0u32);
     for list in lists.iter().take(1000) {

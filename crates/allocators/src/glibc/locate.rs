@@ -1,95 +1,97 @@
 //! Finds malloc's own structures in a libc without symbols: `main_arena`, the ring of arenas, their
 //! heaps, and `mp_`.
 //!
-//! An empty bin points at itself, so 127 pairs of words that are either "my own address less 16" or
-//! two aligned pointers are `main_arena.bins`, if the ring of `next` behind them comes back to where
-//! it must. `mp_` is the only place where a dozen settings and counters agree with each other.
+//! An empty bin points to itself, so 127 pairs of words that are either their own address less 16
+//! or two aligned pointers are `main_arena.bins`, if the ring of `next` after them returns to its
+//! start. `mp_` is the only place where a dozen settings and counters are consistent.
 
 use super::layout;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
-/// The most arenas of a process that are followed; the default limit is eight a core.
+/// Maximum arenas followed; the default limit is eight per core.
 const MAX_ARENAS: usize = 16_384;
-/// No arena takes more than there is user address space: more is damage, and must not be added up.
+/// Maximum bytes of an arena, the user address space: more is damage, and must not be added up.
 const MAX_SYSTEM_BYTES: u64 = 1 << 47;
-/// Steps along rings that the search for `main_arena` may take: data full of false ones costs no more.
+/// Maximum steps along rings in the search for `main_arena`: data full of false rings costs no
+/// more.
 const MAX_RING_STEPS: usize = 4 * MAX_ARENAS;
-/// The most heaps of one arena that are followed: 64 GiB.
+/// Maximum heaps followed per arena: 64 GiB.
 const MAX_HEAPS: usize = 1024;
-/// Data read at once in the search.
+/// Bytes read at once in the search.
 const BLOCK_BYTES: u64 = 1 << 20;
 /// Blocks overlap by more than the longest structure looked for.
 const OVERLAP_BYTES: u64 = 8 << 10;
 
-/// `main_arena`, found.
+/// The address and layout of `main_arena`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MainArena {
     /// Its address.
     pub address: u64,
-    /// Its shape.
+    /// Its layout.
     pub layout: layout::Arena,
 }
 
-/// `mp_`, found: malloc's settings and counters. Bytes unless said otherwise.
+/// The settings and counters of malloc, `mp_`. Bytes unless stated otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameters {
     /// Its address.
     pub address: u64,
-    /// Its shape.
+    /// Its layout.
     pub layout: layout::Parameters,
-    /// Free memory at the top beyond which free() lowers the break.
+    /// Free memory at the top above which free() lowers the break.
     pub trim_threshold: u64,
-    /// Asked for beyond what is needed, each time.
+    /// Bytes requested from the kernel beyond what is needed, each time.
     pub top_pad: u64,
-    /// Requests from this size on get a mapping of their own.
+    /// Requests of at least this size get their own mapping.
     pub mmap_threshold: u64,
-    /// Whether both thresholds grow with the largest mapped chunk that is freed (`no_dyn_threshold` is 0): nothing has set one.
+    /// Whether both thresholds grow with the largest mapped chunk that is freed (`no_dyn_threshold`
+    /// is 0): neither was set.
     pub has_dynamic_thresholds: bool,
-    /// Up to this many arenas are made without asking for the number of processors.
+    /// Number of arenas up to which malloc does not ask for the number of processors.
     pub arena_test: u64,
-    /// The most arenas; 0 for the default.
+    /// Maximum number of arenas; 0 for the default.
     pub arena_max: u64,
     /// Huge page size under `glibc.malloc.hugetlb=1`, else 0.
     pub thp_pagesize: u64,
     /// Huge page size under `glibc.malloc.hugetlb=2` and above, else 0.
     pub hp_pagesize: u64,
-    /// Mmapped chunks.
+    /// Number of mmapped chunks.
     pub n_mmaps: u64,
     /// Bytes in mmapped chunks.
     pub mmapped_mem: u64,
-    /// The first byte the main arena got from the kernel; 0 before the first.
+    /// The first byte that the main arena got from the kernel; 0 before that.
     pub sbrk_base: u64,
-    /// The most chunks a thread caches of one size.
+    /// Maximum chunks of one size in a thread cache.
     pub tcache_count: u64,
 }
 
-/// One arena's state.
+/// State of one arena.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arena {
     /// Its address, which is also that of its mutex.
     pub address: u64,
-    /// The main arena or a secondary one.
+    /// Whether it is the main arena.
     pub main: bool,
     /// The top chunk's address.
     pub top: u64,
-    /// What it took from the kernel.
+    /// Bytes taken from the kernel.
     pub system_mem: u64,
     /// Whether its ranges are not contiguous.
     pub noncontiguous: bool,
     /// The first chunk of each fastbin.
     pub fastbins: Vec<u64>,
-    /// The bins that are not empty.
+    /// The non-empty bins.
     pub bins: Vec<Bin>,
     /// Its heaps, newest first: start, end, first chunk. Empty for the main arena.
     pub heaps: Vec<(u64, u64, u64)>,
 }
 
-/// A bin that is not empty.
+/// A non-empty bin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bin {
-    /// Its number: 1 is the unsorted bin, from 64 on are the large ones.
+    /// Its index: 1 is the unsorted bin, 64 and above are the large ones.
     pub index: usize,
-    /// The address that stands for it in its list (`bin_at`).
+    /// The address that represents it in its list (`bin_at`).
     pub address: u64,
     /// Its first chunk (`fd`).
     pub first: u64,
@@ -97,8 +99,8 @@ pub struct Bin {
     pub last: u64,
 }
 
-/// Reads `ranges` in overlapping blocks and calls `visit` with each block's address and bytes, until
-/// it returns something.
+/// Reads `ranges` in overlapping blocks and calls `visit` with the address and bytes of each, until
+/// it returns a value.
 fn scan<T>(
     memory: &dyn Memory,
     ranges: &[(u64, u64)],
@@ -159,7 +161,7 @@ fn is_empty_bin(base: u64, bytes: &[u8], offset: usize) -> bool {
     pair_at(bytes, offset) == Some((own, own))
 }
 
-/// The run of pairs around the empty bin at `offset` that may be bins: where it starts, how long.
+/// Returns start and length of the run of pairs around the empty bin at `offset` that may be bins.
 fn run_of_pairs(base: u64, bytes: &[u8], offset: usize) -> (usize, usize) {
     let is_pointer = |word: u64| word != 0 && word.is_multiple_of(16);
     let is_bin = |at: usize| {
@@ -177,12 +179,12 @@ fn run_of_pairs(base: u64, bytes: &[u8], offset: usize) -> (usize, usize) {
     (first, (end - first) / 16)
 }
 
-/// The arenas of the ring that starts and must end at `main`, main first. Takes its steps off `steps`.
+/// Returns the arenas of the ring that starts and must end at `main`, main first. Counts `steps`
+/// down.
 fn ring(memory: &dyn Memory, main: u64, shape: &layout::Arena, steps: &mut usize) -> Option<Vec<u64>> {
     let mut arenas = vec![main];
     let mut at = main;
-    // A ring that runs into a circle without `main` is told by a mark that follows it at longer and
-    // longer distances (Brent).
+    // A cycle without `main` is detected by a mark that follows at doubling distances (Brent).
     let mut mark = (0, 1);
     loop {
         *steps = steps.checked_sub(1)?;
@@ -190,7 +192,7 @@ fn ring(memory: &dyn Memory, main: u64, shape: &layout::Arena, steps: &mut usize
         if at == main {
             return Some(arenas);
         }
-        // A secondary arena stands behind the heap_info of its first heap.
+        // A secondary arena follows the heap_info of its first heap.
         let offset = at % (1 << 20);
         if arenas.len() >= MAX_ARENAS || at == mark.0 || !layout::HEAP_INFO_BYTES.contains(&offset) {
             return None;
@@ -250,7 +252,7 @@ fn read_arena(
     Some(arena)
 }
 
-/// The heaps of a secondary arena, from the one that holds its top back to its first.
+/// Returns the heaps of a secondary arena, from the one with its top back to its first.
 fn heaps(
     memory: &dyn Memory,
     arena: &Arena,
@@ -281,7 +283,7 @@ fn heap_info(memory: &dyn Memory, heap: u64) -> Option<[u64; 3]> {
     Some([word(layout::HEAP_ARENA)?, word(layout::HEAP_PREVIOUS)?, word(layout::HEAP_SIZE)?])
 }
 
-/// Finds `mp_` in the data of one libc. `is_brk` tells whether an address may be what sbrk returned.
+/// Finds `mp_` in the data of one libc. `is_brk` decides whether sbrk may have returned an address.
 pub fn parameters(
     memory: &dyn Memory,
     data: &[(u64, u64)],
@@ -293,7 +295,8 @@ pub fn parameters(
         for offset in (0..bytes.len()).step_by(8) {
             for shape in &layout::PARAMETERS {
                 let Some(found) = parameters_at(base, bytes, offset, shape, &is_brk) else { continue };
-                // Defaults are likely, and mp_ stands near main_arena; but any fit beats none.
+                // Defaults are likely, and mp_ is near main_arena; but any match is better than
+                // none.
                 let mut score = 1 << 40;
                 score -= found.address.abs_diff(near).min(1 << 30);
                 score += if half_word_at(bytes, offset + shape.n_mmaps as usize + 4) == Some(65536) {
@@ -302,7 +305,8 @@ pub fn parameters(
                     0
                 };
                 score += if [7, 16].contains(&found.tcache_count) { 1 << 41 } else { 0 };
-                // Tells 2.43 from 2.42 eight bytes on, where arena_max would stand for arena_test.
+                // Distinguishes 2.43 from 2.42 eight bytes later, where arena_max would be in place
+                // of arena_test.
                 score += if found.arena_test == 8 { 1 << 41 } else { 0 };
                 if best.as_ref().is_none_or(|(high, _)| score > *high) {
                     best = Some((score, found));
@@ -314,7 +318,7 @@ pub fn parameters(
     best.map(|(_, found)| found)
 }
 
-/// Reads `malloc_par` of one shape at `offset`, if all its fields agree.
+/// Reads `malloc_par` in one layout at `offset`; `None` if its fields are inconsistent.
 fn parameters_at(
     base: u64,
     bytes: &[u8],
@@ -338,7 +342,7 @@ fn parameters_at(
         && n_mmaps_max <= i32::MAX as u32
         && no_dyn <= 1
         && mmapped_mem <= max_mmapped
-        // Whole pages up to 2.42; in 2.43 each mremap of a chunk leaves 16 bytes behind.
+        // Whole pages up to 2.42; in 2.43 each mremap of a chunk loses 16 bytes.
         && mmapped_mem.is_multiple_of(layout::ALIGNMENT);
     if !counters_agree || !cache_settings_agree(&word, shape) {
         return None;
@@ -368,12 +372,12 @@ fn parameters_at(
     })
 }
 
-/// Whether bins, largest cached size and count of the thread cache fit each other.
+/// Whether bins, largest cached size and count of the thread cache are consistent.
 fn cache_settings_agree(word: &impl Fn(u64) -> Option<u64>, shape: &layout::Parameters) -> bool {
     let fields = (word(shape.tcache_bins), word(shape.tcache_bins + 8), word(shape.tcache_bins + 16));
     let (Some(bins), Some(most_bytes), Some(count)) = fields else { return false };
-    // Up to 2.41 the largest request is that of the last bin (1032 with 64 bins); from 2.42 on it is
-    // one more than the largest chunk (1041), or up to 4 MiB with large bins.
+    // Up to 2.41 the largest request is that of the last bin (1032 with 64 bins); from 2.42 on it
+    // is one more than the largest chunk (1041), or up to 4 MiB with large bins.
     let fits = if shape.large_tcache {
         (1..=(4 << 20) + 1).contains(&most_bytes) && most_bytes != 1032
     } else {

@@ -1,33 +1,33 @@
-//! The header of a chunk that is a mapping of its own.
+//! The header of a chunk with its own mapping.
 
 use strandline_claims::allocator::MappedBlock;
 use strandline_claims::range::PAGE_BYTES;
 
 use super::layout;
 
-/// What of the last word of a mapping with a size of less than its length (2.43) is not the block's: malloc.c takes it for the
-/// next chunk's (memsize).
+/// Bytes at the end of a mapping that are not the block's if the size is less than its length
+/// (2.43): malloc.c counts the last word as the next chunk's (memsize).
 const LAST_WORD_BYTES: u64 = 8;
 
-/// How many bytes at the end of a mapping of `bytes` are not its chunk's, by the size word `head`, which counts from
-/// `header` bytes behind the mapping's start.
+/// Returns how many bytes at the end of a mapping of `bytes` are not its chunk's. The size word
+/// `head` counts from `header` bytes after the start of the mapping.
 pub fn tail_bytes(bytes: u64, header: u64, head: u64) -> u64 {
     if header + (head & !layout::SIZE_BITS) == bytes { 0 } else { LAST_WORD_BYTES }
 }
 
-/// The chunk whose mapping starts at `page` with the words `pair`.
+/// Returns the chunk whose mapping starts at `page` with the words `pair`.
 pub fn block_at(pair: (u64, u64), page: u64, limit: u64) -> Option<MappedBlock> {
     let bytes = chunk_bytes(pair, page, limit)?;
     let (pointer, tail) = (page + layout::CHUNK_HEADER_BYTES, tail_bytes(bytes, 0, pair.1));
     Some(MappedBlock { start: page, pointer, usable_end: page + bytes - tail, end: page + bytes })
 }
 
-/// The length of the mapping that starts at `page` with the words `pair`, if it is a chunk's;
-/// `limit` is where it must have ended.
+/// Returns the length of the mapping that starts at `page` with the words `pair`; `None` unless it
+/// is a chunk's and ends by `limit`.
 pub fn chunk_bytes(pair: (u64, u64), page: u64, limit: u64) -> Option<u64> {
     let (offset, head) = pair;
-    // Up to 2.42 the word before the size is 0 at a mapping's start; in 2.43 its lowest bit tells
-    // huge pages (malloc.c, MMAP_HP).
+    // Up to 2.42 the word before the size is 0 at the start of a mapping; in 2.43 its lowest bit
+    // marks huge pages (malloc.c, MMAP_HP).
     if offset > 1 || head & layout::SIZE_BITS != layout::IS_MMAPPED {
         return None;
     }

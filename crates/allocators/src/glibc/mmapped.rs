@@ -1,13 +1,13 @@
-//! Chunks that are mappings of their own: large blocks, given to the kernel as soon as freed.
+//! Chunks with their own mapping: large blocks, returned to the kernel when freed.
 //!
-//! Nothing lists them. A program may call madvise, mprotect, mlock or prctl for a part of its block (numpy asks for
-//! huge pages within arrays of 4 MiB), which makes the kernel list that block as several mappings; and it lists
-//! blocks side by side as one. So they are looked for in stretches of private anonymous memory, however these
-//! are cut. Each block starts with the words (0, size | IS_MMAPPED). Where memalign moved
-//! the block, that first header stays, and a second one with the distance to the mapping's start is
-//! the one that malloc goes by: after a realloc only it is true. malloc's own counters say how
-//! many there are and how many bytes they span: the search ends when both are met, and a difference
-//! is a caveat.
+//! No structure lists them. A program may call madvise, mprotect, mlock or prctl for part of its
+//! block (numpy asks for huge pages within arrays of 4 MiB), which makes the kernel list that block
+//! as several mappings; and it lists adjacent blocks as one. So the search goes through contiguous
+//! private anonymous memory, regardless of mapping borders. Each block starts with the words (0,
+//! size | IS_MMAPPED). If memalign moved the block, that header stays, and malloc uses a second one
+//! with the distance to the start of the mapping: after a realloc only that one is right. malloc
+//! counts the blocks and their bytes: the search ends when both are reached, and a difference is a
+//! caveat.
 
 use std::time::Instant;
 
@@ -22,11 +22,13 @@ use strandline_claims::range::{PAGE_BYTES, page_up};
 use strandline_process::map::Mapping;
 use strandline_process::memory::{Memory, word_at};
 
-/// Pages behind a mapping's start on whose end a block aligned to more than a page is looked for.
+/// Pages after the start of a mapping at whose ends the header of a block aligned to more than a
+/// page is searched.
 const MAX_ALIGNED_PAGES: u64 = 16;
 
-/// The block in the mapping that starts at `page`, by the header that memalign wrote behind its start, if there is one. A header was written, so its page is in one of the resident `runs`; reading another page
-/// would have the kernel map one in the target.
+/// Returns the block in the mapping that starts at `page`, by the header that memalign wrote after
+/// its start, if there is one. A header was written, so its page is in one of the resident `runs`;
+/// reading another page would make the kernel map one in the target.
 fn aligned_chunk(memory: &dyn Memory, page: u64, limit: u64, runs: &[(u64, u64)]) -> Option<MappedBlock> {
     let mut bytes = [0; PAGE_BYTES as usize];
     memory.read(page, &mut bytes).ok()?;
@@ -52,7 +54,7 @@ fn is_resident(runs: &[(u64, u64)], address: u64) -> bool {
     before.checked_sub(1).and_then(|last| runs.get(last)).is_some_and(|&(_, end)| address < end)
 }
 
-/// The block whose mapping starts at `page`, if `pair` is its header, moved by `offset`.
+/// Returns the block whose mapping starts at `page`, if `pair` is its header, moved by `offset`.
 fn aligned_block(offset: u64, pair: (u64, u64), page: u64, limit: u64) -> Option<MappedBlock> {
     let (distance, head) = pair;
     if distance & !1 != offset || head & layout::SIZE_BITS != layout::IS_MMAPPED {
@@ -73,23 +75,23 @@ fn aligned_block(offset: u64, pair: (u64, u64), page: u64, limit: u64) -> Option
     })
 }
 
-/// Whether a mapping of a chunk may start with `pair`, whatever its length is by now.
+/// Whether the mapping of a chunk may start with `pair`, even if its length has changed.
 fn may_start(pair: (u64, u64)) -> bool {
     pair.0 <= 1 && pair.1 & layout::SIZE_BITS == layout::IS_MMAPPED && pair.1 >= PAGE_BYTES - 16
 }
 
-/// Pages whose first words are asked for at once.
+/// Pages whose first words are read at once.
 const BATCH: usize = 512;
-/// Pages that are looked at in all: 8 GiB of them, some 0.3 s of a target's time.
+/// Maximum pages checked: 8 GiB, some 0.3 s of a target's time.
 const MAX_PAGES: u64 = 2 << 20;
 
-/// What asking for a page that cannot be read costs, in pages that can be.
+/// Cost of a page that cannot be read, in readable pages.
 const REFUSED_PAGES: u64 = 64;
 
-/// What was found.
+/// Result of a search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// In the order found.
+    /// Blocks, in the order found.
     pub blocks: Vec<MappedBlock>,
     /// Their bytes, resident or not.
     pub bytes: u64,
@@ -97,10 +99,10 @@ pub struct Found {
     pub pages_read: u64,
 }
 
-/// A stretch of private anonymous memory without a gap, of one mapping or of several.
+/// Contiguous private anonymous memory, of one mapping or of several.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// First byte behind it.
+    /// One past the last byte.
     pub end: u64,
     /// Its resident runs, in address order.
     pub runs: Vec<(u64, u64)>,
@@ -109,7 +111,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Goes on with `start..end`, a mapping or a part of one, whose resident runs are `runs`.
+    /// Extends it to `end` by a mapping, or part of one, whose resident runs are `runs`.
     fn extend(&mut self, end: u64, runs: Vec<(u64, u64)>) {
         self.end = end;
         self.firsts.extend(runs.first().map(|run| run.0));
@@ -126,12 +128,13 @@ impl Place {
     }
 }
 
-/// Looks through `places` for the `count` chunks that malloc says there are, and their `bytes` where those can
-/// be trusted, until `deadline`.
+/// Searches `places` for the `count` chunks that malloc counts, and their `bytes` if that figure is
+/// reliable, until `deadline`.
 ///
-/// Most stand at the start of a mapping or right behind each other: there is looked first, and
-/// everywhere only where that is not all of them. In between is looked for chunks that hold memory which finer readers
-/// have claimed: `claimed`, in address order, lies in `around` and not in `places`.
+/// Most are at the start of a mapping or right after each other: these places are tried first, and
+/// all pages only if chunks are missing. In between, `around` is searched for chunks around memory
+/// that other readers have claimed: `claimed`, in address order, is in `around` but not in
+/// `places`.
 pub fn find(
     memory: &dyn Memory,
     places: &[Place],
@@ -159,14 +162,14 @@ struct Search<'a> {
     claimed: &'a [(u64, u64)],
     count: u64,
     bytes: Option<u64>,
-    /// What it has cost, in pages that can be read.
+    /// Cost so far, in readable pages.
     spent_pages: u64,
     deadline: Instant,
     found: Found,
 }
 
 impl Search<'_> {
-    /// Looks at the start of each mapping, and behind each chunk found.
+    /// Tries the start of each mapping, and the end of each chunk found.
     fn at_starts(&mut self, places: &[Place]) {
         for place in places {
             let mut end = 0;
@@ -179,7 +182,7 @@ impl Search<'_> {
         }
     }
 
-    /// Whether what finer readers have claimed lies within the block, or beside it.
+    /// Whether each range that other readers have claimed is inside the block or beside it.
     fn fits(&self, block: &MappedBlock) -> bool {
         let within = |range: &(u64, u64)| block.pointer <= range.0 && range.1 <= block.usable_end;
         overlapping(self.claimed, block.start, block.end).iter().all(within)
@@ -194,7 +197,7 @@ impl Search<'_> {
         self.spent_pages >= MAX_PAGES || Instant::now() >= self.deadline
     }
 
-    /// Takes the chunk whose mapping starts at one of `pages`, the first there is; returns its end.
+    /// Takes the first chunk whose mapping starts at one of `pages`; returns its end.
     fn take_first(&mut self, pages: &[u64], limit: u64, runs: &[(u64, u64)]) -> Option<u64> {
         self.found.pages_read += pages.len() as u64;
         let pairs = self.memory.read_pairs(pages);
@@ -211,7 +214,7 @@ impl Search<'_> {
         Some(block.end)
     }
 
-    /// Takes the chunks that follow each other from `page` on; returns where the last one ends.
+    /// Takes the adjacent chunks from `page` on; returns the end of the last one.
     fn side_by_side(&mut self, page: u64, limit: u64, runs: &[(u64, u64)]) -> u64 {
         let mut end = page;
         while end < limit && is_resident(runs, end) && !self.is_done() && !self.over_budget() {
@@ -246,8 +249,8 @@ impl Search<'_> {
     }
 }
 
-/// The stretches of private anonymous memory beside `taken`, whatever their mappings allow: a block may have been
-/// protected since.
+/// Returns the contiguous private anonymous memory outside `taken`, whatever its protection: a
+/// block may have been protected since.
 fn places(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Place> {
     let mut places: Vec<Place> = Vec::new();
     let mut add = |start: u64, end: u64| {
@@ -280,33 +283,33 @@ fn merged(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
     ranges
 }
 
-/// The chunks that all glibcs of a process together count as mappings of their own. Which of them made
-/// one cannot be told from outside.
+/// The chunks with their own mapping that all glibcs of a process count together. Which glibc made
+/// one is not visible from outside.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MappedChunks {
     count: u64,
     bytes: u64,
     met: u64,
     met_bytes: u64,
-    /// Whether `bytes` can be trusted: 2.43 counts 16 bytes too few for each chunk that was moved by
+    /// Whether `bytes` is unreliable: 2.43 counts 16 bytes too few for each chunk that was moved by
     /// mremap (malloc.c, mremap_chunk).
     drifts: bool,
 }
 
 impl MappedChunks {
-    /// Adds what one glibc counts, and what its walk has met already.
+    /// Adds the counters of one glibc, and the chunks that its walk has already met.
     pub fn add(&mut self, parameters: Option<&Parameters>, walked: &[Walked]) {
         let Some(parameters) = parameters else { return };
         self.count = self.count.saturating_add(parameters.n_mmaps);
         self.bytes = self.bytes.saturating_add(parameters.mmapped_mem);
-        // One libc's walk meets the others' too, where they lie between its pieces.
+        // The walk of one libc also meets the chunks of others between its pieces.
         self.met += walked.iter().map(|walked| walked.counts.mmapped_chunks).sum::<u64>();
         self.met_bytes += walked.iter().map(|walked| walked.counts.mmapped_bytes).sum::<u64>();
         self.drifts |= parameters.layout.mmapped_bytes_drift;
     }
 
-    /// Looks for them in private anonymous memory outside the arenas and what is `apart`, and adds them to the first of
-    /// `readings`.
+    /// Searches private anonymous memory outside the arenas and `apart`, and adds the chunks to the
+    /// first of `readings`.
     pub fn find(mut self, context: &Context<'_>, apart: &[(u64, u64)], readings: &mut [Reading]) {
         self.count = self.count.saturating_sub(self.met);
         self.bytes = self.bytes.saturating_sub(self.met_bytes);
@@ -319,7 +322,7 @@ impl MappedChunks {
         let around = places(context, &merged(taken.iter().chain(context.stacks).copied()));
         taken.extend(apart);
         let mut places = places(context, &merged(taken.into_iter()));
-        // Small places first: a giant one (another heap) is then mostly not needed.
+        // Small places first: a huge one (another heap) is then mostly not needed.
         places.sort_by_key(Place::resident_bytes);
         let bytes = (!self.drifts).then_some(self.bytes);
         let mut claimed = context.claimed.to_vec();

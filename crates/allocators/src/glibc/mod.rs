@@ -1,7 +1,8 @@
-//! glibc's malloc, read from outside, without symbols and without calling anything.
+//! glibc's malloc, read from outside without symbols or calls.
 //!
 //! `locate` finds the arenas, `regions` their address ranges, `tcache` and `lists` the free chunks
-//! that look in use, `walk` and `segments` go over every chunk, `mmapped` finds the large ones.
+//! that look in use; `walk` and `segments` visit every chunk, `mmapped` finds those with their own
+//! mapping.
 
 mod apart;
 pub mod bins;
@@ -48,7 +49,7 @@ use strandline_claims::refinements::Matched;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::procfs::Process;
 
-/// glibc's malloc, for the table of readers.
+/// Entry of glibc's malloc in the table of readers.
 pub static ABOUT: About = About {
     name: "glibc",
     title: "GNU libc's malloc",
@@ -58,11 +59,11 @@ pub static ABOUT: About = About {
     remedies: &["malloc_trim", "trim_threshold"],
     not_read: "caches of threads that could not be stopped: what is in them counts as in use",
     heap: HeapKind::Own,
-    // Told by its structures, by its reader itself.
+    // The reader itself recognises it by its structures.
     ..About::NONE
 };
 
-/// What gives its free pages back. Where malloc's own functions are is told from those around them.
+/// Gives free pages back. malloc's own functions are found from the functions around them.
 const MALLOC_TRIM: Function = Function {
     name: "malloc_trim",
     sibling: "malloc",
@@ -71,7 +72,7 @@ const MALLOC_TRIM: Function = Function {
     own_names: &[],
 };
 
-/// Its reader.
+/// The reader of glibc's malloc.
 pub struct Reader;
 
 impl allocator::Reader for Reader {
@@ -84,7 +85,8 @@ impl allocator::Reader for Reader {
     }
 
     fn find(&self, _: &Process, _: &AddressSpace) -> Option<Box<dyn Found>> {
-        // Nearly every process has one, and a static one is told by structures that are read with the heap.
+        // Nearly every process has one; a static one is recognised by structures that are read with
+        // the heap.
         Some(Box::new(Glibc))
     }
 }
@@ -103,7 +105,7 @@ impl Found for Glibc {
     }
 }
 
-/// Reads every glibc of the process: most have one, `dlmopen` makes more.
+/// Reads every glibc of the process: most have one, `dlmopen` loads more.
 pub fn read(context: &Context<'_>) -> Result<Readings, OutOfOrder> {
     let mut readings: Vec<Reading> = Vec::new();
     let objects = objects::find(context);
@@ -118,7 +120,7 @@ pub fn read(context: &Context<'_>) -> Result<Readings, OutOfOrder> {
     Ok((readings, unread.into_iter().collect()))
 }
 
-/// Says that a heap on brk holds memory though no arena was found that owns it.
+/// Returns a caveat if a heap on brk is resident but no arena that owns it was found.
 fn unread_heap(context: &Context<'_>, object: &Object) -> Option<Caveat> {
     let heap = context.space.mappings().iter().find(|mapping| mapping.name == "[heap]")?;
     let resident = |start, end| (context.resident)(start, end).iter().map(|run| run.1 - run.0).sum::<u64>();
@@ -187,7 +189,7 @@ fn taken_by(before: &[Reading]) -> Vec<(u64, u64)> {
     taken
 }
 
-/// Why a region was not followed at some place.
+/// Returns why a region was not walked completely.
 fn cause(context: &Context<'_>, owned: &Owned) -> Cause {
     if !overlapping(context.swapped, owned.region.start, owned.region.end).is_empty() {
         Cause::Swapped
@@ -200,10 +202,11 @@ fn cause(context: &Context<'_>, owned: &Owned) -> Cause {
     }
 }
 
-/// The caveat of a heap on reserved huge pages.
+/// Code of the caveat for a heap on reserved huge pages.
 const ON_RESERVED: &str = "heap_hugetlb";
 
-/// Says of arenas that have more than was found that the process has memory which no reader looks into.
+/// If an arena has more memory than was found, adds a caveat for reserved huge pages, which no
+/// reader reads.
 fn say_reserved(context: &Context<'_>, reading: &mut Reading) {
     let Some(&(start, _)) = context.reserved.first() else { return };
     if !is_said(reading, SUM_DIFFERS) {
@@ -220,12 +223,12 @@ fn is_reserved(context: &Context<'_>, owned: &Owned) -> bool {
     !overlapping(context.reserved, owned.region.start, owned.region.end).is_empty()
 }
 
-/// Whether a caveat of this code was made.
+/// Whether there is a caveat with this code.
 fn is_said(reading: &Reading, code: &str) -> bool {
     reading.caveats.iter().any(|caveat| caveat.code == code)
 }
 
-/// The ranges of all arenas, about to be walked.
+/// The ranges of all arenas, to be walked.
 struct Arenas<'a> {
     context: &'a Context<'a>,
     arenas: &'a [Arena],
@@ -234,7 +237,7 @@ struct Arenas<'a> {
 }
 
 impl Arenas<'_> {
-    /// Walks every range and returns what each came to.
+    /// Walks every range and returns the totals of each.
     fn walk(
         &self,
         parameters: Option<&Parameters>,
@@ -274,8 +277,9 @@ impl Arenas<'_> {
         all.into_iter().zip(&contexts).map(|(parts, walk_context)| parts.sum(walk_context)).collect()
     }
 
-    /// The first place at which the heap is not as malloc leaves it. A sum that differs is none by itself: a
-    /// part of the heap was not found then, and what matters is whether the call would go there.
+    /// Returns the first place where the heap is not as malloc leaves it. A differing sum alone is
+    /// not one: then part of the heap was not found, and what matters is whether the call would go
+    /// there.
     fn doubt(&self, walked: &[Walked], reading: &Reading) -> Option<Doubt> {
         let damaged = |(walked, owned): (&Walked, &Owned)| {
             let at = walked.counts.first_damage?;
@@ -320,7 +324,7 @@ impl Arenas<'_> {
         parts.map(walk_context).collect()
     }
 
-    /// What links of an arena's fastbins must lead to.
+    /// Returns what links of an arena's fastbins may point to.
     fn fastbins(&self, arena: usize) -> fastbins::Arena {
         let regions = self.owned.iter().filter(|owned| owned.arena == arena).map(|owned| &owned.region);
         {
@@ -329,7 +333,7 @@ impl Arenas<'_> {
         }
     }
 
-    /// Follows the thread caches; one [`Lists`] for each region, and how links are written.
+    /// Follows the thread caches. Returns one [`Lists`] per region, and the encoding of links.
     fn thread_caches(&self, parameters: Option<&Parameters>, reading: &mut Reading) -> (Vec<Lists>, Links) {
         let memory = self.context.whole_memory;
         let list = |(owned, pages): (&Owned, _)| (pages, Lists::new(owned.region.start, owned.region.end));
@@ -353,8 +357,8 @@ impl Arenas<'_> {
         (ranges.parts.into_iter().map(|(_, lists)| lists).collect(), links)
     }
 
-    /// Tells members of fastbins from chunks that only looked like it. Puts the members of parts that
-    /// have to be walked again into `lists`, and returns those parts: region and part.
+    /// Separates members of fastbins from chunks that only look like members. Adds the members of
+    /// parts that have to be walked again to `lists`, and returns these parts by region and index.
     fn unmask(
         &self,
         fast: &[fastbins::Arena],
@@ -371,7 +375,7 @@ impl Arenas<'_> {
             let slices: Vec<&[Candidate]> =
                 parts.iter().map(|&(region, part)| all[region].parts[part].candidates.as_slice()).collect();
             let Verdict::Members { bits, broken } = fastbins::judge(shape, &slices) else { continue };
-            // Of a heap that there was no time for, not all members were met.
+            // If there was no time for all of the heap, some members were not met.
             if Instant::now() < self.context.deadline {
                 say_broken(broken, "fastbins", reading);
             }
@@ -394,7 +398,7 @@ impl Arenas<'_> {
     }
 }
 
-/// The caveat of free lists that do not hold together.
+/// Code of the caveat for broken free lists.
 const LIST_BROKEN: &str = "free_list_broken";
 
 fn say_broken(broken: u64, of: &str, reading: &mut Reading) {
@@ -414,7 +418,7 @@ fn take_walked(
 ) {
     for ((owned, walked), pages) in owned.iter().zip(walked).zip(pages) {
         let region = &owned.region;
-        // The cells are many, and wanted there only.
+        // The cells are many, and needed only in the claim.
         let cells = std::mem::take(&mut walked.sums.cells);
         let mut sums = walked.sums.clone();
         sums.cells = cells;

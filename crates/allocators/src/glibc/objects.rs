@@ -1,29 +1,29 @@
-//! The mapped objects that may hold a glibc: libc itself, once for each namespace, or the executable
-//! where it is static.
+//! The mapped objects that may contain a glibc: libc itself, once per namespace, or the executable
+//! if it is static.
 
 use strandline_claims::allocator::{Context, overlapping};
 use strandline_process::map::Mapping;
 
 use strandline_process::modules;
 
-/// An object's writable, resident data.
+/// The writable, resident data of an object.
 #[derive(Clone, Debug, Default)]
 pub struct Object {
     /// Its first address.
     pub address: u64,
     /// Its path, as the kernel names it.
     pub name: String,
-    /// Whether it is a libc by name; otherwise a program that may carry one.
+    /// Whether it is a libc by name; otherwise it is a program that may contain one.
     pub is_libc: bool,
     /// Resident runs of its writable data and bss.
     pub data: Vec<(u64, u64)>,
 }
 
-/// Objects' bss beyond this is not searched: libc's data stands at its start in no known program,
-/// but a static program's own arrays may be of any size.
+/// Maximum bytes searched per object: in all known programs libc's data is at the start, but the
+/// own arrays of a static program may have any size.
 const MAX_DATA_BYTES: u64 = 256 << 20;
 
-/// The data of a libc, bss included, is some tens of KiB.
+/// Maximum data of a libc, bss included, that is read as a whole: it is some tens of KiB.
 const MAX_LIBC_DATA_BYTES: u64 = 1 << 20;
 
 /// Whether a mapped file is glibc by name: `libc.so.6`, `libc-2.31.so`.
@@ -32,8 +32,8 @@ fn is_libc(name: &str) -> bool {
     file.starts_with("libc.so.6") || (file.starts_with("libc-2.") && file.ends_with(".so"))
 }
 
-/// The candidates: every mapped libc; where there is none, every other object with writable data,
-/// since a static program carries its malloc in its own.
+/// Returns the candidates: every mapped libc; if there is none, every object with writable data, as
+/// a static program contains its malloc.
 pub fn find(context: &Context<'_>) -> Vec<Object> {
     let groups = modules::groups(context.space.mappings());
     let mut chosen: Vec<_> = groups.iter().filter(|group| is_libc(&group[0].name)).collect();
@@ -52,8 +52,8 @@ fn object(context: &Context<'_>, group: &[&Mapping]) -> Object {
     };
     let mut rest = MAX_DATA_BYTES;
     for mapping in group.iter().filter(|m| m.permissions.write) {
-        // A libc's few pages of data are read also where they are swapped out: without them there is
-        // no heap. A static program's data can be of any size.
+        // A libc's few pages of data are read even if they are swapped out: without them there is
+        // no heap. The data of a static program can have any size.
         let whole = object.is_libc && mapping.bytes() <= MAX_LIBC_DATA_BYTES;
         let swapped = !overlapping(context.swapped, mapping.start, mapping.end).is_empty();
         let runs = if whole && swapped {

@@ -10,7 +10,7 @@ use strandline_claims::range::merge;
 use strandline_claims::range::{MAX_BYTES, PAGE_BYTES, page_up};
 use strandline_process::map::Mapping;
 
-/// A region and the arena (its index) that it belongs to.
+/// A region, and the index of the arena that it belongs to.
 pub struct Owned {
     /// The region.
     pub region: Region,
@@ -18,14 +18,14 @@ pub struct Owned {
     pub arena: usize,
 }
 
-/// The size of the chunk at `address`, from its header; 0 where it cannot be read.
+/// Returns the size of the chunk at `address`, from its header; 0 if it cannot be read.
 fn chunk_bytes(context: &Context<'_>, address: u64) -> u64 {
     let head = address.checked_add(8).and_then(|at| context.whole_memory.read_word(at).ok());
     head.unwrap_or(0) & !layout::SIZE_BITS
 }
 
-/// The regions of all arenas, in address order, beside what other readings have `taken`, and beside what is `apart` from
-/// any heap (both in address order).
+/// Returns the regions of all arenas, in address order, outside `taken` (other readings) and
+/// `apart` (not a heap), both in address order.
 pub fn of_arenas(
     context: &Context<'_>,
     arenas: &[Arena],
@@ -36,7 +36,7 @@ pub fn of_arenas(
     let mut all: Vec<Owned> = Vec::new();
     let mut pieces = Vec::new();
     for (index, arena) in arenas.iter().enumerate() {
-        // A top of less than a chunk is damage; it still is a place that the walk can go on behind.
+        // A top smaller than a chunk is damage, but the walk can still continue after it.
         let bytes = chunk_bytes(context, arena.top).max(layout::FENCEPOST_BYTES);
         let top = Top { address: arena.top, bytes };
         let regions =
@@ -48,14 +48,14 @@ pub fn of_arenas(
     }
     all.retain(|owned| overlapping(taken, owned.region.start, owned.region.end).is_empty());
     all.sort_by_key(|owned| owned.region.start);
-    // Two arenas cannot own one byte: a damaged list that says so loses its later range.
+    // Two arenas cannot own one byte: if a damaged list claims so, the later range is dropped.
     let mut end = 0;
     all.retain(|owned| {
         let apart = owned.region.start >= end;
         end = if apart { owned.region.end } else { end };
         apart
     });
-    // Pieces are looked for in whole mappings, with which the kernel may have merged heaps.
+    // Pieces are searched in whole mappings, which the kernel may have merged with heaps.
     let mut taken = taken.to_vec();
     taken.extend(apart);
     taken.extend(all.iter().map(|owned| (owned.region.start, owned.region.end)));
@@ -66,7 +66,8 @@ pub fn of_arenas(
         );
     }
     all.sort_by_key(|owned| owned.region.start);
-    // All together they get bits for so many pages: mappings can be of any size, and cost nothing.
+    // Limits the pages of all regions together, which need bits: mappings can have any size at no
+    // cost.
     let mut rest = MAX_BYTES;
     all.retain_mut(|Owned { region, .. }| {
         region.end = region.end.min(region.start.saturating_add(rest));
@@ -78,7 +79,7 @@ pub fn of_arenas(
     all
 }
 
-/// What is left of `region` beside the ranges `taken`, which are in address order.
+/// Returns the parts of `region` outside `taken`, which is in address order.
 fn without(region: Region, taken: &[(u64, u64)]) -> Vec<Region> {
     let mut rest = Vec::new();
     let mut from = region.start;
@@ -116,8 +117,8 @@ fn secondary(context: &Context<'_>, arena: &Arena, top: Top) -> Vec<Region> {
     arena.heaps.iter().filter_map(region).collect()
 }
 
-/// How far from `start` on, `end` at most, memory is private and anonymous without a gap: what a
-/// damaged heap_info says beyond is not malloc's. `None` where nothing is.
+/// Returns how far from `start` on, at most to `end`, memory is private and anonymous without a
+/// gap: beyond that a damaged heap_info claims what is not malloc's. `None` if nothing is.
 fn anonymous_end(context: &Context<'_>, start: u64, end: u64) -> Option<u64> {
     let mut upto = start;
     while upto < end {
@@ -173,8 +174,8 @@ fn main(context: &Context<'_>, arena: &Arena, top: Top, parameters: Option<&Para
     regions
 }
 
-/// Where the memory grown by brk from `base` on ends: the mappings named `[heap]`, which other
-/// protections may have cut into pieces. `None` where `base` is not in it.
+/// Returns the end of the memory grown by brk from `base` on: the mappings named `[heap]`, which
+/// other protections may have split. `None` if `base` is not in it.
 fn break_end(context: &Context<'_>, base: u64) -> Option<u64> {
     let mut end = None;
     if base == 0 {
@@ -191,12 +192,12 @@ fn break_end(context: &Context<'_>, base: u64) -> Option<u64> {
     end
 }
 
-/// The longest part in between that a program may have protected within one of its blocks; what is longer is taken
-/// for a reservation of somebody else's.
+/// Maximum length of a part that a program may have protected within one of its blocks; a longer
+/// one counts as a foreign reservation.
 const MAX_PROTECTED_BYTES: u64 = 16 << 20;
 
-/// The stretches of memory that the mappings `of` a heap stand in: a program that calls madvise, mlock, mprotect or
-/// prctl within a block makes the kernel list what was one mapping as several.
+/// Returns the contiguous ranges around the mappings `of` a heap: madvise, mlock, mprotect or prctl
+/// within a block makes the kernel split a mapping.
 fn stretches(all: &[Mapping], of: &[&Mapping]) -> Vec<(u64, u64)> {
     let mut stretches: Vec<(u64, u64)> = Vec::new();
     for mapping in of {
@@ -211,8 +212,8 @@ fn stretches(all: &[Mapping], of: &[&Mapping]) -> Vec<(u64, u64)> {
     stretches
 }
 
-/// How far from `edge` on a heap may go: over the neighbours that touch it, each with its nearer and its further end, to
-/// the last one that can be written to.
+/// Returns how far a heap may reach from `edge`: over adjacent neighbours, each with its near and
+/// its far end, to the last writable one.
 fn furthest<'a>(mut edge: u64, neighbours: impl Iterator<Item = (&'a Mapping, u64, u64)>) -> u64 {
     let mut furthest = edge;
     for (mapping, near, far) in neighbours {
@@ -230,11 +231,11 @@ fn furthest<'a>(mut edge: u64, neighbours: impl Iterator<Item = (&'a Mapping, u6
     furthest
 }
 
-/// The most free chunks that are asked where they stand.
+/// Maximum free chunks whose mapping is looked up.
 const MAX_CHUNKS_ASKED: usize = 4096;
 
-/// The mappings in which the main arena goes on: those of its top and of its free chunks, and those that begin with
-/// a chain of chunks, for a piece that is all in use.
+/// Returns the mappings in which the main arena continues: those of its top and of its free chunks,
+/// and those that begin with a chain of chunks, for pieces in full use.
 fn piece_mappings<'a>(context: &'a Context<'_>, arena: &Arena, known: &[Region]) -> Vec<&'a Mapping> {
     let is_known = |address| known.iter().any(|r| (r.start..r.end).contains(&address));
     let may_be = |m: &&Mapping| m.is_private_anonymous() && m.permissions.write && !is_named_by_kernel(m);
@@ -253,7 +254,7 @@ fn piece_mappings<'a>(context: &'a Context<'_>, arena: &Arena, known: &[Region])
         let mut chunk = bin.first;
         while asked < MAX_CHUNKS_ASKED {
             asked += 1;
-            // fd of a free chunk: the next one of its bin, or the bin itself in the arena.
+            // fd of a free chunk: the next one in its bin, or the bin itself in the arena.
             let Ok(next) = context.whole_memory.read_word(chunk.saturating_add(16)) else { break };
             if next == bin.first || (arena.address..arena.address + 4096).contains(&next) {
                 break;
@@ -267,20 +268,20 @@ fn piece_mappings<'a>(context: &'a Context<'_>, arena: &Arena, known: &[Region])
     found.into_values().collect()
 }
 
-/// Whether the kernel gives a mapping a name that tells what it is for.
+/// Whether the kernel's name for a mapping shows its purpose.
 fn is_named_by_kernel(mapping: &Mapping) -> bool {
     mapping.name == "[heap]" || mapping.name.starts_with("[stack")
 }
 
-/// Chunks that must follow each other before a mapping is believed to begin with them.
+/// Consecutive chunks that a mapping must begin with.
 const CHAIN: usize = 12;
 
-/// Whether a mapping begins with chunks of the main arena: each leads to the next, up to the fenceposts that end a
-/// piece if there are not that many.
+/// Whether a mapping begins with chunks of the main arena: each leads to the next, or to the
+/// fenceposts at the end of a short piece.
 fn begins_with_chunks(context: &Context<'_>, mapping: &Mapping) -> bool {
     let mut at = mapping.start;
     for _ in 0..CHAIN {
-        // Reading a page that is not there would have the kernel map one in the target.
+        // Reading a missing page would make the kernel map one in the target.
         if at >= mapping.end || (context.resident)(at, at + 1).is_empty() {
             return false;
         }

@@ -1,6 +1,7 @@
-//! Which release a C library is, as its file says itself.
+//! The release of a C library, according to its file.
 //!
-//! The file is read, not the target's mapping of it: that would bring its pages into the target.
+//! The file is read instead of the target's mapping, as reading that would bring pages into the
+//! target.
 
 use std::io::Read;
 
@@ -8,10 +9,10 @@ use strandline_process::map::AddressSpace;
 use strandline_process::namespaces::open_mapped_file;
 use strandline_process::procfs::Process;
 
-/// The most bytes of a C library's file that are searched for its release.
+/// Maximum bytes of a C library's file that are searched for its release.
 const MAX_LIBRARY_BYTES: u64 = 16 << 20;
 
-/// The release of the glibc mapped at `address`: `2.36`.
+/// Returns the release of the glibc mapped at `address`: `2.36`.
 pub fn release(process: &Process, space: &AddressSpace, address: u64) -> Option<String> {
     let mut bytes = Vec::new();
     let file = open_mapped_file(process, space.find(address)?).ok()?;

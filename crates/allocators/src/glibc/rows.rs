@@ -1,4 +1,4 @@
-//! The rows of glibc's malloc.
+//! The ledger rows of glibc's malloc.
 
 use strandline_claims::facts::State;
 use strandline_claims::palette::BlockRows;
@@ -6,39 +6,39 @@ use strandline_claims::rows::{Id, RowKind};
 
 /// Chunks in use.
 pub static LIVE: RowKind = RowKind::of_allocator("glibc.live", State::Live, "malloc, chunks in use");
-/// The word in front of each chunk in use.
+/// The size word of each chunk in use.
 pub static HEADER: RowKind =
     RowKind::of_allocator("glibc.header", State::Live, "malloc, size words of chunks in use");
 /// malloc's own structures.
 pub static METADATA: RowKind =
     RowKind::of_allocator("glibc.metadata", State::Live, "malloc, its own structures");
-/// Chunks in threads' caches.
+/// Chunks in thread caches.
 pub static TCACHE: RowKind =
     RowKind::of_allocator("glibc.tcache", State::Stranded, "malloc, free chunks in threads' caches");
-/// Free, given back by malloc_trim(0).
+/// Free bytes that malloc_trim(0) gives back.
 pub static FREE_TRIM: RowKind = RowKind::of_allocator(
     "glibc.free.trim",
     State::Stranded,
     "malloc, free pages that malloc_trim gives back",
 );
-/// Free, on free pages that malloc_trim(0) leaves.
+/// Free bytes on free pages that malloc_trim(0) leaves.
 pub static FREE_KEPT: RowKind =
     RowKind::of_allocator("glibc.free.kept", State::Stranded, "malloc, free pages that malloc_trim leaves");
-/// Free, on pages with live bytes.
+/// Free bytes on pages with live bytes.
 pub static FREE_PINNED: RowKind =
     RowKind::of_allocator("glibc.free.pinned", State::Pinned, "malloc, free bytes on pages with live ones");
-/// Chunks with a mapping of their own.
+/// Chunks with their own mapping.
 pub static MMAPPED: RowKind =
     RowKind::of_allocator("glibc.mmapped", State::Live, "malloc, chunks with a mapping of their own");
-/// Within an arena, but not understood.
+/// Part of an arena, but invalid.
 pub static UNREAD: RowKind =
     RowKind::of_allocator("glibc.unread", State::Unattributed, "malloc, damaged or caught in motion");
 
-/// All of them.
+/// All rows.
 pub static ROWS: [Id; 9] =
     [&LIVE, &HEADER, &METADATA, &TCACHE, &FREE_TRIM, &FREE_KEPT, &FREE_PINNED, &MMAPPED, &UNREAD];
 
-/// Which class of the walk's claims stands on which.
+/// The row of each class of claims.
 pub static BLOCKS: BlockRows = BlockRows {
     live: &LIVE,
     header: &HEADER,

@@ -1,10 +1,10 @@
 //! Walks regions with several threads.
 //!
-//! A long region is cut into segments. Only the first starts at a known chunk; the others look for a
-//! believable one and walk on from there, in parts of about a megabyte. What they found counts only
-//! where the walk from before arrives at exactly the start of one of their parts; until then it walks
-//! on itself. A wrong start (old headers inside a free chunk look real) thus costs a little time and
-//! never a wrong figure.
+//! A long region is cut into segments. Only the first starts at a known chunk; in each other a
+//! plausible chunk is searched and the walk goes on from there, in parts of about a megabyte. Its
+//! results count only if the walk from before arrives at exactly the start of one of these parts;
+//! until then that walk continues itself. So a wrong start (old headers inside a free chunk look
+//! real) costs a little time and never a wrong figure.
 
 use std::time::Instant;
 
@@ -14,19 +14,19 @@ use crate::parallel::in_parallel;
 use strandline_claims::accumulator::{Block, OutOfOrder, Sums};
 use strandline_claims::range::PAGE_BYTES;
 
-/// The longest and the shortest segment: long ones cost less at their borders, short ones let all threads
-/// take part in a small heap too.
+/// Minimum and maximum segment: long ones cost less at their borders, short ones let all threads
+/// share a small heap.
 const SEGMENT_BYTES: (u64, u64) = (2 << 20, 32 << 20);
-/// Segments for each thread, so that a slow one does not make the others wait.
+/// Segments per thread, so that a slow one does not delay the others.
 const SEGMENTS_PER_THREAD: u64 = 4;
 const PART_BYTES: u64 = 1 << 20;
 
-/// What a region came to.
+/// Totals of a region.
 #[derive(Clone, Debug, Default)]
 pub struct Walked {
-    /// Resident bytes.
+    /// Sums of resident bytes.
     pub sums: Sums,
-    /// Address space.
+    /// Counts of address space.
     pub counts: Counts,
 }
 
@@ -35,7 +35,7 @@ pub struct Walked {
 pub struct Parts {
     /// The parts.
     pub parts: Vec<Part>,
-    /// Target memory read.
+    /// Bytes read from the target.
     pub bytes_read: u64,
     /// Resident bytes that could not be read.
     pub unreadable_bytes: u64,
@@ -50,7 +50,7 @@ struct Segment {
     unreadable_bytes: u64,
 }
 
-/// Walks all `contexts` with `threads` threads; `progress` hears of bytes of regions done.
+/// Walks all `contexts` with `threads` threads; calls `progress` with the bytes of regions done.
 pub fn walk(contexts: &[WalkContext<'_>], threads: usize, progress: &(dyn Fn(u64) + Sync)) -> Vec<Parts> {
     let all: u64 =
         contexts.iter().map(|walk_context| walk_context.region.end - walk_context.region.start).sum();
@@ -74,14 +74,14 @@ pub fn walk(contexts: &[WalkContext<'_>], threads: usize, progress: &(dyn Fn(u64
     contexts.iter().zip(by_region).map(|(walk_context, segments)| join(*walk_context, segments)).collect()
 }
 
-/// The segments of a region, of about `bytes` each.
+/// Cuts a region into segments of about `bytes`.
 fn cut(index: usize, walk_context: &WalkContext<'_>, bytes: u64) -> Vec<(usize, u64, u64)> {
     let region = walk_context.region;
     let mut segments = Vec::new();
     let mut from = region.start;
     while from < region.end {
         let to = from.saturating_add(bytes).min(region.end);
-        // A short rest is not worth a segment of its own, nor is one without pages.
+        // A short rest is not worth a segment, nor is one without pages.
         let short = region.end - to < bytes / 4;
         let to = if short || walk_context.pages.runs_in(to, region.end).next().is_none() {
             region.end
@@ -119,7 +119,7 @@ fn walk_segment(walk_context: WalkContext<'_>, from: u64, to: u64) -> Segment {
     segment
 }
 
-/// Puts the segments of one region together.
+/// Joins the segments of one region.
 fn join(walk_context: WalkContext<'_>, segments: Vec<Segment>) -> Parts {
     let mut joined = Parts::default();
     let mut end = walk_context.region.start;
@@ -130,14 +130,14 @@ fn join(walk_context: WalkContext<'_>, segments: Vec<Segment>) -> Parts {
             if part.block.end <= end {
                 continue;
             }
-            // Walk on to this part's start, or past it.
+            // Walks on to the start of this part, or past it.
             joined.walk_on(walk_context, &mut end, part.block.start);
             if part.block.start == end {
                 end = part.block.end;
                 joined.parts.push(part);
             }
         }
-        // Where none of its parts was met, it was on a wrong track all along.
+        // If none of its parts was reached, the whole segment had a wrong start.
         joined.walk_on(walk_context, &mut end, segment.end);
     }
     joined.walk_on(walk_context, &mut end, walk_context.region.end);
@@ -145,14 +145,14 @@ fn join(walk_context: WalkContext<'_>, segments: Vec<Segment>) -> Parts {
 }
 
 impl Parts {
-    /// Walks from `end` to the first boundary at or behind `until`.
+    /// Walks from `end` to the first boundary at or after `until`.
     fn walk_on(&mut self, walk_context: WalkContext<'_>, end: &mut u64, until: u64) {
         if *end >= until {
             return;
         }
         let fresh = *end == walk_context.region.start;
         let late = || Instant::now() >= walk_context.deadline;
-        // The region's metadata is claimed by the walk from its start: without it nothing adds up.
+        // The walk from the region's start claims its metadata, without which the sums are wrong.
         let mut walker =
             if fresh { Walker::from_start(walk_context) } else { Walker::new(walk_context, *end) };
         while *end < until {
@@ -179,7 +179,7 @@ impl Parts {
     }
 }
 
-/// Walks the part again that stands at `start..end`, with what is known by now.
+/// Walks the part at `start..end` again, with what is known by now.
 pub fn walk_again(walk_context: WalkContext<'_>, start: u64, end: u64) -> Part {
     let fresh = start == walk_context.region.start;
     let mut walker = if fresh { Walker::from_start(walk_context) } else { Walker::new(walk_context, start) };

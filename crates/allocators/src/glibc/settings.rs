@@ -1,4 +1,4 @@
-//! Settings of malloc's for the next start, with what they would change here.
+//! malloc's settings for the next start, with their predicted effect.
 
 use super::layout::DEFAULT_THRESHOLD_BYTES;
 use super::locate::Parameters;
@@ -7,17 +7,18 @@ use strandline_claims::allocator::Reading;
 use strandline_claims::facts::Remedy;
 use strandline_process::procfs::Process;
 
-/// The id of the setting by which free memory at the heap's end goes back at once.
+/// Id of the setting that makes malloc return free memory at the end of the heap at once.
 const TRIM_THRESHOLD: &str = "trim_threshold";
-/// The tunables' variable, from glibc 2.26 on (`elf/dl-tunables.c`), and what a release before it reads (`malloc/arena.c`,
-/// `ptmalloc_init`).
+/// The variable for tunables, from glibc 2.26 on (`elf/dl-tunables.c`), and what earlier releases
+/// read (`malloc/arena.c`, `ptmalloc_init`).
 const TUNABLES: &str = "GLIBC_TUNABLES";
 const OLD_VARIABLE: &str = "MALLOC_TRIM_THRESHOLD_=131072";
-/// So much is worth a setting for the next start.
+/// Minimum bytes for which a setting for the next start is proposed.
 const WORTH_A_SETTING_BYTES: u64 = 1 << 20;
 
-/// The setting that keeps both thresholds at 128 KiB, where they have grown: setting one of them ends their growth
-/// (malloc.c, do_set_trim_threshold), so that larger blocks have their own mappings again, too.
+/// Returns the setting that keeps both thresholds at 128 KiB, if they have grown: setting one ends
+/// their growth (malloc.c, do_set_trim_threshold), so larger blocks get their own mappings again,
+/// too.
 pub fn trim_threshold(parameters: Option<&Parameters>, walked: &[Walked]) -> Option<Remedy> {
     let is_grown = |parameters: &&Parameters| {
         parameters.has_dynamic_thresholds && parameters.trim_threshold > DEFAULT_THRESHOLD_BYTES
@@ -30,8 +31,8 @@ pub fn trim_threshold(parameters: Option<&Parameters>, walked: &[Walked]) -> Opt
         .then(|| Remedy::setting(TRIM_THRESHOLD, OLD_VARIABLE, cost).predicting(bytes))
 }
 
-/// Says the setting as this release of glibc reads it, beside what is set already; where it reads none (a program with
-/// privileges), none is offered.
+/// Writes the setting in the form that this release of glibc reads, added to what is already set;
+/// removes it if the program reads none (as it has privileges).
 pub fn finish(process: &Process, reading: &mut Reading) {
     if process.start_facts().is_some_and(|facts| facts.is_secure) {
         reading.remedies.retain(|remedy| remedy.id != TRIM_THRESHOLD);

@@ -1,5 +1,5 @@
-//! What the walked ranges come to for each arena: the allocator's own figures, and whether they agree
-//! with what malloc says of itself.
+//! Totals of the walked ranges per arena: the allocator's statistics, and whether they match
+//! malloc's own figures.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Allocator, ArenaKind, Figures, Mallinfo};
 use strandline_claims::range::PAGE_BYTES;
 
-/// The regions of each arena, with what they came to.
+/// Groups the regions and their totals by arena.
 pub fn by_arena<'a>(
     arenas: &[Arena],
     owned: &'a [Owned],
@@ -26,16 +26,16 @@ pub fn by_arena<'a>(
     grouped
 }
 
-/// What `malloc_trim(0)` gives back of a range, less the pages it brings in itself.
+/// Bytes that `malloc_trim(0)` gives back of a range, less the pages that it brings in.
 pub fn trim_bytes(walked: &Walked) -> u64 {
     walked.sums.trimmable.saturating_sub(walked.counts.touched_pages * PAGE_BYTES)
 }
 
-/// The fewest and the most bytes that a region can stand for in its arena's `system_mem`.
+/// Returns the minimum and maximum bytes that a region can contribute to its arena's `system_mem`.
 ///
-/// What other users of sbrk took between two sections counts while the arena is contiguous (malloc.c,
-/// sysmalloc: "Count foreign sbrk as system_mem"), and no more once brk was blocked; what lies behind
-/// the last section never does.
+/// What other users of sbrk took between two sections counts while the arena is contiguous
+/// (malloc.c, sysmalloc: "Count foreign sbrk as system_mem"), but not after brk was blocked; what
+/// follows the last section never counts.
 fn spanned(owned: &Owned, walked: &Walked, contiguous: bool) -> (u64, u64) {
     let counts = &walked.counts;
     let bytes = owned.region.end - owned.region.start;
@@ -50,10 +50,10 @@ fn spanned(owned: &Owned, walked: &Walked, contiguous: bool) -> (u64, u64) {
     }
 }
 
-/// The caveat of an arena of which less or more was found than it says it has.
+/// Code of the caveat for an arena whose size differs from what was found.
 pub const SUM_DIFFERS: &str = "arena_sum_differs";
 
-/// Says where an arena's ranges and its own figure for them do not agree.
+/// Adds a caveat for each arena whose ranges do not match its own figure for them.
 pub fn check_sums(arenas: &[Arena], by_arena: &[Vec<(&Owned, &Walked)>], reading: &mut Reading) {
     for (arena, of_arena) in arenas.iter().zip(by_arena) {
         let (least, most) = of_arena
@@ -72,7 +72,7 @@ pub fn check_sums(arenas: &[Arena], by_arena: &[Vec<(&Owned, &Walked)>], reading
     }
 }
 
-/// The allocator's own figures.
+/// Returns the allocator's statistics.
 pub fn facts(
     object: &Object,
     arenas: &[Arena],
@@ -121,16 +121,18 @@ pub fn facts(
     let all = || by_arena.iter().flatten().map(|(_, walked)| &walked.counts);
     let live_bytes = all().map(|counts| counts.payload_bytes).sum::<u64>();
     let cached_bytes = all().map(|counts| counts.cached_bytes).sum::<u64>();
-    // Of a heap that was not read whole these are not known.
+    // Unknown if the heap was not read completely.
     let is_whole = all().all(|counts| counts.unread_bytes == 0);
     allocator.live_bytes = is_whole.then_some(live_bytes);
     allocator.live_blocks = is_whole.then(|| all().map(|counts| counts.blocks).sum());
     allocator.cached_bytes = is_whole.then_some(cached_bytes);
     allocator.free_bytes = is_whole.then_some(mallinfo.fordblks);
-    // What mallinfo calls in use, but no block and no cache holds: size words, heads of heaps, caches' own structures.
+    // What mallinfo counts as in use but is in no block or cache: size words, heads of heaps,
+    // caches' own structures.
     let met = all().map(|counts| counts.mmapped_bytes).sum::<u64>();
     let used = mallinfo.uordblks.saturating_add(met);
-    // Others' bytes count while an arena is contiguous (see `spanned`); of what was not understood nothing is said.
+    // Foreign bytes count while an arena is contiguous (see `spanned`). With unread bytes there is
+    // no figure.
     let others = arenas.iter().zip(by_arena).filter(|(arena, _)| !arena.noncontiguous);
     let others = others.flat_map(|(_, parts)| parts).map(|(_, walked)| &walked.counts);
     let others = others.map(|counts| counts.foreign_bytes.saturating_sub(counts.trailing_bytes)).sum::<u64>();

@@ -1,8 +1,8 @@
-//! Finds each thread's cache of free chunks.
+//! Finds the cache of free chunks of each thread.
 //!
-//! The pointer to it is a thread-local variable of libc, a little below the thread's FS base, at the
-//! same distance in all threads of one libc. Which distance is told by a vote: at which of them do
-//! most threads hold a pointer to something that is a `tcache_perthread_struct` in every respect?
+//! The pointer to it is a thread-local variable of libc, a little below the thread's FS base, at
+//! the same distance in all threads of one libc. A vote determines the distance: the one where most
+//! threads hold a pointer to a complete `tcache_perthread_struct`.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::lists::{List, Ranges};
 use strandline_claims::allocator::Context;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
-/// How far below the FS base the pointer is looked for.
+/// Bytes searched below the FS base.
 const TLS_BYTES: u64 = 4096;
 
 /// The caches found.
@@ -19,7 +19,7 @@ const TLS_BYTES: u64 = 4096;
 pub struct Caches {
     /// The chunks that hold the structures themselves.
     pub structures: Vec<u64>,
-    /// Every list that is not empty.
+    /// All non-empty lists.
     pub lists: Vec<List>,
 }
 
@@ -37,7 +37,7 @@ pub fn find(context: &Context<'_>, ranges: &Ranges<'_>, large: bool) -> Caches {
     let mut bytes = vec![0; TLS_BYTES as usize];
     for (thread, &fs_base) in context.fs_bases.iter().enumerate() {
         let Some(start) = fs_base.checked_sub(TLS_BYTES) else { continue };
-        // What lies below the thread's own memory may be a file's: reading it would bring its pages in.
+        // Memory below the thread's own may be a file's: reading it would bring its pages in.
         bytes.fill(0);
         for (from, to) in (context.resident)(start, fs_base) {
             if let Some(part) = bytes.get_mut((from - start) as usize..(to - start) as usize) {
@@ -51,7 +51,7 @@ pub fn find(context: &Context<'_>, ranges: &Ranges<'_>, large: bool) -> Caches {
             by_distance.entry(TLS_BYTES - offset as u64).or_default().push(candidate);
         }
     }
-    // Filled caches speak louder: an empty one is only zeros of the right length.
+    // Filled caches count more: an empty one is only zeros of the right length.
     let weight = |candidates: &Vec<Candidate>| {
         let filled = candidates.iter().filter(|c| !c.lists.is_empty()).count();
         (filled, candidates.len())
@@ -70,7 +70,7 @@ pub fn find(context: &Context<'_>, ranges: &Ranges<'_>, large: bool) -> Caches {
     caches
 }
 
-/// The lists of the cache at `pointer`, if it is one.
+/// Returns the lists of the cache at `pointer`; `None` if it is not one.
 fn structure_at(
     memory: &dyn Memory,
     ranges: &Ranges<'_>,
@@ -93,7 +93,7 @@ fn structure_at(
     for bin in 0..shape.bins {
         let head = word_at(&bytes, shape.entries as usize + 8 * bin)?;
         let count = half_word_at(&bytes, 2 * (bin & !1))? >> (16 * (bin & 1)) & 0xffff;
-        // Up to 2.41 the count is that of entries; from 2.42 on it is that of free slots.
+        // Up to 2.41 the count is the number of entries; from 2.42 on, of free slots.
         if shape.bins == layout::SMALL_THREAD_CACHE_BINS && (count == 0) != (head == 0) {
             return None;
         }

@@ -1,10 +1,10 @@
 //! Walks one range of an arena from chunk to chunk, in address order, and claims every byte of it.
 //!
-//! The size word at the front of a chunk leads to the next one, whose lowest bit says whether the
-//! chunk before it is in use. Chunks in thread caches look in use and are known by address beforehand
-//! ([`Lists`]); chunks in fastbins look in use too and are told by their links ([`Fast`]). A size that
-//! cannot be true ends the chain: the walk then looks for the next place from where a long run of
-//! chunks makes sense, and says how many bytes it skipped. It never goes back, so it always ends.
+//! The size word of a chunk leads to the next chunk, whose lowest bit shows whether the chunk
+//! before it is in use. Chunks in thread caches look in use; their addresses are known beforehand
+//! ([`Lists`]). Chunks in fastbins look in use too and are recognised by their links ([`Fast`]). An
+//! impossible size ends the chain: the walk then searches the next place where a long run of chunks
+//! is consistent, and counts the bytes skipped. It never goes back, so it always ends.
 
 use super::fastbins::Candidate;
 use super::layout;
@@ -18,15 +18,15 @@ use strandline_claims::window::Window;
 
 /// The size word of a fencepost in the main arena.
 const POST: u64 = layout::FENCEPOST_BYTES | layout::PREV_INUSE;
-/// Chunks that must make sense one after the other before a place is believed to start one.
+/// Consecutive plausible chunks that a place must start to be accepted.
 const CHAIN: usize = 12;
-/// How far over its end a walk of a segment may look: a chunk that reaches further is left to the walk
-/// that comes from before.
+/// How far past its end a walk of a segment may look: a longer chunk is left to the walk from
+/// before.
 const MAX_OVERSHOOT_BYTES: u64 = 32 << 20;
-/// Reads outside the window that all searches of one walk may cost together, some 0.1 s.
+/// Maximum reads outside the window for all searches of one walk, some 0.1 s.
 const MAX_FAR_READS: u32 = 200_000;
 
-/// The free run under way: free chunks side by side that consolidation would merge.
+/// The current free run: adjacent free chunks that consolidation would merge.
 struct Run {
     start: u64,
     has_fast: bool,
@@ -43,13 +43,13 @@ pub struct Walker<'a> {
     accumulator: Accumulator<'a>,
     refinements: Option<Finder<'a>>,
     at: u64,
-    /// The size word last read beyond, and where: that of the next chunk.
+    /// Address and size word of the next chunk, if already read.
     seen: (u64, u64),
     run: Option<Run>,
     counts: Counts,
     far_reads: u32,
     done: bool,
-    /// How far it may look: a walk from a place that was only believed must not go over it.
+    /// How far the walk may look: one from a guessed place must not go past it.
     limit: u64,
     gave_up: bool,
 }
@@ -92,8 +92,8 @@ impl<'a> Walker<'a> {
         walker
     }
 
-    /// A walk from the first believable chunk boundary in `from..to` that follows a chunk in use; `None`
-    /// where there is none. It gives up rather than go far over `to`.
+    /// A walk from the first plausible chunk boundary in `from..to` that follows a chunk in use;
+    /// `None` if there is none. It gives up instead of going far past `to`.
     pub fn somewhere_in(walk_context: WalkContext<'a>, from: u64, to: u64) -> Option<Self> {
         let mut scout = Self::new(walk_context, from);
         scout.limit = to;
@@ -112,7 +112,7 @@ impl<'a> Walker<'a> {
         None
     }
 
-    /// Whether the walk came to its limit: what it returned last is not to be used.
+    /// Whether the walk reached its limit: what it returned last must not be used.
     pub fn gave_up(&self) -> bool {
         self.gave_up
     }
@@ -128,7 +128,7 @@ impl<'a> Walker<'a> {
         self.walk(0, self.region.end)
     }
 
-    /// Where the walk is.
+    /// Current position of the walk.
     pub fn position(&self) -> u64 {
         self.at
     }
@@ -138,7 +138,7 @@ impl<'a> Walker<'a> {
         self.done
     }
 
-    /// Target memory read.
+    /// Bytes read from the target.
     pub fn bytes_read(&self) -> u64 {
         self.window.bytes_read()
     }
@@ -148,8 +148,8 @@ impl<'a> Walker<'a> {
         self.window.unreadable_bytes()
     }
 
-    /// Walks to the first boundary behind a chunk in use that is at least `at_least_bytes` on and at
-    /// or behind `until`, or to the end of the region, and returns what was walked.
+    /// Walks to the first boundary after a chunk in use that is at or after `until` and at least
+    /// `at_least_bytes` on, or to the end of the region, and returns what was walked.
     pub fn walk(&mut self, at_least_bytes: u64, until: u64) -> Part {
         while !self.done {
             let boundary = self.step();
@@ -165,7 +165,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Takes one step; true where it ended behind a chunk in use, with no run open.
+    /// Takes one step; true if it ended after a chunk in use, with no run open.
     #[inline]
     fn step(&mut self) -> bool {
         let at = self.at;
@@ -204,7 +204,7 @@ impl<'a> Walker<'a> {
         self.seen = (next, next_head);
         if next_head & layout::PREV_INUSE == 0 {
             if previous != bytes {
-                // The chain still holds, but trimming would not trust it: damage, or motion.
+                // The chain still holds, but a trim would not trust it: damage, or mid-update.
                 self.counts.damages += 1;
                 self.counts.first_damage = self.counts.first_damage.or(Some(at));
             }
@@ -226,7 +226,7 @@ impl<'a> Walker<'a> {
         self.take_used(next, bytes, listed)
     }
 
-    /// The chunk as a member of a fastbin, if its size and its link allow it.
+    /// Returns the chunk as a member of a fastbin, if its size and its link allow it.
     #[inline]
     fn fast_candidate(&mut self, at: u64, bytes: u64) -> Option<Candidate> {
         let Fast::Guess(arena, links) = self.fast else { return None };
@@ -239,8 +239,9 @@ impl<'a> Walker<'a> {
 
     fn take_used(&mut self, next: u64, bytes: u64, listed: Option<Listed>) -> bool {
         self.at = next;
-        // A heap was left with a top too small to be freed: one chunk of it and the fencepost (arena.c's sizes,
-        // malloc.c, sysmalloc: "Setup fencepost and free the old top chunk"). It is nobody's block.
+        // If the top of a heap was too small to be freed, one chunk of it and the fencepost remain
+        // (arena.c's sizes, malloc.c, sysmalloc: "Setup fencepost and free the old top chunk").
+        // That chunk is not a block.
         let rest = self.region.end.saturating_sub(next);
         let is_left_top = rest == layout::FENCEPOST_BYTES && self.region.shape == Shape::Heap;
         let listed = if is_left_top { Some(Listed::Metadata) } else { listed };
@@ -258,7 +259,7 @@ impl<'a> Walker<'a> {
         true
     }
 
-    /// Claims the chunk in use that ends at `next`, as a runtime says where one does.
+    /// Claims the chunk in use that ends at `next`, refined if a runtime claims it.
     #[inline]
     fn claim_live(&mut self, next: u64, bytes: u64) {
         self.counts.payload_bytes += bytes - 8;
@@ -269,8 +270,9 @@ impl<'a> Walker<'a> {
             self.accumulator.claim_live(next, 8);
             return;
         };
-        // Of its last word, malloc's header takes none while the chunk is in use (malloc.c, chunk2mem); the walk counts
-        // that word with the next chunk, so what is claimed by others must not reach into it.
+        // The last word of a block in use is in the header of the next chunk (malloc.c, chunk2mem).
+        // The walk counts that word with the next chunk, so claims of others must not reach into
+        // it.
         let nested = finder.nested(pointer, next);
         if !nested.is_empty() {
             self.counts.refined.nested.extend_from_slice(nested);
@@ -301,10 +303,10 @@ impl<'a> Walker<'a> {
     }
 
     /// Ends the free run at `end` and claims it, with what `malloc_trim(0)` gives back of it: after
-    /// consolidation, the whole pages behind the merged chunk's own header (malloc.c, mtrim).
+    /// consolidation, the whole pages after the merged chunk's own header (malloc.c, mtrim).
     ///
-    /// Consolidation clears fd_nextsize of the merged chunk. Where that word stands on a page that
-    /// was never touched, trimming brings one page in: it is counted, so that the prediction holds.
+    /// Consolidation clears fd_nextsize of the merged chunk. If that word is on an untouched page,
+    /// the trim brings one page in: it is counted, so that the prediction holds.
     fn close_run(&mut self, end: u64) {
         let Some(run) = self.run.take() else { return };
         let trim_start = page_up(run.start + layout::CHUNK_STRUCT_BYTES);
@@ -328,14 +330,14 @@ impl<'a> Walker<'a> {
         self.accumulator.claim_free(end, trim_start, trim_end);
     }
 
-    /// The first locked byte at or behind `address`.
+    /// Returns the first locked byte at or after `address`.
     fn first_locked(&self, address: u64) -> u64 {
         let index = self.region.locked.partition_point(|range| range.1 <= address);
         self.region.locked.get(index).map_or(u64::MAX, |range| range.0.max(address))
     }
 
-    /// Claims the top chunk and the free run before it, which consolidation merges into it. The main
-    /// arena's top goes back by lowering the break, as far as malloc.c's systrim does.
+    /// Claims the top chunk and the free run before it, which consolidation merges into it. The
+    /// main arena's top goes back by lowering the break, as far as malloc.c's systrim does.
     fn take_top(&mut self, top: Top) {
         let end = top.address.saturating_add(top.bytes).min(self.region.end);
         self.window.advance(end - 1);
@@ -354,7 +356,7 @@ impl<'a> Walker<'a> {
             self.counts.add_over_thresholds(runs);
         }
         self.counts.top_bytes += end - top.address;
-        // The top reaches to the end of its heap, always.
+        // The top always reaches to the end of its heap.
         if top.bytes < layout::MIN_CHUNK_BYTES || (self.region.shape == Shape::Heap && end != self.region.end)
         {
             self.counts.damages += 1;
@@ -363,7 +365,7 @@ impl<'a> Walker<'a> {
         self.section(end);
     }
 
-    /// A chunk too small to be one: the end of a section, or damage.
+    /// Handles a chunk too small to be one: the end of a section, or damage.
     fn take_fencepost(&mut self, at: u64, head: u64) {
         let end = if self.region.shape == Shape::Heap {
             self.heap_end(at, head)
@@ -380,17 +382,18 @@ impl<'a> Walker<'a> {
         self.section(end);
     }
 
-    /// A secondary arena's heap ends in a chunk of 16 bytes, or of none in its last 16.
+    /// A heap of a secondary arena ends in a chunk of 16 bytes, or of 0 bytes in its last 16.
     fn heap_end(&self, at: u64, head: u64) -> Option<u64> {
         let (rest, bytes) = (self.region.end - at, head & !layout::SIZE_BITS);
         let is_end = (rest, bytes) == (32, layout::FENCEPOST_BYTES) || (rest, bytes) == (16, 0);
         is_end.then_some(self.region.end)
     }
 
-    /// Where the fenceposts at `at` end that malloc makes of the old top when the main arena goes on elsewhere:
-    /// two of 16 bytes, or three where the top had `MINSIZE` and 16 bytes, the first being what was left of it, too
-    /// small to be freed (malloc.c, sysmalloc: "Shrink old_top to insert fenceposts"). The old top ended on a page
-    /// boundary, which tells a third one from what somebody else put behind two.
+    /// Returns the end of the fenceposts at `at`, which malloc makes of the old top when the main
+    /// arena continues elsewhere: two of 16 bytes, or three if the top had `MINSIZE` and 16 bytes,
+    /// the first being the rest of it, too small to be freed (malloc.c, sysmalloc: "Shrink old_top
+    /// to insert fenceposts"). The old top ended on a page boundary, which distinguishes a third
+    /// fencepost from foreign data after two.
     fn behind_fenceposts(&mut self, at: u64, head: u64) -> Option<u64> {
         let second = at + layout::FENCEPOST_BYTES;
         let third = second + layout::FENCEPOST_BYTES;
@@ -406,7 +409,7 @@ impl<'a> Walker<'a> {
         is_pair.then(|| if is_third(self) { end_of_three } else { third })
     }
 
-    /// A section ended at `from`: the next one starts there or behind somebody else's bytes.
+    /// Handles the end of a section at `from`: the next one starts there or after foreign bytes.
     fn section(&mut self, from: u64) {
         self.at = from;
         if from >= self.region.end {
@@ -431,7 +434,7 @@ impl<'a> Walker<'a> {
                 from = block.end;
                 self.at = from;
                 if from < self.region.end {
-                    // What was found stays the next one, unless the chunk went over it.
+                    // The place found stays the next one, unless the chunk covers it.
                     if found.is_some_and(|found| found < from) {
                         found = self.seek(from, step);
                     }
@@ -472,7 +475,8 @@ impl<'a> Walker<'a> {
         self.accumulator.claim_to(end, Class::Mmapped);
     }
 
-    /// Between pieces, mappings of single chunks may lie: the first one in `from..upto`.
+    /// Returns the first chunk with its own mapping in `from..upto`; such mappings may lie between
+    /// pieces.
     fn mmapped_before(&mut self, from: u64, upto: u64) -> Option<MappedBlock> {
         if self.region.shape != Shape::Pieces {
             return None;
@@ -501,7 +505,7 @@ impl<'a> Walker<'a> {
         self.accumulator.claim_to(upto, class);
     }
 
-    /// The chain makes no sense at `at`: goes on where it does again.
+    /// Handles an inconsistent chunk at `at`: continues where the chain is consistent again.
     fn take_damage(&mut self, at: u64) {
         self.close_run(at);
         self.counts.damages += 1;
@@ -517,7 +521,8 @@ impl<'a> Walker<'a> {
         self.done = found.is_none();
     }
 
-    /// The first place at or behind `from`, a multiple of `step`, where chunks make sense.
+    /// Returns the first place at or after `from`, a multiple of `step`, where chunks are
+    /// consistent.
     fn seek(&mut self, from: u64, step: u64) -> Option<u64> {
         let mut at = from.checked_next_multiple_of(step)?;
         while at + layout::MIN_CHUNK_BYTES <= self.region.end {
@@ -529,7 +534,7 @@ impl<'a> Walker<'a> {
                 return Some(at);
             }
             if !self.window.pages().is_resident(at) {
-                // A chunk's header makes its page resident: go on at the next page that is.
+                // A chunk's header makes its page resident: continue at the next resident page.
                 let next = self.window.pages().runs_in(at, self.region.end).next()?.0;
                 at = self.top_before(at, next).unwrap_or_else(|| next.next_multiple_of(step));
                 continue;
@@ -574,8 +579,8 @@ impl<'a> Walker<'a> {
         true
     }
 
-    /// Whether a pair of fenceposts begins at `at`, behind a chunk that may be free; other bits nobody sets there. In a secondary
-    /// arena the second one has no size.
+    /// Whether a pair of fenceposts begins at `at`, after a chunk that may be free; no other bits
+    /// are ever set there. In a secondary arena the second one has size 0.
     fn is_fencepost(&mut self, at: u64, head: u64) -> bool {
         let second = self.window.peek(at + layout::FENCEPOST_BYTES).map(|((_, second), _)| second);
         head & !layout::PREV_INUSE & !layout::NON_MAIN_ARENA == layout::FENCEPOST_BYTES

@@ -1,4 +1,4 @@
-//! What a walk goes over and what it brings back: regions, and the counts and claims of their parts.
+//! Input and output of a walk: regions, and the counts and claims of their parts.
 
 use std::time::Instant;
 
@@ -9,14 +9,15 @@ use strandline_claims::range::RangePages;
 use strandline_claims::refinements::{Matched, Refinements};
 use strandline_process::memory::Memory;
 
-/// How a range came to the arena, which decides how it ends and where it may go on.
+/// How a range was added to the arena, which determines how it ends and where it may continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// The main arena on brk; other users of sbrk may have left gaps in it.
     Brk,
     /// A heap of a secondary arena.
     Heap,
-    /// Mappings the main arena goes on in where brk was blocked; other mappings may lie between.
+    /// Mappings in which the main arena continues if brk was blocked; other mappings may lie
+    /// between.
     Pieces,
 }
 
@@ -34,35 +35,35 @@ pub struct Top {
 pub struct Region {
     /// First byte.
     pub start: u64,
-    /// First byte behind.
+    /// One past the last byte.
     pub end: u64,
-    /// The first chunk; what stands before it (`heap_info`, `malloc_state`) is metadata. `None`
-    /// where it has to be looked for.
+    /// The first chunk; what is before it (`heap_info`, `malloc_state`) is metadata. `None` if it
+    /// has to be searched.
     pub first: Option<u64>,
-    /// How it came to the arena.
+    /// How it was added to the arena.
     pub shape: Shape,
-    /// Whether it is of the main arena.
+    /// Whether it belongs to the main arena.
     pub main: bool,
-    /// The arena's top chunk, where it lies in this range.
+    /// The arena's top chunk, if it is in this range.
     pub top: Option<Top>,
-    /// Whether the break stands at the end of the top chunk, so that trimming can lower it.
+    /// Whether the break is at the end of the top chunk, so that a trim can lower it.
     pub break_at_top: bool,
-    /// Trimming lowers the break in steps of this (a huge page under `glibc.malloc.hugetlb`).
+    /// Step in which a trim lowers the break (a huge page under `glibc.malloc.hugetlb`).
     pub trim_unit_bytes: u64,
-    /// The parts that are locked in memory, in address order: the kernel refuses to drop their pages.
+    /// The parts locked in memory, in address order: the kernel refuses to drop their pages.
     pub locked: Vec<(u64, u64)>,
 }
 
-/// What a walk counted. Bytes are of address space, resident or not.
+/// Counts of a walk. Bytes are of address space, resident or not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Bytes in chunks in use.
     pub live_bytes: u64,
     /// Chunks in use.
     pub live_chunks: u64,
-    /// Blocks of the program's among them: without thread caches' own structures.
+    /// Blocks of the program among them: without the own structures of thread caches.
     pub blocks: u64,
-    /// What these blocks can hold.
+    /// Capacity of these blocks.
     pub payload_bytes: u64,
     /// Chunks in bins.
     pub bin_chunks: u64,
@@ -78,36 +79,37 @@ pub struct Counts {
     pub top_bytes: u64,
     /// Bytes of other users of the range.
     pub foreign_bytes: u64,
-    /// Those of them behind the last section.
+    /// Foreign bytes after the last section.
     pub trailing_bytes: u64,
-    /// Bytes skipped because the chain made no sense.
+    /// Bytes skipped because the chain was inconsistent.
     pub unread_bytes: u64,
-    /// How often the chain made no sense, and where it did so first.
+    /// Number of places where the chain was inconsistent.
     pub damages: u64,
     /// The first such place.
     pub first_damage: Option<u64>,
-    /// Pages that trimming itself brings in (see `Walker::close_run`).
+    /// Pages that a trim itself brings in (see `Walker::close_run`).
     pub touched_pages: u64,
-    /// Resident bytes that are in free chunks or in the top only because the thresholds have grown (see
-    /// [`Counts::add_over_thresholds`]).
+    /// Resident bytes that are in free chunks or in the top only because the thresholds have grown
+    /// (see [`Counts::add_over_thresholds`]).
     pub over_thresholds_bytes: u64,
-    /// Mmapped chunks met between pieces: number.
+    /// Number of mmapped chunks between pieces.
     pub mmapped_chunks: u64,
-    /// Mmapped chunks met between pieces: bytes.
+    /// Bytes of mmapped chunks between pieces.
     pub mmapped_bytes: u64,
-    /// Chunks in use of which a runtime says more.
+    /// Refinements of chunks in use.
     pub refined: Matched,
 }
 
 impl Counts {
-    /// Counts resident runs that the heap would not hold with the thresholds that a process starts with: a block of 128 KiB or
-    /// more has its own mapping then, and free() cuts back a top that reaches the threshold (malloc.c, sysmalloc, _int_free,
-    /// systrim; arena.c, heap_trim). Such a free chunk may also be smaller blocks that merged.
+    /// Counts resident runs that the heap would not hold with the initial thresholds: a block of
+    /// 128 KiB or more would have its own mapping, and free() would cut a top that reaches the
+    /// threshold (malloc.c, sysmalloc, _int_free, systrim; arena.c, heap_trim). Such a free chunk
+    /// may also be smaller blocks that merged.
     pub fn add_over_thresholds(&mut self, runs: impl Iterator<Item = (u64, u64)>) {
         self.over_thresholds_bytes += runs.map(|(from, to)| to - from).sum::<u64>();
     }
 
-    /// Nothing yet; see [`WalkContext::keeps_blocks`].
+    /// Counts of nothing; see [`WalkContext::keeps_blocks`].
     pub fn new(keeps_blocks: bool) -> Self {
         Self { refined: Matched::new(keeps_blocks), ..Self::default() }
     }
@@ -140,40 +142,40 @@ impl Counts {
 /// A part of a region, counted: it starts and ends at chunk boundaries with no free run open.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// What was counted.
+    /// Its claims.
     pub block: Block,
-    /// What was counted in it.
+    /// Its counts.
     pub counts: Counts,
-    /// Chunks that were taken for members of fastbins.
+    /// Chunks treated as members of fastbins.
     pub candidates: Vec<Candidate>,
 }
 
-/// How chunks in fastbins are told.
+/// How chunks in fastbins are recognised.
 #[derive(Clone, Copy)]
 pub enum Fast<'a> {
-    /// By their links alone: every chunk that may be a member is taken for one.
+    /// By their links alone: every chunk that may be a member is treated as one.
     Guess(&'a fastbins::Arena, Links),
-    /// Members are those in the [`Lists`].
+    /// By the [`Lists`].
     Known,
 }
 
-/// Where a walk goes: the region, what is known of its chunks, and its memory.
+/// Input of a walk: the region, what is known of its chunks, and its memory.
 #[derive(Clone, Copy)]
 pub struct WalkContext<'a> {
     /// The region.
     pub region: &'a Region,
     /// Its special chunks.
     pub lists: &'a Lists,
-    /// How chunks in fastbins are told.
+    /// How chunks in fastbins are recognised.
     pub fast: Fast<'a>,
     /// The target's memory.
     pub memory: &'a dyn Memory,
     /// The region's pages.
     pub pages: &'a RangePages,
-    /// What runtimes say of chunks in use.
+    /// Claims of runtimes on chunks in use.
     pub refinements: Option<&'a Refinements>,
     /// Whether all blocks in use are kept.
     pub keeps_blocks: bool,
-    /// When the target has been stopped for long enough: what is not walked by then is left unread.
+    /// When the target has been stopped long enough: what is not walked by then stays unread.
     pub deadline: Instant,
 }

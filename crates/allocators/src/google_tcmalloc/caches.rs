@@ -1,6 +1,7 @@
-//! Free objects that look in use in their spans: those in transfer caches, in processors' caches, and in threads'. A process has
-//! caches of processors where the kernel's restartable sequences could be had for it, and of threads where not: glibc has had them for
-//! itself since 2.35, unless it is told not to (`glibc.pthread.rseq=0`).
+//! Free objects that look in use in their spans: those in transfer caches, per-CPU caches and
+//! thread caches. A process has per-CPU caches if tcmalloc could register for the kernel's
+//! restartable sequences, otherwise thread caches: glibc registers for itself since 2.35, unless
+//! `glibc.pthread.rseq=0`.
 
 use std::collections::{BTreeSet, HashSet};
 use std::time::Instant;
@@ -16,19 +17,19 @@ use strandline_claims::allocator::Context;
 use strandline_claims::range::{PAGE_BYTES, page_of};
 use strandline_process::memory::{half_word_at, word_at};
 
-/// Objects of all caches together, which damaged ones must not make more.
+/// Maximum objects of all caches together, in case some are damaged.
 const MAX_ITEMS: usize = 1 << 22;
-/// Threads' caches that are followed.
+/// Maximum thread caches followed.
 const MAX_CACHES: usize = 1 << 16;
-/// After so many objects the time is looked at.
+/// Objects between two checks of the deadline.
 const LOOKS_AT_THE_TIME: u64 = 1024;
-/// Groups of processors with transfer caches of their own.
+/// Maximum groups of processors with their own transfer caches.
 const MAX_SHARDS: usize = 256;
 
-/// The most places at which an array of transfer caches may begin, of which each is tried with each length.
+/// Maximum addresses where an array of transfer caches may begin; each is tried with each stride.
 const MAX_CANDIDATES: usize = 4096;
 
-/// Where a cached object was found.
+/// The kind of cache that holds an object.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Of {
     Transfer,
@@ -37,24 +38,24 @@ enum Of {
     Thread,
 }
 
-/// What all caches hold.
+/// Contents of all caches.
 #[derive(Default)]
 pub struct Cached {
-    /// Free objects, by address, with their class; in address order.
+    /// Free objects by address, each with its class; in address order.
     pub items: Vec<(u64, u16)>,
-    /// Bytes of those in transfer caches.
+    /// Bytes of objects in transfer caches.
     pub transfer_bytes: u64,
-    /// Bytes of those in transfer caches of groups of processors.
+    /// Bytes of objects in sharded transfer caches, which serve a group of processors each.
     pub sharded_bytes: u64,
-    /// Bytes of those in processors' caches.
+    /// Bytes of objects in per-CPU caches.
     pub processor_bytes: u64,
-    /// Bytes of those in threads' caches.
+    /// Bytes of objects in thread caches.
     pub thread_bytes: u64,
-    /// Lists that made no sense.
+    /// Invalid lists and objects.
     pub broken: u64,
-    /// The pages that hold structures.
+    /// Pages that hold structures.
     pub structures: BTreeSet<u64>,
-    /// Target memory read.
+    /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
@@ -101,7 +102,8 @@ impl Reader<'_> {
         }) += bytes;
     }
 
-    /// The words of static data that lead out of it, to memory that could be tcmalloc's own.
+    /// Returns the words of static data that point outside it, to memory that may be tcmalloc's
+    /// own.
     fn led_to(&self) -> Vec<u64> {
         let is_outside = |word: &u64| !(self.heap.data.0..self.heap.data.1).contains(word);
         let words = self.heap.statics.words().map(|(_, word)| word).filter(is_outside);
@@ -110,10 +112,10 @@ impl Reader<'_> {
         all.into_iter().collect()
     }
 
-    // --- transfer caches --------------------------------------------------------------------------------------
+    // --- transfer caches ---
 
-    /// An array in static data, of one for each class, each with the central list of its class in it, which says which that
-    /// is and how large its objects are.
+    /// Reads the array of transfer caches in static data, one per class. Each contains the central
+    /// list of its class, which holds the class and the size of its objects.
     fn transfer_caches(&mut self) {
         let heap = self.heap;
         let says = |at: u64, class: usize| {
@@ -138,7 +140,7 @@ impl Reader<'_> {
         self.shards();
     }
 
-    /// The objects in slots, of which `info` says how many are used and may be.
+    /// Reads the objects in `slots`; `info` holds the number of slots used and the capacity.
     fn slots(&mut self, (info, slots): (u64, u64), class: usize, of: Of) {
         let (used, capacity) = (info & 0xffff_ffff, info >> 32);
         if used > capacity || used > MAX_SLOTS.max(self.most_slots(of, class)) {
@@ -156,12 +158,13 @@ impl Reader<'_> {
         }
     }
 
-    /// Those of groups of processors may have 12 MiB of each class.
+    /// A sharded transfer cache may hold 12 MiB of each class.
     fn most_slots(&self, of: Of, class: usize) -> u64 {
         if of == Of::Sharded { (12 << 20) / self.heap.class_bytes(class).max(1) } else { 0 }
     }
 
-    /// Arrays of the same kind that static data leads to: in place of a central list each has the number of its class.
+    /// Reads the sharded transfer caches: similar arrays outside static data, with the class
+    /// instead of a central list.
     fn shards(&mut self) {
         let number = self.heap.classes.number();
         let mut seen = HashSet::new();
@@ -170,7 +173,7 @@ impl Reader<'_> {
                 return;
             }
             for shard in 0..MAX_SHARDS as u64 {
-                // A pointer, and what says that it is initialised.
+                // A pointer, and a flag for its initialisation.
                 let place = shards.saturating_add(16 * shard);
                 let array =
                     self.cache.word(place).filter(|array| !seen.contains(array) && seen.len() < MAX_SHARDS);
@@ -188,7 +191,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Where such an array has the number of its first class; that of the others is as far into each.
+    /// Returns the address of the first class in such an array; every element has its class at the
+    /// same offset.
     fn classes_of_shard(&mut self, array: u64, number: usize) -> Option<u64> {
         if array == 0 || !array.is_multiple_of(64) || array >= 1 << 47 {
             return None;
@@ -201,7 +205,7 @@ impl Reader<'_> {
         })
     }
 
-    // --- processors -------------------------------------------------------------------------------------------
+    // --- per-CPU caches ---
 
     fn processors(&mut self) {
         let words: Vec<(u64, u64)> = self.heap.statics.words().collect();
@@ -235,7 +239,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Where objects of each class begin in a processor's cache, in words; behind the headers, in order.
+    /// Reads where the objects of each class begin in a per-CPU cache, in words: after the headers,
+    /// in order.
     fn begins(&mut self, at: u64, shift: u64) -> Option<Vec<u64>> {
         let number = self.heap.classes.number();
         let mut bytes = vec![0; 2 * number];
@@ -249,12 +254,12 @@ impl Reader<'_> {
         is_one.then_some(begins)
     }
 
-    /// The objects of a processor's cache; nothing where there is none.
+    /// Reads the objects of a per-CPU cache; `None` if it is not one.
     fn processor(&mut self, slab: u64, shift: u64, begins: &[u64]) -> Option<()> {
         let mut headers = vec![0; 4 * begins.len()];
         let is_resident = !(self.context.resident)(slab, slab + 1).is_empty();
         if !is_resident {
-            // Never used: others may follow.
+            // A cache that was never used; others may follow.
             return self.context.space.find(slab + (1 << shift) - 1).map(|_| ());
         }
         self.cache.read(slab, &mut headers)?;
@@ -285,9 +290,10 @@ impl Reader<'_> {
         Some(())
     }
 
-    // --- threads ----------------------------------------------------------------------------------------------
+    // --- thread caches ---
 
-    /// All caches of threads lead to each other, and static data to one of them.
+    /// Reads all thread caches: they are linked to each other, and static data points to one of
+    /// them.
     fn threads(&mut self) {
         let mut pending = self.led_to();
         let (mut seen, mut found) = (HashSet::new(), 0);
@@ -311,10 +317,11 @@ impl Reader<'_> {
         }
     }
 
-    /// The cache of a thread at `at`, if it is one: what it says that it holds is what its lists hold.
+    /// Returns the thread cache at `at`; `None` unless its size is the sum of its lists.
     fn thread(&mut self, at: u64) -> Option<Vec<u8>> {
         let number = self.heap.classes.number();
-        // Any list may be longer than nothing: looked at first, as most words lead elsewhere.
+        // The maximum length of a list is at least 1. It is checked first, as most words point
+        // elsewhere.
         let most =
             self.cache.word(at.checked_add(16)?).filter(|word| (1..=1 << 20).contains(&(word & 0xffff_ffff)));
         most?;
@@ -351,7 +358,7 @@ impl Reader<'_> {
     }
 }
 
-/// A list of a thread's cache: its first object, how many, and how many there may be.
+/// A list of a thread cache: its first object, its length, and its maximum length.
 fn list(bytes: &[u8], class: usize) -> Option<(u64, u64, u64)> {
     let at = CACHE_LIST_BYTES * class;
     let half = |offset: usize| half_word_at(bytes, at + offset).map(u64::from);

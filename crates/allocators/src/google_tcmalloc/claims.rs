@@ -1,4 +1,4 @@
-//! What each byte of a piece is: objects in use, in caches, free ones, blocks, free pages.
+//! Classifies each byte of a piece: objects in use, cached or free, blocks, free pages.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -17,35 +17,35 @@ use strandline_claims::doubts::Doubts;
 use strandline_claims::facts::SizeClass;
 use strandline_claims::refinements::Matched;
 
-/// Objects that are listed are smaller.
+/// Maximum bytes of a listed object that is read.
 const MAX_LISTED_BYTES: usize = 256;
 
-/// What all pieces come to.
+/// Totals of all pieces.
 #[derive(Default)]
 pub struct Counts {
     /// By size class.
     pub classes: BTreeMap<u16, SizeClass>,
-    /// Blocks that have a span of their own.
+    /// Blocks with a span of their own.
     pub large: u64,
     /// Their bytes.
     pub large_bytes: u64,
     /// Bytes of their spans.
     pub large_span_bytes: u64,
-    /// Objects that stand in for samples, and their bytes.
+    /// Proxies, the objects allocated in place of samples.
     pub proxies: u64,
-    /// See above.
+    /// Bytes of proxies.
     pub proxy_bytes: u64,
-    /// Bytes of free pages, as they were left.
+    /// Bytes of free pages that are still backed.
     pub backed_bytes: u64,
-    /// Bytes of those that were given back, or never used.
+    /// Bytes of free pages that were released or never used.
     pub unbacked_bytes: u64,
-    /// Claims of finer readers that were met.
+    /// Refinements found.
     pub matched: Matched,
-    /// Spans that made no sense, and where the time was over.
+    /// Invalid spans, and where the deadline passed.
     pub doubts: Doubts,
-    /// Objects in caches that were met.
+    /// Cached objects that matched an object in use.
     pub met: u64,
-    /// Target memory read.
+    /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
@@ -56,7 +56,7 @@ pub fn claim(
     pieces: &[Piece],
     (cached, proxies): (&Cached, &[u64]),
 ) -> (Vec<RangeClaim>, Counts) {
-    // Free ranges can be very long, and nothing is resident of most.
+    // Free ranges can be very long and are mostly not resident.
     let is_free = |piece: &Piece| matches!(piece.kind, Kind::Unbacked | Kind::Backed { .. });
     let is_claimed =
         |piece: &&Piece| !is_free(piece) || !(context.resident)(piece.start, piece.end).is_empty();
@@ -79,13 +79,13 @@ pub fn claim(
     (claims, counts)
 }
 
-/// What an object is.
+/// State of an object.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Object {
     Live,
     Cached,
     Free,
-    /// It stands in for a sample.
+    /// The proxy of a sample.
     Own,
 }
 
@@ -96,7 +96,7 @@ struct Claimer<'a> {
     proxies: &'a [u64],
     cache: PageCache<'a>,
     blocks: Blocks<'a>,
-    /// Of the span that is looked at.
+    /// Objects of the current span.
     objects: Vec<Object>,
     counts: Counts,
 }
@@ -155,7 +155,7 @@ impl<'a> Claimer<'a> {
         }
     }
 
-    /// A span that is cut into objects; nothing of it is claimed where it makes no sense.
+    /// Claims a span of objects. `None` if it is invalid; then nothing is claimed.
     fn cut(&mut self, span: &Span, accumulator: &mut Accumulator<'_>) -> Option<()> {
         let bytes = Some(self.heap.class_bytes(span.class.into())).filter(|&bytes| bytes > 0)?;
         let number = (span.end - span.start) / bytes;
@@ -204,10 +204,11 @@ impl<'a> Claimer<'a> {
         }
     }
 
-    /// Notes the free objects of a span, and says how many there are: as many as are not taken.
+    /// Marks the free objects of a span; their number must be the number of those not allocated,
+    /// and is returned.
     fn free_objects(&mut self, span: &Span, bytes: u64) -> Option<u64> {
         let number = self.objects.len() as u64;
-        // Where there is one only it is in use, and the span keeps no books.
+        // A single object is in use, and the span does not track it.
         if number == 1 {
             return Some(0);
         }
@@ -229,8 +230,8 @@ impl<'a> Claimer<'a> {
         (noted == free).then_some(free)
     }
 
-    /// Notes the free objects of a list: some in the span's structure, the others in free objects, of which each but the first is full
-    /// and leads to the next.
+    /// Marks the free objects of a list: some are in the span's structure, the others in free
+    /// objects, each of which points to the next and is full, except the first.
     fn listed(
         &mut self,
         span: &Span,
@@ -275,13 +276,13 @@ impl<'a> Claimer<'a> {
     }
 }
 
-/// The object that begins at `address`, in a span that begins at `start`.
+/// Returns the object that begins at `address`, in a span that begins at `start`.
 fn object_at(objects: &mut [Object], (start, bytes): (u64, u64), address: u64) -> Option<&mut Object> {
     let offset = address.checked_sub(start).filter(|offset| offset.is_multiple_of(bytes))?;
     objects.get_mut(usize::try_from(offset / bytes).ok()?)
 }
 
-/// Those of `all`, which are in address order, that lie in a range.
+/// Returns the items of `all` (in address order) within a range.
 fn within<T>(all: &[T], (start, end): (u64, u64), address: impl Fn(&T) -> u64) -> &[T] {
     let from = all.partition_point(|one| address(one) < start);
     let to = all.partition_point(|one| address(one) < end).max(from);

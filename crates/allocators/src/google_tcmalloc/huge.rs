@@ -1,7 +1,9 @@
-//! Huge pages that no tracker divides: those that are free, in maps of ranges (treaps), and those of regions, which large blocks share.
+//! Huge pages without a tracker: free ones, in maps of ranges (treaps), and those of regions, which
+//! large blocks share.
 //!
-//! Static data leads to both. A map is told by its own counts: so many nodes, so many huge pages; what stands behind it tells
-//! whether it is the cache's, whose memory is as it was left, or the allocator's below, which has none.
+//! Static data points to both. A map is recognised by its counts of nodes and of huge pages. The
+//! words after it show whether it is of `HugeCache`, whose memory is still backed, or of
+//! `HugeAllocator`, whose memory is not.
 
 use std::collections::{BTreeSet, HashSet};
 use std::time::Instant;
@@ -15,13 +17,13 @@ use strandline_claims::doubts::Doubts;
 use strandline_claims::range::page_of;
 use strandline_process::memory::word_at;
 
-/// Nodes of all maps together.
+/// Maximum nodes of all maps together.
 const MAX_NODES: u64 = 1 << 20;
-/// Words that could lead to a region that are tried.
+/// Candidates for regions that are tried.
 const MAX_TRIED: usize = 1 << 16;
-/// Regions that are read: 1 TiB.
+/// Maximum regions read: 1 TiB.
 const MAX_REGIONS: usize = 1024;
-/// Huge pages that there are addresses for.
+/// Huge pages in the address space.
 const MAX_HUGE_PAGES: u64 = (1 << 47) / HUGE_BYTES;
 
 /// A range of free huge pages.
@@ -29,38 +31,38 @@ const MAX_HUGE_PAGES: u64 = (1 << 47) / HUGE_BYTES;
 pub struct FreeRange {
     /// First byte.
     pub start: u64,
-    /// First byte behind.
+    /// One past the last byte.
     pub end: u64,
-    /// Whether its memory is as it was left: else it was given back, or never used.
+    /// Whether its memory is still backed; otherwise it was released or never used.
     pub is_backed: bool,
 }
 
-/// A region.
+/// A region of huge pages.
 pub struct OfRegion {
     /// First byte.
     pub start: u64,
-    /// A bit for each page, set where it is in use.
+    /// One bit per page, set if it is in use.
     pub used: Vec<u64>,
-    /// For each huge page, whether it is backed.
+    /// Whether each huge page is backed.
     pub backed: Vec<bool>,
 }
 
-/// What was found.
+/// The huge pages found.
 #[derive(Default)]
 pub struct Huge {
-    /// In address order.
+    /// Free ranges, in address order.
     pub free: Vec<FreeRange>,
-    /// In address order.
+    /// Regions, in address order.
     pub regions: Vec<OfRegion>,
-    /// The pages that hold structures.
+    /// Pages that hold structures.
     pub structures: BTreeSet<u64>,
-    /// Where the time was over.
+    /// Where the deadline passed.
     pub doubts: Doubts,
-    /// Target memory read.
+    /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
-/// Finds all that the static data of `heap` leads to.
+/// Finds all maps and regions that the static data of `heap` points to.
 pub fn find(context: &Context<'_>, heap: &Heap) -> Huge {
     let mut finder = Finder {
         context,
@@ -95,19 +97,20 @@ struct Finder<'a> {
     heap: &'a Heap,
     cache: PageCache<'a>,
     huge: Huge,
-    /// Nodes that may yet be read.
+    /// Nodes that may still be read.
     left: u64,
 }
 
 impl Finder<'_> {
-    /// The map at `at`, whose root is at `root`, if it is one.
+    /// Reads the map at `at`, whose root is at `root`, if it is one.
     fn map(&mut self, at: u64, root: u64) {
         let word = |offset: usize| self.heap.statics.word(at + offset as u64);
         let (nodes, total) = (word(8), word(16));
         if nodes == 0 || nodes > total || total > MAX_HUGE_PAGES || nodes > self.left {
             return;
         }
-        // `HugeAllocator`: what it had from the kernel, and what of that is in use. `HugeCache`: its size, and its limit.
+        // The map is followed, in `HugeAllocator`, by the huge pages from the kernel and those in
+        // use; in `HugeCache`, by its size and its limit.
         let (first, second) = (word(MAP_BYTES), word(MAP_BYTES + 8));
         let is_backed = match first.checked_sub(second) {
             Some(free) if free == total => false,
@@ -131,8 +134,8 @@ impl Finder<'_> {
         }
     }
 
-    /// The nodes below `root`, each with where it stands, its first huge page and how many; and how many these are in all, if
-    /// there are just `nodes`.
+    /// Appends the nodes below `root` to `places`: address, first huge page, number of huge pages.
+    /// Returns the total number of huge pages; `None` unless there are exactly `nodes` nodes.
     fn nodes(&mut self, root: u64, nodes: u64, places: &mut Vec<(u64, u64, u64)>) -> Option<u64> {
         let (mut pending, mut sum) = (vec![(root, 0)], 0);
         while let Some((at, parent)) = pending.pop() {
@@ -152,7 +155,7 @@ impl Finder<'_> {
         (places.len() as u64 == nodes).then_some(sum)
     }
 
-    /// The region at `at`, if it is one, and those that follow it in the list.
+    /// Reads the region at `at`, if it is one, and those that follow it in the list.
     fn region(&mut self, at: u64) {
         let shape = Region::new(self.heap.page_shift);
         let mut at = at;
@@ -177,7 +180,7 @@ impl Finder<'_> {
         let words = (16..16 + shape.bits_bytes).step_by(8);
         let used: Vec<u64> = words.map(|offset| word_at(&bytes, offset)).collect::<Option<_>>()?;
         let backed: Vec<bool> = bytes.get(shape.backed()..)?.iter().map(|&backed| backed == 1).collect();
-        // Its own counts of pages in use agree with the bits.
+        // The counts of pages in use must match the bits.
         let bits_bytes = shape.bits_bytes / REGION_HUGE_PAGES;
         let agree = |number: usize| {
             let from = 16 + number * bits_bytes;

@@ -1,53 +1,57 @@
-//! Where Google's tcmalloc has its structures, as data. It has no releases: a layout is named by the month of the first commit
-//! that was looked at and has it, of github.com/google/tcmalloc. Offsets are those that the compiler gives (x86-64, addresses
-//! of 48 bits), of builds with pages of 8, 32 and 256 KiB.
+//! Layouts of Google's tcmalloc, as data. It has no releases: a layout is named by the month of the
+//! first examined commit of github.com/google/tcmalloc that has it. Offsets are those of the
+//! compiler (x86-64, 48-bit addresses), in builds with pages of 8, 32 and 256 KiB.
 //!
-//! Which of them a process has is told by whether its spans say what the page map says.
+//! The layout of a process is the one under which its spans agree with the page map.
 
 use strandline_process::memory::{half_word_at, word_at};
 
-/// Binary logarithms of the page sizes that are read (`common.h`, `kPageShift`), the default first. The small one, with pages of
-/// 4 KiB (`TCMALLOC_INTERNAL_SMALL_BUT_SLOW`), has a page map of three levels.
+/// Binary logarithms of the page sizes that are read (`common.h`, `kPageShift`), the default first.
+/// The small build with pages of 4 KiB (`TCMALLOC_INTERNAL_SMALL_BUT_SLOW`) has a page map of three
+/// levels.
 pub const PAGE_SHIFTS: [u32; 3] = [13, 15, 18];
 /// Bits of an address (`config.h`, `kAddressBits`).
 const ADDRESS_BITS: u32 = 48;
-/// Binary logarithm of what the kernel calls a huge page (`huge_pages.h`, `kHugePageSize`).
+/// Binary logarithm of the kernel's huge page size (`huge_pages.h`, `kHugePageSize`).
 pub const HUGE_SHIFT: u32 = 21;
-/// A huge page.
+/// Bytes of a huge page.
 pub const HUGE_BYTES: u64 = 1 << HUGE_SHIFT;
-/// What is mapped at once (`common.h`, `kMinMmapAlloc`), to whose multiples it is aligned.
+/// Size and alignment of a mapping (`common.h`, `kMinMmapAlloc`).
 pub const REGION_BYTES: u64 = 1 << 30;
 
-/// How spans and trackers are laid out.
+/// Layout of spans and trackers.
 #[derive(Debug)]
 pub struct Layout {
-    /// The month of the first commit with it.
+    /// Month of the first commit with it.
     pub since: &'static str,
     /// Bytes of a span (`span.h`, `class Span`).
     span_bytes: usize,
-    /// `kReservedBits`: between its first page and its flags.
+    /// `kReservedBits`: bits between the first page and the flags.
     reserved_bits: u32,
-    /// Whether the number of pages of one that is small stands behind the flags, or in the word at 32.
+    /// Whether the number of pages of a small span follows the flags; otherwise it is in the word
+    /// at 32.
     pages_behind_flags: bool,
-    /// The number of pages of one that is large or a sample; the sample behind it.
+    /// Offset of the number of pages of a large span or a sample; the pointer to the sample
+    /// follows.
     large: usize,
-    /// The free objects, in a bitmap, or the first of them in a list.
+    /// Offset of the free objects: a bitmap, or the first ones of a list.
     free: usize,
-    /// How many such a list has (`kCacheSize`): of 16 bits each, so many as the bitmap has.
+    /// Capacity of that list (`kCacheSize`); it has 16 bits per object and the size of the bitmap.
     pub cached: usize,
-    /// Within a sample (`sampled_allocation.h`, `StackTrace` in `logging.h`): the object that stands in for it in a span of its
-    /// size, and how large it is.
+    /// Offset in a sample (`sampled_allocation.h`, `StackTrace` in `logging.h`) of its proxy: the
+    /// object allocated in its place, in a span of its size.
     pub proxy: Option<usize>,
-    /// See above.
+    /// Offset in a sample of its size.
     pub allocated_size: usize,
-    /// A huge page's tracker (`huge_page_filler.h`, later `huge_page_tracker.h`, `class PageTracker`): the bits of its pages
-    /// in use (`free_`).
+    /// Offset in the tracker of a huge page (`huge_page_filler.h`, later `huge_page_tracker.h`,
+    /// `class PageTracker`) of the bits of pages in use (`free_`).
     tracker_used: usize,
-    /// From behind these and their counts to the bits of pages that were given back (`released_by_page_`).
+    /// Bytes from the end of these bits and their counts to the bits of released pages
+    /// (`released_by_page_`).
     tracker_gap: usize,
 }
 
-/// What most of them have in common.
+/// Common to most layouts.
 const COMMON: Layout = Layout {
     since: "2025-06",
     span_bytes: 64,
@@ -61,14 +65,15 @@ const COMMON: Layout = Layout {
     tracker_used: 48,
     tracker_gap: 0,
 };
-/// Since 2025-09 trackers have features of theirs between the two bitmaps.
+/// Since 2025-09 trackers have features between the two bitmaps.
 const WITH_FEATURES: Layout =
     Layout { since: "2025-09", reserved_bits: 25, tracker_used: 56, tracker_gap: 72, ..COMMON };
-/// The last with locks as they were (`TCMALLOC_INTERNAL_LEGACY_LOCKING`) are builds of the same commits.
+/// The last layout is of builds of the same commits with the old locks
+/// (`TCMALLOC_INTERNAL_LEGACY_LOCKING`).
 const LATEST: Layout =
     Layout { since: "2026-08", large: 40, cached: 12, proxy: None, allocated_size: 56, ..WITH_FEATURES };
 
-/// All that are known.
+/// All known layouts.
 pub static LAYOUTS: [Layout; 7] = [
     COMMON,
     Layout { since: "2024-12", span_bytes: 48, cached: 4, allocated_size: 64, ..COMMON },
@@ -79,10 +84,10 @@ pub static LAYOUTS: [Layout; 7] = [
     Layout { large: 48, free: 48, cached: 8, ..LATEST },
 ];
 
-/// The most bytes that a span has.
+/// Maximum bytes of a span structure.
 const MAX_SPAN_BYTES: usize = 64;
 
-/// The bytes of a span's structure, the rest 0.
+/// The bytes of a span structure, padded with 0.
 pub type SpanBytes = [u8; MAX_SPAN_BYTES];
 
 /// A span: a run of pages in use, cut into objects of one class, or one block.
@@ -90,18 +95,18 @@ pub type SpanBytes = [u8; MAX_SPAN_BYTES];
 pub struct Words {
     /// `first_page_`.
     pub page: u64,
-    /// Pages.
+    /// Number of pages.
     pub pages: u64,
     /// `allocated_`: objects that are not in its list or bitmap.
     pub allocated: u16,
-    /// `embed_count_`, `freelist_`, `cache_size_`: of a list.
+    /// `embed_count_`, `freelist_`, `cache_size_` of its list.
     pub list: (u16, u16, usize),
-    /// Whether it is a sample: where what is known of it stands.
+    /// Address of the sample, if it is one.
     pub sample: Option<u64>,
 }
 
 impl Layout {
-    /// What a structure says, if it is one.
+    /// Parses a span structure; `None` if it is not one.
     pub fn span(&self, bytes: &[u8], page_shift: u32) -> Option<Words> {
         let (flags, word) = (self.flags(page_shift), word_at(bytes, 24)?);
         let (is_large, is_sample) = (word >> flags & 1 == 1, word >> (flags + 1) & 1 == 1);
@@ -119,31 +124,33 @@ impl Layout {
         })
     }
 
-    /// The bit of the word at 24 that says whether a span is large; the next whether it is a sample. Reserved bits are of 32,
-    /// and do not cross such a border.
+    /// Position, in the word at 24, of the flag for large spans; the flag for samples is next.
+    /// Reserved bits are a 32-bit field, which does not cross a 32-bit boundary.
     fn flags(&self, page_shift: u32) -> u32 {
         let page_bits = ADDRESS_BITS - page_shift;
         let crosses = page_bits < 32 && page_bits + self.reserved_bits > 32;
         if crosses { 32 + self.reserved_bits } else { page_bits + self.reserved_bits }
     }
 
-    /// The bytes of a span's structure, read by `read`: not those behind it, as the last may stand at the very end of a mapping.
+    /// Reads a span structure with `read`, and nothing after it, as the last one may end where its
+    /// mapping ends.
     pub fn span_bytes(&self, read: impl FnOnce(&mut [u8]) -> Option<()>) -> Option<SpanBytes> {
         let mut bytes = [0; MAX_SPAN_BYTES];
         read(&mut bytes[..self.span_bytes]).map(|()| bytes)
     }
 
-    /// Whether a span says that it is large.
+    /// Whether a span has the flag for large spans.
     pub fn is_large(&self, bytes: &[u8], page_shift: u32) -> bool {
         word_at(bytes, 24).is_some_and(|word| word >> self.flags(page_shift) & 1 == 1)
     }
 
-    /// Whether the word with the number of pages of a small one has nothing else; where more may stand there that is not looked at.
+    /// Whether the word with the number of pages of a small span holds nothing else. Not checked
+    /// for layouts that have more there.
     pub fn has_only_pages(&self, bytes: &[u8]) -> bool {
         self.pages_behind_flags || self.cached == 12 || word_at(bytes, 32).is_some_and(|word| word < 64)
     }
 
-    /// Whether objects of this size are marked in a bitmap, and not listed (`UseBitmapForSize`).
+    /// Whether free objects of this size are in a bitmap instead of a list (`UseBitmapForSize`).
     pub fn has_bitmap(&self, bytes: u64, page_shift: u32) -> bool {
         bytes >= (1 << page_shift) / self.bits() as u64
     }
@@ -153,57 +160,57 @@ impl Layout {
         16 * self.cached
     }
 
-    /// Whether the bitmap of a span says that its object of this number is free.
+    /// Whether the bitmap of a span marks this object as free.
     pub fn is_free(&self, bytes: &[u8], object: usize) -> Option<bool> {
         let word = word_at(bytes, self.free + object / 64 * 8).filter(|_| object < self.bits())?;
         Some(word >> (object % 64) & 1 == 1)
     }
 
-    /// The free object of this number that the list of a span has in the span itself, in units of [`UNIT_BYTES`].
+    /// Returns an entry of the free list within the span structure, in units of [`UNIT_BYTES`].
     pub fn listed(&self, bytes: &[u8], number: usize) -> Option<u16> {
         let word = word_at(bytes, self.free + number / 4 * 8).filter(|_| number < self.cached)?;
         Some((word >> (number % 4 * 16)) as u16)
     }
 }
 
-/// What free objects in lists are counted in (`common.h`, `kAlignment`).
+/// Unit of the entries of free lists (`common.h`, `kAlignment`).
 pub const UNIT_BYTES: u64 = 8;
-/// The end of such a list (`kListEnd`).
+/// End of a free list (`kListEnd`).
 pub const LIST_END: u16 = u16::MAX;
 
-/// The most pages of a huge page that are read: of 8 KiB.
+/// Maximum pages of a huge page: of 8 KiB.
 pub const MAX_PAGES: usize = 256;
 
-/// A set of a huge page's pages.
+/// A set of pages of a huge page.
 pub type Pages = [u64; MAX_PAGES / 64];
 
-/// What a huge page's tracker says.
+/// Contents of the tracker of a huge page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tracker {
     /// First byte of the huge page.
     pub start: u64,
     /// Pages in use.
     pub used: Pages,
-    /// Pages that were given back.
+    /// Pages released to the kernel.
     pub released: Pages,
 }
 
-/// The most bytes of a tracker that are read.
+/// Maximum bytes read of a tracker.
 pub const MAX_TRACKER_BYTES: usize = 200;
 
 impl Layout {
-    /// Bytes of a tracker that are read, of its first ones: the last of all may stand at the very end of a mapping.
+    /// Bytes read of a tracker, the first ones, as the last tracker may end where its mapping ends.
     pub fn tracker_bytes(&self, page_shift: u32) -> usize {
         let words = (1_usize << (HUGE_SHIFT - page_shift)).div_ceil(64);
         (self.tracker_used + 8 * (2 * words + 1) + self.tracker_gap).min(MAX_TRACKER_BYTES)
     }
 
-    /// What a structure says, if it is one, and its counts and bits agree.
+    /// Parses a tracker; `None` if its counts and bits disagree.
     pub fn tracker(&self, bytes: &[u8], page_shift: u32) -> Option<Tracker> {
         let pages = 1_usize << (HUGE_SHIFT - page_shift);
         let (words, first) = (pages.div_ceil(64), self.tracker_used);
         let counts = word_at(bytes, first + 8 * words)?;
-        // Counts are as small as they can be.
+        // The counts have the smallest sufficient width.
         let count = |number: u32| {
             if pages < 256 { counts >> (8 * number) & 0xff } else { counts >> (16 * number) & 0xffff }
         };
@@ -217,34 +224,35 @@ impl Layout {
         let agree = members(&tracker.used) == count(1)
             && members(&tracker.released) == released_count
             && tracker.used.iter().zip(tracker.released).all(|(used, released)| used & released == 0);
-        // Of fewer than 64 pages the rest of the word is not used.
+        // With fewer than 64 pages the rest of the word is unused.
         let is_within = pages >= 64 || (tracker.used[0] | tracker.released[0]) >> pages == 0;
         (agree && is_within).then_some(tracker)
     }
 }
 
-/// How many pages a set has.
+/// Number of pages in a set.
 pub fn members(pages: &Pages) -> u64 {
     pages.iter().map(|word| u64::from(word.count_ones())).sum()
 }
 
-/// Size classes of a partition, by build (`common.h`, `kNumBaseClasses`): with pages of 8, 32, 256 and 4 KiB. There are one to
-/// four partitions: normal ones, by node or by type of what is allocated, and cold ones behind them.
+/// Size classes per partition (`common.h`, `kNumBaseClasses`) of builds with pages of 8, 32, 256
+/// and 4 KiB. There are one to four partitions: normal ones, by node or by type of the allocation,
+/// and cold ones after them.
 const BASE_CLASSES: [usize; 4] = [86, 78, 89, 46];
-/// The most partitions.
+/// Maximum number of partitions.
 const MAX_PARTITIONS: usize = 4;
-/// The most classes.
+/// Maximum number of classes.
 const MAX_CLASSES: usize = 89 * MAX_PARTITIONS;
-/// Fewer sizes are not the table of them.
+/// Minimum number of sizes in a table.
 const MIN_SIZES: usize = 20;
-/// The largest (`kMaxSize`).
+/// Possible largest sizes (`kMaxSize`).
 const LARGEST_BYTES: [u64; 2] = [256 << 10, 8 << 10];
-/// Bytes of what is read before `class_to_size_`, and of all.
+/// Bytes read before `class_to_size_`.
 pub const BEFORE_SIZES_BYTES: usize = MAX_CLASSES + 4;
-/// See above.
+/// Bytes read in all.
 pub const SIZES_BYTES: usize = BEFORE_SIZES_BYTES + 4 * MAX_CLASSES;
 
-/// What `SizeMap` says of size classes (`sizemap.h`), by number; of those that are not used, 0.
+/// The size classes (`sizemap.h`, `SizeMap`) by index; 0 for unused ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Classes {
     /// Bytes of an object.
@@ -254,8 +262,9 @@ pub struct Classes {
 }
 
 impl Classes {
-    /// The table whose `class_to_size_` stands behind [`BEFORE_SIZES_BYTES`] of `bytes`, if it is one. Before it stands
-    /// `class_to_pages_`, a byte for each, and up to three that align it.
+    /// Parses the table whose `class_to_size_` is at [`BEFORE_SIZES_BYTES`] of `bytes`; `None` if
+    /// it is not one. `class_to_pages_`, a byte per class, and up to three bytes of padding precede
+    /// it.
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let size = |class: usize| half_word_at(bytes, BEFORE_SIZES_BYTES + 4 * class).map(u64::from);
         let mut sizes = 1;
@@ -265,7 +274,7 @@ impl Classes {
         if size(0)? != 0 || sizes < MIN_SIZES || !LARGEST_BYTES.contains(&size(sizes - 1)?) {
             return None;
         }
-        // Most first: partitions are like each other, and of fewer all of this is true too.
+        // The largest number first: partitions are alike, so a smaller number would match too.
         let bases = || BASE_CLASSES.into_iter().filter(|&base| sizes <= base);
         let numbers =
             (1..=MAX_PARTITIONS).rev().flat_map(|partitions| bases().map(move |base| base * partitions));
@@ -285,34 +294,35 @@ impl Classes {
         )
     }
 
-    /// How many there are.
+    /// Number of classes.
     pub fn number(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Bytes of a number of a class in the page map (`CompactSizeClass`).
+    /// Bytes of a class in the page map (`CompactSizeClass`).
     pub fn compact_bytes(&self) -> u64 {
         if self.number() <= 256 { 1 } else { 2 }
     }
 
-    /// Objects of a span.
+    /// Objects per span.
     pub fn objects(&self, class: usize, page_shift: u32) -> Option<u64> {
         (self.pages.get(class)? << page_shift).checked_div(*self.bytes.get(class)?)
     }
 }
 
-/// How the page map is divided (`pagemap.h`).
+/// Division of the page map (`pagemap.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shape {
     /// Binary logarithm of the page size.
     pub page_shift: u32,
-    /// `PageMap2`, with leaves of 2^15 pages, or `PageMap3`, whose leaves and nodes between have a third of a page number's bits,
-    /// rounded up, each: for all builds since 77fbeb5b of 2026-08-12.
+    /// False for `PageMap2`, with leaves of 2^15 pages; true for `PageMap3`, whose leaves and
+    /// intermediate nodes have a third of the bits of a page number each, rounded up, and which all
+    /// builds have since 77fbeb5b of 2026-08-12.
     pub has_nodes: bool,
 }
 
 impl Shape {
-    /// All that there are.
+    /// All shapes.
     pub fn all() -> impl Iterator<Item = Self> {
         PAGE_SHIFTS
             .into_iter()
@@ -323,28 +333,29 @@ impl Shape {
         if self.has_nodes { (ADDRESS_BITS - self.page_shift).div_ceil(3) } else { 15 }
     }
 
-    /// Entries of a leaf: for each page a class, and behind these a word with the span, and the class again in its upper 16
-    /// bits; then a word with the tracker of each huge page.
+    /// Entries of a leaf. It holds a class per page, then a word per page with the span and, in the
+    /// upper 16 bits, the class again; then a word per huge page with its tracker.
     pub const fn leaf_entries(self) -> u64 {
         1 << self.leaf_bits()
     }
 
-    /// Addresses that a leaf stands for.
+    /// Addresses that a leaf covers.
     pub const fn leaf_span(self) -> u64 {
         self.leaf_entries() << self.page_shift
     }
 
-    /// Entries of a node between the root and leaves; 1 where there is none.
+    /// Entries of a node between root and leaves; 1 if there are no nodes.
     pub const fn node_entries(self) -> u64 {
         if self.has_nodes { self.leaf_entries() } else { 1 }
     }
 
-    /// Bytes of the root that user addresses can use: half of it.
+    /// Bytes of the root that cover user addresses: half of it.
     pub const fn root_bytes(self) -> u64 {
         8 * (((1 << (ADDRESS_BITS - 1)) / self.leaf_span()) / self.node_entries())
     }
 
-    /// Where the spans of a leaf stand, where its trackers do, and where it ends; a class has so many bytes.
+    /// Returns the addresses of the spans and the trackers of a leaf, and its end; a class has
+    /// `compact_bytes`.
     pub fn parts_of_leaf(self, leaf: u64, compact_bytes: u64) -> [u64; 3] {
         let spans = leaf.saturating_add(self.leaf_entries() * compact_bytes);
         let trackers = spans.saturating_add(self.leaf_entries() * 8);
@@ -356,24 +367,25 @@ impl Shape {
     }
 }
 
-/// The bits of such an entry that lead to a span.
+/// Mask of the span's address in the word of a page.
 pub const SPAN_BITS: u64 = (1 << 48) - 1;
 
-/// Static data with less has neither a root nor the transfer caches.
+/// Minimum static data that can hold a root and transfer caches.
 pub const MIN_DATA_BYTES: u64 = 128 << 10;
 
-/// A node of a map of free huge pages (`huge_address_map.h`, `HugeAddressMap::Node`): first and number of huge pages, then at 24
-/// its left and right, and what it hangs from.
+/// Bytes of a node of a map of free huge pages (`huge_address_map.h`, `HugeAddressMap::Node`):
+/// first huge page, number of huge pages, and from 24 on the links.
 pub const NODE_BYTES: usize = 64;
-/// Its links: left, right, parent.
+/// Offsets of the links: left, right, parent.
 pub const NODE_LINKS: [usize; 3] = [24, 32, 40];
-/// `HugeAddressMap`: its root, how many nodes, how many huge pages in all.
+/// `HugeAddressMap`: its root, number of nodes, total of huge pages.
 pub const MAP_BYTES: usize = 64;
 
-/// A region of huge pages that large blocks share (`huge_region.h`, `HugeRegion`): from 16 on a bit a page in use, then counts,
-/// at the end of these the range, pages in use of each huge page, and whether each is backed.
+/// Layout of a region of huge pages that large blocks share (`huge_region.h`, `HugeRegion`): from
+/// 16 on a bit per page in use, then counts, the range, the pages in use of each huge page, and
+/// whether each is backed.
 pub struct Region {
-    /// Bytes of its bits.
+    /// Bytes of the bits.
     pub bits_bytes: usize,
 }
 
@@ -381,65 +393,69 @@ pub struct Region {
 pub const REGION_HUGE_PAGES: usize = 512;
 
 impl Region {
-    /// With pages of this size.
+    /// The layout with pages of this size.
     pub fn new(page_shift: u32) -> Self {
         Self { bits_bytes: (REGION_BYTES >> page_shift) as usize / 8 }
     }
 
-    /// Where `location_` stands: behind the bits and three counts of 32 bits.
+    /// Offset of `location_`: after the bits and three 32-bit counts.
     pub fn location(&self) -> usize {
         16 + self.bits_bytes + 16
     }
 
-    /// `pages_used_`, a word for each huge page.
+    /// Offset of `pages_used_`, a word per huge page.
     pub fn pages_used(&self) -> usize {
         self.location() + 16
     }
 
-    /// `backed_`, a byte for each.
+    /// Offset of `backed_`, a byte per huge page.
     pub fn backed(&self) -> usize {
         self.pages_used() + 8 * REGION_HUGE_PAGES
     }
 
-    /// All that is read.
+    /// Bytes read.
     pub fn bytes(&self) -> usize {
         self.backed() + REGION_HUGE_PAGES
     }
 }
 
-/// A list of a thread's cache (`thread_cache.h`, `ThreadCache::FreeList`): the first object, how many, at 16 the most (`max_length_`,
-/// 1 at least).
+/// Bytes of a list in a thread cache (`thread_cache.h`, `ThreadCache::FreeList`): first object,
+/// length, and at 16 the maximum length (`max_length_`, at least 1).
 pub const CACHE_LIST_BYTES: usize = 24;
-/// Behind the lists of all classes: `size_`, `max_size_`, `tid_`, `in_setspecific_`, `next_`, `prev_`.
+/// Bytes after the lists of all classes: `size_`, `max_size_`, `tid_`, `in_setspecific_`, `next_`,
+/// `prev_`.
 pub const CACHE_REST_BYTES: usize = 48;
-/// `next_` and `prev_` in it.
+/// Offsets of `next_` and `prev_` in them.
 pub const CACHE_LINKS: [usize; 2] = [32, 40];
 
-/// A class's central list (`central_freelist.h`): its class and size stand 8 bytes behind its begin. In a transfer cache
-/// (`transfer_cache_internals.h`) there are before it, from the class on: how many of the slots are used and may be, and the slots.
+/// A transfer cache (`transfer_cache_internals.h`) contains the central list of its class
+/// (`central_freelist.h`), which has its class and size 8 bytes after its start. This far before
+/// the class are the number of slots used and the capacity.
 pub const TRANSFER_INFO: u64 = 24;
-/// `slots_`.
+/// This far before the class is `slots_`.
 pub const TRANSFER_SLOTS: u64 = 16;
-/// A transfer cache is not larger.
+/// Maximum bytes of a transfer cache.
 pub const MAX_TRANSFER_BYTES: u64 = 4096;
-/// A transfer cache of a group of processors (`transfer_cache.h`, `ShardedTransferCacheManagerBase`): its bytes.
+/// Bytes of a sharded transfer cache (`transfer_cache.h`, `ShardedTransferCacheManagerBase`).
 pub const SHARD_BYTES: u64 = 128;
-/// The number of its class (`BackingTransferCache`), right behind `slots_` and the info before it: up to 2025-06, and later.
+/// Offset of its class (`BackingTransferCache`), right after `slots_` and the counts before them:
+/// up to 2025-06, and later.
 pub const SHARD_CLASS: [u64; 2] = [40, 48];
-/// Slots that it can have: 64 batches of 128.
+/// Maximum slots: 64 batches of 128.
 pub const MAX_SLOTS: u64 = 64 * 128;
 
-/// Caches of processors (`percpu_tcmalloc.h`, `TcmallocSlab`): a word with where they stand and, in its low 8 bits, the logarithm of
-/// the size of each; then `stopped_` (later `state_`, with a length) and `begins_`, where in each the objects of each class begin, in
-/// words.
+/// Per-CPU caches (`percpu_tcmalloc.h`, `TcmallocSlab`): a word with their address and, in its low
+/// 8 bits, the logarithm of the size of each; then `stopped_` (later `state_`, with a length) and
+/// `begins_`: where the objects of each class begin in each cache, in words.
 pub const SLAB_SHIFT_BITS: u64 = 0xff;
-/// Where `begins_` stands, without a length before it and with one.
+/// Offset of `begins_` without and with a length before it.
 pub const SLAB_BEGINS: [u64; 2] = [16, 24];
-/// The shifts there can be (`cpu_cache.h`, `kInitialBasePerCpuShift`, `kMaxBasePerCpuShift` and what partitions add).
+/// Possible shifts (`cpu_cache.h`, `kInitialBasePerCpuShift`, `kMaxBasePerCpuShift` and what
+/// partitions add).
 pub const SLAB_SHIFTS: std::ops::RangeInclusive<u64> = 12..=20;
-/// The most processors that are looked at.
+/// Maximum processors read.
 pub const MAX_PROCESSORS: u64 = 4096;
 
-/// What its own structures are allocated from (`arena.h`, `Arena`): where it goes on, how much is left; behind these at 24 how much was
-/// given back again (`bytes_nonresident_`).
+/// The allocator of tcmalloc's own structures (`arena.h`, `Arena`) begins with the next free
+/// address and the bytes left; here are the bytes that were released (`bytes_nonresident_`).
 pub const ARENA_NOT_RESIDENT: u64 = 32;

@@ -1,8 +1,9 @@
-//! Finds tcmalloc's table of size classes and the root of its page map, in the static data of whatever it is linked into.
+//! Finds tcmalloc's table of size classes and the root of its page map, in the static data of the
+//! program or library that contains it.
 //!
-//! The table is looked for first, which few programs have. An entry of the root is a word that leads to a leaf, or to a node of
-//! leaves, whose classes are those of the spans that it leads to; the spans' own first pages say which entry it is, and so where
-//! the root begins.
+//! The table is searched first, as few programs have one. An entry of the root is a word that
+//! points to a leaf, or to a node of leaves, whose classes match the spans it points to. The first
+//! pages of these spans yield the index of the entry, and so the address of the root.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
@@ -21,38 +22,39 @@ use strandline_claims::range::PAGE_BYTES;
 use strandline_process::map::AddressSpace;
 use strandline_process::modules;
 
-/// Memory behind static data is taken for more of it up to so much.
+/// Memory that follows static data is added to it up to this size.
 const MAX_DATA_BYTES: u64 = 64 << 20;
-/// Leaves of what could be a node that are looked at: of large blocks only none says which it is.
+/// Leaves tried per node candidate: a leaf with large blocks only does not identify itself.
 const MAX_LEAVES_TRIED: usize = 1 << 10;
-/// Bytes of what could be leaves and nodes that are read in all.
+/// Bytes of leaf and node candidates read in all.
 const MAX_TRIED_BYTES: u64 = 256 << 20;
-/// Spans of what could be a leaf that are looked at.
+/// Spans tried per leaf candidate.
 const MAX_SPANS_TRIED: usize = 64;
-/// See there.
+/// If none of this many spans matches, the candidate is rejected.
 const FEW_SPANS: usize = 8;
-/// Words that could be entries of the root that are looked at, of one program.
+/// Candidates for root entries tried, per program or library.
 const MAX_TRIED: usize = 4096;
 
 /// One tcmalloc.
 pub struct Heap {
-    /// An address of the program or library that it is in.
+    /// An address in the program or library that contains it.
     pub object: u64,
-    /// What that is called.
+    /// Name of that program or library.
     pub name: String,
-    /// Its static data.
+    /// A copy of its static data.
     pub statics: Statics,
-    /// Where that is.
+    /// Range of the static data.
     pub data: (u64, u64),
     /// Its size classes.
     pub classes: Classes,
-    /// How it is laid out.
+    /// Its layout.
     pub layout: &'static Layout,
     /// Binary logarithm of its page size.
     pub page_shift: u32,
-    /// How its page map is divided.
+    /// Division of its page map.
     pub shape: Shape,
-    /// The leaves of its page map, in address order: the first address of each, and where it stands.
+    /// The leaves of its page map, in address order: the first address that each covers, and its
+    /// own address.
     pub leaves: Vec<(u64, u64)>,
 }
 
@@ -62,24 +64,25 @@ impl Heap {
         1 << self.page_shift
     }
 
-    /// Where the spans of a leaf stand, and where its trackers do, and where it ends.
+    /// Returns the addresses of the spans and the trackers of a leaf, and its end.
     pub fn parts_of_leaf(&self, leaf: u64) -> [u64; 3] {
         self.shape.parts_of_leaf(leaf, self.classes.compact_bytes())
     }
 
-    /// The bytes of a class.
+    /// Bytes of an object of a class.
     pub fn class_bytes(&self, class: usize) -> u64 {
         self.classes.bytes.get(class).copied().unwrap_or(0)
     }
 }
 
-/// Whether some mapped program or library could hold one.
+/// Whether a mapped program or library may contain one.
 pub fn is_possible(space: &AddressSpace) -> bool {
     !large_data(space).is_empty()
 }
 
-/// The static data of mapped programs and libraries, where it is larger than a root. tcmalloc has its root mapped with small pages
-/// (`PageMap::MapRootWithSmallPages`), and so the kernel lists its bss as several mappings.
+/// Returns the static data of mapped programs and libraries that is larger than a root. tcmalloc
+/// maps its root with small pages (`PageMap::MapRootWithSmallPages`), so the kernel lists its bss
+/// as several mappings.
 fn large_data(space: &AddressSpace) -> Vec<Data<'_>> {
     let mut all = Vec::new();
     for group in modules::groups(space.mappings()) {
@@ -97,7 +100,8 @@ fn large_data(space: &AddressSpace) -> Vec<Data<'_>> {
     all
 }
 
-/// Finds all of a process, and the names of those whose table was found and no map with it.
+/// Finds all heaps of a process; also returns the names of files with a table of size classes but
+/// no page map.
 pub fn find(context: &Context<'_>) -> (Vec<Heap>, Vec<String>) {
     let (mut heaps, mut unknown) = (Vec::new(), Vec::new());
     for data in large_data(context.space) {
@@ -123,7 +127,7 @@ pub fn find(context: &Context<'_>) -> (Vec<Heap>, Vec<String>) {
     (heaps, unknown)
 }
 
-/// The table of size classes.
+/// Finds the table of size classes.
 fn classes(context: &Context<'_>, data: &Data<'_>) -> Option<Classes> {
     radix::size_table(context, data, &mut |at| {
         let mut bytes = vec![0; SIZES_BYTES];
@@ -132,7 +136,7 @@ fn classes(context: &Context<'_>, data: &Data<'_>) -> Option<Classes> {
     })
 }
 
-/// How it is divided, and where its root is: what most spans of a leaf agree on.
+/// Finds the page map: its shape and the address of its root, on which most spans of a leaf agree.
 fn map(context: &Context<'_>, data: &Data<'_>, classes: &Classes) -> Option<(Shape, u64)> {
     let mut tried = HashSet::new();
     let mut finder =
@@ -162,12 +166,13 @@ struct Finder<'a> {
     context: &'a Context<'a>,
     classes: &'a Classes,
     cache: PageCache<'a>,
-    /// Bytes that may yet be read.
+    /// Bytes that may still be read.
     left: u64,
 }
 
 impl Finder<'_> {
-    /// Which entry of the root leads to a node, if what could be one has leaves of just its part.
+    /// Returns the index of the root entry that points to `node`; `None` if its leaves do not
+    /// belong to that part.
     fn entry_of_node(&mut self, node: u64, shape: Shape) -> Option<u64> {
         if !is_own(self.context, node, node.saturating_add(8 * shape.node_entries())) {
             return None;
@@ -175,7 +180,7 @@ impl Finder<'_> {
         let (mut leaves, range) = (Vec::new(), (node, node + 8 * shape.node_entries()));
         let (context, width, mut is_one) = (self.context, self.classes.compact_bytes(), true);
         let bytes_read = each_word_by(context, range, PAGE_BYTES as usize, &mut |at, leaf| {
-            // All that it has leads to leaves: of other memory the first few words show that it is none.
+            // A node points to leaves only; other memory is rejected after a few words.
             let [.., end] = shape.parts_of_leaf(leaf, width);
             is_one = leaf.is_multiple_of(8) && is_own(context, leaf, end);
             leaves.push(((at - node) / 8, leaf));
@@ -191,7 +196,8 @@ impl Finder<'_> {
         })
     }
 
-    /// Which part of the address space the leaf at `leaf` stands for, if it is one, in spans of a leaf: what most of its spans say.
+    /// Returns the index of the address range that `leaf` covers, in leaf spans, according to most
+    /// of its spans; `None` if it is not a leaf.
     fn entry(&mut self, leaf: u64, shape: Shape) -> Option<u64> {
         let width = self.classes.compact_bytes();
         let [spans, _, end] = shape.parts_of_leaf(leaf, width);
@@ -213,16 +219,17 @@ impl Finder<'_> {
                         *votes.entry(number).or_default() += 1;
                     }
                 }
-                // Where none of the first few is a span of its class, it is no leaf.
+                // If none of the first few is a span of its class, this is not a leaf.
                 seen.len() < MAX_SPANS_TRIED && (seen.len() < FEW_SPANS || !votes.is_empty())
             });
         self.left = self.left.saturating_sub(bytes_read + self.cache.bytes_read - before);
-        // One or the other may be in motion.
+        // Some spans may be mid-update.
         let (number, agreeing) = votes.into_iter().max_by_key(|vote| vote.1)?;
         (agreeing * 4 > seen.len() * 3).then_some(number)
     }
 
-    /// Which leaf it is, in order, that has the span at `at` for a page, and its class, at `index`; in one layout or another.
+    /// Returns the number of the leaf that has, at `index`, a page of the span at `at` and its
+    /// class; under any layout.
     fn number_of(&mut self, at: u64, (class, index): (usize, u64), shape: Shape) -> Option<u64> {
         let of_class =
             |span: &Words| self.classes.pages.get(class) == Some(&span.pages) && span.sample.is_none();
@@ -238,7 +245,7 @@ impl Finder<'_> {
     }
 }
 
-/// The leaves under a root: those of addresses that the process has memory at.
+/// Returns the leaves under a root that cover mapped memory.
 fn leaves(context: &Context<'_>, root: u64, classes: &Classes, shape: Shape) -> Vec<(u64, u64)> {
     let (mut leaves, mut seen) = (Vec::new(), HashSet::new());
     let mut take = |number: u64, leaf: u64| {
@@ -247,7 +254,7 @@ fn leaves(context: &Context<'_>, root: u64, classes: &Classes, shape: Shape) -> 
         let next = mappings.get(mappings.partition_point(|mapping| mapping.end <= start));
         let has_memory = next.is_some_and(|mapping| mapping.start < start + shape.leaf_span());
         let [.., end] = shape.parts_of_leaf(leaf, classes.compact_bytes());
-        // No two parts of the address space have one leaf.
+        // Each leaf covers only one part of the address space.
         if has_memory && seen.insert(leaf) && is_own(context, leaf, end) {
             leaves.push((start, leaf));
         }
@@ -268,7 +275,7 @@ fn leaves(context: &Context<'_>, root: u64, classes: &Classes, shape: Shape) -> 
     leaves
 }
 
-/// Reads a span.
+/// Reads a span structure.
 pub fn read_span(cache: &mut PageCache<'_>, layout: &Layout, address: u64) -> Option<SpanBytes> {
     layout.span_bytes(|bytes| read_bytes(cache, address, bytes))
 }

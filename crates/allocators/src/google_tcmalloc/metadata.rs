@@ -1,5 +1,5 @@
-//! tcmalloc's own structures: they are allocated from address space of their own, mapped 1 GiB at a time, of which the part that is
-//! given out can be written to, and is a mapping of its own.
+//! tcmalloc's own structures. They have separate address space, mapped 1 GiB at a time; the part in
+//! use is writable, and so a mapping of its own.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -9,7 +9,8 @@ use crate::scan::{is_mapped_memory, is_own};
 use strandline_claims::allocator::{Context, overlapping};
 use strandline_claims::range::{PAGE_BYTES, merge, page_up};
 
-/// The ranges that hold `structures`, with the leaves of the page map, beside what is `held` as heap or by others, in address order.
+/// Returns the ranges that hold `structures` and the leaves of the page map, outside `held` (heap
+/// or claimed by others, in address order).
 pub fn find(
     context: &Context<'_>,
     heap: &Heap,
@@ -33,7 +34,7 @@ pub fn find(
         let range = (mapping.start.max(region), mapping.end.min(region + REGION_BYTES));
         let is_free = overlapping(held, range.0, range.1).is_empty()
             && overlapping(context.stacks, range.0, range.1).is_empty();
-        // Beside others only what is known of.
+        // If others share the range, only the page of the structure is taken.
         let page = at & !(PAGE_BYTES - 1);
         let range = if is_free { range } else { (page, page_up(at + 1)) };
         if is_own(context, range.0, range.1) && overlapping(held, range.0, range.1).is_empty() {
@@ -44,8 +45,9 @@ pub fn find(
     found
 }
 
-/// How much of what its own structures are allocated from was given back (`bytes_nonresident_`), by the structure in static
-/// data that says where that goes on: allocators of single structures lead to it.
+/// Returns how much of the memory for tcmalloc's own structures was released
+/// (`bytes_nonresident_`). The `Arena` in static data that has it is recognised by the allocators
+/// of single structures, which point to it.
 pub fn not_resident(heap: &Heap, own: &[(u64, u64)]) -> Option<u64> {
     let mut leading: HashMap<u64, usize> = HashMap::new();
     for (_, word) in heap.statics.words().filter(|(_, word)| (heap.data.0..heap.data.1).contains(word)) {
@@ -55,7 +57,7 @@ pub fn not_resident(heap: &Heap, own: &[(u64, u64)]) -> Option<u64> {
         let left = heap.statics.word(at + 8);
         let end = next.saturating_add(left);
         let is_own = own.iter().any(|range| range.0 <= next && end <= range.1);
-        // A lock may stand before it.
+        // A lock may precede it.
         let leads = |start: u64| leading.get(&start).is_some_and(|&count| count > 1);
         is_own && end.is_multiple_of(HUGE_BYTES) && (leads(at) || leads(at - 8))
     };

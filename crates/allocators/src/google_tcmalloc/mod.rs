@@ -1,9 +1,10 @@
-//! Google's tcmalloc, read from outside, without symbols and without calling anything.
+//! Google's tcmalloc, read from outside without symbols or calls.
 //!
-//! `locate` finds its page map and its size classes, `tell` which layout it has, `spans` goes over what is in the map, `huge` finds the
-//! huge pages that are free as a whole, `pieces` puts both together and holds one against the other; `caches` finds the objects in
-//! caches of processors, threads and transfer, `claims` says what each byte is, `metadata` finds its own structures. Which objects of a
-//! span are free is told by a bitmap in the span's structure; only of those of less than 64 bytes the heap itself is read.
+//! `locate` finds the page map and the size classes, `tell` the layout; `spans` walks the page map,
+//! `huge` finds the huge pages that are free as a whole, `pieces` merges both and checks one
+//! against the other; `caches` finds the objects in per-CPU, thread and transfer caches, `claims`
+//! classifies each byte, `metadata` finds tcmalloc's own structures. A bitmap in the span structure
+//! marks free objects; the heap itself is read only for objects of less than 64 bytes.
 
 pub mod caches;
 pub mod claims;
@@ -29,7 +30,7 @@ use strandline_claims::reader::{About, Evidence, HeapKind};
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
 
-/// Google's tcmalloc, for the table of readers.
+/// Entry of Google's tcmalloc in the table of readers.
 pub static ABOUT: About = About {
     name: "google_tcmalloc",
     title: "Google's tcmalloc",
@@ -47,7 +48,7 @@ pub static ABOUT: About = About {
     part_of: None,
 };
 
-/// Its reader.
+/// The reader of Google's tcmalloc.
 pub struct Reader;
 
 impl allocator::Reader for Reader {
@@ -76,7 +77,8 @@ impl Found for GoogleTcmalloc {
         if reading.trimmable_bytes() < WORTH_A_CHANGE_BYTES {
             return;
         }
-        // No call from outside: how much of a huge page's free pages goes back is decided by demand in the minutes before.
+        // No call from outside: demand in the minutes before decides how many free pages of a huge
+        // page are given back.
         reading.remedies.push(Remedy {
             id: "google_tcmalloc_release".to_owned(),
             kind: RemedyKind::Program,
@@ -88,10 +90,10 @@ impl Found for GoogleTcmalloc {
     }
 }
 
-/// So much in free pages is worth a change of the program.
+/// Minimum free bytes for which a change of the program is proposed.
 const WORTH_A_CHANGE_BYTES: u64 = 1 << 20;
 
-/// Reads one, beside what is `taken` by others, in address order.
+/// Reads one heap outside `taken` (claimed by others, in address order).
 fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     let spans = spans::walk(context, heap, taken);
     let huge = huge::find(context, heap);

@@ -1,5 +1,6 @@
-//! Puts together what the page map, trackers, regions and maps of free huge pages say: pieces of address space, in order, without
-//! overlap, each a span or free. Where they do not agree, a piece is of neither.
+//! Merges the page map, trackers, regions and maps of free huge pages into pieces of address space,
+//! in order and without overlap, each a span or free. Where the sources disagree, a piece is
+//! unknown.
 
 use super::huge::{FreeRange, Huge, OfRegion};
 use super::layout::{HUGE_BYTES, HUGE_SHIFT, Pages, REGION_BYTES, Tracker};
@@ -8,19 +9,19 @@ use super::spans::{Span, Spans};
 use crate::radix::Free;
 use strandline_claims::doubts::Doubts;
 
-/// What a piece is.
+/// Kind of a piece.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// A span in use.
     Span(Span),
-    /// Free pages, as they were left, which a release can give back or not.
+    /// Free pages that are still backed.
     Backed {
-        /// Whether it can.
+        /// Whether a release can give them back.
         is_given: bool,
     },
-    /// Free pages that were given back, or never used.
+    /// Free pages that were released or never used.
     Unbacked,
-    /// In use by the books of its huge page, and in no span; or a span of pages that are free.
+    /// In use according to its tracker or region, but in no span.
     Unknown,
 }
 
@@ -29,22 +30,22 @@ pub enum Kind {
 pub struct Piece {
     /// First byte.
     pub start: u64,
-    /// First byte behind.
+    /// One past the last byte.
     pub end: u64,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
 }
 
-/// All of them.
+/// All pieces.
 #[derive(Default)]
 pub struct Pieces {
     /// In address order.
     pub all: Vec<Piece>,
-    /// What does not agree.
+    /// Where the sources disagree.
     pub doubts: Doubts,
 }
 
-/// Puts them together. `free` tells what nobody else has claimed.
+/// Merges all sources. `free` excludes memory claimed by others.
 pub fn put_together(heap: &Heap, spans: &Spans, huge: &Huge, free: &mut Free<'_>) -> Pieces {
     let mut maker = Maker { heap, spans: &spans.all, all: Vec::new(), doubts: Doubts::default() };
     maker.all.extend(spans.all.iter().map(|&span| Piece {
@@ -84,7 +85,7 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    /// The spans that overlap a range, cut to it.
+    /// Returns the spans that overlap a range, cut to it.
     fn spans_in(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
         let first = self.spans.partition_point(|span| span.end <= start);
         let spans = self.spans[first..].iter().take_while(move |span| span.start < end);
@@ -103,7 +104,7 @@ impl Maker<'_> {
             let has = |set: &Pages| set[page as usize / 64] >> (page % 64) & 1 == 1;
             match (has(&covered), has(&tracker.used)) {
                 (true, true) => Of::Span,
-                // The span is in use all the same: its structure says so.
+                // The span counts as in use all the same, as its structure is valid.
                 (true, false) => Of::Doubt,
                 (false, true) => Of::Unknown,
                 (false, false) if has(&tracker.released) => Of::Unbacked,
@@ -129,13 +130,13 @@ impl Maker<'_> {
                 (true, false) => Of::Doubt,
                 (false, true) => Of::Unknown,
                 (false, false) if region.backed.get(huge_page) != Some(&true) => Of::Unbacked,
-                // Huge pages go back as a whole, and by default when the last block in them goes.
+                // Huge pages are given back as a whole, by default when their last block is freed.
                 (false, false) => Of::Backed(false),
             }
         });
     }
 
-    /// Makes pieces of runs of pages that are the same.
+    /// Adds a piece for each run of equal pages.
     fn runs(&mut self, (start, pages): (u64, u64), of: &dyn Fn(u64) -> Of) {
         let mut first = 0;
         for page in 0..pages {
@@ -164,7 +165,7 @@ impl Maker<'_> {
     }
 }
 
-/// What a page is.
+/// State of a page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Of {
     Span,

@@ -1,4 +1,4 @@
-//! The rows of Google's tcmalloc.
+//! The ledger rows of Google's tcmalloc.
 
 use strandline_claims::facts::State;
 use strandline_claims::palette::BlockRows;
@@ -7,7 +7,7 @@ use strandline_claims::rows::{Id, RowKind};
 /// Objects and spans in use.
 pub static LIVE: RowKind =
     RowKind::of_allocator("google_tcmalloc.live", State::Live, "Google's tcmalloc, allocations in use");
-/// What is left over at the end of a span.
+/// Unused ends of spans.
 pub static PADDING: RowKind = RowKind::of_allocator(
     "google_tcmalloc.padding",
     State::Live,
@@ -16,7 +16,7 @@ pub static PADDING: RowKind = RowKind::of_allocator(
 /// tcmalloc's own structures.
 pub static METADATA: RowKind =
     RowKind::of_allocator("google_tcmalloc.metadata", State::Live, "Google's tcmalloc, its own structures");
-/// Objects in caches of processors or threads, and in transfer caches.
+/// Objects in per-CPU, thread and transfer caches.
 pub static CACHED: RowKind = RowKind::of_allocator(
     "google_tcmalloc.cached",
     State::Stranded,
@@ -28,7 +28,7 @@ pub static FREE_PURGE: RowKind = RowKind::of_allocator(
     State::Stranded,
     "Google's tcmalloc, free pages of the page heap, which a release can give back",
 );
-/// Free, on pages that a release leaves.
+/// Free bytes on pages that a release leaves.
 pub static FREE_KEPT: RowKind = RowKind::of_allocator(
     "google_tcmalloc.free.kept",
     State::Stranded,
@@ -40,18 +40,18 @@ pub static FREE_PINNED: RowKind = RowKind::of_allocator(
     State::Pinned,
     "Google's tcmalloc, free objects of spans (central lists) on pages with live ones",
 );
-/// What makes no sense.
+/// Invalid structures.
 pub static UNREAD: RowKind = RowKind::of_allocator(
     "google_tcmalloc.unread",
     State::Unattributed,
     "Google's tcmalloc, damaged or caught in motion",
 );
 
-/// All of them.
+/// All rows.
 pub static ROWS: [Id; 8] =
     [&LIVE, &PADDING, &METADATA, &CACHED, &FREE_PURGE, &FREE_KEPT, &FREE_PINNED, &UNREAD];
 
-/// Which class of its claims stands on which.
+/// The row of each class of claims.
 pub static BLOCKS: BlockRows = BlockRows {
     live: &LIVE,
     header: &PADDING,

@@ -1,8 +1,9 @@
-//! Goes over the page map in address order: spans in use, and the trackers of huge pages that are divided among them.
+//! Walks the page map in address order: spans in use, and the trackers of huge pages that spans
+//! share.
 //!
-//! Only the first page of a span that is one block has an entry, and that is cleared when it goes; of those that are cut into
-//! objects all have one, of which all but the first stay when it goes, with a class of 0. So a span is in use whose own first
-//! page has an entry that leads to it.
+//! A span of one block has an entry for its first page only, which is cleared when the span is
+//! freed. A span of objects has an entry for every page; all but the first stay when it is freed,
+//! with class 0. So a span is in use if the entry of its own first page points to it.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -17,7 +18,7 @@ use strandline_claims::allocator::Context;
 use strandline_claims::doubts::Doubts;
 use strandline_claims::range::page_of;
 
-/// After so many entries the time is looked at.
+/// Entries between two checks of the deadline.
 const LOOKS_AT_THE_TIME: u64 = 1024;
 
 /// A span in use.
@@ -25,36 +26,36 @@ const LOOKS_AT_THE_TIME: u64 = 1024;
 pub struct Span {
     /// First byte.
     pub start: u64,
-    /// First byte behind.
+    /// One past the last byte.
     pub end: u64,
-    /// Where its structure stands.
+    /// Address of its structure.
     pub at: u64,
-    /// Its size class, 0 for none.
+    /// Its size class; 0 if none.
     pub class: u16,
-    /// Of one block, how large that is.
+    /// Bytes of the block, if it is a single one.
     pub block_bytes: u64,
-    /// Whether it is a sample; and the object that stands in for it in a span of its size, if one does.
+    /// If it is a sample, its proxy: the object allocated in its place in a span of its size, or 0.
     pub sample: Option<u64>,
 }
 
-/// What the page map leads to.
+/// Contents of the page map.
 #[derive(Default)]
 pub struct Spans {
-    /// In address order, without overlap.
+    /// Spans in use, in address order, without overlap.
     pub all: Vec<Span>,
-    /// Of huge pages in parts, in address order.
+    /// Trackers of divided huge pages, in address order.
     pub trackers: Vec<Tracker>,
-    /// The objects that stand in for samples.
+    /// Proxies of samples.
     pub proxies: Vec<u64>,
-    /// The pages that hold structures.
+    /// Pages that hold structures.
     pub structures: BTreeSet<u64>,
-    /// What made no sense.
+    /// Invalid structures, and where the deadline passed.
     pub doubts: Doubts,
-    /// Target memory read.
+    /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
-/// Goes over the page map of `heap`, where `taken` (in address order) is claimed by others.
+/// Walks the page map of `heap` outside `taken` (claimed by others, in address order).
 pub fn walk(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Spans {
     let mut walk = Walk {
         heap,
@@ -82,9 +83,9 @@ struct Walk<'a> {
     cache: PageCache<'a>,
     free: Free<'a>,
     spans: Spans,
-    /// Behind the last span.
+    /// End of the last span.
     cursor: u64,
-    /// The last page with a structure.
+    /// Page of the last structure.
     last: u64,
 }
 
@@ -115,7 +116,7 @@ impl Walk<'_> {
         self.spans.bytes_read += resident.iter().map(|run| run.1 - run.0).sum::<u64>();
     }
 
-    /// The classes of a leaf's pages.
+    /// Returns the classes of the pages of a leaf.
     fn classes(&self, context: &Context<'_>, leaf: u64, end: u64) -> Vec<u16> {
         let width = self.heap.classes.compact_bytes();
         let mut classes = vec![0; self.heap.shape.leaf_entries() as usize];
@@ -135,7 +136,7 @@ impl Walk<'_> {
         let layout = self.heap.layout;
         let bytes = read_span(&mut self.cache, layout, at);
         let span = bytes.and_then(|bytes| layout.span(&bytes, self.heap.page_shift));
-        // What is left of one that was freed.
+        // The remains of a freed span.
         let is_first = span.is_some_and(|span| span.page << self.heap.page_shift == page);
         if class == 0 && !is_first {
             return;
@@ -179,7 +180,7 @@ impl Walk<'_> {
                 self.note(at);
                 self.spans.trackers.push(tracker);
             }
-            // Trackers are cleared when they go.
+            // The entry of a freed tracker is cleared, so this one is invalid.
             None if Instant::now() < context.deadline => self.spans.doubts.damage(start, 0),
             None => self.spans.doubts.late(start),
         }

@@ -1,17 +1,18 @@
-//! A copy of the static data that tcmalloc is linked into: nearly all of its structures are led to from there, by no symbol, so that
-//! it is looked through several times.
+//! A copy of the static data of the program or library that contains tcmalloc. Nearly all
+//! structures are reachable from it, but by no symbol, so it is scanned several times.
 
 use strandline_claims::allocator::Context;
 use strandline_process::memory::word_at;
 
-/// No more is copied: tcmalloc's own has a few MiB, most of a page map's root being untouched.
+/// Maximum bytes copied: tcmalloc's own data is a few MiB, as most of the root of a page map is
+/// untouched.
 const MAX_BYTES: usize = 64 << 20;
 
-/// The resident parts of it.
+/// The resident parts of static data.
 #[derive(Default)]
 pub struct Statics {
     runs: Vec<(u64, Vec<u8>)>,
-    /// Target memory read.
+    /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
@@ -31,7 +32,7 @@ impl Statics {
         statics
     }
 
-    /// Each word that is not 0, with its address.
+    /// Each non-zero word with its address.
     pub fn words(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.runs.iter().flat_map(|(start, bytes)| {
             let words = (0..bytes.len())
@@ -41,7 +42,7 @@ impl Statics {
         })
     }
 
-    /// The word at `address`: 0 where it is not resident.
+    /// The word at `address`; 0 if it is not resident.
     pub fn word(&self, address: u64) -> u64 {
         let next = self.runs.partition_point(|run| run.0 <= address);
         let run = next.checked_sub(1).and_then(|index| self.runs.get(index));

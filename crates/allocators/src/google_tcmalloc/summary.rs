@@ -1,12 +1,12 @@
-//! tcmalloc's own figures, computed from what was found.
+//! tcmalloc's statistics, computed from what was found.
 
 use super::caches::Cached;
 use super::claims::Counts;
 use super::locate::Heap;
 use strandline_claims::facts::{Allocator, SizeClass, figures};
 
-/// What is said of one; `is_whole` where all of it was read. `own` are the ranges of its own structures, of which so much was given
-/// back, where that is known.
+/// Describes one heap; `is_whole` if all of it was read. `own` are the ranges of its own
+/// structures, `not_resident` the bytes of them that were released, if known.
 pub fn facts(
     heap: &Heap,
     counts: &Counts,
@@ -32,8 +32,8 @@ pub fn facts(
         allocator.cached_bytes = Some(sum(|of| of.cached_blocks * of.bytes));
         allocator.free_bytes = Some(sum(|of| of.free_blocks * of.bytes));
         allocator.metadata_bytes = Some(own.iter().map(|range| range.1 - range.0).sum());
-        // As `MallocExtension::GetNumericProperty` names and counts them: what is left over at the ends of spans is the central
-        // lists', and what stands in for samples is allocated, as are all pages of the samples themselves.
+        // Named and counted as by `MallocExtension::GetNumericProperty`: unused ends of spans are
+        // part of the central lists, proxies and all pages of samples are allocated.
         let spans = sum(|of| of.span_bytes);
         let taken = sum(|of| (of.live_blocks + of.cached_blocks) * of.bytes) + counts.proxy_bytes;
         let in_caches =
@@ -58,7 +58,7 @@ pub fn facts(
     allocator
 }
 
-/// By the bytes of a block: partitions have classes of their own of the same size.
+/// Sums by object size: partitions have separate classes of the same size.
 fn sizes(counts: &Counts) -> Vec<SizeClass> {
     let mut sizes: std::collections::BTreeMap<u64, SizeClass> = std::collections::BTreeMap::new();
     for of in counts.classes.values() {
@@ -67,7 +67,7 @@ fn sizes(counts: &Counts) -> Vec<SizeClass> {
     sizes.into_values().collect()
 }
 
-/// How many of the objects in caches were not where a span of that class has one in use.
+/// Number of cached objects that match no object in use of their class.
 pub fn unmatched(cached: &Cached, counts: &Counts) -> u64 {
     (cached.items.len() as u64).saturating_sub(counts.met)
 }

@@ -1,5 +1,5 @@
-//! Tells how a tcmalloc is laid out: layouts differ in few bits, most of which are 0 of most spans. Each is tried on a part of what the
-//! page map leads to, and the one that makes most sense is taken.
+//! Determines the layout of a heap. Layouts differ in few bits, most of which are 0 in most spans.
+//! Each is tried on part of the page map, and the one with the most valid structures is chosen.
 
 use std::time::Instant;
 
@@ -12,10 +12,10 @@ use strandline_process::memory::word_at;
 
 /// Entries of the page map on which layouts are tried.
 const MAX_ENTRIES: usize = 1 << 16;
-/// One that is not known to be large has no more pages (`span.h`, `kLargeSpanLength`).
+/// Maximum pages of a span without the flag for large spans (`span.h`, `kLargeSpanLength`).
 pub const LARGEST_SMALL_PAGES: u64 = 63;
 
-/// The layout of `heap`, in which that is not looked at.
+/// Returns the layout of `heap`, whose field `layout` is ignored.
 pub fn layout(context: &Context<'_>, heap: &Heap) -> &'static Layout {
     let mut sense = [0_usize; LAYOUTS.len()];
     let mut cache = PageCache::new(context.memory);
@@ -61,7 +61,7 @@ pub fn read_tracker(
     layout.tracker(&bytes, page_shift)
 }
 
-/// The class that a page has in a leaf.
+/// Returns the class of a page in a leaf.
 pub fn class_at(cache: &mut PageCache<'_>, heap: &Heap, (leaf, index): (u64, u64)) -> usize {
     let width = heap.classes.compact_bytes();
     let at = leaf + index * width;
@@ -69,7 +69,7 @@ pub fn class_at(cache: &mut PageCache<'_>, heap: &Heap, (leaf, index): (u64, u64
     (word >> (at % 8 * 8)) as usize & ((1 << (8 * width)) - 1)
 }
 
-/// Whether a span in use that begins at `page` is one in this layout.
+/// Whether a span in use that begins at `page` is valid in this layout.
 fn makes_sense(
     (cache, heap): (&mut PageCache<'_>, &Heap),
     layout: &Layout,
@@ -84,17 +84,18 @@ fn makes_sense(
     }
     match span.sample {
         Some(at) => sample(cache, layout, at).is_some_and(|(_, size)| size <= span.pages << heap.page_shift),
-        // Large ones say so; of others nothing else stands where the number of pages does, up to 2026-07.
+        // Large spans have a flag. In others, up to 2026-07, the word with the number of pages
+        // holds nothing else.
         None if layout.is_large(bytes, heap.page_shift) => span.pages > LARGEST_SMALL_PAGES,
         None => layout.has_only_pages(bytes),
     }
 }
 
-/// Whether as many objects are marked as free as are not taken.
+/// Whether the objects marked free are as many as those not allocated.
 fn free_agree(heap: &Heap, layout: &Layout, bytes: &[u8], class: usize) -> bool {
     let objects = heap.classes.objects(class, heap.page_shift).unwrap_or(0);
     let Some(span) = layout.span(bytes, heap.page_shift) else { return false };
-    // Where there is one only, it is not marked.
+    // A single object is not tracked.
     if objects == 1 || !layout.has_bitmap(heap.class_bytes(class), heap.page_shift) {
         return true;
     }
@@ -102,7 +103,7 @@ fn free_agree(heap: &Heap, layout: &Layout, bytes: &[u8], class: usize) -> bool 
     marked as u64 + u64::from(span.allocated) == objects
 }
 
-/// What is known of a sample: the object that stands in for it, 0 for none, and how large it is.
+/// Reads a sample: its proxy, 0 if none, and its size.
 pub fn sample(cache: &mut PageCache<'_>, layout: &Layout, at: u64) -> Option<(u64, u64)> {
     let mut bytes = [0; 80];
     read_bytes(cache, at, &mut bytes)?;

@@ -1,7 +1,9 @@
-//! jemalloc's own structures: the blocks of its base allocator, in which extents, leaves of the map, arenas and the like stand.
+//! jemalloc's own structures: the blocks of its base allocator, which hold extents, leaves of the
+//! map, arenas etc.
 //!
-//! Each block is a mapping of 2 MiB or a multiple, aligned to that, and begins with its size, the next one of its chain, and
-//! an extent that stands for what is yet unused of it, up to its end (`base.h`, `struct base_block_s`; 5.0 to 5.3).
+//! Each block is a mapping of 2 MiB or a multiple, aligned to 2 MiB. It begins with its size, a
+//! pointer to the next block, and an extent that covers its unused rest (`base.h`, `struct
+//! base_block_s`; 5.0 to 5.3).
 
 use std::time::Instant;
 
@@ -10,33 +12,34 @@ use crate::scan::{is_mapped_memory, is_own};
 use strandline_claims::allocator::{Context, overlapping};
 use strandline_process::memory::word_at;
 
-/// What blocks are aligned to (`BASE_BLOCK_MIN_ALIGN`, before 5.3.1 `HUGEPAGE`).
+/// Alignment of blocks (`BASE_BLOCK_MIN_ALIGN`, before 5.3.1 `HUGEPAGE`).
 const ALIGNMENT: u64 = 2 << 20;
-/// The size, the chain, and of the extent its flags, address and size.
+/// Size, next pointer, and the flags, address and size of the extent.
 const HEADER_BYTES: usize = 40;
 
-/// A block.
+/// A block of the base allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     /// First byte.
     pub start: u64,
-    /// First byte behind.
+    /// One past the last byte.
     pub end: u64,
-    /// How much of it is in use.
+    /// Bytes in use.
     pub used_bytes: u64,
 }
 
-/// The blocks of a process that lie beside `extents` and what others have claimed, both in address order.
+/// Finds the blocks of a process outside `extents` and `taken` (claimed by others), both in address
+/// order.
 pub fn find(context: &Context<'_>, extents: &[Extent], taken: &[(u64, u64)]) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     for mapping in context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping)) {
-        // A block's first page was written to; of what is only reserved there may be any amount.
+        // The first page of a block was written to; merely reserved memory may be huge.
         for (from, to) in (context.resident)(mapping.start, mapping.end) {
             let mut at = from.next_multiple_of(ALIGNMENT);
             while at < to && Instant::now() < context.deadline {
                 at = match block_beside(context, at, (extents, taken)) {
                     Ok(block) => {
-                        // One may reach over several runs.
+                        // A block may span several runs.
                         let is_new = blocks.last().is_none_or(|last| last.end <= at);
                         blocks.extend(Some(block).filter(|_| is_new));
                         block.end
@@ -49,7 +52,8 @@ pub fn find(context: &Context<'_>, extents: &[Extent], taken: &[(u64, u64)]) -> 
     blocks
 }
 
-/// The block at `at`, if it lies beside `extents` and what is `taken`; or else where the next could be.
+/// Returns the block at `at` if it is outside `extents` and `taken`; otherwise the next address to
+/// try.
 fn block_beside(
     context: &Context<'_>,
     at: u64,

@@ -1,8 +1,8 @@
-//! Threads' caches: free regions that look in use in their slabs.
+//! Thread caches (tcaches). The free regions in them look in use in their slabs.
 //!
-//! A thread's cache stands in its static thread-local storage, below the address that its FS base holds, and is told by its
-//! structure. From those of 5.3 on, lists lead to all others of the same arena, the explicit ones among them
-//! (`mallctl("tcache.create")`) and those of threads whose registers are not known.
+//! A thread's cache is in its static thread-local storage, below its FS base, and is recognised by
+//! its structure. In 5.3 a list links all caches of an arena, including explicit ones
+//! (`mallctl("tcache.create")`) and those of threads whose registers are unknown.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -11,44 +11,45 @@ use super::layout::Caches as Shape;
 use strandline_claims::allocator::Context;
 use strandline_process::memory::{half_word_at, word_at};
 
-/// So much below a thread's FS base is looked through.
+/// Bytes searched below a thread's FS base.
 const MAX_STORAGE_BYTES: u64 = 64 << 10;
-/// In a `tcache_slow_t` of 5.3: the bins, by the descriptor behind the first link, and the arena; and how many words behind that
-/// at most the pointer to its `tcache_t` is (three arrays of a byte or two for each small class between them).
+/// Offsets in a `tcache_slow_t` of 5.3: of the bins (in the descriptor after the first link) and of
+/// the arena; then the maximum words from there to the pointer to its `tcache_t` (between them are
+/// three arrays of one or two bytes per small class).
 const SLOW_BINS: u64 = 32;
 const SLOW_ARENA: usize = 40;
 const MAX_WORDS_TO_CACHE: usize = 64;
-/// Bytes of a bin (`struct cache_bin_s`, with statistics, as it is built).
+/// Bytes of a bin (`struct cache_bin_s` of builds with statistics).
 const BIN_BYTES: usize = 24;
-/// Bins that a cache can have: `TCACHE_NBINS_MAX` of 5.3.
+/// Maximum bins of a cache: `TCACHE_NBINS_MAX` of 5.3.
 const MAX_BINS: usize = 73;
-/// Items that a bin can have: its stack has at most 2^16 bytes.
+/// Maximum items of a bin: its stack has at most 2^16 bytes.
 const MAX_ITEMS: usize = 1 << 13;
-/// Items of all caches together, which a damaged one must not make more.
+/// Maximum items of all caches together, in case some are damaged.
 const MAX_ITEMS_IN_ALL: usize = 1 << 22;
-/// Caches that are followed.
+/// Maximum caches followed.
 const MAX_CACHES: usize = 1 << 16;
-/// In 5.0 to 5.2: so many bins in a row, with stacks one behind the other, are a cache's small ones.
+/// 5.0 to 5.2: this many consecutive bins with adjacent stacks are the small bins of a cache.
 const MIN_SMALL_BINS: usize = 30;
-/// The longest stack there.
+/// The longest stack in 5.0 to 5.2.
 const MAX_COUNTED_BYTES: u64 = 8 << 9;
-/// Words between the small bins and the large ones.
+/// Maximum words between the small bins and the large ones.
 const MAX_WORDS_BETWEEN: usize = 40;
-/// Words between a thread's arena and its small bins, and a few more.
+/// Maximum words between a thread's arena and its small bins, with some slack.
 const MAX_WORDS_BEFORE: usize = 16;
 
-/// What all caches hold.
+/// Contents of all caches.
 #[derive(Default)]
 pub struct Cached {
-    /// Free regions, by address, with the number of the bin that each is in.
+    /// Free regions by address, each with the index of its bin.
     pub items: Vec<(u64, usize)>,
-    /// Addresses within allocations that are jemalloc's own: the stacks of items.
+    /// Addresses within jemalloc's internal allocations: stacks of items, `arenas_tdata`.
     pub own: Vec<u64>,
-    /// The FS bases of the threads that have one.
+    /// FS bases of the threads with a cache.
     pub threads: Vec<u64>,
-    /// Bins that made no sense.
+    /// Invalid bins.
     pub broken: u64,
-    /// Target memory read.
+    /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
@@ -74,14 +75,15 @@ pub fn find(context: &Context<'_>, shape: Shape) -> Cached {
 struct Reader<'a> {
     context: &'a Context<'a>,
     cached: Cached,
-    /// Where the bins of the caches that were read stand.
+    /// Addresses of the bins of caches already read.
     seen: HashSet<u64>,
-    /// How far below its FS base the last thread's cache was.
+    /// Offset of the last thread's cache below its FS base.
     last: Option<u64>,
 }
 
 impl Reader<'_> {
-    /// A part of a thread's storage that is resident, and where it begins: all of it, or where the last thread's cache was.
+    /// Returns `bytes` of a thread's storage from `below` under its FS base on (0 where not
+    /// resident), and their address.
     fn storage(&mut self, fs_base: u64, below: u64, bytes: u64) -> Option<(u64, Vec<u8>)> {
         let mapping = self.context.space.find(fs_base.checked_sub(8)?)?;
         let start = fs_base.checked_sub(below)?.max(mapping.start) & !7;
@@ -94,8 +96,9 @@ impl Reader<'_> {
         Some((start, buffer))
     }
 
-    /// 5.3: `tcache_t` begins with a pointer to its `tcache_slow_t`, which points back to it, and whose descriptor, in builds
-    /// with statistics, to the bins behind it.
+    /// 5.3: `tcache_t` begins with a pointer to its `tcache_slow_t`, which points back. In builds
+    /// with statistics, the descriptor in `tcache_slow_t` points to the bins, which follow that
+    /// first pointer.
     fn stacked(&mut self, fs_base: u64) {
         let slow_of = |start: u64, bytes: &[u8], offset: usize| -> Option<(u64, u64)> {
             let (slow, cache) = (word_at(bytes, offset)?, start + offset as u64);
@@ -105,7 +108,7 @@ impl Reader<'_> {
             let leads_back = words.any(|at| word_at(bytes, at) == Some(cache));
             (slow.is_multiple_of(8) && slow != cache && has_arena && leads_back).then_some((slow, cache))
         };
-        // All threads have it at the same place.
+        // The offset is the same in all threads.
         let (below, bytes) = match self.last {
             Some(below) => (below, MAX_STORAGE_BYTES.min(below)),
             None => (MAX_STORAGE_BYTES, MAX_STORAGE_BYTES),
@@ -116,7 +119,7 @@ impl Reader<'_> {
         self.cached.threads.push(fs_base);
         self.last = Some((fs_base - slow.min(cache)).max(self.last.unwrap_or(0)));
         if self.context.memory.read_word(slow + SLOW_BINS) != Ok(cache + 8) {
-            // A build without statistics keeps no list of them.
+            // A build without statistics has no list of caches.
             if self.seen.insert(cache + 8) {
                 self.stacks_of(cache + 8);
             }
@@ -137,7 +140,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads the bins of a cache of 5.3.
+    /// Reads the bins of a 5.3 cache.
     fn stacks_of(&mut self, bins: u64) {
         let mut bytes = [0; BIN_BYTES * MAX_BINS];
         let got = self.context.memory.read_some(bins, &mut bytes);
@@ -150,7 +153,7 @@ impl Reader<'_> {
             let empty = marks >> 32 & 0xffff;
             let length = empty.wrapping_sub(head) & 0xffff;
             if !head.is_multiple_of(8) || !length.is_multiple_of(8) {
-                // What stands behind the last bin is not a cache's.
+                // Past the last bin of this cache.
                 break;
             }
             if class == 0 {
@@ -160,7 +163,8 @@ impl Reader<'_> {
         }
     }
 
-    /// 5.0 to 5.2: bins with a count and a pointer behind the items, whose stacks follow each other.
+    /// 5.0 to 5.2: a bin has a count and a pointer past its items; the stacks of the bins are
+    /// adjacent.
     fn counted(&mut self, fs_base: u64) {
         let (below, bytes) = match self.last {
             Some(below) => (below, MAX_STORAGE_BYTES.min(below)),
@@ -171,7 +175,7 @@ impl Reader<'_> {
         if !self.seen.insert(start + offset as u64) {
             return;
         }
-        // With the words before it.
+        // Includes the words before the bins.
         let below = fs_base - start - offset as u64 + 8 * MAX_WORDS_BEFORE as u64;
         self.last = Some(below.max(self.last.unwrap_or(0)));
         self.cached.threads.push(fs_base);
@@ -205,10 +209,11 @@ impl Reader<'_> {
     }
 }
 
-/// What a thread of 5.0 to 5.2 has allocated for figures by arena (`tsd.h`, `arenas_tdata`): the field behind the one that says
-/// which its arena is, in front of its cache. Its cache says that too, behind its small bins.
+/// Returns the per-arena data that a thread of 5.0 to 5.2 has allocated (`tsd.h`, `arenas_tdata`).
+/// Its field follows the thread's arena pointer, before the cache; the cache holds the same arena
+/// pointer after its small bins.
 fn arenas_data(storage: &[u8], small: usize, behind: usize) -> Option<u64> {
-    // After `link` in 5.0, and from 5.1 on after `cache_bin_array_descriptor` too.
+    // After `link` in 5.0; from 5.1 on also after `cache_bin_array_descriptor`.
     let words = (0..MAX_WORDS_BETWEEN).filter_map(|word| word_at(storage, behind + 8 * word));
     words.filter(|&arena| arena != 0 && arena.is_multiple_of(64)).find_map(|arena| {
         let mut before = (3..MAX_WORDS_BEFORE).filter_map(|words| small.checked_sub(8 * words));
@@ -234,7 +239,8 @@ fn counted_bin(bytes: &[u8], offset: usize) -> Option<Counted> {
     is_one.then_some(Counted { count, behind })
 }
 
-/// Bins in a row from `offset` on, whose stacks follow the one that ends at `after`.
+/// Returns the consecutive bins from `offset` on whose stacks follow the stack that ends at
+/// `after`.
 fn run_of_bins(bytes: &[u8], offset: usize, after: Option<u64>) -> Vec<Counted> {
     let mut bins: Vec<Counted> = Vec::new();
     while let Some(bin) = counted_bin(bytes, offset + BIN_BYTES * bins.len()) {

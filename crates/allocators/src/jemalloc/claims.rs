@@ -1,6 +1,7 @@
-//! What each byte of an extent is: regions of slabs, large allocations, free pages.
+//! Classifies each byte of an extent: regions of slabs, large allocations, free pages.
 //!
-//! A slab all of which is in use is one claim; of others each region is looked at, in the bitmap and in threads' caches.
+//! A slab in full use is one claim; for each region of other slabs the bitmap and the thread caches
+//! are checked.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,7 @@ use strandline_claims::refinements::Matched;
 /// Regions of slabs, or large allocations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Regions {
-    /// How many.
+    /// Their number.
     pub count: u64,
     /// Their usable bytes.
     pub bytes: u64,
@@ -32,16 +33,16 @@ impl Regions {
     }
 }
 
-/// What the extents of one size class come to, slabs or large ones.
+/// Totals of the extents of one size class, slabs or large allocations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OfClass {
     /// Extents in use.
     pub extents: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// In use, those in caches and jemalloc's own not among them.
+    /// In use by the program: neither cached nor jemalloc's own.
     pub live: Regions,
-    /// In threads' caches.
+    /// In thread caches.
     pub cached: Regions,
     /// jemalloc's own allocations.
     pub own: Regions,
@@ -49,7 +50,7 @@ pub struct OfClass {
     pub free: Regions,
 }
 
-/// What extents come to in pages, by state.
+/// Bytes of extents, by state.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OfState {
     /// In use.
@@ -58,28 +59,28 @@ pub struct OfState {
     pub dirty: u64,
     /// Muzzy.
     pub muzzy: u64,
-    /// Given back; only addresses.
+    /// Returned to the kernel; only the addresses are kept.
     pub retained: u64,
 }
 
-/// What all extents come to.
+/// Totals of all extents.
 #[derive(Default)]
 pub struct Counts {
     /// By size class.
     pub classes: BTreeMap<usize, OfClass>,
-    /// Bytes by the number of their arena.
+    /// Bytes by arena index.
     pub arenas: BTreeMap<u64, OfState>,
-    /// Claims of finer readers that were met.
+    /// Refinements found.
     pub matched: Matched,
-    /// Slabs that made no sense.
+    /// Invalid extents.
     pub doubts: Doubts,
-    /// Regions in caches that were met.
+    /// Cached items that matched a region in use.
     pub met: u64,
-    /// Target memory read.
+    /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
-/// Claims all of `extents`; a claim for each run of them without a gap.
+/// Claims all of `extents`: one claim per run of adjacent extents.
 pub fn claim(
     context: &Context<'_>,
     layout: &Layout,
@@ -117,16 +118,16 @@ struct Claimer<'a> {
     context: &'a Context<'a>,
     layout: &'a Layout,
     cache: PageCache<'a>,
-    /// What of caches is not behind the last extent.
+    /// Cached items at or after the current extent; likewise `own`.
     items: &'a [(u64, usize)],
     own: &'a [u64],
-    /// By how much the extents of large allocations are larger than those.
+    /// Bytes by which the extent of a large allocation exceeds it.
     padding: u64,
     blocks: Blocks<'a>,
     counts: Counts,
 }
 
-/// The items of `all`, in address order, before `end`; `all` goes on behind them.
+/// Returns the items of `all` (in address order) within `start..end`, and advances `all` past them.
 fn take<'a, T>(all: &mut &'a [T], address: impl Fn(&T) -> u64, (start, end): (u64, u64)) -> &'a [T] {
     let from = all.partition_point(|item| address(item) < start);
     let to = all.partition_point(|item| address(item) < end).max(from);
@@ -144,8 +145,9 @@ impl Claimer<'_> {
         let bytes = extent.end - extent.start;
         let of = self.counts.arenas.entry(extent.bits & 0xfff).or_default();
         match self.layout.state(extent.bits) {
-            // On its way out: a purge takes extents for its own while it works (`extents_evict`, `ecache_evict`); and those of huge
-            // pages wait in a cache for who wants one of their size (`sec.c`).
+            // An active extent without a size class is nearly free: a purge takes extents while it
+            // works (`extents_evict`, `ecache_evict`), and extents of huge pages wait in a cache
+            // for a request of their size (`sec.c`).
             Some(State::Active) if self.layout.class(extent.bits) == CLASSES => {
                 of.active += if self.layout.is_of_huge_page(extent.bits) { 0 } else { bytes };
                 accumulator.claim_to(extent.end, Class::Free);
@@ -184,7 +186,7 @@ impl Claimer<'_> {
         }
     }
 
-    /// A slab; nothing of it is claimed where it makes no sense.
+    /// Claims a slab. `None` if it is invalid; then nothing is claimed.
     fn slab(
         &mut self,
         extent: &Extent,
@@ -220,7 +222,7 @@ impl Claimer<'_> {
         of
     }
 
-    /// The regions of a slab, one by one.
+    /// Claims the regions of a slab one by one.
     fn regions(
         &mut self,
         (start, bitmap): (u64, &[u64; 8]),
@@ -251,8 +253,8 @@ impl Claimer<'_> {
         }
     }
 
-    /// A large allocation, which begins at a cache line of its first page: with it one page more than needed is taken, so
-    /// that not all begin alike (`opt.cache_oblivious`).
+    /// Claims a large allocation, which begins at a cache line of its first page: its extent has
+    /// one extra page so that not all allocations are aligned alike (`opt.cache_oblivious`).
     fn large(
         &mut self,
         extent: &Extent,
@@ -262,8 +264,9 @@ impl Claimer<'_> {
     ) -> Option<()> {
         let of_class = class_bytes(class)?;
         let all = extent.end - extent.start;
-        // From 5.3.1 on they are of whole pages, not of their class's size (`edata_usize_get`,
-        // `opt.disable_large_size_classes`); a small one that is sampled for a profile has an extent of its own.
+        // From 5.3.1 on large allocations are whole pages, not the size of their class
+        // (`edata_usize_get`, `opt.disable_large_size_classes`). A small allocation that is sampled
+        // for a profile has its own extent.
         let bytes =
             if class < SMALL_CLASSES { of_class } else { of_class.min(all.checked_sub(self.padding)?) };
         let end = extent.pointer.checked_add(bytes).filter(|&end| end <= extent.end)?;
@@ -286,8 +289,8 @@ impl Claimer<'_> {
     }
 }
 
-/// By how much the extents of large allocations are larger than those: a page, unless none of them begins within its first
-/// page and one is just as large as its class.
+/// Bytes by which extents of large allocations exceed them: a page, unless every allocation begins
+/// where its extent does and some extent is exactly as large as its class.
 fn padding(layout: &Layout, extents: &[Extent]) -> u64 {
     let is_large = |extent: &&Extent| {
         layout.state(extent.bits) == Some(State::Active)

@@ -1,4 +1,4 @@
-//! Goes over all extents of a jemalloc in address order: what its map says of each page that it has.
+//! Walks all extents of a jemalloc in address order, through its page map.
 
 use super::layout::{Layout, MAP, State, entry_extent};
 use super::locate::{Tree, read_extent};
@@ -11,26 +11,27 @@ use strandline_claims::allocator::Context;
 pub struct Extent {
     /// First byte.
     pub start: u64,
-    /// First byte behind.
+    /// One past the last byte.
     pub end: u64,
-    /// Where the structure that describes it stands; 0 for free pages of a huge page, of which no extent is.
+    /// Address of the structure that describes it; 0 for free pages of a huge page, which have no
+    /// extent.
     pub structure: u64,
-    /// What a large allocation's pointer is.
+    /// Pointer of a large allocation.
     pub pointer: u64,
-    /// Its flags.
+    /// Its flags (`e_bits`).
     pub bits: u64,
 }
 
-/// All of them.
+/// All extents of one jemalloc.
 #[derive(Default)]
 pub struct Extents {
     /// In address order, without overlap.
     pub all: Vec<Extent>,
-    /// What became of the walk over them.
+    /// Outcome of the walk.
     pub walk: Walk,
 }
 
-/// Goes over the extents under `tree`, where `taken` (in address order) is claimed by others.
+/// Walks the extents under `tree` outside `taken` (claimed by others, in address order).
 pub fn walk(context: &Context<'_>, tree: &Tree, layout: &Layout, taken: &[(u64, u64)]) -> Extents {
     let mut all: Vec<Extent> = Vec::new();
     let mut free = Free::new(context, taken);
@@ -46,7 +47,7 @@ pub fn walk(context: &Context<'_>, tree: &Tree, layout: &Layout, taken: &[(u64, 
     Extents { all, walk }
 }
 
-/// The extent that begins at `page`, to which an entry of the map leads.
+/// Returns the extent that begins at `page` and to which `entry` of the map points.
 fn extent_at(cache: &mut PageCache<'_>, (page, entry): (u64, u64), layout: &Layout) -> Option<Extent> {
     let structure = entry_extent(entry);
     let words = read_extent(cache, structure)?;
@@ -56,7 +57,7 @@ fn extent_at(cache: &mut PageCache<'_>, (page, entry): (u64, u64), layout: &Layo
 }
 
 impl Extent {
-    /// Whether it is in use as a slab of small regions.
+    /// Whether it is a slab in use.
     pub fn is_slab(&self, layout: &Layout) -> bool {
         self.bits >> 12 & 1 != 0 && layout.state(self.bits) == Some(State::Active)
     }

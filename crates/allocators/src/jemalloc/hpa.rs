@@ -1,6 +1,6 @@
-//! jemalloc's huge pages (`opt.hpa`, 5.3): regions of 2 MiB of which extents in use are cut. What is free in one has no extent,
-//! and stands in two bitmaps of the region's structure; that is in jemalloc's own memory, and found there by what it says of
-//! itself.
+//! jemalloc's huge pages (`opt.hpa`, 5.3): 2 MiB regions from which extents are cut. Free parts
+//! have no extent; two bitmaps of the region's structure describe them. That structure is in
+//! jemalloc's base blocks and is recognised by its consistency.
 
 use std::time::Instant;
 
@@ -14,41 +14,43 @@ use strandline_claims::doubts::Doubts;
 use strandline_claims::range::{PAGE_BYTES, merge};
 use strandline_process::memory::word_at;
 
-/// Bytes of such a region, and what it is aligned to (`HUGEPAGE`).
+/// Size and alignment of a region (`HUGEPAGE`).
 const REGION_BYTES: u64 = 2 << 20;
-/// Bytes of a `hpdata_t` that are read (5.3.0, 5.3.1: `hpdata.h`), and what it is aligned to.
+/// Bytes read of an `hpdata_t` (5.3.0, 5.3.1: `hpdata.h`), and its alignment.
 const STRUCTURE_BYTES: usize = 248;
 const ALIGNMENT: u64 = 64;
-/// `h_huge` and nine more that are 0 or 1; `h_longest_free_range`; `h_nactive` and `h_ntouched`, behind which their bitmaps stand.
+/// Offsets of `h_huge` and nine more flags that are 0 or 1; of `h_longest_free_range`; of
+/// `h_nactive` and `h_ntouched`, each followed by its bitmap.
 const FLAGS: [usize; 10] = [16, 17, 18, 19, 20, 32, 33, 34, 35, 36];
 const LONGEST_FREE: usize = 96;
 const ACTIVE: usize = 104;
 const TOUCHED: usize = 176;
 const GROUPS: usize = 8;
-/// Regions that are kept: two TiB of them.
+/// Maximum regions kept: 2 TiB.
 const MAX_REGIONS: usize = 1 << 20;
 
-/// What is free in huge pages.
+/// Free memory in huge pages.
 #[derive(Default)]
 pub struct FreePages {
-    /// Runs of pages, in address order.
+    /// Runs of free pages, in address order.
     pub runs: Vec<(u64, u64)>,
-    /// How many bytes of them are resident.
+    /// Resident bytes of these runs.
     pub resident_bytes: u64,
-    /// Regions that disagree with extents, or with each other, and where the time was over.
+    /// Regions that contradict extents or each other, and where the deadline passed.
     pub doubts: Doubts,
-    /// Target memory read.
+    /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
 impl FreePages {
-    /// As extents that stand for nothing.
+    /// The runs as extents without a structure.
     pub fn extents(&self) -> impl Iterator<Item = Extent> {
         self.runs.iter().map(|&(start, end)| Extent { start, end, structure: 0, pointer: start, bits: 0 })
     }
 }
 
-/// Finds it, beside `extents` and what is `taken`, both in address order, and jemalloc's own blocks.
+/// Finds the free pages outside `extents`, `taken` (both in address order) and `blocks`, which hold
+/// the structures.
 pub fn find(
     context: &Context<'_>,
     layout: &Layout,
@@ -72,7 +74,7 @@ pub fn find(
             break;
         }
         let runs: Vec<(u64, u64)> = region.runs().collect();
-        // Of two structures of one region, or one of a region in use otherwise, nothing is believed.
+        // A region with two structures, or with memory in other use, is rejected.
         let is_one = same.len() == 1
             && free.contains(region.start, region.start + REGION_BYTES)
             && runs.iter().all(|run| is_beside(extents, *run));
@@ -92,14 +94,14 @@ fn is_beside(extents: &[Extent], run: (u64, u64)) -> bool {
     extents.get(next).is_none_or(|extent| extent.start >= run.1)
 }
 
-/// A region, as its structure has it.
+/// A region, as its structure describes it.
 struct Region {
     start: u64,
-    /// A bit for each page in use.
+    /// One bit per page in use.
     active: [u64; GROUPS],
 }
 
-/// All of which a structure stands in jemalloc's own memory.
+/// Returns all regions whose structure is in `blocks`.
 fn regions(context: &Context<'_>, blocks: &[Block], found: &mut FreePages) -> Vec<Region> {
     let mut regions = Vec::new();
     for block in blocks {
@@ -125,7 +127,7 @@ fn regions(context: &Context<'_>, blocks: &[Block], found: &mut FreePages) -> Ve
 }
 
 impl Region {
-    /// What the structure says, if it agrees with itself (`hpdata_consistent`).
+    /// Parses a structure; `None` if it is inconsistent (`hpdata_consistent`).
     fn new(bytes: &[u8; STRUCTURE_BYTES]) -> Option<Self> {
         let groups = |at: usize| -> Option<[u64; GROUPS]> {
             let mut groups = [0; GROUPS];
@@ -138,7 +140,7 @@ impl Region {
         let (active, touched) = (groups(ACTIVE)?, groups(TOUCHED)?);
         let is_within = active.iter().zip(&touched).all(|(active, touched)| active & !touched == 0);
         let are_flags = FLAGS.iter().all(|&flag| bytes[flag] <= 1);
-        // Of one that was never used nothing could be told from zeros.
+        // The structure of a region that was never used cannot be distinguished from zeros.
         let is_used = touched.iter().any(|group| *group != 0);
         let region = Self { start: word_at(bytes, 0)?, active };
         let longest = region.runs().map(|run| (run.1 - run.0) / PAGE_BYTES).max().unwrap_or(0);
@@ -164,7 +166,7 @@ impl Region {
 mod tests {
     use super::*;
 
-    /// A structure of the region at `start`, of which the first three pages are in use and the fourth was.
+    /// The structure of the region at `start`: three pages are in use, the fourth was.
     fn structure(start: u64) -> [u8; STRUCTURE_BYTES] {
         let mut bytes = [0; STRUCTURE_BYTES];
         let words =

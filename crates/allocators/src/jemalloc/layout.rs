@@ -1,24 +1,26 @@
-//! Where jemalloc's structures stand, by version, as data.
+//! Layouts of jemalloc's structures by version, as data.
 //!
-//! What is told apart here is told by the structures themselves, never by a version's text: a build is stripped, static, or
-//! renamed. All of it is of 64-bit builds with pages of 4 KiB, 48-bit addresses and the default size classes.
+//! A layout is recognised by the structures, never by a version string: a build may be stripped,
+//! static or renamed. All layouts are of 64-bit builds with pages of 4 KiB, 48-bit addresses and
+//! the default size classes.
 
 use crate::radix::Shape;
 use strandline_process::memory::word_at;
 
-/// Bytes of an `extent_t` (5.0 to 5.2) or `edata_t` (5.3) that are read, all of it.
+/// Bytes read of an `extent_t` (5.0 to 5.2) or `edata_t` (5.3): all of it.
 pub const EXTENT_BYTES: usize = 128;
-/// The address that an extent stands for (`e_addr`).
+/// Offset of the address (`e_addr`).
 const ADDRESS: usize = 8;
-/// Its size, whole pages; the low twelve bits are a serial number (`e_size_esn`).
+/// Offset of the size, whole pages; its low twelve bits are a serial number (`e_size_esn`).
 const SIZE: usize = 16;
-/// A slab's bitmap, a bit set for each free region (`e_slab_data`; 5.x `bitmap.h`: without a tree up to 512 bits).
+/// Offset of a slab's bitmap; a set bit is a free region (`e_slab_data`; 5.x `bitmap.h`: no tree up
+/// to 512 bits).
 const BITMAP: usize = 64;
-/// `LG_SLAB_MAXREGS` is 9 with pages of 4 KiB.
+/// Maximum regions of a slab: `LG_SLAB_MAXREGS` is 9 with pages of 4 KiB.
 pub const MAX_REGIONS: u64 = 512;
 
-/// The radix tree (`rtree.h`): two levels of 2^18 entries, of which the root's are of 48-bit addresses, half of them the
-/// kernel's. Leaves are aligned to cache lines.
+/// The radix tree (`rtree.h`): two levels of 2^18 entries. The root covers 48-bit addresses, half
+/// of them the kernel's. Leaves are aligned to cache lines.
 pub const MAP: Shape = Shape {
     page_shift: 12,
     leaf_bits: 18,
@@ -26,42 +28,44 @@ pub const MAP: Shape = Shape {
     leaf_alignment: 64,
     pointer: ENTRY_POINTER,
 };
-/// The extent's address in an entry of a leaf; extents are aligned to 64 bytes at least.
+/// Mask of the extent's address in a leaf entry; extents are aligned to at least 64 bytes.
 const ENTRY_POINTER: u64 = 0xffff_ffff_ffc0;
-/// The size class in an entry of a leaf.
+/// Position of the size class in a leaf entry.
 const ENTRY_CLASS_SHIFT: u32 = 48;
-/// Whether the page is a slab's.
+/// Set in the leaf entry of a slab's page.
 const ENTRY_SLAB: u64 = 1;
 
-/// Which allocator of pages an extent is of (`EDATA_BITS_PAI_SHIFT`, 5.3).
+/// Position of the bit for the page allocator of an extent (`EDATA_BITS_PAI_SHIFT`, 5.3).
 const HUGE_PAGE_SHIFT: u32 = 14;
 
-/// Small size classes that have slabs: 8 to 14,336 bytes.
+/// Number of small size classes, which have slabs: 8 to 14,336 bytes.
 pub const SMALL_CLASSES: usize = 36;
-/// Size classes that there are, and the number of none.
+/// Number of size classes; used as an index, no class.
 pub const CLASSES: usize = 232;
 
-/// Where the parts of an extent's first word stand (`e_bits`; `MALLOCX_ARENA_BITS` is 12 in all).
+/// Positions of the fields in an extent's first word (`e_bits`; `MALLOCX_ARENA_BITS` is 12 in all
+/// versions).
 #[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The releases.
+    /// Releases with this layout.
     pub releases: &'static str,
     state_shift: u32,
     state_bits: u32,
     class_shift: u32,
     free_shift: u32,
-    /// The state in an entry of a leaf, where there is one.
+    /// Position of the state in a leaf entry, in versions that store it.
     entry_state_shift: Option<u32>,
-    /// How threads' caches are laid out.
+    /// Layout of thread caches.
     pub caches: Caches,
 }
 
-/// How threads' caches are laid out.
+/// Layout of thread caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caches {
-    /// 5.0 to 5.2 (`tcache_structs.h`, `cache_bin.h`): a count, and a pointer behind the items.
+    /// 5.0 to 5.2 (`tcache_structs.h`, `cache_bin.h`): a count, and a pointer past the items.
     Counted,
-    /// 5.3 (`tcache_slow_t`, `cache_bin_t`): a pointer to the first item, and the low bits of where it stands when empty.
+    /// 5.3 (`tcache_slow_t`, `cache_bin_t`): a pointer to the first item, and the low bits of its
+    /// value when empty.
     Stacked,
 }
 
@@ -99,36 +103,36 @@ pub static LAYOUTS: [Layout; 3] = [
     },
 ];
 
-/// What becomes of an extent's pages (`extent_state_t`).
+/// State of the pages of an extent (`extent_state_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// In use: a slab, or a large allocation.
     Active,
-    /// Free, as it was left.
+    /// Free, content unchanged.
     Dirty,
-    /// Free, given up with MADV_FREE.
+    /// Free, released with MADV_FREE.
     Muzzy,
-    /// Free, given back to the kernel; only the addresses are kept.
+    /// Free, returned to the kernel; only the addresses are kept.
     Retained,
-    /// On its way from one to another (5.3).
+    /// Between two states (5.3).
     Moving,
 }
 
-/// An extent, as its words say.
+/// The fields of an extent structure.
 #[derive(Clone, Copy, Debug)]
 pub struct Words {
     /// `e_bits`.
     pub bits: u64,
-    /// `e_addr`: within the first page; large allocations begin at a cache line of it.
+    /// `e_addr`: within the first page; a large allocation begins at one of its cache lines.
     pub address: u64,
-    /// Whole pages.
+    /// Size, whole pages.
     pub bytes: u64,
-    /// The slab's free regions.
+    /// Bitmap of the slab's free regions.
     pub bitmap: [u64; 8],
 }
 
 impl Words {
-    /// Of an extent's bytes.
+    /// Parses the bytes of an extent structure.
     pub fn new(bytes: &[u8; EXTENT_BYTES]) -> Self {
         let word = |offset| word_at(bytes, offset).unwrap_or(0);
         let size = word(SIZE);
@@ -139,12 +143,12 @@ impl Words {
         Self { bits: word(0), address: word(ADDRESS), bytes: size & !4095, bitmap }
     }
 
-    /// The first page.
+    /// Address of the first page.
     pub fn start(&self) -> u64 {
         self.address & !4095
     }
 
-    /// The arena's number.
+    /// Index of the arena.
     pub fn arena(&self) -> u64 {
         self.bits & 0xfff
     }
@@ -156,7 +160,7 @@ impl Words {
 }
 
 impl Layout {
-    /// The state of an extent; `None` for a number that is none.
+    /// State of an extent; `None` if the number is not a state.
     pub fn state(&self, bits: u64) -> Option<State> {
         Some(match bits >> self.state_shift & ((1 << self.state_bits) - 1) {
             0 => State::Active,
@@ -168,27 +172,28 @@ impl Layout {
         })
     }
 
-    /// The number of its size class.
+    /// Index of the size class.
     pub fn class(&self, bits: u64) -> usize {
         (bits >> self.class_shift & 0xff) as usize
     }
 
-    /// Whether an extent's pages are of a huge page of jemalloc's own (`EXTENT_PAI_HPA`): only those in use have an extent. Only
-    /// 5.3 has such pages, and it alone has a state in an entry: before it, the bit is another's.
+    /// Whether the extent is part of a huge page of jemalloc (`EXTENT_PAI_HPA`), where only pages
+    /// in use have an extent. Only 5.3 has huge pages, and only it has a state in an entry; before
+    /// 5.3 the bit means something else.
     pub fn is_of_huge_page(&self, bits: u64) -> bool {
         self.entry_state_shift.is_some() && bits >> HUGE_PAGE_SHIFT & 1 != 0
     }
 
-    /// How many regions of a slab are free.
+    /// Number of free regions of a slab.
     pub fn free(&self, bits: u64) -> u64 {
         bits >> self.free_shift & 0x3ff
     }
 
-    /// Whether an extent in use and the entry of a leaf that led to it say the same; `None` for one that is not in use, of
-    /// which they have little in common.
+    /// Whether an extent in use and the leaf entry that led to it agree; `None` if the extent is
+    /// not in use, as they then have little in common.
     pub fn agree(&self, entry: u64, extent: &Words) -> Option<bool> {
         let Some(state) = self.state(extent.bits) else { return Some(false) };
-        // Of what is on its way out one is changed before the other.
+        // While an extent is being freed, one is changed before the other.
         if state != State::Active || self.class(extent.bits) == CLASSES {
             return None;
         }
@@ -198,7 +203,7 @@ impl Layout {
         Some(same_state && same_class && slab == extent.is_slab() && (!slab || self.is_whole_slab(extent)))
     }
 
-    /// Whether a slab's count of free regions is that of its bitmap.
+    /// Whether the number of free regions of a slab matches its bitmap.
     pub fn is_whole_slab(&self, extent: &Words) -> bool {
         let Some(regions) = regions(self.class(extent.bits), extent.bytes) else { return false };
         let of_group = |(index, group): (usize, &u64)| {
@@ -215,13 +220,14 @@ pub fn is_free(bitmap: &[u64; 8], region: u64) -> bool {
     bitmap.get((region / 64) as usize).is_some_and(|group| group >> (region % 64) & 1 != 0)
 }
 
-/// How many regions a slab of a class has; `None` where there is no such slab.
+/// Number of regions of a slab of this class; `None` if there is no such slab.
 pub fn regions(class: usize, slab_bytes: u64) -> Option<u64> {
     let regions = slab_bytes / class_bytes(class).filter(|_| class < SMALL_CLASSES)?;
     (1..=MAX_REGIONS).contains(&regions).then_some(regions)
 }
 
-/// The bytes of a size class (`sc.c`, `size_classes.sh`: 8, four up to 64, then four to each doubling); `None` past the last.
+/// Bytes of a size class (`sc.c`, `size_classes.sh`: 8, four up to 64, then four per doubling);
+/// `None` past the last.
 pub fn class_bytes(class: usize) -> Option<u64> {
     match class {
         0 => Some(8),
@@ -234,7 +240,7 @@ pub fn class_bytes(class: usize) -> Option<u64> {
     }
 }
 
-/// The extent that an entry of a leaf leads to; 0 for none.
+/// Address of the extent that a leaf entry points to; 0 if none.
 pub fn entry_extent(entry: u64) -> u64 {
     entry & ENTRY_POINTER
 }

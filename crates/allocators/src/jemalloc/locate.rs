@@ -1,4 +1,4 @@
-//! Finds jemalloc's map of the address space: a radix tree from pages to extents.
+//! Finds jemalloc's page map: a radix tree from pages to extents.
 
 use std::time::Instant;
 
@@ -9,33 +9,33 @@ use crate::scan::each_word;
 use strandline_claims::allocator::Context;
 use strandline_process::map::AddressSpace;
 
-/// Extents by which the layout is told, most of which may be free and say nothing of it; and how many that are in use are
-/// enough.
+/// Maximum extents sampled to determine the layout, most of which may be free and cast no vote; and
+/// the number of votes that suffices.
 const MAX_SAMPLED: usize = 1 << 16;
 const ENOUGH_VOTES: usize = 256;
-/// The root stands in static data, with more beside it.
+/// Minimum static data that can hold a root and more.
 const MIN_DATA_BYTES: u64 = 2 << 20;
 
-/// The map of one jemalloc.
+/// The page map of one jemalloc.
 pub struct Tree {
-    /// Where its root stands.
+    /// Address of its root.
     pub root: u64,
-    /// An address of the program or library that it is in.
+    /// An address in the program or library that contains it.
     pub object: u64,
-    /// What that is called.
+    /// Name of that program or library.
     pub name: String,
-    /// Its leaves, in address order: the first address that each stands for, and where it is.
+    /// Its leaves, in address order: the first address that each covers, and its own address.
     pub leaves: Vec<(u64, u64)>,
-    /// Its layout; `None` where none fits.
+    /// Its layout; `None` if no known one fits.
     pub layout: Option<&'static Layout>,
 }
 
-/// Whether some mapped program or library could hold one.
+/// Whether a mapped program or library may contain one.
 pub fn is_possible(space: &AddressSpace) -> bool {
     !radix::large_data(space, MIN_DATA_BYTES).is_empty()
 }
 
-/// Finds all of a process.
+/// Finds all page maps of a process.
 pub fn find(context: &Context<'_>) -> Vec<Tree> {
     let mut trees: Vec<Tree> = Vec::new();
     for data in radix::large_data(context.space, MIN_DATA_BYTES) {
@@ -50,13 +50,13 @@ pub fn find(context: &Context<'_>) -> Vec<Tree> {
     trees
 }
 
-/// The pages of the extent that an entry leads to.
+/// Returns the range of the extent that an entry points to.
 fn extent_of_entry(cache: &mut PageCache<'_>, entry: u64) -> Option<(u64, u64)> {
     let extent = read_extent(cache, entry_extent(entry))?;
     Some((extent.start(), extent.start().checked_add(extent.bytes)?))
 }
 
-/// Reads an extent.
+/// Reads an extent structure.
 pub fn read_extent(cache: &mut PageCache<'_>, address: u64) -> Option<Words> {
     if address == 0 {
         return None;
@@ -64,17 +64,17 @@ pub fn read_extent(cache: &mut PageCache<'_>, address: u64) -> Option<Words> {
     let mut bytes = [0; EXTENT_BYTES];
     let (first, second) = bytes.split_at_mut(EXTENT_BYTES / 2);
     cache.read(address, first)?;
-    // One that was never in use may reach into a page that nobody has written to yet.
+    // A never used extent may reach into a page that was never written.
     if cache.read(address + first.len() as u64, second).is_none() {
         second.fill(0);
     }
     Some(Words::new(&bytes))
 }
 
-/// The layout by which extents in use and the entries that lead to them say the same.
+/// Returns the layout under which extents in use and their leaf entries agree.
 fn layout(context: &Context<'_>, leaves: &[(u64, u64)]) -> Option<&'static Layout> {
     let mut cache = PageCache::new(context.memory);
-    // For and against each.
+    // Votes for and against each layout.
     let mut votes = [(0_usize, 0_usize); LAYOUTS.len()];
     let (mut cursor, mut sampled) = (0, 0);
     for &(start, leaf) in leaves {
@@ -84,7 +84,7 @@ fn layout(context: &Context<'_>, leaves: &[(u64, u64)]) -> Option<&'static Layou
         }
         each_word(context, leaf, leaf + MAP.leaf_bytes(), &mut |at, entry| {
             let page = start + (((at - leaf) / 8) << 12);
-            // Within an extent old entries may stand that nobody asks for.
+            // Entries inside an extent may be stale; the allocator does not read them.
             let extent = if page < cursor { None } else { read_extent(&mut cache, entry_extent(entry)) };
             if let Some(extent) = extent.filter(|extent| extent.start() == page) {
                 cursor = page.saturating_add(extent.bytes);
@@ -99,6 +99,6 @@ fn layout(context: &Context<'_>, leaves: &[(u64, u64)]) -> Option<&'static Layou
         });
     }
     let (layout, (with, against)) = LAYOUTS.iter().zip(votes).max_by_key(|(_, votes)| votes.0)?;
-    // A few may be in motion.
+    // Some extents may be mid-update.
     (with > 10 * against).then_some(layout)
 }

@@ -1,8 +1,9 @@
-//! jemalloc, read from outside, without symbols and without calling anything.
+//! jemalloc, read from outside without symbols or calls.
 //!
-//! `locate` finds its map of the address space, `extents` goes over what is in it, `caches` finds the regions in threads'
-//! caches, `claims` says what each byte is, `base` finds jemalloc's own structures, `hpa` what is free in its huge pages. There is no walk over blocks: what is
-//! read is a word a page, 128 bytes an extent, with huge pages jemalloc's own structures, and of the heap itself nothing.
+//! `locate` finds the page map, `extents` walks it, `caches` finds the regions in thread caches,
+//! `claims` classifies each byte, `base` finds jemalloc's own structures, `hpa` the free parts of
+//! its huge pages. Blocks are not walked: the reader reads a word per page, 128 bytes per extent
+//! and, with huge pages, jemalloc's own structures, but nothing of the heap itself.
 
 pub mod base;
 pub mod caches;
@@ -29,7 +30,7 @@ use strandline_process::image::{Image, image_at};
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
 
-/// jemalloc, for the table of readers.
+/// jemalloc's entry in the table of readers.
 pub static ABOUT: About = About {
     name: "jemalloc",
     title: "jemalloc",
@@ -49,8 +50,8 @@ pub static ABOUT: About = About {
     part_of: None,
 };
 
-/// Purges all arenas: dirty and muzzy pages go back to the kernel (`arena_i_decay` with `MALLCTL_ARENAS_ALL`). It has an array
-/// of all arenas on its stack, of which there can be 4,095.
+/// Purges all arenas: returns dirty and muzzy pages to the kernel (`arena_i_decay` with
+/// `MALLCTL_ARENAS_ALL`). The stack holds an array of all arenas, up to 4,095.
 const PURGE: Function = Function {
     name: "mallctl",
     sibling: "calloc",
@@ -59,10 +60,10 @@ const PURGE: Function = Function {
     own_names: &["je_", "rjem_"],
 };
 
-/// So much in free pages is worth a setting for the next start.
+/// Minimum free bytes for which a setting for the next start is proposed.
 const WORTH_A_SETTING_BYTES: u64 = 1 << 20;
 
-/// Its reader.
+/// The reader of jemalloc.
 pub struct Reader;
 
 impl allocator::Reader for Reader {
@@ -113,7 +114,7 @@ impl Found for Jemalloc {
     }
 }
 
-/// Reads one jemalloc, beside what is `taken` by others, in address order.
+/// Reads one jemalloc outside `taken` (claimed by others, in address order).
 fn read(context: &Context<'_>, tree: &Tree, layout: &'static Layout, taken: &[(u64, u64)]) -> Reading {
     let mut extents = extents::walk(context, tree, layout, taken);
     let blocks = base::find(context, &extents.all, taken);
@@ -135,11 +136,11 @@ fn read(context: &Context<'_>, tree: &Tree, layout: &'static Layout, taken: &[(u
         remedy: "jemalloc_purge",
         function: PURGE,
         object: tree.object,
-        // A thread that holds one has a frame of jemalloc's on its stack.
+        // A thread that holds a lock has a jemalloc frame on its stack.
         locks: Vec::new(),
         heaps: purged,
         gives_all: true,
-        // In another, the call would make one first.
+        // In a thread without a cache the call would first create one.
         threads: cached.threads.clone(),
         predicted_bytes: reading.trimmable_bytes(),
         due_milliseconds: 0,
@@ -165,15 +166,15 @@ fn read(context: &Context<'_>, tree: &Tree, layout: &'static Layout, taken: &[(u
     reading
 }
 
-/// What is free in huge pages, if anything is: a purge is not for it.
+/// Returns a caveat for free bytes in huge pages, which a purge does not cover.
 fn say_huge_pages(tree: &Tree, bytes: u64) -> Option<Caveat> {
     let text = "these bytes are free in huge pages of jemalloc's own (opt.hpa): they go back by its own rule (hpa_dirty_mult), which a \
                 purge may set off; what a purge gives back of them is not predicted";
     (bytes > 0).then(|| Caveat::new("jemalloc_huge_pages", tree.name.clone(), Some(bytes), text))
 }
 
-/// The version that jemalloc carries (`5.3.0-0-g54eaed1d…`). It stands before what can be searched for: releases are
-/// looked for one by one.
+/// Returns the version from jemalloc's version string (`5.3.0-0-g54eaed1d…`). The search finds
+/// strings by their beginning, so it tries each release.
 fn version(image: &Image) -> Option<String> {
     const RELEASES: &[&str] = &[
         "5.3.1-0-g",

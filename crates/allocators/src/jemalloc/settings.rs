@@ -1,27 +1,31 @@
-//! The settings that a build of jemalloc heeds, by what its file holds: what another build heeds has no effect on it.
+//! The settings that a build of jemalloc supports, judged by its file; other settings have no
+//! effect.
 
 use std::collections::BTreeSet;
 
 use strandline_process::image::Image;
 
-/// How the variable ends that a build reads its settings from (`src/jemalloc.c`, `obtain_malloc_conf`: the prefix given to
-/// `configure --with-jemalloc-prefix`, in capitals, stands before it): `MALLOC_CONF`, Rust's `_RJEM_MALLOC_CONF`.
+/// End of the name of the variable that a build reads its settings from (`src/jemalloc.c`,
+/// `obtain_malloc_conf`; the prefix given to `configure --with-jemalloc-prefix`, in capitals,
+/// precedes it): `MALLOC_CONF`, Rust's `_RJEM_MALLOC_CONF`.
 const VARIABLE: &str = "MALLOC_CONF";
-/// A build without background threads has this message, and starts with them no more (`src/background_thread.c`,
-/// `background_thread_boot0`: the condition is constant, so that others do not have it).
+/// Contained only in builds without background threads, which do not start with this setting
+/// (`src/background_thread.c`, `background_thread_boot0`: the condition is constant, so other
+/// builds omit the message).
 const NO_THREADS: &str = "option background_thread currently supports pthread only";
 
 /// A setting for the next start.
 pub struct Setting {
-    /// The variable that this build reads.
+    /// Environment variable that this build reads.
     pub variable: String,
-    /// What to put there, behind what stands there.
+    /// Value to append to the variable.
     pub value: &'static str,
-    /// What it costs.
+    /// Its cost.
     pub cost: &'static str,
 }
 
-/// The setting by which free pages go back by themselves; `None` where the variable of this build is not known.
+/// Returns the setting that makes jemalloc give free pages back by itself; `None` if the variable
+/// of this build is unknown.
 pub fn decay(image: &Image) -> Option<Setting> {
     let strings = image.strings_ending(VARIABLE);
     let variable = variable(&strings)?.to_owned();
@@ -42,15 +46,15 @@ pub fn decay(image: &Image) -> Option<Setting> {
     })
 }
 
-/// The variable, by the strings of the file that end as it does. A file with two of them holds two builds, or names a variable
-/// that its own does not read: then it is not known.
+/// Returns the variable, given the strings of the file with its ending. `None` if there are two:
+/// the file contains two builds, or names a variable that it does not read.
 fn variable(strings: &BTreeSet<String>) -> Option<&str> {
     let is_name = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
     let mut names = strings.iter().filter(|string| string.bytes().all(is_name));
     match (names.next(), names.next()) {
         (Some(name), None) => Some(name),
         (Some(_), Some(_)) => None,
-        // The linker let it stand for the end of a message of the same build.
+        // The linker merged it with the end of a message of the same build.
         (None, _) => strings.iter().any(|string| string.ends_with(" MALLOC_CONF")).then_some(VARIABLE),
     }
 }

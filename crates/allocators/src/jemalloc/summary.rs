@@ -1,4 +1,4 @@
-//! jemalloc's own figures, computed from what was found.
+//! jemalloc's statistics, computed from what was found.
 
 use super::base::Block;
 use super::caches::Cached;
@@ -8,7 +8,7 @@ use super::locate::Tree;
 use strandline_claims::facts::{Allocator, Arena, ArenaKind, SizeClass, figures};
 use strandline_claims::range::PAGE_BYTES;
 
-/// What is said of one jemalloc; `is_whole` where all of it was read.
+/// Describes one jemalloc; `is_whole` if all of it was read.
 pub fn facts(tree: &Tree, layout: &Layout, counts: &Counts, blocks: &[Block], is_whole: bool) -> Allocator {
     let sum =
         |of: fn(&OfClass) -> Regions| -> u64 { counts.classes.values().map(|sums| of(sums).bytes).sum() };
@@ -62,7 +62,7 @@ fn size_class((&class, of): (&usize, &OfClass)) -> SizeClass {
     }
 }
 
-/// How many of the regions in caches were not where a slab has one of that size in use.
+/// Number of cached regions that match no region in use of that size.
 pub fn unmatched(cached: &Cached, counts: &Counts) -> u64 {
     (cached.items.len() as u64).saturating_sub(counts.met)
 }

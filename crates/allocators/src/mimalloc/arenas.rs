@@ -1,8 +1,9 @@
-//! Finds mimallocs that have a page map (3.x), and divides their memory.
+//! Finds mimallocs with a page map (3.x), and divides their memory.
 //!
-//! The map has two levels: a word of the static data of whatever mimalloc is linked into leads to the upper one, which is told by
-//! pages that say of themselves that they are where the map has them. What is in no page lies in arenas, to which static data
-//! leads too, or was taken from the kernel for mimalloc's own structures.
+//! The map has two levels. A word of the static data of the program or library that contains
+//! mimalloc points to the upper level, which is recognised by pages whose own address matches the
+//! map. Memory in no page is in arenas, to which static data points too, or was taken from the
+//! kernel for mimalloc's own structures.
 
 use std::collections::{BTreeSet, HashSet};
 use std::time::Instant;
@@ -20,32 +21,32 @@ use strandline_claims::range::PAGE_BYTES;
 use strandline_process::host;
 use strandline_process::memory::word_at;
 
-/// Static data smaller than this has no mimalloc: its statistics alone take more.
+/// Minimum static data with a mimalloc: its statistics alone take more.
 const MIN_DATA_BYTES: u64 = 4096;
-/// Words of static data that are followed, of one program.
+/// Maximum words of static data followed, per program or library.
 const MAX_TRIED: usize = 1 << 16;
-/// Bytes of what could be maps that are read, for one program.
+/// Bytes of candidates for maps read, per program or library.
 const MAX_TRIED_BYTES: u64 = 16 << 20;
-/// Entries by which a map is told.
+/// Entries checked to recognise a map.
 const ENOUGH_ENTRIES: usize = 64;
-/// An arena has at most so many slices, and a process so many arenas (`bitmap.h`, `MI_BITMAP_MAX_BIT_COUNT`; `types.h`,
-/// `MI_MAX_ARENAS`).
+/// Maximum slices of an arena, and arenas of a process (`bitmap.h`, `MI_BITMAP_MAX_BIT_COUNT`;
+/// `types.h`, `MI_MAX_ARENAS`).
 const MAX_ARENA_SLICES: u64 = 512 * 512;
 const MAX_ARENAS: usize = 160;
-/// Pages that are kept: 256 GiB of them at least.
+/// Maximum pages kept: at least 256 GiB of them.
 const MAX_PAGES: usize = 1 << 22;
-/// Submaps that are read.
+/// Maximum submaps read.
 const MAX_SUBMAPS: usize = 1 << 14;
 
 /// A page map.
 struct Map {
     upper: u64,
     layout: &'static PageLayout,
-    /// The first address that each stands for, and where it is.
+    /// The first address that each submap covers, and its own address.
     submaps: Vec<(u64, u64)>,
 }
 
-/// Finds all of a process, beside what is `taken` by others, in address order.
+/// Finds all heaps of a process outside `taken` (claimed by others, in address order).
 pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
     let mut heaps: Vec<Heap> = Vec::new();
     let mut taken = taken.to_vec();
@@ -72,7 +73,7 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
         }
         heap.segments = arenas.len() as u64;
         own(&map, &arenas, &mut free, &mut heap);
-        // What was not read is not known to be free.
+        // Unread memory may be in use.
         if heap.doubts.is_empty() {
             rest(&arenas, &mut free, &mut heap);
         }
@@ -86,8 +87,8 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
     heaps
 }
 
-/// Whether blocks that are large have pages of several, as from 3.1.6 on, or each its own, as to 3.1.5, which purges no runs. Of
-/// one without such blocks it is not known.
+/// Whether large blocks share pages, as from 3.1.6 on, or have a page each, as up to 3.1.5, which
+/// purges no runs. True if there are no such blocks.
 fn has_large_pages(parts: &[Part]) -> bool {
     let is_large =
         |part: &&Part| matches!(part.kind, Kind::Page(page) if LARGE_BYTES.contains(&page.block_bytes));
@@ -96,7 +97,7 @@ fn has_large_pages(parts: &[Part]) -> bool {
     large.clone().filter(is_alone).count() * 2 <= large.count()
 }
 
-/// Words of static data that lead to mapped memory.
+/// Returns the words of static data that point to mapped memory.
 fn words(context: &Context<'_>, data: &Data<'_>) -> Vec<u64> {
     let mut words = BTreeSet::new();
     each_word(context, data.start, data.end, &mut |_, word| {
@@ -108,8 +109,8 @@ fn words(context: &Context<'_>, data: &Data<'_>) -> Vec<u64> {
     words.into_iter().collect()
 }
 
-/// The page map to which one of `words` leads. Of a map's upper level hardly a page was ever written to: where little is resident
-/// is looked first.
+/// Returns the page map that one of `words` points to. Hardly any page of an upper level was ever
+/// written, so candidates with the fewest resident pages come first.
 fn map(context: &Context<'_>, words: &[u64]) -> Option<Map> {
     let resident = |upper: u64| -> u64 {
         (context.resident)(upper, upper.saturating_add(MAP_BYTES)).iter().map(|run| run.1 - run.0).sum()
@@ -124,13 +125,13 @@ fn map(context: &Context<'_>, words: &[u64]) -> Option<Map> {
     uppers.into_iter().find_map(|(_, upper)| map_at(context, upper, &mut left))
 }
 
-/// The page map whose upper level is at `upper`, if it is one.
+/// Returns the page map whose upper level is at `upper`; `None` if it is not one.
 fn map_at(context: &Context<'_>, upper: u64, left: &mut u64) -> Option<Map> {
     if *left == 0 || Instant::now() >= context.deadline || !is_own(context, upper, upper + MAP_BYTES) {
         return None;
     }
     let (mut submaps, mut seen, mut is_map) = (Vec::new(), HashSet::new(), true);
-    // The first entry is for no address that anything is at (`_mi_page_map_init`).
+    // The first entry covers addresses where nothing can be (`_mi_page_map_init`).
     let range = (upper + 8, upper + MAP_BYTES);
     *left = left.saturating_sub(each_word_by(context, range, PAGE_BYTES as usize, &mut |at, submap| {
         is_map = submap.is_multiple_of(PAGE_BYTES)
@@ -161,12 +162,12 @@ fn map_at(context: &Context<'_>, upper: u64, left: &mut u64) -> Option<Map> {
         });
     }
     let best = if votes[0] >= votes[1] { 0 } else { 1 };
-    // A few may be in motion.
+    // Some pages may be mid-update.
     let is_map = entries > 0 && votes[best] * 10 >= entries * 9;
     is_map.then_some(Map { upper, layout: layouts[best], submaps })
 }
 
-/// Reads a page, and where the memory is that it stands for.
+/// Reads a page; also returns the range of its memory.
 fn read_page(
     cache: &mut PageCache<'_>,
     layout: &PageLayout,
@@ -185,10 +186,10 @@ fn read_page(
     if !is_one || end >= 1 << 47 {
         return None;
     }
-    // Its structure stands at its own begin, or among those of an arena.
+    // The structure is at the start of that memory, or among those of an arena.
     let is_at_begin = address.is_multiple_of(SLICE_BYTES) && start - address <= SLICE_BYTES;
     let area = if is_at_begin { address } else { start - start % SLICE_BYTES };
-    // Behind the last block there may be slices that have room for none.
+    // Slices too small for another block may follow the last one.
     let own = page.slices.filter(|slices| slices.0 == area).and_then(|slices| area.checked_add(slices.1));
     let end = own.filter(|end| *end < 1 << 47).unwrap_or(end).max(end);
     Some((page, (area, end.next_multiple_of(SLICE_BYTES))))
@@ -235,15 +236,15 @@ fn pages(context: &Context<'_>, map: &Map, free: &mut Free<'_>, heap: &mut Heap)
 struct Arena {
     start: u64,
     end: u64,
-    /// Where its own structures end.
+    /// End of its own structures.
     own_end: u64,
-    /// Which of its slices are to be purged, a bit each.
+    /// Slices to purge, one bit each.
     purge: Vec<u8>,
-    /// Whether they are purged in runs.
+    /// Whether they are purged in runs only.
     is_in_runs: bool,
 }
 
-/// The arena at `address`, if there is one.
+/// Returns the arena at `address`; `None` if there is none.
 fn arena_at(context: &Context<'_>, data: &Data<'_>, address: u64) -> Option<Arena> {
     let mut bytes = [0; 8 * ARENA_WORDS];
     if !address.is_multiple_of(SLICE_BYTES) || (context.resident)(address, address + 8).is_empty() {
@@ -251,7 +252,8 @@ fn arena_at(context: &Context<'_>, data: &Data<'_>, address: u64) -> Option<Aren
     }
     context.memory.read(address, &mut bytes).ok()?;
     let word = |index: usize| word_at(&bytes, 8 * index).unwrap_or(0);
-    // What it belongs to, mostly in static data; from 3.2 on its number; slices; slices of its own.
+    // In this order: its owner, mostly in static data; from 3.2 on its index; its number of slices;
+    // how many of them are its own.
     let owner = (0..ARENA_WORDS).find(|&index| (data.start..data.end).contains(&word(index)))?;
     let (end, own_end) = (owner + 1..owner + 3).find_map(|index| {
         let (slices, own) = (word(index), word(index + 1));
@@ -259,7 +261,7 @@ fn arena_at(context: &Context<'_>, data: &Data<'_>, address: u64) -> Option<Aren
         let is_one = own > 0 && own < slices && slices <= MAX_ARENA_SLICES && is_own(context, address, end);
         is_one.then_some((end, address + own * SLICE_BYTES))
     })?;
-    // Its bitmaps stand among its own structures.
+    // Its bitmaps are among its own structures.
     let is_bitmap = |index: &usize| (address..own_end).contains(&word(*index));
     let first = (owner + 1..ARENA_WORDS - PURGE_BITMAP)
         .find(|index| (*index..=index + PURGE_BITMAP).all(|index| is_bitmap(&index)));
@@ -267,7 +269,7 @@ fn arena_at(context: &Context<'_>, data: &Data<'_>, address: u64) -> Option<Aren
     if let Some(first) = first {
         let bits = ((end - address) / SLICE_BYTES).next_multiple_of(CHUNK_BITS);
         purge.resize((bits / 8) as usize, 0);
-        // What was never written to has no bit set.
+        // Memory that was never written has no bit set.
         let got = context.memory.read_some(word(first + PURGE_BITMAP) + BITMAP_BITS, &mut purge);
         purge.truncate(got);
     }
@@ -276,7 +278,7 @@ fn arena_at(context: &Context<'_>, data: &Data<'_>, address: u64) -> Option<Aren
 }
 
 impl Arena {
-    /// Divides what is free at `start..end` by whether it is to be purged.
+    /// Divides the free range `start..end` by whether slices are to be purged.
     fn divide(&self, (start, end): (u64, u64), parts: &mut Vec<Part>) {
         let kind = |at: u64| {
             let slice = ((at - self.start) / SLICE_BYTES) as usize;
@@ -301,10 +303,10 @@ impl Arena {
     }
 }
 
-/// Adds mimalloc's own structures: the map, those of arenas, and slices in which threads' heaps are.
+/// Adds mimalloc's own structures: the map, those of arenas, and slices with threads' heaps.
 fn own(map: &Map, arenas: &[Arena], free: &mut Free<'_>, heap: &mut Heap) {
     let mut own: Vec<(u64, u64)> = arenas.iter().map(|arena| (arena.start, arena.own_end)).collect();
-    // Behind the upper level is the submap of the first addresses.
+    // The submap of the first addresses, which follows the upper level, is not included.
     own.push((map.upper, map.upper + MAP_BYTES));
     own.extend(map.submaps.iter().map(|&(_, submap)| (submap, submap + SUBMAP_BYTES)));
     let heaps: BTreeSet<u64> = heap
@@ -333,7 +335,7 @@ fn own(map: &Map, arenas: &[Arena], free: &mut Free<'_>, heap: &mut Heap) {
     heap.parts.sort_unstable_by_key(|part| part.start);
 }
 
-/// Adds what is in no page of each arena.
+/// Adds the memory of each arena that is in no page.
 fn rest(arenas: &[Arena], free: &mut Free<'_>, heap: &mut Heap) {
     let mut parts = Vec::new();
     for arena in arenas {

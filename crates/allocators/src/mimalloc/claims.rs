@@ -1,6 +1,7 @@
-//! What each byte of mimalloc's memory is: blocks in use, free ones, free pages, its own structures.
+//! Classifies each byte of mimalloc's memory: blocks in use, free blocks, free pages, its own
+//! structures.
 //!
-//! A page all of whose blocks are in use is one claim; of others the lists of free blocks are followed.
+//! A page in full use is one claim; in other pages the lists of free blocks are followed.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -18,34 +19,34 @@ use strandline_claims::range::{page_of, page_up};
 use strandline_claims::refinements::Matched;
 use strandline_process::memory::word_at;
 
-/// The blocks of a page are read at once where they are not more.
+/// Maximum bytes of the blocks of a page that are read at once.
 const AT_ONCE_BYTES: u64 = 1 << 20;
 
-/// What all pages come to.
+/// Totals of all pages.
 #[derive(Default)]
 pub struct Counts {
-    /// By size of blocks.
+    /// By block size.
     pub classes: BTreeMap<u64, SizeClass>,
     /// Bytes of blocks in use.
     pub live_bytes: u64,
     /// Bytes of blocks that other threads freed.
     pub cached_bytes: u64,
-    /// Bytes of free blocks, and of what pages have room for beside them.
+    /// Bytes of free blocks, and of the unused rest of pages.
     pub free_bytes: u64,
     /// Bytes of mimalloc's own structures.
     pub own_bytes: u64,
-    /// Pages.
+    /// Number of pages.
     pub pages: u64,
-    /// Claims of finer readers that were met.
+    /// Refinements found.
     pub matched: Matched,
-    /// Pages that made no sense, and where the time was over.
+    /// Invalid pages, and where the deadline passed.
     pub doubts: Doubts,
-    /// Target memory read.
+    /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
-/// Claims all of `heap`; `delayed` are blocks that other threads freed and that no page's list has, and `given` what a collection
-/// gives back, both in address order.
+/// Claims all of `heap`. `delayed` are blocks that other threads freed and that are in no page's
+/// list, `given` is what a collection gives back; both are in address order.
 pub fn claim(
     context: &Context<'_>,
     heap: &Heap,
@@ -63,7 +64,8 @@ pub fn claim(
     })
 }
 
-/// By which of the ways the blocks of pages that do not say it begin: the one that most pages' free blocks agree with.
+/// Chooses the function for the first block of pages that do not hold it: the one that contradicts
+/// the fewest of their fields.
 fn offset(heap: &Heap) -> Option<fn(u64) -> u64> {
     if !heap.has_offsets {
         return None;
@@ -86,7 +88,7 @@ fn offset(heap: &Heap) -> Option<fn(u64) -> u64> {
     OFFSETS.into_iter().min_by_key(against)
 }
 
-/// What a block is.
+/// State of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Block {
     Live,
@@ -100,13 +102,13 @@ struct Claimer<'a> {
     offset: Option<fn(u64) -> u64>,
     cache: PageCache<'a>,
     blocks: Blocks<'a>,
-    /// Of the page that is looked at.
+    /// States of the blocks of the current page.
     states: Vec<Block>,
     memory: Vec<u8>,
     counts: Counts,
 }
 
-/// A page's blocks that were made.
+/// The initialised blocks of a page.
 struct Made {
     first: u64,
     bytes: u64,
@@ -142,7 +144,7 @@ impl<'a> Claimer<'a> {
             }
             Kind::Page(page) if !given.is_empty() => {
                 self.counts.pages += 1;
-                // Nothing in it is live: what is in use other threads freed.
+                // Nothing in it is live: other threads freed the blocks in use.
                 match self.made(part, &page) {
                     Some((made, end, free)) => self.count(part, (&made, end), [free, page.used, 0]),
                     None => self.counts.doubts.damage(part.start, 0),
@@ -162,7 +164,8 @@ impl<'a> Claimer<'a> {
         }
     }
 
-    /// What is free, of which some is given back. The page in which a part ends is the next one's, where that is given back too.
+    /// Claims free memory, part of which is given back. The kernel page at the end goes to the next
+    /// part if that is given back too.
     fn free(&mut self, part: &Part, given: &[(u64, u64)], accumulator: &mut Accumulator<'_>) {
         let mut end = part.end;
         for range in given {
@@ -179,7 +182,7 @@ impl<'a> Claimer<'a> {
         accumulator.claim_to(end, Class::Free);
     }
 
-    /// A page; nothing of it is claimed where it makes no sense.
+    /// Claims a page. `None` if it is invalid; then nothing is claimed.
     fn page(&mut self, part: &Part, page: &PageWords, accumulator: &mut Accumulator<'_>) -> Option<()> {
         let (made, end, free) = self.made(part, page)?;
         let delayed = self.delayed_of(part);
@@ -212,21 +215,21 @@ impl<'a> Claimer<'a> {
         Some(())
     }
 
-    /// The blocks of a page that were made, where they end, and how many of them its own lists have; `None` where that makes no
-    /// sense.
+    /// Returns the initialised blocks of a page, their end, and how many of them are in its own
+    /// lists; `None` if that is impossible.
     fn made(&self, part: &Part, page: &PageWords) -> Option<(Made, u64, u64)> {
         let offset = self.offset.map_or(0, |offset| offset(page.block_bytes));
         let first = page.start.unwrap_or(part.start + offset);
         let made = Made { first, bytes: page.block_bytes, number: page.capacity };
         let end = first.checked_add(page.capacity.checked_mul(page.block_bytes)?)?;
-        // A block that is aligned to much begins behind.
+        // A block with a large alignment begins later.
         let end = if page.reserved == 1 { end.min(part.end) } else { end };
         let is_one = (part.start..=end).contains(&first) && end <= part.end && page.capacity <= page.reserved;
         let free = page.capacity.checked_sub(page.used).filter(|_| is_one)?;
         Some((made, end, free))
     }
 
-    /// Counts a page, of whose blocks so many are free, cached and live.
+    /// Counts a page with these numbers of free, cached and live blocks.
     fn count(&mut self, part: &Part, (made, end): (&Made, u64), [free, cached, live]: [u64; 3]) {
         let of = SizeClass {
             bytes: made.bytes,
@@ -248,7 +251,7 @@ impl<'a> Claimer<'a> {
         self.delayed.get(from..to).unwrap_or_default()
     }
 
-    /// Reads the blocks of a page at once, where they are not too many.
+    /// Reads the blocks of a page at once, unless they are too many.
     fn read(&mut self, made: &Made, page: &PageWords) {
         let all = made.number * made.bytes;
         self.memory.clear();
@@ -263,12 +266,12 @@ impl<'a> Claimer<'a> {
         }
     }
 
-    /// Follows a list of free blocks, through their first words, and says how many they are.
+    /// Follows a list of free blocks through their first words, and returns their number.
     fn follow(&mut self, list: u64, made: &Made, as_what: Block) -> Option<u64> {
         let (mut at, mut count) = (list, 0);
         while at != 0 {
             let index = index_of(at, made)?;
-            // What was met before is a circle.
+            // A block that already has another state closes a cycle.
             let state = self.states.get_mut(index).filter(|state| **state == Block::Live)?;
             *state = as_what;
             count += 1;
@@ -296,7 +299,7 @@ impl<'a> Claimer<'a> {
     }
 }
 
-/// Which block begins at `pointer`.
+/// Returns the index of the block at `pointer`.
 fn index_of(pointer: u64, made: &Made) -> Option<usize> {
     let offset = pointer.checked_sub(made.first)?;
     let is_one = made.bytes > 0 && offset.is_multiple_of(made.bytes) && offset / made.bytes < made.number;

@@ -1,7 +1,8 @@
-//! What a collection would give back, by which thread makes it.
+//! What a collection would give back, by the thread that makes it.
 //!
-//! `mi_collect(true)` frees the pages of the calling thread's heaps in which nothing is live, and what threads that ended left
-//! behind where the main thread calls it. A segment goes back when none of its pages is left; so does what arenas have free.
+//! `mi_collect(true)` frees the pages with nothing live of the calling thread's heaps; called by
+//! the main thread, also what ended threads left. A segment without pages is given back, and so is
+//! the free memory of arenas.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -13,55 +14,56 @@ use crate::page_cache::PageCache;
 use strandline_claims::allocator::Context;
 use strandline_claims::range::merge;
 
-/// Blocks of heaps' lists, which a damaged one must not make more.
+/// Maximum blocks of heaps' lists, in case one is damaged.
 const MAX_DELAYED: u64 = 1 << 22;
 
-/// What other threads freed, and what that leaves.
+/// Blocks that other threads freed, and what a collection can give back as a result.
 #[derive(Default)]
 pub struct Left {
-    /// Heaps of threads.
+    /// Addresses of threads' heaps.
     pub owners: Vec<u64>,
-    /// Blocks that other threads freed and that no page's list has, in address order.
+    /// Blocks that other threads freed and that are in no page's list, in address order.
     pub delayed: Vec<u64>,
-    /// And where in its list each stands.
+    /// Position of each of them in its list.
     numbers: Vec<usize>,
-    /// What can go back as a whole: a segment, or a page of 3.x.
+    /// Units that can be given back as a whole: segments, or pages of 3.x.
     dead: HashSet<u64>,
-    /// Pages in which nothing is live, by their first byte.
+    /// Pages with nothing live, by their first byte.
     dead_pages: HashSet<u64>,
-    /// Pages of heaps that a program made itself, by their first byte.
+    /// Pages of heaps that the program created, by their first byte.
     made_pages: HashSet<u64>,
-    /// What a collection gives back of these.
+    /// What a collection gives back in this release.
     collect: Collect,
-    /// What that by the chosen thread does, in address order.
+    /// What a collection by the chosen thread gives back, in address order.
     pub given: Vec<(u64, u64)>,
-    /// From when on that collection gives it back ([`Heap::now`] is of the same clock); 0 for at once.
+    /// When that collection gives it back, by the clock of [`Heap::now`]; 0 for at once.
     pub due_milliseconds: u64,
     /// The thread whose collection gives back most.
     pub thread: Option<u64>,
-    /// Target memory read.
+    /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
 impl Left {
-    /// Whether nothing in a page is live, of which a collection frees it.
+    /// Whether nothing in a page is live, so that a collection frees it.
     pub fn is_dead(&self, part: &Part) -> bool {
         self.dead_pages.contains(&part.start)
     }
 
-    /// Whether a collection comes to a page: not to those of heaps that a program made itself.
+    /// Whether a collection visits a page; it does not visit heaps that the program created.
     pub fn is_visited(&self, part: &Part) -> bool {
         !self.made_pages.contains(&part.start)
     }
 
-    /// The place in its heap's list of the last block of a page that other threads freed.
+    /// Returns the highest position in its heap's list of a block of the page that another thread
+    /// freed.
     pub fn last_delayed(&self, part: &Part) -> Option<usize> {
         let from = self.delayed.partition_point(|&pointer| pointer < part.start);
         let to = self.delayed.partition_point(|&pointer| pointer < part.end);
         self.numbers.get(from..to)?.iter().copied().max()
     }
 
-    /// Whose collections give back a part, beside what is in spans of slices.
+    /// Returns which collections give back a part, apart from spans of slices.
     fn given_by(&self, part: &Part) -> Option<By> {
         if matches!(part.kind, Kind::Waiting) {
             return match self.collect.arenas {
@@ -79,11 +81,12 @@ impl Left {
         }
     }
 
-    /// Chooses the thread whose collection gives back most; of several that give the same, the first.
+    /// Chooses the thread whose collection gives back most, the first of equals.
     fn choose(&mut self, context: &Context<'_>, heap: &Heap) {
         // The first thread is the main one.
         let Some(&main) = context.fs_bases.first() else { return };
-        // In a forked child other threads' heaps stand still for ever, in the middle of anything: no call is made.
+        // In a forked child the heaps of other threads are frozen, maybe mid-update: no call is
+        // made.
         let alive: HashSet<u64> = context.fs_bases.iter().copied().collect();
         let is_alive = |part: &Part| part.thread == 0 || alive.contains(&part.thread);
         if self.collect == Collect::default() || !heap.parts.iter().all(is_alive) {
@@ -119,14 +122,14 @@ impl Left {
     }
 }
 
-/// Whose collections give something back.
+/// The collections that give something back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// Those of one thread.
     Thread(u64),
-    /// Those of the main one.
+    /// Those of the main thread.
     Main,
-    /// All.
+    /// Those of any thread.
     Any,
 }
 
@@ -142,7 +145,7 @@ impl By {
 
 #[cfg(test)]
 impl Left {
-    /// With these pages dead, by their first bytes.
+    /// With these dead pages, by their first byte.
     pub fn of_dead(pages: &[u64]) -> Self {
         Self { dead_pages: pages.iter().copied().collect(), ..Self::default() }
     }
@@ -153,8 +156,9 @@ impl Purged {
         (self.start..self.end).contains(&address)
     }
 
-    /// What of it is given back: slices that are free, or of pages for which `is_freed` says so, in runs each of whose slices is
-    /// marked (`bitmap.c`, `_mi_bitmap_forall_setc_rangesn`). Whose page is freed has its slices marked.
+    /// Returns what is given back: slices that are free, or in pages for which `is_freed` holds, in
+    /// runs that are marked throughout (`bitmap.c`, `_mi_bitmap_forall_setc_rangesn`). Freeing a
+    /// page marks its slices.
     fn given(&self, heap: &Heap, is_freed: &dyn Fn(&Part) -> bool) -> Vec<(u64, u64)> {
         let slices = |start: u64, end: u64| {
             let slice = |at: u64| (at.saturating_sub(self.start) / SLICE_BYTES) as usize;
@@ -190,7 +194,7 @@ impl Purged {
     }
 }
 
-/// Looks at what other threads freed, and for the thread that best collects.
+/// Finds the blocks that other threads freed, and the thread whose collection gives back most.
 pub fn find(context: &Context<'_>, heap: &Heap) -> Left {
     let mut left = Left::default();
     let mut cache = PageCache::new(context.memory);
@@ -207,7 +211,8 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> Left {
     for part in heap.parts.iter().filter(|part| part.whole != 0) {
         left.dead.insert(part.whole);
         let Kind::Page(page) = part.kind else { continue };
-        // A heap that a program made itself (mi_heap_new) lies in a block of mimalloc's: no collection of the thread's has it.
+        // A heap that the program created (mi_heap_new) is in a block of mimalloc: no collection of
+        // its thread visits it.
         if is_made(heap, page.heaps[0]) {
             left.made_pages.insert(part.start);
         } else if is_dead(context, &mut cache, part, (&page, &left.delayed)) {
@@ -222,7 +227,7 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> Left {
     left
 }
 
-/// Whether a heap lies in a page.
+/// Whether a heap is inside a page, as those that the program created.
 fn is_made(heap: &Heap, owner: u64) -> bool {
     let next = heap.parts.partition_point(|part| part.end <= owner);
     heap.parts.get(next).is_some_and(|part| part.start <= owner && matches!(part.kind, Kind::Page(_)))
@@ -246,18 +251,18 @@ fn is_dead(
         left -= 1;
         at = cache.word(at).unwrap_or(0);
     }
-    // As many as are in use, and no more.
+    // Exactly as many as are in use.
     left == 0 && at == 0
 }
 
-/// The blocks that other threads freed and left for a page's thread in its heap, in the order of lists.
+/// Returns the blocks that other threads freed into lists of heaps, in the order of these lists.
 fn delayed(context: &Context<'_>, cache: &mut PageCache<'_>, heap: &Heap, owners: &[u64]) -> Vec<u64> {
     let mut blocks = Vec::new();
     let used = |part: &Part| match part.kind {
         Kind::Page(page) => page.used.min(page.capacity),
         Kind::Own | Kind::Free | Kind::Waiting => 0,
     };
-    // No more than are in use: a circle ends.
+    // No more than are in use, so that a cycle ends.
     let most = heap.parts.iter().map(used).sum::<u64>().min(MAX_DELAYED);
     for owner in heap.delayed_free.iter().flat_map(|offset| owners.iter().map(move |owner| owner + offset)) {
         let mut at = cache.word(owner).unwrap_or(0);
@@ -273,7 +278,7 @@ fn delayed(context: &Context<'_>, cache: &mut PageCache<'_>, heap: &Heap, owners
     blocks
 }
 
-/// The heaps that a page belongs to.
+/// Returns the heaps that a page belongs to.
 fn owners(part: &Part) -> impl Iterator<Item = u64> + use<> {
     let heaps = match part.kind {
         Kind::Page(page) => page.heaps,
@@ -298,7 +303,7 @@ mod tests {
             thread: 0,
         };
         let page = Kind::Page(PageWords::default());
-        // Two runs of 32 slices: a page that is freed, one that stays, what is free; then what is free.
+        // Two runs of 32 slices: a freed page, a page that stays, free slices; then free slices.
         let parts =
             vec![part(0, 8, page), part(8, 12, page), part(12, 40, Kind::Waiting), part(40, 64, Kind::Free)];
         let heap = Heap { parts, ..Heap::default() };

@@ -1,51 +1,54 @@
-//! Where mimalloc's structures stand, by version, as data: builds as they come, without padding and encoded lists (`MI_SECURE`,
-//! `MI_DEBUG`), 64 bits.
+//! Layouts of mimalloc's structures by version, as data: standard 64-bit builds, without padding
+//! and encoded lists (`MI_SECURE`, `MI_DEBUG`).
 
 use super::parts::{Arenas, Collect, Spans};
 use strandline_process::memory::{half_word_at, word_at};
 
-/// A page (`types.h`, `struct mi_page_s`): a run of blocks of one size.
+/// Offsets in a page (`types.h`, `struct mi_page_s`): a run of blocks of one size.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PageLayout {
     /// Bytes of the structure.
     pub bytes: usize,
-    /// `capacity`: blocks that have been made, 16 bits.
+    /// `capacity`: blocks that were initialised, 16 bits.
     capacity: usize,
-    /// `reserved`: blocks that there is room for, 16 bits.
+    /// `reserved`: blocks that fit, 16 bits.
     reserved: usize,
     /// `free`.
     free: usize,
     /// `local_free`.
     local_free: usize,
-    /// `xthread_free`; its low bits are a state.
+    /// `xthread_free`, with a state in its low bits.
     thread_free: usize,
-    /// `used`, and how many bits it has.
+    /// `used`, and its width in bits.
     used: (usize, u32),
-    /// `block_size` or `xblock_size`, and how many bits it has.
+    /// `block_size` or `xblock_size`, and its width in bits.
     block_bytes: (usize, u32),
     /// `xheap`; from 3.2 on `theap`, and `heap`.
     heaps: [usize; 2],
-    /// Where its first block begins.
+    /// Where the first block begins.
     pub start: Start,
-    /// Whether its first word is `xthread_id`, with flags in its low bits.
+    /// Whether the first word is `xthread_id`, with flags in its low bits.
     has_thread: bool,
-    /// `flags`, of which the first bit is `in_full`, and behind it a byte whose upper seven bits are `retire_expire`; `next`, and
-    /// behind it `prev`. Of releases of which the order of pages does not matter, nothing.
+    /// `flags`, whose first bit is `in_full`, followed by a byte whose upper seven bits are
+    /// `retire_expire`; and `next`, followed by `prev`. `None` for releases where the order of
+    /// pages does not matter.
     queue: Option<(usize, usize)>,
-    /// `memid.mem.arena` of 3.x: the arena, and, 32 bits each, its first slice there and how many it has.
+    /// `memid.mem.arena` of 3.x: the arena, then in 32 bits each the first slice in it and the
+    /// number of slices.
     arena: Option<usize>,
 }
 
 /// Where the first block of a page begins.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Start {
-    /// As a field of the page says (`page_start`).
+    /// At the address in this field (`page_start`).
     Field(usize),
-    /// So many words behind the page's structure (`page_woffset`, 32 bits).
+    /// As many words after the page's structure as this field holds (`page_woffset`, 32 bits).
     Words(usize),
-    /// At a multiple of the block's size, in a segment's first page (`_mi_segment_page_start`, 1.x).
+    /// At a multiple of the block size, in the first page of a segment (`_mi_segment_page_start`,
+    /// 1.x).
     FirstAligned,
-    /// By some bytes behind the area's begin, which the size of blocks decides: by one of these ways
+    /// At an offset that depends on the block size, by one of [`OFFSETS`]
     /// (`_mi_segment_page_start_from_slice`, 2.0 to 2.1.2).
     Offset,
 }
@@ -98,7 +101,8 @@ const PAGE_2: PageLayout = PageLayout {
     queue: Some((14, 56)),
     arena: None,
 };
-/// CPython's own without a global lock (3.13t and later, `Include/internal/mimalloc`): 2.1.2 with more behind it.
+/// CPython's own without a global lock (3.13t and later, `Include/internal/mimalloc`): 2.1.2 with
+/// more fields at the end.
 const PAGE_CPYTHON: PageLayout = PageLayout { bytes: 96, ..PAGE_2 };
 /// 2.1.4 to 2.4.
 const PAGE_2_1_4: PageLayout = PageLayout {
@@ -116,7 +120,7 @@ const PAGE_2_1_4: PageLayout = PageLayout {
     queue: Some((14, 72)),
     arena: None,
 };
-/// CPython's own of later 3.14t, 2.5.2 with more behind it.
+/// CPython's own of later 3.14t: 2.5.2 with more fields at the end.
 const PAGE_CPYTHON_2_5: PageLayout = PageLayout { bytes: 112, ..PAGE_2_1_4 };
 /// 3.0 to 3.3.
 pub const PAGE_3: PageLayout = PageLayout {
@@ -138,42 +142,42 @@ pub const PAGE_3: PageLayout = PageLayout {
 pub const PAGE_3_4: PageLayout =
     PageLayout { bytes: 112, start: Start::Words(48), arena: Some(88), ..PAGE_3 };
 
-/// What a page's structure says.
+/// The fields of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageWords {
-    /// Blocks that have been made.
+    /// Blocks that were initialised.
     pub capacity: u64,
-    /// Blocks that there is room for.
+    /// Blocks that fit.
     pub reserved: u64,
     /// Blocks that are not in its own lists.
     pub used: u64,
-    /// Bytes of a block; 0 where there is no page.
+    /// Bytes of a block; 0 if there is no page.
     pub block_bytes: u64,
-    /// Lists of free blocks: its thread's two, and of those that other threads freed.
+    /// Lists of free blocks: two of its thread, and one of blocks that other threads freed.
     pub lists: [u64; 3],
-    /// The heaps that it belongs to, the thread's and another; 0 for none.
+    /// The heaps that it belongs to, its thread's and another; 0 if none.
     pub heaps: [u64; 2],
-    /// Where its first block begins, where it says that.
+    /// Where its first block begins, if a field holds that.
     pub start: Option<u64>,
-    /// The thread that it belongs to, where it says that (3.x).
+    /// The thread that it belongs to, if a field holds that (3.x).
     pub thread: u64,
-    /// Where its memory is by the arena that it is in, and how much of it there is.
+    /// Start and size of its memory according to its arena.
     pub slices: Option<(u64, u64)>,
-    /// Where its structure is.
+    /// Address of its structure.
     pub structure: u64,
-    /// The structures behind it and before it in its heap's queue; 0 for none.
+    /// The next and the previous structure in its heap's queue; 0 if none.
     pub links: [u64; 2],
     /// Whether it is in the queue of full pages.
     pub is_full: bool,
-    /// Whether it is kept for a time with nothing in it.
+    /// Whether it is kept for a time although it is empty.
     pub is_retired: bool,
 }
 
-/// What `xblock_size` says of blocks of 2 GiB and more (`MI_HUGE_BLOCK_SIZE`).
+/// `xblock_size` of blocks of 2 GiB and more (`MI_HUGE_BLOCK_SIZE`).
 const HUGE_BLOCK: u64 = 2 << 30;
 
 impl PageLayout {
-    /// What a page's structure at `address` says; `None` where bytes are missing.
+    /// Parses the structure of a page at `address`; `None` if bytes are missing.
     pub fn read(&self, bytes: &[u8], address: u64) -> Option<PageWords> {
         let half = |at: usize| half_word_at(bytes, at).map(u64::from);
         let sized = |(at, bits): (usize, u32)| match bits {
@@ -204,7 +208,7 @@ impl PageLayout {
             capacity: half(self.capacity)? & 0xffff,
             reserved: half(self.reserved)? & 0xffff,
             used: sized(self.used)?,
-            // Taken from the area then.
+            // The size is then taken from the area.
             block_bytes: if self.block_bytes.1 == 32 && block_bytes >= HUGE_BLOCK {
                 u64::MAX
             } else {
@@ -222,8 +226,8 @@ impl PageLayout {
     }
 }
 
-/// By how much the blocks of a page of 2.0 to 2.1.2 begin behind the area's first byte, in the order of releases: 2.0.0 to 2.0.2;
-/// to 2.0.6; to 2.1.0; 2.1.1 and 2.1.2.
+/// Offset of the first block in the area of a page of 2.0 to 2.1.2, in the order of releases: 2.0.0
+/// to 2.0.2; to 2.0.6; to 2.1.0; 2.1.1 and 2.1.2.
 pub static OFFSETS: [fn(u64) -> u64; 4] = [
     |_| 0,
     |bytes| if (8..=1024).contains(&bytes) { 128 } else { 0 },
@@ -235,45 +239,47 @@ pub static OFFSETS: [fn(u64) -> u64; 4] = [
     },
 ];
 
-/// A segment (`types.h`, `struct mi_segment_s`): what pages lie in, up to 2.4.
+/// Offsets in a segment (`types.h`, `struct mi_segment_s`), which contains pages, up to 2.4.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SegmentLayout {
-    /// The releases.
+    /// Releases with this layout.
     pub releases: &'static str,
-    /// What it is aligned to, and its size but for one block's.
+    /// Its alignment, and its size unless it holds a single block.
     pub bytes: u64,
-    /// `cookie`: its address, but for a key of the process.
+    /// `cookie`: its address XOR a key of the process.
     pub cookie: usize,
-    /// `thread_id`: 0 where its thread ended, or it was freed.
+    /// `thread_id`: 0 if its thread ended, or it was freed.
     pub thread_id: usize,
     /// `used`: pages in use.
     pub used: usize,
-    /// How it is divided.
+    /// Its division.
     pub parts: Parts,
-    /// Its pages.
+    /// Layout of its pages.
     pub page: &'static PageLayout,
-    /// In a heap: `thread_delayed_free`, a list of blocks that other threads freed.
+    /// Offset in a heap of `thread_delayed_free`, a list of blocks that other threads freed.
     pub delayed_free: u64,
-    /// What a collection gives back; `None` where nothing of it is known before (up to 1.8.2 what is freed stays for a time that is not told).
+    /// What a collection gives back; `None` if that cannot be predicted (up to 1.8.2 freed memory
+    /// stays for an unknown time).
     pub collect: Option<Collect>,
-    /// Whether what threads have for themselves, their heaps among it, is taken from the kernel: CPython's is in its threads' states.
+    /// Whether threads' own data, including their heaps, is taken from the kernel; CPython's is in
+    /// its thread states.
     pub has_thread_data: bool,
-    /// `segment_size`, where that is what tells it from another.
+    /// `segment_size`, if only that distinguishes it from another layout.
     pub size: Option<usize>,
-    /// Where it says which of its slices are to be given back.
+    /// Offsets of the masks of its free slices.
     pub masks: Option<Masks>,
 }
 
-/// What a segment of 2.x says of its free slices.
+/// Offsets of what a segment of 2.x holds about its free slices.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Masks {
     /// `allow_decommit`, `allow_purge`: a byte.
     pub allow: usize,
-    /// `decommit_expire`, `purge_expire`: milliseconds of the clock that only goes on.
+    /// `decommit_expire`, `purge_expire`: milliseconds of the monotonic clock.
     pub expire: usize,
-    /// `decommit_mask`, `purge_mask`: a bit for each slice. Behind it stands `commit_mask`.
+    /// `decommit_mask`, `purge_mask`: a bit per slice. `commit_mask` follows.
     pub slices: usize,
-    /// Words of either.
+    /// Words of each mask.
     pub words: usize,
 }
 
@@ -283,17 +289,17 @@ const MASKS_2_0_9: Masks = Masks { allow: 32, expire: 40, slices: 48, words: 8 }
 const MASKS_2_1: Masks = Masks { allow: 25, expire: 40, slices: 48, words: 8 };
 const MASKS_2_1_9: Masks = Masks { allow: 25, expire: 48, slices: 56, words: 8 };
 
-/// How a segment is divided.
+/// Division of a segment.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Parts {
-    /// Into pages of one size (1.x): where it says how many, of what size, how large it and its own structures are, and where
-    /// pages' structures stand.
+    /// Into pages of one size (1.x): offsets of their number, size and kind, of the size of the
+    /// segment and of its own structures, and of the page structures.
     Pages {
         /// `capacity`.
         capacity: usize,
         /// `page_shift`.
         page_shift: usize,
-        /// `page_kind`, 3 for one block.
+        /// `page_kind`, 3 for a single block.
         page_kind: usize,
         /// `segment_size`.
         segment_bytes: usize,
@@ -302,14 +308,14 @@ pub enum Parts {
         /// `pages`.
         pages: usize,
     },
-    /// Into slices of 64 KiB (2.x): how many, how many of them for its own structures, what kind, how many structures, and
-    /// where they stand.
+    /// Into slices of 64 KiB (2.x): offsets of their number, of the number for its own structures,
+    /// of its kind, of the number of slice structures, and of these.
     Slices {
         /// `segment_slices`.
         slices: usize,
         /// `segment_info_slices`.
         info_slices: usize,
-        /// `kind`, 1 for one block.
+        /// `kind`, 1 for a single block.
         kind: usize,
         /// `slice_entries`.
         entries: usize,
@@ -349,8 +355,8 @@ const fn segment(
     }
 }
 
-/// `mi_heap_collect_ex`: 1.8.4 to 1.9, 2.0.3 to 2.0.7, 2.0.9, 2.1.0 to 2.1.2 (2.1.2's: before it nothing waits for the main thread
-/// either), 2.1.4 to 2.4, 3.x.
+/// `mi_heap_collect_ex` of 1.8.4 to 1.9, 2.0.3 to 2.0.7, 2.0.9, 2.1.0 to 2.1.2 (as in 2.1.2:
+/// before, nothing waits for the main thread either), 2.1.4 to 2.4, 3.x.
 const COLLECT_1: Collect = Collect { pages: true, ended: true, arenas: Arenas::ByAny, spans: Spans::None };
 const COLLECT_2_0_3: Collect =
     Collect { pages: false, ended: true, arenas: Arenas::ByAny, spans: Spans::Kept };
@@ -363,7 +369,7 @@ pub const COLLECT_3: Collect =
 
 const MIB: u64 = 1 << 20;
 
-/// All of them.
+/// All known layouts.
 pub static SEGMENTS: [SegmentLayout; 12] = [
     SegmentLayout {
         masks: Some(MASKS_2_1_9),
@@ -413,14 +419,15 @@ pub static SEGMENTS: [SegmentLayout; 12] = [
             32 * MIB,
             [216, 256, 208],
             slices([224, 232, 240, 248, 264]),
-            // Its threads have several heaps each, from which pages go when no other thread can look at them: no call is made.
+            // Its threads have several heaps each, whose pages are freed only when no other thread
+            // can look at them: no call is made.
             (&PAGE_CPYTHON, 2840, None),
         )
     },
     SegmentLayout {
         has_thread_data: false,
         ..segment(
-            // With a global lock it is laid out as 2.1.9 to 2.4 are.
+            // With a global lock its layout is that of 2.1.9 to 2.4.
             "CPython 3.14.10",
             32 * MIB,
             [224, 280, 216],
@@ -463,38 +470,39 @@ pub static SEGMENTS: [SegmentLayout; 12] = [
     segment("1.6 to 1.7.7", 4 * MIB, [88, 104, 56], pages([64, 96, 112, 72, 80, 120]), (&PAGE_1, 2840, None)),
 ];
 
-/// Bytes of a segment that are read to tell it, up to its first two pages.
+/// Bytes read of a segment to recognise it, up to its first two pages.
 pub const HEADER_BYTES: usize = 640;
-/// What segments are aligned to, all of them.
+/// Alignment of all segments.
 pub const ALIGNMENT: u64 = 4 * MIB;
-/// A slice (`MI_SEGMENT_SLICE_SIZE`, `MI_ARENA_SLICE_SIZE`), and the least page.
+/// Bytes of a slice (`MI_SEGMENT_SLICE_SIZE`, `MI_ARENA_SLICE_SIZE`), and of the smallest page.
 pub const SLICE_BYTES: u64 = 64 << 10;
-/// Pages in segments of 1.x: of 64 KiB, 512 KiB, 4 MiB.
+/// Binary logarithms of page sizes in segments of 1.x: 64 KiB, 512 KiB, 4 MiB.
 pub const PAGE_SHIFTS: [u64; 3] = [16, 19, 22];
 
-/// The page map of 3.x with two levels (`page-map.c`): entries of a submap, each for a slice.
+/// Entries of a submap in the two-level page map of 3.x (`page-map.c`), one per slice.
 pub const SUBMAP_ENTRIES: u64 = 1 << 13;
 /// Bytes of a submap.
 pub const SUBMAP_BYTES: u64 = 8 * SUBMAP_ENTRIES;
-/// Addresses under a submap.
+/// Addresses that a submap covers.
 pub const SUBMAP_SPAN: u64 = SUBMAP_ENTRIES * SLICE_BYTES;
 /// Bytes of the upper level, for 47-bit addresses.
 pub const MAP_BYTES: u64 = 8 * ((1 << 47) / SUBMAP_SPAN);
-/// A bitmap of an arena (`bitmap.h`, `struct mi_bitmap_s`): bits begin behind how many chunks it has and a map of those, 64 bytes
-/// each; chunks have 512 bits.
+/// Offset of the bits in a bitmap of an arena (`bitmap.h`, `struct mi_bitmap_s`): they follow the
+/// number of chunks and a map of the chunks, 64 bytes each. A chunk has 512 bits.
 pub const BITMAP_BITS: u64 = 128;
 /// Bits of a chunk.
 pub const CHUNK_BITS: u64 = 512;
-/// Which of the bitmaps that an arena leads to, one after another, says what is to be purged (`slices_free`, `slices_committed`,
-/// `slices_dirty`, `slices_purge`).
+/// Index of `slices_purge` in the consecutive bitmaps that an arena points to (`slices_free`,
+/// `slices_committed`, `slices_dirty`, `slices_purge`).
 pub const PURGE_BITMAP: usize = 3;
-/// Where the first of these stands, in words of an arena, in releases that purge only whole huge pages of 2 MiB where the kernel has
-/// those (3.1, 3.2; `_mi_os_minimal_purge_size`).
+/// Position of the first of these, in words of an arena, in releases that purge only whole huge
+/// pages of 2 MiB if the kernel has them (3.1, 3.2; `_mi_os_minimal_purge_size`).
 pub const PURGED_IN_RUNS: [usize; 2] = [10, 11];
-/// Blocks of sizes between that of medium pages and that of large ones, which 3.1.4 and 3.1.5 do not have
+/// Sizes of blocks in large pages, above those in medium pages. 3.1.4 and 3.1.5 have no large pages
 /// (`MI_ENABLE_LARGE_PAGES`, `MI_MEDIUM_MAX_OBJ_SIZE`, `MI_LARGE_MAX_OBJ_SIZE`).
 pub const LARGE_BYTES: std::ops::RangeInclusive<u64> = (64 << 10) + 1..=512 << 10;
-/// Bytes of such a run.
+/// Bytes of a run that is purged as a whole.
 pub const RUN_BYTES: u64 = 2 << 20;
-/// Words of an arena (`struct mi_arena_s`) within which it says how many slices it has, and how many for itself.
+/// Words of an arena (`struct mi_arena_s`) that hold its number of slices and how many of them are
+/// its own.
 pub const ARENA_WORDS: usize = 24;

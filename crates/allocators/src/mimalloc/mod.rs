@@ -1,8 +1,9 @@
-//! mimalloc, read from outside, without symbols and without calling anything.
+//! mimalloc, read from outside without symbols or calls.
 //!
-//! `segments` finds those that keep their memory in segments (1.x, 2.x), `arenas` those that have a page map (3.x); both divide
-//! it into the same `parts`, of which `claims` says what each byte is. Which blocks are free is told by lists through
-//! their first words: of pages with free ones the memory itself is read.
+//! `segments` finds releases that keep their memory in segments (1.x, 2.x), `arenas` those with a
+//! page map (3.x). Both divide it into the same `parts`, whose bytes `claims` classifies. Free
+//! blocks are in lists linked through their first words, so the memory of pages with free blocks is
+//! read.
 
 pub mod arenas;
 pub mod claims;
@@ -29,7 +30,7 @@ use strandline_process::image::image_at;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::procfs::Process;
 
-/// mimalloc, for the table of readers.
+/// mimalloc's entry in the table of readers.
 pub static ABOUT: About = About {
     name: "mimalloc",
     title: "mimalloc",
@@ -49,7 +50,7 @@ pub static ABOUT: About = About {
     part_of: None,
 };
 
-/// Collects the heap of the thread that calls it, and what threads that ended left (`mi_collect(true)`).
+/// Collects the heap of the calling thread, and what ended threads left (`mi_collect(true)`).
 const COLLECT: Function = Function {
     name: "mi_collect",
     sibling: "mi_malloc",
@@ -58,16 +59,17 @@ const COLLECT: Function = Function {
     own_names: &["mi_", "_mi_"],
 };
 
-/// Bytes of what a thread has for itself, its heap and more (`mi_thread_data_t`): up to 2.1.2 a page, later two, at least.
+/// Minimum bytes of a thread's own data, which includes its heap (`mi_thread_data_t`): it takes a
+/// page up to 2.1.2, later two.
 const THREAD_DATA_BYTES: [u64; 2] = [3 << 10, 6 << 10];
 
-/// So many pages that make no sense, and more than others, are not damaged, but another build's.
+/// This many invalid pages, if they are the majority, are not damage but another build.
 const FEW_DAMAGES: u64 = 4;
 
-/// So much in free pages is worth a setting for the next start.
+/// Minimum free bytes for which a setting for the next start is proposed.
 const WORTH_A_SETTING_BYTES: u64 = 1 << 20;
 
-/// Its reader.
+/// The reader of mimalloc.
 pub struct Reader;
 
 impl allocator::Reader for Reader {
@@ -76,7 +78,7 @@ impl allocator::Reader for Reader {
     }
 
     fn find(&self, _: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
-        // Where it takes memory without a hint there may be one too.
+        // There may also be one that takes memory without a hint.
         let is_likely = |mapping: &Mapping| {
             is_mapped_memory(mapping) && segments::HINTS.contains(&mapping.start)
                 || mapping.has_file() && mapping.name.contains("libmimalloc")
@@ -127,7 +129,7 @@ impl Found for Mimalloc {
     }
 }
 
-/// Reads one mimalloc, beside what is `taken` by others, in address order.
+/// Reads one heap outside `taken` (claimed by others, in address order).
 fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     let left = collect::find(context, heap);
     let (claims, mut counts) = claims::claim(context, heap, &left.delayed, &left.given);
@@ -165,7 +167,8 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     reading
 }
 
-/// Nothing is said of one whose structures are others than a release's as it comes.
+/// Returns a reading without claims, for a heap whose structures are not those of a standard
+/// release.
 fn encoded(heap: &Heap) -> Reading {
     let text = "most of its segments or pages make no sense, as those of a build for safety or debugging (MI_SECURE, MI_DEBUG), \
                 which encodes its lists: it is not read, and nothing is predicted";
@@ -179,7 +182,7 @@ fn encoded(heap: &Heap) -> Reading {
     reading
 }
 
-/// What threads have for themselves, their heaps among it, where that is in none of the ranges that are `held`.
+/// Returns the ranges of threads' own data, including their heaps, outside `held`.
 fn thread_data(
     context: &Context<'_>,
     (owners, bytes): (&[u64], u64),
@@ -216,7 +219,7 @@ fn facts(heap: &Heap, counts: &Counts, own: &[(u64, u64)], is_whole: bool) -> Al
         allocator.metadata_bytes = Some(counts.own_bytes + own_bytes);
         let free = |part: &&Part| matches!(part.kind, Kind::Free | Kind::Waiting);
         let free_bytes: u64 = heap.parts.iter().filter(free).map(|part| part.end - part.start).sum();
-        // As its statistics are called (`mi_stats_t`), those that structures tell.
+        // Named as its statistics (`mi_stats_t`), as far as structures hold them.
         allocator.own =
             figures(&[("segments", heap.segments), ("pages", counts.pages), ("free_span_bytes", free_bytes)]);
         allocator.size_classes = counts.classes.values().cloned().collect();

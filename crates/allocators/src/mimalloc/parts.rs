@@ -1,4 +1,4 @@
-//! What mimalloc's memory is divided into, whichever way its releases keep their books.
+//! The parts of mimalloc's memory, common to all releases.
 
 use std::collections::HashMap;
 
@@ -11,60 +11,62 @@ use strandline_claims::doubts::Doubts;
 pub struct Part {
     /// First byte.
     pub start: u64,
-    /// First byte behind.
+    /// One past the last byte.
     pub end: u64,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// What goes back to the kernel only as a whole: the segment that it is in, the page of 3.x; 0 for none.
+    /// The unit with which it is given back to the kernel: its segment, or its page in 3.x; 0 if
+    /// none.
     pub whole: u64,
-    /// The thread that it belongs to, by its FS base; 0 for none.
+    /// FS base of the thread that it belongs to; 0 if none.
     pub thread: u64,
 }
 
-/// What a part is.
+/// Kind of a part.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// mimalloc's own structures.
     Own,
     /// In no page.
     Free,
-    /// In no page, and given back with the next purge: of its thread, where it is in a segment.
+    /// In no page, and given back with the next purge; with that of its thread if it is in a
+    /// segment.
     Waiting,
     /// A page.
     Page(PageWords),
 }
 
-/// What a collection by one thread gives back, beside segments of that thread in which nothing is live.
+/// What a collection by one thread gives back, besides segments of that thread with nothing live.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collect {
-    /// Each of that thread's pages in which nothing is live.
+    /// Every page of that thread with nothing live.
     pub pages: bool,
-    /// What ended threads left, where the main thread collects.
+    /// What ended threads left, if the main thread collects.
     pub ended: bool,
-    /// What waits in arenas.
+    /// When memory that waits in arenas is given back.
     pub arenas: Arenas,
-    /// What of spans of slices.
+    /// When free spans of slices are given back.
     pub spans: Spans,
 }
 
-/// When free spans of segments that others' pages are in are given back.
+/// When a collection gives back free spans of segments that still contain pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Spans {
-    /// There are none: each page is given back for itself.
+    /// There are no spans: each page is given back by itself.
     #[default]
     None,
-    /// Never, but of segments that ended threads left.
+    /// Never, except in segments that ended threads left.
     Kept,
-    /// With the first page that is freed in their segment, where they are due.
+    /// With the first page that is freed in their segment, if they are due.
     WhenDue,
-    /// Each time that the collection comes to a page of their segment.
+    /// Whenever the collection visits a page of their segment.
     AtVisits,
 }
 
-/// Whose collection gives back what waits in arenas.
+/// Which threads' collections give back memory that waits in arenas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arenas {
-    /// Nobody's.
+    /// No thread's.
     #[default]
     ByNone,
     /// The main thread's.
@@ -73,47 +75,49 @@ pub enum Arenas {
     ByAny,
 }
 
-/// One mimalloc, in parts.
+/// One mimalloc, divided into parts.
 #[derive(Default)]
 pub struct Heap {
-    /// An address of the program or library that it is in.
+    /// An address in the program or library that contains it.
     pub object: u64,
-    /// What that is called.
+    /// Name of that program or library.
     pub name: String,
-    /// The releases that lay it out so.
+    /// Releases with this layout.
     pub releases: &'static str,
     /// Its parts, in address order, without overlap.
     pub parts: Vec<Part>,
-    /// Segments, or arenas and what was taken beside them.
+    /// Number of segments, or of arenas.
     pub segments: u64,
-    /// Where heaps keep the list of blocks that other threads freed, if they do.
+    /// Offset in a heap of the list of blocks that other threads freed, if there is one.
     pub delayed_free: Option<u64>,
-    /// How the first block of a page is found where the page does not say: one of `OFFSETS`.
+    /// Whether the first block of a page is found by one of `OFFSETS`, as the page does not hold
+    /// it.
     pub has_offsets: bool,
     /// What a collection gives back.
     pub collect: Collect,
-    /// Whether what threads have for themselves is taken from the kernel.
+    /// Whether threads' own data is taken from the kernel.
     pub has_thread_data: bool,
-    /// When it was read, by the clock that its times are of.
+    /// When it was read, by mimalloc's clock.
     pub now: u64,
-    /// What segments say of their free slices, by where they begin.
+    /// Free slices of segments, by the start of the segment.
     pub scheduled: HashMap<u64, Scheduled>,
-    /// Whether it is one of a build whose structures are others.
+    /// Whether its build has other structures.
     pub is_encoded: bool,
     /// Arenas that are purged in runs of slices only.
     pub in_runs: Vec<Purged>,
-    /// Structures that made no sense, and where the time was over.
+    /// Invalid structures, and where the deadline passed.
     pub doubts: Doubts,
-    /// Target memory read.
+    /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
-/// An arena of which whole runs of slices are purged, where each of the run is marked; and of these, those that are free.
+/// An arena of which only runs of slices are purged that are marked throughout; of these, the free
+/// slices.
 pub struct Purged {
-    /// Its first byte.
+    /// First byte.
     pub start: u64,
-    /// Its first byte behind.
+    /// One past the last byte.
     pub end: u64,
-    /// Its marks, a bit a slice. Those of slices that are in use again stay.
+    /// Its marks, one bit per slice. A slice that is in use again keeps its mark.
     pub marks: Vec<u8>,
 }

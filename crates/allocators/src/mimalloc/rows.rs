@@ -1,4 +1,4 @@
-//! The rows of mimalloc.
+//! The ledger rows of mimalloc.
 
 use strandline_claims::facts::State;
 use strandline_claims::palette::BlockRows;
@@ -6,7 +6,7 @@ use strandline_claims::rows::{Id, RowKind};
 
 /// Blocks in use.
 pub static LIVE: RowKind = RowKind::of_allocator("mimalloc.live", State::Live, "mimalloc, blocks in use");
-/// What stands before the first block of a page.
+/// Bytes before the first block of a page.
 pub static PADDING: RowKind = RowKind::of_allocator(
     "mimalloc.padding",
     State::Live,
@@ -15,19 +15,19 @@ pub static PADDING: RowKind = RowKind::of_allocator(
 /// mimalloc's own structures.
 pub static METADATA: RowKind =
     RowKind::of_allocator("mimalloc.metadata", State::Live, "mimalloc, its own structures");
-/// Blocks that another thread freed.
+/// Blocks that other threads freed.
 pub static CACHED: RowKind = RowKind::of_allocator(
     "mimalloc.cached",
     State::Stranded,
     "mimalloc, blocks that other threads freed and their own thread has not taken back yet",
 );
-/// What a collection gives back.
+/// Free pages that a collection gives back.
 pub static FREE_PURGE: RowKind = RowKind::of_allocator(
     "mimalloc.free.purge",
     State::Stranded,
     "mimalloc, free pages that a collection gives back",
 );
-/// Free, and left.
+/// Free pages that a collection leaves.
 pub static FREE_KEPT: RowKind = RowKind::of_allocator(
     "mimalloc.free.kept",
     State::Stranded,
@@ -39,15 +39,15 @@ pub static FREE_PINNED: RowKind = RowKind::of_allocator(
     State::Pinned,
     "mimalloc, free blocks on pages with live ones",
 );
-/// Pages that make no sense.
+/// Invalid pages.
 pub static UNREAD: RowKind =
     RowKind::of_allocator("mimalloc.unread", State::Unattributed, "mimalloc, damaged or caught in motion");
 
-/// All of them.
+/// All rows.
 pub static ROWS: [Id; 8] =
     [&LIVE, &PADDING, &METADATA, &CACHED, &FREE_PURGE, &FREE_KEPT, &FREE_PINNED, &UNREAD];
 
-/// Which class of its claims stands on which.
+/// The row of each class of claims.
 pub static BLOCKS: BlockRows = BlockRows {
     live: &LIVE,
     header: &PADDING,

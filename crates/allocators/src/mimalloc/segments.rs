@@ -1,7 +1,7 @@
-//! Finds mimallocs that keep their memory in segments (1.6 to 2.4), and divides it.
+//! Finds mimallocs with segments (1.6 to 2.4), and divides their memory.
 //!
-//! A segment is aligned to its size, and has its own address in it, made unreadable by a key that is the same for all of a
-//! process's and stands in the static data of whatever mimalloc is linked into: no symbol is needed.
+//! A segment is aligned to its size and holds its own address XOR a key of the process. The key is
+//! in the static data of the program or library that contains mimalloc, so no symbol is needed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -19,24 +19,25 @@ use strandline_process::host;
 use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::modules;
 
-/// Segments that are looked at.
+/// Maximum candidates for segments.
 const MAX_SEGMENTS: usize = 1 << 18;
-/// Static data of a program that is searched for keys.
+/// Bytes searched for keys, per mapping of static data.
 const MAX_DATA_BYTES: u64 = 64 << 20;
-/// Mimallocs of one process.
+/// Maximum mimallocs of one process.
 const MAX_HEAPS: usize = 16;
-/// Bytes of a segment's own structures: 1,025 pages of 96 bytes, and more.
+/// Maximum bytes of a segment's own structures: 1,025 pages of 96 bytes, and more.
 const MAX_INFO_BYTES: u64 = 1 << 20;
 
-/// Of so many segments each layout is asked whether it fits.
+/// Segments on which each layout is tried.
 const ENOUGH_VOTES: usize = 16;
-/// And of so many a half has to fit.
+/// If fewer than half of at least this many segments fit, the build is another one.
 const FEW_VOTES: usize = 4;
 
-/// What is due within these milliseconds, as after a program's last frees, counts as due: `reclaim` waits for it.
+/// Times within these milliseconds count as due, as after a program's last frees: `reclaim` waits
+/// for them.
 const SOON: u64 = 500;
 
-/// What stands as the size of its blocks in what is no page, or within another.
+/// Block size in the structure of a slice that is not a page, or is inside one.
 const NO_PAGE: u64 = 1;
 
 /// How many segments fit a layout.
@@ -47,21 +48,22 @@ struct Votes {
     bytes_read: u64,
 }
 
-/// What could be a segment.
+/// A possible segment.
 struct Candidate {
     start: u64,
     layout: &'static SegmentLayout,
     key: u64,
 }
 
-/// Finds all of a process, beside what is `taken` by others, in address order.
+/// Finds all heaps of a process outside `taken` (claimed by others, in address order).
 pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
     let candidates = candidates(context);
     if candidates.is_empty() {
         return Vec::new();
     }
     let objects = objects(context, &candidates);
-    // By key, in which there is one mimalloc; of the layouts the one in which most of its segments have as many pages as they say.
+    // There is one mimalloc per key. Its layout is the one in which most segments have as many
+    // pages as they record.
     let mut heaps: Vec<Heap> = Vec::new();
     let mut taken = taken.to_vec();
     let mut votes: BTreeMap<u64, BTreeMap<usize, Votes>> = BTreeMap::new();
@@ -92,10 +94,10 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
             ..Heap::default()
         };
         let first = candidates.iter().find(|one| one.key == key);
-        // Those of a process that runs on are in motion here and there; those of another build disagree all over.
+        // In a running process a few segments are mid-update; in another build nearly all disagree.
         heap.is_encoded = best.is_some_and(|(_, best)| best.asked >= FEW_VOTES && best.fits * 2 < best.asked);
         if let Some(first) = first.filter(|_| !fits || heap.is_encoded) {
-            // All that there are may be caught in motion: nothing of them is claimed.
+            // All segments may be mid-update: nothing is claimed.
             heap.doubts.damage(first.start, 0);
             heaps.push(heap);
             continue;
@@ -113,9 +115,9 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
                 segment(context, (one, next), &mut free, &mut heap);
             }
         }
-        // Of older ones it is not known whether it is going to be purged.
+        // In older releases it is unknown whether gaps between segments will be purged.
         let is_purged = heap.collect.arenas == Arenas::ByAny && !heap.has_offsets;
-        // What was not read is not known to be free; nor, of several, whose it is.
+        // Unread memory may be in use; with several heaps, its owner is unknown.
         if heap.doubts.is_empty() && heaps.is_empty() {
             let kind = if is_purged { Kind::Waiting } else { Kind::Free };
             fill(context, &mut heap, (kind, layout.bytes), &mut free);
@@ -126,12 +128,12 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
     heaps
 }
 
-/// What mimalloc asks the kernel for it wants at addresses of its own (`os.c`, `_mi_os_get_aligned_hint`), where it is alone: there
-/// what is between segments is what it has taken and not used, or no longer.
+/// Addresses that mimalloc asks the kernel for (`os.c`, `_mi_os_get_aligned_hint`). It is alone
+/// there: memory between segments was mapped by it, and is unused.
 pub const HINTS: std::ops::Range<u64> = 2 << 40..30 << 40;
 
-/// Adds what is free beside the segments of each mapping: of a `kind`, but for what is left of the blocks of an arena that a
-/// segment of another size than `block_bytes` is in, which goes with it.
+/// Adds the free memory beside the segments of each mapping, as `kind`. If a segment does not fill
+/// its arena blocks of `block_bytes`, the rest of them goes with it.
 fn fill(context: &Context<'_>, heap: &mut Heap, (kind, block_bytes): (Kind, u64), free: &mut Free<'_>) {
     let mut gaps = Vec::new();
     let mut add = |start: u64, end: u64, last: Option<&Part>| {
@@ -160,7 +162,7 @@ fn fill(context: &Context<'_>, heap: &mut Heap, (kind, block_bytes): (Kind, u64)
     heap.parts.sort_unstable_by_key(|part| part.start);
 }
 
-/// What could be segments, in address order.
+/// Returns the possible segments, in address order.
 fn candidates(context: &Context<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
     for mapping in context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping)) {
@@ -183,7 +185,7 @@ fn candidates(context: &Context<'_>) -> Vec<Candidate> {
     found
 }
 
-/// Whether the first bytes could be a segment's.
+/// Whether the first bytes may be a segment's.
 fn is_one(layout: &SegmentLayout, bytes: &[u8]) -> bool {
     let word = |at: usize| word_at(bytes, at).unwrap_or(u64::MAX);
     let half = |at: usize| half_word_at(bytes, at).unwrap_or(u32::MAX);
@@ -207,7 +209,7 @@ fn is_one(layout: &SegmentLayout, bytes: &[u8]) -> bool {
                 && (1..1 << 31).contains(&word(slices))
                 && info > 0
                 && info <= MAX_INFO_BYTES / SLICE_BYTES
-                // The first slices are its own; behind them something begins, and does not go on.
+                // The first slices are its own; after them a span begins.
                 && half_word_at(bytes, structures) == Some(info as u32)
                 && (1..=word(slices) as u32).contains(&half(structures + info as usize * layout.page.bytes))
                 && half(structures + info as usize * layout.page.bytes + 4) == 0
@@ -215,7 +217,7 @@ fn is_one(layout: &SegmentLayout, bytes: &[u8]) -> bool {
     }
 }
 
-/// In which program or library the key of a candidate stands.
+/// Returns the program or library that contains the key, for each key.
 fn objects(context: &Context<'_>, candidates: &[Candidate]) -> HashMap<u64, (u64, String)> {
     let keys: std::collections::HashSet<u64> = candidates.iter().map(|candidate| candidate.key).collect();
     let mut found = HashMap::new();
@@ -236,11 +238,11 @@ fn objects(context: &Context<'_>, candidates: &[Candidate]) -> HashMap<u64, (u64
     found
 }
 
-/// A segment's own structures.
+/// The own structures of a segment.
 struct Structures {
     end: u64,
     info_bytes: u64,
-    /// As they are; zeros where nothing was ever written.
+    /// Their bytes; zeros where nothing was ever written.
     bytes: Vec<u8>,
     bytes_read: u64,
 }
@@ -260,7 +262,8 @@ impl Structures {
         if info_bytes > MAX_INFO_BYTES || one.start + info_bytes > end {
             return None;
         }
-        // Structures stand only where something begins: between these may be pages that nobody has written to yet.
+        // Only the first slice of a span has a structure; pages in between may never have been
+        // written.
         let mut bytes = vec![0; (info_bytes as usize).max(HEADER_BYTES)];
         let mut bytes_read = 0;
         for (from, to) in (context.resident)(one.start, one.start + bytes.len() as u64) {
@@ -274,7 +277,7 @@ impl Structures {
         word_at(&self.bytes, at).unwrap_or(0)
     }
 
-    /// Whether it was freed; what it was divided into stands there yet.
+    /// Whether it was freed; its former division is still there.
     fn is_freed(&self, one: &Candidate) -> bool {
         self.word(one.layout.thread_id) == 0 && self.word(one.layout.used) == 0
     }
@@ -286,15 +289,15 @@ impl Structures {
         }
     }
 
-    /// Whether it has as many pages as it says: a layout that is not its own finds others. One block's alone has one, and up to 2.0.7
-    /// says so in another way. There may be so many `fewer`.
+    /// Whether it has as many pages as it records, or up to `fewer` less; in a wrong layout it has
+    /// others. A segment of one block has one, which up to 2.0.7 is recorded in another way.
     fn has_all_pages(&self, one: &Candidate, parts: &[Part], fewer: u64) -> bool {
         let pages = parts.iter().filter(|part| matches!(part.kind, Kind::Page(_))).count() as u64;
         let told = if self.is_one_block(one) { 1 } else { self.word(one.layout.used) };
         pages <= told && told <= pages.saturating_add(fewer)
     }
 
-    /// What it says of its free slices; of one block's alone, nothing.
+    /// Returns the state of its free slices; `None` for a segment of one block.
     fn scheduled(&self, one: &Candidate, now: u64) -> Option<Scheduled> {
         let Parts::Slices { kind, .. } = one.layout.parts else { return None };
         let masks = one.layout.masks.as_ref().filter(|_| self.word(kind) as u32 == 0)?;
@@ -313,7 +316,7 @@ impl Structures {
         })
     }
 
-    /// Its parts behind its own structures.
+    /// Adds its parts after its own structures.
     fn divide(&self, one: &Candidate, heap: &mut Heap) {
         match one.layout.parts {
             Parts::Pages { .. } => pages(one, &self.bytes, self.end, heap),
@@ -323,12 +326,12 @@ impl Structures {
 }
 
 impl Votes {
-    /// Whether a segment has as many pages in use as it says, which it has not where another layout is its own. One that was freed
-    /// is not asked.
+    /// Checks whether a segment has as many pages in use as it records, which it does not in a
+    /// wrong layout. A freed segment is skipped.
     fn ask(&mut self, context: &Context<'_>, one: &Candidate) {
         let Some(structures) = Structures::read(context, one) else { return self.asked += 1 };
         self.bytes_read += structures.bytes_read;
-        // One block's fits any layout.
+        // A segment of one block fits any layout.
         if !structures.is_freed(one) && !structures.is_one_block(one) {
             let mut alone = Heap::default();
             structures.divide(one, &mut alone);
@@ -339,13 +342,13 @@ impl Votes {
     }
 }
 
-/// Divides a segment, behind which the next one begins at `next`.
+/// Divides a segment; the next one begins at `next`.
 fn segment(context: &Context<'_>, (one, next): (&Candidate, u64), free: &mut Free<'_>, heap: &mut Heap) {
     let Some(structures) = Structures::read(context, one) else { return heap.doubts.damage(one.start, 0) };
     let (end, word) = (structures.end, |at: usize| structures.word(at));
     heap.bytes_read += structures.bytes_read;
     if structures.is_freed(one) {
-        // How large it was stands there yet: others may lie in that by now.
+        // Its size is still there, but other segments may be in that range by now.
         let mapped = context.space.find(one.start).map_or(one.start, |mapping| mapping.end);
         let end = end.min(next).min(mapped);
         if free.contains(one.start, end) {
@@ -369,7 +372,7 @@ fn segment(context: &Context<'_>, (one, next): (&Candidate, u64), free: &mut Fre
     heap.scheduled.extend(structures.scheduled(one, heap.now).map(|scheduled| (one.start, scheduled)));
     let before = heap.parts.len();
     structures.divide(one, heap);
-    // A page that is being freed is none already where the count still has it (`mi_segment_page_clear`).
+    // A page that is being freed may be cleared but still counted (`mi_segment_page_clear`).
     let parts = heap.parts.get(before..).unwrap_or_default();
     if !structures.has_all_pages(one, parts, u64::from(thread != 0)) {
         heap.doubts.damage(one.start, 0);
@@ -377,7 +380,7 @@ fn segment(context: &Context<'_>, (one, next): (&Candidate, u64), free: &mut Fre
     (context.progress)(end - one.start);
 }
 
-/// A segment of 1.x.
+/// Divides a segment of 1.x.
 fn pages(one: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
     let Parts::Pages { capacity, page_shift, page_kind, info_bytes, pages, .. } = one.layout.parts else {
         return;
@@ -397,7 +400,8 @@ fn pages(one: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
         // `segment_in_use`, the first bit of the second byte.
         let in_use = structure.is_some_and(|structure| structure[1] & 1 != 0);
         let page = structure.and_then(|bytes| one.layout.page.read(bytes, one.start + at as u64));
-        // Where a page that was freed is to be given back, when stands in place of its list (`mi_page_set_expire`).
+        // If a freed page is scheduled for purging, the time replaces its list
+        // (`mi_page_set_expire`).
         let is_due = page.is_some_and(|page| page.lists[0] != 0) && heap.collect.pages;
         let free = if is_due { Kind::Waiting } else { Kind::Free };
         let kind = page.filter(|page| in_use && page.block_bytes > NO_PAGE).map_or(free, |mut page| {
@@ -409,7 +413,7 @@ fn pages(one: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
     }
 }
 
-/// Where the blocks of a page of 1.6 to 1.8.2 begin.
+/// Returns the first block of a page of 1.6 to 1.8.2.
 fn first_aligned(start: u64, end: u64, (page, index, is_huge): (&PageWords, u64, bool)) -> Option<u64> {
     // Small and medium pages (`MI_PAGE_MEDIUM`).
     let is_aligned = index == 0 && !is_huge && end - start < 1 << 20;
@@ -417,7 +421,7 @@ fn first_aligned(start: u64, end: u64, (page, index, is_huge): (&PageWords, u64,
     Some(if is_aligned && aligned.checked_add(page.block_bytes)? <= end { aligned } else { start })
 }
 
-/// A segment of 2.x.
+/// Divides a segment of 2.x.
 fn slices(one: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
     let Parts::Slices { info_slices, kind, entries, structures, .. } = one.layout.parts else { return };
     let word = |at: usize| word_at(bytes, at).unwrap_or(0);
@@ -427,7 +431,7 @@ fn slices(one: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
     while index < word(entries) {
         let start = one.start + index * SLICE_BYTES;
         let at = structures + index as usize * one.layout.page.bytes;
-        // What was never written to is free.
+        // A span without a block size is free.
         let structure = bytes.get(at..at + one.layout.page.bytes);
         let count = structure.and_then(|structure| half_word_at(structure, 0)).map_or(0, u64::from);
         let part_end = if is_huge { end } else { start + count * SLICE_BYTES };

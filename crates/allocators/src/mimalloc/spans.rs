@@ -1,9 +1,11 @@
 //! What a collection gives back of segments of 2.x, which free their pages into spans of slices.
 //!
-//! A freed page joins the free spans beside it, and what of the joined span is committed is scheduled: a bit for each slice in
-//! the segment's `purge_mask`. When that is given back differs by release ([`Spans`]), and depends on the order in which pages are
-//! freed: what is freed last mostly stays scheduled. So a collection is gone through as mimalloc does it, page by page
-//! (`heap.c`, `mi_heap_collect_ex`; `segment.c`, `_mi_segment_page_free`, `mi_segment_schedule_purge`, `mi_segment_try_purge`).
+//! A freed page joins the adjacent free spans, and the committed part of the joined span is
+//! scheduled: a bit per slice in the segment's `purge_mask`. When scheduled slices are given back
+//! differs by release ([`Spans`]) and depends on the order in which pages are freed: the last ones
+//! mostly stay scheduled. So a collection is simulated page by page, as mimalloc does it (`heap.c`,
+//! `mi_heap_collect_ex`; `segment.c`, `_mi_segment_page_free`, `mi_segment_schedule_purge`,
+//! `mi_segment_try_purge`).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -14,20 +16,20 @@ use strandline_claims::range::merge;
 
 /// Words of the largest mask: 1,024 slices of 64 KiB.
 const MASK_WORDS: usize = 16;
-/// Milliseconds for which an arena keeps a freed segment (options.c, mimalloc 2.1: `purge_delay` 10, `arena_purge_mult` 10), and
-/// the longest that `reclaim` waits for several.
+/// Milliseconds for which an arena keeps a freed segment (options.c, mimalloc 2.1: `purge_delay`
+/// 10, `arena_purge_mult` 10), and the longest that `reclaim` waits for several.
 const ARENA_DELAY: u64 = 100;
 const MAX_ARENA_WAIT: u64 = 500;
-/// Blocks of a page that has no others are of any size beyond this, and all such pages are in one queue
+/// A larger block has a page of its own, and all such pages are in one queue
 /// (`MI_MEDIUM_OBJ_SIZE_MAX`, `MI_BIN_HUGE`).
 const MEDIUM_BYTES: u64 = 128 << 10;
 
-/// A bit for each slice of a segment.
+/// One bit per slice of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mask([u64; MASK_WORDS]);
 
 impl Mask {
-    /// Of so many words; the rest is 0.
+    /// A mask of these words; the rest is 0.
     pub fn new(words: impl Iterator<Item = u64>) -> Self {
         let mut mask = Self::default();
         for (own, word) in mask.0.iter_mut().zip(words) {
@@ -52,7 +54,7 @@ impl Mask {
         }
     }
 
-    /// The run of set bits around `first..behind`.
+    /// Returns the run of set bits around `first..behind`.
     fn around(&self, mut first: usize, mut behind: usize) -> (usize, usize) {
         while first > 0 && self.has(first - 1) {
             first -= 1;
@@ -64,30 +66,30 @@ impl Mask {
     }
 }
 
-/// When what is scheduled is due (`purge_expire`).
+/// When scheduled slices are due (`purge_expire`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expire {
-    /// Nothing is.
+    /// Nothing is scheduled.
     #[default]
     Never,
-    /// Not soon: no call waits for it.
+    /// Not soon: no call waits for them.
     Later,
-    /// It is, or will be soon: a call waits until then.
+    /// Due, or due soon: a call waits for them.
     Over,
 }
 
-/// What a segment says of its free slices.
+/// State of the free slices of a segment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scheduled {
     /// Whether it may give anything back.
     pub is_allowed: bool,
-    /// When what is scheduled is due.
+    /// When scheduled slices are due.
     pub expire: Expire,
     /// The same in milliseconds of mimalloc's clock.
     pub due_milliseconds: u64,
-    /// What is scheduled.
+    /// Scheduled slices.
     pub slices: Mask,
-    /// What is committed.
+    /// Committed slices.
     pub committed: Mask,
 }
 
@@ -96,13 +98,13 @@ struct Segment<'a> {
     start: u64,
     thread: u64,
     rules: Spans,
-    /// Of what others than its pages have: nothing, where the segment is one block's.
+    /// State of its free slices; empty if the segment is a single block's.
     scheduled: Scheduled,
     free: Mask,
     given: Mask,
-    /// From when on all that is given goes back, where the clock decides.
+    /// Due time of all of `given`, if the clock decides.
     due_milliseconds: u64,
-    /// In address order.
+    /// Its parts, in address order.
     parts: Vec<&'a Part>,
     pages: usize,
 }
@@ -141,7 +143,7 @@ impl<'a> Segment<'a> {
         }
     }
 
-    /// A page that nothing is live in is freed (`mi_segment_page_clear`).
+    /// Frees a page with nothing live (`mi_segment_page_clear`).
     fn free(&mut self, part: &Part) {
         let (first, behind) = self.slices(part);
         (first..behind).for_each(|slice| self.free.set(slice));
@@ -160,7 +162,8 @@ impl<'a> Segment<'a> {
         }
     }
 
-    /// One that an ended thread left, when a thread collects: the main one takes it, and has each of its free spans scheduled.
+    /// Simulates the collection of a segment that an ended thread left: the main thread takes it
+    /// and schedules each of its free spans.
     fn abandoned(&mut self, left: &Left, is_main: bool) {
         for part in self.parts.clone() {
             match part.kind {
@@ -174,13 +177,13 @@ impl<'a> Segment<'a> {
         }
     }
 
-    /// Of one in which no page is left, all of it.
+    /// Returns the whole segment if no page is left.
     fn whole(&self) -> Option<(u64, u64)> {
         let end = self.parts.last().map_or(self.start, |part| part.end);
         (self.pages == 0).then_some((self.start, end))
     }
 
-    /// What was given back of it while it was there.
+    /// Returns what was given back of it before it was freed.
     fn ranges(&self) -> Vec<(u64, u64)> {
         let slices = (0..64 * MASK_WORDS).filter(|&slice| self.given.has(slice));
         let mut ranges: Vec<(u64, u64)> = slices
@@ -188,7 +191,7 @@ impl<'a> Segment<'a> {
             .map(|start| (start, start + SLICE_BYTES))
             .collect();
         merge(&mut ranges);
-        // Whatever the masks say: pages that are in use stay.
+        // Pages in use stay, whatever the masks hold.
         let free = |range: &(u64, u64)| {
             let first = self.parts.partition_point(|part| part.end <= range.0);
             let within = self.parts[first..].iter().take_while(|part| part.start < range.1);
@@ -205,7 +208,7 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// All segments, as they are.
+/// Returns all segments in their current state.
 fn segments(heap: &Heap) -> BTreeMap<u64, Segment<'_>> {
     let mut segments: BTreeMap<u64, Segment<'_>> = BTreeMap::new();
     for part in heap.parts.iter().filter(|part| part.whole != 0) {
@@ -228,23 +231,25 @@ fn segments(heap: &Heap) -> BTreeMap<u64, Segment<'_>> {
 /// What collections give back, by the thread that makes them.
 #[derive(Default)]
 pub struct Given {
-    /// Of what is a thread's own.
+    /// What belongs to a thread.
     pub own: HashMap<u64, Vec<(u64, u64)>>,
-    /// Of what ended threads left, and what is nobody's: where the main thread collects, and where another does.
+    /// What ended threads left and what belongs to no thread: if the main thread collects, and if
+    /// another does.
     pub of_ended: [Vec<(u64, u64)>; 2],
-    /// From when on a thread's own goes back, where the clock decides.
+    /// Due time of a thread's memory, if the clock decides.
     due_milliseconds: HashMap<u64, u64>,
-    /// The same of what ended threads left.
+    /// The same for what ended threads left.
     due_of_ended: [u64; 2],
-    /// The first segment in which no page is left, of threads of which only the main one's go back at once.
+    /// The first segment without pages of each thread, in releases where only the main thread's are
+    /// given back at once.
     pub first: HashMap<u64, (u64, u64)>,
 }
 
 impl Given {
-    /// Goes through a collection by each thread, `main` among them.
+    /// Simulates a collection by each thread, including `main`.
     pub fn new(heap: &Heap, left: &Left, main: u64) -> Self {
         let mut segments = segments(heap);
-        // Where only the main thread has arenas give back what waits there, a segment waits from then on.
+        // If only the main thread has arenas purged, a segment freed by another waits from then on.
         let by_all = heap.collect.arenas != Arenas::ByMain;
         let mut given = Self::default();
         for segment in segments.values().filter(|segment| segment.thread == 0) {
@@ -280,7 +285,7 @@ impl Given {
         given
     }
 
-    /// Adds what some give back.
+    /// Adds a range that the collections `by` give back.
     pub fn add(&mut self, range: (u64, u64), by: Option<By>) {
         let [main, other] = &mut self.of_ended;
         match by {
@@ -294,9 +299,10 @@ impl Given {
         }
     }
 
-    /// Where something waits in arenas for the main thread, the first segment that goes back has all of it given back that is
-    /// due (`arena.c`, `mi_arenas_try_purge`). When that is does not show: with the default delay of 100 ms (`arena_purge_mult`
-    /// times `purge_delay`), and a tenth of it for each segment that was freed meanwhile, within the time that is waited for here.
+    /// If memory waits in arenas for the main thread, the first segment that is freed triggers the
+    /// return of all that is due (`arena.c`, `mi_arenas_try_purge`). The time is not visible, but
+    /// within the wait here: by default 100 ms (`arena_purge_mult` times `purge_delay`), and a
+    /// tenth of that for each segment freed meanwhile.
     pub fn add_waiting(&mut self, heap: &Heap, is_resident: impl Fn((u64, u64)) -> bool) {
         if self.first.is_empty() {
             return;
@@ -314,42 +320,42 @@ impl Given {
         }
     }
 
-    /// From when on one by `thread` gives all that back; 0 for at once.
+    /// When a collection by `thread` gives all of that back; 0 for at once.
     pub fn due_milliseconds(&self, thread: u64, is_main: bool) -> u64 {
         let own = self.due_milliseconds.get(&thread).copied().unwrap_or(0);
         own.max(self.due_of_ended[usize::from(!is_main)])
     }
 
-    /// What one by `thread` gives back.
+    /// What a collection by `thread` gives back.
     pub fn by(&self, thread: u64, is_main: bool) -> impl Iterator<Item = (u64, u64)> + '_ {
         let ended = &self.of_ended[usize::from(!is_main)];
         self.own.get(&thread).into_iter().flatten().chain(ended).copied()
     }
 }
 
-/// When a collection comes to a page, in this order.
+/// When a collection visits a page, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum When {
     /// With blocks that other threads freed (`_mi_heap_delayed_free_all`).
     Delayed,
-    /// As one that was kept for a time (`_mi_heap_collect_retired`).
+    /// As a retired page (`_mi_heap_collect_retired`).
     Retired,
     /// With all pages of its heap (`mi_heap_visit_pages`).
     Visited,
 }
 
-/// Where in the order of a collection a page stands.
+/// Position of a page in the order of a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     when: When,
-    /// Full pages are in the last of a heap's queues; the others stand by the size of their blocks.
+    /// Full pages are in the last queue of a heap; the others are ordered by block size.
     is_full: bool,
     block_bytes: u64,
-    /// In its queue.
+    /// Position in its queue.
     number: usize,
 }
 
-/// The pages of live threads in the order in which collections come to them.
+/// Returns the pages of live threads in the order in which collections visit them.
 fn visits<'a>(heap: &'a Heap, left: &Left) -> Vec<(&'a Part, Place)> {
     let pages = heap.parts.iter().filter(|part| part.thread != 0 && left.is_visited(part));
     let pages = pages.filter_map(|part| match part.kind {
@@ -360,7 +366,7 @@ fn visits<'a>(heap: &'a Heap, left: &Left) -> Vec<(&'a Part, Place)> {
     let mut numbers: HashMap<u64, usize> = HashMap::new();
     for (_, page) in pages.clone().filter(|(_, page)| page.links[1] == 0) {
         let mut at = page.structure;
-        // A page that was met before ends a circle.
+        // A page that already has a number closes a cycle.
         while let Some(&behind) = next.get(&at).filter(|_| !numbers.contains_key(&at)) {
             numbers.insert(at, numbers.len());
             at = behind;
@@ -371,7 +377,7 @@ fn visits<'a>(heap: &'a Heap, left: &Left) -> Vec<(&'a Part, Place)> {
         .filter(|(_, page)| !page.is_full)
         .map(|(_, page)| (page.heaps[0], page.block_bytes))
         .collect();
-    // The only page of its queue is kept for a time when its last block is freed (`_mi_page_retire`).
+    // The only page of its queue is retired when its last block is freed (`_mi_page_retire`).
     let is_only = |page: &PageWords| match page.is_full {
         true => !in_queues.contains(&(page.heaps[0], page.block_bytes)),
         false => page.links == [0; 2],
@@ -389,7 +395,8 @@ fn visits<'a>(heap: &'a Heap, left: &Left) -> Vec<(&'a Part, Place)> {
                 _ if page.is_retired && page.used == 0 && page.links[1] == 0 => When::Retired,
                 _ => When::Visited,
             };
-            // One that other threads freed blocks of goes from the queue of full ones to the end of its own.
+            // A full page with blocks that other threads freed moves to the end of the queue of its
+            // size.
             let number = delayed.map(|number| next.len() + number);
             let place = Place {
                 when,
@@ -423,8 +430,8 @@ mod tests {
         (START + first * SLICE_BYTES, START + behind * SLICE_BYTES)
     }
 
-    /// A segment of a thread: its own slice; a page with something live; one that is dead; a free slice; another dead page, of
-    /// larger blocks; and one with something live, of larger blocks yet where `is_last`.
+    /// A segment of a thread: its own slice; a live page; a dead page; a free slice; another dead
+    /// page, of larger blocks; and a live page, of still larger blocks if `is_last`.
     fn heap(spans: Spans, thread: u64, is_last: bool) -> (Heap, Left) {
         let page = |number: u64, block_bytes: u64| {
             let words = PageWords { block_bytes, used: 1, structure: START + number, ..PageWords::default() };
@@ -460,10 +467,10 @@ mod tests {
 
     #[test]
     fn what_is_freed_goes_back_by_the_rules_of_the_release() {
-        // With the first page goes what is free beside it; with the second page nothing was due any more.
+        // The first page is given back with the free slice beside it; at the second nothing is due.
         assert_eq!(given(Spans::WhenDue, THREAD, true), [slices(2, 4)]);
         assert_eq!(given(Spans::Kept, THREAD, true), []);
-        // Where the collection comes to a page behind, all that was freed before goes.
+        // If the collection visits a later page, all that was freed before it is given back.
         assert_eq!(given(Spans::AtVisits, THREAD, true), [slices(2, 5)]);
         assert_eq!(given(Spans::AtVisits, THREAD, false), [slices(2, 4)]);
     }
@@ -473,7 +480,7 @@ mod tests {
         assert_eq!(given(Spans::AtVisits, 0, false), [slices(2, 5)]);
         let (heap, left) = heap(Spans::Kept, 0, true);
         let all = Given::new(&heap, &left, THREAD);
-        // Another thread has what is scheduled of it given back; the main one keeps it.
+        // Another thread gives back its scheduled slices; the main thread keeps them.
         assert_eq!(all.by(OTHER, false).collect::<Vec<_>>(), [slices(2, 3), slices(3, 4), slices(4, 5)]);
         assert_eq!(all.by(THREAD, true).count(), 0);
     }

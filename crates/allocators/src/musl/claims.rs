@@ -1,4 +1,4 @@
-//! What each byte of a group is: slots in use, free ones, and groups that lie in slots of others.
+//! Classifies each byte of a group: slots in use, free slots, and groups nested in slots.
 
 use std::time::Instant;
 
@@ -13,14 +13,14 @@ use crate::scan::is_own;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim, overlapping};
 
-/// A block is looked for at so many places at most: blocks aligned to 64 GiB.
+/// Places tried to find a block; enough for blocks aligned to 64 GiB.
 const MAX_STEPS: u64 = 1 << 16;
-/// Groups lie in groups in groups; four deep at most.
+/// Maximum depth of nested groups; musl nests them at most four deep.
 const MAX_DEPTH: u32 = 8;
 
-/// Claims all of `groups` (in address order), beside what is `taken` by others.
+/// Claims all of `groups` (in address order) outside `taken` (claimed by others).
 pub fn claim(context: &Context<'_>, groups: &[Group], taken: &[(u64, u64)]) -> (Vec<RangeClaim>, Counts) {
-    // Groups that lie in others are met there.
+    // Nested groups are claimed with the group that contains them.
     let mut behind = 0;
     let outer: Vec<Group> = groups
         .iter()
@@ -64,7 +64,7 @@ fn claim_part(
         let is_claimed = is_own(context, start, end)
             && overlapping(taken, start, end).is_empty()
             && overlapping(context.stacks, start, end).is_empty();
-        // What the loader gave away is static data of a program, and stays on its row.
+        // Memory that the loader donated is static data of a program, and stays on that row.
         let is_given = group.mapped_bytes == 0
             && context.space.find(start).is_some_and(|mapping| mapping.has_file() && end <= mapping.end);
         if !is_claimed && !is_given {
@@ -96,9 +96,9 @@ impl Claimer<'_> {
         self.counts.doubts.damage(at, 0);
     }
 
-    /// A group, from the cursor on.
+    /// Claims a group, from the cursor on.
     fn group(&mut self, group: &Group, accumulator: &mut Accumulator<'_>, depth: u32) {
-        // Its first word leads back to its meta.
+        // The first word of a group points back to its meta.
         let meta = self.memory.read(group.start).map(u64::from_le_bytes);
         if meta != Some(group.meta) || depth > MAX_DEPTH {
             self.damage(group.start);
@@ -137,7 +137,7 @@ impl Claimer<'_> {
         accumulator.claim_to(group.end(), Class::Header);
     }
 
-    /// What stands in the slot in use at `start`.
+    /// Returns the content of the slot in use at `start`.
     fn used(&mut self, start: u64, stride: u64) -> Option<Used> {
         let mut header: [u8; 4] = self.memory.read(start - HEADER_BYTES)?;
         let is_moved = header[1] == 7 << 5;
@@ -153,7 +153,8 @@ impl Claimer<'_> {
         used(header, offset, reserve, stride)
     }
 
-    /// Where the block of a slot larger than offsets reach begins; it is the only one of its group.
+    /// Returns the offset of the block in a slot that 16-bit offsets do not span; such a slot is
+    /// the only one of its group.
     fn far_offset(&mut self, start: u64, near: u64, stride: u64) -> Option<u64> {
         let steps = (stride / OFFSET_PERIOD).min(MAX_STEPS);
         (0..=steps).map(|step| near + step * OFFSET_PERIOD).take_while(|&offset| offset < stride).find(
@@ -165,11 +166,11 @@ impl Claimer<'_> {
         )
     }
 
-    /// The group in the slot from the cursor to `end`.
+    /// Claims the group in the slot from the cursor to `end`.
     fn nested(&mut self, start: u64, end: u64, accumulator: &mut Accumulator<'_>, depth: u32) {
         let first = self.groups.partition_point(|group| group.start < start);
         let within = |group: &&Group| group.start < end && group.end() <= end && group.mapped_bytes == 0;
-        // Groups begin where blocks do: at one of the offsets of the slot.
+        // A group begins where a block would: at one of the offsets of the slot.
         match self.groups.get(first).filter(within).copied() {
             Some(group) => {
                 accumulator.claim_to(group.start, Class::Header);
@@ -183,7 +184,7 @@ impl Claimer<'_> {
         }
     }
 
-    /// A block in the slot from the cursor to `end`.
+    /// Claims a block in the slot from the cursor to `end`.
     fn block(
         &mut self,
         (start, end): (u64, u64),
@@ -204,7 +205,7 @@ impl Claimer<'_> {
     }
 }
 
-/// The areas of metadata as ranges: they mostly follow each other.
+/// Merges the areas of metadata, which are mostly adjacent, into ranges.
 pub fn areas(areas: &[u64]) -> Vec<(u64, u64)> {
     let mut ranges: Vec<(u64, u64)> = areas.iter().map(|&area| (area, area + PAGE_BYTES)).collect();
     strandline_claims::range::merge(&mut ranges);

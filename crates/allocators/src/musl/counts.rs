@@ -1,4 +1,4 @@
-//! What musl's memory comes to, whichever of its mallocs it is, and what is said of that.
+//! Totals of musl's memory, for either of its mallocs, and the facts derived from them.
 
 use std::collections::BTreeMap;
 
@@ -7,26 +7,26 @@ use strandline_claims::doubts::Doubts;
 use strandline_claims::facts::{Allocator, SizeClass, figures};
 use strandline_claims::refinements::Matched;
 
-/// What all that was claimed comes to.
+/// Totals of all claims.
 #[derive(Default)]
 pub struct Counts {
     /// Blocks in use.
     pub live_blocks: u64,
-    /// Bytes that were asked for them; before mallocng, that they have room for.
+    /// Bytes requested for them; before mallocng, their capacity.
     pub live_bytes: u64,
-    /// Bytes of free slots, or chunks.
+    /// Bytes of free slots or chunks.
     pub free_bytes: u64,
-    /// Heads of groups, or of chunks.
+    /// Bytes of the heads of groups or chunks.
     pub head_bytes: u64,
     /// Blocks with a mapping of their own.
     pub mapped_blocks: u64,
     /// By size class.
     pub classes: BTreeMap<usize, SizeClass>,
-    /// Claims of finer readers that were met.
+    /// Refinements found.
     pub matched: Matched,
-    /// What made no sense, and where the time was over.
+    /// Invalid structures, and where the deadline passed.
     pub doubts: Doubts,
-    /// Target memory read.
+    /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
@@ -47,8 +47,9 @@ impl Sum for Counts {
 }
 
 impl Counts {
-    /// As facts of an allocator that was `found_by` something, with `area_bytes` of metadata beside heads; of one that was not
-    /// read whole, no sums. musl keeps no statistics: its `own` are what its structures are called.
+    /// Converts the totals to facts of an allocator `found_by` something, with `area_bytes` of
+    /// metadata besides heads; without sums if not all of it was read. musl keeps no statistics:
+    /// `own` are the numbers of its structures, by their names.
     pub fn facts(&self, found_by: String, area_bytes: u64, own: &[(&str, u64)]) -> Allocator {
         let allocator =
             Allocator { name: super::ABOUT.name.to_owned(), found_by, read: true, ..Allocator::default() };

@@ -1,32 +1,32 @@
-//! Headers of blocks, read in address order.
+//! Reads headers of blocks in address order.
 
 use super::layout::PAGE_BYTES;
 use strandline_claims::range::page_of;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::Memory;
 
-/// Reads headers in address order: much at once where they follow each other, a page where they lie apart.
+/// Reads headers in address order: a large window if they are close together, otherwise a page.
 pub struct Forward<'a> {
     memory: &'a dyn Memory,
     buffer: ReadBuffer,
     start: u64,
     length: usize,
-    /// Target memory read.
+    /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
-/// Fits a processor's cache; and what is read where the next header is farther away than that.
+/// Bytes of the large window; fits a processor's cache.
 const WINDOW_BYTES: usize = 128 << 10;
-/// Headers that are so much apart are read each by itself.
+/// A header this far past the window is read with its page only.
 const APART_BYTES: u64 = 16 << 10;
 
 impl<'a> Forward<'a> {
-    /// Nothing yet.
+    /// An empty window.
     pub fn new(memory: &'a dyn Memory) -> Self {
         Self { memory, buffer: ReadBuffer::new(WINDOW_BYTES), start: 0, length: 0, bytes_read: 0 }
     }
 
-    /// The bytes at an address; `None` where they cannot be read.
+    /// Returns the bytes at an address; `None` if they cannot be read.
     pub fn read<const BYTES: usize>(&mut self, address: u64) -> Option<[u8; BYTES]> {
         if let Some(bytes) = self.held(address) {
             return Some(bytes);
@@ -41,7 +41,7 @@ impl<'a> Forward<'a> {
         if let Some(bytes) = self.held(address) {
             return Some(bytes);
         }
-        // It lies on the border of two pages, or there is nothing.
+        // The header crosses two pages, or cannot be read.
         let mut bytes = [0; BYTES];
         self.memory.read(address, &mut bytes).ok()?;
         Some(bytes)

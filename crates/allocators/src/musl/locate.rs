@@ -1,7 +1,7 @@
-//! Finds mallocng's state and all of its groups.
+//! Finds mallocng's state and all its groups.
 //!
-//! The state's first word is a secret, with which each area of metadata begins too: that a pointer of the structure leads to
-//! its own first word again is told by no other data, so no symbol is needed.
+//! The state and each area of metadata begin with the same secret word. In no other data does a
+//! structure point to memory with its own first word, so no symbol is needed.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -14,22 +14,22 @@ use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::modules;
 
-/// Static data of one program or library beyond this is not searched.
+/// Maximum static data searched per program or library.
 const MAX_DATA_BYTES: u64 = 64 << 20;
-/// Areas that are followed: a hundred groups each.
+/// Maximum areas followed: a hundred groups each.
 const MAX_AREAS: usize = 1 << 20;
 
 /// One mallocng.
 pub struct State {
-    /// What it was found in.
+    /// Name of the file that contains it.
     pub name: String,
-    /// Its areas of metadata, in the order of their chain.
+    /// Its areas of metadata, in the order of their list.
     pub areas: Vec<u64>,
-    /// Its groups, in address order; those that lie in others behind them.
+    /// Its groups, in address order; nested ones follow the group that contains them.
     pub groups: Vec<Group>,
-    /// Metas that say what cannot be, where the chain of areas broke off, and where the time was over.
+    /// Invalid metas, where the list of areas broke off, and where the deadline passed.
     pub doubts: Doubts,
-    /// Target memory read.
+    /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
@@ -43,7 +43,8 @@ fn is_musl(file: &str) -> bool {
     file == "libc.so" || file.starts_with("ld-musl-") || file.starts_with("libc.musl-")
 }
 
-/// Those whose data may hold the state: musl's library, or a program without any library.
+/// Returns the modules whose data may hold the state: musl's library, or a program without any
+/// library.
 pub fn candidates(space: &AddressSpace) -> Vec<Vec<&Mapping>> {
     let mut groups = modules::groups(space.mappings());
     let is_library = |group: &Vec<&Mapping>| file_name(group[0]).contains(".so");
@@ -53,12 +54,12 @@ pub fn candidates(space: &AddressSpace) -> Vec<Vec<&Mapping>> {
     groups
 }
 
-/// Whether there may be one.
+/// Whether a process may have one.
 pub fn is_possible(space: &AddressSpace) -> bool {
     !candidates(space).is_empty()
 }
 
-/// Finds all of a process.
+/// Finds all states of a process.
 pub fn find(context: &Context<'_>) -> Vec<State> {
     let mut states = Vec::new();
     for group in candidates(context.space) {
@@ -75,11 +76,11 @@ pub fn find(context: &Context<'_>) -> Vec<State> {
     states
 }
 
-/// The secret and the first area, where the state stands in `start..end`.
+/// Returns the secret and the first area if the state is in `start..end`.
 fn first_area(context: &Context<'_>, start: u64, end: u64) -> Option<(u64, u64)> {
     let mut found = None;
     each_word(context, start, end, &mut |at, area| {
-        // Most words are no address of a page.
+        // Most words are not the address of a page.
         if !area.is_multiple_of(PAGE_BYTES) || !is_resident(context, area) {
             return true;
         }
@@ -103,7 +104,7 @@ fn is_resident(context: &Context<'_>, page: u64) -> bool {
     !(context.resident)(page, page.saturating_add(8)).is_empty()
 }
 
-/// Follows the chain of areas.
+/// Follows the list of areas.
 fn state(context: &Context<'_>, name: String, (secret, first): (u64, u64)) -> State {
     let mut state =
         State { name, areas: Vec::new(), groups: Vec::new(), doubts: Doubts::default(), bytes_read: 0 };
@@ -136,7 +137,7 @@ fn state(context: &Context<'_>, name: String, (secret, first): (u64, u64)) -> St
         }
         area = word_at(&bytes, AREA_NEXT).unwrap_or(0);
     }
-    // Of two that begin alike, the larger one first.
+    // Of two groups with the same start, the outer one first.
     state.groups.sort_unstable_by_key(|group| (group.start, std::cmp::Reverse(group.end())));
     state
 }

@@ -1,8 +1,9 @@
-//! musl's malloc, read from outside, without symbols and without calling anything: mallocng (1.2.1 and later) here, the one
-//! before it in `old`.
+//! musl's malloc, read from outside without symbols or calls: mallocng (1.2.1 and later) here, its
+//! predecessor in `old`.
 //!
-//! `locate` finds its state and the groups of slots that its metadata names, `claims` says what each slot is. A block's size is
-//! the one that was asked for, which stands in its header: of the heap itself so much is read.
+//! `locate` finds the state and the groups of slots that its metadata describes, `claims`
+//! classifies each slot. The size of a block is the requested one, from its header; of the heap
+//! itself only headers are read.
 
 pub mod claims;
 pub mod counts;
@@ -20,12 +21,12 @@ use strandline_claims::reader::{About, Evidence, FileName, HeapKind};
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
 
-/// musl's malloc, for the table of readers.
+/// Entry of musl's malloc in the table of readers.
 pub static ABOUT: About = About {
     name: "musl",
     title: "musl's malloc",
     evidence: Evidence {
-        // The last is Debian's; glibc's own file is libc.so.6.
+        // The last is Debian's name; glibc's file is libc.so.6.
         files: &[
             FileName::Has("ld-musl-", ".so"),
             FileName::Has("libc.musl-", ".so"),
@@ -42,7 +43,7 @@ pub static ABOUT: About = About {
     part_of: None,
 };
 
-/// Its reader.
+/// The reader of musl's malloc.
 pub struct Reader;
 
 impl allocator::Reader for Reader {

@@ -1,18 +1,18 @@
-//! The rows of musl's malloc.
+//! The ledger rows of musl's malloc.
 
 use strandline_claims::facts::State;
 use strandline_claims::palette::BlockRows;
 use strandline_claims::rows::{Id, RowKind};
 
-/// What the program asked for, of slots in use.
+/// Bytes that the program requested, of slots in use.
 pub static LIVE: RowKind = RowKind::of_allocator("musl.live", State::Live, "musl's malloc, blocks in use");
-/// The rest of slots in use, and heads of groups.
+/// Headers of chunks, and the rest of slots in use.
 pub static PADDING: RowKind = RowKind::of_allocator(
     "musl.padding",
     State::Live,
     "musl's malloc, headers, and what is left over in slots in use",
 );
-/// Its own structures.
+/// musl's own structures.
 pub static METADATA: RowKind =
     RowKind::of_allocator("musl.metadata", State::Live, "musl's malloc, its own structures");
 /// Free slots on pages without anything live.
@@ -27,15 +27,15 @@ pub static FREE_PINNED: RowKind = RowKind::of_allocator(
     State::Pinned,
     "musl's malloc, free slots on pages with live ones",
 );
-/// Groups that make no sense.
+/// Invalid groups and chunks.
 pub static UNREAD: RowKind =
     RowKind::of_allocator("musl.unread", State::Unattributed, "musl's malloc, damaged or caught in motion");
 
-/// All of them.
+/// All rows.
 pub static ROWS: [Id; 6] = [&LIVE, &PADDING, &METADATA, &FREE_KEPT, &FREE_PINNED, &UNREAD];
 
-/// Which class of its claims stands on which. It has no caches, and no call that gives anything back: a group goes back when
-/// its last slot is freed.
+/// The row of each class of claims. musl has no caches, and no call that gives memory back: a group
+/// is freed with its last slot.
 pub static BLOCKS: BlockRows = BlockRows {
     live: &LIVE,
     header: &PADDING,

@@ -1,7 +1,8 @@
-//! Free objects that look in use in their spans: those in transfer caches and in threads' caches.
+//! Free objects that look in use in their spans: those in transfer caches and in thread caches.
 //!
-//! Both keep them in lists that go through their first words. The central free lists, with the transfer caches, are found by
-//! where spans' own lists begin; threads' caches by their table of sizes, which is that of the size classes.
+//! Both keep objects in lists linked through their first words. The central free lists, which
+//! include the transfer caches, are found from the heads of the spans' lists; thread caches from
+//! the sizes of their lists, which are the size classes.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -18,27 +19,27 @@ use crate::parallel::in_parallel;
 use strandline_claims::allocator::Context;
 use strandline_process::memory::{half_word_at, word_at};
 
-/// Objects of all caches together, which damaged ones must not make more.
+/// Maximum objects of all caches together, in case some are damaged.
 const MAX_ITEMS: u64 = 1 << 22;
-/// Threads' caches that are followed.
+/// Maximum thread caches followed.
 const MAX_CACHES: usize = 1 << 16;
-/// After so many objects the time is looked at.
+/// Objects between two checks of the deadline.
 const LOOKS_AT_THE_TIME: u64 = 1024;
 
-/// What all caches hold.
+/// Contents of all caches.
 #[derive(Default)]
 pub struct Cached {
-    /// Free objects, by address, with their class; in address order.
+    /// Free objects by address, each with its class; in address order.
     pub items: Vec<(u64, u8)>,
-    /// Bytes of those in threads' caches, as these say.
+    /// Bytes of objects in thread caches, by the lengths of the lists.
     pub thread_bytes: u64,
-    /// Bytes of those in transfer caches.
+    /// Bytes of objects in transfer caches.
     pub transfer_bytes: u64,
-    /// Where threads' caches stand.
+    /// Addresses of thread caches.
     pub threads: Vec<u64>,
-    /// Lists that made no sense.
+    /// Invalid lists.
     pub broken: u64,
-    /// Target memory read.
+    /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
@@ -67,7 +68,7 @@ pub fn find(context: &Context<'_>, heap: &Heap, spans: &Spans) -> Cached {
         let bytes = list.length * heap.classes.bytes.get(usize::from(list.class)).copied().unwrap_or(0);
         *(if list.is_threads { &mut cached.thread_bytes } else { &mut cached.transfer_bytes }) += bytes;
     }
-    // Long lists and short ones mixed: each thread takes the next when it is done with one.
+    // Lists vary in length, so each thread takes the next list when it has finished one.
     let read = in_parallel(lists.len(), context.threads, &|list| items(context, lists[list]));
     for (items, is_whole, bytes) in read {
         cached.items.extend(items);
@@ -79,9 +80,9 @@ pub fn find(context: &Context<'_>, heap: &Heap, spans: &Spans) -> Cached {
     cached
 }
 
-/// The objects of a list, whether it was as long as it should be, and the bytes read.
+/// Returns the objects of a list, whether it has its full length, and the bytes read.
 fn items(context: &Context<'_>, list: List) -> (Vec<(u64, u8)>, bool, u64) {
-    // Few pages: there are many lists.
+    // A small cache, as there are many lists.
     let mut cache = PageCache::small(context.memory);
     let mut items = Vec::new();
     let mut at = list.first;
@@ -95,7 +96,7 @@ fn items(context: &Context<'_>, list: List) -> (Vec<(u64, u8)>, bool, u64) {
     (items, true, cache.bytes_read)
 }
 
-/// The lists of all transfer caches.
+/// Returns the lists of all transfer caches.
 fn transfer_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mut Cached) -> Vec<List> {
     let mut lists = Vec::new();
     let mut seen = HashSet::new();
@@ -130,14 +131,15 @@ fn transfer_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mu
     lists
 }
 
-/// Finds the caches of threads, which all lead to each other, by the one that static data leads to.
+/// Finds the thread caches, which are linked to each other, from the one that static data points
+/// to.
 fn threads(
     context: &Context<'_>,
     heap: &Heap,
     spans: &Spans,
     (cached, lists): (&mut Cached, &mut Vec<List>),
 ) {
-    // They are in no span: a program's own data mostly leads to blocks.
+    // They are in no span; a program's own data mostly points to blocks.
     let mut pending: Vec<u64> = spans.beside.iter().copied().filter(|word| word.is_multiple_of(8)).collect();
     let mut cache = PageCache::new(context.memory);
     let mut seen = HashSet::new();
@@ -165,7 +167,7 @@ fn threads(
     cached.bytes_read += cache.bytes_read;
 }
 
-/// Whether the first few sizes stand where a cache at `at` has them.
+/// Whether the first sizes are where a cache at `at` has them.
 fn could_be_cache(cache: &mut PageCache<'_>, at: u64, classes: &Classes) -> bool {
     (1..4).all(|class| {
         let mut bytes = [0; 4];
@@ -175,7 +177,7 @@ fn could_be_cache(cache: &mut PageCache<'_>, at: u64, classes: &Classes) -> bool
     })
 }
 
-/// Whether all of them do.
+/// Whether all sizes are.
 fn is_cache(bytes: &[u8], classes: &Classes) -> bool {
     let size = |class: usize| half_word_at(bytes, CACHE_LIST_BYTES * class + CACHE_SIZE);
     classes.bytes.iter().enumerate().all(|(class, &bytes)| size(class).map(u64::from) == Some(bytes))

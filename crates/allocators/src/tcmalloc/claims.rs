@@ -1,6 +1,6 @@
-//! What each byte of a span is: objects in use, in caches, free ones, blocks, free pages.
+//! Classifies each byte of a span: objects in use, cached or free, blocks, free pages.
 //!
-//! A span all of whose objects are in use is one claim; of others each object is looked at.
+//! A span in full use is one claim; in other spans each object is checked.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -17,29 +17,29 @@ use strandline_claims::doubts::Doubts;
 use strandline_claims::facts::SizeClass;
 use strandline_claims::refinements::Matched;
 
-/// A span of objects is read at once where it is not larger.
+/// Maximum bytes of a span of objects that is read as a whole.
 const AT_ONCE_BYTES: u64 = 1 << 20;
 
-/// What all spans come to.
+/// Totals of all spans.
 #[derive(Default)]
 pub struct Counts {
     /// By size class.
     pub classes: BTreeMap<usize, SizeClass>,
-    /// Blocks that have a span of their own.
+    /// Blocks with a span of their own.
     pub large: u64,
     /// Their bytes.
     pub large_bytes: u64,
-    /// Bytes of free spans, as they were left.
+    /// Bytes of free spans that are still backed.
     pub normal_bytes: u64,
-    /// Bytes of free spans that were given back.
+    /// Bytes of free spans that were returned to the kernel.
     pub returned_bytes: u64,
-    /// Claims of finer readers that were met.
+    /// Refinements found.
     pub matched: Matched,
-    /// Spans that made no sense, and where the time was over.
+    /// Invalid spans, and where the deadline passed.
     pub doubts: Doubts,
-    /// Objects in caches that were met.
+    /// Cached objects that matched an object in use.
     pub met: u64,
-    /// Target memory read.
+    /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
@@ -68,15 +68,15 @@ fn overlapping_items(items: &[(u64, u8)], (start, end): (u64, u64)) -> &[(u64, u
     items.get(from..to).unwrap_or_default()
 }
 
-/// Whether a release gives free spans back: it ends at the first that the kernel does not take, as it does not locked pages
-/// (`page_heap.cc`, `ReleaseAtLeastNPages`).
+/// Whether a release returns free spans: it stops at the first that the kernel refuses, as it
+/// refuses locked pages (`page_heap.cc`, `ReleaseAtLeastNPages`).
 pub fn are_given(context: &Context<'_>, spans: &[Span]) -> bool {
     let is_locked = |span: &Span| context.is_locked((span.start, span.end));
     context.locked.is_empty()
         || !spans.iter().any(|span| span.location == Location::Normal && is_locked(span))
 }
 
-/// What an object is.
+/// State of an object.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Object {
     Live,
@@ -87,12 +87,12 @@ enum Object {
 struct Claimer<'a> {
     context: &'a Context<'a>,
     classes: &'a Classes,
-    /// What of caches is not behind the last span.
+    /// Cached objects in the spans to claim.
     items: &'a [(u64, u8)],
     are_given: bool,
     cache: PageCache<'a>,
     blocks: Blocks<'a>,
-    /// Of the span that is looked at.
+    /// Objects of the current span.
     objects: Vec<Object>,
     memory: Vec<u8>,
     counts: Counts,
@@ -147,7 +147,7 @@ impl<'a> Claimer<'a> {
         }
     }
 
-    /// A span that is cut into objects; nothing of it is claimed where it makes no sense.
+    /// Claims a span of objects. `None` if it is invalid; then nothing is claimed.
     fn cut(&mut self, span: &Span, accumulator: &mut Accumulator<'_>) -> Option<()> {
         let class = usize::from(span.class);
         let bytes = self.classes.bytes.get(class).copied().filter(|&bytes| bytes > 0)?;
@@ -173,7 +173,7 @@ impl<'a> Claimer<'a> {
                 let is_one = of_class == span.class && (address - span.start).is_multiple_of(bytes);
                 match self.objects.get_mut(index) {
                     Some(object @ Object::Live) if is_one => *object = Object::Cached,
-                    // Not met: told with all that were not.
+                    // Unmatched objects are reported together.
                     _ => continue,
                 }
                 of.cached_blocks += 1;
@@ -198,7 +198,7 @@ impl<'a> Claimer<'a> {
         }
     }
 
-    /// Follows the list of the `free` objects of a span through their first words.
+    /// Follows the list of the `free` free objects of a span through their first words.
     fn free_objects(&mut self, span: &Span, bytes: u64, free: u64) -> Option<()> {
         let all = span.end - span.start;
         let is_read = free > 1 && all <= AT_ONCE_BYTES && Instant::now() < self.context.deadline && {

@@ -1,7 +1,8 @@
-//! Finds tcmalloc's page map and its table of size classes, in the static data of whatever it is linked into.
+//! Finds tcmalloc's page map and table of size classes, in the static data of the program or
+//! library that contains it.
 //!
-//! The table of size classes is looked for first: no other program's static data has one, so that little is searched where
-//! there is no tcmalloc.
+//! The table of size classes is searched first: no other static data has one, so without tcmalloc
+//! little is searched.
 
 use super::layout::{
     BEFORE_SIZES_BYTES, Classes, LEAF_ALIGNMENT, MAPS, MIN_ROOT_BYTES, SIZES_BYTES, SPAN_BYTES, Words,
@@ -13,26 +14,27 @@ use strandline_process::map::AddressSpace;
 
 /// One tcmalloc.
 pub struct Heap {
-    /// An address of the program or library that it is in.
+    /// An address in the program or library that contains it.
     pub object: u64,
-    /// What that is called.
+    /// Name of that program or library.
     pub name: String,
-    /// Its static data.
+    /// Range of its static data.
     pub data: (u64, u64),
     /// Its size classes.
     pub classes: Classes,
-    /// The shape of its page map.
+    /// Shape of its page map.
     pub shape: Shape,
-    /// The leaves of that.
+    /// Leaves of its page map.
     pub leaves: Vec<(u64, u64)>,
 }
 
-/// Whether some mapped program or library could hold one.
+/// Whether a mapped program or library may contain one.
 pub fn is_possible(space: &AddressSpace) -> bool {
     !radix::large_data(space, MIN_ROOT_BYTES).is_empty()
 }
 
-/// Finds all of a process, and the names of those whose table was found and no map with it.
+/// Finds all heaps of a process; also returns the names of files with a table of size classes but
+/// no page map.
 pub fn find(context: &Context<'_>) -> (Vec<Heap>, Vec<String>) {
     let (mut heaps, mut unknown) = (Vec::new(), Vec::new());
     for data in radix::large_data(context.space, MIN_ROOT_BYTES) {
@@ -52,7 +54,7 @@ pub fn find(context: &Context<'_>) -> (Vec<Heap>, Vec<String>) {
     (heaps, unknown)
 }
 
-/// The table of size classes.
+/// Finds the table of size classes.
 fn classes(context: &Context<'_>, data: &Data<'_>) -> Option<Classes> {
     radix::size_table(context, data, &mut |at| {
         let mut bytes = vec![0; SIZES_BYTES];
@@ -61,7 +63,7 @@ fn classes(context: &Context<'_>, data: &Data<'_>) -> Option<Classes> {
     })
 }
 
-/// The page map, by the first of the page sizes with which there is one.
+/// Finds the page map, for the first page size that yields one.
 fn map(context: &Context<'_>, data: &Data<'_>) -> Option<(Shape, u64)> {
     let edges = radix::edges(context, data, LEAF_ALIGNMENT);
     MAPS.iter().find_map(|&shape| {
@@ -71,7 +73,7 @@ fn map(context: &Context<'_>, data: &Data<'_>) -> Option<(Shape, u64)> {
     })
 }
 
-/// Reads a span.
+/// Reads a span structure.
 pub fn read_span(cache: &mut PageCache<'_>, address: u64) -> Option<Words> {
     let mut bytes = [0; SPAN_BYTES];
     if address == 0 || !address.is_multiple_of(8) {

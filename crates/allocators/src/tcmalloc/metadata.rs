@@ -1,5 +1,5 @@
-//! tcmalloc's own structures: spans, leaves of the page map, threads' caches. They are allocated one behind the other in
-//! pieces of 128 KiB, out of chunks that are in no page map.
+//! tcmalloc's own structures: spans, leaves of the page map, thread caches. They are allocated
+//! consecutively in steps of 128 KiB, from chunks that are in no page map.
 
 use super::caches::Cached;
 use super::layout::{CACHE_LINKS_BYTES, CACHE_LISTS_BYTES, METADATA_CHUNK_BYTES, METADATA_STEP_BYTES};
@@ -9,7 +9,7 @@ use crate::scan::{is_mapped_memory, is_own};
 use strandline_claims::allocator::{Context, overlapping};
 use strandline_claims::range::{PAGE_BYTES, merge, page_of, page_up};
 
-/// The ranges that hold them, beside what is `taken` by others, in address order.
+/// Returns the ranges that hold them, outside `taken` (claimed by others, in address order).
 pub fn find(
     context: &Context<'_>,
     heap: &Heap,
@@ -28,7 +28,7 @@ pub fn find(
     while let Some(&(start, first_end)) = rest.first() {
         rest = &rest[1..];
         let Some(limit) = gap_end(context, spans, taken, start) else { continue };
-        // All of a chunk's that are known lie before the next span, and no farther from each other than a chunk is large.
+        // The known structures of a chunk are before the next span, and at most a chunk apart.
         let mut end = first_end;
         while let Some(&(next, next_end)) = rest.first() {
             if next >= limit || next - end > METADATA_CHUNK_BYTES {
@@ -38,8 +38,9 @@ pub fn find(
             rest = &rest[1..];
         }
         let end = start + (end - start).next_multiple_of(METADATA_STEP_BYTES);
-        // Of the chunk in use it is known how far it is used: static data leads there (`common.cc`, `metadata_chunk_alloc_`), and
-        // all else of it that leads into such a chunk leads to what is in use.
+        // For the current chunk the end of the used part is known: static data points to it
+        // (`common.cc`, `metadata_chunk_alloc_`). All other static pointers into a chunk point to
+        // used parts.
         let used = spans.beside.range(start..limit.min(start + METADATA_CHUNK_BYTES)).next_back();
         let end = end.max(used.copied().map_or(0, page_up)).min(limit);
         let is_new = found.last().is_none_or(|last| last.1 <= start);
@@ -50,7 +51,7 @@ pub fn find(
     found
 }
 
-/// Where the memory around `address` ends that is in no span and nobody else's.
+/// Returns the end of the memory around `address` that is neither in a span nor claimed by others.
 fn gap_end(context: &Context<'_>, spans: &Spans, taken: &[(u64, u64)], address: u64) -> Option<u64> {
     let mapping = context.space.find(address).filter(|mapping| is_mapped_memory(mapping))?;
     let next = spans.all.partition_point(|span| span.end <= address);

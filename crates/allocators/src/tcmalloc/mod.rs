@@ -1,8 +1,9 @@
-//! gperftools' tcmalloc, read from outside, without symbols and without calling anything.
+//! gperftools' tcmalloc, read from outside without symbols or calls.
 //!
-//! `locate` finds its page map and its size classes, `spans` goes over what is in the map, `caches` finds the objects in
-//! threads' and transfer caches, `claims` says what each byte is, `metadata` finds tcmalloc's own structures. Which objects of a span
-//! are free is told by a list through their first words: of spans with free ones the memory itself is read.
+//! `locate` finds the page map and the size classes, `spans` walks the page map, `caches` finds the
+//! objects in thread and transfer caches, `claims` classifies each byte, `metadata` finds
+//! tcmalloc's own structures. Free objects of a span are in a list linked through their first
+//! words, so the memory of spans with free objects is read.
 
 pub mod caches;
 pub mod claims;
@@ -26,7 +27,7 @@ use strandline_process::image::Image;
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
 
-/// tcmalloc, for the table of readers.
+/// tcmalloc's entry in the table of readers.
 pub static ABOUT: About = About {
     name: "tcmalloc",
     title: "tcmalloc",
@@ -62,10 +63,10 @@ const RELEASE: Function = Function {
     ],
 };
 
-/// So much in free pages is worth a setting for the next start.
+/// Minimum free bytes for which a setting for the next start is proposed.
 const WORTH_A_SETTING_BYTES: u64 = 1 << 20;
 
-/// Its reader.
+/// The reader of tcmalloc.
 pub struct Reader;
 
 impl allocator::Reader for Reader {
@@ -81,7 +82,7 @@ impl allocator::Reader for Reader {
 }
 
 struct Tcmalloc {
-    /// Whether it is likely: many programs have as much static data as its map needs.
+    /// Whether tcmalloc is likely: many programs have as much static data as its page map needs.
     is_library: bool,
 }
 
@@ -115,7 +116,7 @@ impl Found for Tcmalloc {
     }
 }
 
-/// Reads one tcmalloc, beside what is `taken` by others, in address order.
+/// Reads one heap outside `taken` (claimed by others, in address order).
 fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     let spans = spans::walk(context, heap, taken);
     let cached = caches::find(context, heap, &spans);
@@ -130,11 +131,11 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
         remedy: "tcmalloc_release",
         function: RELEASE,
         object: heap.object,
-        // A thread that holds one has a frame of tcmalloc's on its stack.
+        // A thread that holds a lock has a tcmalloc frame on its stack.
         locks: Vec::new(),
         heaps: spans.all.iter().filter(is_given).map(|span| (span.start, span.end)).collect(),
         gives_all: true,
-        // The call needs nothing of its thread's.
+        // The call depends on nothing in its thread.
         threads: context.fs_bases.to_vec(),
         predicted_bytes: reading.trimmable_bytes(),
         due_milliseconds: 0,
@@ -158,7 +159,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     reading
 }
 
-/// The version that gperftools carries (`gperftools 2.10`).
+/// Returns the version in gperftools' own text (`gperftools 2.10`).
 fn version(image: &Image) -> Option<String> {
     const NEEDLE: &str = "gperftools ";
     let text = image.strings(&[NEEDLE]).pop()??;

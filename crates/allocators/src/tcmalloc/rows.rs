@@ -1,4 +1,4 @@
-//! The rows of tcmalloc.
+//! The ledger rows of tcmalloc.
 
 use strandline_claims::facts::State;
 use strandline_claims::palette::BlockRows;
@@ -7,7 +7,7 @@ use strandline_claims::rows::{Id, RowKind};
 /// Objects and spans in use.
 pub static LIVE: RowKind =
     RowKind::of_allocator("tcmalloc.live", State::Live, "tcmalloc, allocations in use");
-/// What is left over at the end of a span.
+/// Unused ends of spans.
 pub static PADDING: RowKind = RowKind::of_allocator(
     "tcmalloc.padding",
     State::Live,
@@ -16,7 +16,7 @@ pub static PADDING: RowKind = RowKind::of_allocator(
 /// tcmalloc's own structures.
 pub static METADATA: RowKind =
     RowKind::of_allocator("tcmalloc.metadata", State::Live, "tcmalloc, its own structures");
-/// Objects in threads' caches and transfer caches.
+/// Objects in thread caches and transfer caches.
 pub static CACHED: RowKind = RowKind::of_allocator(
     "tcmalloc.cached",
     State::Stranded,
@@ -28,7 +28,7 @@ pub static FREE_PURGE: RowKind = RowKind::of_allocator(
     State::Stranded,
     "tcmalloc, free spans of the page heap, which a release gives back",
 );
-/// Free, on pages that a release leaves.
+/// Free bytes on pages that a release leaves.
 pub static FREE_KEPT: RowKind =
     RowKind::of_allocator("tcmalloc.free.kept", State::Stranded, "tcmalloc, free pages within spans in use");
 /// Free objects on pages with something live.
@@ -37,15 +37,15 @@ pub static FREE_PINNED: RowKind = RowKind::of_allocator(
     State::Pinned,
     "tcmalloc, free objects of spans (central cache) on pages with live ones",
 );
-/// Spans that make no sense.
+/// Invalid spans.
 pub static UNREAD: RowKind =
     RowKind::of_allocator("tcmalloc.unread", State::Unattributed, "tcmalloc, damaged or caught in motion");
 
-/// All of them.
+/// All rows.
 pub static ROWS: [Id; 8] =
     [&LIVE, &PADDING, &METADATA, &CACHED, &FREE_PURGE, &FREE_KEPT, &FREE_PINNED, &UNREAD];
 
-/// Which class of its claims stands on which.
+/// The row of each class of claims.
 pub static BLOCKS: BlockRows = BlockRows {
     live: &LIVE,
     header: &PADDING,

@@ -1,4 +1,4 @@
-//! Goes over all spans in address order: what the page map says of each page that tcmalloc has.
+//! Walks all spans in address order, through the page map.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::scan::{each_word, is_mapped_memory};
 use strandline_claims::allocator::Context;
 use strandline_claims::range::page_of;
 
-/// Words of static data that are kept.
+/// Maximum words of static data that are kept.
 const MAX_BESIDE: usize = 1 << 16;
 
 /// A span.
@@ -17,36 +17,37 @@ const MAX_BESIDE: usize = 1 << 16;
 pub struct Span {
     /// First byte.
     pub start: u64,
-    /// First byte behind.
+    /// One past the last byte.
     pub end: u64,
-    /// The first free object of one that is cut into objects.
+    /// The first free object, if it is cut into objects.
     pub objects: u64,
-    /// Objects that are not in its list.
+    /// Objects that are not in its free list.
     pub taken: u16,
-    /// Its size class, 0 for none.
+    /// Its size class; 0 if none.
     pub class: u8,
-    /// Where it is.
+    /// Its state.
     pub location: Location,
 }
 
-/// All of them.
+/// All spans of one heap.
 #[derive(Default)]
 pub struct Spans {
     /// In address order, without overlap.
     pub all: Vec<Span>,
-    /// What became of the walk over them.
+    /// Outcome of the walk.
     pub walk: Walk,
-    /// How many spans each class has.
+    /// Number of spans per class.
     pub of_class: BTreeMap<u8, u64>,
-    /// Where in tcmalloc's static data lists of a class begin.
+    /// Heads of lists of spans in static data, each with its class.
     pub lists: BTreeSet<(u8, u64)>,
-    /// The pages that hold structures of spans.
+    /// Pages that hold span structures.
     pub structures: BTreeSet<u64>,
-    /// Where tcmalloc's static data leads to beside them: its own structures, and where these end.
+    /// Words of static data that point outside all spans: to tcmalloc's own structures, or to their
+    /// end.
     pub beside: BTreeSet<u64>,
 }
 
-/// Goes over the spans of `heap`, where `taken` (in address order) is claimed by others.
+/// Walks the spans of `heap` outside `taken` (claimed by others, in address order).
 pub fn walk(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Spans {
     let shift = heap.shape.page_shift;
     let mut spans = Spans::default();
@@ -60,7 +61,7 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Spans {
         }
         let class = usize::from(words.class);
         if words.location == Location::InUse && class > 0 {
-            // Each span of objects has as many pages as its class says.
+            // A span of objects has as many pages as its class defines.
             if heap.classes.pages.get(class) != Some(&words.pages) {
                 return None;
             }
@@ -91,7 +92,7 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Spans {
 }
 
 impl Spans {
-    /// Whether one of them has `address`.
+    /// Whether a span contains `address`.
     pub fn contain(&self, address: u64) -> bool {
         let next = self.all.partition_point(|span| span.end <= address);
         self.all.get(next).is_some_and(|span| span.start <= address)

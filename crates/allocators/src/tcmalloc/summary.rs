@@ -1,11 +1,11 @@
-//! tcmalloc's own figures, computed from what was found.
+//! tcmalloc's statistics, computed from what was found.
 
 use super::caches::Cached;
 use super::claims::Counts;
 use super::locate::Heap;
 use strandline_claims::facts::{Allocator, SizeClass, figures};
 
-/// What is said of one tcmalloc; `is_whole` where all of it was read.
+/// Describes one heap; `is_whole` if all of it was read.
 pub fn facts(heap: &Heap, counts: &Counts, cached: &Cached, own: &[(u64, u64)], is_whole: bool) -> Allocator {
     let mut allocator = Allocator {
         name: "tcmalloc".to_owned(),
@@ -21,7 +21,8 @@ pub fn facts(heap: &Heap, counts: &Counts, cached: &Cached, own: &[(u64, u64)], 
         allocator.cached_bytes = Some(sum(|of| of.cached_blocks * of.bytes));
         allocator.free_bytes = Some(sum(|of| of.free_blocks * of.bytes));
         allocator.metadata_bytes = Some(own.iter().map(|range| range.1 - range.0).sum());
-        // As `MallocExtension::GetNumericProperty` names and counts them; what is left over at the ends of spans counts as free.
+        // Named and counted as by `MallocExtension::GetNumericProperty`; unused ends of spans count
+        // as free.
         let spans = sum(|of| of.span_bytes);
         let page_heap = counts.normal_bytes + counts.returned_bytes;
         let central = sum(|of| of.span_bytes - (of.live_blocks + of.cached_blocks) * of.bytes);
@@ -39,7 +40,7 @@ pub fn facts(heap: &Heap, counts: &Counts, cached: &Cached, own: &[(u64, u64)], 
     allocator
 }
 
-/// How many of the objects in caches were not where a span of that class has one in use.
+/// Number of cached objects that match no object in use of their class.
 pub fn unmatched(cached: &Cached, counts: &Counts) -> u64 {
     (cached.items.len() as u64).saturating_sub(counts.met)
 }

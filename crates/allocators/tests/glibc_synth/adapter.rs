@@ -1,4 +1,4 @@
-//! Makes a fabricated heap look like a stopped process to the reader, and counts what it reads.
+//! Presents a fabricated heap to the reader as a stopped process, and counts what it reads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +15,7 @@ pub const PAGE: u64 = 4096;
 /// A frozen process: memory, mappings, resident pages, threads.
 pub struct Subject {
     pub image: Image,
-    /// As /proc/PID/maps has it.
+    /// In the format of /proc/PID/maps.
     pub maps: String,
     /// Resident anonymous runs, page-aligned, in address order.
     pub runs: Vec<(u64, u64)>,
@@ -40,7 +40,7 @@ impl Memory for Subject {
 }
 
 impl Subject {
-    /// A process of which every page of `image` is resident.
+    /// A process with all pages of `image` resident.
     pub fn new(image: Image, maps: String) -> Self {
         Self {
             runs: image.pages_without(|_| false),
@@ -63,14 +63,14 @@ impl Subject {
         }
     }
 
-    /// Makes a page of a hundred, chosen by `seed` among `pages`, absent; `percent` says how many.
+    /// Evicts `percent` percent of `pages`, chosen by `seed`.
     pub fn evict(&mut self, pages: &[u64], seed: u64, percent: u64) {
         let mut dice = Dice::new(seed);
         let gone: Vec<u64> = pages.iter().copied().filter(|_| dice.chance(percent)).collect();
         self.runs = self.image.pages_without(|page| gone.binary_search(&page).is_ok());
     }
 
-    /// Reads its heaps with `threads` threads, and forgets what was counted before.
+    /// Reads its heaps with `threads` threads, after resetting the counters.
     pub fn read(&self, threads: usize) -> Vec<Reading> {
         for counter in [&self.bytes_read, &self.calls, &self.absent_reads] {
             counter.store(0, Ordering::Relaxed);
@@ -105,8 +105,9 @@ impl Subject {
         readings
     }
 
-    /// What holds for every reading, also of a heap in ruins: claims and mmapped chunks lie apart and
-    /// in private anonymous memory, what is claimed is what is resident, pages said to be zero are.
+    /// Checks what holds for every reading, even of a damaged heap: claims and mmapped chunks do
+    /// not overlap and are in private anonymous memory, all resident bytes are claimed, and pages
+    /// reported as zero are zero.
     fn check_claims(&self, reading: &Reading, space: &AddressSpace) {
         let mut taken: Vec<(u64, u64)> = reading.claims.iter().map(|c| (c.start, c.end)).collect();
         taken.extend(reading.mapped_blocks.iter().map(|block| (block.start, block.end)));
@@ -143,7 +144,7 @@ impl Subject {
         runs.map(|(from, to)| to - from).sum()
     }
 
-    /// All bytes of memory there are.
+    /// All bytes of memory.
     pub fn image_bytes(&self) -> u64 {
         self.image.ranges().map(|(_, bytes)| bytes.len() as u64).sum()
     }
@@ -169,7 +170,7 @@ pub fn total(sums: &Sums) -> u64 {
     sums.resident.total()
 }
 
-/// What the program's own mallinfo2() would say, in the reader's terms.
+/// Result of the program's own mallinfo2(), as the reader's type.
 pub fn mallinfo(heap: &Heap) -> Mallinfo {
     let ours = heap.expected.mallinfo;
     Mallinfo {
@@ -185,7 +186,7 @@ pub fn mallinfo(heap: &Heap) -> Mallinfo {
     }
 }
 
-/// Everything a reading says, as text; two readings of one state must agree in it.
+/// The content of a reading, as text; two readings of one state must have the same.
 pub fn told(reading: &Reading) -> String {
     format!(
         "{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}",

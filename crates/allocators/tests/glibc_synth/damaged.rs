@@ -1,4 +1,4 @@
-//! Heaps in ruins: reading always ends, reads no more than it may, and what it claims still adds up.
+//! Damaged heaps: reading always ends, reads no more than it may, and its claims still add up.
 
 use proptest::prelude::*;
 use strandline_claims::allocator::Reading;
@@ -6,9 +6,9 @@ use strandline_synth::{Heap, Recipe, VERSIONS, fabricate};
 
 use crate::adapter::{Subject, mallinfo, total};
 
-/// Target memory that a reading may cost: every page twice by the walk (once as a segment on a wrong
-/// track, once more where fastbins have to be told apart), links page by page, and a constant for the
-/// searches for places where the chain goes on.
+/// Maximum bytes that a reading may read: every page twice by the walk (once as a segment with a
+/// wrong start, once more if fastbin members have to be separated), links page by page, and a
+/// constant for the searches for places where the chain continues.
 fn most_bytes(subject: &Subject) -> u64 {
     32 * subject.image_bytes() + (16 << 20)
 }
@@ -37,7 +37,8 @@ fn check_sums(subject: &Subject, reading: &Reading) {
     assert!(trim.predicted_bytes <= claimed);
 }
 
-/// Whether a sound heap of this recipe reads right; else a difference says nothing about damage.
+/// Whether the sound heap of this recipe is read correctly; if not, a difference is not due to
+/// damage.
 fn is_read_right(heap: &Heap) -> bool {
     let readings = Subject::of(heap).read(1);
     readings.first().is_some_and(|reading| reading.allocator.mallinfo == Some(mallinfo(heap)))

@@ -1,4 +1,4 @@
-//! Regions of many segments, made word by word when read: whatever old headers stand inside free
+//! Regions of many segments, generated word by word when read: whatever old headers are inside free
 //! chunks where a segment starts, the result is that of one walk from the first chunk to the last.
 
 use strandline_allocators::glibc::lists::Lists;
@@ -14,32 +14,33 @@ use crate::adapter::PAGE;
 const BASE: u64 = 0x5555_5400_0000;
 /// Six segments and a half.
 const BYTES: u64 = 208 << 20;
-/// One round of the pattern: a chunk in use, a big free one full of old headers, small ones in use.
+/// One round of the pattern: a chunk in use, a large free one full of old headers, small ones in
+/// use.
 const ROUND: u64 = 24 << 20;
 const FREE: u64 = 20 << 20;
 const SMALL: u64 = 0x1010;
 const PREV_INUSE: u64 = 1;
 
-/// How the inside of the free chunks looks.
+/// Content of the free chunks.
 #[derive(Clone, Copy, Debug)]
 enum Stale {
-    /// Old chunks of this size side by side, in use all of them.
+    /// Old chunks of this size side by side, all in use.
     Chunks(u64),
-    /// The same, and they end exactly where the free chunk does.
+    /// The same, ending exactly where the free chunk does.
     Ending(u64),
-    /// Nothing but zeros.
+    /// Only zeros.
     Zeros,
 }
 
 struct Lazy(Stale);
 
 impl Lazy {
-    /// The word at `at`, from the layout of its round alone.
+    /// Returns the word at `at`, computed from its offset in its round.
     fn word(&self, at: u64) -> u64 {
         let (round, offset) = ((at - BASE) / ROUND, (at - BASE) % ROUND);
         let left = BYTES - round * ROUND;
         if left < ROUND {
-            // What is left over is top.
+            // The rest is the top.
             return if offset == 8 { left | PREV_INUSE } else { 0 };
         }
         match offset {
@@ -60,7 +61,7 @@ impl Lazy {
         if (offset + size - shift) % size == 8 { size | PREV_INUSE } else { 0x5151_5151_5151_5151 }
     }
 
-    /// Chunks in use behind the free one, the last of them longer so that the round comes out even.
+    /// Chunks in use after the free one; the last is longer, to fill the round.
     fn small(offset: u64) -> u64 {
         let bytes = ROUND - FREE - 0x1000;
         let (index, inside) = (offset / SMALL, offset % SMALL);
@@ -101,7 +102,7 @@ fn region() -> Region {
     }
 }
 
-/// The pages that hold true headers, and one of `every` within the free chunks.
+/// The pages with true headers, and one in `every` pages of the free chunks.
 fn pages(every: u64) -> RangePages {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for page in (BASE..BASE + BYTES).step_by(PAGE as usize) {

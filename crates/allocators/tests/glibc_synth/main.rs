@@ -1,7 +1,7 @@
-//! The glibc reader against fabricated heaps: sound ones, whose every figure is known by
-//! construction, damaged ones, and ones built as traps.
+//! The glibc reader on fabricated heaps: sound ones, with all figures known by construction,
+//! damaged ones, and traps.
 //!
-//! Nothing here looks at a process. Effort is measured in target memory read, never in time.
+//! No process is read. Effort is measured in bytes read, never in time.
 
 #[cfg(test)]
 mod adapter;

@@ -1,12 +1,12 @@
-//! Sound heaps: every figure is the one the heap was built with, however many threads read it.
+//! Sound heaps: every figure is the one the heap was built with, for any number of threads.
 
 use proptest::prelude::*;
 use strandline_synth::{Heap, Recipe, VERSIONS, Version, fabricate};
 
 use crate::adapter::{PAGE, Subject, mallinfo, told};
 
-/// Pages of `heap` that hold no header, link or structure of malloc's, as far as the sizes lead from
-/// the start of each mapping; what lies behind the first fencepost is left alone.
+/// Pages of `heap` without a header, link or structure of malloc, as far as the sizes lead from the
+/// start of each mapping; pages after the first fencepost are not included.
 fn bare_pages(heap: &Heap) -> Vec<u64> {
     let mut bare = Vec::new();
     for (start, bytes) in heap.image.ranges() {
@@ -16,7 +16,7 @@ fn bare_pages(heap: &Heap) -> Vec<u64> {
         let is_secondary = heap.expected.arenas.iter().any(|arena| !arena.is_main && arena.address == owner);
         let first = match (is_heap, is_secondary) {
             (true, _) => start,
-            // Behind heap_info and, in the first heap, malloc_state.
+            // After heap_info and, in the first heap, malloc_state.
             (_, true) if (start..start + 4096).contains(&owner) => {
                 (owner + heap.recipe.version.arena_bytes()).next_multiple_of(16)
             }
@@ -64,8 +64,8 @@ fn check(version: Version, seed: u64, percent: u64) {
     assert_eq!(trim.doubt, None, "a sound heap can be trimmed");
     assert_eq!(trim.predicted_bytes, subject.resident_bytes(&heap.expected.trim));
     assert_eq!(arenas.iter().map(|arena| arena.trim_bytes).sum::<u64>(), trim.predicted_bytes);
-    // A chunk that memalign moved has lost its mark at the mapping's start, and 2.43 forgets bytes:
-    // both leave a difference that is said.
+    // A chunk that memalign moved has lost its mark at the start of the mapping, and 2.43 loses
+    // bytes: both leave a difference, which is reported.
     let others: Vec<_> = reading.caveats.iter().filter(|c| c.code != "mmapped_chunks_differ").collect();
     assert!(others.is_empty(), "{others:?}");
     assert!(
@@ -88,7 +88,8 @@ proptest! {
     }
 }
 
-/// Bytes of others behind a piece, of which some look like a chunk and what ends a piece, are not taken for another piece.
+/// Foreign bytes after a piece, some of which look like a chunk and the end of a piece, are not
+/// taken for another piece.
 #[test]
 fn what_looks_like_the_end_of_a_piece_begins_none() {
     let Some(version) = VERSIONS.into_iter().find(|version| format!("{version:?}") == "V2_31") else {
@@ -98,9 +99,9 @@ fn what_looks_like_the_end_of_a_piece_begins_none() {
     check(version, 3_124_009_516_267_730_797, 88);
 }
 
-/// Behind bytes that somebody else took by sbrk nothing tells where malloc goes on but the chunks
-/// themselves. Fabricated foreign bytes are full of words that look like headers; where one leads to
-/// a true chunk by chance, the chunks up to there are lost in it. All else must be right.
+/// After foreign bytes from sbrk only the chunks themselves show where malloc continues. Fabricated
+/// foreign bytes are full of words that look like headers; if one leads to a true chunk by chance,
+/// the chunks before that are lost. All else must be right.
 #[test]
 fn behind_foreign_sbrk_the_chain_is_found_again() {
     let (mut wrong, mut cases) = (0, 0);

@@ -1,6 +1,6 @@
-//! Heaps built to hurt: circles, sizes of 2^63, arenas on top of each other, patterns everywhere.
+//! Hostile heaps: cycles, sizes of 2^63, overlapping arenas, patterns everywhere.
 //!
-//! Offsets are those of glibc 2.36, which all traps are made in.
+//! Offsets are those of glibc 2.36, the version of all traps.
 
 use strandline_synth::{Heap, Image, Recipe, Version, fabricate};
 
@@ -36,7 +36,7 @@ fn word(heap: &Heap, address: u64) -> u64 {
     heap.image.word(address).unwrap()
 }
 
-/// Reads `heap` with one thread and with three; returns the caveats' codes.
+/// Reads `heap` with three threads and with one; returns the codes of the caveats.
 fn spring(heap: &Heap) -> Vec<String> {
     spring_subject(&Subject::of(heap))
 }
@@ -97,7 +97,7 @@ fn a_size_of_2_to_the_63_on_every_chunk() {
     }
 }
 
-/// The ranges of chunks, without what tells where they are.
+/// The ranges of chunks, without the structures that locate them.
 fn heaps(heap: &Heap) -> Vec<(u64, u64)> {
     let writable = heap.mappings.iter().filter(|m| m.permissions == "rw-p");
     writable
@@ -108,7 +108,8 @@ fn heaps(heap: &Heap) -> Vec<(u64, u64)> {
 
 #[test]
 fn sizes_that_lead_far_and_nowhere() {
-    // Each place is a believable chunk whose chain leaves the window at every step and ends in nothing.
+    // Each place is a plausible chunk whose chain leaves the window at every step and ends in
+    // nothing.
     let mut heap = fabricate(&Recipe { chunks: 3000, ..recipe() });
     for (start, end) in heaps(&heap) {
         for at in (start..end).step_by(16) {
@@ -123,7 +124,7 @@ fn sizes_that_lead_far_and_nowhere() {
 fn circles_in_lists() {
     let sound = fabricate(&recipe());
     let disguise = |place: u64, to: u64| to ^ (place >> 12);
-    // A fastbin of one chunk that follows itself, and one that follows another list's.
+    // A fastbin whose only chunk points to itself; then ten fastbins with that chunk.
     let mut heap = sound.clone();
     let head = (0..10).map(|bin| word(&heap, heap.main_arena + FASTBINS + 8 * bin)).find(|&head| head != 0);
     let head = head.expect("the heap has fastbins");
@@ -167,7 +168,7 @@ fn heaps_that_claim_what_is_not_theirs() {
         heap.image.put_word(SECONDARY + 16, size);
         assert!(!spring(&heap).is_empty(), "heap of {size:#x}");
     }
-    // A whole 64 MiB, half of it a file's pages that were copied on write.
+    // All 64 MiB, part of it pages of a file that were copied on write.
     let mut heap = sound.clone();
     heap.image.put_word(SECONDARY + 16, 64 << 20);
     let mut subject = Subject::of(&heap);
@@ -192,7 +193,7 @@ fn heaps_that_claim_what_is_not_theirs() {
 
 #[test]
 fn arenas_within_the_brk_heap() {
-    // A secondary arena, ring and heap_info and all, on a 64 MiB boundary inside [heap].
+    // A secondary arena with ring and heap_info, on a 64 MiB boundary inside [heap].
     let base = 0x5555_5400_0000 - 0x8000;
     let mut recipe = Recipe { secondary_heaps: 0, mmapped: 0, ..recipe() };
     recipe.places.heap = base;
@@ -210,8 +211,9 @@ fn arenas_within_the_brk_heap() {
 
 #[test]
 fn a_heap_that_starts_within_a_page() {
-    // Somebody moved the break before the first malloc: sbrk_base is no page boundary. The bytes
-    // before it are not malloc's, and a page of which only malloc's part is zero is no page of zeros.
+    // The break was moved before the first malloc, so sbrk_base is not a page boundary. The bytes
+    // before it are not malloc's, and a page of which only malloc's part is zero is not a zero
+    // page.
     let base = 0x5555_5400_0000;
     let mut recipe = Recipe { secondary_heaps: 0, mmapped: 0, threads: 1, ..recipe() };
     recipe.places.heap = base;
@@ -221,7 +223,8 @@ fn a_heap_that_starts_within_a_page() {
     heap.image.put_word(heap.parameters + SBRK_BASE, start);
     let system = word(&heap, heap.main_arena + SYSTEM_MEM);
     heap.image.put_word(heap.main_arena + SYSTEM_MEM, system - 0x290);
-    // Every other page is zero but for a word before 0x290: read from there on, it looks like zeros.
+    // Every other page is zero but for a word before 0x290: read from there on, it looks like
+    // zeros.
     let top = word(&heap, heap.main_arena + TOP);
     let end = heap.mappings[0].end;
     for page in ((top + PAGE) / PAGE * PAGE..end).step_by(2 * PAGE as usize) {
@@ -241,7 +244,7 @@ fn absurd_parameters() {
         }
     }
     let mut heap = sound.clone();
-    // As many mmapped chunks as can be, on as many bytes.
+    // The maximum number of mmapped chunks, with as many bytes as possible.
     heap.image.put_word(heap.parameters + N_MMAPS, u64::from(i32::MAX as u32) << 32 | i32::MAX as u64);
     heap.image.put_word(heap.parameters + N_MMAPS + 8, i32::MAX as u64);
     heap.image.put_word(heap.parameters + MMAPPED_MEM, 1 << 46);
@@ -275,7 +278,7 @@ fn an_arena_in_a_giant_mapping() {
 
 #[test]
 fn mmapped_chunks_side_by_side_between_pieces() {
-    // A thousand chunks of one page each stand where the mapping of the pieces goes on below them.
+    // A thousand chunks of one page each, where the mapping of the pieces continues below them.
     let recipe = Recipe { secondary_heaps: 0, mmapped: 0, mmapped_pieces: 2, ..recipe() };
     let mut heap = fabricate(&recipe);
     let count = 1000;
@@ -300,7 +303,7 @@ fn mmapped_chunks_side_by_side_between_pieces() {
     assert_eq!(mallinfo.fordblks, heap.expected.mallinfo.fordblks);
 }
 
-/// Writes 127 empty bins, the heart of a main_arena, at `arena`, with `next` as its ring.
+/// Writes 127 empty bins, the core of a main_arena, at `arena`, with `next` as its ring.
 fn put_arena(image: &mut Image, arena: u64, next: u64) {
     for bin in 0..127 {
         let pair = arena + BINS + 16 * bin;
@@ -312,7 +315,7 @@ fn put_arena(image: &mut Image, arena: u64, next: u64) {
 
 #[test]
 fn main_arenas_wherever_one_looks() {
-    // A thousand of them, each with a ring that leads into a circle without end.
+    // A thousand of them, each with a ring that leads into an endless cycle.
     let data = 0x7f5a_9000_0000u64;
     let bytes = 4 << 20;
     let (trap, other) = (0x7f5a_2000_0020, 0x7f5a_2010_0020);

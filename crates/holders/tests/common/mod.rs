@@ -1,11 +1,11 @@
-//! A heap that is made up: its words stand in an array.
+//! A synthetic heap whose words are in an array.
 
 use std::time::{Duration, Instant};
 
 use strandline_holders::{Blocks, Builder, Graph, Held, Known, Limits, References, Refused, Roots, Ways};
 use strandline_process::memory::Memory;
 
-/// Where it begins.
+/// Address of the first word.
 pub const BASE: u64 = 0x5555_0000_0000;
 
 /// Words from [`BASE`] on.
@@ -26,17 +26,18 @@ impl Memory for Heap {
     }
 }
 
-/// The time that tests allow.
+/// A deadline that tests do not reach.
 pub fn deadline() -> Instant {
     Instant::now() + Duration::from_secs(600)
 }
 
-/// Limits that are not reached.
+/// Limits that tests do not reach.
 pub fn limits() -> Limits {
     Limits { edges_bytes: 1 << 32, deadline: deadline(), workers: 2 }
 }
 
-/// A heap of blocks that each have the words that `targets` gives, and `more` that lead nowhere.
+/// A heap in which each block has the words that `targets` returns, and `more` words that point
+/// nowhere.
 pub fn heap(count: u32, more: usize, targets: impl Fn(u32) -> Vec<u32>) -> Result<(Heap, Blocks), Refused> {
     let words: Vec<usize> = (0..count).map(|block| (targets(block).len() + more).max(1)).collect();
     let mut starts = vec![0; count as usize];
@@ -55,7 +56,7 @@ pub fn heap(count: u32, more: usize, targets: impl Fn(u32) -> Vec<u32>) -> Resul
     Ok((heap, builder.finish()?))
 }
 
-/// Who holds what in such a heap.
+/// The holders in such a heap.
 pub fn held(
     (count, more): (u32, usize),
     targets: impl Fn(u32) -> Vec<u32>,

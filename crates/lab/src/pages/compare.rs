@@ -1,4 +1,4 @@
-//! What a comparison came to: its document and its page.
+//! Document and page of a comparison.
 
 use std::collections::BTreeMap;
 
@@ -14,35 +14,35 @@ use strandline_report::pages::surroundings;
 use strandline_report::text::clean;
 use strandline_report::units::{UNKNOWN, bytes, percent_of, seconds};
 
-/// All that is told of a comparison.
+/// Input of the document and the page.
 pub struct Facts<'a> {
-    /// What was judged.
+    /// The evaluated comparison.
     pub comparison: &'a Comparison,
-    /// The variables that each command was given.
+    /// Variables set for each command.
     pub environments: Vec<Vec<(String, Option<String>)>>,
-    /// Rounds before those that count.
+    /// Number of warm-up rounds.
     pub warm_up: u32,
-    /// What drew the order.
+    /// Seed of the order of runs.
     pub seed: u64,
-    /// Runs at a time.
+    /// Number of concurrent runs.
     pub jobs: u32,
-    /// Why the machine counts no instructions; `None` where it does.
+    /// Why the machine cannot count instructions; `None` if it can.
     pub no_counters: Option<String>,
     /// Whether cachegrind counted them instead.
     pub counted_by_cachegrind: bool,
-    /// In how many rounds.
+    /// Number of rounds counted by cachegrind.
     pub counted_rounds: u32,
-    /// The subjects that a shell ran.
+    /// Subjects run by a shell.
     pub by_shell: &'a [String],
     /// Runs that left processes behind.
     pub left_behind: u32,
-    /// How many runs of which subject failed.
+    /// Number of failed runs by subject name.
     pub failures: Vec<(String, u32)>,
-    /// How narrow the interval was to become.
+    /// Requested width of the interval.
     pub until: Option<f64>,
-    /// What is to be known of where runs were made, where that is elsewhere: code and sentence.
+    /// Caveats on rounds that ran elsewhere: code and sentence.
     pub elsewhere: Vec<(&'static str, String)>,
-    /// The kinds of machines that they were made on.
+    /// Kinds of machines that ran them.
     pub nodes: Vec<Kind>,
 }
 
@@ -52,7 +52,7 @@ pub struct Document {
     runs: usize,
     warm_up: u32,
     seed: u64,
-    /// `same` where no metric differs, `different`, or `unknown`.
+    /// `different` if any metric differs, else `same` if any verdict is known, else `unknown`.
     verdict: &'static str,
     ratio_confidence: f64,
     commands: Vec<Value>,
@@ -63,7 +63,7 @@ pub struct Document {
     nodes: Vec<Kind>,
 }
 
-/// The document.
+/// Builds the document.
 pub fn document(facts: &Facts<'_>) -> Document {
     let comparison = facts.comparison;
     let commands = comparison.commands.iter().zip(&facts.environments).enumerate();
@@ -115,7 +115,7 @@ fn metrics(of: &BTreeMap<Metric, Compared>) -> Map<String, Value> {
     Metric::ALL.into_iter().map(|metric| (metric.name().to_owned(), one(metric))).collect()
 }
 
-/// All verdicts of a comparison: case, metric, command.
+/// All verdicts of a comparison: (case, metric, command, verdict).
 fn verdicts(comparison: &Comparison) -> impl Iterator<Item = (usize, Metric, usize, Verdict)> + '_ {
     comparison.metrics.iter().enumerate().flat_map(|(case, metrics)| {
         metrics.iter().flat_map(move |(&metric, compared)| {
@@ -129,11 +129,11 @@ fn verdict(comparison: &Comparison) -> &'static str {
     if verdicts(comparison).any(|(.., verdict)| differs(verdict)) {
         return "different";
     }
-    // Processor time that was too short to be counted is no reason to doubt the others.
+    // CPU time too short to be counted does not cast doubt on the other metrics.
     if verdicts(comparison).any(|(.., verdict)| verdict == Verdict::Same) { "same" } else { "unknown" }
 }
 
-/// What is to be known about the figures: code and sentence.
+/// Caveats on the figures: code and sentence.
 fn caveats(facts: &Facts<'_>) -> Vec<(&'static str, String)> {
     let mut caveats = Vec::new();
     if let Some(why) = &facts.no_counters {
@@ -207,7 +207,7 @@ fn caveats(facts: &Facts<'_>) -> Vec<(&'static str, String)> {
     caveats
 }
 
-/// The report.
+/// Builds the page.
 pub fn page(facts: &Facts<'_>) -> Page {
     let comparison = facts.comparison;
     let mut sections = vec![legend(comparison)];
@@ -236,7 +236,7 @@ fn headline(comparison: &Comparison) -> String {
             let ratio = comparison.metrics.get(case)?.get(&metric)?.ratios.get(command).copied()??;
             let case = comparison.cases.get(case).filter(|case| !case.is_empty());
             let case = case.map(|case| format!(" in {}", clean(case))).unwrap_or_default();
-            // What a command takes is memory; its high-water mark is how much.
+            // High-water mark reads as "takes more memory".
             let what = if metric == Metric::HighWater { "memory" } else { title(metric) };
             Some(format!("{} takes {} {what}{case}", letter(command), change(&ratio)))
         })
@@ -257,7 +257,7 @@ fn headline(comparison: &Comparison) -> String {
     }
 }
 
-/// "12.3 % more".
+/// For example "12.3 % more".
 fn change(ratio: &Ratio) -> String {
     if ratio.median >= 2.0 {
         return format!("{:.2} times as much", ratio.median);
@@ -285,7 +285,7 @@ fn legend(comparison: &Comparison) -> Section {
     Section { tables: vec![Table { caption: String::new(), columns, rows }], ..Section::default() }
 }
 
-/// A table for each metric with the cases as columns: the medians, then percentages of the first.
+/// One table for each metric with cases as columns: medians, then percentages of the first command.
 fn cases_section(comparison: &Comparison) -> Section {
     let mut columns = vec![column("", false)];
     columns.extend(comparison.cases.iter().map(|case| column(&clean(case), true)));
@@ -319,7 +319,7 @@ fn cases_section(comparison: &Comparison) -> Section {
     Section { heading: "Cases".to_owned(), tables: tables.collect(), ..Section::default() }
 }
 
-/// A table of one case: metrics as rows.
+/// Table of one case with metrics as rows.
 fn case_section(comparison: &Comparison, case: usize, name: &str) -> Section {
     let Some(metrics) = comparison.metrics.get(case) else { return Section::default() };
     let mut columns = vec![column("", false)];
@@ -384,12 +384,12 @@ fn interval(ratio: Option<Ratio>) -> String {
     }
 }
 
-/// A ratio, as far as it means anything.
+/// A ratio, with the decimals that matter.
 fn factor(ratio: f64) -> String {
     if ratio >= 1000.0 {
         "> 1000".to_owned()
     } else if ratio != 1.0 && (ratio - 1.0).abs() < 0.0005 {
-        // Instructions differ in figures that three decimals hide.
+        // Instruction counts differ in digits that three decimals would hide.
         format!("{ratio:.6}")
     } else {
         format!("{ratio:.3}")

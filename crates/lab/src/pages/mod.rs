@@ -1,4 +1,4 @@
-//! What a verb found, as a page of `strandline_report`.
+//! Pages and documents of the verbs, in the form of `strandline_report`.
 
 pub mod compare;
 pub mod squeeze;

@@ -1,5 +1,5 @@
-//! What `squeeze` found, as a page: the edge, how the command fails below it, what it costs above it, and lines to
-//! paste.
+//! Page of `squeeze`: the smallest limit, how the command fails below it, its slowdown above it,
+//! and snippets to paste.
 
 use crate::squeeze::Kind;
 use crate::squeeze::findings::{AtLimit, Band, Findings};
@@ -9,15 +9,15 @@ use strandline_report::pages::page::{Cell, Column, Page, Plot, PlotKind, Section
 use strandline_report::text::{clean_sentence, command_line, counted, grouped};
 use strandline_report::units::{UNKNOWN, bytes, seconds};
 
-/// The limits to paste are by so much above the smallest.
+/// Suggested limits are the smallest limit times this.
 const HEADROOM: f64 = 1.2;
-/// Limits are pasted in these steps: in KiB small ones, in MiB others.
+/// Suggested limits are rounded up to these steps: small ones to KiB, others to MiB.
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// So many of the limits nearest to the edge are listed.
+/// Maximum number of listed limits, nearest to the edge.
 const MAX_LIMITS: usize = 24;
 
-/// The page of these findings, measured on this machine.
+/// Builds the page of `findings`; `environment` describes this machine.
 pub fn page(findings: &Findings, environment: Vec<(String, String)>) -> Page {
     let mut sections = vec![edge(findings)];
     sections.extend(failures(findings));
@@ -36,7 +36,7 @@ fn shown_command(findings: &Findings) -> String {
     command_line(&findings.command)
 }
 
-/// What is limited, as a sentence has it.
+/// The limited resource, as worded in sentences.
 fn thing(kind: Kind) -> &'static str {
     match kind {
         Kind::AddressSpace => "address space",
@@ -45,7 +45,7 @@ fn thing(kind: Kind) -> &'static str {
     }
 }
 
-/// A limit with its exact figure.
+/// A limit, rounded and in bytes.
 fn exact(limit_bytes: u64) -> String {
     format!("{} ({} bytes)", bytes(limit_bytes), grouped(limit_bytes))
 }
@@ -112,7 +112,7 @@ fn edge(findings: &Findings) -> Section {
     }
 }
 
-/// What it took without a limit.
+/// What it used without a limit.
 fn unlimited(findings: &Findings) -> Option<String> {
     let unlimited = &findings.unlimited;
     let resident = unlimited.high_water_bytes.map_or_else(|| UNKNOWN.to_owned(), bytes);
@@ -123,7 +123,7 @@ fn unlimited(findings: &Findings) -> Option<String> {
     Some(format!("Without a limit its largest process{held} had {resident} resident."))
 }
 
-/// The limits that were tried, nearest to the edge, from the largest down.
+/// The tried limits nearest to the edge, in descending order.
 fn limits(findings: &Findings) -> Table {
     let edge = findings.smallest_bytes.or(findings.largest_failing_bytes).unwrap_or(0);
     let mut nearest: Vec<&AtLimit> = findings.limits.iter().collect();
@@ -154,7 +154,7 @@ fn limits(findings: &Findings) -> Table {
     Table { caption, columns, rows: rows.collect() }
 }
 
-/// Every run: which limit, and whether it succeeded.
+/// Plot of every run: limit and success.
 fn trials(findings: &Findings) -> Plot {
     let points = |is_success: bool| {
         let numbered = findings.trials.iter().enumerate();
@@ -296,7 +296,7 @@ fn ratio(beside: &Beside) -> Cell {
     }
 }
 
-/// A limit to use: some headroom above the smallest, in whole steps.
+/// Suggested limit: the smallest limit plus headroom, rounded up.
 pub fn with_headroom(smallest_bytes: u64) -> u64 {
     let wanted = (smallest_bytes as f64 * HEADROOM) as u64;
     let step = if wanted >= 16 * MIB { MIB } else { 64 * KIB };
@@ -305,7 +305,7 @@ pub fn with_headroom(smallest_bytes: u64) -> u64 {
 
 fn paste(findings: &Findings) -> Option<Section> {
     let limit = with_headroom(findings.smallest_bytes?);
-    // Docker and systemd write K, M; Kubernetes Ki, Mi.
+    // Docker and systemd use the suffixes K and M, Kubernetes Ki and Mi.
     let size =
         if limit.is_multiple_of(MIB) { format!("{}M", limit / MIB) } else { format!("{}K", limit / KIB) };
     let kib = limit / KIB;

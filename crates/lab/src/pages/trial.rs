@@ -1,4 +1,4 @@
-//! What a trial came to: its document and its page.
+//! Document and page of a trial.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -23,12 +23,12 @@ pub struct Document {
     runs: usize,
     command: Vec<String>,
     mode: &'static str,
-    /// Where settled figures are from: `mark`, `exit`, `sample` or `load`.
+    /// Source of the settled figures: `mark`, `exit`, `level`, `top`, `sample` or `load`.
     settled_at: Instant,
     goal: Goal,
     baseline: Value,
     candidates: Vec<Value>,
-    /// The id of the best, or null.
+    /// Id of the best candidate, or null.
     best: Option<String>,
     paste: Option<Paste>,
     pareto: Vec<String>,
@@ -39,7 +39,7 @@ pub struct Document {
     nodes: Vec<Kind>,
 }
 
-/// The document.
+/// Builds the document.
 pub fn document(trial: &Trial) -> Document {
     let ranking = trial.ranking();
     let best = ranking.best.and_then(|index| trial.tried.get(index));
@@ -124,7 +124,7 @@ fn candidate(tried: &Try, judged: &Judged, status: Status) -> Value {
     value
 }
 
-/// The report.
+/// Builds the page.
 pub fn page(trial: &Trial) -> Page {
     let best = trial.ranking().best.and_then(|index| trial.tried.get(index));
     let mut sections = vec![results(trial)];
@@ -192,10 +192,11 @@ fn headline(trial: &Trial) -> String {
     }
 }
 
-/// Below this part of the median without settings a candidate is worth more rounds where its interval decides nothing.
+/// A candidate with an undecided interval is worth more rounds if its median is below this fraction
+/// of the median without settings.
 const WORTH_MORE_ROUNDS: f64 = 0.95;
 
-/// The candidate with the smallest median that the rounds could not tell apart, if it is worth more rounds.
+/// The undecided candidate with the smallest median, if it is worth more rounds.
 fn undecided(trial: &Trial) -> Option<(&Try, &Judged)> {
     let median = |judged: &Judged| Some(of_goal(judged, trial.goal).estimate.as_ref()?.median);
     let before = median(&trial.baseline)?;
@@ -209,7 +210,7 @@ fn undecided(trial: &Trial) -> Option<(&Try, &Judged)> {
     least.map(|(tried, judged, _)| (tried, judged))
 }
 
-/// What has less of what is to be small than the best, if anything has: the best takes less time.
+/// A sentence on a candidate that is smaller than the best but takes more time, if there is one.
 fn runner_up(trial: &Trial, best: &Try, judged: &Judged) -> Option<String> {
     let least = trial.ranking().order.into_iter().find(|&index| trial.status(index) == Status::Better)?;
     let (tried, other) = trial.tried.get(least)?;
@@ -217,7 +218,7 @@ fn runner_up(trial: &Trial, best: &Try, judged: &Judged) -> Option<String> {
     let of = |judged: &Judged| median(of_goal(judged, trial.goal));
     let less = of(judged)? - of(other)?;
     let time = median(&other.wall)? / median(&judged.wall)?;
-    // What is less by so little, or takes no longer, is as good as the best.
+    // Not worth naming if barely smaller or no slower.
     if tried.id == best.id || less <= tries::RESOLUTION_BYTES || time <= 1.02 {
         return None;
     }
@@ -225,7 +226,8 @@ fn runner_up(trial: &Trial, best: &Try, judged: &Judged) -> Option<String> {
     Some(format!("Only {less} less leaves {}, in {time:.2} times the time of that.", tried.id))
 }
 
-/// "as long, as far as can be told", "1.90 times as long", "12 % less time"; where the interval spans 1 what it spans.
+/// Describes a time ratio: "as long, as far as can be told", "1.90 times as long", "12 % less
+/// time". Also notes that an interval contains 1.
 fn times(ratio: &Ratio, trial: &Trial) -> String {
     let rounds = counted(trial.rounds as u64, "round");
     let bound = |high: f64| {
@@ -266,7 +268,7 @@ fn results(trial: &Trial) -> Section {
         column("faults", true),
         column("× (interval)", true),
     ];
-    // Where all were looked at in one way, the caption says it.
+    // If all figures are from the same moment, only the caption names it.
     if all(trial).any(|(_, judged)| judged.settled_seconds.is_some() || judged.held_no_level) {
         others.push(column("settled at", true));
     }
@@ -358,7 +360,7 @@ fn other_row(id: &str, judged: &Judged) -> Vec<Cell> {
     ]
 }
 
-/// When it stood on the level that is called settled.
+/// When the process was at its settled level.
 fn when(judged: &Judged) -> String {
     match (judged.settled_seconds, judged.held_no_level) {
         (Some((from, to)), _) => format!("{from:.2}–{to:.2} s"),
@@ -375,7 +377,7 @@ fn median(figure: &Figure, text: impl Fn(f64) -> String) -> String {
     figure.estimate.as_ref().map_or(UNKNOWN.to_owned(), |estimate: &Estimate| text(estimate.median))
 }
 
-/// "0.15 (.14–.16)": a ratio and its interval.
+/// A ratio and its interval, such as "0.15 (.14–.16)".
 fn ratio(figure: &Figure) -> String {
     let Some(ratio) = figure.ratio else { return String::new() };
     match (ratio.low, ratio.high) {
@@ -384,7 +386,7 @@ fn ratio(figure: &Figure) -> String {
     }
 }
 
-/// An end of an interval, in two digits: the table has to stay within 80 columns.
+/// An interval bound in two digits: the table must fit in 80 columns.
 fn end(value: f64) -> String {
     match value {
         ..0.995 => format!("{value:.2}").trim_start_matches('0').to_owned(),
@@ -436,7 +438,7 @@ fn left_out(trial: &Trial) -> Option<Section> {
     reasons("Not tried", trial.not_applicable.iter().map(|(id, reason)| (id, reason)))
 }
 
-/// Reasons, each with what it is the reason for.
+/// Groups ids by their reason.
 fn reasons<'a>(heading: &str, reasons: impl Iterator<Item = (&'a String, &'a String)>) -> Option<Section> {
     let mut grouped: Vec<(&String, Vec<String>)> = Vec::new();
     for (id, reason) in reasons {
@@ -456,7 +458,7 @@ fn reasons<'a>(heading: &str, reasons: impl Iterator<Item = (&'a String, &'a Str
     })
 }
 
-/// What each of the better ones sets, and what is known of it.
+/// What each better candidate sets, and its known cost.
 fn settings(trial: &Trial) -> Option<Section> {
     let better = trial.ranking().order.into_iter().filter(|&index| trial.status(index) == Status::Better);
     let paragraphs: Vec<String> = better
@@ -475,7 +477,7 @@ fn settings(trial: &Trial) -> Option<Section> {
     (!paragraphs.is_empty()).then(|| Section { heading, paragraphs, ..Section::default() })
 }
 
-/// The catalogue, for `--list`.
+/// Page of the catalogue, for `--list`.
 pub fn catalogue_page(candidates: &[Candidate]) -> Page {
     let one = |candidate: &Candidate| {
         let mut of: Vec<&str> =
@@ -501,13 +503,13 @@ pub fn catalogue_page(candidates: &[Candidate]) -> Page {
     }
 }
 
-/// The catalogue as a document.
+/// Document of the catalogue.
 #[derive(Serialize)]
 pub struct CatalogueDocument {
     candidates: Vec<Value>,
 }
 
-/// The catalogue, for `--list --json`.
+/// Builds the document of the catalogue, for `--list --json`.
 pub fn catalogue_document(candidates: &[Candidate]) -> CatalogueDocument {
     let one = |candidate: &Candidate| {
         json!({

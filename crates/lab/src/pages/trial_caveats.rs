@@ -1,15 +1,15 @@
-//! What is to be known about a trial's figures, a sentence each: where memory fell to end, which runs stand apart, what
-//! was left out.
+//! Caveats on the figures of a trial, one sentence each: memory that fell at the end, outliers,
+//! failed runs.
 
 use crate::trial::observation::Instant;
 use crate::trial::tries::{self, BASELINE, Figure, Judged, Trial};
 use strandline_report::text::counted;
 use strandline_report::units::{UNKNOWN, bytes, seconds};
 
-/// A run is named that stands apart by more than this part of the median.
+/// An outlier is reported if it differs by more than this fraction of the median.
 const NOTABLE: f64 = 0.05;
 
-/// What is to be known about the figures: code and sentence.
+/// Caveats on the figures: code and sentence.
 pub fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
     let mut caveats = Vec::new();
     let falling = |no_level: bool| -> Vec<&str> {
@@ -58,13 +58,13 @@ pub fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
     caveats
 }
 
-/// The run without settings and everything that was tried, each with its name.
+/// The baseline and all tried candidates, with their names.
 pub fn all(trial: &Trial) -> impl Iterator<Item = (&str, &Judged)> {
     let tried = trial.tried.iter().map(|(tried, judged)| (tried.id.as_str(), judged));
     std::iter::once((BASELINE, &trial.baseline)).chain(tried)
 }
 
-/// A few names, and how many more there are.
+/// The first names, and the number of the rest.
 fn some(names: &[&str]) -> String {
     const MOST: usize = 6;
     let shown = names.get(..names.len().min(MOST)).unwrap_or_default().join(", ");
@@ -74,11 +74,11 @@ fn some(names: &[&str]) -> String {
     }
 }
 
-/// A figure: what it is called, where it is, from what difference on it is looked at, and how it is shown.
+/// A figure: name, accessor, smallest difference of interest, formatter.
 type OfFigure<'a> = (&'a str, fn(&Judged) -> &Figure, f64, &'a dyn Fn(f64) -> String);
 
-/// The runs that stand apart from the others of their setting, a sentence for each figure. Of runs that are as good as
-/// equal one always does: what nobody would set anything for is not named.
+/// The outliers among the runs of each setting, one sentence for each figure. Among nearly equal
+/// runs there is always an outlier; differences below the threshold are skipped.
 fn outliers(trial: &Trial) -> Vec<String> {
     const MOST: usize = 6;
     let size = |value: f64| bytes(value.round() as u64);
@@ -111,7 +111,7 @@ fn outliers(trial: &Trial) -> Vec<String> {
     texts
 }
 
-/// What is to be known about runs, each with the settings whose runs it is of.
+/// Notes on runs, each with the settings that it applies to.
 fn notes(trial: &Trial) -> Vec<String> {
     let mut grouped: Vec<(&str, Vec<&str>)> = Vec::new();
     for (id, judged) in all(trial) {

@@ -1,4 +1,4 @@
-//! Tests of how a trial is told.
+//! Tests of the page and the document of a trial.
 
 use super::*;
 use crate::statistics::{estimate, paired_ratio};
@@ -72,7 +72,7 @@ fn the_headline_does_not_claim_what_cannot_be_told() {
     assert!(headline(&trial(&[("few", few)])).contains("1.30 times as long, of 5 rounds"));
 }
 
-/// Two rounds decide nothing: what they measured is said all the same.
+/// Two rounds decide nothing, but their medians are still reported.
 #[test]
 fn what_few_rounds_cannot_decide_is_measured_all_the_same() {
     let half = judged(&[20.0, 105.0], &[1.0, 1.0]);

@@ -1,8 +1,10 @@
-//! What lies in the shared folder, `slurm/` below the lab's: what tasks are to run, and what they wrote of it.
+//! Files in the shared folder, `slurm/` below the folder of the lab: what tasks are to run, and
+//! what they wrote.
 //!
-//! The scheduler is asked for no figure, and tasks and the submitting strandline talk by these files only: each is
-//! written beside its place and put there whole. They may be damaged, or of another lab all the same: nothing is read
-//! without a bound, and a file that does not say what it should is set aside and told of.
+//! The scheduler supplies no figures; tasks and the submitting strandline communicate only by these
+//! files. Each is written under a temporary name and then renamed. They may still be damaged or
+//! belong to another lab: every read is bounded, and a file with wrong content is set aside and
+//! reported.
 
 use std::io::{Read, Write};
 use std::path::{Component, Path, PathBuf};
@@ -17,72 +19,72 @@ use crate::journal::ELSEWHERE;
 use crate::trial::server::Service;
 use strandline_recorder::Limits;
 
-/// The schema of a round's file.
+/// Schema of the file of a finished round.
 pub const SCHEMA: &str = "strandline/round/1";
-/// A file that is larger is none of a lab's.
+/// Larger files are rejected.
 pub const MAX_BYTES: u64 = 256 << 20;
-/// Of a task's part this much is read to count its lines.
+/// At most this much of a partial file is read to count its lines.
 const MAX_PART_BYTES: u64 = 64 << 20;
 
-/// A lab's folder, for those who share it.
+/// The shared folder of a lab.
 #[derive(Clone, Debug)]
 pub struct Store {
-    /// The lab's folder.
+    /// Folder of the lab.
     pub root: PathBuf,
-    /// What tells this lab from one that used the folder before.
+    /// Token that distinguishes this lab from earlier labs in the same folder.
     pub lab: String,
 }
 
-/// What a lab's tasks have in common.
+/// Identity of the lab, for its tasks.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct About {
     /// See [`Store::lab`].
     pub lab: String,
-    /// The key of its journal.
+    /// Key of its journal.
     pub key: String,
 }
 
-/// Who gathers what tasks write.
+/// The process that collects the results of tasks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
-    /// Unlike that of any other.
+    /// Unique token.
     pub token: String,
-    /// Its machine.
+    /// Its host name.
     pub host: String,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
 }
 
-/// What rounds are of.
+/// Subjects of the rounds of an array.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// The lab.
+    /// See [`Store::lab`].
     pub lab: String,
-    /// What is run in each round.
+    /// The subjects; a round names them by index.
     pub subjects: Vec<Subject>,
-    /// How, where they are servers.
+    /// How to run subjects that are servers.
     pub service: Option<Service>,
 }
 
-/// A job array that was asked for.
+/// A requested job array.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Array {
-    /// The lab.
+    /// See [`Store::lab`].
     pub lab: String,
-    /// The name of its plan.
+    /// Name of its plan.
     pub plan: String,
-    /// What the scheduler calls it.
+    /// Job name given to the scheduler.
     pub name: String,
-    /// The round of each of its tasks, with the order of its subjects.
+    /// For each task: the round, and its subjects in order.
     pub rounds: Vec<(u32, Vec<usize>)>,
 }
 
-/// A task: of which job, and which of its array.
+/// A task of a job array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Task {
-    /// The array's job.
+    /// Job id of the array.
     pub job: u64,
-    /// Its number in it.
+    /// Index in the array.
     pub index: u32,
 }
 
@@ -92,75 +94,75 @@ impl std::fmt::Display for Task {
     }
 }
 
-/// What a task wrote of a round that is over.
+/// Content of the file of a finished round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Over {
     /// [`SCHEMA`].
     pub schema: String,
-    /// The lab.
+    /// See [`Store::lab`].
     pub lab: String,
-    /// The plan's name.
+    /// Name of the plan.
     pub plan: String,
-    /// The round.
+    /// Number of the round.
     pub round: u32,
-    /// Who ran it.
+    /// The task that ran it.
     pub task: Task,
-    /// How often the scheduler had begun it before.
+    /// How often the scheduler had restarted the task.
     pub restarts: u32,
-    /// Where.
+    /// The machine that ran it.
     pub node: Node,
-    /// What that machine is.
+    /// Description of that machine.
     pub environment: Environment,
-    /// Its runs, in their order.
+    /// Its runs in order.
     pub runs: Vec<Run>,
 }
 
 /// A run of a round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// Which of the plan's subjects.
+    /// Index of the subject in the plan.
     pub subject: usize,
-    /// Its name.
+    /// Name of the subject.
     pub name: String,
-    /// The variables it was given.
+    /// The variables set for it.
     pub settings: Vec<(String, Option<String>)>,
-    /// Its limits on memory.
+    /// Its memory limits.
     pub limits: Limits,
-    /// The allocators that its ledgers found mapped; `None` where no ledger was taken.
+    /// The allocators mapped according to its ledgers; `None` without a ledger.
     pub allocators: Option<Vec<String>>,
-    /// What came of it.
+    /// Its outcome.
     pub outcome: Outcome,
 }
 
-/// Why a task gave up.
+/// Content of the file of a task that gave up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {
-    /// The lab.
+    /// See [`Store::lab`].
     pub lab: String,
-    /// On which machine.
+    /// The machine that it ran on.
     pub node: String,
-    /// One line.
+    /// The reason, in one line.
     pub why: String,
 }
 
-/// What a file turned out to be.
+/// Result of reading a file.
 #[derive(Debug, PartialEq)]
 pub enum Found<T> {
-    /// It is not there.
+    /// The file does not exist.
     Missing,
-    /// It is not what it should be: why, in a line that names it.
+    /// The content is wrong; holds one line that names the file and the reason.
     Wrong(String),
-    /// It.
+    /// The content.
     Here(T),
 }
 
 impl Store {
-    /// The folder of all this.
+    /// The folder of all these files.
     pub fn folder(&self) -> PathBuf {
         self.root.join(ELSEWHERE)
     }
 
-    /// A folder in it.
+    /// A file or folder in it.
     pub fn below(&self, name: &str) -> PathBuf {
         self.folder().join(name)
     }
@@ -175,32 +177,32 @@ impl Store {
         self.below("arrays").join(format!("{number}.json"))
     }
 
-    /// The file with an array's job.
+    /// The file with the job id of an array.
     pub fn job(&self, number: u32) -> PathBuf {
         self.below("arrays").join(format!("{number}.job"))
     }
 
-    /// The file of a round that is over.
+    /// The file of a finished round.
     pub fn over(&self, plan: &str, round: u32) -> PathBuf {
         self.below("rounds").join(format!("{plan}-{round}.json"))
     }
 
-    /// The file of a round that a task runs.
+    /// The partial file of a round that a task is running.
     pub fn part(&self, plan: &str, round: u32, task: Task) -> PathBuf {
         self.below("rounds").join(format!("{plan}-{round}.{task}.part"))
     }
 
-    /// The file that says why a task gave up.
+    /// The file with the reason why a task gave up.
     pub fn failed(&self, plan: &str, round: u32, task: Task) -> PathBuf {
         self.below("rounds").join(format!("{plan}-{round}.{task}.failed"))
     }
 
-    /// What a task said on its standard error.
+    /// The standard error of a task.
     pub fn log(&self, task: Task) -> PathBuf {
         self.below("logs").join(format!("{task}.log"))
     }
 
-    /// What was written of a round that is over; `wanted` are the subjects that it was asked for.
+    /// Reads the file of a finished round; `wanted` are the subjects that were requested.
     pub fn read_over(&self, plan: &str, round: u32, wanted: &[usize]) -> Found<Over> {
         let path = self.over(plan, round);
         let wrong = |what: &str| Found::Wrong(format!("{}: {what}", path.display()));
@@ -231,20 +233,21 @@ impl Store {
         Found::Here(over)
     }
 
-    /// Whether a file is one that this lab's runs left.
+    /// Whether a path is below the output folder of the runs of this lab.
     fn is_own(&self, path: &Path) -> bool {
         let goes_up = path.components().any(|part| part == Component::ParentDir);
         path.starts_with(self.root.join("cells")) && !goes_up
     }
 }
 
-/// The name of a plan: that of what is in it.
+/// Name of a plan: a hash of its content.
 pub fn plan_name(plan: &Plan) -> Result<String, String> {
     let text = serde_json::to_vec(&(&plan.subjects, &plan.service)).map_err(|error| error.to_string())?;
     Ok(Sha256::digest(&text).iter().take(6).map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// The round of a file's name in `rounds/`, where it is that of `plan`, and whether it is over.
+/// Parses a file name in `rounds/`: the round and whether it is finished; `None` if it is not a
+/// round of `plan`.
 pub fn round_of(name: &str, plan: &str) -> Option<(u32, bool)> {
     let rest = name.strip_prefix(plan)?.strip_prefix('-')?;
     let (round, kind) = rest.split_once('.')?;
@@ -276,7 +279,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Found<T> {
     }
 }
 
-/// Puts a file of JSON in its place, whole.
+/// Writes a file of JSON atomically.
 ///
 /// # Errors
 /// One line that names it.
@@ -285,7 +288,7 @@ pub fn put(path: &Path, value: &impl Serialize) -> Result<(), String> {
     put_text(path, &text)
 }
 
-/// Puts a file in its place, whole.
+/// Writes a file atomically.
 ///
 /// # Errors
 /// One line that names it.
@@ -294,13 +297,13 @@ pub fn put_text(path: &Path, text: &[u8]) -> Result<(), String> {
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder).map_err(named)?;
     let mut new = tempfile::Builder::new().prefix(".new-").tempfile_in(folder).map_err(named)?;
-    // Another machine may see the name before the content otherwise.
+    // Synced first: otherwise another machine may see the name before the content.
     new.write_all(text).and_then(|()| new.as_file().sync_all()).map_err(named)?;
     new.persist(path).map_err(|error| named(error.error))?;
     Ok(())
 }
 
-/// The whole lines of a task's part, its head left out.
+/// Number of complete lines in a partial file, without the first one (its header).
 pub fn runs_in(path: &Path) -> usize {
     let mut text = Vec::new();
     let read = std::fs::File::open(path).and_then(|file| file.take(MAX_PART_BYTES).read_to_end(&mut text));
@@ -310,7 +313,7 @@ pub fn runs_in(path: &Path) -> usize {
     memchr::memchr_iter(b'\n', &text).count().saturating_sub(1)
 }
 
-/// A name that no other has: of the kernel's random source.
+/// A random token.
 pub fn token() -> String {
     format!("{:016x}", fastrand::Rng::new().u64(..) ^ u64::from(std::process::id()).rotate_left(40))
 }

@@ -1,9 +1,11 @@
-//! Rounds on a cluster, by Slurm: each is a task of a job array, on one node, in its drawn order.
+//! Rounds on a Slurm cluster: each is a task of a job array and runs on one node, in its drawn
+//! order.
 //!
-//! `files` is what lies in the shared folder, `scheduler` asks sbatch, squeue, scancel and scontrol, `task` is what
-//! runs on a node, `watch` gathers what tasks wrote and sees to rounds that were lost, `round.sh` is the job. What is
-//! no round (builds, probes) runs on the submitting machine, by its local executor. The submitting strandline may be
-//! killed, or its machine die: tasks go on, and the next one gathers what they wrote and waits for the rest.
+//! `files` defines the files in the shared folder, `scheduler` calls sbatch, squeue, scancel and
+//! scontrol, `task` runs on a node, `watch` collects the results of tasks and handles lost rounds,
+//! `round.sh` is the job script. Everything else (builds, probes) runs on the submitting machine,
+//! by its local executor. If the submitting strandline is killed or its machine crashes, tasks
+//! continue; the next strandline collects their results and waits for the rest.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -29,13 +31,13 @@ pub(crate) use files::put_text;
 use files::{About, Array, Found, Owner, Plan, Store, plan_name, put, read, token};
 use scheduler::Stand;
 
-/// The hidden verb that runs a task's round.
+/// The hidden verb that runs the round of a task.
 pub const ROUND_VERB: &str = "lab-round";
-/// The job.
+/// The job script.
 const SCRIPT: &str = include_str!("round.sh");
-/// The most arrays of one lab.
+/// Maximum number of arrays of one lab.
 const MAX_ARRAYS: u32 = 10_000;
-/// Options that are not passed on: they would change what a round is.
+/// Options of sbatch that are rejected because they would change what a round is.
 const OWN_OPTIONS: [&str; 20] = [
     "--array",
     "-a",
@@ -59,40 +61,40 @@ const OWN_OPTIONS: [&str; 20] = [
     "--export",
 ];
 
-/// How jobs are submitted.
+/// Options for submitting jobs.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Options for sbatch, each a word.
+    /// Options for sbatch, one word each.
     pub sbatch: Vec<String>,
-    /// Whether nodes are shared with other jobs.
+    /// Whether nodes may be shared with other jobs.
     pub is_shared: bool,
-    /// At most so many rounds at a time.
+    /// Maximum number of concurrent rounds.
     pub at_once: Option<u32>,
-    /// How subjects are run that are servers.
+    /// How to run subjects that are servers.
     pub service: Option<Service>,
 }
 
-/// What is to become of jobs when a signal came.
+/// What happens to jobs after a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// They are cancelled.
+    /// Cancel them.
     Cancel,
-    /// They go on, and the same command gathers what they write.
+    /// Leave them running; the same command later collects their results.
     Leave,
 }
 
-/// Who submitted: is told, and asked.
+/// The submitting user: receives messages and decides.
 pub trait User: Send {
-    /// Tells a line.
+    /// Shows a line.
     fn say(&self, line: &str);
-    /// Asks what is to become of `jobs`, of which so many rounds are under way.
+    /// Asks what happens to `jobs` after `signal`; `tasks` counts their rounds.
     fn decide(&self, signal: i32, jobs: &str, tasks: Tasks, interrupt: &Interrupt) -> Decision;
 }
 
-/// Why an option for sbatch is not passed on.
+/// Why an option for sbatch is rejected; `None` if it is passed on.
 pub fn why_not_passed_on(option: &str) -> Option<String> {
     let name = option.split('=').next().unwrap_or(option);
-    // A short option may have its value at once: -N2.
+    // The value may follow a short option directly: -N2.
     let short =
         name.strip_prefix('-').filter(|rest| !rest.starts_with('-')).and_then(|rest| rest.chars().next());
     let is_own = OWN_OPTIONS.contains(&name)
@@ -105,7 +107,7 @@ pub fn why_not_passed_on(option: &str) -> Option<String> {
     is_own.then(|| format!("{name}: strandline sets that itself, so that a round is one task on one node"))
 }
 
-/// A round that was asked for and is not over.
+/// A requested round that is not finished.
 #[derive(Clone, Debug)]
 struct Waiting {
     turns: Vec<usize>,
@@ -113,14 +115,14 @@ struct Waiting {
     tries: u32,
     task: Option<Task>,
     stand: Stand,
-    /// The scheduler's words for it.
+    /// State and reason as given by the scheduler.
     words: String,
     node: String,
-    /// Since when the scheduler says that it is over, or does not know it.
+    /// Since when the scheduler reports it as ended, or does not know it.
     gone: Option<Instant>,
 }
 
-/// Runs rounds by Slurm, and what is no round here.
+/// Runs rounds by Slurm, and single jobs on this machine.
 pub struct Slurm {
     local: Local,
     store: Store,
@@ -129,10 +131,10 @@ pub struct Slurm {
     user: Box<dyn User>,
     interrupt: Arc<Interrupt>,
     token: String,
-    /// The plan whose rounds are asked for.
+    /// Name of the plan of the requested rounds.
     plan: String,
     waiting: BTreeMap<u32, Waiting>,
-    /// The arrays of this lab, with their jobs where they are known.
+    /// The arrays of this lab, with their job ids if known.
     arrays: BTreeMap<u32, (Array, Option<u64>)>,
     news: VecDeque<News>,
     watch: watch::Watch,
@@ -140,8 +142,9 @@ pub struct Slurm {
 }
 
 impl Slurm {
-    /// Takes the lab in `root`, whose journal has this key; where it is another's than the last time, or begins anew,
-    /// what was submitted for that is cancelled. `program` is strandline, where all nodes see it.
+    /// Opens the lab in `root`, whose journal has `key`. If the key differs from that of the last
+    /// lab there, or the lab is fresh, jobs of the earlier lab are cancelled. `program` is the
+    /// executable of strandline, at a path that all nodes see.
     ///
     /// # Errors
     /// One line.
@@ -199,7 +202,7 @@ impl Slurm {
         })
     }
 
-    /// The options that sbatch gets.
+    /// The options passed to sbatch.
     fn sbatch_options(&self) -> Vec<String> {
         let log = self.store.below("logs").to_string_lossy().replace('%', "%%");
         let mut options: Vec<String> =
@@ -208,14 +211,14 @@ impl Slurm {
                 .to_vec();
         options.push(format!("--output={log}/%A_%a.log"));
         if !self.options.is_shared {
-            // All of the node's memory is then the job's, whatever a job gets by default.
+            // Gives the job all memory of the node, regardless of the cluster's default.
             options.extend(["--exclusive", "--mem=0"].map(str::to_owned));
         }
         options.extend(self.options.sbatch.iter().cloned());
         options
     }
 
-    /// The jobs of rounds that are under way.
+    /// The job ids of unfinished rounds.
     fn jobs(&self) -> Vec<u64> {
         let mut jobs: Vec<u64> =
             self.waiting.values().filter_map(|waiting| waiting.task).map(|task| task.job).collect();
@@ -230,7 +233,7 @@ impl Slurm {
         Tasks { running: count(running), waiting: count(self.waiting.len() - running) }
     }
 
-    /// Runs a command that is no round as one task: a lab of its own, whose every step depends on the last.
+    /// Runs a whole command as one task: for a lab whose every step depends on the previous one.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -253,18 +256,18 @@ impl Slurm {
         }
     }
 
-    /// Forgets what tasks wrote: the same command begins anew.
+    /// Removes the results of tasks, so that the same command starts anew.
     pub fn forget_rounds(&self) {
         drop(std::fs::remove_dir_all(self.store.below("rounds")));
     }
 }
 
-/// Cancels what was submitted for a lab that is no more, and removes what it left.
+/// Cancels the jobs of an earlier lab, and removes its files.
 fn forget(store: &Store) {
     let jobs: Vec<String> =
         known_arrays(store).into_values().filter_map(|(_, job)| Some(job?.to_string())).collect();
     if !jobs.is_empty() {
-        // Its tasks find another lab in its place, and do nothing.
+        // If that fails, its tasks find another lab in the folder and do nothing.
         drop(scheduler::cancel(&jobs));
     }
     for folder in ["rounds", "arrays", "plans", "logs", "work"] {
@@ -272,7 +275,7 @@ fn forget(store: &Store) {
     }
 }
 
-/// The arrays that this lab has submitted, or was about to.
+/// The arrays that this lab submitted or was about to submit.
 fn known_arrays(store: &Store) -> BTreeMap<u32, (Array, Option<u64>)> {
     let mut arrays = BTreeMap::new();
     for entry in std::fs::read_dir(store.below("arrays")).into_iter().flatten().flatten() {
@@ -317,7 +320,8 @@ impl Elsewhere for Slurm {
             };
             self.waiting.insert(number, waiting);
         }
-        // What an earlier lab's tasks wrote is not run again, nor what they are at.
+        // Rounds that were finished by, or are running for, an earlier strandline are not submitted
+        // again.
         self.gather();
         self.adopt()?;
         let unasked = self.waiting.iter().filter(|(_, waiting)| waiting.task.is_none());

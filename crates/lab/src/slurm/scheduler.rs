@@ -1,7 +1,9 @@
-//! The scheduler, by its own programs: sbatch, squeue, scancel, scontrol. No accounting database is asked: what
-//! squeue says while a job is known, and the files that tasks write, tell the rest.
+//! Calls the programs of the scheduler: sbatch, squeue, scancel, scontrol. No accounting database
+//! is needed: the state comes from squeue while it knows the job, and from the files that tasks
+//! write.
 //!
-//! A program that does not answer is ended after a while: a scheduler that is down holds nobody up for ever.
+//! A program that does not answer is killed after a while, so that a scheduler that is down cannot
+//! block the lab.
 
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -10,30 +12,30 @@ use std::time::{Duration, Instant};
 use super::files::Task;
 use strandline_report::text::{clean, shorten};
 
-/// How long a program may take.
+/// Time limit of a program.
 pub const PATIENCE: Duration = Duration::from_secs(45);
-/// What is read of what it says: ten thousand tasks are some 600 KiB.
+/// Maximum output read from a program; ten thousand tasks give about 600 KiB.
 const MAX_BYTES: u64 = 64 << 20;
-/// The time between two looks whether it is done.
+/// Interval between checks whether the program has ended.
 const PACE: Duration = Duration::from_millis(4);
-/// Tasks of an array where the scheduler does not say how many it takes: its own default is 1,001.
+/// Tasks per array if the scheduler does not report its maximum (its default is 1,001).
 const TASKS: usize = 1000;
-/// More are not put into one array.
+/// Upper bound of tasks per array.
 const MAX_TASKS: usize = 10_000;
 
-/// Why the scheduler did not do as it was asked.
+/// Why a request to the scheduler failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// It has no such job.
+    /// The job is unknown.
     Unknown,
-    /// It did not answer, or could not be reached: it may later.
+    /// The scheduler did not answer or could not be reached; a retry may succeed.
     Away(String),
-    /// It refused.
+    /// The scheduler refused.
     Refused(String),
 }
 
 impl Trouble {
-    /// In one line.
+    /// The reason in one line.
     pub fn line(&self) -> String {
         match self {
             Self::Unknown => "slurm knows no such job".to_owned(),
@@ -42,55 +44,55 @@ impl Trouble {
     }
 }
 
-/// How a task stands.
+/// State of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stand {
-    /// It waits for a node.
+    /// Waits for a node.
     Waiting,
-    /// It has one.
+    /// Has a node.
     Running,
-    /// It waits and will for ever: its node could not begin it.
+    /// Held forever, because its node could not start it.
     Stuck,
-    /// It is over, by itself or by its end.
+    /// Ended, by itself or killed.
     Over,
-    /// Somebody cancelled it.
+    /// Cancelled by someone.
     Cancelled,
-    /// It ran out of its time.
+    /// Reached its time limit.
     OutOfTime,
-    /// It was ended for want of its node, or for another job.
+    /// Ended because its node failed or was given to another job.
     LostNode,
 }
 
-/// What squeue says of a task.
+/// A line of squeue: the state of one task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Which.
+    /// The task.
     pub task: Task,
-    /// How it stands.
+    /// Its state.
     pub stand: Stand,
-    /// The scheduler's word for that.
+    /// Its state, as the scheduler calls it.
     pub state: String,
-    /// Why it waits, or how it ended.
+    /// Why it waits or how it ended.
     pub reason: String,
-    /// Where it is, or was.
+    /// Its current or last node.
     pub node: String,
 }
 
-/// Submits an array: `script` with its arguments, `count` tasks of which `at_once` run at a time.
+/// A job array to submit.
 pub struct Submission<'a> {
-    /// What the scheduler calls it.
+    /// Job name.
     pub name: &'a str,
-    /// How many tasks.
+    /// Number of tasks.
     pub count: usize,
-    /// Of which at most so many run at a time.
+    /// Maximum number of tasks that run at a time.
     pub at_once: Option<u32>,
-    /// Options.
+    /// Options of sbatch.
     pub options: &'a [String],
     /// The script and its arguments.
     pub script: &'a [String],
 }
 
-/// Submits; the job.
+/// Submits an array and returns its job id.
 ///
 /// # Errors
 /// [`Trouble`].
@@ -110,7 +112,7 @@ pub fn submit(submission: &Submission<'_>) -> Result<u64, Trouble> {
     number.ok_or_else(|| Trouble::Refused(format!("sbatch did not tell a job: {}", short(&said))))
 }
 
-/// How the tasks of `jobs` stand: those that the scheduler knows. Ended early where `is_enough`.
+/// States of those tasks of `jobs` that the scheduler knows. Stops early once `is_enough`.
 ///
 /// # Errors
 /// [`Trouble`].
@@ -119,13 +121,13 @@ pub fn tasks(jobs: &[u64], is_enough: &dyn Fn() -> bool) -> Result<Vec<Line>, Tr
     let words = ["-h", "-r", "-t", "all", "-o", "%F|%K|%T|%N|%r", "-j", &list].map(str::to_owned);
     match ask("squeue", &words, is_enough) {
         Ok(said) => Ok(said.lines().filter_map(line).collect()),
-        // Of one job it says so, of several it leaves it out.
+        // For a single unknown job squeue fails; of several it omits the unknown ones.
         Err(Trouble::Unknown) => Ok(Vec::new()),
         Err(trouble) => Err(trouble),
     }
 }
 
-/// The job of this name, if the scheduler has one.
+/// The id of the job with this name; `None` if the scheduler has none.
 ///
 /// # Errors
 /// [`Trouble`].
@@ -135,7 +137,7 @@ pub fn find(name: &str) -> Result<Option<u64>, Trouble> {
     Ok(said.lines().find_map(|line| line.trim().parse().ok()))
 }
 
-/// Cancels jobs, or tasks of them.
+/// Cancels jobs or single tasks.
 ///
 /// # Errors
 /// [`Trouble`].
@@ -146,16 +148,16 @@ pub fn cancel(what: &[String]) -> Result<(), Trouble> {
     }
 }
 
-/// How many tasks an array may have.
+/// Maximum number of tasks in an array.
 pub fn most_tasks() -> usize {
     let Ok(said) = ask("scontrol", &["show", "config"].map(str::to_owned), &|| false) else { return TASKS };
     let line = said.lines().find(|line| line.trim_start().starts_with("MaxArraySize"));
     let most = line.and_then(|line| line.split_once('=')?.1.trim().parse().ok());
-    // Numbers go from 0 to below it; 0 is for no arrays at all, of which sbatch tells.
+    // Indices go from 0 to MaxArraySize - 1; 0 disables arrays, which sbatch then reports.
     most.map_or(TASKS, |most: usize| most.clamp(1, MAX_TASKS))
 }
 
-/// What the scheduler still knows of how a task ended: `ExitCode=71:0 Reason=NonZeroExitCode`.
+/// What the scheduler still knows about the end of a task: `ExitCode=71:0 Reason=NonZeroExitCode`.
 pub fn how_it_ended(task: Task) -> Option<String> {
     let said = ask("scontrol", &["show".to_owned(), "job".to_owned(), task.to_string()], &|| false).ok()?;
     let fields = said.split_whitespace().filter(|field| {
@@ -165,7 +167,7 @@ pub fn how_it_ended(task: Task) -> Option<String> {
     (!fields.is_empty()).then(|| short(&fields.join(" ")))
 }
 
-/// A line of squeue's.
+/// Parses a line of squeue.
 fn line(text: &str) -> Option<Line> {
     let mut fields = text.splitn(5, '|');
     let job = fields.next()?.trim().parse().ok()?;
@@ -188,12 +190,12 @@ fn stand(state: &str, reason: &str) -> Stand {
         "RUNNING" | "COMPLETING" | "CONFIGURING" | "SUSPENDED" | "STOPPED" | "SIGNALING" | "STAGE_OUT" => {
             Stand::Running
         }
-        // What a later scheduler calls otherwise is waited for: a person can still cancel it.
+        // Unknown states of newer versions count as waiting: the user can still cancel.
         _ => Stand::Waiting,
     }
 }
 
-/// What a program of the scheduler's says.
+/// Runs a program of the scheduler and returns its output.
 fn ask(program: &str, words: &[String], is_enough: &dyn Fn() -> bool) -> Result<String, Trouble> {
     let begin = Instant::now();
     let started = Command::new(program)
@@ -218,7 +220,7 @@ fn ask(program: &str, words: &[String], is_enough: &dyn Fn() -> bool) -> Result<
         }
     };
     let Some(status) = status else {
-        // It may have ended in this moment.
+        // Fails if it has just ended.
         drop(child.kill());
         drop(child.wait());
         return Err(Trouble::Away(format!(
@@ -253,14 +255,14 @@ fn trouble(program: &str, said: &str, status: Option<i32>) -> Trouble {
     }
     let line = match short(said) {
         line if line.is_empty() => format!("{program} ended with {}", status.unwrap_or(-1)),
-        // It begins with its name as a rule.
+        // The message usually begins with the name of the program.
         line if line.starts_with(program) => line,
         line => format!("{program}: {line}"),
     };
     if AWAY.iter().any(|words| lower.contains(words)) { Trouble::Away(line) } else { Trouble::Refused(line) }
 }
 
-/// What it says, in one line.
+/// The first lines of a message, joined into one.
 fn short(said: &str) -> String {
     let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).take(3).collect();
     shorten(&clean(&lines.join("; ")), 300)

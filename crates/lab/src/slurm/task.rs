@@ -1,9 +1,9 @@
-//! A task: runs one round on the node that it was given, by the local executor, and puts what came of it into the
+//! A task: runs one round on its node with the local executor, and writes the outcomes into the
 //! shared folder.
 //!
-//! It ends as the local lab ends: killed at whatever instant, its launcher ends what it ran. Begun again by the
-//! scheduler, on the same node since the same start of it, it goes on after the runs that are over; on another node
-//! it runs the whole round, whose pairs have to be of one.
+//! It ends like a local lab: when it is killed at any instant, its launcher ends the runs. When the
+//! scheduler restarts it on the same node since the same boot, it continues after the finished
+//! runs; on another node it runs the whole round, because pairs must be from one node.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,41 +25,41 @@ use crate::nodes;
 use crate::trial::observation::Observation;
 use crate::trial::server::{Serving, look_of};
 
-/// A line of a part that is longer is none.
+/// Reading a partial file stops at a longer line.
 const MAX_LINE_BYTES: u64 = 1 << 20;
 
-/// What a task is told.
+/// Arguments of a task.
 #[derive(Clone, Debug)]
 pub struct Order {
-    /// The lab's folder.
+    /// Folder of the lab.
     pub folder: PathBuf,
-    /// The number of its array in the lab.
+    /// Number of its array in the lab.
     pub array: u32,
-    /// Which task it is.
+    /// The task.
     pub task: Task,
-    /// The name of its node, as the scheduler has it.
+    /// Name of its node, as given by the scheduler.
     pub node: String,
-    /// How often the scheduler had begun it before.
+    /// How often the scheduler had restarted it.
     pub restarts: u32,
 }
 
-/// The first line of a part.
+/// First line of a partial file.
 #[derive(PartialEq, Serialize, Deserialize)]
 struct Head {
     lab: String,
     node: String,
-    /// The start of the node that it is of.
+    /// Boot id of the node.
     boot: String,
 }
 
-/// Any other line.
+/// Any other line of a partial file.
 #[derive(Serialize, Deserialize)]
 struct Done {
     subject: usize,
     outcome: Outcome,
 }
 
-/// A round that is to be run.
+/// A round to run.
 struct Work {
     store: Store,
     order: Order,
@@ -69,26 +69,26 @@ struct Work {
     turns: Vec<usize>,
 }
 
-/// Runs a task's round.
+/// Runs the round of a task.
 ///
 /// # Errors
-/// [`Stopped`]; the folder says why as well, where it can be written.
+/// [`Stopped`]; the reason is also written to the shared folder, if possible.
 pub fn serve(order: Order) -> Result<(), Stopped> {
     let interrupt = Arc::new(Interrupt::new().map_err(Stopped::Failed)?);
     let Some(work) = work(order).map_err(Stopped::Failed)? else { return Ok(()) };
     let done = work.run(&interrupt);
-    // What is left there is of no more use to anybody.
+    // Files left there are no longer needed.
     drop(std::fs::remove_dir_all(work.workshop()));
     if let Err(Stopped::Failed(why)) = &done {
         let Work { store, order, plan_name, round, .. } = &work;
         let failed = Failed { lab: store.lab.clone(), node: order.node.clone(), why: why.clone() };
-        // The scheduler's log has it too.
+        // A failure to write is ignored: the log of the scheduler has the reason too.
         drop(put(&store.failed(plan_name, *round, order.task), &failed));
     }
     done
 }
 
-/// What is to be done; nothing where it is done already.
+/// The round to run; `None` if it is already finished.
 fn work(order: Order) -> Result<Option<Work>, String> {
     let mut store = Store { root: order.folder.clone(), lab: String::new() };
     let about: About = there(&store.below("lab.json"))?;
@@ -120,7 +120,7 @@ fn there<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, String> {
 }
 
 impl Work {
-    /// Where runs write while they run.
+    /// Folder that runs write into while they run.
     fn workshop(&self) -> PathBuf {
         self.store.below("work").join(self.order.task.to_string())
     }
@@ -208,7 +208,8 @@ impl Work {
         Stopped::Failed(format!("{}: {error}", self.part_path().display()))
     }
 
-    /// The part that is written, and the runs that an earlier beginning of this task left in it.
+    /// Creates the partial file; returns it with the runs that an earlier start of this task left
+    /// in it.
     fn part(&self) -> Result<(File, BTreeMap<usize, Outcome>), String> {
         let path = self.part_path();
         let named = |error: std::io::Error| format!("{}: {error}", path.display());
@@ -226,8 +227,8 @@ impl Work {
     }
 }
 
-/// The signal by which the scheduler ends this task, if it does. All processes of a task get it, in any order: a run may
-/// be ended by it before we hear of it, and is none then.
+/// The signal with which the scheduler ends this task, if any. All processes of a task get it, in
+/// any order: it may end a run before this process sees it, and then that run must not count.
 fn told_to_end(interrupt: &Interrupt, outcome: &Outcome) -> Option<i32> {
     let patience = match outcome.end {
         End::Exited(0) => Duration::from_millis(5),
@@ -244,7 +245,7 @@ fn told_to_end(interrupt: &Interrupt, outcome: &Outcome) -> Option<i32> {
     }
 }
 
-/// The runs of a part, as far as its lines are whole; none where it was not written here.
+/// The runs in the complete lines of a partial file; empty if its first line is not `head`.
 fn earlier(path: &Path, head: &Head) -> BTreeMap<usize, Outcome> {
     let mut done = BTreeMap::new();
     let Ok(file) = File::open(path) else { return done };

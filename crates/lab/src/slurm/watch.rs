@@ -1,8 +1,10 @@
-//! Gathers what tasks wrote, asks the scheduler how the others stand, and sees to those that were lost.
+//! Collects the results of tasks, asks the scheduler for the state of the others, and handles lost
+//! ones.
 //!
-//! What is in the folder counts, whatever the scheduler says. The folder is looked at often, as that costs little;
-//! the scheduler once in a few seconds, and less often the longer it takes to answer. All times are of one monotonic
-//! clock of this machine: those of nodes and of the file server may differ.
+//! Files in the folder take precedence over the scheduler. The folder is checked often, because
+//! that is cheap; the scheduler once in a few seconds, and less often the longer it takes to
+//! answer. All times are from one monotonic clock of this machine: the clocks of nodes and of the
+//! file server may differ.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,60 +21,60 @@ use crate::executor::Stopped;
 use crate::tail::last_lines;
 use strandline_report::text::{clean, counted};
 
-/// The scheduler is asked at most so often,
+/// Minimum interval between queries of the scheduler.
 const LOOK: Duration = Duration::from_secs(2);
-/// and, where it answers late, not so often that asking it is more than this part of the time,
+/// The interval is also at least this many times the duration of a query.
 const LOOK_SHARE: u32 = 10;
-/// but at least so often.
+/// Maximum interval between queries of the scheduler.
 const MAX_LOOK: Duration = Duration::from_secs(60);
-/// The same of the folder.
+/// The same bounds for checks of the folder.
 const GATHER: Duration = Duration::from_millis(100);
 const GATHER_SHARE: u32 = 20;
 const MAX_GATHER: Duration = Duration::from_secs(5);
-/// How often it is told how things stand.
+/// Interval between progress reports.
 const TELL: Duration = Duration::from_millis(500);
-/// A scheduler that was not heard of for so long is not waited for.
+/// The lab gives up when the scheduler has not answered for this long.
 const SILENT: Duration = Duration::from_secs(3600);
-/// A file that a node wrote is seen here after so long at the latest, where file systems are this machine's,
+/// Time until a file written by a node is visible here, on a local file system.
 const SEEN_HERE: Duration = Duration::from_secs(1);
-/// and where they are not: NFS keeps what it knows of a folder for up to a minute.
+/// The same on other file systems: NFS caches directories for up to a minute.
 const SEEN_ELSEWHERE: Duration = Duration::from_secs(65);
-/// A round is submitted so often.
+/// How often a round is submitted.
 const MAX_TRIES: u32 = 3;
-/// One that ran out of its time only so often: it will again.
+/// How often a round is submitted if it reached its time limit, which it will probably reach again.
 const MAX_TRIES_OF_TIME: u32 = 2;
-/// Rounds that are run again are submitted together, after so long.
+/// Delay before lost rounds are resubmitted, so that they share an array.
 const AGAIN: Duration = Duration::from_secs(2);
-/// Where the scheduler takes no more jobs of this user now.
+/// Delay if the scheduler currently accepts no more jobs of this user.
 const AGAIN_LATER: Duration = Duration::from_secs(30);
-/// Of so many rounds that were lost at once the scheduler is asked why.
+/// Maximum number of rounds lost at the same time for which the scheduler is asked for the reason.
 const MAX_ASKED: u32 = 10;
-/// Of so many rounds under way the runs are counted.
+/// Maximum number of running rounds whose runs are counted.
 const MAX_PARTS: usize = 64;
-/// Who waits so long for a first node is told why.
+/// After this time without a running task the user is shown the reason.
 const LONG: Duration = Duration::from_secs(60);
-/// Sentences of one kind.
+/// Maximum number of caveats of one kind.
 const MAX_CAVEATS: usize = 20;
 
-/// When to look at what.
+/// State and schedule of the checks.
 pub struct Watch {
     next_gather: Instant,
     next_look: Instant,
     next_tell: Instant,
-    /// Since when the scheduler does not answer, and how often it was asked since.
+    /// Since when the scheduler does not answer, and the number of queries since then.
     silent: Option<(Instant, u32)>,
-    /// How long a file may take to be seen.
+    /// Time until a file written by a node is visible here.
     seen_after: Duration,
-    /// Rounds that are to be submitted again, and when.
+    /// Rounds to resubmit, from `again_at` on.
     again: Vec<u32>,
     again_at: Instant,
-    /// Parts: how long they were, and the runs in them.
+    /// By round: size of its partial file, and number of runs in it.
     parts: BTreeMap<u32, (u64, usize)>,
-    /// How many tasks an array may have, once that was asked.
+    /// Maximum number of tasks in an array, once queried.
     most_tasks: Option<usize>,
-    /// Since when nothing runs and nothing came, and whether it was told why.
+    /// Since when no task runs and none finished, and whether the reason was shown.
     idle: (Instant, bool),
-    /// Lost rounds of this look of which the scheduler was asked why.
+    /// Number of rounds lost in this check for which the scheduler was asked for the reason.
     asked_why: u32,
 }
 
@@ -96,7 +98,7 @@ impl Watch {
     }
 }
 
-/// Whether a folder's file system is one of this machine alone; one that is not known is taken for one of several.
+/// Whether the file system of a folder is local to this machine; unknown types count as shared.
 fn is_of_this_machine(folder: &Path) -> bool {
     use nix::sys::statfs;
     let known = [
@@ -110,7 +112,7 @@ fn is_of_this_machine(folder: &Path) -> bool {
 }
 
 impl Slurm {
-    /// Waits a moment for news.
+    /// Waits a moment for the next event.
     pub(super) fn watch_for_news(&mut self) -> Result<News, Stopped> {
         loop {
             if let Some(news) = self.news.pop_front() {
@@ -141,14 +143,14 @@ impl Slurm {
         }
     }
 
-    /// Sleeps until something is due, or a signal comes.
+    /// Sleeps until the next check is due or a signal arrives.
     fn pause(&self) {
         let Watch { next_gather, next_look, next_tell, .. } = self.watch;
         let left = next_gather.min(next_look).min(next_tell).saturating_duration_since(Instant::now());
         let timeout = PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX);
         let mut sources =
             self.interrupt.descriptors().map(|descriptor| PollFd::new(descriptor, PollFlags::POLLIN));
-        // Whatever comes of it, what is due is looked at.
+        // The result is ignored: the caller checks everything that is due.
         let _ = poll(&mut sources, timeout);
     }
 
@@ -170,7 +172,7 @@ impl Slurm {
         Stopped::Interrupted(signal)
     }
 
-    /// Takes the rounds that are over.
+    /// Collects finished rounds, and counts the runs of running ones.
     pub(super) fn gather(&mut self) {
         let begin = Instant::now();
         let mut parts = 0;
@@ -196,7 +198,7 @@ impl Slurm {
         self.watch.next_gather = begin + (begin.elapsed() * GATHER_SHARE).clamp(GATHER, MAX_GATHER);
     }
 
-    /// Takes a round that is over.
+    /// Takes a finished round.
     fn take(&mut self, round: u32) {
         let Some(waiting) = self.waiting.get(&round) else { return };
         match self.store.read_over(&self.plan, round, &waiting.turns) {
@@ -211,7 +213,7 @@ impl Slurm {
             }
             Found::Wrong(why) => {
                 let path = self.store.over(&self.plan, round);
-                // What stays is found again, and told again, until the round was run again.
+                // If that fails, the file is found and reported again until the round was repeated.
                 drop(std::fs::rename(&path, path.with_extension("json.wrong")));
                 self.note("damaged", format!("round {}: {}; set aside", round + 1, clean(&why)));
             }
@@ -224,7 +226,7 @@ impl Slurm {
         }
     }
 
-    /// Asks the scheduler how rounds stand.
+    /// Queries the scheduler for the state of rounds.
     fn look(&mut self) -> Result<(), Stopped> {
         self.watch.next_look = Instant::now() + LOOK;
         self.check_owner()?;
@@ -268,11 +270,12 @@ impl Slurm {
         Ok(())
     }
 
-    /// Somebody else may have gone on with this lab: its lock is no lock on every shared file system.
+    /// Fails if another process has taken over this lab: its lock is not effective on every shared
+    /// file system.
     fn check_owner(&mut self) -> Result<(), Stopped> {
         match read::<Owner>(&self.store.below("owner.json")) {
             Found::Here(owner) if owner.token != self.token => {
-                // They are its tasks now.
+                // The tasks now belong to that process.
                 self.waiting.clear();
                 Err(Stopped::Failed(format!(
                     "{}: another strandline (process {} on {}) went on with this lab: this one ends, and cancels nothing",
@@ -285,7 +288,7 @@ impl Slurm {
         }
     }
 
-    /// Takes what the scheduler says of tasks.
+    /// Updates the states of tasks.
     fn stand(&mut self, lines: &[Line]) {
         let known: BTreeMap<Task, &Line> = lines.iter().map(|line| (line.task, line)).collect();
         let mut stuck = Vec::new();
@@ -310,7 +313,7 @@ impl Slurm {
             }
         }
         if !stuck.is_empty() {
-            // Where that fails they stay held, and are cancelled with their array.
+            // If that fails, they stay held and are cancelled with their array.
             drop(scheduler::cancel(&stuck));
         }
         let is_idle = self.standing().running == 0;
@@ -325,7 +328,7 @@ impl Slurm {
         }
     }
 
-    /// Sees to rounds whose tasks are over, and whose files did not come.
+    /// Handles rounds whose tasks ended but whose files did not appear.
     fn settle(&mut self) {
         let seen_after = self.watch.seen_after;
         let is_lost = |waiting: &Waiting| waiting.gone.is_some_and(|since| since.elapsed() >= seen_after);
@@ -335,7 +338,7 @@ impl Slurm {
             }
             return;
         }
-        // Who changes a folder reads it anew, on NFS too.
+        // Changing the directory invalidates its cached listing, on NFS too.
         drop(tempfile::NamedTempFile::new_in(self.store.below("rounds")));
         self.gather();
         let lost = self.waiting.iter().filter(|(_, waiting)| is_lost(waiting));
@@ -346,12 +349,12 @@ impl Slurm {
         }
     }
 
-    /// A task ended without what it was to write: its round is run again, or told as lost.
+    /// Handles a task that ended without a result: its round is resubmitted, or reported as lost.
     fn lose(&mut self, round: u32) {
         let why = self.why_lost(round);
         let Some(waiting) = self.waiting.get_mut(&round) else { return };
         let is_again = match waiting.stand {
-            // Somebody wanted it to end.
+            // Someone ended it on purpose.
             Stand::Cancelled => false,
             Stand::OutOfTime => waiting.tries < MAX_TRIES_OF_TIME,
             _ => waiting.tries < MAX_TRIES,
@@ -390,7 +393,8 @@ impl Slurm {
         let how = match (waiting.stand, waiting.words.as_str()) {
             (Stand::Cancelled, _) => "was cancelled".to_owned(),
             (Stand::OutOfTime, _) => "ran out of its time (--time)".to_owned(),
-            // Of a task that waits, and whose array goes on, nothing is kept.
+            // The scheduler keeps no record of a waiting task that is removed while its array goes
+            // on.
             (Stand::Waiting, words) if !words.is_empty() => "was taken out of the queue".to_owned(),
             (Stand::LostNode, words) => format!("lost its node: {words}"),
             (_, words) => {
@@ -409,7 +413,7 @@ impl Slurm {
         }
     }
 
-    /// Takes tasks of an earlier strandline for those of the rounds that are asked for, where they are not over.
+    /// Assigns running and waiting tasks of an earlier strandline to the requested rounds.
     pub(super) fn adopt(&mut self) -> Result<(), Stopped> {
         let rounds = |array: &Array| array.plan == self.plan && self.asks_for_one_of(array);
         let wanted: Vec<u32> =
@@ -423,7 +427,7 @@ impl Slurm {
         for number in &wanted {
             let Some((array, job)) = self.arrays.get_mut(number) else { continue };
             if job.is_none() {
-                // The one before was killed before it could write it down.
+                // The earlier strandline was killed before it could write down the job id.
                 *job = scheduler::find(&array.name).map_err(failed)?;
             }
         }
@@ -449,7 +453,7 @@ impl Slurm {
                 }
             }
         }
-        // What ended since it was looked for has written its file by now.
+        // Tasks that ended since the last check have written their files by now.
         self.gather();
         Ok(())
     }
@@ -458,7 +462,7 @@ impl Slurm {
         array.rounds.iter().any(|(round, _)| self.waiting.contains_key(round))
     }
 
-    /// Submits rounds, in as few arrays as may be.
+    /// Submits rounds in as few arrays as possible.
     pub(super) fn submit(&mut self, rounds: &[u32]) -> Result<(), Stopped> {
         if rounds.is_empty() {
             return Ok(());
@@ -467,7 +471,7 @@ impl Slurm {
         for chunk in rounds.chunks(most) {
             self.submit_array(chunk)?;
         }
-        // A short round is over before a scheduler is asked.
+        // A short round ends before the scheduler needs to be asked.
         self.watch.next_look = Instant::now() + LOOK;
         self.watch.idle = (Instant::now(), false);
         Ok(())
@@ -486,7 +490,7 @@ impl Slurm {
             name: format!("strandline-{lab}-{number}"),
             rounds: rounds.iter().filter_map(turns).collect(),
         };
-        // Written down before it is done: whoever goes on finds the job by its name.
+        // Written before the submission, so that a later strandline can find the job by its name.
         put(&self.store.array(number), &array).map_err(Stopped::Failed)?;
         let script = [self.store.below("round.sh"), self.program.clone(), self.store.root.clone()];
         let mut script: Vec<String> = script.iter().map(|path| path.to_string_lossy().into_owned()).collect();
@@ -502,7 +506,7 @@ impl Slurm {
         let job = match submit_surely(&submission) {
             Ok(job) => job,
             Err(Trouble::Refused(line)) if is_a_limit(&line) && !self.jobs().is_empty() => {
-                // There are others to wait for.
+                // Other jobs are still to be waited for.
                 self.watch.again.extend_from_slice(rounds);
                 self.watch.again_at = Instant::now() + AGAIN_LATER;
                 drop(std::fs::remove_file(self.store.array(number)));
@@ -529,7 +533,8 @@ impl Slurm {
     }
 }
 
-/// Submits; a scheduler that answers too late may have taken the job all the same, which its name tells.
+/// Submits an array. A scheduler that answers too late may have accepted the job; it is then found
+/// by its name.
 fn submit_surely(submission: &Submission<'_>) -> Result<u64, Trouble> {
     const PAUSES: [u64; 2] = [1, 2];
     let mut pauses = PAUSES.into_iter();
@@ -549,7 +554,7 @@ fn submit_surely(submission: &Submission<'_>) -> Result<u64, Trouble> {
     }
 }
 
-/// Whether the scheduler refuses more jobs for now.
+/// Whether a refusal is due to a limit on the number of jobs.
 fn is_a_limit(line: &str) -> bool {
     let line = line.to_ascii_lowercase();
     ["limit", "qos policy", "maximum", "too many"].iter().any(|word| line.contains(word))

@@ -1,7 +1,7 @@
 //! How a run under a limit failed, in figures and in words.
 //!
-//! What the command wrote to its standard error is the user's own and may be shown: its last lines, cleaned of what
-//! a terminal would obey, and never more of it than [`last_lines`] reads.
+//! The standard error of the command belongs to the user and may be shown: its last lines, without
+//! terminal control sequences, and at most what [`last_lines`] reads.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use crate::cell::{End, Outcome};
 use crate::tail::last_lines;
 use strandline_report::text::clean;
 
-/// So many of its lines are kept.
+/// Number of lines kept.
 const TAIL_LINES: usize = 8;
 
 const KILLED: i32 = Signal::SIGKILL as i32;
 const FAULTED: i32 = Signal::SIGSEGV as i32;
 
-/// What programs say when they get no memory: parts of their messages, in small letters.
+/// Lower-case fragments of the messages that programs print when they get no memory.
 const OUT_OF_MEMORY: [&str; 14] = [
     "cannot allocate",
     "can't allocate",
@@ -40,40 +40,42 @@ const OUT_OF_MEMORY: [&str; 14] = [
 /// How a run failed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Failure {
-    /// Its exit status, where it exited.
+    /// Its exit status, if it exited.
     pub status: Option<u8>,
-    /// The signal that ended it, where one did.
+    /// The signal that ended it, if any.
     pub signal: Option<i32>,
-    /// Whether it did not end in time.
+    /// Whether it timed out.
     pub timed_out: bool,
-    /// Processes that the kernel killed because the limit was reached, where the limit counts them.
+    /// Processes that the kernel killed at the limit, if the limit counts them.
     pub out_of_memory_kills: Option<u64>,
-    /// The status of the `--success` command, where it was that which said no.
+    /// Exit status of the `--success` command, if that rejected the run.
     pub refused_by_status: Option<u8>,
-    /// How it failed, in words without the figures of this run: runs that failed in the same way have the same.
+    /// How it failed, in words without run-specific figures: equal for runs that failed in the same
+    /// way.
     pub words: String,
     /// The last lines of its standard error.
     pub stderr_tail: String,
 }
 
-/// How a run is judged.
+/// Decides whether a run succeeded.
 #[derive(Clone, Copy, Debug)]
 pub struct Judge {
-    /// What was limited; `None` for a run without a limit.
+    /// The kind of limit; `None` without a limit.
     pub kind: Option<Kind>,
-    /// The time it was given.
+    /// The timeout of the run.
     pub timeout: Option<Duration>,
-    /// What the `--success` command ended with, where one was asked: no number where it could not be told.
+    /// Exit status of the `--success` command, if there is one; inner `None`: it did not exit.
     pub verdict: Option<Option<u8>>,
 }
 
 impl Judge {
-    /// How a run failed; `None` where it succeeded.
+    /// How a run failed; `None` if it succeeded.
     pub fn failure(self, outcome: &Outcome) -> Option<Failure> {
         let is_success = match self.verdict {
-            // Whatever it decides, a run that was ended for its time is none that succeeded.
+            // A timeout is a failure, whatever the command decides.
             Some(status) => status == Some(0) && outcome.end != End::TimedOut,
-            // A parent that does not look may succeed without its children; it is not what was to be found out.
+            // A parent that ignores its killed children may still exit with 0; that is not a
+            // success.
             None => outcome.end.is_success() && outcome.out_of_memory_kills.unwrap_or(0) == 0,
         };
         if is_success {
@@ -135,13 +137,13 @@ impl Judge {
         format!("{killed}{how}")
     }
 
-    /// Whether the limit is one that the kernel holds a new program to while it loads it.
+    /// Whether the kernel applies the limit while it loads a program.
     fn is_of_one_process(self) -> bool {
         matches!(self.kind, Some(Kind::AddressSpace | Kind::Data))
     }
 }
 
-/// The name of a signal, with its number where that says more.
+/// The name of a signal, or its number if it has no name.
 pub fn signal_name(signal: i32) -> String {
     Signal::try_from(signal).map_or_else(|_| format!("signal {signal}"), |known| known.as_str().to_owned())
 }

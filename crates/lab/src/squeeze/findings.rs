@@ -1,4 +1,4 @@
-//! One `squeeze` from its first run to what is known at its end: data for the report and for scripts.
+//! One `squeeze` from its first run to its findings: data for the report and for scripts.
 
 use serde::Serialize;
 
@@ -8,32 +8,32 @@ use super::slowdown::{self, Level, Unlimited};
 use super::{Kind, Tried};
 use crate::executor::Stopped;
 
-/// How often the search goes on because the command failed above the limit that was found.
+/// How often the search resumes because the command failed above the limit found.
 const MAX_RETURNS: u32 = 5;
 
-/// What was asked.
+/// Input of a squeeze.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
-    /// What is limited.
+    /// The kind of limit.
     pub kind: Kind,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// The shell command that judges a run, where one does.
+    /// Shell command that judges a run, if any.
     pub success: Option<String>,
-    /// How to search.
+    /// Parameters of the search.
     pub plan: Plan,
-    /// Rounds that what it costs near the limit is measured with.
+    /// Rounds for measuring the slowdown near the limit.
     pub rounds: u32,
-    /// What the order of these rounds is drawn by.
+    /// Seed of the order of these rounds.
     pub seed: u64,
 }
 
-/// Why nothing is known at its end.
+/// Why a squeeze has no findings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
-    /// It was stopped, and can go on.
+    /// It was stopped, and can be resumed.
     Stopped(Stopped),
-    /// The command fails without a limit: one line that says how.
+    /// The command fails without a limit; one line says how.
     FailsUnlimited(String),
 }
 
@@ -43,53 +43,54 @@ impl From<Stopped> for NoAnswer {
     }
 }
 
-/// What came of it.
+/// Result of a squeeze.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Findings {
-    /// What was limited.
+    /// The kind of limit.
     pub kind: Kind,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// The shell command that judged a run, where one did.
+    /// Shell command that judged a run, if any.
     pub success: Option<String>,
-    /// The smallest limit under which all runs succeeded, with no failure seen above it; `None` where there is none.
+    /// The smallest limit under which all runs succeeded, with no failure above it; `None` if there
+    /// is none.
     pub smallest_bytes: Option<u64>,
-    /// The largest limit under which a run failed; `None` where none did.
+    /// The largest limit under which a run failed; `None` if none failed.
     pub largest_failing_bytes: Option<u64>,
-    /// How closely the edge was to be found.
+    /// The requested resolution at the edge.
     pub resolution_bytes: Option<u64>,
-    /// So many runs had to succeed under the smallest limit.
+    /// Number of runs that had to succeed under the smallest limit.
     pub repeat: u32,
-    /// Whether the search came to its end before the runs it may make did.
+    /// Whether the search finished within the allowed number of runs.
     pub is_complete: bool,
-    /// Limits under which it sometimes fails; `None` where the edge is sharp.
+    /// Limits under which it sometimes fails; `None` if the edge is sharp.
     pub band: Option<Band>,
-    /// That it fails under a limit above one under which it succeeds, each time.
+    /// A limit under which it always fails, above one under which it always succeeds.
     pub non_monotone: Option<Inversion>,
     /// How it fails under the largest failing limit.
     pub failure: Option<Failure>,
-    /// The ways it fails, from the largest limit down.
+    /// The ways it fails, in descending order of limits.
     pub failures: Vec<WayToFail>,
-    /// What is known of each limit that was tried, from the smallest up.
+    /// Results for each tried limit, ascending.
     pub limits: Vec<AtLimit>,
-    /// What is known of it without a limit.
+    /// Results without a limit.
     pub unlimited: Unlimited,
-    /// What it costs near the smallest limit.
+    /// Slowdown near the smallest limit.
     pub slowdown_near_limit: Vec<Level>,
-    /// Every run, in order.
+    /// Every run in order.
     pub trials: Vec<Tried>,
-    /// What is to be doubted, a sentence each.
+    /// Caveats, one sentence each.
     pub caveats: Vec<Doubt>,
 }
 
-/// Something to be doubted, or to know.
+/// A caveat.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Doubt {
-    /// What it is called.
+    /// Its code.
     pub code: &'static str,
-    /// What it is about.
+    /// The verb that it applies to.
     pub r#where: &'static str,
-    /// How many bytes it is about; not known here.
+    /// Number of bytes concerned; always `None` here.
     pub bytes: Option<u64>,
     /// A sentence or two.
     pub text: String,
@@ -98,39 +99,41 @@ pub struct Doubt {
 /// Limits under which a command sometimes fails and sometimes succeeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Band {
-    /// The largest limit with no success under it or below; `None` where it succeeded under the smallest there is.
+    /// The largest limit with no success at or below it; `None` if it succeeded under the smallest
+    /// one possible.
     pub low_bytes: Option<u64>,
-    /// The smallest limit with no failure under it or above; `None` where it failed under the largest there is.
+    /// The smallest limit with no failure at or above it; `None` if it failed under the largest one
+    /// possible.
     pub high_bytes: Option<u64>,
-    /// Runs under limits between these two, without them.
+    /// Runs under limits strictly between these two.
     pub runs: u32,
-    /// Those of them that failed.
+    /// Failed runs among them.
     pub failed: u32,
 }
 
-/// Two limits that are the wrong way round.
+/// Two limits in the wrong order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Inversion {
-    /// It always succeeded under this one,
+    /// It always succeeded under this limit.
     pub succeeds_at_bytes: u64,
-    /// and always failed under this one, which is larger.
+    /// It always failed under this larger limit.
     pub fails_at_bytes: u64,
 }
 
 /// Runs that failed in the same way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WayToFail {
-    /// How, in words.
+    /// How they failed, in words.
     pub words: String,
-    /// The smallest limit it was seen under.
+    /// The smallest limit under which this happened.
     pub low_bytes: u64,
-    /// The largest.
+    /// The largest limit under which this happened.
     pub high_bytes: u64,
-    /// How many runs failed so.
+    /// Number of runs.
     pub runs: u32,
 }
 
-/// What happened under one limit.
+/// Results under one limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AtLimit {
     /// The limit.
@@ -141,10 +144,10 @@ pub struct AtLimit {
     pub failed: u32,
 }
 
-/// Squeezes. `hear` is told of every run and of how many there were with it.
+/// Runs a squeeze. `hear` is called after every run with the number of runs so far and the run.
 ///
 /// # Errors
-/// [`NoAnswer`] where a run cannot be made, or where the command fails without a limit.
+/// [`NoAnswer`] if a run cannot be made, or if the command fails without a limit.
 pub fn squeeze(
     question: &Question,
     trial: &mut dyn Trial,
@@ -166,7 +169,7 @@ pub fn squeeze(
             break;
         }
     }
-    // After the last turn as well: what failed in its check lies below what is found now.
+    // Also after the last turn: a failure in its check lies below the edge found now.
     search.find_upper_edge(guess)?;
     search.find_lower_edge()?;
     settle_inversion(&mut search)?;
@@ -182,7 +185,8 @@ fn fails_unlimited(tries: &[Tried]) -> String {
     )
 }
 
-/// Where a failure was seen above a success, both are repeated: chance, or the way of the program.
+/// If a failure was seen above a success, repeats both to distinguish chance from a property of the
+/// program.
 fn settle_inversion(search: &mut Search<'_>) -> Result<(), Stopped> {
     let times = search.plan().repeat.max(2);
     if let (Some(success), Some(failing)) = (search.smallest_success(), search.largest_failing())
@@ -231,7 +235,7 @@ fn findings(question: &Question, search: &Search<'_>, levels: Vec<Level>) -> Fin
         failures: ways(search.tries()),
         limits,
         unlimited: slowdown::unlimited(search.tries(), question.seed),
-        // What was measured at a limit that turned out too small is of no use.
+        // A measurement at a limit that later turned out too small is dropped.
         slowdown_near_limit: if levels.first().map(|level| level.limit_bytes) == smallest {
             levels
         } else {
@@ -244,7 +248,8 @@ fn findings(question: &Question, search: &Search<'_>, levels: Vec<Level>) -> Fin
     findings
 }
 
-/// The smallest limit that always succeeded and the largest above it that always failed, each run `times` times.
+/// The smallest limit that always succeeded and the largest above it that always failed, each with
+/// at least `times` runs.
 fn inversion(limits: &[AtLimit], times: u32) -> Option<Inversion> {
     let succeeds = limits.iter().find(|at| at.failed == 0 && at.succeeded >= times)?.limit_bytes;
     let fails = limits.iter().rev().find(|at| at.succeeded == 0 && at.failed >= times)?.limit_bytes;
@@ -309,7 +314,7 @@ fn caveats(findings: &Findings, plan: &Plan) -> Vec<Doubt> {
     caveats
 }
 
-/// What a limit of this kind counts.
+/// Explains what a limit of this kind counts.
 fn what_counts(kind: Kind) -> &'static str {
     match kind {
         Kind::AddressSpace => {

@@ -1,7 +1,8 @@
-//! `squeeze`: the smallest limit on memory under which a command still succeeds.
+//! `squeeze`: the smallest memory limit under which a command still succeeds.
 //!
-//! [`search`] looks for the edge with as few runs as it can, [`failure`] says how a run below it fails, [`slowdown`]
-//! what the command costs close above it; [`runner`] has the runs made. Nothing in here prints.
+//! [`search`] finds the edge with as few runs as it can, [`failure`] describes how a run below it
+//! fails, [`slowdown`] measures the cost just above it; [`runner`] makes the runs. This module must
+//! not print.
 
 pub mod failure;
 pub mod findings;
@@ -17,7 +18,7 @@ use super::cell::Figures;
 use failure::Failure;
 use strandline_recorder::Limits;
 
-/// What is limited.
+/// The limited resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -25,12 +26,12 @@ pub enum Kind {
     AddressSpace,
     /// The private writable mappings of each process, `RLIMIT_DATA`.
     Data,
-    /// The memory of all processes together, by a control group.
+    /// The memory of all processes together, limited by a control group.
     Cgroup,
 }
 
 impl Kind {
-    /// The name of this kind, as flags and documents have it.
+    /// Name in flags and documents.
     pub fn name(self) -> &'static str {
         match self {
             Self::AddressSpace => "address_space",
@@ -39,7 +40,7 @@ impl Kind {
         }
     }
 
-    /// A limit of this kind of so many bytes.
+    /// A limit of `bytes` on this resource.
     pub fn limits(self, bytes: u64) -> Limits {
         match self {
             Self::AddressSpace => Limits { address_space: Some(bytes), ..Limits::default() },
@@ -49,18 +50,18 @@ impl Kind {
     }
 }
 
-/// One run and what came of it.
+/// One run and its result.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Tried {
-    /// The limit it ran under; `None` where it ran without.
+    /// The limit; `None` without one.
     pub limit_bytes: Option<u64>,
-    /// How it failed; `None` where it succeeded.
+    /// How it failed; `None` if it succeeded.
     pub failure: Option<Failure>,
-    /// What was counted of it.
+    /// What was measured.
     pub figures: Figures,
-    /// The most of what is to be limited that it was seen to hold, where that is known.
+    /// Peak of the limited resource, if known.
     pub peak_bytes: Option<u64>,
-    /// Whether it was watched closely: its time is not that of the others then.
+    /// Whether it was recorded; its time is then not comparable with that of other runs.
     #[serde(skip)]
     pub is_recorded: bool,
 }

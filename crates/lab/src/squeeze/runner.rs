@@ -1,5 +1,6 @@
-//! Runs a command under limits, by an executor and with a journal: what an earlier, interrupted squeeze has run is
-//! not run again, and as the same runs lead to the same next one, it goes on where it was.
+//! Runs a command under limits, with an executor and a journal. Runs in the journal of an
+//! interrupted squeeze are not repeated; as the same results lead to the same next run, the squeeze
+//! resumes where it was.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,35 +16,36 @@ use crate::executor::{Executor, Stopped};
 use crate::journal::Journal;
 use strandline_recorder::Limits;
 
-/// The variable that tells the `--success` command how the run ended: its exit status, or 128 and the signal.
+/// Variable with the end of the run for the `--success` command: its exit status, or 128 plus the
+/// signal.
 pub const STATUS_VARIABLE: &str = "STRANDLINE_STATUS";
-/// A run that takes so many times as long as without a limit hangs,
+/// A run hangs if it takes longer than this multiple of the time without a limit,
 const HUNG_TIMES: f64 = 10.0;
-/// and this much longer, for those that are done in no time.
+/// plus this constant, for very short runs.
 const HUNG_SECONDS: f64 = 10.0;
-/// Between two samples of the run that shows what the command holds.
+/// Sampling interval of the run that measures the peak.
 const INTERVAL: Duration = Duration::from_millis(1);
 
 /// Runs a command under limits.
 pub struct Runner<'a> {
-    /// What is limited.
+    /// The kind of limit.
     pub kind: Kind,
-    /// The command, without limits. Its timeout, where it has one, is the user's.
+    /// The command, without limits. Its timeout, if any, was set by the user.
     pub subject: Subject,
-    /// The shell command that judges runs.
+    /// Shell command that judges runs.
     pub success: Option<String>,
-    /// Where runs are made.
+    /// Makes the runs.
     pub executor: &'a mut dyn Executor,
-    /// Where they are kept.
+    /// Stores the runs.
     pub journal: &'a mut Journal,
     state: State,
 }
 
 #[derive(Default)]
 struct State {
-    /// How often each subject was run.
+    /// How often each subject was run, by name.
     rounds: BTreeMap<String, u32>,
-    /// What a run may take, once that is known.
+    /// Timeout of a run, once known.
     timeout: Option<Duration>,
 }
 
@@ -60,7 +62,7 @@ impl<'a> Runner<'a> {
         Self { kind, subject, success, executor, journal, state }
     }
 
-    /// Runs a subject, or takes what is known of that run.
+    /// Runs a subject, or takes the outcome from the journal.
     fn outcome(&mut self, subject: &Subject) -> Result<Outcome, Stopped> {
         let round = self.state.rounds.entry(subject.name.clone()).or_default();
         let this = *round;
@@ -73,7 +75,7 @@ impl<'a> Runner<'a> {
         Ok(outcome)
     }
 
-    /// The first run, watched for what it holds; `None` where it could not be watched.
+    /// The first run, recorded to find the peak; `None` if it could not be recorded.
     fn watched(&mut self) -> Result<Option<Outcome>, Stopped> {
         let measure = Measure::Recording { interval: INTERVAL, ledgers: "none".to_owned(), snapshot: false };
         let subject = Subject { name: "watched".to_owned(), measure, ..self.subject.clone() };
@@ -81,12 +83,12 @@ impl<'a> Runner<'a> {
         Ok(Some(outcome).filter(|outcome| outcome.recording.is_some()))
     }
 
-    /// Asks the `--success` command: the status it ended with, `None` where it did not end by itself.
+    /// Runs the `--success` command and returns its exit status; `None` if it did not exit.
     fn ask(&mut self, command: &str, name: &str, outcome: &Outcome) -> Result<Option<u8>, Stopped> {
         let status = match outcome.end {
             End::Exited(status) => i32::from(status),
             End::Signalled(signal) => 128 + signal,
-            // As timeout(1) and a shell put them.
+            // As timeout(1) and shells report these ends.
             End::TimedOut => 124,
             End::NotStarted(_) => 127,
         };
@@ -113,7 +115,7 @@ impl Trial for Runner<'_> {
     fn run(&mut self, limit_bytes: Option<u64>) -> Result<Tried, Stopped> {
         let name = limit_bytes.map_or_else(|| "no limit".to_owned(), |bytes| format!("{bytes} bytes"));
         let is_first = self.state.rounds.is_empty();
-        // A group's first guess is the high-water mark, which every run tells.
+        // For control groups the first guess is the high-water mark, which every run provides.
         let watched = if is_first && self.kind != Kind::Cgroup { self.watched()? } else { None };
         let is_recorded = watched.is_some();
         let outcome = match watched {
@@ -132,7 +134,7 @@ impl Trial for Runner<'_> {
             && let Some(wall) = outcome.figures.wall_seconds
         {
             let most = Duration::try_from_secs_f64(HUNG_SECONDS + HUNG_TIMES * wall);
-            // In whole seconds, so that it reads well.
+            // In whole seconds, for readable messages.
             self.state.timeout = most.ok().map(|most| Duration::from_secs(most.as_secs()));
         }
         let success = self.success.clone();
@@ -141,7 +143,7 @@ impl Trial for Runner<'_> {
         let judge = Judge { kind, timeout: self.state.timeout, verdict };
         let seen = outcome.recording.as_deref().and_then(|path| peak(path, self.kind));
         let high_water = outcome.figures.high_water_bytes;
-        // Samples miss what was held for less than their interval; what was resident had addresses too.
+        // Samples miss peaks shorter than their interval; resident memory is also address space.
         let peak_bytes = match self.kind {
             Kind::Cgroup => high_water,
             Kind::AddressSpace if seen.is_some() => seen.max(high_water),
@@ -152,7 +154,7 @@ impl Trial for Runner<'_> {
     }
 }
 
-/// The most address space, or data, that one process of a recording had at a sample.
+/// The largest address space, or data size, of one process at any sample of a recording.
 fn peak(path: &Path, kind: Kind) -> Option<u64> {
     let mut reader = Reader::open(path).ok()?;
     let mut most_kib = None;

@@ -1,41 +1,42 @@
-//! The search for the smallest limit under which a command succeeds.
+//! Search for the smallest limit under which a command succeeds.
 //!
-//! Every run either succeeds or fails, and what is known is how often which happened under which limit. The edge lies
-//! between the largest limit with a failure and the smallest limit above it without one: the search gallops from what
-//! the command held without a limit until it has both, halves the distance down to the resolution, and repeats the
-//! limit it found. A failure there only moves the lower end up, so that a flaky edge is passed and not stuck at. How
-//! far down a flaky edge reaches is found the same way from below. It must stay bounded whatever the command does:
-//! an edge is looked for with no more than [`Plan::most_trials`] runs.
+//! Every run succeeds or fails, and the search counts both for each limit. The edge lies between
+//! the largest limit with a failure and the smallest limit above it without one: starting from the
+//! peak without a limit, the search moves in growing steps until it has both, bisects down to the
+//! resolution, and repeats the limit found. A failure there only raises the lower bound, so that a
+//! flaky edge is passed. The lower end of a flaky edge is found the same way from below. The search
+//! is bounded whatever the command does: it makes at most [`Plan::most_trials`] runs to find an
+//! edge.
 
 use std::collections::BTreeMap;
 
 use super::Tried;
 use crate::executor::Stopped;
 
-/// Limits are multiples of this: the kernel counts pages.
+/// Limits are multiples of this, because the kernel counts pages.
 pub const PAGE_BYTES: u64 = 4096;
-/// The first guess where nothing is known of what the command holds.
+/// The first guess if the peak is unknown.
 const BLIND_GUESS_BYTES: u64 = 16 << 20;
-/// Each step of a gallop is so many times as long as the one before.
+/// Growth factor of the steps.
 const GALLOP: u64 = 4;
-/// Between limits that are further apart than by this factor the middle is the geometric one.
+/// Limits further apart than this factor are bisected by the geometric mean.
 const FAR_APART: u64 = 4;
 
-/// Something that can be run under a limit.
+/// Runs a command under a limit.
 pub trait Trial {
-    /// Runs it once under a limit of `limit_bytes`, or without one.
+    /// Makes one run under a limit of `limit_bytes`, or without a limit.
     ///
     /// # Errors
-    /// [`Stopped`] where nothing can be said of the command: the search ends with it.
+    /// [`Stopped`] if the run could not be made; the search then ends.
     fn run(&mut self, limit_bytes: Option<u64>) -> Result<Tried, Stopped>;
 }
 
-/// How close two limits are when the edge between them is found.
+/// Distance between two limits at which the edge between them counts as found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Resolution {
-    /// As a part of the limit.
+    /// Fraction of the limit.
     pub share: f64,
-    /// But not less than this.
+    /// Lower bound.
     pub least_bytes: u64,
 }
 
@@ -46,29 +47,29 @@ impl Default for Resolution {
 }
 
 impl Resolution {
-    /// At a limit of `limit_bytes`, in whole pages, at least one.
+    /// The resolution at `limit_bytes`, in whole pages, at least one.
     pub fn at(self, limit_bytes: u64) -> u64 {
         let share = (limit_bytes as f64 * self.share.clamp(0.0, 1.0)) as u64;
         pages_down(share.max(self.least_bytes)).max(PAGE_BYTES)
     }
 }
 
-/// How to search.
+/// Parameters of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// So many runs must succeed under the limit that is found, at least 1.
+    /// Number of runs that must succeed under the limit found, at least 1.
     pub repeat: u32,
-    /// How closely it is found.
+    /// Resolution of the search.
     pub resolution: Resolution,
-    /// The edges are looked for with no more runs than this.
+    /// Maximum number of runs for finding the edges.
     pub most_trials: u32,
-    /// No smaller limit is tried.
+    /// The smallest limit to try.
     pub floor_bytes: u64,
-    /// No larger limit is tried.
+    /// The largest limit to try.
     pub ceiling_bytes: u64,
 }
 
-/// How often what happened under one limit.
+/// Results under one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Runs that succeeded.
@@ -77,19 +78,20 @@ pub struct Tally {
     pub failed: u32,
 }
 
-/// A search under way: what was run so far, and what is known from it.
+/// A search under way: the runs so far and the results for each limit.
 pub struct Search<'a> {
     trial: &'a mut dyn Trial,
     plan: &'a Plan,
     hear: &'a mut dyn FnMut(usize, &Tried),
     tries: Vec<Tried>,
     tallies: BTreeMap<u64, Tally>,
-    /// Runs that were made to find an edge: these are what is bounded here.
+    /// Runs made to find an edge; only these are bounded.
     spent: u32,
 }
 
 impl<'a> Search<'a> {
-    /// A search that has run nothing yet. `hear` is told of every run and of how many there were with it.
+    /// A search without runs. `hear` is called after every run with the number of runs so far and
+    /// the run.
     pub fn new(trial: &'a mut dyn Trial, plan: &'a Plan, hear: &'a mut dyn FnMut(usize, &Tried)) -> Self {
         Self { trial, plan, hear, tries: Vec::new(), tallies: BTreeMap::new(), spent: 0 }
     }
@@ -99,17 +101,17 @@ impl<'a> Search<'a> {
         &self.tries
     }
 
-    /// What is known of every limit that was tried.
+    /// Results for each tried limit.
     pub fn tallies(&self) -> &BTreeMap<u64, Tally> {
         &self.tallies
     }
 
-    /// How it was searched.
+    /// Parameters of the search.
     pub fn plan(&self) -> &Plan {
         self.plan
     }
 
-    /// Whether no more runs may be made.
+    /// Whether the maximum number of runs is reached.
     pub fn is_spent(&self) -> bool {
         self.spent >= self.plan.most_trials
     }
@@ -119,7 +121,7 @@ impl<'a> Search<'a> {
         self.probe(Some(limit_bytes))
     }
 
-    /// Runs it once and keeps what came of it.
+    /// Makes one run and stores its result; true if it succeeded.
     ///
     /// # Errors
     /// As [`Trial::run`].
@@ -138,39 +140,41 @@ impl<'a> Search<'a> {
         Ok(is_success)
     }
 
-    /// The largest limit under which it failed.
+    /// The largest limit with a failed run.
     pub fn largest_failing(&self) -> Option<u64> {
         self.tallies.iter().rev().find(|(_, tally)| tally.failed > 0).map(|(limit, _)| *limit)
     }
 
-    /// The smallest limit above all failures: it never failed there.
+    /// The smallest tried limit above all failures.
     pub fn smallest_passing(&self) -> Option<u64> {
         let above = self.largest_failing().map_or(0, |limit| limit.saturating_add(1));
         self.tallies.range(above..).next().map(|(limit, _)| *limit)
     }
 
-    /// The smallest limit under which it succeeded.
+    /// The smallest limit with a successful run.
     pub fn smallest_success(&self) -> Option<u64> {
         self.tallies.iter().find(|(_, tally)| tally.succeeded > 0).map(|(limit, _)| *limit)
     }
 
-    /// The largest limit below all successes: it always failed there.
+    /// The largest tried limit below all successes.
     pub fn largest_refusing(&self) -> Option<u64> {
         let below = self.smallest_success().unwrap_or(u64::MAX);
         self.tallies.range(..below).next_back().map(|(limit, _)| *limit)
     }
 
-    /// Runs until the smallest limit that passes is known to the resolution and has passed as often as it must. Ends
-    /// without where it fails under the ceiling, or where no more runs may be made.
+    /// Runs until the smallest passing limit is known to the resolution and has passed often
+    /// enough. Gives up if the command fails at the ceiling, or when the maximum number of runs is
+    /// reached.
     ///
     /// # Errors
     /// As [`Trial::run`].
     pub fn find_upper_edge(&mut self, guess_bytes: Option<u64>) -> Result<(), Stopped> {
         let Plan { floor_bytes: floor, ceiling_bytes: ceiling, repeat, resolution, .. } = *self.plan;
         let guess = pages_up(guess_bytes.unwrap_or(BLIND_GUESS_BYTES)).clamp(floor, ceiling);
-        // Just above what it held: where the guess is right that is the answer, and the gallop down is short.
+        // Just above the peak: if the guess is right, this is the answer and few steps down are
+        // needed.
         let guess = guess.saturating_add(resolution.at(guess)).min(ceiling);
-        // The first step down goes to the other side of what it held.
+        // The first step down goes just below the peak.
         let mut step = resolution.at(guess).saturating_mul(2);
         while !self.is_spent() {
             let next = match (self.largest_failing(), self.smallest_passing()) {
@@ -197,7 +201,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Runs until it is known below which limit it always fails, in the same way.
+    /// Finds, in the same way, the limit below which the command always fails.
     ///
     /// # Errors
     /// As [`Trial::run`].
@@ -222,7 +226,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Repeats `limit_bytes` until it was run `times` times.
+    /// Runs under `limit_bytes` until it has `times` runs.
     ///
     /// # Errors
     /// As [`Trial::run`].
@@ -237,13 +241,13 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// What is known of one limit.
+    /// Results for one limit.
     pub fn tally(&self, limit_bytes: u64) -> Tally {
         self.tallies.get(&limit_bytes).copied().unwrap_or_default()
     }
 }
 
-/// A limit between two that are at least two pages apart, in whole pages.
+/// A limit in whole pages between two that are at least two pages apart.
 fn middle(low: u64, high: u64) -> u64 {
     let middle = if low > 0 && high / low >= FAR_APART {
         (low as f64 * high as f64).sqrt() as u64
@@ -251,16 +255,16 @@ fn middle(low: u64, high: u64) -> u64 {
         low + (high - low) / 2
     };
     let middle = pages_down(middle);
-    // Whatever rounding did, something new must be tried.
+    // A rounded value may equal a bound; the result must be a new limit.
     if middle > low && middle < high { middle } else { low.saturating_add(PAGE_BYTES) }
 }
 
-/// So many bytes in whole pages, rounded down.
+/// Rounds down to whole pages.
 pub fn pages_down(bytes: u64) -> u64 {
     bytes - bytes % PAGE_BYTES
 }
 
-/// So many bytes in whole pages, rounded up.
+/// Rounds up to whole pages.
 pub fn pages_up(bytes: u64) -> u64 {
     pages_down(bytes.saturating_add(PAGE_BYTES - 1))
 }

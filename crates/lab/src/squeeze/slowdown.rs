@@ -1,8 +1,9 @@
-//! What a command costs close above the smallest limit: time and faults beside those without a limit.
+//! Cost of running close above the smallest limit: time and faults, compared with runs without a
+//! limit.
 //!
-//! Rounds of runs, each in an order of its own, so that a machine that grows slower meanwhile slows all levels alike.
-//! They are also the check that the command does not fail above the limit that was found: the rounds end with the
-//! first failure, and the search goes on above it.
+//! Runs rounds, each in its own order, so that drift of the machine affects all levels alike. The
+//! rounds also check that the command does not fail above the limit found: they end with the first
+//! failure, and the search resumes above it.
 
 use serde::Serialize;
 
@@ -16,69 +17,69 @@ use crate::statistics::{Estimate, Ratio, estimate, paired_ratio, together};
 pub const FACTORS: [f64; 4] = [1.0, 1.1, 1.5, 2.0];
 const CONFIDENCE: f64 = 0.95;
 
-/// What is known of a command without a limit.
+/// Results without a limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Unlimited {
     /// Runs without a limit.
     pub runs: u32,
-    /// Those of them that failed all the same.
+    /// Failed runs among them.
     pub failed: u32,
-    /// The most of what is limited that it was seen to hold.
+    /// Peak of the limited resource.
     pub peak_bytes: Option<u64>,
-    /// The largest resident set that one of its processes had.
+    /// The largest resident set of any one of its processes.
     pub high_water_bytes: Option<u64>,
-    /// From its start to its end.
+    /// Time from start to end.
     pub wall_seconds: Option<Estimate>,
-    /// Page faults that needed no device.
+    /// Page faults that needed no I/O.
     pub minor_faults: Option<Estimate>,
-    /// Page faults that did.
+    /// Page faults that needed I/O.
     pub major_faults: Option<Estimate>,
 }
 
-/// A figure under a limit, and beside the same without one.
+/// A figure under a limit, compared with the same without one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Beside {
     /// The figure.
     #[serde(flatten)]
     pub estimate: Option<Estimate>,
-    /// Its ratio to the figure of the same round without a limit; `None` also where that was 0.
+    /// Ratio to the figure of the same round without a limit; also `None` if that is 0.
     pub ratio: Option<Ratio>,
 }
 
-/// What is known of a command under a limit near the smallest.
+/// Results under a limit near the smallest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Level {
     /// The limit as a multiple of the smallest.
     pub factor: f64,
     /// The limit.
     pub limit_bytes: u64,
-    /// Rounds that were run.
+    /// Number of rounds.
     pub runs: u32,
-    /// From its start to its end.
+    /// Time from start to end.
     pub wall_seconds: Beside,
-    /// Page faults that needed no device.
+    /// Page faults that needed no I/O.
     pub minor_faults: Beside,
-    /// Page faults that did.
+    /// Page faults that needed I/O.
     pub major_faults: Beside,
 }
 
-/// What came of the rounds.
+/// Result of the rounds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Near {
-    /// The levels, from the smallest up.
+    /// The levels, ascending.
     pub levels: Vec<Level>,
-    /// Whether it failed under one of these limits; then there are no levels.
+    /// Whether a run failed under one of these limits; `levels` is then empty.
     pub has_failed: bool,
 }
 
-/// What is looked at of a run, and the unit it is counted in.
+/// Accessor of a figure, and its unit.
 type Take = (fn(&Figures) -> Option<f64>, f64);
 const WALL_SECONDS: Take = (|figures| figures.wall_seconds, 1e-4);
 const MINOR_FAULTS: Take = (|figures| figures.minor_faults.map(|count| count as f64), 1.0);
 const MAJOR_FAULTS: Take = (|figures| figures.major_faults.map(|count| count as f64), 1.0);
 
-/// Runs `rounds` rounds (one where 0 is asked for: the check is not left out) of the levels above `smallest_bytes`
-/// and of none, in an order drawn by `seed`.
+/// Runs `rounds` rounds (at least one, because they are also a check) of the levels above
+/// `smallest_bytes` and of no limit, in an order drawn by `seed`.
 ///
 /// # Errors
 /// As [`Search::probe`].
@@ -93,7 +94,7 @@ pub fn measure(
         .iter()
         .map(|factor| (*factor, pages_up((smallest_bytes as f64 * factor) as u64).min(ceiling)))
         .collect();
-    // Near the ceiling the larger ones are one.
+    // Near the ceiling several levels coincide.
     levels.dedup_by_key(|(_, limit)| *limit);
     let mut dice = fastrand::Rng::with_seed(seed);
     let mut runs: Vec<Vec<Tried>> = vec![Vec::new(); levels.len() + 1];
@@ -123,7 +124,7 @@ pub fn measure(
     Ok(Near { levels: levels.collect(), has_failed: false })
 }
 
-/// What all runs without a limit say together.
+/// Combines all runs without a limit.
 pub fn unlimited(tries: &[Tried], seed: u64) -> Unlimited {
     let runs: Vec<_> = tries.iter().filter(|tried| tried.limit_bytes.is_none()).collect();
     let of = |(take, _): Take| {
@@ -153,7 +154,7 @@ fn beside(runs: &[Tried], unlimited: &[Tried], (take, unit): Take, seed: u64) ->
         .filter(|(without, _)| without.is_success())
         .filter_map(|(without, under)| Some((take(&without.figures)?, take(&under.figures)?)))
         .collect();
-    // The intervals of all levels are to hold together.
+    // Joint confidence for the intervals of all levels.
     let confidence = together(CONFIDENCE, FACTORS.len());
     Beside { estimate: estimate(&samples, CONFIDENCE, seed), ratio: paired_ratio(&pairs, unit, confidence) }
 }

@@ -1,4 +1,4 @@
-//! Squeezing fabricated programs whose edges are known.
+//! Tests with simulated programs whose edges are known.
 
 use fabricated::Program;
 
@@ -10,16 +10,16 @@ use crate::cell::Figures;
 use crate::executor::Stopped;
 use crate::pages::squeeze as report;
 
-/// Programs that are a rule and no process.
+/// Simulated programs.
 mod fabricated {
     use super::*;
 
-    /// A rule: whether a run under a limit succeeds.
+    /// Succeeds under a limit if `rule` returns true.
     pub struct Program<F: FnMut(u64) -> bool> {
         pub rule: F,
-        /// What it is said to hold without a limit.
+        /// Reported peak without a limit.
         pub peak_bytes: Option<u64>,
-        /// Every limit it was run under.
+        /// The limits of all runs.
         pub limits: Vec<u64>,
     }
 
@@ -81,7 +81,7 @@ fn find(question: &Question, peak_bytes: Option<u64>, rule: impl FnMut(u64) -> b
 fn a_sharp_edge_is_found_to_the_resolution_in_few_runs() {
     let mut most = 0;
     for edge in [40_000, MIB, 10 * MIB + 1, 123 * MIB + 777, 5_000 * MIB, 100_000 * MIB] {
-        // The peak may be right, a little off, far off, or not known.
+        // The peak may be right, slightly off, far off, or unknown.
         for peak in [Some(edge), Some(edge - edge / 50), Some(edge * 3), Some(edge / 10), None] {
             let question = question();
             let (found, _) = find(&question, peak, |limit| limit >= edge);
@@ -115,7 +115,7 @@ fn a_flaky_edge_is_a_band() {
     let mut said = 0;
     for seed in 0..50 {
         let mut dice = fastrand::Rng::with_seed(seed);
-        // From 50 to 60 MiB the chance to succeed rises from 0 to 1.
+        // From 50 to 60 MiB the chance of success rises from 0 to 1.
         let (low, high) = (50 * MIB, 60 * MIB);
         let mut question = question();
         question.seed = seed;
@@ -141,11 +141,11 @@ fn a_flaky_edge_is_a_band() {
 
 #[test]
 fn what_fails_above_a_success_is_said() {
-    // Between 60 and 90 MiB it chooses a way that needs more.
+    // Between 60 and 90 MiB the program takes a path that needs more memory.
     let (found, _) =
         find(&question(), Some(70 * MIB), |limit| limit >= 90 * MIB || (40 * MIB..60 * MIB).contains(&limit));
     assert!(found.smallest_bytes.unwrap() >= 90 * MIB, "{:?}", found.smallest_bytes);
-    // Where only the check above the edge meets it, the search goes on above it.
+    // If only the check above the edge finds the failure, the search resumes above it.
     let island = |limit| limit >= 50 * MIB && !(54 * MIB..56 * MIB).contains(&limit);
     let (found, _) = find(&question(), Some(50 * MIB), island);
     let smallest = found.smallest_bytes.unwrap();

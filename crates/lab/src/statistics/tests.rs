@@ -1,4 +1,5 @@
-//! Against figures of numpy and scipy, against many fabricated comparisons, and against anything at all.
+//! Tests against results of numpy and scipy, against many simulated comparisons, and against
+//! arbitrary input.
 
 use fastrand::Rng;
 use proptest::prelude::*;
@@ -7,10 +8,10 @@ use super::*;
 
 const NONE: [usize; 0] = [];
 const MIB: f64 = 1_048_576.0;
-/// What a comparison of several figures asks for, so that all of them are right in 99 of 100.
+/// Joint confidence of a comparison of several figures.
 const JOINT: f64 = 0.99;
 
-// Expectations of `tests/statistics/reference.py`, with numpy 2.4.6 and scipy 1.17.1.
+// Expected values from `tests/statistics/reference.py`, with numpy 2.4.6 and scipy 1.17.1.
 const TIMES: [f64; 10] = [1.02, 0.98, 1.10, 1.01, 0.97, 1.30, 0.99, 1.00, 1.03, 0.96];
 const PAIRS: [(f64, f64); 5] = [(10.0, 10.4), (11.0, 11.6), (10.5, 10.6), (9.8, 10.4), (10.2, 10.5)];
 const MANY_A: [f64; 16] =
@@ -78,7 +79,7 @@ fn more_pairs_have_the_interval_of_wilcoxon() {
         close(ratio.low.unwrap(), low, 1e-8);
         close(ratio.high.unwrap(), high, 1e-8);
     }
-    // The normal approximation begins where it is as good as the exact distribution.
+    // The normal approximation takes over where it is as good as the exact distribution.
     let exact = signed_rank_quantile(MAX_EXACT, 0.005).unwrap();
     let approximate = signed_rank_quantile(MAX_EXACT + 1, 0.005).unwrap();
     assert!(approximate > exact && approximate < exact + 40, "{exact} {approximate}");
@@ -140,13 +141,13 @@ fn what_is_written_has_the_names_of_the_interface() {
     assert_eq!(serde_json::to_string(&ratio.verdict()).unwrap(), r#""unknown""#);
 }
 
-/// A normal figure, by the sum of twelve uniform ones' better: Box and Muller's.
+/// A normally distributed sample, by the method of Box and Muller.
 fn normal(random: &mut Rng) -> f64 {
     let radius = (-2.0 * (1.0 - random.f64()).ln()).sqrt();
     radius * (std::f64::consts::TAU * random.f64()).cos()
 }
 
-/// How figures vary.
+/// Distribution of a figure.
 #[derive(Clone, Copy, Debug)]
 enum Noise {
     Normal,
@@ -169,7 +170,7 @@ const NOISES: [Noise; 7] = [
 ];
 
 impl Noise {
-    /// A figure that varies so around `typical`, of which `normal` is the random part.
+    /// A figure distributed around `typical`; `normal_part` is its standard normal component.
     fn figure(self, typical: f64, normal_part: f64, random: &mut Rng) -> f64 {
         match self {
             Self::Normal => typical * (1.0 + 0.01 * normal_part),
@@ -188,7 +189,7 @@ impl Noise {
     }
 }
 
-/// How many of 1,000 comparisons of a command with itself find all of five figures the same.
+/// How many of 1,000 comparisons of a command with itself find five figures all the same.
 fn same_of_1000(noise: Noise, repeats: usize) -> usize {
     let mut random = Rng::with_seed(repeats as u64 * 31 + noise as u64);
     let confidence = together(JOINT, 5);
@@ -196,7 +197,7 @@ fn same_of_1000(noise: Noise, repeats: usize) -> usize {
         .filter(|_| {
             let mut figures = vec![Vec::new(); 5];
             for _ in 0..repeats {
-                // What disturbs a run disturbs all its figures.
+                // Disturbances of a run affect all its figures.
                 let common = [normal(&mut random), normal(&mut random)];
                 for pairs in &mut figures {
                     let mut side = |common: f64| {
@@ -223,7 +224,7 @@ fn a_command_is_the_same_as_itself() {
     }
 }
 
-/// How many of 1,000 comparisons find that b is more than a.
+/// How many of 1,000 comparisons find b larger than a.
 fn found_of_1000(repeats: usize, resolution: f64, mut figure: impl FnMut(bool, &mut Rng) -> f64) -> usize {
     let mut random = Rng::with_seed(repeats as u64);
     let confidence = together(JOINT, 7);
@@ -253,7 +254,8 @@ fn a_mebibyte_more_is_found() {
     for repeats in [5, 7, 10, 20] {
         for typical in [10.0 * MIB, 100.0 * MIB] {
             for second_mode in [0.0, 0.25 * MIB] {
-                // Five pairs of two modes are too few for this confidence: seven do.
+                // Five pairs from a bimodal distribution are too few for this confidence; seven
+                // suffice.
                 let least = if second_mode > 0.0 && repeats == 5 { 800 } else { 950 };
                 let found = found_of_1000(repeats, 4096.0, |more, random| {
                     let mode = if random.bool() { second_mode } else { 0.0 };
@@ -319,7 +321,8 @@ proptest! {
 
 #[test]
 fn blocks_are_drawn_from_by_themselves() {
-    // Two machines, of which one takes twice as long: how often either is drawn is no part of what varies.
+    // Two machines, one of which takes twice as long: the split between them is not part of the
+    // variance.
     let samples: Vec<(f64, u32)> = (0..20)
         .map(|index| (f64::from(index % 10) * 0.001 + f64::from(1 + index / 10), index / 10))
         .collect();

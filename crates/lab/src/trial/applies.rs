@@ -1,6 +1,8 @@
-//! Which candidates apply to a program, decided from a run without any of them; and what a candidate then sets.
+//! Decides, from a run without settings, which candidates apply to a program; and what each
+//! candidate then sets.
 //!
-//! A candidate that cannot have an effect is not run, and the reason is kept: `failed` is for what was run.
+//! A candidate without any possible effect is not run, and the reason is kept: `failed` is for
+//! candidates that were run.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +14,7 @@ use super::program::{Program, fits};
 use super::setting::{Figure, Joining, Placeholder, agree, joining, merge};
 use super::words::{shell_value, shell_word};
 
-/// Where libraries are looked for.
+/// Folders searched for libraries.
 const FOLDERS: &[&str] = &[
     "/usr/local/lib",
     "/usr/lib/x86_64-linux-gnu",
@@ -23,7 +25,7 @@ const FOLDERS: &[&str] = &[
     "/lib",
 ];
 
-/// glibc's tunables by the variables that older releases read (before 2.26).
+/// Tunables of glibc and the variables that releases before 2.26 read instead.
 const OLD_NAMES: &[(&str, &str)] = &[
     ("glibc.malloc.arena_max", "MALLOC_ARENA_MAX"),
     ("glibc.malloc.arena_test", "MALLOC_ARENA_TEST"),
@@ -34,14 +36,14 @@ const OLD_NAMES: &[(&str, &str)] = &[
     ("glibc.malloc.perturb", "MALLOC_PERTURB_"),
 ];
 
-/// What the run without settings showed.
+/// Findings of the run without settings.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// The command.
     pub command: Vec<String>,
-    /// What it starts, where that is known.
+    /// The program that the command starts, if known.
     pub started: Option<Program>,
-    /// The program of the process that held most memory.
+    /// The program of the process with the most memory.
     pub program: Option<Program>,
     /// The allocators mapped in its processes.
     pub allocators: Vec<Mapped>,
@@ -49,64 +51,64 @@ pub struct Facts {
     pub runtimes: Vec<(String, Option<String>)>,
     /// The release of glibc: `2.36`.
     pub glibc: Option<String>,
-    /// The variables the command gets.
+    /// Environment variables of the command.
     pub environment: BTreeMap<String, String>,
-    /// The resident bytes that were left.
+    /// Settled resident bytes.
     pub settled_bytes: Option<u64>,
-    /// The most resident bytes.
+    /// Peak resident bytes.
     pub peak_bytes: Option<u64>,
     /// The bytes in transparent huge pages.
     pub huge_bytes: Option<u64>,
-    /// What the system gives huge pages to: `always`, `madvise` or `never`.
+    /// The system's setting for huge pages: `always`, `madvise` or `never`.
     pub huge_pages: Option<String>,
-    /// Where libraries are looked for.
+    /// Folders searched for libraries.
     pub folders: Vec<PathBuf>,
 }
 
-/// An allocator that is mapped.
+/// A mapped allocator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mapped {
     /// `glibc`, `jemalloc`, …
     pub name: String,
-    /// Whether it is part of the program's own file.
+    /// Whether it is linked into the executable itself.
     pub inside_program: bool,
 }
 
-/// What a candidate sets, with all placeholders filled.
+/// What a candidate sets, with all placeholders filled in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     /// Variables to set.
     pub variables: Vec<Variable>,
-    /// Words behind the program's name.
+    /// Arguments inserted after the program name.
     pub arguments: Vec<String>,
-    /// What transparent huge pages are to be.
+    /// Setting of transparent huge pages, if changed.
     pub thp: Option<Thp>,
-    /// The allocator that must be mapped then.
+    /// The allocator that must be mapped if the setting took effect.
     pub allocator: Option<String>,
-    /// Packages that bring what is preloaded.
+    /// Packages that contain the preloaded library.
     pub packages: Vec<String>,
 }
 
-/// A variable that is set.
+/// A variable to set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Variable {
     /// Its name.
     pub name: String,
-    /// Its whole value, merged with what was there.
+    /// Its whole value, merged with the previous one.
     pub value: String,
-    /// What the candidate adds to it.
+    /// The part added by the candidate.
     pub added: String,
 }
 
-/// The folders where libraries are looked for on this machine.
+/// The folders searched for libraries on this machine.
 pub fn folders() -> Vec<PathBuf> {
     FOLDERS.iter().map(PathBuf::from).collect()
 }
 
-/// What `candidate` sets for the program of `facts`.
+/// What `candidate` sets for the program described by `facts`.
 ///
 /// # Errors
-/// The reason why it does not apply, for a person.
+/// The reason why it does not apply, in readable form.
 pub fn apply(candidate: &Candidate, catalogue: &Catalogue, facts: &Facts) -> Result<Applied, String> {
     check_mapped(candidate, facts)?;
     check_words(candidate, facts)?;
@@ -142,7 +144,7 @@ pub fn apply(candidate: &Candidate, catalogue: &Catalogue, facts: &Facts) -> Res
 }
 
 impl Facts {
-    /// Whether all that `applied` sets is set already.
+    /// Whether everything that `applied` sets is already set.
     pub fn is_in_force(&self, applied: &Applied) -> bool {
         let is_set = |variable: &Variable| {
             self.environment.get(&variable.name).is_some_and(|value| match joining(&variable.name) {
@@ -182,8 +184,8 @@ fn check_mapped(candidate: &Candidate, facts: &Facts) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether there may be huge pages to do without. That the last look found none says little where all memory gets
-/// them: they may have been given back before.
+/// Whether disabling huge pages can have an effect. If the system gives huge pages to all memory,
+/// finding none at the last ledger proves little: they may have been freed before.
 fn check_huge_pages(facts: &Facts) -> Result<(), String> {
     match facts.huge_pages.as_deref() {
         Some("never") => Err("this system has no transparent huge pages".to_owned()),
@@ -261,7 +263,7 @@ fn set_tunables(
     Ok(())
 }
 
-/// The library's file, if it can be preloaded.
+/// The file of the library, if it can be preloaded.
 fn preload(library: &Library, facts: &Facts) -> Result<PathBuf, String> {
     let program = facts.program.as_ref().or(facts.started.as_ref());
     if let Some(program) = program {
@@ -304,7 +306,7 @@ fn find_library(library: &Library, bits: u8, folders: &[PathBuf]) -> Result<Path
             folders.iter().map(|folder| folder.join(file)).collect()
         };
         for place in places.into_iter().filter(|place| place.is_file()) {
-            // The loader splits LD_PRELOAD at both.
+            // The loader splits LD_PRELOAD at both characters.
             if place.to_string_lossy().contains([' ', ':']) {
                 return Err(format!(
                     "{}: a path with a space or a colon cannot be preloaded",
@@ -325,10 +327,10 @@ fn find_library(library: &Library, bits: u8, folders: &[PathBuf]) -> Result<Path
     Err(format!("{file} is not here{}", how.unwrap_or_default()))
 }
 
-/// Whether two candidates can be set at once, each with its effect.
+/// Whether two candidates can be combined so that both take effect.
 ///
 /// # Errors
-/// What stands against it.
+/// The reason why not.
 pub fn compatible(one: &Candidate, other: &Candidate) -> Result<(), String> {
     if one.library.is_some() && other.library.is_some() && one.library != other.library {
         return Err("two allocators".to_owned());
@@ -368,7 +370,7 @@ impl Applied {
         self.variables.push(Variable { name: name.to_owned(), value, added: added.to_owned() });
     }
 
-    /// Both at once; of a variable that cannot be merged the other's value holds.
+    /// Combines both; for a variable that cannot be merged, the value of `other` wins.
     pub fn and(&self, other: &Self, facts: &Facts) -> Self {
         let mut both = self.clone();
         for variable in &other.variables {
@@ -385,18 +387,18 @@ impl Applied {
         both
     }
 
-    /// The variables as a subject takes them.
+    /// The variables in the form that a subject takes.
     pub fn environment(&self) -> Vec<(String, Option<String>)> {
         self.variables.iter().map(|variable| (variable.name.clone(), Some(variable.value.clone()))).collect()
     }
 
-    /// `command` with the words that the candidate adds.
+    /// `command` with the arguments of the candidate inserted.
     pub fn command(&self, command: &[String]) -> Vec<String> {
         let (first, rest) = command.split_at(command.len().min(1));
         first.iter().chain(&self.arguments).chain(rest).cloned().collect()
     }
 
-    /// What it adds, in the words of a shell: `GLIBC_TUNABLES=… LD_PRELOAD=…`.
+    /// What it adds, in shell syntax: `GLIBC_TUNABLES=… LD_PRELOAD=…`.
     pub fn setting(&self) -> String {
         let mut words: Vec<String> = self
             .variables

@@ -1,4 +1,4 @@
-//! Tests of what applies to a program.
+//! Tests of which candidates apply to a program.
 
 use super::*;
 

@@ -1,7 +1,8 @@
-//! The candidates of `try`, as data: the catalogue that is built in, and the user's own.
+//! The candidates of `try` as data: the built-in catalogue and that of the user.
 //!
-//! A file is taken whole or refused with the line that is wrong: a misspelt key must not turn into a candidate that
-//! silently does nothing. Nothing is decided here about a program; that is [`super::applies`].
+//! A file is accepted as a whole or rejected with the faulty line: a misspelt key must not produce
+//! a candidate without effect. Whether a candidate applies to a program is decided in
+//! [`super::applies`].
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,23 +14,23 @@ use super::setting::{Figure, Placeholder};
 use super::words::{shell_value, shell_word};
 use strandline_report::text::is_unsafe;
 
-/// The catalogue that is built in.
+/// The built-in catalogue.
 const BUILT_IN: &str = include_str!("remedies.toml");
-/// The most bytes of a user's catalogue.
+/// Maximum size of a user's catalogue.
 const MAX_BYTES: u64 = 1 << 20;
-/// The most candidates of a catalogue: every one of them costs runs.
+/// Maximum number of candidates: each costs runs.
 const MAX_CANDIDATES: usize = 1000;
 
-/// Everything there is to try.
+/// All candidates and libraries.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Catalogue {
-    /// The candidates, in the order of the catalogue.
+    /// The candidates, in catalogue order.
     pub candidates: Vec<Candidate>,
-    /// The libraries that candidates preload, by the name they use.
+    /// The libraries that candidates preload, by name.
     pub libraries: BTreeMap<String, Library>,
 }
 
-/// What kind of thing a candidate is.
+/// Kind of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -41,7 +42,7 @@ pub enum Kind {
     Runtime,
 }
 
-/// What transparent huge pages are to be.
+/// Setting of transparent huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Thp {
@@ -49,29 +50,29 @@ pub enum Thp {
     Never,
 }
 
-/// One thing to try.
+/// One setting to try.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Candidate {
-    /// Its name: small letters, digits and `_`.
+    /// Its name: lower-case letters, digits and `_`.
     pub id: String,
-    /// What it is, for a person.
+    /// Readable description.
     pub title: String,
-    /// What kind of thing it is.
+    /// Its kind.
     pub kind: Kind,
-    /// It applies where one of these allocators is mapped; to any where there is none.
+    /// Applies if one of these allocators is mapped; if empty, to any.
     #[serde(default)]
     pub allocator: Vec<String>,
-    /// It applies where one of these runtimes is mapped; to any program where there is none.
+    /// Applies if one of these runtimes is mapped; if empty, to any program.
     #[serde(default)]
     pub runtime: Vec<String>,
-    /// The versions of the runtime it is for.
+    /// Versions of the runtime that it applies to.
     #[serde(default)]
     pub runtime_version: Versions,
-    /// The versions of glibc it is for.
+    /// Versions of glibc that it applies to.
     #[serde(default)]
     pub glibc: Versions,
-    /// glibc's tunables to set, by their full names.
+    /// Tunables of glibc to set, by full name.
     #[serde(default)]
     pub tunables: BTreeMap<String, String>,
     /// Variables to set.
@@ -80,21 +81,22 @@ pub struct Candidate {
     /// The library to preload, by its name in the catalogue.
     #[serde(default)]
     pub library: Option<String>,
-    /// Words to put right behind the program's name.
+    /// Arguments to insert right after the program name.
     #[serde(default)]
     pub arguments: Vec<String>,
-    /// The names, without folders, of programs that take these words; any where there is none.
+    /// Names, without folders, of programs that take these arguments; if empty, any.
     #[serde(default)]
     pub program: Vec<String>,
-    /// What transparent huge pages are to be.
+    /// Setting of transparent huge pages.
     #[serde(default)]
     pub thp: Option<Thp>,
-    /// Words of the command line, or of the variables that hold options, that say the program chose otherwise.
+    /// Options that show that the user has already decided otherwise; looked for on the command
+    /// line and in variables that hold options.
     #[serde(default)]
     pub unless: Vec<String>,
-    /// What it is known to cost.
+    /// Known cost.
     pub cost: String,
-    /// Where the knowledge is from.
+    /// Sources of this information.
     pub source: Vec<String>,
 }
 
@@ -102,29 +104,30 @@ pub struct Candidate {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Library {
-    /// The allocator that must be mapped when it was preloaded.
+    /// The allocator that must be mapped after preloading it.
     pub allocator: String,
-    /// Its files: a name to be looked for where libraries are, or a path; the first that is there is taken.
+    /// Its files, each a path or a name to look up in the library folders; the first one that
+    /// exists is used.
     pub files: Vec<String>,
-    /// The Debian package it comes in.
+    /// Its Debian package.
     #[serde(default)]
     pub package: Option<String>,
 }
 
-/// A range of versions, as text of numbers and dots.
+/// A range of versions, each given as numbers and dots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Versions {
-    /// The first.
+    /// Lower bound, inclusive.
     #[serde(default)]
     pub least: Option<String>,
-    /// The first that is too new.
+    /// Upper bound, exclusive.
     #[serde(default)]
     pub below: Option<String>,
 }
 
 impl Versions {
-    /// Whether `version` is in the range; a version that cannot be told is taken to be.
+    /// Whether `version` is in the range; an unknown version counts as in the range.
     pub fn contain(&self, version: Option<&str>) -> bool {
         let Some(version) = version.and_then(numbers) else { return true };
         let least = self.least.as_deref().and_then(numbers);
@@ -132,7 +135,7 @@ impl Versions {
         least.is_none_or(|least| version >= least) && below.is_none_or(|below| version < below)
     }
 
-    /// The range for a person: `15 or later`, `below 1.16`.
+    /// The range in readable form: `15 or later`, `below 1.16`.
     pub fn text(&self) -> String {
         match (&self.least, &self.below) {
             (Some(least), Some(below)) => format!("from {least} on, below {below}"),
@@ -143,7 +146,7 @@ impl Versions {
     }
 }
 
-/// The numbers of `17.0.15+6`; `None` where it does not begin with one.
+/// The leading numbers of a version such as `17.0.15+6`; `None` if it does not begin with one.
 pub fn numbers(version: &str) -> Option<Vec<u64>> {
     let end = version.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(version.len());
     let parts: Option<Vec<u64>> =
@@ -161,20 +164,21 @@ struct File {
 }
 
 impl Catalogue {
-    /// The catalogue that is built in.
+    /// The built-in catalogue.
     ///
     /// # Errors
-    /// None that a test would not have found.
+    /// None in a build that passed its tests.
     pub fn built_in() -> Result<Self, String> {
         let mut catalogue = Self::default();
         catalogue.add(BUILT_IN, "the built-in catalogue")?;
         Ok(catalogue)
     }
 
-    /// The built-in catalogue and that of a file, whose candidates and libraries replace those of the same name.
+    /// The built-in catalogue plus that of a file, whose candidates and libraries replace those of
+    /// the same name.
     ///
     /// # Errors
-    /// One line with the file and the line that cannot be used.
+    /// One line with the file and the faulty line.
     pub fn with_file(path: &Path) -> Result<Self, String> {
         use std::io::Read;
         let name = path.display().to_string();
@@ -190,10 +194,10 @@ impl Catalogue {
         Ok(catalogue)
     }
 
-    /// Adds the candidates and libraries of `text`; those of the same name are replaced.
+    /// Adds the candidates and libraries of `text`, replacing those of the same name.
     ///
     /// # Errors
-    /// One line with `name` and the line that cannot be used.
+    /// One line with `name` and the faulty line.
     pub fn add(&mut self, text: &str, name: &str) -> Result<(), String> {
         let line = |at: usize| text.get(..at).map_or(1, |before| before.matches('\n').count() + 1);
         let file: File = toml::from_str(text).map_err(|error| {
@@ -227,7 +231,7 @@ impl Catalogue {
     }
 }
 
-/// Whether a text has characters that a terminal would act on or a reader would not see. What is written here comes to
+/// Rejects characters that a terminal would interpret or a reader would not see: the texts go to
 /// terminals, and into files that are pasted elsewhere.
 fn check_text<'a>(texts: impl IntoIterator<Item = &'a String>) -> Result<(), String> {
     match texts.into_iter().find(|text| text.chars().any(is_unsafe)) {
@@ -237,7 +241,7 @@ fn check_text<'a>(texts: impl IntoIterator<Item = &'a String>) -> Result<(), Str
 }
 
 impl Library {
-    /// What is wrong with it under the name `key`, if anything is.
+    /// Checks the library under the name `key`.
     fn check(&self, key: &str) -> Result<(), String> {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         if key.is_empty() || key.len() > 60 || !key.chars().all(plain) {
@@ -246,7 +250,8 @@ impl Library {
         if self.files.is_empty() || self.allocator.is_empty() {
             return Err("it needs an allocator and at least one file".to_owned());
         }
-        // A package becomes a word of a shell in a Dockerfile (Debian policy 5.6.7; `:` is for an architecture).
+        // A package name becomes a shell word in a Dockerfile (Debian policy 5.6.7; `:` is for an
+        // architecture).
         let first = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
         let is_package = |name: &&String| {
             name.starts_with(first) && name.chars().all(|c| first(c) || matches!(c, '+' | '-' | '.' | ':'))
@@ -259,7 +264,7 @@ impl Library {
 }
 
 impl Candidate {
-    /// What is wrong with it, if anything is.
+    /// Checks the candidate.
     fn check(&self, libraries: &BTreeMap<String, Library>) -> Result<(), String> {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         if self.id.is_empty() || self.id.len() > 60 || !self.id.chars().all(plain) {
@@ -316,7 +321,7 @@ impl Candidate {
         check_text(versions.into_iter().flat_map(|version| version.least.iter().chain(&version.below)))
     }
 
-    /// Its setting as the catalogue has it, placeholders and all, in the words of a shell.
+    /// Its setting with unfilled placeholders, in shell syntax.
     pub fn setting(&self) -> String {
         let mut words: Vec<String> = Vec::new();
         if !self.tunables.is_empty() {

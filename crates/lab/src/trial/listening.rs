@@ -1,18 +1,19 @@
-//! Whether a port of this machine is listened at, told from the kernel's own list: a server that takes a single
-//! connection must not have it taken by whoever asks whether it is ready.
+//! Whether a local port has a listener, from the kernel's socket tables: connecting to it could
+//! take the only connection that a server accepts.
 
 use std::io::Read;
 use std::net::{Ipv6Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// The kernel's lists of sockets, of our network namespace, which is that of the commands we start.
+/// The kernel's socket tables of this network namespace, which started commands share.
 const LISTS: [&str; 2] = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
-/// The most bytes of a list: 150 bytes a socket.
+/// Maximum size read from a table, at 150 bytes per socket.
 const MAX_BYTES: u64 = 64 << 20;
-/// The state of a socket that listens (TCP_LISTEN of include/net/tcp_states.h).
+/// State of a listening socket (TCP_LISTEN of include/net/tcp_states.h).
 const LISTENS: &str = "0A";
 
-/// Whether somebody listens at `port`. Where the kernel's lists cannot be read, whether a connection is accepted.
+/// Whether there is a listener at `port`. If the tables cannot be read, whether a connection is
+/// accepted.
 pub fn is_open(port: u16) -> bool {
     let lists: Vec<String> = LISTS.iter().filter_map(|path| read(path)).collect();
     if lists.is_empty() { accepts(port) } else { lists.iter().any(|list| has_listener(list, port)) }
@@ -24,7 +25,8 @@ fn read(path: &str) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Whether a list has a listener: its lines are `SLOT: ADDRESS:PORT ADDRESS:PORT STATE …` in hexadecimal.
+/// Whether a table has a listener: its lines are `SLOT: ADDRESS:PORT ADDRESS:PORT STATE …` in
+/// hexadecimal.
 fn has_listener(list: &str, port: u16) -> bool {
     list.lines().skip(1).any(|line| {
         let mut words = line.split_whitespace().skip(1);
@@ -48,14 +50,15 @@ mod tests {
     #[test]
     fn a_listener_is_told_and_not_disturbed() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
-            // A machine may be without IPv6.
+            // IPv6 may be unavailable.
             let Ok(listener) = TcpListener::bind(address) else { continue };
             let port = listener.local_addr().unwrap().port();
             assert!(is_open(port));
             listener.set_nonblocking(true).unwrap();
             assert!(listener.accept().is_err(), "nobody connected to {address}");
             assert!(accepts(port));
-            // The port of a connection is in the lists too. Nobody else can listen at it as long as the connection is there.
+            // The local port of a connection is in the tables too, and cannot be listened on while
+            // the connection exists.
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let own = client.local_addr().unwrap().port();
             assert!(!is_open(own) && !accepts(own));

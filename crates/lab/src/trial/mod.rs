@@ -1,9 +1,9 @@
-//! `try`: a command is run again under settings that may make it keep less memory.
+//! `try`: runs a command repeatedly under settings that may reduce its memory.
 //!
-//! What there is to try is data ([`catalogue`]); which of it applies to a command is decided from one run without any
-//! of it ([`applies`]); the figures are ranked ([`rank`]), and the best setting is written out for where programs are
-//! started from ([`paste`]). Runs are the engine's; a server's are wrapped ([`server`]), each comes to an [`observation`], and
-//! [`tries`] judges them.
+//! The settings are data ([`catalogue`]); one run without settings decides which of them apply to a
+//! command ([`applies`]); the results are ranked ([`rank`]), and the best setting is formatted for
+//! the places that start programs ([`paste`]). The engine makes the runs; servers are wrapped
+//! ([`server`]), each run gives an [`observation`], and [`tries`] evaluates them.
 
 pub mod applies;
 pub mod catalogue;

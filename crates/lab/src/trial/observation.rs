@@ -1,7 +1,7 @@
-//! What one run showed: its figures, and what was really mapped in it.
+//! Result of one run of a trial: its figures, and what was actually mapped.
 //!
-//! A batch run's recording and a server's ledgers come to the same [`Observation`]. Where no ledger could be taken, the last
-//! sample stands in, and the look says so.
+//! The recording of a batch run and the ledgers of a server both give an [`Observation`]. If no
+//! ledger could be taken, the last sample is used instead, and `settled_at` records that.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,27 +14,28 @@ use super::applies::Mapped;
 use super::settled::{Series, Settled};
 use crate::cell::{Figures, Outcome};
 
-/// Where a settled figure is from.
+/// Source of a settled figure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Instant {
-    /// The ledger of the largest process as it ended.
+    /// The ledger of the largest process at its end.
     #[default]
     Exit,
-    /// The level that the largest process stood on before it fell to end.
+    /// The level that the largest process held before memory fell at its end.
     Level,
-    /// What the largest process fell from to end, without having stood on a level.
+    /// The value from which the memory of the largest process fell at its end, without a level
+    /// before.
     Top,
-    /// The last mark that the largest process told.
+    /// The last mark set by the largest process.
     Mark,
-    /// The last sample of the largest process, for want of a ledger.
+    /// The last sample of the largest process, without a ledger.
     Sample,
-    /// The ledgers of a server, after its load.
+    /// The ledgers of a server after its load.
     Load,
 }
 
 impl Instant {
-    /// The instant for a person, as it follows "settled memory was looked at".
+    /// Readable form, to follow "settled memory was looked at".
     pub fn text(self) -> &'static str {
         match self {
             Self::Exit => "as the process ended",
@@ -46,8 +47,8 @@ impl Instant {
         }
     }
 
-    /// Whether figures from both are of one kind: a mark and the end of a run are not. What a process that tells no mark
-    /// came to is one kind, whichever way its end let it be told.
+    /// Whether figures from both are comparable: those from a mark and from the end of a run are
+    /// not. All sources for a process without marks are comparable.
     pub fn is_like(self, other: Self) -> bool {
         let kind = |instant| match instant {
             Self::Exit | Self::Level | Self::Top | Self::Sample => 0,
@@ -58,58 +59,59 @@ impl Instant {
     }
 }
 
-/// What one run showed. `None` is unknown.
+/// Result of one run. `None`: unknown.
 ///
-/// Of a batch run settled memory, the executable and the allocators are of one process: the one with the largest
-/// high-water mark, of several the first that was started.
+/// For a batch run, settled memory, executable and allocators are from one process: that with the
+/// largest high-water mark, the first started if several are equal.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Observation {
-    /// Resident bytes that were left: of a batch run's largest process at the last mark it told, or else on the level
-    /// that it stood on before it began to end; of a server after its load.
+    /// Settled resident bytes. Batch run: of the largest process, at its last mark or else at the
+    /// level before its end. Server: after its load.
     pub settled_bytes: Option<u64>,
-    /// The largest resident set that one of its processes had; unknown of a server of several processes.
+    /// The largest resident set of any one process; unknown for a server with several processes.
     pub peak_bytes: Option<u64>,
-    /// Seconds: from a batch run's start to its end, or that a server's load took.
+    /// Seconds from start to end of a batch run, or of the load of a server.
     pub wall_seconds: Option<f64>,
-    /// Page faults that needed no device.
+    /// Page faults that needed no I/O.
     pub minor_faults: Option<u64>,
-    /// The executable of the process that held most.
+    /// Executable of the largest process.
     pub executable: Option<String>,
     /// The allocators mapped in it.
     pub allocators: Vec<Mapped>,
-    /// The runtimes in it, with their versions.
+    /// The runtimes mapped in it, with their versions.
     pub runtimes: Vec<(String, Option<String>)>,
-    /// The release of glibc, where glibc's malloc is in it.
+    /// The release of glibc, if its malloc is mapped.
     pub glibc: Option<String>,
     /// The bytes in transparent huge pages.
     pub huge_bytes: Option<u64>,
-    /// Where `settled_bytes` is from.
+    /// Source of `settled_bytes`.
     pub settled_at: Instant,
-    /// From when to when it was so, in seconds since the recording began, where it was a level.
+    /// Begin and end of the level, in seconds since the recording began, if it is from a level.
     #[serde(default)]
     pub settled_seconds: Option<(f64, f64)>,
-    /// What it ended with, where that was less than what it had settled at.
+    /// Resident bytes at the end, if memory fell from the settled figure.
     #[serde(default)]
     pub ended_with_bytes: Option<u64>,
-    /// The processes of a server that were looked at.
+    /// Number of processes of a server that were inspected.
     pub processes: u32,
-    /// Why it counts as failed, where its end does not say so.
+    /// Why the run counts as failed, if its end does not show it.
     pub failure: Option<String>,
-    /// What is to be known about it.
+    /// Notes on the run.
     pub notes: Vec<String>,
 }
 
-/// What is counted of a process's pages that others have mapped too: each divided by those who have.
+/// Proportional shares of the pages of a process: each page divided by the number of processes that
+/// map it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shares {
-    /// Of anonymous memory (`Pss_Anon`), which only processes that were forked from each other share.
+    /// Anonymous memory (`Pss_Anon`), shared only between processes related by fork.
     pub anonymous_bytes: u64,
-    /// Of shared memory (`Pss_Shmem`).
+    /// Shared memory (`Pss_Shmem`).
     pub shmem_bytes: u64,
 }
 
 impl Shares {
-    /// Out of the text of /proc/PID/smaps_rollup; `None` where it does not say both (Linux 5.3 and older).
+    /// Parses /proc/PID/smaps_rollup; `None` if a figure is missing (Linux 5.3 and older).
     pub fn read(text: &str) -> Option<Self> {
         let bytes = |name: &str| -> Option<u64> {
             let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -119,16 +121,16 @@ impl Shares {
     }
 }
 
-/// What a recording says of one process.
+/// Data of one process in a recording.
 #[derive(Debug, Default)]
 struct Recorded {
-    /// Its high-water mark, as far as it was seen.
+    /// Its largest known resident set.
     high_water_kib: u64,
-    /// Its last mark's resident set.
+    /// Resident set at its last mark.
     marked_kib: Option<u64>,
-    /// The course of its resident set.
+    /// Its resident set over time.
     settled: Series,
-    /// Its ledger as it ended, and when that was begun.
+    /// The ledger at its end, and the time at which that began.
     exit: Option<(Box<Explanation>, u64)>,
 }
 
@@ -163,14 +165,14 @@ impl Recorded {
 }
 
 impl Observation {
-    /// The look at a batch run.
+    /// The observation of a batch run.
     pub fn of_outcome(outcome: &Outcome) -> Self {
         let Figures { wall_seconds, minor_faults, high_water_bytes, .. } = outcome.figures;
         let mut observation =
             Self { wall_seconds, minor_faults, peak_bytes: high_water_bytes, ..Self::default() };
         let Some(recording) = &outcome.recording else { return observation };
         let Ok(mut reader) = Reader::open(recording) else { return observation };
-        // A recording is read within the bounds of its reader; what is kept of each process is bounded here.
+        // The reader bounds what it reads; this loop keeps a bounded amount for each process.
         let mut processes: BTreeMap<u32, Recorded> = BTreeMap::new();
         while let Ok(Some(record)) = reader.next_record() {
             let process = match &record {
@@ -186,8 +188,8 @@ impl Observation {
         observation
     }
 
-    /// Takes what was recorded of the process with the largest high-water mark: a shell that tells a mark for what it
-    /// started has little memory of its own, and must not stand for it.
+    /// Takes the data of the process with the largest high-water mark: a shell that sets a mark for
+    /// its child has little memory itself and must not stand for the run.
     fn take_recorded(&mut self, processes: BTreeMap<u32, Recorded>) {
         let largest = |a: &Recorded, b: &Recorded| a.high_water_kib >= b.high_water_kib;
         let found = processes.into_values().reduce(|a, b| if largest(&a, &b) { a } else { b });
@@ -224,7 +226,7 @@ impl Observation {
         self.ended_with_bytes = matches!(at, Instant::Level | Instant::Top).then_some(ended);
     }
 
-    /// Takes what is mapped in the process of `explain`.
+    /// Takes executable, allocators and runtimes from a ledger.
     pub fn take_mapped(&mut self, explain: &Explanation) {
         self.executable.clone_from(&explain.target.executable);
         self.huge_bytes = Some(explain.kernel.huge_bytes);
@@ -242,12 +244,13 @@ impl Observation {
         self.glibc = glibc.and_then(|allocator| allocator.version.clone());
     }
 
-    /// The look at a server, of its processes' ledgers and what they share: pages that several of them have are
-    /// counted once, and what strangers have mapped too changes nothing.
+    /// The observation of a server, from the ledgers of its processes and their shares. Pages
+    /// shared between them count once, and unrelated processes have no influence.
     ///
-    /// Of one process it is the resident set. Of several it is the sum of their shares of anonymous and of shared
-    /// memory, and the resident files of the one process that has most of them: who else has a library mapped changes
-    /// a file's share. Unknown where one process's shares are.
+    /// For one process the result is its resident set. For several it is the sum of their shares of
+    /// anonymous and shared memory, plus the largest file-backed resident size of any one process:
+    /// the share of a file would depend on unrelated processes that map it. Unknown if the shares
+    /// of any process are unknown.
     pub fn of_ledgers(ledgers: &[(Explanation, Option<Shares>)]) -> Self {
         let processes = u32::try_from(ledgers.len()).unwrap_or(u32::MAX);
         let mut observation = Self { settled_at: Instant::Load, processes, ..Self::default() };
@@ -278,19 +281,19 @@ impl Observation {
         observation
     }
 
-    /// The name of the program whose memory it is.
+    /// Name of the program of the largest process.
     pub fn name(&self) -> Option<String> {
         let path = Path::new(self.executable.as_ref()?);
         Some(path.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// Whether the allocator `name` was mapped; `None` where nothing is known of what was.
+    /// Whether the allocator `name` was mapped; `None` if unknown.
     pub fn has_allocator(&self, name: &str) -> Option<bool> {
         let known = !self.allocators.is_empty() || self.executable.is_some();
         known.then(|| self.allocators.iter().any(|mapped| mapped.name == name))
     }
 
-    /// The names of its allocators, for a person.
+    /// Names of its allocators, in readable form.
     pub fn allocator_names(&self) -> String {
         let names: Vec<&str> = self.allocators.iter().map(|mapped| mapped.name.as_str()).collect();
         if names.is_empty() { "none that is known".to_owned() } else { names.join(", ") }
@@ -309,7 +312,7 @@ mod tests {
             kernel: Kernel {
                 rss_bytes: rss,
                 file_bytes: files,
-                // A stranger more or less changes it, so nothing here may look at it.
+                // Depends on unrelated processes, so the code must not use it.
                 pss_bytes: Some(1),
                 huge_bytes: 1,
                 high_water_bytes: Some(2 * rss),

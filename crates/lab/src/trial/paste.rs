@@ -1,8 +1,8 @@
-//! A setting written out for where programs are started from: a shell, a systemd unit, a Dockerfile, a Kubernetes
-//! manifest.
+//! Formats a setting for the places that start programs: a shell, a systemd unit, a Dockerfile, a
+//! Kubernetes manifest.
 //!
-//! What is written means the same to its reader as the setting, whatever is in the values, and has no character that a
-//! terminal would act on. Where a form cannot say it, the form says so instead.
+//! Every form must be read back as the same setting, whatever the values contain, and contains no
+//! terminal control characters. A form that cannot express it contains a comment instead.
 
 use super::words::{shell_value, shell_word};
 use std::path::Path;
@@ -20,20 +20,19 @@ pub struct Paste {
     pub systemd: String,
     /// Lines of a Dockerfile.
     pub docker: String,
-    /// A container's part of a manifest.
+    /// Part of a container spec in a manifest.
     pub kubernetes: String,
 }
 
-/// Switches transparent huge pages off for what it starts (prctl 41 is `PR_SET_THP_DISABLE`, system call 157 is prctl
-/// on x86-64): no variable does that, and perl is on most machines.
+/// Disables transparent huge pages for the program it starts (prctl 41 is `PR_SET_THP_DISABLE`,
+/// system call 157 is prctl on x86-64): no variable does that, and most machines have perl.
 const WITHOUT_THP: &[&str] =
     &["perl", "-e", "syscall(157,41,1,0,0,0)==0 or die qq(prctl: $!\\n); exec @ARGV or die qq($!\\n)", "--"];
 
-/// What stands for a program whose file is not known where its whole path is needed.
+/// Prefix for a program with unknown path, where a full path is required.
 const UNKNOWN_PROGRAM: &str = "/WHOLE/PATH/TO/";
 
-/// Writes out what `applied` sets for `command`, whose program is the file `program` by its whole path, if that is
-/// known.
+/// Formats what `applied` sets for `command`; `program` is the full path of its program, if known.
 pub fn paste(applied: &Applied, command: &[String], program: Option<&Path>) -> Paste {
     let mut words = applied.command(command);
     if applied.thp.is_some() {
@@ -49,7 +48,7 @@ pub fn paste(applied: &Applied, command: &[String], program: Option<&Path>) -> P
     }
 }
 
-/// `env NAME=VALUE … COMMAND`, in one line.
+/// `env NAME=VALUE … COMMAND` in one line.
 fn shell(applied: &Applied, command: &[String]) -> String {
     let mut words = Vec::new();
     if !applied.variables.is_empty() {
@@ -58,7 +57,7 @@ fn shell(applied: &Applied, command: &[String]) -> String {
     for variable in &applied.variables {
         let has_more = joining(&variable.name) == Joining::Words && variable.value != variable.added;
         words.push(if has_more {
-            // What the variable holds already may be private, so it is named and not repeated.
+            // The existing value may be private, so it is referenced and not repeated.
             format!("\"{0}=${0} \"{1}", variable.name, shell_value(&variable.added))
         } else {
             format!("{}={}", variable.name, shell_value(&variable.value))
@@ -68,7 +67,7 @@ fn shell(applied: &Applied, command: &[String]) -> String {
     words.join(" ")
 }
 
-/// A note for each variable that holds more than the setting where the form cannot refer to it.
+/// A note for each variable whose previous value the form cannot reference.
 fn notes(applied: &Applied) -> Vec<String> {
     let has_more =
         |variable: &&Variable| joining(&variable.name) == Joining::Words && variable.value != variable.added;
@@ -80,12 +79,12 @@ fn notes(applied: &Applied) -> Vec<String> {
         .collect()
 }
 
-/// What the form gives a variable: options without what was there, lists with it.
+/// The value to write: only the addition for options, the merged value for lists.
 fn value(variable: &Variable) -> &str {
     if joining(&variable.name) == Joining::Words { &variable.added } else { &variable.value }
 }
 
-/// The words of a command line for a unit, whose first has to be a whole path.
+/// The command line for a unit file, which must begin with a full path.
 fn unit_command(applied: &Applied, command: &[String], program: Option<&Path>) -> Vec<String> {
     let mut words = command.to_vec();
     let at = if applied.thp.is_some() { WITHOUT_THP.len() } else { 0 };
@@ -120,8 +119,8 @@ fn systemd(applied: &Applied, command: Option<&[String]>, program: Option<&Path>
     lines.join("\n")
 }
 
-/// A word in the quoting of a unit file (systemd.syntax(7)): C escapes between quotes, `%` doubled; in command lines `$`
-/// too (systemd.service(5)).
+/// Quotes a word for a unit file (systemd.syntax(7)): C escapes in quotes, `%` doubled; in command
+/// lines also `$` (systemd.service(5)).
 pub fn unit_word(word: &str, in_command: bool) -> String {
     let mut quoted = String::from("\"");
     for c in word.chars() {
@@ -170,7 +169,7 @@ fn docker(applied: &Applied, command: Option<&[String]>) -> String {
     lines.join("\n")
 }
 
-/// A value of `ENV`; none where it has characters that no escape of a Dockerfile stands for.
+/// Quotes a value for `ENV`; `None` if it contains characters that a Dockerfile cannot escape.
 fn docker_value(value: &str) -> Option<String> {
     if value.chars().any(is_unsafe) {
         return None;
@@ -191,7 +190,7 @@ fn kubernetes(applied: &Applied, command: Option<&[String]>) -> String {
     if !applied.packages.is_empty() {
         lines.push(format!("# the image needs {}", applied.packages.join(" ")));
     }
-    // Kubernetes puts a variable for $(NAME), and `$` for `$$`.
+    // Kubernetes expands $(NAME), and replaces `$$` by `$`.
     let doubled = |text: &str| yaml_string(&text.replace('$', "$$"));
     if !applied.variables.is_empty() {
         lines.push("env:".to_owned());
@@ -207,13 +206,13 @@ fn kubernetes(applied: &Applied, command: Option<&[String]>) -> String {
     lines.join("\n")
 }
 
-/// A double-quoted string of YAML.
+/// A double-quoted YAML string.
 pub fn yaml_string(text: &str) -> String {
-    // YAML has an escape for characters above U+FFFF, and its readers refuse the pairs of JSON.
+    // YAML has its own escape above U+FFFF, and its readers reject the surrogate pairs of JSON.
     double_quoted(text, |c| format!("\\U{:08x}", u32::from(c)))
 }
 
-/// A string of JSON without characters that a terminal would act on.
+/// A JSON string without terminal control characters.
 fn json_string(text: &str) -> String {
     double_quoted(text, |c| {
         let mut units = [0u16; 2];

@@ -1,4 +1,5 @@
-//! What is written out is read back, by the shell itself and by readers written from each form's documentation.
+//! Reads the output back, with the shell itself and with parsers written from the documentation of
+//! each form.
 
 use std::process::Command;
 
@@ -68,7 +69,7 @@ fn options_are_put_behind_what_is_there() {
     assert!(paste.systemd.contains("# add what NODE_OPTIONS holds"));
 }
 
-/// Reads a quoted word as systemd does: C escapes, then `%%`, then `$$` of command lines.
+/// Parses a quoted word as systemd does: C escapes, then `%%`, then `$$` in command lines.
 fn read_unit_word(word: &str, in_command: bool) -> String {
     let inside = word.strip_prefix('"').unwrap().strip_suffix('"').unwrap();
     let mut bytes = Vec::new();
@@ -111,7 +112,7 @@ fn a_unit_file_reads_what_was_written() {
 fn yaml_reads_what_was_written() {
     for value in HOSTILE {
         assert_eq!(serde_json::from_str::<String>(&json_string(value)).unwrap(), *value);
-        // But for its escape of characters above U+FFFF such a string is one of JSON too.
+        // Except for the YAML escape above U+FFFF, such a string is valid JSON.
         let as_json = |text: &str| text.replace("\\U000e0041", "\\udb40\\udc41");
         assert_eq!(serde_json::from_str::<String>(&as_json(&yaml_string(value))).unwrap(), *value);
         let text = paste(&applied(value), &command(), None).kubernetes;

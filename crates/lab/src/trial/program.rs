@@ -1,6 +1,7 @@
-//! What can be told of a program from its file: whether a library can be preloaded into it, and what starts a script.
+//! Facts from the file of a program: whether a library can be preloaded, and which interpreter runs
+//! a script.
 //!
-//! Files are read within bounds and believed in nothing else; no program is started.
+//! Reads are bounded and the content is not trusted; no program is started.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,42 +14,42 @@ use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::read::{ReadCache, ReadRef};
 
-/// How many scripts may start one another, as in the kernel.
+/// Maximum depth of scripts run by scripts, as in the kernel.
 const MAX_SCRIPTS: usize = 5;
-/// The most bytes of a table that are read.
+/// Maximum size read from a table.
 const MAX_TABLE_BYTES: u64 = 64 << 20;
-/// The most bytes of a script's first line, as in the kernel.
+/// Maximum length of the first line of a script, as in the kernel.
 const MAX_LINE_BYTES: usize = 256;
-/// `PATH` where there is none, as `execvp` has it.
+/// Used without `PATH`, as by `execvp`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// What the file of a program says.
+/// Facts from the file of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
     /// The file.
     pub path: PathBuf,
-    /// Whether the command named this file, and not a script that it starts.
+    /// Whether the command names this file, not a script that it interprets.
     pub direct: bool,
     /// 32 or 64.
     pub bits: u8,
-    /// What loads its libraries (`/lib64/ld-linux-x86-64.so.2`); none where it is linked statically.
+    /// Its dynamic loader (`/lib64/ld-linux-x86-64.so.2`); `None` if it is linked statically.
     pub loader: Option<String>,
-    /// Why the loader will not listen to the environment (setuid, setgid, capabilities), if it will not.
+    /// Why the loader ignores the environment (setuid, setgid, capabilities), if it does.
     pub privileged: Option<String>,
     /// Whether it defines `malloc` where the loader looks first.
     pub own_malloc: bool,
 }
 
 impl Program {
-    /// Its name without folders.
+    /// File name without folders.
     pub fn name(&self) -> String {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Looks at the program that `command` starts, scripts followed to what runs them.
+    /// Reads the program that `command` starts; scripts are followed to their interpreters.
     ///
     /// # Errors
-    /// One line that says which file is not there or no program.
+    /// One line with the file that is missing or not a program.
     pub fn of_command(
         command: &[String],
         directory: Option<&Path>,
@@ -65,10 +66,10 @@ impl Program {
         Err(format!("{first}: scripts that start scripts, {MAX_SCRIPTS} deep"))
     }
 
-    /// Looks at the program in the file `path`.
+    /// Reads the program in the file `path`.
     ///
     /// # Errors
-    /// One line that says why it cannot be read as an ELF file.
+    /// One line with the reason why it cannot be read as an ELF file.
     pub fn of_file(path: &Path) -> Result<Self, String> {
         let file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
         let metadata = file.metadata().map_err(|error| format!("{}: {error}", path.display()))?;
@@ -87,7 +88,7 @@ impl Program {
     }
 }
 
-/// The loader that an ELF file names, and whether it defines `malloc` for all.
+/// The dynamic loader that an ELF file names, and whether the file exports `malloc`.
 fn parts<'data, H: FileHeader, R: ReadRef<'data>>(data: R) -> object::read::Result<(Option<String>, bool)> {
     let header = H::parse(data)?;
     let endian = header.endian()?;
@@ -97,7 +98,7 @@ fn parts<'data, H: FileHeader, R: ReadRef<'data>>(data: R) -> object::read::Resu
             loader = Some(String::from_utf8_lossy(name).into_owned());
         }
     }
-    // A file without sections may still be a good program: then it is not known to have a malloc of its own.
+    // A valid program may have no sections; whether it defines malloc is then unknown.
     let own_malloc = defines_malloc::<H, R>(header, endian, data).unwrap_or(false);
     Ok((loader, own_malloc))
 }
@@ -122,7 +123,7 @@ fn defines_malloc<'data, H: FileHeader, R: ReadRef<'data>>(
     }))
 }
 
-/// Whether a library's file fits programs of `bits` (32 or 64).
+/// Whether the file of a library is of the class of programs with `bits` (32 or 64).
 pub fn fits(library: &Path, bits: u8) -> bool {
     let mut start = [0u8; 5];
     let read = File::open(library).and_then(|mut file| file.read_exact(&mut start));
@@ -130,7 +131,7 @@ pub fn fits(library: &Path, bits: u8) -> bool {
     read.is_ok() && start.starts_with(b"\x7fELF") && start.ends_with(&[class])
 }
 
-/// Why a process of this file runs with privileges that its user does not have, if it does.
+/// Why a process of this file would gain privileges, if it would.
 fn privileged(path: &Path, mode: u32) -> Option<String> {
     let bits = [(0o4000, "setuid"), (0o2000, "setgid")];
     if let Some((_, what)) = bits.iter().find(|(bit, _)| mode & bit != 0) {
@@ -141,7 +142,8 @@ fn privileged(path: &Path, mode: u32) -> Option<String> {
     found.is_ok_and(|length| length > 0).then(|| "file capabilities".to_owned())
 }
 
-/// Where `name` is started from: itself where it is a path, otherwise the first such program in `search`.
+/// The file that `name` starts: `name` itself if it is a path, else the first program of that name
+/// in `search`.
 fn find(name: &OsStr, directory: Option<&Path>, search: Option<&str>) -> Result<PathBuf, String> {
     let at = |path: &Path| directory.map_or_else(|| path.to_owned(), |directory| directory.join(path));
     if name.as_bytes().contains(&b'/') {
@@ -157,7 +159,7 @@ fn find(name: &OsStr, directory: Option<&Path>, search: Option<&str>) -> Result<
     paths.find(is_program).ok_or_else(|| format!("{}: not found in PATH", name.to_string_lossy()))
 }
 
-/// What runs the script `path`: the word behind `#!`, and where that is `env`, the program that it starts.
+/// The interpreter of the script `path`: the word after `#!`, or the program started by `env`.
 fn interpreter(path: &Path) -> Result<Option<std::ffi::OsString>, String> {
     let file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let mut start = Vec::new();

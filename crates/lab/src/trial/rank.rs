@@ -1,80 +1,82 @@
-//! Ranks what was tried: better, worse or the same than without, which is best for a goal, and what is worth trying
-//! together.
+//! Ranks the candidates: better, worse or the same compared with no settings, the best for a goal,
+//! and pairs worth trying.
 //!
-//! Only judged figures come in; where figures cannot be told apart, that is `same`, and never a rank.
+//! Input is evaluated figures; figures that cannot be distinguished count as `same` and are not
+//! ranked.
 
 use serde::Serialize;
 
 use super::applies::compatible;
 use super::catalogue::Candidate;
 
-/// How much longer than without settings a run may take under the goal `time-bounded`.
+/// Maximum time relative to runs without settings, for the goal `time-bounded`.
 pub const MAX_TIME_RATIO: f64 = 1.05;
 
-/// What has at most so many times the least memory, and so many bytes more, is as good: then time decides.
+/// Candidates within this factor of the least memory, plus [`NEAR_LEAST_BYTES`], count as equally
+/// good; time then decides.
 pub const NEAR_LEAST: f64 = 1.05;
-/// The bytes of that.
+/// See [`NEAR_LEAST`].
 pub const NEAR_LEAST_BYTES: f64 = 1_048_576.0;
 
-/// What is to be small.
+/// The figure to minimize.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Goal {
-    /// The memory that is left at the end, or after the load.
+    /// Memory at the end, or after the load.
     #[default]
     Settled,
-    /// The most memory.
+    /// Peak memory.
     Peak,
-    /// The memory that is left, among settings that take at most 1.05 times as long.
+    /// Like `Settled`, among settings that take at most 1.05 times as long.
     TimeBounded,
 }
 
-/// What became of a candidate.
+/// Result of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// Less of what is to be small.
+    /// Smaller figure of the goal.
     Better,
-    /// More of it, or too much time.
+    /// Larger figure of the goal, or too slow.
     Worse,
-    /// Not to be told apart.
+    /// No difference was found.
     Same,
-    /// It did not run as without settings.
+    /// It did not run as it does without settings.
     Failed,
 }
 
-/// A figure beside that of the run without settings.
+/// A figure compared with that of runs without settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Beside {
     /// The median of its runs.
     pub median: f64,
-    /// The median ratio to the runs without settings.
+    /// Median ratio to the runs without settings.
     pub ratio: f64,
-    /// Whether it is less, more or not to be told apart.
+    /// The verdict on the ratio.
     pub change: Change,
 }
 
-/// How a figure stands to that of the run without settings.
+/// Verdict on a figure compared with runs without settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is less.
+    /// It is smaller.
     Less,
-    /// It is more.
+    /// It is larger.
     More,
-    /// It cannot be told apart.
+    /// No difference was found.
     Same,
 }
 
-/// What was measured of one candidate.
+/// Figures of one candidate.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
     /// Why it failed, if it did.
     pub failure: Option<String>,
-    /// Resident bytes that were left.
+    /// Settled resident bytes.
     pub settled: Option<Beside>,
-    /// The most resident bytes.
+    /// Peak resident bytes.
     pub peak: Option<Beside>,
-    /// Seconds.
+    /// Wall time in seconds.
     pub wall: Option<Beside>,
 }
 
@@ -86,7 +88,7 @@ impl Measured {
         }
     }
 
-    /// What became of it under `goal`.
+    /// Status under `goal`.
     pub fn status(&self, goal: Goal) -> Status {
         let Some(beside) = self.of(goal).filter(|_| self.failure.is_none()) else { return Status::Failed };
         let too_long = goal == Goal::TimeBounded && !self.in_time();
@@ -98,19 +100,19 @@ impl Measured {
         }
     }
 
-    /// Whether it takes at most [`MAX_TIME_RATIO`] of the time, in the median of the ratios; unknown is not. How much
-    /// more it could be is for the report to say: few rounds rule nothing out.
+    /// Whether the median time ratio is at most [`MAX_TIME_RATIO`]; false if unknown. The interval
+    /// is left to the report: with few rounds it excludes nothing.
     pub fn in_time(&self) -> bool {
         self.wall.is_some_and(|wall| wall.ratio <= MAX_TIME_RATIO)
     }
 }
 
-/// The ranking of candidates, which are named by their position.
+/// Ranking of candidates, by index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranking {
-    /// All of them, best first: better, the same, worse, failed; each by the goal's figure.
+    /// All candidates: better, same, worse, failed; each group sorted by the figure of the goal.
     pub order: Vec<usize>,
-    /// The best, if any is better.
+    /// The best candidate, if any is better.
     pub best: Option<usize>,
 }
 
@@ -138,8 +140,8 @@ pub fn rank(measured: &[Measured], goal: Goal) -> Ranking {
     Ranking { order: keyed.into_iter().map(|key| key.3).collect(), best }
 }
 
-/// Of the better ones that are near the least memory that which takes least time; of those that take hardly longer the
-/// first.
+/// Among better candidates near the least memory, the fastest; among those hardly slower than it,
+/// the first in the catalogue.
 fn best_of(keyed: &[(u8, f64, f64, usize)]) -> Option<usize> {
     const HARDLY: f64 = 1.02;
     let better = || keyed.iter().filter(|key| key.0 == 0);
@@ -149,9 +151,9 @@ fn best_of(keyed: &[(u8, f64, f64, usize)]) -> Option<usize> {
     small().filter(|key| key.2 <= soonest * HARDLY).map(|key| key.3).min()
 }
 
-/// The front of memory and time: the points that no other beats in one without being worse in the other.
+/// Pareto front of memory and time: the points that no other point dominates.
 ///
-/// A point is (bytes, seconds); the answer has their positions in the order of memory.
+/// A point is (bytes, seconds); returns indices in the order of memory.
 pub fn pareto(points: &[Option<(f64, f64)>]) -> Vec<usize> {
     let mut known: Vec<(f64, f64, usize)> = points
         .iter()
@@ -173,7 +175,7 @@ pub fn pareto(points: &[Option<(f64, f64)>]) -> Vec<usize> {
 
 /// Pairs of better candidates to try together, the most promising first, at most `most`.
 ///
-/// A pair is worth a try where both can be set at once, and where neither contains the other.
+/// Both must be compatible, and neither may contain the other.
 pub fn pairs(
     candidates: &[&Candidate],
     measured: &[Measured],
@@ -187,7 +189,7 @@ pub fn pairs(
         .filter(|&index| measured.get(index).is_some_and(|one| one.status(goal) == Status::Better))
         .collect();
     let mut found: Vec<(usize, (usize, usize))> = Vec::new();
-    // More than the best twenty cannot be among the first few pairs in the order of the sum of their ranks.
+    // Only the best twenty: pairs are sorted by the sum of ranks, and only the first few are used.
     for (first_rank, &first) in better.iter().enumerate().take(20) {
         for (second_rank, &second) in better.iter().enumerate().take(20).skip(first_rank + 1) {
             let (Some(one), Some(other)) = (candidates.get(first), candidates.get(second)) else { continue };
@@ -200,7 +202,7 @@ pub fn pairs(
     found.into_iter().map(|(_, pair)| pair).take(most).collect()
 }
 
-/// Whether `whole` sets all that `part` does.
+/// Whether `whole` sets everything that `part` sets.
 fn contains(whole: &Candidate, part: &Candidate) -> bool {
     let tunables = part.tunables.iter().all(|(name, value)| whole.tunables.get(name) == Some(value));
     let variables = part.environment.iter().all(|(name, value)| {
@@ -275,7 +277,7 @@ mod tests {
             measured(16.7, 100.0, 10.1),
             measured(16.8, 100.0, 5.0),
         ];
-        // Near 15 MiB is what has at most 16.75 MiB.
+        // The least is 15 MiB, so up to 16.75 MiB is near.
         assert_eq!(rank(&all, Goal::Settled).best, Some(1));
         assert_eq!(rank(&all, Goal::Settled).order, [0, 1, 2, 3], "the table is by memory");
         assert_eq!(rank(&all[..1], Goal::Settled).best, Some(0));
@@ -325,7 +327,8 @@ mod tests {
             measured(100.0, 1.0, 10.0),
         ];
         let found = pairs(&chosen, &all, Goal::Settled, 10);
-        // jemalloc goes with none of them, arena_max_1_trim contains two, top_pad_0 did not help.
+        // jemalloc is compatible with none of them, arena_max_1_trim contains two, top_pad_0 did
+        // not help.
         assert_eq!(found, [(0, 2), (1, 2)]);
         assert_eq!(pairs(&chosen, &all, Goal::Settled, 1), [(0, 2)]);
         assert!(pairs(&chosen, &all[..2], Goal::Settled, 9).is_empty());

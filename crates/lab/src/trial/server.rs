@@ -1,8 +1,8 @@
-//! Runs a server under a load: starts it, waits until it is ready, runs the load, lets it settle, takes its ledgers,
-//! and asks it to end.
+//! Runs a server under a load: starts it, waits until it is ready, runs the load, lets it settle,
+//! takes its ledgers, and ends it.
 //!
-//! It is an [`Executor`] around another, so that the engine need not know. What a run showed is kept in a file beside
-//! what it wrote, which stands where a recording would.
+//! It wraps another [`Executor`], so that the engine needs no special case. The observation of a
+//! run is written to a file next to its output, in place of a recording.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -19,72 +19,72 @@ use crate::cell::{End, Outcome, Subject};
 use crate::executor::{Executor, Job, Stopped};
 use crate::tail::last_lines;
 
-/// Lines of a server's standard error that a failure names.
+/// Number of lines of the server's standard error in a failure message.
 const TAIL_LINES: usize = 3;
 
-/// How a server says that it is ready.
+/// How to find out that a server is ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ready {
-    /// Somebody accepts connections at this port of this machine.
+    /// A socket listens at this port of this machine.
     Port(u16),
-    /// It wrote a line with this text, on standard output or standard error.
+    /// It wrote a line that contains this text to standard output or standard error.
     Line(String),
-    /// So long after its start.
+    /// This much time passed since its start.
     After(Duration),
 }
 
-/// How a server is tried.
+/// How a server is run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
-    /// How it says that it is ready.
+    /// How to find out that it is ready.
     pub ready: Ready,
-    /// How long it may take to be.
+    /// Time limit for becoming ready.
     pub patience: Duration,
-    /// The load, for `sh -c`; none to let it be.
+    /// The load, for `sh -c`; `None`: no load.
     pub load: Option<String>,
-    /// How long it may take.
+    /// Time limit of the load.
     pub timeout: Option<Duration>,
-    /// How long it is let be before the ledger.
+    /// Pause between the load and the ledgers.
     pub settle: Duration,
 }
 
-/// The name of the file with what a run showed.
+/// Name of the file with the observation of a run.
 const OBSERVATION: &str = "look.json";
-/// The most bytes of that file.
+/// Maximum size of that file.
 const MAX_LOOK_BYTES: u64 = 1 << 20;
-/// The exit statuses of a recorder whose command is not there, or cannot be run.
+/// Exit statuses of a recorder whose command is missing or not executable.
 const NOT_FOUND: u8 = 127;
 const NOT_RUNNABLE: u8 = 126;
-/// How long a server may take to end after SIGTERM.
+/// Time for a server to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
-/// How long the launcher may take with what is left then.
+/// Time for the launcher to end the remaining processes.
 const LAST_GRACE: Duration = Duration::from_secs(30);
-/// Why a line may not come that a terminal would have shown.
+/// Hint: a line that would appear on a terminal may be buffered in a file.
 const BUFFERED: &str =
     " (its output is a file, where many programs hold lines back: stdbuf -oL, PYTHONUNBUFFERED=1)";
-/// The time between two looks whether it is ready.
+/// Interval between checks whether it is ready.
 const PACE: Duration = Duration::from_millis(20);
-/// The most bytes of its output that are searched for the line.
+/// Maximum size of output searched for the line.
 const MAX_OUTPUT_BYTES: u64 = 64 << 20;
-/// The most bytes of a process's sums that are read: the kernel writes about one thousand.
+/// Maximum size read from smaps_rollup; the kernel writes about 1000 bytes.
 const MAX_ROLLUP_BYTES: u64 = 64 << 10;
-/// The most processes of a server that are looked at.
+/// Maximum number of processes of a server.
 const MAX_PROCESSES: usize = 1000;
 
-/// Runs servers by another executor.
+/// Runs servers with another executor.
 pub struct Serving {
     inner: Box<dyn Executor>,
     service: Service,
 }
 
 impl Serving {
-    /// Runs servers as `service` says, by `inner`.
+    /// Runs servers as given by `service`, with `inner`.
     pub fn new(inner: Box<dyn Executor>, service: Service) -> Self {
         Self { inner, service }
     }
 
-    /// From the start to the ledgers; `Err` within is why the run failed. The outcome comes where the server ended
-    /// by itself.
+    /// Runs a started server up to its ledgers. The result holds the outcome if the server ended by
+    /// itself.
     fn observation(&mut self, job: Job, subject: &Subject, folder: &Path) -> Result<Served, Stopped> {
         if let Some(served) = self.wait_until_ready(job)? {
             return Ok(served);
@@ -122,7 +122,7 @@ impl Serving {
         Ok(served)
     }
 
-    /// Waits until the server is ready; what came of it where it will not be.
+    /// Waits until the server is ready; returns its result if it will not be.
     fn wait_until_ready(&mut self, job: Job) -> Result<Option<Served>, Stopped> {
         let ready = self.service.ready.clone();
         let begin = Instant::now();
@@ -169,7 +169,7 @@ impl Serving {
     }
 }
 
-/// What came of a server's run.
+/// Result of the run of a server.
 struct Served {
     observation: Observation,
     ended: Option<Outcome>,
@@ -250,7 +250,7 @@ fn keep(observation: &Observation, folder: &Path) -> Result<PathBuf, Stopped> {
     Ok(path)
 }
 
-/// What a server's run showed, from the file that was kept of it.
+/// Reads the observation of the run of a server from its file.
 pub fn look_of(outcome: &Outcome) -> Observation {
     let read = || -> Option<Observation> {
         let file = std::fs::File::open(outcome.recording.as_ref()?).ok()?;
@@ -262,8 +262,8 @@ pub fn look_of(outcome: &Outcome) -> Observation {
     })
 }
 
-/// The ledgers of process `pid` and its descendants. A process that is there and cannot be looked at fails the run:
-/// its bytes would be missing, and the less a run shows the better it looks.
+/// Takes the ledgers of process `pid` and its descendants. A live process that cannot be inspected
+/// fails the run: without its memory the result would look too good.
 fn ledgers_of(pid: i32) -> Served {
     let mut ledgers: Vec<(Explanation, Option<Shares>)> = Vec::new();
     let tree = tree_of(pid);
@@ -276,7 +276,7 @@ fn ledgers_of(pid: i32) -> Served {
             Err(error) if process == pid || is_alive(process) => {
                 return Served::failed(format!("the server cannot be looked at: {error}"), None);
             }
-            // It ended meanwhile, and holds nothing any more.
+            // It ended in the meantime and holds no memory.
             Err(_) => {}
         }
     }
@@ -290,13 +290,13 @@ fn shares_of(pid: i32) -> Option<Shares> {
     Shares::read(&text)
 }
 
-/// Whether a process still has memory: it is there, and no zombie.
+/// Whether a process exists and is not a zombie, so that it still has memory.
 fn is_alive(pid: i32) -> bool {
     let stat = Process::open(pid).and_then(|process| process.stat());
     stat.is_ok_and(|stat| !matches!(stat.state, Some('Z' | 'X')))
 }
 
-/// `root` and its descendants, as /proc has them now.
+/// `root` and its current descendants, from /proc.
 fn tree_of(root: i32) -> Vec<i32> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return vec![root] };
     let parents: Vec<(i32, i32)> = entries
@@ -310,7 +310,7 @@ fn tree_of(root: i32) -> Vec<i32> {
     while let Some(&pid) = tree.get(at) {
         at += 1;
         let children = parents.iter().filter(|(_, parent)| *parent == pid).map(|(child, _)| *child);
-        // Pids may be used again while /proc is read, so even a ring is possible.
+        // Pids may be reused while /proc is read, so even a cycle is possible.
         let new: Vec<i32> = children.filter(|child| !tree.contains(child)).collect();
         tree.extend(new);
         if tree.len() >= MAX_PROCESSES {
@@ -321,11 +321,11 @@ fn tree_of(root: i32) -> Vec<i32> {
     tree
 }
 
-/// A search in a file that grows.
+/// Incremental search in a growing file.
 struct Search {
     path: PathBuf,
     at: u64,
-    /// The end of what was searched: a line may come in two parts.
+    /// Tail of the searched data, because a match may span two reads.
     rest: Vec<u8>,
 }
 
@@ -355,7 +355,7 @@ impl Search {
     }
 }
 
-/// How a run ended, in words.
+/// Describes how a run ended.
 pub fn words(outcome: &Outcome) -> String {
     let end = match &outcome.end {
         End::Exited(status) => format!("exit status {status}"),
@@ -371,7 +371,7 @@ pub fn words(outcome: &Outcome) -> String {
     if let (End::Exited(NOT_FOUND | NOT_RUNNABLE), Some(tail)) = (&outcome.end, &tail)
         && let Some(own) = tail.strip_prefix("strandline: ")
     {
-        // The recorder's own words about a command that never began.
+        // The recorder's own message about a command that did not start.
         return own.to_owned();
     }
     tail.map_or_else(|| end.clone(), |tail| format!("{end}; its last words: {tail}"))

@@ -1,24 +1,26 @@
-//! Values of settings: placeholders filled with figures of the baseline, and variables merged with what is there.
+//! Values of settings: placeholders filled with figures of the baseline, and variables merged with
+//! existing values.
 //!
-//! A variable that the user set already is not to be lost: lists are merged by key, and options are appended.
+//! A variable that the user has set must not be lost: lists are merged by key, and options are
+//! appended.
 
 /// A figure of the run without settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figure {
-    /// The resident bytes that were left.
+    /// Settled resident bytes.
     Settled,
-    /// The most resident bytes.
+    /// Peak resident bytes.
     Peak,
 }
 
-/// Names the figures in values: `{settled*1.25}` is bytes, `{peak*0.5/MiB}` whole MiB (at least one).
+/// Placeholders in values: `{settled*1.25}` gives bytes, `{peak*0.5/MiB}` whole MiB (at least one).
 pub struct Placeholder;
 
 impl Placeholder {
-    /// `text` with each placeholder filled.
+    /// `text` with all placeholders filled in.
     ///
     /// # Errors
-    /// What is wrong with a placeholder, or that its figure is not known.
+    /// A malformed placeholder, or an unknown figure.
     pub fn fill(text: &str, figure: &dyn Fn(Figure) -> Option<u64>) -> Result<String, String> {
         let mut filled = String::with_capacity(text.len());
         let mut rest = text;
@@ -57,25 +59,25 @@ impl Placeholder {
     }
 }
 
-/// How a variable takes more than one setting.
+/// How a variable combines several settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Joining {
-    /// It does not: the new value replaces the old.
+    /// Not at all: the new value replaces the old one.
     No,
     /// A list of items, each with a key before `sign`.
     Keys {
-        /// Between two items.
+        /// Separates two items.
         separator: char,
-        /// Between a key and its value.
+        /// Separates a key from its value.
         sign: char,
     },
-    /// Words of a command line, of which the last holds.
+    /// Command-line words; the last one wins.
     Words,
-    /// A list, of which the first holds.
+    /// A list; the first item wins.
     First,
 }
 
-/// How the variable `name` takes more than one setting.
+/// How the variable `name` combines several settings.
 pub fn joining(name: &str) -> Joining {
     match name {
         "GLIBC_TUNABLES" => Joining::Keys { separator: ':', sign: '=' },
@@ -87,7 +89,7 @@ pub fn joining(name: &str) -> Joining {
     }
 }
 
-/// The variable `name` set to `new` where it was `old`.
+/// The value of the variable `name` after setting `new` over `old`.
 pub fn merge(name: &str, old: Option<&str>, new: &str) -> String {
     let Some(old) = old.filter(|old| !old.trim().is_empty()) else { return new.to_owned() };
     match joining(name) {
@@ -104,7 +106,7 @@ pub fn merge(name: &str, old: Option<&str>, new: &str) -> String {
     }
 }
 
-/// Whether the variable `name` can be `one` and `other` at once without one of them being lost.
+/// Whether the variable `name` can hold both `one` and `other` without losing either.
 pub fn agree(name: &str, one: &str, other: &str) -> bool {
     if one == other {
         return true;
@@ -123,7 +125,8 @@ pub fn agree(name: &str, one: &str, other: &str) -> bool {
         .all(|(key, item)| other.iter().all(|(other_key, other_item)| key != other_key || item == other_item))
 }
 
-/// What an item sets: `-XX:+UseG1GC` and `-XX:+UseSerialGC` both set the collector, `-Xms16m` sets `-Xms`.
+/// The setting that an item changes: `-XX:+UseG1GC` and `-XX:+UseSerialGC` both set the collector,
+/// `-Xms16m` sets `-Xms`.
 fn option_key(item: &str, signs: &[char]) -> String {
     if let Some(option) = item.strip_prefix("-XX:") {
         let name = option.trim_start_matches(['+', '-']).split('=').next().unwrap_or_default();

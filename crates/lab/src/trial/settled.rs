@@ -1,28 +1,31 @@
-//! The course of a process's resident memory, and what it had settled at before it began to end.
+//! Resident memory of a process over time, and its settled value before the end.
 //!
-//! A program that ends tears itself down: an interpreter frees its objects, an allocator gives their pages back, and
-//! what is resident in the last instant says nothing of what the program held while it worked. So settled is
-//! the last *level*: the last time for which memory stayed within a narrow band. Only where memory did not fall after
-//! it is the last instant the better one, for it has a ledger.
+//! An ending program tears itself down: an interpreter frees its objects, an allocator returns
+//! their pages, and the resident memory at the last instant does not show what the program held
+//! while it worked. The settled value is therefore the last *level*: the last period in which
+//! memory stayed within a narrow band. If memory did not fall after it, the last instant is used
+//! instead, because it has a ledger.
 //!
-//! A level lasts for half a second at least, or for a twentieth of a shorter course, and its band is 3 % wide. A time
-//! that ends lower than it began by more than half of the band, or goes on at the pace of such a time before it, is part
-//! of a fall and no level, however long it takes.
+//! A level lasts at least half a second, or a twentieth of a shorter run, and its band is 3 % wide.
+//! A period that ends lower than it began by more than half of the band, or that continues the fall
+//! of the period before it at a similar pace, is part of a fall and not a level, however long it
+//! lasts.
 
 use std::collections::VecDeque;
 
-/// How wide a level is: 3 % of the most it holds, and of small programs this many KiB.
+/// Width of a level: 3 % of its largest value, but at least this many KiB.
 const BAND_PER_CENT: u64 = 3;
 const MIN_BAND_KIB: u64 = 512;
-/// How long a level lasts at least: a twentieth of the course, within these bounds.
+/// Minimum duration of a level: a twentieth of the run, within these bounds.
 const MIN_PART: u64 = 20;
 const MIN_US: (u64, u64) = (20_000, 500_000);
-/// Without a level, memory has fallen where less than four fifths are left: a collector's saw may end anywhere.
+/// Without a level, memory counts as fallen if less than four fifths are left: the sawtooth of a
+/// collector may end anywhere.
 const FALLEN: (u64, u64) = (4, 5);
-/// Stretches that are kept before those are dropped that have become too short to be a level.
+/// Above this number of stretches, those that are too short to be a level are dropped.
 const MAX_STRETCHES: usize = 256;
 
-/// A time in which memory stayed within a band.
+/// A period in which memory stayed within a band.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stretch {
     from_us: u64,
@@ -31,10 +34,10 @@ struct Stretch {
     most_kib: u64,
     first_kib: u64,
     last_kib: u64,
-    /// KiB times microseconds, and the microseconds, for the mean.
+    /// Sum of KiB times microseconds, and sum of microseconds, for the mean.
     sum: u128,
     weight: u128,
-    /// The most behind it, up to the next stretch that is kept, and when that was first.
+    /// Maximum of the stretches dropped after this one, and when it was first reached.
     dropped: Option<(u64, u64)>,
 }
 
@@ -47,9 +50,11 @@ impl Stretch {
         self.to_us.saturating_sub(self.from_us)
     }
 
-    /// By how many KiB a second it falls, where it is part of a fall; `before` is the same of what it follows.
+    /// KiB per second by which it falls, if it is part of a fall; `before` is the pace of the
+    /// previous stretch.
     fn pace(&self, before: Option<u64>) -> Option<u64> {
-        // On both sides of its mean: a level may begin with the end of what came before it, and end with a first step down.
+        // Measured on both sides of the mean: a level may begin with the end of a fall, and end
+        // with the first step down.
         let mean = self.level_kib();
         let by = 2 * self.first_kib.saturating_sub(mean).min(mean.saturating_sub(self.last_kib));
         let pace = by.saturating_mul(1_000_000) / self.lasts_us().max(1);
@@ -57,12 +62,12 @@ impl Stretch {
         (goes_on || by > band_kib(self.most_kib) / 2).then_some(pace)
     }
 
-    /// Whether `kib` is what it held, or no less.
+    /// Whether `kib` is within the band of this stretch, or above.
     fn still_holds(&self, kib: u64) -> bool {
         kib.saturating_add(band_kib(self.most_kib)) >= self.least_kib
     }
 
-    /// The most of this stretch and of what was dropped behind it, and when.
+    /// Maximum of this stretch and those dropped after it, and when.
     fn most(&self) -> (u64, u64) {
         self.dropped.unwrap_or_default().max((self.most_kib, self.from_us))
     }
@@ -75,27 +80,27 @@ fn band_kib(most_kib: u64) -> u64 {
 /// Where memory had settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
-    /// Where it ended: it did not fall.
+    /// At its final value: it did not fall.
     AtEnd,
-    /// On the last level, before it fell.
+    /// At the last level before it fell.
     Level {
-        /// The mean of the level.
+        /// Mean of the level.
         kib: u64,
-        /// From when, in microseconds.
+        /// Begin, in microseconds.
         from_us: u64,
-        /// To when.
+        /// End, in microseconds.
         to_us: u64,
     },
-    /// It fell without having held a level: what it fell from, and when.
+    /// It fell without having held a level.
     Top {
-        /// The most it held then.
+        /// Maximum before the fall.
         kib: u64,
         /// When, in microseconds.
         at_us: u64,
     },
 }
 
-/// The course of one process, taken sample by sample in bounded memory.
+/// Resident memory of one process over time, added sample by sample in bounded space.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
     stretches: VecDeque<Stretch>,
@@ -104,7 +109,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// Takes samples of `kib` from `from_us` to `to_us`, in order of time.
+    /// Adds samples of `kib` from `from_us` to `to_us`, in order of time.
     pub fn push(&mut self, from_us: u64, to_us: u64, kib: u64) {
         let first_us = *self.first_us.get_or_insert(from_us);
         let to_us = to_us.max(from_us);
@@ -151,8 +156,8 @@ impl Series {
         (lasts / MIN_PART).clamp(MIN_US.0, MIN_US.1)
     }
 
-    /// Drops stretches that are too short to be a level by now, and will be then. The first stays for what was
-    /// the most before the first level.
+    /// Drops stretches that are already too short to be a level. The first one is kept, to hold the
+    /// maximum before the first level.
     fn drop_short(&mut self) {
         let least = self.least_level_us();
         let mut kept: VecDeque<Stretch> = VecDeque::new();
@@ -167,7 +172,7 @@ impl Series {
         self.stretches = kept;
     }
 
-    /// Leaves out what was seen from `at_us` on: the process was held then, for its ledger.
+    /// Discards everything from `at_us` on, when the process was stopped for its ledger.
     pub fn cut(&mut self, at_us: u64) {
         while self.stretches.back().is_some_and(|last| last.from_us >= at_us && self.stretches.len() > 1) {
             self.stretches.pop_back();
@@ -178,7 +183,7 @@ impl Series {
         }
     }
 
-    /// The last stretch that is a level.
+    /// Index of the last stretch that is a level.
     fn last_level(&self) -> Option<usize> {
         let least = self.least_level_us();
         let (mut found, mut pace) = (None, None);
@@ -191,12 +196,12 @@ impl Series {
         found
     }
 
-    /// Where it had settled, if `end_kib` was resident in its last instant.
+    /// Where memory had settled, given `end_kib` at the last instant.
     pub fn settled(&self, end_kib: u64) -> Settled {
         let index = self.last_level();
         let level = index.and_then(|index| self.stretches.get(index));
         let behind = || self.stretches.iter().skip(index.map_or(0, |index| index + 1));
-        // The most behind the level, the first time that it was reached.
+        // Maximum after the level, and when it was first reached.
         let most = level.and_then(|level| level.dropped).into_iter().chain(behind().map(Stretch::most));
         let most = most.max_by_key(|&(kib, at_us)| (kib, std::cmp::Reverse(at_us)));
         let top = most
@@ -209,7 +214,8 @@ impl Series {
         }
     }
 
-    /// Whether memory that had risen above `level`, most at `top_us`, was back on it for as long as it had been away.
+    /// Whether memory that had risen above `level`, with its maximum at `top_us`, was back at it
+    /// for as long as it had been away.
     fn came_back(&self, level: &Stretch, top_us: u64) -> bool {
         let on_level = |stretch: &&Stretch| {
             stretch.most_kib <= level.most_kib + band_kib(level.most_kib)
@@ -238,13 +244,13 @@ mod tests {
     const MS: u64 = 1000;
     const MIB: u64 = 1024;
 
-    /// A course sampled every millisecond.
+    /// A run sampled every millisecond.
     fn series(parts: &[(u64, f64, f64)]) -> Series {
         series_of(parts, 0, 1)
     }
 
-    /// A course sampled each `every` milliseconds from `phase` on: its parts have a length in milliseconds, and go in a line
-    /// from one figure to another.
+    /// A run sampled every `every` milliseconds, starting at `phase`. Each part has a length in
+    /// milliseconds and changes linearly from one value to another.
     fn series_of(parts: &[(u64, f64, f64)], phase: u64, every: u64) -> Series {
         let mut series = Series::default();
         let mut at: u64 = 0;
@@ -260,7 +266,7 @@ mod tests {
         series
     }
 
-    /// The settled MiB, and whether from a level, the top of a fall, or the end.
+    /// The settled MiB, and whether they are from a level, the top of a fall, or the end.
     fn settled(parts: &[(u64, f64, f64)], end_mib: f64) -> (u64, &'static str) {
         match series(parts).settled((end_mib * MIB as f64) as u64) {
             Settled::AtEnd => (end_mib.round() as u64, "end"),
@@ -405,8 +411,8 @@ mod tests {
         assert_eq!(Series::default().last_kib(), None);
     }
 
-    /// The sampler of `try` looks every 10 ms, from any instant on: where a fast course turns between two of its looks must
-    /// not matter.
+    /// The sampler of `try` samples every 10 ms: the phase of the samples relative to a fast change
+    /// must not matter.
     #[test]
     fn fast_courses_are_judged_alike_whenever_they_are_sampled() {
         type Case<'a> = (&'a str, Vec<(u64, f64, f64)>, f64, &'a str, (f64, f64));
@@ -456,7 +462,8 @@ mod tests {
         assert_eq!(kib / MIB, 200);
     }
 
-    /// The recorder goes on sampling a process that is held at its end for its ledger: that is no level.
+    /// The recorder continues to sample a process that is stopped at its end for its ledger; that
+    /// is not a level.
     #[test]
     fn the_time_of_the_ledger_at_exit_does_not_count() {
         let mut held =
@@ -470,7 +477,8 @@ mod tests {
         Series::default().cut(7);
     }
 
-    /// A million samples of noise, and times that go back, take no more memory than a few.
+    /// A million samples of noise, and times that go backwards, must not use more space than a few
+    /// samples.
     #[test]
     fn it_stays_small() {
         let mut series = Series::default();
@@ -482,7 +490,7 @@ mod tests {
         series.push(0, 5, u64::MAX / 2);
         series.push(u64::MAX, 0, u64::MAX);
         assert_ne!(series.settled(0), Settled::AtEnd);
-        // What was dropped is not forgotten.
+        // The maximum of dropped stretches is kept.
         let mut series = Series::default();
         for n in 0..2000 {
             let kib = if n == 700 { 900 * MIB } else { (n % 7) * 100 * MIB };

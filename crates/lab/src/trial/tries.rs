@@ -1,5 +1,5 @@
-//! What is tried, and what came of it: hears the runs, drops what fails, and judges the figures beside those of the
-//! run without settings.
+//! Tries candidates: collects the runs, drops failing candidates, and evaluates the figures against
+//! runs without settings.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,36 +19,38 @@ use crate::figures::find_in_path;
 use crate::nodes;
 use crate::statistics::{Estimate, Ratio, Verdict, estimate_in_blocks, outliers, paired_ratio, together};
 
-/// What differs by less resident memory counts as the same: a variable more moves the stack, a library its pages.
+/// A smaller difference in resident memory counts as none: one more variable moves the stack, a
+/// library adds its pages.
 pub const RESOLUTION_BYTES: f64 = 65_536.0;
-/// Nor does what differs by less than this part of the memory without settings: nobody would set anything for it.
+/// A difference below this fraction of the memory without settings also counts as none: it is not
+/// worth a setting.
 const NEGLIGIBLE: f64 = 0.01;
-/// The joint confidence of all ratios of one figure, and of each interval of a median.
+/// Joint confidence of all ratios of one figure, and confidence of each interval of a median.
 const CONFIDENCE: f64 = 0.95;
-/// So many runs without settings may fail before any succeeds: more will not come to anything.
+/// Gives up after this many failed runs without settings if none succeeded.
 const MAX_FAILED_FIRST: u32 = 3;
-/// The name of the run without settings.
+/// Name of the run without settings.
 pub const BASELINE: &str = "baseline";
 
-/// A setting that is tried.
+/// A candidate, or a pair of candidates, that is tried.
 #[derive(Clone, Debug)]
 pub struct Try {
-    /// Its id; those of a pair are joined by `+`.
+    /// Its id; a pair joins two ids by `+`.
     pub id: String,
-    /// What it is.
+    /// Readable description.
     pub title: String,
-    /// What kind of thing it is.
+    /// Its kind.
     pub kind: Kind,
-    /// What it is known to cost.
+    /// Known cost.
     pub cost: String,
-    /// Where the knowledge is from.
+    /// Sources of this information.
     pub source: Vec<String>,
     /// What it sets.
     pub applied: Applied,
 }
 
 impl Try {
-    /// A candidate that applies.
+    /// A single candidate.
     pub fn one(candidate: &Candidate, applied: Applied) -> Self {
         Self {
             id: candidate.id.clone(),
@@ -60,7 +62,7 @@ impl Try {
         }
     }
 
-    /// Two at once.
+    /// Two candidates together.
     pub fn pair(one: &Self, other: &Self, facts: &Facts) -> Self {
         Self {
             id: format!("{}+{}", one.id, other.id),
@@ -72,7 +74,7 @@ impl Try {
         }
     }
 
-    /// What is run for it.
+    /// The subject that runs it.
     pub fn subject(&self, base: &Subject) -> Subject {
         let mut environment = base.environment.clone();
         environment.extend(self.applied.environment());
@@ -86,7 +88,7 @@ impl Try {
     }
 }
 
-/// How a batch command is looked at.
+/// How batch commands are measured.
 pub fn batch() -> Measure {
     Measure::Recording {
         interval: std::time::Duration::from_millis(10),
@@ -95,7 +97,7 @@ pub fn batch() -> Measure {
     }
 }
 
-/// What the look at the run without settings says of the command.
+/// The facts about the command from the observation of a run without settings.
 pub fn facts(command: &[String], observation: &Observation) -> Facts {
     let environment: std::collections::BTreeMap<String, String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -118,7 +120,7 @@ pub fn facts(command: &[String], observation: &Observation) -> Facts {
     }
 }
 
-/// The file that the first word of `command` names, by its whole path; `None` where it is not found.
+/// Full path of the file that the first word of `command` names; `None` if it is not found.
 pub fn file_of(command: &[String]) -> Option<PathBuf> {
     std::path::absolute(find_in_path(command.first()?)?).ok()
 }
@@ -128,7 +130,7 @@ fn library_folders(search: Option<&str>) -> Vec<PathBuf> {
     own.chain(folders()).collect()
 }
 
-/// What applies to the command of `facts`, and what does not, with the reason.
+/// The candidates that apply to the command of `facts`, and those that do not, with the reason.
 pub fn choose(
     catalogue: &Catalogue,
     facts: &Facts,
@@ -147,17 +149,17 @@ pub fn choose(
     (tries, others)
 }
 
-/// A figure of one setting.
+/// A figure of one try.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Figure {
-    /// Of its runs.
+    /// Median of its runs.
     pub estimate: Option<Estimate>,
-    /// To the runs without settings, round by round.
+    /// Ratio to the runs without settings, paired by rounds.
     pub ratio: Option<Ratio>,
 }
 
 impl Figure {
-    /// The runs that stand apart from the others, by their position.
+    /// Indices of the outliers among its runs.
     pub fn outliers(&self) -> Vec<usize> {
         self.estimate.as_ref().map(|estimate| outliers(&estimate.samples)).unwrap_or_default()
     }
@@ -176,31 +178,31 @@ impl Figure {
     }
 }
 
-/// What came of one setting.
+/// Evaluated runs of one try.
 #[derive(Clone, Debug, Default)]
 pub struct Judged {
-    /// Resident bytes that were left.
+    /// Settled resident bytes.
     pub settled: Figure,
-    /// The most resident bytes.
+    /// Peak resident bytes.
     pub peak: Figure,
-    /// Seconds.
+    /// Wall time in seconds.
     pub wall: Figure,
-    /// Page faults that needed no device.
+    /// Page faults that needed no I/O.
     pub faults: Figure,
-    /// From when to when it stood on the level that is called settled, in the median of the runs that had one.
+    /// Median begin and end of the settled level, over the runs that had a level.
     pub settled_seconds: Option<(f64, f64)>,
-    /// What it ended with, in the median, where most runs fell to end.
+    /// Median resident bytes at the end, if memory fell at the end in most runs.
     pub ended_with_bytes: Option<u64>,
-    /// Whether most of the runs that fell to end held no level before.
+    /// Whether most runs in which memory fell had no level before.
     pub held_no_level: bool,
-    /// What is to be known about its runs, and of how many of them.
+    /// Notes on its runs, each with the number of runs.
     pub notes: Vec<(String, u32)>,
     /// Why it failed, if it did.
     pub failure: Option<String>,
 }
 
 impl Judged {
-    /// As ranking takes it.
+    /// The figures as input for the ranking.
     pub fn measured(&self) -> Measured {
         Measured {
             failure: self.failure.clone(),
@@ -210,10 +212,10 @@ impl Judged {
         }
     }
 
-    /// Memory that was left and time, if both are known and it did not fail.
+    /// Settled memory and time, if both are known and it did not fail.
     fn point(&self) -> Option<(f64, f64)> {
         let median = |figure: &Figure| figure.estimate.as_ref().map(|estimate| estimate.median);
-        // What is less neither of memory nor of time, as far as can be told, is only on the front by chance.
+        // A try that is better in neither figure could be on the front only by chance.
         let is_less = |figure: &Figure| figure.ratio.is_none_or(|ratio| ratio.verdict() == Verdict::Less);
         if self.failure.is_some() || !(is_less(&self.settled) || is_less(&self.wall)) {
             return None;
@@ -222,35 +224,36 @@ impl Judged {
     }
 }
 
-/// Hears of a trial's runs. Subject 0 is the run without settings, subject n is try n-1.
+/// Judge of the runs of a trial. Subject 0 is the run without settings, subject n is try n-1.
 pub struct Referee<'a> {
-    /// What is tried.
+    /// The tries.
     pub tries: &'a [Try],
-    /// Whether they are servers.
+    /// Whether the command is a server.
     pub serving: bool,
-    /// Stop when intervals of the settled memory's ratios are this narrow, as a part of the ratio.
+    /// Stops when the intervals of the ratios of settled memory are this narrow, relative to the
+    /// ratio.
     pub until: Option<f64>,
-    /// Draws bootstraps.
+    /// Seed of the bootstraps.
     pub seed: u64,
-    /// Hears how far it has come.
+    /// Called with the progress.
     pub progress: &'a (dyn Fn(&Progress) + Sync),
-    /// Where settled memory is to be from; anywhere where that is to be learnt.
+    /// Required source of settled memory; `None`: any, while it is not yet known.
     pub settled_at: Option<Instant>,
-    /// For each subject the looks at its runs, by rounds.
+    /// The observations of each subject by round.
     pub observations: Vec<Vec<Option<Observation>>>,
-    /// For each subject why it failed first, if it did. Rounds in which the one without settings fails count for
-    /// none.
+    /// The first failure of each subject, if any. Rounds in which the run without settings fails do
+    /// not count.
     pub failures: Vec<Option<String>>,
-    /// The kind of machine that each round ran on, where that is elsewhere.
+    /// Kind of machine by round, if rounds run elsewhere.
     pub kinds: BTreeMap<usize, String>,
-    /// Runs without settings that failed.
+    /// Failed runs without settings.
     pub baseline_failures: u32,
     /// Runs that left processes behind.
     pub left_behind: u32,
 }
 
 impl<'a> Referee<'a> {
-    /// Hears of runs of `tries`.
+    /// A judge of runs of `tries`.
     pub fn new(tries: &'a [Try], serving: bool, progress: &'a (dyn Fn(&Progress) + Sync)) -> Self {
         let count = tries.len() + 1;
         Self {
@@ -268,7 +271,7 @@ impl<'a> Referee<'a> {
         }
     }
 
-    /// What the runs came to: first that without settings.
+    /// Evaluates all runs; the first item is the run without settings.
     pub fn judge(&self) -> Vec<Judged> {
         let baseline = self.observations.first().map(Vec::as_slice).unwrap_or_default();
         let confidence = together(CONFIDENCE, self.tries.len().max(1));
@@ -317,14 +320,14 @@ impl<'a> Referee<'a> {
             .collect()
     }
 
-    /// The block of a round: which of the kinds of machines it ran on.
+    /// Number of the block of a round: one for each kind of machine.
     fn block(&self, round: usize) -> u32 {
         let kind = self.kinds.get(&round);
         let before = kind.map_or(0, |kind| self.kinds.values().filter(|other| *other < kind).count());
         u32::try_from(before).unwrap_or(u32::MAX)
     }
 
-    /// Why a run counts as failed.
+    /// Why a run counts as failed; `None` if it does not.
     fn failure(&self, subject: usize, outcome: &Outcome, observation: &Observation) -> Option<String> {
         if let Some(why) = &observation.failure {
             return Some(why.clone());
@@ -332,7 +335,7 @@ impl<'a> Referee<'a> {
         if !self.serving && !outcome.end.is_success() {
             return Some(words(outcome));
         }
-        // What a run does not show must not make it look better than those that show it.
+        // Missing data must not make a run look better than the others.
         if let Some(wanted) = self.settled_at.filter(|wanted| !wanted.is_like(observation.settled_at)) {
             return Some(format!(
                 "its settled memory was looked at {}, not {} as in the first run without settings",
@@ -386,7 +389,7 @@ impl Judge for Referee<'_> {
         if subject > 0 {
             return Next::Drop;
         }
-        // Its round has no pairs then, and the others count.
+        // Its round then has no pairs; the other rounds count.
         self.baseline_failures += 1;
         let has_any =
             self.observations.first().is_some_and(|observations| observations.iter().any(Option::is_some));
@@ -405,7 +408,7 @@ impl Judge for Referee<'_> {
     }
 }
 
-/// The median of what runs ended with, where most of them fell to end.
+/// Median resident bytes at the end, if memory fell at the end in most runs.
 fn ended_with(observations: &[Option<Observation>]) -> Option<u64> {
     let mut fell: Vec<u64> =
         observations.iter().flatten().filter_map(|observation| observation.ended_with_bytes).collect();
@@ -414,7 +417,7 @@ fn ended_with(observations: &[Option<Observation>]) -> Option<u64> {
     middle.filter(|_| fell.len() * 2 > observations.iter().flatten().count())
 }
 
-/// The medians of when the levels began and ended, where most of the runs have one.
+/// Median begin and end of the levels, if most runs have a level.
 fn seconds_of_level(observations: &[Option<Observation>]) -> Option<(f64, f64)> {
     let all = || observations.iter().flatten().filter(|observation| observation.settled_at == Instant::Level);
     if all().count() * 2 <= observations.iter().flatten().count() {
@@ -429,14 +432,14 @@ fn seconds_of_level(observations: &[Option<Observation>]) -> Option<(f64, f64)> 
     middle(&mut from).zip(middle(&mut to))
 }
 
-/// Whether most of the runs that fell to end fell without having held a level.
+/// Whether most runs in which memory fell had no level before.
 fn held_no_level(observations: &[Option<Observation>]) -> bool {
     let count =
         |wanted| observations.iter().flatten().filter(|observation| observation.settled_at == wanted).count();
     count(Instant::Top) > count(Instant::Level)
 }
 
-/// What is to be known about runs, and of how many of them.
+/// Notes on runs, each with the number of runs.
 fn notes(observations: &[Option<Observation>]) -> Vec<(String, u32)> {
     let mut counted: Vec<(String, u32)> = Vec::new();
     for note in observations.iter().flatten().flat_map(|observation| &observation.notes) {
@@ -448,7 +451,7 @@ fn notes(observations: &[Option<Observation>]) -> Vec<(String, u32)> {
     counted
 }
 
-/// Half the width of a ratio's interval, as a part of it; infinite where there is none.
+/// Half the width of a ratio interval, relative to the ratio; infinite if unknown.
 fn width(ratio: Option<Ratio>) -> f64 {
     match ratio {
         Some(Ratio { median, low: Some(low), high: Some(high) }) if median > 0.0 => {
@@ -458,34 +461,34 @@ fn width(ratio: Option<Ratio>) -> f64 {
     }
 }
 
-/// What a trial came to.
+/// Result of a trial.
 #[derive(Clone, Debug)]
 pub struct Trial {
     /// The command.
     pub command: Vec<String>,
-    /// The file that its first word names, by its whole path; `None` where it was not found.
+    /// Full path of the file that its first word names; `None` if it was not found.
     pub program: Option<PathBuf>,
-    /// What is to be small.
+    /// The figure to minimize.
     pub goal: Goal,
-    /// Whether it is a server.
+    /// Whether the command is a server.
     pub serving: bool,
-    /// Rounds in which the run without settings succeeded.
+    /// Number of rounds in which the run without settings succeeded.
     pub rounds: usize,
-    /// Runs without settings that failed, and why the first of them did.
+    /// Failed runs without settings, and the first reason.
     pub baseline_failures: (u32, Option<String>),
-    /// What the run without settings showed first.
+    /// The first observation without settings.
     pub observation: Observation,
-    /// The run without settings.
+    /// The runs without settings.
     pub baseline: Judged,
-    /// What was tried, single settings before pairs.
+    /// The tries, single candidates before pairs.
     pub tried: Vec<(Try, Judged)>,
-    /// What does not apply, with the reason.
+    /// Candidates that do not apply, with the reason.
     pub not_applicable: Vec<(String, String)>,
     /// Runs that left processes behind.
     pub left_behind: u32,
-    /// What is to be known of where its runs were made, where that is elsewhere: code and sentence.
+    /// Caveats on rounds that ran elsewhere: code and sentence.
     pub elsewhere: Vec<(&'static str, String)>,
-    /// The kinds of machines that they were made on.
+    /// Kinds of machines that ran them.
     pub nodes: Vec<nodes::Kind>,
 }
 
@@ -494,17 +497,17 @@ impl Trial {
         self.tried.iter().map(|(_, judged)| judged.measured()).collect()
     }
 
-    /// The ranking of what was tried, and the best.
+    /// Ranking of the tries.
     pub fn ranking(&self) -> Ranking {
         rank(&self.measured(), self.goal)
     }
 
-    /// What became of a try.
+    /// Status of a try.
     pub fn status(&self, index: usize) -> Status {
         self.tried.get(index).map_or(Status::Failed, |(_, judged)| judged.measured().status(self.goal))
     }
 
-    /// The ids on the front of settled memory and time, by memory.
+    /// Ids on the Pareto front of settled memory and time, sorted by memory.
     pub fn front(&self) -> Vec<String> {
         let points =
             [self.baseline.point()].into_iter().chain(self.tried.iter().map(|(_, judged)| judged.point()));

@@ -1,4 +1,4 @@
-//! What runs show, and what is judged of it.
+//! Tests of the evaluation of runs.
 
 use super::*;
 use crate::cell::{End, Figures};
@@ -108,7 +108,7 @@ fn what_a_run_does_not_show_makes_it_no_better() {
     referee.settled_at = Some(Instant::Exit);
     let sampled = Observation { settled_at: Instant::Mark, ..observation(1, 1.0) };
     assert_eq!(referee.heard(1, Some(0), &served(folder.path(), &sampled)), Next::Drop);
-    // However the end of a process that tells no mark let it be told, it is one kind of figure.
+    // Whatever the source of the settled figure, all processes without marks are comparable.
     let level = Observation { settled_at: Instant::Level, ..observation(1, 1.0) };
     assert_eq!(referee.heard(1, Some(1), &served(folder.path(), &level)), Next::Go);
     let unknown = Observation { allocators: Vec::new(), executable: None, ..observation(1, 1.0) };

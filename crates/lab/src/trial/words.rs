@@ -1,14 +1,15 @@
-//! Words in the quoting of a shell.
+//! Shell quoting.
 
 use strandline_report::text::is_unsafe;
 
-/// The value of a variable in the quoting of a shell: `=` and `:` are plain behind the first `=`.
+/// Quotes the value of a variable for a shell: `=` and `:` need no quotes after the first `=`.
 pub fn shell_value(value: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./:,=+@".contains(&byte);
     if !value.is_empty() && value.bytes().all(plain) { value.to_owned() } else { shell_word(value) }
 }
 
-/// A word in the quoting of a shell. Control characters are written as `$'…'`, which bash, zsh, ksh and POSIX 2024 have.
+/// Quotes a word for a shell. Control characters use `$'…'`, which bash, zsh, ksh and POSIX 2024
+/// support.
 pub fn shell_word(word: &str) -> String {
     if !word.chars().any(is_unsafe) {
         return shell_words::quote(word).into_owned();
@@ -17,7 +18,7 @@ pub fn shell_word(word: &str) -> String {
     for c in word.chars() {
         match c {
             '\'' | '\\' => quoted.extend(['\\', c]),
-            // Three octal digits end by themselves; \x would take what follows.
+            // Octal escapes end after three digits; \x could include the following characters.
             c if is_unsafe(c) => {
                 let mut buffer = [0u8; 4];
                 quoted.extend(c.encode_utf8(&mut buffer).bytes().map(|byte| format!("\\{byte:03o}")));

@@ -1,7 +1,7 @@
-//! The few instructions of a target that injected calls go through, where they stand in its own code, and which stopped
-//! threads can run a system call for us.
+//! Finds in a target's own code the few instructions that injected calls go through, and decides
+//! which stopped threads can run a system call for strandline.
 //!
-//! Nothing is written into code: what is needed stands in every C library, and in the vdso.
+//! Nothing is written into code: every C library and the vdso contain these instructions.
 
 use std::fs::File;
 use std::ops::Range;
@@ -19,13 +19,13 @@ use crate::target::tracee::Tracee;
 
 /// `syscall; ret`
 const SYSTEM_CALL: [u8; 3] = [0x0f, 0x05, 0xc3];
-/// A signal frame without its extended state, with what lies between it and the stack pointer.
+/// A signal frame without its extended state, with the gap between it and the stack pointer.
 pub const FRAME_BYTES: u64 = 1024;
-/// Most bytes of a mapping's code that are searched.
+/// Maximum bytes of a mapping's code that are searched.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Where in a target the instructions are.
+/// Addresses of the instructions in a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code {
     /// [`inject::TRAMPOLINE`].
@@ -35,10 +35,11 @@ pub struct Code {
 }
 
 impl Code {
-    /// Looks for them in code of files, which nobody is rewriting: in the C library first, in the vdso last. `None` where
-    /// there are none.
+    /// Searches the code of files, which does not change: the C library first, the vdso last.
+    /// `None` if either sequence is missing.
     ///
-    /// The files are read and not the target's mappings of them: that would bring their pages into it.
+    /// Reads the files, not the target's mappings of them, which would make their pages resident in
+    /// it.
     pub fn find(process: &Process, space: &AddressSpace) -> Option<Self> {
         let is_code = |m: &&Mapping| m.permissions.execute && (m.has_file() || m.name == "[vdso]");
         let mut mappings: Vec<_> = space.mappings().iter().filter(is_code).collect();
@@ -56,7 +57,7 @@ impl Code {
         Some(Self { trampoline: first(&inject::TRAMPOLINE)?, system_call: first(&SYSTEM_CALL)? })
     }
 
-    /// Whether they still stand there: looked at again when the target stands still.
+    /// Whether the instructions are still there; checked again once the target is stopped.
     pub fn is_in(&self, memory: &dyn Memory) -> bool {
         let stands = |address, bytes: &[u8]| {
             let mut there = vec![0; bytes.len()];
@@ -66,7 +67,7 @@ impl Code {
     }
 }
 
-/// A file as it is mapped.
+/// A file, addressed as it is mapped.
 struct Text<'a> {
     file: File,
     mapping: &'a Mapping,
@@ -79,7 +80,7 @@ impl Memory for Text<'_> {
     }
 }
 
-/// The first address in `ranges` of the target at which `pattern` stands.
+/// The first address in `ranges` of the target where `pattern` is found.
 pub fn find(memory: &dyn Memory, ranges: &[Range<u64>], pattern: &[u8]) -> Option<u64> {
     let mut buffer = vec![0; CHUNK_BYTES + pattern.len()];
     for range in ranges {
@@ -92,16 +93,17 @@ pub fn find(memory: &dyn Memory, ranges: &[Range<u64>], pattern: &[u8]) -> Optio
             if let Some(offset) = found {
                 return Some(at + offset as u64);
             }
-            // Pieces overlap, so that a pattern across their border is seen.
+            // Blocks overlap, so that a pattern across their border is found.
             at += CHUNK_BYTES as u64;
         }
     }
     None
 }
 
-/// Whether a stopped thread can make the system calls for us, with `stack_bytes` for them besides the frame that puts the
-/// thread back. A system call takes no lock of the program, so what the thread was doing does not matter; but a thread that
-/// handles a signal may do so on an alternate stack that lies among the frames that it interrupted.
+/// Whether a stopped thread can make the system calls, with `stack_bytes` of stack in addition to
+/// the frame that restores the thread. A system call takes no lock of the program, so what the
+/// thread was doing does not matter; but a thread in a signal handler may be on an alternate stack
+/// that lies among the frames it interrupted.
 pub fn can_call(
     tracee: &Tracee<'_>,
     space: &AddressSpace,

@@ -1,13 +1,16 @@
-//! Whether the seccomp filters of a stopped thread, and its Syscall User Dispatch, let the system calls of an injected call through.
+//! Whether the seccomp filters of a stopped thread, and its Syscall User Dispatch, allow the system
+//! calls of an injected call.
 //!
-//! A container's processes run under one (Docker's, Kubernetes' and systemd's defaults), and what a filter does not let
-//! through may kill the process. So each is read as the kernel has it and followed with what is known of each call; what is not
-//! known may be anything. Whatever is not seen to end in "allow" is not called.
+//! Processes in containers run under such a filter (the defaults of Docker, Kubernetes and
+//! systemd), and a call that a filter rejects may kill the process. So each filter is read from the
+//! kernel and interpreted with what is known of each call; unknown values may be anything. A call
+//! is made only if every path ends in "allow".
 //!
-//! Linux: `kernel/seccomp.c` (`seccomp_get_filter`; `seccomp_check_filter`: the instructions that there are; all of a thread's
-//! filters run, and the least permissive answer counts), `include/uapi/linux/seccomp.h` (`struct seccomp_data`),
-//! `net/core/filter.c` (jumps go forward only). A filter that another thread puts on this one between the look and the
-//! call (`SECCOMP_FILTER_FLAG_TSYNC`) is not seen, as it would not be seen on a thread without any.
+//! Linux: `kernel/seccomp.c` (`seccomp_get_filter`; `seccomp_check_filter` for the permitted
+//! instructions; all filters of a thread run, and the least permissive result counts),
+//! `include/uapi/linux/seccomp.h` (`struct seccomp_data`), `net/core/filter.c` (jumps go forward
+//! only). A filter that another thread adds to this one between check and call
+//! (`SECCOMP_FILTER_FLAG_TSYNC`) is missed, as it is for a thread without filters.
 
 use std::time::Duration;
 
@@ -17,31 +20,31 @@ use crate::procfs::Process;
 use crate::target::hold::on_own_thread;
 use crate::target::tracee::Tracee;
 
-/// More filters on one thread than anybody stacks.
+/// Maximum number of filters followed; real programs stack fewer.
 const MAX_FILTERS: usize = 64;
 const STOP_LIMIT: Duration = Duration::from_millis(100);
 
-/// A system call that a call makes, with what is known of its first arguments.
+/// A system call to make, with the known values of its first arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Needed {
-    /// As strace calls it.
+    /// Its name in strace.
     pub name: &'static str,
     /// Its number (x86-64).
     pub number: u32,
-    /// `None` for whatever.
+    /// `None` if unknown.
     pub arguments: [Option<u64>; 3],
 }
 
-/// A system call with whatever arguments.
+/// A system call with unknown arguments.
 pub const fn any(name: &'static str, number: u32) -> Needed {
     Needed { name, number, arguments: [None; 3] }
 }
 
-/// Ends each injected call.
+/// Ends every injected call.
 pub const RETURN: Needed = any("rt_sigreturn", 15);
 
-/// What the functions of allocators call that give memory back, and what they call on their way: locks, and memory for
-/// their own notes. Protections that they ask for are none, and to read and write.
+/// System calls of the allocator functions that give memory back, including their locks and the
+/// memory for their own bookkeeping. The only protections they request are none and read-write.
 pub const OF_ALLOCATORS: &[Needed] = &[
     RETURN,
     protecting("mmap", 9, 0),
@@ -66,9 +69,10 @@ const fn protecting(name: &'static str, number: u32, protection: u64) -> Needed 
     Needed { name, number, arguments: [None, None, Some(protection)] }
 }
 
-/// What speaks against having a stopped thread make the calls, if anything: the end of a sentence.
+/// Returns the objection to having a stopped thread make the calls, as the end of a sentence;
+/// `None` if there is none.
 pub fn against(tracee: &Tracee<'_>, calls: &[Needed]) -> Option<String> {
-    // Kernels that do not say (before 6.4) are not asked to: docs/safety.md names the harm.
+    // Kernels before 6.4 do not report it; docs/safety.md states the harm.
     if ptrace::dispatches_system_calls(tracee.tid).unwrap_or(false) {
         return Some("Syscall User Dispatch, which turns its system calls into signals".to_owned());
     }
@@ -103,10 +107,10 @@ fn unread(error: &std::io::Error) -> String {
     format!("a seccomp filter that cannot be read ({why})")
 }
 
-/// The same of a process that runs, whose first thread is stopped for a moment to see.
+/// Like [`against`], for a running process: stops its first thread briefly.
 ///
 /// # Errors
-/// What speaks against it: the end of a sentence.
+/// Returns the objection, as the end of a sentence.
 pub fn look(process: &Process, calls: &[Needed]) -> Result<(), String> {
     let looked = on_own_thread(STOP_LIMIT, || match Tracee::stop(process, process.pid(), STOP_LIMIT) {
         Ok(tracee) => against(&tracee, calls),
@@ -121,7 +125,7 @@ pub fn look(process: &Process, calls: &[Needed]) -> Result<(), String> {
     }
 }
 
-/// What is known at an instruction of a filter; `None` is any value.
+/// The known register values at an instruction of a filter; `None` is any value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
     a: Option<u32>,
@@ -130,7 +134,7 @@ struct State {
 }
 
 impl State {
-    /// What is known where either of two may hold.
+    /// The values on which both states agree.
     fn joined(self, other: Self) -> Self {
         let both = |one: Option<u32>, two: Option<u32>| one.filter(|_| one == two);
         let mut scratch = self.scratch;
@@ -141,24 +145,24 @@ impl State {
     }
 }
 
-/// Where an instruction leads.
+/// The effect of an instruction on control flow.
 enum Step {
     Next,
-    /// Instructions further than the next, for each way that may be taken.
+    /// Distances past the next instruction, one per branch that may be taken.
     Jump([Option<u32>; 2]),
-    /// With this answer, if it is known.
+    /// The filter returns this value, if it is known.
     Return(Option<u32>),
-    /// An instruction that no filter has.
+    /// An instruction that seccomp does not permit.
     Unknown,
 }
 
-/// Whether a filter lets `call` through on every way that it may take.
+/// Whether a filter allows `call` on every path that it may take.
 fn permits(filter: &[FilterInstruction], call: &Needed) -> bool {
     let mut states: Vec<Option<State>> = vec![None; filter.len()];
     if let Some(first) = states.first_mut() {
         *first = Some(State { a: Some(0), x: Some(0), scratch: [None; 16] });
     }
-    // Jumps go forward only: whoever leads to an instruction stands before it.
+    // Jumps only go forward, so all predecessors of an instruction precede it.
     for (at, instruction) in filter.iter().enumerate() {
         let Some(Some(mut state)) = states.get(at).copied() else { continue };
         let targets = match step(*instruction, &mut state, call) {
@@ -176,12 +180,13 @@ fn permits(filter: &[FilterInstruction], call: &Needed) -> bool {
     !filter.is_empty()
 }
 
-/// `SECCOMP_RET_ALLOW`, and `SECCOMP_RET_LOG`, which allows and tells.
+/// `SECCOMP_RET_ALLOW`, or `SECCOMP_RET_LOG`, which allows and logs.
 fn lets_through(answer: u32) -> bool {
     matches!(answer & 0xffff_0000, 0x7fff_0000 | 0x7ffc_0000)
 }
 
-/// Does one instruction (`BPF_*` of `include/uapi/linux/bpf_common.h`, as far as seccomp has them).
+/// Executes one instruction (`BPF_*` of `include/uapi/linux/bpf_common.h`, as far as seccomp
+/// permits it).
 fn step(instruction: FilterInstruction, state: &mut State, call: &Needed) -> Step {
     const DATA_BYTES: u32 = 64;
     let FilterInstruction { code, jt, jf, k } = instruction;
@@ -217,7 +222,8 @@ fn step(instruction: FilterInstruction, state: &mut State, call: &Needed) -> Ste
     Step::Next
 }
 
-/// A word of `struct seccomp_data`: number, architecture, instruction pointer, arguments.
+/// A word of `struct seccomp_data`: number, architecture, instruction pointer, arguments. `None` if
+/// unknown.
 fn loaded(offset: u32, call: &Needed) -> Option<u32> {
     const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
     const ARGUMENTS: u32 = 16;
@@ -244,11 +250,11 @@ fn computed(code: u16, k: u32, state: &mut State) -> Step {
         0x00 => both.map(|(a, b)| a.wrapping_add(b)),
         0x10 => both.map(|(a, b)| a.wrapping_sub(b)),
         0x20 => both.map(|(a, b)| a.wrapping_mul(b)),
-        // By zero it ends, with the answer 0: kill.
+        // Division by zero ends the filter with result 0: kill.
         0x30 if with.is_none_or(|with| with == 0) => return Step::Return(None),
         0x30 => both.map(|(a, b)| a / b),
         0x40 => both.map(|(a, b)| a | b),
-        // Whatever it is, none of its bits are left.
+        // Zero whatever the first operand is.
         0x50 if with == Some(0) => Some(0),
         0x50 => both.map(|(a, b)| a & b),
         0x60 => both.and_then(|(a, b)| a.checked_shl(b)),

@@ -1,17 +1,17 @@
-//! A signal frame, as the kernel writes one before it runs a handler and reads it in rt_sigreturn.
+//! Signal frames as the kernel writes them before a handler and reads them in rt_sigreturn.
 //!
 //! Layout of x86-64: `struct rt_sigframe` of arch/x86/include/asm/sigframe.h (return address, then
 //! `struct ucontext`, then siginfo), and the extended state of
-//! arch/x86/include/uapi/asm/sigcontext.h. A frame of this kind is an interface that the kernel
-//! never changes. This module only makes bytes; it touches no process.
+//! arch/x86/include/uapi/asm/sigcontext.h. This layout is kernel ABI and never changes. This module
+//! only makes bytes; it touches no process.
 
 use strandline_sys::ptrace::Registers;
 
-/// Below the stack pointer lies memory that leaf functions use without saying so.
+/// Memory below the stack pointer that leaf functions may use without adjusting it (x86-64 ABI).
 pub const RED_ZONE_BYTES: u64 = 128;
 /// Return address, ucontext and siginfo; a multiple of 8.
 const FRAME_BYTES: usize = 440;
-/// The processor's flags of a thread that did nothing yet: interrupts on, and the bit that is always set.
+/// EFLAGS of a new thread: interrupts on, and the bit that is always set.
 const PLAIN_FLAGS: u64 = 1 << 9 | 1 << 1;
 const OFFSET_UC_FLAGS: usize = 8;
 const OFFSET_GENERAL: usize = 48;
@@ -21,44 +21,45 @@ const OFFSET_FPSTATE: usize = OFFSET_GENERAL + 184;
 const OFFSET_MASK: usize = OFFSET_GENERAL + 256;
 /// UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS.
 const UC_FLAGS: u64 = 7;
-/// In the extended state: the software bytes, and the word that says which components are in use.
+/// Offsets in the extended state: the software-reserved bytes, and the bit set of components in
+/// use.
 const OFFSET_SOFTWARE: usize = 464;
 const OFFSET_IN_USE: usize = 512;
-/// The legacy area and the header, without which there is no extended state.
+/// Size of the legacy area and the header, the minimum for an extended state.
 const MIN_XSTATE_BYTES: usize = 576;
 const MAGIC_1: u32 = 0x4650_5853;
 const MAGIC_2: u32 = 0x4650_5845;
-/// XTILE_DATA: AMX's tiles, which a thread must ask for before it may use them.
+/// XTILE_DATA: the AMX tiles, which a thread must request before it may use them.
 const TILE_DATA: u32 = 18;
 
-/// `-ERESTARTSYS`, `-ERESTARTNOINTR`, `-ERESTARTNOHAND`: the call is to be made again.
+/// `-ERESTARTSYS`, `-ERESTARTNOINTR`, `-ERESTARTNOHAND`: the call is restarted.
 const RESTARTS: [i64; 3] = [-512, -513, -514];
-/// `-ERESTART_RESTARTBLOCK`: the call goes on through restart_syscall.
+/// `-ERESTART_RESTARTBLOCK`: the call continues through restart_syscall.
 const RESTART_BLOCK: i64 = -516;
 const RESTART_SYSCALL: u64 = 219;
 /// The length of the instruction `syscall`.
 const SYSCALL_BYTES: u64 = 2;
 
-/// The extended state of a thread, and what of it a signal frame may hold.
+/// The extended state of a thread, and the part of it that a signal frame may hold.
 #[derive(Clone, Debug)]
 pub struct ExtendedState {
-    /// The whole image, as PTRACE_GETREGSET gave it and PTRACE_SETREGSET takes it.
+    /// The whole image, as returned by PTRACE_GETREGSET and taken by PTRACE_SETREGSET.
     pub image: Vec<u8>,
     frame_bytes: usize,
     features: u64,
 }
 
 impl ExtendedState {
-    /// Takes an `NT_X86_XSTATE` image. `None` where it is too short to be one.
+    /// Takes an `NT_X86_XSTATE` image. `None` if it is too short.
     ///
-    /// The kernel loads SSE only from a frame larger than the thread may have, so the image is cut
-    /// before AMX's tiles unless the thread has some in use.
+    /// From a frame larger than the state permitted to the thread, the kernel restores only SSE; so
+    /// the image is cut before the AMX tiles unless the thread uses them.
     pub fn new(image: Vec<u8>) -> Option<Self> {
-        // `component` asks this processor; the image came from its kernel.
+        // `component` queries this processor, whose kernel made the image.
         Self::cut(image, strandline_sys::xstate::component(TILE_DATA))
     }
 
-    /// The bytes of it that a signal frame holds.
+    /// Number of bytes of it that a signal frame holds.
     pub fn frame_bytes(&self) -> u64 {
         self.frame_bytes as u64
     }
@@ -81,17 +82,17 @@ fn word(bytes: &[u8], offset: usize) -> Option<u64> {
     crate::memory::word_at(bytes, offset)
 }
 
-/// A frame, ready to be written.
+/// A signal frame, ready to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Where it goes; the stack pointer at the entry of the function (modulo 16: 8).
+    /// Its address; also the stack pointer at the entry of the function (8 modulo 16).
     pub address: u64,
     /// Its bytes, the return address first.
     pub bytes: Vec<u8>,
 }
 
-/// The registers with which a stopped thread goes on if the kernel does not look at it again: an
-/// interrupted system call is made again, as the kernel itself would without a signal.
+/// Registers for resuming a stopped thread without the kernel's restart logic: an interrupted
+/// system call is restarted, as the kernel does without a signal.
 pub fn restarting(registers: &Registers) -> Registers {
     let mut again = *registers;
     if (registers.orig_rax as i64) >= 0 {
@@ -108,9 +109,9 @@ pub fn restarting(registers: &Registers) -> Registers {
     again
 }
 
-/// Makes the frame whose rt_sigreturn puts `registers`, `mask` and `state` back, for the stack
-/// below `registers.rsp`, its red zone and `reserved_bytes`; `trampoline` is where the function returns to. `None` where
-/// the stack pointer is too near the bottom of the address space.
+/// Makes the frame whose rt_sigreturn restores `registers`, `mask` and `state`. It lies below
+/// `registers.rsp`, the red zone and `reserved_bytes`; the function returns to `trampoline`. `None`
+/// if the stack pointer is too near the bottom of the address space.
 pub fn build(
     registers: &Registers,
     mask: u64,
@@ -128,8 +129,8 @@ pub fn build(
     let mut bytes = vec![0; state_offset + state_bytes];
     put(&mut bytes, 0, &trampoline.to_le_bytes());
     put(&mut bytes, OFFSET_UC_FLAGS, &UC_FLAGS.to_le_bytes());
-    // uc_link, and uc_stack all zero: the kernel finds that no valid alternate stack and leaves the
-    // one in force.
+    // uc_link and uc_stack stay zero: the kernel rejects that as an alternate stack and keeps the
+    // current one.
     let r = restarting(registers);
     let general = [
         r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rdi, r.rsi, r.rbp, r.rbx, r.rdx, r.rax,
@@ -139,7 +140,7 @@ pub fn build(
         put(&mut bytes, OFFSET_GENERAL + index * 8, &value.to_le_bytes());
     }
     put(&mut bytes, OFFSET_FLAGS, &r.eflags.to_le_bytes());
-    // cs, gs, fs, ss of 16 bits each; the kernel reads cs and ss.
+    // cs, gs, fs, ss of 16 bits each; the kernel reads only cs and ss.
     put(&mut bytes, OFFSET_SEGMENTS, &(r.cs as u16).to_le_bytes());
     put(&mut bytes, OFFSET_SEGMENTS + 6, &(r.ss as u16).to_le_bytes());
     put(&mut bytes, OFFSET_FPSTATE, &state_address.to_le_bytes());
@@ -148,7 +149,7 @@ pub fn build(
     Some(Frame { address, bytes })
 }
 
-/// The extended state with the software bytes that tell rt_sigreturn how much of it there is.
+/// Writes the extended state, with the software bytes that hold its size for rt_sigreturn.
 fn put_state(bytes: &mut [u8], state: &ExtendedState) {
     let size = state.frame_bytes;
     put(bytes, 0, &state.image[..size]);
@@ -162,7 +163,7 @@ fn put_state(bytes: &mut [u8], state: &ExtendedState) {
     put(bytes, size, &MAGIC_2.to_le_bytes());
 }
 
-/// A system call, as a chain of frames makes it.
+/// A system call made through a chain of frames.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemCall {
     /// Its number.
@@ -171,11 +172,12 @@ pub struct SystemCall {
     pub arguments: [u64; 3],
 }
 
-/// Frames that have a thread make `calls` one after the other, all signals blocked, and without an extended state: each is
-/// loaded by an rt_sigreturn at `trampoline`, and its call at `system_call` returns into the next. The last call
-/// must not return. They end at `top`; the thread begins by returning with its stack pointer at the frames' address.
+/// Makes frames with which a thread makes `calls` in sequence, with all signals blocked and without
+/// extended state: an rt_sigreturn at `trampoline` loads each frame, and its call at `system_call`
+/// returns into the next. The last call must not return. The frames end at `top`; the thread starts
+/// by returning with its stack pointer at the frames' address.
 ///
-/// `like` gives the segments. `None` where there is no room below `top`.
+/// `like` provides the segment registers. `None` if there is no room below `top`.
 pub fn chain(
     calls: &[SystemCall],
     (trampoline, system_call): (u64, u64),
@@ -205,7 +207,7 @@ pub fn chain(
     Some(Frame { address, bytes })
 }
 
-/// Copies `value` to `offset`, which the caller has made room for; elsewhere does nothing.
+/// Copies `value` to `offset`; does nothing if that is out of range.
 fn put(bytes: &mut [u8], offset: usize, value: &[u8]) {
     if let Some(place) = bytes.get_mut(offset..offset + value.len()) {
         place.copy_from_slice(value);
@@ -254,7 +256,7 @@ mod tests {
             let general = |place: usize| word(&frame.bytes, at + OFFSET_GENERAL + place * 8).unwrap();
             assert_eq!(word(&frame.bytes, at), Some(0xabcd));
             assert_eq!((general(13), general(8), general(16)), (call.number, call.number + 1, 0x1234));
-            // The stack pointer: at the next frame's return address.
+            // The stack pointer points to the return address of the next frame.
             assert_eq!(general(15), frame.address + (at + FRAME_BYTES) as u64);
             assert_eq!(word(&frame.bytes, at + OFFSET_FPSTATE), Some(0));
         }

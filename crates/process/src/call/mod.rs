@@ -1,8 +1,9 @@
 //! A call inside a stopped thread of an unprepared process.
 //!
-//! [`code`] finds the instructions that it goes through, [`inject`] makes it, [`frame`] writes the signal frames that the
-//! kernel goes by, [`stack`] says how much stack the thread has for it, [`filters`] whether its seccomp filters let it through. Which thread, when, and what for is decided by who
-//! uses this.
+//! [`code`] finds the instructions that a call goes through, [`inject`] makes the call, [`frame`]
+//! builds the signal frames that the kernel reads, [`stack`] determines how much stack the thread
+//! has, [`filters`] whether its seccomp filters allow the call. The caller chooses the thread, the
+//! moment and the function.
 
 pub mod code;
 pub mod filters;

@@ -1,7 +1,7 @@
-//! How much stack a stopped thread has left, and whether it can be used at all.
+//! How much stack a stopped thread has left, and whether a call may use it.
 //!
-//! Only a thread's own stack counts: below the stack pointer of a coroutine or of an alternate
-//! signal stack may lie anything.
+//! Only a thread's own stack qualifies: below the stack pointer of a coroutine or of an alternate
+//! signal stack there may be anything.
 
 use strandline_sys::ptrace::Registers;
 use strandline_sys::rseq;
@@ -10,13 +10,13 @@ use crate::map::AddressSpace;
 use crate::memory::Memory;
 use crate::stacks::{self, Stack, ThreadFacts};
 
-/// `rseq_cs` in `struct rseq`: the restartable sequence that is under way, or 0.
+/// `rseq_cs` in `struct rseq`: the active restartable sequence, or 0.
 const OFFSET_RSEQ_CS: u64 = 8;
 
-/// The most bytes of a stack that are searched for a signal's frame.
+/// Maximum bytes of a stack that are searched for a signal frame.
 const MAX_SEARCHED_BYTES: u64 = 4 << 20;
 
-/// The thread's own stack; `None` where the stack pointer is not on that.
+/// The thread's own stack; `None` if the stack pointer is not on it.
 pub fn own(memory: &dyn Memory, space: &AddressSpace, tid: i32, registers: &Registers) -> Option<Stack> {
     let (stack_pointer, fs_base) = (registers.rsp, registers.fs_base);
     space.find(stack_pointer).filter(|m| m.permissions.write && !m.permissions.shared)?;
@@ -24,14 +24,15 @@ pub fn own(memory: &dyn Memory, space: &AddressSpace, tid: i32, registers: &Regi
     stacks::stack_of(&facts, memory, space).filter(|stack| stack.low <= stack_pointer)
 }
 
-/// Bytes between the stack pointer and the lowest address of the thread's own stack that is mapped;
-/// `None` where the stack pointer is not on the thread's own stack.
+/// Bytes between the stack pointer and the lowest mapped address of the thread's own stack; `None`
+/// if the stack pointer is not on it.
 pub fn room_bytes(memory: &dyn Memory, space: &AddressSpace, tid: i32, registers: &Registers) -> Option<u64> {
     own(memory, space, tid, registers).map(|stack| stack.stack_pointer - stack.low)
 }
 
-/// Whether the frame of a signal may be among those of a thread: it begins with the address of the C library's return from a
-/// handler (arch/x86/kernel/signal_64.c, struct rt_sigframe, `pretcode`). True where that cannot be read.
+/// Whether a thread's stack may contain a signal frame, which begins with the address of the C
+/// library's return from a handler (arch/x86/kernel/signal_64.c, struct rt_sigframe, `pretcode`).
+/// True if unknown.
 pub fn may_handle_signal(memory: &dyn Memory, stack: &Stack, trampoline: u64) -> bool {
     let from = stack.stack_pointer & !7;
     let bytes = stack.high.saturating_sub(from);
@@ -43,15 +44,15 @@ pub fn may_handle_signal(memory: &dyn Memory, stack: &Stack, trampoline: u64) ->
     got < words.len() || words.chunks_exact(8).any(|word| word == trampoline.to_le_bytes())
 }
 
-/// Whether the stopped thread may be in a restartable sequence: a call would end it, and it would go
-/// on in its middle as if it had not been interrupted.
+/// Whether the stopped thread may be in a restartable sequence. A call would not abort the
+/// sequence, and the thread would continue in its middle as if it had not been interrupted.
 pub fn is_in_sequence(memory: &dyn Memory, tid: i32) -> bool {
     match rseq::area(tid) {
         Ok(Some(area)) => {
             area.checked_add(OFFSET_RSEQ_CS).and_then(|at| memory.read_word(at).ok()) != Some(0)
         }
-        // None registered, or a kernel before 5.13, which cannot say. There the sequence is rare and
-        // a blocked thread, which is preferred, is in none.
+        // None registered, or a kernel before 5.13, which cannot report it. There sequences are
+        // rare, and a blocked thread, which is preferred, is in none.
         Ok(None) | Err(_) => false,
     }
 }
@@ -80,7 +81,7 @@ mod tests {
             bytes[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
         }
         let memory = Descriptor(0x10_7700, bytes);
-        // From glibc 2.42 on a guard is part of the mapping, and so are other threads' stacks.
+        // From glibc 2.42 on the mapping includes the guard and the stacks of other threads.
         let (space, _) = AddressSpace::parse(b"100000-300000 rw-p 00000000 00:00 0 \n");
         let room = |fs_base, rsp| {
             let mut registers = strandline_sys::registers::zeroed();

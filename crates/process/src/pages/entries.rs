@@ -1,9 +1,9 @@
-//! Residency by the 8-byte entries of /proc/PID/pagemap, for kernels without PAGEMAP_SCAN and for
-//! the entries that the ioctl leaves open.
+//! Residency from the 8-byte entries of /proc/PID/pagemap, for kernels without PAGEMAP_SCAN and for
+//! what the ioctl leaves undecided.
 //!
-//! Reads are in bounded blocks. A reservation of many TiB with little in it would take minutes to
-//! read: smaps says how much to find, reading ends when it is found, and all mappings together have
-//! a budget of address space.
+//! Entries are read in bounded blocks. A reservation of many TiB with few pages would take minutes
+//! to read: reading stops once the Rss of smaps is found, and all mappings together have a budget
+//! of address space.
 
 use std::fs::File;
 use std::io;
@@ -15,38 +15,39 @@ use strandline_sys::pagemap::{ZeroFrames, entry, zero_frames};
 use super::{Builder, Expected, PAGE_BYTES, kind, page_of};
 use crate::smaps::SmapsEntry;
 
-/// The most address space read entry by entry for one [`super::Residency`]: 2 GiB of entries, about
+/// Maximum address space read entry by entry for one [`super::Residency`]: 2 GiB of entries, about
 /// two seconds.
 pub(super) const MAX_BYTES: u64 = 1 << 40;
 
-/// Entries read at a time: 32 MiB of address space, 64 KiB of entries.
+/// Entries per read: 32 MiB of address space, 64 KiB of entries.
 const BLOCK_ENTRIES: usize = 8192;
 
-/// Bits 0–4 of the frame of an entry that shows as swapped: the swap area, or one of the kernel's
-/// own types, which stand above all areas (`MAX_SWAPFILES` in `include/linux/swap.h` is 23 with every
-/// option on; a machine with so many swap areas is not known).
+/// Bits 0–4 of the frame field of a swapped entry: the swap area, or one of the kernel's own types,
+/// which are above all areas (`MAX_SWAPFILES` in `include/linux/swap.h` is 23 with every option on;
+/// no machine with that many swap areas is known).
 const TYPE_MASK: u64 = 31;
 const FIRST_SPECIAL_TYPE: u64 = 23;
 const TYPE_BITS: u32 = 5;
 
-/// Offsets below this, of a special type, are marker bits (`PTE_MARKER_*`: 1, 2, 4), not frames.
+/// Below this, the offset of a special type is a set of marker bits (`PTE_MARKER_*`: 1, 2, 4), not
+/// a frame.
 const FIRST_FRAME: u64 = 8;
 
-/// Frames in the kernel's huge page of zeros.
+/// Frames in the kernel's huge zero page.
 const HUGE_FRAMES: u64 = 512;
 
-/// What an entry says, with the flags of a run.
+/// The meaning of an entry, with the flags of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Page {
-    /// Nothing that counts as resident.
+    /// No resident page.
     None,
     /// A resident page.
     Resident(u64),
-    /// Resident, or a page of zeros, or swapped out: its frame is hidden from this user.
+    /// A resident, zero or swapped-out page: undecided, because its frame is hidden from this user.
     Doubtful(u64),
 }
 
-/// Reads an entry. `zero`: the frames of the pages of zeros.
+/// Decodes an entry. `zero` holds the frames of the zero pages.
 fn classify(value: u64, zero: ZeroFrames) -> Page {
     let file = value & entry::FILE != 0;
     let anonymous = if file { 0 } else { kind::ANONYMOUS };
@@ -55,7 +56,7 @@ fn classify(value: u64, zero: ZeroFrames) -> Page {
         let is_zero_page = zero.page == Some(frame)
             || zero.huge.is_some_and(|first| (first..first.saturating_add(HUGE_FRAMES)).contains(&frame));
         return match frame {
-            // Some kernels show the huge page of zeros as a file's: ask for it first.
+            // Some kernels mark the huge zero page as a file page, so check for it first.
             _ if is_zero_page => Page::None,
             _ if file => Page::Resident(0),
             0 if value & entry::EXCLUSIVE == 0 => Page::Doubtful(kind::ANONYMOUS),
@@ -68,7 +69,7 @@ fn classify(value: u64, zero: ZeroFrames) -> Page {
     }
     let flags = anonymous | kind::MOVING;
     match frame {
-        // Only an entry that stands for a page knows of a file.
+        // Only entries that refer to a page have the file bit.
         _ if file => Page::Resident(flags),
         0 => Page::Doubtful(flags),
         _ if frame & TYPE_MASK < FIRST_SPECIAL_TYPE || frame >> TYPE_BITS < FIRST_FRAME => Page::None,
@@ -76,9 +77,9 @@ fn classify(value: u64, zero: ZeroFrames) -> Page {
     }
 }
 
-/// Calls `each` with the address and value of every entry of `start..end` that is not 0, until it
-/// returns false. Returns the address where reading ended: `end`, or before it where `each` said so
-/// or the process has no page tables any more.
+/// Calls `each` with the address and value of every nonzero entry of `start..end` until it returns
+/// false. Returns the address where reading ended: `end`, or an earlier one if `each` returned
+/// false or the process no longer has page tables.
 fn walk(pagemap: &File, start: u64, end: u64, mut each: impl FnMut(u64, u64) -> bool) -> io::Result<u64> {
     let mut block = vec![0u8; BLOCK_ENTRIES * 8];
     let mut at = page_of(start);
@@ -105,13 +106,13 @@ fn walk(pagemap: &File, start: u64, end: u64, mut each: impl FnMut(u64, u64) -> 
 }
 
 impl Builder<'_> {
-    /// Adds the resident pages of a mapping by its entries.
+    /// Adds the resident pages of a mapping from its entries.
     pub(super) fn read_entries(&mut self, space: &SmapsEntry) -> io::Result<()> {
         self.open();
         self.read_entries_of_open(space)
     }
 
-    /// Adds the resident pages of the mapping that is open, which has none yet, and closes it.
+    /// Adds the resident pages of the open mapping, which has none yet, and closes it.
     pub(super) fn read_entries_of_open(&mut self, space: &SmapsEntry) -> io::Result<()> {
         let zero = self.zero_frames()?;
         let rss_bytes = space.counts.rss_bytes;
@@ -136,7 +137,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// The frames of the kernel's pages of zeros, looked up once.
+    /// The frames of the kernel's zero pages, looked up once.
     fn zero_frames(&mut self) -> io::Result<ZeroFrames> {
         match self.zero_frames {
             Some(frames) => Ok(frames),
@@ -149,7 +150,7 @@ impl Builder<'_> {
     }
 }
 
-/// Refuses ranges of more than 1 TiB together.
+/// Refuses ranges of more than 1 TiB in total.
 fn check_size(ranges: &[Range<u64>]) -> io::Result<()> {
     let sum =
         ranges.iter().fold(0u64, |sum, range| sum.saturating_add(range.end.saturating_sub(range.start)));
@@ -160,7 +161,7 @@ fn check_size(ranges: &[Range<u64>]) -> io::Result<()> {
     Ok(())
 }
 
-/// [`super::exclusive_bytes`].
+/// Implements [`super::exclusive_bytes`].
 pub(super) fn exclusive_bytes(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64> {
     const OWN: u64 = entry::PRESENT | entry::EXCLUSIVE;
     check_size(ranges)?;
@@ -174,9 +175,9 @@ pub(super) fn exclusive_bytes(pagemap: &File, ranges: &[Range<u64>]) -> io::Resu
     Ok(bytes)
 }
 
-/// [`super::each_anonymous_run`] by entries.
+/// Implements [`super::each_anonymous_run`] with entries.
 ///
-/// Fails with `InvalidInput` where the ranges are more than 1 TiB together.
+/// Fails with `InvalidInput` if the ranges exceed 1 TiB in total.
 pub(super) fn each_anonymous_run(
     pagemap: &File,
     ranges: &[Range<u64>],

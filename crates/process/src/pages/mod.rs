@@ -1,18 +1,19 @@
-//! Which pages of a process are resident: [`Residency`], in sorted runs, equal to smaps to the byte.
+//! Which pages of a process are resident: [`Residency`], in sorted runs that equal smaps to the
+//! byte.
 //!
-//! The kernel tells it in two ways, the PAGEMAP_SCAN ioctl (Linux 6.7) and the entries of
-//! /proc/PID/pagemap; [`Residency::read`] takes the better one that works. Neither means by "present"
-//! what smaps means by "Rss", and the ledger adds up to smaps. What smaps leaves out is left out:
+//! The kernel reports it in two ways, the PAGEMAP_SCAN ioctl (Linux 6.7) and the entries of
+//! /proc/PID/pagemap; [`Residency::read`] uses the ioctl if it works. In both, "present" differs
+//! from the "Rss" of smaps, to which the ledger adds up. Like smaps, this module does not count
 //!
-//! - the kernel's shared pages of zeros, small and huge, which a first read maps;
-//! - mappings without `struct page` behind them (VmFlags `pf`: devices, the vdso's clock pages);
-//! - hugetlb pages (VmFlags `ht`), which the kernel accounts apart;
-//! - pages swapped out, guard regions and markers, which hold no memory.
+//! - the kernel's shared zero pages, small and huge, which a first read maps;
+//! - mappings without `struct page` (VmFlags `pf`: devices, the vdso's clock pages);
+//! - hugetlb pages (VmFlags `ht`), which the kernel accounts separately;
+//! - swapped-out pages, guard regions and markers, which use no memory.
 //!
-//! What smaps counts although it shows as swapped is counted: a page that the kernel is moving just
-//! now (a migration entry) is in memory.
+//! Like smaps, it does count a page under migration (a migration entry), which shows as swapped but
+//! is in memory.
 //!
-//! This module must not read target memory, only its page tables' summary.
+//! This module must not read target memory, only page table summaries.
 
 mod entries;
 mod scan;
@@ -37,37 +38,38 @@ pub fn page_of(address: u64) -> u64 {
     address & !(PAGE_BYTES - 1)
 }
 
-/// The first page boundary at or behind `address`.
+/// The first page boundary at or after `address`.
 pub fn page_up(address: u64) -> u64 {
     page_of(address.saturating_add(PAGE_BYTES - 1))
 }
 
-/// Flags of a run, kept in the low bits of its page-aligned start.
+/// Flags of a run, stored in the low bits of its page-aligned start.
 mod kind {
     /// The pages are anonymous.
     pub const ANONYMOUS: u64 = 1;
-    /// The pages are part of a huge page mapped whole.
+    /// The pages are part of a huge page that is mapped as a whole.
     pub const HUGE: u64 = 2;
-    /// The kernel is moving the pages.
+    /// The kernel is migrating the pages.
     pub const MOVING: u64 = 4;
-    /// Not known yet whether they are resident; never in a finished [`super::Residency`].
+    /// Residency is still undecided; never in a finished [`super::Residency`].
     pub const DOUBTFUL: u64 = 8;
-    /// All of them.
+    /// All flag bits.
     pub const MASK: u64 = super::PAGE_BYTES - 1;
 }
 
-/// Neighbouring resident pages of one kind.
+/// Adjacent resident pages of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// First byte.
     pub start: u64,
     /// First byte behind.
     pub end: u64,
-    /// Anonymous, a private copy of a file's page included; otherwise of a file or shared memory.
+    /// Anonymous, including private copies of file pages; otherwise file or shared memory.
     pub anonymous: bool,
-    /// Part of a transparent huge page mapped whole. Only PAGEMAP_SCAN tells: false otherwise.
+    /// Part of a transparent huge page mapped as a whole. Only known from PAGEMAP_SCAN; otherwise
+    /// false.
     pub huge: bool,
-    /// The kernel is moving it: shown as swapped, though it is in memory.
+    /// Under migration: shows as swapped, but is in memory.
     pub moving: bool,
 }
 
@@ -78,7 +80,7 @@ impl Run {
     }
 }
 
-/// A run in 16 bytes: a heap with every other page resident has a run for every 8 KiB.
+/// A run in 16 bytes: a heap with every other page resident has one run per 8 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Packed {
     start_and_kind: u64,
@@ -109,7 +111,7 @@ impl Packed {
     }
 }
 
-/// How the kernel was asked.
+/// The kernel interface that was used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// The PAGEMAP_SCAN ioctl, Linux 6.7 and later.
@@ -128,11 +130,11 @@ pub struct Residency {
 }
 
 impl Residency {
-    /// Reads the resident pages of all mappings of `spaces` from an open /proc/PID/pagemap: by
-    /// PAGEMAP_SCAN, or where the kernel has none by entries.
+    /// Reads the resident pages of all mappings of `spaces` from an open /proc/PID/pagemap, with
+    /// PAGEMAP_SCAN or, if the kernel lacks it, from the entries.
     ///
-    /// `spaces` is the smaps of the same state of the same process: stop it before. Fails with what
-    /// the kernel answered; a process that ended is seen as differences by [`reconcile`].
+    /// `spaces` is the smaps of the same process in the same state, so stop the process before.
+    /// Returns the kernel's errors; if the process ended, [`reconcile`] reports differences.
     pub fn read(pagemap: &File, spaces: &[SmapsEntry]) -> io::Result<Self> {
         match Self::read_by(pagemap, spaces, Way::Scan) {
             Err(error) if scan::is_missing(&error) => Self::read_by(pagemap, spaces, Way::Entries),
@@ -140,7 +142,8 @@ impl Residency {
         }
     }
 
-    /// As [`Residency::read`], by one way only. `Way::Scan` fails with ENOTTY on kernels before 6.7.
+    /// Like [`Residency::read`], with one interface only. `Way::Scan` fails with ENOTTY on kernels
+    /// before 6.7.
     pub fn read_by(pagemap: &File, spaces: &[SmapsEntry], way: Way) -> io::Result<Self> {
         let scanned = match way {
             Way::Scan => Some(Scanned::of(pagemap, spaces.iter().map(|space| &space.mapping))?),
@@ -149,7 +152,7 @@ impl Residency {
         Self::of(pagemap, spaces, scanned)
     }
 
-    /// Of what the kernel answered ([`Scanned::of`]), with smaps of the same state.
+    /// Makes it from an earlier scan ([`Scanned::of`]), with smaps of the same state.
     pub fn of_scanned(
         pagemap: &File,
         spaces: &[SmapsEntry],
@@ -182,7 +185,7 @@ impl Residency {
         })
     }
 
-    /// How the kernel was asked.
+    /// The kernel interface that was used.
     pub fn way(&self) -> Way {
         self.way
     }
@@ -192,7 +195,7 @@ impl Residency {
         self.runs.iter().map(|packed| packed.run())
     }
 
-    /// The runs within `range`, clipped to it. Finding the first takes a binary search.
+    /// The runs within `range`, clipped to it. The first is found by binary search.
     pub fn runs_in(&self, range: Range<u64>) -> impl Iterator<Item = Run> + '_ {
         let first = self.runs.partition_point(|run| run.end <= range.start);
         self.runs[first..]
@@ -202,7 +205,7 @@ impl Residency {
             .map(move |run| Run { start: run.start.max(range.start), end: run.end.min(range.end), ..run })
     }
 
-    /// Whether the page that holds `address` is resident.
+    /// Whether the page that contains `address` is resident.
     pub fn is_resident(&self, address: u64) -> bool {
         self.runs_in(address..address.saturating_add(1)).next().is_some()
     }
@@ -227,25 +230,26 @@ impl Residency {
         self.runs().filter(|run| run.anonymous).map(|run| run.bytes()).sum()
     }
 
-    /// How many runs there are; each takes 16 bytes.
+    /// Number of runs; each takes 16 bytes.
     pub fn run_count(&self) -> usize {
         self.runs.len()
     }
 
-    /// Bytes whose number is right and whose place is a guess: where page frames are hidden (no
-    /// CAP_SYS_ADMIN), pages of zeros cannot be told from shared pages, nor swapped from moving ones.
+    /// Bytes whose total is exact but whose location is a guess: if page frames are hidden (no
+    /// CAP_SYS_ADMIN), zero pages cannot be distinguished from shared pages, nor swapped pages from
+    /// migrating ones.
     pub fn guessed_bytes(&self) -> u64 {
         self.guessed_bytes
     }
 
-    /// Address space that was not looked at because it is too large to read entry by entry.
+    /// Address space that was skipped because it is too large to read entry by entry.
     pub fn unread_bytes(&self) -> u64 {
         self.unread_bytes
     }
 }
 
-/// Whether smaps may count pages in it, other than none: the kernel's `[vsyscall]` is not the
-/// process's, `ht` and `pf` mappings are no RSS, and where Rss is 0 there is nothing to find.
+/// Whether smaps may count pages in it. Excluded are the kernel's `[vsyscall]`, `ht` and `pf`
+/// mappings, which are no RSS, and mappings with an Rss of 0.
 fn may_hold_pages(space: &SmapsEntry) -> bool {
     space.counts.rss_bytes > 0
         && space.mapping.name != "[vsyscall]"
@@ -253,7 +257,7 @@ fn may_hold_pages(space: &SmapsEntry) -> bool {
         && !space.flags.is_pfn_map()
 }
 
-/// Which kinds of present pages a mapping can hold that smaps counts.
+/// The kinds of present pages in a mapping that smaps can count.
 #[derive(Clone, Copy)]
 struct Expected {
     anonymous: bool,
@@ -261,15 +265,14 @@ struct Expected {
 }
 
 impl Expected {
-    /// Where smaps counts no anonymous page, one that is present and not a file's is a page of zeros
-    /// or has no `struct page`. In private memory without a file, one that shows as a file's is the
-    /// huge page of zeros.
+    /// If smaps counts no anonymous page, a present anonymous page is a zero page or has no `struct
+    /// page`. In private memory without a file, a page marked as a file page is the huge zero page.
     fn of(space: &SmapsEntry) -> Self {
         Self { anonymous: space.counts.anonymous_bytes > 0, file: !space.mapping.is_private_anonymous() }
     }
 
-    /// Whether a page with these flags of a run can be one. What is on the move always can: only
-    /// pages with a `struct page` move.
+    /// Whether smaps can count a page with these run flags. Migrating pages always count: only
+    /// pages with a `struct page` migrate.
     fn allows(self, flags: u64) -> bool {
         if flags & kind::MOVING != 0 {
             return true;
@@ -282,18 +285,19 @@ impl Expected {
 struct Builder<'a> {
     pagemap: &'a File,
     runs: Vec<Packed>,
-    /// Where the current mapping's runs begin: runs are joined only behind it.
+    /// Index of the current mapping's first run: runs are merged only from here on.
     floor: usize,
-    /// Bytes of the current mapping that are resident for sure, and that may be.
+    /// Bytes of the current mapping that are certainly resident, and bytes that may be.
     sure_bytes: u64,
     doubtful_bytes: u64,
-    /// Whether the current mapping is to be read by its entries: the kernel was not asked all about it.
+    /// Whether the current mapping must be read from its entries, because the scan did not ask for
+    /// all its bits.
     is_unclear: bool,
     guessed_bytes: u64,
     unread_bytes: u64,
-    /// How much more address space may be read entry by entry.
+    /// Address space that may still be read entry by entry.
     budget_bytes: u64,
-    /// Looked up when first needed.
+    /// Looked up on first use.
     zero_frames: Option<ZeroFrames>,
 }
 
@@ -321,13 +325,13 @@ impl<'a> Builder<'a> {
         self.is_unclear = false;
     }
 
-    /// Forgets the current mapping's runs.
+    /// Discards the current mapping's runs.
     fn reopen(&mut self) {
         self.runs.truncate(self.floor);
         self.open();
     }
 
-    /// Adds pages `start..end`, which begin where the last ones ended or later.
+    /// Adds pages `start..end`, which begin at or after the end of the last ones.
     fn push(&mut self, start: u64, end: u64, flags: u64) {
         let start = start & !kind::MASK;
         if start >= end {
@@ -346,7 +350,8 @@ impl<'a> Builder<'a> {
         self.runs.push(Packed { start_and_kind: start | flags, end });
     }
 
-    /// Ends a mapping of which smaps counts `rss_bytes`: settles its doubtful pages, lowest first.
+    /// Ends a mapping for which smaps counts `rss_bytes`: takes its undecided pages as resident,
+    /// lowest first, until that is reached.
     fn close(&mut self, rss_bytes: u64) {
         if self.doubtful_bytes == 0 {
             return;
@@ -370,26 +375,27 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// A mapping whose pages do not add up to what smaps says.
+/// A mapping whose pages do not add up to the Rss in smaps.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{start:#x}-{end:#x} {name}: {pages_bytes} bytes of resident pages, smaps says {smaps_bytes}")]
 pub struct Difference {
     /// First byte of the mapping.
     pub start: u64,
-    /// First byte behind it.
+    /// First byte after it.
     pub end: u64,
     /// Its name as in maps.
     pub name: String,
-    /// What the runs add up to.
+    /// Sum of the runs.
     pub pages_bytes: u64,
-    /// Rss of smaps.
+    /// Rss in smaps.
     pub smaps_bytes: u64,
 }
 
-/// Checks that in every mapping the runs add up to smaps' Rss, and returns those where they do not.
+/// Checks that in every mapping the runs add up to the Rss of smaps; returns the mappings where
+/// they do not.
 ///
-/// Of a stopped process they may differ where the kernel dropped or moved pages in between: read
-/// both again.
+/// They may differ even for a stopped process if the kernel dropped or migrated pages between the
+/// two reads: then read both again.
 pub fn reconcile(residency: &Residency, spaces: &[SmapsEntry]) -> Result<(), Vec<Difference>> {
     let differences: Vec<Difference> = spaces
         .iter()
@@ -404,8 +410,8 @@ pub fn reconcile(residency: &Residency, spaces: &[SmapsEntry]) -> Result<(), Vec
     if differences.is_empty() { Ok(()) } else { Err(differences) }
 }
 
-/// `ranges` widened to whole pages, in address order and without overlap, as
-/// [`each_anonymous_run`] wants them.
+/// Widens `ranges` to whole pages, in address order and without overlap, as [`each_anonymous_run`]
+/// requires.
 pub fn whole_pages(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut sorted: Vec<Range<u64>> = ranges
         .iter()
@@ -423,13 +429,13 @@ pub fn whole_pages(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     whole
 }
 
-/// Shows `each` the runs of resident anonymous pages in `ranges` (whole pages, ascending, without
-/// overlap: see [`whole_pages`]) of the process of an open /proc/PID/pagemap, pages of zeros left out.
-/// Runs come in address order, but pages that the kernel is moving just now come last.
+/// Passes to `each` the runs of resident anonymous pages in `ranges` (whole pages, ascending,
+/// without overlap: see [`whole_pages`]) of the process of an open /proc/PID/pagemap, without zero
+/// pages. Runs come in address order, except that migrating pages come last.
 ///
-/// Cheaper than a [`Residency`]: no smaps is needed. Where page frames are hidden from this user,
-/// pages that show as swapped count as absent, and without PAGEMAP_SCAN pages of zeros count as
-/// resident where they cannot be told.
+/// Cheaper than a [`Residency`], as it needs no smaps. If page frames are hidden from this user,
+/// pages that show as swapped count as absent, and without PAGEMAP_SCAN indistinguishable zero
+/// pages count as resident.
 pub fn each_anonymous_run(
     pagemap: &File,
     ranges: &[Range<u64>],
@@ -448,12 +454,12 @@ pub fn each_anonymous_run(
     }
 }
 
-/// Whether an error of [`Scanned::of`] says that this kernel has no PAGEMAP_SCAN, or not for this user.
+/// Whether an error of [`Scanned::of`] means that PAGEMAP_SCAN is missing or refused to this user.
 pub fn is_scan_missing(error: &io::Error) -> bool {
     scan::is_missing(error)
 }
 
-/// Whether this kernel has PAGEMAP_SCAN and lets this user have it; asked once.
+/// Whether this user can use PAGEMAP_SCAN on this kernel; determined once.
 pub fn has_scan() -> bool {
     static HAS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *HAS.get_or_init(|| {
@@ -461,21 +467,22 @@ pub fn has_scan() -> bool {
     })
 }
 
-/// Whether there is a page at `address`, in memory or swapped out, pages of zeros among them.
+/// Whether there is a page at `address`, in memory or swapped out; zero pages count.
 pub fn has_page(pagemap: &File, address: u64) -> io::Result<bool> {
     let at = page_of(address);
     let scanned = scan::regions(pagemap, at..at + PAGE_BYTES)?;
     Ok(!scanned.is_empty())
 }
 
-/// The bytes of resident pages in `ranges` that no other process has mapped.
+/// Bytes of resident pages in `ranges` that no other process maps.
 ///
-/// Fails with `InvalidInput` where the ranges are more than 1 TiB together.
+/// Fails with `InvalidInput` if the ranges exceed 1 TiB in total.
 pub fn exclusive_bytes(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64> {
     entries::exclusive_bytes(pagemap, ranges)
 }
 
-/// The bytes of all runs of [`each_anonymous_run`]: the "actual" of a remedy, read before and after.
+/// Total bytes of the runs of [`each_anonymous_run`]: read before and after a remedy for its
+/// "actual".
 pub fn read_ranges(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64> {
     let mut bytes = 0;
     each_anonymous_run(pagemap, ranges, &mut |run| bytes += run.end - run.start)?;

@@ -1,8 +1,8 @@
-//! Residency by the PAGEMAP_SCAN ioctl: one walk over the whole address space.
+//! Residency from the PAGEMAP_SCAN ioctl: one walk over the whole address space.
 //!
-//! What the ioctl leaves open (an entry that shows as swapped may be a page on the move; a huge page
-//! of zeros is not marked as such by every kernel) is settled by smaps and, where the two disagree,
-//! by the mapping's own entries.
+//! The ioctl leaves some pages undecided (an entry that shows as swapped may be a migrating page;
+//! not every kernel marks the huge zero page). smaps decides these and, if the two disagree, the
+//! entries of the mapping.
 
 use std::fs::File;
 use std::io;
@@ -14,25 +14,26 @@ use super::{Builder, Expected, entries, kind, may_hold_pages, page_of};
 use crate::map::Mapping;
 use crate::smaps::{Counts, SmapsEntry};
 
-/// What is asked of the kernel about each page.
+/// Categories requested for each page.
 const WANTED: u64 = pagemap::FILE | pagemap::PRESENT | pagemap::SWAPPED | pagemap::ZERO_PFN | pagemap::HUGE;
 
-/// Of a region: whether it is a file's was not asked.
+/// Marks a region for which the FILE category was not requested.
 const UNASKED: u64 = 1 << 63;
-/// Mappings from this size on are asked by themselves where that is of use.
+/// Minimum size of a mapping that is scanned separately where that saves time.
 const LARGE_BYTES: u64 = 4 << 20;
-/// Where a program's addresses end (`TASK_SIZE_MAX` of x86-64), unless it asked for more (5-level page tables).
+/// End of user addresses (`TASK_SIZE_MAX` of x86-64), unless the program requested more (5-level
+/// page tables).
 const END: u64 = (1 << 47) - 4096;
-/// Ranges with less than this between them are looked at in one walk.
+/// Ranges with smaller gaps between them are scanned in one walk.
 const NEAR_BYTES: u64 = 4 << 20;
 
-/// Whether an error says that this kernel has no such ioctl, or does not let this user have it.
+/// Whether an error means that this kernel lacks the ioctl or refuses it to this user.
 pub(super) fn is_missing(error: &io::Error) -> bool {
     // EPERM 1, EINVAL 22, ENOTTY 25, ENOSYS 38.
     matches!(error.raw_os_error(), Some(1 | 22 | 25 | 38))
 }
 
-/// Calls `each` with the regions of `start..end` in address order, asked what is `wanted`.
+/// Calls `each` with the regions of `start..end` in address order, with the categories `wanted`.
 fn walk(
     pagemap: &File,
     start: u64,
@@ -46,7 +47,7 @@ fn walk(
     while at < end {
         let (filled, walk_end) = pagemap::scan(pagemap, at, end, wanted, &mut regions)?;
         for region in &regions[..filled] {
-            // A region that was told already (seen with large vectors on 6.18) is told once.
+            // Linux 6.18 repeats regions with large vectors; pass each part on once.
             let start = region.start.max(last_end);
             if start < region.end {
                 each(Region { start, ..*region })?;
@@ -62,19 +63,21 @@ fn walk(
     Ok(())
 }
 
-/// What the kernel answered over a whole address space: taken beside smaps, settled with it.
+/// The kernel's scan of a whole address space, taken at the same time as smaps and completed with
+/// it.
 #[derive(Debug)]
 pub struct Scanned(Vec<Region>);
 
 impl Scanned {
-    /// Asks the kernel about all pages of an open /proc/PID/pagemap. `mappings` (in address order) decide only what is
-    /// asked where, and may be those of a moment before: where that was too little, the entries are read.
+    /// Scans all pages of an open /proc/PID/pagemap. `mappings` (in address order) only determine
+    /// which categories are requested where, and may be slightly out of date: if too little was
+    /// requested, the entries are read.
     ///
-    /// Whether a page is a file's costs a look at the page itself, three times the time of all else: large mappings that
-    /// can have none are not asked it.
+    /// The FILE category requires the kernel to access the page itself, which takes three times as
+    /// long as everything else: it is not requested for large mappings that cannot have file pages.
     ///
     /// # Errors
-    /// The kernel's; `ENOTTY` before Linux 6.7.
+    /// Returns the kernel's errors; `ENOTTY` before Linux 6.7.
     pub fn of<'m>(pagemap: &File, mappings: impl Iterator<Item = &'m Mapping>) -> io::Result<Self> {
         let mut regions = Vec::new();
         let (mut at, mut end) = (0, END);
@@ -92,17 +95,19 @@ impl Scanned {
     }
 }
 
-/// What the page tables alone say of a mapping.
+/// The contents of a mapping according to the page tables alone.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
-    /// Resident, anonymous and swapped bytes, and those in huge pages mapped whole; pages of zeros are not among them.
+    /// Resident, anonymous and swapped bytes, and bytes in huge pages mapped as a whole; without
+    /// zero pages.
     pub counts: Counts,
-    /// The first page that there is, in memory or swapped out; none of zeros, which a copy may not have.
+    /// The first page that exists, in memory or swapped out; not a zero page, which a copy may
+    /// lack.
     pub first: Option<u64>,
 }
 
 impl Scanned {
-    /// What was seen of each of `mappings`, which are in address order.
+    /// Summarises each of `mappings`, which are in address order.
     pub fn seen(&self, mappings: &[Mapping]) -> Vec<Seen> {
         let mut all = vec![Seen::default(); mappings.len()];
         let mut current = 0;
@@ -158,7 +163,7 @@ impl Seen {
     }
 }
 
-/// The regions of `range`.
+/// The regions of `range`, without the FILE category.
 pub(super) fn regions(pagemap: &File, range: Range<u64>) -> io::Result<Vec<Region>> {
     let mut regions = Vec::new();
     ask(pagemap, range, WANTED & !pagemap::FILE, &mut regions)?;
@@ -173,7 +178,7 @@ fn ask(pagemap: &File, range: Range<u64>, wanted: u64, regions: &mut Vec<Region>
     })
 }
 
-/// Fills `builder` with the resident pages of `spaces`, of which `scanned` was asked.
+/// Fills `builder` with the resident pages of `spaces`, from `scanned`.
 pub(super) fn fill(builder: &mut Builder<'_>, spaces: &[SmapsEntry], scanned: &Scanned) -> io::Result<()> {
     let spaces: Vec<&SmapsEntry> = spaces.iter().filter(|space| may_hold_pages(space)).collect();
     let mut current = 0;
@@ -221,8 +226,8 @@ fn take(builder: &mut Builder<'_>, space: &SmapsEntry, start: u64, end: u64, cat
     }
 }
 
-/// Ends a mapping. Where the sure pages make up its Rss, what shows as swapped is; where they do not
-/// and the doubtful ones do not fit either, its entries tell more.
+/// Ends a mapping. If the certain pages add up to its Rss, pages that show as swapped are swapped.
+/// If neither they nor all pages together add up, the entries are read.
 fn finish(builder: &mut Builder<'_>, space: &SmapsEntry) -> io::Result<()> {
     let rss_bytes = space.counts.rss_bytes;
     let fits = builder.sure_bytes == rss_bytes || builder.sure_bytes + builder.doubtful_bytes == rss_bytes;
@@ -234,7 +239,7 @@ fn finish(builder: &mut Builder<'_>, space: &SmapsEntry) -> io::Result<()> {
     builder.read_entries_of_open(space)
 }
 
-/// [`super::each_anonymous_run`] by PAGEMAP_SCAN.
+/// Implements [`super::each_anonymous_run`] with PAGEMAP_SCAN.
 pub(super) fn each_anonymous_run(
     pagemap: &File,
     ranges: &[Range<u64>],

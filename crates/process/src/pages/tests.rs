@@ -1,5 +1,5 @@
-//! Residency against real processes: whatever a process maps, the runs add up to smaps to the byte,
-//! by both ways of asking the kernel.
+//! Residency of real processes: whatever a process maps, the runs add up to smaps to the byte, with
+//! both kernel interfaces.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -10,10 +10,11 @@ use super::*;
 use crate::procfs::Process;
 use crate::smaps::{Counts, Smaps, read_rollup};
 
-/// How long a state is waited for: a guard against a hang, which a slow and busy machine does not meet.
+/// Time limit for waiting for a state: a guard against a hang that slow and busy machines do not
+/// reach.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// A child that is killed when the test is over, whatever becomes of it.
+/// A child that is killed when the test ends, also on panic.
 struct Subject(Child);
 
 impl Subject {
@@ -36,7 +37,7 @@ impl Subject {
         let process = self.process();
         strandline_sys::signal::send(process.pid(), 19).unwrap();
         let limit = Instant::now() + PATIENCE;
-        // A thread that ends meanwhile has no status.
+        // A thread that ended meanwhile has no status.
         let is_stopped = |tid: &i32| process.task_status(*tid).is_ok_and(|status| status.state == Some('T'));
         while Instant::now() < limit {
             if process.tasks().unwrap().iter().all(is_stopped) {
@@ -59,15 +60,15 @@ fn smaps(process: &Process) -> Smaps {
     Smaps::read(process.open_file("smaps").unwrap()).unwrap()
 }
 
-/// What a stopped process has in each mapping.
+/// Resident and anonymous bytes of each mapping of a stopped process.
 fn resident(smaps: &Smaps) -> Vec<(u64, u64, u64)> {
     let counts =
         |entry: &SmapsEntry| (entry.mapping.start, entry.counts.rss_bytes, entry.counts.anonymous_bytes);
     smaps.entries.iter().map(counts).collect()
 }
 
-/// What every way of asking shows of a stopped process: of each the same as smaps. The kernel may drop pages of files between
-/// the looks; then smaps is another before and after, and all are taken anew.
+/// Residency of a stopped process with every interface, each equal to smaps. The kernel may drop
+/// file pages between the reads; then smaps differs before and after, and everything is read again.
 fn looks(process: &Process) -> Vec<(Way, Residency)> {
     let limit = Instant::now() + PATIENCE;
     loop {
@@ -92,7 +93,7 @@ fn looks(process: &Process) -> Vec<(Way, Residency)> {
     }
 }
 
-/// Whether this kernel has the ioctl; a machine without it tests the entries only.
+/// The available interfaces: a machine without the ioctl tests the entries only.
 fn ways() -> Vec<Way> {
     let pagemap = File::open("/proc/self/pagemap").unwrap();
     let smaps = Smaps::read(File::open("/proc/self/smaps").unwrap()).unwrap();
@@ -101,7 +102,7 @@ fn ways() -> Vec<Way> {
     if missing { vec![Way::Entries] } else { vec![Way::Scan, Way::Entries] }
 }
 
-/// The runs without what only one of the ways tells, neighbours joined.
+/// The runs without what only one interface reports, neighbours joined.
 fn plain(residency: &Residency) -> Vec<(u64, u64, bool)> {
     let mut runs: Vec<(u64, u64, bool)> = Vec::new();
     for run in residency.runs() {
@@ -113,7 +114,7 @@ fn plain(residency: &Residency) -> Vec<(u64, u64, bool)> {
     runs
 }
 
-/// The looks of all ways, which show the same.
+/// Reads with all interfaces, and checks that the results are equal.
 fn check(process: &Process) -> Vec<(Way, Residency)> {
     let looks = looks(process);
     for pair in looks.windows(2) {
@@ -207,7 +208,7 @@ fn every_kind_of_mapping_counts_as_smaps_counts_it() {
                     }
                     Way::Entries => bytes_by(entries::each_anonymous_run, &pagemap, range),
                 };
-                // A hugetlb page is anonymous to the page tables; callers give ranges of heaps.
+                // A hugetlb page is anonymous in the page tables; callers pass ranges of heaps.
                 assert!(words[0] == "hugetlb" || read.unwrap() == anonymous, "{way:?} {line}");
             }
         }
@@ -217,7 +218,7 @@ fn every_kind_of_mapping_counts_as_smaps_counts_it() {
     std::fs::remove_dir_all(directory).unwrap();
 }
 
-/// Runs a program that is on PATH and feeds it a line of input; `None` where it is not there.
+/// Runs a program from PATH and passes it a line of input; `None` if it is not installed.
 fn program(name: &str, arguments: &[&str], input: &str) -> Option<Subject> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())?;

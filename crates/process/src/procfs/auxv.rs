@@ -1,29 +1,34 @@
-//! /proc/PID/auxv: what the kernel passed to a program at its start (getauxval(3)).
+//! /proc/PID/auxv: the auxiliary vector that the kernel passed to a program at its start
+//! (getauxval(3)).
 
 /// The entries that strandline uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StartFacts {
-    /// Whether a dynamic loader started it, which reads LD_PRELOAD; a static program has none.
+    /// Whether a dynamic loader started it, which reads LD_PRELOAD; a static program has no loader.
     pub has_loader: bool,
-    /// Whether it runs with rights of its own (setuid, setgid, capabilities): then the loader heeds no LD_PRELOAD with a
-    /// path, and libc no settings of its own from the environment (ld.so(8), "secure-execution mode").
+    /// Whether it runs with elevated rights (setuid, setgid, capabilities): then the loader ignores
+    /// LD_PRELOAD entries with a path, and libc ignores its own settings in the environment
+    /// (ld.so(8), "secure-execution mode").
     pub is_secure: bool,
     /// Whether it is a 64-bit program.
     pub is_64_bit: bool,
-    /// Where the kernel put 16 random bytes on the stack of this program: another address after each exec.
+    /// Address of 16 random bytes from the kernel on the stack of this program; it differs after
+    /// each exec.
     pub random_address: u64,
 }
 
-/// elf.h: AT_BASE, the loader's address (0: none), AT_SECURE and AT_RANDOM.
+/// elf.h: AT_BASE, the address of the loader (0: none), AT_SECURE and AT_RANDOM.
 const AT_BASE: u64 = 7;
 const AT_SECURE: u64 = 23;
 const AT_RANDOM: u64 = 25;
 
 impl StartFacts {
-    /// From the pairs of words of a process; `None` where there are none, and during an exec: the kernel writes AT_RANDOM
-    /// after the other two (Linux ≥ 2.6.29, fs/binfmt_elf.c, create_elf_tables), and no address is 0.
+    /// Parses the pairs of words; `None` if there are none, or during an exec: the kernel writes
+    /// AT_RANDOM after the other two (Linux ≥ 2.6.29, fs/binfmt_elf.c, create_elf_tables), and no
+    /// address is 0.
     pub fn parse(auxv: &[u8]) -> Option<Self> {
-        // A 64-bit process has the upper half of a key there, a 32-bit process the value of its first entry.
+        // Bytes 4 to 7 are the upper half of a key in a 64-bit process, the value of the first
+        // entry in a 32-bit one.
         let size = if auxv.get(4..8) == Some(&[0; 4]) { 8 } else { 4 };
         let words: Vec<u64> = auxv
             .chunks_exact(size)

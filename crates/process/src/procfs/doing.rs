@@ -1,11 +1,11 @@
 //! /proc/PID/task/TID/syscall: what a thread is doing in the kernel.
 
-/// What a thread is doing in the kernel.
+/// The state of a thread in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
-    /// It runs, or could.
+    /// It is running or runnable.
     Running,
-    /// It is blocked, not in a system call (a page fault).
+    /// It is blocked outside a system call (a page fault).
     Blocked,
     /// It is blocked in a system call.
     Call(Blocked),
@@ -14,18 +14,18 @@ pub enum Doing {
 /// A system call in which a thread is blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// Which.
+    /// The number of the system call.
     pub number: i64,
     /// Its arguments: rdi, rsi, rdx, r10, r8, r9.
     pub arguments: [u64; 6],
     /// The thread's stack pointer.
     pub stack_pointer: u64,
-    /// The instruction behind the call.
+    /// Address of the instruction after the call.
     pub instruction: u64,
 }
 
 impl Doing {
-    /// Parses the line; `None` where it is not of the form of proc(5).
+    /// Parses the line; `None` if it does not have the form of proc(5).
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;
         let mut words = text.split_ascii_whitespace();

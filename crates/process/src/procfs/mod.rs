@@ -1,9 +1,9 @@
-//! The files of /proc/PID: opened through one handle, read to a bound, parsed with suspicion.
+//! The files of /proc/PID: opened through one handle, read up to a limit, parsed defensively.
 //!
-//! A [`Process`] holds the open directory, so that a process id that is reused in between leads to
-//! an error and never to another process. Names, arguments and variables are chosen by the target:
-//! they are kept as text, cut to a length, and never followed as paths. This module must not keep
-//! any variable of the target's environment that [`settings`] does not name.
+//! A [`Process`] holds the open directory, so that a reused process id leads to an error and never
+//! to another process. The target chooses names, arguments and variables: they are kept as text,
+//! truncated, and never followed as paths. This module must not keep any variable of the target's
+//! environment that [`settings`] does not name.
 
 mod auxv;
 mod doing;
@@ -29,15 +29,17 @@ use crate::error::{Error, Result};
 use crate::map::AddressSpace;
 use crate::rights::Rights;
 
-/// The most bytes read of a small text file of /proc (status, stat).
+/// Maximum bytes read of a small text file of /proc (status, stat).
 const MAX_TEXT_BYTES: u64 = 256 << 10;
-/// The most bytes read of /proc/PID/maps: 65,530 mappings (the kernel's usual most) of 4 KiB names.
+/// Maximum bytes read of /proc/PID/maps: 65,530 mappings (the kernel's default limit) with names of
+/// 4 KiB.
 const MAX_MAPS_BYTES: u64 = 512 << 20;
-/// The most bytes of the command line that are kept.
+/// Maximum bytes of the command line that are kept.
 const MAX_COMMAND_BYTES: u64 = 64 << 10;
-/// The most bytes read of /proc/PID/mountinfo and of /proc/PID/environ, which the target may have moved with `prctl`.
+/// Maximum bytes read of /proc/PID/mountinfo, and of /proc/PID/environ, which the target can move
+/// with `prctl`.
 const MAX_ENVIRONMENT_BYTES: u64 = 8 << 20;
-/// The most threads listed: the kernel's own ceiling for process ids (`PID_MAX_LIMIT`).
+/// Maximum number of threads listed: the kernel's own limit for process ids (`PID_MAX_LIMIT`).
 const MAX_TASKS: usize = 4 << 20;
 
 /// An open /proc/PID.
@@ -48,7 +50,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Opens /proc/PID. Fails with [`Error::NoSuchProcess`] where there is none.
+    /// Opens /proc/PID. Fails with [`Error::NoSuchProcess`] if it does not exist.
     pub fn open(pid: i32) -> Result<Self> {
         if pid <= 0 {
             return Err(Error::NoSuchProcess { pid });
@@ -65,14 +67,14 @@ impl Process {
         self.pid
     }
 
-    /// The path of one of its files, through the open directory. Good for opening, not for showing.
+    /// The path of one of its files, through the open directory. For opening, not for display.
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd())).join(name)
     }
 
     /// Opens one of its files for reading: `smaps`, `pagemap`, `task/17/status`.
     pub fn open_file(&self, name: &str) -> Result<File> {
-        // The kernel's own files: no name on the way is anybody else's choice.
+        // These are the kernel's own files: no other party chooses a name on the path.
         with_file_rights(|| File::open(self.path(name))).map_err(|source| self.error(name, source))
     }
 
@@ -84,10 +86,10 @@ impl Process {
         Ok(text)
     }
 
-    /// What reading or opening one of its files came to, as an error that says what to do next.
+    /// Converts a failure to open or read one of its files into an error with advice.
     pub fn error(&self, name: &str, source: io::Error) -> Error {
         let pid = self.pid;
-        // A file that this kernel does not have is missing although the process lives.
+        // A file that this kernel does not have is missing even though the process exists.
         let lives = source.kind() == io::ErrorKind::NotFound && self.path("stat").exists();
         if gone(&source) && !lives {
             return Error::Ended { pid };
@@ -99,11 +101,13 @@ impl Process {
         Error::Io { pid, what: format!("reading /proc/{pid}/{name}"), source }
     }
 
-    /// What is missing to open one of its files, if that is not seen from the user alone, and what to do.
+    /// What is missing to open one of its files, if the user id alone does not explain it, and the
+    /// advice.
     fn refused(&self, name: &str) -> (String, String) {
         let rights = Rights::own();
-        // Who may trace all processes may not yet open the files of another user's, which only that user may read; those of one
-        // that is not dumpable are root's. The folder has its user's number always.
+        // The right to trace all processes does not include opening files that only another user
+        // may read; those of a process that is not dumpable belong to root. The directory always
+        // has the process's user.
         let user = self.directory.metadata().map_or(0, |data| data.uid());
         let mut missing = rights.missing((rights.user, user) != (0, 0));
         if name.starts_with("map_files/") && !rights.has(CHECKPOINT_RESTORE) {
@@ -126,7 +130,7 @@ impl Process {
         Ok(Status::parse(&self.read_file(&format!("task/{tid}/status"), MAX_TEXT_BYTES)?))
     }
 
-    /// /proc/PID/stat. Fails with [`Error::Io`] where the text is not of its form.
+    /// /proc/PID/stat. Fails with [`Error::Io`] if the text is malformed.
     pub fn stat(&self) -> Result<Stat> {
         self.parse_stat("stat")
     }
@@ -144,7 +148,7 @@ impl Process {
         })
     }
 
-    /// What thread `tid` does in the kernel; `None` where the kernel does not say, or not this user.
+    /// What thread `tid` does in the kernel; `None` if the kernel does not report it to this user.
     pub fn task_doing(&self, tid: i32) -> Option<Doing> {
         Doing::parse(&self.read_file(&format!("task/{tid}/syscall"), MAX_TEXT_BYTES).ok()?)
     }
@@ -154,7 +158,7 @@ impl Process {
         self.read_file("maps", MAX_MAPS_BYTES)
     }
 
-    /// Its mappings as they are now.
+    /// Its current mappings.
     pub fn address_space(&self) -> Result<AddressSpace> {
         Ok(AddressSpace::parse(&self.maps_text()?).0)
     }
@@ -170,54 +174,54 @@ impl Process {
         Ok(tids)
     }
 
-    /// Its command line, cut to 64 KiB; empty for a zombie or a kernel thread. The words are the
-    /// target's own and may hold control characters: see [`printable`].
+    /// Its command line, truncated to 64 KiB; empty for a zombie or a kernel thread. The target
+    /// chooses the words, which may contain control characters: see [`printable`].
     pub fn command_line(&self) -> Result<Vec<String>> {
         Ok(split_command(&self.read_file("cmdline", MAX_COMMAND_BYTES)?))
     }
 
-    /// The path of its executable as the kernel shows it; `None` where it has none or it is not shown.
+    /// The path of its executable as shown by the kernel; `None` if it has none or it is hidden.
     pub fn executable(&self) -> Option<String> {
         let link = std::fs::read_link(self.path("exe")).ok()?;
         Some(link.to_string_lossy().into_owned())
     }
 
-    /// The devices whose files are shared memory, for [`mounts::is_shared_memory`].
+    /// The devices of its tmpfs mounts, for [`mounts::is_shared_memory`].
     pub fn shared_memory_devices(&self) -> Result<mounts::Devices> {
         Ok(mounts::shared_memory_devices(&self.read_file("mountinfo", MAX_ENVIRONMENT_BYTES)?))
     }
 
-    /// The types of its file systems, by the numbers of their mounts.
+    /// The types of its file systems, by mount id.
     pub fn mount_types(&self) -> Result<std::collections::BTreeMap<u64, String>> {
         Ok(mounts::types(&self.read_file("mountinfo", MAX_ENVIRONMENT_BYTES)?))
     }
 
-    /// What the kernel told it at its start; `None` where that may not be read.
+    /// Facts from its auxiliary vector; `None` if it cannot be read.
     pub fn start_facts(&self) -> Option<StartFacts> {
         StartFacts::parse(&self.read_file("auxv", MAX_TEXT_BYTES).ok()?)
     }
 
-    /// The memory-related settings in force in its environment, by name. See [`settings`].
+    /// The memory-related settings in its environment, by name. See [`settings`].
     pub fn settings(&self) -> Result<std::collections::BTreeMap<String, String>> {
         Ok(settings::parse(&self.read_file("environ", MAX_ENVIRONMENT_BYTES)?))
     }
 
-    /// The variable `name` with `value`, ready to paste: behind what it has already in the environment, where that is a list.
-    /// See [`settings::joined`].
+    /// An assignment of `value` to the variable `name`, ready to paste, appended to the value in
+    /// its environment if there is one. See [`settings::joined`].
     pub fn with_setting(&self, name: &str, value: &str, separator: char) -> String {
         let settings = self.settings().unwrap_or_default();
         settings::joined(name, settings.get(name).map(String::as_str), (value, separator))
     }
 }
 
-/// Whether an error of a file of /proc says that the process is gone.
+/// Whether an error from a file of /proc means that the process is gone.
 fn gone(error: &io::Error) -> bool {
-    // ESRCH (3) comes from a file that was opened while the process lived.
+    // ESRCH (3) comes from a file that was opened while the process existed.
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(3)
 }
 
 /// Splits the text of /proc/PID/cmdline. A program that changed its title leaves trailing zeros or
-/// spaces behind: empty arguments at the end are dropped.
+/// spaces: empty arguments at the end are dropped.
 pub fn split_command(text: &[u8]) -> Vec<String> {
     let mut words: Vec<String> = text
         .split(|&byte| byte == 0)
@@ -229,20 +233,21 @@ pub fn split_command(text: &[u8]) -> Vec<String> {
     words
 }
 
-/// A name that the target chose, fit for a report: at most `most` characters, control characters
-/// (a terminal's escape sequences among them) replaced by `?`.
+/// Makes a name chosen by the target safe for a report: at most `most` characters, with control
+/// characters (including terminal escape sequences) replaced by `?`.
 pub fn printable(name: &str, most: usize) -> String {
     name.chars().take(most).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// The decimal number that `text` opens with, blanks before it skipped; `None` where it does not fit.
+/// The decimal number at the start of `text`, after blanks; `None` if there is none or it
+/// overflows.
 fn number(text: &str) -> Option<u64> {
     let text = text.trim_start();
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     text[..end].parse().ok()
 }
 
-/// A size as `/proc` prints it (`      12 kB`), in bytes; `None` where it is no number or overflows.
+/// A size as printed in `/proc` (`      12 kB`), in bytes; `None` if it is no number or overflows.
 pub fn kib(text: &str) -> Option<u64> {
     if !text.trim_end().ends_with("kB") {
         return None;

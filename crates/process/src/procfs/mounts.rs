@@ -1,9 +1,9 @@
-//! Which file systems of a process are shared memory: its resident pages are neither a file's, which
-//! the kernel can drop, nor anonymous.
+//! Which file systems of a process are shared memory, whose resident pages are neither file pages,
+//! which the kernel can drop, nor anonymous.
 //!
-//! smaps does not say which mapping is shared memory. The device number does: that of a tmpfs mount
-//! of the process, or that of the kernel's own hidden tmpfs, which memfd, SysV segments and shared
-//! anonymous memory live on and whose files have telling names.
+//! smaps does not mark shared memory. The device number identifies it: that of a tmpfs mount of the
+//! process, or that of the kernel's hidden tmpfs, which holds memfd, SysV segments and shared
+//! anonymous memory and whose files have characteristic names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::map::Mapping;
 /// Device numbers, major and minor, of tmpfs mounts.
 pub type Devices = BTreeSet<(u32, u32)>;
 
-/// The most tmpfs devices kept: a container host has some hundreds.
+/// Maximum number of tmpfs devices kept: a container host has some hundreds.
 const MAX_DEVICES: usize = 65_536;
 
 /// The devices of the tmpfs mounts in the text of /proc/PID/mountinfo.
@@ -29,9 +29,9 @@ pub fn shared_memory_devices(text: &[u8]) -> Devices {
 
 /// The device of a line `36 35 0:42 / /tmp rw,nosuid shared:1 - tmpfs tmpfs rw`, if it is a tmpfs.
 fn tmpfs_device(line: &str) -> Option<(u32, u32)> {
-    // Blanks in paths are escaped by the kernel: ` - ` stands once, before the type.
+    // The kernel escapes blanks in paths: ` - ` occurs once, before the type.
     let (mount, kind) = line.split_once(" - ")?;
-    // devtmpfs is a tmpfs too, where the kernel has any.
+    // devtmpfs is a tmpfs too, if the kernel has tmpfs at all.
     if !matches!(kind.split(' ').next()?, "tmpfs" | "devtmpfs") {
         return None;
     }
@@ -39,7 +39,7 @@ fn tmpfs_device(line: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// The types of file systems by the numbers of their mounts, in the text of /proc/PID/mountinfo.
+/// The types of file systems by mount id, from the text of /proc/PID/mountinfo.
 pub fn types(text: &[u8]) -> BTreeMap<u64, String> {
     let line = |line: &[u8]| {
         let line = String::from_utf8_lossy(line).into_owned();
@@ -49,7 +49,8 @@ pub fn types(text: &[u8]) -> BTreeMap<u64, String> {
     text.split(|&byte| byte == b'\n').filter_map(line).take(MAX_DEVICES).collect()
 }
 
-/// Whether `mapping` is shared memory: its pages that are not anonymous can be swapped, not dropped.
+/// Whether `mapping` is shared memory: its pages that are not anonymous can be swapped, but not
+/// dropped.
 pub fn is_shared_memory(mapping: &Mapping, devices: &Devices) -> bool {
     const NAMES: &[&str] = &["/memfd:", "/SYSV", "/dev/zero (deleted)", "[anon_shmem:"];
     devices.contains(&mapping.device) && mapping.has_file()

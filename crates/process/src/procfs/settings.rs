@@ -1,18 +1,18 @@
-//! The memory-related settings in a target's environment, and nothing else of it.
+//! The memory-related settings in a target's environment, and nothing else from it.
 //!
-//! An environment holds passwords and tokens. Only the variables named here are kept; of those that
-//! are free text for a runtime (`JAVA_TOOL_OPTIONS`, `NODE_OPTIONS`, …) only words that set memory
-//! are; and every value is cut to a length and to printable characters. /proc/PID/environ is what
-//! the program was started with: what it changed with `setenv` since then is not there.
+//! An environment contains passwords and tokens. Only the variables named here are kept. From free
+//! text for a runtime (`JAVA_TOOL_OPTIONS`, `NODE_OPTIONS`, …) only words that set memory are kept.
+//! Every value is truncated and restricted to printable characters. /proc/PID/environ is the
+//! environment at the start of the program: later changes by `setenv` are not visible.
 
 use std::collections::BTreeMap;
 
-/// The most characters of a value that are kept.
+/// Maximum number of characters kept of a value.
 const MAX_VALUE_CHARACTERS: usize = 512;
-/// The most settings kept of one process: a target may start with a million of them.
+/// Maximum number of settings kept of a process: a target may start with a million.
 const MAX_SETTINGS: usize = 128;
 
-/// Variables kept as they are.
+/// Variables kept unchanged.
 const NAMES: &[&str] = &[
     "GLIBC_TUNABLES",
     "LD_PRELOAD",
@@ -33,14 +33,14 @@ const NAMES: &[&str] = &[
     "UV_THREADPOOL_SIZE",
 ];
 
-/// Families of variables kept as they are, by how their names begin.
+/// Prefixes of the names of variables kept unchanged.
 const FAMILIES: &[&str] =
     &["MALLOC_", "TCMALLOC_", "MIMALLOC_", "RUBY_GC_", "DOTNET_GC", "DOTNET_gc", "COMPlus_GC", "COMPlus_gc"];
 
-/// Variables that hold a command line for a runtime: only words that set memory are kept.
+/// Variables that contain a command line for a runtime: only words that set memory are kept.
 const COMMAND_LINES: &[&str] = &["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "NODE_OPTIONS"];
 
-/// How a word that sets memory begins: the JVM's heap and stack sizes, V8's spaces.
+/// Prefixes of words that set memory: the JVM's heap and stack sizes, V8's spaces.
 const MEMORY_WORDS: &[&str] = &[
     "-Xmx",
     "-Xms",
@@ -63,8 +63,8 @@ const MEMORY_WORDS: &[&str] = &[
     "--gc_interval=",
 ];
 
-/// Parts of a `-XX:` option's name that say it is about memory. Others may carry paths and commands
-/// (`-XX:OnOutOfMemoryError=…`) and are dropped.
+/// Parts of `-XX:` option names that mark the option as about memory. Others may contain paths and
+/// commands (`-XX:OnOutOfMemoryError=…`) and are dropped.
 const MEMORY_OPTIONS: &[&str] =
     &["Heap", "Size", "GC", "Metaspace", "RAM", "Ratio", "LargePages", "HugePages", "PreTouch", "Periodic"];
 
@@ -76,14 +76,14 @@ pub fn parse(text: &[u8]) -> BTreeMap<String, String> {
             break;
         }
         if let Some((name, value)) = keep(variable) {
-            // getenv finds the first of two variables of one name.
+            // getenv finds the first of two variables with the same name.
             settings.entry(name).or_insert(value);
         }
     }
     settings
 }
 
-/// The name and the kept part of the value of one variable, or `None` where it is not kept.
+/// The name and the kept part of the value of a variable; `None` if it is not kept.
 fn keep(variable: &[u8]) -> Option<(String, String)> {
     let equals = variable.iter().take(64).position(|&byte| byte == b'=')?;
     let name = std::str::from_utf8(&variable[..equals]).ok()?;
@@ -107,8 +107,8 @@ fn printable(value: &[u8]) -> String {
         .collect()
 }
 
-/// `name=value` to paste into a shell, behind the `old` value and a separator. An old value that was cut, or that a shell would
-/// obey, is left out.
+/// `name=value` to paste into a shell, with `value` appended to the `old` one. An old value that
+/// was truncated, or contains characters special to a shell, is left out.
 pub fn joined(name: &str, old: Option<&str>, (value, separator): (&str, char)) -> String {
     let is_plain = |old: &&str| {
         !old.is_empty()

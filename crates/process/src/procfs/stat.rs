@@ -1,16 +1,17 @@
-//! /proc/PID/stat: one line whose second field, the command's name, may hold blanks and brackets.
+//! /proc/PID/stat: one line whose second field, the command name, may contain blanks and brackets.
 //!
-//! The name is everything between the first `(` and the **last** `)`: a program may call itself
-//! `a) R 1 (b`. Field numbers are those of proc(5).
+//! The name extends from the first `(` to the **last** `)`: a program may call itself `a) R 1 (b`.
+//! Field numbers are those of proc(5).
 
 use super::printable;
 
-/// `PF_EXITING` of the kernel's `include/linux/sched.h`: the task is on its way out, before its state is Z.
+/// `PF_EXITING` of the kernel's `include/linux/sched.h`: the task is exiting, but not yet in state
+/// Z.
 const PF_EXITING: u64 = 0x4;
 /// `PF_KTHREAD` of the kernel's `include/linux/sched.h`: the task is a kernel thread.
 const PF_KTHREAD: u64 = 0x0020_0000;
 
-/// What strandline needs of /proc/PID/stat.
+/// The fields of /proc/PID/stat that strandline uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stat {
     /// Field 1: the process or thread id.
@@ -31,23 +32,25 @@ pub struct Stat {
     pub user_ticks: u64,
     /// Field 15: system time in clock ticks.
     pub system_ticks: u64,
-    /// Field 22: start, in clock ticks since boot. With the id it names a process for good.
+    /// Field 22: start, in clock ticks since boot. Together with the id it identifies a process
+    /// uniquely.
     pub start_ticks: u64,
-    /// Field 38: the signal that its parent gets at its end; 0 for none. `None` on kernels before 2.2 or where not shown.
+    /// Field 38: the signal sent to its parent at its end; 0 for none. `None` on kernels before 2.2
+    /// or if not shown.
     pub exit_signal: Option<i32>,
-    /// Field 47: the address brk's heap starts at; `None` on kernels before 3.3 or where not shown.
+    /// Field 47: start address of the brk heap; `None` on kernels before 3.3 or if not shown.
     pub start_brk: Option<u64>,
 }
 
 impl Stat {
-    /// Parses the line; `None` where it is not of the form of proc(5).
+    /// Parses the line; `None` if it does not have the form of proc(5).
     pub fn parse(text: &[u8]) -> Option<Self> {
         let open = text.iter().position(|&byte| byte == b'(')?;
         let close = text.iter().rposition(|&byte| byte == b')')?;
         let pid = std::str::from_utf8(text.get(..open)?).ok()?.trim().parse().ok()?;
         let name = printable(&String::from_utf8_lossy(text.get(open + 1..close)?), 64);
         let rest = std::str::from_utf8(text.get(close + 1..)?).ok()?;
-        // `rest` opens with field 3. Fields are at most 52; more come with newer kernels.
+        // `rest` starts with field 3. There are up to 52 fields, more in newer kernels.
         let fields: Vec<&str> = rest.split_ascii_whitespace().take(64).collect();
         let field = |number: usize| fields.get(number - 3).copied();
         let unsigned = |number: usize| field(number)?.parse::<u64>().ok();

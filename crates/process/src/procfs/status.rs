@@ -1,34 +1,35 @@
-//! /proc/PID/status (and that of a thread): the lines that strandline needs, each present or not.
+//! /proc/PID/status (and that of a thread): the lines that strandline needs, each optional.
 //!
-//! The only text the target chooses is `Name`, which the kernel escapes. A line that is missing or
-//! not of its form is `None`; nothing is guessed.
+//! The only text chosen by the target is `Name`, which the kernel escapes. A missing or malformed
+//! line is `None`; nothing is guessed.
 
 use super::{kib, number, printable};
 
-/// What /proc/PID/status says. `None`: the kernel did not print it (a kernel thread, an old kernel).
+/// The fields of /proc/PID/status. `None`: the kernel did not print it (a kernel thread, an old
+/// kernel).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// The command's name, at most 15 bytes.
     pub name: Option<String>,
     /// `R`, `S`, `D`, `T` (stopped), `t` (traced), `Z`, `X`, `I`.
     pub state: Option<char>,
-    /// The process a thread belongs to.
+    /// The process of a thread.
     pub tgid: Option<i32>,
     /// The parent process.
     pub parent: Option<i32>,
-    /// The process that traces it; `Some(0)` for nobody.
+    /// The process that traces it; `Some(0)` if none.
     pub tracer: Option<i32>,
     /// Real, effective, saved and file system user id.
     pub users: Option<[u32; 4]>,
-    /// How many threads the process has.
+    /// Number of threads of the process.
     pub threads: Option<u64>,
     /// Whether it is a kernel thread (Linux 6.4; before it, [`super::Stat::is_kernel_thread`]).
     pub kernel_thread: Option<bool>,
     /// VmRSS, which kernels from 6.2 on approximate.
     pub rss_bytes: Option<u64>,
-    /// RssAnon: anonymous pages of it (Linux 4.5).
+    /// RssAnon: its anonymous pages (Linux 4.5).
     pub anonymous_bytes: Option<u64>,
-    /// VmHWM: the most RSS it ever had.
+    /// VmHWM: peak RSS.
     pub high_water_bytes: Option<u64>,
     /// VmPTE: its page tables.
     pub page_tables_bytes: Option<u64>,
@@ -54,21 +55,22 @@ pub struct Status {
     pub namespace_pids: Vec<i32>,
     /// Seccomp: 0 off, 1 strict, 2 filter.
     pub seccomp: Option<u64>,
-    /// voluntary_ctxt_switches: how often the thread left its processor to wait.
+    /// voluntary_ctxt_switches: how often the thread yielded its processor to wait.
     pub voluntary_switches: Option<u64>,
-    /// nonvoluntary_ctxt_switches: how often another took its place.
+    /// nonvoluntary_ctxt_switches: how often the thread was preempted.
     pub other_switches: Option<u64>,
     /// x86_Thread_features: `shstk`, `wrss`; empty where the kernel prints none.
     pub thread_features: Vec<String>,
 }
 
-/// Pid namespaces nest at most 32 deep (`MAX_PID_NS_LEVEL`), and their pids are listed from the reader's on.
+/// Pid namespaces nest at most 32 deep (`MAX_PID_NS_LEVEL`); ids are listed from the reader's
+/// namespace on.
 const MAX_NAMESPACES: usize = 33;
-/// The kernel knows two thread features; room for more to come.
+/// The kernel knows two thread features; this leaves room for more.
 const MAX_FEATURES: usize = 16;
 
 impl Status {
-    /// Parses the text. Lines that are unknown or not of their form are left out.
+    /// Parses the text. Unknown and malformed lines are ignored.
     pub fn parse(text: &[u8]) -> Self {
         let mut status = Self::default();
         for line in text.split(|&byte| byte == b'\n') {
@@ -118,28 +120,28 @@ impl Status {
         }
     }
 
-    /// Whether it has ended and waits for its parent.
+    /// Whether it has ended and waits to be reaped.
     pub fn is_zombie(&self) -> bool {
         matches!(self.state, Some('Z' | 'X'))
     }
 
-    /// Whether its system calls are filtered. A kernel that was built without seccomp prints nothing.
+    /// Whether its system calls are filtered. A kernel without seccomp prints nothing.
     pub fn is_under_seccomp(&self) -> bool {
         self.seccomp.unwrap_or(0) != 0
     }
 
-    /// Whether it has a shadow stack, on which every return must stand too.
+    /// Whether it has a shadow stack, which must contain every return address too.
     pub fn has_shadow_stack(&self) -> bool {
         self.thread_features.iter().any(|feature| feature == "shstk")
     }
 
-    /// Whether the process runs in another pid namespace than the reader.
+    /// Whether the process runs in a pid namespace below the reader's.
     pub fn is_in_inner_pid_namespace(&self) -> bool {
         self.namespace_pids.len() > 1
     }
 
-    /// Signals that are pending and that the thread does not block, bit n-1 for signal n; `None`
-    /// where the kernel did not print the masks.
+    /// Pending signals that the thread does not block, bit n-1 for signal n; `None` if the kernel
+    /// did not print the masks.
     pub fn deliverable(&self) -> Option<u64> {
         Some((self.pending? | self.shared_pending?) & !self.blocked?)
     }

@@ -1,4 +1,4 @@
-//! Whether a process can be looked at, and why not.
+//! Checks whether a process can be inspected, and explains refusals.
 
 use crate::error::{Error, Result};
 use crate::procfs::{Process, Status};
@@ -12,7 +12,7 @@ pub fn admit(pid: i32) -> Result<Process> {
     Ok(process)
 }
 
-/// Opens process `pid` if it passes [`check`], or a thread of this very process traces it.
+/// Opens process `pid` if it passes [`check`], or if a thread of this process traces it.
 ///
 /// # Errors
 /// As [`admit`].
@@ -26,15 +26,15 @@ pub fn admit_watched(pid: i32) -> Result<Process> {
     }
 }
 
-/// Whether a process is traced by this one.
+/// Whether a process is traced by strandline itself.
 fn is_own(error: &Error) -> bool {
     matches!(error, Error::Traced { tracer, .. } if tracer.unsigned_abs() == std::process::id())
 }
 
-/// Opens process `pid` if it stands at its end, held by a tracer of this very process.
+/// Opens process `pid` if it is stopped at its exit by a tracer in this process.
 ///
-/// Fails as [`admit`] does, with [`Error::Traced`] where somebody else holds it, and with
-/// [`Error::DidNotStop`] where it does not stand still.
+/// Fails like [`admit`], with [`Error::Traced`] if another process traces it, and with
+/// [`Error::DidNotStop`] if it is not stopped.
 pub fn admit_ending(pid: i32) -> Result<Process> {
     own_proc()?;
     let process = Process::open(pid)?;
@@ -51,10 +51,10 @@ fn not_held(pid: i32) -> Error {
     Error::DidNotStop { pid, seconds: 0.0, detail: "it does not stand at its end, held by us".to_owned() }
 }
 
-/// Checks that this is a process whose memory can be looked at, and returns its status.
+/// Checks that this is a process whose memory can be inspected, and returns its status.
 ///
 /// Fails with [`Error::Myself`], [`Error::Thread`], [`Error::KernelThread`], [`Error::Zombie`] or
-/// [`Error::Traced`]. Whether this user may look is for the kernel to say: see [`refused`].
+/// [`Error::Traced`]. The kernel decides whether this user may inspect it: see [`refused`].
 pub fn check(process: &Process) -> Result<Status> {
     let status = check_kind(process)?;
     match traced(process, &status) {
@@ -63,7 +63,7 @@ pub fn check(process: &Process) -> Result<Status> {
     }
 }
 
-/// As [`check`], whether it is traced or not.
+/// Like [`check`], but accepts traced processes.
 fn check_kind(process: &Process) -> Result<Status> {
     let pid = process.pid();
     let status = process.status()?;
@@ -81,8 +81,8 @@ fn check_kind(process: &Process) -> Result<Status> {
         return Err(Error::KernelThread { pid, name: status.name.unwrap_or_default() });
     }
     if status.is_zombie() {
-        // A leader that called pthread_exit is a zombie too, while its threads live on; the kernel shows
-        // the memory that they use under their own ids only.
+        // A leader that called pthread_exit is a zombie too while its threads live on; the kernel
+        // shows the memory that they use only under their own ids.
         let lives_on = status.threads.unwrap_or(1) > 1;
         let parent = status.parent.unwrap_or(0);
         return Err(if lives_on { Error::LeaderEnded { pid } } else { Error::Zombie { pid, parent } });
@@ -90,18 +90,18 @@ fn check_kind(process: &Process) -> Result<Status> {
     Ok(status)
 }
 
-/// The error that says who traces the process, or a thread of it with this status; `None` where
-/// nobody does.
+/// The error that names the tracer of a process, or of a thread of it with this status; `None` if
+/// it is not traced.
 pub fn traced(process: &Process, status: &Status) -> Option<Error> {
     let tracer = status.tracer.filter(|&tracer| tracer != 0)?;
-    // TracerPid is the tracing thread's id: name its process.
+    // TracerPid is the id of the tracing thread: name its process.
     let by = Process::open(tracer).and_then(|tracer| tracer.status()).unwrap_or_default();
     let tracer_name = by.name.unwrap_or_else(|| "unknown".to_owned());
     Some(Error::Traced { pid: process.pid(), tracer: by.tgid.unwrap_or(tracer), tracer_name })
 }
 
-/// Fails where /proc is missing, or counts processes as another pid namespace does: then one process would
-/// be read and another of the same number stopped.
+/// Fails if /proc is missing or belongs to another pid namespace: then strandline would read one
+/// process and stop another with the same id.
 fn own_proc() -> Result<()> {
     let own = std::process::id().to_string();
     let kind = match std::fs::read_link("/proc/self") {
@@ -112,7 +112,8 @@ fn own_proc() -> Result<()> {
     Err(Error::File { path: "/proc".into(), source: std::io::Error::other(kind) })
 }
 
-/// Why the kernel refuses: whose process it is, what the machine allows, what would help.
+/// The error for a refusal by the kernel: the owner of the process, what the machine allows, and
+/// advice.
 pub fn refused(process: &Process) -> Error {
     let user = process.status().ok().and_then(|status| status.users).map(|users| users[1]);
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
@@ -120,7 +121,7 @@ pub fn refused(process: &Process) -> Error {
     Error::Permission { pid: process.pid(), detail, advice }
 }
 
-/// What refuses, and what to do: of a process of `user`, under Yama's `scope`.
+/// The cause and the advice for a process of `user` under Yama's `scope`.
 fn why(rights: &Rights, user: Option<u32>, scope: &str) -> (String, String) {
     if scope == "3" {
         return (
@@ -131,7 +132,7 @@ fn why(rights: &Rights, user: Option<u32>, scope: &str) -> (String, String) {
     }
     let own = rights.user;
     let other = user.filter(|user| *user != own);
-    // The files of one that is not dumpable are root's.
+    // The files of a process that is not dumpable belong to root.
     let missing = rights.missing(true);
     if other.is_none() && scope == "0" && own != 0 && !missing.is_empty() {
         let detail = "it is not dumpable, or has capabilities that you have not".to_owned();
@@ -221,7 +222,7 @@ mod tests {
 
     #[test]
     fn kernel_threads_are_told_where_they_are_seen() {
-        // kthreadd; in a container's pid namespace the id is somebody else's.
+        // kthreadd; in the pid namespace of a container the id belongs to another process.
         let Ok(process) = Process::open(2) else { return };
         if process.stat().is_ok_and(|stat| stat.name == "kthreadd") {
             assert!(matches!(check(&process), Err(Error::KernelThread { .. })));

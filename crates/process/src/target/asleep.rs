@@ -1,12 +1,16 @@
-//! Detects, without ptrace, that no thread of a process runs: while all sleep, its memory does not change.
+//! Detects without ptrace that no thread of a process runs: while all threads sleep, its memory
+//! does not change.
 //!
-//! `/proc/PID/task/TID/syscall` says `running` unless the kernel saw the thread off its processor (Linux lib/syscall.c,
-//! task_current_syscall, by wait_task_inactive). A thread that runs after that leaves its processor before the
-//! next look finds it off again, and the kernel counts that (kernel/sched/core.c, __schedule; `voluntary_ctxt_switches` and
-//! `nonvoluntary_ctxt_switches` of `status`). So each look reads `syscall` first and the counters second, and a thread that is
-//! off its processor at two looks with equal counters has run no instruction in between.
+//! `/proc/PID/task/TID/syscall` reads `running` unless the kernel observed the thread off its
+//! processor (Linux lib/syscall.c, task_current_syscall, by wait_task_inactive). A thread that runs
+//! after that must leave its processor before the next check finds it off again, and the kernel
+//! counts that (kernel/sched/core.c, __schedule; `voluntary_ctxt_switches` and
+//! `nonvoluntary_ctxt_switches` of `status`). So each check reads `syscall` first and the counters
+//! second, and a thread that is off its processor in two checks with equal counters has executed no
+//! instruction in between.
 //!
-//! Not seen by this: who writes to the memory without a thread of the process. See [`writes_unseen`].
+//! Not detected: writes to the memory other than by the process's own threads. See
+//! [`writes_unseen`].
 
 use std::collections::BTreeMap;
 
@@ -18,27 +22,27 @@ use crate::stacks::ThreadFacts;
 use crate::target::holders;
 use crate::target::live::Live;
 
-/// The offset of `robust_head` from the thread pointer (glibc x86-64, nptl/descr.h, struct pthread; seen in 2.36). In a
-/// glibc with another offset [`thread_pointer`] finds none.
+/// Offset of `robust_head` from the thread pointer (glibc x86-64, nptl/descr.h, struct pthread;
+/// found in 2.36). If a glibc has another offset, [`thread_pointer`] returns `None`.
 const ROBUST_HEAD: u64 = 736;
 
 /// clone, vfork and clone3.
 const STARTING: [i64; 3] = [56, 58, 435];
 
-/// A thread as one look found it: off its processor.
+/// A thread that a check found off its processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asleep {
-    /// The system call that it waits in.
+    /// The system call in which it waits.
     pub call: Blocked,
     switches: (u64, u64),
 }
 
 impl Asleep {
-    /// Looks at thread `tid`; `None` where it runs, waits for something else than a system call, has ended, or this kernel
-    /// does not say.
+    /// Checks thread `tid`; `None` if it runs, waits outside a system call, has ended, or the
+    /// kernel does not report it.
     pub fn look(process: &Process, tid: i32) -> Option<Self> {
         let Some(Doing::Call(call)) = process.task_doing(tid) else { return None };
-        // It may wait for a child on the same memory.
+        // It may wait for a child that runs on the same memory.
         if STARTING.contains(&call.number) {
             return None;
         }
@@ -46,16 +50,16 @@ impl Asleep {
         Some(Self { call, switches: (status.voluntary_switches?, status.other_switches?) })
     }
 
-    /// What is known of it; `None` where its thread pointer is not found: only glibc says where it is.
+    /// Its known registers; `None` if its thread pointer is not found, which only glibc exposes.
     pub fn facts(&self, process: &Process, tid: i32) -> Option<ThreadFacts> {
         Some(ThreadFacts { fs_base: thread_pointer(process, tid)?, ..self.bare(tid) })
     }
 
-    /// The same without its thread pointer.
+    /// Its known registers without the thread pointer.
     fn bare(&self, tid: i32) -> ThreadFacts {
         let Blocked { arguments: [rdi, rsi, rdx, r10, r8, r9], stack_pointer, instruction, .. } = self.call;
         let mut general = [None; 16];
-        // The kernel says no others.
+        // The kernel reports only these.
         for (place, word) in [(3, rdx), (4, rsi), (5, rdi), (7, r8), (8, r9), (9, r10), (15, instruction)] {
             general[place] = Some(word);
         }
@@ -63,8 +67,8 @@ impl Asleep {
     }
 }
 
-/// The thread pointer of a thread of glibc's: what it keeps there begins with two pointers to itself (glibc,
-/// sysdeps/x86_64/nptl/tls.h, tcbhead_t: `tcb` and `self`).
+/// The thread pointer of a glibc thread: the structure there starts with two pointers to itself
+/// (glibc, sysdeps/x86_64/nptl/tls.h, tcbhead_t: `tcb` and `self`).
 fn thread_pointer(process: &Process, tid: i32) -> Option<u64> {
     let at = strandline_sys::process::robust_list(tid).ok()?.checked_sub(ROBUST_HEAD)?;
     let mut head = [0; 24];
@@ -72,7 +76,7 @@ fn thread_pointer(process: &Process, tid: i32) -> Option<u64> {
     (word_at(&head, 0) == Some(at) && word_at(&head, 16) == Some(at)).then_some(at)
 }
 
-/// A process none of whose threads runs.
+/// A process of which no thread runs.
 #[derive(Debug)]
 pub struct Quiet<'a> {
     process: &'a Process,
@@ -80,10 +84,10 @@ pub struct Quiet<'a> {
 }
 
 impl<'a> Quiet<'a> {
-    /// Looks at all threads of `process`; `None` where one of them is not asleep.
+    /// Checks all threads of `process`; `None` if one of them is not asleep.
     ///
     /// # Errors
-    /// That it has ended, or may not be looked at.
+    /// Fails if the process has ended or may not be inspected.
     pub fn see(process: &'a Process) -> Result<Option<Self>> {
         let tids = process.tasks()?;
         let mut threads = BTreeMap::new();
@@ -91,11 +95,11 @@ impl<'a> Quiet<'a> {
             let Some(asleep) = Asleep::look(process, tid) else { return Ok(None) };
             threads.insert(tid, asleep);
         }
-        // One that a thread started before it was looked at is in this list, or has ended.
+        // A thread started by another before that was checked is in this list, or has ended.
         Ok((!tids.is_empty() && process.tasks()? == tids).then_some(Self { process, threads }))
     }
 
-    /// Whether no thread ran since, and none is new.
+    /// Whether no thread has run since, and none is new.
     pub fn lasted(&self) -> bool {
         let is_same =
             |(&tid, asleep): (&i32, &Asleep)| Asleep::look(self.process, tid).as_ref() == Some(asleep);
@@ -103,7 +107,8 @@ impl<'a> Quiet<'a> {
             && self.process.tasks().is_ok_and(|tids| tids.iter().eq(self.threads.keys()))
     }
 
-    /// Whether one of some threads ran: enough to give up, not enough to go on. The cheapest look there is.
+    /// Whether one of the first threads has run: enough to give up, but not to continue. The
+    /// cheapest check.
     pub fn seems_over(&self) -> bool {
         let ran = |(&tid, asleep): (&i32, &Asleep)| {
             let status = self.process.task_status(tid).unwrap_or_default();
@@ -113,7 +118,7 @@ impl<'a> Quiet<'a> {
         self.threads.iter().take(MAX_GLANCED).any(ran)
     }
 
-    /// What is known of its threads; `None` where the thread pointer of one is not found, unless they are not `needed`.
+    /// The known registers of its threads; `None` if a thread pointer is `needed` and not found.
     pub fn facts(&self, needed: bool) -> Option<Vec<ThreadFacts>> {
         let facts = |(&tid, asleep): (&i32, &Asleep)| {
             asleep.facts(self.process, tid).or_else(|| (!needed).then(|| asleep.bare(tid)))
@@ -122,14 +127,14 @@ impl<'a> Quiet<'a> {
     }
 }
 
-/// Threads that a glance looks at.
+/// Number of threads checked by [`Quiet::seems_over`].
 const MAX_GLANCED: usize = 64;
 
-/// Who may write to the memory of `process` without a thread of it that runs: rings and devices, and another process that
-/// runs on the same memory. `None` where nobody is known.
+/// What may write to the memory of `process` without one of its threads running: rings, devices,
+/// and processes on the same memory. `None` if nothing is known to.
 ///
 /// # Errors
-/// That the process has ended, or may not be looked at.
+/// Fails if the process has ended or may not be inspected.
 pub fn writes_unseen(process: &Process, space: &AddressSpace) -> Result<Option<String>> {
     if let Some(holder) = holders::of_process(process, space)? {
         return Ok(Some(holder));
@@ -141,7 +146,8 @@ pub fn writes_unseen(process: &Process, space: &AddressSpace) -> Result<Option<S
     }
     let entries = std::fs::read_dir("/proc").map_err(|source| process.error("..", source))?;
     let mut pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    // One that may not be asked about is another user's, and such do not share memory.
+    // If the comparison is refused, the process belongs to another user, and such processes do not
+    // share memory.
     let other = pids.find(|&other| other != pid && shares(other).unwrap_or(false));
     Ok(other.map(|other| format!("process {other} on the same memory")))
 }
@@ -154,7 +160,8 @@ mod tests {
 
     use super::*;
 
-    /// Starts the pairs of threads of `wakers.c`; with it where their words are, and how many threads there are.
+    /// Starts the thread pairs of `wakers.c`; returns the child, the address of their words, and
+    /// the number of threads.
     fn wakers(folder: &Path, pairs: &str, nap: &str) -> (Child, u64, usize) {
         let binary = folder.join("wakers");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/wakers.c");
@@ -169,7 +176,8 @@ mod tests {
         (child, address.parse().unwrap(), threads.parse().unwrap())
     }
 
-    /// Reads until `wanted` reads were of a process that slept on; how many of the others would have been wrong.
+    /// Reads until `wanted` reads found the process asleep throughout; returns how many of the
+    /// other reads were inconsistent.
     fn read_often(pairs: &str, nap: &str, wanted: usize) -> usize {
         let folder = tempfile::tempdir().unwrap();
         let (mut child, address, threads) = wakers(folder.path(), pairs, nap);
@@ -182,7 +190,7 @@ mod tests {
         while good < wanted {
             let Some(quiet) = Quiet::see(&process).unwrap() else { continue };
             let first = words(0);
-            // As reading a large heap, some take longer.
+            // Make some reads take longer, like those of a large heap.
             if good % 2 == 0 {
                 std::thread::sleep(std::time::Duration::from_micros(200));
             }
@@ -202,7 +210,7 @@ mod tests {
     #[test]
     fn what_threads_that_slept_left_is_of_one_instant() {
         let wanted = if std::env::var_os("STRANDLINE_FULL").is_some() { 50_000 } else { 300 };
-        // The check is one: what is not accepted is wrong at times.
+        // Shows that the check matters: some of the rejected reads are inconsistent.
         assert!(read_often("1", "3000", wanted) > 0);
         read_often("3", "20000", wanted / 10);
     }
@@ -212,7 +220,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (mut child, ..) = wakers(folder.path(), "2", "0");
         let process = Process::open(child.id().cast_signed()).unwrap();
-        // Between two threads that hand on a byte both may sleep for a moment, and no longer.
+        // While two threads hand on a byte, both may sleep for a moment, but not longer.
         for _ in 0..200 {
             if let Some(quiet) = Quiet::see(&process).unwrap() {
                 std::thread::sleep(std::time::Duration::from_millis(5));

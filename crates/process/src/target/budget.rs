@@ -1,27 +1,29 @@
-//! Memory for a copy of the target's: how much it may be, and how it is had before the target is stopped.
+//! The memory budget for a copy of the target's memory, and the limits on what a process may still
+//! allocate.
 
 use std::fs;
 
 use crate::control_groups::Groups;
 use crate::procfs::{Process, Status};
 
-/// The most bytes read of /proc/PID/limits.
+/// Maximum bytes read of /proc/PID/limits.
 const MAX_LIMITS_BYTES: u64 = 64 << 10;
 
-/// Half of what is available to strandline, where `taken` bytes were taken for a copy already.
+/// Half of what is available to strandline, including `taken` bytes already allocated for a copy.
 pub fn bytes(taken: u64) -> u64 {
     let own = Process::open(std::process::id().cast_signed()).ok();
     own.and_then(|own| available_to(&own)).unwrap_or(0).saturating_add(taken) / 2
 }
 
-/// What a process may still come to have, by the machine and by its control groups; `None` where neither is known.
+/// Memory that a process can still get, by the machine and by its control groups; `None` if neither
+/// is known.
 pub fn available_to(process: &Process) -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| available(&text));
     machine.into_iter().chain(Groups::of(process).memory_left()).min()
 }
 
-/// How many processes more a process may come to have, by its control groups and, of a user who is bound by it, by
-/// RLIMIT_NPROC; `None` where there is no limit, or it is not known.
+/// Number of further processes that a process may start, by its control groups and, for users
+/// subject to it, by RLIMIT_NPROC; `None` if there is no limit or it is unknown.
 pub fn processes_left_to(process: &Process, status: &Status) -> Option<u64> {
     let user = status.users.map(|users| users[0]).filter(|&user| user != 0);
     let by_user = user.and_then(|user| {
@@ -34,7 +36,7 @@ pub fn processes_left_to(process: &Process, status: &Status) -> Option<u64> {
     Groups::of(process).processes_left().into_iter().chain(by_user).min()
 }
 
-/// Threads of all processes of a user, which is what RLIMIT_NPROC counts.
+/// Number of threads in all processes of a user, which RLIMIT_NPROC limits.
 fn tasks_of(user: u32) -> u64 {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());

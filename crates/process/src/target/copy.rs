@@ -1,9 +1,12 @@
-//! A copy of a process's own memory, made while it stands still, so that it need not stand while the copy is read.
+//! A copy of a process's own memory, made while the process is stopped, so that it can run while
+//! the copy is read.
 //!
-//! Copied is what only the process can change: anonymous pages, and pages of its writable private mappings of files.
-//! Of what else it has mapped only private mappings of files are read later, when it runs again: code and constants stay
-//! what they are. What is shared, a device's, or not resident, is not there. The copy is written to memory that was taken and touched before the stop, which otherwise would take as long again. It takes
-//! as much memory as the process has, so it is made only where that is a half of what is available at most.
+//! Copied is what only the process can change: anonymous pages, and pages of its writable private
+//! file mappings. Of its other mappings, private file mappings are read later from the running
+//! process, as code and constants do not change. Shared memory, device memory and absent pages are
+//! left out. The destination is allocated and touched before the stop, as touching takes as long as
+//! copying. The copy takes as much memory as the process has, so it is made only if that is at most
+//! half of what is available.
 
 use std::sync::Mutex;
 
@@ -13,19 +16,19 @@ use crate::buffer::ReadBuffer;
 use crate::memory::Memory;
 use crate::procfs::Process;
 
-/// How much a thread reads at once.
+/// Bytes per read.
 const PIECE_BYTES: u64 = 4 << 20;
-/// What a process may come to have until it is stopped.
+/// Allowance for growth of the process until it is stopped.
 const MORE_BYTES: u64 = 8 << 20;
 
-/// Memory to copy to.
+/// The destination memory of a copy.
 #[derive(Default)]
 pub struct Room(ReadBuffer);
 
 impl Room {
-    /// Room for the memory that `process` has now; `None` where it may not be taken.
+    /// Allocates room for the present memory of `process`; `None` if that exceeds the budget.
     pub fn of(process: &Process) -> Option<Self> {
-        // Of its files only pages that it wrote to are copied: those are anonymous too.
+        // Only written file pages are copied, and those are anonymous too.
         let anonymous = process.status().ok()?.anonymous_bytes?;
         let wanted = anonymous.saturating_add(anonymous / 16).saturating_add(MORE_BYTES);
         if wanted > budget::bytes(0) {
@@ -34,7 +37,7 @@ impl Room {
         ReadBuffer::touched(usize::try_from(wanted).ok()?).map(Self)
     }
 
-    /// Room for so many bytes; `None` where they may not be taken.
+    /// Allocates room for `bytes`; `None` if that exceeds the budget.
     pub fn for_bytes(bytes: u64) -> Option<Self> {
         if bytes > budget::bytes(0) {
             return None;
@@ -48,18 +51,18 @@ impl Room {
 struct Piece {
     start: u64,
     end: u64,
-    /// Where in the copy it is.
+    /// Offset in the copy.
     at: usize,
 }
 
-/// See the module.
+/// The copy; see the module.
 pub struct Copy<'a> {
     pieces: Vec<Piece>,
     bytes: ReadBuffer,
     rest: Option<Rest<'a>>,
 }
 
-/// What may be read of a process that runs again: ranges in address order, and its open /proc/PID/mem.
+/// What may be read from the running process: ranges in address order, and its open /proc/PID/mem.
 #[derive(Debug)]
 pub struct Rest<'a> {
     /// The ranges.
@@ -78,8 +81,8 @@ impl Rest<'_> {
 }
 
 impl<'a> Copy<'a> {
-    /// Copies `runs` (in address order) of `memory` with `workers` threads. What is not in them is read from `rest`
-    /// when it is asked for, or is not there. `None` where there is no room: it has grown too much.
+    /// Copies `runs` (in address order) of `memory` with `workers` threads. Other addresses are
+    /// read on demand from `rest`, or are absent. `None` if the process has outgrown `room`.
     pub fn take(
         memory: &dyn Memory,
         runs: impl Iterator<Item = (u64, u64)>,
@@ -112,7 +115,7 @@ impl<'a> Copy<'a> {
         }
         let next = Mutex::new(targets.into_iter());
         let work = || {
-            // The lock is held for a step of the list, and not while reading.
+            // The lock is held only to take the next item, not while reading.
             while let Some((piece, to)) = next.lock().ok().and_then(|mut next| next.next()) {
                 let got = memory.read_some(piece.start, to);
                 piece.end = piece.start + got as u64;
@@ -127,7 +130,8 @@ impl<'a> Copy<'a> {
         Some(Self { pieces, bytes, rest })
     }
 
-    /// What was copied of `address..`, as far as it is in one piece; else where the next piece starts.
+    /// The copied bytes from `address` to the end of its piece; otherwise the start of the next
+    /// piece.
     fn piece(&self, address: u64) -> Result<&[u8], u64> {
         let index = self.pieces.partition_point(|piece| piece.end <= address);
         let Some(piece) = self.pieces.get(index) else { return Err(u64::MAX) };
@@ -139,7 +143,7 @@ impl<'a> Copy<'a> {
         Ok(self.bytes.get(piece.at + skip..piece.at + length).unwrap_or_default())
     }
 
-    /// How much was copied.
+    /// Number of bytes copied.
     pub fn bytes(&self) -> u64 {
         self.bytes.len() as u64
     }
@@ -181,7 +185,7 @@ mod tests {
     use super::*;
     use crate::target::live::Live;
 
-    /// Of this very process: what is copied stays what it was, and what is not is read where it is.
+    /// On this process: what is copied does not change, and other addresses are read in place.
     #[test]
     fn a_copy_stays_as_it_was() {
         let file = Opened::new(File::open("/proc/self/mem").unwrap());

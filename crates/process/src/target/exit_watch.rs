@@ -1,12 +1,13 @@
-//! Catching a process at its end, while its memory is still there.
+//! Catches a process at its exit, while its memory is still there.
 //!
-//! The kernel stops a traced thread just before it gives up its memory (`PTRACE_O_TRACEEXIT`), whatever ends
-//! it: a return from `main`, a signal, a SIGKILL from outside. Until then the process runs at full speed, except
-//! that each signal to its main thread passes through the watcher. It is seized without EXITKILL: if the
-//! watcher dies, it runs on. While it is watched no other thread can trace it.
+//! The kernel stops a traced thread just before it releases its memory (`PTRACE_O_TRACEEXIT`),
+//! whatever ends it: a return from `main`, a signal, a SIGKILL from outside. Until then the process
+//! runs at full speed, except that each signal to its main thread passes through the watcher. It is
+//! seized without EXITKILL: if the watcher dies, the process runs on. Meanwhile no other thread can
+//! trace it.
 //!
-//! A watch belongs to the thread that began it, and ends with that thread: then the kernel lets the process go without a stop,
-//! which would cut a transfer of its main thread short.
+//! A watch belongs to the thread that began it and ends with that thread: the kernel then detaches
+//! without a stop, which would cut a transfer of the main thread short.
 
 use std::time::{Duration, Instant};
 
@@ -19,24 +20,25 @@ use crate::procfs::Process;
 /// `PTRACE_O_TRACEEXIT`, and the event it reports.
 const TRACE_EXIT: i32 = 0x40;
 const EVENT_EXIT: i32 = 6;
-/// A thread that has ended is out of the kernel's lists within microseconds, unless the machine is busy.
+/// The kernel detaches the tracees of an ended thread within microseconds, unless the machine is
+/// busy.
 const RELEASED_WITHIN: Duration = Duration::from_millis(500);
 const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 
-/// What a watch saw.
+/// The result of waiting on a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// Its main thread stands at its end, and unless other threads run on so does the process; its memory is
-    /// still there.
+    /// The main thread is stopped at its exit, and so is the process unless other threads run on;
+    /// its memory is still there.
     Ending,
     /// It is gone.
     Gone,
-    /// Nothing: a signal handler ran in the watching thread.
+    /// Neither: a signal was passed on, or a signal handler ran in the watching thread.
     Woken,
 }
 
-/// A process that is watched for its end. Dropped while the process stands there, it lets it go; else the watch lasts as long
-/// as its thread.
+/// A process that is watched for its exit. Dropping this releases a process stopped at its exit;
+/// otherwise the watch lasts as long as its thread.
 #[derive(Debug)]
 pub struct ExitWatch {
     process: Process,
@@ -44,7 +46,7 @@ pub struct ExitWatch {
 }
 
 impl ExitWatch {
-    /// Begins to watch process `pid`, without stopping it.
+    /// Starts to watch process `pid`, without stopping it.
     ///
     /// # Errors
     /// [`Error::NoSuchProcess`], [`Error::Permission`], [`Error::Traced`] or [`Error::Ended`].
@@ -61,20 +63,20 @@ impl ExitWatch {
         }
     }
 
-    /// Sleeps until the process stands at its end, is gone, or this thread is woken by a signal. Passes on
-    /// every signal to the process meanwhile.
+    /// Sleeps until the process is stopped at its exit or gone, or a signal wakes this thread.
+    /// Passes on every signal to the process meanwhile.
     ///
     /// # Errors
-    /// Where the kernel refuses a step.
+    /// Fails if the kernel refuses a step.
     pub fn sleep(&mut self) -> std::io::Result<Seen> {
         let slept = ptrace::sleep_until_event(self.process.pid());
         self.after(slept.and_then(|()| self.event()))
     }
 
-    /// As [`ExitWatch::sleep`], of what has already come.
+    /// Like [`ExitWatch::sleep`], for an event that has already occurred; does not block.
     ///
     /// # Errors
-    /// Where the kernel refuses a step.
+    /// Fails if the kernel refuses a step.
     pub fn news(&mut self) -> std::io::Result<Seen> {
         let event = self.event();
         self.after(event)
@@ -84,7 +86,7 @@ impl ExitWatch {
         ptrace::wait(self.process.pid(), false)
     }
 
-    /// Lets the process go on after an event.
+    /// Resumes the process after an event.
     fn after(&mut self, event: std::io::Result<Option<Event>>) -> std::io::Result<Seen> {
         let tid = self.process.pid();
         let step = match event {
@@ -98,7 +100,7 @@ impl ExitWatch {
                 self.repair(signal);
                 ptrace::resume(tid, signal).map(|()| Seen::Woken)
             }
-            // It stays stopped as its user wants, and tells when it is continued.
+            // It stays stopped as its user wants, and reports when it is continued.
             Ok(Some(Event::GroupStop(_))) => ptrace::listen(tid).map(|()| Seen::Woken),
             Ok(Some(Event::Stopped | Event::Syscall | Event::Other(_))) => {
                 ptrace::resume(tid, 0).map(|()| Seen::Woken)
@@ -106,9 +108,9 @@ impl ExitWatch {
             Err(error) => Err(error),
         };
         match step {
-            // ESRCH and ECHILD: killed meanwhile, or collected by its parent.
+            // ESRCH and ECHILD: killed meanwhile, or reaped by its parent.
             Err(error) if matches!(error.raw_os_error(), Some(3 | 10)) => {
-                // A stop that a SIGKILL ended is followed by the exit's own; only a wait tells which.
+                // If SIGKILL ended a stop, the exit stop follows; only another wait can tell.
                 if error.raw_os_error() == Some(3) && self.process.status().is_ok_and(|s| !s.is_zombie()) {
                     return Ok(Seen::Woken);
                 }
@@ -118,14 +120,14 @@ impl ExitWatch {
         }
     }
 
-    /// Makes a call go on that `signal` interrupted, where the program ignores that signal: the kernel queues ignored signals for
-    /// traced threads (kernel/signal.c, sig_ignored).
+    /// Restarts a call that `signal` interrupted, if the program ignores that signal: the kernel
+    /// queues ignored signals for traced threads (kernel/signal.c, sig_ignored).
     fn repair(&self, signal: i32) {
         let tid = self.process.pid();
         if self.process.task_status(tid).is_ok_and(|status| quiet::is_ignored(&status, signal))
             && let Ok(registers) = ptrace::registers(tid)
         {
-            // A failure means that it was killed.
+            // Fails only if the process was killed.
             drop(quiet::repair(&self.process, tid, &registers));
         }
     }
@@ -135,10 +137,10 @@ impl ExitWatch {
         &self.process
     }
 
-    /// The main thread's registers, where it stands at its end.
+    /// The main thread's registers, if it is stopped at its exit.
     ///
     /// # Errors
-    /// Where it does not, or was killed there.
+    /// Fails if it is not, or was killed there.
     pub fn registers(&self) -> std::io::Result<Registers> {
         ptrace::registers(self.process.pid())
     }
@@ -147,14 +149,14 @@ impl ExitWatch {
 impl Drop for ExitWatch {
     fn drop(&mut self) {
         if self.is_ending {
-            // A failure means that it was killed: nothing holds it then.
+            // Fails only if the process was killed; then nothing holds it.
             drop(ptrace::detach(self.process.pid(), 0));
         }
     }
 }
 
-/// Waits until the kernel has taken from thread `tracer`, which has ended, what it traced: it does so a moment after others
-/// see that the thread has ended.
+/// Waits until the kernel has detached `pid` from the ended thread `tracer`, which happens a moment
+/// after other threads observe its end.
 pub fn wait_until_released(pid: i32, tracer: i32) {
     let until = Instant::now() + RELEASED_WITHIN;
     let is_traced = || {
@@ -205,7 +207,7 @@ mod tests {
         let (mut child, mut watch) = watch("trap 'exit 5' USR1; kill -STOP $$; kill -USR1 $$; exit 1");
         let pid = child.id() as i32;
         let stat = || Process::open(pid).unwrap().stat().unwrap().state;
-        // Seen as stopped, by the watcher or before it.
+        // Stopped in the watcher, or before it.
         while !matches!(stat(), Some('T' | 't')) {
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -1,5 +1,5 @@
-//! What a thread holds of a target is let go in time, also where strandline is stopped or hangs meanwhile: a watchdog then
-//! ends it, and with its end the kernel lets go of everything.
+//! Guarantees that targets held by a thread are released in time, even if strandline is stopped or
+//! hangs: a watchdog then kills it, and the kernel releases all its tracees.
 
 use std::cell::{Cell, RefCell};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
@@ -19,26 +19,26 @@ thread_local! {
     };
 }
 
-/// Read-locked by each thread that holds something.
+/// Read-locked by each thread that holds a target.
 static HELD: RwLock<()> = RwLock::new(());
 
-/// What the calling thread holds.
+/// The holds of the calling thread.
 struct Own {
-    /// For how long it may.
+    /// Maximum time of a hold; zero for no limit.
     most: Cell<Duration>,
-    /// How many holds there are.
+    /// Number of nested holds.
     count: Cell<u32>,
-    /// Started with the first of them. Without one, where there can be none, strandline's own limits remain.
+    /// Started with the first hold. If it cannot be started, only strandline's own limits apply.
     dog: RefCell<Option<Watchdog>>,
-    /// Its share of [`HELD`], while it holds something.
+    /// Its read lock on [`HELD`], while it holds something.
     held: RefCell<Option<RwLockReadGuard<'static, ()>>>,
 }
 
-/// Runs `work` on a thread of its own, which is the tracer of what it stops; with its end the kernel lets go of whatever it
-/// still traces. Nothing is wanted to be held for longer than `most` at a time. `None` where no thread could be started or it
-/// panicked.
+/// Runs `work` on a new thread, which traces what it stops; when the thread ends, the kernel
+/// releases whatever it still traces. No hold should last longer than `most`. `None` if the thread
+/// could not be started or panicked.
 pub fn on_own_thread<T: Send>(most: Duration, work: impl FnOnce() -> T + Send) -> Option<T> {
-    // Ctrl-Z comes when it is over. Where it cannot be kept off, the watchdog sees to the target.
+    // Ctrl-Z takes effect afterwards. If it cannot be blocked, the watchdog protects the target.
     let no_stops = NoStops::begin().ok();
     let done = std::thread::scope(|scope| {
         let body = move || {
@@ -51,14 +51,15 @@ pub fn on_own_thread<T: Send>(most: Duration, work: impl FnOnce() -> T + Send) -
     done
 }
 
-/// Runs `work` while no thread of this process holds anything: waits for those that do, and others wait for `work`.
+/// Runs `work` while no thread of this process holds anything: waits for current holds to end, and
+/// blocks new ones meanwhile.
 pub fn while_nothing_is_held<T>(work: impl FnOnce() -> T) -> T {
     let _none = HELD.write().unwrap_or_else(PoisonError::into_inner);
     work()
 }
 
-/// Starts the watchdog of the calling thread, if it has one: before memory is taken that a copy of this process would share,
-/// and so be copied once more when it is written to.
+/// Starts the watchdog of the calling thread, if it has a limit. Call it before allocating memory:
+/// a watchdog forked later would share that memory, and every write would copy a page.
 pub fn prepare() {
     OWN.with(|own| {
         let mut dog = own.dog.borrow_mut();
@@ -68,7 +69,7 @@ pub fn prepare() {
     });
 }
 
-/// That the calling thread holds something, from before it is stopped until it is dropped.
+/// Marks that the calling thread holds a target, from before its stop until this is dropped.
 #[derive(Debug)]
 pub(super) struct Hold(());
 
@@ -80,7 +81,7 @@ impl Hold {
                 return;
             }
             *own.held.borrow_mut() = Some(HELD.read().unwrap_or_else(PoisonError::into_inner));
-            // A thread that `on_own_thread` did not start has no limit, and so no watchdog.
+            // A thread not started by `on_own_thread` has no limit, and so no watchdog.
             if own.most.get().is_zero() {
                 return;
             }
@@ -95,7 +96,7 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        // At the end of the thread its watchdog is gone too.
+        // At the end of the thread its watchdog is already gone.
         let _ = OWN.try_with(|own| {
             own.count.set(own.count.get().saturating_sub(1));
             if own.count.get() > 0 {

@@ -1,7 +1,9 @@
-//! Who may hold a process's pages behind its back: devices, rings shared with the kernel, locks.
+//! What may hold pages of a process without its page tables showing it: devices, rings shared with
+//! the kernel, locks.
 //!
-//! A page that such a holder writes to must not be given back: it would go on writing to the old
-//! one. There is no list of them, so this is one of what is known, and it errs on the side of "held".
+//! A page that such a holder writes to must not be given back: the holder would go on writing to
+//! the old page. The kernel offers no list of holders, so this one covers the known ones and errs
+//! on the side of "held".
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,9 +15,9 @@ use crate::map::{AddressSpace, Mapping};
 use crate::procfs::Process;
 use crate::smaps::{Smaps, SmapsEntry};
 
-/// The most descriptors that are looked at.
+/// Maximum number of descriptors checked.
 const MAX_DESCRIPTORS: usize = 1 << 20;
-/// Beginnings of what a descriptor's link or a mapping's name says.
+/// Prefixes of descriptor links and mapping names, with the holder that they identify.
 const HOLDERS: [(&str, &str); 14] = [
     ("anon_inode:[io_uring", "io_uring"),
     ("/[aio]", "kernel AIO"),
@@ -32,8 +34,8 @@ const HOLDERS: [(&str, &str); 14] = [
     ("/dev/vhost", "vhost"),
     ("anon_inode:[userfaultfd]", "userfaultfd"),
 ];
-/// Flags of a mapping (VmFlags of smaps) of which no page is given back: locked; memory of a device;
-/// raw page frames; mixed; huge pages of their own; watched by userfaultfd.
+/// VmFlags of smaps that exclude a mapping from giving pages back: locked; device memory; raw page
+/// frames; mixed; hugetlb; watched by userfaultfd.
 const KEPT_FLAGS: [(&[u8; 2], &str); 8] = [
     (b"lo", "locked in memory"),
     (b"io", "a device's memory"),
@@ -45,18 +47,18 @@ const KEPT_FLAGS: [(&[u8; 2], &str); 8] = [
     (b"ui", "watched by userfaultfd"),
 ];
 
-/// What holds pages of `process` for its own use, if anything; for a message.
+/// A holder of pages of `process`, if there is one, as text for a message.
 pub fn of_process(process: &Process, space: &AddressSpace) -> Result<Option<String>> {
     of_process_but(process, space, &[])
 }
 
-/// As [`of_process`], but for these.
+/// Like [`of_process`], ignoring the holders in `but`.
 pub fn of_process_but(process: &Process, space: &AddressSpace, but: &[&str]) -> Result<Option<String>> {
     let named = |name: &str| named(name).filter(|holder| !but.contains(holder));
     let failed = |source| process.error("fd", source);
     let folder = with_file_rights(|| std::fs::read_dir(process.path("fd")));
     for entry in folder.map_err(failed)?.take(MAX_DESCRIPTORS) {
-        // A descriptor that is closed meanwhile holds nothing through this process's table.
+        // A descriptor that was closed meanwhile holds nothing through this process's table.
         let path = entry.map_err(failed)?.path();
         let Ok(link) = with_file_rights(|| std::fs::read_link(path)) else { continue };
         if let Some(holder) = named(&link.to_string_lossy()) {
@@ -69,11 +71,10 @@ pub fn of_process_but(process: &Process, space: &AddressSpace, but: &[&str]) -> 
     }))
 }
 
-/// O_DIRECT, in octal, among the flags of /proc/PID/fdinfo (x86-64).
+/// O_DIRECT, in octal, in the flags of /proc/PID/fdinfo (x86-64).
 const DIRECT: u64 = 0o40000;
 
-/// The mounts on which files are open for direct input and output, by which devices write to memory: their numbers, as
-/// mountinfo has them.
+/// The mount ids of files open for direct I/O, with which devices write to memory.
 pub fn direct_mounts(process: &Process) -> Result<BTreeSet<u64>> {
     let failed = |source| process.error("fdinfo", source);
     let folder = with_file_rights(|| std::fs::read_dir(process.path("fdinfo")));
@@ -84,7 +85,7 @@ pub fn direct_mounts(process: &Process) -> Result<BTreeSet<u64>> {
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         let is_direct = |flags: &str| u64::from_str_radix(flags, 8).is_ok_and(|flags| flags & DIRECT != 0);
         if field("flags:").is_some_and(is_direct) {
-            // Linux >= 3.15 says the mount; without it the number is none.
+            // Linux >= 3.15 reports the mount; otherwise the id matches none.
             mounts.insert(field("mnt_id:").and_then(|number| number.parse().ok()).unwrap_or(u64::MAX));
         }
     }
@@ -95,8 +96,9 @@ fn named(name: &str) -> Option<&'static str> {
     HOLDERS.iter().find(|(start, _)| name.starts_with(start)).map(|&(_, holder)| holder)
 }
 
-/// Why pages of `ranges` (in address order) must stay, by the mappings that they are in; `None` where
-/// nothing is known against it. A range outside of private anonymous memory must stay.
+/// Why pages of `ranges` (in address order) must stay, from the mappings that contain them; `None`
+/// if nothing is known against giving them back. A range outside private anonymous memory must
+/// stay.
 pub fn of_ranges(process: &Process, ranges: &[Range<u64>]) -> Result<Option<String>> {
     let smaps = Smaps::read(process.open_file("smaps")?).map_err(|source| process.error("smaps", source))?;
     Ok(keeper(&smaps.entries, ranges))

@@ -1,4 +1,4 @@
-//! The memory of a running or stopped process, through `process_vm_readv` or `/proc/PID/mem`.
+//! The memory of a running or stopped process, read with `process_vm_readv` or `/proc/PID/mem`.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -8,8 +8,9 @@ use strandline_sys::memory;
 use crate::map::{AddressSpace, Mapping};
 use crate::memory::{Memory, word_at};
 
-/// A process's memory by its id. Fast; for a process that is stopped: while it runs, an id may
-/// come to mean another program (exec) or another process, so what is read then must be checked later.
+/// A process's memory, addressed by process id. Fast, but meant for a stopped process: while it
+/// runs, the id may come to belong to another program (exec) or process, so reads must be checked
+/// later.
 #[derive(Clone, Copy, Debug)]
 pub struct Live {
     pid: i32,
@@ -21,7 +22,7 @@ impl Live {
         Self { pid }
     }
 
-    /// Pairs of words, where a page cannot be read in the fast way by `other`.
+    /// Reads pairs of words; those that the fast way cannot read come from `other`.
     fn pairs(self, addresses: &[u64], other: &dyn Memory) -> Vec<Option<(u64, u64)>> {
         let mut pairs = Vec::with_capacity(addresses.len());
         let mut bytes = vec![0; 16 * addresses.len().min(memory::MAX_RANGES)];
@@ -30,7 +31,7 @@ impl Live {
             let got = memory::read_many(self.pid, rest, 16, &mut bytes).unwrap_or(0);
             pairs.extend((0..got).map(|n| Some((word_at(&bytes, 16 * n)?, word_at(&bytes, 16 * n + 8)?))));
             if got < rest.len().min(memory::MAX_RANGES) {
-                // The one that follows the last good one.
+                // The address after the last successful one.
                 let mut pair = [0; 16];
                 let got =
                     addresses.get(pairs.len()).map_or(0, |&address| other.read_some(address, &mut pair));
@@ -51,27 +52,29 @@ impl Memory for Live {
     }
 }
 
-/// The memory of a process that stands still, with that which it protected from itself (a page without access in the
-/// middle of a heap): the kernel gives it to whoever traces the process, by /proc/PID/mem only (proc(5), FOLL_FORCE).
+/// The memory of a stopped process, including pages that it protected from itself (such as a page
+/// without access in the middle of a heap): the kernel lets a tracer read those through
+/// /proc/PID/mem only (proc(5), FOLL_FORCE).
 ///
-/// So is all private memory of a process that has pages in common with another one, as what was forked has:
-/// `process_vm_readv` pins what it reads, and before it pins a page that two processes share the kernel copies it
-/// (`gup_must_unshare` of `mm/internal.h`, Linux 5.19). Looking at a child would double its memory.
+/// If the process shares pages with another one, as after a fork, all its private memory is read
+/// that way: `process_vm_readv` pins what it reads, and the kernel copies a page that two processes
+/// share before it pins it (`gup_must_unshare` of `mm/internal.h`, Linux 5.19). Inspecting a child
+/// would double its memory.
 ///
-/// That file is not read for mappings of devices. It would read a device's registers too, which may do more than tell
-/// their values.
+/// Device mappings are never read through that file: it would also read device registers, and such
+/// a read may have effects.
 pub struct Traced<'a> {
     live: Live,
     file: &'a Opened,
-    /// The mappings that are read by the file, in address order.
+    /// The mappings read through the file, in address order.
     by_file: Vec<(u64, u64)>,
-    /// Whether these are all that the process has for itself.
+    /// Whether these are all private mappings of the process.
     is_shared: bool,
 }
 
 impl<'a> Traced<'a> {
-    /// The memory of process `pid`, whose mappings are `space` and whose /proc/PID/mem is `file`; `is_shared` where it may have
-    /// private pages in common with another process.
+    /// The memory of process `pid` with the mappings `space` and the open /proc/PID/mem `file`;
+    /// `is_shared` if it may share private pages with another process.
     pub fn new(pid: i32, space: &AddressSpace, file: &'a Opened, is_shared: bool) -> Self {
         let is_device = |m: &Mapping| m.has_file() && m.name.starts_with("/dev/");
         let is_protected = |m: &Mapping| m.is_private_anonymous() && !m.permissions.read;
@@ -82,20 +85,20 @@ impl<'a> Traced<'a> {
         Self { live: Live::new(pid), file, by_file: by_file.map(|m| (m.start, m.end)).collect(), is_shared }
     }
 
-    /// Where the mapping ends that `address` lies in, if that is read by the file.
+    /// The end of the mapping that contains `address`, if it is read through the file.
     fn end_by_file(&self, address: u64) -> Option<u64> {
         let index = self.by_file.partition_point(|&(_, end)| end <= address);
         self.by_file.get(index).filter(|&&(start, _)| start <= address).map(|&(_, end)| end)
     }
 
-    /// Reads of the mapping that `address` lies in, where that is read by the file.
+    /// Reads from the mapping that contains `address`, if it is read through the file.
     fn read_by_file(&self, address: u64, buffer: &mut [u8]) -> usize {
         let Some(end) = self.end_by_file(address) else { return 0 };
         let most = usize::try_from(end - address).unwrap_or(usize::MAX).min(buffer.len());
         buffer.get_mut(..most).map_or(0, |part| self.file.read_some(address, part))
     }
 
-    /// Reads what is read in the fast way, up to where something begins that is not.
+    /// Reads the fast way, up to the next mapping that must be read through the file.
     fn read_live(&self, address: u64, buffer: &mut [u8]) -> usize {
         if !self.is_shared {
             return self.live.read_some(address, buffer);
@@ -141,8 +144,8 @@ impl Memory for Traced<'_> {
     }
 }
 
-/// A process's memory by an open /proc/PID/mem, which stays that of one program: after an exec, reads
-/// end. For a process that runs.
+/// A process's memory through an open /proc/PID/mem, which belongs to one program: after an exec,
+/// reads return nothing. For a running process.
 #[derive(Debug)]
 pub struct Opened {
     file: File,

@@ -1,4 +1,4 @@
-//! Getting at a target: stopping it without its noticing, reading it, and letting it go.
+//! Access to a target: stopping it unnoticed, reading it, and releasing it.
 
 pub mod admission;
 pub mod asleep;

@@ -1,9 +1,9 @@
-//! Making a stop unseen by system calls that do not restart by themselves.
+//! Hides a stop from system calls that do not restart by themselves.
 //!
-//! epoll_wait, semop, sigtimedwait and their kin return EINTR whenever their thread was stopped
-//! (signal(7) lists them). A program that uses no signals has never seen that and may give up. So a
-//! thread that is let go is made to call again, unless a signal waits for it: then EINTR is the
-//! truth. This module decides and repairs; it neither stops nor resumes anything.
+//! epoll_wait, semop, sigtimedwait and others return EINTR whenever their thread was stopped
+//! (signal(7) lists them). A program that uses no signals has never had that error and may give up.
+//! So a released thread is made to repeat the call, unless a signal is pending for it: then EINTR
+//! is correct. This module decides and repairs; it neither stops nor resumes threads.
 
 use std::io;
 
@@ -13,9 +13,9 @@ use crate::memory::Memory;
 use crate::procfs::{Process, Status};
 use crate::target::live::Live;
 
-/// Calls that return EINTR after a stop and have done nothing when they do. recv, send, accept, read and write
-/// are here for sockets with a timeout. Never close (the descriptor is gone) or connect (the
-/// connection is under way).
+/// Calls that return EINTR after a stop without having done anything. recv, send, accept, read and
+/// write are included for sockets with a timeout. Excluded are close (the descriptor is gone) and
+/// connect (the connection is in progress).
 const REPEATABLE: [i64; 25] = [
     232, // epoll_wait
     281, // epoll_pwait
@@ -43,7 +43,7 @@ const REPEATABLE: [i64; 25] = [
     40,  // sendfile
     275, // splice
 ];
-/// Signals whose default is to do nothing more: CHLD, CONT, URG, WINCH.
+/// Signals with a default action of ignore or continue: CHLD, CONT, URG, WINCH.
 const NOTHING_BY_DEFAULT: u64 = 1 << 16 | 1 << 17 | 1 << 22 | 1 << 27;
 
 /// `EINTR` as a system call returns it.
@@ -53,14 +53,13 @@ const SYSCALL_INSTRUCTION: [u8; 2] = [0x0f, 0x05];
 /// The code segment of 64-bit programs.
 pub const CS_64_BIT: u64 = 0x33;
 
-/// Whether a thread that is in the system call `number` sees EINTR when it is stopped, and can be
-/// made not to.
+/// Whether a stop makes system call `number` return EINTR, and the call can be repeated.
 pub fn is_repeatable(number: i64) -> bool {
     REPEATABLE.contains(&number)
 }
 
-/// The registers with which a stopped thread that is about to return EINTR calls again instead;
-/// `None` where it is not about to, or where its call must not be repeated. No system call.
+/// Registers that make a stopped thread repeat its call instead of returning EINTR; `None` if it is
+/// not about to return EINTR or the call must not be repeated. Makes no system call.
 pub fn repeating(registers: &Registers) -> Option<Registers> {
     let number = registers.orig_rax as i64;
     if registers.rax != MINUS_EINTR || !is_repeatable(number) || registers.cs != CS_64_BIT {
@@ -73,13 +72,13 @@ pub fn repeating(registers: &Registers) -> Option<Registers> {
     Some(again)
 }
 
-/// Makes the stopped thread `tid` of `process` call again where it would report an EINTR that
-/// only the stop caused; call it last before letting the thread go.
+/// Makes the stopped thread `tid` of `process` repeat a call that would return EINTR only because
+/// of the stop. Call it last before releasing the thread.
 ///
-/// `registers` are those it stopped with. Reads its pending signals itself, so that a signal that
-/// came during the stop keeps its EINTR; where they cannot be read nothing is changed. Returns whether
-/// it changed anything; a thread that is gone is an error of kind `ESRCH`, which a caller that lets go
-/// may ignore.
+/// `registers` are those at its stop. Reads the pending signals itself, so that a signal sent
+/// during the stop keeps its EINTR; if they cannot be read, nothing is changed. Returns whether
+/// anything was changed. A thread that is gone is an error of kind `ESRCH`, which a caller that
+/// releases it may ignore.
 pub fn repair(process: &Process, tid: i32, registers: &Registers) -> io::Result<bool> {
     let Some(again) = repeating(registers) else { return Ok(false) };
     let mut code = [0; 2];
@@ -93,15 +92,16 @@ pub fn repair(process: &Process, tid: i32, registers: &Registers) -> io::Result<
     Ok(true)
 }
 
-/// Whether `signal` does nothing in a process with this status, whose thread sees it only because it is traced.
+/// Whether `signal` has no effect in a process with this status, and its thread receives it only
+/// because it is traced.
 pub fn is_ignored(status: &Status, signal: i32) -> bool {
     let bit = signal.checked_sub(1).and_then(|shift| 1u64.checked_shl(shift.unsigned_abs())).unwrap_or(0);
     let acts = status.caught.zip(status.ignored);
     acts.is_some_and(|(caught, ignored)| (ignored | NOTHING_BY_DEFAULT) & !caught & bit != 0)
 }
 
-/// The pending signals that would have interrupted the thread without us, bit n-1 for signal n; `None` where
-/// they cannot be told. The kernel keeps ignored signals too for a thread that is traced.
+/// The pending signals that would have interrupted the thread untraced, bit n-1 for signal n;
+/// `None` if unknown. For a traced thread the kernel queues ignored signals too.
 fn disturbing(status: &Status) -> Option<u64> {
     let does_something = status.caught? | !(status.ignored? | NOTHING_BY_DEFAULT);
     Some(status.deliverable()? & does_something)

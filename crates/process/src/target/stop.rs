@@ -1,14 +1,15 @@
-//! Stopping all threads of a process for a moment, and letting them go as if nothing had been.
+//! Stops all threads of a process briefly, and releases them without a visible effect.
 //!
-//! Threads are seized, never attached, and without EXITKILL: if strandline dies, the kernel lets all
-//! of them run on by itself. A signal that was on its way to a thread is handed over at once, and its handler
-//! runs when the thread is let go; a process that was stopped by SIGSTOP stays stopped. A thread in an
-//! uninterruptible sleep cannot be stopped; it cannot run its program either before it meets the stop
-//! that waits for it, so it is left out, and said. One that sleeps in a transfer, which a stop would cut short, is left
-//! asleep where that is asked for: whoever reads asks afterwards whether it slept on ([`Stopped::slept_on`]).
+//! Threads are seized, never attached, and without EXITKILL: if strandline dies, the kernel lets
+//! all of them run on. A signal on its way to a thread is delivered at once, and its handler runs
+//! when the thread is released; a process that was stopped by SIGSTOP stays stopped. A thread in an
+//! uninterruptible sleep cannot be stopped; but it cannot run its program before it reaches the
+//! pending stop, so it is left out and reported. A thread that sleeps in a transfer, which a stop
+//! would cut short, can be left asleep on request: the reader checks afterwards that it slept
+//! throughout ([`Stopped::slept_on`]).
 //!
-//! Call it on a thread of its own ([`super::hold::on_own_thread`]): a thread that does not stop in
-//! time is let go only by the tracer's end.
+//! Run this on a thread of its own ([`super::hold::on_own_thread`]): a thread that does not stop in
+//! time is released only when its tracer ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -25,13 +26,14 @@ use crate::procfs::Process;
 use crate::stacks::ThreadFacts;
 use crate::target::live::Live;
 
-/// How long all threads together may take to stop, where nothing else is asked.
+/// Default time limit for all threads together to stop.
 pub const PATIENCE: Duration = Duration::from_secs(3);
-/// After this, a thread that still did not stop is asked what it is doing, and then every so often.
+/// After this time, the state of a thread that has not stopped is checked, and again at the second
+/// interval.
 const SUSPICION: Duration = Duration::from_millis(50);
 const ASK_AGAIN: Duration = Duration::from_millis(1);
 
-/// A process whose threads are all stopped. Dropping it lets them go.
+/// A process whose threads are all stopped. Dropping it releases them.
 #[derive(Debug)]
 pub struct Stopped<'a> {
     process: &'a Process,
@@ -43,7 +45,7 @@ pub struct Stopped<'a> {
     _hold: Hold,
 }
 
-/// A thread that came out of a system call with less than it had asked for, when it was stopped.
+/// A thread whose system call returned less than requested because of the stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Short {
     /// The thread.
@@ -52,27 +54,28 @@ pub struct Short {
     pub call: &'static str,
 }
 
-/// What becomes of threads that sleep in a transfer.
+/// How to treat threads that sleep in a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfers {
-    /// They are left asleep.
+    /// Leave them asleep.
     Left,
-    /// They are stopped like all others.
+    /// Stop them like all others.
     Stopped,
 }
 
 impl<'a> Stopped<'a> {
     /// Stops all threads of `process`, within three seconds.
     ///
-    /// Fails with [`Error::Permission`], [`Error::Traced`], [`Error::Ended`] or [`Error::DidNotStop`];
-    /// then everything that was stopped runs again.
+    /// Fails with [`Error::Permission`], [`Error::Traced`], [`Error::Ended`] or
+    /// [`Error::DidNotStop`]; then all stopped threads run again.
     pub fn stop(process: &'a Process) -> Result<Self> {
         Self::stop_within(process, PATIENCE, Transfers::Stopped)
     }
 
-    /// As [`Stopped::stop`], within `limit`.
+    /// Like [`Stopped::stop`], within `limit`.
     pub fn stop_within(process: &'a Process, limit: Duration, transfers: Transfers) -> Result<Self> {
-        // Listing thousands takes milliseconds: before the first is stopped. Who comes meanwhile is found below.
+        // Listing thousands of threads takes milliseconds, so do it before the first stop. New
+        // threads are found below.
         let mut tids = process.tasks()?;
         let in_transfer = match transfers {
             Transfers::Left => {
@@ -92,7 +95,7 @@ impl<'a> Stopped<'a> {
             _hold: hold,
         };
         loop {
-            // All are asked before the first is waited for, so that they stop together.
+            // All are asked to stop before the first wait, so that they stop together.
             let mut waiting: Vec<i32> = Vec::new();
             for tid in tids {
                 if stopped.is_known(tid) {
@@ -108,7 +111,7 @@ impl<'a> Stopped<'a> {
                 break;
             }
             stopped.collect(&waiting, limit)?;
-            // Threads that stand start no others: where there are no more than these, these are all.
+            // Stopped threads start no others: if the count matches, all are known.
             let known = stopped.count();
             if stopped.asleep.is_empty() && process.status()?.threads == Some(known) {
                 break;
@@ -126,12 +129,12 @@ impl<'a> Stopped<'a> {
         let suspicious = Instant::now() + SUSPICION.min(limit / 2);
         for (index, &tid) in waiting.iter().enumerate() {
             if let Err(error) = self.take(tid, suspicious, limit) {
-                // They may have stopped meanwhile: letting go looks at them.
+                // They may have stopped meanwhile: the release checks them.
                 self.asleep.extend(&waiting[index..]);
                 return Err(error);
             }
         }
-        // A process that starts threads faster than they are stopped must not keep us for ever.
+        // Give up on a process that starts threads faster than they are stopped.
         if self.since.elapsed() > limit {
             return Err(self.error(self.process.pid(), NotStopped::Late, limit));
         }
@@ -182,7 +185,7 @@ impl<'a> Stopped<'a> {
             || self.taken_out.contains(&tid)
     }
 
-    /// How many threads there are.
+    /// Number of threads.
     pub fn count(&self) -> u64 {
         (self.threads.len() + self.asleep.len() + self.in_transfer.len()) as u64
     }
@@ -192,7 +195,8 @@ impl<'a> Stopped<'a> {
         self.in_transfer.values().map(|(_, facts)| facts)
     }
 
-    /// Whether those slept all the time: else what was read meanwhile is not of one instant.
+    /// Whether these threads slept throughout; otherwise what was read meanwhile is not of one
+    /// instant.
     pub fn slept_on(&self) -> bool {
         let sleeps = |(&tid, (asleep, _)): (&i32, &(Asleep, ThreadFacts))| {
             Asleep::look(self.process, tid).as_ref() == Some(asleep)
@@ -222,19 +226,19 @@ impl<'a> Stopped<'a> {
         self.threads.values()
     }
 
-    /// Threads in an uninterruptible sleep, which could not be asked.
+    /// Threads in an uninterruptible sleep, which could not be stopped.
     pub fn asleep(&self) -> &BTreeSet<i32> {
         &self.asleep
     }
 
-    /// Takes the first thread for which `fits` holds out of the others: it is let go apart from them.
+    /// Removes the first thread for which `fits` holds; it is released separately.
     pub fn take_out(&mut self, fits: impl Fn(&Tracee<'a>) -> bool) -> Option<Tracee<'a>> {
         let tid = self.threads().find(|tracee| fits(tracee))?.tid;
         self.taken_out.push(tid);
         self.threads.remove(&tid)
     }
 
-    /// Lets all threads go; returns how long they were stopped.
+    /// Releases all threads; returns how long they were stopped.
     pub fn resume(mut self) -> Duration {
         self.release();
         self.since.elapsed()
@@ -243,8 +247,8 @@ impl<'a> Stopped<'a> {
     fn release(&mut self) {
         self.threads.clear();
         for tid in std::mem::take(&mut self.asleep) {
-            // Where it woke meanwhile it stands in its stop; else the kernel lets it pass when the
-            // tracing thread ends. Nothing can be done about a failure.
+            // If it woke meanwhile, it is in its stop; otherwise the kernel releases it when the
+            // tracing thread ends. A failure cannot be handled.
             match ptrace::wait(tid, false) {
                 Ok(Some(Event::Signal(signal))) => drop(ptrace::detach(tid, signal)),
                 Ok(Some(_)) => drop(ptrace::detach(tid, 0)),
@@ -254,7 +258,7 @@ impl<'a> Stopped<'a> {
     }
 }
 
-/// Thread `tid`, if it sleeps in a transfer and can be read without being stopped.
+/// Thread `tid`, if it sleeps in a transfer and can be read without a stop.
 fn transferring(process: &Process, tid: i32) -> Option<(Asleep, ThreadFacts)> {
     let asleep = Asleep::look(process, tid).filter(|asleep| transfers::is_one(&asleep.call))?;
     Some((asleep, asleep.facts(process, tid)?))

@@ -1,8 +1,8 @@
-//! One thread, stopped for a moment, and let go again as if nothing had been.
+//! One thread, stopped briefly and released without a visible effect.
 //!
-//! The kernel lets a tracee go when the tracing thread ends, and only a stopped one can be let go
-//! before that. So whoever stops a thread does it on a thread of its own ([`super::hold::on_own_thread`]): a
-//! target's thread that cannot be stopped in time is let go by that one's end.
+//! The kernel detaches a tracee when the tracing thread ends; before that, only a stopped tracee
+//! can be detached. So a thread is stopped from a new thread ([`super::hold::on_own_thread`]),
+//! whose end releases a target thread that could not be stopped in time.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -14,9 +14,9 @@ use super::{admission, quiet};
 use crate::error::Error;
 use crate::procfs::Process;
 
-/// `PTRACE_O_TRACESYSGOOD`: tells stops at system calls from a SIGTRAP.
+/// `PTRACE_O_TRACESYSGOOD`: distinguishes system call stops from a SIGTRAP.
 const TRACE_SYSTEM_CALLS: i32 = 1;
-/// Looks without sleeping between them: the next stop is often microseconds away.
+/// Number of checks without sleeping: the next stop is often microseconds away.
 const EAGER_LOOKS: u32 = 100;
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
@@ -26,11 +26,11 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 pub enum NotStopped {
     /// It ended.
     Gone,
-    /// Its process is stopped by a signal, and stays so.
+    /// A signal has stopped its process, which stays stopped.
     GroupStop,
     /// It did not stop in time (uninterruptible sleep).
     Late,
-    /// The kernel does not let us, or somebody else traces it.
+    /// The kernel refuses, or another process traces it.
     Refused(Error),
     /// The kernel refused a step.
     Io(io::Error),
@@ -43,24 +43,24 @@ impl From<io::Error> for NotStopped {
     }
 }
 
-/// A stopped thread. Dropped, it is let go.
+/// A stopped thread. Dropping it releases it.
 #[derive(Debug)]
 pub struct Tracee<'a> {
     /// The process.
     pub process: &'a Process,
     /// The thread.
     pub tid: i32,
-    /// The registers with which it stopped.
+    /// Its registers at the stop.
     pub registers: Registers,
     /// When it had stopped.
     pub since: Instant,
-    /// Whether a signal had stopped its process before. Let go, it stays stopped.
+    /// Whether a signal had stopped its process before. After the release it stays stopped.
     pub is_group_stopped: bool,
     held: bool,
     _hold: Hold,
 }
 
-/// Waits until `tid` reports something, at most until `deadline`.
+/// Waits until `tid` has an event, at most until `deadline`.
 pub fn next_event(tid: i32, deadline: Instant) -> io::Result<Option<Event>> {
     let mut pause = SHORTEST_SLEEP;
     for look in 0_u64.. {
@@ -80,19 +80,19 @@ pub fn next_event(tid: i32, deadline: Instant) -> io::Result<Option<Event>> {
     Ok(None)
 }
 
-/// Becomes the tracer of `tid` and asks it to stop: wait for that with [`Tracee::halted`].
+/// Becomes the tracer of `tid` and asks it to stop; [`Tracee::halted`] waits for the stop.
 pub(super) fn seize(process: &Process, tid: i32) -> Result<(), NotStopped> {
     if ptrace::seize(tid, TRACE_SYSTEM_CALLS).is_ok() {
-        // It can end between the two; the wait then says so.
+        // It can end between the two; the wait then reports that.
         let _ = ptrace::interrupt(tid);
         return Ok(());
     }
-    // The kernel takes this from its tracer only: this thread seized it for an earlier look, when it was in an uninterruptible
-    // sleep, and could not release it.
+    // The kernel accepts this only from the tracer: this thread seized it earlier, when it was in
+    // an uninterruptible sleep, and could not release it.
     if ptrace::interrupt(tid).is_ok() {
         return Ok(());
     }
-    // Why not? It ended, or somebody traces it, or we may not.
+    // Find the cause: it ended, or another process traces it, or the kernel refuses.
     match process.task_status(tid) {
         Ok(status) if !status.is_zombie() => Err(NotStopped::Refused(
             admission::traced(process, &status).unwrap_or_else(|| admission::refused(process)),
@@ -101,8 +101,9 @@ pub(super) fn seize(process: &Process, tid: i32) -> Result<(), NotStopped> {
     }
 }
 
-/// Out of a stop that is not ours: gives `signal` to the thread at once, for a signal that we keep is lost
-/// if we die, and asks for our own stop again, for any stop makes the kernel forget the first asking.
+/// Leaves a stop that strandline did not request: delivers `signal` to the thread at once, because
+/// a withheld signal is lost if strandline dies, and requests the stop again, because any stop
+/// cancels the first request.
 fn hand_over(tid: i32, signal: i32, deadline: Instant) -> Result<(), NotStopped> {
     ptrace::interrupt(tid)?;
     ptrace::resume(tid, signal)?;
@@ -110,8 +111,8 @@ fn hand_over(tid: i32, signal: i32, deadline: Instant) -> Result<(), NotStopped>
 }
 
 impl<'a> Tracee<'a> {
-    /// Seizes and stops thread `tid` of `process`, within `limit`. Signals that arrive meanwhile are
-    /// passed on. A thread in a group stop is let go at once. Call it on a thread of its own.
+    /// Seizes and stops thread `tid` of `process`, within `limit`. Signals that arrive meanwhile
+    /// are passed on. A thread in a group stop is released at once. Call it on a thread of its own.
     pub fn stop(process: &'a Process, tid: i32, limit: Duration) -> Result<Self, NotStopped> {
         let hold = Hold::begin();
         seize(process, tid)?;
@@ -151,14 +152,14 @@ impl<'a> Tracee<'a> {
         Err(NotStopped::Late)
     }
 
-    /// As [`Tracee::halted`]; a thread in a group stop is let go, and so goes back into the stop that
-    /// its user wants.
+    /// Like [`Tracee::halted`]; a thread in a group stop is released, and so returns to the stop
+    /// that its user wants.
     fn running(process: &'a Process, tid: i32, deadline: Instant) -> Result<Self, NotStopped> {
         let tracee = Self::halted(process, tid, deadline)?;
         if tracee.is_group_stopped { Err(NotStopped::GroupStop) } else { Ok(tracee) }
     }
 
-    /// Lets it run for `pause` and stops it again, within `limit`.
+    /// Lets the thread run for `pause` and stops it again, within `limit`.
     pub fn run_for(mut self, pause: Duration, limit: Duration) -> Result<Self, NotStopped> {
         quiet::repair(self.process, self.tid, &self.registers)?;
         ptrace::resume(self.tid, 0)?;
@@ -168,21 +169,21 @@ impl<'a> Tracee<'a> {
         Self::running(self.process, self.tid, Instant::now() + limit)
     }
 
-    /// Lets it go, and keeps it from reporting an EINTR that only this stop caused.
+    /// Releases the thread, and prevents an EINTR caused only by this stop.
     pub fn let_go(mut self) {
         self.release();
     }
 
-    /// Whether dropping it lets it go with its first registers. A call that is under way turns that
-    /// off: those registers belong to the time before it.
+    /// Sets whether dropping this releases the thread with its original registers. An active
+    /// injected call turns that off, because those registers belong to the time before it.
     pub(crate) fn hold(&mut self, held: bool) {
         self.held = held;
     }
 
     fn release(&mut self) {
         if std::mem::take(&mut self.held) {
-            // Nothing can be done about a failure here: a thread that is gone needs no letting go,
-            // and any other is let go by the end of this tracer.
+            // A failure cannot be handled here: a thread that is gone needs no release, and any
+            // other is released when this tracer ends.
             if !self.is_group_stopped {
                 let _ = quiet::repair(self.process, self.tid, &self.registers);
             }

@@ -1,24 +1,26 @@
-//! System calls that a stop cuts short: they return how much they had moved, and a program that does not go on from there
-//! loses the rest (signal(7): the kernel has no way to go on with them).
+//! System calls that a stop cuts short: they return the amount moved so far, and a program that
+//! does not continue from there loses the rest (signal(7): the kernel cannot restart them).
 //!
-//! A thread that sleeps in one is left asleep wherever that is possible; this module knows the calls, and sees afterwards
-//! where one came back with less than was asked for. That may have other reasons: a full disk, a peer that closed, a signal.
+//! A thread that sleeps in such a call is left asleep if possible; this module knows the calls, and
+//! detects afterwards that one returned less than requested. That may have other causes: a full
+//! disk, a closed peer, a signal.
 
 use strandline_sys::ptrace::Registers;
 
 use crate::memory::{Memory, word_at};
 use crate::procfs::Blocked;
 
-/// What a call was asked to move.
+/// The amount requested from a call.
 #[derive(Clone, Copy)]
 enum Asked {
-    /// As much as the register with this number says, counted from rdi.
+    /// The value of the argument register with this index, counted from rdi.
     Argument(usize),
-    /// The sum of the vectors at rsi, as many as rdx says.
+    /// The sum of the vectors at rsi, whose number is in rdx.
     Vectors,
     /// The sum of the vectors of the message at rsi.
     Message,
-    /// As much as [`Asked::Argument`] or [`Asked::Message`], if the flags in this register have MSG_WAITALL.
+    /// As the inner [`Asked::Argument`] or [`Asked::Message`], if the flags in this argument
+    /// contain MSG_WAITALL.
     All(usize, &'static Asked),
 }
 
@@ -58,7 +60,7 @@ const WAIT_FOR_ALL: u64 = 0x100;
 /// The most vectors of one call (`UIO_MAXIOV`).
 const MAX_VECTORS: u64 = 1024;
 
-/// Whether a stop cuts short the call that a thread waits in.
+/// Whether a stop cuts short the call in which a thread waits.
 pub fn is_one(call: &Blocked) -> bool {
     let known = TRANSFERS.iter().find(|known| known.number == call.number);
     known.is_some_and(|known| match known.asked {
@@ -67,7 +69,7 @@ pub fn is_one(call: &Blocked) -> bool {
     })
 }
 
-/// The call from which a thread that was just stopped returns with less than it asked for; `None` where it does not.
+/// The call from which a thread just stopped returns less than requested; `None` if there is none.
 pub fn short(registers: &Registers, memory: &dyn Memory) -> Option<&'static str> {
     let known = TRANSFERS.iter().find(|known| known.number == registers.orig_rax as i64)?;
     let moved = registers.rax as i64;

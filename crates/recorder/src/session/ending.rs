@@ -1,4 +1,4 @@
-//! How a recording ends: the last ledgers, marks and samples, and the line that says how it went.
+//! The end of a recording: the last ledgers, marks and samples, and the line with the totals.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use super::super::poller::Source;
 use super::super::tree::{Followed, Member};
 use super::{HEAR_EVERY, LAST_LEDGERS, Session, Why, ending_signal, exit_status};
 
-/// How long the kernel's word of an end is waited for.
+/// How long to wait for the kernel to report an end.
 const LAST_WORD_US: u64 = 100_000;
-/// A process whose main thread ended so much earlier than itself ran on without it.
+/// If the main thread ended this much before the process, the process ran on without it.
 const LEADER_ONLY_US: u64 = 100_000;
 
 impl Session<'_> {
-    /// Writes the end and returns what came of it. `wait_status` is the first process's.
+    /// Writes the end and returns the result. `wait_status` is that of the first process.
     pub fn finish(
         mut self,
         why: Why,
@@ -32,7 +32,7 @@ impl Session<'_> {
         let wait_status = wait_status.or(self.root_status);
         let high_water = self.end_root(why, wait_status, now);
         for &pid in &self.tree.pids().to_vec() {
-            // They live on.
+            // These live on.
             if let Some(mut left) = self.tree.remove(pid, None)
                 && let Some(process) = left.member.number
             {
@@ -82,7 +82,7 @@ impl Session<'_> {
         while self.ledgers.under_way() > 0 && self.clock.now_us() < until {
             let ready = self.poller.wait(HEAR_EVERY);
             if ready.of(Source::Signals) && self.take_signals() {
-                // Told to stop twice: what is not there by now is not waited for.
+                // Told to stop twice: do not wait for the rest.
                 break;
             }
             self.take_ledgers();
@@ -90,8 +90,8 @@ impl Session<'_> {
         self.take_ledgers();
     }
 
-    /// Takes in the last forks and ends. Of a process that is nobody's child here only the kernel's word tells how
-    /// it ended, which comes a moment after its end can be seen.
+    /// Handles the last forks and ends. For a process that is no child of the recorder, only the
+    /// kernel's report shows how it ended, and it arrives a moment after the end is visible.
     fn hear_of_the_end(&mut self, why: Why, is_unknown: bool) {
         let until = self.clock.now_us() + LAST_WORD_US;
         loop {
@@ -106,7 +106,7 @@ impl Session<'_> {
         }
     }
 
-    /// The first process's end, where it has ended: its high-water mark in KiB.
+    /// Handles the end of the first process, if it has ended. Returns its high-water mark in KiB.
     fn end_root(&mut self, why: Why, wait_status: Option<i32>, now: u64) -> Option<u64> {
         let known = |member: &Member| member.final_kib.or(member.high_water_kib());
         if why == Why::Interrupted {
@@ -119,7 +119,7 @@ impl Session<'_> {
                 high_water
             }
             None => {
-                // The kernel told of its main thread's end before.
+                // The kernel reported the end of its main thread before.
                 let (high_water, left_us) = self.state.moments.root_left.unwrap_or_default();
                 if now.saturating_sub(left_us) > LEADER_ONLY_US {
                     let text = "its main thread ended and others ran on: it was not sampled from then on";

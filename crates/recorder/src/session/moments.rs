@@ -1,4 +1,4 @@
-//! The moments at which more is taken than a sample: marks, and ledgers.
+//! Moments at which more than a sample is taken: marks, and ledgers.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
@@ -13,88 +13,91 @@ use super::super::tree::{Followed, Member};
 use super::super::watchable;
 use super::Session;
 
-/// Trees of more processes have no proportional set size at marks: the program would wait too long.
+/// Trees with more processes get no proportional set size at marks: the program would wait too
+/// long.
 const MAX_TREE: usize = 64;
-/// Descendants are watched for their ends from this age and size on: what is short or small is not worth tracing.
+/// Minimum age and size of descendants whose end is watched for: short or small ones are not worth
+/// tracing.
 const WATCH_AGE_US: u64 = 100_000;
 const WATCH_KIB: u64 = 4 << 10;
 const MAX_WATCHED: u32 = 64;
-/// A ledger at a peak is taken where RSS stands a tenth above the last one.
+/// A ledger at a peak requires an RSS a tenth above the last one.
 const PEAK_GROWTH: (u64, u64) = (11, 10);
-/// After so long it is asked whether who told a mark still waits.
+/// After this time, check whether the process that reported a mark still waits.
 const LONG_WAIT_US: u64 = 1_000;
-/// An answer that nobody read for so long was for a program that does not read answers.
+/// An answer that is unread for this long was for a program that does not read answers.
 const UNREAD_US: u64 = 20_000;
-/// Answers that are remembered to be given.
+/// Maximum number of pending answers.
 const MAX_OWED: usize = 4096;
-/// Below this no peak is worth a stop.
+/// Minimum RSS of a peak that is worth a stop.
 const MIN_PEAK_KIB: u64 = 1 << 10;
-/// After a ledger at a peak none is taken, of any process, for this many times as long as it took.
+/// After a ledger at a peak, none is taken of any process for this many times as long as it took.
 const PEAK_REST: u64 = 10;
-/// After a regular one none is taken for so many times as long: a process that is looked at too often does nothing
-/// else.
+/// After a regular ledger, none is taken for this many times as long as it took: a process that is
+/// read too often makes no progress.
 const EVERY_REST: u64 = 4;
-/// Processes with at least this part of the tree's RSS have a ledger where the tree has one; at most so many.
+/// Processes with at least this part of the tree's RSS get a ledger when the tree does, up to a
+/// maximum number.
 const LARGE_PART: u64 = 20;
 const MAX_LARGE: usize = 8;
-/// Marks that wait for their ledgers; of more no ledger is taken.
+/// Maximum number of marks that wait for their ledgers; further marks get no ledger.
 const MAX_WAITING: usize = 64;
-/// Looks for marks at the end.
+/// Maximum number of reads for marks at the end.
 const LAST_LOOKS: usize = 100;
 
-/// A mark that was told and not answered yet.
+/// A mark that was reported and not answered yet.
 struct Waiting {
-    /// By whom.
+    /// The process that reported it.
     teller: i32,
-    /// Since when.
+    /// When it was reported.
     since_us: u64,
-    /// What the recording says of it; `None` where nothing is known of who told it.
+    /// Its record; `None` if nothing is known about the process.
     mark: Option<Mark>,
 }
 
-/// What is counted about marks and ledgers.
+/// State of marks and ledgers.
 #[derive(Default)]
 pub(super) struct Moments {
-    /// Marks that were told and not answered yet.
+    /// Marks that were reported and not answered yet.
     waiting: Vec<Waiting>,
-    /// Answers to be given: since when each is waited for, and whether who told could not be sampled.
+    /// Pending answers: since when each is awaited, and whether its process could not be sampled.
     owed: VecDeque<(u64, bool)>,
-    /// Who told marks since no answer was to be given.
+    /// Processes that reported marks since there were last no pending answers.
     tellers: BTreeSet<i32>,
-    /// When the last answer was given.
+    /// When the last answer was sent.
     answered_us: u64,
-    /// Ledgers under way for them.
+    /// Number of unfinished ledgers at marks.
     mark_ledgers: usize,
     marks_with_ledgers: u64,
     watched: u32,
-    /// No ledger at a peak before, of any process.
+    /// Time before which no ledger at a peak is taken, of any process.
     no_peak_before_us: u64,
     has_said_few: bool,
     has_said_cut: bool,
     has_said_flooded: bool,
     has_said_failed: bool,
-    /// Too many marks wait: none has a ledger until all are answered.
+    /// Whether too many marks wait: none gets a ledger until all are answered.
     is_flooded: bool,
-    /// How long processes were stopped.
+    /// How long processes were stopped, in total.
     pub stopped_us: u64,
-    /// How long programs waited at marks.
+    /// How long programs waited at marks, in total.
     pub waited_us: u64,
     /// See [`strandline_recording::Ending`].
     pub brief_processes: u64,
     /// See [`strandline_recording::Ending`].
     pub unsampled_processes: u64,
-    /// The first process's high-water mark, and when, once it has left the tree.
+    /// High-water mark of the first process, and when it left the tree.
     pub root_left: Option<(Option<u64>, u64)>,
 }
 
 impl Session<'_> {
-    /// Takes what programs told, and lets them go on unless a ledger of one is still to be taken.
+    /// Handles reported marks, and answers them unless a ledger at a mark is unfinished.
     pub(super) fn take_marks(&mut self) {
         self.hear_marks();
         self.answer_if_done();
     }
 
-    /// Takes what programs told; says whether there was anything.
+    /// Handles reported marks; returns whether there were any.
     fn hear_marks(&mut self) -> bool {
         let all_told = self.marks.as_mut().map(Marks::take).unwrap_or_default();
         let has_told = !all_told.is_empty();
@@ -104,8 +107,8 @@ impl Session<'_> {
         has_told
     }
 
-    /// Lets every program go on that waits, unless a ledger at a mark is still to come: whoever waits may read
-    /// the answer that is meant for another.
+    /// Answers every waiting program, unless a ledger at a mark is unfinished: any waiting process
+    /// may read the answer meant for another.
     pub(super) fn answer_if_done(&mut self) {
         if self.state.moments.mark_ledgers == 0 {
             self.state.moments.is_flooded = false;
@@ -118,15 +121,15 @@ impl Session<'_> {
         }
     }
 
-    /// Gives an answer that is still to be given, if it is time.
+    /// Sends a pending answer if it is time.
     pub(super) fn look_after_answers(&mut self) {
         if !self.state.moments.owed.is_empty() {
             self.take_marks();
         }
     }
 
-    /// Gives the next answer when the last one was read: of two at once one program could take both, and go through
-    /// its next mark before that was measured.
+    /// Sends the next answer once the last one was read: of two at once one program could read
+    /// both, and pass its next mark before that was measured.
     fn give_answers(&mut self) {
         let moments = &mut self.state.moments;
         let Some(marks) = self.marks.as_mut().filter(|_| moments.mark_ledgers == 0) else { return };
@@ -141,8 +144,9 @@ impl Session<'_> {
         let is_fresh = now.saturating_sub(at_us) < LONG_WAIT_US;
         let all_known = moments.tellers.len() < MAX_OWED;
         if (has_ended || !is_fresh) && all_known && !moments.tellers.iter().any(|&pid| lives(pid)) {
-            // Nobody is left to read them: the next who tells a mark would, and go on too early. While one of them
-            // lives nobody knows whose answers the dead have read.
+            // No process is left to read the answers: the next one to report a mark would read them
+            // and continue too early. While one of the processes lives, it is unknown whose answers
+            // the dead ones have read.
             moments.owed.clear();
             moments.tellers.clear();
             return;
@@ -157,13 +161,15 @@ impl Session<'_> {
         if !self.tree.has(told.pid)
             && let Followed::Connector(connector) = &self.followed
         {
-            // Who tells is newer than the last look at who is there. Who has left is seen to when that is due.
+            // The process is newer than the last check. Processes that have left are handled when
+            // that is due.
             let is_whole = self.tree.hear(connector, at_us, &mut self.state.left);
             if !is_whole {
                 self.tree.search(at_us);
             }
         }
-        // Of who has ended meanwhile the figures are the last ones: the first process did not tell this.
+        // For a process that has ended meanwhile, the figures are its last ones: the first process
+        // did not report this mark.
         let teller = if told.pid > 0 { told.pid } else { self.root };
         let is_teller = self.tree.get_mut(teller).is_some_and(|member| member.is_teller);
         let pid = if is_teller { teller } else { subject(teller).unwrap_or(teller) };
@@ -174,14 +180,14 @@ impl Session<'_> {
         let member = self.tree.get_mut(pid);
         let (is_sampled, is_numbered) =
             member.map_or((false, false), |member| (member.sampler.is_some(), member.number.is_some()));
-        // One whose files were closed has ended, and so has one whose end was reported: neither is opened again, as that
-        // entry would have no end.
+        // A process whose files were closed has ended, and so has one whose end was reported.
+        // Neither is opened again, because the new entry would never end.
         let is_open = is_sampled || !is_numbered && (is_known || lives(pid)) && self.open(pid);
         if let Some(member) = self.tree.get_mut(pid) {
             member.is_teller = pid == teller;
         }
         if !is_known && !is_open {
-            // Nobody will tell of its end: it has come.
+            // Its end will not be reported: it has already ended.
             self.tree.remove(pid, None);
         }
         let Some((process, sample, status_bytes)) = self.sample_for_mark(pid, at_us, is_open) else {
@@ -208,8 +214,8 @@ impl Session<'_> {
         }
     }
 
-    /// The number and the figures of a process that told a mark. One that has ended since, which happens where another
-    /// read its answer, has those of its last sample.
+    /// Number and figures of a process that reported a mark. If it has ended since, which happens
+    /// if another process read its answer, the figures are those of its last sample.
     fn sample_for_mark(
         &mut self,
         pid: i32,
@@ -255,7 +261,7 @@ impl Session<'_> {
         wants
     }
 
-    /// A program that tells marks and does not wait would have the recorder remember all of them.
+    /// A program that reports marks without waiting would make the recorder remember all of them.
     fn say_flooded(&mut self) {
         if !std::mem::replace(&mut self.state.moments.has_said_flooded, true) {
             let text = format!(
@@ -271,7 +277,7 @@ impl Session<'_> {
         self.ledgers.look(Request { process, pid, moment, mark, tree });
     }
 
-    /// Lets every program go on that waits, then writes their marks.
+    /// Answers every waiting program, then writes the marks.
     fn answer_marks(&mut self) {
         let waiting = std::mem::take(&mut self.state.moments.waiting);
         if waiting.is_empty() {
@@ -279,7 +285,7 @@ impl Session<'_> {
         }
         let now = self.clock.now_us();
         let room = MAX_OWED.saturating_sub(self.state.moments.owed.len());
-        // Those who are not counted have answers enough before them to read.
+        // Marks beyond the maximum have enough pending answers before them.
         for one in waiting.iter().take(room) {
             self.state.moments.owed.push_back((one.since_us, one.mark.is_none()));
             self.state.moments.tellers.insert(one.teller);
@@ -292,9 +298,9 @@ impl Session<'_> {
         }
     }
 
-    /// At the end: nobody waits any more, what was told is kept.
+    /// Handles the last marks. No program waits any more, but all marks are kept.
     pub(super) fn settle_marks(&mut self) {
-        // A descendant that lives on may tell more for ever.
+        // A descendant that lives on may report marks forever.
         let mut looks = 0..LAST_LOOKS;
         while looks.next().is_some() && self.hear_marks() {
             self.answer_marks();
@@ -302,12 +308,12 @@ impl Session<'_> {
         self.answer_marks();
     }
 
-    /// Takes in what the ledgers' threads made.
+    /// Handles a result of the ledger threads.
     pub(super) fn take_made(&mut self, made: Made) {
         match made {
             Made::Ledger(mut ledger) => {
                 if ledger.moment == Moment::Exit {
-                    // Its watcher may have come late to it, on a busy machine.
+                    // On a busy machine its watcher may have been late.
                     let left = self.state.left.iter().map(|left| &left.member);
                     let mut left = left.filter(|member| member.number == Some(ledger.process));
                     let member =
@@ -326,7 +332,7 @@ impl Session<'_> {
             }
             Made::Failed(request, text) => {
                 let text = format!("no ledger ({}): {text}", moment_word(request.moment));
-                // Under `run` standard error is the command's.
+                // Under `run`, standard error belongs to the command.
                 if !self.forwards && !std::mem::replace(&mut self.state.moments.has_said_failed, true) {
                     (self.options.complain)(&text);
                 }
@@ -334,7 +340,8 @@ impl Session<'_> {
                 self.done(request.process, request.moment, None);
             }
             Made::TooLate(request) => {
-                // Of a mark or an end somebody wanted to know; the others only come as often as they can.
+                // Ledgers at marks and ends are expected; the others are taken only as often as
+                // possible.
                 if matches!(request.moment, Moment::Mark | Moment::Exit) {
                     let text =
                         format!("no ledger ({}): the process ended before", moment_word(request.moment));
@@ -362,7 +369,7 @@ impl Session<'_> {
         }
     }
 
-    /// A ledger that was asked for has come, or not.
+    /// Updates the state after a requested ledger was taken or failed.
     fn done(&mut self, process: u32, moment: Moment, cost: Option<(u64, u64)>) {
         if moment == Moment::Mark {
             self.state.moments.mark_ledgers = self.state.moments.mark_ledgers.saturating_sub(1);
@@ -371,7 +378,7 @@ impl Session<'_> {
         if let Some((_, member)) = self.tree.numbered(process)
             && moment != Moment::Exit
         {
-            // It stood for this ledger, which is not its end.
+            // The process was stopped for this ledger, not at its end.
             member.stands_since_us = None;
         }
         if let Some((_, member)) = self.tree.numbered(process)
@@ -389,7 +396,8 @@ impl Session<'_> {
         }
     }
 
-    /// After a sample: whether the process stands at a peak, and whether its end is worth watching for.
+    /// After a sample: takes a ledger if the process is at a peak, and watches for its end if that
+    /// is worth it.
     pub(super) fn consider(&mut self, pid: i32, now: u64) {
         let (peak, exit) = (self.plan.peak, self.plan.exit);
         if !peak && !exit {
@@ -420,7 +428,8 @@ impl Session<'_> {
         }
     }
 
-    /// A watched process runs another program now: one that a trace would change is let go.
+    /// A watched process now runs another program: stops watching if a trace would change what it
+    /// does.
     pub(super) fn reconsider_watch(&mut self, pid: i32) {
         let is_watched = self.plan.exit && self.tree.get_mut(pid).is_some_and(|member| member.is_watched);
         if is_watched && let Some(why) = watchable::why_not(Path::new(&format!("/proc/{pid}/exe"))) {
@@ -433,7 +442,7 @@ impl Session<'_> {
         self.caution("not_watched", format!("process {pid}"), format!("no ledger at its end: {why}"));
     }
 
-    /// Ledgers of the large processes, as often as was asked.
+    /// Takes ledgers of the large processes, at the requested interval.
     pub(super) fn take_regular_ledgers(&mut self, now: u64) {
         let Some(every) = self.plan.every else { return };
         let is_first = self.state.next_every_us == 0;
@@ -443,7 +452,7 @@ impl Session<'_> {
         }
     }
 
-    /// Ledgers of the processes that hold most of the tree's memory.
+    /// Takes ledgers of the processes that hold most of the tree's memory.
     pub(super) fn take_ledgers_of_the_large(&mut self, moment: Moment) {
         let least = self.tree.rss_kib() / LARGE_PART;
         let now = self.clock.now_us();
@@ -465,7 +474,7 @@ impl Session<'_> {
         }
     }
 
-    /// The ledgers a recording of a running process begins with, and the watch for its end.
+    /// Takes the first ledgers when recording a running process, and watches for its end.
     pub(super) fn begin_ledgers(&mut self) {
         self.sample(self.root, self.clock.now_us());
         if self.plan.exit
@@ -488,7 +497,7 @@ fn lives(pid: i32) -> bool {
         .is_ok_and(|stat| !matches!(stat.state, Some('Z' | 'X')) && !stat.is_exiting())
 }
 
-/// A moment, as `--ledger` names it.
+/// A moment in words, for messages.
 fn moment_word(moment: Moment) -> &'static str {
     match moment {
         Moment::Mark => "at a mark",
@@ -500,7 +509,8 @@ fn moment_word(moment: Moment) -> &'static str {
     }
 }
 
-/// Who a mark is about: who told it, or where that was `strandline mark`, who called that.
+/// The process that a mark is about: the one that reported it, or its parent if it is `strandline
+/// mark`.
 fn subject(pid: i32) -> Option<i32> {
     let process = Process::open(pid).ok()?;
     let is_strandline = process.executable().is_some_and(|path| {

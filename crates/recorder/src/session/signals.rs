@@ -1,11 +1,12 @@
-//! Signals that are sent to the recorder: for the command under `run`, for the recorder under `record`.
+//! Signals sent to the recorder: meant for the command under `run`, for the recorder under
+//! `record`.
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::Session;
 
-/// The signals that are passed on to a command, or end a recording.
+/// Signals that are passed on to a command, or that end a recording.
 const SIGNALS: [Signal; 9] = [
     Signal::SIGCONT,
     Signal::SIGHUP,
@@ -17,12 +18,12 @@ const SIGNALS: [Signal; 9] = [
     Signal::SIGUSR2,
     Signal::SIGWINCH,
 ];
-/// Those that end a recording of a process that is no command of ours.
+/// Signals that end a recording of a process that is not our command.
 const STOPS: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
-/// `SI_KERNEL`: from the terminal, which tells the command as well.
+/// `SI_KERNEL`: from the terminal, which signals the command as well.
 const FROM_KERNEL: i32 = 0x80;
 
-/// Takes over [`SIGNALS`] before any thread is started; returns what was blocked before.
+/// Takes over [`SIGNALS`] before any thread starts; returns the signals that were blocked before.
 pub(in super::super) fn take_signals() -> Result<(SignalFd, u64), String> {
     let failed = |error: std::io::Error| format!("signals cannot be taken over: {error}");
     strandline_sys::spawn::dispose_for_recording();
@@ -30,7 +31,7 @@ pub(in super::super) fn take_signals() -> Result<(SignalFd, u64), String> {
     let bits = SIGNALS.iter().fold(0u64, |bits, &signal| bits | 1 << (signal as i32 - 1));
     let before = strandline_sys::spawn::block_signals(bits).map_err(failed)?;
     if before & !bits != 0 {
-        // What was blocked stays so, but for the signal that ends a watch.
+        // What was blocked stays blocked, except the signal that ends a watch.
         let wake = 1u64 << (strandline_sys::signal::wake_signal() - 1);
         strandline_sys::spawn::block_signals((before | bits) & !wake).map_err(failed)?;
     }
@@ -39,13 +40,13 @@ pub(in super::super) fn take_signals() -> Result<(SignalFd, u64), String> {
 }
 
 impl Session<'_> {
-    /// Passes signals on to the command. Says whether one tells the recorder to stop.
+    /// Passes signals on to the command. Returns whether one tells the recorder to stop.
     pub(super) fn take_signals(&mut self) -> bool {
         let mut is_told_to_stop = false;
         while let Ok(Some(signal)) = self.signals.read_signal() {
             let number = signal.ssi_signo.cast_signed();
             if number == Signal::SIGCONT as i32 {
-                // The terminal's user stopped the recorder for a while, with the command or alone.
+                // The user stopped the recorder for a while, with the command or alone.
                 self.state.paused_us += self.grid.pause(self.clock.now_us());
                 continue;
             }

@@ -1,4 +1,5 @@
-//! The views of `holders`: what is lost, who holds the rest, what it is, and who keeps free pages.
+//! The views of `holders`: what leaked, which roots retain the rest, which types it has, and which
+//! blocks pin free pages.
 
 pub mod page;
 
@@ -22,22 +23,23 @@ const GREW: [Column; 5] =
     [words("held by"), figures("grew"), figures("blocks"), figures("now"), figures("rate")];
 const TYPES_GREW: [Column; 5] =
     [words("what"), figures("grew"), figures("instances"), figures("now"), figures("rate")];
-/// The way to what is held is told so far, where it leads to this part of all that is live.
+/// Depth limit of the retention path shown below a root, which is followed only for parts above
+/// 1/`MIN_PART` of all live bytes.
 const MAX_STEPS: usize = 4;
 const MIN_PART: u64 = 50;
 const MAX_BESIDE: usize = 3;
-/// Blocks of one size have a line where they have this part of all that is live.
+/// Blocks of one size get their own line from 1/`MIN_SIZE_PART` of all live bytes on.
 const MIN_SIZE_PART: u64 = 100;
-/// Less than this that no reader explains is what any program has.
+/// Unattributed memory below this is normal for any program.
 const MIN_BEYOND_BYTES: u64 = 32 << 20;
-/// What is kept of less is not worth a word; and columns of a name within a sentence.
+/// Pinned memory below this is not mentioned; and the maximum width of a name within a sentence.
 const MIN_KEPT_BYTES: u64 = 1 << 20;
 const MAX_NAME_COLUMNS: usize = 60;
-/// Sets of roots that are told each by itself, and columns of the name of one of several.
+/// Maximum number of root sets shown separately, and the width of a name among several.
 const MAX_SETS: usize = 6;
 const MAX_JOINED_COLUMNS: usize = 32;
 
-/// The whole view, ending with a newline: so many roots and types at most.
+/// The whole view, with a final newline and at most `top` roots and types.
 pub fn holders(found: &Holders, top: usize, surface: Surface) -> String {
     let mut lines: Vec<String> = wrap(&whose(found), surface.columns);
     lines.push(String::new());
@@ -64,7 +66,7 @@ pub fn holders(found: &Holders, top: usize, surface: Surface) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The process, and when it was looked at.
+/// The process, and the time of the snapshot.
 fn whose(found: &Holders) -> String {
     let executable = found.executable.as_deref().map_or(String::new(), |path| format!(" · {}", clean(path)));
     let seconds = found.taken_unix_seconds;
@@ -110,7 +112,7 @@ fn headline(found: &Holders) -> String {
     text + &beyond(found).unwrap_or_default() + &keeper(found).unwrap_or_default()
 }
 
-/// What of RSS no reader explains, where that is most of it.
+/// The part of RSS that no reader explains, if it is most of it.
 fn beyond(found: &Holders) -> Option<String> {
     let rss = found.rss_bytes?;
     let beyond = found.unattributed_bytes.filter(|&beyond| beyond > rss / 2 && beyond > MIN_BEYOND_BYTES)?;
@@ -121,7 +123,7 @@ fn beyond(found: &Holders) -> Option<String> {
     ))
 }
 
-/// Who keeps most of the pages that are free but for a few blocks, where these are a part worth a word.
+/// The block that pins the most otherwise free pages, if these are worth mentioning.
 fn keeper(found: &Holders) -> Option<String> {
     let least = (found.live.bytes / 10).max(MIN_KEPT_BYTES);
     let keeper = found.keepers.first().filter(|keeper| keeper.pins_bytes > least)?;
@@ -141,7 +143,8 @@ fn short(name: &str) -> String {
     shorten(name, MAX_NAME_COLUMNS)
 }
 
-/// Roots, and what has none or several, largest first; but what leaked comes first where it is a part worth it.
+/// Rows of the roots, of leaked blocks and of blocks with several roots, largest first; but leaked
+/// blocks come first if they are a significant part.
 fn root_rows(found: &Holders, top: usize) -> Vec<Vec<String>> {
     let least = found.live.bytes / MIN_PART;
     let mut groups: Vec<(u64, Vec<Vec<String>>)> = Vec::new();
@@ -166,7 +169,7 @@ fn root_rows(found: &Holders, top: usize) -> Vec<Vec<String>> {
         add(set.retained_bytes, row(together(set), sums, 0), &holds, least);
     }
     if others.1 > 0 {
-        // Where sets are told these are the rest, of kinds that are not told by themselves.
+        // If sets are shown, this is the rest: blocks of types that have no row of their own.
         let (text, holds) = match sets {
             [] => ("several roots together", found.shared_holds.as_slice()),
             _ => ("other roots, several together", [].as_slice()),
@@ -175,7 +178,7 @@ fn root_rows(found: &Holders, top: usize) -> Vec<Vec<String>> {
     }
     let folded = folded(&found.roots);
     for (name, root) in folded.iter().take(top) {
-        // What keeps much is small.
+        // A root that pins a lot retains little itself, so show its contents in more detail.
         let least = if root.pins_bytes >= least { root.retained_bytes / 2 } else { least };
         let sums = (root.retained_bytes, root.retained_blocks);
         add(root.retained_bytes, row(name.clone(), sums, root.pins_bytes), &root.holds, least);
@@ -193,7 +196,7 @@ fn root_rows(found: &Holders, top: usize) -> Vec<Vec<String>> {
     rows
 }
 
-/// The sets of roots that are told each by itself, and bytes and blocks of all others.
+/// The root sets shown separately, and bytes and blocks of all other sets.
 fn told_sets(found: &Holders) -> (&[Shared], (u64, u64)) {
     let least = found.live.bytes / MIN_PART;
     let is_told = |set: &Shared| set.retained_bytes > least && !set.nearest.is_empty();
@@ -206,7 +209,7 @@ fn told_sets(found: &Holders) -> (&[Shared], (u64, u64)) {
     (sets, rest)
 }
 
-/// The nearest of several roots in a few words, and how many more there are.
+/// The names of the nearest of several roots, shortened, and the number of others.
 fn together(set: &Shared) -> String {
     let mut names: Vec<String> = Vec::new();
     for of in &set.nearest {
@@ -233,7 +236,7 @@ fn holding(of: &SharedType) -> Holding {
     Holding { name, instances, bytes, retained_bytes, retained_blocks, ..Holding::default() }
 }
 
-/// Roots, those of one name in several threads as one; the largest first.
+/// Merges roots of the same name in several threads; largest first.
 fn folded(roots: &[Root]) -> Vec<(String, Root)> {
     let mut places: HashMap<(RootKind, &str, Option<&str>), usize> = HashMap::new();
     let mut folded: Vec<(u64, Root)> = Vec::new();
@@ -264,7 +267,7 @@ fn row(name: String, (of, blocks): (u64, u64), pins: u64) -> Vec<String> {
     vec![name, bytes(of), thousands(blocks), if pins > 0 { bytes(pins) } else { String::new() }]
 }
 
-/// The way to most of what a root holds, kind by kind, as far as that has `least` bytes.
+/// Adds rows for the path to most of what a root retains, type by type, down to `least` bytes.
 fn way(rows: &mut Vec<Vec<String>>, holds: &[Holding], least: u64) {
     let mut holds = holds;
     for depth in 1..=MAX_STEPS {
@@ -272,7 +275,8 @@ fn way(rows: &mut Vec<Vec<String>>, holds: &[Holding], least: u64) {
             let name = format!("{}{}", "  ".repeat(depth), instances(of));
             rows.push(row(name, (of.retained_bytes, of.retained_blocks), 0));
         }
-        // What is below is told of the largest alone: it would not be seen whose the others' is.
+        // Continue only below a single child; with several, the parent of deeper rows would be
+        // unclear.
         match holds {
             [only] => holds = &only.holds,
             _ => return,
@@ -280,7 +284,7 @@ fn way(rows: &mut Vec<Vec<String>>, holds: &[Holding], least: u64) {
     }
 }
 
-/// Adds what hangs from another root, type by type.
+/// Adds what another root retains, type by type.
 fn merge(holds: &mut Vec<Holding>, more: &[Holding]) {
     for of in more {
         match holds.iter_mut().find(|known| known.name == of.name) {
@@ -296,7 +300,7 @@ fn merge(holds: &mut Vec<Holding>, more: &[Holding]) {
     }
 }
 
-/// How many of which type, and whether they hang from each other.
+/// The number of instances, their type, and whether they are linked to each other.
 fn instances(of: &Holding) -> String {
     let chained = match of.instances.checked_sub(of.chained).filter(|_| of.chained > 0) {
         Some(1) => ", linked".to_owned(),
@@ -308,7 +312,7 @@ fn instances(of: &Holding) -> String {
     format!("{} {kind}{chained}", thousands(of.instances))
 }
 
-/// What grew since an earlier look: roots, then types.
+/// Rows of what grew since an earlier snapshot: roots, then types.
 fn growth_rows(since: &Growth, top: usize) -> [Vec<Vec<String>>; 2] {
     let hours = since.seconds / 3600.0;
     let rate = |of: i64| {
@@ -358,7 +362,7 @@ fn duration(of: f64) -> String {
     }
 }
 
-/// A root in a few words.
+/// A short description of a root.
 fn name(root: &Root) -> String {
     let name = clean(&root.name);
     let thread = root.thread.as_deref().map(clean).unwrap_or_default();
@@ -380,7 +384,7 @@ fn name(root: &Root) -> String {
     }
 }
 
-/// Types, the largest first. Blocks of sizes that have little each are one line.
+/// Rows of the types, largest first. Small size classes are merged into one line.
 fn type_rows(found: &Holders, top: usize) -> Vec<Vec<String>> {
     let least = found.live.bytes / MIN_SIZE_PART;
     let size = |of: &Type| of.name.strip_suffix("-byte blocks")?.parse::<u64>().ok();

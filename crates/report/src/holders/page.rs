@@ -1,5 +1,6 @@
-//! The page of `holders`: who holds what as a picture, each row what hangs from the one above, as wide as what it retains; and the
-//! tables. One HTML file without a script, which forbids itself everything but its own style.
+//! The HTML page of `holders`: a picture of what retains what, where each row shows the children of
+//! the one above and widths are retained bytes; and the tables. One file without scripts; its
+//! content security policy permits only its own style.
 
 use minijinja::value::{Serde, Value};
 use minijinja::{Environment, context};
@@ -20,29 +21,29 @@ use crate::units::{bytes, percent, seconds};
 
 const PAGE: &str = include_str!("assets/holders.html");
 const STYLE: &str = include_str!("assets/holders.css");
-/// Units that the picture is wide, and a row high.
+/// Width of the picture and height of a row, in units of the picture.
 const WIDTH: f64 = 1200.0;
 const ROW: f64 = 24.0;
-/// What is narrower is not drawn, and what is narrower than this has no text.
+/// Narrower parts are not drawn; parts narrower than the second have no text.
 const MIN_WIDTH: f64 = 1.5;
 const MIN_TEXT: f64 = 30.0;
-/// A letter's width, about.
+/// Approximate width of a letter.
 const LETTER: f64 = 7.0;
 const MAX_BOXES: usize = 20_000;
-/// Rows of a table.
+/// Maximum number of rows of a table.
 const MAX_ROWS: usize = 200;
 
-/// A part of the picture.
+/// A box in the picture.
 #[derive(Serialize)]
 struct Part {
     x: f64,
     y: f64,
     width: f64,
-    /// What it is, shortened to its width.
+    /// Its name, shortened to the width.
     text: String,
-    /// All of that, and its figures.
+    /// Its full name and figures, as the tooltip.
     title: String,
-    /// What colours it.
+    /// The CSS class of its colour.
     class: &'static str,
 }
 
@@ -74,7 +75,7 @@ impl Picture {
         picture
     }
 
-    /// One, and what hangs from it; how wide it is.
+    /// Adds a box and its children; returns its width.
     fn add(
         &mut self,
         (x, row): (f64, usize),
@@ -102,7 +103,7 @@ impl Picture {
     }
 }
 
-/// A table.
+/// A table, as the template reads it.
 #[derive(Serialize)]
 struct Rows {
     head: Vec<&'static str>,
@@ -115,10 +116,10 @@ impl Rows {
     }
 }
 
-/// The page as a whole HTML document.
+/// The page as a complete HTML document.
 ///
 /// # Errors
-/// Where its template cannot be filled.
+/// Fails if the template cannot be rendered.
 pub fn page(found: &Holders) -> Result<String, NotDrawn> {
     let picture = Picture::new(found);
     let roots = Rows::new(&super::ROOTS, root_rows(found, MAX_ROWS));

@@ -1,15 +1,15 @@
-//! Several pages as one: a contents with what came of each, and the machine told once.
+//! Several pages as one: a table of contents with the results, and the environment once.
 
 use super::page::{Page, Table};
 
-/// Pages in one file.
+/// Several pages in one file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Book {
     /// Its heading.
     pub title: String,
-    /// What came of all, in a sentence.
+    /// The overall result, in a sentence.
     pub headline: String,
-    /// A row for each chapter, in their order: its name, and what came of it.
+    /// A row per chapter, in their order: its name and its result.
     pub contents: Table,
     /// The chapters.
     pub chapters: Vec<Chapter>,

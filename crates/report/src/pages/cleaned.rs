@@ -1,16 +1,16 @@
-//! A page whose texts are safe to show: what every writer begins with, so that none of them can forget.
+//! Makes all texts of a page safe to show. Every writer starts with this.
 
 use super::book::{Book, Chapter};
 use super::page::{Cell, Claim, Column, Page, Plot, Section, Series, Table};
 use crate::text::{clean, clean_sentence, shorten};
 
-/// What a paragraph is cut to, in terminal columns.
+/// Maximum width of a paragraph, in terminal columns.
 const MAX_COLUMNS: usize = 2_000;
-/// What a snippet is cut to, in bytes.
+/// Maximum length of a snippet, in bytes.
 const MAX_SNIPPET: usize = 64 * 1024;
 
-/// `page` with every text cleaned and cut to what a reader can take, and every row as long as its table's head. A
-/// row without cells stays one: it is a line between rows.
+/// A copy of `page` with every text cleaned and truncated, and every row as long as the table
+/// header. An empty row stays empty: it is a separator line.
 pub fn cleaned(page: &Page) -> Page {
     Page {
         title: clean_sentence(&one_line(&page.title)),
@@ -91,7 +91,7 @@ fn plot(plot: &Plot) -> Plot {
     }
 }
 
-/// Lines of a sentence are one: where it breaks is the writer's to say.
+/// Joins the lines of a sentence; the writer decides where to break it.
 fn one_line(text: &str) -> String {
     text.split(['\n', '\r', '\t'])
         .map(str::trim)
@@ -108,7 +108,7 @@ fn name_of(text: &str) -> String {
     clean_sentence(&one_line(text))
 }
 
-/// Lines and tabs of what is to be copied stay.
+/// Keeps lines and tabs of text that is meant for copying.
 fn snippet(text: &str) -> String {
     let end = (0..=MAX_SNIPPET.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
     let lines = text.get(..end).unwrap_or_default().lines();

@@ -1,4 +1,4 @@
-//! Pages with known content, for the tests of the writers.
+//! Pages with known content for the tests of the writers.
 
 use super::page::{Cell, Claim, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
 
@@ -147,7 +147,7 @@ fn trial_plots(names: &[&str]) -> Vec<Plot> {
     vec![bars, front]
 }
 
-/// Candidates with long names and many columns, and a setting to copy.
+/// Candidates with long names, many columns, and a setting to copy.
 pub fn trial() -> Page {
     let head = columns(
         &["", "setting"],
@@ -200,7 +200,7 @@ pub fn trial() -> Page {
     }
 }
 
-/// Lines over a logarithmic axis of bytes, and names of places on another.
+/// Lines over a logarithmic axis of bytes, and named positions on another axis.
 pub fn study() -> Page {
     let line = |name: &str, factor: f64| Series {
         name: name.to_owned(),
@@ -248,7 +248,7 @@ pub fn study() -> Page {
     }
 }
 
-/// Plots of more than can be seen one by one.
+/// Plots with more points than can be distinguished.
 pub fn crowded() -> Page {
     let wave = |n: u32| {
         300.0 * (f64::from(n) / 9_000.0).sin() + f64::from(n.wrapping_mul(2_654_435_761) % 977) / 9.0
@@ -300,7 +300,7 @@ pub fn crowded() -> Page {
     Page { title: "crowded".to_owned(), sections: vec![section], ..Page::default() }
 }
 
-/// Every text is an attack.
+/// A page in which every text is an attack.
 pub fn hostile() -> Page {
     let text =
         || "</title><script>alert(1)</script>`|*x*|`[a](http://x)\u{1b}[2J\u{202e}\n# \"'\u{0}".to_owned();

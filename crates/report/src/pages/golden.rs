@@ -1,4 +1,5 @@
-//! What the writers make of known pages, compared with what they made before, and the rules that hold for all.
+//! Compares the output of the writers for known pages with stored output, and checks rules that
+//! hold for all.
 
 use super::book::{Book, Chapter};
 use super::page::{Cell, Claim, Column, Page, Section, Table};
@@ -115,7 +116,7 @@ fn a_page_of_html_needs_nothing_else() {
     assert_eq!(text.matches("<svg ").count(), 2);
 }
 
-/// A published figure of many parts stands whole in every format: cut, it says something else.
+/// A published figure with many parts is never shortened: a part of it would mean something else.
 #[test]
 fn published_figures_stand_whole() {
     let parts: Vec<String> = (0..30).map(|n| format!("malloc_zeroed_{n} 0.0{n}")).collect();
@@ -138,7 +139,7 @@ fn published_figures_stand_whole() {
     }
 }
 
-/// A study with thirty plots begins with its claims, not with thirty links.
+/// A study with thirty plots starts with its claims, not with thirty links.
 #[test]
 fn contents_of_a_chapter_fold() {
     let page = fabricated::study();
@@ -151,7 +152,7 @@ fn contents_of_a_chapter_fold() {
     assert!(before.contains("<h2>"));
 }
 
-/// Writes the pages where STRANDLINE_PICTURES says, to be looked at.
+/// Writes the pages to the directory in STRANDLINE_PICTURES, for visual inspection.
 #[test]
 fn pages_to_look_at() {
     let Some(folder) = std::env::var_os("STRANDLINE_PICTURES") else { return };

@@ -1,5 +1,6 @@
-//! A page as one HTML file that needs nothing else: no network, no script. It forbids itself everything but its own
-//! style, by its digest; every text goes through a template that escapes, and pictures through a writer that does.
+//! A page as one self-contained HTML file: no network, no script. Its content security policy
+//! permits only its own style, by digest. Every text goes through an escaping template, and
+//! pictures through an escaping writer.
 
 use minijinja::value::{Serde, Value};
 use minijinja::{Environment, context};
@@ -17,15 +18,15 @@ use crate::timeline::html::digest;
 
 const PAGE: &str = include_str!("assets/lab.html");
 const STYLE: &str = include_str!("assets/lab.css");
-/// A chapter's contents name so many of its parts.
+/// Maximum number of links in a chapter's contents.
 const MAX_LINKS: usize = 40;
-/// What a book's file begins with, by which it is known for one.
+/// The start of a book file, by which it is recognised.
 const BOOK_MARK: &str = "<!doctype html>\n<html lang=\"en\" data-strandline=\"studies\">";
 
-/// The page as a whole HTML document.
+/// The page as a complete HTML document.
 ///
 /// # Errors
-/// Where its template cannot be filled.
+/// Fails if the template cannot be rendered.
 pub fn text(page: &Page) -> Result<String, NotDrawn> {
     let page = cleaned(page);
     let chapter = Chapter::new(&page, None, &mut Names::default());
@@ -37,10 +38,10 @@ pub fn text(page: &Page) -> Result<String, NotDrawn> {
     })
 }
 
-/// The book as a whole HTML document, with its contents first.
+/// The book as a complete HTML document, starting with its contents.
 ///
 /// # Errors
-/// Where its template cannot be filled.
+/// Fails if the template cannot be rendered.
 pub fn book(book: &Book) -> Result<String, NotDrawn> {
     let book = cleaned_book(book);
     let mut names = Names::default();
@@ -62,7 +63,7 @@ pub fn book(book: &Book) -> Result<String, NotDrawn> {
     })
 }
 
-/// Whether a file that begins like this is a book that strandline wrote.
+/// Whether a file that starts with `begin` is a book written by strandline.
 pub fn is_book(begin: &[u8]) -> bool {
     begin.starts_with(BOOK_MARK.as_bytes())
 }
@@ -77,13 +78,13 @@ fn render(filled: Value) -> Result<String, NotDrawn> {
 /// A page as the template reads it.
 #[derive(Serialize)]
 struct Chapter {
-    /// What it is referred to by; empty where it is the whole document.
+    /// Its anchor; empty if it is the whole document.
     anchor: String,
     title: String,
     headline: String,
-    /// Anchor and name of its parts.
+    /// Anchors and names of its parts.
     links: Vec<(String, String)>,
-    /// What the links lead to: `52 claims, 5 tables, 12 plots`.
+    /// Summary of the parts: `52 claims, 5 tables, 12 plots`.
     links_to: String,
     sections: Vec<Part>,
     caveats: Vec<String>,
@@ -132,14 +133,14 @@ struct Part {
 /// A claim, as the template reads it.
 #[derive(Serialize)]
 struct Judged {
-    /// What it is referred to by.
+    /// Its anchor.
     anchor: String,
     id: String,
     says: String,
     verdict: Datum,
     published: String,
     measured: String,
-    /// Why it does not hold, and what its author says of it.
+    /// Why it does not hold, and its author's note.
     remarks: Vec<String>,
     figures: Vec<String>,
 }
@@ -165,7 +166,7 @@ impl Judged {
 struct Figure {
     id: String,
     title: String,
-    /// A whole SVG document, which is put in as it is.
+    /// A complete SVG document, inserted verbatim.
     svg: String,
 }
 
@@ -221,14 +222,14 @@ struct Rows {
 
 #[derive(Serialize)]
 struct Row {
-    /// What it is referred to by, or in a contents what it refers to; empty for nothing.
+    /// Its anchor or, in a table of contents, the anchor that it links to; empty for none.
     id: String,
-    /// Whether a line sets it apart from the row before.
+    /// Whether a line separates it from the previous row.
     apart: bool,
     cells: Vec<Datum>,
 }
 
-/// A cell with the classes of its style.
+/// A cell with its CSS classes.
 #[derive(Serialize)]
 struct Datum {
     text: String,

@@ -1,22 +1,22 @@
-//! A page as Markdown, for an issue or a mailing list: GitHub's tables, whose columns also stand below each other
-//! where they are read as they are. What a program is called is never taken for markup.
+//! A page as Markdown, for an issue or a mailing list: GitHub tables, padded so that the source is
+//! readable too. Names of programs are escaped and never act as markup.
 
 use super::book::Book;
 use super::cleaned::{cleaned, cleaned_book};
 use super::page::{Cell, Claim, Column, Page, Plot, Section, Table, Tone};
 use crate::text::{left, right, width};
 
-/// Wider columns than this are not filled up: one long name would push every line over its reader's edge.
+/// Cells wider than this are not padded to: one long name would widen every line.
 const MAX_ALIGNED: usize = 100;
 
-/// The whole page, ending with a newline. Of its plots those that are files are referred to.
+/// The whole page, with a final newline. Refers to those plots that exist as files.
 pub fn text(page: &Page) -> String {
     let mut parts = Vec::new();
     whole(&mut parts, &cleaned(page));
     parts.join("\n\n") + "\n"
 }
 
-/// The whole book, ending with a newline: what came of all and the machine first, then its chapters.
+/// The whole book, with a final newline: overall result and machine first, then the chapters.
 pub fn book(book: &Book) -> String {
     let book = cleaned_book(book);
     let mut parts = vec![format!("# {}", escaped(&book.title)), format!("**{}**", escaped(&book.headline))];
@@ -35,7 +35,7 @@ pub fn book(book: &Book) -> String {
     parts.join("\n\n") + "\n"
 }
 
-/// Title, headline and all parts of a page that is clean.
+/// Appends title, headline and all parts of a cleaned page.
 fn whole(parts: &mut Vec<String>, page: &Page) {
     if !page.title.is_empty() {
         parts.push(format!("## {}", escaped(&page.title)));
@@ -79,14 +79,15 @@ fn part(parts: &mut Vec<String>, section: &Section) {
         if !what.is_empty() {
             parts.push(escaped(what));
         }
-        // A fence is longer than any within.
+        // The fence must be longer than any in the text.
         let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
         let fence = "`".repeat((longest + 1).max(3));
         parts.push(format!("{fence}\n{text}\n{fence}"));
     }
 }
 
-/// Claims as a table with what each says, and below it why some do not hold, or not for all.
+/// Appends the claims as a table, and below it the reasons for those that do not or not always
+/// hold.
 pub fn claims(parts: &mut Vec<String>, claims: &[Claim]) {
     if claims.is_empty() {
         return;
@@ -120,14 +121,14 @@ pub fn claims(parts: &mut Vec<String>, claims: &[Claim]) {
     }
 }
 
-/// A plot that is a file.
+/// A reference to a plot that exists as a file.
 pub fn picture(plot: &Plot) -> String {
-    // Square brackets would end what it is called.
+    // Square brackets would end the link text.
     let title = escaped(&plot.title.replace('[', "(").replace(']', ")"));
     format!("![{title}]({})", plot.address)
 }
 
-/// The table, its columns filled up to the same width.
+/// The table, with its columns padded to equal width.
 pub fn rows(table: &Table) -> String {
     let mut rooms: Vec<usize> =
         table.columns.iter().map(|column| width(&escaped(&column.title)).max(4)).collect();
@@ -163,7 +164,8 @@ pub fn rows(table: &Table) -> String {
     [head, rules].into_iter().chain(rows).collect::<Vec<_>>().join("\n")
 }
 
-/// `text` with a backslash before whatever Markdown would act on, and before nothing else: it is also read as it is.
+/// Escapes with backslashes exactly the characters that Markdown would interpret, as the source is
+/// also read directly.
 pub fn escaped(text: &str) -> String {
     let characters: Vec<char> = text.chars().collect();
     let mut safe = String::with_capacity(text.len());
@@ -181,7 +183,7 @@ pub fn escaped(text: &str) -> String {
             '<' => after.is_some_and(|c| c.is_ascii_alphabetic() || matches!(c, '/' | '!' | '?')),
             '&' => after.is_some_and(|c| c.is_ascii_alphabetic() || *c == '#'),
             ']' => after.is_some_and(|c| matches!(c, '(' | '[' | ':')),
-            // At the beginning these make a heading, a quotation, a list, a task or a line.
+            // At the start of a line these make a heading, quotation, list, task or rule.
             '#' | '>' | '[' | '=' => index == 0,
             '+' | '-' => index == 0 && !after.is_some_and(char::is_ascii_digit),
             '.' | ')' => {

@@ -1,7 +1,8 @@
-//! What the lab found, for people: tables for a terminal, Markdown for an issue or a mailing list, one HTML page.
+//! Results of the lab for people: tables for a terminal, Markdown for an issue or a mailing list,
+//! one HTML page.
 //!
-//! A verb's room turns what it found into a [`page::Page`], whose parts the writers here lay out: every verb looks
-//! the same in every format. Nothing in here runs or judges anything.
+//! The report module of each command builds a [`page::Page`], which the writers here lay out, so
+//! that all commands look the same in every format. Nothing here runs or judges anything.
 
 pub mod book;
 pub mod cleaned;
@@ -22,7 +23,7 @@ use strandline_inspect::environment::Environment;
 
 use crate::units::maybe_bytes;
 
-/// The machine, as a page names it.
+/// Describes the machine for a page.
 pub fn surroundings(machine: &Environment) -> Vec<(String, String)> {
     let known = |text: &Option<String>| text.clone().unwrap_or_else(|| crate::units::UNKNOWN.to_owned());
     let cpus = machine.cpus.map_or_else(|| known(&None), |cpus| cpus.to_string());

@@ -1,11 +1,12 @@
-//! Names for files and anchors, made of titles: stable from run to run, and no two the same.
+//! Names for files and anchors, derived from titles: stable between runs, and unique.
 
 use std::collections::BTreeSet;
 
-/// Longer names are cut: two that begin alike are then told apart by a number.
+/// Maximum length; names that then collide are distinguished by a number.
 const MOST: usize = 60;
 
-/// `text` as a name of small letters, digits and hyphens: "Peak memory, MiB" as `peak-memory-mib`.
+/// Converts `text` to lowercase letters, digits and hyphens: "Peak memory, MiB" becomes
+/// `peak-memory-mib`.
 pub fn slug(text: &str) -> String {
     let mut name = String::new();
     for c in text.chars() {
@@ -22,12 +23,12 @@ pub fn slug(text: &str) -> String {
     if name.is_empty() { "x".to_owned() } else { name.to_owned() }
 }
 
-/// Names that were given, so that no two are the same.
+/// The names in use, to keep them unique.
 #[derive(Debug, Default)]
 pub struct Names(BTreeSet<String>);
 
 impl Names {
-    /// `name`, or the first of `name-2`, `name-3`, … that was not given yet.
+    /// Returns `name`, or the first of `name-2`, `name-3`, … that is not in use.
     pub fn give(&mut self, name: &str) -> String {
         let mut given = name.to_owned();
         let mut turn = 1u64;

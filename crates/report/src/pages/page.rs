@@ -1,17 +1,17 @@
-//! A report as its parts, before any format is chosen.
+//! The content of a report, independent of the output format.
 
 /// A report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Page {
-    /// Its heading: the verb and what was compared.
+    /// Its heading: the command and what was compared.
     pub title: String,
-    /// What came of it, in one or two sentences.
+    /// The result, in one or two sentences.
     pub headline: String,
     /// Its parts, in order.
     pub sections: Vec<Section>,
-    /// What was not measured or is to be doubted, a sentence each.
+    /// What was not measured or is uncertain, a sentence each.
     pub caveats: Vec<String>,
-    /// The machine and the settings it was measured on and under: name and value.
+    /// The machine and settings of the measurement: name and value.
     pub environment: Vec<(String, String)>,
 }
 
@@ -20,38 +20,38 @@ pub struct Page {
 pub struct Section {
     /// Its heading; empty for none.
     pub heading: String,
-    /// What the rows of its tables are, where one may want to refer to a row; empty for nothing.
+    /// What the rows of its tables are, for anchors of rows; empty for no anchors.
     pub rows_are: String,
     /// Sentences before its tables.
     pub paragraphs: Vec<String>,
     /// Its tables.
     pub tables: Vec<Table>,
-    /// Claims, which stand before its tables.
+    /// Claims, which come before its tables.
     pub claims: Vec<Claim>,
     /// Its plots, for formats that have pictures.
     pub plots: Vec<Plot>,
-    /// Text to copy as it is (a setting for a shell, a unit file): what it is for, and the text.
+    /// Text to copy verbatim (a setting for a shell, a unit file): its purpose, and the text.
     pub snippets: Vec<(String, String)>,
 }
 
 /// A claim that was judged.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Claim {
-    /// What it is called.
+    /// Its id.
     pub id: String,
-    /// What it says, in a sentence.
+    /// The claim in a sentence.
     pub says: String,
-    /// Whether it holds.
+    /// The verdict.
     pub verdict: Cell,
-    /// The published figures, all of them; empty for none.
+    /// All published figures; empty for none.
     pub published: String,
-    /// What was measured, in short; empty for nothing.
+    /// A summary of the measurement; empty for none.
     pub measured: String,
-    /// Why it does not hold, or not for all; empty for nothing to say.
+    /// Why it does not hold, or not always; empty for none.
     pub reason: String,
-    /// What its author says of it; empty for nothing.
+    /// The author's note; empty for none.
     pub note: String,
-    /// Which figures were read, and how far they may be off, a sentence each.
+    /// Which figures were read and their uncertainty, a sentence each.
     pub figures: Vec<String>,
 }
 
@@ -62,8 +62,8 @@ pub struct Table {
     pub caption: String,
     /// Its columns.
     pub columns: Vec<Column>,
-    /// Its rows: as many cells as there are columns. A row without cells is a line that sets those after it apart
-    /// (a sum, a ratio).
+    /// Its rows, with as many cells as columns. An empty row is a line that separates the following
+    /// rows (a sum, a ratio).
     pub rows: Vec<Vec<Cell>>,
 }
 
@@ -72,58 +72,58 @@ pub struct Table {
 pub struct Column {
     /// Its heading.
     pub title: String,
-    /// Whether its cells are figures, which end at its right edge.
+    /// Whether its cells are figures, which are right-aligned.
     pub figures: bool,
 }
 
 /// A cell of a table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cell {
-    /// What stands in it.
+    /// Its text.
     pub text: String,
-    /// How it is to be seen.
+    /// How it is displayed.
     pub tone: Tone,
 }
 
-/// How a cell is to be seen; its text says the same.
+/// How a cell is displayed; its text conveys the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tone {
-    /// As text.
+    /// Plain text.
     #[default]
     Plain,
-    /// As what was hoped for.
+    /// A good result.
     Good,
-    /// As what was not.
+    /// A bad result.
     Bad,
-    /// As of less interest.
+    /// Less important.
     Faint,
 }
 
-/// A picture of figures.
+/// A chart.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plot {
     /// What it shows.
     pub title: String,
-    /// What its axes are, with their units.
+    /// The label of the x axis, with its unit.
     pub x_label: String,
-    /// The same for the other.
+    /// The label of the y axis, with its unit.
     pub y_label: String,
     /// How the points are joined.
     pub kind: PlotKind,
-    /// Whether values on an axis are bytes, and are to be labelled in KiB, MiB, …
+    /// Whether x values are bytes, labelled in KiB, MiB, …
     pub x_is_bytes: bool,
-    /// The same for the other.
+    /// Whether y values are bytes.
     pub y_is_bytes: bool,
-    /// Where an axis counts by factors.
+    /// Whether the x axis is logarithmic.
     pub x_is_logarithmic: bool,
-    /// The same for the other.
+    /// Whether the y axis is logarithmic.
     pub y_is_logarithmic: bool,
-    /// What is drawn.
+    /// The data.
     pub series: Vec<Series>,
-    /// Names of the places 0, 1, 2, … of the x axis, where it has names instead of figures. Bars and strips are drawn
-    /// in rows, a name to the left of each.
+    /// Names for the positions 0, 1, 2, … of the x axis, if it has names instead of figures. Bars
+    /// and strips are drawn as rows, each with its name to the left.
     pub x_names: Vec<String>,
-    /// Where it is as a file, for formats that refer to pictures; empty for nowhere.
+    /// Address of its file, for formats that refer to pictures; empty for none.
     pub address: String,
 }
 
@@ -133,7 +133,7 @@ pub enum PlotKind {
     /// By lines.
     #[default]
     Lines,
-    /// Not at all.
+    /// Not joined.
     Points,
     /// Bars from zero.
     Bars,
@@ -141,15 +141,15 @@ pub enum PlotKind {
     Strips,
 }
 
-/// Points of a plot that belong together.
+/// A data series of a plot.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series {
-    /// What they are.
+    /// Its name.
     pub name: String,
-    /// The points: x, y. Values that are not finite are left out.
+    /// The points: x, y. Non-finite values are left out.
     pub points: Vec<(f64, f64)>,
-    /// An interval of y for each point; empty for none. Of strips, whose points are samples, the first one at a place
-    /// is drawn: the interval of its median.
+    /// A y interval per point; empty for none. For strips, whose points are samples, only the first
+    /// at a position is drawn: the interval of the median.
     pub intervals: Vec<(f64, f64)>,
     /// A name for each point; empty for none.
     pub labels: Vec<String>,

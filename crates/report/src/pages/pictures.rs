@@ -1,4 +1,4 @@
-//! Plots as files of their own, and where a page finds them.
+//! Plots as separate files, and their addresses in a page.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -7,13 +7,13 @@ use super::names::{Names, slug};
 use super::page::Page;
 use super::plot;
 
-/// A file to be written: its name in the folder of pictures, and its text.
+/// A file to write: its name in the picture directory, and its text.
 pub type Picture = (String, String);
 
-/// Every plot of `page`, the page of `study`, as an SVG file; from now on Markdown refers to it by `address`, the
-/// folder's address.
+/// Makes an SVG file of every plot of `page`, the page of `study`. Sets the plots' addresses, to
+/// which Markdown refers, below the directory address `address`.
 pub fn pictures(page: &mut Page, study: &str, address: &str, names: &mut Names) -> Vec<Picture> {
-    // A title that has nothing to show is no better as a file's name.
+    // Use the cleaned title for the file name as well.
     let safe = cleaned(page);
     let mut pictures = Vec::new();
     for (section, safe) in page.sections.iter_mut().zip(&safe.sections) {
@@ -26,8 +26,8 @@ pub fn pictures(page: &mut Page, study: &str, address: &str, names: &mut Names) 
     pictures
 }
 
-/// The address of `folder` in a file that stands in `from`; both are whole paths. As Markdown takes it: without
-/// spaces and brackets.
+/// The address of `folder` relative to the directory `from`, both absolute paths. Encoded for
+/// Markdown: without spaces and brackets.
 pub fn address(folder: &Path, from: &Path) -> String {
     let shared = folder.components().zip(from.components()).take_while(|(a, b)| a == b).count();
     let up = from.components().skip(shared).map(|_| Component::ParentDir);
@@ -35,7 +35,7 @@ pub fn address(folder: &Path, from: &Path) -> String {
     encoded(&path.to_string_lossy())
 }
 
-/// A path as an address.
+/// Percent-encodes a path.
 pub fn encoded(path: &str) -> String {
     let mut address = String::with_capacity(path.len());
     for byte in path.bytes() {

@@ -1,7 +1,8 @@
-//! A plot as SVG: in a page it follows the reader's theme, by itself it is dark on whatever it stands on.
+//! A plot as SVG: within a page it follows the reader's theme, as a file it is dark on white.
 //!
-//! Bars and strips are drawn as rows with their names to the left, where long names can be read; lines and points on
-//! two axes. Anything can be drawn: what is not finite, or not positive on a logarithmic axis, is left out and counted.
+//! Bars and strips are drawn as rows with the names to the left, where long names fit; lines and
+//! points on two axes. Any input can be drawn: values that are not finite, or not positive on a
+//! logarithmic axis, are left out and counted.
 
 mod axis;
 mod drawing;
@@ -14,29 +15,29 @@ use drawing::{Anchor, Drawing, WIDTH, fitted, pixels};
 use super::page::{Plot, PlotKind, Series};
 use crate::text::{counted, grouped, shorten};
 
-/// Series beyond these are counted and not drawn.
+/// Further series are counted, not drawn.
 const MAX_SERIES: usize = 24;
-/// Points beyond these are not looked at.
+/// Further points are ignored.
 const MAX_POINTS: usize = 200_000;
-/// Heights of the title and of a row of the legend, in pixels, and the space at the edges.
+/// Heights of the title and of a legend row, and the margin, in pixels.
 const TITLE: f64 = 30.0;
 const LEGEND_ROW: f64 = 20.0;
 const MARGIN: f64 = 12.0;
-/// Rows of the legend.
+/// Maximum number of legend rows.
 const MAX_LEGEND_ROWS: usize = 4;
 
-/// The plot as an SVG document, that can stand in a page as it is. Names are escaped.
+/// The plot as an SVG document that can be embedded in a page. Names are escaped.
 pub fn svg(plot: &Plot) -> String {
     drawn(plot, false)
 }
 
-/// Whether a file that begins like this is a plot that strandline wrote.
+/// Whether a file that starts with `begin` is a plot written by strandline.
 pub fn is_file(begin: &[u8]) -> bool {
     let begin = String::from_utf8_lossy(begin);
     begin.starts_with("<svg ") && begin.contains(drawing::FILE_MARK)
 }
 
-/// The plot as a file of its own: on white, since what it will stand on is not known.
+/// The plot as a separate file, on white because its background is unknown.
 pub fn file(plot: &Plot) -> String {
     drawn(plot, true)
 }
@@ -78,24 +79,24 @@ fn drawn(plot: &Plot, is_file: bool) -> String {
     }
 }
 
-/// What has been drawn of a plot, all but its title and legend.
+/// A drawn plot without title and legend.
 struct Picture {
     drawing: Drawing,
     height: f64,
-    /// What is not in it.
+    /// Remarks on what was left out.
     notes: Vec<String>,
 }
 
-/// A series' name in the legend.
+/// A series name in the legend.
 struct Entry {
     series: usize,
     name: String,
     x: f64,
-    /// Where its row ends, below the title.
+    /// The bottom of its row, relative to the title.
     bottom: f64,
 }
 
-/// Places for the names of several series, in rows; of one there is no legend.
+/// Positions of the series names, in rows; empty for a single series.
 fn legend(series: &[&Series]) -> Vec<Entry> {
     let mut entries = Vec::new();
     let (mut x, mut row) = (MARGIN, 1);
@@ -125,7 +126,7 @@ fn y_measure(plot: &Plot) -> Measure {
     Measure { is_bytes: plot.y_is_bytes, is_logarithmic: plot.y_is_logarithmic }
 }
 
-/// What is not drawn of `count` points, as a note.
+/// A note on `count` points that are not drawn.
 fn not_drawn(count: usize, is_logarithmic: bool) -> Option<String> {
     let what = if is_logarithmic { "not above 0" } else { "without a place on the axes" };
     (count > 0).then(|| format!("not drawn: {} {what}", counted(count as u64, "point")))

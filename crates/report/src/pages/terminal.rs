@@ -1,17 +1,18 @@
-//! A page on a terminal: text and tables as wide as it is. Figures are never cut: a table that is too wide has
-//! shorter names first, then headings in several lines, then its columns below each other.
+//! A page on a terminal: text and tables of its width. Figures are never truncated: a table that is
+//! too wide first gets shorter names, then headings of several lines, then its columns in blocks
+//! below each other.
 
 use super::cleaned::cleaned;
 use super::page::{Cell, Claim, Column, Page, Section, Table, Tone};
 use crate::paint::{Paint, Surface};
 use crate::text::{hanging, left, right, shorten, width, wrap};
 
-/// Two spaces stand between columns.
+/// Spaces between columns.
 const GAP: usize = 2;
-/// Names are not cut below this.
+/// Names are not shortened below this.
 const SHORTEST_NAME: usize = 20;
 
-/// The whole page, ending with a newline.
+/// The whole page, with a final newline.
 pub fn lines(page: &Page, surface: Surface) -> String {
     let page = cleaned(page);
     let surface = Surface { columns: surface.columns.max(20), ..surface };
@@ -45,7 +46,7 @@ pub fn lines(page: &Page, surface: Surface) -> String {
     lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// An empty line, if there is anything to be apart from.
+/// Adds an empty line, if there is anything before it.
 fn apart(lines: &mut Vec<String>) {
     if lines.last().is_some_and(|line| !line.is_empty()) {
         lines.push(String::new());
@@ -83,20 +84,20 @@ fn part(lines: &mut Vec<String>, section: &Section, surface: Surface) {
         if !what.is_empty() {
             lines.extend(wrap(what, surface.columns));
         }
-        // As it is, however wide: it is there to be copied.
+        // Verbatim, whatever its width: it is meant for copying.
         lines.extend(text.lines().map(|line| format!("    {line}")));
     }
 }
 
-/// Published figures that are wider stand below the table of claims.
+/// Wider published figures go below the table of claims.
 const MAX_FIGURE_COLUMNS: usize = 20;
 
-/// Claims as a table of verdicts that is narrow enough for a terminal, and below it what each says.
+/// Claims as a table of verdicts that fits a terminal, and below it the text of each.
 fn claims(lines: &mut Vec<String>, claims: &[Claim], surface: Surface) {
     if claims.is_empty() {
         return;
     }
-    // Names come first where what follows are figures.
+    // Left-aligned names in the first column, the others are figures.
     let column = |title: &str| Column { title: title.to_owned(), figures: title != "claim" };
     let columns = ["claim", "", "published", "measured"].map(column).to_vec();
     let plain = |text: &String| Cell { text: text.clone(), tone: Tone::Plain };
@@ -140,7 +141,7 @@ fn lay_out(table: &Table, surface: Surface) -> Vec<String> {
             block.iter().map(|place| wrap(&place.column.title, place.room)).collect();
         let high = heads.iter().map(Vec::len).max().unwrap_or(0);
         for row in 0..high {
-            // Headings of several lines end above the figures, all on one line.
+            // Headings of several lines are bottom-aligned above the figures.
             let cell = |head: &Vec<String>| {
                 (row + head.len()).checked_sub(high).and_then(|line| head.get(line).cloned())
             };
@@ -166,7 +167,7 @@ fn joined(cells: impl Iterator<Item = String>) -> String {
     cells.collect::<Vec<_>>().join(&" ".repeat(GAP))
 }
 
-/// A column with the room that it has.
+/// A column with its width.
 struct Place<'a> {
     index: usize,
     column: &'a Column,
@@ -177,8 +178,8 @@ fn padded(text: &str, place: &Place<'_>) -> String {
     if place.column.figures { right(text, place.room) } else { left(&names(text, place.room), place.room) }
 }
 
-/// Names that are joined by `+`, each shortened for itself where they have to be: cut in the middle of the whole, two
-/// pairs may look the same.
+/// Shortens names joined by `+` individually if necessary: shortened in the middle of the whole,
+/// two pairs could look the same.
 fn names(text: &str, most: usize) -> String {
     const LEAST: usize = 5;
     let parts: Vec<&str> = text.split('+').collect();
@@ -189,7 +190,7 @@ fn names(text: &str, most: usize) -> String {
     parts.iter().map(|part| shorten(part, each)).collect::<Vec<_>>().join("+")
 }
 
-/// A cell in its colour; the spaces around it have none.
+/// A cell in its colour; its padding is not coloured.
 fn toned(cell: Option<&Cell>, place: &Place<'_>, surface: Surface) -> String {
     let Some(cell) = cell else { return " ".repeat(place.room) };
     let padded = padded(&cell.text, place);
@@ -206,7 +207,8 @@ fn toned(cell: Option<&Cell>, place: &Place<'_>, surface: Surface) -> String {
     }
 }
 
-/// The columns with their rooms, in as many blocks as it takes; each block begins with the names.
+/// The columns with their widths, in as many blocks as necessary; each block starts with the key
+/// columns.
 fn blocks(table: &Table, columns: usize) -> Vec<Vec<Place<'_>>> {
     let cells = |index: usize| {
         let texts = table.rows.iter().filter_map(move |row| row.get(index));
@@ -228,7 +230,7 @@ fn blocks(table: &Table, columns: usize) -> Vec<Vec<Place<'_>>> {
     if all(&rooms) > columns {
         rooms = measured(true);
     }
-    // The widest names give way, a column of text at a time.
+    // Shrink the widest text column, step by step.
     let mut excess = all(&rooms).saturating_sub(columns);
     while excess > 0 {
         let names = rooms.iter_mut().filter(|(index, room)| {
@@ -241,7 +243,7 @@ fn blocks(table: &Table, columns: usize) -> Vec<Vec<Place<'_>>> {
     let mut blocks: Vec<Vec<(usize, usize)>> = Vec::new();
     let names = table.columns.iter().take_while(|column| !column.figures).count().max(1).min(rooms.len());
     let mut key: Vec<(usize, usize)> = rooms.drain(..names).collect();
-    // A key as wide as this leaves room for few figures: its last columns are enough.
+    // A key this wide leaves room for few figures: keep only its last columns.
     let wide = (0..key.len().saturating_sub(1))
         .find(|&first| key.get(first..).is_some_and(|rest| all(rest) <= columns * 2 / 3));
     rooms.splice(0..0, key.drain(..wide.unwrap_or(key.len().saturating_sub(1))));
@@ -251,7 +253,7 @@ fn blocks(table: &Table, columns: usize) -> Vec<Vec<Place<'_>>> {
     let rest = columns.saturating_sub(all(&key) + GAP);
     let mut block = key.clone();
     for (index, room) in rooms {
-        // Nothing is wider than the surface, figures of absurd length neither.
+        // Limit every column to the surface, also figures of absurd length.
         block.push((index, room.min(rest)));
         if all(&block) > columns {
             block.pop();

@@ -1,7 +1,8 @@
-//! A recording in the terminal: RSS over time as a small chart, its marks, ledgers, processes and end.
+//! A recording in the terminal: a small chart of RSS over time, marks, ledgers, processes and the
+//! end.
 //!
-//! Braille dots where the terminal's character set has them, columns of `#` where it has not. Lays text out;
-//! everything it shows is clean, and no list is longer than a screen: what is left out is counted.
+//! The chart uses Braille patterns if the terminal's character set has them, otherwise columns of
+//! `#`. All text is clean, and no list is longer than a screen: what is left out is counted.
 
 use strandline_recording::{Ledger, Mark, Moment};
 
@@ -17,29 +18,29 @@ use crate::text::{
 };
 use crate::units::{UNKNOWN, bytes, maybe_bytes, seconds};
 
-/// Lines of text that the chart itself is high.
+/// Height of the chart in lines.
 const LINES: usize = 8;
-/// Columns of the axis: `1.56 GiB ┤`.
+/// Width of the axis in columns: `1.56 GiB ┤`.
 const AXIS: usize = 11;
 const MAX_MARKS: usize = 24;
 const MAX_LEDGERS: usize = 12;
 const MAX_PROCESSES: usize = 8;
 const MAX_CAVEATS: usize = 12;
-/// What marks are called in the chart, in order.
+/// Keys of the marks in the chart, in order.
 const KEYS: &[u8] = b"123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
-/// What the chart is drawn with.
+/// The characters that draw the chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Glyphs {
-    /// Braille patterns, two by four dots a character.
+    /// Braille patterns, two by four dots per character.
     Braille,
     /// `#` and other ASCII.
     Ascii,
 }
 
 impl Glyphs {
-    /// What a terminal shows under a locale: the first of `LC_ALL`, `LC_CTYPE` and `LANG` that is set and not
-    /// empty decides, as for every other program.
+    /// Chooses by the locale, from the first of `LC_ALL`, `LC_CTYPE` and `LANG` that is set and not
+    /// empty, as other programs do.
     pub fn of_locale(lc_all: Option<&str>, lc_ctype: Option<&str>, lang: Option<&str>) -> Self {
         let locale = [lc_all, lc_ctype, lang].into_iter().flatten().find(|value| !value.is_empty());
         let charset = locale.unwrap_or("C").to_ascii_lowercase();
@@ -47,8 +48,8 @@ impl Glyphs {
     }
 }
 
-/// The recordings one below the other, ending with a newline. At least 80 columns are used. Of the type that `follow` names each
-/// ledger's objects are told.
+/// The recordings below each other, with a final newline, at least 80 columns wide. Lists the
+/// objects of the type `follow` in each ledger.
 pub fn chart(timelines: &[Timeline], follow: Option<&str>, surface: Surface, glyphs: Glyphs) -> String {
     let surface = Surface { columns: surface.columns.max(Surface::NARROWEST), ..surface };
     let mut lines = Vec::new();
@@ -63,7 +64,7 @@ pub fn chart(timelines: &[Timeline], follow: Option<&str>, surface: Surface, gly
     if glyphs == Glyphs::Ascii { plain(&text) } else { text }
 }
 
-/// The few characters of the layout that ASCII lacks; names are left as they are.
+/// Replaces the characters of the layout that ASCII lacks; names are unchanged.
 fn plain(text: &str) -> String {
     let mut ascii = String::with_capacity(text.len());
     for c in text.chars() {
@@ -130,7 +131,8 @@ fn heading(timeline: &Timeline, surface: Surface) -> Vec<String> {
     lines
 }
 
-/// The lowest and highest RSS in KiB of each of `cells` equal stretches of time; `None` outside its life.
+/// The lowest and highest RSS in KiB in each of `cells` equal intervals; `None` outside the
+/// process's lifetime.
 fn buckets(process: &Process, end_us: u64, cells: usize) -> Vec<Option<(u64, u64)>> {
     let mut buckets: Vec<Option<(u64, u64)>> = vec![None; cells];
     let cell_of = |at_us: u64| {
@@ -141,7 +143,7 @@ fn buckets(process: &Process, end_us: u64, cells: usize) -> Vec<Option<(u64, u64
     for point in process.series.points() {
         let cell = cell_of(point.at_us);
         if let Some((from, level)) = before {
-            // Between two points the level before them held; the step is drawn where it was seen.
+            // Between two points the earlier level holds; the step is drawn where it was sampled.
             for between in buckets.iter_mut().take(cell + 1).skip(from + 1) {
                 widen(between, level, level);
             }
@@ -158,7 +160,7 @@ fn widen(bucket: &mut Option<(u64, u64)>, low: u64, high: u64) {
     *bucket = Some(bucket.map_or((low, high), |(lowest, highest)| (lowest.min(low), highest.max(high))));
 }
 
-/// The chart of one process with its axes and the ticks of the marks.
+/// The chart of one process, with axes and the ticks of the marks.
 fn drawn(timeline: &Timeline, process: &Process, surface: Surface, glyphs: Glyphs) -> Vec<String> {
     let cells = surface.columns - AXIS;
     let end_us = timeline.last_us();
@@ -187,7 +189,7 @@ fn drawn(timeline: &Timeline, process: &Process, surface: Surface, glyphs: Glyph
     lines
 }
 
-/// The axis of time, with a letter where there is a mark. Where two would stand on one place, the first does.
+/// The time axis, with a key for each mark. If several fall on one cell, the first is shown.
 fn ticks(timeline: &Timeline, end_us: u64, cells: usize) -> String {
     let mut axis = vec!['─'; cells];
     for (mark, &key) in timeline.marks.iter().zip(KEYS).take(MAX_MARKS) {
@@ -200,9 +202,10 @@ fn ticks(timeline: &Timeline, end_us: u64, cells: usize) -> String {
     axis.into_iter().collect()
 }
 
-/// Lines of braille: each bucket a column of dots from its lowest to its highest, joined to the one before.
+/// Lines of Braille: each bucket is a column of dots from its lowest to its highest, joined to the
+/// previous one.
 fn braille(buckets: &[Option<(u64, u64)>], most_kib: u64) -> Vec<String> {
-    /// The bits of a character's dots, by row from the top and column.
+    /// The bits of the dots in a character, by row from the top and by column.
     const DOTS: [[u32; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
     let dots = LINES * 4;
     let level = |kib: u64| scaled(kib, most_kib, dots - 1);
@@ -230,7 +233,7 @@ fn braille(buckets: &[Option<(u64, u64)>], most_kib: u64) -> Vec<String> {
     grid.iter().map(|line| line.iter().map(glyph).collect()).collect()
 }
 
-/// Lines of `#`: each bucket a column up to its highest.
+/// Lines of `#`: each bucket is a column up to its highest.
 fn columns(buckets: &[Option<(u64, u64)>], most_kib: u64) -> Vec<String> {
     let height =
         |bucket: &Option<(u64, u64)>| bucket.map_or(0, |(_, high)| scaled(high, most_kib, LINES).max(1));
@@ -242,14 +245,14 @@ fn columns(buckets: &[Option<(u64, u64)>], most_kib: u64) -> Vec<String> {
     (0..LINES).map(row).collect()
 }
 
-/// `kib` of `most_kib` in steps of `top`, rounded.
+/// Scales `kib` so that `most_kib` becomes `top`, rounded.
 fn scaled(kib: u64, most_kib: u64, top: usize) -> usize {
     let most = u128::from(most_kib.max(1));
     let steps = (u128::from(kib) * top as u128 + most / 2) / most;
     usize::try_from(steps).unwrap_or(top).min(top)
 }
 
-/// A change since something: `+20.0 MiB`, `−700 MiB`, empty where there is nothing before.
+/// A change: `+20.0 MiB`, `−700 MiB`; empty without an earlier value.
 fn change(now: u64, before: Option<u64>) -> String {
     let Some(before) = before else { return String::new() };
     let sign = match now.cmp(&before) {
@@ -299,7 +302,7 @@ fn marks(timeline: &Timeline, surface: Surface) -> Vec<String> {
     headed(table, timeline.marks.len().saturating_sub(MAX_MARKS), "marks", surface)
 }
 
-/// A table behind an empty line, its heading dim, and what it leaves out.
+/// A table after an empty line, with a dim heading, and a note on what it leaves out.
 fn headed(table: Vec<String>, left_out: usize, things: &str, surface: Surface) -> Vec<String> {
     let mut lines = vec![String::new()];
     for (index, line) in table.into_iter().enumerate() {
@@ -323,12 +326,12 @@ fn ledgers(timeline: &Timeline, surface: Surface) -> Vec<String> {
         words("its largest stranded row"),
         words("process"),
     ];
-    // Those that the clock took come last: there may be thousands.
+    // Ledgers at regular intervals have the lowest priority: there may be thousands.
     let mut shown: Vec<&Ledger> = timeline.ledgers.iter().collect();
     shown.sort_by_key(|ledger| ledger.moment == Moment::Every);
     shown.truncate(MAX_LEDGERS);
     shown.sort_by_key(|ledger| ledger.at_us);
-    // Of several processes each ledger says whose it is.
+    // With several processes, each ledger names its process.
     let several =
         shown.iter().any(|ledger| shown.first().is_some_and(|first| first.process != ledger.process));
     let mut rows: Vec<Vec<String>> = shown.iter().map(|ledger| ledger_row(timeline, ledger)).collect();
@@ -336,7 +339,7 @@ fn ledgers(timeline: &Timeline, surface: Surface) -> Vec<String> {
     rows.iter_mut().for_each(|row| row.truncate(head.len()));
     let table = lay_out(head, &rows, 0, surface.columns);
     let mut lines = headed(table, timeline.ledgers.len().saturating_sub(shown.len()), "ledgers", surface);
-    // The last word is that of the process with the most memory: others may have come and gone after it.
+    // Use the verdict of the largest process: others may have come and gone after it.
     let largest =
         shown.iter().max_by_key(|ledger| ledger.explain.kernel.rss_bytes).map(|ledger| ledger.process);
     let last = shown.iter().rfind(|ledger| Some(ledger.process) == largest);
@@ -349,7 +352,7 @@ fn ledgers(timeline: &Timeline, surface: Surface) -> Vec<String> {
     lines
 }
 
-/// Whose a ledger is, shortly: its process id and its name.
+/// The process of a ledger: its id and short name.
 fn ledger_process(timeline: &Timeline, ledger: &Ledger) -> String {
     let found = timeline.processes.iter().find(|process| process.start.process == ledger.process);
     let name = found.and_then(|process| own_name(process.command(), process.start.executable.as_deref()));
@@ -416,7 +419,7 @@ fn cost(timeline: &Timeline) -> String {
     text
 }
 
-/// What to type next.
+/// The suggested next command.
 fn next(timelines: &[Timeline], surface: Surface) -> Vec<String> {
     let names: Vec<String> = timelines.iter().map(|one| one.name.clone()).collect();
     let text = format!("strandline report {} --format html -o report.html", command_line(&names));
@@ -447,7 +450,7 @@ mod tests {
         insta::assert_snapshot!(shown(fabricated::tree(), PLAIN, Glyphs::Braille));
     }
 
-    /// A child's ledgers are not taken for those of the process that holds most, also where they come last.
+    /// Ledgers of a child are not attributed to the largest process, even if they come last.
     #[test]
     fn ledgers_of_several_processes_say_whose_they_are() {
         let mut timeline = fabricated::tree();

@@ -1,7 +1,7 @@
-//! What of a recording is drawn: which processes by themselves, and the others added up.
+//! Selects what is drawn of a recording: which processes separately, and the others as a sum.
 //!
-//! Every picture asks here, so that all of them show the same processes under the same names. Nothing here
-//! knows what a picture looks like.
+//! Every format uses this module, so that all show the same processes under the same names. It
+//! knows nothing about formats.
 
 use strandline_recording::Sample;
 
@@ -9,9 +9,9 @@ use super::{Point, Process, Timeline};
 use crate::text::{command_line, own_name, shorten};
 use crate::units::seconds;
 
-/// The instants at which processes that are not drawn by themselves are added up.
+/// Number of instants at which the other processes are summed.
 const GRID: u64 = 1_024;
-/// Processes beyond these are not even added up: their series would take longer than a reader waits.
+/// Further processes are not even summed: their series would take too long.
 const MAX_SUMMED: usize = 20_000;
 
 /// KiB as bytes.
@@ -24,7 +24,7 @@ pub fn seconds_of(us: u64) -> f64 {
     us as f64 / 1e6
 }
 
-/// The processes that have a series, the one with the highest RSS first.
+/// Indices of the processes that have samples, the highest RSS first.
 pub fn largest(timeline: &Timeline) -> Vec<usize> {
     let sampled = |&index: &usize| {
         timeline.processes.get(index).is_some_and(|process| !process.series.points().is_empty())
@@ -36,7 +36,8 @@ pub fn largest(timeline: &Timeline) -> Vec<usize> {
     order.into_iter().map(|(index, _)| index).collect()
 }
 
-/// A process in a few words: `4711 tide-server --port 8080`, the program's folders left out.
+/// A short description of a process: `4711 tide-server --port 8080`, without the program's
+/// directory.
 pub fn process_name(process: &Process, most: usize) -> String {
     let first = own_name(process.command(), process.start.executable.as_deref());
     let first = first.unwrap_or_else(|| "(ended before it could be asked)".to_owned());
@@ -45,16 +46,16 @@ pub fn process_name(process: &Process, most: usize) -> String {
     shorten(&format!("{} {first}{rest}", process.start.pid), most)
 }
 
-/// Processes added up: how many, and their sums at instants of equal distance.
+/// The sum of several processes at equidistant instants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Others {
-    /// How many processes.
+    /// Number of processes.
     pub count: usize,
-    /// Their sums. RSS counts shared pages once for each of them.
+    /// The sums. RSS counts shared pages once per process.
     pub points: Vec<Point>,
 }
 
-/// The processes `rest` (of `largest`) added up; `None` where there are none.
+/// The sum of the processes `rest` (from `largest`); `None` if there are none.
 pub fn others(timeline: &Timeline, rest: &[usize]) -> Option<Others> {
     if rest.is_empty() {
         return None;
@@ -73,7 +74,7 @@ pub fn others(timeline: &Timeline, rest: &[usize]) -> Option<Others> {
     Some(Others { count: rest.len(), points: points.collect() })
 }
 
-/// Adds what `points` say at each multiple of `step`, from their first to their last.
+/// Adds the values of `points` at each multiple of `step`, from the first point to the last.
 fn add(points: &[Point], step: u64, sums: &mut [Sample]) {
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return };
     let mut next = 0;
@@ -96,7 +97,7 @@ fn add(points: &[Point], step: u64, sums: &mut [Sample]) {
     }
 }
 
-/// One sentence on how the recording ended: `ended with status 0 after 12.4 s`.
+/// A sentence on how the recording ended: `ended with status 0 after 12.4 s`.
 pub fn ending(timeline: &Timeline) -> String {
     let Some(end) = &timeline.end else {
         return format!("no end: the recording stops after {}", time(timeline.last_us()));
@@ -114,7 +115,7 @@ pub fn ending(timeline: &Timeline) -> String {
     format!("{how}{killed}, after {}", time(end.at_us))
 }
 
-/// A length of time; from two hours on in hours and minutes.
+/// A duration; in hours and minutes from two hours on.
 pub fn time(us: u64) -> String {
     const HOUR_SECONDS: u64 = 3_600;
     let whole = us / 1_000_000;
@@ -124,7 +125,7 @@ pub fn time(us: u64) -> String {
     seconds(seconds_of(us))
 }
 
-/// The name of a signal that commonly ends a process, behind a space.
+/// The name of a signal that commonly ends a process, with a leading space.
 fn signal_name(signal: i32) -> &'static str {
     match signal {
         1 => " (SIGHUP)",

@@ -1,5 +1,5 @@
-//! A recording for scripts: one JSON document, or a table of samples and marks. Samples are streamed: each of them
-//! is there, and the document may be larger than memory.
+//! A recording for scripts: one JSON document, or a CSV table of samples and marks. All samples are
+//! written as a stream; the document may be larger than memory.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -16,19 +16,19 @@ use crate::json::{escape, surroundings, whole};
 
 /// The schema of the document.
 pub const SCHEMA: &str = "strandline/report/1";
-/// What a row has before the columns of its sample; `docs/schema.md` names all of them.
+/// The columns before those of the sample; `docs/schema.md` names all columns.
 const BEFORE: [&str; 3] = ["seconds", "pid", "process"];
-/// Rows that wait for the end of their second, to be put in order of time; of a sane recording there are
-/// far fewer.
+/// Limit on rows buffered for sorting by time between two heartbeats; intact recordings have far
+/// fewer.
 const MAX_ROWS: usize = 1 << 18;
 
 /// Why a recording could not be exported.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
-    /// The recording.
+    /// The recording cannot be read.
     #[error(transparent)]
     Recording(#[from] Error),
-    /// Writing, or a temporary file.
+    /// Writing failed, possibly of a temporary file.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -42,7 +42,7 @@ struct Row {
 }
 
 impl Row {
-    /// Its cells, by [`columns`].
+    /// Its cells, in the order of [`columns`].
     fn cells(&self, pids: &Pids) -> impl Iterator<Item = Cell> {
         let pid =
             pids.get(&self.process).map_or(Cell::Unknown, |pid| Cell::Whole(u64::from(pid.unsigned_abs())));
@@ -56,18 +56,18 @@ impl Row {
     }
 }
 
-/// The names of a row's cells.
+/// The names of the columns.
 fn columns() -> impl Iterator<Item = &'static str> {
     BEFORE.into_iter().chain(Column::ALL.map(Column::name))
 }
 
-/// Process ids by the processes' numbers.
+/// Process ids by process number.
 type Pids = HashMap<u32, i32>;
-/// Of more processes at once the ids are not remembered.
+/// Maximum number of process ids remembered.
 const MAX_PIDS: usize = 1 << 20;
 
 enum Cell {
-    /// `null`, or nothing in a table.
+    /// Written as `null`, or empty in CSV.
     Unknown,
     Whole(u64),
     /// Written as seconds.
@@ -84,7 +84,7 @@ impl Cell {
     }
 }
 
-/// Shows `each` every sample, and every mark with its own, in order of time.
+/// Passes every sample, and every mark with its sample, to `each` in order of time.
 fn rows(path: &Path, each: &mut dyn FnMut(&Row, &Pids) -> io::Result<()>) -> Result<(), Failed> {
     let mut reader = Reader::open(path)?;
     let mut pids = Pids::new();
@@ -92,7 +92,7 @@ fn rows(path: &Path, each: &mut dyn FnMut(&Row, &Pids) -> io::Result<()>) -> Res
     loop {
         let record = reader.next_record()?;
         let is_last = record.is_none();
-        // Between two beats stand the samples of one stretch of time, process by process.
+        // Between two heartbeats the samples of one interval are grouped by process.
         let is_heartbeat = matches!(record, Some(Record::Heartbeat(_)));
         match record {
             Some(Record::Process(start)) if pids.len() < MAX_PIDS => {
@@ -124,7 +124,7 @@ fn rows(path: &Path, each: &mut dyn FnMut(&Row, &Pids) -> io::Result<()>) -> Res
     }
 }
 
-/// Writes the table: samples, and marks with their names in the last column.
+/// Writes the CSV table: samples, and marks with their names in the last column.
 ///
 /// # Errors
 /// See [`Failed`].
@@ -138,7 +138,7 @@ pub fn csv(path: &Path, out: &mut dyn Write) -> Result<(), Failed> {
         }
         let name = row.mark.as_deref().map(crate::text::clean);
         if let Some(name) = name {
-            // A spreadsheet takes these for the beginning of a formula.
+            // Spreadsheets take these characters for the start of a formula.
             let guard = if name.starts_with(['=', '+', '-', '@']) { "'" } else { "" };
             write!(out, "\"{guard}{}\"", name.replace('"', "\"\""))?;
         }
@@ -147,7 +147,7 @@ pub fn csv(path: &Path, out: &mut dyn Write) -> Result<(), Failed> {
     Ok(out.flush()?)
 }
 
-/// Writes the document of the recording at `path`, which `timeline` was read from.
+/// Writes the document of the recording at `path`, from which `timeline` was read.
 ///
 /// # Errors
 /// See [`Failed`].
@@ -192,7 +192,8 @@ fn field(out: &mut impl Write, first: &mut bool, name: &str, value: &impl Serial
     write!(out, "{before}  \"{name}\": {}", escape(&serde_json::to_string(value)?))
 }
 
-/// Each column in a temporary file, then one behind the other: nothing is kept in memory.
+/// Writes each column to a temporary file and then concatenates them, so that nothing is kept in
+/// memory.
 fn samples(path: &Path, out: &mut impl Write) -> Result<(), Failed> {
     let mut files = Vec::new();
     for _ in columns() {
@@ -273,7 +274,7 @@ fn mark(mark: &Mark) -> Value {
     Value::Object(fields)
 }
 
-/// What a moment is called: the mark's name, or the kind of moment.
+/// The name of a ledger's moment: that of its mark, or the kind of moment.
 pub fn moment_name(ledger: &Ledger) -> String {
     match (ledger.moment, &ledger.mark) {
         (Moment::Mark, Some(name)) => name.clone(),
@@ -305,7 +306,7 @@ fn ledger(out: &mut impl Write, timeline: &Timeline, ledger: &Ledger) -> io::Res
 
 fn process(process: &Process) -> Value {
     let end = process.end.as_ref();
-    // A process whose first line is lost has no id.
+    // A process whose first record is lost has no id.
     let pid = Some(process.start.pid).filter(|&pid| pid > 0);
     let execs = process.execs.iter().map(|exec| {
         json!({ "seconds": seconds(exec.at_us), "command": exec.command, "executable": exec.executable })

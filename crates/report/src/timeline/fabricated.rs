@@ -1,4 +1,4 @@
-//! Invented recordings for tests of the pictures. The figures are made up; they only fit each other.
+//! Synthetic recordings for tests of the formats. The figures are made up, but consistent.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::{Process, Timeline};
 use crate::fabricated::{java, service, shell};
 
 const MIB_IN_KIB: u64 = 1024;
-/// What an attacker would name a process, a mark, a file.
+/// A name that an attacker would give to a process, a mark or a file.
 pub const EVIL: &str = "</script><img src=x onerror=alert(1)>\x1b[2J\u{202e}漢字\"'&\n";
 
 fn sample(rss_kib: u64, at_us: u64) -> Sample {
@@ -32,7 +32,7 @@ fn sample(rss_kib: u64, at_us: u64) -> Sample {
     }
 }
 
-/// The RSS of the worker at an instant: grows in steps, falls, and stays too high.
+/// RSS of the worker over time: grows in steps, falls, and stays too high.
 fn worker_kib(at_us: u64) -> u64 {
     let mib = match at_us {
         0..2_000_000 => 20 + at_us / 100_000,
@@ -79,7 +79,8 @@ fn mark(name: &str, at_us: u64) -> Mark {
     }
 }
 
-/// A heap of holes, a library, and a little else; one cell names a row that does not exist.
+/// A fragmented heap, a library, and a few other mappings; one cell refers to a row that does not
+/// exist.
 fn page_map() -> PageMap {
     let row = |id: &str, state| MapRow { id: id.to_owned(), state };
     let cell = |index, rows: &[(u8, u64)]| MapCell { index, rows: rows.to_vec() };
@@ -143,7 +144,7 @@ fn environment() -> Environment {
     }
 }
 
-/// A shell, its worker of up to 1.6 GiB and a short child of that, five marks, four ledgers.
+/// A shell, its worker of up to 1.6 GiB with a short-lived child, five marks, four ledgers.
 pub fn tree() -> Timeline {
     let shell_kib = |_| 1_800;
     let child_kib = |at_us: u64| 30_000 + at_us % 7_000;
@@ -197,7 +198,7 @@ pub fn tree() -> Timeline {
     }
 }
 
-/// The same with names that an attacker would choose, everywhere.
+/// The same with names that an attacker would choose.
 pub fn hostile() -> Timeline {
     let mut timeline = tree();
     timeline.name = EVIL.to_owned();
@@ -236,7 +237,7 @@ pub fn hostile() -> Timeline {
     timeline
 }
 
-/// Figures as large as they can be, times that make no sense.
+/// Extremely large figures, and times that make no sense.
 pub fn absurd() -> Timeline {
     let mut timeline = tree();
     let largest = Sample::of([u64::MAX; 12]);
@@ -257,7 +258,7 @@ pub fn absurd() -> Timeline {
     timeline
 }
 
-/// A day at 1 kHz of many processes, with more marks and ledgers than anybody looks at.
+/// A day at 1 kHz with many processes, marks and ledgers.
 pub fn day() -> Timeline {
     const DAY_US: u64 = 86_400_000_000;
     let mut timeline = tree();
@@ -284,7 +285,7 @@ pub fn day() -> Timeline {
     timeline
 }
 
-/// A recording of nothing at all.
+/// An empty recording.
 pub fn empty() -> Timeline {
     Timeline::default()
 }

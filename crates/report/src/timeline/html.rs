@@ -1,8 +1,8 @@
-//! The page: one HTML file that needs nothing else, neither network nor server.
+//! The report page: one self-contained HTML file without network or server.
 //!
-//! What can stand as text stands as text, written here through a template that escapes; the script adds the
-//! pictures and what changes when something is chosen. The page forbids itself everything but its own
-//! script and style, by their digests: a name that broke out of the markup would still not run.
+//! Text is written here through an escaping template; the script adds the charts and reacts to
+//! selections. The content security policy permits only the page's own script and style, by digest:
+//! a name that broke out of the markup would still not run.
 
 use std::fmt::Write;
 
@@ -21,7 +21,7 @@ use crate::units::{UNKNOWN, bytes, maybe_bytes, seconds};
 
 const PAGE: &str = include_str!("assets/page.html");
 const STYLES: [&str; 2] = [include_str!("assets/uplot/uPlot.min.css"), include_str!("assets/page.css")];
-/// In this order: each uses only what stands above it.
+/// In dependency order: each uses only earlier ones.
 const SCRIPTS: [&str; 6] = [
     include_str!("assets/format.js"),
     include_str!("assets/data.js"),
@@ -31,19 +31,20 @@ const SCRIPTS: [&str; 6] = [
     include_str!("assets/main.js"),
 ];
 const UPLOT: &str = include_str!("assets/uplot/uPlot.iife.min.js");
-/// Marks in a table of the page; the timeline has more. Browsers take long to lay out large tables.
+/// Maximum number of marks in the table; the timeline shows more. Browsers are slow to lay out
+/// large tables.
 const MAX_MARK_ROWS: usize = 500;
-/// What is shown of a mark's name.
+/// Maximum width of a mark's name.
 const MAX_NAME_COLUMNS: usize = 120;
-/// Processes in the page's table.
+/// Maximum number of processes in the table.
 const MAX_PROCESSES: usize = 200;
-/// Recordings that one page takes.
+/// Maximum number of recordings in a page.
 const MAX_RECORDINGS: usize = 8;
 
-/// The page of `timelines`: one, or several laid over each other from their starts.
+/// The page of one recording, or of several overlaid from their starts.
 ///
 /// # Errors
-/// Where there are none or too many, or the page cannot be put together.
+/// Fails if there are none or too many, or the page cannot be rendered.
 pub fn page(timelines: &[Timeline]) -> Result<String, NotDrawn> {
     if timelines.is_empty() || timelines.len() > MAX_RECORDINGS {
         let count = timelines.len();
@@ -72,7 +73,7 @@ pub fn page(timelines: &[Timeline]) -> Result<String, NotDrawn> {
     Ok(text)
 }
 
-/// What the page's heading and its tab say.
+/// Title and heading of the page.
 fn title(timelines: &[Timeline]) -> String {
     match timelines {
         [one] => command(one),
@@ -87,7 +88,7 @@ fn command(timeline: &Timeline) -> String {
     own_command(&timeline.header.command)
 }
 
-/// The digest of an inline script or style, as a content security policy names it.
+/// The digest of an inline script or style, in the form of a content security policy.
 pub(crate) fn digest(text: &str) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut encoded = String::from("sha256-");
@@ -102,14 +103,14 @@ pub(crate) fn digest(text: &str) -> String {
     encoded
 }
 
-/// A figure for a person, and the same exactly.
+/// A figure for people, and its exact value.
 #[derive(Serialize)]
 struct Cell {
     text: String,
     exact: Option<i128>,
 }
 
-/// A name with what is said of it.
+/// A labelled fact.
 #[derive(Serialize)]
 struct Fact {
     name: &'static str,
@@ -125,10 +126,10 @@ fn fact_bytes(name: &'static str, size: Option<u64>) -> Fact {
     Fact { name, text: maybe_bytes(size), exact: size }
 }
 
-/// One recording as text.
+/// The text of one recording.
 #[derive(Serialize)]
 struct Told {
-    /// `A`, `B`, …: tells marks of several recordings apart.
+    /// `A`, `B`, …: distinguishes marks of several recordings.
     letter: char,
     name: String,
     command: String,
@@ -137,7 +138,8 @@ struct Told {
     facts: Vec<Fact>,
     environment: Vec<Fact>,
     marks: Vec<MarkRow>,
-    /// Marks that the table does not have, and that the timeline does not.
+    /// Number of marks missing from the table; the field below counts those missing from the
+    /// timeline.
     marks_left_out: usize,
     marks_not_drawn: usize,
     processes: Vec<ProcessRow>,
@@ -188,13 +190,13 @@ impl Told {
     }
 }
 
-/// The highest RSS of any one process.
+/// The highest RSS of any single process.
 fn peak_bytes(timeline: &Timeline) -> Option<u64> {
     let known = timeline.processes.iter().filter_map(Process::high_water_kib).max();
     known.max(timeline.end.as_ref().and_then(|end| end.high_water_kib)).map(bytes_of)
 }
 
-/// How it was recorded, under which limits, how it ended and what it cost.
+/// How it was recorded, the limits, how it ended, and the cost.
 fn facts(timeline: &Timeline) -> Vec<Fact> {
     let header = &timeline.header;
     let (samples, missed) = timeline.counts();
@@ -258,8 +260,8 @@ fn environment(timeline: &Timeline) -> Vec<Fact> {
     ]
 }
 
-/// What the table of marks has columns of, each with its change since the mark before.
-/// A column's name, and its figure of a sample.
+/// A column of the table of marks: its name, and its value in a sample. The table adds the change
+/// since the previous mark.
 type MarkColumn = (&'static str, fn(&Sample) -> u64);
 const MARK_COLUMNS: [MarkColumn; 7] = [
     ("RSS", |sample| bytes_of(sample.rss_kib)),
@@ -270,12 +272,12 @@ const MARK_COLUMNS: [MarkColumn; 7] = [
     ("minor faults", |sample| sample.minor_faults),
     ("major faults", |sample| sample.major_faults),
 ];
-/// The columns from here on are counts.
+/// Index of the first column that is a count.
 const FIRST_COUNT: usize = 5;
 
 fn marks(timeline: &Timeline) -> Vec<MarkRow> {
     let mut rows = Vec::new();
-    // Figures are a process's own, so they are compared with its own mark before.
+    // Figures belong to a process, so compare them with the previous mark of the same process.
     let mut before = std::collections::HashMap::<u32, &Mark>::new();
     for mark in timeline.marks.iter().take(MAX_MARK_ROWS) {
         let last = before.insert(mark.process, mark);
@@ -300,7 +302,7 @@ fn marks(timeline: &Timeline) -> Vec<MarkRow> {
     rows
 }
 
-/// A figure, and its change since `before`.
+/// A figure and its change since `before`.
 fn cells(is_count: bool, now: u64, before: Option<u64>) -> [Cell; 2] {
     let shown = |figure: u64| if is_count { grouped(figure) } else { bytes(figure) };
     let change = before.map(|before| i128::from(now) - i128::from(before));
@@ -324,7 +326,7 @@ impl ProcessRow {
                 (None, None) => "ended, status not known".to_owned(),
             };
             if !end.high_water_is_final {
-                // A fact about the figure beside it: the truth may be higher.
+                // The actual peak may be higher.
                 let _ = write!(text, "; peak as last sampled");
             }
             text
@@ -356,7 +358,7 @@ mod tests {
 
     #[test]
     fn sizes_between_two_figures_go_to_the_even_one() {
-        // `assets/format.js` does the same; tests/browser/drive.py compares it with these.
+        // `assets/format.js` does the same; tests/browser/drive.py compares the two.
         assert_eq!(bytes(6_784 * 1024), "6.62 MiB");
         assert_eq!(bytes(6_800 * 1024), "6.64 MiB");
         assert_eq!(bytes(100 * 1024 + 512), "100 KiB");

@@ -1,8 +1,9 @@
-//! What the page's script draws from: the recordings as one small JSON value.
+//! The data for the page's script: the recordings as one small JSON value.
 //!
-//! Everything in it is bounded (`MAX_…`), whatever the recordings hold, and every string is clean. What is
-//! left out is counted, so that the page can say so. Columns of numbers are written as differences, which
-//! are short. The shapes are private to `assets/*.js`; scripts read `--format json` instead.
+//! All of it is bounded (`MAX_…`) whatever the recordings contain, and every string is clean. What
+//! is left out is counted, so that the page can report it. Columns of numbers are delta-encoded,
+//! which is short. The format is private to `assets/*.js`; scripts should read `--format json`
+//! instead.
 
 use std::collections::HashMap;
 
@@ -18,29 +19,30 @@ use crate::runtimes::RuntimeView;
 use crate::text::{clean, clean_sentence, counted};
 use crate::units::bytes;
 
-/// Processes of a recording that have lines of their own.
+/// Maximum number of processes with a line of their own per recording.
 const MAX_LINES: usize = 12;
-/// Ledgers of all recordings together.
+/// Maximum number of ledgers of all recordings together.
 const MAX_LEDGERS: usize = 200;
-/// Rows of a ledger.
+/// Maximum number of rows of a ledger.
 const MAX_ROWS: usize = 500;
-/// Marks of a recording.
+/// Maximum number of marks of a recording.
 pub const MAX_MARKS: usize = 5_000;
-/// Runs of equal cells of all page maps together: the last ledgers' are kept.
+/// Maximum number of runs of equal cells in all page maps together; those of the last ledgers are
+/// kept.
 const MAX_CELLS: usize = 50_000;
-/// Caveats of a ledger.
+/// Maximum number of caveats of a ledger.
 const MAX_CAVEATS: usize = 200;
-/// Columns of text that a process's name may take.
+/// Maximum width of a process's name.
 const NAME_COLUMNS: usize = 60;
 
-/// All recordings.
+/// The data of all recordings.
 #[derive(Debug, Serialize)]
 pub struct Data {
     recordings: Vec<Recording>,
-    /// What rows are: `[id, stratum, state, holder]`.
+    /// The distinct rows: `[id, stratum, state, holder]`.
     rows: Vec<[String; 4]>,
     ledgers: Vec<LedgerData>,
-    /// Ledgers that are not shown.
+    /// Number of ledgers that are left out.
     pub ledgers_left_out: usize,
 }
 
@@ -52,13 +54,13 @@ struct Recording {
     marks: Vec<MarkData>,
 }
 
-/// A process, or several added up, over time. `us` and all columns are differences.
+/// One process, or a sum of several, over time. `us` and all columns are delta-encoded.
 #[derive(Debug, Serialize)]
 struct Line {
     name: String,
-    /// How many processes.
+    /// Number of processes.
     count: usize,
-    /// The process's number; `None` for several.
+    /// The process's number; `None` for a sum.
     process: Option<u32>,
     peak_bytes: u64,
     width_us: u64,
@@ -89,7 +91,7 @@ struct LedgerData {
     moment: &'static str,
     mark: Option<String>,
     rss_bytes: u64,
-    /// By state: live, stranded, pinned, evictable, unattributed.
+    /// Bytes by state: live, stranded, pinned, evictable, unattributed.
     totals: [u64; 5],
     /// `[index into rows, bytes]`
     rows: Vec<(usize, u64)>,
@@ -104,12 +106,12 @@ struct LedgerData {
     runtimes: Vec<String>,
     settings: Vec<[String; 2]>,
     caveats: Vec<String>,
-    /// How large RSS was beside the most that the process ever had.
+    /// RSS as a fraction of the process's peak.
     share_of_peak: Option<f64>,
     map: Option<MapData>,
 }
 
-/// A page map. Addresses are text: they may be larger than a script's numbers.
+/// A page map. Addresses are text, because they may exceed the numbers of a script.
 #[derive(Debug, Serialize)]
 struct MapData {
     cell_bytes: u64,
@@ -121,17 +123,17 @@ struct MapData {
 
 #[derive(Debug, Serialize)]
 struct MappingData {
-    /// Where its first cell begins.
+    /// Address of its first cell.
     start: String,
     permissions: String,
     name: String,
     rss_bytes: u64,
-    /// Equal cells that follow each other: `[first index, how many, row, bytes, row, bytes, …]`
+    /// Runs of equal cells: `[first index, count, row, bytes, row, bytes, …]`
     cells: Vec<Vec<u64>>,
 }
 
 impl Data {
-    /// What is drawn of `timelines`.
+    /// Makes the data of `timelines`.
     pub fn new(timelines: &[Timeline]) -> Self {
         let mut names = RowNames::default();
         let mut ledgers = Vec::new();
@@ -157,10 +159,10 @@ impl Data {
         }
     }
 
-    /// As JSON that no HTML parser sees an end of a script in, whatever the strings hold.
+    /// JSON in which an HTML parser finds no end of the script, whatever the strings contain.
     ///
     /// # Errors
-    /// Where it cannot be put into JSON.
+    /// Fails if serialisation fails.
     pub fn to_script(&self) -> serde_json::Result<String> {
         Ok(serde_json::to_string(self)?
             .replace('<', "\\u003c")
@@ -169,8 +171,8 @@ impl Data {
     }
 }
 
-/// Which ledgers are shown, as (recording, index): those at marks, peaks and ends before those taken by the
-/// clock, which are thinned evenly.
+/// The ledgers to show, as (recording, index): those at marks, peaks and ends first, then those at
+/// regular intervals, evenly thinned.
 fn kept(timelines: &[Timeline]) -> Vec<(usize, usize)> {
     let all = timelines.iter().enumerate().flat_map(|(recording, timeline)| {
         timeline.ledgers.iter().enumerate().map(move |(index, ledger)| (recording, index, ledger.moment))
@@ -183,14 +185,14 @@ fn kept(timelines: &[Timeline]) -> Vec<(usize, usize)> {
     kept
 }
 
-/// At most `most` of `all`, evenly chosen, the last one among them.
+/// At most `most` of `all`, evenly chosen, including the last.
 fn thinned(all: &[(usize, usize, Moment)], most: usize) -> Vec<(usize, usize)> {
     let step = if most == 0 { usize::MAX } else { all.len().div_ceil(most).max(1) };
     let chosen = all.iter().rev().step_by(step).take(most);
     chosen.map(|&(recording, index, _)| (recording, index)).collect()
 }
 
-/// Rows by what they are: ledgers of one recording have nearly all of them in common.
+/// Deduplicates rows: ledgers of a recording have nearly all rows in common.
 #[derive(Default)]
 struct RowNames {
     rows: Vec<[String; 4]>,
@@ -212,7 +214,7 @@ impl RowNames {
     }
 }
 
-/// What is said of the runtimes: those that were read in sentences, the others by name.
+/// The text on the runtimes: sentences for those that were read, names for the others.
 fn of_runtimes(read: Vec<RuntimeView>, named: Vec<String>) -> Vec<String> {
     let sentences = read.into_iter().map(|one| [vec![one.title], one.lines].concat().join(". "));
     sentences.chain(named).collect()
@@ -229,7 +231,7 @@ fn stratum_name(stratum: Stratum) -> &'static str {
     }
 }
 
-/// The word for why a ledger was taken.
+/// The name of the reason why a ledger was taken.
 pub fn moment_name(moment: Moment) -> &'static str {
     match moment {
         Moment::Mark => "mark",
@@ -279,7 +281,7 @@ impl LedgerData {
 }
 
 impl MapData {
-    /// `map`, where its cells fit into `room`.
+    /// Converts `map`; `None` if its runs exceed `room`.
     fn new(map: &PageMap, room: &mut usize) -> Option<Self> {
         let mappings: Vec<MappingData> =
             map.mappings.iter().map(|mapping| MappingData::new(mapping, map)).collect();
@@ -316,8 +318,8 @@ impl MappingData {
     }
 }
 
-/// Equal cells that follow each other as one, with their count behind the index. `rows` is how many rows the
-/// map has: a row that it does not have can only be damage, and is dropped.
+/// Merges equal consecutive cells, with the count after the index. `rows` is the number of rows of
+/// the map: references beyond it come from a damaged file and are dropped.
 fn runs(cells: &[MapCell], rows: usize) -> Vec<Vec<u64>> {
     let mut runs: Vec<Vec<u64>> = Vec::new();
     for cell in cells {
@@ -335,7 +337,7 @@ fn runs(cells: &[MapCell], rows: usize) -> Vec<Vec<u64>> {
     runs
 }
 
-/// Caveats as lines: `code (where, bytes): text`. Those beyond a couple of hundred are counted.
+/// Caveats as lines: `code (where, bytes): text`. Those beyond [`MAX_CAVEATS`] are counted.
 pub fn caveat_lines(caveats: &[Caveat]) -> Vec<String> {
     let mut lines: Vec<String> = caveats
         .iter()
@@ -395,7 +397,7 @@ impl Recording {
 impl Line {
     fn new(name: String, points: &[Point], width_us: u64) -> Self {
         let column = |figure: fn(&Sample) -> u64| differences(points.iter().map(|p| figure(&p.sample)));
-        // Where every change has its own point, lowest and highest are the figure itself.
+        // If every change has its own point, the lowest and highest equal the figure.
         let banded = points.iter().any(|p| p.rss_low_kib != p.rss_high_kib);
         let band = |bound: fn(&Point) -> u64| {
             if banded { differences(points.iter().map(bound)) } else { Vec::new() }
@@ -418,7 +420,7 @@ impl Line {
     }
 }
 
-/// The first value, and then each one less the one before.
+/// Delta-encodes `values`: the first one, then the differences.
 fn differences(values: impl Iterator<Item = u64>) -> Vec<i64> {
     let mut before = 0u64;
     values

@@ -1,5 +1,5 @@
-//! A recording as reports need it: every process's series thinned to a few thousand points, marks, ledgers,
-//! how it ended. Read in one pass, in bounded memory, however long the recording is.
+//! A recording prepared for reports: each process's series reduced to a few thousand points, marks,
+//! ledgers, and the end. Read in one pass and in bounded memory, whatever the length.
 
 pub mod chart;
 mod choice;
@@ -24,7 +24,7 @@ use strandline_recording::{
 
 pub use series::{Point, Series};
 
-/// Why a picture could not be drawn, in one line.
+/// Why a report could not be drawn, in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotDrawn(pub String);
 
@@ -48,56 +48,56 @@ impl From<serde_json::Error> for NotDrawn {
     }
 }
 
-/// Processes beyond these are counted and not drawn.
+/// Further processes are counted, not drawn.
 const MAX_PROCESSES: usize = 20_000;
-/// Of so many ledgers the page maps are kept: every second one is dropped where there are more.
+/// Maximum number of ledgers with page maps: above it, every second map is dropped.
 const MAX_PAGE_MAPS: usize = 32;
 const MAX_LEDGERS: usize = 5_000;
 const MAX_MARKS: usize = 100_000;
 const MAX_CAVEATS: usize = 200;
-/// Programs that a process started in its place: the first of them are kept, and the last.
+/// Maximum number of exec records of a process: the first ones and the last are kept.
 const MAX_EXECS: usize = 16;
-/// Words of a command line, and bytes of each.
+/// Maximum number of words of a command line, and bytes per word.
 const MAX_WORDS: usize = 64;
 const MAX_WORD_BYTES: usize = 1024;
-/// Sizes that a mark keeps of /proc/PID/status, which has about twenty.
+/// Maximum number of /proc/PID/status sizes in a mark; usually about twenty.
 const MAX_SIZES: usize = 64;
-/// Rows, and caveats, that a ledger keeps; it has about twenty.
+/// Maximum number of rows and of caveats in a ledger; usually about twenty.
 const MAX_ROWS: usize = 256;
-/// What names, marks and ledgers may take together.
+/// Memory limit for names, marks and ledgers together.
 const MAX_KEPT_BYTES: usize = 64 << 20;
-/// Points of all processes together, of 128 bytes each. Where there are more, the series of all but the largest
-/// processes are thinned.
+/// Maximum number of points of all processes together, 128 bytes each. Above it, the series of all
+/// but the largest processes are thinned.
 const MAX_POINTS: usize = 300_000;
 const LARGEST: usize = 32;
 
-/// A recording, read.
+/// A recording that has been read.
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
     /// The file's name, for titles.
     pub name: String,
-    /// What was recorded, where, how.
+    /// What was recorded, where and how.
     pub header: Header,
-    /// The processes, by their numbers: the first is the command itself.
+    /// The processes by number; the first is the command itself.
     pub processes: Vec<Process>,
     /// The marks, in order of time.
     pub marks: Vec<Mark>,
-    /// The ledgers, in order of time. Of those at peaks only the last of each process is kept.
+    /// The ledgers, in order of time. Only the last peak ledger of each process is kept.
     pub ledgers: Vec<Ledger>,
-    /// How it ended; `None` where the recording is cut off.
+    /// How it ended; `None` if the recording is truncated.
     pub end: Option<Ending>,
-    /// How far it came, by its last line.
+    /// The last recorded progress.
     pub heartbeat: Heartbeat,
-    /// What is not known, or went wrong.
+    /// What is unknown or went wrong.
     pub caveats: Vec<Caveat>,
     cut: Cut,
-    /// Points since they were counted last.
+    /// Points added since the last check.
     new_points: usize,
-    /// About what names, marks and ledgers take.
+    /// Approximate memory of names, marks and ledgers.
     kept_bytes: usize,
 }
 
-/// What a recording held beyond what a report takes.
+/// Counts of what was dropped because of limits.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cut {
     processes: u64,
@@ -106,22 +106,22 @@ struct Cut {
     ledgers: u64,
     page_maps: u64,
     caveats: u64,
-    /// Processes whose series were thinned for the sake of the others'.
+    /// Processes whose series were thinned in favour of others.
     thinned: u64,
 }
 
 /// One process of the recording.
 #[derive(Clone, Debug, Default)]
 pub struct Process {
-    /// Who it is.
+    /// Its identity.
     pub start: ProcessStart,
-    /// The programs it started in its place, in order of time.
+    /// Its execs, in order of time.
     pub execs: Vec<Exec>,
-    /// How it ended; `None` where it had not when the recording did.
+    /// How it ended; `None` if it outlived the recording.
     pub end: Option<ProcessEnd>,
     /// Its figures over time, thinned.
     pub series: Series,
-    /// How many samples were taken of it.
+    /// Number of samples taken.
     pub samples: u64,
 }
 
@@ -131,7 +131,7 @@ impl Process {
         self.execs.last().map_or(&self.start.command, |exec| &exec.command)
     }
 
-    /// The most RSS that is known of it, in KiB: sampled, or the kernel's own high-water mark.
+    /// The highest known RSS, in KiB: sampled, or the kernel's peak.
     pub fn high_water_kib(&self) -> Option<u64> {
         let sampled = self.series.points().iter().map(|point| point.rss_high_kib).max();
         sampled.max(self.end.as_ref().and_then(|end| end.high_water_kib))
@@ -142,7 +142,7 @@ impl Timeline {
     /// Reads the recording at `path`.
     ///
     /// # Errors
-    /// Those of [`Reader`].
+    /// Returns the errors of [`Reader`].
     pub fn read(path: &Path) -> Result<Self, Error> {
         let mut reader = Reader::open(path)?;
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
@@ -156,7 +156,7 @@ impl Timeline {
         Ok(timeline)
     }
 
-    /// Takes one record. `peaks` says where in `ledgers` the last peak of a process stands.
+    /// Adds one record. `peaks` maps a process to the index of its last peak ledger.
     fn take(&mut self, record: Record, peaks: &mut BTreeMap<u32, usize>) {
         match record {
             Record::Header(_) => {}
@@ -174,7 +174,7 @@ impl Timeline {
             Record::Exec(exec) => {
                 let executable = exec.executable.map(shortened_word);
                 let exec = Exec { command: shortened(exec.command), executable, ..exec };
-                // One that takes the place of the last needs no more room.
+                // Replacing the last exec needs no more memory.
                 let is_more =
                     self.process(exec.process).is_some_and(|process| process.execs.len() < MAX_EXECS);
                 let keeps = !is_more || self.keeps(names_bytes(&exec.command, &exec.executable));
@@ -205,7 +205,7 @@ impl Timeline {
         }
     }
 
-    /// Whether so many bytes more may be kept.
+    /// Reserves `bytes` if the memory limit allows it.
     fn keeps(&mut self, bytes: usize) -> bool {
         let keeps = self.kept_bytes.saturating_add(bytes) <= MAX_KEPT_BYTES;
         self.kept_bytes += if keeps { bytes } else { 0 };
@@ -231,7 +231,7 @@ impl Timeline {
         explain.caveats.truncate(MAX_ROWS);
         explain.remedies.truncate(MAX_ROWS);
         explain.target.command = shortened(std::mem::take(&mut explain.target.command));
-        // About what its text takes, page maps apart, of which there are few.
+        // Approximate memory of its text, without page maps, which are few.
         let map = explain.page_map.take();
         let bytes = serde_json::to_string(&ledger).map_or(usize::MAX, |text| text.len());
         ledger.explain.page_map = map;
@@ -252,7 +252,8 @@ impl Timeline {
         self.thin_page_maps();
     }
 
-    /// Keeps memory bounded: of too many page maps every second one goes, the first and the last stay.
+    /// Bounds memory: if there are too many page maps, drops every second one, but keeps the first
+    /// and the last.
     fn thin_page_maps(&mut self) {
         let with_map = |ledger: &&mut Ledger| ledger.explain.page_map.is_some();
         let count = self.ledgers.iter_mut().filter(with_map).count();
@@ -265,8 +266,8 @@ impl Timeline {
         }
     }
 
-    /// Keeps memory bounded: where all series together are too long, those of all but the largest processes become
-    /// shorter and shorter. Their lowest and highest figures stay.
+    /// Bounds memory: if all series together are too long, thins those of all but the largest
+    /// processes repeatedly. Their minima and maxima are kept.
     fn thin(&mut self) {
         if self.new_points < MAX_POINTS / 4 {
             return;
@@ -287,7 +288,7 @@ impl Timeline {
         }
     }
 
-    /// The process of this number, made where it is new and the recording is sane.
+    /// The process of this number, created if new; `None` if the number is out of range.
     fn process(&mut self, number: u32) -> Option<&mut Process> {
         let number = usize::try_from(number).unwrap_or(usize::MAX);
         if number >= MAX_PROCESSES {
@@ -299,7 +300,7 @@ impl Timeline {
         self.processes.get_mut(number)
     }
 
-    /// What was left out, as one caveat.
+    /// Adds a caveat on what was dropped.
     fn say_cut(&mut self) {
         let Cut { processes, execs, marks, ledgers, page_maps, caveats, thinned } = self.cut;
         let parts: Vec<String> = [
@@ -336,7 +337,7 @@ impl Timeline {
         }
     }
 
-    /// The last instant that anything is known of, in microseconds.
+    /// The last instant with known data, in microseconds.
     pub fn last_us(&self) -> u64 {
         let sampled = self.processes.iter().filter_map(|process| process.series.points().last());
         let sampled = sampled.map(|point| point.at_us).max().unwrap_or(0);
@@ -345,14 +346,14 @@ impl Timeline {
         sampled.max(marked).max(ended).max(self.heartbeat.at_us)
     }
 
-    /// How large RSS was at this ledger beside the most that the process ever had: 1 at its true peak.
+    /// RSS at this ledger as a fraction of the process's peak: 1 at the actual peak.
     pub fn share_of_peak(&self, ledger: &Ledger) -> Option<f64> {
         let process = self.processes.get(usize::try_from(ledger.process).ok()?)?;
         let peak = process.high_water_kib().filter(|&kib| kib > 0)?.saturating_mul(1024);
         Some(ledger.explain.kernel.rss_bytes as f64 / peak as f64)
     }
 
-    /// Instants that were sampled, and that were missed.
+    /// Numbers of sampled and of missed instants.
     pub fn counts(&self) -> (u64, u64) {
         match &self.end {
             Some(end) => (end.samples, end.missed),
@@ -361,14 +362,14 @@ impl Timeline {
     }
 }
 
-/// A command line with as much of it as a report shows.
+/// Truncates a command line to what a report shows.
 fn shortened(mut command: Vec<String>) -> Vec<String> {
     command.truncate(MAX_WORDS);
     command.shrink_to_fit();
     command.into_iter().map(shortened_word).collect()
 }
 
-/// A name with as much of it as a report shows.
+/// Truncates a name to what a report shows.
 fn shortened_word(mut word: String) -> String {
     let end = (0..=MAX_WORD_BYTES.min(word.len())).rev().find(|&end| word.is_char_boundary(end));
     word.truncate(end.unwrap_or(0));
@@ -376,14 +377,14 @@ fn shortened_word(mut word: String) -> String {
     word
 }
 
-/// About what a process's names take.
+/// Approximate memory of a process's names.
 fn names_bytes(command: &[String], executable: &Option<String>) -> usize {
     let words: usize = command.iter().map(|word| word.len() + size_of::<String>()).sum();
     words + executable.as_ref().map_or(0, String::len) + size_of::<Exec>()
 }
 
 impl Process {
-    /// Keeps a started program; false where one before it had to go.
+    /// Stores an exec; false if it replaced an earlier one.
     fn take_exec(&mut self, exec: Exec) -> bool {
         if self.execs.len() < MAX_EXECS {
             self.execs.push(exec);

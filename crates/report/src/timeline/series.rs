@@ -1,15 +1,15 @@
-//! A series thinned while it arrives: at most a few thousand points, of equal width in time, each with the
-//! lowest and highest RSS within it, so that no peak is lost.
+//! A time series thinned while it is read: at most a few thousand points of equal width, each with
+//! the lowest and highest RSS in it, so that no peak is lost.
 
 use strandline_recording::{Run, Sample};
 
-/// Between half of these and all of them are kept.
+/// After thinning, between half of this and all of it is kept.
 const MAX_POINTS: usize = 4_096;
 
-/// What was sampled within one stretch of time.
+/// The samples of one time interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Point {
-    /// When its last sample was taken, in microseconds.
+    /// Time of its last sample, in microseconds.
     pub at_us: u64,
     /// Its last sample.
     pub sample: Sample,
@@ -19,11 +19,11 @@ pub struct Point {
     pub rss_high_kib: u64,
 }
 
-/// A process's figures over time.
+/// The figures of a process over time.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
     points: Vec<Point>,
-    /// Each point stands for the samples of so many microseconds; 0 while every sample has its own.
+    /// Width of a point's interval in microseconds; 0 while every sample has its own point.
     width_us: u64,
 }
 
@@ -33,12 +33,12 @@ impl Series {
         &self.points
     }
 
-    /// How many microseconds each point stands for; 0 where every change has its own.
+    /// Width of a point's interval in microseconds; 0 if every change has its own point.
     pub fn width_us(&self) -> u64 {
         self.width_us
     }
 
-    /// Adds a run: its beginning, and its end where that is another instant.
+    /// Adds a run: its start, and its end if that differs.
     pub fn add(&mut self, run: &Run) {
         self.put(run.at_us, run.sample);
         if run.span_us > 0 {
@@ -50,7 +50,7 @@ impl Series {
         let rss = sample.rss_kib;
         let point = Point { at_us, sample, rss_low_kib: rss, rss_high_kib: rss };
         match self.points.last_mut() {
-            // Damaged recordings only: time does not go back.
+            // Only in damaged recordings does time go back.
             Some(last) if at_us < last.at_us => {}
             Some(last) if self.width_us > 0 && at_us / self.width_us == last.at_us / self.width_us => {
                 *last = joined(last, &point);
@@ -62,7 +62,7 @@ impl Series {
         }
     }
 
-    /// Makes the width large enough that at most `most` points are left.
+    /// Doubles the width until at most `most` points are left.
     pub fn thin(&mut self, most: usize) {
         let most = most.max(2);
         if self.points.len() <= most {

@@ -1,6 +1,6 @@
-//! The timeline as a picture to print or to put into an issue: SVG, whose text stays text, and PNG.
+//! The timeline as a picture for print or for an issue: SVG, in which text remains text, and PNG.
 //!
-//! The same drawing goes to both. It is light whatever the reader's theme: where it ends up is not known.
+//! Both use the same drawing code. The background is always light, because the context is unknown.
 
 use std::sync::OnceLock;
 
@@ -18,9 +18,9 @@ use crate::units::bytes;
 
 /// Width and height, in pixels.
 const SIZE: (u32, u32) = (1200, 600);
-/// A PNG is drawn so many times larger in each direction, and then made smaller: smooth lines and letters.
+/// Supersampling factor of a PNG, for smooth lines and letters.
 const FINER: u32 = 3;
-/// Heights of the heading, of a row of labels of marks, of the axes and of the legend, in pixels.
+/// Heights of the heading, of a row of mark labels, of the axes and of the legend, in pixels.
 const HEADING: i32 = 52;
 const LABEL_ROWS: usize = 3;
 const LABEL_ROW: i32 = 20;
@@ -32,7 +32,7 @@ const MARGIN: i32 = 16;
 const INK: RGBColor = RGBColor(27, 31, 35);
 const QUIET: RGBColor = RGBColor(87, 96, 106);
 const GRID: RGBColor = RGBColor(227, 230, 234);
-/// Okabe and Ito's, dark enough for lines on white.
+/// The palette of Okabe and Ito, dark enough for lines on white.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -41,7 +41,7 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
 ];
-/// The font of pictures that carry their own letters; SVG names the reader's instead.
+/// The font embedded in PNG pictures; SVG uses the reader's.
 const FONT: &[u8] = include_bytes!("assets/font/DejaVuSans-subset.ttf");
 const FAMILY: &str = "sans-serif";
 /// Text sizes, in pixels.
@@ -50,10 +50,10 @@ const SMALL: i32 = 15;
 
 type Drawn<DB> = Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
 
-/// The timeline of `timelines` as SVG, several laid over each other from their starts.
+/// The timeline of `timelines` as SVG, several overlaid from their starts.
 ///
 /// # Errors
-/// Where the drawing fails.
+/// Fails if drawing fails.
 pub fn svg(timelines: &[Timeline]) -> Result<String, NotDrawn> {
     have_font()?;
     let mut text = String::new();
@@ -69,7 +69,7 @@ pub fn svg(timelines: &[Timeline]) -> Result<String, NotDrawn> {
 /// The same as the bytes of a PNG file.
 ///
 /// # Errors
-/// Where the drawing or the encoding fails.
+/// Fails if drawing or encoding fails.
 pub fn png(timelines: &[Timeline]) -> Result<Vec<u8>, NotDrawn> {
     have_font()?;
     let (width, height) = SIZE;
@@ -93,7 +93,7 @@ pub fn png(timelines: &[Timeline]) -> Result<Vec<u8>, NotDrawn> {
     Ok(file)
 }
 
-/// An image with a pixel for every `FINER` by `FINER` of this one's.
+/// Averages each block of `FINER` by `FINER` pixels.
 fn averaged(drawn: &[u8], width: usize) -> Vec<u8> {
     let finer = FINER as usize;
     let mut pixels = Vec::with_capacity(drawn.len() / (finer * finer));
@@ -111,7 +111,7 @@ fn averaged(drawn: &[u8], width: usize) -> Vec<u8> {
     pixels
 }
 
-/// Makes the font known to the drawing library, once.
+/// Registers the font with the drawing library, once.
 fn have_font() -> Result<(), NotDrawn> {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     let known = *KNOWN.get_or_init(|| register_font(FAMILY, FontStyle::Normal, FONT).is_ok());
@@ -124,7 +124,7 @@ struct Curve {
     colour: RGBColor,
     width: u32,
     points: Vec<(f64, f64)>,
-    /// Lowest and highest at each point, where they differ.
+    /// The band between lowest and highest as a polygon; empty if they are equal.
     band: Vec<(f64, f64)>,
 }
 
@@ -145,7 +145,8 @@ impl Curve {
     }
 }
 
-/// RSS and anonymous memory of the largest process; of several recordings, RSS of each one's.
+/// RSS and anonymous memory of the largest process; for several recordings, RSS of the largest
+/// process of each.
 fn curves(timelines: &[Timeline]) -> Vec<Curve> {
     let mut curves = Vec::new();
     for (index, timeline) in timelines.iter().enumerate() {
@@ -167,7 +168,7 @@ fn curves(timelines: &[Timeline]) -> Vec<Curve> {
     curves
 }
 
-/// Draws in the picture's own pixels on an area that has `scale` times as many.
+/// Draws in picture pixels on an area with `scale` times the resolution.
 struct Pen<'a, DB: DrawingBackend> {
     area: &'a DrawingArea<DB, Shift>,
     scale: i32,
@@ -190,7 +191,7 @@ impl<DB: DrawingBackend> Pen<'_, DB> {
         self.area.draw(&Polygon::new(points, colour.mix(0.25)))
     }
 
-    /// `at` is where `anchor` says: the left or right end, or the middle, of the text's middle line.
+    /// `at` is the left end, right end or middle (by `anchor`) of the text's centre line.
     fn text(&self, text: String, at: (f64, f64), size: i32, colour: RGBColor, anchor: HPos) -> Drawn<DB> {
         let style: TextStyle<'_> = (FAMILY, size * self.scale).into_font().color(&colour);
         let style = style.pos(Pos::new(anchor, VPos::Center));
@@ -198,13 +199,13 @@ impl<DB: DrawingBackend> Pen<'_, DB> {
     }
 }
 
-/// How many pixels wide `text` is drawn, about: fonts differ.
+/// Approximate width of `text` in pixels, as fonts differ.
 fn pixels(text: &str, size: i32) -> i32 {
     let measured = (FAMILY, size).into_font().box_size(text).map(|(width, _)| i32::try_from(width));
     measured.ok().and_then(Result::ok).unwrap_or_else(|| text.chars().count() as i32 * size)
 }
 
-/// `text` shortened until it is at most `most` pixels wide.
+/// Shortens `text` to at most `most` pixels.
 fn fitted(text: &str, size: i32, most: i32) -> String {
     let mut columns = 200;
     let mut fitted = shorten(text, columns);
@@ -248,8 +249,8 @@ fn picture<DB: DrawingBackend>(pen: &Pen<'_, DB>, timelines: &[Timeline]) -> Dra
     legend(pen, &curves)
 }
 
-/// `points` without those that are as good as where the one before is: they would only make it jagged. The
-/// last before a step stays, so that what was level is drawn level.
+/// Removes points that nearly coincide with the previous one and would make the line jagged. Keeps
+/// the last point before a step, so that level parts are drawn level.
 fn smooth(points: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
     let mut kept: Vec<(f64, f64)> = Vec::new();
     let mut skipped = None;
@@ -267,7 +268,7 @@ fn smooth(points: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
     kept
 }
 
-/// Where the plot stands, in pixels, and what its edges mean.
+/// The plot rectangle in pixels, and the values at its edges.
 struct Frame {
     left: f64,
     right: f64,
@@ -292,14 +293,14 @@ impl Frame {
         }
     }
 
-    /// The place of a figure in bytes at an instant in seconds.
+    /// The position of a size in bytes at a time in seconds.
     fn at(&self, (seconds, size): (f64, f64)) -> (f64, f64) {
         let x = self.left + seconds / self.end * (self.right - self.left);
         (x, self.bottom - size / self.highest * (self.bottom - self.top))
     }
 }
 
-/// Axes with their ticks, and a light line for each size.
+/// Draws the axes with ticks, and a light line for each size tick.
 fn axes<DB: DrawingBackend>(pen: &Pen<'_, DB>, frame: &Frame) -> Drawn<DB> {
     for size in byte_ticks(frame.highest) {
         let (_, y) = frame.at((0.0, size));
@@ -311,7 +312,7 @@ fn axes<DB: DrawingBackend>(pen: &Pen<'_, DB>, frame: &Frame) -> Drawn<DB> {
     for at in time_ticks(frame.end) {
         let (x, _) = frame.at((at, 0.0));
         pen.line(&[(x, frame.bottom), (x, frame.bottom + 5.0)], QUIET, 1)?;
-        // The last label ends where the picture does.
+        // Keep the last label within the picture.
         let text = time_label(at, frame.end);
         let x = x.min(f64::from(SIZE.0 as i32 - pixels(&text, SMALL) / 2 - 4));
         pen.text(text, (x, frame.bottom + 17.0), SMALL, QUIET, HPos::Center)?;
@@ -319,22 +320,23 @@ fn axes<DB: DrawingBackend>(pen: &Pen<'_, DB>, frame: &Frame) -> Drawn<DB> {
     Ok(())
 }
 
-/// A mark's line and the place of its name.
+/// The line of a mark, and the position of its name.
 struct Label {
     x: f64,
     name: String,
     colour: RGBColor,
-    /// Whether it is a tick at the top of the plot rather than a line through it.
+    /// Whether it is a tick at the top of the plot instead of a line through it.
     is_tick: bool,
-    /// The row of the name and where it begins; `None` where there is no room for it.
+    /// Row and start of the name; `None` if there is no room.
     place: Option<(i32, f64)>,
 }
 
-/// The marks with places for their names in rows, and how many rows that takes. A name goes to the row below
-/// all that reach over its line, so that no line crosses a name; where no row is left, there is the line alone.
+/// Places the names of the marks in rows, and returns the number of rows. A name goes below all
+/// names that extend over its line, so that no line crosses a name; if no row is left, only the
+/// line is drawn.
 fn labels(frame: &Frame, timelines: &[Timeline]) -> (Vec<Label>, i32) {
     const GAP: f64 = 4.0;
-    /// Of more marks than this only some have a line: the data comes first.
+    /// With more marks than this, only those with a name get a line: the data has priority.
     const MAX_LINES: usize = 60;
     let several = timelines.len() > 1;
     let mut labels: Vec<Label> = Vec::new();
@@ -351,7 +353,7 @@ fn labels(frame: &Frame, timelines: &[Timeline]) -> (Vec<Label>, i32) {
     labels.sort_by(|a, b| a.x.total_cmp(&b.x));
     let dense = labels.len() > MAX_LINES;
     if dense {
-        // Two ticks on one pixel are one.
+        // Merge ticks on the same pixel.
         labels.dedup_by_key(|label| label.x.round());
     }
     let mut taken = vec![f64::NEG_INFINITY; if dense { 1 } else { LABEL_ROWS }];
@@ -380,7 +382,7 @@ fn marked<DB: DrawingBackend>(pen: &Pen<'_, DB>, frame: &Frame, label: &Label) -
     pen.text(label.name.clone(), (start, middle(row)), SMALL, label.colour, HPos::Left)
 }
 
-/// The names of the curves below the plot, as many as fit.
+/// Draws the names of the curves below the plot, as many as fit.
 fn legend<DB: DrawingBackend>(pen: &Pen<'_, DB>, curves: &[Curve]) -> Drawn<DB> {
     let middle = f64::from(SIZE.1) - f64::from(LEGEND) / 2.0;
     let mut x = f64::from(AXIS_Y);
@@ -396,7 +398,7 @@ fn legend<DB: DrawingBackend>(pen: &Pen<'_, DB>, curves: &[Curve]) -> Drawn<DB> 
     Ok(())
 }
 
-/// At most ten multiples of a power of two: they read as round binary sizes.
+/// At most ten multiples of a power of two, which read as round binary sizes.
 fn byte_ticks(highest: f64) -> Vec<f64> {
     let mut step = 1024.0;
     while highest / step > 9.0 {
@@ -405,7 +407,7 @@ fn byte_ticks(highest: f64) -> Vec<f64> {
     (0..10).map(|n| f64::from(n) * step).take_while(|&tick| tick <= highest).collect()
 }
 
-/// `512 MiB`, `1.5 GiB`: no digits that say nothing.
+/// `512 MiB`, `1.5 GiB`: without trailing zeros.
 fn byte_label(size: f64) -> String {
     let text = bytes(size.max(0.0) as u64);
     match text.split_once(' ') {
@@ -416,7 +418,7 @@ fn byte_label(size: f64) -> String {
     }
 }
 
-/// At most a dozen instants of round distance.
+/// At most twelve times at round intervals.
 fn time_ticks(end: f64) -> Vec<f64> {
     const ROUND: [f64; 15] = [
         1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 14_400.0,
@@ -500,7 +502,7 @@ mod tests {
         assert_eq!(time_label(0.25, 2.0), "0.25 s");
     }
 
-    /// Writes the pictures where STRANDLINE_PICTURES says, to be looked at.
+    /// Writes the pictures to the directory in STRANDLINE_PICTURES, for visual inspection.
     #[test]
     fn pictures_to_look_at() {
         let Some(folder) = std::env::var_os("STRANDLINE_PICTURES") else { return };

@@ -1,4 +1,4 @@
-//! Objects by type over time: what became of one type from ledger to ledger, and which types grew most.
+//! Objects by type over time: one type in each ledger, and the types that grew most.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use crate::table::{Column, figures, lay_out, words};
 use crate::text::{clean_sentence, grouped, shorten, wrap};
 use crate::units::{UNKNOWN, bytes};
 
-/// Ledgers of the table.
+/// Maximum number of ledgers in the table.
 const MAX_LEDGERS: usize = 24;
-/// Types that are named as those that grew most.
+/// Number of types named as having grown most.
 const MAX_GROWN: usize = 3;
 const NAME_COLUMNS: usize = 48;
 
@@ -25,7 +25,7 @@ struct Sum {
     bytes: u64,
 }
 
-/// The ledgers of the process with the most memory, in the order of time.
+/// The ledgers of the process with the most memory, in order of time.
 fn ledgers(timeline: &Timeline) -> Vec<&Ledger> {
     let largest = timeline.ledgers.iter().max_by_key(|ledger| ledger.explain.kernel.rss_bytes);
     let of_it =
@@ -35,7 +35,7 @@ fn ledgers(timeline: &Timeline) -> Vec<&Ledger> {
     ledgers
 }
 
-/// What a ledger's runtimes have of each type; `None` where none of them was looked at for that.
+/// Totals by type over a ledger's runtimes; `None` if no runtime has a census.
 fn types(ledger: &Ledger) -> Option<BTreeMap<&str, Sum>> {
     let all = || ledger.explain.runtimes.iter().flat_map(|runtime| &runtime.types);
     all().next()?;
@@ -48,7 +48,7 @@ fn types(ledger: &Ledger) -> Option<BTreeMap<&str, Sum>> {
     Some(types)
 }
 
-/// A table of one type's objects in each ledger.
+/// A table of the objects of one type in each ledger.
 pub fn follow(timeline: &Timeline, name: &str, surface: Surface) -> Vec<String> {
     const HEAD: [Column; 5] =
         [words("ledger"), figures("time"), figures("RSS"), figures("objects"), figures("their bytes")];
@@ -60,14 +60,14 @@ pub fn follow(timeline: &Timeline, name: &str, surface: Surface) -> Vec<String> 
         lines.push(format!("{title}: in no ledger of the process with the most memory"));
         return lines;
     }
-    // Of very many the first and the last are among those that are shown.
+    // Thin a long list, keeping the last ledger.
     let step = all.len().div_ceil(MAX_LEDGERS).max(1);
     let shown = all.iter().rev().step_by(step).rev();
     let row = |ledger: &&Ledger| {
         let found = types(ledger).map(|types| types.get(name).copied());
         let tell = |of: fn(Sum) -> String| match found {
             Some(Some(sum)) => of(sum),
-            // The types with the fewest bytes are not listed.
+            // Types with few bytes are not listed.
             Some(None) => "not listed".to_owned(),
             None => UNKNOWN.to_owned(),
         };
@@ -91,12 +91,12 @@ pub fn follow(timeline: &Timeline, name: &str, surface: Surface) -> Vec<String> 
     lines
 }
 
-/// Which types have more bytes in the last ledger than in the first that tells of types.
+/// The types that have more bytes in the last ledger with a census than in the first.
 pub fn grown(timeline: &Timeline, surface: Surface) -> Vec<String> {
     let told: Vec<(&Ledger, BTreeMap<&str, Sum>)> =
         ledgers(timeline).into_iter().filter_map(|ledger| Some((ledger, types(ledger)?))).collect();
     let [(first, before), .., (last, after)] = told.as_slice() else { return Vec::new() };
-    // What is not in the first may have been there, with too few bytes to be listed.
+    // A type missing from the first ledger may have existed, with too few bytes to be listed.
     let mut grown: Vec<(&str, Sum)> = after
         .iter()
         .filter_map(|(name, now)| {
@@ -134,7 +134,7 @@ mod tests {
 
     const PLAIN: Surface = Surface { columns: 80, colour: false };
 
-    /// A recording whose ledgers tell of `Node`, more in each, and of what does not grow.
+    /// A recording with a growing number of `Node` objects and a type that does not grow.
     fn recording() -> Timeline {
         let mut timeline = fabricated::tree();
         for (index, ledger) in timeline.ledgers.iter_mut().enumerate() {

@@ -1,7 +1,8 @@
-//! Finds the arrays of arena objects, and reads them.
+//! Finds and reads the arrays of arena objects.
 //!
-//! The variable that leads to one is static and has no symbol in stripped files; from 3.12 on it is in an interpreter's state. It is told
-//! by what it leads to: entries of which each stands for an arena whose first pool says that it is that entry's, or is free.
+//! The variable that points to an array is static and has no symbol in stripped files; from 3.12 on
+//! it is in an interpreter's state. An array is recognized by its content: each entry is free, or
+//! describes an arena whose first pool holds the index of the entry.
 
 use std::collections::BTreeSet;
 
@@ -16,54 +17,54 @@ use strandline_claims::runtime::Context;
 use strandline_claims::words::{self, AT_ONCE, each_word};
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
-/// Words that are followed, of one program.
+/// Limit on words followed, per program.
 const MAX_TRIED: usize = 1 << 17;
-/// Arenas: 4 TiB of them.
+/// Limit on arenas: 4 TiB.
 const MAX_ARENAS: u64 = 1 << 22;
-/// Interpreters of one program.
+/// Limit on interpreters of one program.
 const MAX_INTERPRETERS: usize = 4096;
-/// Entries in a row that make no sense: more are no array's.
+/// Limit on consecutive entries that make no sense; an array has fewer.
 const MAX_BROKEN: usize = 4;
-/// Bytes of an interpreter's state that are searched; of the largest that is known there are 383,552.
+/// Bytes searched of an interpreter's state; the largest known state has 383,552.
 pub const MAX_STATE_BYTES: u64 = 512 << 10;
-/// Of a state that is searched for another, so many bytes of what it leads to (`struct _obmalloc_state`).
+/// Bytes searched of each structure that a state points to (`struct _obmalloc_state`).
 const OBMALLOC_BYTES: u64 = 8 << 10;
 
-/// An arena that is allocated.
+/// An allocated arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arena {
-    /// Its number.
+    /// Index in the array.
     pub index: u32,
     /// First byte.
     pub start: u64,
-    /// First byte behind.
+    /// End address (exclusive).
     pub end: u64,
-    /// Where its first pool begins.
+    /// Address of its first pool.
     pub pools: u64,
-    /// Pools that it has.
+    /// Number of pools.
     pub total: u64,
-    /// Where what was never given out begins.
+    /// Start of the pools that were never handed out.
     pub virgin: u64,
-    /// Pools that are free, those never given out among them.
+    /// Free pools, including those never handed out.
     pub free: u64,
-    /// The first of its free pools that were given out before.
+    /// First pool of its list of free pools; these were handed out before.
     pub first_free: u64,
 }
 
-/// The arenas of one allocator: all interpreters that share it.
+/// Arenas of one allocator, which several interpreters may share.
 #[derive(Clone, Debug)]
 pub struct Arenas {
-    /// Where the array of them is.
+    /// Address of the array.
     pub array: u64,
-    /// How they are cut.
+    /// Sizes of its arenas and pools.
     pub shape: Shape,
-    /// In address order.
+    /// The arenas, in address order.
     pub all: Vec<Arena>,
-    /// Entries between those of arenas that make no sense.
+    /// Entries among the arenas that make no sense.
     pub broken: Vec<u64>,
 }
 
-/// Finds those of `program` in `memory`; and whether the time was enough to look at all that could lead to one.
+/// Finds the arenas of `program`, and returns whether there was time to try every candidate.
 pub fn find(
     context: &Context<'_>,
     memory: &dyn Memory,
@@ -75,7 +76,7 @@ pub fn find(
     add_words(context, memory, program.data, &mut words);
     let mut found: Vec<Arenas> = Vec::new();
     let mut is_done = arrays(context, &mut pages, &words, &mut found);
-    // Interpreters with an allocator of their own have it in their states, or lead to it from there.
+    // Interpreters with their own allocator hold it in their state, or point to it from there.
     let mut states = BTreeSet::new();
     for state in interpreters(memory, program, release) {
         let range = (state, state.saturating_add(MAX_STATE_BYTES));
@@ -83,7 +84,7 @@ pub fn find(
             add_words(context, memory, range, &mut states);
         }
     }
-    // Words of a state lead to places close together: what they share is read once.
+    // Words of a state point to places close together: overlapping ranges are read once.
     let beside = states.iter().filter(|state| !words.contains(state));
     let mut beside: Vec<_> = beside.map(|&state| (state, state.saturating_add(OBMALLOC_BYTES))).collect();
     merge(&mut beside);
@@ -95,7 +96,7 @@ pub fn find(
     (found, is_done)
 }
 
-/// The words of a range that could lead to an array.
+/// Adds the words of a range that could point to an array.
 fn add_words(context: &Context<'_>, memory: &dyn Memory, range: (u64, u64), words: &mut BTreeSet<u64>) {
     each_word((memory, context.resident), range, AT_ONCE, &mut |_, word| {
         let could_be = word.is_multiple_of(16) && word < 1 << 47;
@@ -106,7 +107,7 @@ fn add_words(context: &Context<'_>, memory: &dyn Memory, range: (u64, u64), word
     });
 }
 
-/// The states of all interpreters, that in static data among them.
+/// Returns the states of all interpreters, including the one in static data.
 pub fn interpreters(memory: &dyn Memory, program: &Program, release: &Release) -> Vec<u64> {
     let mut states = Vec::new();
     let Some((mut at, next)) = program.interpreters(memory, release) else { return states };
@@ -118,8 +119,8 @@ pub fn interpreters(memory: &dyn Memory, program: &Program, release: &Release) -
     states
 }
 
-/// Adds the arrays that `words`, in order, lead to: of those that lead into one the first leads to its begin. False where the time
-/// was over before: then nothing is known of what was not found.
+/// Adds the arrays that `words`, in address order, point to; of several words into one array, the
+/// first points to its start. False if the deadline passed: then arrays may be missing.
 fn arrays(
     context: &Context<'_>,
     pages: &mut Pages<'_>,
@@ -153,12 +154,13 @@ fn arrays(
     true
 }
 
-/// The arenas of the array at `array`, and where it ends, if it is one.
+/// Returns the arenas of the array at `array`, and its end; `None` if it is not an array.
 fn array(context: &Context<'_>, pages: &mut Pages<'_>, array: u64, shape: Shape) -> Option<(Arenas, u64)> {
     let mut arenas = Arenas { array, shape, all: Vec::new(), broken: Vec::new() };
-    // Entries that make no sense, and behind which none was met yet that does: they may lie behind the end.
+    // Entries that make no sense and are not yet followed by a valid one: they may lie beyond the
+    // end.
     let mut doubtful = Vec::new();
-    // Of the free entries one ends their list.
+    // Number of unused entries that end the list of unused entries: exactly one may.
     let mut ends = 0;
     let mut index = 0;
     while index < MAX_ARENAS {
@@ -179,7 +181,8 @@ fn array(context: &Context<'_>, pages: &mut Pages<'_>, array: u64, shape: Shape)
     Some((arenas, array + (last + 1) * ARENA_OBJECT_BYTES))
 }
 
-/// Whether an entry stands for no arena, as its list of others says; of all entries one ends that list.
+/// Whether an entry is unused: it has no address, and links to another entry or, as the only one,
+/// ends the list.
 fn is_unused(array: u64, entry: &[u8], ends: &mut u64) -> bool {
     let (address, next) = (word_at(entry, 0).unwrap_or(1), word_at(entry, 32).unwrap_or(1));
     let place = next.wrapping_sub(array);
@@ -188,7 +191,7 @@ fn is_unused(array: u64, entry: &[u8], ends: &mut u64) -> bool {
     address == 0 && if next == 0 { *ends == 1 } else { is_in_array }
 }
 
-/// What an entry stands for, if that is an arena.
+/// Returns the arena that an entry describes; `None` if it describes none.
 fn arena(
     context: &Context<'_>,
     pages: &mut Pages<'_>,
@@ -204,14 +207,14 @@ fn arena(
         && half_word_at(entry, 20) == Some(total as u32)
         && free <= total
         && virgin.is_multiple_of(shape.pool_bytes)
-        // One pool at least was given out.
+        // At least one pool was handed out.
         && (pools + shape.pool_bytes..=pools + total * shape.pool_bytes).contains(&virgin)
         && words::is_own(context.space, start, end);
     if !is_one {
         return None;
     }
     let arena = Arena { index, start, end, pools, total, virgin, free, first_free: word_at(entry, 24)? };
-    // A page that is swapped out cannot be asked.
+    // The page of the first pool may be swapped out.
     let header: Option<[u8; POOL_HEADER_BYTES as usize]> = pages.array(pools);
     let is_its = match header {
         Some(header) => half_word_at(&header, POOL_ARENA) == Some(index),
@@ -224,7 +227,7 @@ fn arena(
 }
 
 impl Arena {
-    /// Its free pools that were given out before, by their list; `None` where that makes no sense.
+    /// Returns the free pools that were handed out before; `None` if their list makes no sense.
     pub fn free_pools(&self, pages: &mut Pages<'_>, shape: Shape) -> Option<Vec<u64>> {
         let never = (self.pools + self.total * shape.pool_bytes - self.virgin) / shape.pool_bytes;
         let listed = self.free.checked_sub(never)?;

@@ -1,4 +1,4 @@
-//! Counts objects by type, and notes what they lead to beside the arenas.
+//! Counts objects by type, and collects their pointers to memory outside the arenas.
 
 use std::collections::HashMap;
 
@@ -12,38 +12,39 @@ use strandline_claims::refinements::LARGE_BYTES;
 use strandline_claims::runtime::Holding;
 use strandline_process::memory::{Memory, word_at};
 
-/// Places beside arenas that are kept by one worker; more are not followed.
+/// Limit on places outside the arenas that one worker keeps; further ones are not followed.
 const MAX_PLACES: usize = 1 << 21;
-/// Of places seen last, so many are kept at hand.
+/// Size of the cache of places found last.
 const NEAR: usize = 1 << 14;
-/// So many places, or all that there are, are put in the order of their addresses, so that those of a page are read with it.
+/// Number of new places from which on they are sorted by address, so that a page is read once for
+/// all of them.
 const PLACES_IN_ORDER: usize = 1 << 16;
-/// Pages that are kept where what objects lead to beside arenas is followed: 8 MiB.
+/// Pages kept while following pointers outside the arenas: 8 MiB.
 const PAGES_KEPT: usize = 2048;
-/// A block that is followed through kept pages has no more bytes: larger ones would push out what they lead to.
+/// Largest block read through kept pages: larger ones would evict the pages that they point to.
 const MAX_KEPT_BYTES: usize = 4096;
-/// An arena with fewer objects than this is told by what keeps it.
+/// An arena with fewer objects than this counts as sparse.
 pub const FEW_OBJECTS: u64 = 10;
 
-/// Objects of a type.
+/// Objects of one type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OfType {
-    /// How many.
+    /// Number of objects.
     pub instances: u64,
-    /// Their bytes, as `sys.getsizeof` tells them.
+    /// Their bytes, as `sys.getsizeof` reports them.
     pub bytes: u64,
-    /// How many of them are in arenas with hardly anything else.
+    /// Number of them in sparse arenas.
     pub keep: u64,
 }
 
-/// What is in a block.
+/// Content of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Block {
     /// An object.
     Object {
-        /// Its bytes, with what stands before it.
+        /// Bytes of the object, with its prefix.
         bytes: u64,
-        /// Whether its words may lead to others.
+        /// Whether its words may be pointers.
         leads: bool,
     },
     /// An object on a free list.
@@ -52,31 +53,31 @@ pub enum Block {
     Other,
 }
 
-/// What was counted.
+/// Result of a census.
 #[derive(Default)]
 pub struct Counted {
-    /// By the address of the type, with what it is.
+    /// Types and their objects, by address of the type.
     pub types: HashMap<u64, (Type, OfType)>,
-    /// Objects on free lists, and their blocks' bytes.
+    /// Objects on free lists, and the bytes of their blocks.
     pub dead: (u64, u64),
-    /// Objects beside arenas, and their bytes.
+    /// Objects outside the arenas, and their bytes.
     pub beside: (u64, u64),
     /// Interned strings, and their bytes.
     pub interned: (u64, u64),
-    /// Arenas with few objects, and how many these are.
+    /// Sparse arenas, and the number of objects in them.
     pub sparse: (u64, u64),
-    /// Large objects beside arenas.
+    /// Large objects outside the arenas.
     pub large: Vec<confirm::Counted>,
-    /// Blocks of allocators that are an object's, or may be, with the addresses of their types: those that may be large.
+    /// Allocators' blocks that belong to an object and are, or may be, large.
     pub held: Vec<confirm::Held>,
-    /// Who holds what, where that is asked.
+    /// Blocks and references for the search for holders, if requested.
     pub holding: Option<Holding>,
-    /// Whether more was met than can be kept.
+    /// Whether there was more than can be kept.
     pub is_cut: bool,
 }
 
 impl Counted {
-    /// With what another worker counted.
+    /// Adds another worker's counts.
     pub fn add(&mut self, other: Self) {
         for (address, (of, theirs)) in other.types {
             let mine = &mut self.types.entry(address).or_insert((of, OfType::default())).1;
@@ -101,11 +102,11 @@ impl Counted {
     }
 }
 
-/// The memory beside arenas that objects can lead to.
+/// Memory outside the arenas that objects can point to.
 pub struct Beside {
-    /// By blocks of 64 KiB.
+    /// Bitmap of blocks of 64 KiB.
     spans: Vec<Option<Box<[u64; WORDS]>>>,
-    /// Arenas and static data, which need not begin where such a block does; in address order.
+    /// Arenas and static data, which need not begin at a multiple of 64 KiB; in address order.
     held: Vec<(u64, u64)>,
 }
 
@@ -115,7 +116,7 @@ const WORDS: usize = 1 << (SPAN_SHIFT - BLOCK_SHIFT - 6);
 const SPANS: usize = 1 << (47 - SPAN_SHIFT);
 
 impl Beside {
-    /// Of the ranges `runs`, and nothing of what is `held`, in address order.
+    /// The memory of `runs` without `held`, which is in address order.
     pub fn new(runs: impl IntoIterator<Item = (u64, u64)>, held: Vec<(u64, u64)>) -> Self {
         let mut spans: Vec<Option<Box<[u64; WORDS]>>> = Vec::new();
         spans.resize_with(SPANS, || None);
@@ -129,7 +130,7 @@ impl Beside {
         Self { spans, held }
     }
 
-    /// Whether `address` is there.
+    /// Whether `address` is in this memory.
     #[inline]
     pub fn contains(&self, address: u64) -> bool {
         let span = self.spans.get((address >> SPAN_SHIFT) as usize).and_then(Option::as_ref);
@@ -144,24 +145,24 @@ impl Beside {
     }
 }
 
-/// A place that something leads to.
+/// A place that something points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// Where it is.
+    /// Its address.
     pub at: u64,
-    /// The number of the type of the first object that was met to lead there, or [`NO_OWNER`].
+    /// Number of the type of the first object found to point there, or [`NO_OWNER`].
     pub owner: u32,
 }
 
-/// An object beside arenas.
+/// An object outside the arenas.
 pub struct Large {
-    /// Where its block begins.
+    /// Address of its block.
     pub start: u64,
-    /// How large it is.
+    /// Its size.
     pub size: objects::Size,
-    /// Whether its words may lead to others.
+    /// Whether its words may be pointers.
     pub leads: bool,
-    /// The number of its type.
+    /// Number of its type.
     pub number: u32,
     of: Type,
     head: [u8; HEAD_BYTES],
@@ -173,26 +174,26 @@ pub struct Census<'a> {
     types: Types<'a>,
     pages: Pages<'a>,
     beside: &'a Beside,
-    /// By the number of a type.
+    /// Objects by number of the type.
     of: Vec<OfType>,
-    /// The types of the first few objects of an arena.
+    /// Types of the first few objects of an arena.
     first: Vec<u32>,
     near: Vec<u64>,
-    /// Where the block is that is looked at.
+    /// Address of the current block.
     at: u64,
-    /// The number of the type of what is followed.
+    /// Number of the type whose object is being followed.
     pub owner: u32,
-    /// Places beside arenas that something leads to.
+    /// Places outside the arenas that something points to.
     pub places: Vec<Place>,
-    /// Places to which something leads and where no object is.
+    /// Places that something points to and that hold no object.
     pub others: Vec<Place>,
-    /// Tables beside arenas.
+    /// Tables outside the arenas.
     pub tables: Vec<Table>,
     counted: Counted,
 }
 
 impl<'a> Census<'a> {
-    /// Nothing yet.
+    /// An empty census.
     pub fn new(memory: &'a dyn Memory, release: &'static Release, beside: &'a Beside) -> Self {
         Self {
             release,
@@ -211,19 +212,20 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// The same, where it may be asked who holds what.
+    /// Enables collection of blocks and references for the search for holders.
     pub fn holding(mut self, is_asked: bool) -> Self {
         self.counted.holding = is_asked.then(Holding::default);
         self
     }
 
-    /// Nothing yet, of one that is to follow what the others note.
+    /// An empty census that is to follow what other censuses found.
     pub fn following(memory: &'a dyn Memory, release: &'static Release, beside: &'a Beside) -> Self {
         let pages = Pages::keeping(memory, PAGES_KEPT);
         Self { pages, ..Self::new(memory, release, beside) }
     }
 
-    /// Takes over what another worker's census is to follow, by the numbers of types that they have here.
+    /// Takes over the places and tables of another worker's census, with type numbers converted to
+    /// its own.
     pub fn adopt(&mut self, other: &mut Census<'_>) {
         let here = |of: &Type| self.types.at(of.address).unwrap_or(NO_OWNER);
         let numbers: Vec<u32> = other.types.all.iter().map(here).collect();
@@ -232,7 +234,7 @@ impl<'a> Census<'a> {
         self.tables.extend(other.tables.drain(..).map(|table| Table { owner: owner(table.owner), ..table }));
     }
 
-    /// Notes that the block at `pointer` was claimed for what is an object's of the type that is followed, or may be.
+    /// Records a claimed block, at `pointer`, of an object of the type being followed.
     pub fn hold(&mut self, pointer: u64, slot: Slot) {
         if let Some(of) = self.types.all.get(self.owner as usize)
             && self.counted.held.len() < MAX_PLACES
@@ -241,13 +243,13 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// A block in use of an arena's, at `at`.
+    /// Counts the content of a block in use of an arena, at `at`.
     pub fn block(&mut self, at: u64, block: &[u8]) -> Block {
         self.owner = NO_OWNER;
         self.at = at;
         let found = objects::in_block(&mut self.types, block);
         let what = found.map_or(Block::Other, |found| self.object(found, block, block.len() as u64));
-        // What a dead one led to is no more.
+        // The pointers of a dead object are stale.
         if what != Block::Dead {
             self.follow(block);
         }
@@ -260,7 +262,8 @@ impl<'a> Census<'a> {
         what
     }
 
-    /// A block in use of a heap of objects, of `bytes`, that begins with `head`. What is in it is followed by who has all of it.
+    /// Counts the content of a block in use of a heap of objects, which has `bytes` and begins with
+    /// `head`. The caller follows its pointers.
     pub fn heap_block(&mut self, at: u64, head: &[u8], bytes: u64) -> Block {
         self.owner = NO_OWNER;
         self.at = at;
@@ -268,17 +271,17 @@ impl<'a> Census<'a> {
         found.map_or(Block::Other, |found| self.object(found, head, bytes))
     }
 
-    /// Whether what a type's instances have in them leads to others: characters, bytes and digits lead to nothing.
+    /// Whether instances of a type contain pointers; strings, bytes and ints contain none.
     fn leads(of: &Type) -> bool {
         !matches!(of.kind, Kind::String | Kind::Int) && of.flags & flags::BYTES == 0
     }
 
-    /// The object that was found in a block of `bytes`, whose first are `block`.
+    /// Counts the object found in a block of `bytes`, whose first bytes are `block`.
     fn object(&mut self, found: objects::Found, block: &[u8], bytes: u64) -> Block {
         if found.is_dead {
             self.counted.dead.0 += 1;
             self.counted.dead.1 += bytes;
-            // Code of 3.8 to 3.10 leads to frames that ended, in which words are left behind.
+            // Code objects of 3.8 to 3.10 point to frames that ended, in which stale words remain.
             self.counted.holding.iter_mut().for_each(|holding| _ = holding.stops.insert(self.at));
             return Block::Dead;
         }
@@ -301,7 +304,8 @@ impl<'a> Census<'a> {
         Block::Object { bytes: size.block, leads: Self::leads(&of) }
     }
 
-    /// Notes an object, which begins with `head`, in a block that ends at `end`, for who asks what holds what.
+    /// Records an object, which begins with `head` in a block that ends at `end`, for the search
+    /// for holders.
     fn note(&mut self, (at, end): (u64, u64), (of, head): (&Type, &[u8])) {
         let Some(holding) = &mut self.counted.holding else { return };
         if of.flags & flags::HAVE_GC != 0 && self.release.has_links() {
@@ -310,14 +314,14 @@ impl<'a> Census<'a> {
         if matches!(of.kind, Kind::Class | Kind::Module | Kind::Weak) {
             holding.stops.insert(at);
         }
-        // A class of the program's own has more behind that.
+        // A class defined by the program has more fields behind that.
         let text = objects::text(self.release, of, head).filter(|_| of.flags & flags::HEAP_TYPE == 0);
         if let Some(text) = text.and_then(|text| at.checked_add(text)).filter(|&text| text < end) {
             holding.texts.insert(text);
         }
     }
 
-    /// The arena has been walked, in which `used` blocks are in use, as far as that is known.
+    /// Ends an arena. `used` is its number of blocks in use; `None` if unknown.
     pub fn end_arena(&mut self, used: Option<u64>) {
         let first = std::mem::take(&mut self.first);
         if let Some(used) = used.filter(|&used| used < FEW_OBJECTS) {
@@ -348,8 +352,9 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// The place to look at next. Objects lead to and fro, and each place as it came would be a page that is read again: what was
-    /// noted is put in the order of its addresses on top of what is still `left`, as soon as it is much.
+    /// Returns the next place to read. Objects point back and forth, and in the order found the
+    /// same pages would be read again and again: the places found are sorted by address and put on
+    /// top of `left` once there are many.
     pub fn next_place(&mut self, left: &mut Vec<Place>) -> Option<Place> {
         if left.is_empty() || self.places.len() >= PLACES_IN_ORDER {
             self.places.sort_unstable();
@@ -364,7 +369,8 @@ impl<'a> Census<'a> {
         left.pop()
     }
 
-    /// Reads what fits into `bytes` at `at`, a small block with the page that was read for it; says how much it was.
+    /// Reads into `bytes` at `at`, a small block through kept pages. Returns the number of bytes
+    /// read.
     pub fn read(&mut self, memory: &dyn Memory, at: u64, bytes: &mut [u8]) -> usize {
         if bytes.len() <= MAX_KEPT_BYTES && self.pages.read(at, bytes).is_ok() {
             return bytes.len();
@@ -372,7 +378,7 @@ impl<'a> Census<'a> {
         memory.read_some(at, bytes)
     }
 
-    /// Keeps a place where no object is.
+    /// Records a place that holds no object.
     pub fn other(&mut self, place: Place) {
         if self.others.len() < MAX_PLACES {
             self.others.push(place);
@@ -381,7 +387,7 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// The table that one leads to, if it does.
+    /// Adds the table that `table` links to, if any.
     pub fn link(&mut self, table: Table) {
         let link = table.link.and_then(|link| self.pages.word(table.address.checked_add(link)?));
         if let Some(address) = link {
@@ -391,7 +397,7 @@ impl<'a> Census<'a> {
     }
 
     fn table(&mut self, table: Table) {
-        // Behind what is in use stands what was once.
+        // Memory behind the used part may contain stale words.
         if let Some(holding) = &mut self.counted.holding {
             let (begin, end) =
                 (table.address.checked_add(table.used), table.address.checked_add(table.bytes));
@@ -410,7 +416,7 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Notes what the words of a block, or of a table, lead to.
+    /// Records the pointers in a block or a table.
     pub fn follow(&mut self, block: &[u8]) {
         for word in block.chunks_exact(8) {
             let word = word_at(word, 0).unwrap_or(0);
@@ -433,10 +439,10 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// What object is at `at`, a place beside arenas: the object itself, or what stands before it, to which the collector's lists
-    /// lead.
+    /// Returns the object at `at`, a place outside the arenas; `at` may also be the object's
+    /// prefix, which the collector's lists point to.
     pub fn object_at(&mut self, at: u64) -> Option<Large> {
-        // Without a global lock there are none beside the heaps of objects.
+        // Builds without a global lock have no objects outside the heaps.
         if self.release.is_free_threaded() {
             return None;
         }
@@ -446,12 +452,12 @@ impl<'a> Census<'a> {
             starts.filter_map(|object| self.read_object(object, &mut head)).find(|found| found.0 <= at)?;
         let of = self.types.all.get(number as usize).copied()?;
         let mut size = objects::size(&mut self.pages, self.release, &of, &head);
-        // One that was freed mostly has nobody that refers to it, or lost what it had; it was not cleared.
+        // A freed object is not cleared: usually its reference count is 0, or its table is gone.
         if of.kind == Kind::Dict && size.tables[0].is_none() {
             return None;
         }
         if of.flags & self.release.inline_values != 0 {
-            // `struct _dictvalues`: how many there is room for, themselves, in which order they came.
+            // `struct _dictvalues`: the capacity, the values, and their order of insertion.
             let place = start.checked_add(of.before)?.checked_add(of.basic_bytes)?;
             let [room] = self.pages.array::<1>(place)?;
             let values = 8 + 8 * u64::from(room) + u64::from(room).next_multiple_of(8);
@@ -463,9 +469,9 @@ impl<'a> Census<'a> {
         Some(Large { start, size, leads: Self::leads(&of), number, of, head })
     }
 
-    /// Reads the object at `at`: where its block begins, and the number of its type.
+    /// Reads the object at `at`. Returns the address of its block and the number of its type.
     fn read_object(&mut self, at: u64, head: &mut [u8; HEAD_BYTES]) -> Option<(u64, u32)> {
-        // The smallest may be the last of a mapping.
+        // The smallest object may be the last of a mapping.
         let (references, of) = self.pages.pair(at)?;
         if references >> 32 & 0xffff != 0 {
             return None;
@@ -478,15 +484,17 @@ impl<'a> Census<'a> {
         let of = *self.types.all.get(number as usize)?;
         let start = at.checked_sub(of.before)?;
         if of.flags & flags::HAVE_GC != 0 {
-            // The next one in the collector's list leads back, or it is in none. Of a block that was freed malloc has
-            // overwritten that, and what looks like a count of references may be the size of a smaller block.
+            // The next object in the collector's list links back, or the object is in no list. In a
+            // freed block malloc has overwritten the links, and an apparent reference count may be
+            // the size of a smaller block.
             let links = at.checked_sub(GC_HEAD_BYTES)?;
             let next = self.pages.word(links)? & !3;
             let leads_back = |pages: &mut Pages<'_>| Some(pages.word(next.checked_add(8)?)? & !3);
             match next {
-                // Whoever allocates an instance of a class enters it there at once (`PyType_GenericAlloc`), and the collector
-                // takes out only tuples and dicts that are no more than that. So this is none: in the midst of a class's `__mro__`,
-                // say, to which a stale word leads, stand how many there are and then the class itself.
+                // `PyType_GenericAlloc` links every new instance of a class at once, and the
+                // collector unlinks only exact tuples and dicts. So this is not an object: a stale
+                // word may point into a class's `__mro__`, for example, where the length is
+                // followed by the class itself.
                 0 if of.flags & flags::HEAP_TYPE != 0 => return None,
                 0 => (),
                 _ if leads_back(&mut self.pages) != Some(links) => return None,
@@ -499,8 +507,9 @@ impl<'a> Census<'a> {
         Some((start, number))
     }
 
-    /// Where the allocator's block begins that holds `bytes` at `at`, and how many these are with what debug hooks put around them:
-    /// twice where pymalloc passed on what was too large for it.
+    /// Returns the address and size of the allocator's block that holds `bytes` at `at`, including
+    /// the guards of debug hooks. There are two pairs of guards if pymalloc passed on a block that
+    /// was too large for it.
     pub fn guarded(&mut self, at: u64, bytes: u64) -> (u64, u64) {
         let (mut begin, mut bytes) = (at, bytes);
         for _ in 0..2 {
@@ -513,7 +522,8 @@ impl<'a> Census<'a> {
         (begin, bytes)
     }
 
-    /// Counts an object beside arenas, in an allocator's block at `begin`, that was not counted before.
+    /// Counts an object outside the arenas, in an allocator's block at `begin`, that was not
+    /// counted before.
     pub fn count_large(&mut self, large: &Large, begin: u64) {
         self.count(large.number, large.size.told, (&large.of, &large.head));
         self.owner = large.number;
@@ -535,8 +545,9 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Before an object may stand where its attributes' values are (`PyDictValues`, 3.11 and 3.12; there with a mark, less 1):
-    /// behind as many bytes as the last of these says.
+    /// Adds the table of attribute values that a word before an object may point to
+    /// (`PyDictValues`, 3.11 and 3.12; 3.12 stores the address minus 1 as a mark). The byte before
+    /// the values holds the length of the prefix in front of them.
     fn values(&mut self, word: u64) {
         let values = word.saturating_add(word & 1);
         if values.is_multiple_of(8) && self.beside.contains(values) {
@@ -548,7 +559,7 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// All that was counted.
+    /// Returns all counts.
     pub fn done(mut self) -> Counted {
         for (of, sums) in self.types.all.iter().zip(&self.of) {
             self.counted.types.insert(of.address, (*of, *sums));

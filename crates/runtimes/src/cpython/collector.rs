@@ -1,8 +1,9 @@
-//! The collector's state of each interpreter: its generations, by what they say of themselves.
+//! The collector's state of each interpreter: its generations and their statistics.
 //!
-//! `struct _gc_runtime_state` (`pycore_gc.h`; 3.8: `pycore_pymem.h`, in `_PyRuntime`) stands at another place in each release, and is
-//! told by its lists: each generation begins with the head of one, which its first and its last object lead back to. Without a global
-//! lock there are no lists, and a table of offsets says where the state is.
+//! `struct _gc_runtime_state` (`pycore_gc.h`; 3.8: `pycore_pymem.h`, in `_PyRuntime`) is at a
+//! different offset in each release. Its lists identify it: each generation begins with a list
+//! head, which the first and the last object of the list link back to. Builds without a global lock
+//! have no lists, but a table of offsets that contains the place of the state.
 
 use super::arenas::{MAX_STATE_BYTES, interpreters};
 use super::facts::{Collector, Generation};
@@ -11,28 +12,30 @@ use super::locate::Program;
 use strandline_claims::range::PAGE_BYTES;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
-/// `struct gc_generation`: the head of a list (`PyGC_Head`), `threshold`, `count` (32 bits each).
+/// `struct gc_generation`: a list head (`PyGC_Head`), `threshold`, `count` (32 bits each).
 const GENERATION_BYTES: usize = 24;
 const GENERATIONS: usize = 3;
-/// `enabled`, in front of the first: there is `debug` between them, and a gap.
+/// Distance from `enabled` to the first generation; `debug` and a gap lie between.
 const ENABLED: usize = 12;
-/// Where they begin in the state.
+/// Offset of the generations in the state.
 const GENERATIONS_AT: usize = 24;
-/// Behind them stands `generation0`, which leads to the first; in 3.14 elsewhere. Then `permanent_generation`, then the statistics.
+/// Bytes of `generation0`, a pointer to the first generation that follows them; in 3.14 it is
+/// elsewhere. Then come `permanent_generation` and the statistics.
 const POINTER_BYTES: usize = 8;
-/// `struct gc_generation_stats`: `collections`, `collected`, `uncollectable`; behind all of them `collecting`.
+/// `struct gc_generation_stats`: `collections`, `collected`, `uncollectable`. `collecting` follows
+/// the last one.
 const STATISTICS_BYTES: usize = 24;
-/// From the first generation to `collecting`, at most.
+/// Upper bound on the bytes from the first generation to the end of `collecting`.
 const STATE_BYTES: usize =
     (GENERATIONS + 1) * GENERATION_BYTES + 4 + POINTER_BYTES + GENERATIONS * STATISTICS_BYTES + 4;
-/// The low bits of links are flags.
+/// Mask of the address in a link: the low bits are flags.
 const LINK: u64 = !3;
-/// What they lead to: no program has its first page, nor the kernel's half.
+/// Valid targets of links: neither the first page nor the kernel's half.
 const LINKS: std::ops::Range<u64> = 4096..1 << 47;
 
-/// The collectors of all interpreters; of those in whose state none is found, nothing.
+/// Returns the collectors of all interpreters in whose state one is found.
 pub fn find(memory: &dyn Memory, program: &Program, release: &Release) -> Vec<Collector> {
-    // In 3.8 there is one for all.
+    // 3.8 has one for all interpreters.
     let states =
         if release.minor == 8 { vec![program.runtime] } else { interpreters(memory, program, release) };
     if !release.has_links() {
@@ -43,7 +46,7 @@ pub fn find(memory: &dyn Memory, program: &Program, release: &Release) -> Vec<Co
     states.into_iter().filter_map(|state| collector(memory, state)).collect()
 }
 
-/// The one whose state is at `at`.
+/// Reads the collector whose state is at `at`.
 fn told(memory: &dyn Memory, at: u64, release: &Release) -> Option<Collector> {
     let mut bytes = [0; GENERATIONS_AT + STATE_BYTES];
     memory.read(at, &mut bytes).ok()?;
@@ -54,7 +57,7 @@ fn told(memory: &dyn Memory, at: u64, release: &Release) -> Option<Collector> {
 fn collector(memory: &dyn Memory, state: u64) -> Option<Collector> {
     let bytes = read_state(memory, state);
     let last = bytes.len().checked_sub(STATE_BYTES)?;
-    // At 20 where the heads of lists are packed, as in Debian's 3.13.
+    // Some are at 20, because the list heads are packed, as in Debian's 3.13.
     (ENABLED.next_multiple_of(8)..=last).step_by(4).find_map(|at| {
         let address = state.checked_add(at as u64)?;
         let lists = GENERATIONS * GENERATION_BYTES;
@@ -62,27 +65,28 @@ fn collector(memory: &dyn Memory, state: u64) -> Option<Collector> {
         let has_pointer = word_at(&bytes, pointer) == Some(address);
         let behind = if has_pointer { pointer + POINTER_BYTES - at } else { lists };
         let mut heads = (0..GENERATIONS).map(|number| number * GENERATION_BYTES).chain([behind]);
-        // Most words are no links: that all are is asked before any is followed, as each costs a read while the target stands.
+        // Most words are no links. All are checked before any is followed: following costs a read
+        // while the target is stopped.
         let is_one = heads.clone().all(|head| links(&bytes, at + head).is_some())
             && heads.all(|head| is_list(memory, &bytes, at + head, address.saturating_add(head as u64)));
         if is_one { read(&bytes, at, behind + GENERATION_BYTES) } else { None }
     })
 }
 
-/// The state of an interpreter; zeros where it was never written to.
+/// Reads the state of an interpreter; zeros where it was never written.
 fn read_state(memory: &dyn Memory, state: u64) -> Vec<u8> {
     let mut bytes = vec![0; MAX_STATE_BYTES as usize];
     let mut at = 0;
     while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
         let Some(address) = state.checked_add(at as u64) else { break };
         let got = memory.read_some(address, rest);
-        // On with the next page.
+        // Continues with the next page.
         at += if got > 0 { got } else { (PAGE_BYTES - address % PAGE_BYTES) as usize };
     }
     bytes
 }
 
-/// The links of the head of a list that may stand `at` so many bytes, to its first and its last object.
+/// Returns the links of the possible list head at `bytes[at]`, to the first and the last object.
 fn links(bytes: &[u8], at: usize) -> Option<(u64, u64)> {
     let link = |at: usize| {
         let link = word_at(bytes, at)? & LINK;
@@ -91,7 +95,8 @@ fn links(bytes: &[u8], at: usize) -> Option<(u64, u64)> {
     Some((link(at)?, link(at + 8)?))
 }
 
-/// Whether the head of a list stands `at` so many bytes, at the address `head`: a list that is empty leads to itself.
+/// Whether there is a list head at `bytes[at]`, whose address is `head`. An empty list links to
+/// itself.
 fn is_list(memory: &dyn Memory, bytes: &[u8], at: usize, head: u64) -> bool {
     let Some((next, last)) = links(bytes, at) else { return false };
     let leads_back = |place: u64| memory.read_word(place).is_ok_and(|word| word & LINK == head);
@@ -123,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// Memory in which each word is the same, and how often one was read.
+    /// Memory in which all words are equal, with a count of the words read.
     struct Same {
         word: u64,
         words_read: AtomicUsize,
@@ -141,7 +146,7 @@ mod tests {
 
     #[test]
     fn words_that_are_no_links_are_not_followed() {
-        // Of no alignment by 4 one of these is a link.
+        // None of these is a link at any multiple of 4.
         for word in [0, 0x4_0000_1004, 0x7f04_0000_1004, 0x8000_0008_8000_0008, u64::MAX] {
             let memory = Same { word, words_read: AtomicUsize::new(0) };
             assert!(collector(&memory, 0x5555_0000_0000).is_none());

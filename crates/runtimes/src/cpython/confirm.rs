@@ -1,9 +1,10 @@
-//! Holds what was counted beside arenas against what allocators have in use.
+//! Compares what was counted outside the arenas with the blocks that allocators have in use.
 //!
-//! Copies that a block left behind when it was moved or freed look like objects, and a stale word may lead to one: large objects in
-//! whose place no allocator has a block in use are taken back; large blocks that are there get rows by the type of the object whose
-//! they are. And where no arena was found there may be none (PYTHONMALLOC=malloc), or they are laid out in no known way: then most
-//! objects are in no allocator's block.
+//! Copies left behind when a block was moved or freed look like objects, and a stale word may point
+//! to one. Large objects without a block in use at their address are subtracted; confirmed large
+//! blocks get rows by the type of their object. If no arena was found, there may be none
+//! (PYTHONMALLOC=malloc), or the layout of the arenas is unknown: in the latter case most objects
+//! are in no allocator's block.
 
 use std::collections::HashMap;
 
@@ -13,43 +14,44 @@ use strandline_claims::caveat::Caveat;
 use strandline_claims::class::Slot;
 use strandline_claims::runtime::{Finish, Named, Pending, Reading};
 
-/// A large object beside arenas, as it was counted.
+/// A counted large object outside the arenas.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted {
-    /// Where its block begins.
+    /// Address of its block.
     pub start: u64,
-    /// The address of its type.
+    /// Address of its type.
     pub of: u64,
-    /// Its bytes, as they were counted.
+    /// Its bytes, as counted.
     pub told: u64,
 }
 
-/// A block of an allocator's that was claimed.
+/// A claimed block of an allocator.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
-    /// What the allocator returned.
+    /// Address that the allocator returned.
     pub pointer: u64,
-    /// As what it was claimed.
+    /// Slot of the claim.
     pub slot: Slot,
-    /// The address of the type of the object that it is of: itself, its table, or what it leads to.
+    /// Address of the type of its object; the block is the object itself, its table, or memory that
+    /// it points to.
     pub of: u64,
 }
 
-/// What is left to do once the allocators were read.
+/// Work left for when the allocators have been read.
 pub struct Confirm {
-    /// As what blocks were claimed.
+    /// Slots of the claims on blocks.
     pub slots: Slots,
     /// Large objects.
     pub large: Vec<Counted>,
-    /// Blocks that may be large, and whose they are.
+    /// Blocks that may be large, with the types of their objects.
     pub held: Vec<Held>,
-    /// Names of types by their addresses.
+    /// Names of types, by address.
     pub names: HashMap<u64, String>,
-    /// Whether there are arenas.
+    /// Whether there are arenas or heaps.
     pub has_arenas: bool,
-    /// How many objects were counted beside them.
+    /// Number of objects counted outside the arenas.
     pub beside: u64,
-    /// Which program or library it is.
+    /// Path of the program or library.
     pub place: String,
 }
 
@@ -65,7 +67,7 @@ impl Pending for Confirm {
             reading.caveats.push(Caveat::new("cpython_arenas_not_found", self.place.clone(), None, text));
         }
         if confirmed == 0 {
-            // Of an allocator that is not read nothing is confirmed.
+            // The allocator is not read, so nothing is confirmed.
             return;
         }
         let held: HashMap<u64, u64> = how.matched.large.iter().copied().collect();

@@ -1,7 +1,7 @@
-//! Data that an object has in a block of an allocator's, to which a field of its type's structure leads.
+//! Data of an object in an allocator's block that a field of the object points to.
 //!
-//! No other word of an object makes it the owner of a block: what code in C has besides may be led to by whatever is left behind in an
-//! object, or by a number that a program keeps.
+//! No other word makes an object the owner of a block: blocks of C code may be pointed to by stale
+//! words in an object, or by a number that a program keeps.
 
 use super::layout::{
     ARRAY_ALLOCATED, ARRAY_DESCRIPTION, ARRAY_ITEMS, BUFFERED_BYTES, BUFFERED_LAST_MINOR, CTYPES_BYTES,
@@ -13,18 +13,19 @@ use super::types::Kind;
 use crate::batch::Pages;
 use strandline_process::memory::{half_word_at, word_at};
 
-/// The data of an object that begins with `head`; nothing where it has none of its own, or how much that is makes no sense.
+/// Returns the data of an object that begins with `head`; `None` if it owns none, or if the size
+/// makes no sense.
 pub fn of(pages: &mut Pages<'_>, release: &Release, kind: Kind, head: &[u8]) -> Option<Table> {
     let found = match kind {
         Kind::Array => array(pages, head),
         Kind::NumpyArray => numpy_array(pages, release, head),
         Kind::Buffered if release.minor <= BUFFERED_LAST_MINOR => {
             let address = word_at(head, BUFFERED_BYTES)?;
-            // Any size that the program chose: the block says it.
+            // The program chose the size; the block's size is taken.
             Some(Table { is_whole: true, ..Table::new(address, 1, 0) })
         }
         Kind::CData => {
-            // An array of pointers leads on.
+            // An array of pointers leads to further objects.
             let (owns, bytes) = (half_word_at(head, CTYPES_NEEDS_FREE)?, word_at(head, CTYPES_SIZE)?);
             (owns != 0).then_some(Table::new(word_at(head, CTYPES_BYTES)?, bytes, bytes))
         }
@@ -40,7 +41,8 @@ fn array(pages: &mut Pages<'_>, head: &[u8]) -> Option<Table> {
     Some(Table::new(word_at(head, ARRAY_ITEMS)?, bytes, 0))
 }
 
-/// Only data that it owns: what others lent it is a part of theirs, and may begin where that begins.
+/// Returns data that the array owns; borrowed data is part of another object's data and may begin
+/// where that begins.
 fn numpy_array(pages: &mut Pages<'_>, release: &Release, head: &[u8]) -> Option<Table> {
     let dimensions = half_word_at(head, NDARRAY_NUMBER)?;
     if half_word_at(head, NDARRAY_FLAGS)? & NDARRAY_OWNS == 0 || dimensions > NDARRAY_MOST {
@@ -51,7 +53,7 @@ fn numpy_array(pages: &mut Pages<'_>, release: &Release, head: &[u8]) -> Option<
     for index in 0..u64::from(dimensions) {
         let size = pages.word(sizes.checked_add(index * 8)?)?;
         let step = pages.word(steps.checked_add(index * 8)?)?.cast_signed().unsigned_abs();
-        // Its own data has no gaps: the outermost dimension has all of it.
+        // Owned data has no gaps: the outermost dimension spans all of it.
         bytes = bytes.max(size.checked_mul(step)?);
     }
     let at = word_at(head, NDARRAY_DESCRIPTION)?.checked_add(release.ahead)?.checked_add(NDARRAY_KIND)?;

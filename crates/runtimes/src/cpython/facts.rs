@@ -1,41 +1,44 @@
-//! What is known of a CPython in a process, as data: the shape of `runtimes[].cpython` in `explain --json`.
+//! Facts about a CPython in a process, as data: the shape of `runtimes[].cpython` in `explain
+//! --json`.
 //!
-//! Sizes are bytes; unknown is `None`, never 0. Nothing here is of what objects hold: only sizes, counts, addresses and names
-//! of types. Words are those of obmalloc.c: arena, pool, block, size class.
+//! Sizes are bytes. Unknown is `None`, never 0. Nothing here shows what objects contain: only
+//! sizes, counts, addresses and names of types. The terms are those of obmalloc.c: arena, pool,
+//! block, size class.
 
 use serde::{Deserialize, Serialize};
 
 /// A CPython.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CPython {
-    /// Bytes of an arena, and of the pools that it is cut into; nothing where there is none.
+    /// Bytes of an arena; `None` if there are no arenas.
     pub arena_bytes: Option<u64>,
-    /// See `arena_bytes`.
+    /// Bytes of a pool; `None` if there are no arenas.
     pub pool_bytes: Option<u64>,
     /// The heaps of a build without a global lock.
     #[serde(default)]
     pub heaps: Vec<Heap>,
     /// Pools in use by size class.
     pub size_classes: Vec<SizeClass>,
-    /// Dead objects on free lists; nothing where objects were not looked at.
+    /// Dead objects on free lists; `None` if objects were not read.
     pub free_lists: Option<Objects>,
     /// Interned strings.
     pub interned: Option<Objects>,
-    /// Objects in blocks of an allocator's, beside the arenas.
+    /// Objects in allocators' blocks, outside the arenas.
     pub beside_arenas: Option<Objects>,
-    /// Arenas that hardly anything keeps.
+    /// Arenas with only a few objects.
     pub sparse_arenas: Option<SparseArenas>,
-    /// The collectors of interpreters, the main one's last; those that were found.
+    /// The collectors that were found, one per interpreter, that of the main interpreter last.
     #[serde(default)]
     pub collectors: Vec<Collector>,
 }
 
-/// An interpreter's collector, as `gc.isenabled`, `gc.get_threshold`, `gc.get_count` and `gc.get_stats` tell.
+/// An interpreter's collector, as `gc.isenabled`, `gc.get_threshold`, `gc.get_count` and
+/// `gc.get_stats` report it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Collector {
-    /// Whether it collects by itself.
+    /// Whether automatic collection is enabled.
     pub enabled: bool,
-    /// Whether it is at it.
+    /// Whether a collection is under way.
     pub collecting: bool,
     /// Its generations, the youngest first.
     pub generations: Vec<Generation>,
@@ -44,30 +47,31 @@ pub struct Collector {
 /// A generation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Generation {
-    /// Collected when `count` is more than this; 0 for never.
+    /// The generation is collected when `count` exceeds this; 0 for never.
     pub threshold: u32,
-    /// Objects since the last collection, or collections of the generation before.
+    /// Objects since the last collection, or collections of the next younger generation.
     pub count: u32,
-    /// How often it was collected.
+    /// Number of collections.
     pub collections: u64,
-    /// Objects that were garbage.
+    /// Garbage objects found.
     pub collected_objects: u64,
-    /// Garbage that could not be freed.
+    /// Garbage objects that could not be freed.
     pub uncollectable_objects: u64,
 }
 
-/// Heaps of one kind, of all threads, as `pycore_mimalloc.h` calls them.
+/// Heaps of one kind, of all threads, named as in `pycore_mimalloc.h`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Heap {
-    /// `mem` (`PyMem_Malloc`), `object` (without the collector), `gc` (with it), `gc_pre` (with two words more in front).
+    /// `mem` (`PyMem_Malloc`), `object` (objects without the collector), `gc` (with it), `gc_pre`
+    /// (with it and two more words in front).
     pub name: String,
-    /// Pages.
+    /// Number of pages.
     pub pages: u64,
     /// Blocks in use.
     pub used_blocks: u64,
-    /// Their bytes.
+    /// Bytes of blocks in use.
     pub used_bytes: u64,
-    /// Bytes of free blocks, and of what is not cut into blocks.
+    /// Bytes of free blocks, and of memory not yet cut into blocks.
     pub free_bytes: u64,
 }
 
@@ -80,14 +84,14 @@ pub struct SizeClass {
     pub pools: u64,
     /// Blocks in use.
     pub used_blocks: u64,
-    /// Free ones.
+    /// Free blocks.
     pub free_blocks: u64,
 }
 
-/// Some objects.
+/// A number of objects.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Objects {
-    /// How many.
+    /// Number of objects.
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -96,19 +100,19 @@ pub struct Objects {
 /// Arenas with fewer than ten objects in them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SparseArenas {
-    /// How many.
+    /// Number of arenas.
     pub arenas: u64,
-    /// Blocks in use in them.
+    /// Blocks in use in these arenas.
     pub blocks: u64,
-    /// Of which types these are, most first.
+    /// Types of these objects, most frequent first.
     pub kept_by: Vec<KeptBy>,
 }
 
-/// Objects of a type, in arenas with hardly anything else.
+/// Objects of one type in sparse arenas.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KeptBy {
-    /// The type.
+    /// Name of the type.
     pub name: String,
-    /// How many.
+    /// Number of objects.
     pub objects: u64,
 }

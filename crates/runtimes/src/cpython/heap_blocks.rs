@@ -1,5 +1,5 @@
-//! Goes over the blocks of heaps of objects: which are in use, and what object each is. The memory is mimalloc's in the ledger, whose
-//! reader says of each claim whether a block in use is there.
+//! Walks the blocks of heaps of objects: which are in use, and which object each holds. The memory
+//! belongs to mimalloc in the ledger, whose reader checks for each claim that the block is in use.
 
 use super::census::{Block, Census};
 use super::heaps::Page;
@@ -13,41 +13,42 @@ use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::{Memory, word_at};
 
-/// Blocks of a page are read at once where they are not more.
+/// Pages with at most this many bytes of blocks are read at once.
 const AT_ONCE_BYTES: u64 = 1 << 20;
-/// So much of a block is looked at to tell what is in it: guards, what stands before an object, the object's first bytes.
+/// Bytes read of a block to recognize its content: guards, the object's prefix, its first bytes.
 const LOOK_BYTES: usize = 64 + HEAD_BYTES;
-/// Blocks up to here are an object's whole; of larger ones what is behind it is not.
+/// Blocks up to this size are claimed whole for an object; of larger ones, the rest behind the
+/// object is not.
 const SMALL_BYTES: u64 = 1 << 10;
 /// Bytes of a block that are followed at once.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Pages of one heap.
+/// Pages of one kind of heap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OfHeap {
-    /// Pages, and their bytes.
+    /// Number of pages.
     pub pages: u64,
-    /// See `pages`.
+    /// Bytes of these pages.
     pub page_bytes: u64,
-    /// Blocks in use, and their bytes.
+    /// Blocks in use.
     pub used: u64,
-    /// See `used`.
+    /// Bytes of these blocks.
     pub used_bytes: u64,
-    /// Bytes of free blocks, and of what is not yet cut into blocks.
+    /// Bytes of free blocks, and of memory not yet cut into blocks.
     pub free_bytes: u64,
 }
 
-/// What heaps come to.
+/// Totals over heaps.
 #[derive(Clone, Debug, Default)]
 pub struct Sums {
-    /// By kind.
+    /// Heaps by kind.
     pub heaps: [OfHeap; HEAP_NAMES.len()],
-    /// Pages that made no sense, and where the time was over.
+    /// Pages that made no sense, and whether the time was over.
     pub doubts: Doubts,
 }
 
 impl Sums {
-    /// With those of others.
+    /// Adds another walker's totals.
     pub fn add(&mut self, other: &Self) {
         for (mine, theirs) in self.heaps.iter_mut().zip(other.heaps) {
             mine.pages += theirs.pages;
@@ -60,7 +61,7 @@ impl Sums {
     }
 }
 
-/// Goes over pages.
+/// Walks pages.
 pub struct Walker<'a> {
     context: &'a Context<'a>,
     memory: &'a dyn Memory,
@@ -68,17 +69,17 @@ pub struct Walker<'a> {
     slots: Slots,
     pages: Pages<'a>,
     buffer: ReadBuffer,
-    /// Blocks that are free, a bit each.
+    /// Bitmap of free blocks.
     free: Vec<u64>,
     piece: ReadBuffer,
-    /// What was found.
+    /// Totals of the walk.
     pub sums: Sums,
-    /// What is in the blocks.
+    /// Objects in the blocks.
     pub census: Census<'a>,
 }
 
 impl<'a> Walker<'a> {
-    /// Reads with `memory`.
+    /// A walker that reads with `memory`.
     pub fn new(
         context: &'a Context<'a>,
         memory: &'a dyn Memory,
@@ -99,7 +100,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// A page.
+    /// Walks a page.
     pub fn page(&mut self, page: &Page) {
         let known = if page.has_objects() { self.objects(page) } else { self.others(page) };
         let Some(used) = known else { return self.sums.doubts.damage(page.start, 0) };
@@ -115,7 +116,7 @@ impl<'a> Walker<'a> {
         (self.context.progress)(page.end - page.start);
     }
 
-    /// Of a page that has no objects: how many blocks are in use.
+    /// Counts the blocks in use of a page without objects.
     fn others(&mut self, page: &Page) -> Option<u64> {
         self.buffer.resize(0);
         self.clear(page)?;
@@ -123,7 +124,7 @@ impl<'a> Walker<'a> {
         page.used.checked_sub(freed)
     }
 
-    /// Of a page of objects: counts and claims them, and says how many blocks are in use.
+    /// Counts and claims the objects of a page; returns the number of blocks in use.
     fn objects(&mut self, page: &Page) -> Option<u64> {
         self.read(page);
         self.clear(page)?;
@@ -147,7 +148,7 @@ impl<'a> Walker<'a> {
         Some(())
     }
 
-    /// Reads a page's blocks at once, where they are not too many and all there.
+    /// Reads all blocks of a page at once, if they are few enough and all resident.
     fn read(&mut self, page: &Page) {
         let bytes = page.capacity * page.block_bytes;
         self.buffer.resize(0);
@@ -159,14 +160,15 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Follows a list of free blocks, through their first words, and says how many they are.
+    /// Marks the blocks of a free list, which links through their first words; returns their
+    /// number.
     fn mark(&mut self, page: &Page, list: usize) -> Option<u64> {
         let (mut at, mut count) = (*page.lists.get(list)?, 0);
         while at != 0 {
             let offset = at.checked_sub(page.first)?;
             let index = offset / page.block_bytes;
             let (word, bit) = (self.free.get_mut((index / 64) as usize)?, 1 << (index % 64));
-            // What was met before is a circle.
+            // A block already marked means a cycle.
             if !offset.is_multiple_of(page.block_bytes) || index >= page.capacity || *word & bit != 0 {
                 return None;
             }
@@ -180,7 +182,7 @@ impl<'a> Walker<'a> {
         Some(count)
     }
 
-    /// A block in use.
+    /// Counts and claims the object of a block in use.
     fn block(&mut self, page: &Page, at: u64) {
         let offset = (at - page.first) as usize;
         let bytes = page.block_bytes.min(page.end.saturating_sub(at));

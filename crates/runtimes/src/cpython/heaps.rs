@@ -1,9 +1,9 @@
-//! The heaps of builds without a global lock: where their pages are, and of what kind.
+//! Heaps of builds without a global lock: their pages, and the kind of each.
 //!
-//! These builds have no arenas. They have a copy of mimalloc, in which each thread has a heap for each kind of object, and each page
-//! says which heap it is of (`pycore_mimalloc.h`): whatever is in use in a page of objects is one. Segments have their own address in
-//! them, made unreadable by a key that stands in static data. What the memory is in the ledger says mimalloc's reader; here it
-//! is only asked what objects there are.
+//! These builds have no arenas. They use a copy of mimalloc in which each thread has one heap per
+//! kind of object, and each page has the tag of its heap (`pycore_mimalloc.h`): every block in use
+//! in a page of objects is an object. Segments hold their own address, XORed with a key that is in
+//! static data. mimalloc's reader accounts for the memory; this module only finds the objects.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
@@ -19,38 +19,39 @@ use strandline_claims::runtime::Context;
 use strandline_claims::words::{AT_ONCE, each_word, is_mapped_memory};
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
-/// Segments that are looked at: 8 TiB of them.
+/// Limit on segments: 8 TiB.
 const MAX_SEGMENTS: usize = 1 << 18;
-/// Bytes of a segment that are read to tell whether it is one.
+/// Bytes read to recognize a segment.
 const HEAD_BYTES: usize = 304;
-/// Slices of a segment's own structures, at most.
+/// Limit on slices of a segment's own structures.
 const MAX_INFO_SLICES: u64 = 16;
-/// Blocks of 2 GiB and more are as large as their page.
+/// Blocks from this size on are as large as their page.
 const HUGE_BLOCK: u64 = 2 << 30;
 
-/// A page: blocks of one size, of one heap.
+/// A page: blocks of one size, in one heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page {
     /// First byte of its memory.
     pub start: u64,
-    /// First byte behind.
+    /// End address (exclusive).
     pub end: u64,
-    /// Where its first block begins.
+    /// Address of its first block.
     pub first: u64,
-    /// Bytes of a block.
+    /// Bytes per block.
     pub block_bytes: u64,
-    /// Blocks that were made.
+    /// Blocks created so far.
     pub capacity: u64,
-    /// Blocks in use, those that other threads freed among them.
+    /// Blocks in use, including those that other threads freed.
     pub used: u64,
-    /// The first free ones: of two lists of its own thread's, and of what other threads freed.
+    /// Heads of the free lists: two of the owning thread, and one of blocks that other threads
+    /// freed.
     pub lists: [u64; 3],
-    /// Which of [`HEAP_NAMES`] it is of.
+    /// Index of its heap in [`HEAP_NAMES`].
     pub heap: usize,
 }
 
 impl Page {
-    /// Whether objects are in it, and nothing else.
+    /// Whether the page contains only objects.
     pub fn has_objects(&self) -> bool {
         self.heap > 0
     }
@@ -59,18 +60,19 @@ impl Page {
 /// The pages of all heaps, in address order.
 #[derive(Debug, Default)]
 pub struct Heaps {
-    /// All of them.
+    /// The pages.
     pub pages: Vec<Page>,
-    /// Segments that made no sense, and where the time was over.
+    /// Segments that made no sense, and whether the time was over.
     pub doubts: Doubts,
 }
 
-/// Finds those of `program`.
+/// Finds the heaps of `program`.
 pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program) -> Heaps {
     let mut heaps = Heaps::default();
     let candidates = candidates(context, memory);
     let keys: HashSet<u64> = candidates.iter().map(|one| one.key).collect();
-    // Under a layout that is not its own a key stands nowhere; of several that of most segments is the key.
+    // A key computed with the wrong layout is not in static data; of several keys that are, the one
+    // with the most segments wins.
     let mut there: BTreeMap<u64, usize> = BTreeMap::new();
     each_word((memory, context.resident), program.data, AT_ONCE, &mut |_, word| {
         if keys.contains(&word) {
@@ -94,7 +96,7 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program) -> He
     heaps
 }
 
-/// What could be a segment.
+/// A possible segment.
 struct Candidate {
     start: u64,
     layout: &'static HeapLayout,
@@ -123,7 +125,7 @@ fn candidates(context: &Context<'_>, memory: &dyn Memory) -> Vec<Candidate> {
     found
 }
 
-/// Whether the first bytes could be a segment's.
+/// Whether the first bytes could be those of a segment.
 fn is_one(layout: &HeapLayout, bytes: &[u8]) -> bool {
     let word = |at: usize| word_at(bytes, at).unwrap_or(u64::MAX);
     let info = word(layout.info_slices);
@@ -131,18 +133,18 @@ fn is_one(layout: &HeapLayout, bytes: &[u8]) -> bool {
         && (1..=SEGMENT_BYTES / SLICE_BYTES + 1).contains(&word(layout.entries))
         && (1..1 << 31).contains(&word(layout.slices))
         && (1..=MAX_INFO_SLICES).contains(&info)
-        // The first slices are its own.
+        // The first slices hold the segment's own structures.
         && half_word_at(bytes, layout.structures).map(u64::from) == Some(info)
 }
 
-/// Adds the pages of a segment, and says where it ends.
+/// Adds the pages of a segment; returns its end.
 fn segment(context: &Context<'_>, memory: &dyn Memory, one: &Candidate, heaps: &mut Heaps) -> u64 {
     let layout = one.layout;
     let bytes = structures(context, memory, one);
     let word = |at: usize| word_at(&bytes, at).unwrap_or(0);
     let end = one.start.saturating_add(word(layout.slices).saturating_mul(SLICE_BYTES));
     if word(layout.thread) == 0 && word(layout.used) == 0 {
-        // It was freed; how large it was stands there yet.
+        // A freed segment still holds its old size.
         return one.start + 1;
     }
     let is_huge = word(layout.kind) as u32 == 1;
@@ -151,7 +153,7 @@ fn segment(context: &Context<'_>, memory: &dyn Memory, one: &Candidate, heaps: &
     while index < word(layout.entries) {
         let start = one.start.saturating_add(index * SLICE_BYTES);
         let at = layout.structures + index as usize * layout.page_bytes;
-        // What was never written to is free, and so is all behind.
+        // Always in range: the number of entries was checked.
         let Some(structure) = bytes.get(at..at + layout.page_bytes) else { break };
         let count = half_word_at(structure, 0).map_or(0, u64::from);
         let part_end = if is_huge { end } else { start.saturating_add(count * SLICE_BYTES) };
@@ -163,14 +165,14 @@ fn segment(context: &Context<'_>, memory: &dyn Memory, one: &Candidate, heaps: &
         index = (part_end - one.start) / SLICE_BYTES;
     }
     let found = (heaps.pages.len() - before) as u64;
-    // A page that is being freed is none already where the count still has it.
+    // A page that is being freed may still be counted.
     if found > word(layout.used) || found + 1 < word(layout.used) {
         heaps.doubts.damage(one.start, 0);
     }
     end.max(one.start + 1)
 }
 
-/// A segment's own structures, zeros where nothing was ever written.
+/// Reads a segment's own structures; zeros where nothing was ever written.
 fn structures(context: &Context<'_>, memory: &dyn Memory, one: &Candidate) -> Vec<u8> {
     let most = (one.layout.structures as u64)
         .saturating_add((SEGMENT_BYTES / SLICE_BYTES + 1) * one.layout.page_bytes as u64)
@@ -185,7 +187,7 @@ fn structures(context: &Context<'_>, memory: &dyn Memory, one: &Candidate) -> Ve
     bytes
 }
 
-/// A page, if a structure is one's.
+/// Returns the page that a structure describes; `None` if it is not the first structure of a page.
 fn page(layout: &HeapLayout, structure: &[u8], (start, end): (u64, u64)) -> Option<Page> {
     let half = |at: usize| half_word_at(structure, at).map(u64::from);
     let sized = |(at, bits): (usize, u32)| match bits {
@@ -193,7 +195,7 @@ fn page(layout: &HeapLayout, structure: &[u8], (start, end): (u64, u64)) -> Opti
         32 => half(at),
         _ => word_at(structure, at),
     };
-    // What is no page, or within another, has 0 or 1 there.
+    // Slices that do not start a page have 0 or 1 here.
     let told = sized(layout.block_bytes).filter(|&told| told > 1)?;
     let block_bytes = if told >= HUGE_BLOCK { end - start } else { told.min(end - start) };
     let first = match layout.start {
@@ -204,7 +206,7 @@ fn page(layout: &HeapLayout, structure: &[u8], (start, end): (u64, u64)) -> Opti
     let heap = usize::from(structure.get(byte)? >> shift & TAG_BITS);
     let capacity = half(PAGE_CAPACITY)? & 0xffff;
     let all_end = first.checked_add(capacity.checked_mul(block_bytes)?)?;
-    // A block that is aligned to much begins behind.
+    // A block with a large alignment starts later and may end behind the page.
     let is_whole = all_end <= end || half(PAGE_RESERVED)? & 0xffff == 1;
     let used = sized(layout.page_used)?;
     let is_one = is_whole && (start..end).contains(&first) && used <= capacity && heap < HEAP_NAMES.len();

@@ -1,8 +1,8 @@
-//! Follows what objects lead to beside the arenas: larger objects, tables, data, and blocks of malloc's that are neither, which it does
-//! not claim.
+//! Follows pointers of objects to memory outside the arenas: larger objects, tables, data, and
+//! other blocks of malloc, which are not claimed.
 //!
-//! Each is claimed where it begins; the allocator's reader says whether a block in use begins there. So a word that
-//! leads nowhere, or into the middle of a block, claims nothing.
+//! Each is claimed at its address; the allocator's reader checks whether a block in use begins
+//! there. So a word that points nowhere, or into the middle of a block, claims nothing.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -15,19 +15,21 @@ use strandline_claims::refinements::{LARGE_BYTES, Refinements};
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::Memory;
 
-/// So much of what is followed is read at once.
+/// Bytes read at once.
 const PIECE_BYTES: usize = 64 << 10;
-/// How far blocks that are no objects lead on: a thread's state, a chunk of its frames, what these hold.
+/// Rounds of following blocks that are no objects: a thread's state, a chunk of its frames, what
+/// these point to.
 const ROUNDS: usize = 3;
-/// So many of them are followed in a round.
+/// Limit on such blocks followed per round.
 const MAX_FOLLOWED: usize = 1 << 16;
-/// Bytes of one that are looked at; of one that begins a page, a chunk of frames (`DATA_STACK_CHUNK_SIZE`).
+/// Bytes read of such a block, and of one at the start of a page, which may be a chunk of frames
+/// (`DATA_STACK_CHUNK_SIZE`).
 const BLOCK_BYTES: u64 = 1024;
 const CHUNK_BYTES: u64 = 16 << 10;
-/// After so many places the time is looked at.
+/// Places between two checks of the deadline.
 const LOOKS_AT_THE_TIME: usize = 64;
 
-/// As what blocks of allocators are claimed.
+/// Slots for claims on allocators' blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Slots {
     /// Objects.
@@ -40,7 +42,7 @@ pub struct Slots {
     pub dead: Slot,
 }
 
-/// Follows all that `census` has noted; false where the time was over before.
+/// Follows all places that `census` has collected. False if the deadline passed before the end.
 pub fn follow(
     memory: &dyn Memory,
     census: &mut Census<'_>,
@@ -49,8 +51,9 @@ pub fn follow(
 ) -> bool {
     let mut piece = ReadBuffer::new(PIECE_BYTES);
     let mut is_done = objects(memory, census, claimed_in, (&mut piece, deadline));
-    // Blocks of code in C lead on: threads' states to the chunks that frames lie in (from 3.11 on). They are nobody's by that: any
-    // word may lead there, a number too, or one that was left behind.
+    // Blocks of C code point on, for example thread states to the chunks with frames (from 3.11
+    // on). What they point to gets no owner: any word may point there, even a number or a stale
+    // pointer.
     let mut seen = HashSet::new();
     for _ in 0..ROUNDS {
         let mut some = std::mem::take(&mut census.others);
@@ -69,7 +72,7 @@ pub fn follow(
     is_done
 }
 
-/// Follows what objects and their tables lead to, to the end.
+/// Follows the pointers of objects and their tables to the end.
 fn objects(
     memory: &dyn Memory,
     census: &mut Census<'_>,
@@ -83,7 +86,8 @@ fn objects(
         if seen.is_multiple_of(LOOKS_AT_THE_TIME) && Instant::now() >= deadline {
             return false;
         }
-        // Tables first: who leads to an object's table else leads to a block of unknown use.
+        // Tables first: one that is reached by another pointer before would count as a block of
+        // unknown use.
         if let Some(table) = census.tables.pop() {
             let (begin, bytes) = census.guarded(table.address, table.bytes);
             let slot = if table.is_data { slots.buffer } else { slots.table };
@@ -121,7 +125,7 @@ fn objects(
     }
 }
 
-/// Has the census note what the words of a block lead to, as far as it can be read.
+/// Records the pointers in a block, as far as it can be read.
 pub fn read(
     memory: &dyn Memory,
     census: &mut Census<'_>,

@@ -18,39 +18,40 @@ const VERSION: &str = "Py_Version";
 /// A mapped file that holds a CPython.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// Its path, as the kernel named it.
+    /// Path, as the kernel reports it.
     pub path: String,
-    /// Its version: 3.`minor`.`micro`; the last where it says.
+    /// Version: 3.`minor`.`micro`; `micro` only if the file states it.
     pub version: Option<(u8, Option<u8>)>,
     /// The address of `_PyRuntime`.
     pub runtime: u64,
-    /// Its static data.
+    /// Range of its static data.
     pub data: (u64, u64),
     /// Whether it was built without a global lock (`Py_GIL_DISABLED`).
     pub is_free_threaded: bool,
 }
 
 impl Program {
-    /// Its version as text.
+    /// Returns the version as text.
     pub fn version_text(&self) -> Option<String> {
         let (minor, micro) = self.version?;
         Some(micro.map_or(format!("3.{minor}"), |micro| format!("3.{minor}.{micro}")))
     }
 
-    /// The layout of its release; `None` where none is known.
+    /// Returns the layout of its release; `None` if none is known.
     pub fn release(&self) -> Option<&'static Release> {
         let (minor, _) = self.version?;
         let is_one = |of: &&Release| of.minor == minor && of.is_free_threaded() == self.is_free_threaded;
         RELEASES.iter().find(is_one)
     }
 
-    /// Whether there is an interpreter: an editor that could run Python has mapped it, and mostly none.
+    /// Whether an interpreter exists: a program that can run Python, such as an editor, maps the
+    /// library and often has none.
     pub fn has_started(&self, memory: &dyn Memory) -> bool {
         self.release()
             .is_some_and(|release| self.interpreters(memory, release).is_some_and(|(head, _)| head != 0))
     }
 
-    /// The first of its interpreters, and where each has the next one.
+    /// Returns the address of the first interpreter, and the offset of the link to the next.
     pub fn interpreters(&self, memory: &dyn Memory, release: &Release) -> Option<(u64, u64)> {
         let (offset, next) = match release.interpreters {
             Interpreters::At(offset) => (offset, 0),
@@ -64,7 +65,7 @@ impl Program {
 }
 
 impl Program {
-    /// The begin of its table of offsets, if that is one.
+    /// Reads the start of the table of offsets; `None` if there is none.
     fn told(&self, memory: &dyn Memory, release: &Release) -> Option<[u8; TOLD_BYTES]> {
         let mut told = [0; TOLD_BYTES];
         memory.read(self.runtime, &mut told).ok()?;
@@ -72,20 +73,21 @@ impl Program {
         (told.starts_with(&COOKIE) && is_free_threaded == release.is_free_threaded()).then_some(told)
     }
 
-    /// Where in an interpreter's state its collector's stands, where that is told.
+    /// Returns the offset of the collector's state in an interpreter's state, if the table of
+    /// offsets contains it.
     pub fn collector(&self, memory: &dyn Memory, release: &Release) -> Option<u64> {
         let told = self.told(memory, release)?;
         word_at(&told, *TOLD_COLLECTOR.get(usize::from(release.minor > 13))?)
     }
 }
 
-/// The mapped files that hold a CPython.
+/// Returns the mapped files that hold a CPython.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
     modules::all(space).iter().filter_map(|module| program(process, space, module)).collect()
 }
 
 fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Option<Program> {
-    // Stripped files keep it too, for modules in C.
+    // Stripped files export it too, for modules in C.
     if !exports(process, module.code, &[RUNTIME]) {
         return None;
     }
@@ -93,7 +95,7 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Opti
     let image = open_mapped_file(process, module.code).ok().and_then(Image::open)?;
     let path = module.code.name.clone();
     let version = version(&image).or_else(|| version_in(&path)).or_else(|| version_in_strings(&image));
-    // Only such builds have it (`Objects/object.c`, from 3.13 on).
+    // Only builds without a global lock export this (`Objects/object.c`, from 3.13 on).
     let is_free_threaded = !image.exported(&["_Py_MergeZeroLocalRefcount"]).is_empty();
     Some(Program { path, version, runtime, data: module.data, is_free_threaded })
 }
@@ -105,14 +107,14 @@ fn version(image: &Image) -> Option<(u8, Option<u8>)> {
     (major == 3).then_some((minor, Some(micro)))
 }
 
-/// In a name: `libpython3.9.so.1.0`, `python3.10`; the last of them.
+/// The last version in a name: `libpython3.9.so.1.0`, `python3.10`.
 fn version_in(text: &str) -> Option<(u8, Option<u8>)> {
     let (_, behind) = text.rsplit_once("python3.")?;
     let digits: String = behind.chars().take_while(char::is_ascii_digit).collect();
     Some((digits.parse().ok()?, None))
 }
 
-/// The folder of its modules (`lib/python3.9`).
+/// The version in the path of its modules (`lib/python3.9`).
 fn version_in_strings(image: &Image) -> Option<(u8, Option<u8>)> {
     version_in(&image.strings(&["lib/python3."]).pop()??)
 }

@@ -1,11 +1,11 @@
-//! CPython: its arenas, the objects in them, and what these have in malloc's blocks.
+//! CPython: its arenas, the objects in them, and the blocks of malloc that these own.
 //!
-//! `locate` finds it in the mapped files, `arenas` its arrays of arenas, which no symbol leads to, `pools` says what each block
-//! of an arena is, `types` and `objects` what an object is, `census` counts them, `large` follows what they lead to beside
-//! the arenas, and claims it there in allocators' blocks. `names` reads names of types, `collector` the collector's
-//! generations, `variables` finds what modules call by names. Builds without a global lock have no arenas: `heaps` finds the pages in
-//! which their objects are, `heap_blocks` goes
-//! over these.
+//! `locate` finds CPython in the mapped files, `arenas` its arrays of arenas (there is no symbol
+//! for them), `pools` classifies each block of an arena, `types` and `objects` recognize an object,
+//! `census` counts objects, `large` follows pointers to memory outside the arenas and claims it in
+//! allocators' blocks. `names` reads names of types, `collector` the collector's generations,
+//! `variables` the named variables of modules. Builds without a global lock have no arenas: `heaps`
+//! finds the pages with their objects, `heap_blocks` walks these.
 
 pub mod arenas;
 pub mod census;
@@ -56,7 +56,7 @@ use strandline_process::memory::Memory;
 use strandline_process::modules;
 use strandline_process::procfs::Process;
 
-/// CPython, for the table of readers.
+/// Entry of CPython in the table of readers.
 pub static ABOUT: About = About {
     name: "cpython",
     title: "CPython",
@@ -77,12 +77,12 @@ pub static ABOUT: About = About {
     part_of: None,
 };
 
-/// Types that are listed; those of fewer bytes are left out.
+/// Limit on types listed for their bytes; types that keep sparse arenas are listed besides.
 const MAX_TYPES: usize = 1000;
-/// Types that keep arenas and are listed.
+/// Limit on listed types that keep arenas.
 const MAX_KEEPERS: usize = 10;
 
-/// Its reader.
+/// Reader of CPython.
 pub struct Reader;
 
 impl runtime::Reader for Reader {
@@ -182,12 +182,12 @@ fn slots(refinements: &Refinements) -> Option<large::Slots> {
     })
 }
 
-/// Where its objects are.
+/// Memory that holds its objects.
 struct Blocks {
     arenas: Vec<Arenas>,
-    /// Of builds without a global lock.
+    /// Pages of builds without a global lock.
     heaps: Heaps,
-    /// Whether the time was over before all arenas were looked for.
+    /// Whether the deadline passed before all arenas were searched for.
     is_late: bool,
 }
 
@@ -201,7 +201,7 @@ impl Blocks {
         }
     }
 
-    /// What nothing but objects stands in.
+    /// Ranges that contain only objects.
     fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
         let arenas = self.arenas.iter().flat_map(|arenas| &arenas.all).map(|arena| (arena.start, arena.end));
         let pages = self.heaps.pages.iter().filter(|page| page.has_objects());
@@ -209,7 +209,8 @@ impl Blocks {
     }
 }
 
-/// The memory that objects can lead to beside where they are: what was mapped, and is no static data.
+/// Returns the memory outside these blocks that objects can point to: mapped memory, without static
+/// data.
 fn beside(context: &Context<'_>, blocks: &Blocks) -> Beside {
     let mut held: Vec<(u64, u64)> = blocks.ranges().collect();
     for group in modules::groups(context.space.mappings()) {
@@ -233,7 +234,7 @@ fn beside(context: &Context<'_>, blocks: &Blocks) -> Beside {
     Beside::new(runs, held)
 }
 
-/// What a walk over all arenas needs.
+/// Context of a walk over all arenas.
 struct Walk<'a> {
     context: &'a Context<'a>,
     memory: &'a dyn Memory,
@@ -243,7 +244,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Goes over all arenas or heaps, and then over what their objects lead to.
+    /// Walks all arenas or heaps, then everything that their objects point to.
     fn all(
         &self,
         program: &Program,
@@ -282,7 +283,7 @@ impl Walk<'_> {
             }
         }
         self.heaps(&blocks.heaps, claimed_in, (&mut last, &mut sums, &mut counted));
-        // What static data leads to: of a program that has all its objects in malloc's blocks it is the way to them.
+        // Static data: where all objects are in malloc's blocks, they are reachable only from here.
         let mut piece = vec![0; 64 << 10];
         for (from, to) in (self.context.resident)(program.data.0, program.data.1) {
             let bytes = to - from;
@@ -306,7 +307,7 @@ impl Walk<'_> {
         (sums, counted)
     }
 
-    /// Goes over the heaps of builds without a global lock.
+    /// Walks the heaps of a build without a global lock.
     fn heaps(
         &self,
         heaps: &Heaps,
@@ -337,7 +338,8 @@ impl Walk<'_> {
     }
 }
 
-/// What all runtimes tell, and CPython's own figures, named as `sys._debugmallocstats` has them.
+/// Fills in the figures common to all runtimes, and CPython's own, named as in
+/// `sys._debugmallocstats`.
 fn tell(all: &[Arenas], sums: &Sums, release: &Release, reading: &mut Reading) {
     if !sums.doubts.is_empty() {
         return;
@@ -397,7 +399,8 @@ fn details(all: &[Arenas], sums: &Sums) -> CPython {
     }
 }
 
-/// Tells objects by type; types of one name (a module that was loaded again) count as one. Returns names by addresses of types.
+/// Lists objects by type. Types with the same name (a module that was loaded again) count as one.
+/// Returns names by address of the type.
 fn tell_types(
     names: &mut Names<'_>,
     counted: &Counted,
@@ -439,7 +442,7 @@ fn tell_types(
     called
 }
 
-/// Names the types that have blocks of allocators' too, beside those that are listed.
+/// Adds names of unlisted types that own allocators' blocks.
 fn name_owners(names: &mut Names<'_>, counted: &Counted, called: &mut HashMap<u64, String>) {
     let most = called.len() + MAX_TYPES;
     for held in &counted.held {

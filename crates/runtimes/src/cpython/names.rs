@@ -1,4 +1,4 @@
-//! Names of types: of a module and what it calls a class. No other text of the target leaves it.
+//! Names of types: module and class name. No other text of the target is output.
 
 use super::layout::{DICT_KEYS, Release, STRING_LENGTH, STRING_STATE, TYPE_DICT, TYPE_NAME, flags};
 use super::objects;
@@ -7,11 +7,11 @@ use crate::batch::Pages;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::{half_word_at, word_at};
 
-/// The longest name that is given.
+/// Longest name that is read.
 const MAX_NAME_BYTES: usize = 200;
-/// Entries of a class that are looked through for its module.
+/// Limit on entries of a class searched for its module.
 const MAX_ENTRIES: u64 = 4096;
-/// What the module of a class stands under.
+/// Key of the module in a class's dict.
 const MODULE: &[u8] = b"__module__";
 
 /// Reads names.
@@ -22,12 +22,12 @@ pub struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    /// Reads them with `pages`.
+    /// Reads names with `pages`.
     pub fn new(pages: Pages<'a>, release: &'static Release, space: &'a AddressSpace) -> Self {
         Self { pages, release, space }
     }
 
-    /// What a type is called: `module.qualname`, and without a module where it is built in.
+    /// Returns the name of a type: `module.qualname`, without a module for built-in types.
     pub fn of(&mut self, of: &Type) -> String {
         let name = if of.flags & flags::HEAP_TYPE != 0 { self.of_class(of) } else { self.of_built_in(of) };
         name.unwrap_or_else(|| format!("type at {:#x}", of.address))
@@ -43,7 +43,7 @@ impl<'a> Names<'a> {
         })
     }
 
-    /// It stands as it is, ended by a 0, in the program that has it: from elsewhere nothing is told.
+    /// Reads the C string that a built-in type names; `None` unless it is in a mapped file.
     fn of_built_in(&mut self, of: &Type) -> Option<String> {
         let at = self.head_word(of.address, TYPE_NAME)?;
         self.space.find(at).filter(|mapping| mapping.has_file())?;
@@ -57,7 +57,7 @@ impl<'a> Names<'a> {
         None
     }
 
-    /// A word of the object at `at`, by its offset in [`super::layout`].
+    /// Reads a word of the object at `at`, by its offset in [`super::layout`].
     fn head_word(&mut self, at: u64, offset: usize) -> Option<u64> {
         self.pages.word(at.checked_add(self.release.ahead)?.checked_add(offset as u64)?)
     }
@@ -67,7 +67,8 @@ impl<'a> Names<'a> {
         let keys = self.head_word(dict, DICT_KEYS)?;
         let table = objects::keys(&mut self.pages, self.release, keys)?;
         let (entries, written) = table.entries;
-        // Before a key of any kind stands its hash.
+        // Key and value are the last two words of an entry; keys of any type have their hash before
+        // them.
         let key_at = table.entry_bytes - 16;
         for index in 0..written.min(MAX_ENTRIES) {
             let at = entries.checked_add(index * table.entry_bytes + key_at)?;
@@ -79,7 +80,7 @@ impl<'a> Names<'a> {
         None
     }
 
-    /// A str that has ASCII characters only.
+    /// Reads a str that contains only ASCII characters.
     pub fn text(&mut self, at: u64) -> Option<String> {
         clean(&self.bytes(at)?)
     }
@@ -98,7 +99,8 @@ impl<'a> Names<'a> {
     }
 }
 
-/// A name, if it is one: of letters, digits, and what else names of classes have (`Outer.<locals>.Inner`).
+/// Returns `bytes` as a name; `None` if they contain other characters than class names have
+/// (`Outer.<locals>.Inner`).
 fn clean(bytes: &[u8]) -> Option<String> {
     let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.<>-[], ".contains(byte);
     (!bytes.is_empty() && bytes.iter().all(is_of_name)).then(|| String::from_utf8_lossy(bytes).into_owned())

@@ -1,4 +1,4 @@
-//! What an object is: whether a block holds one, how large it is, what it has besides.
+//! Recognizes objects: whether a block holds one, its size, and its tables.
 
 use super::data;
 use super::layout::{
@@ -11,47 +11,49 @@ use super::types::{Kind, Type, Types};
 use crate::batch::Pages;
 use strandline_process::memory::{half_word_at, word_at};
 
-/// Keys of a dict have no more than 2^40 places.
+/// Limit on places of a dict's keys: 2^40.
 const MAX_LOG2_PLACES: u8 = 40;
-/// So much of an object is looked at to tell its size.
+/// Bytes read of an object to compute its size.
 pub const HEAD_BYTES: usize = 80;
 
-/// What stands in front of an object in its block: nothing, the collector's links, these and two words more.
+/// Bytes in front of an object in its block: none, the collector's links, or these and two more
+/// words.
 pub const BEFORE: [usize; 3] = [0, 16, 32];
 
-/// Seven times `PYMEM_FORBIDDENBYTE`, 0xfd.
+/// `PYMEM_FORBIDDENBYTE`, 0xfd, seven times.
 const FORBIDDEN: u64 = 0x00fd_fdfd_fdfd_fdfd;
 
-/// What debug hooks (PYTHONMALLOC=debug, -X dev, builds with Py_DEBUG; `_PyMem_DebugRawAlloc`) put before a block: its size, a
-/// letter, and seven bytes that nobody may write to. Behind it as many again stand as in a word.
+/// Bytes that debug hooks (PYTHONMALLOC=debug, -X dev, builds with Py_DEBUG;
+/// `_PyMem_DebugRawAlloc`) put before a block: its size, a letter, and seven bytes that must not be
+/// written.
 pub const GUARD_BYTES: u64 = 16;
-/// Behind it.
+/// Bytes that debug hooks put after a block.
 pub const GUARD_BEHIND_BYTES: u64 = 8;
 
-/// Whether the second word before a block is a guard's.
+/// Whether the word right before a block is the second word of a guard.
 pub fn is_guard(word: u64) -> bool {
     word >> 8 == FORBIDDEN
 }
 
-/// An object, as the first bytes of its block tell.
+/// An object, as recognized by the first bytes of its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The number of its type.
+    /// Number of its type.
     pub of: u32,
-    /// Whether nobody refers to it: it waits on a free list.
+    /// Whether it has no references: it is on a free list.
     pub is_dead: bool,
-    /// Where in the block it begins.
+    /// Offset of the object in the block.
     pub before: usize,
 }
 
-/// What object a block holds, if it holds one.
+/// Returns the object that a block holds; `None` if it holds none.
 #[inline]
 pub fn in_block(types: &mut Types<'_>, block: &[u8]) -> Option<Found> {
     let guard = if word_at(block, 8).is_some_and(is_guard) { GUARD_BYTES as usize } else { 0 };
     BEFORE.into_iter().map(|before| guard + before).find_map(|before| {
         let (references, of) = (word_at(block, before)?, word_at(block, before + TYPE as usize)?);
-        // A pointer is no count of references; from 3.12 on objects that live for ever have all lower bits set, from 3.14 on
-        // flags in the highest ones.
+        // A pointer is no reference count; immortal objects have all lower bits set from 3.12 on,
+        // and flags in the highest bits from 3.14 on.
         if references >> 32 & 0xffff != 0 {
             return None;
         }
@@ -61,56 +63,57 @@ pub fn in_block(types: &mut Types<'_>, block: &[u8]) -> Option<Found> {
     })
 }
 
-/// A table that an object has for itself, in a block of its own.
+/// A table that belongs to one object, in a block of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Where.
+    /// Address of the table.
     pub address: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// How many of these are in use: behind them may stand what was in use once.
+    /// Bytes in use; stale words may follow.
     pub used: u64,
-    /// Whether all of its block is the table, which may be larger.
+    /// Whether the table fills its block, which may be larger.
     pub is_whole: bool,
     /// Whether it is data rather than a table of objects.
     pub is_data: bool,
-    /// Where in it stands where another one of the same kind is.
+    /// Offset of the link to the next table of the same kind.
     pub link: Option<u64>,
-    /// The number of the type of the object that it is of, or [`NO_OWNER`].
+    /// Number of the type of its object, or [`NO_OWNER`].
     pub owner: u32,
 }
 
-/// No type: what no object leads to, or one of a type that is not known.
+/// No type: reached from no object, or from one of unknown type.
 pub const NO_OWNER: u32 = u32::MAX;
 
 impl Table {
-    /// One without a link.
+    /// A table without a link.
     pub fn new(address: u64, bytes: u64, used: u64) -> Self {
         Self { address, bytes, used, is_whole: false, is_data: false, link: None, owner: NO_OWNER }
     }
 }
 
-/// How large an object is.
+/// Size of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
-    /// Bytes of its own block, with what stands before it.
+    /// Bytes of its own block, with its prefix.
     pub block: u64,
-    /// Bytes as `sys.getsizeof` tells: with what stands before it, and with its tables.
+    /// Bytes as `sys.getsizeof` reports them: with prefix and tables.
     pub told: u64,
     /// Its tables.
     pub tables: [Option<Table>; 2],
 }
 
 impl Size {
-    /// Of types that have no `ob_size`, or one that counts something else.
+    /// Size of an instance of a type without `ob_size`, or whose `ob_size` counts something else.
     pub fn plain(of: &Type) -> Self {
         let bytes = of.basic_bytes + of.before;
         Self { block: bytes, told: bytes, ..Self::default() }
     }
 }
 
-/// The same of a block of a heap of objects, in builds without a global lock: these have no links of the collector's, and count the
-/// references of an object's own thread and of others apart.
+/// Like [`in_block`], for a block of a heap of objects in builds without a global lock. These have
+/// no collector's links, and count the references of the object's own thread and of other threads
+/// separately.
 pub fn in_heap_block(types: &mut Types<'_>, block: &[u8]) -> Option<Found> {
     let guard = if word_at(block, 8).is_some_and(is_guard) { GUARD_BYTES as usize } else { 0 };
     BEFORE.into_iter().take(2).map(|before| guard + before).find_map(|before| {
@@ -122,7 +125,7 @@ pub fn in_heap_block(types: &mut Types<'_>, block: &[u8]) -> Option<Found> {
     })
 }
 
-/// Tells how large the object is that begins with `head`.
+/// Computes the size of the object that begins with `head`.
 pub fn size(pages: &mut Pages<'_>, release: &Release, of: &Type, head: &[u8]) -> Size {
     let word = |offset: usize| word_at(head, offset).unwrap_or(0);
     let items = if of.item_bytes > 0 { (word(SIZE) as i64).unsigned_abs() } else { 0 };
@@ -151,14 +154,14 @@ pub fn size(pages: &mut Pages<'_>, release: &Release, of: &Type, head: &[u8]) ->
         Kind::Int => {
             let digits = if release.has_int_tags { (word(SIZE) >> 3).max(1) } else { items };
             let bytes = (INT_DIGITS + release.ahead).saturating_add(digits.saturating_mul(4));
-            // Of one that is derived from int, more stands behind.
+            // A subclass of int has more fields behind.
             size.told = bytes;
             size.block = bytes.max(of.basic_bytes);
         }
         Kind::String => {
             let text = string(release, head);
             size.told = text.own_bytes.saturating_add(text.other.map_or(0, |table| table.bytes));
-            // Of one that is derived from str, more stands behind.
+            // A subclass of str has more fields behind.
             size.block = text.own_bytes.max(of.basic_bytes);
             size.tables[0] = text.other;
         }
@@ -174,7 +177,7 @@ pub fn size(pages: &mut Pages<'_>, release: &Release, of: &Type, head: &[u8]) ->
         }
         Kind::Set => {
             let bytes = word(SET_MASK).saturating_add(1).saturating_mul(SET_ENTRY_BYTES);
-            // A small one has its table in itself.
+            // A small set contains its table.
             let is_small = word(SET_MASK) < 8 && of.basic_bytes >= SET_SMALL_TABLE;
             add(if is_small { 0 } else { word(SET_TABLE) }, (bytes, bytes), true);
         }
@@ -193,7 +196,7 @@ pub fn size(pages: &mut Pages<'_>, release: &Release, of: &Type, head: &[u8]) ->
     size
 }
 
-/// What a str is.
+/// Memory of a str.
 struct Text {
     own_bytes: u64,
     other: Option<Table>,
@@ -210,7 +213,7 @@ fn string(release: &Release, head: &[u8]) -> Text {
         (true, false) => compact.saturating_add(bytes),
         (false, _) => whole,
     };
-    // Behind a `PyCompactUnicodeObject` without characters in it stands where they are.
+    // A `PyCompactUnicodeObject` without characters of its own is followed by a pointer to them.
     let (data, utf8) = ((compact - release.ahead) as usize, release.utf8 - release.ahead as usize);
     let other = if is_compact { (!is_ascii).then(|| word(utf8)) } else { Some(word(data)) };
     let other_bytes = if is_compact { word(utf8 - 8).saturating_add(1) } else { bytes };
@@ -218,18 +221,20 @@ fn string(release: &Release, head: &[u8]) -> Text {
     Text { own_bytes, other: other.map(|address| Table::new(address, other_bytes, 0)) }
 }
 
-/// How far into an object, with what stands ahead of it, its characters, digits or instructions begin, in pieces of 16 bytes: before
-/// them stands no address. Instructions have inline caches, which hold nothing.
+/// Returns the offset, with the bytes ahead of the object, of its characters, digits or
+/// instructions, rounded to 16 bytes; behind it there are no pointers. It is rounded down only if
+/// the bytes before hold no pointer either. Instructions contain inline caches, which hold no
+/// references.
 pub fn text(release: &Release, of: &Type, head: &[u8]) -> Option<u64> {
     let state = half_word_at(head, STRING_STATE)? >> release.kind_shift;
     let [ascii, compact, _] = release.string;
     match (of.kind, state >> 3 & 3) {
         (Kind::String, 3) => Some(ascii & !15),
-        // Just before stands where its UTF-8 is.
+        // The pointer to its UTF-8 form is right before.
         (Kind::String, 1) => Some(compact.next_multiple_of(16)),
         (Kind::Plain, _) if of.flags & flags::BYTES != 0 => Some(release.ahead + BYTES_AT),
         (Kind::Plain, _) if of.item_bytes == INSTRUCTION_BYTES => Some(of.basic_bytes.next_multiple_of(16)),
-        // Behind a digit may stand the upper half of an address that was there before.
+        // The upper half of a stale pointer may follow a digit.
         (Kind::Int, _) => Some((INT_DIGITS + release.ahead) & !15),
         _ => None,
     }
@@ -241,18 +246,18 @@ pub fn is_interned(head: &[u8]) -> bool {
     state & INTERNED != 0
 }
 
-/// Keys of a dict.
+/// The keys of a dict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyTable {
-    /// All bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Entries that there is room for.
+    /// Capacity in entries.
     pub usable: u64,
-    /// Whether several dicts have it, or none.
+    /// Whether it is shared by several dicts, or belongs to none.
     pub is_shared: bool,
-    /// Where its entries begin, and how many are written.
+    /// Address of its entries, and the number written.
     pub entries: (u64, u64),
-    /// Bytes of one.
+    /// Bytes per entry.
     pub entry_bytes: u64,
 }
 
@@ -284,14 +289,14 @@ pub fn keys(pages: &mut Pages<'_>, release: &Release, address: u64) -> Option<Ke
             (32, 1 << log2_bytes, 1 << log2_places, word(24), if kind == 0 { 24 } else { 16 })
         }
     };
-    // `USABLE_FRACTION`; the first that is believed has 8 places, of empty ones there is one for all dicts.
+    // `USABLE_FRACTION`. Tables have at least 8 places; all empty dicts share one.
     let usable = places.checked_mul(2)? / 3;
     if !places.is_power_of_two() || places >> MAX_LOG2_PLACES != 0 || written > usable {
         return None;
     }
     let entries = address.checked_add(header)?.checked_add(index_bytes)?;
     let bytes = header.checked_add(index_bytes)?.checked_add(usable.checked_mul(entry_bytes)?)?;
-    // `shared_keys_usable_size`: shared keys have room for no more than 30.
+    // `shared_keys_usable_size`: shared keys have room for at most 30 entries.
     let usable = if is_split { word(16).saturating_add(written).min(usable) } else { usable };
     Some(KeyTable { bytes, usable, is_shared: word(0) != 1, entries: (entries, written), entry_bytes })
 }

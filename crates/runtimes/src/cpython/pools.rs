@@ -1,4 +1,4 @@
-//! Goes over the pools of an arena: what is in use, what is free, and what the blocks in use are.
+//! Walks the pools of an arena: blocks in use, free blocks, and the content of those in use.
 
 use super::arenas::Arena;
 use super::census::{Block, Census};
@@ -16,41 +16,41 @@ use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
-/// Words of a bitmap of a pool's blocks: the largest pool has 1,021 of the smallest blocks.
+/// Words of the bitmap of a pool's blocks; the largest pool has 1,021 of the smallest blocks.
 const BITS: usize = 16;
 
-/// Pools in use of a size class.
+/// Pools in use of one size class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OfClass {
-    /// Pools.
+    /// Number of pools.
     pub pools: u64,
     /// Blocks in use.
     pub used: u64,
-    /// Free ones.
+    /// Free blocks.
     pub free: u64,
 }
 
-/// What pools come to.
+/// Totals over pools.
 #[derive(Clone, Debug, Default)]
 pub struct Sums {
-    /// By size class.
+    /// Pools by size class.
     pub classes: [OfClass; SIZE_CLASSES],
-    /// Free pools, those never given out among them.
+    /// Free pools, including those never handed out.
     pub unused_pools: u64,
     /// Their bytes.
     pub unused_bytes: u64,
-    /// Bytes that are lost at the ends of pools.
+    /// Bytes lost at the ends of pools.
     pub quantization_bytes: u64,
-    /// Bytes that are lost to where arenas begin.
+    /// Bytes lost to the alignment of arenas.
     pub alignment_bytes: u64,
-    /// Of builds without a global lock, which have no arenas.
+    /// Heaps of builds without a global lock, which have no arenas.
     pub heaps: heap_blocks::Sums,
-    /// Arenas and pools that made no sense, and where the time was over.
+    /// Arenas and pools that made no sense, and whether the time was over.
     pub doubts: Doubts,
 }
 
 impl Sums {
-    /// With those of others.
+    /// Adds another walker's totals.
     pub fn add(&mut self, other: &Self) {
         for (mine, theirs) in self.classes.iter_mut().zip(other.classes) {
             mine.pools += theirs.pools;
@@ -70,21 +70,21 @@ pub fn class_bytes(class: usize) -> u64 {
     (class as u64 + 1) * ALIGNMENT
 }
 
-/// Goes over arenas.
+/// Walks arenas.
 pub struct Walker<'a> {
     context: &'a Context<'a>,
     memory: &'a dyn Memory,
     shape: Shape,
-    /// For blocks that hold objects.
+    /// Slot of blocks that hold objects.
     object: Slot,
     pages: Pages<'a>,
     buffer: ReadBuffer,
     free: [u64; BITS],
-    /// What was found.
+    /// Totals of the walk.
     pub sums: Sums,
-    /// What is in the blocks.
+    /// Objects in the blocks.
     pub census: Census<'a>,
-    /// What is claimed.
+    /// Claimed ranges.
     pub claims: Vec<RangeClaim>,
 }
 
@@ -92,16 +92,16 @@ pub struct Walker<'a> {
 struct Pool {
     start: u64,
     used: u64,
-    /// Its first free block.
+    /// First free block.
     first_free: u64,
-    /// Blocks that were ever given out.
+    /// Blocks handed out at least once.
     made: u64,
-    /// Blocks that it has room for.
+    /// Capacity in blocks.
     total: u64,
 }
 
 impl<'a> Walker<'a> {
-    /// Reads with `memory`.
+    /// A walker that reads with `memory`.
     pub fn new(
         context: &'a Context<'a>,
         memory: &'a dyn Memory,
@@ -122,7 +122,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Claims all of an arena.
+    /// Claims a whole arena.
     pub fn arena(&mut self, arena: &Arena) {
         let pages = self.context.pages(arena.start, arena.end);
         let mut accumulator = Accumulator::new(arena.start, &pages);
@@ -147,7 +147,7 @@ impl<'a> Walker<'a> {
                         accumulator.claim_to(behind, Class::Unread);
                     }
                 }
-                // What could not be read may hold any number.
+                // A pool that could not be read may hold any number of blocks.
                 let used = (self.sums.doubts.damages == before.1).then(|| self.used() - before.0);
                 self.census.end_arena(used);
             }
@@ -170,7 +170,7 @@ impl<'a> Walker<'a> {
         (self.context.resident)(start, end).iter().map(|run| run.1 - run.0).sum()
     }
 
-    /// A pool in use; nothing of it is claimed where it makes no sense.
+    /// Claims a pool in use. `None`, with nothing claimed, if it makes no sense.
     fn pool(&mut self, arena: &Arena, start: u64, accumulator: &mut Accumulator<'_>) -> Option<()> {
         let mut header = [0; POOL_HEADER_BYTES as usize];
         self.memory.read(start, &mut header).ok()?;
@@ -198,7 +198,8 @@ impl<'a> Walker<'a> {
         let made_bytes = (POOL_HEADER_BYTES + pool.made * bytes) as usize;
         let buffer = self.buffer.get_mut(..made_bytes)?;
         let got = self.memory.read_some(start, buffer);
-        // Of the last block only the first word was written yet, and what is behind it may be on a page that never was.
+        // Only the first word of the last block may be written yet; the rest may be on a page that
+        // was never written.
         let (_, behind) = buffer.split_at_mut(got);
         behind.fill(0);
         if got as u64 + bytes < made_bytes as u64 + 8 {
@@ -217,7 +218,7 @@ impl<'a> Walker<'a> {
         Some(())
     }
 
-    /// Follows the list of free blocks of the pool in the buffer.
+    /// Marks the free blocks of the pool in the buffer, by their list.
     fn mark_free(&mut self, pool: &Pool, bytes: u64) -> Option<()> {
         let mut at = pool.first_free;
         for _ in pool.used..pool.made {
@@ -230,7 +231,7 @@ impl<'a> Walker<'a> {
             *word |= bit;
             at = word_at(&self.buffer, (POOL_HEADER_BYTES + offset) as usize)?;
         }
-        // It ends with 0, and so does a full pool's.
+        // The list ends with 0; in a full pool it is empty.
         (at == 0).then_some(())
     }
 
@@ -253,7 +254,7 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// The size classes that have pools, by the bytes of a block.
+/// Returns the size classes that have pools, by block size.
 pub fn classes(sums: &Sums) -> impl Iterator<Item = (u64, OfClass)> {
     sums.classes
         .iter()

@@ -1,22 +1,24 @@
-//! What makes CPython give memory back.
+//! Ways to make CPython give memory back.
 //!
-//! A collection cannot be asked for by a call from outside (`docs/safety.md` has what was tried): `PyGC_Collect` wants the thread that
-//! calls it between two bytecodes, and as a pending call (`Py_AddPendingCall`) what it returns, how many objects it freed, is an
-//! error. From 3.14 on `sys.remote_exec` of another interpreter of the same version has the program run a file at a safe
-//! place. How much a collection frees is not known: which objects are garbage only code of their types could tell.
+//! A collection cannot be started by a call from outside (`docs/safety.md` lists what was tried):
+//! the thread that calls `PyGC_Collect` must be between two bytecodes, and as a pending call
+//! (`Py_AddPendingCall`) its return value, the number of freed objects, is an error. From 3.14 on
+//! `sys.remote_exec` in another interpreter of the same version makes the program run a file at a
+//! safe place. The effect of a collection is unknown: only the code of the types could tell which
+//! objects are garbage.
 
 use super::layout::Release;
 use strandline_claims::facts::{Remedy, RemedyKind};
 
-/// So much in free places of arenas is worth a setting for the next start.
+/// Free bytes in arenas from which a setting for the next start is worthwhile.
 const WORTH_A_SETTING_BYTES: u64 = 1 << 20;
-/// So much in objects is worth a collection.
+/// Bytes of objects from which a collection is worthwhile.
 const WORTH_A_COLLECTION_BYTES: u64 = 16 << 20;
 /// The first minor version with `sys.remote_exec`.
 const REMOTE_EXEC: u8 = 14;
 
-/// The remedies where so much is free: on whole pages of arenas, and on pages with something live. An arena goes back when its
-/// last block is freed, and by nothing else.
+/// Returns the remedies for free bytes on whole pages of arenas, and on pages with a live block. An
+/// arena is given back only when its last block is freed.
 pub fn remedies(kept_bytes: u64, pinned_bytes: u64) -> Vec<Remedy> {
     if kept_bytes + pinned_bytes < WORTH_A_SETTING_BYTES {
         return Vec::new();
@@ -31,7 +33,7 @@ pub fn remedies(kept_bytes: u64, pinned_bytes: u64) -> Vec<Remedy> {
     vec![setting]
 }
 
-/// A collection, where there are so many bytes of objects that it may be worth one.
+/// Returns a collection, if `object_bytes` are enough to make it worthwhile.
 pub fn collection(release: &Release, pid: i32, object_bytes: u64) -> Option<Remedy> {
     if object_bytes < WORTH_A_COLLECTION_BYTES {
         return None;

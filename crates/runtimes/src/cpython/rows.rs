@@ -1,4 +1,4 @@
-//! The rows of CPython.
+//! The ledger rows of CPython.
 
 use strandline_claims::facts::{State, Stratum};
 use strandline_claims::palette::BlockRows;
@@ -8,19 +8,19 @@ const fn row(id: &'static str, stratum: Stratum, state: State, holder: &'static 
     RowKind::new(id, stratum, state, holder)
 }
 
-/// Objects, in its arenas and in malloc's blocks.
+/// Objects, in arenas and in malloc's blocks.
 pub static OBJECT: RowKind = row("cpython.object", Stratum::Values, State::Live, "CPython, objects");
 /// Tables of lists, dicts, sets and deques.
 pub static TABLE: RowKind =
     row("cpython.table", Stratum::Values, State::Live, "CPython, tables of lists, dicts, sets and deques");
-/// Data that objects have in blocks of malloc's.
+/// Data of objects in malloc's blocks.
 pub static BUFFER: RowKind = row(
     "cpython.buffer",
     Stratum::Values,
     State::Live,
     "CPython, data of arrays, of buffers of files and of ctypes",
 );
-/// Blocks in arenas that are not told apart.
+/// Blocks in arenas that hold no object.
 pub static BLOCK: RowKind = row(
     "cpython.block",
     Stratum::Runtime,
@@ -30,7 +30,7 @@ pub static BLOCK: RowKind = row(
 /// Objects on free lists.
 pub static FREE_LIST: RowKind =
     row("cpython.free_list", Stratum::Runtime, State::Stranded, "CPython, dead objects on its free lists");
-/// Heads of pools.
+/// Pool headers.
 pub static POOL_HEADER: RowKind =
     row("cpython.pool_header", Stratum::Runtime, State::Live, "CPython, heads of pools");
 /// Free pools and pages.
@@ -40,7 +40,7 @@ pub static FREE_KEPT: RowKind = row(
     State::Stranded,
     "CPython, free pools and pages of arenas in use",
 );
-/// Free blocks on pages with something live.
+/// Free blocks on pages with a live block.
 pub static FREE_PINNED: RowKind = row(
     "cpython.free.pinned",
     Stratum::Runtime,
@@ -55,11 +55,11 @@ pub static UNREAD: RowKind = row(
     "CPython, pools that are damaged or were caught in motion",
 );
 
-/// All of them.
+/// All rows of CPython.
 pub static ROWS: [Id; 9] =
     [&OBJECT, &TABLE, &BUFFER, &BLOCK, &FREE_LIST, &POOL_HEADER, &FREE_KEPT, &FREE_PINNED, &UNREAD];
 
-/// Which class of its claims on arenas stands on which.
+/// The row of each class of its claims on arenas.
 pub static BLOCKS: BlockRows = BlockRows {
     live: &BLOCK,
     header: &POOL_HEADER,

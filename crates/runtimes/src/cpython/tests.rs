@@ -1,4 +1,4 @@
-//! Fabricated CPythons, whole and damaged.
+//! Tests on fabricated CPythons, intact and damaged.
 
 use proptest::prelude::*;
 use strandline_synth::{CPythonImage, fabricate_cpython, fabricate_free_threaded_cpython};
@@ -70,7 +70,7 @@ proptest! {
     }
 }
 
-/// Words that lead somewhere, made as large as a word can be: nothing that is computed of them overflows.
+/// Replaces pointers with the largest value: no computation on them overflows.
 #[test]
 fn words_that_are_too_large_are_read_to_an_end() {
     let all = (0..4).flat_map(|seed| [fabricate_cpython(seed), fabricate_free_threaded_cpython(seed)]);

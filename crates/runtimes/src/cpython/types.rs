@@ -1,4 +1,4 @@
-//! Types: which words lead to one, and what it says of its instances.
+//! Types: which words point to one, and what it states about its instances.
 
 use std::collections::HashMap;
 
@@ -9,24 +9,24 @@ use super::layout::{
 use crate::batch::Pages;
 use strandline_process::memory::word_at;
 
-/// Words that are looked up, types or not; beyond that many others are taken for none.
+/// Limit on words remembered as type or not; further words count as no type.
 const MAX_KNOWN: usize = 1 << 20;
-/// Types of types of types.
+/// Length limit of the chain from a type to its type and so on.
 const MAX_DEPTH: usize = 8;
-/// The largest instance without its items, and the largest item, that are believed.
+/// Upper bounds on plausible sizes of an instance without its items, and of an item.
 const MAX_BASIC_BYTES: u64 = 1 << 20;
 const MAX_ITEM_BYTES: u64 = 1 << 16;
-/// Base classes that are looked at.
+/// Limit on base classes followed.
 const MAX_BASES: usize = 64;
-/// The longest name of a built-in type that is asked for.
+/// Bytes read of the name of a built-in type.
 const NAME_BYTES: usize = 28;
-/// Of words looked up last, so many are kept at hand.
+/// Size of the cache of words looked up last.
 const NEAR: usize = 4096;
 
-/// What an object has besides its own block, and how its size is told.
+/// Kinds of objects, by how their size is computed and what memory they own besides their block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// As its type says.
+    /// Sized as the type states.
     Plain,
     /// An int.
     Int,
@@ -44,17 +44,17 @@ pub enum Kind {
     Deque,
     /// A class.
     Class,
-    /// A generator or the like, which has a frame in itself, and no `ob_size`.
+    /// A generator, coroutine or async generator: it contains a frame and has no `ob_size`.
     Generator,
     /// A module.
     Module,
-    /// A weak reference, which holds nothing.
+    /// A weak reference, which retains nothing.
     Weak,
     /// An array.array.
     Array,
     /// A numpy.ndarray.
     NumpyArray,
-    /// A file of the io module with a buffer.
+    /// A buffered file of the io module.
     Buffered,
     /// An instance of a ctypes type.
     CData,
@@ -63,37 +63,37 @@ pub enum Kind {
 /// A type.
 #[derive(Clone, Copy, Debug)]
 pub struct Type {
-    /// Where it is.
+    /// Address of the type.
     pub address: u64,
-    /// Of what kind its instances are.
+    /// Kind of its instances.
     pub kind: Kind,
     /// `tp_flags`
     pub flags: u64,
-    /// Bytes of an instance without its items.
+    /// Bytes of an instance, without items.
     pub basic_bytes: u64,
-    /// Bytes of an item; 0 where it has none.
+    /// Bytes of an item; 0 if instances have none.
     pub item_bytes: u64,
-    /// Bytes of its block that stand before an instance (`_PyType_PreHeaderSize`).
+    /// Bytes in front of an instance in its block (`_PyType_PreHeaderSize`).
     pub before: u64,
 }
 
-/// All types that were met.
+/// All types found.
 pub struct Types<'a> {
     release: &'static Release,
     pages: Pages<'a>,
     known: HashMap<u64, Option<u32>>,
     near: Vec<(u64, Option<u32>)>,
-    /// By number.
+    /// The types, by number.
     pub all: Vec<Type>,
 }
 
 impl<'a> Types<'a> {
-    /// None yet.
+    /// No types yet.
     pub fn new(pages: Pages<'a>, release: &'static Release) -> Self {
         Self { release, pages, known: HashMap::new(), near: vec![(0, None); NEAR], all: Vec::new() }
     }
 
-    /// The number of the type at `address`, if there is one.
+    /// Returns the number of the type at `address`; `None` if there is none.
     #[inline]
     pub fn at(&mut self, address: u64) -> Option<u32> {
         let place = (address >> 4) as usize % NEAR;
@@ -144,7 +144,8 @@ impl<'a> Types<'a> {
         Some(Type { address, kind, flags: of, basic_bytes, item_bytes, before })
     }
 
-    /// Whether instances of it are types: that goes back to one that is its own type.
+    /// Whether instances of the type at `address` are types: the chain of its types ends in one
+    /// that is its own type.
     fn is_metatype(&mut self, address: u64, depth: usize) -> bool {
         let head = address.wrapping_add(self.release.ahead);
         let Some(of) = self.pages.word(head.wrapping_add(TYPE_FLAGS as u64)) else { return false };
@@ -166,7 +167,8 @@ impl<'a> Types<'a> {
         found.map_or_else(|| self.kind_by_base(address), |(_, kind)| kind)
     }
 
-    /// Sets and others have no flag: they, and what is derived from them, are told by their built-in type's name.
+    /// Finds the kind of a set or another type without a flag: by the name of the built-in type
+    /// itself or of a base class.
     fn kind_by_base(&mut self, address: u64) -> Kind {
         let mut at = address;
         for _ in 0..MAX_BASES {
@@ -177,7 +179,7 @@ impl<'a> Types<'a> {
             else {
                 break;
             };
-            // A class of the program's own may be called `set`, but has no dot in its name.
+            // A class defined by the program may be named `set`, but its name has no dot.
             let is_built_in = of & flags::HEAP_TYPE == 0;
             let mut text = [0; NAME_BYTES];
             if self.pages.read(name, &mut text).is_ok() {
@@ -188,7 +190,7 @@ impl<'a> Types<'a> {
                         return Kind::Generator;
                     }
                     b"module" if is_built_in => return Kind::Module,
-                    // Up to 3.8 without a dot; proxies are no other.
+                    // Names without a dot are those up to 3.8; proxies have the same structure.
                     b"weakref" | b"weakproxy" | b"weakcallableproxy" if is_built_in => return Kind::Weak,
                     b"weakref.ReferenceType" | b"weakref.ProxyType" | b"weakref.CallableProxyType" => {
                         return Kind::Weak;

@@ -1,8 +1,9 @@
-//! What modules and classes call by names: their variables, for who asks what each holds.
+//! Variables of modules and classes, for the search for holders.
 //!
-//! An interpreter's state leads to `sys.modules`, a dict, which is told by what it calls `builtins`. Told are variables with data:
-//! functions and modules lead to all that their module has, and would hold it all together. So do what a way from a variable comes by
-//! further on, an object's class and its methods' modules: there it stops ([`Holding::stops`]).
+//! An interpreter's state points to `sys.modules`, a dict, which is recognized by its key
+//! `builtins`. Only variables with data are listed: a function or a module reaches everything in
+//! its module and would retain all of it. For the same reason paths from a variable stop at an
+//! object's class and at the modules of its methods ([`Holding::stops`]).
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
@@ -20,16 +21,16 @@ use strandline_claims::runtime::{Context, Holding};
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::pages::{PAGE_BYTES, page_of};
 
-/// Modules of an interpreter, and entries of a module or class.
+/// Limit on modules of an interpreter, and on the entries of a module or class.
 const MAX_ENTRIES: u64 = 1 << 16;
-/// Variables of all.
+/// Limit on all variables.
 const MAX_VARIABLES: usize = 1 << 18;
-/// Entries that are looked at to tell `sys.modules` from another dict: `builtins` is among the first.
+/// Entries read to distinguish `sys.modules` from another dict: `builtins` is among the first.
 const MAX_FIRST: u64 = 16;
 const BUILTINS: &str = "builtins";
-/// Text that is no longer is not told of: there are many, and none holds much.
+/// Texts up to this length are not listed: there are many, and each holds little.
 const SHORT_BYTES: u64 = 256;
-/// Built-in types whose instances are no data, or are small.
+/// Built-in types whose instances hold no data, or little.
 const NO_DATA: [&[u8]; 21] = [
     b"function",
     b"builtin_function_or_method",
@@ -53,11 +54,11 @@ const NO_DATA: [&[u8]; 21] = [
     b"PyCapsule",
     b"_thread.lock",
 ];
-/// The longest of them, and a 0.
+/// Bytes of the longest of these names with its 0.
 const NAME_BYTES: usize = 27;
 
-/// Finds the variables of all modules of `program`, and notes where ways from them stop. False where not all modules could
-/// be gone through: then no variable is named.
+/// Finds the variables of all modules of `program`, and records where paths from them stop. False
+/// if not all modules could be read: then no variable is listed.
 pub fn find(
     context: &Context<'_>,
     memory: &dyn Memory,
@@ -84,7 +85,7 @@ pub fn find(
             finder.interpreter(modules);
         }
     }
-    // Ways from some would go on where those from others had stopped.
+    // With some stops missing, paths from variables would run on that otherwise stop.
     let is_whole = finder.is_whole && Instant::now() < context.deadline;
     if !is_whole {
         holding.variables.clear();
@@ -98,19 +99,19 @@ struct Finder<'a, 'h> {
     pages: Pages<'a>,
     release: &'static Release,
     deadline: Instant,
-    /// By the number of a type.
+    /// Whether instances are data, by number of the type.
     are_data: HashMap<u32, bool>,
-    /// Dicts of modules and classes that were gone through.
+    /// Dicts of modules and classes already read.
     seen: HashSet<u64>,
-    /// Classes that are not.
+    /// Classes not yet read.
     classes: Vec<u64>,
-    /// Whether all were come to.
+    /// Whether all modules and classes were read.
     is_whole: bool,
     holding: &'h mut Holding,
 }
 
 impl Finder<'_, '_> {
-    /// The dict of an interpreter's modules, to which its state leads.
+    /// Finds the dict of an interpreter's modules, which its state points to.
     fn modules(&mut self, memory: &dyn Memory, state: u64, is_memory: impl Fn(u64) -> bool) -> Option<u64> {
         let mut piece = vec![0; PAGE_BYTES as usize];
         let (end, deadline) = (state.saturating_add(MAX_STATE_BYTES), self.deadline);
@@ -119,7 +120,7 @@ impl Finder<'_, '_> {
             .chain((page_of(state).saturating_add(PAGE_BYTES)..end).step_by(PAGE_BYTES as usize))
             .take_while(|_| Instant::now() < deadline)
         {
-            // Pages that were never written to are not read.
+            // Pages that were never written are skipped.
             let wanted = (page_of(at).saturating_add(PAGE_BYTES).min(end) - at) as usize;
             let got = memory.read_some(at, piece.get_mut(..wanted)?);
             for word in piece.get(..got)?.chunks_exact(8).filter_map(|word| word_at(word, 0)) {
@@ -149,13 +150,13 @@ impl Finder<'_, '_> {
                 self.scope(dict, &name);
             }
         }
-        // Classes have classes.
+        // Classes contain classes.
         while let Some(class) = self.classes.pop().filter(|_| Instant::now() < self.deadline) {
             self.class(class);
         }
     }
 
-    /// The variables of a module or a class, whose ways to each other stop there.
+    /// Adds the variables of a module or a class; paths between these stop at its dict.
     fn scope(&mut self, dict: u64, scope: &str) {
         if !self.seen.insert(dict) {
             return;
@@ -183,7 +184,8 @@ impl Finder<'_, '_> {
         }
     }
 
-    /// A class is of the module that it says, whichever has a name for it.
+    /// Adds the variables of a class under the module that the class names, whichever module refers
+    /// to it.
     fn class(&mut self, class: u64) {
         let Some(of) = self.types.at(class).and_then(|number| self.types.all.get(number as usize).copied())
         else {
@@ -225,7 +227,7 @@ impl Finder<'_, '_> {
     fn has_no_data(&mut self, of: &Type) -> bool {
         let mut text = [0; NAME_BYTES];
         let name = self.head_word(of.address, TYPE_NAME);
-        // What stands at the end of a mapping is no name of these.
+        // A name that cannot be read whole is at the end of a mapping, and matches none of these.
         if name.is_none_or(|name| self.pages.read(name, &mut text).is_err()) {
             return false;
         }
@@ -243,7 +245,7 @@ impl Finder<'_, '_> {
         self.type_of(object).map(|(_, of)| of.kind)
     }
 
-    /// Keys and values of a dict that has its values beside its keys, as those of modules have.
+    /// Returns keys and values of a dict whose entries contain the values, as in modules.
     fn entries(&mut self, dict: u64, most: u64) -> Vec<(u64, u64)> {
         self.find_entries(dict, most).unwrap_or_default()
     }
@@ -255,7 +257,8 @@ impl Finder<'_, '_> {
         let keys = self.head_word(dict, DICT_KEYS)?;
         let table = objects::keys(&mut self.pages, self.release, keys)?;
         let (entries, written) = table.entries;
-        // Before a key of any kind stands its hash.
+        // Key and value are the last two words of an entry; keys of any type have their hash before
+        // them.
         let key_at = table.entry_bytes - 16;
         let mut pairs = Vec::new();
         self.is_whole &= written <= most || most == MAX_FIRST;
@@ -269,19 +272,20 @@ impl Finder<'_, '_> {
         Some(pairs)
     }
 
-    /// A word of the object at `at`, by its offset in [`super::layout`].
+    /// Reads a word of the object at `at`, by its offset in [`super::layout`].
     fn head_word(&mut self, at: u64, offset: usize) -> Option<u64> {
         self.pages.word(at.checked_add(self.release.ahead)?.checked_add(offset as u64)?)
     }
 }
 
-/// Whether a text is a name of a variable, or of a module or class, which have dots: what else a dict has is not told.
+/// Whether a text is the name of a variable, or with `has_dots` of a module or class. Other keys
+/// are not output.
 fn is_name(text: &str, has_dots: bool) -> bool {
     let is_identifier = |part: &str| {
         let begins = part.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
         begins && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
     };
-    // A class that a function made is in what it calls its locals.
+    // A class created in a function has `<locals>` in its name.
     let is_part = |part: &str| is_identifier(part) || part == "<locals>";
     if has_dots { text.split('.').all(is_part) } else { is_identifier(text) }
 }

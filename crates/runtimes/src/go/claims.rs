@@ -1,4 +1,4 @@
-//! What each byte of the heap is: objects, free places, stacks, idle spans.
+//! Classifies each byte of the heap: objects, free slots, stacks, idle spans.
 
 use super::heap::{Heap, Kind, Span};
 use super::layout::{CHUNK_BYTES, Layout, MAX_OBJECTS, PAGE_BYTES};
@@ -13,15 +13,16 @@ use strandline_claims::words;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 
-/// So much of the heap is claimed by a worker at a time, but for a span that is larger.
+/// Bytes of heap that a worker claims at a time; a larger span is claimed whole.
 const PART_BYTES: u64 = 16 << 20;
 
-/// Whether a span may be there: it is claimed with what is beside it in its part, and a claim is at most so large.
+/// Whether a span can be claimed: the claim covers the span and the start of its part, and holds at
+/// most [`MAX_BYTES`].
 pub fn is_possible(start: u64, end: u64) -> bool {
     end - (start - start % PART_BYTES) <= MAX_BYTES
 }
 
-/// A span in use, or what is between two.
+/// A span in use, or the gap between two.
 #[derive(Clone, Copy, Debug)]
 struct Piece<'a> {
     start: u64,
@@ -29,7 +30,7 @@ struct Piece<'a> {
     span: Option<&'a Span>,
 }
 
-/// Claims all of the heap, and says how much of it could not be read.
+/// Claims the whole heap. Returns the claims, and the number of bytes that could not be read.
 pub fn claim(
     context: &Context<'_>,
     memory: &dyn Memory,
@@ -52,7 +53,7 @@ pub fn claim(
         let mut accumulator = Accumulator::new(first.start, &of);
         for piece in parts[part] {
             match piece.span {
-                // What no span has may be idle, or be in one that was not understood.
+                // Memory without a span is idle, or belongs to a span that made no sense.
                 None if is_idle_known => idle_pages(pages, (heap, layout), *piece, &mut accumulator),
                 None => accumulator.claim_to(piece.end, Class::Unread),
                 Some(span) if span.kind == Kind::Manual => {
@@ -106,7 +107,8 @@ fn pieces<'a>(context: &Context<'_>, heap: &Heap, spans: &'a [Span]) -> Vec<Piec
     pieces
 }
 
-/// What is idle may be most of a large heap: it is cut into parts, of which those with a resident page count.
+/// Adds a gap in pieces of [`PART_BYTES`], only where pages are resident: idle memory may be most
+/// of a large heap.
 fn idle(context: &Context<'_>, (start, end): (u64, u64), pieces: &mut Vec<Piece<'_>>) {
     let mut behind = start;
     for (from, to) in (context.resident)(start, end) {
@@ -120,7 +122,8 @@ fn idle(context: &Context<'_>, (start, end): (u64, u64), pieces: &mut Vec<Piece<
     }
 }
 
-/// What no span has goes back, but for what processors keep at hand (`pageCache`): in chunks' bitmaps that is in use.
+/// Claims a gap as returnable, except the pages that the chunk's bitmap marks in use: processors
+/// keep these in their caches (`pageCache`).
 fn idle_pages(
     pages: &mut Pages<'_>,
     (heap, layout): (&Heap, &Layout),
@@ -152,7 +155,7 @@ fn idle_pages(
     }
 }
 
-/// A span of objects; nothing of it is claimed where its bits cannot be read.
+/// Claims a span of objects. `None`, with nothing claimed, if its bits cannot be read.
 fn objects(
     pages: &mut Pages<'_>,
     span: &Span,
@@ -167,7 +170,7 @@ fn objects(
     }
     let mut bits = [0; (MAX_OBJECTS / 8) as usize];
     let bits = bits.get_mut(..span.objects.div_ceil(8) as usize)?;
-    // Bits that were never set may stand on a page that never was written to.
+    // Bits that were never set may be on a page that was never written.
     if pages.read(span.bits, bits).is_err() {
         let is_swapped = may_be_swapped || !words::is_own(space, span.bits, span.bits.saturating_add(1));
         if is_swapped {
@@ -192,7 +195,7 @@ mod tests {
     fn spans_are_no_larger_than_a_claim() {
         assert!(is_possible(0, MAX_BYTES) && is_possible(PART_BYTES, PART_BYTES + MAX_BYTES));
         assert!(!is_possible(0, MAX_BYTES + 1));
-        // What stands in front of it in its part is of the same claim.
+        // The bytes before the span in its part belong to the same claim.
         assert!(!is_possible(PAGE_BYTES, PAGE_BYTES + MAX_BYTES));
     }
 }

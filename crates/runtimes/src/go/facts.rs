@@ -1,23 +1,25 @@
-//! What is known of a Go runtime in a process, as data: the shape of `runtimes[].go` in `explain --json`.
+//! Facts about a Go runtime in a process, as data: the shape of `runtimes[].go` in `explain
+//! --json`.
 //!
-//! Sizes are bytes of address space, resident or not; unknown is `None`, never 0.
+//! Sizes are bytes of address space, resident or not. Unknown is `None`, never 0.
 
 use serde::{Deserialize, Serialize};
 
 /// A Go runtime.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Go {
-    /// Spans of objects by size of these, those with most free bytes first; a large object has a span of its own, of 0.
+    /// Spans of objects by object size, most free bytes first. A large object has a span of its
+    /// own, with size 0.
     pub size_classes: Vec<SizeClass>,
-    /// Idle spans that are resident, as long as they were not given back.
+    /// Resident bytes of idle spans that were not given back.
     pub idle_resident_bytes: u64,
-    /// What the last mark found alive.
+    /// Bytes that the last mark found live.
     pub live_after_last_mark_bytes: Option<u64>,
-    /// At how many bytes of heap the next collection is to end, where GOGC alone decides that.
+    /// Heap bytes at which the next collection is to end; `None` unless GOGC alone decides that.
     pub next_gc_bytes: Option<u64>,
     /// `GOGC` in force; -1 for off.
     pub gogc_percent: Option<i64>,
-    /// `GOMEMLIMIT` in force, where there is one.
+    /// `GOMEMLIMIT` in force; `None` if there is no limit.
     pub memory_limit_bytes: Option<u64>,
 }
 
@@ -26,12 +28,12 @@ pub struct Go {
 pub struct SizeClass {
     /// Bytes of an object; 0 for large ones.
     pub object_bytes: u64,
-    /// Spans.
+    /// Number of spans.
     pub spans: u64,
-    /// Their bytes.
+    /// Bytes of these spans.
     pub span_bytes: u64,
-    /// Objects in them.
+    /// Objects in these spans.
     pub objects: u64,
-    /// Free places.
+    /// Free slots in these spans.
     pub free_places: u64,
 }

@@ -1,4 +1,5 @@
-//! The runtime's own figures, by the names of `runtime.MemStats`: from its spans, and from its counters where these say the same.
+//! The runtime's own figures, by their names in `runtime.MemStats`: computed from the spans, and
+//! read from the counters if these agree.
 
 use super::heap::{Heap, Kind, Spans};
 use super::layout::{CHUNK_BYTES, Layout, MINIMUM, MINIMUM_BYTES, PAGE_BYTES, STATS_IN_HEAP};
@@ -9,35 +10,35 @@ use strandline_claims::runtime::Context;
 use strandline_claims::words::{AT_ONCE, each_word};
 use strandline_process::memory::Memory;
 
-/// Bitmaps are read of heaps up to this size: 4 TiB.
+/// Largest heap whose bitmaps are read: 4 TiB.
 const MAX_BYTES: u64 = 1 << 42;
 /// No limit (`GOMEMLIMIT=off`).
 const NO_LIMIT: u64 = i64::MAX as u64;
 
-/// What is known of a heap.
+/// Figures of one heap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// `HeapAlloc`: objects, those not swept yet among them.
+    /// `HeapAlloc`: objects, including those not swept yet.
     pub alloc: u64,
     /// `HeapInuse`: spans that hold objects.
     pub in_use: u64,
-    /// `HeapIdle`: what no span has, given back or not.
+    /// `HeapIdle`: memory without a span, given back or not.
     pub idle: u64,
-    /// `HeapReleased`: what of it was given back.
+    /// `HeapReleased`: the part of `HeapIdle` that was given back.
     pub released: Option<u64>,
     /// `StackInuse`.
     pub stacks: Option<u64>,
-    /// Bytes that the last mark found alive.
+    /// Bytes that the last mark found live.
     pub marked: Option<u64>,
-    /// Bytes of the heap at which the next collection ends, where `GOGC` alone decides that.
+    /// Heap bytes at which the next collection ends; `None` unless `GOGC` alone decides that.
     pub goal: Option<u64>,
     /// `GOGC` in force; -1 for off.
     pub gc_percent: Option<i64>,
-    /// `GOMEMLIMIT` in force; `None` also where there is none.
+    /// `GOMEMLIMIT` in force; `None` if there is no limit.
     pub memory_limit: Option<u64>,
 }
 
-/// Reads them.
+/// Reads the figures.
 pub fn read(
     context: &Context<'_>,
     memory: &dyn Memory,
@@ -80,7 +81,7 @@ pub fn read(
     figures
 }
 
-/// What the controller and the deltas, where they were found, say.
+/// Adds the figures of the controller and of `memstats`, as far as these were found.
 fn tell(
     pages: &mut Pages<'_>,
     layout: &Layout,
@@ -93,7 +94,7 @@ fn tell(
         figures.marked = word(layout.marked);
         figures.gc_percent = word(0).map(|word| i64::from(word as u32 as i32));
         figures.memory_limit = layout.memory_limit.and_then(&mut word).filter(|&limit| limit < NO_LIMIT);
-        // A limit may have it end earlier.
+        // A limit may end the collection earlier.
         let goal = word(layout.goal).filter(|&goal| goal < 1 << 47);
         figures.goal = goal.filter(|_| figures.memory_limit.is_none());
     }
@@ -104,7 +105,7 @@ fn tell(
     }
 }
 
-/// What the runtime's counters are to say.
+/// Values that the runtime's counters must have, computed from the spans.
 struct Counters {
     in_use: u64,
     manual: u64,
@@ -112,8 +113,9 @@ struct Counters {
 }
 
 impl Counters {
-    /// Whether what is at `at` is the controller, as far as these tell: up to 1.18 they stand elsewhere, and it is told by a least
-    /// goal that `GOGC` decides, and a goal that is what was found alive and as much again as that says, at least.
+    /// Whether `at` is the address of `gcController`. Up to 1.18 the heap counters are elsewhere:
+    /// there `heapMinimum` must match `GOGC`, and the goal must be at least that minimum and the
+    /// marked bytes plus `GOGC` percent.
     fn are_of(&self, pages: &mut Pages<'_>, at: u64, layout: &Layout) -> bool {
         if let Some(offset) = layout.in_use {
             return self.are_at(pages, at.wrapping_add(offset));
@@ -128,7 +130,7 @@ impl Counters {
             && goal >= (marked + marked / 100 * percent).max(minimum)
     }
 
-    /// Whether `heapInUse`, `heapReleased` and `heapFree` stand at `at`.
+    /// Whether `heapInUse`, `heapReleased` and `heapFree` are at `at`.
     fn are_at(&self, pages: &mut Pages<'_>, at: u64) -> bool {
         let words = pages.word(at).zip(pages.pair(at.wrapping_add(8)));
         words.is_some_and(|(in_use, (released, free))| {
@@ -136,7 +138,7 @@ impl Counters {
         })
     }
 
-    /// Whether the deltas at `at` come to the same.
+    /// Whether the deltas at `at` add up to the same counters.
     fn are_in(&self, pages: &mut Pages<'_>, at: u64, layout: &Layout) -> bool {
         let mut sum = |index: u64| self.sum(pages, at.wrapping_add(STATS_IN_HEAP + 8 * index), layout);
         sum(0) == self.in_use
@@ -145,7 +147,7 @@ impl Counters {
                 == self.manual
     }
 
-    /// A figure of all three deltas, which may be negative each.
+    /// Adds up one figure of all three deltas; each delta may be negative.
     fn sum(&self, pages: &mut Pages<'_>, at: u64, layout: &Layout) -> u64 {
         (0..3_u64).fold(0, |sum, index| {
             sum.wrapping_add(pages.word(at.wrapping_add(layout.stats_bytes * index)).unwrap_or(0))
@@ -153,7 +155,7 @@ impl Counters {
     }
 }
 
-/// What was given back, by the bitmaps of chunks. Pages in caches of processors are not among it.
+/// Bytes given back according to the chunks' bitmaps, without pages in the caches of processors.
 fn released(pages: &mut Pages<'_>, layout: &Layout, heap: &Heap) -> Option<u64> {
     if heap.bytes() > MAX_BYTES {
         return None;

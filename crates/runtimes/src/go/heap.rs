@@ -1,7 +1,8 @@
-//! Finds the structure of the heap (`runtime.mheap_`), and reads what spans there are.
+//! Finds the structure of the heap (`runtime.mheap_`) and reads all spans.
 //!
-//! Stripped programs have no symbol of it. It is told by two slices in it, at a distance that the version tells: the ranges of
-//! addresses that the heap has, and pointers to all spans, of which the first ones lie in these.
+//! Stripped programs have no symbol for it. Two slices in it, at offsets known for each version,
+//! identify it: the address ranges of the heap, and the pointers to all spans. The first spans must
+//! lie in these ranges.
 
 use super::claims;
 use super::layout::{
@@ -19,15 +20,16 @@ use strandline_claims::words::{self, AT_ONCE, each_word};
 use strandline_process::map::Mapping;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
-/// Ranges of addresses of one heap.
+/// Limit on address ranges of one heap.
 const MAX_RANGES: u64 = 1 << 12;
-/// Spans of one heap: 128 GiB of the smallest.
+/// Limit on spans of one heap: 128 GiB of the smallest.
 const MAX_SPANS: u64 = 1 << 24;
-/// Spans that are looked at to tell a heap.
+/// Spans checked to recognize a heap.
 const SPANS_TRIED: u64 = 16;
-/// After so many words that could lead to spans the time is looked at.
+/// Candidate words between two checks of the deadline.
 const LOOKS_AT_THE_TIME: u64 = 64;
-/// The most pages of structures that a worker keeps: a heap of 128 GiB of the smallest spans has fewer.
+/// Limit on pages of structures that a worker keeps; a heap of 128 GiB of the smallest spans has
+/// fewer.
 const MAX_STRUCTURES: usize = 1 << 20;
 /// Spans that a worker reads at a time.
 const SPANS_AT_ONCE: usize = 4096;
@@ -35,22 +37,22 @@ const SPANS_AT_ONCE: usize = 4096;
 /// The heap of a runtime.
 #[derive(Clone, Debug)]
 pub struct Heap {
-    /// Where `mheap_` is.
+    /// Address of `mheap_`.
     pub address: u64,
-    /// The ranges of addresses that it has taken, in order.
+    /// Address ranges of the heap, in order.
     pub ranges: Vec<(u64, u64)>,
-    /// Pointers to all spans, in use or not: where, and how many.
+    /// Array of pointers to all spans, in use or not: address and length.
     pub spans: (u64, u64),
-    /// How many there is room for.
+    /// Capacity of that array.
     pub room: u64,
 }
 
-/// What a span is.
+/// What a span holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Objects.
     Objects,
-    /// Stacks and the like.
+    /// Stacks and other memory that the runtime manages by hand (`mSpanManual`).
     Manual,
 }
 
@@ -59,30 +61,30 @@ pub enum Kind {
 pub struct Span {
     /// First byte.
     pub start: u64,
-    /// First byte behind.
+    /// End address (exclusive).
     pub end: u64,
-    /// What it is.
+    /// What the span holds.
     pub kind: Kind,
-    /// Bytes of an object.
+    /// Bytes per object.
     pub object_bytes: u64,
-    /// Objects that it has room for.
+    /// Capacity in objects.
     pub objects: u64,
-    /// Objects in it, as it counts them.
+    /// Objects in use, by the runtime's count.
     pub used: u64,
-    /// Those before this one are all in use, or were.
+    /// All objects before this index are in use, or were when the index last moved.
     pub free_index: u64,
-    /// A bit for each object: whether it is in use.
+    /// Address of the bitmap of objects in use, one bit each.
     pub bits: u64,
 }
 
 /// All spans in use.
 #[derive(Debug, Default)]
 pub struct Spans {
-    /// In address order.
+    /// The spans, in address order.
     pub all: Vec<Span>,
-    /// Pages of the runtime's own structures that were met.
+    /// Pages with structures of the runtime, found on the way.
     pub structures: Vec<u64>,
-    /// Spans that made no sense, and where the time was over.
+    /// Spans that made no sense, and whether the time was over.
     pub doubts: Doubts,
 }
 
@@ -105,7 +107,7 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program, layou
     found
 }
 
-/// The heap whose structure is at `address`, if one is there.
+/// Returns the heap whose structure is at `address`; `None` if the structure there is not one.
 fn heap_at(context: &Context<'_>, pages: &mut Pages<'_>, address: u64, layout: &Layout) -> Option<Heap> {
     let slice = |pages: &mut Pages<'_>, at: u64| Some((pages.word(at)?, pages.pair(at.checked_add(8)?)?));
     let (spans, (count, room)) = slice(pages, address.checked_add(layout.all_spans)?)?;
@@ -142,13 +144,14 @@ fn heap_at(context: &Context<'_>, pages: &mut Pages<'_>, address: u64, layout: &
 }
 
 impl Heap {
-    /// Whether a range lies in one of its own.
+    /// Whether `start..end` lies within one of the heap's ranges.
     pub fn contains(&self, start: u64, end: u64) -> bool {
         let next = self.ranges.partition_point(|range| range.1 <= start);
         self.ranges.get(next).is_some_and(|range| range.0 <= start && end <= range.1)
     }
 
-    /// Which pages of the chunk at `chunk` are in use or in a processor's cache, a bit each, and which were given back.
+    /// Reads the bitmaps of the chunk at address `chunk`: pages in use or in a processor's cache,
+    /// and pages given back.
     pub fn chunk(&self, pages: &mut Pages<'_>, layout: &Layout, chunk: u64) -> Option<([u64; 8], [u64; 8])> {
         let chunks = self.address.checked_add(layout.pages)?.checked_add(CHUNKS)?;
         let number = chunk.wrapping_sub(BASE) / CHUNK_BYTES;
@@ -160,7 +163,7 @@ impl Heap {
         Some((words(0), words(64)))
     }
 
-    /// Bytes of addresses that it has taken.
+    /// Bytes of address space of the heap.
     pub fn bytes(&self) -> u64 {
         self.ranges.iter().map(|range| range.1 - range.0).sum()
     }
@@ -204,14 +207,15 @@ impl Heap {
     }
 }
 
-/// The most spans that the heap of a process may have: each has pages, and a structure in memory that is resident.
+/// Upper bound on the spans of a heap: each has at least one page, and a structure in resident
+/// memory.
 fn most_spans(context: &Context<'_>, heap: &Heap) -> u64 {
     let runs = |mapping: &Mapping| (context.resident)(mapping.start, mapping.end);
     let resident: u64 = context.space.mappings().iter().flat_map(runs).map(|run| run.1 - run.0).sum();
     (resident / SPAN_BYTES as u64).min(heap.bytes() / PAGE_BYTES)
 }
 
-/// Drops spans that overlap another one, of those in address order: of two, neither is believed.
+/// Drops spans that overlap: neither of the two is trusted. `spans` is in address order.
 fn drop_overlapping(spans: &mut Vec<Span>, dropped: &mut dyn FnMut(&Span)) {
     let mut behind = 0;
     let starts: Vec<u64> = spans.iter().skip(1).map(|span| span.start).collect();
@@ -227,13 +231,13 @@ fn drop_overlapping(spans: &mut Vec<Span>, dropped: &mut dyn FnMut(&Span)) {
     });
 }
 
-/// How spans are read.
+/// What the workers need to read spans.
 struct Looks<'a> {
     heap: &'a Heap,
     context: &'a Context<'a>,
     layout: &'a Layout,
     may_be_swapped: bool,
-    /// How many more spans there may be.
+    /// Number of further spans that the heap may have.
     left: AtomicU64,
 }
 
@@ -241,7 +245,7 @@ impl Looks<'_> {
     fn span(&self, pages: &mut Pages<'_>, at: u64, spans: &mut Spans) {
         let layout = self.layout;
         let Some(bytes) = pages.array::<SPAN_BYTES>(at) else {
-            // Spans are made many at a time, and written to when they are used.
+            // The runtime allocates span structures in batches and writes to each on its first use.
             if self.may_be_swapped || !words::is_own(self.context.space, at, at.saturating_add(1)) {
                 spans.damage(at);
             }
@@ -316,12 +320,12 @@ impl Spans {
         self.structures.push(page);
     }
 
-    /// Bytes of spans of a kind.
+    /// Bytes of all spans of a kind.
     pub fn bytes(&self, kind: Kind) -> u64 {
         self.all.iter().filter(|span| span.kind == kind).map(|span| span.end - span.start).sum()
     }
 
-    /// Bytes of objects, as the runtime counts them.
+    /// Bytes of objects in use, by the runtime's counts.
     pub fn object_bytes(&self) -> u64 {
         let objects = self.all.iter().filter(|span| span.kind == Kind::Objects);
         objects.map(|span| span.used * span.object_bytes).sum()

@@ -1,96 +1,99 @@
-//! Where the Go runtime's structures stand, by version, on 64 bits.
+//! Offsets in the Go runtime's structures, by version, for 64-bit targets.
 //!
-//! Offsets were printed from the debugging information of programs made by 1.18.10, 1.19.8, 1.20.14, 1.21.13, 1.22.12, 1.23.8, 1.24.7,
-//! 1.25.3, 1.26.8 and 1.27.0 (`runtime/mheap.go`, `mpagealloc.go`, `mgcpacer.go`, `mstats.go`), and all of these were run. What is
-//! read of one is believed only where all of it agrees.
+//! Printed from the debugging information of programs made by 1.18.10, 1.19.8, 1.20.14, 1.21.13,
+//! 1.22.12, 1.23.8, 1.24.7, 1.25.3, 1.26.8 and 1.27.0 (`runtime/mheap.go`, `mpagealloc.go`,
+//! `mgcpacer.go`, `mstats.go`); all of these versions were run. A structure is trusted only if all
+//! fields read from it agree.
 
-/// Bytes of a page of the runtime's (`_PageSize`).
+/// Bytes of a runtime page (`_PageSize`).
 pub const PAGE_BYTES: u64 = 8 << 10;
-/// What the heap grows by, at least (`pallocChunkBytes`).
+/// Smallest step in which the heap grows (`pallocChunkBytes`).
 pub const CHUNK_BYTES: u64 = 4 << 20;
 /// Entries of each level of `pageAlloc.chunks` (`pallocChunksL1Bits`, `pallocChunksL2Bits`).
 pub const CHUNK_ENTRIES: u64 = 1 << 13;
-/// Bytes of `pallocData`: which pages of a chunk are in use, and which were given back, 64 bytes each.
+/// Bytes of `pallocData`: two bitmaps of 64 bytes each, pages in use and pages given back.
 pub const CHUNK_DATA_BYTES: u64 = 128;
-/// The least address, as the runtime counts them (`arenaBaseOffset`).
+/// Lowest address in the runtime's numbering (`arenaBaseOffset`).
 pub const BASE: u64 = 0xffff_8000_0000_0000;
-/// Bytes of what `mheap.arenas` leads to: an entry, to a `heapArena`, for each so many bytes of the address space.
+/// Bytes of address space that one entry of the table `mheap.arenas` covers; the entry points to a
+/// `heapArena`.
 pub const ARENA_SPAN: u64 = 64 << 20;
-/// See [`ARENA_SPAN`].
+/// Bytes of the table that `mheap.arenas` points to.
 pub const ARENAS_BYTES: u64 = 32 << 20;
-/// Levels of `pageAlloc.summary`: a slice each, at the begin of `pageAlloc`.
+/// Levels of `pageAlloc.summary`: one slice each, at the start of `pageAlloc`.
 pub const SUMMARY_LEVELS: u64 = 5;
-/// In `pageAlloc`: `chunks`, `inUse.ranges`.
+/// `chunks` in `pageAlloc`.
 pub const CHUNKS: u64 = 0x78;
-/// See [`CHUNKS`].
+/// `inUse.ranges` in `pageAlloc`.
 pub const RANGES: u64 = 0x1_0090;
-/// In `mheap`: so many bytes are searched for what it leads to: those of the smallest that is known.
+/// Bytes of `mheap` searched for pointers: the size of the smallest known version.
 pub const HEAP_BYTES: u64 = 92_672;
 
-/// `mSpanInUse`, `mSpanManual` (`state`).
+/// State of a span of objects (`mSpanInUse`).
 pub const IN_USE: u8 = 1;
-/// See [`IN_USE`].
+/// State of a span for stacks and other manual memory (`mSpanManual`).
 pub const MANUAL: u8 = 2;
-/// In a span: `startAddr`, `npages`.
+/// `startAddr` in a span.
 pub const SPAN_START: usize = 0x18;
-/// See [`SPAN_START`].
+/// `npages` in a span.
 pub const SPAN_PAGES: usize = 0x20;
-/// So many bytes of a span are read.
+/// Bytes read of a span.
 pub const SPAN_BYTES: usize = 0x78;
-/// A span has no more objects than this.
+/// Maximum number of objects of a span.
 pub const MAX_OBJECTS: u64 = PAGE_BYTES / 8;
 
-/// Of some versions.
+/// Offsets for a range of versions.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The first and the last minor version.
+    /// First and last minor version.
     pub minors: (u8, u8),
-    /// In `mheap`: `pages`, `allspans`, `arenas`.
+    /// `pages` in `mheap`.
     pub pages: u64,
-    /// See [`Layout::pages`].
+    /// `allspans` in `mheap`.
     pub all_spans: u64,
-    /// See [`Layout::pages`].
+    /// `arenas` in `mheap`.
     pub arenas: u64,
     /// Bytes of a `heapArena`.
     pub arena_bytes: u64,
-    /// In a span: `freeindex` and `nelems`, of so many bytes each.
+    /// `freeindex` in a span; [`Layout::count_bytes`] long.
     pub free_index: usize,
-    /// See [`Layout::free_index`].
+    /// `nelems` in a span; [`Layout::count_bytes`] long.
     pub objects: usize,
-    /// See [`Layout::free_index`].
+    /// Bytes of `freeindex` and of `nelems`.
     pub count_bytes: usize,
-    /// In a span: `allocBits`, `gcmarkBits` behind it.
+    /// `allocBits` in a span; `gcmarkBits` follows.
     pub bits: usize,
-    /// In a span: `allocCount` (16 bits).
+    /// `allocCount` in a span (16 bits).
     pub used: usize,
-    /// In a span: `state`.
+    /// `state` in a span.
     pub state: usize,
-    /// In a span: `elemsize`.
+    /// `elemsize` in a span.
     pub object_bytes: usize,
-    /// In `gcController`: `heapInUse`, behind it `heapReleased` and `heapFree`; from 1.19 on.
+    /// `heapInUse` in `gcController`, followed by `heapReleased` and `heapFree`; from 1.19 on.
     pub in_use: Option<u64>,
-    /// In `memstats`: the deltas.
+    /// Offset of the deltas in `memstats`.
     pub stats: u64,
-    /// In `memstats`: `heap_inuse`, behind it `heap_released`; up to 1.18.
+    /// `heap_inuse` in `memstats`, followed by `heap_released`; up to 1.18.
     pub stats_in_use: Option<u64>,
-    /// In `gcController`: `heapMarked`.
+    /// `heapMarked` in `gcController`.
     pub marked: u64,
-    /// In `gcController`: `memoryLimit`; from 1.19 on.
+    /// `memoryLimit` in `gcController`; from 1.19 on.
     pub memory_limit: Option<u64>,
-    /// In `gcController`: `gcPercentHeapGoal`; up to 1.18 `heapGoal`.
+    /// `gcPercentHeapGoal` in `gcController`; up to 1.18 `heapGoal`.
     pub goal: u64,
-    /// Bytes of each of the three `heapStatsDelta` at the begin of `memstats`.
+    /// Bytes of each of the three `heapStatsDelta` at [`Layout::stats`].
     pub stats_bytes: u64,
-    /// How many figures behind `inHeap` in one are of spans that hold no objects.
+    /// Number of figures after `inHeap` that count spans without objects.
     pub stats_manual: u64,
 }
 
-/// In `gcController` of 1.18: `heapMinimum`, the goal of a heap without anything: so much with `GOGC=100`.
+/// `heapMinimum`, the smallest heap goal, in `gcController` of 1.18.
 pub const MINIMUM: u64 = 8;
-/// See [`MINIMUM`].
+/// Value of `heapMinimum` with `GOGC=100`.
 pub const MINIMUM_BYTES: u64 = 4 << 20;
 
-/// In a `heapStatsDelta`: `inHeap`, behind it `inStacks`, `inWorkBufs`, and up to 1.24 `inPtrScalarBits`.
+/// `inHeap` in a `heapStatsDelta`, followed by `inStacks`, `inWorkBufs`, and up to 1.24
+/// `inPtrScalarBits`.
 pub const STATS_IN_HEAP: u64 = 0x10;
 
 const OLD: Layout = Layout {
@@ -139,7 +142,7 @@ const NEW: Layout = Layout {
     stats_manual: 3,
 };
 
-/// All of them.
+/// The layouts of all known versions.
 pub static LAYOUTS: [Layout; 6] = [
     Layout {
         minors: (18, 18),

@@ -1,4 +1,4 @@
-//! Finds Go in mapped files: its version, where its heap's structure is, its static data.
+//! Finds Go in mapped files: its version, the address of its heap structure, its static data.
 
 use super::MAX_PROGRAMS;
 use super::layout::{LAYOUTS, Layout};
@@ -10,27 +10,30 @@ use strandline_process::modules::{self, Module};
 use strandline_process::namespaces::open_mapped_file;
 use strandline_process::procfs::Process;
 
-/// What plugins export, and neither programs nor libraries for C do: a plugin has the code of a runtime, and uses that of the program,
-/// to which it adds its own tables by this.
+/// Symbols that only plugins export, neither programs nor C libraries. A plugin contains the code
+/// of a runtime but uses the runtime of the program, and registers its own tables there through
+/// this function.
 const OF_PLUGINS: [&str; 2] = ["runtime.addmoduledata.abi0", "runtime.addmoduledata"];
 
 /// A mapped file that holds a Go runtime.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// Its path, as the kernel named it.
+    /// Path, as the kernel reports it.
     pub path: String,
-    /// Its version, where it says.
+    /// Version; `None` if the file does not state one.
     pub version: Option<String>,
-    /// Where `runtime.mheap_`, `runtime.gcController` and `runtime.memstats` are; not in stripped files.
+    /// Addresses of `runtime.mheap_`, `runtime.gcController` and `runtime.memstats`; `None` in
+    /// stripped files.
     pub symbols: [Option<u64>; 3],
-    /// Its static data.
+    /// Range of its static data.
     pub data: (u64, u64),
-    /// Whether nobody else's memory is in the process: no library is mapped, and so no other malloc.
+    /// Whether no other library is mapped and there is no `brk` heap, so that no other malloc has
+    /// memory in the process.
     pub is_alone: bool,
 }
 
 impl Program {
-    /// The layout of its version; `None` where none is known.
+    /// Returns the layout of its version; `None` if none is known.
     pub fn layout(&self) -> Option<&'static Layout> {
         let mut parts = self.version.as_deref()?.split('.');
         let (Some("1"), Some(minor)) = (parts.next(), parts.next()) else { return None };
@@ -40,15 +43,16 @@ impl Program {
     }
 }
 
-/// The mapped files that hold a Go runtime: those that are read, and one more where there are more.
+/// Returns the mapped files that hold a Go runtime: up to [`MAX_PROGRAMS`], and one more if there
+/// are more.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
     let modules = modules::all(space);
-    // glibc's loader takes no memory for itself that lasts, and the kernel's vDSO none at all.
+    // glibc's loader keeps no memory for itself, and the kernel's vDSO takes none.
     let is_other = |module: &&Module<'_>| {
         let name = &module.code.name;
         !name.contains("/ld-linux-x86-64.so") && name.starts_with('/')
     };
-    // Go takes nothing from brk; a C library that is linked in does.
+    // Go does not use brk; a statically linked C library does.
     let has_break = space.mappings().iter().any(|mapping| mapping.name == "[heap]");
     let is_alone = !has_break && modules.iter().filter(is_other).count() == 1;
     let programs = modules.iter().filter_map(|module| program(process, space, module, is_alone));

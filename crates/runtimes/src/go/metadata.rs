@@ -1,7 +1,8 @@
-//! The runtime's own structures: the mappings, or the pages, that its known structures are in.
+//! The runtime's own structures: the mappings, or the pages, that hold known structures.
 //!
-//! They are taken from the kernel in pieces that no list leads to all of: the pages with known structures are the runtime's, and
-//! what is between two of them where nothing that others map for themselves could be.
+//! The runtime takes this memory from the kernel in pieces, and no list contains all of them. Pages
+//! with known structures belong to the runtime, and so does the gap between two such pages if it is
+//! too small for a mapping made by other code.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -18,20 +19,21 @@ use strandline_claims::runtime::Context;
 use strandline_claims::words::{self, AT_ONCE, each_word, is_mapped_memory};
 use strandline_process::memory::Memory;
 
-/// The smallest block that glibc's malloc maps (`DEFAULT_MMAP_THRESHOLD`); its heaps are larger.
+/// Smallest block that glibc's malloc maps (`DEFAULT_MMAP_THRESHOLD`); its heaps are larger.
 const MIN_FOREIGN_BYTES: u64 = 128 << 10;
-/// What is mapped by a program itself, with no C library, is mostly larger.
+/// Usual smallest mapping that a program without a C library makes itself.
 const MIN_MAPPED_BYTES: u64 = 1 << 20;
-/// Arenas of a range that are looked at: 4 TiB.
+/// Limit on arenas read per heap range: 4 TiB.
 const MAX_ARENAS: usize = 1 << 16;
-/// The most pages that known structures are in: 16 GiB.
+/// Limit on pages with known structures: 16 GiB.
 const MAX_PAGES: usize = 1 << 22;
-/// The most ranges that are claimed; what is near to each other is one.
+/// Limit on ranges claimed; ranges close to each other are joined.
 const MAX_RANGES: usize = 1 << 16;
-/// Tables that only the runtime can have made: slices and arrays, of so many bytes at most.
+/// Limit on bytes of a slice or array that only the runtime can have made.
 const MAX_TABLE_BYTES: u64 = 64 << 30;
 
-/// The ranges that hold them, in address order, beside the heap, where they have resident pages; and whether these are all.
+/// Returns the ranges of the runtime's structures outside the heap that have resident pages, in
+/// address order, and whether the list is complete.
 pub fn find(
     context: &Context<'_>,
     memory: &dyn Memory,
@@ -55,7 +57,8 @@ pub fn find(
     };
     follow((heap.address, heap.address.saturating_add(HEAP_BYTES)));
     if program.is_alone {
-        // All that its static data leads to is the runtime's, or was mapped by the program itself.
+        // Everything that its static data points to belongs to the runtime, or was mapped by the
+        // program itself.
         let arenas = pages.word(heap.address.wrapping_add(layout.arenas)).unwrap_or(0);
         follow((arenas, arenas.saturating_add(ARENAS_BYTES)));
         follow(program.data);
@@ -76,7 +79,7 @@ pub fn find(
     (own, is_whole)
 }
 
-/// The tables that `mheap_` leads to, whose size is known.
+/// Returns the tables of known size that `mheap_` points to.
 fn tables(context: &Context<'_>, pages: &mut Pages<'_>, layout: &Layout, heap: &Heap) -> Vec<(u64, u64)> {
     let mut ranges = Vec::new();
     let mut add = |start: u64, bytes: u64| {
@@ -111,7 +114,8 @@ fn tables(context: &Context<'_>, pages: &mut Pages<'_>, layout: &Layout, heap: &
     ranges
 }
 
-/// Ranges of one mapping that are nearer to each other than what others map is large are one.
+/// Joins ranges of one mapping that are less than `least` bytes apart: the gap is too small for a
+/// foreign mapping.
 fn joined(context: &Context<'_>, ranges: &[(u64, u64)], least: u64) -> Vec<(u64, u64)> {
     let mut joined: Vec<(u64, u64)> = Vec::new();
     for &(start, end) in ranges {
@@ -127,7 +131,7 @@ fn joined(context: &Context<'_>, ranges: &[(u64, u64)], least: u64) -> Vec<(u64,
     joined
 }
 
-/// Adds what of a range is memory that was mapped, and is neither heap nor static data.
+/// Adds the parts of a range that are mapped memory, but neither heap nor static data.
 fn beside(context: &Context<'_>, heap: &Heap, (start, end): (u64, u64), own: &mut Vec<(u64, u64)>) {
     let mappings = context.space.mappings();
     let first = mappings.partition_point(|mapping| mapping.end <= start);

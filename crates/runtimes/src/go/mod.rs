@@ -1,8 +1,8 @@
-//! Go: spans of objects, free places in them, stacks, idle spans, and the runtime's own structures.
+//! Go: spans of objects, free slots in them, stacks, idle spans, and the runtime's own structures.
 //!
-//! `locate` finds it in the mapped files, `heap` the structure of its heap and all spans, `claims` says what each byte is,
-//! `metadata` finds the runtime's own structures, `figures` reads its counters. No object is looked at: which places
-//! of a span are in use its bits tell.
+//! `locate` finds Go in the mapped files, `heap` the heap structure and all spans, `claims`
+//! classifies each byte, `metadata` finds the runtime's own structures, `figures` reads its
+//! counters. No object is read: the bits of a span mark the slots in use.
 
 pub mod claims;
 pub mod facts;
@@ -37,13 +37,14 @@ use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
 
-/// The most Go runtimes of one process that are read: a program and libraries in Go; each takes memory and time of its own.
+/// Limit on Go runtimes read in one process (a program and libraries in Go); each costs memory and
+/// time.
 pub const MAX_PROGRAMS: usize = 8;
 
-/// The most classes of objects by size: Go has 68, and a hostile process as many as it has spans.
+/// Limit on size classes: Go has 68, a hostile process as many as it has spans.
 const MAX_SIZE_CLASSES: usize = 256;
 
-/// Go, for the table of readers.
+/// Entry of Go in the table of readers.
 pub static ABOUT: About = About {
     name: "go",
     title: "Go",
@@ -61,7 +62,7 @@ pub static ABOUT: About = About {
     part_of: None,
 };
 
-/// Its reader.
+/// Reader of Go runtimes.
 pub struct Reader;
 
 impl runtime::Reader for Reader {
@@ -79,7 +80,7 @@ impl runtime::Reader for Reader {
 struct Programs(Vec<Program>);
 
 impl Found for Programs {
-    /// A word or two for each span.
+    /// Reading takes a word or two for each span.
     fn takes_long(&self) -> bool {
         false
     }
@@ -101,7 +102,7 @@ impl Found for Programs {
     }
 }
 
-/// Reads one Go runtime, beside what is `taken` by others, in address order.
+/// Reads one Go runtime. `taken` are the ranges that other runtimes claimed, in address order.
 pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> Reading {
     let facts = Runtime {
         name: "go".to_owned(),
@@ -159,7 +160,8 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> R
     reading
 }
 
-/// What was not read: bytes of spans, and structures of the runtime's own where these are not all.
+/// Returns caveats for what was not read: bytes of spans, and the runtime's own structures if these
+/// are incomplete.
 fn left_out(program: &Program, unread: u64, is_all: bool) -> impl Iterator<Item = Caveat> {
     let of = |bytes: Option<u64>, text: &str| Caveat::new("go_unread", program.path.clone(), bytes, text);
     let spans = (unread > 0).then(|| {

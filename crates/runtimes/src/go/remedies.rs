@@ -1,11 +1,12 @@
-//! What makes Go give memory back.
+//! Ways to make Go give memory back.
 
 use strandline_claims::facts::{Remedy, RemedyKind};
 
-/// So much in idle spans is worth a remedy.
+/// Bytes in idle spans from which a remedy is worthwhile.
 const WORTH_BYTES: u64 = 1 << 20;
 
-/// The remedies where idle spans are resident, and so many bytes are held besides.
+/// Returns the remedies for `idle_resident` bytes in idle spans; the runtime holds `held` bytes
+/// besides.
 pub fn remedies(idle_resident: u64, held: u64) -> Vec<Remedy> {
     if idle_resident < WORTH_BYTES {
         return Vec::new();
@@ -17,7 +18,8 @@ pub fn remedies(idle_resident: u64, held: u64) -> Vec<Remedy> {
         how: "debug.FreeOSMemory() in the program after its peak (package runtime/debug)".to_owned(),
         cost: "a collection, at which the program waits; what that frees goes back besides; later growth faults pages in again"
             .to_owned(), ..Remedy::default() };
-    // A quarter more than what is in use, structures and stacks among it, in whole MiB: less has the collector run without end.
+    // A quarter above what is in use (structures and stacks included), in whole MiB: a lower limit
+    // keeps the collector running all the time.
     let room = ((held / 4 * 5) >> 20) + 1;
     let mut limit = Remedy::setting(
         "go_memory_limit",

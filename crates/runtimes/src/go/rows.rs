@@ -1,4 +1,4 @@
-//! The rows of Go.
+//! The ledger rows of Go.
 
 use strandline_claims::facts::{State, Stratum};
 use strandline_claims::palette::BlockRows;
@@ -11,14 +11,14 @@ pub static OBJECT: RowKind = RowKind::new(
     State::Live,
     "Go, objects, those among them that no collection has swept yet",
 );
-/// Stacks and what the collector works with.
+/// Stacks and the collector's working memory.
 pub static STACK: RowKind = RowKind::new(
     "go.stack",
     Stratum::Runtime,
     State::Live,
     "Go, stacks of goroutines, and what the collector works with",
 );
-/// Its own structures.
+/// The runtime's own structures.
 pub static METADATA: RowKind =
     RowKind::new("go.metadata", Stratum::Runtime, State::Live, "Go, the runtime's own structures");
 /// Idle spans.
@@ -28,10 +28,10 @@ pub static FREE_PURGE: RowKind = RowKind::new(
     State::Stranded,
     "Go, idle spans that it has not given back",
 );
-/// Free places on pages without anything live.
+/// Free slots on pages without a live object.
 pub static FREE_KEPT: RowKind =
     RowKind::new("go.free.kept", Stratum::Runtime, State::Stranded, "Go, free pages within spans in use");
-/// Free places on pages with something live.
+/// Free slots on pages with a live object.
 pub static FREE_PINNED: RowKind = RowKind::new(
     "go.free.pinned",
     Stratum::Runtime,
@@ -46,10 +46,10 @@ pub static UNREAD: RowKind = RowKind::new(
     "Go, spans that are damaged or were caught in motion",
 );
 
-/// All of them.
+/// All rows of Go.
 pub static ROWS: [Id; 7] = [&OBJECT, &STACK, &METADATA, &FREE_PURGE, &FREE_KEPT, &FREE_PINNED, &UNREAD];
 
-/// Which class of its claims stands on which.
+/// The row of each class of its claims.
 pub static BLOCKS: BlockRows = BlockRows {
     live: &OBJECT,
     header: &METADATA,

@@ -1,4 +1,4 @@
-//! Fabricated Go runtimes, whole and damaged.
+//! Tests on fabricated Go runtimes, intact and damaged.
 
 use proptest::prelude::*;
 use strandline_synth::{GoImage, fabricate_go};
@@ -40,7 +40,7 @@ proptest! {
     }
 }
 
-/// Words that lead somewhere, made as large as a word can be: nothing that is computed of them overflows.
+/// Replaces pointers with the largest value: no computation on them overflows.
 #[test]
 fn words_that_are_too_large_are_read_to_an_end() {
     for seed in 0..4 {

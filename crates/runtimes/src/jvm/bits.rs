@@ -1,20 +1,22 @@
-//! A bit for each place in the heap at which an object may begin.
+//! Bitmaps with a bit for each place in the heap where an object may begin.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::heap::Area;
 
-/// What of the heap is in use, numbered through: a bit for each multiple of the alignment of objects.
+/// Numbering of the places in the parts of the heap in use: one place for each multiple of the
+/// objects' alignment.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// First byte, first byte behind, and the number of the first bit.
+    /// Start, end, and number of the first place of each range.
     ranges: Vec<(u64, u64, u64)>,
     shift: u32,
     bits: u64,
 }
 
 impl Places {
-    /// The places of areas in address order, where objects are aligned to `alignment`, a power of two.
+    /// Numbers the places of `areas`, which are in address order. `alignment` is that of objects, a
+    /// power of two.
     pub fn new<'a>(areas: impl Iterator<Item = &'a Area>, alignment: u64) -> Self {
         let shift = alignment.trailing_zeros();
         let mut places = Self { ranges: Vec::new(), shift, bits: 0 };
@@ -28,17 +30,17 @@ impl Places {
         places
     }
 
-    /// From one place to the next.
+    /// Distance of two places in bytes.
     pub fn bytes(&self) -> u64 {
         1 << self.shift
     }
 
-    /// How many there are.
+    /// Number of places.
     pub fn count(&self) -> u64 {
         self.bits
     }
 
-    /// The place at an address; `None` where there is none.
+    /// Returns the number of the place at an address; `None` if there is none.
     #[inline]
     pub fn of(&self, address: u64) -> Option<u64> {
         let index = self.ranges.partition_point(|range| range.1 <= address);
@@ -47,7 +49,7 @@ impl Places {
         skip.is_multiple_of(1 << self.shift).then_some(first + (skip >> self.shift))
     }
 
-    /// The address of a place, and where what is in use ends there.
+    /// Returns the address of a place, and the end of its range.
     pub fn address(&self, place: u64) -> Option<(u64, u64)> {
         let index = self.ranges.partition_point(|range| range.2 <= place).checked_sub(1)?;
         let &(start, end, first) = self.ranges.get(index)?;
@@ -56,12 +58,12 @@ impl Places {
     }
 }
 
-/// A bit for each of some places, set by several threads at once.
+/// A bitmap of places, set by several threads at once.
 #[derive(Debug)]
 pub struct Bits(Vec<AtomicU64>);
 
 impl Bits {
-    /// None set; `None` where there is no memory for so many.
+    /// A bitmap with no bit set; `None` if there is not enough memory.
     pub fn new(count: u64) -> Option<Self> {
         let words = usize::try_from(count.div_ceil(64)).ok()?;
         let mut bits = Vec::new();
@@ -70,7 +72,7 @@ impl Bits {
         Some(Self(bits))
     }
 
-    /// Sets one; whether it was not set before.
+    /// Sets a bit. Returns whether it was clear before.
     #[inline]
     pub fn set(&self, place: u64) -> bool {
         let bit = 1 << (place % 64);
@@ -78,7 +80,7 @@ impl Bits {
         word.is_some_and(|word| word.fetch_or(bit, Ordering::Relaxed) & bit == 0)
     }
 
-    /// Clears one.
+    /// Clears a bit.
     #[inline]
     pub fn clear(&self, place: u64) {
         if let Some(word) = self.0.get((place / 64) as usize) {
@@ -86,13 +88,13 @@ impl Bits {
         }
     }
 
-    /// Whether one is set.
+    /// Whether a bit is set.
     #[inline]
     pub fn has(&self, place: u64) -> bool {
         self.word(place / 64) >> (place % 64) & 1 != 0
     }
 
-    /// Those of 64 places, the first of which is a multiple of 64.
+    /// Returns the bits of 64 places; `index` is the number of the first divided by 64.
     #[inline]
     pub fn word(&self, index: u64) -> u64 {
         self.0.get(index as usize).map_or(0, |word| word.load(Ordering::Relaxed))

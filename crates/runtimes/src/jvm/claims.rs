@@ -1,4 +1,4 @@
-//! What each byte is: objects and free places of the heap, metaspace, code.
+//! Classifies each byte: objects and free parts of the heap, metaspace, code.
 
 use std::time::Duration;
 
@@ -18,17 +18,18 @@ use strandline_claims::range::{RangePages, page_of, page_up, pieces};
 use strandline_claims::runtime::Context;
 use strandline_claims::words::is_own;
 
-/// So much of the heap is claimed by a worker at a time, but for an area that is larger.
+/// Bytes of heap that a worker claims at a time; a larger area is claimed whole.
 const PART_BYTES: u64 = 64 << 20;
-/// How long the reader may go on with claims behind the deadline: without them all of the heap would be unknown.
+/// Time that claims may exceed the deadline by: without them the whole heap would be unknown.
 const MAX_LATE: Duration = Duration::from_secs(1);
-/// The most bytes of cards: one for 512 of the heap.
+/// Limit on bytes of the card table: one card per 512 bytes of heap.
 const MAX_CARDS: u64 = 1 << 38;
 
-/// Claims the areas of the heap. What stands behind objects is free; whole pages of that go back where the area is a free region or
-/// the end of a space.
+/// Claims the areas of the heap. Memory behind the objects of an area is free; whole free pages are
+/// returnable, as in a free region or at the end of a space.
 ///
-/// Where it is known what lives, what does not is of the slot beside it. Returns what it left out for want of time, too, in bytes.
+/// With `live`, dead objects get its slot. Also returns the number of bytes left out because the
+/// time was over.
 pub fn heap(
     context: &Context<'_>,
     (areas, buffers): (&[Area], &[Buffer]),
@@ -53,7 +54,7 @@ pub fn heap(
         }
         claims.push(RangeClaim { start: first.start, end: last.end, sums: accumulator.cut().finish(&of) });
     };
-    // It takes no longer than its regions are many.
+    // Without a trace the work grows only with the number of regions.
     let late = context.deadline + MAX_LATE;
     let (states, left) = work::share(context.workers, parts.len(), late, Vec::new, job);
     let claims = states.concat();
@@ -63,7 +64,7 @@ pub fn heap(
     (claims, left_bytes)
 }
 
-/// The part of an area in which objects are; what threads have not used of their buffers is free.
+/// Claims the part of an area that holds objects; the unused parts of threads' buffers are free.
 fn objects(accumulator: &mut Accumulator<'_>, area: &Area, buffers: &[Buffer], live: Option<(&Live, Slot)>) {
     let first = buffers.partition_point(|buffer| buffer.end <= area.start);
     for buffer in buffers.iter().skip(first).take_while(|buffer| buffer.top < area.top) {
@@ -76,7 +77,7 @@ fn objects(accumulator: &mut Accumulator<'_>, area: &Area, buffers: &[Buffer], l
     in_use(accumulator, area.top.max(accumulator.cursor()), live);
 }
 
-/// Objects, one behind the other: those that live, and those that do not.
+/// Claims consecutive objects, live and dead.
 fn in_use(accumulator: &mut Accumulator<'_>, end: u64, live: Option<(&Live, Slot)>) {
     let Some((live, slot)) = live else { return accumulator.claim_to(end, Class::Live) };
     let class = |is_dead: bool| if is_dead { Class::Refined(slot) } else { Class::Live };
@@ -104,13 +105,13 @@ fn bytes_of(runs: &[(u64, u64)]) -> u64 {
     runs.iter().map(|&(from, to)| to - from).sum()
 }
 
-/// Resident bytes of whole pages behind the objects of an area.
+/// Resident bytes of whole pages behind an area's objects.
 pub fn free_resident(context: &Context<'_>, area: &Area) -> u64 {
     resident(context, page_up(area.top).min(area.end), area.end)
 }
 
-/// A range with these pages, of which parts are in use, among others that are not in it: these are of one slot, and what is resident
-/// besides of another.
+/// Claims a range: the parts in `used` have one slot, the rest of the range another. `used` may
+/// contain ranges elsewhere.
 fn parts(
     of: &RangePages,
     (start, end): (u64, u64),
@@ -143,7 +144,7 @@ pub fn metaspace(context: &Context<'_>, palette: &mut Palette, metaspace: &Metas
     spaces.into_iter().flat_map(claim).collect()
 }
 
-/// Claims the code cache and the maps of its blocks.
+/// Claims the code cache and the maps of its segments.
 pub fn code(context: &Context<'_>, palette: &mut Palette, segments: &[Segment]) -> Vec<RangeClaim> {
     let Some(slots) = palette.add(&rows::CODE, None).zip(palette.add(&rows::CODE_FREE, None)) else {
         return Vec::new();
@@ -166,11 +167,11 @@ pub fn shared(context: &Context<'_>, palette: &mut Palette, heap: &Heap) -> Vec<
     let claim = |(start, end): (u64, u64)| {
         parts(&context.shared_pages(start, end), (start, end), &heap.shared, slots)
     };
-    // A view may be larger than what is claimed in one.
+    // A view may be larger than the largest claim.
     without(&heap.views, &heap.shared_unread).into_iter().flat_map(pieces).map(claim).collect()
 }
 
-/// What of ranges is in none of others; both in the order of addresses.
+/// Returns the parts of `ranges` that are in none of `others`; both are in address order.
 fn without(ranges: &[(u64, u64)], others: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut left = Vec::new();
     for &(start, end) in ranges {
@@ -185,7 +186,8 @@ fn without(ranges: &[(u64, u64)], others: &[(u64, u64)]) -> Vec<(u64, u64)> {
     left
 }
 
-/// Claims the card table, which most collectors have (`BarrierSet::_barrier_set`, gc/shared/cardTable.hpp).
+/// Claims the card table of collectors that have one (`BarrierSet::_barrier_set`,
+/// gc/shared/cardTable.hpp).
 pub fn collector(context: &Context<'_>, view: &View<'_>, palette: &mut Palette) -> Option<RangeClaim> {
     let barriers = view.fixed(&["BarrierSet::_barrier_set"])?;
     let table = view.field(barriers, &["CardTableBarrierSet::_card_table"])?;
@@ -198,7 +200,8 @@ pub fn collector(context: &Context<'_>, view: &View<'_>, palette: &mut Palette) 
     Some(context.claim_whole((start, end), Class::Refined(palette.add(&rows::COLLECTOR, None)?)))
 }
 
-/// Sorts claims, and drops those that begin within the one before; whether there was such.
+/// Sorts claims, and drops those that begin within the previous one. Returns whether there were
+/// any.
 pub fn drop_overlapping(claims: &mut Vec<RangeClaim>) -> bool {
     claims.sort_by_key(|claim| claim.start);
     let (mut end, count) = (0, claims.len());

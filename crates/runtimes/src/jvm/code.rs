@@ -1,4 +1,5 @@
-//! What is compiled: the code cache, in one segment or three (`code/codeCache.cpp`, `memory/heap.hpp`).
+//! Compiled code: the code cache, in one segment or three (`code/codeCache.cpp`,
+//! `memory/heap.hpp`).
 
 use std::time::Instant;
 
@@ -8,19 +9,19 @@ use super::heap::{Pool, is_possible};
 use super::view::View;
 use crate::batch::Pages;
 
-/// The most segments: 24 kinds of code, of which three are kept apart.
+/// Limit on segments: there are 24 kinds of code, three of which have their own segments.
 const MAX_HEAPS: u32 = 16;
-/// The most ranges in use that one may have.
+/// Limit on ranges in use of a segment.
 const MAX_RANGES: usize = 1 << 18;
-/// The most blocks of one that are read, free ones too: 2 GiB of code in blocks of 512 bytes.
+/// Limit on blocks read per segment, including free ones: 2 GiB of code in blocks of 512 bytes.
 const MAX_BLOCKS: usize = 1 << 22;
-/// How many blocks the reader reads between two looks at the clock.
+/// Blocks read between two checks of the deadline.
 const BLOCKS_AT_ONCE: usize = 1024;
-/// `CodeHeap::_next_segment`, of which on there are no blocks, and `_code_blob_type`, from `_log2_segment_size` on: the fields in
-/// between are the same from JDK 9 to 27.
+/// Distance from `CodeHeap::_log2_segment_size` to `_next_segment`, the end of the blocks, and to
+/// `_code_blob_type`. The fields in between are the same from JDK 9 to 27.
 const NEXT_SEGMENT: u64 = 8;
 const BLOB_TYPE: u64 = 64;
-/// `CodeBlobType`, as the pools are called.
+/// Names of the pools, by `CodeBlobType`.
 const NAMES: [&str; 5] = [
     "CodeHeap 'non-profiled nmethods'",
     "CodeHeap 'profiled nmethods'",
@@ -29,20 +30,20 @@ const NAMES: [&str; 5] = [
     "CodeCache",
 ];
 const OTHER_NAME: &str = "CodeHeap";
-/// The third of them is of JDK 27 on.
+/// Index of the name that exists only from JDK 27 on.
 const HOT: usize = 2;
 const FIRST_WITH_HOT: u32 = 27;
 
 /// A segment of the code cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Its committed range.
+    /// Committed range.
     pub range: (u64, u64),
-    /// What its pool is called.
+    /// Name of its pool.
     pub name: &'static str,
-    /// What of it is in use, in the order of addresses, what follows each other in one.
+    /// Parts in use, in address order; adjacent ones are joined.
     pub used: Vec<(u64, u64)>,
-    /// The map of its blocks, beside it.
+    /// Range of the map of its blocks.
     pub map: (u64, u64),
 }
 
@@ -53,24 +54,24 @@ impl Segment {
     }
 }
 
-/// Where a segment is, and what says which block of it an address lies in.
+/// Range of a segment, and the map for finding the block at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its committed range.
+    /// Committed range.
     pub range: (u64, u64),
-    /// A byte for each of so many, as a power of two.
+    /// log2 of the bytes that one byte of the map stands for.
     pub shift: u32,
-    /// Where these stand.
+    /// Address of the map.
     pub map: u64,
-    /// The bytes of a block's header.
+    /// Bytes of a block's header.
     pub header: u64,
 }
 
-/// The segments' places.
+/// Returns the ranges and maps of all segments.
 pub fn places(view: &View<'_>) -> Option<Vec<Place>> {
     let (used, length) =
         (view.offset(&["HeapBlock::Header::_used"])?, view.offset(&["HeapBlock::Header::_length"])?);
-    // `HeapBlock`: as many words as its header needs (memory/heap.hpp).
+    // Size of `HeapBlock`: its header, rounded up to whole words (memory/heap.hpp).
     let header =
         used.checked_sub(length)?.checked_add(1)?.checked_next_multiple_of(8).filter(|&bytes| bytes <= 16)?;
     let place = |heap: u64| {
@@ -83,12 +84,13 @@ pub fn places(view: &View<'_>) -> Option<Vec<Place>> {
     heaps(view)?.into_iter().map(place).collect()
 }
 
-/// The segments, in the order in which the JVM has them; `None` where one does not hold together, or at the deadline.
+/// Returns the segments in the JVM's order; `None` if one makes no sense, or if the deadline
+/// passed.
 pub fn segments(view: &View<'_>, deadline: Instant) -> Option<Vec<Segment>> {
     heaps(view)?.into_iter().map(|heap| segment(view, heap, deadline)).collect()
 }
 
-/// The `CodeHeap`s.
+/// Returns the addresses of the `CodeHeap`s.
 fn heaps(view: &View<'_>) -> Option<Vec<u64>> {
     let heaps = view.fixed(&["CodeCache::_heaps"])?;
     let count = view.half_field(heaps, &["GrowableArrayBase::_len", "GenericGrowableArray::_len"])?;
@@ -131,12 +133,12 @@ fn name(view: &View<'_>, kind: usize) -> &'static str {
     NAMES.get(index).copied().unwrap_or(OTHER_NAME)
 }
 
-/// What of a range full of blocks is in use, what follows each other in one.
+/// Returns the parts in use of a range of blocks; adjacent ones are joined.
 fn used(view: &View<'_>, (start, end): (u64, u64), shift: u32, deadline: Instant) -> Option<Vec<(u64, u64)>> {
     let length = view.offset(&["HeapBlock::Header::_length"])?;
     let used = view.offset(&["HeapBlock::Header::_used"])?.checked_sub(length)?;
     let header = view.offset(&["HeapBlock::_header"])?.checked_add(length)?;
-    // Of 64 bits up to JDK 21, of 32 in later ones.
+    // 64 bits up to JDK 21, 32 bits in later ones.
     let mask = if used == 8 { u64::MAX } else { u64::from(u32::MAX) };
     let mut pages = Pages::new(view.memory);
     let mut all: Vec<(u64, u64)> = Vec::new();
@@ -164,7 +166,7 @@ fn used(view: &View<'_>, (start, end): (u64, u64), shift: u32, deadline: Instant
     Some(all)
 }
 
-/// The pools, as their beans are called.
+/// Returns the pools, named as their beans.
 pub fn pools(segments: &[Segment]) -> Vec<Pool> {
     let pool =
         |segment: &Segment| Pool::new(segment.name, segment.used_bytes(), segment.range.1 - segment.range.0);
@@ -180,7 +182,7 @@ mod tests {
     use super::*;
     use crate::jvm::structs::Structs;
 
-    /// All of it is free blocks of one segment of eight bytes.
+    /// Memory full of free blocks, each one segment of eight bytes.
     struct Free;
 
     impl Memory for Free {
@@ -203,7 +205,7 @@ mod tests {
         assert_eq!(read(1, Instant::now()), None, "the time is over");
     }
 
-    /// Each word is its address.
+    /// Memory in which each word is its own address.
     struct Own;
 
     impl Memory for Own {

@@ -1,4 +1,4 @@
-//! Classes as the collector sees them: how large an object is, and what it is called.
+//! Classes as the collector sees them: the size of an object, and the name of its class.
 
 use std::collections::HashMap;
 
@@ -7,47 +7,48 @@ use strandline_claims::facts::TypeFacts;
 use super::names;
 use super::view::View;
 
-/// The most classes that are kept.
+/// Limit on classes kept.
 const MAX_CLASSES: usize = 1 << 18;
-/// The most bytes of their names: the longest names would take five times as much.
+/// Limit on all bytes of their names: if all had the longest names, they would take five times as
+/// much.
 const MAX_NAME_BYTES: usize = 32 << 20;
-/// How many of them are found at once (a power of two).
+/// Size of the cache of classes found last (a power of two).
 const RECENT: usize = 4096;
-/// What frees a direct buffer, and has its address and size.
+/// Class of the objects that free a direct buffer, and hold its address and size.
 const DEALLOCATOR: &str = "java.nio.DirectByteBuffer$Deallocator";
-/// Words of an object that are looked at for its class and length.
+/// Bytes read of an object for its class and length.
 pub const HEAD_BYTES: usize = 24;
 
-/// How objects say what they are: fixed when the machine starts.
+/// Format of object headers: fixed when the JVM starts.
 #[derive(Clone, Copy, Debug)]
 pub struct Headers {
-    /// Where a class pointer stands in an object.
+    /// Position of the class pointer in an object.
     pub klass: Klass,
-    /// Where an array has its length.
+    /// Offset of an array's length.
     pub length: usize,
-    /// The base and shift of narrow class pointers.
+    /// Base and shift of narrow class pointers.
     pub narrow: (u64, u32),
-    /// What the size of an object is a multiple of.
+    /// Alignment of objects and of their sizes.
     pub alignment: u64,
-    /// Where a `java.lang.Class` has its size in words.
+    /// Offset in a `java.lang.Class` of its size in words.
     pub mirror_words: Option<u64>,
-    /// Whether references in objects are of 32 bits.
+    /// Whether references in objects have 32 bits.
     pub has_narrow_oops: bool,
 }
 
-/// Where a class pointer stands.
+/// Position of the class pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Klass {
-    /// As a word of 64 bits at 8.
+    /// A word of 64 bits at 8.
     Wide,
-    /// As a narrow pointer at 8.
+    /// A narrow pointer at 8.
     Narrow,
-    /// In the upper bits of the mark word, from this on (`UseCompactObjectHeaders`).
+    /// In the mark word, from this bit on (`UseCompactObjectHeaders`).
     InMark(u32),
 }
 
 impl Headers {
-    /// Reads what the command line and the machine decided.
+    /// Reads the format, which depends on the command line and the machine.
     pub fn read(view: &View<'_>) -> Option<Self> {
         let is_compact = view.is_set("UseCompactObjectHeaders")?;
         let is_narrow = view.structs.flag("UseCompressedClassPointers").is_none()
@@ -64,7 +65,7 @@ impl Headers {
             Klass::Wide => (0, 0),
             _ => (view.fixed(&[base[0], base[1], old[0]])?, view.fixed_half(&[shift[0], shift[1], old[1]])?),
         };
-        // Of 64 bits up to JDK 22, of 32 in later ones: at most 256.
+        // 64 bits up to JDK 22, 32 bits in later ones; at most 256.
         let alignment =
             view.structs.flag("ObjectAlignmentInBytes").and_then(|at| view.half_word(at)).map(u64::from)?;
         let is_sound = alignment.is_power_of_two() && (8..=256).contains(&alignment) && narrow.1 < 32;
@@ -73,8 +74,9 @@ impl Headers {
         is_sound.then_some(Self { klass, length, narrow, alignment, mirror_words, has_narrow_oops })
     }
 
-    /// Where a `StackChunk` has how many words its frames take (`jdk.internal.vm.StackChunk.size`, JDK 21 to 27): the first of its fields
-    /// of 32 bits, which fills what the header leaves, or else stands behind one of 64.
+    /// Offset of the number of words of frames in a `StackChunk`
+    /// (`jdk.internal.vm.StackChunk.size`, JDK 21 to 27). It is the first 32-bit field: in the gap
+    /// behind the header, or else behind one 64-bit field.
     fn frames_words(&self) -> u64 {
         match self.klass {
             Klass::Narrow => 12,
@@ -83,12 +85,12 @@ impl Headers {
         }
     }
 
-    /// Where an object has the first of its fields of 64 bits, which stand in front of the others (JDK 11 to 27).
+    /// Offset of an object's first 64-bit field; these precede the others (JDK 11 to 27).
     pub fn first_long(&self) -> u64 {
         if matches!(self.klass, Klass::InMark(_)) { 8 } else { 16 }
     }
 
-    /// The class pointer in the first bytes of an object.
+    /// Returns the class pointer in the first bytes of an object.
     fn klass_of(&self, head: &[u8; HEAD_BYTES]) -> u64 {
         let half =
             |at: usize| u64::from(u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]));
@@ -106,55 +108,57 @@ impl Headers {
     }
 }
 
-/// How large objects of a class are.
+/// How the size of a class's objects is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Size {
-    /// All of one size.
+    /// All objects have this size.
     Fixed(u64),
-    /// So many bytes, and each element a power of two of them.
+    /// Header bytes, and log2 of an element's bytes.
     Array { header: u64, log2: u32 },
-    /// A `java.lang.Class`, with the static fields of what it stands for: it says itself.
+    /// A `java.lang.Class`, which also holds the static fields of its class: the object states its
+    /// size.
     Mirror,
-    /// A `jdk.internal.vm.StackChunk`, with the frames of a virtual thread: so many bytes, and what it says of frames.
+    /// A `jdk.internal.vm.StackChunk`: this many bytes, and frames of a virtual thread, whose size
+    /// the object states.
     Frames(u64),
 }
 
-/// A class that was met.
+/// A class with objects.
 #[derive(Clone, Debug)]
 struct Class {
     address: u64,
     size: Size,
     name: String,
-    /// Whether its objects free a direct buffer.
+    /// Whether its objects free direct buffers.
     is_deallocator: bool,
     instances: u64,
     bytes: u64,
 }
 
-/// The classes met, with how many objects of them.
+/// Classes found, and counts of their objects.
 pub struct Classes<'a> {
     view: View<'a>,
     headers: Headers,
     all: Vec<Class>,
-    /// Where each is in `all`; `None` for what is no class.
+    /// Index in `all` by address; `None` if there is no class.
     by_address: HashMap<u64, Option<u32>>,
     name_bytes: usize,
     recent: Vec<(u64, u32)>,
 }
 
 impl<'a> Classes<'a> {
-    /// None yet.
+    /// No classes yet.
     pub fn new(view: View<'a>, headers: Headers) -> Self {
         let (all, by_address, recent) = (Vec::new(), HashMap::new(), vec![(0, 0); RECENT]);
         Self { view, headers, all, by_address, name_bytes: 0, recent }
     }
 
-    /// How objects say what they are.
+    /// Returns the format of object headers.
     pub fn headers(&self) -> &Headers {
         &self.headers
     }
 
-    /// Which class the object that begins with `head` is of; `None` where it is of none.
+    /// Returns the class of the object that begins with `head`; `None` if it has none.
     pub fn of(&mut self, head: &[u8; HEAD_BYTES]) -> Option<u32> {
         let klass = self.headers.klass_of(head);
         let recent = (klass >> 3) as usize % RECENT;
@@ -168,7 +172,7 @@ impl<'a> Classes<'a> {
         }
     }
 
-    /// How large the object of a class at `address` is that begins with `head`.
+    /// Returns the size of the object of a class, at `address`, that begins with `head`.
     pub fn size(&self, class: u32, address: u64, head: &[u8; HEAD_BYTES]) -> Option<u64> {
         let bytes = match self.all.get(class as usize)?.size {
             Size::Fixed(bytes) => bytes,
@@ -180,7 +184,7 @@ impl<'a> Classes<'a> {
             Size::Frames(own) => {
                 let at = address.checked_add(self.headers.frames_words())?;
                 let words = u64::from(self.view.half_word(at)?);
-                // A bit for each place of a reference behind them.
+                // One bit per possible reference follows the frames.
                 let bits = words << u32::from(self.headers.has_narrow_oops);
                 own + (words + bits.div_ceil(64)) * 8
             }
@@ -196,17 +200,17 @@ impl<'a> Classes<'a> {
         }
     }
 
-    /// The address of a class, and its name.
+    /// Returns the address and name of a class.
     pub fn class_at(&self, class: u32) -> Option<(u64, &str)> {
         self.all.get(class as usize).map(|class| (class.address, class.name.as_str()))
     }
 
-    /// Whether objects of a class free a direct buffer.
+    /// Whether objects of a class free direct buffers.
     pub fn is_deallocator(&self, class: u32) -> bool {
         self.all.get(class as usize).is_some_and(|class| class.is_deallocator)
     }
 
-    /// How many elements an array has that begins with `head`.
+    /// Returns the number of elements of the array that begins with `head`.
     pub fn length(&self, head: &[u8; HEAD_BYTES]) -> u64 {
         self.headers.length_of(head)
     }
@@ -226,7 +230,7 @@ impl<'a> Classes<'a> {
         index
     }
 
-    /// Reads one: it counts where both how large its objects are and its name make sense.
+    /// Reads a class; `None` unless both its objects' size and its name make sense.
     fn class(&self, klass: u64) -> Option<Class> {
         if klass == 0 || !klass.is_multiple_of(8) {
             return None;
@@ -240,8 +244,9 @@ impl<'a> Classes<'a> {
         let size = match (helper, name.as_str()) {
             (_, "java.lang.Class") => Size::Mirror,
             (_, "jdk.internal.vm.StackChunk") => Size::Frames(helper as u64 & !7),
-            // `Klass::layout_helper`: an instance's bytes, the lowest bit for one that is not allocated the fast way; of
-            // arrays the header's bytes in the third byte, and the logarithm of an element's in the lowest.
+            // `Klass::layout_helper`. Instance: its size, with the lowest bit set if it cannot be
+            // allocated on the fast path. Array: bytes of the header in the third byte, log2 of an
+            // element's bytes in the lowest.
             (1.., _) => Size::Fixed(helper as u64 & !7),
             (..=-1, _) if name.starts_with('[') => {
                 Size::Array { header: u64::from((helper >> 16) as u8), log2: helper as u32 & 63 }
@@ -258,8 +263,8 @@ impl<'a> Classes<'a> {
         is_sound.then_some(Class { address: klass, size, name, is_deallocator, instances: 0, bytes: 0 })
     }
 
-    /// Whether a class shares its name with others, as hidden ones do whose name has their address: up to JDK 14
-    /// (`Klass::external_name`).
+    /// Whether a class may share its name with others, as hidden classes do up to JDK 14; their
+    /// address is added to the name (`Klass::external_name`).
     fn is_anonymous(&self, klass: u64) -> bool {
         let is = || {
             let bits = ["InstanceKlass::_misc_is_anonymous", "InstanceKlass::_misc_is_unsafe_anonymous"];
@@ -271,19 +276,19 @@ impl<'a> Classes<'a> {
         is().unwrap_or(false)
     }
 
-    /// What was counted, by name.
+    /// Returns names, numbers of objects and bytes of the classes.
     pub fn counts(&self) -> impl Iterator<Item = (&str, u64, u64)> {
         let counted = self.all.iter().filter(|class| class.instances > 0);
         counted.map(|class| (class.name.as_str(), class.instances, class.bytes))
     }
 
-    /// Where the class of a name is, if one was met.
+    /// Returns the address of the class with this name, if it has objects.
     pub fn find_name(&self, name: &str) -> Option<u64> {
         self.all.iter().find(|class| class.name == name).map(|class| class.address)
     }
 }
 
-/// What several counted, added up by name, the one with most bytes first.
+/// Adds up several counts by name, most bytes first.
 pub fn types<'a>(all: impl Iterator<Item = &'a Classes<'a>>) -> Vec<TypeFacts> {
     let mut types: HashMap<&str, TypeFacts> = HashMap::new();
     for (name, instances, bytes) in all.flat_map(Classes::counts) {

@@ -1,26 +1,30 @@
-//! What HotSpot does not describe of itself: where structures of the metaspace keep their fields.
+//! Offsets that HotSpot does not describe itself: fields of the metaspace's structures.
 //!
-//! All else is in its own tables (`structs`). Since JDK 16 (JEP 387) these are the same, and from JDK 11 to 15; each is held against
-//! others before it is believed: a wrong offset finds no list of spaces.
+//! All others are in HotSpot's own tables (`structs`). These are the same since JDK 16 (JEP 387),
+//! and from JDK 11 to 15. Each is checked against others before it is trusted: with a wrong offset,
+//! no list of spaces is found.
 
-/// The first and the last major version with chunks that describe themselves.
+/// First and last major version with chunks that describe themselves.
 pub const CHUNKED_VERSIONS: (u32, u32) = (11, 15);
-/// The first and the last major version of those that came then.
+/// First and last major version with the metaspace of JEP 387.
 pub const ELASTIC_VERSIONS: (u32, u32) = (16, 27);
 
-/// `ClassLoaderData::_metaspace` (`classfile/classLoaderData.hpp`): behind `_class_loader`, and then its lock.
+/// Distance from `ClassLoaderData::_class_loader` to `_metaspace`, which its lock follows
+/// (`classfile/classLoaderData.hpp`).
 pub const METASPACE_BEHIND_LOADER: u64 = 8;
 /// `ClassLoaderMetaspace::_lock` (`memory/classLoaderMetaspace.hpp`).
 pub const METASPACE_LOCK: u64 = 0;
-/// The same up to JDK 15, behind `_space_type` (`memory/metaspace.hpp`).
+/// `_lock` up to JDK 15, behind `_space_type` (`memory/metaspace.hpp`).
 pub const OLD_METASPACE_LOCK: u64 = 8;
-/// `ClassLoaderMetaspace::_non_class_space_arena` and `_class_space_arena`; up to JDK 15 `_vsm` and `_class_vsm`.
+/// `ClassLoaderMetaspace::_non_class_space_arena` and `_class_space_arena`; `_vsm` and `_class_vsm`
+/// up to JDK 15.
 pub const METASPACE_ARENAS: [u64; 2] = [16, 24];
 /// `MetaspaceArena::_chunks._first` (`memory/metaspace/metaspaceArena.hpp`).
 pub const ARENA_CHUNKS: u64 = 24;
-/// `MetaspaceArena::_total_used_words_counter`, behind the number of chunks and `_fbl`: all that is used of its kind of space.
+/// `MetaspaceArena::_total_used_words_counter`, behind the number of chunks and `_fbl`: the counter
+/// for everything used in spaces of its kind.
 pub const ARENA_COUNTER: u64 = 48;
-/// `Metachunk` (`memory/metaspace/metachunk.hpp`).
+/// `Metachunk::_base` (`memory/metaspace/metachunk.hpp`).
 pub const CHUNK_BASE: usize = 0;
 /// `Metachunk::_used_words`.
 pub const CHUNK_USED_WORDS: usize = 8;
@@ -28,17 +32,17 @@ pub const CHUNK_USED_WORDS: usize = 8;
 pub const CHUNK_NODE: usize = 32;
 /// `Metachunk::_next`.
 pub const CHUNK_NEXT: usize = 48;
-/// Bytes of a `Metachunk` that are read.
+/// Bytes read of a `Metachunk`.
 pub const CHUNK_BYTES: usize = 56;
-/// The largest chunk: `chunklevel::MAX_CHUNK_BYTE_SIZE`, of JDK 16 to 21 4 MiB, later 16.
+/// Largest chunk, `chunklevel::MAX_CHUNK_BYTE_SIZE`: 4 MiB in JDK 16 to 21, 16 MiB later.
 pub const MAX_CHUNK_BYTES: u64 = 16 << 20;
-/// `VirtualSpaceNode::_next`, and `_rs._base` and `_rs._size` (`memory/metaspace/virtualSpaceNode.hpp`).
+/// `VirtualSpaceNode::_next` (`memory/metaspace/virtualSpaceNode.hpp`).
 pub const NODE_NEXT: u64 = 0;
 /// `VirtualSpaceNode::_rs._base`.
 pub const NODE_BASE: u64 = 8;
 /// `VirtualSpaceNode::_rs._size`.
 pub const NODE_SIZE: u64 = 16;
-/// Within so many bytes it has pointers to the counters of its list.
+/// Bytes of a node that include its pointers to the counters of its list.
 pub const NODE_BYTES: usize = 0x140;
 /// `VirtualSpaceList::_first_node` (`memory/metaspace/virtualSpaceList.hpp`).
 pub const LIST_FIRST: u64 = 8;
@@ -52,7 +56,8 @@ pub const LIST_COMMITTED: u64 = 40;
 pub const SPACE_CHUNKS: u64 = 16;
 /// `SpaceManager::_used_words`.
 pub const SPACE_USED_WORDS: u64 = 48;
-/// `Metachunk::_word_size` (JDK 11 to 15, `memory/metaspace/metachunk.hpp`), of all of it.
+/// `Metachunk::_word_size` (JDK 11 to 15, `memory/metaspace/metachunk.hpp`): size of the whole
+/// chunk.
 pub const OLD_CHUNK_WORDS: usize = 0;
 /// `Metachunk::_next`.
 pub const OLD_CHUNK_NEXT: usize = 8;
@@ -64,7 +69,7 @@ pub const OLD_CHUNK_TOP: usize = 32;
 pub const OLD_CHUNK_SENTINEL: usize = 40;
 /// `Metachunk::CHUNK_SENTINEL`.
 pub const SENTINEL: u32 = 0x4d45_54ef;
-/// Bytes of a `Metachunk` that are read.
+/// Bytes read of a `Metachunk`.
 pub const OLD_CHUNK_BYTES: usize = 48;
 /// `VirtualSpaceNode::_next` (JDK 11 to 15, `memory/metaspace/virtualSpaceNode.hpp`).
 pub const OLD_NODE_NEXT: usize = 0;
@@ -74,11 +79,13 @@ pub const OLD_NODE_BASE: usize = 16;
 pub const OLD_NODE_SIZE: usize = 24;
 /// `VirtualSpaceNode::_virtual_space._low` and `._high` (`memory/virtualspace.hpp`).
 pub const OLD_NODE_COMMITTED: [usize; 2] = [80, 88];
-/// Bytes of a `VirtualSpaceNode` that are read.
+/// Bytes read of a `VirtualSpaceNode`.
 pub const OLD_NODE_BYTES: usize = 96;
-/// `ZPageAllocator::_used` behind `_max_capacity`, where it has no entry of its own (`gc/z/zPageAllocator.hpp`, JDK 25).
+/// Distance from `ZPageAllocator::_max_capacity` to `_used`, where `_used` has no entry
+/// (`gc/z/zPageAllocator.hpp`, JDK 25).
 pub const Z_USED_BEHIND_MOST: u64 = 8;
-/// `ZPageAllocator::_used_generations` behind `_used` (JDK 21 to 27).
+/// Distance from `ZPageAllocator::_used` to `_used_generations` (JDK 21 to 27).
 pub const Z_USED_OF_GENERATIONS: u64 = 8;
-/// `ZValueStorage::offset`: from one NUMA node's value to the next one's (`gc/z/zValue.inline.hpp`).
+/// `ZValueStorage::offset`: distance between the values of two NUMA nodes
+/// (`gc/z/zValue.inline.hpp`).
 pub const Z_PER_NUMA_BYTES: u64 = 4096;

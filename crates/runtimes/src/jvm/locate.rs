@@ -1,4 +1,4 @@
-//! Finds HotSpot in mapped files, with where its description of itself is.
+//! Finds HotSpot in mapped files, and the tables that describe its structures.
 
 use std::fs::File;
 use std::sync::OnceLock;
@@ -13,12 +13,12 @@ use strandline_process::modules::{self, Module};
 use strandline_process::namespaces::open_mapped_file;
 use strandline_process::procfs::Process;
 
-/// A mapped file that holds a HotSpot.
+/// A mapped file that contains HotSpot.
 #[derive(Debug)]
 pub struct Program {
-    /// Its path, as the kernel named it.
+    /// Path, as the kernel reports it.
     pub path: String,
-    /// Its static data.
+    /// Range of its static data.
     pub data: (u64, u64),
     file: File,
     tables: [u64; 4],
@@ -27,20 +27,22 @@ pub struct Program {
 }
 
 impl Program {
-    /// The one whose pointers to tables are at the first of `tables`, of a library mapped from `file`, further by the second than
-    /// it says, with its static data at `data`.
+    /// A program with pointers to the tables at `tables`, in a library mapped from `file`. `bias`
+    /// is the difference between its addresses in the process and in the file, `data` its static
+    /// data.
     pub fn new(path: &str, file: File, (tables, bias): ([u64; 4], u64), data: (u64, u64)) -> Self {
         Self { path: path.to_owned(), data, file, tables, bias, structs: OnceLock::new() }
     }
 
-    /// What it says of its structures, read once: it stays as it is while the library is mapped. `None` where it cannot be
-    /// read.
+    /// Reads the description of its structures, once: it does not change while the library is
+    /// mapped. `None` if it cannot be read.
     pub fn structs(&self, memory: &dyn Memory) -> Option<&Structs> {
         self.structs.get_or_init(|| Structs::read(memory, &self.file, self.tables, self.bias)).as_ref()
     }
 }
 
-/// The mapped files that hold a HotSpot: those that are read, and one more where there are more.
+/// Returns the mapped files that contain HotSpot: up to [`MAX_PROGRAMS`], and one more if there are
+/// more.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
     let modules = modules::all(space);
     let programs = modules.iter().filter_map(|module| program(process, space, module));

@@ -1,9 +1,11 @@
-//! The Java virtual machine (HotSpot): its heap by pools and regions, objects by class, metaspace, compiled code.
+//! The Java virtual machine (HotSpot): its heap by pools and regions, objects by class, metaspace,
+//! compiled code.
 //!
-//! `locate` finds it in the mapped files and reads its own description of its structures (`structs`); `view` reads fields by their
-//! names, `heap` the collector's spaces and regions, `threads` their buffers, `metaspace` and `code` what their names say,
-//! `objects` walks what is parsable, and `trace` tells which of that lives (`roots`, `shapes`, `bits`); `claims` says what each
-//! byte is.
+//! `locate` finds HotSpot in the mapped files and reads its description of its own structures
+//! (`structs`); `view` reads fields by name, `heap` the collector's spaces and regions, `threads`
+//! the allocation buffers of threads, `metaspace` and `code` the memory named so, `objects` walks
+//! areas that can be parsed, and `trace` determines which objects are live (`roots`, `shapes`,
+//! `bits`); `claims` classifies each byte.
 
 pub mod bits;
 pub mod claims;
@@ -49,7 +51,7 @@ use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
 
-/// HotSpot, for the table of readers.
+/// Entry of HotSpot in the table of readers.
 pub static ABOUT: About = About {
     name: "jvm",
     title: "the Java virtual machine",
@@ -68,14 +70,14 @@ pub static ABOUT: About = About {
     part_of: None,
 };
 
-/// How many class loaders are told.
+/// Limit on class loaders listed.
 const MAX_LOADERS: usize = 100;
-/// The most classes that a report lists, those with most bytes first: a hostile process has as many as it likes.
+/// Limit on classes listed, most bytes first: a hostile process has any number.
 const MAX_TYPES: usize = 10_000;
-/// The most HotSpots of one process that are read: a process has one, and each takes memory and time of its own.
+/// Limit on HotSpots read in one process: usually there is one, and each costs memory and time.
 pub const MAX_PROGRAMS: usize = 4;
 
-/// Its reader.
+/// Reader of HotSpot.
 pub struct Reader;
 
 impl runtime::Reader for Reader {
@@ -89,7 +91,7 @@ impl runtime::Reader for Reader {
     }
 }
 
-/// The mapped files that hold a HotSpot.
+/// The mapped files that contain HotSpot.
 struct Programs(Vec<Program>);
 
 impl Found for Programs {
@@ -112,7 +114,7 @@ impl Found for Programs {
                 break;
             }
             let mut reading = read(context, program, (&runtime::taken(&readings), refinements))?;
-            // Shared memory of one name is not told apart.
+            // Shared memory with the same name cannot be assigned to one of several JVMs.
             if readings.iter().any(|before| !before.shared.is_empty()) {
                 reading.shared.clear();
             }
@@ -122,10 +124,11 @@ impl Found for Programs {
     }
 }
 
-/// Reads one JVM, beside what is `taken` by others, in address order; what it has in malloc's blocks it claims in `refinements`.
+/// Reads one JVM. `taken` are the ranges that others claimed, in address order; its blocks from
+/// malloc are claimed in `refinements`.
 ///
 /// # Errors
-/// [`Busy`] where it stands in the middle of a collection.
+/// [`Busy`] if a collection is under way.
 pub fn read(
     context: &Context<'_>,
     program: &Program,
@@ -155,7 +158,7 @@ pub fn read(
         }
     };
     let buffers = threads::buffers(&view, context.deadline).unwrap_or_default();
-    // Objects may take all of the time: what takes little comes first.
+    // Objects may take all of the time, so the fast parts come first.
     let metaspace = Metaspace::read(&view, context.deadline);
     let segments = code::segments(&view, context.deadline);
     let (census, live) = objects(context, &view, &heap, (&buffers, program.data));
@@ -176,8 +179,8 @@ pub fn read(
     Ok(reading)
 }
 
-/// Claims direct buffers. Where the JVM counts what it has from malloc (`NativeMemoryTracking`) 16 bytes stand in front of each: of the two
-/// only one is a block's begin.
+/// Claims direct buffers. With `NativeMemoryTracking`, the JVM puts 16 bytes before each block from
+/// malloc: of the two addresses only one is the start of a block.
 fn claim_direct(census: Option<&objects::Census>, refinements: &Refinements) {
     let buffers = census.map(|census| census.direct.as_slice()).unwrap_or_default();
     let Some(slot) = refinements.slot(&rows::DIRECT, None).filter(|_| !buffers.is_empty()) else { return };
@@ -189,7 +192,7 @@ fn claim_direct(census: Option<&objects::Census>, refinements: &Refinements) {
     }
 }
 
-/// What is known of a JVM.
+/// Everything read of a JVM.
 struct Known {
     heap: Heap,
     buffers: Vec<threads::Buffer>,
@@ -198,7 +201,7 @@ struct Known {
     segments: Option<Vec<code::Segment>>,
 }
 
-/// Claims all of it that is not taken; whether parts of it would lie on each other.
+/// Claims all memory that is not taken. Returns whether some claims overlapped.
 fn claim(
     context: &Context<'_>,
     view: &View<'_>,
@@ -226,7 +229,7 @@ fn claim(
     is_doubtful
 }
 
-/// What of it could not be read.
+/// Returns caveats for what could not be read.
 fn unread(program: &Program, known: &Known, census: Option<&objects::Census>) -> Vec<Caveat> {
     let of =
         |code: &str, bytes: Option<u64>, text: &str| Caveat::new(code, program.path.clone(), bytes, text);
@@ -252,7 +255,8 @@ fn unread(program: &Program, known: &Known, census: Option<&objects::Census>) ->
     caveats
 }
 
-/// Counts objects where they can be walked, and tells which of them live where the process does not wait for that.
+/// Counts objects in areas that can be walked, and traces the live ones unless the process would
+/// have to wait.
 fn objects(
     context: &Context<'_>,
     view: &View<'_>,
@@ -269,22 +273,22 @@ fn objects(
     let census =
         objects::count(context, view, areas, starts.as_ref().map(|(starts, places)| (places, starts)));
     let Some((starts, places)) = starts else { return (census, None) };
-    // What holds others may stand where nothing was understood.
+    // An object that was not understood may hold references.
     let whole = census.as_ref().filter(|census| census.unread_bytes == 0 && !census.has_moved);
     let live =
         whole.and_then(|census| trace::live(context, view, heap, (places, starts), (census.weak, data)));
     (census, live)
 }
 
-/// Whether it is worth to look for what lives: all of it has to be there to be read, and the process must not wait for it.
+/// Whether a trace is worthwhile: the heap must be resident, and the process must not wait.
 fn may_be_traced(context: &Context<'_>, heap: &Heap) -> bool {
     let used: u64 = heap.areas.iter().map(|area| area.top - area.start).sum();
     let resident: u64 = heap.areas.iter().map(|area| claims::resident(context, area.start, area.end)).sum();
-    // What threads have not used of their buffers may not be there.
+    // The unused part of threads' buffers may not be resident.
     !context.is_stopped && !context.may_be_swapped() && used / 8 * 7 <= resident.saturating_add(64 << 20)
 }
 
-/// Why nothing of it is read.
+/// Returns the caveat for a JVM, or parts of it, that was not read.
 fn not_read(program: &Program, doubt: Doubt) -> Caveat {
     let (code, text) = match doubt {
         Doubt::NotStarted => {

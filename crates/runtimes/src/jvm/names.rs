@@ -1,13 +1,13 @@
-//! Names of classes, and no other text.
+//! Names of classes. No other text of the target is output.
 
 use super::klasses::{Classes, HEAD_BYTES, Headers};
 use super::view::View;
 
-/// The longest name that is told; of longer ones the first part is.
+/// Longest name; longer ones are cut.
 const MAX_BYTES: usize = 200;
 
-/// The name of a class as Java has it (`java.util.HashMap$Node`, `[I`), of its `Symbol`: `oops/symbol.hpp`, a length of 16 bits
-/// and that many bytes of modified UTF-8.
+/// Returns the name of a class in Java's form (`java.util.HashMap$Node`, `[I`), from its `Symbol`
+/// (`oops/symbol.hpp`): a length of 16 bits, then modified UTF-8.
 pub fn of_class(view: &View<'_>, symbol: u64) -> Option<String> {
     let length = view.place(symbol, &["Symbol::_length"])?;
     let mut bytes = [0; 2];
@@ -20,14 +20,15 @@ pub fn of_class(view: &View<'_>, symbol: u64) -> Option<String> {
     as_java_has_it(bytes, length > MAX_BYTES)
 }
 
-/// With dots for slashes. That of a hidden class has a `+` before the address of its class (`Klass::external_name`).
+/// Converts a name to Java's form: dots instead of slashes. A hidden class has a `+` before its
+/// address (`Klass::external_name`).
 fn as_java_has_it(bytes: &[u8], is_cut: bool) -> Option<String> {
     let is_of_name = |byte: &u8| *byte >= 0x80 || (b' '..=b'~').contains(byte) && *byte != b'.';
     if !bytes.iter().all(is_of_name) {
         return None;
     }
     let mut name = String::from_utf8_lossy(bytes).replace('/', ".");
-    // Those above ASCII too.
+    // Also rejects control characters above ASCII.
     if name.contains(char::is_control) {
         return None;
     }
@@ -40,16 +41,17 @@ fn as_java_has_it(bytes: &[u8], is_cut: bool) -> Option<String> {
     Some(name)
 }
 
-/// Names of class loaders: those of their classes.
+/// Names of class loaders: the names of their classes.
 pub struct OfLoaders<'a>(View<'a>, Option<Classes<'a>>);
 
 impl<'a> OfLoaders<'a> {
-    /// None is known yet.
+    /// No names yet.
     pub fn new(view: &View<'a>) -> Self {
         Self(*view, Headers::read(view).map(|headers| Classes::new(*view, headers)))
     }
 
-    /// The name of the one whose handle this is; the first one, which is no object, has none.
+    /// Returns the name of the loader with this handle. The bootstrap loader is no object and has
+    /// no handle.
     pub fn of(&mut self, handle: u64) -> Option<String> {
         if handle == 0 {
             return Some("bootstrap".to_owned());

@@ -1,6 +1,6 @@
-//! Walks the objects of a heap whose areas are full of them, one behind the other, and counts them by class.
+//! Walks the objects of areas in which they lie one behind the other, and counts them by class.
 //!
-//! Dead ones are among them, as `jcmd PID GC.class_histogram -all` has it.
+//! Dead objects are included, as in `jcmd PID GC.class_histogram -all`.
 
 use std::time::Instant;
 
@@ -15,29 +15,29 @@ use super::threads::Buffer;
 use super::view::View;
 use crate::work;
 
-/// Bytes that are read at once.
+/// Bytes read at once.
 const WINDOW_BYTES: usize = 256 << 10;
-/// The most direct buffers of one worker.
+/// Limit on direct buffers of one worker.
 const MAX_DIRECT: usize = 1 << 20;
-/// The time is looked at each so many objects.
+/// Objects between two checks of the deadline.
 const LOOKS_AT_TIME: u32 = 1024;
 
-/// What was counted.
+/// Result of a census.
 #[derive(Clone, Debug, Default)]
 pub struct Census {
-    /// By class, the one with most bytes first.
+    /// Objects by class, most bytes first.
     pub types: Vec<TypeFacts>,
-    /// Bytes of areas in which something stood that is no object: they are not counted from there on.
+    /// Bytes of areas that could not be parsed as objects and are not counted.
     pub unread_bytes: u64,
-    /// The class of weak references, where one was met.
+    /// Address of the class of weak references, if it has objects.
     pub weak: Option<u64>,
-    /// Direct buffers: where each is, and how large.
+    /// Direct buffers: address and size.
     pub direct: Vec<(u64, u64)>,
-    /// Whether an object was met that has moved: a collection is under way beside the program.
+    /// Whether an object has moved: a concurrent collection is under way.
     pub has_moved: bool,
 }
 
-/// Counts the objects of all areas; has a bit set for each, where such are given.
+/// Counts the objects of all areas, and sets a bit in `starts` for each.
 pub fn count(
     context: &Context<'_>,
     view: &View<'_>,
@@ -68,7 +68,7 @@ pub fn count(
     Some(census)
 }
 
-/// One thread's walk.
+/// A worker's walk.
 struct Walk<'a> {
     view: View<'a>,
     classes: Classes<'a>,
@@ -78,7 +78,7 @@ struct Walk<'a> {
     window: ReadBuffer,
     deadline: Instant,
     has_moved: bool,
-    /// Where the window begins, and how much of it was read.
+    /// Start of the window, and bytes read of it.
     at: u64,
     got: usize,
 }
@@ -104,7 +104,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Goes over the objects of an area; how many bytes of it are not understood.
+    /// Walks the objects of an area. Returns the number of bytes that are not understood.
     fn area(&mut self, area: &Area) -> u64 {
         let mut unread = 0;
         let mut at = area.start;
@@ -136,19 +136,19 @@ impl<'a> Walk<'a> {
         unread
     }
 
-    /// Counts the object at `at`, and says how large it is.
+    /// Counts the object at `at`. Returns its size.
     fn object(&mut self, at: u64, end: u64) -> Option<u64> {
         let head = self.head(at, end)?;
         let class = self.classes.of(&head)?;
         let bytes = self.classes.size(class, at, &head).filter(|&bytes| bytes <= end - at)?;
         self.classes.count(class, bytes);
         if self.classes.is_deallocator(class) && self.direct.len() < MAX_DIRECT {
-            // `address` and `size`; of one that has freed its buffer the address is 0.
+            // `address` and `size`; the address is 0 once the buffer is freed.
             let first = at.checked_add(self.classes.headers().first_long())?;
             let buffer = self.view.word(first).zip(self.view.word(first.checked_add(8)?));
             self.direct.extend(buffer.filter(|&(address, size)| address != 0 && size > 0));
         }
-        // `markWord::marked_value`: where it is now stands in the other bits.
+        // `markWord::marked_value`: the other bits are the new address.
         self.has_moved |= head[0] & 3 == 3;
         if let Some((places, starts)) = self.starts
             && let Some(place) = places.of(at)
@@ -158,7 +158,7 @@ impl<'a> Walk<'a> {
         Some(bytes)
     }
 
-    /// The first bytes of what stands at `at`.
+    /// Returns the first bytes of the object at `at`.
     fn head(&mut self, at: u64, end: u64) -> Option<[u8; HEAD_BYTES]> {
         let skip = at.checked_sub(self.at).and_then(|skip| usize::try_from(skip).ok());
         let skip = match skip.filter(|skip| skip + HEAD_BYTES <= self.got) {
@@ -171,15 +171,16 @@ impl<'a> Walk<'a> {
             }
         };
         let mut head = [0; HEAD_BYTES];
-        // The last one may be smaller: of eight bytes, where its class is in the mark word.
+        // The last object may be shorter: eight bytes, if its class is in the mark word.
         let have = self.window.get(skip..self.got.min(skip + HEAD_BYTES)).filter(|have| have.len() >= 8)?;
         head.get_mut(..have.len())?.copy_from_slice(have);
         Some(head)
     }
 }
 
-/// Where to go on behind what is no object. A thread may have been stopped between taking a place and saying what stands
-/// there: within a buffer that is at the end of what is in use, and else between buffers.
+/// Returns where to continue after bytes that are no object. A thread may have been stopped between
+/// reserving memory and writing the object's header: in its buffer that is at the end of the used
+/// part, else it is between buffers.
 fn resume(at: u64, buffer: Option<Buffer>, top: u64) -> u64 {
     let to = buffer.map_or(top, |buffer| if buffer.start > at { buffer.start } else { buffer.top });
     to.max(at.saturating_add(8)).min(top)

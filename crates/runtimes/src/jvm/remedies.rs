@@ -1,7 +1,8 @@
-//! What makes a JVM give memory back, and how much.
+//! Ways to make a JVM give memory back, with predictions.
 //!
-//! A full collection compacts, and then the heap is made as large as what lives wants it: each collector by a rule of its own.
-//! What lives was traced. Where it was not, or where what may live and what lives for certain make a difference, nothing is predicted.
+//! A full collection compacts, then resizes the heap for the live objects, by a rule that depends
+//! on the collector. The live objects are known from a trace. Without one, or if doubtful
+//! references make a difference, nothing is predicted.
 
 use super::claims;
 use super::facts::Jvm;
@@ -13,10 +14,10 @@ use strandline_claims::range::page_up;
 use strandline_claims::runtime::Context;
 use strandline_claims::units;
 
-/// So much in free parts of the heap is worth a setting.
+/// Free bytes of the heap from which a setting is worthwhile.
 const WORTH_BYTES: u64 = 1 << 20;
 
-/// The remedies of a JVM whose heap is `heap`.
+/// Returns the remedies for a JVM with this heap.
 pub fn remedies(
     context: &Context<'_>,
     view: &View<'_>,
@@ -28,14 +29,14 @@ pub fn remedies(
     all
 }
 
-/// What a setting is about.
+/// Part of the heap that a setting concerns.
 #[derive(Clone, Copy)]
 enum About {
-    /// Free parts of the heap that are resident.
+    /// Resident free parts of the heap.
     Free,
-    /// Those that the least size of the heap keeps (`-Xms`).
+    /// Free parts that the minimum heap size keeps (`-Xms`).
     Least,
-    /// Those above what is in use, where the collector is to give them back by itself.
+    /// Free parts above what is in use, for collectors that give these back by themselves.
     AboveUse,
 }
 
@@ -93,8 +94,8 @@ const SETTINGS: [Setting; 6] = [
     },
 ];
 
-/// Those that are about something here, the one about most first. No more than that can be said: what a collector would have done is
-/// not known.
+/// Returns the settings that concern something here, most bytes first. No gain is predicted: the
+/// collector's behaviour under them is not known.
 fn settings(heap: &Heap, known: &Jvm) -> Vec<Remedy> {
     let free = known.free_resident_bytes;
     let about = |about: About| match about {
@@ -116,7 +117,7 @@ fn settings(heap: &Heap, known: &Jvm) -> Vec<Remedy> {
     all.into_iter().map(remedy).collect()
 }
 
-/// `GC.run`: asked of the JVM, where it listens to such.
+/// Returns `GC.run`, as a request to the JVM if it accepts requests.
 fn collection(
     context: &Context<'_>,
     view: &View<'_>,
@@ -155,11 +156,11 @@ fn collection(
 
 /// What a full collection gives back.
 struct GivenBack {
-    /// How much, where it is known to a hundredth.
+    /// Bytes, if they are known to a hundredth.
     bytes: Option<u64>,
-    /// Where it is not, its bounds, if there are some.
+    /// Bounds otherwise; `None` if there are none.
     between: Option<Between>,
-    /// The collector's rule.
+    /// Rule of the collector.
     rule: &'static str,
 }
 
@@ -171,7 +172,7 @@ struct Between {
 }
 
 impl Between {
-    /// The figure in the middle, where both bounds are within a hundredth of each other.
+    /// Returns the midpoint; `None` if the bounds are more than a hundredth apart.
     fn figure(self) -> Option<u64> {
         let off = self.most.saturating_sub(self.least);
         (off <= self.most / 100).then_some(self.most - off / 2)
@@ -185,23 +186,23 @@ impl Between {
     }
 }
 
-/// `None` where there is no rule to go by.
+/// Predicts what a full collection gives back; `None` if no rule is known.
 fn given_back(
     context: &Context<'_>,
     view: &View<'_>,
     heap: &Heap,
     traced: Option<&Live>,
 ) -> Option<GivenBack> {
-    // Up to JDK 17 that holds for what is asked from outside too.
+    // Up to JDK 17 the flag also disables requests from outside.
     if view.has_flag("DisableExplicitGC") && view.structs.major().is_some_and(|major| major <= 17) {
         return None;
     }
-    // It compacts nothing then: what goes back is decided by what its marking finds.
+    // Such a collection does not compact: its marking decides what is given back.
     if heap.collector == "G1" && view.has_flag("ExplicitGCInvokesConcurrent") {
         return None;
     }
     let above = heap.committed().saturating_sub(view.flag("MinHeapSize").unwrap_or(0));
-    // Below its least size no heap is made smaller.
+    // No heap shrinks below its minimum size.
     let unless_least = if above == 0 { Some(0) } else { None };
     let given = |bytes, rule| Some(GivenBack { bytes, between: None, rule });
     let bounded = |between: Option<Between>, rule| {
@@ -213,7 +214,7 @@ fn given_back(
             g1_between(context, view, heap, traced),
             "G1 keeps what MaxHeapFreeRatio lets it have beside what lives",
         ),
-        // `ShenandoahArguments::initialize` takes it back where the heap begins as large as it may become.
+        // `ShenandoahArguments::initialize` turns it off if the initial heap size is the maximum.
         "Shenandoah" if !view.has_flag("ShenandoahUncommit") => {
             given(Some(0), "Shenandoah gives nothing back here: its heap begins as large as it may become")
         }
@@ -233,13 +234,14 @@ fn given_back(
             unless_least,
             "the parallel collector shrinks its heap by its own statistics, and may let it grow: how much is not known",
         ),
-        // It uncommits by itself what was free for some minutes, or, of Epsilon, nothing.
+        // ZGC uncommits memory by itself once it was free for some minutes; Epsilon never does.
         _ => None,
     }
 }
 
-/// What G1 gives back: the least where all that may live does and each thread of the collection leaves a region part full, the most
-/// where only what certainly lives does and none is part full but the last.
+/// Returns bounds for G1. Lower: everything that may be live is live, and each thread of the
+/// collection leaves one region partly full. Upper: only certainly live objects are live, and only
+/// the last region is partly full.
 fn g1_between(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&Live>) -> Option<Between> {
     let traced = traced?;
     let least = g1(context, view, heap, (&traced.of_areas, Fill::Loose))?;
@@ -250,14 +252,15 @@ fn g1_between(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Optio
 /// How a collection fills regions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fill {
-    /// All but the last.
+    /// All but the last are full.
     Tight,
-    /// All but one for each of its threads.
+    /// All but one per thread are full.
     Loose,
 }
 
-/// `ShenandoahControlThread`: a collection that was asked for uncommits all regions that it leaves empty. It moves what lives out of
-/// those that are garbage for a part or more (`ShenandoahGarbageThreshold`), and packs it.
+/// `ShenandoahControlThread`: a requested collection uncommits all regions that it leaves empty. It
+/// moves live objects out of regions with a minimum share of garbage
+/// (`ShenandoahGarbageThreshold`), and packs them.
 fn shenandoah(context: &Context<'_>, view: &View<'_>, heap: &Heap, live: &[u64]) -> u64 {
     let threshold = view.flag("ShenandoahGarbageThreshold").unwrap_or(25).min(100);
     let resident = |area: &Area| claims::resident(context, area.start, area.end);
@@ -274,9 +277,10 @@ fn shenandoah(context: &Context<'_>, view: &View<'_>, heap: &Heap, live: &[u64])
     emptied.saturating_sub(moved.div_ceil(region).saturating_mul(region))
 }
 
-/// `G1CollectedHeap::resize_heap_if_necessary`: what exceeds MaxHeapFreeRatio is uncommitted, free regions from the highest on; what is
-/// used counts by whole regions. What lives was moved to the lowest regions before; large objects and the archive stay where they are;
-/// free regions between stay as resident as they are.
+/// `G1CollectedHeap::resize_heap_if_necessary`: what exceeds MaxHeapFreeRatio is uncommitted,
+/// starting with the highest free regions; used memory counts in whole regions. Before that, live
+/// objects were moved to the lowest regions, except large objects and the archive; free regions in
+/// between stay as resident as they are.
 fn g1(context: &Context<'_>, view: &View<'_>, heap: &Heap, (live, fill): (&[u64], Fill)) -> Option<u64> {
     let ratio = view.flag("MaxHeapFreeRatio").filter(|&ratio| ratio <= 100)?;
     let region = heap.region_bytes?;
@@ -289,7 +293,8 @@ fn g1(context: &Context<'_>, view: &View<'_>, heap: &Heap, (live, fill): (&[u64]
     let minimum = view.flag("MinHeapSize").unwrap_or(0);
     let keeps = most.max(minimum).min(heap.committed()).checked_next_multiple_of(region)?;
     let (mut resident, mut kept) = (0, 0);
-    // What is kept besides large objects and the archive, and what of that was moved there.
+    // Bytes kept besides large objects and the archive, and the part of these that live objects
+    // were moved to.
     let (mut left, mut moved) = (keeps.saturating_sub(used.stays), used.moved);
     for (area, &live) in heap.areas.iter().zip(live).filter(|(area, _)| area.kind != Kind::Archive) {
         let of_area = claims::resident(context, area.start, area.end);
@@ -307,13 +312,13 @@ fn g1(context: &Context<'_>, view: &View<'_>, heap: &Heap, (live, fill): (&[u64]
     Some(resident.saturating_sub(kept))
 }
 
-/// What is used after a full collection.
+/// Memory in use after a full collection.
 struct G1Used {
     /// Bytes of regions with large objects, and of the archive.
     stays: u64,
-    /// Bytes of other objects.
+    /// Live bytes of other objects.
     moved: u64,
-    /// Regions that have some of these.
+    /// Number of regions with such objects.
     sources: u64,
 }
 
@@ -333,8 +338,8 @@ impl G1Used {
         used
     }
 
-    /// All of it in whole regions. Each of the collection's threads can leave one that is not full, if a region with something to
-    /// move falls to it (`G1FullGCPrepareTask`).
+    /// Returns the total in whole regions. Each thread of the collection can leave one region
+    /// partly full, if it gets a region with something to move (`G1FullGCPrepareTask`).
     fn regions(&self, view: &View<'_>, region: u64, fill: Fill) -> u64 {
         let small = self.moved.div_ceil(region);
         if fill == Fill::Tight {

@@ -1,4 +1,4 @@
-//! The rows of the JVM.
+//! The ledger rows of the JVM.
 
 use strandline_claims::facts::{State, Stratum};
 use strandline_claims::palette::BlockRows;
@@ -11,7 +11,7 @@ pub static OBJECT: RowKind = RowKind::new(
     State::Live,
     "the JVM, objects, those among them that no collection has found dead yet",
 );
-/// Objects that nothing leads to.
+/// Unreachable objects.
 pub static DEAD: RowKind = RowKind::new(
     "jvm.dead",
     Stratum::Collector,
@@ -32,7 +32,7 @@ pub static FREE_KEPT: RowKind = RowKind::new(
     State::Stranded,
     "the JVM, free pages of regions in use and of threads' allocation buffers",
 );
-/// Free bytes on pages with something live.
+/// Free bytes on pages with objects.
 pub static FREE_PINNED: RowKind = RowKind::new(
     "jvm.free.pinned",
     Stratum::Collector,
@@ -46,7 +46,7 @@ pub static SHARED_OBJECT: RowKind = RowKind::new(
     State::Live,
     "the JVM, objects in ZGC's shared memory, dead ones not yet collected among them",
 );
-/// What is free of that.
+/// Free parts of that shared memory.
 pub static SHARED_FREE: RowKind = RowKind::new(
     "jvm.shmem.free",
     Stratum::Collector,
@@ -59,7 +59,7 @@ pub static METASPACE: RowKind =
 /// Compressed class space.
 pub static CLASS_SPACE: RowKind =
     RowKind::new("jvm.class_space", Stratum::Runtime, State::Live, "the JVM, compressed class space");
-/// Chunks of both that nobody uses.
+/// Unused chunks of both.
 pub static METASPACE_FREE: RowKind = RowKind::new(
     "jvm.metaspace.free",
     Stratum::Runtime,
@@ -73,14 +73,14 @@ pub static CODE: RowKind = RowKind::new(
     State::Live,
     "the JVM, compiled code, its interpreter and stubs",
 );
-/// Code that was thrown away.
+/// Committed code cache without code.
 pub static CODE_FREE: RowKind = RowKind::new(
     "jvm.code.free",
     Stratum::Runtime,
     State::Stranded,
     "the JVM, committed code cache that holds no code",
 );
-/// What collectors keep beside the heap.
+/// The collector's structures outside the heap.
 pub static COLLECTOR: RowKind = RowKind::new(
     "jvm.collector",
     Stratum::Collector,
@@ -95,7 +95,7 @@ pub static METADATA: RowKind = RowKind::new(
     "the JVM, other memory that it maps for itself",
 );
 
-/// Direct buffers, in blocks of malloc's.
+/// Direct buffers, in malloc's blocks.
 pub static DIRECT: RowKind = RowKind::new(
     "jvm.direct",
     Stratum::Values,
@@ -103,7 +103,7 @@ pub static DIRECT: RowKind = RowKind::new(
     "the JVM, direct buffers (java.nio), in blocks of its malloc",
 );
 
-/// All of them.
+/// All rows of the JVM.
 pub static ROWS: [Id; 15] = [
     &OBJECT,
     &DIRECT,
@@ -122,7 +122,7 @@ pub static ROWS: [Id; 15] = [
     &METADATA,
 ];
 
-/// Which class of its claims stands on which.
+/// The row of each class of its claims.
 pub static BLOCKS: BlockRows = BlockRows {
     live: &OBJECT,
     header: &METADATA,

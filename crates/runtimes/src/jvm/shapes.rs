@@ -1,4 +1,4 @@
-//! Where objects of a class have references to others.
+//! Positions of references in the objects of a class.
 
 use std::rc::Rc;
 
@@ -7,24 +7,24 @@ use strandline_process::memory::half_word_at;
 use super::klasses::Classes;
 use super::view::View;
 
-/// The most places of references that a class has in a row each.
+/// Limit on runs of references in a class.
 const MAX_RUNS: u32 = 4096;
-/// The most of them that are kept of all classes: a class of a hostile process has [`MAX_RUNS`].
+/// Limit on runs kept for all classes: each class of a hostile process has [`MAX_RUNS`].
 const MAX_RUNS_KEPT: usize = 1 << 22;
 
-/// How references are written.
+/// Format of references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Oops {
-    /// Their bytes: 4 or 8.
+    /// Bytes of a reference: 4 or 8.
     pub bytes: u64,
-    /// What is added to a narrow one, and how far it is shifted.
+    /// Base of narrow references.
     pub base: u64,
-    /// See there.
+    /// Shift of narrow references.
     pub shift: u32,
 }
 
 impl Oops {
-    /// Reads how the JVM has them.
+    /// Reads the format that the JVM uses.
     pub fn read(view: &View<'_>) -> Option<Self> {
         if !view.is_set("UseCompressedOops")? {
             return Some(Self { bytes: 8, base: 0, shift: 0 });
@@ -42,13 +42,14 @@ impl Oops {
         (shift <= 8).then_some(Self { bytes: 4, base, shift })
     }
 
-    /// The address of a narrow one; 0 for none.
+    /// Returns the address of a narrow reference; 0 for null.
     #[inline]
     pub fn wide(&self, narrow: u32) -> u64 {
         if narrow == 0 { 0 } else { self.base.wrapping_add(u64::from(narrow) << self.shift) }
     }
 
-    /// Shows what a word may lead to, as a wide reference and as two narrow ones.
+    /// Calls `take` with the addresses that a word may hold, as one wide reference and as two
+    /// narrow ones.
     pub fn each_of(&self, word: u64, take: &mut dyn FnMut(u64)) {
         take(word);
         if self.bytes == 4 {
@@ -58,38 +59,40 @@ impl Oops {
     }
 }
 
-/// What of an object are references: offsets, and how many follow each other.
+/// Positions of references in an object: runs of offset and count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shape {
-    /// Its own fields.
+    /// Fields.
     pub runs: Vec<(u64, u64)>,
-    /// Of an array of references: where they begin.
+    /// Array of references: offset of the elements.
     pub elements: Option<u64>,
-    /// Of a `java.lang.Class`: where it has how many static fields are references, and where these begin.
+    /// `java.lang.Class`: offset of the number of static fields that are references, and offset of
+    /// these.
     pub statics: Option<(u64, u64)>,
-    /// Of a `StackChunk`: where frames begin, of which each word may be a reference.
+    /// `StackChunk`: offset of the frames, in which each word may be a reference.
     pub frames: Option<u64>,
 }
 
-/// The shapes of classes, by number.
+/// Shapes by number of the class.
 pub struct Shapes<'a> {
     view: View<'a>,
     oops: Oops,
     known: Vec<Option<Option<Rc<Shape>>>>,
-    /// How many runs `known` has.
+    /// Number of runs in `known`.
     runs_kept: usize,
-    /// `ReferenceType` of `java.lang.ref.WeakReference`: those of soft and final ones are one less and one more.
+    /// `ReferenceType` of `java.lang.ref.WeakReference`; that of soft references is one less, of
+    /// final ones one more.
     weak: Option<u8>,
 }
 
 impl<'a> Shapes<'a> {
-    /// None yet. `weak` is the class of weak references.
+    /// No shapes yet. `weak` is the class of weak references.
     pub fn new(view: View<'a>, oops: Oops, weak: Option<u64>) -> Self {
         let kind = weak.and_then(|klass| view.byte_field(klass, &["InstanceKlass::_reference_type"]));
         Self { view, oops, known: Vec::new(), runs_kept: 0, weak: kind }
     }
 
-    /// The shape of a class; `None` where it cannot be told.
+    /// Returns the shape of a class; `None` if it is not known.
     pub fn of(&mut self, classes: &Classes<'_>, class: u32) -> Option<&Rc<Shape>> {
         let index = class as usize;
         if self.known.len() <= index {
@@ -127,7 +130,8 @@ impl<'a> Shapes<'a> {
         Some(shape)
     }
 
-    /// `OopMapBlock`s, which do not overlap, behind the tables of methods (`InstanceKlass::start_of_nonstatic_oop_maps`).
+    /// Reads the `OopMapBlock`s, which follow the method tables and do not overlap
+    /// (`InstanceKlass::start_of_nonstatic_oop_maps`).
     fn runs(&self, klass: u64) -> Option<Vec<(u64, u64)>> {
         let view = &self.view;
         let words = |name: &str| view.half_field(klass, &[name]).map(u64::from);
@@ -145,15 +149,17 @@ impl<'a> Shapes<'a> {
         self.are_apart(&runs).then_some(runs)
     }
 
-    /// Whether runs do not overlap: else each may cover all of an object, and every object costs as often its bytes.
+    /// Whether runs do not overlap. Overlapping runs could each cover a whole object, and its bytes
+    /// would be read once per run.
     fn are_apart(&self, runs: &[(u64, u64)]) -> bool {
         let mut runs = runs.to_vec();
         runs.sort_unstable();
         runs.windows(2).all(|pair| pair[0].0 + pair[0].1 * self.oops.bytes <= pair[1].0)
     }
 
-    /// A reference's referent is in no map, as it does not hold it; that of a soft or final one does for now. It stands in front of
-    /// the fields that are (`java.lang.ref.Reference`: referent, queue, next, discovered).
+    /// Adds the referent of a soft or final reference, which retains it for now. No map contains a
+    /// referent, since a weak reference does not retain it. It is right before the fields in the
+    /// map (`java.lang.ref.Reference`: referent, queue, next, discovered).
     fn add_referent(&self, klass: u64, shape: &mut Shape) {
         let kind = self.view.byte_field(klass, &["InstanceKlass::_reference_type"]).unwrap_or(0);
         let is_strong = |weak: u8| kind != 0 && kind != weak && kind != weak.saturating_add(2);

@@ -1,9 +1,10 @@
 //! HotSpot's description of its own structures: `gHotSpotVMStructs` and the tables beside it.
 //!
-//! Every build exports them, stripped ones too, for the serviceability agent (`src/hotspot/share/runtime/vmStructs.{hpp,cpp}`, the
-//! same shape from JDK 8 to 27): which field of which type stands at which offset, where static fields are, how large
-//! types are, and constants. So one reader follows many versions. A constructor fills the tables when the library is loaded, and
-//! then they stay: they are read from the process, and the names they point to from the file.
+//! Every build exports them, even stripped ones, for the serviceability agent
+//! (`src/hotspot/share/runtime/vmStructs.{hpp,cpp}`, with the same shape from JDK 8 to 27): offsets
+//! of fields, addresses of static fields, sizes of types, and constants. So one reader covers many
+//! versions. A constructor fills the tables when the library is loaded, and they do not change
+//! later: tables are read from the process, and the names that they point to from the file.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,25 +16,25 @@ use strandline_process::memory::{Memory, half_word_at, word_at};
 pub const TABLES: [&str; 4] =
     ["gHotSpotVMStructs", "gHotSpotVMTypes", "gHotSpotVMIntConstants", "gHotSpotVMLongConstants"];
 
-/// The most entries of a table that are read; JDK 25 has some 2,300 fields.
+/// Limit on entries read of a table; JDK 25 has some 2,300 fields.
 const MAX_ENTRIES: u64 = 16 << 10;
 const MAX_NAME: usize = 160;
 
 /// `VMStructEntry`: `typeName`, `fieldName`, `typeString`, `isStatic`, `offset`, `address`.
 const FIELD_BYTES: usize = 48;
-/// `VMTypeEntry`: `typeName`, `superclassName`, three of 32 bits, `size`.
+/// `VMTypeEntry`: `typeName`, `superclassName`, three fields of 32 bits, `size`.
 const TYPE_BYTES: usize = 40;
 /// `VMIntConstantEntry` and `VMLongConstantEntry`: `name`, `value`.
 const CONSTANT_BYTES: usize = 16;
-/// Entries that are read at once.
+/// Entries read at once.
 const AT_ONCE: usize = 64;
 
-/// Where a field is.
+/// Place of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// So many bytes into each of its type.
+    /// Offset in its type.
     Offset(u64),
-    /// At an address.
+    /// Address of a static field.
     Static(u64),
 }
 
@@ -43,15 +44,15 @@ pub struct Structs {
     fields: BTreeMap<String, Place>,
     sizes: BTreeMap<String, u64>,
     constants: BTreeMap<String, i64>,
-    /// Where flags of the command line are kept, by name.
+    /// Addresses of command line flags' values, by name.
     flags: BTreeMap<String, u64>,
-    /// What it calls its release: `17.0.15+6-Debian-1deb12u1`.
+    /// Release string: `17.0.15+6-Debian-1deb12u1`.
     pub release: Option<String>,
 }
 
 impl Structs {
-    /// Reads them from a process, in which the pointers are at `tables`, of a library mapped from `file`, `bias` further than it
-    /// says.
+    /// Reads the tables. `tables` are the addresses of the pointers to them, in a library mapped
+    /// from `file`; `bias` is the difference between its addresses in the process and in the file.
     pub fn read(memory: &dyn Memory, file: &File, tables: [u64; 4], bias: u64) -> Option<Self> {
         let mut texts = Texts { memory, constants: Constants::of(file)?, bias };
         let mut this = Self::default();
@@ -83,7 +84,8 @@ impl Structs {
         Some(this)
     }
 
-    /// `JVMFlag::flags`, a table in which each has its name and the address of its value (`runtime/flags/jvmFlag.hpp`).
+    /// Reads `JVMFlag::flags`: a table of names and addresses of values
+    /// (`runtime/flags/jvmFlag.hpp`).
     fn read_flags(&self, texts: &mut Texts<'_>) -> Option<BTreeMap<String, u64>> {
         let word = |name: &str| texts.memory.read_word(self.address(name)?).ok();
         let (table, count) = (word("JVMFlag::flags")?, word("JVMFlag::numFlags")?.min(MAX_ENTRIES));
@@ -94,7 +96,7 @@ impl Structs {
         let mut flags = BTreeMap::new();
         for entry in entries.chunks_exact(bytes as usize) {
             let of = |at: u64| word_at(entry, usize::try_from(at).ok()?);
-            // The last one has none.
+            // The last entry has no name.
             let Some(text) = of(name).filter(|&text| text != 0).and_then(|text| texts.text(text)) else {
                 continue;
             };
@@ -103,7 +105,7 @@ impl Structs {
         Some(flags)
     }
 
-    /// How far into its type the field `TYPE::FIELD` stands.
+    /// Returns the offset of the field `TYPE::FIELD`.
     pub fn offset(&self, field: &str) -> Option<u64> {
         match self.fields.get(field)? {
             Place::Offset(offset) => Some(*offset),
@@ -111,7 +113,7 @@ impl Structs {
         }
     }
 
-    /// Where the static field `TYPE::FIELD` is in the process.
+    /// Returns the address of the static field `TYPE::FIELD`.
     pub fn address(&self, field: &str) -> Option<u64> {
         match self.fields.get(field)? {
             Place::Static(address) => Some(*address),
@@ -119,22 +121,22 @@ impl Structs {
         }
     }
 
-    /// Where the value of a flag of the command line is in the process.
+    /// Returns the address of the value of a command line flag.
     pub fn flag(&self, name: &str) -> Option<u64> {
         self.flags.get(name).copied()
     }
 
-    /// The size of a type.
+    /// Returns the size of a type.
     pub fn size(&self, name: &str) -> Option<u64> {
         self.sizes.get(name).copied()
     }
 
-    /// A constant.
+    /// Returns a constant.
     pub fn constant(&self, name: &str) -> Option<i64> {
         self.constants.get(name).copied()
     }
 
-    /// Its major version: `17`, of [`Self::release`].
+    /// Returns the major version: `17`, from [`Self::release`].
     pub fn major(&self) -> Option<u32> {
         let release = self.release.as_deref()?;
         let digits: String = release.chars().take_while(char::is_ascii_digit).collect();
@@ -144,7 +146,7 @@ impl Structs {
 
 #[cfg(test)]
 impl Structs {
-    /// Of fields at these offsets, and types of these sizes: for tests of what reads by them.
+    /// Tables with these fields and types only, for tests.
     pub fn of_offsets(offsets: &[(&str, u64)], sizes: &[(&str, u64)]) -> Self {
         let fields = offsets.iter().map(|&(field, offset)| (field.to_owned(), Place::Offset(offset)));
         let sizes = sizes.iter().map(|&(name, size)| (name.to_owned(), size));
@@ -152,10 +154,10 @@ impl Structs {
     }
 }
 
-/// Takes an entry of a table, with its name.
+/// Takes an entry of a table and its name.
 type Take<'a, T> = &'a mut dyn FnMut(&mut T, String, &[u8]) -> Option<()>;
 
-/// Names, by pointers of the process.
+/// Reads names that the process points to.
 struct Texts<'a> {
     memory: &'a dyn Memory,
     constants: Constants<'a>,
@@ -167,7 +169,8 @@ impl Texts<'_> {
         self.constants.text(address.wrapping_sub(self.bias), MAX_NAME)
     }
 
-    /// Hands over each entry of the table that the pointer at `pointer` leads to, with its name, up to one without.
+    /// Calls `take` with each entry, and its name, of the table that `pointer` points to, up to the
+    /// entry without a name.
     fn each(&mut self, pointer: u64, bytes: usize, take: Take<'_, Self>) -> Option<()> {
         let table = self.memory.read_word(pointer).ok()?;
         let mut entries = vec![0; AT_ONCE * bytes];

@@ -1,4 +1,4 @@
-//! Fabricated Java virtual machines, whole and damaged.
+//! Tests on fabricated Java virtual machines, intact and damaged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -12,7 +12,7 @@ use strandline_synth::{JvmImage, fabricate_jvm};
 use super::*;
 use crate::fabricated::{self, damage, is_sound};
 
-/// A file without a name, with these bytes.
+/// An unnamed file with these bytes.
 fn file_of(bytes: &[u8]) -> File {
     static TURN: AtomicU64 = AtomicU64::new(0);
     let turn = TURN.fetch_add(1, Ordering::Relaxed);
@@ -39,10 +39,10 @@ fn by_name(types: &[TypeFacts]) -> BTreeMap<&str, (u64, u64)> {
     types.iter().map(|of| (of.name.as_str(), (of.instances, of.bytes))).collect()
 }
 
-/// So many seeds have every collector of every release.
+/// Number of seeds that includes every collector of every release.
 const SEEDS: u64 = 64;
 
-/// The first one of each.
+/// Returns the first image of each collector and release.
 fn one_of_each() -> Vec<JvmImage> {
     let mut seen = BTreeSet::new();
     let is_first = |jvm: &JvmImage| seen.insert((jvm.expected.collector, jvm.expected.release));
@@ -51,7 +51,7 @@ fn one_of_each() -> Vec<JvmImage> {
 
 #[test]
 fn there_is_one_of_each_collector() {
-    // Four of JDK 11, and six of 17 and of 25.
+    // Four of JDK 11, and six each of 17 and 25.
     assert_eq!(one_of_each().len(), 16);
 }
 
@@ -73,7 +73,8 @@ fn whole_ones_hold_what_was_made() {
         // Objects of ZGC are not walked.
         let live: u64 = expected.live.values().map(|of| of.1).sum();
         assert_eq!(known.live_bytes, (expected.collector != "Z").then_some(live), "{seed}");
-        // Nothing of it says where references are: of what a stack holds none is certain.
+        // The image does not state where references are: nothing that only a stack holds is
+        // certain.
         assert!(known.live_at_least_bytes <= known.live_bytes, "{seed}");
         assert_eq!(known.live_at_least_bytes.is_some(), known.live_bytes.is_some(), "{seed}");
         let of_kinds: u64 = known.kinds.iter().filter_map(|kind| kind.live_bytes).sum();
@@ -103,7 +104,7 @@ proptest! {
         is_sound(&look(&jvm, absent));
     }
 
-    /// The file is the target's choice, too: it is not what is mapped, or it is cut.
+    /// The file is controlled by the target, too: it may differ from what is mapped, or be cut.
     #[test]
     fn files_that_are_damaged_are_read_to_an_end(
         seed in 0..SEEDS,
@@ -120,7 +121,7 @@ proptest! {
     }
 }
 
-/// Words that lead somewhere, made as large as a word can be: nothing that is computed of them overflows.
+/// Replaces pointers with the largest value: no computation on them overflows.
 #[test]
 fn words_that_are_too_large_are_read_to_an_end() {
     for jvm in one_of_each() {

@@ -1,4 +1,4 @@
-//! Java's threads: what they have of eden for themselves, their allocation buffers; and their stacks.
+//! Java threads: their allocation buffers in eden, and their stacks.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -7,33 +7,34 @@ use strandline_process::memory::word_at;
 
 use super::view::View;
 
-/// The most threads that are asked.
+/// Limit on threads.
 const MAX_THREADS: u32 = 1 << 17;
-/// How many threads the reader reads between two looks at the clock.
+/// Threads read between two checks of the deadline.
 const THREADS_AT_ONCE: usize = 256;
-/// The largest stack that is looked at.
+/// Largest stack that is read.
 const MAX_STACK_BYTES: u64 = 1 << 30;
 
-/// A buffer that a thread allocates in: objects up to `top`, and behind that nothing yet.
+/// Allocation buffer of a thread: objects up to `top`, free behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Buffer {
-    /// The first byte without an object.
+    /// End of the objects.
     pub top: u64,
-    /// The first byte behind it.
+    /// End of the buffer.
     pub end: u64,
-    /// Its first byte.
+    /// Start of the buffer.
     pub start: u64,
 }
 
-/// The buffers of all of Java's threads, in the order of addresses (`ThreadLocalAllocBuffer`); `None` where threads cannot be
-/// read, or not before the deadline.
+/// Returns the buffers of all Java threads (`ThreadLocalAllocBuffer`), in address order; `None` if
+/// the threads cannot be read, or not before the deadline.
 pub fn buffers(view: &View<'_>, deadline: Instant) -> Option<Vec<Buffer>> {
     let reserve = reserve(view)?;
     let buffers = each(&all(view)?, deadline, |thread| buffer(view, thread, reserve))?;
     Some(apart(buffers.into_iter().flatten().collect()))
 }
 
-/// Sorts buffers, and drops those whose free part overlaps that of the one before: so their ends are in order too.
+/// Sorts buffers, and drops those whose free part overlaps the previous one's: so their ends are in
+/// order too.
 fn apart(mut buffers: Vec<Buffer>) -> Vec<Buffer> {
     buffers.sort_unstable();
     let mut end = 0;
@@ -57,7 +58,7 @@ fn each<T>(threads: &[u64], deadline: Instant, read: impl Fn(u64) -> T) -> Optio
     Some(all)
 }
 
-/// Java's threads (`JavaThread`), each once.
+/// Returns the Java threads (`JavaThread`), each once.
 fn all(view: &View<'_>) -> Option<Vec<u64>> {
     let Some(list) = view.fixed(&["ThreadsSMRSupport::_java_thread_list"]) else { return linked(view) };
     let count = view.half_field(list, &["ThreadsList::_length"])?.min(MAX_THREADS);
@@ -69,7 +70,7 @@ fn all(view: &View<'_>) -> Option<Vec<u64>> {
     Some(threads.filter(|&thread| seen.insert(thread)).collect())
 }
 
-/// The same up to JDK 11, where they are in a list.
+/// Returns the threads of JDK 11 and before, where they are in a linked list.
 fn linked(view: &View<'_>) -> Option<Vec<u64>> {
     let (mut threads, mut seen) = (Vec::new(), HashSet::new());
     let mut at = view.fixed(&["Threads::_thread_list"])?;
@@ -80,18 +81,19 @@ fn linked(view: &View<'_>) -> Option<Vec<u64>> {
     Some(threads)
 }
 
-/// A thread of Java's, with what says where its frames are.
+/// A Java thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thread {
-    /// Its `JavaThread`.
+    /// Address of its `JavaThread`.
     pub address: u64,
-    /// The first byte of its stack, and the first behind it.
+    /// Start and end of its stack.
     pub stack: (u64, u64),
-    /// Its `JavaThreadState`, where both that and its stack are known.
+    /// `JavaThreadState`; `None` unless both the state and the stack are known.
     pub state: Option<u32>,
 }
 
-/// All of them; `None` at the deadline. One whose stack is not known has an empty one.
+/// Returns all Java threads; `None` at the deadline. A thread whose stack is unknown has an empty
+/// one.
 pub fn threads(view: &View<'_>, deadline: Instant) -> Option<Vec<Thread>> {
     let thread = |address: u64| {
         let stack = || {
@@ -105,12 +107,13 @@ pub fn threads(view: &View<'_>, deadline: Instant) -> Option<Vec<Thread>> {
     each(&all(view)?, deadline, thread)
 }
 
-/// What is left free at each one's end, for an array that fills it (`ThreadLocalAllocBuffer::end_reserve`).
+/// Returns the bytes kept free at each buffer's end, for an array that fills the rest
+/// (`ThreadLocalAllocBuffer::end_reserve`).
 fn reserve(view: &View<'_>) -> Option<u64> {
-    // Gone from JDK 27 on: nothing is kept for it there.
+    // Removed in JDK 27: nothing is reserved for it there.
     let prefetch =
         view.fixed_half(&["ThreadLocalAllocBuffer::_reserve_for_allocation_prefetch"]).unwrap_or(0);
-    // In words; from JDK 18 on it is told, before that it is the header of an object.
+    // In words. Before JDK 18 there is no entry: it is the size of an object's header.
     let filler = view.fixed(&["CollectedHeap::_lab_alignment_reserve"]).unwrap_or(2);
     Some(u64::from(prefetch).max(filler.min(64)).min(1 << 16) * 8)
 }
@@ -119,7 +122,7 @@ fn buffer(view: &View<'_>, thread: u64, reserve: u64) -> Option<Buffer> {
     let buffer = view.place(thread, &["Thread::_tlab"])?;
     let field = |name: &str| view.field(buffer, &[&format!("ThreadLocalAllocBuffer::{name}")]);
     let (start, top) = (field("_start")?, field("_top")?);
-    // `_allocation_end`, which has no entry, stands in front of this one.
+    // `_allocation_end`, which has no entry, precedes this field.
     let size = view.place(buffer, &["ThreadLocalAllocBuffer::_desired_size"])?;
     let end = view.word(size.checked_sub(8)?)?;
     let is_sound =

@@ -1,11 +1,13 @@
-//! Which objects live: everything that a root leads to, as a full collection would find it.
+//! Determines which objects are live: everything reachable from a root, as a full collection would
+//! find it.
 //!
-//! The heap is gone over from its one end to the other and back, a block at a time, wherever something was found to live and not looked
-//! at yet: a bit for each object says that it lives, one that it was not looked at. So its memory is read in large pieces, and what is
-//! needed besides is a thirty-second of it. Weak references hold nothing, soft and final ones do; classes are not
-//! unloaded. What only looks like a reference holds its object, so what is found may be more than what lives; less only where at
-//! this instant the one reference to an object stands in a vector register, or is to a place within it. Where anything could not be read, nothing is
-//! said.
+//! The trace goes over the heap from one end to the other and back, a block at a time, and scans
+//! objects that are marked and not yet scanned. Each object has a bit for each of these states. So
+//! memory is read in large pieces, and the extra memory is a thirty-second of the heap. Weak
+//! references retain nothing, soft and final ones do; classes are not unloaded. A word that only
+//! looks like a reference retains its object, so the result may exceed what is live. It falls short
+//! only if at this instant the only reference to an object is in a vector register, or points into
+//! the object. If anything cannot be read, there is no result.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -22,44 +24,44 @@ use super::roots::Roots;
 use super::shapes::{Oops, Shapes};
 use super::view::View;
 
-/// Places of a block, and so many bytes of bits.
+/// Places per block.
 const BLOCK_PLACES: u64 = 8192;
-/// Bytes that are read at once.
+/// Bytes read at once.
 const WINDOW_BYTES: usize = 256 << 10;
-/// References that are looked at at once.
+/// Bytes of references scanned at once.
 const RUN_BYTES: u64 = 64 << 10;
-/// How many objects the trace looks at between two looks at the clock.
+/// Objects between two checks of the deadline.
 const OBJECTS_AT_ONCE: u32 = 256;
 
-/// What lives, and what does not.
+/// Result of a trace: live and dead objects.
 pub struct Live {
-    /// A bit for each object that lives.
+    /// One bit for each live object.
     pub marks: Bits,
-    /// A bit for each that does not.
+    /// One bit for each dead object.
     pub dead: Bits,
-    /// Their places.
+    /// Numbering of the bits.
     pub places: Places,
-    /// Bytes of what lives.
+    /// Bytes of live objects.
     pub bytes: u64,
-    /// The same by area of the heap.
+    /// Bytes of live objects, by area of the heap.
     pub of_areas: Vec<u64>,
-    /// Those of them that are held for certain; the others only by what may be a reference.
+    /// The certainly live part. Other objects are reachable only from words that may be references.
     pub certain: Certain,
-    /// By class, the one with most bytes first.
+    /// Live objects by class, most bytes first.
     pub types: Vec<TypeFacts>,
 }
 
-/// Bytes of what lives for certain.
+/// Bytes of certainly live objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Certain {
-    /// All of them.
+    /// Total.
     pub bytes: u64,
-    /// By area of the heap.
+    /// Bytes by area of the heap.
     pub of_areas: Vec<u64>,
 }
 
 impl Live {
-    /// The objects that begin in a range, and whether each is dead.
+    /// Returns the objects that begin in a range, and whether each is dead.
     pub fn objects(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, bool)> + '_ {
         let first = self.places.of(start);
         let count = (end - start) / self.places.bytes();
@@ -79,8 +81,9 @@ impl Live {
     }
 }
 
-/// Finds what lives; `None` where that cannot be told, or not in time. `starts` has a bit for each object, and is used up; `weak` is the
-/// class of weak references, `data` the static data of the JVM.
+/// Traces the heap; `None` if something cannot be read, or not in time. `starts` has a bit for each
+/// object and is consumed; `weak` is the class of weak references, `data` the static data of the
+/// JVM.
 pub fn live(
     context: &Context<'_>,
     view: &View<'_>,
@@ -116,7 +119,7 @@ pub fn live(
         objects: 0,
     };
     roots.certain(&mut |word| trace.mark(word));
-    // What came from the archive of class data is never collected.
+    // Objects from the class data archive are never collected.
     for area in heap.areas.iter().filter(|area| area.kind == Kind::Archive) {
         let step = places.bytes() as usize;
         (area.start..area.top).step_by(step).for_each(|address| trace.mark(address));
@@ -137,22 +140,22 @@ struct Trace<'a> {
     oops: Oops,
     places: &'a Places,
     marks: Bits,
-    /// Objects that were not looked at: in the end those that do not live.
+    /// Objects not yet scanned; at the end, the dead ones.
     left: Bits,
-    /// Blocks in which something was found to live since they were gone over.
+    /// Blocks in which objects were marked since the last pass.
     dirty: Vec<bool>,
     window: Window<'a>,
     bytes: u64,
     areas: Areas<'a>,
-    /// Whether something could not be read, which may hold others.
+    /// Whether something could not be read: it may hold references.
     has_failed: bool,
     deadline: Instant,
-    /// How many objects it has looked at.
+    /// Number of objects scanned.
     objects: u32,
 }
 
 impl Trace<'_> {
-    /// Marks the object at an address, if one begins there that was not looked at.
+    /// Marks the object at an address, if an unscanned one begins there.
     fn mark(&mut self, address: u64) {
         if let Some(place) = self.places.of(address)
             && self.left.has(place)
@@ -163,7 +166,7 @@ impl Trace<'_> {
         }
     }
 
-    /// Goes over the heap until nothing more is found.
+    /// Goes over the heap until no block has marked objects to scan.
     fn run(&mut self) -> Option<()> {
         let blocks = self.dirty.len();
         let mut is_forward = true;
@@ -187,14 +190,14 @@ impl Trace<'_> {
         (Instant::now() < self.deadline).then_some(())
     }
 
-    /// Looks at all that lives in a block and was not looked at, what is found meanwhile too.
+    /// Scans all marked objects in a block, including those marked meanwhile.
     fn block(&mut self, block: usize) {
         const WORDS: u64 = BLOCK_PLACES / 64;
         let first = block as u64 * BLOCK_PLACES;
         let address = |place: u64| self.places.address(place).map(|(address, _)| address);
         self.window.block =
             (address(first).unwrap_or(0), address(first + BLOCK_PLACES - 1).unwrap_or(u64::MAX));
-        // A list may lead up or down.
+        // A linked list may run up or down.
         let mut is_upward = true;
         loop {
             self.dirty[block] = false;
@@ -218,7 +221,8 @@ impl Trace<'_> {
         }
     }
 
-    /// Marks what an object refers to; `None` where not all of that could be read, or not in time.
+    /// Scans an object: marks everything that it refers to. `None` if not all of it could be read,
+    /// or not in time.
     fn object(&mut self, place: u64) -> Option<()> {
         self.objects = self.objects.wrapping_add(1);
         if self.objects.is_multiple_of(OBJECTS_AT_ONCE) {
@@ -258,7 +262,7 @@ impl Trace<'_> {
         Some(())
     }
 
-    /// Marks what words may lead to, as references of either size.
+    /// Marks the objects that words may refer to, as references of either size.
     fn words(&mut self, start: u64, end: u64) -> Option<()> {
         let wide = Oops { bytes: 8, base: 0, shift: 0 };
         for oops in [self.oops, wide] {
@@ -267,7 +271,7 @@ impl Trace<'_> {
         Some(())
     }
 
-    /// Marks what `count` references at `at` lead to.
+    /// Marks the objects that `count` references at `at` refer to.
     fn references(&mut self, at: u64, count: u64) -> Option<()> {
         self.references_as(self.oops, at, count)
     }
@@ -304,10 +308,10 @@ impl Trace<'_> {
     }
 }
 
-/// Bytes of what lives, by area.
+/// Bytes of live objects, by area.
 struct Areas<'a> {
     all: &'a [Area],
-    /// Where the last object was: the next one mostly is there too.
+    /// Area of the last object, which mostly contains the next one too.
     last: usize,
     bytes: Vec<u64>,
 }
@@ -323,19 +327,19 @@ impl Areas<'_> {
     }
 }
 
-/// What was read last.
+/// Memory read last.
 struct Window<'a> {
     memory: &'a dyn Memory,
     bytes: ReadBuffer,
     at: u64,
     got: usize,
-    /// The first and the last address of the block that is gone over: all of that is read at once, and more only where it is asked
-    /// for.
+    /// First and last address of the current block, which is read at once; other memory is read
+    /// only on demand.
     block: (u64, u64),
 }
 
 impl Window<'_> {
-    /// Bytes at an address, at most a quarter of the window.
+    /// Returns the bytes at an address, at most a quarter of the window.
     fn bytes_at(&mut self, address: u64, bytes: usize) -> Option<&[u8]> {
         let (first, last) = self.block;
         if !self.has(address, bytes) && (first..=last).contains(&address) {

@@ -1,4 +1,4 @@
-//! Counts the heads, and checks that what is read is what perl means before anything is claimed.
+//! Counts the heads, and checks that they are what perl means before anything is claimed.
 
 use std::time::Instant;
 
@@ -8,12 +8,11 @@ use crate::perl::layout::{HEAD_BYTES, Release};
 use crate::work;
 use strandline_process::memory::Memory;
 
-/// How many arenas are one job.
 pub const ARENAS_PER_JOB: usize = 16;
-/// The most subs that are looked into: a list of their addresses is kept.
+/// Upper bound on the subs that are read: a list of their addresses is kept.
 const MAX_SUBS: usize = 2 << 20;
 
-/// What the heads are.
+/// Counts of the heads.
 #[derive(Clone, Debug)]
 pub struct Census {
     /// Heads in use by type.
@@ -22,17 +21,17 @@ pub struct Census {
     pub live: u64,
     /// Free heads.
     pub free: u64,
-    /// Heads of no type.
+    /// Heads of an unknown type.
     pub unknown: u64,
     /// Heads on pages that could not be read.
     pub unread: u64,
-    /// Heads whose bodies were looked for in the arenas, and those of them that are not there.
+    /// Heads whose bodies were looked up in the arenas, and how many of these bodies were missing.
     pub checked: (u64, u64),
     /// Subs and formats, sorted.
     pub subs: Vec<u64>,
-    /// Those that the list has no place for.
+    /// Subs beyond `MAX_SUBS`.
     pub subs_left_out: u64,
-    /// Of arenas with free heads: the arena's place in the list, and free bytes on each of its pages.
+    /// For arenas with free heads: the index of the arena, and free bytes on each of its pages.
     pub free_on_pages: Vec<(u32, [u16; 2])>,
 }
 
@@ -52,8 +51,8 @@ impl Default for Census {
     }
 }
 
-/// Reads the heads of an arena into `heads`, the first left out, which links arenas. Returns how many could not be
-/// read.
+/// Reads the heads of an arena into `heads`, except the first, which links arenas. Returns the
+/// number of heads that could not be read.
 pub fn heads(memory: &dyn Memory, arena: &HeadArena, buffer: &mut Vec<u8>, heads: &mut Vec<Head>) -> u64 {
     heads.clear();
     let length = usize::try_from(arena.bytes()).unwrap_or(0);
@@ -63,7 +62,7 @@ pub fn heads(memory: &dyn Memory, arena: &HeadArena, buffer: &mut Vec<u8>, heads
     for (index, bytes) in buffer.chunks_exact_mut(HEAD_BYTES as usize).enumerate().skip(1) {
         let offset = index * HEAD_BYTES as usize;
         let address = arena.address + offset as u64;
-        // Behind a page that is not resident, one by one.
+        // Heads behind a page that is not resident are read one by one.
         if offset + HEAD_BYTES as usize > got && memory.read(address, bytes).is_err() {
             unread += 1;
             continue;
@@ -134,7 +133,8 @@ impl Census {
         }
     }
 
-    /// Looks for the bodies of `heads`: where most are not in arenas of their type, all is misread.
+    /// Looks up the bodies of `heads`. If most are not in arenas of their type, everything is
+    /// misread.
     fn check(&mut self, heads: &[Head], bodies: &BodySpaces, release: &Release) {
         for head in heads.iter().filter(|head| !head.is_free()) {
             let Some((start, bytes)) = head.kind(release).and_then(|kind| head.body(kind, release)) else {
@@ -165,8 +165,8 @@ impl Census {
         self.free_on_pages.extend(other.free_on_pages);
     }
 
-    /// What does not agree with what the interpreter says of itself, if anything: `sv_count` is what it
-    /// counts. Between a head and the count, it may have been stopped.
+    /// Describes the first disagreement with the interpreter's own data, if any. `sv_count` may
+    /// differ by one: the process may have been stopped between a head and its count.
     pub fn disagrees(&self, sv_count: u64) -> Option<String> {
         if self.unread == 0 && self.live.abs_diff(sv_count) > 1 {
             return Some(format!("it counts {sv_count} values, in its arenas are {}", self.live));
@@ -182,7 +182,7 @@ impl Census {
     }
 }
 
-/// The arena in `arenas` whose first byte is at or before `address`, and no other's.
+/// Index of the last arena that starts at or before `address`.
 pub fn find(arenas: &[BodyArena], address: u64) -> Option<usize> {
     arenas.partition_point(|arena| arena.address <= address).checked_sub(1)
 }

@@ -1,17 +1,18 @@
-//! How many strings are equal, in bounded memory: a 64-bit hash of each, and of many strings only those whose hash
-//! ends in zeros. Nothing of a string is kept but its hash.
+//! Estimates how many strings are equal, in bounded memory: each string is reduced to a 64-bit
+//! hash, and of many strings only the hashes that end in zeros are kept.
 
 use std::collections::HashMap;
 
 use super::facts::Equal;
 
-/// The most different strings that one thread keeps the hashes of.
+/// Maximum number of distinct hashes per thread.
 const MAX_KEPT: usize = 1 << 16;
-/// How many bits choose which are kept: of strings whose ends are all the same, none or all are.
+/// Maximum number of bits that select strings. Strings of equal length and ends share them: all or
+/// none are kept.
 const MASKED: u32 = 20;
 const MAX_MASK: u64 = (1 << MASKED) - 1;
 
-/// Strings by hash.
+/// Sample of strings, by hash.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
     /// Hashes with one of these bits set are left out.
@@ -26,7 +27,7 @@ struct Same {
     bytes: u64,
 }
 
-/// Hashes are hashes already.
+/// Passes keys through unchanged: they are hashes already.
 #[derive(Clone, Copy, Debug, Default)]
 struct Passed(u64);
 
@@ -45,18 +46,18 @@ impl std::hash::Hasher for Passed {
         self.0 = hash(bytes);
     }
     fn write_u64(&mut self, value: u64) {
-        // The lowest bits are the same in all that are kept.
+        // Kept keys all have the same low bits, which a hash table must not index by.
         self.0 = value.rotate_right(20);
     }
 }
 
 impl Sample {
-    /// Takes note of a string whose buffer has `bytes`.
+    /// Adds a string of `bytes` bytes.
     pub fn add(&mut self, text: &[u8], bytes: u64) {
         if ends(text) & self.mask != 0 {
             return;
         }
-        // Whether it is kept is told by the same bits of what it is known by.
+        // The low bits are those tested above, so that `retain` selects the same strings.
         let known = hash(text) << MASKED | ends(text) & MAX_MASK;
         if self.mask == MAX_MASK && self.kept.len() > MAX_KEPT && !self.kept.contains_key(&known) {
             return self.skip(bytes);
@@ -71,12 +72,12 @@ impl Sample {
         }
     }
 
-    /// Takes note of one that is not compared.
+    /// Counts a string that is not compared.
     pub fn skip(&mut self, bytes: u64) {
         self.skipped = (self.skipped.0 + 1, self.skipped.1 + bytes);
     }
 
-    /// Adds what another thread took note of.
+    /// Adds the sample of another thread.
     pub fn join(&mut self, other: Self) {
         self.mask |= other.mask;
         let mask = self.mask;
@@ -89,7 +90,7 @@ impl Sample {
         self.skipped = (self.skipped.0 + other.skipped.0, self.skipped.1 + other.skipped.1);
     }
 
-    /// What it comes to, for all strings.
+    /// Returns the figures, extrapolated to all strings.
     pub fn figures(&self) -> Equal {
         let one_in = self.mask + 1;
         let mut equal = Equal { sampled_one_in: one_in, ..Equal::default() };
@@ -106,7 +107,8 @@ impl Sample {
     }
 }
 
-/// A hash of the length, the first and the last eight bytes: most strings are left out by it, unread.
+/// Hashes the length and the first and last eight bytes: enough to leave out most strings without
+/// reading them whole.
 fn ends(bytes: &[u8]) -> u64 {
     let first = bytes.first_chunk::<8>().map_or(0, |word| u64::from_le_bytes(*word));
     let last = bytes.last_chunk::<8>().map_or(0, |word| u64::from_le_bytes(*word));
@@ -122,7 +124,7 @@ fn mix(state: u64, word: u64) -> u64 {
     (product as u64) ^ (product >> 64) as u64
 }
 
-/// A 64-bit hash: eight bytes at a time are multiplied in, and the length.
+/// A 64-bit hash: multiplies in eight bytes at a time, then the length.
 fn hash(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let mut state = 0x2545_f491_4f6c_dd1d ^ bytes.len() as u64;

@@ -1,7 +1,8 @@
-//! What is known of a Perl in a process, as data: the shape of `runtimes[].perl` in `explain --json`.
+//! What is known of a Perl in a process: the data in `runtimes[].perl` of `explain --json`.
 //!
-//! Sizes are bytes; unknown is `None`, never 0. Nothing here is of what strings hold: only sizes, counts,
-//! addresses and names of code. Words are those of perlguts and sv.h: head, body, arena, CUR, LEN, COW, pad.
+//! Sizes are in bytes; an unknown size is `None`, never 0. Strings are left out: only sizes,
+//! counts, addresses and names of code are here. Terms are those of perlguts and sv.h: head, body,
+//! arena, CUR, LEN, COW, pad.
 
 use std::collections::BTreeMap;
 
@@ -13,21 +14,21 @@ use super::layout::HEAD_BYTES;
 /// A Perl and its interpreters.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Perl {
-    /// Whether it was built with interpreters of their own for threads (`useithreads`).
+    /// Whether perl was built with an interpreter per thread (`useithreads`).
     pub ithreads: bool,
-    /// Its interpreters: that of `PL_curinterp` first.
+    /// Its interpreters; the one that `PL_curinterp` points to is first.
     pub interpreters: Vec<Interpreter>,
 }
 
 impl Perl {
-    /// Tells what all runtimes tell. Objects are heads, bodies, buffers of strings and storage of arrays and hashes;
-    /// types' bytes are those of heads and bodies.
+    /// Fills in what all runtimes report. Objects are heads, bodies, string buffers and storage of
+    /// arrays and hashes; types have the bytes of heads and bodies.
     pub(super) fn summarise(&self, facts: &mut facts::Runtime) {
         let read: Vec<&Interpreter> = self.interpreters.iter().filter(|one| one.read).collect();
         if read.is_empty() {
             return;
         }
-        // Figures are the target's: a hostile one's are of any size.
+        // The figures come from the target; a hostile one may hold any number.
         let sum = |parts: &[u64]| parts.iter().fold(0u64, |sum, part| sum.saturating_add(*part));
         let (mut used, mut committed, mut free) = (0, 0, Some(0));
         let mut types: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
@@ -54,7 +55,7 @@ impl Perl {
                 let places = bodies.free.map(|free| free.saturating_mul(bodies.body_bytes));
                 free = free.zip(places).map(|(free, places)| sum(&[free, places]));
                 let of_type = types.entry(&bodies.name).or_default();
-                // Those that no head counts: entries of hashes.
+                // Types that no head counts: entries of hashes.
                 let instances = if heads.by_type.contains_key(&bodies.name) { 0 } else { bodies.used };
                 *of_type = (sum(&[of_type.0, instances]), sum(&[of_type.1, bytes]));
             }
@@ -73,39 +74,38 @@ impl Perl {
 /// One interpreter.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Interpreter {
-    /// Its address, as text; `globals` where the program's only one is in static variables.
+    /// Its address, as text; `globals` if the program's only interpreter is in static variables.
     pub id: String,
-    /// Whether it is that of `PL_curinterp`.
+    /// Whether `PL_curinterp` points to it.
     pub main: bool,
-    /// The thread that has it as its own, where one does.
+    /// The thread that has it as its own, if any.
     pub thread: Option<i32>,
-    /// Whether its structures agree with each other; else nothing of it is claimed.
+    /// Whether its structures agree with each other; if not, nothing of it is claimed.
     pub read: bool,
-    /// How many values it says to have (`PL_sv_count`).
+    /// The interpreter's own count of its values (`PL_sv_count`).
     pub sv_count: u64,
     /// Heads.
     pub heads: Heads,
     /// Bodies, by the type whose arenas they are in.
     pub bodies: Vec<Bodies>,
-    /// Strings in use: values of which somebody may read the bytes. Buffers that are retained are not among
-    /// them.
+    /// Strings in use: values whose bytes may still be read. Retained buffers are not included.
     pub strings: Strings,
-    /// Arrays' and hashes' storage.
+    /// Storage of arrays and hashes.
     pub containers: Containers,
     /// Subs, and what their pads hold.
     pub subs: Subs,
-    /// Buffers that are kept though nobody needs what is in them.
+    /// Buffers that are kept although their contents are no longer needed.
     pub retained: Retained,
 }
 
 /// Heads (`SV`, 24 bytes each) in their arenas.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Heads {
-    /// Arenas in the chain that `PL_sv_arenaroot` begins.
+    /// Arenas in the chain that starts at `PL_sv_arenaroot`.
     pub arenas: u64,
     /// Their bytes.
     pub arena_bytes: u64,
-    /// Heads in use: `PL_sv_count`, counted.
+    /// Heads in use, as counted in the arenas.
     pub live: u64,
     /// Heads not in use.
     pub free: u64,
@@ -116,36 +116,37 @@ pub struct Heads {
 /// Bodies of one type.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bodies {
-    /// Whose: `PV`, `PVMG`, … as in [`Heads::by_type`]; `HE` for entries of hashes.
+    /// Type: `PV`, `PVMG`, … as in [`Heads::by_type`]; `HE` for entries of hashes.
     pub name: String,
-    /// The size of one.
+    /// Bytes of one body.
     pub body_bytes: u64,
-    /// How many arenas.
+    /// Number of arenas.
     pub arenas: u64,
     /// Their bytes.
     pub arena_bytes: u64,
     /// Slots in use.
     pub used: u64,
-    /// Slots not in use; `None` where the list of free ones does not hold together.
+    /// Slots not in use; `None` if the free list is damaged.
     pub free: Option<u64>,
 }
 
 /// Strings in use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Strings {
-    /// How many values hold one (`POK` or `pPOK`).
+    /// Values that hold a string (`POK` or `pPOK`).
     pub values: u64,
-    /// How many of them have a buffer (`LEN > 0`): the others are keys of hashes, or static.
+    /// Their buffers (`LEN > 0`), each counted once. The other strings are keys of hashes, or
+    /// static.
     pub buffers: u64,
-    /// What the values hold (`CUR`), whoever shares it.
+    /// Bytes of the strings (`CUR`), counted for each value that shares them.
     pub payload_bytes: u64,
-    /// What the buffers can hold (`LEN`), counted once where values share one.
+    /// Capacity of the buffers (`LEN`), each counted once.
     pub capacity_bytes: u64,
-    /// What of that is not used: capacity less the payload and its final NUL, counted once.
+    /// Unused capacity: capacity less the payload and its final NUL, counted once per buffer.
     pub unused_bytes: u64,
     /// malloc's size words before these buffers.
     pub header_bytes: u64,
-    /// What malloc adds to round sizes up.
+    /// Bytes that malloc adds to round sizes up.
     pub rounding_bytes: u64,
     /// Heads of these values.
     pub head_bytes: u64,
@@ -153,9 +154,9 @@ pub struct Strings {
     pub body_bytes: u64,
     /// Values marked as UTF-8.
     pub utf8: u64,
-    /// Buffers whose string does not start at their begin (`OOK`).
+    /// Strings that do not start at the beginning of their buffer (`OOK`).
     pub offset: u64,
-    /// Constants of the program's code, among them.
+    /// Constants of the program's code; included above.
     pub constants: Constants,
     /// Buffers with several owners.
     pub cow: Cow,
@@ -165,11 +166,12 @@ pub struct Strings {
     pub equal: Equal,
 }
 
-/// Constants of the program's code. Of a perl without ithreads only those that its compiler worked out (`"a" x 1000`, since
-/// 5.20): literals cannot be told from variables that were made read-only.
+/// Constants of the program's code. In a perl without ithreads only those that its compiler
+/// computed (`"a" x 1000`, since 5.20): literals cannot be distinguished from variables that were
+/// made read-only.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Constants {
-    /// How many have a buffer.
+    /// Number of constants with a buffer.
     pub buffers: u64,
     /// Bytes of the buffers (`LEN`).
     pub capacity_bytes: u64,
@@ -184,53 +186,55 @@ pub struct Cow {
     pub owners: u64,
     /// Bytes of these buffers (`LEN`), counted once.
     pub shared_bytes: u64,
-    /// What copies for the other owners would take.
+    /// Bytes that copies for the other owners would take.
     pub saved_bytes: u64,
-    /// Values that share a key of a hash (`LEN` is 0).
+    /// Values whose string is a key of a hash (`LEN` is 0).
     pub key_values: u64,
 }
 
-/// What strings of 15 bytes or less would take in their bodies, as Dave Mitchell proposed to perl5-porters
-/// on 2017-05-05: one word more in each body that can hold a string, which with `LEN` gives 16 bytes.
+/// The effect of storing strings of 15 bytes or less in bodies, as Dave Mitchell proposed to
+/// perl5-porters on 2017-05-05: one more word in each body that can hold a string, which with `LEN`
+/// gives 16 bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Short {
-    /// Strings in use of 15 bytes or less (`CUR`) that have a buffer of their own, of 24 bytes or less (`LEN`).
+    /// Strings in use of 15 bytes or less (`CUR`) that have a buffer of their own, of 24 bytes or
+    /// less (`LEN`).
     pub strings: u64,
-    /// Chunks of malloc that hold them, size words and rounding included.
+    /// Bytes of the malloc chunks that hold them, including size words and rounding.
     pub chunk_bytes: u64,
-    /// What the word more would take in all bodies in use that can hold a string.
+    /// Bytes of the extra word in all bodies in use that can hold a string.
     pub extra_word_bytes: u64,
-    /// Chunks less words; negative where it would cost.
+    /// `chunk_bytes` less `extra_word_bytes`; negative if the change would cost memory.
     pub saved_bytes: i64,
 }
 
-/// Strings that are equal, told by a 64-bit hash. Nothing of them is kept but that.
+/// Equal strings, found by a 64-bit hash. Only the hash of a string is kept.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Equal {
     /// Strings with buffers of their own that were compared.
     pub strings: u64,
-    /// Different ones among them.
+    /// Distinct strings among them.
     pub distinct: u64,
-    /// Bytes of strings (`CUR`) that another one holds too.
+    /// Bytes of strings (`CUR`) that repeat another string.
     pub repeated_bytes: u64,
-    /// One of how many different strings was looked at: 1 where all were. The figures above are those of
-    /// all strings, estimated from it.
+    /// One in this many distinct strings was compared: 1 if all were. The figures above are
+    /// extrapolated to all strings.
     pub sampled_one_in: u64,
-    /// Strings not compared: longer than what is read of each, and, where there are millions of values, those of
-    /// seven in eight places: `repeated_bytes` is then what is at least repeated.
+    /// Strings not compared: those longer than the limit for reading and, with millions of values,
+    /// those in seven of eight parts of the arenas. `repeated_bytes` is then a lower bound.
     pub skipped: u64,
     /// Their bytes (`CUR`).
     pub skipped_bytes: u64,
 }
 
-/// Arrays' and hashes' storage, in use.
+/// Storage of arrays and hashes in use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Containers {
-    /// Arrays with storage, pads among them.
+    /// Arrays with storage, including pads.
     pub arrays: u64,
-    /// Bytes of it (`AvALLOC`).
+    /// Bytes of this storage (`AvALLOC`).
     pub array_bytes: u64,
-    /// Bytes of it that no element uses.
+    /// Bytes of this storage that no element uses.
     pub array_unused_bytes: u64,
     /// Hashes with storage.
     pub hashes: u64,
@@ -240,7 +244,7 @@ pub struct Containers {
     pub shared_keys: u64,
     /// Their bytes.
     pub shared_key_bytes: u64,
-    /// Keys that a hash does not share.
+    /// Keys that belong to one hash and are not in the shared table.
     pub own_keys: u64,
     /// Their bytes.
     pub own_key_bytes: u64,
@@ -253,42 +257,44 @@ pub struct Subs {
     pub with_pads: u64,
     /// Closures among them (`CvCLONED`).
     pub closures: u64,
-    /// Subs running when the process was stopped.
+    /// Subs that were running when the process was stopped.
     pub running: u64,
-    /// Pads: one for each depth of recursion reached.
+    /// Pads: one for each depth of recursion that a sub reached.
     pub pads: u64,
-    /// Pads that do not hold together, and were not looked at.
+    /// Subs whose pads are damaged or could not be read to the end.
     pub damaged: u64,
-    /// Names with characters that no name has, or longer than 200 bytes.
+    /// Names that were replaced in part: longer than 200 bytes, or with characters that no name
+    /// has.
     pub names_replaced: u64,
 }
 
-/// Buffers that are kept though nobody needs what is in them.
+/// Buffers that are kept although their contents are no longer needed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Retained {
-    /// All of it: the three below.
+    /// Sum of the three below.
     pub total: Amount,
-    /// Kept by lexicals without a value: what has one is in use, whether its sub runs or not.
+    /// Kept by lexicals without a value. A lexical with a value is in use, whether its sub runs or
+    /// not.
     pub lexicals: Amount,
-    /// Kept by operators' temporaries out of use.
+    /// Kept by operators' temporaries that are out of use.
     pub temporaries: Amount,
-    /// Kept by package variables that have no value. Memory that code in C holds by a value without one is not
-    /// told from malloc's other chunks.
+    /// Kept by package variables without a value. Memory that C code holds in a value of its own is
+    /// not distinguished from malloc's other chunks.
     pub other: Amount,
-    /// Of lexicals: storage of arrays and hashes without elements.
+    /// Part of `lexicals`: storage of arrays and hashes without elements.
     pub containers: Amount,
-    /// Whole resident pages within the buffers: what giving all of them back would free.
+    /// Bytes of whole resident pages within the buffers: what giving all of them back would free.
     pub page_bytes: u64,
-    /// Every one of more than 4 KiB, the largest first, up to 4,096 of them.
+    /// All buffers of more than 4 KiB, the largest first, at most 4,096.
     pub top: Vec<Buffer>,
-    /// Those that `top` has no place for.
+    /// Buffers beyond the limit of `top`.
     pub top_left_out: Amount,
 }
 
-/// How many, and how large.
+/// Number and bytes of buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Amount {
-    /// How many buffers.
+    /// Number of buffers.
     pub buffers: u64,
     /// Their bytes (`LEN`, or what an array's or a hash's storage takes).
     pub bytes: u64,
@@ -320,32 +326,33 @@ pub enum BufferKind {
     Hash,
 }
 
-/// One buffer that is kept.
+/// A buffer that is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffer {
-    /// Who keeps it, as the rows' holders: `main::build_report $buf (depth 2)`.
+    /// What keeps it, as in the rows' holders: `main::build_report $buf (depth 2)`.
     pub holder: String,
     /// What keeps it.
     pub keeper: Keeper,
     /// What it held.
     pub kind: BufferKind,
-    /// The sub: `main::build_report`, `main::__ANON__`, `main (file scope)`; `None` where nothing is known.
+    /// The sub: `main::build_report`, `main::__ANON__`, `main (file scope)`; `None` if it is
+    /// unknown.
     pub sub: Option<String>,
     /// The lexical, with its sigil; `None` for temporaries.
     pub lexical: Option<String>,
-    /// The depth of recursion whose pad it is in, from 1; `None` where it is in no pad.
+    /// The depth of recursion of its pad, from 1; `None` if it is in no pad.
     pub depth: Option<u64>,
-    /// The address of the closure's `CV`, where the sub is one.
+    /// The address of the closure's `CV`, if the sub is a closure.
     pub closure: Option<String>,
     /// The address of the value's head.
     pub head: String,
     /// The address of the buffer, as malloc returned it.
     pub address: String,
-    /// Its bytes: `LEN`, and what `OOK` hides before it.
+    /// Its bytes: `LEN`, and the bytes before the string that `OOK` skips.
     pub bytes: u64,
-    /// Whether the variable has no value any more (true of all but operators' targets); else it is out of use because
-    /// its sub is not running.
+    /// Whether the variable has no value any more (true of all but operators' targets); if false,
+    /// it is out of use because its sub is not running.
     pub valueless: bool,
-    /// Whole resident pages within it.
+    /// Bytes of whole resident pages within it.
     pub page_bytes: u64,
 }

@@ -1,7 +1,8 @@
-//! Which values without a value are global variables: the scalar of a glob.
+//! Finds the undefined values that are global variables: scalars of globs.
 //!
-//! A buffer of a value that has none may be memory that code in C holds (`newSV(bytes)`), of which nobody outside can
-//! say that it is out of use. Of a variable it can be said: pads hold the lexicals, globs the globals.
+//! The buffer of an undefined value may be memory that C code holds (`newSV(bytes)`), and whether
+//! it is in use cannot be seen from outside. For a variable it can: pads hold the lexicals, globs
+//! the globals.
 
 use std::collections::HashMap;
 
@@ -12,11 +13,11 @@ use strandline_claims::class::Slot;
 use strandline_claims::refinements::Refinements;
 use strandline_process::memory::Memory;
 
-/// How many globs are read at a time.
 const GLOBS_AT_A_TIME: usize = 4096;
 
-/// Of the values without a value in `survey`, claims the buffers of those that are scalars of globs, and counts
-/// them; returns the large ones. `compiled` are the globs that code refers to, sorted: those are named.
+/// Claims the buffers of undefined values in `survey` that are scalars of globs, and counts them;
+/// returns the large ones. `compiled` are the globs that code refers to, sorted; only their scalars
+/// are named.
 pub fn keep(
     memory: &dyn Memory,
     survey: &mut Survey,
@@ -40,7 +41,7 @@ pub fn keep(
         let scalars = globs.iter().zip(&pairs).filter_map(|(glob, pair)| Some(((*pair)?.0, glob.1)));
         found.extend(scalars.filter_map(|(scalar, glob)| Some((*wanted.get(&scalar)?, glob))));
     }
-    // Of aliases, the same one each time.
+    // Sorted, so that of several aliases always the same one is used.
     found.sort_unstable();
     let mut is_global = vec![false; others.len()];
     for (index, glob) in found {

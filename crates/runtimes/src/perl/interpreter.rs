@@ -1,4 +1,4 @@
-//! Reads one interpreter: finds its arenas, checks them against each other, and then looks at all in them.
+//! Reads one interpreter: finds its arenas, checks them against each other, then reads all values.
 
 use super::census::{self, Census};
 use super::facts::{Bodies, Heads, Interpreter};
@@ -20,10 +20,10 @@ use strandline_claims::runtime::{Context, Named};
 use strandline_process::memory::Memory;
 use strandline_process::pages::{PAGE_BYTES, page_of};
 
-/// The id of an interpreter in static variables, which has no address.
+/// Id of an interpreter in static variables, which has no address.
 const ONLY: &str = "globals";
 
-/// What reads the interpreters of one program.
+/// Reads the interpreters of one program.
 pub struct Reader<'a> {
     context: &'a Context<'a>,
     memory: &'a dyn Memory,
@@ -33,18 +33,18 @@ pub struct Reader<'a> {
     bounds: Bounds,
 }
 
-/// What was found of one.
+/// What was found in one interpreter.
 #[derive(Default)]
 pub struct Found {
     /// Its figures.
     pub facts: Interpreter,
-    /// What it keeps, by name.
+    /// Buffers that it keeps, by name.
     pub named: Vec<Named>,
     /// What could not be read.
     pub caveats: Vec<Caveat>,
 }
 
-/// What one has, before anything in it is believed.
+/// Arenas and variables of one interpreter, before its values are checked.
 struct Arenas {
     id: String,
     heads: Vec<HeadArena>,
@@ -69,7 +69,8 @@ impl<'a> Reader<'a> {
         Self { context, memory, release, refinements, slots, bounds }
     }
 
-    /// Reads the interpreter at `anchor`. Where its structures do not agree with each other, nothing is claimed.
+    /// Reads the interpreter at `anchor`. If its structures do not agree with each other, nothing
+    /// is claimed.
     pub fn read(&self, anchor: &Anchor) -> Found {
         let id = anchor.interpreter.map_or_else(|| ONLY.to_owned(), |address| format!("{address:#x}"));
         let mut found = Found::default();
@@ -117,7 +118,7 @@ impl<'a> Reader<'a> {
         Ok((Arenas { id, heads, bodies, strtab, main_cv, entries_root }, sv_count))
     }
 
-    /// Checks that what a variable points to is of the type it must be: a build with other options than the known ones
+    /// Checks that a variable points to a value of the expected type: a build with unknown options
     /// has its variables elsewhere.
     fn check_kind(&self, pages: &mut Pages<'_>, address: u64, wanted: Type) -> Result<(), Damage> {
         let what = "its variables are not where this release has them (a perl built with other options?)";
@@ -169,7 +170,7 @@ impl<'a> Reader<'a> {
         self.fill(arenas, roots, survey, &sums, found);
     }
 
-    /// Follows the chains of keys; false where some are left.
+    /// Follows the chains of keys; false if some keys were not reached.
     fn keys(&self, arenas: &Arenas, survey: &Survey, pages: &mut Pages<'_>, facts: &mut Interpreter) -> bool {
         facts.containers = survey.containers.clone();
         let at = keys::KeyContext {
@@ -224,7 +225,8 @@ impl<'a> Reader<'a> {
         *bodies = body_figures(arenas, survey, entries.map(|entries| entries.0));
     }
 
-    /// Arenas that touch more than two pages are claimed as in use: no perl has them as it is built.
+    /// Claims an arena with its free bytes. An arena that touches more than two pages is claimed as
+    /// in use: with default options there are no such arenas.
     fn claim_arena(&self, address: u64, bytes: u64, free: [u16; 2]) {
         let end = address.saturating_add(bytes);
         if free == [0, 0] || end > page_of(address) + 2 * PAGE_BYTES {
@@ -286,7 +288,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What else the figures are told from.
+/// Further inputs of the caveats.
 struct Sums<'a> {
     census: &'a Census,
     late: bool,
@@ -294,7 +296,7 @@ struct Sums<'a> {
     arena_bytes: u64,
 }
 
-/// How texts call the interpreter of that id.
+/// The name of the interpreter with this id in texts.
 fn called(id: &str) -> String {
     if id == ONLY { "perl's only interpreter".to_owned() } else { format!("perl's interpreter at {id}") }
 }
@@ -310,7 +312,7 @@ fn heads(arenas: &Arenas, census: &Census, arena_bytes: u64) -> Heads {
     }
 }
 
-/// The keys, the last bucket and the table of the hash at `address`.
+/// Number of keys, last bucket and table of the hash at `address`.
 fn table(pages: &mut Pages<'_>, address: u64) -> Option<(u64, u64, u64)> {
     let head = objects::Head::parse(address, &pages.array::<24>(address)?)?;
     let (keys, last) = pages.pair(head.any.checked_add(crate::perl::layout::HASH_KEYS)?)?;

@@ -1,8 +1,8 @@
-//! Keys of hashes: the table that all hashes share (`PL_strtab`), hashes with keys of their own, and entries that
-//! are free.
+//! Keys of hashes: the table that all hashes share (`PL_strtab`), hashes with keys of their own,
+//! and free entries.
 //!
-//! Chains are followed a level at a time, thousands of buckets at once, so that their places can be read in
-//! batches. There are no more entries than the hash says: a chain that comes back to itself ends.
+//! Chains are followed one level at a time for thousands of buckets at once, so that reads can be
+//! batched. The hash's own count bounds the number of entries, so that cyclic chains end.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -17,65 +17,62 @@ use strandline_claims::refinements::Refinements;
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::pages::PAGE_BYTES;
 
-/// How many buckets are one job.
 const BUCKETS_PER_JOB: u64 = 4096;
-/// How many steps are taken between looks at the clock.
+/// Steps between checks of the clock.
 const STEPS: u64 = 4096;
-/// The most jobs: tables of a thousand million buckets.
+/// Upper bound on jobs: tables of a thousand million buckets.
 const MAX_JOBS: usize = 256 << 10;
-/// The most pages of tables that may not be there: perl writes to all of a table that it makes larger, and only one
-/// that was made at once, of a few thousand buckets, has pages to which nothing was written.
+/// Upper bound on table pages that may be missing. Perl writes to all of a table that it enlarges;
+/// only a table of a few thousand buckets that was made at once has pages that were never written.
 const MAX_GAPS: u64 = 4096;
-/// Longer keys are not believed.
+/// Keys of this length or more are no strings, and are not claimed.
 const MAX_KEY_BYTES: u64 = 1 << 31;
 
-/// What is needed to follow chains.
+/// Inputs for following chains.
 #[derive(Clone, Copy)]
 pub struct KeyContext<'a> {
-    /// The target's memory.
     pub memory: &'a dyn Memory,
     /// Where keys are claimed.
     pub refinements: &'a Refinements,
-    /// As what.
+    /// The slot that keys are claimed with.
     pub slot: Slot,
-    /// When to stop.
     pub deadline: Instant,
-    /// Threads to read with.
     pub workers: usize,
 }
 
-/// Keys.
+/// Totals of the keys found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
-    /// How many.
+    /// Number of keys.
     pub keys: u64,
-    /// Their bytes, as malloc was asked for them.
+    /// Their bytes, as requested from malloc.
     pub bytes: u64,
-    /// Whether all were found, and there were not more than there should be.
+    /// Whether all keys were found, and no more than expected.
     pub is_whole: bool,
 }
 
-/// Where keys are.
+/// Where keys are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// With their entries in one chunk (`struct shared_he`).
+    /// In one chunk with their entry (`struct shared_he`).
     Shared,
-    /// By themselves.
+    /// In chunks of their own.
     Own,
 }
 
-/// Follows the chains of `tables` (address and last bucket), which have `keys` keys in all.
+/// Follows the chains of `tables` (address and last bucket), which hold `keys` keys in all.
 pub fn follow(context: &KeyContext<'_>, tables: &[(u64, u64)], keys: u64, kind: Kind) -> Keys {
     let mut jobs: Vec<(u64, u64)> = Vec::new();
     for &(table, last) in tables {
         let mut first = 0;
-        // A table costs the target eight bytes a bucket, but for pages that were never written: see MAX_GAPS.
+        // A table takes eight bytes per bucket of the target's memory, except for pages that were
+        // never written (MAX_GAPS).
         while first <= last && jobs.len() < MAX_JOBS {
             jobs.push((table.wrapping_add(8 * first), (last - first + 1).min(BUCKETS_PER_JOB)));
             first += BUCKETS_PER_JOB;
         }
     }
-    // What is not as it should be when caught in motion is little.
+    // Allows for the few keys by which a hash that is being changed may differ from its count.
     let left = AtomicU64::new(keys.saturating_add(keys / 64 + 64));
     let gaps_left = AtomicU64::new(MAX_GAPS);
     let is_cut = jobs.len() >= MAX_JOBS;
@@ -105,8 +102,8 @@ pub fn follow(context: &KeyContext<'_>, tables: &[(u64, u64)], keys: u64, kind: 
         all.is_whole &= follower.keys.is_whole;
         seen += follower.seen;
     }
-    // Perl has its tables zeroed by malloc, so that a page without a bucket in use may never have been there. Whether
-    // it was that or is in swap is told by how many keys there should be.
+    // malloc zeroes the tables, so that a page without used buckets may never have been written.
+    // The number of keys shows whether a missing page was such a page or is in swap.
     all.is_whole &= gaps_left.into_inner() == MAX_GAPS || seen >= keys;
     all
 }
@@ -117,9 +114,9 @@ struct Follower<'a> {
     kind: Kind,
     batch: Batch<'a>,
     keys: Keys,
-    /// Entries that were met, those whose keys are no strings too.
+    /// Entries found, including those whose keys are not strings.
     seen: u64,
-    /// Pages of tables that may still be missing.
+    /// Table pages that may still be missing.
     gaps_left: &'a AtomicU64,
     buckets: Vec<u8>,
     pairs: Vec<Option<(u64, u64)>>,
@@ -127,7 +124,8 @@ struct Follower<'a> {
 }
 
 impl Follower<'_> {
-    /// Reads the buckets of a job; those on pages that cannot be read are zero. False where too many cannot.
+    /// Reads the buckets of a job; buckets on pages that cannot be read are zero. False if there
+    /// are too many such pages.
     fn read(&mut self, address: u64, buckets: u64) -> bool {
         let gap = |left: u64| left.checked_sub(1);
         if self.gaps_left.load(Ordering::Relaxed) == 0 {
@@ -195,7 +193,7 @@ impl Follower<'_> {
         }
     }
 
-    /// Where an entry's key is; 0 where the two do not belong together.
+    /// The address of an entry's key; 0 if its place does not fit the kind of hash.
     fn key(&self, entry: u64, pair: Option<(u64, u64)>) -> u64 {
         let Some((_, key)) = pair else { return 0 };
         let together = key == entry.wrapping_add(ENTRY_BYTES);
@@ -207,8 +205,8 @@ impl Follower<'_> {
     }
 }
 
-/// Free entries: how many, and of each arena that has some, its place in `arenas` and their bytes on each of its
-/// pages. `None` where the list that begins at `first` does not hold together.
+/// Counts free entries: their number, and for each of `arenas` the free bytes on each of its pages.
+/// `None` if the list that begins at `first` is damaged or time is over.
 pub fn free_entries(
     pages: &mut Pages<'_>,
     first: u64,

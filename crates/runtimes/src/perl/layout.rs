@@ -1,12 +1,15 @@
-//! Perl's structures, x86-64, perl 5.18 to 5.42: `sv.h`, `av.h`, `hv.h`, `cv.h`, `pad.h`, `intrpvar.h`.
+//! Perl's structures, x86-64, perl 5.18 to 5.42: `sv.h`, `av.h`, `hv.h`, `cv.h`, `pad.h`,
+//! `intrpvar.h`.
 //!
-//! All offsets and flags come from programs of `offsetof` that were compiled against the headers themselves
-//! (`scripts/perl-offsets`): those that Debian ships for 5.32, 5.36, 5.40 and 5.42 and those of builds of 5.18.2 and
-//! 5.28.1; of the other releases, the headers of tag `v5.N.0` with the `config.h` of a neighbour. Structures of values are the same
-//! with and without ithreads. Only 64-bit integers, `double` and no `-DDEBUGGING` are meant: checks on the
-//! structures (the count of values, the types of what variables point to) tell others apart.
+//! All offsets and flags come from `offsetof` programs that were compiled against the headers
+//! themselves (`scripts/perl-offsets`): those that Debian ships for 5.32, 5.36, 5.40 and 5.42 and
+//! those of builds of 5.18.2 and 5.28.1; for the other releases, the headers of tag `v5.N.0` with
+//! the `config.h` of a neighbouring release. Structures of values are the same with and without
+//! ithreads. Only builds with 64-bit integers, `double` and no `-DDEBUGGING` are supported; checks
+//! on the structures (the count of values, the types of what variables point to) detect others.
 
-/// Offsets in `struct interpreter` (`intrpvar.h`, with `MULTIPLICITY`), and what else differs by release.
+/// Offsets in `struct interpreter` (`intrpvar.h`, with `MULTIPLICITY`), and what else differs by
+/// release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release {
     /// The second number of the version: 36 for 5.36.x.
@@ -30,23 +33,25 @@ pub struct Release {
 }
 
 impl Release {
-    /// Whether pad names are structures of their own (since 5.22), else values.
+    /// Whether pad names are structures of their own (since 5.22) instead of values.
     pub const fn has_padnames(&self) -> bool {
         self.version >= 22
     }
-    /// `xpadn_flags`; `xpadn_len` is the byte before it. 5.38 put `xpadn_fieldinfo` in front.
+    /// Offset of `xpadn_flags`; `xpadn_len` is the byte before it. 5.38 inserted `xpadn_fieldinfo`
+    /// before them.
     pub const fn padname_flags(&self) -> u64 {
         if self.version >= 38 { 49 } else { 41 }
     }
-    /// Whether `struct xpvhv_aux` lies in the hash's body (since 5.36), else behind its table.
+    /// Whether `struct xpvhv_aux` lies in the hash's body (since 5.36) instead of behind its table.
     pub const fn aux_in_body(&self) -> bool {
         self.version >= 36
     }
-    /// `sizeof (struct xpvhv_aux)`, for where it lies behind the table.
+    /// `sizeof (struct xpvhv_aux)`, if it lies behind the table.
     pub const fn aux_bytes(&self) -> u64 {
         56
     }
-    /// `sizeof (struct xpvhv_with_aux)`; its arenas are those of the IV, which needs none.
+    /// `sizeof (struct xpvhv_with_aux)`; its arenas have the type code of the IV, which has no
+    /// bodies.
     pub const fn hash_with_aux_bytes(&self) -> Option<u64> {
         match self.version {
             ..36 => None,
@@ -80,7 +85,7 @@ const fn release(version: u8, early: [u64; 4], late: [u64; 3], regexp_bytes: u64
     }
 }
 
-/// All releases that are known: maintenance releases do not change structures.
+/// All known releases; maintenance releases do not change structures.
 pub const RELEASES: [Release; 13] = [
     release(18, [136, 208, 232, 376], [1648, 1984, 2888], 144),
     release(20, [152, 240, 264, 304], [1568, 1904, 2672], 192),
@@ -99,16 +104,16 @@ pub const RELEASES: [Release; 13] = [
 
 /// `sizeof (SV)`: `sv_any`, `sv_refcnt`, `sv_flags`, `sv_u`.
 pub const HEAD_BYTES: u64 = 24;
-/// `SVTYPEMASK`: the type; all of it where a head is free.
+/// `SVTYPEMASK`: the type; all of its bits are set in a free head.
 pub const TYPE_MASK: u32 = 0xff;
 
 /// Flags of heads (`sv.h`), the same in all releases.
 pub mod flags {
-    /// `SVf_POK`, and the private `SVp_POK`: it has a string.
+    /// `SVf_POK`, and the private `SVp_POK`: the value has a string.
     pub const POK: u32 = 0x400 | 0x4000;
-    /// `SVf_ROK`: it is a reference, which stands where a string would.
+    /// `SVf_ROK`: the value is a reference, whose target is stored in place of the string.
     pub const ROK: u32 = 0x800;
-    /// All of `SVf_IOK`, `SVf_NOK`, `SVf_POK`, `SVf_ROK` and the private ones: it has a value of some kind.
+    /// All of `SVf_IOK`, `SVf_NOK`, `SVf_POK`, `SVf_ROK` and the private ones: a value of any kind.
     pub const ANY_VALUE: u32 = 0xff00;
     /// `SVp_POK`.
     pub const PRIVATE_POK: u32 = 0x4000;
@@ -118,23 +123,24 @@ pub mod flags {
     pub const PADTMP: u32 = 0x2_0000;
     /// `SVf_FAKE`.
     pub const FAKE: u32 = 0x100_0000;
-    /// `SVf_OOK`: a string that does not start at its buffer's begin; a hash with `struct xpvhv_aux`.
+    /// `SVf_OOK`: a string that does not start at the beginning of its buffer; a hash with
+    /// `struct xpvhv_aux`.
     pub const OOK: u32 = 0x200_0000;
     /// `SVf_READONLY`.
     pub const READONLY: u32 = 0x800_0000;
     /// `SVf_UTF8` of strings.
     pub const UTF8: u32 = 0x2000_0000;
-    /// `SVphv_SHAREKEYS` of hashes: keys are those of `PL_strtab`.
+    /// `SVphv_SHAREKEYS` of hashes: the keys are in `PL_strtab`.
     pub const SHARE_KEYS: u32 = 0x2000_0000;
     /// `SVpad_OUR` of a pad name that is a value (before 5.22).
     pub const PAD_OUR: u32 = 0x4_0000;
-    /// `SVpad_STATE` of the same.
+    /// `SVpad_STATE` of such a pad name.
     pub const PAD_STATE: u32 = 0x8000_0000;
 }
 
 /// Flags of pad names (`pad.h`, since 5.22).
 pub mod padname {
-    /// `PADNAMEf_OUTER`: captured, and another pad's.
+    /// `PADNAMEf_OUTER`: captured from another pad.
     pub const OUTER: u8 = 1;
     /// `PADNAMEf_STATE`.
     pub const STATE: u8 = 2;
@@ -151,7 +157,7 @@ pub const PADLIST_MAX: u64 = 0;
 /// `xpadnl_fill`; `xpadnl_alloc` follows it.
 pub const PADNAMELIST_FILL: u64 = 0;
 
-/// `xpv_cur`; `xpv_len` follows it. Bodies of short types begin here, what is before does not exist.
+/// `xpv_cur`; `xpv_len` follows it. Bodies of short types begin here and lack the fields before it.
 pub const CUR: u64 = 16;
 /// `xav_fill` of an array's body; `xav_max` follows it.
 pub const ARRAY_FILL: u64 = 16;
@@ -167,7 +173,8 @@ pub const AUX_NAME_COUNT: u64 = 28;
 pub const OBJECT_MAXFIELD: u64 = 16;
 /// `xobject_fields` of the same.
 pub const OBJECT_FIELDS: u64 = 32;
-/// `xnv_u` of a body: where an NV has none (5.22), it points this far before its own head's `sv_u`.
+/// `xnv_u` of a body. An NV without a body (since 5.22) points this far before its own head's
+/// `sv_u`.
 pub const NV_FIELD: u64 = 40;
 /// `xiv_u` of a glob's body, its `xivu_namehek`; `xgv_stash` follows it.
 pub const GLOB_NAME: u64 = 32;
@@ -176,7 +183,7 @@ pub const GLOB_NAME: u64 = 32;
 pub mod sub {
     /// `xcv_stash`.
     pub const STASH: usize = 32;
-    /// `xcv_gv_u`: its glob, or with NAMED its name.
+    /// `xcv_gv_u`: its glob, or its name if NAMED is set.
     pub const GLOB: usize = 56;
     /// `xcv_padlist_u`.
     pub const PADLIST: usize = 72;
@@ -192,7 +199,7 @@ pub mod sub {
     pub const CLONED: u32 = 0x40;
     /// `CVf_UNIQUE`: a file, an eval.
     pub const UNIQUE: u32 = 0x100;
-    /// `CVf_NAMED`: its name stands where its glob would.
+    /// `CVf_NAMED`: a name is stored in place of the glob.
     pub const NAMED: u32 = 0x8000;
 }
 
@@ -200,18 +207,19 @@ pub mod sub {
 pub const KEY_LENGTH: u64 = 4;
 /// `hek_key`.
 pub const KEY_BYTES_AT: u64 = 8;
-/// What a key takes besides its bytes: hash, length, final NUL, flags.
+/// Bytes of a key besides its text: hash, length, final NUL, flags.
 pub const KEY_EXTRA_BYTES: u64 = 10;
 /// `sizeof (HE)`: next, key, value.
 pub const ENTRY_BYTES: u64 = 24;
 
-/// `struct arena_set` (`sv.c`): next, size, how many are in use; then of each arena: address, size, type.
+/// `struct arena_set` (`sv.c`): next, size, number in use; then address, size and type of each
+/// arena.
 pub const ARENA_SET_HEADER_BYTES: u64 = 16;
 /// `sizeof (struct arena_desc)`.
 pub const ARENA_DESCRIPTION_BYTES: u64 = 24;
 
-/// glibc's `pthread_key_t` values in a `struct pthread`: `specific_1stblock` (nptl/descr.h, x86-64), pairs of
-/// sequence number and value.
+/// glibc's `pthread_key_t` values in a `struct pthread`: `specific_1stblock` (nptl/descr.h,
+/// x86-64), pairs of sequence number and value.
 pub const THREAD_SPECIFIC: u64 = 0x310;
-/// How many pairs it has.
+/// Number of pairs in it.
 pub const THREAD_SPECIFIC_KEYS: u64 = 32;

@@ -1,8 +1,9 @@
 //! Finds Perl in mapped files, and its interpreters in memory.
 //!
-//! A perl with ithreads has all its variables in `struct interpreter`: `PL_curinterp` points to the main one, and
-//! each thread has its own as the thread-specific value of `PL_thr_key`. A perl without has them as globals.
-//! All of these are exported, also by stripped programs, for modules in C.
+//! A perl with ithreads has all its variables in `struct interpreter`: `PL_curinterp` points to the
+//! main one, and each thread has its own as the thread-specific value of `PL_thr_key`. A perl
+//! without ithreads has globals. All of these symbols are exported for C modules, even by stripped
+//! programs.
 
 use std::collections::HashSet;
 use std::os::unix::fs::FileExt;
@@ -17,9 +18,7 @@ use strandline_process::namespaces::open_mapped_file;
 use strandline_process::procfs::{Process, printable};
 use strandline_process::stacks::ThreadFacts;
 
-/// The most distinct mapped files that are looked into.
 const MAX_FILES: usize = 1024;
-/// The most interpreters that are read.
 const MAX_INTERPRETERS: usize = 256;
 
 /// A mapped file that holds a Perl.
@@ -27,14 +26,15 @@ const MAX_INTERPRETERS: usize = 256;
 pub struct Program {
     /// Its path, as the kernel named it.
     pub path: String,
-    /// Its version, where it says.
+    /// Its version, if it exports one.
     pub version: Option<[u8; 3]>,
     /// Where its variables are.
     pub variables: Variables,
 }
 
 impl Program {
-    /// Whether there is an interpreter: an editor that could run Perl has mapped it, and mostly none.
+    /// Whether there is an interpreter: an editor that can run Perl maps the library, mostly
+    /// without starting one.
     pub fn has_started(&self, memory: &dyn Memory) -> bool {
         match self.variables {
             Variables::Interpreters { current, .. } => memory.read_word(current).is_ok_and(|word| word != 0),
@@ -50,7 +50,7 @@ pub enum Variables {
     Interpreters {
         /// The address of `PL_curinterp`.
         current: u64,
-        /// That of `PL_thr_key`, with ithreads.
+        /// Address of `PL_thr_key`, with ithreads.
         key: Option<u64>,
     },
     /// In exported globals.
@@ -80,7 +80,7 @@ impl Program {
         self.version.map(|[revision, version, subversion]| format!("{revision}.{version}.{subversion}"))
     }
 
-    /// The layout of its release; `None` where none is known.
+    /// The layout of its release; `None` if the release is unknown.
     pub fn release(&self) -> Option<&'static Release> {
         let [5, version, _] = self.version? else { return None };
         RELEASES.iter().find(|release| release.version == version)
@@ -150,7 +150,7 @@ fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option
     Some(Program { path: printable(&mapping.name, 200), version, variables })
 }
 
-/// A byte of read-only data, from the file: its page need not be resident.
+/// Reads a byte of read-only data from the file, because its page need not be resident.
 fn constant(process: &Process, space: &AddressSpace, address: u64) -> Option<u8> {
     let mapping = space.find(address)?;
     let file = open_mapped_file(process, mapping).ok()?;
@@ -162,9 +162,9 @@ fn constant(process: &Process, space: &AddressSpace, address: u64) -> Option<u8>
 /// An interpreter of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Anchor {
-    /// Its address; `None` where its variables are globals.
+    /// Its address; `None` if its variables are globals.
     pub interpreter: Option<u64>,
-    /// Whether it is that of `PL_curinterp`.
+    /// Whether `PL_curinterp` points to it.
     pub main: bool,
     /// The thread that has it as its own.
     pub thread: Option<i32>,
@@ -203,7 +203,7 @@ pub fn interpreters(
     found
 }
 
-/// Adds those of `others` that are not known yet.
+/// Adds the interpreters of `others` that are not in `known` yet.
 pub fn add(known: &mut Vec<Anchor>, others: &[u64], release: &Release) {
     for &other in others {
         let is_new = known.iter().all(|one| one.interpreter != Some(other));
@@ -232,7 +232,7 @@ fn specific(thread_pointer: u64, key: u64, pages: &mut Pages<'_>) -> Option<u64>
     let block = if key < THREAD_SPECIFIC_KEYS {
         first
     } else {
-        // Behind the first block, pointers to all blocks.
+        // The first block is followed by pointers to all blocks.
         let blocks = first.checked_add(THREAD_SPECIFIC_KEYS * 16)?;
         let index = (key / THREAD_SPECIFIC_KEYS).min(THREAD_SPECIFIC_KEYS - 1);
         pages.word(blocks.checked_add(index * 8)?)?

@@ -1,9 +1,10 @@
-//! Perl: heads and bodies of values, buffers of strings, and what its pads keep.
+//! Perl: heads and bodies of values, string buffers, and what pads keep.
 //!
-//! Perl has no memory of its own: all of it is chunks of malloc's, which are refined here. `locate` finds the
-//! interpreters, `spaces` the arenas, `objects` says what a value is, `census` counts values and checks
-//! that structures agree before anything is claimed, `roots` looks through the pads, `survey` through all
-//! values, `keys` through hashes' keys, `names` reads names and `retained` lists what is kept.
+//! Perl has no memory of its own: all of it is in malloc's chunks, which are refined here. `locate`
+//! finds the interpreters, `spaces` their arenas, `objects` interprets values, `census` counts
+//! values and checks that structures agree before anything is claimed, `roots` reads the pads,
+//! `survey` all values, `keys` the keys of hashes, `names` reads names and `retained` lists what is
+//! kept.
 
 mod census;
 mod equal;
@@ -40,7 +41,7 @@ use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
 
-/// What the slots stand for. All but the last are chunks'.
+/// The slots of Perl's claims. All but the last are for chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots {
     string: Slot,
@@ -67,13 +68,13 @@ impl Slots {
         })
     }
 
-    /// Those that blocks are claimed by: free places are parts of arenas.
+    /// The slots that blocks are claimed with: free places are parts of arenas.
     fn of_blocks(self) -> [Slot; 7] {
         [self.string, self.shared, self.constant, self.container, self.arena, self.pad, self.buffer]
     }
 }
 
-/// Perl, for the table of readers.
+/// The entry for Perl in the table of readers.
 pub static ABOUT: About = About {
     name: "perl",
     title: "Perl",
@@ -93,7 +94,7 @@ pub static ABOUT: About = About {
     part_of: None,
 };
 
-/// Its reader.
+/// The reader for Perl.
 pub struct Reader;
 
 impl runtime::Reader for Reader {
@@ -111,13 +112,14 @@ impl runtime::Reader for Reader {
 struct Programs(Vec<locate::Program>);
 
 impl Found for Programs {
-    /// The values of a Perl that has started are scattered over all of its memory.
+    /// A Perl that has started is read from a copy: its values are scattered over all of its
+    /// memory.
     fn access(&self, memory: &dyn Memory) -> Access {
         let has_started = self.0.iter().any(|program| program.has_started(memory));
         if has_started { Access::Copied } else { Access::InPlace }
     }
 
-    /// A threaded Perl's interpreter is a thread's own variable.
+    /// The interpreter of a threaded Perl is a thread-specific variable.
     fn needs_thread_pointers(&self) -> bool {
         true
     }
@@ -208,8 +210,8 @@ fn read_program(
     }
 }
 
-/// Whether there may be interpreters that nothing exported points to: in a program that is no perl itself, and in
-/// one with threads.
+/// Whether there may be interpreters that no exported variable points to: in a program that embeds
+/// perl, and in a program with threads.
 fn may_have_others(context: &Context<'_>, program: &locate::Program, anchors: &[locate::Anchor]) -> bool {
     let is_perl = |path: &str| path.rsplit('/').next().is_some_and(|name| name.starts_with("perl"));
     let embedded =
@@ -218,8 +220,8 @@ fn may_have_others(context: &Context<'_>, program: &locate::Program, anchors: &[
     apart && (embedded || anchors.len() > 1 || has_loaded_threads(context))
 }
 
-/// Whether the module for threads is loaded: threads that ended keep their interpreters until they are joined, and
-/// shared variables have one of their own.
+/// Whether a module for threads is loaded: ended threads keep their interpreters until they are
+/// joined, and shared variables have an interpreter of their own.
 fn has_loaded_threads(context: &Context<'_>) -> bool {
     let modules = ["/threads/threads.so", "/threads/shared/shared.so"];
     context.space.mappings().iter().any(|mapping| modules.iter().any(|module| mapping.name.ends_with(module)))
@@ -234,16 +236,16 @@ fn unknown_version(version: Option<String>, found_by: &str) -> Caveat {
     Caveat::new("perl_version_unknown", found_by, None, text)
 }
 
-/// What was claimed, to be held against what the allocators' readers matched of it.
+/// What was claimed, to be compared with what the allocators' readers matched.
 struct Claimed {
     slots: Slots,
-    /// Arenas of heads, of interpreters that were read.
+    /// Arenas of heads in the interpreters that were read.
     arenas: u64,
 }
 
 impl Pending for Claimed {
     fn finish(self: Box<Self>, reading: &mut Reading, how: &Finish<'_>) {
-        // What it predicts and rounds is glibc's.
+        // Predictions and rounding are those of glibc.
         let in_glibc = how
             .by_allocator
             .iter()
@@ -256,7 +258,7 @@ impl Pending for Claimed {
                         stand on the allocator's rows, and what malloc's headers and rounding take are those of glibc";
             reading.caveats.push(Caveat::new("perl_not_refined", reading.facts.found_by.clone(), None, text));
         }
-        // What another allocator does with what it is given back is not known.
+        // How another allocator treats freed memory is not known.
         for remedy in &mut reading.remedies {
             remedy.predicted_bytes = None;
             remedy.how = remedy.how.replace("; then malloc_trim", "");

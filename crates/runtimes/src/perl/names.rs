@@ -1,4 +1,4 @@
-//! Names of code: of subs, packages and lexicals. No other text of the target leaves it.
+//! Names of code: subs, packages and lexicals. No other text of the target is reported.
 
 use super::objects::Head;
 use crate::batch::Pages;
@@ -6,29 +6,26 @@ use crate::perl::layout::{self as layout, Release, flags, padname, sub};
 use std::borrow::Cow;
 use strandline_process::memory::{half_word_at, word_at};
 
-/// The longest name that is given.
 const MAX_NAME_BYTES: usize = 200;
 
-/// Reads names.
 pub struct Names<'a> {
     pages: Pages<'a>,
     release: &'static Release,
     main_cv: u64,
-    /// How many names had characters that no name has, or were too long.
+    /// Number of names that were too long or had characters that no name has.
     pub replaced: u64,
 }
 
-/// What a sub is called.
+/// The name of a sub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sub {
     /// `main::build_report`, `main (file scope)`.
     pub name: String,
-    /// Whether it is a closure.
     pub is_closure: bool,
 }
 
 impl<'a> Names<'a> {
-    /// Reads names with `pages`.
+    /// Creates a reader of names that reads with `pages`.
     pub fn new(pages: Pages<'a>, release: &'static Release, main_cv: u64) -> Self {
         Self { pages, release, main_cv, replaced: 0 }
     }
@@ -40,7 +37,7 @@ impl<'a> Names<'a> {
         let of_sub = half_word_at(&body, sub::FLAGS)?;
         let is_closure = of_sub & sub::CLONED != 0;
         let stash = word_at(&body, sub::STASH)?;
-        // A file or an eval, and no BEGIN block, which is marked FAKE.
+        // A file or an eval, but not a BEGIN block, which is marked FAKE.
         let is_file = of_sub & sub::UNIQUE != 0 && head.flags & flags::FAKE == 0;
         if address == self.main_cv || is_file {
             let package = self.package(stash).unwrap_or_else(|| "main".to_owned());
@@ -58,7 +55,7 @@ impl<'a> Names<'a> {
         Some(Sub { name: format!("{package}::{name}"), is_closure })
     }
 
-    /// The name of a lexical, with its sigil: `name` is where its pad name is.
+    /// The name of a lexical, with its sigil; `name` is the address of its pad name.
     pub fn lexical(&mut self, name: u64) -> Option<String> {
         let (text, length) = if self.release.has_padnames() {
             let mut bytes = [0; padname::BYTES];
@@ -73,8 +70,8 @@ impl<'a> Names<'a> {
         self.text(text, length)
     }
 
-    /// The name of the scalar of the glob at `address`. A program can make globs of any text it has
-    /// (`${"user_$name"}`): this is asked only of those that code was compiled to refer to.
+    /// The name of the scalar of the glob at `address`. Programs can make globs from any text
+    /// (`${"user_$name"}`), so that only globs are passed that compiled code refers to.
     pub fn global(&mut self, address: u64) -> Option<String> {
         let (name, stash) = self.glob(address)?;
         let package = self.package(stash)?;
@@ -103,7 +100,7 @@ impl<'a> Names<'a> {
             head.u.checked_add(last.checked_add(1)?.checked_mul(8)?)?
         };
         let name = self.pages.word(aux)?;
-        // With several names, it is a list of them.
+        // With several names, the word points to an array of them.
         let several = self.pages.half_word(aux.checked_add(layout::AUX_NAME_COUNT)?)? != 0;
         let name = if several { self.pages.word(name)? } else { name };
         self.key(name)
@@ -124,14 +121,14 @@ impl<'a> Names<'a> {
     }
 }
 
-/// A name with nothing in it but what identifiers, packages and sigils have; true with it where something was
-/// replaced. Names are Latin-1 or UTF-8; of bytes that are neither's letters nothing is shown.
+/// Replaces all characters that identifiers, packages and sigils do not have; also returns whether
+/// the name was changed or cut. Names are Latin-1 or UTF-8.
 fn clean(bytes: &[u8], length: usize) -> (String, bool) {
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => Cow::Borrowed(text),
-        // Cut within a letter.
+        // Cut within a character.
         Err(error) if error.error_len().is_none() && length > bytes.len() => String::from_utf8_lossy(bytes),
-        // Perl keeps keys as Latin-1 where it can.
+        // Perl keeps keys as Latin-1 if possible.
         Err(_) => bytes.iter().map(|&byte| char::from(byte)).collect(),
     };
     let is_name = |c: char| c.is_alphanumeric() || "_:'$@%&*".contains(c);

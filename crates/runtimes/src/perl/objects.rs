@@ -1,50 +1,35 @@
-//! What a value is: its head, its type, and where its body and its buffer lie.
+//! Values: head, type, and where body and buffer lie.
 //!
-//! A head (`SV`) is 24 bytes in an arena: a pointer to its body, a reference count, flags whose lowest byte is
-//! the type, and a word that is a pointer to its string, its array, its table, or what it refers to.
+//! A head (`SV`) is 24 bytes in an arena: a pointer to its body, a reference count, flags whose
+//! lowest byte is the type, and a word that points to its string, array, table or referent.
 
 use crate::perl::layout::{self as layout, Release, flags};
 use strandline_process::memory::{half_word_at, word_at};
 
-/// How many types a head may have, in all releases.
+/// Number of types of heads, in all releases.
 pub const TYPES: usize = 18;
 
 /// A type of value (`svtype`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
-    /// `SVt_NULL`
     Null,
-    /// `SVt_BIND`, of 5.18 alone.
+    /// `SVt_BIND`, in 5.18 only.
     Bind,
     /// `SVt_IV`, also references.
     Iv,
-    /// `SVt_NV`
     Nv,
-    /// `SVt_PV`
     Pv,
-    /// `SVt_INVLIST`
     Invlist,
-    /// `SVt_PVIV`
     PvIv,
-    /// `SVt_PVNV`
     PvNv,
-    /// `SVt_PVMG`
     PvMg,
-    /// `SVt_REGEXP`
     Regexp,
-    /// `SVt_PVGV`
     PvGv,
-    /// `SVt_PVLV`
     PvLv,
-    /// `SVt_PVAV`
     PvAv,
-    /// `SVt_PVHV`
     PvHv,
-    /// `SVt_PVCV`
     PvCv,
-    /// `SVt_PVFM`
     PvFm,
-    /// `SVt_PVIO`
     PvIo,
     /// `SVt_PVOBJ`, since 5.38.
     PvObj,
@@ -114,7 +99,7 @@ const NEW: [Type; 17] = [
 ];
 
 impl Type {
-    /// The type with this number; `None` where the release has none.
+    /// The type with this number; `None` if the release has no such type.
     pub fn of(code: u32, release: &Release) -> Option<Self> {
         let all = match release.version {
             ..20 => OLD.as_slice(),
@@ -124,8 +109,7 @@ impl Type {
         all.get(code as usize).copied()
     }
 
-    /// The size of its bodies, and how far before them their pointers point; `None` where it needs none, or has them
-    /// from malloc one by one.
+    /// Its bodies in arenas; `None` if it has no bodies, or gets each from malloc.
     pub fn body(self, release: &Release) -> Option<Body> {
         let (bytes, skipped) = match self {
             Self::Null | Self::Bind | Self::Iv | Self::PvFm => return None,
@@ -145,7 +129,7 @@ impl Type {
         Some(Body { bytes, skipped })
     }
 
-    /// Whether its body has a place for a string's length and its buffer's.
+    /// Whether its body has fields for the lengths of a string and of its buffer.
     pub fn can_hold_string(self) -> bool {
         matches!(
             self,
@@ -154,19 +138,17 @@ impl Type {
     }
 }
 
-/// Bodies of one type.
+/// Layout of the bodies of one type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Body {
-    /// The size of one.
+    /// Bytes of one body.
     pub bytes: u64,
-    /// What the head's pointer is short of its first byte.
+    /// Bytes from where the head points to the first byte of the body.
     pub skipped: u64,
 }
 
-/// A head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {
-    /// Where it lies.
     pub address: u64,
     /// `sv_any`.
     pub any: u64,
@@ -178,16 +160,14 @@ pub struct Head {
     pub u: u64,
 }
 
-/// What of a value is looked at further.
+/// Storage of a value that is read besides its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Nothing.
+    /// None.
     Plain,
-    /// It has a string's buffer at `u`, or had.
+    /// A string buffer at `u`, in use or not.
     String,
-    /// An array.
     Array,
-    /// A hash.
     Hash,
     /// A sub or a format.
     Sub,
@@ -196,7 +176,7 @@ pub enum Shape {
 }
 
 impl Head {
-    /// The head at `address`, which `bytes` are the bytes of.
+    /// Parses the head at `address` from its bytes.
     pub fn parse(address: u64, bytes: &[u8]) -> Option<Self> {
         Some(Self {
             address,
@@ -207,12 +187,11 @@ impl Head {
         })
     }
 
-    /// Whether it is free.
     pub fn is_free(&self) -> bool {
         self.flags & layout::TYPE_MASK == layout::TYPE_MASK
     }
 
-    /// Its type; `None` where there is no such.
+    /// Its type; `None` if its number is unknown.
     pub fn kind(&self, release: &Release) -> Option<Type> {
         Type::of(self.flags & layout::TYPE_MASK, release)
     }
@@ -227,19 +206,19 @@ impl Head {
         self.flags & flags::POK != 0
     }
 
-    /// Whether it has a value: a string, a number or a reference. One without is `undef`.
+    /// Whether it has a value: a string, a number or a reference. A scalar without one is `undef`.
     pub fn has_value(&self) -> bool {
         self.flags & flags::ANY_VALUE != 0
     }
 
-    /// What of it is looked at further.
+    /// The storage that is read besides its body.
     pub fn shape(&self, kind: Type) -> Shape {
         match kind {
             Type::PvAv => Shape::Array,
             Type::PvHv => Shape::Hash,
             Type::PvCv | Type::PvFm => Shape::Sub,
             Type::PvObj => Shape::Object,
-            // An LV may be a regexp in disguise (FAKE), a GV or an LV a glob with its contents.
+            // A FAKE LV is a regexp in disguise; a GV or an LV may be a glob with its contents.
             Type::PvLv if self.has(flags::FAKE) => Shape::Plain,
             Type::PvGv | Type::PvLv if self.flags & (flags::PRIVATE_POK | flags::GLOB) == flags::GLOB => {
                 Shape::Plain
@@ -253,7 +232,7 @@ impl Head {
         }
     }
 
-    /// Where its body's first byte is, and its size; `None` where it has none in an arena.
+    /// First byte and size of its body; `None` if it has no body in an arena.
     pub fn body(&self, kind: Type, release: &Release) -> Option<(u64, u64)> {
         let body = match kind {
             Type::PvHv if release.aux_in_body() && self.has(flags::OOK) => {
@@ -262,19 +241,19 @@ impl Head {
             kind => kind.body(release)?,
         };
         let start = self.any.wrapping_add(body.skipped);
-        // A number that stands in the head itself.
+        // The number is stored in the head itself.
         let in_head = kind == Type::Nv && start == self.address.wrapping_add(16);
         (self.any != 0 && !in_head).then_some((start, body.bytes))
     }
 }
 
-/// Of the word before a block of glibc's malloc (malloc.c, `SIZE_BITS`): its lowest bits are flags, one of which says that
-/// the block is a mapping of its own.
+/// Flags in the lowest bits of the size word before a block of glibc's malloc (malloc.c,
+/// `SIZE_BITS`).
 pub const SIZE_BITS: u64 = 7;
-/// See [`SIZE_BITS`].
+/// The flag of a block that is a mapping of its own.
 pub const IS_MMAPPED: u64 = 2;
 
-/// What malloc takes for a buffer of `bytes`: its size word, and what it rounds up (glibc).
+/// Bytes of the malloc chunk for a buffer of `bytes`: size word and rounding included (glibc).
 pub fn chunk_bytes(bytes: u64) -> u64 {
     (bytes.saturating_add(8 + 15) & !15).max(32)
 }

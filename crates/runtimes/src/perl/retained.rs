@@ -1,4 +1,4 @@
-//! Buffers that are kept, by name, and what giving them back is worth.
+//! Lists retained buffers by name, and estimates what giving them back frees.
 
 use super::facts::{self, Amount, Keeper, Retained};
 use super::names::Names;
@@ -12,12 +12,12 @@ use strandline_claims::runtime::{Context, Named};
 use strandline_claims::units::bytes as text_of;
 use strandline_process::pages::{PAGE_BYTES, page_of, page_up};
 
-/// The most buffers that are listed.
 pub const MAX_LISTED: usize = 4096;
-/// The most subs that the remedy names.
+/// Maximum number of lexicals that the remedy names.
 const MAX_ADVISED: usize = 3;
 
-/// Fills in `retained.top` and what goes with it from the large buffers, and names them as rows' holders.
+/// Fills in `top`, `top_left_out` and `page_bytes` of `retained` from the large buffers, and
+/// returns the holders of the listed ones.
 pub fn list(
     context: &Context<'_>,
     pages: &mut Pages<'_>,
@@ -41,7 +41,7 @@ pub fn list(
     holders
 }
 
-/// The holders of buffers that were claimed, as rows want them.
+/// Converts holders of claimed buffers to the form of the rows.
 pub fn rows(holders: Vec<(u64, u64, Keeper, String)>, pad: Slot, other: Slot) -> Vec<Named> {
     let slot = |keeper| if keeper == Keeper::Other { other } else { pad };
     let named = |(pointer, bytes, keeper, holder)| Named { pointer, bytes, slot: slot(keeper), holder };
@@ -86,8 +86,8 @@ fn named(names: &mut Names<'_>, kept: &Kept, page_bytes: u64) -> facts::Buffer {
     }
 }
 
-/// The resident pages that freeing the buffer gives back: those wholly within its chunk, as malloc_trim counts
-/// them; the whole of a chunk with a mapping of its own.
+/// Resident bytes that freeing the buffer gives back: the pages wholly within its chunk, as
+/// malloc_trim counts them, or all of a chunk that is a mapping of its own.
 fn whole_pages(context: &Context<'_>, pages: &mut Pages<'_>, kept: &Kept) -> u64 {
     let chunk = kept.pointer.wrapping_sub(16);
     let usual = chunk_bytes(kept.bytes);
@@ -95,7 +95,7 @@ fn whole_pages(context: &Context<'_>, pages: &mut Pages<'_>, kept: &Kept) -> u64
     let size = Some(word & !SIZE_BITS).filter(|size| (usual..=usual.saturating_add(64 << 10)).contains(size));
     let end = chunk.saturating_add(size.unwrap_or(usual));
     let is_mapped = size.is_some() && word & IS_MMAPPED != 0 && chunk.is_multiple_of(PAGE_BYTES);
-    // malloc keeps a free chunk's own words at its begin.
+    // malloc keeps a free chunk's own fields at its beginning.
     let start = if is_mapped { chunk } else { page_up(chunk.saturating_add(48)) };
     let end = page_of(end);
     if start >= end {
@@ -104,7 +104,7 @@ fn whole_pages(context: &Context<'_>, pages: &mut Pages<'_>, kept: &Kept) -> u64
     (context.resident)(start, end).iter().map(|run| run.1 - run.0).sum()
 }
 
-/// What `undef` of lexicals gives back.
+/// The remedy of `undef` on lexicals; `None` if it gives nothing back.
 pub fn remedy(retained: &[&Retained]) -> Option<Remedy> {
     let mut by_lexical: std::collections::BTreeMap<(&str, &str), Amount> = std::collections::BTreeMap::new();
     let mut beyond = 0;

@@ -1,13 +1,15 @@
-//! Who holds a value: subs, their pads by depth of recursion, and what is out of use in them.
+//! Reads the subs and their pads, by depth of recursion, and finds what is out of use in them.
 //!
-//! A sub has a list of pads, one for each depth of recursion that it ever reached, and one list of names for all
-//! of them: an entry without a name is an operator's target, one with an empty name a constant. When a sub
-//! returns, its lexicals lose their values and keep their buffers: those are what is looked for here.
+//! A sub has a list of pads, one for each depth of recursion that it ever reached, and one list of
+//! names for all of them: an entry without a name is an operator's target, an entry with an empty
+//! name a constant. When a sub returns, its lexicals lose their values but keep their buffers,
+//! which are found here.
 //!
-//! **Kept by a pad** is the buffer of an entry that has no value any more (neither a string nor a number nor a
-//! reference), and of an operator's target in a pad deeper than the sub runs (`CvDEPTH`) that nobody else refers to.
-//! The storage of an array or a hash without elements counts too. A lexical that has a value is in use wherever it stands: `my $x if 0` keeps it from call to call. A
-//! buffer that others share (copy-on-write) is in use.
+//! **Kept by a pad** is the buffer of an entry that has no value any more (no string, number or
+//! reference), and of an operator's target in a pad deeper than the sub runs (`CvDEPTH`) that
+//! nothing else refers to. The storage of an array or a hash without elements counts too. A lexical
+//! with a value is in use, whether its sub runs or not: `my $x if 0` keeps it from call to call. A
+//! buffer with several owners (copy-on-write) is in use.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,31 +23,29 @@ use crate::perl::layout::{self as layout, Release, flags, padname, sub};
 use crate::work;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
-/// How many subs are one job.
 const SUBS_PER_JOB: usize = 64;
-/// How many depths are gone through between looks at the clock.
+/// Depths between checks of the clock.
 const DEPTHS: u64 = 4096;
-/// Deeper recursion, longer pads and lists of names are not believed.
+/// Larger depths, pads and lists of names are damage.
 const MAX_DEPTH: u64 = 1 << 26;
 const MAX_ENTRIES: u64 = 1 << 20;
 const MAX_NAMES: u64 = 1 << 16;
 /// Words read at a time.
 const WORDS: u64 = 256;
-/// Names in lists that are kept, of each thread: closures of one sub share a list. 2 MiB.
+/// Maximum number of names in a thread's cached lists, which closures of one sub share. 2 MiB.
 const MAX_NAMES_KEPT: usize = 128 << 10;
-/// The most entries that are marked, and the most buffers that are listed by name, of each thread.
+/// Maximum numbers, per thread, of marked entries and of buffers listed by name.
 const MAX_MARKS: usize = 1 << 20;
 const MAX_KEPT: usize = 64 << 10;
-/// A buffer longer than this is not believed.
+/// Larger buffers are damage.
 pub const MAX_BUFFER_BYTES: u64 = 1 << 46;
 /// Buffers of more than this are listed by name.
 pub const LARGE_BYTES: u64 = 4096;
 
-/// What a marked value is; marks are a head's address and this in its lowest bits.
+/// What a marked value is. A mark is a head's address with this in its lowest bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Mark {
-    /// A constant.
     Constant = 1,
     /// A lexical without a value.
     Lexical = 2,
@@ -54,7 +54,7 @@ pub enum Mark {
 }
 
 impl Mark {
-    /// The mark and the head's address.
+    /// Splits a mark into the head's address and what it is.
     pub fn split(mark: u64) -> (u64, Option<Self>) {
         let kind = match mark & 7 {
             1 => Some(Self::Constant),
@@ -73,21 +73,18 @@ pub struct Kept {
     pub head: u64,
     /// The buffer, as malloc returned it.
     pub pointer: u64,
-    /// Its bytes.
     pub bytes: u64,
     /// What it held.
     pub kind: BufferKind,
-    /// What keeps it.
     pub keeper: Keeper,
-    /// Whether another pad owns the lexical.
+    /// Whether the lexical belongs to another pad.
     pub captured: bool,
-    /// The sub's head; 0 where it is in no pad.
+    /// The sub's head; 0 if the value is in no pad.
     pub sub: u64,
     /// The depth of its pad, from 1.
     pub depth: u64,
-    /// The lexical's name, where that is; of a global its glob; 0 for neither.
+    /// Address of the lexical's name, or of a global's glob; 0 if there is neither.
     pub name: u64,
-    /// Whether it has no value.
     pub valueless: bool,
 }
 
@@ -100,30 +97,27 @@ pub struct Roots {
     pub kept: Vec<Kept>,
     /// Globs in pads, sorted: those that code was compiled to refer to (with ithreads).
     pub globs: Vec<u64>,
-    /// Figures; names are not yet looked at.
+    /// Figures, without `names_replaced`.
     pub subs: super::facts::Subs,
-    /// What there was no place for.
+    /// Entries beyond the bounds.
     pub left_out: u64,
 }
 
-/// What is needed to look through pads.
+/// Inputs for reading pads.
 #[derive(Clone, Copy)]
 pub struct Place<'a> {
-    /// The target's memory.
     pub memory: &'a dyn Memory,
-    /// Whose layout.
+    /// The target's layout.
     pub release: &'static Release,
-    /// `PL_main_cv`: the program's file, which runs.
+    /// `PL_main_cv`: the program's file, which always runs.
     pub main_cv: u64,
-    /// When to stop.
     pub deadline: Instant,
-    /// Threads to read with.
     pub workers: usize,
-    /// What is resident: lists of pads and pads are there, at eight bytes an entry, each once.
+    /// Resident bytes. They bound lists of pads and pads, which take eight bytes an entry.
     pub resident_bytes: u64,
 }
 
-/// Looks through the pads of `subs`; false besides where time was over.
+/// Reads the pads of `subs`. Also returns whether all jobs were done in time.
 pub fn look(place: &Place<'_>, subs: &[u64]) -> (Roots, bool) {
     let jobs = subs.len().div_ceil(SUBS_PER_JOB);
     let left = AtomicU64::new(place.resident_bytes / 8);
@@ -163,7 +157,7 @@ impl Roots {
         self.subs.damaged += other.subs.damaged;
     }
 
-    /// A value may stand in several pads: that which owns it names it.
+    /// A value may be in several pads: the pad that owns it names it.
     fn settle(&mut self) {
         self.marks.sort_unstable();
         self.marks.dedup_by_key(|mark| *mark & !7);
@@ -174,7 +168,7 @@ impl Roots {
     }
 }
 
-/// What an entry of a pad is, by its name.
+/// Kind of a pad entry, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     /// An operator's target: no name.
@@ -183,11 +177,10 @@ enum Class {
     Constant,
     /// A lexical of this sub.
     Own,
-    /// A state variable.
     State,
     /// Captured from another pad.
     Outer,
-    /// Nothing that keeps a buffer: `our`, subs.
+    /// Keeps no buffer: `our`, subs.
     Other,
 }
 
@@ -200,7 +193,7 @@ struct Name {
 struct PadReader<'a> {
     pages: Pages<'a>,
     place: Place<'a>,
-    /// How many depths and entries of pads there may still be, of all subs.
+    /// Depths and pad entries that may still be read, for all subs.
     left: &'a AtomicU64,
     lists: HashMap<u64, Arc<Vec<Name>>>,
     /// Names in `lists`.
@@ -223,18 +216,18 @@ impl PadReader<'_> {
         Some((head, head.kind(self.place.release)?))
     }
 
-    /// Takes `words` from what may be gone through; `None` where that is more than is resident.
+    /// Takes `words` from `left`; `None` if too few are left.
     fn take(&self, words: u64) -> Option<()> {
         let less = |left: u64| left.checked_sub(words);
         self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok().then_some(())
     }
 
-    /// `None` where time is over.
+    /// `None` if time is over.
     fn in_time(&self) -> Option<()> {
         (Instant::now() <= self.place.deadline).then_some(())
     }
 
-    /// Looks through the pads of the sub at `address`; `None` where they do not hold together.
+    /// Reads the pads of the sub at `address`; `None` if they are damaged or time is over.
     fn sub(&mut self, address: u64) -> Option<()> {
         let (head, kind) = self.head(address)?;
         let body: [u8; sub::BYTES] = self.pages.array(head.any)?;
@@ -297,11 +290,11 @@ impl PadReader<'_> {
         Some(())
     }
 
-    /// What one entry keeps. Those that cannot be read, or are free, keep nothing.
+    /// Records what one entry keeps. Entries that are free or cannot be read keep nothing.
     fn entry(&mut self, address: u64, name: Name, pad: Pad) -> Option<()> {
         let (head, kind) = self.head(address)?;
         let shape = head.shape(kind);
-        // A lexical that a glob was assigned to is FAKE.
+        // A lexical that was assigned a glob is FAKE.
         let is_glob = kind == Type::PvGv && shape == Shape::Plain && head.flags & flags::FAKE == 0;
         if is_glob && name.class != Class::Own && self.found.globs.len() < MAX_MARKS {
             self.found.globs.push(address);
@@ -315,11 +308,13 @@ impl PadReader<'_> {
         }
         let alone = !pad.running && head.references == 1;
         let out_of_use = match name.class {
-            // What a lexical of a sub that is not running still holds, it holds for the next call (`my $x if 0`).
+            // A lexical that has a value while its sub is not running keeps it for the next call
+            // (`my $x if 0`).
             Class::Temporary => alone || !head.has_value(),
             _ => !head.has_value(),
         };
-        // An array or a hash without elements is the same to all that refer to it when its storage is gone.
+        // An array or a hash without elements is the same for all references with or without
+        // storage.
         let is_lexical = name.class != Class::Temporary;
         let (Buffer { pointer, bytes }, kind) = match shape {
             _ if name.class == Class::Other => return Some(()),
@@ -361,7 +356,7 @@ impl PadReader<'_> {
         }
     }
 
-    /// The names of a list, by their place.
+    /// Reads a list of names, by index.
     fn names(&mut self, list: u64) -> Option<Arc<Vec<Name>>> {
         if let Some(known) = self.lists.get(&list) {
             return Some(Arc::clone(known));
@@ -387,7 +382,7 @@ impl PadReader<'_> {
             names.push(Name { address, class });
         }
         let names = Arc::new(names);
-        // A list without names takes its place in the table.
+        // An empty list also takes space in the table.
         let cost = names.len() + 4;
         if self.names_kept + cost > MAX_NAMES_KEPT {
             self.lists.clear();
@@ -416,7 +411,7 @@ impl PadReader<'_> {
         })
     }
 
-    /// A pad name's bytes; the last may lie behind what is readable.
+    /// Reads a pad name up to its flags; the bytes after them may not be readable.
     fn name_bytes(&mut self, address: u64) -> Option<[u8; padname::BYTES]> {
         let mut bytes = [0; padname::BYTES];
         let shown = usize::try_from(self.place.release.padname_flags() + 1).ok()?;
@@ -424,7 +419,7 @@ impl PadReader<'_> {
         Some(bytes)
     }
 
-    /// Before 5.22 a name is a value.
+    /// Before 5.22 a pad name is a value.
     fn old_class(&mut self, address: u64) -> Option<Class> {
         let (head, kind) = self.head(address)?;
         if head.flags & flags::PRIVATE_POK == 0 || !kind.can_hold_string() {
@@ -442,16 +437,15 @@ impl PadReader<'_> {
     }
 }
 
-/// A string's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
     /// As malloc returned it.
     pub pointer: u64,
-    /// How much it can hold.
+    /// Its capacity.
     pub bytes: u64,
 }
 
-/// The buffer of a string that nobody shares; `None` where there is none, or it does not hold together.
+/// The buffer of a string that is not shared; `None` if it has none or is damaged.
 fn string(pages: &mut Pages<'_>, head: &Head, release: &Release) -> Option<Buffer> {
     let (current, length) = pages.pair(head.any.checked_add(layout::CUR)?)?;
     if length == 0 || current >= length {
@@ -467,8 +461,8 @@ fn string(pages: &mut Pages<'_>, head: &Head, release: &Release) -> Option<Buffe
     Some(Buffer { pointer: head.u.checked_sub(hidden)?, bytes })
 }
 
-/// How far behind its buffer's begin a string starts (`SvOOK_offset`): in the byte before it, or, where that
-/// is 0, in the word before that.
+/// Offset of a string from the beginning of its buffer (`SvOOK_offset`): stored in the byte before
+/// the string or, if that is 0, in the word before that byte.
 pub fn offset(pages: &mut Pages<'_>, string: u64) -> Option<u64> {
     let [short] = pages.array(string.checked_sub(1)?)?;
     if short != 0 {
@@ -487,7 +481,7 @@ fn empty_array(pages: &mut Pages<'_>, head: &Head) -> Option<Buffer> {
     Some(Buffer { pointer: storage, bytes: array_bytes(head.u, storage, last)? })
 }
 
-/// How long an array's storage is: its elements start behind `storage` where some were shifted off.
+/// Length of an array's storage; the elements start behind `storage` if some were shifted off.
 pub fn array_bytes(elements: u64, storage: u64, last: u64) -> Option<u64> {
     let shifted = elements.checked_sub(storage)?;
     last.wrapping_add(1)

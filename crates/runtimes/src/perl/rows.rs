@@ -48,6 +48,6 @@ pub static BUFFER_RETAINED: RowKind = RowKind::new(
     "perl, buffers kept by other variables without a value",
 );
 
-/// All of them.
+/// All rows of Perl.
 pub static ROWS: [Id; 8] =
     [&STRING, &STRING_SHARED, &CONSTANT, &CONTAINER, &ARENA, &ARENA_FREE, &PAD_RETAINED, &BUFFER_RETAINED];

@@ -1,9 +1,9 @@
-//! Looks for interpreters that nothing exported points to: those of a program with several Perls inside, or of
-//! modules (threads::shared has one that no thread runs in).
+//! Finds interpreters that no exported variable points to: those of a program with several Perls
+//! inside, or of modules (threads::shared has one that no thread runs in).
 //!
-//! Every interpreter holds its undefined value (`PL_sv_undef`) in itself: a head without a body, that can be neither
-//! changed nor freed. Where one is found, the interpreter begins so many bytes before it, and has a chain of
-//! arenas. All resident memory is read for it: only done where there may be others.
+//! Every interpreter contains its undefined value (`PL_sv_undef`), a head without a body that is
+//! never changed or freed. The interpreter begins at a fixed distance before it and has a chain of
+//! arenas. The search reads all resident memory, so it only runs if there may be such interpreters.
 
 use std::time::Instant;
 
@@ -12,16 +12,16 @@ use crate::perl::layout::{HEAD_BYTES, Release};
 use crate::work;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
-/// How much is looked through at a time.
+/// Bytes searched at a time.
 const PIECE_BYTES: u64 = 1 << 20;
-/// The most memory that is looked through.
 const MAX_BYTES: u64 = 8 << 30;
-/// `SvREFCNT_IMMORTAL` is half of what a count can be, and moves a little.
+/// `SvREFCNT_IMMORTAL` is half of the largest count; the count in memory drifts a little from it.
 const IMMORTAL: std::ops::Range<u32> = 0x7000_0000..0x9000_0000;
-/// How many heads an arena of perl's has (`PERL_ARENA_SIZE`), within bounds for odd builds.
+/// Heads of an arena (`PERL_ARENA_SIZE`), with bounds wide enough for unusual builds.
 const SLOTS: std::ops::Range<u32> = 64..0x1_0000;
 
-/// The addresses of what may be interpreters, in `runs` of memory; false with them where not all was looked at.
+/// Returns the addresses of possible interpreters in `runs` of memory, and whether all of it was
+/// searched.
 pub fn search(
     memory: &dyn Memory,
     runs: &[(u64, u64)],
@@ -55,7 +55,7 @@ pub fn search(
     (found, left == 0 && bytes < MAX_BYTES)
 }
 
-/// Where in `bytes`, which begin at `start`, there are heads like that of the undefined value.
+/// Addresses in `bytes`, which begin at `start`, of heads that look like the undefined value.
 fn heads<'a>(bytes: &'a [u8], start: u64, release: &Release) -> impl Iterator<Item = u64> + 'a {
     let flags = release.undef_flags().to_le_bytes();
     // The iterator owns the needle.

@@ -1,8 +1,8 @@
-//! Where Perl's values lie: arenas of heads in a chain, arenas of bodies in sets.
+//! Finds the memory of Perl's values: arenas of heads in a chain, arenas of bodies in sets.
 //!
-//! The first head of an arena holds the next arena's address, the number of heads and no more. Sets of bodies'
-//! arenas are lists of address, size and type. Both are followed until they are longer than the target's resident
-//! bytes; arenas that overlap, as those of a chain that comes back to itself do, are damage.
+//! The first head of an arena holds the address of the next arena, the number of heads and flags.
+//! Sets of body arenas are lists of address, size and type. Both are followed until they exceed the
+//! target's resident bytes; arenas that overlap, as in a cyclic chain, are damage.
 
 use std::time::Instant;
 
@@ -12,22 +12,20 @@ use crate::perl::layout::{self as layout, Release, flags};
 use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::pages::page_of;
 
-/// How few and how many heads an arena is believed to have: perl's has 170. Each arena costs us 24 bytes.
+/// Bounds on the heads of an arena: perl's has 170. Each arena takes 24 bytes here.
 const MIN_SLOTS: u64 = 64;
 const MAX_SLOTS: u64 = 1 << 16;
-/// The shortest and the largest arena of bodies that is believed: perl's are of 2080 to 4080 bytes. Each costs us
-/// some 60 bytes.
+/// Bounds on the size of a body arena: perl's have 2080 to 4080 bytes. Each takes some 60 bytes
+/// here.
 const MIN_ARENA_BYTES: u64 = 1024;
 const MAX_ARENA_BYTES: u64 = 1 << 20;
-/// The most arenas that a set is believed to have: perl's has 169.
+/// Upper bound on the arenas of a set: perl's has 169.
 const MAX_IN_SET: u32 = 4096;
-/// How many steps are taken between looks at the clock.
+/// Steps between checks of the clock.
 const STEPS: u64 = 1024;
 
-/// Structures that do not hold together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Where.
     pub address: u64,
     /// What is wrong there.
     pub what: &'static str,
@@ -39,31 +37,28 @@ impl Damage {
     }
 }
 
-/// No program of x86-64 has memory from here on (56 bits, with five levels of page tables): sums stay small.
+/// End of user memory on x86-64 with five levels of page tables (56 bits). It keeps sums small.
 const END_OF_ADDRESSES: u64 = 1 << 56;
 
-/// What bounds the reading of a chain.
+/// Bounds on the reading of a chain.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Resident bytes that may hold what is read.
+    /// Resident bytes, which structures cannot exceed.
     pub resident_bytes: u64,
-    /// When to stop.
     pub deadline: Instant,
 }
 
-/// An arena of heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadArena {
-    /// Its first byte, that of the head that links it.
+    /// Its first byte, which is that of the head that links it.
     pub address: u64,
-    /// How many heads it has, that one included.
+    /// Number of heads, including the linking one.
     pub slots: u64,
-    /// Whether it is memory that perl was given, and not malloc's.
+    /// Whether perl was given this memory, so that it is no malloc chunk.
     pub fake: bool,
 }
 
 impl HeadArena {
-    /// How long it is.
     pub fn bytes(&self) -> u64 {
         self.slots * layout::HEAD_BYTES
     }
@@ -99,50 +94,48 @@ pub fn head_arenas(pages: &mut Pages<'_>, root: u64, bounds: &Bounds) -> Result<
     }
 }
 
-/// An arena of bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BodyArena {
     /// Its first byte.
     pub address: u64,
-    /// How long it is.
     pub bytes: u64,
-    /// The size of a body in it.
     pub body_bytes: u64,
-    /// Whose, as its place in [`BODY_NAMES`].
+    /// Type of its bodies, see [`body_name`].
     pub whose: usize,
 }
 
 impl BodyArena {
-    /// How many bodies it has place for.
+    /// Number of bodies that fit into it.
     pub fn slots(&self) -> u64 {
         self.bytes / self.body_bytes
     }
 
-    /// Whether a body of `bytes` may lie at `address`.
+    /// Whether a body of `bytes` may start at `address`.
     pub fn has_place(&self, address: u64, bytes: u64) -> bool {
         let Some(offset) = address.checked_sub(self.address) else { return false };
         bytes == self.body_bytes && offset.is_multiple_of(bytes) && offset / bytes < self.slots()
     }
 
-    /// How many of `offset..offset + bytes` from its start lie on each of the first two pages that it touches.
+    /// How many bytes of `offset..offset + bytes` lie on each of the first two pages of the arena.
     pub fn on_pages(&self, offset: u64, bytes: u64) -> [u64; 2] {
         split(self.address, offset, bytes)
     }
 }
 
-/// How many of `offset..offset + bytes` from `start` lie on the page of `start`, and how many behind it.
+/// How many bytes of `offset..offset + bytes`, counted from `start`, lie on the page of `start` and
+/// how many behind it.
 pub fn split(start: u64, offset: u64, bytes: u64) -> [u64; 2] {
     let first =
         (page_of(start) + strandline_process::pages::PAGE_BYTES - start).saturating_sub(offset).min(bytes);
     [first, bytes - first]
 }
 
-/// Whose bodies an arena has: entries of hashes, then types in the order of [`Type`].
+/// Type of the arenas of hash entries. Other types are the discriminants of [`Type`].
 pub const ENTRIES: usize = 0;
-/// Bodies of hashes with `struct xpvhv_aux`.
+/// Type of the arenas of hashes with `struct xpvhv_aux`.
 pub const HASHES_WITH_AUX: usize = super::objects::TYPES;
 
-/// The name of those whose bodies an arena has.
+/// The name of a type of bodies.
 pub fn body_name(whose: usize) -> &'static str {
     match whose {
         ENTRIES => "HE",
@@ -151,7 +144,7 @@ pub fn body_name(whose: usize) -> &'static str {
     }
 }
 
-/// Arenas of bodies, and of sets of them.
+/// Arenas of bodies, and the sets that list them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BodySpaces {
     /// Arenas, in address order.
@@ -179,7 +172,7 @@ pub fn body_spaces(
         }
         let set_bytes = layout::ARENA_SET_HEADER_BYTES + u64::from(size) * layout::ARENA_DESCRIPTION_BYTES;
         spaces.sets.push((at, set_bytes));
-        // So that a chain that comes back to itself ends.
+        // Ends cyclic chains.
         bytes += set_bytes;
         if bytes > bounds.resident_bytes {
             return Err(damage("sets of arenas are more than is resident"));

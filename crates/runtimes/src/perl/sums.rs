@@ -1,4 +1,4 @@
-//! Sums over values, as threads add them up and as the figures want them.
+//! Sums over values, added up per thread and then for the figures.
 
 use super::equal::Sample;
 use super::facts::{Amount, BufferKind, Containers, Keeper, Strings};
@@ -7,63 +7,60 @@ use super::roots::{Buffer, Kept, LARGE_BYTES};
 use crate::perl::layout::{HEAD_BYTES, Release, flags};
 use strandline_claims::class::Slot;
 
-/// The most buffers of values in no pad that are listed, and the most globs, of each thread.
+/// Maximum numbers, per thread, of listed buffers of values in no pad, and of globs.
 const MAX_OTHERS: usize = 16 << 10;
 const MAX_GLOBS: usize = 128 << 10;
 
-/// Whose what is kept is.
+/// What keeps a retained buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// Lexicals'.
     Lexical,
-    /// Operators' targets'.
+    /// Operators' targets.
     Temporary,
-    /// Other variables'.
     Other,
-    /// Of lexicals', the storage of arrays and hashes: counted there too.
+    /// Arrays and hashes among lexicals, whose storage is counted there too.
     Container,
 }
 
-/// What the body would hold instead of a buffer (`Short`), and the most that the buffer of such a string has: what the
-/// smallest of malloc's chunks can hold.
+/// Upper bounds on a string that the body could hold instead of a buffer (`Short`), and on the
+/// buffer of such a string: the capacity of malloc's smallest chunk.
 const MAX_SHORT_BYTES: u64 = 15;
 const MAX_SHORT_BUFFER_BYTES: u64 = 24;
 
 /// Sums over values.
 #[derive(Default)]
 pub struct Survey {
-    /// Strings in use; shared ones by `cow`.
+    /// Strings in use; shared buffers are in `cow` until [`Self::settle`].
     pub strings: Strings,
-    /// Of buffers with as many owners as its place says: how many values, and the sum of their `LEN`, of what is
-    /// unused and of what malloc takes.
+    /// Sums over values with shared buffers, indexed by the number of other owners.
     cow: Vec<Shared>,
     /// Arrays and hashes.
     pub containers: Containers,
-    /// What is kept, by [`Whose`].
+    /// Retained buffers, by [`Whose`].
     pub retained: [Amount; 4],
-    /// Values in no pad that have a buffer and no value: of variables, or memory of code in C.
+    /// Values in no pad that have a buffer and no value: variables, or memory of C code.
     pub others: Vec<Kept>,
-    /// Globs: where what is in them lies, and their heads.
+    /// Globs: the address of their contents, and their heads.
     pub globs: Vec<(u64, u64)>,
-    /// Those that the list has no place for.
+    /// Values, globs and hashes beyond the bounds.
     pub others_left_out: u64,
-    /// Of each arena of bodies: bodies in use, and their bytes on each page.
+    /// For each arena of bodies: bodies in use, and their bytes on each page.
     pub used: Vec<(u32, [u16; 2])>,
-    /// Hashes with keys of their own: table and last place.
+    /// Hashes with keys of their own: table and last bucket.
     pub own_keys: Vec<(u64, u64)>,
-    /// Entries of those.
+    /// Entries of these hashes.
     pub own_entries: u64,
     /// Entries of hashes in use.
     pub entries: u64,
     /// Bodies in use that can hold a string.
     pub string_bodies: u64,
-    /// Values that do not hold together.
+    /// Damaged values.
     pub damaged: u64,
-    /// Values of which something could not be read.
+    /// Values that could not be read completely.
     pub unread: u64,
-    /// Arenas not read because time was over.
+    /// Arenas that were not read before time was over.
     pub arenas_left: u64,
-    /// Strings that nobody shares, by hash.
+    /// Strings with buffers of their own, by hash.
     pub equal: Sample,
 }
 
@@ -82,7 +79,7 @@ impl Amount {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// Adds all of another.
+    /// Adds another amount.
     pub fn join(&mut self, other: Self) {
         self.buffers += other.buffers;
         self.bytes = self.bytes.saturating_add(other.bytes);
@@ -90,7 +87,7 @@ impl Amount {
 }
 
 impl Survey {
-    /// Adds a buffer that is kept; hands on its slot.
+    /// Counts a retained buffer; returns `slot`.
     pub fn retain(&mut self, whose: Whose, bytes: u64, slot: Slot) -> Slot {
         if let Some(amount) = self.retained.get_mut(whose as usize) {
             amount.add(bytes);
@@ -98,7 +95,8 @@ impl Survey {
         slot
     }
 
-    /// Lists the buffer of a value in no pad that has none. Small ones leave half the list to large ones.
+    /// Lists the buffer of a value that is in no pad and has no value. Small buffers leave half of
+    /// the list to large ones.
     pub fn other(&mut self, head: &Head, buffer: Buffer) {
         let most = if buffer.bytes > LARGE_BYTES { MAX_OTHERS } else { MAX_OTHERS / 2 };
         if self.others.len() >= most {
@@ -119,7 +117,6 @@ impl Survey {
         });
     }
 
-    /// Lists a glob.
     pub fn glob(&mut self, head: &Head) {
         if self.globs.len() < MAX_GLOBS {
             self.globs.push((head.u, head.address));
@@ -128,7 +125,7 @@ impl Survey {
         }
     }
 
-    /// A buffer of its own, in use.
+    /// Counts a buffer in use that is not shared.
     pub fn own(&mut self, current: u64, bytes: u64, unused: u64, rounding: u64) {
         let strings = &mut self.strings;
         add(&mut strings.buffers, 1);
@@ -136,14 +133,15 @@ impl Survey {
         add(&mut strings.unused_bytes, unused);
         add(&mut strings.header_bytes, 8);
         add(&mut strings.rounding_bytes, rounding);
-        // One that had been longer has a buffer that is not short: it would have that one too.
+        // A string that was longer has a larger buffer; it would have one with short strings in
+        // bodies, too.
         if current <= MAX_SHORT_BYTES && bytes <= MAX_SHORT_BUFFER_BYTES {
             add(&mut strings.short.strings, 1);
             add(&mut strings.short.chunk_bytes, chunk_bytes(bytes));
         }
     }
 
-    /// One owner of a buffer that `others` own too.
+    /// Counts one of the owners of a buffer with `others` more owners.
     pub fn share(&mut self, others: u64, bytes: u64, unused: u64) {
         let place = usize::try_from(others).unwrap_or(0).min(255);
         if self.cow.len() <= place {
@@ -157,7 +155,7 @@ impl Survey {
         }
     }
 
-    /// A value that has a string.
+    /// Counts a value that has a string.
     pub fn value(&mut self, (head, kind): (&Head, Type), current: u64, release: &Release) {
         let strings = &mut self.strings;
         add(&mut strings.values, 1);
@@ -167,7 +165,7 @@ impl Survey {
         add(&mut strings.utf8, u64::from(head.has(flags::UTF8)));
     }
 
-    /// Adds another thread's.
+    /// Adds the sums of another thread.
     pub fn add(&mut self, other: Self) {
         add_strings(&mut self.strings, &other.strings);
         if self.cow.len() < other.cow.len() {
@@ -208,11 +206,11 @@ impl Survey {
         self.equal.join(other.equal);
     }
 
-    /// Counts shared buffers once, and works out what follows from sums.
+    /// Counts shared buffers once, and computes the derived figures.
     pub fn settle(&mut self) {
         let strings = &mut self.strings;
         for (others, shared) in self.cow.iter().enumerate() {
-            // All its owners are values, and each has been counted.
+            // All owners of a buffer are values, and each was counted.
             let owners = others as u64 + 1;
             let once = shared.capacity_bytes / owners;
             let buffers = shared.values / owners;
@@ -258,7 +256,7 @@ fn add_strings(mine: &mut Strings, theirs: &Strings) {
     }
 }
 
-/// Adds to a sum. What values say of their lengths is not believed, but its sum may be anything.
+/// Adds to a sum and saturates: the lengths come from the target and may be anything.
 pub fn add(sum: &mut u64, more: u64) {
     *sum = sum.saturating_add(more);
 }

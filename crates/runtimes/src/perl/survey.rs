@@ -1,8 +1,8 @@
-//! One pass over all values: what their buffers are, which bodies are in use, and what strings take.
+//! Reads all values in one pass: their buffers, the bodies in use, and the memory of strings.
 //!
-//! Arenas of heads are read in address order, a few at a time, by several threads; of each value the body is read,
-//! and of a shared string the last byte, which counts its other owners. Nothing is kept of a value
-//! but sums: buffers go to the refinements.
+//! Several threads read arenas of heads in address order, a few at a time. Of each value they read
+//! the body, and of a shared string the last byte of its buffer, which counts its other owners.
+//! Only sums are kept of values; buffers are claimed in the refinements.
 
 use super::Slots;
 use super::census::{self, ARENAS_PER_JOB};
@@ -17,42 +17,40 @@ use std::time::Instant;
 use strandline_claims::refinements::Refinements;
 use strandline_process::memory::Memory;
 
-/// The most hashes with keys of their own that are looked into.
+/// Upper bound on the hashes with keys of their own that are read.
 const MAX_HASHES: usize = 256 << 10;
-/// From here on malloc may have given a buffer a mapping of its own, whose size it wrote down.
+/// From this size on malloc may give a buffer a mapping of its own, whose size is in its size word.
 const MAPPED_BYTES: u64 = 128 << 10;
 /// Longer buffers are not read whole.
 const MAX_READ_BYTES: u64 = 4608;
-/// All strings are compared in a process with so many arenas or fewer (a million and a half of values), else those of
-/// one job in so many: to read them all would keep the target stopped for as long again.
+/// All strings are compared in a process with at most `ARENAS_COMPARED` arenas (a million and a
+/// half of values), otherwise those of one job in `COMPARED_ONE_IN`: reading them all would double
+/// the time that the target is stopped.
 const ARENAS_COMPARED: usize = 8192;
 const COMPARED_ONE_IN: usize = 8;
-/// The owners of a buffer that could not be read.
+/// Stands for the owners of a buffer that could not be read.
 const UNREAD: u64 = u64::MAX;
 
-/// What is looked at, the same for all threads.
+/// Inputs of the survey, the same for all threads.
 pub struct SurveyContext<'a> {
-    /// The target's memory.
     pub memory: &'a dyn Memory,
-    /// Whose layout.
+    /// The target's layout.
     pub release: &'static Release,
     /// Arenas of heads, in address order.
     pub heads: &'a [HeadArena],
     /// Arenas of bodies, in address order.
     pub bodies: &'a [BodyArena],
-    /// What pads say of values, sorted by address.
+    /// Marks from the pads, sorted by address.
     pub marks: &'a [u64],
     /// `PL_strtab`: a hash whose entries are not in arenas.
     pub strtab: u64,
     /// Where buffers are claimed.
     pub refinements: &'a Refinements,
-    /// As what.
+    /// The slots that they are claimed with.
     pub slots: Slots,
-    /// When to stop.
     pub deadline: Instant,
-    /// Threads to read with.
     pub workers: usize,
-    /// Hears of bytes read.
+    /// Called with the number of bytes read.
     pub progress: &'a (dyn Fn(u64) + Sync),
 }
 
@@ -81,20 +79,21 @@ struct Surveyor<'a> {
     addresses: Vec<u64>,
     pairs: Vec<Option<(u64, u64)>>,
     last_arena: usize,
-    /// Whether the strings of the job under way are compared.
+    /// Whether the strings of the current job are compared.
     compares: bool,
 }
 
-/// A value that is looked at further.
+/// A value with storage besides its body.
 #[derive(Clone, Copy)]
 struct Value {
     head: Head,
     kind: Type,
     shape: Shape,
     mark: Option<Mark>,
-    /// The two words of its body that matter.
+    /// The two words of its body at `layout::CUR`.
     body: Option<(u64, u64)>,
-    /// A third, of arrays and objects; of shared strings, how many others own its buffer.
+    /// For arrays and objects, the address of their storage; for shared strings, the number of
+    /// other owners.
     more: u64,
 }
 
@@ -146,7 +145,7 @@ impl<'a> Surveyor<'a> {
         (self.context.progress)(bytes);
     }
 
-    /// Counts bodies in use, and picks out what is looked at further.
+    /// Counts bodies in use, and collects the values whose storage is read.
     fn sort(&mut self, arena: &HeadArena, heads: &[Head]) {
         let marks = self.context.marks;
         let from = marks.partition_point(|&mark| mark < arena.address);
@@ -176,7 +175,7 @@ impl<'a> Surveyor<'a> {
         self.survey.string_bodies += u64::from(kind.can_hold_string());
         let bodies = self.context.bodies;
         let holds = |index: usize| bodies.get(index).filter(|arena| arena.has_place(start, bytes));
-        // Values made one after the other have bodies in one arena.
+        // Values made one after the other usually have bodies in one arena.
         let index = if holds(self.last_arena).is_some() {
             self.last_arena
         } else {
@@ -211,7 +210,8 @@ impl<'a> Surveyor<'a> {
         self.more(storage, |value| value.head.any.wrapping_add(layout::ARRAY_ALLOC - 8), |_, pair| pair.1);
     }
 
-    /// Reads a third word of those values that have one: the address of a pair, and what of it.
+    /// Reads a third word for the values of `which`: `place` returns the address of a pair of
+    /// words, and `take` picks the word from the pair.
     fn more(
         &mut self,
         which: impl Fn(&Value) -> bool,
@@ -229,7 +229,8 @@ impl<'a> Surveyor<'a> {
         }
     }
 
-    /// Reads the last bytes of shared strings' buffers that are not read whole, which count their other owners.
+    /// Reads the last bytes of shared buffers that are not read whole, which count their other
+    /// owners.
     fn read_owners(&mut self) {
         let cow = self.context.release.is_cow();
         let compares = self.compares;
@@ -248,8 +249,8 @@ impl<'a> Surveyor<'a> {
         self.more(long, |value| last(value) & !15, others);
     }
 
-    /// Reads short strings: the last byte of a shared one counts its other owners, and those in use that
-    /// nobody shares are compared.
+    /// Reads short strings. The last byte of a shared buffer counts its other owners; strings in
+    /// use that are not shared are compared.
     fn read_texts(&mut self) {
         if !self.compares {
             return;
@@ -268,7 +269,7 @@ impl<'a> Surveyor<'a> {
                 continue;
             }
             if is_cow {
-                // Until it is read.
+                // Until the byte is read.
                 value.more = UNREAD;
             }
             places.push((value.head.u, if is_cow { length } else { current }));
@@ -333,23 +334,24 @@ impl<'a> Surveyor<'a> {
         }
     }
 
-    /// Claims a buffer that nobody shares; false where no string is in use in it.
+    /// Claims a buffer that is not shared; false if it holds no string in use.
     fn own_buffer(&mut self, value: &Value, buffer: Buffer) -> bool {
         let (head, slots, bytes) = (&value.head, self.context.slots, buffer.bytes);
         let (slot, in_use) = match value.mark {
             Some(Mark::Lexical) => (self.survey.retain(Whose::Lexical, bytes, slots.pad), false),
             Some(Mark::Temporary) => (self.survey.retain(Whose::Temporary, bytes, slots.pad), false),
-            // A number with the buffer of the string that it was, or memory that code in C holds: in use, and
-            // no string. It stays malloc's.
+            // A number that keeps the buffer of its former string, or memory that C code holds: in
+            // use, but no string. It stays with malloc.
             _ if !head.has_string() && head.has_value() => return false,
-            // A variable's, or memory that code in C holds: globs tell.
+            // A variable's buffer, or memory that C code holds: globs decide.
             _ if !head.has_string() => {
                 self.survey.other(head, buffer);
                 return false;
             }
-            // With ithreads constants of code stand in pads. Without, code points to them itself: those that the
-            // compiler worked out it made an operator's (PADTMP, op.c, since 5.20); literals cannot be told
-            // from variables that a program made read-only, and count as strings.
+            // With ithreads constants of code are in pads. Without, code points to them directly:
+            // those that the compiler computed are marked as an operator's (PADTMP, op.c, since
+            // 5.20); literals cannot be distinguished from variables that a program made read-only,
+            // and count as strings.
             mark if mark == Some(Mark::Constant) || head.has(flags::READONLY | flags::PADTMP) => {
                 add(&mut self.survey.strings.constants.buffers, 1);
                 add(&mut self.survey.strings.constants.capacity_bytes, bytes);
@@ -361,7 +363,7 @@ impl<'a> Surveyor<'a> {
         in_use
     }
 
-    /// A string without a buffer: a key that it shares, or static text.
+    /// Counts a string without a buffer: a shared key, or static text.
     fn no_buffer(&mut self, head: &Head, current: u64) {
         if !head.has_string() {
             return;
@@ -374,7 +376,8 @@ impl<'a> Surveyor<'a> {
         add(&mut strings.cow.key_values, u64::from(head.flags & self.context.release.is_cow() != 0));
     }
 
-    /// What malloc rounds up: by its size word where the buffer may have a mapping of its own.
+    /// Bytes that malloc adds to round up: from its size word if the buffer may be a mapping of its
+    /// own.
     fn rounding(&mut self, buffer: Buffer) -> u64 {
         let usual = chunk_bytes(buffer.bytes);
         let written = (buffer.bytes >= MAPPED_BYTES)

@@ -107,7 +107,7 @@ impl Fabric {
         address
     }
 
-    /// A new body; returns what a head points to.
+    /// Makes a body; returns the pointer that a head would hold.
     fn body(&mut self, code: u32, skipped: u64) -> u64 {
         let (next, bytes) = self.bodies.get_mut(&u64::from(code)).unwrap();
         let start = *next;
@@ -115,7 +115,7 @@ impl Fabric {
         start - skipped
     }
 
-    /// A chunk: its size word, and zeros.
+    /// Makes a chunk: its size word, then zeros.
     fn chunk(&mut self, bytes: u64) -> u64 {
         let size = objects::chunk_bytes(bytes);
         let chunk = self.heap;
@@ -182,7 +182,8 @@ impl Fabric {
         address
     }
 
-    /// A sub `main::NAME` with one pad for each of `pads`, running as deep as `depth`.
+    /// Makes a sub `main::NAME` with one pad for each of `pads`, whose current depth of recursion
+    /// is `depth`.
     fn sub(&mut self, name: &str, names: &[u64], pads: &[&[u64]], depth: u64) -> u64 {
         let glob = self.glob("main", name);
         let array = self.chunk(8 * names.len() as u64);
@@ -241,13 +242,14 @@ impl Fabric {
     }
 }
 
-/// What is claimed of the chunk at `pointer`.
+/// The claim on the chunk at `pointer`.
 fn claimed(refinements: &Refinements, pointer: u64, usable: u64) -> Option<Refined> {
     refinements.finder().find(pointer, usable)
 }
 
-/// A sub with a lexical and a target that keep buffers, called as deep as twice, running as deep as `depth`. Two
-/// more lexicals have values: a string, and a number with the buffer of a string.
+/// A sub with a lexical and a target that keep buffers, with pads for two depths of recursion and
+/// `depth` as its current one. Two more lexicals have values: a string, and a number with the
+/// buffer of a string.
 fn with_sub(depth: u64) -> (Fabric, [u64; 5]) {
     let mut fabric = Fabric::new();
     let one = fabric.string("", 5000, 0);
@@ -287,7 +289,8 @@ fn what_pads_keep_is_named() {
     let first = claimed(&refinements, buffer_of(&fabric, one), 5000).unwrap();
     assert_eq!((first.slot, first.bytes), (slots.pad, 5000));
     assert_eq!(claimed(&refinements, buffer_of(&fabric, constant), 704).unwrap().slot, slots.constant);
-    // What has a value is in use though the sub does not run; of a number with a string's buffer nothing is said.
+    // A value is in use even if the sub does not run; a number with a string's buffer is not
+    // claimed.
     assert_eq!(claimed(&refinements, buffer_of(&fabric, string), 7000).unwrap().slot, slots.string);
     assert_eq!(claimed(&refinements, buffer_of(&fabric, number), 8000), None);
     assert_eq!(found.named.len(), 2);
@@ -426,7 +429,7 @@ fn structures_that_disagree_claim_nothing() {
     fabric.put(HEADS + 8, &[3]);
     refused(&fabric, "perl_damaged");
     let mut fabric = whole.clone();
-    // The first head is that of a variable, whose type is looked at first.
+    // The first head is that of a variable, whose type is checked first.
     fabric.put(HEADS + HEAD_BYTES + 8, &[1 | 0x55 << 32]);
     refused(&fabric, "perl_damaged");
     let mut fabric = whole.clone();
@@ -456,8 +459,8 @@ fn chains_of_keys_end() {
     );
 }
 
-/// Nothing was ever written to pages of a table that have no bucket in use; whether the others are all there is told
-/// by how many keys the table has.
+/// Pages of a table without buckets in use may never have been written; the number of keys shows
+/// whether any of the other pages is missing.
 #[test]
 fn tables_of_keys_may_have_pages_that_are_not_resident() {
     for (keys, caveats) in [(1, [].as_slice()), (2, ["perl_keys_damaged"].as_slice())] {
@@ -478,7 +481,7 @@ fn tables_of_keys_may_have_pages_that_are_not_resident() {
     }
 }
 
-/// A table of which nothing is there ends the search soon.
+/// A table without any memory ends the search early.
 #[test]
 fn tables_that_are_not_there_are_not_gone_through() {
     let mut fabric = Fabric::new();
@@ -493,7 +496,8 @@ fn tables_that_are_not_there_are_not_gone_through() {
     );
 }
 
-/// Lists of pads that are longer than what is resident are refused, and so are many that together are.
+/// Lists of pads that exceed what is resident are refused, and so are lists that exceed it
+/// together.
 #[test]
 fn endless_pads_are_refused() {
     let (mut fabric, _) = with_sub(0);

@@ -1,4 +1,5 @@
-//! Counts the objects of dynamic space by type, generation and whether they were reached, and folds their bytes.
+//! Counts the objects of dynamic space by type, generation and reachability, and claims their
+//! bytes.
 
 use std::collections::HashMap;
 
@@ -10,24 +11,25 @@ use crate::sbcl::layout::{GC_PAGE_BYTES, GENERATIONS, Kind, Layout, PSEUDO_STATI
 use strandline_claims::accumulator::{Accumulator, Block, Class, Slot};
 use strandline_claims::range::RangePages;
 
-/// How many places the cache of types has: a power of two.
+/// Entries of the cache of types, a power of two.
 const CACHE: usize = 1024;
-/// How many types are told apart: a program has thousands, a damaged heap as many as it has instances.
+/// Upper bound on distinct types: a program has thousands, a damaged heap as many as it has
+/// instances.
 const MAX_TYPES: usize = 65_536;
-/// What instances of further types are counted by: no layout is there.
+/// Key of the instances of further types. No layout has this address.
 const OTHERS: Type = 1 << 40;
-/// How many runs a thread takes at a time.
+/// Runs that a thread takes at a time.
 const RUNS_AT_ONCE: usize = 64;
 
-/// What a type is counted by: an instance's layout, or an object's widetag.
+/// Key of a type: the address of an instance's layout, or an object's widetag (0 for conses).
 pub type Type = u64;
 
-/// Objects of one type: instances and bytes, by generation, those reached and those not.
+/// Objects of one type, reachable and not: number and bytes, by generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Reached.
+    /// Reachable, or pseudo-static.
     pub live: [(u64, u64); GENERATIONS],
-    /// Not reached.
+    /// Not reachable.
     pub dead: [(u64, u64); GENERATIONS],
 }
 
@@ -42,20 +44,20 @@ impl Count {
     }
 }
 
-/// The count of all types.
+/// Counts of all types.
 #[derive(Default)]
 pub struct Census {
     /// By type.
     pub types: HashMap<Type, Count>,
     /// Bytes of fillers, by generation.
     pub fillers: [u64; GENERATIONS],
-    /// Bytes in runs that could not be walked to their end.
+    /// Bytes of runs behind the point where the walk failed.
     pub unread_bytes: u64,
-    /// Live bytes that a full collection copies: not those of large or pinned objects.
+    /// Live bytes that a full collection copies: all but those of large or pinned objects.
     pub moved_bytes: u64,
-    /// Live bytes of large objects: those resident, and those in use.
+    /// Live bytes of large objects: resident ones, and all.
     pub large: (u64, u64),
-    /// The first address at which a run makes no sense.
+    /// The lowest address at which the walk of a run failed.
     pub damage: Option<u64>,
 }
 
@@ -112,32 +114,32 @@ impl Counter {
     }
 }
 
-/// What is looked at.
+/// Inputs of the census.
 pub struct CensusContext<'a> {
     /// The copy.
     pub store: &'a Store,
-    /// What objects are.
+    /// Kinds of objects.
     pub kinds: &'a Kinds,
-    /// The books.
+    /// The collector's records.
     pub heap: &'a Heap,
     /// The layout of the release.
     pub layout: &'static Layout,
     /// Dynamic space's runs of objects.
     pub runs: &'a [Run],
-    /// Whether conservative roots keep a page where it is.
+    /// By page: whether conservative roots pin it.
     pub pinned: &'a [bool],
-    /// The objects for which they do, ascending.
+    /// The objects that they pin, ascending.
     pub pins: &'a [Spot],
-    /// The rows.
+    /// The slots of the rows.
     pub slots: &'a Slots,
-    /// The row of what could not be walked.
+    /// The slot of bytes that could not be walked.
     pub unread: Slot,
-    /// Residency and zeros of dynamic space.
+    /// Residency and all-zero pages of dynamic space.
     pub pages: &'a RangePages,
 }
 
 impl CensusContext<'_> {
-    /// Counts and folds all runs with `workers` threads.
+    /// Counts and claims all runs with `workers` threads.
     pub fn count(&self, workers: usize) -> (Census, Block) {
         let chunks: Vec<&[Run]> = self.runs.chunks(RUNS_AT_ONCE).collect();
         let next = std::sync::atomic::AtomicUsize::new(0);
@@ -173,7 +175,7 @@ impl CensusContext<'_> {
         blocks.sort_by_key(|block| block.0);
         let mut all = Block::empty(self.heap.start);
         for (_, block) in blocks {
-            // Each starts where the one before it ends.
+            // Each block starts at the end of the one before.
             let _ = all.join(block, self.pages);
         }
         if all.end < self.heap.end() {
@@ -184,7 +186,7 @@ impl CensusContext<'_> {
         (census.into_inner().unwrap_or_default(), all)
     }
 
-    /// Folds `from..to`, which holds `runs`.
+    /// Claims `from..to`, which holds `runs`.
     fn count_runs(
         &self,
         runs: &[Run],
@@ -207,7 +209,8 @@ impl CensusContext<'_> {
         accumulator.cut()
     }
 
-    /// What holds no objects up to `end`: the rest of a page that does, and pages that are free or unused so far.
+    /// Claims what holds no objects up to `end`: the rest of a page that does, and pages that are
+    /// free or not used yet.
     fn gap(&self, accumulator: &mut Accumulator<'_>, end: u64) {
         if !accumulator.cursor().is_multiple_of(GC_PAGE_BYTES) {
             let page_end = (accumulator.cursor() | (GC_PAGE_BYTES - 1)) + 1;

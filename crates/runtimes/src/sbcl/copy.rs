@@ -1,8 +1,9 @@
-//! Copies what is needed of SBCL's memory while it stands still.
+//! Copies what is needed of SBCL's memory while it is stopped.
 //!
-//! Only pages that hold objects, only what is resident and its own: the rest of a mapped core is
-//! read from the file once the target runs again. Of large objects without pointers the first page is kept; the
-//! others are read for zeros only. The copy is made by several threads and given up where the time is over.
+//! Copies only pages that hold objects, and of these only resident anonymous memory: the rest of a
+//! mapped core is read from the file once the target runs again. Of large objects without pointers
+//! the first page is kept; the others are only read to find zeros. Several threads copy; they give
+//! up when time is over.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -21,37 +22,38 @@ use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::namespaces;
 
-/// How many pages of the collector a thread takes at a time.
+/// Pages of the collector per span.
 const PAGES_AT_ONCE: usize = 32;
-/// How many spans of pages a thread takes at a time: each is read at once.
+/// Spans that a thread takes at a time; each is read at once.
 const SPANS_AT_ONCE: usize = 4;
 
 /// What to copy.
 pub struct Plan {
-    /// Dynamic space, then the others: first byte, first byte behind, the numbers of the pages wanted.
+    /// Dynamic space, then the others: first byte, first byte behind, the numbers of the pages to
+    /// copy.
     areas: Vec<(u64, u64, Vec<usize>)>,
-    /// Pages of large objects without pointers: read for zeros only.
+    /// Pages of large objects without pointers: only read to find zeros.
     only_for_zeros: Vec<u64>,
 }
 
-/// A part of a file that stands behind memory that was not written to.
+/// A part of a file behind memory that was not written to.
 struct Part {
     file: File,
-    /// Which addresses.
+    /// Addresses that it backs.
     start: u64,
     end: u64,
-    /// Where in the file the first of them is.
+    /// Offset of `start` in the file.
     offset: u64,
 }
 
-/// The copy, and what is yet to be read of files.
+/// The copy, and what is still to be read from files.
 pub struct Copied {
-    /// What was copied.
+    /// The copied pages.
     pub store: Store,
-    /// Target memory read.
+    /// Bytes of target memory that were read.
     pub bytes_read: u64,
     parts: Vec<Part>,
-    /// Resident runs that were copied, in address order: the file has what lies between.
+    /// Resident runs that were copied, in address order. The memory between them is that of files.
     runs: Vec<(u64, u64)>,
     /// Resident bytes that could not be read.
     missing: u64,
@@ -60,7 +62,7 @@ pub struct Copied {
 }
 
 impl Plan {
-    /// What tracing needs of `heap` and `spaces`.
+    /// Plans the copy that tracing of `heap` and `spaces` needs.
     pub fn new(heap: &Heap, regions: &[Region], spaces: &[Space], layout: &Layout) -> Self {
         let mut wanted = Vec::new();
         let mut only_for_zeros = Vec::new();
@@ -85,10 +87,11 @@ impl Plan {
         Self { areas, only_for_zeros }
     }
 
-    /// How much memory the copy takes, with what tracing needs besides.
+    /// Memory for the copy and for tracing it.
     pub fn bytes(&self) -> u64 {
         let copied = self.pages() as u64 * GC_PAGE_BYTES;
-        // Two bits for each 16 bytes; the list of work is bounded by a quarter, but a tenth is what it comes to.
+        // Two bits for each 16 bytes. The list of work is bounded by a quarter of the copy, but
+        // takes about a tenth.
         copied + copied / 64 + copied / 10
     }
 
@@ -96,8 +99,8 @@ impl Plan {
         self.areas.iter().map(|area| area.2.len()).sum()
     }
 
-    /// Copies; `None` where there was not time enough. All-zero pages are noted in `pages`, those of dynamic
-    /// space.
+    /// Makes the copy; `None` if memory or time is too short. Notes the all-zero pages of dynamic
+    /// space in `pages`.
     pub fn copy(&self, context: &Context<'_>, pages: &RangePages, room: &Room) -> Option<Copied> {
         let mut store = Store::with_pages(self.pages(), room)?;
         let mut runs = Vec::new();
@@ -151,7 +154,7 @@ impl Plan {
         Some(Copied { store, bytes_read: read.load(Ordering::Relaxed), parts, runs, missing, unopened })
     }
 
-    /// The files behind the areas.
+    /// The files behind the areas, and the number of mappings whose file could not be opened.
     fn parts(&self, context: &Context<'_>) -> (Vec<Part>, u64) {
         let mut parts = Vec::new();
         let mut unopened = 0;
@@ -171,7 +174,8 @@ impl Plan {
     }
 }
 
-/// Copies what is resident of pages of the collector. Returns how much, and how much of it could not be read.
+/// Copies the resident part of pages of the collector. Returns the bytes read, and the bytes that
+/// could not be read.
 fn copy_pages(
     context: &Context<'_>,
     runs: &[(u64, u64)],
@@ -187,7 +191,7 @@ fn copy_pages(
         read += got as u64;
         missing += (part.len() - got.min(part.len())) as u64;
         for (page, content) in (from..to).step_by(PAGE_BYTES as usize).zip(part.chunks(PAGE_BYTES as usize)) {
-            // A page of a mapped core that holds only zeros does not read the same once it is given back.
+            // A page of zeros in a mapped core does not read as zeros once it is given back.
             if is_all_zero(content)
                 && context.space.find(page).is_some_and(|mapping| mapping.is_private_anonymous())
             {
@@ -208,8 +212,8 @@ fn within(runs: &[(u64, u64)], start: u64, end: u64) -> impl Iterator<Item = (u6
 }
 
 impl Copied {
-    /// Reads from files what was not resident, or was the file's own. Returns how many bytes could not be read,
-    /// of memory or of files.
+    /// Reads from files what was not resident or not anonymous. Returns the bytes that could not be
+    /// read, from memory or from files.
     pub fn fill(&mut self) -> u64 {
         let mut missing = self.missing;
         let runs = std::mem::take(&mut self.runs);
@@ -220,7 +224,7 @@ impl Copied {
                 for (from, to) in between(&runs, start, end) {
                     let target = bytes.get_mut((from - address) as usize..(to - address) as usize);
                     let Some(target) = target else { continue };
-                    // A file may end within its last page: what follows is zeros.
+                    // A file may end within its last page: the rest is zeros.
                     missing += match part.file.read_at(target, part.offset + (from - part.start)) {
                         Ok(_) => 0,
                         Err(_) => to - from,

@@ -1,4 +1,5 @@
-//! SBCL's figures: what `generation-…`, `dynamic-usage` and `(room)` say, from its books.
+//! SBCL's figures: what `generation-…`, `dynamic-usage` and `(room)` return, from the collector's
+//! records.
 
 use super::facts::{Generation, Sbcl, Space as SpaceFacts};
 use super::heap::{Heap, is_pseudo_static};
@@ -7,7 +8,7 @@ use super::threads::Region;
 use crate::sbcl::layout::{GC_PAGE_BYTES, Layout, OLDEST};
 use strandline_claims::runtime::Context;
 
-/// All figures that the books alone give.
+/// All figures that follow from the collector's records alone.
 pub fn figures(
     context: &Context<'_>,
     heap: &Heap,
@@ -51,13 +52,14 @@ fn generations(heap: &Heap, layout: &Layout) -> Vec<Generation> {
     all
 }
 
-/// What each generation waits for to be collected, and how many bytes where nothing but bytes is missing.
-/// `collect_garbage` (gencgc.c) starts with generation 0 and goes on to the next one where it raised the one
-/// before into it, the bytes then in it are more than its `gc_trigger`, and their average age is above the minimum.
+/// What each generation waits for before it is collected, and the missing bytes if only bytes are
+/// missing. `collect_garbage` (gencgc.c) starts with generation 0 and goes on to the next one if it
+/// raised the one before into it, the bytes then in it are more than its `gc_trigger`, and its
+/// average age is above the minimum.
 fn waits(heap: &Heap) -> Vec<(String, Option<u64>)> {
     let oldest = heap.oldest_to_collect.unwrap_or(OLDEST as u64);
     let mut all = Vec::with_capacity(heap.generations.len());
-    // Whether the next collection raises the generation before.
+    // Whether the next collection raises the previous generation.
     let mut is_raised = false;
     for (number, books) in heap.generations.iter().enumerate() {
         let raises = books.collections >= books.before_promotion;
@@ -94,7 +96,7 @@ fn waits(heap: &Heap) -> Vec<(String, Option<u64>)> {
     all
 }
 
-/// Bytes as people read them.
+/// Formats bytes for texts.
 pub fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64)
 }

@@ -1,9 +1,10 @@
-//! SBCL's own books of its dynamic space: the page table and the generations, and whether they agree.
+//! The collector's own records of dynamic space: the page table and the generations, checked
+//! against each other.
 //!
-//! The page table says of each page of the collector (32 KiB) how much of it is in use, by which generation,
-//! and of what kind its objects are; `generations[n].bytes_allocated` is the sum of that by generation, and
-//! `bytes_allocated` the sum of all. The three are kept up together under one lock: where they differ,
-//! the process stands between two of their stores, or this is no SBCL that we know.
+//! For each page of the collector (32 KiB) the page table holds the bytes in use, the generation
+//! and the kind of objects; `generations[n].bytes_allocated` is the sum of the bytes by generation,
+//! and `bytes_allocated` the sum of all. SBCL updates the three together under one lock: if they
+//! differ, the process was stopped between two of the stores, or it is no known SBCL.
 
 use super::locate::Program;
 use crate::sbcl::layout::{
@@ -13,23 +14,24 @@ use strandline_process::memory::{Memory, half_word_at, word_at};
 
 /// Entries of the page table read at a time.
 const BLOCK_ENTRIES: usize = 16384;
-/// The largest dynamic space believed: 64 TiB.
+/// Upper bound on dynamic space: 64 TiB.
 const MAX_SPACE_BYTES: u64 = 64 << 40;
 
 /// One page of the collector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// Where to look for the first object that touches it: 0 is at its start, else before it.
+    /// Where the first object that touches the page starts: 0 for the page's start, otherwise
+    /// before it.
     pub scan_start: u32,
-    /// Bytes in use, from its start on.
+    /// Bytes in use, from its start.
     pub used: u32,
-    /// What is on it: see [`Layout::page_types`].
+    /// Kind of its objects and flags: see [`Layout::page_types`].
     pub kind: u8,
-    /// Whose it is.
+    /// Its generation.
     pub generation: u8,
 }
 
-/// What the collector keeps of one generation.
+/// The collector's record of one generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Books {
     /// `bytes_allocated`
@@ -48,16 +50,16 @@ pub struct Books {
     pub minimum_age: f64,
 }
 
-/// Dynamic space, as SBCL keeps it.
+/// Dynamic space, as SBCL records it.
 #[derive(Clone, Debug, Default)]
 pub struct Heap {
     /// First byte.
     pub start: u64,
-    /// Its size; not all of it is in use.
+    /// Its size; it is not all in use.
     pub size: u64,
     /// Its pages up to `next_free_page`.
     pub pages: Vec<Page>,
-    /// By number.
+    /// By number of the generation.
     pub generations: [Books; GENERATIONS],
     /// `bytes_allocated`: the dynamic usage.
     pub bytes_allocated: u64,
@@ -71,17 +73,17 @@ pub struct Heap {
     pub bytes_read: u64,
 }
 
-/// Why the books are of no use.
+/// Why the records cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Doubt {
-    /// A collection is under way, or a page is being entered: it passes.
+    /// A collection or an update of the page table is under way: a temporary state.
     Busy,
-    /// What could not be read, or does not hold together.
+    /// Something could not be read, or is inconsistent.
     Damaged(String),
 }
 
 impl Heap {
-    /// Reads the books of `program` and holds them against each other.
+    /// Reads the records of `program` and checks them against each other.
     pub fn read(memory: &dyn Memory, program: &Program, layout: &Layout) -> Result<Self, Doubt> {
         let value = |name: &str| {
             program.value(memory, name).ok_or_else(|| Doubt::Damaged(format!("{name} cannot be read")))
@@ -156,7 +158,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Whether pages, generations and the sum of all agree.
+    /// Checks that pages, generations and the total agree.
     fn check(&self) -> Result<(), Doubt> {
         let mut sums = [0; GENERATIONS];
         for page in &self.pages {
@@ -174,18 +176,18 @@ impl Heap {
         self.start + self.pages.len() as u64 * GC_PAGE_BYTES
     }
 
-    /// Where page `index` starts.
+    /// Address of page `index`.
     pub fn address_of(&self, index: usize) -> u64 {
         self.start + index as u64 * GC_PAGE_BYTES
     }
 
-    /// The page that holds `address`, and its number.
+    /// Index and entry of the page that holds `address`.
     pub fn page_of(&self, address: u64) -> Option<(usize, &Page)> {
         let index = usize::try_from(address.checked_sub(self.start)? / GC_PAGE_BYTES).ok()?;
         self.pages.get(index).map(|page| (index, page))
     }
 
-    /// The average age of a generation, as `generation_average_age` has it.
+    /// The average age of a generation, computed as by `generation_average_age`.
     pub fn average_age(&self, generation: usize) -> f64 {
         match self.generations.get(generation) {
             Some(books) if books.bytes_allocated > 0 => books.cum_sum as f64 / books.bytes_allocated as f64,
@@ -195,17 +197,17 @@ impl Heap {
 }
 
 impl Page {
-    /// Whether nothing is on it and nothing will be put there by a region that is open.
+    /// Whether the page is empty and no open region allocates from it.
     pub fn is_free(&self, layout: &Layout) -> bool {
         self.kind & (layout.page_types.mask | layout.page_types.open_region) == 0
     }
 
-    /// Whether a large object is on it.
+    /// Whether it holds a large object.
     pub fn is_large(&self, layout: &Layout) -> bool {
         self.kind & layout.page_types.single_object != 0
     }
 
-    /// What is on it, without flags.
+    /// Kind of its objects, without flags.
     pub fn content(&self, layout: &Layout) -> u8 {
         self.kind & layout.page_types.mask
     }
@@ -219,7 +221,7 @@ fn page(entry: &[u8], layout: &Layout) -> Result<Page, Doubt> {
     let used = if layout.used_in_bytes { used & !1 } else { (used >> 1) * 8 };
     let kind = (rest >> 16) as u8;
     let generation = (rest >> 24) as u8;
-    // A page that was never used has generation 0; one that was freed keeps its last.
+    // A page that was never used has generation 0; a freed page keeps its last one.
     let generation = if used == 0 && usize::from(generation) >= GENERATIONS { 0 } else { generation };
     if u64::from(used) > GC_PAGE_BYTES || usize::from(generation) >= GENERATIONS {
         return Err(damaged());
@@ -227,7 +229,7 @@ fn page(entry: &[u8], layout: &Layout) -> Result<Page, Doubt> {
     Ok(Page { scan_start, used, kind, generation })
 }
 
-/// Whether a generation is never collected of itself.
+/// Whether a generation is the pseudo-static one, which is never collected.
 pub fn is_pseudo_static(generation: usize) -> bool {
     generation == PSEUDO_STATIC
 }

@@ -1,25 +1,27 @@
 //! SBCL's structures on x86-64 Linux with threads, by release.
 //!
-//! Each figure names the file of SBCL's source that it is from. Verified on the source of every release
-//! from 2.1.0 to 2.1.4 and from 2.2.8 to 2.6.6 (the definitions named below were compared tag by tag), and
-//! on running SBCLs 2.1.1, 2.2.9, 2.5.2 and 2.6.4 (Debian's builds). From 2.1.5 to 2.2.7 widetags, the page
-//! table and symbols changed several times: those releases are not read. What moves between releases
-//! of one table (the slots of a thread) is found by what must hold of it, in the reader.
+//! Each figure names the file of SBCL's source that it is from. Verified on the source of every
+//! release from 2.1.0 to 2.1.4 and from 2.2.8 to 2.6.6 (the definitions named below were compared
+//! tag by tag), and on running SBCLs 2.1.1, 2.2.9, 2.5.2 and 2.6.4 (Debian's builds). From 2.1.5 to
+//! 2.2.7 widetags, the page table and symbols changed several times: these releases are not read.
+//! The reader finds what moves between releases of one table (the slots of a thread) by conditions
+//! that must hold for it.
 
 /// A release: 2.5.2 is `Release(2, 5, 2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Release(pub u32, pub u32, pub u32);
 
 impl Release {
-    /// Of a version as SBCL prints it: `2.2.9.debian`, `2.6.4`, `2.3.0.12-abcdef`.
+    /// Parses a version as SBCL prints it: `2.2.9.debian`, `2.6.4`, `2.3.0.12-abcdef`.
     pub fn parse(version: &str) -> Option<Self> {
         let mut parts = version.split(['.', '-']).map(str::parse);
         Some(Self(parts.next()?.ok()?, parts.next()?.ok()?, parts.next()?.ok()?))
     }
 }
 
-/// The release of a version, if its structures are known: a build between two releases (`2.3.6.120-abcdef`, of a
-/// tree after 2.3.6) has those of either, so both must be laid out alike.
+/// The release of a version, if its structures are known. A build between two releases
+/// (`2.3.6.120-abcdef`, of a tree after 2.3.6) has the structures of either, so both must be laid
+/// out alike.
 pub fn known_release(version: &str) -> Option<(Release, &'static Layout)> {
     let release = Release::parse(version)?;
     let layout = layout_of(release)?;
@@ -32,13 +34,14 @@ pub fn known_release(version: &str) -> Option<(Release, &'static Layout)> {
 
 /// `GENCGC-PAGE-BYTES` (`GENCGC-CARD-BYTES` in 2.1): x86-64/parms.lisp, the same in all releases.
 pub const GC_PAGE_BYTES: u64 = 32768;
-/// `struct page`: u32 scan start, u16 used, u8 type, i8 generation (gencgc-internal.h, gencgc-impl.h).
+/// `struct page`: u32 scan start, u16 used, u8 type, i8 generation (gencgc-internal.h,
+/// gencgc-impl.h).
 pub const PAGE_ENTRY_BYTES: usize = 8;
-/// `struct generation`: bytes_allocated, gc_trigger, bytes_consed_between_gc, then the ints num_gc and
-/// number_of_gcs_before_promotion, cum_sum_bytes_allocated, the double minimum_age_before_gc (gencgc.c,
-/// gencgc-internal.h, gencgc-impl.h).
+/// `struct generation`: bytes_allocated, gc_trigger, bytes_consed_between_gc, then the ints num_gc
+/// and number_of_gcs_before_promotion, cum_sum_bytes_allocated, the double minimum_age_before_gc
+/// (gencgc.c, gencgc-internal.h, gencgc-impl.h).
 pub const GENERATION_BYTES: usize = 48;
-/// 0 to 5, 6 for what came with the core, 7 as scratch (gencgc.c: `NUM_GENERATIONS`).
+/// Generations 0 to 5, 6 for what came with the core, 7 as scratch (gencgc.c: `NUM_GENERATIONS`).
 pub const GENERATIONS: usize = 8;
 /// `PSEUDO_STATIC_GENERATION`.
 pub const PSEUDO_STATIC: usize = 6;
@@ -55,26 +58,27 @@ pub const LIST_LOWTAG: u64 = 7;
 pub const FUN_LOWTAG: u64 = 11;
 /// `OTHER_POINTER_LOWTAG`.
 pub const OTHER_LOWTAG: u64 = 15;
-/// From a function's tagged address to the raw one that closures jump to: `FUN_RAW_ADDR_OFFSET`, two words
-/// less the lowtag (simple-fun-insts-offset 2).
+/// Distance from a function's tagged address to the raw one that closures jump to:
+/// `FUN_RAW_ADDR_OFFSET`, two words less the lowtag (simple-fun-insts-offset 2).
 pub const FUN_RAW_OFFSET: u64 = 5;
 
-/// `PAGE_TYPE_MASK`, which is 15 from 2.2.2 on; in 2.1 its fourth bit is `OPEN_REGION_PAGE_FLAG`.
+/// Bits of a page's type byte. `PAGE_TYPE_MASK` is 15 from 2.2.2 on; in 2.1 its fourth bit is
+/// `OPEN_REGION_PAGE_FLAG`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageTypes {
-    /// The bits that tell what is on it; 0 is free.
+    /// Mask of the kind of objects; 0 is a free page.
     pub mask: u8,
-    /// A single object is on it, alone or with the pages that follow.
+    /// Flag: a single object is on the page, alone or with the pages that follow.
     pub single_object: u8,
-    /// A thread allocates from it.
+    /// Flag: a thread allocates from the page.
     pub open_region: u8,
-    /// Objects without pointers.
+    /// Kind: objects without pointers.
     pub unboxed: u8,
-    /// Compiled code.
+    /// Kind: compiled code.
     pub code: u8,
 }
 
-/// How large an object is, and where it has pointers.
+/// How the size of an object is encoded, and where its pointers are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// No header: a cons, or no object at all.
@@ -83,9 +87,9 @@ pub enum Kind {
     Boxed,
     /// `SHORT_BOXED_NWORDS`: 15 bits of payload words; the first is a raw address of code.
     Closure,
-    /// As a closure, with a layout in the header's upper half.
+    /// Like a closure, with a layout in the header's upper half.
     FunInstance,
-    /// 14 bits of payload words, and one more when it was hashed and moved; a layout as above.
+    /// 14 bits of payload words, and one more if it was hashed and moved; a layout as above.
     Instance,
     /// Six words (seven in 2.1 where extended: eight).
     Symbol,
@@ -97,7 +101,8 @@ pub enum Kind {
     SimpleFun,
     /// Pointers: a length, then elements.
     SimpleVector,
-    /// No pointers: a length, then elements of so many bits, and so many more elements than it says.
+    /// No pointers: a length, then elements of this many bits, and this many elements beyond the
+    /// length.
     Vector(u8, u8),
     /// 8 bits of payload words, no pointers.
     Unboxed,
@@ -105,37 +110,41 @@ pub enum Kind {
     Bignum,
     /// An array's header: seven words and its further dimensions.
     Array,
-    /// One value that it does not keep, or a vector of such where its payload is 0.
+    /// One value that it does not keep alive, or a vector of such values if its payload is 0.
     WeakPointer,
     /// Unused room: see [`Layout::filler_in_upper_half`].
     Filler,
 }
 
-/// Where the structures of some releases differ from the others.
+/// Structures that differ between releases.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The first release it is of.
+    /// The first release with this layout.
     pub first: Release,
-    /// The last one.
+    /// The last release with this layout.
     pub last: Release,
-    /// What the type byte of a page says (gencgc-internal.h).
+    /// The bits of a page's type byte (gencgc-internal.h).
     pub page_types: PageTypes,
-    /// Whether a page's used part is counted in bytes with a flag in bit 0; else in words, above such a flag.
+    /// Whether a page's used part is counted in bytes with a flag in bit 0; if not, in words above
+    /// that flag.
     pub used_in_bytes: bool,
-    /// Words of an allocation region (gencgc-alloc-region.h): free pointer, end, in 2.1 the last page, start.
+    /// Words of an allocation region (gencgc-alloc-region.h): free pointer, end, in 2.1 the last
+    /// page, start.
     pub region_words: usize,
-    /// Objects by widetag (early-objdef.lisp); what is not named is none.
+    /// Objects by widetag (early-objdef.lisp); other widetags are not objects'.
     pub kinds: &'static [(u8, Kind, &'static str)],
-    /// Where in a vector's header its flags are (`ARRAY_FLAGS_POSITION`).
+    /// Position of the flags in a vector's header (`ARRAY_FLAGS_POSITION`).
     pub vector_flags_shift: u32,
-    /// A symbol's word that points to its name, and what of it is the pointer (objdef.lisp).
+    /// Index of a symbol's word that points to its name, and the mask of the pointer in it
+    /// (objdef.lisp).
     pub symbol_name: (usize, u64),
-    /// The word of a layout that points to the classoid; another from the release named on.
+    /// Index of the word of a layout that points to the classoid; from the given release on the
+    /// second index applies.
     pub layout_classoid: (usize, Release, usize),
-    /// Whether a filler's words are counted in its header's upper half; else above the widetag, the header not
-    /// included.
+    /// Whether a filler's words are counted in its header's upper half; if not, above the widetag
+    /// and without the header.
     pub filler_in_upper_half: bool,
-    /// `CHARACTER_WIDETAG`: an immediate, which starts a cons.
+    /// `CHARACTER_WIDETAG`: an immediate, which may be the first word of a cons.
     pub character: u8,
 }
 
@@ -145,7 +154,7 @@ pub const VECTOR_WEAK: u64 = 1;
 pub const VECTOR_HASHING: u64 = 4;
 /// The word of a classoid that points to its name (early-classoid.lisp).
 pub const CLASSOID_NAME: usize = 2;
-/// The word of a hash table with its flags, which are raw from 2.3.7 on and a fixnum before
+/// The word of a hash table that holds its flags, which are raw from 2.3.7 on and a fixnum before
 /// (target-hash-table.lisp); weakness is in bits 6 and 7: key-and-value, key, value, key-or-value.
 pub const HASH_TABLE_FLAGS: usize = 10;
 /// See [`HASH_TABLE_FLAGS`].
@@ -290,7 +299,7 @@ pub const LAYOUTS: [Layout; 2] = [
     },
 ];
 
-/// The layout of a release; `None` for one that is not known.
+/// The layout of a release; `None` if it is unknown.
 pub fn layout_of(release: Release) -> Option<&'static Layout> {
     LAYOUTS.iter().find(|layout| layout.first <= release && release <= layout.last)
 }

@@ -1,8 +1,10 @@
-//! Finds SBCL in mapped files: its runtime's dynamic symbols, and the version that the runtime carries.
+//! Finds SBCL in mapped files: its runtime's dynamic symbols, and the version among the runtime's
+//! constants.
 //!
-//! The runtime is the program itself, one that the dynamic linker runs, or a shared library. A program made
-//! by `save-lisp-and-die :executable t` is the runtime with a core behind it, and has the same symbols.
-//! Debian strips it; what is needed stays in `.dynsym`, because cores are linked against it.
+//! The runtime is the program itself, a program that the dynamic linker runs, or a shared library.
+//! A program made by `save-lisp-and-die :executable t` is the runtime followed by a core, and has
+//! the same symbols. Debian strips the runtime; the needed symbols stay in `.dynsym`, because cores
+//! are linked against it.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +17,8 @@ use strandline_process::memory::{Memory, word_at};
 use strandline_process::procfs::{Process, printable};
 use strandline_process::target::live::Live;
 
-/// Without these a file is no SBCL runtime, or one whose collector is not known (`:mark-region-gc` has no
-/// `from_space`).
+/// A file without these symbols is no SBCL runtime, or its collector is not known
+/// (`:mark-region-gc` has no `from_space`).
 const NEEDED: [&str; 7] = [
     "generations",
     "page_table",
@@ -26,7 +28,7 @@ const NEEDED: [&str; 7] = [
     "DYNAMIC_SPACE_START",
     "from_space",
 ];
-/// Read where they are there.
+/// Symbols that are read if they exist.
 const WANTED: [&str; 35] = [
     "ALIEN_LINKAGE_SPACE_START",
     "ALIEN_LINKAGE_TABLE_SPACE_START",
@@ -64,9 +66,8 @@ const WANTED: [&str; 35] = [
     "varyobj_free_pointer",
     "widetag_lowtag",
 ];
-/// The longest version believed.
 const MAX_VERSION_BYTES: usize = 64;
-/// The most mappings looked behind.
+/// Maximum number of files that are examined.
 const MAX_TRIES: usize = 4096;
 
 /// A mapped file that holds an SBCL.
@@ -74,9 +75,9 @@ const MAX_TRIES: usize = 4096;
 pub struct Program {
     /// Its path, as the kernel names it.
     pub path: String,
-    /// Where a mapping of it starts: to tell whether it is still there.
+    /// Start of one of its mappings, which shows whether it is still mapped.
     pub start: u64,
-    /// The version that it names among its constants; `None` for none, or several.
+    /// The version among its constants; `None` if there is none, or several.
     pub version: Option<String>,
     /// Memory for a copy of its objects.
     pub(super) room: Room,
@@ -85,7 +86,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Made of symbols at given addresses, for memory that was fabricated.
+    /// Makes a program of symbols at given addresses, for fabricated memory.
     pub fn of_symbols(path: &str, start: u64, version: &str, symbols: &[(&'static str, u64, u64)]) -> Self {
         let symbols = symbols.iter().map(|&(name, address, bytes)| (name, (address, bytes))).collect();
         Self {
@@ -97,17 +98,17 @@ impl Program {
         }
     }
 
-    /// Where a symbol is.
+    /// Address of a symbol.
     pub fn address(&self, name: &str) -> Option<u64> {
         self.symbols.get(name).map(|symbol| symbol.0)
     }
 
-    /// How many bytes a symbol has, as the file says.
+    /// Size of a symbol in bytes, from the file.
     pub fn bytes(&self, name: &str) -> u64 {
         self.symbols.get(name).map_or(0, |symbol| symbol.1)
     }
 
-    /// The value of a variable of up to 8 bytes, by its size in the file, without a sign.
+    /// The unsigned value of a variable of up to 8 bytes, by its size in the file.
     pub fn value(&self, memory: &dyn Memory, name: &str) -> Option<u64> {
         let &(address, bytes) = self.symbols.get(name)?;
         let length = usize::try_from(bytes).ok().filter(|length| (1..=8).contains(length))?;
@@ -122,8 +123,9 @@ impl Program {
     }
 }
 
-/// The version among a runtime's constants: a string of its own that reads like a release of SBCL 2. (Versions of
-/// zlib and zstd, which it may hold besides, start with 1.) `None` where there is none, or more than one.
+/// The version among a runtime's constants: a whole string that parses as a release of SBCL 2.
+/// (Versions of zlib and zstd, which it may also hold, start with 1.) `None` if there is none, or
+/// more than one.
 fn version_in(constants: &[u8]) -> Option<String> {
     let mut found: Option<&str> = None;
     for text in constants.split(|&byte| byte == 0) {
@@ -154,7 +156,8 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
     let mut known: Vec<(u64, (u32, u32))> = Vec::new();
     let mut found = Vec::new();
     let mut tries = 0;
-    // A core within an executable is mapped too, in many parts: only those of the runtime itself tell where it is.
+    // A core within an executable is mapped too, in many parts: only mappings of the runtime itself
+    // are of use.
     for mapping in space.mappings().iter().filter(|mapping| mapping.permissions.execute && mapping.has_file())
     {
         let name = mapping.name.strip_suffix(" (deleted)").unwrap_or(&mapping.name);
@@ -223,7 +226,7 @@ mod tests {
         };
         let process = Process::open(child.id() as i32).unwrap();
         let mut found = Vec::new();
-        // It maps what it is found by a while after its start.
+        // SBCL maps its runtime a while after its start.
         while found.is_empty() && child.try_wait().unwrap().is_none() {
             std::thread::sleep(std::time::Duration::from_millis(2));
             let (space, _) = AddressSpace::parse(&process.maps_text().unwrap());

@@ -1,10 +1,12 @@
-//! Tells live objects from dead ones: marks what the roots reach, as a full collection would.
+//! Marks the objects that are reachable from the roots, as a full collection would; all others are
+//! dead.
 //!
-//! Every word of an object that has pointers counts as one if it has a pointer's lowtag and an object starts where
-//! it points to. SBCL itself tells an instance's raw slots by its layout; here a raw word that happens to look
-//! like a pointer to an object's start keeps that object. Weak pointers and weak vectors keep nothing; weak hash
-//! tables keep what `scan_weak_hashtable` (gc-common.c) would: of a table weak on keys, the value of each pair whose
-//! key is live. Work is kept in a list of spots, each of which enters once: it is bounded by the number of objects.
+//! Every word of an object that has pointers counts as a pointer if it has a pointer's lowtag and
+//! an object starts where it points to. SBCL itself knows an instance's raw slots by its layout;
+//! here a raw word that happens to look like a pointer to an object's start keeps that object. Weak
+//! pointers and weak vectors keep nothing; weak hash tables keep what `scan_weak_hashtable`
+//! (gc-common.c) would: in a table weak on keys, the value of each pair whose key is live. Each
+//! spot enters the list of work once, which bounds the list by the number of objects.
 
 use super::heap::Heap;
 use super::objects::{Kinds, instance_slots};
@@ -14,24 +16,24 @@ use crate::sbcl::layout::{
     LOWTAG_MASK, Layout, OTHER_LOWTAG, Release, VECTOR_HASHING, VECTOR_WEAK,
 };
 
-/// Code is at most so large: how far back its start is looked for, in units of 16 bytes.
+/// Maximum size of code, in units of 16 bytes: its start is searched this far back.
 const MAX_CODE_UNITS: u32 = (16 << 20) / 16;
-/// Flags of a hash table: it is weak (hash-table.lisp, `hash-table-weak-flag`).
+/// Flag of a weak hash table (hash-table.lisp, `hash-table-weak-flag`).
 const TABLE_IS_WEAK: u64 = 8;
 
-/// The header of code that stands for a closure: its instructions follow.
+/// Size of the header of code that stands for a closure: its instructions follow.
 const TRAMPOLINE_BYTES: u64 = 32;
-/// How often weak tables are gone over.
 const MAX_WEAK_ROUNDS: u32 = 100;
 
-/// A weak hash table that was reached.
+/// A weak hash table that is reachable.
 #[derive(Clone, Copy, Debug)]
 struct WeakTable {
-    /// Where its pairs are.
+    /// Address of the vector of its pairs.
     pairs: u64,
-    /// How many words they are.
+    /// Length of that vector in words.
     words: u64,
-    /// 0 keeps a pair whose key and value are both live, 1 by its key, 2 by its value, 3 by either.
+    /// 0 keeps a pair if key and value are both live, 1 if the key is, 2 if the value is, 3 if
+    /// either is.
     weakness: u64,
 }
 
@@ -44,18 +46,19 @@ pub struct Tracer<'a> {
     release: Release,
     work: Vec<Spot>,
     weak: Vec<WeakTable>,
-    /// By page of the collector: whether a conservative root keeps it where it is.
+    /// By page of the collector: whether a conservative root pins it.
     pinned: Vec<bool>,
-    /// The objects for which they do.
+    /// The objects that conservative roots pin.
     pins: Vec<Spot>,
-    /// Who reached each spot first, where that is asked: an object's spot, or a root's number from the top down.
+    /// What first reached each spot, if that is recorded: an object's spot, or a root's number
+    /// counted down from the largest spot.
     parents: Vec<Spot>,
-    /// Who is being scanned.
+    /// The object or root that is being scanned.
     from: Spot,
 }
 
 impl<'a> Tracer<'a> {
-    /// Nothing is marked yet.
+    /// Creates a tracer; nothing is marked yet.
     pub fn new(
         store: &'a Store,
         kinds: &'a Kinds,
@@ -101,24 +104,26 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// Keeps note of who reached each object, nearest to the roots first: four bytes for each 16 of the copy.
+    /// Records what reached each object, nearest to the roots first. Takes four bytes for each 16
+    /// of the copy.
     pub fn note_parents(&mut self) {
         self.parents = vec![0; self.store.spots()];
     }
 
-    /// What is visited from now on is held by the root of this number.
+    /// Attributes everything visited from now on to the root of this number.
     pub fn enter_root(&mut self, number: usize) {
         self.from = Spot::MAX - u32::try_from(number).unwrap_or(0);
     }
 
-    /// Who reached an object; the number of a root where that did.
+    /// What reached an object: the spot of another, or the number of a root as `Err`.
     pub fn parent(&self, spot: Spot, roots: usize) -> Option<Result<Spot, usize>> {
         let parent = *self.parents.get(spot as usize)?;
         let number = (Spot::MAX - parent) as usize;
         Some(if number < roots { Err(number) } else { Ok(parent) })
     }
 
-    /// A function within code keeps the code. Its header counts the words from there.
+    /// Marks the code that a function is in. The function's header counts the words from the start
+    /// of the code.
     fn visit_function(&mut self, address: u64, spot: Spot) {
         let header = self.store.near_word(spot, 0);
         if self.kinds.of(header) != Some(Kind::SimpleFun) {
@@ -132,7 +137,8 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// A word that may be the raw address that a closure, a funcallable instance or an fdefn jumps to.
+    /// Visits a word that may be the raw address that a closure, a funcallable instance or an fdefn
+    /// jumps to.
     fn visit_raw(&mut self, word: u64) {
         if word & 3 == 3 {
             self.visit(word);
@@ -148,8 +154,9 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// A raw address that is no function's: of a funcallable instance's own code, or of code that stands for a
-    /// closure (`make-simplifying-trampoline` in x86-64-vm.lisp), which alone holds it.
+    /// Visits a raw address that is not a function's: of a funcallable instance's own code, or of
+    /// code that stands for a closure (`make-simplifying-trampoline` in x86-64-vm.lisp) and has no
+    /// other reference.
     fn visit_trampoline(&mut self, word: u64) {
         for (before, kind) in
             [(FUN_RAW_OFFSET + FUN_LOWTAG, Kind::FunInstance), (TRAMPOLINE_BYTES, Kind::Code)]
@@ -166,8 +173,8 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// A word of a stack or a register (`conservative_root_p`): into code anywhere, else tagged as the object that
-    /// starts there is.
+    /// Visits a word of a stack or a register (`conservative_root_p`): it must point into code, or
+    /// have the tag of an object that starts at its target.
     pub fn visit_ambiguous(&mut self, word: u64) {
         let Some(spot) = self.store.spot(word & !LOWTAG_MASK) else { return };
         let page = self.heap.page_of(word).map(|(_, page)| page);
@@ -201,11 +208,11 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// A word of what could not be read as objects: whatever it may point to is live.
+    /// Visits a word of memory that could not be read as objects: whatever it may point to is live.
     pub fn visit_unread(&mut self, word: u64) {
         self.visit_ambiguous(word);
         self.visit_raw(word);
-        // A header's upper half may be a layout.
+        // A header's upper half may point to a layout.
         self.visit(word >> 32);
     }
 
@@ -225,7 +232,7 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// Marks an object that is a root itself.
+    /// Marks an object that is itself a root.
     pub fn visit_object(&mut self, address: u64) {
         if let Some(spot) = self.store.spot(address)
             && self.store.mark(spot)
@@ -234,7 +241,7 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// Marks all that can be reached from what was visited.
+    /// Marks everything that is reachable from what was visited.
     pub fn run(&mut self) {
         for round in 0.. {
             if self.parents.is_empty() {
@@ -243,14 +250,14 @@ impl<'a> Tracer<'a> {
                 }
             }
             while !self.work.is_empty() {
-                // One step further from the roots at a time, so that paths are short.
+                // Goes one step from the roots at a time, so that paths are short.
                 for spot in std::mem::take(&mut self.work) {
                     self.from = spot;
                     self.scan(spot);
                 }
             }
-            // A chain of tables may take a round each; what has more of them than that is made to take long, and
-            // keeps all its pairs.
+            // A chain of tables may take a round each. A heap with longer chains is made to take
+            // long, and keeps all pairs.
             let as_strong = round >= MAX_WEAK_ROUNDS;
             if !self.visit_weak_tables(as_strong) {
                 return;
@@ -319,17 +326,17 @@ impl<'a> Tracer<'a> {
         if flags & VECTOR_HASHING == 0 {
             return;
         }
-        // The last element of a weak table's pairs is the table.
+        // The last element of a weak table's vector of pairs is the table.
         let table = self.store.word(address + words.saturating_sub(1) * 8).unwrap_or(0);
         self.visit(table);
         match self.weakness(table) {
             Some(weakness) => self.weak.push(WeakTable { pairs: address, words, weakness }),
-            // A table that does not say that it is weak keeps all.
+            // A table that is not flagged as weak keeps all pairs.
             None => self.store.each_word(address, 2, words, |_, word| self.visit(word)),
         }
     }
 
-    /// How a hash table is weak; `None` where it is not, or is no hash table.
+    /// The weakness of a hash table; `None` if it is not weak, or no hash table.
     fn weakness(&self, table: u64) -> Option<u64> {
         if table & LOWTAG_MASK != INSTANCE_LOWTAG {
             return None;
@@ -339,13 +346,14 @@ impl<'a> Tracer<'a> {
         (flags <= 0xff && flags & TABLE_IS_WEAK != 0).then_some(flags >> 6 & 3)
     }
 
-    /// Visits what weak tables keep, by what is live so far. Returns whether there was anything new.
+    /// Visits what weak tables keep, given what is live so far. Returns whether anything new was
+    /// reached.
     fn visit_weak_tables(&mut self, as_strong: bool) -> bool {
         let tables = std::mem::take(&mut self.weak);
         for table in &tables {
             let mut key = None;
             let mut pairs = Vec::new();
-            // The first pair of words is the table's own, the last element the table.
+            // The first pair of words is the table's own, the last element is the table.
             self.store.each_word(table.pairs, 4, table.words.saturating_sub(1), |index, word| {
                 match (index % 2, key.take()) {
                     (0, _) => key = Some(word),
@@ -372,7 +380,7 @@ impl<'a> Tracer<'a> {
         !self.work.is_empty()
     }
 
-    /// Whether a word is no pointer into what was copied, or points to what was reached.
+    /// Whether a word is no pointer into the copy, or points to a marked object.
     fn lives(&self, word: u64) -> bool {
         if word & 3 != 3 {
             return true;
@@ -386,7 +394,7 @@ impl<'a> Tracer<'a> {
         self.store.spot(code).is_none_or(|spot| self.store.is_marked(spot))
     }
 
-    /// What conservative roots pin: whether each page of the collector is, and the objects.
+    /// Returns what conservative roots pin: a flag for each page of the collector, and the objects.
     pub fn into_pinned(self) -> (Vec<bool>, Vec<Spot>) {
         (self.pinned, self.pins)
     }

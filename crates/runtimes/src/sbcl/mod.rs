@@ -1,8 +1,8 @@
 //! SBCL: its generations, its spaces, and what in them is dead.
 //!
-//! `locate` finds the runtime in the mapped files, `heap` reads the collector's own books and holds them against
-//! each other, `threads` the regions that are open, `spaces` claims the memory. While the target stands
-//! still its objects are only copied; live and dead ones are told apart once it runs again.
+//! `locate` finds the runtime in the mapped files, `heap` reads the collector's own records and
+//! checks them against each other, `threads` finds the open regions, `spaces` claims the memory.
+//! While the target is stopped its objects are only copied; they are traced once it runs again.
 
 pub mod census;
 pub mod copy;
@@ -47,7 +47,7 @@ use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
 use strandline_process::target::budget;
 
-/// SBCL, for the table of readers.
+/// The entry for SBCL in the table of readers.
 pub static ABOUT: About = About {
     name: "sbcl",
     title: "SBCL",
@@ -67,7 +67,7 @@ pub static ABOUT: About = About {
     part_of: None,
 };
 
-/// Its reader.
+/// The reader for SBCL.
 pub struct Reader;
 
 impl runtime::Reader for Reader {
@@ -101,7 +101,7 @@ impl Found for Programs {
 /// Reads one SBCL.
 ///
 /// # Errors
-/// [`Busy`] where it stands in the middle of its own collection.
+/// [`Busy`] if it is in the middle of a collection.
 pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading, Busy> {
     let mut reading = Reading { facts: named(program), ..Reading::default() };
     let Some((release, layout)) = program.layout() else {
@@ -154,7 +154,7 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
     Ok(reading)
 }
 
-/// All that is known before objects are looked at.
+/// What is known before objects are read.
 struct Seen<'a> {
     program: &'a locate::Program,
     layout: &'static Layout,
@@ -165,7 +165,7 @@ struct Seen<'a> {
 }
 
 impl Seen<'_> {
-    /// Copies what is to be traced later; where that is too much, claims dynamic space by page.
+    /// Copies what is to be traced later; if that is not possible, claims dynamic space by page.
     fn take(self, context: &Context<'_>, (pages, figures): (RangePages, Sbcl), reading: &mut Reading) {
         let plan = copy::Plan::new(&self.heap, &self.threads.regions, &self.spaces, self.layout);
         let why = self.why_not(context, &plan);
@@ -192,7 +192,7 @@ impl Seen<'_> {
         }));
     }
 
-    /// Why objects are not traced, if they are not.
+    /// The reason why objects are not traced, if they are not.
     fn why_not(&self, context: &Context<'_>, plan: &copy::Plan) -> Option<String> {
         let budget = budget::bytes(self.program.room.bytes());
         if plan.bytes() > budget {
@@ -228,8 +228,8 @@ impl Seen<'_> {
     }
 }
 
-/// Whether `program` says that it is in the middle of its own collection (`gc_active_p`): all else would be read in
-/// vain.
+/// Whether the program's own flag (`gc_active_p`) is set: it is collecting, and anything else read
+/// now is of no use.
 pub fn is_collecting(memory: &dyn Memory, program: &locate::Program) -> bool {
     program.value(memory, "gc_active_p").is_some_and(|active| active != 0)
 }
@@ -243,7 +243,7 @@ fn named(program: &locate::Program) -> Runtime {
     }
 }
 
-/// The resident bytes of dynamic space, as far as it can be told where that is.
+/// Resident bytes of dynamic space; `None` if its place is unknown.
 fn dynamic_resident(context: &Context<'_>, program: &locate::Program) -> Option<u64> {
     let start = program.value(context.memory, "DYNAMIC_SPACE_START")?;
     let size = program.value(context.memory, "dynamic_space_size")?;

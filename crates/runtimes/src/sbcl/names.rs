@@ -1,29 +1,29 @@
 //! Names of types, from layouts; no other text of the target is read.
 //!
-//! A layout (a wrapper in 2.1 to 2.2) points to its classoid, that to its name, a symbol, that to a string
-//! (early-classoid.lisp, objdef.lisp). What is no identifier of Lisp is replaced, and counted.
+//! A layout (a wrapper in 2.1 to 2.2) points to a classoid, that to a symbol, its name, and that to
+//! a string (early-classoid.lisp, objdef.lisp). Characters that no Lisp identifier has are
+//! replaced, and such names are counted.
 
 use super::objects::Kinds;
 use super::store::Store;
 use crate::sbcl::layout::{CLASSOID_NAME, INSTANCE_LOWTAG, Kind, LOWTAG_MASK, Layout, OTHER_LOWTAG, Release};
 
-/// The longest name told.
 const MAX_NAME_BYTES: usize = 200;
 
-/// A longer name is none, or its length is damaged.
+/// Longer strings are no names, or damaged.
 const MAX_CHARACTERS: usize = 1024;
 
 /// Reads names.
 pub struct Names<'a> {
     /// The copy.
     pub store: &'a Store,
-    /// What objects are.
+    /// Kinds of objects.
     pub kinds: &'a Kinds,
     /// The layout of the release.
     pub layout: &'static Layout,
     /// The release.
     pub release: Release,
-    /// How many names had something replaced, or are not told.
+    /// Number of names that had characters replaced, or are not reported.
     pub replaced: u64,
 }
 
@@ -59,8 +59,8 @@ impl Names<'_> {
             return None;
         }
         let characters: Vec<u32> = match (self.kinds.of(header)?, self.kinds.name(header)) {
-            // Of a damaged length, what follows the name would be told: it ends with its string's zero byte, and has
-            // none before.
+            // With a damaged length, bytes after the name would be reported: the string must end
+            // with a zero byte and have none before.
             (Kind::Vector(8, 1), _) => {
                 let bytes = self.store.bytes_at(address + 16, length + 1);
                 let (&last, bytes) = bytes.split_last().filter(|(_, bytes)| bytes.len() == length)?;
@@ -89,7 +89,7 @@ impl Names<'_> {
             }
             name.push(character);
         }
-        // What hardly reads like a name is none: it may be anything.
+        // Text in which much was replaced may be anything: it is not reported.
         if name.is_empty() || replaced * 4 > length {
             return None;
         }
@@ -98,7 +98,7 @@ impl Names<'_> {
     }
 }
 
-/// What names of types consist of.
+/// Whether names of types may contain the character.
 fn is_of_name(character: char) -> bool {
     character.is_alphanumeric() || "-+*/@$%^&_=<>.!?:~#[]{}".contains(character)
 }

@@ -1,4 +1,4 @@
-//! What an object is: its size and kind by its first word, and where objects start.
+//! Objects: size and kind by their first word, and where they start.
 
 use super::heap::Heap;
 use super::spaces::{Kind as SpaceKind, Space, used_end};
@@ -6,7 +6,7 @@ use super::store::{Store, UNIT_BYTES};
 use super::threads::Region;
 use crate::sbcl::layout::{GC_PAGE_BYTES, Kind, Layout};
 
-/// The kinds of all first bytes.
+/// Kinds of objects by the first byte of their first word.
 pub struct Kinds {
     by_byte: [Option<Kind>; 256],
     names: [&'static str; 256],
@@ -15,18 +15,20 @@ pub struct Kinds {
 }
 
 impl Kinds {
-    /// Those of a layout. What is no widetag of an object is a cons's first word if it is a fixnum, a pointer or
-    /// an immediate (`widetag_lowtag` in late-objdef.lisp), else nothing.
+    /// Makes the kinds of a layout. A first word without a widetag of an object is that of a cons
+    /// if it is a fixnum, a pointer or an immediate (`widetag_lowtag` in late-objdef.lisp);
+    /// otherwise there is no object.
     pub fn new(layout: &Layout) -> Self {
         let mut kinds = Self {
             by_byte: [None; 256],
             names: ["cons"; 256],
             filler_in_upper_half: layout.filler_in_upper_half,
-            // The array's rank is in the header's byte that the vector's flags are not in.
+            // An array's rank is in the header byte that does not hold a vector's flags.
             rank_shift: 24 - layout.vector_flags_shift,
         };
         for (byte, kind) in (0..=u8::MAX).zip(kinds.by_byte.iter_mut()) {
-            // Characters are 0x49 in 2.1 and 0x51 later; 0x61 is 2.1's marker of a symbol without a value.
+            // Characters are 0x49 in 2.1 and 0x51 later; 0x61 is 2.1's marker of a symbol without a
+            // value.
             let immediate = matches!(byte, 0x19 | 0x09) || byte == layout.character;
             if byte & 1 == 0 || byte & 3 == 3 || immediate {
                 *kind = Some(Kind::Cons);
@@ -49,12 +51,13 @@ impl Kinds {
         self.by_byte[usize::from(header as u8)]
     }
 
-    /// What an object is called that is no instance, by its first word.
+    /// The name of an object that is no instance, by its first word.
     pub fn name(&self, header: u64) -> &'static str {
         self.names[usize::from(header as u8)]
     }
 
-    /// The size in words of an object by its first two words; always even, never 0. `None` where there is none.
+    /// The size in words of an object, by its first two words; always even, never 0. `None` if they
+    /// are not those of an object.
     #[inline]
     pub fn words(&self, header: u64, second: u64) -> Option<u64> {
         let payload = header >> 8;
@@ -70,9 +73,10 @@ impl Kinds {
             Kind::SimpleVector => vector_words(second, 64, 0)?,
             Kind::Vector(bits, more) => vector_words(second, u64::from(bits), u64::from(more))?,
             Kind::Unboxed => 1 + ((payload & 0xff) | 1),
-            // Bit 63 of the header is no part of the length (fullcgc's mark in 2.1).
+            // Bit 63 of the header is not part of the length (fullcgc's mark in 2.1).
             Kind::Bignum => 1 + (((header << 1) >> 9 & 0x7f_ffff) | 1),
-            // `array_header_nwords`: seven words and the dimensions; a rank of 1 is kept as 0, 0 as 255.
+            // `array_header_nwords`: seven words and the dimensions; a rank of 1 is stored as 0, 0
+            // as 255.
             Kind::Array => (7 + (((header >> self.rank_shift) + 1) & 0xff)).next_multiple_of(2),
             Kind::WeakPointer if self.filler_in_upper_half && payload & 0xff == 0 => {
                 vector_words(second, 64, 0)?
@@ -86,13 +90,13 @@ impl Kinds {
     }
 }
 
-/// The slots of an instance: `instance_length` (lispobj.h), one more where it was hashed and then moved.
+/// Slots of an instance: `instance_length` (lispobj.h), one more if it was hashed and then moved.
 #[inline]
 pub fn instance_slots(header: u64) -> u64 {
     ((header >> 10) & 0x3fff) + ((header >> 10) & (header >> 9) & 1)
 }
 
-/// A vector's words: two, and its elements, rounded to two.
+/// Words of a vector: two, and its elements, rounded up to an even number.
 #[inline]
 fn vector_words(length: u64, bits: u64, more: u64) -> Option<u64> {
     if length & 1 != 0 || length >> 62 != 0 {
@@ -102,14 +106,14 @@ fn vector_words(length: u64, bits: u64, more: u64) -> Option<u64> {
     Some((2 + elements.checked_mul(bits)?.div_ceil(64)).next_multiple_of(2))
 }
 
-/// A run of pages that objects follow each other on.
+/// A run of pages on which objects follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// First byte: an object starts here.
     pub start: u64,
     /// First byte behind the last object.
     pub end: u64,
-    /// Its first page's number.
+    /// Index of its first page.
     pub page: usize,
 }
 
@@ -135,8 +139,9 @@ pub fn runs(heap: &Heap, regions: &[Region]) -> Vec<Run> {
     runs
 }
 
-/// Visits the objects of a run in order: address, words, first word. Returns where it ended: before the run's end
-/// where what stands there is no object. What is left is at most one object of a run that was not finished.
+/// Visits the objects of a run in order: address, words, first word. Returns where the walk ended:
+/// before the run's end if there is no object at that address. A sound run leaves at most one
+/// object that was not finished.
 pub fn walk(store: &Store, kinds: &Kinds, run: Run, mut visit: impl FnMut(u64, u64, u64)) -> u64 {
     let mut at = run.start;
     while at < run.end {
@@ -153,7 +158,8 @@ pub fn walk(store: &Store, kinds: &Kinds, run: Run, mut visit: impl FnMut(u64, u
     at
 }
 
-/// Notes where the objects of a run start. Runs share no word of bits when they start on different pages.
+/// Records where the objects of a run start. Runs that start on different pages share no word of
+/// bits.
 pub fn note_starts(store: &Store, kinds: &Kinds, run: Run) -> u64 {
     walk(store, kinds, run, |at, _, header| {
         if kinds.of(header) != Some(Kind::Filler)
@@ -164,7 +170,7 @@ pub fn note_starts(store: &Store, kinds: &Kinds, run: Run) -> u64 {
     })
 }
 
-/// Visits the objects of a space that has holes: what is no object is gone over by units.
+/// Visits the objects of a space that has holes, which are skipped unit by unit.
 pub fn walk_space(store: &Store, kinds: &Kinds, space: &Space, mut visit: impl FnMut(u64, u64, u64)) {
     let mut at = space.start.next_multiple_of(UNIT_BYTES);
     while at < space.end {
@@ -198,7 +204,8 @@ mod tests {
     #[test]
     fn sizes_are_those_of_objects_seen_in_real_sbcls() {
         let kinds = Kinds::new(layout_of(Release(2, 2, 9)).unwrap());
-        // A structure of two slots, its layout, a simple vector of three, a symbol, code: 2.2.9's own words.
+        // Words of a real 2.2.9: a structure of two slots, its layout, a simple vector of three, a
+        // symbol, code.
         assert_eq!(kinds.words(0x502c_e003_0000_0839, 2), Some(4));
         assert_eq!(kinds.words(0x5010_10e3_0000_3039, 0), Some(14));
         assert_eq!(kinds.words(0x89, 6), Some(6));

@@ -1,4 +1,5 @@
-//! What keeps an object of a type alive: a short way to it from a root, as SBCL's own `search-roots` gives.
+//! What keeps an object of a type alive: a short path to it from a root, like that of SBCL's own
+//! `search-roots`.
 
 use std::collections::HashMap;
 
@@ -12,12 +13,13 @@ use super::trace::Copied;
 use crate::sbcl::layout::{Kind, LOWTAG_MASK, PSEUDO_STATIC};
 use strandline_process::target::budget;
 
-/// How many steps are told from each end of a path.
+/// Steps that are reported from each end of a path.
 const MAX_STEPS: usize = 32;
 
 impl Copied {
-    /// The way from a root to a live object whose type is named `type_name`, of those that did not come with the core
-    /// the one at the lowest address. Needs a quarter of the copy again. The marks are made anew.
+    /// The path from a root to the first live object whose type is named `type_name`, preferably to
+    /// an object that did not come with the core. Takes another quarter of the copy, and marks all
+    /// objects anew.
     pub(super) fn path_to_root(&self, type_name: &str, kinds: &Kinds) -> Option<Path> {
         let store = &self.copied.store;
         if store.spots() as u64 * 4 > budget::bytes(0) {
@@ -41,7 +43,8 @@ impl Copied {
             let last = *spots.last()?;
             match tracer.parent(last, places.len())? {
                 Err(number) => break places.get(number)?,
-                // A path is no longer than there are objects; marks are made once each, so it has no circle.
+                // A path has no more steps than there are objects; each is marked once, so that
+                // there is no cycle.
                 Ok(parent) if spots.len() < store.spots() => spots.push(parent),
                 Ok(_) => return None,
             }
@@ -55,7 +58,7 @@ impl Copied {
         Some(Path { root: root.to_string(), steps, left_out })
     }
 
-    /// The first object of the type that was reached.
+    /// The first marked object of the type, preferably an object that did not come with the core.
     fn sample(&self, type_name: &str, names: &mut Names<'_>) -> Option<Spot> {
         let store = &self.copied.store;
         let mut known: HashMap<u64, bool> = HashMap::new();

@@ -1,26 +1,30 @@
-//! What gives SBCL's memory back.
+//! Remedies that give SBCL's memory back.
 //!
-//! A full collection cannot be asked for from outside. What SBCL reacts to was looked through for it (2.1.1 to
-//! 2.6.4; src/code/target-signal.lisp, src/runtime/interrupt.c, src/code/final.lisp, src/code/gc.lisp):
+//! A full collection cannot be requested from outside. Everything that SBCL reacts to was examined
+//! for it (2.1.1 to 2.6.4; src/code/target-signal.lisp, src/runtime/interrupt.c,
+//! src/code/final.lisp, src/code/gc.lisp):
 //!
-//! - signals: SIGINT enters the debugger, SIGTERM and SIGHUP end the program, SIGALRM runs timers, SIGPROF the profiler,
-//!   SIGUSR2 (SIG_STOP_FOR_GC) stops a thread until the thread that collects lets it go: sent from outside, nobody does;
+//! - signals: SIGINT enters the debugger, SIGTERM and SIGHUP end the program, SIGALRM runs timers,
+//!   SIGPROF the profiler, SIGUSR2 (SIG_STOP_FOR_GC) stops a thread until the collecting thread
+//!   releases it, which never happens if the signal came from outside;
 //! - the finalizer thread runs finalizers after a collection and starts none;
-//! - `collect_garbage` may be called only by a Lisp thread that has stopped all others: a call put
-//!   into a stopped thread would find the others at any instruction, in allocation too;
-//! - `auto_gc_trigger` in the target's memory would start a collection of the youngest generation only, and nothing of
-//!   the target is written here.
+//! - `collect_garbage` may be called only by a Lisp thread that has stopped all others: a call
+//!   injected into a stopped thread would find the others at any instruction, also within an
+//!   allocation;
+//! - `auto_gc_trigger` in the target's memory would start a collection of the youngest generation
+//!   only, and nothing of the target is written here.
 //!
-//! So it is advice: the program itself calls `(sb-ext:gc :full t)`, or somebody at its REPL (Swank, Slynk) does.
+//! So it is advice: the program itself calls `(sb-ext:gc :full t)`, or a user at its REPL (Swank,
+//! Slynk) does.
 
 use super::facts::Sbcl;
 use super::figures::mib;
 use strandline_claims::facts::{Remedy, RemedyKind};
 
-/// Below this it is not worth telling.
+/// Less than this is not reported.
 const MIN_BYTES: u64 = 1 << 20;
 
-/// The remedies for what `figures` say.
+/// The remedies that follow from `figures`.
 pub fn remedies(figures: &Sbcl) -> Vec<Remedy> {
     let gives_back = figures.full_gc_gives_back_bytes;
     if gives_back.is_some_and(|bytes| bytes < MIN_BYTES) {
@@ -50,7 +54,7 @@ pub fn remedies(figures: &Sbcl) -> Vec<Remedy> {
     if strands { vec![full, settings] } else { vec![full] }
 }
 
-/// The settings that keep objects that die soon out of the generation that holds most dead bytes.
+/// Settings that keep short-lived objects out of the generation that holds most dead bytes.
 fn generations(figures: &Sbcl) -> String {
     let worst = figures.generations.iter().filter(|generation| (1..6).contains(&generation.number));
     let worst = worst.max_by_key(|generation| generation.dead_bytes);

@@ -1,7 +1,8 @@
 //! Memory for a copy of the target's objects, taken before the target is stopped.
 //!
-//! Half of the time that a copy takes goes into the pages it is written to: the kernel finds and clears each at its
-//! first touch. That is done while the target still runs, by what its books say then.
+//! Half of the time of a copy goes into the pages that it is written to: the kernel allocates and
+//! clears each at its first touch. This is done while the target still runs, for the size that its
+//! records then give.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,10 +10,11 @@ use crate::sbcl::layout::GC_PAGE_BYTES;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::target::budget;
 
-/// What may come to be in use until the target is stopped, and its spaces besides dynamic space.
+/// Allowance for what is allocated until the target is stopped, and for the spaces besides dynamic
+/// space.
 const MORE_BYTES: u64 = 48 << 20;
 
-/// See the module.
+/// Memory reserved for a copy.
 #[derive(Clone, Default)]
 pub struct Room(Arc<Mutex<ReadBuffer>>);
 
@@ -23,7 +25,8 @@ impl std::fmt::Debug for Room {
 }
 
 impl Room {
-    /// Takes what a copy of a program's objects may need, if that may be used; `value` tells its variables.
+    /// Reserves what a copy of a program's objects may need, if the budget allows it; `value` reads
+    /// the program's variables.
     pub fn of(value: &dyn Fn(&str) -> Option<u64>) -> Self {
         let used = value("bytes_allocated").unwrap_or(0);
         // Pages in use hold some waste.
@@ -37,13 +40,13 @@ impl Room {
         Self(Arc::new(Mutex::new(bytes.unwrap_or_default())))
     }
 
-    /// How much there is.
+    /// Bytes that are reserved.
     pub fn bytes(&self) -> u64 {
         self.0.lock().map_or(0, |bytes| bytes.len() as u64)
     }
 
-    /// Hands it out, all of it zeros: `bytes` bytes, more than there were if need be. `None` where there are not
-    /// so many.
+    /// Hands out `bytes` bytes, all zero: the reserved ones, or new ones if too few are reserved.
+    /// `None` if there is too little memory.
     pub fn take(&self, bytes: usize) -> Option<ReadBuffer> {
         let mut room = self.0.lock().map(|mut room| std::mem::take(&mut *room)).unwrap_or_default();
         if room.len() < bytes {

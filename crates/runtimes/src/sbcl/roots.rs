@@ -1,9 +1,9 @@
 //! The roots: what a full collection starts from.
 //!
-//! As `garbage_collect_generation` (gencgc.c) has them: every word of each thread's control stack from its
-//! stack pointer on and its registers, conservatively; the values on binding stacks and thread-local storage; handlers
-//! of signals and the few Lisp objects that the runtime's own variables hold; static space; what is
-//! pseudo-static, in dynamic space and in the immobile ones.
+//! As in `garbage_collect_generation` (gencgc.c): every word of each thread's control stack from
+//! its stack pointer on and its registers, conservatively; the values on binding stacks and in
+//! thread-local storage; handlers of signals and the few Lisp objects that the runtime's own
+//! variables hold; static space; pseudo-static objects in dynamic space and in the immobile spaces.
 
 use super::heap::Heap;
 use super::locate::Program;
@@ -25,11 +25,10 @@ const GLOBALS: [&str; 5] = [
     "alloc_profile_data",
     "gc_object_watcher",
 ];
-/// The most of one variable that is read.
 const MAX_GLOBAL_BYTES: u64 = 4096;
 const BLOCK_BYTES: usize = 65_536;
-/// The most that is taken for an alternate stack: behind the last thread another's memory may follow in the same
-/// mapping.
+/// Longer alternate stacks are not read: behind the last thread, other memory may follow in the
+/// same mapping.
 const MAX_SIGNAL_STACK_BYTES: u64 = 16 << 20;
 
 /// Where a root is.
@@ -43,7 +42,7 @@ pub enum Place {
     BindingStack(Who),
     /// A thread's thread-local storage.
     ThreadLocal(Who),
-    /// What lies behind a thread's thread-local storage: its alternate stack for signals.
+    /// Memory behind a thread's thread-local storage: its alternate stack for signals.
     SignalStack(Who),
     /// The registers of threads that are on no control stack.
     OtherRegisters,
@@ -51,16 +50,16 @@ pub enum Place {
     Global(&'static str),
     /// Static space, or another that is never collected.
     Static,
-    /// What came with the core.
+    /// Objects that came with the core.
     PseudoStatic,
 }
 
-/// Which thread.
+/// A thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// The kernel's number.
+    /// Its id in the kernel.
     Tid(i32),
-    /// Where that is not known, its number in SBCL's list, first 0.
+    /// If that is unknown, its index in SBCL's list, from 0.
     Number(usize),
 }
 
@@ -89,18 +88,18 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// Words outside of what is copied as objects.
+/// Root words outside of the copied objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roots {
-    /// Words that may be anything: where, and the words.
+    /// Words that need not be pointers, by place.
     pub ambiguous: Vec<(Place, Vec<u64>)>,
-    /// Words that are Lisp's.
+    /// Words that are Lisp objects, by place.
     pub exact: Vec<(Place, Vec<u64>)>,
-    /// Threads of whose stack it is not known how much is in use: all of it was taken.
+    /// Threads whose stack pointer is not known: the whole stack was read.
     pub whole_stacks: usize,
 }
 
-/// Reads the roots that are no objects.
+/// Reads the roots that are not objects.
 pub fn read(context: &Context<'_>, program: &Program, threads: &Threads) -> Roots {
     let mut roots = Roots::default();
     for (number, thread) in threads.threads.iter().enumerate() {
@@ -109,7 +108,7 @@ pub fn read(context: &Context<'_>, program: &Program, threads: &Threads) -> Root
         let from = on_it.map_or(low, |facts| facts.stack_pointer & !7);
         let number = on_it.map_or(Who::Number(number), |facts| Who::Tid(facts.tid));
         if on_it.is_none() {
-            // It may be on its alternate stack for signals, which lies in the same mapping.
+            // The thread may be on its alternate stack for signals, which is in the same mapping.
             roots.whole_stacks += 1;
             let end = context.space.find(thread.address).map_or(thread.locals.1, |mapping| mapping.end);
             if thread.locals.1 < end && end - thread.locals.1 <= MAX_SIGNAL_STACK_BYTES {
@@ -118,7 +117,7 @@ pub fn read(context: &Context<'_>, program: &Program, threads: &Threads) -> Root
             }
         }
         let stack = words(context, from, high);
-        // A word that points into the stack is a frame's or a stack object's: it keeps nothing.
+        // A word that points into the stack belongs to a frame or a stack object: it keeps nothing.
         let stack = stack.into_iter().filter(|word| !(low..thread.locals.1).contains(word)).collect();
         roots.ambiguous.push((Place::ControlStack(number), stack));
         if let Some(facts) = on_it {
@@ -127,7 +126,7 @@ pub fn read(context: &Context<'_>, program: &Program, threads: &Threads) -> Root
                 .push((Place::Register(number), facts.general.iter().flatten().copied().collect()));
         }
         let bindings = words(context, thread.bindings.0, thread.bindings.1);
-        // Pairs of a value and the number of a symbol.
+        // Pairs of a value and a symbol's number.
         roots.exact.push((Place::BindingStack(number), bindings.into_iter().step_by(2).collect()));
         let locals = words(context, thread.locals.0, thread.locals.1);
         roots.exact.push((Place::ThreadLocal(number), locals));
@@ -150,7 +149,8 @@ pub fn read(context: &Context<'_>, program: &Program, threads: &Threads) -> Root
     roots
 }
 
-/// The words of `start..end` that are resident. Pairs stay pairs: pages are left out whole, and `start` is even.
+/// The resident words of `start..end`. Pairs stay pairs: only whole pages are left out, and `start`
+/// is even.
 fn words(context: &Context<'_>, start: u64, end: u64) -> Vec<u64> {
     let mut found = Vec::new();
     let mut block = ReadBuffer::new(BLOCK_BYTES);
@@ -166,13 +166,13 @@ fn words(context: &Context<'_>, start: u64, end: u64) -> Vec<u64> {
     found
 }
 
-/// All that is looked at when roots are visited.
+/// Inputs for visiting roots.
 pub struct RootContext<'a> {
     /// The copy.
     pub store: &'a Store,
-    /// What objects are.
+    /// Kinds of objects.
     pub kinds: &'a Kinds,
-    /// The books.
+    /// The collector's records.
     pub heap: &'a Heap,
     /// The spaces besides dynamic space.
     pub spaces: &'a [Space],
@@ -181,7 +181,7 @@ pub struct RootContext<'a> {
 }
 
 impl Roots {
-    /// Visits all roots; `enter` hears of each place before its roots are visited.
+    /// Visits all roots; calls `enter` with each place before its roots are visited.
     pub fn visit(
         &self,
         tracer: &mut Tracer<'_>,
@@ -218,7 +218,7 @@ fn is_whole_root(kind: SpaceKind) -> bool {
     matches!(kind, SpaceKind::Static | SpaceKind::Permanent)
 }
 
-/// Static space is visited word by word; of the immobile spaces, the objects that are pseudo-static: their
+/// Visits static space word by word, and the pseudo-static objects of the immobile spaces, whose
 /// generation is in the header's fourth byte.
 fn visit_space(space: &Space, tracer: &mut Tracer<'_>, context: &RootContext<'_>) {
     if is_whole_root(space.kind) {

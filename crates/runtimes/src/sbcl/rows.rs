@@ -22,18 +22,18 @@ pub static WASTE: RowKind =
 pub static FREE: RowKind = RowKind::new("sbcl.free", Stratum::Collector, State::Stranded, "sbcl, free pages");
 /// Compiled code.
 pub static CODE: RowKind = RowKind::new("sbcl.code", Stratum::Runtime, State::Live, "sbcl, compiled code");
-/// Its static space.
+/// Static space.
 pub static STATIC: RowKind = RowKind::new("sbcl.static", Stratum::Runtime, State::Live, "sbcl, static space");
-/// Its immobile spaces.
+/// Immobile spaces.
 pub static IMMOBILE: RowKind =
     RowKind::new("sbcl.immobile", Stratum::Runtime, State::Live, "sbcl, immobile spaces");
-/// Its threads' own structures.
+/// Threads' own structures.
 pub static THREAD: RowKind =
     RowKind::new("sbcl.thread", Stratum::Runtime, State::Live, "sbcl, threads' own structures");
-/// Its collector's tables.
+/// The collector's tables.
 pub static TABLES: RowKind =
     RowKind::new("sbcl.tables", Stratum::Runtime, State::Live, "sbcl, the collector's tables");
 
-/// All of them.
+/// All rows of SBCL.
 pub static ROWS: [Id; 10] =
     [&LIVE, &DEAD, &ALLOCATED, &WASTE, &FREE, &CODE, &STATIC, &IMMOBILE, &THREAD, &TABLES];

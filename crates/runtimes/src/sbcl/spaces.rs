@@ -1,9 +1,10 @@
-//! Where SBCL keeps its objects, and claims on that memory.
+//! The memory of SBCL's objects, and claims on it.
 //!
-//! Dynamic space is counted by the collector's pages: what is in use by generation, the unused rest of
-//! pages, free pages that are resident. The other spaces, threads' own stacks and tables are claimed whole. Of file
-//! mappings (a core that was not compressed is mapped) only the pages that were written to are claimed, the
-//! others are the file's. What malloc gave (the page table) stays malloc's.
+//! Dynamic space is counted by the collector's pages: bytes in use by generation, the unused rest
+//! of pages, free pages that are resident. The other spaces, threads' own stacks and tables are
+//! claimed whole. Of file mappings (an uncompressed core is mapped) only the pages that were
+//! written to are claimed; the others belong to the file. Memory from malloc (the page table) stays
+//! with malloc.
 
 use super::heap::Heap;
 use super::locate::Program;
@@ -19,32 +20,33 @@ use strandline_claims::runtime::Context;
 use strandline_process::memory::Memory;
 use strandline_process::stacks;
 
-/// Static space and the space of alien linkage are as large (validate.h, parms.lisp) and aligned so.
+/// Size and alignment of static space, and size of the space of alien linkage (validate.h,
+/// parms.lisp).
 const STATIC_BYTES: u64 = 1 << 20;
-/// `extra_thread_data` behind thread-local storage, with what aligns it.
+/// `extra_thread_data` behind thread-local storage, with its alignment.
 const EXTRA_THREAD_BYTES: u64 = 4096;
-/// The largest space besides dynamic space that is believed.
+/// Upper bound on a space besides dynamic space.
 const MAX_SPACE_BYTES: u64 = 4 << 30;
 
-/// What a space is.
+/// Kind of a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// NIL, T and what the runtime must find at known places; all of it is a root.
+    /// NIL, T and what the runtime must find at known addresses; all of it is a root.
     Static,
-    /// Symbols, layouts, fdefns, each on a place of its own.
+    /// Symbols, layouts, fdefns, each at a fixed address.
     Fixed,
     /// Compiled code.
     Text,
-    /// Constants that nothing points out of.
+    /// Constants without pointers to other spaces.
     ReadOnly,
-    /// Objects that never move nor die; all of it is a root.
+    /// Objects that never move or die; all of it is a root.
     Permanent,
 }
 
 /// A space besides dynamic space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// First byte.
     pub start: u64,
@@ -65,7 +67,7 @@ impl Kind {
     }
 }
 
-/// The spaces besides dynamic space that `program` has. Of two that overlap the lower one is taken.
+/// The spaces of `program` besides dynamic space. If two overlap, the lower one is taken.
 pub fn spaces(memory: &dyn Memory, program: &Program) -> Vec<Space> {
     let value = |name: &str| program.value(memory, name);
     let mut found = Vec::new();
@@ -104,11 +106,11 @@ pub struct Whole {
     pub start: u64,
     /// First byte behind.
     pub end: u64,
-    /// Which row.
+    /// Its row.
     pub id: Id,
 }
 
-/// What of the process is SBCL's besides dynamic space: spaces, threads' own memory, tables.
+/// The ranges of SBCL besides dynamic space: spaces, threads' own memory, tables.
 pub fn wholes(context: &Context<'_>, program: &Program, spaces: &[Space], threads: &Threads) -> Vec<Whole> {
     let mut all = Vec::new();
     for space in spaces {
@@ -122,7 +124,7 @@ pub fn wholes(context: &Context<'_>, program: &Program, spaces: &[Space], thread
     let stacks = stacks::stacks(context.threads, context.memory, context.space);
     for thread in &threads.threads {
         let (start, end) = thread.control;
-        // The kernel's own, and those that glibc knows, have rows of their own.
+        // The kernel's stack, and stacks that glibc knows, have rows of their own.
         let is_known = stacks.iter().any(|stack| stack.low < end && start < stack.high)
             || context.space.find(start).is_none_or(|mapping| mapping.name.starts_with("[stack"));
         if !is_known {
@@ -136,7 +138,7 @@ pub fn wholes(context: &Context<'_>, program: &Program, spaces: &[Space], thread
     without_overlap(context, all)
 }
 
-/// The tables that the runtime took from the kernel: those that malloc gave do not start on a page.
+/// Adds the tables that the runtime took from the kernel: those from malloc do not start on a page.
 fn tables(context: &Context<'_>, program: &Program, all: &mut Vec<Whole>) {
     let value = |name: &str| program.value(context.memory, name);
     let cards = value("gc_card_table_nbits").filter(|&bits| bits < 40).map(|bits| 1u64 << bits);
@@ -150,8 +152,8 @@ fn tables(context: &Context<'_>, program: &Program, all: &mut Vec<Whole>) {
     }
 }
 
-/// Sorted; what overlaps what stands before it, or lies in memory that is not the runtime's to have, is left
-/// out.
+/// Sorts the ranges and leaves out those that overlap an earlier one, or lie in memory that cannot
+/// be the runtime's.
 fn without_overlap(context: &Context<'_>, mut all: Vec<Whole>) -> Vec<Whole> {
     all.retain(|whole| whole.start < whole.end && whole.start.is_multiple_of(PAGE_BYTES));
     all.sort_by_key(|whole| (whole.start, whole.end));
@@ -164,7 +166,7 @@ fn without_overlap(context: &Context<'_>, mut all: Vec<Whole>) -> Vec<Whole> {
     all
 }
 
-/// Whether no mapping that belongs to others lies in a range.
+/// Whether no mapping with another owner lies in a range.
 pub fn may_claim(context: &Context<'_>, start: u64, end: u64) -> bool {
     let mappings = context.space.mappings();
     let first = mappings.partition_point(|mapping| mapping.end <= start);
@@ -175,9 +177,9 @@ pub fn may_claim(context: &Context<'_>, start: u64, end: u64) -> bool {
 /// The slots of dynamic space's rows.
 #[derive(Clone, Debug)]
 pub struct Slots {
-    /// What is in use and not known to be dead, by generation.
+    /// Bytes in use that are not known to be dead, by generation.
     pub kept: Vec<Slot>,
-    /// What nothing reaches, by generation.
+    /// Unreachable bytes, by generation.
     pub dead: Vec<Slot>,
     /// Unused rest of pages.
     pub waste: Slot,
@@ -186,7 +188,8 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Takes slots of `palette`; `kept` is the row of what is in use. `None` where there are too few.
+    /// Takes slots of `palette`; `kept` is the row of bytes in use. `None` if too few slots are
+    /// left.
     pub fn new(palette: &mut Palette, kept: Id) -> Option<Self> {
         let mut of = |id: Id| -> Option<Vec<Slot>> {
             (0..crate::sbcl::layout::GENERATIONS)
@@ -200,7 +203,7 @@ impl Slots {
     }
 }
 
-/// How a generation is called in rows.
+/// The name of a generation in rows.
 pub fn holder(number: usize) -> String {
     if number == crate::sbcl::layout::PSEUDO_STATIC {
         "pseudo-static".to_owned()
@@ -209,7 +212,8 @@ pub fn holder(number: usize) -> String {
     }
 }
 
-/// What of an open region is on the page at `start`: allocated up to, unused up to.
+/// The open region on the page at `start`: ends of its allocated part and of all of it, cut to the
+/// page.
 fn region_on(regions: &[Region], start: u64) -> Option<(u64, u64)> {
     let index = regions.partition_point(|region| region.end <= start);
     let region = regions.get(index).filter(|region| region.start < start + GC_PAGE_BYTES)?;
@@ -217,8 +221,8 @@ fn region_on(regions: &[Region], start: u64) -> Option<(u64, u64)> {
     Some((region.free.clamp(start, end), region.end.clamp(start, end)))
 }
 
-/// Up to where the page of number `index` holds objects: what is in use, and what a region that is open on it
-/// has handed out.
+/// End of the objects on page `index`: of its used part, and of what an open region on it has
+/// handed out.
 pub fn used_end(heap: &Heap, regions: &[Region], index: usize) -> u64 {
     let start = heap.address_of(index);
     let used = heap.pages.get(index).map_or(0, |page| u64::from(page.used));

@@ -1,9 +1,9 @@
-//! What was copied of SBCL's memory, to be looked at once it runs again.
+//! The copy of SBCL's memory, which is examined once the target runs again.
 //!
-//! Copied are the pages of the collector that hold objects, and what is in use of the other spaces; of
-//! a large object without pointers only the first page. A place in the copy (a *spot*) is a number of
-//! 16-byte units, so that it also numbers the two bits kept of each: whether an object starts there, and whether it
-//! was reached.
+//! It holds the pages of the collector with objects, and the used parts of the other spaces; of a
+//! large object without pointers only the first page. A place in the copy (a *spot*) is an index of
+//! 16-byte units, which also numbers the two bits of each unit: whether an object starts there, and
+//! whether it is marked.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,19 +12,19 @@ use crate::sbcl::layout::GC_PAGE_BYTES;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::word_at;
 
-/// No copy of a page.
+/// Stands for a page that was not copied.
 const NONE: u32 = u32::MAX;
 const PAGE: usize = GC_PAGE_BYTES as usize;
 /// Objects start on multiples of this.
 pub const UNIT_BYTES: u64 = 16;
 const UNITS_PER_PAGE: usize = PAGE / UNIT_BYTES as usize;
 
-/// A range of addresses of which pages were copied.
+/// A range of addresses, pages of which were copied.
 #[derive(Clone, Debug)]
 struct Area {
     start: u64,
     end: u64,
-    /// By page: which of the copied ones it is.
+    /// By page of the range: index of the copied page, or `NONE`.
     pages: Vec<u32>,
 }
 
@@ -35,7 +35,7 @@ pub struct Store {
     bytes: ReadBuffer,
     /// Address of each copied page.
     addresses: Vec<u64>,
-    /// Two words for 64 units each: starts, then marks, so that both are on one line of the cache.
+    /// Two words for each 64 units: starts, then marks, so that both are on one cache line.
     bits: Vec<AtomicU64>,
 }
 
@@ -43,7 +43,8 @@ pub struct Store {
 pub type Spot = u32;
 
 impl Store {
-    /// Room for `pages` pages; `None` where that is more than spots can tell apart, or more memory than there is.
+    /// Makes a store for `pages` pages; `None` if there are more units than spots can number, or
+    /// too little memory.
     pub fn with_pages(pages: usize, room: &Room) -> Option<Self> {
         pages.checked_mul(UNITS_PER_PAGE).filter(|&units| units < NONE as usize)?;
         Some(Self {
@@ -54,8 +55,8 @@ impl Store {
         })
     }
 
-    /// Adds the range `start..end` (page-aligned start), of which those of `wanted` (numbers of its pages, ascending)
-    /// get room. Returns which copied page is the first of them.
+    /// Adds the range `start..end` (page-aligned start), whose pages `wanted` (ascending indexes)
+    /// are to be copied. Returns the index of its first copied page.
     pub fn add_area(&mut self, start: u64, end: u64, wanted: &[usize]) -> usize {
         let count = wanted.last().map_or(0, |&last| last + 1);
         let mut pages = vec![NONE; count];
@@ -77,7 +78,8 @@ impl Store {
         self.addresses.iter().copied().zip(self.bytes.chunks_exact_mut(PAGE)).collect()
     }
 
-    /// The same in spans of up to `most` pages that follow each other in the target too.
+    /// Like [`Self::pages_mut`], in spans of up to `most` pages that are consecutive in the target,
+    /// too.
     pub fn spans_mut(&mut self, most: usize) -> Vec<(u64, &mut [u8])> {
         let mut spans = Vec::new();
         let mut rest = &mut self.bytes[..];
@@ -94,17 +96,17 @@ impl Store {
         spans
     }
 
-    /// How many pages were copied.
+    /// Number of copied pages.
     pub fn pages(&self) -> usize {
         self.addresses.len()
     }
 
-    /// Makes room for the bits, once all areas are there.
+    /// Allocates the bits, once all areas were added.
     pub fn make_bits(&mut self) {
         self.bits = (0..self.addresses.len() * UNITS_PER_PAGE / 32).map(|_| AtomicU64::new(0)).collect();
     }
 
-    /// Where `address` is in the copy.
+    /// Place of `address` in the copy.
     #[inline]
     pub fn spot(&self, address: u64) -> Option<Spot> {
         for area in &self.areas {
@@ -130,19 +132,21 @@ impl Store {
         page + (spot as usize % UNITS_PER_PAGE) as u64 * UNIT_BYTES
     }
 
-    /// Word `index` of what stands at `spot`, as long as it is on the same page: the first two always are.
+    /// Word `index` of the object at `spot`, if it is on the same page; the first two words always
+    /// are.
     #[inline]
     pub fn near_word(&self, spot: Spot, index: usize) -> u64 {
         word_at(&self.bytes, spot as usize * UNIT_BYTES as usize + index * 8).unwrap_or(0)
     }
 
-    /// The word at an address; `None` where it was not copied.
+    /// The word at an address; `None` if it was not copied.
     pub fn word(&self, address: u64) -> Option<u64> {
         let spot = self.spot(address)?;
         word_at(&self.bytes, spot as usize * UNIT_BYTES as usize + (address & 8) as usize)
     }
 
-    /// Shows the words `from..to` of what stands at `address`, as far as they were copied, each with its index.
+    /// Calls `visit` with index and value of the words `from..to` of the object at `address`, up to
+    /// the first that was not copied.
     #[inline]
     pub fn each_word(&self, address: u64, from: u64, to: u64, mut visit: impl FnMut(u64, u64)) {
         let mut at = address.wrapping_add(from.wrapping_mul(8));
@@ -162,10 +166,10 @@ impl Store {
         }
     }
 
-    /// Copies the bytes at `address`, as far as they were copied; `length` is at most a page's.
+    /// The bytes at `address`, up to the first that was not copied; `length` is at most a page's.
     pub fn bytes_at(&self, address: u64, length: usize) -> Vec<u8> {
         let mut found = Vec::new();
-        // They may go on on the next page.
+        // They may continue on the next page.
         for _ in 0..2 {
             let at = address.saturating_add(found.len() as u64);
             let Some(spot) = self.spot(at) else { break };
@@ -183,7 +187,7 @@ impl Store {
         Some((word, 1 << (spot % 64)))
     }
 
-    /// Notes that an object starts here.
+    /// Records that an object starts here.
     #[inline]
     pub fn set_start(&self, spot: Spot) {
         if let Some((word, bit)) = self.bit(spot, 0) {
@@ -197,13 +201,13 @@ impl Store {
         self.bit(spot, 0).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
     }
 
-    /// Whether it was reached.
+    /// Whether the object here is marked.
     #[inline]
     pub fn is_marked(&self, spot: Spot) -> bool {
         self.bit(spot, 1).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
     }
 
-    /// Notes that an object that starts here was reached; false where none starts here, or it was before.
+    /// Marks the object that starts here; false if none does, or it was marked before.
     #[inline]
     pub fn mark(&self, spot: Spot) -> bool {
         let Some((starts, bit)) = self.bit(spot, 0) else { return false };
@@ -214,7 +218,7 @@ impl Store {
         marks.fetch_or(bit, Ordering::Relaxed) & bit == 0
     }
 
-    /// Forgets what was reached.
+    /// Clears all marks.
     pub fn clear_marks(&self) {
         for pair in self.bits.chunks_exact(2) {
             if let [_, marks] = pair {
@@ -239,7 +243,7 @@ impl Store {
         None
     }
 
-    /// One more than the last spot.
+    /// Number of spots.
     pub fn spots(&self) -> usize {
         self.addresses.len() * UNITS_PER_PAGE
     }

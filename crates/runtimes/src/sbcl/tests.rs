@@ -1,5 +1,5 @@
-//! Against real SBCLs: the system's, and those that scripts/fetch-sbcls left in the folder that STRANDLINE_SBCLS
-//! names. What there is none of is skipped by name.
+//! Tests against real SBCLs: the system's, and those that scripts/fetch-sbcls left in the folder
+//! that STRANDLINE_SBCLS names. Those that are missing are skipped with a message.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -19,13 +19,14 @@ use strandline_process::target::hold::on_own_thread;
 use strandline_process::target::live::Live;
 use strandline_process::target::stop::Stopped;
 
-/// A Lisp that evaluates forms, one a line, and answers each with what it printed and then a line of its own.
+/// A Lisp that evaluates forms, one a line, and answers each with its output and a line of its own.
 const SERVER: &str = r#"(progn (defpackage :subject (:use :cl :sb-ext)) (in-package :subject)
  (setf *compile-print* nil)
  (loop for line = (read-line *standard-input* nil) while line
        do (eval (read-from-string line)) (format t "~&;done~%") (finish-output)))"#;
 
-/// What each test makes: messages that are kept and others that are dropped once they have been raised.
+/// What each test makes: messages that are kept, and others that are dropped after they were
+/// raised.
 const FILL: &str = r#"(progn (defstruct message a b c) (defvar *keep* nil) (defvar *drop* nil)
  (defvar *weak* (make-hash-table :weakness :key :test 'eq))
  (dotimes (i 100000) (push (make-message :a i :b (list i) :c (make-string 3)) *drop*))
@@ -75,7 +76,7 @@ impl Lisp {
     }
 
     fn look(&self, path_to: Option<&str>) -> Reading {
-        // A guard against a hang: for how long it is busy decides the machine.
+        // A guard against a hang: how long it is busy depends on the machine.
         const PATIENCE: Duration = Duration::from_secs(600);
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
@@ -229,8 +230,8 @@ fn instances(list: &[super::facts::TypeBytes], name: &str) -> u64 {
     list.iter().find(|of_type| of_type.type_name == name).map_or(0, |of_type| of_type.instances)
 }
 
-/// One key or value of each table is kept, the other is the table's only: what stays of it is named by the last
-/// list.
+/// In each table, one object of a pair is also kept elsewhere. The last list holds the numbers that
+/// must stay live.
 #[test]
 fn weak_tables_keep_what_their_weakness_says() {
     const FORM: &str = r#"(progn (defstruct k-k) (defstruct k-v) (defstruct v-k) (defstruct v-v)
@@ -265,7 +266,7 @@ fn weak_tables_keep_what_their_weakness_says() {
             ("O-K", 40_000, 40_000),
             ("O-V", 40_000, 40_000),
         ] {
-            // The last one made may still be in a register or on the stack.
+            // The last object made may still be in a register or on the stack.
             let (live, dead) = told(name);
             assert!(live.abs_diff(kept) <= 2, "{version:?}: {live} live {name} of {kept}");
             assert!(live + dead == total || dead == 0, "{version:?}: {live} and {dead} {name} of {total}");

@@ -1,27 +1,25 @@
 //! SBCL's threads: their stacks, and the regions of dynamic space that they allocate from.
 //!
-//! `struct thread` (objdef.lisp, `define-primitive-object (thread …)`) moves between releases, but keeps one run of
-//! slots: alien_stack_start, binding_stack_start, control_stack_start, control_stack_end, this, prev, next.
-//! `this` is the structure's own address: that finds the run. The binding stack's pointer is slot 2 always.
-//! Thread-local storage is the same words up to `dynamic_values_bytes`; below the structure stand the control
-//! stack, the binding stack and the alien stack, all in one allocation (thread.c, alloc.c).
+//! `struct thread` (objdef.lisp, `define-primitive-object (thread …)`) moves between releases, but
+//! keeps one sequence of slots: alien_stack_start, binding_stack_start, control_stack_start,
+//! control_stack_end, this, prev, next. `this` is the structure's own address, by which the
+//! sequence is found. The binding stack's pointer is always slot 2. Thread-local storage starts at
+//! the structure and is `dynamic_values_bytes` long; below the structure are the control stack, the
+//! binding stack and the alien stack, all in one allocation (thread.c, alloc.c).
 
 use super::heap::Heap;
 use super::locate::Program;
 use crate::sbcl::layout::Layout;
 use strandline_process::memory::{Memory, word_at};
 
-/// Where `this` is looked for, in words, and how far the structure is read.
+/// Slots in which `this` is searched, and words of the structure that are read.
 const THIS_SLOTS: std::ops::Range<usize> = 0x10..0x30;
 const STRUCT_WORDS: usize = 0x60;
-/// The most threads followed.
 const MAX_THREADS: usize = 65_536;
-/// The largest thread-local storage believed.
 const MAX_LOCAL_BYTES: u64 = 16 << 20;
-/// The largest stack believed.
 const MAX_STACK_BYTES: u64 = 64 << 30;
 
-/// A region that a thread, or all of them, allocate from. What is in it is not in the page table yet.
+/// A region from which one thread allocates, or all do. Its contents are not in the page table yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
     /// First byte: the page's used part ends here.
@@ -35,28 +33,28 @@ pub struct Region {
 /// One thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
-    /// Where its structure is.
+    /// Address of its structure.
     pub address: u64,
     /// Its control stack.
     pub control: (u64, u64),
-    /// Its binding stack, as far as it is in use.
+    /// The used part of its binding stack.
     pub bindings: (u64, u64),
-    /// Its slots and thread-local storage from behind those that are no Lisp objects.
+    /// Its slots and thread-local storage, without the leading slots that are not Lisp objects.
     pub locals: (u64, u64),
 }
 
-/// What was found of threads.
+/// Threads and open regions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Threads {
-    /// All of them.
+    /// All threads.
     pub threads: Vec<Thread>,
     /// All open regions, by address.
     pub regions: Vec<Region>,
-    /// What did not hold together.
+    /// What is inconsistent, if anything.
     pub doubt: Option<String>,
 }
 
-/// Follows the list of threads.
+/// Follows the list of threads, and collects open regions.
 pub fn read(memory: &dyn Memory, program: &Program, layout: &Layout, heap: &Heap) -> Threads {
     let mut found = Threads::default();
     let local_bytes = program.value(memory, "dynamic_values_bytes");
@@ -116,8 +114,8 @@ fn thread(at: u64, words: &[u8], local_bytes: u64) -> Option<(Thread, u64)> {
     })
 }
 
-/// The open regions among `words`: three that stand in order, on a page that is marked so and whose used part
-/// ends where the region starts (`gc_close_region` asserts it).
+/// The open regions among `words`: three pointers in order, on a page that is flagged as open and
+/// whose used part ends where the region starts (`gc_close_region` asserts it).
 fn regions(words: &[u8], layout: &Layout, heap: &Heap, found: &mut Vec<Region>) {
     let count = words.len() / 8;
     for slot in 0..count.saturating_sub(layout.region_words - 1) {

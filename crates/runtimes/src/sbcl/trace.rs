@@ -1,4 +1,4 @@
-//! What is done once the target runs again: live objects are told from dead ones, and both are claimed.
+//! Traces the copy once the target runs again, and claims live and dead objects.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,14 +25,14 @@ use strandline_claims::facts::TypeFacts;
 use strandline_claims::range::RangePages;
 use strandline_claims::runtime::{Finish, Pending, Reading};
 
-/// How many types are told by dead bytes, and by live ones.
+/// Types reported by dead bytes, and by live ones.
 const MAX_TYPES: usize = 50;
-/// How many types are told in all.
+/// Types reported in all.
 const MAX_TYPES_IN_ALL: usize = 200;
-/// A collection copies to pages of some six kinds, of which the last one each is not full.
+/// A collection copies to pages of some six kinds, and does not fill the last page of each.
 const PARTIAL_PAGES: u64 = 6;
 
-/// What was copied of the target, to be traced once it runs again.
+/// The copy of the target, and what is needed to trace it.
 pub struct Copied {
     pub(super) figures: Sbcl,
     pub(super) copied: copy::Copied,
@@ -47,14 +47,14 @@ pub struct Copied {
     pub(super) place: String,
 }
 
-/// What the marks came to.
+/// Pages and objects that conservative roots pin.
 struct Marked {
     pinned: Vec<bool>,
     pins: Vec<Spot>,
 }
 
 impl Pending for Copied {
-    /// Tells live objects from dead ones, and claims both in `reading`.
+    /// Traces the objects, and claims live and dead ones in `reading`.
     fn finish(mut self: Box<Self>, reading: &mut Reading, how: &Finish<'_>) {
         let Finish { workers, path_to, progress, .. } = *how;
         let started = Instant::now();
@@ -86,7 +86,7 @@ impl Pending for Copied {
         let end = self.heap.start + self.heap.size;
         let mut accumulator = Accumulator::new(self.heap.end(), &self.pages);
         accumulator.claim_to(end, Class::Refined(slots.free));
-        // It starts where the blocks end.
+        // The accumulator starts where the blocks end.
         let _ = block.join(accumulator.cut(), &self.pages);
         let sums = block.finish(&self.pages);
         let mut figures = std::mem::take(&mut self.figures);
@@ -94,7 +94,7 @@ impl Pending for Copied {
         figures.waste_resident_bytes = sums.resident.of(Class::Refined(slots.waste));
         reading.facts.types = self.tell(&mut figures, &census, &marked, &kinds);
         figures.path = path_to.and_then(|name| self.path_to_root(name, &kinds));
-        // Of a heap that makes no sense somewhere no collection is advised.
+        // No collection is advised for a heap that is damaged somewhere.
         if census.damage.is_none() {
             reading.remedies.extend(remedies::remedies(&figures));
         }
@@ -108,7 +108,7 @@ impl Pending for Copied {
 }
 
 impl Copied {
-    /// Notes where objects start and marks what the roots reach.
+    /// Records where objects start, and marks what is reachable from the roots.
     fn mark(&mut self, kinds: &Kinds, workers: usize) -> Marked {
         self.copied.store.make_bits();
         let store = &self.copied.store;
@@ -136,7 +136,7 @@ impl Copied {
         Marked { pinned, pins }
     }
 
-    /// Tells the figures that the trace gives, and returns the types of all objects.
+    /// Fills in the figures that follow from the trace, and returns the types of all objects.
     fn tell(&self, figures: &mut Sbcl, census: &Census, marked: &Marked, kinds: &Kinds) -> Vec<TypeFacts> {
         let mut all = Count::default();
         for count in census.types.values() {
@@ -169,7 +169,7 @@ impl Copied {
             replaced: 0,
         };
         figures.dead_by_type = by_type(census, &mut names, |count| &count.dead);
-        // What came with the core is always live: it would hide what the program made.
+        // What came with the core is always live: it would hide the objects of the program.
         let types = census.types.iter().map(|(&key, count)| {
             let mut count = *count;
             if let Some(of_core) = count.live.get_mut(PSEUDO_STATIC) {
@@ -183,10 +183,10 @@ impl Copied {
         all_types(census, &mut names)
     }
 
-    /// Dynamic usage after a full collection, and how much of dynamic space is resident then. What is not pinned is
-    /// copied to new pages, a page with something pinned stays whole (obliterate_nonpinned_words fills its rest),
-    /// large objects and what is pseudo-static stay where they are; all other pages are given back
-    /// (remap_free_pages), each in one piece.
+    /// Dynamic usage after a full collection, and the resident bytes of dynamic space then. What is
+    /// not pinned is copied to new pages, a page with a pinned object stays whole
+    /// (obliterate_nonpinned_words fills its rest), large objects and pseudo-static ones stay where
+    /// they are; all other pages are given back (remap_free_pages), each in one piece.
     fn after_full_collection(&self, census: &Census, marked: &Marked) -> (u64, u64) {
         let mut usage = census.moved_bytes + census.large.1;
         let copied_pages = census.moved_bytes.div_ceil(GC_PAGE_BYTES) + PARTIAL_PAGES.min(census.moved_bytes);
@@ -205,7 +205,7 @@ impl Copied {
         (usage, resident)
     }
 
-    /// Claims dynamic space by page: not all of what was to be traced was read.
+    /// Claims dynamic space by page, because parts of the copy are missing.
     fn claim_by_page(&mut self, missing: u64, reading: &mut Reading) {
         let text = format!(
             "parts of what SBCL's objects are in could not be read ({missing} bytes, {} files): which objects are \
@@ -240,8 +240,8 @@ impl Copied {
     }
 }
 
-/// Visits every word of a part of dynamic space that could not be walked: what it holds is not known, so what it
-/// may point to is not called dead.
+/// Visits every word of a part of dynamic space that could not be walked: its contents are not
+/// known, so whatever it may point to counts as live.
 fn visit_unread(store: &Store, tracer: &mut Tracer<'_>, start: u64, end: u64) {
     let mut at = start;
     while at < end {
@@ -251,7 +251,7 @@ fn visit_unread(store: &Store, tracer: &mut Tracer<'_>, start: u64, end: u64) {
     }
 }
 
-/// Notes the starts of all objects of dynamic space. Returns what could not be walked.
+/// Records the starts of all objects of dynamic space. Returns the ranges that could not be walked.
 fn note_all_starts(store: &Store, kinds: &Kinds, runs: &[Run], workers: usize) -> Vec<(u64, u64)> {
     let next = AtomicUsize::new(0);
     let unread = Mutex::new(Vec::new());

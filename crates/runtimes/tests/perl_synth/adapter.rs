@@ -16,7 +16,7 @@ use strandline_synth::{Image, PerlImage, clipped};
 
 pub const PAGE: u64 = 4096;
 
-/// Where the program's variables are said to be.
+/// Where the reader finds the program's variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Build {
     /// In an interpreter.
@@ -45,23 +45,22 @@ impl Memory for Subject {
     }
 }
 
-/// What was read of a subject.
+/// The result of reading a subject.
 pub struct Read {
-    /// All of it.
     pub reading: Reading,
     /// Bytes of the target that were read.
     pub bytes: u64,
-    /// In how many reads.
+    /// Number of reads.
     pub calls: u64,
 }
 
 impl Read {
-    /// What is known of the Perl.
+    /// Facts about the Perl.
     pub fn perl(&self) -> Perl {
         self.reading.facts.details("perl").expect("a perl was found: it has facts")
     }
 
-    /// The main interpreter; none where none can be told.
+    /// The main interpreter, if there is one.
     pub fn main(&self) -> Option<Interpreter> {
         self.perl().interpreters.into_iter().find(|one| one.main)
     }
@@ -94,19 +93,19 @@ impl Subject {
         }
     }
 
-    /// Leaves out every page of `gone`.
+    /// Removes the pages that `gone` selects.
     pub fn evict(&mut self, gone: impl Fn(u64) -> bool) {
         let runs = self.image.pages_without(gone);
         self.image = self.image.within(&runs);
         self.runs = runs;
     }
 
-    /// All bytes there are.
+    /// Bytes of all pages.
     pub fn image_bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.1 - run.0).sum()
     }
 
-    /// Reads it with `workers` threads, and checks what holds for every reading.
+    /// Reads it with `workers` threads, and checks what must hold for every reading.
     pub fn read(&self, workers: usize) -> Read {
         self.bytes_read.store(0, Ordering::Relaxed);
         self.calls.store(0, Ordering::Relaxed);
@@ -140,9 +139,9 @@ impl Subject {
         read
     }
 
-    /// What holds for every reading, also of a perl in ruins.
+    /// Checks what must hold for every reading, even of a damaged perl.
     fn check(&self, read: &Read, refinements: &Refinements) {
-        // A pass over all of it, a few looks at each value, and a constant.
+        // A pass over all of it, a few reads for each value, and a constant.
         let bound = 64 * self.image_bytes() + (16 << 20);
         assert!(read.bytes <= bound, "{} bytes read, {bound} allowed", read.bytes);
         assert!(read.calls <= bound / 16, "{} reads, {bound} bytes allowed", read.calls);

@@ -1,4 +1,5 @@
-//! Perls in ruins: reading always ends, reads no more than it may, and claims nothing that is in doubt.
+//! Damaged perls: reading always ends, reads no more than it may, and claims nothing that is in
+//! doubt.
 
 use proptest::prelude::*;
 use strandline_synth::{PerlRecipe, TRAPS, Trap, fabricate_perl};
@@ -17,8 +18,8 @@ fn check_trap(seed: u64, trap: Trap, build: Build) {
     let read = Subject::of(&perl, build).read(2);
     let is_seen = !read.reading.caveats.is_empty()
         || read.main().is_none_or(|main| sound.main().is_none_or(|before| main != before));
-    // Where there are globals nobody looks at the interpreter's address; keys and lists of free bodies may hold
-    // together for all that is read of them.
+    // With globals the interpreter's address is not read; keys and lists of free bodies may look
+    // sound in all that is read of them.
     let may_be_missed = matches!(trap, Trap::InterpreterOfTheKernel | Trap::BodyListCycle | Trap::KeyCycle);
     assert!(is_seen || may_be_missed, "neither figures nor a caveat tell of it");
     if matches!(trap, Trap::ArenaCycle | Trap::ArenaOfItself | Trap::EndlessArena | Trap::ChainToNowhere) {

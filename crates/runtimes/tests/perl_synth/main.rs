@@ -1,7 +1,7 @@
-//! The reader of Perl against fabricated ones: sound ones, whose every figure is known by construction, damaged
-//! ones, and ones built as traps.
+//! The reader of Perl against fabricated perls: sound ones, all figures of which are known by
+//! construction, damaged ones, and ones built as traps.
 //!
-//! Nothing here looks at another process. Effort is measured in target memory read, never in time.
+//! No test reads another process. Effort is measured in target memory read, never in time.
 
 #[cfg(test)]
 mod adapter;

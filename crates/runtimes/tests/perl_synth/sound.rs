@@ -1,4 +1,4 @@
-//! Sound perls: every figure is that of the recipe, whoever reads it with how many threads.
+//! Sound perls: every figure is that of the recipe, with any number of threads.
 
 use strandline_synth::{PerlImage, PerlRecipe, fabricate_perl};
 

@@ -25,7 +25,7 @@ pub struct Subject {
 }
 
 impl Memory for Subject {
-    /// Only resident pages can be read, as the reader of a live process has it.
+    /// Reads only resident pages, like the reader of a live process.
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
         let resident = self.runs.iter().find(|run| (run.0..run.1).contains(&address));
         let room = resident.map_or(0, |run| run.1 - address).min(buffer.len() as u64);
@@ -57,14 +57,14 @@ impl Subject {
         }
     }
 
-    /// Makes `percent` of 100 pages of dynamic space absent.
+    /// Makes `percent` percent of the pages of dynamic space absent.
     pub fn evict(&mut self, heap: &SbclHeap, seed: u64, percent: u64) {
         let mut dice = Dice::new(seed);
         let (from, to) = heap.dynamic;
         self.runs = self.image.pages_without(|page| (from..to).contains(&page) && dice.chance(percent));
     }
 
-    /// Reads it whole, and checks what holds for every heap, also for one in ruins.
+    /// Reads all of it, and checks what must hold for every heap, even a damaged one.
     pub fn read(&self, workers: usize) -> Result<Reading, Busy> {
         let (space, bad) = AddressSpace::parse(self.maps.as_bytes());
         assert_eq!(bad, 0, "{}", self.maps);
@@ -96,7 +96,7 @@ impl Subject {
         Ok(reading)
     }
 
-    /// Claims lie apart and hold what is resident in them, each byte once.
+    /// Checks that claims do not overlap, and that each counts the resident bytes in it once.
     fn check(&self, reading: &Reading) {
         let mut ranges: Vec<(u64, u64)> =
             reading.claims.iter().map(|claim| (claim.start, claim.end)).collect();

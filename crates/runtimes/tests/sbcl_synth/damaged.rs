@@ -1,4 +1,4 @@
-//! Heaps in ruins: reading always ends, reads no more than it may, and what it claims still adds up.
+//! Damaged heaps: reading always ends, reads no more than it may, and its claims still add up.
 
 use proptest::prelude::*;
 use strandline_runtimes::sbcl::facts::Sbcl;
@@ -6,7 +6,7 @@ use strandline_synth::{SBCL_RELEASES, SbclHeap, SbclRecipe, fabricate_sbcl};
 
 use crate::adapter::Subject;
 
-/// What is told of a heap in ruins is no more than there can be.
+/// Checks that the figures of a damaged heap do not exceed what is possible.
 fn check(heap: &SbclHeap, subject: &Subject, workers: usize) {
     let Ok(reading) = subject.read(workers) else { return };
     let Some(figures) = reading.facts.details::<strandline_runtimes::sbcl::facts::Sbcl>("sbcl") else {

@@ -1,7 +1,7 @@
-//! The SBCL reader against fabricated heaps: sound ones, of which it is known by construction what lives, and damaged
-//! ones.
+//! The SBCL reader against fabricated heaps: sound ones, whose live objects are known by
+//! construction, and damaged ones.
 //!
-//! Nothing here looks at an SBCL. Effort is measured in target memory read, never in time.
+//! No test reads an SBCL. Effort is measured in target memory read, never in time.
 
 #[cfg(test)]
 mod adapter;

@@ -1,4 +1,4 @@
-//! Sound heaps: what is said of them is what they were made of.
+//! Sound heaps: the figures are those that they were made with.
 
 use strandline_runtimes::sbcl::facts::{Sbcl, TypeBytes};
 use strandline_synth::{SBCL_RELEASES, SBCL_TYPES, SbclExpected, SbclHeap, SbclRecipe, fabricate_sbcl};
@@ -80,7 +80,7 @@ fn instances_are_told_by_the_name_of_their_type() {
 fn a_chain_as_long_as_dynamic_space_is_followed_to_its_end() {
     for mut heap in heaps(4) {
         heap.chain();
-        // Everything is a cons that refers to the next: whatever is told, it ends.
+        // Everything is a cons that points to the next: reading must end, whatever it reports.
         let _ = Subject::of(&heap).read(2);
     }
 }

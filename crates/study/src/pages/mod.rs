@@ -1,4 +1,4 @@
-//! What studies found, as pages of `strandline_report`.
+//! Pages of studies, in the form of `strandline_report`.
 
 pub mod readme;
 pub mod studies;

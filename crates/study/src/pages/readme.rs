@@ -1,21 +1,23 @@
-//! The newest results in a study's README: what stands between two comments is replaced.
+//! Inserts the newest results into the README of a study, between two marker comments.
 
 use super::study::Facts;
 use strandline_report::pages::cleaned::cleaned;
 use strandline_report::pages::markdown::{claims, escaped, picture, rows};
 use strandline_report::pages::page::{Page, Section};
 
-/// The lines between which results stand.
+/// First marker line.
 pub const BEGIN: &str = "<!-- results -->";
-/// The same.
+/// Last marker line.
 pub const END: &str = "<!-- end of results -->";
-/// How the line begins that says where and when; it alone is no news.
+/// Beginning of the line with place and date; a change of this line alone does not count.
 const MEASURED: &str = "Measured on: ";
 
-/// Of the tables that the first `[[table]]` makes, one for each combination of the axes it does not name, so many.
+/// Maximum number of tables of the first `[[table]]`, which makes one for each combination of
+/// unnamed axes.
 const MAX_TABLES: usize = 3;
 
-/// The results in short: the verdicts, the first table and the first plot of `page`, which is that of `facts`.
+/// The results in short: the verdicts, the first tables and the first plot of `page`, which is made
+/// from `facts`.
 pub fn block(facts: &Facts<'_>, page: &Page, surroundings: &[(String, String)]) -> String {
     let tables = page.sections.iter().map(|section| &section.tables).find(|tables| !tables.is_empty());
     let plot = page.sections.iter().flat_map(|section| &section.plots).find(|plot| !plot.address.is_empty());
@@ -42,10 +44,10 @@ pub fn block(facts: &Facts<'_>, page: &Page, surroundings: &[(String, String)]) 
     parts.join("\n\n")
 }
 
-/// The README with `block` in its place; `None` where it says the same already, but for where and when.
+/// The README with `block` inserted; `None` if only place and date would change.
 ///
 /// # Errors
-/// One line where it has no place for it.
+/// One line if the markers are missing.
 pub fn filled(readme: &str, block: &str) -> Result<Option<String>, String> {
     let missing = || format!("it has no line `{BEGIN}` with a line `{END}` after it");
     let lines: Vec<&str> = readme.split_inclusive('\n').collect();

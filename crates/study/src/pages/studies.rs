@@ -1,4 +1,4 @@
-//! What several studies came to: their document, a book of their pages, and what is shown of each meanwhile.
+//! Results of several studies: their document, a book of their pages, and a brief page for each.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -10,30 +10,30 @@ use strandline_report::pages::page::{Cell, Claim, Column, Page, Section, Table, 
 use strandline_report::text::{clean, clean_sentence, counted};
 use strandline_report::units::seconds;
 
-/// A study, and what came of it.
+/// A study and its result.
 pub struct Item<'a> {
-    /// What it is called by.
+    /// Its name.
     pub name: &'a str,
-    /// What was measured and judged, or why it could not be run at all.
+    /// The result, or the reason why it could not be run at all.
     pub came: Result<Facts<'a>, &'a str>,
 }
 
-/// What came of all.
+/// Totals over all studies.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Totals {
-    /// Studies, those that could not be run among them.
+    /// Number of studies, including those that could not be run.
     pub studies: u64,
-    /// Studies that could not be run at all.
+    /// Number of studies that could not be run.
     pub could_not_be_run: u64,
-    /// Their claims.
+    /// Tally of their claims.
     #[serde(flatten)]
     pub tally: Tally,
-    /// How long the runs took together.
+    /// Total time of the runs.
     pub run_seconds: f64,
 }
 
 impl Totals {
-    /// Of all these.
+    /// Totals of `items`.
     pub fn of(items: &[Item<'_>]) -> Self {
         let ran = || items.iter().filter_map(|item| item.came.as_ref().ok());
         Self {
@@ -44,7 +44,7 @@ impl Totals {
         }
     }
 
-    /// "5 studies, 83 claims: 71 hold, 9 fail, 3 not run".
+    /// Such as "5 studies, 83 claims: 71 hold, 9 fail, 3 not run".
     pub fn line(&self) -> String {
         let studies =
             if self.studies == 1 { "1 study".to_owned() } else { format!("{} studies", self.studies) };
@@ -60,14 +60,14 @@ impl Totals {
     }
 }
 
-/// How long the runs that count took together.
+/// Total time of the runs that count.
 fn run_seconds(data: &Data) -> f64 {
     let samples = data.cells.values().filter_map(|cell| cell.samples.get("wall_seconds"));
-    // A sum of nothing would be -0.
+    // `sum` of an empty iterator would be -0.
     samples.flatten().flatten().fold(0.0, |all, one| all + one)
 }
 
-/// The document, for scripts.
+/// Builds the document for scripts.
 pub fn document(items: &[Item<'_>]) -> Value {
     let one = |item: &Item<'_>| match &item.came {
         Ok(facts) => {
@@ -82,7 +82,8 @@ pub fn document(items: &[Item<'_>]) -> Value {
     json!({ "studies": items.iter().map(one).collect::<Vec<_>>(), "totals": Totals::of(items) })
 }
 
-/// All of them as a book. Pages of `items` come from `pages`, in their order: their plots may be files already.
+/// Builds a book of all studies. `pages` are the pages of `items` in the same order; their plots
+/// may already be files.
 pub fn book(items: &[Item<'_>], pages: Vec<Page>, environment: Vec<(String, String)>) -> Book {
     let totals = Totals::of(items);
     let chapters = items.iter().zip(pages).map(|(item, page)| Chapter { name: item.name.to_owned(), page });
@@ -99,7 +100,7 @@ pub fn book(items: &[Item<'_>], pages: Vec<Page>, environment: Vec<(String, Stri
     }
 }
 
-/// A row for each study.
+/// Table with one row per study.
 fn contents(items: &[Item<'_>]) -> Table {
     let column = |title: &str| Column { title: title.to_owned(), figures: title != "study" };
     let columns = ["study", "claims", "hold", "fail", "not run", "time of its runs"].map(column).to_vec();
@@ -133,7 +134,7 @@ fn contents(items: &[Item<'_>]) -> Table {
     Table { caption: String::new(), columns, rows: rows.collect() }
 }
 
-/// The page of a study, or of one that could not be run.
+/// The page of a study, also if it could not be run.
 pub fn page(item: &Item<'_>) -> Page {
     match &item.came {
         Ok(facts) => study::page(facts),
@@ -141,7 +142,7 @@ pub fn page(item: &Item<'_>) -> Page {
     }
 }
 
-/// The verdicts of a study, with a reason for those that do not hold.
+/// The verdicts of a study, with reasons for claims that do not hold.
 pub fn brief(item: &Item<'_>) -> Page {
     let facts = match &item.came {
         Ok(facts) => facts,
@@ -156,7 +157,7 @@ pub fn brief(item: &Item<'_>) -> Page {
     };
     let mut sections = Vec::new();
     if !facts.claims.is_empty() {
-        // What holds needs no words here; of the others, why.
+        // Claims that hold are shown without text.
         let short = |claim: Claim| {
             let holds = claim.verdict.tone == Tone::Good;
             let note = if claim.reason.is_empty() { claim.note } else { String::new() };

@@ -1,4 +1,4 @@
-//! What a study came to: its document and its page.
+//! Document and page of a study.
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -15,24 +15,24 @@ use strandline_report::pages::page::{Cell, Claim, Page, Section, Tone};
 use strandline_report::pages::surroundings;
 use strandline_report::text::{clean, clean_sentence, counted, shorten};
 
-/// Room for a measured text in a table; it stands whole in the document.
+/// Maximum width of a measured text in a table; the document has the whole text.
 const MAX_TEXT_COLUMNS: usize = 20;
-/// Published figures stand whole in every format, within reason.
+/// Maximum width of published figures, in every format.
 const MAX_PUBLISHED_COLUMNS: usize = 2000;
-/// Figures that a claim's row names.
+/// Maximum number of figures in the row of a claim.
 const MAX_FIGURES: usize = 6;
 
-/// All that is told of a study's run.
+/// Input of the document and the page.
 pub struct Facts<'a> {
     /// The cells.
     pub matrix: &'a Matrix,
-    /// What was measured of them.
+    /// Their measured data.
     pub data: &'a Data,
-    /// The claims, judged.
+    /// The judged claims.
     pub claims: &'a [Judged],
-    /// What is to be known about the figures: code and sentence.
+    /// Caveats on the figures: code and sentence.
     pub caveats: Vec<(&'static str, String)>,
-    /// The kinds of machines that runs were made on, where that is elsewhere.
+    /// Kinds of machines that ran it, if runs were made elsewhere.
     pub nodes: Vec<Kind>,
 }
 
@@ -51,7 +51,7 @@ pub struct Document {
     nodes: Vec<Kind>,
 }
 
-/// The document, for scripts.
+/// Builds the document for scripts.
 pub fn document(facts: &Facts<'_>) -> Document {
     let study = &facts.matrix.study;
     let describe = |key: &Key, cell: &CellData| {
@@ -91,7 +91,7 @@ pub fn document(facts: &Facts<'_>) -> Document {
     }
 }
 
-/// The report.
+/// Builds the page.
 pub fn page(facts: &Facts<'_>) -> Page {
     let study = &facts.matrix.study;
     let mut sections = Vec::new();
@@ -148,21 +148,21 @@ fn headline(facts: &Facts<'_>) -> String {
     format!("{} of {all} {verb}{} ({runs}).", tally.holds, tally.others())
 }
 
-/// How many claims have which verdict.
+/// Number of claims by verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
-    /// All of them.
+    /// All claims.
     pub claims: u64,
-    /// Those that hold.
+    /// Claims that hold.
     pub holds: u64,
-    /// Those that do not.
+    /// Claims that fail.
     pub fails: u64,
-    /// Those that could not be judged.
+    /// Claims that could not be judged.
     pub not_run: u64,
 }
 
 impl Tally {
-    /// Counts them.
+    /// Counts the verdicts of `claims`.
     pub fn of(claims: &[Judged]) -> Self {
         let count = |verdict| claims.iter().filter(|claim| claim.verdict == verdict).count() as u64;
         Self {
@@ -173,7 +173,7 @@ impl Tally {
         }
     }
 
-    /// ", 2 fail, 1 not run": those that do not hold, where there are any.
+    /// Such as ", 2 fail, 1 not run"; empty if all hold.
     pub fn others(self) -> String {
         let fails = match self.fails {
             0 => String::new(),
@@ -197,7 +197,7 @@ impl std::ops::Add for Tally {
     }
 }
 
-/// The claims, as every format shows them.
+/// The claims in the form used by all formats.
 pub fn claims(facts: &Facts<'_>) -> Vec<Claim> {
     facts.claims.iter().map(|claim| shown(claim, facts.matrix)).collect()
 }
@@ -213,7 +213,7 @@ fn shown(claim: &Judged, matrix: &Matrix) -> Claim {
     let tolerance = claim.tolerance.zip(claim.why.as_ref());
     let tolerance =
         tolerance.map(|(part, why)| format!("tolerance {} % ({})", table::digits(part * 100.0), clean(why)));
-    // That it fails is said already.
+    // The verdict already shows that it fails.
     let reason = claim.reason.as_deref().filter(|reason| *reason != OTHERWISE);
     Claim {
         id: clean(&claim.id),
@@ -222,13 +222,13 @@ fn shown(claim: &Judged, matrix: &Matrix) -> Claim {
         published: shorten(&published(&claim.published), MAX_PUBLISHED_COLUMNS),
         measured: values(&claim.measured, matrix),
         reason: reason.map(clean_sentence).unwrap_or_default(),
-        // Whole, as a sentence of a page may be: it says why.
+        // Not shortened: the note gives the explanation.
         note: claim.note.as_deref().map(|note| clean(note.replace('\n', " ").trim())).unwrap_or_default(),
         figures: measured.into_iter().chain(tolerance).collect(),
     }
 }
 
-/// Published figures in a line.
+/// Published figures in one line.
 fn published(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -251,7 +251,7 @@ fn value(read: &Read, matrix: &Matrix) -> String {
     }
 }
 
-/// The figures that a claim read, without what they are of.
+/// The figures that a claim read, without metric and cell.
 fn values(reads: &[Read], matrix: &Matrix) -> String {
     const MOST: usize = 3;
     let mut shown: Vec<String> = reads.iter().take(MOST).map(|read| value(read, matrix)).collect();
@@ -261,11 +261,11 @@ fn values(reads: &[Read], matrix: &Matrix) -> String {
     shown.join(", ")
 }
 
-/// The figures that a claim read, the first of them.
+/// The first figures that a claim read, with metric and cell.
 fn figures(reads: &[Read], matrix: &Matrix) -> String {
     let one = |read: &Read| {
         let of = |axes: &std::collections::BTreeMap<String, String>| {
-            // What is the same for all tells nothing.
+            // Axes with a single choice are omitted.
             let several = |axis: &str| !matrix.axes.iter().any(|a| a.name == axis && a.choices.len() == 1);
             let told = axes.iter().filter(|(axis, _)| several(axis));
             let choices: Vec<String> = told.map(|(axis, choice)| format!("{axis}={choice}")).collect();

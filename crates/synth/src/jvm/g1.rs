@@ -3,11 +3,11 @@
 use super::heap::REGION_BYTES;
 use super::{HEAP, PAGE, Writer};
 
-/// Tags of regions: eden, survivor, the first of humongous ones, those that follow, old, archive.
+/// Tags of regions: eden, survivor, first of a humongous object, further ones of it, old, archive.
 type Tags = [u32; 6];
 
 impl Writer {
-    /// Writes one, and returns what of it is committed.
+    /// Writes a G1 heap, and returns its committed ranges.
     pub fn g1(&mut self) -> Vec<(u64, u64)> {
         let count = 6 + self.dice.below(8);
         let names: [&'static str; 4] = if self.is_new {
@@ -18,7 +18,7 @@ impl Writer {
         let [region, manager, kind, support] = names;
         self.declare(region, &[("_type", 8), ("_bottom", 8), ("_top", 8), ("_end", 8)]);
         self.declare(kind, &[("_tag", 4)]);
-        // A type of one field that stands within another: both are small.
+        // The type is embedded in regions, and has one field at offset 0.
         self.tables.field(kind, "_tag", 0);
         self.declare("G1HeapRegionTable", &[("_base", 8), ("_length", 8), ("_shift_by", 4)]);
         self.declare(manager, &[("_regions", 96)]);
@@ -34,7 +34,7 @@ impl Writer {
         let tags = self.tags();
         let committed = self.regions(region, pointers, (count, tags));
         if self.is_old {
-            // What a region inherits is told of what it inherits from.
+            // Inherited fields are listed with the class that declares them.
             for (field, of) in [("_bottom", "Space"), ("_end", "Space"), ("_top", "G1ContiguousSpace")] {
                 self.tables.rename((region, field), of);
             }
@@ -42,7 +42,7 @@ impl Writer {
         committed
     }
 
-    /// What of regions is told by kind (`gc/g1/g1HeapRegionType.hpp`).
+    /// Writes the constants of region types (`gc/g1/g1HeapRegionType.hpp`); returns the tags.
     fn tags(&mut self) -> Tags {
         if self.is_new {
             for (name, value) in [
@@ -80,7 +80,7 @@ impl Writer {
             // One object, in several regions.
             let many = if what == 3 { (1 + self.dice.below(3)).min(count - index) } else { 1 };
             let (start, end) = (HEAP + index * REGION_BYTES, HEAP + (index + many) * REGION_BYTES);
-            // One that was never committed has no structure.
+            // A region that was never committed has no structure.
             if what == 7 && index + 1 < count {
                 index += 1;
                 continue;
@@ -121,7 +121,8 @@ impl Writer {
         committed
     }
 
-    /// What the beans are told from, which G1 brings up to date at each collection and so is not what regions have now.
+    /// Writes the figures that the beans report. G1 updates them at each collection, so that they
+    /// differ from the regions' own.
     fn monitored(&mut self) -> u64 {
         const FIELDS: [[&str; 2]; 6] = [
             ["_eden_space_used", "_eden_used"],

@@ -1,28 +1,27 @@
-//! Which object refers to which, and from where all of it is reached: a stack, and what came from the archive of class data.
+//! References between objects, and what is reachable: from a stack, and from objects of the archive
+//! of class data.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::objects::{Class, MIRROR_BYTES, MIRROR_COUNT};
 use super::{CODE, CODE_BYTES, DATA, DATA_BYTES, STACK, STACK_BYTES, STRUCTURES, STRUCTURES_BYTES, Writer};
 
-/// An object that was written.
 #[derive(Clone, Copy, Debug)]
 pub struct Object {
-    /// Where it is.
+    /// Its address.
     pub at: u64,
-    /// Its bytes.
     pub bytes: u64,
-    /// The class, by its number.
+    /// Index of its class.
     pub class: usize,
-    /// Of an array, how many elements it has; of a `java.lang.Class` how many static references.
+    /// Number of elements of an array; number of static references of a `java.lang.Class`.
     pub length: u64,
-    /// Whether it came from the archive, and so lives.
+    /// Whether it came from the archive, and so is live.
     pub is_archived: bool,
-    /// Whether it has regions of its own, whose addresses are in tables and hold nothing.
+    /// Whether it has regions of its own, whose addresses in tables do not keep it.
     pub is_humongous: bool,
 }
 
-/// Which object leads to which, and those that live whatever leads to them.
+/// References between objects, and the objects that are live without any.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     held: BTreeMap<u64, Vec<u64>>,
@@ -50,14 +49,15 @@ impl Writer {
             if self.dice.chance(40) {
                 continue;
             }
-            // On a stack compiled code has narrow ones as well.
+            // On a stack, compiled code has narrow references as well.
             graph.roots.extend(self.refer(at, &objects));
         }
         graph
     }
 
-    /// Tells what lives, once the rest is written: what describes spaces and regions has the addresses of what stands first in
-    /// them, and a word that is an object's address holds that object.
+    /// Computes what is live, once the rest is written: descriptions of spaces and regions contain
+    /// the addresses of the first objects in them, and a word that is an object's address keeps
+    /// that object.
     pub fn live(&mut self, Graph { held, mut roots }: Graph) {
         let small = self.objects.iter().filter(|object| !object.is_humongous).map(|object| object.at);
         let small: BTreeSet<u64> = small.collect();
@@ -77,7 +77,7 @@ impl Writer {
         }
     }
 
-    /// Where an object has references that hold what they lead to, and those that do not.
+    /// Addresses of an object's references that keep their targets, and of those that do not.
     fn places(&self, object: &Object) -> (Vec<u64>, Vec<u64>) {
         let oop = self.oop_bytes();
         let Class { references, kind, is_weak, .. } = self.classes[object.class];
@@ -90,7 +90,7 @@ impl Writer {
         }
         let Some((first, count)) = references else { return (Vec::new(), Vec::new()) };
         let mut strong: Vec<u64> = row(first, count).collect();
-        // Of a reference the referent stands in front of what its map has.
+        // The referent of a reference object is in front of the fields in its map.
         match is_weak {
             None => (strong, Vec::new()),
             Some(is_weak) => {
@@ -103,7 +103,7 @@ impl Writer {
         }
     }
 
-    /// Writes a reference to any of these, or to none.
+    /// Writes a reference to one of `objects`, or none.
     fn refer(&mut self, place: u64, objects: &[Object]) -> Option<u64> {
         if objects.is_empty() || self.dice.chance(70) {
             return None;
@@ -117,12 +117,12 @@ impl Writer {
         Some(to)
     }
 
-    /// The bytes of a reference.
+    /// Bytes of a reference.
     pub fn oop_bytes(&self) -> u64 {
         if self.has_narrow_oops { 4 } else { 8 }
     }
 
-    /// Where a `java.lang.Class` has how many static references it has.
+    /// Writes the number of static references of a `java.lang.Class`.
     pub fn mirror(&mut self, at: u64, count: u64) {
         self.image.put(at + MIRROR_COUNT, &(count as u32).to_le_bytes());
     }

@@ -1,11 +1,10 @@
-//! The heap: which collector it is of, and what all have (`gc/shared/collectedHeap.hpp`).
+//! The heap: its collector, and what all collectors share (`gc/shared/collectedHeap.hpp`).
 
 use super::{HEAP, PAGE, Writer};
 
-/// Smaller than any collector has them, so that an image is.
+/// Smaller than with any collector, so that images are small.
 pub const REGION_BYTES: u64 = 16 * PAGE;
 
-/// A collector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collector {
     Serial,
@@ -16,19 +15,19 @@ pub enum Collector {
     Epsilon,
 }
 
-/// With the name that is told, and their flags.
+/// Collectors, with the names that are reported and their flags.
 pub const COLLECTORS: [(Collector, &str, &str); 6] = [
     (Collector::G1, "G1", "UseG1GC"),
     (Collector::Serial, "Serial", "UseSerialGC"),
     (Collector::Parallel, "Parallel", "UseParallelGC"),
     (Collector::Epsilon, "Epsilon", "UseEpsilonGC"),
-    // These are not read of JDK 11.
+    // These are not read in JDK 11.
     (Collector::Shenandoah, "Shenandoah", "UseShenandoahGC"),
     (Collector::Z, "Z", "UseZGC"),
 ];
 
 impl Writer {
-    /// Writes one, and returns what of it is committed.
+    /// Writes a heap, and returns its committed ranges.
     pub fn heap(&mut self) -> Vec<(u64, u64)> {
         self.declare("MemRegion", &[("_start", 8), ("_word_size", 8)]);
         let active = if self.is_new { "_is_stw_gc_active" } else { "_is_gc_active" };
@@ -49,10 +48,11 @@ impl Writer {
         }
     }
 
-    /// A heap, as far as all collectors have the same; what is its own follows the common part.
+    /// Writes the structure of a heap: the part that all collectors share, then `fields`; returns
+    /// its address.
     pub fn collected(&mut self, of: &'static str, fields: &[(&'static str, u64)], bytes: u64) -> u64 {
         let common = self.tables.size_of("CollectedHeap") + self.tables.size_of("MemRegion");
-        // Declared from 0 on: they are moved behind what all have.
+        // They were declared from offset 0 on, and are moved behind the shared part.
         for (field, _) in fields {
             let offset = self.tables.offset(of, field);
             self.tables.field(of, field, common + offset);
@@ -65,7 +65,7 @@ impl Writer {
         heap
     }
 
-    /// Expects a part of the heap: of a kind, with objects up to `top`.
+    /// Adds a part of the heap, with objects up to `top`, to the expected figures of its kind.
     pub fn area(&mut self, kind: &'static str, [start, top, end]: [u64; 3]) {
         let of = self.expected.kinds.entry(kind).or_default();
         *of = (of.0 + end - start, of.1 + top - start);

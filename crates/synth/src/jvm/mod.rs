@@ -1,8 +1,10 @@
-//! Fabricated Java virtual machines: HotSpot's tables about itself, a heap of any collector, classes, threads with allocation buffers,
-//! metaspace, compiled code, each known by construction.
+//! Fabricated Java virtual machines: HotSpot's tables about itself, a heap of any collector,
+//! classes, threads with allocation buffers, metaspace, compiled code. All of it is known by
+//! construction.
 //!
-//! Written from HotSpot's sources of JDK 11, 17 and 25 (`src/hotspot/share`), apart from the reader that is tested with it. What
-//! the tables describe stands at places that are drawn, what they do not describe where the sources have it.
+//! Written from HotSpot's sources of JDK 11, 17 and 25 (`src/hotspot/share`), independently of the
+//! reader that it tests. What the tables describe is at random offsets, everything else at the
+//! offsets of the sources.
 
 mod g1;
 mod graph;
@@ -21,13 +23,13 @@ use self::tables::Tables;
 use crate::{Dice, Image};
 
 const PAGE: u64 = 4096;
-/// Where the library is mapped, and where its data stands.
+/// Address of the library, and of its data.
 const LIBRARY: u64 = 0x7f50_0000_0000;
 const DATA: u64 = LIBRARY + 0x10_0000;
 const DATA_BYTES: u64 = 12 * PAGE;
-/// Where glibc's code is: without it handles may be anywhere.
+/// Address of glibc's code: in a process without glibc, handles may be anywhere.
 const LIBC: u64 = 0x7fff_0000_0000;
-/// What it has from malloc.
+/// Memory from malloc.
 const STRUCTURES: u64 = 0x7f40_0001_0000;
 const STRUCTURES_BYTES: u64 = 24 * PAGE;
 /// A thread's stack.
@@ -45,7 +47,7 @@ const CODE_MAP: u64 = 0x7f71_0000_0000;
 /// Used and committed bytes, by the names of the memory pool beans.
 pub type JvmPools = BTreeMap<&'static str, (u64, u64)>;
 
-/// What a fabricated JVM holds.
+/// Expected figures of a fabricated JVM.
 #[derive(Clone, Debug, Default)]
 pub struct JvmExpected {
     /// `Abstract_VM_Version::_s_vm_release`.
@@ -54,17 +56,18 @@ pub struct JvmExpected {
     pub collector: &'static str,
     /// Its pools.
     pub pools: JvmPools,
-    /// Objects and their bytes, by class.
+    /// Number and bytes of objects, by class.
     pub types: BTreeMap<&'static str, (u64, u64)>,
-    /// The same of those that something leads to, or seems to.
+    /// The same for objects that are reachable, or seem to be.
     pub live: BTreeMap<&'static str, (u64, u64)>,
-    /// Class loaders that have loaded something.
+    /// Number of class loaders that have loaded something.
     pub loaders: u64,
-    /// Of each kind of part of the heap the bytes, and those of objects.
+    /// For each kind of heap part, its bytes and those of objects in it.
     pub kinds: BTreeMap<&'static str, (u64, u64)>,
-    /// Bytes of heap that is committed.
+    /// Committed bytes of the heap.
     pub heap_bytes: u64,
-    /// The same of a heap in shared memory, as often as that is mapped: all, and those that pages have in use.
+    /// For a heap in shared memory, counted for each of its mappings: committed bytes, and bytes in
+    /// use on pages.
     pub shared_bytes: (u64, u64),
 }
 
@@ -75,24 +78,24 @@ pub struct JvmImage {
     pub image: Image,
     /// Its /proc/PID/maps.
     pub maps: String,
-    /// The file of its library, in which the names are that its tables point to.
+    /// The file of its library, which holds the names that its tables point to.
     pub file: Vec<u8>,
-    /// How much further than the file says the library is mapped.
+    /// Distance from addresses in the file of the library to those in memory.
     pub bias: u64,
-    /// Where the four pointers to its tables are: fields, types, constants of 32 and of 64 bits.
+    /// Addresses of the four pointers to its tables: fields, types, constants of 32 and of 64 bits.
     pub tables: [u64; 4],
-    /// The library's written data.
+    /// The library's writable data.
     pub data: (u64, u64),
-    /// What it holds.
+    /// Its expected figures.
     pub expected: JvmExpected,
 }
 
-/// How objects say which class they are of.
+/// How the header of an object encodes its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Header {
     /// A pointer of 64 bits.
     Wide,
-    /// One of 32.
+    /// A pointer of 32 bits.
     Narrow,
     /// Some bits of the mark word.
     Compact,
@@ -103,28 +106,28 @@ struct Writer {
     dice: Dice,
     tables: Tables,
     expected: JvmExpected,
-    /// JDK 25, and not 17 or 11.
+    /// JDK 25, otherwise 17 or 11.
     is_new: bool,
     /// JDK 11.
     is_old: bool,
     collector: Collector,
     header: Header,
-    /// Where the next structure goes.
+    /// Address for the next structure.
     free: u64,
-    /// Where the next metadata go: metaspace, class space.
+    /// Addresses for the next metadata: metaspace, class space.
     metadata: [u64; 2],
     has_narrow_oops: bool,
     classes: Vec<objects::Class>,
     objects: Vec<graph::Object>,
-    /// Whether what is written is of the archive.
+    /// Whether the objects being written are in the archive.
     is_archive: bool,
     /// The objects of class loaders.
     loaders: BTreeSet<u64>,
-    /// Buffers of threads: where they begin, up to where objects stand, where they end.
+    /// Buffers of threads: start, end of the objects, end.
     buffers: Vec<[u64; 3]>,
 }
 
-/// Makes one, drawn from `seed`.
+/// Fabricates a JVM from `seed`.
 pub fn fabricate_jvm(seed: u64) -> JvmImage {
     let mut dice = Dice::new(seed ^ 0x6a61_7661);
     let mut image = Image::default();
@@ -214,7 +217,7 @@ fn maps(committed: &[(u64, u64)], collector: Collector) -> String {
 }
 
 impl Writer {
-    /// Room for a structure.
+    /// Allocates a structure.
     fn structure(&mut self, bytes: u64) -> u64 {
         let at = self.free;
         self.free += (bytes + 8 * self.dice.below(6)).next_multiple_of(16);
@@ -222,7 +225,7 @@ impl Writer {
         at
     }
 
-    /// Describes a type whose fields stand in any order, and says how large it is.
+    /// Describes a type with its fields in random order; returns its size.
     fn declare(&mut self, name: &'static str, fields: &[(&'static str, u64)]) -> u64 {
         let mut left: Vec<(&str, u64)> = fields.to_vec();
         let mut at = 8 * self.dice.below(4);
@@ -235,7 +238,7 @@ impl Writer {
         at
     }
 
-    /// A structure of a type that was declared, with what is in some of its fields.
+    /// Writes a structure of a type that was declared, with values of some of its fields.
     fn object(&mut self, name: &'static str, fields: &[(&str, u64)]) -> u64 {
         let at = self.structure(self.tables.size_of(name));
         self.fill(at, name, fields);
@@ -248,19 +251,19 @@ impl Writer {
         }
     }
 
-    /// A static field with a word.
+    /// Writes a static field.
     fn fixed(&mut self, name: &'static str, field: &'static str, word: u64) {
         let at = self.tables.fixed(name, field);
         self.image.put_word(at, word);
     }
 
-    /// A flag of the command line, with its value.
+    /// Writes a flag of the command line.
     fn flag(&mut self, name: &'static str, value: u64) {
         let at = self.tables.flag(name);
         self.image.put_word(at, value);
     }
 
-    /// What the machine is.
+    /// Writes the version and general flags.
     fn machine(&mut self) {
         let release = self.tables.text(self.expected.release);
         self.fixed("Abstract_VM_Version", "_s_vm_release", release);
@@ -279,7 +282,7 @@ impl Writer {
         if self.is_new {
             self.flag("UseCompactObjectHeaders", u64::from(self.header == Header::Compact));
         }
-        // What nobody asks for.
+        // Fields that no reader uses.
         for (name, field) in
             [("BasicType", "_size"), ("Arguments", "_num_jvm_args"), ("vframeArray", "_frames")]
         {

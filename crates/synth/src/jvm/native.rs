@@ -1,18 +1,19 @@
-//! What is not heap: threads and their buffers (`gc/shared/threadLocalAllocBuffer.hpp`), metaspace (`memory/metaspace/`), compiled
-//! code (`memory/heap.hpp`).
+//! Memory besides the heap: threads and their buffers (`gc/shared/threadLocalAllocBuffer.hpp`),
+//! metaspace (`memory/metaspace/`), compiled code (`memory/heap.hpp`).
 
 use super::{
     CLASS_SPACE, CLASS_SPACE_BYTES, CODE, CODE_BYTES, CODE_MAP, METASPACE, METASPACE_BYTES, PAGE, STACK,
     STACK_BYTES, Writer,
 };
 
-/// What a buffer keeps free at its end, in words.
+/// Words that a buffer keeps free at its end.
 const RESERVE_WORDS: u64 = 8;
-/// The segments of a code heap have 128 bytes.
+/// Segments of a code heap have 128 bytes.
 const SEGMENT_SHIFT: u32 = 7;
 
 impl Writer {
-    /// Eden: objects, and among them buffers of threads, of which only the first part has objects.
+    /// Fills eden with objects and, among them, buffers of threads, of which only the first part
+    /// has objects.
     pub fn eden(&mut self, start: u64, end: u64) -> u64 {
         let mut at = start;
         for _ in 0..self.dice.below(3) {
@@ -28,7 +29,7 @@ impl Writer {
         self.objects(at, end)
     }
 
-    /// Threads: those with a buffer, and some without.
+    /// Writes threads: those with a buffer, and some without.
     pub fn threads(&mut self) {
         self.declare("ThreadsList", &[("_length", 4), ("_threads", 8)]);
         let common = self.declare("Thread", &[("_tlab", 128)]);
@@ -36,7 +37,7 @@ impl Writer {
             self.tables.field("JavaThread", field, common + offset);
         }
         self.tables.size("Thread", common + 32);
-        // `_allocation_end` is between them, and not told.
+        // `_allocation_end` is between them, and not in the tables.
         for (field, offset) in
             [("_start", 0), ("_top", 8), ("_pf_top", 16), ("_end", 24), ("_desired_size", 40)]
         {
@@ -56,7 +57,7 @@ impl Writer {
             for (offset, word) in [(0, *start), (8, *top), (16, *top), (24, *end), (32, *end), (40, 512)] {
                 self.image.put_word(buffer + offset, word);
             }
-            // Of the last one the stack is there; others have had theirs already, or none.
+            // Only the last thread has a stack in memory.
             if index + 1 == buffers.len() {
                 self.image.put_word(thread + common + 16, STACK + STACK_BYTES);
                 self.image.put_word(thread + common + 8, STACK_BYTES);
@@ -72,7 +73,8 @@ impl Writer {
         self.fixed("ThreadsSMRSupport", "_java_thread_list", list);
     }
 
-    /// Class loaders, their arenas of chunks, the nodes that chunks are in, and the counters of it all.
+    /// Writes class loaders, their arenas of chunks, the nodes that chunks are in, and the
+    /// counters.
     pub fn metaspace(&mut self) {
         self.declare("ClassLoaderData", &[("_next", 8), ("_class_loader", 24), ("_klasses", 8)]);
         let counters = [self.tables.hidden(), self.tables.hidden()];
@@ -82,7 +84,7 @@ impl Writer {
             true => self.old_node(range),
             false => self.node(range, limiter),
         });
-        // The classes are the first loader's.
+        // The classes belong to the first loader.
         let mut used = [1000, self.metadata[1] - CLASS_SPACE];
         let loaders = 1 + self.dice.below(8);
         let mut next = 0;
@@ -105,7 +107,7 @@ impl Writer {
             }
             next = self.loader(next, &chunks, (nodes, counters));
         }
-        // One that has loaded nothing.
+        // A loader that has loaded nothing.
         let head = self.object("ClassLoaderData", &[("_next", next)]);
         self.fixed("ClassLoaderDataGraph", "_head", head);
         self.expected.loaders = self.loaders.len() as u64;
@@ -117,15 +119,17 @@ impl Writer {
         self.expected.pools.insert("Compressed Class Space", (used[1], CLASS_SPACE_BYTES));
     }
 
-    /// A `VirtualSpaceNode`, in a `VirtualSpaceList` of its own, all of it committed.
+    /// Writes a `VirtualSpaceNode`, in a `VirtualSpaceList` of its own, all of it committed.
     fn node(&mut self, (start, bytes): (u64, u64), limiter: u64) -> u64 {
         let (node, list) = (self.structure(0x100), self.structure(48));
-        // Of the list: `_name`, `_first_node`, `_nodes_counter` and `_can_expand`, `_commit_limiter`, and two counters of words.
+        // The list: `_name`, `_first_node`, `_nodes_counter` and `_can_expand`, `_commit_limiter`,
+        // and two counters of words.
         for (offset, word) in [(8, node), (16, 1), (24, limiter), (32, bytes / 8), (40, bytes / 8)] {
             self.image.put_word(list + offset, word);
         }
-        // Of the node: `_next`, then the base, size and more of what is reserved; at its end the limiter, and where in the list
-        // counters are. How much stands between differs by release.
+        // The node: `_next`, then base, size and more of the reserved range; at its end the
+        // limiter, and pointers to the counters in the list. The bytes between them differ by
+        // release.
         let counters = 0xb0 + 8 * self.dice.below(4);
         for (offset, word) in [
             (8, start),
@@ -139,8 +143,8 @@ impl Writer {
         node
     }
 
-    /// A `VirtualSpaceNode` of JDK 11: `_next`, `_is_class`, the base, size and more of what is reserved; then `_low_boundary`,
-    /// `_high_boundary`, `_low` and `_high`.
+    /// Writes a `VirtualSpaceNode` of JDK 11: `_next`, `_is_class`, base, size and more of the
+    /// reserved range; then `_low_boundary`, `_high_boundary`, `_low` and `_high`.
     fn old_node(&mut self, (start, bytes): (u64, u64)) -> u64 {
         let (node, end) = (self.structure(144), start + bytes);
         for (offset, word) in [(16, start), (24, bytes), (64, start), (72, end), (80, start), (88, end)] {
@@ -149,7 +153,7 @@ impl Writer {
         node
     }
 
-    /// A `SpaceManager` of JDK 11, whose chunks begin with what describes them.
+    /// Writes a `SpaceManager` of JDK 11, whose chunks begin with their headers.
     fn old_arena(&mut self, chunks: &[(u64, u64)], node: u64) -> u64 {
         let arena = self.structure(96);
         let mut first = 0;
@@ -170,7 +174,7 @@ impl Writer {
         arena
     }
 
-    /// A `ClassLoaderData` with `_metaspace` and `_metaspace_lock` behind `_class_loader`.
+    /// Writes a `ClassLoaderData` with `_metaspace` and `_metaspace_lock` behind `_class_loader`.
     fn loader(
         &mut self,
         next: u64,
@@ -180,14 +184,15 @@ impl Writer {
         let loader = self.object("ClassLoaderData", &[("_next", next)]);
         let place = loader + self.tables.offset("ClassLoaderData", "_class_loader");
         let (metaspace, lock) = (self.structure(32), self.structure(8));
-        // The first one has no object, and a hidden class has what its loader has.
+        // The first loader has no object, and a hidden class has the object of its loader.
         let (handle, object) = (self.structure(8), 8 * self.dice.below(6));
         self.image.put_word(handle, object);
         self.image.put_word(place, if object == 0 { 0 } else { handle });
         self.loaders.insert(object);
         self.image.put_word(place + 8, metaspace);
         self.image.put_word(place + 16, lock);
-        // `ClassLoaderMetaspace`: `_lock`, `_space_type`, of JDK 11 the other way round; two arenas.
+        // `ClassLoaderMetaspace`: `_lock` and `_space_type`, in JDK 11 the other way round; two
+        // arenas.
         self.image.put_word(metaspace + 8 * u64::from(self.is_old), lock);
         for (kind, chunks) in chunks.iter().enumerate() {
             if self.is_old {
@@ -197,10 +202,12 @@ impl Writer {
             }
             let arena = self.structure(64);
             self.image.put_word(metaspace + 16 + 8 * kind as u64, arena);
-            // `MetaspaceArena`: `_chunks` at 24 with their number, `_fbl`, then the counter that all arenas of a kind share.
+            // `MetaspaceArena`: `_chunks` at 24 with their number, `_fbl`, then the counter that
+            // all arenas of a kind share.
             let mut first = 0;
             for &(start, bytes) in chunks {
-                // `Metachunk`: `_base`, `_used_words`, `_committed_words`, `_level` and `_state`, `_vsnode`, `_prev`, `_next`.
+                // `Metachunk`: `_base`, `_used_words`, `_committed_words`, `_level` and `_state`,
+                // `_vsnode`, `_prev`, `_next`.
                 let chunk = self.structure(72);
                 for (offset, word) in
                     [(0, start), (8, bytes / 8), (16, 512), (24, 12), (32, nodes[kind]), (48, first)]
@@ -216,7 +223,7 @@ impl Writer {
         loader
     }
 
-    /// A code cache of one heap, in blocks of segments.
+    /// Writes a code cache of one heap, in blocks of segments.
     pub fn code(&mut self) {
         let base = self.declare("VirtualSpace", &[("_low", 8), ("_high", 8), ("_low_boundary", 8)]);
         self.declare("GrowableArrayBase", &[("_len", 4)]);
@@ -238,7 +245,7 @@ impl Writer {
         self.fill(heap + 8 + base, "VirtualSpace", &[("_low", CODE_MAP), ("_high", CODE_MAP + PAGE)]);
         let (segments, used_bytes) = self.blocks();
         let shift = heap + 32 + 2 * base;
-        // Behind it `_next_segment`, and further on the type of what it holds: all kinds.
+        // `_next_segment` follows, and further on the type of the code in it: all kinds.
         for (offset, word) in [(0, u64::from(SEGMENT_SHIFT)), (8, segments), (64, 3)] {
             self.image.put_word(shift + offset, word);
         }
@@ -250,7 +257,8 @@ impl Writer {
         self.expected.pools.insert("CodeCache", (used_bytes, CODE_BYTES));
     }
 
-    /// Blocks, in use and free; how many segments they have, and how many bytes those in use.
+    /// Writes blocks, in use and free; returns the number of their segments, and the bytes of those
+    /// in use.
     fn blocks(&mut self) -> (u64, u64) {
         let (mut segment, mut in_use) = (0, 0);
         let stop = self.dice.below((CODE_BYTES >> SEGMENT_SHIFT) + 1);

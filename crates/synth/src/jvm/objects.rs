@@ -1,46 +1,44 @@
-//! Classes, and objects of them (`oops/klass.hpp`, `oops/instanceKlass.hpp`, `oops/oop.hpp`, `oops/arrayOop.hpp`).
+//! Classes, and objects of them (`oops/klass.hpp`, `oops/instanceKlass.hpp`, `oops/oop.hpp`,
+//! `oops/arrayOop.hpp`).
 
 use super::graph::Object;
 use super::{CLASS_SPACE, Header, Writer};
 
 /// `markWord::klass_shift` (`oops/markWord.hpp`).
 const MARK_KLASS_SHIFT: u64 = 42;
-/// The mark of an object that nobody has locked.
+/// The mark of an unlocked object.
 const UNLOCKED: u64 = 1;
-/// Where `java.lang.Class` has its own size in words: an injected field.
+/// Offset in `java.lang.Class` of its own size in words: an injected field.
 const MIRROR_WORDS: u64 = 24;
-/// And how many static references follow its own fields.
+/// Offset in `java.lang.Class` of the number of static references behind its own fields.
 pub const MIRROR_COUNT: u64 = 28;
-/// Its own fields.
+/// Bytes of the own fields of `java.lang.Class`.
 pub const MIRROR_BYTES: u64 = 48;
 
-/// A class.
 #[derive(Clone, Copy, Debug)]
 pub struct Class {
-    /// Its name, as Java has it.
+    /// Its name in Java.
     pub name: &'static str,
     address: u64,
-    /// What it is.
     pub kind: Kind,
-    /// Where instances have references, and how many.
+    /// Offset of the references in instances, and their number.
     pub references: Option<(u64, u64)>,
-    /// Of a `java.lang.ref.Reference`: whether it holds nothing.
+    /// For a `java.lang.ref.Reference`, whether it does not keep its referent.
     pub is_weak: Option<bool>,
 }
 
-/// What a class is.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    /// Of so many bytes.
+    /// Instances have this many bytes.
     Instance(u64),
-    /// The bytes of an element, and whether elements are references.
+    /// Bytes of an element, and whether elements are references.
     Array(u64, bool),
     /// `java.lang.Class`.
     Mirror,
 }
 
 impl Kind {
-    /// The bytes of an element, and whether elements are references.
+    /// For an array, bytes of an element and whether elements are references.
     pub fn elements(self) -> Option<(u64, bool)> {
         if let Self::Array(bytes, is_of_references) = self { Some((bytes, is_of_references)) } else { None }
     }
@@ -51,7 +49,7 @@ impl Kind {
     }
 }
 
-/// By the names that Java has and those in the symbol table.
+/// Names in Java and in the symbol table, and kinds.
 const CLASSES: [(&str, &str, Kind); 10] = [
     ("java.lang.Object", "java/lang/Object", Kind::Instance(16)),
     ("java.lang.String", "java/lang/String", Kind::Instance(24)),
@@ -66,13 +64,13 @@ const CLASSES: [(&str, &str, Kind); 10] = [
 ];
 
 impl Writer {
-    /// The classes there are: each a `Klass` in class space, and a `Symbol`.
+    /// Writes the classes: each a `Klass` in class space, and a `Symbol`.
     pub fn classes(&mut self) {
         let klass = self.declare(
             "Klass",
             &[("_layout_helper", 4), ("_name", 8), ("_class_loader_data", 8), ("_vtable_len", 4)],
         );
-        // What has instances begins with that, and goes on.
+        // An `InstanceKlass` begins with a `Klass`.
         const FIELDS: [(&str, u64); 3] =
             [("_itable_len", 4), ("_nonstatic_oop_map_size", 4), ("_reference_type", 1)];
         let own = self.declare("InstanceKlass", &FIELDS);
@@ -82,7 +80,7 @@ impl Writer {
         }
         self.tables.size("InstanceKlass", klass + own);
         self.declare("Symbol", &[("_hash_and_refcount", 4), ("_length", 2), ("_body[0]", 2)]);
-        // The text goes on behind the structure: it is the last field.
+        // The text is the last field, and continues behind the structure.
         let body = self.tables.size_of("Symbol");
         self.tables.field("Symbol", "_body[0]", body);
         let (base, shift) =
@@ -96,7 +94,7 @@ impl Writer {
         self.fixed("java_lang_Class", "_oop_size_offset", MIRROR_WORDS);
         self.fixed("java_lang_Class", "_static_oop_field_count_offset", MIRROR_COUNT);
         for (name, symbol, kind) in CLASSES {
-            // Elements that are references are as large as these.
+            // Elements that are references have the size of references.
             let kind = match kind {
                 Kind::Array(_, true) => Kind::Array(self.oop_bytes(), true),
                 kind => kind,
@@ -106,7 +104,7 @@ impl Writer {
                 .put(text + self.tables.offset("Symbol", "_length"), &(symbol.len() as u16).to_le_bytes());
             self.image.put(text + body, symbol.as_bytes());
             let address = self.metadata[1];
-            // The first class of all does not stand at the base, which is the pointer to none.
+            // The first class is not at the base: offset 0 encodes a null pointer.
             let address = if address == CLASS_SPACE { address + 64 } else { address };
             self.image.put_word(address + self.tables.offset("Klass", "_name"), text);
             let helper = self.layout_helper(kind);
@@ -118,8 +116,8 @@ impl Writer {
         }
     }
 
-    /// Tables of methods, of no matter what, and behind them an `OopMapBlock` where instances have references: where all that
-    /// ends, and where references are.
+    /// Writes tables of methods with arbitrary contents, and behind them an `OopMapBlock` if
+    /// instances have references; returns its end, and offset and number of the references.
     fn maps(&mut self, klass: u64, name: &str, kind: Kind) -> (u64, Option<(u64, u64)>) {
         if matches!(kind, Kind::Array(..)) {
             return (klass + self.tables.size_of("Klass"), None);
@@ -127,11 +125,12 @@ impl Writer {
         let references = match name {
             "java.lang.String" => Some((16, 1)),
             "Subject$Held" => Some((16, 2)),
-            // Behind the referent: the queue, and what is next in it.
+            // Behind the referent: the queue, and the next reference in it.
             "java.lang.ref.WeakReference" | "java.lang.ref.SoftReference" => Some((16 + self.oop_bytes(), 2)),
             _ => None,
         };
-        // `ReferenceType` (`memory/referenceType.hpp`): of JDK 17 there is one more before that of soft ones.
+        // `ReferenceType` (`memory/referenceType.hpp`): JDK 11 and 17 have one more before that of
+        // soft ones.
         let reference = match name {
             "java.lang.ref.SoftReference" => 2 - u8::from(self.is_new),
             "java.lang.ref.WeakReference" => 3 - u8::from(self.is_new),
@@ -157,7 +156,7 @@ impl Writer {
     fn layout_helper(&self, kind: Kind) -> u32 {
         match kind {
             Kind::Instance(bytes) => bytes as u32,
-            // Allocated the slow way.
+            // Allocated on the slow path.
             Kind::Mirror => MIRROR_BYTES as u32 | 1,
             Kind::Array(bytes, is_of_references) => {
                 let tag = if is_of_references { 2_u32 } else { 3 } << 30;
@@ -166,7 +165,7 @@ impl Writer {
         }
     }
 
-    /// Where elements of so many bytes begin (`arrayOopDesc::base_offset_in_bytes`).
+    /// Offset of elements of `bytes` bytes (`arrayOopDesc::base_offset_in_bytes`).
     pub fn elements(&self, bytes: u64) -> u64 {
         let length = match self.header {
             Header::Compact => 8,
@@ -177,7 +176,7 @@ impl Writer {
         (length + 4_u64).next_multiple_of(if self.is_new { bytes } else { 8 })
     }
 
-    /// Fills a range with objects up to near its end, and returns the first byte behind them.
+    /// Fills part of a range with objects, and returns the first byte behind them.
     pub fn objects(&mut self, start: u64, end: u64) -> u64 {
         let mut at = start;
         let stop = start + (end - start) / 16 * self.dice.below(17);
@@ -191,7 +190,7 @@ impl Writer {
         at
     }
 
-    /// An object at `at`, and its bytes; none where there is no room for it.
+    /// Writes an object at `at` and returns its bytes; 0 if there is no room for it.
     fn one_object(&mut self, at: u64, end: u64) -> u64 {
         let class = self.dice.below(self.classes.len() as u64) as usize;
         let (bytes, length) = match self.classes[class].kind {
@@ -214,7 +213,8 @@ impl Writer {
         bytes
     }
 
-    /// One array that takes all of a range, and is larger than it needs to be by less than eight bytes.
+    /// Writes one array that takes all of a range, and is less than eight bytes larger than it
+    /// needs to be.
     pub fn one_array(&mut self, start: u64, end: u64) {
         let class = self.classes.iter().position(|class| class.name == "[B").unwrap_or(0);
         let bytes = end - start;

@@ -3,7 +3,7 @@
 use super::heap::REGION_BYTES;
 use super::{HEAP, PAGE, Writer};
 
-/// `ShenandoahHeapRegion::RegionState`, in its order.
+/// `ShenandoahHeapRegion::RegionState`, in order.
 const STATES: [&str; 10] = [
     "ShenandoahHeapRegion::_empty_uncommitted",
     "ShenandoahHeapRegion::_empty_committed",
@@ -23,7 +23,7 @@ const CONTINUED: u32 = 4;
 const TRASH: u32 = 9;
 
 impl Writer {
-    /// Writes one, and returns what of it is committed.
+    /// Writes a Shenandoah heap, and returns its committed ranges.
     pub fn shenandoah(&mut self) -> Vec<(u64, u64)> {
         for (state, value) in STATES.into_iter().zip(0..) {
             self.tables.int(state, value);
@@ -33,7 +33,7 @@ impl Writer {
         self.fixed(region, "RegionSizeBytes", REGION_BYTES);
         let count = 6 + self.dice.below(8);
         let pointers = self.structure(8 * count);
-        // From JDK 21 on what is used is told of each generation, of which there is one.
+        // From JDK 21 on used bytes are counted by generation; there is one.
         let used = if self.is_new { "_global_generation" } else { "_used" };
         self.declare("ShenandoahHeap", &[("_num_regions", 8), ("_regions", 8), ("_committed", 8), (used, 8)]);
         let committed = self.shenandoah_regions(pointers, count);
@@ -58,7 +58,7 @@ impl Writer {
         let mut committed: Vec<(u64, u64)> = Vec::new();
         let mut index = 0;
         while index < count {
-            // The first one is committed, so that there is a heap.
+            // The first region is committed, so that there is a heap.
             let state = if index == 0 { 2 } else { self.dice.one_of(&[0, 1, 2, 2, 3, 5, 6, 7, 8, 9]) };
             let is_humongous = HUMONGOUS.contains(&state);
             let many = if is_humongous { (1 + self.dice.below(3)).min(count - index) } else { 1 };
@@ -80,7 +80,7 @@ impl Writer {
                 UNCOMMITTED => start,
                 EMPTY | TRASH => {
                     self.area("free", [start, start, end]);
-                    // What is trash has objects yet, which are nobody's.
+                    // A trash region still has objects, all of them dead.
                     if state == TRASH { start + PAGE } else { start }
                 }
                 _ => {
@@ -98,7 +98,7 @@ impl Writer {
         committed
     }
 
-    /// What describes a region, up to whose end or `top` objects stand.
+    /// Writes the structure of a region; objects extend to its end or to `top`.
     fn shenandoah_region(&mut self, index: u64, state: u32, top: u64) -> u64 {
         let (start, end) = (HEAP + index * REGION_BYTES, HEAP + (index + 1) * REGION_BYTES);
         let fields = [("_index", index), ("_bottom", start), ("_end", end), ("_top", top.clamp(start, end))];

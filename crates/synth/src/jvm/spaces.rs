@@ -1,4 +1,4 @@
-//! Collectors with a few spaces: the serial one (`gc/serial/vmStructs_serial.hpp`), the parallel one
+//! Collectors with a few spaces: serial (`gc/serial/vmStructs_serial.hpp`), parallel
 //! (`gc/parallel/vmStructs_parallelgc.hpp`), and Epsilon (`gc/epsilon/vmStructs_epsilon.hpp`).
 
 use super::heap::Collector;
@@ -7,7 +7,7 @@ use super::{HEAP, PAGE, Writer};
 const SPACE_BYTES: u64 = 32 * PAGE;
 
 impl Writer {
-    /// Writes a serial one, and returns what of it is committed.
+    /// Writes a heap of the serial collector, and returns its committed ranges.
     pub fn serial(&mut self) -> Vec<(u64, u64)> {
         let heap = if self.is_new { "SerialHeap" } else { "GenCollectedHeap" };
         self.declare("DefNewGeneration", &[("_eden_space", 8), ("_from_space", 8), ("_to_space", 8)]);
@@ -19,7 +19,7 @@ impl Writer {
             (HEAP, HEAP + SPACE_BYTES),
             (HEAP + SPACE_BYTES, HEAP + SPACE_BYTES + 4 * PAGE),
             (HEAP + SPACE_BYTES + 4 * PAGE, HEAP + SPACE_BYTES + 8 * PAGE),
-            // What lies between is reserved.
+            // The range in between is only reserved.
             (HEAP + 3 * SPACE_BYTES, HEAP + 4 * SPACE_BYTES),
         ];
         self.image.map(spaces[0].0, (spaces[2].1 - spaces[0].0) as usize);
@@ -35,7 +35,7 @@ impl Writer {
         vec![(spaces[0].0, spaces[2].1), spaces[3]]
     }
 
-    /// Writes a parallel one, and returns what of it is committed.
+    /// Writes a heap of the parallel collector, and returns its committed ranges.
     pub fn parallel(&mut self) -> Vec<(u64, u64)> {
         self.declare("MutableSpace", &[("_bottom", 8), ("_top", 8), ("_end", 8)]);
         self.declare("PSYoungGen", &[("_eden_space", 8), ("_from_space", 8), ("_to_space", 8)]);
@@ -43,7 +43,8 @@ impl Writer {
         self.declare("ParallelScavengeHeap", &[]);
         let old = (HEAP, HEAP + SPACE_BYTES);
         let eden = (HEAP + 2 * SPACE_BYTES, HEAP + 3 * SPACE_BYTES);
-        // Survivor spaces change places at each collection, and were made smaller: what is between stays committed.
+        // Survivor spaces change places at each collection, and were made smaller: the gaps between
+        // them stay committed.
         let gaps = [PAGE * self.dice.below(3), PAGE * self.dice.below(3)];
         let first = (eden.1 + gaps[0], eden.1 + gaps[0] + 4 * PAGE);
         let second = (first.1 + gaps[1], first.1 + gaps[1] + 3 * PAGE);
@@ -70,7 +71,7 @@ impl Writer {
         vec![old, (eden.0, second.1)]
     }
 
-    /// Writes an Epsilon, and returns what of it is committed.
+    /// Writes an Epsilon heap, and returns its committed ranges.
     pub fn epsilon(&mut self) -> Vec<(u64, u64)> {
         self.contiguous();
         self.declare("EpsilonHeap", &[("_space", 8)]);
@@ -84,7 +85,8 @@ impl Writer {
         vec![(start, end)]
     }
 
-    /// Fills eden, two survivor spaces and an old generation, whose pools have these names: where they are described.
+    /// Fills eden, two survivor spaces and an old generation, whose pools have these names; returns
+    /// the addresses of their structures.
     fn generations(&mut self, spaces: [(u64, u64); 4], names: [&'static str; 3]) -> [u64; 4] {
         let tops = [
             self.eden(spaces[0].0, spaces[0].1),
@@ -102,12 +104,12 @@ impl Writer {
         std::array::from_fn(|index| self.space(spaces[index], tops[index]))
     }
 
-    /// A space in which objects follow each other, without generations or with those of the serial collector.
+    /// Describes a space in which objects follow each other, for Epsilon and the serial collector.
     fn contiguous(&mut self) {
         if self.is_new {
             self.declare("ContiguousSpace", &[("_bottom", 8), ("_top", 8), ("_end", 8)]);
         } else {
-            // A space's own fields, then those of one in which objects follow each other.
+            // The fields of a space, then those of a contiguous space.
             self.declare("Space", &[("_bottom", 8), ("_end", 8)]);
             self.declare("ContiguousSpace", &[("_top", 8)]);
             let top = self.tables.size_of("Space") + self.tables.offset("ContiguousSpace", "_top");

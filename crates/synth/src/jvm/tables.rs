@@ -1,13 +1,14 @@
-//! `gHotSpotVMStructs` and the tables beside it (`runtime/vmStructs.hpp`), with the file that has their names.
+//! `gHotSpotVMStructs` and the tables beside it (`runtime/vmStructs.hpp`), with the file that holds
+//! their names.
 
 use std::collections::BTreeMap;
 
 use crate::Image;
 
-/// A header of an ELF file and one of what is mapped of it: behind them are the texts.
+/// Bytes of the header of an ELF file, and of a program header; the texts follow.
 const HEADER_BYTES: usize = 64;
 const SEGMENT_BYTES: usize = 56;
-/// Static fields and values of flags have so many bytes of data, behind the pointers to the tables.
+/// Bytes of data for static fields and values of flags, behind the pointers to the tables.
 const STATIC_BYTES: u64 = 0x1000;
 
 pub struct Tables {
@@ -25,7 +26,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Those of a library that is mapped at `bias` and has its data at `data`.
+    /// Creates the tables of a library that is mapped at `bias` and has its data at `data`.
     pub fn new(bias: u64, data: u64) -> Self {
         Self {
             bias,
@@ -42,7 +43,7 @@ impl Tables {
         }
     }
 
-    /// Where a text is in the process.
+    /// Address of a text, which is added to the file if it is new.
     pub fn text(&mut self, text: &str) -> u64 {
         let (file, bias) = (&mut self.file, self.bias);
         *self.texts.entry(text.to_owned()).or_insert_with(|| {
@@ -58,14 +59,14 @@ impl Tables {
         self.fields.insert((of, name), offset);
     }
 
-    /// Describes a field as one of another type, which this one inherits it from.
+    /// Describes a field as one of the type from which this type inherits it.
     pub fn rename(&mut self, (of, name): (&'static str, &'static str), to: &'static str) {
         if let Some(offset) = self.fields.remove(&(of, name)) {
             self.fields.insert((to, name), offset);
         }
     }
 
-    /// Where a field is.
+    /// Offset of a field.
     pub fn offset(&self, of: &'static str, name: &str) -> u64 {
         let field = self.fields.iter().find(|((type_name, field), _)| *type_name == of && *field == name);
         field.map(|(_, offset)| *offset).unwrap_or_else(|| panic!("no {of}::{name}"))
@@ -76,7 +77,6 @@ impl Tables {
         self.sizes.insert(of, bytes);
     }
 
-    /// How large a type is.
     pub fn size_of(&self, of: &'static str) -> u64 {
         self.sizes.get(of).copied().unwrap_or_else(|| panic!("no {of}"))
     }
@@ -87,36 +87,36 @@ impl Tables {
         self.free - 8
     }
 
-    /// Describes a static field, and says where it is.
+    /// Describes a static field; returns its address.
     pub fn fixed(&mut self, of: &'static str, name: &'static str) -> u64 {
         let at = self.place();
         self.statics.insert((of, name), at);
         at
     }
 
-    /// A word of static data that nothing describes.
+    /// Allocates a word of static data that the tables do not describe.
     pub fn hidden(&mut self) -> u64 {
         self.place()
     }
 
-    /// Describes a flag, and says where its value is.
+    /// Describes a flag; returns the address of its value.
     pub fn flag(&mut self, name: &'static str) -> u64 {
         let at = self.place();
         self.flags.push((name, at));
         at
     }
 
-    /// A constant of 32 bits.
+    /// Describes a constant of 32 bits.
     pub fn int(&mut self, name: &'static str, value: u32) {
         self.ints.push((name, value));
     }
 
-    /// A constant of 64 bits.
+    /// Describes a constant of 64 bits.
     pub fn long(&mut self, name: &'static str, value: u64) {
         self.longs.push((name, value));
     }
 
-    /// Writes all of them, and returns the file and where the pointers to the tables are.
+    /// Writes all tables; returns the file and the addresses of the pointers to the tables.
     pub fn write(mut self, image: &mut Image) -> (Vec<u8>, [u64; 4]) {
         self.jvm_flags(image);
         let mut at = self.data + 0x2000;
@@ -131,7 +131,8 @@ impl Tables {
             tables[0].extend(words);
         }
         tables[0].extend([0; 6]);
-        // VMTypeEntry: typeName, superclassName, isOopType, isIntegerType and isUnsigned of 32 bits each, size.
+        // VMTypeEntry: typeName, superclassName, isOopType, isIntegerType and isUnsigned of 32 bits
+        // each, size.
         for (of, bytes) in std::mem::take(&mut self.sizes) {
             let words = [self.text(of), 0, 0, 0, bytes];
             tables[1].extend(words);
@@ -160,7 +161,8 @@ impl Tables {
         (self.elf(), pointers)
     }
 
-    /// `JVMFlag::flags` (`runtime/flags/jvmFlag.hpp`): `_addr`, `_name`, `_flags` and `_type` of 32 bits each; the last one has none.
+    /// Writes `JVMFlag::flags` (`runtime/flags/jvmFlag.hpp`): `_addr`, `_name`, `_flags` and
+    /// `_type` of 32 bits each; the last entry is empty.
     fn jvm_flags(&mut self, image: &mut Image) {
         for (field, offset) in [("_addr", 0), ("_name", 8), ("_flags", 16), ("_type", 20)] {
             self.field("JVMFlag", field, offset);
@@ -180,7 +182,7 @@ impl Tables {
         }
     }
 
-    /// The file: one segment that is mapped, with all of it.
+    /// The file: one mapped segment that contains all of it.
     fn elf(mut self) -> Vec<u8> {
         let bytes = self.file.len() as u64;
         let mut put = |at: usize, value: &[u8]| self.file[at..at + value.len()].copy_from_slice(value);

@@ -1,24 +1,26 @@
-//! ZGC: pages of granules in shared memory (`gc/z/vmStructs_z.hpp`, `zPageAllocator.hpp`, `zPageTable.hpp`), of JDK 17 mapped once for
-//! each colour of pointers, of JDK 25 once, with generations.
+//! ZGC: pages of granules in shared memory (`gc/z/vmStructs_z.hpp`, `zPageAllocator.hpp`,
+//! `zPageTable.hpp`). JDK 17 maps it once for each colour of pointers; JDK 25 maps it once, and has
+//! generations.
 
 use super::{PAGE, Writer};
 
-/// Smaller than they are, so that an image is.
+/// Smaller than real granules, so that images are small.
 const GRANULE_SHIFT: u64 = 16;
 const GRANULE_BYTES: u64 = 1 << GRANULE_SHIFT;
-/// `ZAddressOffsetMask`, and the bits above it that colours have (`gc/z/zAddress.hpp`).
+/// `ZAddressOffsetMask`, and the bits above it for colours (`gc/z/zAddress.hpp`).
 const OFFSET_MASK: u64 = (1 << 42) - 1;
 const COLOURS: [u64; 3] = [1 << 42, 1 << 43, 1 << 44];
-/// `ZPerNUMA` keeps the nodes' values so far apart (`gc/z/zValue.inline.hpp`).
+/// Distance between the nodes' values in `ZPerNUMA` (`gc/z/zValue.inline.hpp`).
 const BETWEEN_NODES: u64 = 4096;
 
 impl Writer {
-    /// Writes one, and returns what of it is committed, in each view.
+    /// Writes a ZGC heap, and returns its committed ranges in each view.
     pub fn z(&mut self) -> Vec<(u64, u64)> {
         let count = 5 + self.dice.below(5);
         let views = if self.is_new { &COLOURS[2..] } else { &COLOURS };
         let allocator: &[(&str, u64)] = if self.is_new {
-            // `_used` and what generations use stand behind the first one, and are not told.
+            // `_used` and the bytes used by generations follow the first field, and are not in the
+            // tables.
             &[("_max_capacity", 32), ("_partitions", 8)]
         } else {
             &[("_max_capacity", 8), ("_capacity", 8), ("_used", 8)]
@@ -53,7 +55,8 @@ impl Writer {
         self.fixed("ZGlobalsForVMStructs", "_instance_p", globals);
     }
 
-    /// Pages of some granules each, and the table of which granule is whose; how many bytes they have in use.
+    /// Writes pages of some granules each, and the table that maps granules to pages; returns the
+    /// bytes in use.
     fn z_pages(&mut self, heap: u64, count: u64) -> u64 {
         let behind = if self.is_new { "_size" } else { "_end" };
         self.declare("ZVirtualMemory", &[("_start", 8), (behind, 8)]);
@@ -66,7 +69,7 @@ impl Writer {
         let (mut index, mut used) = (0, 0);
         while index < count {
             let many = (1 + self.dice.below(3)).min(count - index);
-            // Some are of no page.
+            // Some granules have no page.
             if self.dice.chance(70) {
                 let (start, bytes) = (index << GRANULE_SHIFT, many << GRANULE_SHIFT);
                 let objects = 8 * self.dice.below(bytes / 8 + 1);
@@ -84,7 +87,7 @@ impl Writer {
         used
     }
 
-    /// What is used and committed, of JDK 25 by generation and by NUMA node.
+    /// Writes used and committed bytes, for JDK 25 by generation and by NUMA node.
     fn z_allocator(&mut self, allocator: u64, most: u64) {
         self.fill(allocator, "ZPageAllocator", &[("_max_capacity", most)]);
         if !self.is_new {

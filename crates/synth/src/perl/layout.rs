@@ -1,5 +1,5 @@
-//! Where things stand in a perl 5.36 with ithreads on x86-64: from `sv.h`, `av.h`, `hv.h`, `cv.h`, `pad.h` and
-//! `intrpvar.h`, by a program of `offsetof` compiled against Debian's headers of 5.36.0.
+//! Offsets in a perl 5.36 with ithreads on x86-64: from `sv.h`, `av.h`, `hv.h`, `cv.h`, `pad.h` and
+//! `intrpvar.h`, by an `offsetof` program compiled against Debian's headers of 5.36.0.
 
 /// Offsets in `struct interpreter`.
 pub mod interpreter {
@@ -14,11 +14,11 @@ pub mod interpreter {
     pub const BYTES: u64 = 3768;
 }
 
-/// Heads of an arena, the first of which is the arena's own: `PERL_ARENA_SIZE` is 4080.
+/// Heads of an arena, the first of which links the arena: `PERL_ARENA_SIZE` is 4080.
 pub const SLOTS: u64 = 170;
 pub const HEAD_BYTES: u64 = 24;
 pub const ARENA_BYTES: u64 = 4080;
-/// Descriptions in an `arena_set`.
+/// Arena descriptions in an `arena_set`.
 pub const SET_ARENAS: u64 = 169;
 
 /// `svtype`.
@@ -39,7 +39,7 @@ pub enum Type {
 }
 
 impl Type {
-    /// The size of a body, and how much of the structure before it does not exist.
+    /// Bytes of a body, and bytes of the structure that are left out before it.
     pub const fn body(self) -> (u64, u64) {
         match self {
             Self::Null | Self::Iv | Self::Nv => (0, 0),
@@ -54,9 +54,9 @@ impl Type {
     }
 }
 
-/// `struct xpvhv_with_aux`: its arenas are those of the IV's type.
+/// `struct xpvhv_with_aux`: its arenas have the type of the IV.
 pub const HASH_WITH_AUX_BYTES: u64 = 88;
-/// `HE`: its arenas are those of the type 0.
+/// `HE`: its arenas have type 0.
 pub const ENTRY_BYTES: u64 = 24;
 
 /// Flags of heads.
@@ -74,7 +74,7 @@ pub mod flags {
     pub const FREE: u32 = 0xff;
 }
 
-/// Offsets in bodies, as if nothing before them were left out.
+/// Offsets in bodies, as if no leading fields were left out.
 pub mod body {
     pub const CUR: u64 = 16;
     pub const LEN: u64 = 24;
@@ -100,7 +100,7 @@ pub mod code {
     pub const UNIQUE: u32 = 0x100;
 }
 
-/// `PADNAME`: its text, how long it is, its flags.
+/// `PADNAME`: text, length and flags.
 pub mod padname {
     pub const BYTES: u64 = 48;
     pub const TEXT: u64 = 0;

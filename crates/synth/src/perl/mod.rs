@@ -1,8 +1,10 @@
-//! Fabricated perls: an interpreter with its arenas, values, strings, subs and pads, whose every figure is known.
+//! Fabricated perls: an interpreter with its arenas, values, strings, subs and pads, all figures of
+//! which are known.
 //!
-//! [`fabricate_perl`] follows a [`PerlRecipe`] and returns a [`PerlImage`]. It is a perl 5.36 with ithreads; with
-//! `globals` its variables are where those of a perl without would be. [`PerlImage::damage`] overwrites words that hold
-//! it together, [`PerlImage::trap`] builds what a reader could be lost in.
+//! [`fabricate_perl`] makes a [`PerlImage`] from a [`PerlRecipe`]. It is a perl 5.36 with ithreads;
+//! the addresses in [`PerlVariables`] also serve as the globals of a perl without.
+//! [`PerlImage::damage`] overwrites words of its structure; [`PerlImage::trap`] builds structures
+//! that a reader could get lost in.
 
 mod layout;
 mod traps;
@@ -14,23 +16,23 @@ use std::collections::BTreeMap;
 
 use crate::{Damage, Dice, Image};
 
-/// What a perl is made of.
+/// Parameters of a fabricated perl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerlRecipe {
     /// Chooses sizes, states and contents.
     pub seed: u64,
-    /// About how many values there are besides those of subs.
+    /// Approximate number of values besides those of subs.
     pub values: usize,
-    /// How many subs with pads.
+    /// Number of subs with pads.
     pub subs: usize,
-    /// How deep the deepest recursion was.
+    /// Greatest depth of recursion.
     pub depth: usize,
-    /// How long the longest string is.
+    /// Approximate length of the longest string.
     pub most_string_bytes: u64,
 }
 
 impl PerlRecipe {
-    /// A recipe in which everything is drawn from `seed`.
+    /// Draws a recipe from `seed`.
     pub fn from_seed(seed: u64) -> Self {
         let mut dice = Dice::new(seed ^ 0x9e71);
         Self {
@@ -48,17 +50,17 @@ impl PerlRecipe {
 pub struct KeptBuffer {
     /// `main::f3`
     pub sub: String,
-    /// `$s`; none for an operator's target.
+    /// `$s`; `None` for an operator's target.
     pub lexical: Option<String>,
-    /// From 1.
+    /// Depth of its pad, from 1.
     pub depth: u64,
-    /// What malloc returned.
+    /// The address that malloc returned.
     pub address: u64,
     /// `LEN`.
     pub bytes: u64,
 }
 
-/// What is true of a fabricated perl.
+/// Expected figures of a fabricated perl.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExpectedPerl {
     /// Heads in use.
@@ -67,24 +69,24 @@ pub struct ExpectedPerl {
     pub free_heads: u64,
     /// Arenas of heads.
     pub arenas: u64,
-    /// Heads in use by the number of their type.
+    /// Heads in use by type number.
     pub by_type: BTreeMap<u32, u64>,
     /// Strings in use that have a buffer.
     pub strings: u64,
-    /// Buffers of strings in use: fewer, where several share one.
+    /// Buffers of these strings; several strings may share one.
     pub buffers: u64,
-    /// Their bytes (`CUR`).
+    /// Bytes of these strings (`CUR`).
     pub payload_bytes: u64,
-    /// Buffers that several strings share: how many, and their bytes, counted once.
+    /// Shared buffers: number and bytes, each counted once.
     pub shared: (u64, u64),
-    /// Constants of the code, among the strings: how many, and the bytes of their buffers (`LEN`).
+    /// Constants of the code, included in the strings: number, and bytes of their buffers (`LEN`).
     pub constants: (u64, u64),
-    /// Every buffer that pads keep, in order.
+    /// All buffers that pads keep, sorted.
     pub kept: Vec<KeptBuffer>,
 }
 
 impl ExpectedPerl {
-    /// Bytes that lexicals keep, and temporaries.
+    /// Bytes kept by lexicals, and by temporaries.
     pub fn kept_bytes(&self) -> (u64, u64) {
         let of = |is_lexical| {
             let kept = self.kept.iter().filter(|kept| kept.lexical.is_some() == is_lexical);
@@ -118,7 +120,7 @@ pub struct PerlVariables {
 /// A fabricated process with a perl.
 #[derive(Clone, Debug)]
 pub struct PerlImage {
-    /// What it was made from.
+    /// The recipe it was made from.
     pub recipe: PerlRecipe,
     /// Its memory.
     pub image: Image,
@@ -126,29 +128,29 @@ pub struct PerlImage {
     pub variables: PerlVariables,
     /// The thread pointer of its only thread.
     pub fs_base: u64,
-    /// What is true of it.
+    /// Its expected figures.
     pub expected: ExpectedPerl,
     /// The text of its /proc/PID/maps.
     pub maps: String,
-    /// The words that hold it together, for [`Self::damage`].
+    /// Addresses of the words of its structure, for [`Self::damage`].
     structure: Vec<u64>,
-    /// Places that traps are built at.
+    /// Addresses that traps are built at.
     places: traps::Places,
 }
 
-/// Makes the perl of `recipe`. The same recipe gives the same perl.
+/// Fabricates the perl of `recipe`. The same recipe gives the same perl.
 pub fn fabricate_perl(recipe: &PerlRecipe) -> PerlImage {
     write::write(recipe)
 }
 
 impl PerlImage {
-    /// Overwrites `words` words chosen by `seed` among those that hold it together, and returns what was done.
+    /// Overwrites `words` words of the structure, chosen by `seed`, and returns what was done.
     /// `expected` then no longer holds.
     pub fn damage(&mut self, seed: u64, words: usize) -> Vec<Damage> {
         crate::damage::overwrite_words(&mut self.image, &self.structure, seed, words)
     }
 
-    /// How many words [`Self::damage`] chooses from.
+    /// Number of words that [`Self::damage`] chooses from.
     pub fn structure_words(&self) -> usize {
         self.structure.len()
     }

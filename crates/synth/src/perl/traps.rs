@@ -1,17 +1,17 @@
-//! Structures that readers get lost in: chains that come back, lists without an end, sizes that nothing has.
+//! Structures that readers could get lost in: cyclic chains, endless lists, impossible sizes.
 
 use super::PerlVariables;
 use super::layout::{body, flags, padname};
 use crate::Image;
 
-/// What is built.
+/// A trap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trap {
-    /// The last arena of heads leads back to the first.
+    /// The last arena of heads points to the first.
     ArenaCycle,
-    /// An arena leads to itself.
+    /// An arena points to itself.
     ArenaOfItself,
-    /// An arena says to have 2^32 - 1 heads.
+    /// An arena's number of heads is 2^32 - 1.
     EndlessArena,
     /// An arena is reached twice, a few bytes apart.
     OverlappingArenas,
@@ -25,39 +25,39 @@ pub enum Trap {
     AbsurdCur,
     /// Strings whose buffers are their own heads.
     BufferInArena,
-    /// Strings that all have one buffer, and do not share it.
+    /// Strings that all have the same buffer, without sharing it.
     OneBuffer,
-    /// Offset strings whose offset is more than what is before them.
+    /// Offset strings whose offset is larger than what is before them.
     AbsurdOffset,
-    /// Shared strings that say to have other owners, and have none.
+    /// Shared strings whose count of other owners is wrong: there are none.
     LonelySharing,
     /// Pads that are their own lists.
     PadsOfThemselves,
     /// A list of pads with 2^40 depths.
     EndlessDepths,
-    /// A list of pads whose every depth is one pad.
+    /// A list of pads that has the same pad for every depth.
     ThousandsOfDepths,
     /// Names of 1 GiB.
     EndlessNames,
     /// Names that are not names: control characters, and no UTF-8.
     HostileNames,
-    /// A list of names with 2^40 of them.
+    /// A list of 2^40 names.
     EndlessNameList,
-    /// A set of body arenas that leads to itself.
+    /// A set of body arenas that points to itself.
     SetOfItself,
-    /// A list of free bodies that leads to itself.
+    /// A list of free bodies that points to itself.
     BodyListCycle,
-    /// The interpreter is the kernel's memory.
+    /// The interpreter is in the kernel's memory.
     InterpreterOfTheKernel,
-    /// The arena chain leaves what is mapped.
+    /// The arena chain leaves mapped memory.
     ChainToNowhere,
-    /// The hash of shared keys has an entry that leads to itself.
+    /// The hash of shared keys has an entry that points to itself.
     KeyCycle,
-    /// It says to have 2^40 places.
+    /// The hash of shared keys has 2^40 buckets.
     EndlessKeys,
 }
 
-/// All of them.
+/// All traps.
 pub const TRAPS: [Trap; 24] = [
     Trap::ArenaCycle,
     Trap::ArenaOfItself,
@@ -85,7 +85,7 @@ pub const TRAPS: [Trap; 24] = [
     Trap::EndlessKeys,
 ];
 
-/// Where things stand that traps are built of.
+/// Addresses that traps are built at.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
     /// Arenas of heads; the last one is the first of the chain.
@@ -143,7 +143,7 @@ fn arenas(image: &mut Image, places: &Places, trap: Trap) {
         Trap::ArenaOfItself => image.put_word(first, first),
         Trap::EndlessArena => image.put(first + 8, &u32::MAX.to_le_bytes()),
         Trap::OverlappingArenas => {
-            // A head of the first arena that looks like an arena's first.
+            // Makes a head of the first arena look like an arena's first head.
             image.put_word(first + 48, read(image, first));
             image.put_word(first + 56, 170);
             image.put_word(first, first + 48);
@@ -195,7 +195,7 @@ fn pads(image: &mut Image, places: &Places, trap: Trap) {
             }
             Trap::EndlessDepths => image.put_word(list, 1 << 40),
             _ => {
-                // The table goes on through all that follows it.
+                // The table extends over everything that follows it.
                 image.put_word(list, 5000);
                 let pad = read(image, table + 8);
                 for depth in 2..8 {

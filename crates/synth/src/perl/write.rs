@@ -1,4 +1,4 @@
-//! Writes a perl into memory: malloc's chunks one after the other, as a fresh heap has them.
+//! Writes a perl into memory: consecutive malloc chunks, as in a fresh heap.
 
 use super::layout::{self, Type, body, code, flags, interpreter, padname};
 use super::traps::Places;
@@ -18,12 +18,12 @@ struct Heap {
 }
 
 impl Heap {
-    /// What malloc would return for `bytes`: a multiple of 16, behind a size word.
+    /// Returns what malloc would return for `bytes`: a multiple of 16, behind a size word.
     fn alloc(&mut self, bytes: u64) -> u64 {
         let chunk = (bytes + 8).max(32).next_multiple_of(16);
         let pointer = self.base + self.next + 16;
         self.next += chunk;
-        // The last 8 bytes that a chunk can hold are those before the next one's size.
+        // The last 8 bytes that a chunk can hold are those before the size word of the next.
         self.bytes.resize(self.next as usize + 16, 0);
         self.put(pointer - 8, chunk | 1);
         pointer
@@ -38,7 +38,7 @@ impl Heap {
         self.put_bytes(address, &word.to_le_bytes());
     }
 
-    /// A word that holds the perl together.
+    /// Writes a word that belongs to the structure.
     fn link(&mut self, address: u64, word: u64) {
         self.put(address, word);
         self.structure.push(address & !7);
@@ -53,17 +53,17 @@ impl Heap {
 /// Bodies of one size, in arenas of their own.
 #[derive(Default)]
 struct Bodies {
-    /// Free ones of the last arena.
+    /// Free bodies of the last arena.
     free: Vec<u64>,
 }
 
 struct Perl {
     heap: Heap,
     dice: Dice,
-    /// Heads not given out, of the last arena.
+    /// Heads of the last arena that are not used yet.
     free_heads: Vec<u64>,
     arenas: Vec<u64>,
-    /// By the number of the type whose arenas they are.
+    /// Size and free bodies, by the type number of their arenas.
     bodies: std::collections::BTreeMap<u32, (u64, Bodies)>,
     body_arenas: Vec<(u64, u32)>,
     expected: ExpectedPerl,
@@ -71,7 +71,7 @@ struct Perl {
     places: Places,
 }
 
-/// What a value is when it is made.
+/// Flags and lengths of a string in a new value.
 #[derive(Clone, Copy, Default)]
 struct Text {
     flags: u32,
@@ -101,7 +101,7 @@ impl Perl {
             self.arenas.push(arena);
             self.free_heads.extend((1..layout::SLOTS).rev().map(|slot| arena + slot * layout::HEAD_BYTES));
         }
-        // Now and then one stays free, as in a heap that was used.
+        // Leaves some heads free, as in a used heap.
         while self.free_heads.len() > 1 && self.dice.chance(10) {
             let at = self.free_heads.pop().unwrap_or(0);
             self.free(at);
@@ -114,7 +114,7 @@ impl Perl {
         self.expected.free_heads += 1;
     }
 
-    /// A body of `bytes`, from the arenas of type `whose`.
+    /// Takes a body of `bytes` from the arenas of type `whose`.
     fn body(&mut self, whose: u32, bytes: u64) -> u64 {
         if self.bodies.get(&whose).is_none_or(|(_, bodies)| bodies.free.is_empty()) {
             let arena = self.heap.alloc(layout::ARENA_BYTES);
@@ -125,13 +125,13 @@ impl Perl {
         self.bodies.get_mut(&whose).and_then(|(_, bodies)| bodies.free.pop()).unwrap_or(0)
     }
 
-    /// What `sv_any` is for a new body of the type.
+    /// Takes a body of the type; returns `sv_any` for it.
     fn any(&mut self, kind: Type) -> u64 {
         let (bytes, hidden) = kind.body();
         self.body(kind as u32, bytes) - hidden
     }
 
-    /// A value with a string's buffer: the head, and what malloc returned.
+    /// Makes a value with a string buffer; returns its head and the buffer.
     fn string(&mut self, kind: Type, text: Text, buffer: Option<u64>) -> (u64, u64) {
         let any = self.any(kind);
         let buffer = buffer.unwrap_or_else(|| self.buffer(text.len));
@@ -157,7 +157,7 @@ impl Perl {
         self.string(kind, Text { flags: flags::POK, cur, len }, None).0
     }
 
-    /// Strings that share one buffer, whose last byte counts the other owners.
+    /// Makes strings that share one buffer, whose last byte counts the other owners.
     fn shared_strings(&mut self, most: u64) {
         let cur = 20 + self.dice.below(most);
         let len = cur + 10;
@@ -186,7 +186,7 @@ impl Perl {
         self.head(Type::PvAv, 0, any, storage)
     }
 
-    /// A key: hash, length, bytes, final NUL, flags.
+    /// Makes a key: hash, length, bytes, final NUL, flags.
     fn key(&mut self, text: &str) -> u64 {
         let key = self.heap.alloc(text.len() as u64 + 10);
         self.heap.put(key, 0x1234_5678);
@@ -196,7 +196,7 @@ impl Perl {
         key
     }
 
-    /// A stash called `main`.
+    /// Makes the stash of `main`.
     fn stash(&mut self) -> u64 {
         let name = self.key("main");
         let any = self.body(Type::Iv as u32, layout::HASH_WITH_AUX_BYTES);
@@ -212,7 +212,7 @@ impl Perl {
         self.heap.link(any + body::KEYS, 16);
         self.heap.link(any + body::MAX, 15);
         for slot in 0..16 {
-            // struct shared_he: the entry, and its key behind it.
+            // struct shared_he: the entry, then its key.
             let text = format!("key{slot}");
             let entry = self.heap.alloc(layout::ENTRY_BYTES + text.len() as u64 + 10);
             self.heap.link(entry + 8, entry + layout::ENTRY_BYTES);
@@ -247,7 +247,7 @@ impl Perl {
         name
     }
 
-    /// A sub that is not running, whose pads keep what they had.
+    /// Makes a sub that is not running, whose pads keep buffers.
     fn sub(&mut self, index: usize, depths: u64, most: u64, is_main: bool) -> u64 {
         let sub = format!("main::f{index}");
         let lexicals = 1 + self.dice.below(3);
@@ -271,7 +271,7 @@ impl Perl {
             for lexical in 0..lexicals {
                 entries.push(self.kept(&sub, Some(format!("$s{lexical}")), depth, most));
             }
-            // What is captured, and what is remembered, is in use.
+            // Captured and state variables are in use.
             entries.push(self.live_string(most));
             entries.push(self.live_string(most));
             entries.push(self.constant(most));
@@ -306,7 +306,7 @@ impl Perl {
         self.head(Type::PvCv, 0, any, 0)
     }
 
-    /// A pad's entry whose buffer nobody needs.
+    /// Makes a pad entry whose buffer is out of use.
     fn kept(&mut self, sub: &str, lexical: Option<String>, depth: u64, most: u64) -> u64 {
         let len = 10 + self.dice.below(most);
         let temporary = if lexical.is_none() { flags::PADTMP } else { 0 };
@@ -316,7 +316,7 @@ impl Perl {
         head
     }
 
-    /// A string of the code's own.
+    /// Makes a constant of the code.
     fn constant(&mut self, most: u64) -> u64 {
         let cur = self.dice.below(most);
         let len = cur + 2;
@@ -359,7 +359,7 @@ impl Perl {
         }
     }
 
-    /// Lists of free bodies, each linked by its first word.
+    /// Writes the lists of free bodies, linked by their first words.
     fn body_roots(&mut self, base: u64) {
         for (whose, (_, bodies)) in std::mem::take(&mut self.bodies) {
             let mut next = 0;

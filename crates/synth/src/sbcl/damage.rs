@@ -1,11 +1,12 @@
-//! Damage to a fabricated SBCL: words that hold it together overwritten, and page tables that lie.
+//! Damage to a fabricated SBCL: overwritten words of its structure, and wrong entries of the page
+//! table.
 
 use super::SbclHeap;
 use crate::Dice;
 
 impl SbclHeap {
-    /// Overwrites `words` words chosen by `seed` among those that hold the heap together: headers, links, page table,
-    /// threads, the runtime's variables. `expected` then no longer holds.
+    /// Overwrites `words` words of the heap's structure, chosen by `seed`: headers, links, page
+    /// table, threads, the runtime's variables. `expected` then no longer holds.
     pub fn damage(&mut self, seed: u64, words: usize) {
         let mut dice = Dice::new(seed ^ 0x5bda);
         for _ in 0..words {
@@ -19,12 +20,13 @@ impl SbclHeap {
             let after = match dice.below(12) {
                 0 => dice.word(),
                 1 => 0,
-                // A header or a length that goes on for ever, with the widetag as it was.
+                // A header or a length that is far too large, with the old widetag.
                 2 => before & 0xff | dice.word() << 8,
                 3 => before & 0xff | u64::MAX << 8,
                 4 => u64::MAX - dice.below(64),
                 5 => before ^ 1 << dice.below(64),
-                // References: to itself, to another word, to the wrong kind of it, out of dynamic space, past its end.
+                // References: to itself, to another word, unaligned, to the end of dynamic space,
+                // into the kernel.
                 6 => address & !15 | dice.one_of(&[3, 7, 11, 15]),
                 7 => other & !15 | dice.one_of(&[3, 7, 11, 15]),
                 8 => other + dice.below(16),
@@ -36,7 +38,8 @@ impl SbclHeap {
         }
     }
 
-    /// An entry of the page table: another generation (200), type, used part or scan start.
+    /// Overwrites an entry of the page table: another generation (200), type, used part or scan
+    /// start.
     fn damage_table(&mut self, dice: &mut Dice) {
         let entry = self.table.0 + 8 * dice.below(self.table.1);
         let before = self.image.word(entry).unwrap_or(0);
@@ -53,7 +56,7 @@ impl SbclHeap {
         self.image.put_word(entry, after);
     }
 
-    /// Overwrites `share` of 100 of all words of dynamic space with random ones.
+    /// Overwrites `share` percent of all words of dynamic space with random ones.
     pub fn overwrite(&mut self, seed: u64, share: u64) {
         let mut dice = Dice::new(seed ^ 0x0b1f);
         for address in (self.dynamic.0..self.dynamic.1).step_by(8) {
@@ -64,8 +67,8 @@ impl SbclHeap {
         }
     }
 
-    /// A chain of so many conses through dynamic space's first pages of them, or of whatever stands there: each word
-    /// refers to the next one, the last to the first.
+    /// Makes one chain of conses of all of dynamic space, whatever it held: both words of each
+    /// point to the next one, those of the last to the first.
     pub fn chain(&mut self) {
         for address in (self.dynamic.0..self.dynamic.1).step_by(16) {
             let next = if address + 16 < self.dynamic.1 { address + 16 } else { self.dynamic.0 };

@@ -1,13 +1,14 @@
-//! The objects of a heap and what they refer to, drawn from a seed; and what roots reach.
+//! The objects of a heap and their references, drawn from a seed; and what is reachable from the
+//! roots.
 
 use super::{SBCL_TYPES, SbclRecipe, SbclRelease};
 use crate::Dice;
 
-/// What an object is.
+/// Kind and size of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     Cons,
-    /// Of which type, and how many slots.
+    /// Type, and number of slots.
     Instance(usize, u64),
     Vector(u64),
     Bytes(u64),
@@ -15,14 +16,14 @@ pub(super) enum Shape {
     Bignum(u64),
     ValueCell,
     WeakPointer,
-    /// Values; it is of the function of the first code object.
+    /// Number of values; the function is that of the first code object.
     Closure(u64),
-    /// Constants; one function.
+    /// Number of constants; there is one function.
     Code(u64),
 }
 
 impl Shape {
-    /// How many of its words may refer to others.
+    /// Number of its words that may be references.
     pub fn links(self) -> u64 {
         match self {
             Self::Cons => 2,
@@ -34,7 +35,7 @@ impl Shape {
         }
     }
 
-    /// Its size, a multiple of 16. A weak pointer's link to the next stands in its header from 2.2 on.
+    /// Its size, a multiple of 16. From 2.2 on a weak pointer's link to the next is in its header.
     pub fn bytes(self, release: SbclRelease) -> u64 {
         let bytes = match self {
             Self::Cons | Self::ValueCell => 16,
@@ -51,19 +52,19 @@ impl Shape {
                 }
             }
             Self::Closure(values) => 16 + 8 * values,
-            // Header, boxed size, debug information, fixups, constants; a function of 8 words; its table of 16 bytes.
+            // Header, boxed size, debug information, fixups, constants; a function of 8 words; its
+            // table of 16 bytes.
             Self::Code(constants) => 32 + 8 * (constants + constants % 2) + 64 + 16,
         };
         bytes.next_multiple_of(16)
     }
 }
 
-/// An object.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub shape: Shape,
     pub generation: u8,
-    /// What each of its words that may refer to something refers to.
+    /// Targets of those of its words that may be references.
     pub links: Vec<Option<usize>>,
 }
 
@@ -71,7 +72,7 @@ pub(super) struct Node {
 #[derive(Clone, Debug)]
 pub(super) struct Graph {
     pub nodes: Vec<Node>,
-    /// What threads' stacks, their bindings, their thread-local values, and static symbols refer to.
+    /// Targets of threads' stacks, bindings and thread-local values, and of static symbols.
     pub roots: Vec<usize>,
     pub is_live: Vec<bool>,
 }
@@ -96,7 +97,7 @@ fn shape(dice: &mut Dice) -> Shape {
 
 pub(super) fn graph(recipe: &SbclRecipe) -> Graph {
     let mut dice = Dice::new(recipe.seed ^ 0x6ea9);
-    // The first is the code that all closures are of.
+    // The first object is the code of all closures.
     let mut shapes = vec![(Shape::Code(1), 6)];
     for _ in 0..recipe.objects {
         shapes.push((shape(&mut dice), dice.one_of(&GENERATIONS)));
@@ -114,7 +115,8 @@ pub(super) fn graph(recipe: &SbclRecipe) -> Graph {
     let nodes: Vec<Node> = shapes
         .into_iter()
         .map(|(shape, generation)| {
-            // Of a long vector only the first words refer to something: else everything would be reached.
+            // Only the first words of a long vector are references: otherwise everything would be
+            // reachable.
             let link = |at: u64, dice: &mut Dice| {
                 (at < 4 && dice.chance(recipe.link_percent)).then(|| dice.below(count) as usize)
             };
@@ -127,7 +129,7 @@ pub(super) fn graph(recipe: &SbclRecipe) -> Graph {
     Graph { nodes, roots, is_live }
 }
 
-/// Weak pointers refer to nothing, pseudo-static objects are roots.
+/// Finds what is reachable. Weak pointers keep nothing; pseudo-static objects are roots.
 fn reached(nodes: &[Node], roots: &[usize]) -> Vec<bool> {
     let mut is_live = vec![false; nodes.len()];
     let mut open: Vec<usize> = roots.to_vec();

@@ -1,4 +1,5 @@
-//! Writes a graph of objects into memory: dynamic space, the spaces beside it, threads, the runtime's variables.
+//! Writes a graph of objects into memory: dynamic space, the other spaces, threads, the runtime's
+//! variables.
 
 use super::graph::{Graph, Node, Shape};
 use super::release::{FUNCTION, GC_PAGE_BYTES, INSTANCE, LIST, OTHER, PageKind, SINGLE_OBJECT, SbclRelease};
@@ -21,7 +22,7 @@ const CONTROL_BYTES: u64 = 0x20000;
 const BINDING_BYTES: u64 = 0x4000;
 const ALIEN_BYTES: u64 = 0x4000;
 const EXTRA_BYTES: u64 = 0x2000;
-/// NIL stands in static space, tagged as a list.
+/// NIL is in static space, tagged as a list.
 const NIL: u64 = STATIC_START + 0x100 + LIST;
 const NO_TLS_VALUE: u64 = u64::MAX;
 const FIXNUM: u64 = 0x2a;
@@ -77,7 +78,7 @@ pub(super) fn image(recipe: &SbclRecipe, graph: Graph) -> SbclHeap {
     }
 }
 
-/// Ranges of memory that are put together at the end.
+/// Ranges of memory that are joined at the end.
 #[derive(Default)]
 struct Memory(Vec<(u64, Vec<u8>, &'static str, &'static str)>);
 
@@ -105,7 +106,8 @@ fn put(bytes: &mut [u8], at: u64, word: u64) {
     bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
 }
 
-/// Structures' names, as symbols and classoids say them: where each symbol, string and classoid is, tagged.
+/// Names of structures: the tagged addresses of their classoids, and the bytes of classoids,
+/// symbols and strings.
 struct Names {
     classoids: Vec<u64>,
     bytes: u64,
@@ -156,11 +158,11 @@ impl Writer {
         self.structure.push(address);
     }
 
-    /// Classoids, symbols and strings of the structures' names: pseudo-static.
+    /// Writes classoids, symbols and strings of the structures' names: pseudo-static.
     fn names(&mut self) -> Names {
         let tags = self.release.widetags();
         let mut names = Names { classoids: Vec::new(), bytes: 0 };
-        // Classoids are instances of a structure too.
+        // Classoids are themselves instances of a structure.
         for name in SBCL_TYPES.into_iter().chain(["CLASSOID"]) {
             let text_bytes = (16 + name.len() as u64 + 1).next_multiple_of(16);
             let text = self.dynamic.allocate(6, PageKind::Unboxed, text_bytes, 1);
@@ -204,7 +206,7 @@ impl Writer {
         self.references.push(at + tag);
     }
 
-    /// The word of a link: what it refers to, or something that refers to nothing.
+    /// The word of a link: a reference to its target, or a word that refers to nothing.
     fn link(&mut self, link: Option<usize>) -> u64 {
         let tags = self.release.widetags();
         match link {
@@ -234,7 +236,7 @@ impl Writer {
                 let is_text = matches!(node.shape, Shape::Text(_));
                 self.header(at, if is_text { tags.base_string } else { tags.bytes });
                 self.header(at + 8, length << 1);
-                // Their bytes look like references: they are none.
+                // Their bytes look like references, but are none.
                 let decoy = self.dice.one_of(&self.references.clone());
                 if length >= 8 {
                     self.dynamic.put(at + 16, decoy);
@@ -270,7 +272,7 @@ impl Writer {
         }
     }
 
-    /// Code with one function; returns where its constants are.
+    /// Writes code with one function; returns the address of its constants.
     fn code(&mut self, at: u64, constants: u64, bytes: u64) -> u64 {
         let tags = self.release.widetags();
         let function = function_offset(constants);
@@ -283,14 +285,14 @@ impl Writer {
         }
         self.header(at + function, tags.simple_fun | (function / 8) << 8);
         self.dynamic.put(at + function + 8, at + function + 16);
-        // The table of functions ends in the length of what stands behind the instructions.
+        // The table of functions ends in the length of what follows the instructions.
         let trailer = at + bytes - 16;
         self.dynamic.put_bytes(trailer + 14, &16u16.to_le_bytes());
         self.dynamic.put_bytes(trailer + 10, &(1u16 << 5).to_le_bytes());
         at + 32
     }
 
-    /// Layouts in immobile space, each of a type.
+    /// Writes layouts in immobile space, one for each type.
     fn immobile(&mut self, memory: &mut Memory, names: &Names) {
         let tags = self.release.widetags();
         let mut bytes = vec![0; (FIXED_PAGES * PAGE) as usize];
@@ -308,7 +310,8 @@ impl Writer {
         memory.add(TEXT_START, vec![0; PAGE as usize], "rwxp", "");
     }
 
-    /// Every thread's stacks and struct; returns the roots that no thread has.
+    /// Writes the stacks and the struct of every thread; returns the threads, and the roots that
+    /// none has.
     fn threads(
         &mut self,
         memory: &mut Memory,
@@ -349,7 +352,8 @@ impl Writer {
         for word in words.lisp_thread + 1..VALUES_BYTES / 8 {
             put(&mut bytes, at + 8 * word, NO_TLS_VALUE);
         }
-        // Half of the roots are on the stack, between other words; the others bound, in the thread's value or below it.
+        // Half of the roots are on the stack, between other words; the others are thread-local
+        // values, or saved on the binding stack.
         let used = 0x400 + 16 * roots.len() as u64;
         let stack = control_end - used;
         self.noise(&mut bytes, stack, used, place.base);
@@ -380,7 +384,7 @@ impl Writer {
         set(words.binding_stack_pointer, place.base + binding + 16 * bindings);
         set(words.alien_stack_pointer, place.base + alien + ALIEN_BYTES - 8);
         for region in 0..words.regions {
-            // Closed: no start.
+            // A closed region has no start.
             let first = words.first_region + region * self.release.region_words();
             set(first, 0x1000);
             set(first + 1, 0x1000);
@@ -400,7 +404,7 @@ impl Writer {
         (bytes, place.base + stack)
     }
 
-    /// Words of a control stack that are no references, though some are addresses.
+    /// Fills a control stack with words that are no references, though some are addresses.
     fn noise(&mut self, bytes: &mut [u8], stack: u64, used: u64, base: u64) {
         let words = [0, 1, FIXNUM, base + stack + 0x40, TEXT_START + 8, DYNAMIC_START - 9];
         for word in 0..used / 8 {
@@ -408,7 +412,7 @@ impl Writer {
         }
     }
 
-    /// NIL, and symbols whose values are roots.
+    /// Writes NIL, and symbols whose values are roots.
     fn static_space(&mut self, memory: &mut Memory, roots: &[usize]) {
         let tags = self.release.widetags();
         let mut bytes = vec![0; STATIC_BYTES as usize];
@@ -435,7 +439,8 @@ impl Writer {
         memory.add(STATIC_START, bytes, "rwxp", "");
     }
 
-    /// The runtime's variables and the page table; returns where that is, and its entries.
+    /// Writes the runtime's variables and the page table; returns the table's address and number of
+    /// entries.
     fn variables(
         &mut self,
         memory: &mut Memory,
@@ -488,7 +493,7 @@ impl Writer {
     }
 }
 
-/// Where the spaces are, and their sizes.
+/// Addresses and sizes of the spaces.
 fn places(release: SbclRelease) -> Vec<(&'static str, u64)> {
     let static_used = 0x130 + 48 * (STATIC_BYTES / 48 - 7);
     let (text_start, text_end) = match release {
@@ -512,7 +517,7 @@ fn places(release: SbclRelease) -> Vec<(&'static str, u64)> {
     ]
 }
 
-/// Where a thread's parts are.
+/// Addresses of a thread.
 struct Place {
     base: u64,
     address: u64,
@@ -521,7 +526,8 @@ struct Place {
     tid: i32,
 }
 
-/// Header, boxed size, debug information, fixups, and an even number of constants.
+/// Offset of the function in code, behind header, boxed size, debug information, fixups, and an
+/// even number of constants.
 fn function_offset(constants: u64) -> u64 {
     32 + 8 * (constants + constants % 2)
 }

@@ -1,7 +1,9 @@
-//! Fabricated SBCL heaps: dynamic space with its page table, threads with their stacks and thread-local values, static
-//! and immobile space, the runtime's variables; and what of it lives, known by construction.
+//! Fabricated SBCL heaps: dynamic space with its page table, threads with their stacks and
+//! thread-local values, static and immobile space, the runtime's variables. What is live is known
+//! by construction.
 //!
-//! A heap is a graph of objects drawn from a seed. What roots reach is live; pseudo-static objects are roots.
+//! A heap is a graph of objects drawn from a seed. What is reachable from roots is live;
+//! pseudo-static objects are roots.
 
 mod damage;
 mod graph;
@@ -15,30 +17,30 @@ use crate::{Dice, Image, Mapping};
 
 /// Generations 0 to 5, 6 for what came with the core, 7 as scratch.
 pub const SBCL_GENERATIONS: usize = 8;
-/// The structures that there are instances of.
+/// The structures that have instances.
 pub const SBCL_TYPES: [&str; 3] = ["MESSAGE", "ACTOR", "NODE"];
 
-/// What a heap is made of.
+/// Parameters of a fabricated heap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SbclRecipe {
-    /// Whose layout.
+    /// The release whose layout it has.
     pub release: SbclRelease,
     /// Chooses shapes, links and places.
     pub seed: u64,
-    /// How many objects it has.
+    /// Number of objects.
     pub objects: usize,
-    /// Objects that are larger than four pages.
+    /// Number of objects that are larger than four pages.
     pub large_objects: usize,
-    /// How many threads it has; at least 1.
+    /// Number of threads; at least 1.
     pub threads: usize,
-    /// Of 100 links, how many there are.
+    /// Percentage of the possible links that exist.
     pub link_percent: u64,
-    /// How many roots there are, of all kinds together.
+    /// Number of roots of all kinds.
     pub roots: usize,
 }
 
 impl SbclRecipe {
-    /// A recipe in which everything is drawn from `seed`.
+    /// Draws a recipe from `seed`.
     pub fn from_seed(release: SbclRelease, seed: u64) -> Self {
         let mut dice = Dice::new(seed ^ 0x5bc1);
         Self {
@@ -56,15 +58,15 @@ impl SbclRecipe {
 /// A thread of the fabricated process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SbclThread {
-    /// Its number for the kernel.
+    /// Its id in the kernel.
     pub tid: i32,
-    /// Where its control stack is at.
+    /// Its stack pointer, on its control stack.
     pub stack_pointer: u64,
-    /// Its `struct thread`.
+    /// Address of its `struct thread`.
     pub address: u64,
 }
 
-/// What is true of a generation.
+/// Expected figures of a generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SbclGeneration {
     /// Bytes in use on its pages.
@@ -75,29 +77,29 @@ pub struct SbclGeneration {
     pub large_bytes: u64,
     /// Pages of large objects.
     pub large_pages: u64,
-    /// Bytes of objects that roots reach.
+    /// Bytes of reachable objects.
     pub live_bytes: u64,
 }
 
-/// What is true of a structure's instances.
+/// Expected figures of a structure's instances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SbclInstances {
-    /// Those that roots reach, without those in generation 6.
+    /// Reachable instances, except those in generation 6.
     pub live: u64,
     /// Their bytes.
     pub live_bytes: u64,
-    /// Those that nothing reaches.
+    /// Unreachable instances.
     pub dead: u64,
     /// Their bytes.
     pub dead_bytes: u64,
 }
 
-/// What is true of a fabricated heap.
+/// Expected figures of a fabricated heap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SbclExpected {
-    /// By number.
+    /// By number of the generation.
     pub generations: [SbclGeneration; SBCL_GENERATIONS],
-    /// By type: those of [`SBCL_TYPES`].
+    /// By type, as in [`SBCL_TYPES`].
     pub types: [SbclInstances; 3],
 }
 
@@ -111,7 +113,7 @@ impl SbclExpected {
 /// A fabricated process with an SBCL.
 #[derive(Clone, Debug)]
 pub struct SbclHeap {
-    /// What it was made from.
+    /// The recipe it was made from.
     pub recipe: SbclRecipe,
     /// Its memory.
     pub image: Image,
@@ -123,11 +125,12 @@ pub struct SbclHeap {
     pub threads: Vec<SbclThread>,
     /// Where dynamic space starts, and the first byte behind its pages.
     pub dynamic: (u64, u64),
-    /// What is true of it.
+    /// Its expected figures.
     pub expected: SbclExpected,
-    /// The words that hold it together: page table, headers, links, threads, the runtime's variables.
+    /// Addresses of the words of its structure except the page table: headers, links, threads, the
+    /// runtime's variables.
     structure: Vec<u64>,
-    /// The page table, and how many entries it has.
+    /// Address of the page table, and its number of entries.
     table: (u64, u64),
 }
 
@@ -137,15 +140,15 @@ impl SbclHeap {
         crate::maps_text(&self.mappings)
     }
 
-    /// The words that hold it together, for whoever overwrites them by choice: page table, headers, links, threads, the
-    /// runtime's variables.
+    /// Addresses of the words of its structure, for callers that choose which to overwrite: page
+    /// table, headers, links, threads, the runtime's variables.
     pub fn structure(&self) -> Vec<u64> {
         let table = (0..self.table.1).map(|entry| self.table.0 + 8 * entry);
         self.structure.iter().copied().chain(table).collect()
     }
 }
 
-/// Makes the heap of `recipe`. The same recipe gives the same heap.
+/// Fabricates the heap of `recipe`. The same recipe gives the same heap.
 pub fn fabricate_sbcl(recipe: &SbclRecipe) -> SbclHeap {
     let graph = graph::graph(recipe);
     image::image(recipe, graph)

@@ -1,20 +1,20 @@
-//! How two lines of SBCL lay out their structures on x86-64, read off the sources of 2.1.1 and 2.2.9
-//! (gencgc-internal.h, gencgc-alloc-region.h, early-objdef.lisp, objdef.lisp) and kept apart from the readers' own
-//! tables on purpose: a mistake in one of the two shows.
+//! How two lines of SBCL lay out their structures on x86-64, from the sources of 2.1.1 and 2.2.9
+//! (gencgc-internal.h, gencgc-alloc-region.h, early-objdef.lisp, objdef.lisp). Kept apart from the
+//! readers' own tables on purpose: a mistake in one of the two shows.
 
 /// A release of SBCL whose heaps can be fabricated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SbclRelease {
-    /// 2.1.1: pages count used bytes, conses stand among boxed objects, regions have four words.
+    /// 2.1.1: pages count used bytes, conses are among boxed objects, regions have four words.
     V2_1_1,
     /// 2.2.9: pages count used words, conses have pages of their own, regions have three words.
     V2_2_9,
 }
 
-/// All of them.
+/// All releases.
 pub const SBCL_RELEASES: [SbclRelease; 2] = [SbclRelease::V2_1_1, SbclRelease::V2_2_9];
 
-/// What stands on a page.
+/// Kind of the objects on a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PageKind {
     Boxed,
@@ -40,7 +40,7 @@ pub(super) struct Widetags {
     pub base_string: u64,
 }
 
-/// Words of `struct thread` (objdef.lisp), by their place.
+/// Words of `struct thread` (objdef.lisp), by index.
 pub(super) struct ThreadWords {
     pub os_thread: u64,
     pub binding_stack_pointer: u64,
@@ -62,7 +62,8 @@ pub(super) struct ThreadWords {
 }
 
 pub(super) const GC_PAGE_BYTES: u64 = 0x8000;
-/// Behind them a page of conses has mark bits: CONS_PAGE_USABLE_BYTES is 32,768 less a bit for each cons.
+/// Bytes of a page before the mark bits of its conses: CONS_PAGE_USABLE_BYTES is 32,768 less a bit
+/// for each cons.
 pub(super) const CONS_PAGE_BYTES: u64 = 0x7e00;
 /// LARGE_OBJECT_SIZE.
 pub(super) const LARGE_BYTES: u64 = 4 * GC_PAGE_BYTES;
@@ -74,7 +75,7 @@ pub(super) const FUNCTION: u64 = 11;
 pub(super) const OTHER: u64 = 15;
 
 impl SbclRelease {
-    /// As SBCL calls it.
+    /// Its version.
     pub fn name(self) -> &'static str {
         match self {
             Self::V2_1_1 => "2.1.1",
@@ -95,7 +96,8 @@ impl SbclRelease {
         }
     }
 
-    /// The used part of a page as its entry has it: bytes with a flag in bit 0, or words above such a flag.
+    /// The used part of a page as its entry holds it: bytes with a flag in bit 0, or words above
+    /// such a flag.
     pub(super) fn used(self, bytes: u64) -> u16 {
         match self {
             Self::V2_1_1 => bytes as u16,
@@ -189,13 +191,14 @@ impl SbclRelease {
         if self == Self::V2_1_1 { 3 } else { 6 }
     }
 
-    /// The word of a symbol that points to its name, which has the package's number in its upper 16 bits in 2.2.
+    /// Index of a symbol's word that points to its name; in 2.2 its upper 16 bits hold the
+    /// package's number.
     pub(super) fn symbol_name(self) -> u64 {
         if self == Self::V2_1_1 { 4 } else { 5 }
     }
 
-    /// An entry of `fixedobj_pages`: attributes first in 2.1 (then two more ints), last in 2.2. Flags, then the
-    /// spacing of objects in words.
+    /// An entry of `fixedobj_pages`: attributes are first in 2.1 (then two more ints), last in 2.2.
+    /// They hold flags, then the spacing of objects in words.
     pub(super) fn fixedobj_entry(self, spacing_words: u8) -> Vec<u8> {
         match self {
             Self::V2_1_1 => vec![0, spacing_words, 0, 0x40, 0, 0, 0, 0, 0, 0, 0, 0],

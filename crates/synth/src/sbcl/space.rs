@@ -1,4 +1,4 @@
-//! Dynamic space as it is filled: pages, what stands on them, and the page table.
+//! Dynamic space while it is filled: pages, their objects, and the page table.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(super) struct Page {
     pub scan_start: u64,
 }
 
-/// Where the next object of a kind and generation goes.
+/// Place of the next object of a kind and generation.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     first: u64,
@@ -37,7 +37,7 @@ impl Dynamic {
         Self { release, start, pages: Vec::new(), memory: Vec::new(), open: BTreeMap::new() }
     }
 
-    /// Room for an object of so many bytes, in blocks of `block_pages` pages where a new one has to be begun.
+    /// Allocates an object of `bytes` bytes; if a new block is needed, it has `block_pages` pages.
     pub fn allocate(&mut self, generation: u8, kind: PageKind, bytes: u64, block_pages: u64) -> u64 {
         if bytes >= LARGE_BYTES {
             return self.allocate_large(generation, kind, bytes);
@@ -102,8 +102,8 @@ impl Dynamic {
         self.memory[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// The page table: offset to the scan start (in pages where bit 0 is set, else in double words), used part, type,
-    /// generation.
+    /// The page table: offset to the scan start (in pages if bit 0 is set, otherwise in double
+    /// words), used part, type, generation.
     pub fn table(&self) -> Vec<u8> {
         let mut table = Vec::with_capacity(self.pages.len() * 8);
         for page in &self.pages {

@@ -1,9 +1,9 @@
-//! The malloc that musl had before mallocng (1.1 and 1.2.0, and later where it was built `--with-malloc=oldmalloc`), read from
-//! outside: `src/malloc/oldmalloc/malloc.c`.
+//! The malloc of musl before mallocng (1.1 and 1.2.0, later ones if built
+//! `--with-malloc=oldmalloc`), read from outside: `src/malloc/oldmalloc/malloc.c`.
 //!
-//! `state` finds its lists of free chunks. Nothing says where its memory is: `walk` finds regions, which begin with a chunk of no size,
-//! end with another one, and in which each chunk repeats the size of the one before; and blocks with mappings of their own, which have
-//! the bytes of that.
+//! `state` finds its lists of free chunks. No structure lists its memory: `walk` finds regions,
+//! which begin and end with a chunk of size 0 and in which each chunk repeats the size of the one
+//! before; and blocks with their own mapping, whose size matches it.
 
 mod state;
 mod walk;
@@ -14,17 +14,18 @@ use self::walk::Walk;
 use super::rows;
 use strandline_claims::allocator::{Context, Reading};
 
-/// `struct chunk`: the size of the one before and its own, and, of a free one, its neighbours in its list.
+/// `struct chunk`: the size of the previous one and its own; a free one also has its neighbours in
+/// its list.
 const HEAD: u64 = 16;
 const FREE_HEAD: u64 = 32;
-/// What sizes are multiples of (`SIZE_ALIGN`), of chunks that have no mapping of their own.
+/// Alignment of sizes (`SIZE_ALIGN`) of chunks without their own mapping.
 const ALIGNMENT: u64 = 32;
 /// The lowest bit of both sizes (`C_INUSE`).
 const IN_USE: u64 = 1;
-/// Where the first chunk of a region stands, or a block with a mapping of its own.
+/// Offset of the first chunk in a region, and of a block's chunk in its own mapping.
 const FIRST: u64 = 16;
 
-/// Reads one, beside what is `taken` by others.
+/// Reads one instance outside `taken` (claimed by others).
 pub fn read(context: &Context<'_>, state: &State, taken: &[(u64, u64)]) -> Reading {
     let mut walk = Walk::new(context, taken);
     walk.all();

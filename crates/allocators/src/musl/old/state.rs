@@ -1,4 +1,5 @@
-//! Finds the lists of free chunks, without a symbol: one that is empty leads to itself, and the first chunk of another back to it.
+//! Finds the lists of free chunks without a symbol: an empty list points to itself, and the first
+//! chunk of another list points back to it.
 
 use std::time::Instant;
 
@@ -9,34 +10,35 @@ use crate::scan::{each_word, is_mapped_memory};
 use strandline_claims::allocator::Context;
 use strandline_process::memory::word_at;
 
-/// `struct bin`: a lock, the first and the last chunk. The bins stand behind `binmap`, a bit for each that is not empty.
+/// `struct bin`: a lock, the first and the last chunk. The bins follow `binmap`, which has a bit
+/// per non-empty bin.
 const BINS: usize = 64;
 const BIN_BYTES: usize = 24;
 const FIRST_BIN: usize = 8;
-/// Where in a bin its first chunk is.
+/// Offset of the first chunk in a bin.
 const BIN_HEAD: usize = 8;
-/// All of it, but for one more lock.
+/// Bytes of the state, without the lock at its end.
 const STATE_BYTES: usize = FIRST_BIN + BINS * BIN_BYTES;
 
-/// Static data of one program or library beyond this is not searched.
+/// Maximum static data searched per program or library.
 const MAX_DATA_BYTES: u64 = 64 << 20;
-/// So many words that could be a bin's are followed.
+/// Maximum candidates for bins that are followed.
 const MAX_TRIED: usize = 1 << 12;
 
-/// The lists of one.
+/// The free lists of one malloc.
 pub struct State {
-    /// What it is in.
+    /// Name of the file that contains them.
     pub name: String,
     /// The first and the last chunk of each list that is not empty.
     pub chunks: Vec<u64>,
 }
 
-/// Finds all of a process.
+/// Finds all states of a process.
 pub fn find(context: &Context<'_>) -> Vec<State> {
     let mut found = Vec::new();
     for group in locate::candidates(context.space) {
         let mut left = MAX_DATA_BYTES;
-        // It may be met in each of two mappings between which it lies.
+        // A state on the border of two mappings may be found in both.
         let chunks = group.iter().filter(|mapping| mapping.permissions.write).find_map(|mapping| {
             let end = mapping.end.min(mapping.start.saturating_add(left));
             left -= end - mapping.start;
@@ -47,14 +49,14 @@ pub fn find(context: &Context<'_>) -> Vec<State> {
     found
 }
 
-/// The chunks of the lists that stand in `start..end`.
+/// Returns the chunks of the lists in `start..end`.
 fn chunks(context: &Context<'_>, start: u64, end: u64) -> Option<Vec<u64>> {
     let (mut found, mut tried) = (None, 0);
-    // The two words before, which are not zero.
+    // The two non-zero words before this one.
     let (mut first, mut before) = ((0, 0), (0, 0));
     each_word(context, start, end, &mut |at, word| {
         let (head_at, head) = first;
-        // The lock in front of the first chunk is free, or one thread's.
+        // The lock before the first chunk is 0 or 1.
         let is_lock = before.0 + 8 != head_at || before.1 as u32 <= 1;
         if head_at + 8 == at && is_lock && could_be(context, head_at, (head, word)) {
             tried += 1;
@@ -68,12 +70,12 @@ fn chunks(context: &Context<'_>, start: u64, end: u64) -> Option<Vec<u64>> {
     found
 }
 
-/// `BIN_TO_CHUNK`: a list is what a chunk would be whose neighbours stand there.
+/// `BIN_TO_CHUNK`: a list has the layout of a chunk whose neighbours are its first and last chunk.
 fn as_chunk(head_at: u64) -> u64 {
     head_at.wrapping_sub(HEAD)
 }
 
-/// Whether two words could be the first and the last chunk of a list.
+/// Whether two words may be the first and the last chunk of a list.
 fn could_be(context: &Context<'_>, head_at: u64, (first, last): (u64, u64)) -> bool {
     let own = as_chunk(head_at);
     let is_chunk = |chunk: u64| chunk % ALIGNMENT == FIRST && chunk < 1 << 47;
@@ -81,7 +83,7 @@ fn could_be(context: &Context<'_>, head_at: u64, (first, last): (u64, u64)) -> b
     (first == own && last == own) || is_chunk(first) && is_chunk(last) && is_own(first) && is_own(last)
 }
 
-/// Whether the first chunk of a list has that before it.
+/// Whether the first chunk of a list points back to it.
 fn leads_back(context: &Context<'_>, head_at: u64, first: u64) -> bool {
     let own = as_chunk(head_at);
     let is_resident = || !(context.resident)(first, first + FREE_HEAD).is_empty();
@@ -89,12 +91,12 @@ fn leads_back(context: &Context<'_>, head_at: u64, first: u64) -> bool {
     first == own || is_resident() && before(first).is_ok_and(|before| before == own)
 }
 
-/// The lists of which one has its first chunk at `head_at`: whichever one of them it is.
+/// Returns all lists, given that one of them has its first chunk at `head_at`; tries each position.
 fn around(context: &Context<'_>, head_at: u64) -> Option<Vec<u64>> {
     let before = (FIRST_BIN + BIN_BYTES * (BINS - 1) + BIN_HEAD) as u64;
     let from = head_at.checked_sub(before)?;
     let mut bytes = vec![0; before as usize + STATE_BYTES];
-    // It may stand near the beginning or the end of what is mapped.
+    // The lists may be close to the start or the end of mapped memory.
     let mut at = 0;
     while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
         let got = context.memory.read_some(from + at as u64, rest);
@@ -106,7 +108,7 @@ fn around(context: &Context<'_>, head_at: u64) -> Option<Vec<u64>> {
     })
 }
 
-/// The chunks of the lists that stand at `address`, if they do.
+/// Returns the chunks of the lists at `address`; `None` if there are no lists.
 fn lists(bytes: &[u8], address: u64) -> Option<Vec<u64>> {
     let map = word_at(bytes, 0)?;
     let (mut chunks, mut is_used) = (Vec::new(), false);

@@ -1,4 +1,4 @@
-//! Goes over regions and blocks with mappings of their own, and says what each byte of them is.
+//! Walks regions and blocks with their own mapping, and classifies each byte.
 
 use std::time::Instant;
 
@@ -15,43 +15,43 @@ use strandline_claims::range::merge;
 use strandline_process::memory::word_at;
 use strandline_process::modules;
 
-/// Chunks that follow each other before what begins like a region is one.
+/// Minimum consistent chunks of a region that has no valid end.
 const FEW_CHUNKS: u64 = 8;
-/// Pages of a mapping in which an aligned block is looked for, where the first chunk says something that may be, and where not.
+/// Pages of a mapping searched for an aligned block: if its first chunk is plausible, and if not.
 const FEW_PAGES: u64 = 16;
 const MAX_PAGES: u64 = 1 << 10;
 /// Pages whose first words are read at once.
 const PAGES_AT_ONCE: usize = 512;
-/// After so many chunks the time is looked at.
+/// Chunks between two checks of the deadline.
 const LOOKS_AT_THE_TIME: u64 = 1 << 12;
 
-/// How far the chunks of a region agree.
+/// How far the chunks of a region are consistent.
 struct Region {
     start: u64,
-    /// Behind the last one that does.
+    /// End of the last consistent chunk.
     agree: u64,
-    /// Its end; a page's end behind `agree` where that is not known.
+    /// Its end; if unknown, the end of a page after `agree`.
     end: u64,
 }
 
-/// A walk over all memory that could be its own.
+/// A walk over all memory that may be musl's.
 pub struct Walk<'a> {
     context: &'a Context<'a>,
-    /// What others have, stacks and static data, in address order.
+    /// Memory of others, stacks and static data, in address order.
     taken: Vec<(u64, u64)>,
     pub memory: Forward<'a>,
     pub blocks: Blocks<'a>,
     pub counts: Counts,
-    /// Regions that were claimed.
+    /// Number of regions claimed.
     pub regions: u64,
-    /// In address order.
+    /// Claims, in address order.
     pub claims: Vec<RangeClaim>,
-    /// Ranges that the loader gave away.
+    /// Ranges that the loader donated.
     donated: Vec<(u64, u64)>,
 }
 
 impl<'a> Walk<'a> {
-    /// Nothing yet, beside what is `taken` by others.
+    /// A new walk outside `taken` (claimed by others).
     pub fn new(context: &'a Context<'a>, taken: &[(u64, u64)]) -> Self {
         let mut taken = [taken, context.stacks].concat();
         let data = modules::groups(context.space.mappings());
@@ -69,11 +69,11 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Claims all that is its own.
+    /// Claims all of musl's memory.
     pub fn all(&mut self) {
         let space = self.context.space;
         let mut own: Vec<(u64, u64)> = Vec::new();
-        // A region may reach over several mappings, of which one is locked.
+        // A region may span several mappings, for example if one is locked.
         for mapping in space.mappings().iter().filter(|mapping| is_mapped_memory(mapping)) {
             match own.last_mut().filter(|last| last.1 == mapping.start) {
                 Some(last) => last.1 = mapping.end,
@@ -92,7 +92,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Free chunks to which lists lead lie in regions, or in what was given away.
+    /// Checks that the chunks on free lists are free, and in regions or donated memory.
     pub fn check(&mut self, chunks: &[u64]) {
         for &chunk in chunks {
             let next = self.claims.partition_point(|claim| claim.end <= chunk);
@@ -105,7 +105,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Both sizes of the chunk at an address.
+    /// Reads both sizes of the chunk at `at`.
     fn chunk(&mut self, at: u64) -> Option<(u64, u64)> {
         let bytes: [u8; 16] = self.memory.read(at)?;
         Some((word_at(&bytes, 0)?, word_at(&bytes, 8)?))
@@ -115,7 +115,7 @@ impl<'a> Walk<'a> {
         overlapping(&self.taken, start, end).is_empty()
     }
 
-    /// A run of resident pages, in which regions and blocks may begin; they end before `limit`.
+    /// Claims the regions and blocks that begin in a run of resident pages; they end by `limit`.
     fn run(&mut self, (from, to): (u64, u64), limit: u64) {
         let mut at = self.claims.last().map_or(from, |claim| claim.end.max(from));
         while at < to {
@@ -135,7 +135,7 @@ impl<'a> Walk<'a> {
             at += heads.len() as u64 * PAGE_BYTES;
             for (head, pair) in heads.iter().zip(pairs) {
                 if let Some(end) = pair.and_then(|pair| self.piece(head - FIRST, pair, limit)) {
-                    // What was read behind its beginning is within it.
+                    // The scan continues after the piece.
                     at = end;
                     break;
                 }
@@ -143,9 +143,10 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What begins with the page at `at`, with a chunk of these sizes: where it ends, if it is the allocator's.
+    /// Claims the region or block that begins with the page at `at` and a chunk of these sizes;
+    /// returns its end, `None` if it is neither.
     fn piece(&mut self, at: u64, (before, size): (u64, u64), limit: u64) -> Option<u64> {
-        // A block's mapping has no other chunk before or behind it: neither size has the lowest bit.
+        // A block with its own mapping has no adjacent chunk, so neither size has the lowest bit.
         if before == FIRST && size & IN_USE == 0 {
             let (block, end) = self.own_mapping(at, size, limit).filter(|own| self.is_free(at, own.1))?;
             self.mapped(at, block, end);
@@ -164,7 +165,8 @@ impl<'a> Walk<'a> {
         Some(end)
     }
 
-    /// How far the chunks agree of a region that may begin at `start`; `None` where it is none.
+    /// Follows the chunks of a possible region at `start` while they are consistent; `None` if it
+    /// is not a region.
     fn follow(&mut self, start: u64, limit: u64) -> Option<Region> {
         let (mut at, mut count) = (start + FIRST, 0_u64);
         let (_, mut size) = self.chunk(at)?;
@@ -210,7 +212,8 @@ impl<'a> Walk<'a> {
                 .chunk(at)
                 .filter(|_| !is_late)
                 .map(|(_, size)| (at.saturating_add(size & !IN_USE), size));
-            // The process stands: they agree as they did.
+            // The process is stopped, so the chunks are still consistent: only the deadline ends
+            // this.
             let Some((next, size)) = next.filter(|next| next.0 > at && next.0 <= region.agree) else {
                 self.counts.doubts.late(at);
                 break;
@@ -218,7 +221,7 @@ impl<'a> Walk<'a> {
             self.one((at, next), size & IN_USE != 0, &mut accumulator);
             at = next;
         }
-        // The last chunk has no size.
+        // The last chunk has size 0.
         let is_whole = at == region.agree && end - at == HEAD;
         accumulator.claim_to(end, if is_whole { Class::Header } else { Class::Unread });
         self.regions += 1;
@@ -226,7 +229,7 @@ impl<'a> Walk<'a> {
         self.claims.push(RangeClaim { start, end, sums: accumulator.cut().finish(&pages) });
     }
 
-    /// A chunk of a region, of `ALIGNMENT` bytes at least.
+    /// Claims a chunk of a region, of at least `ALIGNMENT` bytes.
     fn one(&mut self, (at, next): (u64, u64), is_used: bool, accumulator: &mut Accumulator<'_>) {
         if is_used {
             accumulator.claim_to(at + HEAD, Class::Header);
@@ -241,15 +244,16 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Where the block begins, and its mapping ends, that seems to begin at `start` with a chunk of `size`. One that was moved to be
-    /// aligned (`aligned_alloc`) leaves there what it was at first, which no longer says how large it is once that has changed.
+    /// Returns the start of the block and the end of its mapping, which seems to begin at `start`
+    /// with a chunk of `size`. A block that was moved to be aligned (`aligned_alloc`) leaves its
+    /// first header there, whose size is outdated after a resize.
     fn own_mapping(&mut self, start: u64, size: u64, limit: u64) -> Option<(u64, u64)> {
         let end_of = |chunk: u64, size: u64| {
             chunk.checked_add(size).filter(|end| end.is_multiple_of(PAGE_BYTES) && *end <= limit)
         };
         let first = end_of(start + FIRST, size).filter(|end| *end > start);
         let small = (6..12).map(|power| start + (1 << power));
-        // It stays as far behind its mapping's beginning as it was, wherever that is moved to.
+        // The offset of a block in its mapping stays the same when the mapping moves.
         let most = if first.is_some() { FEW_PAGES } else { MAX_PAGES };
         let pages = (1..most).map(|page| start + page * PAGE_BYTES);
         let large = (16..47).map(|power| (start + 1).next_multiple_of(1 << power));
@@ -262,7 +266,7 @@ impl<'a> Walk<'a> {
         moved.or_else(|| Some((start + FIRST + HEAD, first?)))
     }
 
-    /// Claims a block with a mapping of its own.
+    /// Claims a block with its own mapping.
     fn mapped(&mut self, start: u64, block: u64, end: u64) {
         let pages = self.context.pages(start, end);
         let mut accumulator = Accumulator::new(start, &pages);
@@ -276,8 +280,9 @@ impl<'a> Walk<'a> {
         self.claims.push(RangeClaim { start, end, sums: accumulator.cut().finish(&pages) });
     }
 
-    /// Counts what the loader gave away of the pages of static data in `start..end`: that stays on its row. It lies in front of the
-    /// data, from a page's beginning on, or behind it, up to a page's end.
+    /// Counts the memory in `start..end`, of static data, that the loader donated; it stays on the
+    /// row of that data. It precedes the data, from the start of a page, or follows it, to the end
+    /// of a page.
     fn donated(&mut self, start: u64, end: u64) {
         if let Some((IN_USE, size)) = self.chunk(start + FIRST) {
             self.donated_from(start + FIRST, size, end.min(start + PAGE_BYTES));
@@ -294,7 +299,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Counts the chunks from `first` on, if all of them agree.
+    /// Counts the chunks from `first` on, if all of them are consistent.
     fn donated_from(&mut self, first: u64, mut size: u64, limit: u64) {
         let mut counts = Counts::default();
         let mut at = first;

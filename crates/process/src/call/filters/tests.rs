@@ -31,8 +31,8 @@ fn answers_that_let_through_and_answers_that_do_not() {
     assert!(!permits(&[of(0x00, 1)], &MADVISE), "and none ends without an answer");
 }
 
-/// As libseccomp writes Docker's: the architecture, x32's numbers, then one number after the other; namespaces are not to be
-/// made by clone.
+/// Docker's filter as libseccomp compiles it: the architecture, the numbers of x32, then one number
+/// after the other; clone may not create namespaces.
 fn as_dockers() -> Vec<FilterInstruction> {
     vec![
         of(0x20, 4),
@@ -66,11 +66,12 @@ fn what_is_known_of_the_arguments_decides_and_what_is_not_may_be_anything() {
 
 #[test]
 fn both_ways_are_followed_where_a_word_is_not_known() {
-    // By the second argument, which is not known: one way allows, the other says what the last word is.
+    // Branches on the second argument, which is unknown: one branch allows, the other returns
+    // `last`.
     let filter = |last| [of(0x20, 24), when(0x25, 7, 1, 0), of(0x06, ALLOW), of(0x06, last)];
     assert!(permits(&filter(ALLOW), &MADVISE));
     assert!(!permits(&filter(ERRNO), &MADVISE));
-    // What either way leaves the same is known after it.
+    // A value that is equal on both branches is known after they join.
     let meets = |two: u32| {
         [
             of(0x20, 24),
@@ -110,7 +111,8 @@ fn words_are_stored_moved_and_computed() {
 #[test]
 fn what_no_filter_has_lets_nothing_through() {
     let allow = of(0x06, ALLOW);
-    // Over the end, scratch that is not there, an unknown instruction, a division by zero, an answer that is not known.
+    // A jump past the end, a scratch slot out of range, an unknown instruction, a division by zero,
+    // an unknown result.
     assert!(!permits(&[of(0x05, u32::MAX), allow], &MADVISE));
     assert!(!permits(&[when(0x15, 0, 200, 200), allow], &MADVISE));
     assert!(!permits(&[of(0x02, 16), allow], &MADVISE));

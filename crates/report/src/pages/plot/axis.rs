@@ -1,38 +1,39 @@
-//! An axis: which figures it spans, where a figure stands on it, and where its ticks are and what they say.
+//! An axis: its range, the position of a figure on it, and its ticks with their labels.
 
 use crate::text::grouped;
 
-/// Figures beyond this are drawn as this: the difference of two of them is still a figure.
+/// Figures are clamped to this, so that differences stay finite.
 const LARGEST: f64 = 1e300;
-/// A span that is smaller than this part of the figures is none.
+/// A span below this fraction of the figures counts as zero.
 const SMALLEST_SPAN: f64 = 1e-11;
-/// The part of its length that an axis leaves free at both ends.
+/// The fraction of its length that an axis leaves free at both ends.
 const PAD: f64 = 0.04;
 const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
-/// What the figures of an axis are.
+/// The scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measure {
     /// Labelled in B, KiB, MiB, …
     pub is_bytes: bool,
-    /// Counted by factors: figures that are not positive have no place.
+    /// Logarithmic: figures that are not positive have no position.
     pub is_logarithmic: bool,
 }
 
-/// Where an axis begins and ends.
+/// The range of an axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Axis {
     measure: Measure,
-    /// As figures, or as their decimal logarithms.
+    /// The ends, as figures or as their decimal logarithms.
     low: f64,
     high: f64,
 }
 
-/// A tick: its place from 0 to 1, and its label.
+/// A tick: its position from 0 to 1, and its label.
 pub type Tick = (f64, String);
 
 impl Axis {
-    /// The axis that spans `figures`, and 0 where `from_zero`. Of no figure that has a place, one from 0 to 1.
+    /// The axis that spans `figures`, including 0 if `from_zero`. Without any valid figure it spans
+    /// 0 to 1.
     pub fn over(figures: impl Iterator<Item = f64>, measure: Measure, from_zero: bool) -> Self {
         let mut span: Option<(f64, f64)> = None;
         for figure in figures.filter_map(|figure| scaled(figure, measure)) {
@@ -41,7 +42,8 @@ impl Axis {
         }
         let (mut low, mut high) = span.unwrap_or((0.0, 1.0));
         let from_zero = from_zero && !measure.is_logarithmic;
-        // Half way to 0 is near enough to show it: lengths can be compared then.
+        // If the lowest figure is below half the highest, include 0 so that lengths can be
+        // compared.
         let near_zero = !measure.is_logarithmic && low >= 0.0 && low < high / 2.0;
         if from_zero || near_zero {
             (low, high) = (low.min(0.0), high.max(0.0));
@@ -60,25 +62,25 @@ impl Axis {
         Self { measure, low: low - pad_low, high: high + pad_high }
     }
 
-    /// The axis of places 0, 1, … with `count` names, each in the middle of its part.
+    /// The axis of positions 0, 1, … with `count` names, each in the middle of its part.
     pub fn of_names(count: usize) -> Self {
         let measure = Measure { is_bytes: false, is_logarithmic: false };
         Self { measure, low: -0.5, high: count.max(1) as f64 - 0.5 }
     }
 
-    /// Where `figure` stands, from 0 to 1; `None` where it has no place.
+    /// The position of `figure`, from 0 to 1; `None` if it has none.
     pub fn place(&self, figure: f64) -> Option<f64> {
         let place = (scaled(figure, self.measure)? - self.low) / (self.high - self.low);
-        // What rounding takes over the edge is on it; what is farther belongs to no place that has a name.
+        // Rounding errors are clamped to the edge; anything further out has no position.
         (-1e-6..=1.0 + 1e-6).contains(&place).then_some(place.clamp(0.0, 1.0))
     }
 
-    /// Where bars begin: at 0, or at the left end where the axis has no 0.
+    /// Where bars begin: at 0, or at the left end if the axis does not contain 0.
     pub fn base(&self) -> f64 {
         if self.measure.is_logarithmic { 0.0 } else { self.place(0.0).unwrap_or(0.0) }
     }
 
-    /// At most about `most` ticks, in order.
+    /// About `most` ticks at most, in order.
     pub fn ticks(&self, most: usize) -> Vec<Tick> {
         let most = most.clamp(2, 20);
         if !self.measure.is_logarithmic {
@@ -93,13 +95,13 @@ impl Axis {
             few if !self.measure.is_bytes && few < 3.0 => &[1.0, 2.0, 5.0],
             _ => &[1.0],
         };
-        // In steps of 2, 4, 16 or 1024 for bytes: what reads as round.
+        // Steps by factors of 2, 4, 32 or 1024 for bytes.
         let strides: &[f64] =
             if self.measure.is_bytes { &[1.0, 2.0, 5.0, 10.0] } else { &[1.0, 2.0, 3.0, 5.0] };
         let fits = |stride: &&f64| spanned / **stride * digits.len() as f64 <= most as f64 + 0.5;
         let stride = strides.iter().find(fits).copied().unwrap_or((spanned / most as f64).ceil());
         let first = (self.low / factors / stride).floor();
-        // Where some need powers of ten to be read, the others have them too.
+        // If some labels need powers of ten, use them for all.
         let large = !self.measure.is_bytes && self.high > 7.0;
         let text = |figure: f64| match large && figure >= 1e3 {
             true => scientific(figure),
@@ -115,7 +117,7 @@ impl Axis {
         ticks
     }
 
-    /// Ticks in equal steps from `low` to `high`, whatever the axis counts by.
+    /// Evenly spaced ticks from `low` to `high`, also on a logarithmic axis.
     fn even_ticks(&self, low: f64, high: f64, most: usize) -> Vec<Tick> {
         let largest = low.abs().max(high.abs());
         let (unit, name) = if self.measure.is_bytes { byte_unit(largest) } else { (1.0, "") };
@@ -155,7 +157,7 @@ impl Axis {
     }
 }
 
-/// `figure` as an axis counts it; `None` where it has no place there.
+/// `figure` on the scale of the axis; `None` if it has no position.
 fn scaled(figure: f64, measure: Measure) -> Option<f64> {
     match figure.is_finite() {
         true if measure.is_logarithmic => (figure > 0.0).then(|| figure.log10()),
@@ -164,7 +166,7 @@ fn scaled(figure: f64, measure: Measure) -> Option<f64> {
     }
 }
 
-/// The smallest of 1, 2, 5, 10, 20, … times a power of ten that is not below `rough`.
+/// The smallest of 1, 2, 5, 10, 20, … times a power of ten that is at least `rough`.
 fn round_step(rough: f64) -> f64 {
     if rough.is_nan() || rough <= 0.0 {
         return 1.0;
@@ -188,7 +190,7 @@ fn byte_unit(figure: f64) -> (f64, &'static str) {
     unit
 }
 
-/// `figure` with as many decimals as tell it from the next one, `step` away.
+/// Formats `figure` with enough decimals to distinguish it from the next, `step` away.
 fn stepped(figure: f64, step: f64) -> String {
     if figure == 0.0 {
         return "0".to_owned();
@@ -203,7 +205,7 @@ fn stepped(figure: f64, step: f64) -> String {
     fixed(figure, decimals as usize)
 }
 
-/// With commas between thousands, and a true minus sign.
+/// Formats with commas between thousands and a real minus sign.
 fn fixed(figure: f64, decimals: usize) -> String {
     let text = format!("{:.decimals$}", figure.abs());
     let (whole, rest) =
@@ -227,7 +229,7 @@ fn scientific(figure: f64) -> String {
     if digits == "1" { format!("10{raised}") } else { format!("{digits}×10{raised}") }
 }
 
-/// A figure by itself, with three digits that say something.
+/// Formats a single figure with three significant digits.
 pub fn label(figure: f64, is_bytes: bool) -> String {
     if !figure.is_finite() {
         return "?".to_owned();
@@ -242,7 +244,7 @@ pub fn label(figure: f64, is_bytes: bool) -> String {
     } else if size >= 100.0 {
         fixed(figure, 0)
     } else {
-        // Three digits that say something, zeros at the end aside.
+        // Three significant digits without trailing zeros.
         let decimals = (2.0 - size.log10().floor()).clamp(0.0, 7.0) as usize;
         let text = fixed(figure, decimals);
         if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }

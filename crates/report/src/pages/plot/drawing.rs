@@ -1,8 +1,8 @@
-//! Writes SVG. Whatever is text goes through one place that escapes it, whatever is a number through one that rounds.
+//! Writes SVG. All text passes through one function that escapes it, all numbers through formats
+//! that round them.
 //!
-//! Written here and not through a drawing library, because a picture that follows its reader's theme has
-//! `currentColor` and classes in it, and a figure that is asked for by pointing at it has a `<title>`: a library that
-//! draws for bitmaps as well has neither.
+//! Not based on a drawing library: following the reader's theme needs `currentColor` and classes,
+//! and tooltips need `<title>`; libraries that also draw bitmaps support neither.
 
 use std::fmt::Write;
 
@@ -10,32 +10,33 @@ use unicode_width::UnicodeWidthChar;
 
 use crate::text::{clean_sentence, shorten};
 
-/// The width of every plot, in its own pixels.
+/// The width of every plot, in pixels.
 pub const WIDTH: f64 = 720.0;
 /// The height of text, in pixels.
 pub const TEXT: f64 = 13.0;
 
-/// By this a plot's file is known for one that strandline wrote.
+/// Identifies a plot file written by strandline.
 pub const FILE_MARK: &str = "<!-- a plot by strandline -->";
-/// Colours of series, which people with any of the common colour-vision deficiencies tell apart, dark enough for
-/// white. Elements of series have a class as well, `s0` to `s7`, by which a page gives them other ones in the dark.
+/// Series colours that are distinguishable with the common colour-vision deficiencies and dark
+/// enough for white. Elements of series also have a class, `s0` to `s7`, with which a page
+/// overrides them in dark mode.
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#00805d", "#b8447f", "#a86f00", "#3a96cc", "#6e7781", "#4b3f9e"];
-/// How lines of series are broken: colour is not all that tells them apart.
+/// Dash patterns of series lines, to distinguish them without colour.
 const DASHES: [&str; 4] = ["none", "7 3", "2 3", "9 3 2 3"];
 
-/// Where text stands around its place.
+/// Alignment of text at its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
-    /// It begins there.
+    /// The text starts there.
     Start,
-    /// Its middle is there.
+    /// The text is centred there.
     Middle,
-    /// It ends there.
+    /// The text ends there.
     End,
 }
 
-/// About how many pixels `text` takes: as many as in a font whose letters are wide.
+/// Approximate width of `text` in pixels, for a font with wide letters.
 pub fn pixels(text: &str) -> f64 {
     text.chars().map(advance).sum()
 }
@@ -51,7 +52,7 @@ fn advance(c: char) -> f64 {
     }
 }
 
-/// `text` with `…` for its middle where it takes more than so many pixels.
+/// Shortens `text` in the middle with `…` to at most `most` pixels.
 pub fn fitted(text: &str, most: f64) -> String {
     let mut columns = (most / (0.3 * TEXT)).clamp(0.0, 400.0) as usize;
     let mut fitted = shorten(text, columns);
@@ -62,18 +63,18 @@ pub fn fitted(text: &str, most: f64) -> String {
     fitted
 }
 
-/// A picture that is being written.
+/// An SVG picture under construction.
 pub struct Drawing {
     text: String,
 }
 
 impl Drawing {
-    /// Nothing yet.
+    /// An empty drawing.
     pub fn new() -> Self {
         Self { text: String::new() }
     }
 
-    /// The whole, of this height, with what it is called for those who cannot see it.
+    /// The complete SVG document of this height, with `name` as its accessible name.
     pub fn finished(self, height: f64, name: &str) -> String {
         let (name, drawn) = (escaped(name), self.text);
         format!(
@@ -83,7 +84,7 @@ impl Drawing {
         )
     }
 
-    /// The same on white, whatever it stands on, with the mark of a file that strandline wrote.
+    /// The same on a white background, with the mark of a strandline file.
     pub fn finished_on_white(self, height: f64, name: &str) -> String {
         let ground = format!(
             "{FILE_MARK}\n<path d=\"M0 0H{WIDTH}V{height:.0}H0Z\" fill=\"#ffffff\"/>\n<g fill=\"#1b1f23\" color=\"#1b1f23\">\n"
@@ -92,26 +93,26 @@ impl Drawing {
     }
 
     fn put(&mut self, what: std::fmt::Arguments<'_>) {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = self.text.write_fmt(what);
     }
 
-    /// Text around (x, y), the middle of its line.
+    /// Text at (x, y), the middle of its line.
     pub fn text(&mut self, (x, y): (f64, f64), anchor: Anchor, text: &str) {
         self.styled(x, y, anchor, "", text);
     }
 
-    /// The same in bold.
+    /// Bold text.
     pub fn strong(&mut self, (x, y): (f64, f64), anchor: Anchor, text: &str) {
         self.styled(x, y, anchor, " font-weight=\"600\"", text);
     }
 
-    /// The same, less in the foreground: labels of ticks and axes.
+    /// Less prominent text: labels of ticks and axes.
     pub fn quiet(&mut self, (x, y): (f64, f64), anchor: Anchor, text: &str) {
         self.styled(x, y, anchor, " fill-opacity=\"0.72\"", text);
     }
 
-    /// The same as `quiet`, turned by `degrees` around its place.
+    /// Like `quiet`, rotated by `degrees` around its position.
     pub fn turned(&mut self, (x, y): (f64, f64), anchor: Anchor, degrees: i32, text: &str) {
         let style = format!(" fill-opacity=\"0.72\" transform=\"rotate({degrees} {x:.1} {y:.1})\"");
         self.styled(x, y, anchor, &style, text);
@@ -129,7 +130,7 @@ impl Drawing {
         ));
     }
 
-    /// A light line behind the figures.
+    /// A light grid line behind the figures.
     pub fn grid(&mut self, from: (f64, f64), to: (f64, f64)) {
         self.rule(from, to, "0.14");
     }
@@ -145,7 +146,7 @@ impl Drawing {
         ));
     }
 
-    /// A line of a series through `points`, broken where there is `None`.
+    /// The line of a series through `points`, interrupted at `None`.
     pub fn line(&mut self, series: usize, points: impl Iterator<Item = Option<(f64, f64)>>) {
         let mut path = String::new();
         let mut goes_on = false;
@@ -163,7 +164,7 @@ impl Drawing {
         ));
     }
 
-    /// The area within `points`.
+    /// The filled area of the polygon `points`.
     pub fn area(&mut self, series: usize, points: impl Iterator<Item = (f64, f64)>) {
         let mut path = String::new();
         for (x, y) in points {
@@ -175,7 +176,7 @@ impl Drawing {
         ));
     }
 
-    /// A bar between two corners, and what pointing at it says.
+    /// A bar between two corners, with the tooltip `says`.
     pub fn bar(&mut self, series: usize, (x1, y1): (f64, f64), (x2, y2): (f64, f64), says: &str) {
         let (left, top) = (x1.min(x2), y1.min(y2));
         let (wide, high) = ((x2 - x1).abs().max(0.5), (y2 - y1).abs());
@@ -186,7 +187,8 @@ impl Drawing {
         ));
     }
 
-    /// An interval, with a stroke at both ends: over a bar in the colour of text, else in that of the series.
+    /// An interval with a stroke at both ends: over a bar in the text colour, otherwise in that of
+    /// the series.
     pub fn interval(&mut self, series: Option<usize>, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
         const CAP: f64 = 3.5;
         let (cap_x, cap_y) = if (x2 - x1).abs() >= (y2 - y1).abs() { (0.0, CAP) } else { (CAP, 0.0) };
@@ -202,7 +204,7 @@ impl Drawing {
         ));
     }
 
-    /// A stroke across: where a median is. Its colour is that of text, to stand out from the samples around it.
+    /// A stroke across at the median, in the text colour to stand out from the samples around it.
     pub fn median(&mut self, from: (f64, f64), to: (f64, f64), says: &str) {
         let says = escaped(says);
         self.put(format_args!(
@@ -212,10 +214,10 @@ impl Drawing {
         ));
     }
 
-    /// A point of a series, in the series' own shape, and what pointing at it says.
+    /// A point in the shape of its series, with the tooltip `says`.
     pub fn point(&mut self, series: usize, (x, y): (f64, f64), radius: f64, opacity: f64, says: &str) {
         let (class, colour, r) = (class(series), colour(series), radius);
-        // A circle, a square, a triangle, a diamond, of about the same area.
+        // A circle, square, triangle or diamond of about the same area.
         let shape = match series % 4 {
             0 => format!("M{:.1} {y:.1}a{r} {r} 0 1 0 {d} 0a{r} {r} 0 1 0 -{d} 0Z", x - r, d = 2.0 * r),
             1 => format!("M{:.1} {:.1}h{d:.1}v{d:.1}h-{d:.1}Z", x - r * 0.9, y - r * 0.9, d = r * 1.8),
@@ -246,7 +248,7 @@ fn colour(series: usize) -> &'static str {
     COLOURS[class(series)]
 }
 
-/// Text that is no markup, wherever it stands.
+/// Escapes text for use as content or attribute.
 fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in clean_sentence(text).chars() {
@@ -256,7 +258,7 @@ fn escaped(text: &str) -> String {
             '>' => safe += "&gt;",
             '"' => safe += "&quot;",
             '\'' => safe += "&#39;",
-            // What XML does not allow in any form.
+            // Characters that XML does not allow in any form.
             '\u{fffe}' | '\u{ffff}' => safe.push('\u{fffd}'),
             c => safe.push(c),
         }

@@ -7,28 +7,30 @@ use super::drawing::{Anchor, Drawing, TEXT, WIDTH, fitted, pixels};
 use super::{MARGIN, MAX_POINTS, Picture, not_drawn, x_measure, y_measure};
 use crate::pages::page::{Plot, PlotKind, Series};
 
-/// The height of the field, and of what stands below it where labels are level.
+/// Height of the plot field, and of the axis labels below it if they are horizontal.
 const FIELD: f64 = 300.0;
 const AXIS: f64 = 52.0;
-/// Names below the field that do not fit side by side are turned by so many degrees, and cut to so many
-/// pixels.
+/// Names below the field that do not fit side by side are rotated by this angle and shortened to
+/// this width in pixels.
 const TURNED: i32 = -60;
 const MAX_NAME: f64 = 180.0;
-/// Of so few points every one of a line is marked, and has its own interval; of more the intervals are a band.
+/// Up to this number of points, each point of a line is marked and has its own interval; above it,
+/// the intervals are a band.
 const FEW: usize = 60;
-/// Of so few points names stand beside them, where there is room; of others they are seen by pointing.
+/// Up to this number of points, names are written beside them if there is room; above it, names are
+/// only in tooltips.
 const MAX_NAMED: usize = 40;
 
-/// A point that has a place.
+/// A point with a position on the axes.
 struct Point<'a> {
     at: (f64, f64),
     figure: (f64, f64),
-    /// Where its interval begins and ends.
+    /// The ends of its interval, in pixels.
     interval: Option<(f64, f64)>,
     name: Option<&'a str>,
 }
 
-/// Where the field stands, and what its axes mean.
+/// The rectangle of the plot field, and its axes.
 struct Frame {
     x: Axis,
     y: Axis,
@@ -52,7 +54,7 @@ impl Frame {
     }
 }
 
-/// The field with its axes below `top`.
+/// Draws the field with its axes below `top`.
 pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>) -> Picture {
     let figures = || series.iter().flat_map(|one| one.points.iter().take(MAX_POINTS));
     let usable = |&&(x, y): &&(f64, f64)| x.is_finite() && y.is_finite();
@@ -68,7 +70,7 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
     let is_empty = !figures().any(|point| usable(&point));
     let y_ticks = if is_empty { Vec::new() } else { y.ticks(7) };
     let widest = y_ticks.iter().map(|(_, text)| pixels(text)).fold(20.0, f64::max).min(110.0);
-    // Turned names reach to the left of their places.
+    // Rotated names extend to the left of their positions.
     let left = (MARGIN + widest + 8.0).max(if plot.x_names.is_empty() { 0.0 } else { 96.0 });
     let frame = Frame { x, y, left, right: WIDTH - 2.0 * MARGIN, top, bottom: top + FIELD };
     let (mut labels, is_turned) = below(plot, &frame);
@@ -109,7 +111,7 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
     Picture { drawing, height, notes }
 }
 
-/// The points of a series in their places, in the order of x for lines; `None` where one has none.
+/// The points of a series in pixels, sorted by x for lines; `None` for a point without a position.
 fn points<'a>(series: &'a Series, frame: &Frame, in_order: bool) -> Vec<Option<Point<'a>>> {
     let point = |(index, &figure): (usize, &(f64, f64))| {
         let at = frame.at(figure)?;
@@ -156,7 +158,7 @@ fn scatter(drawing: &mut Drawing, plot: &Plot, index: usize, series: &Series, po
     let mut drawn = HashSet::new();
     let many = points.len() > 500;
     for point in points.iter().flatten() {
-        // Points of so many that are closer than this cover each other.
+        // With very many points, those closer than this cover each other.
         let grid = if many { 4.0 } else { 1.0 };
         let place = ((point.at.0 / grid) as i64, (point.at.1 / grid) as i64);
         if !drawn.insert(place) {
@@ -170,10 +172,10 @@ fn scatter(drawing: &mut Drawing, plot: &Plot, index: usize, series: &Series, po
     }
 }
 
-/// Places that are joined.
+/// The points of a polyline.
 type Edge = Vec<(f64, f64)>;
 
-/// The upper and the lower edge of all intervals, from pixel to pixel.
+/// The upper and the lower edge of all intervals, per pixel.
 fn envelope(points: &[Option<Point<'_>>]) -> (Edge, Edge) {
     let (mut upper, mut lower) = (Edge::new(), Edge::new());
     for (x, (one, other)) in points.iter().flatten().filter_map(|point| Some((point.at.0, point.interval?))) {
@@ -192,7 +194,7 @@ fn envelope(points: &[Option<Point<'_>>]) -> (Edge, Edge) {
     (upper, lower)
 }
 
-/// A line with no more than its first, lowest, highest and last point in each pixel: more cannot be seen.
+/// Reduces a line to the first, lowest, highest and last point per pixel, which looks the same.
 fn thinned(points: impl Iterator<Item = Option<(f64, f64)>>) -> Vec<Option<(f64, f64)>> {
     let mut kept: Vec<Option<(f64, f64)>> = Vec::new();
     let mut column: Vec<(f64, f64)> = Vec::new();
@@ -204,7 +206,7 @@ fn thinned(points: impl Iterator<Item = Option<(f64, f64)>>) -> Vec<Option<(f64,
         match point {
             Some(point) if column.len() < 4 => column.push(point),
             Some(point) => {
-                // In order: first, the lowest and the highest so far, last.
+                // Holds in order: the first, the lowest and the highest so far, and the last.
                 if let [_, lowest, highest, last] = column.as_mut_slice() {
                     if last.1 < lowest.1 {
                         *lowest = *last;
@@ -227,7 +229,7 @@ fn empty_into(kept: &mut Vec<Option<(f64, f64)>>, column: &mut Vec<(f64, f64)>) 
     kept.extend(column.drain(..).map(Some));
 }
 
-/// What pointing at a point says.
+/// The tooltip of a point.
 fn told(plot: &Plot, series: &Series, point: &Point<'_>) -> String {
     let x = match plot.x_names.get(point.figure.0 as usize) {
         Some(name) => name.clone(),
@@ -238,7 +240,8 @@ fn told(plot: &Plot, series: &Series, point: &Point<'_>) -> String {
     format!("{name}{x}, {}", label(point.figure.1, plot.y_is_bytes))
 }
 
-/// The labels below the field, and whether they are turned: figures, or as many names as do not overlap.
+/// The labels below the field, and whether they are rotated: figures, or as many names as do not
+/// overlap.
 fn below(plot: &Plot, frame: &Frame) -> (Vec<Tick>, bool) {
     let room = frame.right - frame.left;
     if plot.x_names.is_empty() {
@@ -247,11 +250,11 @@ fn below(plot: &Plot, frame: &Frame) -> (Vec<Tick>, bool) {
     let each = room / plot.x_names.len() as f64;
     let widest = plot.x_names.iter().map(|name| pixels(name)).fold(0.0, f64::max);
     let is_turned = widest > each - 6.0;
-    // Turned lines of text stand this far apart at the least.
+    // Minimum distance between rotated lines of text.
     let stride = if is_turned { (TEXT * 1.25 / each).ceil().max(1.0) as usize } else { 1 };
     let name = |(index, name): (usize, &String)| {
         let place = frame.x.place(index as f64)?;
-        // A turned name ends below its place, and must begin within the picture.
+        // A rotated name ends below its position and must start within the picture.
         let before = (frame.x(place) - 4.0) / f64::from(TURNED).to_radians().cos();
         Some((place, fitted(name, if is_turned { MAX_NAME.min(before) } else { MAX_NAME.max(each) })))
     };
@@ -288,7 +291,7 @@ fn axes(
     drawing.quiet((middle, height - 16.0), Anchor::Middle, &fitted(&plot.x_label, room));
 }
 
-/// A part of the picture that is taken.
+/// An occupied part of the picture.
 #[derive(Clone, Copy)]
 struct Box4 {
     left: f64,
@@ -310,7 +313,8 @@ impl Box4 {
     }
 }
 
-/// A point's name beside, above or below it: where nothing is yet, or nowhere.
+/// Writes a point's name beside, above or below it, at the first free place; omits it if there is
+/// none.
 fn name_beside(drawing: &mut Drawing, frame: &Frame, point: &Point<'_>, taken: &mut Vec<Box4>) {
     const AWAY: f64 = 8.0;
     let Some(name) = point.name.map(|name| fitted(name, 240.0)) else { return };

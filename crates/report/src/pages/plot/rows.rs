@@ -1,4 +1,4 @@
-//! Bars and strips: a row for every name and series, along one axis of figures.
+//! Bars and strips: a row per name and series, along one axis of figures.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -8,21 +8,21 @@ use super::{MARGIN, MAX_POINTS, Picture, not_drawn, y_measure};
 use crate::pages::page::{Plot, PlotKind, Series};
 use crate::text::counted;
 
-/// Places beyond these are counted and not drawn.
+/// Further positions are counted, not drawn.
 const MAX_PLACES: usize = 120;
-/// The height of a row with a single series and of one among several, and the space between places.
+/// Height of a row for a single series and for one of several, and the gap between positions.
 const ROW: f64 = 22.0;
 const ROW_OF_SEVERAL: f64 = 18.0;
 const GAP: f64 = 8.0;
-/// The axis below.
+/// Height of the axis below.
 const AXIS: f64 = 52.0;
-/// Names are given so many pixels at most, and figures at the ends of bars so many.
+/// Maximum width in pixels of names, and of figures at the ends of bars.
 const NAMES: f64 = 250.0;
 const FIGURES: f64 = 76.0;
-/// In a row of more samples than these, those that others cover are not drawn.
+/// In a row with more samples than this, covered samples are not drawn.
 const MANY: usize = 200;
 
-/// What stands at one place in one series.
+/// The data of one series at one position.
 #[derive(Default)]
 struct Row {
     figures: Vec<f64>,
@@ -30,7 +30,7 @@ struct Row {
     label: Option<String>,
 }
 
-/// Rows by place and series, with the places' names.
+/// Rows by position and series, with the names of the positions.
 struct Rows {
     places: Vec<(String, Vec<Row>)>,
     not_drawn: usize,
@@ -83,7 +83,7 @@ fn empty(series: usize) -> Vec<Row> {
     (0..series).map(|_| Row::default()).collect()
 }
 
-/// A figure that is not NaN, in order.
+/// A figure that is not NaN, as an ordered key.
 #[derive(Clone, Copy, PartialEq)]
 struct Ordered(f64);
 
@@ -97,12 +97,12 @@ impl PartialOrd for Ordered {
 
 impl Ord for Ordered {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        // The two zeros are one place.
+        // 0.0 and -0.0 are the same position.
         (self.0 + 0.0).total_cmp(&(other.0 + 0.0))
     }
 }
 
-/// Where rows stand, and what their axis means.
+/// The area of the rows, and their axis.
 struct Frame {
     axis: Axis,
     left: f64,
@@ -120,7 +120,7 @@ impl Frame {
     }
 }
 
-/// The rows and their axis below `top`.
+/// Draws the rows and their axis below `top`.
 pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>) -> Picture {
     let rows = Rows::of(plot, series);
     notes.extend(not_drawn(rows.not_drawn, plot.y_is_logarithmic));
@@ -178,11 +178,11 @@ fn axis_below(drawing: &mut Drawing, plot: &Plot, frame: &Frame, top: f64, botto
         Anchor::Middle,
         &fitted(&plot.y_label, frame.right - frame.left),
     );
-    // What the rows are stands over their names, left of the axis' own.
+    // The label of the rows is below their names, left of that of the axis.
     drawing.quiet((frame.left - 8.0, bottom + 13.0), Anchor::End, &fitted(&plot.x_label, frame.left - 20.0));
 }
 
-/// A bar from zero to the first figure at its place, with its interval, and the figure at its end.
+/// A bar from zero to the first figure of the row, with its interval, and the figure at its end.
 fn bar(drawing: &mut Drawing, frame: &Frame, series: usize, row: &Row, y: f64, high: f64) {
     let Some((&figure, x)) = row.figures.first().and_then(|figure| Some((figure, frame.x(*figure)?))) else {
         return;
@@ -199,14 +199,15 @@ fn bar(drawing: &mut Drawing, frame: &Frame, series: usize, row: &Row, y: f64, h
     drawing.text((end + 6.0, y), Anchor::Start, &fitted(&shown, WIDTH - end - 8.0));
 }
 
-/// Every sample at its place, spread a little across, and the median with its interval over them.
+/// Every sample of the row, spread vertically, with the median and its interval on top.
 fn strip(drawing: &mut Drawing, frame: &Frame, series: usize, row: &Row, y: f64, high: f64) {
     let mut sorted = row.figures.clone();
     sorted.sort_unstable_by(f64::total_cmp);
     let many = row.figures.len() > MANY;
     let mut drawn = HashSet::new();
     for (index, figure) in row.figures.iter().enumerate() {
-        // Neighbours in time are apart in height: the golden ratio spreads any number of them evenly.
+        // Separates neighbouring samples vertically: the golden ratio spreads any number of them
+        // evenly.
         let spread = (index as f64 * 0.618_033_988_75).fract() - 0.5;
         let Some(x) = frame.x(*figure) else { continue };
         let at = (x, y + spread * (high - 8.0));
@@ -228,7 +229,7 @@ fn strip(drawing: &mut Drawing, frame: &Frame, series: usize, row: &Row, y: f64,
     drawing.median((x, y - high / 2.0 + 2.0), (x, y + high / 2.0 - 2.0), &says);
 }
 
-/// What pointing at it says: its own name if it has one, the figure, the interval.
+/// The tooltip: the label if there is one, the figure, the interval.
 fn told(row: &Row, shown: &str, is_bytes: bool) -> String {
     let name = row.label.as_ref().filter(|label| !label.is_empty()).map(|label| format!("{label}: "));
     let interval =

@@ -3,7 +3,7 @@
 use super::{Heap, Kind, pool, reserved, space};
 use crate::jvm::view::View;
 
-/// Reads it.
+/// Reads the heap of Epsilon.
 pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
     let area =
         space(view, view.field(heap, &["EpsilonHeap::_space"])?, Kind::Old, &["ContiguousSpace", "Space"])?;

@@ -8,7 +8,8 @@ use strandline_process::memory::word_at;
 use super::{Area, Heap, Kind, MAX_REGIONS, Pool, REGIONS_AT_ONCE, reserved};
 use crate::jvm::view::View;
 
-/// Reads it; `None` at the deadline. Which regions are committed is not described; those that never were have no structure.
+/// Reads the heap of G1; `None` at the deadline. Which regions are committed is not described;
+/// regions never committed have no structure.
 pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     let region_bytes = view.fixed(&["G1HeapRegion::GrainBytes", "HeapRegion::GrainBytes"])?;
     if !region_bytes.is_power_of_two() || !(1 << 16..=1 << 29).contains(&region_bytes) {
@@ -37,7 +38,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         let bottom = start + index * region_bytes;
         let area = area(view, region, (bottom, bottom + region_bytes), &kinds)?;
         match areas.last_mut() {
-            // What an object needs of further regions is one with the first.
+            // The further regions of a large object are joined with the first.
             Some(first) if area.1 && first.kind == Kind::Humongous && first.end == bottom => {
                 *first = Area::new(first.kind, first.start, area.0.top, area.0.end)?;
             }
@@ -68,7 +69,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     })
 }
 
-/// The bits of a region's tag.
+/// Bits of a region's tag.
 struct Kinds {
     young: u32,
     eden: u32,
@@ -88,12 +89,13 @@ impl Kinds {
             eden: tag("EdenTag")?,
             humongous: tag("HumongousMask")?,
             old: tag("OldMask")?,
-            // Gone from JDK 21 on.
+            // Removed in JDK 21.
             archive: tag("ArchiveMask").unwrap_or(0),
         })
     }
 
-    /// The lowest bit tells kinds of one sort apart: of humongous ones the first from those that follow.
+    /// Returns the kind of a tag. Its lowest bit distinguishes variants, such as the first region
+    /// of a large object from further ones.
     fn of(&self, tag: u32) -> Option<Kind> {
         match tag {
             0 => Some(Kind::Free),
@@ -107,7 +109,7 @@ impl Kinds {
     }
 }
 
-/// A region, and whether it goes on with the object of the one before.
+/// Reads a region. Also returns whether it continues the object of the previous one.
 fn area(view: &View<'_>, region: u64, (start, end): (u64, u64), kinds: &Kinds) -> Option<(Area, bool)> {
     let bottom = ["G1HeapRegion::_bottom", "HeapRegion::_bottom", "Space::_bottom"];
     let top = ["G1HeapRegion::_top", "HeapRegion::_top", "G1ContiguousSpace::_top"];

@@ -1,7 +1,7 @@
-//! Where the collector keeps objects: its pools, and the parts of them that are in use, in the order of addresses.
+//! The collector's heap: its memory pools, and its areas in address order.
 //!
-//! A file a collector; what it is told by its flag (`UseG1GC`). Figures are those that the memory pool beans tell, and by their
-//! names.
+//! One file per collector; the JVM's flag (`UseG1GC`) selects it. Names and figures are those of
+//! the memory pool beans.
 
 pub mod epsilon;
 pub mod g1;
@@ -19,43 +19,43 @@ use strandline_claims::runtime::Context;
 
 use super::view::{LAST, View};
 
-/// The most regions that are read: 32 TiB in regions of 32 MiB are a million.
+/// Limit on regions read: 32 TiB in regions of 32 MiB are a million.
 pub const MAX_REGIONS: u64 = 1 << 20;
-/// How many regions the reader reads between two looks at the clock.
+/// Regions read between two checks of the deadline.
 pub const REGIONS_AT_ONCE: u64 = 1024;
 
-/// What a part of the heap is for.
+/// Content of an area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// New objects.
     Eden,
-    /// Objects that lived through a collection.
+    /// Objects that survived a collection.
     Survivor,
     /// Old objects.
     Old,
-    /// One object, larger than half a region, or what follows of it.
+    /// One object, larger than half a region, or the rest of one.
     Humongous,
     /// Objects of the class data archive, mapped from its file.
     Archive,
-    /// None.
+    /// No objects.
     Free,
 }
 
-/// A part of the heap that is committed.
+/// A committed part of the heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Area {
-    /// What it is for.
+    /// Content of the area.
     pub kind: Kind,
-    /// Its first byte.
+    /// Start of the area.
     pub start: u64,
-    /// The first byte behind its objects.
+    /// End of its objects.
     pub top: u64,
-    /// The first byte behind it.
+    /// End of the area.
     pub end: u64,
 }
 
 impl Area {
-    /// An area, if it makes sense: empty ones do not.
+    /// An area; `None` if it makes no sense or is empty.
     pub fn new(kind: Kind, start: u64, top: u64, end: u64) -> Option<Self> {
         let is_sound =
             start.is_multiple_of(8) && start < end && (start..=end).contains(&top) && is_possible(start, end);
@@ -63,14 +63,14 @@ impl Area {
     }
 }
 
-/// A memory pool, as its bean tells it.
+/// A memory pool, as its bean reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pool {
-    /// Its name: `G1 Old Gen`.
+    /// Name: `G1 Old Gen`.
     pub name: String,
-    /// Bytes of objects, dead ones among them.
+    /// Bytes of objects, including dead ones.
     pub used_bytes: u64,
-    /// Bytes that it has of the kernel.
+    /// Committed bytes.
     pub committed_bytes: u64,
 }
 
@@ -81,43 +81,45 @@ impl Pool {
     }
 }
 
-/// A collector's heap.
+/// The heap of a collector.
 #[derive(Clone, Debug, Default)]
 pub struct Heap {
-    /// The collector: `G1`, `Serial`.
+    /// Name of the collector: `G1`, `Serial`.
     pub collector: &'static str,
-    /// The range that it may lie in.
+    /// Reserved range.
     pub reserved: (u64, u64),
-    /// Its parts, in the order of addresses.
+    /// The areas, in address order.
     pub areas: Vec<Area>,
-    /// Its pools.
+    /// The memory pools.
     pub pools: Vec<Pool>,
-    /// The size of a region, where it has such.
+    /// Size of a region; `None` if the collector has no regions.
     pub region_bytes: Option<u64>,
-    /// What is in use of shared memory, where the heap is there: in the order of addresses, within [`Heap::views`].
+    /// Parts of shared memory in use, if the heap is there: in address order, within
+    /// [`Heap::views`].
     pub shared: Vec<(u64, u64)>,
-    /// Parts of it that the reader could not read, or not in time: in the order of addresses, within [`Heap::views`].
+    /// Parts of shared memory that could not be read, or not in time: in address order, within
+    /// [`Heap::views`].
     pub shared_unread: Vec<(u64, u64)>,
-    /// The mappings of that shared memory; one page may be in several.
+    /// Mappings of that shared memory; a page may be in several.
     pub views: Vec<(u64, u64)>,
-    /// How often that memory is mapped, where that is more than once.
+    /// Number of mappings of that memory, if more than one.
     pub times_mapped: Option<u64>,
-    /// Whether objects follow each other without a gap in each area, and can be walked.
+    /// Whether objects follow each other without gaps in each area, so that they can be walked.
     pub is_parsable: bool,
 }
 
 impl Heap {
-    /// Bytes that are committed.
+    /// Committed bytes.
     pub fn committed(&self) -> u64 {
         self.pools.iter().map(|pool| pool.committed_bytes).fold(0, u64::saturating_add)
     }
 
-    /// Bytes of objects, dead ones among them.
+    /// Bytes of objects, including dead ones.
     pub fn used(&self) -> u64 {
         self.pools.iter().map(|pool| pool.used_bytes).fold(0, u64::saturating_add)
     }
 
-    /// In the order of addresses; `None` where parts overlap or leave what is reserved.
+    /// Sorts by address; `None` if areas overlap or lie outside of the reserved range.
     fn checked(mut self) -> Option<Self> {
         self.areas.sort_by_key(|area| area.start);
         let apart = self.areas.windows(2).all(|pair| pair[0].end <= pair[1].start);
@@ -127,24 +129,24 @@ impl Heap {
     }
 }
 
-/// Why there is no heap to tell of.
+/// Reason why there is no heap to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
-    /// It has not started: there is no heap yet.
+    /// The JVM has not started: there is no heap yet.
     NotStarted,
-    /// A collection is under way, and nothing adds up.
+    /// A collection is under way; the structures are inconsistent.
     Collecting,
-    /// A collector, or a version of one, whose structures are not known.
+    /// The collector, or its version, has unknown structures.
     Unknown,
-    /// Structures that do not agree with each other.
+    /// Structures contradict each other.
     Damaged,
-    /// Parts of it that would lie on each other.
+    /// Parts of the heap overlap.
     Overlapping,
-    /// There was no time to read all of its parts.
+    /// There was no time to read all parts.
     Late,
 }
 
-/// Reads the heap, of whichever collector it is.
+/// Reads the heap of the collector in use.
 pub fn read(context: &Context<'_>, view: &View<'_>) -> Result<Heap, Doubt> {
     let heap = view.fixed(&["Universe::_collectedHeap"]).ok_or(Doubt::Unknown)?;
     if heap == 0 {
@@ -154,7 +156,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>) -> Result<Heap, Doubt> {
         return Err(Doubt::Collecting);
     }
     type Read = fn(&Context<'_>, &View<'_>, u64) -> Option<Heap>;
-    // With the first major version that describes enough of it.
+    // With the first major version whose description suffices.
     let collectors: [(&str, u32, Read); 7] = [
         ("UseG1GC", 11, g1::read),
         ("UseSerialGC", 11, |_, view, heap| serial::read(view, heap)),
@@ -171,13 +173,13 @@ pub fn read(context: &Context<'_>, view: &View<'_>) -> Result<Heap, Doubt> {
     read(context, view, heap).and_then(Heap::checked).ok_or_else(doubt)
 }
 
-/// Whether a collection has stopped the program.
+/// Whether the program is stopped for a collection.
 pub fn is_collecting(view: &View<'_>, heap: u64) -> bool {
     let flag = ["CollectedHeap::_is_stw_gc_active", "CollectedHeap::_is_gc_active"];
     view.byte_field(heap, &flag).is_some_and(|active| active != 0)
 }
 
-/// `CollectedHeap::_reserved`.
+/// Reads `CollectedHeap::_reserved`.
 fn reserved(view: &View<'_>, heap: u64) -> Option<(u64, u64)> {
     let region = view.place(heap, &["CollectedHeap::_reserved"])?;
     let start = view.field(region, &["MemRegion::_start"])?;
@@ -186,21 +188,22 @@ fn reserved(view: &View<'_>, heap: u64) -> Option<(u64, u64)> {
     (start < end && end <= LAST).then_some((start, end))
 }
 
-/// Whether a part of a heap, or of what else is claimed, may be there: what is claimed in one is at most so large.
+/// Whether a range is valid: within the address space, and no larger than a claim may be.
 pub fn is_possible(start: u64, end: u64) -> bool {
     end <= LAST && page_up(end).saturating_sub(page_of(start)) <= MAX_BYTES
 }
 
-/// A space of the older collectors: where it begins, up to where objects stand, where it ends. The first of `types` that
-/// has the field tells where it is.
+/// Reads a space of an older collector: start, end of objects, end. Fields are those of the first
+/// of `types` that has them.
 fn space(view: &View<'_>, space: u64, kind: Kind, types: &[&str]) -> Option<Area> {
     let field = |name: &str| types.iter().find_map(|of| view.field(space, &[&format!("{of}::{name}")]));
     let (start, top, end) = (field("_bottom")?, field("_top")?, field("_end")?);
-    // An empty one is one, too: its pool is told.
+    // An empty space is valid, too: its pool is reported.
     ((start..=end).contains(&top) && is_possible(start, end)).then_some(Area { kind, start, top, end })
 }
 
-/// Those of two generations, and of survivor spaces the pool of the one with objects.
+/// Returns the heap of a collector with two generations; the survivor pool is that of the space
+/// with objects.
 fn generations(
     view: &View<'_>,
     (heap, collector): (u64, &'static str),
@@ -217,7 +220,7 @@ fn generations(
     })
 }
 
-/// Of a space the pool.
+/// The pool of a space.
 fn pool(name: &str, area: &Area) -> Pool {
     Pool::new(name, area.top - area.start, area.end - area.start)
 }
@@ -230,7 +233,7 @@ mod tests {
     fn parts_are_no_larger_than_a_claim() {
         assert!(is_possible(0x1000, 0x1000 + MAX_BYTES));
         assert!(!is_possible(0x1000, 0x1001 + MAX_BYTES));
-        // A claim has the whole pages that it touches.
+        // A claim covers whole pages.
         assert!(!is_possible(0x1ff8, 0x1ff8 + MAX_BYTES));
     }
 }

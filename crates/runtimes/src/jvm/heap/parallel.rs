@@ -1,9 +1,10 @@
-//! The parallel collector: eden, two survivor spaces and an old generation (`gc/parallel/vmStructs_parallelgc.hpp`).
+//! The parallel collector: eden, two survivor spaces and an old generation
+//! (`gc/parallel/vmStructs_parallelgc.hpp`).
 
 use super::{Area, Heap, Kind, generations, space};
 use crate::jvm::view::View;
 
-/// Reads it.
+/// Reads the heap of the parallel collector.
 pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
     // Static up to JDK 26.
     let generation = |name: &str| view.fixed(&[name]).or_else(|| view.field(heap, &[name]));
@@ -25,8 +26,8 @@ pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
     Some(heap)
 }
 
-/// What no space has of the young generation: a survivor space that was made smaller begins or ends away from the next one, and
-/// what is there stays committed (`PSYoungGen::resize_spaces`).
+/// Returns the gaps between spaces of the young generation: a shrunken survivor space no longer
+/// adjoins the next space, and the gap stays committed (`PSYoungGen::resize_spaces`).
 fn between(mut spaces: [Area; 3]) -> impl Iterator<Item = Area> {
     spaces.sort_by_key(|space| space.start);
     let [first, second, third] = spaces;

@@ -1,9 +1,10 @@
-//! The serial collector: eden, two survivor spaces and an old generation (`gc/serial/vmStructs_serial.hpp`).
+//! The serial collector: eden, two survivor spaces and an old generation
+//! (`gc/serial/vmStructs_serial.hpp`).
 
 use super::{Heap, Kind, generations, space};
 use crate::jvm::view::View;
 
-/// Reads it.
+/// Reads the heap of the serial collector.
 pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
     let young = view.field(heap, &["SerialHeap::_young_gen", "GenCollectedHeap::_young_gen"])?;
     let old = view.field(heap, &["SerialHeap::_old_gen", "GenCollectedHeap::_old_gen"])?;

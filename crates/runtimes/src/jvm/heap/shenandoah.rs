@@ -8,7 +8,7 @@ use strandline_process::memory::word_at;
 use super::{Area, Heap, Kind, MAX_REGIONS, Pool, REGIONS_AT_ONCE, reserved};
 use crate::jvm::view::View;
 
-/// Reads it; `None` at the deadline.
+/// Reads the heap of Shenandoah; `None` at the deadline.
 pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     let region_bytes = view.fixed(&["ShenandoahHeapRegion::RegionSizeBytes"])?;
     let count = view.field(heap, &["ShenandoahHeap::_num_regions"])?;
@@ -40,7 +40,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         };
         let area = Area::new(kind, start, top, end)?;
         match areas.last_mut() {
-            // What an object needs of further regions is one with the first.
+            // The further regions of a large object are joined with the first.
             Some(first) if Some(is) == continued && first.kind == kind && first.end == start => {
                 *first = Area::new(kind, first.start, top, end)?;
             }
@@ -50,7 +50,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     let generation = view.field(heap, &["ShenandoahHeap::_global_generation"]);
     let used = view.field(heap, &["ShenandoahHeap::_used"]);
     let used = used.or_else(|| view.field(generation?, &["ShenandoahGeneration::_used"]));
-    // From JDK 26 on what is free is counted in one place.
+    // From JDK 26 on there is one counter for free memory.
     let free = view.field(heap, &["ShenandoahHeap::_free_set"]);
     let used = used.or_else(|| view.field(free?, &["ShenandoahFreeSet::_total_global_used"]))?;
     let committed = view.field(heap, &["ShenandoahHeap::_committed"])?;

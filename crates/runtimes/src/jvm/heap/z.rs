@@ -1,5 +1,5 @@
-//! ZGC, with generations or without: how much it uses and has (`gc/z/vmStructs_z.hpp`; of JDK 21 to 23 without generations
-//! `gc/x/vmStructs_x.hpp`).
+//! ZGC, with or without generations: used and committed bytes (`gc/z/vmStructs_z.hpp`; in JDK 21 to
+//! 23 without generations `gc/x/vmStructs_x.hpp`).
 
 use std::time::Instant;
 
@@ -11,14 +11,15 @@ use super::{Heap, Pool};
 use crate::jvm::layout::{Z_PER_NUMA_BYTES, Z_USED_BEHIND_MOST, Z_USED_OF_GENERATIONS};
 use crate::jvm::view::View;
 
-/// The views of ZGC without generations: marked0, marked1 and remapped (`ZAddress`).
+/// Views of ZGC without generations: marked0, marked1 and remapped (`ZAddress`).
 const COLOURS: u64 = 3;
-/// The most NUMA nodes.
+/// Limit on NUMA nodes.
 const MAX_NODES: u32 = 1024;
-/// From this version on it has generations, where `ZGenerational` says so; that flag is gone where there is nothing else.
+/// First version with generations, if `ZGenerational` is set; versions without the flag always have
+/// them.
 const FIRST_WITH_GENERATIONS: u32 = 21;
 
-/// Reads it. Its pages are not walked: objects in them move while the program runs.
+/// Reads the heap of ZGC. Its pages are not walked: their objects move while the program runs.
 pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     let is_new = view.structs.major().is_some_and(|major| major >= FIRST_WITH_GENERATIONS);
     let has_generations =
@@ -35,7 +36,8 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     };
     let pools = if has_generations {
         let generation = |index: u64| view.word(used.checked_add(Z_USED_OF_GENERATIONS + 8 * index)?);
-        // As `compute_memory_usage_info` of `gc/z/zServiceability.cpp` shares out what is committed.
+        // Divides the committed bytes as `compute_memory_usage_info` of `gc/z/zServiceability.cpp`
+        // does.
         let old = generation(1)?.min(committed);
         let young = generation(0)?.min(committed - old);
         vec![
@@ -54,7 +56,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         .map(|m| (m.start, m.end))
         .collect();
     let (shared, shared_unread) = Granules::new(view, heap, &name)?.used(context, &views);
-    // With generations there is one view; without, one for each colour of pointers.
+    // With generations there is one view; without, one per pointer colour.
     let times_mapped = (!has_generations).then_some(COLOURS);
     let reserved = (0, u64::MAX);
     Some(Heap {
@@ -69,17 +71,19 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     })
 }
 
-/// Its memory is a file in memory of this name (`ZPhysicalMemoryBacking`, `gc/z/zPhysicalMemoryBacking_linux.cpp`).
+/// Whether a mapping is a view: the heap is a memory file with this name (`ZPhysicalMemoryBacking`,
+/// `gc/z/zPhysicalMemoryBacking_linux.cpp`).
 fn is_view(mapping: &Mapping) -> bool {
     mapping.permissions.shared && mapping.name.starts_with("/memfd:java_heap")
 }
 
-/// The table that tells of each granule which page it is in (`ZPageTable`).
+/// Table of the page of each granule (`ZPageTable`).
 struct Granules<'a> {
     view: &'a View<'a>,
     table: u64,
     shift: u32,
-    /// What of an address is the place in the heap: the same memory may be mapped at several addresses.
+    /// Bits of an address that are the offset in the heap: the same memory may be mapped at several
+    /// addresses.
     mask: u64,
     names: [String; 3],
 }
@@ -101,7 +105,8 @@ impl<'a> Granules<'a> {
         })
     }
 
-    /// What objects have of the views' resident memory, and what the reader could not read.
+    /// Returns the parts of the views' resident memory that objects use, and the parts that could
+    /// not be read.
     fn used(&self, context: &Context<'_>, views: &[(u64, u64)]) -> (Ranges, Ranges) {
         let (mut used, mut unread) = (Ranges::new(), Ranges::new());
         let is_swapped = context.may_be_swapped();
@@ -127,8 +132,9 @@ impl<'a> Granules<'a> {
         (used, unread)
     }
 
-    /// The first byte behind the objects of the page that `address` is in: none where it is in none that is in use, `None` where that
-    /// could not be read. `is_empty` says whether what could not be read was never written to.
+    /// Returns the end of the objects of the page that `address` is in: `Some(None)` if the page is
+    /// not in use, `None` if it could not be read. `is_empty` returns whether unreadable memory was
+    /// never written.
     fn top_in(&self, address: u64, is_empty: &dyn Fn(u64) -> bool) -> Option<Option<u64>> {
         let place = address & self.mask;
         let entry = self.table.checked_add((place >> self.shift).checked_mul(8)?)?;
@@ -149,7 +155,7 @@ impl<'a> Granules<'a> {
 
 type Ranges = Vec<(u64, u64)>;
 
-/// Adds a range, to the last one where it follows that.
+/// Adds a range; joins it with the last one if they adjoin.
 fn push(ranges: &mut Ranges, (start, end): (u64, u64)) {
     match ranges.last_mut() {
         Some(last) if last.1 == start => last.1 = end,
@@ -157,7 +163,7 @@ fn push(ranges: &mut Ranges, (start, end): (u64, u64)) {
     }
 }
 
-/// What is committed, of which from JDK 25 on each NUMA node has its part (`ZPerNUMA<ZPartition>`).
+/// Returns the committed bytes: from JDK 25 on, each NUMA node has a part (`ZPerNUMA<ZPartition>`).
 fn partitions(view: &View<'_>, allocator: u64) -> Option<u64> {
     let count = view.fixed_half(&["ZNUMA::_count"])?.clamp(1, MAX_NODES);
     let first =

@@ -1,4 +1,4 @@
-//! Metaspace up to JDK 15: each chunk describes itself in its first bytes, and says which node it was cut from.
+//! Metaspace up to JDK 15: each chunk has a header, which names the node that it was cut from.
 
 use std::collections::HashSet;
 
@@ -36,7 +36,8 @@ fn arena(reader: &mut Reader<'_>, arena: u64, kind: &mut KindOf) -> Option<u64> 
     (used <= bytes).then_some(bytes)
 }
 
-/// Its ranges, by the nodes that chunks were cut from and those that follow them: one that nobody uses is purged.
+/// Computes the ranges from the nodes that chunks were cut from, and those that follow them: unused
+/// nodes are purged.
 fn space(kind: KindOf, view: &View<'_>) -> Option<Space> {
     let mut space = Space { used: kind.used, used_bytes: kind.used_bytes, ..Space::default() };
     let mut seen = HashSet::new();

@@ -1,5 +1,5 @@
-//! Metaspace from JDK 16 on (JEP 387): chunks are described outside of it, and how much is used and committed of each kind is counted in
-//! one place, which the structures point to.
+//! Metaspace from JDK 16 on (JEP 387): chunks are described outside of it. The used and the
+//! committed bytes of each kind of space have one counter each, which the structures point to.
 
 use std::collections::HashSet;
 
@@ -44,12 +44,14 @@ fn arena(reader: &mut Reader<'_>, arena: u64, kind: &mut KindOf) -> Option<u64> 
     Some(bytes)
 }
 
-/// Its ranges, by the list that its nodes are in: a node points to counters within that list.
+/// Reads the ranges from the list of nodes. A node points to counters in its list, which yields the
+/// list's address.
 fn space(kind: KindOf, view: &View<'_>) -> Option<Space> {
     let mut node = [0; NODE_BYTES];
     let got = view.memory.read_some(*kind.nodes.iter().next()?, &mut node);
     let words: Vec<u64> = (0..got / 8).filter_map(|index| word_at(&node, index * 8)).collect();
-    // The limiter, the counter of what is reserved, and the one of what is committed, follow each other.
+    // Three adjacent words: the limiter, the counter of reserved words, and that of committed
+    // words.
     let list = words.windows(3).find_map(|three| {
         let list = three[1].checked_sub(LIST_RESERVED).filter(|list| list.is_multiple_of(8))?;
         let follows = three[2] == list.checked_add(LIST_COMMITTED)?;

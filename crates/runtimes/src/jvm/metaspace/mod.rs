@@ -1,7 +1,8 @@
-//! What classes are kept in: metaspace, and the compressed class space.
+//! Memory of classes: metaspace, and the compressed class space.
 //!
-//! Each class loader has chunks of both. No symbol leads to them: the list of class loaders does. How chunks and the spaces that they
-//! are cut from are kept differs by version, a file for each: `chunked` up to JDK 15, `elastic` from JDK 16 on (JEP 387).
+//! Each class loader has chunks of both. No symbol leads to them, but the list of class loaders
+//! does. The structures of chunks and of the spaces that they are cut from differ by version:
+//! `chunked` up to JDK 15, `elastic` from JDK 16 on (JEP 387).
 
 mod chunked;
 mod elastic;
@@ -13,30 +14,30 @@ use super::heap::is_possible;
 use super::layout::{METASPACE_ARENAS, METASPACE_BEHIND_LOADER};
 use super::view::View;
 
-/// The most class loaders, chunks and nodes that are read.
+/// Limits on class loaders, chunks and nodes read.
 const MAX_LOADERS: usize = 1 << 18;
 const MAX_CHUNKS: usize = 1 << 21;
 const MAX_NODES: usize = 1 << 12;
-/// How many of them the reader reads between two looks at the clock.
+/// Number of these read between two checks of the deadline.
 const LOOKS_AT_TIME: usize = 256;
-/// The most that may be reserved.
+/// Limit on reserved bytes.
 const MAX_RESERVED: u64 = 1 << 40;
 
-/// One of the two kinds.
+/// One of the two spaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// The ranges that are reserved for it, in the order of addresses.
+    /// Reserved ranges, in address order.
     pub ranges: Vec<(u64, u64)>,
-    /// What of them is used, in the order of addresses.
+    /// Used parts, in address order.
     pub used: Vec<(u64, u64)>,
-    /// Bytes that it counts as used.
+    /// Used bytes, by HotSpot's count.
     pub used_bytes: u64,
-    /// Bytes that it counts as committed.
+    /// Committed bytes, by HotSpot's count.
     pub committed_bytes: u64,
 }
 
 impl Space {
-    /// In the order of addresses; `None` where what is used overlaps, or stands outside of what is reserved.
+    /// Sorts by address; `None` if used parts overlap, or lie outside of the reserved ranges.
     fn checked(mut self) -> Option<Self> {
         self.ranges.sort_unstable();
         self.used.sort_unstable();
@@ -59,39 +60,41 @@ impl Space {
     }
 }
 
-/// Both, and who has how much of them.
+/// Both spaces, and the share of each class loader.
 #[derive(Clone, Debug, Default)]
 pub struct Metaspace {
-    /// Method code, constant pools and the like.
+    /// Method code, constant pools and other data of classes.
     pub others: Space,
-    /// What narrow class pointers point to; empty where they are off.
+    /// Space that narrow class pointers point to; empty if these are off.
     pub classes: Space,
-    /// By class loader: where its oop is kept, and how much of both kinds it has.
+    /// Class loaders: address of the handle of its object, and its bytes in both spaces.
     pub loaders: Vec<(u64, u64)>,
 }
 
-/// How versions keep it.
+/// Structures of a range of versions.
 struct Era {
-    /// The first and the last major version.
+    /// First and last major version.
     versions: (u32, u32),
-    /// Where a loader's metaspace has the address of its lock, which the loader has as well.
+    /// Offset of the lock's address in a loader's metaspace; the loader holds the same address.
     lock: u64,
-    /// Reads what a loader has of one kind: how many bytes it uses.
+    /// Reads the chunks of a loader in one space; returns the bytes used.
     arena: fn(&mut Reader<'_>, arena: u64, kind: &mut KindOf) -> Option<u64>,
-    /// What there is of a kind, once all that loaders have of it is read.
+    /// Computes a space once all loaders are read.
     space: fn(KindOf, &View<'_>) -> Option<Space>,
 }
 
 static ERAS: [Era; 2] = [chunked::ERA, elastic::ERA];
 
 impl Metaspace {
-    /// Reads it; `None` where it is of a version that is not known, or does not hold together, or at the deadline.
+    /// Reads both spaces; `None` if the version is not known, if they make no sense, or at the
+    /// deadline.
     pub fn read(view: &View<'_>, deadline: Instant) -> Option<Self> {
         let major = view.structs.major()?;
         let era = ERAS.iter().find(|era| (era.versions.0..=era.versions.1).contains(&major))?;
         let mut reader = Reader { view, era, seen: HashSet::new(), deadline };
         let mut kinds = [KindOf::default(), KindOf::default()];
-        // A hidden class may have one of its own beside that of its loader: what these have is the loader's.
+        // A hidden class may have a metaspace of its own besides that of its loader: it counts for
+        // the loader.
         let mut loaders: HashMap<u64, (u64, u64)> = HashMap::new();
         let mut at = view.fixed(&["ClassLoaderDataGraph::_head"])?;
         let mut count = 0;
@@ -114,14 +117,14 @@ impl Metaspace {
     }
 }
 
-/// What is known of one kind while loaders are gone over.
+/// State of one space while loaders are read.
 #[derive(Clone, Debug, Default)]
 struct KindOf {
-    /// Whether any loader has some.
+    /// Whether any loader has chunks in it.
     is_met: bool,
-    /// Where all that is used is counted, where there is such.
+    /// Address of the counter of used words; 0 if there is none.
     counter: u64,
-    /// What loaders count as used.
+    /// Bytes used, by the loaders' counts.
     used_bytes: u64,
     /// Nodes that chunks were cut from.
     nodes: HashSet<u64>,
@@ -136,7 +139,8 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// A class loader: where its oop is kept, and how much it has. One that has loaded nothing has no metaspace.
+    /// Reads a class loader: returns the address of its object's handle, and its bytes. A loader
+    /// without classes has no metaspace.
     fn loader(&mut self, at: u64, kinds: &mut [KindOf; 2]) -> Option<Option<(u64, u64)>> {
         let loader = self.view.place(at, &["ClassLoaderData::_class_loader"])?;
         let place = loader.checked_add(METASPACE_BEHIND_LOADER)?;
@@ -158,7 +162,7 @@ impl Reader<'_> {
         Some(Some((self.view.word(loader)?, bytes)))
     }
 
-    /// Whether a loader or a chunk was not met yet, there are not too many, and there is time.
+    /// Whether a loader or a chunk is new, there are not too many, and there is time.
     fn is_new(&mut self, at: u64) -> bool {
         let is_late = self.seen.len().is_multiple_of(LOOKS_AT_TIME) && Instant::now() >= self.deadline;
         !is_late && self.seen.len() < MAX_CHUNKS && self.seen.insert(at)

@@ -1,4 +1,5 @@
-//! Which piece of code an address lies in, and what it says of its frames (`CodeBlob`, code/codeBlob.hpp).
+//! Finds the piece of code at an address, and its description of frames (`CodeBlob`,
+//! code/codeBlob.hpp).
 
 use std::collections::HashMap;
 
@@ -7,33 +8,33 @@ use strandline_process::memory::{half_word_at, word_at};
 use crate::jvm::code::{self, Place};
 use crate::jvm::view::View;
 
-/// The most pieces that are kept.
+/// Limit on pieces kept.
 const MAX_KEPT: usize = 1 << 18;
-/// The longest chain of the map of blocks that is followed: a step goes back by up to 254 segments.
+/// Limit on steps followed in the map of blocks: a step goes back by up to 254 segments.
 const MAX_STEPS: usize = 1 << 16;
-/// In the map: nothing is here (`CodeHeap::free_sentinel`, memory/heap.hpp).
+/// Value in the map for free segments (`CodeHeap::free_sentinel`, memory/heap.hpp).
 const FREE: u8 = 0xff;
-/// The most bytes of a frame.
+/// Limit on bytes of a frame.
 const MAX_FRAME_BYTES: u64 = 1 << 20;
 
 /// A piece of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blob {
-    /// Whether it is a method's, and not a stub.
+    /// Whether it is a method rather than a stub.
     pub is_method: bool,
-    /// Its first instruction: places in its maps count from here on.
+    /// First instruction; places in its maps are relative to it.
     pub code: u64,
-    /// The first at which a frame is complete.
+    /// First instruction at which a frame is complete.
     pub complete: u64,
-    /// The bytes of a frame, with the return address.
+    /// Bytes of a frame, including the return address.
     pub frame_bytes: u64,
-    /// Its maps (`ImmutableOopMapSet`); 0 where it has none.
+    /// Address of its maps (`ImmutableOopMapSet`); 0 if it has none.
     pub maps: u64,
-    /// Where it keeps the references that are in its instructions.
+    /// Range of the references that its instructions use.
     pub oops: (u64, u64),
 }
 
-/// The pieces of code, by address.
+/// Pieces of code, by address.
 pub struct Blobs<'a> {
     view: View<'a>,
     places: Vec<Place>,
@@ -41,12 +42,12 @@ pub struct Blobs<'a> {
 }
 
 impl<'a> Blobs<'a> {
-    /// Those of a JVM.
+    /// The pieces of code of a JVM.
     pub fn new(view: &View<'a>) -> Option<Self> {
         Some(Self { view: *view, places: code::places(view)?, known: HashMap::new() })
     }
 
-    /// The one at `pc`.
+    /// Returns the piece of code at `pc`.
     pub fn at(&mut self, pc: u64) -> Option<Blob> {
         let place = *self.places.iter().find(|place| (place.range.0..place.range.1).contains(&pc))?;
         let start = self.start(&place, pc)?;
@@ -60,7 +61,8 @@ impl<'a> Blobs<'a> {
         blob
     }
 
-    /// Where the block that has an address begins behind its header (`CodeHeap::find_block_for`, memory/heap.cpp).
+    /// Returns the address, behind its header, of the block that contains an address
+    /// (`CodeHeap::find_block_for`, memory/heap.cpp).
     fn start(&self, place: &Place, pc: u64) -> Option<u64> {
         let mut index = (pc - place.range.0) >> place.shift;
         for _ in 0..MAX_STEPS {
@@ -81,7 +83,7 @@ impl<'a> Blobs<'a> {
             Some(code) => code,
             None => place(half("_code_offset"))?,
         };
-        // Of 32 bits up to JDK 22, of 16 in later ones.
+        // 32 bits up to JDK 22, 16 bits in later ones.
         let complete = match view.structs.offset("CodeBlob::_kind") {
             Some(_) => half("_frame_complete_offset")? & 0xffff,
             None => half("_frame_complete_offset")?,
@@ -89,7 +91,7 @@ impl<'a> Blobs<'a> {
         let end = place(half("_size"))?;
         let frame_bytes = half("_frame_size").map(|words| (words as u32 as i32).max(0) as u64 * 8)?;
         let data = place(half("_data_offset"))?;
-        // `nmethod::oops_begin` and `oops_end`: in JDK 25 they are all of its data.
+        // `nmethod::oops_begin` and `oops_end`. In JDK 25 they bound all of its data.
         let oops = match ["nmethod::_oops_offset", "nmethod::_metadata_offset"]
             .map(|name| view.half_field(start, &[name]))
         {
@@ -112,7 +114,8 @@ impl<'a> Blobs<'a> {
         })
     }
 
-    /// Whether it is a method's: `_kind` says so from JDK 23 on, before that its name does (`nmethod`, `native nmethod`).
+    /// Whether it is a method: by `_kind` from JDK 23 on, before that by its name (`nmethod`,
+    /// `native nmethod`).
     fn is_method(&self, start: u64) -> Option<bool> {
         if let Some(kind) = self.view.byte_field(start, &["CodeBlob::_kind"]) {
             return Some(u64::from(kind) == self.view.constant(&["CodeBlobKind::Nmethod"])?);
@@ -123,7 +126,7 @@ impl<'a> Blobs<'a> {
         Some(text.starts_with(b"nmethod\0") || text.starts_with(b"native nmethod\0"))
     }
 
-    /// Shows the references in the instructions of a method.
+    /// Calls `take` with the references that a method's instructions use.
     pub fn oops(&self, blob: &Blob, take: &mut dyn FnMut(u64)) -> Option<()> {
         let mut bytes =
             vec![0; usize::try_from(blob.oops.1 - blob.oops.0).ok().filter(|&bytes| bytes <= 1 << 20)?];
@@ -132,7 +135,7 @@ impl<'a> Blobs<'a> {
         Some(())
     }
 
-    /// Reads a map's pair at an index: which place it is of, and where it stands.
+    /// Reads the pair of a map at an index: its place in the code, and its offset.
     pub fn pair(&self, maps: u64, index: u64) -> Option<(u32, u32)> {
         let mut bytes = [0; 8];
         let header = self.view.structs.size("ImmutableOopMapSet")?;

@@ -1,8 +1,9 @@
-//! The frames of a thread of Java's, from where it left Java code on.
+//! Frames of a Java thread, from the last one of Java code on.
 //!
-//! A thread that is blocked or in native code has no reference in the frames of C++ below its last frame of Java: these hold handles
-//! (runtime/handles.hpp). Frames of the interpreter are full of words that count; those of compiled code have maps; between Java code
-//! that was called by C++ and that C++ the call says where Java went on (`JavaCallWrapper`). Layouts: frame_x86.hpp of JDK 17 and 25.
+//! A thread that is blocked or in native code has no references in the C++ frames below its last
+//! Java frame: these use handles (runtime/handles.hpp). In interpreted frames each word counts;
+//! compiled frames have maps. Where C++ called Java code, the call contains the previous Java frame
+//! (`JavaCallWrapper`). Layouts: frame_x86.hpp of JDK 17 and 25.
 
 use strandline_process::stacks::ThreadFacts;
 
@@ -15,34 +16,36 @@ use crate::jvm::threads::Thread;
 use crate::jvm::view::View;
 use strandline_process::memory::word_at;
 
-/// Below its pointer a stack is in use up to this (System V ABI).
+/// Bytes below the stack pointer that are in use (System V ABI).
 const RED_ZONE_BYTES: u64 = 128;
-/// Where `ThreadFacts::general` has RBP and RIP.
+/// Indices of RBP and RIP in `ThreadFacts::general`.
 const RBP: usize = 6;
 const RIP: usize = 15;
-/// `frame::interpreter_frame_sender_sp_offset` and `interpreter_frame_locals_offset`, in words from the frame pointer on.
+/// `frame::interpreter_frame_sender_sp_offset` and `interpreter_frame_locals_offset`, negated:
+/// words below the frame pointer.
 const SENDER: u64 = 1;
 const LOCALS: u64 = 7;
-/// More words of locals and parameters a method cannot have.
+/// Maximum words of a method's locals and parameters.
 const MAX_LOCALS: u64 = 1 << 16;
-/// `JavaCallWrapper::_handles` and `_receiver` (runtime/javaCalls.hpp): in front of `_anchor`.
+/// Distances from `JavaCallWrapper::_handles` and `_receiver` to `_anchor`, which follows them
+/// (runtime/javaCalls.hpp).
 const WRAPPER_HANDLES: u64 = 24;
 const WRAPPER_RECEIVER: u64 = 8;
 
-/// A frame: where it goes on, and its registers there.
+/// A frame: where it continues, and its registers there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Frame {
     pc: u64,
-    /// Its first byte.
+    /// Stack pointer: its first byte.
     sp: u64,
-    /// The same before the one that it called made room for its own parameters.
+    /// Stack pointer before the callee made room for its parameters.
     own_sp: u64,
     fp: u64,
-    /// Whether what it called may not have taken over its parameters yet.
+    /// Whether the callee may not have taken over its arguments yet.
     has_arguments: bool,
 }
 
-/// Follows frames.
+/// Walks frames.
 pub struct Frames<'a> {
     view: View<'a>,
     oops: Oops,
@@ -50,26 +53,26 @@ pub struct Frames<'a> {
     maps: Maps,
     pages: Pages<'a>,
     interpreter: (u64, u64),
-    /// Where the code goes on that calls Java for C++.
+    /// Return address in the stub that calls Java code from C++.
     call_return: u64,
-    /// Where a frame of that has its `JavaCallWrapper`, below its frame pointer.
+    /// Distance from the frame pointer of that stub down to its `JavaCallWrapper`.
     wrapper: u64,
     states: States,
 }
 
-/// `JavaThreadState`: of those in which a thread may not touch the heap.
+/// Values of `JavaThreadState` in which a thread may not touch the heap.
 struct States {
     is_native: u32,
     is_blocked: u32,
 }
 
 impl<'a> Frames<'a> {
-    /// Of a JVM; `None` where it does not say what is needed.
+    /// Prepares for a JVM; `None` if it does not describe what is needed.
     pub fn new(view: &View<'a>, oops: Oops) -> Option<Self> {
         let queue = view.fixed(&["AbstractInterpreter::_code"])?;
         let start = view.field(queue, &["StubQueue::_stub_buffer"])?;
         let bytes = u64::from(view.half_field(queue, &["StubQueue::_buffer_limit"])?);
-        // A negative number of words, of 32 bits.
+        // A negative number of words, 32 bits.
         let wrapper = view.structs.constant("frame::entry_frame_call_wrapper_offset")? as i32;
         let state = |name: &str| u32::try_from(view.constant(&[name])?).ok();
         Some(Self {
@@ -85,7 +88,7 @@ impl<'a> Frames<'a> {
         })
     }
 
-    /// Adds what a thread's frames hold. What cannot be followed is doubtful.
+    /// Adds the references in a thread's frames. Frames that cannot be followed are doubtful.
     pub fn of_thread(
         &mut self,
         thread: &Thread,
@@ -128,20 +131,22 @@ impl<'a> Frames<'a> {
         Some(())
     }
 
-    /// The frame that an anchor says; none where it says so.
+    /// Reads the frame of an anchor; `Some(None)` if the anchor is empty.
     fn anchor(&mut self, anchor: u64) -> Option<Option<Frame>> {
         let word = |name: &str| self.view.field(anchor, &[&format!("JavaFrameAnchor::{name}")]);
         let (sp, pc, fp) = (word("_last_Java_sp")?, word("_last_Java_pc")?, word("_last_Java_fp")?);
         if sp == 0 {
             return Some(None);
         }
-        // `JavaFrameAnchor::make_walkable`: else the call has put it there.
+        // `JavaFrameAnchor::make_walkable`: without a `pc`, the call has put the return address on
+        // the stack.
         let pc = if pc == 0 { self.word(sp.checked_sub(8)?)? } else { pc };
         Some(Some(Frame { pc, sp, own_sp: sp, fp, has_arguments: false }))
     }
 
-    /// The frame that called the one in which a thread runs, where that is one of Java code and complete, and where the words of the
-    /// first one end. Any of these may be a reference, or not be one any more.
+    /// Returns the caller of the frame in which a thread runs, if that frame is one of Java code
+    /// and complete, and the end of the first frame's words. Each of these words may be a
+    /// reference, or no longer be one.
     fn running(&mut self, facts: &ThreadFacts, high: u64) -> Option<(Frame, u64)> {
         let (pc, fp, sp) = (facts.general[RIP]?, facts.general[RBP]?, facts.stack_pointer);
         let frame = Frame { pc, sp, own_sp: sp, fp, has_arguments: false };
@@ -150,7 +155,7 @@ impl<'a> Frames<'a> {
         }
         let blob = self.blobs.at(pc).filter(|blob| blob.is_method && pc > blob.complete)?;
         let next = self.behind_compiled(&frame, blob.frame_bytes, high)?;
-        // Where its frame is being taken down what is read is no code.
+        // While the frame is being removed, the word read is no return address.
         let is_code =
             self.is_interpreter(next.pc) || next.pc == self.call_return || self.blobs.at(next.pc).is_some();
         is_code.then_some((next, next.sp))
@@ -164,7 +169,8 @@ impl<'a> Frames<'a> {
         word_at(&self.pages.array::<8>(at)?, 0)
     }
 
-    /// Adds what a frame holds, and returns the one that called it: none where it was the first; fails where it cannot be followed.
+    /// Adds the references in a frame and returns its caller: `Some(None)` after the first frame,
+    /// `None` if it cannot be followed.
     fn next(&mut self, frame: &Frame, high: u64, known: &mut Known) -> Option<Option<Frame>> {
         if self.is_interpreter(frame.pc) {
             let (next, end) = self.behind_interpreted(frame, high)?;
@@ -193,7 +199,7 @@ impl<'a> Frames<'a> {
         Some(Some(next))
     }
 
-    /// What a reference of a frame holds. The one register that a call keeps is the frame pointer.
+    /// Reads a reference in a frame. The only register that a call preserves is the frame pointer.
     fn slot(&mut self, frame: &Frame, slot: Slot, high: u64) -> Option<u64> {
         let word = match slot.offset {
             None => frame.fp,
@@ -208,13 +214,14 @@ impl<'a> Frames<'a> {
         Some(if slot.is_narrow { self.oops.wide(word as u32) } else { word })
     }
 
-    /// The frame behind one of the interpreter, and where what that one has ends, its locals among it.
+    /// Returns the caller of an interpreted frame, and the end of the frame's words, including its
+    /// locals.
     fn behind_interpreted(&mut self, frame: &Frame, high: u64) -> Option<(Frame, u64)> {
         let fp = frame.fp;
         let sp = fp.checked_add(16).filter(|&sp| fp > frame.sp && fp.is_multiple_of(8) && sp < high)?;
         let own_sp = self.word(fp - SENDER * 8)?;
         let locals = self.word(fp.checked_sub(LOCALS * 8)?)?;
-        // An address up to JDK 20, and how many words behind the frame pointer in later ones.
+        // An address up to JDK 20; in later ones, words from the frame pointer.
         let locals = if locals <= MAX_LOCALS { fp.checked_add(locals * 8)? } else { locals };
         let end = locals
             .checked_add(8)
@@ -235,7 +242,7 @@ impl<'a> Frames<'a> {
         Some(Frame { pc, sp, own_sp: sp, fp, has_arguments: false })
     }
 
-    /// The frame of Java behind the frames of C++ that called.
+    /// Returns the Java frame before the C++ frames that called Java code.
     fn behind_call(&mut self, frame: &Frame, known: &mut Known) -> Option<Option<Frame>> {
         let wrapper = self.word(frame.fp.checked_sub(self.wrapper)?)?;
         let anchor = self.view.place(wrapper, &["JavaCallWrapper::_anchor"])?;

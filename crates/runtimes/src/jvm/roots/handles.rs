@@ -1,4 +1,4 @@
-//! Handles of the JVM and of its native code: places that hold references for it.
+//! Handles of the JVM and its native code: places outside the heap that hold references.
 
 use std::collections::HashSet;
 
@@ -9,45 +9,47 @@ use strandline_process::memory::{half_word_at, word_at};
 use super::Known;
 use crate::jvm::view::View;
 
-/// A block of handles has so many, then a mask of those in use, then whose it is (`OopStorage::Block`, gc/shared/oopStorage.inline.hpp,
-/// JDK 11 to 25).
+/// Handles per block, followed by a mask of those in use and the address of the storage
+/// (`OopStorage::Block`, gc/shared/oopStorage.inline.hpp, JDK 11 to 25).
 pub const HANDLES: usize = 64;
-/// There are so many storages, or fewer.
+/// Limit on storages.
 const MAX_STORAGES: usize = 32;
-/// Their names are as long, or longer: `VM Weak`.
+/// Bytes checked of a storage's name; the shortest is `VM Weak`.
 const MIN_NAME: usize = 6;
-/// The bytes of a name that tell whether what a storage holds is weak.
+/// Bytes read of a name to find out whether the storage is weak.
 const NAME_BYTES: usize = 48;
-/// The most blocks of a storage: 64 M handles.
+/// Limit on blocks of a storage: 64 M handles.
 const MAX_BLOCKS: u64 = 1 << 20;
-/// `OopStorage::_active_array`, behind `_name` (gc/shared/oopStorage.hpp, JDK 17 and 25).
+/// Offset of `OopStorage::_active_array`, behind `_name` (gc/shared/oopStorage.hpp, JDK 17 and 25).
 const ACTIVE_ARRAY: u64 = 8;
-/// `OopStorage::ActiveArray`: how many blocks there are behind how many there may be, and where they begin (`blocks_offset`,
-/// gc/shared/oopStorage.cpp, JDK 17 and 25).
+/// Offsets in `OopStorage::ActiveArray` of the number of blocks, behind their maximum number, and
+/// of the blocks (`blocks_offset`, gc/shared/oopStorage.cpp, JDK 17 and 25).
 const BLOCK_COUNT: u64 = 8;
 const BLOCKS: u64 = 24;
-/// `ClassLoaderData::ChunkedHandleList::Chunk`: 32 references, how many of them are in use, and the next chunk
-/// (classfile/classLoaderData.hpp, JDK 9 to 25).
+/// `ClassLoaderData::ChunkedHandleList::Chunk`: 32 references, the number in use, and the next
+/// chunk (classfile/classLoaderData.hpp, JDK 9 to 25).
 const CHUNK_HANDLES: usize = 32;
 const CHUNK_BYTES: usize = CHUNK_HANDLES * 8 + 16;
-/// `ClassLoaderData::_handles` is one of these words (JDK 17 and 25: the second): the one whose chunks have the mirror of its first class.
+/// Possible offsets of `ClassLoaderData::_handles` (JDK 17 and 25: the second). The right one is
+/// where the chunks contain the mirror of the loader's first class.
 const LIST_PLACES: [u64; 4] = [40, 48, 56, 64];
-/// The most chunks or blocks of a list.
+/// Limit on chunks or blocks of a list.
 const MAX_LINKS: usize = 1 << 20;
-/// The most class loaders.
+/// Limit on class loaders.
 const MAX_LOADERS: usize = 1 << 20;
-/// `JNIHandleBlock`: its references, and behind how many are in use, the next and the last block, the chain that was in force before
-/// (`_pop_frame_link`, runtime/jniHandles.hpp, JDK 17 and 25).
+/// Handles per `JNIHandleBlock`, and the distance from `_next` to `_pop_frame_link`, the previous
+/// chain. The block contains handles, the number in use, next block, last block, and that link
+/// (runtime/jniHandles.hpp, JDK 17 and 25).
 const LOCAL_HANDLES: usize = 32;
 const POP_BEHIND_NEXT: u64 = 16;
-/// The most bytes of a `LockStack`: HotSpot's has eight places, and the process says itself how large it is.
+/// Limit on bytes of a `LockStack`: HotSpot's has eight places, but the process controls the size.
 const MAX_LOCK_STACK_BYTES: u64 = 64 * 8;
-/// The largest piece of an `Arena` that is read.
+/// Largest chunk of an `Arena` that is read.
 const MAX_ARENA_BYTES: u64 = 16 << 20;
-/// The most bytes of a `Thread`.
+/// Limit on bytes of a `Thread`.
 const MAX_THREAD_BYTES: u64 = 16 << 10;
 
-/// Adds what strong storages hold; `None` where one does not hold together or those that every version has are not there.
+/// Adds the references in strong storages; `None` if storages that every version has are missing.
 pub fn of_storages(
     context: &Context<'_>,
     view: &View<'_>,
@@ -58,7 +60,7 @@ pub fn of_storages(
     for storage in storages(context, view, data) {
         let Some(name) = name(view, storage) else { continue };
         if !name.contains("Weak") && !name.contains("weak") {
-            // What stands beside the others and is no storage has no blocks of its own.
+            // A word beside the storages that is no storage has no blocks pointing back to it.
             if of_storage(view, storage, known).is_some() {
                 names.push(name);
             }
@@ -98,7 +100,8 @@ fn of_storage(view: &View<'_>, storage: u64, known: &mut Known) -> Option<()> {
     Some(())
 }
 
-/// Adds what class loaders hold: the mirrors of their classes, and what constants of these refer to.
+/// Adds the references of class loaders: mirrors of their classes, and objects that constants of
+/// these refer to.
 pub fn of_loaders(view: &View<'_>, known: &mut Known) -> Option<()> {
     let (mut loaders, mut seen) = (Vec::new(), HashSet::new());
     let mut at = view.fixed(&["ClassLoaderDataGraph::_head"])?;
@@ -132,7 +135,7 @@ pub fn of_loaders(view: &View<'_>, known: &mut Known) -> Option<()> {
     Some(())
 }
 
-/// The chunks of a list of handles, with what they hold.
+/// Returns the chunks of a list of handles, with their references.
 fn chunks(view: &View<'_>, first: u64, known: &Known) -> Option<Vec<(u64, Vec<u64>)>> {
     let (mut all, mut seen, mut at) = (Vec::new(), HashSet::new(), first);
     while at != 0 {
@@ -150,7 +153,8 @@ fn chunks(view: &View<'_>, first: u64, known: &Known) -> Option<Vec<(u64, Vec<u6
     Some(all)
 }
 
-/// Adds what a thread holds beside its frames: local handles, those of the JVM's own code, locks, exceptions on their way.
+/// Adds a thread's references outside its frames: local handles, handles of the JVM's own code,
+/// locks, pending exceptions.
 pub fn of_thread(view: &View<'_>, thread: u64, known: &mut Known) -> Option<()> {
     of_blocks(view, view.field(thread, &["JavaThread::_active_handles", "Thread::_active_handles"])?, known)?;
     of_area(view, thread, known)?;
@@ -168,7 +172,8 @@ pub fn of_thread(view: &View<'_>, thread: u64, known: &mut Known) -> Option<()> 
     of_lock_stack(view, thread, known)
 }
 
-/// Adds the locks of a thread. `LockStack::_top` is how far into the thread they end (runtime/lockStack.hpp, JDK 21 to 25).
+/// Adds the locks of a thread. `LockStack::_top` is the offset of their end in the thread
+/// (runtime/lockStack.hpp, JDK 21 to 25).
 fn of_lock_stack(view: &View<'_>, thread: u64, known: &mut Known) -> Option<()> {
     let Some(stack) = view.place(thread, &["JavaThread::_lock_stack"]) else { return Some(()) };
     let first = view.place(stack, &["LockStack::_base[0]"])?;
@@ -179,7 +184,8 @@ fn of_lock_stack(view: &View<'_>, thread: u64, known: &mut Known) -> Option<()> 
     Some(())
 }
 
-/// Adds local handles, from a chain's first block on (`JNIHandleBlock::oops_do`): blocks behind one that is not full are not in use.
+/// Adds local handles, from the first block of a chain on (`JNIHandleBlock::oops_do`). Blocks after
+/// one that is not full are unused.
 pub fn of_blocks(view: &View<'_>, first: u64, known: &mut Known) -> Option<()> {
     let mut seen = HashSet::new();
     let mut chain = first;
@@ -207,9 +213,9 @@ pub fn of_blocks(view: &View<'_>, first: u64, known: &mut Known) -> Option<()> {
     Some(())
 }
 
-/// Adds what the area of handles of a thread holds, up to its mark (`HandleArea::oops_do`, runtime/handles.cpp). A `Thread` has the
-/// pointer to it behind that to its area of resources, which is an arena of the same shape and holds none (runtime/thread.hpp, JDK 17 and
-/// 25).
+/// Adds the references in a thread's handle area, up to its mark (`HandleArea::oops_do`,
+/// runtime/handles.cpp). In a `Thread` the pointer to it follows the pointer to its resource area,
+/// an arena of the same shape without handles (runtime/thread.hpp, JDK 17 and 25).
 fn of_area(view: &View<'_>, thread: u64, known: &mut Known) -> Option<()> {
     let size = view.structs.size("Thread").filter(|&size| size <= MAX_THREAD_BYTES)?;
     let mut words = vec![0; usize::try_from(size).ok()?];
@@ -235,20 +241,21 @@ fn of_area(view: &View<'_>, thread: u64, known: &mut Known) -> Option<()> {
     None
 }
 
-/// An `Arena`: pieces in a list, of which the current one is in use up to a mark (memory/arena.hpp).
+/// An `Arena`: a list of chunks; the current one is in use up to a mark (memory/arena.hpp).
 struct Arena {
     first: u64,
     chunk: u64,
     mark: u64,
-    /// The bytes of a piece's header.
+    /// Bytes of a chunk's header.
     header: u64,
 }
 
 impl Arena {
-    /// Where `_first` stands: behind a tag, or behind that and the size (JDK 17, JDK 25).
+    /// Offsets of `_first`: behind a tag (JDK 17), or behind a tag and the size (JDK 25).
     const PLACES: [u64; 2] = [8, 16];
 
-    /// The one at an address, if one is there: its piece ends where the length of the piece says.
+    /// Reads the arena at an address; `None` if its chunk does not end where the chunk's length
+    /// puts the end.
     fn read(view: &View<'_>, at: u64) -> Option<Self> {
         if at == 0 || !at.is_multiple_of(8) {
             return None;
@@ -269,8 +276,9 @@ impl Arena {
     }
 }
 
-/// The storages of handles (`OopStorage`): that of global ones is told, and beside its address in the static data stand those of
-/// the others (`OopStorageSet::_storages`, gc/shared/oopStorageSet.hpp).
+/// Returns the storages of handles (`OopStorage`). The address of the global one has an entry; in
+/// static data, the addresses of the others are beside it (`OopStorageSet::_storages`,
+/// gc/shared/oopStorageSet.hpp).
 pub fn storages(context: &Context<'_>, view: &View<'_>, data: (u64, u64)) -> Vec<u64> {
     let Some(told) = view.address(&["JNIHandles::_global_handles"]) else { return Vec::new() };
     let Some(global) = view.word(told).filter(|&global| global != 0) else { return Vec::new() };
@@ -289,7 +297,7 @@ pub fn storages(context: &Context<'_>, view: &View<'_>, data: (u64, u64)) -> Vec
     storages
 }
 
-/// Whether it is the address of a storage: the first that it has is its name.
+/// Whether it is the address of a storage, which begins with a pointer to its name.
 fn is_storage(view: &View<'_>, at: u64) -> bool {
     let mut name = [0; MIN_NAME];
     let is_read = view.word(at).is_some_and(|text| view.memory.read(text, &mut name).is_ok());
@@ -306,7 +314,7 @@ mod tests {
     use super::*;
     use crate::jvm::structs::Structs;
 
-    /// The same word everywhere; counts how often it is read.
+    /// Memory in which all words are equal, with a count of the reads.
     struct Same(u64, AtomicU64);
 
     impl Memory for Same {
@@ -337,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_chunk_is_read_once() {
-        // It has one reference, and is the next one itself.
+        // The chunk has one reference, and links to itself.
         let memory = Same(1, AtomicU64::new(0));
         let structs = Structs::default();
         assert_eq!(chunks(&View { memory: &memory, structs: &structs }, 1, &known()), None);

@@ -1,53 +1,55 @@
-//! Which words of a frame of compiled code are references (`ImmutableOopMap`, compiler/oopMap.hpp).
+//! References in a frame of compiled code (`ImmutableOopMap`, compiler/oopMap.hpp).
 
 use super::blobs::{Blob, Blobs};
 use crate::jvm::view::View;
 
-/// The most maps of a piece of code, and the most entries of a map.
+/// Limits on maps of a piece of code, and on the entries of a map.
 const MAX_MAPS: u64 = 1 << 16;
 const MAX_ENTRIES: usize = 1 << 14;
-/// An entry is of up to so many bytes, and with a second number twice as long (`UNSIGNED5`, utilities/unsigned5.hpp).
+/// Limit on bytes of an entry; it consists of one or two numbers (`UNSIGNED5`,
+/// utilities/unsigned5.hpp).
 const MAX_ENTRY_BYTES: usize = 10;
 /// `OopMapValue::oop_types` (compiler/oopMap.hpp, JDK 17 to 25).
 const OOP: u32 = 0;
 const NARROW: u32 = 1;
 const CALLEE_SAVED: u32 = 2;
-/// The first version in which no byte of a number is zero (JDK-8292758).
+/// First version in which no byte of a number is zero (JDK-8292758).
 const FIRST_WITHOUT_ZERO: u32 = 20;
 
 /// A reference in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// How many bytes from the frame's begin on; of a register, which the next frame has saved, `None`.
+    /// Offset from the start of the frame; `None` for a register, which the callee's frame has
+    /// saved.
     pub offset: Option<u64>,
-    /// Whether it is a narrow one.
+    /// Whether the reference is narrow.
     pub is_narrow: bool,
 }
 
-/// How maps are written.
+/// Format of maps.
 #[derive(Clone, Copy, Debug)]
 pub struct Maps {
-    /// The number of the first slot of a stack: of registers those are lower.
+    /// Number of the first stack slot; those of registers are lower.
     first_slot: u32,
-    /// What a byte of a number is lessened by.
+    /// Value subtracted from each byte of a number.
     excluded: u32,
-    /// The bytes of a map in front of its entries.
+    /// Bytes of a map before its entries.
     header: u64,
 }
 
 impl Maps {
-    /// As a JVM has them.
+    /// The format of a JVM.
     pub fn new(view: &View<'_>) -> Option<Self> {
         let registers = view.constant(&["ConcreteRegisterImpl::number_of_registers"])?;
         Some(Self {
-            // `VMRegImpl::stack_0`: the next multiple of eight.
+            // `VMRegImpl::stack_0`: rounded up to a multiple of eight.
             first_slot: u32::try_from(registers).ok()?.checked_next_multiple_of(8)?,
             excluded: u32::from(view.structs.major()? >= FIRST_WITHOUT_ZERO),
             header: view.structs.size("ImmutableOopMap").filter(|&bytes| bytes <= 64)?,
         })
     }
 
-    /// The references of a frame that goes on at `pc`; `None` where there is no map for it.
+    /// Returns the references of a frame that continues at `pc`; `None` if there is no map for it.
     pub fn slots(&self, view: &View<'_>, blobs: &Blobs<'_>, (blob, pc): (&Blob, u64)) -> Option<Vec<Slot>> {
         if blob.maps == 0 {
             return None;
@@ -72,7 +74,7 @@ impl Maps {
         for _ in 0..count {
             let value = self.number(&mut bytes)?;
             let (kind, register) = (value & 3, (value & 0xffff) >> 2);
-            // What is derived from another reference has that one in the map too.
+            // The map contains the base of a derived reference, too.
             if kind >= CALLEE_SAVED {
                 self.number(&mut bytes)?;
                 continue;
@@ -84,7 +86,8 @@ impl Maps {
         Some(slots)
     }
 
-    /// A number: bytes of six bits and more, the last of which is below 192 (`UNSIGNED5::read_uint`).
+    /// Reads a number: bytes with six bits of it each, the last one below 192
+    /// (`UNSIGNED5::read_uint`).
     fn number(&self, bytes: &mut impl Iterator<Item = u8>) -> Option<u32> {
         let (mut sum, low) = (0_u32, 192);
         for shift in [0, 6, 12, 18, 24] {
@@ -102,7 +105,7 @@ impl Maps {
 mod tests {
     use super::*;
 
-    /// `UNSIGNED5`'s own examples: what is below 191 is a byte more than it says, from JDK 20 on.
+    /// Examples of `UNSIGNED5`: from JDK 20 on, each byte is one more than its value.
     #[test]
     fn numbers_and_slots() {
         let maps = Maps { first_slot: 584, excluded: 0, header: 4 };

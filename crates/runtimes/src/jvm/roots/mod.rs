@@ -1,10 +1,11 @@
-//! What holds objects from outside of the heap.
+//! Roots: references to objects from outside of the heap.
 //!
-//! Where HotSpot says itself where its references are, these are roots for certain, as a collection has them: its storages of handles,
-//! the handles of class loaders, local handles (`handles`), and frames of Java methods by their maps (`frames`). What only may be a
-//! reference is a doubtful root: frames and registers of a thread that was stopped outside of a safepoint. A word that was left in a
-//! freed block or above the mark of an arena is neither, though it may be the address of an object. Of versions whose structures are
-//! not known all words are doubtful (`words`).
+//! Where HotSpot describes its references, these are certain roots, the same as for a collection:
+//! storages of handles, handles of class loaders, local handles (`handles`), and frames of Java
+//! methods by their maps (`frames`). Words that only may be references are doubtful roots: frames
+//! and registers of a thread that was stopped outside of a safepoint. A stale word in a freed
+//! block, or above the mark of an arena, is neither, though it may be the address of an object. In
+//! versions with unknown structures all words are doubtful (`words`).
 
 mod blobs;
 mod frames;
@@ -24,14 +25,15 @@ use super::shapes::Oops;
 use super::threads::{self, Thread};
 use super::view::View;
 
-/// The most words that are roots for certain.
+/// Limit on certain roots.
 const MAX_WORDS: usize = 1 << 24;
-/// The most parts of stacks that are looked through: eight for each of as many threads as there may be.
+/// Limit on parts of stacks searched: eight for each of the maximum number of threads.
 const MAX_RANGES: usize = 1 << 20;
-/// How many words the reader looks at between two looks at the clock.
+/// Words between two checks of the deadline.
 const WORDS_AT_ONCE: u32 = 1 << 16;
-/// The first version in which every handle is in a storage (JDK-8248391 and what it depends on; `oopStorageSet.hpp` of JDK 17): in
-/// earlier ones static data and `Thread` have references of their own.
+/// First version in which every handle is in a storage (JDK-8248391 and its dependencies;
+/// `oopStorageSet.hpp` of JDK 17). In earlier ones static data and `Thread` have references of
+/// their own.
 const FIRST_PRECISE: u32 = 17;
 
 /// The roots of a heap.
@@ -40,21 +42,21 @@ pub struct Roots<'a> {
     memory: View<'a>,
     oops: Oops,
     known: Known,
-    /// All words that may be references, where it is not known which are.
+    /// All words that may be references; `None` if the references are known.
     words: Option<Words<'a>>,
 }
 
-/// The roots that were found.
+/// Roots found by HotSpot's description.
 pub struct Known {
-    /// Where the heap may lie.
+    /// Reserved range of the heap.
     reserved: (u64, u64),
-    /// What references hold, for certain.
+    /// Values of certain references.
     certain: Vec<u64>,
-    /// What registers hold.
+    /// Values of registers.
     registers: Vec<u64>,
-    /// Parts of stacks of which each word may be a reference.
+    /// Parts of stacks in which each word may be a reference.
     ranges: Vec<(u64, u64)>,
-    /// Whether there were more than can be kept.
+    /// Whether there were more roots than can be kept.
     is_full: bool,
     /// When to stop.
     deadline: Instant,
@@ -66,7 +68,8 @@ impl Known {
         Self { reserved, certain, registers, ranges, is_full: false, deadline }
     }
 
-    /// `None` where there is no time for more: the process decides how long its lists are.
+    /// `None` if the time is over, or there are too many roots: the process controls the length of
+    /// its lists.
     fn in_time(&self) -> Option<()> {
         (!self.is_full && Instant::now() < self.deadline).then_some(())
     }
@@ -80,7 +83,7 @@ impl Known {
         }
     }
 
-    /// Adds what a reference holds.
+    /// Adds the value of a certain reference.
     fn add(&mut self, word: u64) {
         let (start, end) = self.reserved;
         if !(start..end).contains(&word) {
@@ -95,7 +98,8 @@ impl Known {
 }
 
 impl<'a> Roots<'a> {
-    /// Those of `heap` of a JVM whose static data is `data`; `None` where its threads cannot be told.
+    /// Finds the roots of `heap` in a JVM whose static data is `data`; `None` if its threads cannot
+    /// be read, or if roots may be missed.
     pub fn new(
         context: &'a Context<'a>,
         view: View<'a>,
@@ -115,12 +119,12 @@ impl<'a> Roots<'a> {
         Some(Self { context, memory: view, oops, known, words })
     }
 
-    /// Shows what is held for certain.
+    /// Calls `take` with each certain root.
     pub fn certain(&self, take: &mut dyn FnMut(u64)) {
         self.known.certain.iter().for_each(|&word| take(word));
     }
 
-    /// Shows what else may be held; `None` where there was no time for all of it.
+    /// Calls `take` with each doubtful root; `None` if there was no time for all.
     pub fn doubtful(&self, take: &mut dyn FnMut(u64)) -> Option<()> {
         let mut clock = Clock { deadline: self.context.deadline, words: 0, is_late: false };
         if let Some(words) = &self.words {
@@ -128,7 +132,7 @@ impl<'a> Roots<'a> {
         }
         self.known.registers.iter().for_each(|&word| self.oops.each_of(word, take));
         let memory = (self.memory.memory, self.context.resident);
-        // A process says itself where its stacks are: they may lie on each other.
+        // The process controls the bounds of its stacks: they may overlap.
         let mut ranges = self.known.ranges.clone();
         merge(&mut ranges);
         for range in ranges {
@@ -144,7 +148,7 @@ impl<'a> Roots<'a> {
     }
 }
 
-/// Whether there is time to look at more words.
+/// Checks the deadline while words are read.
 struct Clock {
     deadline: Instant,
     words: u32,
@@ -152,20 +156,20 @@ struct Clock {
 }
 
 impl Clock {
-    /// Counts a word, and looks at the clock now and then.
+    /// Counts a word; checks the deadline from time to time. True if there is time.
     fn goes_on(&mut self) -> bool {
         self.words = self.words.wrapping_add(1);
         !self.words.is_multiple_of(WORDS_AT_ONCE) || !self.is_over()
     }
 
-    /// Looks at the clock at once.
+    /// Checks the deadline.
     fn is_over(&mut self) -> bool {
         self.is_late |= Instant::now() >= self.deadline;
         self.is_late
     }
 }
 
-/// The roots, where HotSpot says where they are; `None` where it does not.
+/// Returns the roots by HotSpot's description; `None` if it is not sufficient.
 fn precise(
     context: &Context<'_>,
     view: &View<'_>,
@@ -175,7 +179,7 @@ fn precise(
     view.structs.major().filter(|&major| major >= FIRST_PRECISE)?;
     let mut known = Known::new(heap.reserved, context.deadline);
     handles::of_storages(context, view, data, &mut known)?;
-    // A machine that runs has handles: without any its storages were not found.
+    // A running JVM has handles: with none, the storages were not found.
     if known.certain.is_empty() {
         return None;
     }

@@ -1,11 +1,14 @@
-//! Every word that is the address of an object, where HotSpot's own references are not known.
+//! Every word that is the address of an object, for versions in which HotSpot's own references are
+//! not known.
 //!
-//! Stacks of Java's threads, their registers, static data, compiled code and what is in malloc's arenas are looked through word by word
-//! (handles of the JVM and of its native code are there). What only looks like a reference holds an object too: of what is
-//! called dead hardly anything lives. Not looked through is what has the addresses of objects and holds none: large blocks of
-//! malloc's, which are mappings of their own, have what the last collection left in its queues; so do stacks of the collector's
-//! threads; long rows of such addresses in smaller blocks are the same; and the first byte of a region with one large object is in tables of regions, so that such an address counts on stacks
-//! and in global handles only.
+//! Stacks of Java threads, their registers, static data, compiled code and malloc's arenas are
+//! searched word by word (the arenas contain the handles of the JVM and its native code). A word
+//! that only looks like a reference retains its object too: hardly any object reported as dead is
+//! live. Not searched is memory that contains addresses of objects without retaining them: large
+//! blocks of malloc that are mappings of their own, which contain leftovers of the last
+//! collection's queues; stacks of the collector's threads; and long rows of such addresses in
+//! smaller blocks. The start of a region with one large object is in tables of regions, so such an
+//! address counts only on stacks and in global handles.
 
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{AT_ONCE, each_word};
@@ -20,27 +23,29 @@ use crate::jvm::shapes::Oops;
 use crate::jvm::threads::Thread;
 use crate::jvm::view::View;
 
-/// Below its pointer a stack is in use up to this (System V ABI).
+/// Bytes below the stack pointer that are in use (System V ABI).
 const RED_ZONE_BYTES: u64 = 128;
-/// glibc's arenas begin at multiples of this (`HEAP_MAX_SIZE`, malloc/arena.c).
+/// Alignment of glibc's arenas (`HEAP_MAX_SIZE`, malloc/arena.c).
 const ARENA_BYTES: u64 = 64 << 20;
-/// Handles and arrays of references stand in shorter rows: more is a queue of the last collection's, which keeps pieces of it (of 4 KiB
-/// less a header, `StackChunkSize`) or has given them back to malloc.
+/// Handles and arrays of references form shorter rows. A longer row is a queue of the last
+/// collection, which keeps its pieces (of 4 KiB less a header, `StackChunkSize`) or has given them
+/// back to malloc.
 const MAX_IN_A_ROW: usize = 256;
-/// The words.
+/// Words that may be references.
 pub struct Words<'a> {
     context: &'a Context<'a>,
     view: View<'a>,
     heap: &'a Heap,
     oops: Oops,
-    /// Java's threads' stacks, in the order of addresses, without overlap.
+    /// Stacks of Java threads, in address order, without overlap.
     stacks: Vec<(u64, u64)>,
-    /// The storages of handles.
+    /// Addresses of the storages of handles.
     storages: Vec<u64>,
 }
 
 impl<'a> Words<'a> {
-    /// Those of `heap` of a JVM whose static data is `data`; `None` where its threads cannot be told.
+    /// Prepares the search for `heap` in a JVM whose static data is `data`; `None` if handles may
+    /// be in memory that is not searched.
     pub fn new(
         context: &'a Context<'a>,
         view: View<'a>,
@@ -53,7 +58,7 @@ impl<'a> Words<'a> {
         words.are_in_arenas().then_some(words)
     }
 
-    /// Shows every word that may be a reference, as long as there is time.
+    /// Calls `take` with every word that may be a reference, while there is time.
     pub fn each(&self, clock: &mut Clock, take: &mut dyn FnMut(u64)) {
         for &stack in &self.stacks {
             if clock.is_over() {
@@ -81,13 +86,14 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// Whether a word is an address that an object may have.
+    /// Whether a word could be the address of an object.
     fn may_be_object(&self, word: u64) -> bool {
         let (start, end) = self.heap.reserved;
         (start..end).contains(&word) && word.is_multiple_of(8)
     }
 
-    /// Whether handles are where they are looked for: where another malloc than glibc's has them, it may have some of them anywhere.
+    /// Whether handles are in the memory that is searched: a malloc other than glibc's may put them
+    /// anywhere.
     fn are_in_arenas(&self) -> bool {
         let is_glibc =
             |mapping: &Mapping| mapping.name.ends_with("/libc.so.6") || mapping.name.contains("/libc-2.");
@@ -101,13 +107,15 @@ impl<'a> Words<'a> {
             && self.storages.iter().chain(&loaders).all(is_in_arena)
     }
 
-    /// Whether glibc has an arena at an address: the first word there leads to what describes it, close behind where one begins.
+    /// Whether glibc has an arena at an address: the first word points to the arena's description,
+    /// right behind the start of one.
     fn is_arena(&self, start: u64) -> bool {
         let arena = self.view.word(start).unwrap_or(0);
         start.is_multiple_of(ARENA_BYTES) && (0x20..=0x40).contains(&(arena % ARENA_BYTES))
     }
 
-    /// A stack from its pointer on, with its thread's registers; all of it, where no thread stands there.
+    /// Searches a stack from its pointer on, and its thread's registers; the whole stack if no
+    /// thread's pointer is in it.
     fn stack(&self, (low, high): (u64, u64), clock: &mut Clock, take: &mut dyn FnMut(u64)) {
         let mut both = |word: u64| self.oops.each_of(word, take);
         let is_on = |thread: &&ThreadFacts| (low..high).contains(&thread.stack_pointer);
@@ -123,13 +131,13 @@ impl<'a> Words<'a> {
         });
     }
 
-    /// Static data, compiled code and malloc's arenas.
+    /// Whether a mapping is static data, compiled code or an arena of malloc.
     fn is_looked_through(&self, mapping: &Mapping) -> bool {
         let permissions = mapping.permissions;
         if permissions.shared || !permissions.write {
             return false;
         }
-        // Both lists are in the order of addresses, without overlap.
+        // Both lists are in address order, without overlap.
         let next = self.heap.areas.partition_point(|area| area.end <= mapping.start);
         let area = self.heap.areas.get(next).map(|area| area.start);
         let next = self.stacks.partition_point(|stack| stack.1 <= mapping.start);
@@ -143,21 +151,22 @@ impl<'a> Words<'a> {
         !mapping.is_private_anonymous() || is_arena || permissions.execute || self.is_bss(mapping)
     }
 
-    /// Whether it is what a mapped file has of data without content.
+    /// Whether a mapping is the uninitialized data of a mapped file.
     fn is_bss(&self, mapping: &Mapping) -> bool {
         let before = mapping.start.checked_sub(1).and_then(|at| self.context.space.find(at));
         before.is_some_and(Mapping::has_file)
     }
 
-    /// Whether a word is the address of a region rather than of what stands first in it: of those with one large object. What is small
-    /// and stands first in a region may have its one reference anywhere, as a class has.
+    /// Whether a word is the address of a region with one large object, rather than a reference to
+    /// that object. A small object at the start of a region may have its only reference anywhere,
+    /// for example a class.
     fn is_of_a_region(&self, at: u64, word: u64) -> bool {
         let index = self.heap.areas.partition_point(|area| area.start < word);
         let area = self.heap.areas.get(index).filter(|area| area.start == word);
         area.is_some_and(|area| area.kind == Kind::Humongous) && !self.is_handle(at)
     }
 
-    /// Whether it stands in a block of global handles.
+    /// Whether an address is in a block of global handles.
     fn is_handle(&self, at: u64) -> bool {
         let mut behind = [0; (HANDLES + 2) * 8];
         let got = self.view.memory.read_some(at, &mut behind);
@@ -166,7 +175,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Sorts ranges, and puts those together that overlap: stacks that only touch are two threads'.
+/// Sorts ranges and joins those that overlap. Stacks that only touch belong to two threads.
 fn apart(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     ranges.sort_unstable();
     let mut apart: Vec<(u64, u64)> = Vec::new();
@@ -179,7 +188,7 @@ fn apart(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     apart
 }
 
-/// Addresses of objects in a row, with nothing between them.
+/// Consecutive words that are addresses of objects.
 #[derive(Default)]
 struct Row {
     words: Vec<u64>,
@@ -198,7 +207,7 @@ impl Row {
         }
     }
 
-    /// Shows them, unless they are too many.
+    /// Calls `take` with the words, unless there are too many.
     fn end(&mut self, take: &mut dyn FnMut(u64)) {
         if self.count <= MAX_IN_A_ROW {
             self.words.iter().for_each(|&word| take(word));
