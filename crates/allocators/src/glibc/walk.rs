@@ -20,8 +20,7 @@ use strandline_claims::window::Window;
 const POST: u64 = layout::FENCEPOST_BYTES | layout::PREV_INUSE;
 /// Consecutive plausible chunks that a place must start to be accepted.
 const CHAIN: usize = 12;
-/// How far past its end a walk of a segment may look: a longer chunk is left to the walk from
-/// before.
+/// How far past its end a walk of a segment looks; a longer chunk belongs to the walk before it.
 const MAX_OVERSHOOT_BYTES: u64 = 32 << 20;
 /// Maximum reads outside the window for all searches of one walk, some 0.1 s.
 const MAX_FAR_READS: u32 = 200_000;
@@ -271,8 +270,7 @@ impl<'a> Walker<'a> {
             return;
         };
         // The last word of a block in use is in the header of the next chunk (malloc.c, chunk2mem).
-        // The walk counts that word with the next chunk, so claims of others must not reach into
-        // it.
+        // The walk counts that word with the next chunk, so other claims must end before it.
         let nested = finder.nested(pointer, next);
         if !nested.is_empty() {
             self.counts.refined.nested.extend_from_slice(nested);
@@ -475,8 +473,7 @@ impl<'a> Walker<'a> {
         self.accumulator.claim_to(end, Class::Mmapped);
     }
 
-    /// Returns the first chunk with its own mapping in `from..upto`; such mappings may lie between
-    /// pieces.
+    /// Returns the first chunk with its own mapping, which may lie between pieces, in `from..upto`.
     fn mmapped_before(&mut self, from: u64, upto: u64) -> Option<MappedBlock> {
         if self.region.shape != Shape::Pieces {
             return None;
@@ -521,8 +518,7 @@ impl<'a> Walker<'a> {
         self.done = found.is_none();
     }
 
-    /// Returns the first place at or after `from`, a multiple of `step`, where chunks are
-    /// consistent.
+    /// Returns the first multiple of `step` from `from` on where chunks are consistent.
     fn seek(&mut self, from: u64, step: u64) -> Option<u64> {
         let mut at = from.checked_next_multiple_of(step)?;
         while at + layout::MIN_CHUNK_BYTES <= self.region.end {
