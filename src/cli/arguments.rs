@@ -5,6 +5,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
@@ -13,7 +14,7 @@ pub use super::arguments_lab::{Compare, Squeeze, Study, Try};
 use super::arguments_reading::{Quiet, SnapshotChoice};
 pub use super::arguments_top::Top;
 use super::condition::Condition;
-use strandline_inspect::remedy::REMEDIES;
+use strandline_inspect::remedy::applicable;
 use strandline_recorder::plan::{self, Plan};
 use strandline_report::model::Rows;
 
@@ -253,9 +254,13 @@ pub struct Holders {
     pub snapshot: SnapshotChoice,
 }
 
-/// Arguments of `reclaim`.
-#[derive(Args, Debug)]
-#[command(after_help = "\
+/// Examples, and the remedies with what each does.
+fn reclaim_help() -> String {
+    let all = applicable();
+    let width = all.iter().map(|(id, _)| id.len()).max().unwrap_or(0);
+    let lines: Vec<String> = all.iter().map(|(id, help)| format!("  {id:width$}  {help}")).collect();
+    format!(
+        "\
 Examples:
   strandline reclaim 4711
   strandline reclaim --dry-run 4711
@@ -264,23 +269,26 @@ Examples:
   strandline reclaim --wait 30 --json 4711
 
 Remedies:
-  malloc_trim       glibc gives back the whole free pages of its heaps
-  jemalloc_purge    jemalloc gives back its free pages, dirty and muzzy ones
-  tcmalloc_release  tcmalloc gives back the free spans of its page heap
-  mimalloc_collect  mimalloc gives back its free pages and those that a thread's end left
-  zero_pages        the kernel takes back resident pages that are all zero
-  jvm_gc            the JVM is asked for a full collection (GC.run, as jcmd asks it)
-  jvm_trim          the JVM is asked to trim its malloc (System.trim_native_heap)
-  sbcl_full_gc      what (gc :full t) would give back of an SBCL: predicted (--dry-run), never applied from outside
-  cpython_gc        gc.collect() of a CPython: never applied from outside, and not predicted; says how to ask for it
+{}
 
-A refusal is exit status 3, with the reason.")]
+A refusal is exit status 3, with the reason.",
+        lines.join("\n")
+    )
+}
+
+fn remedies() -> PossibleValuesParser {
+    PossibleValuesParser::new(applicable().into_iter().map(|(id, _)| id))
+}
+
+/// Arguments of `reclaim`.
+#[derive(Args, Debug)]
+#[command(after_help = reclaim_help())]
 pub struct Reclaim {
     /// The process to give back memory of
     #[arg(value_name = "PID", value_parser = pid)]
     pub pid: i32,
     /// Which remedy; if not given, the allocator's call (malloc_trim, jemalloc_purge, ...) that gives back most
-    #[arg(long, value_name = "ID", value_parser = REMEDIES)]
+    #[arg(long, value_name = "ID", value_parser = remedies())]
     pub remedy: Option<String>,
     /// Predict only; change nothing
     #[arg(long)]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use strandline_inspect::facts::{Outcome, Reclamation};
+use strandline_inspect::readers;
 use strandline_inspect::remedy::{ReclaimOptions, reclaim};
 
 use super::arguments::Reclaim;
@@ -53,7 +54,7 @@ fn text(pid: i32, given: &Reclamation, output: &Output) -> String {
     let title = output.surface.paint(strandline_report::paint::Paint::Faint, &title);
     let mut text = format!("{title}\n\n{}", reclamation::reclamation(given, output.surface));
     // A remedy that is only predicted cannot be applied from here.
-    if given.dry_run && given.outcome == Outcome::Done && given.remedy != "sbcl_full_gc" {
+    if given.dry_run && given.outcome == Outcome::Done && is_applied(&given.remedy) {
         text += &format!(
             "\napply it: strandline reclaim {pid} --remedy {}\n",
             strandline_report::text::clean(&given.remedy)
@@ -63,6 +64,11 @@ fn text(pid: i32, given: &Reclamation, output: &Output) -> String {
         text += &format!("\n{better}\n");
     }
     text
+}
+
+/// Whether a remedy is more than advice.
+fn is_applied(id: &str) -> bool {
+    readers::remedy(id).is_none_or(|spec| spec.is_applied())
 }
 
 /// The remedy that is predicted to give back more than the requested one, as a sentence.

@@ -5,8 +5,10 @@
 //! reader reads memory only through the context, claims address ranges, and adds nothing up across
 //! them; the ledger does that.
 
+use std::ops::Range;
 use std::time::Instant;
 
+use strandline_process::elf::Object;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
@@ -15,6 +17,7 @@ use crate::accumulator::{Accumulator, Class, OutOfOrder, Sums};
 use crate::caveat::Caveat;
 pub use crate::class::MappedBlock;
 use crate::facts;
+use crate::finding::LedgerView;
 use crate::palette::BlockRows;
 use crate::range::{RangePages, merge};
 use crate::reader::About;
@@ -46,6 +49,11 @@ pub trait Reader: Sync {
     /// Looks for the allocator in the files mapped by `process`, which may be running. `None` if
     /// there is nothing to read.
     fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>>;
+
+    /// Returns remedies that depend on the whole ledger; the others are part of the [`Reading`].
+    fn remedies(&self, _view: &LedgerView<'_>) -> Vec<facts::Remedy> {
+        Vec::new()
+    }
 }
 
 /// An allocator found in a process, not read yet.
@@ -204,6 +212,11 @@ impl Reading {
     pub fn trimmable_bytes(&self) -> u64 {
         self.claims.iter().map(|claim| claim.sums.trimmable).sum()
     }
+
+    /// The part of [`Reading::trimmable_bytes`] that stands on the reader's own row; the rest are pages of zeros.
+    pub fn trimmed_bytes(&self) -> u64 {
+        self.claims.iter().map(|claim| claim.sums.resident.trim).sum()
+    }
 }
 
 /// Reads the instances one after another; `read` gets the ranges already claimed, in address order.
@@ -231,7 +244,7 @@ pub fn overlapping(all: &[(u64, u64)], start: u64, end: u64) -> &[(u64, u64)] {
 }
 
 /// A call that makes an allocator give its free pages back, and how much that is predicted to be.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct CallPlan {
     /// The remedy's name: `malloc_trim`, `jemalloc_purge`.
     pub remedy: &'static str,
@@ -254,9 +267,14 @@ pub struct CallPlan {
     /// ([`strandline_process::host::monotonic_milliseconds`]); 0 for at once. An earlier call keeps
     /// what the program freed last.
     pub due_milliseconds: u64,
+    /// For the C library's own malloc: finds the ranges of its code in the library. `None` for others.
+    pub libc_code: Option<CodeRanges>,
     /// Why a call is not safe. Complete only if [`Context::before_call`] was set.
     pub doubt: Option<Doubt>,
 }
+
+/// Finds the ranges of an allocator's code in an object; `None` if they are not known.
+pub type CodeRanges = fn(&Object) -> Option<Vec<Range<u64>>>;
 
 /// A function of an allocator that gives its free pages back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -48,6 +48,22 @@ pub enum State {
     Unattributed,
 }
 
+/// One row of the ledger.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    /// Its name: `glibc.free.trim`. `docs/accounting.md` defines each. Where parts of it have holders with names
+    /// of their own, there are several rows of one name.
+    pub id: String,
+    /// Who holds the bytes, in general.
+    pub stratum: Stratum,
+    /// What can become of them.
+    pub state: State,
+    /// Who holds them, for a person: `malloc, free chunks that malloc_trim gives back`.
+    pub holder: String,
+    /// How many.
+    pub bytes: u64,
+}
+
 /// An allocator found in the process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Allocator {

@@ -10,6 +10,7 @@ use strandline_process::namespaces::{open_executable, open_mapped_file};
 use strandline_process::procfs::Process;
 
 use crate::palette::BlockRows;
+use crate::remedy::Spec;
 use crate::rows::Id;
 
 /// An entry of the table of readers: an allocator or a runtime.
@@ -28,7 +29,7 @@ pub struct About {
     /// For an allocator: the row of each class of its blocks.
     pub blocks: Option<&'static BlockRows>,
     /// The remedies specific to it.
-    pub remedies: &'static [&'static str],
+    pub remedies: &'static [Spec],
     /// What is not read of it, and why.
     pub not_read: &'static str,
     /// Where a runtime keeps its objects.

@@ -25,12 +25,14 @@ use crate::allocator::RangeClaim;
 use crate::caveat::Caveat;
 use crate::class::{Class, Slot};
 use crate::facts::{self, Remedy};
+use crate::finding::{Finding, LedgerView};
 use crate::palette::{BlockRows, Palette};
 use crate::places::Places;
 use crate::range::{RangePages, merge};
 use crate::reader::About;
 use crate::refinements::{Matched, Refinements};
 use crate::rows::Id;
+use crate::section::{self, Section};
 
 /// A reader of a language runtime.
 pub trait Reader: Sync {
@@ -40,6 +42,26 @@ pub trait Reader: Sync {
     /// Looks for the runtime in the files mapped by `process`. Reads no memory, and the process may
     /// be running: what is found is checked when it is read.
     fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>>;
+
+    /// Returns what the reader finds in a whole ledger, for the verdict.
+    fn findings(&self, _view: &LedgerView<'_>) -> Vec<Finding> {
+        Vec::new()
+    }
+
+    /// Returns how the process uses its memory, for the verdict where no finding matters.
+    fn in_use(&self, _view: &LedgerView<'_>) -> Option<Finding> {
+        None
+    }
+
+    /// Returns remedies that depend on other readers' figures; the others are part of the [`Reading`].
+    fn remedies(&self, _view: &LedgerView<'_>) -> Vec<Remedy> {
+        Vec::new()
+    }
+
+    /// Returns the part of a report that describes `runtime`; `None` if it was not read by this reader.
+    fn section(&self, runtime: &facts::Runtime) -> Option<Section> {
+        Some(section::common(runtime))
+    }
 }
 
 /// How a reader gets at the target's memory.

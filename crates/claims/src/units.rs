@@ -16,6 +16,19 @@ pub fn bytes(bytes: u64) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
+/// Shown for a figure that is not known.
+pub const UNKNOWN: &str = "?";
+
+/// Bytes, or `?` where they are not known.
+pub fn maybe_bytes(known: Option<u64>) -> String {
+    known.map_or_else(|| UNKNOWN.to_owned(), bytes)
+}
+
+/// A count and what is counted: `1 arena`, `12,411 arenas`.
+pub fn counted(count: u64, thing: &str) -> String {
+    format!("{} {thing}{}", thousands(count), if count == 1 { "" } else { "s" })
+}
+
 /// A count with separators: `12,411`.
 pub fn thousands(count: u64) -> String {
     let digits = count.to_string();

@@ -50,6 +50,7 @@ fn run() -> Result<Applied, Failure> {
     let request = TrimRequest {
         function: libc.symbol_address("malloc_trim").ok_or("no malloc_trim")?,
         libc: &libc,
+        code: strandline_allocators::glibc::code::ranges,
         locks: locks?,
         heaps: heaps.collect(),
         wait: Duration::try_from_secs_f64(wait)?,

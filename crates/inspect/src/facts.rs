@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use strandline_claims::Caveat;
 pub use strandline_claims::facts::{
-    Allocator, Arena, ArenaKind, Figures, Mallinfo, Remedy, RemedyKind, Runtime, State, Stratum, TypeFacts,
+    Allocator, Arena, ArenaKind, Figures, Mallinfo, Remedy, RemedyKind, Row, Runtime, State, Stratum,
+    TypeFacts,
 };
 
 /// Everything `explain` says about one process.
@@ -110,22 +111,6 @@ pub struct PssParts {
     pub file_bytes: u64,
     /// Shared memory.
     pub shmem_bytes: u64,
-}
-
-/// One row of the ledger.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Row {
-    /// Its name: `glibc.free.trim`. `docs/accounting.md` defines each. Where parts of it have holders with names
-    /// of their own, there are several rows of one name.
-    pub id: String,
-    /// Who holds the bytes, in general.
-    pub stratum: Stratum,
-    /// What can become of them.
-    pub state: State,
-    /// Who holds them, for a person: `malloc, free chunks that malloc_trim gives back`.
-    pub holder: String,
-    /// How many.
-    pub bytes: u64,
 }
 
 /// The address space as a picture: where each row's bytes stand.

@@ -10,6 +10,7 @@ use strandline_allocators::{
     glibc, google_tcmalloc, jemalloc, mimalloc, musl, named as allocators, tcmalloc,
 };
 use strandline_claims::reader::About;
+use strandline_claims::remedy::{Effect, Spec};
 use strandline_claims::rows::{ANONYMOUS, Id, OF_THE_KERNEL};
 use strandline_claims::{allocator, runtime};
 use strandline_process::map::AddressSpace;
@@ -90,6 +91,28 @@ pub fn number(id: Id) -> usize {
         LazyLock::new(|| rows().enumerate().map(|(number, row)| (row.id, number)).collect());
     // A reader whose row is not in its line of the table would have its bytes unexplained; a test holds them together.
     NUMBERS.get(id.id).or_else(|| NUMBERS.get(ANONYMOUS.id)).copied().unwrap_or(0)
+}
+
+/// The reader of the runtime `name`.
+pub fn runtime_reader(name: &str) -> Option<&'static dyn runtime::Reader> {
+    RUNTIMES.iter().find(|entry| entry.about.name == name)?.reader
+}
+
+/// Every remedy of the table, with whose it is.
+pub fn remedies() -> impl Iterator<Item = (&'static About, &'static Spec)> {
+    let abouts = ALLOCATORS.iter().map(|entry| entry.about).chain(RUNTIMES.iter().map(|entry| entry.about));
+    abouts.flat_map(|about| about.remedies.iter().map(move |spec| (about, spec)))
+}
+
+/// The remedy `id` of the table.
+pub fn remedy(id: &str) -> Option<&'static Spec> {
+    remedies().map(|(_, spec)| spec).find(|spec| spec.id == id)
+}
+
+/// The allocator whose free pages the remedy `id` releases.
+pub fn frees_pages_of(id: &str) -> Option<&'static About> {
+    let Effect::FreePages(name) = remedy(id)?.effect else { return None };
+    ALLOCATORS.iter().map(|entry| entry.about).find(|about| about.name == name)
 }
 
 /// The runtime of this name.

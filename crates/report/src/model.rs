@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::SizeClass;
+use strandline_claims::section::Section;
 use strandline_inspect::facts::{
     Allocator, Arena, ArenaKind, Explanation, Kernel, Remedy, RemedyKind, Row, Runtime, State, Stratum,
     Target,
@@ -14,7 +15,7 @@ use strandline_inspect::facts::{
 
 use super::bars::Segment;
 use super::paint;
-use super::runtimes::{self, RuntimeView};
+use super::runtimes;
 use super::text::{clean, clean_sentence, counted, own_name};
 use super::units::{bytes, maybe_bytes, percent, seconds, stopped, thousands};
 
@@ -52,7 +53,7 @@ pub struct View {
     /// The runtimes that were recognised but not read: `cpython 3.11.2`.
     pub runtimes: Vec<String>,
     /// The runtimes that were read.
-    pub readings: Vec<RuntimeView>,
+    pub readings: Vec<Section>,
     /// What would give memory back, best first.
     pub remedies: Vec<RemedyView>,
     /// Remedies that give back too little for a line of their own, as one line.

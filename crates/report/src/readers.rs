@@ -27,7 +27,7 @@ pub struct ReaderView {
     /// The ledger rows filled by its reader.
     pub rows: Vec<&'static str>,
     /// Its own remedies.
-    pub remedies: &'static [&'static str],
+    pub remedies: Vec<&'static str>,
     /// What is not read of it, and why.
     pub not_read: &'static str,
 }
@@ -57,7 +57,7 @@ impl ReaderView {
             versions: Some(about.versions).filter(|versions| !versions.is_empty()),
             told_by,
             rows: about.rows.iter().map(|row| row.id).collect(),
-            remedies: about.remedies,
+            remedies: about.remedies.iter().map(|spec| spec.id).collect(),
             not_read: about.not_read,
         }
     }
@@ -109,10 +109,17 @@ pub fn markdown(all: &[ReaderView]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use strandline_claims::remedy::Spec;
+
     use super::*;
 
-    static READ: About =
-        About { name: "one", title: "One", versions: "1 to 3", remedies: &["one_trim"], ..About::NONE };
+    static READ: About = About {
+        name: "one",
+        title: "One",
+        versions: "1 to 3",
+        remedies: &[Spec::next_start("one_trim", "")],
+        ..About::NONE
+    };
     static NAMED: About = About { name: "two", title: "Two", ..About::NONE };
 
     #[test]

@@ -5,24 +5,8 @@ use super::text::{left, right, width};
 /// Spaces between columns.
 const GAP: usize = 2;
 
-/// One column.
-#[derive(Clone, Copy, Debug)]
-pub struct Column {
-    /// Its heading.
-    pub title: &'static str,
-    /// Whether its cells are figures, which are right-aligned.
-    pub figures: bool,
-}
-
-/// A column of figures.
-pub const fn figures(title: &'static str) -> Column {
-    Column { title, figures: true }
-}
-
-/// A column of words.
-pub const fn words(title: &'static str) -> Column {
-    Column { title, figures: false }
-}
+/// Columns of readers' tables and of our own.
+pub use strandline_claims::section::{Column, figures, words};
 
 /// Formats heading and rows as lines of at most `columns` terminal columns. Shortens the column
 /// `flexible` if the table is too wide. Cells missing in a row are empty. Lines have no trailing

@@ -4,10 +4,10 @@
 use super::bars::{Segment, bar};
 use super::model::{AllocatorView, RowView, View, state_name};
 use super::paint::{self, Paint, Surface};
-use super::runtimes::RuntimeView;
 use super::table::{Column, figures, lay_out, words};
 use super::text::{hanging, left, right, shorten, width, wrap};
 use super::units::{bytes, percent};
+use strandline_claims::section::Section;
 
 /// The whole view, with a final newline.
 pub fn explanation(view: &View, surface: Surface) -> String {
@@ -151,7 +151,7 @@ fn add_table(lines: &mut Vec<String>, table: Vec<String>, surface: Surface) {
 }
 
 /// Runtimes that were read, as sentences and tables.
-fn readings(readings: &[RuntimeView], surface: Surface) -> Vec<String> {
+fn readings(readings: &[Section], surface: Surface) -> Vec<String> {
     let mut lines = Vec::new();
     for reading in readings {
         lines.push(String::new());

@@ -162,13 +162,8 @@ pub fn hanging(first: &str, text: &str, columns: usize) -> Vec<String> {
         .collect()
 }
 
-/// `count` with its noun: `1 row`, `12,411 rows`.
-pub fn counted(count: u64, thing: &str) -> String {
-    format!("{} {thing}{}", grouped(count), if count == 1 { "" } else { "s" })
-}
-
-/// An integer with thousands separators.
-pub use strandline_claims::units::thousands as grouped;
+/// Counts in words.
+pub use strandline_claims::units::{counted, thousands as grouped};
 
 #[cfg(test)]
 mod tests {

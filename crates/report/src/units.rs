@@ -1,19 +1,8 @@
 //! Sizes and times for people: at most three digits, binary units, and `?` for an unknown figure,
 //! never 0. Exact figures accompany them where they serve as evidence.
 
-/// Shown for an unknown figure.
-pub const UNKNOWN: &str = "?";
-
-/// Bytes in binary units: `824 KiB`, `12.3 MiB`, `1.61 GiB`; the same function as for the headlines
-/// of `inspect`.
-pub use strandline_claims::units::bytes;
-/// A count with separators: `12,411`.
-pub use strandline_claims::units::thousands;
-
-/// Bytes, or `?` if unknown.
-pub fn maybe_bytes(known: Option<u64>) -> String {
-    known.map_or_else(|| UNKNOWN.to_owned(), bytes)
-}
+/// The units of the headlines.
+pub use strandline_claims::units::{UNKNOWN, bytes, maybe_bytes, thousands};
 
 /// A part of a whole in per cent with one decimal; `<0.1 %` if it would round to zero.
 pub fn percent(part: u64, whole: u64) -> String {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use strandline_inspect::readers::RUNTIMES;
-use strandline_inspect::remedy::REMEDIES;
+use strandline_inspect::remedy::applicable;
 
 use super::build::axis_variable;
 use super::claim::{self, Tried};
@@ -192,7 +192,8 @@ fn measure(measure: &Measures, what: &str, offset: usize, problems: &mut Problem
         let is_read =
             |name: &str| RUNTIMES.iter().any(|entry| entry.about.name == name && entry.reader.is_some());
         let of_runtime = runtime.is_some_and(is_read);
-        let of_remedy = row.strip_prefix("remedy.").is_some_and(|id| REMEDIES.contains(&id));
+        let of_remedy =
+            row.strip_prefix("remedy.").is_some_and(|id| applicable().iter().any(|one| one.0 == id));
         if !of_runtime && !of_remedy && !ids().any(|id| id == row) && !TOTALS.contains(&row.as_str()) {
             let hint = match nearest(row, ids().chain(TOTALS)) {
                 Some(near) => format!("did you mean `{near}`?"),

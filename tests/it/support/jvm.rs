@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::support::jdks::Jdk;
 use crate::support::jvm_histogram;
 use crate::support::waiting::{threads, until, until_true};
-use crate::support::{Outcome, Result, Subject, skipped, strandline};
+use crate::support::{Outcome, Result, Subject, invariants, skipped, strandline};
 
 /// The oldest version that is read.
 pub const OLDEST: u32 = 11;
@@ -125,7 +125,13 @@ pub struct Seen {
 
 /// Looks at a process with a JVM that can be read.
 pub fn look(subject: &Subject) -> Result<Seen> {
-    let document = strandline::explain(subject.pid())?;
+    look_with(subject, &[])
+}
+
+/// The same, with more options of `explain`.
+pub fn look_with(subject: &Subject, options: &[&str]) -> Result<Seen> {
+    let document = strandline::json(&[&["explain", "--json", &subject.pid_text()], options].concat())?;
+    invariants::hold(&document)?;
     let all = document["runtimes"].as_array().ok_or("no runtimes")?;
     let jvm = all.iter().find(|runtime| runtime["name"] == "jvm").ok_or("no jvm")?.clone();
     if jvm["read"] != true {

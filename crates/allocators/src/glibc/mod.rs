@@ -6,6 +6,7 @@
 
 mod apart;
 pub mod bins;
+pub mod code;
 pub mod fastbins;
 pub mod layout;
 pub mod lists;
@@ -43,9 +44,13 @@ use strandline_claims::allocator::{
     overlapping,
 };
 use strandline_claims::caveat::Caveat;
+use strandline_claims::facts::Remedy;
+use strandline_claims::finding::LedgerView;
 use strandline_claims::range::{RangePages, merge};
 use strandline_claims::reader::{About, HeapKind};
 use strandline_claims::refinements::Matched;
+use strandline_claims::remedy::Spec;
+use strandline_claims::units::bytes;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::procfs::Process;
 
@@ -56,7 +61,12 @@ pub static ABOUT: About = About {
     versions: "2.31 to 2.43, 64 bits",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
-    remedies: &["malloc_trim", "trim_threshold"],
+    remedies: &[
+        Spec::call("malloc_trim", "glibc", "glibc gives back the whole free pages of its heaps"),
+        Spec::next_start("trim_threshold", "glibc gives back free memory at the end of its heap at once"),
+        Spec::next_start("arena_max", "threads share two arenas"),
+        Spec::next_start("jemalloc", "jemalloc instead of glibc's malloc"),
+    ],
     not_read: "caches of threads that could not be stopped: what is in them counts as in use",
     heap: HeapKind::Own,
     // The reader itself recognises it by its structures.
@@ -89,6 +99,10 @@ impl allocator::Reader for Reader {
         // the heap.
         Some(Box::new(Glibc))
     }
+
+    fn remedies(&self, view: &LedgerView<'_>) -> Vec<Remedy> {
+        settings::of_arenas(view).into_iter().chain(settings::other_allocator(view)).collect()
+    }
 }
 
 struct Glibc;
@@ -102,7 +116,21 @@ impl Found for Glibc {
         let object = reading.call.as_ref().map(|trim| trim.object);
         reading.allocator.version = object.and_then(|object| release::release(process, space, object));
         settings::finish(process, reading);
+        let zeros = reading.trimmable_bytes().saturating_sub(reading.trimmed_bytes());
+        reading.remedies.extend(reading.call.as_ref().map(|call| trim(process.pid(), call, zeros)));
     }
+}
+
+/// Returns the remedy `malloc_trim`, which also releases `zero_bytes` in pages of zeros.
+fn trim(pid: i32, call: &CallPlan, zero_bytes: u64) -> Remedy {
+    let zeros = match zero_bytes.min(call.predicted_bytes) {
+        0 => String::new(),
+        zeros => format!("; {} of it are pages of zeros, on the row kernel.zero", bytes(zeros)),
+    };
+    let cost = format!(
+        "one call in one thread, which holds each arena's lock in turn; later growth faults pages in again{zeros}"
+    );
+    Remedy::call(call.remedy, call.predicted_bytes, format!("strandline reclaim {pid}"), &cost)
 }
 
 /// Reads every glibc of the process: most have one, `dlmopen` loads more.
@@ -176,6 +204,7 @@ fn read_one(
         threads: Vec::new(),
         predicted_bytes: walked.iter().map(trim_bytes).sum(),
         due_milliseconds: 0,
+        libc_code: Some(code::ranges),
         doubt: heap.doubt(&walked, &reading),
     });
     Ok(Some(reading))

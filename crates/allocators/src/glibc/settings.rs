@@ -3,8 +3,10 @@
 use super::layout::DEFAULT_THRESHOLD_BYTES;
 use super::locate::Parameters;
 use super::segments::Walked;
+use super::{ABOUT, rows};
 use strandline_claims::allocator::Reading;
-use strandline_claims::facts::Remedy;
+use strandline_claims::facts::{Arena, ArenaKind, Remedy, RemedyKind};
+use strandline_claims::finding::LedgerView;
 use strandline_process::procfs::Process;
 
 /// Id of the setting that makes malloc return free memory at the end of the heap at once.
@@ -43,6 +45,36 @@ pub fn finish(process: &Process, reading: &mut Reading) {
     for remedy in reading.remedies.iter_mut().filter(|remedy| remedy.id == TRIM_THRESHOLD) {
         remedy.how = process.with_setting(TUNABLES, "glibc.malloc.trim_threshold=131072", ':');
     }
+}
+
+/// Two arenas for all threads, where the others' free memory matters.
+pub fn of_arenas(view: &LedgerView<'_>) -> Option<Remedy> {
+    let arenas: Vec<&Arena> =
+        view.allocators.iter().filter(|one| one.name == ABOUT.name).flat_map(|one| &one.arenas).collect();
+    let secondary = arenas.iter().filter(|arena| arena.kind == ArenaKind::Secondary);
+    let secondary_free: u64 = secondary.map(|arena| arena.free_bytes.saturating_sub(arena.trim_bytes)).sum();
+    // These are bytes of address space: no more of it is resident than is free and resident in all arenas.
+    let kept = secondary_free.min(view.sum(&[rows::FREE_PINNED.id, rows::FREE_KEPT.id, rows::TCACHE.id]));
+    let setting = Remedy::setting(
+        "arena_max",
+        "MALLOC_ARENA_MAX=2",
+        "threads share arenas and wait for each other's locks",
+    );
+    let reason = "how threads would share the free memory of two arenas depends on when each allocates";
+    (arenas.len() > 2 && view.matters(kept) && view.reads_settings).then(|| setting.unknown_because(reason))
+}
+
+/// Another allocator, where much free memory is pinned.
+pub fn other_allocator(view: &LedgerView<'_>) -> Option<Remedy> {
+    let is_worth_it = view.matters(view.row(rows::FREE_PINNED.id)) && view.takes_preloads;
+    is_worth_it.then(|| Remedy {
+        id: "jemalloc".to_owned(),
+        kind: RemedyKind::Allocator,
+        unknown_because: Some("another allocator lays blocks out otherwise".to_owned()),
+        how: "LD_PRELOAD=libjemalloc.so.2 MALLOC_CONF=dirty_decay_ms:0,muzzy_decay_ms:0".to_owned(),
+        cost: "another allocator: measure time and faults, not only memory".to_owned(),
+        ..Remedy::default()
+    })
 }
 
 fn is_before_tunables(version: &str) -> bool {

@@ -27,6 +27,7 @@ use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Remedy, RemedyKind};
 use strandline_claims::range::merge;
 use strandline_claims::reader::{About, Evidence, HeapKind};
+use strandline_claims::remedy::{Effect, Spec};
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
 
@@ -42,7 +43,11 @@ pub static ABOUT: About = About {
     versions: "2024-12 to 2026-08, pages of 8 KiB",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
-    remedies: &["google_tcmalloc_release"],
+    remedies: &[Spec::advice(
+        "google_tcmalloc_release",
+        Effect::FreePages("google_tcmalloc"),
+        "the program has Google's tcmalloc give back free pages",
+    )],
     not_read: "its small build (TCMALLOC_INTERNAL_SMALL_BUT_SLOW); pages of 32 and 256 KiB, and commits other than of 2025-06 and 2026-08, were not tried; commits before 2024-12; how large guarded samples are",
     heap: HeapKind::Own,
     part_of: None,

@@ -26,6 +26,7 @@ use strandline_claims::allocator::{
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
 use strandline_claims::reader::{About, Clue, Evidence, FileName, HeapKind, leading_version};
+use strandline_claims::remedy::Spec;
 use strandline_process::image::{Image, image_at};
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
@@ -44,7 +45,10 @@ pub static ABOUT: About = About {
     versions: "5.0 to 5.3, 64 bits, pages of 4 KiB",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
-    remedies: &["jemalloc_purge", "jemalloc_decay"],
+    remedies: &[
+        Spec::call("jemalloc_purge", "jemalloc", "jemalloc gives back its free pages, dirty and muzzy ones"),
+        Spec::next_start("jemalloc_decay", "jemalloc gives back free pages at once"),
+    ],
     not_read: "other page sizes and size classes, 4.x",
     heap: HeapKind::Own,
     part_of: None,
@@ -144,6 +148,7 @@ fn read(context: &Context<'_>, tree: &Tree, layout: &'static Layout, taken: &[(u
         threads: cached.threads.clone(),
         predicted_bytes: reading.trimmable_bytes(),
         due_milliseconds: 0,
+        libc_code: None,
         doubt: doubts.of_call(),
     });
     let own = blocks.iter().map(|block| context.claim_whole((block.start, block.end), Class::Metadata));

@@ -26,6 +26,7 @@ use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Allocator, Remedy, figures};
 use strandline_claims::range::{merge, page_of, page_up};
 use strandline_claims::reader::{About, Clue, Evidence, FileName, HeapKind, version_in_file_name};
+use strandline_claims::remedy::Spec;
 use strandline_process::image::image_at;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::procfs::Process;
@@ -44,7 +45,14 @@ pub static ABOUT: About = About {
     versions: "1.6 to 1.9, 2.0.3 to 2.4, 3.0 to 3.4 without 3.0.1, CPython's, 64 bits",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
-    remedies: &["mimalloc_collect", "mimalloc_purge_delay"],
+    remedies: &[
+        Spec::call(
+            "mimalloc_collect",
+            "mimalloc",
+            "mimalloc gives back its free pages and those that a thread's end left",
+        ),
+        Spec::next_start("mimalloc_purge_delay", "mimalloc gives back free pages at once"),
+    ],
     not_read: "secure and debugging builds (encoded lists, padding); by how much an aligned block begins behind its place",
     heap: HeapKind::Own,
     part_of: None,
@@ -157,6 +165,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
         threads: left.thread.into_iter().collect(),
         predicted_bytes: reading.trimmable_bytes(),
         due_milliseconds: left.due_milliseconds,
+        libc_code: None,
         doubt: doubts.of_call(),
     });
     reading.allocator = facts(heap, &counts, &own, doubts.is_empty());

@@ -23,6 +23,7 @@ use strandline_claims::allocator::{
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
 use strandline_claims::reader::{About, Evidence, FileName, HeapKind, leading_version};
+use strandline_claims::remedy::Spec;
 use strandline_process::image::Image;
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
@@ -41,7 +42,10 @@ pub static ABOUT: About = About {
     versions: "gperftools 2.8 to 2.18, 64 bits, any of its page sizes",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
-    remedies: &["tcmalloc_release", "tcmalloc_decommit"],
+    remedies: &[
+        Spec::call("tcmalloc_release", "tcmalloc", "tcmalloc gives back the free spans of its page heap"),
+        Spec::next_start("tcmalloc_decommit", "tcmalloc gives back free spans at once"),
+    ],
     not_read: "the debugging build; gperftools before 2.8; its small memory model",
     heap: HeapKind::Own,
     part_of: None,
@@ -139,6 +143,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
         threads: context.fs_bases.to_vec(),
         predicted_bytes: reading.trimmable_bytes(),
         due_milliseconds: 0,
+        libc_code: None,
         doubt: doubts.of_call(),
     });
     reading.claims.extend(own.iter().map(|&range| context.claim_whole(range, Class::Metadata)));

@@ -1,10 +1,11 @@
 //! Puts what was found into words and figures: the explanation.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::frozen::Frozen;
 use crate::facts::{
-    Allocator, Cost, Explanation, Kernel, PssParts, Remedy, Row, Runtime, Target, TargetKind,
+    Allocator, Cost, Explanation, Kernel, PssParts, Remedy, RemedyKind, Row, Runtime, Target, TargetKind,
 };
 use crate::holders::{self, facts::Holders};
 use crate::ledger::assemble::Ledger;
@@ -12,8 +13,10 @@ use crate::ledger::rows;
 use crate::recognise;
 use crate::remedy::{purge, zero_pages};
 use crate::verdict::remedies::Means;
-use crate::verdict::{self, Findings};
+use crate::verdict::{self, Judged};
+use strandline_claims::allocator::CallPlan;
 use strandline_claims::caveat::Caveat;
+use strandline_claims::finding::LedgerView;
 use strandline_claims::rows::ANONYMOUS;
 use strandline_claims::runtime;
 use strandline_claims::units::bytes;
@@ -40,7 +43,8 @@ fn say_swapped(swap_bytes: u64, caveats: &mut [Caveat]) {
 /// Takes back the figures of calls that `reclaim` would refuse at any time, and says why.
 fn refuse_calls(process: &Process, frozen: &mut Frozen) {
     for reading in &mut frozen.readings {
-        let Some(plan) = reading.call.as_ref().filter(|plan| plan.predicted_bytes > 0) else { continue };
+        let is_checked = |plan: &&CallPlan| plan.predicted_bytes > 0 && plan.libc_code.is_none();
+        let Some(plan) = reading.call.as_ref().filter(is_checked) else { continue };
         let Some(remedy) = reading.remedies.iter_mut().find(|remedy| remedy.id == plan.remedy) else {
             continue;
         };
@@ -70,54 +74,40 @@ pub fn describe(
     caveats.extend(ledger.caveats);
     say_swapped(kernel.swap_bytes, &mut caveats);
     let unread = unread(&others, &runtimes);
-    let arenas: Vec<_> =
-        frozen.readings.iter().flat_map(|reading| reading.allocator.arenas.clone()).collect();
-    let calls = frozen.readings.iter().filter_map(|reading| reading.call.as_ref());
-    let trims = calls.filter(|call| call.remedy == "malloc_trim");
-    let of_runtimes = frozen.runtimes.iter().flat_map(|reading| &reading.remedies);
-    let of_readers: Vec<Remedy> =
-        of_runtimes.chain(frozen.readings.iter().flat_map(|reading| &reading.remedies)).cloned().collect();
-    let size_classes: Vec<_> = frozen
-        .readings
-        .iter()
-        .map(|reading| &reading.allocator)
-        .flat_map(|allocator| allocator.size_classes.iter().map(|class| (allocator.name.as_str(), class)))
-        .collect();
-    let findings = Findings {
-        rows: &rows,
-        rss_bytes: kernel.rss_bytes,
-        trim_bytes: trims.map(|trim| trim.predicted_bytes).reduce(|a, b| a + b),
-        pinning_chunks: frozen
-            .readings
-            .iter()
-            .flat_map(|r| &r.claims)
-            .map(|claim| claim.sums.pinning_chunks)
-            .sum(),
-        unread: &unread,
-        of_readers: &of_readers,
-        size_classes: &size_classes,
-        runtimes: &runtimes,
-        threads: frozen.threads,
-    };
-    let swap = zero_pages::can_page_out(process);
+    let of_readers = of_readers(frozen);
+    let read: Vec<Allocator> = frozen.readings.iter().map(|reading| reading.allocator.clone()).collect();
     let facts = process.start_facts();
     let reads_settings = facts.is_none_or(|facts| !facts.is_secure);
-    let executable = process.executable();
-    let means = Means {
+    let view = LedgerView {
         pid: process.pid(),
-        executable: executable.as_deref().unwrap_or_default(),
-        zero_bytes: ledger.zero_bytes,
-        zero_sharing: ledger.zero_sharing,
-        trimmed_zero_bytes: trimmed_zero_bytes(frozen),
-        swap,
-        arenas: &arenas,
+        rows: &rows,
+        rss_bytes: kernel.rss_bytes,
+        threads: frozen.threads,
+        allocators: &read,
+        runtimes: &runtimes,
+        remedies: &of_readers,
         reads_settings,
         takes_preloads: reads_settings && facts.is_none_or(|facts| facts.has_loader),
     };
-    let remedies = verdict::remedies::remedies(&findings, &means);
-    let mut verdict = verdict::verdict(&findings);
+    let trimmed_zero_bytes = trimmed_zero_bytes(frozen);
+    let claims = frozen.readings.iter().flat_map(|reading| &reading.claims);
+    let judged = Judged {
+        view,
+        trimmed_zero_bytes: trimmed_zero_bytes.values().sum(),
+        pinning_chunks: claims.map(|claim| claim.sums.pinning_chunks).sum(),
+        unread: &unread,
+    };
+    let executable = process.executable();
+    let means = Means {
+        executable: executable.as_deref().unwrap_or_default(),
+        zero_bytes: ledger.zero_bytes,
+        zero_sharing: ledger.zero_sharing,
+        trimmed_zero_bytes: &trimmed_zero_bytes,
+        swap: zero_pages::can_page_out(process),
+    };
+    let remedies = verdict::remedies::remedies(&view, &means);
+    let mut verdict = verdict::verdict(&judged);
     verdict.headline.push_str(&leaked(&rows, kernel.rss_bytes));
-    let read = frozen.readings.iter().map(|reading| reading.allocator.clone());
     Explanation {
         target: Target {
             kind: if frozen.spent.is_some() { TargetKind::Snapshot } else { TargetKind::Live },
@@ -129,7 +119,7 @@ pub fn describe(
         totals: rows::totals(&rows),
         rows,
         kernel,
-        allocators: read.chain(others).collect(),
+        allocators: read.into_iter().chain(others).collect(),
         runtimes,
         remedies,
         verdict,
@@ -273,10 +263,31 @@ fn unread(allocators: &[Allocator], runtimes: &[Runtime]) -> Vec<String> {
     allocators.iter().filter(|one| !one.read).map(|one| one.name.clone()).chain(of_runtimes).collect()
 }
 
-/// Pages of zeros that allocators' calls give back too: they are on the row of zeros, and no row of what such a call gives back.
-fn trimmed_zero_bytes(frozen: &Frozen) -> u64 {
-    let claims = frozen.readings.iter().flat_map(|reading| &reading.claims);
-    claims.map(|claim| claim.sums.trimmable.saturating_sub(claim.sums.resident.trim)).sum()
+/// Pages of zeros in bytes that calls into allocators release too, by the allocator's name. They stand on the row of zeros, and
+/// on no row of what such a call releases.
+fn trimmed_zero_bytes(frozen: &Frozen) -> BTreeMap<String, u64> {
+    let mut zeros = BTreeMap::new();
+    for reading in &frozen.readings {
+        let bytes = reading.trimmable_bytes().saturating_sub(reading.trimmed_bytes());
+        *zeros.entry(reading.allocator.name.clone()).or_default() += bytes;
+    }
+    zeros
+}
+
+/// The remedies of all readings. An allocator that is in the process several times has one call for all of them.
+fn of_readers(frozen: &Frozen) -> Vec<Remedy> {
+    let of_runtimes = frozen.runtimes.iter().flat_map(|reading| &reading.remedies);
+    let of_allocators = frozen.readings.iter().flat_map(|reading| &reading.remedies);
+    let mut all: Vec<Remedy> = Vec::new();
+    for remedy in of_runtimes.chain(of_allocators) {
+        let is_same = |one: &&mut Remedy| one.id == remedy.id && remedy.kind == RemedyKind::Call;
+        let known = all.iter_mut().find(is_same).and_then(|one| one.predicted_bytes.as_mut());
+        match known.zip(remedy.predicted_bytes) {
+            Some((sum, more)) => *sum += more,
+            None => all.push(remedy.clone()),
+        }
+    }
+    all
 }
 
 /// Says of memory that no known allocator or runtime holds where most of it lies.

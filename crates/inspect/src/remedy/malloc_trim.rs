@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::call::{self, CallRequest, no_trampoline};
-use super::{Applied, Refusal, malloc_code, precheck};
-use strandline_claims::allocator::Argument;
+use super::{Applied, Refusal, precheck};
+use strandline_claims::allocator::{Argument, CodeRanges};
 use strandline_process::call::code;
 use strandline_process::call::inject;
 use strandline_process::elf::Object;
@@ -22,6 +22,8 @@ pub struct TrimRequest<'a> {
     pub function: u64,
     /// The object that the function is in.
     pub libc: &'a Object,
+    /// Finds malloc's code in it.
+    pub code: CodeRanges,
     /// Addresses of the 32-bit lock word of each arena and of the list of arenas.
     pub locks: Vec<u64>,
     /// The address ranges in which pages are counted.
@@ -61,7 +63,7 @@ fn with_call<T>(
     let memory = Live::new(pid);
     let trampoline =
         code::find(&memory, request.libc.text(), &inject::TRAMPOLINE).ok_or_else(|| no_trampoline(pid))?;
-    let code = malloc_code::ranges(request.libc).ok_or_else(|| Refusal::NoFunction {
+    let code = (request.code)(request.libc).ok_or_else(|| Refusal::NoFunction {
         pid,
         function: "malloc",
         detail: format!("not in the symbols of {}", request.libc.name()),

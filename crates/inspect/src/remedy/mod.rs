@@ -5,18 +5,13 @@
 //! that a strandline that dies at any instant leaves a process that goes on by itself.
 //! `docs/safety.md` tells each step and what was tried. Nothing here predicts; the ledger does.
 
-pub mod applied;
 pub mod call;
 pub mod choose;
-pub mod jvm;
-mod malloc_code;
 pub mod malloc_trim;
 mod precheck;
 pub mod purge;
 pub mod reclaim;
-pub mod refusal;
 pub mod zero_pages;
 
-pub use applied::{Applied, Footprint};
-pub use reclaim::{REMEDIES, ReclaimOptions, reclaim};
-pub use refusal::Refusal;
+pub use reclaim::{ReclaimOptions, applicable, reclaim};
+pub use strandline_claims::remedy::{Applied, Footprint, Refusal};

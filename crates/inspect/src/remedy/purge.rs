@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::call::{self, CallRequest, no_trampoline};
-use super::{Applied, Refusal, malloc_code};
+use super::{Applied, Refusal};
 use strandline_claims::allocator::{CallPlan, Function};
 use strandline_process::call::code::Code;
 use strandline_process::elf::{Object, Symbol};
@@ -149,7 +149,7 @@ fn fence_first_use(process: &Process, space: &AddressSpace, libc: &CallPlan) -> 
         return None;
     }
     let malloc = Object::open(process, space, space.find(libc.object)?).ok()?;
-    let mut code = malloc_code::ranges(&malloc)?;
+    let mut code = libc.libc_code?(&malloc)?;
     let is_linker = |mapping: &&Mapping| {
         let file = mapping.name.rsplit('/').next().unwrap_or_default();
         mapping.has_file()

@@ -5,7 +5,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::jvm;
 use super::malloc_trim::{self, TrimRequest};
 use super::purge;
 use super::zero_pages::{self, ZeroRequest};
@@ -13,19 +12,20 @@ use super::{Applied, Footprint, Refusal};
 use crate::explain::{Inspection, Options, Progress, SnapshotMode, inspect};
 use crate::facts::{Outcome, Reclamation, RemedyKind};
 use crate::readers;
+use crate::verdict::remedies::ZERO_PAGES;
 use strandline_allocators::glibc::SUM_DIFFERS;
-use strandline_claims::allocator::{CallPlan, Cause, Doubt};
+use strandline_claims::allocator::{CallPlan, Cause, CodeRanges, Doubt};
 use strandline_claims::caveat::Caveat;
+use strandline_claims::remedy::{Action, Answer, Effect, Request, Spec};
 use strandline_process::elf::Object;
 use strandline_process::error::Result;
 use strandline_process::host;
 use strandline_process::procfs::Process;
-use strandline_runtimes::jvm::facts::Jvm;
 
 /// How to give memory back.
 #[derive(Clone, Copy, Default)]
 pub struct ReclaimOptions<'a> {
-    /// Which remedy, of [`REMEDIES`]; `None` for the allocator's call that gives back most.
+    /// Which remedy, of [`applicable`]; `None` for the allocator's call that gives back most.
     pub remedy: Option<&'a str>,
     /// Predict only.
     pub dry_run: bool,
@@ -45,20 +45,20 @@ pub struct ReclaimOptions<'a> {
     pub progress: Option<Progress<'a>>,
 }
 
-/// The remedies that [`reclaim`] can apply, or refuses with what to do instead.
-pub const REMEDIES: [&str; 9] = [
-    "malloc_trim",
-    "zero_pages",
-    "jemalloc_purge",
-    "tcmalloc_release",
-    "mimalloc_collect",
-    "jvm_gc",
-    "jvm_trim",
-    "sbcl_full_gc",
-    "cpython_gc",
-];
-/// Those that are calls into an allocator.
-const CALLS: [&str; 4] = ["malloc_trim", "jemalloc_purge", "tcmalloc_release", "mimalloc_collect"];
+/// The help text of [`ZERO_PAGES`], which is of no reader.
+const ZERO_PAGES_HELP: &str = "the kernel takes back resident pages that are all zero";
+
+/// The remedies that [`reclaim`] applies, or refuses with what to do instead, with a line of help each: calls into allocators,
+/// pages of zeros, and what runtimes do.
+pub fn applicable() -> Vec<(&'static str, &'static str)> {
+    let of = |is_wanted: fn(&Spec) -> bool| {
+        let specs = readers::remedies().map(|(_, spec)| spec).filter(move |spec| is_wanted(spec));
+        specs.map(|spec| (spec.id, spec.help))
+    };
+    let calls = of(|spec| matches!(spec.action, Action::Call));
+    let others = of(|spec| matches!(spec.action, Action::Apply(_) | Action::Advice(_)));
+    calls.chain([(ZERO_PAGES, ZERO_PAGES_HELP)]).chain(others).collect()
+}
 
 /// Applies a remedy to process `pid` and says what it was predicted to give back and what it did.
 ///
@@ -102,21 +102,16 @@ fn look_and_apply(pid: i32, options: &ReclaimOptions<'_>) -> Result<(Reclamation
         rss_before_bytes: Some(before.explanation.kernel.rss_bytes),
         ..Reclamation::default()
     };
-    let applied = match remedy {
-        remedy if is_call(remedy) => call(pid, remedy, &before, options, &mut answer),
-        "zero_pages" => zero(pid, &before, options, &mut answer),
-        "jvm_gc" | "jvm_trim" => ask_jvm(pid, remedy, &before, options, &mut answer),
-        "sbcl_full_gc" => {
-            full_gc(pid, &before, options, &mut answer);
-            false
+    let action = readers::remedy(remedy).map(|spec| spec.action);
+    let applied = match action {
+        Some(Action::Call) => call(pid, remedy, &before, options, &mut answer),
+        Some(Action::Apply(apply) | Action::Advice(apply)) => {
+            ask(apply, pid, remedy, &before, options, &mut answer)
         }
-        "cpython_gc" => {
-            let how = of_remedy.map(|remedy| remedy.how.as_str());
-            refuse(&mut answer, python_collection(how));
-            false
-        }
-        other => {
-            refuse(&mut answer, format!("there is no remedy {other:?}; there are {}", REMEDIES.join(", ")));
+        None if remedy == ZERO_PAGES => zero(pid, &before, options, &mut answer),
+        Some(Action::NextStart) | None => {
+            let all: Vec<&str> = applicable().into_iter().map(|(id, _)| id).collect();
+            refuse(&mut answer, format!("reclaim has no remedy {remedy:?}; it has {}", all.join(", ")));
             false
         }
     };
@@ -124,107 +119,61 @@ fn look_and_apply(pid: i32, options: &ReclaimOptions<'_>) -> Result<(Reclamation
     Ok((answer, applied))
 }
 
-/// Predicts a full collection of SBCL's. None is ever started from outside: SBCL collects only where one of
-/// its own threads asks for it in Lisp (`gc_stop_the_world` waits for every other thread to come to a safepoint or to
-/// take a signal, with the locks of gencgc.c's `collect_garbage` held), and a thread caught anywhere else may
-/// hold `free_pages_lock`, or stand without-gcing, where a call would deadlock or corrupt its heap.
-fn full_gc(pid: i32, before: &Inspection, options: &ReclaimOptions<'_>, answer: &mut Reclamation) {
-    let sbcl = before.explanation.runtimes.iter().find(|runtime| runtime.name == "sbcl");
-    match sbcl {
-        None => refuse(answer, "there is no SBCL in it"),
-        Some(sbcl) if !sbcl.read => {
-            refuse(answer, "its SBCL was not read (see the caveats of explain): nothing can be predicted");
-        }
-        Some(_) if answer.predicted_bytes == Some(0) => nothing(answer, "nothing in it is dead"),
-        Some(_) if options.dry_run => {}
-        Some(_) => refuse(
-            answer,
-            format!(
-                "a running SBCL has no door through which a collection could be asked for safely from outside; \
-                 evaluate (sb-ext:gc :full t) in it (a REPL, Swank or Slynk, or a timer of its own), or start \
-                 it with settings that `strandline try` compares; `strandline reclaim --dry-run --remedy sbcl_full_gc \
-                 {pid}` predicts what it gives back"
-            ),
-        ),
-    }
-}
-
-/// Why a collection of CPython's is not made from outside, and `how` it is asked for. From 3.14 on there is a way, which runs the
-/// target's own interpreter: as whoever runs strandline, which may not trust it.
-fn python_collection(how: Option<&str>) -> String {
-    let advice = how.map_or_else(
-        || "there is no CPython with so many objects that it is worth one".to_owned(),
-        |how| format!("do it yourself: {how}"),
-    );
-    format!(
-        "a collection cannot be had by a call from outside (docs/safety.md says what was tried); {advice}"
-    )
-}
-
-/// Asks a JVM to collect, or to trim its malloc; true where it did.
-fn ask_jvm(
+/// Has a reader apply a remedy; true where it did.
+fn ask(
+    apply: fn(&Request<'_>) -> Answer,
     pid: i32,
     remedy: &str,
     before: &Inspection,
     options: &ReclaimOptions<'_>,
     answer: &mut Reclamation,
 ) -> bool {
-    let jvm = before.explanation.runtimes.iter().find(|runtime| runtime.name == "jvm");
-    let command = jvm::COMMANDS.iter().find(|command| command.remedy == remedy);
-    let Some((jvm, command)) = jvm.zip(command) else {
-        refuse(answer, format!("there is no JVM in it; {remedy} is the JVM's"));
-        return false;
+    let explanation = &before.explanation;
+    let owner = readers::remedies().find(|(_, spec)| spec.id == remedy).map(|(about, _)| about.name);
+    let request = Request {
+        pid,
+        runtime: explanation.runtimes.iter().find(|runtime| Some(runtime.name.as_str()) == owner),
+        remedy: explanation.remedies.iter().find(|one| one.id == remedy),
+        is_dry_run: options.dry_run,
+        watch: options.watch,
     };
-    let known: Option<Jvm> = jvm.details("jvm");
-    // Whether SIGQUIT is for it is only known where it was read.
-    let attach = known.as_ref().and_then(|known| known.attach).filter(|_| jvm.read);
-    if attach.is_none() {
-        refuse(
-            answer,
-            "its JVM was not read (see the caveats of explain): whether it takes requests is not known",
-        );
-        return false;
+    match apply(&request) {
+        Answer::Applied(applied) => return report_one(Ok(applied), answer),
+        Answer::Possible => {}
+        Answer::Nothing(reason) => nothing(answer, &reason),
+        Answer::Refused(reason) => refuse(answer, reason),
     }
-    if attach == Some(false) {
-        refuse(
-            answer,
-            "its JVM was started so that it takes no requests (-XX:+DisableAttachMechanism or -Xrs): ask it from inside, or start it \
-             without",
-        );
-        return false;
-    }
-    if options.dry_run {
-        return false;
-    }
-    let range = known.and_then(|known| known.heap_range).filter(|_| remedy == "jvm_gc");
-    let range = range.map(|(start, end)| start..end);
-    let applied = Process::open(pid).map_err(|error| error.to_string());
-    let applied = applied.and_then(|process| jvm::apply(&process, *command, range, options.watch));
-    report_one(applied, answer)
+    false
 }
 
 /// How often a heap that makes no sense is looked at again: a moment later, malloc caught in motion
 /// does.
 const MAX_LOOKS: u32 = 5;
 
-/// Whether a remedy is a call into the allocator.
+/// Whether a remedy is a call into an allocator.
 fn is_call(remedy: &str) -> bool {
-    CALLS.contains(&remedy)
+    readers::remedy(remedy).is_some_and(|spec| matches!(spec.action, Action::Call))
 }
 
-/// The call that gives back most; of several that give nothing malloc_trim.
+/// Whether a remedy is predicted from a trace of objects, which only a snapshot allows.
+fn is_traced(remedy: &str) -> bool {
+    let is = |spec: &Spec| matches!((spec.effect, spec.action), (Effect::Objects, Action::Apply(_)));
+    readers::remedy(remedy).is_some_and(is)
+}
+
+/// The call that releases most; of equal ones the first of the table.
 fn best_call(look: &Inspection) -> &'static str {
-    let plans = look.readings.iter().filter_map(|reading| reading.call.as_ref());
-    let best = plans.max_by_key(|plan| (plan.predicted_bytes, plan.remedy == CALLS[0]));
-    best.map_or(CALLS[0], |plan| plan.remedy)
+    let released = |id: &str| plans(look, id).map(|plan| plan.predicted_bytes).max();
+    let calls = readers::remedies().map(|(_, spec)| spec.id).filter(|id| is_call(id));
+    let best = calls.reduce(|best, id| if released(id) > released(best) { id } else { best });
+    best.unwrap_or_default()
 }
 
 /// The look before a remedy.
 fn look_before(pid: i32, options: &ReclaimOptions<'_>) -> Result<Inspection> {
     // A dry run looks as hard, for what would refuse the call.
     let is_call = options.remedy.is_none_or(is_call);
-    // What lives of its objects is only traced while the process does not wait for that.
-    let is_traced = options.remedy == Some("jvm_gc") && options.snapshot == SnapshotMode::Never;
+    let is_traced = options.remedy.is_some_and(is_traced) && options.snapshot == SnapshotMode::Never;
     let look_options = Options {
         progress: options.progress,
         before_call: is_call,
@@ -327,8 +276,7 @@ fn call(
         return false;
     }
     if plans.is_empty() {
-        let whose = readers::ALLOCATORS.iter().find(|entry| entry.about.remedies.contains(&remedy));
-        let whose = whose.map_or("no allocator", |entry| entry.about.name);
+        let whose = readers::frees_pages_of(remedy).map_or("no allocator", |about| about.name);
         refuse(answer, format!("there is no {whose} heap in it; {remedy} is {whose}'s"));
         return false;
     }
@@ -351,9 +299,9 @@ fn call(
     wait_until_due(plans.iter().copied());
     let mut done = Totals::default();
     for plan in plans {
-        let result = match remedy {
-            "malloc_trim" => trim(pid, plan, options, malloc_trim::apply),
-            _ => purge::apply(pid, &purge_request(plan, before, options)),
+        let result = match plan.libc_code {
+            Some(code) => trim(pid, plan, code, options, malloc_trim::apply),
+            None => purge::apply(pid, &purge_request(plan, before, options)),
         };
         match result {
             Ok(applied) => {
@@ -409,9 +357,9 @@ fn check(
     before: &Inspection,
     options: &ReclaimOptions<'_>,
 ) -> std::result::Result<(), String> {
-    match plan.remedy {
-        "malloc_trim" => trim(pid, plan, options, malloc_trim::check),
-        _ => purge::check(pid, &purge_request(plan, before, options)),
+    match plan.libc_code {
+        Some(code) => trim(pid, plan, code, options, malloc_trim::check),
+        None => purge::check(pid, &purge_request(plan, before, options)),
     }
 }
 
@@ -428,7 +376,7 @@ fn purge_request<'a>(
         .filter(|other| other.object != plan.object)
         .collect();
     let libc = match others.as_slice() {
-        [only] if only.remedy == "malloc_trim" => Some(*only),
+        [only] if only.libc_code.is_some() => Some(*only),
         _ => None,
     };
     purge::PurgeRequest { plan, libc, times: (options.wait, options.watch) }
@@ -438,20 +386,23 @@ fn purge_request<'a>(
 fn trim<T>(
     pid: i32,
     plan: &CallPlan,
+    code: CodeRanges,
     options: &ReclaimOptions<'_>,
     act: fn(i32, &TrimRequest<'_>) -> std::result::Result<T, Refusal>,
 ) -> std::result::Result<T, String> {
     let libc = open_object(pid, plan.object)?;
-    let function = libc.symbol_address("malloc_trim");
+    let function = libc.symbol_address(plan.function.name);
     let Some(function) = function else {
         return Err(format!(
-            "{} has no function malloc_trim to call (a static binary); restart it to give its memory back",
-            libc.name()
+            "{} has no function {} to call (a static binary); restart it to give its memory back",
+            libc.name(),
+            plan.function.name
         ));
     };
     let request = TrimRequest {
         function,
         libc: &libc,
+        code,
         locks: plan.locks.clone(),
         heaps: plan.heaps.iter().map(|&(start, end)| start..end).collect(),
         wait: options.wait,

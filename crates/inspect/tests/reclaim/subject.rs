@@ -170,6 +170,7 @@ impl Subject {
         let request = TrimRequest {
             function: libc.symbol_address("malloc_trim").unwrap(),
             libc: &libc,
+            code: strandline_allocators::glibc::code::ranges,
             locks: self.locks.clone(),
             heaps: heaps.map(|m| m.start..m.end).collect(),
             wait: Duration::from_secs(wait_seconds),

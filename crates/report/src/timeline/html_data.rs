@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 
 use serde::Serialize;
+use strandline_claims::section::Section;
 use strandline_inspect::Caveat;
 use strandline_inspect::facts::{Explanation, MapCell, MappedCells, PageMap, Row, Stratum};
 use strandline_recording::{Ledger, Moment, Sample};
@@ -15,7 +16,6 @@ use strandline_recording::{Ledger, Moment, Sample};
 use super::choice::{bytes_of, largest, others, process_name};
 use super::{Point, Timeline};
 use crate::model::{Rows, View, state_name};
-use crate::runtimes::RuntimeView;
 use crate::text::{clean, clean_sentence, counted};
 use crate::units::bytes;
 
@@ -215,7 +215,7 @@ impl RowNames {
 }
 
 /// The text on the runtimes: sentences for those that were read, names for the others.
-fn of_runtimes(read: Vec<RuntimeView>, named: Vec<String>) -> Vec<String> {
+fn of_runtimes(read: Vec<Section>, named: Vec<String>) -> Vec<String> {
     let sentences = read.into_iter().map(|one| [vec![one.title], one.lines].concat().join(". "));
     sentences.chain(named).collect()
 }

@@ -13,6 +13,7 @@ pub mod collector;
 pub mod confirm;
 pub mod data;
 pub mod facts;
+mod findings;
 pub mod heap_blocks;
 pub mod heaps;
 pub mod large;
@@ -23,6 +24,7 @@ pub mod objects;
 pub mod pools;
 pub mod remedies;
 pub mod rows;
+mod section;
 pub mod types;
 pub mod variables;
 
@@ -47,9 +49,12 @@ use strandline_claims::allocator::RangeClaim;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::class::Slot;
 use strandline_claims::facts::{Runtime, TypeFacts, figures};
+use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::reader::{About, Evidence, FileName, HeapKind};
 use strandline_claims::refinements::Refinements;
+use strandline_claims::remedy::{Action, Effect, Spec};
 use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
+use strandline_claims::section::Section;
 use strandline_claims::words::is_mapped_memory;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
@@ -71,7 +76,18 @@ pub static ABOUT: About = About {
     versions: "3.8 to 3.14, with a global lock and without",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
-    remedies: &["cpython_malloc", "cpython_gc"],
+    remedies: &[
+        Spec::next_start(
+            "cpython_malloc",
+            "objects stand in malloc's blocks, whose free pages malloc_trim gives back",
+        ),
+        Spec {
+            id: "cpython_gc",
+            help: "gc.collect() of a CPython: never applied from outside, and not predicted; says how to ask for it",
+            effect: Effect::Objects,
+            action: Action::Advice(remedies::refuse_collection),
+        },
+    ],
     not_read: "which objects are garbage",
     heap: HeapKind::Own,
     part_of: None,
@@ -93,6 +109,14 @@ impl runtime::Reader for Reader {
     fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
         let programs = locate::find(process, space);
         if programs.is_empty() { None } else { Some(Box::new(Programs(programs))) }
+    }
+
+    fn findings(&self, view: &LedgerView<'_>) -> Vec<Finding> {
+        findings::findings(view)
+    }
+
+    fn section(&self, runtime: &Runtime) -> Option<Section> {
+        section::section(runtime)
     }
 }
 

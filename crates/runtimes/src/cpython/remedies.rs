@@ -9,6 +9,7 @@
 
 use super::layout::Release;
 use strandline_claims::facts::{Remedy, RemedyKind};
+use strandline_claims::remedy::{Answer, Request};
 
 /// Free bytes in arenas from which a setting for the next start is worthwhile.
 const WORTH_A_SETTING_BYTES: u64 = 1 << 20;
@@ -55,6 +56,18 @@ pub fn collection(release: &Release, pid: i32, object_bytes: u64) -> Option<Reme
         cost: "the thread that collects looks at every container, with a global lock all others wait for it; how much is garbage is \
                not known before"
             .to_owned(), ..Remedy::default() })
+}
+
+/// `cpython_gc`: never applied from outside (docs/safety.md has what was tried). From 3.14 on there is a way, which runs the target's
+/// own interpreter with the rights of whoever runs strandline, who may not trust it.
+pub fn refuse_collection(request: &Request<'_>) -> Answer {
+    let advice = request.remedy.map_or_else(
+        || "there is no CPython with so many objects that it is worth one".to_owned(),
+        |remedy| format!("do it yourself: {}", remedy.how),
+    );
+    Answer::Refused(format!(
+        "a collection cannot be had by a call from outside (docs/safety.md says what was tried); {advice}"
+    ))
 }
 
 #[cfg(test)]

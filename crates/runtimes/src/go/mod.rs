@@ -7,12 +7,14 @@
 pub mod claims;
 pub mod facts;
 pub mod figures;
+mod findings;
 pub mod heap;
 pub mod layout;
 pub mod locate;
 pub mod metadata;
 pub mod remedies;
 pub mod rows;
+mod section;
 
 #[cfg(test)]
 mod tests;
@@ -30,10 +32,13 @@ use strandline_claims::accumulator::Class;
 use strandline_claims::allocator::{RangeClaim, overlapping};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Runtime, figures};
+use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::range::pieces;
 use strandline_claims::reader::{About, Evidence, HeapKind};
 use strandline_claims::refinements::Refinements;
+use strandline_claims::remedy::{Effect, Spec};
 use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
+use strandline_claims::section::Section;
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
 
@@ -56,7 +61,10 @@ pub static ABOUT: About = About {
     versions: "1.18 to 1.27",
     rows: &rows::ROWS,
     blocks: None,
-    remedies: &["go_free_os_memory", "go_memory_limit"],
+    remedies: &[
+        Spec::advice("go_free_os_memory", Effect::Objects, "debug.FreeOSMemory() in the program"),
+        Spec::next_start("go_memory_limit", "Go collects and gives back more often near a limit"),
+    ],
     not_read: "types of objects, and which of them are garbage",
     heap: HeapKind::Alone("go"),
     part_of: None,
@@ -73,6 +81,14 @@ impl runtime::Reader for Reader {
     fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
         let programs = locate::find(process, space);
         if programs.is_empty() { None } else { Some(Box::new(Programs(programs))) }
+    }
+
+    fn findings(&self, view: &LedgerView<'_>) -> Vec<Finding> {
+        findings::findings(view)
+    }
+
+    fn section(&self, runtime: &Runtime) -> Option<Section> {
+        section::section(runtime)
     }
 }
 

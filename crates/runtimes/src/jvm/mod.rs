@@ -7,10 +7,13 @@
 //! areas that can be parsed, and `trace` determines which objects are live (`roots`, `shapes`,
 //! `bits`); `claims` classifies each byte.
 
+mod apply;
+pub mod attach;
 pub mod bits;
 pub mod claims;
 pub mod code;
 pub mod facts;
+mod findings;
 pub mod heap;
 pub mod klasses;
 pub mod layout;
@@ -21,6 +24,7 @@ pub mod objects;
 pub mod remedies;
 pub mod roots;
 pub mod rows;
+mod section;
 pub mod shapes;
 pub mod structs;
 #[cfg(test)]
@@ -43,10 +47,13 @@ use crate::batch::Counted;
 use crate::named::java_version;
 use strandline_claims::allocator::overlapping;
 use strandline_claims::caveat::Caveat;
-use strandline_claims::facts::Runtime;
+use strandline_claims::facts::{Remedy, Runtime};
+use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::reader::{About, Evidence, FileName, HeapKind, version_in_file_name};
 use strandline_claims::refinements::Refinements;
+use strandline_claims::remedy::{Action, Effect, Spec};
 use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
+use strandline_claims::section::Section;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
@@ -64,7 +71,20 @@ pub static ABOUT: About = About {
     versions: "HotSpot 11 to 27 (12 to 16, 18 to 20, 22 to 24 not tried)",
     rows: &rows::ROWS,
     blocks: None,
-    remedies: &["jvm_gc", "jvm_trim"],
+    remedies: &[
+        Spec {
+            id: "jvm_gc",
+            help: "the JVM is asked for a full collection (GC.run, as jcmd asks it)",
+            effect: Effect::Objects,
+            action: Action::Apply(apply::collect),
+        },
+        Spec {
+            id: "jvm_trim",
+            help: "the JVM is asked to trim its malloc (System.trim_native_heap)",
+            effect: Effect::FreePages("glibc"),
+            action: Action::Apply(apply::trim),
+        },
+    ],
     not_read: "other virtual machines than HotSpot; ZGC, Shenandoah and CMS of 11 to 16; objects of ZGC by class",
     heap: HeapKind::Own,
     part_of: None,
@@ -88,6 +108,22 @@ impl runtime::Reader for Reader {
     fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
         let programs = locate::find(process, space);
         if programs.is_empty() { None } else { Some(Box::new(Programs(programs))) }
+    }
+
+    fn findings(&self, view: &LedgerView<'_>) -> Vec<Finding> {
+        findings::findings(view)
+    }
+
+    fn in_use(&self, view: &LedgerView<'_>) -> Option<Finding> {
+        findings::beside_heap(view)
+    }
+
+    fn remedies(&self, view: &LedgerView<'_>) -> Vec<Remedy> {
+        remedies::trim(view).into_iter().collect()
+    }
+
+    fn section(&self, runtime: &Runtime) -> Option<Section> {
+        section::section(runtime)
     }
 }
 

@@ -10,6 +10,7 @@ use super::heap::{Area, Heap, Kind};
 use super::trace::Live;
 use super::view::View;
 use strandline_claims::facts::{Remedy, RemedyKind};
+use strandline_claims::finding::LedgerView;
 use strandline_claims::range::page_up;
 use strandline_claims::runtime::Context;
 use strandline_claims::units;
@@ -27,6 +28,19 @@ pub fn remedies(
     let mut all: Vec<Remedy> = collection(context, view, heap, (known, traced)).into_iter().collect();
     all.extend(settings(heap, known));
     all
+}
+
+/// Returns `jvm_trim`, where the JVM accepts requests and has glibc's malloc: it releases what `malloc_trim` does.
+pub fn trim(view: &LedgerView<'_>) -> Option<Remedy> {
+    let known: Jvm = view.runtime("jvm")?.details("jvm")?;
+    let predicted = view.remedy("malloc_trim")?.predicted_bytes?;
+    let remedy = Remedy::call(
+        "jvm_trim",
+        predicted,
+        format!("strandline reclaim {} --remedy jvm_trim", view.pid),
+        "as malloc_trim, but the JVM does it itself (System.trim_native_heap, from JDK 17.0.9 and 18 on); no thread is stopped",
+    );
+    (known.attach == Some(true)).then_some(remedy)
 }
 
 /// Part of the heap that a setting concerns.

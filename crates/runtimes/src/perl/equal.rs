@@ -65,7 +65,12 @@ impl Sample {
         let same = self.kept.entry(known).or_default();
         same.strings += 1;
         same.bytes = same.bytes.saturating_add(bytes);
-        if self.kept.len() > MAX_KEPT && self.mask < MAX_MASK {
+        self.shrink();
+    }
+
+    /// Selects fewer strings until at most [`MAX_KEPT`] hashes are kept.
+    fn shrink(&mut self) {
+        while self.kept.len() > MAX_KEPT && self.mask < MAX_MASK {
             self.mask = self.mask << 1 | 1;
             let mask = self.mask;
             self.kept.retain(|hash, _| hash & mask == 0);
@@ -77,7 +82,7 @@ impl Sample {
         self.skipped = (self.skipped.0 + 1, self.skipped.1 + bytes);
     }
 
-    /// Adds the sample of another thread.
+    /// Adds the sample of another thread. The sum does not depend on which thread added which strings.
     pub fn join(&mut self, other: Self) {
         self.mask |= other.mask;
         let mask = self.mask;
@@ -87,6 +92,7 @@ impl Sample {
             same.strings += theirs.strings;
             same.bytes = same.bytes.saturating_add(theirs.bytes);
         }
+        self.shrink();
         self.skipped = (self.skipped.0 + other.skipped.0, self.skipped.1 + other.skipped.1);
     }
 
@@ -141,6 +147,27 @@ fn hash(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn figures_do_not_depend_on_how_threads_share_the_work() {
+        let figures = |threads: usize| {
+            let mut samples = vec![Sample::default(); threads];
+            for number in 0..200_000_usize {
+                let text = format!("string {}", number / 2);
+                // The first thread gets more than the others.
+                samples[(number % 7).min(threads - 1)].add(text.as_bytes(), 16);
+            }
+            samples.into_iter().reduce(|mut all, one| {
+                all.join(one);
+                all
+            })
+        };
+        let one = figures(1).unwrap().figures();
+        assert!(one.sampled_one_in > 1);
+        for threads in [2, 3, 7] {
+            assert_eq!(figures(threads).unwrap().figures(), one, "{threads}");
+        }
+    }
 
     #[test]
     fn equal_strings_are_counted() {

@@ -9,6 +9,7 @@
 mod census;
 mod equal;
 pub mod facts;
+mod findings;
 mod globals;
 mod interpreter;
 mod keys;
@@ -20,6 +21,7 @@ mod retained;
 mod roots;
 pub mod rows;
 mod search;
+mod section;
 mod spaces;
 mod sums;
 mod survey;
@@ -32,11 +34,15 @@ use crate::perl::layout::{RELEASES, Release};
 use FileName::{Has, Versioned};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::class::Slot;
+use strandline_claims::facts::Runtime;
+use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::reader::{
     About, Clue, Evidence, FileName, HeapKind, leading_version, version_in_file_name,
 };
 use strandline_claims::refinements::Refinements;
+use strandline_claims::remedy::{Effect, Spec};
 use strandline_claims::runtime::{self, Access, Busy, Context, Finish, Found, Pending, Reading};
+use strandline_claims::section::Section;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
@@ -88,7 +94,7 @@ pub static ABOUT: About = About {
     versions: "5.18 to 5.42",
     rows: &rows::ROWS,
     blocks: None,
-    remedies: &["perl_undef"],
+    remedies: &[Spec::advice("perl_undef", Effect::Objects, "the program undefines variables out of use")],
     not_read: "what code in C holds beside Perl's values: it stands on the allocator's rows",
     heap: HeapKind::Malloc,
     part_of: None,
@@ -105,6 +111,14 @@ impl runtime::Reader for Reader {
     fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
         let programs = locate::find(process, space);
         if programs.is_empty() { None } else { Some(Box::new(Programs(programs))) }
+    }
+
+    fn findings(&self, view: &LedgerView<'_>) -> Vec<Finding> {
+        findings::findings(view)
+    }
+
+    fn section(&self, runtime: &Runtime) -> Option<Section> {
+        section::section(runtime)
     }
 }
 

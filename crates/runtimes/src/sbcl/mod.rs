@@ -8,6 +8,7 @@ pub mod census;
 pub mod copy;
 pub mod facts;
 mod figures;
+mod findings;
 pub mod heap;
 pub mod layout;
 pub mod locate;
@@ -19,6 +20,7 @@ pub mod remedies;
 pub mod room;
 pub mod roots;
 pub mod rows;
+mod section;
 pub mod spaces;
 pub mod store;
 pub mod threads;
@@ -37,11 +39,14 @@ use FileName::{Has, Versioned};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::class::Class;
 use strandline_claims::facts::Runtime;
+use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::palette::Palette;
 use strandline_claims::range::RangePages;
 use strandline_claims::reader::{About, Evidence, FileName, HeapKind, version_in_file_name};
 use strandline_claims::refinements::Refinements;
+use strandline_claims::remedy::{Action, Effect, Spec};
 use strandline_claims::runtime::{self, Access, Busy, Context, Found, Reading};
+use strandline_claims::section::Section;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
@@ -61,7 +66,15 @@ pub static ABOUT: About = About {
     versions: "2.1.0 to 2.1.4, 2.2.8 to 2.6.6",
     rows: &rows::ROWS,
     blocks: None,
-    remedies: &["sbcl_full_gc"],
+    remedies: &[
+        Spec {
+            id: "sbcl_full_gc",
+            help: "what (gc :full t) would give back of an SBCL: predicted (--dry-run), never applied from outside",
+            effect: Effect::Objects,
+            action: Action::Advice(remedies::full_collection),
+        },
+        Spec::next_start("sbcl_generations", "objects that die soon stay out of older generations"),
+    ],
     not_read: "its other collector (mark-region), and what foreign code keeps: that stands on the allocator's rows",
     heap: HeapKind::Alone("sbcl"),
     part_of: None,
@@ -78,6 +91,14 @@ impl runtime::Reader for Reader {
     fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
         let programs = locate::find(process, space);
         if programs.is_empty() { None } else { Some(Box::new(Programs(programs))) }
+    }
+
+    fn findings(&self, view: &LedgerView<'_>) -> Vec<Finding> {
+        findings::findings(view)
+    }
+
+    fn section(&self, runtime: &Runtime) -> Option<Section> {
+        section::section(runtime)
     }
 }
 

@@ -20,6 +20,7 @@
 use super::facts::Sbcl;
 use super::figures::mib;
 use strandline_claims::facts::{Remedy, RemedyKind};
+use strandline_claims::remedy::{Answer, Request};
 
 /// Less than this is not reported.
 const MIN_BYTES: u64 = 1 << 20;
@@ -70,6 +71,29 @@ fn generations(figures: &Sbcl) -> String {
          collects less often, and less that is still in use is raised",
         between = mib(between),
     )
+}
+
+/// `sbcl_full_gc`: predicted, and never applied from outside. SBCL collects only where one of its own threads asks for it in Lisp
+/// (`gc_stop_the_world` waits until every other thread has come to a safepoint or has taken a signal, with the locks of gencgc.c's
+/// `collect_garbage` held). A thread caught anywhere else may hold `free_pages_lock`, or be in without-gcing, where a call would
+/// deadlock or corrupt the heap.
+pub fn full_collection(request: &Request<'_>) -> Answer {
+    match request.runtime {
+        None => Answer::Refused("there is no SBCL in it".to_owned()),
+        Some(runtime) if !runtime.read => Answer::Refused(
+            "its SBCL was not read (see the caveats of explain): nothing can be predicted".to_owned(),
+        ),
+        Some(_) if request.remedy.and_then(|remedy| remedy.predicted_bytes) == Some(0) => {
+            Answer::Nothing("nothing in it is dead".to_owned())
+        }
+        Some(_) if request.is_dry_run => Answer::Possible,
+        Some(_) => Answer::Refused(format!(
+            "a collection of a running SBCL cannot be started safely from outside; evaluate (sb-ext:gc :full t) in it (a REPL, Swank \
+             or Slynk, or a timer of its own), or start it with settings that `strandline try` compares; `strandline reclaim \
+             --dry-run --remedy sbcl_full_gc {}` predicts what it gives back",
+            request.pid
+        )),
+    }
 }
 
 #[cfg(test)]

@@ -5,9 +5,6 @@ use std::time::{Duration, Instant};
 use strandline_process::procfs::Process;
 use strandline_process::smaps;
 
-/// How long the target's minor faults are counted afterwards, where nothing else is asked.
-pub const WATCH: Duration = Duration::from_secs(2);
-
 /// What the kernel counts as resident of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
@@ -19,7 +16,7 @@ pub struct Footprint {
 
 impl Footprint {
     /// That of `process` now.
-    pub(crate) fn of(process: &Process) -> Option<Self> {
+    pub fn of(process: &Process) -> Option<Self> {
         let counts = smaps::read_rollup(process.open_file("smaps_rollup").ok()?).ok()?;
         Some(Self { rss_bytes: counts.rss_bytes, private_bytes: counts.private_bytes() })
     }
@@ -52,7 +49,7 @@ pub struct Applied {
 
 impl Applied {
     /// Counts the minor faults of `process` over `watch`, blocking as long; not at all where it is zero.
-    pub(crate) fn watch_faults(&mut self, process: &Process, watch: Duration) {
+    pub fn watch_faults(&mut self, process: &Process, watch: Duration) {
         if watch.is_zero() {
             return;
         }

@@ -30,7 +30,7 @@ fn is_malloc(name: &[u8]) -> bool {
 }
 
 /// The ranges of malloc's code in `libc`; `None` where it exports no malloc.
-pub(crate) fn ranges(libc: &Object) -> Option<Vec<Range<u64>>> {
+pub fn ranges(libc: &Object) -> Option<Vec<Range<u64>>> {
     let mut symbols: Vec<(bool, Symbol)> = Vec::new();
     libc.each_symbol(&mut |name, symbol| {
         if symbol.is_global && libc.text_contains(symbol.address) {

@@ -15,11 +15,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use strandline_claims::remedy::{Applied, Footprint, Refusal};
 use strandline_process::pages;
 use strandline_process::procfs::{Process, Status};
 use strandline_sys::process::{self as sys, O_DIRECTORY, O_NOFOLLOW, SIGQUIT};
-
-use super::{Applied, Footprint, Refusal};
 
 /// How long it may take to listen. A thread of it has to run first.
 const LISTEN_LIMIT: Duration = Duration::from_secs(10);
@@ -46,11 +45,10 @@ pub struct Command {
     pub name: &'static str,
 }
 
-/// The commands there are.
-pub const COMMANDS: [Command; 2] = [
-    Command { remedy: "jvm_gc", name: "GC.run" },
-    Command { remedy: "jvm_trim", name: "System.trim_native_heap" },
-];
+/// A full collection.
+pub const GC_RUN: Command = Command { remedy: "jvm_gc", name: "GC.run" };
+/// `malloc_trim` by the JVM.
+pub const TRIM_NATIVE_HEAP: Command = Command { remedy: "jvm_trim", name: "System.trim_native_heap" };
 
 /// Has the JVM of `process` do `command`. What it gave back is counted in the page tables of `range`, its heap: collecting takes
 /// memory elsewhere; and where there is none, of the whole process.
@@ -328,7 +326,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_believed_where_it_says_that_it_was_done() {
-        let [gc, trim] = COMMANDS;
+        let (gc, trim) = (GC_RUN, TRIM_NATIVE_HEAP);
         assert!(understood("0\nCommand executed successfully\n", gc).is_ok());
         let unknown = understood("0\njava.lang.IllegalArgumentException: Unknown diagnostic command\n", trim);
         assert!(unknown.unwrap_err().contains("System.trim_native_heap"));

@@ -102,7 +102,7 @@ impl Refusal {
 
     /// What a failed step with `process` came to, by what the kernel said: gone, forbidden, or what it
     /// is. `what` says what was done: `reading smaps`, `stopping thread 17`.
-    pub(crate) fn from_io(process: &Process, what: impl Into<String>, source: io::Error) -> Self {
+    pub fn from_io(process: &Process, what: impl Into<String>, source: io::Error) -> Self {
         let pid = process.pid();
         // ESRCH: no such process. ENOENT: its /proc directory is gone.
         Self::Process(match source.raw_os_error() {

@@ -1,0 +1,86 @@
+//! What readers say about a whole ledger: findings for the verdict, and remedies that depend on other readers' figures.
+
+use crate::facts::{Allocator, Remedy, Row, Runtime, State};
+use crate::units::bytes;
+
+/// Memory that serves nothing, or is not known, described in one sentence. The verdict takes the largest finding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// `verdict.class` of the document: `dead_objects`.
+    pub class: &'static str,
+    /// Resident bytes that it is about.
+    pub bytes: u64,
+    /// `verdict.headline` of the document.
+    pub headline: String,
+}
+
+/// A ledger whose rows add up, as a reader sees it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LedgerView<'a> {
+    /// The process, for commands to paste.
+    pub pid: i32,
+    /// All rows.
+    pub rows: &'a [Row],
+    /// The kernel's RSS in bytes.
+    pub rss_bytes: u64,
+    /// Threads of the process.
+    pub threads: u64,
+    /// Allocators that were read.
+    pub allocators: &'a [Allocator],
+    /// Language runtimes that were found.
+    pub runtimes: &'a [Runtime],
+    /// Remedies of the readings, predicted from the structures alone.
+    pub remedies: &'a [Remedy],
+    /// Whether libc would heed settings in the environment at the next start (the program is not set-user-ID).
+    pub reads_settings: bool,
+    /// Whether a library can be preloaded at the next start.
+    pub takes_preloads: bool,
+}
+
+impl<'a> LedgerView<'a> {
+    /// Resident bytes of all rows `id`.
+    pub fn row(&self, id: &str) -> u64 {
+        self.rows_of(id).map(|row| row.bytes).sum()
+    }
+
+    /// Resident bytes of all rows `ids`.
+    pub fn sum(&self, ids: &[&str]) -> u64 {
+        ids.iter().map(|id| self.row(id)).sum()
+    }
+
+    /// The rows `id`, one per holder.
+    pub fn rows_of(&self, id: &str) -> impl DoubleEndedIterator<Item = &'a Row> {
+        self.rows.iter().filter(move |row| row.id == id)
+    }
+
+    /// Resident bytes of all rows in `state`.
+    pub fn state(&self, state: State) -> u64 {
+        self.rows.iter().filter(|row| row.state == state).map(|row| row.bytes).sum()
+    }
+
+    /// The runtime `name`, if it was found.
+    pub fn runtime(&self, name: &str) -> Option<&'a Runtime> {
+        self.runtimes.iter().find(|runtime| runtime.name == name)
+    }
+
+    /// The remedy `id`, if a reading offers it.
+    pub fn remedy(&self, id: &str) -> Option<&'a Remedy> {
+        self.remedies.iter().find(|remedy| remedy.id == id)
+    }
+
+    /// Bytes that remedy `id` is predicted to release, as the end of a sentence; empty where that is unknown or 0.
+    pub fn released_by(&self, id: &str, words: &str) -> String {
+        let predicted = self.remedy(id).and_then(|remedy| remedy.predicted_bytes).filter(|&bytes| bytes > 0);
+        predicted.map_or_else(String::new, |predicted| format!("; {words} {}", bytes(predicted)))
+    }
+
+    /// Whether `part` deserves a sentence: a tenth of RSS, and at least one MiB.
+    pub fn matters(&self, part: u64) -> bool {
+        part >= self.rss_bytes / 10 && part >= 1 << 20
+    }
+
+    /// `81.0 MiB of 100 MiB RSS`, the start of each headline.
+    pub fn of_rss(&self, part: u64) -> String {
+        format!("{} of {} RSS", bytes(part), bytes(self.rss_bytes))
+    }
+}

@@ -1,0 +1,111 @@
+//! Remedies: what the table of readers says of each, what is asked of a reader that applies one, and what came of it.
+
+mod applied;
+mod refusal;
+
+use std::time::Duration;
+
+pub use applied::{Applied, Footprint};
+pub use refusal::Refusal;
+
+use crate::facts::{Remedy, Runtime};
+
+/// A remedy, as the table of readers has it. What it is predicted to release is a [`Remedy`] of the reading.
+#[derive(Debug)]
+pub struct Spec {
+    /// Its name in every document: `malloc_trim`.
+    pub id: &'static str,
+    /// What it does, in one line of a help text.
+    pub help: &'static str,
+    /// What it releases.
+    pub effect: Effect,
+    /// How `reclaim` applies it.
+    pub action: Action,
+}
+
+/// What a remedy releases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Free pages of the allocator with this name; two remedies for the same allocator release the same pages.
+    FreePages(&'static str),
+    /// Objects, and what the runtime then releases with them.
+    Objects,
+    /// Nothing in this process: it acts from the next start on.
+    NextStart,
+}
+
+/// How `reclaim` applies a remedy.
+#[derive(Clone, Copy, Debug)]
+pub enum Action {
+    /// By the allocator's own function in a thread of the process ([`crate::allocator::CallPlan`]).
+    Call,
+    /// By this function of the reader.
+    Apply(fn(&Request<'_>) -> Answer),
+    /// Never from outside: this function says why, and how the program does it itself.
+    Advice(fn(&Request<'_>) -> Answer),
+    /// Not at all: a setting, or another allocator, for the next start.
+    NextStart,
+}
+
+/// What a reader is asked to apply.
+pub struct Request<'a> {
+    /// The process.
+    pub pid: i32,
+    /// The runtime, as it was read just before; `None` if it is not in the process.
+    pub runtime: Option<&'a Runtime>,
+    /// The remedy, as predicted just before; `None` if the reading does not offer it.
+    pub remedy: Option<&'a Remedy>,
+    /// Whether only the checks are made.
+    pub is_dry_run: bool,
+    /// How long to count minor faults afterwards.
+    pub watch: Duration,
+}
+
+/// What came of a request.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// It was applied.
+    Applied(Applied),
+    /// Nothing speaks against it: the answer to a dry run.
+    Possible,
+    /// There is nothing to release, for this reason.
+    Nothing(String),
+    /// It was not applied, for this reason; the process was not touched.
+    Refused(String),
+}
+
+impl From<Result<Applied, String>> for Answer {
+    fn from(result: Result<Applied, String>) -> Self {
+        result.map_or_else(Self::Refused, Self::Applied)
+    }
+}
+
+impl Spec {
+    /// Whether `reclaim` can apply it.
+    pub const fn is_applied(&self) -> bool {
+        matches!(self.action, Action::Call | Action::Apply(_))
+    }
+
+    /// A call of the function `id` of an allocator, made by `reclaim`.
+    pub const fn call(id: &'static str, allocator: &'static str, help: &'static str) -> Self {
+        Self { id, help, effect: Effect::FreePages(allocator), action: Action::Call }
+    }
+
+    /// What only the program itself can do.
+    pub const fn advice(id: &'static str, effect: Effect, help: &'static str) -> Self {
+        Self { id, help, effect, action: Action::Advice(refuse_with_advice) }
+    }
+
+    /// A setting, or another allocator, for the next start.
+    pub const fn next_start(id: &'static str, help: &'static str) -> Self {
+        Self { id, help, effect: Effect::NextStart, action: Action::NextStart }
+    }
+}
+
+/// Refuses, and says how the program does it itself.
+pub fn refuse_with_advice(request: &Request<'_>) -> Answer {
+    Answer::Refused(match request.remedy {
+        Some(remedy) => format!("it cannot be applied from outside; do it in the program: {}", remedy.how),
+        None => "there is nothing in the process that it would release".to_owned(),
+    })
+}

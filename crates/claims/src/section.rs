@@ -1,0 +1,75 @@
+//! What a reader shows of its runtime in a report: a title, sentences and tables, laid out by whoever shows them.
+
+use crate::facts::{Runtime, TypeFacts};
+use crate::units::{bytes, maybe_bytes, thousands};
+
+/// Types shown one by one.
+pub const MAX_SHOWN: usize = 10;
+
+/// The part of a report that describes one runtime. Names in it may come from the process: the report escapes them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Section {
+    /// `perl 5.36.0: 1 interpreter, 12,345 values`.
+    pub title: String,
+    /// Sentences.
+    pub lines: Vec<String>,
+    /// Tables, one below the other.
+    pub tables: Vec<Table>,
+}
+
+/// A table of a section.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// Its columns.
+    pub head: &'static [Column],
+    /// Its rows.
+    pub rows: Vec<Vec<String>>,
+    /// The column that is cut where the table is too wide.
+    pub flexible: usize,
+}
+
+/// A column of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// Its heading.
+    pub title: &'static str,
+    /// Whether its cells are figures, aligned at the right.
+    pub figures: bool,
+}
+
+/// A column of figures.
+pub const fn figures(title: &'static str) -> Column {
+    Column { title, figures: true }
+}
+
+/// A column of words.
+pub const fn words(title: &'static str) -> Column {
+    Column { title, figures: false }
+}
+
+const TYPE_HEAD: [Column; 3] = [figures("bytes"), figures("instances"), words("type")];
+
+/// What every runtime can show: its objects and their types.
+pub fn common(runtime: &Runtime) -> Section {
+    let title = format!(
+        "{}: {} of objects in {}; {} of free places",
+        name_and_version(runtime),
+        maybe_bytes(runtime.used_bytes),
+        maybe_bytes(runtime.committed_bytes),
+        maybe_bytes(runtime.free_bytes)
+    );
+    let row =
+        |of_type: &TypeFacts| vec![bytes(of_type.bytes), thousands(of_type.instances), of_type.name.clone()];
+    let rows: Vec<_> = runtime.types.iter().take(MAX_SHOWN).map(row).collect();
+    let table = Table { head: &TYPE_HEAD, rows, flexible: 2 };
+    let tables = Some(table).filter(|table| !table.rows.is_empty());
+    Section { title, lines: Vec::new(), tables: tables.into_iter().collect() }
+}
+
+/// `cpython 3.12.1`.
+pub fn name_and_version(runtime: &Runtime) -> String {
+    match &runtime.version {
+        Some(version) => format!("{} {version}", runtime.name),
+        None => runtime.name.clone(),
+    }
+}

@@ -1,0 +1,180 @@
+//! Findings that every process can have.
+
+use std::collections::BTreeSet;
+
+use strandline_claims::facts::{Allocator, RemedyKind, SizeClass, State};
+use strandline_claims::finding::{Finding, LedgerView};
+use strandline_claims::palette::BlockRows;
+use strandline_claims::rows::Id;
+use strandline_claims::units::{bytes, thousands};
+
+use super::Judged;
+use crate::readers::{self, ALLOCATORS};
+
+/// Parts of stacks that threads used before.
+const STACKS: &str = "kernel.stack_below_sp";
+
+/// All of them, in no order.
+pub fn of_every_process(judged: &Judged<'_>) -> Vec<Finding> {
+    vec![free_heap(judged), unattributed(judged), zero_pages(judged), stacks(&judged.view)]
+}
+
+/// Resident bytes of all allocators on rows of these classes, each row once: an allocator may have one row for several classes.
+fn blocks(view: &LedgerView<'_>, classes: &[fn(&BlockRows) -> Id]) -> u64 {
+    let rows = ALLOCATORS.iter().filter_map(|entry| entry.about.blocks);
+    let ids: BTreeSet<&str> = rows.flat_map(|rows| classes.iter().map(|class| class(rows).id)).collect();
+    ids.into_iter().map(|id| view.row(id)).sum()
+}
+
+/// Bytes that calls into allocators release besides their rows of free pages.
+struct Besides {
+    /// Pages of zeros within free blocks, on `kernel.zero`.
+    zero: u64,
+    /// Pages that the allocator released with MADV_FREE, on `kernel.lazyfree`.
+    lazy: u64,
+}
+
+fn besides(judged: &Judged<'_>) -> Besides {
+    let view = &judged.view;
+    let calls = view.remedies.iter().filter(|remedy| readers::frees_pages_of(&remedy.id).is_some());
+    let predicted: u64 = calls.filter_map(|remedy| remedy.predicted_bytes).sum();
+    let besides = predicted.saturating_sub(blocks(view, &[|rows| rows.purge]));
+    let zero = besides.min(judged.trimmed_zero_bytes).min(view.row("kernel.zero"));
+    Besides { zero, lazy: (besides - zero).min(view.row("kernel.lazyfree")) }
+}
+
+fn free_heap(judged: &Judged<'_>) -> Finding {
+    let view = &judged.view;
+    let besides = besides(judged);
+    let pinned = blocks(view, &[|rows| rows.pinned]);
+    let of_rows =
+        blocks(view, &[|rows| rows.purge, |rows| rows.kept, |rows| rows.pinned, |rows| rows.cached]);
+    let free = of_rows + besides.zero + besides.lazy;
+    let mut headline = format!("{} is free heap", view.of_rss(free));
+    if besides.lazy > 0 {
+        headline += &format!(
+            " ({} of it released with MADV_FREE, which the kernel drops under pressure)",
+            bytes(besides.lazy)
+        );
+    }
+    headline += &released_by_calls(view);
+    if pinned > 0 {
+        let count = judged.pinning_chunks;
+        let plural = if count == 1 { "" } else { "s" };
+        headline += &format!("; {} is pinned by {} live chunk{plural}", bytes(pinned), thousands(count));
+    }
+    headline += &fragmentation(view);
+    let class = if pinned > free / 2 { "pinned_heap" } else { "free_heap" };
+    Finding { class, bytes: free, headline }
+}
+
+/// What each call releases; nothing of a call that releases nothing, unless its allocator has much free memory or is the
+/// only one with such a call.
+fn released_by_calls(view: &LedgerView<'_>) -> String {
+    let calls: Vec<_> = view
+        .remedies
+        .iter()
+        .filter(|remedy| remedy.kind == RemedyKind::Call)
+        .filter_map(|remedy| Some((remedy.id.as_str(), remedy.predicted_bytes?)))
+        .collect();
+    let has_much_free = |id: &str| {
+        let rows = readers::frees_pages_of(id).and_then(|about| about.blocks);
+        rows.is_some_and(|rows| view.matters(view.sum(&[rows.purge.id, rows.kept.id, rows.pinned.id])))
+    };
+    let is_said = |&&(id, predicted): &&(&str, u64)| predicted > 0 || calls.len() == 1 || has_much_free(id);
+    let said = calls.iter().filter(is_said).map(|&(id, predicted)| match predicted {
+        0 => format!("; {id} gives back nothing"),
+        _ => format!("; {id} gives back {}", bytes(predicted)),
+    });
+    said.collect()
+}
+
+/// The size class with most free places, where those deserve a sentence.
+fn fragmentation(view: &LedgerView<'_>) -> String {
+    let free = |class: &SizeClass| class.free_blocks.saturating_mul(class.bytes);
+    let of =
+        |allocator: &'_ Allocator| allocator.size_classes.iter().max_by_key(|class| free(class)).cloned();
+    let worst = view.allocators.iter().filter_map(|one| Some((one.name.as_str(), of(one)?)));
+    let worst = worst.max_by_key(|(_, class)| free(class)).filter(|(_, class)| view.matters(free(class)));
+    let Some((name, class)) = worst else { return String::new() };
+    let live = class.live_blocks + class.cached_blocks;
+    let used = 100.0 * live as f64 / (live + class.free_blocks).max(1) as f64;
+    format!(
+        "; {} of it are free places between {} blocks of {} bytes, {used:.0} % used, which {name} gives back only where a \
+         whole group of them is free",
+        // Of address space: no more of it can be resident than is free at all.
+        bytes(free(&class).min(blocks(view, &[|rows| rows.kept, |rows| rows.pinned]))),
+        thousands(live),
+        thousands(class.bytes)
+    )
+}
+
+fn unattributed(judged: &Judged<'_>) -> Finding {
+    let unattributed = judged.view.state(State::Unattributed);
+    let mut headline =
+        format!("{} is anonymous memory that strandline cannot look into", judged.view.of_rss(unattributed));
+    if !judged.unread.is_empty() {
+        let names = judged.unread.join(", ");
+        let whose =
+            if judged.unread.len() == 1 { "manages its own memory" } else { "manage their own memory" };
+        headline += &format!(" ({names} {whose})");
+    }
+    Finding { class: "unattributed", bytes: unattributed, headline }
+}
+
+fn zero_pages(judged: &Judged<'_>) -> Finding {
+    let view = &judged.view;
+    let zero = view.row("kernel.zero") - besides(judged).zero;
+    let headline = format!(
+        "{} is pages that hold only zeros; giving them back changes nothing the program reads",
+        view.of_rss(zero)
+    );
+    Finding { class: "zero_pages", bytes: zero, headline }
+}
+
+fn stacks(view: &LedgerView<'_>) -> Finding {
+    let stacks = view.row(STACKS);
+    let headline = format!(
+        "{} is what {} thread{} used of their stacks before and use no more: it goes back when a thread ends; fewer threads \
+         (a smaller pool) or smaller stacks (ulimit -s, pthread_attr_setstacksize, -Xss) hold less",
+        view.of_rss(stacks),
+        thousands(view.threads),
+        if view.threads == 1 { "" } else { "s" },
+    );
+    Finding { class: "stacks", bytes: stacks, headline }
+}
+
+/// What most of the memory is where nothing else matters.
+pub fn mostly_used(view: &LedgerView<'_>) -> Finding {
+    let (live, evictable) = (view.state(State::Live), view.state(State::Evictable));
+    let stranded = bytes(view.state(State::Stranded));
+    if evictable > live {
+        let headline = format!(
+            "{} is {}, which the kernel drops under pressure; {stranded} is stranded",
+            view.of_rss(evictable),
+            evictable_pages(view, evictable)
+        );
+        return Finding { class: "evictable", bytes: evictable, headline };
+    }
+    let holder = view.rows.iter().filter(|row| row.state == State::Live).max_by_key(|row| row.bytes);
+    let holder = holder.map_or(String::new(), |row| format!(", most of it {}", row.holder));
+    let rest = view.rows.iter().filter(|row| row.state != State::Live && row.bytes > 0);
+    let rest = rest.max_by_key(|row| row.bytes).map_or(String::new(), |row| {
+        format!("; the most of what is not in use is {}, {}", row.holder, bytes(row.bytes))
+    });
+    let headline = format!("{} is in use{holder}; {stranded} is stranded{rest}", view.of_rss(live));
+    Finding { class: if view.matters(live) { "live" } else { "mixed" }, bytes: live, headline }
+}
+
+fn evictable_pages(view: &LedgerView<'_>, evictable: u64) -> String {
+    let lazy = view.row("kernel.lazyfree");
+    match (lazy, evictable - lazy) {
+        (0, _) => "file pages".to_owned(),
+        (_, 0) => "pages that the program released with MADV_FREE".to_owned(),
+        (lazy, files) => format!(
+            "file pages ({}) and pages that the program released with MADV_FREE ({})",
+            bytes(files),
+            bytes(lazy)
+        ),
+    }
+}

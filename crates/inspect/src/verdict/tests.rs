@@ -1,0 +1,111 @@
+use super::*;
+use crate::facts::{Remedy, Row, State, Stratum};
+use crate::ledger::rows;
+
+/// A ledger of these rows.
+fn judged<'a>(rows: &'a [Row], rss_bytes: u64, remedies: &'a [Remedy]) -> Judged<'a> {
+    Judged { view: LedgerView { rows, rss_bytes, remedies, ..LedgerView::default() }, ..Judged::default() }
+}
+
+fn call(id: &str, bytes: u64) -> [Remedy; 1] {
+    [Remedy::call(id, bytes, String::new(), "")]
+}
+
+fn row(id: &str, state: State, bytes: u64) -> Row {
+    Row { id: id.to_owned(), stratum: Stratum::Allocator, state, holder: "x".to_owned(), bytes }
+}
+
+#[test]
+fn a_fragmented_service_reads_like_the_promise() {
+    let rows = [
+        row("glibc.free.trim", State::Stranded, 1100 << 20),
+        row("glibc.free.pinned", State::Pinned, 96 << 20),
+        row("glibc.live", State::Live, 404 << 20),
+    ];
+    let remedies = call("malloc_trim", 1100 << 20);
+    let verdict = verdict(&Judged { pinning_chunks: 12_411, ..judged(&rows, 1600 << 20, &remedies) });
+    assert_eq!(verdict.class, "free_heap");
+    assert_eq!(
+        verdict.headline,
+        "1.17 GiB of 1.56 GiB RSS is free heap; malloc_trim gives back 1.07 GiB; \
+         96.0 MiB is pinned by 12,411 live chunks"
+    );
+}
+
+#[test]
+fn a_row_for_several_classes_counts_once() {
+    let rows = [row("musl.free.kept", State::Stranded, 50 << 20), row("musl.live", State::Live, 10 << 20)];
+    assert_eq!(verdict(&judged(&rows, 60 << 20, &[])).headline, "50.0 MiB of 60.0 MiB RSS is free heap");
+}
+
+#[test]
+fn lazily_freed_pages_are_no_file_pages() {
+    let rows = [
+        row("kernel.lazyfree", State::Evictable, 500 << 20),
+        row("kernel.file", State::Evictable, 2 << 20),
+        row("glibc.live", State::Live, 40 << 20),
+    ];
+    assert_eq!(
+        verdict(&judged(&rows, 542 << 20, &[])).headline,
+        "502 MiB of 542 MiB RSS is file pages (2.00 MiB) and pages that the program released with MADV_FREE (500 MiB), \
+         which the kernel drops under pressure; 0 B is stranded"
+    );
+}
+
+#[test]
+fn what_trimming_gives_back_is_part_of_what_is_free() {
+    let rows = [
+        row("glibc.free.trim", State::Stranded, 190 << 20),
+        row("kernel.zero", State::Stranded, 70 << 20),
+        row("glibc.live", State::Live, 40 << 20),
+    ];
+    let of = |trim| {
+        let remedies = call("malloc_trim", trim);
+        verdict(&Judged { trimmed_zero_bytes: 10 << 20, ..judged(&rows, 300 << 20, &remedies) }).headline
+    };
+    assert_eq!(of(200 << 20), "200 MiB of 300 MiB RSS is free heap; malloc_trim gives back 200 MiB");
+    // It brings pages in itself where it writes to free chunks.
+    assert_eq!(of(189 << 20), "190 MiB of 300 MiB RSS is free heap; malloc_trim gives back 189 MiB");
+}
+
+#[test]
+fn what_a_runtime_keeps_is_named() {
+    let named =
+        |id: &str, holder: &str, bytes| Row { holder: holder.to_owned(), ..row(id, State::Stranded, bytes) };
+    let perl = [
+        named("perl.pad.retained", "main::f1 $s (depth 1)", 40 << 20),
+        named("perl.pad.retained", rows::holder("perl.pad.retained").unwrap(), 41 << 20),
+    ];
+    let remedy = Remedy { id: "perl_undef".to_owned(), predicted_bytes: Some(39 << 20), ..Remedy::default() };
+    let of = |rows, remedies| verdict(&judged(rows, 100 << 20, remedies));
+    assert_eq!(
+        of(&perl, std::slice::from_ref(&remedy)).headline,
+        "81.0 MiB of 100 MiB RSS is buffers that Perl keeps for variables out of use; the largest is that of \
+         main::f1 $s (depth 1), 40.0 MiB; undef of them gives back 39.0 MiB"
+    );
+    let sbcl = [
+        named("sbcl.dead", "generation 1", 2 << 20),
+        named("sbcl.dead", "generation 2", 20 << 20),
+        row("sbcl.free", State::Stranded, 5 << 20),
+        row("anonymous", State::Unattributed, 9 << 20),
+    ];
+    let slots = [row("perl.arena.free", State::Pinned, 30 << 20)];
+    assert_eq!(of(&slots, &[]).class, "free_slots");
+    let said = of(&sbcl, &[]);
+    assert_eq!(said.class, "dead_objects");
+    assert_eq!(
+        said.headline,
+        "27.0 MiB of 100 MiB RSS is of no use to SBCL any more: 22.0 MiB of objects that nothing reaches \
+         (20.0 MiB of them in generation 2) and 5.00 MiB of free pages"
+    );
+}
+
+#[test]
+fn memory_of_others_is_not_called_live() {
+    let rows =
+        [row("anonymous", State::Unattributed, 900 << 20), row("program.text", State::Evictable, 10 << 20)];
+    let names = ["jvm".to_owned()];
+    let verdict = verdict(&Judged { unread: &names, ..judged(&rows, 910 << 20, &[]) });
+    assert_eq!(verdict.class, "unattributed");
+    assert!(verdict.headline.contains("jvm"), "{}", verdict.headline);
+}

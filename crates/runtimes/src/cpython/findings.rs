@@ -1,0 +1,33 @@
+//! What the verdict says of a CPython: free places in its arenas, and what keeps the arenas.
+
+use strandline_claims::finding::{Finding, LedgerView};
+use strandline_claims::units::thousands;
+
+use super::census::FEW_OBJECTS;
+use super::facts::CPython;
+
+/// The findings, in no order.
+pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
+    let free = view.sum(&["cpython.free.kept", "cpython.free.pinned", "cpython.free_list"]);
+    let headline = format!(
+        "{} is free places in arenas of CPython's, each of which goes back when its last object dies{}",
+        view.of_rss(free),
+        sparse_arenas(view).unwrap_or_default()
+    );
+    vec![Finding { class: "free_arenas", bytes: free, headline }]
+}
+
+/// How many arenas a few objects keep, and the commonest type of those.
+fn sparse_arenas(view: &LedgerView<'_>) -> Option<String> {
+    let runtime = view.runtime("cpython")?;
+    let all = runtime.own_figure("arenas_allocated_current")?;
+    let facts: CPython = runtime.details("cpython")?;
+    let sparse = facts.sparse_arenas.filter(|sparse| sparse.arenas > 0)?;
+    let most =
+        sparse.kept_by.first().map_or_else(String::new, |most| format!(", most of them {}", most.name));
+    Some(format!(
+        "; {} of its {} arenas are kept by fewer than {FEW_OBJECTS} objects each{most}",
+        thousands(sparse.arenas),
+        thousands(all)
+    ))
+}

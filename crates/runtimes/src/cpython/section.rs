@@ -1,0 +1,85 @@
+//! What a report shows of a CPython.
+
+use strandline_claims::facts::Runtime;
+use strandline_claims::section::{Section, common, name_and_version};
+use strandline_claims::units::{bytes, counted, maybe_bytes, thousands};
+
+use super::census::FEW_OBJECTS;
+use super::facts::{CPython, Collector, Generation};
+
+/// The section; `None` where the runtime's details are not a CPython's.
+pub fn section(runtime: &Runtime) -> Option<Section> {
+    let facts: CPython = runtime.details("cpython")?;
+    let lines = [beside_arenas(&facts), free_lists(&facts), sparse_arenas(&facts)];
+    let collector = facts.collectors.last().map(collector);
+    Some(Section {
+        title: title(runtime, &facts),
+        lines: lines.into_iter().flatten().chain(collector).collect(),
+        ..common(runtime)
+    })
+}
+
+fn title(runtime: &Runtime, facts: &CPython) -> String {
+    let (name, used, free) =
+        (name_and_version(runtime), maybe_bytes(runtime.used_bytes), maybe_bytes(runtime.free_bytes));
+    match facts.arena_bytes {
+        Some(arena_bytes) => {
+            let arenas = runtime.own_figure("arenas_allocated_current");
+            let arenas = arenas.map_or("arenas".to_owned(), |arenas| counted(arenas, "arena"));
+            format!(
+                "{name}: {used} of blocks in {arenas} of {} each; {free} of free places",
+                bytes(arena_bytes)
+            )
+        }
+        None if !facts.heaps.is_empty() => {
+            format!(
+                "{name} without a global lock: {used} of blocks in heaps of mimalloc's; {free} of free places"
+            )
+        }
+        None => format!("{name}: its objects are in blocks of malloc's"),
+    }
+}
+
+fn beside_arenas(facts: &CPython) -> Option<String> {
+    let beside = facts.beside_arenas.as_ref()?;
+    let (objects, bytes) = (thousands(beside.objects), bytes(beside.bytes));
+    Some(format!("objects beside the arenas, in malloc's blocks: {objects}, {bytes}"))
+}
+
+fn free_lists(facts: &CPython) -> Option<String> {
+    let (free, interned) = facts.free_lists.as_ref().zip(facts.interned.as_ref())?;
+    Some(format!(
+        "dead objects on free lists: {}, {}; interned strings: {}, {}",
+        thousands(free.objects),
+        bytes(free.bytes),
+        thousands(interned.objects),
+        bytes(interned.bytes)
+    ))
+}
+
+fn sparse_arenas(facts: &CPython) -> Option<String> {
+    let sparse = facts.sparse_arenas.as_ref().filter(|sparse| sparse.arenas > 0)?;
+    let most = sparse.kept_by.iter().take(3).map(|kept| format!("{} {}", thousands(kept.objects), kept.name));
+    let most = most.collect::<Vec<_>>().join(", ");
+    Some(format!(
+        "{} kept by fewer than {FEW_OBJECTS} objects each{}{most}",
+        counted(sparse.arenas, "arena"),
+        if most.is_empty() { "" } else { ": " },
+    ))
+}
+
+/// The state of the main interpreter's collector.
+fn collector(of: &Collector) -> String {
+    let all =
+        |figure: fn(&Generation) -> String| of.generations.iter().map(figure).collect::<Vec<_>>().join(", ");
+    let collected = all(|generation| thousands(generation.collections));
+    if !of.enabled {
+        return format!(
+            "collector off: objects in cycles stay; {collected} collections of its generations so far"
+        );
+    }
+    let next = all(|generation| {
+        format!("{} of {}", thousands(generation.count.into()), thousands(generation.threshold.into()))
+    });
+    format!("collector on, at {next} before it collects; {collected} collections of its generations so far")
+}

@@ -1,0 +1,46 @@
+//! What a report shows of a Go.
+
+use strandline_claims::facts::Runtime;
+use strandline_claims::section::{Column, MAX_SHOWN, Section, Table, figures, name_and_version, words};
+use strandline_claims::units::{bytes, maybe_bytes, thousands};
+
+use super::facts::{Go, SizeClass};
+
+const SPAN_HEAD: [Column; 5] =
+    [figures("free"), figures("spans take"), figures("spans"), figures("objects"), words("of size")];
+
+/// The section; `None` where the runtime's details are not a Go's.
+pub fn section(runtime: &Runtime) -> Option<Section> {
+    let facts: Go = runtime.details("go")?;
+    let figure = |name: &str| maybe_bytes(runtime.own_figure(name));
+    let title = format!(
+        "{}: {} of objects in spans of {}; {} idle, of which {} was given back",
+        name_and_version(runtime),
+        figure("HeapAlloc"),
+        figure("HeapInuse"),
+        figure("HeapIdle"),
+        figure("HeapReleased")
+    );
+    let row = |class: &SizeClass| {
+        let size = if class.object_bytes == 0 { "large".to_owned() } else { bytes(class.object_bytes) };
+        let free = bytes(class.free_places.saturating_mul(class.object_bytes));
+        vec![free, bytes(class.span_bytes), thousands(class.spans), thousands(class.objects), size]
+    };
+    let rows: Vec<_> = facts.size_classes.iter().take(MAX_SHOWN).map(row).collect();
+    let table = Some(Table { head: &SPAN_HEAD, rows, flexible: 4 }).filter(|table| !table.rows.is_empty());
+    Some(Section { title, lines: vec![collector(&facts)], tables: table.into_iter().collect() })
+}
+
+fn collector(facts: &Go) -> String {
+    let percent = facts.gogc_percent.map_or("not known".to_owned(), |percent| match percent {
+        ..0 => "off".to_owned(),
+        percent => percent.to_string(),
+    });
+    let no_limit = if facts.gogc_percent.is_some() { "none" } else { "not known" };
+    let limit = facts.memory_limit_bytes.map_or(no_limit.to_owned(), bytes);
+    format!(
+        "alive after the last mark: {}; the next collection ends at {} of heap (GOGC {percent}, GOMEMLIMIT {limit})",
+        maybe_bytes(facts.live_after_last_mark_bytes),
+        maybe_bytes(facts.next_gc_bytes)
+    )
+}

@@ -1,0 +1,44 @@
+//! Applies the remedies of a JVM: asks it to collect, or to trim its malloc.
+
+use strandline_claims::remedy::{Answer, Request};
+use strandline_process::procfs::Process;
+
+use super::attach::{self, Command, GC_RUN, TRIM_NATIVE_HEAP};
+use super::facts::Jvm;
+
+/// `jvm_gc`.
+pub fn collect(request: &Request<'_>) -> Answer {
+    // A collection takes memory elsewhere: what it released is counted in the heap.
+    ask(request, GC_RUN, |known| known.heap_range)
+}
+
+/// `jvm_trim`.
+pub fn trim(request: &Request<'_>) -> Answer {
+    ask(request, TRIM_NATIVE_HEAP, |_| None)
+}
+
+fn ask(request: &Request<'_>, command: Command, range: fn(&Jvm) -> Option<(u64, u64)>) -> Answer {
+    let refused = |reason: &str| Answer::Refused(reason.to_owned());
+    let Some(runtime) = request.runtime else {
+        return Answer::Refused(format!("there is no JVM in it; {} is the JVM's", command.remedy));
+    };
+    // Whether SIGQUIT is for the JVM is known only where it was read.
+    let known: Option<Jvm> = runtime.details("jvm").filter(|_| runtime.read);
+    let Some((known, attach)) = known.and_then(|known| known.attach.map(|attach| (known, attach))) else {
+        return refused(
+            "its JVM was not read (see the caveats of explain): whether it takes requests is not known",
+        );
+    };
+    if !attach {
+        return refused(
+            "its JVM was started so that it takes no requests (-XX:+DisableAttachMechanism or -Xrs): ask it from inside, or start \
+             it without",
+        );
+    }
+    if request.is_dry_run {
+        return Answer::Possible;
+    }
+    let process = Process::open(request.pid).map_err(|error| error.to_string());
+    let range = range(&known).map(|(start, end)| start..end);
+    process.and_then(|process| attach::apply(&process, command, range, request.watch)).into()
+}

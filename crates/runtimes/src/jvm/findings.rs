@@ -1,0 +1,93 @@
+//! What the verdict says of a Java virtual machine: dead objects and free regions; or, where those are few, the parts of RSS
+//! beside its heap.
+
+use strandline_claims::facts::{Row, Runtime, State, Stratum};
+use strandline_claims::finding::{Finding, LedgerView};
+use strandline_claims::units::bytes;
+
+use super::facts::Jvm;
+
+/// Parts named in the sentence about memory beside the heap.
+const MAX_PARTS: usize = 5;
+
+fn jvm<'a>(view: &LedgerView<'a>) -> Option<(&'a Runtime, Jvm)> {
+    let runtime = view.runtime("jvm")?;
+    Some((runtime, runtime.details("jvm")?))
+}
+
+/// The findings, in no order.
+pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
+    let free = view.sum(&["jvm.dead", "jvm.free.purge", "jvm.free.kept", "jvm.shmem.free"]);
+    vec![Finding { class: "free_regions", bytes: free, headline: free_regions(view, free) }]
+}
+
+fn free_regions(view: &LedgerView<'_>, free: u64) -> String {
+    let Some((runtime, known)) = jvm(view) else {
+        return format!("{} is free in the JVM's heap", view.of_rss(free));
+    };
+    let collector = runtime.own.get("collector").and_then(|name| name.as_str()).unwrap_or("?");
+    let what = if known.region_bytes.is_some() { "regions" } else { "space" };
+    // Dead objects are no free regions before they are collected.
+    let dead = view.row("jvm.dead");
+    let what = match dead {
+        dead if view.matters(dead) => format!("dead objects ({}) and free {what}", bytes(dead)),
+        _ => format!("free {what}"),
+    };
+    let used = bytes(runtime.used_bytes.unwrap_or(0));
+    let start = view.of_rss(free);
+    format!("{start} is {what} of the JVM's heap, committed and resident ({collector}; objects use {used})")
+        + &view.released_by("jvm_gc", "GC.run gives back")
+        + &may_live(&known)
+        + &mapped_views(&known)
+}
+
+/// The bounds of what lives, where the two differ.
+fn may_live(known: &Jvm) -> String {
+    let bounds = known.live_bytes.zip(known.live_at_least_bytes).filter(|_| known.doubtful_bytes().is_some());
+    bounds.map_or_else(String::new, |(most, least)| {
+        format!("; at most {} of its objects live, at least {}", bytes(most), bytes(least))
+    })
+}
+
+/// The parts of RSS where it is far above what the heap may have; `None` where the heap is most of it.
+pub fn beside_heap(view: &LedgerView<'_>) -> Option<Finding> {
+    let (_, known) = jvm(view)?;
+    let (rss, heap) = (view.rss_bytes, known.resident_bytes);
+    if !view.matters(rss.saturating_sub(heap)) {
+        return None;
+    }
+    let of_malloc = || view.rows.iter().filter(|row| row.stratum == Stratum::Allocator);
+    let malloc: u64 = of_malloc().map(|row| row.bytes).sum();
+    let parts = [
+        ("direct buffers", view.sum(&["jvm.direct"])),
+        ("metaspace", view.sum(&["jvm.metaspace", "jvm.class_space", "jvm.metaspace.free"])),
+        ("code cache", view.sum(&["jvm.code", "jvm.code.free"])),
+        ("the collector's tables", view.sum(&["jvm.collector"])),
+        ("malloc", malloc),
+        ("files", view.sum(&["program.text", "kernel.file"])),
+        ("static data and class data archive", view.sum(&["program.data"])),
+        ("stacks", view.sum(&["program.stack", "kernel.stack_below_sp"])),
+    ];
+    let mut parts: Vec<(&str, u64)> = parts.into_iter().filter(|part| part.1 >= 1 << 20).collect();
+    parts.sort_by_key(|part| std::cmp::Reverse(part.1));
+    let limit =
+        known.max_heap_bytes.map_or_else(String::new, |most| format!(" against -Xmx {}", bytes(most)));
+    let mut headline = format!("RSS {}{limit}: heap {}", bytes(rss), bytes(heap));
+    for (name, part) in parts.iter().take(MAX_PARTS) {
+        headline += &format!(", {name} {}", bytes(*part));
+    }
+    let is_free = |row: &&Row| matches!(row.state, State::Stranded | State::Pinned);
+    let free: u64 = of_malloc().filter(is_free).map(|row| row.bytes).sum();
+    if malloc > 0 && free > malloc / 4 {
+        headline += &format!(" ({} of malloc's is free)", bytes(free));
+    }
+    headline += &(may_live(&known) + &mapped_views(&known));
+    Some(Finding { class: "live", bytes: rss, headline })
+}
+
+/// A heap that RSS counts several times.
+fn mapped_views(known: &Jvm) -> String {
+    known.views.filter(|&views| views > 1).map_or_else(String::new, |views| {
+        format!("; its heap is mapped {views} times and RSS may count it as often: PSS counts it once")
+    })
+}

@@ -1,0 +1,64 @@
+//! What a report shows of a Java virtual machine.
+
+use strandline_claims::facts::Runtime;
+use strandline_claims::section::{Column, Section, Table, common, figures, name_and_version, words};
+use strandline_claims::units::{bytes, counted, maybe_bytes, thousands};
+
+use super::facts::{AreaKind, Jvm};
+
+const AREA_HEAD: [Column; 6] = [
+    words("heap"),
+    figures("resident"),
+    figures("objects"),
+    figures("live"),
+    figures("free"),
+    figures("regions or spaces"),
+];
+const MAX_LOADERS: usize = 3;
+
+/// The section; `None` where the runtime's details are not a JVM's.
+pub fn section(runtime: &Runtime) -> Option<Section> {
+    let facts: Jvm = runtime.details("jvm")?;
+    let mut section = common(runtime);
+    section.title = title(runtime, &facts);
+    section.lines.extend(class_loaders(&facts));
+    let row = |of: &AreaKind| {
+        vec![
+            of.kind.clone(),
+            bytes(of.resident_bytes),
+            bytes(of.used_bytes),
+            maybe_bytes(of.live_bytes),
+            bytes(of.free_resident_bytes),
+            thousands(of.areas),
+        ]
+    };
+    let rows: Vec<_> = facts.kinds.iter().filter(|kind| kind.resident_bytes > 0).map(row).collect();
+    if !rows.is_empty() {
+        section.tables.insert(0, Table { head: &AREA_HEAD, rows, flexible: 0 });
+    }
+    Some(section)
+}
+
+fn title(runtime: &Runtime, facts: &Jvm) -> String {
+    let collector = runtime.own.get("collector").and_then(|name| name.as_str()).unwrap_or_default();
+    let most = if facts.doubtful_bytes().is_some() { "at most " } else { "" };
+    let live =
+        facts.live_bytes.map_or(String::new(), |live| format!(", of which {most}{} live", bytes(live)));
+    let limit = facts.max_heap_bytes.map_or(String::new(), |most| format!("; -Xmx {}", bytes(most)));
+    format!(
+        "{}, {collector}: {} of objects{live}, in a heap with {} resident{limit}",
+        name_and_version(runtime),
+        maybe_bytes(runtime.used_bytes),
+        bytes(facts.resident_bytes)
+    )
+}
+
+fn class_loaders(facts: &Jvm) -> Option<String> {
+    let shown = facts.class_loaders.iter().take(MAX_LOADERS).map(|loader| {
+        let name = loader.name.as_deref().unwrap_or("one without a name");
+        format!("{name} {}", bytes(loader.used_bytes))
+    });
+    let shown = shown.collect::<Vec<_>>().join(", ");
+    let count = counted(facts.class_loader_count, "class loader");
+    (facts.class_loader_count > 0).then(|| format!("metaspace of {count}, most of {shown}"))
+}

@@ -1,0 +1,35 @@
+//! What the verdict says of a Perl: buffers of variables out of use, and free places for values.
+
+use strandline_claims::finding::{Finding, LedgerView};
+use strandline_claims::units::bytes;
+
+use super::rows::{BUFFER_RETAINED, PAD_RETAINED};
+
+/// The findings, in no order.
+pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
+    vec![retained_buffers(view), free_slots(view)]
+}
+
+fn retained_buffers(view: &LedgerView<'_>) -> Finding {
+    let rows = [&PAD_RETAINED, &BUFFER_RETAINED];
+    let retained = view.sum(&rows.map(|row| row.id));
+    let mut headline =
+        format!("{} is buffers that Perl keeps for variables out of use", view.of_rss(retained));
+    // Rows whose holder is not the general one belong to one variable.
+    let named = rows.iter().flat_map(|row| view.rows_of(row.id).filter(|found| found.holder != row.holder));
+    // Of equal ones the first.
+    if let Some(largest) = named.rev().max_by_key(|row| row.bytes) {
+        headline += &format!("; the largest is that of {}, {}", largest.holder, bytes(largest.bytes));
+    }
+    headline += &view.released_by("perl_undef", "undef of them gives back");
+    Finding { class: "retained_buffers", bytes: retained, headline }
+}
+
+fn free_slots(view: &LedgerView<'_>) -> Finding {
+    let slots = view.row("perl.arena.free");
+    let headline = format!(
+        "{} is free places for Perl's values: perl uses them again and never gives them back, only a restart does",
+        view.of_rss(slots)
+    );
+    Finding { class: "free_slots", bytes: slots, headline }
+}

@@ -1,0 +1,41 @@
+//! What the verdict says of an SBCL: dead objects and free pages, or objects that were not traced.
+
+use strandline_claims::facts::State;
+use strandline_claims::finding::{Finding, LedgerView};
+use strandline_claims::units::bytes;
+
+/// The findings, in no order.
+pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
+    let mut findings = vec![dead_objects(view)];
+    let (untraced, unattributed) = (view.row("sbcl.allocated"), view.state(State::Unattributed));
+    if untraced > unattributed / 2 {
+        findings.push(Finding {
+            class: "unattributed",
+            bytes: unattributed,
+            headline: format!(
+                "{} is objects of SBCL of which it is not known whether anything needs them",
+                view.of_rss(untraced)
+            ),
+        });
+    }
+    findings
+}
+
+fn dead_objects(view: &LedgerView<'_>) -> Finding {
+    let (dead, free) = (view.row("sbcl.dead"), view.row("sbcl.free"));
+    let mut headline = format!("{} is of no use to SBCL any more", view.of_rss(dead + free));
+    if let Some(largest) = view.rows_of("sbcl.dead").max_by_key(|row| row.bytes) {
+        headline += &format!(
+            ": {} of objects that nothing reaches ({} of them in {})",
+            bytes(dead),
+            bytes(largest.bytes),
+            largest.holder
+        );
+    }
+    if free > 0 {
+        headline += if dead > 0 { " and" } else { ":" };
+        headline += &format!(" {} of free pages", bytes(free));
+    }
+    headline += &view.released_by("sbcl_full_gc", "(gc :full t) gives back");
+    Finding { class: "dead_objects", bytes: dead + free, headline }
+}
