@@ -1,6 +1,6 @@
-//! The machine that figures were measured on, for every report: a figure without it is a rumour.
+//! Describes the machine that figures were measured on, for every report.
 //!
-//! Only this machine and this process are looked at, never the target.
+//! Only this machine and this process are read, never the target.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use strandline_allocators::glibc::release::banner;
 
-/// Kernel, processors, memory and C library of this machine. Unknown is `None`.
+/// Kernel, processors, memory and C library of this machine. Unknown fields are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Environment {
     /// The kernel's release, as `uname -r`.
@@ -26,20 +26,21 @@ pub struct Environment {
     pub page_bytes: u64,
     /// The mode of transparent huge pages: `always`, `madvise` or `never`.
     pub thp: Option<String>,
-    /// The C library that strandline itself runs on: `GNU C Library (Debian GLIBC 2.36-9) … version 2.36`.
+    /// The C library that strandline itself runs on: `GNU C Library (Debian GLIBC 2.36-9) … version
+    /// 2.36`.
     pub libc: Option<String>,
-    /// Now, as `2026-01-31T12:34:56Z`.
+    /// The current time, as `2026-01-31T12:34:56Z`.
     pub time_utc: String,
 }
 
 impl Environment {
-    /// The same machine now: what [`Environment::read`] would say, without its cost (the kernel measures every
-    /// processor's frequency for /proc/cpuinfo, which can take 20 ms).
+    /// Returns the same facts with the current time, without the cost of [`Environment::read`]: for
+    /// /proc/cpuinfo the kernel measures the frequency of every processor, which can take 20 ms.
     pub fn again(&self) -> Self {
         Self { time_utc: now_utc(), ..self.clone() }
     }
 
-    /// Reads this machine's.
+    /// Reads the facts of this machine.
     pub fn read() -> Self {
         let cpuinfo = text("/proc/cpuinfo", 16 << 10);
         let memory = text("/proc/meminfo", 16 << 10);
@@ -76,7 +77,7 @@ fn bracketed(text: &str) -> Option<String> {
     Some(text.split_once('[')?.1.split_once(']')?.0.to_owned())
 }
 
-/// The most bytes of the C library's file that are searched.
+/// Maximum bytes of the C library's file to search.
 const MAX_LIBC_BYTES: u64 = 16 << 20;
 
 /// The version line inside the C library that this process has mapped.

@@ -11,10 +11,10 @@ pub use strandline_claims::facts::{
     TypeFacts,
 };
 
-/// Everything `explain` says about one process.
+/// What `explain` reports about one process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Explanation {
-    /// Who was looked at.
+    /// The process.
     pub target: Target,
     /// The kernel's own figures.
     pub kernel: Kernel,
@@ -28,20 +28,20 @@ pub struct Explanation {
     pub runtimes: Vec<Runtime>,
     /// What gives memory back, best first.
     pub remedies: Vec<Remedy>,
-    /// What it comes to.
+    /// The conclusion.
     pub verdict: Verdict,
     /// What was not read, and why.
     pub caveats: Vec<Caveat>,
-    /// What the look itself cost.
+    /// Cost of the inspection.
     pub cost: Cost,
-    /// The address space as a picture, where it was asked for.
+    /// The page map, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_map: Option<PageMap>,
     /// The memory-related settings in force in the target's environment, by name.
     pub settings: std::collections::BTreeMap<String, String>,
 }
 
-/// How the target was looked at.
+/// How the target's memory was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TargetKind {
@@ -55,25 +55,25 @@ pub enum TargetKind {
     Core,
 }
 
-/// Who was looked at.
+/// The inspected process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Target {
-    /// How it was looked at.
+    /// How its memory was read.
     pub kind: TargetKind,
     /// Its process id.
     pub pid: i32,
-    /// The path of its executable, as /proc/PID/exe says.
+    /// The path of its executable, from /proc/PID/exe.
     pub executable: Option<String>,
     /// Its command line.
     pub command: Vec<String>,
-    /// How many threads it had.
+    /// Number of threads.
     pub threads: u64,
 }
 
-/// The kernel's own figures, taken over the same frozen state as the rows where nothing else is said.
+/// The kernel's own figures, from the same frozen state as the rows unless stated otherwise.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Kernel {
-    /// What the page tables hold: the Rss of smaps_rollup. The rows add up to it.
+    /// Resident bytes by the page tables, as Rss in smaps_rollup. The rows add up to it.
     pub rss_bytes: u64,
     /// Proportional set size: shared pages divided by their sharers. Read right after the stop.
     pub pss_bytes: Option<u64>,
@@ -82,7 +82,7 @@ pub struct Kernel {
     pub pss_parts: Option<PssParts>,
     /// Resident anonymous bytes.
     pub anonymous_bytes: u64,
-    /// Resident bytes of files, shared memory left out.
+    /// Resident bytes of files, without shared memory.
     pub file_bytes: u64,
     /// Resident bytes of shared memory.
     pub shmem_bytes: u64,
@@ -96,7 +96,7 @@ pub struct Kernel {
     pub hugetlb_bytes: u64,
     /// Bytes of the process's page tables.
     pub page_tables_bytes: Option<u64>,
-    /// The most RSS the process ever had (VmHWM).
+    /// Peak RSS (VmHWM).
     pub high_water_bytes: Option<u64>,
     /// VmRSS of /proc/PID/status, which newer kernels approximate.
     pub status_rss_bytes: Option<u64>,
@@ -113,25 +113,25 @@ pub struct PssParts {
     pub shmem_bytes: u64,
 }
 
-/// The address space as a picture: where each row's bytes stand.
+/// A map of the address space: which rows the bytes of each cell are on.
 ///
-/// The cells and what is left out add up to the ledger, row by row. At most about 200 KB of JSON, whatever
-/// the process: cells are as small as that allows.
+/// The cells and `left_out` add up to the ledger, row by row. The JSON has at most about 200 KB for
+/// any process: cells are as small as that allows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageMap {
-    /// How much address space a cell spans, the same for all: a power of two of at least a page. Cells
-    /// start at its multiples, and end early where their mapping does.
+    /// Size of all cells: a power of two, at least a page. Cells start at multiples of it; the last
+    /// cell of a mapping ends where the mapping ends.
     pub cell_bytes: u64,
-    /// The rows that cells and `left_out` name by their position here.
+    /// The rows, to which cells and `left_out` refer by index.
     pub rows: Vec<MapRow>,
-    /// The mappings with most resident bytes, in address order.
+    /// The mappings with the most resident bytes, in address order.
     pub mappings: Vec<MappedCells>,
     /// All other mappings with resident bytes.
     pub left_out: LeftOut,
 }
 
 impl PageMap {
-    /// All bytes by row, of rows that have any: what the ledger says.
+    /// Returns the bytes of each row that has any; they equal the ledger.
     pub fn totals(&self) -> Vec<(u8, u64)> {
         let cells = self.mappings.iter().flat_map(|mapping| &mapping.cells).flat_map(|cell| &cell.rows);
         let mut sums = std::collections::BTreeMap::new();
@@ -142,12 +142,12 @@ impl PageMap {
     }
 }
 
-/// A row that a page map names.
+/// A row of a page map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapRow {
     /// Its name, as [`Row::id`].
     pub id: String,
-    /// What can become of its bytes.
+    /// What can happen to its bytes.
     pub state: State,
 }
 
@@ -156,15 +156,16 @@ pub struct MapRow {
 pub struct MappedCells {
     /// First byte.
     pub start: u64,
-    /// First byte behind.
+    /// First byte past the end.
     pub end: u64,
     /// As in maps: `rw-p`.
     pub permissions: String,
-    /// As in maps: a file's path or the kernel's name; empty where anonymous. Long ones lose their front.
+    /// As in maps: a file path or a name from the kernel; empty if anonymous. Long names lose their
+    /// beginning.
     pub name: String,
-    /// Resident bytes; its cells add up to it.
+    /// Resident bytes; the sum of its cells.
     pub rss_bytes: u64,
-    /// The cells that hold resident bytes, ascending.
+    /// Cells with resident bytes, in ascending order.
     pub cells: Vec<MapCell>,
 }
 
@@ -172,10 +173,10 @@ pub struct MappedCells {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Vec<u64>", try_from = "Vec<u64>")]
 pub struct MapCell {
-    /// Which cell of its mapping: that at the mapping's start, rounded down to a multiple of `cell_bytes`,
-    /// is 0.
+    /// Index of the cell in its mapping. Cell 0 contains the start of the mapping, rounded down to
+    /// a multiple of `cell_bytes`.
     pub index: u64,
-    /// Resident bytes by row (its position in [`PageMap::rows`]), in the order of rows.
+    /// Resident bytes by row (an index in [`PageMap::rows`]), in the order of rows.
     pub rows: Vec<(u8, u64)>,
 }
 
@@ -201,49 +202,50 @@ impl TryFrom<Vec<u64>> for MapCell {
 /// Mappings that a page map does not list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
-    /// How many.
+    /// Number of mappings.
     pub mappings: u64,
     /// Their resident bytes by row, as in a cell: `[row, bytes]`.
     pub rows: Vec<(u8, u64)>,
 }
 
-/// The rows, added up by state. Together they are the kernel's RSS.
+/// The rows, added up by state. The sum is the kernel's RSS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     /// Bytes in use.
     pub live: u64,
     /// Bytes that something can give back.
     pub stranded: u64,
-    /// Free bytes on pages that a live neighbour keeps.
+    /// Free bytes on pages with live data.
     pub pinned: u64,
-    /// Bytes the kernel drops under pressure.
+    /// Bytes that the kernel drops under memory pressure.
     pub evictable: u64,
-    /// Bytes nobody can say more about.
+    /// Bytes that are not explained.
     pub unattributed: u64,
 }
 
-/// What the ledger comes to.
+/// The conclusion from the ledger.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Verdict {
-    /// One sentence a person can act on.
+    /// One sentence for a person to act on.
     pub headline: String,
-    /// `live`, `free_heap`, `pinned_heap`, `retained_buffers`, `dead_objects`, `zero_pages`, `free_slots`, `evictable`, `unattributed`, `mixed`.
+    /// `live`, `free_heap`, `pinned_heap`, `retained_buffers`, `dead_objects`, `zero_pages`,
+    /// `free_slots`, `evictable`, `unattributed` or `mixed`.
     pub class: String,
 }
 
-/// What a look cost.
+/// Cost of an inspection.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Cost {
-    /// From start to end.
+    /// Wall-clock time.
     pub wall_seconds: f64,
     /// How long the target's threads were stopped.
     pub stopped_seconds: f64,
-    /// strandline's own high-water mark.
+    /// Peak RSS of strandline itself.
     pub peak_rss_bytes: Option<u64>,
-    /// Target memory read.
+    /// Bytes of target memory read.
     pub bytes_read: u64,
-    /// Of a snapshot: pages that the target copied while it was read, and what it touched first meanwhile (its minor
-    /// faults).
+    /// Minor faults of the target while a snapshot of it was read: pages copied on write, and pages
+    /// touched for the first time. `None` without a snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied_pages: Option<u64>,
 }
@@ -261,34 +263,37 @@ pub enum Outcome {
     Refused,
 }
 
-/// Everything `reclaim` says.
+/// What `reclaim` reports.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Reclamation {
-    /// Which remedy.
+    /// Name of the remedy.
     pub remedy: String,
     /// How it ended.
     pub outcome: Outcome,
-    /// Why it was refused, or what else there is to know.
+    /// Why it was refused, or another remark.
     pub reason: Option<String>,
-    /// Predicted just before.
+    /// Bytes predicted just before.
     pub predicted_bytes: Option<u64>,
-    /// Given back by the process: the predicted pages' kind, counted in the page tables before and after.
+    /// Bytes given back by the process: pages of the predicted kind, counted in the page tables
+    /// before and after.
     pub actual_bytes: Option<u64>,
-    /// What of the prediction the machine gets back: pages that no other process has mapped. `None` where that is not known.
+    /// Predicted bytes that the machine gets back: pages that no other process has mapped. `None`
+    /// if not known.
     pub predicted_pss_bytes: Option<u64>,
-    /// What the machine got back, by which the sum of all processes' PSS fell: the fall of the bytes that this process alone has mapped.
+    /// Bytes that the machine got back: the decrease of the bytes that only this process maps, by
+    /// which the sum of the PSS of all processes fell.
     pub actual_pss_bytes: Option<u64>,
     /// RSS just before.
     pub rss_before_bytes: Option<u64>,
     /// RSS just after.
     pub rss_after_bytes: Option<u64>,
-    /// How long the call took inside the target.
+    /// Duration of the call inside the target.
     pub call_seconds: Option<f64>,
-    /// How long any thread was stopped, the longest of them.
+    /// Longest time that any thread was stopped.
     pub stopped_seconds: Option<f64>,
     /// Minor faults of the target in the seconds after the call.
     pub minor_faults_after: Option<u64>,
-    /// Over how many seconds they were counted.
+    /// Number of seconds over which these faults were counted.
     pub minor_faults_seconds: Option<f64>,
     /// Whether this was a prediction only.
     pub dry_run: bool,

@@ -1,15 +1,16 @@
-//! Accounts for every resident byte of a Linux process: the library that others use. It holds the one table of readers
-//! ([`readers`]), adds up what they claim, judges it and applies remedies; it must not read an allocator's or a runtime's
-//! structures itself, nor print.
+//! Accounts for every resident byte of a Linux process. This is the library that the other crates
+//! use: it contains the table of all readers ([`readers`]), adds up their claims, draws a verdict
+//! and applies remedies. It must not read structures of an allocator or a runtime itself, nor
+//! print.
 //!
 //! [`explain::explain`] stops a process for a moment, reads its address space and its heaps, and
 //! returns a [`facts::Explanation`]: rows that add up to the kernel's RSS to the byte, what each
-//! remedy is predicted to give back, and a caveat for whatever could not be read.
-//! [`holders::holders()`] says who holds what is live of it.
-//! [`remedy::reclaim()`] applies a remedy and returns predicted beside actual.
+//! remedy is predicted to give back, and a caveat for everything that could not be read.
+//! [`holders::holders()`] finds the roots that hold its live memory. [`remedy::reclaim()`] applies
+//! a remedy and returns the predicted and the actual effect.
 //!
-//! Data flows one way: target → address-space map → page states → allocators' blocks → runtimes' objects → ledger →
-//! verdict and remedies.
+//! Data flows one way: target → address-space map → page states → allocators' blocks → runtimes'
+//! objects → ledger → verdict and remedies.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
-//! The one table of all readers, and of all that is recognised without one.
+//! The table of all readers, and of everything that is recognised without being read.
 //!
-//! `recognise` goes by its evidence, the ledger by its rows, `doctor --readers` and the README print it. To add a reader:
-//! a folder in `crates/allocators` or `crates/runtimes`, and a line here.
+//! `recognise` uses the evidence in it, and the ledger its rows; `doctor --readers` and the README
+//! print it. To add a reader, add a folder in `crates/allocators` or `crates/runtimes`, and a line
+//! here.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -18,11 +19,11 @@ use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
 use strandline_runtimes::{cpython, go, jvm, named as runtimes, perl, sbcl};
 
-/// A line of the table.
+/// An entry of the table.
 pub struct Entry<R: ?Sized + 'static> {
-    /// What it is.
+    /// Name, evidence, versions and rows.
     pub about: &'static About,
-    /// Who reads it; `None` for what is only named.
+    /// The reader; `None` if it is only named.
     pub reader: Option<&'static R>,
 }
 
@@ -30,7 +31,7 @@ const fn named<R: ?Sized>(about: &'static About) -> Entry<R> {
     Entry { about, reader: None }
 }
 
-/// Allocators, in the order in which evidence is looked for.
+/// Allocators, in the order in which their evidence is checked.
 pub static ALLOCATORS: [Entry<dyn allocator::Reader>; 15] = [
     Entry { about: &glibc::ABOUT, reader: Some(&glibc::Reader) },
     Entry { about: &jemalloc::ABOUT, reader: Some(&jemalloc::Reader) },
@@ -49,7 +50,7 @@ pub static ALLOCATORS: [Entry<dyn allocator::Reader>; 15] = [
     named(&allocators::HARDENED_MALLOC),
 ];
 
-/// Runtimes, in the order in which evidence is looked for.
+/// Runtimes, in the order in which their evidence is checked.
 pub static RUNTIMES: [Entry<dyn runtime::Reader>; 25] = [
     Entry { about: &perl::ABOUT, reader: Some(&perl::Reader) },
     Entry { about: &sbcl::ABOUT, reader: Some(&sbcl::Reader) },
@@ -78,18 +79,19 @@ pub static RUNTIMES: [Entry<dyn runtime::Reader>; 25] = [
     named(&runtimes::CLISP),
 ];
 
-/// Every row that a ledger may have, in the order of documents that name rows by number.
+/// Returns all rows that a ledger may have, in the order of documents that refer to rows by number.
 pub fn rows() -> impl Iterator<Item = Id> {
     let of_allocators = ALLOCATORS.iter().flat_map(|entry| entry.about.rows.iter().copied());
     let of_runtimes = RUNTIMES.iter().flat_map(|entry| entry.about.rows.iter().copied());
     OF_THE_KERNEL.iter().copied().chain(of_allocators).chain([&ANONYMOUS]).chain(of_runtimes)
 }
 
-/// The number of a row in the order of [`rows`].
+/// Returns the index of a row in [`rows`].
 pub fn number(id: Id) -> usize {
     static NUMBERS: LazyLock<HashMap<&'static str, usize>> =
         LazyLock::new(|| rows().enumerate().map(|(number, row)| (row.id, number)).collect());
-    // A reader whose row is not in its line of the table would have its bytes unexplained; a test holds them together.
+    // Bytes on a row that is missing in the table count as unexplained; a test checks the rows of
+    // blocks.
     NUMBERS.get(id.id).or_else(|| NUMBERS.get(ANONYMOUS.id)).copied().unwrap_or(0)
 }
 
@@ -115,12 +117,12 @@ pub fn frees_pages_of(id: &str) -> Option<&'static About> {
     ALLOCATORS.iter().map(|entry| entry.about).find(|about| about.name == name)
 }
 
-/// The runtime of this name.
+/// Returns the runtime with this name.
 pub fn runtime(name: &str) -> Option<&'static About> {
     RUNTIMES.iter().map(|entry| entry.about).find(|about| about.name == name)
 }
 
-/// What the readers found in the files that a process has mapped.
+/// What the readers found in the files mapped by a process.
 #[derive(Default)]
 pub struct Found {
     /// The allocators, in the order of their layers.
@@ -130,7 +132,8 @@ pub struct Found {
 }
 
 impl Found {
-    /// Looks through the files that `process` has mapped, for `runtimes` too if they are wanted. The process may run.
+    /// Searches the files that `process` has mapped, for runtimes only if `with_runtimes` is set.
+    /// The process may be running.
     pub fn find(process: &Process, space: &AddressSpace, with_runtimes: bool) -> Self {
         let mut allocators: Vec<_> = ALLOCATORS.iter().filter_map(|entry| entry.reader).collect();
         allocators.sort_by_key(|reader| reader.layer());
@@ -144,27 +147,28 @@ impl Found {
         }
     }
 
-    /// Whether a copy of all of the process's memory is better read than itself: where a reader wants one, and none
-    /// copies what it needs itself. Reads a word or two of each; the process may run.
+    /// Whether to copy all memory of the process before reading: if a reader wants that, and none
+    /// copies what it needs itself. Reads a few structures at most; the process may be running.
     pub fn wants_copy(&self, memory: &dyn Memory) -> bool {
         let access: Vec<_> = self.runtimes.iter().map(|found| found.access(memory)).collect();
         access.contains(&runtime::Access::Copied) && !access.contains(&runtime::Access::CopiesItself)
     }
 
-    /// Whether a snapshot stops the process less than reading all of this.
+    /// Whether a snapshot stops the process for less time than reading all of this.
     pub fn is_slow(&self) -> bool {
         self.runtimes.iter().any(|found| found.takes_long())
             || self.allocators.iter().any(|(_, found)| found.reads_blocks())
     }
 
-    /// Whether a reader goes by the threads' pointers, which are not always known of one that is not stopped.
+    /// Whether a reader uses the threads' pointers, which may be unknown for a thread that is not
+    /// stopped.
     pub fn needs_thread_pointers(&self) -> bool {
         self.allocators.iter().any(|(_, found)| found.needs_thread_pointers())
             || self.runtimes.iter().any(|found| found.needs_thread_pointers())
     }
 
-    /// Whether one of the runtimes says that it is in the middle of its own collection. Reads a word or two of each;
-    /// the process may run.
+    /// Whether a runtime's own flag says that a collection is under way. Reads what it takes to
+    /// find the flag; the process may be running.
     pub fn is_collecting(&self, memory: &dyn Memory) -> bool {
         self.runtimes.iter().any(|found| found.is_collecting(memory))
     }

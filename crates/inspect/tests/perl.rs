@@ -1,4 +1,4 @@
-//! What the system's perl says of itself is what is read from outside.
+//! Compares what the system's perl reports about itself with what is read from outside.
 
 #![cfg(test)]
 
@@ -10,8 +10,8 @@ use strandline_inspect::facts::Explanation;
 use strandline_runtimes::perl::facts::{BufferKind, Interpreter, Perl};
 use strandline_runtimes::perl::layout::RELEASES;
 
-/// Runs a script until it says that it is ready, and looks at it; returns its other lines too. `None`, by name, where
-/// that cannot be done here.
+/// Runs a script until it prints that it is ready, and explains it; also returns its other lines.
+/// `None`, with a message, if that is not possible here.
 fn look(test: &str, script: &str) -> Option<(Vec<String>, Explanation)> {
     let skipped = |why: String| eprintln!("skipped: {test}: {why}");
     let program =
@@ -43,7 +43,7 @@ fn interpreter(explanation: &Explanation) -> (Interpreter, bool) {
     (interpreter, perl.ithreads)
 }
 
-/// Tells of each large buffer in the pads of two subs: LEN, depth, sub.
+/// Prints LEN, depth and sub of each large buffer in the pads of two subs.
 const PADS: &str = r#"
     use B;
     sub big { my $s = chr(97 + $_[0]) x 800_000; return }
@@ -74,7 +74,7 @@ fn the_systems_perl_agrees() {
     }
 }
 
-/// Numbers that were strings, globals with names of data, an empty array in a file that runs.
+/// Numbers that were strings, globals with data in their names, an empty array in a file that runs.
 const VALUES: &str = r#"
     sub text { return chr(97 + $_[0]) x $_[1] }
     { my $count = text(1, 6_000_000); $count = 42; sub next_id { return $count++ } }

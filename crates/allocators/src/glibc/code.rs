@@ -1,16 +1,16 @@
-//! Where malloc's code is in a C library: what must not be on the stack of a thread that is to call
+//! Finds malloc's code in a C library, which must not be on the stack of a thread that is to call
 //! into it.
 //!
 //! Functions that are not exported (`_int_malloc`, `sysmalloc`) have no name in a stripped library,
-//! and a compiler may jump to them from an exported one that then leaves no frame. But all of
-//! malloc is one object file of the library, so its functions lie together: the range reaches from
-//! the last other exported function before it to the first one behind.
+//! and an exported one may jump to them without leaving a frame. But all of malloc is one object
+//! file of the library, so its functions are adjacent: the range extends from the last other
+//! exported function before it to the first one after it.
 
 use std::ops::Range;
 
 use strandline_process::elf::{Object, Symbol};
 
-/// Farther than this from `malloc` nothing belongs to it (malloc's object file has 25 KiB).
+/// Maximum distance of malloc's functions from `malloc` (malloc's object file has 25 KiB).
 const MAX_DISTANCE_BYTES: u64 = 64 << 10;
 /// Parts of the names of malloc's functions, and whole names without such a part.
 const PARTS: [&[u8]; 6] = [b"malloc", b"calloc", b"memalign", b"valloc", b"mallinfo", b"mallopt"];
@@ -29,7 +29,7 @@ fn is_malloc(name: &[u8]) -> bool {
     NAMES.contains(&name) || PARTS.iter().any(|part| name.windows(part.len()).any(|w| w == *part))
 }
 
-/// The ranges of malloc's code in `libc`; `None` where it exports no malloc.
+/// Returns the ranges of malloc's code in `libc`; `None` if it exports no malloc.
 pub fn ranges(libc: &Object) -> Option<Vec<Range<u64>>> {
     let mut symbols: Vec<(bool, Symbol)> = Vec::new();
     libc.each_symbol(&mut |name, symbol| {
@@ -49,7 +49,7 @@ fn extent(symbols: &[(bool, Symbol)], centre: Symbol) -> Option<Range<u64>> {
     let (first, last) = (own().map(|s| s.address).min()?, own().map(end).max()?);
     let low = others().map(end).filter(|&e| e <= first).max().unwrap_or(first);
     let high = others().map(|s| s.address).filter(|&a| a >= last).min().unwrap_or(last);
-    // An object file without neighbours that are exported must not swallow the library.
+    // If the object file has no exported neighbours, the range must not cover the whole library.
     Some(low.max(first.saturating_sub(MAX_DISTANCE_BYTES))..high.min(last + MAX_DISTANCE_BYTES))
 }
 

@@ -1,54 +1,56 @@
-//! What a remedy that was applied did and cost.
+//! Effect and cost of an applied remedy.
 
 use std::time::{Duration, Instant};
 
 use strandline_process::procfs::Process;
 use strandline_process::smaps;
 
-/// What the kernel counts as resident of a process.
+/// Resident memory of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
     /// RSS.
     pub rss_bytes: u64,
-    /// The part that no other process has mapped: the machine gets that back, and no more.
+    /// The part that no other process has mapped: only this part goes back to the machine.
     pub private_bytes: u64,
 }
 
 impl Footprint {
-    /// That of `process` now.
+    /// Returns the footprint of `process` now.
     pub fn of(process: &Process) -> Option<Self> {
         let counts = smaps::read_rollup(process.open_file("smaps_rollup").ok()?).ok()?;
         Some(Self { rss_bytes: counts.rss_bytes, private_bytes: counts.private_bytes() })
     }
 }
 
-/// What was done.
+/// Effect and cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Applied {
-    /// Resident anonymous bytes of the ranges asked for that are gone, counted in the page tables
-    /// right before and right after. Threads that were not stopped may have touched pages meanwhile.
+    /// Resident anonymous bytes that the requested ranges lost, counted in the page tables right
+    /// before and right after. Threads that were not stopped may have touched pages meanwhile.
     pub actual_bytes: u64,
-    /// The ranges' resident anonymous bytes before. Where work is done in several stretches, each part's
-    /// right before its turn.
+    /// Resident anonymous bytes of the ranges before. If there are several stops, each part is
+    /// counted right before it is processed.
     pub resident_before_bytes: u64,
-    /// What the process had resident some time before the stop.
+    /// The process's footprint some time before the stop.
     pub before: Option<Footprint>,
-    /// And after it.
+    /// The process's footprint after the stop.
     pub after: Option<Footprint>,
-    /// How long the call took inside the process (several: together), our stops included.
+    /// How long the call took inside the process, or all calls together, with stops.
     pub call_seconds: f64,
-    /// How long a thread was kept from its own work: the longest time at one stretch. Not known of a runtime that was asked to do it.
+    /// Longest time that a thread was kept from its own work. `None` if a runtime was asked to do
+    /// the work.
     pub stopped_seconds: Option<f64>,
-    /// How many stretches there were.
+    /// Number of stops.
     pub stops: u64,
     /// Minor faults of the process in `minor_faults_seconds` afterwards.
     pub minor_faults_after: Option<u64>,
-    /// Over how long they were counted.
+    /// Number of seconds over which they were counted.
     pub minor_faults_seconds: f64,
 }
 
 impl Applied {
-    /// Counts the minor faults of `process` over `watch`, blocking as long; not at all where it is zero.
+    /// Counts the minor faults of `process` during `watch`, and blocks for that time; does nothing
+    /// if it is zero.
     pub fn watch_faults(&mut self, process: &Process, watch: Duration) {
         if watch.is_zero() {
             return;

@@ -1,4 +1,4 @@
-//! Why a remedy was not applied, or did not end well: one line each, with what to do next.
+//! Why a remedy was not applied, or failed: one line each, with what to do next.
 
 use std::io;
 
@@ -6,30 +6,30 @@ use strandline_process::error::Error;
 use strandline_process::procfs::Process;
 use strandline_process::target::admission;
 
-/// Why a remedy gives nothing back. [`Refusal::touched`] tells the few that come after the call had
-/// begun from those where nothing was touched.
+/// Why a remedy gives nothing back. [`Refusal::touched`] is true for the few refusals that come
+/// after the call had begun; for all others nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// It cannot be looked at or traced, or something about it could not be read.
+    /// It cannot be inspected or traced, or something about it could not be read.
     #[error(transparent)]
     Process(#[from] Error),
-    /// Somebody stopped it.
+    /// It is stopped by a signal.
     #[error("process {pid} is stopped by a signal; continue it first (`kill -CONT {pid}`) and try again")]
     Stopped {
         /// The process asked for.
         pid: i32,
     },
-    /// Its state is one in which the call is not known to be safe.
+    /// It is in a state in which the call is not known to be safe.
     #[error("process {pid} {what}; {advice}")]
     Unsafe {
         /// The process asked for.
         pid: i32,
-        /// What is in the way.
+        /// The obstacle.
         what: String,
         /// What to do instead.
         advice: &'static str,
     },
-    /// There is no such function to call.
+    /// The function to call does not exist.
     #[error(
         "process {pid} has no function {function} to call ({detail}); restart it to give its memory back"
     )]
@@ -38,7 +38,7 @@ pub enum Refusal {
         pid: i32,
         /// The function's name.
         function: &'static str,
-        /// Where it was looked for.
+        /// Where it was searched.
         detail: String,
     },
     /// No thread was found in a state in which the call is safe.
@@ -46,17 +46,17 @@ pub enum Refusal {
     NoSafeThread {
         /// The process asked for.
         pid: i32,
-        /// How long was waited.
+        /// How long strandline waited.
         seconds: f64,
-        /// Why which threads would not do.
+        /// The reasons against its threads.
         detail: String,
     },
-    /// The way that is left is only taken on request.
+    /// The only possible method is used on request only.
     #[error("process {pid}: {reason}; --allow-lost-write-risk accepts that")]
     NeedsRisk {
         /// The process asked for.
         pid: i32,
-        /// What the risk is, and why no safe way is open here.
+        /// The risk, and why no safe method is possible here.
         reason: String,
     },
     /// The process ended during the call.
@@ -67,7 +67,7 @@ pub enum Refusal {
         /// How it ended.
         how: String,
     },
-    /// The call takes too long; the thread finishes it alone.
+    /// The call takes too long; the thread finishes it by itself.
     #[error(
         "the call in thread {tid} of process {pid} was not done after {seconds} s and was left to end by \
          itself, after which the thread goes on where it was; look again later with `strandline explain {pid}`"
@@ -77,7 +77,7 @@ pub enum Refusal {
         pid: i32,
         /// The thread that runs the call.
         tid: i32,
-        /// How long was waited.
+        /// How long strandline waited.
         seconds: f64,
     },
     /// The tracer lost the thread during the call.
@@ -89,7 +89,7 @@ pub enum Refusal {
         pid: i32,
         /// The thread that runs the call.
         tid: i32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -100,8 +100,8 @@ impl Refusal {
         matches!(self, Self::Died { .. } | Self::Abandoned { .. } | Self::Interrupted { .. })
     }
 
-    /// What a failed step with `process` came to, by what the kernel said: gone, forbidden, or what it
-    /// is. `what` says what was done: `reading smaps`, `stopping thread 17`.
+    /// Makes the refusal for a failed step with `process` from the kernel's error: ended, not
+    /// allowed, or the error itself. `what` names the step: `reading smaps`, `stopping thread 17`.
     pub fn from_io(process: &Process, what: impl Into<String>, source: io::Error) -> Self {
         let pid = process.pid();
         // ESRCH: no such process. ENOENT: its /proc directory is gone.

@@ -1,10 +1,10 @@
-//! The ledger of a process that is ending, while it still has its memory.
+//! Makes the ledger of an ending process, while it still has its memory.
 //!
-//! A tracer that asked for PTRACE_O_TRACEEXIT is told when a thread ends, and holds it before the kernel
-//! takes its memory away: smaps, page tables and memory read as ever. The last of a process's threads to
-//! be held there is looked at here. This module traces nothing: the caller holds the thread, takes its
-//! registers, and lets it go when the look is done. It must not wait for long: the process's parent waits
-//! for its end.
+//! A tracer with PTRACE_O_TRACEEXIT is notified when a thread ends, and holds it before the kernel
+//! frees its memory: smaps, page tables and memory can be read as usual. The process is inspected
+//! when the last of its threads is held there. This module traces nothing: the caller holds the
+//! thread, takes its registers, and releases it after the inspection, which must be short: the
+//! process's parent waits for its end.
 
 use std::time::{Duration, Instant};
 
@@ -17,26 +17,27 @@ use strandline_process::error::{Error, Result};
 use strandline_process::procfs::Process;
 use strandline_process::target::admission;
 
-/// How long the other threads of a process that ends may take to be gone.
+/// Maximum time for the other threads of an ending process to be gone.
 const PATIENCE: Duration = Duration::from_secs(1);
 const ASK_AGAIN: Duration = Duration::from_micros(200);
-/// SIGKILL in a mask of signals: what the kernel sends to every thread of a process that ends.
+/// SIGKILL in a signal mask: the kernel sends it to every thread of an ending process.
 const KILL: u64 = 1 << 8;
 
-/// Flags of a thread that ends, of the kernel's `include/linux/sched.h`. Only such a thread may sleep without a
-/// SIGKILL on its way (for its io_uring requests).
+/// Flags of an ending thread, from the kernel's `include/linux/sched.h`. Only such a thread may
+/// sleep without a pending SIGKILL (for its io_uring requests).
 const PF_EXITING: u64 = 0x4;
 const PF_POSTCOREDUMP: u64 = 0x8;
 
-/// Explains process `pid`, whose leader stands at PTRACE_EVENT_EXIT, traced by a thread of this very
-/// process and not resumed before this returns. May be called on any thread. Costs the target what the
-/// look takes, as `cost.stopped_seconds` says; remedies that would be applied in it are left out.
+/// Explains process `pid`, whose leader is held at PTRACE_EVENT_EXIT by a thread of this process
+/// and not resumed before this returns. May be called on any thread. Delays the end of the target
+/// by the time of the inspection, `cost.stopped_seconds`; remedies that would be applied in it are
+/// left out.
 ///
 /// # Errors
-/// Those of [`super::explain`], [`Error::Traced`] where somebody else holds the leader among them;
-/// [`Error::DidNotStop`] where nobody holds it; [`Error::LeaderEnded`] where only the leader ends and other
-/// threads run on (pthread_exit in main); [`Error::Ended`] where the process went on to its end during the
-/// look (kernels differ in what a second SIGKILL does).
+/// Those of [`super::explain`], among them [`Error::Traced`] if another process holds the leader;
+/// [`Error::DidNotStop`] if it is not held; [`Error::LeaderEnded`] if only the leader ends and
+/// other threads run on (pthread_exit in main); [`Error::Ended`] if the process ended during the
+/// inspection (kernels differ in what a second SIGKILL does).
 pub fn at_exit(pid: i32, ending: &Ending<'_>, options: &Options<'_>) -> Result<Explanation> {
     let start = Instant::now();
     let process = admission::admit_ending(pid)?;
@@ -47,7 +48,7 @@ pub fn at_exit(pid: i32, ending: &Ending<'_>, options: &Options<'_>) -> Result<E
         frozen.caveats.push(Caveat::new("thread_asleep", format!("thread {tid}"), None, text));
     }
     let mut explanation = account(&process, frozen, start, options)?.explanation;
-    // What was read of a process that went on meanwhile is of no one state.
+    // If the process ran meanwhile, what was read is not of one state.
     if !is_held(&process) {
         return Err(Error::Ended { pid });
     }
@@ -60,9 +61,9 @@ fn is_held(process: &Process) -> bool {
     process.stat().is_ok_and(|stat| stat.state == Some('t'))
 }
 
-/// Waits until no other thread can touch the memory any more; returns those that take long to end.
+/// Waits until no other thread can access the memory any more; returns those that take long to end.
 ///
-/// All of them have been sent SIGKILL before the leader came to its end, unless only the leader ends.
+/// All of them were sent SIGKILL before the leader reached its end, unless only the leader ends.
 fn wait_for_others(process: &Process, ending: &Ending<'_>) -> Result<Vec<i32>> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -95,10 +96,10 @@ fn wait_for_others(process: &Process, ending: &Ending<'_>) -> Result<Vec<i32>> {
     }
 }
 
-/// Whether a SIGKILL is on its way to the thread, or it is gone.
+/// Whether a SIGKILL is pending for the thread, or the thread is gone.
 fn is_killed(process: &Process, tid: i32) -> bool {
     let Ok(status) = process.task_status(tid) else { return true };
     let pending = status.pending.unwrap_or(KILL) | status.shared_pending.unwrap_or(0);
-    // The state may have changed since it was asked for.
+    // The state may have changed since it was read.
     pending & KILL != 0 || !matches!(status.state, Some('S' | 'T'))
 }

@@ -1,7 +1,7 @@
-//! What only the mapped files themselves tell: where a program's bss ends.
+//! Finds where each program's bss ends, from the headers of mapped files.
 //!
-//! Files are read, not the target's mapping of them: that would bring their pages into the target.
-//! Where a file cannot be opened, the answer is coarser, never wrong.
+//! Reads files, not the target's mappings of them: that would bring pages into the target. If a
+//! file cannot be opened, the result is coarser, but never wrong.
 
 use std::fs::File;
 use std::ops::Range;
@@ -16,11 +16,12 @@ use strandline_process::namespaces::open_mapped_file;
 use strandline_process::procfs::Process;
 use strandline_process::smaps::SmapsEntry;
 
-/// ELF and program headers stand at a file's start, in a page in every known program.
+/// ELF and program headers are at the start of a file, within a page in every known program.
 const HEADER_BYTES: usize = 16 << 10;
 
-/// The bss of each mapped program: the anonymous memory behind its data, up to where its own headers
-/// say that it ends. The kernel may have merged other memory with it, or list it as several mappings, where the program advised it on a part.
+/// Returns the bss of each mapped program: the anonymous memory after its data, up to the end in
+/// its headers. The kernel may have merged other memory with it, or list it as several mappings if
+/// the program called madvise on a part.
 pub fn bss(process: &Process, spaces: &[SmapsEntry]) -> Vec<Range<u64>> {
     let mut found = Vec::new();
     let mut first: Option<&Mapping> = None;
@@ -33,8 +34,8 @@ pub fn bss(process: &Process, spaces: &[SmapsEntry]) -> Vec<Range<u64>> {
         if !is_data || file.end != next.start || !next.is_private_anonymous() || !next.name.is_empty() {
             continue;
         }
-        // Behind a file that is no program, such as a mapped image of a Lisp's heap, any memory may follow: what
-        // no header says is bss is not called so.
+        // Any memory may follow a file that is not a program, such as the mapped image of a Lisp
+        // heap; without a header it does not count as bss.
         let end = first.filter(|first| same_file(first, file)).and_then(|first| data_end(process, first));
         let mut behind = next.end;
         for more in spaces[index + 2..].iter().map(|entry| &entry.mapping) {
@@ -55,7 +56,7 @@ fn same_file(one: &Mapping, other: &Mapping) -> bool {
     one.inode == other.inode && one.device == other.device
 }
 
-/// Where the data of the program whose first mapping is `first` ends, rounded up to a page.
+/// Returns the end of the data of the program whose first mapping is `first`, rounded up to a page.
 fn data_end(process: &Process, first: &Mapping) -> Option<u64> {
     if first.offset != 0 {
         return None;
@@ -64,7 +65,7 @@ fn data_end(process: &Process, first: &Mapping) -> Option<u64> {
     let mut bytes = vec![0; HEADER_BYTES];
     let got = file.read_at(&mut bytes, 0).ok()?;
     bytes.truncate(got);
-    // A program of 32 bits has another header.
+    // A 32-bit program has another header.
     end_of::<FileHeader64<LittleEndian>>(&bytes, first)
         .or_else(|| end_of::<FileHeader32<LittleEndian>>(&bytes, first))
 }

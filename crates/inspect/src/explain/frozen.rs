@@ -1,5 +1,5 @@
-//! Everything that has to be of one state of the process: read while it stands still. What stops it and lets it go is
-//! [`super::look`]'s.
+//! Everything that has to be of one state of the process, and is read while it does not run.
+//! [`super::look`] stops and releases it.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -30,18 +30,18 @@ use strandline_process::stacks::{self, Stack, ThreadFacts};
 use strandline_process::target::live::Opened;
 use strandline_process::target::quiet::CS_64_BIT;
 
-/// How often a process is looked at whose runtime is in the middle of its own collection.
+/// Maximum number of attempts to read a process whose runtime is in the middle of a collection.
 pub(super) const MAX_BUSY_LOOKS: u32 = 5;
-/// A heap is read in a second for every 3 GiB on a small machine; one that takes ten seconds, and one
-/// for each GiB, is made to take long, and is left with a caveat.
+/// A small machine reads 3 GiB of heap a second. A heap that takes longer than ten seconds plus one
+/// for each GiB was made to take long: the rest is left unread, with a caveat.
 const MAX_STOPPED: Duration = Duration::from_secs(10);
 
-/// How long a process with so much memory of its own may be stopped, where nothing else is asked.
+/// Returns the default limit for a stop of a process with this much anonymous memory.
 pub(super) fn longest_stop(anonymous_bytes: u64) -> Duration {
     MAX_STOPPED + Duration::from_secs(anonymous_bytes >> 30)
 }
 
-/// What was read while the process was stopped.
+/// What was read of one state of the process.
 pub struct Frozen {
     /// The kernel's view of each mapping.
     pub spaces: Vec<SmapsEntry>,
@@ -49,58 +49,60 @@ pub struct Frozen {
     pub space: AddressSpace,
     /// Its resident pages.
     pub residency: Residency,
-    /// What a picture of them will show, where one was asked for.
+    /// The plan of the page map, if requested.
     pub page_map: Option<Plan>,
-    /// The kernel's figures over all mappings, added up: what smaps_rollup says of the same state.
+    /// The kernel's figures over all mappings, as in smaps_rollup of the same state.
     pub sums: Counts,
-    /// The kernel's sums right after the stop: for the proportional set size.
+    /// smaps_rollup, read during the stop or right after it, for the proportional set size.
     pub rollup: Option<Counts>,
     /// What allocators' readers found.
     pub readings: Vec<Reading>,
-    /// Which of the allocators that were found each of them is of.
+    /// For each reading, the index of its allocator among those found.
     pub owners: Vec<usize>,
     /// What language runtimes' readers found.
     pub runtimes: Vec<runtime::Reading>,
-    /// What they say of allocators' blocks.
+    /// Finer claims on allocators' blocks.
     pub refinements: Refinements,
     /// Its threads' stacks.
     pub stacks: Vec<Stack>,
-    /// What its threads had in their registers, where blocks are kept.
+    /// Registers of its threads, if blocks are kept.
     pub facts: Vec<ThreadFacts>,
-    /// How many threads it had.
+    /// Number of threads.
     pub threads: u64,
-    /// Its open /proc/PID/mem and /proc/PID/pagemap, which stay those of this program.
+    /// The open /proc/PID/mem. This file and `pagemap` stay with the program that was read, also
+    /// after an exec.
     pub memory: Opened,
-    /// See `memory`.
+    /// The open /proc/PID/pagemap.
     pub pagemap: File,
-    /// The snapshot's memory, with what it does not show.
+    /// The snapshot's memory, with a copy of what the snapshot lacks.
     pub snapshot_memory: Option<Arc<SnapshotMemory>>,
     /// Where the data segment grown by brk starts.
     start_brk: Option<u64>,
     /// When reading of its memory began.
     began: Instant,
-    /// When it is to be let go, if it may not be stopped for longer.
+    /// When reading must end, if the stop or the snapshot is limited.
     pub until: Option<Instant>,
     /// How long its threads were stopped.
     pub stopped: Duration,
-    /// The snapshot that `memory` and `pagemap` are of, if they are.
+    /// The snapshot that `memory` and `pagemap` belong to, if there is one.
     pub snapshot: Option<Kept>,
-    /// What it cost, once it has ended.
+    /// What the snapshot cost, once it has ended.
     pub spent: Option<Spent>,
-    /// Whether it is read while it sleeps, and not stopped.
+    /// Whether it was read while all its threads slept, without a stop.
     pub is_quiet: bool,
     /// What was not read.
     pub caveats: Vec<Caveat>,
-    /// Target memory read.
+    /// Bytes of target memory read.
     pub bytes_read: u64,
 }
 
-/// When reading has to end for the target to run again after `most`: what was read is put in order, and each thread let go.
+/// Returns when reading must end for the target to run again after `most`: results still have to be
+/// sorted, and threads released.
 pub(super) fn end_of_reading(since: Instant, most: Duration) -> Instant {
     since + most.saturating_sub(most / 16)
 }
 
-/// How to read, the same at each look.
+/// How to read, the same at each attempt.
 pub(super) struct How<'a> {
     pub workers: usize,
     pub options: &'a Options<'a>,
@@ -108,22 +110,23 @@ pub(super) struct How<'a> {
     pub before: Before<'a>,
 }
 
-/// Whether what is read must do, also of a runtime in the middle of its own collection.
+/// Whether this is the last attempt: its result counts even if a runtime is collecting.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct LastTry(pub bool);
 
-/// The threads of a process that stands still.
+/// The threads of a stopped or sleeping process.
 pub(super) struct Threads {
-    /// The threads' stack pointers and registers. `None` for a 32-bit program: its ledger has only the kernel's rows.
+    /// Stack pointers and registers. `None` for a 32-bit program, whose ledger has only the
+    /// kernel's rows.
     pub known: Option<Vec<ThreadFacts>>,
-    /// How many it has.
+    /// Number of threads.
     pub count: u64,
-    /// What is not known of them.
+    /// What is unknown about them.
     pub caveats: Vec<Caveat>,
 }
 
 impl Threads {
-    /// From the registers of stopped threads, and the facts of threads that were left asleep.
+    /// Combines the registers of stopped threads and the facts of threads that were left asleep.
     pub fn of<'r>(
         process: &Process,
         stopped: impl Iterator<Item = (i32, &'r Registers)>,
@@ -142,7 +145,7 @@ impl Threads {
     }
 }
 
-/// What is known of a stopped thread; `None` of one of a 32-bit program.
+/// Returns the facts of a stopped thread; `None` for a 32-bit program.
 fn facts(tid: i32, r: &Registers) -> Option<ThreadFacts> {
     let general = [
         r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14,
@@ -152,13 +155,13 @@ fn facts(tid: i32, r: &Registers) -> Option<ThreadFacts> {
     (r.cs == CS_64_BIT).then_some(facts)
 }
 
-/// What the kernel says of a process that stands still, or of its snapshot.
+/// What the kernel reports about a stopped or sleeping process, or about its snapshot.
 pub(super) struct KernelView {
     /// Its mappings.
     pub smaps: Smaps,
     /// Its resident pages.
     pub residency: Residency,
-    /// The kernel's own sums of the same state, where they were read.
+    /// The kernel's own sums of the same state, if they were read.
     pub rollup: Option<Counts>,
     /// Where the data segment grown by brk starts.
     pub start_brk: Option<u64>,
@@ -168,15 +171,15 @@ pub(super) struct KernelView {
     pub pagemap: File,
 }
 
-/// Reads what the kernel says of a process that is held; with it what its threads have in their registers, where that
-/// is of use.
+/// Reads what the kernel reports about a stopped or sleeping process; passes on the facts of its
+/// threads.
 pub(super) fn kernel_view(
     process: &Process,
     threads: Threads,
     how: &How<'_>,
 ) -> Result<(Frozen, Option<Vec<ThreadFacts>>)> {
-    // An open pagemap or mem stays with the program it was opened on: opened before the stop, it would
-    // show the old one of a process that exec'd in between. A refusal to stop also says more.
+    // An open pagemap or mem stays with its program: opened before the stop, it would show the old
+    // program after an exec. A failed stop also reports a better reason.
     let pagemap = process.open_file("pagemap")?;
     let memory_file = process.open_file("mem")?;
     let Pages { smaps, residency, rollup } = page_tables::read(process, &pagemap, &how.before)?;
@@ -195,14 +198,14 @@ fn collecting(busy: &Busy) -> Caveat {
     Caveat::new("runtime_busy", busy.runtime, busy.bytes, text)
 }
 
-/// The proportional set size, by the kernel's own sum: that of smaps' lines is rounded in each of them.
-/// It costs a walk over all page tables and depends on other processes anyway: read after the stop.
+/// Reads smaps_rollup for the proportional set size, because smaps rounds each line. This walks all
+/// page tables and depends on other processes anyway, so it is done after the stop.
 pub(super) fn rollup(process: &Process) -> Option<Counts> {
     smaps::read_rollup(process.open_file("smaps_rollup").ok()?).ok()
 }
 
 impl Frozen {
-    /// The process's own memory, as it was when it was looked at where there is a snapshot.
+    /// The process's own memory, from the snapshot if there is one.
     pub fn own_memory(&self) -> &dyn Memory {
         match &self.snapshot_memory {
             Some(snapshot_memory) => &**snapshot_memory,
@@ -210,13 +213,13 @@ impl Frozen {
         }
     }
 
-    /// Whether it has private pages in common with other processes: those that were forked from each other, or what the kernel
-    /// merged.
+    /// Whether it shares private pages with other processes, after a fork or because the kernel
+    /// merged equal pages.
     pub(super) fn shares_memory(&self) -> bool {
         self.sums.pss_anonymous_bytes < self.sums.anonymous_bytes
     }
 
-    /// Of what the kernel said, with what the threads have in their registers, where that is of use.
+    /// Makes a frozen state whose memory is not read yet; passes on the facts of the threads.
     pub(super) fn new(
         process: &Process,
         view: KernelView,
@@ -260,11 +263,12 @@ impl Frozen {
         (frozen, threads)
     }
 
-    /// When to end reading: after a part of the time that there is. Half of it is for runtimes.
+    /// Returns when to end reading: after one `part`th of the available time. Runtimes get half of
+    /// it.
     fn deadline(&self, part: u32) -> Instant {
         let longest = self.began + longest_stop(self.sums.anonymous_bytes);
         let end = match self.until {
-            // Nothing stands still meanwhile.
+            // The target runs meanwhile.
             Some(until) if self.snapshot.is_some() => until,
             Some(until) => until.min(longest),
             None => longest,
@@ -272,13 +276,12 @@ impl Frozen {
         self.began + end.saturating_duration_since(self.began) / part
     }
 
-    /// Whether a heap made no sense at some place.
+    /// Whether a heap was inconsistent at some place.
     pub fn has_damage(&self) -> bool {
         self.readings.iter().any(|reading| reading.in_motion)
     }
 
-    /// Reads all that lies in its memory, which is `memory` as it was when it was looked at; true where it has to be
-    /// looked at again.
+    /// Reads runtimes and heaps from `memory`. Returns true if the process has to be read again.
     pub(super) fn read_all(
         &mut self,
         process: &Process,
@@ -405,7 +408,7 @@ impl Frozen {
             self.caveats.extend(caveats);
             let ranges = readings.iter().flat_map(|reading| &reading.claims);
             let ranges: Vec<_> = ranges.map(|claim| (claim.start, claim.end)).collect();
-            // Those whose blocks lie in others' come first, and are a finer layer for the others.
+            // Allocators with blocks in those of others come first, and refine these.
             if *layer == Layer::Blocks {
                 self.refinements.nest(ranges.iter().copied());
             }
@@ -424,8 +427,8 @@ impl Frozen {
     }
 }
 
-/// Where two allocators claim the same memory, what was told by its contents alone (glibc's, read last) is believed, and the
-/// other's claims there are dropped: one of them is damaged, or takes its memory from the other.
+/// If two allocators claim the same memory, keeps only the claims of the one recognised by content
+/// alone (glibc, read last): one of the two is damaged, or takes its memory from the other.
 fn disagreements(all: &mut [(usize, Reading)]) -> Vec<Caveat> {
     let last =
         all.iter().map(|(_, reading)| reading).filter(|reading| reading.layer == Layer::RestOfMappings);
@@ -444,7 +447,7 @@ fn disagreements(all: &mut [(usize, Reading)]) -> Vec<Caveat> {
         reading.claims.retain(|claim| overlapping(&held, claim.start, claim.end).is_empty());
         if reading.claims.len() < count {
             let after: u64 = reading.claims.iter().map(|claim| claim.sums.resident.total()).sum();
-            // Nothing is called in an allocator whose books are in doubt.
+            // No call is made into an allocator whose structures are in doubt.
             reading.call = None;
             let text = format!(
                 "memory of {} lies within another allocator's: it stands there",

@@ -1,5 +1,6 @@
-//! Layers of claims over a real heap: two runtimes in one process, memory of a reader's within blocks of malloc's, and
-//! claims that no block in use is behind. The readers are made up; the process and its malloc are not.
+//! Tests layers of claims over a real heap: two runtimes in one process, memory of a reader within
+//! malloc blocks, and claims without a block in use behind them. The readers are made up; the
+//! process and its malloc are real.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -17,8 +18,8 @@ use super::frozen::Frozen;
 use super::*;
 use crate::readers::Found;
 
-/// A small block each, blocks of 200,000 bytes, the last one freed, and one of 3 MB, a mapping of its own. All bytes
-/// are written.
+/// Blocks of 100 and 200 bytes, two of 200,000 bytes, the second one freed, and one of 3 MB, a
+/// mapping of its own; each followed by a small block. All bytes are written.
 const SUBJECT: &str = r#"
 #include <malloc.h>
 #include <stdio.h>
@@ -66,7 +67,7 @@ fn subject() -> (Subject, [u64; 5]) {
     let mut line = String::new();
     BufReader::new(subject.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     std::fs::remove_dir_all(folder).unwrap();
-    // On its way from the line to its read it still touches pages.
+    // It still touches pages between printing the line and its read.
     let call = format!("/proc/{}/syscall", subject.0.id());
     while !std::fs::read_to_string(&call).unwrap().starts_with("0 0x0 ") {
         std::thread::sleep(std::time::Duration::from_millis(1));
@@ -78,7 +79,7 @@ fn subject() -> (Subject, [u64; 5]) {
     (subject, at.try_into().unwrap())
 }
 
-/// A runtime that says this, whatever is there.
+/// A made-up runtime that claims this, whatever is there.
 struct MadeUp {
     name: &'static str,
     row: Id,
@@ -153,14 +154,14 @@ fn each_layer_refines_the_one_below_where_that_holds_a_block() {
         name: "two",
         row: &sbcl::rows::LIVE,
         blocks: vec![(other, 200)],
-        // It goes over the end of its block.
+        // Extends past the end of its block.
         ranges: vec![(block + 199_000, block + 201_000)],
     };
     let layered = account_with(pid, vec![Box::new(one), Box::new(two)]);
     let length = |range: (u64, u64)| range.1 - range.0;
     assert_eq!(row(&layered, "perl.string"), 100 + length(in_block) + length(in_mapped));
     assert_eq!(row(&layered, "sbcl.live"), 200);
-    // What the runtimes have, malloc has no more; all else is as it was.
+    // malloc loses what the runtimes claim; everything else is unchanged.
     assert_eq!(row(&plain, "glibc.live") - row(&layered, "glibc.live"), 100 + 200 + length(in_block));
     assert_eq!(row(&plain, "glibc.mmapped") - row(&layered, "glibc.mmapped"), length(in_mapped));
     for id in ["glibc.header", "glibc.free.kept", "glibc.free.pinned", "glibc.free.trim", "anonymous"] {
@@ -174,7 +175,8 @@ fn each_layer_refines_the_one_below_where_that_holds_a_block() {
     assert_eq!(layered.allocators[0].mallinfo, plain.allocators[0].mallinfo);
 }
 
-/// Two readers may take hostile bytes for structures of theirs: the first one's claims stand, and the look goes on.
+/// Two readers may take hostile bytes for their structures: the first one's claims count, and the
+/// inspection goes on.
 #[test]
 fn a_runtime_has_no_memory_that_is_another_one_s() {
     let (subject, _) = subject();

@@ -1,6 +1,7 @@
-//! How a process is looked at: stopped, read, let go, and looked at again where it was caught in the middle of something.
+//! Reads a process: stops it, reads it, releases it, and tries again if it was in the middle of a
+//! change.
 //!
-//! What is read is [`super::frozen`]'s. Called on a thread of its own, which is the tracer.
+//! [`super::frozen`] defines what is read. Called on a thread of its own, which is the tracer.
 
 use std::time::{Duration, Instant};
 
@@ -24,41 +25,41 @@ use strandline_process::target::hold;
 use strandline_process::target::live::{Live, Opened, Traced};
 use strandline_process::target::stop::{PATIENCE, Short, Stopped, Transfers};
 
-/// A process whose threads do not all stop within this is not looked at, however short the stop may be.
+/// Minimum time that all threads get to stop, however short the stop may be.
 const MIN_STOP: Duration = Duration::from_millis(20);
-/// It is tried so often, with so long for it to run in between.
+/// Maximum number of attempts to stop all threads, and time for the process to run in between.
 const MAX_STOPS: u32 = 10;
 const BETWEEN_STOPS: Duration = Duration::from_millis(100);
-/// What two threads copy of another process in a second, with some to spare.
+/// Bytes of another process that two threads copy in a second, with a margin.
 const COPIED_BYTES_A_SECOND: f64 = 3e9;
 
-/// From so much memory of its own on a process with a runtime is stopped longer by reading it than by a snapshot.
+/// Minimum anonymous memory for which a snapshot is worth taking to read a runtime.
 const WORTH_ONE: u64 = 8 << 20;
 
-/// How long a process may go on before it is looked at again.
+/// Time for the process to run before it is read again.
 const WHILE_BUSY: Duration = Duration::from_millis(50);
-/// The longest stop after which a heap that makes no sense is looked at once more: a thread that was stopped within
-/// malloc leaves its arena in motion, and a moment later it makes sense.
+/// Maximum length of a stop after which an inconsistent heap is read once more: a thread stopped
+/// within malloc leaves its arena inconsistent only for a moment.
 const MAX_BEFORE_AGAIN: Duration = Duration::from_millis(200);
-/// How long the end of a runtime's collection is waited for before a stop, and how often it is asked for: a target
-/// that runs loses nothing by that.
+/// Maximum time to wait for the end of a runtime's collection before a stop, and interval between
+/// checks: a running target loses nothing.
 const MAX_WAITED: Duration = Duration::from_secs(2);
 const BETWEEN_ASKING: Duration = Duration::from_millis(10);
 
-/// Reads `process` with `workers` threads while it is held.
+/// Reads `process` with `workers` threads.
 pub fn take(
     process: &Process,
     stopped_by: &StoppedBy<'_>,
     workers: usize,
     options: &Options<'_>,
 ) -> Result<Frozen> {
-    // Files are looked through before the stop.
+    // Files are searched before the stop.
     let (space, _) = AddressSpace::parse(&process.maps_text()?);
     let found = Found::find(process, &space, options.runtimes);
     take_with(process, stopped_by, (workers, options), &space, &found)
 }
 
-/// As [`take`], with the readers of `found`, where the mappings are `space`.
+/// Like [`take`], with the readers in `found` and the mappings `space`.
 pub fn take_with(
     process: &Process,
     stopped_by: &StoppedBy<'_>,
@@ -103,7 +104,7 @@ pub fn take_with(
     Ok(frozen)
 }
 
-/// Says where a process was stopped for longer than asked.
+/// Returns a caveat if the process was stopped for longer than requested.
 fn stopped_longer(frozen: &Frozen, most: Duration) -> Option<Caveat> {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let text = format!(
@@ -115,23 +116,23 @@ fn stopped_longer(frozen: &Frozen, most: Duration) -> Option<Caveat> {
     (frozen.stopped > most).then(|| Caveat::new("max_stop_exceeded", "--max-stop", None, text))
 }
 
-/// Stops the process and reads it; where a runtime was caught in the middle of its own collection, lets it go
-/// on for a moment and looks again.
+/// Stops the process and reads it; tries again a moment later if a runtime is collecting or a heap
+/// is inconsistent.
 fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Frozen> {
     let mut stopped_before = Duration::ZERO;
     let memory = Live::new(process.pid());
     hold::prepare();
     let (mut ends, mut again, mut shorts) = (true, false, Vec::new());
     for left in (0..MAX_BUSY_LOOKS).rev() {
-        // One that does not end (its process was stopped by others) is waited for once.
+        // A collection that does not end (others stopped the process) is waited for once.
         ends = ends && wait_for_collection(&memory, how);
-        // What was spent at earlier looks is spent.
+        // Earlier attempts have used up a part of the time.
         let most = how.options.max_stop.map(|most| most.saturating_sub(stopped_before));
         let way = way(process, &memory, how, most)?;
-        // One that is never found out of a transfer is stopped in it at last.
+        // Threads in a transfer are left asleep, except in the last two attempts.
         let transfers = if left > 1 { Transfers::Left } else { Transfers::Stopped };
         let stopped = Held::stop(process, (most, transfers), how, &mut stopped_before)?;
-        // A look that is thrown away may have cut one short too.
+        // A discarded attempt may have cut a transfer short, too.
         shorts.extend(stopped.stopped.cut_short().iter().map(short_transfer));
         if left > 0 && how.found.is_collecting(&memory) {
             stopped_before += stopped.resume();
@@ -146,7 +147,7 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Frozen> {
                 continue;
             }
         };
-        // There has to be time for another one.
+        // There must be time for another attempt.
         let has_time = how.options.max_stop.is_none_or(|most| frozen.stopped + stopped_before <= most / 2);
         let in_motion =
             !again && left > 0 && has_time && frozen.has_damage() && frozen.stopped < MAX_BEFORE_AGAIN;
@@ -162,7 +163,8 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Frozen> {
     Err(Error::Ended { pid: process.pid() })
 }
 
-/// A process whose threads are stopped, and a watch on it that is paused meanwhile. Dropped, the threads go first.
+/// A process whose threads are stopped, and a watch on it that is paused meanwhile. On drop, the
+/// threads are released first.
 struct Held<'p> {
     stopped: Stopped<'p>,
     paused: Paused,
@@ -179,7 +181,7 @@ impl<'p> Held<'p> {
         Ok(Self { stopped: stop_within(process, most, transfers, stopped_before)?, paused })
     }
 
-    /// Lets all threads go; returns how long they were stopped.
+    /// Releases all threads; returns how long they were stopped.
     fn resume(self) -> Duration {
         let Self { stopped, paused } = self;
         let stood = stopped.resume();
@@ -188,8 +190,8 @@ impl<'p> Held<'p> {
     }
 }
 
-/// Stops all threads; where they may not take long to stop, tries again some times: one that waits for a processor does not
-/// stop before it gets one. Adds how long those that did stood still.
+/// Stops all threads. If they must stop quickly, tries several times: a thread that waits for a
+/// processor stops only once it gets one. Adds the time of failed attempts to `stopped_before`.
 fn stop_within<'p>(
     process: &'p Process,
     most: Option<Duration>,
@@ -210,17 +212,17 @@ fn stop_within<'p>(
     Stopped::stop_within(process, limit, transfers)
 }
 
-/// From what a process is read.
+/// What a process is read from.
 enum Way {
-    /// From itself, as long as that takes; with it why there is no snapshot, where one was wanted.
+    /// The stopped process itself; with the reason against a snapshot, if one was requested.
     Stopped(Option<String>),
-    /// From a copy of its memory, with the same.
+    /// A copy of its memory, with the same reason.
     Copied(Room, Option<String>),
-    /// From a snapshot.
+    /// A snapshot.
     Snapshot(snapshot::Plan),
 }
 
-/// Looks from what it can be read: before it is stopped.
+/// Determines what it can be read from, before the stop.
 fn way(process: &Process, memory: &Live, how: &How<'_>, most: Option<Duration>) -> Result<Way> {
     let mut against = None;
     let wanted = match how.options.snapshot {
@@ -230,7 +232,7 @@ fn way(process: &Process, memory: &Live, how: &How<'_>, most: Option<Duration>) 
     };
     if wanted {
         match snapshot::plan(process, &process.address_space()?, most) {
-            // Who holds what takes longer to find, and without a snapshot half of it is not said.
+            // Finding holders takes longer, and without a snapshot half of the result is missing.
             Ok(plan) if how.options.keeps_blocks => return Ok(Way::Snapshot(plan.for_longest())),
             Ok(plan) => return Ok(Way::Snapshot(plan)),
             Err(why) => against = refused(process, how, why)?,
@@ -244,7 +246,7 @@ fn way(process: &Process, memory: &Live, how: &How<'_>, most: Option<Duration>) 
     })
 }
 
-/// Why there is no snapshot, where one was asked for and is not insisted on.
+/// Returns the reason against a snapshot if one was requested; fails if one is required.
 fn refused(process: &Process, how: &How<'_>, why: String) -> Result<Option<String>> {
     match how.options.snapshot {
         SnapshotMode::Always => Err(Error::NoSnapshot { pid: process.pid(), why, stopped: Duration::ZERO }),
@@ -253,10 +255,10 @@ fn refused(process: &Process, how: &How<'_>, why: String) -> Result<Option<Strin
     }
 }
 
-/// What came of one look.
+/// Result of one attempt.
 enum Looked {
     Whole(Box<Frozen>),
-    /// It was in the middle of something, or a thread that was left asleep woke: after it stood for so long.
+    /// The process was changing, or a thread left asleep woke up; with the length of the stop.
     Again(Duration),
 }
 
@@ -270,7 +272,7 @@ fn short_transfer(short: &Short) -> Caveat {
     Caveat::new("short_transfer", format!("thread {}", short.tid), None, text)
 }
 
-/// What is known of the threads of a stopped process.
+/// Returns the threads of a stopped process.
 fn threads_of(process: &Process, stopped: &Stopped<'_>, how: &How<'_>) -> Threads {
     let known = stopped.threads().map(|thread| (thread.tid, &thread.registers));
     let mut threads = Threads::of(process, known, stopped.in_transfer().copied(), stopped.count());
@@ -284,7 +286,7 @@ fn threads_of(process: &Process, stopped: &Stopped<'_>, how: &How<'_>) -> Thread
             "an uninterruptible sleep: strandline did not read its stack and its malloc cache",
         );
     }
-    // Only who follows references needs the registers.
+    // Registers are needed only to follow references.
     for thread in stopped.in_transfer().filter(|_| how.options.keeps_blocks) {
         let text =
             "it sleeps in a transfer and was not stopped: what only its registers hold counts as unreachable";
@@ -293,7 +295,7 @@ fn threads_of(process: &Process, stopped: &Stopped<'_>, how: &How<'_>) -> Thread
     threads
 }
 
-/// Reads a stopped process, or what was made of it while it stood still: then it is let go first.
+/// Reads a stopped process; releases it first to read a snapshot or a copy.
 fn read_stopped(
     process: &Process,
     mut held: Held<'_>,
@@ -304,7 +306,7 @@ fn read_stopped(
     let stopped = &mut held.stopped;
     let since = stopped.since();
     let threads = threads_of(process, stopped, how);
-    // Nothing is stopped, as all sleep in transfers, and so nothing can make a snapshot.
+    // No thread is stopped, because all sleep in transfers, so none can make a snapshot.
     let has_none = stopped.threads().next().is_none() && stopped.asleep().is_empty();
     let (room, against) = match way {
         Way::Snapshot(_) if has_none && how.options.snapshot == SnapshotMode::Always => {
@@ -320,7 +322,7 @@ fn read_stopped(
     };
     let file = Opened::new(process.open_file("mem")?);
     let (mut frozen, threads) = match kernel_view(process, threads, how) {
-        // Page tables and mappings that a thread changed meanwhile need not add up.
+        // If a thread ran meanwhile, page tables and mappings need not add up.
         Err(_) if !stopped.slept_on() => return Ok(Looked::Again(held.resume())),
         view => view?,
     };
@@ -333,7 +335,7 @@ fn read_stopped(
     });
     let has_transfers = stopped.in_transfer().next().is_some();
     let mut read = |memory: &dyn Memory| frozen.read_all(process, threads.as_deref(), memory, how, last);
-    // A copy is read when the process runs again.
+    // A copy is read after the process is released.
     let read_now = match &copy {
         Some(_) => Ok(false),
         None if has_transfers => quiet::watched(&memory, &|| !stopped.slept_on(), read).0,
@@ -347,14 +349,14 @@ fn read_stopped(
     let mut busy = read_now?;
     if let Some(copy) = copy {
         busy = frozen.read_all(process, threads.as_deref(), &copy, how, last)?;
-        // What is read of the copy was read of the process once.
+        // The copy was read from the process once.
         frozen.bytes_read = copy.bytes();
     }
     frozen.rollup = frozen.rollup.or_else(|| rollup(process));
     Ok(if busy { Looked::Again(frozen.stopped) } else { Looked::Whole(Box::new(frozen)) })
 }
 
-/// Lets the process go, and reads the snapshot that was taken of it.
+/// Releases the process, and reads its snapshot.
 fn read_snapshot(
     process: &Process,
     (held, shot): (Held<'_>, std::result::Result<taken::Taken, NotTaken>),
@@ -366,7 +368,7 @@ fn read_snapshot(
     let stopped = held.resume();
     let no = |why| Error::NoSnapshot { pid: process.pid(), why, stopped };
     let shot = shot.map_err(|NotTaken { why, unused }| {
-        // Ended and collected now that the process runs.
+        // Ended and reaped now that the process runs.
         let _paused = Paused::begin(how.options.watch);
         drop(unused);
         no(why)
@@ -382,7 +384,7 @@ fn read_snapshot(
     Ok(if busy { Looked::Again(stopped) } else { Looked::Whole(Box::new(frozen)) })
 }
 
-/// Says why the process was stopped for as long as reading took.
+/// Returns the caveat that explains why the process was stopped while it was read.
 pub(super) fn no_snapshot(why: &str) -> Caveat {
     Caveat::new("no_photograph", "--snapshot", None, format!("it was stopped while it was read: {why}"))
 }
@@ -397,7 +399,8 @@ fn own_runs(frozen: &Frozen) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
-/// What stays as it is when the process runs again: its private mappings of files, and none of a device.
+/// Returns the ranges that do not change when the process runs again: private mappings of files,
+/// but not of devices.
 fn constant_ranges(frozen: &Frozen) -> Vec<(u64, u64)> {
     let mappings = frozen.spaces.iter().map(|space| &space.mapping);
     let is_constant = |m: &&Mapping| {
@@ -406,7 +409,7 @@ fn constant_ranges(frozen: &Frozen) -> Vec<(u64, u64)> {
     mappings.filter(is_constant).map(|m| (m.start, m.end)).collect()
 }
 
-/// Lets a runtime's collection that is under way come to its end, within reason; whether it did.
+/// Waits for the end of a runtime's collection, up to a limit; returns whether it ended.
 fn wait_for_collection(memory: &Live, how: &How<'_>) -> bool {
     let until = Instant::now() + MAX_WAITED;
     while how.found.is_collecting(memory) {
@@ -418,7 +421,7 @@ fn wait_for_collection(memory: &Live, how: &How<'_>) -> bool {
     true
 }
 
-/// Whether all of the process's memory can be copied in the time for which it may be stopped.
+/// Whether all memory of the process can be copied in the time for which it may be stopped.
 fn has_time_for_copy(how: &How<'_>, process: &Process) -> bool {
     let takes = Duration::from_secs_f64(anonymous_bytes(process) as f64 / COPIED_BYTES_A_SECOND);
     how.options.max_stop.is_none_or(|most| takes < most / 2)

@@ -1,8 +1,8 @@
-//! Looks at one process: stops it, reads it, lets it go, and returns the ledger.
+//! Inspects one process: stops it, reads it, releases it, and returns the ledger.
 //!
-//! Everything that has to be of one state is read while the process is stopped (`frozen`); everything
-//! else is done before or after. The rows are checked against the kernel's own sum at every run. A process
-//! that ends can be looked at too, while it still has its memory ([`at_exit`]).
+//! Everything that has to be of one state is read while the process is stopped (`frozen`);
+//! everything else is done before or after. Each run checks the rows against the kernel's own sum.
+//! A process that is ending can be inspected too, while it still has its memory ([`at_exit`]).
 
 mod describe;
 mod ending;
@@ -43,38 +43,39 @@ use strandline_process::procfs::{Process, mounts};
 use strandline_process::target::admission;
 use strandline_process::target::hold::on_own_thread;
 
-/// Hears of work done: what is being done, bytes done so far, bytes in all.
+/// Called with the name of the work, bytes done so far, and total bytes.
 pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 
-/// How to look.
+/// Options of an inspection.
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
     /// Whether to look for all-zero pages in memory outside malloc's heaps, which reads all of it.
     pub find_zero_pages: bool,
-    /// Whether the heap is checked for a call into the allocator, which takes longer.
+    /// Whether to check the heap for a call into the allocator, which takes longer.
     pub before_call: bool,
-    /// Whether all blocks in use are kept, for who holds them.
+    /// Whether to keep all blocks in use, and find their holders.
     pub keeps_blocks: bool,
     /// Whether to read language runtimes, which takes longer.
     pub runtimes: bool,
-    /// A type of which to tell a live object's path to a root, where a reader can (SBCL's).
+    /// Type of which a live object's path to a root is wanted, if a reader supports it (SBCL's).
     pub path_to: Option<&'a str>,
-    /// Whether to make a picture of the address space too ([`Explanation::page_map`]).
+    /// Whether to make a page map ([`Explanation::page_map`]).
     pub page_map: bool,
-    /// How long the process may be stopped: it is let go then, whatever is missing. `None` for as long as reading it takes, within
-    /// ten seconds and one for each GiB.
+    /// How long the process may be stopped: then it is released, whatever is missing. `None` for as
+    /// long as reading takes, up to ten seconds plus one for each GiB.
     pub max_stop: Option<Duration>,
-    /// Whether it is read from a snapshot of it, while it runs on.
+    /// Whether to read from a snapshot, while the process runs on.
     pub snapshot: SnapshotMode,
-    /// How long it is first tried to read it without stopping it, while none of its threads runs; zero for not at all.
+    /// How long to try first to read it without stopping it, while none of its threads runs; zero
+    /// for not at all.
     pub quiet_for: Duration,
-    /// The watch that this process keeps on it: it pauses while the process is stopped.
+    /// The watch that this process keeps on the target: paused while the target is stopped.
     pub watch: Option<&'a Arc<dyn Watch>>,
     /// Its start time in ticks since boot. If given, a process that has reused the id is refused.
     pub started: Option<u64>,
-    /// Threads to read with; `None` for as many as there are processors.
+    /// Number of threads for reading; `None` for one for each processor.
     pub threads: Option<usize>,
-    /// Hears of work done.
+    /// Called with the progress.
     pub progress: Option<Progress<'a>>,
 }
 
@@ -104,31 +105,31 @@ impl Options<'_> {
     }
 }
 
-/// A process's ledger, and what the remedies need to be applied.
+/// A process's ledger, and what is needed to apply remedies.
 pub struct Inspection {
-    /// What is said of it.
+    /// The report.
     pub explanation: Explanation,
     /// What the allocators' readers found.
     pub readings: Vec<Reading>,
     /// All-zero resident pages of private anonymous memory, claimed or not, in address order.
     pub zero_runs: Vec<(u64, u64)>,
-    /// Who holds what is live, where blocks were kept.
+    /// Holders of live blocks, if blocks were kept.
     pub holders: Option<Holders>,
 }
 
 /// Explains process `pid`.
 ///
 /// # Errors
-/// Those of [`Error`]: no such process, not allowed, traced by somebody else, ended meanwhile, or
+/// Those of [`Error`]: no such process, not allowed, traced by another process, ended meanwhile, or
 /// rows that do not add up to the kernel's RSS.
 pub fn explain(pid: i32, options: &Options<'_>) -> Result<Explanation> {
     inspect(pid, options).map(|inspection| inspection.explanation)
 }
 
-/// As [`explain`], with what remedies need.
+/// Like [`explain`], with what is needed to apply remedies.
 pub fn inspect(pid: i32, options: &Options<'_>) -> Result<Inspection> {
     match inspect_once(pid, options) {
-        // It was taken and did not last.
+        // A snapshot was tried, and failed or did not last.
         Err(Error::NoSnapshot { why, stopped, .. }) if options.snapshot != SnapshotMode::Always => {
             let max_stop = options.max_stop.map(|most| most.saturating_sub(stopped));
             let again =
@@ -153,8 +154,8 @@ fn inspect_once(pid: i32, options: &Options<'_>) -> Result<Inspection> {
         return Err(Error::NoSuchProcess { pid });
     }
     let threads = options.reading_threads();
-    // A thread of its own is the tracer: with its end the kernel lets go of everything, of threads too
-    // that were in an uninterruptible sleep and could not be stopped and let go in order.
+    // The tracer is a thread of its own: when it ends, the kernel releases everything, even threads
+    // in an uninterruptible sleep that could not be stopped and released in order.
     let most = options.max_stop.unwrap_or_else(|| frozen::longest_stop(look::anonymous_bytes(&process)));
     let frozen = on_own_thread(most, || look::take(&process, &StoppedBy::Us, threads, options));
     let no_thread =
@@ -164,7 +165,7 @@ fn inspect_once(pid: i32, options: &Options<'_>) -> Result<Inspection> {
     account(&process, frozen, start, options)
 }
 
-/// Makes the ledger of what was read, and puts it into words.
+/// Makes the ledger of a frozen state, and the report.
 fn account(
     process: &Process,
     mut frozen: Frozen,
@@ -173,10 +174,10 @@ fn account(
 ) -> Result<Inspection> {
     let mut holders = options.keeps_blocks.then(|| holders::find(process, &mut frozen, options));
     let ledger = add_up(process, &mut frozen, options);
-    // Before what is wrong is believed: a snapshot that ended meanwhile shows nothing right.
+    // Before errors are reported: a snapshot that ended meanwhile makes all results wrong.
     end_snapshot(process, &mut frozen)?;
     let (mut ledger, zero_runs) = ledger?;
-    // Now: pages that a snapshot shared are the process's own again.
+    // Only now: pages shared with a snapshot are exclusive to the process again.
     ledger.zero_sharing = if zero_runs.is_empty() { None } else { sharing::of_runs(process, &zero_runs) };
     let explanation = describe::describe(process, &mut frozen, ledger, holders.as_mut(), start);
     if let Some(holders) = &mut holders {
@@ -188,7 +189,7 @@ fn account(
     Ok(Inspection { explanation, readings: frozen.readings, zero_runs, holders })
 }
 
-/// Adds all up to a ledger, and finds the pages of zeros.
+/// Makes the ledger, and finds the all-zero pages.
 fn add_up(
     process: &Process,
     frozen: &mut Frozen,
@@ -227,12 +228,12 @@ fn add_up(
     }
     zero_runs.extend(frozen.readings.iter().flat_map(|reading| reading.zero_runs.iter().copied()));
     zero_runs.extend(frozen.runtimes.iter().flat_map(|reading| reading.zero_runs.iter().copied()));
-    // A page of zeros may lie in a range and in a finer one within it.
+    // An all-zero page may be in a range and in a finer one within it.
     merge(&mut zero_runs);
     Ok((ledger, zero_runs))
 }
 
-/// Lets go of the snapshot that was read, if one was, and makes sure that it was there to the end.
+/// Ends the snapshot, if there is one, and checks that it lasted until now.
 fn end_snapshot(process: &Process, frozen: &mut Frozen) -> Result<()> {
     let Some(kept) = frozen.snapshot.take() else { return Ok(()) };
     let spent = kept.end();
@@ -244,12 +245,12 @@ fn end_snapshot(process: &Process, frozen: &mut Frozen) -> Result<()> {
     }
     frozen.stopped += spent.stopped;
     frozen.spent = Some(spent);
-    // While there was a snapshot, half of each page counted as its.
+    // While there was a snapshot, half of each shared page counted as the snapshot's.
     frozen.rollup = frozen::rollup(process);
     Ok(())
 }
 
-/// Does what readers of runtimes left for when the target runs again.
+/// Does the work that readers of runtimes left for when the target runs again.
 fn finish_runtimes(frozen: &mut Frozen, threads: usize, options: &Options<'_>) {
     let by_allocator: Vec<(String, Matched)> = frozen
         .readings

@@ -1,9 +1,11 @@
-//! What the kernel says of a standing process's mappings and pages, in the shortest stop.
+//! Reads the kernel's view of a stopped process's mappings and pages, in the shortest possible
+//! stop.
 //!
-//! smaps says all of it, and is the slowest to say it: it goes over all pages and prints twenty lines a mapping. The
-//! mappings (maps), the page tables (PAGEMAP_SCAN) and the kernel's own sums over both (smaps_rollup) say the same, beside
-//! each other in half of the time or less; where they do not add up to the same, or there is something that only smaps
-//! tells mapping by mapping (MADV_FREE, locked memory, hugetlb), smaps is read.
+//! smaps contains all of it, and is the slowest source: it walks all pages and prints twenty lines
+//! for each mapping. Read in parallel, the mappings (maps), the page tables (PAGEMAP_SCAN) and the
+//! kernel's own sums over both (smaps_rollup) contain the same, in half of the time or less. If
+//! they do not add up, or if the process has something that only smaps reports by mapping
+//! (MADV_FREE, locked memory, hugetlb), smaps is read.
 
 use std::fs::File;
 use std::io;
@@ -15,22 +17,25 @@ use strandline_process::pages::{self, PAGE_BYTES, Residency, Scanned, Seen};
 use strandline_process::procfs::Process;
 use strandline_process::smaps::{self, Counts, Smaps, SmapsEntry};
 
-/// How often page tables are read again where the kernel moved pages in between.
+/// Maximum number of attempts to read page tables while the kernel moves pages.
 const MAX_LOOKS: u32 = 8;
-/// How long to wait before the third look; twice as long before each that follows, 126 ms in all. A thread that sleeps in the
-/// kernel, waiting for a page from swap, is not stopped yet, and goes on to bring pages in and out until it is.
+/// Pause before the third attempt, doubled before each further one, 126 ms in all. A thread that
+/// sleeps in the kernel, waiting for a page from swap, is not stopped yet, and moves pages in and
+/// out until it is.
 const PAUSE: Duration = Duration::from_millis(2);
-/// From so many resident bytes or mappings on, two threads read: fewer take less time than a thread takes to start.
+/// From this number of resident bytes or mappings on, two threads read: for fewer, starting a
+/// thread takes longer than reading.
 const LARGE_BYTES: u64 = 32 << 20;
 const MANY_MAPPINGS: usize = 1000;
 
-/// What was known of the process before it was stopped.
+/// What was known about the process before it was stopped.
 pub struct Before<'a> {
     /// Its mappings.
     pub space: &'a AddressSpace,
     /// Its resident bytes.
     pub rss_bytes: u64,
-    /// Whether it has memory that is locked, or huge pages that are reserved: smaps tells which.
+    /// Whether it has locked memory or reserved huge pages: only smaps contains which mappings have
+    /// them.
     pub has_locked: bool,
 }
 
@@ -40,17 +45,17 @@ impl Before<'_> {
     }
 }
 
-/// What the kernel says of a process's pages.
+/// The kernel's view of a process's pages.
 pub struct Pages {
     /// Its mappings.
     pub smaps: Smaps,
     /// Its resident pages.
     pub residency: Residency,
-    /// The kernel's own sums, where they were read beside.
+    /// The kernel's own sums, if they were read too.
     pub rollup: Option<Counts>,
 }
 
-/// Does two things beside each other, where that is worth a thread.
+/// Runs both functions, in parallel if that is worth a thread.
 fn beside<A: Send, B: Send>(
     is_large: bool,
     one: impl FnOnce() -> io::Result<A> + Send,
@@ -66,7 +71,7 @@ fn beside<A: Send, B: Send>(
     })
 }
 
-/// Reads the pages of a process that stands still. `pagemap` is its open /proc/PID/pagemap.
+/// Reads the pages of a stopped or sleeping process. `pagemap` is its open /proc/PID/pagemap.
 pub fn read(process: &Process, pagemap: &File, before: &Before<'_>) -> Result<Pages> {
     match by_sums(process, pagemap, before)? {
         Some(pages) => Ok(pages),
@@ -74,7 +79,8 @@ pub fn read(process: &Process, pagemap: &File, before: &Before<'_>) -> Result<Pa
     }
 }
 
-/// Its mappings and page tables; `None` where the kernel has no PAGEMAP_SCAN.
+/// Reads its mappings and page tables; `None` if the kernel has no PAGEMAP_SCAN, or a line of maps
+/// is not understood.
 pub fn scanned(process: &Process, pagemap: &File) -> Result<Option<(AddressSpace, Scanned)>> {
     let (space, bad_lines) = AddressSpace::parse(&process.maps_text()?);
     if bad_lines > 0 {
@@ -87,14 +93,15 @@ pub fn scanned(process: &Process, pagemap: &File) -> Result<Option<(AddressSpace
     }
 }
 
-/// What the page tables say of a mapping, as smaps would count it: pages without a `struct page` (clocks of the kernel,
-/// devices) are no memory of the process.
+/// Returns the counts of a mapping by its page tables, as smaps would report them: pages without a
+/// `struct page` (clocks of the kernel, devices) are not memory of the process.
 pub fn seen_counts(mapping: &Mapping, seen: &Seen) -> Counts {
     let is_none = mapping.name.starts_with("[vvar") || mapping.name == "[vsyscall]";
     if is_none { Counts::default() } else { seen.counts }
 }
 
-/// By mappings, page tables and sums; `None` where those do not tell all, or not the same.
+/// Reads mappings, page tables and sums; `None` if these do not contain everything, or do not
+/// agree.
 fn by_sums(process: &Process, pagemap: &File, before: &Before<'_>) -> Result<Option<Pages>> {
     if before.has_locked || !pages::has_scan() {
         return Ok(None);
@@ -108,7 +115,7 @@ fn by_sums(process: &Process, pagemap: &File, before: &Before<'_>) -> Result<Opt
     }
     let mut seen = scanned.seen(space.mappings());
     if sums.swap_bytes == 0 {
-        // Guard regions and other marks of the kernel's look like swapped pages.
+        // Guard regions and other markers of the kernel look like swapped pages.
         seen.iter_mut().for_each(|seen| seen.counts.swap_bytes = 0);
     }
     let entry = |(mapping, seen): (&Mapping, &Seen)| SmapsEntry {

@@ -1,5 +1,5 @@
-//! Reads a process without stopping it, while all its threads sleep. Their context-switch counters prove that none ran
-//! ([`strandline_process::target::asleep`]).
+//! Reads a process without stopping it, while all its threads sleep. Their context-switch counters
+//! prove that none ran ([`strandline_process::target::asleep`]).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,16 +13,17 @@ use strandline_process::procfs::Process;
 use strandline_process::target::asleep::{self, Quiet};
 use strandline_process::target::live::{Live, Opened, Traced};
 
-/// How long an unstopped read is tried for, where nothing else is asked.
+/// Default time to try reading without a stop.
 pub const QUIET_FOR: Duration = Duration::from_millis(250);
-/// One whose threads never all sleep within this is not waited for: it works.
+/// A process whose threads do not all sleep within this time is busy, and not waited for.
 const MAX_AWAKE: Duration = Duration::from_millis(30);
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(10);
-/// How often it is looked whether reading goes on in vain.
+/// Interval between checks whether reading is in vain.
 const GLANCE_EVERY: Duration = Duration::from_millis(2);
 
-/// A process's memory. Reads return nothing once the watcher has set `is_over`, so that a read in vain ends soon.
+/// A process's memory. Reads return nothing once the watcher has set `is_over`, so that a read in
+/// vain ends soon.
 struct Watched<'a> {
     memory: &'a dyn Memory,
     is_over: &'a AtomicBool,
@@ -41,7 +42,7 @@ impl Memory for Watched<'_> {
     }
 }
 
-/// Ends the watching thread, also where what is watched panics.
+/// Ends the watching thread, also if the work panics.
 struct End<'a>(&'a AtomicBool, thread::Thread);
 
 impl Drop for End<'_> {
@@ -51,8 +52,8 @@ impl Drop for End<'_> {
     }
 }
 
-/// Runs `work` on `memory` while a second thread asks `is_in_vain`; returns true with the result if the answer was yes. `work`
-/// then reads nothing more.
+/// Runs `work` on `memory` while a second thread asks `is_in_vain`; returns true with the result if
+/// the answer was yes. `work` then reads nothing more.
 pub(super) fn watched<T>(
     memory: &dyn Memory,
     is_in_vain: &(dyn Fn() -> bool + Sync),
@@ -75,12 +76,13 @@ pub(super) fn watched<T>(
     (done, is_over.load(Ordering::Relaxed))
 }
 
-/// Reads `process` without stopping it; `None` where that is not wanted, or did not come about in the time for it.
+/// Reads `process` without stopping it; `None` if that is not wanted, or not possible within the
+/// time for it.
 pub fn read(process: &Process, how: &How<'_>) -> Result<Option<Frozen>> {
     let options = how.options;
-    // Who holds what is asked of all registers too, which only a stop shows.
+    // Finding holders needs all registers, which are known only after a stop.
     let is_wanted = !options.keeps_blocks && options.snapshot != SnapshotMode::Always;
-    // Of a 32-bit program nothing but a stop shows that it is one of those whose heap is not read.
+    // A 32-bit program is stopped, which detects that its heap is not read.
     let is_64_bit = process.start_facts().is_some_and(|facts| facts.is_64_bit);
     if !is_wanted || options.quiet_for.is_zero() || !is_64_bit {
         return Ok(None);
@@ -111,7 +113,8 @@ pub fn read(process: &Process, how: &How<'_>) -> Result<Option<Frozen>> {
 enum Attempt {
     Read(Box<Frozen>),
     Disturbed,
-    /// It has to be stopped: a thread's pointer is not known, or its memory is in the middle of a change.
+    /// It has to be stopped: a thread pointer is unknown, its memory is in the middle of a change,
+    /// or others may write to it.
     Unfit,
 }
 
@@ -125,7 +128,7 @@ fn attempt(process: &Process, quiet: &Quiet<'_>, how: &How<'_>) -> Result<Attemp
     let (is_unfit, is_over) = watched(&traced, &|| quiet.seems_over(), |memory| {
         frozen.read_all(process, facts.as_deref(), memory, how, LastTry(false))
     });
-    // Asked each time: a thread that ran may have let others at its memory.
+    // Checked at each attempt: a thread that ran may have given others access to the memory.
     let is_alone = asleep::writes_unseen(process, &frozen.space)?.is_none();
     if is_over || !quiet.lasted() {
         return Ok(Attempt::Disturbed);

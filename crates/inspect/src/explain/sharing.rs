@@ -1,5 +1,5 @@
-//! Which pages other processes have mapped too, as after a fork: a remedy takes them out of this process's RSS, and the machine keeps
-//! them.
+//! Pages that other processes map too, as after a fork: a remedy removes them from this process's
+//! RSS, but the machine keeps them.
 
 use std::ops::Range;
 
@@ -7,18 +7,19 @@ use strandline_process::pages::{self, read_ranges};
 use strandline_process::procfs::Process;
 use strandline_process::smaps::Smaps;
 
-/// What of some resident memory is shared.
+/// How much of some resident memory is shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sharing {
     /// Bytes of pages that no other process has mapped.
     pub private_bytes: u64,
-    /// Bytes of pages that others have mapped too.
+    /// Bytes of pages that other processes have mapped too.
     pub shared_bytes: u64,
-    /// How many others, on average; `None` where that cannot be told.
+    /// Average number of these processes; `None` if unknown.
     pub others: Option<u64>,
 }
 
-/// What of the resident anonymous pages of `runs`, which are in address order, is shared now; `None` where that cannot be read.
+/// Returns how much of the resident anonymous pages in `runs`, which are in address order, is
+/// shared now; `None` if that cannot be read.
 pub fn of_runs(process: &Process, runs: &[(u64, u64)]) -> Option<Sharing> {
     let ranges: Vec<Range<u64>> = runs.iter().map(|&(start, end)| start..end).collect();
     let pagemap = process.open_file("pagemap").ok()?;
@@ -28,8 +29,8 @@ pub fn of_runs(process: &Process, runs: &[(u64, u64)]) -> Option<Sharing> {
     Some(Sharing { private_bytes, shared_bytes, others })
 }
 
-/// How many other processes have the shared pages of the mappings with `runs`: a page that `n` processes have counts as an `n`th of it in
-/// the Pss of each.
+/// Returns how many other processes have the shared pages of the mappings with `runs`: a page that
+/// `n` processes have counts as an `n`th of a page in the Pss of each.
 fn others(process: &Process, runs: &[(u64, u64)]) -> Option<u64> {
     let smaps = Smaps::read(process.open_file("smaps").ok()?).ok()?;
     let (mut shared, mut portion) = (0_u64, 0_u64);

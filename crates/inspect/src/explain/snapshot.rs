@@ -1,6 +1,6 @@
-//! Whether a process is read from a snapshot of it, what speaks against one, and its keeping while it is read.
+//! Decides whether to read a process from a snapshot, and guards the snapshot while it is read.
 //!
-//! How one is taken is [`strandline_process::snapshot`]'s. Everything that can be known to do harm is looked at
+//! [`strandline_process::snapshot`] makes it. Everything that is known to be harmful is checked
 //! before the process is stopped.
 
 use std::fs;
@@ -17,53 +17,54 @@ use strandline_process::procfs::{Process, Status};
 use strandline_process::snapshot::{self, Snapshot, Spent, needed_bytes};
 use strandline_process::target::{budget, holders};
 
-/// When a process is read from a snapshot of it.
+/// When to read a process from a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SnapshotMode {
-    /// Not.
+    /// Never.
     #[default]
     Never,
-    /// Where a language runtime is read, which takes longer than a snapshot, and nothing speaks against one: whichever
-    /// stops the process less.
+    /// If nothing speaks against a snapshot, and it stops the process for less time than reading
+    /// does.
     IfShorter,
-    /// Where nothing speaks against it; else it is stopped for as long as reading takes, which a caveat says.
+    /// If nothing speaks against it; otherwise the process is stopped while it is read, with a
+    /// caveat.
     IfPossible,
-    /// Always: where it cannot be, the process is not looked at.
+    /// Always; if it is not possible, the process is not inspected.
     Always,
 }
 
-/// A snapshot ends by itself after this time, and so much more for each GiB.
+/// A snapshot ends by itself after this time, plus the next for each GiB.
 const MIN_HOLD: Duration = Duration::from_secs(15);
 const HOLD_A_GIB: Duration = Duration::from_secs(5);
-/// But not longer: should we die, nobody looks whether memory runs low.
+/// Maximum of that time: if strandline dies, nothing watches whether memory runs low.
 const MAX_HOLD: Duration = Duration::from_secs(60);
-/// What a snapshot's stop takes for each GiB, with some to spare.
+/// Length of the stop for a snapshot for each GiB, with a margin.
 const STOP_A_GIB: Duration = Duration::from_millis(60);
-/// How often it is looked whether memory runs low.
+/// Interval between checks whether memory runs low.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// So many processes more must be allowed: the program itself may want some meanwhile.
+/// Minimum number of further processes that must be allowed: the program may start some meanwhile.
 const MIN_PROCESSES: u64 = 16;
 
 /// A snapshot that may be taken.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Where in the target the instructions for it are.
+    /// Where the instructions to use are in the target.
     pub code: Code,
-    /// After so long it ends by itself.
+    /// Time after which it ends by itself.
     pub hold: Duration,
 }
 
 impl Plan {
-    /// The same, of one that lasts as long as any may.
+    /// Returns the same plan with the longest allowed time.
     pub fn for_longest(self) -> Self {
         Self { hold: MAX_HOLD, ..self }
     }
 }
 
-/// Looks whether a snapshot of the process, whose mappings are `space`, can do harm or cannot be had.
+/// Checks whether a snapshot of the process with the mappings `space` is possible and harmless.
 ///
 /// # Errors
-/// What speaks against it.
+/// The reason against it.
 pub fn plan(process: &Process, space: &AddressSpace, max_stop: Option<Duration>) -> Result<Plan, String> {
     let status = process.status().map_err(|error| error.to_string())?;
     if status.state == Some('T') {
@@ -96,13 +97,14 @@ pub fn plan(process: &Process, space: &AddressSpace, max_stop: Option<Duration>)
     Ok(Plan { code, hold: (MIN_HOLD + HOLD_A_GIB.mul_f64(gibs)).min(MAX_HOLD) })
 }
 
-/// The first kernel whose `CLOSE_RANGE_UNSHARE` lets the copy go of the program's descriptors, and the first that copies
-/// pages to which a device is writing when it copies the process (a7e689dd1c06, "block: Convert bio_iov_iter_get_pages to
-/// use iov_iter_extract_pages"): before, the program could lose what the device writes (open(2), O_DIRECT).
+/// The first kernel with `CLOSE_RANGE_UNSHARE`, by which the copy drops the program's descriptors;
+/// and the first kernel whose fork copies pages that a device is writing to (a7e689dd1c06, "block:
+/// Convert bio_iov_iter_get_pages to use iov_iter_extract_pages"): before, the program could lose
+/// what the device writes (open(2), O_DIRECT).
 const LETS_GO: (u32, u32) = (5, 9);
 const COPIES_PINNED: (u32, u32) = (6, 5);
 
-/// Whether something writes to its memory, or looks at it, that a copy would disturb.
+/// Fails if a copy would disturb something that writes to its memory or monitors it.
 fn writers(process: &Process, space: &AddressSpace) -> Result<(), String> {
     let kernel = strandline_sys::host::kernel_version();
     if kernel.is_none_or(|kernel| kernel < LETS_GO) {
@@ -132,16 +134,18 @@ fn writers(process: &Process, space: &AddressSpace) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a file system is known to pin the pages that a direct read writes to, so that the kernel copies them for a child at
-/// once: local ones do. NFS, 9p, ceph and older FUSE do not; any other is treated like them.
+/// Whether a file system is known to pin the pages that a direct read writes to, so that the kernel
+/// copies them for a child at once: local ones do. NFS, 9p, ceph and older FUSE do not; unknown
+/// ones count as if they did not.
 fn pins(kind: &str) -> bool {
     const LOCAL: [&str; 9] = ["ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "tmpfs", "devtmpfs", "overlay"];
     LOCAL.contains(&kind)
 }
 
-/// Whether there is memory for it, and a process more is allowed.
+/// Fails if there is too little memory for it, or if one more process is not allowed.
 fn room(process: &Process, status: &Status, anonymous_bytes: u64) -> Result<(), String> {
-    // The kernel would count the copy as memory promised, and refuse the program's own requests meanwhile.
+    // The kernel would count the copy as committed memory, and refuse the program's own requests
+    // meanwhile.
     if fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|text| text.trim() == "2") {
         return Err("this machine promises no more memory than it has (vm.overcommit_memory is 2)".to_owned());
     }
@@ -159,18 +163,18 @@ fn room(process: &Process, status: &Status, anonymous_bytes: u64) -> Result<(), 
     Ok(())
 }
 
-/// A snapshot while it is read: it is ended where memory runs low.
+/// A snapshot while it is read; it is ended if memory runs low.
 #[derive(Debug)]
 pub struct Kept {
     snapshot: Arc<Snapshot>,
     over: Arc<AtomicBool>,
     watcher: Option<JoinHandle<bool>>,
-    /// Pauses while a thread of the target collects the snapshot.
+    /// Paused while a thread of the target reaps the snapshot.
     watch: Option<Arc<dyn Watch>>,
 }
 
 impl Kept {
-    /// Keeps a snapshot.
+    /// Guards a snapshot from now on.
     pub fn new(snapshot: Snapshot, watch: Option<&Arc<dyn Watch>>) -> Self {
         let (snapshot, over) = (Arc::new(snapshot), Arc::new(AtomicBool::new(false)));
         let watcher = {
@@ -186,22 +190,22 @@ impl Kept {
                 false
             }
         };
-        // Where no thread can be had, the kernel's own end of memory takes the snapshot first.
+        // If no thread can be started, the kernel's out-of-memory killer takes the snapshot first.
         let watcher = std::thread::Builder::new().name("snapshot".into()).spawn(watcher).ok();
         Self { snapshot, over, watcher, watch: watch.cloned() }
     }
 
-    /// The snapshot.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }
 
-    /// The same, for who asks later whether it is still there.
+    /// Returns the snapshot, to check later whether it still exists.
     pub fn watched(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshot)
     }
 
-    /// Ends it; what it cost, unless it had ended before: then what was read of it is not to be used.
+    /// Ends it and returns its cost. Fails if it had ended before: what was read from it is invalid
+    /// then.
     pub fn end(mut self) -> Result<Spent, String> {
         let was_there = self.snapshot.is_there();
         let ran_low = self.stop_watching();
@@ -215,7 +219,7 @@ impl Kept {
         Ok(self.snapshot.end())
     }
 
-    /// Whether it was ended because memory ran low.
+    /// Stops watching memory; returns whether the snapshot was ended because memory ran low.
     fn stop_watching(&mut self) -> bool {
         self.over.store(true, Ordering::Release);
         let Some(watcher) = self.watcher.take() else { return false };

@@ -1,28 +1,29 @@
-//! Why a process stands still while it is read.
+//! Why a process does not run while it is read.
 
 use strandline_claims::caveat::Caveat;
 use strandline_process::procfs::Process;
 use strandline_sys::ptrace::Registers;
 
-/// What keeps the target as it is while it is read.
+/// What keeps the target unchanged while it is read.
 pub enum StoppedBy<'a> {
-    /// It runs: all its threads are stopped for it, and let go once their heaps are read.
+    /// The process runs: all its threads are stopped, and released once their heaps are read.
     Us,
-    /// It stands at its end, held by the caller.
+    /// The process is ending, and held by the caller.
     Ending(&'a Ending<'a>),
 }
 
-/// A process that stands at its end.
+/// An ending process that is held.
 #[derive(Clone, Copy, Debug)]
 pub struct Ending<'a> {
-    /// The threads that are held at PTRACE_EVENT_EXIT, the leader among them, and their registers there.
+    /// The threads held at PTRACE_EVENT_EXIT, the leader among them, and their registers there.
     pub registers: &'a [(i32, Registers)],
-    /// How many other threads the process had when its end began, as far as the caller knows.
+    /// Number of other threads that the process had when it began to end, as far as the caller
+    /// knows.
     pub other_threads: u64,
 }
 
 impl Ending<'_> {
-    /// What is not known of threads that are gone.
+    /// Returns a caveat about threads that are gone.
     pub(super) fn caveats(&self, process: &Process) -> Vec<Caveat> {
         if self.other_threads == 0 {
             return Vec::new();

@@ -1,9 +1,9 @@
-//! A process read from a snapshot: what is taken of it while it stands still, and the frozen state that is made of that and
-//! of the snapshot while it runs on.
+//! Reads a process from a snapshot: what is taken during the stop, and the frozen state made of
+//! that and of the snapshot while the process runs on.
 //!
-//! In the stop the kernel is asked for its mappings and page tables, and for the snapshot; no more. What smaps says besides
-//! (which goes over all pages once more) is the snapshot's of private anonymous memory, which it has page for page; of files'
-//! and shared memory, which it has not, the page tables say it.
+//! During the stop, only mappings and page tables are read, and the snapshot is made. The rest of
+//! smaps, which takes another walk over all pages, comes from the snapshot for private anonymous
+//! memory, which it has page for page, and from the page tables for files and shared memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,35 +22,36 @@ use strandline_process::target::copy::{Copy, Room};
 use strandline_process::target::live::{Live, Opened};
 use strandline_process::target::stop::Stopped;
 
-/// More than this is not copied in the stop of what a snapshot would not show.
+/// Maximum bytes of memory missing in the snapshot that are copied during the stop.
 const MAX_UNSHOWN_BYTES: u64 = 64 << 20;
-/// From so many mappings on a snapshot's pages are asked for all at once.
+/// From this number of mappings on, the snapshot's pages are queried all at once.
 const MANY_MAPPINGS: usize = 500;
-/// Reading of a snapshot ends so long before it ends by itself.
+/// Reading a snapshot ends this long before the snapshot ends by itself.
 const BEFORE_ITS_END: Duration = Duration::from_secs(2);
 
-/// What was taken of a process while it stood still.
+/// What was taken of a process while it was stopped.
 pub struct Taken {
     kept: Kept,
     pages: Pages,
     start_brk: Option<u64>,
-    /// What the snapshot does not show.
+    /// A copy of what the snapshot lacks.
     copy: Copy<'static>,
     ranges: Vec<(u64, u64)>,
 }
 
-/// What the kernel said of its pages.
+/// What the kernel reported about its pages.
 enum Pages {
-    /// Mappings, and page tables: the rest is the snapshot's.
+    /// Mappings and page tables; the rest comes from the snapshot.
     Scanned(AddressSpace, Scanned, Vec<Seen>),
-    /// All of smaps: where the kernel has no PAGEMAP_SCAN, and where memory is locked, which a child's is not.
+    /// All of smaps: if the kernel has no PAGEMAP_SCAN, or if memory is locked, which it is not in
+    /// a child.
     Read(Smaps, Residency),
 }
 
-/// Takes a snapshot of a stopped process, and copies what it does not show.
+/// Takes a snapshot of a stopped process, and copies what it lacks.
 ///
 /// # Errors
-/// Why there is none. Threads may run by then: the process is to be let go.
+/// The reason against it. Threads may run by then: the process must be released.
 pub fn take(
     process: &Process,
     stopped: &mut Stopped<'_>,
@@ -76,7 +77,7 @@ pub fn take(
             (Pages::Read(smaps, residency), space)
         }
     };
-    // Before the thread that made it runs: what is copied is of the same instant.
+    // Made before the thread that made the child runs, so the copy is of the same instant.
     let copied = Snapshot::take(stopped, process, (&space, plan.code, plan.hold), |child| {
         let unshown = unshown(&pages, child)?;
         copy(process, unshown.runs).map(|copy| (copy, unshown.ranges))
@@ -85,7 +86,7 @@ pub fn take(
     Ok(Taken { kept: Kept::new(snapshot, watch), pages, start_brk, copy, ranges })
 }
 
-/// Copies `runs` of a process that stands still.
+/// Copies `runs` of a stopped process.
 fn copy(process: &Process, runs: Vec<(u64, u64)>) -> std::result::Result<Copy<'static>, String> {
     let bytes: u64 = runs.iter().map(|run| run.1 - run.0).sum();
     if bytes > MAX_UNSHOWN_BYTES {
@@ -100,7 +101,7 @@ fn copy(process: &Process, runs: Vec<(u64, u64)>) -> std::result::Result<Copy<'s
     Copy::take(&Live::new(process.pid()), runs.into_iter(), room, 1, None).ok_or_else(too_much)
 }
 
-/// Private anonymous memory that the snapshot does not show, and its pages.
+/// Private anonymous memory that the snapshot lacks, and its pages.
 #[derive(Default)]
 struct Unshown {
     ranges: Vec<(u64, u64)>,
@@ -114,8 +115,8 @@ impl Unshown {
     }
 }
 
-/// Looks what `child` has not: mappings that are missing in it, and those that have no page where the process has its
-/// first.
+/// Finds what `child` lacks: mappings that it does not have, and mappings that have no page at the
+/// address of the process's first page.
 fn unshown(pages: &Pages, child: &Process) -> std::result::Result<Unshown, String> {
     let mut unshown = Unshown::default();
     match pages {
@@ -132,7 +133,8 @@ fn unshown(pages: &Pages, child: &Process) -> std::result::Result<Unshown, Strin
             let told = |error: &dyn std::fmt::Display| format!("the snapshot cannot be read: {error}");
             let pagemap = child.open_file("pagemap").map_err(|error| told(&error))?;
             let mappings = space.mappings();
-            // Asked for each mapping, a page takes a thousand times as long as in one question about all.
+            // One query for each mapping takes a thousand times as long per page as one query for
+            // all.
             let shown = if mappings.len() > MANY_MAPPINGS {
                 let all = Scanned::of(&pagemap, mappings.iter()).map_err(|error| told(&error))?;
                 Some(all.seen(mappings))
@@ -155,7 +157,8 @@ fn unshown(pages: &Pages, child: &Process) -> std::result::Result<Unshown, Strin
 }
 
 impl Taken {
-    /// Makes the frozen state of it, while the process runs on; true with it where the process has to be looked at again.
+    /// Makes the frozen state, while the process runs on. Also returns true if the process has to
+    /// be read again.
     pub fn read(
         self,
         process: &Process,
@@ -168,7 +171,7 @@ impl Taken {
         let open =
             |name: &str| child.open_file(name).map_err(|error| no(format!("it cannot be read ({error})")));
         let pagemap = open("pagemap")?;
-        // Before any of its memory is read, which brings pages into it.
+        // Read before its memory, because reading memory brings in pages.
         let (smaps, residency) = match self.pages {
             Pages::Read(smaps, residency) => (smaps, residency),
             Pages::Scanned(space, scanned, seen) => {
@@ -184,7 +187,7 @@ impl Taken {
                 (smaps, residency)
             }
         };
-        // What is shared changes meanwhile, and a device's is none.
+        // Shared writable memory changes meanwhile, and device memory is not the process's memory.
         let is_memory = |space: &&SmapsEntry| {
             let permissions = space.mapping.permissions;
             let changes = permissions.shared && permissions.write;
@@ -207,14 +210,14 @@ impl Taken {
         let memory = Arc::new(SnapshotMemory { file, readable, kept: self.copy, ranges: self.ranges });
         frozen.snapshot_memory = Some(Arc::clone(&memory));
         let busy = frozen.read_all(process, threads.as_deref(), &*memory, how, last);
-        // What one that ended did not show may look like anything.
+        // Anything can have been read from a snapshot that ended meanwhile.
         let busy = busy.map_err(|error| if kept.is_there() { error } else { no("it ended".to_owned()) })?;
         Ok((frozen, busy))
     }
 }
 
-/// smaps of a process whose mappings are `space`, of which the page tables say what was `seen`, and whose snapshot's smaps
-/// is `shown`.
+/// Makes the smaps of a process with the mappings `space`, from what its page tables contain
+/// (`seen`) and the smaps of its snapshot (`shown`).
 fn merged(shown: &Smaps, space: &AddressSpace, seen: &[Seen]) -> Smaps {
     let mut entries = Vec::with_capacity(space.mappings().len());
     for (mapping, seen) in space.mappings().iter().zip(seen) {
@@ -224,7 +227,8 @@ fn merged(shown: &Smaps, space: &AddressSpace, seen: &[Seen]) -> Smaps {
             same.filter(|entry| (entry.mapping.start, entry.mapping.end) == (mapping.start, mapping.end));
         let flags = same.map(|entry| entry.flags).unwrap_or_default();
         let is_shown = same.is_some_and(|entry| entry.counts.rss_bytes > 0 || entry.counts.swap_bytes > 0);
-        // What is kept from children and has a name is a device's, or a ring of the kernel's: no pages of the process.
+        // A named mapping that children do not get belongs to a device, or is a ring of the kernel:
+        // it has no pages of the process.
         let is_device = same.is_none() && !mapping.is_private_anonymous();
         let counts = match same {
             Some(entry) if mapping.is_private_anonymous() && (is_shown || seen.first.is_none()) => {

@@ -1,11 +1,13 @@
-//! A watch that this process keeps on the target pauses while the target is stopped: only one thread can trace a process.
+//! A watch that this process keeps on the target pauses while the target is stopped: only one
+//! thread can trace a process.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// What watches the target, for its end for example ([`strandline_process::target::exit_watch`]).
+/// Watches the target, for its end for example ([`strandline_process::target::exit_watch`]).
 pub trait Watch: Debug + Send + Sync {
-    /// Stops tracing the target. Each pause is followed by one [`Watch::resume`]; several threads may pause it at once.
+    /// Stops tracing the target. Each pause is followed by one [`Watch::resume`]; several threads
+    /// may pause at once.
     fn pause(&self);
     /// Traces the target again.
     fn resume(&self);
@@ -16,7 +18,7 @@ pub trait Watch: Debug + Send + Sync {
 pub(super) struct Paused(Option<Arc<dyn Watch>>);
 
 impl Paused {
-    /// Pauses `watch`, where there is one.
+    /// Pauses `watch`, if there is one.
     pub fn begin(watch: Option<&Arc<dyn Watch>>) -> Self {
         watch.inspect(|watch| watch.pause());
         Self(watch.cloned())

@@ -1,4 +1,5 @@
-//! Who holds what is live, as data: the shape of `holders --json`. Sizes are bytes of address space.
+//! Holders of live blocks, as data: the shape of `holders --json`. Sizes are bytes of address
+//! space.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use strandline_claims::Caveat;
@@ -7,7 +8,7 @@ use super::growth::Growth;
 use super::leaked::Leaked;
 use crate::facts::Cost;
 
-/// Who holds the live blocks of a process's heaps.
+/// The holders of the live blocks of a process's heaps.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Holders {
     /// The process.
@@ -16,61 +17,62 @@ pub struct Holders {
     /// The path of its executable.
     #[serde(default)]
     pub executable: Option<String>,
-    /// When it started, in clock ticks after the machine did: tells processes of one number apart.
+    /// When it started, in clock ticks after boot: distinguishes processes with the same pid.
     #[serde(default)]
     pub start_ticks: Option<u64>,
-    /// When it was looked at, in seconds since 1970.
+    /// When it was inspected, in seconds since 1970.
     #[serde(default)]
     pub taken_unix_seconds: f64,
-    /// RSS at that look.
+    /// RSS at that time.
     #[serde(default)]
     pub rss_bytes: Option<u64>,
-    /// What of that no reader explains.
+    /// Bytes of RSS that no reader explains.
     #[serde(default)]
     pub unattributed_bytes: Option<u64>,
     /// All live blocks.
     pub live: Sum,
-    /// Those that nothing leads to; unknown where not all could be read that may lead to them.
+    /// Unreachable blocks; `None` if memory that may refer to them could not be read.
     pub unreachable: Option<Unreachable>,
-    /// Those that several roots lead to, each by a way of its own, by the set of these roots, largest first.
+    /// Blocks that several roots reach and no single root holds, by set of roots, largest first.
     #[serde(default, deserialize_with = "list_or_nothing")]
     pub shared: Vec<Shared>,
-    /// All of them; unknown where nothing was followed.
+    /// All such blocks; `None` if references were not followed.
     #[serde(default)]
     pub shared_total: Option<Sum>,
-    /// Those of sets that are not told.
+    /// Such blocks of sets that are not listed.
     #[serde(default)]
     pub other_shared: Sum,
-    /// What all of them are.
+    /// Outline of all such blocks.
     #[serde(default)]
     pub shared_holds: Vec<Holding>,
-    /// What holds blocks from outside, the one that retains most first.
+    /// Roots, by retained bytes, largest first.
     pub roots: Vec<Root>,
-    /// What those hold that are not told.
+    /// What the roots that are not listed hold.
     pub other_roots: Sum,
-    /// How many roots there are.
+    /// Number of roots.
     pub root_count: u64,
-    /// What the blocks are, the one with most bytes first.
+    /// Types of blocks, by bytes, largest first.
     pub types: Vec<Type>,
-    /// How many there are.
+    /// Number of types.
     pub type_count: u64,
     /// Resident bytes of lost blocks by row, for the ledger.
     #[serde(skip)]
     pub leaked: Vec<Leaked>,
-    /// Who keeps most pages that are free but for them, by type and root.
+    /// The blocks that keep the most otherwise free pages, by type and root.
     #[serde(default)]
     pub keepers: Vec<Keeper>,
-    /// What grew since an earlier look, where one was given.
+    /// Growth since an earlier inspection, if one is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Growth>,
     /// What was not read, and why.
     pub caveats: Vec<Caveat>,
-    /// What the look cost.
+    /// Cost of the inspection.
     pub cost: Cost,
 }
 
 impl Holders {
-    /// Says no more what nothing leads to: something may that was not read.
+    /// Removes what is known about unreachable blocks, because memory that may refer to them was
+    /// not read.
     pub fn withhold(&mut self) {
         self.unreachable = None;
         self.keepers.retain(|keeper| !keeper.unreachable);
@@ -79,34 +81,34 @@ impl Holders {
     }
 }
 
-/// Blocks, added up.
+/// Bytes and number of blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sum {
-    /// Their bytes.
+    /// Bytes.
     pub bytes: u64,
-    /// How many.
+    /// Number of blocks.
     pub blocks: u64,
 }
 
-/// Blocks that the same roots lead to, and none of these alone holds.
+/// Blocks that the same roots reach, and none of these alone holds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Shared {
-    /// The names of the roots, the nearest first: those from which, or from what they alone hold, most references lead there. Empty
-    /// where the blocks are of many sets that are not told apart.
+    /// The names of the roots, in descending order of the references to the blocks from the root or
+    /// from what it alone holds. Empty for the blocks of sets beyond the maximum.
     pub roots: Vec<String>,
-    /// Whether further roots lead there, whose number is not known.
+    /// Whether further roots, whose number is unknown, reach the blocks.
     pub has_more: bool,
     /// Their bytes.
     pub retained_bytes: u64,
-    /// How many.
+    /// Number of blocks.
     pub retained_blocks: u64,
-    /// The first few of the roots, as [`Root`] tells them.
+    /// The first few roots, with fields of [`Root`].
     pub nearest: Vec<Nearest>,
-    /// What the blocks are, the type with most bytes first, a few of them.
+    /// A few types of the blocks, by bytes, largest first.
     pub types: Vec<SharedType>,
 }
 
-/// A root that holds something together with others.
+/// One of several roots that reach the same blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nearest {
     /// As in [`Root::kind`].
@@ -119,18 +121,18 @@ pub struct Nearest {
     pub thread: Option<String>,
 }
 
-/// Blocks of one type that the same roots lead to.
+/// Blocks of one type that the same roots reach.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedType {
     /// As in [`Type::name`].
     pub name: String,
-    /// How many.
+    /// Number of blocks.
     pub instances: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
-/// Documents of before had an object in place of the list: its sums are not compared.
+/// Accepts the object that earlier versions wrote instead of the list, and ignores it.
 fn list_or_nothing<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Shared>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -144,21 +146,22 @@ fn list_or_nothing<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Sha
     })
 }
 
-/// Blocks that nothing leads to.
+/// Unreachable blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unreachable {
-    /// Bytes of all.
+    /// Bytes of all of them.
     pub bytes: u64,
-    /// All.
+    /// Number of all of them.
     pub blocks: u64,
-    /// Those that no other one of them leads to: what was lost, rather than what went with it.
+    /// Heads: blocks that no other unreachable block refers to. They were leaked; the rest is
+    /// unreachable because they are.
     pub definite: Sum,
-    /// Resident bytes of them; unknown where a runtime has its own rows for some.
+    /// Resident bytes; `None` if a runtime has its own rows for some.
     #[serde(default)]
     pub resident_bytes: Option<u64>,
-    /// Resident bytes of pages with free places and no other blocks.
+    /// Resident bytes of pages with free space and no other blocks.
     pub pins_bytes: u64,
-    /// What they are: those that were lost, and what hangs from these.
+    /// Outline of the heads and what they hold.
     #[serde(default)]
     pub holds: Vec<Holding>,
 }
@@ -168,83 +171,86 @@ pub struct Unreachable {
 pub struct Keeper {
     /// Their type.
     pub name: String,
-    /// The root that alone holds them, by its place in [`Holders::roots`]; nothing where they are lost, or it is not told there.
+    /// The root that alone holds them, as an index in [`Holders::roots`]; `None` if they are
+    /// unreachable, several roots reach them, or the root is not listed.
     pub root: Option<usize>,
-    /// Whether nothing leads to them.
+    /// Whether they are unreachable.
     pub unreachable: bool,
     /// As [`Root::pins_bytes`].
     pub pins_bytes: u64,
 }
 
-/// Blocks of one kind that hang from the same: from a root, or from blocks of another kind. Told are the largest.
+/// A node of the outline: blocks of one type below a root, or below blocks of another type. The
+/// largest nodes are listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
     /// Their type.
     pub name: String,
-    /// How many.
+    /// Number of blocks.
     pub instances: u64,
     /// Their own bytes.
     pub bytes: u64,
-    /// How many of them hang from another one of them, as in a list.
+    /// Number of these blocks that are below another one of them, as in a list.
     pub chained: u64,
-    /// Their bytes and those of all that hangs from them.
+    /// Bytes of these blocks and of everything below them.
     pub retained_bytes: u64,
-    /// How many blocks these are.
+    /// Number of blocks that `retained_bytes` counts.
     pub retained_blocks: u64,
-    /// What hangs from them.
+    /// The nodes below.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holds: Vec<Self>,
 }
 
-/// What a root is.
+/// The kind of a root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RootKind {
-    /// Static data of a program or library, or memory that nobody explains.
+    /// Static data of a program or library, or unexplained memory.
     #[default]
     Static,
     /// A thread's stack.
     Stack,
     /// A thread's registers.
     Register,
-    /// What a thread has for itself.
+    /// A thread's control block and thread-local storage.
     Tls,
     /// Memory of a runtime that is read.
     Runtime,
 }
 
-/// Something from outside of the heap that leads to blocks.
+/// A root: something outside the heap that refers to blocks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Root {
-    /// What it is.
+    /// The kind.
     pub kind: RootKind,
-    /// A symbol, or a library and how far into it; a runtime, or a variable of it.
+    /// A symbol, or a library and an offset in it; a function; a runtime, or one of its variables.
     pub name: String,
-    /// The program or library that it is static data of, or a function of; the runtime that it is a variable of.
+    /// The program or library of the static data or function, or the runtime of the variable.
     pub module: Option<String>,
-    /// The thread, where it is one's.
+    /// The thread, if the root belongs to one.
     pub thread: Option<String>,
-    /// Bytes that it alone holds: they would be lost without it.
+    /// Bytes that it alone holds: they would be unreachable without it.
     pub retained_bytes: u64,
-    /// The blocks that have them.
+    /// Number of blocks that it alone holds.
     pub retained_blocks: u64,
-    /// Resident bytes of pages with free places and no blocks but those: they would go back with these.
+    /// Resident bytes of pages with free space and no blocks but those: the pages would be freed
+    /// with the blocks.
     pub pins_bytes: u64,
-    /// What it holds alone: the way to it, kind by kind.
+    /// Outline of what it alone holds.
     #[serde(default)]
     pub holds: Vec<Holding>,
 }
 
-/// Blocks of one kind.
+/// Blocks of one type.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Type {
-    /// A C++ class, or how large they are.
+    /// A C++ class or Rust type, a row of a runtime, or the size of the blocks.
     pub name: String,
-    /// How many.
+    /// Number of blocks.
     pub instances: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Those of them that nothing leads to; unknown where all that is ([`Holders::unreachable`]).
+    /// Bytes of the unreachable blocks among them; `None` if [`Holders::unreachable`] is `None`.
     pub unreachable_bytes: Option<u64>,
     /// As [`Root::pins_bytes`].
     pub pins_bytes: u64,

@@ -1,4 +1,5 @@
-//! Which part of a thread's stack is of which function, by the call frame information of programs and libraries.
+//! Assigns parts of a thread's stack to functions, by the call frame information of programs and
+//! libraries.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -12,10 +13,10 @@ use strandline_process::unwind::{End, Frame, Objects, Unwinder};
 use super::symbols;
 use crate::explain::frozen::Frozen;
 
-/// Frames of one thread that are told apart, the innermost; those of all threads.
+/// Maximum number of frames of one thread (the innermost ones), and of all threads.
 const MAX_FRAMES: usize = 512;
 const MAX_OF_ALL: usize = 1 << 16;
-/// Objects that are looked up for one thread, which needs one walk more for each.
+/// Maximum number of objects to load for one thread; each takes another walk.
 const MAX_OBJECTS: usize = 256;
 
 /// A function that was called and has not returned.
@@ -23,7 +24,7 @@ const MAX_OBJECTS: usize = 256;
 pub struct Called {
     /// Its part of the stack.
     pub range: (u64, u64),
-    /// What it is called, or where in its file it is.
+    /// Its name, or its file and offset.
     pub function: String,
     /// The file.
     pub module: String,
@@ -31,22 +32,23 @@ pub struct Called {
 
 /// A frame: where it begins and ends on the stack, and its instruction.
 type Place = (u64, u64, u64);
-/// A thread, its frames, and whether these are all.
+/// A thread, its frames, and whether the walk reached the start of the thread.
 type Walked = (i32, Vec<Place>, bool);
 
-/// The functions of each thread.
+/// The functions on each thread's stack.
 pub struct Frames(HashMap<i32, Of>);
 
-/// Those of one thread.
+/// The functions on one thread's stack.
 pub struct Of {
-    /// The outermost first.
+    /// Outermost first.
     pub called: Vec<Called>,
-    /// Whether the first of them is the one that the thread began with: what lies beyond is no function's.
+    /// Whether the first is the one that the thread began with: memory past it belongs to no
+    /// function.
     pub is_whole: bool,
 }
 
 impl Frames {
-    /// Follows all stacks, until it is too late.
+    /// Walks all stacks, until `deadline`.
     pub fn find(process: &Process, frozen: &Frozen, deadline: Instant) -> Self {
         let mut objects = Objects::default();
         let (mut walked, mut count) = (Vec::new(), 0);
@@ -70,13 +72,14 @@ impl Frames {
         Self(walked.into_iter().map(of_thread).collect())
     }
 
-    /// Those of a thread.
+    /// Returns the functions of a thread.
     pub fn of(&self, tid: i32) -> Option<&Of> {
         self.0.get(&tid)
     }
 }
 
-/// From where to where each frame of a thread lies, and its instruction, the innermost first; and whether the thread began with the last.
+/// Returns bounds and instruction of each frame of a thread, innermost first, without the outermost
+/// frame, whose end is unknown; and whether the walk reached the start of the thread.
 fn walk(
     process: &Process,
     frozen: &Frozen,
@@ -89,7 +92,7 @@ fn walk(
         let mut frames: Vec<(u64, u64)> = Vec::new();
         let end = unwinder.walk(first, &mut |frame| {
             let at = frame.stack_pointer().filter(|at| (stack.low..stack.high).contains(at));
-            // An instruction behind a call may be another function's.
+            // A return address may be in the next function, if the call is the last instruction.
             let instruction = frame.instruction.saturating_sub(u64::from(!frames.is_empty()));
             at.inspect(|&at| frames.push((at, instruction))).is_some() && frames.len() < MAX_FRAMES
         });
@@ -104,9 +107,9 @@ fn walk(
     (Vec::new(), false)
 }
 
-/// What the functions are called, and in which file they are.
+/// Returns the name and module of the function of each instruction.
 fn names(process: &Process, frozen: &Frozen, walked: &[Walked]) -> HashMap<u64, (String, String)> {
-    // Where each program and library begins, by its parts.
+    // Start address of the program or library of each mapping.
     let groups = modules::groups(frozen.space.mappings());
     let bases: HashMap<u64, u64> = groups
         .iter()

@@ -1,4 +1,4 @@
-//! What grew between two looks at one process, by root and by type.
+//! Growth between two inspections of one process, by root and by type.
 
 use std::collections::HashMap;
 
@@ -6,25 +6,26 @@ use serde::{Deserialize, Serialize};
 
 use super::facts::{Holders, Root, RootKind, Sum};
 
-/// What grew, or went.
+/// What grew or shrank.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Growth {
-    /// How long it took.
+    /// Seconds between the inspections.
     pub seconds: f64,
     /// All live blocks.
     pub live: Change,
-    /// Those that nothing leads to; unknown where they were at one of the looks.
+    /// Unreachable blocks; `None` if they are unknown in either inspection.
     pub unreachable: Option<Change>,
-    /// Roots that hold more alone, or less, those that grew most first.
+    /// Roots that retain more or less than before, largest growth first.
     pub roots: Vec<Grown>,
-    /// Types, the same way.
+    /// Types, in the same order.
     pub types: Vec<Grown>,
-    /// Whether some are left out, as one of the looks has more roots or types than it tells.
+    /// Whether some are left out because one of the inspections does not list all its roots or
+    /// types.
     #[serde(default)]
     pub is_partial: bool,
 }
 
-/// How much more there is.
+/// An increase; negative for a decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     /// In bytes.
@@ -40,10 +41,10 @@ impl Change {
     }
 }
 
-/// A root or a type, and how much more it has.
+/// A root or a type that grew or shrank.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Grown {
-    /// What a root is; nothing for a type.
+    /// The kind of a root; `None` for a type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<RootKind>,
     /// Its name.
@@ -54,21 +55,21 @@ pub struct Grown {
     /// As in [`Root::thread`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
-    /// What it has now.
+    /// Its bytes now.
     pub bytes: u64,
-    /// How much more than before.
+    /// The increase.
     pub grew: Change,
 }
 
-/// What tells roots apart at both looks. Threads of one name have their number in it.
+/// Identifies a root in both inspections. Names of threads contain their number.
 type Key<'a> = (RootKind, &'a str, Option<&'a str>, Option<&'a str>);
 
 fn key(root: &Root) -> Key<'_> {
     (root.kind, &root.name, root.module.as_deref(), root.thread.as_deref())
 }
 
-/// Compares two looks. What only one of them tells had nothing before, or has nothing now; where the other has more than it tells, that
-/// is not known, and it is left out.
+/// Compares two inspections. What only one of them lists counts as 0 in the other; if the other
+/// does not list everything, it is left out.
 pub fn between(before: &Holders, now: &Holders) -> Growth {
     let mut known: HashMap<Key<'_>, [u64; 2]> = HashMap::new();
     for root in &before.roots {
@@ -180,7 +181,7 @@ mod tests {
         assert_eq!(told(&growth.types), [("B".into(), 9), ("A".into(), -1)]);
     }
 
-    /// What is not among those that were told may have been there all the same.
+    /// What is not listed may have existed nevertheless.
     #[test]
     fn what_was_not_told_before_did_not_grow() {
         let before = Holders { type_count: 5, ..look(0.0, vec![root("a", 10)], &[("A", 5)]) };

@@ -1,10 +1,12 @@
-//! What the words of blocks tell of what blocks are: heard while references are read.
+//! Identifies types of blocks from words that are collected while references are read.
 //!
-//! Of a C++ object the first word leads to its class's table of virtual functions, before which stands the address of the class's
-//! `std::type_info`, which has the address of its name (Itanium C++ ABI, "Virtual Table Layout" and "RTTI Layout"): in stripped
-//! programs too. A Rust trait object is known by who refers to it: behind its address stands that of a table with the function that
-//! drops it, its size, its alignment and the trait's methods (library/core/src/ptr/metadata.rs, `struct VTable`; in the order that
-//! rustc has had since 1.0, which is not promised). Both tables are in read-only data of a mapped file.
+//! The first word of a C++ object points to the vtable of its class. The word before the vtable
+//! points to the class's `std::type_info`, which has the address of its name (Itanium C++ ABI,
+//! "Virtual Table Layout" and "RTTI Layout"), in stripped programs too. A Rust trait object is
+//! identified by a reference to it: the word after its address points to a vtable with the drop
+//! function, size, alignment and methods of the trait (library/core/src/ptr/metadata.rs, `struct
+//! VTable`; in the order that rustc has used since 1.0, which is not guaranteed). Both vtables are
+//! in read-only data of a mapped file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -20,67 +22,68 @@ use super::names;
 use super::symbols::{self, Called};
 use crate::explain::frozen::Frozen;
 
-/// Words that are looked at for a table, and those that are kept in mind by each worker.
+/// Maximum number of words to check for a vtable, and number of results cached by each worker.
 const MAX_LOOKS: u32 = 1 << 19;
 const MAX_KEPT: usize = 1 << 14;
-/// Blocks whose words are kept together.
+/// Number of blocks whose vtable numbers are allocated together.
 const TOGETHER: usize = 1 << 12;
-/// The largest alignment of a type, and the methods that are asked for its name.
+/// Largest alignment of a type, and maximum number of methods used to find its name.
 const MAX_ALIGNMENT: u64 = 1 << 12;
 const MAX_METHODS: usize = 3;
 
-/// What was heard.
+/// The vtables found so far.
 pub struct Heard<'a> {
     modules: Modules,
     space: &'a AddressSpace,
-    /// For each block the number of a table, 0 where none was heard of. Most heaps have few such blocks, or none.
+    /// For each block the number of its vtable, 0 if none was found. Most heaps have few blocks
+    /// with one, or none.
     numbers: Vec<OnceLock<Box<[AtomicU16]>>>,
     memory: &'a dyn Memory,
     known: Mutex<Known>,
 }
 
-/// Tables by number.
+/// Vtables by number.
 #[derive(Default)]
 struct Known {
     numbers: HashMap<Word, u16>,
     tables: Vec<Table>,
-    /// Words that were looked at, tables or not.
+    /// Number of words that were checked, vtables or not.
     looks: u32,
 }
 
-/// What a table says.
+/// What a vtable identifies.
 enum Table {
     /// The name of a C++ class.
     Class(String),
-    /// Of a Rust type.
+    /// A Rust type.
     Trait(TraitTable),
 }
 
-/// A table of a Rust type.
+/// A vtable of a Rust type.
 struct TraitTable {
     bytes: u64,
-    /// What drops it, where anything needs to, and methods.
+    /// The drop function, if anything needs to be dropped, and methods.
     drop: Option<u64>,
     methods: Vec<u64>,
 }
 
-/// A type that was heard of.
+/// A type with a name.
 pub struct Named {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// How large a block has to be, at least.
+    /// Minimum size of its blocks.
     pub least_bytes: u64,
 }
 
-/// Types by number, and the number of each block's.
+/// Types by number, and the number of the type of each block.
 pub struct Told {
-    /// `None` where a table has no name.
+    /// `None` if no name was found for a vtable.
     pub types: Vec<Option<Named>>,
     numbers: Vec<OnceLock<Box<[AtomicU16]>>>,
 }
 
 impl Told {
-    /// The place of a block's type.
+    /// Returns the index of a block's type in `types`.
     pub fn of(&self, block: usize) -> Option<usize> {
         let group = self.numbers.get(block / TOGETHER).and_then(OnceLock::get)?;
         usize::from(group[block % TOGETHER].load(Ordering::Relaxed)).checked_sub(1)
@@ -88,7 +91,7 @@ impl Told {
 }
 
 impl<'a> Heard<'a> {
-    /// Of so many blocks of a process whose memory is `memory`.
+    /// Starts with no vtables, for `blocks` blocks of a process whose memory is `memory`.
     pub fn new(space: &'a AddressSpace, memory: &'a dyn Memory, blocks: u32) -> Result<Self, Refused> {
         let mut numbers = Vec::new();
         let groups = (blocks as usize).div_ceil(TOGETHER);
@@ -97,13 +100,14 @@ impl<'a> Heard<'a> {
         Ok(Self { modules: Modules::new(space), space, numbers, memory, known: Mutex::default() })
     }
 
-    /// The number of what a word leads to, from 1 on; 0 for what is no table, or is one too many.
+    /// Returns the number of the vtable that a word points to, from 1 on; 0 if it is none, or one
+    /// too many.
     fn number(&self, word: Word) -> u16 {
         let Ok(mut known) = self.known.lock() else { return 0 };
         if let Some(&number) = known.numbers.get(&word) {
             return number;
         }
-        // A heap made to hurt has as many such words as blocks.
+        // A hostile heap may have as many such words as blocks.
         let Ok(next) = u16::try_from(known.tables.len() + 1) else { return 0 };
         if known.looks >= MAX_LOOKS {
             return 0;
@@ -124,7 +128,7 @@ impl<'a> Heard<'a> {
         if let Some(group) = self.numbers.get(group).filter(|_| number != 0) {
             let none = || (0..TOGETHER).map(|_| AtomicU16::default()).collect();
             let of = &group.get_or_init(none)[place];
-            // What an object says itself is better known.
+            // The block's own first word is the better evidence.
             match word {
                 Word::First(_) => of.store(number, Ordering::Relaxed),
                 Word::Behind(_) => {
@@ -134,7 +138,7 @@ impl<'a> Heard<'a> {
         }
     }
 
-    /// All that was heard, with names.
+    /// Returns all types with their names.
     pub fn told(self, process: &Process, frozen: &Frozen) -> Told {
         let tables = self.known.into_inner().unwrap_or_default().tables;
         let mut wanted: Vec<u64> = Vec::new();
@@ -151,7 +155,8 @@ impl<'a> Heard<'a> {
                 let of = |at: &u64| functions.get(at);
                 let drop = table.drop.as_ref().map(|at| of(at).filter(|called| called.are_all));
                 let methods = table.methods.iter().filter_map(of).filter(|called| called.are_all);
-                // What drops it and is called something unknown says nothing; nor do methods then, which say less.
+                // If not all names of the drop function are known, the type is unknown; methods are
+                // weaker evidence.
                 let drop = drop.map_or(Some([].as_slice()), |called| Some(called?.names.as_slice()))?;
                 let name = names::of_table(drop, methods.map(|called| called.names.as_slice()))?;
                 Some(Named { name, least_bytes: table.bytes })
@@ -167,7 +172,7 @@ impl Heads for Heard<'_> {
         let mut last = (Word::First(0), 0);
         Box::new(move |block, word| {
             let (Word::First(table) | Word::Behind(table)) = word;
-            // Most words are no addresses in files.
+            // Most words are not addresses in mapped files.
             let is_possible = table.is_multiple_of(8) && table >= 16;
             if !is_possible || !self.modules.have(table) || !self.modules.have(table - 16) {
                 return;
@@ -188,9 +193,9 @@ impl Heads for Heard<'_> {
     }
 }
 
-/// What functions at some addresses are called.
+/// Returns the names of the functions at some addresses.
 fn functions(process: &Process, frozen: &Frozen, wanted: &[u64]) -> HashMap<u64, Called> {
-    // A file is looked through once, however many mappings it has.
+    // Each file is searched once, however many mappings it has.
     let groups = modules::groups(frozen.space.mappings());
     let parts = groups.iter().enumerate();
     let of_parts: HashMap<u64, usize> =
@@ -211,7 +216,7 @@ fn functions(process: &Process, frozen: &Frozen, wanted: &[u64]) -> HashMap<u64,
     names
 }
 
-/// The mapped files that are programs or libraries: what is executed of them, and the rest.
+/// The mappings of programs and libraries, executable or not.
 struct Modules(Vec<(u64, u64)>);
 
 impl Modules {
@@ -231,9 +236,10 @@ impl Modules {
         self.have(address) && space.find(address).is_some_and(|mapping| mapping.permissions.execute)
     }
 
-    /// The name of the class whose table of virtual functions is at `table`.
+    /// Returns the name of the class whose vtable is at `table`.
     fn class_of(&self, memory: &dyn Memory, space: &AddressSpace, table: u64) -> Option<String> {
-        // The first function; how far the table's part of an object stands from its beginning, 0 for the whole object; the type.
+        // The first function; the offset of the vtable's part in the object, 0 for the whole
+        // object; the `std::type_info`.
         let function = memory.read_word(table).ok()?;
         let (offset, info) = (memory.read_word(table - 16).ok()?, memory.read_word(table - 8).ok()?);
         if !self.is_code(space, function) || offset != 0 || !self.have(info) {
@@ -245,11 +251,11 @@ impl Modules {
         let mut text = [0; names::MAX_BYTES];
         let got = memory.read_some(name, &mut text);
         let text = text.get(..got)?.split(|&byte| byte == 0).next()?;
-        // Of a class that is known in one file only a star stands in front.
+        // The name of a class that is local to one file begins with a star.
         names::of_type(std::str::from_utf8(text).ok()?.trim_start_matches('*'))
     }
 
-    /// The table of a Rust type for a trait that is at `table`.
+    /// Reads the vtable of a Rust type at `table`.
     fn trait_table(&self, memory: &dyn Memory, space: &AddressSpace, table: u64) -> Option<TraitTable> {
         space.find(table).filter(|mapping| !mapping.permissions.write && !mapping.permissions.execute)?;
         let mut head = [0; (3 + MAX_METHODS) * 8];

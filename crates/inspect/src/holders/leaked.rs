@@ -1,4 +1,5 @@
-//! A row of the ledger for blocks in use that nothing leads to: a part of what else is on their allocator's row of blocks in use.
+//! Adds ledger rows for unreachable blocks, split off from the row of blocks in use of their
+//! allocator.
 
 use strandline_holders::{Held, NO_ROOT};
 use strandline_process::pages::Residency;
@@ -6,18 +7,19 @@ use strandline_process::pages::Residency;
 use crate::explain::frozen::Frozen;
 use crate::facts::Row;
 
-/// Resident bytes of lost blocks that are on one row.
+/// Resident bytes of lost blocks on one row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Leaked {
-    /// The row, and who holds it where it is not a named one's.
+    /// The name of the row.
     pub id: &'static str,
-    /// See `id`.
+    /// The row's default holder, for blocks without a named one.
     pub holder: &'static str,
-    /// How many.
+    /// Resident bytes.
     pub bytes: u64,
 }
 
-/// Adds them up, where `tops` has the root of each block. What a runtime knows more of is on rows of its own.
+/// Returns the resident bytes of lost blocks by row. `tops` has the root of each block. Blocks that
+/// a runtime's reader refines are left out: they are on rows of the runtime.
 pub fn resident(held: &Held, tops: &[u32], frozen: &Frozen) -> Vec<Leaked> {
     let mut ranges: Vec<(u64, u64, (&str, &str), u64)> = Vec::new();
     for reading in &frozen.readings {
@@ -54,7 +56,8 @@ fn resident_bytes(residency: &Residency, start: u64, bytes: u64) -> u64 {
     runs.map(|run| run.end.min(end) - run.start.max(start)).sum()
 }
 
-/// Takes them from the rows that they are on, from what no named holder has first.
+/// Moves the bytes in `leaked` from the rows that they are on to new rows, from default holders
+/// first.
 pub fn split(rows: &mut Vec<Row>, leaked: &[Leaked]) {
     let mut split: Vec<Row> = Vec::new();
     for of in leaked {

@@ -1,9 +1,12 @@
-//! Who holds the live blocks of a process's heaps, what nothing leads to any more, and who keeps pages that are free but for a block.
+//! Finds the roots that hold the live blocks of a process's heaps, the unreachable blocks, and the
+//! blocks that keep otherwise free pages.
 //!
-//! Blocks are those that allocators' readers hold in use. Every word of theirs that is an address within a block is a
-//! reference; so is every such word from outside (`roots`): registers, stacks, static data, memory of runtimes and what nobody explains.
-//! Of runtimes that say so blocks are objects in their memory too, and variables are roots by their names (`runtimes`).
-//! `strandline-holders` finds what is reached and by whom; `types` tells what blocks are, `pins` whose pages they keep.
+//! Blocks are those that allocators' readers hold in use. Every word in a block that is an address
+//! within a block is a reference. So is every such word outside of blocks (`roots`): in registers,
+//! stacks, static data, memory of runtimes, and unexplained memory. If a runtime's reader supports
+//! it, objects in the runtime's own memory are blocks too, and its variables are named roots
+//! (`runtimes`). `strandline-holders` computes what each root reaches; `types` determines the types
+//! of blocks, `pins` the pages that they keep.
 
 pub mod facts;
 mod frames;
@@ -43,15 +46,15 @@ use crate::explain::frozen::Frozen;
 use crate::explain::{Options, inspect};
 use crate::facts::Row;
 
-/// Roots and types that are told; the others are counted.
+/// Maximum number of roots, and of types, that are listed; the others are counted.
 const MAX_TOLD: usize = 1000;
 const MAX_KEEPERS: usize = 20;
-/// References take at most this, and so many times what is live.
+/// References may take a quarter of the live bytes, and at least this much memory.
 const MIN_EDGES_BYTES: u64 = 256 << 20;
-/// What is computed once all is read takes no longer.
+/// Maximum time for reading references and computing holders.
 const LONGEST: Duration = Duration::from_secs(120);
 
-/// Looks at process `pid`, and says who holds what.
+/// Inspects process `pid` and finds the holders of its live blocks.
 ///
 /// # Errors
 /// Those of [`crate::explain::explain`].
@@ -62,7 +65,7 @@ pub fn holders(pid: i32, options: &Options<'_>) -> Result<Holders> {
     Ok(holders)
 }
 
-/// What the ledger says of them, and they of the ledger.
+/// Adds a caveat if parts of heaps were not read, and gives unreachable bytes rows of their own.
 pub(crate) fn account(holders: &mut Holders, rows: &mut Vec<Row>) {
     let unread = rows.iter().filter(|row| row.id.ends_with(".unread"));
     let unread: u64 = unread.map(|row| row.bytes).sum();
@@ -74,11 +77,11 @@ pub(crate) fn account(holders: &mut Holders, rows: &mut Vec<Row>) {
     leaked::split(rows, &holders.leaked);
 }
 
-/// The target's memory: pages that are not there are zeros, as nothing leads from them, and so are words that are no references.
+/// The target's memory; missing pages and words that are not references read as zeros.
 struct Filled<'a> {
     memory: &'a dyn Memory,
     residency: &'a Residency,
-    /// Words of runtimes' objects that are no references.
+    /// The words in runtimes' objects that are not references.
     cuts: Cuts<'a>,
 }
 
@@ -101,7 +104,7 @@ impl Memory for Filled<'_> {
     }
 }
 
-/// Finds out who holds the blocks of what was read. The frozen state keeps them no longer.
+/// Finds the holders of the blocks in `frozen`, and removes the blocks from it.
 pub(crate) fn find(process: &Process, frozen: &mut Frozen, options: &Options<'_>) -> Holders {
     let mut builder = Builder::default();
     for reading in &mut frozen.readings {
@@ -139,12 +142,12 @@ fn fill(
     options: &Options<'_>,
 ) -> std::result::Result<(), Refused> {
     let blocks = builder.finish()?;
-    // What workers freed stays in their arenas otherwise.
+    // Otherwise memory that workers freed stays in their arenas.
     host::release_memory();
     let cuts = Cuts::new(&frozen.runtimes, &blocks);
     let memory = Filled { memory: frozen.own_memory(), residency: &frozen.residency, cuts };
     let longest = Instant::now() + LONGEST;
-    // What is read has to be there.
+    // A snapshot can be read only until it ends.
     let deadline = frozen.until.map_or(longest, |until| until.min(longest));
     let edges_bytes = (blocks.bytes_of_all() / 4).max(MIN_EDGES_BYTES);
     let limits = Limits { edges_bytes, deadline, workers: options.reading_threads() };
@@ -181,7 +184,7 @@ fn fill(
     Ok(())
 }
 
-/// Why it cannot be said what nothing leads to.
+/// Returns the reasons for which unreachable blocks are unknown.
 fn incomplete(outcome: &Outcome, unread_bytes: u64, frozen: &Frozen) -> Vec<Caveat> {
     let mut caveats = Vec::new();
     let mut add = |code: &str, bytes: Option<u64>, text: &str| {
@@ -253,7 +256,7 @@ fn tell(
             retained_bytes: retained.bytes,
             retained_blocks: u64::from(retained.blocks),
             pins_bytes: pins.of_roots.get(number as usize).copied().unwrap_or(0),
-            // What is not told needs no way.
+            // Roots that are not listed need no outline.
             holds: if holders.roots.len() < MAX_TOLD {
                 tree.below(Outline::of_root(number))
             } else {
@@ -273,7 +276,8 @@ fn tell(
     Ok(())
 }
 
-/// Who keeps most pages, where `numbers` has the roots in the order in which they are told.
+/// Returns the blocks that keep the most pages. `numbers` are the roots in the order in which they
+/// are listed.
 fn keepers(pins: &Pins, types: &Types, numbers: &[u32]) -> Vec<Keeper> {
     let mut all: Vec<(u64, u32, u32)> =
         pins.of_both.iter().map(|(&(root, kind), &bytes)| (bytes, root, kind)).collect();

@@ -1,14 +1,16 @@
-//! Names of types and variables as their authors wrote them. They come from the target: what is made of one is bounded.
+//! Demangles names of types and variables. Names come from the target: the length of each is
+//! bounded.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
 use cpp_demangle::{DemangleOptions, Symbol};
 
-/// The longest that is read, and the longest that is written.
+/// Maximum length of a mangled name, and of a demangled one.
 pub const MAX_BYTES: usize = 512;
 
-/// Takes so many bytes, and no more: a short name can stand for a very long one, in which earlier parts are repeated.
+/// Accepts [`MAX_BYTES`]: a short mangled name can stand for a very long one that repeats earlier
+/// parts.
 #[derive(Default)]
 struct Bounded(String);
 
@@ -30,7 +32,7 @@ fn demangled(mangled: &[u8]) -> Option<String> {
     Some(text.0)
 }
 
-/// The name of a type, as it stands in its `std::type_info`.
+/// Demangles the name of a type in its `std::type_info`.
 pub fn of_type(mangled: &str) -> Option<String> {
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
     if mangled.is_empty() || mangled.len() >= MAX_BYTES || !mangled.chars().all(is_of_name) {
@@ -40,7 +42,7 @@ pub fn of_type(mangled: &str) -> Option<String> {
     name.strip_prefix("typeinfo name for ").map(str::to_owned)
 }
 
-/// The name of a symbol: Rust's without what tells two crates of one name apart.
+/// Demangles a Rust symbol, without the hash that distinguishes two crates of the same name.
 fn of_rust(name: &[u8]) -> Option<String> {
     let symbol = rustc_demangle::try_demangle(std::str::from_utf8(name).ok()?).ok()?;
     let mut text = Bounded::default();
@@ -48,17 +50,19 @@ fn of_rust(name: &[u8]) -> Option<String> {
     Some(text.0)
 }
 
-/// The name of a symbol.
+/// Demangles the name of a symbol.
 pub fn of_symbol(name: &[u8]) -> String {
-    // A name of C's may be what stands for a type in a mangled one.
+    // A C name may look like a mangled type.
     let is_mangled = name.starts_with(b"_Z") || name.starts_with(b"__Z");
     of_rust(name)
         .or_else(|| demangled(name).filter(|_| is_mangled))
         .unwrap_or_else(|| String::from_utf8_lossy(name).into_owned())
 }
 
-/// The Rust type of a table for a trait: the only one that what drops it is called by, or of several that which its methods may belong to;
-/// where nothing needs to be dropped that of the methods. Functions that are the same to the processor have many names.
+/// Returns the Rust type of a vtable: the type in the name of the drop function; if that has
+/// several names, the one that the methods can belong to; if nothing needs to be dropped, the type
+/// in the names of the methods. `None` unless exactly one type is left. Functions with identical
+/// code have several names.
 pub fn of_table<'a>(drops: &'a [String], methods: impl Iterator<Item = &'a [String]>) -> Option<String> {
     let mut possible: BTreeSet<&str> = drops.iter().filter_map(|name| dropped(name)).collect();
     if !drops.is_empty() && possible.is_empty() {
@@ -77,7 +81,8 @@ pub fn of_table<'a>(drops: &'a [String], methods: impl Iterator<Item = &'a [Stri
     possible.first().filter(|_| possible.len() == 1).map(|name| (*name).to_owned())
 }
 
-/// Whether a type is written with all paths: what is not may be a parameter of an implementation (`impl<T> Trait for T`).
+/// Whether all paths of a type are written in full; otherwise it may be a parameter of an
+/// implementation (`impl<T> Trait for T`).
 fn is_concrete(of: &str) -> bool {
     const OF_THE_LANGUAGE: &str = " u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize f32 f64 bool char str dyn mut const fn extern unsafe as ";
     let is_of_word = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
@@ -89,13 +94,13 @@ fn is_concrete(of: &str) -> bool {
     })
 }
 
-/// The type of `core::ptr::drop_in_place<TYPE>`.
+/// Returns the type of `core::ptr::drop_in_place<TYPE>`.
 fn dropped(function: &str) -> Option<&str> {
     let of = function.strip_prefix("core::ptr::drop_in_place")?.trim_start_matches(':');
     of.strip_prefix('<')?.strip_suffix('>')
 }
 
-/// The type of `<TYPE as TRAIT>::method`.
+/// Returns the type of `<TYPE as TRAIT>::method`.
 fn implementor(method: &str) -> Option<&str> {
     let of = method.strip_prefix('<')?;
     let mut depth = 0_u32;
@@ -103,7 +108,7 @@ fn implementor(method: &str) -> Option<&str> {
         match c {
             '<' | '(' | '[' => depth += 1,
             ')' | ']' => depth = depth.saturating_sub(1),
-            // Not that of an arrow.
+            // Except in an arrow.
             '>' if !of[..at].ends_with('-') => depth = depth.saturating_sub(1),
             _ => {}
         }
@@ -142,7 +147,7 @@ mod tests {
         assert_eq!(of(&drops, &methods).as_deref(), Some("app::Flat"));
         assert_eq!(of(&drops[..1], &other).as_deref(), Some("app::Round"));
         assert_eq!((of(&drops, &other), of(&[], &methods)), (None, None));
-        // Methods of a general implementation are called by its parameters.
+        // Methods of a generic implementation are named after its parameters.
         let general =
             [strings(&["<alloc::vec::Vec<T,A> as app::Shape>::area"]), strings(&["<T as app::Shape>::name"])];
         assert_eq!((of(&drops[..1], &general).as_deref(), of(&[], &general)), (Some("app::Round"), None));
@@ -159,7 +164,7 @@ mod tests {
         );
     }
 
-    /// Each level names the one before three times.
+    /// Each level repeats the previous one three times.
     #[test]
     fn a_short_name_for_a_very_long_one_is_not_written_out() {
         let mut name = "1AI1BIiiE".to_owned();

@@ -1,7 +1,7 @@
-//! Whose blocks keep pages that are free but for them.
+//! Counts pages that would be free without certain blocks.
 //!
-//! A page counts where it is resident, some of it is free, and all blocks that touch it are of one type, of one root, or lost: it would
-//! be wholly free without these.
+//! A page counts if it is resident, part of it is free, and all blocks that touch it have one type,
+//! have one root, or are lost: without these blocks it would be free.
 
 use std::collections::HashMap;
 
@@ -12,10 +12,11 @@ use strandline_process::pages::Residency;
 use super::runtimes::OwnBlocks;
 use super::types::Types;
 
-/// What an allocator may keep of a page beside each block, and what is no free place yet.
+/// Overhead of an allocator on a page for each block, and minimum of free bytes on a page that
+/// counts.
 const OVERHEAD_BYTES: u64 = 16;
 const MIN_FREE_BYTES: u64 = 64;
-/// Pairs of a root and a type that are told apart.
+/// Maximum number of pairs of a root and a type.
 const MAX_PAIRS: usize = 1 << 18;
 
 /// Resident bytes of such pages.
@@ -24,24 +25,24 @@ pub struct Pins {
     pub of_roots: Vec<u64>,
     /// By type.
     pub of_types: Vec<u64>,
-    /// Of lost blocks.
+    /// Kept by lost blocks.
     pub of_lost: u64,
-    /// Of one root's or lost blocks of one type.
+    /// By root and type; the root of lost blocks is [`NO_ROOT`].
     pub of_both: HashMap<(u32, u32), u64>,
 }
 
-/// A page, as far as its blocks are known.
+/// A page, and the blocks on it so far.
 struct Page {
     address: u64,
     used: u64,
-    /// The one root and the one type that all of its blocks have.
+    /// The root and the type that all of its blocks have; `None` if they differ.
     top: Option<u32>,
     kind: Option<u32>,
 }
 
 impl Pins {
-    /// Counts them. `tops` has the root of each block, of which there are `roots`.
-    /// Runtimes' own memory is not given back by pages.
+    /// Counts the pages. `tops` has the root of each block, `roots` is the number of roots. Blocks
+    /// in runtimes' own memory are left out: that memory is not given back page by page.
     pub fn count(
         held: &Held,
         (tops, roots): (&[u32], usize),
@@ -56,7 +57,7 @@ impl Pins {
             let (top, kind) = (tops.get(index).copied().unwrap_or(NO_ROOT), types.of(index));
             let end = start.saturating_add(bytes);
             let (first, last) = (start / PAGE_BYTES, end.saturating_sub(1) / PAGE_BYTES);
-            // What is between is all the block's.
+            // Pages in between contain nothing but the block.
             for number in [first, last].into_iter().take(if first == last { 1 } else { 2 }) {
                 let address = number * PAGE_BYTES;
                 let used = end.min(address + PAGE_BYTES) - start.max(address) + OVERHEAD_BYTES;

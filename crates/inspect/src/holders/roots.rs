@@ -1,8 +1,9 @@
-//! What leads to blocks from outside: static data by symbol, stacks and registers by thread, memory of runtimes and what nobody explains.
+//! Finds references to blocks from outside: static data by symbol, stacks and registers by thread,
+//! memory of runtimes, and unexplained memory.
 //!
-//! All memory of the process's own is looked through, word by word, where no allocator's reader has it, and shared memory too: pages of
-//! files that it never wrote to have the address of no block. Of a stack that is known the part below its pointer is not looked
-//! through.
+//! Searches all private memory that no allocator's reader claims, word by word, and shared memory;
+//! file pages that were never written contain no address of a block. Of a known stack, the part
+//! below the stack pointer is not searched.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
@@ -23,14 +24,15 @@ use super::runtimes::Whole;
 use super::symbols::Symbols;
 use crate::explain::frozen::Frozen;
 
-/// Below its pointer a stack is in use up to this (System V ABI).
+/// A stack is in use down to this distance below its stack pointer (System V ABI, red zone).
 const RED_ZONE_BYTES: u64 = 128;
-/// Words of static data without a symbol are one root where there are so many and no more than this lies between two of them.
+/// Words of static data without a symbol form one root if there are at least `MIN_ARRAY` of them,
+/// at most this far apart.
 const MAX_GAP_BYTES: u64 = 16;
 const MIN_ARRAY: usize = 16;
-/// The most roots that are told apart; further words are those of one.
+/// Maximum number of distinct roots; further ones of each kind are merged.
 const MAX_ROOTS: usize = 1 << 20;
-/// The most words that lead to blocks, of all roots: 8 bytes each.
+/// Maximum number of references from all roots, of 8 bytes each.
 const MAX_HITS: usize = 1 << 26;
 
 /// A root.
@@ -47,30 +49,31 @@ pub struct Found {
     rank: Rank,
 }
 
-/// What an earlier one leads to is not held by a later one.
+/// Order of roots: what an earlier class reaches is not held by a later one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Rank {
-    /// A variable of a runtime's: tables of the runtime lead there too.
+    /// A variable of a runtime. Tables of the runtime refer to its value as well.
     Named,
-    /// Memory of a runtime whose variables are known: its static data leads to all that is in it.
+    /// Memory of a runtime whose variables are known: static data of the runtime leads to
+    /// everything in it.
     Own,
     #[default]
     Plain,
-    /// Words are left behind there.
+    /// Memory that may contain stale words.
     Passing,
 }
 
 /// All roots.
 pub struct AllRoots {
-    /// What each is.
+    /// Kind and name of each root.
     pub found: Vec<Found>,
-    /// The blocks that each leads to.
+    /// The blocks that each root refers to.
     pub roots: Roots,
-    /// Bytes that could not be looked through: what only they lead to is not known.
+    /// Bytes that could not be searched: what only they refer to is unknown.
     pub unread_bytes: u64,
 }
 
-/// Finds them; refused where they are too many, or it is too late.
+/// Finds all roots. Refused if there are too many, or after `deadline`.
 pub fn find(
     process: &Process,
     frozen: &Frozen,
@@ -116,21 +119,22 @@ struct Finder<'a> {
     blocks: &'a Blocks,
     deadline: Instant,
     found: Vec<Found>,
-    /// Root and block, in no order.
+    /// Pairs of root and block, in no order.
     hits: Vec<(u32, u32)>,
     index: HashMap<Found, u32>,
-    /// What roots lead to that are runtimes.
+    /// For roots that are runtimes: what the reader reports that they refer to.
     wholes: Vec<(u32, Whole)>,
-    /// What words of runtimes' objects lead to that are no references.
+    /// Blocks that words of runtimes' objects point into without being references.
     within: Option<Marks>,
     unread_bytes: u64,
 }
 
-/// A word that leads to a block: where it stands, what it is, the block.
+/// A word that points to a block: its address, its value, the block.
 type Hit = (u64, u64, u32);
 
 impl Finder<'_> {
-    /// A root of this name, a new one where there is none yet. Those of threads are each their own.
+    /// Returns the root with this name, and adds it if there is none. Roots of different threads
+    /// are distinct.
     fn root(&mut self, kind: RootKind, name: &str, thread: Option<String>) -> u32 {
         let is_passing = matches!(kind, RootKind::Stack | RootKind::Register);
         let rank = if is_passing { Rank::Passing } else { Rank::Plain };
@@ -164,7 +168,8 @@ impl Finder<'_> {
         hits.iter().try_for_each(|&(.., block)| self.hit(root, block))
     }
 
-    /// Looks through a range, of shared memory or of the process's own: each word that leads to a block.
+    /// Searches a range of shared or of private memory, and returns each word that points to a
+    /// block.
     fn words(&mut self, (start, end): (u64, u64), is_shared: bool) -> Result<Vec<Hit>, Refused> {
         let residency = &self.frozen.residency;
         let resident = |from: u64, to: u64| -> Vec<(u64, u64)> {
@@ -176,7 +181,8 @@ impl Finder<'_> {
         let memory: &dyn Memory = if is_shared { &self.frozen.memory } else { self.frozen.own_memory() };
         let room = MAX_HITS - self.hits.len().min(MAX_HITS);
         let read = each_word((memory, &resident), (start, end), AT_ONCE, &mut |at, word| {
-            // What stands in a block is followed once something leads to that: what musl's loader gave of programs' data is not claimed.
+            // Words in blocks are followed when the block is reached. Static data contains blocks
+            // where musl's loader donated it to malloc.
             if let Some(block) = self.blocks.find(word).filter(|_| self.blocks.find(at).is_none()) {
                 is_over = is_over || found.len() >= room || found.try_reserve(1).is_err();
                 if !is_over {
@@ -192,15 +198,15 @@ impl Finder<'_> {
         Ok(found)
     }
 
-    /// Stacks, above their pointers; returns the whole of each.
+    /// Searches the stacks from their stack pointers on, and returns the bounds of each.
     fn stacks(&mut self, names: &HashMap<i32, String>, frames: &Frames) -> Result<Vec<(u64, u64)>, Refused> {
         let mut taken = Vec::new();
         for stack in &self.frozen.stacks {
             let thread = names.get(&stack.tid).cloned();
             let known = self.frozen.facts.iter().find(|thread| thread.tid == stack.tid);
             let is_on = |base: &u64| (stack.stack_pointer..stack.high).contains(base);
-            // The main thread has its own structure elsewhere. With others it stands at the end, with its storage in front, which is not
-            // told from the stack.
+            // Other threads than the main one have their `struct pthread` at the end of the stack,
+            // after static TLS, which is not distinguished from the stack.
             let own = known.map(|thread| thread.fs_base).filter(is_on).unwrap_or(stack.high);
             let from = stack.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(stack.low) & !7;
             let root = self.root(RootKind::Tls, "thread control block", thread.clone());
@@ -212,8 +218,8 @@ impl Finder<'_> {
         Ok(taken)
     }
 
-    /// A stack, function by function; what of it is not known to be one's is the whole stack's. In some stacks the thread's storage lies
-    /// behind.
+    /// Adds the roots of a stack, one for each function. Words in no known frame are roots of the
+    /// stack as a whole. With `has_storage`, thread-local storage follows the frames.
     fn frames(
         &mut self,
         (whole, has_storage): ((u64, u64), bool),
@@ -226,10 +232,10 @@ impl Finder<'_> {
             let place = |at: u64| words.partition_point(|hit| hit.0 < at);
             words.get(place(from)..place(to)).unwrap_or_default()
         };
-        // What a caller has too, as what it hands down, is the caller's.
+        // A block that a caller refers to as well, such as an argument, belongs to the caller.
         let mut known: HashSet<u32> = HashSet::new();
         for (index, one) in called.iter().enumerate() {
-            // The innermost function may use what is below its pointer, too.
+            // The innermost function may also use memory below its stack pointer.
             let from = if index + 1 == called.len() { whole.0 } else { one.range.0 };
             let found = between(from, one.range.1).iter();
             let own: Vec<Hit> = found.filter(|hit| known.insert(hit.2)).copied().collect();
@@ -244,7 +250,7 @@ impl Finder<'_> {
         let outer = called.first().map_or(whole.0, |one| one.range.1);
         let rest: Vec<Hit> =
             between(outer, whole.1).iter().filter(|hit| !known.contains(&hit.2)).copied().collect();
-        // Beyond the function that a thread began with lies its storage.
+        // Thread-local storage is past the frame of the function that the thread began with.
         let root = match has_storage && of.is_some_and(|of| of.is_whole) && !called.is_empty() {
             true => self.root(RootKind::Tls, "thread-local storage", thread),
             false => self.root(RootKind::Stack, "stack", thread),
@@ -252,7 +258,7 @@ impl Finder<'_> {
         self.hit_all(root, &rest)
     }
 
-    /// All other memory that is no heap.
+    /// Searches all other memory that is not heap.
     fn mappings(&mut self, process: &Process, mut taken: Vec<(u64, u64)>) -> Result<(), Refused> {
         let frozen = self.frozen;
         for runtime in &frozen.runtimes {
@@ -287,13 +293,14 @@ impl Finder<'_> {
             if known.get(first).is_some_and(|range| range.0 <= mapping.start) {
                 continue;
             }
-            // A heap that goes on behind others' mappings has these within what its reader claims: of it is what has blocks.
+            // If a heap continues past foreign mappings, its claim includes these; only mappings
+            // with blocks belong to the heap.
             self.unexplained(mapping, if has_blocks { &with_heaps } else { &taken })?;
         }
         Ok(())
     }
 
-    /// A runtime, and what its reader says of its variables and of what it leads to itself.
+    /// Adds a runtime as a root, with its variables and the references that its reader reports.
     fn runtime(&mut self, runtime: &Reading) -> Result<u32, Refused> {
         let (kind, name) = (RootKind::Runtime, runtime.facts.name.clone());
         let rank = if runtime.holding.is_some() { Rank::Own } else { Rank::Plain };
@@ -312,7 +319,7 @@ impl Finder<'_> {
         Ok(root)
     }
 
-    /// For each mapping whether a block begins in it.
+    /// For each mapping, whether a block begins in it.
     fn with_blocks(&self) -> Vec<bool> {
         let mut blocks = self.blocks.iter(0).peekable();
         let has = |mapping: &Mapping| {
@@ -322,7 +329,8 @@ impl Finder<'_> {
         self.frozen.space.mappings().iter().map(has).collect()
     }
 
-    /// Memory that nobody explains: of a thread that keeps its storage there, its own.
+    /// Searches unexplained memory. If a thread's FS base points into it, it is that thread's
+    /// storage.
     fn unexplained(&mut self, mapping: &Mapping, taken: &[(u64, u64)]) -> Result<(), Refused> {
         let owner = self.frozen.facts.iter().find(|thread| mapping.contains(thread.fs_base));
         let (kind, name) = match owner {
@@ -332,7 +340,7 @@ impl Finder<'_> {
         for range in without((mapping.start, mapping.end), taken) {
             let words = self.words(range, mapping.permissions.shared)?;
             if !words.is_empty() {
-                // Stacks that are not known to be such are among it, with what calls have left there.
+                // It may contain unrecognised stacks, with stale words of earlier calls.
                 let rank = if owner.is_none() { Rank::Passing } else { Rank::Plain };
                 let root = self.add(Found { kind, name: name.clone(), rank, ..Found::default() });
                 self.hit_all(root, &words)?;
@@ -341,14 +349,14 @@ impl Finder<'_> {
         Ok(())
     }
 
-    /// Whether a word of glibc's own data leads to what follows a block rather than to the block: bins and the top lead to where free
-    /// chunks begin, and the first word of these is the last that the block before them may use (malloc.c, "the chunk's overlapping
-    /// fields").
+    /// Whether a word of glibc's own data points past a block rather than to it: bins and top point
+    /// to the start of a free chunk, whose first word is the last that the block before may use
+    /// (malloc.c, "the chunk's overlapping fields").
     fn is_behind(&self, block: u32, word: u64) -> bool {
         word.saturating_add(8) >= self.blocks.start(block).saturating_add(self.blocks.bytes(block))
     }
 
-    /// Static data of a program or library, by symbol.
+    /// Searches static data of a program or library, with one root for each symbol.
     fn module(&mut self, process: &Process, group: &[&Mapping], taken: &[(u64, u64)]) -> Result<(), Refused> {
         let mut words: Vec<Hit> = Vec::new();
         for mapping in group {
@@ -364,7 +372,7 @@ impl Finder<'_> {
             let is_arena = has_arena || symbols.at(at).is_some_and(|symbol| symbol.name == b"main_arena");
             !is_arena || !self.is_behind(block, word)
         });
-        // What has no symbol is an array where many such words stand in a row, and else each a variable.
+        // Words without a symbol are an array if many are in a row; otherwise each is a variable.
         for row in words.chunk_by(|one, next| next.0 - one.0 <= MAX_GAP_BYTES) {
             let array = row.first().filter(|_| row.len() >= MIN_ARRAY).map(|first| first.0);
             let place = |at: u64| symbols.at(at).map_or(array.unwrap_or(at), |symbol| symbol.address);
@@ -382,7 +390,7 @@ impl Finder<'_> {
         Ok(())
     }
 
-    /// Variables come first, and those in which words are left behind last.
+    /// Returns the roots by rank: variables first, memory with stale words last.
     fn done(mut self) -> AllRoots {
         let rank = |root: &u32| self.found.get(*root as usize).map(|found| found.rank);
         let mut order: Vec<u32> = (0..self.found.len() as u32).collect();
@@ -409,7 +417,7 @@ impl Finder<'_> {
     }
 }
 
-/// The parts of a range that are not in `taken`, which is in address order.
+/// Returns the parts of a range that are not in `taken`, which is in address order.
 pub fn without((start, end): (u64, u64), taken: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut parts = Vec::new();
     let mut at = start;

@@ -1,8 +1,11 @@
-//! What runtimes' readers know of who holds what: blocks of their own memory, variables by their names.
+//! What runtimes' readers report about references: blocks in the runtimes' own memory, and
+//! variables by name.
 //!
-//! A runtime's memory leads to all blocks in it, so that what nothing leads to is the same as if they were none. It leads too to what
-//! links between objects do, to what ways from variables stop at ([`strandline_claims::runtime::Holding`]), by which each variable would
-//! lead to all that there is, and to what words of objects lead to that are no references. Characters of texts lead nowhere.
+//! A runtime is a root of all blocks in its memory, so none of them counts as unreachable. It is
+//! also a root of objects linked by the collector, of the objects at which paths from variables
+//! stop ([`strandline_claims::runtime::Holding`]; otherwise each variable would lead to
+//! everything), and of blocks that words of objects point into without being references. Characters
+//! of texts are not references.
 
 use std::ops::Range;
 
@@ -10,7 +13,7 @@ use strandline_claims::places::Places;
 use strandline_claims::runtime::{Holding, Reading, taken};
 use strandline_holders::{Blocks, Exact, Marks, Refused};
 
-/// What else may stand before a link of the collector's in an object's block: guards, and two words more.
+/// Maximum bytes before the collector's link in an object's block: guards, and two words.
 const BEFORE_LINKS_BYTES: u64 = 48;
 /// The low bits of links are flags.
 const LINK: u64 = !3;
@@ -22,13 +25,13 @@ pub struct Cuts<'a> {
 }
 
 impl<'a> Cuts<'a> {
-    /// Of all that runtimes' readers know.
+    /// Collects what all runtimes' readers report.
     pub fn new(runtimes: &'a [Reading], blocks: &'a Blocks) -> Self {
         let holdings = runtimes.iter().filter_map(|runtime| runtime.holding.as_ref());
         Self { holdings: holdings.collect(), blocks }
     }
 
-    /// Puts zeros in their place, in what was read at `address`.
+    /// Replaces such words by zeros in `bytes`, which were read at `address`.
     pub fn cut(&self, address: u64, bytes: &mut [u8]) {
         for holding in &self.holdings {
             unlink(&holding.links, address, bytes);
@@ -42,7 +45,7 @@ impl<'a> Cuts<'a> {
             let block = self.blocks.find(place);
             block.map_or(0, |block| self.blocks.start(block).saturating_add(self.blocks.bytes(block)))
         };
-        // A text may have begun before.
+        // A text may begin before `address`.
         let begun = self.blocks.find(address).map(|block| self.blocks.start(block));
         let begun = begun.and_then(|start| texts.within(start, address).next());
         let mut done = address;
@@ -56,7 +59,7 @@ impl<'a> Cuts<'a> {
     }
 }
 
-/// Of what was read at `address`, links that lead to other such are no references.
+/// Zeroes links in `bytes`, read at `address`, that point to other links: they are not references.
 fn unlink(links: &Places, address: u64, bytes: &mut [u8]) {
     let end = address.saturating_add(bytes.len() as u64);
     for place in links.within(address.saturating_sub(8), end) {
@@ -70,7 +73,7 @@ fn unlink(links: &Places, address: u64, bytes: &mut [u8]) {
     }
 }
 
-/// Blocks of runtimes' own memory whose readers know what is an object.
+/// Marks the blocks in memory of runtimes whose readers report objects.
 pub fn exact(runtimes: &[Reading], blocks: &Blocks) -> Result<Option<Exact>, Refused> {
     let some = runtimes.iter().filter(|reading| reading.holding.is_some());
     let claims: Vec<(u64, u64)> = some.flat_map(|reading| taken(std::slice::from_ref(reading))).collect();
@@ -84,17 +87,17 @@ pub fn exact(runtimes: &[Reading], blocks: &Blocks) -> Result<Option<Exact>, Ref
     Exact::new(own, blocks.len()).map(Some)
 }
 
-/// What a runtime leads to because its reader says so.
+/// What a runtime refers to according to its reader.
 #[derive(Default)]
 pub struct Whole {
-    /// Blocks of its memory, and objects that are linked.
+    /// Blocks in its memory, and linked objects.
     pub blocks: Vec<Range<u32>>,
-    /// What ways from variables stop at.
+    /// Objects at which paths from variables stop.
     pub stops: Vec<u32>,
 }
 
 impl Whole {
-    /// Of what `holding` has, where memory in `claims`, which is in address order, is the runtime's.
+    /// Takes the references in `holding`. `claims` is the runtime's own memory, in address order.
     pub fn new(holding: &Holding, claims: &[(u64, u64)], blocks: &Blocks) -> Self {
         let mut whole = Self::default();
         for &(start, end) in claims {
@@ -116,7 +119,7 @@ impl Whole {
     }
 }
 
-/// The first block that does not begin before `address`.
+/// Returns the first block that begins at or after `address`.
 fn first_from(blocks: &Blocks, address: u64) -> u32 {
     let (mut low, mut high) = (0, blocks.len());
     while low < high {
@@ -126,14 +129,14 @@ fn first_from(blocks: &Blocks, address: u64) -> u32 {
     low
 }
 
-/// What blocks of runtimes' own memory are.
+/// Rows of blocks in runtimes' own memory.
 pub struct OwnBlocks<'a> {
     /// In address order, without overlap.
     ranges: Vec<(u64, u64, &'a Reading)>,
 }
 
 impl<'a> OwnBlocks<'a> {
-    /// Of all that say so.
+    /// Collects the claims of all runtimes whose readers report objects.
     pub fn new(runtimes: &'a [Reading]) -> Self {
         let some = runtimes.iter().filter(|reading| reading.holding.is_some());
         let ranges = some.flat_map(|of| of.claims.iter().map(move |claim| (claim.start, claim.end, of)));
@@ -147,12 +150,12 @@ impl<'a> OwnBlocks<'a> {
         self.ranges.get(index).filter(|range| range.0 <= start).map(|range| range.2)
     }
 
-    /// Whether the block at `start` is one.
+    /// Whether the block at `start` is in a runtime's own memory.
     pub fn have(&self, start: u64) -> bool {
         !self.ranges.is_empty() && self.reading(start).is_some()
     }
 
-    /// What the block at `start` is, by its row.
+    /// Returns the row of the block at `start`.
     pub fn row(&self, start: u64) -> Option<&'static str> {
         let reading = self.reading(start).filter(|_| !self.ranges.is_empty())?;
         let holding = reading.holding.as_ref()?;
@@ -174,7 +177,7 @@ mod tests {
         unlink(&links, 0x1000, &mut bytes);
         let left: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
         assert_eq!(left, [0, 0, 0x1000, 0x1040, 7, 7, 7, 7, 0x3000, 0]);
-        // One that was begun to be read before.
+        // The second word of a link whose first word was read before.
         let mut rest = 0x1000_u64.to_le_bytes();
         unlink(&links, 0x2008, &mut rest);
         assert_eq!(rest, [0; 8]);

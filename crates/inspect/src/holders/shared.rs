@@ -1,4 +1,4 @@
-//! What several roots hold together: by the set of roots that lead to it.
+//! Lists blocks that several roots hold together, by set of roots.
 
 use std::collections::HashMap;
 
@@ -8,14 +8,15 @@ use super::facts::{Holders, Nearest, Shared, SharedType, Sum};
 use super::roots::Found;
 use super::types::Types;
 
-/// The most sets reported, and for each the most roots with kind, module and thread, and the most types of blocks.
+/// Maximum number of sets to list; for each, maximum number of roots with kind, module and thread,
+/// and of types.
 const MAX_SETS: usize = 100;
 const MAX_NEAREST: usize = 3;
 const MAX_TYPES: usize = 5;
-/// The most types that are counted over all sets.
+/// Maximum number of pairs of a set and a type to count.
 const MAX_PAIRS: usize = 1 << 16;
 
-/// Puts into `holders` what several roots hold.
+/// Adds the blocks that several roots hold to `holders`.
 pub fn tell(holders: &mut Holders, held: &Held, found: &[Found], types: &Types) {
     let sum = |sum: strandline_holders::Sum| Sum { bytes: sum.bytes, blocks: u64::from(sum.blocks) };
     let sets = held.shared_sets();
@@ -31,7 +32,7 @@ pub fn tell(holders: &mut Holders, held: &Held, found: &[Found], types: &Types) 
     }
 }
 
-/// The types of the blocks of each reported set, the one with most bytes first.
+/// Returns the types of the blocks of each listed set, by bytes, largest first.
 fn count(held: &Held, types: &Types) -> HashMap<usize, Vec<SharedType>> {
     let mut sums: HashMap<(usize, u32), Sum> = HashMap::new();
     for (block, set) in held.each_shared().filter(|(_, set)| *set < MAX_SETS) {

@@ -1,4 +1,4 @@
-//! What programs and libraries call their variables and functions.
+//! Names of variables and functions in programs and libraries.
 
 use std::collections::HashMap;
 
@@ -9,30 +9,30 @@ use strandline_process::procfs::Process;
 use super::names;
 use crate::explain::frozen::Frozen;
 
-/// The most symbols of one program or library, and bytes of their names.
+/// Maximum number of symbols of one program or library, and maximum bytes of their names.
 const MAX_SYMBOLS: usize = 1 << 21;
 const MAX_NAMES_BYTES: usize = 128 << 20;
-/// Names of one function: those of several that are the same to the processor are put together.
+/// Maximum number of names of one function: functions with identical code may be merged.
 const MAX_NAMES: usize = 16;
-/// Symbols that are looked at for one that an instruction is in.
+/// Maximum number of symbols before an instruction that are checked for one that contains it.
 const MAX_BACK: usize = 64;
 
-/// A symbol of data.
+/// A data symbol.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub struct Symbol {
-    /// Where it is in the process.
+    /// Its address in the process.
     pub address: u64,
-    /// How large.
+    /// Its size.
     pub bytes: u64,
-    /// As it stands in the file.
+    /// Its name as in the file.
     pub name: Vec<u8>,
 }
 
-/// Symbols of data, in address order.
+/// Data symbols, in address order.
 pub struct Symbols(Vec<Symbol>);
 
 impl Symbols {
-    /// Those of the program or library of a mapping; none where it cannot be read.
+    /// Reads the data symbols of the program or library of a mapping; empty if it cannot be read.
     pub fn of(process: &Process, frozen: &Frozen, mapping: &Mapping) -> Self {
         let (mut symbols, mut names_bytes): (Vec<Symbol>, usize) = (Vec::new(), 0);
         if let Ok(object) = Object::open(process, &frozen.space, mapping) {
@@ -51,18 +51,19 @@ impl Symbols {
         Self(symbols)
     }
 
-    /// The symbol that has an address.
+    /// Returns the symbol that contains an address.
     pub fn at(&self, address: u64) -> Option<&Symbol> {
         let index = self.0.partition_point(|symbol| symbol.address <= address).checked_sub(1)?;
         self.0.get(index).filter(|symbol| address - symbol.address < symbol.bytes)
     }
 }
 
-/// What a function is called.
+/// The names of a function.
 pub struct Called {
-    /// Its names.
+    /// The names.
     pub names: Vec<String>,
-    /// Whether it has no others, which were too long or too many.
+    /// Whether these are all names; false if one was too long, could not be demangled, or was one
+    /// too many.
     pub are_all: bool,
 }
 
@@ -72,7 +73,8 @@ impl Default for Called {
     }
 }
 
-/// All names of the functions of one program or library that begin at some addresses, which are in order.
+/// Adds all names of functions of one program or library that begin at one of the sorted
+/// `addresses` to `found`.
 pub fn beginning_at(
     process: &Process,
     frozen: &Frozen,
@@ -85,7 +87,7 @@ pub fn beginning_at(
         if addresses.binary_search(&symbol.address).is_ok() {
             let known = found.entry(symbol.address).or_default();
             let text = if name.len() <= names::MAX_BYTES { names::of_symbol(name) } else { String::new() };
-            // What was not made sense of begins as it did.
+            // A name that could not be demangled keeps its prefix.
             if text.is_empty() || text.starts_with("_ZN") || text.starts_with("_R") {
                 known.are_all = false;
             } else if !known.names.contains(&text) {
@@ -96,8 +98,9 @@ pub fn beginning_at(
     });
 }
 
-/// The functions that some instructions of one program or library are in, in the order of these. Of functions that overlap it is one
-/// that begins not far in front: a file made to hurt has millions of them.
+/// Returns the name of the function that contains each of `instructions`, in the same order. If
+/// functions overlap, only the last `MAX_BACK` that begin before the instruction are considered:
+/// a hostile file may have millions.
 pub fn functions(
     process: &Process,
     frozen: &Frozen,
@@ -108,7 +111,7 @@ pub fn functions(
     let Ok(object) = Object::open(process, &frozen.space, mapping) else { return found };
     let mut wanted = instructions.to_vec();
     wanted.sort_unstable();
-    // Begin, end, and the place among all symbols.
+    // Start, end, and index among all symbols.
     let mut ranges: Vec<(u64, u64, u32)> = Vec::new();
     let mut place = 0_u32;
     object.each_symbol(&mut |_, symbol| {

@@ -1,13 +1,13 @@
-//! What hangs from each root: the outline of the dominator tree, as far as it is told.
+//! Lists what each root holds: the largest nodes of the outline of the dominator tree.
 
 use strandline_holders::{Node, Outline};
 
 use super::facts::Holding;
 use super::types::Types;
 
-/// Told is what has at least this part of all that is live.
+/// Nodes that retain less than all live bytes divided by this are not listed.
 const MIN_PART: u64 = 2000;
-/// So many kinds that hang from one, the largest; and so far down.
+/// Maximum number of nodes listed below a node, largest first, and maximum depth.
 const MAX_BESIDE: usize = 20;
 const MAX_DEPTH: usize = 12;
 
@@ -15,12 +15,12 @@ const MAX_DEPTH: usize = 12;
 pub struct Tree<'a> {
     outline: &'a Outline,
     types: &'a Types,
-    /// Nodes that are told, by what they hang from, the largest first.
+    /// Listed nodes, each with its parent; by parent, largest first.
     told: Vec<(u32, u32)>,
 }
 
 impl<'a> Tree<'a> {
-    /// Of an outline of blocks with `live_bytes` together.
+    /// Lists an outline of blocks of `live_bytes` in total.
     pub fn new(outline: &'a Outline, types: &'a Types, live_bytes: u64) -> Self {
         let least = (live_bytes / MIN_PART).max(1);
         let large = outline.of_blocks().filter(|(_, node)| node.retained.bytes >= least);
@@ -30,7 +30,7 @@ impl<'a> Tree<'a> {
         Self { outline, types, told }
     }
 
-    /// What hangs from a node.
+    /// Returns the nodes below a node.
     pub fn below(&self, node: u32) -> Vec<Holding> {
         self.below_at(node, 0)
     }

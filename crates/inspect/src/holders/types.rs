@@ -1,5 +1,5 @@
-//! What blocks are: what their own words or those that lead to them say ([`Told`]), what a runtime's reader knows them for, or else how
-//! large they are.
+//! Types of blocks: from words in the block or next to references to it ([`Told`]), from a
+//! runtime's reader, or else from the size.
 
 use std::collections::HashMap;
 
@@ -11,22 +11,22 @@ use super::heard::{Named, Told};
 use super::pins::Pins;
 use super::runtimes::OwnBlocks;
 
-/// Types that are told apart, and sizes of what has no other type; further ones are one type each.
+/// Maximum number of types, and of sizes of blocks without another type; further ones are merged.
 const MAX_TYPES: usize = 1 << 15;
 const MAX_SIZES: usize = 1 << 14;
 
-/// The types of blocks, and what each is called.
+/// The type of each block, and the name of each type.
 pub struct Types {
     of: Vec<u16>,
     names: Vec<String>,
     by_name: HashMap<String, u16>,
     by_size: HashMap<u64, u16>,
-    /// Of rows of the ledger, which are few.
+    /// Types of ledger rows, which are few.
     rows: Vec<(&'static str, u16)>,
 }
 
 impl Types {
-    /// Of blocks of which something was heard.
+    /// Determines the type of each block.
     pub fn new(
         held: &Held,
         told: &Told,
@@ -84,7 +84,7 @@ impl Types {
 
     fn sized(&mut self, bytes: u64) -> u16 {
         let is_full = self.by_size.len() >= MAX_SIZES && !self.by_size.contains_key(&bytes);
-        // 0 is no size: further ones stand there.
+        // 0 is not a size: it stands for further sizes.
         let bytes = if is_full { 0 } else { bytes };
         if let Some(&known) = self.by_size.get(&bytes) {
             return known;
@@ -95,27 +95,27 @@ impl Types {
         kind
     }
 
-    /// How many types there are.
+    /// Returns the number of types.
     pub fn count(&self) -> usize {
         self.names.len()
     }
 
-    /// The type of each block.
+    /// Returns the type of each block.
     pub fn all(&self) -> &[u16] {
         &self.of
     }
 
-    /// What a type is called.
+    /// Returns the name of a type.
     pub fn name(&self, kind: u32) -> &str {
         self.names.get(kind as usize).map_or("", String::as_str)
     }
 
-    /// The type of a block.
+    /// Returns the type of a block.
     pub fn of(&self, block: usize) -> u32 {
         self.of.get(block).copied().map_or(0, u32::from)
     }
 
-    /// All of them, the one with most bytes first.
+    /// Returns all types, by bytes, largest first.
     pub fn told(&self, held: &Held, is_lost: &dyn Fn(u32) -> bool, pins: &Pins) -> Vec<Type> {
         let mut all: Vec<Type> =
             self.names.iter().map(|name| Type { name: name.clone(), ..Type::default() }).collect();

@@ -1,8 +1,8 @@
 //! Puts every resident byte on one row.
 //!
-//! Claims of readers are finer than what the kernel's view alone tells, and come first; two of one layer
-//! on one byte are refused. What nobody claims falls to the row of its mapping, and in private
-//! anonymous memory to `anonymous`: unknown stays visible.
+//! Claims of readers are finer than the kernel's view, and come first; two claims of one layer on
+//! the same byte are an error. Unclaimed bytes are on the row of their mapping, in private
+//! anonymous memory on `anonymous`: unknown memory stays visible.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -31,7 +31,7 @@ use strandline_process::smaps::SmapsEntry;
 /// The bytes below the stack pointer that a function may use without moving it (System V ABI).
 const RED_ZONE_BYTES: u64 = 128;
 
-/// Who stands on a range, before zeros are looked at.
+/// What holds a range, before zero pages are considered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
     /// Counted by its reader already.
@@ -45,11 +45,11 @@ struct Span {
     holder: Holder,
 }
 
-/// A list of spans, sorted and without overlap, asked front to back or anywhere.
+/// A list of spans, sorted and without overlap.
 struct Spans(Vec<Span>);
 
 impl Spans {
-    /// Who stands on `at`, and up to where that answer holds.
+    /// Returns what holds `at`, and the end of the range for which that holds.
     fn at(&self, at: u64) -> (Option<Holder>, u64) {
         let index = self.0.partition_point(|span| span.range.end <= at);
         match self.0.get(index) {
@@ -64,21 +64,22 @@ impl Spans {
 pub struct Ledger {
     /// Bytes by row.
     pub tally: Tally,
-    /// Those of holders with names of their own.
+    /// Bytes of named holders.
     pub holders: Holders,
-    /// All zero pages' bytes in claimed ranges and outside: what the zero_pages remedy would free.
+    /// Bytes of all-zero pages in claimed ranges and outside: what the zero_pages remedy would
+    /// free.
     pub zero_bytes: u64,
-    /// What of these pages other processes have mapped too, where it was looked at.
+    /// How much of these pages other processes have mapped too, if determined.
     pub zero_sharing: Option<Sharing>,
-    /// Bytes of shared memory, whose ever.
+    /// Bytes of shared memory, claimed or not.
     pub shmem_bytes: u64,
-    /// The picture of the address space, where one was asked for.
+    /// The page map, if requested.
     pub page_map: Option<PageMap>,
-    /// What did not fit.
+    /// Claims that do not count, and figures that do not fit.
     pub caveats: Vec<Caveat>,
 }
 
-/// The sums of one mapping, and its part of the picture.
+/// The sums of one mapping, and its part of the page map.
 struct LedgerWriter<'a> {
     tally: Tally,
     painter: Option<&'a mut Painter>,
@@ -93,7 +94,8 @@ impl LedgerWriter<'_> {
     }
 }
 
-/// What the classes of one reader's claims stand for. A class without a meaning is unknown, and stays visible.
+/// The rows that the classes of one reader's claims stand for. A class without a row counts as
+/// unknown, and stays visible.
 #[derive(Clone, Copy)]
 struct Meaning<'a> {
     palette: &'a Palette,
@@ -101,33 +103,33 @@ struct Meaning<'a> {
 }
 
 impl<'a> Meaning<'a> {
-    /// The row of a slot, and who holds it.
+    /// Returns the row of a slot, and its named holder.
     fn of(self, slot: Slot) -> (Id, Option<&'a str>) {
         self.palette.get(slot).unwrap_or((&ANONYMOUS, None))
     }
 
-    /// The row of blocks that are mappings of their own.
+    /// Returns the row of blocks that are mappings of their own.
     fn mapped(self) -> Id {
         self.rows.map_or(&ANONYMOUS, |rows| rows.mapped)
     }
 }
 
-/// All claims, in their layers.
+/// All claims, in layers.
 struct Layers<'a> {
-    /// Those that count, with what their classes stand for.
+    /// Claims that count, with the rows that their classes stand for.
     claims: Vec<(&'a RangeClaim, Meaning<'a>)>,
-    /// Who stands where by them.
+    /// The spans of these claims, and of blocks that are mappings of their own.
     spans: Spans,
-    /// Those on shared memory, and who stands where by them.
+    /// Claims on shared memory, and their spans.
     shared: Vec<(&'a RangeClaim, Meaning<'a>)>,
     shared_spans: Spans,
-    /// Those that do not count.
+    /// Caveats about claims that do not count.
     caveats: Vec<Caveat>,
 }
 
 impl<'a> Layers<'a> {
-    /// Puts claims in their layers: a finer one within an allocator's memory counts only where the allocator holds the
-    /// block in use that it lies in. `palette` has the slots of blocks that are refined.
+    /// Sorts claims into layers: a finer claim within an allocator's memory counts only if the
+    /// allocator holds the block around it in use. `palette` has the slots of refined blocks.
     fn new(inputs: &Inputs<'a>, palette: &'a Palette) -> Result<Self> {
         let of = |reading: &'a Reading| Meaning { palette, rows: reading.rows };
         let (pools, coarse): (Vec<&Reading>, Vec<&Reading>) =
@@ -154,7 +156,7 @@ impl<'a> Layers<'a> {
             }
         }
         stands.sort_unstable();
-        // What a pool says of its blocks counts where the pool does.
+        // Blocks that a pool reports count only where its own claim counts.
         let is_in = |range: (u64, u64)| {
             let index = stands.partition_point(|stand| stand.1 <= range.0);
             stands.get(index).is_some_and(|stand| stand.0 <= range.0 && range.1 <= stand.1)
@@ -179,7 +181,8 @@ impl<'a> Layers<'a> {
         Ok(layers)
     }
 
-    /// Adds a claim of a finer layer: on mappings, or within a block in use; whether it counts.
+    /// Adds a claim of a finer layer, on mappings or within a block in use; returns whether it
+    /// counts.
     fn refine(&mut self, claim: &'a RangeClaim, meaning: Meaning<'a>, below: &mut Below) -> bool {
         let range = (claim.start, claim.end);
         if overlapping(&below.ranges, range.0, range.1).is_empty() {
@@ -193,7 +196,8 @@ impl<'a> Layers<'a> {
         true
     }
 
-    /// Adds what a runtime claims, but for what runtimes before it have `taken`: bytes may look like the structures of two.
+    /// Adds the claims of a runtime, except those that overlap claims of earlier runtimes
+    /// (`taken`): bytes may look like the structures of two.
     fn add_runtime(&mut self, reading: &'a runtime::Reading, below: &mut Below, taken: &mut Vec<(u64, u64)>) {
         let meaning = Meaning { palette: &reading.palette, rows: reading.rows };
         let is_lost = |claim: &&RangeClaim| !overlapping(taken, claim.start, claim.end).is_empty();
@@ -221,7 +225,7 @@ impl<'a> Layers<'a> {
         self.claims.push((claim, meaning));
     }
 
-    /// Adds a block that is a mapping of its own, and what finer readers say of it.
+    /// Adds a block that is a mapping of its own, with the finer claims in it.
     fn add_mapped(&mut self, block: &MappedBlock, meaning: Meaning<'_>, finder: &mut Finder<'_>) {
         let mut at = block.start;
         let mut push = |until: u64, holder| {
@@ -243,7 +247,8 @@ impl<'a> Layers<'a> {
     }
 }
 
-/// What stands below a layer: ranges, and what of them is left to finer claims, each once.
+/// What is below a layer: claimed ranges, and the ranges left to finer claims, each to be used
+/// once.
 #[derive(Default)]
 struct Below {
     /// In address order, without overlap.
@@ -252,7 +257,8 @@ struct Below {
 }
 
 impl Below {
-    /// Adds what an allocator claims, and of what it left out that which `counts`.
+    /// Adds the claims of an allocator, and the ranges that it left to finer claims, if `counts`
+    /// accepts them.
     fn add(&mut self, reading: &Reading, counts: impl Fn((u64, u64)) -> bool) {
         let claims = reading.claims.iter().map(|claim| (claim.start, claim.end));
         let claims = claims.filter(|&range| counts(range));
@@ -263,7 +269,7 @@ impl Below {
     }
 }
 
-/// The caveat of a claim that lies in an allocator's memory, and in no block that is in use.
+/// Returns the caveat for a claim in an allocator's memory that is not within one block in use.
 fn not_in_block(claim: &RangeClaim) -> Caveat {
     let place = format!("{:#x}-{:#x}", claim.start, claim.end);
     let bytes = Some(claim.sums.resident.total());
@@ -273,7 +279,7 @@ fn not_in_block(claim: &RangeClaim) -> Caveat {
 }
 
 impl Spans {
-    /// Sorts spans; fails where two stand on one byte.
+    /// Sorts spans; fails if two overlap.
     fn in_order(mut spans: Vec<Span>) -> Result<Self> {
         spans.retain(|span| !span.range.is_empty());
         spans.sort_by_key(|span| span.range.start);
@@ -290,7 +296,7 @@ impl Spans {
     }
 }
 
-/// Makes the ledger. Fails with [`Error::Overlap`] where two readers claim one byte.
+/// Makes the ledger. Fails with [`Error::Overlap`] if two readers claim the same byte.
 pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
     let palette = inputs.refinements.palette();
     let Layers { mut claims, spans: claimed, shared, shared_spans, caveats } = Layers::new(inputs, &palette)?;
@@ -335,8 +341,8 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
             if run.anonymous && space.mapping.is_private_anonymous() {
                 split(&mut writer, run.start..run.end, [&claimed, &zeros, &program], &ANONYMOUS);
             } else if run.anonymous && space.mapping.has_file() {
-                // brk can start on the last page of a program's data, and a runtime's heap in the file it was
-                // saved in.
+                // brk can start on the last page of a program's data, and a runtime's heap can be
+                // in the file that it was saved in.
                 split(&mut writer, run.start..run.end, [&claimed, &none, &none], &PROGRAM_DATA);
             } else if !run.anonymous && (inputs.is_shared_memory)(&space.mapping) {
                 ledger.shmem_bytes += run.end - run.start;
@@ -360,9 +366,9 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
     Ok(ledger)
 }
 
-/// The most mappings of shared memory that get a row with their name.
+/// Maximum number of names of shared memory that get a row.
 const MAX_NAMED: usize = 5;
-/// The most names that are told apart.
+/// Maximum number of names to count.
 const MAX_NAMES: usize = 1 << 16;
 
 /// Shared memory by the names of its mappings.
@@ -376,7 +382,7 @@ impl<'a> SharedMemory<'a> {
         }
     }
 
-    /// Gives the largest a row with their name each.
+    /// Gives each of the largest a row with its name.
     fn name(self, holders: &mut Holders) {
         let mut all: Vec<(&str, u64)> = self.0.into_iter().filter(|(name, _)| !name.is_empty()).collect();
         all.sort_unstable_by(|one, next| next.1.cmp(&one.1).then_with(|| one.0.cmp(next.0)));
@@ -386,10 +392,10 @@ impl<'a> SharedMemory<'a> {
     }
 }
 
-/// What allocators have in a mapping that may have been given up, by row, of claims that reach into it: free pages, and pages
-/// that were free, are in use again and were not written to since.
+/// Returns the bytes, by row, of claims overlapping a mapping that may have been given up with
+/// MADV_FREE: free pages, and pages that were free, are in use again and were not written since.
 fn given_up_in(space: &SmapsEntry, claims: &[(&RangeClaim, Meaning<'_>)]) -> Vec<(Id, u64)> {
-    // One may reach over several mappings, and hold others.
+    // A claim may span several mappings.
     let behind = claims.partition_point(|(claim, _)| claim.start < space.mapping.end);
     let within = claims[..behind].iter().filter(|(claim, _)| claim.end > space.mapping.start);
     let free = within.filter_map(|(claim, meaning)| Some((&claim.sums.resident, meaning.rows?)));
@@ -410,12 +416,12 @@ fn given_up_in(space: &SmapsEntry, claims: &[(&RangeClaim, Meaning<'_>)]) -> Vec
             None => parts.push((rank, id, bytes)),
         }
     }
-    // Of all claims first what is free.
+    // Free pages of all claims come first.
     parts.sort_by_key(|part| part.0);
     parts.into_iter().map(|(_, id, bytes)| (id, bytes)).filter(|part| part.1 > 0).collect()
 }
 
-/// The cells of what is claimed, in address order; none overlaps a mapping's start.
+/// Returns the cells of all claims, in address order; none crosses the start of a mapping.
 fn claimed_cells<'a: 'b, 'b>(
     claims: impl Iterator<Item = &'b (&'a RangeClaim, Meaning<'a>)>,
 ) -> Vec<(&'a CellSums, Meaning<'a>)> {
@@ -426,7 +432,7 @@ fn claimed_cells<'a: 'b, 'b>(
     cells
 }
 
-/// Stacks above and below their pointers, and bss.
+/// Returns the spans of stacks above and below their stack pointers, and of bss.
 fn program_spans(inputs: &Inputs<'_>) -> Spans {
     let mut spans = Vec::new();
     for stack in inputs.stacks {
@@ -438,7 +444,7 @@ fn program_spans(inputs: &Inputs<'_>) -> Spans {
         .extend(inputs.bss.iter().map(|bss| Span { range: bss.clone(), holder: Holder::Row(&PROGRAM_DATA) }));
     spans.retain(|span| !span.range.is_empty());
     spans.sort_by_key(|span| span.range.start);
-    // A stack may have been carved out of a library's bss: the first to start keeps the bytes.
+    // A stack may be in a library's bss: the span that starts first keeps the bytes.
     let mut end = 0;
     for span in &mut spans {
         span.range.start = span.range.start.max(end);
@@ -448,8 +454,8 @@ fn program_spans(inputs: &Inputs<'_>) -> Spans {
     Spans(spans)
 }
 
-/// Divides a resident run among allocators, zeros and program, in this order of who explains a byte
-/// better; what nobody claims goes to `rest`.
+/// Splits a resident run. Bytes that a reader claims are counted already; the others go to the row
+/// of the first span among zeros, allocators and program that covers them, or else to `rest`.
 fn split(
     writer: &mut LedgerWriter<'_>,
     run: Range<u64>,
@@ -508,7 +514,7 @@ fn add_claim(
     }
 }
 
-/// Device and inode of every file of which some mapping is executable: programs and libraries.
+/// Returns device and inode of every file with an executable mapping: programs and libraries.
 fn program_files(spaces: &[SmapsEntry]) -> Vec<((u32, u32), u64)> {
     let executable = spaces.iter().map(|s| &s.mapping).filter(|m| m.permissions.execute && m.has_file());
     let mut files: Vec<_> = executable.map(|m| (m.device, m.inode)).collect();
@@ -517,11 +523,11 @@ fn program_files(spaces: &[SmapsEntry]) -> Vec<((u32, u32), u64)> {
     files
 }
 
-/// The row of a page that no finer claim can stand on.
+/// Returns the row of a page that no finer claim can cover.
 fn mapping_row(space: &SmapsEntry, anonymous: bool, programs: &[((u32, u32), u64)]) -> Id {
     let mapping = &space.mapping;
     if anonymous {
-        // Anonymous pages of shared mappings: none on any known kernel.
+        // No known kernel has anonymous pages in shared mappings.
         return &ANONYMOUS;
     }
     if !mapping.has_file() || mapping.name.starts_with("/dev/") {
@@ -531,8 +537,9 @@ fn mapping_row(space: &SmapsEntry, anonymous: bool, programs: &[((u32, u32), u64
     if is_program { &PROGRAM_TEXT } else { &FILE }
 }
 
-/// The kernel counts pages given up with MADV_FREE by mapping, not by page: they are taken from what
-/// nobody claims, then from zeros, then from what allocators have free, and that failing in use. In the picture they stand on the mapping's first bytes of those rows.
+/// Moves bytes given up with MADV_FREE to their row. The kernel counts them by mapping, not by
+/// page: they are taken from unclaimed memory, then zeros, then free memory of allocators, then
+/// memory in use; on the page map, from the lowest addresses of those rows.
 fn take_lazy_free(
     writer: &mut LedgerWriter<'_>,
     space: &SmapsEntry,
@@ -566,8 +573,9 @@ fn take_lazy_free(
     }
 }
 
-/// The parts of private anonymous memory that no reader claimed: resident runs, in address order. Blocks that are
-/// mappings of their own are among them: no reader went through those.
+/// Returns the parts of private anonymous memory that no reader claimed, as resident runs in
+/// address order. They include blocks that are mappings of their own, because no reader walked
+/// those.
 pub fn unclaimed_runs(inputs: &Inputs<'_>) -> Result<Vec<(u64, u64)>> {
     let palette = Palette::default();
     let spans = Layers::new(inputs, &palette)?.spans;
@@ -582,7 +590,8 @@ pub fn unclaimed_runs(inputs: &Inputs<'_>) -> Result<Vec<(u64, u64)>> {
                 let (holder, until) = spans.at(at);
                 let until = until.min(run.end);
                 if holder != Some(Holder::Claimed) {
-                    // Claims may start within a page: their zero pages are theirs to find.
+                    // Claims may start within a page: finding zero pages there is left to their
+                    // readers.
                     let (from, to) = (at.next_multiple_of(PAGE_BYTES), until - until % PAGE_BYTES);
                     match runs.last_mut() {
                         Some(last) if last.1 == from => last.1 = to.max(last.1),

@@ -1,4 +1,4 @@
-//! What the ledger is made of.
+//! The inputs of the ledger.
 
 use std::ops::Range;
 
@@ -22,15 +22,15 @@ pub struct Inputs<'a> {
     pub readings: &'a [Reading],
     /// What language runtimes claim.
     pub runtimes: &'a [runtime::Reading],
-    /// What finer readers say of allocators' blocks.
+    /// Finer claims on allocators' blocks.
     pub refinements: &'a Refinements,
     /// Thread stacks, in address order.
     pub stacks: &'a [Stack],
-    /// Where programs' bss lies, in address order.
+    /// The bss of programs, in address order.
     pub bss: &'a [Range<u64>],
     /// All-zero resident pages of unclaimed private anonymous memory: runs, in address order.
     pub zero_runs: &'a [(u64, u64)],
-    /// What a picture of the address space shows, where one is to be made.
+    /// The plan of the page map, if one is wanted.
     pub page_map: Option<&'a Plan>,
     /// Whether a mapping's file pages are shared memory.
     pub is_shared_memory: &'a dyn Fn(&Mapping) -> bool,

@@ -1,7 +1,7 @@
-//! The resident bytes of chunks that have holders with names of their own.
+//! Counts the resident bytes of blocks with named holders.
 //!
-//! A chunk's row has them already; here they are counted again, chunk by chunk, by the same rule: what is
-//! resident and not on a page of zeros.
+//! A block's row contains them already; here they are counted again, block by block, by the same
+//! rule: resident, and not on an all-zero page.
 
 use super::inputs::Inputs;
 use super::rows::Holders;
@@ -9,7 +9,7 @@ use strandline_claims::allocator::RangeClaim;
 use strandline_claims::palette::Palette;
 use strandline_claims::range::merge;
 
-/// Adds what each named chunk holds to `holders`.
+/// Adds the bytes of each named block to `holders`.
 pub fn add(inputs: &Inputs<'_>, palette: &Palette, holders: &mut Holders) {
     if inputs.runtimes.iter().all(|reading| reading.named.is_empty()) {
         return;
@@ -21,7 +21,7 @@ pub fn add(inputs: &Inputs<'_>, palette: &Palette, holders: &mut Holders) {
     for reading in inputs.runtimes {
         for named in &reading.named {
             let Some((id, _)) = palette.get(named.slot) else { continue };
-            // Where in its allocator's ranges a block's payload is counted.
+            // The allocator's ranges count a block's payload `shift_bytes` lower than its pointer.
             let is_in = |claim: &&RangeClaim| claim.start <= named.pointer && named.pointer < claim.end;
             let of = inputs.readings.iter().find(|reading| reading.claims.iter().any(|claim| is_in(&claim)));
             let start = named.pointer.saturating_sub(of.map_or(0, |reading| reading.shift_bytes));
@@ -33,7 +33,8 @@ pub fn add(inputs: &Inputs<'_>, palette: &Palette, holders: &mut Holders) {
     }
 }
 
-/// How many bytes of `start..end` lie in `runs`, which are in address order and without overlap.
+/// Returns how many bytes of `start..end` are in `runs`, which are in address order and without
+/// overlap.
 fn within(runs: &[(u64, u64)], start: u64, end: u64) -> u64 {
     let first = runs.partition_point(|run| run.1 <= start);
     let overlap = runs[first..].iter().take_while(|run| run.0 < end);

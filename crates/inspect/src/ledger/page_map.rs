@@ -1,9 +1,9 @@
-//! The address space as a picture: which rows stand on which cell of it.
+//! The page map: which rows the bytes of each cell of the address space are on.
 //!
-//! A [`Plan`] is made before the heaps are read: which mappings are listed, and the size of the cells that
-//! keeps their number bounded. A [`Painter`] takes what the ledger takes, byte for byte, and puts it on
-//! cells. The size of the result does not depend on the process: what would not fit is left out by mapping,
-//! and counted.
+//! A [`Plan`] is made before the heaps are read: the mappings to list, and a cell size that bounds
+//! the number of cells. A [`Painter`] gets the same bytes as the ledger and puts them on cells. The
+//! size of the result does not depend on the process: mappings that do not fit are left out, and
+//! counted.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,31 +16,31 @@ use strandline_process::map::Mapping;
 use strandline_process::pages::Residency;
 use strandline_process::smaps::SmapsEntry;
 
-/// The most cells with resident bytes.
+/// Maximum number of cells with resident bytes.
 const MAX_CELLS: u64 = 8192;
-/// The most mappings listed, and about how much text they may be.
+/// Maximum number of mappings listed, and approximate maximum bytes of their text.
 const MAX_MAPPINGS: usize = 1000;
 const MAX_MAPPING_TEXT_BYTES: usize = 80_000;
-/// About how much text mappings and cells may be together.
+/// Approximate maximum bytes of text of mappings and cells together.
 const MAX_TEXT_BYTES: usize = 190_000;
-/// In the largest cells a process of x86-64 (47 bits of addresses, 56 with five levels) has few.
+/// With cells of this size, a process on x86-64 (47 address bits, 56 with five levels) has few.
 const LARGEST_SHIFT: u32 = 56;
-/// A mapping's text in JSON, its name and cells left out.
+/// Bytes of a mapping in JSON, without its name and cells.
 const MAPPING_TEXT_BYTES: usize = 115;
-/// Names are paths of up to 4 KiB: this much of their end is kept.
+/// Names are paths of up to 4 KiB: this many characters at their end are kept.
 const MAX_NAME_CHARS: usize = 120;
 
-/// Which mappings a picture lists, and in cells of which size.
+/// The mappings that a page map lists, and the size of its cells.
 #[derive(Clone, Debug)]
 pub struct Plan {
     cell_bytes: u64,
     listed: Vec<bool>,
-    /// About how much text the cells may be.
+    /// Approximate maximum bytes of text of the cells.
     cell_text_bytes: usize,
 }
 
 impl Plan {
-    /// Plans the picture of the mappings `spaces` with these resident pages.
+    /// Plans the page map of the mappings `spaces` with these resident pages.
     pub fn new(spaces: &[SmapsEntry], residency: &Residency) -> Self {
         let mut by_size: Vec<usize> =
             (0..spaces.len()).filter(|&index| spaces[index].counts.rss_bytes > 0).collect();
@@ -58,24 +58,24 @@ impl Plan {
         let shown = || spaces.iter().zip(&listed).filter(|(_, listed)| **listed).map(|(space, _)| space);
         let rss_bytes: u64 = shown().map(|space| space.counts.rss_bytes).sum();
         let count = |shift: u32| shown().map(|space| cells_of(residency, &space.mapping, shift)).sum::<u64>();
-        // The smallest power of two that keeps the number. Fuller than full no cell can be.
+        // The smallest power of two that keeps the limit. The lower bound is that of full cells.
         let least = (rss_bytes / MAX_CELLS).max(PAGE_BYTES).next_power_of_two().trailing_zeros();
         let shift = (least..LARGEST_SHIFT).find(|&shift| count(shift) <= MAX_CELLS).unwrap_or(LARGEST_SHIFT);
         Self { cell_bytes: 1 << shift, listed, cell_text_bytes: MAX_TEXT_BYTES - text_bytes }
     }
 
-    /// The size of the cells.
+    /// Returns the size of the cells.
     pub fn cell_bytes(&self) -> u64 {
         self.cell_bytes
     }
 
-    /// Whether the mapping at this place in smaps is listed.
+    /// Whether the mapping with this index in smaps is listed.
     pub fn lists(&self, index: usize) -> bool {
         self.listed.get(index).copied().unwrap_or(false)
     }
 }
 
-/// How many cells of `1 << shift` bytes of a mapping hold resident pages.
+/// Returns how many cells of `1 << shift` bytes of a mapping contain resident pages.
 fn cells_of(residency: &Residency, mapping: &Mapping, shift: u32) -> u64 {
     let mut count = 0;
     let mut last = None;
@@ -87,7 +87,7 @@ fn cells_of(residency: &Residency, mapping: &Mapping, shift: u32) -> u64 {
     count
 }
 
-/// A mapping's name, cut to its end. It is the target's choice.
+/// Returns the name of a mapping, cut to its end. The target chooses it.
 fn shown_name(mapping: &Mapping) -> String {
     let count = mapping.name.chars().count();
     if count <= MAX_NAME_CHARS {
@@ -97,7 +97,7 @@ fn shown_name(mapping: &Mapping) -> String {
     std::iter::once('…').chain(end).collect()
 }
 
-/// At most how long a text is in JSON: a control character is written as six.
+/// Returns the maximum length of a text in JSON: a control character takes six bytes.
 fn json_bytes(text: &str) -> usize {
     text.chars()
         .map(|c| match c {
@@ -108,16 +108,16 @@ fn json_bytes(text: &str) -> usize {
         .sum()
 }
 
-/// The mapping that is painted just now.
+/// The mapping to which bytes are added now.
 struct Open {
     mapping: MappedCells,
-    /// The rows of the others, as the result has them: there may be thousands.
+    /// The rows of the other cells, as in the result: there may be thousands of cells.
     cells: BTreeMap<u64, Vec<(u8, u64)>>,
-    /// The cell under way, which most additions are for.
+    /// The current cell, which most additions are for.
     hot: (u64, Tally),
 }
 
-/// Puts rows on cells, mapping by mapping.
+/// Puts bytes on cells, mapping by mapping.
 pub struct Painter {
     shift: u32,
     most_text_bytes: usize,
@@ -128,7 +128,7 @@ pub struct Painter {
 }
 
 impl Painter {
-    /// A picture without anything.
+    /// Starts an empty page map.
     pub fn new(plan: &Plan) -> Self {
         Self {
             shift: plan.cell_bytes.trailing_zeros(),
@@ -140,7 +140,7 @@ impl Painter {
         }
     }
 
-    /// Starts the mapping `space`; what follows is for it.
+    /// Begins the mapping `space`, to which the following bytes belong.
     pub fn open(&mut self, listed: bool, space: &SmapsEntry) {
         self.close();
         let mapping = &space.mapping;
@@ -160,7 +160,7 @@ impl Painter {
         self.open = Some(Open { mapping, cells: BTreeMap::new(), hot });
     }
 
-    /// Adds the resident bytes of `range`, which lies in the mapping.
+    /// Adds the resident bytes of `range`, which is in the mapping.
     pub fn add(&mut self, id: Id, range: Range<u64>) {
         let Some(open) = &mut self.open else {
             self.left_out.add(id, range.end - range.start);
@@ -175,7 +175,7 @@ impl Painter {
         }
     }
 
-    /// Adds what stands on the cell that holds `address`.
+    /// Adds bytes to the cell that contains `address`.
     pub fn add_tally(&mut self, address: u64, tally: &Tally) {
         match &mut self.open {
             Some(open) => open.cell(address >> self.shift).add_all(tally),
@@ -214,7 +214,7 @@ impl Painter {
         self.mappings.push(open.mapping);
     }
 
-    /// The picture.
+    /// Returns the page map.
     pub fn finish(mut self) -> PageMap {
         self.close();
         let mut map = PageMap {
@@ -250,7 +250,7 @@ impl Open {
     }
 }
 
-/// The rows of a cell, in no more memory than they need.
+/// Returns the rows of a cell, without spare capacity.
 fn compact(tally: &Tally) -> Vec<(u8, u64)> {
     let mut rows = Vec::with_capacity(tally.parts().count());
     rows.extend(tally.parts());
@@ -263,7 +263,7 @@ fn expanded(rows: &[(u8, u64)]) -> Tally {
     tally
 }
 
-/// What all cells are as text.
+/// Returns the bytes of text of all cells.
 fn text_bytes(map: &PageMap) -> usize {
     let digits = |number: u64| number.checked_ilog10().unwrap_or(0) as usize + 1;
     let cells = map.mappings.iter().flat_map(|mapping| &mapping.cells);

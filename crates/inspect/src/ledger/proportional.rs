@@ -1,15 +1,15 @@
-//! A process's rows as shares: each page divided among the processes that map it, so that the rows of a tree of
-//! processes may be added up.
+//! A process's rows in proportion: each page is divided among the processes that map it, so that
+//! rows of several processes can be added up.
 //!
-//! The kernel tells the proportional set size (PSS) of a process's anonymous pages, of its file pages and of its shared
-//! memory, and not page by page. Within each of the three every row gets the same share: where a row's pages are shared
-//! by more processes than another's of its kind, the division between the two is an estimate. Their sum is none.
+//! The kernel reports the proportional set size (PSS) of anonymous pages, file pages and shared
+//! memory, not of single pages. Within each of the three, all rows are scaled alike: an estimate if
+//! their pages have different numbers of sharers. The sum is exact.
 
 use super::rows;
 use crate::facts::{Explanation, Kernel, Row, Totals};
 use strandline_claims::rows::RowKind;
 
-/// What kind of page a row's bytes are on.
+/// The kind of pages that a row's bytes are on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Anonymous,
@@ -25,7 +25,8 @@ fn kind(id: &str) -> Kind {
     }
 }
 
-/// The rows of `explanation`, which add up to its `kernel.pss_bytes`; `None` where that is not known.
+/// Returns the rows of `explanation`, scaled to add up to its `kernel.pss_bytes`; `None` if that is
+/// not known.
 pub fn rows(explanation: &Explanation) -> Option<Vec<Row>> {
     let kernel = &explanation.kernel;
     let pss = kernel.pss_bytes?;
@@ -40,7 +41,7 @@ pub fn rows(explanation: &Explanation) -> Option<Vec<Row>> {
                     rest += part;
                 }
             }
-            // Of a kind that came after the rows were read.
+            // Of a kind that has no row: its pages appeared after the rows were read.
             if let Some(largest) = rows.iter_mut().max_by_key(|row| row.bytes) {
                 largest.bytes = largest.bytes.saturating_add(rest);
             }
@@ -50,20 +51,20 @@ pub fn rows(explanation: &Explanation) -> Option<Vec<Row>> {
     Some(rows)
 }
 
-/// The same, added up by state.
+/// Returns these rows, added up by state.
 pub fn totals(explanation: &Explanation) -> Option<Totals> {
     rows(explanation).map(|rows| rows::totals(&rows))
 }
 
-/// The three parts of `pss`, which each were rounded: the first takes what that left.
+/// Returns the three parts of `pss`. As each was rounded, the first takes the remainder.
 fn parts(kernel: &Kernel, pss: u64) -> Option<[u64; 3]> {
     let parts = kernel.pss_parts?;
     let others = parts.file_bytes.checked_add(parts.shmem_bytes)?;
     Some([pss.checked_sub(others)?, parts.file_bytes, parts.shmem_bytes])
 }
 
-/// Makes `rows` add up to `whole`, each in proportion; the largest takes what rounding leaves. False where they
-/// hold nothing.
+/// Scales `rows` to add up to `whole`; the largest takes the remainder of rounding. False if all
+/// rows are empty and `whole` is not.
 fn divide(rows: &mut [&mut Row], whole: u64) -> bool {
     let sum: u128 = rows.iter().map(|row| u128::from(row.bytes)).sum();
     if sum == 0 {
@@ -114,7 +115,7 @@ mod tests {
         assert_eq!(shared.live + shared.stranded + shared.evictable, 813);
         let alike = of(None, 4470 / 2);
         assert_eq!((alike.live, alike.stranded, alike.evictable), (520, 200, 1515));
-        // What is not known is not guessed, and nothing is divided by nothing.
+        // Unknown sums are not guessed, and nothing is divided by zero.
         assert_eq!(super::rows(&Explanation::default()), None);
         let empty = explanation(Some(parts), 811, &[("glibc.live", State::Live, 7)]);
         assert_eq!(totals(&empty).unwrap().live, 811);

@@ -1,4 +1,4 @@
-//! Bytes by row. Which rows there are, the table of readers says.
+//! Bytes by row. The table of readers defines the rows.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -11,17 +11,17 @@ use crate::readers;
 /// All rows, in the order of their numbers.
 static ROWS: LazyLock<Vec<Id>> = LazyLock::new(|| readers::rows().collect());
 
-/// Who holds a row, in general: what it says where no holder has a name of its own.
+/// Returns the default holder of a row, for bytes without a named holder.
 pub fn holder(id: &str) -> Option<&'static str> {
     ROWS.iter().find(|row| row.id == id).map(|row| row.holder)
 }
 
-/// The name of every row that a ledger may have.
+/// Returns the names of all rows that a ledger may have.
 pub fn ids() -> impl Iterator<Item = &'static str> {
     ROWS.iter().map(|row| row.id)
 }
 
-/// Every row, in the order of their numbers, by name and state.
+/// Returns name and state of all rows, in the order of their numbers.
 pub fn legend() -> impl Iterator<Item = (&'static str, State)> {
     ROWS.iter().map(|row| (row.id, row.state))
 }
@@ -48,7 +48,7 @@ impl Tally {
         }
     }
 
-    /// Takes up to `bytes` from a row, and returns how many it had to give.
+    /// Takes up to `bytes` from a row, and returns how many it took.
     pub fn take(&mut self, id: Id, bytes: u64) -> u64 {
         let sum = self.sum_of(id);
         let taken = (*sum).min(bytes);
@@ -56,7 +56,7 @@ impl Tally {
         taken
     }
 
-    /// The bytes of a row.
+    /// Returns the bytes of a row.
     pub fn of(&self, id: Id) -> u64 {
         self.0[readers::number(id)]
     }
@@ -68,25 +68,25 @@ impl Tally {
         }
     }
 
-    /// The rows that hold something, by their numbers, in that order.
+    /// Returns number and bytes of the rows that have any, in the order of numbers.
     pub fn parts(&self) -> impl Iterator<Item = (u8, u64)> + '_ {
         self.0.iter().enumerate().filter(|(_, bytes)| **bytes > 0).map(|(row, &bytes)| (row as u8, bytes))
     }
 
-    /// Adds bytes to the row of number `row`; what has none is not a row.
+    /// Adds bytes to the row with number `row`; ignores unknown numbers.
     pub fn add_part(&mut self, row: u8, bytes: u64) {
         if let Some(sum) = self.0.get_mut(usize::from(row)) {
             *sum += bytes;
         }
     }
 
-    /// The sum of all rows.
+    /// Returns the sum of all rows.
     pub fn sum(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// The rows that hold something, largest first. What `holders` hold of one is a row of its own, each; what
-    /// they say beyond what there is is left out.
+    /// Returns the rows that have bytes, largest first. Each named holder in `holders` gets a row
+    /// of its own; bytes beyond those of the row are ignored.
     pub fn rows(&self, holders: &Holders) -> Vec<Row> {
         let mut rows = Vec::new();
         for (&row, &bytes) in ROWS.iter().zip(&self.0) {
@@ -109,12 +109,12 @@ impl Tally {
     }
 }
 
-/// Bytes of rows that have holders with names of their own.
+/// Bytes of named holders, by row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holders(BTreeMap<Id, BTreeMap<String, u64>>);
 
 impl Holders {
-    /// Adds what `holder` holds of a row.
+    /// Adds bytes that `holder` has on a row.
     pub fn add(&mut self, id: Id, holder: &str, bytes: u64) {
         let of_row = self.0.entry(id).or_default();
         match of_row.get_mut(holder) {

@@ -1,8 +1,8 @@
-//! Looks for all-zero pages in memory that no allocator reader went through.
+//! Finds all-zero pages in memory that no allocator's reader walked.
 //!
-//! This is done while the target runs: the pages were resident when it was stopped, a stop as long as
-//! it takes to read them all would not be worth the answer. A page counts only if it is still
-//! resident afterwards: one that the program gave back meanwhile would read as zeros too.
+//! The target runs meanwhile: the result is not worth a stop as long as it takes to read all these
+//! pages. A page counts only if it was resident at the stop and is still resident afterwards: a
+//! page that the program gave back in between would read as zeros too.
 
 use std::fs::File;
 use std::sync::Mutex;
@@ -11,19 +11,19 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use strandline_claims::range::{PAGE_BYTES, is_all_zero};
 use strandline_process::memory::Memory;
 
-/// Read at once by one thread.
+/// Bytes that one thread reads at once.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// What was found.
+/// The result.
 #[derive(Clone, Debug, Default)]
 pub struct Zeros {
     /// All-zero pages, as runs in address order.
     pub runs: Vec<(u64, u64)>,
-    /// Target memory read.
+    /// Bytes of target memory read.
     pub bytes_read: u64,
 }
 
-/// Looks through the page-aligned `runs` with `threads` threads. `progress` hears of
+/// Searches the page-aligned `runs` with `threads` threads. `progress` is called with the number of
 /// bytes done.
 pub fn find(
     memory: &dyn Memory,
@@ -72,7 +72,7 @@ pub fn find(
     Zeros { runs: merged(runs), bytes_read: bytes_read.into_inner() }
 }
 
-/// Joins runs that touch.
+/// Joins adjacent runs.
 fn merged(runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     let mut merged: Vec<(u64, u64)> = Vec::new();
     for (from, to) in runs {
@@ -84,7 +84,7 @@ fn merged(runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     merged
 }
 
-/// Keeps of `runs` those that are still resident throughout.
+/// Returns those of `runs` that are still entirely resident.
 pub fn still_resident(pagemap: &File, runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     let bytes: u64 = runs.iter().map(|run| run.1 - run.0).sum();
     let ranges: Vec<_> = runs.iter().map(|run| run.0..run.1).collect();

@@ -1,10 +1,10 @@
-//! Which allocators and language runtimes a process has, told by what it has mapped.
+//! Recognises the allocators and language runtimes of a process by what it has mapped.
 //!
-//! Cheap evidence first: the names of mapped files, then the symbols and strings of the executable
-//! and of the few files that need a second look. What counts as evidence stands in the table of readers
-//! ([`crate::readers`]). A name proves little and is therefore reported as what it is: [`Found::found_by`] says what
-//! gave it away. No target memory is read: what is told by
-//! structures alone (glibc's and musl's malloc in a static program) is left to its own reader.
+//! Cheap evidence comes first: names of mapped files, then symbols and strings of the executable
+//! and of the few files that need to be opened. The table of readers ([`crate::readers`]) defines
+//! the evidence; [`Found::found_by`] reports it, because a name alone proves little. No target
+//! memory is read: allocators recognised by structures alone (glibc's and musl's malloc in a static
+//! program) are left to their readers.
 
 use std::collections::HashSet;
 
@@ -16,14 +16,14 @@ use strandline_process::procfs::{Process, printable};
 
 use crate::readers::{self, ALLOCATORS, RUNTIMES};
 
-/// An allocator or a runtime that a process has.
+/// An allocator or a runtime in a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// `jemalloc`, `tcmalloc`, `mimalloc`, `musl`, `go`, `jvm`, `v8`; `cpython`, `perl`, `node`, ….
     pub name: String,
-    /// Its version, where that is cheap to tell.
+    /// Its version, if it can be determined cheaply.
     pub version: Option<String>,
-    /// What gave it away: a mapped file, a symbol, a section, a string.
+    /// The evidence: a mapped file, a symbol, a section, a string.
     pub found_by: String,
 }
 
@@ -36,10 +36,10 @@ pub struct Recognised {
     pub runtimes: Vec<Found>,
 }
 
-/// The most distinct mapped files whose names are looked at; a process may map a million.
+/// Maximum number of distinct mapped files whose names are checked; a process may map a million.
 const MAX_FILES: usize = 16_384;
 
-/// The allocators and runtimes of a process, each once, in the order they were found.
+/// Returns the allocators and runtimes of a process, each once, in the order they were found.
 ///
 /// Never fails: what cannot be opened gives no evidence.
 pub fn recognise(process: &Process, space: &AddressSpace) -> Recognised {
@@ -93,7 +93,7 @@ impl Recognised {
         Self::add(&mut self.allocators, name, version, found_by);
     }
 
-    /// Adds a runtime, and the allocator it brings along, if any.
+    /// Adds a runtime, and the allocator that it contains, if any.
     fn add_runtime(&mut self, about: &About, version: Option<String>, found_by: String) {
         if let HeapKind::Alone(allocator) = about.heap {
             let version = version.clone().filter(|_| allocator == about.name);
@@ -103,7 +103,7 @@ impl Recognised {
     }
 }
 
-/// The last part of a path, without the kernel's ` (deleted)`.
+/// Returns the last part of a path, without the kernel's ` (deleted)`.
 fn file_name(path: &str) -> &str {
     let path = path.strip_suffix(" (deleted)").unwrap_or(path);
     path.rsplit('/').next().unwrap_or(path)
@@ -157,7 +157,7 @@ fn by_executable(executable: &Executable<'_>, found: &mut Recognised) {
         by_symbols(executable, &executable.image.unstripped(&symbols), found);
     }
     by_strings(executable, found);
-    // A name alone, for executables whose symbols say nothing.
+    // The name alone, for executables whose symbols give no evidence.
     let is_of = |about: &&About| about.evidence.executables.iter().any(|name| name.matches(executable.file));
     if let Some(about) = runtimes().find(is_of) {
         let version = executable.version(about, &[]);
@@ -179,7 +179,7 @@ fn by_strings(executable: &Executable<'_>, found: &mut Recognised) {
     for ((needle, about, is_runtime), _) in all.iter().zip(texts).filter(|(_, text)| text.is_some()) {
         let found_by = format!("string {:?} in the executable", needle.trim_end());
         if *is_runtime {
-            // The executable's own name says nothing of the version of what is linked in.
+            // The executable's own name does not determine the version of what is linked in.
             found.add_runtime(about, None, found_by);
         } else if !found.has_allocator(about.name) {
             found.add_allocator(about.name, executable.version(about, &[]), found_by);

@@ -1,4 +1,4 @@
-//! Recognition of real processes, and of fabricated ones where the allocator is not on the machine.
+//! Recognises real processes, and fabricated ones if the allocator is not on the machine.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -15,7 +15,7 @@ impl Drop for Subject {
     }
 }
 
-/// Starts a command that prints `ready`, and recognises it then; `None` where it is not there.
+/// Starts a command that prints `ready`, and recognises it then; `None` if it is not installed.
 fn recognised(command: &mut Command) -> Option<Recognised> {
     let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
     let mut subject = Subject(child);
@@ -25,7 +25,7 @@ fn recognised(command: &mut Command) -> Option<Recognised> {
     Some(look(subject.0.id()))
 }
 
-/// Recognises a process that runs.
+/// Recognises a running process.
 fn look(pid: u32) -> Recognised {
     let pid = i32::try_from(pid).unwrap();
     let process = Process::open(pid).unwrap();
@@ -92,7 +92,7 @@ fn runtimes_are_named_with_their_versions() {
         "wait.cs",
         "class P{static void Main(){System.Console.WriteLine(\"ready\");System.Console.Read();}}",
     );
-    // Without a compiler there is no wait.exe, and mono says nothing.
+    // Without a compiler there is no wait.exe, and mono is skipped.
     let _ = Command::new("mcs").arg("wait.cs").current_dir(&directory).output();
     for (program, arguments, name, version, allocators) in programs {
         let has_file = |file: &&str| !file.starts_with("wait.") || directory.join(file).exists();
@@ -100,7 +100,7 @@ fn runtimes_are_named_with_their_versions() {
         command.args(arguments).current_dir(&directory);
         let found = arguments.iter().all(has_file).then(|| recognised(&mut command)).flatten();
         let Some(found) = found else {
-            // Hundreds of megabytes each: make installs them not.
+            // They take hundreds of megabytes each: make does not install them.
             let how = if ["ocaml", "racket"].contains(&program) { "apt-get install it" } else { "make deps" };
             eprintln!("skipped: runtimes_are_named_with_their_versions: {program} is not here ({how})");
             continue;
@@ -161,12 +161,12 @@ fn allocators_are_told_by_file_symbol_and_message() {
     let local = compile(&directory, "local", &format!("{WAIT}int mi_malloc(void) {{ return 0; }}\n"), &[]);
     assert_eq!(names(&recognised(&mut Command::new(local)).unwrap().allocators), ["mimalloc"]);
 
-    // Put together here, so that this test is not taken for jemalloc itself.
+    // Assembled here, so that this test is not recognised as jemalloc itself.
     let code = format!("{WAIT}const char *const m = \"{}{}munmap(): %s\";\n", '<', "jemalloc>: Error in ");
     let stripped = compile(&directory, "stripped", &code, &["-s"]);
     assert_eq!(names(&recognised(&mut Command::new(stripped)).unwrap().allocators), ["jemalloc"]);
 
-    // A program that would use jemalloc if it were there does not have it.
+    // A program that would use jemalloc if it were present does not contain it.
     let code = format!("{WAIT}__attribute__((weak)) int mallctl(void);\nint (*use)(void) = mallctl;\n");
     let weak = compile(&directory, "weak", &code, &["-rdynamic"]);
     assert_eq!(recognised(&mut Command::new(weak)).unwrap(), Recognised::default());

@@ -1,7 +1,8 @@
 //! Has a thread of the process call one function of its allocator, and counts what that gave back.
 //!
-//! Who calls this has found the function and the code that must not be on the thread's stack; nothing of a heap
-//! is read here but lock words. It refuses rather than risks: see `choose` and `inject`.
+//! The caller has found the function and the code that must not be on the thread's stack; of a
+//! heap, only lock words are read here. Refuses rather than taking a risk: see `choose` and
+//! `inject`.
 
 use std::fs::File;
 use std::ops::Range;
@@ -20,27 +21,28 @@ use strandline_process::procfs::Process;
 use strandline_process::target::admission;
 use strandline_process::target::tracee::Tracee;
 
-/// How long the call itself may take before it is left to end by itself.
+/// Maximum time for the call itself before it is left to end by itself.
 pub const CALL_LIMIT: Duration = Duration::from_secs(120);
-/// What a function may use of the stack below its own stack pointer (x86-64 ABI): nothing is written there.
+/// Bytes below a function's stack pointer that it may use (x86-64 ABI, red zone): nothing is
+/// written there.
 const RED_ZONE_BYTES: u64 = 128;
 
-/// What to call, and where to be careful.
+/// The call, and conditions for it.
 #[derive(Debug)]
 pub struct CallRequest<'a> {
-    /// Its address in the target.
+    /// The function's address in the target.
     pub function: u64,
-    /// What it is called with; a text is put on the thread's stack.
+    /// The argument; a text is put on the thread's stack.
     pub argument: Argument,
-    /// Where the return from a signal handler is ([`inject::TRAMPOLINE`]).
+    /// Address of the return from a signal handler ([`inject::TRAMPOLINE`]).
     pub trampoline: u64,
     /// Code that must not be on the stack of the thread.
     pub code: &'a [Range<u64>],
     /// Addresses of 32-bit lock words that the thread must not hold.
     pub locks: &'a [u64],
-    /// Stack that the function may use.
+    /// Bytes of stack that the function may use.
     pub stack_bytes: u64,
-    /// The FS bases of the threads of which one is to make it; empty for any.
+    /// FS bases of the threads that may make the call; empty for any.
     pub fs_bases: &'a [u64],
     /// The address ranges in which pages are counted.
     pub heaps: &'a [Range<u64>],
@@ -48,7 +50,7 @@ pub struct CallRequest<'a> {
     pub wait: Duration,
     /// How long to count minor faults afterwards; zero for not at all.
     pub watch: Duration,
-    /// Through this thread only, if any; `None` chooses the one that notices least.
+    /// The only thread that may make the call; `None` chooses the one that is disturbed least.
     pub thread: Option<i32>,
     /// Whether the thread must be asleep in a call that waits for something outside of the process.
     pub must_wait: bool,
@@ -56,8 +58,8 @@ pub struct CallRequest<'a> {
 
 /// Has process `pid` make the call once.
 ///
-/// Blocks for at most `wait`, the call, and `watch`. A [`Refusal`] that does not say otherwise
-/// ([`Refusal::touched`]) means that nothing in the target was changed.
+/// Blocks for at most `wait`, the call, and `watch`. A [`Refusal`] means that nothing in the target
+/// was changed, unless [`Refusal::touched`] is true.
 pub fn apply(pid: i32, request: &CallRequest<'_>) -> Result<Applied, Refusal> {
     let process = &admission::admit(pid)?;
     precheck::check(process)?;
@@ -65,7 +67,7 @@ pub fn apply(pid: i32, request: &CallRequest<'_>) -> Result<Applied, Refusal> {
     let heaps = pages::whole_pages(request.heaps);
     let before = Footprint::of(process);
     let mut act = |tracee: Tracee<'_>| {
-        // The thread's id may have passed to another process since it was looked at.
+        // The thread's id may have been reused by another process since it was read.
         process.task_stat(tracee.tid)?;
         let call = prepare(&tracee, request)
             .map_err(|e| Refusal::from_io(process, format!("calling in thread {}", tracee.tid), e))?;
@@ -77,7 +79,8 @@ pub fn apply(pid: i32, request: &CallRequest<'_>) -> Result<Applied, Refusal> {
     Ok(applied)
 }
 
-/// Whether process `pid` would be made to make the call now: chooses a thread as [`apply`] does, and lets it go.
+/// Checks whether process `pid` could make the call now: chooses a thread as [`apply`] does, and
+/// releases it.
 pub fn check(pid: i32, request: &CallRequest<'_>) -> Result<(), Refusal> {
     let process = &admission::admit(pid)?;
     precheck::check(process)?;
@@ -100,7 +103,7 @@ fn with_safe_thread<T: Send>(
     choose::with_safe_thread(process, &fences, request.wait, act)
 }
 
-/// Puts the argument where the call finds it: below the thread's red zone, where nothing stands.
+/// Puts the argument where the call finds it: on unused stack, below the thread's red zone.
 fn prepare(tracee: &Tracee<'_>, request: &CallRequest<'_>) -> std::io::Result<Call> {
     let mut call = Call {
         function: request.function,
@@ -127,7 +130,7 @@ fn prepare(tracee: &Tracee<'_>, request: &CallRequest<'_>) -> std::io::Result<Ca
     Ok(call)
 }
 
-/// The refusal of a libc without the return from a signal handler that the call needs.
+/// Returns the refusal for a libc without the return from a signal handler that the call needs.
 pub(crate) fn no_trampoline(pid: i32) -> Refusal {
     Refusal::Unsafe {
         pid,
@@ -136,7 +139,7 @@ pub(crate) fn no_trampoline(pid: i32) -> Refusal {
     }
 }
 
-/// The call, with the pages counted right before and right after.
+/// Makes the call, and counts the pages right before and right after.
 fn run(tracee: Tracee<'_>, call: &Call, pagemap: &File, heaps: &[Range<u64>]) -> Result<Applied, Refusal> {
     let (process, tid) = (tracee.process, tracee.tid);
     let count =
@@ -160,7 +163,7 @@ fn run(tracee: Tracee<'_>, call: &Call, pagemap: &File, heaps: &[Range<u64>]) ->
     })
 }
 
-/// Leaves a call that did not come to its end, and says so.
+/// Leaves a call that did not end, and returns the refusal.
 pub(crate) fn leave(process: &Process, tid: i32, injected: Injected<'_>, error: CallError) -> Refusal {
     if matches!(error, CallError::Late) {
         injected.abandon();
@@ -168,7 +171,7 @@ pub(crate) fn leave(process: &Process, tid: i32, injected: Injected<'_>, error: 
     refusal(process, tid, error)
 }
 
-/// What a failed call means for the caller.
+/// Returns the refusal for a failed call.
 pub(crate) fn refusal(process: &Process, tid: i32, error: CallError) -> Refusal {
     let pid = process.pid();
     match error {

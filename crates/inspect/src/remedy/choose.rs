@@ -1,11 +1,11 @@
-//! Which thread may run an injected call: one that certainly holds no lock of malloc and is in the
-//! middle of no malloc.
+//! Finds a thread that may run an injected call: one that certainly holds no lock of malloc and is
+//! not inside malloc.
 //!
-//! Two fences, both always: every lock word the caller names is seen free at some moment after the
-//! thread stopped (so this thread does not hold it), while all others run on; and the thread's stack
-//! is followed to its very start without meeting malloc (a process with one thread takes no lock).
-//! A thread that fails is let go at once and another is tried, until the time is over. Getting this
-//! wrong hangs the target for ever, so every doubt counts against a thread.
+//! Two conditions always apply. Every lock word that the caller names was seen free at some moment
+//! after the thread stopped, while all others ran on, so this thread does not hold it. And the
+//! thread's stack is followed to its very start without meeting malloc, because a process with one
+//! thread takes no lock. A thread that fails is released at once and another is tried, until the
+//! time is over. A wrong choice hangs the target forever, so every doubt counts against a thread.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,35 +25,37 @@ use strandline_process::target::tracee::{NotStopped, Tracee};
 use strandline_process::target::transfers;
 use strandline_process::unwind::{End, Frame, Objects, Unwinder};
 
-/// How long a thread may take to stop. One in an uninterruptible sleep takes longer.
+/// Maximum time for a thread to stop. One in an uninterruptible sleep takes longer.
 const STOP_LIMIT: Duration = Duration::from_millis(100);
-/// How long the locks are watched with the thread stopped: at first, and at most. A holder that waits
-/// for a processor keeps its lock for as many time slices as there are threads before it.
+/// How long the locks are watched with the thread stopped: at first, and at most. A holder that
+/// waits for a processor keeps its lock for as many time slices as there are threads before it.
 const SHORTEST_LOCK_WATCH: Duration = Duration::from_millis(50);
 const LONGEST_LOCK_WATCH: Duration = Duration::from_millis(400);
-/// Between two looks at the locks: leaves the processor to their holders.
+/// Interval between two checks of the locks: leaves the processor to their holders.
 const LOCK_LOOKS: Duration = Duration::from_micros(20);
-/// How long a thread that is found inside malloc is looked at again and again, and how long it runs
-/// in between. A busy thread is quicker to stop again than the next one is to get a processor.
+/// How long a thread that is found inside malloc is checked again, and how long it runs in between.
+/// A busy thread stops again sooner than the next one gets a processor.
 const AGAIN_LIMIT: Duration = Duration::from_millis(20);
 const AGAIN_PAUSE: Duration = Duration::from_micros(5);
-/// Threads that are looked at in one round.
+/// Maximum number of threads checked in one round.
 const MAX_CANDIDATES: usize = 256;
-/// Objects that are loaded for one thread before the next is tried.
+/// Maximum number of objects loaded for one thread before the next is tried.
 const MAX_LOADS: usize = 256;
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 const FUTEX: i64 = 202;
 /// Calls that a stop disturbs and that are not repaired: close, connect.
 const AVOIDED: [i64; 2] = [3, 42];
-/// Calls that see one EINTR if we die during the call: poll, nanosleep, restart_syscall,
-/// clock_nanosleep.
+/// Calls that return EINTR once if strandline dies during the injected call: poll, nanosleep,
+/// restart_syscall, clock_nanosleep.
 const SENSITIVE: [i64; 4] = [7, 35, 219, 230];
-/// Calls in which a thread only waits for something outside of the process, and that the C library makes with no lock of its own
-/// held: read, poll, select, nanosleep, accept, recvfrom, recvmsg, wait4, rt_sigtimedwait, restart_syscall, clock_nanosleep,
-/// epoll_wait, pselect6, ppoll, epoll_pwait, accept4, epoll_pwait2.
+/// Calls in which a thread only waits for something outside of the process, and during which the C
+/// library holds no lock of its own: read, poll, select, nanosleep, accept, recvfrom, recvmsg,
+/// wait4, rt_sigtimedwait, restart_syscall, clock_nanosleep, epoll_wait, pselect6, ppoll,
+/// epoll_pwait, accept4, epoll_pwait2.
 const PLAIN_WAITS: [i64; 17] = [0, 7, 23, 35, 43, 45, 47, 61, 128, 219, 230, 232, 270, 271, 281, 288, 441];
-/// So many rounds in a row, of all threads, in which each was unfit for a reason that waiting does not change.
+/// The process is refused after this many rounds over all threads, in a row, in which each thread
+/// was unfit for a reason that waiting does not change.
 const LASTING_ROUNDS: usize = 3;
 
 /// Whether a futex call has a time limit, so that it is one of those too.
@@ -61,24 +63,24 @@ fn is_timed_wait(call: &Blocked) -> bool {
     call.number == FUTEX && call.arguments[3] != 0
 }
 
-/// What a thread must not be in the middle of.
+/// Conditions on the thread.
 #[derive(Clone, Debug, Default)]
 pub struct Fences<'a> {
     /// Addresses of lock words (glibc: 32 bits, 0 when free) that the thread must not hold.
     pub locks: &'a [u64],
     /// Code that must not be on its stack.
     pub code: &'a [Range<u64>],
-    /// Stack in bytes that the call needs besides the thread's extended state.
+    /// Bytes of stack that the call needs in addition to the thread's extended state.
     pub stack_bytes: u64,
-    /// The only thread that may be taken, if any.
+    /// The only thread that may be chosen, if there is such a restriction.
     pub thread: Option<i32>,
-    /// The FS bases of the threads that may be taken; empty for all.
+    /// The FS bases of the threads that may be chosen; empty for all.
     pub fs_bases: &'a [u64],
     /// Whether the thread must be in one of `PLAIN_WAITS`.
     pub must_wait: bool,
 }
 
-/// Why a thread would not do.
+/// Why a thread is unfit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Reason {
     Seccomp,
@@ -123,13 +125,13 @@ impl Reason {
         }
     }
 
-    /// Whether waiting does not change it. Threads of Go are in Go's code wherever they wait.
+    /// Whether waiting does not change it. Go threads are in Go code wherever they wait.
     fn is_lasting(self) -> bool {
         matches!(self, Self::Seccomp | Self::ShadowStack | Self::NoTables)
     }
 }
 
-/// One try at one thread.
+/// Result of one attempt at one thread.
 enum Attempt<T> {
     Done(T),
     Unfit(Reason),
@@ -152,10 +154,10 @@ impl<T> From<NotStopped> for Attempt<T> {
     }
 }
 
-/// Finds a thread of `process` that is safe behind `fences`, within `wait`, and gives it, stopped,
-/// to `act`, which lets it go. `act` runs at most once, on a thread that is its tracer.
+/// Finds a thread of `process` that is safe by `fences`, within `wait`, and passes it, stopped, to
+/// `act`, which releases it. `act` runs at most once, on a thread of strandline that is the tracer.
 ///
-/// Returns [`Refusal::NoSafeThread`] with the reasons where none was found; then nothing was touched.
+/// Returns [`Refusal::NoSafeThread`] with the reasons if none was found; then nothing was changed.
 pub fn with_safe_thread<T: Send>(
     process: &Process,
     fences: &Fences<'_>,
@@ -196,24 +198,24 @@ struct Chooser<'a> {
     process: &'a Process,
     fences: &'a Fences<'a>,
     objects: Objects,
-    /// The latest reason against each thread that was looked at.
+    /// The latest reason against each thread that was checked.
     seen: BTreeMap<i32, Reason>,
-    /// What the latest seccomp filter does that will not do.
+    /// What the latest unsuitable seccomp filter does.
     filter: Option<String>,
-    /// How long the locks are watched next time.
+    /// How long to watch the locks next time.
     lock_watch: Duration,
-    /// Rounds until all threads had a turn.
+    /// Number of rounds in which every thread is checked once.
     turns: usize,
 }
 
 impl Chooser<'_> {
-    /// Threads worth a try, the best first.
+    /// Returns the threads worth trying, best first.
     fn candidates(&mut self, round: usize) -> Result<Vec<i32>, Refusal> {
         let mut threads = self.process.tasks()?;
         threads.retain(|&tid| self.fences.thread.is_none_or(|only| only == tid));
         let count = threads.len().max(1);
         self.turns = count.div_ceil(MAX_CANDIDATES);
-        // Each round begins elsewhere, so that all get their turn however many there are.
+        // Each round begins at another thread, so that all are tried, however many there are.
         threads.rotate_left(round.wrapping_mul(MAX_CANDIDATES) % count);
         threads.truncate(MAX_CANDIDATES);
         self.seen.retain(|tid, _| threads.contains(tid));
@@ -233,11 +235,12 @@ impl Chooser<'_> {
         Ok(ranked.into_iter().map(|(_, tid)| tid).collect())
     }
 
-    /// The refusal where each thread that was judged is unfit for a reason that waiting does not change.
+    /// Returns the refusal if each thread that was checked is unfit for a reason that waiting does
+    /// not change.
     fn lasting(&self) -> Option<Refusal> {
         let mut reasons = self.seen.values().filter(|reason| **reason != Reason::Ended).peekable();
         reasons.peek()?;
-        // A thread of Go's is on a stack of Go's own, or in Go's code, wherever it waits.
+        // A Go thread is on a stack of Go, or in Go code, wherever it waits.
         let has_no_tables = self.seen.values().any(|reason| *reason == Reason::NoTables);
         if !reasons.all(|reason| reason.is_lasting() || has_no_tables && *reason == Reason::ForeignStack) {
             return None;
@@ -258,7 +261,7 @@ impl Chooser<'_> {
         Some(Refusal::Unsafe { pid, what, advice: "restart it to give its memory back" })
     }
 
-    /// How good a candidate a thread is before it is stopped; 0 is best.
+    /// Rates a thread before it is stopped; 0 is best.
     fn rank(&self, tid: i32) -> Result<u8, Reason> {
         let status = self.process.task_status(tid).map_err(|_| Reason::Ended)?;
         match status.state {
@@ -269,7 +272,7 @@ impl Chooser<'_> {
         if status.has_shadow_stack() {
             return Err(Reason::ShadowStack);
         }
-        // A filter is seen in a stop only, and never goes away.
+        // A filter can be read only during a stop, and never goes away.
         if status.is_under_seccomp() && self.seen.get(&tid) == Some(&Reason::Seccomp) {
             return Err(Reason::Seccomp);
         }
@@ -289,7 +292,7 @@ impl Chooser<'_> {
             })
     }
 
-    /// Tries one thread, loading the objects on its stack while it runs.
+    /// Tries one thread, and loads the objects on its stack while it runs.
     fn attempt<T: Send>(
         &mut self,
         space: &AddressSpace,
@@ -330,7 +333,7 @@ impl Chooser<'_> {
         Ok(None)
     }
 
-    /// The reasons against the threads, for a person.
+    /// Returns the reasons against the threads, for a person.
     fn detail(&self) -> String {
         let mut counts: BTreeMap<Reason, usize> = BTreeMap::new();
         for &reason in self.seen.values() {
@@ -342,12 +345,12 @@ impl Chooser<'_> {
     }
 }
 
-/// The refusal where no thread of our own could be started.
+/// Returns the refusal if strandline cannot start a thread.
 pub(super) fn no_tracer(process: &Process) -> Refusal {
     Refusal::from_io(process, "tracing", std::io::Error::other("no thread to trace from"))
 }
 
-/// Stops a thread and judges it. Reads no files meanwhile.
+/// Stops a thread and checks it. Reads no files meanwhile.
 struct Examiner<'a> {
     process: &'a Process,
     fences: &'a Fences<'a>,
@@ -378,7 +381,7 @@ impl Examiner<'_> {
         }
     }
 
-    /// Whether the stopped thread may run the call. The cheap questions come first.
+    /// Checks whether the stopped thread may run the call. Cheap checks come first.
     fn judge(&self, tracee: &Tracee<'_>) -> Result<(), Doubt> {
         let registers = &tracee.registers;
         if registers.cs != quiet::CS_64_BIT {
@@ -413,7 +416,8 @@ impl Examiner<'_> {
             return Err(Doubt::Unfit(Reason::Sequence));
         }
         let unwinder = Unwinder { memory: &memory, space: self.space, objects: self.objects };
-        // A collector that stops all threads by signals waits for this one, which answers no signal before its handler ends.
+        // A collector that stops all threads by signals waits for this one, which responds to no
+        // signal before its handler ends.
         let is_deaf = inject::blocks_handled(tracee);
         let mut is_handler = false;
         let mut goes_on = |frame: &Frame| {
@@ -431,7 +435,8 @@ impl Examiner<'_> {
         if self.sees_all_locks_free() { Ok(()) } else { Err(Doubt::Unfit(Reason::LockHeld)) }
     }
 
-    /// Watches the locks until each was seen free once. A lock that cannot be read is not free.
+    /// Watches the locks until each was free once; returns false after the time limit. A lock that
+    /// cannot be read counts as held.
     fn sees_all_locks_free(&self) -> bool {
         let mut waiting = self.fences.locks.to_vec();
         let deadline = Instant::now() + self.lock_watch;

@@ -1,7 +1,7 @@
-//! The remedy `malloc_trim`: has a thread of the process call `malloc_trim(0)`, and counts what that
-//! gave back.
+//! The remedy `malloc_trim`: has a thread of the process call `malloc_trim(0)`, and counts what
+//! that gave back.
 //!
-//! The caller has found the function, the arenas' locks and the heaps' ranges.
+//! The caller has found the function, the locks of the arenas and the ranges of the heaps.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use strandline_process::elf::Object;
 use strandline_process::target::admission;
 use strandline_process::target::live::Live;
 
-/// What to call, and where to be careful.
+/// The call, and conditions for it.
 #[derive(Debug)]
 pub struct TrimRequest<'a> {
-    /// The address of `malloc_trim` in the target; it must lie in `libc`'s text.
+    /// The address of `malloc_trim` in the target; it must be in `libc`'s text.
     pub function: u64,
     /// The object that the function is in.
     pub libc: &'a Object,
@@ -32,19 +32,19 @@ pub struct TrimRequest<'a> {
     pub wait: Duration,
     /// How long to count minor faults afterwards; zero for not at all.
     pub watch: Duration,
-    /// Through this thread only, if any; `None` chooses the one that notices least.
+    /// The only thread that may make the call; `None` chooses the one that is disturbed least.
     pub thread: Option<i32>,
 }
 
 /// Has process `pid` call `malloc_trim(0)` once.
 ///
-/// Blocks for at most `wait`, the call, and `watch`. A [`Refusal`] that does not say otherwise
-/// ([`Refusal::touched`]) means that nothing in the target was changed.
+/// Blocks for at most `wait`, the call, and `watch`. A [`Refusal`] means that nothing in the target
+/// was changed, unless [`Refusal::touched`] is true.
 pub fn apply(pid: i32, request: &TrimRequest<'_>) -> Result<Applied, Refusal> {
     with_call(pid, request, &|call| call::apply(pid, call))
 }
 
-/// Whether process `pid` would be made to call it now; nothing is called.
+/// Checks whether process `pid` could call it now, without calling anything.
 pub fn check(pid: i32, request: &TrimRequest<'_>) -> Result<(), Refusal> {
     with_call(pid, request, &|call| call::check(pid, call))
 }

@@ -1,9 +1,11 @@
-//! What gives memory back in a running process, done so that the process cannot be hurt.
+//! Gives memory back in a running process, without harm to the process.
 //!
-//! [`malloc_trim`] makes one thread call that function, [`purge`] another allocator's own; [`zero_pages`] gives back pages that hold
-//! only zeros; [`jvm`] asks a Java virtual machine. The others rest on [`strandline_process::call`], a call that looks to the kernel like a signal handler's, so
-//! that a strandline that dies at any instant leaves a process that goes on by itself.
-//! `docs/safety.md` tells each step and what was tried. Nothing here predicts; the ledger does.
+//! [`malloc_trim`] makes one thread call that function, [`purge`] the function of another
+//! allocator; [`zero_pages`] gives back pages that contain only zeros; [`jvm`] asks a Java virtual
+//! machine. All but the last use [`strandline_process::call`], which makes a call that looks like a
+//! signal handler to the kernel: if strandline dies at any instant, the process goes on by itself.
+//! `docs/safety.md` describes each step and what was tried. Predictions are made by the ledger, not
+//! here.
 
 pub mod call;
 pub mod choose;

@@ -1,19 +1,19 @@
-//! What is asked of a process before any of its threads is stopped: is it one whose memory can be
-//! given back at all, and may we?
+//! Checks a process before any of its threads is stopped: whether its memory can be given back at
+//! all, and whether strandline is allowed to.
 
 use super::Refusal;
 use strandline_process::procfs::{Process, Status};
 use strandline_process::target::admission;
 
-/// Checks a process as a whole. Threads are judged one by one when they are chosen.
+/// Checks a process as a whole. Threads are checked one by one when one is chosen.
 pub(crate) fn check(process: &Process) -> Result<Status, Refusal> {
     let pid = process.pid();
     let status = admission::check(process)?;
     if status.state == Some('T') {
         return Err(Refusal::Stopped { pid });
     }
-    // A child of vfork runs on its parent's memory and thread pointer. Where the kernel cannot say
-    // (no kcmp), the other checks stand.
+    // A vfork child runs on its parent's memory and thread pointer. If the kernel cannot compare
+    // the two (no kcmp), the other checks remain.
     let parent = status.parent.filter(|&parent| parent > 0);
     if let Some(parent) = parent
         && strandline_sys::process::same_memory(pid, parent).unwrap_or(false)

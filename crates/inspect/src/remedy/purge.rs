@@ -1,14 +1,17 @@
-//! The remedies of allocators other than glibc's: has a thread call the function by which its allocator gives free pages
-//! back.
+//! Remedies of allocators other than glibc: has a thread call the function by which its allocator
+//! gives free pages back.
 //!
-//! A thread that holds one of the allocator's locks, or is in the middle of one of its functions, has a frame of its code on
-//! its stack: so all of that code is fenced. Of a library it is all of the library's; of an allocator that is linked
-//! into the program it is told by the names of its functions, and where those are stripped the call is refused. A thread that is
-//! about to fork, or just did, holds all of the locks without being in the allocator's code: fork is fenced too.
+//! A thread that holds a lock of the allocator, or is inside one of its functions, has a frame of
+//! the allocator's code on its stack: so all of that code is fenced. In a library this is all code
+//! of the library. The code of an allocator that is linked into the program is recognised by the
+//! names of its functions; if those are stripped, the call is refused. A thread that is about to
+//! fork, or just forked, holds all the locks without being in the allocator's code: so fork is
+//! fenced too.
 //!
-//! A call makes first what its thread has of the allocator (jemalloc's `tsd`), where that thread never used it: for that the C
-//! library may be asked for memory (`__tls_get_addr` of a library that was loaded later, `pthread_setspecific`) and the dynamic
-//! linker for its lock. So a thread that the allocator knows is taken. Where none is known, as of a library whose thread
+//! If the calling thread never used the allocator, the call first creates the thread's data
+//! (jemalloc's `tsd`). This may request memory from the C library (`__tls_get_addr` of a library
+//! that was loaded later, `pthread_setspecific`) and take the lock of the dynamic linker. So a
+//! thread is chosen that the allocator knows. If none is known, as for a library whose thread
 //! variables the linker places, the main thread is safe behind more fences (see `fence_first_use`).
 
 use std::collections::HashSet;
@@ -23,23 +26,26 @@ use strandline_process::elf::{Object, Symbol};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::procfs::Process;
 
-/// Functions of an allocator that is linked into a program lie within so much of each other: its object files are taken out of
-/// one archive, one after another; but linkers put what is run rarely first, of all of a program.
+/// Maximum distance between functions of an allocator that is linked into a program: its object
+/// files are taken from one archive, one after another; but linkers put the rarely run code of the
+/// whole program first.
 const MAX_SPAN_BYTES: u64 = 64 << 20;
-/// Before the first and behind the last of its functions that have a name of theirs others may stand, static ones.
+/// Margin before the first and after the last function with a name of the allocator, for static
+/// functions without one.
 const MARGIN_BYTES: u64 = 16 << 10;
 
 /// How long to wait for a safe moment, and how long to count minor faults afterwards.
 pub type Times = (Duration, Duration);
 
-/// What is to be called, and what more is known of the process.
+/// The call, and what else is known about the process.
 pub struct PurgeRequest<'a> {
-    /// What is to be called.
+    /// The call.
     pub plan: &'a CallPlan,
-    /// What would be called of the C library's malloc, where there is one and it is the process's only other allocator: a call from
-    /// a thread that never used this one asks it for memory.
+    /// The call that would be made into the C library's malloc, if there is one and it is the
+    /// process's only other allocator: in a thread that never used this allocator, the call
+    /// requests memory from it.
     pub libc: Option<&'a CallPlan>,
-    /// How long to wait, and to count.
+    /// How long to wait for a safe moment, and to count minor faults.
     pub times: Times,
 }
 
@@ -48,17 +54,17 @@ pub fn apply(pid: i32, request: &PurgeRequest<'_>) -> Result<Applied, String> {
     with_call(pid, request, &|call| call::apply(pid, call))
 }
 
-/// Whether process `pid` would be made to make the call now; nothing is called.
+/// Checks whether process `pid` could make the call now, without calling anything.
 pub fn check(pid: i32, request: &PurgeRequest<'_>) -> Result<(), String> {
     with_call(pid, request, &|call| call::check(pid, call))
 }
 
-/// Why the call can never be made in `process`, whatever its threads do; `None` where it can.
+/// Returns why the call can never be made in `process`, whatever its threads do; `None` if it can.
 pub fn against(process: &Process, space: &AddressSpace, plan: &CallPlan) -> Option<String> {
     callee(process, space, plan).err()
 }
 
-/// What is called, and the allocator's code.
+/// The function to call, and the allocator's code.
 struct Callee {
     function: Symbol,
     code: Vec<Range<u64>>,
@@ -108,7 +114,7 @@ fn with_call<T>(
         let libc =
             request.libc.filter(|_| plan.gives_all).and_then(|libc| fence_first_use(&process, &space, libc));
         let libc = libc.ok_or_else(|| {
-            // Elsewhere what goes back depends on the thread.
+            // Without `gives_all`, what goes back depends on the calling thread.
             "none of its threads is known to have used that allocator, and of the C library's malloc, which the call would ask for \
              memory, is not known where its functions and locks are; call it in the program itself, or restart it"
                 .to_owned()
@@ -128,22 +134,25 @@ fn with_call<T>(
         heaps: &heaps,
         wait,
         watch,
-        // It lives as long as the process, so that what the call makes for it is no loss.
+        // The main thread lives as long as the process, so what the call creates for it is not
+        // leaked.
         thread: is_first_use.then_some(pid),
         must_wait: is_first_use,
     };
     act(&request).map_err(|refusal| told(&refusal))
 }
 
-/// Where a thread must not be that calls an allocator for the first time.
+/// Code in which a thread must not be, and locks that it must not hold, to call an allocator for
+/// the first time.
 struct Fenced {
     code: Vec<Range<u64>>,
     locks: Vec<u64>,
 }
 
-/// The functions of the C library's malloc and its locks, and all of the dynamic linker: what such a call may ask. The thread is
-/// asleep in a call that waits for something outside besides, where the C library holds no lock of its own (that of the
-/// stacks of threads, which starting one takes where an allocator does that). `None` where one of them is not known.
+/// Returns the functions and locks of the C library's malloc, and all of the dynamic linker, which
+/// such a call may use. In addition the thread must be asleep in a call that waits for something
+/// outside, where the C library holds no lock of its own (such as the lock of thread stacks, taken
+/// to start a thread if an allocator does that). `None` if one of them is not known.
 fn fence_first_use(process: &Process, space: &AddressSpace, libc: &CallPlan) -> Option<Fenced> {
     if libc.doubt.is_some() {
         return None;
@@ -161,8 +170,9 @@ fn fence_first_use(process: &Process, space: &AddressSpace, libc: &CallPlan) -> 
     Some(Fenced { code, locks: libc.locks.clone() })
 }
 
-/// The functions that fork: between what an allocator has called before and after a fork (pthread_atfork) the thread holds all of
-/// its locks, without a frame of the allocator's on its stack.
+/// Returns the functions that fork: between the calls into an allocator before and after a fork
+/// (pthread_atfork) the thread holds all of the allocator's locks, without a frame of the allocator
+/// on its stack. `None` if no function named fork is found.
 fn forks(process: &Process, space: &AddressSpace) -> Option<Vec<Range<u64>>> {
     let program = process.executable();
     let mut found: Vec<Range<u64>> = Vec::new();
@@ -186,9 +196,10 @@ fn forks(process: &Process, space: &AddressSpace) -> Option<Vec<Range<u64>>> {
     has_fork.then_some(found)
 }
 
-/// Files of C libraries, and of the thread library that older glibcs had beside it.
+/// Files of C libraries, and of the thread library of older glibc versions.
 const LIBRARIES: [&str; 4] = ["libc.", "libc-", "libpthread", "ld-musl-"];
-/// With the last of these an allocator gives its last lock back after a fork, where a compiler may have left no frame.
+/// After a fork, an allocator releases its last lock with pthread_mutex_unlock, where a compiler
+/// may have left no frame of the allocator.
 const FORKS: [&[u8]; 6] =
     [b"fork", b"__fork", b"__libc_fork", b"_Fork", b"pthread_mutex_unlock", b"__pthread_mutex_unlock"];
 
@@ -197,20 +208,21 @@ fn trampoline(process: &Process, space: &AddressSpace) -> Result<u64, Refusal> {
     Ok(code.trampoline)
 }
 
-/// What builds put in front of names: nothing, `je_`, `_rjem_` (Rust's), and others' own.
+/// Whether a name is `wanted`, possibly with a prefix that builds add: `je_`, `_rjem_` (Rust), or
+/// others.
 fn has_name(name: &[u8], wanted: &str) -> bool {
     name.strip_suffix(wanted.as_bytes()).is_some_and(|prefix| prefix.is_empty() || prefix.ends_with(b"_"))
 }
 
-/// Symbols of such a name that are looked at.
+/// Maximum number of symbols with such a name that are considered.
 const MAX_LIKE_IT: usize = 16;
 
 fn find(object: &Object, function: &Function) -> Option<Symbol> {
     let mut found: Vec<(Vec<u8>, Symbol)> = Vec::new();
     let mut siblings: HashSet<Vec<u8>> = HashSet::new();
     object.each_symbol(&mut |name, symbol| {
-        // A library may hide them when it is linked (a version script makes them local): then a prefix tells them from the
-        // library's own functions.
+        // A library may hide them when it is linked (a version script makes them local): then a
+        // prefix distinguishes them from functions of the library itself.
         let is_bare = name == function.name.as_bytes() || name == function.sibling.as_bytes();
         if !symbol.is_global && is_bare || !object.text_contains(symbol.address) {
             return;
@@ -221,7 +233,7 @@ fn find(object: &Object, function: &Function) -> Option<Symbol> {
             siblings.insert(name.to_vec());
         }
     });
-    // A program's own function of such a name has no sibling with the same prefix.
+    // A program's own function with such a name has no sibling with the same prefix.
     let prefix = |name: &[u8], end: &str| name[..name.len() - end.len()].to_vec();
     let has_sibling = |name: &[u8]| {
         siblings.iter().any(|sibling| prefix(sibling, function.sibling) == prefix(name, function.name))
@@ -229,9 +241,10 @@ fn find(object: &Object, function: &Function) -> Option<Symbol> {
     found.into_iter().find(|(name, _)| has_sibling(name)).map(|(_, symbol)| symbol)
 }
 
-/// The code of an allocator that is linked into a program: what lies between its named functions, and a margin for those without
-/// a name on both sides. Linkers put parts of it that are run rarely, or first, together with the program's: the program's own
-/// functions are left out. An allocator's global functions go by its names, and what others it has are called from those.
+/// Returns the code of an allocator that is linked into a program: everything between its named
+/// functions, with a margin on both sides for functions without a name. Linkers put its parts that
+/// are run rarely, or first, together with the program's: the program's own functions are left out.
+/// Global functions of an allocator have its names, and its other functions are called from those.
 fn own_code(object: &Object, function: &Function, called: Symbol) -> Option<Vec<Range<u64>>> {
     let (mut own, mut others): (Vec<Range<u64>>, Vec<Range<u64>>) = (Vec::new(), Vec::new());
     object.each_symbol(&mut |name, symbol| {
@@ -268,7 +281,7 @@ fn own_code(object: &Object, function: &Function, called: Symbol) -> Option<Vec<
     Some(without(first..last, &others))
 }
 
-/// What of `range` is in none of `others`, which are in order.
+/// Returns the parts of `range` that are in none of `others`, which are in order.
 fn without(range: Range<u64>, others: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut rest = Vec::new();
     let mut at = range.start;
@@ -284,5 +297,5 @@ fn without(range: Range<u64>, others: &[Range<u64>]) -> Vec<Range<u64>> {
     rest
 }
 
-/// Fewer functions with names than these are not all: a program may export some and be stripped of the others.
+/// Minimum number of functions with names: a program may export some and be stripped of the others.
 const MIN_FUNCTIONS: usize = 100;

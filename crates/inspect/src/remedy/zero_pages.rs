@@ -1,11 +1,12 @@
-//! The remedy `zero_pages`: gives back private anonymous pages that hold only zeros. They read the
-//! same afterwards, so the program does not notice.
+//! The remedy `zero_pages`: gives back private anonymous pages that contain only zeros. They read
+//! the same afterwards, so the program does not notice.
 //!
-//! Between "this page is all zero" and giving it back nobody may write to it. The safe way leaves
-//! that to the kernel (paging out, where there is swap). The direct way stops all threads and makes
-//! one call madvise; were strandline killed in the microseconds between arming that call and its
-//! end, the other threads would run on and a write could be lost. So it is taken on request only,
-//! in small ranges, and never where somebody else may hold the pages (see `holders`).
+//! Nothing may write to a page between the check that it is all zero and giving it back. The safe
+//! method leaves that to the kernel (paging out, if there is swap). The direct method stops all
+//! threads and makes one call madvise; if strandline were killed in the microseconds between arming
+//! that call and its end, the other threads would run on and a write could be lost. So the direct
+//! method is used on request only, in small ranges, and never if something else may hold the pages
+//! (see `holders`).
 
 use std::fs::File;
 use std::ops::Range;
@@ -31,28 +32,28 @@ use strandline_process::target::holders;
 use strandline_process::target::live::Opened;
 use strandline_process::target::stop::{Stopped, Transfers};
 
-/// The most bytes given back in one system call.
+/// Maximum bytes given back in one system call.
 const MAX_CALL_BYTES: u64 = 2 << 20;
-/// How long all threads are stopped at a stretch, about.
+/// How long all threads are stopped at a time, approximately.
 const STOP_LIMIT: Duration = Duration::from_millis(50);
-/// How long they run between two stretches.
+/// How long they run between two stops.
 const REST: Duration = Duration::from_millis(50);
-/// A call that does nothing (getpid): what the thread would run if we died before the arming.
+/// A call without effect (getpid): the thread would run it if strandline died before the arming.
 const HARMLESS: u64 = 39;
 const MADVISE: u64 = 28;
 const MADV_DONTNEED: u64 = 4;
 const CALLS: [Needed; 3] =
     [filters::any("getpid", HARMLESS as u32), filters::any("madvise", MADVISE as u32), filters::RETURN];
 
-/// Which pages, and what may be risked for them.
+/// The pages to give back, and the accepted risk.
 #[derive(Clone, Debug)]
 pub struct ZeroRequest {
-    /// Ranges of private anonymous memory, whole pages, in address order. Only pages in them that are
-    /// resident and all zero are given back.
+    /// Ranges of private anonymous memory, whole pages, in address order. Only resident all-zero
+    /// pages in them are given back.
     pub ranges: Vec<Range<u64>>,
-    /// Accept that a write may be lost if strandline is killed in the middle of a call.
+    /// Whether to accept that a write may be lost if strandline is killed in the middle of a call.
     pub allow_risk: bool,
-    /// How long to try for a moment in which all threads can be stopped.
+    /// How long to try to stop all threads.
     pub wait: Duration,
     /// How long to count minor faults afterwards; zero for not at all.
     pub watch: Duration,
@@ -60,8 +61,8 @@ pub struct ZeroRequest {
 
 /// Gives back the all-zero pages of `request.ranges` of process `pid`.
 ///
-/// Blocks for `wait` at most per stretch of work, and for `watch`. Where it is refused nothing was
-/// changed, except as [`Refusal::touched`] says: then earlier stretches may have given pages back.
+/// Blocks for at most `wait` per stretch of work, and for `watch`. A refusal means that nothing was
+/// changed, unless [`Refusal::touched`] is true: then earlier stretches may have given pages back.
 pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
     let process = &admission::admit(pid)?;
     let way = open_way(process, request)?;
@@ -76,18 +77,18 @@ pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
     Ok(applied)
 }
 
-/// Whether [`apply`] would give pages back now; nothing is given back.
+/// Checks whether [`apply`] would give pages back now, without giving any back.
 pub fn check(pid: i32, request: &ZeroRequest) -> Result<(), Refusal> {
     open_way(&admission::admit(pid)?, request).map(drop)
 }
 
-/// How pages go back.
+/// How pages are given back.
 enum Way {
     PageOut,
     Direct(Code),
 }
 
-/// The way that is open for the process.
+/// Returns the method that is possible for the process.
 fn open_way(process: &Process, request: &ZeroRequest) -> Result<Way, Refusal> {
     let (pid, status) = (process.pid(), precheck::check(process)?);
     let keep = |what: String| keep(pid, what);
@@ -116,7 +117,7 @@ fn keep(pid: i32, what: String) -> Refusal {
     Refusal::Unsafe { pid, what, advice: "its zero pages cannot be given back from outside" }
 }
 
-/// Refuses where somebody else may hold the process's pages.
+/// Refuses if something else may hold the process's pages.
 fn refuse_holders(process: &Process, space: &AddressSpace) -> Result<(), Refusal> {
     match holders::of_process(process, space)? {
         Some(holder) => Err(keep(process.pid(), format!("has {holder}, which may write to its pages"))),
@@ -124,13 +125,14 @@ fn refuse_holders(process: &Process, space: &AddressSpace) -> Result<(), Refusal
     }
 }
 
-/// Whether the way through swap is open: see [`why_not_paged_out`].
+/// Whether paging out is possible: see [`why_not_paged_out`].
 pub(crate) fn can_page_out(process: &Process) -> bool {
     why_not_paged_out(process).is_none()
 }
 
-/// What is missing to page out: swap that is free, of the machine and of the control groups of `process`, and the right
-/// to. For nothing at all the kernel checks only that: CAP_SYS_NICE for any process but the own one (Linux 5.10 to 7.2).
+/// Returns what is missing to page out: free swap of the machine and of the control groups of
+/// `process`, and the permission. Asked to page out nothing, the kernel checks only the permission:
+/// CAP_SYS_NICE for any process but the caller's own (Linux 5.10 to 7.2).
 fn why_not_paged_out(process: &Process) -> Option<&'static str> {
     if swap_free_bytes() == 0 || Groups::of(process).swap_left() == Some(0) {
         return Some("without swap that it may use");
@@ -140,7 +142,7 @@ fn why_not_paged_out(process: &Process) -> Option<&'static str> {
     is_refused.then_some("without CAP_SYS_NICE, which paging out from outside wants,")
 }
 
-/// What is free of the machine's swap.
+/// Returns the free bytes of the machine's swap.
 fn swap_free_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("SwapFree:"));
@@ -148,7 +150,7 @@ fn swap_free_bytes() -> u64 {
     kib.unwrap_or(0).saturating_mul(1024)
 }
 
-/// Why no safe way is open for this process.
+/// Explains why no safe method is possible for this process.
 fn why_direct(why: &str) -> String {
     let is_one = |path| std::fs::read_to_string(path).is_ok_and(|text| text.trim() == "1");
     let merging = is_one("/sys/kernel/mm/ksm/run") && is_one("/sys/kernel/mm/ksm/use_zero_pages");
@@ -164,12 +166,13 @@ fn why_direct(why: &str) -> String {
     )
 }
 
-/// The runs of resident all-zero pages in `range`, whole pages, as far as they can be read.
-/// What is searched for pages of zeros: by /proc/PID/mem, which leaves pages as they are that other processes have too.
+/// Opens the memory that is searched for zero pages: /proc/PID/mem leaves pages that are shared
+/// with other processes unchanged.
 fn memory_of(process: &Process) -> std::io::Result<Opened> {
     process.open_file("mem").map(Opened::new).map_err(std::io::Error::other)
 }
 
+/// Returns the runs of resident all-zero pages in `range`, whole pages, as far as they can be read.
 fn zero_runs(pagemap: &File, memory: &dyn Memory, range: Range<u64>) -> std::io::Result<Vec<Range<u64>>> {
     let mut resident = Vec::new();
     pages::each_anonymous_run(pagemap, &[range], &mut |run| resident.push((run.start, run.end)))?;
@@ -177,7 +180,7 @@ fn zero_runs(pagemap: &File, memory: &dyn Memory, range: Range<u64>) -> std::io:
     Ok(found.runs.into_iter().map(|(start, end)| start..end).collect())
 }
 
-/// The pieces of `ranges` in which work is done, at most [`MAX_CALL_BYTES`] long.
+/// Splits `ranges` into pieces of whole pages, at most [`MAX_CALL_BYTES`] long.
 fn pieces(ranges: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> + '_ {
     ranges.iter().flat_map(|range| {
         let (start, end) = (page_up(range.start), page_of(range.end));
@@ -187,7 +190,8 @@ fn pieces(ranges: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> + '_ {
     })
 }
 
-/// Asks the kernel to page the zero pages out. Nothing can be lost: what is written meanwhile is kept.
+/// Asks the kernel to page the zero pages out. No write can be lost: the kernel keeps what is
+/// written meanwhile.
 fn page_out(process: &Process, request: &ZeroRequest, pagemap: &File) -> Result<Applied, Refusal> {
     let failed = |e| Refusal::from_io(process, "paging out", e);
     let handle = sys::open(process.pid()).map_err(failed)?;
@@ -209,7 +213,7 @@ fn page_out(process: &Process, request: &ZeroRequest, pagemap: &File) -> Result<
     Ok(applied)
 }
 
-/// The direct way: stretch after stretch, all threads stopped in each.
+/// Gives pages back directly, stretch after stretch; all threads are stopped during each.
 fn directly(
     process: &Process,
     request: &ZeroRequest,
@@ -222,7 +226,7 @@ fn directly(
     while work.todo.peek().is_some() {
         match work.one_stretch(request.wait) {
             Ok(()) => std::thread::sleep(REST),
-            // What was given back stays given back: that is the result.
+            // Pages that were given back are the result.
             Err(refusal) if work.applied.stops > 0 && !refusal.touched() => break,
             Err(refusal) => return Err(refusal),
         }
@@ -241,7 +245,7 @@ struct Work<'a, I: Iterator<Item = Range<u64>>> {
 }
 
 impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
-    /// Tries for `wait` to begin a stretch, and works through it.
+    /// Tries for `wait` to begin a stretch, and completes it.
     fn one_stretch(&mut self, wait: Duration) -> Result<(), Refusal> {
         let (process, deadline) = (self.process, Instant::now() + wait);
         loop {
@@ -261,8 +265,8 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
         }
     }
 
-    /// Stops all threads and works until the time is over or nothing is left. Returns why it could
-    /// not begin, where it could not; then trying again may help.
+    /// Stops all threads and works until the time is over or nothing is left. Returns the reason if
+    /// it could not begin; then trying again may help.
     fn stretch(&mut self, space: &AddressSpace) -> Result<Option<&'static str>, Refusal> {
         let mut stopped = match Stopped::stop_within(self.process, STOP_LIMIT, Transfers::Stopped) {
             Ok(stopped) => stopped,
@@ -272,11 +276,12 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
         if stopped.threads().any(|tracee| tracee.is_group_stopped) {
             return Err(Refusal::Stopped { pid: self.process.pid() });
         }
-        // It may be about to write into a page for the kernel.
+        // The kernel may be about to write into a page for such a thread.
         if !stopped.asleep().is_empty() {
             return Ok(Some("a thread is in an uninterruptible sleep"));
         }
-        // Between two stretches the program may have mapped, locked or registered something else here.
+        // Since the last stretch the program may have mapped, locked or registered something else
+        // here.
         self.plain = plain_memory(self.process)?;
         let code = self.code;
         let Some(runner) = stopped.take_out(|tracee| can_call(tracee, space, &code, 0, &CALLS)) else {
@@ -306,8 +311,8 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
         Ok(None)
     }
 
-    /// Gives pieces back one after the other until `until`, and leaves the thread at the exit of the last
-    /// call.
+    /// Gives back one piece after another until `until`, and leaves the thread at the exit of the
+    /// last call.
     fn calls(&mut self, injected: &mut Injected<'_>, until: Instant) -> Result<(), CallError> {
         let limit = Instant::now() + call::CALL_LIMIT;
         let memory = memory_of(self.process).map_err(CallError::Lost)?;
@@ -337,7 +342,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
                 armed.orig_rax = MADVISE;
                 (armed.rdi, armed.rsi, armed.rdx) = (run.start, run.end - run.start, MADV_DONTNEED);
                 injected.set_registers(&armed).map_err(CallError::Lost)?;
-                // The one moment in which our death could cost a write: until this returns.
+                // Only until this returns could the death of strandline lose a write.
                 let exit = injected.next_system_call(limit)?;
                 is_at_entry = false;
                 if exit.rax == 0 {
@@ -354,9 +359,10 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
     }
 }
 
-/// The mappings of the stopped process whose zero pages read as zeros after they were given back, and
-/// that nobody else may write to: private, anonymous, writable, neither locked nor watched by a
-/// userfaultfd. Refused where pages are pinned for a device or another process shares the memory.
+/// Returns the mappings of the stopped process whose zero pages read as zeros after they were given
+/// back, and that nothing else may write to: private, anonymous, writable, neither locked nor
+/// watched by a userfaultfd. Refuses if pages are pinned for a device or another process shares the
+/// memory.
 fn plain_memory(process: &Process) -> Result<Vec<(u64, u64)>, Refusal> {
     let pid = process.pid();
     if process.status()?.pinned_bytes.is_some_and(|pinned| pinned > 0) {
@@ -375,14 +381,14 @@ fn plain_memory(process: &Process) -> Result<Vec<(u64, u64)>, Refusal> {
     Ok(smaps.entries.iter().filter(is_plain).map(|space| (space.mapping.start, space.mapping.end)).collect())
 }
 
-/// A process, not a thread of this one, that runs in the same memory (clone with CLONE_VM).
+/// Returns a process, not a thread of this one, that runs in the same memory (clone with CLONE_VM).
 fn other_user_of_memory(pid: i32) -> Option<i32> {
     let entries = std::fs::read_dir("/proc").ok()?;
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
     pids.filter(|&other| other != pid).find(|&other| sys::same_memory(pid, other).unwrap_or(false))
 }
 
-/// The parts of `run` that lie in `plain` (sorted).
+/// Returns the parts of `run` that are in `plain`, which is sorted.
 fn clipped(run: &Range<u64>, plain: &[(u64, u64)]) -> Vec<Range<u64>> {
     let overlapping = strandline_claims::allocator::overlapping(plain, run.start, run.end).iter();
     overlapping.map(|&(start, end)| start.max(run.start)..end.min(run.end)).collect()
@@ -406,7 +412,7 @@ mod tests {
     #[test]
     fn zero_runs_leave_out_written_pages() {
         let page = PAGE_BYTES as usize;
-        // Written, then zeroed: resident pages, of which the third holds a byte.
+        // Pages that are written and then zeroed are resident; the third contains another byte.
         let mut bytes = vec![1_u8; 9 * page];
         bytes.fill(0);
         let start = (bytes.as_ptr() as u64).next_multiple_of(page as u64);

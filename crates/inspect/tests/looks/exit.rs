@@ -1,4 +1,4 @@
-//! The ledger of a process that ends, held at PTRACE_EVENT_EXIT by a thread of this one.
+//! The ledger of an ending process, held at PTRACE_EVENT_EXIT by a thread of this one.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::subject::{Subject, ending};
 const TRACE_EXIT: i32 = 1 << 6;
 const AT_EXIT: Event = Event::Other(6);
 
-/// Lets the subject end by `end`, and looks at it there.
+/// Makes the subject end with `end`, and explains it at its exit.
 fn look(
     way: &str,
     threads: u64,
@@ -26,7 +26,7 @@ fn look(
     look_with(way, threads, end, &|_| {})
 }
 
-/// The same; `meanwhile` is called with the process's id while its heap is read.
+/// Like `look`; calls `meanwhile` with the process's id while its heap is read.
 fn look_with(
     way: &str,
     threads: u64,

@@ -1,4 +1,5 @@
-//! A process that ends while it is looked at: its parent gets its status, and nothing is left of it.
+//! A process that ends while it is inspected: its parent gets its status, and nothing is left of
+//! it.
 
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ fn a_child_of_this_process_that_is_killed_during_a_look_leaves_its_status_to_its
                 kill(pid);
             }
         };
-        // What it comes to depends on how far it was.
+        // The result depends on how far the inspection got.
         let _ = explain::inspect(
             pid,
             &Options { progress: Some(&progress), quiet_for: Duration::ZERO, ..Options::default() },
@@ -61,7 +62,7 @@ fn a_stranger_that_is_killed_while_it_is_stopped_leaves_its_status_to_its_parent
         assert_eq!(stopped.threads().count(), 3);
         kill(pid);
         until("it ends", || state(&pid.to_string()) == Some('Z'));
-        // The end of this thread, not a wait for them, lets go of what is left.
+        // The end of this thread releases what is left; no wait does.
     })
     .unwrap();
     assert_eq!(next(), "ended 137");

@@ -1,5 +1,5 @@
-//! Looks at real processes through the library: what they leave behind when they end meanwhile, the
-//! ledger of one that ends, and the picture of the address space.
+//! Inspects real processes through the library: what they leave behind if they end meanwhile, the
+//! ledger of an ending one, and the page map.
 
 #[cfg(test)]
 mod exit;

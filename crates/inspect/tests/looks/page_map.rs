@@ -1,4 +1,4 @@
-//! The picture of the address space says what the ledger says, wherever the bytes stand.
+//! The page map agrees with the ledger, wherever the bytes are.
 
 use strandline_inspect::explain::{Options, explain};
 use strandline_inspect::facts::{Explanation, MappedCells, PageMap};
@@ -6,16 +6,16 @@ use strandline_process::procfs::Process;
 
 use crate::subject::{Subject, ending, layout, until};
 
-/// The most JSON that a page map may be.
+/// Maximum bytes of JSON of a page map.
 const MAX_JSON_BYTES: usize = 200 << 10;
 
 fn look(pid: i32, page_map: bool) -> Explanation {
     explain(pid, &Options { page_map, ..Options::default() }).unwrap()
 }
 
-/// Looks at a process with and without the picture, and checks all that holds for every picture.
+/// Explains a process with and without the page map, and checks what holds for every page map.
 fn picture(pid: i32) -> (Explanation, PageMap) {
-    // It has said that it is ready; now all its threads must have gone to sleep, in pause or read.
+    // It has printed that it is ready; now all its threads must go to sleep, in pause or read.
     let process = Process::open(pid).unwrap();
     let path = |tid: i32| format!("/proc/{pid}/task/{tid}/syscall");
     let sleeps = |tid: i32| {
@@ -48,8 +48,8 @@ fn picture(pid: i32) -> (Explanation, PageMap) {
     (with, map)
 }
 
-/// The rows that stay as they are between two looks at a process that sleeps. The kernel may drop clean pages of files at any
-/// time, and pages that were given up.
+/// Returns the rows that do not change between two inspections of a sleeping process. The kernel
+/// may drop clean file pages at any time, and pages that were given up.
 fn steady(explanation: &Explanation) -> Vec<(&str, u64)> {
     const DROPPED: [&str; 3] = ["kernel.file", "program.text", "kernel.lazyfree"];
     let rows = explanation.rows.iter().filter(|row| !DROPPED.contains(&row.id.as_str()));
@@ -73,7 +73,7 @@ fn check(mapping: &MappedCells, cell_bytes: u64) {
     assert!(mapping.cells.is_sorted_by(|a, b| a.index < b.index));
 }
 
-/// The rows that stand on the cell of `address`, by name.
+/// Returns the rows on the cell of `address`, by name.
 fn rows_at(map: &PageMap, address: u64) -> Vec<(&str, u64)> {
     let holds = |mapping: &&MappedCells| (mapping.start..mapping.end).contains(&address);
     let mapping = map.mappings.iter().find(holds).unwrap();

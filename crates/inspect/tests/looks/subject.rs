@@ -6,13 +6,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How long a state is waited for: a guard against a hang, which a slow and busy machine does not meet.
+/// Maximum time to wait for a state: a guard against a hang, long enough for a slow and busy
+/// machine.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// A running subject. Dropped, it is killed.
+/// A running subject, killed on drop.
 pub struct Subject {
     pub child: Child,
-    /// What it said when it was ready, the first word left out.
+    /// The words it printed when it was ready, without the first.
     pub words: Vec<String>,
 }
 
@@ -39,7 +40,7 @@ fn compiled(source: &str) -> PathBuf {
 }
 
 impl Subject {
-    /// Starts a program and waits until it says that it is ready.
+    /// Starts a program and waits until it prints that it is ready.
     pub fn start(program: &Path, arguments: &[&str]) -> Self {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -55,7 +56,7 @@ impl Subject {
         i32::try_from(self.child.id()).unwrap()
     }
 
-    /// Tells it to do what it is for.
+    /// Makes it do its task.
     pub fn go(&mut self) {
         self.child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
     }
@@ -68,7 +69,7 @@ impl Drop for Subject {
     }
 }
 
-/// The state that /proc shows of a process or thread; `None` where there is none.
+/// Returns the state of a process or thread in /proc; `None` if it does not exist.
 pub fn state(path: &str) -> Option<char> {
     let text = std::fs::read_to_string(format!("/proc/{path}/stat")).ok()?;
     text.rsplit_once(") ")?.1.chars().next()

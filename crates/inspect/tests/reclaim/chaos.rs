@@ -1,5 +1,5 @@
-//! The chaos test: a target that notices everything, undisturbed calls through each of its threads,
-//! and a reclaim that is killed at random instants.
+//! The chaos test: a target that notices every disturbance, undisturbed calls in each of its
+//! threads, and a reclaim that is killed at random instants.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::subject::{PATIENCE, Subject, scaled};
 
-/// What the target says at its end, without what may vary: the kinds of EINTR it saw.
+/// Returns the lines of the target's output for the system calls that returned EINTR.
 fn interrupted(output: &str) -> Vec<&str> {
     output.lines().filter(|line| line.starts_with("eintr ") && !line.ends_with(" 0")).collect()
 }
@@ -15,7 +15,7 @@ fn interrupted(output: &str) -> Vec<&str> {
 #[test]
 fn undisturbed_calls_go_unnoticed() {
     let subject = Subject::start("chaos_target", &[]);
-    // Four or more through each of its threads, which do twelve kinds of work.
+    // Four or more calls in each of its threads, which do twelve kinds of work.
     for turn in 0..scaled(4, 80) * subject.threads.len() {
         let (name, tid) = &subject.threads[turn % subject.threads.len()];
         let applied = subject
@@ -29,7 +29,7 @@ fn undisturbed_calls_go_unnoticed() {
     assert_eq!(interrupted(&output), [""; 0], "a system call saw an EINTR");
 }
 
-/// A number from a small generator (xorshift64*), below `below`.
+/// Returns a number below `below` from a small generator (xorshift64*).
 fn random(state: &mut u64, below: u64) -> u64 {
     *state ^= *state >> 12;
     *state ^= *state << 25;
@@ -57,15 +57,17 @@ fn killed_at_any_instant(subject: Subject, turns: usize) {
         command.arg("--thread").arg(tid.to_string()).arg(subject.pid().to_string()).arg("60");
         command.args(subject.locks.iter().map(|lock| format!("{lock:x}")));
         let mut child = command.stdout(Stdio::null()).spawn().unwrap();
-        // A quarter of the kills come once the thread is seized, a quarter soon after, and half at any instant from the start. The
-        // kinds shift with each round, so that each thread meets all of them.
+        // A quarter of the kills come once the thread is seized, a quarter soon after, and half at
+        // any instant from the start. The kinds shift with each round, so that each thread gets all
+        // of them.
         let kind = (turn + turn / subject.threads.len()) % 4;
         let delay_microseconds = match kind {
             0 => 0,
             1 => random(&mut state, 3_000),
             _ => random(&mut state, 30_000),
         };
-        // A thread that naps is woken at once, even beside busy ones.
+        // Sleeps briefly rather than spins: a sleeping thread is woken at once, even next to busy
+        // ones.
         while kind < 2
             && subject.status_field(*tid, "TracerPid:") == "0"
             && child.try_wait().unwrap().is_none()

@@ -1,4 +1,4 @@
-//! reclaim against real processes. They stop and call into processes of their own only.
+//! Runs reclaim against real processes. The tests stop and call into their own processes only.
 
 #[cfg(test)]
 mod chaos;

@@ -1,5 +1,5 @@
-//! reclaim against real processes: those it can be applied to, those it must refuse, and what a
-//! signal that comes in the middle does.
+//! Runs reclaim against real processes: some to which it can be applied, some that it must refuse,
+//! and some that get a signal in the middle.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -67,18 +67,19 @@ fn a_stop_that_arrives_between_looking_and_seizing_is_kept() {
     let process = subject.process();
     let stopped = on_own_thread(Duration::from_secs(600), || Tracee::stop(&process, pid, PATIENCE).is_err());
     assert_eq!(stopped, Some(true), "a group stop is no stop of ours");
-    // Let go, it goes back into the group stop by itself, which takes the kernel a moment.
+    // When released, it returns to the group stop by itself, which takes the kernel a moment.
     subject.assert_state(pid, 'T');
     signal::send(pid, SIGCONT).unwrap();
     subject.settle(pid);
 }
 
-/// A subject whose first thread waits, uninterruptibly, for its child of vfork; and that child.
+/// Returns a subject whose first thread waits, uninterruptibly, for its vfork child; and that
+/// child.
 fn in_vfork() -> (Subject, i32) {
     let subject = Subject::start("reclaim_target", &["tiny"]);
     let parent = subject.pid();
     let mut child: Option<i32> = None;
-    // It says that it is ready before it calls vfork.
+    // It prints that it is ready before it calls vfork.
     until("a child of vfork", || {
         let text = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
         child = text.split_whitespace().next().map(|child| child.parse().unwrap());
@@ -147,7 +148,7 @@ fn what_is_no_process_of_the_right_kind_is_refused() {
     child.wait().unwrap();
 }
 
-/// A call of libc's getpid in a subject that has come to rest.
+/// Returns a call of libc's getpid in a subject that has come to rest.
 fn getpid_call(subject: &Subject) -> Call {
     let libc = subject.libc();
     let pid = subject.pid();
@@ -169,7 +170,7 @@ fn getpid_call(subject: &Subject) -> Call {
     }
 }
 
-/// Has the only thread of a subject call getpid, with `meanwhile` done during the call.
+/// Has the only thread of a subject call getpid, and runs `meanwhile` during the call.
 fn call_getpid(subject: &Subject, meanwhile: impl FnOnce() + Send) {
     let (pid, process, call) = (subject.pid(), subject.process(), getpid_call(subject));
     on_own_thread(Duration::from_secs(600), || {
@@ -188,7 +189,7 @@ fn a_signal_during_the_call_ends_the_interrupted_system_call_as_ever() {
         let subject = Subject::start("reclaim_target", &["wait", call]);
         let pid = subject.pid();
         call_getpid(&subject, || signal::send(pid, SIGUSR1).unwrap());
-        // Its input still open, only the handler can end the call.
+        // Its input is still open, so only the handler can end the call.
         let mut subject = subject;
         until(&format!("{call} ends, not restarted over a handler"), || {
             subject.child.try_wait().unwrap().is_some()
@@ -208,7 +209,7 @@ fn a_stop_signal_during_the_call_stops_the_process_after_it() {
         assert_eq!(subject.status_field(pid, "TracerPid:"), "0");
         signal::send(pid, SIGCONT).unwrap();
         let mut subject = subject;
-        // Back in its call; where that saw an end, it has ended too.
+        // Back in its call; if that returned end of file, the subject has ended too.
         subject.settle(pid);
         assert!(subject.child.try_wait().unwrap().is_none(), "{call} saw an end");
     }
@@ -250,8 +251,8 @@ fn without_a_signal_the_interrupted_system_call_goes_on() {
 
 #[test]
 fn the_kernel_says_where_a_thread_keeps_its_restartable_sequence() {
-    // glibc 2.35 and later register one for every thread. Were this unknown, a thread in the middle
-    // of a sequence would be taken for one outside.
+    // glibc 2.35 and later register one for every thread. If this were unknown, a thread in the
+    // middle of a sequence would pass for one outside.
     let subject = Subject::start("reclaim_target", &["wait", "pause"]);
     let pid = subject.pid();
     subject.settle(pid);

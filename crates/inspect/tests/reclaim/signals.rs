@@ -1,5 +1,5 @@
-//! Signals of the target's own while it is stopped, and while its tracer dies: none may be lost.
-//! A tracer that dies is a thread that ends without letting go, which to the kernel is the same.
+//! Signals to the target while it is stopped, and while its tracer dies: none may be lost. A dying
+//! tracer is a thread that ends without releasing its tracees, which is the same for the kernel.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn is_pending(subject: &Subject) -> bool {
     fields.iter().any(|field| subject.status_field(subject.pid(), field) != "0000000000000000")
 }
 
-/// Waits until no signal waits for the subject, and returns how many it counted.
+/// Waits until no signal is pending for the subject, and returns how many it counted.
 fn counted(subject: Subject) -> u64 {
     let pid = subject.pid();
     until("every signal is taken", || !is_pending(&subject));
@@ -53,7 +53,7 @@ fn no_signal_is_lost_to_a_tracer_that_dies_with_all_threads_stopped() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                // A full queue would swallow signals without a word: never many at once.
+                // A full queue drops signals silently: never send many at once.
                 for _ in 0..100 {
                     signal::send(pid, SIGRTMIN).unwrap();
                 }
@@ -64,10 +64,11 @@ fn no_signal_is_lost_to_a_tracer_that_dies_with_all_threads_stopped() {
             }
         });
         let mut turns = 0;
-        // The sender may come late to its turn on a busy machine: some batches at least are to meet the stops.
+        // The sender may run late on a busy machine: at least some batches must coincide with the
+        // stops.
         while turns < scaled(300, 3000) || sent.load(Ordering::Relaxed) <= 300 {
             turns += 1;
-            // Forgotten, it lets nothing go: the end of the thread does.
+            // Forgotten, it releases no thread: the end of the tracer thread does.
             let stopped =
                 on_own_thread(Duration::from_secs(600), || Stopped::stop(&process).map(std::mem::forget));
             stopped.unwrap().unwrap();
@@ -78,8 +79,8 @@ fn no_signal_is_lost_to_a_tracer_that_dies_with_all_threads_stopped() {
     assert_eq!(counted(subject), sent.load(Ordering::Relaxed));
 }
 
-/// A collector that stops all threads by a signal waits for a thread that is in a call, which waits for the lock of a thread that is
-/// stopped: the signal is let through.
+/// A collector that stops all threads by a signal waits for a thread in a call, which waits for the
+/// lock of a stopped thread: the signal has to be let through.
 #[test]
 fn a_collector_that_stops_the_world_is_answered_in_the_midst_of_a_call() {
     let subject = Subject::start("collector_signals", &[]);

@@ -12,7 +12,8 @@ use strandline_process::elf::Object;
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
 
-/// How long a state is waited for: a guard against a hang, which a slow and busy machine does not meet.
+/// Maximum time to wait for a state: a guard against a hang, long enough for a slow and busy
+/// machine.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Waits until `holds`; a hang is a failure.
@@ -24,7 +25,7 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A running subject. Dropped, it is killed.
+/// A running subject, killed on drop.
 pub struct Subject {
     pub child: Child,
     pub locks: Vec<u64>,
@@ -56,14 +57,14 @@ fn compiled(name: &str) -> PathBuf {
 }
 
 impl Subject {
-    /// Starts a subject and waits until it says that it is ready.
+    /// Starts a subject and waits until it prints that it is ready.
     pub fn start(program: &str, arguments: &[&str]) -> Self {
         let mut command = Command::new(compiled(program));
         command.args(arguments);
         Self::start_command(command)
     }
 
-    /// The same under a seccomp filter as a container has it.
+    /// Starts a subject under a seccomp filter like that of a container.
     pub fn start_contained(program: &str) -> Self {
         let mut command = Command::new(compiled("contained"));
         command.arg(compiled(program));
@@ -104,7 +105,7 @@ impl Subject {
         self.assert_state(tid, 'S');
     }
 
-    /// Waits until thread `tid` is in `state` and nothing traces it, and fails where it ends instead.
+    /// Waits until thread `tid` is in `state` and nothing traces it; fails if it ends instead.
     pub fn assert_state(&self, tid: i32, state: char) {
         until(&format!("thread {tid} comes to be in state {state}"), || {
             let now = self.status_field(tid, "State:");
@@ -139,7 +140,7 @@ impl Subject {
         until("no thread is left stopped or traced", || !self.tids().iter().any(touched));
     }
 
-    /// Ends its standard input and returns the rest of its output and its status.
+    /// Closes its standard input and returns the rest of its output and its status.
     pub fn finish(mut self) -> (String, ExitStatus) {
         drop(self.child.stdin.take());
         let mut status = None;
@@ -162,7 +163,7 @@ impl Subject {
         Object::open(&self.process(), &space, libc.expect("a dynamic glibc")).unwrap()
     }
 
-    /// Applies malloc_trim, through one thread if asked.
+    /// Applies malloc_trim, in one thread if given.
     pub fn trim(&self, wait_seconds: u64, thread: Option<i32>) -> Result<Applied, Refusal> {
         let libc = self.libc();
         let space = self.space();
@@ -183,13 +184,13 @@ impl Subject {
 
 impl Drop for Subject {
     fn drop(&mut self) {
-        // Already collected or not: there is nothing to do about a failure.
+        // A failure does not matter, whether the subject was reaped already or not.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// How many calls and kills: few in a plain run, many with STRANDLINE_FULL=1.
+/// Returns the number of calls and kills: few in a plain run, many with STRANDLINE_FULL=1.
 pub fn scaled(plain: usize, full: usize) -> usize {
     if std::env::var_os("STRANDLINE_FULL").is_some_and(|value| value == "1") { full } else { plain }
 }
