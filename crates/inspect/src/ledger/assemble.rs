@@ -11,6 +11,7 @@ use super::inputs::Inputs;
 use super::named;
 use super::page_map::Painter;
 use super::rows::{Holders, Tally};
+use super::spans::{Holder, Span, Spans};
 use crate::explain::sharing::Sharing;
 use crate::facts::PageMap;
 use strandline_claims::accumulator::{CellSums, ResidentBytes};
@@ -25,40 +26,11 @@ use strandline_claims::rows::{
     ZERO,
 };
 use strandline_claims::runtime;
-use strandline_process::error::{Error, Result};
+use strandline_process::error::Result;
 use strandline_process::smaps::SmapsEntry;
 
 /// The bytes below the stack pointer that a function may use without moving it (System V ABI).
 const RED_ZONE_BYTES: u64 = 128;
-
-/// What holds a range, before zero pages are considered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Holder {
-    /// Counted by its reader already.
-    Claimed,
-    /// One row.
-    Row(Id),
-}
-
-struct Span {
-    range: Range<u64>,
-    holder: Holder,
-}
-
-/// A list of spans, sorted and without overlap.
-struct Spans(Vec<Span>);
-
-impl Spans {
-    /// Returns what holds `at`, and the end of the range for which that holds.
-    fn at(&self, at: u64) -> (Option<Holder>, u64) {
-        let index = self.0.partition_point(|span| span.range.end <= at);
-        match self.0.get(index) {
-            Some(span) if span.range.start <= at => (Some(span.holder), span.range.end),
-            Some(span) => (None, span.range.start),
-            None => (None, u64::MAX),
-        }
-    }
-}
 
 /// The ledger.
 pub struct Ledger {
@@ -276,24 +248,6 @@ fn not_in_block(claim: &RangeClaim) -> Caveat {
     let text = "a reader takes this memory for its own, but the allocator that it lies in holds no block in use of which \
                 all of it is a part: it stands on the allocator's rows";
     Caveat::new("claim_not_in_block", place, bytes, text)
-}
-
-impl Spans {
-    /// Sorts spans; fails if two overlap.
-    fn in_order(mut spans: Vec<Span>) -> Result<Self> {
-        spans.retain(|span| !span.range.is_empty());
-        spans.sort_by_key(|span| span.range.start);
-        for pair in spans.windows(2) {
-            if pair[1].range.start < pair[0].range.end {
-                return Err(Error::Overlap {
-                    address: pair[1].range.start,
-                    first: format!("a claim on {:#x}-{:#x}", pair[0].range.start, pair[0].range.end),
-                    second: format!("a claim on {:#x}-{:#x}", pair[1].range.start, pair[1].range.end),
-                });
-            }
-        }
-        Ok(Self(spans))
-    }
 }
 
 /// Makes the ledger. Fails with [`Error::Overlap`] if two readers claim the same byte.

@@ -6,4 +6,5 @@ mod named;
 pub mod page_map;
 pub mod proportional;
 pub mod rows;
+mod spans;
 pub mod zeros;
