@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use strandline_claims::runtime::PathAnswer;
 use strandline_inspect::explain::{Options, explain, inspect};
-use strandline_inspect::facts::Explanation;
+use strandline_inspect::facts::{Explanation, Runtime};
 use strandline_inspect::holders::facts::Holders;
-use strandline_inspect::readers::Found;
+use strandline_inspect::readers::{self, Found};
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
-use strandline_runtimes::sbcl::facts::Sbcl;
 
 use super::arguments::Explain;
 use super::arguments_reading::SnapshotChoice;
@@ -146,15 +146,15 @@ pub fn look(pid: i32, progress: bool) -> Result<Explanation> {
 
 /// Explains why there is no path for --path-to.
 fn complain_of_no_path(type_name: &str, explanation: &Explanation) {
-    let sbcl = explanation.runtimes.iter().find_map(|runtime| runtime.details::<Sbcl>("sbcl"));
+    let answer = |runtime: &Runtime| readers::runtime_reader(&runtime.name)?.path(runtime);
     let name = clean(type_name);
-    match sbcl {
-        None => complain("--path-to: no SBCL was read in it, the runtime whose objects can be followed"),
-        Some(sbcl) if !sbcl.traced => complain("--path-to: its SBCL's objects were not traced"),
-        Some(sbcl) if sbcl.path.is_none() => {
+    match explanation.runtimes.iter().find_map(answer) {
+        None => complain("--path-to: no runtime was read in it whose objects can be followed (SBCL's can)"),
+        Some(PathAnswer::NotTraced) => complain("--path-to: its objects were not traced"),
+        Some(PathAnswer::NoObject) => {
             complain(&format!("--path-to: no live object of the type {name} was found"));
         }
-        Some(_) => {}
+        Some(PathAnswer::Found) => {}
     }
 }
 

@@ -37,6 +37,8 @@ pub struct About {
     /// A runtime that may contain this one, which is then not reported separately: Lua within
     /// LuaJIT.
     pub part_of: Option<&'static str>,
+    /// Whether an allocator has one main arena, and caches and a top chunk in each arena.
+    pub has_main_arena: bool,
 }
 
 impl About {
@@ -52,6 +54,7 @@ impl About {
         not_read: "its structures; it has no reader yet",
         heap: HeapKind::Malloc,
         part_of: None,
+        has_main_arena: false,
     };
 }
 

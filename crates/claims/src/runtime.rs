@@ -58,10 +58,27 @@ pub trait Reader: Sync {
         Vec::new()
     }
 
+    /// Returns what came of the path that was asked for ([`Finish::path_to`]); `None` if the reader
+    /// follows no objects.
+    fn path(&self, _runtime: &facts::Runtime) -> Option<PathAnswer> {
+        None
+    }
+
     /// Returns the part of a report that describes `runtime`; `None` if it was not read by this reader.
     fn section(&self, runtime: &facts::Runtime) -> Option<Section> {
         Some(section::common(runtime))
     }
+}
+
+/// What came of the path to a live object of a type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathAnswer {
+    /// It is among the details of the runtime.
+    Found,
+    /// No live object of the type was found.
+    NoObject,
+    /// Objects were not traced.
+    NotTraced,
 }
 
 /// How a reader gets at the target's memory.

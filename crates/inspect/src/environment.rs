@@ -7,7 +7,7 @@ use std::io::Read;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
-use strandline_allocators::glibc::release::banner;
+use strandline_process::c_library::{CLibrary, banner};
 
 /// Kernel, processors, memory and C library of this machine. Unknown fields are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,14 +83,9 @@ const MAX_LIBC_BYTES: u64 = 16 << 20;
 /// The version line inside the C library that this process has mapped.
 fn own_libc() -> Option<String> {
     let maps = text("/proc/self/maps", 1 << 20)?;
-    let path = maps.lines().find_map(|line| {
-        let path = &line[line.find('/')?..];
-        let name = path.rsplit('/').next()?;
-        let is_libc =
-            name.starts_with("libc.so") || name.starts_with("libc-2") || name.starts_with("ld-musl");
-        is_libc.then(|| path.to_owned())
-    })?;
-    if path.contains("ld-musl") {
+    let mut paths = maps.lines().filter_map(|line| Some(&line[line.find('/')?..]));
+    let (path, library) = paths.find_map(|path| Some((path, CLibrary::of_file(path)?)))?;
+    if library == CLibrary::Musl {
         return Some("musl".to_owned());
     }
     let mut bytes = Vec::new();

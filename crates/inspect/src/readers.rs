@@ -114,6 +114,11 @@ pub fn remedy(id: &str) -> Option<&'static Spec> {
 /// The allocator whose free pages the remedy `id` releases.
 pub fn frees_pages_of(id: &str) -> Option<&'static About> {
     let Effect::FreePages(name) = remedy(id)?.effect else { return None };
+    allocator(name)
+}
+
+/// Returns the allocator with this name.
+pub fn allocator(name: &str) -> Option<&'static About> {
     ALLOCATORS.iter().map(|entry| entry.about).find(|about| about.name == name)
 }
 

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod buffer;
+pub mod c_library;
 pub mod call;
 pub mod constants;
 pub mod control_groups;

@@ -12,6 +12,7 @@ use strandline_inspect::facts::{
     Allocator, Arena, ArenaKind, Explanation, Kernel, Remedy, RemedyKind, Row, Runtime, State, Stratum,
     Target,
 };
+use strandline_inspect::readers;
 
 use super::bars::Segment;
 use super::paint;
@@ -318,19 +319,18 @@ fn allocator(allocator: &Allocator) -> AllocatorView {
     let mut arenas: Vec<&Arena> = allocator.arenas.iter().collect();
     arenas.sort_by_key(|arena| std::cmp::Reverse(arena.mapped_bytes));
     let (shown, rest) = arenas.split_at(arenas.len().min(MAX_ARENAS));
-    // glibc's main arena is known by that name in every debugger; its other arenas are identified
-    // by address, and those of other allocators by number.
-    let is_glibc = allocator.name == "glibc";
+    // A main arena is known by that name in every debugger; other arenas are identified by address
+    // or number.
+    let has_main = readers::allocator(&allocator.name).is_some_and(|about| about.has_main_arena);
     let name = |one: &Arena| match one.kind {
-        ArenaKind::Main if is_glibc => "main".to_owned(),
+        ArenaKind::Main if has_main => "main".to_owned(),
         ArenaKind::Main | ArenaKind::Secondary => clean(&one.id),
     };
     let mut lines: Vec<Vec<String>> = shown.iter().map(|one| arena_row(name(one), &[*one])).collect();
     if !rest.is_empty() {
         lines.push(arena_row(format!("{} more", rest.len()), rest));
     }
-    if !is_glibc {
-        // Thread caches, top chunks and trims exist only in glibc.
+    if !has_main {
         lines.iter_mut().for_each(|line| line.truncate(OF_ALL_ARENAS));
     }
     AllocatorView { title, arenas: lines, sizes: sizes(&allocator.size_classes) }

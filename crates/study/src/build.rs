@@ -9,6 +9,7 @@ use super::file::{Axis, Choice};
 use super::matrix::{Key, Matrix, fill, placeholders};
 use strandline_lab::cell::Subject;
 use strandline_lab::trial::program::{Program, fits};
+use strandline_process::c_library::CLibrary;
 
 /// Usual folders in which the loader looks for a library without a path; `ldconfig` may know more.
 const LIBRARY_FOLDERS: [&str; 8] = [
@@ -184,7 +185,7 @@ fn refuses(program: &Program, file: &Path) -> Option<String> {
     if let Some(why) = &program.privileged {
         return Some(format!("nothing is preloaded into {name}, a program with {why}"));
     }
-    let is_musl = program.loader.as_deref().is_some_and(|loader| loader.contains("ld-musl"));
+    let is_musl = program.loader.as_deref().and_then(CLibrary::of_file) == Some(CLibrary::Musl);
     if program.loader.is_none() {
         Some(format!("{name} is linked statically"))
     } else if is_musl {

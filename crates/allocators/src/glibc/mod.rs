@@ -33,8 +33,7 @@ use self::mmapped::MappedChunks;
 use self::objects::Object;
 use self::regions::Owned;
 use self::segments::{Parts, Walked};
-pub use self::summary::SUM_DIFFERS;
-use self::summary::{by_arena, check_sums, facts, trim_bytes};
+use self::summary::{SUM_DIFFERS, by_arena, check_sums, facts, trim_bytes};
 use self::walk_context::{Fast, WalkContext};
 use crate::page_cache::PageCache;
 use crate::parallel::in_parallel;
@@ -69,6 +68,7 @@ pub static ABOUT: About = About {
     ],
     not_read: "caches of threads that could not be stopped: what is in them counts as in use",
     heap: HeapKind::Own,
+    has_main_arena: true,
     // The reader itself recognises it by its structures.
     ..About::NONE
 };

@@ -2,6 +2,7 @@
 //! if it is static.
 
 use strandline_claims::allocator::{Context, overlapping};
+use strandline_process::c_library::CLibrary;
 use strandline_process::map::Mapping;
 
 use strandline_process::modules;
@@ -26,17 +27,12 @@ const MAX_DATA_BYTES: u64 = 256 << 20;
 /// Maximum data of a libc, bss included, that is read as a whole: it is some tens of KiB.
 const MAX_LIBC_DATA_BYTES: u64 = 1 << 20;
 
-/// Whether a mapped file is glibc by name: `libc.so.6`, `libc-2.31.so`.
-fn is_libc(name: &str) -> bool {
-    let file = name.trim_end_matches(" (deleted)").rsplit('/').next().unwrap_or(name);
-    file.starts_with("libc.so.6") || (file.starts_with("libc-2.") && file.ends_with(".so"))
-}
-
 /// Returns the candidates: every mapped libc; if there is none, every object with writable data, as
 /// a static program contains its malloc.
 pub fn find(context: &Context<'_>) -> Vec<Object> {
     let groups = modules::groups(context.space.mappings());
-    let mut chosen: Vec<_> = groups.iter().filter(|group| is_libc(&group[0].name)).collect();
+    let mut chosen: Vec<_> =
+        groups.iter().filter(|group| CLibrary::of_file(&group[0].name) == Some(CLibrary::Glibc)).collect();
     if chosen.is_empty() {
         chosen = groups.iter().collect();
     }
@@ -47,7 +43,7 @@ fn object(context: &Context<'_>, group: &[&Mapping]) -> Object {
     let mut object = Object {
         address: group[0].start,
         name: group[0].name.clone(),
-        is_libc: is_libc(&group[0].name),
+        is_libc: CLibrary::of_file(&group[0].name) == Some(CLibrary::Glibc),
         ..Object::default()
     };
     let mut rest = MAX_DATA_BYTES;

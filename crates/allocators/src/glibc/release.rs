@@ -5,6 +5,7 @@
 
 use std::io::Read;
 
+use strandline_process::c_library::banner;
 use strandline_process::map::AddressSpace;
 use strandline_process::namespaces::open_mapped_file;
 use strandline_process::procfs::Process;
@@ -21,15 +22,6 @@ pub fn release(process: &Process, space: &AddressSpace, address: u64) -> Option<
     let (_, release) = banner.split_once("release version ")?;
     let release: String = release.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
     Some(release.trim_end_matches('.').to_owned())
-}
-
-/// glibc's banner: `GNU C Library (…) stable release version 2.36.`
-pub fn banner(bytes: &[u8]) -> Option<String> {
-    const BANNER: &[u8] = b"GNU C Library (";
-    let start = memchr::memmem::find(bytes, BANNER)?;
-    let banner: Vec<u8> =
-        bytes[start..].iter().copied().take(200).take_while(|&b| b.is_ascii_graphic() || b == b' ').collect();
-    Some(String::from_utf8_lossy(&banner).trim_end_matches('.').to_owned())
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ pub static ABOUT: About = About {
     )],
     not_read: "its small build (TCMALLOC_INTERNAL_SMALL_BUT_SLOW); pages of 32 and 256 KiB, and commits other than of 2025-06 and 2026-08, were not tried; commits before 2024-12; how large guarded samples are",
     heap: HeapKind::Own,
-    part_of: None,
+    ..About::NONE
 };
 
 /// The reader of Google's tcmalloc.

@@ -51,7 +51,7 @@ pub static ABOUT: About = About {
     ],
     not_read: "other page sizes and size classes, 4.x",
     heap: HeapKind::Own,
-    part_of: None,
+    ..About::NONE
 };
 
 /// Purges all arenas: returns dirty and muzzy pages to the kernel (`arena_i_decay` with

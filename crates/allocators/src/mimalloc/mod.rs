@@ -55,7 +55,7 @@ pub static ABOUT: About = About {
     ],
     not_read: "secure and debugging builds (encoded lists, padding); by how much an aligned block begins behind its place",
     heap: HeapKind::Own,
-    part_of: None,
+    ..About::NONE
 };
 
 /// Collects the heap of the calling thread, and what ended threads left (`mi_collect(true)`).

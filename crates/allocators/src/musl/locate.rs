@@ -10,6 +10,7 @@ use super::layout::{AREA_NEXT, CONTEXTS, Group, METAS, PAGE_BYTES};
 use crate::scan::each_word;
 use strandline_claims::allocator::Context;
 use strandline_claims::doubts::Doubts;
+use strandline_process::c_library::CLibrary;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::modules;
@@ -38,18 +39,13 @@ fn file_name(mapping: &Mapping) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// Whether a file is musl by name: the loader is the C library.
-fn is_musl(file: &str) -> bool {
-    file == "libc.so" || file.starts_with("ld-musl-") || file.starts_with("libc.musl-")
-}
-
 /// Returns the modules whose data may hold the state: musl's library, or a program without any
 /// library.
 pub fn candidates(space: &AddressSpace) -> Vec<Vec<&Mapping>> {
     let mut groups = modules::groups(space.mappings());
     let is_library = |group: &Vec<&Mapping>| file_name(group[0]).contains(".so");
     if groups.iter().any(is_library) {
-        groups.retain(|group| is_musl(file_name(group[0])));
+        groups.retain(|group| CLibrary::of_file(&group[0].name) == Some(CLibrary::Musl));
     }
     groups
 }

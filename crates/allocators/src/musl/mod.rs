@@ -40,7 +40,7 @@ pub static ABOUT: About = About {
     remedies: &[],
     not_read: "what the loader gives away of programs' data stays on program.data",
     heap: HeapKind::Own,
-    part_of: None,
+    ..About::NONE
 };
 
 /// The reader of musl's malloc.

@@ -48,7 +48,7 @@ pub static ABOUT: About = About {
     ],
     not_read: "the debugging build; gperftools before 2.8; its small memory model",
     heap: HeapKind::Own,
-    part_of: None,
+    ..About::NONE
 };
 
 /// Releases all free spans of the page heap (`ReleaseToSystem(LONG_MAX)`).

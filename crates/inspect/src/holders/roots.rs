@@ -12,6 +12,7 @@ use strandline_claims::range::merge;
 use strandline_claims::runtime::{Reading, taken};
 use strandline_claims::words::{AT_ONCE, each_word};
 use strandline_holders::{Blocks, Marks, Refused, Roots};
+use strandline_process::c_library::CLibrary;
 use strandline_process::map::Mapping;
 use strandline_process::memory::Memory;
 use strandline_process::modules;
@@ -367,7 +368,7 @@ impl Finder<'_> {
         let Some(first) = group.first().filter(|_| !words.is_empty()) else { return Ok(()) };
         let symbols = Symbols::of(process, self.frozen, first);
         let short = first.name.rsplit('/').next().unwrap_or_default();
-        let has_arena = short.starts_with("libc.so.") || short.starts_with("libc-2.");
+        let has_arena = CLibrary::of_file(&first.name) == Some(CLibrary::Glibc);
         words.retain(|&(at, word, block)| {
             let is_arena = has_arena || symbols.at(at).is_some_and(|symbol| symbol.name == b"main_arena");
             !is_arena || !self.is_behind(block, word)

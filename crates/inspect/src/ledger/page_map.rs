@@ -301,7 +301,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use strandline_claims::rows::{ANONYMOUS, LAZY_FREE, ZERO};
+    use strandline_claims::rows::{ANONYMOUS, FILE, LAZY_FREE, ZERO};
 
     fn map(cells: &[(u64, u64)]) -> PageMap {
         let cell = |&(index, bytes): &(u64, u64)| MapCell { index, rows: vec![(9, bytes), (18, 1)] };
@@ -359,7 +359,7 @@ mod tests {
             painter.open(true, &space);
             let mut expected = Tally::default();
             for (page, pages, row) in ranges {
-                let id = [&ANONYMOUS as Id, &ZERO, &strandline_allocators::glibc::rows::MMAPPED][row];
+                let id = [&ANONYMOUS as Id, &ZERO, &FILE][row];
                 let start = space.mapping.start + page * 4096;
                 painter.add(id, start..start + pages * 4096);
                 expected.add(id, pages * 4096);

@@ -21,6 +21,7 @@ use std::time::Duration;
 use super::call::{self, CallRequest, no_trampoline};
 use super::{Applied, Refusal};
 use strandline_claims::allocator::{CallPlan, Function};
+use strandline_process::c_library::CLibrary;
 use strandline_process::call::code::Code;
 use strandline_process::elf::{Object, Symbol};
 use strandline_process::map::{AddressSpace, Mapping};
@@ -180,7 +181,7 @@ fn forks(process: &Process, space: &AddressSpace) -> Option<Vec<Range<u64>>> {
     for mapping in space.mappings().iter().filter(|mapping| mapping.has_file() && mapping.permissions.execute)
     {
         let file = mapping.name.rsplit('/').next().unwrap_or_default();
-        let is_libc = LIBRARIES.iter().any(|start| file.starts_with(start));
+        let is_libc = CLibrary::of_file(&mapping.name).is_some() || file.starts_with(THREADS);
         let is_wanted = is_libc || program.as_ref() == Some(&mapping.name);
         if !is_wanted || !seen.insert((mapping.device, mapping.inode)) {
             continue;
@@ -196,8 +197,8 @@ fn forks(process: &Process, space: &AddressSpace) -> Option<Vec<Range<u64>>> {
     has_fork.then_some(found)
 }
 
-/// Files of C libraries, and of the thread library of older glibc versions.
-const LIBRARIES: [&str; 4] = ["libc.", "libc-", "libpthread", "ld-musl-"];
+/// The thread library of glibc before 2.34.
+const THREADS: &str = "libpthread";
 /// After a fork, an allocator releases its last lock with pthread_mutex_unlock, where a compiler
 /// may have left no frame of the allocator.
 const FORKS: [&[u8]; 6] =

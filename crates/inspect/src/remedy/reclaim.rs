@@ -13,7 +13,6 @@ use crate::explain::{Inspection, Options, Progress, SnapshotMode, inspect};
 use crate::facts::{Outcome, Reclamation, RemedyKind};
 use crate::readers;
 use crate::verdict::remedies::ZERO_PAGES;
-use strandline_allocators::glibc::SUM_DIFFERS;
 use strandline_claims::allocator::{CallPlan, Cause, CodeRanges, Doubt};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::remedy::{Action, Answer, Effect, Request, Spec};
@@ -242,7 +241,7 @@ fn unsafe_heap(remedy: &str, doubt: &Doubt, looks: u32) -> String {
         ),
         Cause::Elsewhere => format!(
             "its free chunk at {at:#x} lies in a part of the heap that was not found, so that what the call would do \
-             there cannot be checked (caveat {SUM_DIFFERS}); please report it with the output of explain --json"
+             there cannot be checked (see the caveats of explain); please report it with the output of explain --json"
         ),
     }
 }

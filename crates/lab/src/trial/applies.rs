@@ -13,6 +13,7 @@ use super::catalogue::{Candidate, Catalogue, Library, Thp, numbers};
 use super::program::{Program, fits};
 use super::setting::{Figure, Joining, Placeholder, agree, joining, merge};
 use super::words::{shell_value, shell_word};
+use strandline_process::c_library::CLibrary;
 
 /// Folders searched for libraries.
 const FOLDERS: &[&str] = &[
@@ -272,7 +273,7 @@ fn preload(library: &Library, facts: &Facts) -> Result<PathBuf, String> {
         }
         match &program.loader {
             None => return Err("it is linked statically: nothing is preloaded into it".to_owned()),
-            Some(loader) if loader.contains("ld-musl") => {
+            Some(loader) if CLibrary::of_file(loader) == Some(CLibrary::Musl) => {
                 return Err("it runs on musl, and the libraries here are for glibc".to_owned());
             }
             Some(_) => {}

@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 
 use super::filters::{self, Needed};
 use super::{inject, stack};
+use crate::c_library::CLibrary;
 use crate::map::{AddressSpace, Mapping};
 use crate::memory::Memory;
 use crate::namespaces::open_mapped_file;
@@ -43,8 +44,7 @@ impl Code {
     pub fn find(process: &Process, space: &AddressSpace) -> Option<Self> {
         let is_code = |m: &&Mapping| m.permissions.execute && (m.has_file() || m.name == "[vdso]");
         let mut mappings: Vec<_> = space.mappings().iter().filter(is_code).collect();
-        let is_libc =
-            |m: &Mapping| ["/libc.so", "/libc-", "/ld-musl"].iter().any(|name| m.name.contains(name));
+        let is_libc = |m: &Mapping| CLibrary::of_file(&m.name).is_some();
         mappings.sort_by_key(|m| (!is_libc(m), m.name == "[vdso]"));
         let find_in = |mapping: &Mapping, pattern: &[u8]| {
             let range = mapping.start..mapping.end;

@@ -90,7 +90,7 @@ pub static ABOUT: About = About {
     ],
     not_read: "which objects are garbage",
     heap: HeapKind::Own,
-    part_of: None,
+    ..About::NONE
 };
 
 /// Limit on types listed for their bytes; types that keep sparse arenas are listed besides.

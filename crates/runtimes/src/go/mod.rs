@@ -67,7 +67,7 @@ pub static ABOUT: About = About {
     ],
     not_read: "types of objects, and which of them are garbage",
     heap: HeapKind::Alone("go"),
-    part_of: None,
+    ..About::NONE
 };
 
 /// Reader of Go runtimes.

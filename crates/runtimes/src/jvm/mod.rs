@@ -87,7 +87,7 @@ pub static ABOUT: About = About {
     ],
     not_read: "other virtual machines than HotSpot; ZGC, Shenandoah and CMS of 11 to 16; objects of ZGC by class",
     heap: HeapKind::Own,
-    part_of: None,
+    ..About::NONE
 };
 
 /// Limit on class loaders listed.

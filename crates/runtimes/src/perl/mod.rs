@@ -97,7 +97,7 @@ pub static ABOUT: About = About {
     remedies: &[Spec::advice("perl_undef", Effect::Objects, "the program undefines variables out of use")],
     not_read: "what code in C holds beside Perl's values: it stands on the allocator's rows",
     heap: HeapKind::Malloc,
-    part_of: None,
+    ..About::NONE
 };
 
 /// The reader for Perl.

@@ -45,7 +45,7 @@ use strandline_claims::range::RangePages;
 use strandline_claims::reader::{About, Evidence, FileName, HeapKind, version_in_file_name};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Action, Effect, Spec};
-use strandline_claims::runtime::{self, Access, Busy, Context, Found, Reading};
+use strandline_claims::runtime::{self, Access, Busy, Context, Found, PathAnswer, Reading};
 use strandline_claims::section::Section;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
@@ -77,7 +77,7 @@ pub static ABOUT: About = About {
     ],
     not_read: "its other collector (mark-region), and what foreign code keeps: that stands on the allocator's rows",
     heap: HeapKind::Alone("sbcl"),
-    part_of: None,
+    ..About::NONE
 };
 
 /// The reader for SBCL.
@@ -95,6 +95,15 @@ impl runtime::Reader for Reader {
 
     fn findings(&self, view: &LedgerView<'_>) -> Vec<Finding> {
         findings::findings(view)
+    }
+
+    fn path(&self, runtime: &Runtime) -> Option<PathAnswer> {
+        let facts: Sbcl = runtime.details("sbcl")?;
+        Some(match facts.path {
+            Some(_) => PathAnswer::Found,
+            None if facts.traced => PathAnswer::NoObject,
+            None => PathAnswer::NotTraced,
+        })
     }
 
     fn section(&self, runtime: &Runtime) -> Option<Section> {

@@ -12,6 +12,7 @@
 
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{AT_ONCE, each_word};
+use strandline_process::c_library::CLibrary;
 use strandline_process::map::Mapping;
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::stacks::ThreadFacts;
@@ -95,8 +96,7 @@ impl<'a> Words<'a> {
     /// Whether handles are in the memory that is searched: a malloc other than glibc's may put them
     /// anywhere.
     fn are_in_arenas(&self) -> bool {
-        let is_glibc =
-            |mapping: &Mapping| mapping.name.ends_with("/libc.so.6") || mapping.name.contains("/libc-2.");
+        let is_glibc = |mapping: &Mapping| CLibrary::of_file(&mapping.name) == Some(CLibrary::Glibc);
         let loaders = self.view.fixed(&["ClassLoaderDataGraph::_head"]);
         let is_in_arena = |&at: &u64| {
             let found = self.context.space.find(at).filter(|mapping| self.is_looked_through(mapping));
