@@ -450,7 +450,19 @@ fn tool(name: &'static str, means: &str) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use strandline_claims::remedy::Action;
     use strandline_sys::capabilities::{Capability, DAC_OVERRIDE, DAC_READ_SEARCH};
+
+    #[test]
+    fn the_alert_rules_name_every_call() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/prometheus/strandline.rules.yml");
+        let rules = std::fs::read_to_string(path).unwrap();
+        let calls =
+            strandline_inspect::readers::remedies().filter(|(_, spec)| matches!(spec.action, Action::Call));
+        let calls: Vec<&str> = calls.map(|(_, spec)| spec.id).collect();
+        let wanted = format!("remedy=~\"{}\"", calls.join("|"));
+        assert!(rules.contains(&wanted), "{path} is to have {wanted}");
+    }
 
     #[test]
     fn the_readme_has_the_table_of_readers() {

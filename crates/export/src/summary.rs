@@ -9,8 +9,8 @@ use strandline_inspect::facts::{Explanation, RemedyKind};
 /// Maximum number of rows with series of their own, and of remedies.
 const MAX_ROWS: usize = 12;
 const MAX_REMEDIES: usize = 5;
-/// The caveat of a ledger that was cut short.
-const CUT_SHORT: &str = "heap_too_slow";
+/// How the caveat of a reader ends whose time was over: `heap_too_slow`, `jemalloc_too_slow`.
+const CUT_SHORT: &str = "_too_slow";
 
 /// What is exported of one ledger.
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ impl Summary {
             remedies.into_iter().map(|(id, bytes)| (id.to_owned(), bytes)).collect();
         remedies.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
         remedies.truncate(MAX_REMEDIES);
-        let is_cut_short = explanation.caveats.iter().any(|caveat| caveat.code == CUT_SHORT);
+        let is_cut_short = explanation.caveats.iter().any(|caveat| caveat.code.ends_with(CUT_SHORT));
         Self { at, rss_bytes, states, rows, remedies, is_cut_short }
     }
 }

@@ -409,7 +409,7 @@ fn ready<'a>(
         return Err("its code is not where it was".to_owned());
     }
     let Some(tracee) = runner(stopped, space, &code) else {
-        return Err("no thread can make the call: each has a seccomp filter that may not let it through, a shadow stack, too little of its own stack left, may be handling a signal, starts its \
+        return Err("no thread can make the call: each has a seccomp filter that may not let it through, Syscall User Dispatch, a shadow stack, too little of its own stack left, may be handling a signal, starts its \
              children in another pid namespace, or is in the middle of a restartable sequence".to_owned());
     };
     Ok((target, tracee))

@@ -162,8 +162,8 @@ impl Expression {
                 let is_own = scan::READING.contains(&name) || scan::PLAIN.contains(&name);
                 let is_standard =
                     ["size", "contains", "startsWith", "endsWith", "double", "string", "int"].contains(&name);
-                let is_operator =
-                    name.contains(|c: char| !c.is_ascii_alphanumeric() && c != '_') || name.contains("_");
+                // Operators are functions such as `_+_` and `@in`.
+                let is_operator = name.contains(|c: char| !c.is_ascii_alphanumeric() && c != '_');
                 if !is_own && !is_standard && !is_operator {
                     wrong.push(format!("there is no function `{name}`"));
                 }

@@ -158,6 +158,7 @@ fn a_claim_that_cannot_fail_is_refused() {
         (format!("{one} < \"text\""), "claim"),
         ("median(\"kept\") > 1 &&".to_owned(), "it ends where something is missing"),
         ("system(\"ls\") > 1".to_owned(), "no function `system`"),
+        ("foo_bar(metric(\"rss_bytes\")) > 1".to_owned(), "no function `foo_bar`"),
         ("values(\"size\").map(a, values(\"size\").map(b, [1,2,3,4,5,6,7,8,9].map(c, [1,2,3,4,5,6,7,8,9].map(d, \
           [1,2,3,4,5,6,7,8,9].map(e, [1,2,3,4,5,6,7,8,9].map(f, median(\"kept\"))))))).size() > 1".to_owned(), "steps"),
     ] {

@@ -17,8 +17,9 @@ use strandline_claims::doubts::Doubts;
 use strandline_claims::facts::SizeClass;
 use strandline_claims::refinements::Matched;
 
-/// Maximum bytes of a listed object that is read.
-const MAX_LISTED_BYTES: usize = 256;
+/// Maximum bytes of an object in a list. From the page size by the bits of the bitmap on, spans have
+/// a bitmap instead (span.h, `UseBitmapForSize`): the largest quotient is 256 KiB by 64.
+const MAX_LISTED_BYTES: usize = 4096;
 
 /// Totals of all pieces.
 #[derive(Default)]

@@ -60,8 +60,7 @@ pub fn of_storages(
     for storage in storages(context, view, data) {
         let Some(name) = name(view, storage) else { continue };
         if !name.contains("Weak") && !name.contains("weak") {
-            // A word beside the storages that is no storage has no blocks pointing back to it.
-            if of_storage(view, storage, known).is_some() {
+            if of_storage(view, storage, known)? {
                 names.push(name);
             }
         }
@@ -77,27 +76,36 @@ fn name(view: &View<'_>, storage: u64) -> Option<String> {
     Some(String::from_utf8_lossy(text).into_owned())
 }
 
-fn of_storage(view: &View<'_>, storage: u64, known: &mut Known) -> Option<()> {
-    let array = view.word(storage.checked_add(ACTIVE_ARRAY)?)?;
-    let size = view.word(array)?;
-    let count = view.word(array.checked_add(BLOCK_COUNT)?)?;
-    if count > size || size > MAX_BLOCKS {
-        return None;
-    }
-    let first = array.checked_add(BLOCKS)?;
+/// Adds the references of a storage. False if it is none: a word beside the storages has no blocks
+/// that point back to it. `None` if a storage was not read to its end, so that references are missing.
+fn of_storage(view: &View<'_>, storage: u64, known: &mut Known) -> Option<bool> {
+    let Some((first, count)) = blocks_of(view, storage) else { return Some(false) };
     for index in 0..count {
         known.in_time()?;
-        let block = view.word(first.checked_add(index * 8)?)?;
-        let mut bytes = [0; (HANDLES + 2) * 8];
-        view.memory.read(block, &mut bytes).ok()?;
-        let (mask, owner) = (word_at(&bytes, HANDLES * 8)?, word_at(&bytes, (HANDLES + 1) * 8)?);
-        if owner != storage {
-            return None;
-        }
+        let Some(bytes) = block_of(view, storage, first.checked_add(index * 8)?) else {
+            return (index == 0).then_some(false);
+        };
+        let mask = word_at(&bytes, HANDLES * 8)?;
         let used = (0..HANDLES).filter(|index| mask >> index & 1 != 0);
         used.filter_map(|index| word_at(&bytes, index * 8)).for_each(|word| known.add(word));
     }
-    Some(())
+    Some(true)
+}
+
+/// The address of the list of blocks of a storage, and how many it has.
+fn blocks_of(view: &View<'_>, storage: u64) -> Option<(u64, u64)> {
+    let array = view.word(storage.checked_add(ACTIVE_ARRAY)?)?;
+    let size = view.word(array)?;
+    let count = view.word(array.checked_add(BLOCK_COUNT)?)?;
+    let first = array.checked_add(BLOCKS)?;
+    (count <= size && size <= MAX_BLOCKS).then_some((first, count))
+}
+
+/// The block to which the entry at `at` of a list points; `None` if it is not one of `storage`.
+fn block_of(view: &View<'_>, storage: u64, at: u64) -> Option<[u8; (HANDLES + 2) * 8]> {
+    let mut bytes = [0; (HANDLES + 2) * 8];
+    view.memory.read(view.word(at)?, &mut bytes).ok()?;
+    (word_at(&bytes, (HANDLES + 1) * 8)? == storage).then_some(bytes)
 }
 
 /// Adds the references of class loaders: mirrors of their classes, and objects that constants of
