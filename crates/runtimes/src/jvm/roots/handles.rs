@@ -59,10 +59,9 @@ pub fn of_storages(
     let mut names = Vec::new();
     for storage in storages(context, view, data) {
         let Some(name) = name(view, storage) else { continue };
-        if !name.contains("Weak") && !name.contains("weak") {
-            if of_storage(view, storage, known)? {
-                names.push(name);
-            }
+        let is_weak = name.contains("Weak") || name.contains("weak");
+        if !is_weak && of_storage(view, storage, known)? {
+            names.push(name);
         }
     }
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
