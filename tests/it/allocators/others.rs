@@ -349,7 +349,7 @@ fn a_collection_of_mimalloc_gives_back_what_was_predicted() -> Outcome {
     };
     let libraries = all(test).into_iter().filter(|(name, path, _)| *name == "mimalloc" && of_release(path));
     for_any(libraries, |(_, library, remedy)| {
-        let after = |seed: u64| AFTER_FREES_MILLISECONDS[(seed as usize / 4 + seed as usize) % 4];
+        let after = |seed: u64| AFTER_FREES_MILLISECONDS[seed as usize % AFTER_FREES_MILLISECONDS.len()];
         let given_back = [const { Cell::new(0) }; 2];
         for (seed, since_frees) in (1..=repetitions(6, 100)).flat_map(|seed| [(seed, 0), (seed, after(seed))])
         {
@@ -464,8 +464,10 @@ fn killed_at_any_instant_of_a_purge_the_process_goes_on() -> Outcome {
         let mut subject = start(library, "malloc_loop", &["4"])?;
         let (pid, text) = (subject.pid(), subject.pid_text());
         let arguments = ["reclaim", "--json", "--wait", "5", "--remedy", remedy, &text];
-        let (mut seed, mut inside) = (0x2545_f491_4f6c_dd1d_u64, 0);
-        for turn in 0..repetitions(12, 300) {
+        let (mut seed, mut inside, mut turn) = (0x2545_f491_4f6c_dd1d_u64, 0, 0);
+        // How many of the kills come in time depends on the machine: one at least has to.
+        while turn < repetitions(12, 300) || inside == 0 {
+            turn += 1;
             let mut run = command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let most = if turn % 2 == 0 { MAX_MICROSECONDS_INSIDE } else { MAX_MICROSECONDS };
@@ -480,7 +482,6 @@ fn killed_at_any_instant_of_a_purge_the_process_goes_on() -> Outcome {
             run.wait()?;
             until_free(pid)?;
         }
-        assert!(inside > 0, "no kill came while the process was traced");
         assert_eq!(subject.ask(b'c')?["wrong"], 0);
         assert!(subject.finish()?.success());
         Ok(())

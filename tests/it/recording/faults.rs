@@ -1,6 +1,5 @@
 //! What goes wrong around a recording: strandline is killed, the disk is full. The command never notices.
 
-use std::cell::Cell;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -181,18 +180,18 @@ fn killed_at_the_exit(subject: &str, is_stopped: bool, pause: Duration) -> Resul
 #[test]
 fn a_recorder_killed_at_the_exit_does_not_hold_it() -> Outcome {
     let subject = recorded()?;
-    let caught = Cell::new(0);
-    for_each(0..repetitions(8, 100), |turn| {
+    let (mut turn, mut caught) = (0, 0);
+    // How many ledgers are under way when the recorder is killed depends on the machine: one at least has to be.
+    while turn < repetitions(8, 100) || caught == 0 {
         let is_stopped = turn % 2 == 0;
         // How long a ledger takes differs by machine: each second of these kills comes at once.
         let at_once = is_stopped || turn % 4 == 1;
-        let pause = Duration::from_micros(if at_once { 0 } else { scattered(*turn, 2_000) });
+        let pause = Duration::from_micros(if at_once { 0 } else { scattered(turn, 2_000) });
         let stood = killed_at_the_exit(&subject, is_stopped, pause)?;
         assert!(stood || !is_stopped, "it did not stand at its end though its tracer was stopped");
-        caught.set(caught.get() + u32::from(stood && !is_stopped));
-        Ok(())
-    })?;
-    assert!(caught.get() > 0, "no ledger was under way when the recorder was killed");
+        caught += u32::from(stood && !is_stopped);
+        turn += 1;
+    }
     Ok(())
 }
 

@@ -145,8 +145,10 @@ fn until_stopped<T>(pid: i32, looker: &JoinHandle<T>) {
 
 #[test]
 fn a_process_that_ends_meanwhile() -> Outcome {
-    let (rounds, mut lost) = (repetitions(10, 60), 0);
-    for round in 0..rounds {
+    let (mut round, mut lost) = (0, 0);
+    // How many of the kills come into the middle of a look depends on the machine: one at least has to.
+    while round < repetitions(10, 60) || lost == 0 {
+        round += 1;
         let subject = Subject::start("fragmented", &["60000"])?;
         let (pid, pid_text) = (subject.pid(), subject.pid_text());
         let looker = std::thread::spawn(move || {
@@ -170,7 +172,6 @@ fn a_process_that_ends_meanwhile() -> Outcome {
             _ => return Err(run.summary().into()),
         }
     }
-    assert!(lost > 0, "no kill came into the middle of {} looks", rounds / 2);
     Ok(())
 }
 

@@ -67,40 +67,67 @@ fn has_running_child(pid: i32) -> bool {
     })
 }
 
-/// Runs `verb` once, sends strandline a signal at a random instant of it, and waits until the program goes on as before.
-fn interrupt(subject: &mut Subject, verb: Verb, signal: i32, delay: Duration, tally: &mut Tally) -> Outcome {
+/// When a signal is sent.
+enum When {
+    /// After so long.
+    After(Duration),
+    /// Once strandline traces the program, or has ended.
+    Held,
+}
+
+/// Runs `verb` once, sends strandline a signal, and waits until the program goes on as before.
+fn interrupt(subject: &mut Subject, verb: Verb, signal: i32, when: &When, tally: &mut Tally) -> Outcome {
     let pid = subject.pid();
     let before = collections(subject)?;
     let mut child = start(subject, verb)?;
-    std::thread::sleep(delay);
+    match when {
+        When::After(delay) => std::thread::sleep(*delay),
+        When::Held => while !is_traced(pid) && child.try_wait()?.is_none() {},
+    }
     let own = child.id().cast_signed();
-    tally.sent += u64::from(child.try_wait()?.is_none());
-    tally.while_held += u64::from(is_traced(pid));
+    // The number of one that has ended and was waited for may be another's.
     let sent = Instant::now();
-    // It may have ended meanwhile.
-    strandline_sys::signal::send(own, signal).ok();
+    if child.try_wait()?.is_none() {
+        strandline_sys::signal::send(own, signal)?;
+        tally.sent += 1;
+        tally.while_held += u64::from(is_traced(pid));
+    }
     until_free(pid)?;
     tally.longest = tally.longest.max(sent.elapsed());
     until_true("its snapshots to end", || !has_running_child(pid))?;
     until("the program to go on", || Ok((collections(subject)? > before + 1).then_some(())))?;
     // The watchdog may have ended it.
-    strandline_sys::signal::send(own, SIGCONT).ok();
+    if child.try_wait()?.is_none() {
+        strandline_sys::signal::send(own, SIGCONT)?;
+    }
     child.wait()?;
     until_free(pid)
 }
 
-/// Interrupts each of `verbs` as often by SIGKILL as by SIGSTOP; the program ends by itself afterwards.
+/// Interrupts each of `verbs` as often by SIGKILL as by SIGSTOP, at random instants and while the program is held; it ends by
+/// itself afterwards.
 fn survives(test: &str, mut subject: Subject, verbs: &[Verb]) -> Outcome {
     let mut random = Random(42);
     let (mut killed, mut stopped) = (Tally::default(), Tally::default());
     for verb in verbs {
         let began = Instant::now();
-        start(&subject, verb)?.wait()?;
+        let status = start(&subject, verb)?.wait()?;
+        // A refusal is an answer too: not every collector lets a call be made.
+        assert!(matches!(status.code(), Some(0 | 3)), "{verb:?}: {status}");
         let whole = began.elapsed();
-        for _ in 0..repetitions(3, 70) {
-            interrupt(&mut subject, verb, SIGKILL, random.below(whole), &mut killed)?;
-            interrupt(&mut subject, verb, SIGSTOP, random.below(whole), &mut stopped)?;
+        for _ in 0..repetitions(1, 35) {
+            for (signal, tally) in [(SIGKILL, &mut killed), (SIGSTOP, &mut stopped)] {
+                interrupt(&mut subject, verb, signal, &When::After(random.below(whole)), tally)?;
+                interrupt(&mut subject, verb, signal, &When::Held, tally)?;
+            }
         }
+    }
+    // How long it is held depends on the machine: one signal of each at least has to come meanwhile.
+    while killed.while_held == 0 {
+        interrupt(&mut subject, verbs[0], SIGKILL, &When::Held, &mut killed)?;
+    }
+    while stopped.while_held == 0 {
+        interrupt(&mut subject, verbs[0], SIGSTOP, &When::Held, &mut stopped)?;
     }
     let collections = collections(&mut subject)?;
     eprintln!("{test}: SIGKILL {killed:?}; SIGSTOP {stopped:?}; {collections} collections");
