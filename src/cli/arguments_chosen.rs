@@ -1,7 +1,7 @@
 //! The flags that select processes, shared by all subcommands on several processes.
 
 use clap::Args;
-use strandline_survey::select::Asked;
+use strandline_survey::select::SelectionRequest;
 
 /// Which processes.
 #[derive(Args, Debug)]
@@ -30,8 +30,8 @@ impl Chosen {
     }
 
     /// The selection, or all processes.
-    pub fn asked(&self, all: bool) -> Asked {
-        Asked {
+    pub fn asked(&self, all: bool) -> SelectionRequest {
+        SelectionRequest {
             pids: self.pid.clone(),
             names: self.name.clone(),
             groups: self.cgroup.clone(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::arguments_slurm::OnSlurm;
-use strandline_lab::squeeze::Kind;
+use strandline_lab::squeeze::LimitKind;
 use strandline_lab::squeeze::search::Resolution;
 use strandline_lab::trial::rank::Goal;
 use strandline_lab::trial::server::{Ready, Service};
@@ -428,7 +428,7 @@ pub enum LimitKind {
     Cgroup,
 }
 
-impl From<LimitKind> for Kind {
+impl From<LimitKind> for LimitKind {
     fn from(kind: LimitKind) -> Self {
         match kind {
             LimitKind::AddressSpace => Self::AddressSpace,
@@ -440,9 +440,9 @@ impl From<LimitKind> for Kind {
 
 fn resolution(text: &str) -> Result<Resolution, String> {
     if text.ends_with('%') {
-        return percent(text).map(|share| Resolution { share, least_bytes: 0 });
+        return percent(text).map(|share| Resolution { fraction: share, min_bytes: 0 });
     }
-    super::condition::bytes(text).map(|least_bytes| Resolution { share: 0.0, least_bytes })
+    super::condition::bytes(text).map(|least_bytes| Resolution { fraction: 0.0, min_bytes: least_bytes })
 }
 
 #[cfg(test)]
@@ -451,8 +451,8 @@ mod tests {
 
     #[test]
     fn resolutions_are_sizes_or_parts() {
-        assert_eq!(resolution("2%"), Ok(Resolution { share: 0.02, least_bytes: 0 }));
-        assert_eq!(resolution("4KiB"), Ok(Resolution { share: 0.0, least_bytes: 4096 }));
+        assert_eq!(resolution("2%"), Ok(Resolution { fraction: 0.02, min_bytes: 0 }));
+        assert_eq!(resolution("4KiB"), Ok(Resolution { fraction: 0.0, min_bytes: 4096 }));
         assert!(resolution("x").is_err() && resolution("0%").is_err() && resolution("-1%").is_err());
     }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use strandline_lab::slurm::{Task, why_not_passed_on};
+use strandline_lab::slurm::{Task, why_rejected};
 
 /// Where rounds run.
 #[derive(Args, Clone, Debug, Default)]
@@ -60,7 +60,7 @@ impl OnSlurm {
 }
 
 fn passed_on(option: &str) -> Result<String, String> {
-    why_not_passed_on(option).map_or_else(|| Ok(option.to_owned()), Err)
+    why_rejected(option).map_or_else(|| Ok(option.to_owned()), Err)
 }
 
 /// Arguments of `lab-round`.

@@ -9,11 +9,11 @@ use super::output::Output;
 use super::{Ending, Failure, Result};
 use strandline_lab::cell::{End, Measure, Outcome, Subject};
 use strandline_lab::command_line::{CommandLine, assignments};
-use strandline_lab::compare::{Comparison, Place, Referee, counted, letter};
+use strandline_lab::compare::{Comparison, CommandCase, CompareJudge, cachegrind_subjects, letter};
 use strandline_lab::engine::{self, Plan, Results};
 use strandline_lab::executor::Stopped;
 use strandline_lab::is_in_path;
-use strandline_lab::pages::compare::{Facts, document, page};
+use strandline_lab::pages::compare::{CompareInput, document, page};
 
 const SCHEMA: &str = "strandline/compare/1";
 /// Number of runs in cachegrind, which hardly vary and take 20 to 50 times as long.
@@ -31,7 +31,7 @@ struct Matrix {
     /// Names of the cases.
     cases: Vec<String>,
     subjects: Vec<Subject>,
-    places: Vec<Place>,
+    places: Vec<CommandCase>,
     /// Subjects that a shell runs.
     by_shell: Vec<String>,
 }
@@ -53,7 +53,7 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<Ending> {
                 .to_owned(),
         ));
     }
-    let mut referee = Referee {
+    let mut referee = CompareJudge {
         may_fail: arguments.ignore_failure,
         until: arguments.rounds.until,
         places: &matrix.places,
@@ -90,7 +90,7 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<Ending> {
     );
     let commands = matrix.subjects.iter().take(matrix.commands.len());
     let name = |subject: usize| matrix.subjects.get(subject).map(|subject| subject.name.clone());
-    let facts = Facts {
+    let facts = CompareInput {
         comparison: &comparison,
         environments: commands.map(|subject| subject.environment.clone()).collect(),
         warm_up: arguments.rounds.warm_up,
@@ -136,28 +136,28 @@ fn measure(
     matrix: &Matrix,
     counts: bool,
     bench: &mut Bench,
-    referee: &mut Referee<'_>,
-) -> std::result::Result<(Vec<Place>, Results), Stopped> {
+    referee: &mut CompareJudge<'_>,
+) -> std::result::Result<(Vec<CommandCase>, Results), Stopped> {
     let repeat = arguments.rounds.repeat;
     let at_most = if referee.until.is_some() { repeat.saturating_mul(MAX_TIMES) } else { repeat };
     let plan = Plan {
         subjects: matrix.subjects.clone(),
         warm_up: arguments.rounds.warm_up,
-        at_least: repeat,
-        at_most,
+        min_rounds: repeat,
+        max_rounds: at_most,
         seed: arguments.rounds.seed,
     };
-    let mut results = engine::run(&plan, &mut bench.executors, &mut bench.journal, referee)?;
+    let mut results = engine::runs_done(&plan, &mut bench.executors, &mut bench.journal, referee)?;
     let mut places = matrix.places.clone();
     if counts && !results.stopped {
         let plan = Plan {
-            subjects: counted(&matrix.subjects),
+            subjects: cachegrind_subjects(&matrix.subjects),
             warm_up: 0,
-            at_least: COUNTED_ROUNDS,
-            at_most: COUNTED_ROUNDS,
+            min_rounds: COUNTED_ROUNDS,
+            max_rounds: COUNTED_ROUNDS,
             ..plan
         };
-        let more = engine::run(&plan, &mut bench.executors, &mut bench.journal, referee)?;
+        let more = engine::runs_done(&plan, &mut bench.executors, &mut bench.journal, referee)?;
         results.outcomes.extend(more.outcomes);
         places.extend_from_slice(&matrix.places);
     }
@@ -230,7 +230,7 @@ fn matrix(arguments: &Compare) -> std::result::Result<Matrix, String> {
             };
             let subject = Subject { timeout: arguments.lab.timeout, measure, ..line.subject(&subject) };
             matrix.subjects.push(subject);
-            matrix.places.push(Place { command, case });
+            matrix.places.push(CommandCase { command, case });
         }
     }
     Ok(matrix)

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use serde::Serialize;
 use strandline_process::rights::Rights;
-use strandline_sys::capabilities::{CHECKPOINT_RESTORE, SYS_PTRACE, with_file_rights};
+use strandline_sys::capabilities::{CHECKPOINT_RESTORE, SYS_PTRACE, with_dac_capabilities};
 use strandline_sys::{connector, host, memory, pagemap, ptrace};
 
 use super::arguments::Doctor as Arguments;
@@ -125,7 +125,7 @@ fn kernel() -> Check {
 
 /// strandline's own pagemap, which belongs to root if strandline has file capabilities.
 fn own_pagemap() -> std::io::Result<fs::File> {
-    with_file_rights(|| fs::File::open("/proc/self/pagemap"))
+    with_dac_capabilities(|| fs::File::open("/proc/self/pagemap"))
 }
 
 /// Tries PAGEMAP_SCAN on strandline's own memory.
@@ -347,7 +347,7 @@ fn rights_status(scope: Option<&str>, rights: &Rights, is_initial: bool) -> (Sta
 }
 
 fn map_files() -> Check {
-    let opened = with_file_rights(|| {
+    let opened = with_dac_capabilities(|| {
         let mut folder = fs::read_dir("/proc/self/map_files")?;
         let entry = folder.next().unwrap_or(Err(std::io::ErrorKind::NotFound.into()))?;
         fs::File::open(entry.path())

@@ -12,17 +12,17 @@ use super::output::{Output, complain};
 use super::progress::Progress as Line;
 use super::{Ending, Failure, Result, slurm};
 use strandline_lab::cell::{End, Outcome, Subject};
-use strandline_lab::elsewhere::Tasks;
+use strandline_lab::elsewhere::TaskCounts;
 use strandline_lab::engine::Progress;
 use strandline_lab::executor::{Executor, Stopped};
 use strandline_lab::identity;
 use strandline_lab::interrupt::Interrupt;
-use strandline_lab::journal::{ELSEWHERE, Journal, Place};
+use strandline_lab::journal::{SLURM_FOLDER, Journal, JournalOptions};
 use strandline_lab::local::Local;
-use strandline_lab::nodes::{self, Kind, kinds};
+use strandline_lab::nodes::{self, NodeKind, kinds};
 use strandline_lab::slurm::Slurm;
 use strandline_lab::tail::last_lines;
-use strandline_lab::trial::server::{Service, Serving};
+use strandline_lab::trial::server::{Service, ServerExecutor};
 use strandline_report::pages::page::Page;
 use strandline_report::pages::{html, markdown, terminal};
 use strandline_report::text::counted;
@@ -56,22 +56,22 @@ impl Bench {
         service: Option<&Service>,
     ) -> Result<Self> {
         let interrupt = Arc::new(Interrupt::new().map_err(Failure)?);
-        let place = Place { folder: lab.dir.clone(), is_fresh: lab.fresh };
+        let place = JournalOptions { folder: lab.dir.clone(), is_fresh: lab.fresh };
         let journal = Journal::open(verb, &whole(description, subjects, lab), &place).map_err(Failure)?;
         let mut executors: Vec<Box<dyn Executor>> = Vec::new();
         if lab.slurm.on.is_some() {
             executors.push(Box::new(slurm::open(&journal, lab, service, &interrupt)?));
         } else {
             for number in 0..lab.jobs as usize {
-                let local = Local::start(&journal.workshop(number), &interrupt).map_err(Failure)?;
+                let local = Local::start(&journal.work_folder(number), &interrupt).map_err(Failure)?;
                 executors.push(match service {
-                    Some(service) => Box::new(Serving::new(Box::new(local), service.clone())),
+                    Some(service) => Box::new(ServerExecutor::new(Box::new(local), service.clone())),
                     None => Box::new(local),
                 });
             }
         }
-        if journal.found() > 0 {
-            let found = counted(journal.found() as u64, "run");
+        if journal.resumed_runs() > 0 {
+            let found = counted(journal.resumed_runs() as u64, "run");
             complain(&format!("going on after {found} of an earlier lab; --fresh begins anew"));
         }
         Ok(Self { journal, executors })
@@ -79,7 +79,7 @@ impl Bench {
 
     /// Number of runs of an earlier, identical lab that can be reused; sets up nothing.
     pub fn found(verb: &str, description: &impl Serialize, subjects: &[Subject], lab: &Lab) -> usize {
-        let place = Place { folder: lab.dir.clone(), is_fresh: lab.fresh };
+        let place = JournalOptions { folder: lab.dir.clone(), is_fresh: lab.fresh };
         Journal::peek(verb, &whole(description, subjects, lab), &place)
     }
 
@@ -88,7 +88,7 @@ impl Bench {
         if runs <= MANY || yes {
             return Ok(());
         }
-        let is_elsewhere = self.executors.first_mut().is_some_and(|executor| executor.elsewhere().is_some());
+        let is_elsewhere = self.executors.first_mut().is_some_and(|executor| executor.remote().is_some());
         let estimate = match (subjects.first(), self.executors.first_mut()) {
             // The submitting machine is not the one that runs it.
             _ if is_elsewhere => String::new(),
@@ -106,8 +106,8 @@ impl Bench {
     }
 
     /// The kinds of machines that ran it, if it ran elsewhere.
-    pub fn nodes(&self) -> Vec<Kind> {
-        kinds(self.journal.nodes(), &self.journal.folder().join(ELSEWHERE))
+    pub fn nodes(&self) -> Vec<NodeKind> {
+        kinds(self.journal.nodes(), &self.journal.folder().join(SLURM_FOLDER))
     }
 
     /// Caveats about the machines that ran it.
@@ -137,7 +137,7 @@ pub fn open_whole(
     lab: &Lab,
     interrupt: &Arc<Interrupt>,
 ) -> Result<(Journal, Slurm)> {
-    let place = Place { folder: lab.dir.clone(), is_fresh: lab.fresh };
+    let place = JournalOptions { folder: lab.dir.clone(), is_fresh: lab.fresh };
     let journal = Journal::open(verb, &whole(description, std::slice::from_ref(subject), lab), &place);
     let journal = journal.map_err(Failure)?;
     let slurm = slurm::open(&journal, lab, None, interrupt)?;
@@ -208,13 +208,13 @@ impl Teller {
     }
 
     pub fn tell(&self, progress: &Progress) {
-        let left = progress.left.map(|left| format!(", at most {} left", seconds(left.as_secs_f64())));
+        let left = progress.remaining.map(|left| format!(", at most {} left", seconds(left.as_secs_f64())));
         let left = left.unwrap_or_default();
         let tasks = progress
             .tasks
-            .map(|Tasks { running, waiting }| format!("; rounds: {running} run, {waiting} wait"));
+            .map(|TaskCounts { running, waiting }| format!("; rounds: {running} run, {waiting} wait"));
         let left = left + &tasks.unwrap_or_default();
-        self.line.say(&format!("{}: {} of {} runs{left}", self.verb, progress.done, progress.all));
+        self.line.say(&format!("{}: {} of {} runs{left}", self.verb, progress.done, progress.total));
     }
 
     /// Shows another line.

@@ -82,7 +82,7 @@ pub fn lay_down_rights() -> Option<ExitCode> {
         );
         return Some(ExitCode::from(COULD_NOT));
     }
-    let error = capabilities::withhold_file_rights().err()?;
+    let error = capabilities::drop_dac_capabilities().err()?;
     output::complain(&format!(
         "the capabilities of strandline's file cannot be laid down ({error}): run it without them"
     ));

@@ -12,7 +12,7 @@ use strandline_process::procfs::Process;
 use super::arguments::{Record, Recording, Run, When};
 use super::output::{Output, complain};
 use super::{Ending, Failure, Result};
-use strandline_recorder::{Limits, Looks, NotStarted, Options, Plan, Progress, Recorded, Surroundings};
+use strandline_recorder::{Limits, LedgerSettings, NotStarted, Options, Plan, Progress, Recorded, CommandSettings};
 use strandline_report::text::{clean, counted, shorten};
 use strandline_report::units::{bytes, maybe_bytes, percent, seconds};
 
@@ -36,7 +36,7 @@ pub fn run(arguments: &Run) -> Result<Ending> {
     let set = arguments.env.iter().map(|(name, value)| (name.clone(), Some(value.clone())));
     let removed = arguments.unset_env.iter().map(|name| (name.clone(), None));
     let environment = set.chain(removed).collect();
-    let surroundings = Surroundings { limits, environment, no_huge_pages: arguments.no_huge_pages };
+    let surroundings = CommandSettings { limits, environment, no_huge_pages: arguments.no_huge_pages };
     // The terminal belongs to the command.
     let is_free = !std::io::stdout().is_terminal();
     let line = Line::new(arguments.recording.progress, is_free);
@@ -99,13 +99,13 @@ fn options<'a>(
         file,
         interval: recording.interval,
         plan,
-        looks: Looks {
+        looks: LedgerSettings {
             max_stop: recording.max_stop,
             snapshot: recording.snapshot.wanted(),
             quiet_for: recording.quiet.limit,
         },
         progress,
-        complain: &complain,
+        warn: &complain,
     }
 }
 

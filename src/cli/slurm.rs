@@ -13,13 +13,13 @@ use super::arguments_lab::Lab;
 use super::arguments_slurm::LabRound;
 use super::output::complain;
 use super::{Ending, Failure, Result};
-use strandline_lab::elsewhere::Tasks;
+use strandline_lab::elsewhere::TaskCounts;
 use strandline_lab::executor::Stopped;
 use strandline_lab::interrupt::Interrupt;
 use strandline_lab::journal::{Journal, STAGED};
 use strandline_lab::local::Local;
 use strandline_lab::own;
-use strandline_lab::slurm::{Decision, Options, Order, Slurm, User, serve};
+use strandline_lab::slurm::{Decision, Options, TaskArguments, Slurm, User, serve};
 use strandline_lab::trial::server::Service;
 
 /// A user who does not answer the question in this time gets the default: the jobs are cancelled.
@@ -45,11 +45,11 @@ pub fn open(
 ) -> Result<Slurm> {
     stage(lab)?;
     let program = own::staged_program().ok_or_else(|| Failure("--on slurm needs --dir".to_owned()))?;
-    let local = Local::start(&journal.workshop(0), interrupt).map_err(Failure)?;
+    let local = Local::start(&journal.work_folder(0), interrupt).map_err(Failure)?;
     let options = Options {
         sbatch: lab.slurm.options(),
         is_shared: lab.slurm.shared,
-        at_once: lab.slurm.at_once,
+        max_running: lab.slurm.at_once,
         service: service.cloned(),
     };
     let place = (journal.folder(), journal.key(), lab.fresh);
@@ -60,7 +60,7 @@ pub fn open(
 struct Asked;
 
 impl User for Asked {
-    fn say(&self, line: &str) {
+    fn show(&self, line: &str) {
         if std::io::stderr().is_terminal() {
             // Erase the progress line.
             drop(write!(std::io::stderr(), "\r\x1b[K"));
@@ -68,7 +68,7 @@ impl User for Asked {
         complain(line);
     }
 
-    fn decide(&self, signal: i32, jobs: &str, tasks: Tasks, interrupt: &Interrupt) -> Decision {
+    fn decide(&self, signal: i32, jobs: &str, tasks: TaskCounts, interrupt: &Interrupt) -> Decision {
         // Treat a closed terminal like a crashed machine: the same command collects the results
         // later.
         if signal == Signal::SIGHUP as i32 {
@@ -79,7 +79,7 @@ impl User for Asked {
         if signal != Signal::SIGINT as i32 || !can_ask {
             return Decision::Cancel;
         }
-        let Tasks { running, waiting } = tasks;
+        let TaskCounts { running, waiting } = tasks;
         drop(write!(
             std::io::stderr(),
             "\r\x1b[Kstrandline: cancel job {jobs} ({running} rounds run, {waiting} wait)? [Y/n] "
@@ -93,7 +93,7 @@ fn answer(interrupt: &Interrupt) -> Decision {
     let begin = Instant::now();
     let mut input = std::io::stdin();
     let mut typed = Vec::new();
-    while begin.elapsed() < PATIENCE && !interrupt.again() {
+    while begin.elapsed() < PATIENCE && !interrupt.has_another() {
         let timeout = PollTimeout::from(200u8);
         let mut source = [PollFd::new(input.as_fd(), PollFlags::POLLIN)];
         let is_typed = poll(&mut source, timeout).is_ok_and(|count| count > 0);
@@ -115,7 +115,7 @@ fn answer(interrupt: &Interrupt) -> Decision {
 pub fn round(arguments: &LabRound) -> Result<Ending> {
     let LabRound { folder, array, task, node, restarts } = arguments;
     let (task, array, restarts) = (*task, *array, *restarts);
-    let order = Order { folder: folder.clone(), array, task, node: node.clone(), restarts };
+    let order = TaskArguments { folder: folder.clone(), array, task, node: node.clone(), restarts };
     match serve(order) {
         Ok(()) => Ok(Ending::Done),
         Err(Stopped::Interrupted(signal)) => Ok(Ending::Command(signal)),

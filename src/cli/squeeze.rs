@@ -14,10 +14,10 @@ use strandline_lab::cell::Subject;
 use strandline_lab::interrupt::Interrupt;
 use strandline_lab::own;
 use strandline_lab::pages::squeeze::page;
-use strandline_lab::squeeze::findings::{NoAnswer, Question, squeeze};
+use strandline_lab::squeeze::findings::{SqueezeError, SqueezeOptions, squeeze};
 use strandline_lab::squeeze::runner::Runner;
 use strandline_lab::squeeze::search::{PAGE_BYTES, Plan, pages_down};
-use strandline_lab::squeeze::{Kind, Tried};
+use strandline_lab::squeeze::{LimitKind, LimitedRun};
 use strandline_report::pages::surroundings;
 use strandline_report::units::bytes;
 
@@ -31,16 +31,16 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<Ending> {
     if arguments.slurm.on.is_some() {
         return run_elsewhere(arguments, output);
     }
-    let kind = Kind::from(arguments.kind);
+    let kind = LimitKind::from(arguments.kind);
     let machine = Environment::read();
-    let question = Question {
+    let question = SqueezeOptions {
         kind,
         command: arguments.command.clone(),
         success: arguments.success.clone(),
         plan: Plan {
             repeat: arguments.repeat,
             resolution: arguments.resolution.unwrap_or_default(),
-            most_trials: arguments.most_runs,
+            max_trials: arguments.most_runs,
             floor_bytes: PAGE_BYTES,
             ceiling_bytes: ceiling(kind, machine.memory_bytes)?,
         },
@@ -70,12 +70,12 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<Ending> {
     drop(teller);
     let findings = match found {
         Ok(findings) => findings,
-        Err(NoAnswer::Stopped(why)) => {
+        Err(SqueezeError::Stopped(why)) => {
             // End running commands before printing.
             drop(bench);
             return stopped(&why);
         }
-        Err(NoAnswer::FailsUnlimited(line)) => {
+        Err(SqueezeError::FailsUnlimited(line)) => {
             // Do not resume from this lab: the cause of the failure may be fixed.
             bench.abandon();
             return Err(Failure(line));
@@ -116,7 +116,7 @@ mkdir -p \"$d\" && exec \"$0\" squeeze --dir \"$d\" \"$@\"";
     let command = shell.into_iter().chain([program, folder]).chain(words).collect();
     let subject = Subject { name: "squeeze".to_owned(), command, ..Subject::default() };
     let teller = Teller::new("squeeze", !output.json);
-    let outcome = slurm.run_whole(&subject, &|tasks| {
+    let outcome = slurm.run_as_task(&subject, &|tasks| {
         teller.say(if tasks.running > 0 { "its task runs" } else { "its task waits for a node" });
     });
     drop(teller);
@@ -130,7 +130,7 @@ mkdir -p \"$d\" && exec \"$0\" squeeze --dir \"$d\" \"$@\"";
     let text = outcome.stdout.as_deref().map(std::fs::read_to_string).transpose()?;
     if !outcome.end.is_success() {
         // Do not resume from this round: the cause of the failure may be fixed.
-        slurm.forget_rounds();
+        slurm.discard_rounds();
         return Err(Failure(how_it_ended(&outcome)));
     }
     if let Some(node) = &outcome.node {
@@ -145,15 +145,15 @@ mkdir -p \"$d\" && exec \"$0\" squeeze --dir \"$d\" \"$@\"";
 /// The flags of the search, and the command.
 fn words(arguments: &Squeeze, json: bool) -> Vec<String> {
     let mut words = vec![
-        format!("--kind={}", Kind::from(arguments.kind).name()),
+        format!("--kind={}", LimitKind::from(arguments.kind).name()),
         format!("--repeat={}", arguments.repeat),
         format!("--rounds={}", arguments.rounds),
         format!("--most-runs={}", arguments.most_runs),
         format!("--seed={}", arguments.seed),
     ];
     words.extend(arguments.success.as_ref().map(|success| format!("--success={success}")));
-    words.extend(arguments.resolution.map(|resolution| match resolution.least_bytes {
-        0 => format!("--resolution={}%", resolution.share * 100.0),
+    words.extend(arguments.resolution.map(|resolution| match resolution.min_bytes {
+        0 => format!("--resolution={}%", resolution.fraction * 100.0),
         bytes => format!("--resolution={bytes}"),
     }));
     words.extend(arguments.timeout.map(|timeout| format!("--timeout={}ms", timeout.as_millis())));
@@ -170,7 +170,7 @@ fn words(arguments: &Squeeze, json: bool) -> Vec<String> {
 }
 
 /// A progress line for a run: `trial 7: 12.3 MiB succeeded`.
-fn progress(count: usize, tried: &Tried) -> String {
+fn progress(count: usize, tried: &LimitedRun) -> String {
     let limit = tried.limit_bytes.map_or_else(|| "no limit".to_owned(), bytes);
     match &tried.failure {
         None => format!("trial {count}: {limit} succeeded"),
@@ -179,11 +179,11 @@ fn progress(count: usize, tried: &Tried) -> String {
 }
 
 /// The largest limit to try.
-fn ceiling(kind: Kind, memory_bytes: Option<u64>) -> Result<u64> {
+fn ceiling(kind: LimitKind, memory_bytes: Option<u64>) -> Result<u64> {
     let resource = match kind {
-        Kind::AddressSpace => Resource::AddressSpace,
-        Kind::Data => Resource::Data,
-        Kind::Cgroup => {
+        LimitKind::AddressSpace => Resource::AddressSpace,
+        LimitKind::Data => Resource::Data,
+        LimitKind::Cgroup => {
             strandline_recorder::can_limit_memory(ANY_GROUP_BYTES).map_err(|why| {
                 Failure(format!("{why}; --kind address_space and --kind data need no privileges"))
             })?;

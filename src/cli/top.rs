@@ -10,7 +10,7 @@ use strandline_report::model::{Rows, View};
 use strandline_report::paint::Surface;
 use strandline_report::{reclamation, terminal};
 use strandline_survey::Selection;
-use strandline_top::{Kind, Look, Looked, Wanted};
+use strandline_top::{Kind, LedgerCallback, LookResult, Request};
 
 use super::arguments_top::Top;
 use super::output::Output;
@@ -38,7 +38,7 @@ pub fn run(arguments: &Top, output: &mut Output) -> Result<Ending> {
         return Ok(Ending::Done);
     }
     strandline_sys::host::map_large_arrays();
-    let look: Look = Arc::new(|pid, wanted, columns| {
+    let look: LedgerCallback = Arc::new(|pid, wanted, columns| {
         let columns = usize::from(columns).clamp(Surface::NARROWEST, Surface::WIDEST);
         let looked = look(pid, wanted, Surface { columns, colour: false });
         strandline_sys::host::release_memory();
@@ -50,15 +50,15 @@ pub fn run(arguments: &Top, output: &mut Output) -> Result<Ending> {
 
 /// Inspects a process, from a snapshot if possible, because a keystroke should not stop it for
 /// long.
-fn look(pid: i32, wanted: Wanted, surface: Surface) -> Result<Looked> {
+fn look(pid: i32, wanted: Request, surface: Surface) -> Result<LookResult> {
     let snapshot = SnapshotMode::IfPossible;
     match wanted {
-        Wanted::Ledger => {
+        Request::Ledger => {
             let explanation = explain(pid, &Options { snapshot, ..Options::default() })?;
             let text = terminal::explanation(&View::new(&explanation, Rows::default()), surface);
-            Ok(Looked { text, sums: Some((explanation.totals.stranded, explanation.totals.pinned)) })
+            Ok(LookResult { text, sums: Some((explanation.totals.stranded, explanation.totals.pinned)) })
         }
-        Wanted::DryRun => {
+        Request::DryRun => {
             let options = ReclaimOptions {
                 remedy: None,
                 dry_run: true,
@@ -80,7 +80,7 @@ fn look(pid: i32, wanted: Wanted, surface: Surface) -> Result<Looked> {
                 let remedy = strandline_report::text::clean(&given.remedy);
                 text += &format!("\napply it: strandline reclaim {pid} --remedy {remedy}\n");
             }
-            Ok(Looked { text, sums })
+            Ok(LookResult { text, sums })
         }
     }
 }

@@ -16,7 +16,7 @@ use strandline_lab::trial::catalogue::{Candidate, Catalogue};
 use strandline_lab::trial::observation::{self, Observation};
 use strandline_lab::trial::rank::{self, Goal};
 use strandline_lab::trial::server::Service;
-use strandline_lab::trial::tries::{self, BASELINE, Judged, Referee, Trial, Try};
+use strandline_lab::trial::tries::{self, BASELINE, TryResult, TrialJudge, Trial, TriedSetting};
 use strandline_report::units::seconds;
 
 const SCHEMA: &str = "strandline/try/1";
@@ -50,7 +50,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
         name: BASELINE.to_owned(),
         command,
         timeout: arguments.lab.timeout,
-        measure: if service.is_some() { strandline_lab::cell::Measure::Figures } else { tries::batch() },
+        measure: if service.is_some() { strandline_lab::cell::Measure::Figures } else { tries::batch_measure() },
         ..Subject::default()
     };
     let described = (&service, arguments.seed, format!("{catalogue:?}"));
@@ -108,7 +108,7 @@ impl From<Stopped> for Broken {
 /// The result of rounds.
 struct Rounds {
     /// The command without settings, then each candidate.
-    judged: Vec<Judged>,
+    judged: Vec<TryResult>,
     /// Number of rounds in which the command without settings succeeded.
     rounds: usize,
     /// Number of runs that left processes behind.
@@ -143,10 +143,10 @@ impl Running<'_> {
         self.ask(bench, tries.len(), begin.elapsed().max(wall))?;
         let Rounds { mut judged, rounds, left_behind, baseline_failures } =
             self.rounds(bench, BASELINE, &tries, observation.settled_at)?;
-        let baseline = if judged.is_empty() { Judged::default() } else { judged.remove(0) };
+        let baseline = if judged.is_empty() { TryResult::default() } else { judged.remove(0) };
         let mut trial = Trial {
             command: self.base.command.clone(),
-            program: tries::file_of(&self.base.command),
+            program: tries::program_path(&self.base.command),
             goal: self.arguments.goal.into(),
             serving: self.service.is_some(),
             rounds,
@@ -187,11 +187,11 @@ impl Running<'_> {
     /// Runs the command once without settings; the figures are not counted.
     fn first_run(&self, bench: &mut Bench) -> std::result::Result<Observation, Broken> {
         let tell = |_: &Progress| self.teller.say("the first run, without settings");
-        let mut referee = Referee::new(&[], self.service.is_some(), &tell);
+        let mut referee = TrialJudge::new(&[], self.service.is_some(), &tell);
         let subject = Subject { name: "first look".to_owned(), ..self.base.clone() };
-        let plan = Plan { subjects: vec![subject], warm_up: 0, at_least: 1, at_most: 1, seed: 1 };
+        let plan = Plan { subjects: vec![subject], warm_up: 0, min_rounds: 1, max_rounds: 1, seed: 1 };
         tell(&Progress::default());
-        engine::run(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
+        engine::runs_done(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
         if let Some(Some(why)) = referee.failures.into_iter().next() {
             return Err(Broken::Fails(format!("without any setting: {why}")));
         }
@@ -222,11 +222,11 @@ impl Running<'_> {
         &self,
         bench: &mut Bench,
         baseline: &str,
-        tries: &[Try],
-        settled_at: observation::Instant,
+        tries: &[TriedSetting],
+        settled_at: observation::SettledSource,
     ) -> std::result::Result<Rounds, Broken> {
         let tell = |progress: &Progress| self.teller.tell(progress);
-        let mut referee = Referee::new(tries, self.service.is_some(), &tell);
+        let mut referee = TrialJudge::new(tries, self.service.is_some(), &tell);
         referee.until = self.arguments.until;
         referee.seed = self.arguments.seed;
         referee.settled_at = Some(settled_at);
@@ -235,8 +235,8 @@ impl Running<'_> {
             std::iter::once(first).chain(tries.iter().map(|one| one.subject(&self.base))).collect();
         let repeat = self.arguments.repeat;
         let at_most = if referee.until.is_some() { repeat.saturating_mul(MAX_TIMES) } else { repeat };
-        let plan = Plan { subjects, warm_up: 0, at_least: repeat, at_most, seed: self.arguments.seed };
-        engine::run(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
+        let plan = Plan { subjects, warm_up: 0, min_rounds: repeat, max_rounds: at_most, seed: self.arguments.seed };
+        engine::runs_done(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
         let rounds =
             referee.observations.first().map_or(0, |observations| observations.iter().flatten().count());
         let why = referee.failures.first().cloned().flatten();
@@ -252,8 +252,8 @@ impl Running<'_> {
     }
 
     /// The best candidates that can be combined in pairs.
-    fn pairs(&self, tried: &[(Try, Judged)], facts: &Facts) -> Vec<Try> {
-        let candidate = |one: &Try| self.catalogue.candidates.iter().find(|candidate| candidate.id == one.id);
+    fn pairs(&self, tried: &[(TriedSetting, TryResult)], facts: &Facts) -> Vec<TriedSetting> {
+        let candidate = |one: &TriedSetting| self.catalogue.candidates.iter().find(|candidate| candidate.id == one.id);
         let candidates: Option<Vec<&Candidate>> = tried.iter().map(|(one, _)| candidate(one)).collect();
         let candidates = candidates.unwrap_or_default();
         let measured: Vec<_> = tried.iter().map(|(_, judged)| judged.measured()).collect();
@@ -263,7 +263,7 @@ impl Running<'_> {
             .filter_map(|(first, second)| {
                 let ((one, _), (other, _)) = (tried.get(first)?, tried.get(second)?);
                 compatible(candidates.get(first)?, candidates.get(second)?).ok()?;
-                Some(Try::pair(one, other, facts))
+                Some(TriedSetting::pair(one, other, facts))
             })
             .collect()
     }

@@ -2,13 +2,13 @@
 
 use strandline_claims::accumulator::Accumulator;
 use strandline_claims::allocator::Context;
-use strandline_claims::refinements::{Finder, Matched};
+use strandline_claims::refinements::{Finder, Matches};
 
 /// The refinements of one allocator's blocks: claims of other readers inside them.
 pub struct Blocks<'a> {
     finder: Option<Finder<'a>>,
     /// The refinements found so far, and all blocks in use if they are kept ([`Matched::blocks`]).
-    pub matched: Matched,
+    pub matched: Matches,
 }
 
 impl<'a> Blocks<'a> {
@@ -16,7 +16,7 @@ impl<'a> Blocks<'a> {
     pub fn new(context: &Context<'a>) -> Self {
         Self {
             finder: context.refinements.map(|refinements| refinements.finder()),
-            matched: Matched::new(context.keeps_blocks),
+            matched: Matches::new(context.collects_blocks),
         }
     }
 
@@ -30,7 +30,7 @@ impl<'a> Blocks<'a> {
     pub fn claim(&mut self, end: u64, accumulator: &mut Accumulator<'_>) {
         let pointer = accumulator.cursor();
         let Some(finder) = &mut self.finder else {
-            self.matched.keep(pointer, end.saturating_sub(pointer));
+            self.matched.push_block(pointer, end.saturating_sub(pointer));
             accumulator.claim_live(end, 0);
             return;
         };
@@ -40,7 +40,7 @@ impl<'a> Blocks<'a> {
             accumulator.claim_nesting(end, 0, nested);
             return;
         }
-        self.matched.keep(pointer, end.saturating_sub(pointer));
+        self.matched.push_block(pointer, end.saturating_sub(pointer));
         if let Some(refined) = finder.find(pointer, end - pointer) {
             self.matched.count(pointer, &refined);
             accumulator.claim_refined(end, 0, &refined);

@@ -7,7 +7,7 @@ use strandline_process::memory::{Memory, word_at};
 /// Pages in a regular cache: 4 MiB.
 const CACHED_PAGES: usize = 1024;
 /// Pages in a small cache.
-const FEW_PAGES: usize = 32;
+const SMALL_CACHE_PAGES: usize = 32;
 
 /// Reads words and small structures through a direct-mapped cache of pages.
 pub struct PageCache<'a> {
@@ -27,7 +27,7 @@ impl<'a> PageCache<'a> {
 
     /// An empty cache of only a few pages.
     pub fn small(memory: &'a dyn Memory) -> Self {
-        Self { pages: FEW_PAGES, ..Self::new(memory) }
+        Self { pages: SMALL_CACHE_PAGES, ..Self::new(memory) }
     }
 
     /// The word at `address`, which must not cross a page.

@@ -10,14 +10,14 @@ use strandline_claims::allocator::{Context, RangeClaim};
 pub const PART_BYTES: u64 = 16 << 20;
 
 /// Counts of one part of an allocator's memory, which are added up.
-pub trait Sum: Default + Send {
+pub trait Totals: Default + Send {
     /// Adds the counts of another part.
     fn add(&mut self, other: Self);
 }
 
 /// Claims `items`, which are in address order without overlap: one claim per run of adjacent items,
 /// split at multiples of [`PART_BYTES`].
-pub fn claim_in_parts<T: Sync, S: Sum>(
+pub fn claim_in_parts<T: Sync, S: Totals>(
     context: &Context<'_>,
     items: &[T],
     range: &(dyn Fn(&T) -> (u64, u64) + Sync),

@@ -9,9 +9,9 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use crate::page_cache::PageCache;
-use crate::scan::{each_word, each_word_by, is_mapped_memory, is_own};
+use crate::scan::{each_word, each_word_by, is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::{Context, overlapping};
-use strandline_claims::doubts::Doubts;
+use strandline_claims::doubts::ReadProblems;
 use strandline_claims::range::PAGE_BYTES;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::modules;
@@ -27,11 +27,11 @@ const MAX_ENTRIES_TRIED: usize = 16;
 /// Bytes of leaf candidates read in all.
 const MAX_TRIED_BYTES: u64 = 256 << 20;
 /// Structures between two checks of the deadline.
-const LOOKS_AT_THE_TIME: u64 = 256;
+const DEADLINE_CHECK_INTERVAL: u64 = 256;
 
 /// Layout of a map. Entries are words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct MapLayout {
     /// Binary logarithm of the allocator's page size.
     pub page_shift: u32,
     /// Binary logarithm of the number of entries in a leaf.
@@ -42,10 +42,10 @@ pub struct Shape {
     pub leaf_alignment: u64,
     /// Mask of the pointer in a leaf entry. If these bits are 0, nothing has that page, whatever
     /// the other bits still hold.
-    pub pointer: u64,
+    pub pointer_mask: u64,
 }
 
-impl Shape {
+impl MapLayout {
     /// Bytes of a leaf.
     pub fn leaf_bytes(&self) -> u64 {
         8 << self.leaf_bits
@@ -59,10 +59,10 @@ impl Shape {
 
 /// Reads the structure that a leaf entry points to; returns start and end of the range it
 /// describes.
-pub type Extent<'a> = &'a dyn Fn(&mut PageCache<'_>, u64) -> Option<(u64, u64)>;
+pub type RangeOfEntry<'a> = &'a dyn Fn(&mut PageCache<'_>, u64) -> Option<(u64, u64)>;
 
 /// The static data of a program or library.
-pub struct Data<'a> {
+pub struct StaticData<'a> {
     /// First byte.
     pub start: u64,
     /// One past the last byte.
@@ -73,11 +73,11 @@ pub struct Data<'a> {
 
 /// Returns the static data of each mapped program and library with more than `larger_than` bytes of
 /// it; very large data is cut.
-pub fn large_data(space: &AddressSpace, larger_than: u64) -> Vec<Data<'_>> {
+pub fn large_data(space: &AddressSpace, larger_than: u64) -> Vec<StaticData<'_>> {
     let mut all = Vec::new();
     for group in modules::groups(space.mappings()) {
         if let Some((start, end)) = modules::data(&group).filter(|data| data.1 - data.0 > larger_than) {
-            all.push(Data { start, end, object: group[0] });
+            all.push(StaticData { start, end, object: group[0] });
         }
     }
     all
@@ -85,7 +85,7 @@ pub fn large_data(space: &AddressSpace, larger_than: u64) -> Vec<Data<'_>> {
 
 /// Returns the words that may be entries of a root, with their addresses. A root is mostly 0, with
 /// one run of entries per used part of the address space: only words at an end of a run qualify.
-pub fn edges(context: &Context<'_>, data: &Data<'_>, alignment: u64) -> Vec<(u64, u64)> {
+pub fn root_candidates(context: &Context<'_>, data: &StaticData<'_>, alignment: u64) -> Vec<(u64, u64)> {
     let mut edges = Vec::new();
     let (mut before, mut behind_gap) = (None::<(u64, u64)>, true);
     let mut take = |(at, word): (u64, u64), is_edge: bool| {
@@ -111,7 +111,7 @@ pub fn edges(context: &Context<'_>, data: &Data<'_>, alignment: u64) -> Vec<(u64
 /// the sizes 0 and then 8 or 16, 32 bits each.
 pub fn size_table<T>(
     context: &Context<'_>,
-    data: &Data<'_>,
+    data: &StaticData<'_>,
     read: &mut dyn FnMut(u64) -> Option<T>,
 ) -> Option<T> {
     let mut places = Vec::new();
@@ -129,9 +129,9 @@ pub fn size_table<T>(
 /// Returns the roots of all maps of this shape in `data`, given its [`edges`].
 pub fn roots(
     context: &Context<'_>,
-    (data, edges): (&Data<'_>, &[(u64, u64)]),
-    shape: Shape,
-    extent: Extent<'_>,
+    (data, edges): (&StaticData<'_>, &[(u64, u64)]),
+    shape: MapLayout,
+    extent: RangeOfEntry<'_>,
 ) -> Vec<u64> {
     let mut finder = Finder {
         context,
@@ -140,25 +140,25 @@ pub fn roots(
         extent,
         tried: HashSet::new(),
         roots: Vec::new(),
-        left: MAX_TRIED_BYTES,
+        bytes_left: MAX_TRIED_BYTES,
     };
-    finder.look(edges);
+    finder.search(edges);
     finder.roots
 }
 
 struct Finder<'a> {
     context: &'a Context<'a>,
-    data: &'a Data<'a>,
-    shape: Shape,
-    extent: Extent<'a>,
+    data: &'a StaticData<'a>,
+    shape: MapLayout,
+    extent: RangeOfEntry<'a>,
     tried: HashSet<u64>,
     roots: Vec<u64>,
     /// Bytes of leaf candidates that may still be read.
-    left: u64,
+    bytes_left: u64,
 }
 
 impl Finder<'_> {
-    fn look(&mut self, edges: &[(u64, u64)]) {
+    fn search(&mut self, edges: &[(u64, u64)]) {
         let mut cache = PageCache::new(self.context.memory);
         for &(at, word) in edges {
             let is_within = |root: &u64| (*root..root + self.shape.used_root_bytes).contains(&at);
@@ -169,7 +169,7 @@ impl Finder<'_> {
             if !could_be || self.roots.iter().any(is_within) || !self.tried.insert(word) {
                 continue;
             }
-            let Some(span) = self.span_of(&mut cache, word) else { continue };
+            let Some(span) = self.leaf_index(&mut cache, word) else { continue };
             let root = at.wrapping_sub(span * 8);
             if root >= self.data.start && root.saturating_add(self.shape.used_root_bytes) <= self.data.end {
                 self.roots.push(root);
@@ -179,12 +179,12 @@ impl Finder<'_> {
 
     /// Returns the index of the address range that `leaf` covers, in leaf spans; `None` if it is
     /// not a leaf.
-    fn span_of(&mut self, cache: &mut PageCache<'_>, leaf: u64) -> Option<u64> {
+    fn leaf_index(&mut self, cache: &mut PageCache<'_>, leaf: u64) -> Option<u64> {
         let end = leaf + self.shape.leaf_bytes();
-        if !is_own(self.context, leaf, end) {
+        if !is_private_memory(self.context, leaf, end) {
             return None;
         }
-        if self.left == 0 {
+        if self.bytes_left == 0 {
             return None;
         }
         let (mut spans, mut tried) = (Vec::new(), 0);
@@ -192,7 +192,7 @@ impl Finder<'_> {
         let bytes_read = each_word_by(self.context, (leaf, end), PAGE_BYTES as usize, &mut |at, entry| {
             let index = (at - leaf) / 8;
             // Entries inside an extent may be stale; the allocator does not read them.
-            if index < behind || entry & self.shape.pointer == 0 {
+            if index < behind || entry & self.shape.pointer_mask == 0 {
                 return true;
             }
             if let Some((page, end)) = self.page_of_entry(cache, index, entry) {
@@ -202,7 +202,7 @@ impl Finder<'_> {
             tried += 1;
             tried < MAX_ENTRIES_TRIED
         });
-        self.left = self.left.saturating_sub(bytes_read + cache.bytes_read - before);
+        self.bytes_left = self.bytes_left.saturating_sub(bytes_read + cache.bytes_read - before);
         // Some entries may be mid-update, and other memory may begin with a word that points to an
         // extent: the majority decides.
         let first = *spans.first()?;
@@ -214,7 +214,7 @@ impl Finder<'_> {
     /// contain the page.
     fn page_of_entry(&self, cache: &mut PageCache<'_>, index: u64, entry: u64) -> Option<(u64, u64)> {
         let (start, end) = (self.extent)(cache, entry)?;
-        if !is_own(self.context, start, end) {
+        if !is_private_memory(self.context, start, end) {
             return None;
         }
         let shift = self.shape.page_shift;
@@ -225,7 +225,7 @@ impl Finder<'_> {
 
 /// Returns the leaves under a root that cover mapped memory, in address order: the first address
 /// that each covers, and its own address.
-pub fn leaves(context: &Context<'_>, root: u64, shape: Shape) -> Vec<(u64, u64)> {
+pub fn leaves(context: &Context<'_>, root: u64, shape: MapLayout) -> Vec<(u64, u64)> {
     let (mut leaves, mut seen) = (Vec::new(), HashSet::new());
     each_word(context, root, root + shape.used_root_bytes, &mut |at, leaf| {
         let start = (at - root) / 8 * shape.leaf_span();
@@ -234,7 +234,7 @@ pub fn leaves(context: &Context<'_>, root: u64, shape: Shape) -> Vec<(u64, u64)>
         let has_memory = next.is_some_and(|mapping| mapping.start < start + shape.leaf_span());
         // Each leaf covers only one part of the address space.
         let end = leaf.saturating_add(shape.leaf_bytes());
-        if has_memory && seen.insert(leaf) && is_own(context, leaf, end) {
+        if has_memory && seen.insert(leaf) && is_private_memory(context, leaf, end) {
             leaves.push((start, leaf));
         }
         true
@@ -246,7 +246,7 @@ pub fn leaves(context: &Context<'_>, root: u64, shape: Shape) -> Vec<(u64, u64)>
 #[derive(Default)]
 pub struct Walk {
     /// Entries that do not lead to a structure with their page, and where the deadline passed.
-    pub doubts: Doubts,
+    pub doubts: ReadProblems,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
@@ -256,7 +256,7 @@ pub struct Walk {
 pub fn walk(
     context: &Context<'_>,
     leaves: &[(u64, u64)],
-    shape: Shape,
+    shape: MapLayout,
     take: &mut dyn FnMut(&mut PageCache<'_>, u64, u64) -> Option<u64>,
 ) -> Walk {
     let mut cache = PageCache::new(context.memory);
@@ -264,25 +264,25 @@ pub fn walk(
     let (mut cursor, mut seen) = (0, 0_u64);
     for &(first, leaf) in leaves {
         if Instant::now() >= context.deadline {
-            walk.doubts.late(first);
+            walk.doubts.note_timeout(first);
             break;
         }
         each_word(context, leaf, leaf + shape.leaf_bytes(), &mut |at, entry| {
             let page = first + (((at - leaf) / 8) << shape.page_shift);
             // Most extents have an entry for their first and last page only, extents of small
             // blocks for every page.
-            if page < cursor || entry & shape.pointer == 0 {
+            if page < cursor || entry & shape.pointer_mask == 0 {
                 return true;
             }
             // A hostile map may have damage on every page, so the deadline is checked here too.
             seen += 1;
-            if seen.is_multiple_of(LOOKS_AT_THE_TIME) && Instant::now() >= context.deadline {
-                walk.doubts.late(page);
+            if seen.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= context.deadline {
+                walk.doubts.note_timeout(page);
                 return false;
             }
             match take(&mut cache, page, entry) {
                 Some(end) => cursor = end,
-                None => walk.doubts.damage(page, 0),
+                None => walk.doubts.note_damage(page, 0),
             }
             true
         });
@@ -295,13 +295,13 @@ pub fn walk(
 
 /// Tests whether ranges, mostly in address order, are memory that an allocator could have mapped
 /// and that nothing else has claimed. Caches the last such range.
-pub struct Free<'a> {
+pub struct UnclaimedMemory<'a> {
     context: &'a Context<'a>,
     taken: &'a [(u64, u64)],
     free: (u64, u64),
 }
 
-impl<'a> Free<'a> {
+impl<'a> UnclaimedMemory<'a> {
     /// Excludes `taken`, the ranges claimed by others in address order, and stacks.
     pub fn new(context: &'a Context<'a>, taken: &'a [(u64, u64)]) -> Self {
         Self { context, taken, free: (0, 0) }
@@ -315,7 +315,7 @@ impl<'a> Free<'a> {
         if start >= self.free.0 && end <= self.free.1 {
             return true;
         }
-        let is_free = is_own(self.context, start, end)
+        let is_free = is_private_memory(self.context, start, end)
             && overlapping(self.taken, start, end).is_empty()
             && overlapping(self.context.stacks, start, end).is_empty();
         if is_free && let Some(mapping) = self.context.space.find(start) {

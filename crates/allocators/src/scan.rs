@@ -9,7 +9,7 @@ pub use words::is_mapped_memory;
 /// Reads the resident parts of a range and calls `take` with the address and value of each non-zero
 /// word, until `take` returns false.
 pub fn each_word(context: &Context<'_>, start: u64, end: u64, take: &mut dyn FnMut(u64, u64) -> bool) {
-    each_word_by(context, (start, end), words::AT_ONCE, take);
+    each_word_by(context, (start, end), words::READ_BYTES, take);
 }
 
 /// Like [`each_word`], but reads `at_once` bytes at a time (few if the first words mostly suffice)
@@ -24,6 +24,6 @@ pub fn each_word_by(
 }
 
 /// Whether all of a range is private anonymous memory that an allocator could have mapped.
-pub fn is_own(context: &Context<'_>, start: u64, end: u64) -> bool {
-    words::is_own(context.space, start, end)
+pub fn is_private_memory(context: &Context<'_>, start: u64, end: u64) -> bool {
+    words::is_process_memory(context.space, start, end)
 }

@@ -11,7 +11,7 @@ use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
 use strandline_synth::{
-    Dice, GOOGLE_LAYOUTS, HeapImage, Image, JEMALLOC_LAYOUTS, MIMALLOC_LAYOUTS, clipped,
+    Rng, GOOGLE_LAYOUTS, HeapImage, Image, JEMALLOC_LAYOUTS, MIMALLOC_LAYOUTS, clipped,
     fabricate_google_tcmalloc, fabricate_jemalloc, fabricate_mimalloc, fabricate_musl, fabricate_old_musl,
     fabricate_tcmalloc,
 };
@@ -48,8 +48,8 @@ fn read(reader: &dyn Reader, image: &Image, maps: &str) -> (Readings, u64) {
         reserved: &[],
         refinements: None,
         deadline: Instant::now() + Duration::from_secs(60),
-        keeps_blocks: true,
-        before_call: false,
+        collects_blocks: true,
+        checks_free_lists: false,
         cell_bytes: None,
         threads: 1,
         progress: &|_| (),
@@ -108,7 +108,7 @@ fn a_malloc_of_musl_holds_what_is_said() {
 }
 
 /// Checks the reading of a fabricated heap; returns the prediction of its call.
-fn holds(reader: &dyn Reader, made: &HeapImage, what: &str) -> Option<u64> {
+fn check_reading(reader: &dyn Reader, made: &HeapImage, what: &str) -> Option<u64> {
     let ((readings, caveats), _) = read(reader, &made.image, &made.maps);
     let [reading] = readings.as_slice() else { panic!("{what}: {} of them", readings.len()) };
     assert!(caveats.is_empty() && reading.caveats.is_empty(), "{what}: {caveats:?} {:?}", reading.caveats);
@@ -125,8 +125,8 @@ fn holds(reader: &dyn Reader, made: &HeapImage, what: &str) -> Option<u64> {
 fn a_tcmalloc_holds_what_is_said() {
     for seed in 0..40 {
         let made = fabricate_tcmalloc(seed);
-        let given = holds(&tcmalloc::Reader, &made, &format!("seed {seed}"));
-        assert_eq!(given, Some(made.expected.given_bytes), "seed {seed}");
+        let given = check_reading(&tcmalloc::Reader, &made, &format!("seed {seed}"));
+        assert_eq!(given, Some(made.expected.releasable_bytes), "seed {seed}");
     }
 }
 
@@ -146,9 +146,9 @@ fn a_tcmalloc_of_googles_holds_what_is_said() {
         for seed in 0..20 {
             let made = fabricate_google_tcmalloc(layout, seed);
             let what = format!("layout {layout}, seed {seed}");
-            holds(&google_tcmalloc::Reader, &made, &what);
+            check_reading(&google_tcmalloc::Reader, &made, &what);
             let ((readings, _), _) = read(&google_tcmalloc::Reader, &made.image, &made.maps);
-            assert_eq!(readings[0].trimmable_bytes(), made.expected.given_bytes, "{what}");
+            assert_eq!(readings[0].trimmable_bytes(), made.expected.releasable_bytes, "{what}");
         }
     }
 }
@@ -158,14 +158,14 @@ fn a_mimalloc_holds_what_is_said() {
     for (layout, own_bytes) in OWN_BYTES.into_iter().enumerate() {
         for seed in 0..20 {
             let made = fabricate_mimalloc(layout, seed);
-            holds(&mimalloc::Reader, &made, &format!("layout {layout}, seed {seed}"));
+            check_reading(&mimalloc::Reader, &made, &format!("layout {layout}, seed {seed}"));
             // Pages that were never written are missing, also among its own structures.
             let Some((heap, _)) = made.image.ranges().next() else { panic!("no heap") };
             let own = heap..heap + own_bytes;
             let is_gone = |page: u64| own.contains(&page) && is_zero(&made.image, page);
             let image = made.image.within(&made.image.pages_without(is_gone));
             let what = format!("layout {layout}, seed {seed}, as far as it was written");
-            holds(&mimalloc::Reader, &HeapImage { image, ..made }, &what);
+            check_reading(&mimalloc::Reader, &HeapImage { image, ..made }, &what);
         }
     }
 }
@@ -194,7 +194,7 @@ fn a_mimalloc_that_encodes_its_lists_is_not_read() {
 }
 
 #[test]
-fn damage_hurts_nobody() {
+fn damage_does_not_break_readers() {
     for seed in 0..400 {
         let made = fabricate_jemalloc(seed as usize, seed);
         damaged(&jemalloc::Reader, made.image, (&made.maps, &made.structures), seed);
@@ -213,7 +213,7 @@ fn damage_hurts_nobody() {
 
 /// Overwrites words of an allocator's structures and reads it.
 fn damaged(reader: &dyn Reader, mut image: Image, (maps, structures): (&str, &[(u64, u64)]), seed: u64) {
-    let mut dice = Dice::new(seed);
+    let mut dice = Rng::new(seed);
     for _ in 0..1 + dice.below(20) {
         let (start, end) = structures[dice.below(structures.len() as u64) as usize];
         let at = start + dice.below((end - start) / 8) * 8;

@@ -8,7 +8,7 @@
 //! that they share.
 
 use crate::class::CLASSES;
-pub use crate::class::{Class, Refined, SLOTS, Slot};
+pub use crate::class::{Class, Refinement, SLOTS, Slot};
 use crate::range::{PAGE_BYTES, RangePages, page_of};
 
 /// Resident bytes by what they hold. All-zero pages are counted in `zero` only.
@@ -76,11 +76,11 @@ pub struct CellSums {
 
 /// Up to this many cells a block's list grows one at a time: a large heap has thousands of blocks,
 /// each with few cells.
-const FEW_CELLS: usize = 4;
+const EXACT_GROWTH_CELLS: usize = 4;
 
 /// How bytes of whole pages are counted.
 #[derive(Clone, Copy)]
-enum Whole {
+enum PageKind {
     Class(Class),
     Trim,
 }
@@ -95,7 +95,7 @@ pub struct Sums {
     /// Resident bytes within trim ranges, all-zero pages included: what a trim gives back.
     pub trimmable: u64,
     /// Live chunks on pages that hold pinned bytes.
-    pub pinning_chunks: u64,
+    pub pinning_blocks: u64,
     /// The chunk that reaches into the first page with pinned bytes and was counted there; 0 if
     /// there is no such chunk, `None` before the first such page.
     first_carried: Option<u64>,
@@ -111,10 +111,10 @@ impl Sums {
             self.cell(cell.start, || (cell.start, cell.end)).add(&cell.resident);
         }
         self.trimmable += other.trimmable;
-        self.pinning_chunks += other.pinning_chunks;
+        self.pinning_blocks += other.pinning_blocks;
         // A chunk that crosses the border was counted on both sides.
         if other.first_carried.is_some_and(|chunk| chunk != 0 && chunk == self.last_counted) {
-            self.pinning_chunks -= 1;
+            self.pinning_blocks -= 1;
         }
         self.first_carried = self.first_carried.or(other.first_carried);
         if other.last_counted != 0 {
@@ -137,7 +137,7 @@ impl Sums {
         let index = self.cells.partition_point(|cell| cell.end <= address);
         if self.cells.get(index).is_none_or(|cell| address < cell.start) {
             let (start, end) = bounds();
-            if self.cells.len() < FEW_CELLS {
+            if self.cells.len() < EXACT_GROWTH_CELLS {
                 self.cells.reserve_exact(1);
             }
             self.cells.insert(index, CellSums { start, end, resident: ResidentBytes::default() });
@@ -159,14 +159,14 @@ impl Sums {
         }
         let is_new = page.carried != 0 && page.carried != self.last_counted;
         self.first_carried.get_or_insert(if is_new { page.carried } else { 0 });
-        self.pinning_chunks += u64::from(page.chunks) + u64::from(is_new);
+        self.pinning_blocks += u64::from(page.chunks) + u64::from(is_new);
         let last = if page.chunks > 0 { page.last_chunk } else { page.carried };
         if last != 0 {
             self.last_counted = last;
         }
     }
 
-    fn finish_whole(&mut self, start: u64, end: u64, whole: Whole, pages: &RangePages) {
+    fn finish_whole(&mut self, start: u64, end: u64, whole: PageKind, pages: &RangePages) {
         for (from, to) in pages.runs_in(start, end) {
             let mut at = from;
             while at < to {
@@ -176,9 +176,9 @@ impl Sums {
                 let add = |resident: &mut ResidentBytes| {
                     resident.zero += zero;
                     *(match whole {
-                        Whole::Class(Class::Free) => &mut resident.kept,
-                        Whole::Class(class) => &mut resident.bytes[class.index()],
-                        Whole::Trim => &mut resident.trim,
+                        PageKind::Class(Class::Free) => &mut resident.kept,
+                        PageKind::Class(class) => &mut resident.bytes[class.index()],
+                        PageKind::Trim => &mut resident.trim,
                     }) += upto - at - zero;
                 };
                 add(&mut self.resident);
@@ -191,7 +191,7 @@ impl Sums {
     }
 
     fn finish_trimmed(&mut self, start: u64, end: u64, pages: &RangePages) {
-        self.finish_whole(start, end, Whole::Trim, pages);
+        self.finish_whole(start, end, PageKind::Trim, pages);
         self.trimmable += pages.runs_in(start, end).map(|(from, to)| to - from).sum::<u64>();
     }
 }
@@ -237,7 +237,7 @@ impl Page {
 
 /// An accumulated part of a range.
 #[derive(Clone, Debug)]
-pub struct Block {
+pub struct Part {
     /// First byte.
     pub start: u64,
     /// First byte past the end.
@@ -249,7 +249,7 @@ pub struct Block {
     tail: Option<Page>,
 }
 
-impl Block {
+impl Part {
     /// An empty block at `start`, for joining others to it.
     pub fn empty(start: u64) -> Self {
         Self { start, end: start, head: None, sums: Sums::default(), tail: None }
@@ -363,7 +363,7 @@ impl<'a> Accumulator<'a> {
             if at == page && end - at >= PAGE_BYTES {
                 let whole_end = page_of(end);
                 self.leave_page();
-                self.sums.finish_whole(at, whole_end, Whole::Class(class), self.pages);
+                self.sums.finish_whole(at, whole_end, PageKind::Class(class), self.pages);
                 at = whole_end;
                 continue;
             }
@@ -394,7 +394,7 @@ impl<'a> Accumulator<'a> {
 
     /// Like [`Accumulator::claim_live`], for a chunk that a runtime's reader has refined. Bytes
     /// beyond the refinement stay `Live`.
-    pub fn claim_refined(&mut self, end: u64, header_bytes: u64, refined: &Refined) {
+    pub fn claim_refined(&mut self, end: u64, header_bytes: u64, refined: &Refinement) {
         self.claim_used(end, header_bytes, |accumulator| {
             let until = accumulator.cursor.saturating_add(refined.bytes).min(end);
             let Some((free, on_pages)) = refined.free else {
@@ -421,14 +421,14 @@ impl<'a> Accumulator<'a> {
         self.claim_used(end, header_bytes, |accumulator| {
             for &(from, to) in nested {
                 accumulator.claim_to(from.clamp(accumulator.cursor, end), Class::Live);
-                accumulator.leave_to(to.clamp(accumulator.cursor, end));
+                accumulator.skip_to(to.clamp(accumulator.cursor, end));
             }
         });
     }
 
     /// Skips the bytes from the cursor to `end`, which another reader counts. For their page they
     /// are live data.
-    pub fn leave_to(&mut self, end: u64) {
+    pub fn skip_to(&mut self, end: u64) {
         let mut at = self.cursor;
         while at < end {
             let page = page_of(at);
@@ -493,7 +493,7 @@ impl<'a> Accumulator<'a> {
     }
 
     /// Ends the block at the cursor and starts the next block there.
-    pub fn cut(&mut self) -> Block {
+    pub fn cut(&mut self) -> Part {
         let end = self.cursor;
         let mut tail = None;
         let shares_last_page = !end.is_multiple_of(PAGE_BYTES);
@@ -503,7 +503,7 @@ impl<'a> Accumulator<'a> {
             tail = self.current.take();
         }
         self.leave_page();
-        let block = Block {
+        let block = Part {
             start: self.start,
             end,
             head: self.head.take(),

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn whole(pages: &RangePages, blocks: Vec<Block>) -> Sums {
-    let mut all = Block::empty(blocks[0].start);
+fn whole(pages: &RangePages, blocks: Vec<Part>) -> Sums {
+    let mut all = Part::empty(blocks[0].start);
     for block in blocks {
         all.join(block, pages).unwrap();
     }
@@ -43,11 +43,11 @@ fn blocks_joined_equal_one_whole() {
     for every in [1, 2, 3, 7, 50] {
         let many = accumulated(&pages, every);
         assert_eq!((&many.resident, &many.cells), (&one.resident, &one.cells), "cut every {every}");
-        let rest = |s: &Sums| (s.trimmable, s.pinning_chunks);
+        let rest = |s: &Sums| (s.trimmable, s.pinning_blocks);
         assert_eq!(rest(&many), rest(&one), "cut every {every}");
     }
     assert!(
-        one.resident.trim > 0 && one.resident.pinned > 0 && one.resident.zero > 0 && one.pinning_chunks > 0
+        one.resident.trim > 0 && one.resident.pinned > 0 && one.resident.zero > 0 && one.pinning_blocks > 0
     );
 }
 
@@ -101,10 +101,10 @@ fn a_refined_chunk_is_the_runtimes_up_to_its_length() {
     let pages = RangePages::new(0, 0x4000, [(0, 0x4000)]);
     let (slot, free) = (Slot::new(0).unwrap(), Slot::new(7).unwrap());
     let mut accumulator = Accumulator::new(0, &pages);
-    accumulator.claim_refined(0x100, 8, &Refined { slot, bytes: 0xe0, free: None });
-    accumulator.claim_refined(0x140, 8, &Refined { slot, bytes: u64::MAX, free: None });
+    accumulator.claim_refined(0x100, 8, &Refinement { slot, bytes: 0xe0, free: None });
+    accumulator.claim_refined(0x140, 8, &Refinement { slot, bytes: u64::MAX, free: None });
     accumulator.claim_to(0xf00, Class::Metadata);
-    let arena = Refined { slot, bytes: 0x1ff0, free: Some((free, [0x200, 0x1000])) };
+    let arena = Refinement { slot, bytes: 0x1ff0, free: Some((free, [0x200, 0x1000])) };
     accumulator.claim_refined(0x2f00, 8, &arena);
     accumulator.claim_to(0x4000, Class::Metadata);
     let sums = whole(&pages, vec![accumulator.cut()]);
@@ -119,8 +119,8 @@ fn a_refined_chunk_is_the_runtimes_up_to_its_length() {
 #[test]
 fn a_gap_between_blocks_is_refused() {
     let pages = RangePages::new(0, 0x1000, []);
-    let mut block = Block::empty(0);
-    assert!(block.join(Block::empty(16), &pages).is_err());
+    let mut block = Part::empty(0);
+    assert!(block.join(Part::empty(16), &pages).is_err());
 }
 
 /// Nested ranges that other readers claim are in no sum, and free bytes beside them are pinned.

@@ -20,8 +20,8 @@ use crate::facts;
 use crate::finding::LedgerView;
 use crate::palette::BlockRows;
 use crate::range::{RangePages, merge};
-use crate::reader::About;
-use crate::refinements::{Matched, Refinements};
+use crate::reader::ReaderInfo;
+use crate::refinements::{Matches, Refinements};
 
 /// What the blocks of an allocator lie in. Finer layers are read first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,7 +39,7 @@ pub enum Layer {
 /// A reader of an allocator.
 pub trait Reader: Sync {
     /// The entry of this allocator in the table of readers.
-    fn about(&self) -> &'static About;
+    fn about(&self) -> &'static ReaderInfo;
 
     /// What its blocks lie in.
     fn layer(&self) -> Layer {
@@ -48,7 +48,7 @@ pub trait Reader: Sync {
 
     /// Looks for the allocator in the files mapped by `process`, which may be running. `None` if
     /// there is nothing to read.
-    fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>>;
+    fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn FoundAllocator>>;
 
     /// Returns remedies that depend on the whole ledger; the others are part of the [`Reading`].
     fn remedies(&self, _view: &LedgerView<'_>) -> Vec<facts::Remedy> {
@@ -57,7 +57,7 @@ pub trait Reader: Sync {
 }
 
 /// An allocator found in a process, not read yet.
-pub trait Found: Send + Sync {
+pub trait FoundAllocator: Send + Sync {
     /// Reads the allocator.
     ///
     /// # Errors
@@ -114,10 +114,10 @@ pub struct Context<'a> {
     /// When to stop reading because the target has been stopped for long enough.
     pub deadline: Instant,
     /// Whether to keep all blocks in use ([`Matched::blocks`]).
-    pub keeps_blocks: bool,
+    pub collects_blocks: bool,
     /// Whether to check also the structures that only a trim call follows, because a call is
     /// planned.
-    pub before_call: bool,
+    pub checks_free_lists: bool,
     /// Size of the cells of the page map; `None` if no page map is wanted.
     pub cell_bytes: Option<u64>,
     /// Number of threads for the walk.
@@ -129,7 +129,7 @@ pub struct Context<'a> {
 impl Context<'_> {
     /// The pages of a claimed range, to be counted by an [`crate::accumulator::Accumulator`].
     pub fn pages(&self, start: u64, end: u64) -> RangePages {
-        RangePages::of_claim((start, end), &self.resident, self.space, self.cell_bytes)
+        RangePages::for_claim((start, end), &self.resident, self.space, self.cell_bytes)
     }
 
     /// Claims a range whose bytes all have one class, such as a structure of the allocator.
@@ -180,7 +180,7 @@ pub struct Reading {
     pub layer: Layer,
     /// Whether some structure was inconsistent as if caught while it changed: a moment later it may
     /// be consistent.
-    pub in_motion: bool,
+    pub is_inconsistent: bool,
     /// What gives memory back, other than the call of its [`CallPlan`].
     pub remedies: Vec<facts::Remedy>,
     /// The rows that the classes of the claims stand for.
@@ -189,9 +189,9 @@ pub struct Reading {
     pub mapped_blocks: Vec<MappedBlock>,
     /// By how much the payload of a block lies lower in the claimed ranges than the pointer that
     /// was returned for it: the walk of glibc counts from the start of the chunk.
-    pub shift_bytes: u64,
+    pub payload_offset_bytes: u64,
     /// Blocks of the claimed ranges that finer readers refined.
-    pub refined: Matched,
+    pub refined: Matches,
     /// The call that makes the allocator give memory back.
     pub call: Option<CallPlan>,
     /// All-zero resident pages of the claimed ranges, as runs.
@@ -270,7 +270,7 @@ pub struct CallPlan {
     /// For the C library's own malloc: finds the ranges of its code in the library. `None` for others.
     pub libc_code: Option<CodeRanges>,
     /// Why a call is not safe. Complete only if [`Context::before_call`] was set.
-    pub doubt: Option<Doubt>,
+    pub doubt: Option<CallHazard>,
 }
 
 /// Finds the ranges of an allocator's code in an object; `None` if they are not known.
@@ -289,7 +289,7 @@ pub struct Function {
     pub stack_bytes: u64,
     /// How the names of the allocator's own functions begin in a program that links it statically,
     /// after such a prefix.
-    pub own_names: &'static [&'static str],
+    pub own_prefixes: &'static [&'static str],
 }
 
 /// The first argument of a function; all others are 0.
@@ -303,16 +303,16 @@ pub enum Argument {
 
 /// A place in a heap that makes calls into its allocator unsafe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Doubt {
+pub struct CallHazard {
     /// The first such place.
     pub at: u64,
     /// What is wrong there.
-    pub cause: Cause,
+    pub cause: HazardCause,
 }
 
 /// Why a place in a heap was not understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum HazardCause {
     /// The allocator's chain of blocks is inconsistent: damaged, or caught while it changed.
     Broken,
     /// Parts are swapped out, and reading would bring them in.
@@ -323,5 +323,5 @@ pub enum Cause {
     TooSlow,
     /// The allocator points to memory outside the ranges found to be its own, and it has more than
     /// was found.
-    Elsewhere,
+    Outside,
 }

@@ -48,7 +48,7 @@ impl Slot {
 
 /// A runtime's claim on a chunk that its allocator holds in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refined {
+pub struct Refinement {
     /// Class of the first bytes.
     pub slot: Slot,
     /// Number of those bytes: at most what the chunk can hold.
@@ -74,9 +74,9 @@ pub struct MappedBlock {
 /// Maximum number of slots in a palette.
 pub const SLOTS: usize = 24;
 /// Number of classes other than [`Class::Refined`].
-const PLAIN: usize = 8;
+const UNREFINED_CLASSES: usize = 8;
 /// Number of classes.
-pub const CLASSES: usize = PLAIN + SLOTS;
+pub const CLASSES: usize = UNREFINED_CLASSES + SLOTS;
 
 impl Class {
     /// Index in counters.
@@ -91,7 +91,7 @@ impl Class {
             Self::Mmapped => 5,
             Self::Foreign => 6,
             Self::Unread => 7,
-            Self::Refined(slot) => PLAIN + slot.index(),
+            Self::Refined(slot) => UNREFINED_CLASSES + slot.index(),
         }
     }
 }

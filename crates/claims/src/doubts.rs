@@ -1,13 +1,13 @@
 //! Structures of an allocator or runtime that were not understood, and the consequences: no call,
 //! figures left out, caveats.
 
-use crate::allocator::{Cause, Doubt};
+use crate::allocator::{HazardCause, CallHazard};
 use crate::caveat::Caveat;
-use crate::reader::About;
+use crate::reader::ReaderInfo;
 
 /// Inconsistent structures, and the point at which time ran out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Doubts {
+pub struct ReadProblems {
     /// Number of inconsistent structures.
     pub damages: u64,
     /// The bytes that they stand for, as far as known.
@@ -15,31 +15,31 @@ pub struct Doubts {
     /// Address of the first one.
     first_damage: Option<u64>,
     /// The first place that was not read because time ran out.
-    late_at: Option<u64>,
+    timed_out_at: Option<u64>,
 }
 
-impl Doubts {
+impl ReadProblems {
     /// Notes an inconsistent structure at `at`, or one that describes that address; its `bytes` are
     /// claimed as unread.
-    pub fn damage(&mut self, at: u64, bytes: u64) {
+    pub fn note_damage(&mut self, at: u64, bytes: u64) {
         self.damages += 1;
         self.damaged_bytes += bytes;
         self.first_damage.get_or_insert(at);
     }
 
     /// Notes that time ran out at `at`.
-    pub fn late(&mut self, at: u64) {
-        self.late_at.get_or_insert(at);
+    pub fn note_timeout(&mut self, at: u64) {
+        self.timed_out_at.get_or_insert(at);
     }
 
     /// Whether time ran out.
-    pub fn is_late(&self) -> bool {
-        self.late_at.is_some()
+    pub fn timed_out(&self) -> bool {
+        self.timed_out_at.is_some()
     }
 
     /// Whether all was read and consistent.
     pub fn is_empty(&self) -> bool {
-        self.damages == 0 && self.late_at.is_none()
+        self.damages == 0 && self.timed_out_at.is_none()
     }
 
     /// Adds the doubts of another part.
@@ -47,20 +47,20 @@ impl Doubts {
         self.damages += other.damages;
         self.damaged_bytes += other.damaged_bytes;
         self.first_damage = self.first_damage.or(other.first_damage);
-        self.late_at = self.late_at.or(other.late_at);
+        self.timed_out_at = self.timed_out_at.or(other.timed_out_at);
     }
 
     /// Why a call into the allocator would not be safe.
-    pub fn of_call(&self) -> Option<Doubt> {
-        let late = self.late_at.map(|at| Doubt { at, cause: Cause::TooSlow });
-        self.first_damage.map(|at| Doubt { at, cause: Cause::Broken }).or(late)
+    pub fn call_hazard(&self) -> Option<CallHazard> {
+        let late = self.timed_out_at.map(|at| CallHazard { at, cause: HazardCause::TooSlow });
+        self.first_damage.map(|at| CallHazard { at, cause: HazardCause::Broken }).or(late)
     }
 
     /// Appends to `caveats`: `NAME_too_slow`, for the program or library at `place`, and
     /// `NAME_damaged`. `structures` names them: "spans".
-    pub fn say(&self, caveats: &mut Vec<Caveat>, about: &About, structures: &str, place: &str) {
+    pub fn add_caveats(&self, caveats: &mut Vec<Caveat>, about: &ReaderInfo, structures: &str, place: &str) {
         let (name, title) = (about.name, about.title);
-        if self.is_late() {
+        if self.timed_out() {
             let text = format!(
                 "the time for which a target may be stopped was over: not all {structures} of {title} were read"
             );

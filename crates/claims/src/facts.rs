@@ -17,7 +17,7 @@ pub fn figures(figures: &[(&str, u64)]) -> Figures {
 /// The kind of holder of a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Stratum {
+pub enum HolderKind {
     /// The program's own live data.
     Values,
     /// The language runtime.
@@ -55,7 +55,7 @@ pub struct Row {
     /// of their own, there are several rows of one name.
     pub id: String,
     /// Who holds the bytes, in general.
-    pub stratum: Stratum,
+    pub stratum: HolderKind,
     /// What can become of them.
     pub state: State,
     /// Who holds them, for a person: `malloc, free chunks that malloc_trim gives back`.

@@ -8,13 +8,13 @@ const LEAF_BYTES: u64 = 64 << 10;
 const WORDS: usize = (LEAF_BYTES / 16 / 64) as usize;
 
 /// A set of 16-byte aligned addresses within one range.
-pub struct Marks {
+pub struct ChunkSet {
     start: u64,
     leaves: Vec<Option<Box<[u64; WORDS]>>>,
     count: u64,
 }
 
-impl Marks {
+impl ChunkSet {
     /// An empty set over `start..end`.
     pub fn new(start: u64, end: u64) -> Self {
         let leaves = usize::try_from(end.saturating_sub(start).div_ceil(LEAF_BYTES)).unwrap_or(0);
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn holds_what_was_put_in_and_nothing_else() {
-        let mut marks = Marks::new(0x1000, 0x1000 + 3 * LEAF_BYTES + 5);
+        let mut marks = ChunkSet::new(0x1000, 0x1000 + 3 * LEAF_BYTES + 5);
         assert!(marks.insert(0x1000));
         assert!(!marks.insert(0x1000), "twice");
         assert!(marks.insert(0x1000 + 3 * LEAF_BYTES));

@@ -1,16 +1,16 @@
 //! The row of the ledger, and the holder, that each class of a reader's claims stands for.
 
 use crate::class::{SLOTS, Slot};
-use crate::rows::Id;
+use crate::rows::RowRef;
 
 /// The row and holder of each slot ([`crate::class::Class::Refined`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Palette(Vec<(Id, Option<String>)>);
+pub struct SlotTable(Vec<(RowRef, Option<String>)>);
 
-impl Palette {
+impl SlotTable {
     /// The slot for a row, added if new; `holder` if only a part of the row has this holder. `None`
     /// if all slots are taken.
-    pub fn add(&mut self, id: Id, holder: Option<&str>) -> Option<Slot> {
+    pub fn add(&mut self, id: RowRef, holder: Option<&str>) -> Option<Slot> {
         let known = self.0.iter().position(|entry| entry.0 == id && entry.1.as_deref() == holder);
         let index = known.unwrap_or(self.0.len());
         if index >= SLOTS {
@@ -23,7 +23,7 @@ impl Palette {
     }
 
     /// The row and holder of a slot.
-    pub fn get(&self, slot: Slot) -> Option<(Id, Option<&str>)> {
+    pub fn get(&self, slot: Slot) -> Option<(RowRef, Option<&str>)> {
         self.0.get(slot.index()).map(|(id, holder)| (*id, holder.as_deref()))
     }
 }
@@ -32,21 +32,21 @@ impl Palette {
 #[derive(Clone, Copy, Debug)]
 pub struct BlockRows {
     /// Payload of blocks in use.
-    pub live: Id,
+    pub live: RowRef,
     /// The allocator's words in front of blocks in use.
-    pub header: Id,
+    pub header: RowRef,
     /// The allocator's own structures.
-    pub metadata: Id,
+    pub metadata: RowRef,
     /// Blocks in caches of threads or processors.
-    pub cached: Id,
+    pub cached: RowRef,
     /// Free, on whole pages that the allocator's own purge or trim gives back.
-    pub purge: Id,
+    pub trimmable: RowRef,
     /// Free, on pages without live data, that the purge or trim does not give back.
-    pub kept: Id,
+    pub kept: RowRef,
     /// Free, on pages with live data.
-    pub pinned: Id,
+    pub pinned: RowRef,
     /// Blocks that are mappings of their own.
-    pub mapped: Id,
+    pub mapped: RowRef,
     /// The allocator's, but not understood.
-    pub unread: Id,
+    pub unread: RowRef,
 }

@@ -10,11 +10,11 @@ const WORDS: usize = (LEAF_BYTES / GRANULE_BYTES / 64) as usize;
 /// A set of addresses that are multiples of 16; takes 512 bytes for each 64 KiB with an address in
 /// the set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Places {
+pub struct AddressSet {
     leaves: BTreeMap<u64, Box<[u64; WORDS]>>,
 }
 
-impl Places {
+impl AddressSet {
     /// Adds an address; false if it is not a multiple of 16.
     pub fn insert(&mut self, address: u64) -> bool {
         if !address.is_multiple_of(GRANULE_BYTES) {
@@ -35,7 +35,7 @@ impl Places {
     }
 
     /// Adds the addresses of another set.
-    pub fn add(&mut self, other: Self) {
+    pub fn extend(&mut self, other: Self) {
         for (number, theirs) in other.leaves {
             match self.leaves.entry(number) {
                 std::collections::btree_map::Entry::Vacant(place) => _ = place.insert(theirs),
@@ -77,12 +77,12 @@ mod tests {
     #[test]
     fn what_was_added_is_in() {
         let all = [0x1_0000, 0x1_fff0, 0x2_0000, 0x7fff_ffff_0010];
-        let (mut places, mut others) = (Places::default(), Places::default());
+        let (mut places, mut others) = (AddressSet::default(), AddressSet::default());
         assert!(places.is_empty() && !places.insert(8));
         for (index, &place) in all.iter().enumerate() {
             assert!(if index % 2 == 0 { &mut places } else { &mut others }.insert(place));
         }
-        places.add(others);
+        places.extend(others);
         assert!(all.iter().all(|&place| places.contains(place) && !places.contains(place + 32)));
         assert!(!places.contains(0x1_0008));
         assert_eq!(places.within(0, u64::MAX).collect::<Vec<_>>(), all);

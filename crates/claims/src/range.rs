@@ -27,7 +27,7 @@ pub struct RangePages {
     zero: Vec<AtomicU64>,
     /// Bytes of a cell, a power of two; 0 if no cells are kept.
     cell_bytes: u64,
-    cuts: Vec<u64>,
+    cell_borders: Vec<u64>,
 }
 
 impl RangePages {
@@ -44,7 +44,7 @@ impl RangePages {
             resident: vec![0; words],
             zero: (0..words).map(|_| AtomicU64::new(0)).collect(),
             cell_bytes: 0,
-            cuts: Vec::new(),
+            cell_borders: Vec::new(),
         };
         for (from, to) in runs {
             let (from, to) = (from.max(start), to.min(end));
@@ -65,7 +65,7 @@ impl RangePages {
     /// least a page) that end at each of `cuts` (page-aligned, ascending: where mappings start).
     pub fn with_cells(mut self, cell_bytes: u64, cuts: Vec<u64>) -> Self {
         self.cell_bytes = cell_bytes;
-        self.cuts = cuts;
+        self.cell_borders = cuts;
         self
     }
 
@@ -79,14 +79,14 @@ impl RangePages {
     pub fn cell_at(&self, address: u64) -> (u64, u64) {
         let start = address & self.cell_bytes.wrapping_neg();
         let end = start.saturating_add(self.cell_bytes);
-        let next = self.cuts.partition_point(|&cut| cut <= address);
-        let before = next.checked_sub(1).and_then(|index| self.cuts.get(index)).copied();
-        let behind = self.cuts.get(next).copied();
+        let next = self.cell_borders.partition_point(|&cut| cut <= address);
+        let before = next.checked_sub(1).and_then(|index| self.cell_borders.get(index)).copied();
+        let behind = self.cell_borders.get(next).copied();
         (start.max(before.unwrap_or(start)), end.min(behind.unwrap_or(end)))
     }
 
     /// The pages of `start..end` for a claim, with cells if a page map is wanted.
-    pub fn of_claim(
+    pub fn for_claim(
         (start, end): (u64, u64),
         resident: &dyn Fn(u64, u64) -> Vec<(u64, u64)>,
         space: &AddressSpace,

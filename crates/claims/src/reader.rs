@@ -11,11 +11,11 @@ use strandline_process::procfs::Process;
 
 use crate::palette::BlockRows;
 use crate::remedy::Spec;
-use crate::rows::Id;
+use crate::rows::RowRef;
 
 /// An entry of the table of readers: an allocator or a runtime.
 #[derive(Debug)]
-pub struct About {
+pub struct ReaderInfo {
     /// Its name in every document: `jemalloc`, `cpython`.
     pub name: &'static str,
     /// Its name for a person: `GNU libc's malloc`.
@@ -25,7 +25,7 @@ pub struct About {
     /// The versions whose structures are read; empty if it is only named.
     pub versions: &'static str,
     /// The rows of the ledger that its reader fills.
-    pub rows: &'static [Id],
+    pub rows: &'static [RowRef],
     /// For an allocator: the row of each class of its blocks.
     pub blocks: Option<&'static BlockRows>,
     /// The remedies specific to it.
@@ -41,7 +41,7 @@ pub struct About {
     pub has_main_arena: bool,
 }
 
-impl About {
+impl ReaderInfo {
     /// An entry without evidence and without a reader, to be filled in.
     pub const NONE: Self = Self {
         name: "",
@@ -67,7 +67,7 @@ pub enum HeapKind {
     Own,
     /// In memory that it maps itself, and it does not use malloc at all. Holds the name of its
     /// allocator.
-    Alone(&'static str),
+    OwnOnly(&'static str),
 }
 
 /// How an allocator or a runtime is recognised.
@@ -88,7 +88,7 @@ pub struct Evidence {
     /// as the allocator.
     pub strings: &'static [(char, &'static str)],
     /// Returns its version.
-    pub version: fn(&Clue<'_>) -> Option<String>,
+    pub version: fn(&Match<'_>) -> Option<String>,
 }
 
 impl Evidence {
@@ -108,29 +108,29 @@ impl Evidence {
 #[derive(Clone, Copy, Debug)]
 pub enum FileName {
     /// Starts with the first string; the rest contains the second.
-    Has(&'static str, &'static str),
+    Contains(&'static str, &'static str),
     /// Starts with this and continues with a version or nothing (`python3.11`, not
     /// `python-helper`).
     Versioned(&'static str),
     /// Equals this.
-    Is(&'static str),
+    Exact(&'static str),
 }
 
 impl FileName {
     /// Whether `file` matches.
     pub fn matches(&self, file: &str) -> bool {
         match self {
-            Self::Has(start, part) => file.strip_prefix(start).is_some_and(|rest| rest.contains(part)),
+            Self::Contains(start, part) => file.strip_prefix(start).is_some_and(|rest| rest.contains(part)),
             Self::Versioned(start) => file
                 .strip_prefix(start)
                 .is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')),
-            Self::Is(name) => file == *name,
+            Self::Exact(name) => file == *name,
         }
     }
 }
 
 /// What an allocator or runtime was recognised by, for finding its version.
-pub struct Clue<'a> {
+pub struct Match<'a> {
     /// The process.
     pub process: &'a Process,
     /// Last component of the file's path.
@@ -141,7 +141,7 @@ pub struct Clue<'a> {
     pub symbols: &'a [Symbol],
 }
 
-impl Clue<'_> {
+impl Match<'_> {
     /// Whether the content of the executable matched.
     pub fn is_executable(&self) -> bool {
         self.mapping.is_none()
@@ -201,7 +201,7 @@ mod tests {
     fn a_prefix_alone_is_no_match() {
         assert!(FileName::Versioned("python").matches("python3.11"));
         assert!(!FileName::Versioned("python").matches("python-helper"));
-        assert!(FileName::Has("libtcmalloc", ".so").matches("libtcmalloc_minimal.so.4"));
-        assert!(FileName::Is("libc.so").matches("libc.so") && !FileName::Is("libc.so").matches("libc.so.6"));
+        assert!(FileName::Contains("libtcmalloc", ".so").matches("libtcmalloc_minimal.so.4"));
+        assert!(FileName::Exact("libc.so").matches("libc.so") && !FileName::Exact("libc.so").matches("libc.so.6"));
     }
 }

@@ -17,9 +17,9 @@ use std::sync::{Mutex, OnceLock};
 
 use strandline_holders::Builder;
 
-use crate::class::{MappedBlock, Refined, SLOTS, Slot};
-use crate::palette::Palette;
-use crate::rows::Id;
+use crate::class::{MappedBlock, Refinement, SLOTS, Slot};
+use crate::palette::SlotTable;
+use crate::rows::RowRef;
 
 /// A claim of more bytes than this is also listed individually (see [`Matched::large`]).
 pub const LARGE_BYTES: u64 = 4096;
@@ -27,14 +27,14 @@ pub const LARGE_BYTES: u64 = 4096;
 const LENGTH_BITS: u32 = 10;
 const SLOT_SHIFT: u32 = LENGTH_BITS + 1;
 /// Length value of entries that are in the table.
-const TABLED: u16 = 0;
+const IN_TABLE: u16 = 0;
 /// Claims of at least this length, and arenas, are in the table.
 const SHORTEST_TABLED_BYTES: u64 = 1 << LENGTH_BITS;
 const LEAF_BYTES: u64 = 64 << 10;
 const GRANULE_BYTES: u64 = 32;
 const ALIGNMENT: u64 = 16;
 /// Stands for the length of the whole block.
-const WHOLE: u64 = u64::MAX;
+const WHOLE_BLOCK: u64 = u64::MAX;
 /// A claim is rejected if the block can hold more than twice its length plus this: the block is
 /// something else.
 const MAX_SLACK_BYTES: u64 = 4096;
@@ -48,20 +48,20 @@ pub struct Refinements {
     /// Leaf numbers in ascending order, only of leaves with resident private memory. Pointers
     /// elsewhere are refused, so that they cannot make us allocate more than the target has
     /// resident: a leaf takes less than a page.
-    numbers: Vec<u64>,
+    leaf_numbers: Vec<u64>,
     leaves: Vec<Leaf>,
     /// Leaf number minus index of the last search, as a hint: most of a heap is contiguous.
-    ahead: AtomicU64,
-    tabled: Mutex<HashMap<u64, Tabled>>,
+    index_hint: AtomicU64,
+    tabled: Mutex<HashMap<u64, TableEntry>>,
     /// Maximum number of claims in the table, in proportion to resident memory.
-    most_tabled: usize,
-    palette: Mutex<Palette>,
+    max_table_entries: usize,
+    palette: Mutex<SlotTable>,
     /// Other allocators' memory within blocks: ranges in address order, without overlap.
     nested: Vec<(u64, u64)>,
 }
 
 #[derive(Clone, Copy)]
-struct Tabled {
+struct TableEntry {
     slot: Slot,
     bytes: u64,
     free: Option<(Slot, [u16; 2])>,
@@ -70,38 +70,38 @@ struct Tabled {
 impl Refinements {
     /// No claims yet. `runs` are the resident private writable parts of memory, in address order.
     pub fn new(runs: impl IntoIterator<Item = (u64, u64)>) -> Self {
-        let mut numbers: Vec<u64> = Vec::new();
+        let mut leaf_numbers: Vec<u64> = Vec::new();
         for (start, end) in runs {
             let last = end.saturating_sub(1) / LEAF_BYTES;
-            let first = (start / LEAF_BYTES).max(numbers.last().map_or(0, |&number| number + 1));
-            numbers.extend(first..=last);
+            let first = (start / LEAF_BYTES).max(leaf_numbers.last().map_or(0, |&number| number + 1));
+            leaf_numbers.extend(first..=last);
         }
-        let leaves: Vec<Leaf> = numbers.iter().map(|_| OnceLock::new()).collect();
+        let leaves: Vec<Leaf> = leaf_numbers.iter().map(|_| OnceLock::new()).collect();
         // About 50 bytes each: at most an eighth of the span of the leaves.
-        let most_tabled = leaves.len() * (LEAF_BYTES / 400) as usize;
-        Self { numbers, leaves, most_tabled, ..Self::default() }
+        let max_table_entries = leaves.len() * (LEAF_BYTES / 400) as usize;
+        Self { leaf_numbers, leaves, max_table_entries, ..Self::default() }
     }
 
     /// The slot for claiming blocks of a row, shared by all runtimes of the process. `None` if all
     /// slots are taken.
-    pub fn slot(&self, id: Id, holder: Option<&str>) -> Option<Slot> {
+    pub fn slot(&self, id: RowRef, holder: Option<&str>) -> Option<Slot> {
         self.palette.lock().ok()?.add(id, holder)
     }
 
     /// The row and holder of each slot.
-    pub fn palette(&self) -> Palette {
+    pub fn palette(&self) -> SlotTable {
         self.palette.lock().map(|palette| palette.clone()).unwrap_or_default()
     }
 
     /// Claims the first `bytes` of the block at `pointer`, as an allocator returned it. False if
     /// refused: not aligned, not resident, or already claimed.
     pub fn claim(&self, pointer: u64, bytes: u64, slot: Slot) -> bool {
-        bytes != WHOLE && self.put(pointer, bytes, slot, None)
+        bytes != WHOLE_BLOCK && self.put(pointer, bytes, slot, None)
     }
 
     /// Claims the whole block at `pointer`, whatever its size.
     pub fn claim_whole(&self, pointer: u64, slot: Slot) -> bool {
-        self.put(pointer, WHOLE, slot, None)
+        self.put(pointer, WHOLE_BLOCK, slot, None)
     }
 
     /// Claims an arena of the runtime. `free_on_pages` are the bytes of free slots on the first and
@@ -125,7 +125,7 @@ impl Refinements {
         let marks = leaf.get_or_init(|| Box::new([const { AtomicU16::new(0) }; MARKS]));
         let Some(mark) = marks.get(place(pointer)) else { return false };
         let is_tabled = bytes >= SHORTEST_TABLED_BYTES || free.is_some();
-        let length = if is_tabled { TABLED } else { bytes as u16 };
+        let length = if is_tabled { IN_TABLE } else { bytes as u16 };
         let wanted = (slot.index() as u16 + 1) << SLOT_SHIFT | half(pointer) << LENGTH_BITS | length;
         match mark.compare_exchange(0, wanted, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) if !is_tabled => return true,
@@ -135,21 +135,21 @@ impl Refinements {
             Err(_) => {}
         }
         let Ok(mut tabled) = self.tabled.lock() else { return false };
-        if tabled.contains_key(&pointer) || tabled.len() >= self.most_tabled {
+        if tabled.contains_key(&pointer) || tabled.len() >= self.max_table_entries {
             return false;
         }
-        tabled.insert(pointer, Tabled { slot, bytes, free });
+        tabled.insert(pointer, TableEntry { slot, bytes, free });
         true
     }
 
     fn leaf(&self, number: u64) -> Option<&Leaf> {
-        let likely = usize::try_from(number.wrapping_sub(self.ahead.load(Ordering::Relaxed))).ok();
-        let likely = likely.filter(|&index| self.numbers.get(index) == Some(&number));
+        let likely = usize::try_from(number.wrapping_sub(self.index_hint.load(Ordering::Relaxed))).ok();
+        let likely = likely.filter(|&index| self.leaf_numbers.get(index) == Some(&number));
         let index = match likely {
             Some(index) => index,
             None => {
-                let index = self.numbers.binary_search(&number).ok()?;
-                self.ahead.store(number.wrapping_sub(index as u64), Ordering::Relaxed);
+                let index = self.leaf_numbers.binary_search(&number).ok()?;
+                self.index_hint.store(number.wrapping_sub(index as u64), Ordering::Relaxed);
                 index
             }
         };
@@ -203,7 +203,7 @@ impl<'a> Finder<'a> {
     /// The claim on the block in use at `pointer`, which can hold `usable` bytes. `None` if there
     /// is none, or if the block cannot hold the claimed bytes or is much larger.
     #[inline]
-    pub fn find(&mut self, pointer: u64, usable: u64) -> Option<Refined> {
+    pub fn find(&mut self, pointer: u64, usable: u64) -> Option<Refinement> {
         let number = pointer / LEAF_BYTES;
         if number != self.number {
             self.number = number;
@@ -213,20 +213,20 @@ impl<'a> Finder<'a> {
         if mark == 0 || !pointer.is_multiple_of(ALIGNMENT) {
             return None;
         }
-        let Tabled { slot, bytes, free } = match mark & ((1 << LENGTH_BITS) - 1) {
-            length if length != TABLED && mark >> LENGTH_BITS & 1 == half(pointer) => Tabled {
+        let TableEntry { slot, bytes, free } = match mark & ((1 << LENGTH_BITS) - 1) {
+            length if length != IN_TABLE && mark >> LENGTH_BITS & 1 == half(pointer) => TableEntry {
                 slot: Slot::new((mark >> SLOT_SHIFT) as u8 - 1)?,
                 bytes: u64::from(length),
                 free: None,
             },
-            _ => self.tabled(pointer)?,
+            _ => self.table(pointer)?,
         };
-        let bytes = if bytes == WHOLE { usable } else { bytes };
+        let bytes = if bytes == WHOLE_BLOCK { usable } else { bytes };
         let fits = bytes <= usable && usable <= bytes.saturating_mul(2).saturating_add(MAX_SLACK_BYTES);
-        fits.then_some(Refined { slot, bytes, free })
+        fits.then_some(Refinement { slot, bytes, free })
     }
 
-    fn tabled(&self, pointer: u64) -> Option<Tabled> {
+    fn table(&self, pointer: u64) -> Option<TableEntry> {
         self.refinements.tabled.lock().ok()?.get(&pointer).copied()
     }
 
@@ -256,7 +256,7 @@ impl<'a> Finder<'a> {
 
 /// The claims that an allocator's reader matched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Matched {
+pub struct Matches {
     /// Matched claims by slot.
     pub by_slot: [MatchedSlot; SLOTS],
     /// Blocks with a claim of more than [`LARGE_BYTES`], in no order: pointer and claimed bytes.
@@ -276,7 +276,7 @@ pub struct MatchedSlot {
     pub bytes: u64,
 }
 
-impl Matched {
+impl Matches {
     /// No matches yet; `keeps_blocks` if all blocks in use are wanted.
     pub fn new(keeps_blocks: bool) -> Self {
         Self { blocks: keeps_blocks.then(Builder::default), ..Self::default() }
@@ -284,7 +284,7 @@ impl Matched {
 
     /// Keeps a block in use, with the bytes that the program may use.
     #[inline]
-    pub fn keep(&mut self, pointer: u64, usable: u64) {
+    pub fn push_block(&mut self, pointer: u64, usable: u64) {
         if let Some(blocks) = &mut self.blocks {
             blocks.push(pointer, usable);
         }
@@ -292,7 +292,7 @@ impl Matched {
 
     /// Counts a matched claim at `pointer`.
     #[inline]
-    pub fn count(&mut self, pointer: u64, refined: &Refined) {
+    pub fn count(&mut self, pointer: u64, refined: &Refinement) {
         if let Some(sum) = self.by_slot.get_mut(refined.slot.index()) {
             sum.blocks += 1;
             sum.bytes += refined.bytes;
@@ -318,7 +318,7 @@ impl Matched {
     /// Matches the claims on blocks that are mappings of their own.
     pub fn add_mapped(&mut self, claims: Option<&Refinements>, blocks: &[MappedBlock]) {
         for block in blocks {
-            self.keep(block.pointer, block.usable_end.saturating_sub(block.pointer));
+            self.push_block(block.pointer, block.usable_end.saturating_sub(block.pointer));
         }
         let Some(claims) = claims else { return };
         let mut blocks: Vec<&MappedBlock> = blocks.iter().collect();
@@ -359,7 +359,7 @@ mod tests {
         assert!(!claims.claim(0, 20, slot(1)) && !claims.claim(!15, 20, slot(1)));
         assert!(!claims.is_empty());
         let mut finder = claims.finder();
-        assert_eq!(finder.find(0x10_0010, 24), Some(Refined { slot: slot(2), bytes: 20, free: None }));
+        assert_eq!(finder.find(0x10_0010, 24), Some(Refinement { slot: slot(2), bytes: 20, free: None }));
         assert_eq!(finder.find(0x10_0010, 400).map(|refined| refined.bytes), Some(20), "much larger");
         assert_eq!(finder.find(0x10_0010, 4200), None, "a block of something else");
         assert_eq!(finder.find(0x10_0010, 16), None, "more than the block holds");
@@ -378,12 +378,12 @@ mod tests {
         assert_eq!(finder.find(0x10_0010, 802_800).map(|refined| refined.bytes), Some(800_002));
         assert_eq!(finder.find(0x10_0010, 8000), None, "more than the block holds");
         for (pointer, bytes) in [(0x20_0010, 1023), (0x20_1010, 1024)] {
-            assert_eq!(finder.find(pointer, 2064), Some(Refined { slot: slot(23), bytes, free: None }));
+            assert_eq!(finder.find(pointer, 2064), Some(Refinement { slot: slot(23), bytes, free: None }));
         }
         let arena = finder.find(0x1ff_0010, 4088).unwrap();
         assert_eq!((arena.bytes, arena.free), (4080, Some((slot(7), [96, 24]))));
-        let mut matched = Matched::default();
-        matched.count(0x10_0010, &Refined { slot: slot(5), bytes: 800_002, free: None });
+        let mut matched = Matches::default();
+        matched.count(0x10_0010, &Refinement { slot: slot(5), bytes: 800_002, free: None });
         matched.count(0x1ff_0010, &arena);
         assert_eq!(matched.large, [(0x10_0010, 800_002)]);
         assert_eq!((matched.count_of([slot(5), slot(1)]), matched.count_of([slot(2)])), (2, 0));
@@ -411,8 +411,8 @@ mod tests {
         assert!(!claims.claim(0x10_0000, 12, slot(2)) && !claims.claim(0x10_0010, 16, slot(1)), "taken");
         let mut finder = claims.finder();
         let found = [0x10_0000, 0x10_0010, 0x10_0020].map(|pointer| finder.find(pointer, 16));
-        assert_eq!(found[0], Some(Refined { slot: slot(2), bytes: 12, free: None }));
-        assert_eq!(found[1], Some(Refined { slot: slot(1), bytes: 16, free: None }));
+        assert_eq!(found[0], Some(Refinement { slot: slot(2), bytes: 12, free: None }));
+        assert_eq!(found[1], Some(Refinement { slot: slot(1), bytes: 16, free: None }));
         assert_eq!(found[2], None);
     }
 

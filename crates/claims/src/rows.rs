@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
 
-use crate::facts::{State, Stratum};
+use crate::facts::{State, HolderKind};
 
 /// A row that a ledger may have. Rows with the same name are equal.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub struct RowKind {
     /// Its name in every document: `glibc.free.trim`.
     pub id: &'static str,
     /// Kind of holder of the bytes.
-    pub stratum: Stratum,
+    pub stratum: HolderKind,
     /// What can happen to the bytes.
     pub state: State,
     /// Holder of the bytes, for a person; shown if no holder has its own name.
@@ -22,11 +22,11 @@ pub struct RowKind {
 }
 
 /// How a row is passed around.
-pub type Id = &'static RowKind;
+pub type RowRef = &'static RowKind;
 
 impl RowKind {
     /// Makes a row.
-    pub const fn new(id: &'static str, stratum: Stratum, state: State, holder: &'static str) -> Self {
+    pub const fn new(id: &'static str, stratum: HolderKind, state: State, holder: &'static str) -> Self {
         Self { id, stratum, state, holder }
     }
 
@@ -38,7 +38,7 @@ impl RowKind {
 
     /// A row for an allocator.
     pub const fn of_allocator(id: &'static str, state: State, holder: &'static str) -> Self {
-        Self::new(id, Stratum::Allocator, state, holder)
+        Self::new(id, HolderKind::Allocator, state, holder)
     }
 }
 
@@ -70,40 +70,40 @@ impl Hash for RowKind {
 
 /// Code and constants of mapped programs and libraries.
 pub static PROGRAM_TEXT: RowKind =
-    RowKind::new("program.text", Stratum::Program, State::Evictable, "code and constants of mapped programs");
+    RowKind::new("program.text", HolderKind::Program, State::Evictable, "code and constants of mapped programs");
 /// Static data: written data pages of programs and libraries, and their bss.
 pub static PROGRAM_DATA: RowKind =
-    RowKind::new("program.data", Stratum::Program, State::Live, "static data, written pages of mapped files");
+    RowKind::new("program.data", HolderKind::Program, State::Live, "static data, written pages of mapped files");
 /// Thread stacks in use.
 pub static PROGRAM_STACK: RowKind =
-    RowKind::new("program.stack", Stratum::Program, State::Live, "thread stacks in use");
+    RowKind::new("program.stack", HolderKind::Program, State::Live, "thread stacks in use");
 /// Thread stacks below the stack pointer.
 pub static STACK_BELOW_SP: RowKind = RowKind::new(
     "kernel.stack_below_sp",
-    Stratum::Kernel,
+    HolderKind::Kernel,
     State::Stranded,
     "thread stacks below the stack pointer",
 );
 /// Other file pages.
 pub static FILE: RowKind =
-    RowKind::new("kernel.file", Stratum::Kernel, State::Evictable, "pages of mapped files");
+    RowKind::new("kernel.file", HolderKind::Kernel, State::Evictable, "pages of mapped files");
 /// Shared memory.
-pub static SHMEM: RowKind = RowKind::new("kernel.shmem", Stratum::Kernel, State::Live, "shared memory");
+pub static SHMEM: RowKind = RowKind::new("kernel.shmem", HolderKind::Kernel, State::Live, "shared memory");
 /// Pages given up with MADV_FREE.
 pub static LAZY_FREE: RowKind =
-    RowKind::new("kernel.lazyfree", Stratum::Kernel, State::Evictable, "given up with MADV_FREE");
+    RowKind::new("kernel.lazyfree", HolderKind::Kernel, State::Evictable, "given up with MADV_FREE");
 /// All-zero pages of private anonymous memory.
 pub static ZERO: RowKind =
-    RowKind::new("kernel.zero", Stratum::Kernel, State::Stranded, "pages that hold only zeros");
+    RowKind::new("kernel.zero", HolderKind::Kernel, State::Stranded, "pages that hold only zeros");
 /// Pages of devices and of the kernel itself.
 pub static DEVICE: RowKind =
-    RowKind::new("kernel.device", Stratum::Kernel, State::Live, "pages of devices and of the kernel");
+    RowKind::new("kernel.device", HolderKind::Kernel, State::Live, "pages of devices and of the kernel");
 /// Anonymous memory that no reader explains.
 pub static ANONYMOUS: RowKind =
-    RowKind::new("anonymous", Stratum::Kernel, State::Unattributed, "anonymous memory nobody explains");
+    RowKind::new("anonymous", HolderKind::Kernel, State::Unattributed, "anonymous memory nobody explains");
 
 /// The rows that need only the kernel's information.
-pub static OF_THE_KERNEL: [Id; 9] = [
+pub static KERNEL_ROWS: [RowRef; 9] = [
     &PROGRAM_TEXT,
     &PROGRAM_DATA,
     &PROGRAM_STACK,

@@ -26,18 +26,18 @@ use crate::caveat::Caveat;
 use crate::class::{Class, Slot};
 use crate::facts::{self, Remedy};
 use crate::finding::{Finding, LedgerView};
-use crate::palette::{BlockRows, Palette};
-use crate::places::Places;
+use crate::palette::{BlockRows, SlotTable};
+use crate::places::AddressSet;
 use crate::range::{RangePages, merge};
-use crate::reader::About;
-use crate::refinements::{Matched, Refinements};
-use crate::rows::Id;
+use crate::reader::ReaderInfo;
+use crate::refinements::{Matches, Refinements};
+use crate::rows::RowRef;
 use crate::section::{self, Section};
 
 /// A reader of a language runtime.
 pub trait Reader: Sync {
     /// The entry of this runtime in the table of readers.
-    fn about(&self) -> &'static About;
+    fn about(&self) -> &'static ReaderInfo;
 
     /// Looks for the runtime in the files mapped by `process`. Reads no memory, and the process may
     /// be running: what is found is checked when it is read.
@@ -89,7 +89,7 @@ pub enum Access {
     /// Reads it from a copy: reading takes longer than copying all memory of the process.
     Copied,
     /// Copies what it needs itself.
-    CopiesItself,
+    OwnCopy,
 }
 
 /// A runtime found in a process, not read yet.
@@ -161,12 +161,12 @@ impl Context<'_> {
 
     /// The pages of a claimed range, to be counted by an [`crate::accumulator::Accumulator`].
     pub fn pages(&self, start: u64, end: u64) -> RangePages {
-        RangePages::of_claim((start, end), &self.resident, self.space, self.cell_bytes)
+        RangePages::for_claim((start, end), &self.resident, self.space, self.cell_bytes)
     }
 
     /// Like [`Context::pages`], for a range of shared memory.
     pub fn shared_pages(&self, start: u64, end: u64) -> RangePages {
-        RangePages::of_claim((start, end), &self.shared, self.space, self.cell_bytes)
+        RangePages::for_claim((start, end), &self.shared, self.space, self.cell_bytes)
     }
 
     /// Claims a range whose bytes all have one class, such as a structure of the runtime.
@@ -191,37 +191,37 @@ pub struct Named {
 
 /// What a reader knows about references between blocks.
 #[derive(Default)]
-pub struct Holding {
+pub struct ReferenceHints {
     /// Blocks in use in the memory that it claims. The runtime itself is a root of all of them.
     pub blocks: Builder,
     /// Start addresses of the blocks that are objects; the others have the row of live blocks in
     /// [`Reading::rows`].
-    pub objects: Places,
+    pub objects: AddressSet,
     /// The row of objects.
-    pub object: Option<Id>,
+    pub object: Option<RowRef>,
     /// Addresses of the two words that link an object to its neighbours in the collector's list, or
     /// are flags. They are not references of the object; the runtime is a root of linked objects.
-    pub links: Places,
+    pub gc_links: AddressSet,
     /// Addresses from which, up to the end of the block, there are characters or unused bytes. No
     /// word there is a reference.
-    pub texts: Places,
+    pub opaque_from: AddressSet,
     /// Objects where paths from variables stop, by an address in each: those that lead to
     /// everything (modules, classes) and those that hold nothing (freed ones on a free list). What
     /// only they hold belongs to no variable.
-    pub stops: Places,
+    pub stops: AddressSet,
     /// Name and value of each variable.
     pub variables: Vec<(String, u64)>,
 }
 
-impl Holding {
+impl ReferenceHints {
     /// Adds what another worker found.
     pub fn add(&mut self, other: Self) {
         self.blocks.append(other.blocks);
-        self.objects.add(other.objects);
+        self.objects.extend(other.objects);
         self.object = self.object.or(other.object);
-        self.links.add(other.links);
-        self.texts.add(other.texts);
-        self.stops.add(other.stops);
+        self.gc_links.extend(other.gc_links);
+        self.opaque_from.extend(other.opaque_from);
+        self.stops.extend(other.stops);
         self.variables.extend(other.variables);
     }
 }
@@ -233,7 +233,7 @@ pub struct Reading {
     pub facts: facts::Runtime,
     /// Rows and holders of the slots in the claims of this reading; the slots of [`Refinements`]
     /// are shared.
-    pub palette: Palette,
+    pub palette: SlotTable,
     /// The rows of the other classes in those claims.
     pub rows: Option<&'static BlockRows>,
     /// Memory of the runtime itself; every byte is claimed. Ranges that may lie in an allocator's
@@ -246,7 +246,7 @@ pub struct Reading {
     /// All-zero resident pages of the claimed ranges, as runs.
     pub zero_runs: Vec<(u64, u64)>,
     /// Blocks that get their own row; those that no allocator holds in use are dropped.
-    pub named: Vec<Named>,
+    pub named_blocks: Vec<Named>,
     /// What gives memory back.
     pub remedies: Vec<Remedy>,
     /// Bytes of target memory read.
@@ -254,7 +254,7 @@ pub struct Reading {
     /// What could not be read.
     pub caveats: Vec<Caveat>,
     /// References between blocks, if wanted ([`Context::keeps_blocks`]) and known.
-    pub holding: Option<Holding>,
+    pub holding: Option<ReferenceHints>,
     /// Work left for when the target runs again and the allocators have been read.
     pub pending: Option<Box<dyn Pending>>,
 }
@@ -262,7 +262,7 @@ pub struct Reading {
 /// Work left for when the target runs again.
 pub trait Pending: Send {
     /// Does the work and adds the results to `reading`.
-    fn finish(self: Box<Self>, reading: &mut Reading, how: &Finish<'_>);
+    fn finish(self: Box<Self>, reading: &mut Reading, how: &FinishContext<'_>);
 }
 
 /// A runtime was in the middle of a collection, when nothing adds up: it has to be resumed and read
@@ -279,21 +279,21 @@ pub struct Busy {
 }
 
 /// Input for the work left for when the target runs again.
-pub struct Finish<'a> {
+pub struct FinishContext<'a> {
     /// Number of threads.
     pub workers: usize,
     /// Type of which a live object's path to a root is wanted.
     pub path_to: Option<&'a str>,
     /// The refinements that the allocators' readers matched.
-    pub matched: &'a Matched,
+    pub matched: &'a Matches,
     /// The same by allocator: name and matches.
-    pub by_allocator: &'a [(String, Matched)],
+    pub by_allocator: &'a [(String, Matches)],
     /// Called with the name of the work, the amount done, and the total.
     pub progress: &'a (dyn Fn(&str, u64, u64) + Sync),
 }
 
 /// The ranges that the readings claim, in address order.
-pub fn taken(readings: &[Reading]) -> Vec<(u64, u64)> {
+pub fn claimed_ranges(readings: &[Reading]) -> Vec<(u64, u64)> {
     let claims = readings.iter().flat_map(|reading| &reading.claims);
     let mut taken: Vec<(u64, u64)> = claims.map(|claim| (claim.start, claim.end)).collect();
     merge(&mut taken);
@@ -303,13 +303,13 @@ pub fn taken(readings: &[Reading]) -> Vec<(u64, u64)> {
 impl Reading {
     /// Does the work left for when the target runs again, and drops named blocks that no allocator
     /// holds in use.
-    pub fn finish(&mut self, how: &Finish<'_>) {
+    pub fn finish(&mut self, how: &FinishContext<'_>) {
         if let Some(pending) = self.pending.take() {
             pending.finish(self, how);
         }
-        if !self.named.is_empty() {
+        if !self.named_blocks.is_empty() {
             let large: HashSet<u64> = how.matched.large.iter().map(|block| block.0).collect();
-            self.named.retain(|named| large.contains(&named.pointer));
+            self.named_blocks.retain(|named| large.contains(&named.pointer));
         }
     }
 }

@@ -5,7 +5,7 @@ use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::{Memory, word_at};
 
 /// Bytes to read at once if most of them are wanted.
-pub const AT_ONCE: usize = 64 << 10;
+pub const READ_BYTES: usize = 64 << 10;
 
 /// Runs of resident anonymous pages in a range, cut to it.
 pub type Resident<'a> = &'a (dyn Fn(u64, u64) -> Vec<(u64, u64)> + Sync);
@@ -39,7 +39,7 @@ pub fn each_word(
 }
 
 /// Whether the whole range is memory that an allocator could have taken from the kernel.
-pub fn is_own(space: &AddressSpace, start: u64, end: u64) -> bool {
+pub fn is_process_memory(space: &AddressSpace, start: u64, end: u64) -> bool {
     let mut at = start;
     while at < end {
         let Some(mapping) = space.find(at).filter(|mapping| is_mapped_memory(mapping)) else {

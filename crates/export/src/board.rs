@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::budget::Stops;
 use crate::summary::Summary;
-use strandline_survey::picture::Picture;
+use strandline_survey::picture::Survey;
 use strandline_survey::select::Key;
 
 /// State of one process.
@@ -19,7 +19,7 @@ pub struct Entry {
     /// The last ledger.
     pub ledger: Option<Summary>,
     /// Why there is no ledger, or no complete or current one.
-    pub trouble: Option<&'static str>,
+    pub problem: Option<&'static str>,
     /// Time before which its next ledger is not taken.
     pub not_before: Instant,
     /// Expected stop for its next ledger.
@@ -28,7 +28,7 @@ pub struct Entry {
 
 /// State of all processes, and totals.
 #[derive(Debug, Default)]
-pub struct Board {
+pub struct ProcessStates {
     entries: Mutex<HashMap<Key, Entry>>,
     /// Ledgers taken.
     pub ledgers: AtomicU64,
@@ -38,7 +38,7 @@ pub struct Board {
     pub overruns: AtomicU64,
 }
 
-impl Board {
+impl ProcessStates {
     /// The entries; the lock is to be held only for copying a few numbers.
     pub fn entries(&self) -> MutexGuard<'_, HashMap<Key, Entry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
@@ -46,14 +46,14 @@ impl Board {
 
     /// Adds the processes of `picture`. For all others it keeps only the stops, while a budget may
     /// count them: a process that gets series again has been stopped before.
-    pub fn follow(&self, picture: &Picture) {
+    pub fn follow(&self, picture: &Survey) {
         let mut entries = self.entries();
         let mut old = std::mem::take(&mut *entries);
         for shown in &picture.processes {
             let entry = old.remove(&shown.key).unwrap_or_else(|| Entry {
                 stops: Stops::new(picture.at),
                 ledger: None,
-                trouble: None,
+                problem: None,
                 not_before: picture.at,
                 expected: None,
             });
@@ -75,18 +75,18 @@ impl Board {
 mod tests {
     use super::*;
     use crate::budget::StopBudget;
-    use strandline_survey::select::{Asked, Selection};
+    use strandline_survey::select::{SelectionRequest, Selection};
 
     #[test]
     fn who_comes_back_has_been_stopped_before() {
         let own = std::process::id().cast_signed();
-        let asked = Asked { pids: vec![own], ..Asked::default() };
+        let asked = SelectionRequest { pids: vec![own], ..SelectionRequest::default() };
         let selection = Selection::new(asked).unwrap();
-        let mut painter = strandline_survey::picture::Painter::default();
+        let mut painter = strandline_survey::picture::Surveyor::default();
         let (with, without) = (painter.paint(&selection, 1), painter.paint(&selection, 0));
         assert_eq!((with.processes.len(), without.processes.len()), (1, 0));
         let budget = StopBudget { stopped: Duration::from_millis(20), period: Duration::from_secs(60) };
-        let board = Board::default();
+        let board = ProcessStates::default();
         board.follow(&with);
         let stopped = Duration::from_millis(9);
         for entry in board.entries().values_mut() {

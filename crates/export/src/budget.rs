@@ -79,7 +79,7 @@ impl Stops {
     /// How long it may be stopped now: the rest of the budget in the period that ends now, and at
     /// most what has accrued since the process is known. A stop that was longer than allowed
     /// reduces both.
-    pub fn left(&self, now: Instant, budget: StopBudget) -> Duration {
+    pub fn remaining(&self, now: Instant, budget: StopBudget) -> Duration {
         let recent = self.recent.iter().filter(|(at, _)| now.duration_since(*at) <= budget.period);
         let spent: Duration = recent.map(|(_, stopped)| *stopped).sum();
         let brought = now.duration_since(self.since).mul_f64(budget.rate());
@@ -90,7 +90,7 @@ impl Stops {
 /// Processor time that may be used: a share of elapsed time, of which at most one minute's is
 /// saved.
 #[derive(Debug)]
-pub struct Processor {
+pub struct CpuBudget {
     share: f64,
     /// Seconds left; negative if too many were used.
     left: f64,
@@ -100,7 +100,7 @@ pub struct Processor {
 
 const MAX_SAVED_SECONDS: f64 = 60.0;
 
-impl Processor {
+impl CpuBudget {
     /// Nothing is saved yet; processor time `taken` until `now` does not count.
     pub fn new(share: f64, now: Instant, taken: Duration) -> Self {
         Self { share, left: 0.0, at: now, taken }
@@ -158,17 +158,17 @@ mod tests {
     fn what_is_stopped_is_never_more_than_the_time_has_brought() {
         let start = Instant::now();
         let mut stops = Stops::new(start);
-        assert_eq!(stops.left(start, BUDGET), Duration::ZERO);
+        assert_eq!(stops.remaining(start, BUDGET), Duration::ZERO);
         let later = start + Duration::from_secs(30);
-        assert_eq!(stops.left(later, BUDGET), Duration::from_millis(10));
+        assert_eq!(stops.remaining(later, BUDGET), Duration::from_millis(10));
         stops.add(later, Duration::from_millis(10), BUDGET);
-        assert_eq!(stops.left(later, BUDGET), Duration::ZERO);
+        assert_eq!(stops.remaining(later, BUDGET), Duration::ZERO);
         let idle = start + Duration::from_secs(600);
-        assert_eq!(stops.left(idle, BUDGET), Duration::from_millis(20), "a period's is the most at once");
+        assert_eq!(stops.remaining(idle, BUDGET), Duration::from_millis(20), "a period's is the most at once");
         // A stop that took longer is paid back.
         stops.add(idle, Duration::from_millis(300), BUDGET);
-        assert_eq!(stops.left(idle + Duration::from_secs(61), BUDGET), Duration::ZERO);
-        assert!(stops.left(start + Duration::from_secs(960), BUDGET) > Duration::ZERO);
+        assert_eq!(stops.remaining(idle + Duration::from_secs(61), BUDGET), Duration::ZERO);
+        assert!(stops.remaining(start + Duration::from_secs(960), BUDGET) > Duration::ZERO);
     }
 
     #[test]
@@ -176,14 +176,14 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let taken = Duration::from_millis;
-        let mut processor = Processor::new(0.01, start, taken(50));
+        let mut processor = CpuBudget::new(0.01, start, taken(50));
         let mut wait = |seconds, all| processor.wait(at(seconds), taken(all), Duration::ZERO);
         assert_eq!(wait(0, 50), Duration::ZERO);
         assert_eq!(wait(10, 250), Duration::from_secs(10));
         assert_eq!(wait(20, 250), Duration::ZERO);
         assert_eq!(wait(100_000, 250), Duration::ZERO);
         assert_eq!(wait(100_000, 1850), Duration::from_secs(100));
-        let mut processor = Processor::new(0.5, start, taken(0));
+        let mut processor = CpuBudget::new(0.5, start, taken(0));
         assert_eq!(processor.wait(start, taken(0), Duration::from_secs(4)), Duration::from_secs(8));
         assert_eq!(
             processor.wait(at(60), taken(0), Duration::from_secs(3600)),
@@ -199,7 +199,7 @@ mod tests {
             let (mut stops, mut now, mut log) = (Stops::new(start), start, Vec::new());
             for (wait, wanted) in turns {
                 now += Duration::from_millis(wait);
-                let stopped = Duration::from_millis(wanted).min(stops.left(now, BUDGET));
+                let stopped = Duration::from_millis(wanted).min(stops.remaining(now, BUDGET));
                 stops.add(now, stopped, BUDGET);
                 log.push((now, stopped));
                 let window: Duration = log.iter().filter(|(at, _)| now.duration_since(*at) <= BUDGET.period).map(|(_, s)| *s).sum();

@@ -10,17 +10,17 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::exposition::Format;
 use crate::page::Pages;
 use crate::textfile::Writer;
-use strandline_survey::picture::{Painter, Picture};
+use strandline_survey::picture::{Surveyor, Survey};
 use strandline_survey::select::Selection;
 
 /// Interval of looking for processes without requests: ledgers need to know of new ones.
-const LOOK_EVERY: Duration = Duration::from_secs(30);
+const PICTURE_INTERVAL: Duration = Duration::from_secs(30);
 /// If no page was requested for this long, no process is stopped any more.
-const STILL_READ: Duration = Duration::from_secs(600);
+const READER_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Delivers pictures and the end to all threads.
 #[derive(Debug)]
-pub struct Desk {
+pub struct PictureExchange {
     state: Mutex<State>,
     changed: Condvar,
     laid: EventFd,
@@ -28,16 +28,16 @@ pub struct Desk {
 
 #[derive(Debug)]
 struct State {
-    picture: Option<Arc<Picture>>,
-    is_asked: bool,
+    picture: Option<Arc<Survey>>,
+    is_requested: bool,
     asked_at: Instant,
     has_ended: bool,
 }
 
-impl Desk {
+impl PictureExchange {
     pub fn new() -> std::io::Result<Self> {
         let laid = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        let state = State { picture: None, is_asked: false, asked_at: Instant::now(), has_ended: false };
+        let state = State { picture: None, is_requested: false, asked_at: Instant::now(), has_ended: false };
         Ok(Self { state: Mutex::new(state), changed: Condvar::new(), laid })
     }
 
@@ -46,9 +46,9 @@ impl Desk {
     }
 
     /// Requests a new picture; [`Desk::laid`] becomes readable when it is there.
-    pub fn ask(&self) {
+    pub fn request(&self) {
         let mut state = self.state();
-        (state.is_asked, state.asked_at) = (true, Instant::now());
+        (state.is_requested, state.asked_at) = (true, Instant::now());
         self.changed.notify_all();
     }
 
@@ -57,23 +57,23 @@ impl Desk {
         self.state().asked_at = Instant::now();
     }
 
-    pub fn picture(&self) -> Option<Arc<Picture>> {
+    pub fn picture(&self) -> Option<Arc<Survey>> {
         self.state().picture.clone()
     }
 
     /// Whether the pages are being read.
     pub fn is_read(&self) -> bool {
-        self.state().asked_at.elapsed() < STILL_READ
+        self.state().asked_at.elapsed() < READER_TIMEOUT
     }
 
     /// Readable when a picture was delivered, until it is read.
-    pub fn laid(&self) -> &EventFd {
+    pub fn delivered(&self) -> &EventFd {
         &self.laid
     }
 
-    fn lay(&self, picture: Arc<Picture>) {
+    fn deliver(&self, picture: Arc<Survey>) {
         let mut state = self.state();
-        (state.picture, state.is_asked) = (Some(picture), false);
+        (state.picture, state.is_requested) = (Some(picture), false);
         drop(state);
         // Fails only if it is readable already.
         let _ = self.laid.write(1);
@@ -98,14 +98,14 @@ impl Desk {
     fn wait_for_asking(&self, time: Duration) -> bool {
         let (state, _) = self
             .changed
-            .wait_timeout_while(self.state(), time, |state| !state.has_ended && !state.is_asked)
+            .wait_timeout_while(self.state(), time, |state| !state.has_ended && !state.is_requested)
             .unwrap_or_else(PoisonError::into_inner);
         !state.has_ended
     }
 }
 
 /// What is needed to make pictures.
-pub struct Keeper {
+pub struct PictureMaker {
     /// The processes.
     pub selection: Selection,
     /// Number of processes shown one by one.
@@ -117,20 +117,20 @@ pub struct Keeper {
 }
 
 /// Starts the thread that makes pictures.
-pub fn keep(desk: Arc<Desk>, mut keeper: Keeper) -> std::io::Result<JoinHandle<()>> {
+pub fn start(desk: Arc<PictureExchange>, mut keeper: PictureMaker) -> std::io::Result<JoinHandle<()>> {
     let body = move || {
-        let mut painter = Painter::default();
+        let mut painter = Surveyor::default();
         loop {
             let picture = Arc::new(painter.paint(&keeper.selection, keeper.top));
             keeper.pages.board.follow(&picture);
-            desk.lay(Arc::clone(&picture));
+            desk.deliver(Arc::clone(&picture));
             if let Some(writer) = &mut keeper.writer
                 && writer.is_due()
             {
                 desk.note_reader();
                 writer.write(&keeper.pages.page(&picture, Format::Plain));
             }
-            let wait = keeper.writer.as_ref().map_or(LOOK_EVERY, |writer| writer.wait().min(LOOK_EVERY));
+            let wait = keeper.writer.as_ref().map_or(PICTURE_INTERVAL, |writer| writer.wait().min(PICTURE_INTERVAL));
             if !desk.wait_for_asking(wait) {
                 return;
             }

@@ -13,14 +13,14 @@ const MAX_HEADERS: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// What is requested.
-    pub what: What,
+    pub what: Resource,
     /// Whether the body of the response is left out (HEAD).
     pub is_head: bool,
 }
 
 /// See [`Request::what`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum Resource {
     /// The page, in this format.
     Metrics(Format),
     /// A line with the location of the page.
@@ -32,7 +32,7 @@ pub enum What {
 /// Parses what was received so far; `None` if more is needed. `is_local`: it was sent to a loopback
 /// address.
 pub fn read(bytes: &[u8], is_local: bool) -> Option<Request> {
-    let refused = |status, why| Some(Request { what: What::Refused(status, why), is_head: false });
+    let refused = |status, why| Some(Request { what: Resource::Refused(status, why), is_head: false });
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(bytes) {
@@ -56,9 +56,9 @@ pub fn read(bytes: &[u8], is_local: bool) -> Option<Request> {
     }
     let path = request.path.unwrap_or_default();
     let what = match path.split('?').next() {
-        Some("/metrics") => What::Metrics(format(request.headers)),
-        Some("/") => What::Root,
-        _ => What::Refused(404, "There is only /metrics."),
+        Some("/metrics") => Resource::Metrics(format(request.headers)),
+        Some("/") => Resource::Root,
+        _ => Resource::Refused(404, "There is only /metrics."),
     };
     Some(Request { what, is_head })
 }
@@ -112,22 +112,22 @@ mod tests {
 
     use super::*;
 
-    fn asked(text: &str) -> What {
+    fn asked(text: &str) -> Resource {
         read(text.as_bytes(), true).unwrap().what
     }
 
     #[test]
     fn requests_are_read() {
         assert_eq!(read(b"GET /metrics HTTP/1.1\r\nHost: x\r\n", true), None);
-        assert_eq!(asked("GET /metrics HTTP/1.0\r\n\r\n"), What::Metrics(Format::Plain));
-        assert_eq!(asked("GET /metrics?a=b HTTP/1.1\r\nAccept: */*\r\n\r\n"), What::Metrics(Format::Plain));
+        assert_eq!(asked("GET /metrics HTTP/1.0\r\n\r\n"), Resource::Metrics(Format::Plain));
+        assert_eq!(asked("GET /metrics?a=b HTTP/1.1\r\nAccept: */*\r\n\r\n"), Resource::Metrics(Format::Plain));
         let open = "GET /metrics HTTP/1.1\r\naccept: text/plain;q=0.1, application/openmetrics-text;version=1.0.0,*/*\r\n\r\n";
-        assert_eq!(asked(open), What::Metrics(Format::OpenMetrics));
-        assert_eq!(asked("GET / HTTP/1.1\r\n\r\n"), What::Root);
-        assert!(matches!(asked("GET /etc HTTP/1.1\r\n\r\n"), What::Refused(404, _)));
-        assert!(matches!(asked("POST /metrics HTTP/1.1\r\n\r\n"), What::Refused(405, _)));
-        assert!(matches!(asked("\x16\x03\x01\r\n\r\n"), What::Refused(400, _)));
-        assert!(matches!(asked(&format!("GET /{} HTTP/1.1\r\n", "a".repeat(9000))), What::Refused(431, _)));
+        assert_eq!(asked(open), Resource::Metrics(Format::OpenMetrics));
+        assert_eq!(asked("GET / HTTP/1.1\r\n\r\n"), Resource::Root);
+        assert!(matches!(asked("GET /etc HTTP/1.1\r\n\r\n"), Resource::Refused(404, _)));
+        assert!(matches!(asked("POST /metrics HTTP/1.1\r\n\r\n"), Resource::Refused(405, _)));
+        assert!(matches!(asked("\x16\x03\x01\r\n\r\n"), Resource::Refused(400, _)));
+        assert!(matches!(asked(&format!("GET /{} HTTP/1.1\r\n", "a".repeat(9000))), Resource::Refused(431, _)));
         assert!(read(b"HEAD /metrics HTTP/1.1\r\n\r\n", true).unwrap().is_head);
         assert!(head(200, "text/plain", 7).contains("Content-Length: 7\r\n"));
     }
@@ -144,12 +144,12 @@ mod tests {
             "node7",
             "a.localhost:1",
         ] {
-            assert_eq!(asked(&text(host)), What::Metrics(Format::Plain), "{host}");
+            assert_eq!(asked(&text(host)), Resource::Metrics(Format::Plain), "{host}");
         }
         for host in ["evil.example", "evil.example:9464", "127.0.0.1.evil.example"] {
-            assert!(matches!(asked(&text(host)), What::Refused(421, _)), "{host}");
+            assert!(matches!(asked(&text(host)), Resource::Refused(421, _)), "{host}");
             let from_afar = read(text(host).as_bytes(), false).unwrap();
-            assert_eq!(from_afar.what, What::Metrics(Format::Plain), "{host}");
+            assert_eq!(from_afar.what, Resource::Metrics(Format::Plain), "{host}");
         }
     }
 

@@ -11,19 +11,19 @@ use strandline_inspect::Error;
 use strandline_inspect::explain::{self, SnapshotMode};
 
 use crate::LedgerOptions;
-use crate::board::{Board, Entry};
-use crate::budget::Processor;
-use crate::desk::{Desk, join_within};
+use crate::board::{ProcessStates, Entry};
+use crate::budget::CpuBudget;
+use crate::desk::{PictureExchange, join_within};
 use crate::page::own_processor_time;
 use crate::summary::Summary;
 use strandline_survey::figures::Figures;
-use strandline_survey::picture::Picture;
+use strandline_survey::picture::Survey;
 use strandline_survey::select::Key;
 
 /// Interval between checks whether a ledger may be taken.
 const TICK: Duration = Duration::from_millis(250);
 /// Interval of checks before the first picture is there.
-const SOON: Duration = Duration::from_millis(20);
+const FIRST_TICK: Duration = Duration::from_millis(20);
 /// Part of the remaining budget that is requested: resuming a process takes time too.
 const ASKED_PART: f64 = 0.9;
 /// Part of the processor share for ledgers if scrapes alone use all of it.
@@ -39,12 +39,12 @@ const TURNS_LEFT_OUT: u32 = 10;
 const WORTH_A_SNAPSHOT: u64 = 8 << 20;
 /// Measured stops (benches/RESULTS.md) with a margin: for any stop, and in seconds per GiB for
 /// reading, for reading by a snapshot, and for page tables.
-const ANY_STOP: Duration = Duration::from_millis(2);
-const READ_A_GIB: f64 = 0.4;
-const SNAPSHOT_A_GIB: f64 = 0.04;
-const PAGE_TABLES_A_GIB: f64 = 0.004;
+const BASE_STOP: Duration = Duration::from_millis(2);
+const READ_SECONDS_PER_GIB: f64 = 0.4;
+const SNAPSHOT_SECONDS_PER_GIB: f64 = 0.04;
+const PAGE_TABLE_SECONDS_PER_GIB: f64 = 0.004;
 /// How long to wait for the thread at the end.
-const PATIENCE: Duration = Duration::from_secs(3);
+const END_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The thread that takes ledgers.
 #[derive(Debug)]
@@ -54,13 +54,13 @@ pub struct Ledgers {
 
 impl Ledgers {
     pub fn start(
-        board: Arc<Board>,
-        desk: Arc<Desk>,
+        board: Arc<ProcessStates>,
+        desk: Arc<PictureExchange>,
         how: LedgerOptions,
         row_share: f64,
         began: Instant,
     ) -> std::io::Result<Self> {
-        let taker = Taker { board, desk, how, row_share };
+        let taker = LedgerTaker { board, desk, how, row_share };
         let thread = std::thread::Builder::new().name("ledgers".into()).spawn(move || taker.work(began))?;
         Ok(Self { thread })
     }
@@ -68,13 +68,13 @@ impl Ledgers {
     /// Waits for the thread to end, after the desk has told it to. An unfinished ledger is
     /// abandoned after a while: the kernel releases what it holds when this process ends.
     pub fn end(self) {
-        join_within(self.thread, PATIENCE);
+        join_within(self.thread, END_TIMEOUT);
     }
 }
 
-struct Taker {
-    board: Arc<Board>,
-    desk: Arc<Desk>,
+struct LedgerTaker {
+    board: Arc<ProcessStates>,
+    desk: Arc<PictureExchange>,
     how: LedgerOptions,
     row_share: f64,
 }
@@ -82,17 +82,17 @@ struct Taker {
 /// A ledger that may be taken now.
 struct Turn {
     key: Key,
-    left: Duration,
+    remaining: Duration,
     snapshot: SnapshotMode,
 }
 
-impl Taker {
+impl LedgerTaker {
     fn work(&self, began: Instant) {
         // The cost of starting counts.
-        let mut all = Processor::new(self.how.processor_share * AIMED_PART, began, Duration::ZERO);
-        let mut own = Processor::new(self.how.processor_share * MIN_PART, began, Duration::ZERO);
+        let mut all = CpuBudget::new(self.how.processor_share * AIMED_PART, began, Duration::ZERO);
+        let mut own = CpuBudget::new(self.how.processor_share * MIN_PART, began, Duration::ZERO);
         let (mut taken, mut expected) = (Duration::ZERO, FIRST_LEDGER);
-        let mut wait = SOON;
+        let mut wait = FIRST_TICK;
         while self.desk.sleep(wait) {
             let now = Instant::now();
             let owed = all.wait(now, own_processor_time(), expected).min(own.wait(now, taken, expected));
@@ -103,7 +103,7 @@ impl Taker {
             }
             if let Some(turn) = self.next(&picture, now) {
                 let before = own_processor_time();
-                self.look(&turn);
+                self.take(&turn);
                 let took = own_processor_time().saturating_sub(before);
                 taken += took;
                 // Recent ledgers weigh most: processes differ.
@@ -115,7 +115,7 @@ impl Taker {
 
     /// The process whose turn it is: of those whose budget allows it, the one that has waited
     /// longest, and of new ones the largest.
-    fn next(&self, picture: &Picture, now: Instant) -> Option<Turn> {
+    fn next(&self, picture: &Survey, now: Instant) -> Option<Turn> {
         let own = std::process::id().cast_signed();
         let budget = self.how.stop;
         let mut entries = self.board.entries();
@@ -127,15 +127,15 @@ impl Taker {
             let snapshot = self.snapshot(&shown.figures);
             let least = least_stop(&shown.figures);
             if least > budget.stopped {
-                entry.trouble = Some("stop_budget");
+                entry.problem = Some("stop_budget");
                 entry.not_before = now + self.how.interval;
                 continue;
             }
             let expected = entry.expected.unwrap_or_else(|| first_guess(&shown.figures, snapshot));
             let needed = expected.max(least).min(budget.stopped.mul_f64(ASKED_PART));
-            let left = entry.stops.left(now, budget);
+            let left = entry.stops.remaining(now, budget);
             if left >= needed && best.as_ref().is_none_or(|(since, _)| entry.not_before < *since) {
-                best = Some((entry.not_before, Turn { key: shown.key, left, snapshot }));
+                best = Some((entry.not_before, Turn { key: shown.key, remaining: left, snapshot }));
             }
         }
         best.map(|(_, turn)| turn)
@@ -149,8 +149,8 @@ impl Taker {
         }
     }
 
-    fn look(&self, turn: &Turn) {
-        let asked = turn.left.mul_f64(ASKED_PART);
+    fn take(&self, turn: &Turn) {
+        let asked = turn.remaining.mul_f64(ASKED_PART);
         let options = explain::Options {
             max_stop: Some(asked),
             snapshot: turn.snapshot,
@@ -172,7 +172,7 @@ impl Taker {
         // Otherwise the exporter's memory would grow with each ledger.
         strandline_sys::host::release_memory();
         self.board.count(if result.is_ok() { &self.board.ledgers } else { &self.board.failures });
-        if stopped > turn.left {
+        if stopped > turn.remaining {
             self.board.count(&self.board.overruns);
         }
         if let Some(entry) = self.board.entries().get_mut(&turn.key) {
@@ -180,7 +180,7 @@ impl Taker {
             entry.not_before = now + self.how.interval;
             match result {
                 Ok(summary) => self.keep(entry, summary, (asked, stopped), now),
-                Err(error) => entry.trouble = reason(&error),
+                Err(error) => entry.problem = reason(&error),
             }
         }
     }
@@ -194,7 +194,7 @@ impl Taker {
         now: Instant,
     ) {
         if !summary.is_cut_short {
-            entry.trouble = None;
+            entry.problem = None;
             entry.expected = Some(stopped.mul_f64(1.2));
             entry.ledger = Some(summary);
             return;
@@ -202,7 +202,7 @@ impl Taker {
         let most = self.how.stop.stopped;
         if asked >= most.mul_f64(0.75) {
             // It never gets more time than this.
-            entry.trouble = Some("stop_budget");
+            entry.problem = Some("stop_budget");
             entry.not_before = now + self.how.interval * TURNS_LEFT_OUT;
         } else {
             entry.not_before = now;
@@ -220,17 +220,17 @@ fn gibs(bytes: u64) -> f64 {
 
 /// The part of a stop that cannot be cut short.
 fn least_stop(figures: &Figures) -> Duration {
-    Duration::from_secs_f64(PAGE_TABLES_A_GIB * gibs(figures.rss_bytes))
+    Duration::from_secs_f64(PAGE_TABLE_SECONDS_PER_GIB * gibs(figures.rss_bytes))
 }
 
 /// Expected stop for the first ledger of a process.
 fn first_guess(figures: &Figures, snapshot: SnapshotMode) -> Duration {
     let anonymous = gibs(figures.anonymous_bytes.unwrap_or(figures.rss_bytes));
     let rate = match snapshot {
-        SnapshotMode::Always | SnapshotMode::IfPossible => SNAPSHOT_A_GIB,
-        SnapshotMode::IfShorter | SnapshotMode::Never => READ_A_GIB,
+        SnapshotMode::Always | SnapshotMode::IfPossible => SNAPSHOT_SECONDS_PER_GIB,
+        SnapshotMode::IfShorter | SnapshotMode::Never => READ_SECONDS_PER_GIB,
     };
-    ANY_STOP + least_stop(figures) + Duration::from_secs_f64(rate * anonymous)
+    BASE_STOP + least_stop(figures) + Duration::from_secs_f64(rate * anonymous)
 }
 
 /// How long a failed ledger has stopped its process; the maximum if unknown.
@@ -280,8 +280,8 @@ mod tests {
     use std::process::{Command, Stdio};
     use std::sync::atomic::Ordering;
 
-    use strandline_survey::picture::Painter;
-    use strandline_survey::select::{Asked, Selection};
+    use strandline_survey::picture::Surveyor;
+    use strandline_survey::select::{SelectionRequest, Selection};
 
     use super::*;
     use crate::budget::StopBudget;
@@ -295,10 +295,10 @@ mod tests {
     #[test]
     fn a_stop_is_an_overrun_exactly_where_it_is_longer_than_it_was_allowed() {
         let mut child = idle();
-        let asked = Asked { pids: vec![child.id().cast_signed()], ..Asked::default() };
-        let picture = Painter::default().paint(&Selection::new(asked).unwrap(), 1);
+        let asked = SelectionRequest { pids: vec![child.id().cast_signed()], ..SelectionRequest::default() };
+        let picture = Surveyor::default().paint(&Selection::new(asked).unwrap(), 1);
         let key = picture.processes[0].key;
-        let board = Arc::new(Board::default());
+        let board = Arc::new(ProcessStates::default());
         board.follow(&picture);
         let plenty = Duration::from_secs(600);
         let how = LedgerOptions {
@@ -308,13 +308,13 @@ mod tests {
             snapshot: SnapshotMode::Never,
             quiet_for: Duration::ZERO,
         };
-        let desk = Arc::new(Desk::new().unwrap());
-        let taker = Taker { board: Arc::clone(&board), desk, how, row_share: 0.01 };
+        let desk = Arc::new(PictureExchange::new().unwrap());
+        let taker = LedgerTaker { board: Arc::clone(&board), desk, how, row_share: 0.01 };
         let total = || board.entries().get(&key).map(|entry| entry.stops.total()).unwrap();
         let mut overruns = 0;
         for left in [plenty, Duration::from_nanos(1), plenty] {
             let before = total();
-            taker.look(&Turn { key, left, snapshot: SnapshotMode::Never });
+            taker.take(&Turn { key, remaining: left, snapshot: SnapshotMode::Never });
             let stopped = total() - before;
             assert!(stopped > Duration::ZERO);
             overruns += u64::from(stopped > left);
@@ -324,7 +324,7 @@ mod tests {
         // Another process with the same id.
         let (failures, before) = (board.failures.load(Ordering::Relaxed), total());
         let other = Key { start_ticks: key.start_ticks + 1, ..key };
-        taker.look(&Turn { key: other, left: plenty, snapshot: SnapshotMode::Never });
+        taker.take(&Turn { key: other, remaining: plenty, snapshot: SnapshotMode::Never });
         assert_eq!((board.failures.load(Ordering::Relaxed), total()), (failures + 1, before));
         child.kill().unwrap();
         child.wait().unwrap();

@@ -32,9 +32,9 @@ use std::time::{Duration, Instant};
 
 use strandline_inspect::explain::SnapshotMode;
 
-use board::Board;
+use board::ProcessStates;
 use budget::StopBudget;
-use desk::Desk;
+use desk::PictureExchange;
 use strandline_survey::Selection;
 
 /// What to export, where, and at what cost.
@@ -73,27 +73,27 @@ pub struct LedgerOptions {
 }
 
 /// Called with single lines, from any thread.
-pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
+pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// Exports until a signal ends it. `tell` is called with single lines: where it listens, and what
 /// goes wrong.
 ///
 /// # Errors
 /// One line: an address or a folder that cannot be used.
-pub fn run(options: Options, tell: Tell) -> Result<(), String> {
+pub fn run(options: Options, log: Log) -> Result<(), String> {
     strandline_sys::host::map_large_arrays();
     // Before there is a second thread: signals go to the server's descriptor.
     let signals = server::hold_signals()?;
     let listener = options.listen.map(listen).transpose()?;
     let began = Instant::now();
-    let board = Arc::new(Board::default());
-    let desk = Arc::new(Desk::new().map_err(|error| format!("no descriptor to wake by: {error}"))?);
+    let board = Arc::new(ProcessStates::default());
+    let desk = Arc::new(PictureExchange::new().map_err(|error| format!("no descriptor to wake by: {error}"))?);
     if let Some(folder) = &options.textfile {
         textfile::prepare(folder)?;
     }
     if let Some(listener) = &listener {
         let address = listener.local_addr().map_err(|error| error.to_string())?;
-        tell(&format!("listening on http://{address}/metrics"));
+        log(&format!("listening on http://{address}/metrics"));
     }
     let ledgers = options.ledgers.map(|how| {
         ledgers::Ledgers::start(Arc::clone(&board), Arc::clone(&desk), how, options.row_share, began)
@@ -102,12 +102,12 @@ pub fn run(options: Options, tell: Tell) -> Result<(), String> {
     let writer = options
         .textfile
         .clone()
-        .map(|folder| textfile::Writer::new(folder, options.interval, Arc::clone(&tell)));
+        .map(|folder| textfile::Writer::new(folder, options.interval, Arc::clone(&log)));
     let pages = Arc::new(page::Pages::new(board, began));
     let keeper =
-        desk::Keeper { selection: options.selection, top: options.top, writer, pages: Arc::clone(&pages) };
+        desk::PictureMaker { selection: options.selection, top: options.top, writer, pages: Arc::clone(&pages) };
     let thread =
-        desk::keep(Arc::clone(&desk), keeper).map_err(|error| format!("no thread for figures: {error}"))?;
+        desk::start(Arc::clone(&desk), keeper).map_err(|error| format!("no thread for figures: {error}"))?;
     let result = server::serve(listener, &signals, &desk, &pages);
     desk.end();
     // If it hangs on a process that does not respond, it is abandoned: the kernel releases

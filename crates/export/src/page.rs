@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::board::{Board, Entry};
+use crate::board::{ProcessStates, Entry};
 use crate::exposition::{Exposition, Format, Kind, Value};
 use strandline_survey::figures::Pss;
-use strandline_survey::picture::{Picture, Shown, Sum};
+use strandline_survey::picture::{Survey, ProcessFigures, Sum};
 
 /// Name of the sum of everything without series of its own.
 const OTHER: &str = "other";
@@ -16,7 +16,7 @@ const OTHER: &str = "other";
 #[derive(Debug)]
 pub struct Pages {
     /// State of each process.
-    pub board: Arc<Board>,
+    pub board: Arc<ProcessStates>,
     began: Instant,
     /// Pages that were requested.
     pub scrapes: AtomicU64,
@@ -26,7 +26,7 @@ pub struct Pages {
 
 /// A process with its entry and its labels.
 struct Line<'a> {
-    shown: &'a Shown,
+    shown: &'a ProcessFigures,
     entry: Option<&'a Entry>,
     pid: String,
 }
@@ -43,12 +43,12 @@ impl Line<'_> {
 
 impl Pages {
     /// Pages for what is on `board`.
-    pub fn new(board: Arc<Board>, began: Instant) -> Self {
+    pub fn new(board: Arc<ProcessStates>, began: Instant) -> Self {
         Self { board, began, scrapes: AtomicU64::new(0), dropped: AtomicU64::new(0) }
     }
 
     /// The page of `picture`, with the current ledgers.
-    pub fn page(&self, picture: &Picture, format: Format) -> String {
+    pub fn page(&self, picture: &Survey, format: Format) -> String {
         let now = Instant::now();
         let mut text = Exposition::new(format);
         {
@@ -69,7 +69,7 @@ impl Pages {
     }
 
     /// Metrics of the exporter itself.
-    fn own(&self, text: &mut Exposition, picture: &Picture, now: Instant) {
+    fn own(&self, text: &mut Exposition, picture: &Survey, now: Instant) {
         let info = "strandline_exporter_info";
         text.family(info, Kind::Gauge, "Which version this is; always 1.");
         text.sample(info, &[("version", env!("CARGO_PKG_VERSION"))], 1);
@@ -109,13 +109,13 @@ impl Pages {
 }
 
 /// Reads a figure of a process.
-type Figure = fn(&Shown) -> Option<u64>;
+type ProcessFigure = fn(&ProcessFigures) -> Option<u64>;
 
 /// Reads a figure of a sum of processes.
-type Summed = fn(&Sum) -> Option<u64>;
+type SumFigure = fn(&Sum) -> Option<u64>;
 
 fn kernel_figures(text: &mut Exposition, lines: &[Line<'_>], others: Option<&Sum>) {
-    let gauges: [(&str, &str, Figure, Summed); 4] = [
+    let gauges: [(&str, &str, ProcessFigure, SumFigure); 4] = [
         (
             "strandline_rss_bytes",
             "Resident memory as the kernel counts it (VmRSS).",
@@ -155,7 +155,7 @@ fn kernel_figures(text: &mut Exposition, lines: &[Line<'_>], others: Option<&Sum
 }
 
 fn own_figures(text: &mut Exposition, lines: &[Line<'_>]) {
-    let own: [(&str, Kind, &str, Figure); 3] = [
+    let own: [(&str, Kind, &str, ProcessFigure); 3] = [
         ("strandline_high_water_bytes", Kind::Gauge, "The most RSS the process ever had (VmHWM).", |s| {
             s.figures.high_water_bytes
         }),
@@ -232,14 +232,14 @@ fn troubles(text: &mut Exposition, lines: &[Line<'_>]) {
     text.family(name, Kind::Gauge, "Why a process has no ledger, or no whole or new one; always 1.");
     for line in lines {
         let not_allowed = (line.shown.pss == Pss::NotAllowed).then_some("permission");
-        if let Some(reason) = line.entry.and_then(|entry| entry.trouble).or(not_allowed) {
+        if let Some(reason) = line.entry.and_then(|entry| entry.problem).or(not_allowed) {
             text.sample(name, &line.with("reason", reason), 1);
         }
     }
 }
 
 fn groups(text: &mut Exposition, groups: &[(String, Sum)]) {
-    let figures: [(&str, &str, Summed); 4] = [
+    let figures: [(&str, &str, SumFigure); 4] = [
         ("strandline_cgroup_processes", "Chosen processes in a control group.", |s| Some(s.processes)),
         ("strandline_cgroup_rss_bytes", "Their RSS; what they share counts for each.", |s| Some(s.rss_bytes)),
         ("strandline_cgroup_pss_bytes", "Their PSS; what they share counts once.", |s| s.pss_bytes),

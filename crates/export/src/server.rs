@@ -18,9 +18,9 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use strandline_process::target::hold;
 
-use crate::desk::Desk;
+use crate::desk::PictureExchange;
 use crate::exposition::Format;
-use crate::http::{self, MAX_REQUEST_BYTES, Request, What};
+use crate::http::{self, MAX_REQUEST_BYTES, Request, Resource};
 use crate::page::Pages;
 
 /// Maximum number of clients; others wait in the kernel's queue until one is done, or has had
@@ -32,11 +32,11 @@ const MIN_TIME: Duration = Duration::from_secs(1);
 const REQUEST_TIME: Duration = Duration::from_secs(5);
 const PICTURE_TIME: Duration = Duration::from_secs(5);
 const ANSWER_TIME: Duration = Duration::from_secs(20);
-const GOODBYE_TIME: Duration = Duration::from_secs(1);
+const CLOSE_TIME: Duration = Duration::from_secs(1);
 /// A page is made again after this: ages grow while the picture stays the same.
 const PAGE_TIME: Duration = Duration::from_secs(1);
 /// Time until the next attempt if the kernel has no descriptor for another client.
-const BREATH: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 const SIGNALS: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM, Signal::SIGTSTP];
 const ROOT: &str = "strandline export: see /metrics\n";
 
@@ -55,13 +55,13 @@ pub fn hold_signals() -> Result<SignalFd, String> {
 /// State of a client.
 enum Step {
     /// It sends its request.
-    Asking(Vec<u8>),
+    Reading(Vec<u8>),
     /// It waits for a picture.
     Waiting(Format, bool),
     /// It receives its answer: headers, body, and how much of both was sent.
-    Taking(Vec<u8>, Arc<Vec<u8>>, usize),
+    Writing(Vec<u8>, Arc<Vec<u8>>, usize),
     /// It was answered.
-    Leaving,
+    Closing,
 }
 
 struct Client {
@@ -72,15 +72,15 @@ struct Client {
 
 /// The last page in each format.
 #[derive(Default)]
-struct Made {
+struct PageCache {
     plain: Option<(Instant, Arc<Vec<u8>>)>,
     open: Option<(Instant, Arc<Vec<u8>>)>,
 }
 
 struct Server<'a> {
-    desk: &'a Desk,
+    desk: &'a PictureExchange,
     pages: &'a Pages,
-    made: Made,
+    made: PageCache,
 }
 
 /// Answers until a signal arrives.
@@ -90,10 +90,10 @@ struct Server<'a> {
 pub fn serve(
     listener: Option<TcpListener>,
     signals: &SignalFd,
-    desk: &Desk,
+    desk: &PictureExchange,
     pages: &Pages,
 ) -> Result<(), String> {
-    let mut server = Server { desk, pages, made: Made::default() };
+    let mut server = Server { desk, pages, made: PageCache::default() };
     let mut clients: Vec<Client> = Vec::new();
     let mut breathe = false;
     loop {
@@ -110,7 +110,7 @@ pub fn serve(
             hold::while_nothing_is_held(strandline_sys::signal::stop_own_process);
         }
         if ready.laid {
-            let _ = desk.laid().read();
+            let _ = desk.delivered().read();
         }
         for (client, _) in clients.iter_mut().zip(&ready.clients).filter(|(_, ready)| **ready) {
             server.step(client);
@@ -142,20 +142,20 @@ fn has_room(clients: &[Client]) -> bool {
 
 fn wait(
     signals: &SignalFd,
-    desk: &Desk,
+    desk: &PictureExchange,
     listener: Option<&TcpListener>,
     clients: &[Client],
-    breathe: bool,
+    pauses_accepting: bool,
 ) -> Result<Ready, String> {
     let mut fds = vec![
         PollFd::new(signals.as_fd(), PollFlags::POLLIN),
-        PollFd::new(desk.laid().as_fd(), PollFlags::POLLIN),
+        PollFd::new(desk.delivered().as_fd(), PollFlags::POLLIN),
     ];
     fds.extend(clients.iter().map(|client| PollFd::new(client.stream.as_fd(), client.step.awaits())));
     fds.extend(listener.map(|listener| PollFd::new(listener.as_fd(), PollFlags::POLLIN)));
     let first = clients.iter().map(|client| client.until().saturating_duration_since(Instant::now())).min();
-    let short = breathe || (listener.is_none() && !clients.is_empty());
-    let time = first.into_iter().chain(short.then_some(BREATH)).min();
+    let short = pauses_accepting || (listener.is_none() && !clients.is_empty());
+    let time = first.into_iter().chain(short.then_some(ACCEPT_RETRY)).min();
     // Rounded up, so that the time is over at wake-up.
     let timeout = time.map_or(PollTimeout::NONE, |time| {
         PollTimeout::try_from(time + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
@@ -174,8 +174,8 @@ fn wait(
 impl Step {
     fn awaits(&self) -> PollFlags {
         match self {
-            Self::Asking(_) | Self::Leaving => PollFlags::POLLIN,
-            Self::Taking(..) => PollFlags::POLLOUT,
+            Self::Reading(_) | Self::Closing => PollFlags::POLLIN,
+            Self::Writing(..) => PollFlags::POLLOUT,
             // Errors and hang-ups are always reported.
             Self::Waiting(..) => PollFlags::empty(),
         }
@@ -185,10 +185,10 @@ impl Step {
 impl Client {
     fn until(&self) -> Instant {
         let time = match self.step {
-            Step::Asking(_) => REQUEST_TIME,
+            Step::Reading(_) => REQUEST_TIME,
             Step::Waiting(..) => PICTURE_TIME,
-            Step::Taking(..) => ANSWER_TIME,
-            Step::Leaving => GOODBYE_TIME,
+            Step::Writing(..) => ANSWER_TIME,
+            Step::Closing => CLOSE_TIME,
         };
         self.since + time
     }
@@ -199,12 +199,12 @@ impl Client {
 
     /// Whether its time was over before it was answered.
     fn is_over(&self) -> bool {
-        !matches!(self.step, Step::Leaving) && Instant::now() >= self.until()
+        !matches!(self.step, Step::Closing) && Instant::now() >= self.until()
     }
 
     /// Whether it was answered, and has left or had the time to leave.
     fn is_done(&self) -> bool {
-        matches!(self.step, Step::Leaving) && Instant::now() >= self.until()
+        matches!(self.step, Step::Closing) && Instant::now() >= self.until()
     }
 
     fn go_on(&mut self, step: Step) {
@@ -213,14 +213,14 @@ impl Client {
 
     /// Marks a client that is gone, or has to go.
     fn leave(&mut self) {
-        self.step = Step::Leaving;
-        self.since = Instant::now().checked_sub(GOODBYE_TIME).unwrap_or(self.since);
+        self.step = Step::Closing;
+        self.since = Instant::now().checked_sub(CLOSE_TIME).unwrap_or(self.since);
     }
 
     fn answer(&mut self, status: u16, content_type: &str, body: Arc<Vec<u8>>, is_head: bool) {
         let head = http::head(status, content_type, body.len()).into_bytes();
         let body = if is_head { Arc::default() } else { body };
-        self.go_on(Step::Taking(head, body, 0));
+        self.go_on(Step::Writing(head, body, 0));
     }
 
     fn refuse(&mut self, status: u16, why: &str) {
@@ -230,14 +230,14 @@ impl Client {
     /// Sends as much as the socket takes now.
     fn send(&mut self) {
         loop {
-            let Step::Taking(head, body, taken) = &mut self.step else { return };
+            let Step::Writing(head, body, taken) = &mut self.step else { return };
             let rest = head.get(*taken..).filter(|rest| !rest.is_empty());
             let rest = rest.or_else(|| body.get(taken.saturating_sub(head.len())..)).unwrap_or_default();
             if rest.is_empty() {
                 // If it were closed at once, data that the client sent meanwhile would make the
                 // kernel discard the answer.
                 let _ = self.stream.shutdown(Shutdown::Write);
-                return self.go_on(Step::Leaving);
+                return self.go_on(Step::Closing);
             }
             match self.stream.write(rest) {
                 Ok(0) => return self.leave(),
@@ -268,7 +268,7 @@ impl Server<'_> {
                         clients.swap_remove(slowest);
                         self.pages.dropped.fetch_add(1, Ordering::Relaxed);
                     }
-                    clients.push(Client { stream, step: Step::Asking(Vec::new()), since: Instant::now() });
+                    clients.push(Client { stream, step: Step::Reading(Vec::new()), since: Instant::now() });
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
                 // It has hung up already.
@@ -284,14 +284,14 @@ impl Server<'_> {
     fn step(&mut self, client: &mut Client) {
         let mut buffer = [0; 4096];
         match &mut client.step {
-            Step::Taking(..) => client.send(),
+            Step::Writing(..) => client.send(),
             Step::Waiting(..) => client.leave(),
-            Step::Leaving => match client.stream.read(&mut buffer) {
+            Step::Closing => match client.stream.read(&mut buffer) {
                 Ok(0) => client.leave(),
                 Err(error) if error.kind() != ErrorKind::WouldBlock => client.leave(),
                 Ok(_) | Err(_) => {}
             },
-            Step::Asking(request) => match client.stream.read(&mut buffer) {
+            Step::Reading(request) => match client.stream.read(&mut buffer) {
                 Ok(0) => client.leave(),
                 Ok(count) => {
                     request.extend_from_slice(&buffer[..count]);
@@ -311,19 +311,19 @@ impl Server<'_> {
 
     fn asked(&mut self, client: &mut Client, request: Request) {
         match request.what {
-            What::Refused(status, why) => client.refuse(status, why),
-            What::Root => {
+            Resource::Refused(status, why) => client.refuse(status, why),
+            Resource::Root => {
                 let body = Arc::new(ROOT.as_bytes().to_vec());
                 client.answer(200, "text/plain; charset=utf-8", body, request.is_head);
             }
-            What::Metrics(format) => {
+            Resource::Metrics(format) => {
                 self.pages.scrapes.fetch_add(1, Ordering::Relaxed);
                 self.desk.note_reader();
                 client.go_on(Step::Waiting(format, request.is_head));
-                if self.desk.picture().is_some_and(|picture| picture.is_good(Instant::now())) {
+                if self.desk.picture().is_some_and(|picture| picture.is_valid(Instant::now())) {
                     self.answer_waiting(client);
                 } else {
-                    self.desk.ask();
+                    self.desk.request();
                 }
             }
         }

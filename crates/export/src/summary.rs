@@ -77,14 +77,14 @@ impl Summary {
 
 #[cfg(test)]
 mod tests {
-    use strandline_inspect::facts::{Row, State, Stratum, Totals};
+    use strandline_inspect::facts::{Row, State, HolderKind, Totals};
 
     use super::*;
 
     fn row(id: &str, bytes: u64) -> Row {
         Row {
             id: id.to_owned(),
-            stratum: Stratum::Allocator,
+            stratum: HolderKind::Allocator,
             state: State::Live,
             holder: String::new(),
             bytes,

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::Tell;
+use crate::Log;
 
 const NAME: &str = "strandline.prom";
 /// Collectors only read files that end in `.prom`.
@@ -18,14 +18,14 @@ pub struct Writer {
     folder: PathBuf,
     interval: Duration,
     due: Instant,
-    tell: Tell,
+    tell: Log,
     /// The last failure, which is reported once.
     told: Option<String>,
 }
 
 impl Writer {
     /// Writes into `folder` every `interval`, beginning now.
-    pub fn new(folder: PathBuf, interval: Duration, tell: Tell) -> Self {
+    pub fn new(folder: PathBuf, interval: Duration, tell: Log) -> Self {
         Self { folder, interval, due: Instant::now(), tell, told: None }
     }
 
@@ -97,7 +97,7 @@ mod tests {
     fn a_page_is_replaced_and_trouble_is_told_once() {
         let folder = tempfile::tempdir().unwrap();
         let told: Arc<Mutex<Vec<String>>> = Arc::default();
-        let tell: Tell = {
+        let tell: Log = {
             let told = Arc::clone(&told);
             Arc::new(move |line: &str| told.lock().unwrap().push(line.to_owned()))
         };

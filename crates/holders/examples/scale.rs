@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use strandline_holders::{Builder, Graph, Known, Limits, References, Refused, Roots, Ways};
+use strandline_holders::{Builder, Reachability, Known, Limits, References, Refused, Roots, KeepPaths};
 use strandline_process::memory::Memory;
 
 const BASE: u64 = 0x7f00_0000_0000;
@@ -173,8 +173,8 @@ fn main() -> Result<(), Refused> {
         let blocks = (0..20).map(|_| random.below(u64::from(count) * 9 / 10) as u32);
         roots.add(blocks.chain([0]));
     }
-    let ways = if ways == 0 { Ways::None } else { Ways::Shortest };
-    let graph = Graph::new(blocks, references, roots, ways, deadline)?;
+    let ways = if ways == 0 { KeepPaths::None } else { KeepPaths::Shortest };
+    let graph = Reachability::new(blocks, references, roots, ways, deadline)?;
     steps.done("reach");
     let held = graph.held(deadline)?;
     steps.done("dominators");

@@ -7,9 +7,9 @@ pub const NONE: u32 = u32::MAX;
 /// Arrays of at least this size ask for huge pages.
 const HUGE_BYTES: usize = 8 << 20;
 /// How many steps ahead randomly accessed data is prefetched.
-pub const AHEAD: usize = 24;
+pub const PREFETCH_DISTANCE: usize = 24;
 /// Steps between two checks of the deadline.
-const STEPS: u32 = 1 << 16;
+const STEPS_PER_CHECK: u32 = 1 << 16;
 
 /// Why there is no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,10 +22,10 @@ pub enum Refused {
     NoMemory(u64),
     /// The deadline passed.
     #[error("not done in time: allow more")]
-    Late,
+    DeadlinePassed,
     /// The references were read for another set of blocks.
     #[error("the references are those of {0} blocks, and there are {1}")]
-    Strangers(u32, u32),
+    BlocksDiffer(u32, u32),
 }
 
 /// An array of `len` times one value; fails if memory is short.
@@ -47,12 +47,12 @@ pub fn reserved<T>(len: usize) -> Result<Vec<T>, Refused> {
 }
 
 /// A deadline check that is cheap enough for each step.
-pub struct Clock {
+pub struct DeadlineCheck {
     deadline: Instant,
     left: u32,
 }
 
-impl Clock {
+impl DeadlineCheck {
     /// The first step checks the deadline, then one in every 65536.
     pub fn new(deadline: Instant) -> Self {
         Self { deadline, left: 0 }
@@ -62,9 +62,9 @@ impl Clock {
     #[inline]
     pub fn step(&mut self) -> Result<(), Refused> {
         if self.left == 0 {
-            self.left = STEPS;
+            self.left = STEPS_PER_CHECK;
             if Instant::now() >= self.deadline {
-                return Err(Refused::Late);
+                return Err(Refused::DeadlinePassed);
             }
         }
         self.left -= 1;

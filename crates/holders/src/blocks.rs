@@ -9,7 +9,7 @@ use strandline_sys::host::prefetch;
 
 use crate::arrays::{Refused, reserved};
 use crate::builder::Dropped;
-use crate::directory::{Directory, Near};
+use crate::directory::{Directory, Candidates};
 
 /// Starts and sizes of blocks are multiples of this.
 pub const GRANULE_BYTES: u64 = 8;
@@ -18,14 +18,14 @@ pub const LARGE: u16 = u16::MAX;
 /// Bits of an address within a region; the bits above are stored once per region.
 const REGION_SHIFT: u32 = 19;
 /// Number of addresses that are looked up together.
-const TOGETHER: usize = 64;
+const BATCH: usize = 64;
 /// Up to this many blocks of a page are searched linearly.
-const FEW: usize = 32;
+const MAX_LINEAR: usize = 32;
 const GRANULE_SHIFT: u32 = GRANULE_BYTES.trailing_zeros();
 
 /// Start and size of a block.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Entry {
     /// Start within its region, in granules.
     start: u16,
     /// Size in granules, or [`LARGE`].
@@ -36,7 +36,7 @@ struct Place {
 #[derive(Debug)]
 pub struct Blocks {
     /// Start and size side by side: a lookup needs both.
-    places: Vec<Place>,
+    places: Vec<Entry>,
     /// Number and size in granules of each large block.
     large: Vec<(u32, u64)>,
     /// For each region with blocks: its first block, and the region.
@@ -71,7 +71,7 @@ impl Blocks {
                 regions.push((index as u32, region));
             }
             let granules = ((behind - start) >> GRANULE_SHIFT).min(u64::from(LARGE)) as u16;
-            places.push(Place { start: (start >> GRANULE_SHIFT) as u16, granules });
+            places.push(Entry { start: (start >> GRANULE_SHIFT) as u16, granules });
             bytes += behind - start;
             end = behind;
         }
@@ -146,20 +146,20 @@ impl Blocks {
         if address.wrapping_sub(self.low) >= self.span {
             return None;
         }
-        self.at(self.directory.near(address), address)
+        self.at(self.directory.candidates(address), address)
     }
 
     /// Like [`Blocks::find`] for several addresses at once, so that their cache misses overlap.
     pub fn find_each(&self, addresses: &[u64], mut take: impl FnMut(usize, u32)) {
-        let mut nears = [Near::Nothing; TOGETHER];
-        for (group, addresses) in addresses.chunks(TOGETHER).enumerate() {
+        let mut nears = [Candidates::Nothing; BATCH];
+        for (group, addresses) in addresses.chunks(BATCH).enumerate() {
             for (near, &address) in nears.iter_mut().zip(addresses) {
                 let is_inside = address.wrapping_sub(self.low) < self.span;
-                *near = if is_inside { self.directory.near(address) } else { Near::Nothing };
+                *near = if is_inside { self.directory.candidates(address) } else { Candidates::Nothing };
             }
             for (index, (&near, &address)) in nears.iter().zip(addresses).enumerate() {
                 if let Some(block) = self.at(near, address) {
-                    take(group * TOGETHER + index, block);
+                    take(group * BATCH + index, block);
                 }
             }
         }
@@ -167,20 +167,20 @@ impl Blocks {
 
     /// The block that contains an address, given what the directory returned for it.
     #[inline]
-    fn at(&self, near: Near, address: u64) -> Option<u32> {
+    fn at(&self, near: Candidates, address: u64) -> Option<u32> {
         match near {
-            Near::Nothing => None,
-            Near::Page(from, to) => {
+            Candidates::Nothing => None,
+            Candidates::Page(from, to) => {
                 let at = (address >> GRANULE_SHIFT) as u16;
                 let places = self.places.get(from as usize..to as usize)?;
                 // For few blocks a linear count needs no branches.
-                let before = if places.len() <= FEW {
+                let before = if places.len() <= MAX_LINEAR {
                     places.iter().map(|place| u32::from(place.start <= at)).sum()
                 } else {
                     places.partition_point(|place| place.start <= at) as u32
                 };
                 if before == 0 {
-                    return self.reaching(from.checked_sub(1)?, address);
+                    return self.containing(from.checked_sub(1)?, address);
                 }
                 let block = from + before - 1;
                 let place = places.get(before as usize - 1)?;
@@ -189,13 +189,13 @@ impl Blocks {
                     || place.granules == LARGE && u64::from(distance) < self.large_granules(block);
                 is_inside.then_some(block)
             }
-            Near::Covering(number) => self.reaching(*self.directory.covering.get(number as usize)?, address),
+            Candidates::Covering(number) => self.containing(*self.directory.covering.get(number as usize)?, address),
         }
     }
 
     /// A block that begins in an earlier page, if it extends to the address.
     #[inline(never)]
-    fn reaching(&self, block: u32, address: u64) -> Option<u32> {
+    fn containing(&self, block: u32, address: u64) -> Option<u32> {
         (address - self.start(block) < self.bytes(block)).then_some(block)
     }
 

@@ -16,14 +16,14 @@ const RANGES: usize = 1 << (TOP_SHIFT - RANGE_SHIFT);
 /// Minimum and maximum bits of a page. Granules of the largest page are distinguished by 16 bits.
 const PAGE_SHIFTS: (u32, u32) = (12, 19);
 /// Bytes of tables that are always allowed.
-const FREE_BYTES: u64 = 64 << 20;
+const MIN_TABLE_BYTES: u64 = 64 << 20;
 /// Flag for a range in which no block begins; the other bits are an index into
 /// [`Directory::covering`].
 const COVERED: u32 = 1 << 31;
 
 /// Where to find the block that contains an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Near {
+pub enum Candidates {
     /// There is no such block.
     Nothing,
     /// Blocks that begin in the same page, from one number to before another, or the block before
@@ -39,11 +39,11 @@ pub struct Directory {
     /// The address bits above [`TOP_SHIFT`] of the first entry.
     low: u64,
     /// First level: index of a second-level table.
-    tops: Vec<u32>,
+    level1: Vec<u32>,
     /// Second level, [`RANGES`] entries per table: index of a third-level table, or [`COVERED`].
-    ranges: Vec<u32>,
+    level2: Vec<u32>,
     /// Third level: number of blocks that begin before each page of a range, and before its end.
-    pages: Vec<u32>,
+    level3: Vec<u32>,
     page_shift: u32,
     /// Blocks that extend into ranges in which no block begins.
     pub covering: Vec<u32>,
@@ -60,13 +60,13 @@ impl Directory {
             ranges += u64::from(last.replace(start >> RANGE_SHIFT) != Some(start >> RANGE_SHIFT));
         }
         let Some(low) = low else { return Ok(directory) };
-        let most = u64::from(count) + FREE_BYTES;
+        let most = u64::from(count) + MIN_TABLE_BYTES;
         while directory.page_shift < PAGE_SHIFTS.1 && ranges * directory.stride() as u64 * 4 > most {
             directory.page_shift += 1;
         }
         directory.low = low >> TOP_SHIFT;
-        directory.tops = array(((high >> TOP_SHIFT) - directory.low) as usize + 1, NONE)?;
-        directory.pages = reserved(ranges as usize * directory.stride())?;
+        directory.level1 = array(((high >> TOP_SHIFT) - directory.low) as usize + 1, NONE)?;
+        directory.level3 = reserved(ranges as usize * directory.stride())?;
         directory.fill(blocks)?;
         Ok(directory)
     }
@@ -84,13 +84,13 @@ impl Directory {
             let range = start >> RANGE_SHIFT;
             if last != Some(range) {
                 self.close(count);
-                let table = (self.pages.len() / stride) as u32;
+                let table = (self.level3.len() / stride) as u32;
                 *self.range(range)? = table;
                 last = Some(range);
             }
-            let table = self.pages.len() / stride * stride;
+            let table = self.level3.len() / stride * stride;
             let page = (start >> self.page_shift) as usize & (stride - 2);
-            self.pages.resize((table + page + 1).max(self.pages.len()), count);
+            self.level3.resize((table + page + 1).max(self.level3.len()), count);
             let mut is_covering = false;
             for covered in range + 1..=(end - 1) >> RANGE_SHIFT {
                 let number = self.covering.len() as u32;
@@ -109,38 +109,38 @@ impl Directory {
     /// Completes a third-level table: `count` blocks begin before its end.
     fn close(&mut self, count: u32) {
         let stride = self.stride();
-        self.pages.resize(self.pages.len().next_multiple_of(stride), count);
+        self.level3.resize(self.level3.len().next_multiple_of(stride), count);
     }
 
     /// The second-level entry of a range; creates its table if needed.
     fn range(&mut self, range: u64) -> Result<&mut u32, Refused> {
         let refused = Refused::NoMemory(RANGES as u64 * 4);
         let index = (range >> (TOP_SHIFT - RANGE_SHIFT)).wrapping_sub(self.low);
-        let top = self.tops.get_mut(index as usize).ok_or(refused)?;
+        let top = self.level1.get_mut(index as usize).ok_or(refused)?;
         if *top == NONE {
-            *top = (self.ranges.len() / RANGES) as u32;
-            self.ranges.try_reserve(RANGES).map_err(|_| refused)?;
-            self.ranges.resize(self.ranges.len() + RANGES, NONE);
+            *top = (self.level2.len() / RANGES) as u32;
+            self.level2.try_reserve(RANGES).map_err(|_| refused)?;
+            self.level2.resize(self.level2.len() + RANGES, NONE);
         }
-        self.ranges.get_mut(*top as usize * RANGES + range as usize % RANGES).ok_or(refused)
+        self.level2.get_mut(*top as usize * RANGES + range as usize % RANGES).ok_or(refused)
     }
 
     /// Where to find the block that contains an address.
     #[inline]
-    pub fn near(&self, address: u64) -> Near {
+    pub fn candidates(&self, address: u64) -> Candidates {
         let top = (address >> TOP_SHIFT).wrapping_sub(self.low);
-        let Some(&top) = self.tops.get(top as usize) else { return Near::Nothing };
+        let Some(&top) = self.level1.get(top as usize) else { return Candidates::Nothing };
         // NONE is an index past all tables.
         let range = top as usize * RANGES + (address >> RANGE_SHIFT) as usize % RANGES;
-        let entry = self.ranges.get(range).copied().unwrap_or(NONE);
+        let entry = self.level2.get(range).copied().unwrap_or(NONE);
         if entry >= COVERED {
-            return if entry == NONE { Near::Nothing } else { Near::Covering(entry & !COVERED) };
+            return if entry == NONE { Candidates::Nothing } else { Candidates::Covering(entry & !COVERED) };
         }
         let stride = self.stride();
         let page = entry as usize * stride + ((address >> self.page_shift) as usize & (stride - 2));
-        match self.pages.get(page..page + 2) {
-            Some(&[from, to]) => Near::Page(from, to),
-            _ => Near::Nothing,
+        match self.level3.get(page..page + 2) {
+            Some(&[from, to]) => Candidates::Page(from, to),
+            _ => Candidates::Nothing,
         }
     }
 }

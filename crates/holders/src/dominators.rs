@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use strandline_sys::host::prefetch;
 
-use crate::arrays::{AHEAD, Clock, NONE, Refused, array, reserved};
+use crate::arrays::{PREFETCH_DISTANCE, DeadlineCheck, NONE, Refused, array, reserved};
 use crate::reach::Edges;
 
 /// Number of slices for transposing references: more slices take less memory, but one pass over the
@@ -29,7 +29,7 @@ pub fn dominators(
     numbers: &[u32],
     mut parents: Vec<u32>,
     mut edges: Edges,
-    clock: &mut Clock,
+    clock: &mut DeadlineCheck,
 ) -> Result<Vec<u32>, Refused> {
     let count = parents.len();
     let mut semis = reserved(count)?;
@@ -37,7 +37,7 @@ pub fn dominators(
     let part = count.div_ceil(SLICES).max(1);
     let mut slices = (0..count).step_by(part).rev().map(|first| first..count.min(first + part)).peekable();
     let mut counts = Slice::new(slices.peek().cloned())?;
-    without_forward(numbers, &mut semis, &mut edges, &mut counts);
+    remove_forward(numbers, &mut semis, &mut edges, &mut counts);
     let mut links = Links { of: reserved(count)?, last: count.saturating_sub(1) };
     while slices.next().is_some() {
         let mut next = Slice::new(slices.peek().cloned())?;
@@ -46,7 +46,7 @@ pub fn dominators(
         counts = next;
     }
     drop(edges);
-    nearest_common(&mut parents, &semis, &mut links, clock)?;
+    dominators_from_semis(&mut parents, &semis, &mut links, clock)?;
     Ok(parents)
 }
 
@@ -78,7 +78,7 @@ impl Slice {
 
 /// Removes references to descendants, and lowers `semis` to the least number that refers to each
 /// target. Counts the remaining references into the first slice.
-fn without_forward(numbers: &[u32], semis: &mut [u32], edges: &mut Edges, counts: &mut Slice) {
+fn remove_forward(numbers: &[u32], semis: &mut [u32], edges: &mut Edges, counts: &mut Slice) {
     edges.retain(|source, target| {
         let number = numbers[source as usize];
         if target < number {
@@ -141,7 +141,7 @@ fn semidominators(
     parents: &[u32],
     referrers: Referrers,
     (semis, links): (&mut [u32], &mut Links),
-    clock: &mut Clock,
+    clock: &mut DeadlineCheck,
 ) -> Result<(), Refused> {
     let Referrers { first, ends, of } = referrers;
     for place in (0..ends.len()).rev() {
@@ -151,7 +151,7 @@ fn semidominators(
         let mut semi = semis[number];
         // Links are accessed in random order.
         for &soon in of
-            .get(from.saturating_sub(AHEAD)..(ends[place] as usize).saturating_sub(AHEAD))
+            .get(from.saturating_sub(PREFETCH_DISTANCE)..(ends[place] as usize).saturating_sub(PREFETCH_DISTANCE))
             .unwrap_or_default()
         {
             if (soon as usize) > number {
@@ -159,7 +159,7 @@ fn semidominators(
             }
         }
         for &referrer in of.get(from..ends[place] as usize).unwrap_or_default() {
-            semi = semi.min(least(links, referrer, number as u32));
+            semi = semi.min(compress_and_find_least(links, referrer, number as u32));
         }
         semis[number] = semi;
         links.of.push([parents[number], semi]);
@@ -170,7 +170,7 @@ fn semidominators(
 /// The least semidominator on the way up from `from`, of numbers above `last`. Compresses the path:
 /// its links then lead past all of them.
 #[inline]
-fn least(links: &mut Links, from: u32, last: u32) -> u32 {
+fn compress_and_find_least(links: &mut Links, from: u32, last: u32) -> u32 {
     let (mut at, mut behind) = (from, NONE);
     loop {
         let link = links.of(at);
@@ -195,11 +195,11 @@ fn least(links: &mut Links, from: u32, last: u32) -> u32 {
 
 /// Turns parents into dominators: each is the first on the way up the dominator tree from the
 /// parent whose number is at most the semidominator. Links become jump pointers and depths.
-fn nearest_common(
+fn dominators_from_semis(
     parents: &mut [u32],
     semis: &[u32],
     links: &mut Links,
-    clock: &mut Clock,
+    clock: &mut DeadlineCheck,
 ) -> Result<(), Refused> {
     for number in 1..parents.len() {
         let semi = semis[number];

@@ -2,9 +2,9 @@
 
 use strandline_sys::host::prefetch;
 
-use crate::arrays::{AHEAD, Refused, array};
+use crate::arrays::{PREFETCH_DISTANCE, Refused, array};
 use crate::blocks::Blocks;
-use crate::marks::Marks;
+use crate::marks::BlockSet;
 use crate::sharing::{SharedSet, Sharing};
 
 /// Bytes and number of blocks.
@@ -45,7 +45,7 @@ pub struct Lost {
 
 /// The holder of a block: its nearest dominator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum Holder {
     /// A block.
     Block(u32),
     /// A root.
@@ -58,7 +58,7 @@ pub enum By {
 
 /// The holders of all blocks.
 #[derive(Debug)]
-pub struct Held {
+pub struct DominatorTree {
     blocks: Blocks,
     /// Number of each vertex, if paths to single blocks are wanted.
     numbers: Option<Vec<u32>>,
@@ -66,27 +66,27 @@ pub struct Held {
     /// Dominator of each number.
     pub(crate) holders: Vec<u32>,
     pub(crate) nearest: Option<Vec<u32>>,
-    heads: Option<Marks>,
+    heads: Option<BlockSet>,
     sharing: Sharing,
     /// What each root alone retains, what several roots reach, and what is lost.
-    of_roots: Vec<Sum>,
-    several: Sum,
-    of_lost: Sum,
+    root_sums: Vec<Sum>,
+    shared_sum: Sum,
+    lost_sum: Sum,
     /// Number of the vertex above all lost blocks.
     lost: u32,
     definite: Sum,
 }
 
-impl Held {
+impl DominatorTree {
     pub(crate) fn new(
         blocks: Blocks,
         (numbers, vertices): (Option<Vec<u32>>, Vec<u32>),
         (holders, nearest): (Vec<u32>, Option<Vec<u32>>),
-        (heads, sharing): (Option<Marks>, Sharing),
+        (heads, sharing): (Option<BlockSet>, Sharing),
         (roots, lost): (u32, u32),
     ) -> Result<Self, Refused> {
         let mut definite = Sum::default();
-        for head in heads.iter().flat_map(Marks::iter) {
+        for head in heads.iter().flat_map(BlockSet::iter) {
             definite.bytes += blocks.bytes(head);
             definite.blocks += 1;
         }
@@ -100,9 +100,9 @@ impl Held {
             nearest,
             heads,
             sharing,
-            of_roots,
-            several,
-            of_lost,
+            root_sums: of_roots,
+            shared_sum: several,
+            lost_sum: of_lost,
             lost,
             definite,
         };
@@ -114,15 +114,15 @@ impl Held {
     fn add_up(&mut self) -> Result<(), Refused> {
         let tops = self.tops_of_numbers()?;
         for (number, (&vertex, top)) in self.vertices.iter().zip(tops).enumerate() {
-            if let Some(&vertex) = self.vertices.get(number + AHEAD) {
+            if let Some(&vertex) = self.vertices.get(number + PREFETCH_DISTANCE) {
                 self.blocks.prefetch(vertex);
             }
             if vertex >= self.blocks.len() {
                 continue;
             }
             let sum = match top {
-                SEVERAL => &mut self.several,
-                root => self.of_roots.get_mut(root as usize).unwrap_or(&mut self.of_lost),
+                SEVERAL => &mut self.shared_sum,
+                root => self.root_sums.get_mut(root as usize).unwrap_or(&mut self.lost_sum),
             };
             *sum += Sum { bytes: self.blocks.bytes(vertex), blocks: 1 };
         }
@@ -136,24 +136,24 @@ impl Held {
 
     /// Number of roots.
     pub fn root_count(&self) -> u32 {
-        self.of_roots.len() as u32
+        self.root_sums.len() as u32
     }
 
     /// Blocks that roots reach.
     pub fn reached(&self) -> Sum {
-        let mut sum = self.several;
-        self.of_roots.iter().for_each(|&of| sum += of);
+        let mut sum = self.shared_sum;
+        self.root_sums.iter().for_each(|&of| sum += of);
         sum
     }
 
     /// What a root alone holds: no other root of its class, or of an earlier class, leads there.
     pub fn root(&self, root: u32) -> Sum {
-        self.of_roots.get(root as usize).copied().unwrap_or_default()
+        self.root_sums.get(root as usize).copied().unwrap_or_default()
     }
 
     /// Blocks that several roots reach and no single root holds.
     pub fn shared(&self) -> Sum {
-        self.several
+        self.shared_sum
     }
 
     /// The same by set of roots, largest first.
@@ -170,7 +170,7 @@ impl Held {
 
     /// Blocks that no root reaches.
     pub fn lost(&self) -> Lost {
-        Lost { definite: self.definite, indirect: self.of_lost - self.definite }
+        Lost { definite: self.definite, indirect: self.lost_sum - self.definite }
     }
 
     /// Whether no root reaches a block.
@@ -181,7 +181,7 @@ impl Held {
     /// The heads of lost blocks, in order. Each retains what would be freed with it, but not blocks
     /// that other heads lead to as well.
     pub fn heads(&self) -> impl Iterator<Item = u32> + '_ {
-        self.heads.iter().flat_map(Marks::iter)
+        self.heads.iter().flat_map(BlockSet::iter)
     }
 
     /// What a block alone holds, itself included. Scans all blocks ([`Held::outline`] computes it
@@ -189,7 +189,7 @@ impl Held {
     pub fn retained(&self, block: u32) -> Result<Sum, Refused> {
         let mut sum = Sum::default();
         let Some(first) = self.number(block) else { return Ok(sum) };
-        let mut is_below = Marks::new(self.vertices.len() as u32)?;
+        let mut is_below = BlockSet::new(self.vertices.len() as u32)?;
         // A holder has a lower number than what it holds.
         for number in first..self.vertices.len() as u32 {
             if number == first || is_below.has(self.holders[number as usize]) {
@@ -201,9 +201,9 @@ impl Held {
     }
 
     /// The holder of a block; [`By::Nothing`] if there is no such block.
-    pub fn dominator(&self, block: u32) -> By {
+    pub fn dominator(&self, block: u32) -> Holder {
         let holder = self.number(block).and_then(|number| self.holders.get(number as usize));
-        holder.map_or(By::Nothing, |&holder| self.by(holder))
+        holder.map_or(Holder::Nothing, |&holder| self.holder_of(holder))
     }
 
     /// The number of a block in the search. Scans all blocks if paths are not kept.
@@ -216,13 +216,13 @@ impl Held {
     }
 
     /// The vertex with a number.
-    pub(crate) fn by(&self, number: u32) -> By {
+    pub(crate) fn holder_of(&self, number: u32) -> Holder {
         let vertex = self.vertices.get(number as usize).copied().unwrap_or(0);
         match vertex.checked_sub(self.blocks.len()) {
-            None => By::Block(vertex),
-            Some(root) if root < self.root_count() => By::Root(root),
-            Some(_) if number == self.lost => By::Nothing,
-            Some(_) => By::Roots,
+            None => Holder::Block(vertex),
+            Some(root) if root < self.root_count() => Holder::Root(root),
+            Some(_) if number == self.lost => Holder::Nothing,
+            Some(_) => Holder::Roots,
         }
     }
 }
@@ -232,10 +232,10 @@ pub const SEVERAL: u32 = u32::MAX - 1;
 /// Stands for no root in [`Held::tops`].
 pub const NO_ROOT: u32 = u32::MAX;
 
-impl Held {
+impl DominatorTree {
     /// For each block the root that alone holds it, [`SEVERAL`] or [`NO_ROOT`]. Takes 8 bytes per
     /// block meanwhile, and 4 in the result.
-    pub fn tops(&self) -> Result<Vec<u32>, Refused> {
+    pub fn sole_roots(&self) -> Result<Vec<u32>, Refused> {
         let of_numbers = self.tops_of_numbers()?;
         let mut tops = array(self.blocks.len() as usize, NO_ROOT)?;
         for (&vertex, of_number) in self.vertices.iter().zip(of_numbers) {
@@ -251,14 +251,14 @@ impl Held {
         let mut tops = array(self.vertices.len(), NO_ROOT)?;
         // A holder has a lower number than what it holds.
         for number in 0..self.vertices.len() {
-            if let Some(&holder) = self.holders.get(number + AHEAD) {
+            if let Some(&holder) = self.holders.get(number + PREFETCH_DISTANCE) {
                 prefetch(&tops, holder as usize);
             }
-            tops[number] = match self.by(number as u32) {
-                By::Root(root) => root,
-                By::Roots => SEVERAL,
-                By::Nothing => NO_ROOT,
-                By::Block(_) => tops[self.holders[number] as usize],
+            tops[number] = match self.holder_of(number as u32) {
+                Holder::Root(root) => root,
+                Holder::Roots => SEVERAL,
+                Holder::Nothing => NO_ROOT,
+                Holder::Block(_) => tops[self.holders[number] as usize],
             };
         }
         Ok(tops)

@@ -4,9 +4,9 @@ use crate::arrays::{Refused, array};
 
 /// A set of blocks, at one bit each.
 #[derive(Clone, Debug, Default)]
-pub struct Marks(Vec<u64>);
+pub struct BlockSet(Vec<u64>);
 
-impl Marks {
+impl BlockSet {
     /// An empty set for `blocks` blocks.
     pub fn new(blocks: u32) -> Result<Self, Refused> {
         array(blocks.div_ceil(64) as usize, 0).map(Self)
@@ -54,16 +54,16 @@ impl Marks {
 
 /// A set that is complete, in which each number has a rank: how many lower numbers are in it.
 #[derive(Clone, Debug, Default)]
-pub struct Ranked {
+pub struct RankedSet {
     words: Vec<u64>,
     /// Count of numbers in the words before each word.
     before: Vec<u32>,
     count: u32,
 }
 
-impl Ranked {
+impl RankedSet {
     /// Takes half a bit per possible number in addition to the set.
-    pub fn new(Marks(words): Marks) -> Result<Self, Refused> {
+    pub fn new(BlockSet(words): BlockSet) -> Result<Self, Refused> {
         let (mut before, mut count) = (array(words.len(), 0)?, 0);
         for (word, before) in words.iter().zip(&mut before) {
             *before = count;
@@ -136,23 +136,23 @@ mod tests {
 
     #[test]
     fn each_of_a_complete_set_has_a_rank() {
-        let mut marks = Marks::new(300).unwrap();
+        let mut marks = BlockSet::new(300).unwrap();
         let all = [0, 1, 63, 64, 127, 255, 299];
         all.iter().for_each(|&number| assert!(marks.set(number)));
-        let ranked = Ranked::new(marks).unwrap();
+        let ranked = RankedSet::new(marks).unwrap();
         assert_eq!(ranked.iter().collect::<Vec<_>>(), all);
         let back: Vec<u32> = std::iter::successors(ranked.last(), |&number| ranked.before(number)).collect();
         assert!(back.iter().rev().eq(&all));
         assert_eq!(ranked.count(), 7);
         (0..).zip(all).for_each(|(rank, number)| assert_eq!(ranked.rank(number), Some(rank)));
         assert_eq!((ranked.rank(2), ranked.rank(u32::MAX), ranked.has(128)), (None, None, false));
-        let empty = Ranked::default();
+        let empty = RankedSet::default();
         assert_eq!((empty.first(), empty.last(), empty.before(9)), (None, None, None));
     }
 
     #[test]
     fn bits_are_a_set() {
-        let mut marks = Marks::new(130).unwrap();
+        let mut marks = BlockSet::new(130).unwrap();
         assert!(marks.set(129) && marks.set(0) && marks.set(64) && !marks.set(64) && !marks.set(1 << 20));
         assert_eq!(marks.iter().rev().collect::<Vec<_>>(), [129, 64, 0]);
         marks.clear(64);

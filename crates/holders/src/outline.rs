@@ -6,8 +6,8 @@ use std::collections::HashMap;
 
 use strandline_sys::host::prefetch;
 
-use crate::arrays::{AHEAD, NONE, Refused, array};
-use crate::held::{By, Held, Sum};
+use crate::arrays::{PREFETCH_DISTANCE, NONE, Refused, array};
+use crate::held::{Holder, DominatorTree, Sum};
 
 /// Maximum number of nodes other than those of roots. Blocks that would need more count for the
 /// node above.
@@ -19,7 +19,7 @@ const MAX_DEPTH: u32 = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
     /// The parent node; for a root, several roots, or lost blocks, the node itself.
-    pub above: u32,
+    pub parent: u32,
     /// Kind of the blocks; for a root, a value that no block has.
     pub kind: u32,
     /// The blocks themselves.
@@ -37,7 +37,7 @@ pub struct Node {
 #[derive(Clone, Debug)]
 pub struct Outline {
     nodes: Vec<Node>,
-    first_of_blocks: usize,
+    first_block_node: usize,
 }
 
 impl Outline {
@@ -47,7 +47,7 @@ impl Outline {
     pub const LOST: u32 = 1;
 
     /// The node of a root.
-    pub fn of_root(root: u32) -> u32 {
+    pub fn root_node(root: u32) -> u32 {
         root.saturating_add(2)
     }
 
@@ -57,18 +57,18 @@ impl Outline {
     }
 
     /// The nodes of blocks, with their numbers.
-    pub fn of_blocks(&self) -> impl Iterator<Item = (u32, &Node)> {
-        self.nodes.iter().enumerate().skip(self.first_of_blocks).map(|(number, node)| (number as u32, node))
+    pub fn block_nodes(&self) -> impl Iterator<Item = (u32, &Node)> {
+        self.nodes.iter().enumerate().skip(self.first_block_node).map(|(number, node)| (number as u32, node))
     }
 }
 
-impl Held {
+impl DominatorTree {
     /// Computes the outline from the kind of each block. Takes 4 bytes per block meanwhile.
     pub fn outline(&self, kinds: &[u16]) -> Result<Outline, Refused> {
         let first_of_blocks = self.root_count() as usize + 2;
         let node = |above: u32, kind: u32, depth: u32| {
             let (own, retained) = (Sum::default(), Sum::default());
-            Node { above, kind, own, chained: 0, retained, depth, last: NONE }
+            Node { parent: above, kind, own, chained: 0, retained, depth, last: NONE }
         };
         let mut nodes: Vec<Node> = array(0, node(0, NONE, 0))?;
         nodes.extend((0..first_of_blocks as u32).map(|number| node(number, NONE, 0)));
@@ -77,17 +77,17 @@ impl Held {
         // A holder has a lower number than what it holds.
         for number in 0..self.vertices.len() {
             if let (Some(&vertex), Some(&holder)) =
-                (self.vertices.get(number + AHEAD), self.holders.get(number + AHEAD))
+                (self.vertices.get(number + PREFETCH_DISTANCE), self.holders.get(number + PREFETCH_DISTANCE))
             {
                 prefetch(kinds, vertex as usize);
                 self.blocks().prefetch(vertex);
                 prefetch(&of_numbers, holder as usize);
             }
-            of_numbers[number] = match self.by(number as u32) {
-                By::Roots => Outline::SEVERAL,
-                By::Nothing => Outline::LOST,
-                By::Root(root) => Outline::of_root(root),
-                By::Block(block) => {
+            of_numbers[number] = match self.holder_of(number as u32) {
+                Holder::Roots => Outline::SEVERAL,
+                Holder::Nothing => Outline::LOST,
+                Holder::Root(root) => Outline::root_node(root),
+                Holder::Block(block) => {
                     let above = of_numbers[self.holders[number] as usize];
                     let kind = kinds.get(block as usize).copied().map_or(0, u32::from);
                     let (from, is_full) = (nodes[above as usize], nodes.len() >= MAX_NODES + first_of_blocks);
@@ -117,12 +117,12 @@ impl Held {
             let node = &mut nodes[number];
             node.retained.bytes += node.own.bytes;
             node.retained.blocks += node.own.blocks;
-            let (above, retained) = (node.above as usize, node.retained);
+            let (above, retained) = (node.parent as usize, node.retained);
             if above != number {
                 nodes[above].retained.bytes += retained.bytes;
                 nodes[above].retained.blocks += retained.blocks;
             }
         }
-        Ok(Outline { nodes, first_of_blocks })
+        Ok(Outline { nodes, first_block_node: first_of_blocks })
     }
 }

@@ -1,12 +1,12 @@
 //! Paths from a root to a block: shortest paths, and chains of dominators.
 
 use crate::arrays::{NONE, Refused, array};
-use crate::held::{By, Held};
+use crate::held::{Holder, DominatorTree};
 use crate::reach::{Search, vertices_of};
 
 /// Which paths from roots are kept, besides dominators.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Ways {
+pub enum KeepPaths {
     /// No paths.
     #[default]
     None,
@@ -19,7 +19,7 @@ pub enum Ways {
 pub struct Path {
     /// Start of the path: a root; several roots, in a chain of dominators; or nothing, before a
     /// head of lost blocks.
-    pub from: By,
+    pub from: Holder,
     /// The blocks in between, then the block itself. Of a long path only the first and the last.
     pub blocks: Vec<u32>,
     /// If blocks were left out: the index in `blocks` where they would be, and their number.
@@ -59,30 +59,30 @@ pub(crate) fn nearest(search: &mut Search, lost: u32) -> Result<Vec<u32>, Refuse
     Ok(nearest)
 }
 
-impl Held {
+impl DominatorTree {
     /// A shortest path to a block, with at most `most` of its blocks; `None` if paths were not
     /// kept, or if there is no such block.
     pub fn path(&self, block: u32, most: usize) -> Option<Path> {
-        self.up(block, self.nearest.as_ref()?, most)
+        self.walk_up(block, self.nearest.as_ref()?, most)
     }
 
     /// The blocks that all paths to a block pass through, the one next to the root first, at most
     /// `most` of them; `None` if there is no such block.
     pub fn dominators(&self, block: u32, most: usize) -> Option<Path> {
-        self.up(block, &self.holders, most)
+        self.walk_up(block, &self.holders, most)
     }
 
     /// The path up from a block in one of the trees. Each step leads to a lower place in an order,
     /// so it ends.
-    fn up(&self, block: u32, tree: &[u32], most: usize) -> Option<Path> {
+    fn walk_up(&self, block: u32, tree: &[u32], most: usize) -> Option<Path> {
         let first = self.number(block)?;
         let ups = || {
             let up = |&at: &u32| tree.get(at as usize).copied();
             std::iter::successors(Some(first), up)
         };
-        let is_block = |&at: &u32| matches!(self.by(at), By::Block(_));
+        let is_block = |&at: &u32| matches!(self.holder_of(at), Holder::Block(_));
         let length = ups().take_while(is_block).count();
-        let from = self.by(ups().find(|at| !is_block(at))?);
+        let from = self.holder_of(ups().find(|at| !is_block(at))?);
         let most = most.max(2);
         let skipped = if length > most { most / 2..most / 2 + length - most } else { length..length };
         let kept = ups().take(length).enumerate().filter(|(index, _)| !skipped.contains(index));

@@ -17,12 +17,12 @@ use std::time::Instant;
 
 use strandline_sys::host::prefetch;
 
-use crate::arrays::{AHEAD, Clock, NONE, Refused, array};
+use crate::arrays::{PREFETCH_DISTANCE, DeadlineCheck, NONE, Refused, array};
 use crate::blocks::Blocks;
 use crate::dominators;
-use crate::held::Held;
-use crate::marks::Marks;
-use crate::paths::{self, Ways};
+use crate::held::DominatorTree;
+use crate::marks::BlockSet;
+use crate::paths::{self, KeepPaths};
 use crate::references::References;
 use crate::roots::Roots;
 use crate::sharing;
@@ -40,7 +40,7 @@ impl Edges {
     #[inline]
     pub fn of(&mut self, vertex: u32) -> &mut [u32] {
         match vertex.checked_sub(self.references.blocks()) {
-            None => self.references.of_mut(vertex),
+            None => self.references.targets_mut(vertex),
             Some(root) => self.roots.of(root as usize),
         }
     }
@@ -70,35 +70,35 @@ pub(crate) struct Search {
     stack: Vec<[u32; 2]>,
     pub edges: Edges,
     next: u32,
-    pub clock: Clock,
+    pub clock: DeadlineCheck,
     /// Numbers in the tree of one root to which the tree of a later root leads.
-    entries: Marks,
+    entries: BlockSet,
 }
 
 /// What is reached, and from where. [`Graph::held`] computes the rest.
-pub struct Graph {
+pub struct Reachability {
     blocks: Blocks,
     search: Search,
     /// The previous number on a shortest path to each.
     nearest: Option<Vec<u32>>,
     /// Number of the vertex above lost blocks.
     lost: u32,
-    heads: Option<Marks>,
+    heads: Option<BlockSet>,
 }
 
-impl Graph {
+impl Reachability {
     /// Finds what roots reach. `references` must be those of `blocks`; numbers in `roots` that are
     /// no blocks are ignored.
     pub fn new(
         blocks: Blocks,
         references: References,
         mut roots: Roots,
-        ways: Ways,
+        ways: KeepPaths,
         deadline: Instant,
     ) -> Result<Self, Refused> {
         let count = blocks.len();
         if references.blocks() != count {
-            return Err(Refused::Strangers(references.blocks(), count));
+            return Err(Refused::BlocksDiffer(references.blocks(), count));
         }
         roots.blocks.iter_mut().filter(|block| **block >= count).for_each(|block| *block = NONE);
         let vertices = u64::from(count) + roots.len() as u64 + 2;
@@ -110,7 +110,7 @@ impl Graph {
         let root_count = roots.len() as u32;
         let (named, classes) = (roots.named(), roots.classes());
         let edges = Edges { references, roots };
-        let mut search = Search::new(edges, vertices as usize, Clock::new(deadline))?;
+        let mut search = Search::new(edges, vertices as usize, DeadlineCheck::new(deadline))?;
         let (lost, top) = (count + root_count, count + root_count + 1);
         search.add(top, 0);
         let mut floor = search.stop(named > 0);
@@ -129,31 +129,31 @@ impl Graph {
         }
         let heads = search.heads(count)?;
         let lost = search.add(lost, 0);
-        for head in heads.iter().flat_map(Marks::iter) {
+        for head in heads.iter().flat_map(BlockSet::iter) {
             search.descend(head, lost, lost..lost)?;
         }
         search.stack = Vec::new();
         let nearest = match ways {
-            Ways::None => None,
-            Ways::Shortest => Some(paths::nearest(&mut search, lost)?),
+            KeepPaths::None => None,
+            KeepPaths::Shortest => Some(paths::nearest(&mut search, lost)?),
         };
         Ok(Self { blocks, search, nearest, lost, heads })
     }
 
     /// Finds dominators, and the sets of roots that share blocks.
-    pub fn held(self, deadline: Instant) -> Result<Held, Refused> {
+    pub fn held(self, deadline: Instant) -> Result<DominatorTree, Refused> {
         let Self { blocks, mut search, nearest, lost, heads } = self;
         let roots = search.edges.roots.len() as u32;
-        search.clock = Clock::new(deadline);
+        search.clock = DeadlineCheck::new(deadline);
         let entries = std::mem::take(&mut search.entries);
         let sharing = sharing::find(&mut search, &blocks, &entries, lost)?;
         drop(entries);
         let Search { numbers, parents, edges, .. } = search;
-        let mut clock = Clock::new(deadline);
+        let mut clock = DeadlineCheck::new(deadline);
         let holders = dominators::dominators(&numbers, parents, edges, &mut clock)?;
         let vertices = vertices_of(&numbers)?;
         let numbers = nearest.is_some().then_some(numbers);
-        Held::new(blocks, (numbers, vertices), (holders, nearest), (heads, sharing), (roots, lost))
+        DominatorTree::new(blocks, (numbers, vertices), (holders, nearest), (heads, sharing), (roots, lost))
     }
 }
 
@@ -202,7 +202,7 @@ impl Search {
         }
     }
 
-    fn new(edges: Edges, vertices: usize, clock: Clock) -> Result<Self, Refused> {
+    fn new(edges: Edges, vertices: usize, clock: DeadlineCheck) -> Result<Self, Refused> {
         Ok(Self {
             numbers: array(vertices, NONE)?,
             parents: array(vertices, 0)?,
@@ -210,7 +210,7 @@ impl Search {
             edges,
             next: 0,
             clock,
-            entries: Marks::new(vertices as u32)?,
+            entries: BlockSet::new(vertices as u32)?,
         })
     }
 
@@ -234,7 +234,7 @@ impl Search {
         loop {
             let (mut child, mut left) = (None, None);
             let targets = self.edges.of(vertex);
-            let soon = targets.get(cursor + AHEAD).copied();
+            let soon = targets.get(cursor + PREFETCH_DISTANCE).copied();
             for (index, edge) in targets.iter_mut().enumerate().skip(cursor) {
                 // NONE is past the end of `numbers`.
                 let Some(&known) = self.numbers.get(*edge as usize) else { continue };
@@ -280,23 +280,23 @@ impl Search {
     }
 
     /// The heads of lost blocks; `None` if nothing is lost.
-    fn heads(&mut self, count: u32) -> Result<Option<Marks>, Refused> {
+    fn heads(&mut self, count: u32) -> Result<Option<BlockSet>, Refused> {
         // Only the vertex above lost blocks has no number yet.
         if self.next as usize + 1 == self.numbers.len() {
             return Ok(None);
         }
-        let (mut heads, mut seen) = (Marks::new(count)?, Marks::new(count)?);
+        let (mut heads, mut seen) = (BlockSet::new(count)?, BlockSet::new(count)?);
         for block in 0..count {
             if self.numbers[block as usize] == NONE && seen.set(block) {
                 heads.set(block);
-                self.flood(block, &mut seen)?;
+                self.mark_reachable(block, &mut seen)?;
             }
         }
         seen.clear_all();
-        let mut no_heads = Marks::new(count)?;
+        let mut no_heads = BlockSet::new(count)?;
         for block in heads.iter().rev() {
             if seen.set(block) {
-                self.flood(block, &mut seen)?;
+                self.mark_reachable(block, &mut seen)?;
             } else {
                 no_heads.set(block);
             }
@@ -306,7 +306,7 @@ impl Search {
     }
 
     /// Marks everything that an unreached block leads to.
-    fn flood(&mut self, block: u32, seen: &mut Marks) -> Result<(), Refused> {
+    fn mark_reachable(&mut self, block: u32, seen: &mut BlockSet) -> Result<(), Refused> {
         let Self { numbers, parents, edges, clock, next, .. } = self;
         // Each block is pushed at most once, and there is room for each that has no number.
         let stack = parents.get_mut(*next as usize..).unwrap_or_default();

@@ -10,12 +10,12 @@ use strandline_sys::host::prefetch;
 
 use crate::arrays::{Refused, reserved};
 use crate::blocks::Blocks;
-use crate::scan::{Heads, Known, Limits, Outcome, Progress, Run, scan};
+use crate::scan::{TypeWordSink, Known, Limits, Outcome, Progress, Run, scan};
 
 /// Blocks in a group.
 const TOGETHER: u32 = 60;
 /// Count of a block whose targets are in `apart`.
-const APART: u8 = u8::MAX;
+const LARGE: u8 = u8::MAX;
 
 /// Consecutive blocks, in one cache line.
 #[derive(Clone, Copy, Debug)]
@@ -41,8 +41,8 @@ struct Apart {
 pub struct References {
     groups: Vec<Group>,
     targets: Vec<u32>,
-    apart: Vec<Apart>,
-    of_apart: Vec<u32>,
+    large_blocks: Vec<Apart>,
+    large_targets: Vec<u32>,
     blocks: u32,
     outcome: Outcome,
 }
@@ -55,17 +55,17 @@ impl References {
         memory: &dyn Memory,
         blocks: &Blocks,
         known: Known<'_>,
-        heads: Option<&dyn Heads>,
+        heads: Option<&dyn TypeWordSink>,
         limits: &Limits,
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self, Refused> {
         let (runs, outcome) = scan(memory, (blocks, known), heads, limits, progress);
-        joined(runs, blocks.len(), outcome)
+        join_runs(runs, blocks.len(), outcome)
     }
 
     /// Number of references.
     pub fn count(&self) -> u64 {
-        (self.targets.len() + self.of_apart.len()) as u64
+        (self.targets.len() + self.large_targets.len()) as u64
     }
 
     /// Number of blocks.
@@ -81,14 +81,14 @@ impl References {
     /// Targets of a block, in the order of its words.
     pub fn of(&self, block: u32) -> &[u32] {
         let (from, to, is_apart) = self.range(block);
-        let targets = if is_apart { &self.of_apart } else { &self.targets };
+        let targets = if is_apart { &self.large_targets } else { &self.targets };
         targets.get(from..to).unwrap_or_default()
     }
 
     #[inline]
-    pub(crate) fn of_mut(&mut self, block: u32) -> &mut [u32] {
+    pub(crate) fn targets_mut(&mut self, block: u32) -> &mut [u32] {
         let (from, to, is_apart) = self.range(block);
-        let targets = if is_apart { &mut self.of_apart } else { &mut self.targets };
+        let targets = if is_apart { &mut self.large_targets } else { &mut self.targets };
         targets.get_mut(from..to).unwrap_or_default()
     }
 
@@ -103,9 +103,9 @@ impl References {
     fn range(&self, block: u32) -> (usize, usize, bool) {
         let Some(group) = self.groups.get((block / TOGETHER) as usize) else { return (0, 0, false) };
         let place = (block % TOGETHER) as usize;
-        let many = |&count: &u8| if count == APART { 0 } else { u32::from(count) };
+        let many = |&count: &u8| if count == LARGE { 0 } else { u32::from(count) };
         let count = group.counts[place];
-        if count == APART {
+        if count == LARGE {
             return self.range_apart(block);
         }
         let from = group.first + group.counts[..place].iter().map(many).sum::<u32>();
@@ -114,8 +114,8 @@ impl References {
 
     #[cold]
     fn range_apart(&self, block: u32) -> (usize, usize, bool) {
-        let found = self.apart.binary_search_by_key(&block, |apart| apart.block);
-        let range = found.ok().and_then(|index| self.apart.get(index));
+        let found = self.large_blocks.binary_search_by_key(&block, |apart| apart.block);
+        let range = found.ok().and_then(|index| self.large_blocks.get(index));
         range.map_or((0, 0, true), |of| (of.first as usize, (of.first + of.count) as usize, true))
     }
 
@@ -129,7 +129,7 @@ impl References {
                 continue;
             }
             for (block, count) in (number * TOGETHER..).zip(&mut group.counts) {
-                let had = if *count == APART { continue } else { usize::from(*count) };
+                let had = if *count == LARGE { continue } else { usize::from(*count) };
                 let before = next;
                 for index in from..from + had {
                     let target = self.targets[index];
@@ -142,17 +142,17 @@ impl References {
         }
         shorten(&mut self.targets, next);
         next = 0;
-        for of in &mut self.apart {
+        for of in &mut self.large_blocks {
             let had = of.first as usize..(of.first + of.count) as usize;
             of.first = next as u32;
             for index in had {
-                let target = self.of_apart[index];
-                self.of_apart[next] = target;
+                let target = self.large_targets[index];
+                self.large_targets[next] = target;
                 next += usize::from(keep(of.block, target));
             }
             of.count = next as u32 - of.first;
         }
-        shorten(&mut self.of_apart, next);
+        shorten(&mut self.large_targets, next);
     }
 }
 
@@ -163,8 +163,8 @@ fn shorten<T>(array: &mut Vec<T>, len: usize) {
 }
 
 /// Joins runs in order; each is freed once it is copied. Blocks in no run refer to nothing.
-fn joined(runs: Vec<Run>, blocks: u32, outcome: Outcome) -> Result<References, Refused> {
-    let is_apart = |run: &Run, count: u32| run.is_part || count >= u32::from(APART);
+fn join_runs(runs: Vec<Run>, blocks: u32, outcome: Outcome) -> Result<References, Refused> {
+    let is_apart = |run: &Run, count: u32| run.is_part || count >= u32::from(LARGE);
     let (mut few, mut many) = (0, 0);
     for run in &runs {
         run.counts()
@@ -196,7 +196,7 @@ fn joined(runs: Vec<Run>, blocks: u32, outcome: Outcome) -> Result<References, R
                 targets.extend_from_slice(of);
                 continue;
             }
-            *stored = APART;
+            *stored = LARGE;
             of_apart.extend_from_slice(of);
             match apart.last_mut().filter(|last| last.block == block) {
                 Some(last) => last.count += count,
@@ -207,5 +207,5 @@ fn joined(runs: Vec<Run>, blocks: u32, outcome: Outcome) -> Result<References, R
     for of in groups.get_mut(known..).unwrap_or_default() {
         of.first = targets.len() as u32;
     }
-    Ok(References { groups, targets, apart, of_apart, blocks, outcome })
+    Ok(References { groups, targets, large_blocks: apart, large_targets: of_apart, blocks, outcome })
 }

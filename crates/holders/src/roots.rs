@@ -31,7 +31,7 @@ impl Roots {
 
     /// Makes the roots added so far a class of named roots, which hold what they lead to, up to
     /// stop blocks.
-    pub fn all_are_named(&mut self) {
+    pub fn end_named_class(&mut self) {
         self.named = self.ends.len();
         self.begin_class();
     }

@@ -13,7 +13,7 @@ use strandline_process::memory::Memory;
 
 use crate::arrays::{NONE, Refused};
 use crate::blocks::Blocks;
-use crate::marks::Marks;
+use crate::marks::BlockSet;
 
 /// Bytes to read at once.
 const WINDOW_BYTES: u64 = 256 << 10;
@@ -31,7 +31,7 @@ const MANY_WORDS: usize = 4096;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known<'a> {
     /// Blocks that refer to nothing.
-    pub plain: Option<&'a Marks>,
+    pub no_references: Option<&'a BlockSet>,
     /// Blocks whose references are exact.
     pub exact: Option<&'a Exact>,
 }
@@ -41,8 +41,8 @@ pub struct Known<'a> {
 /// earlier use of the block.
 #[derive(Debug)]
 pub struct Exact {
-    of: Marks,
-    within: Mutex<Marks>,
+    of: BlockSet,
+    within: Mutex<BlockSet>,
 }
 
 /// Maximum bytes of headers in front of the target of a reference.
@@ -50,12 +50,12 @@ const HEADER_BYTES: u64 = 48;
 
 impl Exact {
     /// `of` are the blocks whose references are exact.
-    pub fn new(of: Marks, blocks: u32) -> Result<Self, Refused> {
-        Ok(Self { of, within: Mutex::new(Marks::new(blocks)?) })
+    pub fn new(of: BlockSet, blocks: u32) -> Result<Self, Refused> {
+        Ok(Self { of, within: Mutex::new(BlockSet::new(blocks)?) })
     }
 
     /// The blocks that words of exact blocks pointed further into.
-    pub fn within(self) -> Marks {
+    pub fn inner_targets(self) -> BlockSet {
         self.within.into_inner().unwrap_or_default()
     }
 
@@ -78,17 +78,17 @@ pub struct Limits {
 }
 
 /// Receives words that may identify the type of a block, from several threads.
-pub trait Heads: Sync {
+pub trait TypeWordSink: Sync {
     /// Returns a callback for one thread, which takes the block and the word.
-    fn hear(&self) -> Hear<'_>;
+    fn callback(&self) -> WordCallback<'_>;
 
     /// Start and length of the address range in which a word that follows a reference must be to be
     /// passed on.
-    fn tables(&self) -> (u64, u64);
+    fn type_range(&self) -> (u64, u64);
 }
 
 /// The callback of [`Heads::hear`].
-pub type Hear<'a> = Box<dyn FnMut(u32, Word) + 'a>;
+pub type WordCallback<'a> = Box<dyn FnMut(u32, Word) + 'a>;
 
 /// A word that may identify the type of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -96,7 +96,7 @@ pub enum Word {
     /// The first word of the block.
     First(u64),
     /// A word in another block, next after the address of this block's first byte.
-    Behind(u64),
+    AfterReference(u64),
 }
 
 /// Progress of reading.
@@ -119,11 +119,11 @@ pub struct Outcome {
     /// Bytes of blocks that could not be read.
     pub unreadable_bytes: u64,
     /// Bytes of blocks that were left out.
-    pub left_bytes: u64,
+    pub skipped_bytes: u64,
     /// Whether blocks were left out because there are more references than the limit.
-    pub has_too_many: bool,
+    pub hit_reference_limit: bool,
     /// Whether blocks were left out because of the deadline.
-    pub is_late: bool,
+    pub timed_out: bool,
 }
 
 /// Consecutive blocks, or a part of one block, and their targets.
@@ -203,7 +203,7 @@ struct Shared<'a> {
     memory: &'a dyn Memory,
     blocks: &'a Blocks,
     known: Known<'a>,
-    heads: Option<&'a dyn Heads>,
+    heads: Option<&'a dyn TypeWordSink>,
     limits: &'a Limits,
     edges: AtomicU64,
     done_bytes: AtomicU64,
@@ -226,7 +226,7 @@ impl Shared<'_> {
 pub fn scan(
     memory: &dyn Memory,
     (blocks, known): (&Blocks, Known<'_>),
-    heads: Option<&dyn Heads>,
+    heads: Option<&dyn TypeWordSink>,
     limits: &Limits,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> (Vec<Run>, Outcome) {
@@ -265,8 +265,8 @@ pub fn scan(
     });
     let mut runs = Vec::new();
     let mut outcome = Outcome {
-        has_too_many: shared.has_too_many.into_inner(),
-        is_late: shared.is_late.into_inner(),
+        hit_reference_limit: shared.has_too_many.into_inner(),
+        timed_out: shared.is_late.into_inner(),
         ..Outcome::default()
     };
     for (some, of) in results {
@@ -276,7 +276,7 @@ pub fn scan(
         outcome.unreadable_bytes += of.unreadable_bytes;
     }
     let told = outcome.read_bytes + outcome.plain_bytes + outcome.unreadable_bytes;
-    outcome.left_bytes = blocks.bytes_of_all().saturating_sub(told);
+    outcome.skipped_bytes = blocks.bytes_of_all().saturating_sub(told);
     runs.sort_unstable_by_key(|(piece, _)| piece.order);
     (runs.into_iter().map(|(_, run)| run).collect(), outcome)
 }
@@ -302,7 +302,7 @@ struct Worker<'a> {
     within: Vec<u32>,
     /// Index of the block and target of the last reference.
     last: (u32, u32),
-    hear: Option<Hear<'a>>,
+    hear: Option<WordCallback<'a>>,
     tables: (u64, u64),
     outcome: Outcome,
 }
@@ -323,8 +323,8 @@ impl<'a> Worker<'a> {
             targets: Vec::new(),
             within: Vec::new(),
             last: (NONE, NONE),
-            hear: shared.heads.map(|heads| heads.hear()),
-            tables: shared.heads.map_or((0, 0), |heads| heads.tables()),
+            hear: shared.heads.map(|heads| heads.callback()),
+            tables: shared.heads.map_or((0, 0), |heads| heads.type_range()),
             outcome: Outcome::default(),
         }
     }
@@ -350,7 +350,7 @@ impl<'a> Worker<'a> {
     }
 
     fn look_through(&mut self, piece: &Piece) -> Option<()> {
-        let Shared { blocks, known: Known { plain, .. }, .. } = *self.shared;
+        let Shared { blocks, known: Known { no_references: plain, .. }, .. } = *self.shared;
         let (first, end) = piece.blocks;
         let (low, high) = piece.addresses;
         let parts = || {
@@ -455,7 +455,7 @@ impl<'a> Worker<'a> {
                 && let Some(hear) = hear.as_mut()
                 && words.get(index) == Some(&shared.blocks.start(target))
             {
-                hear(target, Word::Behind(next));
+                hear(target, Word::AfterReference(next));
             }
             let place = places.get(index).copied().unwrap_or(0);
             let word = words.get(index).copied().unwrap_or_default();

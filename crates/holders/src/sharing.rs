@@ -18,10 +18,10 @@ use std::collections::HashMap;
 
 use strandline_sys::host::prefetch;
 
-use crate::arrays::{AHEAD, NONE, Refused, array};
+use crate::arrays::{PREFETCH_DISTANCE, NONE, Refused, array};
 use crate::blocks::Blocks;
 use crate::held::Sum;
-use crate::marks::{Marks, Ranked};
+use crate::marks::{BlockSet, RankedSet};
 use crate::reach::{Search, vertices_of};
 
 /// Maximum number of roots that a set lists.
@@ -48,7 +48,7 @@ pub struct SharedSet {
 /// Blocks that several roots reach, by set, largest first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sharing {
-    pub members: Ranked,
+    pub members: RankedSet,
     /// Index in `sets` of the set of each member.
     of: Vec<u16>,
     pub sets: Vec<SharedSet>,
@@ -66,26 +66,26 @@ impl Sharing {
 pub(crate) fn find(
     search: &mut Search,
     blocks: &Blocks,
-    entries: &Marks,
+    entries: &BlockSet,
     lost: u32,
 ) -> Result<Sharing, Refused> {
     if entries.iter().next().is_none() {
         return Ok(Sharing::default());
     }
     let vertices = vertices_of(&search.numbers)?;
-    let members = Ranked::new(members(search, &vertices, entries)?)?;
+    let members = RankedSet::new(members(search, &vertices, entries)?)?;
     let count = members.count() as usize;
-    let (firsts, done) = (array(count, 0)?, Marks::new(members.count())?);
+    let (firsts, done) = (array(count, 0)?, BlockSet::new(members.count())?);
     let mut walk = Walk { search, vertices, members, firsts, done, of: Vec::new(), sets: Sets::new() };
-    walk.rings()?;
+    walk.components()?;
     walk.of = array(count, EMPTY)?;
     walk.begin(lost)?;
-    walk.pass_on()?;
-    walk.tell(blocks, lost)
+    walk.propagate_all()?;
+    walk.finish(blocks, lost)
 }
 
 /// The entries and everything that they reach, breadth first, so that accesses can be prefetched.
-fn members(search: &mut Search, vertices: &[u32], entries: &Marks) -> Result<Marks, Refused> {
+fn members(search: &mut Search, vertices: &[u32], entries: &BlockSet) -> Result<BlockSet, Refused> {
     let Search { edges, clock, .. } = search;
     let mut members = entries.clone();
     let mut queue: Vec<u32> = Vec::new();
@@ -101,10 +101,10 @@ fn members(search: &mut Search, vertices: &[u32], entries: &Marks) -> Result<Mar
     let mut next = 0;
     while let Some(&number) = queue.get(next) {
         clock.step()?;
-        if let Some(&soon) = queue.get(next + 2 * AHEAD) {
+        if let Some(&soon) = queue.get(next + 2 * PREFETCH_DISTANCE) {
             prefetch(vertices, soon as usize);
         }
-        if let Some(&soon) = queue.get(next + AHEAD) {
+        if let Some(&soon) = queue.get(next + PREFETCH_DISTANCE) {
             edges.references.prefetch(vertices[soon as usize]);
         }
         next += 1;
@@ -120,11 +120,11 @@ fn members(search: &mut Search, vertices: &[u32], entries: &Marks) -> Result<Mar
 struct Walk<'a> {
     search: &'a mut Search,
     vertices: Vec<u32>,
-    members: Ranked,
+    members: RankedSet,
     /// For each member another one of its ring that was entered before, or itself, by rank.
     firsts: Vec<u32>,
     /// First members of complete rings.
-    done: Marks,
+    done: BlockSet,
     /// The set of each ring, at its first member.
     of: Vec<u32>,
     sets: Sets,
@@ -153,10 +153,10 @@ impl Walk<'_> {
 
     /// Finds rings: a member is the first of its ring if, when the walk leaves it, it leads to no
     /// incomplete ring with an earlier first member.
-    fn rings(&mut self) -> Result<(), Refused> {
+    fn components(&mut self) -> Result<(), Refused> {
         (0..).zip(&mut self.firsts).for_each(|(rank, first)| *first = rank);
         let mut next = self.members.first();
-        let mut soon = (0..AHEAD).try_fold(next, |at, _| Some(self.members.after(at?))).flatten();
+        let mut soon = (0..PREFETCH_DISTANCE).try_fold(next, |at, _| Some(self.members.after(at?))).flatten();
         while let Some(number) = next {
             next = self.members.after(number);
             soon = soon.and_then(|soon| {
@@ -236,10 +236,10 @@ impl Walk<'_> {
 
     /// Propagates sets in the reverse order of the walk, in which no member comes before one that
     /// leads to it, except within rings.
-    fn pass_on(&mut self) -> Result<(), Refused> {
+    fn propagate_all(&mut self) -> Result<(), Refused> {
         let mut next = None;
         let mut last = self.members.last();
-        let mut soon = (0..AHEAD).try_fold(last, |at, _| Some(self.members.before(at?))).flatten();
+        let mut soon = (0..PREFETCH_DISTANCE).try_fold(last, |at, _| Some(self.members.before(at?))).flatten();
         while let Some(number) = last {
             last = self.members.before(number);
             soon = soon.and_then(|soon| {
@@ -257,14 +257,14 @@ impl Walk<'_> {
             while behind != NONE {
                 self.search.clock.step()?;
                 let below = std::mem::replace(&mut self.search.parents[behind as usize], at);
-                self.push(behind);
+                self.propagate(behind);
                 (at, behind) = (behind, below);
             }
         }
         Ok(())
     }
 
-    fn push(&mut self, number: u32) {
+    fn propagate(&mut self, number: u32) {
         let Self { search, vertices, members, firsts, of, sets, .. } = self;
         let Some(rank) = members.rank(number) else { return };
         let first = Self::first(firsts, rank);
@@ -279,7 +279,7 @@ impl Walk<'_> {
     }
 
     /// Sums up the blocks of each set, and sorts the sets.
-    fn tell(mut self, blocks: &Blocks, lost: u32) -> Result<Sharing, Refused> {
+    fn finish(mut self, blocks: &Blocks, lost: u32) -> Result<Sharing, Refused> {
         for rank in 0..self.members.count() {
             let first = Self::first(&mut self.firsts, rank);
             self.of[rank as usize] = self.of[first as usize];
@@ -292,7 +292,7 @@ impl Walk<'_> {
                 *sum += Sum { bytes, blocks: 1 };
             }
         }
-        let pairs = self.direct(lost)?;
+        let pairs = self.count_direct_references(lost)?;
         let mut order: Vec<u32> = (0..sums.len() as u32).filter(|&of| sums[of as usize].blocks > 0).collect();
         order.sort_by_key(|&of| (std::cmp::Reverse(sums[of as usize].bytes), of));
         let mut places = array(sums.len(), 0_u16)?;
@@ -311,7 +311,7 @@ impl Walk<'_> {
     }
 
     /// Number of references into each set from a root, or from what that root alone retains.
-    fn direct(&mut self, lost: u32) -> Result<HashMap<(u32, u32), u32>, Refused> {
+    fn count_direct_references(&mut self, lost: u32) -> Result<HashMap<(u32, u32), u32>, Refused> {
         let mut pairs: HashMap<(u32, u32), u32> = HashMap::new();
         self.each_entry(lost, |walk, root, target| {
             let of = walk.members.rank(target).and_then(|rank| walk.of.get(rank as usize)).copied();

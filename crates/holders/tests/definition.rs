@@ -5,7 +5,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use proptest::prelude::*;
-use strandline_holders::{By, Held, MAX_ROOTS, Outline, Roots, SEVERAL, SharedSet, Sum};
+use strandline_holders::{Holder, DominatorTree, MAX_ROOTS, Outline, Roots, SEVERAL, SharedSet, Sum};
 
 /// A graph of blocks and roots, as lists.
 #[derive(Clone, Debug)]
@@ -126,9 +126,9 @@ fn assert_as_defined(graph: &Drawn) -> Result<(), TestCaseError> {
         let nearest = above.iter().find(|&&one| above.iter().all(|&other| dominates[other][one]));
         let alone = |root: &usize| graph.reached(&graph.of_roots(Some(*root)), None)[block].is_none();
         let by = match nearest {
-            Some(&nearest) => By::Block(nearest as u32),
-            None if is_lost[block] => By::Nothing,
-            None => (0..graph.roots.len()).find(alone).map_or(By::Roots, |root| By::Root(root as u32)),
+            Some(&nearest) => Holder::Block(nearest as u32),
+            None if is_lost[block] => Holder::Nothing,
+            None => (0..graph.roots.len()).find(alone).map_or(Holder::Roots, |root| Holder::Root(root as u32)),
         };
         prop_assert_eq!(held.dominator(block as u32), by);
         let (Some(chain), Some(path)) = (held.dominators(block as u32, 100), held.path(block as u32, 100))
@@ -143,8 +143,8 @@ fn assert_as_defined(graph: &Drawn) -> Result<(), TestCaseError> {
         prop_assert!(path.blocks.windows(2).all(|pair| graph.edges[pair[0] as usize].contains(&pair[1])));
         prop_assert_eq!(path.blocks.last(), Some(&(block as u32)));
         match path.from {
-            By::Root(root) => prop_assert!(graph.roots[root as usize].contains(&path.blocks[0])),
-            from => prop_assert!(from == By::Nothing && heads.contains(&path.blocks[0])),
+            Holder::Root(root) => prop_assert!(graph.roots[root as usize].contains(&path.blocks[0])),
+            from => prop_assert!(from == Holder::Nothing && heads.contains(&path.blocks[0])),
         }
     }
     assert_shared(&held, graph)?;
@@ -162,14 +162,14 @@ fn key(set: &SharedSet) -> Key {
 
 /// The set of each block that no single root retains. The order of roots is ignored: it depends on
 /// words, and the compared heaps have different ones.
-fn keys(held: &Held) -> BTreeMap<u32, Key> {
+fn keys(held: &DominatorTree) -> BTreeMap<u32, Key> {
     held.each_shared().map(|(block, set)| (block, key(&held.shared_sets()[set]))).collect()
 }
 
 /// Each block that no single root retains is in the set of the roots that reach it. Sets are in
 /// order of their bytes, and their roots in order of direct references: from the root, or from what
 /// it alone retains.
-fn assert_shared(held: &Held, graph: &Drawn) -> Result<(), TestCaseError> {
+fn assert_shared(held: &DominatorTree, graph: &Drawn) -> Result<(), TestCaseError> {
     let count = graph.edges.len();
     let reached: Vec<Vec<bool>> = (0..graph.roots.len())
         .map(|root| graph.reached(&graph.roots[root], None).iter().map(Option::is_some).collect())
@@ -177,7 +177,7 @@ fn assert_shared(held: &Held, graph: &Drawn) -> Result<(), TestCaseError> {
     let of = |block: usize| -> Vec<u32> {
         (0..graph.roots.len() as u32).filter(|&root| reached[root as usize][block]).collect()
     };
-    let Ok(tops) = held.tops() else { return Err(TestCaseError::fail("refused")) };
+    let Ok(tops) = held.sole_roots() else { return Err(TestCaseError::fail("refused")) };
     let mut expected: BTreeMap<Key, BTreeSet<u32>> = BTreeMap::new();
     for block in (0..count).filter(|&block| tops[block] == SEVERAL) {
         let mut roots = of(block);
@@ -218,7 +218,7 @@ fn assert_shared(held: &Held, graph: &Drawn) -> Result<(), TestCaseError> {
 
 /// Each block is in the node given by the kinds of its dominators, with equal kinds in a row as
 /// one.
-fn assert_outlined(held: &Held, count: usize) -> Result<(), TestCaseError> {
+fn assert_outlined(held: &DominatorTree, count: usize) -> Result<(), TestCaseError> {
     let kinds: Vec<u16> = (0..count as u16).map(|block| block * 7 % 3).collect();
     let Ok(outline) = held.outline(&kinds) else { return Err(TestCaseError::fail("refused")) };
     let mut expected: BTreeMap<Vec<u32>, (Sum, u32)> = BTreeMap::new();
@@ -228,8 +228,8 @@ fn assert_outlined(held: &Held, count: usize) -> Result<(), TestCaseError> {
         };
         let of_blocks: Vec<u16> = chain.blocks.iter().map(|&one| kinds[one as usize]).collect();
         let mut way = vec![match chain.from {
-            By::Root(root) => Outline::of_root(root),
-            By::Nothing => Outline::LOST,
+            Holder::Root(root) => Outline::root_node(root),
+            Holder::Nothing => Outline::LOST,
             _ => Outline::SEVERAL,
         }];
         way.extend(of_blocks.chunk_by(|one, next| one == next).map(|kinds| u32::from(kinds[0])));
@@ -239,21 +239,21 @@ fn assert_outlined(held: &Held, count: usize) -> Result<(), TestCaseError> {
         *chained += u32::from(is_chained);
     }
     let mut found = BTreeMap::new();
-    for (number, node) in outline.of_blocks() {
+    for (number, node) in outline.block_nodes() {
         let mut way = vec![node.kind];
-        let mut at = node.above;
-        while outline.nodes()[at as usize].above != at {
+        let mut at = node.parent;
+        while outline.nodes()[at as usize].parent != at {
             way.push(outline.nodes()[at as usize].kind);
-            at = outline.nodes()[at as usize].above;
+            at = outline.nodes()[at as usize].parent;
         }
         way.push(at);
         way.reverse();
         found.insert(way, (node.own, node.chained));
-        prop_assert!(node.above < number);
+        prop_assert!(node.parent < number);
     }
     prop_assert_eq!(found, expected);
     for root in 0..held.root_count() {
-        prop_assert_eq!(outline.nodes()[Outline::of_root(root) as usize].retained, held.root(root));
+        prop_assert_eq!(outline.nodes()[Outline::root_node(root) as usize].retained, held.root(root));
     }
     prop_assert_eq!(outline.nodes()[Outline::SEVERAL as usize].retained, held.shared());
     Ok(())
@@ -306,7 +306,7 @@ fn assert_classes(graph: &Drawn, classes: [usize; 2], stops: &[u32]) -> Result<(
     let mut roots = Roots::default();
     for (root, blocks) in graph.roots.iter().enumerate() {
         if root == classes[0] {
-            roots.all_are_named();
+            roots.end_named_class();
             roots.add_with_stops([], stops.iter().copied());
         }
         if root == classes[1] {
@@ -315,7 +315,7 @@ fn assert_classes(graph: &Drawn, classes: [usize; 2], stops: &[u32]) -> Result<(
         roots.add(blocks.iter().copied());
     }
     if classes[0] == graph.roots.len() {
-        roots.all_are_named();
+        roots.end_named_class();
         roots.add_with_stops([], stops.iter().copied());
     }
     let held = common::held((count, 1), |block| graph.edges[block as usize].clone(), roots);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::{BASE, Heap, deadline, heap, held, limits};
 use strandline_holders::{
-    Builder, Exact, Graph, Heads, Hear, Known, Limits, Marks, Progress, References, Refused, Roots, Ways,
+    Builder, Exact, Reachability, TypeWordSink, WordCallback, Known, Limits, BlockSet, Progress, References, Refused, Roots, KeepPaths,
     Word,
 };
 use strandline_process::memory::Memory;
@@ -19,7 +19,7 @@ fn memory_that_ends_is_counted_and_passed_over() {
     heap.words.truncate(4096 * 2 + 1);
     let references = References::read(&heap, &blocks, Known::default(), None, &limits(), &|_| ()).unwrap();
     let outcome = references.outcome();
-    assert_eq!((outcome.read_bytes, outcome.unreadable_bytes, outcome.left_bytes), (65544, 65528, 0));
+    assert_eq!((outcome.read_bytes, outcome.unreadable_bytes, outcome.skipped_bytes), (65544, 65528, 0));
     assert_eq!(references.count(), 2049);
     assert_eq!((references.of(2048), references.of(2049)), (&[2049][..], &[][..]));
 }
@@ -58,13 +58,13 @@ fn more_references_than_may_be_kept_are_said() {
     let few = Limits { edges_bytes: 1_000_000, ..limits() };
     let references = References::read(&heap, &blocks, Known::default(), None, &few, &|_| ()).unwrap();
     let outcome = references.outcome();
-    assert!(outcome.has_too_many && !outcome.is_late && outcome.left_bytes > 0);
+    assert!(outcome.hit_reference_limit && !outcome.timed_out && outcome.skipped_bytes > 0);
     assert!(references.count() * 4 <= few.edges_bytes);
     // The references that were kept can still be searched.
     let mut roots = Roots::default();
     roots.add([0]);
     let held =
-        Graph::new(blocks, references, roots, Ways::None, deadline()).unwrap().held(deadline()).unwrap();
+        Reachability::new(blocks, references, roots, KeepPaths::None, deadline()).unwrap().held(deadline()).unwrap();
     assert_eq!(held.reached().blocks + held.lost().definite.blocks + held.lost().indirect.blocks, 200_000);
     assert!(held.path(0, 10).is_none());
 }
@@ -75,21 +75,21 @@ fn a_time_that_is_over_stops_each_step() {
     let (heap, blocks) = heap(1000, 0, |block| vec![(block + 1) % 1000]).unwrap();
     let late = Limits { deadline: past, ..limits() };
     let outcome = References::read(&heap, &blocks, Known::default(), None, &late, &|_| ()).unwrap().outcome();
-    assert_eq!((outcome.is_late, outcome.left_bytes), (true, 8000));
+    assert_eq!((outcome.timed_out, outcome.skipped_bytes), (true, 8000));
     let references = References::read(&heap, &blocks, Known::default(), None, &limits(), &|_| ()).unwrap();
-    let graph = Graph::new(blocks, references, Roots::default(), Ways::None, deadline()).unwrap();
-    assert_eq!(graph.held(past).err(), Some(Refused::Late));
+    let graph = Reachability::new(blocks, references, Roots::default(), KeepPaths::None, deadline()).unwrap();
+    assert_eq!(graph.held(past).err(), Some(Refused::DeadlinePassed));
 }
 
 #[test]
 fn what_refers_to_nothing_is_not_read() {
     let (heap, blocks) = heap(1000, 0, |block| vec![(block + 1) % 1000]).unwrap();
-    let mut plain = Marks::new(blocks.len()).unwrap();
+    let mut plain = BlockSet::new(blocks.len()).unwrap();
     (100..900).for_each(|block| _ = plain.set(block));
     let references = References::read(
         &heap,
         &blocks,
-        Known { plain: Some(&plain), exact: None },
+        Known { no_references: Some(&plain), exact: None },
         None,
         &limits(),
         &|_| (),
@@ -114,13 +114,13 @@ fn words_of_exact_blocks_lead_to_where_blocks_begin() {
     let mut builder = Builder::default();
     (0..3).for_each(|number| builder.push(block(number), 128));
     let blocks = builder.finish().unwrap();
-    let mut own = Marks::new(blocks.len()).unwrap();
+    let mut own = BlockSet::new(blocks.len()).unwrap();
     own.set(0);
     let exact = Exact::new(own, blocks.len()).unwrap();
-    let known = Known { plain: None, exact: Some(&exact) };
+    let known = Known { no_references: None, exact: Some(&exact) };
     let references = References::read(&Heap { words }, &blocks, known, None, &limits(), &|_| ()).unwrap();
     assert_eq!((references.of(0), references.of(1)), (&[1][..], &[2, 0][..]));
-    assert_eq!(exact.within().iter().collect::<Vec<_>>(), [2]);
+    assert_eq!(exact.inner_targets().iter().collect::<Vec<_>>(), [2]);
 }
 
 /// A block of 40 MiB between small ones is read in parts, which are joined.
@@ -183,8 +183,8 @@ fn roots_that_lead_to_no_block_and_references_of_others_do_no_harm() {
     let (heap, blocks) = heap(10, 0, |block| vec![(block + 1) % 10]).unwrap();
     let references = References::read(&heap, &blocks, Known::default(), None, &limits(), &|_| ()).unwrap();
     let others = Builder::default().finish().unwrap();
-    let refused = Graph::new(others, references, Roots::default(), Ways::None, deadline()).err();
-    assert_eq!(refused, Some(Refused::Strangers(10, 0)));
+    let refused = Reachability::new(others, references, Roots::default(), KeepPaths::None, deadline()).err();
+    assert_eq!(refused, Some(Refused::BlocksDiffer(10, 0)));
     let mut roots = Roots::default();
     roots.add([10, u32::MAX, 11, 3, 12, 3]);
     roots.add([]);
@@ -199,15 +199,15 @@ fn nothing_at_all_is_an_answer() {
     let references =
         References::read(&Heap { words: vec![] }, &blocks, Known::default(), None, &limits(), &|_| ())
             .unwrap();
-    let graph = Graph::new(blocks, references, Roots::default(), Ways::Shortest, deadline()).unwrap();
+    let graph = Reachability::new(blocks, references, Roots::default(), KeepPaths::Shortest, deadline()).unwrap();
     let held = graph.held(deadline()).unwrap();
     assert_eq!((held.reached().blocks, held.lost().definite.blocks, held.dominators(0, 9)), (0, 0, None));
 }
 
 struct Heard(Mutex<Vec<(u32, Word)>>);
 
-impl Heads for Heard {
-    fn hear(&self) -> Hear<'_> {
+impl TypeWordSink for Heard {
+    fn callback(&self) -> WordCallback<'_> {
         Box::new(|block, word| {
             if let Ok(mut heard) = self.0.lock() {
                 heard.push((block, word));
@@ -215,7 +215,7 @@ impl Heads for Heard {
         })
     }
 
-    fn tables(&self) -> (u64, u64) {
+    fn type_range(&self) -> (u64, u64) {
         (100, 20)
     }
 }
@@ -257,6 +257,6 @@ fn words_behind_addresses_are_heard() {
     let heap = Heap { words: words.concat() };
     References::read(&heap, &blocks, Known::default(), Some(&heard), &limits(), &|_| ()).unwrap();
     let mut heard = heard.0.into_inner().unwrap();
-    heard.retain(|heard| matches!(heard.1, Word::Behind(_)));
-    assert_eq!(heard, [(1, Word::Behind(101)), (1, Word::Behind(103)), (3, Word::Behind(119))]);
+    heard.retain(|heard| matches!(heard.1, Word::AfterReference(_)));
+    assert_eq!(heard, [(1, Word::AfterReference(101)), (1, Word::AfterReference(103)), (3, Word::AfterReference(119))]);
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::held;
-use strandline_holders::{By, MAX_ROOTS, Roots, Sum};
+use strandline_holders::{Holder, MAX_ROOTS, Roots, Sum};
 
 const MANY: u32 = 250_000;
 
@@ -21,7 +21,7 @@ fn a_long_chain_is_held_link_by_link() {
     assert_eq!(held.retained(MANY - 10).unwrap(), Sum { bytes: 80, blocks: 10 });
     for path in [held.path(MANY - 1, 6).unwrap(), held.dominators(MANY - 1, 6).unwrap()] {
         assert_eq!(path.blocks, [0, 1, 2, MANY - 3, MANY - 2, MANY - 1]);
-        assert_eq!((path.from, path.left_out), (By::Root(0), Some((3, MANY - 6))));
+        assert_eq!((path.from, path.left_out), (Holder::Root(0), Some((3, MANY - 6))));
     }
 }
 
@@ -50,7 +50,7 @@ fn many_at_the_end_of_a_list_that_others_know_too_take_no_longer() {
     roots.add([1]);
     roots.add([0]);
     let held = held((MANY, 0), targets, roots).unwrap();
-    assert_eq!(held.dominator(MANY - 1), By::Roots);
+    assert_eq!(held.dominator(MANY - 1), Holder::Roots);
     assert_eq!(held.shared().blocks, MANY - 1);
     assert_eq!(held.root(1).blocks, 1);
 }
@@ -59,8 +59,8 @@ fn many_at_the_end_of_a_list_that_others_know_too_take_no_longer() {
 fn one_block_leads_to_all_and_all_back() {
     let targets = |block| if block == 0 { (1..MANY).collect() } else { vec![0] };
     let held = held((MANY, 0), targets, one_root(MANY / 2)).unwrap();
-    assert_eq!(held.dominator(MANY - 1), By::Block(0));
-    assert_eq!(held.dominator(0), By::Block(MANY / 2));
+    assert_eq!(held.dominator(MANY - 1), Holder::Block(0));
+    assert_eq!(held.dominator(0), Holder::Block(MANY / 2));
     assert_eq!(held.retained(0).unwrap().blocks, MANY - 1);
 }
 
@@ -69,7 +69,7 @@ fn many_roots_share_one_block() {
     let mut roots = Roots::default();
     (0..MANY).for_each(|root| _ = roots.add([root, MANY]));
     let held = held((MANY + 1, 0), |_| vec![], roots).unwrap();
-    assert_eq!((held.dominator(MANY), held.dominator(7)), (By::Roots, By::Root(7)));
+    assert_eq!((held.dominator(MANY), held.dominator(7)), (Holder::Roots, Holder::Root(7)));
     assert_eq!(held.shared(), Sum { bytes: 8, blocks: 1 });
     let [set] = held.shared_sets() else { panic!("{:?}", held.shared_sets()) };
     assert_eq!((set.roots.len(), set.has_more, set.sum), (MAX_ROOTS, true, held.shared()));
@@ -116,5 +116,5 @@ fn a_ring_of_rings_is_lost_as_one() {
     assert_eq!(held.lost().definite, Sum::default());
     // The first block of the ring that the root refers to comes after all others of that ring.
     assert_eq!(held.retained(5 * ring).unwrap().blocks, count - ring + 1);
-    assert_eq!(held.dominator(5 * ring), By::Block(6 * ring - 1));
+    assert_eq!(held.dominator(5 * ring), Holder::Block(6 * ring - 1));
 }

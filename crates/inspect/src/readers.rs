@@ -10,9 +10,9 @@ use std::sync::LazyLock;
 use strandline_allocators::{
     glibc, google_tcmalloc, jemalloc, mimalloc, musl, named as allocators, tcmalloc,
 };
-use strandline_claims::reader::About;
+use strandline_claims::reader::ReaderInfo;
 use strandline_claims::remedy::{Effect, Spec};
-use strandline_claims::rows::{ANONYMOUS, Id, OF_THE_KERNEL};
+use strandline_claims::rows::{ANONYMOUS, RowRef, KERNEL_ROWS};
 use strandline_claims::{allocator, runtime};
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
@@ -22,12 +22,12 @@ use strandline_runtimes::{cpython, go, jvm, named as runtimes, perl, sbcl};
 /// An entry of the table.
 pub struct Entry<R: ?Sized + 'static> {
     /// Name, evidence, versions and rows.
-    pub about: &'static About,
+    pub about: &'static ReaderInfo,
     /// The reader; `None` if it is only named.
     pub reader: Option<&'static R>,
 }
 
-const fn named<R: ?Sized>(about: &'static About) -> Entry<R> {
+const fn named<R: ?Sized>(about: &'static ReaderInfo) -> Entry<R> {
     Entry { about, reader: None }
 }
 
@@ -80,14 +80,14 @@ pub static RUNTIMES: [Entry<dyn runtime::Reader>; 25] = [
 ];
 
 /// Returns all rows that a ledger may have, in the order of documents that refer to rows by number.
-pub fn rows() -> impl Iterator<Item = Id> {
+pub fn rows() -> impl Iterator<Item = RowRef> {
     let of_allocators = ALLOCATORS.iter().flat_map(|entry| entry.about.rows.iter().copied());
     let of_runtimes = RUNTIMES.iter().flat_map(|entry| entry.about.rows.iter().copied());
-    OF_THE_KERNEL.iter().copied().chain(of_allocators).chain([&ANONYMOUS]).chain(of_runtimes)
+    KERNEL_ROWS.iter().copied().chain(of_allocators).chain([&ANONYMOUS]).chain(of_runtimes)
 }
 
 /// Returns the index of a row in [`rows`].
-pub fn number(id: Id) -> usize {
+pub fn number(id: RowRef) -> usize {
     static NUMBERS: LazyLock<HashMap<&'static str, usize>> =
         LazyLock::new(|| rows().enumerate().map(|(number, row)| (row.id, number)).collect());
     // Bytes on a row that is missing in the table count as unexplained; a test checks the rows of
@@ -101,7 +101,7 @@ pub fn runtime_reader(name: &str) -> Option<&'static dyn runtime::Reader> {
 }
 
 /// Every remedy of the table, with whose it is.
-pub fn remedies() -> impl Iterator<Item = (&'static About, &'static Spec)> {
+pub fn remedies() -> impl Iterator<Item = (&'static ReaderInfo, &'static Spec)> {
     let abouts = ALLOCATORS.iter().map(|entry| entry.about).chain(RUNTIMES.iter().map(|entry| entry.about));
     abouts.flat_map(|about| about.remedies.iter().map(move |spec| (about, spec)))
 }
@@ -112,18 +112,18 @@ pub fn remedy(id: &str) -> Option<&'static Spec> {
 }
 
 /// The allocator whose free pages the remedy `id` releases.
-pub fn frees_pages_of(id: &str) -> Option<&'static About> {
+pub fn frees_pages_of(id: &str) -> Option<&'static ReaderInfo> {
     let Effect::FreePages(name) = remedy(id)?.effect else { return None };
     allocator(name)
 }
 
 /// Returns the allocator with this name.
-pub fn allocator(name: &str) -> Option<&'static About> {
+pub fn allocator(name: &str) -> Option<&'static ReaderInfo> {
     ALLOCATORS.iter().map(|entry| entry.about).find(|about| about.name == name)
 }
 
 /// Returns the runtime with this name.
-pub fn runtime(name: &str) -> Option<&'static About> {
+pub fn runtime(name: &str) -> Option<&'static ReaderInfo> {
     RUNTIMES.iter().map(|entry| entry.about).find(|about| about.name == name)
 }
 
@@ -131,7 +131,7 @@ pub fn runtime(name: &str) -> Option<&'static About> {
 #[derive(Default)]
 pub struct Found {
     /// The allocators, in the order of their layers.
-    pub allocators: Vec<(allocator::Layer, Box<dyn allocator::Found>)>,
+    pub allocators: Vec<(allocator::Layer, Box<dyn allocator::FoundAllocator>)>,
     /// The runtimes.
     pub runtimes: Vec<Box<dyn runtime::Found>>,
 }
@@ -156,7 +156,7 @@ impl Found {
     /// copies what it needs itself. Reads a few structures at most; the process may be running.
     pub fn wants_copy(&self, memory: &dyn Memory) -> bool {
         let access: Vec<_> = self.runtimes.iter().map(|found| found.access(memory)).collect();
-        access.contains(&runtime::Access::Copied) && !access.contains(&runtime::Access::CopiesItself)
+        access.contains(&runtime::Access::Copied) && !access.contains(&runtime::Access::OwnCopy)
     }
 
     /// Whether a snapshot stops the process for less time than reading all of this.
@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    fn all() -> impl Iterator<Item = &'static About> {
+    fn all() -> impl Iterator<Item = &'static ReaderInfo> {
         ALLOCATORS.iter().map(|entry| entry.about).chain(RUNTIMES.iter().map(|entry| entry.about))
     }
 
@@ -195,7 +195,7 @@ mod tests {
     fn names_are_given_once_and_rows_go_by_them() {
         let names: HashSet<&str> = all().map(|about| about.name).collect();
         assert_eq!(names.len(), all().count());
-        let rows_of: Vec<Id> = rows().collect();
+        let rows_of: Vec<RowRef> = rows().collect();
         let ids: HashSet<&str> = rows_of.iter().map(|row| row.id).collect();
         assert_eq!(ids.len(), rows_of.len(), "no two rows of one name");
         assert!(rows_of.len() <= 256, "pictures number rows with a byte");
@@ -219,7 +219,7 @@ mod tests {
             assert_eq!(reader.is_some(), !about.versions.is_empty(), "{}", about.name);
             assert_eq!(reader.is_some(), !about.rows.is_empty(), "{}", about.name);
             if let Some(blocks) = about.blocks {
-                let BlockRows { live, header, metadata, cached, purge, kept, pinned, mapped, unread } =
+                let BlockRows { live, header, metadata, cached, trimmable: purge, kept, pinned, mapped, unread } =
                     *blocks;
                 let all = [live, header, metadata, cached, purge, kept, pinned, mapped, unread];
                 assert!(all.iter().all(|row| about.rows.contains(row)), "{}", about.name);
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn files_of_like_names_are_told_apart() {
         let allocator = |file: &str| {
-            let has = |about: &&About| about.evidence.files.iter().any(|name| name.matches(file));
+            let has = |about: &&ReaderInfo| about.evidence.files.iter().any(|name| name.matches(file));
             all().find(has).map(|about| about.name)
         };
         assert_eq!(allocator("libc.so"), Some("musl"));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::cell::{End, Figures, Measure, Outcome, Subject};
 use super::engine::{Judge, Next, Progress, Results};
 use super::nodes::blocks;
-use super::statistics::{Estimate, Ratio, Verdict, estimate_in_blocks, outliers, paired_ratio, together};
+use super::statistics::{Estimate, Ratio, Verdict, estimate_in_blocks, outliers, paired_ratio, bonferroni};
 
 /// Joint confidence of all ratio intervals in one comparison.
 pub const CONFIDENCE: f64 = 0.99;
@@ -64,7 +64,7 @@ impl Metric {
     }
 
     /// The value of this metric in a run.
-    pub fn of(self, figures: &Figures) -> Option<f64> {
+    pub fn value_in(self, figures: &Figures) -> Option<f64> {
         let count = |count: Option<u64>| count.map(|count| count as f64);
         match self {
             Self::Wall => figures.wall_seconds,
@@ -80,7 +80,7 @@ impl Metric {
 
 /// One command in one case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct CommandCase {
     /// Index of the command, in the order given.
     pub command: usize,
     /// Index of the case; 0 if there are no cases.
@@ -132,7 +132,7 @@ impl Comparison {
     pub fn judge(
         commands: Vec<String>,
         cases: Vec<String>,
-        places: &[Place],
+        places: &[CommandCase],
         results: &Results,
         seed: u64,
     ) -> Self {
@@ -147,9 +147,9 @@ impl Comparison {
         let tables = comparison.tables(places, results);
         let compared = tables.iter().filter(|(_, of_commands)| of_commands.iter().all(|all| !all.is_empty()));
         let ratios = compared.count() * comparison.commands.len().saturating_sub(1);
-        comparison.ratio_confidence = together(CONFIDENCE, ratios);
+        comparison.ratio_confidence = bonferroni(CONFIDENCE, ratios);
         for ((case, metric), of_commands) in tables {
-            comparison.name_outliers(case, metric, &of_commands);
+            comparison.report_outliers(case, metric, &of_commands);
             let compared = comparison.compare(metric, &of_commands, seed);
             if let Some(metrics) = comparison.metrics.get_mut(case) {
                 metrics.insert(metric, compared);
@@ -159,7 +159,7 @@ impl Comparison {
     }
 
     /// The figures by case and metric, then by command and round.
-    fn tables(&self, places: &[Place], results: &Results) -> BTreeMap<(usize, Metric), Table> {
+    fn tables(&self, places: &[CommandCase], results: &Results) -> BTreeMap<(usize, Metric), Table> {
         let mut tables = BTreeMap::new();
         for (place, outcomes) in places.iter().zip(&results.outcomes) {
             for (round, outcome) in outcomes.iter().enumerate() {
@@ -169,7 +169,7 @@ impl Comparison {
                     continue;
                 }
                 for metric in Metric::ALL {
-                    let Some(value) = metric.of(&outcome.figures) else { continue };
+                    let Some(value) = metric.value_in(&outcome.figures) else { continue };
                     let table = tables.entry((place.case, metric));
                     let of_commands = table.or_insert_with(|| vec![Vec::new(); self.commands.len()]);
                     if let Some(values) = of_commands.get_mut(place.command) {
@@ -206,7 +206,7 @@ impl Comparison {
         of_commands.iter().enumerate().map(ratio).collect()
     }
 
-    fn name_outliers(&mut self, case: usize, metric: Metric, of_commands: &[Vec<(usize, f64)>]) {
+    fn report_outliers(&mut self, case: usize, metric: Metric, of_commands: &[Vec<(usize, f64)>]) {
         // Only wall time: CPU times reflect the same load of the machine, and memory and
         // instructions hardly vary.
         if metric != Metric::Wall {
@@ -287,7 +287,7 @@ fn pairs(first: &[(usize, f64)], second: &[(usize, f64)]) -> Vec<(f64, f64)> {
 }
 
 /// The subjects in `timed`, run in cachegrind to count their instructions.
-pub fn counted(timed: &[Subject]) -> Vec<Subject> {
+pub fn cachegrind_subjects(timed: &[Subject]) -> Vec<Subject> {
     let counted = |subject: &Subject| Subject {
         // Unique: names of timed subjects begin with the letter of their command.
         name: format!("instructions: {}", subject.name),
@@ -298,13 +298,13 @@ pub fn counted(timed: &[Subject]) -> Vec<Subject> {
 }
 
 /// Judge of the runs of a comparison.
-pub struct Referee<'a> {
+pub struct CompareJudge<'a> {
     /// Whether commands may fail.
     pub may_fail: bool,
     /// Stops when the intervals of wall time are this narrow, relative to the ratio.
     pub until: Option<f64>,
     /// Place of each subject.
-    pub places: &'a [Place],
+    pub places: &'a [CommandCase],
     /// Number of commands and of cases.
     pub counts: (usize, usize),
     /// Called with the progress.
@@ -317,15 +317,15 @@ pub struct Referee<'a> {
     pub failures: BTreeMap<usize, u32>,
 }
 
-impl Judge for Referee<'_> {
+impl Judge for CompareJudge<'_> {
     fn heard(&mut self, subject: usize, _round: Option<u32>, outcome: &Outcome) -> Next {
         self.left_behind += u32::from(outcome.left_behind > 0);
         if outcome.end.is_success() {
-            return Next::Go;
+            return Next::Continue;
         }
         *self.failures.entry(subject).or_default() += 1;
         if self.may_fail && !matches!(outcome.end, End::NotStarted(_)) {
-            return Next::Go;
+            return Next::Continue;
         }
         self.failed.get_or_insert_with(|| (subject, outcome.clone()));
         Next::Stop
@@ -346,7 +346,7 @@ impl Judge for Referee<'_> {
         // Only ratios of wall time are needed; the confidence is that for all figures of the
         // report.
         let tables = so_far.tables(self.places, results);
-        so_far.ratio_confidence = together(CONFIDENCE, tables.len() * commands.saturating_sub(1));
+        so_far.ratio_confidence = bonferroni(CONFIDENCE, tables.len() * commands.saturating_sub(1));
         let width = tables.iter().filter(|((_, metric), _)| *metric == Metric::Wall).map(|(_, table)| {
             let ratios = so_far.ratios(Metric::Wall, table);
             ratios.iter().skip(1).map(|ratio| half_width(ratio.as_ref())).fold(0.0, f64::max)
@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn figures_are_paired_by_rounds() {
-        let places = [Place { command: 0, case: 0 }, Place { command: 1, case: 0 }];
+        let places = [CommandCase { command: 0, case: 0 }, CommandCase { command: 1, case: 0 }];
         // Rounds drift by a factor of ten; the second command takes twice as long in each.
         let walls: Vec<f64> = (0..10).map(|round| 0.1 * 1.26f64.powi(round)).collect();
         let mut results = Results::default();

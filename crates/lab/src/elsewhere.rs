@@ -18,7 +18,7 @@ pub struct Round {
 
 /// Number of rounds under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tasks {
+pub struct TaskCounts {
     /// Running rounds.
     pub running: u32,
     /// Rounds that wait for a machine.
@@ -27,16 +27,16 @@ pub struct Tasks {
 
 /// An event of the requested rounds.
 #[derive(Clone, Debug)]
-pub enum News {
+pub enum RemoteEvent {
     /// Current state.
-    Standing {
+    Status {
         /// Rounds under way.
-        tasks: Tasks,
+        tasks: TaskCounts,
         /// Runs that ended in rounds that are not finished.
         runs: usize,
     },
     /// A round is finished.
-    Over {
+    Finished {
         /// Its number.
         round: u32,
         /// All its runs: subject and outcome.
@@ -52,18 +52,18 @@ pub enum News {
 }
 
 /// Runs whole rounds.
-pub trait Elsewhere {
+pub trait RemoteExecutor {
     /// Requests rounds of `subjects`; calls with the same subjects add rounds.
     ///
     /// # Errors
     /// [`Stopped`].
-    fn ask(&mut self, subjects: &[Subject], rounds: Vec<Round>) -> Result<(), Stopped>;
+    fn request(&mut self, subjects: &[Subject], rounds: Vec<Round>) -> Result<(), Stopped>;
 
     /// Waits a moment for the next event.
     ///
     /// # Errors
     /// [`Stopped`].
-    fn next(&mut self) -> Result<News, Stopped>;
+    fn next(&mut self) -> Result<RemoteEvent, Stopped>;
 
     /// Drops all requests: waiting rounds are not started, running rounds are ended.
     fn cancel(&mut self);

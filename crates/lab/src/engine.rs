@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use super::cell::{Outcome, Subject};
-use super::elsewhere::Tasks;
+use super::elsewhere::TaskCounts;
 use super::engine_elsewhere;
 use super::executor::{Executor, Stopped};
 use super::journal::Journal;
@@ -19,9 +19,9 @@ pub struct Plan {
     /// Number of leading rounds whose figures do not count.
     pub warm_up: u32,
     /// Minimum number of counted rounds.
-    pub at_least: u32,
+    pub min_rounds: u32,
     /// Maximum number of counted rounds.
-    pub at_most: u32,
+    pub max_rounds: u32,
     /// Seed for the order of each round.
     pub seed: u64,
 }
@@ -30,7 +30,7 @@ pub struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Continue.
-    Go,
+    Continue,
     /// Do not run this subject again.
     Drop,
     /// Run nothing more.
@@ -43,13 +43,13 @@ pub struct Progress {
     /// Finished runs, warm-ups included.
     pub done: usize,
     /// Upper bound of the number of runs.
-    pub all: usize,
+    pub total: usize,
     /// The subject whose run ended last.
     pub subject: usize,
     /// Estimated time for the remaining runs.
-    pub left: Option<Duration>,
+    pub remaining: Option<Duration>,
     /// Rounds under way, if rounds run elsewhere.
-    pub tasks: Option<Tasks>,
+    pub tasks: Option<TaskCounts>,
 }
 
 /// Outcomes of the runs of a lab.
@@ -73,7 +73,7 @@ pub trait Judge {
 
 /// One run to be done.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Turn {
+pub(super) struct ScheduledRun {
     pub(super) subject: usize,
     /// From 0, warm-ups first.
     pub(super) round: u32,
@@ -83,16 +83,16 @@ pub(super) struct Turn {
 ///
 /// # Errors
 /// [`Stopped`]; the finished runs are in the journal.
-pub fn run(
+pub fn runs_done(
     plan: &Plan,
     executors: &mut [Box<dyn Executor>],
     journal: &mut Journal,
     judge: &mut (dyn Judge + Send),
 ) -> Result<Results, Stopped> {
     let results = Results { outcomes: vec![Vec::new(); plan.subjects.len()], stopped: false };
-    let rounds = plan.warm_up.saturating_add(plan.at_most);
+    let rounds = plan.warm_up.saturating_add(plan.max_rounds);
     let of = |subject: &Subject| {
-        plan.warm_up.saturating_add(subject.rounds.unwrap_or(plan.at_most).min(plan.at_most)) as usize
+        plan.warm_up.saturating_add(subject.rounds.unwrap_or(plan.max_rounds).min(plan.max_rounds)) as usize
     };
     let all = plan.subjects.iter().map(of).fold(0, usize::saturating_add);
     let mut lab = Lab {
@@ -101,12 +101,12 @@ pub fn run(
         judge,
         results,
         dropped: vec![false; plan.subjects.len()],
-        progress: Progress { all, ..Progress::default() },
+        progress: Progress { total: all, ..Progress::default() },
         begin: Instant::now(),
         run: 0,
     };
     if let [executor] = &mut *executors
-        && let Some(elsewhere) = executor.elsewhere()
+        && let Some(elsewhere) = executor.remote()
     {
         engine_elsewhere::run(&mut lab, elsewhere)?;
         return Ok(lab.results);
@@ -145,11 +145,11 @@ impl Lab<'_> {
     /// Whether the lab is finished after this round.
     pub(super) fn is_over_after(&mut self, round: u32) -> bool {
         let counted = (round + 1).saturating_sub(self.plan.warm_up);
-        self.results.stopped || counted >= self.plan.at_least && self.judge.is_enough(&self.results)
+        self.results.stopped || counted >= self.plan.min_rounds && self.judge.is_enough(&self.results)
     }
 
     /// The turns of a round, in the order drawn from its seed.
-    pub(super) fn order(&self, round: u32) -> Vec<Turn> {
+    pub(super) fn order(&self, round: u32) -> Vec<ScheduledRun> {
         let mut subjects: Vec<usize> = (0..self.plan.subjects.len()).collect();
         let seed = self.plan.seed ^ u64::from(round).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         fastrand::Rng::with_seed(seed).shuffle(&mut subjects);
@@ -158,18 +158,18 @@ impl Lab<'_> {
             let rounds = self.plan.subjects.get(subject).and_then(|subject| subject.rounds);
             rounds.is_none_or(|rounds| counted < rounds)
         };
-        subjects.into_iter().filter(runs).map(|subject| Turn { subject, round }).collect()
+        subjects.into_iter().filter(runs).map(|subject| ScheduledRun { subject, round }).collect()
     }
 
-    fn round(&mut self, turns: &[Turn], executors: &mut [Box<dyn Executor>]) -> Result<(), Stopped> {
-        let turns: Vec<Turn> = turns.iter().copied().filter(|turn| !self.was_done(*turn)).collect();
+    fn round(&mut self, turns: &[ScheduledRun], executors: &mut [Box<dyn Executor>]) -> Result<(), Stopped> {
+        let turns: Vec<ScheduledRun> = turns.iter().copied().filter(|turn| !self.was_done(*turn)).collect();
         if let [executor] = executors {
             for turn in turns {
                 if self.is_due(turn) {
-                    let subject = self.plan.subjects.get(turn.subject).ok_or_else(no_such_subject)?;
+                    let subject = self.plan.subjects.get(turn.subject).ok_or_else(internal_error)?;
                     let folder = self.journal.cell(&subject.name, turn.round);
                     let outcome = executor.run(subject, &folder)?;
-                    self.take(turn, outcome)?;
+                    self.store_run(turn, outcome)?;
                 }
             }
             return Ok(());
@@ -178,14 +178,14 @@ impl Lab<'_> {
     }
 
     /// Runs turns concurrently: each executor takes the next turn.
-    fn round_at_once(&mut self, turns: &[Turn], executors: &mut [Box<dyn Executor>]) -> Result<(), Stopped> {
+    fn round_at_once(&mut self, turns: &[ScheduledRun], executors: &mut [Box<dyn Executor>]) -> Result<(), Stopped> {
         let plan = self.plan;
         let shared = Mutex::new((self, turns.iter().copied()));
         let ended: Vec<Result<(), Stopped>> = std::thread::scope(|scope| {
             let work = |executor: &mut Box<dyn Executor>| -> Result<(), Stopped> {
                 loop {
                     let next = {
-                        let mut shared = shared.lock().map_err(|_| no_such_subject())?;
+                        let mut shared = shared.lock().map_err(|_| internal_error())?;
                         let (lab, turns) = &mut *shared;
                         let turn = turns.find(|&turn| lab.is_due(turn));
                         turn.and_then(|turn| {
@@ -195,49 +195,49 @@ impl Lab<'_> {
                     };
                     let Some((turn, subject, folder)) = next else { return Ok(()) };
                     let outcome = executor.run(subject, &folder)?;
-                    shared.lock().map_err(|_| no_such_subject())?.0.take(turn, outcome)?;
+                    shared.lock().map_err(|_| internal_error())?.0.store_run(turn, outcome)?;
                 }
             };
             let workers: Vec<_> =
                 executors.iter_mut().map(|executor| scope.spawn(move || work(executor))).collect();
             workers
                 .into_iter()
-                .map(|worker| worker.join().unwrap_or_else(|_| Err(no_such_subject())))
+                .map(|worker| worker.join().unwrap_or_else(|_| Err(internal_error())))
                 .collect()
         });
         ended.into_iter().collect()
     }
 
-    pub(super) fn is_due(&self, turn: Turn) -> bool {
+    pub(super) fn is_due(&self, turn: ScheduledRun) -> bool {
         !self.results.stopped && self.dropped.get(turn.subject) == Some(&false)
     }
 
     /// Takes the outcome of a run from the journal, if an earlier process ran it. True if `turn`
     /// needs no run.
-    fn was_done(&mut self, turn: Turn) -> bool {
+    fn was_done(&mut self, turn: ScheduledRun) -> bool {
         let Some(subject) = self.plan.subjects.get(turn.subject) else { return true };
         if !self.is_due(turn) {
             return true;
         }
         let Some(outcome) = self.journal.outcome(&subject.name, turn.round).cloned() else { return false };
         self.judge_run(turn, outcome);
-        self.tell_progress(turn.subject, 1);
+        self.report_progress(turn.subject, 1);
         true
     }
 
-    fn take(&mut self, turn: Turn, outcome: Outcome) -> Result<(), Stopped> {
+    fn store_run(&mut self, turn: ScheduledRun, outcome: Outcome) -> Result<(), Stopped> {
         let Some(subject) = self.plan.subjects.get(turn.subject) else { return Ok(()) };
         self.journal.keep(&subject.name, turn.round, &outcome).map_err(Stopped::Failed)?;
         self.run += 1;
         self.judge_run(turn, outcome);
-        self.tell_progress(turn.subject, 1);
+        self.report_progress(turn.subject, 1);
         Ok(())
     }
 
-    pub(super) fn judge_run(&mut self, turn: Turn, outcome: Outcome) {
+    pub(super) fn judge_run(&mut self, turn: ScheduledRun, outcome: Outcome) {
         let counted = turn.round.checked_sub(self.plan.warm_up);
         match self.judge.heard(turn.subject, counted, &outcome) {
-            Next::Go => {}
+            Next::Continue => {}
             Next::Drop => {
                 if let Some(dropped) = self.dropped.get_mut(turn.subject) {
                     *dropped = true;
@@ -254,16 +254,16 @@ impl Lab<'_> {
     }
 
     /// Reports that `runs` more runs are finished, the last one of `subject`.
-    pub(super) fn tell_progress(&mut self, subject: usize, runs: usize) {
+    pub(super) fn report_progress(&mut self, subject: usize, runs: usize) {
         self.progress.done += runs;
         self.progress.subject = subject;
-        let left = self.progress.all.saturating_sub(self.progress.done);
+        let left = self.progress.total.saturating_sub(self.progress.done);
         let left = u32::try_from(left).unwrap_or(u32::MAX);
-        self.progress.left = self.begin.elapsed().checked_div(self.run).map(|each| each.saturating_mul(left));
+        self.progress.remaining = self.begin.elapsed().checked_div(self.run).map(|each| each.saturating_mul(left));
         self.judge.progress(&self.progress);
     }
 }
 
-pub(super) fn no_such_subject() -> Stopped {
+pub(super) fn internal_error() -> Stopped {
     Stopped::Failed("a part of the lab came to a sudden end; please report this".to_owned())
 }

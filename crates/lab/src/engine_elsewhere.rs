@@ -4,20 +4,20 @@
 use std::collections::BTreeMap;
 
 use super::cell::Outcome;
-use super::elsewhere::{Elsewhere, News, Round, Tasks};
-use super::engine::{Lab, Progress, Turn};
+use super::elsewhere::{RemoteExecutor, RemoteEvent, Round, TaskCounts};
+use super::engine::{Lab, Progress, ScheduledRun};
 use super::executor::Stopped;
 
 /// If this many rounds are lost and none came back, the lab gives up.
 const MAX_LOST: u32 = 5;
 
 /// The outcomes of a round: (subject, outcome).
-type Came = Vec<(usize, Outcome)>;
+type RoundOutcomes = Vec<(usize, Outcome)>;
 
 /// Runs the rounds of `lab` with `elsewhere`.
-pub fn run(lab: &mut Lab<'_>, elsewhere: &mut dyn Elsewhere) -> Result<(), Stopped> {
+pub fn run(lab: &mut Lab<'_>, elsewhere: &mut dyn RemoteExecutor) -> Result<(), Stopped> {
     let mut course =
-        Course { lab, elsewhere, asked: 0, came: BTreeMap::new(), lost: 0, has_any: false, why: None };
+        RemoteLab { lab, elsewhere, requested: 0, finished: BTreeMap::new(), lost: 0, has_any: false, why: None };
     let driven = course.drive();
     // After a signal `elsewhere` has already decided what becomes of the rounds.
     if !matches!(driven, Err(Stopped::Interrupted(_))) {
@@ -26,13 +26,13 @@ pub fn run(lab: &mut Lab<'_>, elsewhere: &mut dyn Elsewhere) -> Result<(), Stopp
     driven
 }
 
-struct Course<'a, 'l> {
+struct RemoteLab<'a, 'l> {
     lab: &'a mut Lab<'l>,
-    elsewhere: &'a mut dyn Elsewhere,
+    elsewhere: &'a mut dyn RemoteExecutor,
     /// Rounds that were requested or found in the journal.
-    asked: u32,
+    requested: u32,
     /// Rounds that are not judged yet.
-    came: BTreeMap<u32, Came>,
+    finished: BTreeMap<u32, RoundOutcomes>,
     lost: u32,
     /// Whether any round came back.
     has_any: bool,
@@ -40,22 +40,22 @@ struct Course<'a, 'l> {
     why: Option<String>,
 }
 
-impl Course<'_, '_> {
+impl RemoteLab<'_, '_> {
     fn drive(&mut self) -> Result<(), Stopped> {
-        let rounds = self.lab.plan.warm_up.saturating_add(self.lab.plan.at_most);
+        let rounds = self.lab.plan.warm_up.saturating_add(self.lab.plan.max_rounds);
         for round in 0..rounds {
-            if round >= self.asked {
+            if round >= self.requested {
                 self.ask(rounds)?;
             }
             let came = loop {
-                match self.came.remove(&round) {
+                match self.finished.remove(&round) {
                     Some(came) => break came,
-                    None => self.hear()?,
+                    None => self.handle_event()?,
                 }
             };
             self.lab.open_round(round);
             for (subject, outcome) in came {
-                let turn = Turn { subject, round };
+                let turn = ScheduledRun { subject, round };
                 // Skipped if it would not have been run locally.
                 if self.lab.is_due(turn) {
                     self.lab.judge_run(turn, outcome);
@@ -65,7 +65,7 @@ impl Course<'_, '_> {
                 break;
             }
         }
-        if self.has_any || self.lost == 0 { Ok(()) } else { Err(self.nothing_came()) }
+        if self.has_any || self.lost == 0 { Ok(()) } else { Err(self.all_rounds_lost()) }
     }
 
     /// Requests the first rounds, or as many again if they were not enough. Only rounds that are
@@ -73,67 +73,67 @@ impl Course<'_, '_> {
     /// machines.
     fn ask(&mut self, rounds: u32) -> Result<(), Stopped> {
         let plan = self.lab.plan;
-        let warm_up = if self.asked == 0 { plan.warm_up } else { 0 };
-        let until = self.asked.saturating_add(warm_up).saturating_add(plan.at_least.max(1)).min(rounds);
+        let warm_up = if self.requested == 0 { plan.warm_up } else { 0 };
+        let until = self.requested.saturating_add(warm_up).saturating_add(plan.min_rounds.max(1)).min(rounds);
         let mut wanted = Vec::new();
-        for round in self.asked..until {
-            let turns: Vec<Turn> =
+        for round in self.requested..until {
+            let turns: Vec<ScheduledRun> =
                 self.lab.order(round).into_iter().filter(|&turn| self.lab.is_due(turn)).collect();
             let known = turns.iter().map(|turn| {
                 let subject = plan.subjects.get(turn.subject)?;
                 Some((turn.subject, self.lab.journal.outcome(&subject.name, round)?.clone()))
             });
-            match known.collect::<Option<Came>>() {
+            match known.collect::<Option<RoundOutcomes>>() {
                 Some(came) => {
-                    self.tell(&came);
-                    self.came.insert(round, came);
+                    self.report(&came);
+                    self.finished.insert(round, came);
                 }
                 None => wanted
                     .push(Round { number: round, turns: turns.iter().map(|turn| turn.subject).collect() }),
             }
         }
-        self.asked = until;
-        if wanted.is_empty() { Ok(()) } else { self.elsewhere.ask(&plan.subjects, wanted) }
+        self.requested = until;
+        if wanted.is_empty() { Ok(()) } else { self.elsewhere.request(&plan.subjects, wanted) }
     }
 
-    fn hear(&mut self) -> Result<(), Stopped> {
+    fn handle_event(&mut self) -> Result<(), Stopped> {
         match self.elsewhere.next()? {
-            News::Standing { tasks, runs } => self.stand(tasks, runs),
-            News::Over { round, outcomes } => {
+            RemoteEvent::Status { tasks, runs } => self.report_status(tasks, runs),
+            RemoteEvent::Finished { round, outcomes } => {
                 for (subject, outcome) in &outcomes {
                     let Some(subject) = self.lab.plan.subjects.get(*subject) else { continue };
                     self.lab.journal.keep(&subject.name, round, outcome).map_err(Stopped::Failed)?;
                     self.lab.run += 1;
                 }
-                self.tell(&outcomes);
-                self.came.insert(round, outcomes);
+                self.report(&outcomes);
+                self.finished.insert(round, outcomes);
             }
-            News::Lost { round, why } => {
+            RemoteEvent::Lost { round, why } => {
                 self.lost += 1;
                 self.why.get_or_insert(why);
-                self.came.insert(round, Vec::new());
+                self.finished.insert(round, Vec::new());
                 if self.lost >= MAX_LOST && !self.has_any {
-                    return Err(self.nothing_came());
+                    return Err(self.all_rounds_lost());
                 }
             }
         }
         Ok(())
     }
 
-    fn tell(&mut self, came: &Came) {
+    fn report(&mut self, came: &RoundOutcomes) {
         if let Some((subject, _)) = came.last() {
             self.has_any = true;
-            self.lab.tell_progress(*subject, came.len());
+            self.lab.report_progress(*subject, came.len());
         }
     }
 
-    fn stand(&mut self, tasks: Tasks, runs: usize) {
+    fn report_status(&mut self, tasks: TaskCounts, runs: usize) {
         self.lab.progress.tasks = Some(tasks);
-        let done = self.lab.progress.done.saturating_add(runs).min(self.lab.progress.all);
+        let done = self.lab.progress.done.saturating_add(runs).min(self.lab.progress.total);
         self.lab.judge.progress(&Progress { done, ..self.lab.progress });
     }
 
-    fn nothing_came(&self) -> Stopped {
+    fn all_rounds_lost(&self) -> Stopped {
         let why = self.why.clone().unwrap_or_default();
         Stopped::Failed(format!("no round came back: {why}"))
     }

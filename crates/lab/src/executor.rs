@@ -5,12 +5,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::cell::{End, Outcome, Subject};
-use super::elsewhere::Elsewhere;
+use super::elsewhere::RemoteExecutor;
 
 /// Time for a job to end after SIGTERM once it reached its timeout.
 const GRACE: Duration = Duration::from_secs(2);
 /// Time for the launcher to end the processes that a killed job left.
-const LAST_GRACE: Duration = Duration::from_secs(30);
+const LAUNCHER_GRACE: Duration = Duration::from_secs(30);
 
 /// Why a lab stopped early.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub trait Executor: Send {
     fn no_counters(&self) -> Option<String>;
 
     /// Runs whole rounds, if they run elsewhere; single jobs still run here.
-    fn elsewhere(&mut self) -> Option<&mut dyn Elsewhere> {
+    fn remote(&mut self) -> Option<&mut dyn RemoteExecutor> {
         None
     }
 
@@ -86,7 +86,7 @@ pub trait Executor: Send {
             return Ok(outcome);
         }
         self.stop(job, GRACE)?;
-        match self.wait(job, Some(GRACE + LAST_GRACE))? {
+        match self.wait(job, Some(GRACE + LAUNCHER_GRACE))? {
             Some(outcome) => Ok(Outcome { end: End::TimedOut, ..outcome }),
             None => Err(Stopped::Failed(format!(
                 "{}: cannot be ended, {} s after its start: the kernel holds it (see its state in ps)",

@@ -5,13 +5,13 @@ use std::path::Path;
 use strandline_recording::{Reader, Record};
 
 use super::cell::{End, Figures, Measure, Outcome, Subject};
-use super::own::own_program;
+use super::own::executable_path;
 use super::protocol::Ended;
 
 /// File name of the recording of a job.
 pub const RECORDING: &str = "recording.strandline";
 /// File name prefix of the output of cachegrind.
-const COUNTS: &str = "cachegrind.out.";
+const CACHEGRIND_PREFIX: &str = "cachegrind.out.";
 /// Larger output files of cachegrind are rejected.
 const MAX_COUNTS_BYTES: u64 = 256 << 20;
 /// Exit status of `strandline run` if it failed itself.
@@ -30,14 +30,14 @@ pub fn command(subject: &Subject, place: &Path) -> Result<Vec<String>, String> {
                     "valgrind, which counts the instructions, is not here: apt install valgrind".to_owned()
                 );
             }
-            remove_counts(place);
+            remove_cachegrind_files(place);
             vec![
                 "valgrind".to_owned(),
                 "--quiet".to_owned(),
                 "--tool=cachegrind".to_owned(),
                 "--cache-sim=no".to_owned(),
                 "--trace-children=yes".to_owned(),
-                format!("--cachegrind-out-file={}", place.join(COUNTS).display()) + "%p",
+                format!("--cachegrind-out-file={}", place.join(CACHEGRIND_PREFIX).display()) + "%p",
                 "--".to_owned(),
             ]
         }
@@ -45,7 +45,7 @@ pub fn command(subject: &Subject, place: &Path) -> Result<Vec<String>, String> {
             let file = place.join(RECORDING);
             // A killed recorder leaves its file, which must not be taken for that of the next run.
             drop(std::fs::remove_file(&file));
-            let mut words = vec![text(&own_program()), "run".to_owned(), "-o".to_owned(), text(&file)];
+            let mut words = vec![text(&executable_path()), "run".to_owned(), "-o".to_owned(), text(&file)];
             words.extend(["--interval".to_owned(), format!("{}ms", interval.as_millis().max(1))]);
             words.extend(["--progress", "never", "--ledger"].map(str::to_owned));
             words.push(ledgers.clone());
@@ -80,10 +80,10 @@ pub fn outcome(subject: &Subject, ended: &Ended, place: &Path) -> Outcome {
     outcome.left_behind = ended.left_behind;
     outcome.not_ended = ended.not_ended;
     match &subject.measure {
-        Measure::Figures => outcome.figures = counted(ended),
+        Measure::Figures => outcome.figures = figures_of(ended),
         Measure::Cachegrind => {
             outcome.figures.instructions = instructions(place);
-            remove_counts(place);
+            remove_cachegrind_files(place);
         }
         Measure::Recording { .. } => recorded(&place.join(RECORDING), &mut outcome),
     }
@@ -98,7 +98,7 @@ fn end_of(status: i32) -> End {
     }
 }
 
-fn counted(ended: &Ended) -> Figures {
+fn figures_of(ended: &Ended) -> Figures {
     Figures {
         wall_seconds: Some(ended.wall_seconds),
         user_seconds: Some(ended.user_us as f64 / 1e6),
@@ -152,7 +152,7 @@ fn recorded(path: &Path, outcome: &mut Outcome) {
 /// `summary: N`.
 fn instructions(place: &Path) -> Option<u64> {
     let mut all = None;
-    for path in counts(place) {
+    for path in cachegrind_files(place) {
         if path.metadata().ok()?.len() > MAX_COUNTS_BYTES {
             return None;
         }
@@ -165,16 +165,16 @@ fn instructions(place: &Path) -> Option<u64> {
     all
 }
 
-fn counts(place: &Path) -> Vec<std::path::PathBuf> {
+fn cachegrind_files(place: &Path) -> Vec<std::path::PathBuf> {
     let Ok(entries) = std::fs::read_dir(place) else { return Vec::new() };
     let is_counts = |path: &std::path::PathBuf| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(COUNTS))
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(CACHEGRIND_PREFIX))
     };
     entries.flatten().map(|entry| entry.path()).filter(is_counts).collect()
 }
 
-fn remove_counts(place: &Path) {
-    for path in counts(place) {
+fn remove_cachegrind_files(place: &Path) {
+    for path in cachegrind_files(place) {
         // A file that cannot be removed is added to the next count, which is then visibly too high.
         drop(std::fs::remove_file(path));
     }

@@ -34,7 +34,7 @@ pub fn files(subjects: &[Subject]) -> Vec<File> {
     }
     let mut paths = BTreeSet::new();
     for (folder, word) in words {
-        let written = written(word);
+        let written = redirect_targets(word);
         for part in std::iter::once(word).chain(parts(word)) {
             if part.is_empty() || part.len() > 4096 || written.contains(part) {
                 continue;
@@ -53,7 +53,7 @@ fn parts(word: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Targets of shell redirections: runs change these files, which must not invalidate earlier runs.
-fn written(word: &str) -> BTreeSet<&str> {
+fn redirect_targets(word: &str) -> BTreeSet<&str> {
     let after = word.split('>').skip(1).take(MAX_PARTS);
     after.filter_map(|after| parts(after.trim_start_matches('&')).find(|part| !part.is_empty())).collect()
 }

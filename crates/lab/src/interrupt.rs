@@ -16,10 +16,10 @@ static MASK_BEFORE: OnceLock<u64> = OnceLock::new();
 #[derive(Debug)]
 pub struct Interrupt {
     signals: SignalFd,
-    taken: Mutex<Option<i32>>,
+    received: Mutex<Option<i32>>,
     /// Readable from the first signal on, for every waiting thread: only one thread reads the
     /// signal.
-    told: EventFd,
+    notified: EventFd,
     before: u64,
 }
 
@@ -45,29 +45,29 @@ impl Interrupt {
         let signals = SignalFd::with_flags(&set, flags).map_err(|errno| failed(errno.into()))?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let told = EventFd::from_flags(flags).map_err(|errno| failed(errno.into()))?;
-        Ok(Self { signals, taken: Mutex::new(None), told, before })
+        Ok(Self { signals, received: Mutex::new(None), notified: told, before })
     }
 
     /// One of these is readable once there is a signal.
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
-        [self.signals.as_fd(), self.told.as_fd()]
+        [self.signals.as_fd(), self.notified.as_fd()]
     }
 
     /// The first signal received; stays set.
     pub fn signal(&self) -> Option<i32> {
-        let mut taken = self.taken.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut taken = self.received.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if taken.is_none()
             && let Ok(Some(signal)) = self.signals.read_signal()
         {
             *taken = Some(signal.ssi_signo.cast_signed());
             // If that fails, threads notice the signal when their jobs end.
-            let _ = self.told.write(1);
+            let _ = self.notified.write(1);
         }
         *taken
     }
 
     /// Whether a further signal arrived after the first.
-    pub fn again(&self) -> bool {
+    pub fn has_another(&self) -> bool {
         matches!(self.signals.read_signal(), Ok(Some(_)))
     }
 

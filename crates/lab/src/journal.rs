@@ -20,12 +20,12 @@ use super::cell::{Node, Outcome};
 const MAX_LINE_BYTES: usize = 1 << 20;
 
 /// Labs in the cache that were not resumed for this long are removed.
-const KEPT_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
+const MAX_IDLE_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
 
-const LOCK_PATIENCE: Duration = Duration::from_millis(300);
+const LOCK_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Subfolder of a lab for rounds that run elsewhere.
-pub const ELSEWHERE: &str = "slurm";
+pub const SLURM_FOLDER: &str = "slurm";
 /// Subfolder staged before a lab is opened, with the files that other machines need.
 pub const STAGED: &str = "staged";
 
@@ -33,7 +33,7 @@ pub const STAGED: &str = "staged";
 const NEW_LAB: &str = ".lab.json.";
 
 /// Name prefix of the folder that the jobs of an executor write into; its number follows.
-const WORKSHOP: &str = "work-";
+const WORK_PREFIX: &str = "work-";
 
 /// A run of a lab: subject and round.
 pub type Key = (String, u32);
@@ -43,7 +43,7 @@ pub type Key = (String, u32);
 pub struct Journal {
     folder: PathBuf,
     /// Whether the user chose the folder; it is then not removed.
-    is_kept: bool,
+    is_user_folder: bool,
     file: File,
     done: BTreeMap<Key, Outcome>,
     /// Number of runs found when it was opened.
@@ -53,7 +53,7 @@ pub struct Journal {
 
 /// Where and how to open a journal.
 #[derive(Clone, Debug, Default)]
-pub struct Place {
+pub struct JournalOptions {
     /// Folder chosen by the user; `None`: a folder in the user's cache, removed when the lab is
     /// done.
     pub folder: Option<PathBuf>,
@@ -62,7 +62,7 @@ pub struct Place {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Lab {
+struct LabFile {
     lab: String,
     key: String,
 }
@@ -77,10 +77,10 @@ struct Line {
 impl Journal {
     /// Number of runs that the folder holds for this lab; 0 if it belongs to another lab or
     /// `place.is_fresh`.
-    pub fn peek(verb: &str, description: &impl Serialize, place: &Place) -> usize {
+    pub fn peek(verb: &str, description: &impl Serialize, place: &JournalOptions) -> usize {
         let Ok(key) = key(verb, description) else { return 0 };
         let folder = place.folder.clone().unwrap_or_else(|| cache().join(folder_name(verb, &key)));
-        let lab = Lab::read(&folder).ok().flatten();
+        let lab = LabFile::read(&folder).ok().flatten();
         if place.is_fresh || lab.is_none_or(|lab| lab.key != key) {
             return 0;
         }
@@ -93,7 +93,7 @@ impl Journal {
     ///
     /// # Errors
     /// One line that names the folder: it belongs to another lab, is in use, or is not writable.
-    pub fn open(verb: &str, description: &impl Serialize, place: &Place) -> Result<Self, String> {
+    pub fn open(verb: &str, description: &impl Serialize, place: &JournalOptions) -> Result<Self, String> {
         let key = key(verb, description)?;
         let is_kept = place.folder.is_some();
         let folder = match &place.folder {
@@ -109,7 +109,7 @@ impl Journal {
             .map_err(|error| named(&folder, &error))?;
         let path = folder.join("journal.jsonl");
         // Rejects a foreign folder before anything is created in it.
-        Lab::read(&folder)?;
+        LabFile::read(&folder)?;
         let file = OpenOptions::new().read(true).append(true).create(true).open(&path);
         let mut file = file.map_err(|error| named(&path, &error))?;
         lock(&file).map_err(|error| match error.kind() {
@@ -120,9 +120,9 @@ impl Journal {
             _ => named(&path, &error),
         })?;
         // Read again under the lock: the previous holder may have written in the meantime.
-        match Lab::read(&folder)? {
+        match LabFile::read(&folder)? {
             Some(lab) => {
-                lab.may_become(&key, place.is_fresh, &path)?;
+                lab.check_takeover(&key, place.is_fresh, &path)?;
                 if lab.key != key {
                     file.set_len(0).map_err(|error| named(&path, &error))?;
                     write_lab(&folder, verb, &key)?;
@@ -134,14 +134,14 @@ impl Journal {
             file.set_len(0).map_err(|error| named(&path, &error))?;
             // Output of earlier runs must not be taken for output of the new ones.
             drop(std::fs::remove_dir_all(folder.join("cells")));
-            drop(std::fs::remove_dir_all(folder.join(ELSEWHERE).join("rounds")));
+            drop(std::fs::remove_dir_all(folder.join(SLURM_FOLDER).join("rounds")));
         }
         let done = read(&mut file).map_err(|error| named(&path, &error))?;
-        Ok(Self { folder, is_kept, file, found: done.len(), done, key })
+        Ok(Self { folder, is_user_folder: is_kept, file, found: done.len(), done, key })
     }
 
     /// Number of runs finished before this process opened the journal.
-    pub fn found(&self) -> usize {
+    pub fn resumed_runs(&self) -> usize {
         self.found
     }
 
@@ -156,8 +156,8 @@ impl Journal {
     }
 
     /// Folder that the jobs of an executor write into while they run.
-    pub fn workshop(&self, executor: usize) -> PathBuf {
-        self.folder.join(format!("{WORKSHOP}{executor}"))
+    pub fn work_folder(&self, executor: usize) -> PathBuf {
+        self.folder.join(format!("{WORK_PREFIX}{executor}"))
     }
 
     /// Folder for the output of a run.
@@ -193,20 +193,20 @@ impl Journal {
     pub fn abandon(self) {
         // If the journal cannot be truncated, the next open reports the old lab.
         drop(self.file.set_len(0));
-        drop(std::fs::remove_dir_all(self.folder.join(ELSEWHERE).join("rounds")));
+        drop(std::fs::remove_dir_all(self.folder.join(SLURM_FOLDER).join("rounds")));
         self.finish();
     }
 
     /// Ends the lab: removes the work folders, or the whole folder if it is in the cache.
     pub fn finish(self) {
-        if !self.is_kept {
+        if !self.is_user_folder {
             drop(std::fs::remove_dir_all(&self.folder));
             return;
         }
         let Ok(entries) = std::fs::read_dir(&self.folder) else { return };
         for entry in entries.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            let number = name.strip_prefix(WORKSHOP).map(str::parse::<usize>);
+            let number = name.strip_prefix(WORK_PREFIX).map(str::parse::<usize>);
             if number.is_some_and(|number| number.is_ok()) {
                 drop(std::fs::remove_dir_all(entry.path()));
             }
@@ -224,7 +224,7 @@ pub fn cell_folder(folder: &Path, subject: &str, round: u32) -> PathBuf {
     folder.join("cells").join(format!("{name}-{digest}-{round}"))
 }
 
-impl Lab {
+impl LabFile {
     /// Reads `lab.json` of `folder`; `None` if the folder is empty, except for staged files and an
     /// empty journal.
     ///
@@ -254,7 +254,7 @@ impl Lab {
     ///
     /// # Errors
     /// One line with the reason why not.
-    fn may_become(&self, key: &str, is_fresh: bool, path: &Path) -> Result<(), String> {
+    fn check_takeover(&self, key: &str, is_fresh: bool, path: &Path) -> Result<(), String> {
         // A journal without runs holds nothing to lose.
         let is_empty = std::fs::metadata(path).map_or(true, |data| data.len() == 0);
         if self.key == key || is_fresh || is_empty {
@@ -288,7 +288,7 @@ fn has_files(folder: &Path) -> std::io::Result<bool> {
 fn write_lab(folder: &Path, verb: &str, key: &str) -> Result<(), String> {
     let write = || -> std::io::Result<()> {
         let mut new = tempfile::Builder::new().prefix(NEW_LAB).tempfile_in(folder)?;
-        serde_json::to_writer_pretty(&mut new, &Lab { lab: verb.to_owned(), key: key.to_owned() })?;
+        serde_json::to_writer_pretty(&mut new, &LabFile { lab: verb.to_owned(), key: key.to_owned() })?;
         new.as_file().sync_all()?;
         new.persist(folder.join("lab.json")).map_err(|error| error.error)?;
         File::open(folder)?.sync_all()
@@ -314,7 +314,7 @@ fn lock(file: &File) -> std::io::Result<()> {
     loop {
         match strandline_sys::host::lock(file) {
             Err(error)
-                if error.kind() == std::io::ErrorKind::WouldBlock && begin.elapsed() < LOCK_PATIENCE =>
+                if error.kind() == std::io::ErrorKind::WouldBlock && begin.elapsed() < LOCK_TIMEOUT =>
             {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -378,7 +378,7 @@ fn prepare_cache() -> Result<PathBuf, String> {
     for entry in std::fs::read_dir(&cache).into_iter().flatten().flatten() {
         let journal = entry.path().join("journal.jsonl");
         let age = journal.metadata().and_then(|data| data.modified()).ok().and_then(|at| at.elapsed().ok());
-        if age.is_some_and(|age| age > KEPT_FOR) {
+        if age.is_some_and(|age| age > MAX_IDLE_AGE) {
             drop(std::fs::remove_dir_all(entry.path()));
         }
     }
@@ -401,7 +401,7 @@ mod tests {
     #[test]
     fn what_is_there_is_counted_without_opening_it() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place { folder: Some(folder.path().join("lab")), is_fresh: false };
+        let place = JournalOptions { folder: Some(folder.path().join("lab")), is_fresh: false };
         assert_eq!(Journal::peek("study", &"x", &place), 0);
         assert!(!folder.path().join("lab").exists());
         let mut journal = Journal::open("study", &"x", &place).unwrap();
@@ -409,13 +409,13 @@ mod tests {
         journal.keep("a", 0, &outcome(0)).unwrap();
         assert_eq!(Journal::peek("study", &"x", &place), 1);
         assert_eq!(Journal::peek("study", &"y", &place), 0, "another's");
-        assert_eq!(Journal::peek("study", &"x", &Place { is_fresh: true, ..place.clone() }), 0);
+        assert_eq!(Journal::peek("study", &"x", &JournalOptions { is_fresh: true, ..place.clone() }), 0);
     }
 
     #[test]
     fn a_journal_goes_on_after_its_last_whole_line() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place { folder: Some(folder.path().to_owned()), is_fresh: false };
+        let place = JournalOptions { folder: Some(folder.path().to_owned()), is_fresh: false };
         let mut journal = Journal::open("compare", &"x", &place).unwrap();
         journal.keep("a", 0, &outcome(0)).unwrap();
         journal.keep("b", 0, &outcome(1)).unwrap();
@@ -427,19 +427,19 @@ mod tests {
             std::fs::write(&path, &whole[..cut]).unwrap();
             let mut journal = Journal::open("compare", &"x", &place).unwrap();
             let lines = whole[..cut].iter().filter(|&&byte| byte == b'\n').count();
-            assert_eq!(journal.found(), lines);
+            assert_eq!(journal.resumed_runs(), lines);
             journal.keep("c", 7, &outcome(2)).unwrap();
             drop(journal);
             let journal = Journal::open("compare", &"x", &place).unwrap();
-            assert_eq!((journal.found(), journal.outcome("c", 7)), (lines + 1, Some(&outcome(2))));
+            assert_eq!((journal.resumed_runs(), journal.outcome("c", 7)), (lines + 1, Some(&outcome(2))));
         }
-        let mut fresh = Journal::open("compare", &"x", &Place { is_fresh: true, ..place.clone() }).unwrap();
-        assert_eq!(fresh.found(), 0);
+        let mut fresh = Journal::open("compare", &"x", &JournalOptions { is_fresh: true, ..place.clone() }).unwrap();
+        assert_eq!(fresh.resumed_runs(), 0);
         fresh.keep("a", 0, &outcome(0)).unwrap();
         drop(fresh);
         assert!(Journal::open("compare", &"y", &place).unwrap_err().contains("another lab"));
         Journal::open("compare", &"x", &place).unwrap().abandon();
-        assert_eq!(Journal::open("compare", &"y", &place).unwrap().found(), 0, "nothing is lost");
+        assert_eq!(Journal::open("compare", &"y", &place).unwrap().resumed_runs(), 0, "nothing is lost");
     }
 
     /// All files and folders below a folder, with contents.
@@ -474,7 +474,7 @@ mod tests {
             }
             let before = contents(folder.path());
             for is_fresh in [false, true] {
-                let place = Place { folder: Some(folder.path().to_owned()), is_fresh };
+                let place = JournalOptions { folder: Some(folder.path().to_owned()), is_fresh };
                 let why = Journal::open("compare", &"x", &place).unwrap_err();
                 assert!(why.contains("--dir"), "{why}");
                 assert_eq!(contents(folder.path()), before, "{why}");
@@ -485,7 +485,7 @@ mod tests {
     #[test]
     fn only_what_a_lab_made_goes_with_it() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place { folder: Some(folder.path().to_owned()), is_fresh: false };
+        let place = JournalOptions { folder: Some(folder.path().to_owned()), is_fresh: false };
         let journal = Journal::open("compare", &"x", &place).unwrap();
         let names = ["work-0", "work-17", "work-in-progress", "work-"];
         for name in names {
@@ -499,7 +499,7 @@ mod tests {
     #[test]
     fn names_that_look_alike_have_their_own_folders() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place { folder: Some(folder.path().to_owned()), is_fresh: false };
+        let place = JournalOptions { folder: Some(folder.path().to_owned()), is_fresh: false };
         let journal = Journal::open("compare", &"x", &place).unwrap();
         assert_ne!(journal.cell("a/b", 1), journal.cell("a_b", 1));
         assert!(journal.cell("../../etc", 1).starts_with(folder.path().join("cells")));

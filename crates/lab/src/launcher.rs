@@ -26,11 +26,11 @@ use strandline_sys::signal;
 use strandline_sys::spawn::{Gate, Resource, Setup, block_signals, spawn};
 
 use super::counters::{self, Counters};
-use super::protocol::{Ended, Event, Lines, Request, Start, line};
+use super::protocol::{Ended, Event, LineBuffer, Request, Start, line};
 use super::sweep::{GRACE, Swept, sweep};
 
 /// How long a new process waits for its counters before it execs anyway.
-const GATE: Duration = Duration::from_secs(2);
+const GATE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A running job.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ struct Job {
 
 /// A job whose first process has ended.
 #[derive(Debug)]
-struct Over {
+struct EndedJob {
     ended: Ended,
     usage: Usage,
     /// Time for the processes it left to end.
@@ -56,15 +56,15 @@ struct Over {
 #[derive(Debug)]
 struct Launcher {
     socket: UnixStream,
-    lines: Lines,
+    lines: LineBuffer,
     child_signals: SignalFd,
     /// Signal mask that jobs start with.
     signal_mask: u64,
     /// Whether jobs have counters.
-    counts: bool,
+    has_counters: bool,
     jobs: BTreeMap<i32, Job>,
     /// Reported once the processes that they left have ended.
-    over: Vec<Over>,
+    over: Vec<EndedJob>,
     /// Usage of reaped orphans.
     orphans: Usage,
 }
@@ -86,16 +86,16 @@ pub fn serve(socket: UnixStream) -> io::Result<()> {
     let no_counters = counters::why_none();
     let mut launcher = Launcher {
         socket,
-        lines: Lines::default(),
+        lines: LineBuffer::default(),
         child_signals,
         // strandline started the launcher with the mask that it was started with itself.
         signal_mask: before,
-        counts: no_counters.is_none(),
+        has_counters: no_counters.is_none(),
         jobs: BTreeMap::new(),
         over: Vec::new(),
         orphans: Usage::default(),
     };
-    launcher.tell(&Event::Ready { no_counters })?;
+    launcher.send_event(&Event::Ready { no_counters })?;
     let served = launcher.work();
     for &pid in launcher.jobs.keys() {
         drop(signal::send(-pid, Signal::SIGKILL as i32));
@@ -109,7 +109,7 @@ pub fn serve(socket: UnixStream) -> io::Result<()> {
 }
 
 impl Launcher {
-    fn tell(&mut self, event: &Event) -> io::Result<()> {
+    fn send_event(&mut self, event: &Event) -> io::Result<()> {
         self.socket.write_all(&line(event)?)
     }
 
@@ -118,12 +118,12 @@ impl Launcher {
             let (asked, ended) = self.wait()?;
             if ended {
                 while let Ok(Some(_)) = self.child_signals.read_signal() {}
-                self.take_ends()?;
+                self.reap_children()?;
             }
-            if asked && !self.hear()? {
+            if asked && !self.handle_requests()? {
                 return Ok(());
             }
-            self.kill_late();
+            self.kill_overdue();
         }
     }
 
@@ -149,7 +149,7 @@ impl Launcher {
     }
 
     /// Handles requests; false if strandline closed the socket.
-    fn hear(&mut self) -> io::Result<bool> {
+    fn handle_requests(&mut self) -> io::Result<bool> {
         let mut bytes = [0; 16 << 10];
         let count = match self.socket.read(&mut bytes) {
             Ok(0) => return Ok(false),
@@ -171,16 +171,16 @@ impl Launcher {
 
     fn start(&mut self, start: &Start) -> io::Result<()> {
         let started = Instant::now();
-        match launch(start, self.signal_mask, self.counts) {
+        match launch(start, self.signal_mask, self.has_counters) {
             Ok((pid, counters)) => {
                 let group = start.group.clone();
                 self.jobs.insert(pid, Job { number: start.job, started, counters, deadline: None, group });
                 if start.tells_start {
-                    self.tell(&Event::Started { job: start.job, pid })?;
+                    self.send_event(&Event::Started { job: start.job, pid })?;
                 }
                 Ok(())
             }
-            Err((why, by_command)) => self.tell(&Event::NotStarted { job: start.job, why, by_command }),
+            Err((why, by_command)) => self.send_event(&Event::NotStarted { job: start.job, why, by_command }),
         }
     }
 
@@ -195,7 +195,7 @@ impl Launcher {
         }
     }
 
-    fn kill_late(&mut self) {
+    fn kill_overdue(&mut self) {
         let now = Instant::now();
         for (&pid, job) in &mut self.jobs {
             if job.deadline.is_some_and(|deadline| deadline <= now) {
@@ -208,7 +208,7 @@ impl Launcher {
     }
 
     /// Reaps children; when no job runs any more, ends the processes that they left.
-    fn take_ends(&mut self) -> io::Result<()> {
+    fn reap_children(&mut self) -> io::Result<()> {
         // Without children, the sweep is skipped.
         let mut has_children = true;
         loop {
@@ -221,7 +221,7 @@ impl Launcher {
                 }
             };
             let Some(mut job) = self.jobs.remove(&child.pid) else {
-                self.orphans = self.orphans.and(child.usage);
+                self.orphans = self.orphans.plus(child.usage);
                 continue;
             };
             let wall_seconds = job.started.elapsed().as_secs_f64();
@@ -235,7 +235,7 @@ impl Launcher {
                 ..Ended::default()
             };
             let grace = job.deadline.map(|at| at.saturating_duration_since(Instant::now()));
-            self.over.push(Over { ended, usage: child.usage, grace: grace.unwrap_or_default().max(GRACE) });
+            self.over.push(EndedJob { ended, usage: child.usage, grace: grace.unwrap_or_default().max(GRACE) });
         }
         if !self.jobs.is_empty() {
             // Leftover processes cannot be distinguished from those of running jobs; the last job
@@ -244,8 +244,8 @@ impl Launcher {
         }
         let Some(mut last) = self.over.pop() else { return Ok(()) };
         let swept = if has_children { sweep(&[], last.grace) } else { Swept::default() };
-        last.usage = last.usage.and(std::mem::take(&mut self.orphans)).and(swept.usage);
-        last.ended.left_behind = swept.running;
+        last.usage = last.usage.plus(std::mem::take(&mut self.orphans)).plus(swept.usage);
+        last.ended.left_behind = swept.left_behind;
         last.ended.not_ended = swept.not_ended;
         for over in std::mem::take(&mut self.over) {
             self.end(over)?;
@@ -253,9 +253,9 @@ impl Launcher {
         self.end(last)
     }
 
-    fn end(&mut self, over: Over) -> io::Result<()> {
+    fn end(&mut self, over: EndedJob) -> io::Result<()> {
         let usage = over.usage;
-        self.tell(&Event::Ended(Box::new(Ended {
+        self.send_event(&Event::Ended(Box::new(Ended {
             user_us: usage.user_us,
             system_us: usage.system_us,
             high_water_bytes: usage.high_water_kib.saturating_mul(1024),
@@ -324,13 +324,13 @@ fn launch(start: &Start, signal_mask: u64, counts: bool) -> Launched {
 }
 
 /// Thread that opens the counters of a process waiting to exec.
-type Opener = std::thread::JoinHandle<Option<Counters>>;
+type CounterOpener = std::thread::JoinHandle<Option<Counters>>;
 
 /// Returns the socket on which a new process waits for its counters, and the thread that opens
 /// them: `spawn` returns only after the exec.
-fn gate() -> (Option<UnixStream>, Option<Opener>) {
+fn gate() -> (Option<UnixStream>, Option<CounterOpener>) {
     let Ok((ours, theirs)) = UnixStream::pair() else { return (None, None) };
-    if theirs.set_read_timeout(Some(GATE)).is_err() {
+    if theirs.set_read_timeout(Some(GATE_TIMEOUT)).is_err() {
         return (None, None);
     }
     let opener = std::thread::spawn(move || {

@@ -21,8 +21,8 @@ use super::cell::{Measure, Outcome, Subject};
 use super::executor::{Executor, Job, Stopped};
 use super::figures;
 use super::interrupt::Interrupt;
-use super::own::own_program;
-use super::protocol::{Event, Lines, Request, Start, line};
+use super::own::executable_path;
+use super::protocol::{Event, LineBuffer, Request, Start, line};
 use super::sweep::{GRACE, own_children, sweep};
 use strandline_recorder::Group;
 
@@ -31,24 +31,24 @@ pub const LAUNCHER_VERB: &str = "lab-launcher";
 /// How much is kept of the standard output, and of the standard error, of a job: the last bytes.
 const MAX_OUTPUT_BYTES: u64 = 16 << 20;
 /// A growing output file may occupy this much before its beginning is freed.
-const MAX_WAITING_BYTES: u64 = 4 * MAX_OUTPUT_BYTES;
+const MAX_ALLOCATED_BYTES: u64 = 4 * MAX_OUTPUT_BYTES;
 /// Interval between checks of the file sizes.
 const TRIM_EVERY: Duration = Duration::from_millis(250);
 /// How long the kernel may take to release the processes of a control group.
-const GROUP_PATIENCE: Duration = Duration::from_secs(2);
+const GROUP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs jobs on this machine.
 #[derive(Debug)]
 pub struct Local {
     launcher: i32,
     socket: UnixStream,
-    lines: Lines,
+    lines: LineBuffer,
     interrupt: Arc<Interrupt>,
     /// Jobs write below it into `0`, `1`, …: names of equal length for all jobs.
     folder: PathBuf,
     slots: Vec<bool>,
     next: Job,
-    jobs: BTreeMap<Job, Run>,
+    jobs: BTreeMap<Job, LocalJob>,
     no_counters: Option<String>,
     /// Earlier children of this process, which the lab must not end.
     spared: Vec<i32>,
@@ -56,7 +56,7 @@ pub struct Local {
 
 /// A job that runs, or whose end was not yet returned.
 #[derive(Debug)]
-struct Run {
+struct LocalJob {
     subject: Subject,
     /// Index of the folder it writes into.
     slot: usize,
@@ -79,7 +79,7 @@ impl Local {
         // If the launcher is killed, this process must end the jobs.
         adopt_orphans().map_err(failed)?;
         let (socket, theirs) = UnixStream::pair().map_err(failed)?;
-        let mut command = Command::new(own_program());
+        let mut command = Command::new(executable_path());
         let theirs = OwnedFd::from(theirs);
         command.arg0("strandline").arg(LAUNCHER_VERB).arg(theirs.as_raw_fd().to_string());
         // In its own session: if the whole process group of strandline is killed, the launcher
@@ -94,7 +94,7 @@ impl Local {
         let mut local = Self {
             launcher,
             socket,
-            lines: Lines::default(),
+            lines: LineBuffer::default(),
             interrupt: Arc::clone(interrupt),
             folder: folder.to_owned(),
             slots: Vec::new(),
@@ -103,7 +103,7 @@ impl Local {
             no_counters: None,
             spared,
         };
-        match local.hear(None) {
+        match local.next_event(None) {
             Ok(Some(Event::Ready { no_counters })) => local.no_counters = no_counters,
             Ok(_) => return Err("the launcher of commands did not begin as it should".to_owned()),
             Err(Stopped::Interrupted(signal)) => return Err(format!("interrupted by signal {signal}")),
@@ -113,7 +113,7 @@ impl Local {
     }
 
     /// The next event; `None` if none arrives within `at_most`.
-    fn hear(&mut self, at_most: Option<Duration>) -> Result<Option<Event>, Stopped> {
+    fn next_event(&mut self, at_most: Option<Duration>) -> Result<Option<Event>, Stopped> {
         let deadline = at_most.map(|pause| Instant::now() + pause);
         let mut has_looked = false;
         loop {
@@ -148,7 +148,7 @@ impl Local {
     fn read(&mut self) -> Result<(), Stopped> {
         let mut bytes = [0; 16 << 10];
         match self.socket.read(&mut bytes) {
-            Ok(0) => Err(self.lost()),
+            Ok(0) => Err(self.handle_launcher_loss()),
             Ok(count) => {
                 self.lines.push(bytes.get(..count).unwrap_or_default());
                 Ok(())
@@ -159,7 +159,7 @@ impl Local {
     }
 
     /// Handles the loss of the launcher: ends the jobs that it ran.
-    fn lost(&mut self) -> Stopped {
+    fn handle_launcher_loss(&mut self) -> Stopped {
         drop(reap(self.launcher, true));
         self.launcher = 0;
         sweep(&self.spared, GRACE);
@@ -175,16 +175,16 @@ impl Local {
         ))
     }
 
-    fn ask(&mut self, request: &Request) -> Result<(), Stopped> {
+    fn send_request(&mut self, request: &Request) -> Result<(), Stopped> {
         let sent = line(request).and_then(|line| self.socket.write_all(&line));
         sent.map_err(|error| match error.kind() {
-            io::ErrorKind::BrokenPipe => self.lost(),
+            io::ErrorKind::BrokenPipe => self.handle_launcher_loss(),
             _ => self.broken(&error),
         })
     }
 
     /// Stores an event in its job.
-    fn take(&mut self, event: Event) {
+    fn store_event(&mut self, event: Event) {
         let job = match &event {
             Event::Ready { .. } => return,
             Event::Started { job, .. } | Event::NotStarted { job, .. } => *job,
@@ -201,12 +201,12 @@ impl Local {
     /// fill the disk.
     fn trim(&self, job: Job) {
         let Some(run) = self.jobs.get(&job) else { return };
-        let place = self.place(run.slot);
+        let place = self.slot_folder(run.slot);
         for name in ["stdout", "stderr"] {
             let Ok(file) = File::options().write(true).open(place.join(name)) else { continue };
             let Ok(data) = file.metadata() else { continue };
             // The file may already have a hole; only the allocated size counts.
-            if data.blocks().saturating_mul(512) > MAX_WAITING_BYTES {
+            if data.blocks().saturating_mul(512) > MAX_ALLOCATED_BYTES {
                 let end = data.len().saturating_sub(MAX_OUTPUT_BYTES);
                 let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
                 // A file system without holes keeps the whole file.
@@ -216,7 +216,7 @@ impl Local {
     }
 
     /// Reserves a folder that no other running job uses.
-    fn slot(&mut self) -> Result<usize, Stopped> {
+    fn reserve_slot(&mut self) -> Result<usize, Stopped> {
         let free = self.slots.iter().position(|taken| !taken).unwrap_or(self.slots.len());
         match self.slots.get_mut(free) {
             Some(taken) => *taken = true,
@@ -229,13 +229,13 @@ impl Local {
         Ok(free)
     }
 
-    fn place(&self, slot: usize) -> PathBuf {
+    fn slot_folder(&self, slot: usize) -> PathBuf {
         self.folder.join(slot.to_string())
     }
 
     fn begin(&mut self, subject: &Subject, folder: &Path, tells_start: bool) -> Result<Job, Stopped> {
-        let slot = self.slot()?;
-        let place = self.place(slot);
+        let slot = self.reserve_slot()?;
+        let place = self.slot_folder(slot);
         let is_recorded = matches!(subject.measure, Measure::Recording { .. });
         let bytes = subject.limits.memory.filter(|_| !is_recorded);
         let group = bytes.map(Group::new).transpose().map_err(Stopped::Failed)?;
@@ -257,15 +257,15 @@ impl Local {
             tells_start,
         };
         let run =
-            Run { subject: subject.clone(), slot, keep: folder.to_owned(), group, pid: None, ended: None };
+            LocalJob { subject: subject.clone(), slot, keep: folder.to_owned(), group, pid: None, ended: None };
         self.jobs.insert(job, run);
-        self.ask(&Request::Start(Box::new(start)))?;
+        self.send_request(&Request::Start(Box::new(start)))?;
         Ok(job)
     }
 
     /// The outcome of a job that ended.
-    fn finish(&mut self, run: Run, event: Event) -> Result<Outcome, Stopped> {
-        let place = self.place(run.slot);
+    fn finish(&mut self, run: LocalJob, event: Event) -> Result<Outcome, Stopped> {
+        let place = self.slot_folder(run.slot);
         let kills = run.group.as_ref().and_then(Group::out_of_memory_kills);
         if let Some(group) = run.group {
             remove(&group).map_err(Stopped::Failed)?;
@@ -313,8 +313,8 @@ impl Executor for Local {
                 return self.finish(run, event).map(Some);
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            match self.hear(Some(left.map_or(TRIM_EVERY, |left| left.min(TRIM_EVERY))))? {
-                Some(event) => self.take(event),
+            match self.next_event(Some(left.map_or(TRIM_EVERY, |left| left.min(TRIM_EVERY))))? {
+                Some(event) => self.store_event(event),
                 None if left.is_some_and(|left| left <= TRIM_EVERY) => return Ok(None),
                 None => self.trim(job),
             }
@@ -323,23 +323,23 @@ impl Executor for Local {
 
     fn stop(&mut self, job: Job, grace: Duration) -> Result<(), Stopped> {
         // A recorder forwards the signal to the recorded command.
-        let is_recorded = |run: &Run| matches!(run.subject.measure, Measure::Recording { .. });
+        let is_recorded = |run: &LocalJob| matches!(run.subject.measure, Measure::Recording { .. });
         let whole = !self.jobs.get(&job).is_some_and(is_recorded);
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        self.ask(&Request::Stop { job, grace_ms, whole })
+        self.send_request(&Request::Stop { job, grace_ms, whole })
     }
 
     fn pid(&mut self, job: Job) -> Result<Option<i32>, Stopped> {
         while self.jobs.get(&job).is_some_and(|run| run.pid.is_none() && run.ended.is_none()) {
-            if let Some(event) = self.hear(None)? {
-                self.take(event);
+            if let Some(event) = self.next_event(None)? {
+                self.store_event(event);
             }
         }
         Ok(self.jobs.get(&job).and_then(|run| run.pid))
     }
 
     fn output(&self, job: Job) -> Option<(PathBuf, PathBuf)> {
-        let place = self.place(self.jobs.get(&job)?.slot);
+        let place = self.slot_folder(self.jobs.get(&job)?.slot);
         Some((place.join("stdout"), place.join("stderr")))
     }
 
@@ -369,7 +369,7 @@ fn remove(group: &Group) -> Result<(), String> {
     loop {
         match group.remove() {
             Ok(()) => return Ok(()),
-            Err(why) if begin.elapsed() > GROUP_PATIENCE => return Err(why),
+            Err(why) if begin.elapsed() > GROUP_TIMEOUT => return Err(why),
             Err(_) => std::thread::sleep(Duration::from_millis(1)),
         }
     }
@@ -388,7 +388,7 @@ fn keep(place: &Path, folder: &Path, name: &str) -> Result<Option<PathBuf>, Stri
     }
     std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
     let kept = if name != figures::RECORDING && bytes > MAX_OUTPUT_BYTES {
-        cut(&from, &to, bytes).and_then(|()| std::fs::remove_file(&from))
+        copy_tail(&from, &to, bytes).and_then(|()| std::fs::remove_file(&from))
     } else {
         std::fs::rename(&from, &to)
     };
@@ -396,7 +396,7 @@ fn keep(place: &Path, folder: &Path, name: &str) -> Result<Option<PathBuf>, Stri
 }
 
 /// Copies the last bytes of a file.
-fn cut(from: &Path, to: &Path, bytes: u64) -> io::Result<()> {
+fn copy_tail(from: &Path, to: &Path, bytes: u64) -> io::Result<()> {
     let mut from = File::open(from)?;
     from.seek(SeekFrom::Start(bytes.saturating_sub(MAX_OUTPUT_BYTES)))?;
     io::copy(&mut from.take(MAX_OUTPUT_BYTES), &mut File::create(to)?).map(drop)

@@ -23,13 +23,13 @@ pub fn kind_of(environment: &Environment) -> String {
     let Environment { kernel, machine, processor, cpus, memory_bytes, page_bytes, thp, libc, .. } =
         environment;
     let memory = memory_bytes.map(|bytes| bytes.saturating_add(MEMORY_STEP / 2) / MEMORY_STEP);
-    let told = format!("{:?}", (kernel, machine, processor, cpus, memory, page_bytes, thp, libc));
-    Sha256::digest(told.as_bytes()).iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+    let identity = format!("{:?}", (kernel, machine, processor, cpus, memory, page_bytes, thp, libc));
+    Sha256::digest(identity.as_bytes()).iter().take(4).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// One kind of machine and its runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Kind {
+pub struct NodeKind {
     /// Its hash, as in [`Node::kind`].
     pub kind: String,
     /// Names of the machines.
@@ -42,8 +42,8 @@ pub struct Kind {
 
 /// The kinds of machines in `nodes`, which has one item per run; descriptions are read from files
 /// in `folder`.
-pub fn kinds<'a>(nodes: impl Iterator<Item = &'a Node>, folder: &Path) -> Vec<Kind> {
-    let mut kinds: BTreeMap<&str, Kind> = BTreeMap::new();
+pub fn kinds<'a>(nodes: impl Iterator<Item = &'a Node>, folder: &Path) -> Vec<NodeKind> {
+    let mut kinds: BTreeMap<&str, NodeKind> = BTreeMap::new();
     for node in nodes {
         let kind = kinds.entry(&node.kind).or_default();
         kind.runs += 1;
@@ -51,9 +51,9 @@ pub fn kinds<'a>(nodes: impl Iterator<Item = &'a Node>, folder: &Path) -> Vec<Ki
             kind.nodes.insert(node.name.clone());
         }
     }
-    let described = |(name, kind): (&str, Kind)| {
-        let environment = described(&folder.join(file_name(name)));
-        Kind { kind: name.to_owned(), environment, ..kind }
+    let described = |(name, kind): (&str, NodeKind)| {
+        let environment = read_environment(&folder.join(file_name(name)));
+        NodeKind { kind: name.to_owned(), environment, ..kind }
     };
     kinds.into_iter().map(described).collect()
 }
@@ -82,7 +82,7 @@ pub fn file_name(kind: &str) -> String {
     format!("kind-{safe}.json")
 }
 
-fn described(path: &Path) -> Option<Environment> {
+fn read_environment(path: &Path) -> Option<Environment> {
     use std::io::Read;
     let mut text = Vec::new();
     std::fs::File::open(path).ok()?.take(MAX_KIND_BYTES).read_to_end(&mut text).ok()?;
@@ -90,12 +90,12 @@ fn described(path: &Path) -> Option<Environment> {
 }
 
 /// Caveats for figures measured on these kinds of machines.
-pub fn caveats(kinds: &[Kind]) -> Vec<(&'static str, String)> {
+pub fn caveats(kinds: &[NodeKind]) -> Vec<(&'static str, String)> {
     let nodes: BTreeSet<&String> = kinds.iter().flat_map(|kind| &kind.nodes).collect();
     match kinds {
         [] => Vec::new(),
         [kind] => {
-            let text = format!("run on {}: {}", names(&nodes), what(kind));
+            let text = format!("run on {}: {}", names(&nodes), describe(kind));
             vec![("nodes", text)]
         }
         several => {
@@ -104,7 +104,7 @@ pub fn caveats(kinds: &[Kind]) -> Vec<(&'static str, String)> {
                 .take(MAX_NAMED)
                 .map(|kind| {
                     let names = names(&kind.nodes.iter().collect());
-                    format!("{} on {names} ({})", counted(kind.runs as u64, "run"), what(kind))
+                    format!("{} on {names} ({})", counted(kind.runs as u64, "run"), describe(kind))
                 })
                 .collect();
             if several.len() > MAX_NAMED {
@@ -129,7 +129,7 @@ fn names(nodes: &BTreeSet<&String>) -> String {
     }
 }
 
-fn what(kind: &Kind) -> String {
+fn describe(kind: &NodeKind) -> String {
     let Some(environment) = &kind.environment else { return "its description was lost".to_owned() };
     let unknown = || "?".to_owned();
     let text = format!(

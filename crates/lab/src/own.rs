@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use super::slurm::put_text;
+use super::slurm::write_file;
 
 /// Folder with the staged files.
 static STAGED: OnceLock<PathBuf> = OnceLock::new();
 
 /// The running executable, valid even if its file was replaced or removed.
-pub fn own_program() -> PathBuf {
+pub fn executable_path() -> PathBuf {
     PathBuf::from(format!("/proc/{}/exe", std::process::id()))
 }
 
@@ -24,9 +24,9 @@ pub fn stage(folder: &Path) -> Result<(), String> {
     std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
     let folder = folder.canonicalize().map_err(|error| named(folder, &error))?;
     let path = program_in(&folder);
-    let own = std::fs::read(own_program()).map_err(|error| format!("strandline itself: {error}"))?;
-    if !std::fs::read(&path).is_ok_and(|there| there == own) {
-        put_text(&path, &own)?;
+    let executable = std::fs::read(executable_path()).map_err(|error| format!("strandline itself: {error}"))?;
+    if !std::fs::read(&path).is_ok_and(|there| there == executable) {
+        write_file(&path, &executable)?;
     }
     let mode = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(&path, mode).map_err(|error| named(&path, &error))?;

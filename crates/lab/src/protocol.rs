@@ -113,11 +113,11 @@ pub struct Ended {
 
 /// Splits a byte stream into lines of JSON.
 #[derive(Debug, Default)]
-pub struct Lines {
+pub struct LineBuffer {
     waiting: Vec<u8>,
 }
 
-impl Lines {
+impl LineBuffer {
     /// Appends bytes that were read.
     pub fn push(&mut self, bytes: &[u8]) {
         self.waiting.extend_from_slice(bytes);
@@ -153,7 +153,7 @@ mod tests {
     fn messages_come_whole_however_they_are_cut() {
         let stop = Request::Stop { job: 7, grace_ms: 100, whole: true };
         let text = [line(&stop).unwrap(), line(&stop).unwrap()].concat();
-        let mut lines = Lines::default();
+        let mut lines = LineBuffer::default();
         let mut taken = 0;
         for byte in text {
             lines.push(&[byte]);

@@ -24,10 +24,10 @@ const MAX_RANKED: usize = 500;
 /// Above this number of pairs the signed-rank statistic is approximated by a normal distribution.
 const MAX_EXACT: usize = 64;
 /// Samples with a larger modified z score are outliers (Iglewicz and Hoaglin, 1993).
-const OUTLYING: f64 = 3.5;
+const OUTLIER_SCORE: f64 = 3.5;
 /// If more than half of the samples are equal, deviations below this fraction of the median are no
 /// outliers.
-const NEGLIGIBLE: f64 = 0.01;
+const MIN_RELATIVE_DEVIATION: f64 = 0.01;
 
 /// A median with its interval and samples.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -104,7 +104,7 @@ pub fn estimate_in_blocks(samples: &[(f64, u32)], confidence: f64, seed: u64) ->
     let interval = match sorted.len() {
         1 => None,
         count if count > MAX_BOOTSTRAPPED => order_interval(&sorted, confidence),
-        _ => bootstrap(&sorted, &members(&in_order), confidence, seed),
+        _ => bootstrap(&sorted, &indices_by_block(&in_order), confidence, seed),
     };
     // With few resamples, or very large figures, a bound may fall on the wrong side of the median.
     let surround = |(low, high): (f64, f64)| (Some(low.min(median)), Some(high.max(median)));
@@ -164,23 +164,23 @@ pub fn outliers(samples: &[f64]) -> Vec<usize> {
         (deviation / 0.674_489_750_196_081_7, 0.0)
     } else {
         let mean = distances.iter().map(|distance| distance / distances.len() as f64).sum::<f64>();
-        (mean * 1.253_314_137_315_500_1, NEGLIGIBLE * middle.abs())
+        (mean * 1.253_314_137_315_500_1, MIN_RELATIVE_DEVIATION * middle.abs())
     };
-    let stands_apart = |sample: f64| {
+    let is_outlier = |sample: f64| {
         let distance = (sample - middle).abs();
-        sample.is_finite() && distance > least && distance > OUTLYING * spread
+        sample.is_finite() && distance > least && distance > OUTLIER_SCORE * spread
     };
-    samples.iter().enumerate().filter(|&(_, &sample)| stands_apart(sample)).map(|(index, _)| index).collect()
+    samples.iter().enumerate().filter(|&(_, &sample)| is_outlier(sample)).map(|(index, _)| index).collect()
 }
 
 /// Confidence of each of `count` intervals that gives them a joint `confidence` (Bonferroni): seven
 /// figures at a joint 99 % need 99.86 % each.
-pub fn together(confidence: f64, count: usize) -> f64 {
-    1.0 - (1.0 - sane(confidence)) / count.max(1) as f64
+pub fn bonferroni(confidence: f64, count: usize) -> f64 {
+    1.0 - (1.0 - clamp_confidence(confidence)) / count.max(1) as f64
 }
 
 /// Clamps a confidence to the range that has an interval.
-fn sane(confidence: f64) -> f64 {
+fn clamp_confidence(confidence: f64) -> f64 {
     if confidence.is_finite() { confidence.clamp(0.0, 1.0 - 1e-12) } else { 0.95 }
 }
 
@@ -239,7 +239,7 @@ impl Scale {
 }
 
 /// Indices of the samples of each block.
-fn members(in_order: &[(f64, u32)]) -> Vec<Vec<usize>> {
+fn indices_by_block(in_order: &[(f64, u32)]) -> Vec<Vec<usize>> {
     let mut members: std::collections::BTreeMap<u32, Vec<usize>> = std::collections::BTreeMap::new();
     for (index, &(_, block)) in in_order.iter().enumerate() {
         members.entry(block).or_default().push(index);
@@ -252,7 +252,7 @@ fn bootstrap(sorted: &[f64], blocks: &[Vec<usize>], confidence: f64, seed: u64) 
     let count = sorted.len();
     let normal = Normal::standard();
     let students = StudentsT::new(0.0, 1.0, (count - 1) as f64).ok()?;
-    let quantile = students.inverse_cdf(0.5 + sane(confidence) / 2.0);
+    let quantile = students.inverse_cdf(0.5 + clamp_confidence(confidence) / 2.0);
     // Hesterberg's expansion: by the ratio of Student's t to the normal distribution, and of the
     // deviation of samples to that of resamples.
     let tail = normal.cdf(-quantile * (count as f64 / (count - 1) as f64).sqrt());
@@ -295,7 +295,7 @@ fn median_of_drawn(sorted: &[f64], drawn: &[usize]) -> Option<f64> {
 /// 1/2.
 fn order_interval(sorted: &[f64], confidence: f64) -> Option<(f64, f64)> {
     let count = sorted.len() as f64;
-    let quantile = Normal::standard().inverse_cdf(0.5 + sane(confidence) / 2.0);
+    let quantile = Normal::standard().inverse_cdf(0.5 + clamp_confidence(confidence) / 2.0);
     let below = (count / 2.0 - 0.5 - quantile * count.sqrt() / 2.0).floor().max(0.0) as usize;
     Some((*sorted.get(below)?, *sorted.get(sorted.len() - 1 - below.min(sorted.len() - 1))?))
 }
@@ -303,7 +303,7 @@ fn order_interval(sorted: &[f64], confidence: f64) -> Option<(f64, f64)> {
 /// Interval of the centre of symmetry of `sorted` by Wilcoxon's signed ranks: bounded by two of all
 /// pairwise means. `None` if there are too few samples to exclude the extreme means.
 fn signed_rank_interval(sorted: &[f64], confidence: f64) -> Option<(f64, f64)> {
-    let tail = (1.0 - sane(confidence)) / 2.0;
+    let tail = (1.0 - clamp_confidence(confidence)) / 2.0;
     if sorted.len() > MAX_RANKED {
         return order_interval(sorted, confidence);
     }
@@ -357,7 +357,7 @@ fn student_interval(logs: &[f64], confidence: f64, unit_log: f64) -> Option<(f64
     let variance = logs.iter().map(|log| (log - mean).powi(2) / (count - 1.0)).sum::<f64>();
     // Variance of the difference of two figures, each with a uniform rounding error.
     let rounding = unit_log.powi(2) / 6.0;
-    let quantile = StudentsT::new(0.0, 1.0, count - 1.0).ok()?.inverse_cdf(0.5 + sane(confidence) / 2.0);
+    let quantile = StudentsT::new(0.0, 1.0, count - 1.0).ok()?.inverse_cdf(0.5 + clamp_confidence(confidence) / 2.0);
     let reach = quantile * (variance.max(rounding) / count).sqrt();
     (mean.is_finite() && reach.is_finite()).then_some((mean - reach, mean + reach))
 }

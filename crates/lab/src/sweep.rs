@@ -13,14 +13,14 @@ use strandline_sys::signal;
 /// Time for leftover processes to end after SIGTERM.
 pub const GRACE: Duration = Duration::from_millis(500);
 /// Time for the kernel to end killed processes.
-const PATIENCE: Duration = Duration::from_secs(10);
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Processes that were still running.
-    pub running: u32,
+    pub left_behind: u32,
     /// Processes among them that did not end.
     pub not_ended: u32,
     /// Their resource usage, as far as known.
@@ -32,7 +32,7 @@ pub struct Swept {
 pub fn sweep(spared: &[i32], grace: Duration) -> Swept {
     let mut swept = Swept::default();
     let begin = Instant::now();
-    let mut told = Vec::new();
+    let mut signalled = Vec::new();
     loop {
         let mut left = false;
         for pid in own_children() {
@@ -41,12 +41,12 @@ pub fn sweep(spared: &[i32], grace: Duration) -> Swept {
             }
             match reap(pid, false) {
                 Ok(Some(ended)) => {
-                    swept.usage = swept.usage.and(ended.usage);
+                    swept.usage = swept.usage.plus(ended.usage);
                     left = true;
                 }
                 Ok(None) => {
                     left = true;
-                    end(pid, begin.elapsed() >= grace, &mut told);
+                    end(pid, begin.elapsed() >= grace, &mut signalled);
                 }
                 // Already reaped.
                 Err(_) => {}
@@ -55,14 +55,14 @@ pub fn sweep(spared: &[i32], grace: Duration) -> Swept {
         if !left {
             break;
         }
-        if begin.elapsed() > grace + PATIENCE {
+        if begin.elapsed() > grace + KILL_TIMEOUT {
             let count = own_children().iter().filter(|pid| !spared.contains(pid)).count();
             swept.not_ended = u32::try_from(count).unwrap_or(u32::MAX);
             break;
         }
         std::thread::sleep(PAUSE);
     }
-    swept.running = u32::try_from(told.len()).unwrap_or(u32::MAX);
+    swept.left_behind = u32::try_from(signalled.len()).unwrap_or(u32::MAX);
     swept
 }
 
@@ -90,11 +90,11 @@ pub fn own_children() -> Vec<i32> {
     let own = std::process::id();
     match std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")) {
         Ok(list) => list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect(),
-        Err(_) => children_by_asking_all(own),
+        Err(_) => children_by_parent_pid(own),
     }
 }
 
-fn children_by_asking_all(parent: u32) -> Vec<i32> {
+fn children_by_parent_pid(parent: u32) -> Vec<i32> {
     let Ok(folder) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = folder.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter(|pid| {
@@ -114,7 +114,7 @@ mod tests {
     fn children_are_found_both_ways() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id().cast_signed();
-        let asked = children_by_asking_all(std::process::id());
+        let asked = children_by_parent_pid(std::process::id());
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(asked.contains(&pid), "{asked:?}");

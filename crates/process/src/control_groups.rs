@@ -73,7 +73,7 @@ impl Groups {
     }
 
     /// The objection of the groups to a copy of the process, if there is one.
-    pub fn against_a_copy(&self) -> Option<&'static str> {
+    pub fn objection_to_copy(&self) -> Option<&'static str> {
         if self.own.lines().filter_map(parts).any(|(_, path)| path.starts_with("/..")) {
             return Some("its control group, and the limits of that, cannot be seen from here");
         }
@@ -205,18 +205,18 @@ mod tests {
     fn what_a_group_has_against_a_copy_is_told() {
         let tree = Tree::new();
         let groups = tree.groups("0::/a/b\n");
-        assert_eq!((groups.against_a_copy(), groups.processes_left()), (None, None));
+        assert_eq!((groups.objection_to_copy(), groups.processes_left()), (None, None));
         tree.write("a", "pids.max", "20\n");
         tree.write("a", "pids.current", "17\n");
         assert_eq!(groups.processes_left(), Some(3));
         tree.write("a", "memory.oom.group", "1\n");
         tree.write("a", "memory.max", "max\n");
-        assert_eq!(groups.against_a_copy(), None, "without a limit of its own it is ended by no limit");
+        assert_eq!(groups.objection_to_copy(), None, "without a limit of its own it is ended by no limit");
         tree.write("a", "memory.max", "4096\n");
-        assert!(groups.against_a_copy().unwrap().contains("memory.oom.group"));
+        assert!(groups.objection_to_copy().unwrap().contains("memory.oom.group"));
         tree.write("a", "memory.oom.group", "0\n");
         tree.write("a/b", "cgroup.freeze", "1\n");
-        assert!(groups.against_a_copy().unwrap().contains("frozen"));
-        assert!(tree.groups("0::/../other\n").against_a_copy().unwrap().contains("cannot be seen"));
+        assert!(groups.objection_to_copy().unwrap().contains("frozen"));
+        assert!(tree.groups("0::/../other\n").objection_to_copy().unwrap().contains("cannot be seen"));
     }
 }

@@ -20,7 +20,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat, openat2};
-use strandline_sys::capabilities::with_file_rights;
+use strandline_sys::capabilities::with_dac_capabilities;
 
 use crate::error::Result;
 use crate::map::Mapping;
@@ -39,7 +39,7 @@ const DELETED: &str = " (deleted)";
 /// [`crate::Error::Io`] if the path now leads to another file, or to none.
 pub fn open_mapped_file(process: &Process, mapping: &Mapping) -> Result<File> {
     let name = format!("map_files/{:x}-{:x}", mapping.start, mapping.end);
-    match with_file_rights(|| open_regular(&process.path(&name))) {
+    match with_dac_capabilities(|| open_regular(&process.path(&name))) {
         Ok(file) => Ok(file),
         Err(first) => {
             let path = mapping.name.strip_suffix(DELETED).unwrap_or(&mapping.name);
@@ -97,7 +97,7 @@ fn open_or_lend(process: &Process, path: &str, is_known: impl Fn(&File) -> bool)
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => error,
         opened => return opened,
     };
-    let Ok(file) = with_file_rights(|| open_below(process, path)) else { return Err(refused) };
+    let Ok(file) = with_dac_capabilities(|| open_below(process, path)) else { return Err(refused) };
     let is_theirs = file.metadata().is_ok_and(|data| Some(data.uid()) == before) && user() == before;
     if is_theirs || is_known(&file) { Ok(file) } else { Err(refused) }
 }
@@ -140,7 +140,7 @@ fn open_place(place: &impl AsFd) -> io::Result<File> {
 
 /// Opens the target's executable, even if it was deleted or replaced.
 pub fn open_executable(process: &Process) -> Result<File> {
-    with_file_rights(|| open_regular(&process.path("exe"))).map_err(|source| process.error("exe", source))
+    with_dac_capabilities(|| open_regular(&process.path("exe"))).map_err(|source| process.error("exe", source))
 }
 
 /// Opens the target of one of the kernel's own links.

@@ -12,23 +12,23 @@ use std::time::{Duration, Instant};
 
 use strandline_inspect::environment::Environment;
 use strandline_recording::{CommandUsage, Limit};
-use strandline_sys::process::{Ended, reap};
+use strandline_sys::process::{ReapedChild, reap};
 use strandline_sys::spawn::{self, Resource, Setup};
 
 use super::clock::Clock;
 use super::ledgers::{Ledgers, WatchRequest};
 use super::limits::{Group, Limits};
 use super::marks::{self, CommandEnd, Marks};
-use super::session::{self, Beginning, Session};
+use super::session::{self, SessionParameters, Session};
 use super::sink::Sink;
-use super::tree::Followed;
+use super::tree::ProcessEvents;
 use super::watchable;
 use super::{Options, Recorded};
 
 /// How long a command waits to be watched before it starts anyway. The new process also holds a
 /// copy of the recorder's end of the gate, so it has no other way to notice that a killed recorder
 /// will not open it.
-const GATE: Duration = Duration::from_secs(2);
+const GATE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why a command was not started.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub enum NotStarted {
 
 /// Settings to start a command with.
 #[derive(Clone, Debug, Default)]
-pub struct Surroundings {
+pub struct CommandSettings {
     /// Limits on its memory.
     pub limits: Limits,
     /// Variables to set, or to remove, for it and not for the recorder.
@@ -59,7 +59,7 @@ pub struct Surroundings {
 /// See [`NotStarted`]; nothing was run then.
 pub fn run(
     command: &[OsString],
-    surroundings: &Surroundings,
+    surroundings: &CommandSettings,
     options: &Options<'_>,
 ) -> Result<(Recorded, i32), NotStarted> {
     let failed = NotStarted::Failed;
@@ -72,7 +72,7 @@ pub fn run(
     setup.signal_mask = signal_mask;
     setup.limits.extend(open_files.map(|(soft, hard)| (Resource::OpenFiles, soft, hard)));
     let sink = Sink::create(&options.file).map_err(failed)?;
-    let followed = Followed::best();
+    let followed = ProcessEvents::best();
     let (marks, end) = Marks::new().map_err(io)?;
     let environment = Environment::read();
     let clock = Clock::start();
@@ -90,7 +90,7 @@ pub fn run(
     let root = child.id().cast_signed();
     let root_end = prepared.and_then(|()| strandline_sys::process::open(root)).map_err(io);
     let root_end = root_end.inspect_err(|_| drop(child.wait()))?;
-    let session = Session::begin(Beginning {
+    let session = Session::begin(SessionParameters {
         options,
         clock,
         sink,
@@ -110,11 +110,11 @@ pub fn run(
     .map_err(io);
     let mut session = session.inspect_err(|_| drop(child.wait()))?;
     if let Some(why) = why_not.filter(|_| options.plan.exit) {
-        session.say_not_watched(root, why);
+        session.warn_not_watched(root, why);
     }
     let why = session.work();
     let ended = reap(root, true).map_err(io)?;
-    let Some(Ended { status, usage, .. }) = ended else {
+    let Some(ReapedChild { status, usage, .. }) = ended else {
         return Err(failed("the command's end is not known".to_owned()));
     };
     session.root_usage = Some(CommandUsage {
@@ -127,7 +127,7 @@ pub fn run(
     let kills = group.as_ref().and_then(Group::out_of_memory_kills);
     if let Some(Err(text)) = group.as_ref().map(Group::remove) {
         session.caution("cgroup_left", "control group", text.clone());
-        (options.complain)(&text);
+        (options.warn)(&text);
     }
     Ok((session.finish(why, Some(status), kills), status))
 }
@@ -138,7 +138,7 @@ fn prepare(limits: &Limits) -> Result<(Setup, Vec<Limit>, Option<Group>), String
     let instead = |why| format!("{why} (--limit-address-space and --limit-data need no privileges)");
     let group = limits.memory.map(Group::new).transpose().map_err(instead)?;
     named.extend(group.as_ref().map(|group| group.limit.clone()));
-    let join = group.as_ref().map(Group::door).transpose()?;
+    let join = group.as_ref().map(Group::open_procs).transpose()?;
     Ok((Setup { limits: resources, join, ..Setup::default() }, named, group))
 }
 
@@ -179,7 +179,7 @@ fn start(
     setup.inherit = Some(end.descriptor);
     if let Some((ledgers, request)) = watch
         && let Ok((own, theirs)) = UnixStream::pair()
-        && theirs.set_read_timeout(Some(GATE)).is_ok()
+        && theirs.set_read_timeout(Some(GATE_TIMEOUT)).is_ok()
     {
         setup.gate = Some(theirs);
         ledgers.watch_first(own, request);

@@ -25,7 +25,7 @@ use strandline_process::target::exit_watch::{self, ExitWatch, Seen};
 use strandline_process::target::hold;
 use strandline_recording::{Ledger, Moment, Sample};
 
-use super::Looks;
+use super::LedgerSettings;
 use super::clock::Clock;
 use super::sampler::{Sampler, Units};
 
@@ -61,12 +61,12 @@ pub struct WatchRequest {
 
 /// Result of a request.
 #[derive(Debug)]
-pub enum Made {
+pub enum LedgerResult {
     Ledger(Box<Ledger>),
     /// No ledger, and the reason.
     Failed(Request, String),
     /// No ledger, because the process had ended.
-    TooLate(Request),
+    ProcessEnded(Request),
     /// Last figures of a process, read at its end.
     Final {
         /// Its number in the recording.
@@ -81,7 +81,7 @@ pub enum Made {
 
 #[derive(Debug)]
 enum Job {
-    Look(Request),
+    TakeLedger(Request),
     Watch(i32, WatchRequest),
     Unwatch(i32),
     WatchFirst(UnixStream, WatchRequest),
@@ -92,7 +92,7 @@ enum Job {
 pub struct Ledgers {
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
-    made: Receiver<Made>,
+    made: Receiver<LedgerResult>,
     wake: Arc<EventFd>,
     watches: Watches,
     under_way: usize,
@@ -104,15 +104,15 @@ type Watches = Arc<Mutex<HashMap<i32, Arc<Watched>>>>;
 /// Shared by all threads.
 #[derive(Clone, Debug)]
 struct Shared {
-    made: Sender<Made>,
+    made: Sender<LedgerResult>,
     wake: Arc<EventFd>,
     clock: Clock,
     machine: Arc<Environment>,
-    looks: Looks,
+    looks: LedgerSettings,
 }
 
 impl Shared {
-    fn tell(&self, made: Made) {
+    fn tell(&self, made: LedgerResult) {
         // Fails only if the recorder has ended.
         drop(self.made.send(made));
         let _ = self.wake.write(1);
@@ -124,7 +124,7 @@ impl Ledgers {
     ///
     /// # Errors
     /// If the kernel has no descriptor or thread left.
-    pub fn start(clock: Clock, environment: &Environment, looks: Looks) -> std::io::Result<Self> {
+    pub fn start(clock: Clock, environment: &Environment, looks: LedgerSettings) -> std::io::Result<Self> {
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let (jobs, wanted) = channel();
         let (sender, made) = channel();
@@ -181,7 +181,7 @@ impl Ledgers {
 
     /// Requests a ledger. The result is [`Made::Ledger`], [`Made::Failed`] or [`Made::TooLate`].
     pub fn look(&mut self, request: Request) {
-        self.under_way += usize::from(self.send(Job::Look(request)));
+        self.under_way += usize::from(self.send(Job::TakeLedger(request)));
     }
 
     /// Number of requested ledgers without a result yet, except those at ends.
@@ -206,12 +206,12 @@ impl Ledgers {
     }
 
     /// Results since the last call.
-    pub fn take(&mut self) -> Vec<Made> {
+    pub fn take(&mut self) -> Vec<LedgerResult> {
         let _ = self.wake.read();
-        let made: Vec<Made> = self.made.try_iter().collect();
-        let of_requests = |made: &&Made| match made {
-            Made::Ledger(ledger) => ledger.moment != Moment::Exit,
-            Made::Failed(request, _) | Made::TooLate(request) => request.moment != Moment::Exit,
+        let made: Vec<LedgerResult> = self.made.try_iter().collect();
+        let of_requests = |made: &&LedgerResult| match made {
+            LedgerResult::Ledger(ledger) => ledger.moment != Moment::Exit,
+            LedgerResult::Failed(request, _) | LedgerResult::ProcessEnded(request) => request.moment != Moment::Exit,
             _ => false,
         };
         self.under_way = self.under_way.saturating_sub(made.iter().filter(of_requests).count());
@@ -232,7 +232,7 @@ fn work(job: Job, watches: &Watches, shared: &Shared) {
         lock().insert(pid, watched);
     };
     match job {
-        Job::Look(request) => {
+        Job::TakeLedger(request) => {
             let watched = lock().get(&request.pid).cloned();
             let watched = watched.map(|watched| watched as Arc<dyn explain::Watch>);
             shared.tell(look(request, watched.as_ref(), shared));
@@ -252,16 +252,16 @@ fn work(job: Job, watches: &Watches, shared: &Shared) {
 }
 
 /// Takes one ledger.
-fn look(request: Request, watch: Option<&Arc<dyn explain::Watch>>, shared: &Shared) -> Made {
+fn look(request: Request, watch: Option<&Arc<dyn explain::Watch>>, shared: &Shared) -> LedgerResult {
     let at_us = shared.clock.now_us();
-    let Looks { max_stop, snapshot, quiet_for } = shared.looks;
+    let LedgerSettings { max_stop, snapshot, quiet_for } = shared.looks;
     let quiet_for = if request.moment == Moment::Peak { Duration::ZERO } else { quiet_for };
     match explain::explain(request.pid, &Options { max_stop, snapshot, quiet_for, watch, ..options() }) {
-        Ok(explanation) => Made::Ledger(Box::new(ledger(&request, at_us, explanation, shared))),
+        Ok(explanation) => LedgerResult::Ledger(Box::new(ledger(&request, at_us, explanation, shared))),
         Err(Error::Ended { .. } | Error::NoSuchProcess { .. } | Error::Zombie { .. }) => {
-            Made::TooLate(request)
+            LedgerResult::ProcessEnded(request)
         }
-        Err(error) => Made::Failed(request, error.to_string()),
+        Err(error) => LedgerResult::Failed(request, error.to_string()),
     }
 }
 
@@ -367,7 +367,7 @@ impl explain::Watch for Watched {
             let process = request.process;
             match Watch::begin(self.pid, request, &self.shared, true) {
                 Some(watch) => *state = State::On(watch),
-                None => self.shared.tell(Made::NotWatched(process, MISSED.to_owned())),
+                None => self.shared.tell(LedgerResult::NotWatched(process, MISSED.to_owned())),
             }
         }
     }
@@ -379,7 +379,7 @@ struct Watch {
     pid: i32,
     thread: JoinHandle<Option<WatchRequest>>,
     tid: i32,
-    shall_end: Arc<AtomicBool>,
+    must_end: Arc<AtomicBool>,
 }
 
 impl Watch {
@@ -397,7 +397,7 @@ impl Watch {
                 }
                 Err(Error::Ended { .. } | Error::NoSuchProcess { .. }) => None,
                 Err(error) => {
-                    shared.tell(Made::NotWatched(request.process, error.to_string()));
+                    shared.tell(LedgerResult::NotWatched(request.process, error.to_string()));
                     None
                 }
             }
@@ -406,12 +406,12 @@ impl Watch {
             std::thread::Builder::new().name("watch".into()).stack_size(STACK_BYTES).spawn(body).ok()?;
         // The watch begins at once, or the thread ends.
         let tid = wait.recv().ok()?;
-        Some(Self { pid, thread, tid, shall_end })
+        Some(Self { pid, thread, tid, must_end: shall_end })
     }
 
     /// Ends the watch. Returns the request, unless the process ended meanwhile.
     fn end(self) -> Option<WatchRequest> {
-        self.shall_end.store(true, Ordering::Release);
+        self.must_end.store(true, Ordering::Release);
         let own = std::process::id().cast_signed();
         while !self.thread.is_finished() {
             // The thread may have checked the flag just before it slept: wake it until it is gone.
@@ -441,18 +441,18 @@ fn watch_until_the_end(
             Ok(Seen::Woken) if is_last => return Some(request),
             Ok(Seen::Woken) => {}
             Ok(Seen::Ending) => {
-                last_words(&watch, &request, shared);
+                report_end(&watch, &request, shared);
                 return None;
             }
             Ok(Seen::Gone) => {
                 // The process had passed its exit stop when the watch resumed.
                 if is_resumed {
-                    shared.tell(Made::NotWatched(request.process, MISSED.to_owned()));
+                    shared.tell(LedgerResult::NotWatched(request.process, MISSED.to_owned()));
                 }
                 return None;
             }
             Err(error) => {
-                shared.tell(Made::NotWatched(request.process, error.to_string()));
+                shared.tell(LedgerResult::NotWatched(request.process, error.to_string()));
                 return None;
             }
         }
@@ -460,15 +460,15 @@ fn watch_until_the_end(
 }
 
 /// Reports the last figures and the ledger of a process that is stopped at its end.
-fn last_words(watch: &ExitWatch, request: &WatchRequest, shared: &Shared) {
+fn report_end(watch: &ExitWatch, request: &WatchRequest, shared: &Shared) {
     let pid = watch.process().pid();
     // The time before the slow part: meanwhile the process is stopped.
     let at_us = shared.clock.now_us();
     if let Ok(mut sampler) = Sampler::open(watch.process())
-        && let Ok((sample, _)) = sampler.everything(Units::read())
+        && let Ok((sample, _)) = sampler.sample_all(Units::read())
     {
         let high_water_kib = sampler.high_water_kib();
-        shared.tell(Made::Final { process: request.process, sample, high_water_kib });
+        shared.tell(LedgerResult::Final { process: request.process, sample, high_water_kib });
     }
     let wanted =
         Request { process: request.process, pid, moment: Moment::Exit, mark: None, tree: Vec::new() };
@@ -478,7 +478,7 @@ fn last_words(watch: &ExitWatch, request: &WatchRequest, shared: &Shared) {
         explain::at_exit(pid, &ending, &options()).map_err(|error| error.to_string())
     });
     shared.tell(match made {
-        Ok(explanation) => Made::Ledger(Box::new(ledger(&wanted, at_us, explanation, shared))),
-        Err(text) => Made::Failed(wanted, text),
+        Ok(explanation) => LedgerResult::Ledger(Box::new(ledger(&wanted, at_us, explanation, shared))),
+        Err(text) => LedgerResult::Failed(wanted, text),
     });
 }

@@ -27,7 +27,7 @@ use std::time::Duration;
 use strandline_inspect::explain::SnapshotMode;
 use strandline_recording::Ending;
 
-pub use command::{NotStarted, Surroundings, run};
+pub use command::{NotStarted, CommandSettings, run};
 pub use limits::{Group, Limits, can_limit_memory};
 pub use marks::VARIABLE as MARK_VARIABLE;
 pub use plan::Plan;
@@ -43,16 +43,16 @@ pub struct Options<'a> {
     /// Which ledgers to take.
     pub plan: Plan,
     /// How to take ledgers, except at the end of a process, which is stopped anyway.
-    pub looks: Looks,
+    pub looks: LedgerSettings,
     /// Called with the progress a few times a second.
     pub progress: &'a dyn Fn(&Progress),
     /// Called with one line that the user must see at once.
-    pub complain: &'a dyn Fn(&str),
+    pub warn: &'a dyn Fn(&str),
 }
 
 /// How to take ledgers of a running process.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Looks {
+pub struct LedgerSettings {
     /// How long the process may be stopped.
     pub max_stop: Option<Duration>,
     /// Whether to read the process from a snapshot.

@@ -111,7 +111,7 @@ impl Group {
     ///
     /// # Errors
     /// One line with the reason why the group cannot be joined.
-    pub fn door(&self) -> Result<OwnedFd, String> {
+    pub fn open_procs(&self) -> Result<OwnedFd, String> {
         let path = self.procs();
         let file: Result<File, _> = OpenOptions::new().write(true).open(&path);
         file.map(OwnedFd::from).map_err(|error| format!("{}: {error}", path.display()))
@@ -166,13 +166,13 @@ pub fn can_limit_memory(bytes: u64) -> Result<String, String> {
 fn memory_groups() -> Vec<(u8, PathBuf)> {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    places(&own, &mounts)
+    group_folders(&own, &mounts)
 }
 
 /// Places where a group could be made, best first: below this process's own group in each hierarchy
 /// that controls memory, and for version 2 also beside it, because a group with processes there
 /// cannot contain groups with limits.
-fn places(own: &str, mounts: &str) -> Vec<(u8, PathBuf)> {
+fn group_folders(own: &str, mounts: &str) -> Vec<(u8, PathBuf)> {
     let mut places = Vec::new();
     for line in own.lines() {
         let mut fields = line.splitn(3, ':');
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn groups_are_looked_for_where_the_kernel_says() {
-        let found = places("4:memory:/a/b\n1:cpu:/\n0::/user/x\n", MOUNTS);
+        let found = group_folders("4:memory:/a/b\n1:cpu:/\n0::/user/x\n", MOUNTS);
         let shown: Vec<_> = found.iter().map(|(version, path)| (*version, path.to_str().unwrap())).collect();
         assert_eq!(
             shown,
@@ -221,7 +221,7 @@ mod tests {
                 (2, "/sys/fs/cgroup/unified/user")
             ]
         );
-        assert!(places("garbage\n::\n", "garbage").is_empty());
+        assert!(group_folders("garbage\n::\n", "garbage").is_empty());
     }
 
     #[test]

@@ -30,11 +30,11 @@ const MAX_LINE_BYTES: usize = 4 * MAX_NAME_CHARS;
 const MAX_WRITERS: usize = 4096;
 /// Maximum reads and marks per call: a program that floods the socket must not delay the sampler.
 const MAX_READS: usize = 64;
-const MAX_TOLD: usize = 256;
+const MAX_MARKS_PER_CALL: usize = 256;
 
 /// A mark that a program reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct ReportedMark {
     /// Process id of the program.
     pub pid: i32,
     /// The name, with control characters replaced; empty for an empty line.
@@ -86,10 +86,10 @@ impl Marks {
     }
 
     /// Marks reported since the last call.
-    pub fn take(&mut self) -> Vec<Told> {
+    pub fn take(&mut self) -> Vec<ReportedMark> {
         let mut told = Vec::new();
         for _ in 0..MAX_READS {
-            let Some(socket) = self.socket.as_ref().filter(|_| told.len() < MAX_TOLD) else { break };
+            let Some(socket) = self.socket.as_ref().filter(|_| told.len() < MAX_MARKS_PER_CALL) else { break };
             let mut buffer = [0; 4096];
             match receive(socket.as_raw_fd(), &mut buffer) {
                 Ok((0, _)) => self.socket = None,
@@ -104,13 +104,13 @@ impl Marks {
     }
 
     /// Readable when an answer was read that [`Marks::is_read`] has not noticed yet.
-    pub fn reads(&self) -> BorrowedFd<'_> {
+    pub fn answer_read_descriptor(&self) -> BorrowedFd<'_> {
         self.reads.0.as_fd()
     }
 
     /// Whether the last answer was read. If another one were sent before that, the same program
     /// could read it at its next mark.
-    pub fn is_read(&mut self) -> bool {
+    pub fn is_answer_read(&mut self) -> bool {
         let mut ready = [EpollEvent::empty()];
         self.is_read |= self.reads.wait(&mut ready, EpollTimeout::ZERO).unwrap_or(0) > 0;
         self.is_read
@@ -143,17 +143,17 @@ fn receive(socket: i32, buffer: &mut [u8]) -> Result<(usize, i32), Errno> {
 /// Incomplete lines, by writer.
 #[derive(Debug, Default)]
 struct Lines {
-    open: HashMap<i32, (Vec<u8>, bool)>,
+    incomplete: HashMap<i32, (Vec<u8>, bool)>,
 }
 
 impl Lines {
-    fn add(&mut self, pid: i32, bytes: &[u8], told: &mut Vec<Told>) {
-        let (mut line, mut is_cut) = self.open.remove(&pid).unwrap_or_default();
+    fn add(&mut self, pid: i32, bytes: &[u8], told: &mut Vec<ReportedMark>) {
+        let (mut line, mut is_cut) = self.incomplete.remove(&pid).unwrap_or_default();
         for &byte in bytes {
             if byte == b'\n' {
                 let name = String::from_utf8_lossy(&line).into_owned();
                 is_cut |= name.chars().count() > MAX_NAME_CHARS;
-                told.push(Told { pid, name: printable(&name, MAX_NAME_CHARS), is_cut });
+                told.push(ReportedMark { pid, name: printable(&name, MAX_NAME_CHARS), is_cut });
                 (line, is_cut) = Default::default();
             } else if line.len() < MAX_LINE_BYTES {
                 line.push(byte);
@@ -161,8 +161,8 @@ impl Lines {
                 is_cut = true;
             }
         }
-        if !line.is_empty() && self.open.len() < MAX_WRITERS {
-            self.open.insert(pid, (line, is_cut));
+        if !line.is_empty() && self.incomplete.len() < MAX_WRITERS {
+            self.incomplete.insert(pid, (line, is_cut));
         }
     }
 }
@@ -182,7 +182,7 @@ mod tests {
         lines.add(2, b"ond\n\n", &mut told);
         let names: Vec<_> = told.iter().map(|mark| (mark.pid, mark.name.as_str())).collect();
         assert_eq!(names, [(2, "other"), (1, "grown"), (2, "second"), (2, "")]);
-        assert!(lines.open.is_empty());
+        assert!(lines.incomplete.is_empty());
     }
 
     #[test]
@@ -220,10 +220,10 @@ mod tests {
         let (mut marks, end) = Marks::new().unwrap();
         let mut program = UnixStream::from(end.descriptor);
         for _ in 0..3 {
-            assert!(marks.is_read());
+            assert!(marks.is_answer_read());
             marks.answer();
             program.write_all(b"told meanwhile\n").unwrap();
-            assert!(!marks.is_read() && !marks.take().is_empty());
+            assert!(!marks.is_answer_read() && !marks.take().is_empty());
             program.read_exact(&mut [0]).unwrap();
         }
     }

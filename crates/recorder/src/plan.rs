@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Without `--ledger`, only this many marks have a ledger.
-pub const FEW_MARKS: u64 = 16;
+pub const FIRST_MARKS: u64 = 16;
 /// Minimum interval between regular ledgers.
 const SHORTEST_EVERY: Duration = Duration::from_millis(100);
 
@@ -11,7 +11,7 @@ const SHORTEST_EVERY: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// At marks.
-    pub marks: Marks,
+    pub marks: MarkLedgers,
     /// As the high-water mark grows.
     pub peak: bool,
     /// At the end of processes, while their memory is still there.
@@ -24,7 +24,7 @@ pub struct Plan {
 
 /// At which marks a ledger is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Marks {
+pub enum MarkLedgers {
     /// At no mark.
     #[default]
     None,
@@ -38,15 +38,15 @@ impl Plan {
     /// Default of `run`: the first marks, and exit. A ledger at a peak pauses the watch for the
     /// end: on a busy machine, a program that ends at its peak would often have no ledger at its
     /// end.
-    pub const RUN: Self = Self { marks: Marks::Few, peak: false, exit: true, every: None, ends: false };
+    pub const RUN: Self = Self { marks: MarkLedgers::Few, peak: false, exit: true, every: None, ends: false };
     /// Default of `run` for users who may not trace privileged programs. Tracing a command from its
     /// start would take the privileges from setuid programs, such as `sudo` in a script; a ledger
     /// at a peak traces only for a moment.
     pub const RUN_UNPRIVILEGED: Self =
-        Self { marks: Marks::Few, peak: true, exit: false, every: None, ends: false };
+        Self { marks: MarkLedgers::Few, peak: true, exit: false, every: None, ends: false };
     /// Default of `record`: at its beginning and its end. Catching the exit requires tracing, which
     /// is too intrusive as a default in production.
-    pub const RECORD: Self = Self { marks: Marks::None, peak: false, exit: false, every: None, ends: true };
+    pub const RECORD: Self = Self { marks: MarkLedgers::None, peak: false, exit: false, every: None, ends: true };
 
     /// Parses the value of `--ledger`.
     ///
@@ -56,7 +56,7 @@ impl Plan {
         let mut plan = Self::default();
         for word in text.split(',').map(str::trim) {
             match word.split_once('=') {
-                None if word == "marks" => plan.marks = Marks::All,
+                None if word == "marks" => plan.marks = MarkLedgers::All,
                 None if word == "peak" => plan.peak = true,
                 None if word == "exit" => plan.exit = true,
                 None if word == "ends" => plan.ends = true,
@@ -76,9 +76,9 @@ impl Plan {
     pub fn text(&self) -> String {
         let mut words = Vec::new();
         match self.marks {
-            Marks::All => words.push("marks".to_owned()),
-            Marks::Few => words.push(format!("first {FEW_MARKS} marks")),
-            Marks::None => {}
+            MarkLedgers::All => words.push("marks".to_owned()),
+            MarkLedgers::Few => words.push(format!("first {FIRST_MARKS} marks")),
+            MarkLedgers::None => {}
         }
         for (asked, word) in [(self.peak, "peak"), (self.exit, "exit"), (self.ends, "ends")] {
             if asked {
@@ -132,7 +132,7 @@ mod tests {
     fn the_interfaces_example_is_read_and_written() {
         let plan = Plan::parse("marks,peak,exit,every=10s").unwrap();
         let all = Plan {
-            marks: Marks::All,
+            marks: MarkLedgers::All,
             peak: true,
             exit: true,
             every: Some(Duration::from_secs(10)),

@@ -21,7 +21,7 @@ pub struct Sampler {
     status: File,
     statm_text: Vec<u8>,
     /// When `stat` was last read.
-    counted: Option<Instant>,
+    stat_read_at: Option<Instant>,
     last: Sample,
     high_water_kib: Option<u64>,
     /// Whether the process was in a tracer's stop when `stat` was last read.
@@ -98,7 +98,7 @@ impl Sampler {
             stat: process.open_file("stat")?,
             status: process.open_file(&format!("{thread}status"))?,
             statm_text: Vec::new(),
-            counted: None,
+            stat_read_at: None,
             last: Sample::default(),
             high_water_kib: None,
             stands: false,
@@ -130,20 +130,20 @@ impl Sampler {
                 file_kib: shared,
                 ..self.last
             };
-            self.refine()?;
+            self.read_status()?;
             self.statm_text.clear();
             self.statm_text.extend_from_slice(statm);
         }
-        if has_changed || self.counted.is_none_or(|counted| counted.elapsed() >= COUNT_EVERY) {
-            self.count(units)?;
-            self.counted = Some(Instant::now());
+        if has_changed || self.stat_read_at.is_none_or(|counted| counted.elapsed() >= COUNT_EVERY) {
+            self.read_stat(units)?;
+            self.stat_read_at = Some(Instant::now());
         }
         Ok(self.last)
     }
 
     /// Reads what `statm` does not distinguish (data from stack, files from shared memory), and
     /// also swap and the high-water mark.
-    fn refine(&mut self) -> io::Result<()> {
+    fn read_status(&mut self) -> io::Result<()> {
         let mut text = [0; STATUS_BYTES];
         let got = pread(&self.status, &mut text)?;
         self.take_sizes(&text[..got]);
@@ -170,7 +170,7 @@ impl Sampler {
     }
 
     /// Reads faults, times and threads.
-    fn count(&mut self, units: Units) -> io::Result<()> {
+    fn read_stat(&mut self, units: Units) -> io::Result<()> {
         let mut text = [0; STAT_BYTES];
         let got = pread(&self.stat, &mut text)?;
         // The name may contain anything and ends at the last bracket; field 3, a letter, and
@@ -196,7 +196,7 @@ impl Sampler {
     ///
     /// # Errors
     /// Like [`Sampler::sample`].
-    pub fn everything(&mut self, units: Units) -> io::Result<(Sample, BTreeMap<String, u64>)> {
+    pub fn sample_all(&mut self, units: Units) -> io::Result<(Sample, BTreeMap<String, u64>)> {
         let mut text = [0; STATUS_BYTES];
         let got = pread(&self.status, &mut text)?;
         let mut named = BTreeMap::new();
@@ -213,7 +213,7 @@ impl Sampler {
             return Err(io::Error::from_raw_os_error(3));
         }
         self.take_sizes(&text[..got]);
-        self.count(units)?;
+        self.read_stat(units)?;
         // The next sample reads again.
         self.statm_text.clear();
         Ok((self.last, named))
@@ -221,7 +221,7 @@ impl Sampler {
 
     /// Whether the process was in a tracer's stop when last checked. A watched process is at its
     /// end, otherwise only for a moment.
-    pub fn stands(&self) -> bool {
+    pub fn is_traced_stop(&self) -> bool {
         self.stands
     }
 
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn own_figures_are_those_of_status() {
         let (process, mut sampler) = own();
-        let (sample, named) = sampler.everything(Units::read()).unwrap();
+        let (sample, named) = sampler.sample_all(Units::read()).unwrap();
         assert!(named["VmRSS"] > 0 && named["VmData"] == sample.data_kib * 1024, "{named:?}");
         assert_eq!(sample.rss_kib, sample.anonymous_kib + sample.file_kib + sample.shmem_kib);
         let stat = process.stat().unwrap();

@@ -16,7 +16,7 @@ use strandline_process::error::Error;
 use strandline_process::procfs::Process;
 use strandline_process::snapshot;
 use strandline_recording::{
-    Block, Caution, CommandUsage, Exec, Header, Heartbeat, Limit, ProcessEnd, ProcessStart, Record, SCHEMA,
+    Block, CaveatRecord, CommandUsage, Exec, Header, Heartbeat, Limit, ProcessEnd, ProcessStart, Record, SCHEMA,
 };
 
 use super::clock::{Clock, Grid};
@@ -26,13 +26,13 @@ use super::plan::Plan;
 use super::poller::{Poller, Source};
 use super::sampler::{Sampler, Units};
 use super::sink::Sink;
-use super::tree::{Followed, Left, Member, Program, SEARCH_EVERY, Tree};
+use super::tree::{ProcessEvents, Departed, Member, Program, SEARCH_EVERY, Tree};
 use super::{Options, Progress, Recorded};
 
 /// Interval at which samples are written to the file.
 const FLUSH_EVERY: Duration = Duration::from_millis(500);
 /// Maximum time of one round of the loop, which empties the kernel's queue of events.
-const HEAR_EVERY: Duration = Duration::from_millis(50);
+const MAX_ROUND: Duration = Duration::from_millis(50);
 /// If an instant is overdue by more than this, the user may have stopped the recorder: check for
 /// the signal.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -40,21 +40,21 @@ const PAUSE: Duration = Duration::from_millis(50);
 const LISTEN_EVERY: Duration = Duration::from_millis(4);
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 /// Up to this many processes are sampled at every instant; of more, each gets its share.
-const AT_FULL_RATE: usize = 16;
+const MAX_FULL_RATE_PROCESSES: usize = 16;
 /// Maximum rate of opening files of new processes, per second: if there are more, processes that
 /// live for only a few milliseconds are just counted.
 const OPENINGS_PER_SECOND: f64 = 1000.0;
 const MAX_OPENINGS: f64 = 256.0;
 /// If the kernel reports ends, it does so within this many microseconds, or the event was lost.
-const END_IS_TOLD_US: u64 = 1_000_000;
+const END_EVENT_TIMEOUT_US: u64 = 1_000_000;
 /// Processes that live no longer than this are too brief to be sampled reliably.
 const BRIEF_US: u64 = 10_000;
 /// How long to wait for unfinished ledgers at the end.
-const LAST_LEDGERS: Duration = Duration::from_secs(60);
+const LAST_LEDGERS_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why the loop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum StopReason {
     /// The first process ended.
     Ended,
     /// The recorder was told to stop.
@@ -75,7 +75,7 @@ pub(super) struct Session<'a> {
     pub forwards: bool,
     pub signals: SignalFd,
     pub poller: Poller,
-    pub followed: Followed,
+    pub followed: ProcessEvents,
     pub tree: Tree,
     pub units: Units,
     pub grid: Grid,
@@ -92,16 +92,16 @@ struct State {
     next_number: u32,
     openings: f64,
     last_us: u64,
-    next_hear_us: u64,
+    next_events_us: u64,
     /// Whether process events are being handled, which must not start again meanwhile.
-    is_hearing: bool,
+    is_handling_events: bool,
     /// How long the user stopped the recorder.
     paused_us: u64,
     next_search_us: u64,
     next_flush_us: u64,
     next_progress_us: u64,
     next_every_us: u64,
-    left: Vec<Left>,
+    left: Vec<Departed>,
     moments: moments::Moments,
     progress: Progress,
 }
@@ -109,7 +109,7 @@ struct State {
 pub(super) use signals::take_signals;
 
 /// The parameters of a session.
-pub(super) struct Beginning<'a> {
+pub(super) struct SessionParameters<'a> {
     pub options: &'a Options<'a>,
     pub clock: Clock,
     pub sink: Sink,
@@ -123,7 +123,7 @@ pub(super) struct Beginning<'a> {
     pub is_watched: bool,
     pub forwards: bool,
     pub signals: SignalFd,
-    pub followed: Followed,
+    pub followed: ProcessEvents,
     pub environment: Environment,
     pub limits: Vec<Limit>,
     pub command: Vec<String>,
@@ -134,8 +134,8 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// If the kernel has no descriptors left.
-    pub fn begin(beginning: Beginning<'a>) -> std::io::Result<Self> {
-        let Beginning {
+    pub fn begin(beginning: SessionParameters<'a>) -> std::io::Result<Self> {
+        let SessionParameters {
             options,
             clock,
             sink,
@@ -157,7 +157,7 @@ impl<'a> Session<'a> {
             poller.add(Source::Marks, socket)?;
         }
         if let Some(marks) = &marks {
-            poller.add(Source::Marks, marks.reads())?;
+            poller.add(Source::Marks, marks.answer_read_descriptor())?;
         }
         let mut session = Self {
             options,
@@ -191,7 +191,7 @@ impl<'a> Session<'a> {
             limits: beginning.limits,
         };
         session.push(&Record::Header(Box::new(header)));
-        if let Followed::Polling(why) = &session.followed {
+        if let ProcessEvents::Polling(why) = &session.followed {
             let text = format!("{why}: processes that live for less than {SEARCH_EVERY:?} are not seen");
             session.caution("polling", "processes", text);
         }
@@ -209,13 +209,13 @@ impl<'a> Session<'a> {
     pub(super) fn caution(&mut self, code: &str, place: impl Into<String>, text: impl Into<String>) {
         let caveat = Caveat::new(code, place, None, text);
         self.state.progress.caveats += 1;
-        self.push(&Record::Caveat(Caution { at_us: self.clock.now_us(), caveat }));
+        self.push(&Record::Caveat(CaveatRecord { at_us: self.clock.now_us(), caveat }));
     }
 
     /// Samples, handles events, answers marks and writes, until the recording is over.
-    pub fn work(&mut self) -> Why {
+    pub fn work(&mut self) -> StopReason {
         let now = self.clock.now_us();
-        self.hear(now);
+        self.handle_events(now);
         if let Some(root) = self.tree.get_mut(self.root) {
             // The exec that started it is not reported; another one after its command line was read
             // is.
@@ -225,14 +225,14 @@ impl<'a> Session<'a> {
         self.grid.begin(now);
         loop {
             let now = self.clock.now_us();
-            self.hear(now);
+            self.handle_events(now);
             if self.grid.is_late(now, PAUSE) && self.take_signals() && !self.forwards {
-                return Why::Interrupted;
+                return StopReason::Interrupted;
             }
             if self.grid.take(now) {
                 self.sample_all(now);
             }
-            self.look_around(now);
+            self.periodic_work(now);
             if let Some(why) = self.wait() {
                 return why;
             }
@@ -241,14 +241,14 @@ impl<'a> Session<'a> {
 
     /// Sleeps until an instant is due or there are events, which it handles. Returns why the
     /// recording is over, if it is.
-    fn wait(&mut self) -> Option<Why> {
+    fn wait(&mut self) -> Option<StopReason> {
         let pause = self.grid.wait(self.clock.now_us()).min(self.housekeeping());
         let ready = self.poller.wait(pause);
         if ready.of(Source::End) {
-            return Some(Why::Ended);
+            return Some(StopReason::Ended);
         }
         if ready.of(Source::Signals) && self.take_signals() && !self.forwards {
-            return Some(Why::Interrupted);
+            return Some(StopReason::Interrupted);
         }
         if ready.of(Source::Ledgers) {
             self.take_ledgers();
@@ -261,21 +261,21 @@ impl<'a> Session<'a> {
 
     fn housekeeping(&self) -> Duration {
         match self.followed {
-            Followed::Connector(_) => HEAR_EVERY,
-            Followed::Polling(_) => SEARCH_EVERY,
+            ProcessEvents::Connector(_) => MAX_ROUND,
+            ProcessEvents::Polling(_) => SEARCH_EVERY,
         }
     }
 
     /// Handles forks, execs and ends.
-    fn hear(&mut self, now: u64) {
-        if now < self.state.next_hear_us || self.state.is_hearing {
+    fn handle_events(&mut self, now: u64) {
+        if now < self.state.next_events_us || self.state.is_handling_events {
             return;
         }
         let mut left = std::mem::take(&mut self.state.left);
         let known = self.tree.pids().len();
         let searches = match &self.followed {
-            Followed::Connector(connector) => !self.tree.hear(connector, now, &mut left),
-            Followed::Polling(_) => now >= self.state.next_search_us,
+            ProcessEvents::Connector(connector) => !self.tree.hear(connector, now, &mut left),
+            ProcessEvents::Polling(_) => now >= self.state.next_search_us,
         };
         if searches {
             self.tree.search(now);
@@ -285,14 +285,14 @@ impl<'a> Session<'a> {
         // While processes come and go, the next check is at the next instant.
         let is_lively = !left.is_empty() || self.tree.pids().len() != known;
         let pause = if is_lively { Duration::ZERO } else { LISTEN_EVERY };
-        self.state.next_hear_us = now + pause.as_micros() as u64;
+        self.state.next_events_us = now + pause.as_micros() as u64;
         self.state.left = left;
         if !self.state.left.is_empty() {
             // Their last figures and their marks were sent before they ended.
-            self.state.is_hearing = true;
+            self.state.is_handling_events = true;
             self.take_ledgers();
             self.take_marks();
-            self.state.is_hearing = false;
+            self.state.is_handling_events = false;
         }
         for one in std::mem::take(&mut self.state.left) {
             self.leave(one, now);
@@ -304,7 +304,7 @@ impl<'a> Session<'a> {
         let passed = now.saturating_sub(self.state.last_us) as f64 / 1e6;
         self.state.openings = (self.state.openings + passed * OPENINGS_PER_SECOND).min(MAX_OPENINGS);
         self.state.last_us = now;
-        let stride = self.tree.pids().len().div_ceil(AT_FULL_RATE).max(1);
+        let stride = self.tree.pids().len().div_ceil(MAX_FULL_RATE_PROCESSES).max(1);
         let turn = usize::try_from(self.grid.last()).unwrap_or(0) % stride;
         let mut index = 0;
         // A process found to be gone is removed from the list, and the next one takes its index.
@@ -323,8 +323,8 @@ impl<'a> Session<'a> {
     fn sample(&mut self, pid: i32, now: u64) -> bool {
         let Some(member) = self.tree.get_mut(pid) else { return false };
         if member.sampler.is_none() {
-            if member.is_gone {
-                let told_long_ago = now.saturating_sub(member.gone_us) > END_IS_TOLD_US;
+            if member.files_closed {
+                let told_long_ago = now.saturating_sub(member.files_closed_us) > END_EVENT_TIMEOUT_US;
                 return !told_long_ago || self.forget(pid, now);
             }
             if self.state.openings < 1.0 {
@@ -340,7 +340,7 @@ impl<'a> Session<'a> {
         match sampler.sample(self.units) {
             Ok(sample) => {
                 member.stands_since_us =
-                    if sampler.stands() { member.stands_since_us.or(Some(now)) } else { None };
+                    if sampler.is_traced_stop() { member.stands_since_us.or(Some(now)) } else { None };
                 member.add(now, sample);
                 member.threads.store(sample.threads, std::sync::atomic::Ordering::Relaxed);
                 if member.is_new_program {
@@ -357,7 +357,7 @@ impl<'a> Session<'a> {
     /// thread runs on.
     fn reopen(&mut self, pid: i32) -> bool {
         let units = self.units;
-        let Some(member) = self.tree.get_mut(pid).filter(|member| member.has_others()) else { return false };
+        let Some(member) = self.tree.get_mut(pid).filter(|member| member.has_other_threads()) else { return false };
         let sampler = Process::open(pid).and_then(|process| Sampler::open_by_thread(&process, units));
         let Ok(sampler) = sampler else { return false };
         member.sampler = Some(sampler);
@@ -367,7 +367,7 @@ impl<'a> Session<'a> {
     /// Handles a process that cannot be sampled because it has ended. If the kernel reports ends,
     /// waits for that report.
     fn lose(&mut self, pid: i32, now: u64) -> bool {
-        let is_told = matches!(self.followed, Followed::Connector(_)) || pid == self.root;
+        let is_told = matches!(self.followed, ProcessEvents::Connector(_)) || pid == self.root;
         if is_told {
             if let Some(member) = self.tree.get_mut(pid) {
                 member.close(now);
@@ -406,7 +406,7 @@ impl<'a> Session<'a> {
             process: number,
             pid,
             parent: member.parent.or_else(|| process.stat().ok()?.parent),
-            at_us: member.since_us,
+            at_us: member.first_seen_us,
             command: process.command_line().unwrap_or_default(),
             executable: process.executable(),
         };
@@ -428,14 +428,14 @@ impl<'a> Session<'a> {
     }
 
     /// Writes what is left of a process that is no longer followed.
-    fn leave(&mut self, left: Left, now: u64) {
-        let Left { pid, wait_status, mut member } = left;
+    fn leave(&mut self, left: Departed, now: u64) {
+        let Departed { pid, wait_status, mut member } = left;
         if pid == self.root {
             self.root_status = self.root_status.or(wait_status);
             self.state.moments.root_left = Some((member.final_kib.or(member.high_water_kib()), now));
         }
         let Some(process) = member.number else {
-            if now.saturating_sub(member.since_us) <= BRIEF_US {
+            if now.saturating_sub(member.first_seen_us) <= BRIEF_US {
                 self.state.moments.brief_processes += 1;
             } else {
                 self.state.moments.unsampled_processes += 1;
@@ -463,8 +463,8 @@ impl<'a> Session<'a> {
     }
 
     /// Periodic work: flushing, progress, ledgers that are due.
-    fn look_around(&mut self, now: u64) {
-        self.look_after_answers();
+    fn periodic_work(&mut self, now: u64) {
+        self.poll_answers();
         if now >= self.state.next_flush_us {
             self.state.next_flush_us = now + FLUSH_EVERY.as_micros() as u64;
             self.flush();
@@ -499,8 +499,8 @@ impl<'a> Session<'a> {
             missed: self.grid.missed,
         }));
         self.sink.flush(at_us);
-        if let Some(ready) = self.sink.ready.take() {
-            (self.options.complain)(&ready);
+        if let Some(ready) = self.sink.warning.take() {
+            (self.options.warn)(&ready);
         }
     }
 
@@ -555,7 +555,7 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
     let ledgers = Ledgers::start(clock, &environment, options.looks)
         .map_err(|error| format!("no thread for ledgers: {error}"))?;
     Ledgers::prepare_to_end_watches().map_err(|error| format!("no signal for ledgers: {error}"))?;
-    let mut session = Session::begin(Beginning {
+    let mut session = Session::begin(SessionParameters {
         options,
         clock,
         sink,
@@ -567,7 +567,7 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
         is_watched: false,
         forwards: false,
         signals,
-        followed: Followed::best(),
+        followed: ProcessEvents::best(),
         environment,
         limits: Vec::new(),
         command: process.command_line().unwrap_or_default(),

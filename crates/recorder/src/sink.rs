@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use strandline_inspect::Caveat;
-use strandline_recording::{Caution, Error, MAX_FRAME_BYTES, Reader, Record, Writer};
+use strandline_recording::{CaveatRecord, Error, MAX_FRAME_BYTES, Reader, Record, Writer};
 
 /// The file of a recording.
 pub struct Sink {
@@ -17,9 +17,9 @@ pub struct Sink {
     /// Whether the file did not exist before.
     is_new: bool,
     /// Since when nothing could be written, and why.
-    lost: Option<(u64, String)>,
+    failing_since: Option<(u64, String)>,
     /// A failure to report to the user, not taken yet.
-    pub ready: Option<String>,
+    pub warning: Option<String>,
 }
 
 impl Sink {
@@ -54,7 +54,7 @@ impl Sink {
             return Err(refused("is being recorded into by another strandline"));
         }
         let writer = Writer::new(file).map_err(failed)?;
-        Ok(Self { writer, path: path.to_owned(), is_new, lost: None, ready: None })
+        Ok(Self { writer, path: path.to_owned(), is_new, failing_since: None, warning: None })
     }
 
     /// Begins the recording: an older one is deleted.
@@ -80,37 +80,37 @@ impl Sink {
     /// Adds a record; `now_us` is the time of a failure, if any.
     pub fn push(&mut self, record: &Record, now_us: u64) {
         if let Err(error) = self.writer.push(record) {
-            self.ready = Some(format!("a record could not be written: {error}"));
+            self.warning = Some(format!("a record could not be written: {error}"));
         }
-        if self.writer.waiting_bytes() > MAX_FRAME_BYTES {
+        if self.writer.buffered_bytes() > MAX_FRAME_BYTES {
             self.flush(now_us);
         }
     }
 
     /// Writes the buffered records.
     pub fn flush(&mut self, now_us: u64) {
-        if let Some((since, why)) = self.lost.take() {
+        if let Some((since, why)) = self.failing_since.take() {
             let text = format!(
                 "nothing could be written from {:.1} s to {:.1} s: {why}",
                 since as f64 / 1e6,
                 now_us as f64 / 1e6
             );
             let caveat = Caveat::new("recording_lost", self.path.display().to_string(), None, text);
-            drop(self.writer.push(&Record::Caveat(Caution { at_us: now_us, caveat })));
+            drop(self.writer.push(&Record::Caveat(CaveatRecord { at_us: now_us, caveat })));
             if let Err(error) = self.write() {
                 // Still no room: report the loss later.
-                self.writer.drop_waiting();
-                self.lost = Some((since, error.to_string()));
+                self.writer.drop_buffered();
+                self.failing_since = Some((since, error.to_string()));
             }
             return;
         }
         if let Err(error) = self.write() {
-            self.ready = Some(format!(
+            self.warning = Some(format!(
                 "{}: {error}; the command goes on, what cannot be written is lost",
                 self.path.display()
             ));
-            self.writer.drop_waiting();
-            self.lost = Some((now_us, error.to_string()));
+            self.writer.drop_buffered();
+            self.failing_since = Some((now_us, error.to_string()));
         }
     }
 
@@ -210,10 +210,10 @@ mod tests {
         let mut sink = Sink::create(Path::new("/dev/full")).unwrap();
         sink.push(&header(), 0);
         sink.flush(1_000_000);
-        assert!(sink.ready.take().is_some_and(|ready| ready.contains("the command goes on")));
+        assert!(sink.warning.take().is_some_and(|ready| ready.contains("the command goes on")));
         sink.push(&Record::Heartbeat(Heartbeat::default()), 2_000_000);
         sink.flush(2_000_000);
-        assert_eq!(sink.ready, None, "told once");
+        assert_eq!(sink.warning, None, "told once");
         assert_eq!(sink.written_bytes(), 0);
     }
 
@@ -231,7 +231,7 @@ mod tests {
         let mut sink = Sink::create(&path).unwrap();
         sink.push(&header(), 0);
         sink.flush(0);
-        sink.lost = Some((1_000_000, "No space left on device".into()));
+        sink.failing_since = Some((1_000_000, "No space left on device".into()));
         sink.push(&Record::Heartbeat(Heartbeat::default()), 2_000_000);
         sink.flush(2_000_000);
         let mut reader = Reader::open(&path).unwrap();

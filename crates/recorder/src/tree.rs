@@ -24,14 +24,14 @@ const MAX_TASKS: usize = 64;
 
 /// How new processes are found.
 #[derive(Debug)]
-pub enum Followed {
+pub enum ProcessEvents {
     /// The kernel reports them.
     Connector(Connector),
     /// /proc is searched, and why.
     Polling(String),
 }
 
-impl Followed {
+impl ProcessEvents {
     /// The best method available.
     pub fn best() -> Self {
         // The connector reports the ids of the first namespace, whose number never changes (Linux
@@ -84,7 +84,7 @@ pub struct Member {
     pub number: Option<u32>,
     pub parent: Option<i32>,
     /// When it was first noticed.
-    pub since_us: u64,
+    pub first_seen_us: u64,
     /// Its files, once opened.
     pub sampler: Option<Sampler>,
     /// Whether its command line has to be read.
@@ -108,11 +108,11 @@ pub struct Member {
     /// Time before which no regular ledger is taken.
     pub no_regular_before_us: u64,
     /// Whether a ledger for which no program waits is unfinished.
-    pub is_looked_at: bool,
+    pub has_pending_ledger: bool,
     /// Whether its files have no content any more.
-    pub is_gone: bool,
+    pub files_closed: bool,
     /// Since when.
-    pub gone_us: u64,
+    pub files_closed_us: u64,
     /// VmHWM as last sampled, once its files are closed.
     closed_kib: Option<u64>,
     /// VmHWM as its watcher read it at its end.
@@ -122,11 +122,11 @@ pub struct Member {
 }
 
 impl Member {
-    fn new(parent: Option<i32>, since_us: u64) -> Self {
+    fn new(parent: Option<i32>, first_seen_us: u64) -> Self {
         Self {
             number: None,
             parent,
-            since_us,
+            first_seen_us,
             sampler: None,
             is_new_program: true,
             program: None,
@@ -138,9 +138,9 @@ impl Member {
             threads: Arc::new(AtomicU64::new(1)),
             peak_kib: 0,
             no_regular_before_us: 0,
-            is_looked_at: false,
-            is_gone: false,
-            gone_us: 0,
+            has_pending_ledger: false,
+            files_closed: false,
+            files_closed_us: 0,
             closed_kib: None,
             final_kib: None,
             stands_since_us: None,
@@ -167,9 +167,9 @@ impl Member {
 
     /// Closes the files, which have no content any more.
     pub fn close(&mut self, now_us: u64) {
-        self.gone_us = now_us;
+        self.files_closed_us = now_us;
         self.closed_kib = self.high_water_kib();
-        self.is_gone = true;
+        self.files_closed = true;
         self.sampler = None;
     }
 
@@ -179,7 +179,7 @@ impl Member {
     }
 
     /// Whether it had more than one thread when it was last sampled.
-    pub fn has_others(&self) -> bool {
+    pub fn has_other_threads(&self) -> bool {
         self.threads.load(std::sync::atomic::Ordering::Relaxed) > 1
     }
 
@@ -191,7 +191,7 @@ impl Member {
 
 /// A process that is no longer followed.
 #[derive(Debug)]
-pub struct Left {
+pub struct Departed {
     pub pid: i32,
     /// Wait status, if known.
     pub wait_status: Option<i32>,
@@ -220,10 +220,10 @@ impl Tree {
     }
 
     /// Stops following `pid`.
-    pub fn remove(&mut self, pid: i32, wait_status: Option<i32>) -> Option<Left> {
+    pub fn remove(&mut self, pid: i32, wait_status: Option<i32>) -> Option<Departed> {
         let member = self.members.remove(&pid)?;
         self.order.retain(|&other| other != pid);
-        Some(Left { pid, wait_status, member })
+        Some(Departed { pid, wait_status, member })
     }
 
     pub fn get_mut(&mut self, pid: i32) -> Option<&mut Member> {
@@ -256,7 +256,7 @@ impl Tree {
 
     /// Handles the kernel's events since the last call, and adds ended processes to `left`. False
     /// if events were lost: a search is needed then.
-    pub fn hear(&mut self, connector: &Connector, now_us: u64, left: &mut Vec<Left>) -> bool {
+    pub fn hear(&mut self, connector: &Connector, now_us: u64, left: &mut Vec<Departed>) -> bool {
         loop {
             match connector.next() {
                 Ok(Some(Event::Fork { parent, child })) if self.has(parent) => {
@@ -281,7 +281,7 @@ impl Tree {
 
     /// Whether a process whose main thread has ended has other live threads.
     fn runs_on(&self, pid: i32) -> bool {
-        let has_others = self.members.get(&pid).is_some_and(Member::has_others);
+        let has_others = self.members.get(&pid).is_some_and(Member::has_other_threads);
         let Some(process) = Process::open(pid).ok().filter(|_| has_others) else { return false };
         let lives =
             |tid: i32| process.task_stat(tid).is_ok_and(|stat| !matches!(stat.state, Some('Z' | 'X')));
@@ -310,7 +310,7 @@ impl Tree {
             self.next_programs_us = now_us + YOUNG.as_micros() as u64;
         }
         for (pid, member) in &mut self.members {
-            let is_young = now_us.saturating_sub(member.since_us) < YOUNG.as_micros() as u64;
+            let is_young = now_us.saturating_sub(member.first_seen_us) < YOUNG.as_micros() as u64;
             if member.number.is_some() && !member.is_new_program && (asks_all || is_young) {
                 let program = Process::open(*pid).ok().and_then(|process| Program::of(&process));
                 member.is_new_program =

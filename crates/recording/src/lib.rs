@@ -20,8 +20,8 @@ mod write;
 pub use block::{Block, MAX_RUN_SAMPLES, Run};
 pub use read::{Error, Reader};
 pub use record::{
-    Caution, CommandUsage, Ending, Exec, Header, Heartbeat, Ledger, Limit, Mark, Moment, ProcessEnd,
+    CaveatRecord, CommandUsage, Ending, Exec, Header, Heartbeat, Ledger, Limit, Mark, Moment, ProcessEnd,
     ProcessStart, Record, SCHEMA,
 };
-pub use sample::{Column, Sample, Shown};
+pub use sample::{Column, Sample, Value};
 pub use write::{MAX_FRAME_BYTES, Writer};

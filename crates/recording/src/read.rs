@@ -70,7 +70,7 @@ pub struct Reader<R: Read> {
     next_line: usize,
     header: Header,
     /// A record that was found in place of the header.
-    met: Option<Record>,
+    early_record: Option<Record>,
     caveats: Vec<Caveat>,
     further_caveats: u64,
     /// Number of records, and of lines that are no records.
@@ -107,7 +107,7 @@ impl<R: Read> Reader<R> {
             lines: Vec::new(),
             next_line: 0,
             header: Header::default(),
-            met: None,
+            early_record: None,
             caveats: Vec::new(),
             further_caveats: 0,
             records: 0,
@@ -139,9 +139,9 @@ impl<R: Read> Reader<R> {
                 Err(Error::OtherSchema { path: self.path.clone(), schema })
             }
             Some(other) => {
-                self.met = Some(other);
+                self.early_record = Some(other);
                 let text = "the first line, which says what was recorded and how, is lost";
-                self.caution("recording_headless", "byte 0".to_owned(), None, text);
+                self.add_caveat("recording_headless", "byte 0".to_owned(), None, text);
                 Ok(())
             }
             None if self.caveats.is_empty() => Err(not(&self.path, "it holds no records")),
@@ -174,7 +174,7 @@ impl<R: Read> Reader<R> {
     /// # Errors
     /// If the file cannot be read.
     pub fn next_record(&mut self) -> Result<Option<Record>, Error> {
-        if let Some(met) = self.met.take() {
+        if let Some(met) = self.early_record.take() {
             return Ok(Some(met));
         }
         loop {
@@ -280,12 +280,12 @@ impl<R: Read> Reader<R> {
         let place = format!("byte {from} of {}", self.path.display());
         if found {
             let text = format!("{bytes} bytes of the recording are damaged and left out");
-            self.caution("recording_damaged", place, None, &text);
+            self.add_caveat("recording_damaged", place, None, &text);
         } else {
             let text = format!(
                 "the recording is cut off: its last {bytes} bytes are of a part that was not written whole"
             );
-            self.caution("recording_torn", place, None, &text);
+            self.add_caveat("recording_torn", place, None, &text);
         }
         Ok(found)
     }
@@ -308,7 +308,7 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    fn caution(&mut self, code: &str, place: String, bytes: Option<u64>, text: &str) {
+    fn add_caveat(&mut self, code: &str, place: String, bytes: Option<u64>, text: &str) {
         if self.caveats.len() < MAX_CAVEATS {
             self.caveats.push(Caveat::new(code, place, bytes, text));
         } else {

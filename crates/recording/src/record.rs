@@ -35,7 +35,7 @@ pub enum Record {
     /// A process ended.
     ProcessEnd(ProcessEnd),
     /// Something that is unknown, or that went wrong while recording.
-    Caveat(Caution),
+    Caveat(CaveatRecord),
     /// Progress of the recording. One per frame.
     #[serde(rename = "beat")]
     Heartbeat(Heartbeat),
@@ -189,7 +189,7 @@ pub struct ProcessEnd {
 
 /// Something that is unknown, or that went wrong while recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Caution {
+pub struct CaveatRecord {
     /// When it was noticed.
     pub at_us: u64,
     /// The caveat.

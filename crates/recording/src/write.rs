@@ -48,7 +48,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// Bytes of buffered lines.
-    pub fn waiting_bytes(&self) -> usize {
+    pub fn buffered_bytes(&self) -> usize {
         self.lines.len()
     }
 
@@ -63,7 +63,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// Drops the buffered lines.
-    pub fn drop_waiting(&mut self) {
+    pub fn drop_buffered(&mut self) {
         self.lines.clear();
     }
 

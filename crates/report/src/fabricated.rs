@@ -2,7 +2,7 @@
 
 use strandline_claims::caveat::Caveat;
 use strandline_inspect::facts::{
-    self, Arena, ArenaKind, Cost, Explanation, Remedy, RemedyKind, Row, State, Stratum, Target, TargetKind,
+    self, Arena, ArenaKind, Cost, Explanation, Remedy, RemedyKind, Row, State, HolderKind, Target, TargetKind,
     Totals, Verdict,
 };
 
@@ -10,7 +10,7 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 /// A ledger row.
-pub fn row(id: &str, stratum: Stratum, state: State, holder: &str, bytes: u64) -> Row {
+pub fn row(id: &str, stratum: HolderKind, state: State, holder: &str, bytes: u64) -> Row {
     Row { id: id.to_owned(), stratum, state, holder: holder.to_owned(), bytes }
 }
 
@@ -37,7 +37,7 @@ pub fn balanced(mut explanation: Explanation) -> Explanation {
 pub fn service() -> Explanation {
     use {
         State::{Evictable, Live, Pinned, Stranded},
-        Stratum::{Allocator, Kernel, Program, Values},
+        HolderKind::{Allocator, Kernel, Program, Values},
     };
     let arena = |id: &str, kind, mapped, trim| Arena {
         id: id.to_owned(),
@@ -151,7 +151,7 @@ pub fn service() -> Explanation {
 pub fn shell() -> Explanation {
     use {
         State::{Evictable, Live, Pinned},
-        Stratum::{Allocator, Kernel, Program, Values},
+        HolderKind::{Allocator, Kernel, Program, Values},
     };
     balanced(Explanation {
         target: Target {
@@ -189,7 +189,7 @@ pub fn shell() -> Explanation {
 pub fn java() -> Explanation {
     use {
         State::{Live, Unattributed},
-        Stratum::Values,
+        HolderKind::Values,
     };
     balanced(Explanation {
         target: Target {
@@ -224,7 +224,7 @@ pub fn java() -> Explanation {
 
 /// Names that an attacker would choose.
 pub fn hostile() -> Explanation {
-    use {State::Live, Stratum::Kernel};
+    use {State::Live, HolderKind::Kernel};
     let evil = "\x1b[2J\x1b]0;owned\x07\u{9b}31m\u{202e}\r\n\0";
     let mut explanation = service();
     explanation.target.executable = Some(format!("/tmp/{evil}{}", "漢".repeat(3000)));

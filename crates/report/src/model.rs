@@ -9,7 +9,7 @@ use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::SizeClass;
 use strandline_claims::section::Section;
 use strandline_inspect::facts::{
-    Allocator, Arena, ArenaKind, Explanation, Kernel, Remedy, RemedyKind, Row, Runtime, State, Stratum,
+    Allocator, Arena, ArenaKind, Explanation, Kernel, Remedy, RemedyKind, Row, Runtime, State, HolderKind,
     Target,
 };
 use strandline_inspect::readers;
@@ -217,12 +217,12 @@ fn states(explanation: &Explanation) -> Vec<Segment> {
 
 fn strata(explanation: &Explanation) -> Vec<Segment> {
     [
-        (Stratum::Values, 'V', "values"),
-        (Stratum::Runtime, 'R', "runtime"),
-        (Stratum::Collector, 'C', "collector"),
-        (Stratum::Allocator, 'A', "allocator"),
-        (Stratum::Kernel, 'K', "kernel"),
-        (Stratum::Program, 'P', "program"),
+        (HolderKind::Values, 'V', "values"),
+        (HolderKind::Runtime, 'R', "runtime"),
+        (HolderKind::Collector, 'C', "collector"),
+        (HolderKind::Allocator, 'A', "allocator"),
+        (HolderKind::Kernel, 'K', "kernel"),
+        (HolderKind::Program, 'P', "program"),
     ]
     .map(|(stratum, glyph, name)| {
         let held = explanation.rows.iter().filter(|row| row.stratum == stratum);

@@ -2,7 +2,7 @@
 //! The palette is that of Okabe and Ito, distinguishable with the common colour-vision
 //! deficiencies, in the 256 colours that every current terminal has.
 
-use strandline_inspect::facts::{State, Stratum};
+use strandline_inspect::facts::{State, HolderKind};
 
 /// The output device: the available width, and whether colour is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,14 +55,14 @@ pub fn state(state: State) -> Paint {
 }
 
 /// The colour of a stratum.
-pub fn stratum(stratum: Stratum) -> Paint {
+pub fn stratum(stratum: HolderKind) -> Paint {
     Paint::Colour(match stratum {
-        Stratum::Values => 36,
-        Stratum::Runtime => 175,
-        Stratum::Collector => 227,
-        Stratum::Allocator => 166,
-        Stratum::Kernel => 74,
-        Stratum::Program => 32,
+        HolderKind::Values => 36,
+        HolderKind::Runtime => 175,
+        HolderKind::Collector => 227,
+        HolderKind::Allocator => 166,
+        HolderKind::Kernel => 74,
+        HolderKind::Program => 32,
     })
 }
 

@@ -2,7 +2,7 @@
 //! only recognised.
 
 use serde::Serialize;
-use strandline_claims::reader::{About, FileName};
+use strandline_claims::reader::{ReaderInfo, FileName};
 
 use super::paint::{Paint, Surface};
 use super::terminal::joined;
@@ -34,12 +34,12 @@ pub struct ReaderView {
 
 impl ReaderView {
     /// Makes the view of a table entry of this `kind`.
-    pub fn new(about: &'static About, kind: &'static str) -> Self {
+    pub fn new(about: &'static ReaderInfo, kind: &'static str) -> Self {
         let evidence = &about.evidence;
         let file = |name: &FileName| match name {
-            FileName::Has(start, part) => format!("{start}*{part}*"),
+            FileName::Contains(start, part) => format!("{start}*{part}*"),
             FileName::Versioned(start) => format!("{start}[0-9.]*"),
-            FileName::Is(name) => (*name).to_owned(),
+            FileName::Exact(name) => (*name).to_owned(),
         };
         let mut told_by: Vec<String> =
             evidence.files.iter().map(|name| format!("file {}", file(name))).collect();
@@ -113,14 +113,14 @@ mod tests {
 
     use super::*;
 
-    static READ: About = About {
+    static READ: ReaderInfo = ReaderInfo {
         name: "one",
         title: "One",
         versions: "1 to 3",
         remedies: &[Spec::next_start("one_trim", "")],
-        ..About::NONE
+        ..ReaderInfo::NONE
     };
-    static NAMED: About = About { name: "two", title: "Two", ..About::NONE };
+    static NAMED: ReaderInfo = ReaderInfo { name: "two", title: "Two", ..ReaderInfo::NONE };
 
     #[test]
     fn who_is_read_stands_apart_from_who_is_named() {

@@ -14,19 +14,19 @@ use strandline_process::pages::{PAGE_BYTES, page_of};
 /// Limit on bytes read in one piece.
 const MAX_PIECE_BYTES: u64 = 256 << 10;
 /// Largest gap between places read in one piece: an arena may lie between.
-const DENSE_BYTES: u64 = 4608;
+const MAX_GAP_BYTES: u64 = 4608;
 /// Fewer places than this are read individually, many per call.
 const MIN_IN_PIECE: usize = 4;
 /// Pages that [`Pages`] keeps: a power of two.
-const PAGES_KEPT: usize = 512;
+const DEFAULT_CACHED_PAGES: usize = 512;
 
 /// Memory that counts the bytes read from it.
-pub struct Counted<'a> {
+pub struct CountingMemory<'a> {
     memory: &'a dyn Memory,
     bytes: AtomicU64,
 }
 
-impl<'a> Counted<'a> {
+impl<'a> CountingMemory<'a> {
     /// Counts the bytes read from `memory`.
     pub fn new(memory: &'a dyn Memory) -> Self {
         Self { memory, bytes: AtomicU64::new(0) }
@@ -38,7 +38,7 @@ impl<'a> Counted<'a> {
     }
 }
 
-impl Memory for Counted<'_> {
+impl Memory for CountingMemory<'_> {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
         let got = self.memory.read_some(address, buffer);
         self.bytes.fetch_add(got as u64, Ordering::Relaxed);
@@ -120,7 +120,7 @@ impl<'a> Batch<'a> {
             for &index in rest {
                 let (address, length) = wanted(index);
                 let behind = address.saturating_add(length);
-                if behind.saturating_sub(start) > MAX_PIECE_BYTES || address.saturating_sub(end) > DENSE_BYTES
+                if behind.saturating_sub(start) > MAX_PIECE_BYTES || address.saturating_sub(end) > MAX_GAP_BYTES
                 {
                     break;
                 }
@@ -167,26 +167,26 @@ impl<'a> Batch<'a> {
 }
 
 /// Memory that keeps pages once read: for following pointers.
-pub struct Pages<'a> {
+pub struct PageCache<'a> {
     memory: &'a dyn Memory,
-    kept: Vec<Kept>,
+    kept: Vec<CachedPage>,
 }
 
 #[derive(Clone)]
-struct Kept {
+struct CachedPage {
     address: u64,
     bytes: ReadBuffer,
 }
 
-impl<'a> Pages<'a> {
+impl<'a> PageCache<'a> {
     /// Keeps [`PAGES_KEPT`] pages of `memory`.
     pub fn new(memory: &'a dyn Memory) -> Self {
-        Self::keeping(memory, PAGES_KEPT)
+        Self::with_capacity(memory, DEFAULT_CACHED_PAGES)
     }
 
     /// Keeps `pages` pages of `memory`; each takes memory only once it is read.
-    pub fn keeping(memory: &'a dyn Memory, pages: usize) -> Self {
-        Self { memory, kept: vec![Kept { address: u64::MAX, bytes: ReadBuffer::default() }; pages.max(1)] }
+    pub fn with_capacity(memory: &'a dyn Memory, pages: usize) -> Self {
+        Self { memory, kept: vec![CachedPage { address: u64::MAX, bytes: ReadBuffer::default() }; pages.max(1)] }
     }
 
     fn page(&mut self, address: u64) -> Option<&[u8]> {
@@ -236,7 +236,7 @@ impl<'a> Pages<'a> {
     }
 
     /// Reads the 32-bit word at `address`.
-    pub fn half_word(&mut self, address: u64) -> Option<u32> {
+    pub fn word32(&mut self, address: u64) -> Option<u32> {
         self.array(address).map(u32::from_le_bytes)
     }
 

@@ -7,7 +7,7 @@ use strandline_claims::runtime::{Context, Reading};
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
-use strandline_synth::{Dice, Image, clipped, is_absent};
+use strandline_synth::{Rng, Image, clipped, is_absent};
 
 struct Target(Image);
 
@@ -18,7 +18,7 @@ impl Memory for Target {
 }
 
 /// Reads `image`. A page is not resident if `absent` has the bit of its number modulo 64.
-pub fn look(
+pub fn read_image(
     image: &Image,
     maps: &str,
     absent: u64,
@@ -58,7 +58,7 @@ pub fn damage() -> impl Strategy<Value = (u64, Vec<Patch>)> {
 
 /// Overwrites words, mostly near the start of each range, where structures are.
 pub fn patch(image: &mut Image, seed: u64, patches: &[Patch]) {
-    let mut dice = Dice::new(seed);
+    let mut dice = Rng::new(seed);
     let ranges: Vec<(u64, u64)> = image.ranges().map(|(start, bytes)| (start, bytes.len() as u64)).collect();
     for &(place, word, how) in patches {
         let range = dice.one_of(&ranges);
@@ -79,7 +79,7 @@ pub fn patch(image: &mut Image, seed: u64, patches: &[Patch]) {
 
 /// Asserts that a reading is plausible: no byte is claimed twice, and names contain no control
 /// characters.
-pub fn is_sound(reading: &Reading) {
+pub fn assert_sound(reading: &Reading) {
     let claims = reading.claims.iter().chain(&reading.shared);
     let mut claims: Vec<(u64, u64)> = claims.map(|claim| (claim.start, claim.end)).collect();
     claims.sort_unstable();
@@ -89,8 +89,8 @@ pub fn is_sound(reading: &Reading) {
 
 /// Calls `look` with copies of the image in each of which one pointer is the largest value: at most
 /// `MOST` copies.
-pub fn each_too_large(image: &Image, mut look: impl FnMut(Image)) {
-    const MOST: usize = 300;
+pub fn with_pointers_maximized(image: &Image, mut look: impl FnMut(Image)) {
+    const MAX_IMAGES: usize = 300;
     let ranges: Vec<(u64, u64)> = image.ranges().map(|(at, bytes)| (at, at + bytes.len() as u64)).collect();
     let leads = |at: &u64| {
         let word = image.word(*at).unwrap_or(0);
@@ -99,7 +99,7 @@ pub fn each_too_large(image: &Image, mut look: impl FnMut(Image)) {
     let places: Vec<u64> =
         ranges.iter().flat_map(|&(from, to)| (from..to).step_by(8)).filter(leads).collect();
     assert!(places.len() > 50, "{}", places.len());
-    for at in places.iter().step_by(places.len().div_ceil(MOST)) {
+    for at in places.iter().step_by(places.len().div_ceil(MAX_IMAGES)) {
         let mut damaged = image.clone();
         damaged.put_word(*at, u64::MAX);
         look(damaged);

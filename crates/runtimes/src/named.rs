@@ -3,251 +3,251 @@
 use std::io::Read;
 
 use strandline_claims::reader::{
-    About, Clue, Evidence, FileName, HeapKind, leading_version, version_in_file_name,
+    ReaderInfo, Match, Evidence, FileName, HeapKind, leading_version, version_in_file_name,
 };
 use strandline_process::namespaces::open_in_root;
 
-use FileName::{Has, Is, Versioned};
+use FileName::{Contains, Exact, Versioned};
 
 /// Defaults for a runtime whose version, if known, is in its file names.
-const NAMED: About = About { evidence: Evidence { version: of_file_name, ..Evidence::NONE }, ..About::NONE };
-const EVIDENCE: Evidence = NAMED.evidence;
+const VERSION_IN_FILE_NAME: ReaderInfo = ReaderInfo { evidence: Evidence { version: version_of_file_name, ..Evidence::NONE }, ..ReaderInfo::NONE };
+const EVIDENCE: Evidence = VERSION_IN_FILE_NAME.evidence;
 
 /// The version in the name of a file.
-pub fn of_file_name(clue: &Clue<'_>) -> Option<String> {
+pub fn version_of_file_name(clue: &Match<'_>) -> Option<String> {
     version_in_file_name(clue.file)
 }
 
 /// Ruby.
-pub static RUBY: About = About {
+pub static RUBY: ReaderInfo = ReaderInfo {
     name: "ruby",
     title: "Ruby",
     evidence: Evidence {
-        files: &[Has("libruby", ".so")],
+        files: &[Contains("libruby", ".so")],
         executables: &[Versioned("ruby")],
         symbols: &["ruby_version"],
-        version: |clue| ruby_version(clue).or_else(|| of_file_name(clue)),
+        version: |clue| ruby_version(clue).or_else(|| version_of_file_name(clue)),
         ..EVIDENCE
     },
     heap: HeapKind::Own,
-    ..NAMED
+    ..VERSION_IN_FILE_NAME
 };
 
 /// Node.js. Its symbol is node::Start(int, char**).
-pub static NODE: About = About {
+pub static NODE: ReaderInfo = ReaderInfo {
     name: "node",
     title: "Node.js",
     evidence: Evidence {
-        files: &[Has("libnode", ".so")],
+        files: &[Contains("libnode", ".so")],
         executables: &[Versioned("node"), Versioned("nodejs")],
         symbols: &["_ZN4node5StartEiPPc"],
-        version: |clue| node_version(clue).or_else(|| of_file_name(clue)),
+        version: |clue| node_version(clue).or_else(|| version_of_file_name(clue)),
         ..EVIDENCE
     },
-    heap: HeapKind::Alone("v8"),
-    ..NAMED
+    heap: HeapKind::OwnOnly("v8"),
+    ..VERSION_IN_FILE_NAME
 };
 
 /// V8 without Node.js. Its symbol is v8::V8::GetVersion().
-pub static V8: About = About {
+pub static V8: ReaderInfo = ReaderInfo {
     name: "v8",
     title: "V8",
     evidence: Evidence { symbols: &["_ZN2v82V810GetVersionEv"], ..EVIDENCE },
-    heap: HeapKind::Alone("v8"),
+    heap: HeapKind::OwnOnly("v8"),
     part_of: Some("node"),
-    ..NAMED
+    ..VERSION_IN_FILE_NAME
 };
 
 /// PHP.
-pub static PHP: About = About {
+pub static PHP: ReaderInfo = ReaderInfo {
     name: "php",
     title: "PHP",
     evidence: Evidence {
-        files: &[Has("libphp", ".so")],
+        files: &[Contains("libphp", ".so")],
         executables: &[Versioned("php"), Versioned("php-fpm")],
         symbols: &["zend_startup"],
         ..EVIDENCE
     },
     heap: HeapKind::Own,
-    ..NAMED
+    ..VERSION_IN_FILE_NAME
 };
 
 /// The runtime of D.
-pub static D: About = About {
+pub static D: ReaderInfo = ReaderInfo {
     name: "d",
     title: "D",
     evidence: Evidence {
         files: &[
-            Has("libphobos2", ".so"),
-            Has("libdruntime", ".so"),
-            Has("libgphobos", ".so"),
-            Has("libgdruntime", ".so"),
+            Contains("libphobos2", ".so"),
+            Contains("libdruntime", ".so"),
+            Contains("libgphobos", ".so"),
+            Contains("libgdruntime", ".so"),
         ],
         symbols: &["_d_run_main"],
         ..EVIDENCE
     },
-    ..NAMED
+    ..VERSION_IN_FILE_NAME
 };
 
 /// LuaJIT.
-pub static LUAJIT: About = About {
+pub static LUAJIT: ReaderInfo = ReaderInfo {
     name: "luajit",
     title: "LuaJIT",
-    evidence: Evidence { files: &[Has("libluajit", ".so")], symbols: &["luaJIT_setmode"], ..EVIDENCE },
-    heap: HeapKind::Alone("luajit"),
-    ..NAMED
+    evidence: Evidence { files: &[Contains("libluajit", ".so")], symbols: &["luaJIT_setmode"], ..EVIDENCE },
+    heap: HeapKind::OwnOnly("luajit"),
+    ..VERSION_IN_FILE_NAME
 };
 
 /// Lua.
-pub static LUA: About = About {
+pub static LUA: ReaderInfo = ReaderInfo {
     name: "lua",
     title: "Lua",
-    evidence: Evidence { files: &[Has("liblua", ".so")], symbols: &["lua_newstate"], ..EVIDENCE },
+    evidence: Evidence { files: &[Contains("liblua", ".so")], symbols: &["lua_newstate"], ..EVIDENCE },
     part_of: Some("luajit"),
-    ..NAMED
+    ..VERSION_IN_FILE_NAME
 };
 
 /// Mono.
-pub static MONO: About = About {
+pub static MONO: ReaderInfo = ReaderInfo {
     name: "mono",
     title: "Mono",
     evidence: Evidence {
-        files: &[Has("libmonosgen", ".so")],
-        executables: &[Is("mono"), Is("mono-sgen")],
+        files: &[Contains("libmonosgen", ".so")],
+        executables: &[Exact("mono"), Exact("mono-sgen")],
         symbols: &["mono_jit_init"],
         strings: &[('M', "ono JIT compiler version")],
         ..EVIDENCE
     },
-    heap: HeapKind::Alone("mono"),
-    ..NAMED
+    heap: HeapKind::OwnOnly("mono"),
+    ..VERSION_IN_FILE_NAME
 };
 
 /// .NET. The symbols are those of single-file programs and of programs compiled ahead of time.
-pub static DOTNET: About = About {
+pub static DOTNET: ReaderInfo = ReaderInfo {
     name: "dotnet",
     title: ".NET",
     evidence: Evidence {
-        files: &[Has("libcoreclr", ".so")],
-        executables: &[Is("dotnet")],
+        files: &[Contains("libcoreclr", ".so")],
+        executables: &[Exact("dotnet")],
         symbols: &["DotNetRuntimeInfo", "DotNetRuntimeDebugHeader"],
         ..EVIDENCE
     },
-    heap: HeapKind::Alone("dotnet"),
-    ..NAMED
+    heap: HeapKind::OwnOnly("dotnet"),
+    ..VERSION_IN_FILE_NAME
 };
 
 /// Racket CS: Chez Scheme with additions.
-pub static RACKET: About = About {
+pub static RACKET: ReaderInfo = ReaderInfo {
     name: "racket",
     title: "Racket",
     evidence: Evidence { symbols: &["racket_boot"], ..EVIDENCE },
-    heap: HeapKind::Alone("chez"),
-    ..NAMED
+    heap: HeapKind::OwnOnly("chez"),
+    ..VERSION_IN_FILE_NAME
 };
 
 /// Chez Scheme.
-pub static CHEZ: About = About {
+pub static CHEZ: ReaderInfo = ReaderInfo {
     name: "chez",
     title: "Chez Scheme",
     evidence: Evidence { symbols: &["Sscheme_init"], ..EVIDENCE },
-    heap: HeapKind::Alone("chez"),
+    heap: HeapKind::OwnOnly("chez"),
     part_of: Some("racket"),
-    ..NAMED
+    ..VERSION_IN_FILE_NAME
 };
 
 /// Erlang.
-pub static ERLANG: About = About {
+pub static ERLANG: ReaderInfo = ReaderInfo {
     name: "erlang",
     title: "Erlang",
-    evidence: Evidence { executables: &[Has("beam", ".smp")], symbols: &["erl_create_process"], ..EVIDENCE },
-    heap: HeapKind::Alone("erlang"),
-    ..NAMED
+    evidence: Evidence { executables: &[Contains("beam", ".smp")], symbols: &["erl_create_process"], ..EVIDENCE },
+    heap: HeapKind::OwnOnly("erlang"),
+    ..VERSION_IN_FILE_NAME
 };
 
 /// OCaml. From 5.0 on it maps its heap itself; older versions use malloc.
-pub static OCAML: About = About {
+pub static OCAML: ReaderInfo = ReaderInfo {
     name: "ocaml",
     title: "OCaml",
     evidence: Evidence {
-        files: &[Has("libcamlrun", ".so")],
+        files: &[Contains("libcamlrun", ".so")],
         symbols: &["caml_startup", "caml_main"],
         // An environment variable that every OCaml program reads.
         strings: &[('O', "CAMLRUNPARAM")],
         ..EVIDENCE
     },
     heap: HeapKind::Own,
-    ..NAMED
+    ..VERSION_IN_FILE_NAME
 };
 
 /// Programs compiled by the Glasgow Haskell Compiler.
-pub static GHC: About = About {
+pub static GHC: ReaderInfo = ReaderInfo {
     name: "ghc",
     title: "GHC's Haskell",
     evidence: Evidence {
-        files: &[Has("libHSrts", ".so")],
+        files: &[Contains("libHSrts", ".so")],
         symbols: &["hs_init_ghc"],
         // An environment variable that every such program reads.
         strings: &[('G', "HCRTS")],
         ..EVIDENCE
     },
-    heap: HeapKind::Alone("ghc"),
-    ..NAMED
+    heap: HeapKind::OwnOnly("ghc"),
+    ..VERSION_IN_FILE_NAME
 };
 
 /// Guile.
-pub static GUILE: About = About {
+pub static GUILE: ReaderInfo = ReaderInfo {
     name: "guile",
     title: "Guile",
-    evidence: Evidence { files: &[Has("libguile", ".so")], symbols: &["scm_boot_guile"], ..EVIDENCE },
-    ..NAMED
+    evidence: Evidence { files: &[Contains("libguile", ".so")], symbols: &["scm_boot_guile"], ..EVIDENCE },
+    ..VERSION_IN_FILE_NAME
 };
 
 /// R.
-pub static R: About =
-    About { name: "r", title: "R", evidence: Evidence { files: &[Has("libR", ".so")], ..EVIDENCE }, ..NAMED };
+pub static R: ReaderInfo =
+    ReaderInfo { name: "r", title: "R", evidence: Evidence { files: &[Contains("libR", ".so")], ..EVIDENCE }, ..VERSION_IN_FILE_NAME };
 
 /// The JavaScript engine of Firefox.
-pub static SPIDERMONKEY: About = About {
+pub static SPIDERMONKEY: ReaderInfo = ReaderInfo {
     name: "spidermonkey",
     title: "SpiderMonkey",
-    evidence: Evidence { files: &[Has("libmozjs", ".so")], ..EVIDENCE },
-    heap: HeapKind::Alone("spidermonkey"),
-    ..NAMED
+    evidence: Evidence { files: &[Contains("libmozjs", ".so")], ..EVIDENCE },
+    heap: HeapKind::OwnOnly("spidermonkey"),
+    ..VERSION_IN_FILE_NAME
 };
 
 /// Julia.
-pub static JULIA: About = About {
+pub static JULIA: ReaderInfo = ReaderInfo {
     name: "julia",
     title: "Julia",
-    evidence: Evidence { files: &[Has("libjulia-internal", ".so")], ..EVIDENCE },
-    heap: HeapKind::Alone("julia"),
-    ..NAMED
+    evidence: Evidence { files: &[Contains("libjulia-internal", ".so")], ..EVIDENCE },
+    heap: HeapKind::OwnOnly("julia"),
+    ..VERSION_IN_FILE_NAME
 };
 
 /// Embeddable Common Lisp.
-pub static ECL: About = About {
+pub static ECL: ReaderInfo = ReaderInfo {
     name: "ecl",
     title: "ECL",
-    evidence: Evidence { files: &[Has("libecl", ".so")], ..EVIDENCE },
-    ..NAMED
+    evidence: Evidence { files: &[Contains("libecl", ".so")], ..EVIDENCE },
+    ..VERSION_IN_FILE_NAME
 };
 
 /// GNU CLISP.
-pub static CLISP: About = About {
+pub static CLISP: ReaderInfo = ReaderInfo {
     name: "clisp",
     title: "CLISP",
-    evidence: Evidence { executables: &[Is("lisp.run")], ..EVIDENCE },
-    heap: HeapKind::Alone("clisp"),
-    ..NAMED
+    evidence: Evidence { executables: &[Exact("lisp.run")], ..EVIDENCE },
+    heap: HeapKind::OwnOnly("clisp"),
+    ..VERSION_IN_FILE_NAME
 };
 
 /// The version in CPython's `Py_Version`, or else in the file name.
-pub(crate) fn cpython_version(clue: &Clue<'_>) -> Option<String> {
-    python_version(clue).or_else(|| of_file_name(clue))
+pub(crate) fn cpython_version(clue: &Match<'_>) -> Option<String> {
+    python_version(clue).or_else(|| version_of_file_name(clue))
 }
 
 /// `Py_Version` of CPython 3.11 and later: PY_VERSION_HEX, 0xMMmmpprs.
-fn python_version(clue: &Clue<'_>) -> Option<String> {
+fn python_version(clue: &Match<'_>) -> Option<String> {
     let image = clue.image()?;
     let of_library = || image.exported(&["Py_Version"]).first().map(|symbol| symbol.address);
     let address = clue.symbol("Py_Version").or_else(of_library)?;
@@ -257,7 +257,7 @@ fn python_version(clue: &Clue<'_>) -> Option<String> {
 }
 
 /// The version in a URL compiled into node (`…/download/release/v20.11.0/…`).
-fn node_version(clue: &Clue<'_>) -> Option<String> {
+fn node_version(clue: &Match<'_>) -> Option<String> {
     const NEEDLE: &str = "/download/release/v";
     let image = clue.image().filter(|_| clue.is_executable())?;
     let text = image.strings(&[NEEDLE]).pop()??;
@@ -265,7 +265,7 @@ fn node_version(clue: &Clue<'_>) -> Option<String> {
 }
 
 /// The version string at the symbol `ruby_version` of the executable.
-fn ruby_version(clue: &Clue<'_>) -> Option<String> {
+fn ruby_version(clue: &Match<'_>) -> Option<String> {
     let bytes = clue.image()?.bytes_at(clue.symbol("ruby_version")?, 16)?;
     leading_version(std::str::from_utf8(bytes.split(|&byte| byte == 0).next()?).ok()?)
 }
@@ -285,7 +285,7 @@ pub(crate) fn go_version(bytes: &[u8]) -> Option<String> {
 }
 
 /// JAVA_VERSION of the `release` file, two folders above `lib/server/libjvm.so`.
-pub fn java_version(clue: &Clue<'_>) -> Option<String> {
+pub fn java_version(clue: &Match<'_>) -> Option<String> {
     let library = &clue.mapping?.name;
     let library = library.strip_suffix(" (deleted)").unwrap_or(library);
     let home = library.strip_suffix("/server/libjvm.so").and_then(|lib| lib.rsplit_once('/'))?.0;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 /// Runs jobs `0..jobs` on `workers` threads, each with its own state. Returns the states, and the
 /// number of jobs not finished when the deadline passed.
-pub fn share<S: Send>(
+pub fn run_jobs<S: Send>(
     workers: usize,
     jobs: usize,
     deadline: Instant,
@@ -45,12 +45,12 @@ mod tests {
     #[test]
     fn every_job_is_done_once() {
         let far = Instant::now() + Duration::from_secs(1000);
-        let (states, left) = share(3, 100, far, Vec::new, |mine, job| mine.push(job));
+        let (states, left) = run_jobs(3, 100, far, Vec::new, |mine, job| mine.push(job));
         let mut all: Vec<usize> = states.concat();
         all.sort_unstable();
         assert_eq!((all, left), ((0..100).collect(), 0));
         let (states, left) =
-            share(2, 5, Instant::now(), Vec::new, |mine: &mut Vec<usize>, job| mine.push(job));
+            run_jobs(2, 5, Instant::now(), Vec::new, |mine: &mut Vec<usize>, job| mine.push(job));
         assert_eq!((states.concat().len(), left), (0, 5));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-use super::file::{Axis, Choice};
+use super::file::{Axis, AxisValue};
 use super::matrix::{Key, Matrix, fill, placeholders};
 use strandline_lab::cell::Subject;
 use strandline_lab::trial::program::{Program, fits};
@@ -24,7 +24,7 @@ const LIBRARY_FOLDERS: [&str; 8] = [
 ];
 
 /// Values of the placeholders of a cell, except `{build}`.
-pub fn values(matrix: &Matrix, key: &Key) -> BTreeMap<String, String> {
+pub fn placeholder_values(matrix: &Matrix, key: &Key) -> BTreeMap<String, String> {
     let choices = matrix.choices(key).map(|(axis, choice)| (axis.name.clone(), choice.value.clone()));
     let folder = matrix.study.folder.to_string_lossy().into_owned();
     let probes = super::find::probes().to_string_lossy().into_owned();
@@ -45,9 +45,9 @@ pub fn find_library(name: &str, folder: &Path) -> Option<PathBuf> {
 
 /// The `{build}` folder of a cell, below `root`: one for each set of filled build commands, so that
 /// builds do not overwrite each other.
-pub fn folder(matrix: &Matrix, key: &Key, root: &Path) -> PathBuf {
+pub fn build_folder(matrix: &Matrix, key: &Key, root: &Path) -> PathBuf {
     let mut hasher = DefaultHasher::new();
-    filled(matrix, key, &values(matrix, key)).hash(&mut hasher);
+    filled(matrix, key, &placeholder_values(matrix, key)).hash(&mut hasher);
     // Builds that differ only by a variable get their own folders too.
     let named = named_by_build(matrix, key).filter(|(axis, _)| names_variable(matrix, key, &axis.name));
     named.for_each(|(axis, choice)| (&axis.name, &choice.value).hash(&mut hasher));
@@ -55,9 +55,9 @@ pub fn folder(matrix: &Matrix, key: &Key, root: &Path) -> PathBuf {
 }
 
 /// The filled build commands of the subject of a cell; build folders are below `root`.
-pub fn commands(matrix: &Matrix, key: &Key, root: &Path) -> Vec<Vec<String>> {
-    let mut values = values(matrix, key);
-    values.insert("build".to_owned(), folder(matrix, key, root).to_string_lossy().into_owned());
+pub fn build_commands(matrix: &Matrix, key: &Key, root: &Path) -> Vec<Vec<String>> {
+    let mut values = placeholder_values(matrix, key);
+    values.insert("build".to_owned(), build_folder(matrix, key, root).to_string_lossy().into_owned());
     filled(matrix, key, &values)
 }
 
@@ -70,11 +70,11 @@ pub fn axis_variable(axis: &str) -> String {
 /// Whether the build commands of the subject of a cell contain the variable of an axis.
 fn names_variable(matrix: &Matrix, key: &Key, axis: &str) -> bool {
     let subject = matrix.subjects.get(key.subject).into_iter();
-    name_variable(subject.flat_map(|subject| subject.build.iter().flatten()), &axis_variable(axis))
+    mentions_variable(subject.flat_map(|subject| subject.build.iter().flatten()), &axis_variable(axis))
 }
 
 /// Whether one of these words contains the name of a variable.
-pub fn name_variable<'w>(mut words: impl Iterator<Item = &'w String>, variable: &str) -> bool {
+pub fn mentions_variable<'w>(mut words: impl Iterator<Item = &'w String>, variable: &str) -> bool {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     words.any(|word| {
         word.match_indices(variable)
@@ -84,7 +84,7 @@ pub fn name_variable<'w>(mut words: impl Iterator<Item = &'w String>, variable: 
 
 /// The choices of a cell on axes that its build commands name, as placeholders or variables. Cells
 /// that differ only on other axes share builds.
-fn named_by_build<'m>(matrix: &'m Matrix, key: &'m Key) -> impl Iterator<Item = (&'m Axis, &'m Choice)> {
+fn named_by_build<'m>(matrix: &'m Matrix, key: &'m Key) -> impl Iterator<Item = (&'m Axis, &'m AxisValue)> {
     let subject = matrix.subjects.get(key.subject);
     matrix.choices(key).filter(move |(axis, _)| {
         let mut words = subject.into_iter().flat_map(|subject| subject.build.iter().flatten());
@@ -94,26 +94,26 @@ fn named_by_build<'m>(matrix: &'m Matrix, key: &'m Key) -> impl Iterator<Item = 
 }
 
 /// Variables with the folders of the study and of the build, and with the choices of the cell.
-pub fn told(matrix: &Matrix, key: &Key, root: &Path) -> BTreeMap<String, Option<String>> {
-    let mut variables = told_of_folders(matrix, key, root);
+pub fn cell_variables(matrix: &Matrix, key: &Key, root: &Path) -> BTreeMap<String, Option<String>> {
+    let mut variables = folder_variables(matrix, key, root);
     let choices = matrix.choices(key);
     variables.extend(choices.map(|(axis, choice)| (axis_variable(&axis.name), Some(choice.value.clone()))));
     variables
 }
 
 /// The same for the build of a cell, with only the choices that its commands name.
-pub fn told_to_build(matrix: &Matrix, key: &Key, root: &Path) -> BTreeMap<String, Option<String>> {
-    let mut variables = told_of_folders(matrix, key, root);
+pub fn build_variables(matrix: &Matrix, key: &Key, root: &Path) -> BTreeMap<String, Option<String>> {
+    let mut variables = folder_variables(matrix, key, root);
     let choices = named_by_build(matrix, key);
     variables.extend(choices.map(|(axis, choice)| (axis_variable(&axis.name), Some(choice.value.clone()))));
     variables
 }
 
-fn told_of_folders(matrix: &Matrix, key: &Key, root: &Path) -> BTreeMap<String, Option<String>> {
+fn folder_variables(matrix: &Matrix, key: &Key, root: &Path) -> BTreeMap<String, Option<String>> {
     let text = |path: &Path| Some(path.to_string_lossy().into_owned());
     [
         ("STRANDLINE_STUDY_DIR".to_owned(), text(&matrix.study.folder)),
-        ("STRANDLINE_STUDY_BUILD".to_owned(), text(&folder(matrix, key, root))),
+        ("STRANDLINE_STUDY_BUILD".to_owned(), text(&build_folder(matrix, key, root))),
         ("STRANDLINE_PROGRAM".to_owned(), own_program().and_then(|path| text(&path))),
     ]
     .into()
@@ -138,8 +138,8 @@ fn filled(matrix: &Matrix, key: &Key, values: &BTreeMap<String, String>) -> Vec<
 
 /// The libraries preloaded by the choices of a cell: filled name, and the file if it exists.
 pub fn preloads(matrix: &Matrix, key: &Key, root: &Path) -> Vec<(String, Option<PathBuf>)> {
-    let mut values = values(matrix, key);
-    values.insert("build".to_owned(), folder(matrix, key, root).to_string_lossy().into_owned());
+    let mut values = placeholder_values(matrix, key);
+    values.insert("build".to_owned(), build_folder(matrix, key, root).to_string_lossy().into_owned());
     let named = matrix.choices(key).filter_map(|(_, choice)| choice.preload.as_deref());
     named
         .map(|name| {
@@ -172,7 +172,7 @@ pub fn why_not_preloaded(matrix: &Matrix, key: &Key, root: &Path, subject: &Subj
             Ok(program) => program,
             Err(why) => return Some(format!("whether {name} can be preloaded is not known: {why}")),
         };
-        if let Some(why) = refuses(program, &file) {
+        if let Some(why) = why_not_loaded(program, &file) {
             return Some(format!("{name} is not preloaded: {why}"));
         }
     }
@@ -180,7 +180,7 @@ pub fn why_not_preloaded(matrix: &Matrix, key: &Key, root: &Path, subject: &Subj
 }
 
 /// Why a program would not load the library `file`; `None` if it would.
-fn refuses(program: &Program, file: &Path) -> Option<String> {
+fn why_not_loaded(program: &Program, file: &Path) -> Option<String> {
     let name = program.name();
     if let Some(why) = &program.privileged {
         return Some(format!("nothing is preloaded into {name}, a program with {why}"));

@@ -6,14 +6,14 @@ use std::time::Duration;
 use strandline_lab::cell::{Measure, Subject};
 use strandline_recorder::Limits;
 
-use super::build::{folder, own_program, preloads, told, values};
+use super::build::{build_folder, own_program, preloads, cell_variables, placeholder_values};
 use super::matrix::{Key, Matrix, fill};
 
 /// The subject of a cell; `{build}` folders are below `root`.
 pub fn subject(matrix: &Matrix, key: &Key, root: &Path, timeout: Option<Duration>) -> Subject {
     let study = &matrix.study;
-    let build = folder(matrix, key, root);
-    let mut values = values(matrix, key);
+    let build = build_folder(matrix, key, root);
+    let mut values = placeholder_values(matrix, key);
     values.insert("build".to_owned(), build.to_string_lossy().into_owned());
     let names = matrix.names(key);
     let name = names.iter().map(|(axis, choice)| format!("{axis}={choice}")).collect::<Vec<_>>().join(" ");
@@ -24,7 +24,7 @@ pub fn subject(matrix: &Matrix, key: &Key, root: &Path, timeout: Option<Duration
         directory: Some(build),
         ..Subject::default()
     };
-    let mut environment = told(matrix, key, root);
+    let mut environment = cell_variables(matrix, key, root);
     let mut set = |variables: &[(String, Option<String>)]| {
         for (name, value) in variables {
             environment.insert(name.clone(), value.as_ref().map(|value| fill(value, &values)));
@@ -34,12 +34,12 @@ pub fn subject(matrix: &Matrix, key: &Key, root: &Path, timeout: Option<Duration
     if let Some(declared) = matrix.subjects.get(key.subject) {
         subject.command = declared.command.iter().map(|word| fill(word, &values)).collect();
         subject.timeout = timeout.or(declared.timeout).or(subject.timeout);
-        subject.limits = over(subject.limits, declared.limits);
+        subject.limits = override_limits(subject.limits, declared.limits);
         set(&declared.environment);
     }
     for (_, choice) in matrix.choices(key) {
         set(&choice.environment);
-        subject.limits = over(subject.limits, choice.limits);
+        subject.limits = override_limits(subject.limits, choice.limits);
     }
     // Makes `strandline mark` available in scripts; appended, so that it hides nothing.
     let path = environment.get("PATH").cloned().unwrap_or_else(|| std::env::var("PATH").ok());
@@ -73,7 +73,7 @@ fn own_folder() -> Option<String> {
 }
 
 /// `own` limits where set, else those of `all`.
-fn over(all: Limits, own: Limits) -> Limits {
+fn override_limits(all: Limits, own: Limits) -> Limits {
     Limits {
         address_space: own.address_space.or(all.address_space),
         data: own.data.or(all.data),

@@ -8,10 +8,10 @@ use strandline_inspect::readers::RUNTIMES;
 use strandline_inspect::remedy::applicable;
 
 use super::build::axis_variable;
-use super::claim::{self, Tried};
+use super::claim::{self, TryOutcome};
 use super::diagnostics::{Problems, nearest};
 use super::expression::{Expression, unknown_metric};
-use super::file::{Derived, Measures, SUBJECT, Study};
+use super::file::{Derived, Measurement, SUBJECT, Study};
 use super::matrix::{Matrix, placeholders};
 use super::metric::{self, MAX_METRICS, Metric, TOTALS};
 use super::parse::{ALL_AXES, OWN_PLACEHOLDERS};
@@ -88,17 +88,17 @@ fn subjects(study: &mut Study, problems: &mut Problems) {
     let mut seen = BTreeSet::new();
     for subject in &mut study.subjects {
         if subject.name.contains(',') {
-            problems.add(subject.offset, format!("[[subject]]: {}", no_comma(&subject.name)));
+            problems.add(subject.position, format!("[[subject]]: {}", no_comma(&subject.name)));
         }
         if !seen.insert(subject.name.clone()) {
-            problems.add(subject.offset, format!("[[subject]]: `{}` is there twice", subject.name));
+            problems.add(subject.position, format!("[[subject]]: `{}` is there twice", subject.name));
         }
         if subject.axes.iter().any(|axis| axis == ALL_AXES) {
             subject.axes.clone_from(&all);
         }
         let what = format!("[[subject]] {}", subject.name);
         for axis in subject.axes.iter().filter(|axis| !all.contains(axis)) {
-            problems.add(subject.offset, format!("{what}: there is no axis `{axis}`"));
+            problems.add(subject.position, format!("{what}: there is no axis `{axis}`"));
         }
         let variables = subject.environment.iter().filter_map(|(_, value)| value.as_ref());
         let needs = subject.needs.iter().flat_map(|need| need.command.iter().chain([&need.name]));
@@ -116,7 +116,7 @@ fn subjects(study: &mut Study, problems: &mut Problems) {
                 None => format!("write {{{{{name}}}}} for the braces themselves"),
             };
             problems.add(
-                subject.offset,
+                subject.position,
                 format!("{what}: {{{name}}} is no axis of it, nor {{dir}}, {{build}} or {{probes}}; {hint}"),
             );
         }
@@ -159,7 +159,7 @@ fn measures(study: &Study, problems: &mut Problems) {
     for subject in &study.subjects {
         if let Some(own) = &subject.measure {
             let what = format!("[[subject]] {}: measure", subject.name);
-            measure(own, &what, subject.offset, problems);
+            measure(own, &what, subject.position, problems);
         }
     }
     if study.derived.len() > MAX_METRICS - 100 {
@@ -167,7 +167,7 @@ fn measures(study: &Study, problems: &mut Problems) {
     }
 }
 
-fn measure(measure: &Measures, what: &str, offset: usize, problems: &mut Problems) {
+fn measure(measure: &Measurement, what: &str, offset: usize, problems: &mut Problems) {
     for column in &measure.columns {
         let is_kernels = ["Vm", "Rss", "Hugetlb"].iter().any(|begin| column.starts_with(begin));
         if !metric::columns().any(|known| known == column) && !is_kernels {
@@ -215,7 +215,7 @@ fn derived(study: &mut Study, problems: &mut Problems) {
     let given: BTreeMap<String, Metric> = study
         .subjects
         .iter()
-        .flat_map(|subject| check_metrics::all(study.measure_of(subject), &[]).0)
+        .flat_map(|subject| check_metrics::named_metrics(study.measure_of(subject), &[]).0)
         .collect();
     let names: BTreeSet<&str> = study.derived.iter().map(|derived| derived.name.as_str()).collect();
     let mut reads: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -310,21 +310,21 @@ fn claims(study: &Study, matrix: &Arc<Matrix>, problems: &mut Problems) {
         }
         let mut tried = claim::try_out(claim, &expression, matrix, &mut steps);
         // The choices that a user will supply may be numbers.
-        if tried != Tried::CanFail
+        if tried != TryOutcome::CanFail
             && let Some(numbers) = &with_numbers
         {
             let again = claim::try_out(claim, &expression, numbers, &mut steps);
-            let is_better = again == Tried::CanFail || matches!(tried, Tried::Wrong(_));
-            tried = if is_better && !matches!(again, Tried::Wrong(_)) { again } else { tried };
+            let is_better = again == TryOutcome::CanFail || matches!(tried, TryOutcome::Wrong(_));
+            tried = if is_better && !matches!(again, TryOutcome::Wrong(_)) { again } else { tried };
         }
         match tried {
-            Tried::CanFail | Tried::NotKnown => {}
-            Tried::AlwaysHolds => add("it holds whatever is measured: it cannot fail, so it claims nothing"),
-            Tried::NeverHolds if expression.is_one_comparison() => {
+            TryOutcome::CanFail | TryOutcome::NotKnown => {}
+            TryOutcome::AlwaysHolds => add("it holds whatever is measured: it cannot fail, so it claims nothing"),
+            TryOutcome::NeverHolds if expression.is_one_comparison() => {
                 add("it fails whatever is measured: nothing that could be measured makes it true");
             }
-            Tried::NeverHolds => {}
-            Tried::Wrong(why) => add(&why),
+            TryOutcome::NeverHolds => {}
+            TryOutcome::Wrong(why) => add(&why),
         }
     }
 }

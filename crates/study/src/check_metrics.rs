@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::diagnostics::Problems;
 use super::expression::Expression;
-use super::file::{Derived, Measures, Study, Subject};
+use super::file::{Derived, Measurement, Study, Subject};
 use super::metric::{ENDS, FIGURES, MAX_METRICS, Metric};
 
 /// Sets the metrics of each subject, and of the study as their union.
@@ -13,7 +13,7 @@ pub fn metrics(study: &mut Study, problems: &mut Problems) {
     let mut twice = BTreeSet::new();
     let mut subjects = std::mem::take(&mut study.subjects);
     for subject in &mut subjects {
-        let (metrics, double) = all(study.measure_of(subject), &study.derived);
+        let (metrics, double) = named_metrics(study.measure_of(subject), &study.derived);
         twice.extend(double);
         subject.metrics = metrics;
         // A derived metric is dropped if the subject lacks one of its inputs.
@@ -27,7 +27,7 @@ pub fn metrics(study: &mut Study, problems: &mut Problems) {
         let new = subject.metrics.iter().map(|(name, metric)| (name.clone(), metric.clone()));
         study.metrics.extend(new);
     }
-    one_kind(&subjects, problems);
+    check_one_type(&subjects, problems);
     study.subjects = subjects;
     for name in twice {
         let offset = study.derived.iter().find(|derived| derived.name == name);
@@ -40,7 +40,7 @@ pub fn metrics(study: &mut Study, problems: &mut Problems) {
 }
 
 /// Checks that each metric is a text in all subjects that have it, or a figure in all.
-fn one_kind(subjects: &[Subject], problems: &mut Problems) {
+fn check_one_type(subjects: &[Subject], problems: &mut Problems) {
     let mut first: BTreeMap<&str, (&Subject, bool)> = BTreeMap::new();
     for subject in subjects {
         for (name, metric) in &subject.metrics {
@@ -49,7 +49,7 @@ fn one_kind(subjects: &[Subject], problems: &mut Problems) {
             if is_text != was_text {
                 let (text, figure) = if is_text { (subject, other) } else { (other, subject) };
                 problems.add(
-                    subject.offset,
+                    subject.position,
                     format!(
                         "`{name}` is a text of the subject `{}` and a figure of `{}`: give one another name",
                         text.name, figure.name
@@ -61,7 +61,7 @@ fn one_kind(subjects: &[Subject], problems: &mut Problems) {
 }
 
 /// Every metric by name, and the names used by two metrics.
-pub fn all(measure: &Measures, derived: &[Derived]) -> (BTreeMap<String, Metric>, Vec<String>) {
+pub fn named_metrics(measure: &Measurement, derived: &[Derived]) -> (BTreeMap<String, Metric>, Vec<String>) {
     let mut metrics = BTreeMap::new();
     let mut twice = Vec::new();
     let mut add = |name: String, metric: Metric| {
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_name_that_two_metrics_claim_is_told() {
-        let measure = Measures { json: vec!["wall_seconds".to_owned()], ..Measures::default() };
-        assert_eq!(all(&measure, &[]).1, ["wall_seconds"]);
+        let measure = Measurement { json: vec!["wall_seconds".to_owned()], ..Measurement::default() };
+        assert_eq!(named_metrics(&measure, &[]).1, ["wall_seconds"]);
     }
 }

@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use super::diagnostics::{Problems, nearest};
 use super::expression::unknown_metric;
 use super::file::{PublishedFigure, SUBJECT, Side, Statistic, Study, Subject, TableSpec};
-use super::matrix::{Matrix, NoCell};
+use super::matrix::{Matrix, CellError};
 use super::metric::{MAX_METRICS, Metric};
-use super::table::between;
+use super::table::combined_metrics;
 
 /// Maximum number of unknown names reported for one table or plot.
-const MAX_TOLD: usize = 5;
+const MAX_REPORTED: usize = 5;
 
 /// Checks the tables and plots of `study`.
 pub fn results(study: &Study, matrix: &Matrix, problems: &mut Problems) {
@@ -35,7 +35,7 @@ pub fn results(study: &Study, matrix: &Matrix, problems: &mut Problems) {
                 "[[table]]: a ratio has a median, low and high: no `statistic` \"least\" or \"most\" with `ratio_to`",
             );
         }
-        several(&table.given, &[table.rows.axis(), table.columns.axis()], table.offset, problems);
+        check_several_choices(&table.given, &[table.rows.axis(), table.columns.axis()], table.offset, problems);
         published(table, study, problems);
     }
     for plot in &study.plots {
@@ -45,21 +45,21 @@ pub fn results(study: &Study, matrix: &Matrix, problems: &mut Problems) {
         metrics(matrix, [plot.x.metrics(), &plot.y], &plot.given, plot.offset, problems);
         texts(study, [plot.x.metrics(), &plot.y], plot.offset, problems);
         selection(&plot.given, matrix, plot.offset, problems);
-        several(&plot.given, &[plot.x.axis(), plot.series.as_deref()], plot.offset, problems);
+        check_several_choices(&plot.given, &[plot.x.axis(), plot.series.as_deref()], plot.offset, problems);
     }
 }
 
 /// Checks that the choices exist.
 pub fn selection(given: &[(String, String)], matrix: &Matrix, offset: usize, problems: &mut Problems) {
     for (axis, choice) in given {
-        if let Err(NoCell::Wrong(why) | NoCell::NotRun(why)) = matrix.check_choice(axis, choice) {
+        if let Err(CellError::Invalid(why) | CellError::NotRun(why)) = matrix.check_choice(axis, choice) {
             problems.add(offset, why);
         }
     }
 }
 
 /// Checks that an axis with several given choices is a side of the table or plot.
-fn several(given: &[(String, String)], sides: &[Option<&str>], offset: usize, problems: &mut Problems) {
+fn check_several_choices(given: &[(String, String)], sides: &[Option<&str>], offset: usize, problems: &mut Problems) {
     let mut seen = BTreeSet::new();
     for (axis, _) in given {
         if !seen.insert(axis) && !sides.contains(&Some(axis)) {
@@ -97,8 +97,8 @@ fn metrics(
     let meant: Vec<&Subject> = matrix.subjects.iter().filter(is_meant).collect();
     // A missing subject is reported elsewhere.
     let is_known = |name: &String| meant.is_empty() || meant.iter().any(|one| one.metrics.contains_key(name));
-    let names = between(first, second);
-    for name in names.iter().filter(|name| !is_known(name)).take(MAX_TOLD) {
+    let names = combined_metrics(first, second);
+    for name in names.iter().filter(|name| !is_known(name)).take(MAX_REPORTED) {
         let text = match subjects.first().filter(|_| matrix.study.metrics.contains_key(name)) {
             Some(subject) => format!("the subject `{subject}` has no metric `{name}`"),
             None => unknown_metric(name, matrix),
@@ -113,14 +113,14 @@ fn texts(study: &Study, [first, second]: [&[String]; 2], offset: usize, problems
         return;
     }
     let is_text = |name: &&String| matches!(study.metrics.get(*name), Some(Metric::Text(_)));
-    if let Some(name) = between(first, second).iter().find(is_text) {
+    if let Some(name) = combined_metrics(first, second).iter().find(is_text) {
         problems.add(offset, format!("[[plot]]: `{name}` is a text: a plot shows figures"));
     }
 }
 
 /// Checks that published figures name existing rows and columns of the table.
 fn published(table: &TableSpec, study: &Study, problems: &mut Problems) {
-    let (rows, columns) = (lines(&table.rows, study), lines(&table.columns, study));
+    let (rows, columns) = (side_names(&table.rows, study), side_names(&table.columns, study));
     let mut last_row = None;
     let mut told = 0;
     for PublishedFigure { row, column, .. } in &table.published {
@@ -129,11 +129,11 @@ fn published(table: &TableSpec, study: &Study, problems: &mut Problems) {
         let places = [("row", row, &rows, is_new), ("column", column, &columns, true)];
         for (what, name, known, is_told) in places {
             // The choices of some axes are supplied by the user at run time.
-            if is_told && told < MAX_TOLD && !known.is_empty() && !known.contains(name.value.as_str()) {
+            if is_told && told < MAX_REPORTED && !known.is_empty() && !known.contains(name.value.as_str()) {
                 told += 1;
                 let hint = match nearest(&name.value, known.iter().copied()) {
                     Some(near) => format!("did you mean `{near}`?"),
-                    None => format!("it has {}", some(known)),
+                    None => format!("it has {}", first_names(known)),
                 };
                 let text = format!("[[table]] published: `{}` is no {what} of it; {hint}", name.value);
                 problems.add(name.offset, text);
@@ -143,7 +143,7 @@ fn published(table: &TableSpec, study: &Study, problems: &mut Problems) {
 }
 
 /// The names along a side of a table.
-fn lines<'s>(side: &'s Side, study: &'s Study) -> BTreeSet<&'s str> {
+fn side_names<'s>(side: &'s Side, study: &'s Study) -> BTreeSet<&'s str> {
     match side {
         Side::Axis(axis) if axis == SUBJECT => {
             study.subjects.iter().map(|subject| subject.name.as_str()).collect()
@@ -156,7 +156,7 @@ fn lines<'s>(side: &'s Side, study: &'s Study) -> BTreeSet<&'s str> {
     }
 }
 
-fn some(names: &BTreeSet<&str>) -> String {
+fn first_names(names: &BTreeSet<&str>) -> String {
     const MOST: usize = 8;
     let shown = names.iter().take(MOST).copied().collect::<Vec<_>>().join(", ");
     if names.len() > MOST { format!("{shown}, …") } else { shown }

@@ -8,8 +8,8 @@ use super::claim::{Verdict, judge};
 use super::data::Data;
 use super::file::Study;
 use super::matrix::Matrix;
-use super::needs::Bill;
-use super::needs::{When, probe};
+use super::needs::RunnableCells;
+use super::needs::{ProbePhase, probe};
 use super::run;
 use strandline_lab::cell::{End, Outcome, Subject};
 use strandline_lab::executor::{Executor, Job, Stopped};
@@ -128,10 +128,10 @@ fn probes_find_the_environment_of_the_cells_that_they_are_of() {
                 [[subject]]\nname = 's'\ncommand = 'true'\nenvironment = { OF_SUBJECT = 'yes' }\n\
                 needs = [{ probe = 'true', name = 'a module' }]\n";
     let matrix = Matrix::full(study(text).unwrap());
-    let mut bill = Bill { cells: matrix.cells().unwrap(), missing: Vec::new() };
+    let mut bill = RunnableCells { cells: matrix.cells().unwrap(), missing: Vec::new() };
     let mut idle = Idle::default();
     let how = |_: &Outcome| String::new();
-    probe(&matrix, &mut bill, (Path::new("/r"), When::Before), &mut idle, &how, &|_| {}).unwrap();
+    probe(&matrix, &mut bill, (Path::new("/r"), ProbePhase::Before), &mut idle, &how, &|_| {}).unwrap();
     assert_eq!(bill.cells.len(), 4);
     let modes: Vec<Option<String>> = idle
         .started

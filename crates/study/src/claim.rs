@@ -5,11 +5,11 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::data::Measured;
-use super::expression::{Evaluated, Expression, Outcome, Read, World};
+use super::expression::{Evaluated, Expression, EvaluationOutcome, Read, EvaluationInput};
 use super::file::Claim;
 use super::matrix::{Key, Matrix};
 use super::metric::Metric;
-use super::syntax::Wrong;
+use super::syntax::ExpressionError;
 
 /// Verdict on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -52,7 +52,7 @@ pub struct Judged {
 /// Variables available in the expression of a claim.
 pub const VARIABLES: [&str; 2] = ["published", "tolerance"];
 /// Reason of a claim that fails without further explanation.
-pub const OTHERWISE: &str = "what was measured says otherwise";
+pub const REASON_FAILS: &str = "what was measured says otherwise";
 /// Maximum number of combinations named in a reason.
 const MAX_NAMED: usize = 3;
 
@@ -60,7 +60,7 @@ const MAX_NAMED: usize = 3;
 ///
 /// # Errors
 /// The syntax errors.
-pub fn parse(claim: &Claim, matrix: &Matrix) -> Result<Expression, Vec<Wrong>> {
+pub fn parse(claim: &Claim, matrix: &Matrix) -> Result<Expression, Vec<ExpressionError>> {
     let axis_size = |name: &str| -> Option<usize> {
         if name == super::file::SUBJECT {
             return Some(matrix.study.subjects.len());
@@ -101,7 +101,7 @@ fn verdict(
         }
     };
     let names = |axis: &str| expression.scan.axes.contains(axis);
-    let meant = matrix.meant(&expression.scan.subjects, expression.scan.metrics.iter());
+    let meant = matrix.relevant_subjects(&expression.scan.subjects, expression.scan.metrics.iter());
     let groups = match matrix.groups(&names, &meant) {
         Ok(groups) => groups,
         Err(why) => return not_run(why),
@@ -109,7 +109,7 @@ fn verdict(
     let (mut holds, mut fails, mut missing) = (0usize, Vec::new(), Vec::new());
     let mut reads: Vec<Read> = Vec::new();
     for group in &groups {
-        let world = World {
+        let world = EvaluationInput {
             matrix: matrix.clone(),
             measured: measured.clone(),
             fixed: group.clone(),
@@ -119,10 +119,10 @@ fn verdict(
         let Evaluated { outcome, reads: found, .. } = expression.evaluate(&world);
         let name = matrix.group_name(group);
         match outcome {
-            Outcome::Says(_) if found.is_empty() => missing.push("it reads no cell of this run".to_owned()),
-            Outcome::Says(true) => holds += 1,
-            Outcome::Says(false) => fails.push(name),
-            Outcome::Missing(why) | Outcome::Wrong(why) => missing.push(why),
+            EvaluationOutcome::Answer(_) if found.is_empty() => missing.push("it reads no cell of this run".to_owned()),
+            EvaluationOutcome::Answer(true) => holds += 1,
+            EvaluationOutcome::Answer(false) => fails.push(name),
+            EvaluationOutcome::Missing(why) | EvaluationOutcome::Wrong(why) => missing.push(why),
         }
         reads.extend(found);
     }
@@ -136,12 +136,12 @@ fn verdict(
     if !fails.is_empty() {
         let reason =
             several.then(|| format!("not for {} of {}: {}", fails.len(), groups.len(), list(&fails)));
-        let reason = reason.unwrap_or_else(|| OTHERWISE.to_owned());
+        let reason = reason.unwrap_or_else(|| REASON_FAILS.to_owned());
         return (Verdict::Fails, joined([Some(reason), left_out]), reads);
     }
     match (holds, missing.first()) {
         (0, Some(_)) => (Verdict::NotRun, Some(list(&missing)), reads),
-        (0, None) => (Verdict::NotRun, Some(matrix.why_none(&meant)), reads),
+        (0, None) => (Verdict::NotRun, Some(matrix.why_no_cell(&meant)), reads),
         _ => (Verdict::Holds, left_out, reads),
     }
 }
@@ -174,13 +174,13 @@ const MAX_STEPS: u64 = 1_000_000;
 /// Reading a figure counts as this many steps.
 const READ_STEPS: u64 = 50;
 /// With fewer answers that are all equal, the result is unknown.
-const FEWEST_ANSWERS: u64 = 40;
+const MIN_ANSWERS: u64 = 40;
 /// A figure that is missing in this many data sets does not exist.
 const MAX_MISSING: u64 = 40;
 
 /// Result of trying a claim on random data.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tried {
+pub enum TryOutcome {
     /// It held for some data and not for other data.
     CanFail,
     /// It held for all data.
@@ -195,20 +195,20 @@ pub enum Tried {
 
 /// Tries a claim on random data: a claim that holds whatever is measured has no content. Adds the
 /// steps taken to `steps`.
-pub fn try_out(claim: &Claim, expression: &Expression, matrix: &Arc<Matrix>, steps: &mut u64) -> Tried {
+pub fn try_out(claim: &Claim, expression: &Expression, matrix: &Arc<Matrix>, steps: &mut u64) -> TryOutcome {
     let names = |axis: &str| expression.scan.axes.contains(axis);
-    let meant = matrix.meant(&expression.scan.subjects, expression.scan.metrics.iter());
+    let meant = matrix.relevant_subjects(&expression.scan.subjects, expression.scan.metrics.iter());
     let groups = match matrix.groups(&names, &meant) {
         Ok(groups) => groups,
-        Err(why) => return Tried::Wrong(format!("it {why}")),
+        Err(why) => return TryOutcome::Wrong(format!("it {why}")),
     };
-    let pool = Arc::new(pool(claim, expression));
+    let pool = Arc::new(candidate_numbers(claim, expression));
     let texts = Arc::new(texts(claim, expression));
-    let mut trial = Trial::default();
+    let mut trial = Answers::default();
     for group in groups.iter().take(20) {
         for seed in 0..MAX_TRIES {
-            let made_up = MadeUp { seed, pool: pool.clone(), texts: texts.clone(), matrix: matrix.clone() };
-            let world = World {
+            let made_up = RandomData { seed, pool: pool.clone(), texts: texts.clone(), matrix: matrix.clone() };
+            let world = EvaluationInput {
                 matrix: matrix.clone(),
                 measured: Arc::new(made_up),
                 fixed: group.clone(),
@@ -219,12 +219,12 @@ pub fn try_out(claim: &Claim, expression: &Expression, matrix: &Arc<Matrix>, ste
             let taken = expression.scan.steps + count * READ_STEPS;
             trial.steps += taken;
             *steps += taken;
-            if let Some(tried) = trial.heard(outcome) {
+            if let Some(tried) = trial.add_answer(outcome) {
                 return tried;
             }
             // Several conditions are rarely met together by chance: having failed is enough.
             if trial.failed && !expression.is_one_comparison() {
-                return Tried::CanFail;
+                return TryOutcome::CanFail;
             }
             if trial.is_over() || seed >= MAX_MISSING && !trial.has_answered() {
                 break;
@@ -239,7 +239,7 @@ pub fn try_out(claim: &Claim, expression: &Expression, matrix: &Arc<Matrix>, ste
 
 /// The answers of a claim so far.
 #[derive(Default)]
-struct Trial {
+struct Answers {
     answers: u64,
     steps: u64,
     held: bool,
@@ -247,50 +247,50 @@ struct Trial {
     why: Option<String>,
 }
 
-impl Trial {
+impl Answers {
     fn has_answered(&self) -> bool {
         self.held || self.failed
     }
 
     /// Adds an answer; returns the result if it is final.
-    fn heard(&mut self, outcome: Outcome) -> Option<Tried> {
-        self.answers += u64::from(matches!(outcome, Outcome::Says(_)));
+    fn add_answer(&mut self, outcome: EvaluationOutcome) -> Option<TryOutcome> {
+        self.answers += u64::from(matches!(outcome, EvaluationOutcome::Answer(_)));
         match outcome {
-            Outcome::Says(true) => self.held = true,
-            Outcome::Says(false) => self.failed = true,
+            EvaluationOutcome::Answer(true) => self.held = true,
+            EvaluationOutcome::Answer(false) => self.failed = true,
             // A ratio to a figure that happens to be 0 and an excluded cell both end up here.
-            Outcome::Missing(text) => drop(self.why.get_or_insert(text)),
+            EvaluationOutcome::Missing(text) => drop(self.why.get_or_insert(text)),
             // For example a division by a measured 0, which is not the fault of the claim.
-            Outcome::Wrong(_) if self.has_answered() => {}
-            Outcome::Wrong(text) => return Some(Tried::Wrong(text)),
+            EvaluationOutcome::Wrong(_) if self.has_answered() => {}
+            EvaluationOutcome::Wrong(text) => return Some(TryOutcome::Wrong(text)),
         }
-        (self.held && self.failed).then_some(Tried::CanFail)
+        (self.held && self.failed).then_some(TryOutcome::CanFail)
     }
 
     fn is_over(&self) -> bool {
         self.steps > MAX_STEPS
     }
 
-    fn end(self) -> Tried {
+    fn end(self) -> TryOutcome {
         match (self.held, self.failed) {
-            (false, false) if self.is_over() => Tried::Wrong(format!(
+            (false, false) if self.is_over() => TryOutcome::Wrong(format!(
                 "it takes more than {MAX_STEPS} steps to judge: shorter lists, or name more axes"
             )),
-            (true, false) | (false, true) if self.is_over() && self.answers < FEWEST_ANSWERS => {
-                Tried::NotKnown
+            (true, false) | (false, true) if self.is_over() && self.answers < MIN_ANSWERS => {
+                TryOutcome::NotKnown
             }
-            (true, false) => Tried::AlwaysHolds,
-            (false, true) => Tried::NeverHolds,
-            (true, true) => Tried::CanFail,
+            (true, false) => TryOutcome::AlwaysHolds,
+            (false, true) => TryOutcome::NeverHolds,
+            (true, true) => TryOutcome::CanFail,
             (false, false) => {
-                Tried::Wrong(self.why.unwrap_or_else(|| "it reads no cell that there is".to_owned()))
+                TryOutcome::Wrong(self.why.unwrap_or_else(|| "it reads no cell that there is".to_owned()))
             }
         }
     }
 }
 
 /// Numbers that may decide a claim: those in its expression, and the published ones.
-fn pool(claim: &Claim, expression: &Expression) -> Vec<f64> {
+fn candidate_numbers(claim: &Claim, expression: &Expression) -> Vec<f64> {
     let mut pool = expression.scan.numbers.clone();
     let mut waiting = vec![&claim.published];
     while let Some(value) = waiting.pop() {
@@ -326,14 +326,14 @@ fn texts(claim: &Claim, expression: &Expression) -> Vec<String> {
 const SAMPLES: usize = 9;
 
 /// Random measurements drawn by a seed.
-struct MadeUp {
+struct RandomData {
     seed: u64,
     pool: Arc<Vec<f64>>,
     texts: Arc<Vec<String>>,
     matrix: Arc<Matrix>,
 }
 
-impl Measured for MadeUp {
+impl Measured for RandomData {
     fn samples(&self, key: &Key, metric: &str) -> Result<Vec<Option<f64>>, String> {
         let mut whole = fastrand::Rng::with_seed(self.seed);
         let mut own = fastrand::Rng::with_seed(self.seed ^ hash(&(key, metric)));

@@ -45,11 +45,11 @@ pub struct CellData {
     /// Texts with the number of runs that gave each, for each metric.
     pub texts: BTreeMap<String, BTreeMap<String, usize>>,
     /// Metrics that are invalid while others of the cell are valid, with the reason.
-    pub void: BTreeMap<String, String>,
+    pub invalid: BTreeMap<String, String>,
     /// Why it was not run, or why no run of it counts.
     pub not_run: Option<String>,
     /// Number of valid runs.
-    pub good: usize,
+    pub valid_runs: usize,
     /// Number of runs.
     pub all: usize,
 }
@@ -69,7 +69,7 @@ impl Measured for Data {
         if let Some(why) = &cell.not_run {
             return Err(why.clone());
         }
-        if let Some(why) = cell.void.get(metric) {
+        if let Some(why) = cell.invalid.get(metric) {
             return Err(why.clone());
         }
         match cell.samples.get(metric) {
@@ -85,8 +85,8 @@ impl Measured for Data {
         }
         let texts: Vec<(&String, &usize)> = cell.texts.get(metric).into_iter().flatten().collect();
         match texts.as_slice() {
-            [(_, count)] if **count < cell.good => {
-                Err(format!("{count} of {} runs gave {metric}", cell.good))
+            [(_, count)] if **count < cell.valid_runs => {
+                Err(format!("{count} of {} runs gave {metric}", cell.valid_runs))
             }
             [(one, _)] => Ok((*one).clone()),
             [] => Err(format!("no run gave {metric}")),
@@ -104,7 +104,7 @@ impl Measured for Data {
         let cell = self.cells.get(key)?;
         let (given, all) = match cell.samples.get(metric) {
             Some(samples) => (samples.iter().flatten().count(), samples.len()),
-            None => (cell.good, cell.all),
+            None => (cell.valid_runs, cell.all),
         };
         (given < all).then_some((given, all))
     }
@@ -129,7 +129,7 @@ pub fn estimate(measured: &dyn Measured, key: &Key, metric: &str) -> Result<Esti
 ///
 /// # Errors
 /// Why there is none.
-pub fn statistic(
+pub fn cell_statistic(
     measured: &dyn Measured,
     key: &Key,
     metric: &str,

@@ -15,7 +15,7 @@ const MAX_PROBLEMS: usize = 100;
 
 /// A value and its position in the file.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct At<T> {
+pub struct Located<T> {
     /// The value.
     pub value: T,
     /// Byte offset in the file.
@@ -28,7 +28,7 @@ pub struct Problem {
     /// Byte offset in the file.
     pub offset: usize,
     /// Byte offset in the decoded string that begins there; `None`: its beginning.
-    pub within: Option<usize>,
+    pub string_offset: Option<usize>,
     /// The problem and how to fix it, in one line.
     pub text: String,
 }
@@ -49,7 +49,7 @@ impl Problems {
     /// Adds a problem at the byte `within` of the decoded string at `offset`.
     pub fn add_within(&mut self, offset: usize, within: Option<usize>, text: impl Into<String>) {
         if self.found.len() < MAX_PROBLEMS {
-            self.found.push(Problem { offset, within, text: text.into() });
+            self.found.push(Problem { offset, string_offset: within, text: text.into() });
         } else {
             self.more += 1;
         }
@@ -80,7 +80,7 @@ impl Problems {
             .sorted()
             .into_iter()
             .map(|problem| {
-                let within = problem.within.map(|within| within_string(text, problem.offset, within));
+                let within = problem.string_offset.map(|within| within_string(text, problem.offset, within));
                 let (line, column) = place(within.unwrap_or(problem.offset));
                 format!("{}:{line}:{column}: {}", path.display(), problem.text)
             })
@@ -191,24 +191,24 @@ impl<'t, 'p> Fields<'t, 'p> {
     }
 
     /// All keys and values in file order, for tables with arbitrary keys.
-    pub fn all(&mut self) -> Vec<(At<String>, &'t Node<'t>)> {
+    pub fn all(&mut self) -> Vec<(Located<String>, &'t Node<'t>)> {
         let mut entries: Vec<_> = self
             .table
             .iter()
-            .map(|(key, value)| (At { value: key.get_ref().to_string(), offset: key.span().start }, value))
+            .map(|(key, value)| (Located { value: key.get_ref().to_string(), offset: key.span().start }, value))
             .collect();
         entries.sort_by_key(|(key, _)| key.offset);
         entries
     }
 
     /// A string.
-    pub fn text(&mut self, key: &'static str) -> Option<At<String>> {
+    pub fn text(&mut self, key: &'static str) -> Option<Located<String>> {
         let node = self.node(key)?;
         self.as_text(node, key)
     }
 
     /// A required, non-empty string.
-    pub fn wanted_text(&mut self, key: &'static str) -> At<String> {
+    pub fn required_text(&mut self, key: &'static str) -> Located<String> {
         let is_there = self.node(key).is_some();
         let text = self.text(key).unwrap_or_default();
         if !is_there {
@@ -222,9 +222,9 @@ impl<'t, 'p> Fields<'t, 'p> {
     }
 
     /// `node`, the value of `key`, as a string.
-    pub fn as_text(&mut self, node: &'t Node<'t>, key: &str) -> Option<At<String>> {
+    pub fn as_text(&mut self, node: &'t Node<'t>, key: &str) -> Option<Located<String>> {
         match node.get_ref() {
-            DeValue::String(text) => Some(At { value: text.to_string(), offset: node.span().start }),
+            DeValue::String(text) => Some(Located { value: text.to_string(), offset: node.span().start }),
             other => {
                 self.wrong(node, key, "a string", other);
                 None
@@ -233,7 +233,7 @@ impl<'t, 'p> Fields<'t, 'p> {
     }
 
     /// A string, or a list of strings.
-    pub fn texts(&mut self, key: &'static str) -> Vec<At<String>> {
+    pub fn texts(&mut self, key: &'static str) -> Vec<Located<String>> {
         let Some(node) = self.node(key) else { return Vec::new() };
         match node.get_ref() {
             DeValue::Array(items) => items.iter().filter_map(|item| self.as_text(item, key)).collect(),
@@ -258,7 +258,7 @@ impl<'t, 'p> Fields<'t, 'p> {
     }
 
     /// A finite number between `least` and `most`.
-    pub fn number(&mut self, key: &'static str, least: f64, most: f64) -> Option<At<f64>> {
+    pub fn number(&mut self, key: &'static str, least: f64, most: f64) -> Option<Located<f64>> {
         let node = self.node(key)?;
         let Some(value) = number(node.get_ref()) else {
             self.wrong(node, key, "a number", node.get_ref());
@@ -271,7 +271,7 @@ impl<'t, 'p> Fields<'t, 'p> {
             );
             return None;
         }
-        Some(At { value, offset: node.span().start })
+        Some(Located { value, offset: node.span().start })
     }
 
     /// A whole number between `least` and `most`.

@@ -18,20 +18,20 @@ use cel::extractors::Arguments;
 use cel::objects::Key as MapKey;
 use cel::{Context, ExecutionError, IdedExpr, Program, Value};
 
-use super::data::{Measured, paired, statistic};
+use super::data::{Measured, paired, cell_statistic};
 use super::file::{SUBJECT, Selection, Statistic};
 use super::kinds::TEXT;
-use super::matrix::{Key, Matrix, NoCell};
+use super::matrix::{Key, Matrix, CellError};
 use super::metric::Metric;
 use super::scan::{self, Scan};
-use super::syntax::{self, Wrong};
+use super::syntax::{self, ExpressionError};
 
 /// Maximum length of an expression.
 pub const MAX_BYTES: usize = 4_000;
 /// Maximum number of figures that an evaluation reads.
 const MAX_READS: u64 = 20_000;
 /// Maximum number of read figures that an evaluation reports.
-const MAX_TOLD: usize = 200;
+const MAX_REPORTED_READS: usize = 200;
 /// Stack size for recursive walks of the trees of the longest expressions.
 const STACK_BYTES: usize = 256 << 20;
 
@@ -56,7 +56,7 @@ pub struct Read {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<BTreeMap<String, String>>,
     /// The number, or the text.
-    pub value: Figure,
+    pub value: ReadValue,
     /// Number of runs that it is from, if not all of them count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
@@ -65,7 +65,7 @@ pub struct Read {
 /// A value that was read.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[serde(untagged)]
-pub enum Figure {
+pub enum ReadValue {
     /// A number.
     Number(f64),
     /// A text.
@@ -74,7 +74,7 @@ pub enum Figure {
 
 /// Input of an evaluation.
 #[derive(Clone)]
-pub struct World {
+pub struct EvaluationInput {
     /// The cells.
     pub matrix: Arc<Matrix>,
     /// Their measured data.
@@ -91,7 +91,7 @@ pub struct World {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evaluated {
     /// The outcome.
-    pub outcome: Outcome,
+    pub outcome: EvaluationOutcome,
     /// Number of figures read.
     pub count: u64,
     /// The figures read, in order and without duplicates.
@@ -100,9 +100,9 @@ pub struct Evaluated {
 
 /// Outcome of an evaluation.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
+pub enum EvaluationOutcome {
     /// The expression is true or false.
-    Says(bool),
+    Answer(bool),
     /// A figure that it reads is missing; holds the reason.
     Missing(String),
     /// It cannot be evaluated; holds the reason.
@@ -111,7 +111,7 @@ pub enum Outcome {
 
 /// Collects the reads and errors of one evaluation.
 #[derive(Default)]
-struct Ledger {
+struct ReadLog {
     reads: Vec<Read>,
     count: u64,
     missing: Option<String>,
@@ -123,7 +123,7 @@ struct Ledger {
 ///
 /// # Errors
 /// One line if the thread cannot be started.
-pub fn with_room<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
+pub fn with_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, work);
         let thread = thread.map_err(|error| format!("a thread for expressions: {error}"))?;
@@ -141,14 +141,14 @@ impl Expression {
         text: &str,
         axis_size: &(dyn Fn(&str) -> Option<usize> + Sync),
         variables: &[&str],
-    ) -> Result<Self, Vec<Wrong>> {
+    ) -> Result<Self, Vec<ExpressionError>> {
         if text.len() > MAX_BYTES {
             return Err(vec![format!("an expression has at most {MAX_BYTES} bytes").into()]);
         }
         if let Some(comment) = syntax::comment(text) {
             return Err(vec![comment]);
         }
-        with_room(|| {
+        with_large_stack(|| {
             let program = Program::compile(text).map_err(|errors| {
                 // Further errors of the parser follow from the first.
                 let mut first = errors.errors.iter().map(|error| syntax::wrong(text, error.pos, &error.msg));
@@ -159,7 +159,7 @@ impl Expression {
             let references = program.references();
             let mut wrong = scan.wrong.clone();
             for name in references.functions() {
-                let is_own = scan::READING.contains(&name) || scan::PLAIN.contains(&name);
+                let is_own = scan::READ_FUNCTIONS.contains(&name) || scan::OTHER_FUNCTIONS.contains(&name);
                 let is_standard =
                     ["size", "contains", "startsWith", "endsWith", "double", "string", "int"].contains(&name);
                 // Operators are functions such as `_+_` and `@in`.
@@ -171,7 +171,7 @@ impl Expression {
             if wrong.is_empty() {
                 Ok(Self { tree, scan })
             } else {
-                Err(wrong.into_iter().map(Wrong::from).collect())
+                Err(wrong.into_iter().map(ExpressionError::from).collect())
             }
         })
         .map_err(|line| vec![line.into()])?
@@ -186,33 +186,33 @@ impl Expression {
     }
 
     /// Evaluates it in `world`.
-    pub fn evaluate(&self, world: &World) -> Evaluated {
-        let ledger = Arc::new(Mutex::new(Ledger::default()));
+    pub fn evaluate(&self, world: &EvaluationInput) -> Evaluated {
+        let ledger = Arc::new(Mutex::new(ReadLog::default()));
         let said = self.context(world, &ledger).map(|context| context.resolve(&self.tree));
         let mut ledger = match ledger.lock() {
             Ok(mut ledger) => std::mem::take(&mut *ledger),
-            Err(_) => Ledger::default(),
+            Err(_) => ReadLog::default(),
         };
         let outcome = match (ledger.wrong.take(), ledger.missing.take(), said) {
-            (Some(wrong), _, _) | (None, _, Err(wrong)) => Outcome::Wrong(wrong),
-            (None, Some(missing), _) => Outcome::Missing(missing),
-            (None, None, Ok(Ok(Value::Bool(says)))) => Outcome::Says(says),
+            (Some(wrong), _, _) | (None, _, Err(wrong)) => EvaluationOutcome::Wrong(wrong),
+            (None, Some(missing), _) => EvaluationOutcome::Missing(missing),
+            (None, None, Ok(Ok(Value::Bool(says)))) => EvaluationOutcome::Answer(says),
             (None, None, Ok(Ok(other))) => {
-                Outcome::Wrong(format!("it is to be true or false, not {}", other.type_of()))
+                EvaluationOutcome::Wrong(format!("it is to be true or false, not {}", other.type_of()))
             }
-            (None, None, Ok(Err(error))) => Outcome::Wrong(one_line(&error.to_string())),
+            (None, None, Ok(Err(error))) => EvaluationOutcome::Wrong(one_line(&error.to_string())),
         };
         Evaluated { outcome, count: ledger.count, reads: ledger.reads }
     }
 
     fn context(
         &self,
-        world: &World,
-        ledger: &Arc<Mutex<Ledger>>,
+        world: &EvaluationInput,
+        ledger: &Arc<Mutex<ReadLog>>,
     ) -> Result<Context<'static, 'static>, String> {
         let mut context = Context::default();
         let failed = |error: &dyn std::fmt::Display| one_line(&error.to_string());
-        for name in scan::READING {
+        for name in scan::READ_FUNCTIONS {
             let (world, ledger) = (world.clone(), ledger.clone());
             let call = move |arguments: Arguments| read(name, &arguments.0, &world, &ledger);
             context.add_function(name, call).map_err(|error| failed(&error))?;
@@ -305,35 +305,35 @@ fn axis_values(matrix: &Matrix, arguments: &[Value]) -> Result<Value, ExecutionE
 fn read(
     name: &'static str,
     arguments: &[Value],
-    world: &World,
-    ledger: &Mutex<Ledger>,
+    world: &EvaluationInput,
+    ledger: &Mutex<ReadLog>,
 ) -> Result<Value, ExecutionError> {
     let stop = |text: &str| ExecutionError::function_error(name, text);
     let mut ledger = ledger.lock().map_err(|_| stop("its ledger is lost"))?;
     ledger.count += 1;
     let answer = if ledger.count > MAX_READS {
-        Err(NoCell::Wrong(format!("it reads more than {MAX_READS} figures")))
+        Err(CellError::Invalid(format!("it reads more than {MAX_READS} figures")))
     } else {
         read_cell(name, arguments, world)
     };
     match answer {
         Ok(read) => {
             let value = match &read.value {
-                Figure::Number(number) => Value::Float(*number),
-                Figure::Text(text) => Value::String(Arc::new(text.clone())),
+                ReadValue::Number(number) => Value::Float(*number),
+                ReadValue::Text(text) => Value::String(Arc::new(text.clone())),
             };
-            if ledger.reads.len() < MAX_TOLD && !ledger.reads.contains(&read) {
+            if ledger.reads.len() < MAX_REPORTED_READS && !ledger.reads.contains(&read) {
                 ledger.reads.push(read);
             }
             Ok(value)
         }
-        Err(NoCell::Wrong(text)) => {
+        Err(CellError::Invalid(text)) => {
             let text = format!("{name}: {text}");
             let error = stop(&text);
             ledger.wrong.get_or_insert(text);
             Err(error)
         }
-        Err(NoCell::NotRun(text)) => {
+        Err(CellError::NotRun(text)) => {
             let error = stop(&text);
             ledger.missing.get_or_insert(text);
             Err(error)
@@ -341,30 +341,30 @@ fn read(
     }
 }
 
-fn read_cell(name: &str, arguments: &[Value], world: &World) -> Result<Read, NoCell> {
-    let (metric, first, second) = asked(name, arguments)?;
+fn read_cell(name: &str, arguments: &[Value], world: &EvaluationInput) -> Result<Read, CellError> {
+    let (metric, first, second) = split_arguments(name, arguments)?;
     let matrix = &world.matrix;
     let is_text = match matrix.study.metrics.get(metric) {
-        None => return Err(NoCell::Wrong(unknown_metric(metric, matrix))),
+        None => return Err(CellError::Invalid(unknown_metric(metric, matrix))),
         Some(found) => matches!(found, Metric::Text(_)),
     };
     if is_text != (name == TEXT) {
         let what = if is_text { "a text: write text(…)" } else { "a figure: write median(…)" };
-        return Err(NoCell::Wrong(format!("`{metric}` is {what}")));
+        return Err(CellError::Invalid(format!("`{metric}` is {what}")));
     }
     let named = first.map_or_else(|| Ok(Vec::new()), |first| selection(first, matrix))?;
     let key = matrix.resolve(&named, &world.fixed)?;
     let own = matrix.subjects.get(key.subject);
     if let Some(subject) = own.filter(|subject| !subject.metrics.contains_key(metric)) {
-        return Err(NoCell::Wrong(format!("the subject `{}` has no metric `{metric}`", subject.name)));
+        return Err(CellError::Invalid(format!("the subject `{}` has no metric `{metric}`", subject.name)));
     }
     let other = second.map(|second| matrix.resolve(&selection(second, matrix)?, &world.fixed)).transpose()?;
     let value = match &other {
         _ if is_text => {
-            Figure::Text(world.measured.text(&key, metric).map_err(|why| at(&key, matrix, &why))?)
+            ReadValue::Text(world.measured.text(&key, metric).map_err(|why| missing_in_cell(&key, matrix, &why))?)
         }
-        Some(other) => Figure::Number(read_ratio(name, metric, [&key, other], world)?),
-        None => Figure::Number(read_figure(name, metric, &key, world)?),
+        Some(other) => ReadValue::Number(read_ratio(name, metric, [&key, other], world)?),
+        None => ReadValue::Number(read_figure(name, metric, &key, world)?),
     };
     let runs =
         |key: &Key| world.measured.runs(key, metric).map(|(given, all)| format!("{given} of {all} runs"));
@@ -379,35 +379,35 @@ fn read_cell(name: &str, arguments: &[Value], world: &World) -> Result<Read, NoC
 }
 
 /// Splits the arguments of a reading function: the metric, and the choices of one cell or two.
-fn asked<'v>(
+fn split_arguments<'v>(
     name: &str,
     arguments: &'v [Value],
-) -> Result<(&'v str, Option<&'v Value>, Option<&'v Value>), NoCell> {
+) -> Result<(&'v str, Option<&'v Value>, Option<&'v Value>), CellError> {
     let is_ratio = name.starts_with("ratio");
     match arguments {
         [Value::String(metric)] if !is_ratio => Ok((metric, None, None)),
         [Value::String(metric), first] if !is_ratio => Ok((metric, Some(first), None)),
         [Value::String(metric), first, second] if is_ratio => Ok((metric, Some(first), Some(second))),
         _ if is_ratio => {
-            Err(NoCell::Wrong("wants a metric and two choices: (\"METRIC\", { … }, { … })".into()))
+            Err(CellError::Invalid("wants a metric and two choices: (\"METRIC\", { … }, { … })".into()))
         }
-        _ => Err(NoCell::Wrong("wants a metric and choices: (\"METRIC\", { \"axis\": … })".into())),
+        _ => Err(CellError::Invalid("wants a metric and choices: (\"METRIC\", { \"axis\": … })".into())),
     }
 }
 
-fn read_figure(name: &str, metric: &str, key: &Key, world: &World) -> Result<f64, NoCell> {
+fn read_figure(name: &str, metric: &str, key: &Key, world: &EvaluationInput) -> Result<f64, CellError> {
     let known = Statistic::NAMES.iter().find(|(known, _)| *known == name);
     let asked = known.map_or(Statistic::Median, |(_, statistic)| *statistic);
     let value =
-        statistic(&*world.measured, key, metric, asked).map_err(|why| at(key, &world.matrix, &why))?;
+        cell_statistic(&*world.measured, key, metric, asked).map_err(|why| missing_in_cell(key, &world.matrix, &why))?;
     value.ok_or_else(|| too_few(metric))
 }
 
 /// The ratio of the first cell to the second; an error names the cell with missing data.
-fn read_ratio(name: &str, metric: &str, [of, to]: [&Key; 2], world: &World) -> Result<f64, NoCell> {
-    let samples = |key| world.measured.samples(key, metric).map_err(|why| at(key, &world.matrix, &why));
+fn read_ratio(name: &str, metric: &str, [of, to]: [&Key; 2], world: &EvaluationInput) -> Result<f64, CellError> {
+    let samples = |key| world.measured.samples(key, metric).map_err(|why| missing_in_cell(key, &world.matrix, &why));
     let (ours, theirs) = (samples(of)?, samples(to)?);
-    let ratio = paired(&ours, &theirs, metric).map_err(|why| at(to, &world.matrix, &why))?;
+    let ratio = paired(&ours, &theirs, metric).map_err(|why| missing_in_cell(to, &world.matrix, &why))?;
     let value = match name {
         "ratio_low" => ratio.low,
         "ratio_high" => ratio.high,
@@ -416,15 +416,15 @@ fn read_ratio(name: &str, metric: &str, [of, to]: [&Key; 2], world: &World) -> R
     value.ok_or_else(|| too_few(metric))
 }
 
-fn too_few(metric: &str) -> NoCell {
-    NoCell::NotRun(format!("too few repeats for an interval of {metric}"))
+fn too_few(metric: &str) -> CellError {
+    CellError::NotRun(format!("too few repeats for an interval of {metric}"))
 }
 
 /// An error for missing data that names the cell, if there are several.
-fn at(key: &Key, matrix: &Matrix, why: &str) -> NoCell {
+fn missing_in_cell(key: &Key, matrix: &Matrix, why: &str) -> CellError {
     let named: Vec<String> =
         matrix.names(key).iter().map(|(axis, choice)| format!("{axis}={choice}")).collect();
-    NoCell::NotRun(if named.is_empty() { why.to_owned() } else { format!("{}: {why}", named.join(", ")) })
+    CellError::NotRun(if named.is_empty() { why.to_owned() } else { format!("{}: {why}", named.join(", ")) })
 }
 
 /// The error text for an unknown metric.
@@ -440,14 +440,14 @@ pub fn unknown_metric(metric: &str, matrix: &Matrix) -> String {
 }
 
 /// The choices given as `{ "axis": choice }`.
-fn selection(value: &Value, matrix: &Matrix) -> Result<Selection, NoCell> {
+fn selection(value: &Value, matrix: &Matrix) -> Result<Selection, CellError> {
     let Value::Map(map) = value else {
-        return Err(NoCell::Wrong("wants choices as { \"axis\": choice }".to_owned()));
+        return Err(CellError::Invalid("wants choices as { \"axis\": choice }".to_owned()));
     };
     let mut selection = Vec::new();
     for (key, value) in map.map.iter() {
         let MapKey::String(axis) = key else {
-            return Err(NoCell::Wrong("an axis is named by a string".to_owned()));
+            return Err(CellError::Invalid("an axis is named by a string".to_owned()));
         };
         let name = match (value, number_of(value)) {
             (Value::String(name), _) => name.to_string(),
@@ -459,14 +459,14 @@ fn selection(value: &Value, matrix: &Matrix) -> Result<Selection, NoCell> {
                     (Some(choice), None) => choice.name.clone(),
                     (None, _) => number.to_string(),
                     (Some(one), Some(other)) => {
-                        return Err(NoCell::Wrong(format!(
+                        return Err(CellError::Invalid(format!(
                             "{number} on `{axis}` is both `{}` and `{}`: say one by its name",
                             one.name, other.name
                         )));
                     }
                 }
             }
-            _ => return Err(NoCell::Wrong(format!("the choice on `{axis}` is a string or a number"))),
+            _ => return Err(CellError::Invalid(format!("the choice on `{axis}` is a string or a number"))),
         };
         selection.push((axis.to_string(), name));
     }

@@ -28,7 +28,7 @@ const MAX_TEXT_BYTES: usize = 200;
 
 /// Metrics of one run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Taken {
+pub struct RunMetrics {
     /// Numeric metrics.
     pub figures: BTreeMap<String, f64>,
     /// Text metrics.
@@ -51,11 +51,11 @@ impl<'s> Extractor<'s> {
     }
 
     /// The known metrics of one run, without derived ones.
-    pub fn metrics(&self, outcome: &Outcome) -> Taken {
+    pub fn metrics(&self, outcome: &Outcome) -> RunMetrics {
         let mut texts = BTreeMap::new();
         let mut found = BTreeMap::new();
         for metric in compare::Metric::ALL {
-            if let Some(value) = metric.of(&outcome.figures) {
+            if let Some(value) = metric.value_in(&outcome.figures) {
                 found.insert(metric.name().to_owned(), value);
             }
         }
@@ -77,14 +77,14 @@ impl<'s> Extractor<'s> {
         for (name, metric) in &self.subject.metrics {
             let value = match metric {
                 Metric::Mark { mark, occurrence, column } => {
-                    recorded.mark(mark, *occurrence).and_then(|mark| of_mark(mark, column))
+                    recorded.mark(mark, *occurrence).and_then(|mark| mark_value(mark, column))
                 }
                 Metric::Row { at, occurrence, row } => {
-                    recorded.ledger(at, *occurrence).and_then(|ledger| of_ledger(&ledger.explain, row))
+                    recorded.ledger(at, *occurrence).and_then(|ledger| ledger_value(&ledger.explain, row))
                 }
-                Metric::Json(keys) => json.as_ref().and_then(|json| number(of_json(json, keys)?)),
+                Metric::Json(keys) => json.as_ref().and_then(|json| number(json_value(json, keys)?)),
                 Metric::Text(keys) => {
-                    let text = json.as_ref().and_then(|json| of_json(json, keys)?.as_str());
+                    let text = json.as_ref().and_then(|json| json_value(json, keys)?.as_str());
                     texts.extend(text.map(|text| (name.clone(), shortened(text))));
                     None
                 }
@@ -94,7 +94,7 @@ impl<'s> Extractor<'s> {
                 found.insert(name.clone(), value);
             }
         }
-        Taken { figures: found, texts }
+        RunMetrics { figures: found, texts }
     }
 
     /// The allocators in the ledgers of a run, in any of its processes; `None` without ledgers.
@@ -169,7 +169,7 @@ impl Recorded {
     }
 }
 
-fn of_mark(mark: &Mark, name: &str) -> Option<f64> {
+fn mark_value(mark: &Mark, name: &str) -> Option<f64> {
     if let Some(column) = Column::named(name) {
         return Some(mark.sample.shown(column).number());
     }
@@ -182,7 +182,7 @@ fn of_mark(mark: &Mark, name: &str) -> Option<f64> {
 
 /// A figure of a ledger. A row that is absent is 0 if its allocator or runtime was read, and
 /// unknown otherwise.
-fn of_ledger(explain: &Explanation, row: &str) -> Option<f64> {
+fn ledger_value(explain: &Explanation, row: &str) -> Option<f64> {
     let totals = &explain.totals;
     let bytes = match row {
         "live" => totals.live,
@@ -193,9 +193,9 @@ fn of_ledger(explain: &Explanation, row: &str) -> Option<f64> {
         "rss" => explain.kernel.rss_bytes,
         "pss" => explain.kernel.pss_bytes?,
         id => match id.split_once('.') {
-            Some(("runtime", path)) => return of_runtime(explain, path),
+            Some(("runtime", path)) => return runtime_value(explain, path),
             Some(("remedy", id)) => predicted(explain, id)?,
-            _ => of_row(explain, id)?,
+            _ => row_bytes(explain, id)?,
         },
     };
     Some(bytes as f64)
@@ -206,7 +206,7 @@ fn predicted(explain: &Explanation, id: &str) -> Option<u64> {
     explain.remedies.iter().find(|remedy| remedy.id == id)?.predicted_bytes
 }
 
-fn of_row(explain: &Explanation, id: &str) -> Option<u64> {
+fn row_bytes(explain: &Explanation, id: &str) -> Option<u64> {
     let mut rows = explain.rows.iter().filter(|row| row.id == id).peekable();
     if rows.peek().is_some() {
         return Some(rows.fold(0, |sum: u64, row| sum.saturating_add(row.bytes)));
@@ -223,12 +223,12 @@ fn of_row(explain: &Explanation, id: &str) -> Option<u64> {
 }
 
 /// A figure of a runtime's reader by name and path: `perl.retained.bytes`.
-fn of_runtime(explain: &Explanation, path: &str) -> Option<f64> {
+fn runtime_value(explain: &Explanation, path: &str) -> Option<f64> {
     let (name, rest) = path.split_once('.')?;
     let runtime = explain.runtimes.iter().find(|one| one.name == name && one.read)?;
     let figures = serde_json::to_value(runtime).ok()?;
     let keys: Vec<String> = rest.split('.').map(str::to_owned).collect();
-    of_json(figures.get(name)?, &keys)?.as_f64()
+    json_value(figures.get(name)?, &keys)?.as_f64()
 }
 
 /// The last line that is a JSON object; a line with the prefix takes precedence.
@@ -247,7 +247,7 @@ fn json_line(path: &Path) -> Option<serde_json::Value> {
     named.or_else(|| text.lines().rev().filter(|line| line.trim_start().starts_with('{')).find_map(object))
 }
 
-fn of_json<'j>(json: &'j serde_json::Value, keys: &[String]) -> Option<&'j serde_json::Value> {
+fn json_value<'j>(json: &'j serde_json::Value, keys: &[String]) -> Option<&'j serde_json::Value> {
     // A key may itself contain a dot.
     if let Some(value) = json.get(keys.join(".")) {
         return Some(value);
@@ -281,22 +281,22 @@ mod tests {
     #[test]
     fn a_row_of_an_allocator_that_was_not_understood_is_not_known() {
         let mut explain = Explanation::default();
-        assert_eq!(of_ledger(&explain, "kernel.zero"), Some(0.0));
-        assert_eq!(of_ledger(&explain, "glibc.free.trim"), None);
+        assert_eq!(ledger_value(&explain, "kernel.zero"), Some(0.0));
+        assert_eq!(ledger_value(&explain, "glibc.free.trim"), None);
         let glibc = strandline_inspect::facts::Allocator { name: "glibc".to_owned(), ..Default::default() };
         explain.allocators.push(glibc.clone());
-        assert_eq!(of_ledger(&explain, "glibc.free.trim"), None);
+        assert_eq!(ledger_value(&explain, "glibc.free.trim"), None);
         explain.allocators.push(strandline_inspect::facts::Allocator { read: true, ..glibc });
-        assert_eq!(of_ledger(&explain, "glibc.free.trim"), Some(0.0));
+        assert_eq!(ledger_value(&explain, "glibc.free.trim"), Some(0.0));
     }
 
     #[test]
     fn a_remedy_without_a_prediction_is_not_known() {
         let mut explain = Explanation::default();
-        assert_eq!(of_ledger(&explain, "pss"), None);
+        assert_eq!(ledger_value(&explain, "pss"), None);
         explain.kernel.pss_bytes = Some(3);
-        assert_eq!(of_ledger(&explain, "pss"), Some(3.0));
-        assert_eq!(of_ledger(&explain, "remedy.jvm_gc"), None);
+        assert_eq!(ledger_value(&explain, "pss"), Some(3.0));
+        assert_eq!(ledger_value(&explain, "remedy.jvm_gc"), None);
         let gc = |predicted_bytes| strandline_inspect::facts::Remedy {
             id: "jvm_gc".to_owned(),
             kind: strandline_inspect::facts::RemedyKind::Call,
@@ -306,9 +306,9 @@ mod tests {
             ..strandline_inspect::facts::Remedy::default()
         };
         explain.remedies = vec![gc(None)];
-        assert_eq!(of_ledger(&explain, "remedy.jvm_gc"), None);
+        assert_eq!(ledger_value(&explain, "remedy.jvm_gc"), None);
         explain.remedies = vec![gc(Some(7))];
-        assert_eq!(of_ledger(&explain, "remedy.jvm_gc"), Some(7.0));
+        assert_eq!(ledger_value(&explain, "remedy.jvm_gc"), Some(7.0));
     }
 
     #[test]
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(read("nothing\n"), None);
         let json = serde_json::json!({ "a": { "b": [1, true] }, "x.y": 3, "text": "1" });
         let keys = |path: &str| path.split('.').map(str::to_owned).collect::<Vec<_>>();
-        let of = |path: &str| of_json(&json, &keys(path)).and_then(number);
+        let of = |path: &str| json_value(&json, &keys(path)).and_then(number);
         assert_eq!((of("a.b.0"), of("a.b.1"), of("x.y")), (Some(1.0), Some(1.0), Some(3.0)));
         assert_eq!((of("text"), of("a.b.9"), of("none")), (None, None, None));
     }

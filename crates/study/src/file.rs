@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::diagnostics::At;
+use super::diagnostics::Located;
 use super::metric::Metric;
 use strandline_recorder::Limits;
 
@@ -38,7 +38,7 @@ pub struct Study {
     /// Excluded cells.
     pub exclusions: Vec<Exclusion>,
     /// What is measured.
-    pub measure: Measures,
+    pub measure: Measurement,
     /// The metrics of all cells, by name.
     pub metrics: BTreeMap<String, Metric>,
     /// Derived metrics, each after those that it reads.
@@ -127,7 +127,7 @@ pub struct Subject {
     /// Its name.
     pub name: String,
     /// Position in the file.
-    pub offset: usize,
+    pub position: usize,
     /// The program and its arguments, with placeholders.
     pub command: Vec<String>,
     /// Commands that build it, with placeholders; run once for each combination of placeholder
@@ -148,7 +148,7 @@ pub struct Subject {
     /// Number of runs of each of its cells; overrides the settings.
     pub repeats: Option<u32>,
     /// What is measured; overrides that of the study.
-    pub measure: Option<Measures>,
+    pub measure: Option<Measurement>,
     /// Its metrics by name, with the derived metrics that can be computed for it.
     pub metrics: BTreeMap<String, Metric>,
 }
@@ -161,7 +161,7 @@ pub struct Axis {
     /// Position in the file.
     pub offset: usize,
     /// Its possible values.
-    pub choices: Vec<Choice>,
+    pub choices: Vec<AxisValue>,
     /// Names of the choices used by default.
     pub default: Vec<String>,
     /// The unit of its values, for plots.
@@ -170,7 +170,7 @@ pub struct Axis {
 
 /// One value of an axis.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Choice {
+pub struct AxisValue {
     /// Its name.
     pub name: String,
     /// Value of the placeholder.
@@ -203,7 +203,7 @@ pub struct Exclusion {
 
 /// What is measured while a cell runs.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Measures {
+pub struct Measurement {
     /// Names of marks.
     pub marks: Vec<String>,
     /// Columns taken at each mark.
@@ -224,7 +224,7 @@ pub struct Measures {
     pub snapshot: bool,
 }
 
-impl Default for Measures {
+impl Default for Measurement {
     fn default() -> Self {
         Self {
             marks: Vec::new(),
@@ -240,7 +240,7 @@ impl Default for Measures {
     }
 }
 
-impl Measures {
+impl Measurement {
     /// Whether a recording is needed.
     pub fn records(&self) -> bool {
         !self.marks.is_empty() || !self.at.is_empty()
@@ -266,7 +266,7 @@ pub struct Derived {
     /// Its name.
     pub name: String,
     /// The expression.
-    pub expression: At<String>,
+    pub expression: Located<String>,
 }
 
 /// A claim.
@@ -277,7 +277,7 @@ pub struct Claim {
     /// Its text.
     pub text: String,
     /// The expression that must be true.
-    pub holds: At<String>,
+    pub holds: Located<String>,
     /// Published figures: a number, or names with numbers.
     pub published: serde_json::Value,
     /// Permitted deviation of a measured figure from a published one, as a fraction of it.
@@ -380,9 +380,9 @@ pub struct TableSpec {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PublishedFigure {
     /// Its row.
-    pub row: At<String>,
+    pub row: Located<String>,
     /// Its column.
-    pub column: At<String>,
+    pub column: Located<String>,
     /// The figure, in the unit of the table.
     pub figure: f64,
 }
@@ -417,7 +417,7 @@ pub struct PlotSpec {
 
 impl Study {
     /// What is measured for `subject`.
-    pub fn measure_of<'s>(&'s self, subject: &'s Subject) -> &'s Measures {
+    pub fn measure_of<'s>(&'s self, subject: &'s Subject) -> &'s Measurement {
         subject.measure.as_ref().unwrap_or(&self.measure)
     }
 
@@ -444,7 +444,7 @@ impl Axis {
     }
 
     /// The choice with this name.
-    pub fn choice(&self, name: &str) -> Option<&Choice> {
+    pub fn choice(&self, name: &str) -> Option<&AxisValue> {
         self.choices.iter().find(|choice| choice.name == name)
     }
 }

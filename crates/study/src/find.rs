@@ -57,15 +57,15 @@ pub fn find(name: &str) -> Result<PathBuf, String> {
 }
 
 /// Other places with a study of this name besides `taken`, in words; `None` if there is no other.
-pub fn also_in(name: &str, taken: &Path) -> Option<String> {
+pub fn other_places(name: &str, taken: &Path) -> Option<String> {
     if name.contains('/') {
         return None;
     }
     let folders = places().into_iter().map(|place| place.join(name));
     // `name` may be found by a relative path while `taken` is absolute.
-    let others = folders.filter(|path| path.join(FILE_NAME).is_file() && real(path) != real(taken));
+    let others = folders.filter(|path| path.join(FILE_NAME).is_file() && canonical(path) != canonical(taken));
     let mut others: Vec<String> = others.map(|path| path.display().to_string()).collect();
-    let is_own = came_with_strandline(taken);
+    let is_own = is_embedded(taken);
     if !is_own && embedded_names().iter().any(|known| known == name) {
         others.push("the one that came with strandline".to_owned());
     }
@@ -73,12 +73,12 @@ pub fn also_in(name: &str, taken: &Path) -> Option<String> {
 }
 
 /// Whether the folder is that of an embedded study.
-pub fn came_with_strandline(folder: &Path) -> bool {
-    real(folder).starts_with(real(&unpacked()))
+pub fn is_embedded(folder: &Path) -> bool {
+    canonical(folder).starts_with(canonical(&studies_folder()))
 }
 
 /// The canonical path of a folder, if it exists.
-fn real(path: &Path) -> PathBuf {
+fn canonical(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
@@ -86,7 +86,7 @@ fn real(path: &Path) -> PathBuf {
 ///
 /// # Errors
 /// One line if an embedded study cannot be unpacked.
-pub fn listed(name: &str, folder: Option<PathBuf>) -> Result<PathBuf, String> {
+pub fn folder_of_listed(name: &str, folder: Option<PathBuf>) -> Result<PathBuf, String> {
     folder.map_or_else(|| unpack(name), Ok)
 }
 
@@ -117,13 +117,13 @@ fn embedded_names() -> Vec<String> {
     files.map(|folder| folder.trim_end_matches('/').to_owned()).filter(|name| !name.contains('/')).collect()
 }
 
-fn unpacked() -> PathBuf {
-    place_of("studies")
+fn studies_folder() -> PathBuf {
+    unpack_folder("studies")
 }
 
 /// Folder for unpacked embedded files: in the user's cache, or in the folder staged for other
 /// machines.
-fn place_of(name: &str) -> PathBuf {
+fn unpack_folder(name: &str) -> PathBuf {
     let place =
         own::staged().map_or_else(|| journal::cache().with_file_name(name), |folder| folder.join(name));
     place.join(env!("CARGO_PKG_VERSION"))
@@ -132,13 +132,13 @@ fn place_of(name: &str) -> PathBuf {
 /// Unpacks the files of an embedded study, so that its programs can read them.
 fn unpack(name: &str) -> Result<PathBuf, String> {
     let begin = format!("{name}/");
-    put(&unpacked(), embedded::STUDIES.iter().filter(|(file, ..)| file.starts_with(&begin)))?;
-    Ok(unpacked().join(name))
+    write_files(&studies_folder(), embedded::STUDIES.iter().filter(|(file, ..)| file.starts_with(&begin)))?;
+    Ok(studies_folder().join(name))
 }
 
 /// The folder of the probes that studies use, filled by [`unpack_probes`].
 pub fn probes() -> PathBuf {
-    place_of("probes")
+    unpack_folder("probes")
 }
 
 /// Unpacks the embedded probes to [`probes`].
@@ -146,14 +146,14 @@ pub fn probes() -> PathBuf {
 /// # Errors
 /// One line.
 pub fn unpack_probes() -> Result<(), String> {
-    put(&probes(), embedded::PROBES.iter())
+    write_files(&probes(), embedded::PROBES.iter())
 }
 
 /// An embedded file: path, content, and whether it is executable.
 type Embedded = (&'static str, &'static [u8], bool);
 
 /// Writes files below `base`, each atomically, because another strandline may do the same.
-fn put(base: &Path, files: impl Iterator<Item = &'static Embedded>) -> Result<(), String> {
+fn write_files(base: &Path, files: impl Iterator<Item = &'static Embedded>) -> Result<(), String> {
     let named = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     for (file, content, may_be_executed) in files {
         let path = base.join(file);
@@ -198,7 +198,7 @@ mod tests {
         let mode =
             |file: &str| std::fs::metadata(folder.path().join(file)).unwrap().permissions().mode() & 0o777;
         for _ in 0..2 {
-            put(folder.path(), FILES.iter()).unwrap();
+            write_files(folder.path(), FILES.iter()).unwrap();
             assert_eq!((mode("a/run.sh"), mode("a/data")), (0o755, 0o644));
             // As left by an earlier strandline without the mode.
             std::fs::set_permissions(folder.path().join("a/run.sh"), Permissions::from_mode(0o600)).unwrap();
@@ -208,8 +208,8 @@ mod tests {
     #[test]
     fn a_study_that_is_not_there_is_told_with_where_it_was_looked_for() {
         assert!(find("./no/such").unwrap_err().contains("study new"));
-        assert_eq!(also_in("no-such", Path::new("studies/no-such")), None);
-        let other = also_in("freed-or-not", Path::new("/elsewhere/freed-or-not")).unwrap();
+        assert_eq!(other_places("no-such", Path::new("studies/no-such")), None);
+        let other = other_places("freed-or-not", Path::new("/elsewhere/freed-or-not")).unwrap();
         assert!(other.contains("came with strandline"), "{other}");
         assert!(find("freed-or-no").unwrap_err().contains("did you mean freed-or-not?"));
     }

@@ -57,7 +57,7 @@ impl Kind {
 }
 
 /// What in `tree` could grow without bound, one line each. The caller bounds the depth of the tree.
-pub fn wrong(tree: &IdedExpr) -> Vec<String> {
+pub fn errors(tree: &IdedExpr) -> Vec<String> {
     let mut walk = Walk { names: Vec::new(), wrong: Vec::new() };
     walk.kind(tree);
     walk.wrong.dedup();
@@ -76,15 +76,15 @@ impl<'t> Walk<'t> {
             Expr::Literal(LiteralValue::String(text)) => Kind::Text(text.inner().len()),
             Expr::Literal(LiteralValue::Bytes(bytes)) => Kind::Text(bytes.inner().len()),
             Expr::Literal(_) => Kind::Number,
-            Expr::Ident(name) => self.named(name),
+            Expr::Ident(name) => self.name_kind(name),
             Expr::Call(call) => {
-                let mut kinds: Vec<Kind> = call.target.iter().map(|target| self.kind(target)).collect();
-                kinds.extend(call.args.iter().map(|argument| self.kind(argument)));
-                self.called(&call.func_name, &kinds)
+                let mut value_bounds: Vec<Kind> = call.target.iter().map(|target| self.kind(target)).collect();
+                value_bounds.extend(call.args.iter().map(|argument| self.kind(argument)));
+                self.call_kind(&call.func_name, &value_bounds)
             }
             Expr::List(list) => {
                 let kinds: Vec<Kind> = list.elements.iter().map(|item| self.kind(item)).collect();
-                self.holding(&kinds)
+                self.list_of(&kinds)
             }
             Expr::Map(map) => {
                 let mut kinds = Vec::new();
@@ -96,7 +96,7 @@ impl<'t> Walk<'t> {
                         kinds.push(self.kind(&entry.value));
                     }
                 }
-                self.holding(&kinds)
+                self.list_of(&kinds)
             }
             Expr::Select(select) => self.kind(&select.operand).item(),
             Expr::Comprehension(inner) => {
@@ -120,7 +120,7 @@ impl<'t> Walk<'t> {
         }
     }
 
-    fn named(&self, name: &str) -> Kind {
+    fn name_kind(&self, name: &str) -> Kind {
         match self.names.iter().rev().find(|(known, _)| *known == name) {
             Some((_, kind)) => *kind,
             // Used unchanged from the file.
@@ -130,7 +130,7 @@ impl<'t> Walk<'t> {
     }
 
     /// The kind of a list or map of these.
-    fn holding(&mut self, kinds: &[Kind]) -> Kind {
+    fn list_of(&mut self, kinds: &[Kind]) -> Kind {
         let mut most = 0;
         for kind in kinds {
             match kind.bytes() {
@@ -141,7 +141,7 @@ impl<'t> Walk<'t> {
         Kind::List(most)
     }
 
-    fn called(&mut self, name: &str, kinds: &[Kind]) -> Kind {
+    fn call_kind(&mut self, name: &str, kinds: &[Kind]) -> Kind {
         match (name, kinds) {
             (operators::ADD, [a, b]) => self.sum(*a, *b),
             (operators::CONDITIONAL, [_, a, b]) => a.or(*b),
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     fn lines(text: &str) -> Vec<String> {
-        wrong(cel::Program::compile(text).unwrap().expression())
+        errors(cel::Program::compile(text).unwrap().expression())
     }
 
     #[test]

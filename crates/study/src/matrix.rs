@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::file::{Axis, Choice, Need, NeedKind, SUBJECT, Selection, Study, Subject};
+use super::file::{Axis, AxisValue, Need, NeedKind, SUBJECT, Selection, Study, Subject};
 
 /// Upper bound on the number of cells of a run.
 pub const MAX_CELLS: u64 = 1_000_000;
@@ -37,9 +37,9 @@ pub struct Matrix {
 
 /// Why choices do not identify a cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoCell {
+pub enum CellError {
     /// The axis or choice does not exist, or a choice is missing: an error in the file.
-    Wrong(String),
+    Invalid(String),
     /// The cell is not part of this run.
     NotRun(String),
 }
@@ -61,7 +61,7 @@ impl Matrix {
         let mut matrix = Self::declared(study);
         for axis in matrix.axes.iter_mut().filter(|axis| axis.choices.is_empty()) {
             let (name, value) = (stand_in.to_owned(), stand_in.to_owned());
-            axis.choices.push(Choice { name, value, number: stand_in.parse().ok(), ..Choice::default() });
+            axis.choices.push(AxisValue { name, value, number: stand_in.parse().ok(), ..AxisValue::default() });
         }
         matrix
     }
@@ -120,10 +120,10 @@ impl Matrix {
             let names = wanted(&axis.name).unwrap_or(&axis.default).clone();
             let mut seen = BTreeSet::new();
             let once = names.iter().filter(|name| seen.insert(name.as_str()));
-            let declared: BTreeMap<&str, &Choice> =
+            let declared: BTreeMap<&str, &AxisValue> =
                 axis.choices.iter().rev().map(|choice| (choice.name.as_str(), choice)).collect();
             let known = |name: &String| declared.get(name.as_str()).map(|choice| (*choice).clone());
-            axis.choices = once.map(|name| known(name).unwrap_or_else(|| added(axis, name))).collect();
+            axis.choices = once.map(|name| known(name).unwrap_or_else(|| new_choice(axis, name))).collect();
         }
         Ok(matrix)
     }
@@ -139,7 +139,7 @@ impl Matrix {
     }
 
     /// The largest number of runs of any cell.
-    pub fn most_repeats(&self) -> u32 {
+    pub fn max_repeats(&self) -> u32 {
         self.subjects.iter().filter_map(|subject| subject.repeats).max().unwrap_or(1)
     }
 
@@ -198,7 +198,7 @@ impl Matrix {
     ///
     /// # Errors
     /// As [`Matrix::cells`].
-    pub fn left_out(&self) -> Result<Vec<(Key, &str)>, String> {
+    pub fn excluded_cells(&self) -> Result<Vec<(Key, &str)>, String> {
         let with_why = |key: Key| self.excluded(&key).map(|why| (key, why));
         Ok(self.all()?.into_iter().filter_map(with_why).collect())
     }
@@ -242,7 +242,7 @@ impl Matrix {
     }
 
     /// The choices of a cell.
-    pub fn choices<'m>(&'m self, key: &'m Key) -> impl Iterator<Item = (&'m Axis, &'m Choice)> {
+    pub fn choices<'m>(&'m self, key: &'m Key) -> impl Iterator<Item = (&'m Axis, &'m AxisValue)> {
         let pairs = self.axes.iter().zip(&key.choices);
         pairs.filter_map(|(axis, choice)| Some((axis, axis.choices.get((*choice)?)?)))
     }
@@ -259,32 +259,32 @@ impl Matrix {
     ///
     /// # Errors
     /// [`NoCell`].
-    pub fn resolve(&self, named: &[(String, String)], fixed: &[(String, String)]) -> Result<Key, NoCell> {
+    pub fn resolve(&self, named: &[(String, String)], fixed: &[(String, String)]) -> Result<Key, CellError> {
         for (axis, choice) in named {
             self.check_choice(axis, choice)?;
         }
-        let said = |axis: &str| {
+        let choice_for = |axis: &str| {
             let of = |list: &'_ [(String, String)]| list.iter().position(|(name, _)| name == axis);
             let found =
                 of(named).and_then(|at| named.get(at)).or_else(|| of(fixed).and_then(|at| fixed.get(at)));
             found.map(|(_, choice)| choice.as_str())
         };
-        let subject = match said(SUBJECT) {
+        let subject = match choice_for(SUBJECT) {
             Some(name) => self.subjects.iter().position(|subject| subject.name == name),
             None if self.subjects.len() == 1 => Some(0),
             None => {
-                return Err(NoCell::Wrong(
+                return Err(CellError::Invalid(
                     "there are several subjects: name one, { \"subject\": … }".to_owned(),
                 ));
             }
         };
-        let subject = subject.ok_or_else(|| NoCell::NotRun(NO_SUBJECT.to_owned()))?;
+        let subject = subject.ok_or_else(|| CellError::NotRun(NO_SUBJECT.to_owned()))?;
         let Some(found) = self.subjects.get(subject) else {
-            return Err(NoCell::NotRun(NO_SUBJECT.to_owned()));
+            return Err(CellError::NotRun(NO_SUBJECT.to_owned()));
         };
         if let Some((axis, _)) = named.iter().find(|(axis, _)| axis != SUBJECT && !found.axes.contains(axis))
         {
-            return Err(NoCell::Wrong(format!(
+            return Err(CellError::Invalid(format!(
                 "the subject `{}` does not take the axis `{axis}`",
                 found.name
             )));
@@ -294,16 +294,16 @@ impl Matrix {
             let (Some(axis), Some(place)) = (self.axes.get(index), key.choices.get_mut(index)) else {
                 continue;
             };
-            *place = Some(match said(&axis.name) {
+            *place = Some(match choice_for(&axis.name) {
                 Some(name) => {
                     axis.choices.iter().position(|choice| choice.name == name).ok_or_else(|| {
-                        NoCell::NotRun(format!("{}={name} is not part of this run", axis.name))
+                        CellError::NotRun(format!("{}={name} is not part of this run", axis.name))
                     })?
                 }
                 None if axis.choices.len() == 1 => 0,
-                None if axis.choices.is_empty() => return Err(NoCell::NotRun(not_given(&axis.name))),
+                None if axis.choices.is_empty() => return Err(CellError::NotRun(not_given(&axis.name))),
                 None => {
-                    return Err(NoCell::Wrong(format!(
+                    return Err(CellError::Invalid(format!(
                         "the axis `{}` has several values: name one, {{ \"{}\": … }}",
                         axis.name, axis.name
                     )));
@@ -311,7 +311,7 @@ impl Matrix {
             });
         }
         match self.excluded(&key) {
-            Some(why) => Err(NoCell::NotRun(format!("left out: {why}"))),
+            Some(why) => Err(CellError::NotRun(format!("left out: {why}"))),
             None => Ok(key),
         }
     }
@@ -320,8 +320,8 @@ impl Matrix {
     ///
     /// # Errors
     /// [`NoCell::Wrong`] if it does not exist.
-    pub fn check_choice(&self, axis: &str, choice: &str) -> Result<(), NoCell> {
-        let unknown = |what: &str| Err(NoCell::Wrong(format!("there is no {what}")));
+    pub fn check_choice(&self, axis: &str, choice: &str) -> Result<(), CellError> {
+        let unknown = |what: &str| Err(CellError::Invalid(format!("there is no {what}")));
         if axis == SUBJECT {
             let is_there = self.study.subjects.iter().any(|subject| subject.name == choice);
             return if is_there { Ok(()) } else { unknown(&format!("subject `{choice}`")) };
@@ -402,7 +402,7 @@ impl Matrix {
 
     /// The subjects that an expression reading these `metrics` and naming these `subjects` applies
     /// to: without named ones, those that have all of the metrics; empty if these are all subjects.
-    pub fn meant<'m>(
+    pub fn relevant_subjects<'m>(
         &self,
         subjects: &BTreeSet<String>,
         metrics: impl Iterator<Item = &'m String> + Clone,
@@ -422,7 +422,7 @@ impl Matrix {
     }
 
     /// Why there is no cell of these `subjects`, or of any subject if empty.
-    pub fn why_none(&self, subjects: &BTreeSet<String>) -> String {
+    pub fn why_no_cell(&self, subjects: &BTreeSet<String>) -> String {
         let meant = self.subjects.iter().filter(|one| subjects.is_empty() || subjects.contains(&one.name));
         if meant.clone().next().is_none() {
             return NO_SUBJECT.to_owned();
@@ -452,7 +452,7 @@ fn not_given(axis: &str) -> String {
 }
 
 /// The choice for a `name` that the study does not have, similar to the other choices of the axis.
-fn added(axis: &Axis, name: &str) -> Choice {
+fn new_choice(axis: &Axis, name: &str) -> AxisValue {
     // An allocator supplied for an axis of allocators is to be preloaded.
     let preloads = axis.choices.iter().any(|choice| choice.preload.is_some());
     // Cells run in their own folders: makes a path absolute from the user's working directory.
@@ -460,13 +460,13 @@ fn added(axis: &Axis, name: &str) -> Choice {
         std::path::absolute(name).ok().filter(|path| name.contains('/') && (preloads || path.exists()));
     let value = path.map_or_else(|| name.to_owned(), |path| path.to_string_lossy().into_owned());
     let need = Need { kind: NeedKind::Library, name: escaped(&value), ..Need::default() };
-    Choice {
+    AxisValue {
         name: name.to_owned(),
         number: name.parse().ok().filter(|number: &f64| number.is_finite()),
         preload: preloads.then(|| escaped(&value)),
         needs: preloads.then_some(need).into_iter().collect(),
         value,
-        ..Choice::default()
+        ..AxisValue::default()
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use super::build::{axis_variable, find_library, folder, name_variable, values};
+use super::build::{axis_variable, find_library, build_folder, mentions_variable, placeholder_values};
 use super::cell::subject;
 use super::file::{Need, NeedKind};
 use super::matrix::{Key, Matrix, fill, placeholders};
@@ -23,7 +23,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// When a probe runs: a probe that names `{build}` checks the built files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum ProbePhase {
     /// Before the builds.
     Before,
     /// After them.
@@ -32,7 +32,7 @@ pub enum When {
 
 /// The cells of a run, split into those that can run and those that cannot.
 #[derive(Clone, Debug, Default)]
-pub struct Bill {
+pub struct RunnableCells {
     /// Cells to run.
     pub cells: Vec<Key>,
     /// Cells that cannot run, with the reason.
@@ -43,8 +43,8 @@ pub struct Bill {
 ///
 /// # Errors
 /// One line if there are too many cells.
-pub fn bill(matrix: &Matrix) -> Result<Bill, String> {
-    let mut bill = Bill::default();
+pub fn check_cells(matrix: &Matrix) -> Result<RunnableCells, String> {
+    let mut bill = RunnableCells::default();
     for key in matrix.cells()? {
         match missing(matrix, &key) {
             Some(why) => bill.missing.push((key, why)),
@@ -57,7 +57,7 @@ pub fn bill(matrix: &Matrix) -> Result<Bill, String> {
 /// What is missing for a cell, and how to install it; `None` if it can run.
 pub fn missing(matrix: &Matrix, key: &Key) -> Option<String> {
     let subject = matrix.subjects.get(key.subject)?;
-    let values = values(matrix, key);
+    let values = placeholder_values(matrix, key);
     let program = subject.command.first().map(|word| fill(word, &values));
     // A program that is yet to be built does not exist now.
     let program = program.filter(|program| !program.contains("{build}"));
@@ -65,9 +65,9 @@ pub fn missing(matrix: &Matrix, key: &Key) -> Option<String> {
     let builders = subject.build.iter().filter_map(|words| words.first());
     let builders = builders.filter(|word| !word.contains("{build}"));
     let builders = builders.map(|word| Need { name: word.clone(), ..Need::default() });
-    let needs = of_cell(matrix, key).cloned().chain(builders).chain(program);
+    let requirements = of_cell(matrix, key).cloned().chain(builders).chain(program);
     let mut missing: Vec<String> = Vec::new();
-    for need in needs {
+    for need in requirements {
         let name = fill(&need.name, &values);
         // Checked after the build.
         if name.contains("{build}") {
@@ -103,7 +103,7 @@ pub fn probed(matrix: &Matrix, cells: &[Key]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for key in cells {
         for need in of_cell(matrix, key).filter(|need| need.kind == NeedKind::Probe) {
-            let name = fill(&need.name, &values(matrix, key));
+            let name = fill(&need.name, &placeholder_values(matrix, key));
             if !names.contains(&name) {
                 names.push(name);
             }
@@ -119,8 +119,8 @@ pub fn probed(matrix: &Matrix, cells: &[Key]) -> Vec<String> {
 /// [`Stopped`].
 pub fn probe(
     matrix: &Matrix,
-    bill: &mut Bill,
-    (root, when): (&Path, When),
+    bill: &mut RunnableCells,
+    (root, when): (&Path, ProbePhase),
     executor: &mut dyn Executor,
     how_it_ended: &dyn Fn(&Outcome) -> String,
     say: &dyn Fn(&str),
@@ -128,14 +128,14 @@ pub fn probe(
     let mut done: BTreeMap<(Vec<String>, Environment), Option<String>> = BTreeMap::new();
     let mut cells = Vec::new();
     for key in std::mem::take(&mut bill.cells) {
-        let build = folder(matrix, &key, root);
-        let mut values = values(matrix, &key);
+        let build = build_folder(matrix, &key, root);
+        let mut values = placeholder_values(matrix, &key);
         values.insert("build".to_owned(), build.to_string_lossy().into_owned());
         let own = subject(matrix, &key, root, None).environment;
         let mut missing = Vec::new();
         for need in of_cell(matrix, &key).filter(|need| is_due(need, when)) {
             let words: Vec<String> = need.command.iter().map(|word| fill(word, &values)).collect();
-            let environment = told(matrix, &words, when, &own);
+            let environment = probe_environment(matrix, &words, when, &own);
             let number = done.len();
             let known = (words, environment);
             if !done.contains_key(&known) {
@@ -146,7 +146,7 @@ pub fn probe(
                     command: known.0.clone(),
                     environment: known.1.clone(),
                     // Before the builds there is no build folder.
-                    directory: Some(if when == When::After { build.clone() } else { root.to_owned() }),
+                    directory: Some(if when == ProbePhase::After { build.clone() } else { root.to_owned() }),
                     timeout: Some(PROBE_TIMEOUT),
                     ..Subject::default()
                 };
@@ -174,18 +174,18 @@ type Environment = Vec<(String, Option<String>)>;
 /// The environment of a probe: that of the runs of the cell, without choices that the probe does
 /// not name, and without a build folder that does not exist yet, so that equivalent cells share the
 /// probe.
-fn told(matrix: &Matrix, words: &[String], when: When, own: &Environment) -> Environment {
+fn probe_environment(matrix: &Matrix, words: &[String], when: ProbePhase, own: &Environment) -> Environment {
     let axes: Vec<String> = matrix.axes.iter().map(|axis| axis_variable(&axis.name)).collect();
     let is_told = |name: &String| match name.as_str() {
-        "STRANDLINE_STUDY_BUILD" => when == When::After,
-        _ => !axes.contains(name) || name_variable(words.iter(), name),
+        "STRANDLINE_STUDY_BUILD" => when == ProbePhase::After,
+        _ => !axes.contains(name) || mentions_variable(words.iter(), name),
     };
     own.iter().filter(|(name, _)| is_told(name)).cloned().collect()
 }
 
-fn is_due(need: &Need, when: When) -> bool {
+fn is_due(need: &Need, when: ProbePhase) -> bool {
     let of_build = need.command.iter().any(|word| placeholders(word).contains(&"build"));
-    need.kind == NeedKind::Probe && of_build == (when == When::After)
+    need.kind == NeedKind::Probe && of_build == (when == ProbePhase::After)
 }
 
 fn is_missing(need: &Need, name: &str, words: &[String], how: &str) -> String {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::diagnostics::{At, Fields, Node, Problems, kind, number};
+use super::diagnostics::{Located, Fields, Node, Problems, kind, number};
 use super::file::{
-    Axis, Choice, Derived, Measures, Need, NeedKind, SUBJECT, Settings, Short, Study, Subject,
+    Axis, AxisValue, Derived, Measurement, Need, NeedKind, SUBJECT, Settings, Short, Study, Subject,
 };
 use super::parse_results;
 use super::parse_words::{check_name, names, patterns, scalar};
@@ -23,7 +23,7 @@ const MAX_TIMEOUT_SECONDS: f64 = 7.0 * 86_400.0;
 pub fn study(table: &DeTable<'_>, problems: &mut Problems) -> Study {
     let mut study = Study::default();
     let mut fields = Fields::new(table, 0, "study", problems);
-    study.title = fields.wanted_text("title").value;
+    study.title = fields.required_text("title").value;
     study.about = fields.text("about").map(|text| text.value);
     let provenance = fields.node("provenance");
     let settings = fields.node("settings");
@@ -163,7 +163,7 @@ fn limits(fields: &mut Fields<'_, '_>) -> Limits {
 
 fn subject(mut fields: Fields<'_, '_>) -> Subject {
     let offset = fields.offset;
-    let name = fields.wanted_text("name");
+    let name = fields.required_text("name");
     let timeout = timeout(&mut fields);
     let environment = environment(&mut fields);
     let limits = limits(&mut fields);
@@ -171,7 +171,7 @@ fn subject(mut fields: Fields<'_, '_>) -> Subject {
     let what = format!("[[subject]] {}: measure", name.value);
     let subject = Subject {
         name: name.value,
-        offset,
+        position: offset,
         command: command(&mut fields, "command"),
         build: builds(&mut fields),
         needs: needs(&mut fields),
@@ -196,7 +196,7 @@ fn subject(mut fields: Fields<'_, '_>) -> Subject {
 }
 
 /// Parses `[subject.measure]`.
-fn own_measure(fields: &mut Fields<'_, '_>, what: &str) -> Option<Measures> {
+fn own_measure(fields: &mut Fields<'_, '_>, what: &str) -> Option<Measurement> {
     let node = fields.node("measure")?;
     Fields::of(node, what, fields.problems()).map(measures)
 }
@@ -216,7 +216,7 @@ fn command(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<String> {
     }
 }
 
-fn words(fields: &mut Fields<'_, '_>, key: &str, text: &At<String>) -> Vec<String> {
+fn words(fields: &mut Fields<'_, '_>, key: &str, text: &Located<String>) -> Vec<String> {
     match shell_words::split(&text.value) {
         Ok(words) if words.iter().any(|word| word.contains('\0')) => {
             fields.problem(text.offset, format_args!("`{key}` holds a zero byte"));
@@ -293,7 +293,7 @@ fn probe(fields: &mut Fields<'_, '_>) -> Option<Need> {
     Some(Need { kind: NeedKind::Probe, name: name.unwrap_or_default(), command, ..Need::default() })
 }
 
-fn axis(name: At<String>, node: &Node<'_>, problems: &mut Problems) -> Option<Axis> {
+fn axis(name: Located<String>, node: &Node<'_>, problems: &mut Problems) -> Option<Axis> {
     check_name(&name, "an axis's name", "_", problems);
     if name.value == SUBJECT || OWN_PLACEHOLDERS.contains(&name.value.as_str()) {
         problems
@@ -338,10 +338,10 @@ fn axis(name: At<String>, node: &Node<'_>, problems: &mut Problems) -> Option<Ax
     Some(axis)
 }
 
-fn choice(node: &Node<'_>, what: &str, problems: &mut Problems) -> Option<Choice> {
+fn choice(node: &Node<'_>, what: &str, problems: &mut Problems) -> Option<AxisValue> {
     if let Some(name) = scalar(node) {
         let number = number(node.get_ref());
-        return Some(Choice { value: name.clone(), name, number, ..Choice::default() });
+        return Some(AxisValue { value: name.clone(), name, number, ..AxisValue::default() });
     }
     let mut fields = Fields::of(node, what, problems)?;
     let name_node = fields.node("name");
@@ -354,7 +354,7 @@ fn choice(node: &Node<'_>, what: &str, problems: &mut Problems) -> Option<Choice
     let preload = fields.text("preload").map(|text| text.value);
     let environment = environment(&mut fields);
     let limits = limits(&mut fields);
-    let mut choice = Choice {
+    let mut choice = AxisValue {
         value: value_node.and_then(scalar).unwrap_or_else(|| name.clone()),
         number: value_node.or(name_node).and_then(|node| number(node.get_ref())),
         name,
@@ -373,8 +373,8 @@ fn choice(node: &Node<'_>, what: &str, problems: &mut Problems) -> Option<Choice
     Some(choice)
 }
 
-fn measures(mut fields: Fields<'_, '_>) -> Measures {
-    let mut measure = Measures { marks: patterns(&mut fields, "marks"), ..Measures::default() };
+fn measures(mut fields: Fields<'_, '_>) -> Measurement {
+    let mut measure = Measurement { marks: patterns(&mut fields, "marks"), ..Measurement::default() };
     measure.columns = fields.texts("columns").into_iter().map(|column| column.value).collect();
     if measure.columns.is_empty() {
         measure.columns = vec!["rss_bytes".to_owned()];

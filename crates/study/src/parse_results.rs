@@ -9,7 +9,7 @@ use super::file::{
 use super::parse_words::{check_name, names, patterns, scalar};
 
 /// Maximum length of each list.
-const MOST: usize = 1_000;
+const MAX_ITEMS: usize = 1_000;
 
 /// Parses `[[exclude]]`.
 pub fn exclusions(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
@@ -19,7 +19,7 @@ pub fn exclusions(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problem
         if given.is_empty() {
             fields.problem(fields.offset, "`where` is missing: which cells, as { AXIS = \"CHOICE\" }");
         }
-        let (why, offset) = (fields.wanted_text("why").value, fields.offset);
+        let (why, offset) = (fields.required_text("why").value, fields.offset);
         fields.finish();
         study.exclusions.push(Exclusion { offset, given, why });
     }
@@ -30,13 +30,13 @@ pub fn claims(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
     let mut ids = std::collections::BTreeSet::new();
     for node in bounded(nodes, "[[claim]]", problems) {
         let Some(mut fields) = Fields::of(node, "[[claim]]", problems) else { continue };
-        let id = fields.wanted_text("id");
+        let id = fields.required_text("id");
         check_name(&id, "a claim's id", "-_.", fields.problems());
         if !ids.insert(id.value.clone()) {
             fields.problem(id.offset, format_args!("the id `{}` is there twice", id.value));
         }
-        let text = folded(&fields.wanted_text("text").value);
-        let holds = fields.wanted_text("holds");
+        let text = folded(&fields.required_text("text").value);
+        let holds = fields.required_text("holds");
         let published = fields.node("published").map(|node| published(node, 0, fields.problems()));
         let tolerance = fields.number("tolerance", 0.0, 1e6);
         let why = fields.text("why").map(|why| folded(&why.value));
@@ -65,17 +65,17 @@ fn folded(text: &str) -> String {
 /// Converts published figures to data: numbers, strings, and tables and lists of them.
 fn published(node: &Node<'_>, depth: usize, problems: &mut Problems) -> serde_json::Value {
     use serde_json::Value;
-    const DEEPEST: usize = 8;
+    const MAX_DEPTH: usize = 8;
     match node.get_ref() {
         DeValue::String(text) => Value::String(text.to_string()),
         DeValue::Boolean(flag) => Value::Bool(*flag),
-        DeValue::Table(table) if depth < DEEPEST => Value::Object(
+        DeValue::Table(table) if depth < MAX_DEPTH => Value::Object(
             table
                 .iter()
                 .map(|(key, node)| (key.get_ref().to_string(), published(node, depth + 1, problems)))
                 .collect(),
         ),
-        DeValue::Array(items) if depth < DEEPEST => {
+        DeValue::Array(items) if depth < MAX_DEPTH => {
             Value::Array(items.iter().map(|node| published(node, depth + 1, problems)).collect())
         }
         other => match number(other).and_then(serde_json::Number::from_f64) {
@@ -95,7 +95,7 @@ fn published(node: &Node<'_>, depth: usize, problems: &mut Problems) -> serde_js
 pub fn tables(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
     for node in bounded(nodes, "[[table]]", problems) {
         let Some(mut fields) = Fields::of(node, "[[table]]", problems) else { continue };
-        let title = fields.wanted_text("title").value;
+        let title = fields.required_text("title").value;
         let rows = side(&mut fields, "rows");
         let columns = side(&mut fields, "columns");
         let metric = fields.text("metric").map(|metric| metric.value);
@@ -220,7 +220,7 @@ fn published_cells(fields: &mut Fields<'_, '_>) -> Vec<PublishedFigure> {
 pub fn plots(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
     for node in bounded(nodes, "[[plot]]", problems) {
         let Some(mut fields) = Fields::of(node, "[[plot]]", problems) else { continue };
-        let title = fields.wanted_text("title").value;
+        let title = fields.required_text("title").value;
         let x = side(&mut fields, "x");
         let y = patterns(&mut fields, "y");
         let kind = fields.text("kind");
@@ -256,8 +256,8 @@ pub fn plots(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
 }
 
 fn bounded<'n, 't>(nodes: &[&'n Node<'t>], what: &str, problems: &mut Problems) -> Vec<&'n Node<'t>> {
-    if nodes.len() > MOST {
-        problems.add(0, format!("more than {MOST} {what}"));
+    if nodes.len() > MAX_ITEMS {
+        problems.add(0, format!("more than {MAX_ITEMS} {what}"));
     }
-    nodes.iter().copied().take(MOST).collect()
+    nodes.iter().copied().take(MAX_ITEMS).collect()
 }

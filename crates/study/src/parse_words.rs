@@ -2,7 +2,7 @@
 
 use toml::de::DeValue;
 
-use super::diagnostics::{At, Fields, Node, Problems, kind, number};
+use super::diagnostics::{Located, Fields, Node, Problems, kind, number};
 use super::metric::expand;
 
 /// The name of a choice, or a list of names: strings or numbers.
@@ -49,7 +49,7 @@ pub fn patterns(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<String> {
 }
 
 /// Checks that a name begins with a letter and consists of letters, digits and `others`.
-pub fn check_name(name: &At<String>, what: &str, others: &str, problems: &mut Problems) {
+pub fn check_name(name: &Located<String>, what: &str, others: &str, problems: &mut Problems) {
     let begins = name.value.starts_with(|c: char| c.is_ascii_alphabetic());
     let holds = name.value.chars().all(|c| c.is_ascii_alphanumeric() || others.contains(c));
     if !begins || !holds || name.value.len() > 100 {

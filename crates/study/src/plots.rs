@@ -7,7 +7,7 @@ use super::data::{Measured, estimate};
 use super::file::{Axis, PlotSpec, Selection, Side};
 use super::matrix::Matrix;
 use super::metric::{Metric, Unit, unit};
-use super::table::{between, choices, groups, met, without};
+use super::table::{combined_metrics, choices, groups, combined_metric, without};
 use strandline_report::pages::page::{Plot, PlotKind, Series};
 use strandline_report::text::clean;
 
@@ -22,7 +22,7 @@ const MAX_SERIES: usize = 100;
 const MANY_NAMES: usize = 12;
 
 /// One place on the x axis.
-struct Place {
+struct XPosition {
     x: f64,
     choice: Option<(String, String)>,
     metric: Option<String>,
@@ -30,8 +30,8 @@ struct Place {
 
 /// The x axis.
 #[derive(Default)]
-struct Along {
-    places: Vec<Place>,
+struct XAxis {
+    places: Vec<XPosition>,
     /// Names of the places; empty if they are numbers.
     names: Vec<String>,
     /// Label of the axis.
@@ -65,15 +65,15 @@ fn groups_of(spec: &PlotSpec, matrix: &Matrix) -> Result<Vec<Selection>, String>
     if let Side::Axis(axis) = &spec.x {
         named.insert(axis);
     }
-    groups(matrix, &named, &spec.given, &between(spec.x.metrics(), &spec.y))
+    groups(matrix, &named, &spec.given, &combined_metrics(spec.x.metrics(), &spec.y))
 }
 
 fn plot(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured, group: &Selection) -> Option<Plot> {
-    let along = along(spec, matrix);
+    let along = x_axis(spec, matrix);
     // `None` stands for the single line through the metrics of `x`.
     let columns: Vec<Option<&str>> =
         if spec.y.is_empty() { vec![None] } else { spec.y.iter().map(|name| Some(name.as_str())).collect() };
-    let metric_of = |place: &Place, column: Option<&str>| met(place.metric.as_deref(), column);
+    let metric_of = |place: &XPosition, column: Option<&str>| combined_metric(place.metric.as_deref(), column);
     let first = along.places.first()?;
     let metrics: Vec<String> =
         columns.iter().filter_map(|column| metric_of(first, *column)).take(MAX_SERIES).collect();
@@ -143,14 +143,14 @@ fn label(axis: &Axis, unit: Option<&str>) -> String {
     }
 }
 
-fn along(spec: &PlotSpec, matrix: &Matrix) -> Along {
+fn x_axis(spec: &PlotSpec, matrix: &Matrix) -> XAxis {
     match &spec.x {
         Side::Metrics(names) => along_metrics(spec, names, matrix),
         Side::Axis(name) => along_axis(spec, name, matrix),
     }
 }
 
-fn along_metrics(spec: &PlotSpec, names: &[String], matrix: &Matrix) -> Along {
+fn along_metrics(spec: &PlotSpec, names: &[String], matrix: &Matrix) -> XAxis {
     let end = common_end(&spec.x).filter(|_| spec.y.is_empty());
     let short = |name: &String| match end {
         Some(end) => {
@@ -160,51 +160,51 @@ fn along_metrics(spec: &PlotSpec, names: &[String], matrix: &Matrix) -> Along {
     };
     let shown: Vec<String> = names.iter().take(MAX_POINTS).map(short).collect();
     // Many names do not fit on the axis; their numbers give the same information.
-    let numbered = numbered(&shown).filter(|_| shown.len() > MANY_NAMES && !is_in_rows(spec));
-    let place = |(index, name): (usize, &String)| Place {
+    let numbered = split_numbers(&shown).filter(|_| shown.len() > MANY_NAMES && !is_horizontal(spec));
+    let place = |(index, name): (usize, &String)| XPosition {
         x: numbered.as_ref().and_then(|(_, numbers)| numbers.get(index).copied()).unwrap_or(index as f64),
         choice: None,
         metric: Some(name.clone()),
     };
     let places = names.iter().take(MAX_POINTS).enumerate().map(place).collect();
     let is_mark = |name: &String| {
-        let metric = met(Some(name), spec.y.first().map(String::as_str));
+        let metric = combined_metric(Some(name), spec.y.first().map(String::as_str));
         let metric = metric.and_then(|metric| matrix.study.metrics.get(&metric));
         matches!(metric, Some(Metric::Mark { .. } | Metric::Row { .. }))
     };
     let title = if names.iter().all(is_mark) { "mark" } else { "" }.to_owned();
     match numbered {
-        Some((begin, _)) => Along { places, title: clean(begin), ..Along::default() },
+        Some((begin, _)) => XAxis { places, title: clean(begin), ..XAxis::default() },
         None => {
-            Along { places, names: shown.iter().map(|name| clean(name)).collect(), title, is_bytes: false }
+            XAxis { places, names: shown.iter().map(|name| clean(name)).collect(), title, is_bytes: false }
         }
     }
 }
 
-fn along_axis(spec: &PlotSpec, name: &str, matrix: &Matrix) -> Along {
+fn along_axis(spec: &PlotSpec, name: &str, matrix: &Matrix) -> XAxis {
     let axis = matrix.axes.iter().find(|axis| axis.name == *name);
     let choices: Vec<String> = choices(matrix, name, &spec.given).into_iter().take(MAX_POINTS).collect();
     let numbers: Option<Vec<f64>> =
         axis.and_then(|axis| choices.iter().map(|name| axis.choice(name)?.number).collect());
     // Bars and strips are placed side by side, whatever their numbers.
-    let numbers = numbers.filter(|_| !is_in_rows(spec));
-    let place = |(index, choice): (usize, &String)| Place {
+    let numbers = numbers.filter(|_| !is_horizontal(spec));
+    let place = |(index, choice): (usize, &String)| XPosition {
         x: numbers.as_ref().and_then(|numbers| numbers.get(index).copied()).unwrap_or(index as f64),
         choice: Some((name.to_owned(), choice.clone())),
         metric: None,
     };
-    let mut places: Vec<Place> = choices.iter().enumerate().map(place).collect();
+    let mut places: Vec<XPosition> = choices.iter().enumerate().map(place).collect();
     if numbers.is_some() {
         places.sort_by(|a, b| a.x.total_cmp(&b.x));
     }
     let names = if numbers.is_some() { Vec::new() } else { choices.iter().map(|name| clean(name)).collect() };
     let unit = axis.and_then(|axis| axis.unit.as_deref());
     let title = axis.map_or_else(|| clean(name), |axis| label(axis, unit));
-    Along { places, names, title, is_bytes: unit == Some("bytes") }
+    XAxis { places, names, title, is_bytes: unit == Some("bytes") }
 }
 
 /// Whether it is drawn as rows, each with a name on the left.
-fn is_in_rows(spec: &PlotSpec) -> bool {
+fn is_horizontal(spec: &PlotSpec) -> bool {
     matches!(spec.kind.as_str(), "bars" | "strips")
 }
 
@@ -218,7 +218,7 @@ fn common_end(side: &Side) -> Option<&str> {
 
 /// Splits `f1`, `f2`, `f5` into `f` and 1, 2, 5; `None` unless the prefix is the same and the
 /// numbers increase.
-fn numbered(names: &[String]) -> Option<(&str, Vec<f64>)> {
+fn split_numbers(names: &[String]) -> Option<(&str, Vec<f64>)> {
     let parts = |name: &'_ str| {
         let begin = name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
         Some((begin, name.get(begin..)?.parse::<f64>().ok()?))
@@ -241,14 +241,14 @@ fn draw(
     measured: &dyn Measured,
     group: &Selection,
     given: &[(String, String)],
-    places: &[Place],
+    places: &[XPosition],
     column: Option<&str>,
 ) -> Series {
     let mut series = Series::default();
     for place in places {
         let mut named = given.to_vec();
         named.extend(place.choice.clone());
-        let Some(metric) = met(place.metric.as_deref(), column) else { continue };
+        let Some(metric) = combined_metric(place.metric.as_deref(), column) else { continue };
         let Ok(key) = matrix.resolve(&named, group) else { continue };
         let Ok(estimate) = estimate(measured, &key, &metric) else { continue };
         if spec.kind == "strips" {

@@ -27,7 +27,7 @@ impl Study {
     ///
     /// # Errors
     /// As [`Study::read`], except for claims.
-    pub fn glance(path: &Path) -> Result<Self, Vec<String>> {
+    pub fn read_without_claims(path: &Path) -> Result<Self, Vec<String>> {
         let file = if path.is_dir() { path.join(FILE_NAME) } else { path.to_owned() };
         let text = read_text(&file).map_err(|line| vec![line])?;
         Self::parse_with(&file, &text, false)

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::build::{commands, folder, told_to_build, why_not_preloaded};
+use super::build::{build_commands, build_folder, build_variables, why_not_preloaded};
 use super::cell::subject;
 use super::data::{CellData, Data};
-use super::extract::{Extractor, Taken};
+use super::extract::{Extractor, RunMetrics};
 use super::find;
 use super::matrix::{Key, Matrix};
-use super::needs::{Bill, When, probe};
+use super::needs::{RunnableCells, ProbePhase, probe};
 use strandline_lab::cell::{End, Outcome, Subject};
 use strandline_lab::engine::{Judge, Next, Progress, Results};
 use strandline_lab::executor::{Executor, Stopped};
@@ -23,10 +23,10 @@ const BUILD_TIMEOUT: Duration = Duration::from_secs(1_800);
 /// A cell that failed this often is dropped.
 const MAX_FAILURES: u32 = 2;
 /// Rounds in cachegrind; few, because its counts hardly vary and it is slow.
-pub const COUNTED_ROUNDS: u32 = 3;
+pub const CACHEGRIND_ROUNDS: u32 = 3;
 
 /// Failed builds: folder and reason.
-pub type Failed = BTreeMap<PathBuf, String>;
+pub type FailedBuilds = BTreeMap<PathBuf, String>;
 
 /// Runs the probes of the cells and builds below the folder `root`. Moves cells that cannot run to
 /// the missing cells of `bill`, with the reason.
@@ -35,16 +35,16 @@ pub type Failed = BTreeMap<PathBuf, String>;
 /// [`Stopped`].
 pub fn prepare(
     matrix: &Matrix,
-    bill: &mut Bill,
+    bill: &mut RunnableCells,
     (root, is_resumed): (&Path, bool),
     executor: &mut dyn Executor,
     how_it_ended: &dyn Fn(&Outcome) -> String,
     say: &dyn Fn(&str),
 ) -> Result<(), Stopped> {
-    probe(matrix, bill, (root, When::Before), executor, how_it_ended, say)?;
+    probe(matrix, bill, (root, ProbePhase::Before), executor, how_it_ended, say)?;
     let failed = build(matrix, &bill.cells, (root, is_resumed), executor, how_it_ended, say)?;
-    without_failed(matrix, bill, root, &failed);
-    probe(matrix, bill, (root, When::After), executor, how_it_ended, say)
+    remove_failed(matrix, bill, root, &failed);
+    probe(matrix, bill, (root, ProbePhase::After), executor, how_it_ended, say)
 }
 
 /// Builds below the folder `root`, once for each build folder; returns failed builds. If
@@ -59,12 +59,12 @@ fn build(
     executor: &mut dyn Executor,
     how_it_ended: &dyn Fn(&Outcome) -> String,
     say: &dyn Fn(&str),
-) -> Result<Failed, Stopped> {
+) -> Result<FailedBuilds, Stopped> {
     find::unpack_probes().map_err(Stopped::Failed)?;
-    let mut failed = Failed::new();
+    let mut failed = FailedBuilds::new();
     let mut done: BTreeSet<PathBuf> = BTreeSet::new();
     for key in cells {
-        let build = folder(matrix, key, root);
+        let build = build_folder(matrix, key, root);
         let stamp = build.with_extension("built");
         if !done.insert(build.clone()) {
             continue;
@@ -80,14 +80,14 @@ fn build(
         {
             return Err(named(error));
         }
-        let wanted = commands(matrix, key, root);
+        let wanted = build_commands(matrix, key, root);
         for (number, words) in wanted.iter().enumerate() {
             let command = shell_words::join(words);
             say(&format!("building: {command}"));
             let subject = Subject {
                 name: "build".to_owned(),
                 command: words.clone(),
-                environment: told_to_build(matrix, key, root).into_iter().collect(),
+                environment: build_variables(matrix, key, root).into_iter().collect(),
                 directory: Some(build.clone()),
                 timeout: Some(BUILD_TIMEOUT),
                 ..Subject::default()
@@ -107,10 +107,10 @@ fn build(
 
 /// Removes cells that cannot run after the builds: their build failed, or a library would not be
 /// preloaded.
-fn without_failed(matrix: &Matrix, bill: &mut Bill, root: &Path, failed: &Failed) {
+fn remove_failed(matrix: &Matrix, bill: &mut RunnableCells, root: &Path, failed: &FailedBuilds) {
     let cells = std::mem::take(&mut bill.cells);
     for key in cells {
-        let why = failed.get(&folder(matrix, &key, root)).cloned();
+        let why = failed.get(&build_folder(matrix, &key, root)).cloned();
         let why = why.or_else(|| why_not_preloaded(matrix, &key, root, &subject(matrix, &key, root, None)));
         match why {
             Some(why) => bill.missing.push((key, why)),
@@ -123,7 +123,7 @@ fn without_failed(matrix: &Matrix, bill: &mut Bill, root: &Path, failed: &Failed
 pub type Failures = BTreeMap<usize, (u32, Outcome)>;
 
 /// Judge of the runs of a study: drops a cell that fails repeatedly, and continues with the others.
-pub struct Referee<'a> {
+pub struct StudyJudge<'a> {
     /// By index of the subject in the plan: whether failed runs count.
     pub may_fail: Vec<bool>,
     /// Called with the progress.
@@ -131,21 +131,21 @@ pub struct Referee<'a> {
     /// Failed runs.
     pub failures: Failures,
     /// Failed runs in cachegrind.
-    pub uncounted: Failures,
+    pub cachegrind_failures: Failures,
     /// Runs that left processes behind.
     pub left_behind: u32,
 }
 
-impl Judge for Referee<'_> {
+impl Judge for StudyJudge<'_> {
     fn heard(&mut self, subject: usize, _round: Option<u32>, outcome: &Outcome) -> Next {
         self.left_behind += u32::from(outcome.left_behind > 0);
-        if counts(outcome, self.may_fail.get(subject) == Some(&true)) {
-            return Next::Go;
+        if is_valid_run(outcome, self.may_fail.get(subject) == Some(&true)) {
+            return Next::Continue;
         }
         let failures = self.failures.entry(subject).or_insert_with(|| (0, outcome.clone()));
         *failures = (failures.0 + 1, outcome.clone());
         let is_hopeless = matches!(outcome.end, End::NotStarted(_)) || failures.0 >= MAX_FAILURES;
-        if is_hopeless { Next::Drop } else { Next::Go }
+        if is_hopeless { Next::Drop } else { Next::Continue }
     }
 
     fn progress(&mut self, progress: &Progress) {
@@ -158,12 +158,12 @@ impl Judge for Referee<'_> {
 }
 
 /// Whether the figures of a run count.
-fn counts(outcome: &Outcome, may_fail: bool) -> bool {
+fn is_valid_run(outcome: &Outcome, may_fail: bool) -> bool {
     outcome.end.is_success() || may_fail && matches!(outcome.end, End::Exited(_) | End::Signalled(_))
 }
 
 /// Whether cachegrind counts the instructions of a cell, in separate runs.
-pub fn is_counted(matrix: &Matrix, key: &Key) -> bool {
+pub fn uses_cachegrind(matrix: &Matrix, key: &Key) -> bool {
     matrix.subjects.get(key.subject).is_some_and(|subject| matrix.study.is_counted(subject))
 }
 
@@ -172,7 +172,7 @@ pub fn is_counted(matrix: &Matrix, key: &Key) -> bool {
 /// only its counts.
 pub fn data(
     matrix: &Matrix,
-    bill: &Bill,
+    bill: &RunnableCells,
     results: &Results,
     counted: Option<(&Results, &Failures)>,
     failures: &Failures,
@@ -192,7 +192,7 @@ pub fn data(
                 .map(|runs| runs.iter().take(rounds).cloned().collect())
                 .unwrap_or_default()
         };
-        let counted = counted.filter(|_| is_counted(matrix, key));
+        let counted = counted.filter(|_| uses_cachegrind(matrix, key));
         let counted = counted.map(|(results, failures)| (of(results), failures.get(&index)));
         let counted = counted.as_ref().map(|(outcomes, failed)| (outcomes.as_slice(), *failed));
         let timed = (&*of(results), failures.get(&index));
@@ -214,7 +214,7 @@ fn cell(
 ) -> CellData {
     let Some(subject) = matrix.subjects.get(key.subject) else { return CellData::default() };
     let (may_fail, extractor) = (subject.may_fail, Extractor::new(&matrix.study, subject));
-    let is_good = |outcome: &&Outcome| counts(outcome, may_fail);
+    let is_good = |outcome: &&Outcome| is_valid_run(outcome, may_fail);
     let mut cell = CellData { all: outcomes.len(), ..CellData::default() };
     let instructions: Option<Vec<Option<f64>>> = counted.map(|(outcomes, _)| {
         let good = outcomes.iter().map(|outcome| outcome.as_ref().filter(is_good));
@@ -223,8 +223,8 @@ fn cell(
     let is_of_cachegrind = matrix.subjects.iter().any(|subject| matrix.study.is_counted(subject));
     for (round, outcome) in outcomes.iter().enumerate() {
         let Some(outcome) = outcome.as_ref().filter(is_good) else { continue };
-        cell.good += 1;
-        let Taken { figures: mut metrics, texts } = extractor.metrics(outcome);
+        cell.valid_runs += 1;
+        let RunMetrics { figures: mut metrics, texts } = extractor.metrics(outcome);
         for (name, text) in texts {
             *cell.texts.entry(name).or_default().entry(text).or_default() += 1;
         }
@@ -236,23 +236,23 @@ fn cell(
             metrics.extend(count.map(|count| ("instructions".to_owned(), count)));
         }
         extractor.derive(&mut metrics);
-        put(&mut cell, round, outcomes.len(), metrics);
+        store_metrics(&mut cell, round, outcomes.len(), metrics);
     }
     if let Some((instructions, runs)) = instructions.zip(counted) {
         let good = instructions.iter().flatten().count();
-        let why = why_void(runs, good, how_it_ended).map(|why| format!("under cachegrind {why}"));
+        let why = why_invalid(runs, good, how_it_ended).map(|why| format!("under cachegrind {why}"));
         put_counts(&mut cell, &extractor, instructions, why);
     }
     let first = outcomes.iter().flatten().find(is_good);
     let not_mapped = first.and_then(|outcome| not_mapped(matrix, key, outcome));
-    let failed = || why_void((outcomes, failed), cell.good, how_it_ended);
-    let nothing = || (cell.good == 0).then(|| "it was not run".to_owned());
+    let failed = || why_invalid((outcomes, failed), cell.valid_runs, how_it_ended);
+    let nothing = || (cell.valid_runs == 0).then(|| "it was not run".to_owned());
     cell.not_run = not_mapped.or_else(failed).or_else(nothing);
     cell
 }
 
 /// Why the runs of a cell support no claim, given the number of good runs; `None` if they do.
-fn why_void(
+fn why_invalid(
     (outcomes, failed): Runs<'_>,
     good: usize,
     how_it_ended: &dyn Fn(&Outcome) -> String,
@@ -282,7 +282,7 @@ fn put_counts(cell: &mut CellData, extractor: &Extractor<'_>, counts: Vec<Option
     }
     if let Some(why) = why {
         let names = derived.into_iter().chain(["instructions".to_owned()]);
-        cell.void.extend(names.map(|name| (name, why.clone())));
+        cell.invalid.extend(names.map(|name| (name, why.clone())));
     }
 }
 /// Reports a preloaded allocator of a cell that is in none of the ledgers of a run.
@@ -300,7 +300,7 @@ fn not_mapped(matrix: &Matrix, key: &Key, outcome: &Outcome) -> Option<String> {
     Some(format!("{lost} was preloaded, but is in none of its ledgers"))
 }
 
-fn put(cell: &mut CellData, round: usize, rounds: usize, metrics: BTreeMap<String, f64>) {
+fn store_metrics(cell: &mut CellData, round: usize, rounds: usize, metrics: BTreeMap<String, f64>) {
     for (name, value) in metrics {
         let samples = cell.samples.entry(name).or_insert_with(|| vec![None; rounds]);
         if let Some(place) = samples.get_mut(round) {
@@ -311,7 +311,7 @@ fn put(cell: &mut CellData, round: usize, rounds: usize, metrics: BTreeMap<Strin
 
 /// The part of the identity of a lab that comes from the study: its text and the files of its
 /// folder.
-pub fn description(matrix: &Matrix, text: &str) -> impl serde::Serialize + use<> {
+pub fn study_identity(matrix: &Matrix, text: &str) -> impl serde::Serialize + use<> {
     const MAX_FILES: usize = 10_000;
     let mut files = Vec::new();
     let mut waiting: Vec<PathBuf> = vec![matrix.study.folder.clone()];

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::build::{folder, why_not_preloaded};
+use super::build::{build_folder, why_not_preloaded};
 use super::claim::{Judged, Verdict, judge};
 use super::data::Data;
 use super::file::Study;
 use super::matrix::Matrix;
-use super::needs::{self, Bill};
+use super::needs::{self, RunnableCells};
 use super::tests::GOOD;
 use super::{cell, run};
 use strandline_lab::cell::{End, Figures, Outcome, Subject};
@@ -47,7 +47,7 @@ const COUNTED: &str = "title = 't'\n[[subject]]\nname = 's'\ncommand = 'true'\n[
 #[test]
 fn what_is_derived_reads_the_counts_that_claims_read_and_failed_runs_do_not_count() {
     let matrix = matrix(COUNTED);
-    let bill = needs::bill(&matrix).unwrap();
+    let bill = needs::check_cells(&matrix).unwrap();
     let good = |count| outcome(End::Exited(0), count, 1.0);
     let timed = results(vec![vec![good(5), good(5), good(5)]]);
     let counted = results(vec![vec![good(7000), outcome(End::Exited(3), 9, 1.0), good(9000)]]);
@@ -64,7 +64,7 @@ fn a_cell_that_mostly_fails_carries_no_claim_and_one_that_failed_once_says_so() 
     let text = "title = 't'\n[[subject]]\nname = 's'\ncommand = 'true'\n".to_owned()
         + &claim("median(\"wall_seconds\") < 5");
     let matrix = matrix(&text);
-    let bill = needs::bill(&matrix).unwrap();
+    let bill = needs::check_cells(&matrix).unwrap();
     let (good, bad) = (|| outcome(End::Exited(0), 1, 1.0), || outcome(End::Exited(3), 1, 1.0));
     let how = |_: &Outcome| "status 3".to_owned();
     let judged = |runs: Vec<Outcome>, failures: u32| {
@@ -83,7 +83,7 @@ fn an_interval_that_is_not_known_is_not_the_median() {
     let text = "title = 't'\n[[subject]]\nname = 's'\ncommand = 'true'\n".to_owned()
         + &claim("high(\"wall_seconds\") < 5");
     let matrix = matrix(&text);
-    let bill = needs::bill(&matrix).unwrap();
+    let bill = needs::check_cells(&matrix).unwrap();
     let runs = results(vec![vec![outcome(End::Exited(0), 1, 1.0)]]);
     let data = run::data(&matrix, &bill, &runs, None, &Default::default(), &|_| String::new());
     let judged = claims(&matrix, data).remove(0);
@@ -149,13 +149,13 @@ fn builds_that_differ_have_folders_of_their_own() {
                 command = '{build}/s {run}'\nbuild = 'cc -O{opt} -o {build}/s {dir}/s.c'\n";
     let matrix = matrix(text);
     let cells = matrix.cells().unwrap();
-    let folders: Vec<PathBuf> = cells.iter().map(|key| folder(&matrix, key, Path::new("/r"))).collect();
+    let folders: Vec<PathBuf> = cells.iter().map(|key| build_folder(&matrix, key, Path::new("/r"))).collect();
     assert_eq!(folders[0], folders[1], "the same commands");
     assert_ne!(folders[0], folders[2]);
     let subject = cell::subject(&matrix, &cells[2], Path::new("/r"), None);
     assert_eq!(subject.command[0], folders[2].join("s").display().to_string());
     let without =
-        run::data(&matrix, &Bill::default(), &Results::default(), None, &Default::default(), &|_| {
+        run::data(&matrix, &RunnableCells::default(), &Results::default(), None, &Default::default(), &|_| {
             String::new()
         });
     assert!(without.cells.is_empty());
@@ -168,7 +168,7 @@ fn choices_with_one_number_are_told_apart_by_name() {
         .to_owned()
         + &claim("values(\"mode\").all(m, median(\"wall_seconds\", {\"mode\": m}) < 3)");
     let both = matrix(&text);
-    let bill = needs::bill(&both).unwrap();
+    let bill = needs::check_cells(&both).unwrap();
     let runs = |seconds| vec![outcome(End::Exited(0), 1, seconds)];
     let measured = results(vec![runs(1.0), runs(9.0)]);
     let data = run::data(&both, &bill, &measured, None, &Default::default(), &|_| String::new());
@@ -188,7 +188,7 @@ fn subjects_are_compared_with_one_that_takes_fewer_axes() {
         let text = format!("title = 't'\n[axes]\nsize = [1, 2]\n{}{}", subject(order[0]), subject(order[1]))
             + &claim("ratio(\"wall_seconds\", {\"subject\": \"a\"}, {\"subject\": \"b\"}) < 2");
         let matrix = matrix(&text);
-        let bill = needs::bill(&matrix).unwrap();
+        let bill = needs::check_cells(&matrix).unwrap();
         let measured = results(vec![vec![outcome(End::Exited(0), 1, 1.0)]; 3]);
         let data = run::data(&matrix, &bill, &measured, None, &Default::default(), &|_| String::new());
         let judged = claims(&matrix, data).remove(0);
@@ -219,7 +219,7 @@ fn a_subject_has_its_own_metrics_and_repeats() {
     let names = |index: usize| matrix.subjects[index].metrics.clone();
     assert!(names(0).contains_key("double") && names(0).contains_key("said") && !names(0).contains_key("y"));
     assert!(names(1).contains_key("y") && !names(1).contains_key("double"));
-    assert_eq!((matrix.runs(), matrix.most_repeats()), (Some(2 + 5), 5));
+    assert_eq!((matrix.runs(), matrix.max_repeats()), (Some(2 + 5), 5));
     let folder = tempfile::tempdir().unwrap();
     let printed = |text: &str, name: &str| {
         let path = folder.path().join(name);
@@ -228,8 +228,8 @@ fn a_subject_has_its_own_metrics_and_repeats() {
     };
     let good = printed("{\"x\": 2, \"said\": \"good\", \"y\": 7}\n", "good");
     let bad = printed("{\"x\": 2, \"said\": \"bad\", \"y\": 7}\n", "bad");
-    let cells: Vec<_> = needs::bill(&matrix).unwrap().missing.into_iter().map(|(key, _)| key).collect();
-    let bill = Bill { cells, missing: Vec::new() };
+    let cells: Vec<_> = needs::check_cells(&matrix).unwrap().missing.into_iter().map(|(key, _)| key).collect();
+    let bill = RunnableCells { cells, missing: Vec::new() };
     let judged = |last: &Outcome| {
         let runs = results(vec![vec![good.clone(), last.clone()], vec![good.clone(); 5]]);
         let data = run::data(&matrix, &bill, &runs, None, &Default::default(), &|_| String::new());
@@ -283,7 +283,7 @@ fn printed(matrix: &Matrix, cells: &[&[&str]]) -> Data {
     for (index, lines) in cells.iter().enumerate() {
         let mut runs = vec![Vec::new(); cells.len()];
         runs[index] = lines.iter().enumerate().map(run).collect();
-        let bill = Bill { cells: matrix.cells().unwrap(), missing: Vec::new() };
+        let bill = RunnableCells { cells: matrix.cells().unwrap(), missing: Vec::new() };
         let all = run::data(matrix, &bill, &results(runs), None, &Default::default(), &|_| String::new());
         let key = &bill.cells[index];
         data.cells.insert(key.clone(), all.cells[key].clone());
@@ -327,7 +327,7 @@ fn what_fails_under_cachegrind_takes_nothing_but_its_counts() {
         + &claim("median(\"wall_seconds\") < 5")
         + "[[claim]]\nid = 'd'\ntext = 'd'\nholds = 'median(\"thousands\") < 5'\n";
     let matrix = matrix(&text);
-    let bill = needs::bill(&matrix).unwrap();
+    let bill = needs::check_cells(&matrix).unwrap();
     let (good, bad) = (|| outcome(End::Exited(0), 7000, 1.0), || outcome(End::Exited(3), 9, 1.0));
     let judged = |counted: Vec<Outcome>, failures: u32| {
         let failures = [(0, (failures, bad()))].into();
@@ -355,7 +355,7 @@ fn counts_of_the_processor_do_not_stand_beside_those_of_cachegrind() {
         .to_owned()
         + &claim("ratio(\"instructions\", {\"subject\": \"a\"}, {\"subject\": \"b\"}) < 5");
     let matrix = matrix(&text);
-    let bill = needs::bill(&matrix).unwrap();
+    let bill = needs::check_cells(&matrix).unwrap();
     let runs = || results(vec![vec![outcome(End::Exited(0), 7000, 1.0)]; 2]);
     let (counted, none) = (runs(), Default::default());
     let data = run::data(&matrix, &bill, &runs(), Some((&counted, &none)), &none, &|_| String::new());

@@ -10,10 +10,10 @@ use cel::common::types::CelDouble;
 use super::kinds::TEXT;
 
 /// Functions that read measured data.
-pub const READING: [&str; 9] =
+pub const READ_FUNCTIONS: [&str; 9] =
     ["median", "low", "high", "least", "most", "ratio", "ratio_low", "ratio_high", TEXT];
 /// Functions that do not read measured data.
-pub const PLAIN: [&str; 6] = ["near", "abs", "min", "max", "values", "metric"];
+pub const OTHER_FUNCTIONS: [&str; 6] = ["near", "abs", "min", "max", "values", "metric"];
 /// Maximum number of steps of an expression.
 const MAX_STEPS: u64 = 20_000;
 /// Maximum depth of a tree.
@@ -49,9 +49,9 @@ pub fn scan(tree: &mut IdedExpr, axis_size: &dyn Fn(&str) -> Option<usize>, vari
         scan.wrong.push("it is nested too deeply".to_owned());
         return scan;
     }
-    scan.wrong.extend(super::kinds::wrong(tree));
+    scan.wrong.extend(super::kinds::errors(tree));
     walk(tree, &mut scan, &mut names, axis_size);
-    let widest = widest(tree, axis_size).max(1);
+    let widest = max_list_length(tree, axis_size).max(1);
     scan.steps = steps(tree, widest, axis_size);
     if scan.steps > MAX_STEPS {
         scan.wrong.push(format!(
@@ -85,7 +85,7 @@ fn walk(
             }
         }
         Expr::Call(call) => {
-            called(call, scan, axis_size);
+            scan_call(call, scan, axis_size);
             let is_index = call.func_name == "_[_]";
             for (place, argument) in call.args.iter_mut().enumerate() {
                 // List indices must stay integers.
@@ -123,13 +123,13 @@ fn walk(
 }
 
 /// Records what a call names: a metric, choices, an axis.
-fn called(call: &CallExpr, scan: &mut Scan, axis_size: &dyn Fn(&str) -> Option<usize>) {
+fn scan_call(call: &CallExpr, scan: &mut Scan, axis_size: &dyn Fn(&str) -> Option<usize>) {
     let first = call.args.first().and_then(text);
     match call.func_name.as_str() {
-        name if READING.contains(&name) => {
+        name if READ_FUNCTIONS.contains(&name) => {
             scan.reads = true;
             scan.metrics.extend(first.map(str::to_owned));
-            call.args.iter().skip(1).for_each(|selector| selected(selector, scan));
+            call.args.iter().skip(1).for_each(|selector| scan_choices(selector, scan));
         }
         "metric" => scan.metrics.extend(first.map(str::to_owned)),
         "values" => match first {
@@ -142,7 +142,7 @@ fn called(call: &CallExpr, scan: &mut Scan, axis_size: &dyn Fn(&str) -> Option<u
 }
 
 /// Records the axes named by `{ "axis": choice }`.
-fn selected(selector: &IdedExpr, scan: &mut Scan) {
+fn scan_choices(selector: &IdedExpr, scan: &mut Scan) {
     let Expr::Map(map) = &selector.expr else {
         scan.wrong.push("choices are written out where they are used: { \"axis\": \"choice\" }".to_owned());
         return;
@@ -196,7 +196,7 @@ fn depth(tree: &IdedExpr, above: usize) -> usize {
 }
 
 /// Upper bound on the length of any list that an expression can use.
-fn widest(tree: &IdedExpr, axis_size: &dyn Fn(&str) -> Option<usize>) -> usize {
+fn max_list_length(tree: &IdedExpr, axis_size: &dyn Fn(&str) -> Option<usize>) -> usize {
     let own = match &tree.expr {
         Expr::List(list) => list.elements.len(),
         Expr::Map(map) => map.entries.len(),
@@ -207,7 +207,7 @@ fn widest(tree: &IdedExpr, axis_size: &dyn Fn(&str) -> Option<usize>) -> usize {
         Expr::Ident(name) if name == "published" => 1_000,
         _ => 0,
     };
-    parts(tree).into_iter().map(|part| widest(part, axis_size)).max().unwrap_or(0).max(own)
+    parts(tree).into_iter().map(|part| max_list_length(part, axis_size)).max().unwrap_or(0).max(own)
 }
 
 /// Upper bound on the length of the list that `tree` evaluates to.

@@ -3,20 +3,20 @@
 
 /// One error in an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong {
+pub struct ExpressionError {
     /// Byte offset in the expression; `None`: the whole expression.
     pub at: Option<usize>,
     /// The error, in one line.
     pub text: String,
 }
 
-impl From<String> for Wrong {
+impl From<String> for ExpressionError {
     fn from(text: String) -> Self {
         Self { at: None, text }
     }
 }
 
-impl std::fmt::Display for Wrong {
+impl std::fmt::Display for ExpressionError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.text)
     }
@@ -26,25 +26,25 @@ impl std::fmt::Display for Wrong {
 const MAX_REPEATED: usize = 20;
 
 /// Converts a parser message for a line and column (from 1) of `expression` to one line.
-pub fn wrong(expression: &str, (line, column): (isize, isize), says: &str) -> Wrong {
+pub fn wrong(expression: &str, (line, column): (isize, isize), says: &str) -> ExpressionError {
     let begin = usize::try_from(line - 1).unwrap_or(0);
     let before: usize = expression.split_inclusive('\n').take(begin).map(str::len).sum();
     let rest = expression.get(before..).unwrap_or_default();
     let column = usize::try_from(column - 1).unwrap_or(0);
     let within = rest.char_indices().nth(column).map_or(rest.len(), |(at, _)| at);
     let at = before + within;
-    Wrong { at: Some(at), text: told(says, expression.get(at..).unwrap_or_default()) }
+    ExpressionError { at: Some(at), text: describe(says, expression.get(at..).unwrap_or_default()) }
 }
 
 /// Finds a comment in `expression`: the parser would ignore everything after it.
-pub fn comment(expression: &str) -> Option<Wrong> {
+pub fn comment(expression: &str) -> Option<ExpressionError> {
     let bytes = expression.as_bytes();
     let rest = |at: usize| bytes.get(at..).unwrap_or_default();
     let mut at = 0;
     while at < bytes.len() {
         if rest(at).starts_with(b"//") {
             let text = "`//` begins a comment, and hides what follows; to divide, write /".to_owned();
-            return Some(Wrong { at: Some(at), text });
+            return Some(ExpressionError { at: Some(at), text });
         }
         let quote =
             [&b"\"\"\""[..], b"'''", b"\"", b"'"].into_iter().find(|quote| rest(at).starts_with(quote));
@@ -63,42 +63,42 @@ pub fn comment(expression: &str) -> Option<Wrong> {
     None
 }
 
-fn told(says: &str, rest: &str) -> String {
-    let says = says.strip_prefix("Syntax error: ").unwrap_or(says);
+fn describe(says: &str, rest: &str) -> String {
+    let message = says.strip_prefix("Syntax error: ").unwrap_or(says);
     let is_end = rest.trim().is_empty();
     let quoted = |text: &str| -> Option<String> {
-        let (_, after) = says.split_once(text)?;
+        let (_, after) = message.split_once(text)?;
         // The quoted text may contain the same character; the text after it never does.
         let end = after.find("' expecting").or_else(|| after.find("' at '")).or_else(|| after.rfind('\''))?;
         after.get(..end).map(shortened)
     };
     if let Some(missing) = quoted("missing '") {
-        let place = if is_end { " at its end".to_owned() } else { format!(" before {}", begin_of(rest)) };
+        let place = if is_end { " at its end".to_owned() } else { format!(" before {}", first_token(rest)) };
         return format!("`{missing}` is missing{place}");
     }
     if is_end {
         return "it ends where something is missing".to_owned();
     }
-    if says.starts_with("token recognition error") {
+    if message.starts_with("token recognition error") {
         return match rest.chars().next() {
             Some(mark @ ('"' | '\'')) => format!("a text that begins with {mark} does not end"),
-            _ => format!("{} has no meaning here{}", begin_of(rest), hint(rest)),
+            _ => format!("{} has no meaning here{}", first_token(rest), hint(rest)),
         };
     }
-    if says.starts_with("mismatched input") || says.starts_with("extraneous input") {
-        return format!("{} cannot stand here{}", begin_of(rest), hint(rest));
+    if message.starts_with("mismatched input") || message.starts_with("extraneous input") {
+        return format!("{} cannot stand here{}", first_token(rest), hint(rest));
     }
-    let says = says.lines().next().unwrap_or_default();
+    let says = message.lines().next().unwrap_or_default();
     let says = says.split_once(" expecting ").map_or(says, |(before, _)| before);
     format!(
         "it cannot be read at {}: {}",
-        begin_of(rest),
+        first_token(rest),
         strandline_report::text::clean_sentence(&shortened(says))
     )
 }
 
 /// The first word or operator of `rest`, in backquotes.
-fn begin_of(rest: &str) -> String {
+fn first_token(rest: &str) -> String {
     let rest = rest.trim_start();
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let is_sign = |c: char| "<>=!&|".contains(c);
@@ -109,7 +109,7 @@ fn begin_of(rest: &str) -> String {
 }
 
 fn hint(rest: &str) -> &'static str {
-    let word = begin_of(rest);
+    let word = first_token(rest);
     match word.trim_matches('`') {
         "and" | "AND" | "&" => "; write &&",
         "or" | "OR" | "|" => "; write ||",

@@ -19,10 +19,10 @@ pub const MAX_TABLES: usize = 50;
 const MAX_ROWS: usize = 2_000;
 const MAX_COLUMNS: usize = 60;
 /// Shown where nothing was measured.
-const NOTHING: &str = "–";
+const MISSING: &str = "–";
 
 /// A row or column: its name, the choice it stands for, the metric it shows.
-struct Line {
+struct Entry {
     name: String,
     choice: Option<(String, String)>,
     metric: Option<String>,
@@ -56,16 +56,16 @@ fn groups_of(spec: &TableSpec, matrix: &Matrix) -> Result<Vec<Selection>, String
 
 /// All metrics of a table.
 fn metrics_of(spec: &TableSpec) -> Vec<String> {
-    let between = between(spec.rows.metrics(), spec.columns.metrics());
+    let between = combined_metrics(spec.rows.metrics(), spec.columns.metrics());
     between.into_iter().chain(spec.metric.clone()).collect()
 }
 
 /// All combinations of two lists of metrics, as in [`met`]; one list alone if the other is empty.
-pub fn between(first: &[String], second: &[String]) -> Vec<String> {
+pub fn combined_metrics(first: &[String], second: &[String]) -> Vec<String> {
     match (first, second) {
         ([], some) | (some, []) => some.to_vec(),
         (first, second) => {
-            let of = |name| second.iter().filter_map(move |other: &String| met(Some(name), Some(other)));
+            let of = |name| second.iter().filter_map(move |other: &String| combined_metric(Some(name), Some(other)));
             first.iter().flat_map(|name| of(name)).collect()
         }
     }
@@ -90,7 +90,7 @@ pub fn groups(
     let subjects = if subjects.is_empty() && !matrix.subjects.iter().any(has_all) && metrics.iter().any(has) {
         matrix.subjects.iter().filter(has_any).map(|subject| subject.name.clone()).collect()
     } else {
-        matrix.meant(&subjects, metrics.iter())
+        matrix.relevant_subjects(&subjects, metrics.iter())
     };
     matrix.groups(&|axis| named.contains(axis), &subjects)
 }
@@ -118,7 +118,7 @@ fn table(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured, group: &Sel
         .map(|one| ((one.row.value.as_str(), one.column.value.as_str()), one.figure))
         .collect();
     let published =
-        |row: &Line, column: &Line| figures.get(&(row.name.as_str(), column.name.as_str())).copied();
+        |row: &Entry, column: &Entry| figures.get(&(row.name.as_str(), column.name.as_str())).copied();
     let has_published: Vec<bool> =
         columns.iter().map(|column| rows.iter().any(|row| published(row, column).is_some())).collect();
     let mut heads = vec![Column { title: side_name(&spec.rows), figures: false }];
@@ -135,7 +135,7 @@ fn table(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured, group: &Sel
             if has {
                 let metric = metric_of(spec, [row, column]);
                 let text = published(row, column).map_or_else(
-                    || NOTHING.to_owned(),
+                    || MISSING.to_owned(),
                     |figure| show_published(spec, matrix, metric.as_deref().unwrap_or_default(), figure),
                 );
                 cells.push(Cell { text, tone: Tone::Faint });
@@ -154,7 +154,7 @@ fn side_name(side: &Side) -> String {
 }
 
 /// The rows or columns of a side; only subjects that have a metric of the table.
-fn lines(side: &Side, spec: &TableSpec, matrix: &Matrix) -> Vec<Line> {
+fn lines(side: &Side, spec: &TableSpec, matrix: &Matrix) -> Vec<Entry> {
     let metrics = metrics_of(spec);
     let is_shown = |axis: &str, name: &str| {
         let subject = matrix.subjects.iter().find(|subject| axis == SUBJECT && subject.name == name);
@@ -163,12 +163,12 @@ fn lines(side: &Side, spec: &TableSpec, matrix: &Matrix) -> Vec<Line> {
     match side {
         Side::Metrics(names) => names
             .iter()
-            .map(|name| Line { name: name.clone(), choice: None, metric: Some(name.clone()) })
+            .map(|name| Entry { name: name.clone(), choice: None, metric: Some(name.clone()) })
             .collect(),
         Side::Axis(axis) => choices(matrix, axis, &spec.given)
             .into_iter()
             .filter(|name| is_shown(axis, name))
-            .map(|name| Line { choice: Some((axis.clone(), name.clone())), name, metric: None })
+            .map(|name| Entry { choice: Some((axis.clone(), name.clone())), name, metric: None })
             .collect(),
     }
 }
@@ -194,13 +194,13 @@ pub fn without(given: &[(String, String)], axes: &[Option<&str>]) -> Selection {
     given.iter().filter(|(axis, _)| !axes.contains(&Some(axis))).cloned().collect()
 }
 
-fn metric_of(spec: &TableSpec, lines: [&Line; 2]) -> Option<String> {
+fn metric_of(spec: &TableSpec, lines: [&Entry; 2]) -> Option<String> {
     let [row, column] = lines.map(|line| line.metric.as_deref());
-    met(row, column).or_else(|| spec.metric.clone())
+    combined_metric(row, column).or_else(|| spec.metric.clone())
 }
 
 /// The metric in a cell: `FIRST.SECOND`, or the only one that is named.
-pub fn met(first: Option<&str>, second: Option<&str>) -> Option<String> {
+pub fn combined_metric(first: Option<&str>, second: Option<&str>) -> Option<String> {
     match (first, second) {
         (Some(first), Some(second)) => Some(format!("{first}.{second}")),
         (one, other) => one.or(other).map(str::to_owned),
@@ -212,9 +212,9 @@ fn cell(
     matrix: &Matrix,
     measured: &dyn Measured,
     group: &Selection,
-    lines: [&Line; 2],
+    lines: [&Entry; 2],
 ) -> Cell {
-    let nothing = || Cell { text: NOTHING.to_owned(), tone: Tone::Faint };
+    let nothing = || Cell { text: MISSING.to_owned(), tone: Tone::Faint };
     let Some(metric) = metric_of(spec, lines) else { return nothing() };
     let mut named = without(&spec.given, &[spec.rows.axis(), spec.columns.axis()]);
     named.extend(lines.iter().filter_map(|line| line.choice.clone()));
@@ -229,19 +229,19 @@ fn cell(
             Statistic::High => ratio.high,
             Statistic::Median | Statistic::Least | Statistic::Most => Some(ratio.median),
         };
-        return shown(spec, value, [ratio.low, ratio.high], &|value| factor(spec, value));
+        return shown(spec, value, [ratio.low, ratio.high], &|value| format_ratio(spec, value));
     }
     if matches!(matrix.study.metrics.get(&metric), Some(Metric::Text(_))) {
         return measured.text(&key, &metric).map_or_else(|_| nothing(), |text| plain(clean(&text)));
     }
     let Ok(estimate) = estimate(measured, &key, &metric) else { return nothing() };
-    let show = |value: f64| show(spec.unit.as_deref(), &matrix.study, &metric, value);
+    let show = |value: f64| format_figure(spec.unit.as_deref(), &matrix.study, &metric, value);
     shown(spec, figure(&estimate, spec.statistic), [estimate.low, estimate.high], &show)
 }
 
 /// A figure, with its interval if requested and known.
 fn shown(spec: &TableSpec, value: Option<f64>, ends: [Option<f64>; 2], show: &dyn Fn(f64) -> String) -> Cell {
-    let Some(value) = value else { return Cell { text: NOTHING.to_owned(), tone: Tone::Faint } };
+    let Some(value) = value else { return Cell { text: MISSING.to_owned(), tone: Tone::Faint } };
     match ends {
         [Some(low), Some(high)] if spec.interval => {
             plain(format!("{} ({} – {})", show(value), show(low), show(high)))
@@ -250,33 +250,33 @@ fn shown(spec: &TableSpec, value: Option<f64>, ends: [Option<f64>; 2], show: &dy
     }
 }
 
-fn factor(spec: &TableSpec, ratio: f64) -> String {
-    if spec.unit.as_deref() == Some("%") { digits(ratio * 100.0) } else { format!("{ratio:.3}") }
+fn format_ratio(spec: &TableSpec, ratio: f64) -> String {
+    if spec.unit.as_deref() == Some("%") { format_number(ratio * 100.0) } else { format!("{ratio:.3}") }
 }
 
 fn show_published(spec: &TableSpec, matrix: &Matrix, metric: &str, figure: f64) -> String {
     // With a unit, published figures are given in that unit.
     if spec.unit.is_some() || !spec.ratio_to.is_empty() {
-        return digits(figure);
+        return format_number(figure);
     }
-    show(None, &matrix.study, metric, figure)
+    format_figure(None, &matrix.study, metric, figure)
 }
 
 /// A figure in readable form.
-pub fn show(wanted: Option<&str>, study: &Study, metric: &str, value: f64) -> String {
+pub fn format_figure(wanted: Option<&str>, study: &Study, metric: &str, value: f64) -> String {
     if let Some((_, factor)) = UNITS.iter().find(|(name, _)| Some(*name) == wanted) {
-        return digits(value / factor);
+        return format_number(value / factor);
     }
     match unit(metric, study.metrics.get(metric)) {
         Unit::Bytes if value < 0.0 => format!("−{}", bytes((-value).round() as u64)),
         Unit::Bytes => bytes(value.round() as u64),
         Unit::Seconds if value >= 0.0 => seconds(value),
-        Unit::Seconds | Unit::Count => digits(value),
+        Unit::Seconds | Unit::Count => format_number(value),
     }
 }
 
 /// Whole numbers with thousands separators, others with three significant digits.
-pub fn digits(value: f64) -> String {
+pub fn format_number(value: f64) -> String {
     let sign = if value < 0.0 { "−" } else { "" };
     let size = value.abs();
     if size < 1e15 && (size.fract() == 0.0 || size >= 1_000.0) {

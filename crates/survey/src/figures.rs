@@ -6,7 +6,7 @@ use strandline_process::error::Error;
 use strandline_process::procfs::Process;
 use strandline_process::smaps;
 
-use crate::select::Seen;
+use crate::select::FoundProcess;
 
 /// The kernel's figures of a process.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,7 +30,7 @@ const MAX_STATM_BYTES: u64 = 256;
 
 /// What is known about a process, and when it has to be read again.
 #[derive(Clone, Debug)]
-pub struct Known {
+pub struct CachedFacts {
     /// Its last figures.
     pub figures: Figures,
     /// Its proportional set size.
@@ -46,9 +46,9 @@ pub struct Known {
 /// Everything is read again after this, whatever statm contains: sharing may change without it.
 const GOOD_FOR: Duration = Duration::from_secs(60);
 
-impl Known {
+impl CachedFacts {
     /// Current facts about `seen`, given what was known `before`; `None` if it has ended.
-    pub fn now(seen: &Seen, before: Option<Self>) -> Option<Self> {
+    pub fn now(seen: &FoundProcess, before: Option<Self>) -> Option<Self> {
         let statm = seen.process.read_file("statm", MAX_STATM_BYTES).ok()?;
         let faults = (seen.minor_faults, seen.major_faults);
         match before {

@@ -9,8 +9,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use crate::figures::{Figures, Known, Pss};
-use crate::select::{Key, Seen, Selection};
+use crate::figures::{Figures, CachedFacts, Pss};
+use crate::select::{Key, FoundProcess, Selection};
 
 /// Default time limit for proportional set sizes in each picture: about 6 GiB of memory.
 const PSS_TIME: Duration = Duration::from_millis(40);
@@ -19,7 +19,7 @@ const MAX_GROUPS: usize = 100;
 
 /// A process in a picture.
 #[derive(Clone, Debug)]
-pub struct Shown {
+pub struct ProcessFigures {
     /// Its identity.
     pub key: Key,
     /// Its parent.
@@ -67,7 +67,7 @@ impl Sum {
         self.swap_bytes = both(self.swap_bytes, other.swap_bytes);
     }
 
-    fn of(shown: &Shown) -> Self {
+    fn of(shown: &ProcessFigures) -> Self {
         Self {
             processes: 1,
             rss_bytes: shown.figures.rss_bytes,
@@ -80,13 +80,13 @@ impl Sum {
 
 /// All chosen processes at one moment.
 #[derive(Debug)]
-pub struct Picture {
+pub struct Survey {
     /// When it was taken.
     pub at: Instant,
     /// How long it took.
     pub took: Duration,
     /// Those with the most RSS, in descending order.
-    pub processes: Vec<Shown>,
+    pub processes: Vec<ProcessFigures>,
     /// All others.
     pub others: Option<Sum>,
     /// All of them by control group; the small groups under the name `other`.
@@ -100,37 +100,37 @@ const GOOD_FOR_TIMES: u32 = 100;
 const GOOD_FOR_AT_LEAST: Duration = Duration::from_secs(1);
 const GOOD_FOR_AT_MOST: Duration = Duration::from_secs(10);
 
-impl Picture {
+impl Survey {
     /// Whether it is still valid.
-    pub fn is_good(&self, now: Instant) -> bool {
+    pub fn is_valid(&self, now: Instant) -> bool {
         now.duration_since(self.at) <= (self.took * GOOD_FOR_TIMES).clamp(GOOD_FOR_AT_LEAST, GOOD_FOR_AT_MOST)
     }
 }
 
 /// Takes pictures, and caches what is slow to read.
 #[derive(Debug)]
-pub struct Painter {
-    known: HashMap<Key, Known>,
+pub struct Surveyor {
+    known: HashMap<Key, CachedFacts>,
     /// Time limit for proportional set sizes in each picture.
-    pub pss_time: Duration,
+    pub pss_time_limit: Duration,
 }
 
-impl Default for Painter {
+impl Default for Surveyor {
     fn default() -> Self {
-        Self { known: HashMap::new(), pss_time: PSS_TIME }
+        Self { known: HashMap::new(), pss_time_limit: PSS_TIME }
     }
 }
 
-impl Painter {
+impl Surveyor {
     /// Takes a picture of the processes of `selection`; `top` of them one by one.
-    pub fn paint(&mut self, selection: &Selection, top: usize) -> Picture {
+    pub fn paint(&mut self, selection: &Selection, top: usize) -> Survey {
         let at = Instant::now();
         let mut before = std::mem::take(&mut self.known);
-        let mut found: Vec<(Seen, Known)> = selection
+        let mut found: Vec<(FoundProcess, CachedFacts)> = selection
             .find()
             .into_iter()
             .filter_map(|seen| {
-                let known = Known::now(&seen, before.remove(&seen.key))?;
+                let known = CachedFacts::now(&seen, before.remove(&seen.key))?;
                 Some((seen, known))
             })
             .collect();
@@ -139,23 +139,23 @@ impl Painter {
             (Reverse(known.figures.rss_bytes), seen.key.start_ticks, seen.key.pid)
         });
         let shown = found.len().min(top);
-        ask_for_sizes(&mut found[..shown], self.pss_time);
+        read_pss(&mut found[..shown], self.pss_time_limit);
         let mut shown = Vec::with_capacity(found.len());
         for (seen, known) in found {
-            let Known { figures, pss, group, .. } = known.clone();
-            shown.push(Shown { key: seen.key, parent: seen.parent, name: seen.name, group, figures, pss });
+            let CachedFacts { figures, pss, group, .. } = known.clone();
+            shown.push(ProcessFigures { key: seen.key, parent: seen.parent, name: seen.name, group, figures, pss });
             self.known.insert(seen.key, known);
         }
         let groups = by_group(&shown);
         let rest = shown.split_off(shown.len().min(top));
         let others = (!rest.is_empty()).then(|| total(&rest));
-        Picture { at, took: at.elapsed(), processes: shown, others, groups }
+        Survey { at, took: at.elapsed(), processes: shown, others, groups }
     }
 }
 
 /// Reads the proportional set sizes that may have changed, the oldest first, until the time is
 /// over.
-fn ask_for_sizes(found: &mut [(Seen, Known)], time: Duration) {
+fn read_pss(found: &mut [(FoundProcess, CachedFacts)], time: Duration) {
     let mut turns: Vec<_> = found
         .iter()
         .enumerate()
@@ -172,14 +172,14 @@ fn ask_for_sizes(found: &mut [(Seen, Known)], time: Duration) {
     }
 }
 
-fn total(shown: &[Shown]) -> Sum {
+fn total(shown: &[ProcessFigures]) -> Sum {
     let mut sum = Sum::NONE;
     shown.iter().for_each(|one| sum.add(&Sum::of(one)));
     sum
 }
 
 /// Sums by control group, sorted by name; the smallest groups are summed as `other`.
-fn by_group(shown: &[Shown]) -> Vec<(String, Sum)> {
+fn by_group(shown: &[ProcessFigures]) -> Vec<(String, Sum)> {
     let mut sums: BTreeMap<&str, Sum> = BTreeMap::new();
     for one in shown {
         if let Some(group) = &one.group {
@@ -203,16 +203,16 @@ fn by_group(shown: &[Shown]) -> Vec<(String, Sum)> {
 mod tests {
     use super::*;
 
-    fn shown(pid: i32, group: &str, rss_bytes: u64, pss: Pss) -> Shown {
+    fn shown(pid: i32, group: &str, rss_bytes: u64, pss: Pss) -> ProcessFigures {
         let figures =
             Figures { rss_bytes, anonymous_bytes: Some(1), swap_bytes: Some(0), ..Figures::default() };
         let key = Key { pid, start_ticks: 1 };
-        Shown { key, parent: 1, name: "x".to_owned(), group: Some(group.to_owned()), figures, pss }
+        ProcessFigures { key, parent: 1, name: "x".to_owned(), group: Some(group.to_owned()), figures, pss }
     }
 
     #[test]
     fn small_groups_are_summed_and_nothing_is_lost() {
-        let all: Vec<Shown> =
+        let all: Vec<ProcessFigures> =
             (0..150).map(|n| shown(n, &format!("/{n}"), n as u64, Pss::Known(1, Instant::now()))).collect();
         let groups = by_group(&all);
         assert_eq!(groups.len(), MAX_GROUPS + 1);
@@ -230,8 +230,8 @@ mod tests {
 
     #[test]
     fn the_largest_are_shown_and_the_others_summed() {
-        let all = Selection::new(crate::select::Asked { all: true, ..Default::default() }).unwrap();
-        let picture = Painter::default().paint(&all, 1);
+        let all = Selection::new(crate::select::SelectionRequest { all: true, ..Default::default() }).unwrap();
+        let picture = Surveyor::default().paint(&all, 1);
         assert_eq!(picture.processes.len(), 1);
         let first = picture.processes[0].figures.rss_bytes;
         let others = picture.others;

@@ -39,7 +39,7 @@ pub struct Selection {
 
 /// A selection in words.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct SelectionRequest {
     /// Process ids.
     pub pids: Vec<i32>,
     /// Regular expressions that match within the name of a process or of its executable.
@@ -56,7 +56,7 @@ pub struct Asked {
 
 /// A process that was found.
 #[derive(Debug)]
-pub struct Seen {
+pub struct FoundProcess {
     /// Its identity.
     pub key: Key,
     /// Its parent.
@@ -71,7 +71,7 @@ pub struct Seen {
     pub process: Process,
 }
 
-impl Seen {
+impl FoundProcess {
     /// The control group that counts its memory.
     pub fn group(&self) -> Option<String> {
         own_group(&groups_of(&self.process))
@@ -83,8 +83,8 @@ impl Selection {
     ///
     /// # Errors
     /// One line: no such process, an invalid expression, or nothing chosen.
-    pub fn new(asked: Asked) -> Result<Self, String> {
-        let Asked { pids, names, groups, units, all, children } = asked;
+    pub fn new(asked: SelectionRequest) -> Result<Self, String> {
+        let SelectionRequest { pids, names, groups, units, all, children } = asked;
         if !all && pids.is_empty() && names.is_empty() && groups.is_empty() && units.is_empty() {
             return Err("no process is chosen: give --pid, --name, --cgroup, --unit or --all".to_owned());
         }
@@ -111,12 +111,12 @@ impl Selection {
     }
 
     /// The processes that are chosen now.
-    pub fn find(&self) -> Vec<Seen> {
+    pub fn find(&self) -> Vec<FoundProcess> {
         let only_these = !self.all && !self.children && self.names.is_empty() && !self.by_group();
-        let seen: Vec<Seen> = if only_these {
-            self.processes.iter().filter_map(|key| look(key.pid)).collect()
+        let seen: Vec<FoundProcess> = if only_these {
+            self.processes.iter().filter_map(|key| open_process(key.pid)).collect()
         } else {
-            pids().filter_map(look).collect()
+            pids().filter_map(open_process).collect()
         };
         let chosen: HashSet<i32> =
             seen.iter().filter(|seen| self.names_it(seen)).map(|seen| seen.key.pid).collect();
@@ -130,7 +130,7 @@ impl Selection {
     }
 
     /// Whether the process itself is chosen, not counting descendants.
-    fn names_it(&self, seen: &Seen) -> bool {
+    fn names_it(&self, seen: &FoundProcess) -> bool {
         if self.all || self.processes.contains(&seen.key) {
             return true;
         }
@@ -172,7 +172,7 @@ fn pids() -> impl Iterator<Item = i32> {
 }
 
 /// Basic facts about a process; `None` if it is gone, or has no memory of its own.
-fn look(pid: i32) -> Option<Seen> {
+fn open_process(pid: i32) -> Option<FoundProcess> {
     let process = Process::open(pid).ok()?;
     let text = process.read_file("stat", MAX_STAT_BYTES).ok()?;
     let stat = Stat::parse(&text)?;
@@ -181,7 +181,7 @@ fn look(pid: i32) -> Option<Seen> {
     if has_none || (stat.exit_signal == Some(0) && snapshot::is_one(&process)) {
         return None;
     }
-    Some(Seen {
+    Some(FoundProcess {
         key: Key { pid, start_ticks: stat.start_ticks },
         parent: stat.parent.unwrap_or(0),
         name: shown(name_in(&text)),
@@ -293,12 +293,12 @@ mod tests {
     #[test]
     fn what_is_asked_is_checked() {
         let error = |asked| Selection::new(asked).unwrap_err();
-        assert!(error(Asked::default()).contains("--pid"));
-        assert!(error(Asked { pids: vec![i32::MAX], ..Asked::default() }).contains("no process"));
-        let wrong = error(Asked { names: vec!["(".to_owned()], ..Asked::default() });
+        assert!(error(SelectionRequest::default()).contains("--pid"));
+        assert!(error(SelectionRequest { pids: vec![i32::MAX], ..SelectionRequest::default() }).contains("no process"));
+        let wrong = error(SelectionRequest { names: vec!["(".to_owned()], ..SelectionRequest::default() });
         assert!(wrong.contains("--name (") && !wrong.contains('\n'), "{wrong}");
         let own = std::process::id().cast_signed();
-        let found = Selection::new(Asked { pids: vec![own], ..Asked::default() }).unwrap().find();
+        let found = Selection::new(SelectionRequest { pids: vec![own], ..SelectionRequest::default() }).unwrap().find();
         assert_eq!(found.iter().map(|seen| seen.key.pid).collect::<Vec<_>>(), [own]);
         assert!(found[0].group().is_some());
     }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Dice, Image};
+use crate::{Rng, Image};
 
 const PAGE: u64 = 4096;
 const CODE: u64 = 0x40_0000;
@@ -43,7 +43,7 @@ const KINDS: [(&str, u64, u64, u64); 4] = [
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CPythonExpected {
     /// By the names that `sys._debugmallocstats` prints.
-    pub own: BTreeMap<&'static str, u64>,
+    pub debug_stats: BTreeMap<&'static str, u64>,
     /// Instances by the name of their type.
     pub instances: BTreeMap<&'static str, u64>,
     /// Objects without references.
@@ -69,7 +69,7 @@ pub struct CPythonImage {
 
 /// Fabricates a CPython from `seed`: 3.9 with arenas of 256 KiB, or 3.10 with arenas of 1 MiB.
 pub fn fabricate_cpython(seed: u64) -> CPythonImage {
-    let mut dice = Dice::new(seed ^ 0x7079);
+    let mut dice = Rng::new(seed ^ 0x7079);
     let is_new = dice.below(2) == 1;
     let (minor, arena, pool) = if is_new { (10, 1 << 20, 16 << 10) } else { (9, 256 << 10, 4 << 10) };
     let count = 1 + dice.below(4);
@@ -134,7 +134,7 @@ pub fn fabricate_cpython(seed: u64) -> CPythonImage {
 
 struct Writer {
     image: Image,
-    dice: Dice,
+    dice: Rng,
     expected: CPythonExpected,
     arena: u64,
     pool: u64,
@@ -142,7 +142,7 @@ struct Writer {
 
 impl Writer {
     fn add(&mut self, name: &'static str, figure: u64) {
-        *self.expected.own.entry(name).or_default() += figure;
+        *self.expected.debug_stats.entry(name).or_default() += figure;
     }
 
     fn put_half(&mut self, at: u64, half: u64) {

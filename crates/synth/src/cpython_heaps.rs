@@ -5,7 +5,7 @@
 //! Written from CPython's `Include/object.h` and `Include/internal/mimalloc` (3.13.5 and 3.14.10),
 //! independently of the reader that it tests.
 
-use crate::{CPythonExpected, CPythonImage, Dice, Image};
+use crate::{CPythonExpected, CPythonImage, Rng, Image};
 
 const PAGE: u64 = 4096;
 const CODE: u64 = 0x40_0000;
@@ -73,7 +73,7 @@ const OF_3_14: Fields = Fields {
 
 /// Fabricates a CPython from `seed`: 3.13 or 3.14.
 pub fn fabricate_free_threaded_cpython(seed: u64) -> CPythonImage {
-    let mut dice = Dice::new(seed ^ 0x7079_7468);
+    let mut dice = Rng::new(seed ^ 0x7079_7468);
     let (minor, fields, gc) = if dice.below(2) == 1 { (14, &OF_3_14, 88) } else { (13, &OF_3_13, 80) };
     let mut image = Image::default();
     image.map(DATA, DATA_BYTES as usize);
@@ -110,14 +110,14 @@ pub fn fabricate_free_threaded_cpython(seed: u64) -> CPythonImage {
 
 struct Writer {
     image: Image,
-    dice: Dice,
+    dice: Rng,
     expected: CPythonExpected,
     fields: &'static Fields,
 }
 
 impl Writer {
     fn add(&mut self, name: &'static str, figure: u64) {
-        *self.expected.own.entry(name).or_default() += figure;
+        *self.expected.debug_stats.entry(name).or_default() += figure;
     }
 
     /// Writes `bits` at `at`, which need not be the start of a word.

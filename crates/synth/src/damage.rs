@@ -1,6 +1,6 @@
 //! Damage: overwrites words of a heap in the ways that make readers loop, overflow or run away.
 
-use crate::{Dice, Heap, Image};
+use crate::{Rng, Heap, Image};
 
 /// The new value of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +66,8 @@ impl Heap {
 
     /// Overwrites `share` percent of all words of the heap's mappings, payload included, with
     /// random ones; libc's own data stays.
-    pub fn overwrite(&mut self, seed: u64, share: u64) {
-        let mut dice = Dice::new(seed ^ 0x0fe2);
+    pub fn overwrite_randomly(&mut self, seed: u64, share: u64) {
+        let mut dice = Rng::new(seed ^ 0x0fe2);
         let heaps: Vec<(u64, u64)> = self
             .image
             .ranges()
@@ -87,7 +87,7 @@ impl Heap {
 /// Overwrites `words` words of `image`, chosen by `seed` among those at `structure`, and returns
 /// what was done, in order.
 pub fn overwrite_words(image: &mut Image, structure: &[u64], seed: u64, words: usize) -> Vec<Damage> {
-    let mut dice = Dice::new(seed ^ 0xdaa6e);
+    let mut dice = Rng::new(seed ^ 0xdaa6e);
     let mut done = Vec::new();
     if structure.is_empty() {
         return done;
@@ -145,7 +145,7 @@ mod tests {
                 (0..64).map(|index| heap.image.word(first + index * 8)).collect()
             };
             let before = words(&heap);
-            heap.overwrite(1, 100);
+            heap.overwrite_randomly(1, 100);
             assert_eq!(heap.image.word(arena + version.top_offset()), top);
             assert_ne!(words(&heap), before);
         }

@@ -1,7 +1,7 @@
 //! Expected figures of a planned heap: those of `mallinfo2()` and the pages that `malloc_trim(0)`
 //! gives back, computed from the plan and not from the bytes.
 
-use crate::plan::{Arena, Ending, Plan, Stretch, Use};
+use crate::plan::{Arena, Ending, Plan, Stretch, ChunkState};
 use crate::{PAGE, round_down, round_up};
 
 /// The figures of `mallinfo2()`.
@@ -95,17 +95,17 @@ fn figures(arena: &Arena, mallinfo: &mut Mallinfo) -> ExpectedArena {
     mallinfo.ordblks += 1;
     for chunk in arena.stretches.iter().flat_map(|stretch| &stretch.chunks) {
         match chunk.state {
-            Use::Live => {
+            ChunkState::Live => {
                 figures.live_bytes += chunk.size;
                 figures.live_chunks += 1;
             }
-            Use::Cached(_) => figures.tcache_bytes += chunk.size,
-            Use::Fast => {
+            ChunkState::Cached(_) => figures.tcache_bytes += chunk.size,
+            ChunkState::Fast => {
                 figures.fastbin_bytes += chunk.size;
                 figures.free_bytes += chunk.size;
                 mallinfo.smblks += 1;
             }
-            Use::Free => {
+            ChunkState::Free => {
                 figures.free_bytes += chunk.size;
                 mallinfo.ordblks += 1;
             }
@@ -134,7 +134,7 @@ fn trimmed(arena: &Arena, system_break: u64) -> Vec<(u64, u64)> {
                 trimmed.push((first, behind));
             }
         }
-        if stretch.of_break && stretch.ending == Ending::Top && stretch.end == system_break {
+        if stretch.from_break && stretch.ending == Ending::Top && stretch.end == system_break {
             let given = round_down((stretch.end - top).saturating_sub(33), PAGE);
             if given > 0 {
                 trimmed.push((stretch.end - given, stretch.end));
@@ -147,7 +147,7 @@ fn trimmed(arena: &Arena, system_break: u64) -> Vec<(u64, u64)> {
 /// The longest runs of fastbin and free chunks, as [start, end).
 fn runs(stretch: &Stretch) -> Vec<(u64, u64)> {
     let mut runs: Vec<(u64, u64)> = Vec::new();
-    for chunk in stretch.chunks.iter().filter(|chunk| matches!(chunk.state, Use::Fast | Use::Free)) {
+    for chunk in stretch.chunks.iter().filter(|chunk| matches!(chunk.state, ChunkState::Fast | ChunkState::Free)) {
         match runs.last_mut() {
             Some((_, end)) if *end == chunk.at => *end += chunk.size,
             _ => runs.push((chunk.at, chunk.at + chunk.size)),
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
     use crate::plan::Chunk;
 
-    fn stretch(states: &[(u64, Use)], top: u64, ending: Ending) -> Stretch {
+    fn stretch(states: &[(u64, ChunkState)], top: u64, ending: Ending) -> Stretch {
         let mut at = 0x10000;
         let chunks = states
             .iter()
@@ -176,23 +176,23 @@ mod tests {
             last: at,
             end: at + top,
             ending,
-            of_break: true,
+            from_break: true,
             foreign_end: at + top,
         }
     }
 
     #[test]
     fn a_fast_chunk_joins_two_free_ones_and_a_cached_one_does_not() {
-        let joined = [(0x1000, Use::Free), (0x80, Use::Fast), (0x1f80, Use::Free), (0x1000, Use::Live)];
+        let joined = [(0x1000, ChunkState::Free), (0x80, ChunkState::Fast), (0x1f80, ChunkState::Free), (0x1000, ChunkState::Live)];
         let arena = |stretch| Arena { address: 0, is_main: false, stretches: vec![stretch] };
         assert_eq!(trimmed(&arena(stretch(&joined, 0x1000, Ending::Top)), 0), [(0x11000, 0x13000)]);
-        let parted = [(0x1000, Use::Free), (0x80, Use::Cached(0)), (0x1f80, Use::Free), (0x1000, Use::Live)];
+        let parted = [(0x1000, ChunkState::Free), (0x80, ChunkState::Cached(0)), (0x1f80, ChunkState::Free), (0x1000, ChunkState::Live)];
         assert_eq!(trimmed(&arena(stretch(&parted, 0x1000, Ending::Top)), 0), [(0x12000, 0x13000)]);
     }
 
     #[test]
     fn top_goes_back_only_at_the_break() {
-        let stretch = stretch(&[(0x1000, Use::Live), (0x40, Use::Fast)], 0x2fc0, Ending::Top);
+        let stretch = stretch(&[(0x1000, ChunkState::Live), (0x40, ChunkState::Fast)], 0x2fc0, Ending::Top);
         let arena = Arena { address: 0, is_main: true, stretches: vec![stretch] };
         assert_eq!(trimmed(&arena, 0x14000), [(0x12000, 0x14000)], "the last page keeps 33 bytes");
         assert!(trimmed(&arena, 0x15000).is_empty());

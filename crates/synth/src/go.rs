@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Dice, Image};
+use crate::{Rng, Image};
 
 const PAGE: u64 = 4096;
 const CODE: u64 = 0x40_0000;
@@ -46,7 +46,7 @@ pub struct GoImage {
 
 /// Fabricates a Go runtime from `seed`.
 pub fn fabricate_go(seed: u64) -> GoImage {
-    let mut dice = Dice::new(seed ^ 0x676f);
+    let mut dice = Rng::new(seed ^ 0x676f);
     let mut image = Image::default();
     let chunks = 1 + dice.below(2);
     let end = HEAP + chunks * CHUNK;
@@ -92,7 +92,7 @@ pub fn fabricate_go(seed: u64) -> GoImage {
 
 struct Writer {
     image: Image,
-    dice: Dice,
+    dice: Rng,
     expected: GoExpected,
     spans: u64,
     bits: u64,

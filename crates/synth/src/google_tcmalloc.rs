@@ -5,7 +5,7 @@
 //! Written from the headers of that repository, independently of the reader that it tests.
 
 use crate::tcmalloc::{HeapExpected, HeapImage};
-use crate::{Dice, Image};
+use crate::{Rng, Image};
 
 const MIB: u64 = 1 << 20;
 const HUGE: u64 = 2 * MIB;
@@ -170,7 +170,7 @@ pub fn fabricate_google_tcmalloc(layout: usize, seed: u64) -> HeapImage {
     for (start, bytes) in [(DATA, DATA_BYTES + BSS_BYTES), (OWN, OWN_BYTES), (HEAP, heap_bytes)] {
         image.map(start, bytes as usize);
     }
-    let mut dice = Dice::new(seed ^ 0x676f_6f67);
+    let mut dice = Rng::new(seed ^ 0x676f_6f67);
     let mut writer = Writer {
         image,
         commit: &COMMITS[layout % GOOGLE_LAYOUTS],
@@ -225,13 +225,13 @@ fn maps() -> String {
 }
 
 impl Writer {
-    fn number(&self) -> u64 {
+    fn class_count(&self) -> u64 {
         BASE * self.commit.partitions
     }
 
     /// Bytes of a size class's number in the page map.
     fn width(&self) -> u64 {
-        if self.number() > 256 { 2 } else { 1 }
+        if self.class_count() > 256 { 2 } else { 1 }
     }
 
     /// Address of the first pointer to a span in the leaf.
@@ -253,23 +253,23 @@ impl Writer {
     }
 
     /// Writes the low `bytes` bytes of `value`.
-    fn part(&mut self, at: u64, value: u64, bytes: usize) {
+    fn put_low_bytes(&mut self, at: u64, value: u64, bytes: usize) {
         self.image.put(at, &value.to_le_bytes()[..bytes]);
     }
 
     /// Writes `class_to_pages_` and `class_to_size_`, which are the same for each partition.
     fn sizes(&mut self) {
-        let number = self.number();
+        let number = self.class_count();
         let pages_at = SIZES - (number + 2).next_multiple_of(2);
         for class in 0..number {
             let (bytes, pages) = CLASSES.get((class % BASE) as usize).copied().unwrap_or_default();
-            self.part(SIZES + 4 * class, bytes, 4);
-            self.part(pages_at + class, pages, 1);
+            self.put_low_bytes(SIZES + 4 * class, bytes, 4);
+            self.put_low_bytes(pages_at + class, pages, 1);
         }
     }
 
     /// Writes consecutive huge pages: divided, of a large block, or free.
-    fn heap(&mut self, dice: &mut Dice) {
+    fn heap(&mut self, dice: &mut Rng) {
         let (mut backed, mut unbacked) = (Vec::new(), Vec::new());
         let mut at = 0;
         while at < HUGE_PAGES {
@@ -299,14 +299,14 @@ impl Writer {
             }
         }
         let sum = |all: &[(u64, u64)]| all.iter().map(|range| range.1).sum::<u64>();
-        self.expected.given_bytes += sum(&backed) * HUGE;
+        self.expected.releasable_bytes += sum(&backed) * HUGE;
         let in_use = HUGE_PAGES - sum(&unbacked);
-        self.map_of_free(ALLOCATOR, &unbacked, (HUGE_PAGES, in_use));
-        self.map_of_free(CACHE, &backed, (sum(&backed), 10));
+        self.huge_address_map(ALLOCATOR, &unbacked, (HUGE_PAGES, in_use));
+        self.huge_address_map(CACHE, &backed, (sum(&backed), 10));
     }
 
     /// Writes a `HugeAddressMap`, which is a tree that leans to the right, and the words behind it.
-    fn map_of_free(&mut self, at: u64, ranges: &[(u64, u64)], behind: (u64, u64)) {
+    fn huge_address_map(&mut self, at: u64, ranges: &[(u64, u64)], behind: (u64, u64)) {
         let mut parent = 0;
         for (index, &(start, huge_pages)) in ranges.iter().enumerate() {
             let node = self.nodes;
@@ -324,7 +324,7 @@ impl Writer {
     }
 
     /// Writes a block of huge pages; the rest of its last page is used for other spans.
-    fn large(&mut self, start: u64, huge_pages: u64, dice: &mut Dice) {
+    fn large(&mut self, start: u64, huge_pages: u64, dice: &mut Rng) {
         let slack = if dice.chance(50) { 1 + dice.below(PAGES - 1) } else { 0 };
         let pages = huge_pages * PAGES - slack;
         self.block(start, pages);
@@ -356,14 +356,14 @@ impl Writer {
         for page in 0..if class > 0 { pages } else { 1 } {
             let index = ((start - HEAP) >> 13) + page;
             let width = self.width();
-            self.part(LEAF + index * width, class, width as usize);
+            self.put_low_bytes(LEAF + index * width, class, width as usize);
             self.image.put_word(self.entries() + 8 * index, span | class << 48);
         }
         span
     }
 
     /// Writes a divided huge page, whose first `first` pages belong to a large block.
-    fn divided(&mut self, start: u64, first: u64, dice: &mut Dice) {
+    fn divided(&mut self, start: u64, first: u64, dice: &mut Rng) {
         let (mut used, mut released) = ([0_u64; 4], [0_u64; 4]);
         let mark = |set: &mut [u64; 4], from: u64, pages: u64| {
             (from..from + pages).for_each(|page| set[page as usize / 64] |= 1 << (page % 64));
@@ -375,7 +375,7 @@ impl Writer {
             let class = 1 + dice.below(CLASSES.len() as u64 - 1);
             let (kind, pages) = (dice.below(12), 1 + dice.below(10).min(left - 1));
             match kind {
-                0 => self.expected.given_bytes += pages * PAGE,
+                0 => self.expected.releasable_bytes += pages * PAGE,
                 1 => mark(&mut released, page, pages),
                 2 | 3 => {
                     mark(&mut used, page, pages);
@@ -392,7 +392,7 @@ impl Writer {
                     page += pages;
                     continue;
                 }
-                _ => self.expected.given_bytes += pages * PAGE,
+                _ => self.expected.releasable_bytes += pages * PAGE,
             }
             page += pages;
         }
@@ -403,18 +403,18 @@ impl Writer {
         let tracker = if is_first { OWN + OWN_BYTES - (released_at + 32) } else { self.trackers };
         self.trackers += 256;
         self.image.put_word(tracker + 16, start / HUGE);
-        self.part(tracker + 24, count(&released), 2);
+        self.put_low_bytes(tracker + 24, count(&released), 2);
         for word in 0..4 {
             self.image.put_word(tracker + used_at + 8 * word, used[word as usize]);
             self.image.put_word(tracker + released_at + 8 * word, released[word as usize]);
         }
-        self.part(tracker + used_at + 34, count(&used), 2);
+        self.put_low_bytes(tracker + used_at + 34, count(&used), 2);
         let slot = self.entries() + 8 * (1 << self.commit.leaf_bits) + ((start - HEAP) >> 21) * 8;
         self.image.put_word(slot, tracker);
     }
 
     /// Writes a sampled block, which represents others of its size, in a span of its own.
-    fn sample(&mut self, start: u64, pages: u64, dice: &mut Dice) {
+    fn sample(&mut self, start: u64, pages: u64, dice: &mut Rng) {
         let span = self.span(start, pages, 0);
         let bytes = (pages - 1) * PAGE + 8 * (1 + dice.below(PAGE / 8));
         let (sample, commit) = (self.samples, self.commit);
@@ -432,7 +432,7 @@ impl Writer {
     }
 
     /// Writes a span that is cut into objects.
-    fn objects(&mut self, start: u64, class: u64, dice: &mut Dice) {
+    fn objects(&mut self, start: u64, class: u64, dice: &mut Rng) {
         let (bytes, pages) = CLASSES[class as usize];
         let span = self.span(start, pages, class);
         let number = pages * PAGE / bytes;
@@ -451,7 +451,7 @@ impl Writer {
                 free.push(index);
             }
         }
-        self.part(span + 20, number - free.len() as u64, 2);
+        self.put_low_bytes(span + 20, number - free.len() as u64, 2);
         // A span of one object has no list of free objects.
         if number == 1 {
             return;
@@ -473,24 +473,24 @@ impl Writer {
         let unit = |index: u64| index * bytes / 8;
         let (inside, rest) = free.split_at(free.len().min(self.commit.cached as usize));
         for (place, &index) in inside.iter().enumerate() {
-            self.part(span + 40 + 2 * place as u64, unit(index), 2);
+            self.put_low_bytes(span + 40 + 2 * place as u64, unit(index), 2);
         }
-        self.part(span + 22, inside.len() as u64, 1);
+        self.put_low_bytes(span + 22, inside.len() as u64, 1);
         let (mut first, mut embedded) = (0xffff, 0);
         for hosted in rest.chunks((bytes / 2) as usize) {
             let host = start + hosted[0] * bytes;
-            self.part(host, first, 2);
+            self.put_low_bytes(host, first, 2);
             for (place, &index) in hosted.iter().enumerate().skip(1) {
-                self.part(host + 2 * place as u64, unit(index), 2);
+                self.put_low_bytes(host + 2 * place as u64, unit(index), 2);
             }
             (first, embedded) = (unit(hosted[0]), hosted.len() as u64 - 1);
         }
-        self.part(span + 16, embedded, 2);
-        self.part(span + 18, first, 2);
+        self.put_low_bytes(span + 16, embedded, 2);
+        self.put_low_bytes(span + 18, first, 2);
     }
 
     /// Moves loose objects to transfer caches, and to the cache of a processor or a thread.
-    fn caches(&mut self, dice: &mut Dice) {
+    fn caches(&mut self, dice: &mut Rng) {
         let has_processors = dice.chance(50);
         let mut slots = SLOTS;
         let mut rest = Vec::new();
@@ -509,7 +509,7 @@ impl Writer {
             }
         }
         // Other partitions have a transfer cache for each class, too.
-        for class in BASE..self.number() {
+        for class in BASE..self.class_count() {
             let cache = TRANSFER + class * TRANSFER_STRIDE;
             let bytes = CLASSES.get((class % BASE) as usize).map_or(0, |of| of.0);
             self.image.put_word(cache + 48, class);
@@ -524,9 +524,9 @@ impl Writer {
         self.image.put_word(SLABS_AND_SHIFT, SLABS | SLAB_SHIFT);
         self.image.put_word(SLABS_AND_SHIFT + 8, BEGINS + 4096);
         self.image.put_word(SLABS_AND_SHIFT + self.commit.begins, BEGINS);
-        let mut place = (4 * self.number()).div_ceil(8);
+        let mut place = (4 * self.class_count()).div_ceil(8);
         let mut was_empty = false;
-        for class in 1..self.number() {
+        for class in 1..self.class_count() {
             let objects = loose.get(class as usize).map_or(&[][..], Vec::as_slice);
             let capacity = if objects.is_empty() { 0 } else { objects.len() as u64 + 3 };
             if !was_empty {
@@ -534,12 +534,12 @@ impl Writer {
                 place += 1;
             }
             was_empty = capacity == 0;
-            self.part(BEGINS + 2 * class, place, 2);
+            self.put_low_bytes(BEGINS + 2 * class, place, 2);
             for (index, &object) in objects.iter().enumerate() {
                 self.image.put_word(slab + 8 * (place + index as u64), object);
             }
-            self.part(slab + 4 * class, place + objects.len() as u64, 2);
-            self.part(slab + 4 * class + 2, place + objects.len() as u64, 2);
+            self.put_low_bytes(slab + 4 * class, place + objects.len() as u64, 2);
+            self.put_low_bytes(slab + 4 * class + 2, place + objects.len() as u64, 2);
             place += capacity;
         }
     }
@@ -547,7 +547,7 @@ impl Writer {
     fn thread(&mut self, loose: &[Vec<u64>]) {
         self.image.put_word(THREADS, THREAD);
         let mut held = 0;
-        for class in 0..self.number() {
+        for class in 0..self.class_count() {
             let objects = loose.get(class as usize).map_or(&[][..], Vec::as_slice);
             let list = THREAD + 24 * class;
             let mut first = 0;
@@ -557,10 +557,10 @@ impl Writer {
                 held += CLASSES[class as usize].0;
             }
             self.image.put_word(list, first);
-            self.part(list + 8, objects.len() as u64, 4);
-            self.part(list + 16, 1, 4);
+            self.put_low_bytes(list + 8, objects.len() as u64, 4);
+            self.put_low_bytes(list + 16, 1, 4);
         }
-        let behind = THREAD + 24 * self.number();
+        let behind = THREAD + 24 * self.class_count();
         self.image.put_word(behind, held);
         self.image.put_word(behind + 8, 1 << 16);
     }

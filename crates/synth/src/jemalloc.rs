@@ -4,7 +4,7 @@
 //!
 //! Written from jemalloc's headers of each release, independently of the reader that it tests.
 
-use crate::{Dice, Image};
+use crate::{Rng, Image};
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -65,7 +65,7 @@ pub fn fabricate_jemalloc(layout: usize, seed: u64) -> JemallocImage {
     for (start, bytes) in [(DATA, DATA_BYTES + BSS_BYTES), (BASE, BASE_BYTES), (HEAP, HEAP_BYTES)] {
         image.map(start, bytes as usize);
     }
-    let mut dice = Dice::new(seed ^ 0x6a65);
+    let mut dice = Rng::new(seed ^ 0x6a65);
     // The root is at a random place in the bss.
     let root = DATA + DATA_BYTES + 64 * dice.below(1000);
     image.put_word(root + HEAP / (1 << 30) * 8, LEAF);
@@ -113,7 +113,7 @@ struct Writer {
 }
 
 impl Writer {
-    fn extent(&mut self, dice: &mut Dice) {
+    fn extent(&mut self, dice: &mut Rng) {
         let (start, structure) = (self.at, self.next);
         let (state, class, pages, slab) = match dice.below(10) {
             0 => (1, 232, 1 + dice.below(40), None),

@@ -43,7 +43,7 @@ mod write;
 pub use cpython::{CPythonExpected, CPythonImage, fabricate_cpython};
 pub use cpython_heaps::fabricate_free_threaded_cpython;
 pub use damage::{Damage, DamageKind};
-pub use dice::Dice;
+pub use dice::Rng;
 pub use expected::{Expected, ExpectedArena, Mallinfo};
 pub use go::{GoExpected, GoImage, fabricate_go};
 pub use google_tcmalloc::{GOOGLE_LAYOUTS, fabricate_google_tcmalloc};
@@ -75,7 +75,7 @@ pub struct Places {
 impl Places {
     /// Draws places as the kernel would choose them from `seed`.
     pub fn from_seed(seed: u64) -> Self {
-        let mut dice = Dice::new(seed ^ 0xa51);
+        let mut dice = Rng::new(seed ^ 0xa51);
         let libc_data = 0x7f5a_7800_0000 + PAGE * dice.below(1 << 20);
         Self {
             heap: 0x5555_0000_0000 + PAGE * dice.below(1 << 32),
@@ -113,7 +113,7 @@ pub struct Recipe {
 impl Recipe {
     /// Draws a recipe from `seed`.
     pub fn from_seed(version: Version, seed: u64) -> Self {
-        let mut dice = Dice::new(seed ^ 0x5eed);
+        let mut dice = Rng::new(seed ^ 0x5eed);
         Self {
             version,
             places: Places::from_seed(seed),

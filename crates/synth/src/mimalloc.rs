@@ -4,7 +4,7 @@
 //! Written from mimalloc's headers of each release, independently of the reader that it tests.
 
 use crate::tcmalloc::{HeapExpected, HeapImage};
-use crate::{Dice, Image};
+use crate::{Rng, Image};
 
 const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
@@ -86,7 +86,7 @@ struct Writer {
 /// Fabricates a mimalloc of `layout` (0 for 2.0.9, 1 for 2.2, 2 for 1.9, 3 for that of CPython
 /// 3.13, 4 for that of CPython 3.14.10, 5 for 3.1) from `seed`.
 pub fn fabricate_mimalloc(layout: usize, seed: u64) -> HeapImage {
-    let mut dice = Dice::new(seed ^ 0x6d69);
+    let mut dice = Rng::new(seed ^ 0x6d69);
     let mut image = Image::default();
     image.map(DATA, DATA_BYTES as usize);
     let mut writer = Writer { image, expected: HeapExpected::default(), structures: Vec::new() };
@@ -126,7 +126,7 @@ impl Writer {
 
     /// Writes a page whose blocks begin at `first` and may extend to `end`; its structure is at
     /// `at`.
-    fn page(&mut self, fields: &Fields, at: u64, (first, end): (u64, u64), (size, dice): (u64, &mut Dice)) {
+    fn page(&mut self, fields: &Fields, at: u64, (first, end): (u64, u64), (size, dice): (u64, &mut Rng)) {
         let room = (end - first) / size;
         let capacity = if dice.chance(50) { room } else { 1 + dice.below(room) };
         let keep = dice.below(101);
@@ -167,7 +167,7 @@ impl Writer {
 
     /// Writes a segment of 2.x. `places` are the offsets of cookie, slices, own slices, kind,
     /// entries, and the structures of slices.
-    fn slices(&mut self, (fields, bytes): (&Fields, u64), places: [u64; 6], dice: &mut Dice) -> u64 {
+    fn slices(&mut self, (fields, bytes): (&Fields, u64), places: [u64; 6], dice: &mut Rng) -> u64 {
         let count = 40 + dice.below(20);
         self.image.map(HEAP, (32 * MIB) as usize);
         self.image.put_word(DATA + 0x100, KEY);
@@ -206,7 +206,7 @@ impl Writer {
     }
 
     /// Writes a segment of 1.9 with small pages.
-    fn pages(&mut self, dice: &mut Dice) -> u64 {
+    fn pages(&mut self, dice: &mut Rng) -> u64 {
         self.image.map(HEAP, (4 * MIB) as usize);
         self.image.put_word(DATA + 0x100, KEY);
         let own = 8 * KIB;
@@ -232,7 +232,7 @@ impl Writer {
     }
 
     /// Writes an arena of 3.1 with its page map.
-    fn arena(&mut self, dice: &mut Dice) -> u64 {
+    fn arena(&mut self, dice: &mut Rng) -> u64 {
         const SLICES: u64 = 256;
         self.image.map(HEAP, (SLICES * SLICE) as usize);
         self.image.map(MAP, (4 * MIB + SLICE) as usize);

@@ -4,7 +4,7 @@
 //!
 //! Written from musl's `src/malloc/mallocng`, independently of the reader that it tests.
 
-use crate::{Dice, Image};
+use crate::{Rng, Image};
 
 const PAGE: u64 = 4096;
 const DATA: u64 = 0x40_8000;
@@ -48,7 +48,7 @@ pub fn fabricate_musl(seed: u64) -> MuslImage {
     for (start, bytes) in [(DATA, DATA_BYTES), (AREAS, AREAS_BYTES), (HEAP, HEAP_BYTES)] {
         image.map(start, bytes as usize);
     }
-    let mut dice = Dice::new(seed ^ 0x6d75);
+    let mut dice = Rng::new(seed ^ 0x6d75);
     let secret = dice.below(u64::MAX - 1) + 1;
     let context = DATA + 8 * dice.below(500);
     // struct malloc_context: secret, init_done and mmap_counter, …, meta_area_head.
@@ -57,7 +57,7 @@ pub fn fabricate_musl(seed: u64) -> MuslImage {
     }
     let mut writer = Writer { image, secret, metas: 0, at: HEAP, expected: MuslExpected::default() };
     while writer.metas < GROUPS && writer.at + (1 << 18) < HEAP + HEAP_BYTES {
-        writer.outer(&mut dice);
+        writer.mapped_group(&mut dice);
     }
     let line = |start: u64, bytes: u64, what: &str| format!("{start:x}-{:x} rw-p {what}\n", start + bytes);
     let maps = [
@@ -84,7 +84,7 @@ fn meta(index: usize) -> u64 {
 
 impl Writer {
     /// Writes a group in a mapping of its own, a slot of which may hold another group.
-    fn outer(&mut self, dice: &mut Dice) {
+    fn mapped_group(&mut self, dice: &mut Rng) {
         if dice.chance(10) {
             // One block with a mapping of its own, of class 63.
             let pages = 1 + dice.below(30);
@@ -101,7 +101,7 @@ impl Writer {
 
     /// Writes a group: start, class, bytes of a slot, number of slots; and the pages of its
     /// mapping.
-    fn group(&mut self, (start, class, stride, slots): (u64, u64, u64, u64), pages: u64, dice: &mut Dice) {
+    fn group(&mut self, (start, class, stride, slots): (u64, u64, u64, u64), pages: u64, dice: &mut Rng) {
         let index = self.metas;
         self.metas += 1;
         let area = meta(index) & !(PAGE - 1);
@@ -139,7 +139,7 @@ impl Writer {
     }
 
     /// Writes a block in a slot, as enframe and set_size leave it.
-    fn block(&mut self, slot_start: u64, slot: u64, stride: u64, dice: &mut Dice) {
+    fn block(&mut self, slot_start: u64, slot: u64, stride: u64, dice: &mut Rng) {
         let most = stride - 4;
         let bytes = most - dice.below(most.min(200));
         let slack = (most - bytes) / 16;

@@ -4,7 +4,7 @@
 //!
 //! Written from musl's `src/malloc/oldmalloc`, independently of the reader that it tests.
 
-use crate::{Dice, Image, MuslExpected, MuslImage};
+use crate::{Rng, Image, MuslExpected, MuslImage};
 
 const PAGE: u64 = 4096;
 const DATA: u64 = 0x40_8000;
@@ -28,7 +28,7 @@ fn bin(bytes: u64) -> u64 {
 
 /// Fabricates a heap from `seed`.
 pub fn fabricate_old_musl(seed: u64) -> MuslImage {
-    let mut dice = Dice::new(seed ^ 0x6f6c);
+    let mut dice = Rng::new(seed ^ 0x6f6c);
     let blocks: u64 = BLOCKS.iter().sum();
     let ranges = [(DATA, DATA_BYTES), (HEAP, REGION_PAGES * PAGE), (MAPPED, (REGION_PAGES + blocks) * PAGE)];
     let mut image = Image::default();
@@ -42,7 +42,7 @@ pub fn fabricate_old_musl(seed: u64) -> MuslImage {
     }
     let mut at = MAPPED + REGION_PAGES * PAGE;
     for (index, pages) in BLOCKS.into_iter().enumerate() {
-        writer.own_mapping(at, pages * PAGE, if index == 1 { 512 } else { 32 });
+        writer.mmapped_block(at, pages * PAGE, if index == 1 { 512 } else { 32 });
         at += pages * PAGE;
     }
     writer.lists(state);
@@ -67,7 +67,7 @@ struct Writer {
 
 impl Writer {
     /// Fills a region with chunks; no two free ones are adjacent.
-    fn region(&mut self, start: u64, dice: &mut Dice) {
+    fn region(&mut self, start: u64, dice: &mut Rng) {
         let (mut at, last) = (start + 16, start + REGION_PAGES * PAGE - 16);
         let (mut before, mut was_free) = (1, true);
         while at < last {
@@ -93,7 +93,7 @@ impl Writer {
 
     /// Writes a block with a mapping of its own, aligned to `alignment` bytes. Aligning moves the
     /// chunk; its old header stays.
-    fn own_mapping(&mut self, start: u64, bytes: u64, alignment: u64) {
+    fn mmapped_block(&mut self, start: u64, bytes: u64, alignment: u64) {
         self.image.put_word(start + 16, 16);
         self.image.put_word(start + 24, bytes - 16);
         let block = (start + 32).next_multiple_of(alignment);

@@ -1,10 +1,10 @@
 //! Plans a heap before a byte of it is written: its chunks, their addresses and states.
 
-use crate::{Dice, PAGE, Recipe, Thread, Version, round_up};
+use crate::{Rng, PAGE, Recipe, Thread, Version, round_up};
 
 /// Address of the secondary arena's first heap; heaps are aligned to their 64 MiB.
 const SECONDARY: u64 = 0x7f5a_2400_0000;
-const HEAP_MOST: u64 = 64 << 20;
+const HEAP_MAX_BYTES: u64 = 64 << 20;
 /// Address of the chunks with mappings of their own.
 const MMAPPED: u64 = 0x7f5a_6000_0000;
 /// End of the mmapped pieces of the main arena; each newer piece is right below the one before.
@@ -18,7 +18,7 @@ const MAX_CACHED: u64 = 1040;
 
 /// State of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
+pub enum ChunkState {
     Live,
     /// In the tcache of thread n.
     Cached(usize),
@@ -30,7 +30,7 @@ pub enum Use {
 pub struct Chunk {
     pub at: u64,
     pub size: u64,
-    pub state: Use,
+    pub state: ChunkState,
 }
 
 /// How a stretch of chunks ends.
@@ -55,7 +55,7 @@ pub struct Stretch {
     pub end: u64,
     pub ending: Ending,
     /// Whether its memory is from the break.
-    pub of_break: bool,
+    pub from_break: bool,
     /// End of the foreign bytes between this stretch and the next; `end` if there are none.
     pub foreign_end: u64,
 }
@@ -78,15 +78,15 @@ impl Arena {
     /// Bytes taken from the system. Bytes by which others moved the break count: glibc takes the
     /// whole range for its own.
     pub fn system_bytes(&self) -> u64 {
-        let of_break = self.stretches.iter().filter(|stretch| stretch.of_break);
+        let of_break = self.stretches.iter().filter(|stretch| stretch.from_break);
         let start = of_break.map(|stretch| stretch.base).min().unwrap_or(0);
-        let elsewhere = self.stretches.iter().filter(|stretch| !stretch.of_break);
+        let elsewhere = self.stretches.iter().filter(|stretch| !stretch.from_break);
         self.break_end() - start + elsewhere.map(|stretch| stretch.end - stretch.base).sum::<u64>()
     }
 
     /// End of the memory that the arena took by the break; 0 if it took none.
     pub fn break_end(&self) -> u64 {
-        let of_break = self.stretches.iter().filter(|stretch| stretch.of_break);
+        let of_break = self.stretches.iter().filter(|stretch| stretch.from_break);
         of_break.map(|stretch| stretch.end).max().unwrap_or(0)
     }
 
@@ -123,7 +123,7 @@ struct Caches {
 
 impl Caches {
     /// Chooses a thread and caches a chunk of `size` there; `None` if its bin is full.
-    fn place(&mut self, dice: &mut Dice, size: u64) -> Option<usize> {
+    fn place(&mut self, dice: &mut Rng, size: u64) -> Option<usize> {
         let thread = dice.below(self.held.len() as u64) as usize;
         let bin = usize::try_from((size.checked_sub(32)?) / 16).ok()?;
         let held = self.held.get_mut(thread)?.get_mut(bin)?;
@@ -135,7 +135,7 @@ impl Caches {
 }
 
 pub fn plan(recipe: &Recipe) -> Plan {
-    let mut dice = Dice::new(recipe.seed);
+    let mut dice = Rng::new(recipe.seed);
     let threads = recipe.threads.max(1);
     let mut caches = Caches { fill: recipe.version.tcache_fill(), held: vec![[0; 64]; threads] };
     let mut tcaches = Vec::new();
@@ -159,7 +159,7 @@ pub fn plan(recipe: &Recipe) -> Plan {
 
 fn main_arena(
     recipe: &Recipe,
-    dice: &mut Dice,
+    dice: &mut Rng,
     caches: &mut Caches,
     tcaches: &mut Vec<u64>,
     tcache_count: usize,
@@ -177,7 +177,7 @@ fn main_arena(
     let left = if recipe.foreign_sbrk { 0 } else { tcache_count };
     let ending = if recipe.mmapped_pieces > 0 { Ending::MovedBreak } else { Ending::Top };
     stretches.push(build.stretch(base, base, tcaches, left, ending));
-    stretches.iter_mut().for_each(|stretch| stretch.of_break = true);
+    stretches.iter_mut().for_each(|stretch| stretch.from_break = true);
     let mut end = PIECES_END;
     for index in 1..=recipe.mmapped_pieces {
         let ending = if index == recipe.mmapped_pieces { Ending::Top } else { Ending::MovedBreak };
@@ -197,7 +197,7 @@ fn moved(stretch: Stretch, base: u64) -> Stretch {
 
 fn secondary_arena(
     recipe: &Recipe,
-    dice: &mut Dice,
+    dice: &mut Rng,
     caches: &mut Caches,
     tcaches: &mut Vec<u64>,
     tcache_count: usize,
@@ -207,7 +207,7 @@ fn secondary_arena(
     let address = SECONDARY + version.heap_info_bytes();
     let mut stretches = Vec::new();
     for index in 0..recipe.secondary_heaps as u64 {
-        let base = SECONDARY + index * HEAP_MOST;
+        let base = SECONDARY + index * HEAP_MAX_BYTES;
         let is_newest = index + 1 == recipe.secondary_heaps as u64;
         let ending = if is_newest { Ending::Top } else { Ending::FullHeap };
         let mut first = base + version.heap_info_bytes();
@@ -222,7 +222,7 @@ fn secondary_arena(
 
 struct Build<'a> {
     recipe: &'a Recipe,
-    dice: &'a mut Dice,
+    dice: &'a mut Rng,
     caches: &'a mut Caches,
 }
 
@@ -243,28 +243,28 @@ impl Build<'_> {
         };
         for _ in 0..tcache_count {
             tcaches.push(at + 16);
-            push(&mut at, self.recipe.version.tcache_chunk_bytes(), Use::Live);
+            push(&mut at, self.recipe.version.tcache_chunk_bytes(), ChunkState::Live);
         }
-        let mut previous = Use::Live;
+        let mut previous = ChunkState::Live;
         for _ in 0..self.recipe.chunks {
             let size = self.size();
             previous = self.state(size, previous);
             push(&mut at, size, previous);
         }
         // No free chunk touches top or another free chunk: malloc would have merged them.
-        if previous == Use::Free {
-            push(&mut at, 48, Use::Live);
+        if previous == ChunkState::Free {
+            push(&mut at, 48, ChunkState::Live);
         }
         let most = if self.dice.chance(20) { 400_000 } else { 9_000 };
         let room = 96 + self.dice.below(most);
         let end = round_up(at + room, PAGE);
         if ending != Ending::Top {
             // The former top is now a chunk up to the fenceposts.
-            let state = if self.dice.chance(70) { Use::Free } else { Use::Live };
+            let state = if self.dice.chance(70) { ChunkState::Free } else { ChunkState::Live };
             let size = end - 32 - at;
             push(&mut at, size, state);
         }
-        Stretch { base, chunks, last: at, end, ending, of_break: false, foreign_end: end }
+        Stretch { base, chunks, last: at, end, ending, from_break: false, foreign_end: end }
     }
 
     fn size(&mut self) -> u64 {
@@ -277,17 +277,17 @@ impl Build<'_> {
         round_up(32 + self.dice.below(most - 31), 16)
     }
 
-    fn state(&mut self, size: u64, previous: Use) -> Use {
+    fn state(&mut self, size: u64, previous: ChunkState) -> ChunkState {
         match self.dice.below(100) {
-            0..15 if size <= MAX_CACHED => self.caches.place(self.dice, size).map_or(Use::Live, Use::Cached),
-            15..35 if size <= MAX_FAST && self.recipe.version.has_fastbins() => Use::Fast,
-            35..65 if previous != Use::Free => Use::Free,
-            _ => Use::Live,
+            0..15 if size <= MAX_CACHED => self.caches.place(self.dice, size).map_or(ChunkState::Live, ChunkState::Cached),
+            15..35 if size <= MAX_FAST && self.recipe.version.has_fastbins() => ChunkState::Fast,
+            35..65 if previous != ChunkState::Free => ChunkState::Free,
+            _ => ChunkState::Live,
         }
     }
 }
 
-fn mmapped(recipe: &Recipe, dice: &mut Dice) -> Vec<Mmapped> {
+fn mmapped(recipe: &Recipe, dice: &mut Rng) -> Vec<Mmapped> {
     (0..recipe.mmapped as u64)
         .map(|index| {
             let bytes = PAGE * (1 + dice.below(80));

@@ -4,7 +4,7 @@
 //!
 //! Written from gperftools' headers, independently of the reader that it tests.
 
-use crate::{Dice, Image};
+use crate::{Rng, Image};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 8192;
@@ -69,7 +69,7 @@ pub struct HeapExpected {
     /// Bytes of free blocks in pages in use.
     pub free_bytes: u64,
     /// Bytes that the allocator's own call gives back.
-    pub given_bytes: u64,
+    pub releasable_bytes: u64,
 }
 
 /// A fabricated allocator.
@@ -92,7 +92,7 @@ struct Writer {
     at: u64,
     /// By class: spans, and free objects that are in no list yet.
     spans: Vec<Vec<u64>>,
-    loose: Vec<Vec<u64>>,
+    unlisted: Vec<Vec<u64>>,
     expected: HeapExpected,
 }
 
@@ -102,7 +102,7 @@ pub fn fabricate_tcmalloc(seed: u64) -> HeapImage {
     for (start, bytes) in [(DATA, DATA_BYTES + BSS_BYTES), (OWN, OWN_BYTES), (HEAP, HEAP_BYTES)] {
         image.map(start, bytes as usize);
     }
-    let mut dice = Dice::new(seed ^ 0x7463);
+    let mut dice = Rng::new(seed ^ 0x7463);
     let root = CENTRAL + 256 * 1024 + 8 * dice.below(1000);
     image.put_word(root + (HEAP >> 31) * 8, LEAF);
     let mut writer = Writer {
@@ -110,7 +110,7 @@ pub fn fabricate_tcmalloc(seed: u64) -> HeapImage {
         next: SPANS,
         at: HEAP,
         spans: vec![Vec::new(); CLASSES.len()],
-        loose: vec![Vec::new(); CLASSES.len()],
+        unlisted: vec![Vec::new(); CLASSES.len()],
         expected: HeapExpected::default(),
     };
     while writer.at + 64 * PAGE < HEAP + HEAP_BYTES {
@@ -146,7 +146,7 @@ impl Writer {
         self.image.put_word(at & !7, word & !(0xffff_ffff << shift) | half << shift);
     }
 
-    fn span(&mut self, dice: &mut Dice) {
+    fn span(&mut self, dice: &mut Rng) {
         let (start, structure) = (self.at, self.next);
         let (pages, class, location) = match dice.below(10) {
             0 => (1 + dice.below(20), 0, 1),
@@ -160,7 +160,7 @@ impl Writer {
         let bytes = pages * PAGE;
         let (mut taken, mut objects) = (0, 0);
         match (location, class) {
-            (1, _) => self.expected.given_bytes += bytes,
+            (1, _) => self.expected.releasable_bytes += bytes,
             (2, _) => {}
             (_, 0) => {
                 self.expected.live_bytes += bytes;
@@ -187,7 +187,7 @@ impl Writer {
 
     /// Writes the objects of a span; returns how many are not in its list, and the head of the
     /// list.
-    fn objects(&mut self, start: u64, class: usize, dice: &mut Dice) -> (u64, u64) {
+    fn objects(&mut self, start: u64, class: usize, dice: &mut Rng) -> (u64, u64) {
         let (bytes, pages) = CLASSES[class];
         let keep = dice.below(101);
         let (mut taken, mut head) = (0, 0);
@@ -200,7 +200,7 @@ impl Writer {
             } else if dice.chance(30) {
                 taken += 1;
                 self.expected.cached_bytes += bytes;
-                self.loose[class].push(object);
+                self.unlisted[class].push(object);
             } else {
                 self.expected.free_bytes += bytes;
                 self.image.put_word(object, head);
@@ -224,7 +224,7 @@ impl Writer {
     }
 
     /// Writes central lists with transfer caches, and a thread's cache, from the loose objects.
-    fn lists(&mut self, dice: &mut Dice) {
+    fn lists(&mut self, dice: &mut Rng) {
         self.image.put_word(THREADS, CACHE);
         for (class, &(bytes, _)) in CLASSES.iter().enumerate() {
             let central = CENTRAL + class as u64 * CENTRAL_BYTES;
@@ -237,7 +237,7 @@ impl Writer {
                 self.image.put_word(before + 16, span);
                 before = span;
             }
-            let mut loose = std::mem::take(&mut self.loose[class]);
+            let mut loose = std::mem::take(&mut self.unlisted[class]);
             let slots = (loose.len() as u64 / BATCH).min(64) * dice.below(2);
             for slot in 0..slots {
                 let batch = loose.split_off(loose.len() - BATCH as usize);

@@ -3,9 +3,9 @@
 //! Everything that malloc does not define (payload, former contents of freed chunks) is filled with
 //! words that sometimes look like headers and pointers, as in real heaps.
 
-use crate::plan::{Arena, Chunk, Ending, Plan, Stretch, Use};
+use crate::plan::{Arena, Chunk, Ending, Plan, Stretch, ChunkState};
 use crate::version::{Version, bin_of};
-use crate::{Dice, Expected, Heap, Image, Mapping, PAGE, Recipe, round_down, round_up};
+use crate::{Rng, Expected, Heap, Image, Mapping, PAGE, Recipe, round_down, round_up};
 
 /// The previous chunk is in use.
 const PREV_INUSE: u64 = 1;
@@ -20,7 +20,7 @@ const KEY: u64 = 0x9d3c_51e7_0b6a_f284;
 struct Writer {
     version: Version,
     image: Image,
-    dice: Dice,
+    dice: Rng,
     structure: Vec<u64>,
     mappings: Vec<Mapping>,
 }
@@ -29,7 +29,7 @@ pub fn write(recipe: &Recipe, plan: Plan, expected: Expected) -> Heap {
     let mut writer = Writer {
         version: recipe.version,
         image: Image::default(),
-        dice: Dice::new(recipe.seed ^ 0xb17e5),
+        dice: Rng::new(recipe.seed ^ 0xb17e5),
         structure: Vec::new(),
         mappings: Vec::new(),
     };
@@ -61,7 +61,7 @@ pub fn write(recipe: &Recipe, plan: Plan, expected: Expected) -> Heap {
 
 impl Writer {
     /// Writes a word of the heap's structure.
-    fn set(&mut self, address: u64, word: u64) {
+    fn put_structure_word(&mut self, address: u64, word: u64) {
         self.image.put_word(address, word);
         self.structure.push(address);
     }
@@ -76,13 +76,13 @@ impl Writer {
             if arena.is_main {
                 let start = arena.stretches[0].base;
                 self.map(start, round_up(plan.system_break, PAGE), "[heap]");
-                let pieces = || arena.stretches.iter().filter(|stretch| !stretch.of_break);
+                let pieces = || arena.stretches.iter().filter(|stretch| !stretch.from_break);
                 let ends = (pieces().map(|piece| piece.base).min(), pieces().map(|piece| piece.end).max());
                 if let (Some(start), Some(end)) = ends {
                     // The kernel merges adjacent pieces; a foreign page may follow.
                     let foreign = PAGE * self.dice.below(3);
                     self.map(start, end + foreign, "");
-                    self.rubbish(end, end + foreign);
+                    self.fill_garbage(end, end + foreign);
                 }
                 continue;
             }
@@ -106,7 +106,7 @@ impl Writer {
     }
 
     /// Fills `start..end` with leftovers, which malloc does not define.
-    fn rubbish(&mut self, start: u64, end: u64) {
+    fn fill_garbage(&mut self, start: u64, end: u64) {
         let mut bytes = Vec::with_capacity((end - start) as usize);
         for _ in (start..end).step_by(8) {
             let word: u64 = match self.dice.below(8) {
@@ -124,39 +124,39 @@ impl Writer {
     fn chunks(&mut self, arena: &Arena, stretch: &Stretch) {
         let flag = if arena.is_main { 0 } else { NON_MAIN_ARENA };
         let first = stretch.chunks.first().map_or(stretch.last, |chunk| chunk.at);
-        self.rubbish(first, stretch.last);
+        self.fill_garbage(first, stretch.last);
         let mut in_use = PREV_INUSE;
         for chunk in &stretch.chunks {
-            self.set(chunk.at + 8, chunk.size | flag | in_use);
-            in_use = if chunk.state == Use::Free { 0 } else { PREV_INUSE };
-            if chunk.state == Use::Free {
-                self.set(chunk.at + chunk.size, chunk.size);
+            self.put_structure_word(chunk.at + 8, chunk.size | flag | in_use);
+            in_use = if chunk.state == ChunkState::Free { 0 } else { PREV_INUSE };
+            if chunk.state == ChunkState::Free {
+                self.put_structure_word(chunk.at + chunk.size, chunk.size);
             }
         }
         match stretch.ending {
-            Ending::Top => self.set(stretch.last + 8, (stretch.end - stretch.last) | PREV_INUSE),
+            Ending::Top => self.put_structure_word(stretch.last + 8, (stretch.end - stretch.last) | PREV_INUSE),
             Ending::MovedBreak => {
-                self.set(stretch.last + 8, 0x10 | in_use);
-                self.set(stretch.last + 24, 0x10 | PREV_INUSE);
+                self.put_structure_word(stretch.last + 8, 0x10 | in_use);
+                self.put_structure_word(stretch.last + 24, 0x10 | PREV_INUSE);
             }
             Ending::FullHeap => {
-                self.set(stretch.last + 8, 0x10 | in_use);
-                self.set(stretch.last + 24, PREV_INUSE);
+                self.put_structure_word(stretch.last + 8, 0x10 | in_use);
+                self.put_structure_word(stretch.last + 24, PREV_INUSE);
             }
         }
-        self.rubbish(stretch.end, stretch.foreign_end);
+        self.fill_garbage(stretch.end, stretch.foreign_end);
     }
 
     fn arena(&mut self, arena: &Arena, next: u64) {
         let bins = arena.address + self.version.bins_offset();
-        self.set(arena.address + self.version.top_offset(), arena.top().0);
-        if arena.stretches.iter().any(|stretch| arena.is_main && !stretch.of_break) {
+        self.put_structure_word(arena.address + self.version.top_offset(), arena.top().0);
+        if arena.stretches.iter().any(|stretch| arena.is_main && !stretch.from_break) {
             // flags: the arena is not contiguous any more
             self.image.put(arena.address + 4, &2u32.to_le_bytes());
         }
         let chunks = || arena.stretches.iter().flat_map(|stretch| &stretch.chunks);
         let mut lists: Vec<Vec<Chunk>> = vec![Vec::new(); 128];
-        for chunk in chunks().filter(|chunk| chunk.state == Use::Free) {
+        for chunk in chunks().filter(|chunk| chunk.state == ChunkState::Free) {
             // The unsorted bin holds what was freed last, of any size.
             let bin = if self.dice.chance(20) { 1 } else { bin_of(chunk.size) };
             lists[bin as usize].push(*chunk);
@@ -182,18 +182,18 @@ impl Writer {
             let ring: Vec<u64> = std::iter::once(head).chain(list.iter().map(|chunk| chunk.at)).collect();
             for (index, &at) in ring.iter().enumerate() {
                 let following = ring[(index + 1) % ring.len()];
-                self.set(at + 16, following);
-                self.set(following + 24, at);
+                self.put_structure_word(at + 16, following);
+                self.put_structure_word(following + 24, at);
             }
         }
         let map: Vec<u8> = binmap.iter().flat_map(|word| word.to_le_bytes()).collect();
         self.image.put(bins + 254 * 8, &map);
         let behind = bins + 254 * 8 + 16;
-        self.set(behind, next);
-        self.set(behind + 8, 0);
+        self.put_structure_word(behind, next);
+        self.put_structure_word(behind + 8, 0);
         self.image.put_word(behind + 16, 1);
-        self.set(behind + 24, arena.system_bytes());
-        self.set(behind + 32, arena.system_bytes());
+        self.put_structure_word(behind + 24, arena.system_bytes());
+        self.put_structure_word(behind + 32, arena.system_bytes());
         if self.version.has_fastbins() {
             self.fastbins(arena);
         }
@@ -212,23 +212,23 @@ impl Writer {
         }
         for (index, &at) in firsts.iter().enumerate() {
             let following = firsts[(index + 1) % firsts.len()];
-            self.set(at + 32, following);
-            self.set(following + 40, at);
+            self.put_structure_word(at + 32, following);
+            self.put_structure_word(following + 40, at);
         }
     }
 
     fn fastbins(&mut self, arena: &Arena) {
         let mut heads = [0u64; 10];
         for stretch in &arena.stretches {
-            for chunk in stretch.chunks.iter().filter(|chunk| chunk.state == Use::Fast) {
+            for chunk in stretch.chunks.iter().filter(|chunk| chunk.state == ChunkState::Fast) {
                 let bin = (chunk.size / 16 - 2) as usize;
                 let link = self.protected(chunk.at + 16, heads[bin]);
-                self.set(chunk.at + 16, link);
+                self.put_structure_word(chunk.at + 16, link);
                 heads[bin] = chunk.at;
             }
         }
         for (bin, head) in heads.into_iter().enumerate() {
-            self.set(arena.address + self.version.fastbins_offset() + bin as u64 * 8, head);
+            self.put_structure_word(arena.address + self.version.fastbins_offset() + bin as u64 * 8, head);
         }
         // have_fastchunks
         self.image.put(arena.address + 8, &1u32.to_le_bytes());
@@ -244,12 +244,12 @@ impl Writer {
             let mut previous = 0;
             for stretch in &arena.stretches {
                 let bytes = stretch.end - stretch.base;
-                self.set(stretch.base, arena.address);
-                self.set(stretch.base + 8, previous);
-                self.set(stretch.base + 16, bytes);
-                self.set(stretch.base + 24, bytes);
+                self.put_structure_word(stretch.base, arena.address);
+                self.put_structure_word(stretch.base + 8, previous);
+                self.put_structure_word(stretch.base + 16, bytes);
+                self.put_structure_word(stretch.base + 24, bytes);
                 if self.version.heap_info_bytes() > 0x20 {
-                    self.set(stretch.base + 32, PAGE);
+                    self.put_structure_word(stretch.base + 32, PAGE);
                 }
                 previous = stretch.base;
             }
@@ -259,17 +259,17 @@ impl Writer {
     fn tcaches(&mut self, plan: &Plan) {
         let (bins, fill) = (self.version.tcache_bins(), self.version.tcache_fill());
         for (index, thread) in plan.threads.iter().enumerate() {
-            self.set(thread.fs_base - self.version.tcache_below_thread(), thread.tcache);
+            self.put_structure_word(thread.fs_base - self.version.tcache_below_thread(), thread.tcache);
             // The thread's control block starts with its own address, and holds it again at 16.
             self.image.put_word(thread.fs_base, thread.fs_base);
             self.image.put_word(thread.fs_base + 16, thread.fs_base);
             let mut counts = vec![0u64; bins as usize];
             let mut heads = vec![0u64; bins as usize];
             let chunks = plan.arenas.iter().flat_map(|arena| &arena.stretches).flat_map(|s| &s.chunks);
-            for chunk in chunks.filter(|chunk| chunk.state == Use::Cached(index)) {
+            for chunk in chunks.filter(|chunk| chunk.state == ChunkState::Cached(index)) {
                 let (bin, memory) = (((chunk.size - 32) / 16) as usize, chunk.at + 16);
                 let link = self.protected(memory, heads[bin]);
-                self.set(memory, link);
+                self.put_structure_word(memory, link);
                 let key = if self.version == Version::V2_31 { thread.tcache } else { KEY };
                 self.image.put_word(memory + 8, key);
                 heads[bin] = memory;
@@ -279,7 +279,7 @@ impl Writer {
                 // 2.43 counts the free slots; earlier releases count the chunks.
                 let shown = if self.version == Version::V2_43 { fill - count } else { count };
                 self.image.put(thread.tcache + bin * 2, &(shown as u16).to_le_bytes());
-                self.set(thread.tcache + bins * 2 + bin * 8, head);
+                self.put_structure_word(thread.tcache + bins * 2 + bin * 8, head);
             }
         }
     }
@@ -287,11 +287,11 @@ impl Writer {
     fn mmapped(&mut self, plan: &Plan) {
         for chunk in &plan.mmapped {
             let at = chunk.base + chunk.offset;
-            self.rubbish(at + 16, chunk.base + chunk.bytes);
+            self.fill_garbage(at + 16, chunk.base + chunk.bytes);
             // From 2.43 on the size excludes 16 bytes at the end.
             let tail = if self.version == Version::V2_43 { 16 } else { 0 };
-            self.set(at, chunk.offset);
-            self.set(at + 8, (chunk.bytes - chunk.offset - tail) | IS_MMAPPED);
+            self.put_structure_word(at, chunk.offset);
+            self.put_structure_word(at + 8, (chunk.bytes - chunk.offset - tail) | IS_MMAPPED);
         }
     }
 
@@ -308,9 +308,9 @@ impl Writer {
             self.image.put(at + offsets.n_mmaps + index as u64 * 4, &number.to_le_bytes());
         }
         let bytes = plan.mmapped_bytes();
-        self.set(at + offsets.mmapped_mem, bytes);
-        self.set(at + offsets.mmapped_mem + 8, bytes);
-        self.set(at + offsets.mmapped_mem + 16, plan.arenas[0].stretches[0].base);
+        self.put_structure_word(at + offsets.mmapped_mem, bytes);
+        self.put_structure_word(at + offsets.mmapped_mem + 8, bytes);
+        self.put_structure_word(at + offsets.mmapped_mem + 16, plan.arenas[0].stretches[0].base);
         let most_cached = if self.version == Version::V2_43 { 1041 } else { 1032 };
         let tail = [64, most_cached, self.version.tcache_fill(), 0];
         for (index, word) in tail.into_iter().enumerate() {

@@ -47,7 +47,7 @@ struct Header {
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Word {
+struct SetWord {
     effective: u32,
     permitted: u32,
     inheritable: u32,
@@ -80,7 +80,7 @@ pub fn held() -> u64 {
 
 /// The capability bounding set, as bits: the most that a program started from here can have.
 /// Without capabilities unknown to the kernel.
-pub fn bounds() -> u64 {
+pub fn bounding_set() -> u64 {
     let is_in = |number: u32| {
         // SAFETY: PR_CAPBSET_READ takes integers and writes nothing.
         unsafe { libc::prctl(libc::PR_CAPBSET_READ, libc::c_ulong::from(number), 0, 0, 0) == 1 }
@@ -88,20 +88,20 @@ pub fn bounds() -> u64 {
     (0..u64::BITS).filter(|&number| is_in(number)).map(|number| 1 << number).sum()
 }
 
-fn read() -> io::Result<[Word; 2]> {
+fn read() -> io::Result<[SetWord; 2]> {
     let mut header = Header { version: VERSION, pid: 0 };
-    let mut words = [Word::default(); 2];
+    let mut words = [SetWord::default(); 2];
     // SAFETY: for version 3 the kernel writes two words of three sets, which live until the call
     // returns.
     crate::check(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, words.as_mut_ptr()) })?;
     Ok(words)
 }
 
-fn effective(words: &[Word; 2]) -> u64 {
+fn effective(words: &[SetWord; 2]) -> u64 {
     u64::from(words[0].effective) | u64::from(words[1].effective) << 32
 }
 
-fn set_effective(words: &mut [Word; 2], bits: u64) -> io::Result<()> {
+fn set_effective(words: &mut [SetWord; 2], bits: u64) -> io::Result<()> {
     words[0].effective = bits as u32;
     words[1].effective = (bits >> 32) as u32;
     let mut header = Header { version: VERSION, pid: 0 };
@@ -126,7 +126,7 @@ pub fn is_set_user() -> bool {
 
 /// Removes the capabilities that override file permissions from the effective set, if they come
 /// from the program's file. Call it at the start of `main`: threads that exist already keep theirs.
-pub fn withhold_file_rights() -> io::Result<()> {
+pub fn drop_dac_capabilities() -> io::Result<()> {
     if !is_privileged_start() {
         return Ok(());
     }
@@ -141,9 +141,9 @@ pub fn withhold_file_rights() -> io::Result<()> {
 }
 
 /// Removes on drop the capabilities that [`with_file_rights`] restored, also on panic.
-struct Raised;
+struct RaisedGuard;
 
-impl Drop for Raised {
+impl Drop for RaisedGuard {
     fn drop(&mut self) {
         let depth = DEPTH.get().saturating_sub(1);
         DEPTH.set(depth);
@@ -165,7 +165,7 @@ impl Drop for Raised {
 
 /// Runs `work` with the withheld capabilities; just runs it if none is withheld. Use it only for
 /// files of /proc/PID, by names chosen neither by strandline's user nor by a target.
-pub fn with_file_rights<T>(work: impl FnOnce() -> T) -> T {
+pub fn with_dac_capabilities<T>(work: impl FnOnce() -> T) -> T {
     let withheld = WITHHELD.load(Ordering::Relaxed);
     if withheld == 0 {
         return work();
@@ -181,7 +181,7 @@ pub fn with_file_rights<T>(work: impl FnOnce() -> T) -> T {
         }
     }
     DEPTH.set(DEPTH.get() + 1);
-    let _raised = Raised;
+    let _raised = RaisedGuard;
     work()
 }
 
@@ -200,7 +200,7 @@ mod tests {
         for one in [DAC_OVERRIDE, SYS_PTRACE, CHECKPOINT_RESTORE] {
             assert_eq!(one.is_held(), line("CapEff:") & one.bit() != 0);
         }
-        assert_eq!(bounds(), line("CapBnd:"));
+        assert_eq!(bounding_set(), line("CapBnd:"));
     }
 
     #[test]
@@ -215,8 +215,8 @@ mod tests {
         })
         .join()
         .unwrap();
-        assert_eq!(with_file_rights(|| with_file_rights(|| 7)), 7);
-        withhold_file_rights().unwrap();
+        assert_eq!(with_dac_capabilities(|| with_dac_capabilities(|| 7)), 7);
+        drop_dac_capabilities().unwrap();
         assert!(!is_privileged_start(), "no test is");
     }
 }

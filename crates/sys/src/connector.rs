@@ -9,9 +9,9 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// `CN_IDX_PROC` and `CN_VAL_PROC`: both the group and the address of the process connector.
-const PROCESSES: u32 = 1;
+const CN_IDX_PROC: u32 = 1;
 /// `PROC_CN_MCAST_LISTEN`.
-const LISTEN: u32 = 1;
+const PROC_CN_MCAST_LISTEN: u32 = 1;
 /// `PROC_EVENT_FORK`, `PROC_EVENT_EXEC`, `PROC_EVENT_EXIT`.
 const FORK: u32 = 0x0000_0001;
 const EXEC: u32 = 0x0000_0002;
@@ -76,7 +76,7 @@ impl Connector {
         let descriptor = crate::check(descriptor.into())? as i32;
         // SAFETY: the kernel just made this descriptor for us; nothing else owns it.
         let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        let own = address(PROCESSES);
+        let own = address(CN_IDX_PROC);
         // SAFETY: `own` is a live sockaddr_nl of the size given.
         let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const own).cast(), ADDRESS_BYTES) };
         crate::check(bound.into())?;
@@ -94,7 +94,7 @@ impl Connector {
         }
         let connector = Self { socket };
         connector.listen()?;
-        if !connector.hears()? {
+        if !connector.receives_events()? {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "the kernel tells this namespace nothing",
@@ -111,19 +111,19 @@ impl Connector {
         request.extend((libc::NLMSG_DONE as u16).to_ne_bytes());
         request.extend([0; 10]);
         // struct cn_msg: idx, val, seq, ack, len, flags.
-        for word in [PROCESSES, PROCESSES, 0, 0] {
+        for word in [CN_IDX_PROC, CN_IDX_PROC, 0, 0] {
             request.extend(word.to_ne_bytes());
         }
         request.extend(4u16.to_ne_bytes());
         request.extend(0u16.to_ne_bytes());
-        request.extend(LISTEN.to_ne_bytes());
+        request.extend(PROC_CN_MCAST_LISTEN.to_ne_bytes());
         // SAFETY: `request` is live for the call, which reads `request.len()` bytes of it.
         let sent = unsafe { libc::send(self.socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) };
         crate::check(sent as libc::c_long).map(drop)
     }
 
     /// Whether the kernel reports a thread that is started now.
-    fn hears(&self) -> io::Result<bool> {
+    fn receives_events(&self) -> io::Result<bool> {
         let started = std::thread::Builder::new().spawn(|| {})?;
         // The kernel sends the event before the new thread runs.
         drop(started.join());

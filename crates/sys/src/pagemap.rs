@@ -122,7 +122,7 @@ const HUGE_BYTES: usize = 2 << 20;
 /// them, and looks them up in its own pagemap.
 pub fn zero_frames() -> io::Result<ZeroFrames> {
     // The file belongs to root if the program has file capabilities.
-    let own = crate::capabilities::with_file_rights(|| File::open("/proc/self/pagemap"))?;
+    let own = crate::capabilities::with_dac_capabilities(|| File::open("/proc/self/pagemap"))?;
     let page = first_touch_frame(&own, libc::MADV_NOHUGEPAGE)?;
     let huge = first_touch_frame(&own, libc::MADV_HUGEPAGE)?;
     // If both reads mapped the small page, huge zero pages are off or none was free.

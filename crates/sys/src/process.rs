@@ -174,7 +174,7 @@ pub struct Usage {
 
 /// A child that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct ReapedChild {
     /// Its process id.
     pub pid: i32,
     /// Its status, as `wait` reports it.
@@ -186,7 +186,7 @@ pub struct Ended {
 /// Reaps the child `pid`, or any child (-1). `None` if none has ended yet and `block` is false.
 ///
 /// Fails with ECHILD if there is no such child.
-pub fn reap(pid: i32, block: bool) -> io::Result<Option<Ended>> {
+pub fn reap(pid: i32, block: bool) -> io::Result<Option<ReapedChild>> {
     let mut status = 0;
     // SAFETY: an all-zero rusage is a valid value of that plain C struct.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -196,7 +196,7 @@ pub fn reap(pid: i32, block: bool) -> io::Result<Option<Ended>> {
         let reaped = unsafe { libc::wait4(pid, &raw mut status, options, &raw mut usage) };
         match crate::check(reaped.into()) {
             Ok(0) => return Ok(None),
-            Ok(reaped) => return Ok(Some(Ended { pid: reaped as i32, status, usage: Usage::of(&usage) })),
+            Ok(reaped) => return Ok(Some(ReapedChild { pid: reaped as i32, status, usage: Usage::of(&usage) })),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
@@ -218,7 +218,7 @@ impl Usage {
     }
 
     /// Adds the counters of both; the high-water mark is the larger one.
-    pub fn and(self, other: Self) -> Self {
+    pub fn plus(self, other: Self) -> Self {
         Self {
             user_us: self.user_us.saturating_add(other.user_us),
             system_us: self.system_us.saturating_add(other.system_us),

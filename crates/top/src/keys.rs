@@ -2,9 +2,9 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use crate::look::Wanted;
+use crate::look::Request;
 use crate::rows::{Column, Kind};
-use crate::state::{Act, Pane, State};
+use crate::state::{Effect, Pane, State};
 
 /// All keys, for the help screen.
 pub const ALL: [(&str, &str); 11] = [
@@ -22,23 +22,23 @@ pub const ALL: [(&str, &str); 11] = [
 ];
 
 /// Handles a key.
-pub fn press(state: &mut State, key: KeyEvent) -> Act {
+pub fn press(state: &mut State, key: KeyEvent) -> Effect {
     if key.modifiers.contains(KeyModifiers::CONTROL) {
         return match key.code {
-            KeyCode::Char('c') => Act::End,
-            KeyCode::Char('z') => Act::Suspend,
-            _ => Act::Nothing,
+            KeyCode::Char('c') => Effect::End,
+            KeyCode::Char('z') => Effect::Suspend,
+            _ => Effect::Nothing,
         };
     }
     if state.is_typing {
         type_filter(state, key.code);
-        return Act::Nothing;
+        return Effect::Nothing;
     }
     match &state.pane {
         Pane::Table => in_table(state, key.code),
         Pane::Help | Pane::Text { .. } => {
             in_text(state, key.code);
-            Act::Nothing
+            Effect::Nothing
         }
     }
 }
@@ -67,16 +67,16 @@ fn in_text(state: &mut State, key: KeyCode) {
     state.scroll = u16::try_from(i32::from(state.scroll).saturating_add(by).max(0)).unwrap_or(u16::MAX);
 }
 
-fn in_table(state: &mut State, key: KeyCode) -> Act {
+fn in_table(state: &mut State, key: KeyCode) -> Effect {
     match key {
-        KeyCode::Char('q') => return Act::End,
+        KeyCode::Char('q') => return Effect::End,
         KeyCode::Char('?' | 'h') => (state.pane, state.scroll) = (Pane::Help, 0),
-        KeyCode::Up | KeyCode::Char('k') => state.go(-1),
-        KeyCode::Down | KeyCode::Char('j') => state.go(1),
-        KeyCode::PageUp => state.go(-20),
-        KeyCode::PageDown => state.go(20),
-        KeyCode::Home => state.go(isize::MIN),
-        KeyCode::End => state.go(isize::MAX),
+        KeyCode::Up | KeyCode::Char('k') => state.move_by(-1),
+        KeyCode::Down | KeyCode::Char('j') => state.move_by(1),
+        KeyCode::PageUp => state.move_by(-20),
+        KeyCode::PageDown => state.move_by(20),
+        KeyCode::Home => state.move_by(isize::MIN),
+        KeyCode::End => state.move_by(isize::MAX),
         KeyCode::Left | KeyCode::Char('<') => state.sort_by(|all, at| (at + all - 1) % all),
         KeyCode::Right | KeyCode::Char('>') => state.sort_by(|all, at| (at + 1) % all),
         KeyCode::Char('R') => state.is_reversed = !state.is_reversed,
@@ -85,31 +85,31 @@ fn in_table(state: &mut State, key: KeyCode) -> Act {
         KeyCode::Char('c') => state.toggle(Kind::Groups),
         KeyCode::Esc => (state.filter, state.message) = (String::new(), None),
         KeyCode::Enter => return enter(state),
-        KeyCode::Char('r') => return look(state, Wanted::DryRun),
+        KeyCode::Char('r') => return look(state, Request::DryRun),
         _ => {}
     }
-    Act::Nothing
+    Effect::Nothing
 }
 
-fn enter(state: &mut State) -> Act {
-    let Some(row) = state.selected() else { return Act::Nothing };
+fn enter(state: &mut State) -> Effect {
+    let Some(row) = state.selected() else { return Effect::Nothing };
     if state.kind != Kind::Groups {
-        return look(state, Wanted::Ledger);
+        return look(state, Request::Ledger);
     }
     // The sum of small groups has no list.
     if let Some(group) = row.group.clone().filter(|group| group.starts_with('/')) {
         (state.kind, state.filter) = (Kind::List, group);
         state.sort = Column::Rss;
     }
-    Act::Nothing
+    Effect::Nothing
 }
 
-fn look(state: &mut State, wanted: Wanted) -> Act {
+fn look(state: &mut State, wanted: Request) -> Effect {
     match state.selected().and_then(|row| row.pid) {
-        Some(pid) => Act::Look(pid, wanted),
+        Some(pid) => Effect::Look(pid, wanted),
         None => {
             state.message = Some("that is for a process: press c for the list of them".to_owned());
-            Act::Nothing
+            Effect::Nothing
         }
     }
 }

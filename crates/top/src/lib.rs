@@ -20,12 +20,12 @@ mod watch;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use strandline_survey::{Painter, Picture, Selection};
+use strandline_survey::{Surveyor, Survey, Selection};
 
-pub use look::{Look, Looked, Wanted};
+pub use look::{LedgerCallback, LookResult, Request};
 use rows::History;
 pub use rows::{Column, Kind};
-use state::{Act, State};
+use state::{Effect, State};
 use terminal::{Heard, Screen};
 
 /// What to show.
@@ -47,7 +47,7 @@ const ONCE: Duration = Duration::from_secs(2);
 /// The table as text, once, `columns` wide, with all rows. Takes up to two seconds, to measure
 /// growth.
 pub fn once(options: Options, columns: u16) -> String {
-    let mut painter = Painter::default();
+    let mut painter = Surveyor::default();
     let mut history = History::default();
     history.add(&painter.paint(&options.selection, usize::MAX));
     std::thread::sleep(ONCE.min(options.interval));
@@ -63,7 +63,7 @@ pub fn once(options: Options, columns: u16) -> String {
 ///
 /// # Errors
 /// One line: the terminal cannot be used.
-pub fn run(options: Options, look: Look) -> Result<(), String> {
+pub fn run(options: Options, look: LedgerCallback) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("the terminal cannot be used: {error}");
     if !terminal::is_there() {
         let line =
@@ -85,8 +85,8 @@ pub fn run(options: Options, look: Look) -> Result<(), String> {
 fn show(
     screen: &mut Screen,
     mut state: State,
-    watch: &Receiver<Picture>,
-    looker: &look::Looker,
+    watch: &Receiver<Survey>,
+    looker: &look::Requester,
 ) -> std::io::Result<()> {
     let mut history = History::default();
     loop {
@@ -98,10 +98,10 @@ fn show(
             Heard::Keys(all) => {
                 for key in all {
                     match keys::press(&mut state, key) {
-                        Act::Nothing => {}
-                        Act::End => return Ok(()),
-                        Act::Suspend => screen.suspend()?,
-                        Act::Look(pid, wanted) => {
+                        Effect::Nothing => {}
+                        Effect::End => return Ok(()),
+                        Effect::Suspend => screen.suspend()?,
+                        Effect::Look(pid, wanted) => {
                             let columns = screen.columns();
                             state.ask(pid, wanted, || looker.ask(pid, wanted, columns));
                         }
@@ -113,7 +113,7 @@ fn show(
             history.add(&picture);
             state.picture = Some(picture);
         }
-        looker.answers().for_each(|answer| state.hear(answer));
+        looker.answers().for_each(|answer| state.take_result(answer));
         state.arrange(&history);
     }
 }

@@ -10,7 +10,7 @@ use crate::terminal::Waker;
 
 /// What may be requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum Request {
     /// A ledger.
     Ledger,
     /// What the best remedy would give back, without applying it.
@@ -19,7 +19,7 @@ pub enum Wanted {
 
 /// Result of a request.
 #[derive(Clone, Debug, Default)]
-pub struct Looked {
+pub struct LookResult {
     /// Text without escape sequences.
     pub text: String,
     /// Stranded and pinned bytes.
@@ -28,29 +28,29 @@ pub struct Looked {
 
 /// Looks at a process, given its id, what is wanted, and the number of columns. An error is one
 /// line.
-pub type Look = Arc<dyn Fn(i32, Wanted, u16) -> Result<Looked, String> + Send + Sync>;
+pub type LedgerCallback = Arc<dyn Fn(i32, Request, u16) -> Result<LookResult, String> + Send + Sync>;
 
 /// Result of a request, with its time.
 #[derive(Debug)]
 pub struct Answer {
     pub pid: i32,
-    pub wanted: Wanted,
-    pub result: Result<Looked, String>,
+    pub wanted: Request,
+    pub result: Result<LookResult, String>,
     /// When it was done.
     pub at: Instant,
 }
 
 /// Access to the thread.
 #[derive(Debug)]
-pub struct Looker {
-    questions: SyncSender<(i32, Wanted, u16)>,
+pub struct Requester {
+    requests: SyncSender<(i32, Request, u16)>,
     answers: Receiver<Answer>,
 }
 
-impl Looker {
+impl Requester {
     /// Requests a look; false if it cannot be taken.
-    pub fn ask(&self, pid: i32, wanted: Wanted, columns: u16) -> bool {
-        self.questions.try_send((pid, wanted, columns)).is_ok()
+    pub fn ask(&self, pid: i32, wanted: Request, columns: u16) -> bool {
+        self.requests.try_send((pid, wanted, columns)).is_ok()
     }
 
     /// Results since the last call.
@@ -60,12 +60,12 @@ impl Looker {
 }
 
 /// Starts the thread.
-pub fn start(look: Look, waker: Waker) -> std::io::Result<Looker> {
+pub fn start(look: LedgerCallback, waker: Waker) -> std::io::Result<Requester> {
     // One request may wait for the thread to start.
-    let (questions, asked) = sync_channel::<(i32, Wanted, u16)>(1);
+    let (questions, requests) = sync_channel::<(i32, Request, u16)>(1);
     let (answer, answers) = sync_channel(1);
     let body = move || {
-        for (pid, wanted, columns) in asked {
+        for (pid, wanted, columns) in requests {
             let result = look(pid, wanted, columns);
             if answer.send(Answer { pid, wanted, result, at: Instant::now() }).is_err() {
                 return;
@@ -74,5 +74,5 @@ pub fn start(look: Look, waker: Waker) -> std::io::Result<Looker> {
         }
     };
     std::thread::Builder::new().name("ledgers".into()).spawn(body)?;
-    Ok(Looker { questions, answers })
+    Ok(Requester { requests: questions, answers })
 }

@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use strandline_survey::Picture;
-use strandline_survey::picture::Shown;
+use strandline_survey::Survey;
+use strandline_survey::picture::ProcessFigures;
 use strandline_survey::select::Key;
 
 /// The columns, from left to right.
@@ -54,7 +54,7 @@ pub enum Id {
 
 /// Results of the last ledger of a process.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
+pub struct LedgerSums {
     /// When it was taken.
     pub at: Instant,
     pub stranded_bytes: u64,
@@ -80,7 +80,7 @@ pub struct Row {
     /// Growth of RSS per minute.
     pub growth_bytes: Option<i64>,
     /// Results of its last ledger.
-    pub told: Option<Told>,
+    pub ledger: Option<LedgerSums>,
 }
 
 /// Growth is measured over the last minute, or as much of it as is known.
@@ -91,28 +91,28 @@ const MIN_SPAN: Duration = Duration::from_millis(900);
 /// RSS over the last minute.
 #[derive(Debug, Default)]
 pub struct History {
-    of: HashMap<Id, VecDeque<(Instant, u64)>>,
+    samples: HashMap<Id, VecDeque<(Instant, u64)>>,
 }
 
 impl History {
     /// Adds a picture; rows that are not on it are dropped.
-    pub fn add(&mut self, picture: &Picture) {
+    pub fn add(&mut self, picture: &Survey) {
         let processes = picture.processes.iter().map(|one| (Id::Process(one.key), one.figures.rss_bytes));
         let groups = picture.groups.iter().map(|(name, sum)| (Id::Group(name.clone()), sum.rss_bytes));
-        let mut old = std::mem::take(&mut self.of);
+        let mut old = std::mem::take(&mut self.samples);
         for (id, rss_bytes) in processes.chain(groups) {
             let mut all = old.remove(&id).unwrap_or_default();
             all.push_back((picture.at, rss_bytes));
             while all.front().is_some_and(|(at, _)| picture.at.duration_since(*at) > SPAN) {
                 all.pop_front();
             }
-            self.of.insert(id, all);
+            self.samples.insert(id, all);
         }
     }
 
     /// Growth of RSS per minute.
     fn growth(&self, id: &Id) -> Option<i64> {
-        let all = self.of.get(id)?;
+        let all = self.samples.get(id)?;
         let ((began, first), (ended, last)) = (all.front()?, all.back()?);
         let span = ended.duration_since(*began);
         let grown = i64::try_from(*last).ok()?.checked_sub(i64::try_from(*first).ok()?)?;
@@ -136,9 +136,9 @@ pub struct Order<'a> {
 
 /// The rows of a picture.
 pub fn arrange(
-    picture: &Picture,
+    picture: &Survey,
     history: &History,
-    told: &HashMap<Key, Told>,
+    told: &HashMap<Key, LedgerSums>,
     order: Order<'_>,
 ) -> Vec<Row> {
     let mut rows: Vec<Row> = match order.kind {
@@ -153,8 +153,8 @@ pub fn arrange(
         Column::Rss => rows.sort_by_key(|row| Reverse(row.rss_bytes)),
         Column::Pss => rows.sort_by_key(|row| Reverse(row.pss_bytes)),
         Column::Growth => rows.sort_by_key(|row| Reverse(row.growth_bytes)),
-        Column::Stranded => rows.sort_by_key(|row| Reverse(row.told.map(|told| told.stranded_bytes))),
-        Column::Pinned => rows.sort_by_key(|row| Reverse(row.told.map(|told| told.pinned_bytes))),
+        Column::Stranded => rows.sort_by_key(|row| Reverse(row.ledger.map(|told| told.stranded_bytes))),
+        Column::Pinned => rows.sort_by_key(|row| Reverse(row.ledger.map(|told| told.pinned_bytes))),
         Column::Name => rows.sort_by(|a, b| a.name.cmp(&b.name)),
     }
     if order.is_reversed {
@@ -168,7 +168,7 @@ pub fn arrange(
     rows
 }
 
-fn of_process(one: &Shown, history: &History, told: Option<&Told>) -> Row {
+fn of_process(one: &ProcessFigures, history: &History, told: Option<&LedgerSums>) -> Row {
     let id = Id::Process(one.key);
     Row {
         growth_bytes: history.growth(&id),
@@ -181,7 +181,7 @@ fn of_process(one: &Shown, history: &History, told: Option<&Told>) -> Row {
         processes: 1,
         rss_bytes: one.figures.rss_bytes,
         pss_bytes: one.pss.bytes(),
-        told: told.copied(),
+        ledger: told.copied(),
     }
 }
 
@@ -198,7 +198,7 @@ fn of_group((name, sum): &(String, strandline_survey::picture::Sum), history: &H
         processes: sum.processes,
         rss_bytes: sum.rss_bytes,
         pss_bytes: sum.pss_bytes,
-        told: None,
+        ledger: None,
     }
 }
 
@@ -211,7 +211,7 @@ fn matches(row: &Row, wanted: &str) -> bool {
 }
 
 /// Maximum depth that is drawn.
-const DEEPEST: usize = 64;
+const MAX_DEPTH: usize = 64;
 
 /// Puts rows below their parents, with siblings in their order. If something is wanted, keeps only
 /// rows that match and their ancestors.
@@ -238,7 +238,7 @@ fn tree(rows: Vec<Row>, wanted: &str) -> Vec<Row> {
     loop {
         while let Some(row) = left.pop() {
             let below = row.pid.and_then(|pid| children.remove(&pid)).unwrap_or_default();
-            let depth = (row.depth + 1).min(DEEPEST);
+            let depth = (row.depth + 1).min(MAX_DEPTH);
             left.extend(below.into_iter().rev().map(|child| Row { depth, ..child }));
             all.push(row);
         }
@@ -254,10 +254,10 @@ mod tests {
 
     use super::*;
 
-    fn shown(pid: i32, parent: i32, name: &str, rss_bytes: u64) -> Shown {
+    fn shown(pid: i32, parent: i32, name: &str, rss_bytes: u64) -> ProcessFigures {
         let figures = Figures { rss_bytes, ..Figures::default() };
         let group = Some(format!("/group-{}", pid % 2));
-        Shown {
+        ProcessFigures {
             key: Key { pid, start_ticks: 1 },
             parent,
             name: name.to_owned(),
@@ -267,18 +267,18 @@ mod tests {
         }
     }
 
-    fn picture(at: Instant, processes: Vec<Shown>) -> Picture {
-        Picture { at, took: Duration::ZERO, processes, others: None, groups: Vec::new() }
+    fn picture(at: Instant, processes: Vec<ProcessFigures>) -> Survey {
+        Survey { at, took: Duration::ZERO, processes, others: None, groups: Vec::new() }
     }
 
     const BY_RSS: Order<'_> = Order { kind: Kind::List, sort: Column::Rss, is_reversed: false, filter: "" };
 
-    fn ids(picture: &Picture, history: &History, order: Order<'_>) -> Vec<(i32, usize)> {
+    fn ids(picture: &Survey, history: &History, order: Order<'_>) -> Vec<(i32, usize)> {
         let rows = arrange(picture, history, &HashMap::new(), order);
         rows.iter().map(|row| (row.pid.unwrap_or(0), row.depth)).collect()
     }
 
-    fn family() -> Vec<Shown> {
+    fn family() -> Vec<ProcessFigures> {
         vec![
             shown(1, 0, "init", 10),
             shown(2, 1, "shell", 5),

@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 
-use strandline_survey::Picture;
+use strandline_survey::Survey;
 use strandline_survey::select::Key;
 
-use crate::look::{Answer, Wanted};
-use crate::rows::{Column, History, Id, Kind, Order, Row, Told, arrange};
+use crate::look::{Answer, Request};
+use crate::rows::{Column, History, Id, Kind, Order, Row, LedgerSums, arrange};
 
 /// Effect of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum Effect {
     /// Nothing outside of the state.
     Nothing,
     /// End the program.
@@ -18,7 +18,7 @@ pub enum Act {
     /// Stop until continued.
     Suspend,
     /// Look at a process.
-    Look(i32, Wanted),
+    Look(i32, Request),
 }
 
 /// What fills the screen.
@@ -38,7 +38,7 @@ pub enum Pane {
 #[derive(Debug)]
 pub struct State {
     /// The last picture.
-    pub picture: Option<Picture>,
+    pub picture: Option<Survey>,
     /// The rows shown.
     pub rows: Vec<Row>,
     /// What the rows are.
@@ -58,11 +58,11 @@ pub struct State {
     pub first: usize,
     /// A message of one line.
     pub message: Option<String>,
-    told: HashMap<Key, Told>,
+    told: HashMap<Key, LedgerSums>,
     /// The selected row and its index: if the row is gone, the one at that index is selected.
-    chosen: (Option<Id>, usize),
+    selection: (Option<Id>, usize),
     /// The unfinished request.
-    waits_for: Option<(i32, Wanted)>,
+    waits_for: Option<(i32, Request)>,
 }
 
 impl State {
@@ -81,7 +81,7 @@ impl State {
             first: 0,
             message: None,
             told: HashMap::new(),
-            chosen: (None, 0),
+            selection: (None, 0),
             waits_for: None,
         }
     }
@@ -94,31 +94,31 @@ impl State {
         let Self { kind, sort, is_reversed, .. } = *self;
         let order = Order { kind, sort, is_reversed, filter: &self.filter };
         self.rows = arrange(picture, history, &self.told, order);
-        let stands = self.chosen.0.as_ref().and_then(|id| self.rows.iter().position(|row| row.id == *id));
-        self.choose(stands.unwrap_or(self.chosen.1));
+        let stands = self.selection.0.as_ref().and_then(|id| self.rows.iter().position(|row| row.id == *id));
+        self.choose(stands.unwrap_or(self.selection.1));
     }
 
     fn choose(&mut self, at: usize) {
         let at = at.min(self.rows.len().saturating_sub(1));
         // Until a row is selected, the first row is selected, whatever it is.
-        let id = self.rows.get(at).filter(|_| at > 0 || self.chosen.0.is_some()).map(|row| row.id.clone());
-        self.chosen = (id, at);
+        let id = self.rows.get(at).filter(|_| at > 0 || self.selection.0.is_some()).map(|row| row.id.clone());
+        self.selection = (id, at);
     }
 
     /// Selects the row that is `by` rows further.
-    pub fn go(&mut self, by: isize) {
-        let at = self.chosen.1.saturating_add_signed(by).min(self.rows.len().saturating_sub(1));
+    pub fn move_by(&mut self, by: isize) {
+        let at = self.selection.1.saturating_add_signed(by).min(self.rows.len().saturating_sub(1));
         let id = self.rows.get(at).map(|row| row.id.clone());
-        self.chosen = (id.filter(|_| at > 0), at);
+        self.selection = (id.filter(|_| at > 0), at);
     }
 
     /// Index of the selected row.
-    pub fn at(&self) -> usize {
-        self.chosen.1
+    pub fn selected_index(&self) -> usize {
+        self.selection.1
     }
 
     pub fn selected(&self) -> Option<&Row> {
-        self.rows.get(self.chosen.1)
+        self.rows.get(self.selection.1)
     }
 
     /// Sorts by another column: `which` gets the number of columns and the current index, and
@@ -131,12 +131,12 @@ impl State {
     /// Shows rows of this kind, or the list if they are shown already.
     pub fn toggle(&mut self, kind: Kind) {
         self.kind = if self.kind == kind { Kind::List } else { kind };
-        self.chosen = (None, 0);
+        self.selection = (None, 0);
     }
 
     /// Requests a look at a process with `ask`, which returns whether the request was accepted; one
     /// look at a time.
-    pub fn ask(&mut self, pid: i32, wanted: Wanted, ask: impl FnOnce() -> bool) {
+    pub fn ask(&mut self, pid: i32, wanted: Request, ask: impl FnOnce() -> bool) {
         self.message = Some(match self.waits_for {
             Some((pid, _)) => format!("process {pid} is still looked at: one at a time"),
             None if ask() => {
@@ -148,7 +148,7 @@ impl State {
     }
 
     /// Handles the result of a look.
-    pub fn hear(&mut self, answer: Answer) {
+    pub fn take_result(&mut self, answer: Answer) {
         self.waits_for = None;
         let Answer { pid, wanted, result, at } = answer;
         let looked = match result {
@@ -159,7 +159,7 @@ impl State {
         if let (Some((stranded_bytes, pinned_bytes)), Some(key)) =
             (looked.sums, processes.map(|one| one.key).find(|key| key.pid == pid))
         {
-            self.told.insert(key, Told { at, stranded_bytes, pinned_bytes });
+            self.told.insert(key, LedgerSums { at, stranded_bytes, pinned_bytes });
         }
         self.message = None;
         let lines = looked.text.lines().map(str::to_owned).collect();
@@ -168,9 +168,9 @@ impl State {
     }
 }
 
-fn name(wanted: Wanted) -> &'static str {
+fn name(wanted: Request) -> &'static str {
     match wanted {
-        Wanted::Ledger => "ledger",
-        Wanted::DryRun => "dry run",
+        Request::Ledger => "ledger",
+        Request::DryRun => "dry run",
     }
 }

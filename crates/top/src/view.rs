@@ -98,7 +98,7 @@ fn footer(state: &State) -> Line<'_> {
 }
 
 fn scroll_to_chosen(state: &mut State, height: usize) {
-    let (at, height) = (state.at(), height.max(1));
+    let (at, height) = (state.selected_index(), height.max(1));
     state.first = state.first.clamp((at + 1).saturating_sub(height), at);
     state.first = state.first.min(state.rows.len().saturating_sub(height));
 }
@@ -125,7 +125,7 @@ fn table(state: &State, area: Rect, buffer: &mut Buffer, is_live: bool) {
         line.y += 1;
         let mut shown = joined(&Column::ALL.map(|column| cell(state, row, column)));
         let mut style = Style::new();
-        if is_live && at == state.at() {
+        if is_live && at == state.selected_index() {
             style = Style::from(Modifier::REVERSED);
             let missing = usize::from(area.width).saturating_sub(shown.chars().count());
             shown.extend(std::iter::repeat_n(' ', missing));
@@ -170,11 +170,11 @@ fn cell(state: &State, row: &Row, column: Column) -> String {
         Column::Rss => bytes(row.rss_bytes),
         Column::Pss => maybe_bytes(row.pss_bytes),
         Column::Growth => row.growth_bytes.map_or_else(|| UNKNOWN.to_owned(), signed),
-        Column::Stranded => row.told.map_or_else(
+        Column::Stranded => row.ledger.map_or_else(
             || format!("{NONE:>8}     "),
             |told| format!("{:>8} {:>4}", bytes(told.stranded_bytes), age(told.at.elapsed())),
         ),
-        Column::Pinned => row.told.map_or_else(|| NONE.to_owned(), |told| bytes(told.pinned_bytes)),
+        Column::Pinned => row.ledger.map_or_else(|| NONE.to_owned(), |told| bytes(told.pinned_bytes)),
         Column::Name if state.kind == Kind::Tree => format!(" {}{}", "  ".repeat(row.depth), row.name),
         Column::Name => format!(" {}", row.name),
     }

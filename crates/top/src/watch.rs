@@ -4,22 +4,22 @@
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
-use strandline_survey::{Painter, Picture, Selection};
+use strandline_survey::{Surveyor, Survey, Selection};
 
 use crate::terminal::Waker;
 
 /// The pause after a picture is at least this many times as long as the picture took.
-const REST_TIMES: u32 = 50;
+const PAUSE_FACTOR: u32 = 50;
 /// Part of an interval for reading proportional set sizes, each of which is a walk through page
 /// tables.
 const PSS_PART: f64 = 0.005;
 
 /// Starts the thread; pictures arrive on the channel, and the waker announces them.
-pub fn start(selection: Selection, interval: Duration, waker: Waker) -> std::io::Result<Receiver<Picture>> {
+pub fn start(selection: Selection, interval: Duration, waker: Waker) -> std::io::Result<Receiver<Survey>> {
     // Old pictures are useless: while one is unread, the next one waits.
     let (sender, receiver) = sync_channel(1);
-    let mut painter = Painter::default();
-    painter.pss_time = interval.mul_f64(PSS_PART);
+    let mut painter = Surveyor::default();
+    painter.pss_time_limit = interval.mul_f64(PSS_PART);
     let body = move || {
         loop {
             let picture = painter.paint(&selection, usize::MAX);
@@ -28,7 +28,7 @@ pub fn start(selection: Selection, interval: Duration, waker: Waker) -> std::io:
                 return;
             }
             waker.wake();
-            std::thread::sleep(interval.max(took * REST_TIMES));
+            std::thread::sleep(interval.max(took * PAUSE_FACTOR));
         }
     };
     std::thread::Builder::new().name("figures".into()).spawn(body)?;

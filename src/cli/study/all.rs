@@ -92,7 +92,7 @@ fn entries(arguments: &Arguments) -> Result<Vec<Entry>> {
 
 /// Reads a study; returns its errors in one line.
 fn read_one(name: &str, folder: Option<PathBuf>) -> std::result::Result<Text, String> {
-    let folder = find::listed(name, folder)?;
+    let folder = find::folder_of_listed(name, folder)?;
     read_in(&folder).map_err(|lines| {
         let more = lines.len().saturating_sub(1);
         let first = lines.into_iter().next().unwrap_or_default();

@@ -8,7 +8,7 @@ use super::super::lab::{Teller, how_it_ended};
 use super::Gone;
 use super::chosen::{Chosen, found, open};
 use strandline_report::units::seconds;
-use strandline_study::needs::{self, Bill};
+use strandline_study::needs::{self, RunnableCells};
 use strandline_study::{cell, run};
 
 /// Studies with more runs require --yes.
@@ -85,7 +85,7 @@ fn estimate(chosen: &Chosen, arguments: &Arguments) -> std::result::Result<Optio
     }
     first.matrix.subjects.truncate(1);
     first.matrix.repeat(1);
-    let Ok(bill) = needs::bill(&first.matrix) else { return Ok(None) };
+    let Ok(bill) = needs::check_cells(&first.matrix) else { return Ok(None) };
     let lab = Lab { dir: None, jobs: 1, fresh: true, ..arguments.lab.clone() };
     match time_of_one(&first, &bill, arguments, &lab) {
         // The reason is reported when the study is run.
@@ -97,7 +97,7 @@ fn estimate(chosen: &Chosen, arguments: &Arguments) -> std::result::Result<Optio
 /// Run time of one cell; `None` if it cannot be run. A signal stops everything.
 fn time_of_one(
     chosen: &Chosen,
-    bill: &Bill,
+    bill: &RunnableCells,
     arguments: &Arguments,
     lab: &Lab,
 ) -> std::result::Result<Option<Duration>, Gone> {

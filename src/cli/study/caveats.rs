@@ -5,15 +5,15 @@ use super::super::lab::{Bench, how_it_ended};
 use strandline_lab::cell::{self, Measure};
 use strandline_study::file::Subject;
 use strandline_study::matrix::Matrix;
-use strandline_study::needs::Bill;
-use strandline_study::run::{COUNTED_ROUNDS, Referee};
+use strandline_study::needs::RunnableCells;
+use strandline_study::run::{CACHEGRIND_ROUNDS, StudyJudge};
 
 /// The caveats with their codes.
 pub fn caveats(
     matrix: &Matrix,
-    bill: &Bill,
+    bill: &RunnableCells,
     subjects: &[cell::Subject],
-    referee: &Referee<'_>,
+    referee: &StudyJudge<'_>,
     arguments: &Arguments,
     bench: &Bench,
 ) -> Vec<(&'static str, String)> {
@@ -29,7 +29,7 @@ pub fn caveats(
     for (why, count) in reasons.into_iter().take(MOST) {
         caveats.push(("not_run", format!("{} not run: {why}", cells(count))));
     }
-    for (failures, place) in [(&referee.failures, ""), (&referee.uncounted, " under cachegrind")] {
+    for (failures, place) in [(&referee.failures, ""), (&referee.cachegrind_failures, " under cachegrind")] {
         for (&index, (count, outcome)) in failures.iter().take(MOST) {
             let name = subjects.get(index).map_or("a cell", |subject| subject.name.as_str());
             let how = how_it_ended(outcome);
@@ -82,7 +82,7 @@ fn by_cachegrind(matrix: &Matrix) -> Option<(String, bool)> {
         ),
     };
     let text = format!(
-        "instructions{of} are counted by valgrind's cachegrind, in {COUNTED_ROUNDS} runs more of each{others}"
+        "instructions{of} are counted by valgrind's cachegrind, in {CACHEGRIND_ROUNDS} runs more of each{others}"
     );
     (!counted.is_empty()).then_some((text, is_all))
 }

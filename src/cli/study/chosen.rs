@@ -66,5 +66,5 @@ fn described(
         ..cell::subject(matrix, key, Path::new("{build}"), arguments.lab.timeout)
     };
     let subjects: Vec<Subject> = matrix.cells()?.iter().map(unbuilt).collect();
-    Ok(((run::description(matrix, &chosen.text), matrix.most_repeats()), subjects))
+    Ok(((run::study_identity(matrix, &chosen.text), matrix.max_repeats()), subjects))
 }

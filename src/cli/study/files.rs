@@ -104,7 +104,7 @@ impl Files {
         let folder = &facts.matrix.study.folder;
         let path = folder.join("README.md");
         let refused = |why: &str| complain(&format!("{}: {why}; it is left as it is", path.display()));
-        if find::came_with_strandline(folder) {
+        if find::is_embedded(folder) {
             refused("it came with strandline");
             return Ok(());
         }
@@ -130,7 +130,7 @@ impl Files {
             .extend([strandline_report::pages::page::Section { plots: first, ..Default::default() }]);
         let drawn = pictures::pictures(&mut page, item.name, "plots", &mut Names::default());
         let block = readme::block(facts, &page, &self.environment());
-        match readme::filled(&old, &block) {
+        match readme::insert_results(&old, &block) {
             Ok(Some(new)) => {
                 for (name, text) in &drawn {
                     let folder = folder.join("plots");

@@ -21,8 +21,8 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
     let mut rows = Vec::new();
     let (mut items, mut sentences) = (Vec::new(), Vec::new());
     for (name, folder) in find::list() {
-        let path = find::listed(&name, folder);
-        let read = path.map_err(|line| vec![line]).and_then(|path| Study::glance(&path));
+        let path = find::folder_of_listed(&name, folder);
+        let read = path.map_err(|line| vec![line]).and_then(|path| Study::read_without_claims(&path));
         let line = match read {
             Ok(study) => Line::of(Arc::new(study)),
             Err(lines) => Line {
@@ -97,7 +97,7 @@ impl Line {
                 unknown(matrix.count(), "not looked at: many cells")
             }
             Ok(matrix) => {
-                needs::bill(&matrix).map_or_else(|_| unknown(None, "?"), |bill| Self::needing(&matrix, &bill))
+                needs::check_cells(&matrix).map_or_else(|_| unknown(None, "?"), |bill| Self::needing(&matrix, &bill))
             }
             Err(_) => unknown(None, "?"),
         };
@@ -105,7 +105,7 @@ impl Line {
     }
 
     /// The listing with the requirements of its cells.
-    fn needing(matrix: &Matrix, bill: &needs::Bill) -> Self {
+    fn needing(matrix: &Matrix, bill: &needs::RunnableCells) -> Self {
         let (here, gone) = (bill.cells.len(), bill.missing.len());
         let mut missing: Vec<String> = bill.missing.iter().map(|(_, why)| why.clone()).collect();
         missing.sort();

@@ -12,7 +12,7 @@ use super::chosen::{Chosen, open};
 use super::files::Files;
 use super::{Gone, read};
 use strandline_lab::cell::Subject;
-use strandline_lab::compare::counted;
+use strandline_lab::compare::cachegrind_subjects;
 use strandline_lab::engine::{self, Plan};
 use strandline_report::text::clean;
 use strandline_study::cell;
@@ -20,10 +20,10 @@ use strandline_study::claim::{Judged, Verdict, judge};
 use strandline_study::data::Data;
 use strandline_study::find;
 use strandline_study::matrix::Matrix;
-use strandline_study::needs::{self, Bill};
+use strandline_study::needs::{self, RunnableCells};
 use strandline_study::pages::studies::{Item, page};
-use strandline_study::pages::study::{Facts, document};
-use strandline_study::run::{self, COUNTED_ROUNDS, Referee};
+use strandline_study::pages::study::{StudyInput, document};
+use strandline_study::run::{self, CACHEGRIND_ROUNDS, StudyJudge};
 
 const SCHEMA: &str = "strandline/study/1";
 
@@ -35,7 +35,7 @@ pub fn run(name: &str, arguments: &Arguments, output: &mut Output) -> Result<End
         Failure(last)
     })?;
     let folder = &text.0.folder;
-    if let Some(others) = find::also_in(name, folder) {
+    if let Some(others) = find::other_places(name, folder) {
         complain(&clean(&format!("study {name}: the one in {} is taken, not {others}", folder.display())));
     }
     let chosen = Chosen::new(text, arguments, &arguments.axis).map_err(Failure)?;
@@ -73,8 +73,8 @@ pub struct Ran {
 
 impl Ran {
     /// The data for the report.
-    pub fn facts(&self) -> Facts<'_> {
-        Facts {
+    pub fn facts(&self) -> StudyInput<'_> {
+        StudyInput {
             matrix: &self.matrix,
             data: &self.data,
             claims: &self.judged,
@@ -96,7 +96,7 @@ pub fn conduct(
     teller: &Teller,
 ) -> std::result::Result<Ran, Gone> {
     let matrix = &chosen.matrix;
-    let mut bill = needs::bill(matrix).map_err(|line| Gone::Failed(Failure(line)))?;
+    let mut bill = needs::check_cells(matrix).map_err(|line| Gone::Failed(Failure(line)))?;
     let (bench, data, caveats) = measure(chosen, &mut bill, arguments, lab, teller)?;
     let (shared_matrix, shared) = (Arc::new(matrix.clone()), run::shared(data.clone()));
     let judged = matrix.study.claims.iter().map(|claim| judge(claim, &shared_matrix, &shared)).collect();
@@ -108,7 +108,7 @@ type Measured = (Bench, Data, Vec<(&'static str, String)>);
 /// Sets up the lab, builds, and runs all cells.
 fn measure(
     chosen: &Chosen,
-    bill: &mut Bill,
+    bill: &mut RunnableCells,
     arguments: &Arguments,
     lab: &Lab,
     teller: &Teller,
@@ -117,7 +117,7 @@ fn measure(
     let (mut bench, build) = open(chosen, arguments, lab)?;
     if let Some(executor) = bench.executors.first_mut() {
         let say = |line: &str| teller.say(line);
-        let resumed = bench.journal.found() > 0;
+        let resumed = bench.journal.resumed_runs() > 0;
         run::prepare(matrix, bill, (&build, resumed), &mut **executor, &how_it_ended, &say)?;
     }
     let subjects: Vec<Subject> =
@@ -125,39 +125,39 @@ fn measure(
     let may_fail = |key: &strandline_study::matrix::Key| {
         matrix.subjects.get(key.subject).is_some_and(|subject| subject.may_fail)
     };
-    let mut referee = Referee {
+    let mut referee = StudyJudge {
         may_fail: bill.cells.iter().map(may_fail).collect(),
         progress: &|progress| teller.tell(progress),
         failures: Default::default(),
-        uncounted: Default::default(),
+        cachegrind_failures: Default::default(),
         left_behind: 0,
     };
     let plan = Plan {
         subjects,
         warm_up: matrix.study.settings.warm_up,
-        at_least: matrix.most_repeats(),
-        at_most: matrix.most_repeats(),
+        min_rounds: matrix.max_repeats(),
+        max_rounds: matrix.max_repeats(),
         seed: matrix.study.settings.seed,
     };
-    let results = engine::run(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
-    let is_counted: Vec<bool> = bill.cells.iter().map(|key| run::is_counted(matrix, key)).collect();
+    let results = engine::runs_done(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
+    let is_counted: Vec<bool> = bill.cells.iter().map(|key| run::uses_cachegrind(matrix, key)).collect();
     let counts = if is_counted.contains(&true) {
-        let rounds = COUNTED_ROUNDS.min(matrix.most_repeats());
-        let mut subjects = counted(&plan.subjects);
+        let rounds = CACHEGRIND_ROUNDS.min(matrix.max_repeats());
+        let mut subjects = cachegrind_subjects(&plan.subjects);
         for (subject, _) in subjects.iter_mut().zip(&is_counted).filter(|(_, is_counted)| !**is_counted) {
             subject.rounds = Some(0);
         }
-        let plan = Plan { subjects, warm_up: 0, at_least: rounds, at_most: rounds, seed: plan.seed };
+        let plan = Plan { subjects, warm_up: 0, min_rounds: rounds, max_rounds: rounds, seed: plan.seed };
         // A cell that failed before is retried here; a failure here does not count for its timed
         // runs.
         let timed = std::mem::take(&mut referee.failures);
-        let counts = engine::run(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
-        referee.uncounted = std::mem::replace(&mut referee.failures, timed);
+        let counts = engine::runs_done(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
+        referee.cachegrind_failures = std::mem::replace(&mut referee.failures, timed);
         Some(counts)
     } else {
         None
     };
-    let counts = counts.as_ref().map(|counts| (counts, &referee.uncounted));
+    let counts = counts.as_ref().map(|counts| (counts, &referee.cachegrind_failures));
     let data = run::data(matrix, bill, &results, counts, &referee.failures, &how_it_ended);
     let caveats = caveats(matrix, bill, &plan.subjects, &referee, arguments, &bench);
     Ok((bench, data, caveats))

@@ -37,11 +37,11 @@ pub fn ranges(libc: &Object) -> Option<Vec<Range<u64>>> {
             symbols.push((is_malloc(name), symbol));
         }
     });
-    let centre = libc.symbol("malloc")?;
-    extent(&symbols, centre).map(|range| vec![range])
+    let malloc_symbol = libc.symbol("malloc")?;
+    code_range(&symbols, malloc_symbol).map(|range| vec![range])
 }
 
-fn extent(symbols: &[(bool, Symbol)], centre: Symbol) -> Option<Range<u64>> {
+fn code_range(symbols: &[(bool, Symbol)], centre: Symbol) -> Option<Range<u64>> {
     let near = |s: &Symbol| s.address.abs_diff(centre.address) < MAX_DISTANCE_BYTES;
     let end = |s: &Symbol| s.address.saturating_add(s.bytes);
     let own = || symbols.iter().filter(|(own, s)| *own && near(s)).map(|(_, s)| s);
@@ -70,7 +70,7 @@ mod tests {
             (false, symbol(0x6000, 0x10)),
             (true, symbol(0x90_0000, 0x10)),
         ];
-        assert_eq!(extent(&symbols, symbols[1].1), Some(0x1100..0x6000));
+        assert_eq!(code_range(&symbols, symbols[1].1), Some(0x1100..0x6000));
     }
 
     #[test]

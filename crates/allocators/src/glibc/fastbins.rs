@@ -14,7 +14,7 @@
 use std::ops::Range;
 
 use super::layout;
-use super::lists::Links;
+use super::lists::LinkEncoding;
 
 /// A chunk and the target of its link, as numbers: 16-byte units of the arena's ranges laid end to
 /// end, from 1 on. A link of 0 ends the list.
@@ -87,8 +87,8 @@ impl Arena {
 
     /// Returns the chunk at `address` with the link word `link` (its `fd`), if it may be a member.
     #[inline]
-    pub fn candidate(&self, address: u64, link: u64, links: Links) -> Option<Candidate> {
-        let next = self.number(links.reveal(link, address + 16))?;
+    pub fn candidate(&self, address: u64, link: u64, links: LinkEncoding) -> Option<Candidate> {
+        let next = self.number(links.decode(link, address + 16))?;
         Some(Candidate { at: self.number(address)?, next })
     }
 
@@ -101,7 +101,7 @@ impl Arena {
 }
 
 /// Hashes a number to 64 bits (the finisher of splitmix64), so that sums of hashes identify sets.
-fn spread(number: u32) -> u64 {
+fn hash(number: u32) -> u64 {
     let mut mixed = u64::from(number).wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -110,7 +110,7 @@ fn spread(number: u32) -> u64 {
 
 /// Which candidates are members.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Membership {
     /// All are members.
     AllMembers,
     /// Only candidates whose bit is set are members.
@@ -124,23 +124,23 @@ pub enum Verdict {
 
 /// Separates members from false ones. `slices` together are the arena's candidates in address
 /// order.
-pub fn judge(arena: &Arena, slices: &[&[Candidate]]) -> Verdict {
+pub fn separate_members(arena: &Arena, slices: &[&[Candidate]]) -> Membership {
     let lists: Vec<u64> = arena.heads.iter().copied().filter(|&head| head != 0).collect();
-    let mut balance = (lists.len() as u64).wrapping_mul(spread(0));
+    let mut balance = (lists.len() as u64).wrapping_mul(hash(0));
     for candidate in slices.iter().copied().flatten() {
-        balance = balance.wrapping_add(spread(candidate.at)).wrapping_sub(spread(candidate.next));
+        balance = balance.wrapping_add(hash(candidate.at)).wrapping_sub(hash(candidate.next));
     }
     for &head in &lists {
-        balance = balance.wrapping_sub(spread(arena.number(head).unwrap_or(u32::MAX)));
+        balance = balance.wrapping_sub(hash(arena.number(head).unwrap_or(u32::MAX)));
     }
-    if balance == 0 { Verdict::AllMembers } else { follow(arena, slices, &lists) }
+    if balance == 0 { Membership::AllMembers } else { follow(arena, slices, &lists) }
 }
 
 /// Units per entry of the index: 64 KiB of heap.
 const INDEX_SPAN: u32 = 4096;
 
 /// Follows every list from candidate to candidate.
-fn follow(arena: &Arena, slices: &[&[Candidate]], heads: &[u64]) -> Verdict {
+fn follow(arena: &Arena, slices: &[&[Candidate]], heads: &[u64]) -> Membership {
     let all: Vec<Candidate> = slices.concat();
     let last = all.last().map_or(0, |candidate| candidate.at);
     let mut index: Vec<u32> = Vec::with_capacity((last / INDEX_SPAN) as usize + 2);
@@ -172,7 +172,7 @@ fn follow(arena: &Arena, slices: &[&[Candidate]], heads: &[u64]) -> Verdict {
             number = all[position].next;
         }
     }
-    Verdict::Members { bits, broken }
+    Membership::Members { bits, broken }
 }
 
 #[cfg(test)]
@@ -190,7 +190,7 @@ mod tests {
         let mut all: Vec<_> = (0..chain.len())
             .map(|i| {
                 let next = chain.get(i + 1).copied().unwrap_or(0);
-                arena.candidate(chain[i], disguise(next, chain[i]), Links::Disguised).unwrap()
+                arena.candidate(chain[i], disguise(next, chain[i]), LinkEncoding::Protected).unwrap()
             })
             .collect();
         all.sort_by_key(|candidate| candidate.at);
@@ -203,7 +203,7 @@ mod tests {
         let arena = arena(&[0, chain[0]]);
         let all = linked(&arena, &chain);
         let (front, back) = all.split_at(1234);
-        assert_eq!(judge(&arena, &[front, back]), Verdict::AllMembers);
+        assert_eq!(separate_members(&arena, &[front, back]), Membership::AllMembers);
         assert!(arena.may_hold(48) && !arena.may_hold(32) && !arena.may_hold(64));
     }
 
@@ -214,7 +214,7 @@ mod tests {
         let mut all = linked(&arena, &chain);
         let impostor = Candidate { at: all[50].at + 5, next: all[7].at };
         all.insert(51, impostor);
-        let Verdict::Members { bits, broken } = judge(&arena, &[&all]) else { panic!("balanced") };
+        let Membership::Members { bits, broken } = separate_members(&arena, &[&all]) else { panic!("balanced") };
         assert_eq!(broken, 0);
         assert_eq!(arena.address(all[0]), *chain.iter().min().unwrap());
         let members: Vec<usize> = (0..all.len()).filter(|&i| bits[i / 64] & (1 << (i % 64)) != 0).collect();
@@ -228,9 +228,9 @@ mod tests {
         let arena = arena(&[chain[0]]);
         let mut all = linked(&arena, &chain);
         all[2].next = all[0].at;
-        assert!(matches!(judge(&arena, &[&all]), Verdict::Members { broken: 1, .. }));
+        assert!(matches!(separate_members(&arena, &[&all]), Membership::Members { broken: 1, .. }));
         all[2].next = all[2].at + 1;
-        assert!(matches!(judge(&arena, &[&all]), Verdict::Members { broken: 1, .. }));
+        assert!(matches!(separate_members(&arena, &[&all]), Membership::Members { broken: 1, .. }));
     }
 
     #[test]

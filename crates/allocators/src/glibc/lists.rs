@@ -9,12 +9,12 @@
 use std::collections::HashMap;
 
 use crate::page_cache::PageCache;
-use strandline_claims::marks::Marks;
+use strandline_claims::marks::ChunkSet;
 use strandline_claims::range::RangePages;
 
 /// Why a chunk that looks in use is special.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Listed {
+pub enum ChunkKind {
     /// Free, in a fastbin.
     Fastbin,
     /// Free, in a thread cache.
@@ -24,22 +24,22 @@ pub enum Listed {
 }
 
 /// The special chunks of one range.
-pub struct Lists {
-    marks: Marks,
+pub struct SpecialChunks {
+    marks: ChunkSet,
     /// Chunks that are not in fastbins; fastbin chunks can be millions and need no entry.
-    others: HashMap<u64, Listed>,
+    others: HashMap<u64, ChunkKind>,
 }
 
-impl Lists {
+impl SpecialChunks {
     /// No special chunks in `start..end`.
     pub fn new(start: u64, end: u64) -> Self {
-        Self { marks: Marks::new(start & !15, end), others: HashMap::new() }
+        Self { marks: ChunkSet::new(start & !15, end), others: HashMap::new() }
     }
 
     /// Adds the chunk at `address`; false if it was added before or is outside.
-    pub fn insert(&mut self, address: u64, listed: Listed) -> bool {
+    pub fn insert(&mut self, address: u64, listed: ChunkKind) -> bool {
         let new = self.marks.insert(address);
-        if new && listed != Listed::Fastbin {
+        if new && listed != ChunkKind::Fastbin {
             self.others.insert(address, listed);
         }
         new
@@ -47,29 +47,29 @@ impl Lists {
 
     /// Returns why the chunk at `address` is special.
     #[inline]
-    pub fn listed(&self, address: u64) -> Option<Listed> {
+    pub fn listed(&self, address: u64) -> Option<ChunkKind> {
         if !self.marks.contains(address) {
             return None;
         }
-        Some(self.others.get(&address).copied().unwrap_or(Listed::Fastbin))
+        Some(self.others.get(&address).copied().unwrap_or(ChunkKind::Fastbin))
     }
 }
 
 /// Encoding of links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Links {
+pub enum LinkEncoding {
     /// Plain addresses (up to 2.31).
     Plain,
     /// Addresses XOR the link's own address shifted right by 12 (2.32 on).
-    Disguised,
+    Protected,
 }
 
-impl Links {
+impl LinkEncoding {
     /// Returns the address to which `link`, stored at `place`, points.
-    pub fn reveal(self, link: u64, place: u64) -> u64 {
+    pub fn decode(self, link: u64, place: u64) -> u64 {
         match self {
             Self::Plain => link,
-            Self::Disguised => link ^ (place >> 12),
+            Self::Protected => link ^ (place >> 12),
         }
     }
 }
@@ -77,12 +77,12 @@ impl Links {
 /// The ranges that may hold chunks, each with its special chunks.
 pub struct Ranges<'a> {
     /// Sorted by address.
-    pub parts: Vec<(&'a RangePages, Lists)>,
+    pub parts: Vec<(&'a RangePages, SpecialChunks)>,
 }
 
 impl Ranges<'_> {
     /// Returns the part with the resident address `address`.
-    fn part(&mut self, address: u64) -> Option<&mut Lists> {
+    fn part(&mut self, address: u64) -> Option<&mut SpecialChunks> {
         let index = self.parts.partition_point(|(pages, _)| pages.end() <= address);
         let (pages, lists) = self.parts.get_mut(index)?;
         pages.is_resident(address).then_some(lists)
@@ -96,7 +96,7 @@ impl Ranges<'_> {
     }
 
     /// Adds the chunk at `address`; false if there can be none, or it was added before.
-    pub fn insert(&mut self, address: u64, listed: Listed) -> bool {
+    pub fn insert(&mut self, address: u64, listed: ChunkKind) -> bool {
         address.is_multiple_of(16) && self.part(address).is_some_and(|lists| lists.insert(address, listed))
     }
 }
@@ -108,8 +108,8 @@ pub fn follow(
     cache: &mut PageCache<'_>,
     ranges: &mut Ranges<'_>,
     list: List,
-    links: Links,
-    listed: Listed,
+    links: LinkEncoding,
+    listed: ChunkKind,
     most: u64,
 ) -> (u64, bool) {
     let mut element = list.head;
@@ -122,7 +122,7 @@ pub fn follow(
         count += 1;
         let place = element + list.link_offset;
         let Some(link) = cache.word(place) else { return (count, false) };
-        element = links.reveal(link, place);
+        element = links.decode(link, place);
     }
     (count, element == 0)
 }
@@ -152,7 +152,7 @@ impl List {
 
 /// Determines the encoding of links from the first links of all lists: the one under which more
 /// links point to a chunk or end the list.
-pub fn vote(cache: &mut PageCache<'_>, ranges: &Ranges<'_>, lists: &[List], default: Links) -> Links {
+pub fn detect_encoding(cache: &mut PageCache<'_>, ranges: &Ranges<'_>, lists: &[List], default: LinkEncoding) -> LinkEncoding {
     let (mut plain, mut disguised) = (0u32, 0u32);
     for list in lists.iter().take(1000) {
         if !ranges.holds(list.head) {
@@ -161,12 +161,12 @@ pub fn vote(cache: &mut PageCache<'_>, ranges: &Ranges<'_>, lists: &[List], defa
         let place = list.head + list.link_offset;
         let Some(link) = cache.word(place) else { continue };
         let leads = |to: u64| to == 0 || ranges.holds(to);
-        plain += u32::from(leads(Links::Plain.reveal(link, place)));
-        disguised += u32::from(leads(Links::Disguised.reveal(link, place)));
+        plain += u32::from(leads(LinkEncoding::Plain.decode(link, place)));
+        disguised += u32::from(leads(LinkEncoding::Protected.decode(link, place)));
     }
     match plain.cmp(&disguised) {
-        std::cmp::Ordering::Greater => Links::Plain,
-        std::cmp::Ordering::Less => Links::Disguised,
+        std::cmp::Ordering::Greater => LinkEncoding::Plain,
+        std::cmp::Ordering::Less => LinkEncoding::Protected,
         std::cmp::Ordering::Equal => default,
     }
 }

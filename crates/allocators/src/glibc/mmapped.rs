@@ -289,8 +289,8 @@ fn merged(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
 pub struct MappedChunks {
     count: u64,
     bytes: u64,
-    met: u64,
-    met_bytes: u64,
+    found_by_walk: u64,
+    found_by_walk_bytes: u64,
     /// Whether `bytes` is unreliable: 2.43 counts 16 bytes too few for each chunk that was moved by
     /// mremap (malloc.c, mremap_chunk).
     drifts: bool,
@@ -303,16 +303,16 @@ impl MappedChunks {
         self.count = self.count.saturating_add(parameters.n_mmaps);
         self.bytes = self.bytes.saturating_add(parameters.mmapped_mem);
         // The walk of one libc also meets the chunks of others between its pieces.
-        self.met += walked.iter().map(|walked| walked.counts.mmapped_chunks).sum::<u64>();
-        self.met_bytes += walked.iter().map(|walked| walked.counts.mmapped_bytes).sum::<u64>();
+        self.found_by_walk += walked.iter().map(|walked| walked.counts.mmapped_chunks).sum::<u64>();
+        self.found_by_walk_bytes += walked.iter().map(|walked| walked.counts.mmapped_bytes).sum::<u64>();
         self.drifts |= parameters.layout.mmapped_bytes_drift;
     }
 
     /// Searches private anonymous memory outside the arenas and `apart`, and adds the chunks to the
     /// first of `readings`.
     pub fn find(mut self, context: &Context<'_>, apart: &[(u64, u64)], readings: &mut [Reading]) {
-        self.count = self.count.saturating_sub(self.met);
-        self.bytes = self.bytes.saturating_sub(self.met_bytes);
+        self.count = self.count.saturating_sub(self.found_by_walk);
+        self.bytes = self.bytes.saturating_sub(self.found_by_walk_bytes);
         if self.count == 0 {
             return;
         }

@@ -26,35 +26,35 @@ pub mod walk_context;
 
 use std::time::Instant;
 
-use self::fastbins::{Candidate, Verdict};
-use self::lists::{Links, List, Listed, Lists, Ranges};
+use self::fastbins::{Candidate, Membership};
+use self::lists::{LinkEncoding, List, ChunkKind, SpecialChunks, Ranges};
 use self::locate::{Arena, Parameters};
 use self::mmapped::MappedChunks;
 use self::objects::Object;
-use self::regions::Owned;
+use self::regions::ArenaRegion;
 use self::segments::{Parts, Walked};
 use self::summary::{SUM_DIFFERS, by_arena, check_sums, facts, trim_bytes};
-use self::walk_context::{Fast, WalkContext};
+use self::walk_context::{FastbinMode, WalkContext};
 use crate::page_cache::PageCache;
 use crate::parallel::in_parallel;
 use strandline_claims::accumulator::OutOfOrder;
 use strandline_claims::allocator::{
-    self, Argument, CallPlan, Cause, Context, Doubt, Found, Function, Layer, RangeClaim, Reading, Readings,
+    self, Argument, CallPlan, HazardCause, Context, CallHazard, FoundAllocator, Function, Layer, RangeClaim, Reading, Readings,
     overlapping,
 };
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
 use strandline_claims::finding::LedgerView;
 use strandline_claims::range::{RangePages, merge};
-use strandline_claims::reader::{About, HeapKind};
-use strandline_claims::refinements::Matched;
+use strandline_claims::reader::{ReaderInfo, HeapKind};
+use strandline_claims::refinements::Matches;
 use strandline_claims::remedy::Spec;
 use strandline_claims::units::bytes;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::procfs::Process;
 
 /// Entry of glibc's malloc in the table of readers.
-pub static ABOUT: About = About {
+pub static ABOUT: ReaderInfo = ReaderInfo {
     name: "glibc",
     title: "GNU libc's malloc",
     versions: "2.31 to 2.43, 64 bits",
@@ -70,7 +70,7 @@ pub static ABOUT: About = About {
     heap: HeapKind::Own,
     has_main_arena: true,
     // The reader itself recognises it by its structures.
-    ..About::NONE
+    ..ReaderInfo::NONE
 };
 
 /// Gives free pages back. malloc's own functions are found from the functions around them.
@@ -79,14 +79,14 @@ const MALLOC_TRIM: Function = Function {
     sibling: "malloc",
     argument: Argument::Number(0),
     stack_bytes: 16 << 10,
-    own_names: &[],
+    own_prefixes: &[],
 };
 
 /// The reader of glibc's malloc.
 pub struct Reader;
 
 impl allocator::Reader for Reader {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static ReaderInfo {
         &ABOUT
     }
 
@@ -94,7 +94,7 @@ impl allocator::Reader for Reader {
         Layer::RestOfMappings
     }
 
-    fn find(&self, _: &Process, _: &AddressSpace) -> Option<Box<dyn Found>> {
+    fn find(&self, _: &Process, _: &AddressSpace) -> Option<Box<dyn FoundAllocator>> {
         // Nearly every process has one; a static one is recognised by structures that are read with
         // the heap.
         Some(Box::new(Glibc))
@@ -107,7 +107,7 @@ impl allocator::Reader for Reader {
 
 struct Glibc;
 
-impl Found for Glibc {
+impl FoundAllocator for Glibc {
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
         read(context)
     }
@@ -176,12 +176,12 @@ fn read_one(
     let scaled = parameters.filter(|p| p.layout.scaled_heaps && p.hp_pagesize != 0);
     let heap_max_bytes = scaled.map_or(layout::HEAP_MAX_BYTES, |p| p.hp_pagesize.saturating_mul(4));
     let arenas = locate::arenas(context.whole_memory, &main, heap_max_bytes);
-    let taken = taken_by(before);
+    let taken = claimed_ranges(before);
     let owned = regions::of_arenas(context, &arenas, parameters.as_ref(), &taken, apart);
 
     let pages: Vec<RangePages> = owned.iter().map(|o| context.pages(o.region.start, o.region.end)).collect();
-    let refined = Matched::new(context.keeps_blocks);
-    let mut reading = Reading { rows: Some(&rows::BLOCKS), shift_bytes: 8, refined, ..Reading::default() };
+    let refined = Matches::new(context.collects_blocks);
+    let mut reading = Reading { rows: Some(&rows::BLOCKS), payload_offset_bytes: 8, refined, ..Reading::default() };
     let heap = Arenas { context, arenas: &arenas, owned: &owned, pages: &pages };
     let mut walked = heap.walk(parameters.as_ref(), &mut reading)?;
     take_walked(context, &mut reading, &owned, &mut walked, &pages);
@@ -191,7 +191,7 @@ fn read_one(
     }
     let by_arena = by_arena(&arenas, &owned, &walked);
     check_sums(&arenas, &by_arena, &mut reading);
-    say_reserved(context, &mut reading);
+    add_reserved_caveat(context, &mut reading);
     reading.allocator = facts(object, &arenas, &by_arena, parameters.as_ref());
     reading.remedies.extend(settings::trim_threshold(parameters.as_ref(), &walked));
     reading.call = Some(CallPlan {
@@ -211,7 +211,7 @@ fn read_one(
 }
 
 /// What earlier readings claim, in address order.
-fn taken_by(before: &[Reading]) -> Vec<(u64, u64)> {
+fn claimed_ranges(before: &[Reading]) -> Vec<(u64, u64)> {
     let claims = before.iter().flat_map(|reading| &reading.claims);
     let mut taken: Vec<_> = claims.map(|claim| (claim.start, claim.end)).collect();
     taken.sort_unstable();
@@ -219,15 +219,15 @@ fn taken_by(before: &[Reading]) -> Vec<(u64, u64)> {
 }
 
 /// Returns why a region was not walked completely.
-fn cause(context: &Context<'_>, owned: &Owned) -> Cause {
+fn cause(context: &Context<'_>, owned: &ArenaRegion) -> HazardCause {
     if !overlapping(context.swapped, owned.region.start, owned.region.end).is_empty() {
-        Cause::Swapped
+        HazardCause::Swapped
     } else if is_reserved(context, owned) {
-        Cause::Reserved
+        HazardCause::Reserved
     } else if Instant::now() >= context.deadline {
-        Cause::TooSlow
+        HazardCause::TooSlow
     } else {
-        Cause::Broken
+        HazardCause::Broken
     }
 }
 
@@ -236,9 +236,9 @@ const ON_RESERVED: &str = "heap_hugetlb";
 
 /// If an arena has more memory than was found, adds a caveat for reserved huge pages, which no
 /// reader reads.
-fn say_reserved(context: &Context<'_>, reading: &mut Reading) {
+fn add_reserved_caveat(context: &Context<'_>, reading: &mut Reading) {
     let Some(&(start, _)) = context.reserved.first() else { return };
-    if !is_said(reading, SUM_DIFFERS) {
+    if !has_caveat(reading, SUM_DIFFERS) {
         return;
     }
     let bytes = context.reserved.iter().map(|range| range.1 - range.0).sum();
@@ -248,12 +248,12 @@ fn say_reserved(context: &Context<'_>, reading: &mut Reading) {
 }
 
 /// Whether part of a region is on reserved huge pages.
-fn is_reserved(context: &Context<'_>, owned: &Owned) -> bool {
+fn is_reserved(context: &Context<'_>, owned: &ArenaRegion) -> bool {
     !overlapping(context.reserved, owned.region.start, owned.region.end).is_empty()
 }
 
 /// Whether there is a caveat with this code.
-fn is_said(reading: &Reading, code: &str) -> bool {
+fn has_caveat(reading: &Reading, code: &str) -> bool {
     reading.caveats.iter().any(|caveat| caveat.code == code)
 }
 
@@ -261,7 +261,7 @@ fn is_said(reading: &Reading, code: &str) -> bool {
 struct Arenas<'a> {
     context: &'a Context<'a>,
     arenas: &'a [Arena],
-    owned: &'a [Owned],
+    owned: &'a [ArenaRegion],
     pages: &'a [RangePages],
 }
 
@@ -275,11 +275,11 @@ impl Arenas<'_> {
         let (mut lists, links) = self.thread_caches(parameters, reading);
         let fast: Vec<fastbins::Arena> = (0..self.arenas.len()).map(|index| self.fastbins(index)).collect();
         let contexts: Vec<WalkContext<'_>> =
-            self.contexts(&lists, |owned| Fast::Guess(&fast[owned.arena], links));
+            self.contexts(&lists, |owned| FastbinMode::Guess(&fast[owned.arena], links));
         let mut all = segments::walk(&contexts, self.context.threads, self.context.progress);
         drop(contexts);
-        let again = self.unmask(&fast, &mut lists, &all, reading);
-        let contexts: Vec<WalkContext<'_>> = self.contexts(&lists, |_| Fast::Known);
+        let again = self.separate_fastbin_members(&fast, &mut lists, &all, reading);
+        let contexts: Vec<WalkContext<'_>> = self.contexts(&lists, |_| FastbinMode::Known);
         let redone = in_parallel(again.len(), self.context.threads, &|item| {
             let (region, part) = again[item];
             let block = &all[region].parts[part].block;
@@ -309,23 +309,23 @@ impl Arenas<'_> {
     /// Returns the first place where the heap is not as malloc leaves it. A differing sum alone is
     /// not one: then part of the heap was not found, and what matters is whether the call would go
     /// there.
-    fn doubt(&self, walked: &[Walked], reading: &Reading) -> Option<Doubt> {
-        let damaged = |(walked, owned): (&Walked, &Owned)| {
+    fn doubt(&self, walked: &[Walked], reading: &Reading) -> Option<CallHazard> {
+        let damaged = |(walked, owned): (&Walked, &ArenaRegion)| {
             let at = walked.counts.first_damage?;
-            Some(Doubt { at, cause: cause(self.context, owned) })
+            Some(CallHazard { at, cause: cause(self.context, owned) })
         };
         if let Some(doubt) = walked.iter().zip(self.owned).find_map(damaged) {
             return Some(doubt);
         }
-        if is_said(reading, ON_RESERVED) {
+        if has_caveat(reading, ON_RESERVED) {
             let at = self.context.reserved.first().map_or(0, |range| range.0);
-            return Some(Doubt { at, cause: Cause::Reserved });
+            return Some(CallHazard { at, cause: HazardCause::Reserved });
         }
-        if is_said(reading, LIST_BROKEN) {
+        if has_caveat(reading, LIST_BROKEN) {
             let at = self.arenas.first().map_or(0, |arena| arena.address);
-            return Some(Doubt { at, cause: Cause::Broken });
+            return Some(CallHazard { at, cause: HazardCause::Broken });
         }
-        if !self.context.before_call {
+        if !self.context.checks_free_lists {
             return None;
         }
         let most = walked.iter().map(|walked| walked.counts.bin_chunks).sum::<u64>() + 1;
@@ -333,21 +333,21 @@ impl Arenas<'_> {
         let fault =
             self.arenas.iter().find_map(|arena| bins::first_fault(&mut cache, arena, self.pages, most));
         let cause = |outside| {
-            if outside && is_said(reading, SUM_DIFFERS) { Cause::Elsewhere } else { Cause::Broken }
+            if outside && has_caveat(reading, SUM_DIFFERS) { HazardCause::Outside } else { HazardCause::Broken }
         };
-        fault.map(|fault| Doubt { at: fault.at, cause: cause(fault.is_outside) })
+        fault.map(|fault| CallHazard { at: fault.at, cause: cause(fault.is_outside) })
     }
 
-    fn contexts<'a>(&'a self, lists: &'a [Lists], fast: impl Fn(&Owned) -> Fast<'a>) -> Vec<WalkContext<'a>> {
+    fn contexts<'a>(&'a self, lists: &'a [SpecialChunks], fast: impl Fn(&ArenaRegion) -> FastbinMode<'a>) -> Vec<WalkContext<'a>> {
         let parts = self.owned.iter().zip(self.pages.iter().zip(lists));
-        let walk_context = |(owned, (pages, lists)): (&'a Owned, (&'a RangePages, &'a Lists))| WalkContext {
+        let walk_context = |(owned, (pages, lists)): (&'a ArenaRegion, (&'a RangePages, &'a SpecialChunks))| WalkContext {
             region: &owned.region,
             lists,
             fast: fast(owned),
             memory: self.context.whole_memory,
             pages,
             refinements: self.context.refinements,
-            keeps_blocks: self.context.keeps_blocks,
+            keeps_blocks: self.context.collects_blocks,
             deadline: self.context.deadline,
         };
         parts.map(walk_context).collect()
@@ -363,9 +363,9 @@ impl Arenas<'_> {
     }
 
     /// Follows the thread caches. Returns one [`Lists`] per region, and the encoding of links.
-    fn thread_caches(&self, parameters: Option<&Parameters>, reading: &mut Reading) -> (Vec<Lists>, Links) {
+    fn thread_caches(&self, parameters: Option<&Parameters>, reading: &mut Reading) -> (Vec<SpecialChunks>, LinkEncoding) {
         let memory = self.context.whole_memory;
-        let list = |(owned, pages): (&Owned, _)| (pages, Lists::new(owned.region.start, owned.region.end));
+        let list = |(owned, pages): (&ArenaRegion, _)| (pages, SpecialChunks::new(owned.region.start, owned.region.end));
         let mut ranges = Ranges { parts: self.owned.iter().zip(self.pages).map(list).collect() };
         let large = parameters.is_some_and(|p| p.layout.large_tcache);
         let caches = tcache::find(self.context, &ranges, large);
@@ -373,25 +373,25 @@ impl Arenas<'_> {
         let all: Vec<_> =
             caches.lists.iter().copied().chain(fastbins.map(|&head| List::fastbin(head))).collect();
         let mut cache = PageCache::new(memory);
-        let links = lists::vote(&mut cache, &ranges, &all, Links::Disguised);
+        let links = lists::detect_encoding(&mut cache, &ranges, &all, LinkEncoding::Protected);
         for &chunk in &caches.structures {
-            ranges.insert(chunk, Listed::Metadata);
+            ranges.insert(chunk, ChunkKind::Metadata);
         }
         let most = layout::MAX_THREAD_CACHE_ENTRIES as u64;
         let follow =
-            |&list: &List| lists::follow(&mut cache, &mut ranges, list, links, Listed::ThreadCache, most);
+            |&list: &List| lists::follow(&mut cache, &mut ranges, list, links, ChunkKind::ThreadCache, most);
         let broken = caches.lists.iter().map(follow).filter(|(_, whole)| !whole).count() as u64;
-        say_broken(broken, "thread caches", reading);
+        add_broken_caveat(broken, "thread caches", reading);
         reading.bytes_read += cache.bytes_read;
         (ranges.parts.into_iter().map(|(_, lists)| lists).collect(), links)
     }
 
     /// Separates members of fastbins from chunks that only look like members. Adds the members of
     /// parts that have to be walked again to `lists`, and returns these parts by region and index.
-    fn unmask(
+    fn separate_fastbin_members(
         &self,
         fast: &[fastbins::Arena],
-        lists: &mut [Lists],
+        lists: &mut [SpecialChunks],
         all: &[Parts],
         reading: &mut Reading,
     ) -> Vec<(usize, usize)> {
@@ -403,10 +403,10 @@ impl Arenas<'_> {
                 .collect();
             let slices: Vec<&[Candidate]> =
                 parts.iter().map(|&(region, part)| all[region].parts[part].candidates.as_slice()).collect();
-            let Verdict::Members { bits, broken } = fastbins::judge(shape, &slices) else { continue };
+            let Membership::Members { bits, broken } = fastbins::separate_members(shape, &slices) else { continue };
             // If there was no time for all of the heap, some members were not met.
             if Instant::now() < self.context.deadline {
-                say_broken(broken, "fastbins", reading);
+                add_broken_caveat(broken, "fastbins", reading);
             }
             let mut position = 0;
             for (&(region, part), slice) in parts.iter().zip(&slices) {
@@ -417,7 +417,7 @@ impl Arenas<'_> {
                 if members.len() < slice.len() {
                     again.push((region, part));
                     for address in members {
-                        lists[region].insert(address, Listed::Fastbin);
+                        lists[region].insert(address, ChunkKind::Fastbin);
                     }
                 }
                 position += slice.len();
@@ -430,7 +430,7 @@ impl Arenas<'_> {
 /// Code of the caveat for broken free lists.
 const LIST_BROKEN: &str = "free_list_broken";
 
-fn say_broken(broken: u64, of: &str, reading: &mut Reading) {
+fn add_broken_caveat(broken: u64, of: &str, reading: &mut Reading) {
     if broken > 0 {
         let text =
             format!("{broken} lists of {of} are damaged or in motion; what stands behind counts as in use");
@@ -441,7 +441,7 @@ fn say_broken(broken: u64, of: &str, reading: &mut Reading) {
 fn take_walked(
     context: &Context<'_>,
     reading: &mut Reading,
-    owned: &[Owned],
+    owned: &[ArenaRegion],
     walked: &mut [Walked],
     pages: &[RangePages],
 ) {
@@ -456,18 +456,18 @@ fn take_walked(
         if walked.counts.damages > 0 {
             let at = walked.counts.first_damage.unwrap_or(region.start);
             let (code, cause) = match cause(context, owned) {
-                Cause::Swapped => {
+                HazardCause::Swapped => {
                     ("heap_swapped", "parts of it are swapped out, and reading would bring them in")
                 }
-                Cause::Reserved => (ON_RESERVED, "parts of it are on reserved huge pages"),
-                Cause::TooSlow => ("heap_too_slow", "the time for which a target may be stopped was over"),
-                Cause::Broken | Cause::Elsewhere => ("heap_damaged", "damaged, or caught in motion"),
+                HazardCause::Reserved => (ON_RESERVED, "parts of it are on reserved huge pages"),
+                HazardCause::TooSlow => ("heap_too_slow", "the time for which a target may be stopped was over"),
+                HazardCause::Broken | HazardCause::Outside => ("heap_damaged", "damaged, or caught in motion"),
             };
             let text = format!(
                 "the heap {:#x}-{:#x} was not followed at {} places: {cause}; {} bytes were skipped",
                 region.start, region.end, walked.counts.damages, walked.counts.unread_bytes
             );
-            reading.in_motion |= code == "heap_damaged";
+            reading.is_inconsistent |= code == "heap_damaged";
             reading.caveats.push(Caveat::new(
                 code,
                 format!("{at:#x}"),

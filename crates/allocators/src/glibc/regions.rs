@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use super::layout;
 use super::locate::{Arena, Parameters};
-use super::walk_context::{Region, Shape, Top};
+use super::walk_context::{Region, RegionKind, Top};
 use strandline_claims::allocator::{Context, overlapping};
 use strandline_claims::range::merge;
 use strandline_claims::range::{MAX_BYTES, PAGE_BYTES, page_up};
 use strandline_process::map::Mapping;
 
 /// A region, and the index of the arena that it belongs to.
-pub struct Owned {
+pub struct ArenaRegion {
     /// The region.
     pub region: Region,
     /// Index of the arena.
@@ -32,8 +32,8 @@ pub fn of_arenas(
     parameters: Option<&Parameters>,
     taken: &[(u64, u64)],
     apart: &[(u64, u64)],
-) -> Vec<Owned> {
-    let mut all: Vec<Owned> = Vec::new();
+) -> Vec<ArenaRegion> {
+    let mut all: Vec<ArenaRegion> = Vec::new();
     let mut pieces = Vec::new();
     for (index, arena) in arenas.iter().enumerate() {
         // A top smaller than a chunk is damage, but the walk can still continue after it.
@@ -42,8 +42,8 @@ pub fn of_arenas(
         let regions =
             if arena.main { main(context, arena, top, parameters) } else { secondary(context, arena, top) };
         for region in regions {
-            let place = if region.shape == Shape::Pieces { &mut pieces } else { &mut all };
-            place.push(Owned { region, arena: index });
+            let place = if region.shape == RegionKind::Pieces { &mut pieces } else { &mut all };
+            place.push(ArenaRegion { region, arena: index });
         }
     }
     all.retain(|owned| overlapping(taken, owned.region.start, owned.region.end).is_empty());
@@ -62,14 +62,14 @@ pub fn of_arenas(
     merge(&mut taken);
     for piece in pieces {
         all.extend(
-            without(piece.region, &taken).into_iter().map(|region| Owned { region, arena: piece.arena }),
+            without(piece.region, &taken).into_iter().map(|region| ArenaRegion { region, arena: piece.arena }),
         );
     }
     all.sort_by_key(|owned| owned.region.start);
     // Limits the pages of all regions together, which need bits: mappings can have any size at no
     // cost.
     let mut rest = MAX_BYTES;
-    all.retain_mut(|Owned { region, .. }| {
+    all.retain_mut(|ArenaRegion { region, .. }| {
         region.end = region.end.min(region.start.saturating_add(rest));
         region.top = region.top.filter(|top| top.address < region.end);
         region.first = region.first.map(|first| first.min(region.end));
@@ -106,7 +106,7 @@ fn secondary(context: &Context<'_>, arena: &Arena, top: Top) -> Vec<Region> {
             start,
             end,
             first: Some(first.min(end)),
-            shape: Shape::Heap,
+            shape: RegionKind::Heap,
             main: false,
             top: (start..end).contains(&top.address).then_some(top),
             break_at_top: false,
@@ -144,7 +144,7 @@ fn main(context: &Context<'_>, arena: &Arena, top: Top, parameters: Option<&Para
             start: base,
             end: if top_here { top_end } else { break_end },
             first: Some(base.next_multiple_of(layout::ALIGNMENT)),
-            shape: Shape::Brk,
+            shape: RegionKind::Brk,
             main: true,
             top: top_here.then_some(top),
             break_at_top: top_end == break_end,
@@ -157,12 +157,12 @@ fn main(context: &Context<'_>, arena: &Arena, top: Top, parameters: Option<&Para
     }
     let known_bytes: u64 = regions.iter().map(|r| r.end - r.start).sum();
     if arena.system_mem > known_bytes {
-        for (start, end) in stretches(context.space.mappings(), &piece_mappings(context, arena, &regions)) {
+        for (start, end) in contiguous_ranges(context.space.mappings(), &piece_mappings(context, arena, &regions)) {
             regions.push(Region {
                 start,
                 end,
                 first: None,
-                shape: Shape::Pieces,
+                shape: RegionKind::Pieces,
                 main: true,
                 top: (start..end).contains(&top.address).then_some(top),
                 break_at_top: false,
@@ -198,7 +198,7 @@ const MAX_PROTECTED_BYTES: u64 = 16 << 20;
 
 /// Returns the contiguous ranges around the mappings `of` a heap: madvise, mlock, mprotect or prctl
 /// within a block makes the kernel split a mapping.
-fn stretches(all: &[Mapping], of: &[&Mapping]) -> Vec<(u64, u64)> {
+fn contiguous_ranges(all: &[Mapping], of: &[&Mapping]) -> Vec<(u64, u64)> {
     let mut stretches: Vec<(u64, u64)> = Vec::new();
     for mapping in of {
         if stretches.last().is_some_and(|last| mapping.end <= last.1) {
@@ -232,7 +232,7 @@ fn furthest<'a>(mut edge: u64, neighbours: impl Iterator<Item = (&'a Mapping, u6
 }
 
 /// Maximum free chunks whose mapping is looked up.
-const MAX_CHUNKS_ASKED: usize = 4096;
+const MAX_CHUNKS_CHECKED: usize = 4096;
 
 /// Returns the mappings in which the main arena continues: those of its top and of its free chunks,
 /// and those that begin with a chain of chunks, for pieces in full use.
@@ -252,7 +252,7 @@ fn piece_mappings<'a>(context: &'a Context<'_>, arena: &Arena, known: &[Region])
         take(bin.first);
         take(bin.last);
         let mut chunk = bin.first;
-        while asked < MAX_CHUNKS_ASKED {
+        while asked < MAX_CHUNKS_CHECKED {
             asked += 1;
             // fd of a free chunk: the next one in its bin, or the bin itself in the arena.
             let Ok(next) = context.whole_memory.read_word(chunk.saturating_add(16)) else { break };

@@ -2,7 +2,7 @@
 
 use strandline_claims::facts::State;
 use strandline_claims::palette::BlockRows;
-use strandline_claims::rows::{Id, RowKind};
+use strandline_claims::rows::{RowRef, RowKind};
 
 /// Chunks in use.
 pub static LIVE: RowKind = RowKind::of_allocator("glibc.live", State::Live, "malloc, chunks in use");
@@ -35,7 +35,7 @@ pub static UNREAD: RowKind =
     RowKind::of_allocator("glibc.unread", State::Unattributed, "malloc, damaged or caught in motion");
 
 /// All rows.
-pub static ROWS: [Id; 9] =
+pub static ROWS: [RowRef; 9] =
     [&LIVE, &HEADER, &METADATA, &TCACHE, &FREE_TRIM, &FREE_KEPT, &FREE_PINNED, &MMAPPED, &UNREAD];
 
 /// The row of each class of claims.
@@ -44,7 +44,7 @@ pub static BLOCKS: BlockRows = BlockRows {
     header: &HEADER,
     metadata: &METADATA,
     cached: &TCACHE,
-    purge: &FREE_TRIM,
+    trimmable: &FREE_TRIM,
     kept: &FREE_KEPT,
     pinned: &FREE_PINNED,
     mapped: &MMAPPED,

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use super::locate::{Arena, Parameters};
 use super::objects::Object;
-use super::regions::Owned;
+use super::regions::ArenaRegion;
 use super::segments::Walked;
-use super::walk_context::Shape;
+use super::walk_context::RegionKind;
 use strandline_claims::allocator::Reading;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Allocator, ArenaKind, Figures, Mallinfo};
@@ -16,9 +16,9 @@ use strandline_claims::range::PAGE_BYTES;
 /// Groups the regions and their totals by arena.
 pub fn by_arena<'a>(
     arenas: &[Arena],
-    owned: &'a [Owned],
+    owned: &'a [ArenaRegion],
     walked: &'a [Walked],
-) -> Vec<Vec<(&'a Owned, &'a Walked)>> {
+) -> Vec<Vec<(&'a ArenaRegion, &'a Walked)>> {
     let mut grouped: Vec<Vec<_>> = arenas.iter().map(|_| Vec::new()).collect();
     for (owned, walked) in owned.iter().zip(walked) {
         grouped[owned.arena].push((owned, walked));
@@ -36,14 +36,14 @@ pub fn trim_bytes(walked: &Walked) -> u64 {
 /// What other users of sbrk took between two sections counts while the arena is contiguous
 /// (malloc.c, sysmalloc: "Count foreign sbrk as system_mem"), but not after brk was blocked; what
 /// follows the last section never counts.
-fn spanned(owned: &Owned, walked: &Walked, contiguous: bool) -> (u64, u64) {
+fn spanned(owned: &ArenaRegion, walked: &Walked, contiguous: bool) -> (u64, u64) {
     let counts = &walked.counts;
     let bytes = owned.region.end - owned.region.start;
     let chunks = bytes.saturating_sub(counts.foreign_bytes + counts.mmapped_bytes);
     match owned.region.shape {
-        Shape::Pieces => (chunks, chunks),
-        Shape::Heap => (bytes, bytes),
-        Shape::Brk => {
+        RegionKind::Pieces => (chunks, chunks),
+        RegionKind::Heap => (bytes, bytes),
+        RegionKind::Brk => {
             let most = bytes.saturating_sub(counts.trailing_bytes);
             (if contiguous { most } else { chunks }, most)
         }
@@ -54,7 +54,7 @@ fn spanned(owned: &Owned, walked: &Walked, contiguous: bool) -> (u64, u64) {
 pub const SUM_DIFFERS: &str = "arena_sum_differs";
 
 /// Adds a caveat for each arena whose ranges do not match its own figure for them.
-pub fn check_sums(arenas: &[Arena], by_arena: &[Vec<(&Owned, &Walked)>], reading: &mut Reading) {
+pub fn check_sums(arenas: &[Arena], by_arena: &[Vec<(&ArenaRegion, &Walked)>], reading: &mut Reading) {
     for (arena, of_arena) in arenas.iter().zip(by_arena) {
         let (least, most) = of_arena
             .iter()
@@ -76,7 +76,7 @@ pub fn check_sums(arenas: &[Arena], by_arena: &[Vec<(&Owned, &Walked)>], reading
 pub fn facts(
     object: &Object,
     arenas: &[Arena],
-    by_arena: &[Vec<(&Owned, &Walked)>],
+    by_arena: &[Vec<(&ArenaRegion, &Walked)>],
     parameters: Option<&Parameters>,
 ) -> Allocator {
     let mut allocator = Allocator {

@@ -8,8 +8,8 @@
 
 use super::fastbins::Candidate;
 use super::layout;
-use super::lists::{Listed, Lists};
-use super::walk_context::{Counts, Fast, Part, Region, Shape, Top, WalkContext};
+use super::lists::{ChunkKind, SpecialChunks};
+use super::walk_context::{Counts, FastbinMode, Part, Region, RegionKind, Top, WalkContext};
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::MappedBlock;
 use strandline_claims::range::{PAGE_BYTES, page_of, page_up};
@@ -19,7 +19,7 @@ use strandline_claims::window::Window;
 /// The size word of a fencepost in the main arena.
 const POST: u64 = layout::FENCEPOST_BYTES | layout::PREV_INUSE;
 /// Consecutive plausible chunks that a place must start to be accepted.
-const CHAIN: usize = 12;
+const MIN_CHAIN: usize = 12;
 /// How far past its end a walk of a segment looks; a longer chunk belongs to the walk before it.
 const MAX_OVERSHOOT_BYTES: u64 = 32 << 20;
 /// Maximum reads outside the window for all searches of one walk, some 0.1 s.
@@ -35,15 +35,15 @@ struct Run {
 /// A walk through one region.
 pub struct Walker<'a> {
     region: &'a Region,
-    lists: &'a Lists,
-    fast: Fast<'a>,
+    lists: &'a SpecialChunks,
+    fast: FastbinMode<'a>,
     candidates: Vec<Candidate>,
     window: Window<'a>,
     accumulator: Accumulator<'a>,
     refinements: Option<Finder<'a>>,
     at: u64,
     /// Address and size word of the next chunk, if already read.
-    seen: (u64, u64),
+    next_header: (u64, u64),
     run: Option<Run>,
     counts: Counts,
     far_reads: u32,
@@ -66,7 +66,7 @@ impl<'a> Walker<'a> {
             accumulator: Accumulator::new(at, pages),
             refinements: refinements.map(Refinements::finder),
             at,
-            seen: (u64::MAX, 0),
+            next_header: (u64::MAX, 0),
             run: None,
             counts: Counts::new(walk_context.keeps_blocks),
             far_reads: 0,
@@ -93,7 +93,7 @@ impl<'a> Walker<'a> {
 
     /// A walk from the first plausible chunk boundary in `from..to` that follows a chunk in use;
     /// `None` if there is none. It gives up instead of going far past `to`.
-    pub fn somewhere_in(walk_context: WalkContext<'a>, from: u64, to: u64) -> Option<Self> {
+    pub fn from_plausible_start(walk_context: WalkContext<'a>, from: u64, to: u64) -> Option<Self> {
         let mut scout = Self::new(walk_context, from);
         scout.limit = to;
         scout.at = scout.seek(from, layout::ALIGNMENT)?;
@@ -179,7 +179,7 @@ impl<'a> Walker<'a> {
             self.take_top(top);
             return false;
         }
-        let head = match self.seen {
+        let head = match self.next_header {
             (seen_at, head) if seen_at == at => head,
             _ => self.window.pair(at).1,
         };
@@ -200,7 +200,7 @@ impl<'a> Walker<'a> {
             return false;
         }
         let (previous, next_head) = self.window.pair(next);
-        self.seen = (next, next_head);
+        self.next_header = (next, next_head);
         if next_head & layout::PREV_INUSE == 0 {
             if previous != bytes {
                 // The chain still holds, but a trim would not trust it: damage, or mid-update.
@@ -213,11 +213,11 @@ impl<'a> Walker<'a> {
         let listed = match (self.lists.listed(at), candidate) {
             (None, Some(candidate)) => {
                 self.candidates.push(candidate);
-                Some(Listed::Fastbin)
+                Some(ChunkKind::Fastbin)
             }
             (listed, _) => listed,
         };
-        if listed == Some(Listed::Fastbin) {
+        if listed == Some(ChunkKind::Fastbin) {
             self.extend_run(at, next, bytes, true);
             return false;
         }
@@ -228,7 +228,7 @@ impl<'a> Walker<'a> {
     /// Returns the chunk as a member of a fastbin, if its size and its link allow it.
     #[inline]
     fn fast_candidate(&mut self, at: u64, bytes: u64) -> Option<Candidate> {
-        let Fast::Guess(arena, links) = self.fast else { return None };
+        let FastbinMode::Guess(arena, links) = self.fast else { return None };
         if !arena.may_hold(bytes) {
             return None;
         }
@@ -236,21 +236,21 @@ impl<'a> Walker<'a> {
         arena.candidate(at, link, links)
     }
 
-    fn take_used(&mut self, next: u64, bytes: u64, listed: Option<Listed>) -> bool {
+    fn take_used(&mut self, next: u64, bytes: u64, listed: Option<ChunkKind>) -> bool {
         self.at = next;
         // If the top of a heap was too small to be freed, one chunk of it and the fencepost remain
         // (arena.c's sizes, malloc.c, sysmalloc: "Setup fencepost and free the old top chunk").
         // That chunk is not a block.
         let rest = self.region.end.saturating_sub(next);
-        let is_left_top = rest == layout::FENCEPOST_BYTES && self.region.shape == Shape::Heap;
-        let listed = if is_left_top { Some(Listed::Metadata) } else { listed };
+        let is_left_top = rest == layout::FENCEPOST_BYTES && self.region.shape == RegionKind::Heap;
+        let listed = if is_left_top { Some(ChunkKind::Metadata) } else { listed };
         match listed {
-            Some(Listed::ThreadCache) => {
+            Some(ChunkKind::ThreadCache) => {
                 self.counts.cached_bytes += bytes;
                 self.accumulator.claim_to(next, Class::Cached);
                 return false;
             }
-            Some(Listed::Metadata) => self.accumulator.claim_to(next, Class::Metadata),
+            Some(ChunkKind::Metadata) => self.accumulator.claim_to(next, Class::Metadata),
             _ => self.claim_live(next, bytes),
         }
         self.counts.live_bytes += bytes;
@@ -265,7 +265,7 @@ impl<'a> Walker<'a> {
         self.counts.blocks += 1;
         let pointer = next - bytes + layout::CHUNK_HEADER_BYTES;
         let Some(finder) = &mut self.refinements else {
-            self.counts.refined.keep(pointer, bytes - 8);
+            self.counts.refined.push_block(pointer, bytes - 8);
             self.accumulator.claim_live(next, 8);
             return;
         };
@@ -277,7 +277,7 @@ impl<'a> Walker<'a> {
             self.accumulator.claim_nesting(next, 8, nested);
             return;
         }
-        self.counts.refined.keep(pointer, bytes - 8);
+        self.counts.refined.push_block(pointer, bytes - 8);
         match finder.find(pointer, bytes - 8) {
             Some(refined) => {
                 self.counts.refined.count(pointer, &refined);
@@ -355,7 +355,7 @@ impl<'a> Walker<'a> {
         }
         self.counts.top_bytes += end - top.address;
         // The top always reaches to the end of its heap.
-        if top.bytes < layout::MIN_CHUNK_BYTES || (self.region.shape == Shape::Heap && end != self.region.end)
+        if top.bytes < layout::MIN_CHUNK_BYTES || (self.region.shape == RegionKind::Heap && end != self.region.end)
         {
             self.counts.damages += 1;
             self.counts.first_damage = self.counts.first_damage.or(Some(top.address));
@@ -365,10 +365,10 @@ impl<'a> Walker<'a> {
 
     /// Handles a chunk too small to be one: the end of a section, or damage.
     fn take_fencepost(&mut self, at: u64, head: u64) {
-        let end = if self.region.shape == Shape::Heap {
+        let end = if self.region.shape == RegionKind::Heap {
             self.heap_end(at, head)
         } else {
-            self.behind_fenceposts(at, head)
+            self.fenceposts_end(at, head)
         };
         let Some(end) = end else {
             self.take_damage(at);
@@ -392,7 +392,7 @@ impl<'a> Walker<'a> {
     /// the first being the rest of it, too small to be freed (malloc.c, sysmalloc: "Shrink old_top
     /// to insert fenceposts"). The old top ended on a page boundary, which distinguishes a third
     /// fencepost from foreign data after two.
-    fn behind_fenceposts(&mut self, at: u64, head: u64) -> Option<u64> {
+    fn fenceposts_end(&mut self, at: u64, head: u64) -> Option<u64> {
         let second = at + layout::FENCEPOST_BYTES;
         let third = second + layout::FENCEPOST_BYTES;
         let is_pair = head & !layout::NON_MAIN_ARENA & !layout::PREV_INUSE == layout::FENCEPOST_BYTES
@@ -414,7 +414,7 @@ impl<'a> Walker<'a> {
             self.done = true;
             return;
         }
-        let step = if self.region.shape == Shape::Pieces { PAGE_BYTES } else { layout::ALIGNMENT };
+        let step = if self.region.shape == RegionKind::Pieces { PAGE_BYTES } else { layout::ALIGNMENT };
         let mut from = from;
         let mut found = self.seek(from, step);
         loop {
@@ -456,13 +456,13 @@ impl<'a> Walker<'a> {
         let usable = usable_end.saturating_sub(pointer);
         self.counts.blocks += 1;
         self.counts.payload_bytes += usable;
-        self.counts.refined.keep(pointer, usable);
+        self.counts.refined.push_block(pointer, usable);
         if let Some(finder) = &mut self.refinements {
             let nested = finder.nested(pointer, usable_end);
             self.counts.refined.nested.extend_from_slice(nested);
             for &(from, to) in nested {
                 self.accumulator.claim_to(from, Class::Mmapped);
-                self.accumulator.leave_to(to);
+                self.accumulator.skip_to(to);
             }
             if let Some(refined) = finder.find(pointer, usable).filter(|_| nested.is_empty()) {
                 self.counts.refined.count(pointer, &refined);
@@ -475,7 +475,7 @@ impl<'a> Walker<'a> {
 
     /// Returns the first chunk with its own mapping, which may lie between pieces, in `from..upto`.
     fn mmapped_before(&mut self, from: u64, upto: u64) -> Option<MappedBlock> {
-        if self.region.shape != Shape::Pieces {
+        if self.region.shape != RegionKind::Pieces {
             return None;
         }
         let runs = self.window.pages().runs_in(page_up(from), upto);
@@ -553,7 +553,7 @@ impl<'a> Walker<'a> {
 
     fn is_chain(&mut self, at: u64, head: u64) -> bool {
         let (mut at, mut head) = (at, head);
-        for _ in 0..CHAIN {
+        for _ in 0..MIN_CHAIN {
             let bytes = head & !layout::SIZE_BITS;
             let next = at + bytes;
             if self.region.top.is_some_and(|top| top.address == next) {

@@ -3,15 +3,15 @@
 use std::time::Instant;
 
 use super::fastbins::{self, Candidate};
-use super::lists::{Links, Lists};
-use strandline_claims::accumulator::Block;
+use super::lists::{LinkEncoding, SpecialChunks};
+use strandline_claims::accumulator::Part;
 use strandline_claims::range::RangePages;
-use strandline_claims::refinements::{Matched, Refinements};
+use strandline_claims::refinements::{Matches, Refinements};
 use strandline_process::memory::Memory;
 
 /// How a range was added to the arena, which determines how it ends and where it may continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum RegionKind {
     /// The main arena on brk; other users of sbrk may have left gaps in it.
     Brk,
     /// A heap of a secondary arena.
@@ -41,7 +41,7 @@ pub struct Region {
     /// has to be searched.
     pub first: Option<u64>,
     /// How it was added to the arena.
-    pub shape: Shape,
+    pub shape: RegionKind,
     /// Whether it belongs to the main arena.
     pub main: bool,
     /// The arena's top chunk, if it is in this range.
@@ -97,7 +97,7 @@ pub struct Counts {
     /// Bytes of mmapped chunks between pieces.
     pub mmapped_bytes: u64,
     /// Refinements of chunks in use.
-    pub refined: Matched,
+    pub refined: Matches,
 }
 
 impl Counts {
@@ -111,7 +111,7 @@ impl Counts {
 
     /// Counts of nothing; see [`WalkContext::keeps_blocks`].
     pub fn new(keeps_blocks: bool) -> Self {
-        Self { refined: Matched::new(keeps_blocks), ..Self::default() }
+        Self { refined: Matches::new(keeps_blocks), ..Self::default() }
     }
 
     /// Adds another part's counts.
@@ -143,7 +143,7 @@ impl Counts {
 #[derive(Clone, Debug)]
 pub struct Part {
     /// Its claims.
-    pub block: Block,
+    pub block: Part,
     /// Its counts.
     pub counts: Counts,
     /// Chunks treated as members of fastbins.
@@ -152,9 +152,9 @@ pub struct Part {
 
 /// How chunks in fastbins are recognised.
 #[derive(Clone, Copy)]
-pub enum Fast<'a> {
+pub enum FastbinMode<'a> {
     /// By their links alone: every chunk that may be a member is treated as one.
-    Guess(&'a fastbins::Arena, Links),
+    Guess(&'a fastbins::Arena, LinkEncoding),
     /// By the [`Lists`].
     Known,
 }
@@ -165,9 +165,9 @@ pub struct WalkContext<'a> {
     /// The region.
     pub region: &'a Region,
     /// Its special chunks.
-    pub lists: &'a Lists,
+    pub lists: &'a SpecialChunks,
     /// How chunks in fastbins are recognised.
-    pub fast: Fast<'a>,
+    pub fast: FastbinMode<'a>,
     /// The target's memory.
     pub memory: &'a dyn Memory,
     /// The region's pages.

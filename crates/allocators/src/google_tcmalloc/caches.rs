@@ -31,7 +31,7 @@ const MAX_CANDIDATES: usize = 4096;
 
 /// The kind of cache that holds an object.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Of {
+enum CacheKind {
     Transfer,
     Sharded,
     Processor,
@@ -87,7 +87,7 @@ impl Reader<'_> {
         Instant::now() >= self.context.deadline
     }
 
-    fn item(&mut self, address: u64, class: usize, of: Of) {
+    fn item(&mut self, address: u64, class: usize, of: CacheKind) {
         let bytes = self.heap.class_bytes(class);
         if self.cached.items.len() >= MAX_ITEMS || !address.is_multiple_of(8) || address == 0 {
             self.cached.broken += 1;
@@ -95,16 +95,16 @@ impl Reader<'_> {
         }
         self.cached.items.push((address, class as u16));
         *(match of {
-            Of::Transfer => &mut self.cached.transfer_bytes,
-            Of::Sharded => &mut self.cached.sharded_bytes,
-            Of::Processor => &mut self.cached.processor_bytes,
-            Of::Thread => &mut self.cached.thread_bytes,
+            CacheKind::Transfer => &mut self.cached.transfer_bytes,
+            CacheKind::Sharded => &mut self.cached.sharded_bytes,
+            CacheKind::Processor => &mut self.cached.processor_bytes,
+            CacheKind::Thread => &mut self.cached.thread_bytes,
         }) += bytes;
     }
 
     /// Returns the words of static data that point outside it, to memory that may be tcmalloc's
     /// own.
-    fn led_to(&self) -> Vec<u64> {
+    fn outgoing_pointers(&self) -> Vec<u64> {
         let is_outside = |word: &u64| !(self.heap.data.0..self.heap.data.1).contains(word);
         let words = self.heap.statics.words().map(|(_, word)| word).filter(is_outside);
         let is_memory = |word: &u64| self.context.space.find(*word).is_some_and(is_mapped_memory);
@@ -135,15 +135,15 @@ impl Reader<'_> {
         for class in used {
             let at = first + (class as u64 - 1) * stride;
             let (info, slots) = (at.wrapping_sub(TRANSFER_INFO), at.wrapping_sub(TRANSFER_SLOTS));
-            self.slots((heap.statics.word(info), heap.statics.word(slots)), class, Of::Transfer);
+            self.slots((heap.statics.word(info), heap.statics.word(slots)), class, CacheKind::Transfer);
         }
         self.shards();
     }
 
     /// Reads the objects in `slots`; `info` holds the number of slots used and the capacity.
-    fn slots(&mut self, (info, slots): (u64, u64), class: usize, of: Of) {
+    fn slots(&mut self, (info, slots): (u64, u64), class: usize, of: CacheKind) {
         let (used, capacity) = (info & 0xffff_ffff, info >> 32);
-        if used > capacity || used > MAX_SLOTS.max(self.most_slots(of, class)) {
+        if used > capacity || used > MAX_SLOTS.max(self.max_sharded_slots(of, class)) {
             self.cached.broken += 1;
             return;
         }
@@ -159,8 +159,8 @@ impl Reader<'_> {
     }
 
     /// A sharded transfer cache may hold 12 MiB of each class.
-    fn most_slots(&self, of: Of, class: usize) -> u64 {
-        if of == Of::Sharded { (12 << 20) / self.heap.class_bytes(class).max(1) } else { 0 }
+    fn max_sharded_slots(&self, of: CacheKind, class: usize) -> u64 {
+        if of == CacheKind::Sharded { (12 << 20) / self.heap.class_bytes(class).max(1) } else { 0 }
     }
 
     /// Reads the sharded transfer caches: similar arrays outside static data, with the class
@@ -168,7 +168,7 @@ impl Reader<'_> {
     fn shards(&mut self) {
         let number = self.heap.classes.number();
         let mut seen = HashSet::new();
-        for shards in self.led_to() {
+        for shards in self.outgoing_pointers() {
             if self.is_late() {
                 return;
             }
@@ -183,7 +183,7 @@ impl Reader<'_> {
                 for class in 1..number {
                     let at = first + SHARD_BYTES * class as u64;
                     let [info, slots] = [16, 8].map(|before| self.cache.word(at - before).unwrap_or(0));
-                    self.slots((info, slots), class, Of::Sharded);
+                    self.slots((info, slots), class, CacheKind::Sharded);
                     self.cached.structures.insert(page_of(at));
                 }
                 self.cached.structures.insert(page_of(array));
@@ -224,7 +224,7 @@ impl Reader<'_> {
             if self.is_late() {
                 return;
             }
-            let Some(begins) = places.collect::<Vec<_>>().into_iter().find_map(|at| self.begins(at, shift))
+            let Some(begins) = places.collect::<Vec<_>>().into_iter().find_map(|at| self.slot_starts(at, shift))
             else {
                 continue;
             };
@@ -241,7 +241,7 @@ impl Reader<'_> {
 
     /// Reads where the objects of each class begin in a per-CPU cache, in words: after the headers,
     /// in order.
-    fn begins(&mut self, at: u64, shift: u64) -> Option<Vec<u64>> {
+    fn slot_starts(&mut self, at: u64, shift: u64) -> Option<Vec<u64>> {
         let number = self.heap.classes.number();
         let mut bytes = vec![0; 2 * number];
         self.cache.read(at, &mut bytes)?;
@@ -282,7 +282,7 @@ impl Reader<'_> {
             let (current, _) = header(class)?;
             for place in begin..current {
                 match self.cache.word(slab + 8 * place) {
-                    Some(object) => self.item(object, class, Of::Processor),
+                    Some(object) => self.item(object, class, CacheKind::Processor),
                     None => self.cached.broken += 1,
                 }
             }
@@ -295,7 +295,7 @@ impl Reader<'_> {
     /// Reads all thread caches: they are linked to each other, and static data points to one of
     /// them.
     fn threads(&mut self) {
-        let mut pending = self.led_to();
+        let mut pending = self.outgoing_pointers();
         let (mut seen, mut found) = (HashSet::new(), 0);
         while let Some(at) = pending.pop() {
             if found >= MAX_CACHES || self.is_late() {
@@ -351,7 +351,7 @@ impl Reader<'_> {
                     self.cached.broken += 1;
                     break;
                 };
-                self.item(at, class, Of::Thread);
+                self.item(at, class, CacheKind::Thread);
                 at = next;
             }
         }

@@ -10,12 +10,12 @@ use super::pieces::{Kind, Piece};
 use super::spans::Span;
 use crate::blocks::Blocks;
 use crate::page_cache::PageCache;
-use crate::parallel::{Sum, claim_in_parts};
+use crate::parallel::{Totals, claim_in_parts};
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
-use strandline_claims::doubts::Doubts;
+use strandline_claims::doubts::ReadProblems;
 use strandline_claims::facts::SizeClass;
-use strandline_claims::refinements::Matched;
+use strandline_claims::refinements::Matches;
 
 /// Maximum bytes of an object in a list. From the page size by the bits of the bitmap on, spans have
 /// a bitmap instead (span.h, `UseBitmapForSize`): the largest quotient is 256 KiB by 64.
@@ -41,9 +41,9 @@ pub struct Counts {
     /// Bytes of free pages that were released or never used.
     pub unbacked_bytes: u64,
     /// Refinements found.
-    pub matched: Matched,
+    pub matched: Matches,
     /// Invalid spans, and where the deadline passed.
-    pub doubts: Doubts,
+    pub doubts: ReadProblems,
     /// Cached objects that matched an object in use.
     pub met: u64,
     /// Bytes read from the target.
@@ -68,7 +68,7 @@ pub fn claim(
             for piece in pieces {
                 claimer.piece(piece, accumulator);
             }
-            claimer.done()
+            claimer.finish()
         });
     for piece in pieces {
         match piece.kind {
@@ -87,7 +87,7 @@ enum Object {
     Cached,
     Free,
     /// The proxy of a sample.
-    Own,
+    Proxy,
 }
 
 struct Claimer<'a> {
@@ -116,7 +116,7 @@ impl<'a> Claimer<'a> {
         }
     }
 
-    fn done(mut self) -> Counts {
+    fn finish(mut self) -> Counts {
         self.counts.matched = self.blocks.matched;
         self.counts.bytes_read += self.cache.bytes_read;
         self.counts
@@ -125,7 +125,7 @@ impl<'a> Claimer<'a> {
     fn piece(&mut self, piece: &Piece, accumulator: &mut Accumulator<'_>) {
         let bytes = piece.end - piece.start;
         match piece.kind {
-            Kind::Backed { is_given } => {
+            Kind::Backed { is_releasable: is_given } => {
                 let is_given = is_given && !self.context.is_locked((piece.start, piece.end));
                 accumulator.claim_free(
                     piece.end,
@@ -144,11 +144,11 @@ impl<'a> Claimer<'a> {
             }
             Kind::Span(span) => {
                 let is_late = Instant::now() >= self.context.deadline;
-                if is_late || self.cut(&span, accumulator).is_none() {
+                if is_late || self.span_of_objects(&span, accumulator).is_none() {
                     if is_late {
-                        self.counts.doubts.late(span.start);
+                        self.counts.doubts.note_timeout(span.start);
                     } else {
-                        self.counts.doubts.damage(span.start, span.end - accumulator.cursor());
+                        self.counts.doubts.note_damage(span.start, span.end - accumulator.cursor());
                     }
                     accumulator.claim_to(span.end, Class::Unread);
                 }
@@ -157,7 +157,7 @@ impl<'a> Claimer<'a> {
     }
 
     /// Claims a span of objects. `None` if it is invalid; then nothing is claimed.
-    fn cut(&mut self, span: &Span, accumulator: &mut Accumulator<'_>) -> Option<()> {
+    fn span_of_objects(&mut self, span: &Span, accumulator: &mut Accumulator<'_>) -> Option<()> {
         let bytes = Some(self.heap.class_bytes(span.class.into())).filter(|&bytes| bytes > 0)?;
         let number = (span.end - span.start) / bytes;
         let mut of = SizeClass { bytes, spans: 1, span_bytes: span.end - span.start, ..SizeClass::default() };
@@ -176,7 +176,7 @@ impl<'a> Claimer<'a> {
         let mut proxies = 0;
         for &address in within(self.proxies, (span.start, span.end), |proxy| *proxy) {
             if let Some(object @ Object::Live) = object_at(&mut self.objects, (span.start, bytes), address) {
-                *object = Object::Own;
+                *object = Object::Proxy;
                 proxies += 1;
             }
         }
@@ -200,7 +200,7 @@ impl<'a> Claimer<'a> {
                 Object::Live => self.blocks.claim(end, accumulator),
                 Object::Cached => accumulator.claim_to(end, Class::Cached),
                 Object::Free => accumulator.claim_to(end, Class::Free),
-                Object::Own => accumulator.claim_to(end, Class::Metadata),
+                Object::Proxy => accumulator.claim_to(end, Class::Metadata),
             }
         }
     }
@@ -242,7 +242,7 @@ impl<'a> Claimer<'a> {
     ) -> Option<u64> {
         let mut noted = 0;
         for number in 0..cached {
-            let unit = self.heap.layout.listed(structure, number)?;
+            let unit = self.heap.layout.list_entry(structure, number)?;
             self.note_free(span, unit, bytes)?;
             noted += 1;
         }
@@ -290,7 +290,7 @@ fn within<T>(all: &[T], (start, end): (u64, u64), address: impl Fn(&T) -> u64) -
     all.get(from..to).unwrap_or_default()
 }
 
-impl Sum for Counts {
+impl Totals for Counts {
     fn add(&mut self, other: Self) {
         for (class, theirs) in &other.classes {
             self.classes.entry(*class).or_default().add(theirs);

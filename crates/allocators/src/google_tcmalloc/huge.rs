@@ -8,12 +8,12 @@
 use std::collections::{BTreeSet, HashSet};
 use std::time::Instant;
 
-use super::layout::{HUGE_BYTES, MAP_BYTES, NODE_BYTES, NODE_LINKS, REGION_HUGE_PAGES, Region};
+use super::layout::{HUGE_BYTES, MAP_BYTES, NODE_BYTES, NODE_LINKS, REGION_HUGE_PAGES, RegionLayout};
 use super::locate::{Heap, read_bytes};
 use crate::page_cache::PageCache;
-use crate::scan::{is_mapped_memory, is_own};
+use crate::scan::{is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::Context;
-use strandline_claims::doubts::Doubts;
+use strandline_claims::doubts::ReadProblems;
 use strandline_claims::range::page_of;
 use strandline_process::memory::word_at;
 
@@ -57,7 +57,7 @@ pub struct Huge {
     /// Pages that hold structures.
     pub structures: BTreeSet<u64>,
     /// Where the deadline passed.
-    pub doubts: Doubts,
+    pub doubts: ReadProblems,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
@@ -75,7 +75,7 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> Huge {
     let is_outside = |word: u64| !(heap.data.0..heap.data.1).contains(&word) && word.is_multiple_of(8);
     for (at, word) in heap.statics.words() {
         if Instant::now() >= context.deadline {
-            finder.huge.doubts.late(at);
+            finder.huge.doubts.note_timeout(at);
             break;
         }
         if is_outside(word) && context.space.find(word).is_some_and(is_mapped_memory) {
@@ -128,7 +128,7 @@ impl Finder<'_> {
             self.huge.structures.insert(page_of(place));
             self.huge.free.push(FreeRange { start: start * HUGE_BYTES, end, is_backed });
         }
-        let is_own = |range: &FreeRange| is_own(self.context, range.start, range.end);
+        let is_own = |range: &FreeRange| is_private_memory(self.context, range.start, range.end);
         if !self.huge.free[before..].iter().all(is_own) {
             self.huge.free.truncate(before);
         }
@@ -157,7 +157,7 @@ impl Finder<'_> {
 
     /// Reads the region at `at`, if it is one, and those that follow it in the list.
     fn region(&mut self, at: u64) {
-        let shape = Region::new(self.heap.page_shift);
+        let shape = RegionLayout::new(self.heap.page_shift);
         let mut at = at;
         while self.huge.regions.len() < MAX_REGIONS {
             let location = at.saturating_add(shape.location() as u64);
@@ -174,7 +174,7 @@ impl Finder<'_> {
         }
     }
 
-    fn one_region(&mut self, at: u64, start: u64, shape: &Region) -> Option<()> {
+    fn one_region(&mut self, at: u64, start: u64, shape: &RegionLayout) -> Option<()> {
         let mut bytes = vec![0; shape.bytes()];
         read_bytes(&mut self.cache, at, &mut bytes)?;
         let words = (16..16 + shape.bits_bytes).step_by(8);
@@ -188,7 +188,7 @@ impl Finder<'_> {
             let marked = bits.iter().map(|byte| u64::from(byte.count_ones())).sum();
             word_at(&bytes, shape.pages_used() + 8 * number) == Some(marked)
         };
-        let is_own = is_own(self.context, start, start + REGION_HUGE_PAGES as u64 * HUGE_BYTES);
+        let is_own = is_private_memory(self.context, start, start + REGION_HUGE_PAGES as u64 * HUGE_BYTES);
         let is_one = is_own && backed.len() == REGION_HUGE_PAGES && (0..REGION_HUGE_PAGES).all(agree);
         is_one.then(|| {
             let pages = (page_of(at)..at + shape.bytes() as u64).step_by(4096);

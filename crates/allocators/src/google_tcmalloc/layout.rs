@@ -37,7 +37,7 @@ pub struct Layout {
     /// Offset of the free objects: a bitmap, or the first ones of a list.
     free: usize,
     /// Capacity of that list (`kCacheSize`); it has 16 bits per object and the size of the bitmap.
-    pub cached: usize,
+    pub list_capacity: usize,
     /// Offset in a sample (`sampled_allocation.h`, `StackTrace` in `logging.h`) of its proxy: the
     /// object allocated in its place, in a span of its size.
     pub proxy: Option<usize>,
@@ -59,7 +59,7 @@ const COMMON: Layout = Layout {
     pages_behind_flags: false,
     large: 32,
     free: 40,
-    cached: 8,
+    list_capacity: 8,
     proxy: Some(32),
     allocated_size: 56,
     tracker_used: 48,
@@ -71,17 +71,17 @@ const WITH_FEATURES: Layout =
 /// The last layout is of builds of the same commits with the old locks
 /// (`TCMALLOC_INTERNAL_LEGACY_LOCKING`).
 const LATEST: Layout =
-    Layout { since: "2026-08", large: 40, cached: 12, proxy: None, allocated_size: 56, ..WITH_FEATURES };
+    Layout { since: "2026-08", large: 40, list_capacity: 12, proxy: None, allocated_size: 56, ..WITH_FEATURES };
 
 /// All known layouts.
 pub static LAYOUTS: [Layout; 7] = [
     COMMON,
-    Layout { since: "2024-12", span_bytes: 48, cached: 4, allocated_size: 64, ..COMMON },
+    Layout { since: "2024-12", span_bytes: 48, list_capacity: 4, allocated_size: 64, ..COMMON },
     WITH_FEATURES,
     Layout { since: "2026-04", reserved_bits: 24, allocated_size: 64, ..WITH_FEATURES },
-    Layout { since: "2026-07", reserved_bits: 24, allocated_size: 64, cached: 12, ..WITH_FEATURES },
+    Layout { since: "2026-07", reserved_bits: 24, allocated_size: 64, list_capacity: 12, ..WITH_FEATURES },
     Layout { reserved_bits: 0, pages_behind_flags: true, ..LATEST },
-    Layout { large: 48, free: 48, cached: 8, ..LATEST },
+    Layout { large: 48, free: 48, list_capacity: 8, ..LATEST },
 ];
 
 /// Maximum bytes of a span structure.
@@ -147,7 +147,7 @@ impl Layout {
     /// Whether the word with the number of pages of a small span holds nothing else. Not checked
     /// for layouts that have more there.
     pub fn has_only_pages(&self, bytes: &[u8]) -> bool {
-        self.pages_behind_flags || self.cached == 12 || word_at(bytes, 32).is_some_and(|word| word < 64)
+        self.pages_behind_flags || self.list_capacity == 12 || word_at(bytes, 32).is_some_and(|word| word < 64)
     }
 
     /// Whether free objects of this size are in a bitmap instead of a list (`UseBitmapForSize`).
@@ -157,7 +157,7 @@ impl Layout {
 
     /// Bits of a span's bitmap (`kBitmapSize`).
     fn bits(&self) -> usize {
-        16 * self.cached
+        16 * self.list_capacity
     }
 
     /// Whether the bitmap of a span marks this object as free.
@@ -167,8 +167,8 @@ impl Layout {
     }
 
     /// Returns an entry of the free list within the span structure, in units of [`UNIT_BYTES`].
-    pub fn listed(&self, bytes: &[u8], number: usize) -> Option<u16> {
-        let word = word_at(bytes, self.free + number / 4 * 8).filter(|_| number < self.cached)?;
+    pub fn list_entry(&self, bytes: &[u8], number: usize) -> Option<u16> {
+        let word = word_at(bytes, self.free + number / 4 * 8).filter(|_| number < self.list_capacity)?;
         Some((word >> (number % 4 * 16)) as u16)
     }
 }
@@ -182,7 +182,7 @@ pub const LIST_END: u16 = u16::MAX;
 pub const MAX_PAGES: usize = 256;
 
 /// A set of pages of a huge page.
-pub type Pages = [u64; MAX_PAGES / 64];
+pub type PageSet = [u64; MAX_PAGES / 64];
 
 /// Contents of the tracker of a huge page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -190,9 +190,9 @@ pub struct Tracker {
     /// First byte of the huge page.
     pub start: u64,
     /// Pages in use.
-    pub used: Pages,
+    pub used: PageSet,
     /// Pages released to the kernel.
-    pub released: Pages,
+    pub released: PageSet,
 }
 
 /// Maximum bytes read of a tracker.
@@ -221,8 +221,8 @@ impl Layout {
             tracker.used[index] = word_at(bytes, first + 8 * index)?;
             tracker.released[index] = word_at(bytes, first + 8 * (words + 1) + self.tracker_gap + 8 * index)?;
         }
-        let agree = members(&tracker.used) == count(1)
-            && members(&tracker.released) == released_count
+        let agree = count_pages(&tracker.used) == count(1)
+            && count_pages(&tracker.released) == released_count
             && tracker.used.iter().zip(tracker.released).all(|(used, released)| used & released == 0);
         // With fewer than 64 pages the rest of the word is unused.
         let is_within = pages >= 64 || (tracker.used[0] | tracker.released[0]) >> pages == 0;
@@ -231,7 +231,7 @@ impl Layout {
 }
 
 /// Number of pages in a set.
-pub fn members(pages: &Pages) -> u64 {
+pub fn count_pages(pages: &PageSet) -> u64 {
     pages.iter().map(|word| u64::from(word.count_ones())).sum()
 }
 
@@ -312,7 +312,7 @@ impl Classes {
 
 /// Division of the page map (`pagemap.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Shape {
+pub struct PageMapLayout {
     /// Binary logarithm of the page size.
     pub page_shift: u32,
     /// False for `PageMap2`, with leaves of 2^15 pages; true for `PageMap3`, whose leaves and
@@ -321,7 +321,7 @@ pub struct Shape {
     pub has_nodes: bool,
 }
 
-impl Shape {
+impl PageMapLayout {
     /// All shapes.
     pub fn all() -> impl Iterator<Item = Self> {
         PAGE_SHIFTS
@@ -384,7 +384,7 @@ pub const MAP_BYTES: usize = 64;
 /// Layout of a region of huge pages that large blocks share (`huge_region.h`, `HugeRegion`): from
 /// 16 on a bit per page in use, then counts, the range, the pages in use of each huge page, and
 /// whether each is backed.
-pub struct Region {
+pub struct RegionLayout {
     /// Bytes of the bits.
     pub bits_bytes: usize,
 }
@@ -392,7 +392,7 @@ pub struct Region {
 /// Huge pages of a region (`kNumHugePages`).
 pub const REGION_HUGE_PAGES: usize = 512;
 
-impl Region {
+impl RegionLayout {
     /// The layout with pages of this size.
     pub fn new(page_shift: u32) -> Self {
         Self { bits_bytes: (REGION_BYTES >> page_shift) as usize / 8 }

@@ -9,14 +9,14 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
 
 use super::layout::{
-    BEFORE_SIZES_BYTES, Classes, LAYOUTS, Layout, MIN_DATA_BYTES, SIZES_BYTES, SPAN_BITS, Shape, SpanBytes,
+    BEFORE_SIZES_BYTES, Classes, LAYOUTS, Layout, MIN_DATA_BYTES, SIZES_BYTES, SPAN_BITS, PageMapLayout, SpanBytes,
     Words,
 };
 use super::statics::Statics;
 use super::tell;
 use crate::page_cache::PageCache;
-use crate::radix::{self, Data};
-use crate::scan::{each_word, each_word_by, is_mapped_memory, is_own};
+use crate::radix::{self, StaticData};
+use crate::scan::{each_word, each_word_by, is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::Context;
 use strandline_claims::range::PAGE_BYTES;
 use strandline_process::map::AddressSpace;
@@ -52,7 +52,7 @@ pub struct Heap {
     /// Binary logarithm of its page size.
     pub page_shift: u32,
     /// Division of its page map.
-    pub shape: Shape,
+    pub shape: PageMapLayout,
     /// The leaves of its page map, in address order: the first address that each covers, and its
     /// own address.
     pub leaves: Vec<(u64, u64)>,
@@ -83,7 +83,7 @@ pub fn is_possible(space: &AddressSpace) -> bool {
 /// Returns the static data of mapped programs and libraries that is larger than a root. tcmalloc
 /// maps its root with small pages (`PageMap::MapRootWithSmallPages`), so the kernel lists its bss
 /// as several mappings.
-fn large_data(space: &AddressSpace) -> Vec<Data<'_>> {
+fn large_data(space: &AddressSpace) -> Vec<StaticData<'_>> {
     let mut all = Vec::new();
     for group in modules::groups(space.mappings()) {
         let Some((start, mut end)) = modules::data(&group) else { continue };
@@ -94,7 +94,7 @@ fn large_data(space: &AddressSpace) -> Vec<Data<'_>> {
             end = next.end;
         }
         if end - start > MIN_DATA_BYTES {
-            all.push(Data { start, end, object: group[0] });
+            all.push(StaticData { start, end, object: group[0] });
         }
     }
     all
@@ -128,7 +128,7 @@ pub fn find(context: &Context<'_>) -> (Vec<Heap>, Vec<String>) {
 }
 
 /// Finds the table of size classes.
-fn classes(context: &Context<'_>, data: &Data<'_>) -> Option<Classes> {
+fn classes(context: &Context<'_>, data: &StaticData<'_>) -> Option<Classes> {
     radix::size_table(context, data, &mut |at| {
         let mut bytes = vec![0; SIZES_BYTES];
         context.memory.read(at.checked_sub(BEFORE_SIZES_BYTES as u64)?, &mut bytes).ok()?;
@@ -137,18 +137,18 @@ fn classes(context: &Context<'_>, data: &Data<'_>) -> Option<Classes> {
 }
 
 /// Finds the page map: its shape and the address of its root, on which most spans of a leaf agree.
-fn map(context: &Context<'_>, data: &Data<'_>, classes: &Classes) -> Option<(Shape, u64)> {
+fn map(context: &Context<'_>, data: &StaticData<'_>, classes: &Classes) -> Option<(PageMapLayout, u64)> {
     let mut tried = HashSet::new();
     let mut finder =
         Finder { context, classes, cache: PageCache::new(context.memory), left: MAX_TRIED_BYTES };
-    for (at, word) in radix::edges(context, data, 8) {
+    for (at, word) in radix::root_candidates(context, data, 8) {
         if tried.len() >= MAX_TRIED || Instant::now() >= context.deadline {
             return None;
         }
         if !tried.insert(word) {
             continue;
         }
-        for shape in Shape::all() {
+        for shape in PageMapLayout::all() {
             let entry =
                 if shape.has_nodes { finder.entry_of_node(word, shape) } else { finder.entry(word, shape) };
             let root = entry.and_then(|entry| at.checked_sub(8 * entry));
@@ -173,8 +173,8 @@ struct Finder<'a> {
 impl Finder<'_> {
     /// Returns the index of the root entry that points to `node`; `None` if its leaves do not
     /// belong to that part.
-    fn entry_of_node(&mut self, node: u64, shape: Shape) -> Option<u64> {
-        if !is_own(self.context, node, node.saturating_add(8 * shape.node_entries())) {
+    fn entry_of_node(&mut self, node: u64, shape: PageMapLayout) -> Option<u64> {
+        if !is_private_memory(self.context, node, node.saturating_add(8 * shape.node_entries())) {
             return None;
         }
         let (mut leaves, range) = (Vec::new(), (node, node + 8 * shape.node_entries()));
@@ -182,7 +182,7 @@ impl Finder<'_> {
         let bytes_read = each_word_by(context, range, PAGE_BYTES as usize, &mut |at, leaf| {
             // A node points to leaves only; other memory is rejected after a few words.
             let [.., end] = shape.parts_of_leaf(leaf, width);
-            is_one = leaf.is_multiple_of(8) && is_own(context, leaf, end);
+            is_one = leaf.is_multiple_of(8) && is_private_memory(context, leaf, end);
             leaves.push(((at - node) / 8, leaf));
             is_one && leaves.len() < MAX_LEAVES_TRIED
         });
@@ -198,10 +198,10 @@ impl Finder<'_> {
 
     /// Returns the index of the address range that `leaf` covers, in leaf spans, according to most
     /// of its spans; `None` if it is not a leaf.
-    fn entry(&mut self, leaf: u64, shape: Shape) -> Option<u64> {
+    fn entry(&mut self, leaf: u64, shape: PageMapLayout) -> Option<u64> {
         let width = self.classes.compact_bytes();
         let [spans, _, end] = shape.parts_of_leaf(leaf, width);
-        if self.left == 0 || !leaf.is_multiple_of(8) || !is_own(self.context, leaf, end) {
+        if self.left == 0 || !leaf.is_multiple_of(8) || !is_private_memory(self.context, leaf, end) {
             return None;
         }
         let mut votes: BTreeMap<u64, usize> = BTreeMap::new();
@@ -230,7 +230,7 @@ impl Finder<'_> {
 
     /// Returns the number of the leaf that has, at `index`, a page of the span at `at` and its
     /// class; under any layout.
-    fn number_of(&mut self, at: u64, (class, index): (usize, u64), shape: Shape) -> Option<u64> {
+    fn number_of(&mut self, at: u64, (class, index): (usize, u64), shape: PageMapLayout) -> Option<u64> {
         let of_class =
             |span: &Words| self.classes.pages.get(class) == Some(&span.pages) && span.sample.is_none();
         let cache = &mut self.cache;
@@ -246,7 +246,7 @@ impl Finder<'_> {
 }
 
 /// Returns the leaves under a root that cover mapped memory.
-fn leaves(context: &Context<'_>, root: u64, classes: &Classes, shape: Shape) -> Vec<(u64, u64)> {
+fn leaves(context: &Context<'_>, root: u64, classes: &Classes, shape: PageMapLayout) -> Vec<(u64, u64)> {
     let (mut leaves, mut seen) = (Vec::new(), HashSet::new());
     let mut take = |number: u64, leaf: u64| {
         let start = number * shape.leaf_span();
@@ -255,7 +255,7 @@ fn leaves(context: &Context<'_>, root: u64, classes: &Classes, shape: Shape) -> 
         let has_memory = next.is_some_and(|mapping| mapping.start < start + shape.leaf_span());
         let [.., end] = shape.parts_of_leaf(leaf, classes.compact_bytes());
         // Each leaf covers only one part of the address space.
-        if has_memory && seen.insert(leaf) && is_own(context, leaf, end) {
+        if has_memory && seen.insert(leaf) && is_private_memory(context, leaf, end) {
             leaves.push((start, leaf));
         }
     };
@@ -264,7 +264,7 @@ fn leaves(context: &Context<'_>, root: u64, classes: &Classes, shape: Shape) -> 
         let first = (at - root) / 8 * shape.node_entries();
         if !shape.has_nodes {
             take(first, word);
-        } else if nodes.insert(word) && is_own(context, word, word.saturating_add(8 * shape.node_entries())) {
+        } else if nodes.insert(word) && is_private_memory(context, word, word.saturating_add(8 * shape.node_entries())) {
             each_word(context, word, word + 8 * shape.node_entries(), &mut |place, leaf| {
                 take(first + (place - word) / 8, leaf);
                 true

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::layout::{ARENA_NOT_RESIDENT, HUGE_BYTES, REGION_BYTES};
 use super::locate::Heap;
-use crate::scan::{is_mapped_memory, is_own};
+use crate::scan::{is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::{Context, overlapping};
 use strandline_claims::range::{PAGE_BYTES, merge, page_up};
 
@@ -37,7 +37,7 @@ pub fn find(
         // If others share the range, only the page of the structure is taken.
         let page = at & !(PAGE_BYTES - 1);
         let range = if is_free { range } else { (page, page_up(at + 1)) };
-        if is_own(context, range.0, range.1) && overlapping(held, range.0, range.1).is_empty() {
+        if is_private_memory(context, range.0, range.1) && overlapping(held, range.0, range.1).is_empty() {
             found.push(range);
         }
     }

@@ -20,19 +20,19 @@ mod summary;
 pub mod tell;
 
 use self::locate::Heap;
-use crate::radix::Free;
+use crate::radix::UnclaimedMemory;
 use strandline_claims::accumulator::{Class, OutOfOrder};
-use strandline_claims::allocator::{self, Context, Found, Reading, Readings, read_each};
+use strandline_claims::allocator::{self, Context, FoundAllocator, Reading, Readings, read_each};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Remedy, RemedyKind};
 use strandline_claims::range::merge;
-use strandline_claims::reader::{About, Evidence, HeapKind};
+use strandline_claims::reader::{ReaderInfo, Evidence, HeapKind};
 use strandline_claims::remedy::{Effect, Spec};
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
 
 /// Entry of Google's tcmalloc in the table of readers.
-pub static ABOUT: About = About {
+pub static ABOUT: ReaderInfo = ReaderInfo {
     name: "google_tcmalloc",
     title: "Google's tcmalloc",
     evidence: Evidence {
@@ -50,25 +50,25 @@ pub static ABOUT: About = About {
     )],
     not_read: "its small build (TCMALLOC_INTERNAL_SMALL_BUT_SLOW); pages of 32 and 256 KiB, and commits other than of 2025-06 and 2026-08, were not tried; commits before 2024-12; how large guarded samples are",
     heap: HeapKind::Own,
-    ..About::NONE
+    ..ReaderInfo::NONE
 };
 
 /// The reader of Google's tcmalloc.
 pub struct Reader;
 
 impl allocator::Reader for Reader {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static ReaderInfo {
         &ABOUT
     }
 
-    fn find(&self, _: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
+    fn find(&self, _: &Process, space: &AddressSpace) -> Option<Box<dyn FoundAllocator>> {
         if locate::is_possible(space) { Some(Box::new(GoogleTcmalloc)) } else { None }
     }
 }
 
 struct GoogleTcmalloc;
 
-impl Found for GoogleTcmalloc {
+impl FoundAllocator for GoogleTcmalloc {
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
         let (heaps, unknown) = locate::find(context);
         let text = "the size classes of Google's tcmalloc were found, but its page map is laid out in no known way, or empty: \
@@ -79,7 +79,7 @@ impl Found for GoogleTcmalloc {
     }
 
     fn finish(&self, _: &Process, _: &AddressSpace, reading: &mut Reading) {
-        if reading.trimmable_bytes() < WORTH_A_CHANGE_BYTES {
+        if reading.trimmable_bytes() < MIN_BYTES_FOR_REMEDY {
             return;
         }
         // No call from outside: demand in the minutes before decides how many free pages of a huge
@@ -96,13 +96,13 @@ impl Found for GoogleTcmalloc {
 }
 
 /// Minimum free bytes for which a change of the program is proposed.
-const WORTH_A_CHANGE_BYTES: u64 = 1 << 20;
+const MIN_BYTES_FOR_REMEDY: u64 = 1 << 20;
 
 /// Reads one heap outside `taken` (claimed by others, in address order).
 fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     let spans = spans::walk(context, heap, taken);
     let huge = huge::find(context, heap);
-    let pieces = pieces::put_together(heap, &spans, &huge, &mut Free::new(context, taken));
+    let pieces = pieces::merge_sources(heap, &spans, &huge, &mut UnclaimedMemory::new(context, taken));
     let cached = caches::find(context, heap);
     let (claims, mut counts) = claims::claim(context, heap, &pieces.all, (&cached, &spans.proxies));
     let mut doubts = spans.doubts.clone();
@@ -124,8 +124,8 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     let read =
         [spans.bytes_read, huge.bytes_read, counts.bytes_read, cached.bytes_read, heap.statics.bytes_read];
     reading.bytes_read = read.into_iter().sum();
-    doubts.say(&mut reading.caveats, &ABOUT, "spans and huge pages", &heap.name);
-    reading.in_motion = doubts.damages > 0;
+    doubts.add_caveats(&mut reading.caveats, &ABOUT, "spans and huge pages", &heap.name);
+    reading.is_inconsistent = doubts.damages > 0;
     let unmatched = summary::unmatched(&cached, &counts);
     if unmatched > 0 || cached.broken > 0 {
         let text = format!(

@@ -3,11 +3,11 @@
 //! unknown.
 
 use super::huge::{FreeRange, Huge, OfRegion};
-use super::layout::{HUGE_BYTES, HUGE_SHIFT, Pages, REGION_BYTES, Tracker};
+use super::layout::{HUGE_BYTES, HUGE_SHIFT, PageSet, REGION_BYTES, Tracker};
 use super::locate::Heap;
 use super::spans::{Span, Spans};
-use crate::radix::Free;
-use strandline_claims::doubts::Doubts;
+use crate::radix::UnclaimedMemory;
+use strandline_claims::doubts::ReadProblems;
 
 /// Kind of a piece.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +17,7 @@ pub enum Kind {
     /// Free pages that are still backed.
     Backed {
         /// Whether a release can give them back.
-        is_given: bool,
+        is_releasable: bool,
     },
     /// Free pages that were released or never used.
     Unbacked,
@@ -42,12 +42,12 @@ pub struct Pieces {
     /// In address order.
     pub all: Vec<Piece>,
     /// Where the sources disagree.
-    pub doubts: Doubts,
+    pub doubts: ReadProblems,
 }
 
 /// Merges all sources. `free` excludes memory claimed by others.
-pub fn put_together(heap: &Heap, spans: &Spans, huge: &Huge, free: &mut Free<'_>) -> Pieces {
-    let mut maker = Maker { heap, spans: &spans.all, all: Vec::new(), doubts: Doubts::default() };
+pub fn merge_sources(heap: &Heap, spans: &Spans, huge: &Huge, free: &mut UnclaimedMemory<'_>) -> Pieces {
+    let mut maker = PieceBuilder { heap, spans: &spans.all, all: Vec::new(), doubts: ReadProblems::default() };
     maker.all.extend(spans.all.iter().map(|&span| Piece {
         start: span.start,
         end: span.end,
@@ -60,7 +60,7 @@ pub fn put_together(heap: &Heap, spans: &Spans, huge: &Huge, free: &mut Free<'_>
         maker.region(region);
     }
     for &FreeRange { start, end, is_backed } in &huge.free {
-        let kind = if is_backed { Kind::Backed { is_given: true } } else { Kind::Unbacked };
+        let kind = if is_backed { Kind::Backed { is_releasable: true } } else { Kind::Unbacked };
         maker.all.push(Piece { start, end, kind });
     }
     maker.all.sort_by_key(|piece| piece.start);
@@ -68,7 +68,7 @@ pub fn put_together(heap: &Heap, spans: &Spans, huge: &Huge, free: &mut Free<'_>
     for piece in maker.all {
         let is_span = matches!(piece.kind, Kind::Span(_));
         if piece.start < cursor || !is_span && !free.contains(piece.start, piece.end) {
-            pieces.doubts.damage(piece.start, 0);
+            pieces.doubts.note_damage(piece.start, 0);
             continue;
         }
         cursor = piece.end;
@@ -77,14 +77,14 @@ pub fn put_together(heap: &Heap, spans: &Spans, huge: &Huge, free: &mut Free<'_>
     pieces
 }
 
-struct Maker<'a> {
+struct PieceBuilder<'a> {
     heap: &'a Heap,
     spans: &'a [Span],
     all: Vec<Piece>,
-    doubts: Doubts,
+    doubts: ReadProblems,
 }
 
-impl Maker<'_> {
+impl PieceBuilder<'_> {
     /// Returns the spans that overlap a range, cut to it.
     fn spans_in(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
         let first = self.spans.partition_point(|span| span.end <= start);
@@ -94,21 +94,21 @@ impl Maker<'_> {
 
     fn tracker(&mut self, tracker: &Tracker) {
         let pages = 1_u64 << (HUGE_SHIFT - self.heap.page_shift);
-        let mut covered = Pages::default();
+        let mut covered = PageSet::default();
         for (start, end) in self.spans_in(tracker.start, tracker.start + HUGE_BYTES) {
             let first = (start - tracker.start) >> self.heap.page_shift;
             let behind = (end - tracker.start) >> self.heap.page_shift;
             (first..behind).for_each(|page| covered[page as usize / 64] |= 1 << (page % 64));
         }
         self.runs((tracker.start, pages), &|page| {
-            let has = |set: &Pages| set[page as usize / 64] >> (page % 64) & 1 == 1;
+            let has = |set: &PageSet| set[page as usize / 64] >> (page % 64) & 1 == 1;
             match (has(&covered), has(&tracker.used)) {
-                (true, true) => Of::Span,
+                (true, true) => PageState::Span,
                 // The span counts as in use all the same, as its structure is valid.
-                (true, false) => Of::Doubt,
-                (false, true) => Of::Unknown,
-                (false, false) if has(&tracker.released) => Of::Unbacked,
-                (false, false) => Of::Backed(true),
+                (true, false) => PageState::Doubt,
+                (false, true) => PageState::Unknown,
+                (false, false) if has(&tracker.released) => PageState::Unbacked,
+                (false, false) => PageState::Backed(true),
             }
         });
     }
@@ -126,18 +126,18 @@ impl Maker<'_> {
                 |set: &[u64]| set.get(page as usize / 64).is_some_and(|word| word >> (page % 64) & 1 == 1);
             let huge_page = (page >> (HUGE_SHIFT - page_shift)) as usize;
             match (has(&covered), has(&region.used)) {
-                (true, true) => Of::Span,
-                (true, false) => Of::Doubt,
-                (false, true) => Of::Unknown,
-                (false, false) if region.backed.get(huge_page) != Some(&true) => Of::Unbacked,
+                (true, true) => PageState::Span,
+                (true, false) => PageState::Doubt,
+                (false, true) => PageState::Unknown,
+                (false, false) if region.backed.get(huge_page) != Some(&true) => PageState::Unbacked,
                 // Huge pages are given back as a whole, by default when their last block is freed.
-                (false, false) => Of::Backed(false),
+                (false, false) => PageState::Backed(false),
             }
         });
     }
 
     /// Adds a piece for each run of equal pages.
-    fn runs(&mut self, (start, pages): (u64, u64), of: &dyn Fn(u64) -> Of) {
+    fn runs(&mut self, (start, pages): (u64, u64), of: &dyn Fn(u64) -> PageState) {
         let mut first = 0;
         for page in 0..pages {
             let (this, next) = (of(page), (page + 1 < pages).then(|| of(page + 1)));
@@ -148,17 +148,17 @@ impl Maker<'_> {
                 (start + (first << self.heap.page_shift), start + ((page + 1) << self.heap.page_shift));
             first = page + 1;
             let kind = match this {
-                Of::Span => continue,
-                Of::Doubt => {
-                    self.doubts.damage(from, 0);
+                PageState::Span => continue,
+                PageState::Doubt => {
+                    self.doubts.note_damage(from, 0);
                     continue;
                 }
-                Of::Unknown => Kind::Unknown,
-                Of::Unbacked => Kind::Unbacked,
-                Of::Backed(is_given) => Kind::Backed { is_given },
+                PageState::Unknown => Kind::Unknown,
+                PageState::Unbacked => Kind::Unbacked,
+                PageState::Backed(is_given) => Kind::Backed { is_releasable: is_given },
             };
             if matches!(kind, Kind::Unknown) {
-                self.doubts.damage(from, to - from);
+                self.doubts.note_damage(from, to - from);
             }
             self.all.push(Piece { start: from, end: to, kind });
         }
@@ -167,7 +167,7 @@ impl Maker<'_> {
 
 /// State of a page.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Of {
+enum PageState {
     Span,
     Doubt,
     Unknown,

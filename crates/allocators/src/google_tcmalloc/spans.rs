@@ -12,10 +12,10 @@ use super::layout::{HUGE_BYTES, SPAN_BITS, Tracker, Words};
 use super::locate::{Heap, read_span};
 use super::tell::{read_tracker, sample};
 use crate::page_cache::PageCache;
-use crate::radix::Free;
+use crate::radix::UnclaimedMemory;
 use crate::scan::each_word;
 use strandline_claims::allocator::Context;
-use strandline_claims::doubts::Doubts;
+use strandline_claims::doubts::ReadProblems;
 use strandline_claims::range::page_of;
 
 /// Entries between two checks of the deadline.
@@ -50,7 +50,7 @@ pub struct Spans {
     /// Pages that hold structures.
     pub structures: BTreeSet<u64>,
     /// Invalid structures, and where the deadline passed.
-    pub doubts: Doubts,
+    pub doubts: ReadProblems,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
@@ -60,14 +60,14 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Spans {
     let mut walk = Walk {
         heap,
         cache: PageCache::new(context.memory),
-        free: Free::new(context, taken),
+        free: UnclaimedMemory::new(context, taken),
         spans: Spans::default(),
         cursor: 0,
         last: 0,
     };
     for &(first, leaf) in &heap.leaves {
         if Instant::now() >= context.deadline {
-            walk.spans.doubts.late(first);
+            walk.spans.doubts.note_timeout(first);
             break;
         }
         walk.leaf(context, first, leaf);
@@ -81,7 +81,7 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Spans {
 struct Walk<'a> {
     heap: &'a Heap,
     cache: PageCache<'a>,
-    free: Free<'a>,
+    free: UnclaimedMemory<'a>,
     spans: Spans,
     /// End of the last span.
     cursor: u64,
@@ -99,7 +99,7 @@ impl Walk<'_> {
             let page = first + (index << self.heap.page_shift);
             seen += 1;
             if seen.is_multiple_of(LOOKS_AT_THE_TIME) && Instant::now() >= context.deadline {
-                self.spans.doubts.late(page);
+                self.spans.doubts.note_timeout(page);
                 return false;
             }
             if page >= self.cursor && entry & SPAN_BITS != 0 {
@@ -144,11 +144,11 @@ impl Walk<'_> {
         match span.filter(|_| is_first).and_then(|span| self.span(&span, at, class)) {
             Some(span) => {
                 self.cursor = span.end;
-                self.note(at);
+                self.record_structure(at);
                 (context.progress)(span.end - span.start);
                 self.spans.all.push(span);
             }
-            None => self.spans.doubts.damage(page, 0),
+            None => self.spans.doubts.note_damage(page, 0),
         }
     }
 
@@ -166,7 +166,7 @@ impl Walk<'_> {
                 return None;
             }
             (span.block_bytes, span.sample) = (bytes, Some(proxy));
-            self.note(place);
+            self.record_structure(place);
             self.spans.proxies.extend((proxy != 0).then_some(proxy));
         }
         Some(span)
@@ -174,19 +174,19 @@ impl Walk<'_> {
 
     fn tracker(&mut self, context: &Context<'_>, start: u64, at: u64) {
         let tracker = read_tracker(&mut self.cache, (self.heap.layout, self.heap.page_shift), at);
-        let is_free = |free: &mut Free<'_>| free.contains(start, start + HUGE_BYTES);
+        let is_free = |free: &mut UnclaimedMemory<'_>| free.contains(start, start + HUGE_BYTES);
         match tracker.filter(|tracker| tracker.start == start && is_free(&mut self.free)) {
             Some(tracker) => {
-                self.note(at);
+                self.record_structure(at);
                 self.spans.trackers.push(tracker);
             }
             // The entry of a freed tracker is cleared, so this one is invalid.
-            None if Instant::now() < context.deadline => self.spans.doubts.damage(start, 0),
-            None => self.spans.doubts.late(start),
+            None if Instant::now() < context.deadline => self.spans.doubts.note_damage(start, 0),
+            None => self.spans.doubts.note_timeout(start),
         }
     }
 
-    fn note(&mut self, structure: u64) {
+    fn record_structure(&mut self, structure: u64) {
         if page_of(structure) != self.last {
             self.last = page_of(structure);
             self.spans.structures.insert(self.last);

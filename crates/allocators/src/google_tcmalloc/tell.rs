@@ -17,7 +17,7 @@ pub const LARGEST_SMALL_PAGES: u64 = 63;
 
 /// Returns the layout of `heap`, whose field `layout` is ignored.
 pub fn layout(context: &Context<'_>, heap: &Heap) -> &'static Layout {
-    let mut sense = [0_usize; LAYOUTS.len()];
+    let mut valid_count = [0_usize; LAYOUTS.len()];
     let mut cache = PageCache::new(context.memory);
     let mut left = MAX_ENTRIES;
     for &(first, leaf) in &heap.leaves {
@@ -29,24 +29,24 @@ pub fn layout(context: &Context<'_>, heap: &Heap) -> &'static Layout {
             left -= 1;
             let page = (first >> heap.page_shift) + (at - spans) / 8;
             let class = class_at(&mut cache, heap, (leaf, (at - spans) / 8));
-            for (sense, layout) in sense.iter_mut().zip(&LAYOUTS) {
+            for (sense, layout) in valid_count.iter_mut().zip(&LAYOUTS) {
                 if let Some(bytes) = read_span(&mut cache, layout, entry & SPAN_BITS) {
-                    *sense += usize::from(makes_sense((&mut cache, heap), layout, &bytes, (page, class)));
+                    *sense += usize::from(is_valid((&mut cache, heap), layout, &bytes, (page, class)));
                 }
             }
             left > 0
         });
         each_word(context, trackers, end, &mut |at, entry| {
             let start = first + (at - trackers) / 8 * HUGE_BYTES;
-            for (sense, layout) in sense.iter_mut().zip(&LAYOUTS) {
+            for (sense, layout) in valid_count.iter_mut().zip(&LAYOUTS) {
                 let tracker = read_tracker(&mut cache, (layout, heap.page_shift), entry);
                 *sense += usize::from(tracker.is_some_and(|tracker| tracker.start == start));
             }
             true
         });
     }
-    let most = sense.iter().copied().max().unwrap_or(0);
-    let first = sense.iter().position(|&sense| sense == most).unwrap_or(0);
+    let most = valid_count.iter().copied().max().unwrap_or(0);
+    let first = valid_count.iter().position(|&sense| sense == most).unwrap_or(0);
     &LAYOUTS[first]
 }
 
@@ -70,7 +70,7 @@ pub fn class_at(cache: &mut PageCache<'_>, heap: &Heap, (leaf, index): (u64, u64
 }
 
 /// Whether a span in use that begins at `page` is valid in this layout.
-fn makes_sense(
+fn is_valid(
     (cache, heap): (&mut PageCache<'_>, &Heap),
     layout: &Layout,
     bytes: &[u8],

@@ -8,7 +8,7 @@
 use std::time::Instant;
 
 use super::extents::Extent;
-use crate::scan::{is_mapped_memory, is_own};
+use crate::scan::{is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::{Context, overlapping};
 use strandline_process::memory::word_at;
 
@@ -37,7 +37,7 @@ pub fn find(context: &Context<'_>, extents: &[Extent], taken: &[(u64, u64)]) -> 
         for (from, to) in (context.resident)(mapping.start, mapping.end) {
             let mut at = from.next_multiple_of(ALIGNMENT);
             while at < to && Instant::now() < context.deadline {
-                at = match block_beside(context, at, (extents, taken)) {
+                at = match unclaimed_block_at(context, at, (extents, taken)) {
                     Ok(block) => {
                         // A block may span several runs.
                         let is_new = blocks.last().is_none_or(|last| last.end <= at);
@@ -54,7 +54,7 @@ pub fn find(context: &Context<'_>, extents: &[Extent], taken: &[(u64, u64)]) -> 
 
 /// Returns the block at `at` if it is outside `extents` and `taken`; otherwise the next address to
 /// try.
-fn block_beside(
+fn unclaimed_block_at(
     context: &Context<'_>,
     at: u64,
     (extents, taken): (&[Extent], &[(u64, u64)]),
@@ -83,6 +83,6 @@ fn block_at(context: &Context<'_>, start: u64) -> Option<Block> {
         && next.is_multiple_of(ALIGNMENT)
         && unused > start
         && unused.checked_add(unused_bytes) == Some(end)
-        && is_own(context, start, end);
+        && is_private_memory(context, start, end);
     is_one.then(|| Block { start, end, used_bytes: unused - start })
 }

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use super::layout::Caches as Shape;
+use super::layout::CacheLayout as Shape;
 use strandline_claims::allocator::Context;
 use strandline_process::memory::{half_word_at, word_at};
 

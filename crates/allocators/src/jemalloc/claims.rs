@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 
 use super::caches::Cached;
 use super::extents::Extent;
-use super::layout::{CLASSES, Layout, SMALL_CLASSES, State, class_bytes, is_free, regions};
+use super::layout::{NUM_CLASSES, Layout, NUM_SMALL_CLASSES, State, class_bytes, is_free, regions};
 use super::locate::read_extent;
 use crate::blocks::Blocks;
 use crate::page_cache::PageCache;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
-use strandline_claims::doubts::Doubts;
+use strandline_claims::doubts::ReadProblems;
 use strandline_claims::range::{PAGE_BYTES, RangePages};
-use strandline_claims::refinements::Matched;
+use strandline_claims::refinements::Matches;
 
 /// Regions of slabs, or large allocations.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,7 +35,7 @@ impl Regions {
 
 /// Totals of the extents of one size class, slabs or large allocations.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct OfClass {
+pub struct ClassTotals {
     /// Extents in use.
     pub extents: u64,
     /// Their bytes.
@@ -52,7 +52,7 @@ pub struct OfClass {
 
 /// Bytes of extents, by state.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct OfState {
+pub struct ArenaBytes {
     /// In use.
     pub active: u64,
     /// Dirty.
@@ -67,15 +67,15 @@ pub struct OfState {
 #[derive(Default)]
 pub struct Counts {
     /// By size class.
-    pub classes: BTreeMap<usize, OfClass>,
+    pub classes: BTreeMap<usize, ClassTotals>,
     /// Bytes by arena index.
-    pub arenas: BTreeMap<u64, OfState>,
+    pub arenas: BTreeMap<u64, ArenaBytes>,
     /// Refinements found.
-    pub matched: Matched,
+    pub matched: Matches,
     /// Invalid extents.
-    pub doubts: Doubts,
+    pub doubts: ReadProblems,
     /// Cached items that matched a region in use.
-    pub met: u64,
+    pub matched_items: u64,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
@@ -128,7 +128,7 @@ struct Claimer<'a> {
 }
 
 /// Returns the items of `all` (in address order) within `start..end`, and advances `all` past them.
-fn take<'a, T>(all: &mut &'a [T], address: impl Fn(&T) -> u64, (start, end): (u64, u64)) -> &'a [T] {
+fn advance_to<'a, T>(all: &mut &'a [T], address: impl Fn(&T) -> u64, (start, end): (u64, u64)) -> &'a [T] {
     let from = all.partition_point(|item| address(item) < start);
     let to = all.partition_point(|item| address(item) < end).max(from);
     let taken = all.get(from..to).unwrap_or_default();
@@ -148,7 +148,7 @@ impl Claimer<'_> {
             // An active extent without a size class is nearly free: a purge takes extents while it
             // works (`extents_evict`, `ecache_evict`), and extents of huge pages wait in a cache
             // for a request of their size (`sec.c`).
-            Some(State::Active) if self.layout.class(extent.bits) == CLASSES => {
+            Some(State::Active) if self.layout.class(extent.bits) == NUM_CLASSES => {
                 of.active += if self.layout.is_of_huge_page(extent.bits) { 0 } else { bytes };
                 accumulator.claim_to(extent.end, Class::Free);
             }
@@ -166,14 +166,14 @@ impl Claimer<'_> {
                 of.retained += bytes;
                 accumulator.claim_to(extent.end, Class::Free);
             }
-            Some(State::Moving) | None => accumulator.claim_to(extent.end, Class::Free),
+            Some(State::Transition) | None => accumulator.claim_to(extent.end, Class::Free),
         }
     }
 
     fn active(&mut self, extent: &Extent, accumulator: &mut Accumulator<'_>) {
         let span = (extent.start, extent.end);
-        let items = take(&mut self.items, |item| item.0, span);
-        let own = take(&mut self.own, |&address| address, span);
+        let items = advance_to(&mut self.items, |item| item.0, span);
+        let own = advance_to(&mut self.own, |&address| address, span);
         let class = self.layout.class(extent.bits);
         let whole = if extent.is_slab(self.layout) {
             self.slab(extent, class, (items, own), accumulator)
@@ -181,7 +181,7 @@ impl Claimer<'_> {
             self.large(extent, class, (items, own), accumulator)
         };
         if whole.is_none() {
-            self.counts.doubts.damage(extent.start, extent.end - accumulator.cursor());
+            self.counts.doubts.note_damage(extent.start, extent.end - accumulator.cursor());
             accumulator.claim_to(extent.end, Class::Unread);
         }
     }
@@ -203,7 +203,7 @@ impl Claimer<'_> {
             self.of_class(class, extent).live.add(regions, bytes);
         } else {
             let words = read_extent(&mut self.cache, extent.structure)?;
-            if words.bits != extent.bits || !self.layout.is_whole_slab(&words) {
+            if words.bits != extent.bits || !self.layout.slab_count_matches_bitmap(&words) {
                 return None;
             }
             let mut of = *self.of_class(class, extent);
@@ -215,7 +215,7 @@ impl Claimer<'_> {
         Some(())
     }
 
-    fn of_class(&mut self, class: usize, extent: &Extent) -> &mut OfClass {
+    fn of_class(&mut self, class: usize, extent: &Extent) -> &mut ClassTotals {
         let of = self.counts.classes.entry(class).or_default();
         of.extents += 1;
         of.bytes += extent.end - extent.start;
@@ -228,20 +228,20 @@ impl Claimer<'_> {
         (start, bitmap): (u64, &[u64; 8]),
         (class, bytes, regions): (usize, u64, u64),
         (mut items, mut own): (&[(u64, usize)], &[u64]),
-        (of, accumulator): (&mut OfClass, &mut Accumulator<'_>),
+        (of, accumulator): (&mut ClassTotals, &mut Accumulator<'_>),
     ) {
         for region in 0..regions {
             let pointer = start + region * bytes;
             let span = (pointer, pointer + bytes);
             let is_cached =
-                !items.is_empty() && take(&mut items, |item| item.0, span).contains(&(pointer, class));
-            let is_own = !own.is_empty() && !take(&mut own, |&address| address, span).is_empty();
+                !items.is_empty() && advance_to(&mut items, |item| item.0, span).contains(&(pointer, class));
+            let is_own = !own.is_empty() && !advance_to(&mut own, |&address| address, span).is_empty();
             if is_free(bitmap, region) {
                 of.free.add(1, bytes);
                 accumulator.claim_to(span.1, Class::Free);
             } else if is_cached {
                 of.cached.add(1, bytes);
-                self.counts.met += 1;
+                self.counts.matched_items += 1;
                 accumulator.claim_to(span.1, Class::Cached);
             } else if is_own {
                 of.own.add(1, bytes);
@@ -268,14 +268,14 @@ impl Claimer<'_> {
         // (`edata_usize_get`, `opt.disable_large_size_classes`). A small allocation that is sampled
         // for a profile has its own extent.
         let bytes =
-            if class < SMALL_CLASSES { of_class } else { of_class.min(all.checked_sub(self.padding)?) };
+            if class < NUM_SMALL_CLASSES { of_class } else { of_class.min(all.checked_sub(self.padding)?) };
         let end = extent.pointer.checked_add(bytes).filter(|&end| end <= extent.end)?;
         let is_cached = items.contains(&(extent.pointer, class));
         let of = self.of_class(class, extent);
         accumulator.claim_to(extent.pointer, Class::Header);
         if is_cached {
             of.cached.add(1, bytes);
-            self.counts.met += 1;
+            self.counts.matched_items += 1;
             accumulator.claim_to(end, Class::Cached);
         } else if !own.is_empty() {
             of.own.add(1, bytes);
@@ -295,7 +295,7 @@ fn padding(layout: &Layout, extents: &[Extent]) -> u64 {
     let is_large = |extent: &&Extent| {
         layout.state(extent.bits) == Some(State::Active)
             && !extent.is_slab(layout)
-            && layout.class(extent.bits) >= SMALL_CLASSES
+            && layout.class(extent.bits) >= NUM_SMALL_CLASSES
     };
     let is_moved = |extent: &Extent| extent.pointer != extent.start;
     let is_full = |extent: &Extent| class_bytes(layout.class(extent.bits)) == Some(extent.end - extent.start);

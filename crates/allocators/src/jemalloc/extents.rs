@@ -1,9 +1,9 @@
 //! Walks all extents of a jemalloc in address order, through its page map.
 
-use super::layout::{Layout, MAP, State, entry_extent};
-use super::locate::{Tree, read_extent};
+use super::layout::{Layout, PAGE_MAP_LAYOUT, State, entry_extent};
+use super::locate::{PageMap, read_extent};
 use crate::page_cache::PageCache;
-use crate::radix::{self, Free, Walk};
+use crate::radix::{self, UnclaimedMemory, Walk};
 use strandline_claims::allocator::Context;
 
 /// An extent: a run of pages of one state.
@@ -32,10 +32,10 @@ pub struct Extents {
 }
 
 /// Walks the extents under `tree` outside `taken` (claimed by others, in address order).
-pub fn walk(context: &Context<'_>, tree: &Tree, layout: &Layout, taken: &[(u64, u64)]) -> Extents {
+pub fn walk(context: &Context<'_>, tree: &PageMap, layout: &Layout, taken: &[(u64, u64)]) -> Extents {
     let mut all: Vec<Extent> = Vec::new();
-    let mut free = Free::new(context, taken);
-    let walk = radix::walk(context, &tree.leaves, MAP, &mut |cache, page, entry| {
+    let mut free = UnclaimedMemory::new(context, taken);
+    let walk = radix::walk(context, &tree.leaves, PAGE_MAP_LAYOUT, &mut |cache, page, entry| {
         let extent = extent_at(cache, (page, entry), layout)?;
         if !free.contains(extent.start, extent.end) {
             return None;

@@ -7,10 +7,10 @@ use std::time::Instant;
 use super::base::Block;
 use super::extents::Extent;
 use super::layout::Layout;
-use crate::radix::Free;
+use crate::radix::UnclaimedMemory;
 use crate::scan::each_word;
 use strandline_claims::allocator::Context;
-use strandline_claims::doubts::Doubts;
+use strandline_claims::doubts::ReadProblems;
 use strandline_claims::range::{PAGE_BYTES, merge};
 use strandline_process::memory::word_at;
 
@@ -37,7 +37,7 @@ pub struct FreePages {
     /// Resident bytes of these runs.
     pub resident_bytes: u64,
     /// Regions that contradict extents or each other, and where the deadline passed.
-    pub doubts: Doubts,
+    pub doubts: ReadProblems,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
@@ -61,25 +61,25 @@ pub fn find(
     if !extents.iter().any(|extent| layout.is_of_huge_page(extent.bits)) {
         return found;
     }
-    let mut regions = regions(context, blocks, &mut found);
+    let mut regions = find_regions(context, blocks, &mut found);
     regions.sort_unstable_by_key(|region| region.start);
     let mut taken = taken.to_vec();
     taken.extend(blocks.iter().map(|block| (block.start, block.end)));
     merge(&mut taken);
-    let mut free = Free::new(context, &taken);
+    let mut free = UnclaimedMemory::new(context, &taken);
     for same in regions.chunk_by(|one, next| one.start == next.start) {
         let Some(region) = same.first() else { continue };
         if Instant::now() >= context.deadline {
-            found.doubts.late(region.start);
+            found.doubts.note_timeout(region.start);
             break;
         }
         let runs: Vec<(u64, u64)> = region.runs().collect();
         // A region with two structures, or with memory in other use, is rejected.
         let is_one = same.len() == 1
             && free.contains(region.start, region.start + REGION_BYTES)
-            && runs.iter().all(|run| is_beside(extents, *run));
+            && runs.iter().all(|run| is_outside(extents, *run));
         if !is_one {
-            found.doubts.damage(region.start, 0);
+            found.doubts.note_damage(region.start, 0);
             continue;
         }
         let resident = runs.iter().flat_map(|run| (context.resident)(run.0, run.1));
@@ -89,7 +89,7 @@ pub fn find(
     found
 }
 
-fn is_beside(extents: &[Extent], run: (u64, u64)) -> bool {
+fn is_outside(extents: &[Extent], run: (u64, u64)) -> bool {
     let next = extents.partition_point(|extent| extent.end <= run.0);
     extents.get(next).is_none_or(|extent| extent.start >= run.1)
 }
@@ -102,7 +102,7 @@ struct Region {
 }
 
 /// Returns all regions whose structure is in `blocks`.
-fn regions(context: &Context<'_>, blocks: &[Block], found: &mut FreePages) -> Vec<Region> {
+fn find_regions(context: &Context<'_>, blocks: &[Block], found: &mut FreePages) -> Vec<Region> {
     let mut regions = Vec::new();
     for block in blocks {
         let mut is_late = false;
@@ -119,7 +119,7 @@ fn regions(context: &Context<'_>, blocks: &[Block], found: &mut FreePages) -> Ve
         });
         found.bytes_read += block.used_bytes;
         if is_late || regions.len() >= MAX_REGIONS {
-            found.doubts.late(block.start);
+            found.doubts.note_timeout(block.start);
             break;
         }
     }

@@ -4,7 +4,7 @@
 //! static or renamed. All layouts are of 64-bit builds with pages of 4 KiB, 48-bit addresses and
 //! the default size classes.
 
-use crate::radix::Shape;
+use crate::radix::MapLayout;
 use strandline_process::memory::word_at;
 
 /// Bytes read of an `extent_t` (5.0 to 5.2) or `edata_t` (5.3): all of it.
@@ -21,12 +21,12 @@ pub const MAX_REGIONS: u64 = 512;
 
 /// The radix tree (`rtree.h`): two levels of 2^18 entries. The root covers 48-bit addresses, half
 /// of them the kernel's. Leaves are aligned to cache lines.
-pub const MAP: Shape = Shape {
+pub const PAGE_MAP_LAYOUT: MapLayout = MapLayout {
     page_shift: 12,
     leaf_bits: 18,
     used_root_bytes: 1 << 20,
     leaf_alignment: 64,
-    pointer: ENTRY_POINTER,
+    pointer_mask: ENTRY_POINTER,
 };
 /// Mask of the extent's address in a leaf entry; extents are aligned to at least 64 bytes.
 const ENTRY_POINTER: u64 = 0xffff_ffff_ffc0;
@@ -39,9 +39,9 @@ const ENTRY_SLAB: u64 = 1;
 const HUGE_PAGE_SHIFT: u32 = 14;
 
 /// Number of small size classes, which have slabs: 8 to 14,336 bytes.
-pub const SMALL_CLASSES: usize = 36;
+pub const NUM_SMALL_CLASSES: usize = 36;
 /// Number of size classes; used as an index, no class.
-pub const CLASSES: usize = 232;
+pub const NUM_CLASSES: usize = 232;
 
 /// Positions of the fields in an extent's first word (`e_bits`; `MALLOCX_ARENA_BITS` is 12 in all
 /// versions).
@@ -56,12 +56,12 @@ pub struct Layout {
     /// Position of the state in a leaf entry, in versions that store it.
     entry_state_shift: Option<u32>,
     /// Layout of thread caches.
-    pub caches: Caches,
+    pub caches: CacheLayout,
 }
 
 /// Layout of thread caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Caches {
+pub enum CacheLayout {
     /// 5.0 to 5.2 (`tcache_structs.h`, `cache_bin.h`): a count, and a pointer past the items.
     Counted,
     /// 5.3 (`tcache_slow_t`, `cache_bin_t`): a pointer to the first item, and the low bits of its
@@ -79,7 +79,7 @@ pub static LAYOUTS: [Layout; 3] = [
         class_shift: 20,
         free_shift: 28,
         entry_state_shift: Some(2),
-        caches: Caches::Stacked,
+        caches: CacheLayout::Stacked,
     },
     // 5.1.0, 5.2.0, 5.2.1: extent_structs.h
     Layout {
@@ -89,7 +89,7 @@ pub static LAYOUTS: [Layout; 3] = [
         class_shift: 18,
         free_shift: 26,
         entry_state_shift: None,
-        caches: Caches::Counted,
+        caches: CacheLayout::Counted,
     },
     // 5.0.0, 5.0.1: extent_structs.h, without the bit `dumpable`
     Layout {
@@ -99,7 +99,7 @@ pub static LAYOUTS: [Layout; 3] = [
         class_shift: 17,
         free_shift: 25,
         entry_state_shift: None,
-        caches: Caches::Counted,
+        caches: CacheLayout::Counted,
     },
 ];
 
@@ -115,12 +115,12 @@ pub enum State {
     /// Free, returned to the kernel; only the addresses are kept.
     Retained,
     /// Between two states (5.3).
-    Moving,
+    Transition,
 }
 
 /// The fields of an extent structure.
 #[derive(Clone, Copy, Debug)]
-pub struct Words {
+pub struct ExtentFields {
     /// `e_bits`.
     pub bits: u64,
     /// `e_addr`: within the first page; a large allocation begins at one of its cache lines.
@@ -131,7 +131,7 @@ pub struct Words {
     pub bitmap: [u64; 8],
 }
 
-impl Words {
+impl ExtentFields {
     /// Parses the bytes of an extent structure.
     pub fn new(bytes: &[u8; EXTENT_BYTES]) -> Self {
         let word = |offset| word_at(bytes, offset).unwrap_or(0);
@@ -167,7 +167,7 @@ impl Layout {
             1 => State::Dirty,
             2 => State::Muzzy,
             3 => State::Retained,
-            4 | 5 => State::Moving,
+            4 | 5 => State::Transition,
             _ => return None,
         })
     }
@@ -191,20 +191,20 @@ impl Layout {
 
     /// Whether an extent in use and the leaf entry that led to it agree; `None` if the extent is
     /// not in use, as they then have little in common.
-    pub fn agree(&self, entry: u64, extent: &Words) -> Option<bool> {
+    pub fn agree(&self, entry: u64, extent: &ExtentFields) -> Option<bool> {
         let Some(state) = self.state(extent.bits) else { return Some(false) };
         // While an extent is being freed, one is changed before the other.
-        if state != State::Active || self.class(extent.bits) == CLASSES {
+        if state != State::Active || self.class(extent.bits) == NUM_CLASSES {
             return None;
         }
         let same_state = self.entry_state_shift.is_none_or(|shift| entry >> shift & 7 == 0);
         let same_class = (entry >> ENTRY_CLASS_SHIFT) as usize == self.class(extent.bits);
         let slab = entry & ENTRY_SLAB != 0;
-        Some(same_state && same_class && slab == extent.is_slab() && (!slab || self.is_whole_slab(extent)))
+        Some(same_state && same_class && slab == extent.is_slab() && (!slab || self.slab_count_matches_bitmap(extent)))
     }
 
     /// Whether the number of free regions of a slab matches its bitmap.
-    pub fn is_whole_slab(&self, extent: &Words) -> bool {
+    pub fn slab_count_matches_bitmap(&self, extent: &ExtentFields) -> bool {
         let Some(regions) = regions(self.class(extent.bits), extent.bytes) else { return false };
         let of_group = |(index, group): (usize, &u64)| {
             let behind = regions.saturating_sub(64 * index as u64).min(64);
@@ -222,7 +222,7 @@ pub fn is_free(bitmap: &[u64; 8], region: u64) -> bool {
 
 /// Number of regions of a slab of this class; `None` if there is no such slab.
 pub fn regions(class: usize, slab_bytes: u64) -> Option<u64> {
-    let regions = slab_bytes / class_bytes(class).filter(|_| class < SMALL_CLASSES)?;
+    let regions = slab_bytes / class_bytes(class).filter(|_| class < NUM_SMALL_CLASSES)?;
     (1..=MAX_REGIONS).contains(&regions).then_some(regions)
 }
 
@@ -232,7 +232,7 @@ pub fn class_bytes(class: usize) -> Option<u64> {
     match class {
         0 => Some(8),
         1..=4 => Some(16 * class as u64),
-        5..CLASSES => {
+        5..NUM_CLASSES => {
             let (group, step) = ((class - 5) / 4, (class - 5) % 4);
             Some((64 << group) + (16 << group) * (step as u64 + 1))
         }
@@ -254,12 +254,12 @@ mod tests {
         // jemalloc(3), table 1.
         let first: Vec<u64> = (0..16).filter_map(class_bytes).collect();
         assert_eq!(first, [8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448]);
-        assert_eq!(class_bytes(SMALL_CLASSES - 1), Some(14 << 10));
-        assert_eq!(class_bytes(SMALL_CLASSES), Some(16 << 10));
-        assert_eq!(class_bytes(CLASSES - 1), Some(7 << 60));
-        assert_eq!(class_bytes(CLASSES), None);
+        assert_eq!(class_bytes(NUM_SMALL_CLASSES - 1), Some(14 << 10));
+        assert_eq!(class_bytes(NUM_SMALL_CLASSES), Some(16 << 10));
+        assert_eq!(class_bytes(NUM_CLASSES - 1), Some(7 << 60));
+        assert_eq!(class_bytes(NUM_CLASSES), None);
         assert_eq!(regions(0, 4096), Some(512));
         assert_eq!(regions(13, 20480), Some(64));
-        assert_eq!(regions(SMALL_CLASSES, 16384), None, "large");
+        assert_eq!(regions(NUM_SMALL_CLASSES, 16384), None, "large");
     }
 }

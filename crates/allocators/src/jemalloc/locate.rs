@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::layout::{EXTENT_BYTES, LAYOUTS, Layout, MAP, Words, entry_extent};
+use super::layout::{EXTENT_BYTES, LAYOUTS, Layout, PAGE_MAP_LAYOUT, ExtentFields, entry_extent};
 use crate::page_cache::PageCache;
 use crate::radix;
 use crate::scan::each_word;
@@ -17,7 +17,7 @@ const ENOUGH_VOTES: usize = 256;
 const MIN_DATA_BYTES: u64 = 2 << 20;
 
 /// The page map of one jemalloc.
-pub struct Tree {
+pub struct PageMap {
     /// Address of its root.
     pub root: u64,
     /// An address in the program or library that contains it.
@@ -36,15 +36,15 @@ pub fn is_possible(space: &AddressSpace) -> bool {
 }
 
 /// Finds all page maps of a process.
-pub fn find(context: &Context<'_>) -> Vec<Tree> {
-    let mut trees: Vec<Tree> = Vec::new();
+pub fn find(context: &Context<'_>) -> Vec<PageMap> {
+    let mut trees: Vec<PageMap> = Vec::new();
     for data in radix::large_data(context.space, MIN_DATA_BYTES) {
-        let edges = radix::edges(context, &data, MAP.leaf_alignment);
-        for root in radix::roots(context, (&data, &edges), MAP, &extent_of_entry) {
-            let leaves = radix::leaves(context, root, MAP);
+        let edges = radix::root_candidates(context, &data, PAGE_MAP_LAYOUT.leaf_alignment);
+        for root in radix::roots(context, (&data, &edges), PAGE_MAP_LAYOUT, &extent_of_entry) {
+            let leaves = radix::leaves(context, root, PAGE_MAP_LAYOUT);
             let layout = layout(context, &leaves);
             let (object, name) = (data.object.start, data.object.name.clone());
-            trees.push(Tree { root, object, name, leaves, layout });
+            trees.push(PageMap { root, object, name, leaves, layout });
         }
     }
     trees
@@ -57,7 +57,7 @@ fn extent_of_entry(cache: &mut PageCache<'_>, entry: u64) -> Option<(u64, u64)> 
 }
 
 /// Reads an extent structure.
-pub fn read_extent(cache: &mut PageCache<'_>, address: u64) -> Option<Words> {
+pub fn read_extent(cache: &mut PageCache<'_>, address: u64) -> Option<ExtentFields> {
     if address == 0 {
         return None;
     }
@@ -68,7 +68,7 @@ pub fn read_extent(cache: &mut PageCache<'_>, address: u64) -> Option<Words> {
     if cache.read(address + first.len() as u64, second).is_none() {
         second.fill(0);
     }
-    Some(Words::new(&bytes))
+    Some(ExtentFields::new(&bytes))
 }
 
 /// Returns the layout under which extents in use and their leaf entries agree.
@@ -82,7 +82,7 @@ fn layout(context: &Context<'_>, leaves: &[(u64, u64)]) -> Option<&'static Layou
         if is_enough || Instant::now() >= context.deadline {
             break;
         }
-        each_word(context, leaf, leaf + MAP.leaf_bytes(), &mut |at, entry| {
+        each_word(context, leaf, leaf + PAGE_MAP_LAYOUT.leaf_bytes(), &mut |at, entry| {
             let page = start + (((at - leaf) / 8) << 12);
             // Entries inside an extent may be stale; the allocator does not read them.
             let extent = if page < cursor { None } else { read_extent(&mut cache, entry_extent(entry)) };

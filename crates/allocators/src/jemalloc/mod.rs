@@ -18,28 +18,28 @@ mod summary;
 
 use self::extents::Extent;
 use self::layout::{Layout, State};
-use self::locate::Tree;
+use self::locate::PageMap;
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
-    self, Argument, CallPlan, Context, Found, Function, Reading, Readings, read_each,
+    self, Argument, CallPlan, Context, FoundAllocator, Function, Reading, Readings, read_each,
 };
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
-use strandline_claims::reader::{About, Clue, Evidence, FileName, HeapKind, leading_version};
+use strandline_claims::reader::{ReaderInfo, Match, Evidence, FileName, HeapKind, leading_version};
 use strandline_claims::remedy::Spec;
 use strandline_process::image::{Image, image_at};
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
 
 /// jemalloc's entry in the table of readers.
-pub static ABOUT: About = About {
+pub static ABOUT: ReaderInfo = ReaderInfo {
     name: "jemalloc",
     title: "jemalloc",
     evidence: Evidence {
-        files: &[FileName::Has("libjemalloc", ".so")],
+        files: &[FileName::Contains("libjemalloc", ".so")],
         symbols: &["mallctl", "je_mallctl", "je_malloc_usable_size", "_rjem_mallctl", "_rjem_malloc"],
         strings: &[('<', "jemalloc>: Error in ")],
-        version: |clue: &Clue<'_>| version(&clue.image()?),
+        version: |clue: &Match<'_>| version(&clue.image()?),
         ..Evidence::NONE
     },
     versions: "5.0 to 5.3, 64 bits, pages of 4 KiB",
@@ -51,7 +51,7 @@ pub static ABOUT: About = About {
     ],
     not_read: "other page sizes and size classes, 4.x",
     heap: HeapKind::Own,
-    ..About::NONE
+    ..ReaderInfo::NONE
 };
 
 /// Purges all arenas: returns dirty and muzzy pages to the kernel (`arena_i_decay` with
@@ -61,28 +61,28 @@ const PURGE: Function = Function {
     sibling: "calloc",
     argument: Argument::Text("arena.4096.purge"),
     stack_bytes: 64 << 10,
-    own_names: &["je_", "rjem_"],
+    own_prefixes: &["je_", "rjem_"],
 };
 
 /// Minimum free bytes for which a setting for the next start is proposed.
-const WORTH_A_SETTING_BYTES: u64 = 1 << 20;
+const MIN_BYTES_FOR_SETTING: u64 = 1 << 20;
 
 /// The reader of jemalloc.
 pub struct Reader;
 
 impl allocator::Reader for Reader {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static ReaderInfo {
         &ABOUT
     }
 
-    fn find(&self, _: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
+    fn find(&self, _: &Process, space: &AddressSpace) -> Option<Box<dyn FoundAllocator>> {
         if locate::is_possible(space) { Some(Box::new(Jemalloc)) } else { None }
     }
 }
 
 struct Jemalloc;
 
-impl Found for Jemalloc {
+impl FoundAllocator for Jemalloc {
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
         let (mut trees, mut caveats) = (Vec::new(), Vec::new());
         for tree in locate::find(context) {
@@ -107,7 +107,7 @@ impl Found for Jemalloc {
             format!("strandline reclaim {} --remedy jemalloc_purge", process.pid()),
             "one call in one thread, which holds each arena's locks in turn; later growth faults pages in again",
         ));
-        if predicted_bytes >= WORTH_A_SETTING_BYTES {
+        if predicted_bytes >= MIN_BYTES_FOR_SETTING {
             let setting = image_at(process, space, call.object).and_then(|image| settings::decay(&image));
             let setting = setting.filter(|_| process.start_facts().is_none_or(|facts| !facts.is_secure));
             reading.remedies.extend(setting.map(|setting| {
@@ -119,7 +119,7 @@ impl Found for Jemalloc {
 }
 
 /// Reads one jemalloc outside `taken` (claimed by others, in address order).
-fn read(context: &Context<'_>, tree: &Tree, layout: &'static Layout, taken: &[(u64, u64)]) -> Reading {
+fn read(context: &Context<'_>, tree: &PageMap, layout: &'static Layout, taken: &[(u64, u64)]) -> Reading {
     let mut extents = extents::walk(context, tree, layout, taken);
     let blocks = base::find(context, &extents.all, taken);
     let huge = hpa::find(context, layout, (&extents.all, &blocks), taken);
@@ -149,16 +149,16 @@ fn read(context: &Context<'_>, tree: &Tree, layout: &'static Layout, taken: &[(u
         predicted_bytes: reading.trimmable_bytes(),
         due_milliseconds: 0,
         libc_code: None,
-        doubt: doubts.of_call(),
+        doubt: doubts.call_hazard(),
     });
     let own = blocks.iter().map(|block| context.claim_whole((block.start, block.end), Class::Metadata));
     reading.claims.extend(own);
     reading.allocator = summary::facts(tree, layout, &counts, &blocks, doubts.is_empty());
     reading.refined = std::mem::take(&mut counts.matched);
     reading.bytes_read = extents.walk.bytes_read + counts.bytes_read + cached.bytes_read + huge.bytes_read;
-    reading.caveats.extend(say_huge_pages(tree, huge.resident_bytes));
-    doubts.say(&mut reading.caveats, &ABOUT, "extents", &tree.name);
-    reading.in_motion = doubts.damages > 0;
+    reading.caveats.extend(huge_pages_caveat(tree, huge.resident_bytes));
+    doubts.add_caveats(&mut reading.caveats, &ABOUT, "extents", &tree.name);
+    reading.is_inconsistent = doubts.damages > 0;
     let unmatched = summary::unmatched(&cached, &counts);
     if unmatched > 0 || cached.broken > 0 {
         let text = format!(
@@ -172,7 +172,7 @@ fn read(context: &Context<'_>, tree: &Tree, layout: &'static Layout, taken: &[(u
 }
 
 /// Returns a caveat for free bytes in huge pages, which a purge does not cover.
-fn say_huge_pages(tree: &Tree, bytes: u64) -> Option<Caveat> {
+fn huge_pages_caveat(tree: &PageMap, bytes: u64) -> Option<Caveat> {
     let text = "these bytes are free in huge pages of jemalloc's own (opt.hpa): they go back by its own rule (hpa_dirty_mult), which a \
                 purge may set off; what a purge gives back of them is not predicted";
     (bytes > 0).then(|| Caveat::new("jemalloc_huge_pages", tree.name.clone(), Some(bytes), text))

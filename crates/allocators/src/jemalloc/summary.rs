@@ -2,17 +2,17 @@
 
 use super::base::Block;
 use super::caches::Cached;
-use super::claims::{Counts, OfClass, OfState, Regions};
+use super::claims::{Counts, ClassTotals, ArenaBytes, Regions};
 use super::layout::{Layout, class_bytes};
-use super::locate::Tree;
+use super::locate::PageMap;
 use strandline_claims::facts::{Allocator, Arena, ArenaKind, SizeClass, figures};
 use strandline_claims::range::PAGE_BYTES;
 
 /// Describes one jemalloc; `is_whole` if all of it was read.
-pub fn facts(tree: &Tree, layout: &Layout, counts: &Counts, blocks: &[Block], is_whole: bool) -> Allocator {
+pub fn facts(tree: &PageMap, layout: &Layout, counts: &Counts, blocks: &[Block], is_whole: bool) -> Allocator {
     let sum =
-        |of: fn(&OfClass) -> Regions| -> u64 { counts.classes.values().map(|sums| of(sums).bytes).sum() };
-    let pages = |of: fn(&OfState) -> u64| -> u64 { counts.arenas.values().map(of).sum() };
+        |of: fn(&ClassTotals) -> Regions| -> u64 { counts.classes.values().map(|sums| of(sums).bytes).sum() };
+    let pages = |of: fn(&ArenaBytes) -> u64| -> u64 { counts.arenas.values().map(of).sum() };
     let base: u64 = blocks.iter().map(|block| block.used_bytes).sum();
     let live_blocks = counts.classes.values().map(|of| of.live.count).sum();
     let mut allocator = Allocator {
@@ -40,7 +40,7 @@ pub fn facts(tree: &Tree, layout: &Layout, counts: &Counts, blocks: &[Block], is
     allocator
 }
 
-fn arena(number: u64, of: &OfState) -> Arena {
+fn arena(number: u64, of: &ArenaBytes) -> Arena {
     Arena {
         id: number.to_string(),
         kind: if number == 0 { ArenaKind::Main } else { ArenaKind::Secondary },
@@ -51,7 +51,7 @@ fn arena(number: u64, of: &OfState) -> Arena {
     }
 }
 
-fn size_class((&class, of): (&usize, &OfClass)) -> SizeClass {
+fn size_class((&class, of): (&usize, &ClassTotals)) -> SizeClass {
     SizeClass {
         bytes: class_bytes(class).unwrap_or(0),
         spans: of.extents,
@@ -64,5 +64,5 @@ fn size_class((&class, of): (&usize, &OfClass)) -> SizeClass {
 
 /// Number of cached regions that match no region in use of that size.
 pub fn unmatched(cached: &Cached, counts: &Counts) -> u64 {
-    (cached.items.len() as u64).saturating_sub(counts.met)
+    (cached.items.len() as u64).saturating_sub(counts.matched_items)
 }

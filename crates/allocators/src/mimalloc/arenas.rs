@@ -12,10 +12,10 @@ use super::layout::{
     ARENA_WORDS, BITMAP_BITS, CHUNK_BITS, COLLECT_3, LARGE_BYTES, MAP_BYTES, PAGE_3, PAGE_3_4, PURGE_BITMAP,
     PURGED_IN_RUNS, PageLayout, PageWords, SLICE_BYTES, SUBMAP_BYTES, SUBMAP_SPAN,
 };
-use super::parts::{Heap, Kind, Part, Purged};
+use super::parts::{Heap, Kind, Part, RunPurgedArena};
 use crate::page_cache::PageCache;
-use crate::radix::{self, Data, Free};
-use crate::scan::{each_word, each_word_by, is_mapped_memory, is_own};
+use crate::radix::{self, StaticData, UnclaimedMemory};
+use crate::scan::{each_word, each_word_by, is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::Context;
 use strandline_claims::range::PAGE_BYTES;
 use strandline_process::host;
@@ -62,7 +62,7 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
             ..Heap::default()
         };
         strandline_claims::range::merge(&mut taken);
-        let mut free = Free::new(context, &taken);
+        let mut free = UnclaimedMemory::new(context, &taken);
         pages(context, &map, &mut free, &mut heap);
         let mut arenas: Vec<Arena> = Vec::new();
         for &word in &words {
@@ -79,8 +79,8 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
         }
         let are_in_runs = host::has_huge_pages() && has_large_pages(&heap.parts);
         let in_runs = arenas.into_iter().filter(|arena| arena.is_in_runs && are_in_runs);
-        heap.in_runs =
-            in_runs.map(|arena| Purged { start: arena.start, end: arena.end, marks: arena.purge }).collect();
+        heap.run_purged_arenas =
+            in_runs.map(|arena| RunPurgedArena { start: arena.start, end: arena.end, marks: arena.purge }).collect();
         taken.extend(heap.parts.iter().map(|part| (part.start, part.end)));
         heaps.push(heap);
     }
@@ -98,7 +98,7 @@ fn has_large_pages(parts: &[Part]) -> bool {
 }
 
 /// Returns the words of static data that point to mapped memory.
-fn words(context: &Context<'_>, data: &Data<'_>) -> Vec<u64> {
+fn words(context: &Context<'_>, data: &StaticData<'_>) -> Vec<u64> {
     let mut words = BTreeSet::new();
     each_word(context, data.start, data.end, &mut |_, word| {
         if word.is_multiple_of(4096) && context.space.find(word).is_some_and(is_mapped_memory) {
@@ -117,7 +117,7 @@ fn map(context: &Context<'_>, words: &[u64]) -> Option<Map> {
     };
     let mut uppers: Vec<(u64, u64)> = words
         .iter()
-        .filter(|&&upper| is_own(context, upper, upper + MAP_BYTES))
+        .filter(|&&upper| is_private_memory(context, upper, upper + MAP_BYTES))
         .map(|&upper| (resident(upper), upper))
         .collect();
     uppers.sort_unstable();
@@ -127,7 +127,7 @@ fn map(context: &Context<'_>, words: &[u64]) -> Option<Map> {
 
 /// Returns the page map whose upper level is at `upper`; `None` if it is not one.
 fn map_at(context: &Context<'_>, upper: u64, left: &mut u64) -> Option<Map> {
-    if *left == 0 || Instant::now() >= context.deadline || !is_own(context, upper, upper + MAP_BYTES) {
+    if *left == 0 || Instant::now() >= context.deadline || !is_private_memory(context, upper, upper + MAP_BYTES) {
         return None;
     }
     let (mut submaps, mut seen, mut is_map) = (Vec::new(), HashSet::new(), true);
@@ -136,7 +136,7 @@ fn map_at(context: &Context<'_>, upper: u64, left: &mut u64) -> Option<Map> {
     *left = left.saturating_sub(each_word_by(context, range, PAGE_BYTES as usize, &mut |at, submap| {
         is_map = submap.is_multiple_of(PAGE_BYTES)
             && seen.insert(submap)
-            && is_own(context, submap, submap.saturating_add(SUBMAP_BYTES));
+            && is_private_memory(context, submap, submap.saturating_add(SUBMAP_BYTES));
         submaps.push(((at - upper) / 8 * SUBMAP_SPAN, submap));
         is_map && submaps.len() < MAX_SUBMAPS
     }));
@@ -196,12 +196,12 @@ fn read_page(
 }
 
 /// Adds all pages.
-fn pages(context: &Context<'_>, map: &Map, free: &mut Free<'_>, heap: &mut Heap) {
+fn pages(context: &Context<'_>, map: &Map, free: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
     let mut cache = PageCache::new(context.memory);
     let mut cursor = 0;
     for &(first, submap) in &map.submaps {
         if Instant::now() >= context.deadline {
-            heap.doubts.late(first);
+            heap.doubts.note_timeout(first);
             break;
         }
         each_word(context, submap, submap + SUBMAP_BYTES, &mut |at, address| {
@@ -217,13 +217,13 @@ fn pages(context: &Context<'_>, map: &Map, free: &mut Free<'_>, heap: &mut Heap)
                         start,
                         end,
                         kind: Kind::Page(page),
-                        whole: start,
+                        unit: start,
                         thread: page.thread,
                     });
                     (context.progress)(end - start);
                     cursor = end;
                 }
-                _ => heap.doubts.damage(slice, 0),
+                _ => heap.doubts.note_damage(slice, 0),
             }
             true
         });
@@ -245,7 +245,7 @@ struct Arena {
 }
 
 /// Returns the arena at `address`; `None` if there is none.
-fn arena_at(context: &Context<'_>, data: &Data<'_>, address: u64) -> Option<Arena> {
+fn arena_at(context: &Context<'_>, data: &StaticData<'_>, address: u64) -> Option<Arena> {
     let mut bytes = [0; 8 * ARENA_WORDS];
     if !address.is_multiple_of(SLICE_BYTES) || (context.resident)(address, address + 8).is_empty() {
         return None;
@@ -258,7 +258,7 @@ fn arena_at(context: &Context<'_>, data: &Data<'_>, address: u64) -> Option<Aren
     let (end, own_end) = (owner + 1..owner + 3).find_map(|index| {
         let (slices, own) = (word(index), word(index + 1));
         let end = address.checked_add(slices.checked_mul(SLICE_BYTES)?)?;
-        let is_one = own > 0 && own < slices && slices <= MAX_ARENA_SLICES && is_own(context, address, end);
+        let is_one = own > 0 && own < slices && slices <= MAX_ARENA_SLICES && is_private_memory(context, address, end);
         is_one.then_some((end, address + own * SLICE_BYTES))
     })?;
     // Its bitmaps are among its own structures.
@@ -283,7 +283,7 @@ impl Arena {
         let kind = |at: u64| {
             let slice = ((at - self.start) / SLICE_BYTES) as usize;
             let is_set = self.purge.get(slice / 8).is_some_and(|byte| byte >> (slice % 8) & 1 != 0);
-            if is_set { Kind::Waiting } else { Kind::Free }
+            if is_set { Kind::PurgePending } else { Kind::Free }
         };
         let mut at = start;
         while at < end {
@@ -292,11 +292,11 @@ impl Arena {
             match parts.last_mut() {
                 Some(last)
                     if last.end == at
-                        && matches!(kind, Kind::Waiting) == matches!(last.kind, Kind::Waiting) =>
+                        && matches!(kind, Kind::PurgePending) == matches!(last.kind, Kind::PurgePending) =>
                 {
                     last.end = next;
                 }
-                _ => parts.push(Part { start: at, end: next, kind, whole: 0, thread: 0 }),
+                _ => parts.push(Part { start: at, end: next, kind, unit: 0, thread: 0 }),
             }
             at = next;
         }
@@ -304,7 +304,7 @@ impl Arena {
 }
 
 /// Adds mimalloc's own structures: the map, those of arenas, and slices with threads' heaps.
-fn own(map: &Map, arenas: &[Arena], free: &mut Free<'_>, heap: &mut Heap) {
+fn own(map: &Map, arenas: &[Arena], free: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
     let mut own: Vec<(u64, u64)> = arenas.iter().map(|arena| (arena.start, arena.own_end)).collect();
     // The submap of the first addresses, which follows the upper level, is not included.
     own.push((map.upper, map.upper + MAP_BYTES));
@@ -314,7 +314,7 @@ fn own(map: &Map, arenas: &[Arena], free: &mut Free<'_>, heap: &mut Heap) {
         .iter()
         .filter_map(|part| match part.kind {
             Kind::Page(page) => Some(page.heaps),
-            Kind::Own | Kind::Free | Kind::Waiting => None,
+            Kind::Own | Kind::Free | Kind::PurgePending => None,
         })
         .flatten()
         .map(|heap| heap - heap % SLICE_BYTES)
@@ -328,7 +328,7 @@ fn own(map: &Map, arenas: &[Arena], free: &mut Free<'_>, heap: &mut Heap) {
         let is_beside = heap.parts.get(next).is_none_or(|part| part.start >= end)
             && parts.last().is_none_or(|last| last.end <= start);
         if is_beside && free.contains(start, end) {
-            parts.push(Part { start, end, kind: Kind::Own, whole: 0, thread: 0 });
+            parts.push(Part { start, end, kind: Kind::Own, unit: 0, thread: 0 });
         }
     }
     heap.parts.extend(parts);
@@ -336,7 +336,7 @@ fn own(map: &Map, arenas: &[Arena], free: &mut Free<'_>, heap: &mut Heap) {
 }
 
 /// Adds the memory of each arena that is in no page.
-fn rest(arenas: &[Arena], free: &mut Free<'_>, heap: &mut Heap) {
+fn rest(arenas: &[Arena], free: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
     let mut parts = Vec::new();
     for arena in arenas {
         let first = heap.parts.partition_point(|part| part.end <= arena.start);

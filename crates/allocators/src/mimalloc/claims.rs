@@ -10,13 +10,13 @@ use super::layout::{OFFSETS, PageWords};
 use super::parts::{Heap, Kind, Part};
 use crate::blocks::Blocks;
 use crate::page_cache::PageCache;
-use crate::parallel::{Sum, claim_in_parts};
+use crate::parallel::{Totals, claim_in_parts};
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim, overlapping};
-use strandline_claims::doubts::Doubts;
+use strandline_claims::doubts::ReadProblems;
 use strandline_claims::facts::SizeClass;
 use strandline_claims::range::{page_of, page_up};
-use strandline_claims::refinements::Matched;
+use strandline_claims::refinements::Matches;
 use strandline_process::memory::word_at;
 
 /// Maximum bytes of the blocks of a page that are read at once.
@@ -38,9 +38,9 @@ pub struct Counts {
     /// Number of pages.
     pub pages: u64,
     /// Refinements found.
-    pub matched: Matched,
+    pub matched: Matches,
     /// Invalid pages, and where the deadline passed.
-    pub doubts: Doubts,
+    pub doubts: ReadProblems,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
@@ -53,7 +53,7 @@ pub fn claim(
     delayed: &[u64],
     given: &[(u64, u64)],
 ) -> (Vec<RangeClaim>, Counts) {
-    let offset = offset(heap);
+    let offset = choose_offset_function(heap);
     claim_in_parts(context, &heap.parts, &|part| (part.start, part.end), &|parts, accumulator| {
         let mut claimer = Claimer::new(context, delayed, offset);
         for part in parts {
@@ -66,18 +66,18 @@ pub fn claim(
 
 /// Chooses the function for the first block of pages that do not hold it: the one that contradicts
 /// the fewest of their fields.
-fn offset(heap: &Heap) -> Option<fn(u64) -> u64> {
+fn choose_offset_function(heap: &Heap) -> Option<fn(u64) -> u64> {
     if !heap.has_offsets {
         return None;
     }
     let against = |offset: &fn(u64) -> u64| {
         let pages = heap.parts.iter().filter_map(|part| match part.kind {
             Kind::Page(page) => Some((part, page)),
-            Kind::Own | Kind::Free | Kind::Waiting => None,
+            Kind::Own | Kind::Free | Kind::PurgePending => None,
         });
         let of_page = |(part, page): (&Part, PageWords)| {
             let first = part.start + offset(page.block_bytes);
-            let made = Made { first, bytes: page.block_bytes, number: page.capacity };
+            let made = InitialisedBlocks { first, bytes: page.block_bytes, number: page.capacity };
             let room = part.end.saturating_sub(first) / page.block_bytes;
             let is_full = page.reserved == 0 || page.reserved == room;
             page.lists.iter().filter(|&&at| at != 0 && index_of(at, &made).is_none()).count()
@@ -109,7 +109,7 @@ struct Claimer<'a> {
 }
 
 /// The initialised blocks of a page.
-struct Made {
+struct InitialisedBlocks {
     first: u64,
     bytes: u64,
     number: u64,
@@ -147,16 +147,16 @@ impl<'a> Claimer<'a> {
                 // Nothing in it is live: other threads freed the blocks in use.
                 match self.made(part, &page) {
                     Some((made, end, free)) => self.count(part, (&made, end), [free, page.used, 0]),
-                    None => self.counts.doubts.damage(part.start, 0),
+                    None => self.counts.doubts.note_damage(part.start, 0),
                 }
                 self.free(part, given, accumulator);
             }
-            Kind::Own | Kind::Free | Kind::Waiting => self.free(part, given, accumulator),
+            Kind::Own | Kind::Free | Kind::PurgePending => self.free(part, given, accumulator),
             Kind::Page(page) => {
                 self.counts.pages += 1;
                 if self.page(part, &page, accumulator).is_none() {
-                    if !self.counts.doubts.is_late() {
-                        self.counts.doubts.damage(part.start, part.end - accumulator.cursor());
+                    if !self.counts.doubts.timed_out() {
+                        self.counts.doubts.note_damage(part.start, part.end - accumulator.cursor());
                     }
                     accumulator.claim_to(part.end, Class::Unread);
                 }
@@ -217,10 +217,10 @@ impl<'a> Claimer<'a> {
 
     /// Returns the initialised blocks of a page, their end, and how many of them are in its own
     /// lists; `None` if that is impossible.
-    fn made(&self, part: &Part, page: &PageWords) -> Option<(Made, u64, u64)> {
+    fn made(&self, part: &Part, page: &PageWords) -> Option<(InitialisedBlocks, u64, u64)> {
         let offset = self.offset.map_or(0, |offset| offset(page.block_bytes));
         let first = page.start.unwrap_or(part.start + offset);
-        let made = Made { first, bytes: page.block_bytes, number: page.capacity };
+        let made = InitialisedBlocks { first, bytes: page.block_bytes, number: page.capacity };
         let end = first.checked_add(page.capacity.checked_mul(page.block_bytes)?)?;
         // A block with a large alignment begins later.
         let end = if page.reserved == 1 { end.min(part.end) } else { end };
@@ -230,7 +230,7 @@ impl<'a> Claimer<'a> {
     }
 
     /// Counts a page with these numbers of free, cached and live blocks.
-    fn count(&mut self, part: &Part, (made, end): (&Made, u64), [free, cached, live]: [u64; 3]) {
+    fn count(&mut self, part: &Part, (made, end): (&InitialisedBlocks, u64), [free, cached, live]: [u64; 3]) {
         let of = SizeClass {
             bytes: made.bytes,
             spans: 1,
@@ -252,7 +252,7 @@ impl<'a> Claimer<'a> {
     }
 
     /// Reads the blocks of a page at once, unless they are too many.
-    fn read(&mut self, made: &Made, page: &PageWords) {
+    fn read(&mut self, made: &InitialisedBlocks, page: &PageWords) {
         let all = made.number * made.bytes;
         self.memory.clear();
         let is_worth_it = all <= AT_ONCE_BYTES && page.lists.iter().any(|&list| list != 0);
@@ -267,7 +267,7 @@ impl<'a> Claimer<'a> {
     }
 
     /// Follows a list of free blocks through their first words, and returns their number.
-    fn follow(&mut self, list: u64, made: &Made, as_what: Block) -> Option<u64> {
+    fn follow(&mut self, list: u64, made: &InitialisedBlocks, as_what: Block) -> Option<u64> {
         let (mut at, mut count) = (list, 0);
         while at != 0 {
             let index = index_of(at, made)?;
@@ -279,7 +279,7 @@ impl<'a> Claimer<'a> {
                 false => word_at(&self.memory, (at - made.first) as usize)?,
                 true if Instant::now() < self.context.deadline => self.cache.word(at)?,
                 true => {
-                    self.counts.doubts.late(at);
+                    self.counts.doubts.note_timeout(at);
                     return None;
                 }
             };
@@ -287,7 +287,7 @@ impl<'a> Claimer<'a> {
         Some(count)
     }
 
-    fn claim_blocks(&mut self, made: &Made, end: u64, accumulator: &mut Accumulator<'_>) {
+    fn claim_blocks(&mut self, made: &InitialisedBlocks, end: u64, accumulator: &mut Accumulator<'_>) {
         for index in 0..self.states.len() {
             let behind = (accumulator.cursor() + made.bytes).min(end);
             match self.states[index] {
@@ -300,13 +300,13 @@ impl<'a> Claimer<'a> {
 }
 
 /// Returns the index of the block at `pointer`.
-fn index_of(pointer: u64, made: &Made) -> Option<usize> {
+fn index_of(pointer: u64, made: &InitialisedBlocks) -> Option<usize> {
     let offset = pointer.checked_sub(made.first)?;
     let is_one = made.bytes > 0 && offset.is_multiple_of(made.bytes) && offset / made.bytes < made.number;
     if is_one { usize::try_from(offset / made.bytes).ok() } else { None }
 }
 
-impl Sum for Counts {
+impl Totals for Counts {
     fn add(&mut self, other: Self) {
         for (bytes, theirs) in &other.classes {
             self.classes.entry(*bytes).or_default().add(theirs);

@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use super::layout::{PageWords, RUN_BYTES, SLICE_BYTES};
-use super::parts::{Arenas, Collect, Heap, Kind, Part, Purged, Spans};
-use super::spans::Given;
+use super::parts::{ArenaPurge, Collect, Heap, Kind, Part, RunPurgedArena, SpanPurge};
+use super::spans::Released;
 use crate::page_cache::PageCache;
 use strandline_claims::allocator::Context;
 use strandline_claims::range::merge;
@@ -19,19 +19,19 @@ const MAX_DELAYED: u64 = 1 << 22;
 
 /// Blocks that other threads freed, and what a collection can give back as a result.
 #[derive(Default)]
-pub struct Left {
+pub struct Collection {
     /// Addresses of threads' heaps.
     pub owners: Vec<u64>,
     /// Blocks that other threads freed and that are in no page's list, in address order.
     pub delayed: Vec<u64>,
     /// Position of each of them in its list.
-    numbers: Vec<usize>,
+    list_positions: Vec<usize>,
     /// Units that can be given back as a whole: segments, or pages of 3.x.
     dead: HashSet<u64>,
     /// Pages with nothing live, by their first byte.
     dead_pages: HashSet<u64>,
     /// Pages of heaps that the program created, by their first byte.
-    made_pages: HashSet<u64>,
+    program_heap_pages: HashSet<u64>,
     /// What a collection gives back in this release.
     collect: Collect,
     /// What a collection by the chosen thread gives back, in address order.
@@ -44,7 +44,7 @@ pub struct Left {
     pub bytes_read: u64,
 }
 
-impl Left {
+impl Collection {
     /// Whether nothing in a page is live, so that a collection frees it.
     pub fn is_dead(&self, part: &Part) -> bool {
         self.dead_pages.contains(&part.start)
@@ -52,7 +52,7 @@ impl Left {
 
     /// Whether a collection visits a page; it does not visit heaps that the program created.
     pub fn is_visited(&self, part: &Part) -> bool {
-        !self.made_pages.contains(&part.start)
+        !self.program_heap_pages.contains(&part.start)
     }
 
     /// Returns the highest position in its heap's list of a block of the page that another thread
@@ -60,24 +60,24 @@ impl Left {
     pub fn last_delayed(&self, part: &Part) -> Option<usize> {
         let from = self.delayed.partition_point(|&pointer| pointer < part.start);
         let to = self.delayed.partition_point(|&pointer| pointer < part.end);
-        self.numbers.get(from..to)?.iter().copied().max()
+        self.list_positions.get(from..to)?.iter().copied().max()
     }
 
     /// Returns which collections give back a part, apart from spans of slices.
-    fn given_by(&self, part: &Part) -> Option<By> {
-        if matches!(part.kind, Kind::Waiting) {
+    fn collector_of(&self, part: &Part) -> Option<Collector> {
+        if matches!(part.kind, Kind::PurgePending) {
             return match self.collect.arenas {
-                _ if part.whole != 0 => Some(By::Thread(part.thread)),
-                Arenas::ByNone => None,
-                Arenas::ByMain => Some(By::Main),
-                Arenas::ByAny => Some(By::Any),
+                _ if part.unit != 0 => Some(Collector::Thread(part.thread)),
+                ArenaPurge::Never => None,
+                ArenaPurge::MainThread => Some(Collector::Main),
+                ArenaPurge::AnyThread => Some(Collector::Any),
             };
         }
-        let is_given = self.dead.contains(&part.whole) || self.collect.pages && self.is_dead(part);
+        let is_given = self.dead.contains(&part.unit) || self.collect.pages && self.is_dead(part);
         match part.thread {
-            _ if part.whole == 0 || self.collect.spans != Spans::None || !is_given => None,
-            0 => self.collect.ended.then_some(By::Main),
-            thread => Some(By::Thread(thread)),
+            _ if part.unit == 0 || self.collect.spans != SpanPurge::None || !is_given => None,
+            0 => self.collect.ended.then_some(Collector::Main),
+            thread => Some(Collector::Thread(thread)),
         }
     }
 
@@ -92,10 +92,10 @@ impl Left {
         if self.collect == Collect::default() || !heap.parts.iter().all(is_alive) {
             return;
         }
-        let has_spans = self.collect.spans != Spans::None;
-        let mut given = if has_spans { Given::new(heap, self, main) } else { Given::default() };
+        let has_spans = self.collect.spans != SpanPurge::None;
+        let mut given = if has_spans { Released::new(heap, self, main) } else { Released::default() };
         for part in &heap.parts {
-            given.add((part.start, part.end), self.given_by(part));
+            given.add((part.start, part.end), self.collector_of(part));
         }
         let bytes = |ranges: &[(u64, u64)]| -> u64 {
             let resident = ranges.iter().flat_map(|range| (context.resident)(range.0, range.1));
@@ -113,10 +113,10 @@ impl Left {
         }
         let thread = self.thread.unwrap_or(main);
         self.due_milliseconds = given.due_milliseconds(thread, thread == main);
-        let in_runs = |range: &(u64, u64)| heap.in_runs.iter().any(|arena| arena.has(range.0));
-        self.given = given.by(thread, thread == main).filter(|range| !in_runs(range)).collect();
-        let is_given = |part: &Part| self.given_by(part).is_some_and(|by| by.is(thread, thread == main));
-        let runs: Vec<_> = heap.in_runs.iter().flat_map(|arena| arena.given(heap, &is_given)).collect();
+        let in_runs = |range: &(u64, u64)| heap.run_purged_arenas.iter().any(|arena| arena.has(range.0));
+        self.given = given.released_by(thread, thread == main).filter(|range| !in_runs(range)).collect();
+        let is_given = |part: &Part| self.collector_of(part).is_some_and(|by| by.is(thread, thread == main));
+        let runs: Vec<_> = heap.run_purged_arenas.iter().flat_map(|arena| arena.given(heap, &is_given)).collect();
         self.given.extend(runs);
         merge(&mut self.given);
     }
@@ -124,7 +124,7 @@ impl Left {
 
 /// The collections that give something back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum Collector {
     /// Those of one thread.
     Thread(u64),
     /// Those of the main thread.
@@ -133,7 +133,7 @@ pub enum By {
     Any,
 }
 
-impl By {
+impl Collector {
     fn is(self, thread: u64, is_main: bool) -> bool {
         match self {
             Self::Thread(own) => own == thread,
@@ -144,14 +144,14 @@ impl By {
 }
 
 #[cfg(test)]
-impl Left {
+impl Collection {
     /// With these dead pages, by their first byte.
     pub fn of_dead(pages: &[u64]) -> Self {
         Self { dead_pages: pages.iter().copied().collect(), ..Self::default() }
     }
 }
 
-impl Purged {
+impl RunPurgedArena {
     fn has(&self, address: u64) -> bool {
         (self.start..self.end).contains(&address)
     }
@@ -180,7 +180,7 @@ impl Purged {
                 .all(|slice| marks.get(slice / 8).is_some_and(|byte| byte >> (slice % 8) & 1 != 0))
         };
         let mut given = Vec::new();
-        for part in parts.filter(|part| matches!(part.kind, Kind::Free | Kind::Waiting) || is_freed(part)) {
+        for part in parts.filter(|part| matches!(part.kind, Kind::Free | Kind::PurgePending) || is_freed(part)) {
             let mut run = part.start - part.start.saturating_sub(self.start) % RUN_BYTES;
             while run < part.end {
                 let behind = run + RUN_BYTES;
@@ -195,8 +195,8 @@ impl Purged {
 }
 
 /// Finds the blocks that other threads freed, and the thread whose collection gives back most.
-pub fn find(context: &Context<'_>, heap: &Heap) -> Left {
-    let mut left = Left::default();
+pub fn find(context: &Context<'_>, heap: &Heap) -> Collection {
+    let mut left = Collection::default();
     let mut cache = PageCache::new(context.memory);
     left.owners = heap.parts.iter().flat_map(owners).collect();
     left.owners.sort_unstable();
@@ -205,21 +205,21 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> Left {
         delayed(context, &mut cache, heap, &left.owners).into_iter().zip(0..).collect();
     delayed.sort_unstable();
     delayed.dedup_by_key(|block| block.0);
-    (left.delayed, left.numbers) = delayed.into_iter().unzip();
+    (left.delayed, left.list_positions) = delayed.into_iter().unzip();
     left.collect = heap.collect;
     let mut alive: HashSet<u64> = HashSet::new();
-    for part in heap.parts.iter().filter(|part| part.whole != 0) {
-        left.dead.insert(part.whole);
+    for part in heap.parts.iter().filter(|part| part.unit != 0) {
+        left.dead.insert(part.unit);
         let Kind::Page(page) = part.kind else { continue };
         // A heap that the program created (mi_heap_new) is in a block of mimalloc: no collection of
         // its thread visits it.
-        if is_made(heap, page.heaps[0]) {
-            left.made_pages.insert(part.start);
+        if is_program_heap(heap, page.heaps[0]) {
+            left.program_heap_pages.insert(part.start);
         } else if is_dead(context, &mut cache, part, (&page, &left.delayed)) {
             left.dead_pages.insert(part.start);
             continue;
         }
-        alive.insert(part.whole);
+        alive.insert(part.unit);
     }
     left.dead.retain(|whole| !alive.contains(whole));
     left.choose(context, heap);
@@ -228,7 +228,7 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> Left {
 }
 
 /// Whether a heap is inside a page, as those that the program created.
-fn is_made(heap: &Heap, owner: u64) -> bool {
+fn is_program_heap(heap: &Heap, owner: u64) -> bool {
     let next = heap.parts.partition_point(|part| part.end <= owner);
     heap.parts.get(next).is_some_and(|part| part.start <= owner && matches!(part.kind, Kind::Page(_)))
 }
@@ -260,7 +260,7 @@ fn delayed(context: &Context<'_>, cache: &mut PageCache<'_>, heap: &Heap, owners
     let mut blocks = Vec::new();
     let used = |part: &Part| match part.kind {
         Kind::Page(page) => page.used.min(page.capacity),
-        Kind::Own | Kind::Free | Kind::Waiting => 0,
+        Kind::Own | Kind::Free | Kind::PurgePending => 0,
     };
     // No more than are in use, so that a cycle ends.
     let most = heap.parts.iter().map(used).sum::<u64>().min(MAX_DELAYED);
@@ -282,7 +282,7 @@ fn delayed(context: &Context<'_>, cache: &mut PageCache<'_>, heap: &Heap, owners
 fn owners(part: &Part) -> impl Iterator<Item = u64> + use<> {
     let heaps = match part.kind {
         Kind::Page(page) => page.heaps,
-        Kind::Own | Kind::Free | Kind::Waiting => [0; 2],
+        Kind::Own | Kind::Free | Kind::PurgePending => [0; 2],
     };
     heaps.into_iter().filter(|&heap| heap > 1 << 16 && heap.is_multiple_of(8) && heap < 1 << 47)
 }
@@ -299,17 +299,17 @@ mod tests {
             start: START + first * SLICE_BYTES,
             end: START + behind * SLICE_BYTES,
             kind,
-            whole: START + first * SLICE_BYTES,
+            unit: START + first * SLICE_BYTES,
             thread: 0,
         };
         let page = Kind::Page(PageWords::default());
         // Two runs of 32 slices: a freed page, a page that stays, free slices; then free slices.
         let parts =
-            vec![part(0, 8, page), part(8, 12, page), part(12, 40, Kind::Waiting), part(40, 64, Kind::Free)];
+            vec![part(0, 8, page), part(8, 12, page), part(12, 40, Kind::PurgePending), part(40, 64, Kind::Free)];
         let heap = Heap { parts, ..Heap::default() };
         let given = |marks: [u64; 1]| {
             let marks = marks[0].to_le_bytes().to_vec();
-            let arena = Purged { start: START, end: START + 64 * SLICE_BYTES, marks };
+            let arena = RunPurgedArena { start: START, end: START + 64 * SLICE_BYTES, marks };
             let given = arena.given(&heap, &|part| part.start == START);
             given.iter().map(|range| (range.1 - range.0) / SLICE_BYTES).collect::<Vec<_>>()
         };

@@ -1,7 +1,7 @@
 //! Layouts of mimalloc's structures by version, as data: standard 64-bit builds, without padding
 //! and encoded lists (`MI_SECURE`, `MI_DEBUG`).
 
-use super::parts::{Arenas, Collect, Spans};
+use super::parts::{ArenaPurge, Collect, SpanPurge};
 use strandline_process::memory::{half_word_at, word_at};
 
 /// Offsets in a page (`types.h`, `struct mi_page_s`): a run of blocks of one size.
@@ -26,7 +26,7 @@ pub struct PageLayout {
     /// `xheap`; from 3.2 on `theap`, and `heap`.
     heaps: [usize; 2],
     /// Where the first block begins.
-    pub start: Start,
+    pub start: FirstBlock,
     /// Whether the first word is `xthread_id`, with flags in its low bits.
     has_thread: bool,
     /// `flags`, whose first bit is `in_full`, followed by a byte whose upper seven bits are
@@ -40,7 +40,7 @@ pub struct PageLayout {
 
 /// Where the first block of a page begins.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Start {
+pub enum FirstBlock {
     /// At the address in this field (`page_start`).
     Field(usize),
     /// As many words after the page's structure as this field holds (`page_woffset`, 32 bits).
@@ -64,7 +64,7 @@ const PAGE_1: PageLayout = PageLayout {
     used: (16, 32),
     block_bytes: (20, 32),
     heaps: [40, 40],
-    start: Start::FirstAligned,
+    start: FirstBlock::FirstAligned,
     has_thread: false,
     queue: None,
     arena: None,
@@ -80,7 +80,7 @@ const PAGE_1_8_4: PageLayout = PageLayout {
     used: (24, 16),
     block_bytes: (32, 64),
     heaps: [56, 56],
-    start: Start::Field(40),
+    start: FirstBlock::Field(40),
     has_thread: false,
     queue: None,
     arena: None,
@@ -96,7 +96,7 @@ const PAGE_2: PageLayout = PageLayout {
     used: (24, 32),
     block_bytes: (28, 32),
     heaps: [48, 48],
-    start: Start::Offset,
+    start: FirstBlock::Offset,
     has_thread: false,
     queue: Some((14, 56)),
     arena: None,
@@ -115,7 +115,7 @@ const PAGE_2_1_4: PageLayout = PageLayout {
     used: (32, 16),
     block_bytes: (40, 64),
     heaps: [64, 64],
-    start: Start::Field(48),
+    start: FirstBlock::Field(48),
     has_thread: false,
     queue: Some((14, 72)),
     arena: None,
@@ -133,14 +133,14 @@ pub const PAGE_3: PageLayout = PageLayout {
     used: (16, 16),
     block_bytes: (40, 64),
     heaps: [56, 64],
-    start: Start::Field(48),
+    start: FirstBlock::Field(48),
     has_thread: true,
     queue: None,
     arena: Some(96),
 };
 /// 3.4.
 pub const PAGE_3_4: PageLayout =
-    PageLayout { bytes: 112, start: Start::Words(48), arena: Some(88), ..PAGE_3 };
+    PageLayout { bytes: 112, start: FirstBlock::Words(48), arena: Some(88), ..PAGE_3 };
 
 /// The fields of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -186,9 +186,9 @@ impl PageLayout {
             _ => word_at(bytes, at),
         };
         let start = match self.start {
-            Start::Field(at) => Some(word_at(bytes, at)?),
-            Start::Words(at) => Some(address.checked_add(8 * half(at)?)?),
-            Start::FirstAligned | Start::Offset => None,
+            FirstBlock::Field(at) => Some(word_at(bytes, at)?),
+            FirstBlock::Words(at) => Some(address.checked_add(8 * half(at)?)?),
+            FirstBlock::FirstAligned | FirstBlock::Offset => None,
         };
         let block_bytes = sized(self.block_bytes)?;
         let (flags, links) = match self.queue {
@@ -253,7 +253,7 @@ pub struct SegmentLayout {
     /// `used`: pages in use.
     pub used: usize,
     /// Its division.
-    pub parts: Parts,
+    pub parts: SegmentDivision,
     /// Layout of its pages.
     pub page: &'static PageLayout,
     /// Offset in a heap of `thread_delayed_free`, a list of blocks that other threads freed.
@@ -291,7 +291,7 @@ const MASKS_2_1_9: Masks = Masks { allow: 25, expire: 48, slices: 56, words: 8 }
 
 /// Division of a segment.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Parts {
+pub enum SegmentDivision {
     /// Into pages of one size (1.x): offsets of their number, size and kind, of the size of the
     /// segment and of its own structures, and of the page structures.
     Pages {
@@ -324,19 +324,19 @@ pub enum Parts {
     },
 }
 
-const fn pages([capacity, page_shift, page_kind, segment_bytes, info_bytes, pages]: [usize; 6]) -> Parts {
-    Parts::Pages { capacity, page_shift, page_kind, segment_bytes, info_bytes, pages }
+const fn pages([capacity, page_shift, page_kind, segment_bytes, info_bytes, pages]: [usize; 6]) -> SegmentDivision {
+    SegmentDivision::Pages { capacity, page_shift, page_kind, segment_bytes, info_bytes, pages }
 }
 
-const fn slices([slices, info_slices, kind, entries, structures]: [usize; 5]) -> Parts {
-    Parts::Slices { slices, info_slices, kind, entries, structures }
+const fn slices([slices, info_slices, kind, entries, structures]: [usize; 5]) -> SegmentDivision {
+    SegmentDivision::Slices { slices, info_slices, kind, entries, structures }
 }
 
 const fn segment(
     releases: &'static str,
     bytes: u64,
     [cookie, thread_id, used]: [usize; 3],
-    parts: Parts,
+    parts: SegmentDivision,
     (page, delayed_free, collect): (&'static PageLayout, u64, Option<Collect>),
 ) -> SegmentLayout {
     SegmentLayout {
@@ -357,15 +357,15 @@ const fn segment(
 
 /// `mi_heap_collect_ex` of 1.8.4 to 1.9, 2.0.3 to 2.0.7, 2.0.9, 2.1.0 to 2.1.2 (as in 2.1.2:
 /// before, nothing waits for the main thread either), 2.1.4 to 2.4, 3.x.
-const COLLECT_1: Collect = Collect { pages: true, ended: true, arenas: Arenas::ByAny, spans: Spans::None };
+const COLLECT_1: Collect = Collect { pages: true, ended: true, arenas: ArenaPurge::AnyThread, spans: SpanPurge::None };
 const COLLECT_2_0_3: Collect =
-    Collect { pages: false, ended: true, arenas: Arenas::ByAny, spans: Spans::Kept };
-const COLLECT_2_0_9: Collect = Collect { spans: Spans::WhenDue, ..COLLECT_2_0_3 };
-const COLLECT_2_1: Collect = Collect { arenas: Arenas::ByMain, ..COLLECT_2_0_9 };
-const COLLECT_2_1_4: Collect = Collect { spans: Spans::AtVisits, ..COLLECT_2_0_3 };
+    Collect { pages: false, ended: true, arenas: ArenaPurge::AnyThread, spans: SpanPurge::Kept };
+const COLLECT_2_0_9: Collect = Collect { spans: SpanPurge::WhenDue, ..COLLECT_2_0_3 };
+const COLLECT_2_1: Collect = Collect { arenas: ArenaPurge::MainThread, ..COLLECT_2_0_9 };
+const COLLECT_2_1_4: Collect = Collect { spans: SpanPurge::AtVisits, ..COLLECT_2_0_3 };
 /// What ended threads left stays.
 pub const COLLECT_3: Collect =
-    Collect { pages: true, ended: false, arenas: Arenas::ByAny, spans: Spans::None };
+    Collect { pages: true, ended: false, arenas: ArenaPurge::AnyThread, spans: SpanPurge::None };
 
 const MIB: u64 = 1 << 20;
 

@@ -17,29 +17,29 @@ pub mod spans;
 
 use self::claims::Counts;
 use self::parts::{Collect, Heap, Kind, Part};
-use crate::scan::{is_mapped_memory, is_own};
+use crate::scan::{is_mapped_memory, is_private_memory};
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
-    self, Argument, CallPlan, Context, Found, Function, RangeClaim, Reading, Readings, overlapping, read_each,
+    self, Argument, CallPlan, Context, FoundAllocator, Function, RangeClaim, Reading, Readings, overlapping, read_each,
 };
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Allocator, Remedy, figures};
 use strandline_claims::range::{merge, page_of, page_up};
-use strandline_claims::reader::{About, Clue, Evidence, FileName, HeapKind, version_in_file_name};
+use strandline_claims::reader::{ReaderInfo, Match, Evidence, FileName, HeapKind, version_in_file_name};
 use strandline_claims::remedy::Spec;
 use strandline_process::image::image_at;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::procfs::Process;
 
 /// mimalloc's entry in the table of readers.
-pub static ABOUT: About = About {
+pub static ABOUT: ReaderInfo = ReaderInfo {
     name: "mimalloc",
     title: "mimalloc",
     evidence: Evidence {
-        files: &[FileName::Has("libmimalloc", ".so")],
+        files: &[FileName::Contains("libmimalloc", ".so")],
         symbols: &["mi_malloc", "mi_heap_malloc"],
         strings: &[('m', "imalloc: error: "), ('m', "imalloc: warning: ")],
-        version: |clue: &Clue<'_>| clue.mapping.and_then(|_| version_in_file_name(clue.file)),
+        version: |clue: &Match<'_>| clue.mapping.and_then(|_| version_in_file_name(clue.file)),
         ..Evidence::NONE
     },
     versions: "1.6 to 1.9, 2.0.3 to 2.4, 3.0 to 3.4 without 3.0.1, CPython's, 64 bits",
@@ -55,7 +55,7 @@ pub static ABOUT: About = About {
     ],
     not_read: "secure and debugging builds (encoded lists, padding); by how much an aligned block begins behind its place",
     heap: HeapKind::Own,
-    ..About::NONE
+    ..ReaderInfo::NONE
 };
 
 /// Collects the heap of the calling thread, and what ended threads left (`mi_collect(true)`).
@@ -64,7 +64,7 @@ const COLLECT: Function = Function {
     sibling: "mi_malloc",
     argument: Argument::Number(1),
     stack_bytes: 64 << 10,
-    own_names: &["mi_", "_mi_"],
+    own_prefixes: &["mi_", "_mi_"],
 };
 
 /// Minimum bytes of a thread's own data, which includes its heap (`mi_thread_data_t`): it takes a
@@ -72,7 +72,7 @@ const COLLECT: Function = Function {
 const THREAD_DATA_BYTES: [u64; 2] = [3 << 10, 6 << 10];
 
 /// This many invalid pages, if they are the majority, are not damage but another build.
-const FEW_DAMAGES: u64 = 4;
+const MIN_DAMAGES_FOR_ENCODED: u64 = 4;
 
 /// Minimum free bytes for which a setting for the next start is proposed.
 const WORTH_A_SETTING_BYTES: u64 = 1 << 20;
@@ -81,11 +81,11 @@ const WORTH_A_SETTING_BYTES: u64 = 1 << 20;
 pub struct Reader;
 
 impl allocator::Reader for Reader {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static ReaderInfo {
         &ABOUT
     }
 
-    fn find(&self, _: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
+    fn find(&self, _: &Process, space: &AddressSpace) -> Option<Box<dyn FoundAllocator>> {
         // There may also be one that takes memory without a hint.
         let is_likely = |mapping: &Mapping| {
             is_mapped_memory(mapping) && segments::HINTS.contains(&mapping.start)
@@ -99,7 +99,7 @@ struct Mimalloc {
     is_likely: bool,
 }
 
-impl Found for Mimalloc {
+impl FoundAllocator for Mimalloc {
     fn reads_blocks(&self) -> bool {
         self.is_likely
     }
@@ -142,7 +142,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     let left = collect::find(context, heap);
     let (claims, mut counts) = claims::claim(context, heap, &left.delayed, &left.given);
     let damages = counts.doubts.damages;
-    if heap.is_encoded || damages >= FEW_DAMAGES && damages * 2 > counts.pages {
+    if heap.is_encoded || damages >= MIN_DAMAGES_FOR_ENCODED && damages * 2 > counts.pages {
         return encoded(heap);
     }
     let mut doubts = heap.doubts.clone();
@@ -166,13 +166,13 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
         predicted_bytes: reading.trimmable_bytes(),
         due_milliseconds: left.due_milliseconds,
         libc_code: None,
-        doubt: doubts.of_call(),
+        doubt: doubts.call_hazard(),
     });
     reading.allocator = facts(heap, &counts, &own, doubts.is_empty());
     reading.refined = std::mem::take(&mut counts.matched);
     reading.bytes_read = heap.bytes_read + counts.bytes_read + left.bytes_read;
-    doubts.say(&mut reading.caveats, &ABOUT, "segments and pages", &heap.name);
-    reading.in_motion = doubts.damages > 0;
+    doubts.add_caveats(&mut reading.caveats, &ABOUT, "segments and pages", &heap.name);
+    reading.is_inconsistent = doubts.damages > 0;
     reading
 }
 
@@ -202,7 +202,7 @@ fn thread_data(
         .filter_map(|(start, end)| {
             let mapping = context.space.find(start)?;
             let end = end.min(mapping.end);
-            let is_free = is_own(context, start, end)
+            let is_free = is_private_memory(context, start, end)
                 && overlapping(held, start, end).is_empty()
                 && overlapping(context.stacks, start, end).is_empty();
             is_free.then_some((start, end))
@@ -226,7 +226,7 @@ fn facts(heap: &Heap, counts: &Counts, own: &[(u64, u64)], is_whole: bool) -> Al
         allocator.free_bytes = Some(counts.free_bytes);
         let own_bytes: u64 = own.iter().map(|range| range.1 - range.0).sum();
         allocator.metadata_bytes = Some(counts.own_bytes + own_bytes);
-        let free = |part: &&Part| matches!(part.kind, Kind::Free | Kind::Waiting);
+        let free = |part: &&Part| matches!(part.kind, Kind::Free | Kind::PurgePending);
         let free_bytes: u64 = heap.parts.iter().filter(free).map(|part| part.end - part.start).sum();
         // Named as its statistics (`mi_stats_t`), as far as structures hold them.
         allocator.own =

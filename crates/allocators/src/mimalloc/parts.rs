@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::layout::PageWords;
 use super::spans::Scheduled;
-use strandline_claims::doubts::Doubts;
+use strandline_claims::doubts::ReadProblems;
 
 /// A part of mimalloc's memory.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +17,7 @@ pub struct Part {
     pub kind: Kind,
     /// The unit with which it is given back to the kernel: its segment, or its page in 3.x; 0 if
     /// none.
-    pub whole: u64,
+    pub unit: u64,
     /// FS base of the thread that it belongs to; 0 if none.
     pub thread: u64,
 }
@@ -31,7 +31,7 @@ pub enum Kind {
     Free,
     /// In no page, and given back with the next purge; with that of its thread if it is in a
     /// segment.
-    Waiting,
+    PurgePending,
     /// A page.
     Page(PageWords),
 }
@@ -44,14 +44,14 @@ pub struct Collect {
     /// What ended threads left, if the main thread collects.
     pub ended: bool,
     /// When memory that waits in arenas is given back.
-    pub arenas: Arenas,
+    pub arenas: ArenaPurge,
     /// When free spans of slices are given back.
-    pub spans: Spans,
+    pub spans: SpanPurge,
 }
 
 /// When a collection gives back free spans of segments that still contain pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Spans {
+pub enum SpanPurge {
     /// There are no spans: each page is given back by itself.
     #[default]
     None,
@@ -65,14 +65,14 @@ pub enum Spans {
 
 /// Which threads' collections give back memory that waits in arenas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Arenas {
+pub enum ArenaPurge {
     /// No thread's.
     #[default]
-    ByNone,
+    Never,
     /// The main thread's.
-    ByMain,
+    MainThread,
     /// Any thread's.
-    ByAny,
+    AnyThread,
 }
 
 /// One mimalloc, divided into parts.
@@ -104,16 +104,16 @@ pub struct Heap {
     /// Whether its build has other structures.
     pub is_encoded: bool,
     /// Arenas that are purged in runs of slices only.
-    pub in_runs: Vec<Purged>,
+    pub run_purged_arenas: Vec<RunPurgedArena>,
     /// Invalid structures, and where the deadline passed.
-    pub doubts: Doubts,
+    pub doubts: ReadProblems,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
 /// An arena of which only runs of slices are purged that are marked throughout; of these, the free
 /// slices.
-pub struct Purged {
+pub struct RunPurgedArena {
     /// First byte.
     pub start: u64,
     /// One past the last byte.

@@ -2,7 +2,7 @@
 
 use strandline_claims::facts::State;
 use strandline_claims::palette::BlockRows;
-use strandline_claims::rows::{Id, RowKind};
+use strandline_claims::rows::{RowRef, RowKind};
 
 /// Blocks in use.
 pub static LIVE: RowKind = RowKind::of_allocator("mimalloc.live", State::Live, "mimalloc, blocks in use");
@@ -44,7 +44,7 @@ pub static UNREAD: RowKind =
     RowKind::of_allocator("mimalloc.unread", State::Unattributed, "mimalloc, damaged or caught in motion");
 
 /// All rows.
-pub static ROWS: [Id; 8] =
+pub static ROWS: [RowRef; 8] =
     [&LIVE, &PADDING, &METADATA, &CACHED, &FREE_PURGE, &FREE_KEPT, &FREE_PINNED, &UNREAD];
 
 /// The row of each class of claims.
@@ -53,7 +53,7 @@ pub static BLOCKS: BlockRows = BlockRows {
     header: &PADDING,
     metadata: &METADATA,
     cached: &CACHED,
-    purge: &FREE_PURGE,
+    trimmable: &FREE_PURGE,
     kept: &FREE_KEPT,
     pinned: &FREE_PINNED,
     mapped: &LIVE,

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use super::layout::{
-    ALIGNMENT, HEADER_BYTES, PAGE_SHIFTS, PageWords, Parts, SEGMENTS, SLICE_BYTES, SegmentLayout, Start,
+    ALIGNMENT, HEADER_BYTES, PAGE_SHIFTS, PageWords, SegmentDivision, SEGMENTS, SLICE_BYTES, SegmentLayout, FirstBlock,
 };
-use super::parts::{Arenas, Heap, Kind, Part};
+use super::parts::{ArenaPurge, Heap, Kind, Part};
 use super::spans::{Expire, Mask, Scheduled};
-use crate::radix::Free;
+use crate::radix::UnclaimedMemory;
 use crate::scan::{each_word, is_mapped_memory};
 use strandline_claims::allocator::Context;
 use strandline_claims::range::merge;
@@ -29,9 +29,9 @@ const MAX_HEAPS: usize = 16;
 const MAX_INFO_BYTES: u64 = 1 << 20;
 
 /// Segments on which each layout is tried.
-const ENOUGH_VOTES: usize = 16;
+const MAX_VOTES: usize = 16;
 /// If fewer than half of at least this many segments fit, the build is another one.
-const FEW_VOTES: usize = 4;
+const MIN_VOTES: usize = 4;
 
 /// Times within these milliseconds count as due, as after a program's last frees: `reclaim` waits
 /// for them.
@@ -43,7 +43,7 @@ const NO_PAGE: u64 = 1;
 /// How many segments fit a layout.
 #[derive(Clone, Copy, Default)]
 struct Votes {
-    asked: usize,
+    total: usize,
     fits: usize,
     bytes_read: u64,
 }
@@ -70,14 +70,14 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
     for candidate in candidates.iter().filter(|candidate| objects.contains_key(&candidate.key)) {
         let number = SEGMENTS.iter().position(|layout| layout == candidate.layout).unwrap_or(0);
         let votes = votes.entry(candidate.key).or_default().entry(number).or_default();
-        if votes.asked < ENOUGH_VOTES && Instant::now() < context.deadline {
-            votes.ask(context, candidate);
+        if votes.total < MAX_VOTES && Instant::now() < context.deadline {
+            votes.count_vote(context, candidate);
         }
     }
     for (key, votes) in votes.into_iter().take(MAX_HEAPS) {
         let best = votes.iter().max_by_key(|(number, votes)| (votes.fits, std::cmp::Reverse(**number)));
         let fits =
-            best.is_some_and(|(_, best)| best.fits > 0 || votes.values().all(|votes| votes.asked == 0));
+            best.is_some_and(|(_, best)| best.fits > 0 || votes.values().all(|votes| votes.total == 0));
         let bytes_read = votes.values().map(|votes| votes.bytes_read).sum();
         let Some(layout) = best.and_then(|(number, _)| SEGMENTS.get(*number)) else { continue };
         let (object, name) = objects.get(&key).cloned().unwrap_or_default();
@@ -87,7 +87,7 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
             releases: layout.releases,
             delayed_free: Some(layout.delayed_free),
             collect: layout.collect.unwrap_or_default(),
-            has_offsets: layout.page.start == Start::Offset,
+            has_offsets: layout.page.start == FirstBlock::Offset,
             has_thread_data: layout.has_thread_data,
             bytes_read,
             now: host::monotonic_milliseconds(),
@@ -95,19 +95,19 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
         };
         let first = candidates.iter().find(|one| one.key == key);
         // In a running process a few segments are mid-update; in another build nearly all disagree.
-        heap.is_encoded = best.is_some_and(|(_, best)| best.asked >= FEW_VOTES && best.fits * 2 < best.asked);
+        heap.is_encoded = best.is_some_and(|(_, best)| best.total >= MIN_VOTES && best.fits * 2 < best.total);
         if let Some(first) = first.filter(|_| !fits || heap.is_encoded) {
             // All segments may be mid-update: nothing is claimed.
-            heap.doubts.damage(first.start, 0);
+            heap.doubts.note_damage(first.start, 0);
             heaps.push(heap);
             continue;
         }
         merge(&mut taken);
-        let mut free = Free::new(context, &taken);
+        let mut free = UnclaimedMemory::new(context, &taken);
         let mut all = candidates.iter().filter(|one| one.key == key && one.layout == layout).peekable();
         while let Some(one) = all.next() {
             if Instant::now() >= context.deadline {
-                heap.doubts.late(one.start);
+                heap.doubts.note_timeout(one.start);
                 break;
             }
             if heap.parts.last().is_none_or(|last| last.end <= one.start) {
@@ -116,10 +116,10 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
             }
         }
         // In older releases it is unknown whether gaps between segments will be purged.
-        let is_purged = heap.collect.arenas == Arenas::ByAny && !heap.has_offsets;
+        let is_purged = heap.collect.arenas == ArenaPurge::AnyThread && !heap.has_offsets;
         // Unread memory may be in use; with several heaps, its owner is unknown.
         if heap.doubts.is_empty() && heaps.is_empty() {
-            let kind = if is_purged { Kind::Waiting } else { Kind::Free };
+            let kind = if is_purged { Kind::PurgePending } else { Kind::Free };
             fill(context, &mut heap, (kind, layout.bytes), &mut free);
         }
         taken.extend(heap.parts.iter().map(|part| (part.start, part.end)));
@@ -134,13 +134,13 @@ pub const HINTS: std::ops::Range<u64> = 2 << 40..30 << 40;
 
 /// Adds the free memory beside the segments of each mapping, as `kind`. If a segment does not fill
 /// its arena blocks of `block_bytes`, the rest of them goes with it.
-fn fill(context: &Context<'_>, heap: &mut Heap, (kind, block_bytes): (Kind, u64), free: &mut Free<'_>) {
+fn fill(context: &Context<'_>, heap: &mut Heap, (kind, block_bytes): (Kind, u64), free: &mut UnclaimedMemory<'_>) {
     let mut gaps = Vec::new();
     let mut add = |start: u64, end: u64, last: Option<&Part>| {
-        let of_segment = last.filter(|last| last.whole != 0 && last.end == start);
+        let of_segment = last.filter(|last| last.unit != 0 && last.end == start);
         let behind = of_segment.map_or(start, |_| start.next_multiple_of(block_bytes).min(end));
-        let rest = Part { start, end: behind, kind: Kind::Free, whole: 0, thread: 0 };
-        gaps.extend(of_segment.map(|last| Part { whole: last.whole, thread: last.thread, ..rest }));
+        let rest = Part { start, end: behind, kind: Kind::Free, unit: 0, thread: 0 };
+        gaps.extend(of_segment.map(|last| Part { unit: last.unit, thread: last.thread, ..rest }));
         gaps.push(Part { start: behind, end, kind, ..rest });
     };
     for mapping in context.space.mappings().iter().filter(|mapping| HINTS.contains(&mapping.start)) {
@@ -172,7 +172,7 @@ fn candidates(context: &Context<'_>) -> Vec<Candidate> {
                 let mut bytes = [0; HEADER_BYTES];
                 if context.memory.read(at, &mut bytes).is_ok() {
                     let fits =
-                        |layout: &&SegmentLayout| at.is_multiple_of(layout.bytes) && is_one(layout, &bytes);
+                        |layout: &&SegmentLayout| at.is_multiple_of(layout.bytes) && may_be_segment(layout, &bytes);
                     found.extend(SEGMENTS.iter().filter(fits).filter_map(|layout| {
                         let key = word_at(&bytes, layout.cookie)? ^ at;
                         (key != 0).then_some(Candidate { start: at, layout, key })
@@ -186,11 +186,11 @@ fn candidates(context: &Context<'_>) -> Vec<Candidate> {
 }
 
 /// Whether the first bytes may be a segment's.
-fn is_one(layout: &SegmentLayout, bytes: &[u8]) -> bool {
+fn may_be_segment(layout: &SegmentLayout, bytes: &[u8]) -> bool {
     let word = |at: usize| word_at(bytes, at).unwrap_or(u64::MAX);
     let half = |at: usize| half_word_at(bytes, at).unwrap_or(u32::MAX);
     match layout.parts {
-        Parts::Pages { capacity, page_shift, page_kind, segment_bytes, info_bytes, .. } => {
+        SegmentDivision::Pages { capacity, page_shift, page_kind, segment_bytes, info_bytes, .. } => {
             let is_huge = word(page_kind) as u32 == 3;
             let pages = layout.bytes >> word(page_shift).min(63);
             (is_huge && word(capacity) == 1
@@ -200,7 +200,7 @@ fn is_one(layout: &SegmentLayout, bytes: &[u8]) -> bool {
                 && word(segment_bytes) < 1 << 47
                 && (1..=MAX_INFO_BYTES).contains(&word(info_bytes))
         }
-        Parts::Slices { slices, info_slices, kind, entries, structures } => {
+        SegmentDivision::Slices { slices, info_slices, kind, entries, structures } => {
             let most = layout.bytes / SLICE_BYTES;
             let info = word(info_slices);
             word(kind) as u32 <= 1
@@ -253,8 +253,8 @@ impl Structures {
         context.memory.read(one.start, &mut header).ok()?;
         let word = |at: usize| word_at(&header, at).unwrap_or(0);
         let (bytes, info_bytes) = match one.layout.parts {
-            Parts::Pages { segment_bytes, info_bytes, .. } => (word(segment_bytes), word(info_bytes)),
-            Parts::Slices { slices, info_slices, .. } => {
+            SegmentDivision::Pages { segment_bytes, info_bytes, .. } => (word(segment_bytes), word(info_bytes)),
+            SegmentDivision::Slices { slices, info_slices, .. } => {
                 (word(slices).saturating_mul(SLICE_BYTES), word(info_slices).saturating_mul(SLICE_BYTES))
             }
         };
@@ -284,8 +284,8 @@ impl Structures {
 
     fn is_one_block(&self, one: &Candidate) -> bool {
         match one.layout.parts {
-            Parts::Pages { page_kind, .. } => self.word(page_kind) as u32 == 3,
-            Parts::Slices { kind, .. } => self.word(kind) as u32 == 1,
+            SegmentDivision::Pages { page_kind, .. } => self.word(page_kind) as u32 == 3,
+            SegmentDivision::Slices { kind, .. } => self.word(kind) as u32 == 1,
         }
     }
 
@@ -293,13 +293,13 @@ impl Structures {
     /// others. A segment of one block has one, which up to 2.0.7 is recorded in another way.
     fn has_all_pages(&self, one: &Candidate, parts: &[Part], fewer: u64) -> bool {
         let pages = parts.iter().filter(|part| matches!(part.kind, Kind::Page(_))).count() as u64;
-        let told = if self.is_one_block(one) { 1 } else { self.word(one.layout.used) };
-        pages <= told && told <= pages.saturating_add(fewer)
+        let recorded_pages = if self.is_one_block(one) { 1 } else { self.word(one.layout.used) };
+        pages <= recorded_pages && recorded_pages <= pages.saturating_add(fewer)
     }
 
     /// Returns the state of its free slices; `None` for a segment of one block.
     fn scheduled(&self, one: &Candidate, now: u64) -> Option<Scheduled> {
-        let Parts::Slices { kind, .. } = one.layout.parts else { return None };
+        let SegmentDivision::Slices { kind, .. } = one.layout.parts else { return None };
         let masks = one.layout.masks.as_ref().filter(|_| self.word(kind) as u32 == 0)?;
         let mask = |from: usize| Mask::new((0..masks.words).map(|word| self.word(from + 8 * word)));
         let due_milliseconds = self.word(masks.expire);
@@ -308,7 +308,7 @@ impl Structures {
             expire: match due_milliseconds {
                 0 => Expire::Never,
                 due if due >= now.saturating_add(SOON) => Expire::Later,
-                _ => Expire::Over,
+                _ => Expire::Due,
             },
             due_milliseconds,
             slices: mask(masks.slices),
@@ -319,8 +319,8 @@ impl Structures {
     /// Adds its parts after its own structures.
     fn divide(&self, one: &Candidate, heap: &mut Heap) {
         match one.layout.parts {
-            Parts::Pages { .. } => pages(one, &self.bytes, self.end, heap),
-            Parts::Slices { .. } => slices(one, &self.bytes, self.end, heap),
+            SegmentDivision::Pages { .. } => pages(one, &self.bytes, self.end, heap),
+            SegmentDivision::Slices { .. } => slices(one, &self.bytes, self.end, heap),
         }
     }
 }
@@ -328,23 +328,23 @@ impl Structures {
 impl Votes {
     /// Checks whether a segment has as many pages in use as it records, which it does not in a
     /// wrong layout. A freed segment is skipped.
-    fn ask(&mut self, context: &Context<'_>, one: &Candidate) {
-        let Some(structures) = Structures::read(context, one) else { return self.asked += 1 };
+    fn count_vote(&mut self, context: &Context<'_>, one: &Candidate) {
+        let Some(structures) = Structures::read(context, one) else { return self.total += 1 };
         self.bytes_read += structures.bytes_read;
         // A segment of one block fits any layout.
         if !structures.is_freed(one) && !structures.is_one_block(one) {
             let mut alone = Heap::default();
             structures.divide(one, &mut alone);
             let fits = alone.doubts.is_empty() && structures.has_all_pages(one, &alone.parts, 0);
-            self.asked += 1;
+            self.total += 1;
             self.fits += usize::from(fits);
         }
     }
 }
 
 /// Divides a segment; the next one begins at `next`.
-fn segment(context: &Context<'_>, (one, next): (&Candidate, u64), free: &mut Free<'_>, heap: &mut Heap) {
-    let Some(structures) = Structures::read(context, one) else { return heap.doubts.damage(one.start, 0) };
+fn segment(context: &Context<'_>, (one, next): (&Candidate, u64), free: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
+    let Some(structures) = Structures::read(context, one) else { return heap.doubts.note_damage(one.start, 0) };
     let (end, word) = (structures.end, |at: usize| structures.word(at));
     heap.bytes_read += structures.bytes_read;
     if structures.is_freed(one) {
@@ -352,12 +352,12 @@ fn segment(context: &Context<'_>, (one, next): (&Candidate, u64), free: &mut Fre
         let mapped = context.space.find(one.start).map_or(one.start, |mapping| mapping.end);
         let end = end.min(next).min(mapped);
         if free.contains(one.start, end) {
-            heap.parts.push(Part { start: one.start, end, kind: Kind::Waiting, whole: 0, thread: 0 });
+            heap.parts.push(Part { start: one.start, end, kind: Kind::PurgePending, unit: 0, thread: 0 });
         }
         return;
     }
     if !free.contains(one.start, end) {
-        return heap.doubts.damage(one.start, 0);
+        return heap.doubts.note_damage(one.start, 0);
     }
     heap.segments += 1;
     let thread = word(one.layout.thread_id);
@@ -365,7 +365,7 @@ fn segment(context: &Context<'_>, (one, next): (&Candidate, u64), free: &mut Fre
         start: one.start,
         end: one.start + structures.info_bytes,
         kind: Kind::Own,
-        whole: one.start,
+        unit: one.start,
         thread,
     };
     heap.parts.push(own);
@@ -375,14 +375,14 @@ fn segment(context: &Context<'_>, (one, next): (&Candidate, u64), free: &mut Fre
     // A page that is being freed may be cleared but still counted (`mi_segment_page_clear`).
     let parts = heap.parts.get(before..).unwrap_or_default();
     if !structures.has_all_pages(one, parts, u64::from(thread != 0)) {
-        heap.doubts.damage(one.start, 0);
+        heap.doubts.note_damage(one.start, 0);
     }
     (context.progress)(end - one.start);
 }
 
 /// Divides a segment of 1.x.
 fn pages(one: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
-    let Parts::Pages { capacity, page_shift, page_kind, info_bytes, pages, .. } = one.layout.parts else {
+    let SegmentDivision::Pages { capacity, page_shift, page_kind, info_bytes, pages, .. } = one.layout.parts else {
         return;
     };
     let word = |at: usize| word_at(bytes, at).unwrap_or(0);
@@ -393,7 +393,7 @@ fn pages(one: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
         let start = one.start + if index == 0 { word(info_bytes) } else { index * page_bytes };
         let part_end = one.start + (index + 1) * page_bytes;
         if start >= part_end || part_end > end {
-            return heap.doubts.damage(start, 0);
+            return heap.doubts.note_damage(start, 0);
         }
         let at = pages + index as usize * one.layout.page.bytes;
         let structure = bytes.get(at..at + one.layout.page.bytes);
@@ -403,13 +403,13 @@ fn pages(one: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
         // If a freed page is scheduled for purging, the time replaces its list
         // (`mi_page_set_expire`).
         let is_due = page.is_some_and(|page| page.lists[0] != 0) && heap.collect.pages;
-        let free = if is_due { Kind::Waiting } else { Kind::Free };
+        let free = if is_due { Kind::PurgePending } else { Kind::Free };
         let kind = page.filter(|page| in_use && page.block_bytes > NO_PAGE).map_or(free, |mut page| {
             page.block_bytes = page.block_bytes.min(part_end - start);
             page.start = page.start.or_else(|| first_aligned(start, part_end, (&page, index, is_huge)));
             Kind::Page(page)
         });
-        heap.parts.push(Part { start, end: part_end, kind, whole: one.start, thread });
+        heap.parts.push(Part { start, end: part_end, kind, unit: one.start, thread });
     }
 }
 
@@ -423,7 +423,7 @@ fn first_aligned(start: u64, end: u64, (page, index, is_huge): (&PageWords, u64,
 
 /// Divides a segment of 2.x.
 fn slices(one: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
-    let Parts::Slices { info_slices, kind, entries, structures, .. } = one.layout.parts else { return };
+    let SegmentDivision::Slices { info_slices, kind, entries, structures, .. } = one.layout.parts else { return };
     let word = |at: usize| word_at(bytes, at).unwrap_or(0);
     let thread = word(one.layout.thread_id);
     let is_huge = word(kind) as u32 == 1;
@@ -436,14 +436,14 @@ fn slices(one: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
         let count = structure.and_then(|structure| half_word_at(structure, 0)).map_or(0, u64::from);
         let part_end = if is_huge { end } else { start + count * SLICE_BYTES };
         if structure.is_none() || part_end <= start || part_end > end {
-            return heap.doubts.damage(start, 0);
+            return heap.doubts.note_damage(start, 0);
         }
         let page = structure.and_then(|bytes| one.layout.page.read(bytes, one.start + at as u64));
         let kind = page.filter(|page| page.block_bytes > NO_PAGE).map_or(Kind::Free, |mut page| {
             page.block_bytes = page.block_bytes.min(part_end - start);
             Kind::Page(page)
         });
-        heap.parts.push(Part { start, end: part_end, kind, whole: one.start, thread });
+        heap.parts.push(Part { start, end: part_end, kind, unit: one.start, thread });
         index = (part_end - one.start) / SLICE_BYTES;
     }
 }

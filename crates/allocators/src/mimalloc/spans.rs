@@ -9,9 +9,9 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::collect::{By, Left};
+use super::collect::{Collector, Collection};
 use super::layout::{PageWords, SLICE_BYTES};
-use super::parts::{Arenas, Heap, Kind, Part, Spans};
+use super::parts::{ArenaPurge, Heap, Kind, Part, SpanPurge};
 use strandline_claims::range::merge;
 
 /// Words of the largest mask: 1,024 slices of 64 KiB.
@@ -75,7 +75,7 @@ pub enum Expire {
     /// Not soon: no call waits for them.
     Later,
     /// Due, or due soon: a call waits for them.
-    Over,
+    Due,
 }
 
 /// State of the free slices of a segment.
@@ -97,7 +97,7 @@ pub struct Scheduled {
 struct Segment<'a> {
     start: u64,
     thread: u64,
-    rules: Spans,
+    rules: SpanPurge,
     /// State of its free slices; empty if the segment is a single block's.
     scheduled: Scheduled,
     free: Mask,
@@ -120,7 +120,7 @@ impl<'a> Segment<'a> {
         match part.kind {
             Kind::Page(_) => self.pages += 1,
             Kind::Free => (first..behind).for_each(|slice| self.free.set(slice)),
-            Kind::Own | Kind::Waiting => {}
+            Kind::Own | Kind::PurgePending => {}
         }
         self.parts.push(part);
     }
@@ -135,7 +135,7 @@ impl<'a> Segment<'a> {
             .filter(|&slice| committed.has(slice))
             .for_each(|slice| self.scheduled.slices.set(slice));
         match self.scheduled.expire {
-            Expire::Over if self.rules != Spans::Kept => {
+            Expire::Due if self.rules != SpanPurge::Kept => {
                 self.due_milliseconds = self.scheduled.due_milliseconds;
                 self.purge();
             }
@@ -164,7 +164,7 @@ impl<'a> Segment<'a> {
 
     /// Simulates the collection of a segment that an ended thread left: the main thread takes it
     /// and schedules each of its free spans.
-    fn abandoned(&mut self, left: &Left, is_main: bool) {
+    fn abandoned(&mut self, left: &Collection, is_main: bool) {
         for part in self.parts.clone() {
             match part.kind {
                 Kind::Page(_) if left.is_dead(part) => self.free(part),
@@ -172,7 +172,7 @@ impl<'a> Segment<'a> {
                 _ => {}
             }
         }
-        if !is_main || self.rules == Spans::AtVisits {
+        if !is_main || self.rules == SpanPurge::AtVisits {
             self.purge();
         }
     }
@@ -211,12 +211,12 @@ impl<'a> Segment<'a> {
 /// Returns all segments in their current state.
 fn segments(heap: &Heap) -> BTreeMap<u64, Segment<'_>> {
     let mut segments: BTreeMap<u64, Segment<'_>> = BTreeMap::new();
-    for part in heap.parts.iter().filter(|part| part.whole != 0) {
-        let segment = segments.entry(part.whole).or_insert_with(|| Segment {
-            start: part.whole,
+    for part in heap.parts.iter().filter(|part| part.unit != 0) {
+        let segment = segments.entry(part.unit).or_insert_with(|| Segment {
+            start: part.unit,
             thread: part.thread,
             rules: heap.collect.spans,
-            scheduled: heap.scheduled.get(&part.whole).copied().unwrap_or_default(),
+            scheduled: heap.scheduled.get(&part.unit).copied().unwrap_or_default(),
             free: Mask::default(),
             given: Mask::default(),
             due_milliseconds: 0,
@@ -230,7 +230,7 @@ fn segments(heap: &Heap) -> BTreeMap<u64, Segment<'_>> {
 
 /// What collections give back, by the thread that makes them.
 #[derive(Default)]
-pub struct Given {
+pub struct Released {
     /// What belongs to a thread.
     pub own: HashMap<u64, Vec<(u64, u64)>>,
     /// What ended threads left and what belongs to no thread: if the main thread collects, and if
@@ -245,12 +245,12 @@ pub struct Given {
     pub first: HashMap<u64, (u64, u64)>,
 }
 
-impl Given {
+impl Released {
     /// Simulates a collection by each thread, including `main`.
-    pub fn new(heap: &Heap, left: &Left, main: u64) -> Self {
+    pub fn new(heap: &Heap, left: &Collection, main: u64) -> Self {
         let mut segments = segments(heap);
         // If only the main thread has arenas purged, a segment freed by another waits from then on.
-        let by_all = heap.collect.arenas != Arenas::ByMain;
+        let by_all = heap.collect.arenas != ArenaPurge::MainThread;
         let mut given = Self::default();
         for segment in segments.values().filter(|segment| segment.thread == 0) {
             for (at, is_main) in [true, false].into_iter().enumerate() {
@@ -264,8 +264,8 @@ impl Given {
         }
         segments.retain(|_, segment| segment.thread != 0);
         for (page, place) in visits(heap, left) {
-            let Some(segment) = segments.get_mut(&page.whole) else { continue };
-            if heap.collect.spans == Spans::AtVisits && place.when == When::Visited {
+            let Some(segment) = segments.get_mut(&page.unit) else { continue };
+            if heap.collect.spans == SpanPurge::AtVisits && place.when == VisitPhase::Visited {
                 segment.purge();
             }
             if left.is_dead(page) {
@@ -286,13 +286,13 @@ impl Given {
     }
 
     /// Adds a range that the collections `by` give back.
-    pub fn add(&mut self, range: (u64, u64), by: Option<By>) {
+    pub fn add(&mut self, range: (u64, u64), by: Option<Collector>) {
         let [main, other] = &mut self.of_ended;
         match by {
             None => {}
-            Some(By::Thread(thread)) => self.own.entry(thread).or_default().push(range),
-            Some(By::Main) => main.push(range),
-            Some(By::Any) => {
+            Some(Collector::Thread(thread)) => self.own.entry(thread).or_default().push(range),
+            Some(Collector::Main) => main.push(range),
+            Some(Collector::Any) => {
                 main.push(range);
                 other.push(range);
             }
@@ -307,7 +307,7 @@ impl Given {
         if self.first.is_empty() {
             return;
         }
-        let waiting = heap.parts.iter().filter(|part| matches!(part.kind, Kind::Waiting) && part.whole == 0);
+        let waiting = heap.parts.iter().filter(|part| matches!(part.kind, Kind::PurgePending) && part.unit == 0);
         let waiting: Vec<_> =
             waiting.map(|part| (part.start, part.end)).filter(|range| is_resident(*range)).collect();
         let latest = ARENA_DELAY + ARENA_DELAY / 10 * (waiting.len() as u64 + 1);
@@ -327,7 +327,7 @@ impl Given {
     }
 
     /// What a collection by `thread` gives back.
-    pub fn by(&self, thread: u64, is_main: bool) -> impl Iterator<Item = (u64, u64)> + '_ {
+    pub fn released_by(&self, thread: u64, is_main: bool) -> impl Iterator<Item = (u64, u64)> + '_ {
         let ended = &self.of_ended[usize::from(!is_main)];
         self.own.get(&thread).into_iter().flatten().chain(ended).copied()
     }
@@ -335,7 +335,7 @@ impl Given {
 
 /// When a collection visits a page, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum When {
+enum VisitPhase {
     /// With blocks that other threads freed (`_mi_heap_delayed_free_all`).
     Delayed,
     /// As a retired page (`_mi_heap_collect_retired`).
@@ -346,8 +346,8 @@ enum When {
 
 /// Position of a page in the order of a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
-    when: When,
+struct VisitOrder {
+    when: VisitPhase,
     /// Full pages are in the last queue of a heap; the others are ordered by block size.
     is_full: bool,
     block_bytes: u64,
@@ -356,11 +356,11 @@ struct Place {
 }
 
 /// Returns the pages of live threads in the order in which collections visit them.
-fn visits<'a>(heap: &'a Heap, left: &Left) -> Vec<(&'a Part, Place)> {
+fn visits<'a>(heap: &'a Heap, left: &Collection) -> Vec<(&'a Part, VisitOrder)> {
     let pages = heap.parts.iter().filter(|part| part.thread != 0 && left.is_visited(part));
     let pages = pages.filter_map(|part| match part.kind {
         Kind::Page(page) => Some((part, page)),
-        Kind::Own | Kind::Free | Kind::Waiting => None,
+        Kind::Own | Kind::Free | Kind::PurgePending => None,
     });
     let next: HashMap<u64, u64> = pages.clone().map(|(_, page)| (page.structure, page.links[0])).collect();
     let mut numbers: HashMap<u64, usize> = HashMap::new();
@@ -383,33 +383,33 @@ fn visits<'a>(heap: &'a Heap, left: &Left) -> Vec<(&'a Part, Place)> {
         false => page.links == [0; 2],
     };
     let mut seen = HashSet::new();
-    let mut visits: Vec<(&Part, Place)> = pages
+    let mut visits: Vec<(&Part, VisitOrder)> = pages
         .filter(|(_, page)| seen.insert(page.structure))
         .map(|(part, page)| {
             let delayed = left.last_delayed(part);
             let when = match delayed {
                 Some(_) if left.is_dead(part) && page.block_bytes <= MEDIUM_BYTES && is_only(&page) => {
-                    When::Retired
+                    VisitPhase::Retired
                 }
-                Some(_) if left.is_dead(part) => When::Delayed,
-                _ if page.is_retired && page.used == 0 && page.links[1] == 0 => When::Retired,
-                _ => When::Visited,
+                Some(_) if left.is_dead(part) => VisitPhase::Delayed,
+                _ if page.is_retired && page.used == 0 && page.links[1] == 0 => VisitPhase::Retired,
+                _ => VisitPhase::Visited,
             };
             // A full page with blocks that other threads freed moves to the end of the queue of its
             // size.
             let number = delayed.map(|number| next.len() + number);
-            let place = Place {
+            let place = VisitOrder {
                 when,
                 is_full: page.is_full && delayed.is_none(),
                 block_bytes: if page.block_bytes > MEDIUM_BYTES { u64::MAX } else { page.block_bytes },
                 number: number
-                    .filter(|_| page.is_full || when == When::Delayed)
+                    .filter(|_| page.is_full || when == VisitPhase::Delayed)
                     .or_else(|| numbers.get(&page.structure).copied())
                     .unwrap_or(usize::MAX),
             };
             (
                 part,
-                if when == When::Delayed { Place { block_bytes: 0, is_full: false, ..place } } else { place },
+                if when == VisitPhase::Delayed { VisitOrder { block_bytes: 0, is_full: false, ..place } } else { place },
             )
         })
         .collect();
@@ -432,7 +432,7 @@ mod tests {
 
     /// A segment of a thread: its own slice; a live page; a dead page; a free slice; another dead
     /// page, of larger blocks; and a live page, of still larger blocks if `is_last`.
-    fn heap(spans: Spans, thread: u64, is_last: bool) -> (Heap, Left) {
+    fn heap(spans: SpanPurge, thread: u64, is_last: bool) -> (Heap, Collection) {
         let page = |number: u64, block_bytes: u64| {
             let words = PageWords { block_bytes, used: 1, structure: START + number, ..PageWords::default() };
             Kind::Page(words)
@@ -447,20 +447,20 @@ mod tests {
         ];
         let part = |(slice, kind): (u64, Kind)| {
             let (start, end) = slices(slice, slice + 1);
-            Part { start, end, kind, whole: START, thread }
+            Part { start, end, kind, unit: START, thread }
         };
         let mut heap = Heap { parts: kinds.map(part).into(), ..Heap::default() };
         heap.collect = Collect { spans, ended: true, ..Collect::default() };
         let committed = Mask::new([u64::MAX; MASK_WORDS].into_iter());
         let scheduled =
-            Scheduled { is_allowed: true, expire: Expire::Over, committed, ..Scheduled::default() };
+            Scheduled { is_allowed: true, expire: Expire::Due, committed, ..Scheduled::default() };
         heap.scheduled.insert(START, scheduled);
-        (heap, Left::of_dead(&[slices(2, 3).0, slices(4, 5).0]))
+        (heap, Collection::of_dead(&[slices(2, 3).0, slices(4, 5).0]))
     }
 
-    fn given(spans: Spans, thread: u64, is_last: bool) -> Vec<(u64, u64)> {
+    fn given(spans: SpanPurge, thread: u64, is_last: bool) -> Vec<(u64, u64)> {
         let (heap, left) = heap(spans, thread, is_last);
-        let mut given: Vec<(u64, u64)> = Given::new(&heap, &left, THREAD).by(THREAD, true).collect();
+        let mut given: Vec<(u64, u64)> = Released::new(&heap, &left, THREAD).released_by(THREAD, true).collect();
         merge(&mut given);
         given
     }
@@ -468,37 +468,37 @@ mod tests {
     #[test]
     fn what_is_freed_goes_back_by_the_rules_of_the_release() {
         // The first page is given back with the free slice beside it; at the second nothing is due.
-        assert_eq!(given(Spans::WhenDue, THREAD, true), [slices(2, 4)]);
-        assert_eq!(given(Spans::Kept, THREAD, true), []);
+        assert_eq!(given(SpanPurge::WhenDue, THREAD, true), [slices(2, 4)]);
+        assert_eq!(given(SpanPurge::Kept, THREAD, true), []);
         // If the collection visits a later page, all that was freed before it is given back.
-        assert_eq!(given(Spans::AtVisits, THREAD, true), [slices(2, 5)]);
-        assert_eq!(given(Spans::AtVisits, THREAD, false), [slices(2, 4)]);
+        assert_eq!(given(SpanPurge::AtVisits, THREAD, true), [slices(2, 5)]);
+        assert_eq!(given(SpanPurge::AtVisits, THREAD, false), [slices(2, 4)]);
     }
 
     #[test]
     fn what_an_ended_thread_left_is_taken_by_the_main_one() {
-        assert_eq!(given(Spans::AtVisits, 0, false), [slices(2, 5)]);
-        let (heap, left) = heap(Spans::Kept, 0, true);
-        let all = Given::new(&heap, &left, THREAD);
+        assert_eq!(given(SpanPurge::AtVisits, 0, false), [slices(2, 5)]);
+        let (heap, left) = heap(SpanPurge::Kept, 0, true);
+        let all = Released::new(&heap, &left, THREAD);
         // Another thread gives back its scheduled slices; the main thread keeps them.
-        assert_eq!(all.by(OTHER, false).collect::<Vec<_>>(), [slices(2, 3), slices(3, 4), slices(4, 5)]);
-        assert_eq!(all.by(THREAD, true).count(), 0);
+        assert_eq!(all.released_by(OTHER, false).collect::<Vec<_>>(), [slices(2, 3), slices(3, 4), slices(4, 5)]);
+        assert_eq!(all.released_by(THREAD, true).count(), 0);
     }
 
     #[test]
     fn what_is_not_committed_or_not_allowed_stays() {
-        let (mut heap, left) = heap(Spans::AtVisits, THREAD, true);
+        let (mut heap, left) = heap(SpanPurge::AtVisits, THREAD, true);
         for scheduled in heap.scheduled.values_mut() {
             scheduled.committed = Mask::new([1 << 2].into_iter());
         }
-        assert_eq!(Given::new(&heap, &left, THREAD).by(THREAD, true).collect::<Vec<_>>(), [slices(2, 3)]);
+        assert_eq!(Released::new(&heap, &left, THREAD).released_by(THREAD, true).collect::<Vec<_>>(), [slices(2, 3)]);
         heap.scheduled.values_mut().for_each(|scheduled| scheduled.is_allowed = false);
-        assert_eq!(Given::new(&heap, &left, THREAD).by(THREAD, true).count(), 0);
+        assert_eq!(Released::new(&heap, &left, THREAD).released_by(THREAD, true).count(), 0);
     }
 
     #[test]
     fn a_circle_of_pages_ends() {
-        let (mut heap, left) = heap(Spans::AtVisits, THREAD, true);
+        let (mut heap, left) = heap(SpanPurge::AtVisits, THREAD, true);
         for part in &mut heap.parts {
             if let Kind::Page(page) = &mut part.kind {
                 page.links = [START + 1, 0];

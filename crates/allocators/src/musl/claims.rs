@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use super::counts::Counts;
-use super::forward::Forward;
+use super::forward::ForwardReader;
 use super::layout::{
-    Group, HEADER_BYTES, OFFSET_PERIOD, PAGE_BYTES, UNIT, Used, begins_at, block_offset, class_bytes, used,
+    Group, HEADER_BYTES, OFFSET_PERIOD, PAGE_BYTES, UNIT, SlotContent, has_offset, block_offset, class_bytes, used,
 };
 use crate::blocks::Blocks;
-use crate::parallel::{PART_BYTES, Sum, in_parallel};
-use crate::scan::is_own;
+use crate::parallel::{PART_BYTES, Totals, in_parallel};
+use crate::scan::is_private_memory;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim, overlapping};
 
@@ -50,24 +50,24 @@ fn claim_part(
 ) -> (Vec<RangeClaim>, Counts) {
     let mut claimer = Claimer {
         groups,
-        memory: Forward::new(context.memory),
+        memory: ForwardReader::new(context.memory),
         blocks: Blocks::new(context),
         counts: Counts::default(),
     };
     let mut claims = Vec::new();
     for group in part {
         if Instant::now() >= context.deadline {
-            claimer.counts.doubts.late(group.start);
+            claimer.counts.doubts.note_timeout(group.start);
             break;
         }
         let (start, end) = (group.start, group.end());
-        let is_claimed = is_own(context, start, end)
+        let is_claimed = is_private_memory(context, start, end)
             && overlapping(taken, start, end).is_empty()
             && overlapping(context.stacks, start, end).is_empty();
         // Memory that the loader donated is static data of a program, and stays on that row.
-        let is_given = group.mapped_bytes == 0
+        let is_donated = group.mapped_bytes == 0
             && context.space.find(start).is_some_and(|mapping| mapping.has_file() && end <= mapping.end);
-        if !is_claimed && !is_given {
+        if !is_claimed && !is_donated {
             claimer.damage(start);
             continue;
         }
@@ -86,14 +86,14 @@ fn claim_part(
 
 struct Claimer<'a> {
     groups: &'a [Group],
-    memory: Forward<'a>,
+    memory: ForwardReader<'a>,
     blocks: Blocks<'a>,
     counts: Counts,
 }
 
 impl Claimer<'_> {
     fn damage(&mut self, at: u64) {
-        self.counts.doubts.damage(at, 0);
+        self.counts.doubts.note_damage(at, 0);
     }
 
     /// Claims a group, from the cursor on.
@@ -124,8 +124,8 @@ impl Claimer<'_> {
                 continue;
             }
             match self.used(start, group.stride) {
-                Some(Used::Group) => self.nested(start, end, accumulator, depth),
-                Some(Used::Block { offset, bytes }) => {
+                Some(SlotContent::Group) => self.nested(start, end, accumulator, depth),
+                Some(SlotContent::Block { offset, bytes }) => {
                     self.block((start, end), (offset, bytes), group, accumulator)
                 }
                 None => {
@@ -138,7 +138,7 @@ impl Claimer<'_> {
     }
 
     /// Returns the content of the slot in use at `start`.
-    fn used(&mut self, start: u64, stride: u64) -> Option<Used> {
+    fn used(&mut self, start: u64, stride: u64) -> Option<SlotContent> {
         let mut header: [u8; 4] = self.memory.read(start - HEADER_BYTES)?;
         let is_moved = header[1] == 7 << 5;
         let mut offset = block_offset(header);
@@ -161,7 +161,7 @@ impl Claimer<'_> {
             |&offset| {
                 let words: Option<[u8; 8]> = self.memory.read(start + offset - 2 * HEADER_BYTES);
                 let Some([a, b, c, d, e, f, g, h]) = words else { return false };
-                begins_at([a, b, c, d], [e, f, g, h], offset)
+                has_offset([a, b, c, d], [e, f, g, h], offset)
             },
         )
     }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::parallel::Sum;
-use strandline_claims::doubts::Doubts;
+use crate::parallel::Totals;
+use strandline_claims::doubts::ReadProblems;
 use strandline_claims::facts::{Allocator, SizeClass, figures};
-use strandline_claims::refinements::Matched;
+use strandline_claims::refinements::Matches;
 
 /// Totals of all claims.
 #[derive(Default)]
@@ -23,14 +23,14 @@ pub struct Counts {
     /// By size class.
     pub classes: BTreeMap<usize, SizeClass>,
     /// Refinements found.
-    pub matched: Matched,
+    pub matched: Matches,
     /// Invalid structures, and where the deadline passed.
-    pub doubts: Doubts,
+    pub doubts: ReadProblems,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
-impl Sum for Counts {
+impl Totals for Counts {
     fn add(&mut self, other: Self) {
         self.live_blocks += other.live_blocks;
         self.live_bytes += other.live_bytes;

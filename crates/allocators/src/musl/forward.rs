@@ -6,7 +6,7 @@ use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::Memory;
 
 /// Reads headers in address order: a large window if they are close together, otherwise a page.
-pub struct Forward<'a> {
+pub struct ForwardReader<'a> {
     memory: &'a dyn Memory,
     buffer: ReadBuffer,
     start: u64,
@@ -18,9 +18,9 @@ pub struct Forward<'a> {
 /// Bytes of the large window; fits a processor's cache.
 const WINDOW_BYTES: usize = 128 << 10;
 /// A header this far past the window is read with its page only.
-const APART_BYTES: u64 = 16 << 10;
+const MAX_GAP_BYTES: u64 = 16 << 10;
 
-impl<'a> Forward<'a> {
+impl<'a> ForwardReader<'a> {
     /// An empty window.
     pub fn new(memory: &'a dyn Memory) -> Self {
         Self { memory, buffer: ReadBuffer::new(WINDOW_BYTES), start: 0, length: 0, bytes_read: 0 }
@@ -32,7 +32,7 @@ impl<'a> Forward<'a> {
             return Some(bytes);
         }
         let behind = self.start.saturating_add(self.length as u64);
-        let follows = address.wrapping_sub(behind) < APART_BYTES;
+        let follows = address.wrapping_sub(behind) < MAX_GAP_BYTES;
         let page = page_of(address);
         let window = if follows { WINDOW_BYTES } else { PAGE_BYTES as usize };
         self.length = self.memory.read_some(page, self.buffer.get_mut(..window)?);

@@ -8,7 +8,7 @@ pub const UNIT: u64 = 16;
 /// Bytes at the end of a slot that belong to the header of the next one (`IB`).
 pub const HEADER_BYTES: u64 = 4;
 /// Upper bound of user addresses.
-const ADDRESSES: u64 = 1 << 47;
+const ADDRESS_LIMIT: u64 = 1 << 47;
 /// Bytes of a page, and of an area of metadata.
 pub const PAGE_BYTES: u64 = 4096;
 
@@ -22,7 +22,7 @@ pub struct ContextLayout {
 }
 
 /// Both layouts.
-pub static CONTEXTS: [ContextLayout; 2] =
+pub static CONTEXT_LAYOUTS: [ContextLayout; 2] =
     [ContextLayout { init_done: 8, areas: 56 }, ContextLayout { init_done: 16, areas: 64 }];
 
 /// Offsets in an area (`struct meta_area`): the secret, the next area, the number of slots, and the
@@ -32,7 +32,7 @@ const AREA_SLOTS: usize = 24;
 /// Bytes of a `struct meta`.
 const META_BYTES: usize = 40;
 /// Slots of an area.
-pub const METAS: usize = (PAGE_BYTES as usize - AREA_SLOTS) / META_BYTES;
+pub const METAS_PER_AREA: usize = (PAGE_BYTES as usize - AREA_SLOTS) / META_BYTES;
 
 /// Sizes of slots in units, by class (`size_classes`).
 const CLASSES: [u64; 48] = [
@@ -75,7 +75,7 @@ impl Group {
         let class = (class < CLASSES.len() && !(last == 0 && mapped_bytes > 0)).then_some(class);
         let slots = last + 1;
         let size = UNIT.checked_add(slots.checked_mul(stride)?)?;
-        let end = start.checked_add(size.max(mapped_bytes)).filter(|&end| end <= ADDRESSES)?;
+        let end = start.checked_add(size.max(mapped_bytes)).filter(|&end| end <= ADDRESS_LIMIT)?;
         let is_one = mapped_bytes == 0 || start + size <= end && size <= mapped_bytes;
         is_one.then_some(Self { start, meta: address + at as u64, free, slots, stride, mapped_bytes, class })
     }
@@ -103,7 +103,7 @@ impl Group {
 /// Content of a slot in use, according to the four bytes before it and its last four (`enframe`,
 /// `set_size`, `alloc_group`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Used {
+pub enum SlotContent {
     /// A block.
     Block {
         /// Its offset in the slot.
@@ -127,7 +127,7 @@ pub const OFFSET_PERIOD: u64 = UNIT << 16;
 
 /// Whether the header of a block, and the four bytes before it, hold `offset` as its distance from
 /// the group's slots.
-pub fn begins_at(far: [u8; 4], header: [u8; 4], offset: u64) -> bool {
+pub fn has_offset(far: [u8; 4], header: [u8; 4], offset: u64) -> bool {
     let near = u64::from(u16::from_le_bytes([header[2], header[3]]));
     if header[0] == 0 {
         near * UNIT == offset
@@ -137,15 +137,15 @@ pub fn begins_at(far: [u8; 4], header: [u8; 4], offset: u64) -> bool {
 }
 
 /// Parses the header of a block; `reserve` are the last four bytes that the slot can use.
-pub fn used(header: [u8; 4], offset: u64, reserve: [u8; 4], stride: u64) -> Option<Used> {
+pub fn used(header: [u8; 4], offset: u64, reserve: [u8; 4], stride: u64) -> Option<SlotContent> {
     let reserved = match u64::from(header[1] >> 5) {
-        6 => return Some(Used::Group),
+        6 => return Some(SlotContent::Group),
         5 => u64::from(u32::from_le_bytes(reserve)),
         7 => return None,
         few => few,
     };
     let bytes = stride.checked_sub(HEADER_BYTES)?.checked_sub(offset)?.checked_sub(reserved)?;
-    Some(Used::Block { offset, bytes })
+    Some(SlotContent::Block { offset, bytes })
 }
 
 /// Capacity in bytes of a slot of this class.

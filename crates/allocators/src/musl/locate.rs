@@ -6,10 +6,10 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use super::layout::{AREA_NEXT, CONTEXTS, Group, METAS, PAGE_BYTES};
+use super::layout::{AREA_NEXT, CONTEXT_LAYOUTS, Group, METAS_PER_AREA, PAGE_BYTES};
 use crate::scan::each_word;
 use strandline_claims::allocator::Context;
-use strandline_claims::doubts::Doubts;
+use strandline_claims::doubts::ReadProblems;
 use strandline_process::c_library::CLibrary;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::{half_word_at, word_at};
@@ -29,7 +29,7 @@ pub struct State {
     /// Its groups, in address order; nested ones follow the group that contains them.
     pub groups: Vec<Group>,
     /// Invalid metas, where the list of areas broke off, and where the deadline passed.
-    pub doubts: Doubts,
+    pub doubts: ReadProblems,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
@@ -90,7 +90,7 @@ fn first_area(context: &Context<'_>, start: u64, end: u64) -> Option<(u64, u64)>
                 && word_at(&bytes, 0) == Some(secret)
                 && half_word_at(&bytes, layout.init_done) == Some(1)
         };
-        found = CONTEXTS.iter().find(is_state).map(|_| (secret, area));
+        found = CONTEXT_LAYOUTS.iter().find(is_state).map(|_| (secret, area));
         found.is_none()
     });
     found
@@ -103,12 +103,12 @@ fn is_resident(context: &Context<'_>, page: u64) -> bool {
 /// Follows the list of areas.
 fn state(context: &Context<'_>, name: String, (secret, first): (u64, u64)) -> State {
     let mut state =
-        State { name, areas: Vec::new(), groups: Vec::new(), doubts: Doubts::default(), bytes_read: 0 };
+        State { name, areas: Vec::new(), groups: Vec::new(), doubts: ReadProblems::default(), bytes_read: 0 };
     let mut seen = HashSet::new();
     let (mut area, mut bytes) = (first, vec![0; PAGE_BYTES as usize]);
     while area != 0 {
         if Instant::now() >= context.deadline {
-            state.doubts.late(area);
+            state.doubts.note_timeout(area);
             break;
         }
         let is_one = area.is_multiple_of(PAGE_BYTES)
@@ -118,16 +118,16 @@ fn state(context: &Context<'_>, name: String, (secret, first): (u64, u64)) -> St
             && context.memory.read(area, &mut bytes).is_ok()
             && word_at(&bytes, 0) == Some(secret);
         if !is_one {
-            state.doubts.damage(area, 0);
+            state.doubts.note_damage(area, 0);
             break;
         }
         state.bytes_read += PAGE_BYTES;
         state.areas.push(area);
-        for index in 0..METAS {
+        for index in 0..METAS_PER_AREA {
             let has_group = word_at(&bytes, 24 + 40 * index + 16).is_some_and(|start| start != 0);
             match Group::in_area(&bytes, area, index) {
                 Some(group) => state.groups.push(group),
-                None if has_group => state.doubts.damage(area, 0),
+                None if has_group => state.doubts.note_damage(area, 0),
                 None => (),
             }
         }

@@ -15,22 +15,22 @@ pub mod rows;
 
 use self::locate::State;
 use strandline_claims::accumulator::{Class, OutOfOrder};
-use strandline_claims::allocator::{self, Context, Found, Reading, Readings, overlapping, read_each};
+use strandline_claims::allocator::{self, Context, FoundAllocator, Reading, Readings, overlapping, read_each};
 use strandline_claims::range::merge;
-use strandline_claims::reader::{About, Evidence, FileName, HeapKind};
+use strandline_claims::reader::{ReaderInfo, Evidence, FileName, HeapKind};
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
 
 /// Entry of musl's malloc in the table of readers.
-pub static ABOUT: About = About {
+pub static ABOUT: ReaderInfo = ReaderInfo {
     name: "musl",
     title: "musl's malloc",
     evidence: Evidence {
         // The last is Debian's name; glibc's file is libc.so.6.
         files: &[
-            FileName::Has("ld-musl-", ".so"),
-            FileName::Has("libc.musl-", ".so"),
-            FileName::Is("libc.so"),
+            FileName::Contains("ld-musl-", ".so"),
+            FileName::Contains("libc.musl-", ".so"),
+            FileName::Exact("libc.so"),
         ],
         ..Evidence::NONE
     },
@@ -40,25 +40,25 @@ pub static ABOUT: About = About {
     remedies: &[],
     not_read: "what the loader gives away of programs' data stays on program.data",
     heap: HeapKind::Own,
-    ..About::NONE
+    ..ReaderInfo::NONE
 };
 
 /// The reader of musl's malloc.
 pub struct Reader;
 
 impl allocator::Reader for Reader {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static ReaderInfo {
         &ABOUT
     }
 
-    fn find(&self, _: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
+    fn find(&self, _: &Process, space: &AddressSpace) -> Option<Box<dyn FoundAllocator>> {
         if locate::is_possible(space) { Some(Box::new(Musl)) } else { None }
     }
 }
 
 struct Musl;
 
-impl Found for Musl {
+impl FoundAllocator for Musl {
     fn reads_blocks(&self) -> bool {
         true
     }
@@ -87,7 +87,7 @@ fn read(context: &Context<'_>, state: &State, taken: &[(u64, u64)]) -> Reading {
     held.extend(taken);
     merge(&mut held);
     let is_own = |&(start, end): &(u64, u64)| {
-        crate::scan::is_own(context, start, end) && overlapping(&held, start, end).is_empty()
+        crate::scan::is_private_memory(context, start, end) && overlapping(&held, start, end).is_empty()
     };
     let areas = claims::areas(&state.areas).into_iter().filter(is_own);
     reading.claims.extend(areas.map(|area| context.claim_whole(area, Class::Metadata)));
@@ -99,8 +99,8 @@ fn read(context: &Context<'_>, state: &State, taken: &[(u64, u64)]) -> Reading {
     let area_bytes = state.areas.len() as u64 * layout::PAGE_BYTES;
     reading.allocator = counts.facts(format!("state of mallocng in {}", state.name), area_bytes, &own);
     reading.bytes_read = state.bytes_read + counts.bytes_read;
-    counts.doubts.say(&mut reading.caveats, &ABOUT, "groups and slots", &state.name);
-    reading.in_motion = counts.doubts.damages > 0;
+    counts.doubts.add_caveats(&mut reading.caveats, &ABOUT, "groups and slots", &state.name);
+    reading.is_inconsistent = counts.doubts.damages > 0;
     reading.refined = counts.matched;
     reading
 }

@@ -2,7 +2,7 @@
 
 use strandline_claims::facts::State;
 use strandline_claims::palette::BlockRows;
-use strandline_claims::rows::{Id, RowKind};
+use strandline_claims::rows::{RowRef, RowKind};
 
 /// Bytes that the program requested, of slots in use.
 pub static LIVE: RowKind = RowKind::of_allocator("musl.live", State::Live, "musl's malloc, blocks in use");
@@ -32,7 +32,7 @@ pub static UNREAD: RowKind =
     RowKind::of_allocator("musl.unread", State::Unattributed, "musl's malloc, damaged or caught in motion");
 
 /// All rows.
-pub static ROWS: [Id; 6] = [&LIVE, &PADDING, &METADATA, &FREE_KEPT, &FREE_PINNED, &UNREAD];
+pub static ROWS: [RowRef; 6] = [&LIVE, &PADDING, &METADATA, &FREE_KEPT, &FREE_PINNED, &UNREAD];
 
 /// The row of each class of claims. musl has no caches, and no call that gives memory back: a group
 /// is freed with its last slot.
@@ -41,7 +41,7 @@ pub static BLOCKS: BlockRows = BlockRows {
     header: &PADDING,
     metadata: &METADATA,
     cached: &FREE_KEPT,
-    purge: &FREE_KEPT,
+    trimmable: &FREE_KEPT,
     kept: &FREE_KEPT,
     pinned: &FREE_PINNED,
     mapped: &LIVE,

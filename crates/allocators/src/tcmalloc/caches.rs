@@ -119,7 +119,7 @@ fn transfer_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mu
         cached.bytes_read += CENTRAL_BYTES as u64;
         let used = half_word_at(&bytes, TRANSFER_USED).unwrap_or(0) as usize;
         let spans_of_it = word_at(&bytes, CENTRAL_SPANS);
-        if used > MAX_TRANSFER_SLOTS || spans_of_it != spans.of_class.get(&class).copied() {
+        if used > MAX_TRANSFER_SLOTS || spans_of_it != spans.spans_per_class.get(&class).copied() {
             cached.broken += 1;
         }
         let length = heap.classes.batch.get(usize::from(class)).copied().unwrap_or(0);
@@ -140,7 +140,7 @@ fn threads(
     (cached, lists): (&mut Cached, &mut Vec<List>),
 ) {
     // They are in no span; a program's own data mostly points to blocks.
-    let mut pending: Vec<u64> = spans.beside.iter().copied().filter(|word| word.is_multiple_of(8)).collect();
+    let mut pending: Vec<u64> = spans.outside_pointers.iter().copied().filter(|word| word.is_multiple_of(8)).collect();
     let mut cache = PageCache::new(context.memory);
     let mut seen = HashSet::new();
     let mut bytes = vec![0; CACHE_LISTS_BYTES + CACHE_LINKS_BYTES];

@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::caches::Cached;
-use super::layout::{Classes, Location};
+use super::layout::{Classes, SpanState};
 use super::spans::Span;
 use crate::blocks::Blocks;
 use crate::page_cache::PageCache;
-use crate::parallel::{Sum, claim_in_parts};
+use crate::parallel::{Totals, claim_in_parts};
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
-use strandline_claims::doubts::Doubts;
+use strandline_claims::doubts::ReadProblems;
 use strandline_claims::facts::SizeClass;
-use strandline_claims::refinements::Matched;
+use strandline_claims::refinements::Matches;
 
 /// Maximum bytes of a span of objects that is read as a whole.
 const AT_ONCE_BYTES: u64 = 1 << 20;
@@ -34,9 +34,9 @@ pub struct Counts {
     /// Bytes of free spans that were returned to the kernel.
     pub returned_bytes: u64,
     /// Refinements found.
-    pub matched: Matched,
+    pub matched: Matches,
     /// Invalid spans, and where the deadline passed.
-    pub doubts: Doubts,
+    pub doubts: ReadProblems,
     /// Cached objects that matched an object in use.
     pub met: u64,
     /// Bytes read from the target.
@@ -50,7 +50,7 @@ pub fn claim(
     spans: &[Span],
     cached: &Cached,
 ) -> (Vec<RangeClaim>, Counts) {
-    let are_given = are_given(context, spans);
+    let are_given = are_released(context, spans);
     claim_in_parts(context, spans, &|span| (span.start, span.end), &|spans, accumulator| {
         let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return Counts::default() };
         let items = overlapping_items(&cached.items, (first.start, last.end));
@@ -70,10 +70,10 @@ fn overlapping_items(items: &[(u64, u8)], (start, end): (u64, u64)) -> &[(u64, u
 
 /// Whether a release returns free spans: it stops at the first that the kernel refuses, as it
 /// refuses locked pages (`page_heap.cc`, `ReleaseAtLeastNPages`).
-pub fn are_given(context: &Context<'_>, spans: &[Span]) -> bool {
+pub fn are_released(context: &Context<'_>, spans: &[Span]) -> bool {
     let is_locked = |span: &Span| context.is_locked((span.start, span.end));
     context.locked.is_empty()
-        || !spans.iter().any(|span| span.location == Location::Normal && is_locked(span))
+        || !spans.iter().any(|span| span.location == SpanState::Normal && is_locked(span))
 }
 
 /// State of an object.
@@ -122,24 +122,24 @@ impl<'a> Claimer<'a> {
     fn span(&mut self, span: &Span, accumulator: &mut Accumulator<'_>) {
         let bytes = span.end - span.start;
         match span.location {
-            Location::Normal => {
+            SpanState::Normal => {
                 self.counts.normal_bytes += bytes;
                 let given = if self.are_given { span.end } else { span.start };
                 accumulator.claim_free(span.end, span.start, given);
             }
-            Location::Returned => {
+            SpanState::Returned => {
                 self.counts.returned_bytes += bytes;
                 accumulator.claim_to(span.end, Class::Free);
             }
-            Location::InUse if span.class == 0 => {
+            SpanState::InUse if span.class == 0 => {
                 self.counts.large += 1;
                 self.counts.large_bytes += bytes;
                 self.blocks.claim(span.end, accumulator);
             }
-            Location::InUse => {
+            SpanState::InUse => {
                 if self.cut(span, accumulator).is_none() {
-                    if !self.counts.doubts.is_late() {
-                        self.counts.doubts.damage(span.start, span.end - accumulator.cursor());
+                    if !self.counts.doubts.timed_out() {
+                        self.counts.doubts.note_damage(span.start, span.end - accumulator.cursor());
                     }
                     accumulator.claim_to(span.end, Class::Unread);
                 }
@@ -221,7 +221,7 @@ impl<'a> Claimer<'a> {
                 } else if Instant::now() < self.context.deadline {
                     self.cache.word(at)?
                 } else {
-                    self.counts.doubts.late(at);
+                    self.counts.doubts.note_timeout(at);
                     return None;
                 };
             }
@@ -230,7 +230,7 @@ impl<'a> Claimer<'a> {
     }
 }
 
-impl Sum for Counts {
+impl Totals for Counts {
     fn add(&mut self, other: Self) {
         for (class, theirs) in &other.classes {
             self.classes.entry(*class).or_default().add(theirs);

@@ -6,23 +6,23 @@
 
 use strandline_process::memory::{half_word_at, word_at};
 
-use crate::radix::Shape;
+use crate::radix::MapLayout;
 
 /// The page map (`pagemap.h`, `TCMalloc_PageMap2` of 48 bits less the page shift) for each
 /// configurable page size, the default first (`common.h`, `kPageShift`). Leaves are aligned as by
 /// the system allocator.
-pub static MAPS: [Shape; 6] = [map(13), map(12), map(15), map(16), map(14), map(18)];
+pub static MAPS: [MapLayout; 6] = [map(13), map(12), map(15), map(16), map(14), map(18)];
 
-const fn map(page_shift: u32) -> Shape {
+const fn map(page_shift: u32) -> MapLayout {
     let bits = 48 - page_shift;
     let leaf_bits = bits.div_ceil(2);
     // The upper half covers kernel addresses.
-    Shape {
+    MapLayout {
         page_shift,
         leaf_bits,
         used_root_bytes: 8 << (bits - leaf_bits) >> 1,
         leaf_alignment: LEAF_ALIGNMENT,
-        pointer: u64::MAX,
+        pointer_mask: u64::MAX,
     }
 }
 
@@ -47,16 +47,16 @@ pub struct Words {
     /// `objects`: the first free object, if it is cut into objects.
     pub objects: u64,
     /// `refcount`: objects that are not in its free list.
-    pub taken: u16,
+    pub allocated: u16,
     /// `sizeclass`; 0 if none.
     pub class: u8,
     /// `location`.
-    pub location: Location,
+    pub location: SpanState,
 }
 
 /// State of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Location {
+pub enum SpanState {
     /// `IN_USE`.
     InUse,
     /// `ON_NORMAL_FREELIST`: free, still backed.
@@ -70,9 +70,9 @@ impl Words {
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let bits = half_word_at(bytes, 40)?;
         let location = match bits >> 24 & 3 {
-            0 => Location::InUse,
-            1 => Location::Normal,
-            2 => Location::Returned,
+            0 => SpanState::InUse,
+            1 => SpanState::Normal,
+            2 => SpanState::Returned,
             _ => return None,
         };
         Some(Self {
@@ -80,7 +80,7 @@ impl Words {
             pages: word_at(bytes, 8)?,
             previous: word_at(bytes, 24)?,
             objects: word_at(bytes, 32)?,
-            taken: bits as u16,
+            allocated: bits as u16,
             class: (bits >> 16) as u8,
             location,
         })
@@ -103,12 +103,12 @@ const LARGEST_BYTES: u32 = 256 << 10;
 /// Minimum number of size classes in a table.
 const MIN_CLASSES: usize = 20;
 /// Bytes of a table of 32-bit values.
-const HALF_WORDS: usize = 4 * MAX_CLASSES;
+const U32_TABLE_BYTES: usize = 4 * MAX_CLASSES;
 /// Bytes read of a `SizeMap`: `num_objects_to_move_`, `class_to_size_`, `class_to_pages_`,
 /// `num_size_classes`. The last two are 64-bit words, so four bytes of padding may precede them.
-pub const SIZES_BYTES: usize = 2 * HALF_WORDS + 4 + 8 * MAX_CLASSES + 16;
+pub const SIZES_BYTES: usize = 2 * U32_TABLE_BYTES + 4 + 8 * MAX_CLASSES + 16;
 /// Bytes read before `class_to_size_`.
-pub const BEFORE_SIZES_BYTES: u64 = HALF_WORDS as u64;
+pub const BEFORE_SIZES_BYTES: u64 = U32_TABLE_BYTES as u64;
 
 /// The size classes (`SizeMap`), by index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -126,19 +126,19 @@ impl Classes {
     /// begin [`BEFORE_SIZES_BYTES`] before it.
     pub fn new(bytes: &[u8], address: u64) -> Option<Self> {
         let half = |at: usize, class: usize| half_word_at(bytes, at + 4 * class);
-        let behind = 2 * HALF_WORDS + (address % 8) as usize;
+        let behind = 2 * U32_TABLE_BYTES + (address % 8) as usize;
         let pages = |class: usize| word_at(bytes, behind + 8 * class);
         // From 2.11 on `min_span_size_in_pages_` precedes the number; it is below any number of
         // classes.
         let numbers = [0, 1].into_iter().filter_map(|word| word_at(bytes, behind + 8 * (MAX_CLASSES + word)));
         let is_number = |number: &usize| (MIN_CLASSES..=MAX_CLASSES).contains(number);
         let number = numbers.filter_map(|number| usize::try_from(number).ok()).find(is_number)?;
-        if half(HALF_WORDS, 0)? != 0 {
+        if half(U32_TABLE_BYTES, 0)? != 0 {
             return None;
         }
         let mut classes = Self::default();
         for class in 0..number {
-            let (size, before) = (half(HALF_WORDS, class)?, classes.bytes.last().copied());
+            let (size, before) = (half(U32_TABLE_BYTES, class)?, classes.bytes.last().copied());
             let rises = before.is_none_or(|before| u64::from(size) > before && size.is_multiple_of(8));
             let (pages, batch) = (pages(class)?, half(0, class)?);
             if !rises || pages > 1 << 16 || batch > 1 << 16 || (class > 0 && (pages == 0 || batch == 0)) {

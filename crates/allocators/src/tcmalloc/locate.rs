@@ -8,7 +8,7 @@ use super::layout::{
     BEFORE_SIZES_BYTES, Classes, LEAF_ALIGNMENT, MAPS, MIN_ROOT_BYTES, SIZES_BYTES, SPAN_BYTES, Words,
 };
 use crate::page_cache::PageCache;
-use crate::radix::{self, Data, Shape};
+use crate::radix::{self, StaticData, MapLayout};
 use strandline_claims::allocator::Context;
 use strandline_process::map::AddressSpace;
 
@@ -23,7 +23,7 @@ pub struct Heap {
     /// Its size classes.
     pub classes: Classes,
     /// Shape of its page map.
-    pub shape: Shape,
+    pub shape: MapLayout,
     /// Leaves of its page map.
     pub leaves: Vec<(u64, u64)>,
 }
@@ -55,7 +55,7 @@ pub fn find(context: &Context<'_>) -> (Vec<Heap>, Vec<String>) {
 }
 
 /// Finds the table of size classes.
-fn classes(context: &Context<'_>, data: &Data<'_>) -> Option<Classes> {
+fn classes(context: &Context<'_>, data: &StaticData<'_>) -> Option<Classes> {
     radix::size_table(context, data, &mut |at| {
         let mut bytes = vec![0; SIZES_BYTES];
         context.memory.read(at.checked_sub(BEFORE_SIZES_BYTES)?, &mut bytes).ok()?;
@@ -64,8 +64,8 @@ fn classes(context: &Context<'_>, data: &Data<'_>) -> Option<Classes> {
 }
 
 /// Finds the page map, for the first page size that yields one.
-fn map(context: &Context<'_>, data: &Data<'_>) -> Option<(Shape, u64)> {
-    let edges = radix::edges(context, data, LEAF_ALIGNMENT);
+fn map(context: &Context<'_>, data: &StaticData<'_>) -> Option<(MapLayout, u64)> {
+    let edges = radix::root_candidates(context, data, LEAF_ALIGNMENT);
     MAPS.iter().find_map(|&shape| {
         let span = |cache: &mut PageCache<'_>, entry| read_span(cache, entry)?.range(shape.page_shift);
         let root = radix::roots(context, (data, &edges), shape, &span).into_iter().next()?;

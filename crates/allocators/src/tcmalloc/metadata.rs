@@ -5,7 +5,7 @@ use super::caches::Cached;
 use super::layout::{CACHE_LINKS_BYTES, CACHE_LISTS_BYTES, METADATA_CHUNK_BYTES, METADATA_STEP_BYTES};
 use super::locate::Heap;
 use super::spans::Spans;
-use crate::scan::{is_mapped_memory, is_own};
+use crate::scan::{is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::{Context, overlapping};
 use strandline_claims::range::{PAGE_BYTES, merge, page_of, page_up};
 
@@ -41,10 +41,10 @@ pub fn find(
         // For the current chunk the end of the used part is known: static data points to it
         // (`common.cc`, `metadata_chunk_alloc_`). All other static pointers into a chunk point to
         // used parts.
-        let used = spans.beside.range(start..limit.min(start + METADATA_CHUNK_BYTES)).next_back();
+        let used = spans.outside_pointers.range(start..limit.min(start + METADATA_CHUNK_BYTES)).next_back();
         let end = end.max(used.copied().map_or(0, page_up)).min(limit);
         let is_new = found.last().is_none_or(|last| last.1 <= start);
-        if is_new && is_own(context, start, end) {
+        if is_new && is_private_memory(context, start, end) {
             found.push((start, end));
         }
     }

@@ -14,26 +14,26 @@ pub mod rows;
 pub mod spans;
 mod summary;
 
-use self::layout::Location;
+use self::layout::SpanState;
 use self::locate::Heap;
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
-    self, Argument, CallPlan, Context, Found, Function, Reading, Readings, read_each,
+    self, Argument, CallPlan, Context, FoundAllocator, Function, Reading, Readings, read_each,
 };
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
-use strandline_claims::reader::{About, Evidence, FileName, HeapKind, leading_version};
+use strandline_claims::reader::{ReaderInfo, Evidence, FileName, HeapKind, leading_version};
 use strandline_claims::remedy::Spec;
 use strandline_process::image::Image;
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
 
 /// tcmalloc's entry in the table of readers.
-pub static ABOUT: About = About {
+pub static ABOUT: ReaderInfo = ReaderInfo {
     name: "tcmalloc",
     title: "tcmalloc",
     evidence: Evidence {
-        files: &[FileName::Has("libtcmalloc", ".so")],
+        files: &[FileName::Contains("libtcmalloc", ".so")],
         symbols: &["tc_malloc"],
         strings: &[('t', "cmalloc: large alloc ")],
         version: |clue| version(&clue.image()?),
@@ -48,7 +48,7 @@ pub static ABOUT: About = About {
     ],
     not_read: "the debugging build; gperftools before 2.8; its small memory model",
     heap: HeapKind::Own,
-    ..About::NONE
+    ..ReaderInfo::NONE
 };
 
 /// Releases all free spans of the page heap (`ReleaseToSystem(LONG_MAX)`).
@@ -57,7 +57,7 @@ const RELEASE: Function = Function {
     sibling: "MallocExtension_GetNumericProperty",
     argument: Argument::Number(0),
     stack_bytes: 64 << 10,
-    own_names: &[
+    own_prefixes: &[
         "_ZN8tcmalloc",
         "_ZNK8tcmalloc",
         "tc_",
@@ -74,25 +74,25 @@ const WORTH_A_SETTING_BYTES: u64 = 1 << 20;
 pub struct Reader;
 
 impl allocator::Reader for Reader {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static ReaderInfo {
         &ABOUT
     }
 
-    fn find(&self, _: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
+    fn find(&self, _: &Process, space: &AddressSpace) -> Option<Box<dyn FoundAllocator>> {
         let is_library =
             space.mappings().iter().any(|mapping| mapping.has_file() && mapping.name.contains("libtcmalloc"));
-        if locate::is_possible(space) { Some(Box::new(Tcmalloc { is_library })) } else { None }
+        if locate::is_possible(space) { Some(Box::new(Tcmalloc { is_likely: is_library })) } else { None }
     }
 }
 
 struct Tcmalloc {
     /// Whether tcmalloc is likely: many programs have as much static data as its page map needs.
-    is_library: bool,
+    is_likely: bool,
 }
 
-impl Found for Tcmalloc {
+impl FoundAllocator for Tcmalloc {
     fn reads_blocks(&self) -> bool {
-        self.is_library
+        self.is_likely
     }
 
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
@@ -129,8 +129,8 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     let mut doubts = spans.walk.doubts.clone();
     doubts.add(&counts.doubts);
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
-    let are_given = claims::are_given(context, &spans.all);
-    let is_given = |span: &&spans::Span| are_given && span.location == Location::Normal;
+    let are_given = claims::are_released(context, &spans.all);
+    let is_given = |span: &&spans::Span| are_given && span.location == SpanState::Normal;
     reading.call = Some(CallPlan {
         remedy: "tcmalloc_release",
         function: RELEASE,
@@ -144,14 +144,14 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
         predicted_bytes: reading.trimmable_bytes(),
         due_milliseconds: 0,
         libc_code: None,
-        doubt: doubts.of_call(),
+        doubt: doubts.call_hazard(),
     });
     reading.claims.extend(own.iter().map(|&range| context.claim_whole(range, Class::Metadata)));
     reading.allocator = summary::facts(heap, &counts, &cached, &own, doubts.is_empty());
     reading.refined = std::mem::take(&mut counts.matched);
     reading.bytes_read = spans.walk.bytes_read + counts.bytes_read + cached.bytes_read;
-    doubts.say(&mut reading.caveats, &ABOUT, "spans", &heap.name);
-    reading.in_motion = doubts.damages > 0;
+    doubts.add_caveats(&mut reading.caveats, &ABOUT, "spans", &heap.name);
+    reading.is_inconsistent = doubts.damages > 0;
     let unmatched = summary::unmatched(&cached, &counts);
     if unmatched > 0 || cached.broken > 0 {
         let text = format!(

@@ -2,7 +2,7 @@
 
 use strandline_claims::facts::State;
 use strandline_claims::palette::BlockRows;
-use strandline_claims::rows::{Id, RowKind};
+use strandline_claims::rows::{RowRef, RowKind};
 
 /// Objects and spans in use.
 pub static LIVE: RowKind =
@@ -42,7 +42,7 @@ pub static UNREAD: RowKind =
     RowKind::of_allocator("tcmalloc.unread", State::Unattributed, "tcmalloc, damaged or caught in motion");
 
 /// All rows.
-pub static ROWS: [Id; 8] =
+pub static ROWS: [RowRef; 8] =
     [&LIVE, &PADDING, &METADATA, &CACHED, &FREE_PURGE, &FREE_KEPT, &FREE_PINNED, &UNREAD];
 
 /// The row of each class of claims.
@@ -51,7 +51,7 @@ pub static BLOCKS: BlockRows = BlockRows {
     header: &PADDING,
     metadata: &METADATA,
     cached: &CACHED,
-    purge: &FREE_PURGE,
+    trimmable: &FREE_PURGE,
     kept: &FREE_KEPT,
     pinned: &FREE_PINNED,
     mapped: &LIVE,

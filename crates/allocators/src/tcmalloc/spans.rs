@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::layout::Location;
+use super::layout::SpanState;
 use super::locate::{Heap, read_span};
-use crate::radix::{self, Free, Walk};
+use crate::radix::{self, UnclaimedMemory, Walk};
 use crate::scan::{each_word, is_mapped_memory};
 use strandline_claims::allocator::Context;
 use strandline_claims::range::page_of;
@@ -26,7 +26,7 @@ pub struct Span {
     /// Its size class; 0 if none.
     pub class: u8,
     /// Its state.
-    pub location: Location,
+    pub location: SpanState,
 }
 
 /// All spans of one heap.
@@ -37,21 +37,21 @@ pub struct Spans {
     /// Outcome of the walk.
     pub walk: Walk,
     /// Number of spans per class.
-    pub of_class: BTreeMap<u8, u64>,
+    pub spans_per_class: BTreeMap<u8, u64>,
     /// Heads of lists of spans in static data, each with its class.
     pub lists: BTreeSet<(u8, u64)>,
     /// Pages that hold span structures.
     pub structures: BTreeSet<u64>,
     /// Words of static data that point outside all spans: to tcmalloc's own structures, or to their
     /// end.
-    pub beside: BTreeSet<u64>,
+    pub outside_pointers: BTreeSet<u64>,
 }
 
 /// Walks the spans of `heap` outside `taken` (claimed by others, in address order).
 pub fn walk(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Spans {
     let shift = heap.shape.page_shift;
     let mut spans = Spans::default();
-    let mut free = Free::new(context, taken);
+    let mut free = UnclaimedMemory::new(context, taken);
     let mut last = 0;
     let walk = radix::walk(context, &heap.leaves, heap.shape, &mut |cache, page, entry| {
         let words = read_span(cache, entry)?;
@@ -60,12 +60,12 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Spans {
             return None;
         }
         let class = usize::from(words.class);
-        if words.location == Location::InUse && class > 0 {
+        if words.location == SpanState::InUse && class > 0 {
             // A span of objects has as many pages as its class defines.
             if heap.classes.pages.get(class) != Some(&words.pages) {
                 return None;
             }
-            *spans.of_class.entry(words.class).or_default() += 1;
+            *spans.spans_per_class.entry(words.class).or_default() += 1;
             if (heap.data.0..heap.data.1).contains(&words.previous) {
                 spans.lists.insert((words.class, words.previous));
             }
@@ -75,7 +75,7 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Spans {
             spans.structures.insert(last);
         }
         (context.progress)(end - start);
-        let (objects, taken) = (words.objects, words.taken);
+        let (objects, taken) = (words.objects, words.allocated);
         spans.all.push(Span { start, end, objects, taken, class: words.class, location: words.location });
         Some(end)
     });
@@ -87,7 +87,7 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Spans {
         }
         beside.len() < MAX_BESIDE
     });
-    spans.beside = beside;
+    spans.outside_pointers = beside;
     spans
 }
 

@@ -8,12 +8,12 @@ use strandline_claims::allocator::{Context, Reading};
 use strandline_claims::facts::Mallinfo;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
-use strandline_synth::{Dice, Heap, Image, clipped};
+use strandline_synth::{Rng, Heap, Image, clipped};
 
 pub const PAGE: u64 = 4096;
 
 /// A frozen process: memory, mappings, resident pages, threads.
-pub struct Subject {
+pub struct FrozenProcess {
     pub image: Image,
     /// In the format of /proc/PID/maps.
     pub maps: String,
@@ -26,7 +26,7 @@ pub struct Subject {
     absent_reads: AtomicU64,
 }
 
-impl Memory for Subject {
+impl Memory for FrozenProcess {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
         let got = self.image.read_some(address, buffer);
         self.calls.fetch_add(1, Ordering::Relaxed);
@@ -39,7 +39,7 @@ impl Memory for Subject {
     }
 }
 
-impl Subject {
+impl FrozenProcess {
     /// A process with all pages of `image` resident.
     pub fn new(image: Image, maps: String) -> Self {
         Self {
@@ -65,7 +65,7 @@ impl Subject {
 
     /// Evicts `percent` percent of `pages`, chosen by `seed`.
     pub fn evict(&mut self, pages: &[u64], seed: u64, percent: u64) {
-        let mut dice = Dice::new(seed);
+        let mut dice = Rng::new(seed);
         let gone: Vec<u64> = pages.iter().copied().filter(|_| dice.chance(percent)).collect();
         self.runs = self.image.pages_without(|page| gone.binary_search(&page).is_ok());
     }
@@ -92,8 +92,8 @@ impl Subject {
             reserved: &[],
             refinements: None,
             deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
-            keeps_blocks: true,
-            before_call: true,
+            collects_blocks: true,
+            checks_free_lists: true,
             cell_bytes: Some(0x4000),
             threads,
             progress: &|_| {},
@@ -187,7 +187,7 @@ pub fn mallinfo(heap: &Heap) -> Mallinfo {
 }
 
 /// The content of a reading, as text; two readings of one state must have the same.
-pub fn told(reading: &Reading) -> String {
+pub fn report_text(reading: &Reading) -> String {
     format!(
         "{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}",
         reading.allocator,

@@ -4,21 +4,21 @@ use proptest::prelude::*;
 use strandline_claims::allocator::Reading;
 use strandline_synth::{Heap, Recipe, VERSIONS, fabricate};
 
-use crate::adapter::{Subject, mallinfo, total};
+use crate::adapter::{FrozenProcess, mallinfo, total};
 
 /// Maximum bytes that a reading may read: every page twice by the walk (once as a segment with a
 /// wrong start, once more if fastbin members have to be separated), links page by page, and a
 /// constant for the searches for places where the chain continues.
-fn most_bytes(subject: &Subject) -> u64 {
+fn most_bytes(subject: &FrozenProcess) -> u64 {
     32 * subject.image_bytes() + (16 << 20)
 }
 
 fn check(heap: &Heap, threads: usize) -> Vec<Reading> {
-    check_subject(&Subject::of(heap), threads)
+    check_subject(&FrozenProcess::of(heap), threads)
 }
 
 /// Reads, and checks what holds for every heap.
-pub fn check_subject(subject: &Subject, threads: usize) -> Vec<Reading> {
+pub fn check_subject(subject: &FrozenProcess, threads: usize) -> Vec<Reading> {
     let readings = subject.read(threads);
     let bound = most_bytes(subject);
     assert!(subject.bytes_read() <= bound, "{} bytes read, {bound} allowed", subject.bytes_read());
@@ -29,7 +29,7 @@ pub fn check_subject(subject: &Subject, threads: usize) -> Vec<Reading> {
     readings
 }
 
-fn check_sums(subject: &Subject, reading: &Reading) {
+fn check_sums(subject: &FrozenProcess, reading: &Reading) {
     let claimed: u64 = reading.claims.iter().map(|claim| total(&claim.sums)).sum();
     let ranges: Vec<_> = reading.claims.iter().map(|claim| (claim.start, claim.end)).collect();
     assert_eq!(claimed, subject.resident_bytes(&ranges));
@@ -40,7 +40,7 @@ fn check_sums(subject: &Subject, reading: &Reading) {
 /// Whether the sound heap of this recipe is read correctly; if not, a difference is not due to
 /// damage.
 fn is_read_right(heap: &Heap) -> bool {
-    let readings = Subject::of(heap).read(1);
+    let readings = FrozenProcess::of(heap).read(1);
     readings.first().is_some_and(|reading| reading.allocator.mallinfo == Some(mallinfo(heap)))
 }
 
@@ -66,7 +66,7 @@ proptest! {
         version in prop::sample::select(&VERSIONS[..]), seed: u64, percent in 1..=100u64, threads in 1..=4usize,
     ) {
         let mut heap = fabricate(&Recipe::from_seed(version, seed));
-        heap.overwrite(seed, percent);
+        heap.overwrite_randomly(seed, percent);
         check(&heap, threads);
     }
 }

@@ -1,11 +1,11 @@
 //! Regions of many segments, generated word by word when read: whatever old headers are inside free
 //! chunks where a segment starts, the result is that of one walk from the first chunk to the last.
 
-use strandline_allocators::glibc::lists::Lists;
+use strandline_allocators::glibc::lists::SpecialChunks;
 use strandline_allocators::glibc::segments::{self, Walked};
 use strandline_allocators::glibc::walk::Walker;
-use strandline_allocators::glibc::walk_context::{Fast, Region, Shape, Top, WalkContext};
-use strandline_claims::accumulator::Block;
+use strandline_allocators::glibc::walk_context::{FastbinMode, Region, RegionKind, Top, WalkContext};
+use strandline_claims::accumulator::Part;
 use strandline_claims::range::RangePages;
 use strandline_process::memory::Memory;
 
@@ -32,9 +32,9 @@ enum Stale {
     Zeros,
 }
 
-struct Lazy(Stale);
+struct GeneratedMemory(Stale);
 
-impl Lazy {
+impl GeneratedMemory {
     /// Returns the word at `at`, computed from its offset in its round.
     fn word(&self, at: u64) -> u64 {
         let (round, offset) = ((at - BASE) / ROUND, (at - BASE) % ROUND);
@@ -76,7 +76,7 @@ impl Lazy {
     }
 }
 
-impl Memory for Lazy {
+impl Memory for GeneratedMemory {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
         let (words, _) = buffer.as_chunks_mut::<8>();
         for (word, at) in words.iter_mut().zip((address..).step_by(8)) {
@@ -93,7 +93,7 @@ fn region() -> Region {
         start: BASE,
         end: BASE + BYTES,
         first: Some(BASE),
-        shape: Shape::Brk,
+        shape: RegionKind::Brk,
         main: true,
         top: Some(Top { address: top, bytes: BASE + BYTES - top }),
         break_at_top: true,
@@ -122,19 +122,19 @@ fn pages(every: u64) -> RangePages {
 /// One walk from front to back.
 fn straight(walk_context: &WalkContext<'_>) -> Walked {
     let part = Walker::from_start(*walk_context).walk(u64::MAX, u64::MAX);
-    let mut block = Block::empty(walk_context.region.start);
+    let mut block = Part::empty(walk_context.region.start);
     block.join(part.block, walk_context.pages).unwrap();
     assert_eq!(block.end, walk_context.region.end);
     Walked { sums: block.finish(walk_context.pages), counts: part.counts }
 }
 
 fn check(stale: Stale, every: u64) {
-    let (memory, region, lists) = (Lazy(stale), region(), Lists::new(BASE, BASE + BYTES));
+    let (memory, region, lists) = (GeneratedMemory(stale), region(), SpecialChunks::new(BASE, BASE + BYTES));
     let expected_pages = pages(every);
     let walk_context = WalkContext {
         region: &region,
         lists: &lists,
-        fast: Fast::Known,
+        fast: FastbinMode::Known,
         memory: &memory,
         pages: &expected_pages,
         refinements: None,

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use strandline_synth::{Heap, Recipe, VERSIONS, Version, fabricate};
 
-use crate::adapter::{PAGE, Subject, mallinfo, told};
+use crate::adapter::{PAGE, FrozenProcess, mallinfo, report_text};
 
 /// Pages of `heap` without a header, link or structure of malloc, as far as the sizes lead from the
 /// start of each mapping; pages after the first fencepost are not included.
@@ -45,7 +45,7 @@ fn bare_pages(heap: &Heap) -> Vec<u64> {
 
 fn check(version: Version, seed: u64, percent: u64) {
     let heap = fabricate(&Recipe { foreign_sbrk: false, ..Recipe::from_seed(version, seed) });
-    let mut subject = Subject::of(&heap);
+    let mut subject = FrozenProcess::of(&heap);
     subject.evict(&bare_pages(&heap), seed, percent);
     let readings = subject.read(1);
     let [reading] = readings.as_slice() else { panic!("{} glibcs found", readings.len()) };
@@ -73,7 +73,7 @@ fn check(version: Version, seed: u64, percent: u64) {
     );
 
     for threads in [2, 4] {
-        assert_eq!(told(&subject.read(threads)[0]), told(reading), "{threads} threads");
+        assert_eq!(report_text(&subject.read(threads)[0]), report_text(reading), "{threads} threads");
     }
 }
 
@@ -108,7 +108,7 @@ fn behind_foreign_sbrk_the_chain_is_found_again() {
     for version in VERSIONS {
         for seed in 0..25 {
             let heap = fabricate(&Recipe { foreign_sbrk: true, ..Recipe::from_seed(version, seed) });
-            let readings = Subject::of(&heap).read(2);
+            let readings = FrozenProcess::of(&heap).read(2);
             let found = readings[0].allocator.mallinfo.unwrap();
             let built = mallinfo(&heap);
             assert_eq!((found.arena, found.keepcost), (built.arena, built.keepcost));

@@ -4,7 +4,7 @@
 
 use strandline_synth::{Heap, Image, Recipe, Version, fabricate};
 
-use crate::adapter::{PAGE, Subject};
+use crate::adapter::{PAGE, FrozenProcess};
 use crate::damaged;
 
 const FASTBINS: u64 = 0x10;
@@ -37,11 +37,11 @@ fn word(heap: &Heap, address: u64) -> u64 {
 }
 
 /// Reads `heap` with three threads and with one; returns the codes of the caveats.
-fn spring(heap: &Heap) -> Vec<String> {
-    spring_subject(&Subject::of(heap))
+fn check_and_list_caveats(heap: &Heap) -> Vec<String> {
+    spring_subject(&FrozenProcess::of(heap))
 }
 
-fn spring_subject(subject: &Subject) -> Vec<String> {
+fn spring_subject(subject: &FrozenProcess) -> Vec<String> {
     damaged::check_subject(subject, 3);
     let readings = damaged::check_subject(subject, 1);
     readings.iter().flat_map(|reading| &reading.caveats).map(|caveat| caveat.code.clone()).collect()
@@ -56,7 +56,7 @@ fn top_chunks_of_impossible_sizes() {
             for size in [0, 1, 7, 8, 16, 24, 32, 40, 1 << 20, 1 << 63, u64::MAX, u64::MAX - top] {
                 let mut heap = sound.clone();
                 heap.image.put_word(top + 8, size);
-                spring(&heap);
+                check_and_list_caveats(&heap);
             }
         }
     }
@@ -71,7 +71,7 @@ fn top_pointers_to_anywhere() {
         for to in [0, 8, 1 << 63, u64::MAX, !15, heap, heap + 8, top - 8, top + 16, SECONDARY, arena] {
             let mut heap = sound.clone();
             heap.image.put_word(arena + TOP, to);
-            assert!(!spring(&heap).is_empty(), "top of {arena:#x} at {to:#x}");
+            assert!(!check_and_list_caveats(&heap).is_empty(), "top of {arena:#x} at {to:#x}");
         }
     }
 }
@@ -86,13 +86,13 @@ fn a_size_of_2_to_the_63_on_every_chunk() {
                     heap.image.put_word(at + 8, size);
                 }
             }
-            spring(&heap);
+            check_and_list_caveats(&heap);
             for (start, end) in heaps(&heap) {
                 for at in (start..end).step_by(8) {
                     heap.image.put_word(at, size);
                 }
             }
-            spring(&heap);
+            check_and_list_caveats(&heap);
         }
     }
 }
@@ -117,7 +117,7 @@ fn sizes_that_lead_far_and_nowhere() {
             heap.image.put_word(at + 8, if (end - at) < 4 * far { 0 } else { far | 1 });
         }
     }
-    spring(&heap);
+    check_and_list_caveats(&heap);
 }
 
 #[test]
@@ -129,18 +129,18 @@ fn circles_in_lists() {
     let head = (0..10).map(|bin| word(&heap, heap.main_arena + FASTBINS + 8 * bin)).find(|&head| head != 0);
     let head = head.expect("the heap has fastbins");
     heap.image.put_word(head + 16, disguise(head + 16, head));
-    assert!(!spring(&heap).is_empty(), "fastbin");
+    assert!(!check_and_list_caveats(&heap).is_empty(), "fastbin");
     for bin in 0..10 {
         heap.image.put_word(heap.main_arena + FASTBINS + 8 * bin, head);
     }
-    assert!(!spring(&heap).is_empty(), "ten fastbins with one chunk");
+    assert!(!check_and_list_caveats(&heap).is_empty(), "ten fastbins with one chunk");
 
     let mut heap = sound.clone();
     let cache = heap.threads[0].tcache;
     let entry = (0..64).map(|bin| word(&heap, cache + 128 + 8 * bin)).find(|&head| head != 0);
     let entry = entry.expect("the cache is not empty");
     heap.image.put_word(entry, disguise(entry, entry));
-    assert!(!spring(&heap).is_empty(), "thread cache");
+    assert!(!check_and_list_caveats(&heap).is_empty(), "thread cache");
 }
 
 #[test]
@@ -149,15 +149,15 @@ fn circles_of_arenas_and_heaps() {
     let second = SECONDARY + HEAP_INFO;
     let mut heap = sound.clone();
     heap.image.put_word(second + NEXT, second);
-    spring(&heap);
+    check_and_list_caveats(&heap);
     heap.image.put_word(second + NEXT, 0x7f5a_2800_0000 + HEAP_INFO);
-    spring(&heap);
+    check_and_list_caveats(&heap);
 
     let mut heap = sound.clone();
     heap.image.put_word(SECONDARY + 8, 0x7f5a_2800_0000);
-    spring(&heap);
+    check_and_list_caveats(&heap);
     heap.image.put_word(SECONDARY + 8, SECONDARY);
-    spring(&heap);
+    check_and_list_caveats(&heap);
 }
 
 #[test]
@@ -166,12 +166,12 @@ fn heaps_that_claim_what_is_not_theirs() {
     for size in [0x1000, 1 << 20, 64 << 20, 1 << 63, !4095] {
         let mut heap = sound.clone();
         heap.image.put_word(SECONDARY + 16, size);
-        assert!(!spring(&heap).is_empty(), "heap of {size:#x}");
+        assert!(!check_and_list_caveats(&heap).is_empty(), "heap of {size:#x}");
     }
     // All 64 MiB, part of it pages of a file that were copied on write.
     let mut heap = sound.clone();
     heap.image.put_word(SECONDARY + 16, 64 << 20);
-    let mut subject = Subject::of(&heap);
+    let mut subject = FrozenProcess::of(&heap);
     let end = heap.mappings.iter().find(|m| m.start == SECONDARY).unwrap().end;
     let file = end + 0x10000;
     let rest = format!("{end:x}-{:x} ---p", SECONDARY + (64 << 20));
@@ -206,7 +206,7 @@ fn arenas_within_the_brk_heap() {
     }
     heap.image.put_word(arena + NEXT, heap.main_arena);
     heap.image.put_word(heap.main_arena + NEXT, arena);
-    assert!(!spring(&heap).is_empty());
+    assert!(!check_and_list_caveats(&heap).is_empty());
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn a_heap_that_starts_within_a_page() {
     for page in ((top + PAGE) / PAGE * PAGE..end).step_by(2 * PAGE as usize) {
         heap.image.put_word(page + 0x100, 0x5ca1_ab1e);
     }
-    spring(&heap);
+    check_and_list_caveats(&heap);
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn absurd_parameters() {
         for offset in (0..136).step_by(8) {
             let mut heap = sound.clone();
             heap.image.put_word(heap.parameters + offset, value);
-            spring(&heap);
+            check_and_list_caveats(&heap);
         }
     }
     let mut heap = sound.clone();
@@ -249,7 +249,7 @@ fn absurd_parameters() {
     heap.image.put_word(heap.parameters + N_MMAPS + 8, i32::MAX as u64);
     heap.image.put_word(heap.parameters + MMAPPED_MEM, 1 << 46);
     heap.image.put_word(heap.parameters + MMAPPED_MEM + 8, 1 << 46);
-    assert!(spring(&heap).contains(&"mmapped_chunks_differ".to_owned()));
+    assert!(check_and_list_caveats(&heap).contains(&"mmapped_chunks_differ".to_owned()));
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn an_arena_in_a_giant_mapping() {
         let tebibytes = 3u64;
         let recipe = Recipe { secondary_heaps: 0, mmapped: 0, mmapped_pieces: 2, ..recipe() };
         let heap = fabricate(&recipe);
-        let mut subject = Subject::of(&heap);
+        let mut subject = FrozenProcess::of(&heap);
         let pieces = heap.mappings.iter().find(|m| m.start > 0x7f5a_5000_0000 && m.name.is_empty()).unwrap();
         let line = format!("{:x}-{:x} rw-p", pieces.start, pieces.end);
         let giant = pieces.start - (tebibytes << 40);
@@ -288,7 +288,7 @@ fn mmapped_chunks_side_by_side_between_pieces() {
     for offset in [0, 8] {
         heap.image.put_word(heap.parameters + MMAPPED_MEM + offset, count * PAGE);
     }
-    let mut subject = Subject::of(&heap);
+    let mut subject = FrozenProcess::of(&heap);
     let pieces = heap.mappings.iter().find(|m| m.start > 0x7f5a_5000_0000 && m.name.is_empty()).unwrap();
     let low = pieces.start - count * PAGE;
     subject.maps = subject.maps.replace(&format!("{:x}-", pieces.start), &format!("{low:x}-"));
@@ -331,5 +331,5 @@ fn main_arenas_wherever_one_looks() {
          {data:x}-{:x} rw-p 00000000 fe:01 4711 /usr/lib/libc.so.6\n",
         data + bytes as u64
     );
-    spring_subject(&Subject::new(image, maps));
+    spring_subject(&FrozenProcess::new(image, maps));
 }

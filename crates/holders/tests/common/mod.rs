@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use strandline_holders::{Blocks, Builder, Graph, Held, Known, Limits, References, Refused, Roots, Ways};
+use strandline_holders::{Blocks, Builder, Reachability, DominatorTree, Known, Limits, References, Refused, Roots, KeepPaths};
 use strandline_process::memory::Memory;
 
 /// Address of the first word.
@@ -61,8 +61,8 @@ pub fn held(
     (count, more): (u32, usize),
     targets: impl Fn(u32) -> Vec<u32>,
     roots: Roots,
-) -> Result<Held, Refused> {
+) -> Result<DominatorTree, Refused> {
     let (heap, blocks) = heap(count, more, targets)?;
     let references = References::read(&heap, &blocks, Known::default(), None, &limits(), &|_| ())?;
-    Graph::new(blocks, references, roots, Ways::Shortest, deadline())?.held(deadline())
+    Reachability::new(blocks, references, roots, KeepPaths::Shortest, deadline())?.held(deadline())
 }

@@ -48,7 +48,7 @@ fn refuse_calls(process: &Process, frozen: &mut Frozen) {
         let Some(remedy) = reading.remedies.iter_mut().find(|remedy| remedy.id == plan.remedy) else {
             continue;
         };
-        if let Some(reason) = purge::against(process, &frozen.space, plan) {
+        if let Some(reason) = purge::permanent_objection(process, &frozen.address_space, plan) {
             *remedy = std::mem::take(remedy).unknown_because(&reason);
         }
     }
@@ -65,7 +65,7 @@ pub fn describe(
     refuse_calls(process, frozen);
     let mut rows = ledger.tally.rows(&ledger.holders);
     if let Some(holders) = holders {
-        holders::account(holders, &mut rows);
+        holders::split_leaked(holders, &mut rows);
     }
     let status = process.status().unwrap_or_default();
     let kernel = kernel(frozen, &status, ledger.shmem_bytes);
@@ -94,7 +94,7 @@ pub fn describe(
     let judged = Judged {
         view,
         trimmed_zero_bytes: trimmed_zero_bytes.values().sum(),
-        pinning_chunks: claims.map(|claim| claim.sums.pinning_chunks).sum(),
+        pinning_chunks: claims.map(|claim| claim.sums.pinning_blocks).sum(),
         unread: &unread,
     };
     let executable = process.executable();
@@ -187,7 +187,7 @@ fn recognise(
     caveats: &mut Vec<Caveat>,
     anonymous_bytes: u64,
 ) -> (Vec<Allocator>, Vec<Runtime>) {
-    let found = recognise::recognise(process, &frozen.space);
+    let found = recognise::recognise(process, &frozen.address_space);
     let runtimes = runtimes(found.runtimes, &frozen.runtimes);
     // What its reader has read is told by that; here is only its version, where the reader cannot tell.
     let mut named = found.allocators;
@@ -292,7 +292,7 @@ fn of_readers(frozen: &Frozen) -> Vec<Remedy> {
 
 /// Says of memory that no known allocator or runtime holds where most of it lies.
 fn unexplained(frozen: &Frozen, bytes: u64) -> Caveat {
-    let private = frozen.spaces.iter().filter(|space| space.mapping.is_private_anonymous());
+    let private = frozen.smaps_entries.iter().filter(|space| space.mapping.is_private_anonymous());
     let of_heaps = frozen.readings.iter().flat_map(|reading| {
         let claims = reading.claims.iter().map(|claim| (claim.start, claim.end));
         claims.chain(reading.mapped_blocks.iter().map(|block| (block.start, block.end)))

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use strandline_sys::ptrace::Registers;
 
 use super::Options;
-use super::page_tables::{self, Before, Pages};
-use super::snapshot::Kept;
+use super::page_tables::{self, KnownBefore, Pages};
+use super::snapshot::GuardedSnapshot;
 use crate::ledger::page_map::Plan;
 use crate::readers::Found;
 use strandline_claims::allocator::{Context, Layer, Reading, overlapping};
@@ -31,7 +31,7 @@ use strandline_process::target::live::Opened;
 use strandline_process::target::quiet::CS_64_BIT;
 
 /// Maximum number of attempts to read a process whose runtime is in the middle of a collection.
-pub(super) const MAX_BUSY_LOOKS: u32 = 5;
+pub(super) const MAX_ATTEMPTS: u32 = 5;
 /// A small machine reads 3 GiB of heap a second. A heap that takes longer than ten seconds plus one
 /// for each GiB was made to take long: the rest is left unread, with a caveat.
 const MAX_STOPPED: Duration = Duration::from_secs(10);
@@ -44,9 +44,9 @@ pub(super) fn longest_stop(anonymous_bytes: u64) -> Duration {
 /// What was read of one state of the process.
 pub struct Frozen {
     /// The kernel's view of each mapping.
-    pub spaces: Vec<SmapsEntry>,
+    pub smaps_entries: Vec<SmapsEntry>,
     /// Its mappings.
-    pub space: AddressSpace,
+    pub address_space: AddressSpace,
     /// Its resident pages.
     pub residency: Residency,
     /// The plan of the page map, if requested.
@@ -58,7 +58,7 @@ pub struct Frozen {
     /// What allocators' readers found.
     pub readings: Vec<Reading>,
     /// For each reading, the index of its allocator among those found.
-    pub owners: Vec<usize>,
+    pub allocator_indices: Vec<usize>,
     /// What language runtimes' readers found.
     pub runtimes: Vec<runtime::Reading>,
     /// Finer claims on allocators' blocks.
@@ -79,13 +79,13 @@ pub struct Frozen {
     /// Where the data segment grown by brk starts.
     start_brk: Option<u64>,
     /// When reading of its memory began.
-    began: Instant,
+    reading_began: Instant,
     /// When reading must end, if the stop or the snapshot is limited.
-    pub until: Option<Instant>,
+    pub reading_ends: Option<Instant>,
     /// How long its threads were stopped.
     pub stopped: Duration,
     /// The snapshot that `memory` and `pagemap` belong to, if there is one.
-    pub snapshot: Option<Kept>,
+    pub snapshot: Option<GuardedSnapshot>,
     /// What the snapshot cost, once it has ended.
     pub spent: Option<Spent>,
     /// Whether it was read while all its threads slept, without a stop.
@@ -103,16 +103,16 @@ pub(super) fn end_of_reading(since: Instant, most: Duration) -> Instant {
 }
 
 /// How to read, the same at each attempt.
-pub(super) struct How<'a> {
+pub(super) struct ReadPlan<'a> {
     pub workers: usize,
     pub options: &'a Options<'a>,
     pub found: &'a Found,
-    pub before: Before<'a>,
+    pub before: KnownBefore<'a>,
 }
 
 /// Whether this is the last attempt: its result counts even if a runtime is collecting.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) struct LastTry(pub bool);
+pub(super) struct IsLastAttempt(pub bool);
 
 /// The threads of a stopped or sleeping process.
 pub(super) struct Threads {
@@ -176,7 +176,7 @@ pub(super) struct KernelView {
 pub(super) fn kernel_view(
     process: &Process,
     threads: Threads,
-    how: &How<'_>,
+    how: &ReadPlan<'_>,
 ) -> Result<(Frozen, Option<Vec<ThreadFacts>>)> {
     // An open pagemap or mem stays with its program: opened before the stop, it would show the old
     // program after an exec. A failed stop also reports a better reason.
@@ -194,7 +194,7 @@ fn collecting(busy: &Busy) -> Caveat {
     } else {
         "had books that do not agree with each other, as in the middle of a change or when damaged,"
     };
-    let text = format!("{} {what} at {MAX_BUSY_LOOKS} looks: its memory is not read", busy.runtime);
+    let text = format!("{} {what} at {MAX_ATTEMPTS} looks: its memory is not read", busy.runtime);
     Caveat::new("runtime_busy", busy.runtime, busy.bytes, text)
 }
 
@@ -224,7 +224,7 @@ impl Frozen {
         process: &Process,
         view: KernelView,
         threads: Threads,
-        how: &How<'_>,
+        how: &ReadPlan<'_>,
     ) -> (Self, Option<Vec<ThreadFacts>>) {
         let (space, _) =
             AddressSpace::from_mappings(view.smaps.entries.iter().map(|entry| entry.mapping.clone()));
@@ -237,12 +237,12 @@ impl Frozen {
             start_brk: view.start_brk,
             page_map: how.options.page_map.then(|| Plan::new(&view.smaps.entries, &view.residency)),
             sums: view.rollup.unwrap_or_else(|| view.smaps.total()),
-            spaces: view.smaps.entries,
-            space,
+            smaps_entries: view.smaps.entries,
+            address_space: space,
             residency: view.residency,
             rollup: view.rollup,
             readings: Vec::new(),
-            owners: Vec::new(),
+            allocator_indices: Vec::new(),
             runtimes: Vec::new(),
             refinements: Refinements::default(),
             stacks: Vec::new(),
@@ -251,8 +251,8 @@ impl Frozen {
             memory: view.memory,
             pagemap: view.pagemap,
             snapshot_memory: None,
-            began: Instant::now(),
-            until: None,
+            reading_began: Instant::now(),
+            reading_ends: None,
             stopped: Duration::ZERO,
             snapshot: None,
             spent: None,
@@ -266,19 +266,19 @@ impl Frozen {
     /// Returns when to end reading: after one `part`th of the available time. Runtimes get half of
     /// it.
     fn deadline(&self, part: u32) -> Instant {
-        let longest = self.began + longest_stop(self.sums.anonymous_bytes);
-        let end = match self.until {
+        let longest = self.reading_began + longest_stop(self.sums.anonymous_bytes);
+        let end = match self.reading_ends {
             // The target runs meanwhile.
             Some(until) if self.snapshot.is_some() => until,
             Some(until) => until.min(longest),
             None => longest,
         };
-        self.began + end.saturating_duration_since(self.began) / part
+        self.reading_began + end.saturating_duration_since(self.reading_began) / part
     }
 
     /// Whether a heap was inconsistent at some place.
     pub fn has_damage(&self) -> bool {
-        self.readings.iter().any(|reading| reading.in_motion)
+        self.readings.iter().any(|reading| reading.is_inconsistent)
     }
 
     /// Reads runtimes and heaps from `memory`. Returns true if the process has to be read again.
@@ -287,13 +287,13 @@ impl Frozen {
         process: &Process,
         threads: Option<&[ThreadFacts]>,
         memory: &dyn Memory,
-        how: &How<'_>,
-        last: LastTry,
+        how: &ReadPlan<'_>,
+        last: IsLastAttempt,
     ) -> Result<bool> {
         let Some(threads) = threads else { return Ok(false) };
-        self.stacks = stacks::stacks(threads, memory, &self.space);
+        self.stacks = stacks::stacks(threads, memory, &self.address_space);
         for busy in self.read_runtimes(process, threads, memory, how) {
-            if last == LastTry(false) {
+            if last == IsLastAttempt(false) {
                 return Ok(true);
             }
             self.caveats.push(collecting(&busy));
@@ -307,7 +307,7 @@ impl Frozen {
         process: &Process,
         threads: &[ThreadFacts],
         memory: &dyn Memory,
-        how: &How<'_>,
+        how: &ReadPlan<'_>,
     ) -> Vec<Busy> {
         if how.found.runtimes.is_empty() {
             return Vec::new();
@@ -316,7 +316,7 @@ impl Frozen {
         let done = AtomicU64::new(0);
         let progress = |bytes: u64| how.advance("reading runtimes", &done, bytes, total);
         let private = self
-            .spaces
+            .smaps_entries
             .iter()
             .map(|space| &space.mapping)
             .filter(|mapping| mapping.is_private_anonymous() && mapping.permissions.write);
@@ -327,7 +327,7 @@ impl Frozen {
         let context = runtime::Context {
             memory: &Resident::new(memory, &self.residency),
             process,
-            space: &self.space,
+            space: &self.address_space,
             resident: &resident,
             shared: &shared,
             threads,
@@ -357,7 +357,7 @@ impl Frozen {
         process: &Process,
         threads: &[ThreadFacts],
         memory: &dyn Memory,
-        how: &How<'_>,
+        how: &ReadPlan<'_>,
     ) -> Result<()> {
         let total = self.sums.anonymous_bytes;
         let done = AtomicU64::new(0);
@@ -369,7 +369,7 @@ impl Frozen {
         let mut claimed: Vec<_> = runtimes.map(|claim| (claim.start, claim.end)).collect();
         self.refinements.nest(claimed.iter().copied());
         let ranges_of = |wanted: &dyn Fn(&SmapsEntry) -> bool| -> Vec<(u64, u64)> {
-            let spaces = self.spaces.iter().filter(|space| wanted(space));
+            let spaces = self.smaps_entries.iter().filter(|space| wanted(space));
             spaces.map(|space| (space.mapping.start, space.mapping.end)).collect()
         };
         let (locked, swapped) =
@@ -382,7 +382,7 @@ impl Frozen {
             let context = Context {
                 memory: &resident_memory,
                 whole_memory: memory,
-                space: &self.space,
+                space: &self.address_space,
                 resident: &resident,
                 fs_bases: &fs_bases,
                 stacks: &stacks,
@@ -393,8 +393,8 @@ impl Frozen {
                 reserved: &reserved,
                 refinements: Some(&self.refinements).filter(|refinements| !refinements.is_empty()),
                 deadline: self.deadline(1),
-                keeps_blocks: how.options.keeps_blocks,
-                before_call: how.options.before_call,
+                collects_blocks: how.options.keeps_blocks,
+                checks_free_lists: how.options.before_call,
                 cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
                 threads: how.workers,
                 progress: &progress,
@@ -415,12 +415,12 @@ impl Frozen {
             claimed.extend(ranges);
             all.extend(readings.into_iter().map(|reading| (owner, reading)));
         }
-        let caveats = disagreements(&mut all);
+        let caveats = drop_overlapping_claims(&mut all);
         self.caveats.extend(caveats);
         for (owner, mut reading) in all {
             self.caveats.append(&mut reading.caveats);
             self.bytes_read += reading.bytes_read;
-            self.owners.push(owner);
+            self.allocator_indices.push(owner);
             self.readings.push(reading);
         }
         Ok(())
@@ -429,7 +429,7 @@ impl Frozen {
 
 /// If two allocators claim the same memory, keeps only the claims of the one recognised by content
 /// alone (glibc, read last): one of the two is damaged, or takes its memory from the other.
-fn disagreements(all: &mut [(usize, Reading)]) -> Vec<Caveat> {
+fn drop_overlapping_claims(all: &mut [(usize, Reading)]) -> Vec<Caveat> {
     let last =
         all.iter().map(|(_, reading)| reading).filter(|reading| reading.layer == Layer::RestOfMappings);
     let mut held: Vec<(u64, u64)> = last
@@ -460,7 +460,7 @@ fn disagreements(all: &mut [(usize, Reading)]) -> Vec<Caveat> {
     caveats
 }
 
-impl How<'_> {
+impl ReadPlan<'_> {
     fn advance(&self, what: &str, done: &AtomicU64, bytes: u64, total: u64) {
         let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if let Some(progress) = self.options.progress {

@@ -6,11 +6,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
 use strandline_allocators::glibc;
-use strandline_claims::accumulator::{Accumulator, Block};
+use strandline_claims::accumulator::{Accumulator, Part};
 use strandline_claims::allocator::{RangeClaim, Reader as _};
 use strandline_claims::class::Class;
 use strandline_claims::refinements::Refinements;
-use strandline_claims::rows::Id;
+use strandline_claims::rows::RowRef;
 use strandline_claims::runtime::{self, Busy, Context, Named};
 use strandline_runtimes::{perl, sbcl};
 
@@ -82,7 +82,7 @@ fn subject() -> (Subject, [u64; 5]) {
 /// A made-up runtime that claims this, whatever is there.
 struct MadeUp {
     name: &'static str,
-    row: Id,
+    row: RowRef,
     /// Blocks: pointer and bytes.
     blocks: Vec<(u64, u64)>,
     /// Memory of its own.
@@ -101,14 +101,14 @@ impl runtime::Found for MadeUp {
         let slot = refinements.slot(self.row, None).unwrap();
         for &(pointer, bytes) in &self.blocks {
             assert!(refinements.claim(pointer, bytes, slot));
-            reading.named.push(Named { pointer, bytes, slot, holder: format!("{} {bytes}", self.name) });
+            reading.named_blocks.push(Named { pointer, bytes, slot, holder: format!("{} {bytes}", self.name) });
         }
         let own = reading.palette.add(self.row, None).unwrap();
         for &(start, end) in &self.ranges {
             let pages = context.pages(start, end);
             let mut accumulator = Accumulator::new(start, &pages);
             accumulator.claim_to(end, Class::Refined(own));
-            let mut all = Block::empty(start);
+            let mut all = Part::empty(start);
             all.join(accumulator.cut(), &pages).unwrap();
             reading.claims.push(RangeClaim { start, end, sums: all.finish(&pages) });
         }
@@ -184,7 +184,7 @@ fn a_runtime_has_no_memory_that_is_another_one_s() {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     let stack = maps.lines().find(|line| line.ends_with("[stack]")).unwrap();
     let end = u64::from_str_radix(stack.split(['-', ' ']).nth(1).unwrap(), 16).unwrap();
-    let made_up = |name, row: Id, ranges| MadeUp { name, row, blocks: Vec::new(), ranges };
+    let made_up = |name, row: RowRef, ranges| MadeUp { name, row, blocks: Vec::new(), ranges };
     let one = made_up("one", &perl::rows::STRING, vec![(end - 0x2800, end - 0x800)]);
     let two = made_up("two", &sbcl::rows::LIVE, vec![(end - 0x1000, end)]);
     let layered = account_with(pid, vec![Box::new(one), Box::new(two)]);

@@ -6,8 +6,8 @@
 use std::time::{Duration, Instant};
 
 use super::Options;
-use super::frozen::{Frozen, How, LastTry, MAX_BUSY_LOOKS, Threads, end_of_reading, kernel_view, rollup};
-use super::page_tables::Before;
+use super::frozen::{Frozen, ReadPlan, IsLastAttempt, MAX_ATTEMPTS, Threads, end_of_reading, kernel_view, rollup};
+use super::page_tables::KnownBefore;
 use super::quiet;
 use super::snapshot::{self, SnapshotMode};
 use super::standing::StoppedBy;
@@ -34,20 +34,20 @@ const BETWEEN_STOPS: Duration = Duration::from_millis(100);
 const COPIED_BYTES_A_SECOND: f64 = 3e9;
 
 /// Minimum anonymous memory for which a snapshot is worth taking to read a runtime.
-const WORTH_ONE: u64 = 8 << 20;
+const MIN_SNAPSHOT_BYTES: u64 = 8 << 20;
 
 /// Time for the process to run before it is read again.
-const WHILE_BUSY: Duration = Duration::from_millis(50);
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// Maximum length of a stop after which an inconsistent heap is read once more: a thread stopped
 /// within malloc leaves its arena inconsistent only for a moment.
-const MAX_BEFORE_AGAIN: Duration = Duration::from_millis(200);
+const MAX_STOP_FOR_RETRY: Duration = Duration::from_millis(200);
 /// Maximum time to wait for the end of a runtime's collection before a stop, and interval between
 /// checks: a running target loses nothing.
-const MAX_WAITED: Duration = Duration::from_secs(2);
-const BETWEEN_ASKING: Duration = Duration::from_millis(10);
+const MAX_COLLECTION_WAIT: Duration = Duration::from_secs(2);
+const COLLECTION_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Reads `process` with `workers` threads.
-pub fn take(
+pub fn read_process(
     process: &Process,
     stopped_by: &StoppedBy<'_>,
     workers: usize,
@@ -69,16 +69,16 @@ pub fn take_with(
 ) -> Result<Frozen> {
     let status = process.status().unwrap_or_default();
     let is_some = |bytes: Option<u64>| bytes.is_some_and(|bytes| bytes > 0);
-    let before = Before {
+    let before = KnownBefore {
         space,
         rss_bytes: status.rss_bytes.unwrap_or(0),
         has_locked: is_some(status.locked_bytes) || is_some(status.hugetlb_bytes),
     };
-    let how = How { workers, options, found, before };
+    let how = ReadPlan { workers, options, found, before };
     let mut frozen = match stopped_by {
         StoppedBy::Us => match quiet::read(process, &how)? {
             Some(frozen) => frozen,
-            None => stop_and_read(process, &how)?,
+            None => read_with_stops(process, &how)?,
         },
         StoppedBy::Ending(ending) => {
             let others = ending.other_threads;
@@ -87,18 +87,18 @@ pub fn take_with(
             stopped.caveats.extend(ending.caveats(process));
             let since = Instant::now();
             let (mut frozen, threads) = kernel_view(process, stopped, &how)?;
-            frozen.until = options.max_stop.map(|most| end_of_reading(since, most));
+            frozen.reading_ends = options.max_stop.map(|most| end_of_reading(since, most));
             let file = Opened::new(process.open_file("mem")?);
-            let memory = Traced::new(process.pid(), &frozen.space, &file, frozen.shares_memory());
-            frozen.read_all(process, threads.as_deref(), &memory, &how, LastTry(true))?;
+            let memory = Traced::new(process.pid(), &frozen.address_space, &file, frozen.shares_memory());
+            frozen.read_all(process, threads.as_deref(), &memory, &how, IsLastAttempt(true))?;
             frozen.rollup = frozen.rollup.or_else(|| rollup(process));
             frozen
         }
     };
     frozen.caveats.extend(options.max_stop.and_then(|most| stopped_longer(&frozen, most)));
-    for (reading, &owner) in frozen.readings.iter_mut().zip(&frozen.owners) {
+    for (reading, &owner) in frozen.readings.iter_mut().zip(&frozen.allocator_indices) {
         if let Some((_, found)) = found.allocators.get(owner) {
-            found.finish(process, &frozen.space, reading);
+            found.finish(process, &frozen.address_space, reading);
         }
     }
     Ok(frozen)
@@ -118,17 +118,17 @@ fn stopped_longer(frozen: &Frozen, most: Duration) -> Option<Caveat> {
 
 /// Stops the process and reads it; tries again a moment later if a runtime is collecting or a heap
 /// is inconsistent.
-fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Frozen> {
+fn read_with_stops(process: &Process, how: &ReadPlan<'_>) -> Result<Frozen> {
     let mut stopped_before = Duration::ZERO;
     let memory = Live::new(process.pid());
     hold::prepare();
     let (mut ends, mut again, mut shorts) = (true, false, Vec::new());
-    for left in (0..MAX_BUSY_LOOKS).rev() {
+    for left in (0..MAX_ATTEMPTS).rev() {
         // A collection that does not end (others stopped the process) is waited for once.
         ends = ends && wait_for_collection(&memory, how);
         // Earlier attempts have used up a part of the time.
         let most = how.options.max_stop.map(|most| most.saturating_sub(stopped_before));
-        let way = way(process, &memory, how, most)?;
+        let way = choose_source(process, &memory, how, most)?;
         // Threads in a transfer are left asleep, except in the last two attempts.
         let transfers = if left > 1 { Transfers::Left } else { Transfers::Stopped };
         let stopped = Held::stop(process, (most, transfers), how, &mut stopped_before)?;
@@ -136,21 +136,21 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Frozen> {
         shorts.extend(stopped.stopped.cut_short().iter().map(short_transfer));
         if left > 0 && how.found.is_collecting(&memory) {
             stopped_before += stopped.resume();
-            std::thread::sleep(WHILE_BUSY);
+            std::thread::sleep(RETRY_PAUSE);
             continue;
         }
-        let mut frozen = match read_stopped(process, stopped, (way, most), how, LastTry(left == 0))? {
-            Looked::Whole(frozen) => frozen,
-            Looked::Again(stood) => {
+        let mut frozen = match read_stopped(process, stopped, (way, most), how, IsLastAttempt(left == 0))? {
+            AttemptResult::Whole(frozen) => frozen,
+            AttemptResult::Again(stood) => {
                 stopped_before += stood;
-                std::thread::sleep(WHILE_BUSY);
+                std::thread::sleep(RETRY_PAUSE);
                 continue;
             }
         };
         // There must be time for another attempt.
         let has_time = how.options.max_stop.is_none_or(|most| frozen.stopped + stopped_before <= most / 2);
         let in_motion =
-            !again && left > 0 && has_time && frozen.has_damage() && frozen.stopped < MAX_BEFORE_AGAIN;
+            !again && left > 0 && has_time && frozen.has_damage() && frozen.stopped < MAX_STOP_FOR_RETRY;
         frozen.stopped += stopped_before;
         if !in_motion {
             frozen.caveats.append(&mut shorts);
@@ -158,7 +158,7 @@ fn stop_and_read(process: &Process, how: &How<'_>) -> Result<Frozen> {
         }
         again = true;
         stopped_before = frozen.stopped;
-        std::thread::sleep(WHILE_BUSY);
+        std::thread::sleep(RETRY_PAUSE);
     }
     Err(Error::Ended { pid: process.pid() })
 }
@@ -174,7 +174,7 @@ impl<'p> Held<'p> {
     fn stop(
         process: &'p Process,
         (most, transfers): (Option<Duration>, Transfers),
-        how: &How<'_>,
+        how: &ReadPlan<'_>,
         stopped_before: &mut Duration,
     ) -> Result<Self> {
         let paused = Paused::begin(how.options.watch);
@@ -213,7 +213,7 @@ fn stop_within<'p>(
 }
 
 /// What a process is read from.
-enum Way {
+enum Source {
     /// The stopped process itself; with the reason against a snapshot, if one was requested.
     Stopped(Option<String>),
     /// A copy of its memory, with the same reason.
@@ -223,31 +223,31 @@ enum Way {
 }
 
 /// Determines what it can be read from, before the stop.
-fn way(process: &Process, memory: &Live, how: &How<'_>, most: Option<Duration>) -> Result<Way> {
+fn choose_source(process: &Process, memory: &Live, how: &ReadPlan<'_>, most: Option<Duration>) -> Result<Source> {
     let mut against = None;
     let wanted = match how.options.snapshot {
         SnapshotMode::Never => false,
-        SnapshotMode::IfShorter => how.found.is_slow() && anonymous_bytes(process) >= WORTH_ONE,
+        SnapshotMode::IfShorter => how.found.is_slow() && anonymous_bytes(process) >= MIN_SNAPSHOT_BYTES,
         SnapshotMode::IfPossible | SnapshotMode::Always => true,
     };
     if wanted {
         match snapshot::plan(process, &process.address_space()?, most) {
             // Finding holders takes longer, and without a snapshot half of the result is missing.
-            Ok(plan) if how.options.keeps_blocks => return Ok(Way::Snapshot(plan.for_longest())),
-            Ok(plan) => return Ok(Way::Snapshot(plan)),
+            Ok(plan) if how.options.keeps_blocks => return Ok(Source::Snapshot(plan.for_longest())),
+            Ok(plan) => return Ok(Source::Snapshot(plan)),
             Err(why) => against = refused(process, how, why)?,
         }
     }
     let wants_copy = how.found.wants_copy(memory) && has_time_for_copy(how, process);
     let room = if wants_copy { Room::of(process) } else { None };
     Ok(match room {
-        Some(room) => Way::Copied(room, against),
-        None => Way::Stopped(against),
+        Some(room) => Source::Copied(room, against),
+        None => Source::Stopped(against),
     })
 }
 
 /// Returns the reason against a snapshot if one was requested; fails if one is required.
-fn refused(process: &Process, how: &How<'_>, why: String) -> Result<Option<String>> {
+fn refused(process: &Process, how: &ReadPlan<'_>, why: String) -> Result<Option<String>> {
     match how.options.snapshot {
         SnapshotMode::Always => Err(Error::NoSnapshot { pid: process.pid(), why, stopped: Duration::ZERO }),
         SnapshotMode::IfPossible => Ok(Some(why)),
@@ -256,7 +256,7 @@ fn refused(process: &Process, how: &How<'_>, why: String) -> Result<Option<Strin
 }
 
 /// Result of one attempt.
-enum Looked {
+enum AttemptResult {
     Whole(Box<Frozen>),
     /// The process was changing, or a thread left asleep woke up; with the length of the stop.
     Again(Duration),
@@ -273,7 +273,7 @@ fn short_transfer(short: &Short) -> Caveat {
 }
 
 /// Returns the threads of a stopped process.
-fn threads_of(process: &Process, stopped: &Stopped<'_>, how: &How<'_>) -> Threads {
+fn threads_of(process: &Process, stopped: &Stopped<'_>, how: &ReadPlan<'_>) -> Threads {
     let known = stopped.threads().map(|thread| (thread.tid, &thread.registers));
     let mut threads = Threads::of(process, known, stopped.in_transfer().copied(), stopped.count());
     let mut add = |code: &str, tid: i32, text: &str| {
@@ -299,35 +299,35 @@ fn threads_of(process: &Process, stopped: &Stopped<'_>, how: &How<'_>) -> Thread
 fn read_stopped(
     process: &Process,
     mut held: Held<'_>,
-    (way, most): (Way, Option<Duration>),
-    how: &How<'_>,
-    last: LastTry,
-) -> Result<Looked> {
+    (way, most): (Source, Option<Duration>),
+    how: &ReadPlan<'_>,
+    last: IsLastAttempt,
+) -> Result<AttemptResult> {
     let stopped = &mut held.stopped;
     let since = stopped.since();
     let threads = threads_of(process, stopped, how);
     // No thread is stopped, because all sleep in transfers, so none can make a snapshot.
     let has_none = stopped.threads().next().is_none() && stopped.asleep().is_empty();
     let (room, against) = match way {
-        Way::Snapshot(_) if has_none && how.options.snapshot == SnapshotMode::Always => {
-            return Ok(Looked::Again(held.resume()));
+        Source::Snapshot(_) if has_none && how.options.snapshot == SnapshotMode::Always => {
+            return Ok(AttemptResult::Again(held.resume()));
         }
-        Way::Snapshot(_) if has_none => (None, None),
-        Way::Snapshot(plan) => {
+        Source::Snapshot(_) if has_none => (None, None),
+        Source::Snapshot(plan) => {
             let shot = taken::take(process, stopped, &plan, &how.before, how.options.watch);
             return read_snapshot(process, (held, shot), threads, how, last);
         }
-        Way::Copied(room, why) => (Some(room), why),
-        Way::Stopped(why) => (None, why),
+        Source::Copied(room, why) => (Some(room), why),
+        Source::Stopped(why) => (None, why),
     };
     let file = Opened::new(process.open_file("mem")?);
     let (mut frozen, threads) = match kernel_view(process, threads, how) {
         // If a thread ran meanwhile, page tables and mappings need not add up.
-        Err(_) if !stopped.slept_on() => return Ok(Looked::Again(held.resume())),
+        Err(_) if !stopped.slept_on() => return Ok(AttemptResult::Again(held.resume())),
         view => view?,
     };
-    frozen.until = most.map(|most| end_of_reading(since, most));
-    let memory = Traced::new(process.pid(), &frozen.space, &file, frozen.shares_memory());
+    frozen.reading_ends = most.map(|most| end_of_reading(since, most));
+    let memory = Traced::new(process.pid(), &frozen.address_space, &file, frozen.shares_memory());
     frozen.caveats.extend(against.map(|why| no_snapshot(&why)));
     let copy = room.and_then(|room| {
         let rest = Some(Rest { ranges: constant_ranges(&frozen), file: &file });
@@ -344,7 +344,7 @@ fn read_stopped(
     let slept_on = stopped.slept_on();
     frozen.stopped = held.resume();
     if !slept_on {
-        return Ok(Looked::Again(frozen.stopped));
+        return Ok(AttemptResult::Again(frozen.stopped));
     }
     let mut busy = read_now?;
     if let Some(copy) = copy {
@@ -353,17 +353,17 @@ fn read_stopped(
         frozen.bytes_read = copy.bytes();
     }
     frozen.rollup = frozen.rollup.or_else(|| rollup(process));
-    Ok(if busy { Looked::Again(frozen.stopped) } else { Looked::Whole(Box::new(frozen)) })
+    Ok(if busy { AttemptResult::Again(frozen.stopped) } else { AttemptResult::Whole(Box::new(frozen)) })
 }
 
 /// Releases the process, and reads its snapshot.
 fn read_snapshot(
     process: &Process,
-    (held, shot): (Held<'_>, std::result::Result<taken::Taken, NotTaken>),
+    (held, shot): (Held<'_>, std::result::Result<taken::SnapshotInputs, NotTaken>),
     threads: Threads,
-    how: &How<'_>,
-    last: LastTry,
-) -> Result<Looked> {
+    how: &ReadPlan<'_>,
+    last: IsLastAttempt,
+) -> Result<AttemptResult> {
     let slept_on = held.stopped.slept_on();
     let stopped = held.resume();
     let no = |why| Error::NoSnapshot { pid: process.pid(), why, stopped };
@@ -374,14 +374,14 @@ fn read_snapshot(
         no(why)
     })?;
     if !slept_on {
-        return Ok(Looked::Again(stopped));
+        return Ok(AttemptResult::Again(stopped));
     }
     let (mut frozen, busy) = shot.read(process, threads, how, last).map_err(|error| match error {
         Error::NoSnapshot { why, .. } => no(why),
         other => other,
     })?;
     frozen.stopped = stopped;
-    Ok(if busy { Looked::Again(stopped) } else { Looked::Whole(Box::new(frozen)) })
+    Ok(if busy { AttemptResult::Again(stopped) } else { AttemptResult::Whole(Box::new(frozen)) })
 }
 
 /// Returns the caveat that explains why the process was stopped while it was read.
@@ -391,7 +391,7 @@ pub(super) fn no_snapshot(why: &str) -> Caveat {
 
 /// The resident pages that only the process itself can change, in address order.
 fn own_runs(frozen: &Frozen) -> impl Iterator<Item = (u64, u64)> {
-    frozen.spaces.iter().flat_map(|space| {
+    frozen.smaps_entries.iter().flat_map(|space| {
         let permissions = space.mapping.permissions;
         let is_data = space.mapping.has_file() && permissions.write && !permissions.shared;
         let runs = frozen.residency.runs_in(space.mapping.start..space.mapping.end);
@@ -402,7 +402,7 @@ fn own_runs(frozen: &Frozen) -> impl Iterator<Item = (u64, u64)> {
 /// Returns the ranges that do not change when the process runs again: private mappings of files,
 /// but not of devices.
 fn constant_ranges(frozen: &Frozen) -> Vec<(u64, u64)> {
-    let mappings = frozen.spaces.iter().map(|space| &space.mapping);
+    let mappings = frozen.smaps_entries.iter().map(|space| &space.mapping);
     let is_constant = |m: &&Mapping| {
         m.has_file() && m.permissions.read && !m.permissions.shared && !m.name.starts_with("/dev/")
     };
@@ -410,19 +410,19 @@ fn constant_ranges(frozen: &Frozen) -> Vec<(u64, u64)> {
 }
 
 /// Waits for the end of a runtime's collection, up to a limit; returns whether it ended.
-fn wait_for_collection(memory: &Live, how: &How<'_>) -> bool {
-    let until = Instant::now() + MAX_WAITED;
+fn wait_for_collection(memory: &Live, how: &ReadPlan<'_>) -> bool {
+    let until = Instant::now() + MAX_COLLECTION_WAIT;
     while how.found.is_collecting(memory) {
         if Instant::now() >= until {
             return false;
         }
-        std::thread::sleep(BETWEEN_ASKING);
+        std::thread::sleep(COLLECTION_CHECK_INTERVAL);
     }
     true
 }
 
 /// Whether all memory of the process can be copied in the time for which it may be stopped.
-fn has_time_for_copy(how: &How<'_>, process: &Process) -> bool {
+fn has_time_for_copy(how: &ReadPlan<'_>, process: &Process) -> bool {
     let takes = Duration::from_secs_f64(anonymous_bytes(process) as f64 / COPIED_BYTES_A_SECOND);
     how.options.max_stop.is_none_or(|most| takes < most / 2)
 }

@@ -36,8 +36,8 @@ use crate::ledger::zeros::{self, Zeros};
 use strandline_claims::allocator::Reading;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::range::merge;
-use strandline_claims::refinements::Matched;
-use strandline_claims::runtime::Finish;
+use strandline_claims::refinements::Matches;
+use strandline_claims::runtime::FinishContext;
 use strandline_process::error::{Error, Result};
 use strandline_process::procfs::{Process, mounts};
 use strandline_process::target::admission;
@@ -157,7 +157,7 @@ fn inspect_once(pid: i32, options: &Options<'_>) -> Result<Inspection> {
     // The tracer is a thread of its own: when it ends, the kernel releases everything, even threads
     // in an uninterruptible sleep that could not be stopped and released in order.
     let most = options.max_stop.unwrap_or_else(|| frozen::longest_stop(look::anonymous_bytes(&process)));
-    let frozen = on_own_thread(most, || look::take(&process, &StoppedBy::Us, threads, options));
+    let frozen = on_own_thread(most, || look::read_process(&process, &StoppedBy::Us, threads, options));
     let no_thread =
         || std::io::Error::other("the thread that looks did not start, or failed (try --no-runtimes)");
     let frozen =
@@ -198,9 +198,9 @@ fn add_up(
     let (pid, threads) = (process.pid(), options.reading_threads());
     finish_runtimes(frozen, threads, options);
     let shared = mounts_of(process);
-    let bss = files::bss(process, &frozen.spaces);
+    let bss = files::bss(process, &frozen.smaps_entries);
     let inputs = Inputs {
-        spaces: &frozen.spaces,
+        spaces: &frozen.smaps_entries,
         residency: &frozen.residency,
         readings: &frozen.readings,
         runtimes: &frozen.runtimes,
@@ -252,19 +252,19 @@ fn end_snapshot(process: &Process, frozen: &mut Frozen) -> Result<()> {
 
 /// Does the work that readers of runtimes left for when the target runs again.
 fn finish_runtimes(frozen: &mut Frozen, threads: usize, options: &Options<'_>) {
-    let by_allocator: Vec<(String, Matched)> = frozen
+    let by_allocator: Vec<(String, Matches)> = frozen
         .readings
         .iter()
         .map(|reading| (reading.allocator.name.clone(), reading.refined.clone()))
         .collect();
-    let mut matched = Matched::default();
+    let mut matched = Matches::default();
     frozen.readings.iter().for_each(|reading| matched.add(reading.refined.clone()));
     let progress = |what: &str, done, total| {
         if let Some(progress) = options.progress {
             progress(what, done, total);
         }
     };
-    let how = Finish {
+    let how = FinishContext {
         workers: threads,
         path_to: options.path_to,
         matched: &matched,

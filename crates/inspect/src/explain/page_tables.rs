@@ -18,7 +18,7 @@ use strandline_process::procfs::Process;
 use strandline_process::smaps::{self, Counts, Smaps, SmapsEntry};
 
 /// Maximum number of attempts to read page tables while the kernel moves pages.
-const MAX_LOOKS: u32 = 8;
+const MAX_ATTEMPTS: u32 = 8;
 /// Pause before the third attempt, doubled before each further one, 126 ms in all. A thread that
 /// sleeps in the kernel, waiting for a page from swap, is not stopped yet, and moves pages in and
 /// out until it is.
@@ -29,7 +29,7 @@ const LARGE_BYTES: u64 = 32 << 20;
 const MANY_MAPPINGS: usize = 1000;
 
 /// What was known about the process before it was stopped.
-pub struct Before<'a> {
+pub struct KnownBefore<'a> {
     /// Its mappings.
     pub space: &'a AddressSpace,
     /// Its resident bytes.
@@ -39,7 +39,7 @@ pub struct Before<'a> {
     pub has_locked: bool,
 }
 
-impl Before<'_> {
+impl KnownBefore<'_> {
     fn is_large(&self) -> bool {
         self.rss_bytes >= LARGE_BYTES || self.space.mappings().len() >= MANY_MAPPINGS
     }
@@ -56,7 +56,7 @@ pub struct Pages {
 }
 
 /// Runs both functions, in parallel if that is worth a thread.
-fn beside<A: Send, B: Send>(
+fn in_parallel<A: Send, B: Send>(
     is_large: bool,
     one: impl FnOnce() -> io::Result<A> + Send,
     other: impl FnOnce() -> io::Result<B> + Send,
@@ -72,10 +72,10 @@ fn beside<A: Send, B: Send>(
 }
 
 /// Reads the pages of a stopped or sleeping process. `pagemap` is its open /proc/PID/pagemap.
-pub fn read(process: &Process, pagemap: &File, before: &Before<'_>) -> Result<Pages> {
-    match by_sums(process, pagemap, before)? {
+pub fn read(process: &Process, pagemap: &File, before: &KnownBefore<'_>) -> Result<Pages> {
+    match read_by_sums(process, pagemap, before)? {
         Some(pages) => Ok(pages),
-        None => by_smaps(process, pagemap, before),
+        None => read_by_smaps(process, pagemap, before),
     }
 }
 
@@ -102,13 +102,13 @@ pub fn seen_counts(mapping: &Mapping, seen: &Seen) -> Counts {
 
 /// Reads mappings, page tables and sums; `None` if these do not contain everything, or do not
 /// agree.
-fn by_sums(process: &Process, pagemap: &File, before: &Before<'_>) -> Result<Option<Pages>> {
+fn read_by_sums(process: &Process, pagemap: &File, before: &KnownBefore<'_>) -> Result<Option<Pages>> {
     if before.has_locked || !pages::has_scan() {
         return Ok(None);
     }
     let Ok(file) = process.open_file("smaps_rollup") else { return Ok(None) };
     let scan = || scanned(process, pagemap).map_err(io::Error::other);
-    let (sums, scanned) = beside(before.is_large(), || smaps::read_rollup(file), scan);
+    let (sums, scanned) = in_parallel(before.is_large(), || smaps::read_rollup(file), scan);
     let (Ok(sums), Ok(Some((space, scanned)))) = (sums, scanned) else { return Ok(None) };
     if sums.lazy_free_bytes > 0 || sums.locked_bytes > 0 || sums.hugetlb_bytes() > 0 {
         return Ok(None);
@@ -138,16 +138,16 @@ fn by_sums(process: &Process, pagemap: &File, before: &Before<'_>) -> Result<Opt
 
 /// Reads smaps and the page tables until they agree: the kernel may drop or move file pages of a
 /// stopped process in between.
-pub fn by_smaps(process: &Process, pagemap: &File, before: &Before<'_>) -> Result<Pages> {
+pub fn read_by_smaps(process: &Process, pagemap: &File, before: &KnownBefore<'_>) -> Result<Pages> {
     let pid = process.pid();
     let mut detail = String::new();
-    for look in 0..MAX_LOOKS {
+    for look in 0..MAX_ATTEMPTS {
         if look > 1 {
             std::thread::sleep(PAUSE * (1 << (look - 2)));
         }
         let file = process.open_file("smaps")?;
         let scan = || Scanned::of(pagemap, before.space.mappings().iter());
-        let (smaps, scanned) = match beside(before.is_large(), scan, || Smaps::read(file)) {
+        let (smaps, scanned) = match in_parallel(before.is_large(), scan, || Smaps::read(file)) {
             (scanned, Ok(smaps)) => (smaps, scanned),
             (_, Err(error)) => return Err(process.error("smaps", error)),
         };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::frozen::{Frozen, How, LastTry, Threads, kernel_view, rollup};
+use super::frozen::{Frozen, ReadPlan, IsLastAttempt, Threads, kernel_view, rollup};
 use super::snapshot::SnapshotMode;
 use strandline_process::error::Result;
 use strandline_process::memory::Memory;
@@ -78,7 +78,7 @@ pub(super) fn watched<T>(
 
 /// Reads `process` without stopping it; `None` if that is not wanted, or not possible within the
 /// time for it.
-pub fn read(process: &Process, how: &How<'_>) -> Result<Option<Frozen>> {
+pub fn read(process: &Process, how: &ReadPlan<'_>) -> Result<Option<Frozen>> {
     let options = how.options;
     // Finding holders needs all registers, which are known only after a stop.
     let is_wanted = !options.keeps_blocks && options.snapshot != SnapshotMode::Always;
@@ -96,7 +96,7 @@ pub fn read(process: &Process, how: &How<'_>) -> Result<Option<Frozen>> {
             }
             match attempt(process, &quiet, how) {
                 Ok(Attempt::Read(frozen)) => return Ok(Some(*frozen)),
-                Ok(Attempt::Unfit) => return Ok(None),
+                Ok(Attempt::MustStop) => return Ok(None),
                 // What was read while it ran may be wrong in any way.
                 Ok(Attempt::Disturbed) => {}
                 Err(_) if !quiet.lasted() => {}
@@ -115,27 +115,27 @@ enum Attempt {
     Disturbed,
     /// It has to be stopped: a thread pointer is unknown, its memory is in the middle of a change,
     /// or others may write to it.
-    Unfit,
+    MustStop,
 }
 
-fn attempt(process: &Process, quiet: &Quiet<'_>, how: &How<'_>) -> Result<Attempt> {
-    let Some(facts) = quiet.facts(how.found.needs_thread_pointers()) else { return Ok(Attempt::Unfit) };
+fn attempt(process: &Process, quiet: &Quiet<'_>, how: &ReadPlan<'_>) -> Result<Attempt> {
+    let Some(facts) = quiet.facts(how.found.needs_thread_pointers()) else { return Ok(Attempt::MustStop) };
     let threads = Threads { count: facts.len() as u64, known: Some(facts), caveats: Vec::new() };
     let (mut frozen, facts) = kernel_view(process, threads, how)?;
     frozen.is_quiet = true;
     let file = Opened::new(process.open_file("mem")?);
-    let traced = Traced::new(process.pid(), &frozen.space, &file, frozen.shares_memory());
+    let traced = Traced::new(process.pid(), &frozen.address_space, &file, frozen.shares_memory());
     let (is_unfit, is_over) = watched(&traced, &|| quiet.seems_over(), |memory| {
-        frozen.read_all(process, facts.as_deref(), memory, how, LastTry(false))
+        frozen.read_all(process, facts.as_deref(), memory, how, IsLastAttempt(false))
     });
     // Checked at each attempt: a thread that ran may have given others access to the memory.
-    let is_alone = asleep::writes_unseen(process, &frozen.space)?.is_none();
+    let is_alone = asleep::writes_unseen(process, &frozen.address_space)?.is_none();
     if is_over || !quiet.lasted() {
         return Ok(Attempt::Disturbed);
     }
     let is_unfit = is_unfit? || !is_alone;
     if is_unfit || frozen.has_damage() {
-        return Ok(Attempt::Unfit);
+        return Ok(Attempt::MustStop);
     }
     frozen.rollup = frozen.rollup.or_else(|| rollup(process));
     Ok(Attempt::Read(Box::new(frozen)))

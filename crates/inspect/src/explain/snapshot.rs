@@ -41,7 +41,7 @@ const MAX_HOLD: Duration = Duration::from_secs(60);
 /// Length of the stop for a snapshot for each GiB, with a margin.
 const STOP_A_GIB: Duration = Duration::from_millis(60);
 /// Interval between checks whether memory runs low.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const MEMORY_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// Minimum number of further processes that must be allowed: the program may start some meanwhile.
 const MIN_PROCESSES: u64 = 16;
 
@@ -79,12 +79,12 @@ pub fn plan(process: &Process, space: &AddressSpace, max_stop: Option<Duration>)
             "it has huge pages that are reserved (hugetlb), of which a copy could take the last".to_owned()
         );
     }
-    writers(process, space)?;
-    if let Some(why) = Groups::of(process).against_a_copy() {
+    check_writers(process, space)?;
+    if let Some(why) = Groups::of(process).objection_to_copy() {
         return Err(why.to_owned());
     }
     let anonymous_bytes = status.anonymous_bytes.unwrap_or(0);
-    room(process, &status, anonymous_bytes)?;
+    check_memory(process, &status, anonymous_bytes)?;
     let gibs = anonymous_bytes as f64 / (1_u64 << 30) as f64;
     if max_stop.is_some_and(|most| STOP_A_GIB.mul_f64(gibs) > most) {
         return Err("making it may take longer than the process may be stopped (--max-stop)".to_owned());
@@ -105,7 +105,7 @@ const LETS_GO: (u32, u32) = (5, 9);
 const COPIES_PINNED: (u32, u32) = (6, 5);
 
 /// Fails if a copy would disturb something that writes to its memory or monitors it.
-fn writers(process: &Process, space: &AddressSpace) -> Result<(), String> {
+fn check_writers(process: &Process, space: &AddressSpace) -> Result<(), String> {
     let kernel = strandline_sys::host::kernel_version();
     if kernel.is_none_or(|kernel| kernel < LETS_GO) {
         return Err(
@@ -143,7 +143,7 @@ fn pins(kind: &str) -> bool {
 }
 
 /// Fails if there is too little memory for it, or if one more process is not allowed.
-fn room(process: &Process, status: &Status, anonymous_bytes: u64) -> Result<(), String> {
+fn check_memory(process: &Process, status: &Status, anonymous_bytes: u64) -> Result<(), String> {
     // The kernel would count the copy as committed memory, and refuse the program's own requests
     // meanwhile.
     if fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|text| text.trim() == "2") {
@@ -165,7 +165,7 @@ fn room(process: &Process, status: &Status, anonymous_bytes: u64) -> Result<(), 
 
 /// A snapshot while it is read; it is ended if memory runs low.
 #[derive(Debug)]
-pub struct Kept {
+pub struct GuardedSnapshot {
     snapshot: Arc<Snapshot>,
     over: Arc<AtomicBool>,
     watcher: Option<JoinHandle<bool>>,
@@ -173,7 +173,7 @@ pub struct Kept {
     watch: Option<Arc<dyn Watch>>,
 }
 
-impl Kept {
+impl GuardedSnapshot {
     /// Guards a snapshot from now on.
     pub fn new(snapshot: Snapshot, watch: Option<&Arc<dyn Watch>>) -> Self {
         let (snapshot, over) = (Arc::new(snapshot), Arc::new(AtomicBool::new(false)));
@@ -185,7 +185,7 @@ impl Kept {
                         snapshot.kill();
                         return true;
                     }
-                    std::thread::park_timeout(LOOK_EVERY);
+                    std::thread::park_timeout(MEMORY_CHECK_INTERVAL);
                 }
                 false
             }
@@ -228,7 +228,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for GuardedSnapshot {
     fn drop(&mut self) {
         self.stop_watching();
         if !self.snapshot.has_ended() {

@@ -8,9 +8,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::frozen::{Frozen, How, KernelView, LastTry, Threads};
-use super::page_tables::{self, Before, seen_counts};
-use super::snapshot::{Kept, Plan};
+use super::frozen::{Frozen, ReadPlan, KernelView, IsLastAttempt, Threads};
+use super::page_tables::{self, KnownBefore, seen_counts};
+use super::snapshot::{GuardedSnapshot, Plan};
 use super::watch::Watch;
 use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
@@ -23,15 +23,15 @@ use strandline_process::target::live::{Live, Opened};
 use strandline_process::target::stop::Stopped;
 
 /// Maximum bytes of memory missing in the snapshot that are copied during the stop.
-const MAX_UNSHOWN_BYTES: u64 = 64 << 20;
+const MAX_MISSING_BYTES: u64 = 64 << 20;
 /// From this number of mappings on, the snapshot's pages are queried all at once.
 const MANY_MAPPINGS: usize = 500;
 /// Reading a snapshot ends this long before the snapshot ends by itself.
 const BEFORE_ITS_END: Duration = Duration::from_secs(2);
 
 /// What was taken of a process while it was stopped.
-pub struct Taken {
-    kept: Kept,
+pub struct SnapshotInputs {
+    kept: GuardedSnapshot,
     pages: Pages,
     start_brk: Option<u64>,
     /// A copy of what the snapshot lacks.
@@ -56,14 +56,14 @@ pub fn take(
     process: &Process,
     stopped: &mut Stopped<'_>,
     plan: &Plan,
-    before: &Before<'_>,
+    before: &KnownBefore<'_>,
     watch: Option<&Arc<dyn Watch>>,
-) -> std::result::Result<Taken, NotTaken> {
-    let told = |error: Error| error.to_string();
-    let pagemap = process.open_file("pagemap").map_err(told)?;
-    let start_brk = process.stat().map_err(told)?.start_brk;
+) -> std::result::Result<SnapshotInputs, NotTaken> {
+    let reason = |error: Error| error.to_string();
+    let pagemap = process.open_file("pagemap").map_err(reason)?;
+    let start_brk = process.stat().map_err(reason)?.start_brk;
     let scanned =
-        if before.has_locked { None } else { page_tables::scanned(process, &pagemap).map_err(told)? };
+        if before.has_locked { None } else { page_tables::scanned(process, &pagemap).map_err(reason)? };
     let (pages, space) = match scanned {
         Some((space, scanned)) => {
             let seen = scanned.seen(space.mappings());
@@ -71,7 +71,7 @@ pub fn take(
         }
         None => {
             let page_tables::Pages { smaps, residency, .. } =
-                page_tables::by_smaps(process, &pagemap, before).map_err(told)?;
+                page_tables::read_by_smaps(process, &pagemap, before).map_err(reason)?;
             let mappings = smaps.entries.iter().map(|entry| entry.mapping.clone());
             let (space, _) = AddressSpace::from_mappings(mappings);
             (Pages::Read(smaps, residency), space)
@@ -79,17 +79,17 @@ pub fn take(
     };
     // Made before the thread that made the child runs, so the copy is of the same instant.
     let copied = Snapshot::take(stopped, process, (&space, plan.code, plan.hold), |child| {
-        let unshown = unshown(&pages, child)?;
+        let unshown = missing(&pages, child)?;
         copy(process, unshown.runs).map(|copy| (copy, unshown.ranges))
     });
     let (snapshot, (copy, ranges)) = copied?;
-    Ok(Taken { kept: Kept::new(snapshot, watch), pages, start_brk, copy, ranges })
+    Ok(SnapshotInputs { kept: GuardedSnapshot::new(snapshot, watch), pages, start_brk, copy, ranges })
 }
 
 /// Copies `runs` of a stopped process.
 fn copy(process: &Process, runs: Vec<(u64, u64)>) -> std::result::Result<Copy<'static>, String> {
     let bytes: u64 = runs.iter().map(|run| run.1 - run.0).sum();
-    if bytes > MAX_UNSHOWN_BYTES {
+    if bytes > MAX_MISSING_BYTES {
         let mebibytes = bytes >> 20;
         return Err(format!(
             "{mebibytes} MiB of it are kept from its children (MADV_DONTFORK, MADV_WIPEONFORK)"
@@ -103,12 +103,12 @@ fn copy(process: &Process, runs: Vec<(u64, u64)>) -> std::result::Result<Copy<'s
 
 /// Private anonymous memory that the snapshot lacks, and its pages.
 #[derive(Default)]
-struct Unshown {
+struct Missing {
     ranges: Vec<(u64, u64)>,
     runs: Vec<(u64, u64)>,
 }
 
-impl Unshown {
+impl Missing {
     fn add(&mut self, mapping: &Mapping, runs: impl Iterator<Item = (u64, u64)>) {
         self.ranges.push((mapping.start, mapping.end));
         self.runs.extend(runs);
@@ -117,8 +117,8 @@ impl Unshown {
 
 /// Finds what `child` lacks: mappings that it does not have, and mappings that have no page at the
 /// address of the process's first page.
-fn unshown(pages: &Pages, child: &Process) -> std::result::Result<Unshown, String> {
-    let mut unshown = Unshown::default();
+fn missing(pages: &Pages, child: &Process) -> std::result::Result<Missing, String> {
+    let mut unshown = Missing::default();
     match pages {
         Pages::Read(smaps, residency) => {
             for entry in &smaps.entries {
@@ -156,15 +156,15 @@ fn unshown(pages: &Pages, child: &Process) -> std::result::Result<Unshown, Strin
     Ok(unshown)
 }
 
-impl Taken {
+impl SnapshotInputs {
     /// Makes the frozen state, while the process runs on. Also returns true if the process has to
     /// be read again.
     pub fn read(
         self,
         process: &Process,
         threads: Threads,
-        how: &How<'_>,
-        last: LastTry,
+        how: &ReadPlan<'_>,
+        last: IsLastAttempt,
     ) -> Result<(Frozen, bool)> {
         let no = |why: String| Error::NoSnapshot { pid: process.pid(), why, stopped: Duration::ZERO };
         let child = self.kept.snapshot().process();
@@ -204,7 +204,7 @@ impl Taken {
             pagemap,
         };
         let (mut frozen, threads) = Frozen::new(process, view, threads, how);
-        frozen.until = Some(self.kept.snapshot().until() - BEFORE_ITS_END);
+        frozen.reading_ends = Some(self.kept.snapshot().until() - BEFORE_ITS_END);
         let file = Opened::new(open("mem")?);
         let kept = frozen.snapshot.insert(self.kept).watched();
         let memory = Arc::new(SnapshotMemory { file, readable, kept: self.copy, ranges: self.ranges });

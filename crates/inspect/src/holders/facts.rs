@@ -4,7 +4,7 @@
 use serde::{Deserialize, Deserializer, Serialize};
 use strandline_claims::Caveat;
 
-use super::growth::Growth;
+use super::growth::Comparison;
 use super::leaked::Leaked;
 use crate::facts::Cost;
 
@@ -63,7 +63,7 @@ pub struct Holders {
     pub keepers: Vec<Keeper>,
     /// Growth since an earlier inspection, if one is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub since: Option<Growth>,
+    pub since: Option<Comparison>,
     /// What was not read, and why.
     pub caveats: Vec<Caveat>,
     /// Cost of the inspection.
@@ -133,7 +133,7 @@ pub struct SharedType {
 }
 
 /// Accepts the object that earlier versions wrote instead of the list, and ignores it.
-fn list_or_nothing<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Shared>, D::Error> {
+fn list_or_ignored<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Shared>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Either {

@@ -15,13 +15,13 @@ use crate::explain::frozen::Frozen;
 
 /// Maximum number of frames of one thread (the innermost ones), and of all threads.
 const MAX_FRAMES: usize = 512;
-const MAX_OF_ALL: usize = 1 << 16;
+const MAX_ALL_FRAMES: usize = 1 << 16;
 /// Maximum number of objects to load for one thread; each takes another walk.
 const MAX_OBJECTS: usize = 256;
 
 /// A function that was called and has not returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Called {
+pub struct ActiveFunction {
     /// Its part of the stack.
     pub range: (u64, u64),
     /// Its name, or its file and offset.
@@ -31,17 +31,17 @@ pub struct Called {
 }
 
 /// A frame: where it begins and ends on the stack, and its instruction.
-type Place = (u64, u64, u64);
+type FrameRange = (u64, u64, u64);
 /// A thread, its frames, and whether the walk reached the start of the thread.
-type Walked = (i32, Vec<Place>, bool);
+type Walked = (i32, Vec<FrameRange>, bool);
 
 /// The functions on each thread's stack.
-pub struct Frames(HashMap<i32, Of>);
+pub struct Frames(HashMap<i32, ThreadFrames>);
 
 /// The functions on one thread's stack.
-pub struct Of {
+pub struct ThreadFrames {
     /// Outermost first.
-    pub called: Vec<Called>,
+    pub called: Vec<ActiveFunction>,
     /// Whether the first is the one that the thread began with: memory past it belongs to no
     /// function.
     pub is_whole: bool,
@@ -54,7 +54,7 @@ impl Frames {
         let (mut walked, mut count) = (Vec::new(), 0);
         for stack in &frozen.stacks {
             let thread = frozen.facts.iter().find(|thread| thread.tid == stack.tid);
-            let Some(thread) = thread.filter(|_| count < MAX_OF_ALL && Instant::now() < deadline) else {
+            let Some(thread) = thread.filter(|_| count < MAX_ALL_FRAMES && Instant::now() < deadline) else {
                 continue;
             };
             let (frames, is_whole) = walk(process, frozen, &mut objects, (thread, stack));
@@ -62,18 +62,18 @@ impl Frames {
             walked.push((stack.tid, frames, is_whole));
         }
         let names = names(process, frozen, &walked);
-        let called = |&(from, to, instruction): &Place| {
+        let called = |&(from, to, instruction): &FrameRange| {
             let (function, module) = names.get(&instruction).cloned()?;
-            Some(Called { range: (from, to), function, module })
+            Some(ActiveFunction { range: (from, to), function, module })
         };
         let of_thread = |(tid, frames, is_whole): Walked| {
-            (tid, Of { called: frames.iter().rev().filter_map(called).collect(), is_whole })
+            (tid, ThreadFrames { called: frames.iter().rev().filter_map(called).collect(), is_whole })
         };
         Self(walked.into_iter().map(of_thread).collect())
     }
 
     /// Returns the functions of a thread.
-    pub fn of(&self, tid: i32) -> Option<&Of> {
+    pub fn of(&self, tid: i32) -> Option<&ThreadFrames> {
         self.0.get(&tid)
     }
 }
@@ -85,10 +85,10 @@ fn walk(
     frozen: &Frozen,
     objects: &mut Objects,
     (thread, stack): (&ThreadFacts, &Stack),
-) -> (Vec<Place>, bool) {
+) -> (Vec<FrameRange>, bool) {
     let Some(first) = Frame::of_facts(thread) else { return (Vec::new(), false) };
     for _ in 0..MAX_OBJECTS {
-        let unwinder = Unwinder { memory: frozen.own_memory(), space: &frozen.space, objects };
+        let unwinder = Unwinder { memory: frozen.own_memory(), space: &frozen.address_space, objects };
         let mut frames: Vec<(u64, u64)> = Vec::new();
         let end = unwinder.walk(first, &mut |frame| {
             let at = frame.stack_pointer().filter(|at| (stack.low..stack.high).contains(at));
@@ -97,7 +97,7 @@ fn walk(
             at.inspect(|&at| frames.push((at, instruction))).is_some() && frames.len() < MAX_FRAMES
         });
         if let End::Missing(address) = end {
-            objects.load(process, &frozen.space, address);
+            objects.load(process, &frozen.address_space, address);
             continue;
         }
         let ends = frames.iter().skip(1).map(|next| next.0);
@@ -110,7 +110,7 @@ fn walk(
 /// Returns the name and module of the function of each instruction.
 fn names(process: &Process, frozen: &Frozen, walked: &[Walked]) -> HashMap<u64, (String, String)> {
     // Start address of the program or library of each mapping.
-    let groups = modules::groups(frozen.space.mappings());
+    let groups = modules::groups(frozen.address_space.mappings());
     let bases: HashMap<u64, u64> = groups
         .iter()
         .filter_map(|group| Some((group, group.first()?.start)))
@@ -118,7 +118,7 @@ fn names(process: &Process, frozen: &Frozen, walked: &[Walked]) -> HashMap<u64, 
         .collect();
     let mut by_mapping: BTreeMap<u64, (&Mapping, Vec<u64>)> = BTreeMap::new();
     for &(.., instruction) in walked.iter().flat_map(|(_, frames, _)| frames) {
-        if let Some(mapping) = frozen.space.find(instruction) {
+        if let Some(mapping) = frozen.address_space.find(instruction) {
             by_mapping.entry(mapping.start).or_insert((mapping, Vec::new())).1.push(instruction);
         }
     }

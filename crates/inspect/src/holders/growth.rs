@@ -8,7 +8,7 @@ use super::facts::{Holders, Root, RootKind, Sum};
 
 /// What grew or shrank.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Growth {
+pub struct Comparison {
     /// Seconds between the inspections.
     pub seconds: f64,
     /// All live blocks.
@@ -16,9 +16,9 @@ pub struct Growth {
     /// Unreachable blocks; `None` if they are unknown in either inspection.
     pub unreachable: Option<Change>,
     /// Roots that retain more or less than before, largest growth first.
-    pub roots: Vec<Grown>,
+    pub roots: Vec<Changed>,
     /// Types, in the same order.
-    pub types: Vec<Grown>,
+    pub types: Vec<Changed>,
     /// Whether some are left out because one of the inspections does not list all its roots or
     /// types.
     #[serde(default)]
@@ -43,7 +43,7 @@ impl Change {
 
 /// A root or a type that grew or shrank.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Grown {
+pub struct Changed {
     /// The kind of a root; `None` for a type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<RootKind>,
@@ -70,17 +70,17 @@ fn key(root: &Root) -> Key<'_> {
 
 /// Compares two inspections. What only one of them lists counts as 0 in the other; if the other
 /// does not list everything, it is left out.
-pub fn between(before: &Holders, now: &Holders) -> Growth {
+pub fn between(before: &Holders, now: &Holders) -> Comparison {
     let mut known: HashMap<Key<'_>, [u64; 2]> = HashMap::new();
     for root in &before.roots {
         let sum = known.entry(key(root)).or_default();
         *sum = [sum[0].saturating_add(root.retained_bytes), sum[1].saturating_add(root.retained_blocks)];
     }
-    let mut roots: Vec<Grown> = Vec::new();
+    let mut roots: Vec<Changed> = Vec::new();
     let mut add = |root: &Root, from: [u64; 2], to: [u64; 2]| {
         let (module, thread) = (root.module.clone(), root.thread.clone());
         let grew = Change::between(from, to);
-        roots.push(Grown {
+        roots.push(Changed {
             kind: Some(root.kind),
             name: root.name.clone(),
             module,
@@ -101,7 +101,7 @@ pub fn between(before: &Holders, now: &Holders) -> Growth {
         }
     }
     let lost = before.unreachable.as_ref().zip(now.unreachable.as_ref());
-    Growth {
+    Comparison {
         seconds: now.taken_unix_seconds - before.taken_unix_seconds,
         live: Change::between([before.live.bytes, before.live.blocks], [now.live.bytes, now.live.blocks]),
         unreachable: lost.map(|(from, to)| Change::between([from.bytes, from.blocks], [to.bytes, to.blocks])),
@@ -119,13 +119,13 @@ fn has_more_types(of: &Holders) -> bool {
     of.type_count > of.types.len() as u64
 }
 
-fn types(before: &Holders, now: &Holders) -> Vec<Grown> {
+fn types(before: &Holders, now: &Holders) -> Vec<Changed> {
     let mut known: HashMap<&str, [u64; 2]> =
         before.types.iter().map(|of| (of.name.as_str(), [of.bytes, of.instances])).collect();
-    let mut types: Vec<Grown> = Vec::new();
+    let mut types: Vec<Changed> = Vec::new();
     let mut add = |name: &str, from: [u64; 2], to: [u64; 2]| {
         let grew = Change::between(from, to);
-        types.push(Grown { name: name.to_owned(), bytes: to[0], grew, ..Grown::default() });
+        types.push(Changed { name: name.to_owned(), bytes: to[0], grew, ..Changed::default() });
     };
     for of in &now.types {
         let from = known.remove(of.name.as_str()).or((!has_more_types(before)).then_some([0; 2]));
@@ -139,7 +139,7 @@ fn types(before: &Holders, now: &Holders) -> Vec<Grown> {
     sorted(types)
 }
 
-fn sorted(mut all: Vec<Grown>) -> Vec<Grown> {
+fn sorted(mut all: Vec<Changed>) -> Vec<Changed> {
     all.retain(|one| one.grew != Change::default());
     all.sort_by(|one, next| {
         next.grew
@@ -176,7 +176,7 @@ mod tests {
         let growth = between(&before, &now);
         assert_eq!((growth.seconds, growth.live), (60.0, Change::default()));
         assert_eq!(growth.unreachable, Some(Change { bytes: 60, blocks: 0 }));
-        let told = |all: &[Grown]| all.iter().map(|of| (of.name.clone(), of.grew.bytes)).collect::<Vec<_>>();
+        let told = |all: &[Changed]| all.iter().map(|of| (of.name.clone(), of.grew.bytes)).collect::<Vec<_>>();
         assert_eq!(told(&growth.roots), [("cache".into(), 400), ("new".into(), 20), ("gone".into(), -90)]);
         assert_eq!(told(&growth.types), [("B".into(), 9), ("A".into(), -1)]);
     }

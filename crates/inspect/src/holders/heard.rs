@@ -12,55 +12,55 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use strandline_holders::{Heads, Hear, Refused, Word};
+use strandline_holders::{TypeWordSink, WordCallback, Refused, Word};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::modules;
 use strandline_process::procfs::Process;
 
 use super::names;
-use super::symbols::{self, Called};
+use super::symbols::{self, FunctionNames};
 use crate::explain::frozen::Frozen;
 
 /// Maximum number of words to check for a vtable, and number of results cached by each worker.
-const MAX_LOOKS: u32 = 1 << 19;
-const MAX_KEPT: usize = 1 << 14;
+const MAX_CHECKED: u32 = 1 << 19;
+const MAX_CACHED: usize = 1 << 14;
 /// Number of blocks whose vtable numbers are allocated together.
-const TOGETHER: usize = 1 << 12;
+const GROUP_BLOCKS: usize = 1 << 12;
 /// Largest alignment of a type, and maximum number of methods used to find its name.
 const MAX_ALIGNMENT: u64 = 1 << 12;
 const MAX_METHODS: usize = 3;
 
 /// The vtables found so far.
-pub struct Heard<'a> {
+pub struct VtableCollector<'a> {
     modules: Modules,
     space: &'a AddressSpace,
     /// For each block the number of its vtable, 0 if none was found. Most heaps have few blocks
     /// with one, or none.
     numbers: Vec<OnceLock<Box<[AtomicU16]>>>,
     memory: &'a dyn Memory,
-    known: Mutex<Known>,
+    known: Mutex<Vtables>,
 }
 
 /// Vtables by number.
 #[derive(Default)]
-struct Known {
+struct Vtables {
     numbers: HashMap<Word, u16>,
-    tables: Vec<Table>,
+    tables: Vec<Vtable>,
     /// Number of words that were checked, vtables or not.
-    looks: u32,
+    checked: u32,
 }
 
 /// What a vtable identifies.
-enum Table {
+enum Vtable {
     /// The name of a C++ class.
     Class(String),
     /// A Rust type.
-    Trait(TraitTable),
+    Trait(RustVtable),
 }
 
 /// A vtable of a Rust type.
-struct TraitTable {
+struct RustVtable {
     bytes: u64,
     /// The drop function, if anything needs to be dropped, and methods.
     drop: Option<u64>,
@@ -68,7 +68,7 @@ struct TraitTable {
 }
 
 /// A type with a name.
-pub struct Named {
+pub struct NamedType {
     /// Its name.
     pub name: String,
     /// Minimum size of its blocks.
@@ -76,25 +76,25 @@ pub struct Named {
 }
 
 /// Types by number, and the number of the type of each block.
-pub struct Told {
+pub struct BlockTypes {
     /// `None` if no name was found for a vtable.
-    pub types: Vec<Option<Named>>,
+    pub types: Vec<Option<NamedType>>,
     numbers: Vec<OnceLock<Box<[AtomicU16]>>>,
 }
 
-impl Told {
+impl BlockTypes {
     /// Returns the index of a block's type in `types`.
-    pub fn of(&self, block: usize) -> Option<usize> {
-        let group = self.numbers.get(block / TOGETHER).and_then(OnceLock::get)?;
-        usize::from(group[block % TOGETHER].load(Ordering::Relaxed)).checked_sub(1)
+    pub fn type_index(&self, block: usize) -> Option<usize> {
+        let group = self.numbers.get(block / GROUP_BLOCKS).and_then(OnceLock::get)?;
+        usize::from(group[block % GROUP_BLOCKS].load(Ordering::Relaxed)).checked_sub(1)
     }
 }
 
-impl<'a> Heard<'a> {
+impl<'a> VtableCollector<'a> {
     /// Starts with no vtables, for `blocks` blocks of a process whose memory is `memory`.
     pub fn new(space: &'a AddressSpace, memory: &'a dyn Memory, blocks: u32) -> Result<Self, Refused> {
         let mut numbers = Vec::new();
-        let groups = (blocks as usize).div_ceil(TOGETHER);
+        let groups = (blocks as usize).div_ceil(GROUP_BLOCKS);
         numbers.try_reserve_exact(groups).map_err(|_| Refused::NoMemory(groups as u64 * 24))?;
         numbers.resize_with(groups, OnceLock::default);
         Ok(Self { modules: Modules::new(space), space, numbers, memory, known: Mutex::default() })
@@ -109,13 +109,13 @@ impl<'a> Heard<'a> {
         }
         // A hostile heap may have as many such words as blocks.
         let Ok(next) = u16::try_from(known.tables.len() + 1) else { return 0 };
-        if known.looks >= MAX_LOOKS {
+        if known.checked >= MAX_CHECKED {
             return 0;
         }
-        known.looks += 1;
+        known.checked += 1;
         let table = match word {
-            Word::First(table) => self.modules.class_of(self.memory, self.space, table).map(Table::Class),
-            Word::Behind(table) => self.modules.trait_table(self.memory, self.space, table).map(Table::Trait),
+            Word::First(table) => self.modules.class_name(self.memory, self.space, table).map(Vtable::Class),
+            Word::AfterReference(table) => self.modules.trait_table(self.memory, self.space, table).map(Vtable::Trait),
         };
         let Some(table) = table else { return 0 };
         known.tables.push(table);
@@ -124,14 +124,14 @@ impl<'a> Heard<'a> {
     }
 
     fn put(&self, block: u32, word: Word, number: u16) {
-        let (group, place) = (block as usize / TOGETHER, block as usize % TOGETHER);
+        let (group, place) = (block as usize / GROUP_BLOCKS, block as usize % GROUP_BLOCKS);
         if let Some(group) = self.numbers.get(group).filter(|_| number != 0) {
-            let none = || (0..TOGETHER).map(|_| AtomicU16::default()).collect();
+            let none = || (0..GROUP_BLOCKS).map(|_| AtomicU16::default()).collect();
             let of = &group.get_or_init(none)[place];
             // The block's own first word is the better evidence.
             match word {
                 Word::First(_) => of.store(number, Ordering::Relaxed),
-                Word::Behind(_) => {
+                Word::AfterReference(_) => {
                     _ = of.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
                 }
             }
@@ -139,46 +139,46 @@ impl<'a> Heard<'a> {
     }
 
     /// Returns all types with their names.
-    pub fn told(self, process: &Process, frozen: &Frozen) -> Told {
+    pub fn finish(self, process: &Process, frozen: &Frozen) -> BlockTypes {
         let tables = self.known.into_inner().unwrap_or_default().tables;
         let mut wanted: Vec<u64> = Vec::new();
         for table in &tables {
-            if let Table::Trait(table) = table {
+            if let Vtable::Trait(table) = table {
                 wanted.extend(table.drop);
                 wanted.extend(&table.methods);
             }
         }
         let functions = functions(process, frozen, &wanted);
-        let named = |table: Table| match table {
-            Table::Class(name) => Some(Named { name, least_bytes: 0 }),
-            Table::Trait(table) => {
+        let named = |table: Vtable| match table {
+            Vtable::Class(name) => Some(NamedType { name, least_bytes: 0 }),
+            Vtable::Trait(table) => {
                 let of = |at: &u64| functions.get(at);
-                let drop = table.drop.as_ref().map(|at| of(at).filter(|called| called.are_all));
-                let methods = table.methods.iter().filter_map(of).filter(|called| called.are_all);
+                let drop = table.drop.as_ref().map(|at| of(at).filter(|called| called.is_complete));
+                let methods = table.methods.iter().filter_map(of).filter(|called| called.is_complete);
                 // If not all names of the drop function are known, the type is unknown; methods are
                 // weaker evidence.
                 let drop = drop.map_or(Some([].as_slice()), |called| Some(called?.names.as_slice()))?;
-                let name = names::of_table(drop, methods.map(|called| called.names.as_slice()))?;
-                Some(Named { name, least_bytes: table.bytes })
+                let name = names::vtable_type(drop, methods.map(|called| called.names.as_slice()))?;
+                Some(NamedType { name, least_bytes: table.bytes })
             }
         };
-        Told { types: tables.into_iter().map(named).collect(), numbers: self.numbers }
+        BlockTypes { types: tables.into_iter().map(named).collect(), numbers: self.numbers }
     }
 }
 
-impl Heads for Heard<'_> {
-    fn hear(&self) -> Hear<'_> {
+impl TypeWordSink for VtableCollector<'_> {
+    fn callback(&self) -> WordCallback<'_> {
         let mut known: HashMap<Word, u16> = HashMap::new();
         let mut last = (Word::First(0), 0);
         Box::new(move |block, word| {
-            let (Word::First(table) | Word::Behind(table)) = word;
+            let (Word::First(table) | Word::AfterReference(table)) = word;
             // Most words are not addresses in mapped files.
             let is_possible = table.is_multiple_of(8) && table >= 16;
-            if !is_possible || !self.modules.have(table) || !self.modules.have(table - 16) {
+            if !is_possible || !self.modules.contains(table) || !self.modules.contains(table - 16) {
                 return;
             }
             if last.0 != word {
-                if known.len() >= MAX_KEPT {
+                if known.len() >= MAX_CACHED {
                     known.clear();
                 }
                 last = (word, *known.entry(word).or_insert_with(|| self.number(word)));
@@ -187,22 +187,22 @@ impl Heads for Heard<'_> {
         })
     }
 
-    fn tables(&self) -> (u64, u64) {
+    fn type_range(&self) -> (u64, u64) {
         let low = self.modules.0.first().map_or(0, |range| range.0);
         (low, self.modules.0.last().map_or(0, |range| range.1 - low))
     }
 }
 
 /// Returns the names of the functions at some addresses.
-fn functions(process: &Process, frozen: &Frozen, wanted: &[u64]) -> HashMap<u64, Called> {
+fn functions(process: &Process, frozen: &Frozen, wanted: &[u64]) -> HashMap<u64, FunctionNames> {
     // Each file is searched once, however many mappings it has.
-    let groups = modules::groups(frozen.space.mappings());
+    let groups = modules::groups(frozen.address_space.mappings());
     let parts = groups.iter().enumerate();
     let of_parts: HashMap<u64, usize> =
         parts.flat_map(|(index, group)| group.iter().map(move |mapping| (mapping.start, index))).collect();
     let mut by_group: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
     for &at in wanted {
-        let group = frozen.space.find(at).and_then(|mapping| of_parts.get(&mapping.start));
+        let group = frozen.address_space.find(at).and_then(|mapping| of_parts.get(&mapping.start));
         by_group.entry(group.copied().unwrap_or(usize::MAX)).or_default().push(at);
     }
     let mut names = HashMap::new();
@@ -210,7 +210,7 @@ fn functions(process: &Process, frozen: &Frozen, wanted: &[u64]) -> HashMap<u64,
         wanted.sort_unstable();
         wanted.dedup();
         if let Some(mapping) = groups.get(group).and_then(|group| group.first()) {
-            symbols::beginning_at(process, frozen, mapping, &wanted, &mut names);
+            symbols::add_function_names(process, frozen, mapping, &wanted, &mut names);
         }
     }
     names
@@ -227,36 +227,36 @@ impl Modules {
         Self(of_files.map(|mapping| (mapping.start, mapping.end)).collect())
     }
 
-    fn have(&self, address: u64) -> bool {
+    fn contains(&self, address: u64) -> bool {
         let index = self.0.partition_point(|range| range.1 <= address);
         self.0.get(index).is_some_and(|range| range.0 <= address)
     }
 
     fn is_code(&self, space: &AddressSpace, address: u64) -> bool {
-        self.have(address) && space.find(address).is_some_and(|mapping| mapping.permissions.execute)
+        self.contains(address) && space.find(address).is_some_and(|mapping| mapping.permissions.execute)
     }
 
     /// Returns the name of the class whose vtable is at `table`.
-    fn class_of(&self, memory: &dyn Memory, space: &AddressSpace, table: u64) -> Option<String> {
+    fn class_name(&self, memory: &dyn Memory, space: &AddressSpace, table: u64) -> Option<String> {
         // The first function; the offset of the vtable's part in the object, 0 for the whole
         // object; the `std::type_info`.
         let function = memory.read_word(table).ok()?;
         let (offset, info) = (memory.read_word(table - 16).ok()?, memory.read_word(table - 8).ok()?);
-        if !self.is_code(space, function) || offset != 0 || !self.have(info) {
+        if !self.is_code(space, function) || offset != 0 || !self.contains(info) {
             return None;
         }
         let name = memory.read_word(info.checked_add(8)?).ok()?;
-        let is_constant = |mapping: &Mapping| self.have(name) && !mapping.permissions.write;
+        let is_constant = |mapping: &Mapping| self.contains(name) && !mapping.permissions.write;
         space.find(name).filter(|mapping| is_constant(mapping))?;
         let mut text = [0; names::MAX_BYTES];
         let got = memory.read_some(name, &mut text);
         let text = text.get(..got)?.split(|&byte| byte == 0).next()?;
         // The name of a class that is local to one file begins with a star.
-        names::of_type(std::str::from_utf8(text).ok()?.trim_start_matches('*'))
+        names::demangle_type(std::str::from_utf8(text).ok()?.trim_start_matches('*'))
     }
 
     /// Reads the vtable of a Rust type at `table`.
-    fn trait_table(&self, memory: &dyn Memory, space: &AddressSpace, table: u64) -> Option<TraitTable> {
+    fn trait_table(&self, memory: &dyn Memory, space: &AddressSpace, table: u64) -> Option<RustVtable> {
         space.find(table).filter(|mapping| !mapping.permissions.write && !mapping.permissions.execute)?;
         let mut head = [0; (3 + MAX_METHODS) * 8];
         let got = memory.read_some(table, &mut head);
@@ -267,6 +267,6 @@ impl Modules {
             return None;
         }
         let methods = methods.iter().copied().take_while(|&method| self.is_code(space, method)).collect();
-        Some(TraitTable { bytes, drop: Some(drop).filter(|&drop| drop != 0), methods })
+        Some(RustVtable { bytes, drop: Some(drop).filter(|&drop| drop != 0), methods })
     }
 }

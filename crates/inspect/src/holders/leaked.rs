@@ -1,7 +1,7 @@
 //! Adds ledger rows for unreachable blocks, split off from the row of blocks in use of their
 //! allocator.
 
-use strandline_holders::{Held, NO_ROOT};
+use strandline_holders::{DominatorTree, NO_ROOT};
 use strandline_process::pages::Residency;
 
 use crate::explain::frozen::Frozen;
@@ -20,14 +20,14 @@ pub struct Leaked {
 
 /// Returns the resident bytes of lost blocks by row. `tops` has the root of each block. Blocks that
 /// a runtime's reader refines are left out: they are on rows of the runtime.
-pub fn resident(held: &Held, tops: &[u32], frozen: &Frozen) -> Vec<Leaked> {
+pub fn resident(held: &DominatorTree, tops: &[u32], frozen: &Frozen) -> Vec<Leaked> {
     let mut ranges: Vec<(u64, u64, (&str, &str), u64)> = Vec::new();
     for reading in &frozen.readings {
         let Some(rows) = reading.rows else { continue };
         ranges.extend(
             reading
                 .ranges()
-                .map(|(from, to)| (from, to, (rows.live.id, rows.live.holder), reading.shift_bytes)),
+                .map(|(from, to)| (from, to, (rows.live.id, rows.live.holder), reading.payload_offset_bytes)),
         );
         let mapped = reading.mapped_blocks.iter();
         ranges.extend(mapped.map(|block| (block.start, block.end, (rows.mapped.id, rows.mapped.holder), 0)));
@@ -92,7 +92,7 @@ pub fn split(rows: &mut Vec<Row>, leaked: &[Leaked]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::{State, Stratum};
+    use crate::facts::{State, HolderKind};
 
     #[test]
     fn a_row_is_split_and_the_sum_stays() {
@@ -100,7 +100,7 @@ mod tests {
             id: id.to_owned(),
             holder: holder.to_owned(),
             bytes,
-            stratum: Stratum::Allocator,
+            stratum: HolderKind::Allocator,
             state: State::Live,
         };
         let of = |id, bytes| Leaked { id, holder: "malloc, in use", bytes };

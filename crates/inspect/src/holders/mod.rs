@@ -27,7 +27,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strandline_claims::caveat::Caveat;
 use strandline_holders::{
-    Builder, Exact, Graph, Held, Known, Limits, NO_ROOT, Outcome, Outline, References, Refused, Ways,
+    Builder, Exact, Reachability, DominatorTree, Known, Limits, NO_ROOT, Outcome, Outline, References, Refused, KeepPaths,
 };
 use strandline_process::error::Result;
 use strandline_process::memory::Memory;
@@ -36,10 +36,10 @@ use strandline_process::procfs::Process;
 use strandline_sys::host;
 
 use self::facts::{Holders, Keeper, Root, Sum, Unreachable};
-use self::heard::Heard;
+use self::heard::VtableCollector;
 use self::pins::Pins;
 use self::roots::AllRoots;
-use self::runtimes::{Cuts, OwnBlocks};
+use self::runtimes::{NonReferences, RuntimeBlocks};
 use self::tree::Tree;
 use self::types::Types;
 use crate::explain::frozen::Frozen;
@@ -47,12 +47,12 @@ use crate::explain::{Options, inspect};
 use crate::facts::Row;
 
 /// Maximum number of roots, and of types, that are listed; the others are counted.
-const MAX_TOLD: usize = 1000;
+const MAX_LISTED: usize = 1000;
 const MAX_KEEPERS: usize = 20;
 /// References may take a quarter of the live bytes, and at least this much memory.
 const MIN_EDGES_BYTES: u64 = 256 << 20;
 /// Maximum time for reading references and computing holders.
-const LONGEST: Duration = Duration::from_secs(120);
+const MAX_DURATION: Duration = Duration::from_secs(120);
 
 /// Inspects process `pid` and finds the holders of its live blocks.
 ///
@@ -66,7 +66,7 @@ pub fn holders(pid: i32, options: &Options<'_>) -> Result<Holders> {
 }
 
 /// Adds a caveat if parts of heaps were not read, and gives unreachable bytes rows of their own.
-pub(crate) fn account(holders: &mut Holders, rows: &mut Vec<Row>) {
+pub(crate) fn split_leaked(holders: &mut Holders, rows: &mut Vec<Row>) {
     let unread = rows.iter().filter(|row| row.id.ends_with(".unread"));
     let unread: u64 = unread.map(|row| row.bytes).sum();
     if unread > 0 {
@@ -78,14 +78,14 @@ pub(crate) fn account(holders: &mut Holders, rows: &mut Vec<Row>) {
 }
 
 /// The target's memory; missing pages and words that are not references read as zeros.
-struct Filled<'a> {
+struct ZeroFilled<'a> {
     memory: &'a dyn Memory,
     residency: &'a Residency,
     /// The words in runtimes' objects that are not references.
-    cuts: Cuts<'a>,
+    cuts: NonReferences<'a>,
 }
 
-impl Memory for Filled<'_> {
+impl Memory for ZeroFilled<'_> {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
         buffer.fill(0);
         let end = address.saturating_add(buffer.len() as u64);
@@ -95,11 +95,11 @@ impl Memory for Filled<'_> {
             let got = buffer.get_mut(part).map_or(0, |part| self.memory.read_some(from, part));
             if (got as u64) < to - from {
                 let done = (from - address) as usize + got;
-                self.cuts.cut(address, buffer.get_mut(..done).unwrap_or_default());
+                self.cuts.zero(address, buffer.get_mut(..done).unwrap_or_default());
                 return done;
             }
         }
-        self.cuts.cut(address, buffer);
+        self.cuts.zero(address, buffer);
         buffer.len()
     }
 }
@@ -144,11 +144,11 @@ fn fill(
     let blocks = builder.finish()?;
     // Otherwise memory that workers freed stays in their arenas.
     host::release_memory();
-    let cuts = Cuts::new(&frozen.runtimes, &blocks);
-    let memory = Filled { memory: frozen.own_memory(), residency: &frozen.residency, cuts };
-    let longest = Instant::now() + LONGEST;
+    let cuts = NonReferences::new(&frozen.runtimes, &blocks);
+    let memory = ZeroFilled { memory: frozen.own_memory(), residency: &frozen.residency, cuts };
+    let longest = Instant::now() + MAX_DURATION;
     // A snapshot can be read only until it ends.
-    let deadline = frozen.until.map_or(longest, |until| until.min(longest));
+    let deadline = frozen.reading_ends.map_or(longest, |until| until.min(longest));
     let edges_bytes = (blocks.bytes_of_all() / 4).max(MIN_EDGES_BYTES);
     let limits = Limits { edges_bytes, deadline, workers: options.reading_threads() };
     let total = blocks.bytes_of_all();
@@ -158,11 +158,11 @@ fn fill(
         }
     };
     holders.live = Sum { bytes: total, blocks: u64::from(blocks.len()) };
-    let heard = Heard::new(&frozen.space, frozen.own_memory(), blocks.len())?;
-    let exact = runtimes::exact(&frozen.runtimes, &blocks)?;
-    let known = Known { plain: None, exact: exact.as_ref() };
+    let heard = VtableCollector::new(&frozen.address_space, frozen.own_memory(), blocks.len())?;
+    let exact = runtimes::exact_blocks(&frozen.runtimes, &blocks)?;
+    let known = Known { no_references: None, exact: exact.as_ref() };
     let references = References::read(&memory, &blocks, known, Some(&heard), &limits, &progress)?;
-    let within = exact.map(Exact::within);
+    let within = exact.map(Exact::inner_targets);
     let AllRoots { found, roots, unread_bytes } = roots::find(process, frozen, (&blocks, within), deadline)?;
     let caveats = incomplete(&references.outcome(), unread_bytes, frozen);
     let is_whole = caveats.is_empty();
@@ -173,11 +173,11 @@ fn fill(
         holders.caveats.push(Caveat::new("holders_overlap", "heap", None, text));
     }
     host::release_memory();
-    let graph = Graph::new(blocks, references, roots, Ways::None, longest)?;
+    let graph = Reachability::new(blocks, references, roots, KeepPaths::None, longest)?;
     let held = graph.held(longest)?;
-    let own = OwnBlocks::new(&frozen.runtimes);
-    let types = Types::new(&held, &heard.told(process, frozen), (&frozen.refinements, &own))?;
-    tell(holders, &held, &found, (&types, &own), frozen)?;
+    let own = RuntimeBlocks::new(&frozen.runtimes);
+    let types = Types::new(&held, &heard.finish(process, frozen), (&frozen.refinements, &own))?;
+    report(holders, &held, &found, (&types, &own), frozen)?;
     if !is_whole {
         holders.withhold();
     }
@@ -190,13 +190,13 @@ fn incomplete(outcome: &Outcome, unread_bytes: u64, frozen: &Frozen) -> Vec<Cave
     let mut add = |code: &str, bytes: Option<u64>, text: &str| {
         caveats.push(Caveat::new(code, "heap", bytes, text));
     };
-    let left = outcome.unreadable_bytes + outcome.left_bytes + unread_bytes;
-    if left > 0 || outcome.has_too_many || outcome.is_late {
+    let left = outcome.unreadable_bytes + outcome.skipped_bytes + unread_bytes;
+    if left > 0 || outcome.hit_reference_limit || outcome.timed_out {
         let text =
             "not all blocks and roots could be read, or not in time: what only they lead to is not known";
         add("holders_incomplete", Some(left), text);
     }
-    let swapped: u64 = frozen.spaces.iter().map(|space| space.counts.swap_bytes).sum();
+    let swapped: u64 = frozen.smaps_entries.iter().map(|space| space.counts.swap_bytes).sum();
     if swapped > 0 {
         let text = "pages that are swapped out were not read: what only they lead to is not known";
         add("holders_swapped", Some(swapped), text);
@@ -209,14 +209,14 @@ fn incomplete(outcome: &Outcome, unread_bytes: u64, frozen: &Frozen) -> Vec<Cave
     caveats
 }
 
-fn tell(
+fn report(
     holders: &mut Holders,
-    held: &Held,
-    found: &[roots::Found],
-    (types, own): (&Types, &OwnBlocks<'_>),
+    held: &DominatorTree,
+    found: &[roots::FoundRoot],
+    (types, own): (&Types, &RuntimeBlocks<'_>),
     frozen: &Frozen,
 ) -> std::result::Result<(), Refused> {
-    let tops = held.tops()?;
+    let tops = held.sole_roots()?;
     let (pins, outline) = std::thread::scope(|scope| {
         let outline = scope.spawn(|| held.outline(types.all()));
         holders.leaked = leaked::resident(held, &tops, frozen);
@@ -257,22 +257,22 @@ fn tell(
             retained_blocks: u64::from(retained.blocks),
             pins_bytes: pins.of_roots.get(number as usize).copied().unwrap_or(0),
             // Roots that are not listed need no outline.
-            holds: if holders.roots.len() < MAX_TOLD {
-                tree.below(Outline::of_root(number))
+            holds: if holders.roots.len() < MAX_LISTED {
+                tree.below(Outline::root_node(number))
             } else {
                 Vec::new()
             },
         });
     }
-    for root in holders.roots.iter().skip(MAX_TOLD) {
+    for root in holders.roots.iter().skip(MAX_LISTED) {
         holders.other_roots.bytes += root.retained_bytes;
         holders.other_roots.blocks += root.retained_blocks;
     }
-    holders.roots.truncate(MAX_TOLD);
+    holders.roots.truncate(MAX_LISTED);
     let is_lost = |block: u32| tops.get(block as usize) == Some(&NO_ROOT);
-    holders.types = types.told(held, &is_lost, &pins);
+    holders.types = types.listed(held, &is_lost, &pins);
     holders.type_count = holders.types.len() as u64;
-    holders.types.truncate(MAX_TOLD);
+    holders.types.truncate(MAX_LISTED);
     Ok(())
 }
 
@@ -280,9 +280,9 @@ fn tell(
 /// are listed.
 fn keepers(pins: &Pins, types: &Types, numbers: &[u32]) -> Vec<Keeper> {
     let mut all: Vec<(u64, u32, u32)> =
-        pins.of_both.iter().map(|(&(root, kind), &bytes)| (bytes, root, kind)).collect();
+        pins.of_root_and_type.iter().map(|(&(root, kind), &bytes)| (bytes, root, kind)).collect();
     all.sort_unstable_by(|one, next| next.cmp(one));
-    let told = numbers.iter().take(MAX_TOLD).enumerate();
+    let told = numbers.iter().take(MAX_LISTED).enumerate();
     let places: HashMap<u32, usize> = told.map(|(place, &number)| (number, place)).collect();
     let keeper = |(pins_bytes, root, kind): (u64, u32, u32)| Keeper {
         name: types.name(kind).to_owned(),

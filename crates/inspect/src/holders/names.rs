@@ -33,7 +33,7 @@ fn demangled(mangled: &[u8]) -> Option<String> {
 }
 
 /// Demangles the name of a type in its `std::type_info`.
-pub fn of_type(mangled: &str) -> Option<String> {
+pub fn demangle_type(mangled: &str) -> Option<String> {
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
     if mangled.is_empty() || mangled.len() >= MAX_BYTES || !mangled.chars().all(is_of_name) {
         return None;
@@ -43,7 +43,7 @@ pub fn of_type(mangled: &str) -> Option<String> {
 }
 
 /// Demangles a Rust symbol, without the hash that distinguishes two crates of the same name.
-fn of_rust(name: &[u8]) -> Option<String> {
+fn demangle_rust(name: &[u8]) -> Option<String> {
     let symbol = rustc_demangle::try_demangle(std::str::from_utf8(name).ok()?).ok()?;
     let mut text = Bounded::default();
     write!(text, "{symbol:#}").ok()?;
@@ -51,10 +51,10 @@ fn of_rust(name: &[u8]) -> Option<String> {
 }
 
 /// Demangles the name of a symbol.
-pub fn of_symbol(name: &[u8]) -> String {
+pub fn demangle_symbol(name: &[u8]) -> String {
     // A C name may look like a mangled type.
     let is_mangled = name.starts_with(b"_Z") || name.starts_with(b"__Z");
-    of_rust(name)
+    demangle_rust(name)
         .or_else(|| demangled(name).filter(|_| is_mangled))
         .unwrap_or_else(|| String::from_utf8_lossy(name).into_owned())
 }
@@ -63,7 +63,7 @@ pub fn of_symbol(name: &[u8]) -> String {
 /// several names, the one that the methods can belong to; if nothing needs to be dropped, the type
 /// in the names of the methods. `None` unless exactly one type is left. Functions with identical
 /// code have several names.
-pub fn of_table<'a>(drops: &'a [String], methods: impl Iterator<Item = &'a [String]>) -> Option<String> {
+pub fn vtable_type<'a>(drops: &'a [String], methods: impl Iterator<Item = &'a [String]>) -> Option<String> {
     let mut possible: BTreeSet<&str> = drops.iter().filter_map(|name| dropped(name)).collect();
     if !drops.is_empty() && possible.is_empty() {
         return None;
@@ -123,16 +123,16 @@ mod tests {
 
     #[test]
     fn names_are_as_their_author_wrote_them() {
-        assert_eq!(of_type("7Session").as_deref(), Some("Session"));
-        assert_eq!(of_type("N3net5CacheIiEE").as_deref(), Some("net::Cache<int>"));
-        assert_eq!((of_type(""), of_type("7Ses\nion"), of_type("99")), (None, None, None));
+        assert_eq!(demangle_type("7Session").as_deref(), Some("Session"));
+        assert_eq!(demangle_type("N3net5CacheIiEE").as_deref(), Some("net::Cache<int>"));
+        assert_eq!((demangle_type(""), demangle_type("7Ses\nion"), demangle_type("99")), (None, None, None));
         let rust = b"_ZN4core3ptr13drop_in_place17h0123456789abcdefE";
-        assert_eq!(of_symbol(rust), "core::ptr::drop_in_place");
-        assert_eq!((of_symbol(b"x"), of_symbol(b"v")), ("x".into(), "v".into()));
+        assert_eq!(demangle_symbol(rust), "core::ptr::drop_in_place");
+        assert_eq!((demangle_symbol(b"x"), demangle_symbol(b"v")), ("x".into(), "v".into()));
         let rust =
             b"_ZN4core3ptr54drop_in_place$LT$alloc..vec..Vec$LT$app..Shape$GT$$GT$17h0123456789abcdefE";
-        assert_eq!(dropped(&of_symbol(rust)), Some("alloc::vec::Vec<app::Shape>"));
-        assert_eq!((of_symbol(b"g_all"), of_symbol(b"_ZL7g_cache")), ("g_all".into(), "g_cache".into()));
+        assert_eq!(dropped(&demangle_symbol(rust)), Some("alloc::vec::Vec<app::Shape>"));
+        assert_eq!((demangle_symbol(b"g_all"), demangle_symbol(b"_ZL7g_cache")), ("g_all".into(), "g_cache".into()));
     }
 
     #[test]
@@ -143,7 +143,7 @@ mod tests {
         let methods = [strings(&["<app::Flat as app::Shape>::area", "<app::Wide as app::Shape>::area"])];
         let other = [strings(&["app::helper"])];
         let of =
-            |drops: &[String], methods: &[Vec<String>]| of_table(drops, methods.iter().map(Vec::as_slice));
+            |drops: &[String], methods: &[Vec<String>]| vtable_type(drops, methods.iter().map(Vec::as_slice));
         assert_eq!(of(&drops, &methods).as_deref(), Some("app::Flat"));
         assert_eq!(of(&drops[..1], &other).as_deref(), Some("app::Round"));
         assert_eq!((of(&drops, &other), of(&[], &methods)), (None, None));
@@ -173,7 +173,7 @@ mod tests {
             name += &format!("1CIS{last}_S{last}_S{last}_E");
         }
         name += "E";
-        assert!(of_type(&name).is_none_or(|name| name.len() <= MAX_BYTES));
-        assert!(of_symbol(format!("_ZTS{name}").as_bytes()).len() <= MAX_BYTES + 64);
+        assert!(demangle_type(&name).is_none_or(|name| name.len() <= MAX_BYTES));
+        assert!(demangle_symbol(format!("_ZTS{name}").as_bytes()).len() <= MAX_BYTES + 64);
     }
 }

@@ -6,10 +6,10 @@
 use std::collections::HashMap;
 
 use strandline_claims::range::PAGE_BYTES;
-use strandline_holders::{Held, NO_ROOT};
+use strandline_holders::{DominatorTree, NO_ROOT};
 use strandline_process::pages::Residency;
 
-use super::runtimes::OwnBlocks;
+use super::runtimes::RuntimeBlocks;
 use super::types::Types;
 
 /// Overhead of an allocator on a page for each block, and minimum of free bytes on a page that
@@ -28,7 +28,7 @@ pub struct Pins {
     /// Kept by lost blocks.
     pub of_lost: u64,
     /// By root and type; the root of lost blocks is [`NO_ROOT`].
-    pub of_both: HashMap<(u32, u32), u64>,
+    pub of_root_and_type: HashMap<(u32, u32), u64>,
 }
 
 /// A page, and the blocks on it so far.
@@ -44,13 +44,13 @@ impl Pins {
     /// Counts the pages. `tops` has the root of each block, `roots` is the number of roots. Blocks
     /// in runtimes' own memory are left out: that memory is not given back page by page.
     pub fn count(
-        held: &Held,
+        held: &DominatorTree,
         (tops, roots): (&[u32], usize),
-        (types, own): (&Types, &OwnBlocks<'_>),
+        (types, own): (&Types, &RuntimeBlocks<'_>),
         residency: &Residency,
     ) -> Self {
         let (of_roots, of_types) = (vec![0; roots], vec![0; types.count()]);
-        let mut pins = Self { of_roots, of_types, of_lost: 0, of_both: HashMap::new() };
+        let mut pins = Self { of_roots, of_types, of_lost: 0, of_root_and_type: HashMap::new() };
         let mut page: Option<Page> = None;
         let all = held.blocks().iter(0).enumerate();
         for (index, (start, bytes)) in all.filter(|(_, block)| !own.have(block.0)) {
@@ -92,9 +92,9 @@ impl Pins {
             add(&mut self.of_types, kind);
         }
         if let (Some(top), Some(kind)) = (page.top, page.kind)
-            && (self.of_both.len() < MAX_PAIRS || self.of_both.contains_key(&(top, kind)))
+            && (self.of_root_and_type.len() < MAX_PAIRS || self.of_root_and_type.contains_key(&(top, kind)))
         {
-            *self.of_both.entry((top, kind)).or_default() += PAGE_BYTES;
+            *self.of_root_and_type.entry((top, kind)).or_default() += PAGE_BYTES;
         }
     }
 }

@@ -9,9 +9,9 @@ use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use strandline_claims::range::merge;
-use strandline_claims::runtime::{Reading, taken};
-use strandline_claims::words::{AT_ONCE, each_word};
-use strandline_holders::{Blocks, Marks, Refused, Roots};
+use strandline_claims::runtime::{Reading, claimed_ranges};
+use strandline_claims::words::{READ_BYTES, each_word};
+use strandline_holders::{Blocks, BlockSet, Refused, Roots};
 use strandline_process::c_library::CLibrary;
 use strandline_process::map::Mapping;
 use strandline_process::memory::Memory;
@@ -19,9 +19,9 @@ use strandline_process::modules;
 use strandline_process::procfs::Process;
 
 use super::facts::RootKind;
-use super::frames::{Frames, Of};
+use super::frames::{Frames, ThreadFrames};
 use super::names;
-use super::runtimes::Whole;
+use super::runtimes::Whole as RuntimeReferences;
 use super::symbols::Symbols;
 use crate::explain::frozen::Frozen;
 
@@ -38,7 +38,7 @@ const MAX_HITS: usize = 1 << 26;
 
 /// A root.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Found {
+pub struct FoundRoot {
     /// What it is.
     pub kind: RootKind,
     /// Its name.
@@ -57,17 +57,17 @@ enum Rank {
     Named,
     /// Memory of a runtime whose variables are known: static data of the runtime leads to
     /// everything in it.
-    Own,
+    RuntimeMemory,
     #[default]
-    Plain,
+    Ordinary,
     /// Memory that may contain stale words.
-    Passing,
+    Transient,
 }
 
 /// All roots.
 pub struct AllRoots {
     /// Kind and name of each root.
-    pub found: Vec<Found>,
+    pub found: Vec<FoundRoot>,
     /// The blocks that each root refers to.
     pub roots: Roots,
     /// Bytes that could not be searched: what only they refer to is unknown.
@@ -78,7 +78,7 @@ pub struct AllRoots {
 pub fn find(
     process: &Process,
     frozen: &Frozen,
-    (blocks, within): (&Blocks, Option<Marks>),
+    (blocks, within): (&Blocks, Option<BlockSet>),
     deadline: Instant,
 ) -> Result<AllRoots, Refused> {
     let mut finder = Finder {
@@ -88,8 +88,8 @@ pub fn find(
         found: Vec::new(),
         hits: Vec::new(),
         index: HashMap::new(),
-        wholes: Vec::new(),
-        within,
+        runtime_references: Vec::new(),
+        pointed_into: within,
         unread_bytes: 0,
     };
     let names = thread_names(process, frozen);
@@ -103,8 +103,8 @@ pub fn find(
         }
     }
     let taken = finder.stacks(&names, &Frames::find(process, frozen, deadline))?;
-    finder.mappings(process, taken)?;
-    Ok(finder.done())
+    finder.search_mappings(process, taken)?;
+    Ok(finder.finish())
 }
 
 fn thread_names(process: &Process, frozen: &Frozen) -> HashMap<i32, String> {
@@ -119,14 +119,14 @@ struct Finder<'a> {
     frozen: &'a Frozen,
     blocks: &'a Blocks,
     deadline: Instant,
-    found: Vec<Found>,
+    found: Vec<FoundRoot>,
     /// Pairs of root and block, in no order.
     hits: Vec<(u32, u32)>,
-    index: HashMap<Found, u32>,
+    index: HashMap<FoundRoot, u32>,
     /// For roots that are runtimes: what the reader reports that they refer to.
-    wholes: Vec<(u32, Whole)>,
+    runtime_references: Vec<(u32, RuntimeReferences)>,
     /// Blocks that words of runtimes' objects point into without being references.
-    within: Option<Marks>,
+    pointed_into: Option<BlockSet>,
     unread_bytes: u64,
 }
 
@@ -138,14 +138,14 @@ impl Finder<'_> {
     /// are distinct.
     fn root(&mut self, kind: RootKind, name: &str, thread: Option<String>) -> u32 {
         let is_passing = matches!(kind, RootKind::Stack | RootKind::Register);
-        let rank = if is_passing { Rank::Passing } else { Rank::Plain };
-        self.add(Found { kind, name: name.to_owned(), module: None, thread, rank })
+        let rank = if is_passing { Rank::Transient } else { Rank::Ordinary };
+        self.add(FoundRoot { kind, name: name.to_owned(), module: None, thread, rank })
     }
 
-    fn add(&mut self, mut root: Found) -> u32 {
+    fn add(&mut self, mut root: FoundRoot) -> u32 {
         if self.found.len() >= MAX_ROOTS {
             let (kind, rank) = (root.kind, root.rank);
-            root = Found { kind, name: "further roots".to_owned(), rank, ..Found::default() };
+            root = FoundRoot { kind, name: "further roots".to_owned(), rank, ..FoundRoot::default() };
         }
         let next = self.found.len() as u32;
         *self.index.entry(root.clone()).or_insert_with(|| {
@@ -171,7 +171,7 @@ impl Finder<'_> {
 
     /// Searches a range of shared or of private memory, and returns each word that points to a
     /// block.
-    fn words(&mut self, (start, end): (u64, u64), is_shared: bool) -> Result<Vec<Hit>, Refused> {
+    fn search_range(&mut self, (start, end): (u64, u64), is_shared: bool) -> Result<Vec<Hit>, Refused> {
         let residency = &self.frozen.residency;
         let resident = |from: u64, to: u64| -> Vec<(u64, u64)> {
             let runs = residency.runs_in(from..to).filter(|run| is_shared || run.anonymous);
@@ -181,7 +181,7 @@ impl Finder<'_> {
         let (mut found, mut is_over): (Vec<Hit>, bool) = (Vec::new(), Instant::now() >= self.deadline);
         let memory: &dyn Memory = if is_shared { &self.frozen.memory } else { self.frozen.own_memory() };
         let room = MAX_HITS - self.hits.len().min(MAX_HITS);
-        let read = each_word((memory, &resident), (start, end), AT_ONCE, &mut |at, word| {
+        let read = each_word((memory, &resident), (start, end), READ_BYTES, &mut |at, word| {
             // Words in blocks are followed when the block is reached. Static data contains blocks
             // where musl's loader donated it to malloc.
             if let Some(block) = self.blocks.find(word).filter(|_| self.blocks.find(at).is_none()) {
@@ -211,9 +211,9 @@ impl Finder<'_> {
             let own = known.map(|thread| thread.fs_base).filter(is_on).unwrap_or(stack.high);
             let from = stack.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(stack.low) & !7;
             let root = self.root(RootKind::Tls, "thread control block", thread.clone());
-            let words = self.words((own, stack.high), false)?;
+            let words = self.search_range((own, stack.high), false)?;
             self.hit_all(root, &words)?;
-            self.frames(((from, own), own < stack.high), frames.of(stack.tid), thread)?;
+            self.add_frames(((from, own), own < stack.high), frames.of(stack.tid), thread)?;
             taken.push((stack.low, stack.high));
         }
         Ok(taken)
@@ -221,14 +221,14 @@ impl Finder<'_> {
 
     /// Adds the roots of a stack, one for each function. Words in no known frame are roots of the
     /// stack as a whole. With `has_storage`, thread-local storage follows the frames.
-    fn frames(
+    fn add_frames(
         &mut self,
         (whole, has_storage): ((u64, u64), bool),
-        of: Option<&Of>,
+        of: Option<&ThreadFrames>,
         thread: Option<String>,
     ) -> Result<(), Refused> {
         let called = of.map(|of| of.called.as_slice()).unwrap_or_default();
-        let words = self.words(whole, false)?;
+        let words = self.search_range(whole, false)?;
         let between = |from: u64, to: u64| {
             let place = |at: u64| words.partition_point(|hit| hit.0 < at);
             words.get(place(from)..place(to)).unwrap_or_default()
@@ -243,7 +243,7 @@ impl Finder<'_> {
             if !own.is_empty() {
                 let (name, module) = (one.function.clone(), Some(one.module.clone()));
                 let kind = RootKind::Stack;
-                let root = Found { kind, name, module, thread: thread.clone(), rank: Rank::Passing };
+                let root = FoundRoot { kind, name, module, thread: thread.clone(), rank: Rank::Transient };
                 let root = self.add(root);
                 self.hit_all(root, &own)?;
             }
@@ -260,12 +260,12 @@ impl Finder<'_> {
     }
 
     /// Searches all other memory that is not heap.
-    fn mappings(&mut self, process: &Process, mut taken: Vec<(u64, u64)>) -> Result<(), Refused> {
+    fn search_mappings(&mut self, process: &Process, mut taken: Vec<(u64, u64)>) -> Result<(), Refused> {
         let frozen = self.frozen;
         for runtime in &frozen.runtimes {
-            let root = self.runtime(runtime)?;
+            let root = self.add_runtime(runtime)?;
             for claim in &runtime.claims {
-                let words = self.words((claim.start, claim.end), false)?;
+                let words = self.search_range((claim.start, claim.end), false)?;
                 self.hit_all(root, &words)?;
                 taken.push((claim.start, claim.end));
             }
@@ -280,43 +280,43 @@ impl Finder<'_> {
         merge(&mut taken);
         let mut with_heaps: Vec<(u64, u64)> = taken.iter().chain(&heaps).copied().collect();
         merge(&mut with_heaps);
-        let groups = modules::groups(frozen.space.mappings());
+        let groups = modules::groups(frozen.address_space.mappings());
         let mut known: Vec<(u64, u64)> = Vec::new();
         for group in &groups {
-            self.module(process, group, &with_heaps)?;
+            self.search_module(process, group, &with_heaps)?;
             known.extend(group.iter().map(|mapping| (mapping.start, mapping.end)));
         }
-        let devices = frozen.spaces.iter().filter(|space| space.flags.is_io() || space.flags.is_pfn_map());
+        let devices = frozen.smaps_entries.iter().filter(|space| space.flags.is_io() || space.flags.is_pfn_map());
         known.extend(devices.map(|space| (space.mapping.start, space.mapping.end)));
         merge(&mut known);
-        for (mapping, has_blocks) in frozen.space.mappings().iter().zip(with_blocks) {
+        for (mapping, has_blocks) in frozen.address_space.mappings().iter().zip(with_blocks) {
             let first = known.partition_point(|range| range.1 <= mapping.start);
             if known.get(first).is_some_and(|range| range.0 <= mapping.start) {
                 continue;
             }
             // If a heap continues past foreign mappings, its claim includes these; only mappings
             // with blocks belong to the heap.
-            self.unexplained(mapping, if has_blocks { &with_heaps } else { &taken })?;
+            self.search_unexplained(mapping, if has_blocks { &with_heaps } else { &taken })?;
         }
         Ok(())
     }
 
     /// Adds a runtime as a root, with its variables and the references that its reader reports.
-    fn runtime(&mut self, runtime: &Reading) -> Result<u32, Refused> {
+    fn add_runtime(&mut self, runtime: &Reading) -> Result<u32, Refused> {
         let (kind, name) = (RootKind::Runtime, runtime.facts.name.clone());
-        let rank = if runtime.holding.is_some() { Rank::Own } else { Rank::Plain };
-        let root = self.add(Found { kind, name, rank, ..Found::default() });
+        let rank = if runtime.holding.is_some() { Rank::RuntimeMemory } else { Rank::Ordinary };
+        let root = self.add(FoundRoot { kind, name, rank, ..FoundRoot::default() });
         let Some(holding) = &runtime.holding else { return Ok(root) };
         for (name, value) in &holding.variables {
             if let Some(block) = self.blocks.find(*value) {
                 let (name, module) = (name.clone(), Some(runtime.facts.name.clone()));
-                let variable = self.add(Found { kind, name, module, rank: Rank::Named, thread: None });
+                let variable = self.add(FoundRoot { kind, name, module, rank: Rank::Named, thread: None });
                 self.hit(variable, block)?;
             }
         }
-        let mut whole = Whole::new(holding, &taken(std::slice::from_ref(runtime)), self.blocks);
-        whole.blocks.extend(self.within.take().iter().flat_map(Marks::iter).map(|block| block..block + 1));
-        self.wholes.push((root, whole));
+        let mut whole = RuntimeReferences::new(holding, &claimed_ranges(std::slice::from_ref(runtime)), self.blocks);
+        whole.blocks.extend(self.pointed_into.take().iter().flat_map(BlockSet::iter).map(|block| block..block + 1));
+        self.runtime_references.push((root, whole));
         Ok(root)
     }
 
@@ -327,23 +327,23 @@ impl Finder<'_> {
             while blocks.next_if(|block| block.0 < mapping.start).is_some() {}
             blocks.peek().is_some_and(|block| block.0 < mapping.end)
         };
-        self.frozen.space.mappings().iter().map(has).collect()
+        self.frozen.address_space.mappings().iter().map(has).collect()
     }
 
     /// Searches unexplained memory. If a thread's FS base points into it, it is that thread's
     /// storage.
-    fn unexplained(&mut self, mapping: &Mapping, taken: &[(u64, u64)]) -> Result<(), Refused> {
+    fn search_unexplained(&mut self, mapping: &Mapping, taken: &[(u64, u64)]) -> Result<(), Refused> {
         let owner = self.frozen.facts.iter().find(|thread| mapping.contains(thread.fs_base));
         let (kind, name) = match owner {
             Some(thread) => (RootKind::Tls, format!("storage of thread {}", thread.tid)),
             None => (RootKind::Static, format!("memory at {:#x}", mapping.start)),
         };
-        for range in without((mapping.start, mapping.end), taken) {
-            let words = self.words(range, mapping.permissions.shared)?;
+        for range in subtract((mapping.start, mapping.end), taken) {
+            let words = self.search_range(range, mapping.permissions.shared)?;
             if !words.is_empty() {
                 // It may contain unrecognised stacks, with stale words of earlier calls.
-                let rank = if owner.is_none() { Rank::Passing } else { Rank::Plain };
-                let root = self.add(Found { kind, name: name.clone(), rank, ..Found::default() });
+                let rank = if owner.is_none() { Rank::Transient } else { Rank::Ordinary };
+                let root = self.add(FoundRoot { kind, name: name.clone(), rank, ..FoundRoot::default() });
                 self.hit_all(root, &words)?;
             }
         }
@@ -353,38 +353,38 @@ impl Finder<'_> {
     /// Whether a word of glibc's own data points past a block rather than to it: bins and top point
     /// to the start of a free chunk, whose first word is the last that the block before may use
     /// (malloc.c, "the chunk's overlapping fields").
-    fn is_behind(&self, block: u32, word: u64) -> bool {
+    fn is_past_block(&self, block: u32, word: u64) -> bool {
         word.saturating_add(8) >= self.blocks.start(block).saturating_add(self.blocks.bytes(block))
     }
 
     /// Searches static data of a program or library, with one root for each symbol.
-    fn module(&mut self, process: &Process, group: &[&Mapping], taken: &[(u64, u64)]) -> Result<(), Refused> {
+    fn search_module(&mut self, process: &Process, group: &[&Mapping], taken: &[(u64, u64)]) -> Result<(), Refused> {
         let mut words: Vec<Hit> = Vec::new();
         for mapping in group {
-            for range in without((mapping.start, mapping.end), taken) {
-                words.extend(self.words(range, false)?);
+            for range in subtract((mapping.start, mapping.end), taken) {
+                words.extend(self.search_range(range, false)?);
             }
         }
         let Some(first) = group.first().filter(|_| !words.is_empty()) else { return Ok(()) };
-        let symbols = Symbols::of(process, self.frozen, first);
+        let symbols = Symbols::read(process, self.frozen, first);
         let short = first.name.rsplit('/').next().unwrap_or_default();
         let has_arena = CLibrary::of_file(&first.name) == Some(CLibrary::Glibc);
         words.retain(|&(at, word, block)| {
-            let is_arena = has_arena || symbols.at(at).is_some_and(|symbol| symbol.name == b"main_arena");
-            !is_arena || !self.is_behind(block, word)
+            let is_arena = has_arena || symbols.containing(at).is_some_and(|symbol| symbol.name == b"main_arena");
+            !is_arena || !self.is_past_block(block, word)
         });
         // Words without a symbol are an array if many are in a row; otherwise each is a variable.
         for row in words.chunk_by(|one, next| next.0 - one.0 <= MAX_GAP_BYTES) {
             let array = row.first().filter(|_| row.len() >= MIN_ARRAY).map(|first| first.0);
-            let place = |at: u64| symbols.at(at).map_or(array.unwrap_or(at), |symbol| symbol.address);
+            let place = |at: u64| symbols.containing(at).map_or(array.unwrap_or(at), |symbol| symbol.address);
             for of_one in row.chunk_by(|one, next| place(one.0) == place(next.0)) {
                 let Some(&(at, ..)) = of_one.first() else { continue };
-                let name = match symbols.at(at) {
-                    Some(symbol) => names::of_symbol(&symbol.name),
+                let name = match symbols.containing(at) {
+                    Some(symbol) => names::demangle_symbol(&symbol.name),
                     None => format!("{short}+{:#x}", place(at) - first.start),
                 };
                 let module = Some(short.to_owned());
-                let root = self.add(Found { name, module, ..Found::default() });
+                let root = self.add(FoundRoot { name, module, ..FoundRoot::default() });
                 self.hit_all(root, of_one)?;
             }
         }
@@ -392,7 +392,7 @@ impl Finder<'_> {
     }
 
     /// Returns the roots by rank: variables first, memory with stale words last.
-    fn done(mut self) -> AllRoots {
+    fn finish(mut self) -> AllRoots {
         let rank = |root: &u32| self.found.get(*root as usize).map(|found| found.rank);
         let mut order: Vec<u32> = (0..self.found.len() as u32).collect();
         order.sort_by_key(rank);
@@ -402,14 +402,14 @@ impl Finder<'_> {
         for root in order {
             let Some(of) = self.found.get(root as usize) else { continue };
             match rank.replace(of.rank) {
-                Some(Rank::Named) if of.rank != Rank::Named => roots.all_are_named(),
+                Some(Rank::Named) if of.rank != Rank::Named => roots.end_named_class(),
                 Some(before) if of.rank != before => roots.begin_class(),
                 _ => {}
             }
             let first = self.hits.partition_point(|hit| hit.0 < root);
             let behind = self.hits.partition_point(|hit| hit.0 <= root);
             let hits = self.hits[first..behind].iter().map(|hit| hit.1);
-            let wholes = || self.wholes.iter().filter(|whole| whole.0 == root).map(|whole| &whole.1);
+            let wholes = || self.runtime_references.iter().filter(|whole| whole.0 == root).map(|whole| &whole.1);
             let own = wholes().flat_map(|whole| whole.blocks.iter().cloned().flatten());
             roots.add_with_stops(hits.chain(own), wholes().flat_map(|whole| whole.stops.iter().copied()));
             found.push(of.clone());
@@ -419,7 +419,7 @@ impl Finder<'_> {
 }
 
 /// Returns the parts of a range that are not in `taken`, which is in address order.
-pub fn without((start, end): (u64, u64), taken: &[(u64, u64)]) -> Vec<(u64, u64)> {
+pub fn subtract((start, end): (u64, u64), taken: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut parts = Vec::new();
     let mut at = start;
     let first = taken.partition_point(|range| range.1 <= start);
@@ -442,9 +442,9 @@ mod tests {
     #[test]
     fn what_is_taken_is_left_out() {
         let taken = [(10, 20), (30, 40), (60, 70)];
-        assert_eq!(without((0, 50), &taken), [(0, 10), (20, 30), (40, 50)]);
-        assert_eq!(without((12, 18), &taken), []);
-        assert_eq!(without((65, 80), &taken), [(70, 80)]);
-        assert_eq!(without((20, 30), &taken), [(20, 30)]);
+        assert_eq!(subtract((0, 50), &taken), [(0, 10), (20, 30), (40, 50)]);
+        assert_eq!(subtract((12, 18), &taken), []);
+        assert_eq!(subtract((65, 80), &taken), [(70, 80)]);
+        assert_eq!(subtract((20, 30), &taken), [(20, 30)]);
     }
 }

@@ -9,22 +9,22 @@
 
 use std::ops::Range;
 
-use strandline_claims::places::Places;
-use strandline_claims::runtime::{Holding, Reading, taken};
-use strandline_holders::{Blocks, Exact, Marks, Refused};
+use strandline_claims::places::AddressSet;
+use strandline_claims::runtime::{ReferenceHints, Reading, claimed_ranges};
+use strandline_holders::{Blocks, Exact, BlockSet, Refused};
 
 /// Maximum bytes before the collector's link in an object's block: guards, and two words.
-const BEFORE_LINKS_BYTES: u64 = 48;
+const MAX_HEADER_BYTES: u64 = 48;
 /// The low bits of links are flags.
 const LINK: u64 = !3;
 
 /// Words of objects that are no references, though they may be addresses of blocks.
-pub struct Cuts<'a> {
-    holdings: Vec<&'a Holding>,
+pub struct NonReferences<'a> {
+    holdings: Vec<&'a ReferenceHints>,
     blocks: &'a Blocks,
 }
 
-impl<'a> Cuts<'a> {
+impl<'a> NonReferences<'a> {
     /// Collects what all runtimes' readers report.
     pub fn new(runtimes: &'a [Reading], blocks: &'a Blocks) -> Self {
         let holdings = runtimes.iter().filter_map(|runtime| runtime.holding.as_ref());
@@ -32,14 +32,14 @@ impl<'a> Cuts<'a> {
     }
 
     /// Replaces such words by zeros in `bytes`, which were read at `address`.
-    pub fn cut(&self, address: u64, bytes: &mut [u8]) {
+    pub fn zero(&self, address: u64, bytes: &mut [u8]) {
         for holding in &self.holdings {
-            unlink(&holding.links, address, bytes);
-            self.cut_texts(&holding.texts, address, bytes);
+            zero_links(&holding.gc_links, address, bytes);
+            self.zero_texts(&holding.opaque_from, address, bytes);
         }
     }
 
-    fn cut_texts(&self, texts: &Places, address: u64, bytes: &mut [u8]) {
+    fn zero_texts(&self, texts: &AddressSet, address: u64, bytes: &mut [u8]) {
         let end = address.saturating_add(bytes.len() as u64);
         let behind = |place: u64| {
             let block = self.blocks.find(place);
@@ -60,7 +60,7 @@ impl<'a> Cuts<'a> {
 }
 
 /// Zeroes links in `bytes`, read at `address`, that point to other links: they are not references.
-fn unlink(links: &Places, address: u64, bytes: &mut [u8]) {
+fn zero_links(links: &AddressSet, address: u64, bytes: &mut [u8]) {
     let end = address.saturating_add(bytes.len() as u64);
     for place in links.within(address.saturating_sub(8), end) {
         for at in [place, place.saturating_add(8)] {
@@ -74,13 +74,13 @@ fn unlink(links: &Places, address: u64, bytes: &mut [u8]) {
 }
 
 /// Marks the blocks in memory of runtimes whose readers report objects.
-pub fn exact(runtimes: &[Reading], blocks: &Blocks) -> Result<Option<Exact>, Refused> {
+pub fn exact_blocks(runtimes: &[Reading], blocks: &Blocks) -> Result<Option<Exact>, Refused> {
     let some = runtimes.iter().filter(|reading| reading.holding.is_some());
-    let claims: Vec<(u64, u64)> = some.flat_map(|reading| taken(std::slice::from_ref(reading))).collect();
+    let claims: Vec<(u64, u64)> = some.flat_map(|reading| claimed_ranges(std::slice::from_ref(reading))).collect();
     if claims.is_empty() {
         return Ok(None);
     }
-    let mut own = Marks::new(blocks.len())?;
+    let mut own = BlockSet::new(blocks.len())?;
     for (start, end) in claims {
         (first_from(blocks, start)..first_from(blocks, end)).for_each(|block| _ = own.set(block));
     }
@@ -98,7 +98,7 @@ pub struct Whole {
 
 impl Whole {
     /// Takes the references in `holding`. `claims` is the runtime's own memory, in address order.
-    pub fn new(holding: &Holding, claims: &[(u64, u64)], blocks: &Blocks) -> Self {
+    pub fn new(holding: &ReferenceHints, claims: &[(u64, u64)], blocks: &Blocks) -> Self {
         let mut whole = Self::default();
         for &(start, end) in claims {
             let range = first_from(blocks, start)..first_from(blocks, end);
@@ -107,10 +107,10 @@ impl Whole {
                 None => whole.blocks.push(range),
             }
         }
-        for (from, to) in super::roots::without((0, u64::MAX), claims) {
-            for link in holding.links.within(from, to) {
+        for (from, to) in super::roots::subtract((0, u64::MAX), claims) {
+            for link in holding.gc_links.within(from, to) {
                 let block = blocks.find(link);
-                let is_its = |block: &u32| link - blocks.start(*block) <= BEFORE_LINKS_BYTES;
+                let is_its = |block: &u32| link - blocks.start(*block) <= MAX_HEADER_BYTES;
                 whole.blocks.extend(block.filter(is_its).map(|block| block..block + 1));
             }
         }
@@ -130,12 +130,12 @@ fn first_from(blocks: &Blocks, address: u64) -> u32 {
 }
 
 /// Rows of blocks in runtimes' own memory.
-pub struct OwnBlocks<'a> {
+pub struct RuntimeBlocks<'a> {
     /// In address order, without overlap.
     ranges: Vec<(u64, u64, &'a Reading)>,
 }
 
-impl<'a> OwnBlocks<'a> {
+impl<'a> RuntimeBlocks<'a> {
     /// Collects the claims of all runtimes whose readers report objects.
     pub fn new(runtimes: &'a [Reading]) -> Self {
         let some = runtimes.iter().filter(|reading| reading.holding.is_some());
@@ -170,17 +170,17 @@ mod tests {
 
     #[test]
     fn links_to_each_other_are_none_and_others_stay() {
-        let mut links = Places::default();
+        let mut links = AddressSet::default();
         assert!([0x1000, 0x1040, 0x2000].into_iter().all(|place| links.insert(place)));
         let words = [0x1041_u64, 0x2002, 0x1000, 0x1040, 7, 7, 7, 7, 0x3000, 0x1000];
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        unlink(&links, 0x1000, &mut bytes);
+        zero_links(&links, 0x1000, &mut bytes);
         let left: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
         assert_eq!(left, [0, 0, 0x1000, 0x1040, 7, 7, 7, 7, 0x3000, 0]);
         // The second word of a link whose first word was read before.
         let mut rest = 0x1000_u64.to_le_bytes();
-        unlink(&links, 0x2008, &mut rest);
+        zero_links(&links, 0x2008, &mut rest);
         assert_eq!(rest, [0; 8]);
-        unlink(&links, u64::MAX - 3, &mut rest);
+        zero_links(&links, u64::MAX - 3, &mut rest);
     }
 }

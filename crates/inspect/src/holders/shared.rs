@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use strandline_holders::{Held, SharedSet};
+use strandline_holders::{DominatorTree, SharedSet};
 
 use super::facts::{Holders, Nearest, Shared, SharedType, Sum};
-use super::roots::Found;
+use super::roots::FoundRoot;
 use super::types::Types;
 
 /// Maximum number of sets to list; for each, maximum number of roots with kind, module and thread,
@@ -17,7 +17,7 @@ const MAX_TYPES: usize = 5;
 const MAX_PAIRS: usize = 1 << 16;
 
 /// Adds the blocks that several roots hold to `holders`.
-pub fn tell(holders: &mut Holders, held: &Held, found: &[Found], types: &Types) {
+pub fn tell(holders: &mut Holders, held: &DominatorTree, found: &[FoundRoot], types: &Types) {
     let sum = |sum: strandline_holders::Sum| Sum { bytes: sum.bytes, blocks: u64::from(sum.blocks) };
     let sets = held.shared_sets();
     let mut of_types = count(held, types);
@@ -33,7 +33,7 @@ pub fn tell(holders: &mut Holders, held: &Held, found: &[Found], types: &Types) 
 }
 
 /// Returns the types of the blocks of each listed set, by bytes, largest first.
-fn count(held: &Held, types: &Types) -> HashMap<usize, Vec<SharedType>> {
+fn count(held: &DominatorTree, types: &Types) -> HashMap<usize, Vec<SharedType>> {
     let mut sums: HashMap<(usize, u32), Sum> = HashMap::new();
     for (block, set) in held.each_shared().filter(|(_, set)| *set < MAX_SETS) {
         let key = (set, types.of(block as usize));
@@ -55,9 +55,9 @@ fn count(held: &Held, types: &Types) -> HashMap<usize, Vec<SharedType>> {
     of_sets
 }
 
-fn shared(set: &SharedSet, found: &[Found], types: Vec<SharedType>) -> Shared {
+fn shared(set: &SharedSet, found: &[FoundRoot], types: Vec<SharedType>) -> Shared {
     let roots = || set.roots.iter().filter_map(|&root| found.get(root as usize));
-    let nearest = |root: &Found| Nearest {
+    let nearest = |root: &FoundRoot| Nearest {
         kind: root.kind,
         name: root.name.clone(),
         module: root.module.clone(),

@@ -33,11 +33,11 @@ pub struct Symbols(Vec<Symbol>);
 
 impl Symbols {
     /// Reads the data symbols of the program or library of a mapping; empty if it cannot be read.
-    pub fn of(process: &Process, frozen: &Frozen, mapping: &Mapping) -> Self {
+    pub fn read(process: &Process, frozen: &Frozen, mapping: &Mapping) -> Self {
         let (mut symbols, mut names_bytes): (Vec<Symbol>, usize) = (Vec::new(), 0);
-        if let Ok(object) = Object::open(process, &frozen.space, mapping) {
+        if let Ok(object) = Object::open(process, &frozen.address_space, mapping) {
             object.each_symbol(&mut |name, symbol| {
-                let found = frozen.space.find(symbol.address);
+                let found = frozen.address_space.find(symbol.address);
                 let is_data = found.is_some_and(|mapping| !mapping.permissions.execute);
                 let has_room = symbols.len() < MAX_SYMBOLS && names_bytes < MAX_NAMES_BYTES;
                 if is_data && symbol.bytes > 0 && has_room {
@@ -52,47 +52,47 @@ impl Symbols {
     }
 
     /// Returns the symbol that contains an address.
-    pub fn at(&self, address: u64) -> Option<&Symbol> {
+    pub fn containing(&self, address: u64) -> Option<&Symbol> {
         let index = self.0.partition_point(|symbol| symbol.address <= address).checked_sub(1)?;
         self.0.get(index).filter(|symbol| address - symbol.address < symbol.bytes)
     }
 }
 
 /// The names of a function.
-pub struct Called {
+pub struct FunctionNames {
     /// The names.
     pub names: Vec<String>,
     /// Whether these are all names; false if one was too long, could not be demangled, or was one
     /// too many.
-    pub are_all: bool,
+    pub is_complete: bool,
 }
 
-impl Default for Called {
+impl Default for FunctionNames {
     fn default() -> Self {
-        Self { names: Vec::new(), are_all: true }
+        Self { names: Vec::new(), is_complete: true }
     }
 }
 
 /// Adds all names of functions of one program or library that begin at one of the sorted
 /// `addresses` to `found`.
-pub fn beginning_at(
+pub fn add_function_names(
     process: &Process,
     frozen: &Frozen,
     mapping: &Mapping,
     addresses: &[u64],
-    found: &mut HashMap<u64, Called>,
+    found: &mut HashMap<u64, FunctionNames>,
 ) {
-    let Ok(object) = Object::open(process, &frozen.space, mapping) else { return };
+    let Ok(object) = Object::open(process, &frozen.address_space, mapping) else { return };
     object.each_symbol(&mut |name, symbol| {
         if addresses.binary_search(&symbol.address).is_ok() {
             let known = found.entry(symbol.address).or_default();
-            let text = if name.len() <= names::MAX_BYTES { names::of_symbol(name) } else { String::new() };
+            let text = if name.len() <= names::MAX_BYTES { names::demangle_symbol(name) } else { String::new() };
             // A name that could not be demangled keeps its prefix.
             if text.is_empty() || text.starts_with("_ZN") || text.starts_with("_R") {
-                known.are_all = false;
+                known.is_complete = false;
             } else if !known.names.contains(&text) {
-                known.are_all &= known.names.len() < MAX_NAMES;
-                known.names.extend(Some(text).filter(|_| known.are_all));
+                known.is_complete &= known.names.len() < MAX_NAMES;
+                known.names.extend(Some(text).filter(|_| known.is_complete));
             }
         }
     });
@@ -108,7 +108,7 @@ pub fn functions(
     instructions: &[u64],
 ) -> Vec<Option<String>> {
     let mut found: Vec<Option<String>> = vec![None; instructions.len()];
-    let Ok(object) = Object::open(process, &frozen.space, mapping) else { return found };
+    let Ok(object) = Object::open(process, &frozen.address_space, mapping) else { return found };
     let mut wanted = instructions.to_vec();
     wanted.sort_unstable();
     // Start, end, and index among all symbols.
@@ -137,7 +137,7 @@ pub fn functions(
         for index in by_place.remove(&place).into_iter().flatten() {
             let name = name.get(..name.len().min(names::MAX_BYTES)).unwrap_or_default();
             if let Some(found) = found.get_mut(index) {
-                *found = Some(names::of_symbol(name));
+                *found = Some(names::demangle_symbol(name));
             }
         }
     });

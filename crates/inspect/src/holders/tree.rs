@@ -6,9 +6,9 @@ use super::facts::Holding;
 use super::types::Types;
 
 /// Nodes that retain less than all live bytes divided by this are not listed.
-const MIN_PART: u64 = 2000;
+const MIN_FRACTION_DIVISOR: u64 = 2000;
 /// Maximum number of nodes listed below a node, largest first, and maximum depth.
-const MAX_BESIDE: usize = 20;
+const MAX_CHILDREN: usize = 20;
 const MAX_DEPTH: usize = 12;
 
 /// The outline, with names.
@@ -16,18 +16,18 @@ pub struct Tree<'a> {
     outline: &'a Outline,
     types: &'a Types,
     /// Listed nodes, each with its parent; by parent, largest first.
-    told: Vec<(u32, u32)>,
+    listed: Vec<(u32, u32)>,
 }
 
 impl<'a> Tree<'a> {
     /// Lists an outline of blocks of `live_bytes` in total.
     pub fn new(outline: &'a Outline, types: &'a Types, live_bytes: u64) -> Self {
-        let least = (live_bytes / MIN_PART).max(1);
-        let large = outline.of_blocks().filter(|(_, node)| node.retained.bytes >= least);
-        let mut told: Vec<(u32, u32)> = large.map(|(number, node)| (node.above, number)).collect();
+        let least = (live_bytes / MIN_FRACTION_DIVISOR).max(1);
+        let large = outline.block_nodes().filter(|(_, node)| node.retained.bytes >= least);
+        let mut listed: Vec<(u32, u32)> = large.map(|(number, node)| (node.parent, number)).collect();
         let size = |number: u32| outline.nodes().get(number as usize).map_or(0, |node| node.retained.bytes);
-        told.sort_by(|one, next| one.0.cmp(&next.0).then_with(|| size(next.1).cmp(&size(one.1))));
-        Self { outline, types, told }
+        listed.sort_by(|one, next| one.0.cmp(&next.0).then_with(|| size(next.1).cmp(&size(one.1))));
+        Self { outline, types, listed }
     }
 
     /// Returns the nodes below a node.
@@ -36,9 +36,9 @@ impl<'a> Tree<'a> {
     }
 
     fn below_at(&self, above: u32, depth: usize) -> Vec<Holding> {
-        let first = self.told.partition_point(|told| told.0 < above);
-        let told = self.told.iter().skip(first).take_while(|told| told.0 == above);
-        told.take(if depth < MAX_DEPTH { MAX_BESIDE } else { 0 })
+        let first = self.listed.partition_point(|told| told.0 < above);
+        let told = self.listed.iter().skip(first).take_while(|told| told.0 == above);
+        told.take(if depth < MAX_DEPTH { MAX_CHILDREN } else { 0 })
             .filter_map(|&(_, number)| {
                 let node = self.outline.nodes().get(number as usize)?;
                 Some(Holding { holds: self.below_at(number, depth + 1), ..self.holding(node) })

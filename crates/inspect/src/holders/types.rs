@@ -4,12 +4,12 @@
 use std::collections::HashMap;
 
 use strandline_claims::refinements::Refinements;
-use strandline_holders::{Held, Refused};
+use strandline_holders::{DominatorTree, Refused};
 
 use super::facts::Type;
-use super::heard::{Named, Told};
+use super::heard::{NamedType, BlockTypes};
 use super::pins::Pins;
-use super::runtimes::OwnBlocks;
+use super::runtimes::RuntimeBlocks;
 
 /// Maximum number of types, and of sizes of blocks without another type; further ones are merged.
 const MAX_TYPES: usize = 1 << 15;
@@ -28,9 +28,9 @@ pub struct Types {
 impl Types {
     /// Determines the type of each block.
     pub fn new(
-        held: &Held,
-        told: &Told,
-        (refinements, own): (&Refinements, &OwnBlocks<'_>),
+        held: &DominatorTree,
+        told: &BlockTypes,
+        (refinements, own): (&Refinements, &RuntimeBlocks<'_>),
     ) -> Result<Self, Refused> {
         let blocks = held.blocks();
         let mut types = Self {
@@ -42,37 +42,37 @@ impl Types {
         };
         let count = blocks.len() as usize;
         types.of.try_reserve_exact(count).map_err(|_| Refused::NoMemory(count as u64 * 2))?;
-        let kind = |named: &Option<Named>| {
-            named.as_ref().map(|named| (types.named(named.name.clone()), named.least_bytes))
+        let kind = |named: &Option<NamedType>| {
+            named.as_ref().map(|named| (types.named_kind(named.name.clone()), named.least_bytes))
         };
         let kinds: Vec<Option<(u16, u64)>> = told.types.iter().map(kind).collect();
         let palette = refinements.palette();
         let mut of_runtimes = Some(refinements.finder()).filter(|_| !refinements.is_empty());
         for (block, (start, bytes)) in blocks.iter(0).enumerate() {
-            let class = told.of(block).and_then(|class| kinds.get(class).copied().flatten());
+            let class = told.type_index(block).and_then(|class| kinds.get(class).copied().flatten());
             let class = class.filter(|(_, least)| *least <= bytes).map(|(kind, _)| kind);
             let known = of_runtimes.as_mut().and_then(|finder| finder.find(start, bytes));
             let row = known.filter(|_| class.is_none()).and_then(|known| palette.get(known.slot));
             let row = row.map(|row| row.0.id).or_else(|| own.row(start).filter(|_| class.is_none()));
-            let kind = class.or_else(|| row.map(|id| types.of_row(id)));
-            let kind = kind.unwrap_or_else(|| types.sized(bytes));
+            let kind = class.or_else(|| row.map(|id| types.row_kind(id)));
+            let kind = kind.unwrap_or_else(|| types.size_kind(bytes));
             types.of.push(kind);
         }
         Ok(types)
     }
 
-    fn of_row(&mut self, id: &'static str) -> u16 {
+    fn row_kind(&mut self, id: &'static str) -> u16 {
         match self.rows.iter().find(|known| known.0 == id) {
             Some(known) => known.1,
             None => {
-                let kind = self.named(id.to_owned());
+                let kind = self.named_kind(id.to_owned());
                 self.rows.push((id, kind));
                 kind
             }
         }
     }
 
-    fn named(&mut self, name: String) -> u16 {
+    fn named_kind(&mut self, name: String) -> u16 {
         let is_full = self.names.len() >= MAX_TYPES && !self.by_name.contains_key(&name);
         let name = if is_full { "blocks of other types".to_owned() } else { name };
         let next = self.names.len() as u16;
@@ -82,7 +82,7 @@ impl Types {
         })
     }
 
-    fn sized(&mut self, bytes: u64) -> u16 {
+    fn size_kind(&mut self, bytes: u64) -> u16 {
         let is_full = self.by_size.len() >= MAX_SIZES && !self.by_size.contains_key(&bytes);
         // 0 is not a size: it stands for further sizes.
         let bytes = if is_full { 0 } else { bytes };
@@ -90,7 +90,7 @@ impl Types {
             return known;
         }
         let name = if is_full { "blocks of other sizes".to_owned() } else { format!("{bytes}-byte blocks") };
-        let kind = self.named(name);
+        let kind = self.named_kind(name);
         self.by_size.insert(bytes, kind);
         kind
     }
@@ -116,7 +116,7 @@ impl Types {
     }
 
     /// Returns all types, by bytes, largest first.
-    pub fn told(&self, held: &Held, is_lost: &dyn Fn(u32) -> bool, pins: &Pins) -> Vec<Type> {
+    pub fn listed(&self, held: &DominatorTree, is_lost: &dyn Fn(u32) -> bool, pins: &Pins) -> Vec<Type> {
         let mut all: Vec<Type> =
             self.names.iter().map(|name| Type { name: name.clone(), ..Type::default() }).collect();
         for (block, (_, bytes)) in held.blocks().iter(0).enumerate() {

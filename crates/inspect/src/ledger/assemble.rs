@@ -9,8 +9,8 @@ use std::ops::Range;
 
 use super::inputs::Inputs;
 use super::named;
-use super::page_map::Painter;
-use super::rows::{Holders, Tally};
+use super::page_map::PageMapWriter;
+use super::rows::{NamedHolders, Tally};
 use super::spans::{Holder, Span, Spans};
 use crate::explain::sharing::Sharing;
 use crate::facts::PageMap;
@@ -18,11 +18,11 @@ use strandline_claims::accumulator::{CellSums, ResidentBytes};
 use strandline_claims::allocator::{Layer, MappedBlock, RangeClaim, Reading, overlapping};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::class::{Class, Slot};
-use strandline_claims::palette::{BlockRows, Palette};
+use strandline_claims::palette::{BlockRows, SlotTable};
 use strandline_claims::range::{PAGE_BYTES, merge};
 use strandline_claims::refinements::Finder;
 use strandline_claims::rows::{
-    ANONYMOUS, DEVICE, FILE, Id, LAZY_FREE, PROGRAM_DATA, PROGRAM_STACK, PROGRAM_TEXT, SHMEM, STACK_BELOW_SP,
+    ANONYMOUS, DEVICE, FILE, RowRef, LAZY_FREE, PROGRAM_DATA, PROGRAM_STACK, PROGRAM_TEXT, SHMEM, STACK_BELOW_SP,
     ZERO,
 };
 use strandline_claims::runtime;
@@ -37,7 +37,7 @@ pub struct Ledger {
     /// Bytes by row.
     pub tally: Tally,
     /// Bytes of named holders.
-    pub holders: Holders,
+    pub holders: NamedHolders,
     /// Bytes of all-zero pages in claimed ranges and outside: what the zero_pages remedy would
     /// free.
     pub zero_bytes: u64,
@@ -54,11 +54,11 @@ pub struct Ledger {
 /// The sums of one mapping, and its part of the page map.
 struct LedgerWriter<'a> {
     tally: Tally,
-    painter: Option<&'a mut Painter>,
+    painter: Option<&'a mut PageMapWriter>,
 }
 
 impl LedgerWriter<'_> {
-    fn add(&mut self, id: Id, range: Range<u64>) {
+    fn add(&mut self, id: RowRef, range: Range<u64>) {
         self.tally.add(id, range.end - range.start);
         if let Some(painter) = &mut self.painter {
             painter.add(id, range);
@@ -69,19 +69,19 @@ impl LedgerWriter<'_> {
 /// The rows that the classes of one reader's claims stand for. A class without a row counts as
 /// unknown, and stays visible.
 #[derive(Clone, Copy)]
-struct Meaning<'a> {
-    palette: &'a Palette,
+struct ClassRows<'a> {
+    palette: &'a SlotTable,
     rows: Option<&'static BlockRows>,
 }
 
-impl<'a> Meaning<'a> {
+impl<'a> ClassRows<'a> {
     /// Returns the row of a slot, and its named holder.
-    fn of(self, slot: Slot) -> (Id, Option<&'a str>) {
+    fn of(self, slot: Slot) -> (RowRef, Option<&'a str>) {
         self.palette.get(slot).unwrap_or((&ANONYMOUS, None))
     }
 
     /// Returns the row of blocks that are mappings of their own.
-    fn mapped(self) -> Id {
+    fn mapped(self) -> RowRef {
         self.rows.map_or(&ANONYMOUS, |rows| rows.mapped)
     }
 }
@@ -89,11 +89,11 @@ impl<'a> Meaning<'a> {
 /// All claims, in layers.
 struct Layers<'a> {
     /// Claims that count, with the rows that their classes stand for.
-    claims: Vec<(&'a RangeClaim, Meaning<'a>)>,
+    claims: Vec<(&'a RangeClaim, ClassRows<'a>)>,
     /// The spans of these claims, and of blocks that are mappings of their own.
     spans: Spans,
     /// Claims on shared memory, and their spans.
-    shared: Vec<(&'a RangeClaim, Meaning<'a>)>,
+    shared: Vec<(&'a RangeClaim, ClassRows<'a>)>,
     shared_spans: Spans,
     /// Caveats about claims that do not count.
     caveats: Vec<Caveat>,
@@ -102,8 +102,8 @@ struct Layers<'a> {
 impl<'a> Layers<'a> {
     /// Sorts claims into layers: a finer claim within an allocator's memory counts only if the
     /// allocator holds the block around it in use. `palette` has the slots of refined blocks.
-    fn new(inputs: &Inputs<'a>, palette: &'a Palette) -> Result<Self> {
-        let of = |reading: &'a Reading| Meaning { palette, rows: reading.rows };
+    fn new(inputs: &Inputs<'a>, palette: &'a SlotTable) -> Result<Self> {
+        let of = |reading: &'a Reading| ClassRows { palette, rows: reading.rows };
         let (pools, coarse): (Vec<&Reading>, Vec<&Reading>) =
             inputs.readings.iter().partition(|reading| reading.layer == Layer::Blocks);
         let none = || Spans(Vec::new());
@@ -114,24 +114,24 @@ impl<'a> Layers<'a> {
             shared_spans: none(),
             caveats: Vec::new(),
         };
-        let mut below = Below::default();
+        let mut below = LowerLayer::default();
         for reading in coarse {
             reading.claims.iter().for_each(|claim| layers.add(claim, of(reading)));
             below.add(reading, |_| true);
         }
-        let mut stands: Vec<(u64, u64)> = Vec::new();
+        let mut counting: Vec<(u64, u64)> = Vec::new();
         for reading in &pools {
             for claim in &reading.claims {
                 if layers.refine(claim, of(reading), &mut below) {
-                    stands.push((claim.start, claim.end));
+                    counting.push((claim.start, claim.end));
                 }
             }
         }
-        stands.sort_unstable();
+        counting.sort_unstable();
         // Blocks that a pool reports count only where its own claim counts.
         let is_in = |range: (u64, u64)| {
-            let index = stands.partition_point(|stand| stand.1 <= range.0);
-            stands.get(index).is_some_and(|stand| stand.0 <= range.0 && range.1 <= stand.1)
+            let index = counting.partition_point(|stand| stand.1 <= range.0);
+            counting.get(index).is_some_and(|stand| stand.0 <= range.0 && range.1 <= stand.1)
         };
         pools.iter().for_each(|reading| below.add(reading, is_in));
         let mut taken = Vec::new();
@@ -139,7 +139,7 @@ impl<'a> Layers<'a> {
             layers.add_runtime(reading, &mut below, &mut taken);
         }
         let mut finder = inputs.refinements.finder();
-        let mut blocks: Vec<(&MappedBlock, Meaning<'_>)> = inputs
+        let mut blocks: Vec<(&MappedBlock, ClassRows<'_>)> = inputs
             .readings
             .iter()
             .flat_map(|reading| reading.mapped_blocks.iter().map(move |block| (block, of(reading))))
@@ -155,7 +155,7 @@ impl<'a> Layers<'a> {
 
     /// Adds a claim of a finer layer, on mappings or within a block in use; returns whether it
     /// counts.
-    fn refine(&mut self, claim: &'a RangeClaim, meaning: Meaning<'a>, below: &mut Below) -> bool {
+    fn refine(&mut self, claim: &'a RangeClaim, meaning: ClassRows<'a>, below: &mut LowerLayer) -> bool {
         let range = (claim.start, claim.end);
         if overlapping(&below.ranges, range.0, range.1).is_empty() {
             self.add(claim, meaning);
@@ -170,8 +170,8 @@ impl<'a> Layers<'a> {
 
     /// Adds the claims of a runtime, except those that overlap claims of earlier runtimes
     /// (`taken`): bytes may look like the structures of two.
-    fn add_runtime(&mut self, reading: &'a runtime::Reading, below: &mut Below, taken: &mut Vec<(u64, u64)>) {
-        let meaning = Meaning { palette: &reading.palette, rows: reading.rows };
+    fn add_runtime(&mut self, reading: &'a runtime::Reading, below: &mut LowerLayer, taken: &mut Vec<(u64, u64)>) {
+        let meaning = ClassRows { palette: &reading.palette, rows: reading.rows };
         let is_lost = |claim: &&RangeClaim| !overlapping(taken, claim.start, claim.end).is_empty();
         let all = || reading.claims.iter().chain(&reading.shared);
         self.caveats.extend(all().find(is_lost).map(|first| {
@@ -192,13 +192,13 @@ impl<'a> Layers<'a> {
         merge(taken);
     }
 
-    fn add(&mut self, claim: &'a RangeClaim, meaning: Meaning<'a>) {
+    fn add(&mut self, claim: &'a RangeClaim, meaning: ClassRows<'a>) {
         self.spans.0.push(Span { range: claim.start..claim.end, holder: Holder::Claimed });
         self.claims.push((claim, meaning));
     }
 
     /// Adds a block that is a mapping of its own, with the finer claims in it.
-    fn add_mapped(&mut self, block: &MappedBlock, meaning: Meaning<'_>, finder: &mut Finder<'_>) {
+    fn add_mapped(&mut self, block: &MappedBlock, meaning: ClassRows<'_>, finder: &mut Finder<'_>) {
         let mut at = block.start;
         let mut push = |until: u64, holder| {
             self.spans.0.push(Span { range: at..until, holder });
@@ -222,13 +222,13 @@ impl<'a> Layers<'a> {
 /// What is below a layer: claimed ranges, and the ranges left to finer claims, each to be used
 /// once.
 #[derive(Default)]
-struct Below {
+struct LowerLayer {
     /// In address order, without overlap.
     ranges: Vec<(u64, u64)>,
     left_out: HashSet<(u64, u64)>,
 }
 
-impl Below {
+impl LowerLayer {
     /// Adds the claims of an allocator, and the ranges that it left to finer claims, if `counts`
     /// accepts them.
     fn add(&mut self, reading: &Reading, counts: impl Fn((u64, u64)) -> bool) {
@@ -265,7 +265,7 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
     );
     let mut ledger = Ledger {
         tally: Tally::default(),
-        holders: Holders::default(),
+        holders: NamedHolders::default(),
         zero_bytes: 0,
         zero_sharing: None,
         shmem_bytes: 0,
@@ -275,8 +275,8 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
     for &(claim, meaning) in claims.iter().chain(&shared) {
         add_claim(&mut ledger.tally, &claim.sums.resident, meaning, Some(&mut ledger.holders));
     }
-    named::add(inputs, &palette, &mut ledger.holders);
-    let mut painter = inputs.page_map.map(Painter::new);
+    named::add_named_blocks(inputs, &palette, &mut ledger.holders);
+    let mut painter = inputs.page_map.map(PageMapWriter::new);
     let mut cells = claimed_cells(claims.iter().chain(&shared)).into_iter().peekable();
     let none = Spans(Vec::new());
     let programs = program_files(inputs.spaces);
@@ -306,7 +306,7 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
             }
         }
         if space.counts.lazy_free_bytes > 0 {
-            take_lazy_free(&mut writer, space, (inputs, &claims), &mut ledger);
+            move_lazy_free(&mut writer, space, (inputs, &claims), &mut ledger);
         }
         shared_memory.add(&space.mapping.name, writer.tally.of(&SHMEM));
         ledger.tally.add_all(&writer.tally);
@@ -316,7 +316,7 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
     }
     shared_memory.name(&mut ledger.holders);
     ledger.zero_bytes = ledger.tally.of(&ZERO);
-    ledger.page_map = painter.map(Painter::finish);
+    ledger.page_map = painter.map(PageMapWriter::finish);
     Ok(ledger)
 }
 
@@ -337,7 +337,7 @@ impl<'a> SharedMemory<'a> {
     }
 
     /// Gives each of the largest a row with its name.
-    fn name(self, holders: &mut Holders) {
+    fn name(self, holders: &mut NamedHolders) {
         let mut all: Vec<(&str, u64)> = self.0.into_iter().filter(|(name, _)| !name.is_empty()).collect();
         all.sort_unstable_by(|one, next| next.1.cmp(&one.1).then_with(|| one.0.cmp(next.0)));
         for (name, bytes) in all.into_iter().take(MAX_NAMED) {
@@ -348,14 +348,14 @@ impl<'a> SharedMemory<'a> {
 
 /// Returns the bytes, by row, of claims overlapping a mapping that may have been given up with
 /// MADV_FREE: free pages, and pages that were free, are in use again and were not written since.
-fn given_up_in(space: &SmapsEntry, claims: &[(&RangeClaim, Meaning<'_>)]) -> Vec<(Id, u64)> {
+fn lazy_free_candidates(space: &SmapsEntry, claims: &[(&RangeClaim, ClassRows<'_>)]) -> Vec<(RowRef, u64)> {
     // A claim may span several mappings.
     let behind = claims.partition_point(|(claim, _)| claim.start < space.mapping.end);
     let within = claims[..behind].iter().filter(|(claim, _)| claim.end > space.mapping.start);
     let free = within.filter_map(|(claim, meaning)| Some((&claim.sums.resident, meaning.rows?)));
     let of = |(resident, rows): (&ResidentBytes, &BlockRows)| {
         [
-            (rows.purge, resident.trim),
+            (rows.trimmable, resident.trim),
             (rows.kept, resident.kept),
             (rows.cached, resident.of(Class::Cached)),
             (rows.live, resident.of(Class::Live)),
@@ -363,7 +363,7 @@ fn given_up_in(space: &SmapsEntry, claims: &[(&RangeClaim, Meaning<'_>)]) -> Vec
             (rows.pinned, resident.pinned),
         ]
     };
-    let mut parts: Vec<(usize, Id, u64)> = Vec::new();
+    let mut parts: Vec<(usize, RowRef, u64)> = Vec::new();
     for (rank, (id, bytes)) in free.flat_map(|claim| of(claim).into_iter().enumerate()) {
         match parts.iter_mut().find(|part| (part.0, part.1) == (rank, id)) {
             Some(part) => part.2 += bytes,
@@ -377,8 +377,8 @@ fn given_up_in(space: &SmapsEntry, claims: &[(&RangeClaim, Meaning<'_>)]) -> Vec
 
 /// Returns the cells of all claims, in address order; none crosses the start of a mapping.
 fn claimed_cells<'a: 'b, 'b>(
-    claims: impl Iterator<Item = &'b (&'a RangeClaim, Meaning<'a>)>,
-) -> Vec<(&'a CellSums, Meaning<'a>)> {
+    claims: impl Iterator<Item = &'b (&'a RangeClaim, ClassRows<'a>)>,
+) -> Vec<(&'a CellSums, ClassRows<'a>)> {
     let mut cells: Vec<_> = claims
         .flat_map(|&(claim, meaning)| claim.sums.cells.iter().map(move |cell| (cell, meaning)))
         .collect();
@@ -414,7 +414,7 @@ fn split(
     writer: &mut LedgerWriter<'_>,
     run: Range<u64>,
     [allocators, zeros, program]: [&Spans; 3],
-    rest: Id,
+    rest: RowRef,
 ) {
     let mut at = run.start;
     while at < run.end {
@@ -436,8 +436,8 @@ fn split(
 fn add_claim(
     tally: &mut Tally,
     resident: &ResidentBytes,
-    meaning: Meaning<'_>,
-    mut holders: Option<&mut Holders>,
+    meaning: ClassRows<'_>,
+    mut holders: Option<&mut NamedHolders>,
 ) {
     for slot in Slot::all() {
         let bytes = resident.of(Class::Refined(slot));
@@ -450,7 +450,7 @@ fn add_claim(
             holders.add(id, holder, bytes);
         }
     }
-    let row = |of: fn(&BlockRows) -> Id| meaning.rows.map_or(&ANONYMOUS, of);
+    let row = |of: fn(&BlockRows) -> RowRef| meaning.rows.map_or(&ANONYMOUS, of);
     for (bytes, id) in [
         (resident.of(Class::Live), row(|rows| rows.live)),
         (resident.of(Class::Header), row(|rows| rows.header)),
@@ -459,7 +459,7 @@ fn add_claim(
         (resident.of(Class::Mmapped), row(|rows| rows.mapped)),
         (resident.of(Class::Foreign), &ANONYMOUS),
         (resident.of(Class::Unread), row(|rows| rows.unread)),
-        (resident.trim, row(|rows| rows.purge)),
+        (resident.trim, row(|rows| rows.trimmable)),
         (resident.kept, row(|rows| rows.kept)),
         (resident.pinned, row(|rows| rows.pinned)),
         (resident.zero, &ZERO),
@@ -478,7 +478,7 @@ fn program_files(spaces: &[SmapsEntry]) -> Vec<((u32, u32), u64)> {
 }
 
 /// Returns the row of a page that no finer claim can cover.
-fn mapping_row(space: &SmapsEntry, anonymous: bool, programs: &[((u32, u32), u64)]) -> Id {
+fn mapping_row(space: &SmapsEntry, anonymous: bool, programs: &[((u32, u32), u64)]) -> RowRef {
     let mapping = &space.mapping;
     if anonymous {
         // No known kernel has anonymous pages in shared mappings.
@@ -494,18 +494,18 @@ fn mapping_row(space: &SmapsEntry, anonymous: bool, programs: &[((u32, u32), u64
 /// Moves bytes given up with MADV_FREE to their row. The kernel counts them by mapping, not by
 /// page: they are taken from unclaimed memory, then zeros, then free memory of allocators, then
 /// memory in use; on the page map, from the lowest addresses of those rows.
-fn take_lazy_free(
+fn move_lazy_free(
     writer: &mut LedgerWriter<'_>,
     space: &SmapsEntry,
-    (inputs, claims): (&Inputs<'_>, &[(&RangeClaim, Meaning<'_>)]),
+    (inputs, claims): (&Inputs<'_>, &[(&RangeClaim, ClassRows<'_>)]),
     ledger: &mut Ledger,
 ) {
     let mapped = inputs.readings.iter().filter_map(|reading| Some(reading.rows?.mapped));
-    let rows = [&ANONYMOUS as Id, &ZERO, &PROGRAM_DATA, &STACK_BELOW_SP].into_iter().chain(mapped);
+    let rows = [&ANONYMOUS as RowRef, &ZERO, &PROGRAM_DATA, &STACK_BELOW_SP].into_iter().chain(mapped);
     let turn = |writer: &mut LedgerWriter<'_>, id, taken| {
         writer.tally.add(&LAZY_FREE, taken);
         if let Some(painter) = &mut writer.painter {
-            painter.turn(id, &LAZY_FREE, taken);
+            painter.move_bytes(id, &LAZY_FREE, taken);
         }
     };
     let mut left = space.counts.lazy_free_bytes;
@@ -514,7 +514,7 @@ fn take_lazy_free(
         turn(writer, id, taken);
         left -= taken;
     }
-    let given_up = if left > 0 { given_up_in(space, claims) } else { Vec::new() };
+    let given_up = if left > 0 { lazy_free_candidates(space, claims) } else { Vec::new() };
     for (id, bytes) in given_up {
         let taken = ledger.tally.take(id, bytes.min(left));
         turn(writer, id, taken);
@@ -531,7 +531,7 @@ fn take_lazy_free(
 /// address order. They include blocks that are mappings of their own, because no reader walked
 /// those.
 pub fn unclaimed_runs(inputs: &Inputs<'_>) -> Result<Vec<(u64, u64)>> {
-    let palette = Palette::default();
+    let palette = SlotTable::default();
     let spans = Layers::new(inputs, &palette)?.spans;
     let is_searched =
         |space: &&SmapsEntry| space.mapping.is_private_anonymous() && space.mapping.permissions.read;

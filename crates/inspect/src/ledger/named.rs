@@ -4,14 +4,14 @@
 //! rule: resident, and not on an all-zero page.
 
 use super::inputs::Inputs;
-use super::rows::Holders;
+use super::rows::NamedHolders;
 use strandline_claims::allocator::RangeClaim;
-use strandline_claims::palette::Palette;
+use strandline_claims::palette::SlotTable;
 use strandline_claims::range::merge;
 
 /// Adds the bytes of each named block to `holders`.
-pub fn add(inputs: &Inputs<'_>, palette: &Palette, holders: &mut Holders) {
-    if inputs.runtimes.iter().all(|reading| reading.named.is_empty()) {
+pub fn add_named_blocks(inputs: &Inputs<'_>, palette: &SlotTable, holders: &mut NamedHolders) {
+    if inputs.runtimes.iter().all(|reading| reading.named_blocks.is_empty()) {
         return;
     }
     let mut zeros: Vec<(u64, u64)> =
@@ -19,12 +19,12 @@ pub fn add(inputs: &Inputs<'_>, palette: &Palette, holders: &mut Holders) {
     zeros.extend_from_slice(inputs.zero_runs);
     merge(&mut zeros);
     for reading in inputs.runtimes {
-        for named in &reading.named {
+        for named in &reading.named_blocks {
             let Some((id, _)) = palette.get(named.slot) else { continue };
             // The allocator's ranges count a block's payload `shift_bytes` lower than its pointer.
             let is_in = |claim: &&RangeClaim| claim.start <= named.pointer && named.pointer < claim.end;
             let of = inputs.readings.iter().find(|reading| reading.claims.iter().any(|claim| is_in(&claim)));
-            let start = named.pointer.saturating_sub(of.map_or(0, |reading| reading.shift_bytes));
+            let start = named.pointer.saturating_sub(of.map_or(0, |reading| reading.payload_offset_bytes));
             let end = start.saturating_add(named.bytes);
             let resident: u64 = inputs.residency.runs_in(start..end).map(|run| run.end - run.start).sum();
             let zero = within(&zeros, start, end);

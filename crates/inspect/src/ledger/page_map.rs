@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::rows::{self, Tally};
 use crate::facts::{LeftOut, MapCell, MapRow, MappedCells, PageMap};
 use strandline_claims::range::PAGE_BYTES;
-use strandline_claims::rows::Id;
+use strandline_claims::rows::RowRef;
 use strandline_process::map::Mapping;
 use strandline_process::pages::Residency;
 use strandline_process::smaps::SmapsEntry;
@@ -114,11 +114,11 @@ struct Open {
     /// The rows of the other cells, as in the result: there may be thousands of cells.
     cells: BTreeMap<u64, Vec<(u8, u64)>>,
     /// The current cell, which most additions are for.
-    hot: (u64, Tally),
+    current: (u64, Tally),
 }
 
 /// Puts bytes on cells, mapping by mapping.
-pub struct Painter {
+pub struct PageMapWriter {
     shift: u32,
     most_text_bytes: usize,
     open: Option<Open>,
@@ -127,7 +127,7 @@ pub struct Painter {
     left_out_mappings: u64,
 }
 
-impl Painter {
+impl PageMapWriter {
     /// Starts an empty page map.
     pub fn new(plan: &Plan) -> Self {
         Self {
@@ -157,11 +157,11 @@ impl Painter {
             cells: Vec::new(),
         };
         let hot = (mapping.start >> self.shift, Tally::default());
-        self.open = Some(Open { mapping, cells: BTreeMap::new(), hot });
+        self.open = Some(Open { mapping, cells: BTreeMap::new(), current: hot });
     }
 
     /// Adds the resident bytes of `range`, which is in the mapping.
-    pub fn add(&mut self, id: Id, range: Range<u64>) {
+    pub fn add(&mut self, id: RowRef, range: Range<u64>) {
         let Some(open) = &mut self.open else {
             self.left_out.add(id, range.end - range.start);
             return;
@@ -184,7 +184,7 @@ impl Painter {
     }
 
     /// Moves `bytes` of the mapping from one row to another, lowest addresses first.
-    pub fn turn(&mut self, from: Id, to: Id, bytes: u64) {
+    pub fn move_bytes(&mut self, from: RowRef, to: RowRef, bytes: u64) {
         let mut rest = bytes;
         let mut take = |tally: &mut Tally| {
             let taken = tally.take(from, rest);
@@ -195,9 +195,9 @@ impl Painter {
             Some(open) => {
                 open.settle();
                 for rows in open.cells.values_mut().filter(|_| bytes > 0) {
-                    let mut tally = expanded(rows);
+                    let mut tally = to_tally(rows);
                     take(&mut tally);
-                    *rows = compact(&tally);
+                    *rows = to_parts(&tally);
                 }
             }
             None => take(&mut self.left_out),
@@ -232,32 +232,32 @@ impl Painter {
 
 impl Open {
     fn cell(&mut self, cell: u64) -> &mut Tally {
-        if self.hot.0 != cell {
+        if self.current.0 != cell {
             self.settle();
-            self.hot = (cell, Tally::default());
+            self.current = (cell, Tally::default());
         }
-        &mut self.hot.1
+        &mut self.current.1
     }
 
     fn settle(&mut self) {
-        let (cell, mut tally) = std::mem::take(&mut self.hot);
-        self.hot.0 = cell;
+        let (cell, mut tally) = std::mem::take(&mut self.current);
+        self.current.0 = cell;
         if tally.sum() > 0 {
             let rows = self.cells.entry(cell).or_default();
-            tally.add_all(&expanded(rows));
-            *rows = compact(&tally);
+            tally.add_all(&to_tally(rows));
+            *rows = to_parts(&tally);
         }
     }
 }
 
 /// Returns the rows of a cell, without spare capacity.
-fn compact(tally: &Tally) -> Vec<(u8, u64)> {
+fn to_parts(tally: &Tally) -> Vec<(u8, u64)> {
     let mut rows = Vec::with_capacity(tally.parts().count());
     rows.extend(tally.parts());
     rows
 }
 
-fn expanded(rows: &[(u8, u64)]) -> Tally {
+fn to_tally(rows: &[(u8, u64)]) -> Tally {
     let mut tally = Tally::default();
     rows.iter().for_each(|&(row, bytes)| tally.add_part(row, bytes));
     tally
@@ -284,9 +284,9 @@ fn coarsen(map: &mut PageMap) {
             let index = ((first + cell.index) >> 1) - new_first;
             match cells.last_mut() {
                 Some(last) if last.index == index => {
-                    let mut tally = expanded(&last.rows);
-                    tally.add_all(&expanded(&cell.rows));
-                    last.rows = compact(&tally);
+                    let mut tally = to_tally(&last.rows);
+                    tally.add_all(&to_tally(&cell.rows));
+                    last.rows = to_parts(&tally);
                 }
                 _ => cells.push(MapCell { index, rows: cell.rows }),
             }
@@ -355,18 +355,18 @@ mod tests {
                 mapping: Mapping { start: 0x7f00_0000_3000, end: 0x7f10_0000_0000, ..Mapping::default() },
                 ..SmapsEntry::default()
             };
-            let mut painter = Painter::new(&plan);
+            let mut painter = PageMapWriter::new(&plan);
             painter.open(true, &space);
             let mut expected = Tally::default();
             for (page, pages, row) in ranges {
-                let id = [&ANONYMOUS as Id, &ZERO, &FILE][row];
+                let id = [&ANONYMOUS as RowRef, &ZERO, &FILE][row];
                 let start = space.mapping.start + page * 4096;
                 painter.add(id, start..start + pages * 4096);
                 expected.add(id, pages * 4096);
             }
             let taken = expected.take(&ZERO, turned);
             expected.add(&LAZY_FREE, taken);
-            painter.turn(&ZERO, &LAZY_FREE, taken);
+            painter.move_bytes(&ZERO, &LAZY_FREE, taken);
             let map = painter.finish();
             prop_assert_eq!(map.totals(), expected.parts().collect::<Vec<_>>());
             let cells = &map.mappings[0].cells;

@@ -85,12 +85,12 @@ fn divide(rows: &mut [&mut Row], whole: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::{PssParts, State, Stratum};
+    use crate::facts::{PssParts, State, HolderKind};
 
     fn explanation(parts: Option<PssParts>, pss: u64, rows: &[(&str, State, u64)]) -> Explanation {
         let row = |&(id, state, bytes): &(&str, State, u64)| Row {
             id: id.to_owned(),
-            stratum: Stratum::Program,
+            stratum: HolderKind::Program,
             state,
             holder: String::new(),
             bytes,

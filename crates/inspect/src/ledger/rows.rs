@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use strandline_claims::rows::Id;
+use strandline_claims::rows::RowRef;
 
 use crate::facts::{Row, State, Totals};
 use crate::readers;
 
 /// All rows, in the order of their numbers.
-static ROWS: LazyLock<Vec<Id>> = LazyLock::new(|| readers::rows().collect());
+static ROWS: LazyLock<Vec<RowRef>> = LazyLock::new(|| readers::rows().collect());
 
 /// Returns the default holder of a row, for bytes without a named holder.
 pub fn holder(id: &str) -> Option<&'static str> {
@@ -37,19 +37,19 @@ impl Default for Tally {
 }
 
 impl Tally {
-    fn sum_of(&mut self, id: Id) -> &mut u64 {
+    fn sum_of(&mut self, id: RowRef) -> &mut u64 {
         &mut self.0[readers::number(id)]
     }
 
     /// Adds bytes to a row.
-    pub fn add(&mut self, id: Id, bytes: u64) {
+    pub fn add(&mut self, id: RowRef, bytes: u64) {
         if bytes > 0 {
             *self.sum_of(id) += bytes;
         }
     }
 
     /// Takes up to `bytes` from a row, and returns how many it took.
-    pub fn take(&mut self, id: Id, bytes: u64) -> u64 {
+    pub fn take(&mut self, id: RowRef, bytes: u64) -> u64 {
         let sum = self.sum_of(id);
         let taken = (*sum).min(bytes);
         *sum -= taken;
@@ -57,7 +57,7 @@ impl Tally {
     }
 
     /// Returns the bytes of a row.
-    pub fn of(&self, id: Id) -> u64 {
+    pub fn of(&self, id: RowRef) -> u64 {
         self.0[readers::number(id)]
     }
 
@@ -87,7 +87,7 @@ impl Tally {
 
     /// Returns the rows that have bytes, largest first. Each named holder in `holders` gets a row
     /// of its own; bytes beyond those of the row are ignored.
-    pub fn rows(&self, holders: &Holders) -> Vec<Row> {
+    pub fn rows(&self, holders: &NamedHolders) -> Vec<Row> {
         let mut rows = Vec::new();
         for (&row, &bytes) in ROWS.iter().zip(&self.0) {
             let mut rest = bytes;
@@ -111,11 +111,11 @@ impl Tally {
 
 /// Bytes of named holders, by row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Holders(BTreeMap<Id, BTreeMap<String, u64>>);
+pub struct NamedHolders(BTreeMap<RowRef, BTreeMap<String, u64>>);
 
-impl Holders {
+impl NamedHolders {
     /// Adds bytes that `holder` has on a row.
-    pub fn add(&mut self, id: Id, holder: &str, bytes: u64) {
+    pub fn add(&mut self, id: RowRef, holder: &str, bytes: u64) {
         let of_row = self.0.entry(id).or_default();
         match of_row.get_mut(holder) {
             Some(sum) => *sum += bytes,
@@ -123,7 +123,7 @@ impl Holders {
         }
     }
 
-    fn of(&self, id: Id) -> impl Iterator<Item = (&String, &u64)> {
+    fn of(&self, id: RowRef) -> impl Iterator<Item = (&String, &u64)> {
         self.0.get(&id).into_iter().flatten()
     }
 }

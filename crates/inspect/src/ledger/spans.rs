@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use strandline_claims::rows::Id;
+use strandline_claims::rows::RowRef;
 use strandline_process::error::{Error, Result};
 
 /// What holds a range, before zero pages are considered.
@@ -11,7 +11,7 @@ pub enum Holder {
     /// Counted by its reader already.
     Claimed,
     /// One row.
-    Row(Id),
+    Row(RowRef),
 }
 
 /// A range and what holds it.

@@ -8,7 +8,7 @@
 
 use std::collections::HashSet;
 
-use strandline_claims::reader::{About, Clue, HeapKind};
+use strandline_claims::reader::{ReaderInfo, Match, HeapKind};
 use strandline_process::image::{Image, Symbol};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::namespaces::open_executable;
@@ -50,12 +50,12 @@ pub fn recognise(process: &Process, space: &AddressSpace) -> Recognised {
             break;
         }
         if seen.insert(&mapping.name) {
-            by_file_name(process, mapping, &mut found);
+            add_by_file_name(process, mapping, &mut found);
         }
     }
     let executable = process.executable().unwrap_or_default();
     if let Some(image) = open_executable(process).ok().and_then(Image::open) {
-        by_executable(&Executable { process, image, file: file_name(&executable) }, &mut found);
+        add_by_executable(&Executable { process, image, file: file_name(&executable) }, &mut found);
     }
     let all = found.runtimes.clone();
     found.runtimes.retain(|runtime| {
@@ -70,11 +70,11 @@ pub(crate) fn has_own_heap(runtime: &str) -> bool {
     readers::runtime(runtime).is_some_and(|about| about.heap != HeapKind::Malloc)
 }
 
-fn allocators() -> impl Iterator<Item = &'static About> {
+fn allocators() -> impl Iterator<Item = &'static ReaderInfo> {
     ALLOCATORS.iter().map(|entry| entry.about)
 }
 
-fn runtimes() -> impl Iterator<Item = &'static About> {
+fn runtimes() -> impl Iterator<Item = &'static ReaderInfo> {
     RUNTIMES.iter().map(|entry| entry.about)
 }
 
@@ -94,8 +94,8 @@ impl Recognised {
     }
 
     /// Adds a runtime, and the allocator that it contains, if any.
-    fn add_runtime(&mut self, about: &About, version: Option<String>, found_by: String) {
-        if let HeapKind::Alone(allocator) = about.heap {
+    fn add_runtime(&mut self, about: &ReaderInfo, version: Option<String>, found_by: String) {
+        if let HeapKind::OwnOnly(allocator) = about.heap {
             let version = version.clone().filter(|_| allocator == about.name);
             self.add_allocator(allocator, version, found_by.clone());
         }
@@ -110,10 +110,10 @@ fn file_name(path: &str) -> &str {
 }
 
 /// Evidence from the name of a mapped file; its content is read for the version only.
-fn by_file_name(process: &Process, mapping: &Mapping, found: &mut Recognised) {
+fn add_by_file_name(process: &Process, mapping: &Mapping, found: &mut Recognised) {
     let file = file_name(&mapping.name);
-    let is_of = |about: &&About| about.evidence.files.iter().any(|name| name.matches(file));
-    let clue = Clue { process, file, mapping: Some(mapping), symbols: &[] };
+    let is_of = |about: &&ReaderInfo| about.evidence.files.iter().any(|name| name.matches(file));
+    let clue = Match { process, file, mapping: Some(mapping), symbols: &[] };
     let found_by = || format!("mapped file {}", printable(file, 128));
     if let Some(about) = allocators().find(is_of) {
         found.add_allocator(about.name, (about.evidence.version)(&clue), found_by());
@@ -132,14 +132,14 @@ struct Executable<'a> {
 }
 
 impl Executable<'_> {
-    fn version(&self, about: &About, symbols: &[Symbol]) -> Option<String> {
-        let clue = Clue { process: self.process, file: self.file, mapping: None, symbols };
+    fn version(&self, about: &ReaderInfo, symbols: &[Symbol]) -> Option<String> {
+        let clue = Match { process: self.process, file: self.file, mapping: None, symbols };
         (about.evidence.version)(&clue)
     }
 }
 
 /// Evidence from inside the executable: sections, symbols it defines, strings.
-fn by_executable(executable: &Executable<'_>, found: &mut Recognised) {
+fn add_by_executable(executable: &Executable<'_>, found: &mut Recognised) {
     for about in runtimes() {
         if let Some(section) = about.evidence.section
             && executable.image.section_bytes(section, 1).is_some()
@@ -152,13 +152,13 @@ fn by_executable(executable: &Executable<'_>, found: &mut Recognised) {
     let symbols = all().flat_map(|evidence| evidence.symbols);
     let symbols: Vec<&'static str> =
         symbols.chain(all().flat_map(|evidence| evidence.version_symbols)).copied().collect();
-    by_symbols(executable, &executable.image.exported(&symbols), found);
+    add_by_symbols(executable, &executable.image.exported(&symbols), found);
     if found.allocators.is_empty() {
-        by_symbols(executable, &executable.image.unstripped(&symbols), found);
+        add_by_symbols(executable, &executable.image.unstripped(&symbols), found);
     }
-    by_strings(executable, found);
+    add_by_strings(executable, found);
     // The name alone, for executables whose symbols give no evidence.
-    let is_of = |about: &&About| about.evidence.executables.iter().any(|name| name.matches(executable.file));
+    let is_of = |about: &&ReaderInfo| about.evidence.executables.iter().any(|name| name.matches(executable.file));
     if let Some(about) = runtimes().find(is_of) {
         let version = executable.version(about, &[]);
         found.add_runtime(about, version, format!("executable {}", printable(executable.file, 128)));
@@ -166,11 +166,11 @@ fn by_executable(executable: &Executable<'_>, found: &mut Recognised) {
 }
 
 /// Evidence from messages and names of settings in the executable's read-only data.
-fn by_strings(executable: &Executable<'_>, found: &mut Recognised) {
-    let of = |about: &'static About, is_runtime: bool| {
+fn add_by_strings(executable: &Executable<'_>, found: &mut Recognised) {
+    let of = |about: &'static ReaderInfo, is_runtime: bool| {
         about.evidence.strings.iter().map(move |(first, rest)| (format!("{first}{rest}"), about, is_runtime))
     };
-    let all: Vec<(String, &About, bool)> = allocators()
+    let all: Vec<(String, &ReaderInfo, bool)> = allocators()
         .flat_map(|about| of(about, false))
         .chain(runtimes().flat_map(|about| of(about, true)))
         .collect();
@@ -188,10 +188,10 @@ fn by_strings(executable: &Executable<'_>, found: &mut Recognised) {
 }
 
 /// Evidence from symbols that the executable defines.
-fn by_symbols(executable: &Executable<'_>, symbols: &[Symbol], found: &mut Recognised) {
+fn add_by_symbols(executable: &Executable<'_>, symbols: &[Symbol], found: &mut Recognised) {
     for symbol in symbols {
         let found_by = || format!("symbol {} of the executable", symbol.name);
-        let is_of = |about: &&About| about.evidence.symbols.contains(&symbol.name);
+        let is_of = |about: &&ReaderInfo| about.evidence.symbols.contains(&symbol.name);
         if let Some(about) = allocators().find(is_of) {
             if !found.has_allocator(about.name) {
                 found.add_allocator(about.name, executable.version(about, symbols), found_by());

@@ -11,7 +11,7 @@ use std::time::Duration;
 use strandline_sys::memory;
 use strandline_sys::ptrace::Event;
 
-use super::choose::{self, Fences};
+use super::choose::{self, ThreadConditions};
 use super::{Applied, Footprint, Refusal, precheck};
 use strandline_claims::allocator::Argument;
 use strandline_process::call::code;
@@ -92,7 +92,7 @@ fn with_safe_thread<T: Send>(
     request: &CallRequest<'_>,
     act: &mut (dyn FnMut(Tracee<'_>) -> T + Send),
 ) -> Result<T, Refusal> {
-    let fences = Fences {
+    let fences = ThreadConditions {
         locks: request.locks,
         code: request.code,
         stack_bytes: request.stack_bytes + code::FRAME_BYTES,

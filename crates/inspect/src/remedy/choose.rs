@@ -32,11 +32,11 @@ const STOP_LIMIT: Duration = Duration::from_millis(100);
 const SHORTEST_LOCK_WATCH: Duration = Duration::from_millis(50);
 const LONGEST_LOCK_WATCH: Duration = Duration::from_millis(400);
 /// Interval between two checks of the locks: leaves the processor to their holders.
-const LOCK_LOOKS: Duration = Duration::from_micros(20);
+const LOCK_CHECK_INTERVAL: Duration = Duration::from_micros(20);
 /// How long a thread that is found inside malloc is checked again, and how long it runs in between.
 /// A busy thread stops again sooner than the next one gets a processor.
-const AGAIN_LIMIT: Duration = Duration::from_millis(20);
-const AGAIN_PAUSE: Duration = Duration::from_micros(5);
+const RECHECK_LIMIT: Duration = Duration::from_millis(20);
+const RECHECK_PAUSE: Duration = Duration::from_micros(5);
 /// Maximum number of threads checked in one round.
 const MAX_CANDIDATES: usize = 256;
 /// Maximum number of objects loaded for one thread before the next is tried.
@@ -65,7 +65,7 @@ fn is_timed_wait(call: &Blocked) -> bool {
 
 /// Conditions on the thread.
 #[derive(Clone, Debug, Default)]
-pub struct Fences<'a> {
+pub struct ThreadConditions<'a> {
     /// Addresses of lock words (glibc: 32 bits, 0 when free) that the thread must not hold.
     pub locks: &'a [u64],
     /// Code that must not be on its stack.
@@ -93,12 +93,12 @@ enum Reason {
     LockHeld,
     StackUnclear,
     NoTables,
-    NotWaiting,
+    NotInPlainWait,
     ForeignStack,
     SmallStack,
-    OtherMode,
-    Sequence,
-    Stranger,
+    Code32Bit,
+    InRestartableSequence,
+    UnknownToAllocator,
     Ended,
 }
 
@@ -115,12 +115,12 @@ impl Reason {
             Self::LockHeld => "maybe holding an arena's lock",
             Self::StackUnclear => "whose stack cannot be followed to its start",
             Self::NoTables => "whose stack goes through code without unwind tables",
-            Self::NotWaiting => "not asleep in a call that waits for something outside of the process",
+            Self::NotInPlainWait => "not asleep in a call that waits for something outside of the process",
             Self::ForeignStack => "not on their own stack",
             Self::SmallStack => "with too little stack left",
-            Self::OtherMode => "running 32-bit code",
-            Self::Sequence => "in a restartable sequence",
-            Self::Stranger => "that the allocator does not know",
+            Self::Code32Bit => "running 32-bit code",
+            Self::InRestartableSequence => "in a restartable sequence",
+            Self::UnknownToAllocator => "that the allocator does not know",
             Self::Ended => "ended meanwhile",
         }
     }
@@ -160,7 +160,7 @@ impl<T> From<NotStopped> for Attempt<T> {
 /// Returns [`Refusal::NoSafeThread`] with the reasons if none was found; then nothing was changed.
 pub fn with_safe_thread<T: Send>(
     process: &Process,
-    fences: &Fences<'_>,
+    fences: &ThreadConditions<'_>,
     wait: Duration,
     act: &mut (dyn FnMut(Tracee<'_>) -> T + Send),
 ) -> Result<T, Refusal> {
@@ -196,7 +196,7 @@ pub fn with_safe_thread<T: Send>(
 
 struct Chooser<'a> {
     process: &'a Process,
-    fences: &'a Fences<'a>,
+    fences: &'a ThreadConditions<'a>,
     objects: Objects,
     /// The latest reason against each thread that was checked.
     seen: BTreeMap<i32, Reason>,
@@ -353,7 +353,7 @@ pub(super) fn no_tracer(process: &Process) -> Refusal {
 /// Stops a thread and checks it. Reads no files meanwhile.
 struct Examiner<'a> {
     process: &'a Process,
-    fences: &'a Fences<'a>,
+    fences: &'a ThreadConditions<'a>,
     space: &'a AddressSpace,
     objects: &'a Objects,
     lock_watch: Duration,
@@ -365,16 +365,16 @@ impl Examiner<'_> {
             Ok(tracee) => tracee,
             Err(not_stopped) => return not_stopped.into(),
         };
-        let deadline = Instant::now() + AGAIN_LIMIT;
+        let deadline = Instant::now() + RECHECK_LIMIT;
         loop {
             match self.judge(&tracee) {
                 Ok(()) => return Attempt::Done(act(tracee)),
-                Err(Doubt::Missing(address)) => return Attempt::Missing(address),
-                Err(Doubt::Filtered(filter)) => return Attempt::Filtered(filter),
-                Err(Doubt::Unfit(Reason::InMalloc)) if Instant::now() < deadline => {}
-                Err(Doubt::Unfit(reason)) => return Attempt::Unfit(reason),
+                Err(Objection::Missing(address)) => return Attempt::Missing(address),
+                Err(Objection::Filtered(filter)) => return Attempt::Filtered(filter),
+                Err(Objection::Unfit(Reason::InMalloc)) if Instant::now() < deadline => {}
+                Err(Objection::Unfit(reason)) => return Attempt::Unfit(reason),
             }
-            tracee = match tracee.run_for(AGAIN_PAUSE, STOP_LIMIT) {
+            tracee = match tracee.run_for(RECHECK_PAUSE, STOP_LIMIT) {
                 Ok(tracee) => tracee,
                 Err(not_stopped) => return not_stopped.into(),
             };
@@ -382,38 +382,38 @@ impl Examiner<'_> {
     }
 
     /// Checks whether the stopped thread may run the call. Cheap checks come first.
-    fn judge(&self, tracee: &Tracee<'_>) -> Result<(), Doubt> {
+    fn judge(&self, tracee: &Tracee<'_>) -> Result<(), Objection> {
         let registers = &tracee.registers;
         if registers.cs != quiet::CS_64_BIT {
-            return Err(Doubt::Unfit(Reason::OtherMode));
+            return Err(Objection::Unfit(Reason::Code32Bit));
         }
         if let Some(filter) = filters::against(tracee, filters::OF_ALLOCATORS) {
-            return Err(Doubt::Filtered(filter));
+            return Err(Objection::Filtered(filter));
         }
         let is_filtered =
             || !tracee.process.task_status(tracee.tid).is_ok_and(|status| !status.is_under_seccomp());
         if !inject::ends_unnoticed(tracee) && is_filtered() {
-            return Err(Doubt::Unfit(Reason::FilteredSleep));
+            return Err(Objection::Unfit(Reason::FilteredSleep));
         }
         if !self.fences.fs_bases.is_empty() && !self.fences.fs_bases.contains(&registers.fs_base) {
-            return Err(Doubt::Unfit(Reason::Stranger));
+            return Err(Objection::Unfit(Reason::UnknownToAllocator));
         }
         if self.fences.must_wait && !PLAIN_WAITS.contains(&registers.orig_rax.cast_signed()) {
-            return Err(Doubt::Unfit(Reason::NotWaiting));
+            return Err(Objection::Unfit(Reason::NotInPlainWait));
         }
         let is_fenced = |address| self.fences.code.iter().any(|range| range.contains(&address));
         if is_fenced(registers.rip) {
-            return Err(Doubt::Unfit(Reason::InMalloc));
+            return Err(Objection::Unfit(Reason::InMalloc));
         }
         let memory = Live::new(self.process.pid());
         let room = stack::room_bytes(&memory, self.space, tracee.tid, registers);
-        let room = room.ok_or(Doubt::Unfit(Reason::ForeignStack))?;
+        let room = room.ok_or(Objection::Unfit(Reason::ForeignStack))?;
         let state_bytes = inject::extended_state_bytes(tracee.tid);
         if state_bytes.map_or(true, |state| room < self.fences.stack_bytes + state) {
-            return Err(Doubt::Unfit(Reason::SmallStack));
+            return Err(Objection::Unfit(Reason::SmallStack));
         }
         if stack::is_in_sequence(&memory, tracee.tid) {
-            return Err(Doubt::Unfit(Reason::Sequence));
+            return Err(Objection::Unfit(Reason::InRestartableSequence));
         }
         let unwinder = Unwinder { memory: &memory, space: self.space, objects: self.objects };
         // A collector that stops all threads by signals waits for this one, which responds to no
@@ -426,13 +426,13 @@ impl Examiner<'_> {
         };
         match unwinder.walk(Frame::of(registers), &mut goes_on) {
             End::Start => {}
-            End::Enough if is_handler => return Err(Doubt::Unfit(Reason::InHandler)),
-            End::Enough => return Err(Doubt::Unfit(Reason::InMalloc)),
-            End::Missing(address) => return Err(Doubt::Missing(address)),
-            End::Lost { is_without_tables: true, .. } => return Err(Doubt::Unfit(Reason::NoTables)),
-            End::Lost { .. } => return Err(Doubt::Unfit(Reason::StackUnclear)),
+            End::Enough if is_handler => return Err(Objection::Unfit(Reason::InHandler)),
+            End::Enough => return Err(Objection::Unfit(Reason::InMalloc)),
+            End::Missing(address) => return Err(Objection::Missing(address)),
+            End::Lost { is_without_tables: true, .. } => return Err(Objection::Unfit(Reason::NoTables)),
+            End::Lost { .. } => return Err(Objection::Unfit(Reason::StackUnclear)),
         }
-        if self.sees_all_locks_free() { Ok(()) } else { Err(Doubt::Unfit(Reason::LockHeld)) }
+        if self.sees_all_locks_free() { Ok(()) } else { Err(Objection::Unfit(Reason::LockHeld)) }
     }
 
     /// Watches the locks until each was free once; returns false after the time limit. A lock that
@@ -451,12 +451,12 @@ impl Examiner<'_> {
             if Instant::now() >= deadline {
                 return false;
             }
-            std::thread::sleep(LOCK_LOOKS);
+            std::thread::sleep(LOCK_CHECK_INTERVAL);
         }
     }
 }
 
-enum Doubt {
+enum Objection {
     Unfit(Reason),
     Filtered(String),
     Missing(u64),

@@ -61,7 +61,7 @@ pub fn check(pid: i32, request: &PurgeRequest<'_>) -> Result<(), String> {
 }
 
 /// Returns why the call can never be made in `process`, whatever its threads do; `None` if it can.
-pub fn against(process: &Process, space: &AddressSpace, plan: &CallPlan) -> Option<String> {
+pub fn permanent_objection(process: &Process, space: &AddressSpace, plan: &CallPlan) -> Option<String> {
     callee(process, space, plan).err()
 }
 
@@ -104,7 +104,7 @@ fn with_call<T>(
     let process = Process::open(pid).map_err(|error| told(&error))?;
     let space = process.address_space().map_err(|error| told(&error))?;
     let Callee { function, mut code } = callee(&process, &space, plan)?;
-    code.extend(forks(&process, &space).ok_or_else(|| {
+    code.extend(fork_functions(&process, &space).ok_or_else(|| {
         "where the C library forks cannot be told (stripped), and a thread that forks holds all of its allocator's locks; restart \
          it to give its memory back"
             .to_owned()
@@ -113,7 +113,7 @@ fn with_call<T>(
     let is_first_use = plan.threads.is_empty();
     if is_first_use {
         let libc =
-            request.libc.filter(|_| plan.gives_all).and_then(|libc| fence_first_use(&process, &space, libc));
+            request.libc.filter(|_| plan.gives_all).and_then(|libc| first_use_conditions(&process, &space, libc));
         let libc = libc.ok_or_else(|| {
             // Without `gives_all`, what goes back depends on the calling thread.
             "none of its threads is known to have used that allocator, and of the C library's malloc, which the call would ask for \
@@ -145,7 +145,7 @@ fn with_call<T>(
 
 /// Code in which a thread must not be, and locks that it must not hold, to call an allocator for
 /// the first time.
-struct Fenced {
+struct FirstUseConditions {
     code: Vec<Range<u64>>,
     locks: Vec<u64>,
 }
@@ -154,7 +154,7 @@ struct Fenced {
 /// such a call may use. In addition the thread must be asleep in a call that waits for something
 /// outside, where the C library holds no lock of its own (such as the lock of thread stacks, taken
 /// to start a thread if an allocator does that). `None` if one of them is not known.
-fn fence_first_use(process: &Process, space: &AddressSpace, libc: &CallPlan) -> Option<Fenced> {
+fn first_use_conditions(process: &Process, space: &AddressSpace, libc: &CallPlan) -> Option<FirstUseConditions> {
     if libc.doubt.is_some() {
         return None;
     }
@@ -168,13 +168,13 @@ fn fence_first_use(process: &Process, space: &AddressSpace, libc: &CallPlan) -> 
     };
     let linker = space.mappings().iter().find(is_linker)?;
     code.extend(Object::open(process, space, linker).ok()?.text().iter().cloned());
-    Some(Fenced { code, locks: libc.locks.clone() })
+    Some(FirstUseConditions { code, locks: libc.locks.clone() })
 }
 
 /// Returns the functions that fork: between the calls into an allocator before and after a fork
 /// (pthread_atfork) the thread holds all of the allocator's locks, without a frame of the allocator
 /// on its stack. `None` if no function named fork is found.
-fn forks(process: &Process, space: &AddressSpace) -> Option<Vec<Range<u64>>> {
+fn fork_functions(process: &Process, space: &AddressSpace) -> Option<Vec<Range<u64>>> {
     let program = process.executable();
     let mut found: Vec<Range<u64>> = Vec::new();
     let (mut seen, mut has_fork) = (HashSet::new(), false);
@@ -249,7 +249,7 @@ fn find(object: &Object, function: &Function) -> Option<Symbol> {
 fn own_code(object: &Object, function: &Function, called: Symbol) -> Option<Vec<Range<u64>>> {
     let (mut own, mut others): (Vec<Range<u64>>, Vec<Range<u64>>) = (Vec::new(), Vec::new());
     object.each_symbol(&mut |name, symbol| {
-        let is_own = function.own_names.iter().any(|start| {
+        let is_own = function.own_prefixes.iter().any(|start| {
             let at = name.windows(start.len()).position(|part| part == start.as_bytes());
             at.is_some_and(|at| at == 0 || name[at - 1] == b'_')
         });

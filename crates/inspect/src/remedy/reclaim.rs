@@ -13,7 +13,7 @@ use crate::explain::{Inspection, Options, Progress, SnapshotMode, inspect};
 use crate::facts::{Outcome, Reclamation, RemedyKind};
 use crate::readers;
 use crate::verdict::remedies::ZERO_PAGES;
-use strandline_claims::allocator::{CallPlan, Cause, CodeRanges, Doubt};
+use strandline_claims::allocator::{CallPlan, HazardCause, CodeRanges, CallHazard};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::remedy::{Action, Answer, Effect, Request, Spec};
 use strandline_process::elf::Object;
@@ -187,7 +187,7 @@ fn look_before(pid: i32, options: &ReclaimOptions<'_>) -> Result<Inspection> {
         let remedy = options.remedy.unwrap_or_else(|| best_call(&seen));
         let looks_again = match doubt(&seen, remedy).filter(|_| is_call) {
             // What there was no time for has no more at the next look.
-            Some(doubt) if doubt.cause == Cause::TooSlow => false,
+            Some(doubt) if doubt.cause == HazardCause::TooSlow => false,
             Some(_) => {
                 std::thread::sleep(Duration::from_millis(20));
                 true
@@ -211,35 +211,35 @@ fn plans<'a>(look: &'a Inspection, remedy: &'a str) -> impl Iterator<Item = &'a 
 
 /// What speaks against a call into a heap's allocator. What is swapped out was not read: structures that lead there make
 /// no more sense than damaged ones, and are no fault of the program.
-fn doubt(look: &Inspection, remedy: &str) -> Option<Doubt> {
+fn doubt(look: &Inspection, remedy: &str) -> Option<CallHazard> {
     let mut doubt = plans(look, remedy).find_map(|plan| plan.doubt)?;
-    if doubt.cause == Cause::Broken && look.explanation.kernel.swap_bytes > 0 {
-        doubt.cause = Cause::Swapped;
+    if doubt.cause == HazardCause::Broken && look.explanation.kernel.swap_bytes > 0 {
+        doubt.cause = HazardCause::Swapped;
     }
     Some(doubt)
 }
 
 /// Why a heap is left alone after so many looks, and what to do instead.
-fn unsafe_heap(remedy: &str, doubt: &Doubt, looks: u32) -> String {
+fn unsafe_heap(remedy: &str, doubt: &CallHazard, looks: u32) -> String {
     let (at, plural) = (doubt.at, if looks == 1 { "" } else { "s" });
     match doubt.cause {
-        Cause::Broken => format!(
+        HazardCause::Broken => format!(
             "its heap makes no sense at {at:#x}, in {looks} look{plural}: {remedy} could abort it or never end. Look \
              for the overflow (valgrind, -fsanitize=address)"
         ),
-        Cause::Swapped => {
+        HazardCause::Swapped => {
             "parts of its heap are swapped out, so that it cannot be checked before the call".to_owned()
         }
-        Cause::Reserved => {
+        HazardCause::Reserved => {
             "parts of its heap are on reserved huge pages (hugetlb), which are no RSS and not read, so \
              that it cannot be checked before the call"
                 .to_owned()
         }
-        Cause::TooSlow => format!(
+        HazardCause::TooSlow => format!(
             "its heap was read up to {at:#x} only in the time for which a process may be stopped, so that it \
              cannot be checked before the call; try again when the machine is less busy, or with a longer --max-stop"
         ),
-        Cause::Elsewhere => format!(
+        HazardCause::Outside => format!(
             "its free chunk at {at:#x} lies in a part of the heap that was not found, so that what the call would do \
              there cannot be checked (see the caveats of explain); please report it with the output of explain --json"
         ),
@@ -279,7 +279,7 @@ fn call(
         refuse(answer, format!("there is no {whose} heap in it; {remedy} is {whose}'s"));
         return false;
     }
-    let is_known = doubt(before, remedy).is_none_or(|doubt| doubt.cause != Cause::TooSlow);
+    let is_known = doubt(before, remedy).is_none_or(|doubt| doubt.cause != HazardCause::TooSlow);
     if answer.predicted_bytes == Some(0) && is_known {
         nothing(answer, "no page of its heap is one that the call gives back");
         return false;

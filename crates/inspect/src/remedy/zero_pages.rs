@@ -70,7 +70,7 @@ pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
     let before = Footprint::of(process);
     let done = match way {
         Way::PageOut => page_out(process, request, &pagemap)?,
-        Way::Direct(code) => directly(process, request, code, &pagemap)?,
+        Way::Direct(code) => give_back_directly(process, request, code, &pagemap)?,
     };
     let mut applied = Applied { before, after: Footprint::of(process), ..done };
     applied.watch_faults(process, request.watch);
@@ -91,12 +91,12 @@ enum Way {
 /// Returns the method that is possible for the process.
 fn open_way(process: &Process, request: &ZeroRequest) -> Result<Way, Refusal> {
     let (pid, status) = (process.pid(), precheck::check(process)?);
-    let keep = |what: String| keep(pid, what);
+    let keep = |what: String| not_givable(pid, what);
     let space = process.address_space()?;
     if let Some(bytes) = status.pinned_bytes.filter(|&bytes| bytes > 0) {
         return Err(keep(format!("has {} KiB pinned in memory (VmPin)", bytes / 1024)));
     }
-    refuse_holders(process, &space)?;
+    refuse_if_held(process, &space)?;
     let kept = holders::of_ranges(process, &request.ranges)?;
     if let Some(kept) = kept {
         return Err(keep(format!("has pages that must stay: {kept}")));
@@ -113,14 +113,14 @@ fn open_way(process: &Process, request: &ZeroRequest) -> Result<Way, Refusal> {
     code.map(Way::Direct).ok_or_else(|| call::no_trampoline(pid))
 }
 
-fn keep(pid: i32, what: String) -> Refusal {
+fn not_givable(pid: i32, what: String) -> Refusal {
     Refusal::Unsafe { pid, what, advice: "its zero pages cannot be given back from outside" }
 }
 
 /// Refuses if something else may hold the process's pages.
-fn refuse_holders(process: &Process, space: &AddressSpace) -> Result<(), Refusal> {
+fn refuse_if_held(process: &Process, space: &AddressSpace) -> Result<(), Refusal> {
     match holders::of_process(process, space)? {
-        Some(holder) => Err(keep(process.pid(), format!("has {holder}, which may write to its pages"))),
+        Some(holder) => Err(not_givable(process.pid(), format!("has {holder}, which may write to its pages"))),
         None => Ok(()),
     }
 }
@@ -214,7 +214,7 @@ fn page_out(process: &Process, request: &ZeroRequest, pagemap: &File) -> Result<
 }
 
 /// Gives pages back directly, stretch after stretch; all threads are stopped during each.
-fn directly(
+fn give_back_directly(
     process: &Process,
     request: &ZeroRequest,
     code: Code,
@@ -252,7 +252,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
             precheck::check(process)?;
             let space = process.address_space()?;
             // A ring or a device may have been opened since the last stretch.
-            refuse_holders(process, &space)?;
+            refuse_if_held(process, &space)?;
             let stretch = on_own_thread(STOP_LIMIT + call::CALL_LIMIT, || self.stretch(&space));
             match stretch.unwrap_or_else(|| Err(choose::no_tracer(process)))? {
                 None => return Ok(()),
@@ -282,7 +282,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
         }
         // Since the last stretch the program may have mapped, locked or registered something else
         // here.
-        self.plain = plain_memory(self.process)?;
+        self.plain = givable_mappings(self.process)?;
         let code = self.code;
         let Some(runner) = stopped.take_out(|tracee| can_call(tracee, space, &code, 0, &CALLS)) else {
             return Ok(Some("no thread has room for a call on its own stack"));
@@ -363,13 +363,13 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
 /// back, and that nothing else may write to: private, anonymous, writable, neither locked nor
 /// watched by a userfaultfd. Refuses if pages are pinned for a device or another process shares the
 /// memory.
-fn plain_memory(process: &Process) -> Result<Vec<(u64, u64)>, Refusal> {
+fn givable_mappings(process: &Process) -> Result<Vec<(u64, u64)>, Refusal> {
     let pid = process.pid();
     if process.status()?.pinned_bytes.is_some_and(|pinned| pinned > 0) {
-        return Err(keep(pid, "has pages pinned in memory (VmPin)".to_owned()));
+        return Err(not_givable(pid, "has pages pinned in memory (VmPin)".to_owned()));
     }
     if let Some(other) = other_user_of_memory(pid) {
-        return Err(keep(pid, format!("shares its memory with process {other}, which runs on")));
+        return Err(not_givable(pid, format!("shares its memory with process {other}, which runs on")));
     }
     let smaps =
         Smaps::read(process.open_file("smaps")?).map_err(|e| Refusal::from_io(process, "smaps", e))?;

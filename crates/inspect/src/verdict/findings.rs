@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use strandline_claims::facts::{Allocator, RemedyKind, SizeClass, State};
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::palette::BlockRows;
-use strandline_claims::rows::Id;
+use strandline_claims::rows::RowRef;
 use strandline_claims::units::{bytes, thousands};
 
 use super::Judged;
@@ -20,7 +20,7 @@ pub fn of_every_process(judged: &Judged<'_>) -> Vec<Finding> {
 }
 
 /// Resident bytes of all allocators on rows of these classes, each row once: an allocator may have one row for several classes.
-fn blocks(view: &LedgerView<'_>, classes: &[fn(&BlockRows) -> Id]) -> u64 {
+fn blocks(view: &LedgerView<'_>, classes: &[fn(&BlockRows) -> RowRef]) -> u64 {
     let rows = ALLOCATORS.iter().filter_map(|entry| entry.about.blocks);
     let ids: BTreeSet<&str> = rows.flat_map(|rows| classes.iter().map(|class| class(rows).id)).collect();
     ids.into_iter().map(|id| view.row(id)).sum()
@@ -38,7 +38,7 @@ fn besides(judged: &Judged<'_>) -> Besides {
     let view = &judged.view;
     let calls = view.remedies.iter().filter(|remedy| readers::frees_pages_of(&remedy.id).is_some());
     let predicted: u64 = calls.filter_map(|remedy| remedy.predicted_bytes).sum();
-    let besides = predicted.saturating_sub(blocks(view, &[|rows| rows.purge]));
+    let besides = predicted.saturating_sub(blocks(view, &[|rows| rows.trimmable]));
     let zero = besides.min(judged.trimmed_zero_bytes).min(view.row("kernel.zero"));
     Besides { zero, lazy: (besides - zero).min(view.row("kernel.lazyfree")) }
 }
@@ -48,7 +48,7 @@ fn free_heap(judged: &Judged<'_>) -> Finding {
     let besides = besides(judged);
     let pinned = blocks(view, &[|rows| rows.pinned]);
     let of_rows =
-        blocks(view, &[|rows| rows.purge, |rows| rows.kept, |rows| rows.pinned, |rows| rows.cached]);
+        blocks(view, &[|rows| rows.trimmable, |rows| rows.kept, |rows| rows.pinned, |rows| rows.cached]);
     let free = of_rows + besides.zero + besides.lazy;
     let mut headline = format!("{} is free heap", view.of_rss(free));
     if besides.lazy > 0 {
@@ -79,7 +79,7 @@ fn released_by_calls(view: &LedgerView<'_>) -> String {
         .collect();
     let has_much_free = |id: &str| {
         let rows = readers::frees_pages_of(id).and_then(|about| about.blocks);
-        rows.is_some_and(|rows| view.matters(view.sum(&[rows.purge.id, rows.kept.id, rows.pinned.id])))
+        rows.is_some_and(|rows| view.matters(view.sum(&[rows.trimmable.id, rows.kept.id, rows.pinned.id])))
     };
     let is_said = |&&(id, predicted): &&(&str, u64)| predicted > 0 || calls.len() == 1 || has_much_free(id);
     let said = calls.iter().filter(is_said).map(|&(id, predicted)| match predicted {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::facts::{Remedy, Row, State, Stratum};
+use crate::facts::{Remedy, Row, State, HolderKind};
 use crate::ledger::rows;
 
 /// A ledger of these rows.
@@ -12,7 +12,7 @@ fn call(id: &str, bytes: u64) -> [Remedy; 1] {
 }
 
 fn row(id: &str, state: State, bytes: u64) -> Row {
-    Row { id: id.to_owned(), stratum: Stratum::Allocator, state, holder: "x".to_owned(), bytes }
+    Row { id: id.to_owned(), stratum: HolderKind::Allocator, state, holder: "x".to_owned(), bytes }
 }
 
 #[test]

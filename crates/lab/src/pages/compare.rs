@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use strandline_inspect::environment::Environment;
 
 use crate::compare::{Compared, Comparison, Metric, letter};
-use crate::nodes::Kind;
+use crate::nodes::NodeKind;
 use crate::statistics::{Estimate, Ratio, Verdict};
 use strandline_report::pages::page::{Cell, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
 use strandline_report::pages::surroundings;
@@ -15,7 +15,7 @@ use strandline_report::text::clean;
 use strandline_report::units::{UNKNOWN, bytes, percent_of, seconds};
 
 /// Input of the document and the page.
-pub struct Facts<'a> {
+pub struct CompareInput<'a> {
     /// The evaluated comparison.
     pub comparison: &'a Comparison,
     /// Variables set for each command.
@@ -43,7 +43,7 @@ pub struct Facts<'a> {
     /// Caveats on rounds that ran elsewhere: code and sentence.
     pub elsewhere: Vec<(&'static str, String)>,
     /// Kinds of machines that ran them.
-    pub nodes: Vec<Kind>,
+    pub nodes: Vec<NodeKind>,
 }
 
 /// The document of a comparison.
@@ -60,11 +60,11 @@ pub struct Document {
     cases: Vec<Value>,
     caveats: Vec<Value>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    nodes: Vec<Kind>,
+    nodes: Vec<NodeKind>,
 }
 
 /// Builds the document.
-pub fn document(facts: &Facts<'_>) -> Document {
+pub fn document(facts: &CompareInput<'_>) -> Document {
     let comparison = facts.comparison;
     let commands = comparison.commands.iter().zip(&facts.environments).enumerate();
     let commands = commands.map(|(number, (command, environment))| {
@@ -134,7 +134,7 @@ fn verdict(comparison: &Comparison) -> &'static str {
 }
 
 /// Caveats on the figures: code and sentence.
-fn caveats(facts: &Facts<'_>) -> Vec<(&'static str, String)> {
+fn caveats(facts: &CompareInput<'_>) -> Vec<(&'static str, String)> {
     let mut caveats = Vec::new();
     if let Some(why) = &facts.no_counters {
         caveats.push(if facts.counted_by_cachegrind {
@@ -208,7 +208,7 @@ fn caveats(facts: &Facts<'_>) -> Vec<(&'static str, String)> {
 }
 
 /// Builds the page.
-pub fn page(facts: &Facts<'_>) -> Page {
+pub fn page(facts: &CompareInput<'_>) -> Page {
     let comparison = facts.comparison;
     let mut sections = vec![legend(comparison)];
     if comparison.cases.len() > 1 || comparison.cases.iter().any(|case| !case.is_empty()) {

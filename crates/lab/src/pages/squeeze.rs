@@ -1,9 +1,9 @@
 //! Page of `squeeze`: the smallest limit, how the command fails below it, its slowdown above it,
 //! and snippets to paste.
 
-use crate::squeeze::Kind;
-use crate::squeeze::findings::{AtLimit, Band, Findings};
-use crate::squeeze::slowdown::{Beside, Level};
+use crate::squeeze::LimitKind;
+use crate::squeeze::findings::{LimitResult, Band, Findings};
+use crate::squeeze::slowdown::{LimitedFigure, Level};
 use crate::statistics::Estimate;
 use strandline_report::pages::page::{Cell, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
 use strandline_report::text::{clean_sentence, command_line, counted, grouped};
@@ -37,11 +37,11 @@ fn shown_command(findings: &Findings) -> String {
 }
 
 /// The limited resource, as worded in sentences.
-fn thing(kind: Kind) -> &'static str {
+fn resource(kind: LimitKind) -> &'static str {
     match kind {
-        Kind::AddressSpace => "address space",
-        Kind::Data => "data segment",
-        Kind::Cgroup => "memory in a control group",
+        LimitKind::AddressSpace => "address space",
+        LimitKind::Data => "data segment",
+        LimitKind::Cgroup => "memory in a control group",
     }
 }
 
@@ -51,7 +51,7 @@ fn exact(limit_bytes: u64) -> String {
 }
 
 fn headline(findings: &Findings) -> String {
-    let thing = thing(findings.kind);
+    let thing = resource(findings.kind);
     let mut text = match (findings.smallest_bytes, findings.largest_failing_bytes) {
         (Some(smallest), Some(failing)) if findings.band.is_none() && failing < smallest => {
             format!("{} of {thing} is enough; under {} it fails.", exact(smallest), exact(failing))
@@ -117,8 +117,8 @@ fn unlimited(findings: &Findings) -> Option<String> {
     let unlimited = &findings.unlimited;
     let resident = unlimited.high_water_bytes.map_or_else(|| UNKNOWN.to_owned(), bytes);
     let held = match (findings.kind, unlimited.peak_bytes?) {
-        (Kind::Cgroup, _) => String::new(),
-        (kind, peak) => format!(" was seen to hold {} of {}, and", bytes(peak), thing(kind)),
+        (LimitKind::Cgroup, _) => String::new(),
+        (kind, peak) => format!(" was seen to hold {} of {}, and", bytes(peak), resource(kind)),
     };
     Some(format!("Without a limit its largest process{held} had {resident} resident."))
 }
@@ -126,7 +126,7 @@ fn unlimited(findings: &Findings) -> Option<String> {
 /// The tried limits nearest to the edge, in descending order.
 fn limits(findings: &Findings) -> Table {
     let edge = findings.smallest_bytes.or(findings.largest_failing_bytes).unwrap_or(0);
-    let mut nearest: Vec<&AtLimit> = findings.limits.iter().collect();
+    let mut nearest: Vec<&LimitResult> = findings.limits.iter().collect();
     nearest.sort_by_key(|at| at.limit_bytes.abs_diff(edge));
     let left_out = nearest.len().saturating_sub(MAX_LIMITS);
     nearest.truncate(MAX_LIMITS);
@@ -221,7 +221,7 @@ fn near(findings: &Findings) -> Option<Section> {
         ]
     });
     let unlimited = &findings.unlimited;
-    let without = |estimate: &Option<Estimate>| Beside { estimate: estimate.clone(), ratio: None };
+    let without = |estimate: &Option<Estimate>| LimitedFigure { estimate: estimate.clone(), ratio: None };
     let last = vec![
         cell("none".to_owned()),
         cell(String::new()),
@@ -274,18 +274,18 @@ fn slowdown(levels: &[Level]) -> Plot {
     }
 }
 
-fn time(beside: &Beside) -> String {
+fn time(beside: &LimitedFigure) -> String {
     beside.estimate.as_ref().map_or_else(|| UNKNOWN.to_owned(), |estimate| seconds(estimate.median))
 }
 
-fn count(beside: &Beside) -> String {
+fn count(beside: &LimitedFigure) -> String {
     beside
         .estimate
         .as_ref()
         .map_or_else(|| UNKNOWN.to_owned(), |estimate| grouped(estimate.median.round() as u64))
 }
 
-fn ratio(beside: &Beside) -> Cell {
+fn ratio(beside: &LimitedFigure) -> Cell {
     let Some(ratio) = beside.ratio else { return cell(UNKNOWN.to_owned()) };
     match (ratio.low, ratio.high) {
         (Some(low), Some(high)) => {
@@ -312,16 +312,16 @@ fn paste(findings: &Findings) -> Option<Section> {
     let command = shell_words::join(&findings.command);
     let snippet = |what: &str, text: String| (what.to_owned(), text);
     let snippets = match findings.kind {
-        Kind::AddressSpace => vec![
+        LimitKind::AddressSpace => vec![
             snippet("shell", format!("(ulimit -v {kib}; exec {command})")),
             snippet("systemd unit", format!("[Service]\nLimitAS={size}")),
         ],
-        Kind::Data => vec![
+        LimitKind::Data => vec![
             snippet("shell", format!("(ulimit -d {kib}; exec {command})")),
             snippet("systemd unit", format!("[Service]\nLimitDATA={size}")),
             snippet("docker", format!("docker run --ulimit data={limit} …")),
         ],
-        Kind::Cgroup => vec![
+        LimitKind::Cgroup => vec![
             snippet(
                 "shell",
                 format!("systemd-run --scope -p MemoryMax={size} -p MemorySwapMax=0 -- {command}"),

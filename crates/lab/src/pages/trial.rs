@@ -5,13 +5,13 @@ use serde_json::{Value, json};
 use strandline_inspect::environment::Environment;
 
 use super::trial_caveats::{all, caveats};
-use crate::nodes::Kind;
+use crate::nodes::NodeKind;
 use crate::statistics::{Estimate, Ratio};
 use crate::trial::catalogue::Candidate;
-use crate::trial::observation::Instant;
+use crate::trial::observation::SettledSource;
 use crate::trial::paste::{Paste, paste};
 use crate::trial::rank::{self, Goal, Status};
-use crate::trial::tries::{self, BASELINE, Figure, Judged, Trial, Try};
+use crate::trial::tries::{self, BASELINE, Figure, TryResult, Trial, TriedSetting};
 use strandline_report::pages::page::{Cell, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
 use strandline_report::pages::surroundings;
 use strandline_report::text::{clean, clean_sentence, command_line, counted, grouped};
@@ -24,7 +24,7 @@ pub struct Document {
     command: Vec<String>,
     mode: &'static str,
     /// Source of the settled figures: `mark`, `exit`, `level`, `top`, `sample` or `load`.
-    settled_at: Instant,
+    settled_at: SettledSource,
     goal: Goal,
     baseline: Value,
     candidates: Vec<Value>,
@@ -36,7 +36,7 @@ pub struct Document {
     not_applicable: Vec<Value>,
     caveats: Vec<Value>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    nodes: Vec<Kind>,
+    nodes: Vec<NodeKind>,
 }
 
 /// Builds the document.
@@ -87,7 +87,7 @@ fn pairs(trial: &Trial) -> Vec<String> {
     ids.filter(|id| id.contains('+')).collect()
 }
 
-fn figures(judged: &Judged) -> Value {
+fn figures(judged: &TryResult) -> Value {
     json!({
         "peak_bytes": judged.peak.estimate,
         "settled_bytes": judged.settled.estimate,
@@ -98,7 +98,7 @@ fn figures(judged: &Judged) -> Value {
     })
 }
 
-fn candidate(tried: &Try, judged: &Judged, status: Status) -> Value {
+fn candidate(tried: &TriedSetting, judged: &TryResult, status: Status) -> Value {
     let mut value = figures(judged);
     let settled = judged.settled.estimate.as_ref().map(|estimate| estimate.median.round() as u64);
     let more = json!({
@@ -150,7 +150,7 @@ pub fn page(trial: &Trial) -> Page {
     }
 }
 
-fn of_goal(judged: &Judged, goal: Goal) -> &Figure {
+fn of_goal(judged: &TryResult, goal: Goal) -> &Figure {
     match goal {
         Goal::Peak => &judged.peak,
         Goal::Settled | Goal::TimeBounded => &judged.settled,
@@ -194,16 +194,16 @@ fn headline(trial: &Trial) -> String {
 
 /// A candidate with an undecided interval is worth more rounds if its median is below this fraction
 /// of the median without settings.
-const WORTH_MORE_ROUNDS: f64 = 0.95;
+const UNDECIDED_MAX_RATIO: f64 = 0.95;
 
 /// The undecided candidate with the smallest median, if it is worth more rounds.
-fn undecided(trial: &Trial) -> Option<(&Try, &Judged)> {
-    let median = |judged: &Judged| Some(of_goal(judged, trial.goal).estimate.as_ref()?.median);
+fn undecided(trial: &Trial) -> Option<(&TriedSetting, &TryResult)> {
+    let median = |judged: &TryResult| Some(of_goal(judged, trial.goal).estimate.as_ref()?.median);
     let before = median(&trial.baseline)?;
     let mut least = None;
     for (index, (tried, judged)) in trial.tried.iter().enumerate() {
         let Some(after) = median(judged).filter(|_| trial.status(index) == Status::Same) else { continue };
-        if after < before * WORTH_MORE_ROUNDS && least.is_none_or(|(_, _, other)| after < other) {
+        if after < before * UNDECIDED_MAX_RATIO && least.is_none_or(|(_, _, other)| after < other) {
             least = Some((tried, judged, after));
         }
     }
@@ -211,11 +211,11 @@ fn undecided(trial: &Trial) -> Option<(&Try, &Judged)> {
 }
 
 /// A sentence on a candidate that is smaller than the best but takes more time, if there is one.
-fn runner_up(trial: &Trial, best: &Try, judged: &Judged) -> Option<String> {
+fn runner_up(trial: &Trial, best: &TriedSetting, judged: &TryResult) -> Option<String> {
     let least = trial.ranking().order.into_iter().find(|&index| trial.status(index) == Status::Better)?;
     let (tried, other) = trial.tried.get(least)?;
     let median = |figure: &Figure| figure.estimate.as_ref().map(|estimate| estimate.median);
-    let of = |judged: &Judged| median(of_goal(judged, trial.goal));
+    let of = |judged: &TryResult| median(of_goal(judged, trial.goal));
     let less = of(judged)? - of(other)?;
     let time = median(&other.wall)? / median(&judged.wall)?;
     // Not worth naming if barely smaller or no slower.
@@ -284,14 +284,14 @@ fn results(trial: &Trial) -> Section {
     }
     let of = trial.observation.name().map_or("the largest process".to_owned(), |name| clean(&name));
     let settled = match trial.observation.settled_at {
-        Instant::Load if trial.observation.processes > 1 => {
+        SettledSource::Load if trial.observation.processes > 1 => {
             "settled: resident memory of its processes after the load, what they share counted once"
                 .to_owned()
         }
-        Instant::Load => format!("settled: resident memory of {of} after the load"),
-        Instant::Mark => format!("settled: resident memory of {of} at the last mark that it told"),
-        Instant::Sample => "settled: resident memory of the largest process at its last sample".to_owned(),
-        Instant::Exit | Instant::Level | Instant::Top => match trial.baseline.settled_seconds {
+        SettledSource::Load => format!("settled: resident memory of {of} after the load"),
+        SettledSource::Mark => format!("settled: resident memory of {of} at the last mark that it told"),
+        SettledSource::Sample => "settled: resident memory of the largest process at its last sample".to_owned(),
+        SettledSource::Exit | SettledSource::Level | SettledSource::Top => match trial.baseline.settled_seconds {
             Some((from, to)) => format!(
                 "settled: resident memory of {of} on the level it held before it began to end (from {from:.2} to \
                  {to:.2} s without settings)"
@@ -325,7 +325,7 @@ fn results(trial: &Trial) -> Section {
     }
 }
 
-fn row(id: &str, judged: &Judged, status: Option<Status>, on_front: bool) -> Vec<Cell> {
+fn row(id: &str, judged: &TryResult, status: Option<Status>, on_front: bool) -> Vec<Cell> {
     let tone = match status {
         Some(Status::Better) => Tone::Good,
         Some(Status::Worse | Status::Failed) => Tone::Bad,
@@ -349,19 +349,19 @@ fn row(id: &str, judged: &Judged, status: Option<Status>, on_front: bool) -> Vec
     ]
 }
 
-fn other_row(id: &str, judged: &Judged) -> Vec<Cell> {
+fn other_row(id: &str, judged: &TryResult) -> Vec<Cell> {
     vec![
         plain(clean(id)),
         plain(size(&judged.peak)),
         plain(ratio(&judged.peak)),
         plain(median(&judged.faults, |faults| grouped(faults.round() as u64))),
         plain(ratio(&judged.faults)),
-        plain(when(judged)),
+        plain(settled_time(judged)),
     ]
 }
 
 /// When the process was at its settled level.
-fn when(judged: &Judged) -> String {
+fn settled_time(judged: &TryResult) -> String {
     match (judged.settled_seconds, judged.held_no_level) {
         (Some((from, to)), _) => format!("{from:.2}–{to:.2} s"),
         (None, true) => "no level".to_owned(),
@@ -416,7 +416,7 @@ fn plot(trial: &Trial) -> Plot {
     }
 }
 
-fn to_paste(trial: &Trial, tried: &Try) -> Section {
+fn to_paste(trial: &Trial, tried: &TriedSetting) -> Section {
     let Paste { shell, systemd, docker, kubernetes } =
         paste(&tried.applied, &trial.command, trial.program.as_deref());
     let snippets =

@@ -1,13 +1,13 @@
 //! Caveats on the figures of a trial, one sentence each: memory that fell at the end, outliers,
 //! failed runs.
 
-use crate::trial::observation::Instant;
-use crate::trial::tries::{self, BASELINE, Figure, Judged, Trial};
+use crate::trial::observation::SettledSource;
+use crate::trial::tries::{self, BASELINE, Figure, TryResult, Trial};
 use strandline_report::text::counted;
 use strandline_report::units::{UNKNOWN, bytes, seconds};
 
 /// An outlier is reported if it differs by more than this fraction of the median.
-const NOTABLE: f64 = 0.05;
+const MIN_DEVIATION: f64 = 0.05;
 
 /// Caveats on the figures: code and sentence.
 pub fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
@@ -21,7 +21,7 @@ pub fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
         let text = format!(
             "{}: memory fell to end; settled is the level before that, not what was left. Where another instant is \
              meant, tell a mark there (docs/probes.md)",
-            some(&from_level)
+            first_names(&from_level)
         );
         caveats.push(("fell_at_end", text));
     }
@@ -29,11 +29,11 @@ pub fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
         let text = format!(
             "{}: memory fell to end without having stood on a level: settled is what it fell from. Tell a mark where it \
              is to be looked at (docs/probes.md)",
-            some(&from_top)
+            first_names(&from_top)
         );
         caveats.push(("held_no_level", text));
     }
-    if trial.observation.settled_at == Instant::Sample {
+    if trial.observation.settled_at == SettledSource::Sample {
         let text = "no ledger could be taken as its processes ended: `settled` is the last sample, and which allocator \
                     was mapped is not known";
         caveats.push(("settled_by_sample", text.to_owned()));
@@ -59,13 +59,13 @@ pub fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
 }
 
 /// The baseline and all tried candidates, with their names.
-pub fn all(trial: &Trial) -> impl Iterator<Item = (&str, &Judged)> {
+pub fn all(trial: &Trial) -> impl Iterator<Item = (&str, &TryResult)> {
     let tried = trial.tried.iter().map(|(tried, judged)| (tried.id.as_str(), judged));
     std::iter::once((BASELINE, &trial.baseline)).chain(tried)
 }
 
 /// The first names, and the number of the rest.
-fn some(names: &[&str]) -> String {
+fn first_names(names: &[&str]) -> String {
     const MOST: usize = 6;
     let shown = names.get(..names.len().min(MOST)).unwrap_or_default().join(", ");
     match names.len().saturating_sub(MOST) {
@@ -75,7 +75,7 @@ fn some(names: &[&str]) -> String {
 }
 
 /// A figure: name, accessor, smallest difference of interest, formatter.
-type OfFigure<'a> = (&'a str, fn(&Judged) -> &Figure, f64, &'a dyn Fn(f64) -> String);
+type OutlierFigure<'a> = (&'a str, fn(&TryResult) -> &Figure, f64, &'a dyn Fn(f64) -> String);
 
 /// The outliers among the runs of each setting, one sentence for each figure. Among nearly equal
 /// runs there is always an outlier; differences below the threshold are skipped.
@@ -83,7 +83,7 @@ fn outliers(trial: &Trial) -> Vec<String> {
     const MOST: usize = 6;
     let size = |value: f64| bytes(value.round() as u64);
     let time = if trial.serving { "the load's time" } else { "time" };
-    let figures: [OfFigure<'_>; 2] = [
+    let figures: [OutlierFigure<'_>; 2] = [
         ("settled memory", |judged| &judged.settled, tries::RESOLUTION_BYTES, &size),
         (time, |judged| &judged.wall, 0.0, &seconds),
     ];
@@ -92,7 +92,7 @@ fn outliers(trial: &Trial) -> Vec<String> {
         let mut found = Vec::new();
         for (id, judged) in all(trial).filter(|(_, judged)| judged.failure.is_none()) {
             let Some(estimate) = &of(judged).estimate else { continue };
-            let least = least.max(estimate.median * NOTABLE);
+            let least = least.max(estimate.median * MIN_DEVIATION);
             let apart = of(judged).outliers().into_iter().filter_map(|at| estimate.samples.get(at).copied());
             let apart = apart.filter(|value| (value - estimate.median).abs() > least);
             found.extend(apart.map(|value| format!("{} of {id} ({})", text(value), text(estimate.median))));
@@ -122,5 +122,5 @@ fn notes(trial: &Trial) -> Vec<String> {
             }
         }
     }
-    grouped.into_iter().map(|(note, ids)| format!("{}: {note}", some(&ids))).collect()
+    grouped.into_iter().map(|(note, ids)| format!("{}: {note}", first_names(&ids))).collect()
 }

@@ -13,24 +13,24 @@ fn figure(before: &[f64], after: &[f64]) -> Figure {
     Figure { estimate: estimate(after, 0.95, 1), ratio: paired_ratio(&pairs, 0.0, 0.95) }
 }
 
-fn judged(mebibytes: &[f64], seconds: &[f64]) -> Judged {
+fn judged(mebibytes: &[f64], seconds: &[f64]) -> TryResult {
     let sizes: Vec<f64> = mebibytes.iter().map(|size| size * 1_048_576.0).collect();
     let (memory, time) = ([100.0 * 1_048_576.0; 5], [1.0, 1.01, 1.02, 1.0, 0.99]);
     let settled = figure(&memory, &sizes);
     let faults = figure(&[1e6; 5], &[12_345_678.0; 5]);
-    Judged {
+    TryResult {
         peak: settled.clone(),
         settled,
         wall: figure(&time, seconds),
         faults,
         notes: vec![("was killed".to_owned(), 1)],
-        ..Judged::default()
+        ..TryResult::default()
     }
 }
 
-fn tried(id: &str) -> Try {
+fn tried(id: &str) -> TriedSetting {
     let variable = Variable { name: "A".into(), value: "1".into(), added: "1".into() };
-    Try {
+    TriedSetting {
         id: id.into(),
         title: "a title".into(),
         kind: Kind::Setting,
@@ -40,7 +40,7 @@ fn tried(id: &str) -> Try {
     }
 }
 
-fn trial(tries: &[(&str, Judged)]) -> Trial {
+fn trial(tries: &[(&str, TryResult)]) -> Trial {
     Trial {
         command: vec!["thing".into()],
         program: Some("/bin/thing".into()),
@@ -68,7 +68,7 @@ fn the_headline_does_not_claim_what_cannot_be_told() {
     let bounded = Trial { goal: Goal::TimeBounded, ..trial(&[("half", even)]) };
     let text = headline(&bounded);
     assert!(text.contains("as long, as far as can be told (could be up to 1."), "{text}");
-    let few = Judged { wall: figure(&[1.0], &[1.3]), ..slower };
+    let few = TryResult { wall: figure(&[1.0], &[1.3]), ..slower };
     assert!(headline(&trial(&[("few", few)])).contains("1.30 times as long, of 5 rounds"));
 }
 

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use strandline_inspect::environment::Environment;
 
 use crate::cell::{Node, Outcome, Subject};
-use crate::journal::ELSEWHERE;
+use crate::journal::SLURM_FOLDER;
 use crate::trial::server::Service;
 use strandline_recorder::Limits;
 
@@ -28,7 +28,7 @@ const MAX_PART_BYTES: u64 = 64 << 20;
 
 /// The shared folder of a lab.
 #[derive(Clone, Debug)]
-pub struct Store {
+pub struct SharedFolder {
     /// Folder of the lab.
     pub root: PathBuf,
     /// Token that distinguishes this lab from earlier labs in the same folder.
@@ -37,7 +37,7 @@ pub struct Store {
 
 /// Identity of the lab, for its tasks.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct About {
+pub struct LabIdentity {
     /// See [`Store::lab`].
     pub lab: String,
     /// Key of its journal.
@@ -68,7 +68,7 @@ pub struct Plan {
 
 /// A requested job array.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Array {
+pub struct JobArray {
     /// See [`Store::lab`].
     pub lab: String,
     /// Name of its plan.
@@ -96,7 +96,7 @@ impl std::fmt::Display for Task {
 
 /// Content of the file of a finished round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Over {
+pub struct FinishedRound {
     /// [`SCHEMA`].
     pub schema: String,
     /// See [`Store::lab`].
@@ -147,7 +147,7 @@ pub struct Failed {
 
 /// Result of reading a file.
 #[derive(Debug, PartialEq)]
-pub enum Found<T> {
+pub enum ReadResult<T> {
     /// The file does not exist.
     Missing,
     /// The content is wrong; holds one line that names the file and the reason.
@@ -156,10 +156,10 @@ pub enum Found<T> {
     Here(T),
 }
 
-impl Store {
+impl SharedFolder {
     /// The folder of all these files.
     pub fn folder(&self) -> PathBuf {
-        self.root.join(ELSEWHERE)
+        self.root.join(SLURM_FOLDER)
     }
 
     /// A file or folder in it.
@@ -188,7 +188,7 @@ impl Store {
     }
 
     /// The partial file of a round that a task is running.
-    pub fn part(&self, plan: &str, round: u32, task: Task) -> PathBuf {
+    pub fn partial(&self, plan: &str, round: u32, task: Task) -> PathBuf {
         self.below("rounds").join(format!("{plan}-{round}.{task}.part"))
     }
 
@@ -203,13 +203,13 @@ impl Store {
     }
 
     /// Reads the file of a finished round; `wanted` are the subjects that were requested.
-    pub fn read_over(&self, plan: &str, round: u32, wanted: &[usize]) -> Found<Over> {
+    pub fn read_finished(&self, plan: &str, round: u32, wanted: &[usize]) -> ReadResult<FinishedRound> {
         let path = self.over(plan, round);
-        let wrong = |what: &str| Found::Wrong(format!("{}: {what}", path.display()));
-        let mut over: Over = match read(&path) {
-            Found::Here(over) => over,
-            Found::Missing => return Found::Missing,
-            Found::Wrong(why) => return Found::Wrong(why),
+        let wrong = |what: &str| ReadResult::Wrong(format!("{}: {what}", path.display()));
+        let mut over: FinishedRound = match read(&path) {
+            ReadResult::Here(over) => over,
+            ReadResult::Missing => return ReadResult::Missing,
+            ReadResult::Wrong(why) => return ReadResult::Wrong(why),
         };
         if over.lab != self.lab || over.plan != plan || over.round != round {
             return wrong("it is of another lab or round");
@@ -225,16 +225,16 @@ impl Store {
             run.outcome.node = Some(over.node.clone());
             let Outcome { stdout, stderr, recording, .. } = &mut run.outcome;
             for kept in [stdout, stderr, recording] {
-                if kept.as_deref().is_some_and(|kept| !self.is_own(kept)) {
+                if kept.as_deref().is_some_and(|kept| !self.is_run_output(kept)) {
                     return wrong("it names a file that is not of this lab");
                 }
             }
         }
-        Found::Here(over)
+        ReadResult::Here(over)
     }
 
     /// Whether a path is below the output folder of the runs of this lab.
-    fn is_own(&self, path: &Path) -> bool {
+    fn is_run_output(&self, path: &Path) -> bool {
         let goes_up = path.components().any(|part| part == Component::ParentDir);
         path.starts_with(self.root.join("cells")) && !goes_up
     }
@@ -259,11 +259,11 @@ pub fn round_of(name: &str, plan: &str) -> Option<(u32, bool)> {
 }
 
 /// Reads a file of JSON.
-pub fn read<T: DeserializeOwned>(path: &Path) -> Found<T> {
-    let wrong = |error: &dyn std::fmt::Display| Found::Wrong(format!("{}: {error}", path.display()));
+pub fn read<T: DeserializeOwned>(path: &Path) -> ReadResult<T> {
+    let wrong = |error: &dyn std::fmt::Display| ReadResult::Wrong(format!("{}: {error}", path.display()));
     let file = match std::fs::File::open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Found::Missing,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return ReadResult::Missing,
         Err(error) => return wrong(&error),
     };
     if file.metadata().is_ok_and(|data| !data.is_file() || data.len() > MAX_BYTES) {
@@ -274,7 +274,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Found<T> {
         return wrong(&error);
     }
     match serde_json::from_slice(&text) {
-        Ok(value) => Found::Here(value),
+        Ok(value) => ReadResult::Here(value),
         Err(error) => wrong(&error),
     }
 }
@@ -283,16 +283,16 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Found<T> {
 ///
 /// # Errors
 /// One line that names it.
-pub fn put(path: &Path, value: &impl Serialize) -> Result<(), String> {
+pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), String> {
     let text = serde_json::to_vec(value).map_err(|error| format!("{}: {error}", path.display()))?;
-    put_text(path, &text)
+    write_file(path, &text)
 }
 
 /// Writes a file atomically.
 ///
 /// # Errors
 /// One line that names it.
-pub fn put_text(path: &Path, text: &[u8]) -> Result<(), String> {
+pub fn write_file(path: &Path, text: &[u8]) -> Result<(), String> {
     let named = |error: std::io::Error| format!("{}: {error}", path.display());
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder).map_err(named)?;
@@ -304,7 +304,7 @@ pub fn put_text(path: &Path, text: &[u8]) -> Result<(), String> {
 }
 
 /// Number of complete lines in a partial file, without the first one (its header).
-pub fn runs_in(path: &Path) -> usize {
+pub fn count_runs(path: &Path) -> usize {
     let mut text = Vec::new();
     let read = std::fs::File::open(path).and_then(|file| file.take(MAX_PART_BYTES).read_to_end(&mut text));
     if read.is_err() {
@@ -322,11 +322,11 @@ pub fn token() -> String {
 mod tests {
     use super::*;
 
-    fn store(root: &Path) -> Store {
-        Store { root: root.to_owned(), lab: "lab".to_owned() }
+    fn store(root: &Path) -> SharedFolder {
+        SharedFolder { root: root.to_owned(), lab: "lab".to_owned() }
     }
 
-    fn over(store: &Store) -> Over {
+    fn over(store: &SharedFolder) -> FinishedRound {
         let outcome = Outcome::not_started("x".to_owned());
         let run = |subject| Run {
             subject,
@@ -336,7 +336,7 @@ mod tests {
             allocators: None,
             outcome: outcome.clone(),
         };
-        Over {
+        FinishedRound {
             schema: SCHEMA.to_owned(),
             lab: store.lab.clone(),
             plan: "p".to_owned(),
@@ -353,18 +353,18 @@ mod tests {
     fn a_file_that_is_not_what_it_should_be_is_refused_with_its_path() {
         let folder = tempfile::tempdir().unwrap();
         let store = store(folder.path());
-        assert_eq!(store.read_over("p", 3, &[0, 1]), Found::Missing);
+        assert_eq!(store.read_finished("p", 3, &[0, 1]), ReadResult::Missing);
         let good = over(&store);
-        put(&store.over("p", 3), &good).unwrap();
-        let Found::Here(read) = store.read_over("p", 3, &[0, 1]) else { panic!("it is good") };
+        write_json(&store.over("p", 3), &good).unwrap();
+        let ReadResult::Here(read) = store.read_finished("p", 3, &[0, 1]) else { panic!("it is good") };
         assert_eq!(read.runs[0].outcome.node.as_ref().unwrap().name, "n");
-        let refused = |over: &Over, wanted: &[usize]| {
-            put(&store.over("p", 3), over).unwrap();
-            matches!(store.read_over("p", 3, wanted), Found::Wrong(why) if why.contains("p-3.json"))
+        let refused = |over: &FinishedRound, wanted: &[usize]| {
+            write_json(&store.over("p", 3), over).unwrap();
+            matches!(store.read_finished("p", 3, wanted), ReadResult::Wrong(why) if why.contains("p-3.json"))
         };
         assert!(refused(&good, &[0]), "other runs");
-        assert!(refused(&Over { lab: "other".to_owned(), ..good.clone() }, &[0, 1]));
-        assert!(refused(&Over { round: 4, ..good.clone() }, &[0, 1]));
+        assert!(refused(&FinishedRound { lab: "other".to_owned(), ..good.clone() }, &[0, 1]));
+        assert!(refused(&FinishedRound { round: 4, ..good.clone() }, &[0, 1]));
         for path in ["/etc/passwd", "cells/../../x", ".."] {
             let mut bad = good.clone();
             bad.runs[0].outcome.stderr = Some(store.root.join(path));
@@ -373,11 +373,11 @@ mod tests {
         let text = serde_json::to_vec(&good).unwrap();
         for cut in 0..text.len() {
             std::fs::write(store.over("p", 3), &text[..cut]).unwrap();
-            assert!(matches!(store.read_over("p", 3, &[0, 1]), Found::Wrong(_)), "cut at {cut}");
+            assert!(matches!(store.read_finished("p", 3, &[0, 1]), ReadResult::Wrong(_)), "cut at {cut}");
         }
         std::fs::remove_file(store.over("p", 3)).unwrap();
         std::fs::create_dir(store.over("p", 3)).unwrap();
-        assert!(matches!(store.read_over("p", 3, &[0, 1]), Found::Wrong(_)), "a folder");
+        assert!(matches!(store.read_finished("p", 3, &[0, 1]), ReadResult::Wrong(_)), "a folder");
     }
 
     #[test]

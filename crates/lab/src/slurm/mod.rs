@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::cell::{Outcome, Subject};
-use super::elsewhere::{Elsewhere, News, Round, Tasks};
+use super::elsewhere::{RemoteExecutor, RemoteEvent, Round, TaskCounts};
 use super::executor::{Executor, Job, Stopped};
 use super::interrupt::Interrupt;
 use super::local::Local;
@@ -25,11 +25,11 @@ mod task;
 mod watch;
 
 pub use files::Task;
-pub use task::{Order, serve};
+pub use task::{TaskArguments, serve};
 
-pub(crate) use files::put_text;
-use files::{About, Array, Found, Owner, Plan, Store, plan_name, put, read, token};
-use scheduler::Stand;
+pub(crate) use files::write_file;
+use files::{LabIdentity, JobArray, ReadResult, Owner, Plan, SharedFolder, plan_name, write_json, read, token};
+use scheduler::TaskState;
 
 /// The hidden verb that runs the round of a task.
 pub const ROUND_VERB: &str = "lab-round";
@@ -69,7 +69,7 @@ pub struct Options {
     /// Whether nodes may be shared with other jobs.
     pub is_shared: bool,
     /// Maximum number of concurrent rounds.
-    pub at_once: Option<u32>,
+    pub max_running: Option<u32>,
     /// How to run subjects that are servers.
     pub service: Option<Service>,
 }
@@ -86,13 +86,13 @@ pub enum Decision {
 /// The submitting user: receives messages and decides.
 pub trait User: Send {
     /// Shows a line.
-    fn say(&self, line: &str);
+    fn show(&self, line: &str);
     /// Asks what happens to `jobs` after `signal`; `tasks` counts their rounds.
-    fn decide(&self, signal: i32, jobs: &str, tasks: Tasks, interrupt: &Interrupt) -> Decision;
+    fn decide(&self, signal: i32, jobs: &str, tasks: TaskCounts, interrupt: &Interrupt) -> Decision;
 }
 
 /// Why an option for sbatch is rejected; `None` if it is passed on.
-pub fn why_not_passed_on(option: &str) -> Option<String> {
+pub fn why_rejected(option: &str) -> Option<String> {
     let name = option.split('=').next().unwrap_or(option);
     // The value may follow a short option directly: -N2.
     let short =
@@ -109,23 +109,23 @@ pub fn why_not_passed_on(option: &str) -> Option<String> {
 
 /// A requested round that is not finished.
 #[derive(Clone, Debug)]
-struct Waiting {
+struct PendingRound {
     turns: Vec<usize>,
     /// How often it was submitted.
     tries: u32,
     task: Option<Task>,
-    stand: Stand,
+    stand: TaskState,
     /// State and reason as given by the scheduler.
-    words: String,
+    state_text: String,
     node: String,
     /// Since when the scheduler reports it as ended, or does not know it.
-    gone: Option<Instant>,
+    ended_since: Option<Instant>,
 }
 
 /// Runs rounds by Slurm, and single jobs on this machine.
 pub struct Slurm {
     local: Local,
-    store: Store,
+    store: SharedFolder,
     program: PathBuf,
     options: Options,
     user: Box<dyn User>,
@@ -133,10 +133,10 @@ pub struct Slurm {
     token: String,
     /// Name of the plan of the requested rounds.
     plan: String,
-    waiting: BTreeMap<u32, Waiting>,
+    waiting: BTreeMap<u32, PendingRound>,
     /// The arrays of this lab, with their job ids if known.
-    arrays: BTreeMap<u32, (Array, Option<u64>)>,
-    news: VecDeque<News>,
+    arrays: BTreeMap<u32, (JobArray, Option<u64>)>,
+    news: VecDeque<RemoteEvent>,
     watch: watch::Watch,
     caveats: Vec<(&'static str, String)>,
 }
@@ -158,23 +158,23 @@ impl Slurm {
         if root.to_str().is_none_or(|root| root.contains(['\n', '\\'])) {
             return Err(format!("{}: a name that sbatch takes has neither \\ nor line ends", root.display()));
         }
-        let mut store = Store { root: root.to_owned(), lab: String::new() };
-        let about = match read::<About>(&store.below("lab.json")) {
-            Found::Here(about) => Some(about),
-            Found::Missing | Found::Wrong(_) => None,
+        let mut store = SharedFolder { root: root.to_owned(), lab: String::new() };
+        let about = match read::<LabIdentity>(&store.below("lab.json")) {
+            ReadResult::Here(about) => Some(about),
+            ReadResult::Missing | ReadResult::Wrong(_) => None,
         };
         let is_same = about.as_ref().is_some_and(|about| about.key == key) && !is_fresh;
         match about {
             Some(about) if is_same => store.lab = about.lab,
             about => {
                 if let Some(about) = about {
-                    forget(&Store { lab: about.lab, ..store.clone() });
+                    discard_lab(&SharedFolder { lab: about.lab, ..store.clone() });
                 }
                 store.lab = token();
-                put(&store.below("lab.json"), &About { lab: store.lab.clone(), key: key.to_owned() })?;
+                write_json(&store.below("lab.json"), &LabIdentity { lab: store.lab.clone(), key: key.to_owned() })?;
             }
         }
-        put_text(&store.below("round.sh"), SCRIPT.as_bytes())?;
+        write_file(&store.below("round.sh"), SCRIPT.as_bytes())?;
         for folder in ["rounds", "logs", "arrays", "plans", "work"] {
             let folder = store.below(folder);
             std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -182,7 +182,7 @@ impl Slurm {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let token = token();
         let owner = Owner { token: token.clone(), host: host.trim().to_owned(), pid: std::process::id() };
-        put(&store.below("owner.json"), &owner)?;
+        write_json(&store.below("owner.json"), &owner)?;
         let arrays = known_arrays(&store);
         let watch = watch::Watch::new(&store.folder());
         Ok(Self {
@@ -227,26 +227,26 @@ impl Slurm {
         jobs
     }
 
-    fn standing(&self) -> Tasks {
-        let running = self.waiting.values().filter(|waiting| waiting.stand == Stand::Running).count();
+    fn task_counts(&self) -> TaskCounts {
+        let running = self.waiting.values().filter(|waiting| waiting.stand == TaskState::Running).count();
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        Tasks { running: count(running), waiting: count(self.waiting.len() - running) }
+        TaskCounts { running: count(running), waiting: count(self.waiting.len() - running) }
     }
 
     /// Runs a whole command as one task: for a lab whose every step depends on the previous one.
     ///
     /// # Errors
     /// [`Stopped`].
-    pub fn run_whole(&mut self, subject: &Subject, tell: &dyn Fn(Tasks)) -> Result<Outcome, Stopped> {
-        self.ask(std::slice::from_ref(subject), vec![Round { number: 0, turns: vec![0] }])?;
+    pub fn run_as_task(&mut self, subject: &Subject, tell: &dyn Fn(TaskCounts)) -> Result<Outcome, Stopped> {
+        self.request(std::slice::from_ref(subject), vec![Round { number: 0, turns: vec![0] }])?;
         loop {
             match self.next() {
-                Ok(News::Standing { tasks, .. }) => tell(tasks),
-                Ok(News::Over { outcomes, .. }) => {
+                Ok(RemoteEvent::Status { tasks, .. }) => tell(tasks),
+                Ok(RemoteEvent::Finished { outcomes, .. }) => {
                     let outcome = outcomes.into_iter().next().map(|(_, outcome)| outcome);
                     return outcome.ok_or_else(|| Stopped::Failed("its task told nothing".to_owned()));
                 }
-                Ok(News::Lost { why, .. }) => return Err(Stopped::Failed(why)),
+                Ok(RemoteEvent::Lost { why, .. }) => return Err(Stopped::Failed(why)),
                 Err(Stopped::Failed(why)) => {
                     self.cancel();
                     return Err(Stopped::Failed(why));
@@ -257,13 +257,13 @@ impl Slurm {
     }
 
     /// Removes the results of tasks, so that the same command starts anew.
-    pub fn forget_rounds(&self) {
+    pub fn discard_rounds(&self) {
         drop(std::fs::remove_dir_all(self.store.below("rounds")));
     }
 }
 
 /// Cancels the jobs of an earlier lab, and removes its files.
-fn forget(store: &Store) {
+fn discard_lab(store: &SharedFolder) {
     let jobs: Vec<String> =
         known_arrays(store).into_values().filter_map(|(_, job)| Some(job?.to_string())).collect();
     if !jobs.is_empty() {
@@ -276,17 +276,17 @@ fn forget(store: &Store) {
 }
 
 /// The arrays that this lab submitted or was about to submit.
-fn known_arrays(store: &Store) -> BTreeMap<u32, (Array, Option<u64>)> {
+fn known_arrays(store: &SharedFolder) -> BTreeMap<u32, (JobArray, Option<u64>)> {
     let mut arrays = BTreeMap::new();
     for entry in std::fs::read_dir(store.below("arrays")).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.strip_suffix(".json")?.parse::<u32>().ok());
         let Some(number) = number.filter(|&number| number < MAX_ARRAYS) else { continue };
-        let Found::Here(array) = read::<Array>(&entry.path()) else { continue };
+        let ReadResult::Here(array) = read::<JobArray>(&entry.path()) else { continue };
         if array.lab == store.lab {
             let job = match read::<u64>(&store.job(number)) {
-                Found::Here(job) => Some(job),
-                Found::Missing | Found::Wrong(_) => None,
+                ReadResult::Here(job) => Some(job),
+                ReadResult::Missing | ReadResult::Wrong(_) => None,
             };
             arrays.insert(number, (array, job));
         }
@@ -294,8 +294,8 @@ fn known_arrays(store: &Store) -> BTreeMap<u32, (Array, Option<u64>)> {
     arrays
 }
 
-impl Elsewhere for Slurm {
-    fn ask(&mut self, subjects: &[Subject], rounds: Vec<Round>) -> Result<(), Stopped> {
+impl RemoteExecutor for Slurm {
+    fn request(&mut self, subjects: &[Subject], rounds: Vec<Round>) -> Result<(), Stopped> {
         let here = std::env::current_dir().map_err(|error| Stopped::Failed(error.to_string()))?;
         let placed = |subject: &Subject| Subject {
             directory: Some(subject.directory.clone().unwrap_or_else(|| here.clone())),
@@ -307,16 +307,16 @@ impl Elsewhere for Slurm {
             service: self.options.service.clone(),
         };
         self.plan = plan_name(&plan).map_err(Stopped::Failed)?;
-        put(&self.store.plan(&self.plan), &plan).map_err(Stopped::Failed)?;
+        write_json(&self.store.plan(&self.plan), &plan).map_err(Stopped::Failed)?;
         for Round { number, turns } in rounds {
-            let waiting = Waiting {
+            let waiting = PendingRound {
                 turns,
                 tries: 0,
                 task: None,
-                stand: Stand::Waiting,
-                words: String::new(),
+                stand: TaskState::Waiting,
+                state_text: String::new(),
                 node: String::new(),
-                gone: None,
+                ended_since: None,
             };
             self.waiting.insert(number, waiting);
         }
@@ -329,7 +329,7 @@ impl Elsewhere for Slurm {
         self.submit(&unasked)
     }
 
-    fn next(&mut self) -> Result<News, Stopped> {
+    fn next(&mut self) -> Result<RemoteEvent, Stopped> {
         self.watch_for_news()
     }
 
@@ -342,7 +342,7 @@ impl Elsewhere for Slurm {
         }
         if let Err(trouble) = scheduler::cancel(&jobs) {
             let line = trouble.line();
-            self.user.say(&format!("slurm: not cancelled ({line}); later: scancel {}", jobs.join(" ")));
+            self.user.show(&format!("slurm: not cancelled ({line}); later: scancel {}", jobs.join(" ")));
         }
     }
 }
@@ -372,7 +372,7 @@ impl Executor for Slurm {
         self.local.no_counters()
     }
 
-    fn elsewhere(&mut self) -> Option<&mut dyn Elsewhere> {
+    fn remote(&mut self) -> Option<&mut dyn RemoteExecutor> {
         Some(self)
     }
 
@@ -388,12 +388,12 @@ mod tests {
     #[test]
     fn options_that_would_change_what_a_round_is_are_not_passed_on() {
         for own in ["--array=1-3", "-a", "-N2", "--nodes=2", "--wrap=x", "-J", "-n4", "qos=low", ""] {
-            assert!(why_not_passed_on(own).is_some(), "{own}");
+            assert!(why_rejected(own).is_some(), "{own}");
         }
         for good in
             ["--qos=low", "--gres=gpu:1", "-p", "-pdebug", "--mem=4G", "--no-requeue", "--nodelist=n1"]
         {
-            assert_eq!(why_not_passed_on(good), None, "{good}");
+            assert_eq!(why_rejected(good), None, "{good}");
         }
     }
 }

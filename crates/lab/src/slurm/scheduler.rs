@@ -13,40 +13,40 @@ use super::files::Task;
 use strandline_report::text::{clean, shorten};
 
 /// Time limit of a program.
-pub const PATIENCE: Duration = Duration::from_secs(45);
+pub const PROGRAM_TIMEOUT: Duration = Duration::from_secs(45);
 /// Maximum output read from a program; ten thousand tasks give about 600 KiB.
 const MAX_BYTES: u64 = 64 << 20;
 /// Interval between checks whether the program has ended.
-const PACE: Duration = Duration::from_millis(4);
+const POLL_INTERVAL: Duration = Duration::from_millis(4);
 /// Tasks per array if the scheduler does not report its maximum (its default is 1,001).
-const TASKS: usize = 1000;
+const DEFAULT_MAX_TASKS: usize = 1000;
 /// Upper bound of tasks per array.
 const MAX_TASKS: usize = 10_000;
 
 /// Why a request to the scheduler failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum SchedulerError {
     /// The job is unknown.
     Unknown,
     /// The scheduler did not answer or could not be reached; a retry may succeed.
-    Away(String),
+    Unavailable(String),
     /// The scheduler refused.
     Refused(String),
 }
 
-impl Trouble {
+impl SchedulerError {
     /// The reason in one line.
     pub fn line(&self) -> String {
         match self {
             Self::Unknown => "slurm knows no such job".to_owned(),
-            Self::Away(why) | Self::Refused(why) => why.clone(),
+            Self::Unavailable(why) | Self::Refused(why) => why.clone(),
         }
     }
 }
 
 /// State of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stand {
+pub enum TaskState {
     /// Waits for a node.
     Waiting,
     /// Has a node.
@@ -65,11 +65,11 @@ pub enum Stand {
 
 /// A line of squeue: the state of one task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct TaskStatus {
     /// The task.
     pub task: Task,
     /// Its state.
-    pub stand: Stand,
+    pub stand: TaskState,
     /// Its state, as the scheduler calls it.
     pub state: String,
     /// Why it waits or how it ended.
@@ -96,7 +96,7 @@ pub struct Submission<'a> {
 ///
 /// # Errors
 /// [`Trouble`].
-pub fn submit(submission: &Submission<'_>) -> Result<u64, Trouble> {
+pub fn submit(submission: &Submission<'_>) -> Result<u64, SchedulerError> {
     let last = submission.count.saturating_sub(1);
     let at_once = submission.at_once.map(|most| format!("%{most}")).unwrap_or_default();
     let mut words = vec![
@@ -106,23 +106,23 @@ pub fn submit(submission: &Submission<'_>) -> Result<u64, Trouble> {
     ];
     words.extend(submission.options.iter().cloned());
     words.extend(submission.script.iter().cloned());
-    let said = ask("sbatch", &words, &|| false)?;
-    let first = said.lines().last().unwrap_or_default();
+    let output = run_program("sbatch", &words, &|| false)?;
+    let first = output.lines().last().unwrap_or_default();
     let number = first.split(';').next().and_then(|number| number.trim().parse().ok());
-    number.ok_or_else(|| Trouble::Refused(format!("sbatch did not tell a job: {}", short(&said))))
+    number.ok_or_else(|| SchedulerError::Refused(format!("sbatch did not tell a job: {}", short(&output))))
 }
 
 /// States of those tasks of `jobs` that the scheduler knows. Stops early once `is_enough`.
 ///
 /// # Errors
 /// [`Trouble`].
-pub fn tasks(jobs: &[u64], is_enough: &dyn Fn() -> bool) -> Result<Vec<Line>, Trouble> {
+pub fn tasks(jobs: &[u64], is_enough: &dyn Fn() -> bool) -> Result<Vec<TaskStatus>, SchedulerError> {
     let list = jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let words = ["-h", "-r", "-t", "all", "-o", "%F|%K|%T|%N|%r", "-j", &list].map(str::to_owned);
-    match ask("squeue", &words, is_enough) {
+    match run_program("squeue", &words, is_enough) {
         Ok(said) => Ok(said.lines().filter_map(line).collect()),
         // For a single unknown job squeue fails; of several it omits the unknown ones.
-        Err(Trouble::Unknown) => Ok(Vec::new()),
+        Err(SchedulerError::Unknown) => Ok(Vec::new()),
         Err(trouble) => Err(trouble),
     }
 }
@@ -131,9 +131,9 @@ pub fn tasks(jobs: &[u64], is_enough: &dyn Fn() -> bool) -> Result<Vec<Line>, Tr
 ///
 /// # Errors
 /// [`Trouble`].
-pub fn find(name: &str) -> Result<Option<u64>, Trouble> {
+pub fn find(name: &str) -> Result<Option<u64>, SchedulerError> {
     let words = ["-h", "-t", "all", "-o", "%F", "-n", name].map(str::to_owned);
-    let said = ask("squeue", &words, &|| false)?;
+    let said = run_program("squeue", &words, &|| false)?;
     Ok(said.lines().find_map(|line| line.trim().parse().ok()))
 }
 
@@ -141,25 +141,25 @@ pub fn find(name: &str) -> Result<Option<u64>, Trouble> {
 ///
 /// # Errors
 /// [`Trouble`].
-pub fn cancel(what: &[String]) -> Result<(), Trouble> {
-    match ask("scancel", what, &|| false) {
-        Ok(_) | Err(Trouble::Unknown) => Ok(()),
+pub fn cancel(what: &[String]) -> Result<(), SchedulerError> {
+    match run_program("scancel", what, &|| false) {
+        Ok(_) | Err(SchedulerError::Unknown) => Ok(()),
         Err(trouble) => Err(trouble),
     }
 }
 
 /// Maximum number of tasks in an array.
-pub fn most_tasks() -> usize {
-    let Ok(said) = ask("scontrol", &["show", "config"].map(str::to_owned), &|| false) else { return TASKS };
+pub fn max_tasks() -> usize {
+    let Ok(said) = run_program("scontrol", &["show", "config"].map(str::to_owned), &|| false) else { return DEFAULT_MAX_TASKS };
     let line = said.lines().find(|line| line.trim_start().starts_with("MaxArraySize"));
     let most = line.and_then(|line| line.split_once('=')?.1.trim().parse().ok());
     // Indices go from 0 to MaxArraySize - 1; 0 disables arrays, which sbatch then reports.
-    most.map_or(TASKS, |most: usize| most.clamp(1, MAX_TASKS))
+    most.map_or(DEFAULT_MAX_TASKS, |most: usize| most.clamp(1, MAX_TASKS))
 }
 
 /// What the scheduler still knows about the end of a task: `ExitCode=71:0 Reason=NonZeroExitCode`.
-pub fn how_it_ended(task: Task) -> Option<String> {
-    let said = ask("scontrol", &["show".to_owned(), "job".to_owned(), task.to_string()], &|| false).ok()?;
+pub fn end_details(task: Task) -> Option<String> {
+    let said = run_program("scontrol", &["show".to_owned(), "job".to_owned(), task.to_string()], &|| false).ok()?;
     let fields = said.split_whitespace().filter(|field| {
         ["JobState=", "Reason=", "ExitCode=", "BatchHost="].iter().any(|name| field.starts_with(name))
     });
@@ -168,7 +168,7 @@ pub fn how_it_ended(task: Task) -> Option<String> {
 }
 
 /// Parses a line of squeue.
-fn line(text: &str) -> Option<Line> {
+fn line(text: &str) -> Option<TaskStatus> {
     let mut fields = text.splitn(5, '|');
     let job = fields.next()?.trim().parse().ok()?;
     let index = fields.next()?.trim().parse().ok()?;
@@ -176,27 +176,27 @@ fn line(text: &str) -> Option<Line> {
     let node = clean(fields.next()?.trim());
     let reason = clean(fields.next()?.trim());
     let stand = stand(&state, &reason);
-    Some(Line { task: Task { job, index }, stand, state: clean(&state), reason, node })
+    Some(TaskStatus { task: Task { job, index }, stand, state: clean(&state), reason, node })
 }
 
-fn stand(state: &str, reason: &str) -> Stand {
+fn stand(state: &str, reason: &str) -> TaskState {
     let is_stuck = reason.to_ascii_lowercase().replace('_', " ").contains("launch failed requeued held");
     match state {
-        "PENDING" | "REQUEUE_HOLD" | "SPECIAL_EXIT" if is_stuck => Stand::Stuck,
-        "COMPLETED" | "FAILED" | "OUT_OF_MEMORY" | "REVOKED" => Stand::Over,
-        "CANCELLED" => Stand::Cancelled,
-        "TIMEOUT" | "DEADLINE" => Stand::OutOfTime,
-        "NODE_FAIL" | "PREEMPTED" | "BOOT_FAIL" => Stand::LostNode,
+        "PENDING" | "REQUEUE_HOLD" | "SPECIAL_EXIT" if is_stuck => TaskState::Stuck,
+        "COMPLETED" | "FAILED" | "OUT_OF_MEMORY" | "REVOKED" => TaskState::Over,
+        "CANCELLED" => TaskState::Cancelled,
+        "TIMEOUT" | "DEADLINE" => TaskState::OutOfTime,
+        "NODE_FAIL" | "PREEMPTED" | "BOOT_FAIL" => TaskState::LostNode,
         "RUNNING" | "COMPLETING" | "CONFIGURING" | "SUSPENDED" | "STOPPED" | "SIGNALING" | "STAGE_OUT" => {
-            Stand::Running
+            TaskState::Running
         }
         // Unknown states of newer versions count as waiting: the user can still cancel.
-        _ => Stand::Waiting,
+        _ => TaskState::Waiting,
     }
 }
 
 /// Runs a program of the scheduler and returns its output.
-fn ask(program: &str, words: &[String], is_enough: &dyn Fn() -> bool) -> Result<String, Trouble> {
+fn run_program(program: &str, words: &[String], is_enough: &dyn Fn() -> bool) -> Result<String, SchedulerError> {
     let begin = Instant::now();
     let started = Command::new(program)
         .args(words)
@@ -206,16 +206,16 @@ fn ask(program: &str, words: &[String], is_enough: &dyn Fn() -> bool) -> Result<
         .stderr(Stdio::piped())
         .spawn();
     let mut child = started.map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => Trouble::Refused(format!(
+        std::io::ErrorKind::NotFound => SchedulerError::Refused(format!(
             "{program} is not here: --on slurm wants a machine from which jobs are submitted (apt install slurm-client)"
         )),
-        _ => Trouble::Refused(format!("{program} cannot be run: {error}")),
+        _ => SchedulerError::Refused(format!("{program} cannot be run: {error}")),
     })?;
     let (stdout, stderr) = (child.stdout.take().map(drain), child.stderr.take().map(drain));
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break Some(status),
-            Ok(None) if begin.elapsed() < PATIENCE && !is_enough() => std::thread::sleep(PACE),
+            Ok(None) if begin.elapsed() < PROGRAM_TIMEOUT && !is_enough() => std::thread::sleep(POLL_INTERVAL),
             _ => break None,
         }
     };
@@ -223,7 +223,7 @@ fn ask(program: &str, words: &[String], is_enough: &dyn Fn() -> bool) -> Result<
         // Fails if it has just ended.
         drop(child.kill());
         drop(child.wait());
-        return Err(Trouble::Away(format!(
+        return Err(SchedulerError::Unavailable(format!(
             "{program} did not answer within {} s",
             begin.elapsed().as_secs()
         )));
@@ -231,14 +231,14 @@ fn ask(program: &str, words: &[String], is_enough: &dyn Fn() -> bool) -> Result<
     let text = |reader: Option<std::thread::JoinHandle<String>>| {
         reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
     };
-    let (said, complained) = (text(stdout), text(stderr));
+    let (said, error_output) = (text(stdout), text(stderr));
     if status.success() {
         return Ok(said);
     }
-    Err(trouble(program, if complained.trim().is_empty() { &said } else { &complained }, status.code()))
+    Err(trouble(program, if error_output.trim().is_empty() { &said } else { &error_output }, status.code()))
 }
 
-fn trouble(program: &str, said: &str, status: Option<i32>) -> Trouble {
+fn trouble(program: &str, said: &str, status: Option<i32>) -> SchedulerError {
     const AWAY: [&str; 8] = [
         "unable to contact slurm",
         "socket timed out",
@@ -251,7 +251,7 @@ fn trouble(program: &str, said: &str, status: Option<i32>) -> Trouble {
     ];
     let lower = said.to_ascii_lowercase();
     if lower.contains("invalid job id") {
-        return Trouble::Unknown;
+        return SchedulerError::Unknown;
     }
     let line = match short(said) {
         line if line.is_empty() => format!("{program} ended with {}", status.unwrap_or(-1)),
@@ -259,7 +259,7 @@ fn trouble(program: &str, said: &str, status: Option<i32>) -> Trouble {
         line if line.starts_with(program) => line,
         line => format!("{program}: {line}"),
     };
-    if AWAY.iter().any(|words| lower.contains(words)) { Trouble::Away(line) } else { Trouble::Refused(line) }
+    if AWAY.iter().any(|words| lower.contains(words)) { SchedulerError::Unavailable(line) } else { SchedulerError::Refused(line) }
 }
 
 /// The first lines of a message, joined into one.
@@ -284,11 +284,11 @@ mod tests {
     #[test]
     fn lines_of_squeue_are_taken_apart() {
         let of = |text: &str| line(text).map(|line| (line.task.to_string(), line.stand));
-        assert_eq!(of("17|3|RUNNING|n1|None"), Some(("17_3".to_owned(), Stand::Running)));
-        assert_eq!(of("17|0|PENDING||Resources"), Some(("17_0".to_owned(), Stand::Waiting)));
-        assert_eq!(of("17|0|PENDING||launch failed requeued held").unwrap().1, Stand::Stuck);
-        assert_eq!(of("17|0|NODE_FAIL|n|x|y").unwrap().1, Stand::LostNode);
-        assert_eq!(of("17|0|NEW_STATE|n|").unwrap().1, Stand::Waiting);
+        assert_eq!(of("17|3|RUNNING|n1|None"), Some(("17_3".to_owned(), TaskState::Running)));
+        assert_eq!(of("17|0|PENDING||Resources"), Some(("17_0".to_owned(), TaskState::Waiting)));
+        assert_eq!(of("17|0|PENDING||launch failed requeued held").unwrap().1, TaskState::Stuck);
+        assert_eq!(of("17|0|NODE_FAIL|n|x|y").unwrap().1, TaskState::LostNode);
+        assert_eq!(of("17|0|NEW_STATE|n|").unwrap().1, TaskState::Waiting);
         for none in ["", "x", "17|N/A|RUNNING|n|None", "17|1", "-1|1|RUNNING|n|", "1|99999999999|RUNNING|n|"]
         {
             assert_eq!(of(none), None, "{none:?}");
@@ -299,11 +299,11 @@ mod tests {
     fn a_scheduler_that_is_away_is_told_from_one_that_refuses() {
         let of = |said: &str| trouble("sbatch", said, Some(1));
         let away = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)";
-        assert_eq!(of(away), Trouble::Away(away.to_owned()));
-        assert_eq!(of("slurm_load_jobs error: Invalid job id specified"), Trouble::Unknown);
+        assert_eq!(of(away), SchedulerError::Unavailable(away.to_owned()));
+        assert_eq!(of("slurm_load_jobs error: Invalid job id specified"), SchedulerError::Unknown);
         let refused =
             of("sbatch: error: invalid partition specified: x\nsbatch: error: Batch job submission failed");
-        assert!(matches!(&refused, Trouble::Refused(line) if line.contains("x; sbatch")), "{refused:?}");
-        assert_eq!(of(""), Trouble::Refused("sbatch ended with 1".to_owned()));
+        assert!(matches!(&refused, SchedulerError::Refused(line) if line.contains("x; sbatch")), "{refused:?}");
+        assert_eq!(of(""), SchedulerError::Refused("sbatch ended with 1".to_owned()));
     }
 }

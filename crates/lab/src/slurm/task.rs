@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use strandline_inspect::environment::Environment;
 
-use super::files::{About, Array, Failed, Found, Over, Plan, Run, SCHEMA, Store, Task, put, read};
+use super::files::{LabIdentity, JobArray, Failed, ReadResult, FinishedRound, Plan, Run, SCHEMA, SharedFolder, Task, write_json, read};
 use crate::cell::{End, Measure, Node, Outcome, Subject};
 use crate::executor::{Executor, Stopped};
 use crate::interrupt::Interrupt;
@@ -23,14 +23,14 @@ use crate::journal::cell_folder;
 use crate::local::Local;
 use crate::nodes;
 use crate::trial::observation::Observation;
-use crate::trial::server::{Serving, look_of};
+use crate::trial::server::{ServerExecutor, read_observation};
 
 /// Reading a partial file stops at a longer line.
 const MAX_LINE_BYTES: u64 = 1 << 20;
 
 /// Arguments of a task.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct TaskArguments {
     /// Folder of the lab.
     pub folder: PathBuf,
     /// Number of its array in the lab.
@@ -45,7 +45,7 @@ pub struct Order {
 
 /// First line of a partial file.
 #[derive(PartialEq, Serialize, Deserialize)]
-struct Head {
+struct PartialHeader {
     lab: String,
     node: String,
     /// Boot id of the node.
@@ -54,15 +54,15 @@ struct Head {
 
 /// Any other line of a partial file.
 #[derive(Serialize, Deserialize)]
-struct Done {
+struct FinishedRun {
     subject: usize,
     outcome: Outcome,
 }
 
 /// A round to run.
 struct Work {
-    store: Store,
-    order: Order,
+    store: SharedFolder,
+    order: TaskArguments,
     plan_name: String,
     plan: Plan,
     round: u32,
@@ -73,7 +73,7 @@ struct Work {
 ///
 /// # Errors
 /// [`Stopped`]; the reason is also written to the shared folder, if possible.
-pub fn serve(order: Order) -> Result<(), Stopped> {
+pub fn serve(order: TaskArguments) -> Result<(), Stopped> {
     let interrupt = Arc::new(Interrupt::new().map_err(Stopped::Failed)?);
     let Some(work) = work(order).map_err(Stopped::Failed)? else { return Ok(()) };
     let done = work.run(&interrupt);
@@ -83,39 +83,39 @@ pub fn serve(order: Order) -> Result<(), Stopped> {
         let Work { store, order, plan_name, round, .. } = &work;
         let failed = Failed { lab: store.lab.clone(), node: order.node.clone(), why: why.clone() };
         // A failure to write is ignored: the log of the scheduler has the reason too.
-        drop(put(&store.failed(plan_name, *round, order.task), &failed));
+        drop(write_json(&store.failed(plan_name, *round, order.task), &failed));
     }
     done
 }
 
 /// The round to run; `None` if it is already finished.
-fn work(order: Order) -> Result<Option<Work>, String> {
-    let mut store = Store { root: order.folder.clone(), lab: String::new() };
-    let about: About = there(&store.below("lab.json"))?;
+fn work(order: TaskArguments) -> Result<Option<Work>, String> {
+    let mut store = SharedFolder { root: order.folder.clone(), lab: String::new() };
+    let about: LabIdentity = read_required(&store.below("lab.json"))?;
     store.lab = about.lab;
     let path = store.array(order.array);
-    let array: Array = there(&path)?;
-    let plan: Plan = there(&store.plan(&array.plan))?;
+    let array: JobArray = read_required(&path)?;
+    let plan: Plan = read_required(&store.plan(&array.plan))?;
     if array.lab != store.lab || plan.lab != store.lab {
         return Err(format!("{}: the lab that it is of began anew: nothing is to be done", path.display()));
     }
     let Some((round, turns)) = array.rounds.into_iter().nth(order.task.index as usize) else {
         return Err(format!("{}: it has no task {}", path.display(), order.task.index));
     };
-    if matches!(store.read_over(&array.plan, round, &turns), Found::Here(_)) {
+    if matches!(store.read_finished(&array.plan, round, &turns), ReadResult::Here(_)) {
         return Ok(None);
     }
     Ok(Some(Work { store, order, plan_name: array.plan, plan, round, turns }))
 }
 
-fn there<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, String> {
+fn read_required<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, String> {
     match read(path) {
-        Found::Here(value) => Ok(value),
-        Found::Missing => Err(format!(
+        ReadResult::Here(value) => Ok(value),
+        ReadResult::Missing => Err(format!(
             "{}: not here: the lab's folder has to have the same path on all nodes",
             path.display()
         )),
-        Found::Wrong(why) => Err(why),
+        ReadResult::Wrong(why) => Err(why),
     }
 }
 
@@ -130,12 +130,12 @@ impl Work {
         let node = Node { name: self.order.node.clone(), kind: nodes::kind_of(&environment) };
         let described = self.store.folder().join(nodes::file_name(&node.kind));
         if !described.exists() {
-            put(&described, &environment).map_err(Stopped::Failed)?;
+            write_json(&described, &environment).map_err(Stopped::Failed)?;
         }
         let (mut part, mut done) = self.part().map_err(Stopped::Failed)?;
         let local = Local::start(&self.workshop(), interrupt).map_err(Stopped::Failed)?;
         let mut executor: Box<dyn Executor> = match &self.plan.service {
-            Some(service) => Box::new(Serving::new(Box::new(local), service.clone())),
+            Some(service) => Box::new(ServerExecutor::new(Box::new(local), service.clone())),
             None => Box::new(local),
         };
         for &turn in &self.turns {
@@ -145,11 +145,11 @@ impl Work {
             let subject = self.subject(turn)?;
             let folder = cell_folder(&self.store.root, &subject.name, self.round);
             let outcome = executor.run(subject, &folder)?;
-            if let Some(signal) = told_to_end(interrupt, &outcome) {
+            if let Some(signal) = ending_signal(interrupt, &outcome) {
                 return Err(Stopped::Interrupted(signal));
             }
-            let line = Done { subject: turn, outcome };
-            note(&mut part, &line).map_err(|error| self.unwritten(&error))?;
+            let line = FinishedRun { subject: turn, outcome };
+            append_line(&mut part, &line).map_err(|error| self.unwritten(&error))?;
             done.insert(line.subject, line.outcome);
         }
         drop(executor);
@@ -157,9 +157,9 @@ impl Work {
         for &turn in &self.turns {
             let (subject, outcome) = (self.subject(turn)?, done.remove(&turn));
             let outcome = outcome.ok_or_else(|| Stopped::Failed("a run was lost".to_owned()))?;
-            runs.push(self.told(turn, subject, outcome));
+            runs.push(self.run_record(turn, subject, outcome));
         }
-        let over = Over {
+        let over = FinishedRound {
             schema: SCHEMA.to_owned(),
             lab: self.store.lab.clone(),
             plan: self.plan_name.clone(),
@@ -170,7 +170,7 @@ impl Work {
             environment,
             runs,
         };
-        put(&self.store.over(&self.plan_name, self.round), &over).map_err(Stopped::Failed)?;
+        write_json(&self.store.over(&self.plan_name, self.round), &over).map_err(Stopped::Failed)?;
         drop(std::fs::remove_file(self.part_path()));
         Ok(())
     }
@@ -181,9 +181,9 @@ impl Work {
             .ok_or_else(|| Stopped::Failed(format!("round {}: the plan has no subject {turn}", self.round)))
     }
 
-    fn told(&self, turn: usize, subject: &Subject, outcome: Outcome) -> Run {
+    fn run_record(&self, turn: usize, subject: &Subject, outcome: Outcome) -> Run {
         let looks = match (&self.plan.service, &subject.measure) {
-            (Some(_), _) => Some(look_of(&outcome)),
+            (Some(_), _) => Some(read_observation(&outcome)),
             (None, Measure::Recording { .. }) => Some(Observation::of_outcome(&outcome)),
             (None, _) => None,
         };
@@ -201,7 +201,7 @@ impl Work {
     }
 
     fn part_path(&self) -> PathBuf {
-        self.store.part(&self.plan_name, self.round, self.order.task)
+        self.store.partial(&self.plan_name, self.round, self.order.task)
     }
 
     fn unwritten(&self, error: &std::io::Error) -> Stopped {
@@ -215,13 +215,13 @@ impl Work {
         let named = |error: std::io::Error| format!("{}: {error}", path.display());
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let head =
-            Head { lab: self.store.lab.clone(), node: self.order.node.clone(), boot: boot.trim().to_owned() };
-        let done = earlier(&path, &head);
+            PartialHeader { lab: self.store.lab.clone(), node: self.order.node.clone(), boot: boot.trim().to_owned() };
+        let done = read_partial(&path, &head);
         std::fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).map_err(named)?;
         let mut part = File::create(&path).map_err(named)?;
-        note(&mut part, &head).map_err(named)?;
+        append_line(&mut part, &head).map_err(named)?;
         for (&subject, outcome) in &done {
-            note(&mut part, &Done { subject, outcome: outcome.clone() }).map_err(named)?;
+            append_line(&mut part, &FinishedRun { subject, outcome: outcome.clone() }).map_err(named)?;
         }
         Ok((part, done))
     }
@@ -229,7 +229,7 @@ impl Work {
 
 /// The signal with which the scheduler ends this task, if any. All processes of a task get it, in
 /// any order: it may end a run before this process sees it, and then that run must not count.
-fn told_to_end(interrupt: &Interrupt, outcome: &Outcome) -> Option<i32> {
+fn ending_signal(interrupt: &Interrupt, outcome: &Outcome) -> Option<i32> {
     let patience = match outcome.end {
         End::Exited(0) => Duration::from_millis(5),
         End::Exited(status) if status < 128 => Duration::from_millis(50),
@@ -246,7 +246,7 @@ fn told_to_end(interrupt: &Interrupt, outcome: &Outcome) -> Option<i32> {
 }
 
 /// The runs in the complete lines of a partial file; empty if its first line is not `head`.
-fn earlier(path: &Path, head: &Head) -> BTreeMap<usize, Outcome> {
+fn read_partial(path: &Path, head: &PartialHeader) -> BTreeMap<usize, Outcome> {
     let mut done = BTreeMap::new();
     let Ok(file) = File::open(path) else { return done };
     let mut reader = BufReader::new(file);
@@ -256,17 +256,17 @@ fn earlier(path: &Path, head: &Head) -> BTreeMap<usize, Outcome> {
         Read::take(&mut reader, MAX_LINE_BYTES).read_until(b'\n', &mut line).ok()?;
         line.ends_with(b"\n").then(|| line.clone())
     };
-    let is_same = |text: Vec<u8>| serde_json::from_slice::<Head>(&text).is_ok_and(|found| found == *head);
+    let is_same = |text: Vec<u8>| serde_json::from_slice::<PartialHeader>(&text).is_ok_and(|found| found == *head);
     if !next().is_some_and(is_same) {
         return done;
     }
-    while let Some(Done { subject, outcome }) = next().and_then(|text| serde_json::from_slice(&text).ok()) {
+    while let Some(FinishedRun { subject, outcome }) = next().and_then(|text| serde_json::from_slice(&text).ok()) {
         done.insert(subject, outcome);
     }
     done
 }
 
-fn note(part: &mut File, line: &impl Serialize) -> std::io::Result<()> {
+fn append_line(part: &mut File, line: &impl Serialize) -> std::io::Result<()> {
     let mut text = serde_json::to_vec(line).map_err(std::io::Error::other)?;
     text.push(b'\n');
     part.write_all(&text)
@@ -280,20 +280,20 @@ mod tests {
     fn a_task_goes_on_where_it_began_and_nowhere_else() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("part");
-        let head = |node: &str| Head { lab: "l".to_owned(), node: node.to_owned(), boot: "b".to_owned() };
+        let head = |node: &str| PartialHeader { lab: "l".to_owned(), node: node.to_owned(), boot: "b".to_owned() };
         let mut part = File::create(&path).unwrap();
-        note(&mut part, &head("n1")).unwrap();
+        append_line(&mut part, &head("n1")).unwrap();
         for subject in [2, 0] {
-            note(&mut part, &Done { subject, outcome: Outcome::not_started(String::new()) }).unwrap();
+            append_line(&mut part, &FinishedRun { subject, outcome: Outcome::not_started(String::new()) }).unwrap();
         }
-        assert_eq!(earlier(&path, &head("n1")).into_keys().collect::<Vec<_>>(), [0, 2]);
-        assert!(earlier(&path, &head("n2")).is_empty(), "another node");
+        assert_eq!(read_partial(&path, &head("n1")).into_keys().collect::<Vec<_>>(), [0, 2]);
+        assert!(read_partial(&path, &head("n2")).is_empty(), "another node");
         let whole = std::fs::read(&path).unwrap();
         for cut in 0..whole.len() {
             std::fs::write(&path, &whole[..cut]).unwrap();
             let lines = whole[..cut].iter().filter(|&&byte| byte == b'\n').count();
-            assert_eq!(earlier(&path, &head("n1")).len(), lines.saturating_sub(1), "cut at {cut}");
+            assert_eq!(read_partial(&path, &head("n1")).len(), lines.saturating_sub(1), "cut at {cut}");
         }
-        assert!(earlier(&folder.path().join("none"), &head("n1")).is_empty());
+        assert!(read_partial(&folder.path().join("none"), &head("n1")).is_empty());
     }
 }

@@ -12,47 +12,47 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::files::{Array, Failed, Found, Owner, Task, put, read, round_of, runs_in};
-use super::scheduler::{self, Line, Stand, Submission, Trouble};
-use super::{Decision, MAX_ARRAYS, Slurm, Waiting};
+use super::files::{JobArray, Failed, ReadResult, Owner, Task, write_json, read, round_of, count_runs};
+use super::scheduler::{self, TaskStatus, TaskState, Submission, SchedulerError};
+use super::{Decision, MAX_ARRAYS, Slurm, PendingRound};
 use crate::cell::Outcome;
-use crate::elsewhere::News;
+use crate::elsewhere::RemoteEvent;
 use crate::executor::Stopped;
 use crate::tail::last_lines;
 use strandline_report::text::{clean, counted};
 
 /// Minimum interval between queries of the scheduler.
-const LOOK: Duration = Duration::from_secs(2);
+const MIN_QUERY_INTERVAL: Duration = Duration::from_secs(2);
 /// The interval is also at least this many times the duration of a query.
-const LOOK_SHARE: u32 = 10;
+const QUERY_DURATION_FACTOR: u32 = 10;
 /// Maximum interval between queries of the scheduler.
-const MAX_LOOK: Duration = Duration::from_secs(60);
+const MAX_QUERY_INTERVAL: Duration = Duration::from_secs(60);
 /// The same bounds for checks of the folder.
-const GATHER: Duration = Duration::from_millis(100);
-const GATHER_SHARE: u32 = 20;
-const MAX_GATHER: Duration = Duration::from_secs(5);
+const MIN_SCAN_INTERVAL: Duration = Duration::from_millis(100);
+const SCAN_DURATION_FACTOR: u32 = 20;
+const MAX_SCAN_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval between progress reports.
-const TELL: Duration = Duration::from_millis(500);
+const REPORT_INTERVAL: Duration = Duration::from_millis(500);
 /// The lab gives up when the scheduler has not answered for this long.
-const SILENT: Duration = Duration::from_secs(3600);
+const MAX_SILENCE: Duration = Duration::from_secs(3600);
 /// Time until a file written by a node is visible here, on a local file system.
-const SEEN_HERE: Duration = Duration::from_secs(1);
+const LOCAL_VISIBILITY_DELAY: Duration = Duration::from_secs(1);
 /// The same on other file systems: NFS caches directories for up to a minute.
-const SEEN_ELSEWHERE: Duration = Duration::from_secs(65);
+const SHARED_VISIBILITY_DELAY: Duration = Duration::from_secs(65);
 /// How often a round is submitted.
 const MAX_TRIES: u32 = 3;
 /// How often a round is submitted if it reached its time limit, which it will probably reach again.
 const MAX_TRIES_OF_TIME: u32 = 2;
 /// Delay before lost rounds are resubmitted, so that they share an array.
-const AGAIN: Duration = Duration::from_secs(2);
+const RESUBMIT_DELAY: Duration = Duration::from_secs(2);
 /// Delay if the scheduler currently accepts no more jobs of this user.
-const AGAIN_LATER: Duration = Duration::from_secs(30);
+const JOB_LIMIT_DELAY: Duration = Duration::from_secs(30);
 /// Maximum number of rounds lost at the same time for which the scheduler is asked for the reason.
-const MAX_ASKED: u32 = 10;
+const MAX_REASON_QUERIES: u32 = 10;
 /// Maximum number of running rounds whose runs are counted.
 const MAX_PARTS: usize = 64;
 /// After this time without a running task the user is shown the reason.
-const LONG: Duration = Duration::from_secs(60);
+const IDLE_NOTICE_DELAY: Duration = Duration::from_secs(60);
 /// Maximum number of caveats of one kind.
 const MAX_CAVEATS: usize = 20;
 
@@ -66,7 +66,7 @@ pub struct Watch {
     /// Time until a file written by a node is visible here.
     seen_after: Duration,
     /// Rounds to resubmit, from `again_at` on.
-    again: Vec<u32>,
+    resubmit: Vec<u32>,
     again_at: Instant,
     /// By round: size of its partial file, and number of runs in it.
     parts: BTreeMap<u32, (u64, usize)>,
@@ -87,8 +87,8 @@ impl Watch {
             next_look: now,
             next_tell: now,
             silent: None,
-            seen_after: if is_of_this_machine(folder) { SEEN_HERE } else { SEEN_ELSEWHERE },
-            again: Vec::new(),
+            seen_after: if is_local_file_system(folder) { LOCAL_VISIBILITY_DELAY } else { SHARED_VISIBILITY_DELAY },
+            resubmit: Vec::new(),
             again_at: now,
             parts: BTreeMap::new(),
             most_tasks: None,
@@ -99,7 +99,7 @@ impl Watch {
 }
 
 /// Whether the file system of a folder is local to this machine; unknown types count as shared.
-fn is_of_this_machine(folder: &Path) -> bool {
+fn is_local_file_system(folder: &Path) -> bool {
     use nix::sys::statfs;
     let known = [
         statfs::EXT4_SUPER_MAGIC,
@@ -113,7 +113,7 @@ fn is_of_this_machine(folder: &Path) -> bool {
 
 impl Slurm {
     /// Waits a moment for the next event.
-    pub(super) fn watch_for_news(&mut self) -> Result<News, Stopped> {
+    pub(super) fn watch_for_news(&mut self) -> Result<RemoteEvent, Stopped> {
         loop {
             if let Some(news) = self.news.pop_front() {
                 return Ok(news);
@@ -126,16 +126,16 @@ impl Slurm {
                 self.gather();
             }
             if now >= self.watch.next_look && self.news.is_empty() {
-                self.look()?;
+                self.query_scheduler()?;
             }
-            if !self.watch.again.is_empty() && now >= self.watch.again_at {
-                let again = std::mem::take(&mut self.watch.again);
+            if !self.watch.resubmit.is_empty() && now >= self.watch.again_at {
+                let again = std::mem::take(&mut self.watch.resubmit);
                 self.submit(&again)?;
             }
             if self.news.is_empty() && now >= self.watch.next_tell {
-                self.watch.next_tell = now + TELL;
+                self.watch.next_tell = now + REPORT_INTERVAL;
                 let runs = self.watch.parts.values().map(|(_, runs)| runs).sum();
-                return Ok(News::Standing { tasks: self.standing(), runs });
+                return Ok(RemoteEvent::Status { tasks: self.task_counts(), runs });
             }
             if self.news.is_empty() {
                 self.pause();
@@ -158,14 +158,14 @@ impl Slurm {
         let jobs = self.jobs();
         if !jobs.is_empty() {
             let list = jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-            match self.user.decide(signal, &list, self.standing(), &self.interrupt) {
+            match self.user.decide(signal, &list, self.task_counts(), &self.interrupt) {
                 Decision::Cancel => {
-                    super::Elsewhere::cancel(self);
-                    self.user.say(&format!("slurm: cancelled: job {list}"));
+                    super::RemoteExecutor::cancel(self);
+                    self.user.show(&format!("slurm: cancelled: job {list}"));
                 }
                 Decision::Leave => {
                     self.waiting.clear();
-                    self.user.say(&format!("slurm: job {list} goes on (scancel {list} ends it)"));
+                    self.user.show(&format!("slurm: job {list} goes on (scancel {list} ends it)"));
                 }
             }
         }
@@ -185,50 +185,50 @@ impl Slurm {
                 continue;
             }
             if is_over {
-                self.take(round);
+                self.take_finished(round);
             } else if parts < MAX_PARTS {
                 parts += 1;
                 let bytes = entry.metadata().map_or(0, |data| data.len());
                 let known = self.watch.parts.get(&round).is_some_and(|(known, _)| *known == bytes);
                 if !known {
-                    self.watch.parts.insert(round, (bytes, runs_in(&entry.path())));
+                    self.watch.parts.insert(round, (bytes, count_runs(&entry.path())));
                 }
             }
         }
-        self.watch.next_gather = begin + (begin.elapsed() * GATHER_SHARE).clamp(GATHER, MAX_GATHER);
+        self.watch.next_gather = begin + (begin.elapsed() * SCAN_DURATION_FACTOR).clamp(MIN_SCAN_INTERVAL, MAX_SCAN_INTERVAL);
     }
 
     /// Takes a finished round.
-    fn take(&mut self, round: u32) {
+    fn take_finished(&mut self, round: u32) {
         let Some(waiting) = self.waiting.get(&round) else { return };
-        match self.store.read_over(&self.plan, round, &waiting.turns) {
-            Found::Missing => {}
-            Found::Here(over) => {
+        match self.store.read_finished(&self.plan, round, &waiting.turns) {
+            ReadResult::Missing => {}
+            ReadResult::Here(over) => {
                 self.waiting.remove(&round);
                 self.watch.parts.remove(&round);
                 self.watch.idle = (Instant::now(), false);
                 let outcomes: Vec<(usize, Outcome)> =
                     over.runs.into_iter().map(|run| (run.subject, run.outcome)).collect();
-                self.news.push_back(News::Over { round, outcomes });
+                self.news.push_back(RemoteEvent::Finished { round, outcomes });
             }
-            Found::Wrong(why) => {
+            ReadResult::Wrong(why) => {
                 let path = self.store.over(&self.plan, round);
                 // If that fails, the file is found and reported again until the round was repeated.
                 drop(std::fs::rename(&path, path.with_extension("json.wrong")));
-                self.note("damaged", format!("round {}: {}; set aside", round + 1, clean(&why)));
+                self.add_caveat("damaged", format!("round {}: {}; set aside", round + 1, clean(&why)));
             }
         }
     }
 
-    fn note(&mut self, code: &'static str, text: String) {
+    fn add_caveat(&mut self, code: &'static str, text: String) {
         if self.caveats.iter().filter(|(known, _)| *known == code).count() < MAX_CAVEATS {
             self.caveats.push((code, text));
         }
     }
 
     /// Queries the scheduler for the state of rounds.
-    fn look(&mut self) -> Result<(), Stopped> {
-        self.watch.next_look = Instant::now() + LOOK;
+    fn query_scheduler(&mut self) -> Result<(), Stopped> {
+        self.watch.next_look = Instant::now() + MIN_QUERY_INTERVAL;
         self.check_owner()?;
         let jobs = self.jobs();
         if jobs.is_empty() {
@@ -238,35 +238,35 @@ impl Slurm {
         let interrupt = std::sync::Arc::clone(&self.interrupt);
         let said = scheduler::tasks(&jobs, &|| interrupt.signal().is_some());
         let took = begin.elapsed();
-        self.watch.next_look = Instant::now() + (took * LOOK_SHARE).clamp(LOOK, MAX_LOOK);
+        self.watch.next_look = Instant::now() + (took * QUERY_DURATION_FACTOR).clamp(MIN_QUERY_INTERVAL, MAX_QUERY_INTERVAL);
         match said {
             Ok(lines) => {
                 if self.watch.silent.take().is_some() {
-                    self.user.say("slurm answers again");
+                    self.user.show("slurm answers again");
                 }
-                self.stand(&lines);
-                self.settle();
+                self.update_states(&lines);
+                self.handle_lost_rounds();
             }
             Err(_) if self.interrupt.signal().is_some() => {}
-            Err(trouble) => self.is_silent(&trouble)?,
+            Err(trouble) => self.handle_no_answer(&trouble)?,
         }
         Ok(())
     }
 
-    fn is_silent(&mut self, trouble: &Trouble) -> Result<(), Stopped> {
+    fn handle_no_answer(&mut self, trouble: &SchedulerError) -> Result<(), Stopped> {
         let (since, times) = self.watch.silent.unwrap_or((Instant::now(), 0));
         if times == 0 {
             let line = trouble.line();
-            self.user.say(&format!("slurm does not answer ({line}); what tasks write is gathered meanwhile"));
+            self.user.show(&format!("slurm does not answer ({line}); what tasks write is gathered meanwhile"));
         }
-        if since.elapsed() > SILENT {
+        if since.elapsed() > MAX_SILENCE {
             return Err(Stopped::Failed(format!(
                 "slurm has not answered for an hour ({}); the same command goes on from here",
                 trouble.line()
             )));
         }
         self.watch.silent = Some((since, times.saturating_add(1)));
-        self.watch.next_look = Instant::now() + (LOOK * times.clamp(1, 30)).min(MAX_LOOK);
+        self.watch.next_look = Instant::now() + (MIN_QUERY_INTERVAL * times.clamp(1, 30)).min(MAX_QUERY_INTERVAL);
         Ok(())
     }
 
@@ -274,7 +274,7 @@ impl Slurm {
     /// file system.
     fn check_owner(&mut self) -> Result<(), Stopped> {
         match read::<Owner>(&self.store.below("owner.json")) {
-            Found::Here(owner) if owner.token != self.token => {
+            ReadResult::Here(owner) if owner.token != self.token => {
                 // The tasks now belong to that process.
                 self.waiting.clear();
                 Err(Stopped::Failed(format!(
@@ -289,52 +289,52 @@ impl Slurm {
     }
 
     /// Updates the states of tasks.
-    fn stand(&mut self, lines: &[Line]) {
-        let known: BTreeMap<Task, &Line> = lines.iter().map(|line| (line.task, line)).collect();
+    fn update_states(&mut self, lines: &[TaskStatus]) {
+        let known: BTreeMap<Task, &TaskStatus> = lines.iter().map(|line| (line.task, line)).collect();
         let mut stuck = Vec::new();
         for waiting in self.waiting.values_mut() {
             let Some(task) = waiting.task else { continue };
             let Some(line) = known.get(&task) else {
-                waiting.gone.get_or_insert_with(Instant::now);
+                waiting.ended_since.get_or_insert_with(Instant::now);
                 continue;
             };
             waiting.stand = line.stand;
-            waiting.words = format!("{} ({})", line.state, line.reason);
+            waiting.state_text = format!("{} ({})", line.state, line.reason);
             if !line.node.is_empty() {
                 waiting.node.clone_from(&line.node);
             }
             match line.stand {
-                Stand::Waiting | Stand::Running => waiting.gone = None,
-                Stand::Stuck => stuck.push(task.to_string()),
+                TaskState::Waiting | TaskState::Running => waiting.ended_since = None,
+                TaskState::Stuck => stuck.push(task.to_string()),
                 _ => {}
             }
-            if !matches!(line.stand, Stand::Waiting | Stand::Running) {
-                waiting.gone.get_or_insert_with(Instant::now);
+            if !matches!(line.stand, TaskState::Waiting | TaskState::Running) {
+                waiting.ended_since.get_or_insert_with(Instant::now);
             }
         }
         if !stuck.is_empty() {
             // If that fails, they stay held and are cancelled with their array.
             drop(scheduler::cancel(&stuck));
         }
-        let is_idle = self.standing().running == 0;
+        let is_idle = self.task_counts().running == 0;
         if !is_idle {
             self.watch.idle = (Instant::now(), false);
-        } else if !self.watch.idle.1 && self.watch.idle.0.elapsed() > LONG {
+        } else if !self.watch.idle.1 && self.watch.idle.0.elapsed() > IDLE_NOTICE_DELAY {
             self.watch.idle.1 = true;
-            if let Some(waiting) = self.waiting.values().find(|waiting| !waiting.words.is_empty()) {
+            if let Some(waiting) = self.waiting.values().find(|waiting| !waiting.state_text.is_empty()) {
                 let job = waiting.task.map_or_else(String::new, |task| task.job.to_string());
-                self.user.say(&format!("slurm: job {job} waits for a node: {}", waiting.words));
+                self.user.show(&format!("slurm: job {job} waits for a node: {}", waiting.state_text));
             }
         }
     }
 
     /// Handles rounds whose tasks ended but whose files did not appear.
-    fn settle(&mut self) {
+    fn handle_lost_rounds(&mut self) {
         let seen_after = self.watch.seen_after;
-        let is_lost = |waiting: &Waiting| waiting.gone.is_some_and(|since| since.elapsed() >= seen_after);
+        let is_lost = |waiting: &PendingRound| waiting.ended_since.is_some_and(|since| since.elapsed() >= seen_after);
         if !self.waiting.values().any(is_lost) {
-            if self.waiting.values().any(|waiting| waiting.gone.is_some()) {
-                self.watch.next_look = self.watch.next_look.min(Instant::now() + LOOK / 2);
+            if self.waiting.values().any(|waiting| waiting.ended_since.is_some()) {
+                self.watch.next_look = self.watch.next_look.min(Instant::now() + MIN_QUERY_INTERVAL / 2);
             }
             return;
         }
@@ -345,38 +345,38 @@ impl Slurm {
         let lost: Vec<u32> = lost.map(|(&round, _)| round).collect();
         self.watch.asked_why = 0;
         for round in lost {
-            self.lose(round);
+            self.handle_lost_round(round);
         }
     }
 
     /// Handles a task that ended without a result: its round is resubmitted, or reported as lost.
-    fn lose(&mut self, round: u32) {
+    fn handle_lost_round(&mut self, round: u32) {
         let why = self.why_lost(round);
         let Some(waiting) = self.waiting.get_mut(&round) else { return };
         let is_again = match waiting.stand {
             // Someone ended it on purpose.
-            Stand::Cancelled => false,
-            Stand::OutOfTime => waiting.tries < MAX_TRIES_OF_TIME,
+            TaskState::Cancelled => false,
+            TaskState::OutOfTime => waiting.tries < MAX_TRIES_OF_TIME,
             _ => waiting.tries < MAX_TRIES,
         };
         waiting.task = None;
-        waiting.gone = None;
-        waiting.stand = Stand::Waiting;
+        waiting.ended_since = None;
+        waiting.stand = TaskState::Waiting;
         self.watch.parts.remove(&round);
         let text = format!("round {}: {why}", round + 1);
         if is_again {
-            if self.watch.again.is_empty() {
-                self.watch.again_at = Instant::now() + AGAIN;
+            if self.watch.resubmit.is_empty() {
+                self.watch.again_at = Instant::now() + RESUBMIT_DELAY;
             }
-            self.watch.again.push(round);
-            self.note("rounds_again", format!("{text}; it was run again"));
+            self.watch.resubmit.push(round);
+            self.add_caveat("rounds_again", format!("{text}; it was run again"));
         } else {
             self.waiting.remove(&round);
-            self.note(
+            self.add_caveat(
                 "rounds_lost",
                 format!("{text}; it is lost (the same command with --dir runs it again)"),
             );
-            self.news.push_back(News::Lost { round, why });
+            self.news.push_back(RemoteEvent::Lost { round, why });
         }
     }
 
@@ -385,22 +385,22 @@ impl Slurm {
         let Some(task) = waiting.task else { return "it was not submitted".to_owned() };
         let on = if waiting.node.is_empty() { String::new() } else { format!(" on {}", waiting.node) };
         let begin = format!("task {task}{on}");
-        if let Found::Here(failed) = read::<Failed>(&self.store.failed(&self.plan, round, task))
+        if let ReadResult::Here(failed) = read::<Failed>(&self.store.failed(&self.plan, round, task))
             && failed.lab == self.store.lab
         {
             return format!("task {task} on {}: {}", clean(&failed.node), clean(&failed.why));
         }
-        let how = match (waiting.stand, waiting.words.as_str()) {
-            (Stand::Cancelled, _) => "was cancelled".to_owned(),
-            (Stand::OutOfTime, _) => "ran out of its time (--time)".to_owned(),
+        let how = match (waiting.stand, waiting.state_text.as_str()) {
+            (TaskState::Cancelled, _) => "was cancelled".to_owned(),
+            (TaskState::OutOfTime, _) => "ran out of its time (--time)".to_owned(),
             // The scheduler keeps no record of a waiting task that is removed while its array goes
             // on.
-            (Stand::Waiting, words) if !words.is_empty() => "was taken out of the queue".to_owned(),
-            (Stand::LostNode, words) => format!("lost its node: {words}"),
+            (TaskState::Waiting, words) if !words.is_empty() => "was taken out of the queue".to_owned(),
+            (TaskState::LostNode, words) => format!("lost its node: {words}"),
             (_, words) => {
                 self.watch.asked_why += 1;
                 let more =
-                    if self.watch.asked_why <= MAX_ASKED { scheduler::how_it_ended(task) } else { None };
+                    if self.watch.asked_why <= MAX_REASON_QUERIES { scheduler::end_details(task) } else { None };
                 let words = if words.is_empty() { "slurm knows it no more" } else { words };
                 format!("ended without a word: {}", more.unwrap_or_else(|| words.to_owned()))
             }
@@ -415,13 +415,13 @@ impl Slurm {
 
     /// Assigns running and waiting tasks of an earlier strandline to the requested rounds.
     pub(super) fn adopt(&mut self) -> Result<(), Stopped> {
-        let rounds = |array: &Array| array.plan == self.plan && self.asks_for_one_of(array);
+        let rounds = |array: &JobArray| array.plan == self.plan && self.has_requested_round(array);
         let wanted: Vec<u32> =
             self.arrays.iter().filter(|(_, (array, _))| rounds(array)).map(|(&number, _)| number).collect();
         if wanted.is_empty() {
             return Ok(());
         }
-        let failed = |trouble: Trouble| {
+        let failed = |trouble: SchedulerError| {
             Stopped::Failed(format!("slurm: {}; the same command goes on from here", trouble.line()))
         };
         for number in &wanted {
@@ -437,9 +437,9 @@ impl Slurm {
             return Ok(());
         }
         let lines = scheduler::tasks(&jobs, &|| false).map_err(failed)?;
-        let alive: BTreeMap<Task, &Line> = lines
+        let alive: BTreeMap<Task, &TaskStatus> = lines
             .iter()
-            .filter(|line| matches!(line.stand, Stand::Waiting | Stand::Running))
+            .filter(|line| matches!(line.stand, TaskState::Waiting | TaskState::Running))
             .map(|line| (line.task, line))
             .collect();
         for (array, job) in wanted.iter().filter_map(|number| self.arrays.get(number)) {
@@ -458,7 +458,7 @@ impl Slurm {
         Ok(())
     }
 
-    fn asks_for_one_of(&self, array: &Array) -> bool {
+    fn has_requested_round(&self, array: &JobArray) -> bool {
         array.rounds.iter().any(|(round, _)| self.waiting.contains_key(round))
     }
 
@@ -467,12 +467,12 @@ impl Slurm {
         if rounds.is_empty() {
             return Ok(());
         }
-        let most = *self.watch.most_tasks.get_or_insert_with(scheduler::most_tasks);
+        let most = *self.watch.most_tasks.get_or_insert_with(scheduler::max_tasks);
         for chunk in rounds.chunks(most) {
             self.submit_array(chunk)?;
         }
         // A short round ends before the scheduler needs to be asked.
-        self.watch.next_look = Instant::now() + LOOK;
+        self.watch.next_look = Instant::now() + MIN_QUERY_INTERVAL;
         self.watch.idle = (Instant::now(), false);
         Ok(())
     }
@@ -484,14 +484,14 @@ impl Slurm {
         }
         let lab = self.store.lab.get(..8).unwrap_or(&self.store.lab);
         let turns = |round: &u32| Some((*round, self.waiting.get(round)?.turns.clone()));
-        let array = Array {
+        let array = JobArray {
             lab: self.store.lab.clone(),
             plan: self.plan.clone(),
             name: format!("strandline-{lab}-{number}"),
             rounds: rounds.iter().filter_map(turns).collect(),
         };
         // Written before the submission, so that a later strandline can find the job by its name.
-        put(&self.store.array(number), &array).map_err(Stopped::Failed)?;
+        write_json(&self.store.array(number), &array).map_err(Stopped::Failed)?;
         let script = [self.store.below("round.sh"), self.program.clone(), self.store.root.clone()];
         let mut script: Vec<String> = script.iter().map(|path| path.to_string_lossy().into_owned()).collect();
         script.push(number.to_string());
@@ -499,16 +499,16 @@ impl Slurm {
         let submission = Submission {
             name: &array.name,
             count: array.rounds.len(),
-            at_once: self.options.at_once,
+            at_once: self.options.max_running,
             options: &options,
             script: &script,
         };
-        let job = match submit_surely(&submission) {
+        let job = match submit_with_retry(&submission) {
             Ok(job) => job,
-            Err(Trouble::Refused(line)) if is_a_limit(&line) && !self.jobs().is_empty() => {
+            Err(SchedulerError::Refused(line)) if is_job_limit(&line) && !self.jobs().is_empty() => {
                 // Other jobs are still to be waited for.
-                self.watch.again.extend_from_slice(rounds);
-                self.watch.again_at = Instant::now() + AGAIN_LATER;
+                self.watch.resubmit.extend_from_slice(rounds);
+                self.watch.again_at = Instant::now() + JOB_LIMIT_DELAY;
                 drop(std::fs::remove_file(self.store.array(number)));
                 return Ok(());
             }
@@ -518,13 +518,13 @@ impl Slurm {
                 return Err(Stopped::Failed(format!("slurm: {line}; the same command goes on from here")));
             }
         };
-        put(&self.store.job(number), &job).map_err(Stopped::Failed)?;
-        self.user.say(&format!("slurm: job {job}: {}", counted(array.rounds.len() as u64, "round")));
+        write_json(&self.store.job(number), &job).map_err(Stopped::Failed)?;
+        self.user.show(&format!("slurm: job {job}: {}", counted(array.rounds.len() as u64, "round")));
         for (index, (round, _)) in (0u32..).zip(&array.rounds) {
             if let Some(waiting) = self.waiting.get_mut(round) {
                 waiting.task = Some(Task { job, index });
                 waiting.tries += 1;
-                waiting.words.clear();
+                waiting.state_text.clear();
                 waiting.node.clear();
             }
         }
@@ -535,12 +535,12 @@ impl Slurm {
 
 /// Submits an array. A scheduler that answers too late may have accepted the job; it is then found
 /// by its name.
-fn submit_surely(submission: &Submission<'_>) -> Result<u64, Trouble> {
+fn submit_with_retry(submission: &Submission<'_>) -> Result<u64, SchedulerError> {
     const PAUSES: [u64; 2] = [1, 2];
     let mut pauses = PAUSES.into_iter();
     loop {
         let trouble = match scheduler::submit(submission) {
-            Err(Trouble::Away(line)) => Trouble::Away(line),
+            Err(SchedulerError::Unavailable(line)) => SchedulerError::Unavailable(line),
             done => return done,
         };
         let Some(pause) = pauses.next() else { return Err(trouble) };
@@ -555,7 +555,7 @@ fn submit_surely(submission: &Submission<'_>) -> Result<u64, Trouble> {
 }
 
 /// Whether a refusal is due to a limit on the number of jobs.
-fn is_a_limit(line: &str) -> bool {
+fn is_job_limit(line: &str) -> bool {
     let line = line.to_ascii_lowercase();
     ["limit", "qos policy", "maximum", "too many"].iter().any(|word| line.contains(word))
 }

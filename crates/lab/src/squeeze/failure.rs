@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde::Serialize;
 
-use super::Kind;
+use super::LimitKind;
 use crate::cell::{End, Outcome};
 use crate::tail::last_lines;
 use strandline_report::text::clean;
@@ -59,16 +59,16 @@ pub struct Failure {
 
 /// Decides whether a run succeeded.
 #[derive(Clone, Copy, Debug)]
-pub struct Judge {
+pub struct SuccessCriteria {
     /// The kind of limit; `None` without a limit.
-    pub kind: Option<Kind>,
+    pub kind: Option<LimitKind>,
     /// The timeout of the run.
     pub timeout: Option<Duration>,
     /// Exit status of the `--success` command, if there is one; inner `None`: it did not exit.
     pub verdict: Option<Option<u8>>,
 }
 
-impl Judge {
+impl SuccessCriteria {
     /// How a run failed; `None` if it succeeded.
     pub fn failure(self, outcome: &Outcome) -> Option<Failure> {
         let is_success = match self.verdict {
@@ -106,17 +106,17 @@ impl Judge {
             End::Exited(0) if self.verdict.is_some() => {
                 "it exited with status 0, and the --success command did not accept it".to_owned()
             }
-            End::Exited(status) if speaks_of_memory(stderr_tail) => {
+            End::Exited(status) if mentions_memory(stderr_tail) => {
                 format!("it said that it got no memory and exited with status {status}")
             }
             End::Exited(status) => format!("it exited with status {status}"),
             End::Signalled(KILLED) if kills > 0 => {
                 return "killed by the kernel at the limit".to_owned();
             }
-            End::Signalled(signal) if speaks_of_memory(stderr_tail) => {
+            End::Signalled(signal) if mentions_memory(stderr_tail) => {
                 format!("it said that it got no memory and was ended by {}", signal_name(*signal))
             }
-            End::Signalled(signal @ (KILLED | FAULTED)) if self.is_of_one_process() => {
+            End::Signalled(signal @ (KILLED | FAULTED)) if self.is_per_process() => {
                 format!(
                     "ended by {}, as what cannot be loaded within the limit also is",
                     signal_name(*signal)
@@ -138,8 +138,8 @@ impl Judge {
     }
 
     /// Whether the kernel applies the limit while it loads a program.
-    fn is_of_one_process(self) -> bool {
-        matches!(self.kind, Some(Kind::AddressSpace | Kind::Data))
+    fn is_per_process(self) -> bool {
+        matches!(self.kind, Some(LimitKind::AddressSpace | LimitKind::Data))
     }
 }
 
@@ -148,7 +148,7 @@ pub fn signal_name(signal: i32) -> String {
     Signal::try_from(signal).map_or_else(|_| format!("signal {signal}"), |known| known.as_str().to_owned())
 }
 
-fn speaks_of_memory(text: &str) -> bool {
+fn mentions_memory(text: &str) -> bool {
     let text = text.to_lowercase();
     OUT_OF_MEMORY.iter().any(|part| text.contains(part))
 }
@@ -167,15 +167,15 @@ mod tests {
         (outcome, file)
     }
 
-    fn words(judge: Judge, end: End, stderr: &str, kills: Option<u64>) -> String {
+    fn words(judge: SuccessCriteria, end: End, stderr: &str, kills: Option<u64>) -> String {
         let (mut outcome, _file) = outcome(end, stderr);
         outcome.out_of_memory_kills = kills;
         judge.failure(&outcome).unwrap().words
     }
 
-    const SPACE: Judge =
-        Judge { kind: Some(Kind::AddressSpace), timeout: Some(Duration::from_secs(12)), verdict: None };
-    const GROUP: Judge = Judge { kind: Some(Kind::Cgroup), ..SPACE };
+    const SPACE: SuccessCriteria =
+        SuccessCriteria { kind: Some(LimitKind::AddressSpace), timeout: Some(Duration::from_secs(12)), verdict: None };
+    const GROUP: SuccessCriteria = SuccessCriteria { kind: Some(LimitKind::Cgroup), ..SPACE };
 
     #[test]
     fn every_end_has_its_words() {
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_success_command_has_the_last_word() {
-        let judge = |verdict| Judge { verdict, ..SPACE };
+        let judge = |verdict| SuccessCriteria { verdict, ..SPACE };
         let (done, _file) = outcome(End::Exited(0), "");
         assert_eq!(judge(None).failure(&done), None);
         assert_eq!(judge(Some(Some(0))).failure(&done), None);

@@ -3,19 +3,19 @@
 use serde::Serialize;
 
 use super::failure::Failure;
-use super::search::{Plan, Search, Trial};
+use super::search::{Plan, Search, LimitRunner};
 use super::slowdown::{self, Level, Unlimited};
-use super::{Kind, Tried};
+use super::{LimitKind, LimitedRun};
 use crate::executor::Stopped;
 
 /// How often the search resumes because the command failed above the limit found.
-const MAX_RETURNS: u32 = 5;
+const MAX_RESUMES: u32 = 5;
 
 /// Input of a squeeze.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Question {
+pub struct SqueezeOptions {
     /// The kind of limit.
-    pub kind: Kind,
+    pub kind: LimitKind,
     /// The program and its arguments.
     pub command: Vec<String>,
     /// Shell command that judges a run, if any.
@@ -30,14 +30,14 @@ pub struct Question {
 
 /// Why a squeeze has no findings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoAnswer {
+pub enum SqueezeError {
     /// It was stopped, and can be resumed.
     Stopped(Stopped),
     /// The command fails without a limit; one line says how.
     FailsUnlimited(String),
 }
 
-impl From<Stopped> for NoAnswer {
+impl From<Stopped> for SqueezeError {
     fn from(stopped: Stopped) -> Self {
         Self::Stopped(stopped)
     }
@@ -47,7 +47,7 @@ impl From<Stopped> for NoAnswer {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Findings {
     /// The kind of limit.
-    pub kind: Kind,
+    pub kind: LimitKind,
     /// The program and its arguments.
     pub command: Vec<String>,
     /// Shell command that judged a run, if any.
@@ -70,22 +70,22 @@ pub struct Findings {
     /// How it fails under the largest failing limit.
     pub failure: Option<Failure>,
     /// The ways it fails, in descending order of limits.
-    pub failures: Vec<WayToFail>,
+    pub failures: Vec<FailureMode>,
     /// Results for each tried limit, ascending.
-    pub limits: Vec<AtLimit>,
+    pub limits: Vec<LimitResult>,
     /// Results without a limit.
     pub unlimited: Unlimited,
     /// Slowdown near the smallest limit.
     pub slowdown_near_limit: Vec<Level>,
     /// Every run in order.
-    pub trials: Vec<Tried>,
+    pub trials: Vec<LimitedRun>,
     /// Caveats, one sentence each.
-    pub caveats: Vec<Doubt>,
+    pub caveats: Vec<Caveat>,
 }
 
 /// A caveat.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Doubt {
+pub struct Caveat {
     /// Its code.
     pub code: &'static str,
     /// The verb that it applies to.
@@ -122,7 +122,7 @@ pub struct Inversion {
 
 /// Runs that failed in the same way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct WayToFail {
+pub struct FailureMode {
     /// How they failed, in words.
     pub words: String,
     /// The smallest limit under which this happened.
@@ -135,7 +135,7 @@ pub struct WayToFail {
 
 /// Results under one limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct AtLimit {
+pub struct LimitResult {
     /// The limit.
     pub limit_bytes: u64,
     /// Runs that succeeded.
@@ -149,19 +149,19 @@ pub struct AtLimit {
 /// # Errors
 /// [`NoAnswer`] if a run cannot be made, or if the command fails without a limit.
 pub fn squeeze(
-    question: &Question,
-    trial: &mut dyn Trial,
-    hear: &mut dyn FnMut(usize, &Tried),
-) -> Result<Findings, NoAnswer> {
+    question: &SqueezeOptions,
+    trial: &mut dyn LimitRunner,
+    hear: &mut dyn FnMut(usize, &LimitedRun),
+) -> Result<Findings, SqueezeError> {
     let mut search = Search::new(trial, &question.plan, hear);
     if !search.probe(None)? {
-        return Err(NoAnswer::FailsUnlimited(fails_unlimited(search.tries())));
+        return Err(SqueezeError::FailsUnlimited(fails_unlimited(search.tries())));
     }
     let guess = search.tries().first().and_then(|tried| tried.peak_bytes);
     let mut levels = Vec::new();
-    for turn in 0..MAX_RETURNS {
+    for turn in 0..MAX_RESUMES {
         search.find_upper_edge(guess)?;
-        let Some(smallest) = search.smallest_passing() else { break };
+        let Some(smallest) = search.smallest_never_failing() else { break };
         let seed = question.seed.wrapping_add(u64::from(turn));
         let near = slowdown::measure(&mut search, smallest, question.rounds, seed)?;
         levels = near.levels;
@@ -176,7 +176,7 @@ pub fn squeeze(
     Ok(findings(question, &search, levels))
 }
 
-fn fails_unlimited(tries: &[Tried]) -> String {
+fn fails_unlimited(tries: &[LimitedRun]) -> String {
     let failure = tries.last().and_then(|tried| tried.failure.as_ref());
     let (words, tail) = failure.map_or(("", ""), |failure| (&failure.words, &failure.stderr_tail));
     let said = tail.lines().last().map(|line| format!(", and wrote \"{line}\"")).unwrap_or_default();
@@ -198,24 +198,24 @@ fn settle_inversion(search: &mut Search<'_>) -> Result<(), Stopped> {
     Ok(())
 }
 
-fn findings(question: &Question, search: &Search<'_>, levels: Vec<Level>) -> Findings {
+fn findings(question: &SqueezeOptions, search: &Search<'_>, levels: Vec<Level>) -> Findings {
     let plan = &question.plan;
     let limits: Vec<_> = search
         .tallies()
         .iter()
-        .map(|(&limit_bytes, tally)| AtLimit {
+        .map(|(&limit_bytes, tally)| LimitResult {
             limit_bytes,
             succeeded: tally.succeeded,
             failed: tally.failed,
         })
         .collect();
-    let smallest = search.smallest_passing();
+    let smallest = search.smallest_never_failing();
     let largest_failing = search.largest_failing();
     let is_mixed = limits.iter().any(|at| at.succeeded > 0 && at.failed > 0);
     let non_monotone = inversion(&limits, plan.repeat.max(2)).filter(|_| !is_mixed);
     let is_inverted = search.smallest_success().zip(largest_failing).is_some_and(|(low, high)| low < high);
     let is_flaky = is_mixed || (is_inverted && non_monotone.is_none());
-    let band = is_flaky.then(|| band(&limits, search.largest_refusing(), smallest));
+    let band = is_flaky.then(|| band(&limits, search.largest_always_failing(), smallest));
     let is_sure = smallest.is_none_or(|limit| search.tally(limit).succeeded >= plan.repeat);
     let last_failure = search.tries().iter().rev().find(|tried| {
         tried.limit_bytes == largest_failing && tried.limit_bytes.is_some() && !tried.is_success()
@@ -232,7 +232,7 @@ fn findings(question: &Question, search: &Search<'_>, levels: Vec<Level>) -> Fin
         band,
         non_monotone,
         failure: last_failure.and_then(|tried| tried.failure.clone()),
-        failures: ways(search.tries()),
+        failures: failure_modes(search.tries()),
         limits,
         unlimited: slowdown::unlimited(search.tries(), question.seed),
         // A measurement at a limit that later turned out too small is dropped.
@@ -250,14 +250,14 @@ fn findings(question: &Question, search: &Search<'_>, levels: Vec<Level>) -> Fin
 
 /// The smallest limit that always succeeded and the largest above it that always failed, each with
 /// at least `times` runs.
-fn inversion(limits: &[AtLimit], times: u32) -> Option<Inversion> {
+fn inversion(limits: &[LimitResult], times: u32) -> Option<Inversion> {
     let succeeds = limits.iter().find(|at| at.failed == 0 && at.succeeded >= times)?.limit_bytes;
     let fails = limits.iter().rev().find(|at| at.succeeded == 0 && at.failed >= times)?.limit_bytes;
     (succeeds < fails).then_some(Inversion { succeeds_at_bytes: succeeds, fails_at_bytes: fails })
 }
 
-fn band(limits: &[AtLimit], low: Option<u64>, high: Option<u64>) -> Band {
-    let is_inside = |at: &&AtLimit| {
+fn band(limits: &[LimitResult], low: Option<u64>, high: Option<u64>) -> Band {
+    let is_inside = |at: &&LimitResult| {
         low.is_none_or(|low| at.limit_bytes > low) && high.is_none_or(|high| at.limit_bytes < high)
     };
     let (mut runs, mut failed) = (0u32, 0u32);
@@ -268,8 +268,8 @@ fn band(limits: &[AtLimit], low: Option<u64>, high: Option<u64>) -> Band {
     Band { low_bytes: low, high_bytes: high, runs, failed }
 }
 
-fn ways(tries: &[Tried]) -> Vec<WayToFail> {
-    let mut ways: Vec<WayToFail> = Vec::new();
+fn failure_modes(tries: &[LimitedRun]) -> Vec<FailureMode> {
+    let mut ways: Vec<FailureMode> = Vec::new();
     for tried in tries {
         let (Some(limit), Some(failure)) = (tried.limit_bytes, &tried.failure) else { continue };
         if let Some(way) = ways.iter_mut().find(|way| way.words == failure.words) {
@@ -278,18 +278,18 @@ fn ways(tries: &[Tried]) -> Vec<WayToFail> {
             way.runs = way.runs.saturating_add(1);
         } else {
             let words = failure.words.clone();
-            ways.push(WayToFail { words, low_bytes: limit, high_bytes: limit, runs: 1 });
+            ways.push(FailureMode { words, low_bytes: limit, high_bytes: limit, runs: 1 });
         }
     }
     ways.sort_by_key(|way| std::cmp::Reverse((way.high_bytes, way.low_bytes)));
     ways
 }
 
-fn caveats(findings: &Findings, plan: &Plan) -> Vec<Doubt> {
-    let mut caveats: Vec<Doubt> = Vec::new();
-    let mut add = |code, text: String| caveats.push(Doubt { code, r#where: "squeeze", bytes: None, text });
+fn caveats(findings: &Findings, plan: &Plan) -> Vec<Caveat> {
+    let mut caveats: Vec<Caveat> = Vec::new();
+    let mut add = |code, text: String| caveats.push(Caveat { code, r#where: "squeeze", bytes: None, text });
     if !findings.is_complete {
-        let most = plan.most_trials;
+        let most = plan.max_trials;
         add(
             "not_sure",
             format!(
@@ -315,17 +315,17 @@ fn caveats(findings: &Findings, plan: &Plan) -> Vec<Doubt> {
 }
 
 /// Explains what a limit of this kind counts.
-fn what_counts(kind: Kind) -> &'static str {
+fn what_counts(kind: LimitKind) -> &'static str {
     match kind {
-        Kind::AddressSpace => {
+        LimitKind::AddressSpace => {
             "The limit is one on each process by itself, and counts addresses, not resident memory: mapped files, \
              reserved space and the stacks of threads too."
         }
-        Kind::Data => {
+        LimitKind::Data => {
             "The limit is one on each process by itself. Since Linux 4.7 it counts all private writable mappings, \
              resident or not; shared memory and read-only files are not in it."
         }
-        Kind::Cgroup => {
+        LimitKind::Cgroup => {
             "The limit is one on all processes of the command together, and counts the pages of files that they were \
              the first to read, tmpfs, and the kernel's own memory for them too. The kernel drops clean pages of \
              files before it kills, which shows as time; pages of files that others had read before do not count."

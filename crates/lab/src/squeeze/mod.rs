@@ -21,7 +21,7 @@ use strandline_recorder::Limits;
 /// The limited resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum LimitKind {
     /// The address space of each process, `RLIMIT_AS`.
     AddressSpace,
     /// The private writable mappings of each process, `RLIMIT_DATA`.
@@ -30,7 +30,7 @@ pub enum Kind {
     Cgroup,
 }
 
-impl Kind {
+impl LimitKind {
     /// Name in flags and documents.
     pub fn name(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl Kind {
 
 /// One run and its result.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Tried {
+pub struct LimitedRun {
     /// The limit; `None` without one.
     pub limit_bytes: Option<u64>,
     /// How it failed; `None` if it succeeded.
@@ -66,7 +66,7 @@ pub struct Tried {
     pub is_recorded: bool,
 }
 
-impl Tried {
+impl LimitedRun {
     /// Whether it succeeded.
     pub fn is_success(&self) -> bool {
         self.failure.is_none()

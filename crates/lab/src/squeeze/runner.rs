@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use strandline_recording::{Reader, Record};
 
-use super::failure::Judge;
-use super::search::Trial;
-use super::{Kind, Tried};
+use super::failure::SuccessCriteria;
+use super::search::LimitRunner;
+use super::{LimitKind, LimitedRun};
 use crate::cell::{End, Measure, Outcome, Subject};
 use crate::executor::{Executor, Stopped};
 use crate::journal::Journal;
@@ -20,16 +20,16 @@ use strandline_recorder::Limits;
 /// signal.
 pub const STATUS_VARIABLE: &str = "STRANDLINE_STATUS";
 /// A run hangs if it takes longer than this multiple of the time without a limit,
-const HUNG_TIMES: f64 = 10.0;
+const HANG_FACTOR: f64 = 10.0;
 /// plus this constant, for very short runs.
-const HUNG_SECONDS: f64 = 10.0;
+const HANG_EXTRA_SECONDS: f64 = 10.0;
 /// Sampling interval of the run that measures the peak.
 const INTERVAL: Duration = Duration::from_millis(1);
 
 /// Runs a command under limits.
 pub struct Runner<'a> {
     /// The kind of limit.
-    pub kind: Kind,
+    pub kind: LimitKind,
     /// The command, without limits. Its timeout, if any, was set by the user.
     pub subject: Subject,
     /// Shell command that judges runs.
@@ -52,7 +52,7 @@ struct State {
 impl<'a> Runner<'a> {
     /// Runs `subject` under limits of this kind.
     pub fn new(
-        kind: Kind,
+        kind: LimitKind,
         subject: Subject,
         success: Option<String>,
         executor: &'a mut dyn Executor,
@@ -76,7 +76,7 @@ impl<'a> Runner<'a> {
     }
 
     /// The first run, recorded to find the peak; `None` if it could not be recorded.
-    fn watched(&mut self) -> Result<Option<Outcome>, Stopped> {
+    fn recorded_run(&mut self) -> Result<Option<Outcome>, Stopped> {
         let measure = Measure::Recording { interval: INTERVAL, ledgers: "none".to_owned(), snapshot: false };
         let subject = Subject { name: "watched".to_owned(), measure, ..self.subject.clone() };
         let outcome = self.outcome(&subject)?;
@@ -84,7 +84,7 @@ impl<'a> Runner<'a> {
     }
 
     /// Runs the `--success` command and returns its exit status; `None` if it did not exit.
-    fn ask(&mut self, command: &str, name: &str, outcome: &Outcome) -> Result<Option<u8>, Stopped> {
+    fn run_success_command(&mut self, command: &str, name: &str, outcome: &Outcome) -> Result<Option<u8>, Stopped> {
         let status = match outcome.end {
             End::Exited(status) => i32::from(status),
             End::Signalled(signal) => 128 + signal,
@@ -111,12 +111,12 @@ impl<'a> Runner<'a> {
     }
 }
 
-impl Trial for Runner<'_> {
-    fn run(&mut self, limit_bytes: Option<u64>) -> Result<Tried, Stopped> {
+impl LimitRunner for Runner<'_> {
+    fn run(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, Stopped> {
         let name = limit_bytes.map_or_else(|| "no limit".to_owned(), |bytes| format!("{bytes} bytes"));
         let is_first = self.state.rounds.is_empty();
         // For control groups the first guess is the high-water mark, which every run provides.
-        let watched = if is_first && self.kind != Kind::Cgroup { self.watched()? } else { None };
+        let watched = if is_first && self.kind != LimitKind::Cgroup { self.recorded_run()? } else { None };
         let is_recorded = watched.is_some();
         let outcome = match watched {
             Some(outcome) => outcome,
@@ -133,35 +133,35 @@ impl Trial for Runner<'_> {
         if self.state.timeout.is_none()
             && let Some(wall) = outcome.figures.wall_seconds
         {
-            let most = Duration::try_from_secs_f64(HUNG_SECONDS + HUNG_TIMES * wall);
+            let most = Duration::try_from_secs_f64(HANG_EXTRA_SECONDS + HANG_FACTOR * wall);
             // In whole seconds, for readable messages.
             self.state.timeout = most.ok().map(|most| Duration::from_secs(most.as_secs()));
         }
         let success = self.success.clone();
-        let verdict = success.map(|command| self.ask(&command, &name, &outcome)).transpose()?;
+        let verdict = success.map(|command| self.run_success_command(&command, &name, &outcome)).transpose()?;
         let kind = limit_bytes.map(|_| self.kind);
-        let judge = Judge { kind, timeout: self.state.timeout, verdict };
+        let judge = SuccessCriteria { kind, timeout: self.state.timeout, verdict };
         let seen = outcome.recording.as_deref().and_then(|path| peak(path, self.kind));
         let high_water = outcome.figures.high_water_bytes;
         // Samples miss peaks shorter than their interval; resident memory is also address space.
         let peak_bytes = match self.kind {
-            Kind::Cgroup => high_water,
-            Kind::AddressSpace if seen.is_some() => seen.max(high_water),
-            Kind::AddressSpace | Kind::Data => seen,
+            LimitKind::Cgroup => high_water,
+            LimitKind::AddressSpace if seen.is_some() => seen.max(high_water),
+            LimitKind::AddressSpace | LimitKind::Data => seen,
         };
         let failure = judge.failure(&outcome);
-        Ok(Tried { limit_bytes, failure, figures: outcome.figures, peak_bytes, is_recorded })
+        Ok(LimitedRun { limit_bytes, failure, figures: outcome.figures, peak_bytes, is_recorded })
     }
 }
 
 /// The largest address space, or data size, of one process at any sample of a recording.
-fn peak(path: &Path, kind: Kind) -> Option<u64> {
+fn peak(path: &Path, kind: LimitKind) -> Option<u64> {
     let mut reader = Reader::open(path).ok()?;
     let mut most_kib = None;
     while let Ok(Some(record)) = reader.next_record() {
         let Record::Samples(block) = record else { continue };
         for run in block.runs() {
-            let kib = if kind == Kind::Data { run.sample.data_kib } else { run.sample.virtual_kib };
+            let kib = if kind == LimitKind::Data { run.sample.data_kib } else { run.sample.virtual_kib };
             most_kib = most_kib.max(Some(kib));
         }
     }

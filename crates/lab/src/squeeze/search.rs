@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Tried;
+use super::LimitedRun;
 use crate::executor::Stopped;
 
 /// Limits are multiples of this, because the kernel counts pages.
@@ -18,39 +18,39 @@ pub const PAGE_BYTES: u64 = 4096;
 /// The first guess if the peak is unknown.
 const BLIND_GUESS_BYTES: u64 = 16 << 20;
 /// Growth factor of the steps.
-const GALLOP: u64 = 4;
+const STEP_GROWTH: u64 = 4;
 /// Limits further apart than this factor are bisected by the geometric mean.
 const FAR_APART: u64 = 4;
 
 /// Runs a command under a limit.
-pub trait Trial {
+pub trait LimitRunner {
     /// Makes one run under a limit of `limit_bytes`, or without a limit.
     ///
     /// # Errors
     /// [`Stopped`] if the run could not be made; the search then ends.
-    fn run(&mut self, limit_bytes: Option<u64>) -> Result<Tried, Stopped>;
+    fn run(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, Stopped>;
 }
 
 /// Distance between two limits at which the edge between them counts as found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Resolution {
     /// Fraction of the limit.
-    pub share: f64,
+    pub fraction: f64,
     /// Lower bound.
-    pub least_bytes: u64,
+    pub min_bytes: u64,
 }
 
 impl Default for Resolution {
     fn default() -> Self {
-        Self { share: 0.01, least_bytes: 64 << 10 }
+        Self { fraction: 0.01, min_bytes: 64 << 10 }
     }
 }
 
 impl Resolution {
     /// The resolution at `limit_bytes`, in whole pages, at least one.
     pub fn at(self, limit_bytes: u64) -> u64 {
-        let share = (limit_bytes as f64 * self.share.clamp(0.0, 1.0)) as u64;
-        pages_down(share.max(self.least_bytes)).max(PAGE_BYTES)
+        let share = (limit_bytes as f64 * self.fraction.clamp(0.0, 1.0)) as u64;
+        pages_down(share.max(self.min_bytes)).max(PAGE_BYTES)
     }
 }
 
@@ -62,7 +62,7 @@ pub struct Plan {
     /// Resolution of the search.
     pub resolution: Resolution,
     /// Maximum number of runs for finding the edges.
-    pub most_trials: u32,
+    pub max_trials: u32,
     /// The smallest limit to try.
     pub floor_bytes: u64,
     /// The largest limit to try.
@@ -80,10 +80,10 @@ pub struct Tally {
 
 /// A search under way: the runs so far and the results for each limit.
 pub struct Search<'a> {
-    trial: &'a mut dyn Trial,
+    trial: &'a mut dyn LimitRunner,
     plan: &'a Plan,
-    hear: &'a mut dyn FnMut(usize, &Tried),
-    tries: Vec<Tried>,
+    hear: &'a mut dyn FnMut(usize, &LimitedRun),
+    tries: Vec<LimitedRun>,
     tallies: BTreeMap<u64, Tally>,
     /// Runs made to find an edge; only these are bounded.
     spent: u32,
@@ -92,12 +92,12 @@ pub struct Search<'a> {
 impl<'a> Search<'a> {
     /// A search without runs. `hear` is called after every run with the number of runs so far and
     /// the run.
-    pub fn new(trial: &'a mut dyn Trial, plan: &'a Plan, hear: &'a mut dyn FnMut(usize, &Tried)) -> Self {
+    pub fn new(trial: &'a mut dyn LimitRunner, plan: &'a Plan, hear: &'a mut dyn FnMut(usize, &LimitedRun)) -> Self {
         Self { trial, plan, hear, tries: Vec::new(), tallies: BTreeMap::new(), spent: 0 }
     }
 
     /// Every run so far, in order.
-    pub fn tries(&self) -> &[Tried] {
+    pub fn tries(&self) -> &[LimitedRun] {
         &self.tries
     }
 
@@ -113,10 +113,10 @@ impl<'a> Search<'a> {
 
     /// Whether the maximum number of runs is reached.
     pub fn is_spent(&self) -> bool {
-        self.spent >= self.plan.most_trials
+        self.spent >= self.plan.max_trials
     }
 
-    fn spend(&mut self, limit_bytes: u64) -> Result<bool, Stopped> {
+    fn probe_counted(&mut self, limit_bytes: u64) -> Result<bool, Stopped> {
         self.spent = self.spent.saturating_add(1);
         self.probe(Some(limit_bytes))
     }
@@ -126,7 +126,7 @@ impl<'a> Search<'a> {
     /// # Errors
     /// As [`Trial::run`].
     pub fn probe(&mut self, limit_bytes: Option<u64>) -> Result<bool, Stopped> {
-        let tried = Tried { limit_bytes, ..self.trial.run(limit_bytes)? };
+        let tried = LimitedRun { limit_bytes, ..self.trial.run(limit_bytes)? };
         let is_success = tried.is_success();
         if let Some(limit) = limit_bytes {
             let tally = self.tallies.entry(limit).or_default();
@@ -146,7 +146,7 @@ impl<'a> Search<'a> {
     }
 
     /// The smallest tried limit above all failures.
-    pub fn smallest_passing(&self) -> Option<u64> {
+    pub fn smallest_never_failing(&self) -> Option<u64> {
         let above = self.largest_failing().map_or(0, |limit| limit.saturating_add(1));
         self.tallies.range(above..).next().map(|(limit, _)| *limit)
     }
@@ -157,7 +157,7 @@ impl<'a> Search<'a> {
     }
 
     /// The largest tried limit below all successes.
-    pub fn largest_refusing(&self) -> Option<u64> {
+    pub fn largest_always_failing(&self) -> Option<u64> {
         let below = self.smallest_success().unwrap_or(u64::MAX);
         self.tallies.range(..below).next_back().map(|(limit, _)| *limit)
     }
@@ -177,17 +177,17 @@ impl<'a> Search<'a> {
         // The first step down goes just below the peak.
         let mut step = resolution.at(guess).saturating_mul(2);
         while !self.is_spent() {
-            let next = match (self.largest_failing(), self.smallest_passing()) {
+            let next = match (self.largest_failing(), self.smallest_never_failing()) {
                 (None, None) => guess,
                 (Some(failing), None) if failing >= ceiling => break,
                 (Some(failing), None) => {
                     let next = failing.saturating_add(step).min(ceiling);
-                    step = step.saturating_mul(GALLOP);
+                    step = step.saturating_mul(STEP_GROWTH);
                     next
                 }
                 (None, Some(passing)) if passing > floor => {
                     let next = passing.saturating_sub(step).max(floor);
-                    step = step.saturating_mul(GALLOP);
+                    step = step.saturating_mul(STEP_GROWTH);
                     next
                 }
                 (Some(failing), Some(passing)) if passing - failing > resolution.at(passing) => {
@@ -196,7 +196,7 @@ impl<'a> Search<'a> {
                 (_, Some(passing)) if self.tally(passing).succeeded < repeat => passing,
                 _ => break,
             };
-            self.spend(next)?;
+            self.probe_counted(next)?;
         }
         Ok(())
     }
@@ -209,10 +209,10 @@ impl<'a> Search<'a> {
         let Plan { floor_bytes: floor, repeat, resolution, .. } = *self.plan;
         let mut step = self.smallest_success().map_or(PAGE_BYTES, |limit| resolution.at(limit));
         while !self.is_spent() {
-            let next = match (self.smallest_success(), self.largest_refusing()) {
+            let next = match (self.smallest_success(), self.largest_always_failing()) {
                 (Some(success), None) if success > floor => {
                     let next = success.saturating_sub(step).max(floor);
-                    step = step.saturating_mul(GALLOP);
+                    step = step.saturating_mul(STEP_GROWTH);
                     next
                 }
                 (Some(success), Some(refusing)) if success - refusing > resolution.at(success) => {
@@ -221,7 +221,7 @@ impl<'a> Search<'a> {
                 (Some(_), Some(refusing)) if self.tally(refusing).failed < repeat => refusing,
                 _ => break,
             };
-            self.spend(next)?;
+            self.probe_counted(next)?;
         }
         Ok(())
     }
@@ -236,7 +236,7 @@ impl<'a> Search<'a> {
             if tally.succeeded.saturating_add(tally.failed) >= times {
                 break;
             }
-            self.spend(limit_bytes)?;
+            self.probe_counted(limit_bytes)?;
         }
         Ok(())
     }

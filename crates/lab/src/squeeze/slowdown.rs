@@ -7,11 +7,11 @@
 
 use serde::Serialize;
 
-use super::Tried;
+use super::LimitedRun;
 use super::search::{Search, pages_up};
 use crate::cell::Figures;
 use crate::executor::Stopped;
-use crate::statistics::{Estimate, Ratio, estimate, paired_ratio, together};
+use crate::statistics::{Estimate, Ratio, estimate, paired_ratio, bonferroni};
 
 /// The levels, as multiples of the smallest limit.
 pub const FACTORS: [f64; 4] = [1.0, 1.1, 1.5, 2.0];
@@ -38,7 +38,7 @@ pub struct Unlimited {
 
 /// A figure under a limit, compared with the same without one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Beside {
+pub struct LimitedFigure {
     /// The figure.
     #[serde(flatten)]
     pub estimate: Option<Estimate>,
@@ -56,16 +56,16 @@ pub struct Level {
     /// Number of rounds.
     pub runs: u32,
     /// Time from start to end.
-    pub wall_seconds: Beside,
+    pub wall_seconds: LimitedFigure,
     /// Page faults that needed no I/O.
-    pub minor_faults: Beside,
+    pub minor_faults: LimitedFigure,
     /// Page faults that needed I/O.
-    pub major_faults: Beside,
+    pub major_faults: LimitedFigure,
 }
 
 /// Result of the rounds.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Near {
+pub struct SlowdownResult {
     /// The levels, ascending.
     pub levels: Vec<Level>,
     /// Whether a run failed under one of these limits; `levels` is then empty.
@@ -73,10 +73,10 @@ pub struct Near {
 }
 
 /// Accessor of a figure, and its unit.
-type Take = (fn(&Figures) -> Option<f64>, f64);
-const WALL_SECONDS: Take = (|figures| figures.wall_seconds, 1e-4);
-const MINOR_FAULTS: Take = (|figures| figures.minor_faults.map(|count| count as f64), 1.0);
-const MAJOR_FAULTS: Take = (|figures| figures.major_faults.map(|count| count as f64), 1.0);
+type FigureAccessor = (fn(&Figures) -> Option<f64>, f64);
+const WALL_SECONDS: FigureAccessor = (|figures| figures.wall_seconds, 1e-4);
+const MINOR_FAULTS: FigureAccessor = (|figures| figures.minor_faults.map(|count| count as f64), 1.0);
+const MAJOR_FAULTS: FigureAccessor = (|figures| figures.major_faults.map(|count| count as f64), 1.0);
 
 /// Runs `rounds` rounds (at least one, because they are also a check) of the levels above
 /// `smallest_bytes` and of no limit, in an order drawn by `seed`.
@@ -88,7 +88,7 @@ pub fn measure(
     smallest_bytes: u64,
     rounds: u32,
     seed: u64,
-) -> Result<Near, Stopped> {
+) -> Result<SlowdownResult, Stopped> {
     let ceiling = search.plan().ceiling_bytes.max(smallest_bytes);
     let mut levels: Vec<(f64, u64)> = FACTORS
         .iter()
@@ -96,16 +96,16 @@ pub fn measure(
         .collect();
     // Near the ceiling several levels coincide.
     levels.dedup_by_key(|(_, limit)| *limit);
-    let mut dice = fastrand::Rng::with_seed(seed);
-    let mut runs: Vec<Vec<Tried>> = vec![Vec::new(); levels.len() + 1];
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut runs: Vec<Vec<LimitedRun>> = vec![Vec::new(); levels.len() + 1];
     for _ in 0..rounds.max(1) {
         let mut order: Vec<usize> = (0..=levels.len()).collect();
-        dice.shuffle(&mut order);
+        rng.shuffle(&mut order);
         for index in order {
             let limit = levels.get(index).map(|(_, limit)| *limit);
             let is_success = search.probe(limit)?;
             if limit.is_some() && !is_success {
-                return Ok(Near { levels: Vec::new(), has_failed: true });
+                return Ok(SlowdownResult { levels: Vec::new(), has_failed: true });
             }
             if let (Some(of_level), Some(tried)) = (runs.get_mut(index), search.tries().last()) {
                 of_level.push(tried.clone());
@@ -117,17 +117,17 @@ pub fn measure(
         factor: *factor,
         limit_bytes: *limit_bytes,
         runs: runs.len() as u32,
-        wall_seconds: beside(runs, &unlimited, WALL_SECONDS, seed),
-        minor_faults: beside(runs, &unlimited, MINOR_FAULTS, seed),
-        major_faults: beside(runs, &unlimited, MAJOR_FAULTS, seed),
+        wall_seconds: limited_figure(runs, &unlimited, WALL_SECONDS, seed),
+        minor_faults: limited_figure(runs, &unlimited, MINOR_FAULTS, seed),
+        major_faults: limited_figure(runs, &unlimited, MAJOR_FAULTS, seed),
     });
-    Ok(Near { levels: levels.collect(), has_failed: false })
+    Ok(SlowdownResult { levels: levels.collect(), has_failed: false })
 }
 
 /// Combines all runs without a limit.
-pub fn unlimited(tries: &[Tried], seed: u64) -> Unlimited {
+pub fn unlimited(tries: &[LimitedRun], seed: u64) -> Unlimited {
     let runs: Vec<_> = tries.iter().filter(|tried| tried.limit_bytes.is_none()).collect();
-    let of = |(take, _): Take| {
+    let of = |(take, _): FigureAccessor| {
         let samples: Vec<f64> = runs
             .iter()
             .filter(|tried| tried.is_success() && !tried.is_recorded)
@@ -146,7 +146,7 @@ pub fn unlimited(tries: &[Tried], seed: u64) -> Unlimited {
     }
 }
 
-fn beside(runs: &[Tried], unlimited: &[Tried], (take, unit): Take, seed: u64) -> Beside {
+fn limited_figure(runs: &[LimitedRun], unlimited: &[LimitedRun], (take, unit): FigureAccessor, seed: u64) -> LimitedFigure {
     let samples: Vec<f64> = runs.iter().filter_map(|tried| take(&tried.figures)).collect();
     let pairs: Vec<(f64, f64)> = unlimited
         .iter()
@@ -155,6 +155,6 @@ fn beside(runs: &[Tried], unlimited: &[Tried], (take, unit): Take, seed: u64) ->
         .filter_map(|(without, under)| Some((take(&without.figures)?, take(&under.figures)?)))
         .collect();
     // Joint confidence for the intervals of all levels.
-    let confidence = together(CONFIDENCE, FACTORS.len());
-    Beside { estimate: estimate(&samples, CONFIDENCE, seed), ratio: paired_ratio(&pairs, unit, confidence) }
+    let confidence = bonferroni(CONFIDENCE, FACTORS.len());
+    LimitedFigure { estimate: estimate(&samples, CONFIDENCE, seed), ratio: paired_ratio(&pairs, unit, confidence) }
 }

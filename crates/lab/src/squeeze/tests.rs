@@ -2,10 +2,10 @@
 
 use fabricated::Program;
 
-use super::Kind;
-use super::findings::{Findings, NoAnswer, Question, squeeze};
-use super::search::{PAGE_BYTES, Plan, Resolution, Trial};
-use super::{Tried, failure::Failure};
+use super::LimitKind;
+use super::findings::{Findings, SqueezeError, SqueezeOptions, squeeze};
+use super::search::{PAGE_BYTES, Plan, Resolution, LimitRunner};
+use super::{LimitedRun, failure::Failure};
 use crate::cell::Figures;
 use crate::executor::Stopped;
 use crate::pages::squeeze as report;
@@ -23,8 +23,8 @@ mod fabricated {
         pub limits: Vec<u64>,
     }
 
-    impl<F: FnMut(u64) -> bool> Trial for Program<F> {
-        fn run(&mut self, limit_bytes: Option<u64>) -> Result<Tried, Stopped> {
+    impl<F: FnMut(u64) -> bool> LimitRunner for Program<F> {
+        fn run(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, Stopped> {
             let is_success = limit_bytes.is_none_or(|limit| (self.rule)(limit));
             self.limits.extend(limit_bytes);
             let failure =
@@ -36,22 +36,22 @@ mod fabricated {
                 major_faults: Some(0),
                 ..Figures::default()
             };
-            Ok(Tried { failure, figures, peak_bytes: self.peak_bytes, ..Tried::default() })
+            Ok(LimitedRun { failure, figures, peak_bytes: self.peak_bytes, ..LimitedRun::default() })
         }
     }
 }
 
 const MIB: u64 = 1 << 20;
 
-fn question() -> Question {
-    Question {
-        kind: Kind::AddressSpace,
+fn question() -> SqueezeOptions {
+    SqueezeOptions {
+        kind: LimitKind::AddressSpace,
         command: vec!["program".to_owned(), "an argument".to_owned()],
         success: None,
         plan: Plan {
             repeat: 3,
             resolution: Resolution::default(),
-            most_trials: 100,
+            max_trials: 100,
             floor_bytes: PAGE_BYTES,
             ceiling_bytes: 1 << 47,
         },
@@ -60,7 +60,7 @@ fn question() -> Question {
     }
 }
 
-fn find(question: &Question, peak_bytes: Option<u64>, rule: impl FnMut(u64) -> bool) -> (Findings, Vec<u64>) {
+fn find(question: &SqueezeOptions, peak_bytes: Option<u64>, rule: impl FnMut(u64) -> bool) -> (Findings, Vec<u64>) {
     let mut program = Program { rule, peak_bytes, limits: Vec::new() };
     let mut heard = 0;
     let found = squeeze(question, &mut program, &mut |count, _| {
@@ -69,7 +69,7 @@ fn find(question: &Question, peak_bytes: Option<u64>, rule: impl FnMut(u64) -> b
     });
     let found = found.unwrap();
     assert_eq!(found.trials.len(), heard);
-    let bound = question.plan.most_trials + 1 + 5 * 5 * question.rounds.max(1);
+    let bound = question.plan.max_trials + 1 + 5 * 5 * question.rounds.max(1);
     assert!(found.trials.len() <= bound as usize, "{} runs", found.trials.len());
     assert!(program.limits.iter().all(|limit| limit % PAGE_BYTES == 0), "{:?}", program.limits);
     assert!(!report::page(&found, Vec::new()).headline.is_empty());
@@ -104,7 +104,7 @@ fn a_sharp_edge_is_found_to_the_resolution_in_few_runs() {
 #[test]
 fn a_page_is_found_where_it_is_asked_for() {
     let mut question = question();
-    question.plan.resolution = Resolution { share: 0.0, least_bytes: 1 };
+    question.plan.resolution = Resolution { fraction: 0.0, min_bytes: 1 };
     let edge = 77 * MIB + 3 * PAGE_BYTES;
     let (found, _) = find(&question, Some(80 * MIB), |limit| limit >= edge);
     assert_eq!((found.smallest_bytes, found.largest_failing_bytes), (Some(edge), Some(edge - PAGE_BYTES)));
@@ -178,7 +178,7 @@ fn chance_alone_ends_the_search_too() {
         let mut dice = fastrand::Rng::with_seed(seed);
         let chance = dice.f64();
         let mut question = question();
-        question.plan.most_trials = 5 + dice.u32(..60);
+        question.plan.max_trials = 5 + dice.u32(..60);
         let (found, _) = find(&question, Some(dice.u64(..1 << 48)), |_| dice.f64() < chance);
         if let (Some(smallest), Some(failing)) = (found.smallest_bytes, found.largest_failing_bytes) {
             assert!(smallest > failing);
@@ -190,22 +190,22 @@ fn chance_alone_ends_the_search_too() {
 #[test]
 fn what_fails_without_a_limit_is_an_error_and_faults_of_the_lab_too() {
     struct Broken(bool);
-    impl Trial for Broken {
-        fn run(&mut self, limit_bytes: Option<u64>) -> Result<Tried, Stopped> {
+    impl LimitRunner for Broken {
+        fn run(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, Stopped> {
             if self.0 && limit_bytes.is_some() {
                 return Err(Stopped::Failed("no space left".to_owned()));
             }
             let stderr_tail = "first\nno such option".to_owned();
             let failure =
                 Failure { words: "it exited with status 2".to_owned(), stderr_tail, ..Failure::default() };
-            Ok(Tried { failure: (!self.0).then_some(failure), ..Tried::default() })
+            Ok(LimitedRun { failure: (!self.0).then_some(failure), ..LimitedRun::default() })
         }
     }
     let stopped = squeeze(&question(), &mut Broken(false), &mut |_, _| {}).unwrap_err();
-    let NoAnswer::FailsUnlimited(line) = stopped else { panic!("{stopped:?}") };
+    let SqueezeError::FailsUnlimited(line) = stopped else { panic!("{stopped:?}") };
     assert!(line.contains("status 2, and wrote \"no such option\""), "{line}");
     let stopped = squeeze(&question(), &mut Broken(true), &mut |_, _| {}).unwrap_err();
-    assert_eq!(stopped, NoAnswer::Stopped(Stopped::Failed("no space left".to_owned())));
+    assert_eq!(stopped, SqueezeError::Stopped(Stopped::Failed("no space left".to_owned())));
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn ways_to_fail_are_told_apart_by_limit() {
         findings.failures[0].runs as usize,
         findings.trials.iter().filter(|tried| !tried.is_success()).count()
     );
-    findings.kind = Kind::Cgroup;
+    findings.kind = LimitKind::Cgroup;
     let page = report::page(&findings, Vec::new());
     let pasted: Vec<_> = page.sections.iter().flat_map(|section| &section.snippets).collect();
     let kib = report::with_headroom(findings.smallest_bytes.unwrap()) / 1024;

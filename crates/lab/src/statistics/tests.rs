@@ -99,9 +99,9 @@ fn outliers_are_those_of_the_modified_z_score() {
 
 #[test]
 fn intervals_hold_together() {
-    close(together(0.99, 7), 1.0 - 0.01 / 7.0, 1e-12);
-    close(together(0.95, 0), 0.95, 1e-12);
-    assert!(together(f64::NAN, 3) > 0.9 && together(2.0, 3) < 1.0);
+    close(bonferroni(0.99, 7), 1.0 - 0.01 / 7.0, 1e-12);
+    close(bonferroni(0.95, 0), 0.95, 1e-12);
+    assert!(bonferroni(f64::NAN, 3) > 0.9 && bonferroni(2.0, 3) < 1.0);
 }
 
 #[test]
@@ -192,7 +192,7 @@ impl Noise {
 /// How many of 1,000 comparisons of a command with itself find five figures all the same.
 fn same_of_1000(noise: Noise, repeats: usize) -> usize {
     let mut random = Rng::with_seed(repeats as u64 * 31 + noise as u64);
-    let confidence = together(JOINT, 5);
+    let confidence = bonferroni(JOINT, 5);
     (0..1000)
         .filter(|_| {
             let mut figures = vec![Vec::new(); 5];
@@ -227,7 +227,7 @@ fn a_command_is_the_same_as_itself() {
 /// How many of 1,000 comparisons find b larger than a.
 fn found_of_1000(repeats: usize, resolution: f64, mut figure: impl FnMut(bool, &mut Rng) -> f64) -> usize {
     let mut random = Rng::with_seed(repeats as u64);
-    let confidence = together(JOINT, 7);
+    let confidence = bonferroni(JOINT, 7);
     (0..1000)
         .filter(|_| {
             let pairs: Vec<(f64, f64)> =
@@ -291,7 +291,7 @@ proptest! {
             prop_assert_eq!(estimate(&samples, confidence, seed), Some(found));
         }
         prop_assert!(outliers(&samples).iter().all(|&index| samples[index].is_finite()));
-        prop_assert!(together(confidence, samples.len()) < 1.0);
+        prop_assert!(bonferroni(confidence, samples.len()) < 1.0);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::catalogue::{Candidate, Catalogue, Library, Thp, numbers};
 use super::program::{Program, fits};
-use super::setting::{Figure, Joining, Placeholder, agree, joining, merge};
+use super::setting::{BaselineFigure, MergeRule, Placeholder, can_merge, joining, merge};
 use super::words::{shell_value, shell_word};
 use strandline_process::c_library::CLibrary;
 
@@ -27,7 +27,7 @@ const FOLDERS: &[&str] = &[
 ];
 
 /// Tunables of glibc and the variables that releases before 2.26 read instead.
-const OLD_NAMES: &[(&str, &str)] = &[
+const OLD_VARIABLES: &[(&str, &str)] = &[
     ("glibc.malloc.arena_max", "MALLOC_ARENA_MAX"),
     ("glibc.malloc.arena_test", "MALLOC_ARENA_TEST"),
     ("glibc.malloc.mmap_max", "MALLOC_MMAP_MAX_"),
@@ -47,7 +47,7 @@ pub struct Facts {
     /// The program of the process with the most memory.
     pub program: Option<Program>,
     /// The allocators mapped in its processes.
-    pub allocators: Vec<Mapped>,
+    pub allocators: Vec<MappedAllocator>,
     /// The runtimes in its processes, with their versions.
     pub runtimes: Vec<(String, Option<String>)>,
     /// The release of glibc: `2.36`.
@@ -68,7 +68,7 @@ pub struct Facts {
 
 /// A mapped allocator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mapped {
+pub struct MappedAllocator {
     /// `glibc`, `jemalloc`, …
     pub name: String,
     /// Whether it is linked into the executable itself.
@@ -112,10 +112,10 @@ pub fn folders() -> Vec<PathBuf> {
 /// The reason why it does not apply, in readable form.
 pub fn apply(candidate: &Candidate, catalogue: &Catalogue, facts: &Facts) -> Result<Applied, String> {
     check_mapped(candidate, facts)?;
-    check_words(candidate, facts)?;
+    check_unless(candidate, facts)?;
     let figure = |which| match which {
-        Figure::Settled => facts.settled_bytes,
-        Figure::Peak => facts.peak_bytes,
+        BaselineFigure::Settled => facts.settled_bytes,
+        BaselineFigure::Peak => facts.peak_bytes,
     };
     let mut applied = Applied { thp: candidate.thp, ..Applied::default() };
     if candidate.thp == Some(Thp::Never) {
@@ -146,15 +146,15 @@ pub fn apply(candidate: &Candidate, catalogue: &Catalogue, facts: &Facts) -> Res
 
 impl Facts {
     /// Whether everything that `applied` sets is already set.
-    pub fn is_in_force(&self, applied: &Applied) -> bool {
+    pub fn is_already_set(&self, applied: &Applied) -> bool {
         let is_set = |variable: &Variable| {
             self.environment.get(&variable.name).is_some_and(|value| match joining(&variable.name) {
-                Joining::No => *value == variable.value,
-                Joining::Keys { separator, .. } => {
+                MergeRule::No => *value == variable.value,
+                MergeRule::Keys { separator, .. } => {
                     variable.added.split(separator).all(|item| value.split(separator).any(|own| own == item))
                 }
-                Joining::First => value.split([':', ' ']).any(|own| own == variable.added),
-                Joining::Words => {
+                MergeRule::First => value.split([':', ' ']).any(|own| own == variable.added),
+                MergeRule::Words => {
                     let mut words = variable.added.split(' ');
                     words.all(|word| value.split_whitespace().any(|own| own == word))
                 }
@@ -198,8 +198,8 @@ fn check_huge_pages(facts: &Facts) -> Result<(), String> {
     }
 }
 
-fn check_words(candidate: &Candidate, facts: &Facts) -> Result<(), String> {
-    let options = facts.environment.iter().filter(|(name, _)| joining(name) == Joining::Words);
+fn check_unless(candidate: &Candidate, facts: &Facts) -> Result<(), String> {
+    let options = facts.environment.iter().filter(|(name, _)| joining(name) == MergeRule::Words);
     let of_variables = options.flat_map(|(_, value)| value.split_whitespace());
     let words: Vec<&str> = facts.command.iter().map(String::as_str).chain(of_variables).collect();
     let is_set = |unless: &&String| {
@@ -236,7 +236,7 @@ fn check_arguments(candidate: &Candidate, facts: &Facts) -> Result<(), String> {
 fn set_tunables(
     candidate: &Candidate,
     facts: &Facts,
-    figure: &dyn Fn(Figure) -> Option<u64>,
+    figure: &dyn Fn(BaselineFigure) -> Option<u64>,
     applied: &mut Applied,
 ) -> Result<(), String> {
     if let Some(why) = facts.program.as_ref().and_then(|program| program.privileged.as_ref()) {
@@ -251,7 +251,7 @@ fn set_tunables(
     for (name, value) in &candidate.tunables {
         let value = Placeholder::fill(value, figure)?;
         if old {
-            let variable = OLD_NAMES.iter().find(|(tunable, _)| tunable == name);
+            let variable = OLD_VARIABLES.iter().find(|(tunable, _)| tunable == name);
             let (_, variable) = variable.ok_or_else(|| format!("{name} needs glibc 2.26"))?;
             applied.set(variable, &value, facts);
         } else {
@@ -291,7 +291,7 @@ fn preload(library: &Library, facts: &Facts) -> Result<PathBuf, String> {
     if facts.allocators.iter().any(|mapped| mapped.name == "asan") {
         return Err("it runs under AddressSanitizer, which has its own allocator".to_owned());
     }
-    let inside = |mapped: &&Mapped| mapped.inside_program && mapped.name == library.allocator;
+    let inside = |mapped: &&MappedAllocator| mapped.inside_program && mapped.name == library.allocator;
     if let Some(own) = facts.allocators.iter().find(inside) {
         return Err(format!("it brings its own {}", own.name));
     }
@@ -346,11 +346,11 @@ pub fn compatible(one: &Candidate, other: &Candidate) -> Result<(), String> {
             candidate.tunables.iter().map(|(name, value)| format!("{name}={value}")).collect();
         pairs.join(":")
     };
-    if !agree("GLIBC_TUNABLES", &tunables(one), &tunables(other)) {
+    if !can_merge("GLIBC_TUNABLES", &tunables(one), &tunables(other)) {
         return Err("the same tunable".to_owned());
     }
     for (name, value) in &one.environment {
-        if other.environment.get(name).is_some_and(|second| !agree(name, value, second)) {
+        if other.environment.get(name).is_some_and(|second| !can_merge(name, value, second)) {
             return Err(format!("both set {name}"));
         }
     }
@@ -372,7 +372,7 @@ impl Applied {
     }
 
     /// Combines both; for a variable that cannot be merged, the value of `other` wins.
-    pub fn and(&self, other: &Self, facts: &Facts) -> Self {
+    pub fn combined_with(&self, other: &Self, facts: &Facts) -> Self {
         let mut both = self.clone();
         for variable in &other.variables {
             if both.variables.iter().any(|own| own.name == variable.name && own.added == variable.added) {

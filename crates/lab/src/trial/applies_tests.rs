@@ -6,8 +6,8 @@ fn catalogue() -> Catalogue {
     Catalogue::built_in().unwrap()
 }
 
-fn mapped(name: &str) -> Mapped {
-    Mapped { name: name.into(), inside_program: false }
+fn mapped(name: &str) -> MappedAllocator {
+    MappedAllocator { name: name.into(), inside_program: false }
 }
 
 /// A dynamic 64-bit program on glibc 2.36, with a library of each allocator in a folder.
@@ -104,7 +104,7 @@ fn preloading_is_refused_with_the_reason() {
     php.runtimes.push(("php".into(), None));
     assert!(try_one("jemalloc", &php).unwrap_err().contains("RTLD_DEEPBIND"));
     let mut own = good.clone();
-    own.allocators.push(Mapped { name: "jemalloc".into(), inside_program: true });
+    own.allocators.push(MappedAllocator { name: "jemalloc".into(), inside_program: true });
     assert!(try_one("jemalloc", &own).unwrap_err().contains("its own jemalloc"));
     let mut nowhere = good;
     nowhere.folders = vec!["/nowhere".into()];
@@ -174,8 +174,8 @@ fn pairs_must_agree() {
     assert!(pair("jemalloc_decay_0", "jemalloc_background").is_err());
     let folder = tempfile::tempdir().unwrap();
     let facts = facts(folder.path());
-    let both = try_one("arena_max_1", &facts).unwrap().and(&try_one("top_pad_0", &facts).unwrap(), &facts);
+    let both = try_one("arena_max_1", &facts).unwrap().combined_with(&try_one("top_pad_0", &facts).unwrap(), &facts);
     assert_eq!(both.setting(), "GLIBC_TUNABLES=glibc.malloc.arena_max=1:glibc.malloc.top_pad=0");
     let same = try_one("jemalloc", &facts).unwrap();
-    assert_eq!(same.and(&same, &facts), same);
+    assert_eq!(same.combined_with(&same, &facts), same);
 }

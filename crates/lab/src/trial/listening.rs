@@ -6,16 +6,16 @@ use std::net::{Ipv6Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// The kernel's socket tables of this network namespace, which started commands share.
-const LISTS: [&str; 2] = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
+const SOCKET_TABLES: [&str; 2] = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
 /// Maximum size read from a table, at 150 bytes per socket.
 const MAX_BYTES: u64 = 64 << 20;
 /// State of a listening socket (TCP_LISTEN of include/net/tcp_states.h).
-const LISTENS: &str = "0A";
+const TCP_LISTEN: &str = "0A";
 
 /// Whether there is a listener at `port`. If the tables cannot be read, whether a connection is
 /// accepted.
 pub fn is_open(port: u16) -> bool {
-    let lists: Vec<String> = LISTS.iter().filter_map(|path| read(path)).collect();
+    let lists: Vec<String> = SOCKET_TABLES.iter().filter_map(|path| read(path)).collect();
     if lists.is_empty() { accepts(port) } else { lists.iter().any(|list| has_listener(list, port)) }
 }
 
@@ -32,7 +32,7 @@ fn has_listener(list: &str, port: u16) -> bool {
         let mut words = line.split_whitespace().skip(1);
         let own = words.next().and_then(|word| word.rsplit_once(':'));
         let number = own.and_then(|(_, number)| u16::from_str_radix(number, 16).ok());
-        number == Some(port) && words.nth(1) == Some(LISTENS)
+        number == Some(port) && words.nth(1) == Some(TCP_LISTEN)
     })
 }
 

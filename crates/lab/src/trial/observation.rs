@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 use strandline_inspect::facts::Explanation;
 use strandline_recording::{Moment, Reader, Record};
 
-use super::applies::Mapped;
+use super::applies::MappedAllocator;
 use super::settled::{Series, Settled};
 use crate::cell::{Figures, Outcome};
 
 /// Source of a settled figure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Instant {
+pub enum SettledSource {
     /// The ledger of the largest process at its end.
     #[default]
     Exit,
@@ -34,7 +34,7 @@ pub enum Instant {
     Load,
 }
 
-impl Instant {
+impl SettledSource {
     /// Readable form, to follow "settled memory was looked at".
     pub fn text(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl Instant {
 
     /// Whether figures from both are comparable: those from a mark and from the end of a run are
     /// not. All sources for a process without marks are comparable.
-    pub fn is_like(self, other: Self) -> bool {
+    pub fn is_comparable(self, other: Self) -> bool {
         let kind = |instant| match instant {
             Self::Exit | Self::Level | Self::Top | Self::Sample => 0,
             Self::Mark => 1,
@@ -77,7 +77,7 @@ pub struct Observation {
     /// Executable of the largest process.
     pub executable: Option<String>,
     /// The allocators mapped in it.
-    pub allocators: Vec<Mapped>,
+    pub allocators: Vec<MappedAllocator>,
     /// The runtimes mapped in it, with their versions.
     pub runtimes: Vec<(String, Option<String>)>,
     /// The release of glibc, if its malloc is mapped.
@@ -85,7 +85,7 @@ pub struct Observation {
     /// The bytes in transparent huge pages.
     pub huge_bytes: Option<u64>,
     /// Source of `settled_bytes`.
-    pub settled_at: Instant,
+    pub settled_at: SettledSource,
     /// Begin and end of the level, in seconds since the recording began, if it is from a level.
     #[serde(default)]
     pub settled_seconds: Option<(f64, f64)>,
@@ -139,27 +139,27 @@ impl Recorded {
         match record {
             Record::Ledger(ledger) => {
                 let high_water = ledger.explain.kernel.high_water_bytes.unwrap_or_default();
-                self.saw(high_water.max(ledger.explain.kernel.rss_bytes) / 1024);
+                self.update_high_water(high_water.max(ledger.explain.kernel.rss_bytes) / 1024);
                 if ledger.moment == Moment::Exit {
                     self.exit = Some((Box::new(ledger.explain), ledger.at_us));
                 }
             }
             Record::Mark(mark) => {
-                self.saw(mark.sample.rss_kib);
+                self.update_high_water(mark.sample.rss_kib);
                 self.marked_kib = Some(mark.sample.rss_kib);
             }
             Record::Samples(block) => {
                 for run in block.runs().filter(|run| run.sample.rss_kib > 0) {
-                    self.saw(run.sample.rss_kib);
+                    self.update_high_water(run.sample.rss_kib);
                     self.settled.push(run.at_us, run.end_us(), run.sample.rss_kib);
                 }
             }
-            Record::ProcessEnd(end) => self.saw(end.high_water_kib.unwrap_or_default()),
+            Record::ProcessEnd(end) => self.update_high_water(end.high_water_kib.unwrap_or_default()),
             _ => {}
         }
     }
 
-    fn saw(&mut self, kib: u64) {
+    fn update_high_water(&mut self, kib: u64) {
         self.high_water_kib = self.high_water_kib.max(kib);
     }
 }
@@ -184,13 +184,13 @@ impl Observation {
             };
             processes.entry(process).or_default().take(record);
         }
-        observation.take_recorded(processes);
+        observation.read_recorded(processes);
         observation
     }
 
     /// Takes the data of the process with the largest high-water mark: a shell that sets a mark for
     /// its child has little memory itself and must not stand for the run.
-    fn take_recorded(&mut self, processes: BTreeMap<u32, Recorded>) {
+    fn read_recorded(&mut self, processes: BTreeMap<u32, Recorded>) {
         let largest = |a: &Recorded, b: &Recorded| a.high_water_kib >= b.high_water_kib;
         let found = processes.into_values().reduce(|a, b| if largest(&a, &b) { a } else { b });
         let Some(mut process) = found else { return };
@@ -201,29 +201,29 @@ impl Observation {
             process.settled.cut(*at_us);
         }
         if let Some(kib) = process.marked_kib {
-            (self.settled_bytes, self.settled_at) = (Some(bytes(kib)), Instant::Mark);
+            (self.settled_bytes, self.settled_at) = (Some(bytes(kib)), SettledSource::Mark);
             return;
         }
         let ended = ended_with.or(process.settled.last_kib().map(bytes));
         let Some(ended) = ended else {
-            self.settled_at = Instant::Sample;
+            self.settled_at = SettledSource::Sample;
             return;
         };
         let seconds = |us: u64| us as f64 / 1e6;
         let (settled, at) = match process.settled.settled(ended / 1024) {
-            Settled::AtEnd if ended_with.is_some() => (ended, Instant::Exit),
-            Settled::AtEnd => (ended, Instant::Sample),
+            Settled::AtEnd if ended_with.is_some() => (ended, SettledSource::Exit),
+            Settled::AtEnd => (ended, SettledSource::Sample),
             Settled::Level { kib, from_us, to_us } => {
                 self.settled_seconds = Some((seconds(from_us), seconds(to_us)));
-                (bytes(kib), Instant::Level)
+                (bytes(kib), SettledSource::Level)
             }
-            Settled::Top { kib, at_us } => {
+            Settled::BeforeFall { kib, at_us } => {
                 self.settled_seconds = Some((seconds(at_us), seconds(at_us)));
-                (bytes(kib), Instant::Top)
+                (bytes(kib), SettledSource::Top)
             }
         };
         (self.settled_bytes, self.settled_at) = (Some(settled), at);
-        self.ended_with_bytes = matches!(at, Instant::Level | Instant::Top).then_some(ended);
+        self.ended_with_bytes = matches!(at, SettledSource::Level | SettledSource::Top).then_some(ended);
     }
 
     /// Takes executable, allocators and runtimes from a ledger.
@@ -233,7 +233,7 @@ impl Observation {
         self.allocators = explain
             .allocators
             .iter()
-            .map(|allocator| Mapped {
+            .map(|allocator| MappedAllocator {
                 name: allocator.name.clone(),
                 inside_program: allocator.found_by.ends_with("the executable"),
             })
@@ -253,7 +253,7 @@ impl Observation {
     /// of any process are unknown.
     pub fn of_ledgers(ledgers: &[(Explanation, Option<Shares>)]) -> Self {
         let processes = u32::try_from(ledgers.len()).unwrap_or(u32::MAX);
-        let mut observation = Self { settled_at: Instant::Load, processes, ..Self::default() };
+        let mut observation = Self { settled_at: SettledSource::Load, processes, ..Self::default() };
         let all = || ledgers.iter().map(|(explain, _)| &explain.kernel);
         let Some((largest, _)) = ledgers.iter().max_by_key(|(explain, _)| explain.kernel.rss_bytes) else {
             return observation;
@@ -390,18 +390,18 @@ mod tests {
     fn a_mark_counts_only_of_the_largest_process() {
         let settled = |processes: Vec<Recorded>| {
             let mut observation = Observation::default();
-            observation.take_recorded((0..).zip(processes).collect());
+            observation.read_recorded((0..).zip(processes).collect());
             (observation.settled_bytes, observation.settled_at, observation.name())
         };
         let shell = || recorded(2, Some(1), Some(1024));
         let script = || recorded(50, None, Some(40 << 10));
         let name = |bytes: u64| Some(bytes.to_string());
-        assert_eq!(settled(vec![shell(), script()]), (Some(40 << 10), Instant::Exit, name(40 << 10)));
+        assert_eq!(settled(vec![shell(), script()]), (Some(40 << 10), SettledSource::Exit, name(40 << 10)));
         let marked = || recorded(50, Some(30), Some(9));
-        assert_eq!(settled(vec![shell(), marked()]), (Some(30 << 10), Instant::Mark, name(9)));
-        assert_eq!(settled(vec![marked(), script()]).1, Instant::Mark, "of two as large the first");
+        assert_eq!(settled(vec![shell(), marked()]), (Some(30 << 10), SettledSource::Mark, name(9)));
+        assert_eq!(settled(vec![marked(), script()]).1, SettledSource::Mark, "of two as large the first");
         let killed = recorded(60, None, None);
-        assert_eq!(settled(vec![shell(), script(), killed]), (Some(60 << 10), Instant::Top, None));
-        assert_eq!(settled(Vec::new()), (None, Instant::Exit, None));
+        assert_eq!(settled(vec![shell(), script(), killed]), (Some(60 << 10), SettledSource::Top, None));
+        assert_eq!(settled(Vec::new()), (None, SettledSource::Exit, None));
     }
 }

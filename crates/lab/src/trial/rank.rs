@@ -47,7 +47,7 @@ pub enum Status {
 
 /// A figure compared with that of runs without settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Beside {
+pub struct ComparedFigure {
     /// The median of its runs.
     pub median: f64,
     /// Median ratio to the runs without settings.
@@ -69,19 +69,19 @@ pub enum Change {
 
 /// Figures of one candidate.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Measured {
+pub struct CandidateFigures {
     /// Why it failed, if it did.
     pub failure: Option<String>,
     /// Settled resident bytes.
-    pub settled: Option<Beside>,
+    pub settled: Option<ComparedFigure>,
     /// Peak resident bytes.
-    pub peak: Option<Beside>,
+    pub peak: Option<ComparedFigure>,
     /// Wall time in seconds.
-    pub wall: Option<Beside>,
+    pub wall: Option<ComparedFigure>,
 }
 
-impl Measured {
-    fn of(&self, goal: Goal) -> Option<Beside> {
+impl CandidateFigures {
+    fn of(&self, goal: Goal) -> Option<ComparedFigure> {
         match goal {
             Goal::Settled | Goal::TimeBounded => self.settled,
             Goal::Peak => self.peak,
@@ -91,7 +91,7 @@ impl Measured {
     /// Status under `goal`.
     pub fn status(&self, goal: Goal) -> Status {
         let Some(beside) = self.of(goal).filter(|_| self.failure.is_none()) else { return Status::Failed };
-        let too_long = goal == Goal::TimeBounded && !self.in_time();
+        let too_long = goal == Goal::TimeBounded && !self.is_within_time_bound();
         match beside.change {
             Change::Less if too_long => Status::Worse,
             Change::Less => Status::Better,
@@ -102,7 +102,7 @@ impl Measured {
 
     /// Whether the median time ratio is at most [`MAX_TIME_RATIO`]; false if unknown. The interval
     /// is left to the report: with few rounds it excludes nothing.
-    pub fn in_time(&self) -> bool {
+    pub fn is_within_time_bound(&self) -> bool {
         self.wall.is_some_and(|wall| wall.ratio <= MAX_TIME_RATIO)
     }
 }
@@ -117,7 +117,7 @@ pub struct Ranking {
 }
 
 /// Ranks `measured` for `goal`.
-pub fn rank(measured: &[Measured], goal: Goal) -> Ranking {
+pub fn rank(measured: &[CandidateFigures], goal: Goal) -> Ranking {
     let group = |status| match status {
         Status::Better => 0u8,
         Status::Same => 1,
@@ -178,7 +178,7 @@ pub fn pareto(points: &[Option<(f64, f64)>]) -> Vec<usize> {
 /// Both must be compatible, and neither may contain the other.
 pub fn pairs(
     candidates: &[&Candidate],
-    measured: &[Measured],
+    measured: &[CandidateFigures],
     goal: Goal,
     most: usize,
 ) -> Vec<(usize, usize)> {
@@ -226,17 +226,17 @@ mod tests {
 
     const MIB: f64 = 1_048_576.0;
 
-    fn beside(median: f64, ratio: f64) -> Option<Beside> {
+    fn beside(median: f64, ratio: f64) -> Option<ComparedFigure> {
         let change = match ratio {
             ratio if ratio < 0.98 => Change::Less,
             ratio if ratio > 1.02 => Change::More,
             _ => Change::Same,
         };
-        Some(Beside { median, ratio, change })
+        Some(ComparedFigure { median, ratio, change })
     }
 
-    fn measured(settled: f64, peak: f64, wall: f64) -> Measured {
-        Measured {
+    fn measured(settled: f64, peak: f64, wall: f64) -> CandidateFigures {
+        CandidateFigures {
             failure: None,
             settled: beside(settled * MIB, settled / 100.0),
             peak: beside(peak * MIB, peak / 200.0),
@@ -244,8 +244,8 @@ mod tests {
         }
     }
 
-    fn failed() -> Measured {
-        Measured { failure: Some("exit status 1".into()), ..measured(1.0, 1.0, 1.0) }
+    fn failed() -> CandidateFigures {
+        CandidateFigures { failure: Some("exit status 1".into()), ..measured(1.0, 1.0, 1.0) }
     }
 
     #[test]
@@ -285,8 +285,8 @@ mod tests {
 
     #[test]
     fn nothing_measured_is_failed() {
-        assert_eq!(Measured::default().status(Goal::Peak), Status::Failed);
-        assert!(!Measured::default().in_time());
+        assert_eq!(CandidateFigures::default().status(Goal::Peak), Status::Failed);
+        assert!(!CandidateFigures::default().is_within_time_bound());
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub struct Service {
 /// Name of the file with the observation of a run.
 const OBSERVATION: &str = "look.json";
 /// Maximum size of that file.
-const MAX_LOOK_BYTES: u64 = 1 << 20;
+const MAX_OBSERVATION_BYTES: u64 = 1 << 20;
 /// Exit statuses of a recorder whose command is missing or not executable.
 const NOT_FOUND: u8 = 127;
 const NOT_RUNNABLE: u8 = 126;
@@ -63,7 +63,7 @@ const LAST_GRACE: Duration = Duration::from_secs(30);
 const BUFFERED: &str =
     " (its output is a file, where many programs hold lines back: stdbuf -oL, PYTHONUNBUFFERED=1)";
 /// Interval between checks whether it is ready.
-const PACE: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum size of output searched for the line.
 const MAX_OUTPUT_BYTES: u64 = 64 << 20;
 /// Maximum size read from smaps_rollup; the kernel writes about 1000 bytes.
@@ -72,12 +72,12 @@ const MAX_ROLLUP_BYTES: u64 = 64 << 10;
 const MAX_PROCESSES: usize = 1000;
 
 /// Runs servers with another executor.
-pub struct Serving {
+pub struct ServerExecutor {
     inner: Box<dyn Executor>,
     service: Service,
 }
 
-impl Serving {
+impl ServerExecutor {
     /// Runs servers as given by `service`, with `inner`.
     pub fn new(inner: Box<dyn Executor>, service: Service) -> Self {
         Self { inner, service }
@@ -85,7 +85,7 @@ impl Serving {
 
     /// Runs a started server up to its ledgers. The result holds the outcome if the server ended by
     /// itself.
-    fn observation(&mut self, job: Job, subject: &Subject, folder: &Path) -> Result<Served, Stopped> {
+    fn observation(&mut self, job: Job, subject: &Subject, folder: &Path) -> Result<ServerRun, Stopped> {
         if let Some(served) = self.wait_until_ready(job)? {
             return Ok(served);
         }
@@ -103,19 +103,19 @@ impl Serving {
             let outcome = self.inner.run(&load, &folder.join("load"))?;
             load_seconds = outcome.figures.wall_seconds.or_else(|| Some(begin.elapsed().as_secs_f64()));
             if let Some(ended) = self.inner.wait(job, Some(Duration::ZERO))? {
-                let why = format!("the server ended under its load: {}", words(&ended));
-                return Ok(Served::failed(why, Some(ended)));
+                let why = format!("the server ended under its load: {}", describe_end(&ended));
+                return Ok(ServerRun::failed(why, Some(ended)));
             }
             if !outcome.end.is_success() {
-                return Ok(Served::failed(format!("the load failed: {}", words(&outcome)), None));
+                return Ok(ServerRun::failed(format!("the load failed: {}", describe_end(&outcome)), None));
             }
         }
         if let Some(ended) = self.inner.wait(job, Some(self.service.settle))? {
-            let why = format!("the server ended before it was looked at: {}", words(&ended));
-            return Ok(Served::failed(why, Some(ended)));
+            let why = format!("the server ended before it was looked at: {}", describe_end(&ended));
+            return Ok(ServerRun::failed(why, Some(ended)));
         }
         let Some(pid) = self.inner.pid(job)? else {
-            return Ok(Served::failed("the server's process is not known".to_owned(), None));
+            return Ok(ServerRun::failed("the server's process is not known".to_owned(), None));
         };
         let mut served = ledgers_of(pid);
         served.observation.wall_seconds = load_seconds;
@@ -123,12 +123,12 @@ impl Serving {
     }
 
     /// Waits until the server is ready; returns its result if it will not be.
-    fn wait_until_ready(&mut self, job: Job) -> Result<Option<Served>, Stopped> {
+    fn wait_until_ready(&mut self, job: Job) -> Result<Option<ServerRun>, Stopped> {
         let ready = self.service.ready.clone();
         let begin = Instant::now();
         let mut searches = Vec::new();
         if let (Ready::Line(_), Some((stdout, stderr))) = (&ready, self.inner.output(job)) {
-            searches = vec![Search::new(stdout), Search::new(stderr)];
+            searches = vec![OutputSearch::new(stdout), OutputSearch::new(stderr)];
         }
         loop {
             let is_ready = match &ready {
@@ -141,14 +141,14 @@ impl Serving {
             }
             let pause = match &ready {
                 Ready::After(pause) => pause.saturating_sub(begin.elapsed()),
-                _ => PACE,
+                _ => POLL_INTERVAL,
             };
             if let Some(ended) = self.inner.wait(job, Some(pause))? {
-                let mut why = format!("the server ended before it was ready: {}", words(&ended));
+                let mut why = format!("the server ended before it was ready: {}", describe_end(&ended));
                 if ended.end.is_success() {
                     why += "; if it went on in the background, run it in the foreground";
                 }
-                return Ok(Some(Served::failed(why, Some(ended))));
+                return Ok(Some(ServerRun::failed(why, Some(ended))));
             }
             if !matches!(ready, Ready::After(_)) && begin.elapsed() > self.service.patience {
                 let seconds = self.service.patience.as_secs_f64();
@@ -163,25 +163,25 @@ impl Serving {
                     .map(|(_, stderr)| last_lines(&stderr, TAIL_LINES).join(" / "))
                     .unwrap_or_default();
                 let tail = if tail.is_empty() { tail } else { format!("; its last words: {tail}") };
-                return Ok(Some(Served::failed(format!("{what} within {seconds} s{hint}{tail}"), None)));
+                return Ok(Some(ServerRun::failed(format!("{what} within {seconds} s{hint}{tail}"), None)));
             }
         }
     }
 }
 
 /// Result of the run of a server.
-struct Served {
+struct ServerRun {
     observation: Observation,
     ended: Option<Outcome>,
 }
 
-impl Served {
+impl ServerRun {
     fn failed(why: String, ended: Option<Outcome>) -> Self {
         Self { observation: Observation { failure: Some(why), ..Observation::default() }, ended }
     }
 }
 
-impl Executor for Serving {
+impl Executor for ServerExecutor {
     fn start(&mut self, subject: &Subject, folder: &Path) -> Result<Job, Stopped> {
         self.inner.start(subject, folder)
     }
@@ -237,12 +237,12 @@ impl Executor for Serving {
                 "has several processes: a peak of all of them together is not known, only of each".to_owned(),
             );
         }
-        outcome.recording = Some(keep(&served.observation, folder)?);
+        outcome.recording = Some(write_observation(&served.observation, folder)?);
         Ok(outcome)
     }
 }
 
-fn keep(observation: &Observation, folder: &Path) -> Result<PathBuf, Stopped> {
+fn write_observation(observation: &Observation, folder: &Path) -> Result<PathBuf, Stopped> {
     let path = folder.join(OBSERVATION);
     let text = serde_json::to_vec(observation).map_err(|error| Stopped::Failed(error.to_string()))?;
     let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text));
@@ -251,10 +251,10 @@ fn keep(observation: &Observation, folder: &Path) -> Result<PathBuf, Stopped> {
 }
 
 /// Reads the observation of the run of a server from its file.
-pub fn look_of(outcome: &Outcome) -> Observation {
+pub fn read_observation(outcome: &Outcome) -> Observation {
     let read = || -> Option<Observation> {
         let file = std::fs::File::open(outcome.recording.as_ref()?).ok()?;
-        serde_json::from_reader(file.take(MAX_LOOK_BYTES)).ok()
+        serde_json::from_reader(file.take(MAX_OBSERVATION_BYTES)).ok()
     };
     read().unwrap_or_else(|| Observation {
         failure: Some("what the run showed was not kept".to_owned()),
@@ -264,23 +264,23 @@ pub fn look_of(outcome: &Outcome) -> Observation {
 
 /// Takes the ledgers of process `pid` and its descendants. A live process that cannot be inspected
 /// fails the run: without its memory the result would look too good.
-fn ledgers_of(pid: i32) -> Served {
+fn ledgers_of(pid: i32) -> ServerRun {
     let mut ledgers: Vec<(Explanation, Option<Shares>)> = Vec::new();
     let tree = tree_of(pid);
     if tree.len() >= MAX_PROCESSES {
-        return Served::failed(format!("the server has {MAX_PROCESSES} processes and more: too many"), None);
+        return ServerRun::failed(format!("the server has {MAX_PROCESSES} processes and more: too many"), None);
     }
     for process in tree {
         match explain(process, &Options { find_zero_pages: false, ..Options::default() }) {
             Ok(explanation) => ledgers.push((explanation, shares_of(process))),
             Err(error) if process == pid || is_alive(process) => {
-                return Served::failed(format!("the server cannot be looked at: {error}"), None);
+                return ServerRun::failed(format!("the server cannot be looked at: {error}"), None);
             }
             // It ended in the meantime and holds no memory.
             Err(_) => {}
         }
     }
-    Served { observation: Observation::of_ledgers(&ledgers), ended: None }
+    ServerRun { observation: Observation::of_ledgers(&ledgers), ended: None }
 }
 
 fn shares_of(pid: i32) -> Option<Shares> {
@@ -322,14 +322,14 @@ fn tree_of(root: i32) -> Vec<i32> {
 }
 
 /// Incremental search in a growing file.
-struct Search {
+struct OutputSearch {
     path: PathBuf,
     at: u64,
     /// Tail of the searched data, because a match may span two reads.
     rest: Vec<u8>,
 }
 
-impl Search {
+impl OutputSearch {
     fn new(path: PathBuf) -> Self {
         Self { path, at: 0, rest: Vec::new() }
     }
@@ -356,7 +356,7 @@ impl Search {
 }
 
 /// Describes how a run ended.
-pub fn words(outcome: &Outcome) -> String {
+pub fn describe_end(outcome: &Outcome) -> String {
     let end = match &outcome.end {
         End::Exited(status) => format!("exit status {status}"),
         End::Signalled(signal) => format!("signal {signal}"),
@@ -385,7 +385,7 @@ mod tests {
     fn a_line_that_comes_in_parts_is_found() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("stdout");
-        let mut search = Search::new(path.clone());
+        let mut search = OutputSearch::new(path.clone());
         assert!(!search.has(b"listening on"), "there is no file yet");
         std::fs::write(&path, "starting\nlisten").unwrap();
         assert!(!search.has(b"listening on"));

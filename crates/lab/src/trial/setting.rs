@@ -6,7 +6,7 @@
 
 /// A figure of the run without settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Figure {
+pub enum BaselineFigure {
     /// Settled resident bytes.
     Settled,
     /// Peak resident bytes.
@@ -21,7 +21,7 @@ impl Placeholder {
     ///
     /// # Errors
     /// A malformed placeholder, or an unknown figure.
-    pub fn fill(text: &str, figure: &dyn Fn(Figure) -> Option<u64>) -> Result<String, String> {
+    pub fn fill(text: &str, figure: &dyn Fn(BaselineFigure) -> Option<u64>) -> Result<String, String> {
         let mut filled = String::with_capacity(text.len());
         let mut rest = text;
         while let Some((before, after)) = rest.split_once('{') {
@@ -35,7 +35,7 @@ impl Placeholder {
         Ok(filled)
     }
 
-    fn value(inside: &str, figure: &dyn Fn(Figure) -> Option<u64>) -> Result<u64, String> {
+    fn value(inside: &str, figure: &dyn Fn(BaselineFigure) -> Option<u64>) -> Result<u64, String> {
         let wrong = || {
             format!("`{{{inside}}}` is none of {{settled}}, {{peak}}, with *FACTOR and /MiB behind if wanted")
         };
@@ -43,8 +43,8 @@ impl Placeholder {
             inside.strip_suffix("/MiB").map_or((inside, false), |start| (start, true));
         let (name, factor) = inside_unit.split_once('*').unwrap_or((inside_unit, "1"));
         let which = match name {
-            "settled" => Figure::Settled,
-            "peak" => Figure::Peak,
+            "settled" => BaselineFigure::Settled,
+            "peak" => BaselineFigure::Peak,
             _ => return Err(wrong()),
         };
         let plain = factor.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
@@ -61,7 +61,7 @@ impl Placeholder {
 
 /// How a variable combines several settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Joining {
+pub enum MergeRule {
     /// Not at all: the new value replaces the old one.
     No,
     /// A list of items, each with a key before `sign`.
@@ -78,14 +78,14 @@ pub enum Joining {
 }
 
 /// How the variable `name` combines several settings.
-pub fn joining(name: &str) -> Joining {
+pub fn joining(name: &str) -> MergeRule {
     match name {
-        "GLIBC_TUNABLES" => Joining::Keys { separator: ':', sign: '=' },
-        "MALLOC_CONF" | "_RJEM_MALLOC_CONF" => Joining::Keys { separator: ',', sign: ':' },
-        "GODEBUG" => Joining::Keys { separator: ',', sign: '=' },
-        "JAVA_TOOL_OPTIONS" | "JDK_JAVA_OPTIONS" | "NODE_OPTIONS" | "RUBYOPT" | "PERL5OPT" => Joining::Words,
-        "LD_PRELOAD" => Joining::First,
-        _ => Joining::No,
+        "GLIBC_TUNABLES" => MergeRule::Keys { separator: ':', sign: '=' },
+        "MALLOC_CONF" | "_RJEM_MALLOC_CONF" => MergeRule::Keys { separator: ',', sign: ':' },
+        "GODEBUG" => MergeRule::Keys { separator: ',', sign: '=' },
+        "JAVA_TOOL_OPTIONS" | "JDK_JAVA_OPTIONS" | "NODE_OPTIONS" | "RUBYOPT" | "PERL5OPT" => MergeRule::Words,
+        "LD_PRELOAD" => MergeRule::First,
+        _ => MergeRule::No,
     }
 }
 
@@ -93,10 +93,10 @@ pub fn joining(name: &str) -> Joining {
 pub fn merge(name: &str, old: Option<&str>, new: &str) -> String {
     let Some(old) = old.filter(|old| !old.trim().is_empty()) else { return new.to_owned() };
     match joining(name) {
-        Joining::No => new.to_owned(),
-        Joining::Words => format!("{old} {new}"),
-        Joining::First => format!("{new}:{old}"),
-        Joining::Keys { separator, sign } => {
+        MergeRule::No => new.to_owned(),
+        MergeRule::Words => format!("{old} {new}"),
+        MergeRule::First => format!("{new}:{old}"),
+        MergeRule::Keys { separator, sign } => {
             let key = |item: &str| item.split(sign).next().unwrap_or_default().trim().to_owned();
             let set: Vec<String> = new.split(separator).map(key).collect();
             let kept = old.split(separator).filter(|item| !item.is_empty() && !set.contains(&key(item)));
@@ -107,14 +107,14 @@ pub fn merge(name: &str, old: Option<&str>, new: &str) -> String {
 }
 
 /// Whether the variable `name` can hold both `one` and `other` without losing either.
-pub fn agree(name: &str, one: &str, other: &str) -> bool {
+pub fn can_merge(name: &str, one: &str, other: &str) -> bool {
     if one == other {
         return true;
     }
     let (separator, keys) = match joining(name) {
-        Joining::No | Joining::First => return false,
-        Joining::Keys { separator, sign } => (separator, vec![sign]),
-        Joining::Words => (' ', vec!['=', ':']),
+        MergeRule::No | MergeRule::First => return false,
+        MergeRule::Keys { separator, sign } => (separator, vec![sign]),
+        MergeRule::Words => (' ', vec!['=', ':']),
     };
     let parts = |text: &str| -> Vec<(String, String)> {
         let items = text.split(separator).filter(|item| !item.is_empty());
@@ -146,8 +146,8 @@ mod tests {
     #[test]
     fn placeholders_become_figures() {
         let figure = |which| match which {
-            Figure::Settled => Some(100 << 20),
-            Figure::Peak => None,
+            BaselineFigure::Settled => Some(100 << 20),
+            BaselineFigure::Peak => None,
         };
         assert_eq!(Placeholder::fill("{settled*1.25}", &figure).unwrap(), (125 << 20).to_string());
         assert_eq!(Placeholder::fill("--x={settled*0.5/MiB}m", &figure).unwrap(), "--x=50m");
@@ -178,13 +178,13 @@ mod tests {
 
     #[test]
     fn settings_that_exclude_each_other_are_told() {
-        assert!(agree("GLIBC_TUNABLES", "glibc.malloc.arena_max=1", "glibc.malloc.top_pad=0"));
-        assert!(!agree("GLIBC_TUNABLES", "glibc.malloc.arena_max=1", "glibc.malloc.arena_max=2"));
-        assert!(agree("GLIBC_TUNABLES", "glibc.malloc.arena_max=1", "glibc.malloc.arena_max=1"));
-        assert!(!agree("JAVA_TOOL_OPTIONS", "-XX:+UseG1GC", "-XX:+UseSerialGC"));
-        assert!(!agree("JAVA_TOOL_OPTIONS", "-Xms16m", "-Xms32m"));
-        assert!(agree("JAVA_TOOL_OPTIONS", "-XX:+UseG1GC -Xms16m", "-XX:TrimNativeHeapInterval=3000"));
-        assert!(!agree("NODE_OPTIONS", "--max-old-space-size=10", "--max-old-space-size=20"));
-        assert!(!agree("GOGC", "50", "25"));
+        assert!(can_merge("GLIBC_TUNABLES", "glibc.malloc.arena_max=1", "glibc.malloc.top_pad=0"));
+        assert!(!can_merge("GLIBC_TUNABLES", "glibc.malloc.arena_max=1", "glibc.malloc.arena_max=2"));
+        assert!(can_merge("GLIBC_TUNABLES", "glibc.malloc.arena_max=1", "glibc.malloc.arena_max=1"));
+        assert!(!can_merge("JAVA_TOOL_OPTIONS", "-XX:+UseG1GC", "-XX:+UseSerialGC"));
+        assert!(!can_merge("JAVA_TOOL_OPTIONS", "-Xms16m", "-Xms32m"));
+        assert!(can_merge("JAVA_TOOL_OPTIONS", "-XX:+UseG1GC -Xms16m", "-XX:TrimNativeHeapInterval=3000"));
+        assert!(!can_merge("NODE_OPTIONS", "--max-old-space-size=10", "--max-old-space-size=20"));
+        assert!(!can_merge("GOGC", "50", "25"));
     }
 }

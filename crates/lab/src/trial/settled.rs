@@ -21,13 +21,13 @@ const MIN_PART: u64 = 20;
 const MIN_US: (u64, u64) = (20_000, 500_000);
 /// Without a level, memory counts as fallen if less than four fifths are left: the sawtooth of a
 /// collector may end anywhere.
-const FALLEN: (u64, u64) = (4, 5);
+const MIN_LEFT_FRACTION: (u64, u64) = (4, 5);
 /// Above this number of stretches, those that are too short to be a level are dropped.
 const MAX_STRETCHES: usize = 256;
 
 /// A period in which memory stayed within a band.
 #[derive(Clone, Copy, Debug, Default)]
-struct Stretch {
+struct Period {
     from_us: u64,
     to_us: u64,
     least_kib: u64,
@@ -38,38 +38,38 @@ struct Stretch {
     sum: u128,
     weight: u128,
     /// Maximum of the stretches dropped after this one, and when it was first reached.
-    dropped: Option<(u64, u64)>,
+    dropped_max: Option<(u64, u64)>,
 }
 
-impl Stretch {
+impl Period {
     fn level_kib(&self) -> u64 {
         u64::try_from(self.sum / self.weight.max(1)).unwrap_or(self.most_kib)
     }
 
-    fn lasts_us(&self) -> u64 {
+    fn duration_us(&self) -> u64 {
         self.to_us.saturating_sub(self.from_us)
     }
 
     /// KiB per second by which it falls, if it is part of a fall; `before` is the pace of the
     /// previous stretch.
-    fn pace(&self, before: Option<u64>) -> Option<u64> {
+    fn fall_rate(&self, before: Option<u64>) -> Option<u64> {
         // Measured on both sides of the mean: a level may begin with the end of a fall, and end
         // with the first step down.
         let mean = self.level_kib();
         let by = 2 * self.first_kib.saturating_sub(mean).min(mean.saturating_sub(self.last_kib));
-        let pace = by.saturating_mul(1_000_000) / self.lasts_us().max(1);
+        let pace = by.saturating_mul(1_000_000) / self.duration_us().max(1);
         let goes_on = before.is_some_and(|before| by > 0 && pace >= before / 2);
         (goes_on || by > band_kib(self.most_kib) / 2).then_some(pace)
     }
 
     /// Whether `kib` is within the band of this stretch, or above.
-    fn still_holds(&self, kib: u64) -> bool {
+    fn is_at_least(&self, kib: u64) -> bool {
         kib.saturating_add(band_kib(self.most_kib)) >= self.least_kib
     }
 
     /// Maximum of this stretch and those dropped after it, and when.
     fn most(&self) -> (u64, u64) {
-        self.dropped.unwrap_or_default().max((self.most_kib, self.from_us))
+        self.dropped_max.unwrap_or_default().max((self.most_kib, self.from_us))
     }
 }
 
@@ -92,7 +92,7 @@ pub enum Settled {
         to_us: u64,
     },
     /// It fell without having held a level.
-    Top {
+    BeforeFall {
         /// Maximum before the fall.
         kib: u64,
         /// When, in microseconds.
@@ -103,7 +103,7 @@ pub enum Settled {
 /// Resident memory of one process over time, added sample by sample in bounded space.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
-    stretches: VecDeque<Stretch>,
+    stretches: VecDeque<Period>,
     first_us: Option<u64>,
     last: (u64, u64),
 }
@@ -118,7 +118,7 @@ impl Series {
         if let Some(last) = self.stretches.back_mut() {
             let (least, most) = (last.least_kib.min(kib), last.most_kib.max(kib));
             if most - least <= band_kib(most) {
-                *last = Stretch {
+                *last = Period {
                     to_us,
                     last_kib: kib,
                     least_kib: least,
@@ -133,7 +133,7 @@ impl Series {
         if self.stretches.len() >= MAX_STRETCHES {
             self.drop_short();
         }
-        self.stretches.push_back(Stretch {
+        self.stretches.push_back(Period {
             from_us,
             to_us,
             least_kib: kib,
@@ -142,7 +142,7 @@ impl Series {
             last_kib: kib,
             sum: u128::from(kib) * weight,
             weight,
-            dropped: None,
+            dropped_max: None,
         });
     }
 
@@ -160,11 +160,11 @@ impl Series {
     /// maximum before the first level.
     fn drop_short(&mut self) {
         let least = self.least_level_us();
-        let mut kept: VecDeque<Stretch> = VecDeque::new();
+        let mut kept: VecDeque<Period> = VecDeque::new();
         for stretch in self.stretches.drain(..) {
             match kept.back_mut() {
-                Some(before) if stretch.lasts_us() < least => {
-                    before.dropped = Some(before.dropped.unwrap_or_default().max(stretch.most()));
+                Some(before) if stretch.duration_us() < least => {
+                    before.dropped_max = Some(before.dropped_max.unwrap_or_default().max(stretch.most()));
                 }
                 _ => kept.push_back(stretch),
             }
@@ -188,8 +188,8 @@ impl Series {
         let least = self.least_level_us();
         let (mut found, mut pace) = (None, None);
         for (index, stretch) in self.stretches.iter().enumerate() {
-            pace = stretch.pace(pace);
-            if pace.is_none() && stretch.lasts_us() >= least {
+            pace = stretch.fall_rate(pace);
+            if pace.is_none() && stretch.duration_us() >= least {
                 found = Some(index);
             }
         }
@@ -202,13 +202,13 @@ impl Series {
         let level = index.and_then(|index| self.stretches.get(index));
         let behind = || self.stretches.iter().skip(index.map_or(0, |index| index + 1));
         // Maximum after the level, and when it was first reached.
-        let most = level.and_then(|level| level.dropped).into_iter().chain(behind().map(Stretch::most));
+        let most = level.and_then(|level| level.dropped_max).into_iter().chain(behind().map(Period::most));
         let most = most.max_by_key(|&(kib, at_us)| (kib, std::cmp::Reverse(at_us)));
         let top = most
             .filter(|&(kib, _)| level.is_none_or(|level| kib > level.most_kib + band_kib(level.most_kib)));
         match (top, level) {
-            (Some((_, at_us)), Some(level)) if self.came_back(level, at_us) => level_or_end(level, end_kib),
-            (Some((kib, at_us)), _) if end_kib < kib / FALLEN.1 * FALLEN.0 => Settled::Top { kib, at_us },
+            (Some((_, at_us)), Some(level)) if self.returned_to_level(level, at_us) => level_or_end(level, end_kib),
+            (Some((kib, at_us)), _) if end_kib < kib / MIN_LEFT_FRACTION.1 * MIN_LEFT_FRACTION.0 => Settled::BeforeFall { kib, at_us },
             (None, Some(level)) => level_or_end(level, end_kib),
             _ => Settled::AtEnd,
         }
@@ -216,12 +216,12 @@ impl Series {
 
     /// Whether memory that had risen above `level`, with its maximum at `top_us`, was back at it
     /// for as long as it had been away.
-    fn came_back(&self, level: &Stretch, top_us: u64) -> bool {
-        let on_level = |stretch: &&Stretch| {
+    fn returned_to_level(&self, level: &Period, top_us: u64) -> bool {
+        let on_level = |stretch: &&Period| {
             stretch.most_kib <= level.most_kib + band_kib(level.most_kib)
-                && level.still_holds(stretch.least_kib)
+                && level.is_at_least(stretch.least_kib)
         };
-        let is_torn_down = |stretch: &&Stretch| !level.still_holds(stretch.most_kib);
+        let is_torn_down = |stretch: &&Period| !level.is_at_least(stretch.most_kib);
         let mut back = self.stretches.iter().rev().skip_while(is_torn_down).take_while(on_level);
         let Some(last) = back.next() else { return false };
         let first = back.last().unwrap_or(last);
@@ -230,8 +230,8 @@ impl Series {
     }
 }
 
-fn level_or_end(level: &Stretch, end_kib: u64) -> Settled {
-    if level.still_holds(end_kib) {
+fn level_or_end(level: &Period, end_kib: u64) -> Settled {
+    if level.is_at_least(end_kib) {
         return Settled::AtEnd;
     }
     Settled::Level { kib: level.level_kib(), from_us: level.from_us, to_us: level.to_us }
@@ -271,7 +271,7 @@ mod tests {
         match series(parts).settled((end_mib * MIB as f64) as u64) {
             Settled::AtEnd => (end_mib.round() as u64, "end"),
             Settled::Level { kib, .. } => ((kib + MIB / 2) / MIB, "level"),
-            Settled::Top { kib, .. } => ((kib + MIB / 2) / MIB, "top"),
+            Settled::BeforeFall { kib, .. } => ((kib + MIB / 2) / MIB, "top"),
         }
     }
 
@@ -432,7 +432,7 @@ mod tests {
                 let (kib, found_from) = match found {
                     Settled::AtEnd => ((end * MIB as f64) as u64, "end"),
                     Settled::Level { kib, .. } => (kib, "level"),
-                    Settled::Top { kib, .. } => (kib, "top"),
+                    Settled::BeforeFall { kib, .. } => (kib, "top"),
                 };
                 let mib = kib as f64 / MIB as f64;
                 assert_eq!(found_from, from, "{what}, sampled from {phase} ms on");
@@ -496,6 +496,6 @@ mod tests {
             let kib = if n == 700 { 900 * MIB } else { (n % 7) * 100 * MIB };
             series.push(n * MS, n * MS, kib);
         }
-        assert_eq!(series.settled(MIB), Settled::Top { kib: 900 * MIB, at_us: 700 * MS });
+        assert_eq!(series.settled(MIB), Settled::BeforeFall { kib: 900 * MIB, at_us: 700 * MS });
     }
 }

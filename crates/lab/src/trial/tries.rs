@@ -9,15 +9,15 @@ use strandline_inspect::environment::Environment;
 
 use super::applies::{Applied, Facts, apply, folders};
 use super::catalogue::{Candidate, Catalogue, Kind, Thp};
-use super::observation::{Instant, Observation};
+use super::observation::{SettledSource, Observation};
 use super::program::Program;
-use super::rank::{Beside, Change, Goal, Measured, Ranking, Status, pareto, rank};
-use super::server::{look_of, words};
+use super::rank::{ComparedFigure, Change, Goal, CandidateFigures, Ranking, Status, pareto, rank};
+use super::server::{read_observation, describe_end};
 use crate::cell::{Measure, Outcome, Subject};
 use crate::engine::{Judge, Next, Progress, Results};
 use crate::figures::find_in_path;
 use crate::nodes;
-use crate::statistics::{Estimate, Ratio, Verdict, estimate_in_blocks, outliers, paired_ratio, together};
+use crate::statistics::{Estimate, Ratio, Verdict, estimate_in_blocks, outliers, paired_ratio, bonferroni};
 
 /// A smaller difference in resident memory counts as none: one more variable moves the stack, a
 /// library adds its pages.
@@ -34,7 +34,7 @@ pub const BASELINE: &str = "baseline";
 
 /// A candidate, or a pair of candidates, that is tried.
 #[derive(Clone, Debug)]
-pub struct Try {
+pub struct TriedSetting {
     /// Its id; a pair joins two ids by `+`.
     pub id: String,
     /// Readable description.
@@ -49,7 +49,7 @@ pub struct Try {
     pub applied: Applied,
 }
 
-impl Try {
+impl TriedSetting {
     /// A single candidate.
     pub fn one(candidate: &Candidate, applied: Applied) -> Self {
         Self {
@@ -70,7 +70,7 @@ impl Try {
             kind: one.kind,
             cost: format!("{}; {}", one.cost, other.cost),
             source: one.source.iter().chain(&other.source).cloned().collect(),
-            applied: one.applied.and(&other.applied, facts),
+            applied: one.applied.combined_with(&other.applied, facts),
         }
     }
 
@@ -89,7 +89,7 @@ impl Try {
 }
 
 /// How batch commands are measured.
-pub fn batch() -> Measure {
+pub fn batch_measure() -> Measure {
     Measure::Recording {
         interval: std::time::Duration::from_millis(10),
         ledgers: "exit".to_owned(),
@@ -121,7 +121,7 @@ pub fn facts(command: &[String], observation: &Observation) -> Facts {
 }
 
 /// Full path of the file that the first word of `command` names; `None` if it is not found.
-pub fn file_of(command: &[String]) -> Option<PathBuf> {
+pub fn program_path(command: &[String]) -> Option<PathBuf> {
     std::path::absolute(find_in_path(command.first()?)?).ok()
 }
 
@@ -135,14 +135,14 @@ pub fn choose(
     catalogue: &Catalogue,
     facts: &Facts,
     wanted: &dyn Fn(&str) -> bool,
-) -> (Vec<Try>, Vec<(String, String)>) {
-    let (mut tries, mut others): (Vec<Try>, Vec<(String, String)>) = (Vec::new(), Vec::new());
+) -> (Vec<TriedSetting>, Vec<(String, String)>) {
+    let (mut tries, mut others): (Vec<TriedSetting>, Vec<(String, String)>) = (Vec::new(), Vec::new());
     for candidate in catalogue.candidates.iter().filter(|candidate| wanted(&candidate.id)) {
         match apply(candidate, catalogue, facts) {
-            Ok(applied) if facts.is_in_force(&applied) => {
+            Ok(applied) if facts.is_already_set(&applied) => {
                 others.push((candidate.id.clone(), "it is set already".to_owned()));
             }
-            Ok(applied) => tries.push(Try::one(candidate, applied)),
+            Ok(applied) => tries.push(TriedSetting::one(candidate, applied)),
             Err(why) => others.push((candidate.id.clone(), why)),
         }
     }
@@ -164,23 +164,23 @@ impl Figure {
         self.estimate.as_ref().map(|estimate| outliers(&estimate.samples)).unwrap_or_default()
     }
 
-    fn beside(&self) -> Option<Beside> {
+    fn beside(&self) -> Option<ComparedFigure> {
         let median = self.estimate.as_ref()?.median;
         let Some(ratio) = self.ratio else {
-            return Some(Beside { median, ratio: 1.0, change: Change::Same });
+            return Some(ComparedFigure { median, ratio: 1.0, change: Change::Same });
         };
         let change = match ratio.verdict() {
             Verdict::Less => Change::Less,
             Verdict::More => Change::More,
             Verdict::Same | Verdict::Unknown => Change::Same,
         };
-        Some(Beside { median, ratio: ratio.median, change })
+        Some(ComparedFigure { median, ratio: ratio.median, change })
     }
 }
 
 /// Evaluated runs of one try.
 #[derive(Clone, Debug, Default)]
-pub struct Judged {
+pub struct TryResult {
     /// Settled resident bytes.
     pub settled: Figure,
     /// Peak resident bytes.
@@ -201,10 +201,10 @@ pub struct Judged {
     pub failure: Option<String>,
 }
 
-impl Judged {
+impl TryResult {
     /// The figures as input for the ranking.
-    pub fn measured(&self) -> Measured {
-        Measured {
+    pub fn measured(&self) -> CandidateFigures {
+        CandidateFigures {
             failure: self.failure.clone(),
             settled: self.settled.beside(),
             peak: self.peak.beside(),
@@ -225,9 +225,9 @@ impl Judged {
 }
 
 /// Judge of the runs of a trial. Subject 0 is the run without settings, subject n is try n-1.
-pub struct Referee<'a> {
+pub struct TrialJudge<'a> {
     /// The tries.
-    pub tries: &'a [Try],
+    pub tries: &'a [TriedSetting],
     /// Whether the command is a server.
     pub serving: bool,
     /// Stops when the intervals of the ratios of settled memory are this narrow, relative to the
@@ -238,7 +238,7 @@ pub struct Referee<'a> {
     /// Called with the progress.
     pub progress: &'a (dyn Fn(&Progress) + Sync),
     /// Required source of settled memory; `None`: any, while it is not yet known.
-    pub settled_at: Option<Instant>,
+    pub settled_at: Option<SettledSource>,
     /// The observations of each subject by round.
     pub observations: Vec<Vec<Option<Observation>>>,
     /// The first failure of each subject, if any. Rounds in which the run without settings fails do
@@ -252,9 +252,9 @@ pub struct Referee<'a> {
     pub left_behind: u32,
 }
 
-impl<'a> Referee<'a> {
+impl<'a> TrialJudge<'a> {
     /// A judge of runs of `tries`.
-    pub fn new(tries: &'a [Try], serving: bool, progress: &'a (dyn Fn(&Progress) + Sync)) -> Self {
+    pub fn new(tries: &'a [TriedSetting], serving: bool, progress: &'a (dyn Fn(&Progress) + Sync)) -> Self {
         let count = tries.len() + 1;
         Self {
             tries,
@@ -272,9 +272,9 @@ impl<'a> Referee<'a> {
     }
 
     /// Evaluates all runs; the first item is the run without settings.
-    pub fn judge(&self) -> Vec<Judged> {
+    pub fn judge(&self) -> Vec<TryResult> {
         let baseline = self.observations.first().map(Vec::as_slice).unwrap_or_default();
-        let confidence = together(CONFIDENCE, self.tries.len().max(1));
+        let confidence = bonferroni(CONFIDENCE, self.tries.len().max(1));
         self.observations
             .iter()
             .zip(&self.failures)
@@ -305,7 +305,7 @@ impl<'a> Referee<'a> {
                         (most as f64 * NEGLIGIBLE).max(RESOLUTION_BYTES),
                     )
                 };
-                Judged {
+                TryResult {
                     settled: size(&|observation| observation.settled_bytes),
                     peak: size(&|observation| observation.peak_bytes),
                     wall: figure(&|observation| observation.wall_seconds, 1e-3),
@@ -333,10 +333,10 @@ impl<'a> Referee<'a> {
             return Some(why.clone());
         }
         if !self.serving && !outcome.end.is_success() {
-            return Some(words(outcome));
+            return Some(describe_end(outcome));
         }
         // Missing data must not make a run look better than the others.
-        if let Some(wanted) = self.settled_at.filter(|wanted| !wanted.is_like(observation.settled_at)) {
+        if let Some(wanted) = self.settled_at.filter(|wanted| !wanted.is_comparable(observation.settled_at)) {
             return Some(format!(
                 "its settled memory was looked at {}, not {} as in the first run without settings",
                 observation.settled_at.text(),
@@ -365,10 +365,10 @@ impl<'a> Referee<'a> {
     }
 }
 
-impl Judge for Referee<'_> {
+impl Judge for TrialJudge<'_> {
     fn heard(&mut self, subject: usize, round: Option<u32>, outcome: &Outcome) -> Next {
         self.left_behind += u32::from(outcome.left_behind > 0);
-        let observation = if self.serving { look_of(outcome) } else { Observation::of_outcome(outcome) };
+        let observation = if self.serving { read_observation(outcome) } else { Observation::of_outcome(outcome) };
         let failure = self.failure(subject, outcome, &observation);
         if let (Some(observations), Some(round)) = (self.observations.get_mut(subject), round) {
             let round = round as usize;
@@ -382,7 +382,7 @@ impl Judge for Referee<'_> {
                 *place = failure.is_none().then_some(observation);
             }
         }
-        let Some(why) = failure else { return Next::Go };
+        let Some(why) = failure else { return Next::Continue };
         if let Some(place) = self.failures.get_mut(subject) {
             place.get_or_insert(why);
         }
@@ -393,7 +393,7 @@ impl Judge for Referee<'_> {
         self.baseline_failures += 1;
         let has_any =
             self.observations.first().is_some_and(|observations| observations.iter().any(Option::is_some));
-        if has_any || self.baseline_failures < MAX_FAILED_FIRST { Next::Go } else { Next::Stop }
+        if has_any || self.baseline_failures < MAX_FAILED_FIRST { Next::Continue } else { Next::Stop }
     }
 
     fn progress(&mut self, progress: &Progress) {
@@ -419,7 +419,7 @@ fn ended_with(observations: &[Option<Observation>]) -> Option<u64> {
 
 /// Median begin and end of the levels, if most runs have a level.
 fn seconds_of_level(observations: &[Option<Observation>]) -> Option<(f64, f64)> {
-    let all = || observations.iter().flatten().filter(|observation| observation.settled_at == Instant::Level);
+    let all = || observations.iter().flatten().filter(|observation| observation.settled_at == SettledSource::Level);
     if all().count() * 2 <= observations.iter().flatten().count() {
         return None;
     }
@@ -436,7 +436,7 @@ fn seconds_of_level(observations: &[Option<Observation>]) -> Option<(f64, f64)> 
 fn held_no_level(observations: &[Option<Observation>]) -> bool {
     let count =
         |wanted| observations.iter().flatten().filter(|observation| observation.settled_at == wanted).count();
-    count(Instant::Top) > count(Instant::Level)
+    count(SettledSource::Top) > count(SettledSource::Level)
 }
 
 /// Notes on runs, each with the number of runs.
@@ -479,9 +479,9 @@ pub struct Trial {
     /// The first observation without settings.
     pub observation: Observation,
     /// The runs without settings.
-    pub baseline: Judged,
+    pub baseline: TryResult,
     /// The tries, single candidates before pairs.
-    pub tried: Vec<(Try, Judged)>,
+    pub tried: Vec<(TriedSetting, TryResult)>,
     /// Candidates that do not apply, with the reason.
     pub not_applicable: Vec<(String, String)>,
     /// Runs that left processes behind.
@@ -489,11 +489,11 @@ pub struct Trial {
     /// Caveats on rounds that ran elsewhere: code and sentence.
     pub elsewhere: Vec<(&'static str, String)>,
     /// Kinds of machines that ran them.
-    pub nodes: Vec<nodes::Kind>,
+    pub nodes: Vec<nodes::NodeKind>,
 }
 
 impl Trial {
-    fn measured(&self) -> Vec<Measured> {
+    fn measured(&self) -> Vec<CandidateFigures> {
         self.tried.iter().map(|(_, judged)| judged.measured()).collect()
     }
 

@@ -3,10 +3,10 @@
 use super::*;
 use crate::cell::{End, Figures};
 
-fn tried(id: &str, allocator: Option<&str>) -> Try {
+fn tried(id: &str, allocator: Option<&str>) -> TriedSetting {
     let catalogue = Catalogue::built_in().unwrap();
     let applied = Applied { allocator: allocator.map(str::to_owned), ..Applied::default() };
-    Try { id: id.into(), ..Try::one(&catalogue.candidates[0], applied) }
+    TriedSetting { id: id.into(), ..TriedSetting::one(&catalogue.candidates[0], applied) }
 }
 
 fn served(folder: &Path, observation: &Observation) -> Outcome {
@@ -21,7 +21,7 @@ fn observation(settled: u64, wall: f64) -> Observation {
         settled_bytes: Some(settled << 20),
         wall_seconds: Some(wall),
         executable: Some("/bin/x".into()),
-        allocators: vec![super::super::applies::Mapped { name: "glibc".into(), inside_program: false }],
+        allocators: vec![super::super::applies::MappedAllocator { name: "glibc".into(), inside_program: false }],
         ..Observation::default()
     }
 }
@@ -30,15 +30,15 @@ fn observation(settled: u64, wall: f64) -> Observation {
 fn runs_are_judged_beside_those_without_settings() {
     let folder = tempfile::tempdir().unwrap();
     let tries = [tried("half", None), tried("same", None), tried("other", Some("jemalloc"))];
-    let mut referee = Referee::new(&tries, true, &|_| {});
+    let mut referee = TrialJudge::new(&tries, true, &|_| {});
     for round in 0..5 {
         let noise = 0.001 * f64::from(round);
         let mut hear = |subject: usize, observation: &Observation| {
             referee.heard(subject, Some(round), &served(folder.path(), observation))
         };
-        assert_eq!(hear(0, &observation(100, 1.0 + noise)), Next::Go);
-        assert_eq!(hear(1, &observation(50, 2.0 + noise)), Next::Go);
-        assert_eq!(hear(2, &observation(100, 1.0 - noise)), Next::Go);
+        assert_eq!(hear(0, &observation(100, 1.0 + noise)), Next::Continue);
+        assert_eq!(hear(1, &observation(50, 2.0 + noise)), Next::Continue);
+        assert_eq!(hear(2, &observation(100, 1.0 - noise)), Next::Continue);
         if round == 0 {
             assert_eq!(hear(3, &observation(1, 1.0)), Next::Drop, "its library was not mapped");
         }
@@ -71,10 +71,10 @@ fn runs_are_judged_beside_those_without_settings() {
 
 #[test]
 fn a_command_that_always_fails_without_settings_ends_the_trial() {
-    let mut referee = Referee::new(&[], false, &|_| {});
+    let mut referee = TrialJudge::new(&[], false, &|_| {});
     let failed = Outcome { end: End::Exited(3), ..Outcome::not_started(String::new()) };
     let heard: Vec<Next> = (0..3).map(|round| referee.heard(0, Some(round), &failed)).collect();
-    assert_eq!(heard, [Next::Go, Next::Go, Next::Stop]);
+    assert_eq!(heard, [Next::Continue, Next::Continue, Next::Stop]);
     assert_eq!(referee.failures[0].as_deref(), Some("exit status 3"));
 }
 
@@ -82,13 +82,13 @@ fn a_command_that_always_fails_without_settings_ends_the_trial() {
 fn a_round_without_its_baseline_is_left_out_and_the_others_count() {
     let folder = tempfile::tempdir().unwrap();
     let tries = [tried("half", None)];
-    let mut referee = Referee::new(&tries, true, &|_| {});
+    let mut referee = TrialJudge::new(&tries, true, &|_| {});
     for round in 0..6 {
         let failure = (round == 2).then(|| "out of luck".to_owned());
         let baseline = Observation { failure, ..observation(100, 1.0) };
-        assert_eq!(referee.heard(0, Some(round), &served(folder.path(), &baseline)), Next::Go);
+        assert_eq!(referee.heard(0, Some(round), &served(folder.path(), &baseline)), Next::Continue);
         let half = Observation { notes: vec!["was killed".into()], ..observation(50, 1.0) };
-        assert_eq!(referee.heard(1, Some(round), &served(folder.path(), &half)), Next::Go);
+        assert_eq!(referee.heard(1, Some(round), &served(folder.path(), &half)), Next::Continue);
     }
     assert_eq!((referee.baseline_failures, referee.failures[0].as_deref()), (1, Some("out of luck")));
     let judged = referee.judge();
@@ -104,13 +104,13 @@ fn a_round_without_its_baseline_is_left_out_and_the_others_count() {
 fn what_a_run_does_not_show_makes_it_no_better() {
     let folder = tempfile::tempdir().unwrap();
     let tries = [tried("a", None), tried("b", Some("jemalloc")), tried("c", None)];
-    let mut referee = Referee::new(&tries, true, &|_| {});
-    referee.settled_at = Some(Instant::Exit);
-    let sampled = Observation { settled_at: Instant::Mark, ..observation(1, 1.0) };
+    let mut referee = TrialJudge::new(&tries, true, &|_| {});
+    referee.settled_at = Some(SettledSource::Exit);
+    let sampled = Observation { settled_at: SettledSource::Mark, ..observation(1, 1.0) };
     assert_eq!(referee.heard(1, Some(0), &served(folder.path(), &sampled)), Next::Drop);
     // Whatever the source of the settled figure, all processes without marks are comparable.
-    let level = Observation { settled_at: Instant::Level, ..observation(1, 1.0) };
-    assert_eq!(referee.heard(1, Some(1), &served(folder.path(), &level)), Next::Go);
+    let level = Observation { settled_at: SettledSource::Level, ..observation(1, 1.0) };
+    assert_eq!(referee.heard(1, Some(1), &served(folder.path(), &level)), Next::Continue);
     let unknown = Observation { allocators: Vec::new(), executable: None, ..observation(1, 1.0) };
     assert_eq!(referee.heard(2, Some(0), &served(folder.path(), &unknown)), Next::Drop);
     let nothing = Observation { settled_bytes: None, ..observation(1, 1.0) };

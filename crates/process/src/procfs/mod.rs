@@ -23,7 +23,7 @@ pub use doing::{Blocked, Doing};
 pub use stat::Stat;
 pub use status::Status;
 
-use strandline_sys::capabilities::{CHECKPOINT_RESTORE, with_file_rights};
+use strandline_sys::capabilities::{CHECKPOINT_RESTORE, with_dac_capabilities};
 
 use crate::error::{Error, Result};
 use crate::map::AddressSpace;
@@ -75,7 +75,7 @@ impl Process {
     /// Opens one of its files for reading: `smaps`, `pagemap`, `task/17/status`.
     pub fn open_file(&self, name: &str) -> Result<File> {
         // These are the kernel's own files: no other party chooses a name on the path.
-        with_file_rights(|| File::open(self.path(name))).map_err(|source| self.error(name, source))
+        with_dac_capabilities(|| File::open(self.path(name))).map_err(|source| self.error(name, source))
     }
 
     /// Reads at most `most` bytes of one of its files.

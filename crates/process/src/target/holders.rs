@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use strandline_sys::capabilities::with_file_rights;
+use strandline_sys::capabilities::with_dac_capabilities;
 
 use crate::error::Result;
 use crate::map::{AddressSpace, Mapping};
@@ -56,11 +56,11 @@ pub fn of_process(process: &Process, space: &AddressSpace) -> Result<Option<Stri
 pub fn of_process_but(process: &Process, space: &AddressSpace, but: &[&str]) -> Result<Option<String>> {
     let named = |name: &str| named(name).filter(|holder| !but.contains(holder));
     let failed = |source| process.error("fd", source);
-    let folder = with_file_rights(|| std::fs::read_dir(process.path("fd")));
+    let folder = with_dac_capabilities(|| std::fs::read_dir(process.path("fd")));
     for entry in folder.map_err(failed)?.take(MAX_DESCRIPTORS) {
         // A descriptor that was closed meanwhile holds nothing through this process's table.
         let path = entry.map_err(failed)?.path();
-        let Ok(link) = with_file_rights(|| std::fs::read_link(path)) else { continue };
+        let Ok(link) = with_dac_capabilities(|| std::fs::read_link(path)) else { continue };
         if let Some(holder) = named(&link.to_string_lossy()) {
             return Ok(Some(format!("a descriptor of {holder}")));
         }
@@ -77,11 +77,11 @@ const DIRECT: u64 = 0o40000;
 /// The mount ids of files open for direct I/O, with which devices write to memory.
 pub fn direct_mounts(process: &Process) -> Result<BTreeSet<u64>> {
     let failed = |source| process.error("fdinfo", source);
-    let folder = with_file_rights(|| std::fs::read_dir(process.path("fdinfo")));
+    let folder = with_dac_capabilities(|| std::fs::read_dir(process.path("fdinfo")));
     let mut mounts = BTreeSet::new();
     for entry in folder.map_err(failed)?.take(MAX_DESCRIPTORS) {
         let path = entry.map_err(failed)?.path();
-        let Ok(text) = with_file_rights(|| std::fs::read_to_string(path)) else { continue };
+        let Ok(text) = with_dac_capabilities(|| std::fs::read_to_string(path)) else { continue };
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         let is_direct = |flags: &str| u64::from_str_radix(flags, 8).is_ok_and(|flags| flags & DIRECT != 0);
         if field("flags:").is_some_and(is_direct) {

@@ -6,11 +6,11 @@ use strandline_recording::{Ending, Moment, Record};
 
 use super::super::Recorded;
 use super::super::poller::Source;
-use super::super::tree::{Followed, Member};
-use super::{HEAR_EVERY, LAST_LEDGERS, Session, Why, ending_signal, exit_status};
+use super::super::tree::{ProcessEvents, Member};
+use super::{MAX_ROUND, LAST_LEDGERS_TIMEOUT, Session, StopReason, ending_signal, exit_status};
 
 /// How long to wait for the kernel to report an end.
-const LAST_WORD_US: u64 = 100_000;
+const END_EVENT_WAIT_US: u64 = 100_000;
 /// If the main thread ended this much before the process, the process ran on without it.
 const LEADER_ONLY_US: u64 = 100_000;
 
@@ -18,11 +18,11 @@ impl Session<'_> {
     /// Writes the end and returns the result. `wait_status` is that of the first process.
     pub fn finish(
         mut self,
-        why: Why,
+        why: StopReason,
         wait_status: Option<i32>,
         out_of_memory_kills: Option<u64>,
     ) -> Recorded {
-        if why == Why::Interrupted && self.plan.ends {
+        if why == StopReason::Interrupted && self.plan.ends {
             self.take_ledgers_of_the_large(Moment::End);
         }
         self.wait_for_ledgers();
@@ -48,7 +48,7 @@ impl Session<'_> {
         }
         let end = Ending {
             at_us: now,
-            why: if why == Why::Ended { "ended" } else { "interrupted" }.to_owned(),
+            why: if why == StopReason::Ended { "ended" } else { "interrupted" }.to_owned(),
             status: wait_status.and_then(exit_status),
             signal: wait_status.and_then(ending_signal),
             high_water_kib: high_water,
@@ -78,9 +78,9 @@ impl Session<'_> {
     }
 
     fn wait_for_ledgers(&mut self) {
-        let until = self.clock.now_us() + LAST_LEDGERS.as_micros() as u64;
+        let until = self.clock.now_us() + LAST_LEDGERS_TIMEOUT.as_micros() as u64;
         while self.ledgers.under_way() > 0 && self.clock.now_us() < until {
-            let ready = self.poller.wait(HEAR_EVERY);
+            let ready = self.poller.wait(MAX_ROUND);
             if ready.of(Source::Signals) && self.take_signals() {
                 // Told to stop twice: do not wait for the rest.
                 break;
@@ -92,14 +92,14 @@ impl Session<'_> {
 
     /// Handles the last forks and ends. For a process that is no child of the recorder, only the
     /// kernel's report shows how it ended, and it arrives a moment after the end is visible.
-    fn hear_of_the_end(&mut self, why: Why, is_unknown: bool) {
-        let until = self.clock.now_us() + LAST_WORD_US;
+    fn hear_of_the_end(&mut self, why: StopReason, is_unknown: bool) {
+        let until = self.clock.now_us() + END_EVENT_WAIT_US;
         loop {
             let now = self.clock.now_us();
-            self.state.next_hear_us = 0;
-            self.hear(now);
-            let is_told = matches!(self.followed, Followed::Connector(_)) && self.tree.has(self.root);
-            if why != Why::Ended || !is_unknown || !is_told || now >= until {
+            self.state.next_events_us = 0;
+            self.handle_events(now);
+            let is_told = matches!(self.followed, ProcessEvents::Connector(_)) && self.tree.has(self.root);
+            if why != StopReason::Ended || !is_unknown || !is_told || now >= until {
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -107,9 +107,9 @@ impl Session<'_> {
     }
 
     /// Handles the end of the first process, if it has ended. Returns its high-water mark in KiB.
-    fn end_root(&mut self, why: Why, wait_status: Option<i32>, now: u64) -> Option<u64> {
+    fn end_root(&mut self, why: StopReason, wait_status: Option<i32>, now: u64) -> Option<u64> {
         let known = |member: &Member| member.final_kib.or(member.high_water_kib());
-        if why == Why::Interrupted {
+        if why == StopReason::Interrupted {
             return self.tree.get_mut(self.root).and_then(|member| known(member));
         }
         match self.tree.remove(self.root, wait_status) {

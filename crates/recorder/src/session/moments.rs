@@ -6,10 +6,10 @@ use std::path::Path;
 use strandline_process::procfs::Process;
 use strandline_recording::{Mark, Moment, Record, Sample};
 
-use super::super::ledgers::{self, Made, Request, WatchRequest};
-use super::super::marks::{MAX_NAME_CHARS, Marks, Told};
-use super::super::plan::{FEW_MARKS, Marks as MarksPlan};
-use super::super::tree::{Followed, Member};
+use super::super::ledgers::{self, LedgerResult, Request, WatchRequest};
+use super::super::marks::{MAX_NAME_CHARS, Marks, ReportedMark};
+use super::super::plan::{FIRST_MARKS, MarkLedgers as MarksPlan};
+use super::super::tree::{ProcessEvents, Member};
 use super::super::watchable;
 use super::Session;
 
@@ -28,7 +28,7 @@ const LONG_WAIT_US: u64 = 1_000;
 /// An answer that is unread for this long was for a program that does not read answers.
 const UNREAD_US: u64 = 20_000;
 /// Maximum number of pending answers.
-const MAX_OWED: usize = 4096;
+const MAX_PENDING_ANSWERS: usize = 4096;
 /// Minimum RSS of a peak that is worth a stop.
 const MIN_PEAK_KIB: u64 = 1 << 10;
 /// After a ledger at a peak, none is taken of any process for this many times as long as it took.
@@ -43,12 +43,12 @@ const MAX_LARGE: usize = 8;
 /// Maximum number of marks that wait for their ledgers; further marks get no ledger.
 const MAX_WAITING: usize = 64;
 /// Maximum number of reads for marks at the end.
-const LAST_LOOKS: usize = 100;
+const MAX_LAST_READS: usize = 100;
 
 /// A mark that was reported and not answered yet.
-struct Waiting {
+struct WaitingMark {
     /// The process that reported it.
-    teller: i32,
+    reporter: i32,
     /// When it was reported.
     since_us: u64,
     /// Its record; `None` if nothing is known about the process.
@@ -59,11 +59,11 @@ struct Waiting {
 #[derive(Default)]
 pub(super) struct Moments {
     /// Marks that were reported and not answered yet.
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingMark>,
     /// Pending answers: since when each is awaited, and whether its process could not be sampled.
-    owed: VecDeque<(u64, bool)>,
+    pending_answers: VecDeque<(u64, bool)>,
     /// Processes that reported marks since there were last no pending answers.
-    tellers: BTreeSet<i32>,
+    reporters: BTreeSet<i32>,
     /// When the last answer was sent.
     answered_us: u64,
     /// Number of unfinished ledgers at marks.
@@ -72,7 +72,7 @@ pub(super) struct Moments {
     watched: u32,
     /// Time before which no ledger at a peak is taken, of any process.
     no_peak_before_us: u64,
-    has_said_few: bool,
+    warned_few: bool,
     has_said_cut: bool,
     has_said_flooded: bool,
     has_said_failed: bool,
@@ -112,7 +112,7 @@ impl Session<'_> {
     pub(super) fn answer_if_done(&mut self) {
         if self.state.moments.mark_ledgers == 0 {
             self.state.moments.is_flooded = false;
-            if !self.state.moments.waiting.is_empty() || !self.state.moments.owed.is_empty() {
+            if !self.state.moments.waiting.is_empty() || !self.state.moments.pending_answers.is_empty() {
                 self.hear_marks();
             }
         }
@@ -122,44 +122,44 @@ impl Session<'_> {
     }
 
     /// Sends a pending answer if it is time.
-    pub(super) fn look_after_answers(&mut self) {
-        if !self.state.moments.owed.is_empty() {
+    pub(super) fn poll_answers(&mut self) {
+        if !self.state.moments.pending_answers.is_empty() {
             self.take_marks();
         }
     }
 
     /// Sends the next answer once the last one was read: of two at once one program could read
     /// both, and pass its next mark before that was measured.
-    fn give_answers(&mut self) {
+    fn send_next_answer(&mut self) {
         let moments = &mut self.state.moments;
         let Some(marks) = self.marks.as_mut().filter(|_| moments.mark_ledgers == 0) else { return };
         let now = self.clock.now_us();
-        if !marks.is_read() && now.saturating_sub(moments.answered_us) < UNREAD_US {
+        if !marks.is_answer_read() && now.saturating_sub(moments.answered_us) < UNREAD_US {
             return;
         }
-        let Some(&(at_us, has_ended)) = moments.owed.front() else {
-            moments.tellers.clear();
+        let Some(&(at_us, has_ended)) = moments.pending_answers.front() else {
+            moments.reporters.clear();
             return;
         };
         let is_fresh = now.saturating_sub(at_us) < LONG_WAIT_US;
-        let all_known = moments.tellers.len() < MAX_OWED;
-        if (has_ended || !is_fresh) && all_known && !moments.tellers.iter().any(|&pid| lives(pid)) {
+        let all_known = moments.reporters.len() < MAX_PENDING_ANSWERS;
+        if (has_ended || !is_fresh) && all_known && !moments.reporters.iter().any(|&pid| lives(pid)) {
             // No process is left to read the answers: the next one to report a mark would read them
             // and continue too early. While one of the processes lives, it is unknown whose answers
             // the dead ones have read.
-            moments.owed.clear();
-            moments.tellers.clear();
+            moments.pending_answers.clear();
+            moments.reporters.clear();
             return;
         }
-        moments.owed.pop_front();
+        moments.pending_answers.pop_front();
         marks.answer();
         moments.answered_us = now;
     }
 
-    fn take_mark(&mut self, told: Told) {
+    fn take_mark(&mut self, told: ReportedMark) {
         let at_us = self.clock.now_us();
         if !self.tree.has(told.pid)
-            && let Followed::Connector(connector) = &self.followed
+            && let ProcessEvents::Connector(connector) = &self.followed
         {
             // The process is newer than the last check. Processes that have left are handled when
             // that is due.
@@ -171,8 +171,8 @@ impl Session<'_> {
         // For a process that has ended meanwhile, the figures are its last ones: the first process
         // did not report this mark.
         let teller = if told.pid > 0 { told.pid } else { self.root };
-        let is_teller = self.tree.get_mut(teller).is_some_and(|member| member.is_teller);
-        let pid = if is_teller { teller } else { subject(teller).unwrap_or(teller) };
+        let reports_marks = self.tree.get_mut(teller).is_some_and(|member| member.is_teller);
+        let pid = if reports_marks { teller } else { subject(teller).unwrap_or(teller) };
         let is_known = self.tree.has(pid);
         if !is_known {
             self.tree.add(pid, None, at_us);
@@ -194,7 +194,7 @@ impl Session<'_> {
             let text =
                 format!("process {pid} told the mark {:?} and ended before it could be sampled", told.name);
             self.caution("mark_without_sample", format!("process {pid}"), text);
-            self.state.moments.waiting.push(Waiting { teller: told.pid, since_us: at_us, mark: None });
+            self.state.moments.waiting.push(WaitingMark { reporter: told.pid, since_us: at_us, mark: None });
             return;
         };
         if told.is_cut && !std::mem::replace(&mut self.state.moments.has_said_cut, true) {
@@ -207,10 +207,10 @@ impl Session<'_> {
         let mark =
             Mark { process, pid, at_us, name: told.name, sample, status_bytes, tree_pss_bytes, waited_us: 0 };
         self.state.progress.marks += 1;
-        self.state.moments.waiting.push(Waiting { teller: told.pid, since_us: at_us, mark: Some(mark) });
+        self.state.moments.waiting.push(WaitingMark { reporter: told.pid, since_us: at_us, mark: Some(mark) });
         if self.wants_ledger_at_mark() {
             self.state.moments.mark_ledgers += 1;
-            self.ask(process, pid, Moment::Mark, Some(name));
+            self.request_ledger(process, pid, Moment::Mark, Some(name));
         }
     }
 
@@ -225,7 +225,7 @@ impl Session<'_> {
         let units = self.units;
         if let Some(member) = self.tree.get_mut(pid).filter(|_| is_open)
             && let Some((sample, sizes)) =
-                member.sampler.as_mut().and_then(|sampler| sampler.everything(units).ok())
+                member.sampler.as_mut().and_then(|sampler| sampler.sample_all(units).ok())
         {
             member.add(at_us, sample);
             return Some((member.number?, sample, sizes));
@@ -241,28 +241,28 @@ impl Session<'_> {
         moments.is_flooded |= moments.mark_ledgers >= MAX_WAITING;
         let taken = moments.marks_with_ledgers;
         if moments.is_flooded {
-            self.say_flooded();
+            self.warn_flooded();
             return false;
         }
         let wants = match self.plan.marks {
             MarksPlan::All => true,
-            MarksPlan::Few => taken < FEW_MARKS,
+            MarksPlan::Few => taken < FIRST_MARKS,
             MarksPlan::None => false,
         };
         if wants {
             self.state.moments.marks_with_ledgers += 1;
         } else if self.plan.marks == MarksPlan::Few
-            && !std::mem::replace(&mut self.state.moments.has_said_few, true)
+            && !std::mem::replace(&mut self.state.moments.warned_few, true)
         {
             let text =
-                format!("only the first {FEW_MARKS} marks have a ledger, --ledger marks takes one at each");
+                format!("only the first {FIRST_MARKS} marks have a ledger, --ledger marks takes one at each");
             self.caution("few_ledgers", "marks", text);
         }
         wants
     }
 
     /// A program that reports marks without waiting would make the recorder remember all of them.
-    fn say_flooded(&mut self) {
+    fn warn_flooded(&mut self) {
         if !std::mem::replace(&mut self.state.moments.has_said_flooded, true) {
             let text = format!(
                 "marks were told while {MAX_WAITING} others waited for their ledgers: those have no ledger"
@@ -271,7 +271,7 @@ impl Session<'_> {
         }
     }
 
-    fn ask(&mut self, process: u32, pid: i32, moment: Moment, mark: Option<String>) {
+    fn request_ledger(&mut self, process: u32, pid: i32, moment: Moment, mark: Option<String>) {
         let pids = self.tree.pids();
         let tree = if pids.len() <= MAX_TREE { pids.to_vec() } else { Vec::new() };
         self.ledgers.look(Request { process, pid, moment, mark, tree });
@@ -281,16 +281,16 @@ impl Session<'_> {
     fn answer_marks(&mut self) {
         let waiting = std::mem::take(&mut self.state.moments.waiting);
         if waiting.is_empty() {
-            return self.give_answers();
+            return self.send_next_answer();
         }
         let now = self.clock.now_us();
-        let room = MAX_OWED.saturating_sub(self.state.moments.owed.len());
+        let room = MAX_PENDING_ANSWERS.saturating_sub(self.state.moments.pending_answers.len());
         // Marks beyond the maximum have enough pending answers before them.
         for one in waiting.iter().take(room) {
-            self.state.moments.owed.push_back((one.since_us, one.mark.is_none()));
-            self.state.moments.tellers.insert(one.teller);
+            self.state.moments.pending_answers.push_back((one.since_us, one.mark.is_none()));
+            self.state.moments.reporters.insert(one.reporter);
         }
-        self.give_answers();
+        self.send_next_answer();
         for mut mark in waiting.into_iter().filter_map(|one| one.mark) {
             mark.waited_us = now.saturating_sub(mark.at_us);
             self.state.moments.waited_us += mark.waited_us;
@@ -301,7 +301,7 @@ impl Session<'_> {
     /// Handles the last marks. No program waits any more, but all marks are kept.
     pub(super) fn settle_marks(&mut self) {
         // A descendant that lives on may report marks forever.
-        let mut looks = 0..LAST_LOOKS;
+        let mut looks = 0..MAX_LAST_READS;
         while looks.next().is_some() && self.hear_marks() {
             self.answer_marks();
         }
@@ -309,9 +309,9 @@ impl Session<'_> {
     }
 
     /// Handles a result of the ledger threads.
-    pub(super) fn take_made(&mut self, made: Made) {
+    pub(super) fn take_made(&mut self, made: LedgerResult) {
         match made {
-            Made::Ledger(mut ledger) => {
+            LedgerResult::Ledger(mut ledger) => {
                 if ledger.moment == Moment::Exit {
                     // On a busy machine its watcher may have been late.
                     let left = self.state.left.iter().map(|left| &left.member);
@@ -326,20 +326,20 @@ impl Session<'_> {
                 self.state.progress.ledgers += 1;
                 let rss_kib = ledger.explain.kernel.rss_bytes / 1024;
                 let took_us = (cost.wall_seconds * 1e6) as u64;
-                self.done(ledger.process, ledger.moment, Some((rss_kib, took_us)));
+                self.ledger_finished(ledger.process, ledger.moment, Some((rss_kib, took_us)));
                 ledger.explain.target.command.truncate(64);
                 self.push(&Record::Ledger(ledger));
             }
-            Made::Failed(request, text) => {
+            LedgerResult::Failed(request, text) => {
                 let text = format!("no ledger ({}): {text}", moment_word(request.moment));
                 // Under `run`, standard error belongs to the command.
                 if !self.forwards && !std::mem::replace(&mut self.state.moments.has_said_failed, true) {
-                    (self.options.complain)(&text);
+                    (self.options.warn)(&text);
                 }
                 self.caution("ledger_failed", format!("process {}", request.pid), text);
-                self.done(request.process, request.moment, None);
+                self.ledger_finished(request.process, request.moment, None);
             }
-            Made::TooLate(request) => {
+            LedgerResult::ProcessEnded(request) => {
                 // Ledgers at marks and ends are expected; the others are taken only as often as
                 // possible.
                 if matches!(request.moment, Moment::Mark | Moment::Exit) {
@@ -347,9 +347,9 @@ impl Session<'_> {
                         format!("no ledger ({}): the process ended before", moment_word(request.moment));
                     self.caution("ledger_failed", format!("process {}", request.pid), text);
                 }
-                self.done(request.process, request.moment, None);
+                self.ledger_finished(request.process, request.moment, None);
             }
-            Made::Final { process, sample, high_water_kib } => {
+            LedgerResult::Final { process, sample, high_water_kib } => {
                 let now = self.clock.now_us();
                 let left = self.state.left.iter_mut().map(|left| &mut left.member);
                 let mut left = left.filter(|member| member.number == Some(process));
@@ -359,7 +359,7 @@ impl Session<'_> {
                     member.final_kib = high_water_kib;
                 }
             }
-            Made::NotWatched(process, text) => {
+            LedgerResult::NotWatched(process, text) => {
                 self.caution(
                     "not_watched",
                     format!("process number {process}"),
@@ -370,7 +370,7 @@ impl Session<'_> {
     }
 
     /// Updates the state after a requested ledger was taken or failed.
-    fn done(&mut self, process: u32, moment: Moment, cost: Option<(u64, u64)>) {
+    fn ledger_finished(&mut self, process: u32, moment: Moment, cost: Option<(u64, u64)>) {
         if moment == Moment::Mark {
             self.state.moments.mark_ledgers = self.state.moments.mark_ledgers.saturating_sub(1);
         }
@@ -384,7 +384,7 @@ impl Session<'_> {
         if let Some((_, member)) = self.tree.numbered(process)
             && matches!(moment, Moment::Peak | Moment::Every)
         {
-            member.is_looked_at = false;
+            member.has_pending_ledger = false;
             if let Some((rss_kib, took_us)) = cost {
                 member.peak_kib = member.peak_kib.max(rss_kib);
                 if moment == Moment::Peak {
@@ -408,12 +408,12 @@ impl Session<'_> {
         let is_root = pid == self.root;
         let Some(member) = self.tree.get_mut(pid) else { return };
         let (Some(process), rss_kib) = (member.number, member.rss_kib()) else { return };
-        let is_old = now.saturating_sub(member.since_us) >= WATCH_AGE_US;
+        let is_old = now.saturating_sub(member.first_seen_us) >= WATCH_AGE_US;
         if exit && !member.is_watched && !is_root && is_old && rss_kib >= WATCH_KIB && watched < MAX_WATCHED {
             member.is_watched = true;
             let threads = std::sync::Arc::clone(&member.threads);
             if let Some(why) = watchable::why_not(Path::new(&format!("/proc/{pid}/exe"))) {
-                self.say_not_watched(pid, why);
+                self.warn_not_watched(pid, why);
             } else {
                 self.ledgers.watch(pid, WatchRequest { process, threads });
                 self.state.moments.watched += 1;
@@ -422,9 +422,9 @@ impl Session<'_> {
         }
         let grown = rss_kib.saturating_mul(PEAK_GROWTH.1) > member.peak_kib.saturating_mul(PEAK_GROWTH.0);
         let is_peak = grown && rss_kib >= MIN_PEAK_KIB && rss_kib >= tree_kib / LARGE_PART;
-        if peak && is_peak && !member.is_looked_at && now >= no_peak_before_us {
-            member.is_looked_at = true;
-            self.ask(process, pid, Moment::Peak, None);
+        if peak && is_peak && !member.has_pending_ledger && now >= no_peak_before_us {
+            member.has_pending_ledger = true;
+            self.request_ledger(process, pid, Moment::Peak, None);
         }
     }
 
@@ -434,11 +434,11 @@ impl Session<'_> {
         let is_watched = self.plan.exit && self.tree.get_mut(pid).is_some_and(|member| member.is_watched);
         if is_watched && let Some(why) = watchable::why_not(Path::new(&format!("/proc/{pid}/exe"))) {
             self.ledgers.unwatch(pid);
-            self.say_not_watched(pid, why);
+            self.warn_not_watched(pid, why);
         }
     }
 
-    pub(in super::super) fn say_not_watched(&mut self, pid: i32, why: &str) {
+    pub(in super::super) fn warn_not_watched(&mut self, pid: i32, why: &str) {
         self.caution("not_watched", format!("process {pid}"), format!("no ledger at its end: {why}"));
     }
 
@@ -460,7 +460,7 @@ impl Session<'_> {
         let mut large: Vec<(u64, u32, i32)> = self
             .tree
             .members()
-            .filter(|(_, member)| !member.is_looked_at && member.rss_kib() >= least && !rests(member))
+            .filter(|(_, member)| !member.has_pending_ledger && member.rss_kib() >= least && !rests(member))
             .filter_map(|(pid, member)| Some((member.rss_kib(), member.number?, pid)))
             .collect();
         large.sort_unstable_by_key(|&(rss_kib, ..)| std::cmp::Reverse(rss_kib));
@@ -468,9 +468,9 @@ impl Session<'_> {
             if moment == Moment::Every
                 && let Some(member) = self.tree.get_mut(pid)
             {
-                member.is_looked_at = true;
+                member.has_pending_ledger = true;
             }
-            self.ask(process, pid, moment, None);
+            self.request_ledger(process, pid, moment, None);
         }
     }
 

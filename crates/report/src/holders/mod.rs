@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use strandline_inspect::environment::utc;
 use strandline_inspect::holders::facts::{Holders, Holding, Root, RootKind, Shared, SharedType, Type};
-use strandline_inspect::holders::growth::{Change, Grown, Growth};
+use strandline_inspect::holders::growth::{Change, Changed, Comparison};
 
 use crate::model;
 use crate::paint::{Paint, Surface};
@@ -313,7 +313,7 @@ fn instances(of: &Holding) -> String {
 }
 
 /// Rows of what grew since an earlier snapshot: roots, then types.
-fn growth_rows(since: &Growth, top: usize) -> [Vec<Vec<String>>; 2] {
+fn growth_rows(since: &Comparison, top: usize) -> [Vec<Vec<String>>; 2] {
     let hours = since.seconds / 3600.0;
     let rate = |of: i64| {
         let of_hour = of as f64 / hours;
@@ -327,17 +327,17 @@ fn growth_rows(since: &Growth, top: usize) -> [Vec<Vec<String>>; 2] {
     };
     let mut rows = vec![row("all live blocks".to_owned(), since.live, None)];
     rows.extend(since.unreachable.map(|grew| row("nothing: leaked".to_owned(), grew, None)));
-    let of_root = |of: &Grown| {
+    let of_root = |of: &Changed| {
         let (name, module, thread) = (of.name.clone(), of.module.clone(), of.thread.clone());
         let root = Root { kind: of.kind.unwrap_or_default(), name, module, thread, ..Root::default() };
         row(self::name(&root), of.grew, Some(of.bytes))
     };
     rows.extend(since.roots.iter().take(top).map(of_root));
-    let of_type = |of: &Grown| row(clean(&of.name), of.grew, Some(of.bytes));
+    let of_type = |of: &Changed| row(clean(&of.name), of.grew, Some(of.bytes));
     [rows, since.types.iter().take(top).map(of_type).collect()]
 }
 
-fn growth(since: &Growth, top: usize, surface: Surface) -> Vec<String> {
+fn growth(since: &Comparison, top: usize, surface: Surface) -> Vec<String> {
     let [roots, types] = growth_rows(since, top);
     let mut lines = vec![String::new(), format!("since the look {}", duration(since.seconds))];
     lines.extend(lay_out(&GREW, &roots, 0, surface.columns));

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use strandline_recording::{Column, Error, Ledger, Mark, Moment, Reader, Record, Sample, Shown};
+use strandline_recording::{Column, Error, Ledger, Mark, Moment, Reader, Record, Sample, Value};
 
 use super::html_data::moment_name as moment_kind;
 use super::{Process, Timeline};
@@ -48,8 +48,8 @@ impl Row {
             pids.get(&self.process).map_or(Cell::Unknown, |pid| Cell::Whole(u64::from(pid.unsigned_abs())));
         let sample = self.sample;
         let shown = move |column: Column| match sample.shown(column) {
-            Shown::Whole(whole) => Cell::Whole(whole),
-            Shown::Micros(micros) => Cell::Micros(micros),
+            Value::Whole(whole) => Cell::Whole(whole),
+            Value::Micros(micros) => Cell::Micros(micros),
         };
         let before = [Cell::Micros(self.at_us), pid, Cell::Whole(self.process.into())];
         before.into_iter().chain(Column::ALL.into_iter().map(shown))
@@ -263,8 +263,8 @@ fn mark(mark: &Mark) -> Value {
     put("process", json!(mark.process));
     for column in Column::ALL {
         let figure = match mark.sample.shown(column) {
-            Shown::Whole(whole) => json!(whole),
-            micros @ Shown::Micros(_) => json!(micros.number()),
+            Value::Whole(whole) => json!(whole),
+            micros @ Value::Micros(_) => json!(micros.number()),
         };
         put(column.name(), figure);
     }

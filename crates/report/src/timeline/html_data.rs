@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 use strandline_claims::section::Section;
 use strandline_inspect::Caveat;
-use strandline_inspect::facts::{Explanation, MapCell, MappedCells, PageMap, Row, Stratum};
+use strandline_inspect::facts::{Explanation, MapCell, MappedCells, PageMap, Row, HolderKind};
 use strandline_recording::{Ledger, Moment, Sample};
 
 use super::choice::{bytes_of, largest, others, process_name};
@@ -220,14 +220,14 @@ fn of_runtimes(read: Vec<Section>, named: Vec<String>) -> Vec<String> {
     sentences.chain(named).collect()
 }
 
-fn stratum_name(stratum: Stratum) -> &'static str {
+fn stratum_name(stratum: HolderKind) -> &'static str {
     match stratum {
-        Stratum::Values => "values",
-        Stratum::Runtime => "runtime",
-        Stratum::Collector => "collector",
-        Stratum::Allocator => "allocator",
-        Stratum::Kernel => "kernel",
-        Stratum::Program => "program",
+        HolderKind::Values => "values",
+        HolderKind::Runtime => "runtime",
+        HolderKind::Collector => "collector",
+        HolderKind::Allocator => "allocator",
+        HolderKind::Kernel => "kernel",
+        HolderKind::Program => "program",
     }
 }
 

@@ -7,14 +7,14 @@
 use std::collections::BTreeSet;
 
 use super::layout::{
-    ARENA_OBJECT_BYTES, POOL_ARENA, POOL_COUNT, POOL_HEADER_BYTES, POOL_NEXT, Release, SHAPES, Shape,
+    ARENA_OBJECT_BYTES, POOL_ARENA, POOL_COUNT, POOL_HEADER_BYTES, POOL_NEXT, Release, SHAPES, ArenaSizes,
 };
 use super::locate::Program;
-use crate::batch::Pages;
+use crate::batch::PageCache;
 use strandline_claims::allocator::overlapping;
 use strandline_claims::range::merge;
 use strandline_claims::runtime::Context;
-use strandline_claims::words::{self, AT_ONCE, each_word};
+use strandline_claims::words::{self, READ_BYTES, each_word};
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
 /// Limit on words followed, per program.
@@ -44,7 +44,7 @@ pub struct Arena {
     /// Number of pools.
     pub total: u64,
     /// Start of the pools that were never handed out.
-    pub virgin: u64,
+    pub untouched: u64,
     /// Free pools, including those never handed out.
     pub free: u64,
     /// First pool of its list of free pools; these were handed out before.
@@ -57,11 +57,11 @@ pub struct Arenas {
     /// Address of the array.
     pub array: u64,
     /// Sizes of its arenas and pools.
-    pub shape: Shape,
+    pub sizes: ArenaSizes,
     /// The arenas, in address order.
     pub all: Vec<Arena>,
     /// Entries among the arenas that make no sense.
-    pub broken: Vec<u64>,
+    pub invalid_entries: Vec<u64>,
 }
 
 /// Finds the arenas of `program`, and returns whether there was time to try every candidate.
@@ -71,7 +71,7 @@ pub fn find(
     program: &Program,
     release: &Release,
 ) -> (Vec<Arenas>, bool) {
-    let mut pages = Pages::new(memory);
+    let mut pages = PageCache::new(memory);
     let mut words = BTreeSet::new();
     add_words(context, memory, program.data, &mut words);
     let mut found: Vec<Arenas> = Vec::new();
@@ -98,7 +98,7 @@ pub fn find(
 
 /// Adds the words of a range that could point to an array.
 fn add_words(context: &Context<'_>, memory: &dyn Memory, range: (u64, u64), words: &mut BTreeSet<u64>) {
-    each_word((memory, context.resident), range, AT_ONCE, &mut |_, word| {
+    each_word((memory, context.resident), range, READ_BYTES, &mut |_, word| {
         let could_be = word.is_multiple_of(16) && word < 1 << 47;
         if could_be && context.space.find(word).is_some_and(words::is_mapped_memory) {
             words.insert(word);
@@ -111,7 +111,7 @@ fn add_words(context: &Context<'_>, memory: &dyn Memory, range: (u64, u64), word
 pub fn interpreters(memory: &dyn Memory, program: &Program, release: &Release) -> Vec<u64> {
     let mut states = Vec::new();
     let Some((mut at, next)) = program.interpreters(memory, release) else { return states };
-    let mut pages = Pages::new(memory);
+    let mut pages = PageCache::new(memory);
     while at != 0 && states.len() < MAX_INTERPRETERS && !states.contains(&at) {
         states.push(at);
         at = pages.word(at.wrapping_add(next)).unwrap_or(0);
@@ -123,7 +123,7 @@ pub fn interpreters(memory: &dyn Memory, program: &Program, release: &Release) -
 /// first points to its start. False if the deadline passed: then arrays may be missing.
 fn arrays(
     context: &Context<'_>,
-    pages: &mut Pages<'_>,
+    pages: &mut PageCache<'_>,
     words: &BTreeSet<u64>,
     found: &mut Vec<Arenas>,
 ) -> bool {
@@ -155,8 +155,8 @@ fn arrays(
 }
 
 /// Returns the arenas of the array at `array`, and its end; `None` if it is not an array.
-fn array(context: &Context<'_>, pages: &mut Pages<'_>, array: u64, shape: Shape) -> Option<(Arenas, u64)> {
-    let mut arenas = Arenas { array, shape, all: Vec::new(), broken: Vec::new() };
+fn array(context: &Context<'_>, pages: &mut PageCache<'_>, array: u64, shape: ArenaSizes) -> Option<(Arenas, u64)> {
+    let mut arenas = Arenas { array, sizes: shape, all: Vec::new(), invalid_entries: Vec::new() };
     // Entries that make no sense and are not yet followed by a valid one: they may lie beyond the
     // end.
     let mut doubtful = Vec::new();
@@ -167,7 +167,7 @@ fn array(context: &Context<'_>, pages: &mut Pages<'_>, array: u64, shape: Shape)
         let at = array.checked_add(index * ARENA_OBJECT_BYTES)?;
         let Some(entry) = pages.array::<{ ARENA_OBJECT_BYTES as usize }>(at) else { break };
         if let Some(arena) = arena(context, pages, (index as u32, &entry), shape) {
-            arenas.broken.append(&mut doubtful);
+            arenas.invalid_entries.append(&mut doubtful);
             arenas.all.push(arena);
         } else if !is_unused(array, &entry, &mut ends) {
             doubtful.push(at);
@@ -194,47 +194,47 @@ fn is_unused(array: u64, entry: &[u8], ends: &mut u64) -> bool {
 /// Returns the arena that an entry describes; `None` if it describes none.
 fn arena(
     context: &Context<'_>,
-    pages: &mut Pages<'_>,
+    pages: &mut PageCache<'_>,
     (index, entry): (u32, &[u8]),
-    shape: Shape,
+    shape: ArenaSizes,
 ) -> Option<Arena> {
     let start = word_at(entry, 0)?;
     let end = start.checked_add(shape.arena_bytes).filter(|&end| end < 1 << 47)?;
     let pools = start.next_multiple_of(shape.pool_bytes);
     let total = (end - pools) / shape.pool_bytes;
     let (virgin, free) = (word_at(entry, 8)?, u64::from(half_word_at(entry, 16)?));
-    let is_one = start.is_multiple_of(16)
+    let is_valid = start.is_multiple_of(16)
         && half_word_at(entry, 20) == Some(total as u32)
         && free <= total
         && virgin.is_multiple_of(shape.pool_bytes)
         // At least one pool was handed out.
         && (pools + shape.pool_bytes..=pools + total * shape.pool_bytes).contains(&virgin)
-        && words::is_own(context.space, start, end);
-    if !is_one {
+        && words::is_process_memory(context.space, start, end);
+    if !is_valid {
         return None;
     }
-    let arena = Arena { index, start, end, pools, total, virgin, free, first_free: word_at(entry, 24)? };
+    let arena = Arena { index, start, end, pools, total, untouched: virgin, free, first_free: word_at(entry, 24)? };
     // The page of the first pool may be swapped out.
     let header: Option<[u8; POOL_HEADER_BYTES as usize]> = pages.array(pools);
-    let is_its = match header {
+    let belongs_to_entry = match header {
         Some(header) => half_word_at(&header, POOL_ARENA) == Some(index),
         None => {
             (context.resident)(pools, pools + POOL_HEADER_BYTES).is_empty()
                 && !(context.resident)(start, end).is_empty()
         }
     };
-    is_its.then_some(arena)
+    belongs_to_entry.then_some(arena)
 }
 
 impl Arena {
     /// Returns the free pools that were handed out before; `None` if their list makes no sense.
-    pub fn free_pools(&self, pages: &mut Pages<'_>, shape: Shape) -> Option<Vec<u64>> {
-        let never = (self.pools + self.total * shape.pool_bytes - self.virgin) / shape.pool_bytes;
+    pub fn free_pools(&self, pages: &mut PageCache<'_>, shape: ArenaSizes) -> Option<Vec<u64>> {
+        let never = (self.pools + self.total * shape.pool_bytes - self.untouched) / shape.pool_bytes;
         let listed = self.free.checked_sub(never)?;
         let mut free = Vec::new();
         let mut at = self.first_free;
         while at != 0 {
-            let is_one = (self.pools..self.virgin).contains(&at)
+            let is_one = (self.pools..self.untouched).contains(&at)
                 && (at - self.pools).is_multiple_of(shape.pool_bytes)
                 && (free.len() as u64) < listed;
             let header: [u8; POOL_HEADER_BYTES as usize] =

@@ -4,37 +4,37 @@ use std::collections::HashMap;
 
 use super::confirm;
 use super::layout::{GC_HEAD_BYTES, Release, flags};
-use super::objects::{self, GUARD_BEHIND_BYTES, GUARD_BYTES, HEAD_BYTES, NO_OWNER, Table};
+use super::objects::{self, GUARD_SUFFIX_BYTES, GUARD_BYTES, HEAD_BYTES, NO_OWNER, Table};
 use super::types::{Kind, Type, Types};
-use crate::batch::Pages;
+use crate::batch::PageCache;
 use strandline_claims::class::Slot;
 use strandline_claims::refinements::LARGE_BYTES;
-use strandline_claims::runtime::Holding;
+use strandline_claims::runtime::ReferenceHints;
 use strandline_process::memory::{Memory, word_at};
 
 /// Limit on places outside the arenas that one worker keeps; further ones are not followed.
 const MAX_PLACES: usize = 1 << 21;
 /// Size of the cache of places found last.
-const NEAR: usize = 1 << 14;
+const RECENT_PLACES: usize = 1 << 14;
 /// Number of new places from which on they are sorted by address, so that a page is read once for
 /// all of them.
-const PLACES_IN_ORDER: usize = 1 << 16;
+const SORT_PLACES_FROM: usize = 1 << 16;
 /// Pages kept while following pointers outside the arenas: 8 MiB.
 const PAGES_KEPT: usize = 2048;
 /// Largest block read through kept pages: larger ones would evict the pages that they point to.
 const MAX_KEPT_BYTES: usize = 4096;
 /// An arena with fewer objects than this counts as sparse.
-pub const FEW_OBJECTS: u64 = 10;
+pub const MIN_OBJECTS_NOT_SPARSE: u64 = 10;
 
 /// Objects of one type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OfType {
+pub struct TypeCounts {
     /// Number of objects.
     pub instances: u64,
     /// Their bytes, as `sys.getsizeof` reports them.
     pub bytes: u64,
     /// Number of them in sparse arenas.
-    pub keep: u64,
+    pub in_sparse_arenas: u64,
 }
 
 /// Content of a block.
@@ -55,9 +55,9 @@ pub enum Block {
 
 /// Result of a census.
 #[derive(Default)]
-pub struct Counted {
+pub struct CensusResult {
     /// Types and their objects, by address of the type.
-    pub types: HashMap<u64, (Type, OfType)>,
+    pub types: HashMap<u64, (Type, TypeCounts)>,
     /// Objects on free lists, and the bytes of their blocks.
     pub dead: (u64, u64),
     /// Objects outside the arenas, and their bytes.
@@ -67,23 +67,23 @@ pub struct Counted {
     /// Sparse arenas, and the number of objects in them.
     pub sparse: (u64, u64),
     /// Large objects outside the arenas.
-    pub large: Vec<confirm::Counted>,
+    pub large: Vec<confirm::LargeObject>,
     /// Allocators' blocks that belong to an object and are, or may be, large.
-    pub held: Vec<confirm::Held>,
+    pub held: Vec<confirm::ClaimedBlock>,
     /// Blocks and references for the search for holders, if requested.
-    pub holding: Option<Holding>,
+    pub holding: Option<ReferenceHints>,
     /// Whether there was more than can be kept.
     pub is_cut: bool,
 }
 
-impl Counted {
+impl CensusResult {
     /// Adds another worker's counts.
     pub fn add(&mut self, other: Self) {
         for (address, (of, theirs)) in other.types {
-            let mine = &mut self.types.entry(address).or_insert((of, OfType::default())).1;
+            let mine = &mut self.types.entry(address).or_insert((of, TypeCounts::default())).1;
             mine.instances += theirs.instances;
             mine.bytes = mine.bytes.saturating_add(theirs.bytes);
-            mine.keep += theirs.keep;
+            mine.in_sparse_arenas += theirs.in_sparse_arenas;
         }
         for (mine, theirs) in [
             (&mut self.beside, other.beside),
@@ -147,7 +147,7 @@ impl Beside {
 
 /// A place that something points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct Target {
     /// Its address.
     pub at: u64,
     /// Number of the type of the first object found to point there, or [`NO_OWNER`].
@@ -155,7 +155,7 @@ pub struct Place {
 }
 
 /// An object outside the arenas.
-pub struct Large {
+pub struct OutsideObject {
     /// Address of its block.
     pub start: u64,
     /// Its size.
@@ -172,10 +172,10 @@ pub struct Large {
 pub struct Census<'a> {
     release: &'static Release,
     types: Types<'a>,
-    pages: Pages<'a>,
+    pages: PageCache<'a>,
     beside: &'a Beside,
     /// Objects by number of the type.
-    of: Vec<OfType>,
+    of: Vec<TypeCounts>,
     /// Types of the first few objects of an arena.
     first: Vec<u32>,
     near: Vec<u64>,
@@ -184,12 +184,12 @@ pub struct Census<'a> {
     /// Number of the type whose object is being followed.
     pub owner: u32,
     /// Places outside the arenas that something points to.
-    pub places: Vec<Place>,
+    pub places: Vec<Target>,
     /// Places that something points to and that hold no object.
-    pub others: Vec<Place>,
+    pub non_objects: Vec<Target>,
     /// Tables outside the arenas.
     pub tables: Vec<Table>,
-    counted: Counted,
+    counted: CensusResult,
 }
 
 impl<'a> Census<'a> {
@@ -197,49 +197,49 @@ impl<'a> Census<'a> {
     pub fn new(memory: &'a dyn Memory, release: &'static Release, beside: &'a Beside) -> Self {
         Self {
             release,
-            types: Types::new(Pages::new(memory), release),
-            pages: Pages::new(memory),
+            types: Types::new(PageCache::new(memory), release),
+            pages: PageCache::new(memory),
             beside,
             of: Vec::new(),
             first: Vec::new(),
-            near: vec![0; NEAR],
+            near: vec![0; RECENT_PLACES],
             at: 0,
             owner: NO_OWNER,
             places: Vec::new(),
-            others: Vec::new(),
+            non_objects: Vec::new(),
             tables: Vec::new(),
-            counted: Counted::default(),
+            counted: CensusResult::default(),
         }
     }
 
     /// Enables collection of blocks and references for the search for holders.
-    pub fn holding(mut self, is_asked: bool) -> Self {
-        self.counted.holding = is_asked.then(Holding::default);
+    pub fn with_holding(mut self, is_asked: bool) -> Self {
+        self.counted.holding = is_asked.then(ReferenceHints::default);
         self
     }
 
     /// An empty census that is to follow what other censuses found.
     pub fn following(memory: &'a dyn Memory, release: &'static Release, beside: &'a Beside) -> Self {
-        let pages = Pages::keeping(memory, PAGES_KEPT);
+        let pages = PageCache::with_capacity(memory, PAGES_KEPT);
         Self { pages, ..Self::new(memory, release, beside) }
     }
 
     /// Takes over the places and tables of another worker's census, with type numbers converted to
     /// its own.
     pub fn adopt(&mut self, other: &mut Census<'_>) {
-        let here = |of: &Type| self.types.at(of.address).unwrap_or(NO_OWNER);
+        let here = |of: &Type| self.types.number_at(of.address).unwrap_or(NO_OWNER);
         let numbers: Vec<u32> = other.types.all.iter().map(here).collect();
         let owner = |theirs: u32| numbers.get(theirs as usize).copied().unwrap_or(NO_OWNER);
-        self.places.extend(other.places.drain(..).map(|place| Place { owner: owner(place.owner), ..place }));
+        self.places.extend(other.places.drain(..).map(|place| Target { owner: owner(place.owner), ..place }));
         self.tables.extend(other.tables.drain(..).map(|table| Table { owner: owner(table.owner), ..table }));
     }
 
     /// Records a claimed block, at `pointer`, of an object of the type being followed.
-    pub fn hold(&mut self, pointer: u64, slot: Slot) {
+    pub fn record_claim(&mut self, pointer: u64, slot: Slot) {
         if let Some(of) = self.types.all.get(self.owner as usize)
             && self.counted.held.len() < MAX_PLACES
         {
-            self.counted.held.push(confirm::Held { pointer, slot, of: of.address });
+            self.counted.held.push(confirm::ClaimedBlock { pointer, slot, of: of.address });
         }
     }
 
@@ -272,7 +272,7 @@ impl<'a> Census<'a> {
     }
 
     /// Whether instances of a type contain pointers; strings, bytes and ints contain none.
-    fn leads(of: &Type) -> bool {
+    fn has_pointers(of: &Type) -> bool {
         !matches!(of.kind, Kind::String | Kind::Int) && of.flags & flags::BYTES == 0
     }
 
@@ -287,49 +287,49 @@ impl<'a> Census<'a> {
         }
         let Some(of) = self.types.all.get(found.of as usize).copied() else { return Block::Other };
         self.owner = found.of;
-        let head = block.get(found.before + self.release.ahead as usize..).unwrap_or_default();
+        let head = block.get(found.before + self.release.header_prefix_bytes as usize..).unwrap_or_default();
         let mut size = objects::size(&mut self.pages, self.release, &of, head);
         if size.block > bytes {
             size = objects::Size::plain(&of);
         }
         let at = self.at;
-        self.note((at.saturating_add(found.before as u64), at.saturating_add(bytes)), (&of, head));
-        self.count(found.of, size.told, (&of, head));
-        if (self.first.len() as u64) < FEW_OBJECTS {
+        self.record_object((at.saturating_add(found.before as u64), at.saturating_add(bytes)), (&of, head));
+        self.count(found.of, size.reported, (&of, head));
+        if (self.first.len() as u64) < MIN_OBJECTS_NOT_SPARSE {
             self.first.push(found.of);
         }
         for table in size.tables.into_iter().flatten() {
             self.table(table);
         }
-        Block::Object { bytes: size.block, leads: Self::leads(&of) }
+        Block::Object { bytes: size.block, leads: Self::has_pointers(&of) }
     }
 
     /// Records an object, which begins with `head` in a block that ends at `end`, for the search
     /// for holders.
-    fn note(&mut self, (at, end): (u64, u64), (of, head): (&Type, &[u8])) {
+    fn record_object(&mut self, (at, end): (u64, u64), (of, head): (&Type, &[u8])) {
         let Some(holding) = &mut self.counted.holding else { return };
         if of.flags & flags::HAVE_GC != 0 && self.release.has_links() {
-            holding.links.insert(at.saturating_sub(GC_HEAD_BYTES));
+            holding.gc_links.insert(at.saturating_sub(GC_HEAD_BYTES));
         }
         if matches!(of.kind, Kind::Class | Kind::Module | Kind::Weak) {
             holding.stops.insert(at);
         }
         // A class defined by the program has more fields behind that.
-        let text = objects::text(self.release, of, head).filter(|_| of.flags & flags::HEAP_TYPE == 0);
+        let text = objects::raw_data_offset(self.release, of, head).filter(|_| of.flags & flags::HEAP_TYPE == 0);
         if let Some(text) = text.and_then(|text| at.checked_add(text)).filter(|&text| text < end) {
-            holding.texts.insert(text);
+            holding.opaque_from.insert(text);
         }
     }
 
     /// Ends an arena. `used` is its number of blocks in use; `None` if unknown.
     pub fn end_arena(&mut self, used: Option<u64>) {
         let first = std::mem::take(&mut self.first);
-        if let Some(used) = used.filter(|&used| used < FEW_OBJECTS) {
+        if let Some(used) = used.filter(|&used| used < MIN_OBJECTS_NOT_SPARSE) {
             self.counted.sparse.0 += 1;
             self.counted.sparse.1 += used;
             for of in &first {
                 if let Some(of) = self.of.get_mut(*of as usize) {
-                    of.keep += 1;
+                    of.in_sparse_arenas += 1;
                 }
             }
         }
@@ -340,7 +340,7 @@ impl<'a> Census<'a> {
     fn count(&mut self, number: u32, told: u64, (of, head): (&Type, &[u8])) {
         let number = number as usize;
         if self.of.len() <= number {
-            self.of.resize(number + 1, OfType::default());
+            self.of.resize(number + 1, TypeCounts::default());
         }
         if let Some(sums) = self.of.get_mut(number) {
             sums.instances += 1;
@@ -355,8 +355,8 @@ impl<'a> Census<'a> {
     /// Returns the next place to read. Objects point back and forth, and in the order found the
     /// same pages would be read again and again: the places found are sorted by address and put on
     /// top of `left` once there are many.
-    pub fn next_place(&mut self, left: &mut Vec<Place>) -> Option<Place> {
-        if left.is_empty() || self.places.len() >= PLACES_IN_ORDER {
+    pub fn next_place(&mut self, left: &mut Vec<Target>) -> Option<Target> {
+        if left.is_empty() || self.places.len() >= SORT_PLACES_FROM {
             self.places.sort_unstable();
             self.places.dedup_by_key(|place| place.at);
             let room = MAX_PLACES.saturating_sub(left.len());
@@ -379,9 +379,9 @@ impl<'a> Census<'a> {
     }
 
     /// Records a place that holds no object.
-    pub fn other(&mut self, place: Place) {
-        if self.others.len() < MAX_PLACES {
-            self.others.push(place);
+    pub fn other(&mut self, place: Target) {
+        if self.non_objects.len() < MAX_PLACES {
+            self.non_objects.push(place);
         } else {
             self.counted.is_cut = true;
         }
@@ -403,7 +403,7 @@ impl<'a> Census<'a> {
                 (table.address.checked_add(table.used), table.address.checked_add(table.bytes));
             let begin = begin.and_then(|begin| begin.checked_next_multiple_of(16));
             if let Some(begin) = begin.filter(|&begin| end.is_some_and(|end| begin < end)) {
-                holding.texts.insert(begin);
+                holding.opaque_from.insert(begin);
             }
         }
         if !self.beside.contains(table.address) {
@@ -427,13 +427,13 @@ impl<'a> Census<'a> {
     }
 
     fn place(&mut self, at: u64) {
-        let Some(near) = self.near.get_mut((at >> 4) as usize % NEAR) else { return };
+        let Some(near) = self.near.get_mut((at >> 4) as usize % RECENT_PLACES) else { return };
         if *near == at {
             return;
         }
         *near = at;
         if self.places.len() < MAX_PLACES {
-            self.places.push(Place { at, owner: self.owner });
+            self.places.push(Target { at, owner: self.owner });
         } else {
             self.counted.is_cut = true;
         }
@@ -441,13 +441,13 @@ impl<'a> Census<'a> {
 
     /// Returns the object at `at`, a place outside the arenas; `at` may also be the object's
     /// prefix, which the collector's lists point to.
-    pub fn object_at(&mut self, at: u64) -> Option<Large> {
+    pub fn object_at(&mut self, at: u64) -> Option<OutsideObject> {
         // Builds without a global lock have no objects outside the heaps.
         if self.release.is_free_threaded() {
             return None;
         }
         let mut head = [0; HEAD_BYTES];
-        let starts = objects::BEFORE.into_iter().filter_map(|ahead| at.checked_add(ahead as u64));
+        let starts = objects::PREFIX_BYTES.into_iter().filter_map(|ahead| at.checked_add(ahead as u64));
         let (start, number) =
             starts.filter_map(|object| self.read_object(object, &mut head)).find(|found| found.0 <= at)?;
         let of = self.types.all.get(number as usize).copied()?;
@@ -466,7 +466,7 @@ impl<'a> Census<'a> {
         if !self.beside.contains(start.saturating_add(size.block)) {
             size = objects::Size::plain(&of);
         }
-        Some(Large { start, size, leads: Self::leads(&of), number, of, head })
+        Some(OutsideObject { start, size, leads: Self::has_pointers(&of), number, of, head })
     }
 
     /// Reads the object at `at`. Returns the address of its block and the number of its type.
@@ -476,7 +476,7 @@ impl<'a> Census<'a> {
         if references >> 32 & 0xffff != 0 {
             return None;
         }
-        let number = self.types.at(of)?;
+        let number = self.types.number_at(of)?;
         if references as u32 == 0 {
             self.counted.holding.iter_mut().for_each(|holding| _ = holding.stops.insert(at));
             return None;
@@ -489,7 +489,7 @@ impl<'a> Census<'a> {
             // the size of a smaller block.
             let links = at.checked_sub(GC_HEAD_BYTES)?;
             let next = self.pages.word(links)? & !3;
-            let leads_back = |pages: &mut Pages<'_>| Some(pages.word(next.checked_add(8)?)? & !3);
+            let leads_back = |pages: &mut PageCache<'_>| Some(pages.word(next.checked_add(8)?)? & !3);
             match next {
                 // `PyType_GenericAlloc` links every new instance of a class at once, and the
                 // collector unlinks only exact tuples and dicts. So this is not an object: a stale
@@ -516,7 +516,7 @@ impl<'a> Census<'a> {
             let word = begin.checked_sub(GUARD_BYTES / 2).and_then(|before| self.pages.word(before));
             if word.is_some_and(objects::is_guard) && begin >= GUARD_BYTES {
                 begin -= GUARD_BYTES;
-                bytes = bytes.saturating_add(GUARD_BYTES + GUARD_BEHIND_BYTES);
+                bytes = bytes.saturating_add(GUARD_BYTES + GUARD_SUFFIX_BYTES);
             }
         }
         (begin, bytes)
@@ -524,18 +524,18 @@ impl<'a> Census<'a> {
 
     /// Counts an object outside the arenas, in an allocator's block at `begin`, that was not
     /// counted before.
-    pub fn count_large(&mut self, large: &Large, begin: u64) {
-        self.count(large.number, large.size.told, (&large.of, &large.head));
+    pub fn count_large(&mut self, large: &OutsideObject, begin: u64) {
+        self.count(large.number, large.size.reported, (&large.of, &large.head));
         self.owner = large.number;
         let (at, end) =
             (large.start.saturating_add(large.of.before), large.start.saturating_add(large.size.block));
-        self.note((at, end), (&large.of, &large.head));
+        self.record_object((at, end), (&large.of, &large.head));
         if large.size.block > LARGE_BYTES {
-            let told = large.size.told;
-            self.counted.large.push(confirm::Counted { start: begin, of: large.of.address, told });
+            let told = large.size.reported;
+            self.counted.large.push(confirm::LargeObject { start: begin, type_address: large.of.address, told });
         }
         self.counted.beside.0 += 1;
-        self.counted.beside.1 = self.counted.beside.1.saturating_add(large.size.told);
+        self.counted.beside.1 = self.counted.beside.1.saturating_add(large.size.reported);
         for table in large.size.tables.into_iter().flatten() {
             self.table(table);
         }
@@ -560,7 +560,7 @@ impl<'a> Census<'a> {
     }
 
     /// Returns all counts.
-    pub fn done(mut self) -> Counted {
+    pub fn finish(mut self) -> CensusResult {
         for (of, sums) in self.types.all.iter().zip(&self.of) {
             self.counted.types.insert(of.address, (*of, *sums));
         }

@@ -18,7 +18,7 @@ const GENERATIONS: usize = 3;
 /// Distance from `enabled` to the first generation; `debug` and a gap lie between.
 const ENABLED: usize = 12;
 /// Offset of the generations in the state.
-const GENERATIONS_AT: usize = 24;
+const GENERATIONS_OFFSET: usize = 24;
 /// Bytes of `generation0`, a pointer to the first generation that follows them; in 3.14 it is
 /// elsewhere. Then come `permanent_generation` and the statistics.
 const POINTER_BYTES: usize = 8;
@@ -29,9 +29,9 @@ const STATISTICS_BYTES: usize = 24;
 const STATE_BYTES: usize =
     (GENERATIONS + 1) * GENERATION_BYTES + 4 + POINTER_BYTES + GENERATIONS * STATISTICS_BYTES + 4;
 /// Mask of the address in a link: the low bits are flags.
-const LINK: u64 = !3;
+const LINK_MASK: u64 = !3;
 /// Valid targets of links: neither the first page nor the kernel's half.
-const LINKS: std::ops::Range<u64> = 4096..1 << 47;
+const LINK_TARGETS: std::ops::Range<u64> = 4096..1 << 47;
 
 /// Returns the collectors of all interpreters in whose state one is found.
 pub fn find(memory: &dyn Memory, program: &Program, release: &Release) -> Vec<Collector> {
@@ -39,19 +39,19 @@ pub fn find(memory: &dyn Memory, program: &Program, release: &Release) -> Vec<Co
     let states =
         if release.minor == 8 { vec![program.runtime] } else { interpreters(memory, program, release) };
     if !release.has_links() {
-        let place = program.collector(memory, release);
-        let told = states.into_iter().filter_map(|state| told(memory, state.checked_add(place?)?, release));
+        let place = program.collector_offset(memory, release);
+        let told = states.into_iter().filter_map(|state| read_at_offset(memory, state.checked_add(place?)?, release));
         return told.collect();
     }
     states.into_iter().filter_map(|state| collector(memory, state)).collect()
 }
 
 /// Reads the collector whose state is at `at`.
-fn told(memory: &dyn Memory, at: u64, release: &Release) -> Option<Collector> {
-    let mut bytes = [0; GENERATIONS_AT + STATE_BYTES];
+fn read_at_offset(memory: &dyn Memory, at: u64, release: &Release) -> Option<Collector> {
+    let mut bytes = [0; GENERATIONS_OFFSET + STATE_BYTES];
     memory.read(at, &mut bytes).ok()?;
     let pointer = if release.minor == 13 { POINTER_BYTES } else { 0 };
-    read(&bytes, GENERATIONS_AT, (GENERATIONS + 1) * GENERATION_BYTES + pointer)
+    read(&bytes, GENERATIONS_OFFSET, (GENERATIONS + 1) * GENERATION_BYTES + pointer)
 }
 
 fn collector(memory: &dyn Memory, state: u64) -> Option<Collector> {
@@ -89,8 +89,8 @@ fn read_state(memory: &dyn Memory, state: u64) -> Vec<u8> {
 /// Returns the links of the possible list head at `bytes[at]`, to the first and the last object.
 fn links(bytes: &[u8], at: usize) -> Option<(u64, u64)> {
     let link = |at: usize| {
-        let link = word_at(bytes, at)? & LINK;
-        (link.is_multiple_of(8) && LINKS.contains(&link)).then_some(link)
+        let link = word_at(bytes, at)? & LINK_MASK;
+        (link.is_multiple_of(8) && LINK_TARGETS.contains(&link)).then_some(link)
     };
     Some((link(at)?, link(at + 8)?))
 }
@@ -99,7 +99,7 @@ fn links(bytes: &[u8], at: usize) -> Option<(u64, u64)> {
 /// itself.
 fn is_list(memory: &dyn Memory, bytes: &[u8], at: usize, head: u64) -> bool {
     let Some((next, last)) = links(bytes, at) else { return false };
-    let leads_back = |place: u64| memory.read_word(place).is_ok_and(|word| word & LINK == head);
+    let leads_back = |place: u64| memory.read_word(place).is_ok_and(|word| word & LINK_MASK == head);
     leads_back(next + 8) && leads_back(last)
 }
 

@@ -12,22 +12,22 @@ use super::facts::CPython;
 use super::large::Slots;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::class::Slot;
-use strandline_claims::runtime::{Finish, Named, Pending, Reading};
+use strandline_claims::runtime::{FinishContext, Named, Pending, Reading};
 
 /// A counted large object outside the arenas.
 #[derive(Clone, Copy, Debug)]
-pub struct Counted {
+pub struct LargeObject {
     /// Address of its block.
     pub start: u64,
     /// Address of its type.
-    pub of: u64,
+    pub type_address: u64,
     /// Its bytes, as counted.
     pub told: u64,
 }
 
 /// A claimed block of an allocator.
 #[derive(Clone, Copy, Debug)]
-pub struct Held {
+pub struct ClaimedBlock {
     /// Address that the allocator returned.
     pub pointer: u64,
     /// Slot of the claim.
@@ -42,9 +42,9 @@ pub struct Confirm {
     /// Slots of the claims on blocks.
     pub slots: Slots,
     /// Large objects.
-    pub large: Vec<Counted>,
+    pub large: Vec<LargeObject>,
     /// Blocks that may be large, with the types of their objects.
-    pub held: Vec<Held>,
+    pub held: Vec<ClaimedBlock>,
     /// Names of types, by address.
     pub names: HashMap<u64, String>,
     /// Whether there are arenas or heaps.
@@ -52,11 +52,11 @@ pub struct Confirm {
     /// Number of objects counted outside the arenas.
     pub beside: u64,
     /// Path of the program or library.
-    pub place: String,
+    pub path: String,
 }
 
 impl Pending for Confirm {
-    fn finish(self: Box<Self>, reading: &mut Reading, how: &Finish<'_>) {
+    fn finish(self: Box<Self>, reading: &mut Reading, how: &FinishContext<'_>) {
         let confirmed = how.matched.count_of([self.slots.object]);
         if !self.has_arenas && confirmed < self.beside / 2 {
             let facts = &mut reading.facts;
@@ -64,20 +64,20 @@ impl Pending for Confirm {
             facts.own.clear();
             let text = "no arena was found, and most objects are in no block of an allocator that is read: its own figures are not \
                         known, and its memory stands on anonymous";
-            reading.caveats.push(Caveat::new("cpython_arenas_not_found", self.place.clone(), None, text));
+            reading.caveats.push(Caveat::new("cpython_arenas_not_found", self.path.clone(), None, text));
         }
         if confirmed == 0 {
             // The allocator is not read, so nothing is confirmed.
             return;
         }
         let held: HashMap<u64, u64> = how.matched.large.iter().copied().collect();
-        reading.named.extend(self.held.iter().filter_map(|of| {
+        reading.named_blocks.extend(self.held.iter().filter_map(|of| {
             let (&bytes, holder) = (held.get(&of.pointer)?, self.names.get(&of.of)?.clone());
             Some(Named { pointer: of.pointer, bytes, slot: of.slot, holder })
         }));
         let mut details: Option<CPython> = reading.facts.details("cpython");
         for gone in self.large.iter().filter(|object| !held.contains_key(&object.start)) {
-            let name = self.names.get(&gone.of);
+            let name = self.names.get(&gone.type_address);
             if let Some(of) = reading.facts.types.iter_mut().find(|of| Some(&of.name) == name) {
                 of.instances = of.instances.saturating_sub(1);
                 of.bytes = of.bytes.saturating_sub(gone.told);

@@ -6,16 +6,16 @@
 use super::layout::{
     ARRAY_ALLOCATED, ARRAY_DESCRIPTION, ARRAY_ITEMS, BUFFERED_BYTES, BUFFERED_LAST_MINOR, CTYPES_BYTES,
     CTYPES_NEEDS_FREE, CTYPES_SIZE, NDARRAY_DATA, NDARRAY_DESCRIPTION, NDARRAY_DIMENSIONS, NDARRAY_FLAGS,
-    NDARRAY_KIND, NDARRAY_MOST, NDARRAY_NUMBER, NDARRAY_OWNS, NDARRAY_PLAIN_KINDS, NDARRAY_STRIDES, Release,
+    NDARRAY_KIND, NDARRAY_MAX_DIMENSIONS, NDARRAY_DIMENSION_COUNT, NDARRAY_OWNS, NDARRAY_PLAIN_KINDS, NDARRAY_STRIDES, Release,
 };
 use super::objects::Table;
 use super::types::Kind;
-use crate::batch::Pages;
+use crate::batch::PageCache;
 use strandline_process::memory::{half_word_at, word_at};
 
 /// Returns the data of an object that begins with `head`; `None` if it owns none, or if the size
 /// makes no sense.
-pub fn of(pages: &mut Pages<'_>, release: &Release, kind: Kind, head: &[u8]) -> Option<Table> {
+pub fn owned_data(pages: &mut PageCache<'_>, release: &Release, kind: Kind, head: &[u8]) -> Option<Table> {
     let found = match kind {
         Kind::Array => array(pages, head),
         Kind::NumpyArray => numpy_array(pages, release, head),
@@ -34,7 +34,7 @@ pub fn of(pages: &mut Pages<'_>, release: &Release, kind: Kind, head: &[u8]) -> 
     found.filter(|table| table.address != 0 && table.bytes > 0)
 }
 
-fn array(pages: &mut Pages<'_>, head: &[u8]) -> Option<Table> {
+fn array(pages: &mut PageCache<'_>, head: &[u8]) -> Option<Table> {
     let [_, _, _, _, item @ ..]: [u8; 8] = pages.array(word_at(head, ARRAY_DESCRIPTION)?)?;
     let item = u64::from(u32::from_le_bytes(item));
     let bytes = word_at(head, ARRAY_ALLOCATED)?.checked_mul(item)?;
@@ -43,9 +43,9 @@ fn array(pages: &mut Pages<'_>, head: &[u8]) -> Option<Table> {
 
 /// Returns data that the array owns; borrowed data is part of another object's data and may begin
 /// where that begins.
-fn numpy_array(pages: &mut Pages<'_>, release: &Release, head: &[u8]) -> Option<Table> {
-    let dimensions = half_word_at(head, NDARRAY_NUMBER)?;
-    if half_word_at(head, NDARRAY_FLAGS)? & NDARRAY_OWNS == 0 || dimensions > NDARRAY_MOST {
+fn numpy_array(pages: &mut PageCache<'_>, release: &Release, head: &[u8]) -> Option<Table> {
+    let dimensions = half_word_at(head, NDARRAY_DIMENSION_COUNT)?;
+    if half_word_at(head, NDARRAY_FLAGS)? & NDARRAY_OWNS == 0 || dimensions > NDARRAY_MAX_DIMENSIONS {
         return None;
     }
     let (sizes, steps) = (word_at(head, NDARRAY_DIMENSIONS)?, word_at(head, NDARRAY_STRIDES)?);
@@ -56,7 +56,7 @@ fn numpy_array(pages: &mut Pages<'_>, release: &Release, head: &[u8]) -> Option<
         // Owned data has no gaps: the outermost dimension spans all of it.
         bytes = bytes.max(size.checked_mul(step)?);
     }
-    let at = word_at(head, NDARRAY_DESCRIPTION)?.checked_add(release.ahead)?.checked_add(NDARRAY_KIND)?;
+    let at = word_at(head, NDARRAY_DESCRIPTION)?.checked_add(release.header_prefix_bytes)?.checked_add(NDARRAY_KIND)?;
     let [kind] = pages.array::<1>(at)?;
     let used = if NDARRAY_PLAIN_KINDS.contains(&kind) { 0 } else { bytes };
     Some(Table::new(word_at(head, NDARRAY_DATA)?, bytes, used))

@@ -105,12 +105,12 @@ pub struct SparseArenas {
     /// Blocks in use in these arenas.
     pub blocks: u64,
     /// Types of these objects, most frequent first.
-    pub kept_by: Vec<KeptBy>,
+    pub kept_by: Vec<TypeInSparseArenas>,
 }
 
 /// Objects of one type in sparse arenas.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct KeptBy {
+pub struct TypeInSparseArenas {
     /// Name of the type.
     pub name: String,
     /// Number of objects.

@@ -3,7 +3,7 @@
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::units::thousands;
 
-use super::census::FEW_OBJECTS;
+use super::census::MIN_OBJECTS_NOT_SPARSE;
 use super::facts::CPython;
 
 /// The findings, in no order.
@@ -26,7 +26,7 @@ fn sparse_arenas(view: &LedgerView<'_>) -> Option<String> {
     let most =
         sparse.kept_by.first().map_or_else(String::new, |most| format!(", most of them {}", most.name));
     Some(format!(
-        "; {} of its {} arenas are kept by fewer than {FEW_OBJECTS} objects each{most}",
+        "; {} of its {} arenas are kept by fewer than {MIN_OBJECTS_NOT_SPARSE} objects each{most}",
         thousands(sparse.arenas),
         thousands(all)
     ))

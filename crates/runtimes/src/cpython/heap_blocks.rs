@@ -6,8 +6,8 @@ use super::heaps::Page;
 use super::large::{self, Slots};
 use super::layout::HEAP_NAMES;
 use super::objects::{HEAD_BYTES, Table};
-use crate::batch::Pages;
-use strandline_claims::doubts::Doubts;
+use crate::batch::PageCache;
+use strandline_claims::doubts::ReadProblems;
 use strandline_claims::refinements::{LARGE_BYTES, Refinements};
 use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
@@ -16,7 +16,7 @@ use strandline_process::memory::{Memory, word_at};
 /// Pages with at most this many bytes of blocks are read at once.
 const AT_ONCE_BYTES: u64 = 1 << 20;
 /// Bytes read of a block to recognize its content: guards, the object's prefix, its first bytes.
-const LOOK_BYTES: usize = 64 + HEAD_BYTES;
+const HEAD_READ_BYTES: usize = 64 + HEAD_BYTES;
 /// Blocks up to this size are claimed whole for an object; of larger ones, the rest behind the
 /// object is not.
 const SMALL_BYTES: u64 = 1 << 10;
@@ -25,7 +25,7 @@ const PIECE_BYTES: usize = 64 << 10;
 
 /// Pages of one kind of heap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OfHeap {
+pub struct HeapCounts {
     /// Number of pages.
     pub pages: u64,
     /// Bytes of these pages.
@@ -42,9 +42,9 @@ pub struct OfHeap {
 #[derive(Clone, Debug, Default)]
 pub struct Sums {
     /// Heaps by kind.
-    pub heaps: [OfHeap; HEAP_NAMES.len()],
+    pub heaps: [HeapCounts; HEAP_NAMES.len()],
     /// Pages that made no sense, and whether the time was over.
-    pub doubts: Doubts,
+    pub doubts: ReadProblems,
 }
 
 impl Sums {
@@ -67,7 +67,7 @@ pub struct Walker<'a> {
     memory: &'a dyn Memory,
     refinements: &'a Refinements,
     slots: Slots,
-    pages: Pages<'a>,
+    pages: PageCache<'a>,
     buffer: ReadBuffer,
     /// Bitmap of free blocks.
     free: Vec<u64>,
@@ -91,7 +91,7 @@ impl<'a> Walker<'a> {
             memory,
             refinements,
             slots,
-            pages: Pages::new(memory),
+            pages: PageCache::new(memory),
             buffer: ReadBuffer::default(),
             free: Vec::new(),
             piece: ReadBuffer::new(PIECE_BYTES),
@@ -103,7 +103,7 @@ impl<'a> Walker<'a> {
     /// Walks a page.
     pub fn page(&mut self, page: &Page) {
         let known = if page.has_objects() { self.objects(page) } else { self.others(page) };
-        let Some(used) = known else { return self.sums.doubts.damage(page.start, 0) };
+        let Some(used) = known else { return self.sums.doubts.note_damage(page.start, 0) };
         if let Some(of) = self.sums.heaps.get_mut(page.heap) {
             let bytes = page.end - page.start;
             let used_bytes = used.saturating_mul(page.block_bytes).min(bytes);
@@ -186,8 +186,8 @@ impl<'a> Walker<'a> {
     fn block(&mut self, page: &Page, at: u64) {
         let offset = (at - page.first) as usize;
         let bytes = page.block_bytes.min(page.end.saturating_sub(at));
-        let mut look = [0; LOOK_BYTES];
-        let wanted = LOOK_BYTES.min(bytes as usize);
+        let mut look = [0; HEAD_READ_BYTES];
+        let wanted = HEAD_READ_BYTES.min(bytes as usize);
         let head = match self.buffer.get(offset..offset + wanted) {
             Some(head) => head,
             None => {
@@ -208,7 +208,7 @@ impl<'a> Walker<'a> {
         };
         let own = if bytes <= SMALL_BYTES { bytes } else { own.min(bytes) };
         if self.refinements.claim(at, own, self.slots.object) && own > LARGE_BYTES {
-            self.census.hold(at, self.slots.object);
+            self.census.record_claim(at, self.slots.object);
         }
         if !leads {
             return;

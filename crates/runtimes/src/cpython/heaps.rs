@@ -10,13 +10,13 @@ use std::time::Instant;
 
 use super::layout::{
     HEAP_NAMES, HEAPS, HeapLayout, PAGE_CAPACITY, PAGE_FREE, PAGE_RESERVED, SEGMENT_BYTES, SLICE_BYTES,
-    TAG_BITS, blocks_begin,
+    TAG_MASK, blocks_offset,
 };
 use super::locate::Program;
-use strandline_claims::doubts::Doubts;
+use strandline_claims::doubts::ReadProblems;
 use strandline_claims::range::PAGE_BYTES;
 use strandline_claims::runtime::Context;
-use strandline_claims::words::{AT_ONCE, each_word, is_mapped_memory};
+use strandline_claims::words::{READ_BYTES, each_word, is_mapped_memory};
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
 /// Limit on segments: 8 TiB.
@@ -63,7 +63,7 @@ pub struct Heaps {
     /// The pages.
     pub pages: Vec<Page>,
     /// Segments that made no sense, and whether the time was over.
-    pub doubts: Doubts,
+    pub doubts: ReadProblems,
 }
 
 /// Finds the heaps of `program`.
@@ -74,7 +74,7 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program) -> He
     // A key computed with the wrong layout is not in static data; of several keys that are, the one
     // with the most segments wins.
     let mut there: BTreeMap<u64, usize> = BTreeMap::new();
-    each_word((memory, context.resident), program.data, AT_ONCE, &mut |_, word| {
+    each_word((memory, context.resident), program.data, READ_BYTES, &mut |_, word| {
         if keys.contains(&word) {
             there.entry(word).or_insert_with(|| candidates.iter().filter(|one| one.key == word).count());
         }
@@ -86,7 +86,7 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program) -> He
     let mut behind = 0;
     for one in candidates.iter().filter(|one| one.key == key) {
         if Instant::now() >= context.deadline {
-            heaps.doubts.late(one.start);
+            heaps.doubts.note_timeout(one.start);
             break;
         }
         if one.start >= behind {
@@ -158,7 +158,7 @@ fn segment(context: &Context<'_>, memory: &dyn Memory, one: &Candidate, heaps: &
         let count = half_word_at(structure, 0).map_or(0, u64::from);
         let part_end = if is_huge { end } else { start.saturating_add(count * SLICE_BYTES) };
         if part_end <= start || part_end > end {
-            heaps.doubts.damage(start, 0);
+            heaps.doubts.note_damage(start, 0);
             return end.max(one.start + 1);
         }
         heaps.pages.extend(page(layout, structure, (start, part_end)));
@@ -167,7 +167,7 @@ fn segment(context: &Context<'_>, memory: &dyn Memory, one: &Candidate, heaps: &
     let found = (heaps.pages.len() - before) as u64;
     // A page that is being freed may still be counted.
     if found > word(layout.used) || found + 1 < word(layout.used) {
-        heaps.doubts.damage(one.start, 0);
+        heaps.doubts.note_damage(one.start, 0);
     }
     end.max(one.start + 1)
 }
@@ -200,10 +200,10 @@ fn page(layout: &HeapLayout, structure: &[u8], (start, end): (u64, u64)) -> Opti
     let block_bytes = if told >= HUGE_BLOCK { end - start } else { told.min(end - start) };
     let first = match layout.start {
         Some(at) => word_at(structure, at)?,
-        None => start + blocks_begin(told),
+        None => start + blocks_offset(told),
     };
     let (byte, shift) = layout.tag;
-    let heap = usize::from(structure.get(byte)? >> shift & TAG_BITS);
+    let heap = usize::from(structure.get(byte)? >> shift & TAG_MASK);
     let capacity = half(PAGE_CAPACITY)? & 0xffff;
     let all_end = first.checked_add(capacity.checked_mul(block_bytes)?)?;
     // A block with a large alignment starts later and may end behind the page.

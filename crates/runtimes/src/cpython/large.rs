@@ -27,7 +27,7 @@ const MAX_FOLLOWED: usize = 1 << 16;
 const BLOCK_BYTES: u64 = 1024;
 const CHUNK_BYTES: u64 = 16 << 10;
 /// Places between two checks of the deadline.
-const LOOKS_AT_THE_TIME: usize = 64;
+const PLACES_PER_DEADLINE_CHECK: usize = 64;
 
 /// Slots for claims on allocators' blocks.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +56,7 @@ pub fn follow(
     // pointer.
     let mut seen = HashSet::new();
     for _ in 0..ROUNDS {
-        let mut some = std::mem::take(&mut census.others);
+        let mut some = std::mem::take(&mut census.non_objects);
         some.retain(|place| seen.insert(place.at));
         let followed = MAX_FOLLOWED.min(some.len());
         some[..followed].sort_unstable();
@@ -83,7 +83,7 @@ fn objects(
     let mut left = Vec::new();
     loop {
         seen += 1;
-        if seen.is_multiple_of(LOOKS_AT_THE_TIME) && Instant::now() >= deadline {
+        if seen.is_multiple_of(PLACES_PER_DEADLINE_CHECK) && Instant::now() >= deadline {
             return false;
         }
         // Tables first: one that is reached by another pointer before would count as a block of
@@ -98,7 +98,7 @@ fn objects(
             census.owner = table.owner;
             if is_new {
                 if table.is_whole || bytes > LARGE_BYTES {
-                    census.hold(begin, slot);
+                    census.record_claim(begin, slot);
                 }
                 read(memory, census, table, (&mut *piece, deadline));
                 census.link(table);
@@ -106,19 +106,19 @@ fn objects(
             continue;
         }
         let Some(place) = census.next_place(&mut left) else { return true };
-        let Some(large) = census.object_at(place.at) else {
+        let Some(outside) = census.object_at(place.at) else {
             census.other(place);
             continue;
         };
-        let (begin, bytes) = census.guarded(large.start, large.size.block);
+        let (begin, bytes) = census.guarded(outside.start, outside.size.block);
         if refinements.claim(begin, bytes, slots.object) {
-            census.count_large(&large, begin);
+            census.count_large(&outside, begin);
             if bytes > LARGE_BYTES {
-                census.hold(begin, slots.object);
+                census.record_claim(begin, slots.object);
             }
-            let bytes = large.size.block;
-            if large.leads {
-                let block = Table::new(large.start, bytes, bytes);
+            let bytes = outside.size.block;
+            if outside.leads {
+                let block = Table::new(outside.start, bytes, bytes);
                 read(memory, census, block, (&mut *piece, deadline));
             }
         }

@@ -9,7 +9,7 @@
 /// Sizes of an arena and of its pools (`Objects/obmalloc.c`; larger from 3.10 on, with
 /// `WITH_PYMALLOC_RADIX_TREE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct ArenaSizes {
     /// `ARENA_SIZE`
     pub arena_bytes: u64,
     /// `POOL_SIZE`
@@ -17,9 +17,9 @@ pub struct Shape {
 }
 
 /// The two known shapes; the arenas show which one a build uses.
-pub const SHAPES: [Shape; 2] = [
-    Shape { arena_bytes: 1 << 20, pool_bytes: 16 << 10 },
-    Shape { arena_bytes: 256 << 10, pool_bytes: 4 << 10 },
+pub const SHAPES: [ArenaSizes; 2] = [
+    ArenaSizes { arena_bytes: 1 << 20, pool_bytes: 16 << 10 },
+    ArenaSizes { arena_bytes: 256 << 10, pool_bytes: 4 << 10 },
 ];
 
 /// Bytes of `struct arena_object`: the address, `pool_address`, `nfreepools` and `ntotalpools` (32
@@ -38,7 +38,7 @@ pub const POOL_ARENA: usize = 32;
 /// `szidx`, the size class (32 bits): its blocks have 16 * (`szidx` + 1) bytes.
 pub const POOL_CLASS: usize = 36;
 /// `nextoffset` (32 bits): start of the part that was never handed out.
-pub const POOL_VIRGIN: usize = 40;
+pub const POOL_NEXT_OFFSET: usize = 40;
 /// Number of size classes (`NB_SMALL_SIZE_CLASSES`).
 pub const SIZE_CLASSES: usize = 32;
 /// `ALIGNMENT`
@@ -129,7 +129,7 @@ pub const ARRAY_DESCRIPTION: usize = 40;
 /// of 1.24, numpy/_core of 2.0).
 pub const NDARRAY_DATA: usize = 16;
 /// `nd` (32 bits) in a numpy.ndarray.
-pub const NDARRAY_NUMBER: usize = 24;
+pub const NDARRAY_DIMENSION_COUNT: usize = 24;
 /// `dimensions` in a numpy.ndarray.
 pub const NDARRAY_DIMENSIONS: usize = 32;
 /// `strides` in a numpy.ndarray.
@@ -141,7 +141,7 @@ pub const NDARRAY_FLAGS: usize = 64;
 /// `NPY_ARRAY_OWNDATA`: the array owns its data (same file).
 pub const NDARRAY_OWNS: u32 = 4;
 /// `NPY_MAXDIMS` of 2.0; 32 before.
-pub const NDARRAY_MOST: u32 = 64;
+pub const NDARRAY_MAX_DIMENSIONS: u32 = 64;
 /// `kind`, a letter, in `descr` (`PyArray_Descr`, same file).
 pub const NDARRAY_KIND: u64 = 24;
 /// Kinds whose items are no references.
@@ -161,7 +161,7 @@ pub const CTYPES_SIZE: usize = 40;
 /// (`co_code_adaptive`), and of no other built-in type.
 pub const INSTRUCTION_BYTES: u64 = 2;
 /// `ob_sval` in a bytes object.
-pub const BYTES_AT: u64 = 32;
+pub const BYTES_DATA: u64 = 32;
 /// `leftblock` in a deque.
 pub const DEQUE_LEFT: usize = 24;
 /// `leftindex` in a deque.
@@ -192,14 +192,14 @@ pub struct Release {
     pub minor: u8,
     /// Bytes before the fields that objects of other builds begin with (`ob_tid` and others, with
     /// `Py_GIL_DISABLED`); 0 in other builds.
-    pub ahead: u64,
+    pub header_prefix_bytes: u64,
     /// Bit number of `kind` in the state of a str.
     pub kind_shift: u32,
     /// Bytes before the items in the block of a list (`_PyListArray`).
-    pub before_items: u64,
+    pub list_header_bytes: u64,
     /// Bytes of `PyASCIIObject`, followed by the characters of an ASCII string; of
     /// `PyCompactUnicodeObject`, followed by those of another string; and of `PyUnicodeObject`.
-    pub string: [u64; 3],
+    pub string_bytes: [u64; 3],
     /// `utf8` in a str that is not ASCII.
     pub utf8: usize,
     /// Form of a dict's keys.
@@ -209,7 +209,7 @@ pub struct Release {
     /// `ht_qualname` in a class.
     pub qualname: u64,
     /// Flags of types whose instances have two more words in front (`_PyType_PreHeaderSize`).
-    pub two_more: u64,
+    pub extra_prefix_flags: u64,
     /// Flags of types whose instances contain the values of their attributes, behind all other
     /// fields.
     pub inline_values: u64,
@@ -222,7 +222,7 @@ pub struct Release {
 impl Release {
     /// Whether it has no global lock.
     pub const fn is_free_threaded(&self) -> bool {
-        self.ahead > 0
+        self.header_prefix_bytes > 0
     }
 
     /// Whether the collector's links precede objects. Builds without a global lock have none: the
@@ -238,13 +238,13 @@ pub enum Interpreters {
     /// This offset of the head; `next` is at 0.
     At(u64),
     /// Offsets are in a table at the start of `_PyRuntime` (`struct _Py_DebugOffsets`).
-    Told,
+    InDebugOffsets,
 }
 
 /// First bytes of `struct _Py_DebugOffsets`.
 pub const COOKIE: [u8; 8] = *b"xdebugpy";
 /// `free_threaded` in that table.
-pub const TOLD_FREE_THREADED: usize = 16;
+pub const DEBUG_OFFSETS_FREE_THREADED: usize = 16;
 /// `runtime_state.interpreters_head` in that table.
 pub const TOLD_HEAD: usize = 40;
 /// `interpreter_state.next` in that table.
@@ -360,7 +360,7 @@ pub const SEGMENT_BYTES: u64 = 32 << 20;
 pub const SLICE_BYTES: u64 = 64 << 10;
 /// Distance from a page's first byte to its blocks if the page does not state it
 /// (`_mi_segment_page_start_from_slice`).
-pub const fn blocks_begin(block_bytes: u64) -> u64 {
+pub const fn blocks_offset(block_bytes: u64) -> u64 {
     match block_bytes {
         8..=64 => 3 * block_bytes,
         65..=512 => block_bytes,
@@ -368,7 +368,7 @@ pub const fn blocks_begin(block_bytes: u64) -> u64 {
     }
 }
 /// Mask of a page's tag.
-pub const TAG_BITS: u8 = 15;
+pub const TAG_MASK: u8 = 15;
 /// Heaps by tag (`_Py_mimalloc_heap_id`): of `PyMem_Malloc`, of objects without the collector, with
 /// it, and with it and two more words in front.
 pub const HEAP_NAMES: [&str; 4] = ["mem", "object", "gc", "gc_pre"];
@@ -377,15 +377,15 @@ pub const HEAP_NAMES: [&str; 4] = ["mem", "object", "gc", "gc_pre"];
 const fn release(minor: u8, class_bytes: u64, qualname: u64) -> Release {
     Release {
         minor,
-        ahead: 0,
+        header_prefix_bytes: 0,
         kind_shift: 2,
-        before_items: 0,
-        string: [48, 72, 80],
+        list_header_bytes: 0,
+        string_bytes: [48, 72, 80],
         utf8: 56,
         keys: Keys::Sized,
         class_bytes,
         qualname,
-        two_more: 0,
+        extra_prefix_flags: 0,
         inline_values: 0,
         has_int_tags: false,
         interpreters: Interpreters::At(32),
@@ -395,13 +395,13 @@ const fn release(minor: u8, class_bytes: u64, qualname: u64) -> Release {
 /// Layout of a version from 3.13 on.
 const fn newer(minor: u8, class_bytes: u64) -> Release {
     Release {
-        string: [40, 56, 64],
+        string_bytes: [40, 56, 64],
         utf8: 48,
         keys: Keys::Logged,
-        two_more: flags::MANAGED_DICT | flags::MANAGED_WEAKREF,
+        extra_prefix_flags: flags::MANAGED_DICT | flags::MANAGED_WEAKREF,
         inline_values: flags::INLINE_VALUES,
         has_int_tags: true,
-        interpreters: Interpreters::Told,
+        interpreters: Interpreters::InDebugOffsets,
         ..release(minor, class_bytes, 872)
     }
 }
@@ -409,10 +409,10 @@ const fn newer(minor: u8, class_bytes: u64) -> Release {
 /// Layout of a build without a global lock.
 const fn without_lock(minor: u8, class_bytes: u64, kind_shift: u32) -> Release {
     Release {
-        ahead: AHEAD_BYTES,
+        header_prefix_bytes: AHEAD_BYTES,
         kind_shift,
-        before_items: 8,
-        string: [56, 72, 80],
+        list_header_bytes: 8,
+        string_bytes: [56, 72, 80],
         utf8: 64,
         qualname: 888,
         ..newer(minor, class_bytes)
@@ -426,7 +426,7 @@ pub static RELEASES: [Release; 9] = [
     release(10, 888, 864),
     Release {
         keys: Keys::Logged,
-        two_more: flags::MANAGED_DICT,
+        extra_prefix_flags: flags::MANAGED_DICT,
         interpreters: Interpreters::At(40),
         ..release(11, 904, 864)
     },

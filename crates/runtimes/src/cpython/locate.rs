@@ -1,7 +1,7 @@
 //! Finds CPython in mapped files: its version, its `_PyRuntime`, its static data.
 
 use super::layout::{
-    COOKIE, Interpreters, RELEASES, Release, TOLD_BYTES, TOLD_COLLECTOR, TOLD_FREE_THREADED, TOLD_HEAD,
+    COOKIE, Interpreters, RELEASES, Release, TOLD_BYTES, TOLD_COLLECTOR, DEBUG_OFFSETS_FREE_THREADED, TOLD_HEAD,
     TOLD_NEXT,
 };
 use strandline_process::elf::Object;
@@ -55,8 +55,8 @@ impl Program {
     pub fn interpreters(&self, memory: &dyn Memory, release: &Release) -> Option<(u64, u64)> {
         let (offset, next) = match release.interpreters {
             Interpreters::At(offset) => (offset, 0),
-            Interpreters::Told => {
-                let told = self.told(memory, release)?;
+            Interpreters::InDebugOffsets => {
+                let told = self.debug_offsets(memory, release)?;
                 (word_at(&told, TOLD_HEAD)?, word_at(&told, TOLD_NEXT)?)
             }
         };
@@ -66,17 +66,17 @@ impl Program {
 
 impl Program {
     /// Reads the start of the table of offsets; `None` if there is none.
-    fn told(&self, memory: &dyn Memory, release: &Release) -> Option<[u8; TOLD_BYTES]> {
+    fn debug_offsets(&self, memory: &dyn Memory, release: &Release) -> Option<[u8; TOLD_BYTES]> {
         let mut told = [0; TOLD_BYTES];
         memory.read(self.runtime, &mut told).ok()?;
-        let is_free_threaded = word_at(&told, TOLD_FREE_THREADED)? != 0;
+        let is_free_threaded = word_at(&told, DEBUG_OFFSETS_FREE_THREADED)? != 0;
         (told.starts_with(&COOKIE) && is_free_threaded == release.is_free_threaded()).then_some(told)
     }
 
     /// Returns the offset of the collector's state in an interpreter's state, if the table of
     /// offsets contains it.
-    pub fn collector(&self, memory: &dyn Memory, release: &Release) -> Option<u64> {
-        let told = self.told(memory, release)?;
+    pub fn collector_offset(&self, memory: &dyn Memory, release: &Release) -> Option<u64> {
+        let told = self.debug_offsets(memory, release)?;
         word_at(&told, *TOLD_COLLECTOR.get(usize::from(release.minor > 13))?)
     }
 }

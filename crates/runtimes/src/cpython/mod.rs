@@ -34,23 +34,23 @@ mod tests;
 use std::collections::HashMap;
 
 use self::arenas::Arenas;
-use self::census::{Beside, Census, Counted};
+use self::census::{Beside, Census, CensusResult};
 use self::confirm::Confirm;
-use self::facts::{CPython, KeptBy, SparseArenas};
+use self::facts::{CPython, TypeInSparseArenas, SparseArenas};
 use self::heaps::Heaps;
 use self::layout::Release;
 use self::locate::Program;
 use self::names::Names;
 use self::pools::{Sums, Walker};
-use crate::batch::{self, Pages};
+use crate::batch::{self, PageCache};
 use crate::work;
-use FileName::{Has, Versioned};
+use FileName::{Contains, Versioned};
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::class::Slot;
 use strandline_claims::facts::{Runtime, TypeFacts, figures};
 use strandline_claims::finding::{Finding, LedgerView};
-use strandline_claims::reader::{About, Evidence, FileName, HeapKind};
+use strandline_claims::reader::{ReaderInfo, Evidence, FileName, HeapKind};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Action, Effect, Spec};
 use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
@@ -62,11 +62,11 @@ use strandline_process::modules;
 use strandline_process::procfs::Process;
 
 /// Entry of CPython in the table of readers.
-pub static ABOUT: About = About {
+pub static ABOUT: ReaderInfo = ReaderInfo {
     name: "cpython",
     title: "CPython",
     evidence: Evidence {
-        files: &[Has("libpython", ".so")],
+        files: &[Contains("libpython", ".so")],
         executables: &[Versioned("python")],
         symbols: &["_PyRuntime"],
         version_symbols: &["Py_Version"],
@@ -90,7 +90,7 @@ pub static ABOUT: About = About {
     ],
     not_read: "which objects are garbage",
     heap: HeapKind::Own,
-    ..About::NONE
+    ..ReaderInfo::NONE
 };
 
 /// Limit on types listed for their bytes; types that keep sparse arenas are listed besides.
@@ -102,7 +102,7 @@ const MAX_KEEPERS: usize = 10;
 pub struct Reader;
 
 impl runtime::Reader for Reader {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static ReaderInfo {
         &ABOUT
     }
 
@@ -153,8 +153,8 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
         reading.caveats.push(Caveat::new("slots_taken", program.path.clone(), None, text));
         return reading;
     };
-    let memory = batch::Counted::new(context.memory);
-    let blocks = Blocks::find(context, &memory, program, release);
+    let memory = batch::CountingMemory::new(context.memory);
+    let blocks = ObjectMemory::find(context, &memory, program, release);
     let beside = beside(context, &blocks);
     let walk = Walk { context, memory: &memory, release, beside: &beside, object };
     let (sums, mut counted) = walk.all(program, &blocks, (refinements, slots), &mut reading);
@@ -168,18 +168,18 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
             reading.caveats.push(Caveat::new("cpython_names", program.path.clone(), None, text));
         }
     }
-    tell(&blocks.arenas, &sums, release, &mut reading);
+    fill_in_facts(&blocks.arenas, &sums, release, &mut reading);
     let mut details = details(&blocks.arenas, &sums);
     if counted.types.values().any(|(_, sums)| sums.instances > 0) {
-        let mut names = Names::new(Pages::new(&memory), release, context.space);
-        let mut called = tell_types(&mut names, &counted, (&mut reading, &mut details));
-        name_owners(&mut names, &counted, &mut called);
+        let mut names = Names::new(PageCache::new(&memory), release, context.space);
+        let mut type_names = list_types(&mut names, &counted, (&mut reading, &mut details));
+        name_owners(&mut names, &counted, &mut type_names);
         let has_arenas = !blocks.arenas.is_empty() || !blocks.heaps.pages.is_empty();
         let (large, held) = (std::mem::take(&mut counted.large), std::mem::take(&mut counted.held));
         let beside = counted.beside.0;
         let place = program.path.clone();
         reading.pending =
-            Some(Box::new(Confirm { slots, large, held, names: called, has_arenas, beside, place }));
+            Some(Box::new(Confirm { slots, large, held, names: type_names, has_arenas, beside, path: place }));
     } else {
         let text = "no object was found in blocks in use: they stand on cpython.block, and of which types they are is not known";
         reading.caveats.push(Caveat::new("cpython_no_objects", program.path.clone(), None, text));
@@ -193,7 +193,7 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     let objects = reading.facts.types.iter().map(|of| of.bytes).fold(0, u64::saturating_add);
     reading.remedies.extend(remedies::collection(release, context.process.pid(), objects));
     reading.bytes_read = memory.bytes();
-    say_doubts(program, &sums, &counted, &mut reading);
+    add_caveats(program, &sums, &counted, &mut reading);
     reading
 }
 
@@ -207,7 +207,7 @@ fn slots(refinements: &Refinements) -> Option<large::Slots> {
 }
 
 /// Memory that holds its objects.
-struct Blocks {
+struct ObjectMemory {
     arenas: Vec<Arenas>,
     /// Pages of builds without a global lock.
     heaps: Heaps,
@@ -215,7 +215,7 @@ struct Blocks {
     is_late: bool,
 }
 
-impl Blocks {
+impl ObjectMemory {
     fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program, release: &Release) -> Self {
         if release.is_free_threaded() {
             Self { arenas: Vec::new(), heaps: heaps::find(context, memory, program), is_late: false }
@@ -235,7 +235,7 @@ impl Blocks {
 
 /// Returns the memory outside these blocks that objects can point to: mapped memory, without static
 /// data.
-fn beside(context: &Context<'_>, blocks: &Blocks) -> Beside {
+fn beside(context: &Context<'_>, blocks: &ObjectMemory) -> Beside {
     let mut held: Vec<(u64, u64)> = blocks.ranges().collect();
     for group in modules::groups(context.space.mappings()) {
         held.extend(group.iter().map(|mapping| (mapping.start, mapping.end)));
@@ -272,21 +272,21 @@ impl Walk<'_> {
     fn all(
         &self,
         program: &Program,
-        blocks: &Blocks,
+        blocks: &ObjectMemory,
         claimed_in: (&Refinements, large::Slots),
         reading: &mut Reading,
-    ) -> (Sums, Counted) {
-        let (mut sums, mut counted) = (Sums::default(), Counted::default());
+    ) -> (Sums, CensusResult) {
+        let (mut sums, mut counted) = (Sums::default(), CensusResult::default());
         let is_asked = self.context.keeps_blocks;
-        let mut last = Census::following(self.memory, self.release, self.beside).holding(is_asked);
+        let mut last = Census::following(self.memory, self.release, self.beside).with_holding(is_asked);
         if blocks.is_late {
-            sums.doubts.late(program.runtime);
+            sums.doubts.note_timeout(program.runtime);
         }
         for arenas in &blocks.arenas {
-            arenas.broken.iter().for_each(|&entry| sums.doubts.damage(entry, 0));
+            arenas.invalid_entries.iter().for_each(|&entry| sums.doubts.note_damage(entry, 0));
             let walker = || {
-                let census = Census::new(self.memory, self.release, self.beside).holding(is_asked);
-                Walker::new(self.context, self.memory, arenas.shape, (self.object, census))
+                let census = Census::new(self.memory, self.release, self.beside).with_holding(is_asked);
+                Walker::new(self.context, self.memory, arenas.sizes, (self.object, census))
             };
             let job = |walker: &mut Walker<'_>, index: usize| {
                 if let Some(arena) = arenas.all.get(index) {
@@ -294,16 +294,16 @@ impl Walk<'_> {
                 }
             };
             let (workers, deadline) = (self.context.workers, self.context.deadline);
-            let (walkers, left) = work::share(workers, arenas.all.len(), deadline, walker, job);
+            let (walkers, left) = work::run_jobs(workers, arenas.all.len(), deadline, walker, job);
             for walker in walkers {
                 sums.add(&walker.sums);
                 reading.claims.extend(walker.claims);
                 let mut census = walker.census;
                 last.adopt(&mut census);
-                counted.add(census.done());
+                counted.add(census.finish());
             }
             if left > 0 {
-                sums.doubts.late(arenas.array);
+                sums.doubts.note_timeout(arenas.array);
             }
         }
         self.heaps(&blocks.heaps, claimed_in, (&mut last, &mut sums, &mut counted));
@@ -325,9 +325,9 @@ impl Walk<'_> {
         }
         let is_done = large::follow(self.memory, &mut last, claimed_in, self.context.deadline);
         if !is_done {
-            sums.doubts.late(program.runtime);
+            sums.doubts.note_timeout(program.runtime);
         }
-        counted.add(last.done());
+        counted.add(last.finish());
         (sums, counted)
     }
 
@@ -336,40 +336,40 @@ impl Walk<'_> {
         &self,
         heaps: &Heaps,
         (refinements, slots): (&Refinements, large::Slots),
-        (last, sums, counted): (&mut Census<'_>, &mut Sums, &mut Counted),
+        (last, sums, counted): (&mut Census<'_>, &mut Sums, &mut CensusResult),
     ) {
         sums.doubts.add(&heaps.doubts);
         let walker = || {
             let census = Census::new(self.memory, self.release, self.beside);
-            let census = census.holding(self.context.keeps_blocks);
+            let census = census.with_holding(self.context.keeps_blocks);
             heap_blocks::Walker::new(self.context, self.memory, (refinements, slots), census)
         };
         let job = |walker: &mut heap_blocks::Walker<'_>, index: usize| {
             heaps.pages.get(index).into_iter().for_each(|page| walker.page(page));
         };
         let (workers, deadline) = (self.context.workers, self.context.deadline);
-        let (walkers, left) = work::share(workers, heaps.pages.len(), deadline, walker, job);
+        let (walkers, left) = work::run_jobs(workers, heaps.pages.len(), deadline, walker, job);
         for walker in walkers {
             sums.heaps.add(&walker.sums);
             let mut census = walker.census;
             last.adopt(&mut census);
-            counted.add(census.done());
+            counted.add(census.finish());
         }
         sums.doubts.add(&sums.heaps.doubts);
         if let Some(page) = heaps.pages.first().filter(|_| left > 0) {
-            sums.doubts.late(page.start);
+            sums.doubts.note_timeout(page.start);
         }
     }
 }
 
 /// Fills in the figures common to all runtimes, and CPython's own, named as in
 /// `sys._debugmallocstats`.
-fn tell(all: &[Arenas], sums: &Sums, release: &Release, reading: &mut Reading) {
+fn fill_in_facts(all: &[Arenas], sums: &Sums, release: &Release, reading: &mut Reading) {
     if !sums.doubts.is_empty() {
         return;
     }
     if release.is_free_threaded() {
-        let bytes = |of: fn(&heap_blocks::OfHeap) -> u64| Some(sums.heaps.heaps.iter().map(of).sum());
+        let bytes = |of: fn(&heap_blocks::HeapCounts) -> u64| Some(sums.heaps.heaps.iter().map(of).sum());
         reading.facts.used_bytes = bytes(|of| of.used_bytes);
         reading.facts.free_bytes = bytes(|of| of.free_bytes);
         reading.facts.committed_bytes = bytes(|of| of.page_bytes);
@@ -377,8 +377,8 @@ fn tell(all: &[Arenas], sums: &Sums, release: &Release, reading: &mut Reading) {
     }
     let number: u64 = all.iter().map(|arenas| arenas.all.len() as u64).sum();
     let bytes = |of: &dyn Fn(&Arenas) -> u64| -> u64 { all.iter().map(of).sum() };
-    let committed = bytes(&|arenas| arenas.all.len() as u64 * arenas.shape.arena_bytes);
-    let of_blocks = |of: fn(&pools::OfClass) -> u64| -> u64 {
+    let committed = bytes(&|arenas| arenas.all.len() as u64 * arenas.sizes.arena_bytes);
+    let of_blocks = |of: fn(&pools::SizeClassCounts) -> u64| -> u64 {
         pools::classes(sums).map(|(bytes, class)| of(&class) * bytes).sum()
     };
     let (used, free) = (of_blocks(|of| of.used), of_blocks(|of| of.free));
@@ -400,7 +400,7 @@ fn tell(all: &[Arenas], sums: &Sums, release: &Release, reading: &mut Reading) {
 }
 
 fn details(all: &[Arenas], sums: &Sums) -> CPython {
-    let shape = all.first().map(|arenas| arenas.shape);
+    let shape = all.first().map(|arenas| arenas.sizes);
     let heaps = layout::HEAP_NAMES.into_iter().zip(sums.heaps.heaps).map(|(name, of)| facts::Heap {
         name: name.to_owned(),
         pages: of.pages,
@@ -425,28 +425,28 @@ fn details(all: &[Arenas], sums: &Sums) -> CPython {
 
 /// Lists objects by type. Types with the same name (a module that was loaded again) count as one.
 /// Returns names by address of the type.
-fn tell_types(
+fn list_types(
     names: &mut Names<'_>,
-    counted: &Counted,
+    counted: &CensusResult,
     (reading, details): (&mut Reading, &mut CPython),
 ) -> HashMap<u64, String> {
     let mut called = HashMap::new();
     let mut types: Vec<_> = counted.types.values().filter(|(_, sums)| sums.instances > 0).collect();
     types.sort_by_key(|(of, sums)| (std::cmp::Reverse(sums.bytes), of.address));
-    let mut by_name: HashMap<String, census::OfType> = HashMap::new();
-    let shown = types.iter().enumerate().filter(|(place, (_, sums))| *place < MAX_TYPES || sums.keep > 0);
+    let mut by_name: HashMap<String, census::TypeCounts> = HashMap::new();
+    let shown = types.iter().enumerate().filter(|(place, (_, sums))| *place < MAX_TYPES || sums.in_sparse_arenas > 0);
     for (_, (of, sums)) in shown {
-        let name = names.of(of);
+        let name = names.type_name(of);
         called.insert(of.address, name.clone());
         let known = by_name.entry(name).or_default();
         known.instances += sums.instances;
         known.bytes = known.bytes.saturating_add(sums.bytes);
-        known.keep += sums.keep;
+        known.in_sparse_arenas += sums.in_sparse_arenas;
     }
-    let mut kept_by: Vec<KeptBy> = by_name
+    let mut kept_by: Vec<TypeInSparseArenas> = by_name
         .iter()
-        .filter(|(_, sums)| sums.keep > 0)
-        .map(|(name, sums)| KeptBy { name: name.clone(), objects: sums.keep })
+        .filter(|(_, sums)| sums.in_sparse_arenas > 0)
+        .map(|(name, sums)| TypeInSparseArenas { name: name.clone(), objects: sums.in_sparse_arenas })
         .collect();
     kept_by.sort_by(|a, b| b.objects.cmp(&a.objects).then_with(|| a.name.cmp(&b.name)));
     kept_by.truncate(MAX_KEEPERS);
@@ -467,13 +467,13 @@ fn tell_types(
 }
 
 /// Adds names of unlisted types that own allocators' blocks.
-fn name_owners(names: &mut Names<'_>, counted: &Counted, called: &mut HashMap<u64, String>) {
+fn name_owners(names: &mut Names<'_>, counted: &CensusResult, called: &mut HashMap<u64, String>) {
     let most = called.len() + MAX_TYPES;
     for held in &counted.held {
         if called.len() < most
             && let Some((of, _)) = counted.types.get(&held.of)
         {
-            called.entry(held.of).or_insert_with(|| names.of(of));
+            called.entry(held.of).or_insert_with(|| names.type_name(of));
         }
     }
 }
@@ -488,8 +488,8 @@ fn unknown(program: &Program) -> Caveat {
     Caveat::new("cpython_version_unknown", program.path.clone(), None, text)
 }
 
-fn say_doubts(program: &Program, sums: &Sums, counted: &Counted, reading: &mut Reading) {
-    sums.doubts.say(&mut reading.caveats, &ABOUT, "arenas, pools and objects", &program.path);
+fn add_caveats(program: &Program, sums: &Sums, counted: &CensusResult, reading: &mut Reading) {
+    sums.doubts.add_caveats(&mut reading.caveats, &ABOUT, "arenas, pools and objects", &program.path);
     if counted.is_cut {
         let text = "there are more objects beside CPython's arenas than are followed: types count too few, and what was left \
                     stands on the allocator's rows";

@@ -3,7 +3,7 @@
 use super::layout::{DICT_KEYS, Release, STRING_LENGTH, STRING_STATE, TYPE_DICT, TYPE_NAME, flags};
 use super::objects;
 use super::types::Type;
-use crate::batch::Pages;
+use crate::batch::PageCache;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::{half_word_at, word_at};
 
@@ -16,19 +16,19 @@ const MODULE: &[u8] = b"__module__";
 
 /// Reads names.
 pub struct Names<'a> {
-    pages: Pages<'a>,
+    pages: PageCache<'a>,
     release: &'static Release,
     space: &'a AddressSpace,
 }
 
 impl<'a> Names<'a> {
     /// Reads names with `pages`.
-    pub fn new(pages: Pages<'a>, release: &'static Release, space: &'a AddressSpace) -> Self {
+    pub fn new(pages: PageCache<'a>, release: &'static Release, space: &'a AddressSpace) -> Self {
         Self { pages, release, space }
     }
 
     /// Returns the name of a type: `module.qualname`, without a module for built-in types.
-    pub fn of(&mut self, of: &Type) -> String {
+    pub fn type_name(&mut self, of: &Type) -> String {
         let name = if of.flags & flags::HEAP_TYPE != 0 { self.of_class(of) } else { self.of_built_in(of) };
         name.unwrap_or_else(|| format!("type at {:#x}", of.address))
     }
@@ -59,7 +59,7 @@ impl<'a> Names<'a> {
 
     /// Reads a word of the object at `at`, by its offset in [`super::layout`].
     fn head_word(&mut self, at: u64, offset: usize) -> Option<u64> {
-        self.pages.word(at.checked_add(self.release.ahead)?.checked_add(offset as u64)?)
+        self.pages.word(at.checked_add(self.release.header_prefix_bytes)?.checked_add(offset as u64)?)
     }
 
     fn module(&mut self, of: &Type) -> Option<String> {
@@ -86,7 +86,7 @@ impl<'a> Names<'a> {
     }
 
     fn bytes(&mut self, at: u64) -> Option<Vec<u8>> {
-        let head: [u8; 40] = self.pages.array(at.checked_add(self.release.ahead)?)?;
+        let head: [u8; 40] = self.pages.array(at.checked_add(self.release.header_prefix_bytes)?)?;
         let length = usize::try_from(word_at(&head, STRING_LENGTH)?).ok()?;
         let state = half_word_at(&head, STRING_STATE)? >> self.release.kind_shift;
         // One byte a character, compact, ASCII.
@@ -94,7 +94,7 @@ impl<'a> Names<'a> {
             return None;
         }
         let mut bytes = vec![0; length];
-        self.pages.read(at.checked_add(self.release.string[0])?, &mut bytes).ok()?;
+        self.pages.read(at.checked_add(self.release.string_bytes[0])?, &mut bytes).ok()?;
         Some(bytes)
     }
 }

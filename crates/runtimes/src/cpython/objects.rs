@@ -2,13 +2,13 @@
 
 use super::data;
 use super::layout::{
-    AHEAD_BYTES, BYTEARRAY_ALLOCATED, BYTEARRAY_BYTES, BYTES_AT, DEQUE_BLOCK_BYTES, DEQUE_BLOCK_ITEMS,
+    AHEAD_BYTES, BYTEARRAY_ALLOCATED, BYTEARRAY_BYTES, BYTES_DATA, DEQUE_BLOCK_BYTES, DEQUE_BLOCK_ITEMS,
     DEQUE_INDEX, DEQUE_LEFT, DEQUE_LINK, DICT_KEYS, DICT_VALUES, INSTRUCTION_BYTES, INT_DIGITS, INTERNED,
     Keys, LIST_ALLOCATED, LIST_ITEMS, LOCAL_REFERENCES, Release, SET_ENTRY_BYTES, SET_MASK, SET_SMALL_TABLE,
     SET_TABLE, SHARED_REFERENCES, SHARED_SHIFT, SIZE, STRING_LENGTH, STRING_STATE, TYPE, flags,
 };
 use super::types::{Kind, Type, Types};
-use crate::batch::Pages;
+use crate::batch::PageCache;
 use strandline_process::memory::{half_word_at, word_at};
 
 /// Limit on places of a dict's keys: 2^40.
@@ -18,7 +18,7 @@ pub const HEAD_BYTES: usize = 80;
 
 /// Bytes in front of an object in its block: none, the collector's links, or these and two more
 /// words.
-pub const BEFORE: [usize; 3] = [0, 16, 32];
+pub const PREFIX_BYTES: [usize; 3] = [0, 16, 32];
 
 /// `PYMEM_FORBIDDENBYTE`, 0xfd, seven times.
 const FORBIDDEN: u64 = 0x00fd_fdfd_fdfd_fdfd;
@@ -28,7 +28,7 @@ const FORBIDDEN: u64 = 0x00fd_fdfd_fdfd_fdfd;
 /// written.
 pub const GUARD_BYTES: u64 = 16;
 /// Bytes that debug hooks put after a block.
-pub const GUARD_BEHIND_BYTES: u64 = 8;
+pub const GUARD_SUFFIX_BYTES: u64 = 8;
 
 /// Whether the word right before a block is the second word of a guard.
 pub fn is_guard(word: u64) -> bool {
@@ -50,14 +50,14 @@ pub struct Found {
 #[inline]
 pub fn in_block(types: &mut Types<'_>, block: &[u8]) -> Option<Found> {
     let guard = if word_at(block, 8).is_some_and(is_guard) { GUARD_BYTES as usize } else { 0 };
-    BEFORE.into_iter().map(|before| guard + before).find_map(|before| {
+    PREFIX_BYTES.into_iter().map(|before| guard + before).find_map(|before| {
         let (references, of) = (word_at(block, before)?, word_at(block, before + TYPE as usize)?);
         // A pointer is no reference count; immortal objects have all lower bits set from 3.12 on,
         // and flags in the highest bits from 3.14 on.
         if references >> 32 & 0xffff != 0 {
             return None;
         }
-        let of = types.at(of)?;
+        let of = types.number_at(of)?;
         let is_one = types.all.get(of as usize)?.before == (before - guard) as u64;
         is_one.then_some(Found { of, is_dead: references as u32 == 0, before })
     })
@@ -98,7 +98,7 @@ pub struct Size {
     /// Bytes of its own block, with its prefix.
     pub block: u64,
     /// Bytes as `sys.getsizeof` reports them: with prefix and tables.
-    pub told: u64,
+    pub reported: u64,
     /// Its tables.
     pub tables: [Option<Table>; 2],
 }
@@ -107,7 +107,7 @@ impl Size {
     /// Size of an instance of a type without `ob_size`, or whose `ob_size` counts something else.
     pub fn plain(of: &Type) -> Self {
         let bytes = of.basic_bytes + of.before;
-        Self { block: bytes, told: bytes, ..Self::default() }
+        Self { block: bytes, reported: bytes, ..Self::default() }
     }
 }
 
@@ -116,8 +116,8 @@ impl Size {
 /// separately.
 pub fn in_heap_block(types: &mut Types<'_>, block: &[u8]) -> Option<Found> {
     let guard = if word_at(block, 8).is_some_and(is_guard) { GUARD_BYTES as usize } else { 0 };
-    BEFORE.into_iter().take(2).map(|before| guard + before).find_map(|before| {
-        let of = types.at(word_at(block, before + AHEAD_BYTES as usize + TYPE as usize)?)?;
+    PREFIX_BYTES.into_iter().take(2).map(|before| guard + before).find_map(|before| {
+        let of = types.number_at(word_at(block, before + AHEAD_BYTES as usize + TYPE as usize)?)?;
         let is_one = types.all.get(of as usize)?.before == (before - guard) as u64;
         let local = half_word_at(block, before + LOCAL_REFERENCES)?;
         let shared = word_at(block, before + SHARED_REFERENCES)? >> SHARED_SHIFT;
@@ -126,54 +126,54 @@ pub fn in_heap_block(types: &mut Types<'_>, block: &[u8]) -> Option<Found> {
 }
 
 /// Computes the size of the object that begins with `head`.
-pub fn size(pages: &mut Pages<'_>, release: &Release, of: &Type, head: &[u8]) -> Size {
+pub fn size(pages: &mut PageCache<'_>, release: &Release, of: &Type, head: &[u8]) -> Size {
     let word = |offset: usize| word_at(head, offset).unwrap_or(0);
     let items = if of.item_bytes > 0 { (word(SIZE) as i64).unsigned_abs() } else { 0 };
     let plain = of.basic_bytes.saturating_add(items.saturating_mul(of.item_bytes));
-    let mut size = Size { block: plain, told: plain, ..Size::default() };
+    let mut size = Size { block: plain, reported: plain, ..Size::default() };
     let mut add = |address: u64, (bytes, used): (u64, u64), is_told: bool| {
         if address != 0 && bytes > 0 {
             let free = size.tables.iter_mut().find(|table| table.is_none());
             free.into_iter().for_each(|table| *table = Some(Table::new(address, bytes, used.min(bytes))));
-            size.told = size.told.saturating_add(if is_told { bytes } else { 0 });
+            size.reported = size.reported.saturating_add(if is_told { bytes } else { 0 });
         }
     };
     match of.kind {
         Kind::Plain | Kind::Module | Kind::Weak => {}
         Kind::Array | Kind::NumpyArray | Kind::Buffered | Kind::CData => {
-            size.tables[0] = data::of(pages, release, of.kind, head).map(|of| Table { is_data: true, ..of });
+            size.tables[0] = data::owned_data(pages, release, of.kind, head).map(|of| Table { is_data: true, ..of });
         }
         Kind::Deque => {
             let places = word(DEQUE_INDEX).saturating_add(items.max(word(SIZE)));
             let blocks = places.div_ceil(DEQUE_BLOCK_ITEMS).saturating_mul(DEQUE_BLOCK_BYTES);
-            size.told = size.told.saturating_add(blocks);
+            size.reported = size.reported.saturating_add(blocks);
             let first = Table::new(word(DEQUE_LEFT), DEQUE_BLOCK_BYTES, DEQUE_BLOCK_BYTES);
             size.tables[0] = Some(Table { link: Some(DEQUE_LINK), ..first });
         }
-        Kind::Generator => (size.block, size.told) = (of.basic_bytes, of.basic_bytes),
+        Kind::Generator => (size.block, size.reported) = (of.basic_bytes, of.basic_bytes),
         Kind::Int => {
             let digits = if release.has_int_tags { (word(SIZE) >> 3).max(1) } else { items };
-            let bytes = (INT_DIGITS + release.ahead).saturating_add(digits.saturating_mul(4));
+            let bytes = (INT_DIGITS + release.header_prefix_bytes).saturating_add(digits.saturating_mul(4));
             // A subclass of int has more fields behind.
-            size.told = bytes;
+            size.reported = bytes;
             size.block = bytes.max(of.basic_bytes);
         }
         Kind::String => {
             let text = string(release, head);
-            size.told = text.own_bytes.saturating_add(text.other.map_or(0, |table| table.bytes));
+            size.reported = text.own_bytes.saturating_add(text.other.map_or(0, |table| table.bytes));
             // A subclass of str has more fields behind.
             size.block = text.own_bytes.max(of.basic_bytes);
             size.tables[0] = text.other;
         }
         Kind::List => {
             let bytes = |items: u64| items.saturating_mul(8);
-            let (items, before) = (word(LIST_ITEMS), release.before_items);
+            let (items, before) = (word(LIST_ITEMS), release.list_header_bytes);
             let (room, used) = (bytes(word(LIST_ALLOCATED)), bytes(word(SIZE)));
             if room > 0 {
                 let all = (room.saturating_add(before), used.saturating_add(before));
                 add(items.saturating_sub(before), all, false);
             }
-            size.told = size.told.saturating_add(if items == 0 { 0 } else { room });
+            size.reported = size.reported.saturating_add(if items == 0 { 0 } else { room });
         }
         Kind::Set => {
             let bytes = word(SET_MASK).saturating_add(1).saturating_mul(SET_ENTRY_BYTES);
@@ -192,7 +192,7 @@ pub fn size(pages: &mut Pages<'_>, release: &Release, of: &Type, head: &[u8]) ->
         Kind::Class => size.block = size.block.max(release.class_bytes),
     }
     size.block = size.block.saturating_add(of.before);
-    size.told = size.told.saturating_add(of.before);
+    size.reported = size.reported.saturating_add(of.before);
     size
 }
 
@@ -206,7 +206,7 @@ fn string(release: &Release, head: &[u8]) -> Text {
     let word = |offset: usize| word_at(head, offset).unwrap_or(0);
     let state = half_word_at(head, STRING_STATE).unwrap_or(0) >> release.kind_shift;
     let (character, is_compact, is_ascii) = (u64::from(state & 7), state & 8 != 0, state & 16 != 0);
-    let [ascii, compact, whole] = release.string;
+    let [ascii, compact, whole] = release.string_bytes;
     let bytes = word(STRING_LENGTH).saturating_add(1).saturating_mul(character);
     let own_bytes = match (is_compact, is_ascii) {
         (true, true) => ascii.saturating_add(bytes),
@@ -214,7 +214,7 @@ fn string(release: &Release, head: &[u8]) -> Text {
         (false, _) => whole,
     };
     // A `PyCompactUnicodeObject` without characters of its own is followed by a pointer to them.
-    let (data, utf8) = ((compact - release.ahead) as usize, release.utf8 - release.ahead as usize);
+    let (data, utf8) = ((compact - release.header_prefix_bytes) as usize, release.utf8 - release.header_prefix_bytes as usize);
     let other = if is_compact { (!is_ascii).then(|| word(utf8)) } else { Some(word(data)) };
     let other_bytes = if is_compact { word(utf8 - 8).saturating_add(1) } else { bytes };
     let other = other.filter(|&address| address != 0);
@@ -225,17 +225,17 @@ fn string(release: &Release, head: &[u8]) -> Text {
 /// instructions, rounded to 16 bytes; behind it there are no pointers. It is rounded down only if
 /// the bytes before hold no pointer either. Instructions contain inline caches, which hold no
 /// references.
-pub fn text(release: &Release, of: &Type, head: &[u8]) -> Option<u64> {
+pub fn raw_data_offset(release: &Release, of: &Type, head: &[u8]) -> Option<u64> {
     let state = half_word_at(head, STRING_STATE)? >> release.kind_shift;
-    let [ascii, compact, _] = release.string;
+    let [ascii, compact, _] = release.string_bytes;
     match (of.kind, state >> 3 & 3) {
         (Kind::String, 3) => Some(ascii & !15),
         // The pointer to its UTF-8 form is right before.
         (Kind::String, 1) => Some(compact.next_multiple_of(16)),
-        (Kind::Plain, _) if of.flags & flags::BYTES != 0 => Some(release.ahead + BYTES_AT),
+        (Kind::Plain, _) if of.flags & flags::BYTES != 0 => Some(release.header_prefix_bytes + BYTES_DATA),
         (Kind::Plain, _) if of.item_bytes == INSTRUCTION_BYTES => Some(of.basic_bytes.next_multiple_of(16)),
         // The upper half of a stale pointer may follow a digit.
-        (Kind::Int, _) => Some((INT_DIGITS + release.ahead) & !15),
+        (Kind::Int, _) => Some((INT_DIGITS + release.header_prefix_bytes) & !15),
         _ => None,
     }
 }
@@ -262,7 +262,7 @@ pub struct KeyTable {
 }
 
 /// Reads the keys of a dict.
-pub fn keys(pages: &mut Pages<'_>, release: &Release, address: u64) -> Option<KeyTable> {
+pub fn keys(pages: &mut PageCache<'_>, release: &Release, address: u64) -> Option<KeyTable> {
     if address == 0 || !address.is_multiple_of(8) {
         return None;
     }

@@ -4,24 +4,24 @@ use super::arenas::Arena;
 use super::census::{Block, Census};
 use super::heap_blocks;
 use super::layout::{
-    ALIGNMENT, POOL_ARENA, POOL_CLASS, POOL_COUNT, POOL_FREE, POOL_HEADER_BYTES, POOL_VIRGIN, SIZE_CLASSES,
-    Shape,
+    ALIGNMENT, POOL_ARENA, POOL_CLASS, POOL_COUNT, POOL_FREE, POOL_HEADER_BYTES, POOL_NEXT_OFFSET, SIZE_CLASSES,
+    ArenaSizes,
 };
-use crate::batch::Pages;
+use crate::batch::PageCache;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::class::Slot;
-use strandline_claims::doubts::Doubts;
+use strandline_claims::doubts::ReadProblems;
 use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
 /// Words of the bitmap of a pool's blocks; the largest pool has 1,021 of the smallest blocks.
-const BITS: usize = 16;
+const BITMAP_WORDS: usize = 16;
 
 /// Pools in use of one size class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OfClass {
+pub struct SizeClassCounts {
     /// Number of pools.
     pub pools: u64,
     /// Blocks in use.
@@ -34,7 +34,7 @@ pub struct OfClass {
 #[derive(Clone, Debug, Default)]
 pub struct Sums {
     /// Pools by size class.
-    pub classes: [OfClass; SIZE_CLASSES],
+    pub classes: [SizeClassCounts; SIZE_CLASSES],
     /// Free pools, including those never handed out.
     pub unused_pools: u64,
     /// Their bytes.
@@ -46,7 +46,7 @@ pub struct Sums {
     /// Heaps of builds without a global lock, which have no arenas.
     pub heaps: heap_blocks::Sums,
     /// Arenas and pools that made no sense, and whether the time was over.
-    pub doubts: Doubts,
+    pub doubts: ReadProblems,
 }
 
 impl Sums {
@@ -74,12 +74,12 @@ pub fn class_bytes(class: usize) -> u64 {
 pub struct Walker<'a> {
     context: &'a Context<'a>,
     memory: &'a dyn Memory,
-    shape: Shape,
+    shape: ArenaSizes,
     /// Slot of blocks that hold objects.
     object: Slot,
-    pages: Pages<'a>,
+    pages: PageCache<'a>,
     buffer: ReadBuffer,
-    free: [u64; BITS],
+    free: [u64; BITMAP_WORDS],
     /// Totals of the walk.
     pub sums: Sums,
     /// Objects in the blocks.
@@ -95,7 +95,7 @@ struct Pool {
     /// First free block.
     first_free: u64,
     /// Blocks handed out at least once.
-    made: u64,
+    created: u64,
     /// Capacity in blocks.
     total: u64,
 }
@@ -105,7 +105,7 @@ impl<'a> Walker<'a> {
     pub fn new(
         context: &'a Context<'a>,
         memory: &'a dyn Memory,
-        shape: Shape,
+        shape: ArenaSizes,
         (object, census): (Slot, Census<'a>),
     ) -> Self {
         Self {
@@ -113,9 +113,9 @@ impl<'a> Walker<'a> {
             memory,
             shape,
             object,
-            pages: Pages::new(memory),
+            pages: PageCache::new(memory),
             buffer: ReadBuffer::new(shape.pool_bytes as usize),
-            free: [0; BITS],
+            free: [0; BITMAP_WORDS],
             sums: Sums::default(),
             census,
             claims: Vec::new(),
@@ -137,13 +137,13 @@ impl<'a> Walker<'a> {
                     let is_listed = free.first() == Some(&at);
                     free = &free[usize::from(is_listed)..];
                     let behind = at + self.shape.pool_bytes;
-                    if is_listed || at >= arena.virgin {
+                    if is_listed || at >= arena.untouched {
                         self.sums.unused_pools += 1;
                         self.sums.unused_bytes += self.shape.pool_bytes;
                         accumulator.claim_to(behind, Class::Free);
                     } else if self.pool(arena, at, &mut accumulator).is_none() {
                         let from = accumulator.cursor();
-                        self.sums.doubts.damage(at, self.resident(from, behind));
+                        self.sums.doubts.note_damage(at, self.resident(from, behind));
                         accumulator.claim_to(behind, Class::Unread);
                     }
                 }
@@ -152,7 +152,7 @@ impl<'a> Walker<'a> {
                 self.census.end_arena(used);
             }
             None => {
-                self.sums.doubts.damage(arena.start, self.resident(arena.pools, end));
+                self.sums.doubts.note_damage(arena.start, self.resident(arena.pools, end));
                 accumulator.claim_to(end, Class::Unread);
             }
         }
@@ -178,24 +178,24 @@ impl<'a> Walker<'a> {
         let class = half(POOL_CLASS) as usize;
         let room = self.shape.pool_bytes - POOL_HEADER_BYTES;
         let bytes = class_bytes(class.min(SIZE_CLASSES));
-        let virgin = u64::from(half(POOL_VIRGIN));
+        let virgin = u64::from(half(POOL_NEXT_OFFSET));
         let pool = Pool {
             start,
             used: half(POOL_COUNT).into(),
             first_free: word_at(&header, POOL_FREE)?,
-            made: virgin.checked_sub(POOL_HEADER_BYTES)? / bytes,
+            created: virgin.checked_sub(POOL_HEADER_BYTES)? / bytes,
             total: room / bytes,
         };
         let is_one = class < SIZE_CLASSES
             && half(POOL_ARENA) == arena.index
             && (virgin - POOL_HEADER_BYTES).is_multiple_of(bytes)
-            && (1..=pool.made).contains(&pool.used)
-            && pool.made <= pool.total;
+            && (1..=pool.created).contains(&pool.used)
+            && pool.created <= pool.total;
         if !is_one {
             return None;
         }
-        self.free = [0; BITS];
-        let made_bytes = (POOL_HEADER_BYTES + pool.made * bytes) as usize;
+        self.free = [0; BITMAP_WORDS];
+        let made_bytes = (POOL_HEADER_BYTES + pool.created * bytes) as usize;
         let buffer = self.buffer.get_mut(..made_bytes)?;
         let got = self.memory.read_some(start, buffer);
         // Only the first word of the last block may be written yet; the rest may be on a page that
@@ -221,11 +221,11 @@ impl<'a> Walker<'a> {
     /// Marks the free blocks of the pool in the buffer, by their list.
     fn mark_free(&mut self, pool: &Pool, bytes: u64) -> Option<()> {
         let mut at = pool.first_free;
-        for _ in pool.used..pool.made {
+        for _ in pool.used..pool.created {
             let offset = at.checked_sub(pool.start + POOL_HEADER_BYTES)?;
             let index = offset / bytes;
             let (word, bit) = (self.free.get_mut(index as usize / 64)?, 1 << (index % 64));
-            if !offset.is_multiple_of(bytes) || index >= pool.made || *word & bit != 0 {
+            if !offset.is_multiple_of(bytes) || index >= pool.created || *word & bit != 0 {
                 return None;
             }
             *word |= bit;
@@ -236,7 +236,7 @@ impl<'a> Walker<'a> {
     }
 
     fn blocks(&mut self, pool: &Pool, bytes: u64, accumulator: &mut Accumulator<'_>) {
-        for index in 0..pool.made {
+        for index in 0..pool.created {
             let start = POOL_HEADER_BYTES + index * bytes;
             let end = pool.start + start + bytes;
             if self.free[index as usize / 64] >> (index % 64) & 1 != 0 {
@@ -255,7 +255,7 @@ impl<'a> Walker<'a> {
 }
 
 /// Returns the size classes that have pools, by block size.
-pub fn classes(sums: &Sums) -> impl Iterator<Item = (u64, OfClass)> {
+pub fn classes(sums: &Sums) -> impl Iterator<Item = (u64, SizeClassCounts)> {
     sums.classes
         .iter()
         .enumerate()

@@ -12,7 +12,7 @@ use strandline_claims::facts::{Remedy, RemedyKind};
 use strandline_claims::remedy::{Answer, Request};
 
 /// Free bytes in arenas from which a setting for the next start is worthwhile.
-const WORTH_A_SETTING_BYTES: u64 = 1 << 20;
+const MIN_SETTING_BYTES: u64 = 1 << 20;
 /// Bytes of objects from which a collection is worthwhile.
 const WORTH_A_COLLECTION_BYTES: u64 = 16 << 20;
 /// The first minor version with `sys.remote_exec`.
@@ -21,7 +21,7 @@ const REMOTE_EXEC: u8 = 14;
 /// Returns the remedies for free bytes on whole pages of arenas, and on pages with a live block. An
 /// arena is given back only when its last block is freed.
 pub fn remedies(kept_bytes: u64, pinned_bytes: u64) -> Vec<Remedy> {
-    if kept_bytes + pinned_bytes < WORTH_A_SETTING_BYTES {
+    if kept_bytes + pinned_bytes < MIN_SETTING_BYTES {
         return Vec::new();
     }
     let mut setting = Remedy::setting(

@@ -4,7 +4,7 @@ use strandline_claims::facts::Runtime;
 use strandline_claims::section::{Section, common, name_and_version};
 use strandline_claims::units::{bytes, counted, maybe_bytes, thousands};
 
-use super::census::FEW_OBJECTS;
+use super::census::MIN_OBJECTS_NOT_SPARSE;
 use super::facts::{CPython, Collector, Generation};
 
 /// The section; `None` where the runtime's details are not a CPython's.
@@ -62,7 +62,7 @@ fn sparse_arenas(facts: &CPython) -> Option<String> {
     let most = sparse.kept_by.iter().take(3).map(|kept| format!("{} {}", thousands(kept.objects), kept.name));
     let most = most.collect::<Vec<_>>().join(", ");
     Some(format!(
-        "{} kept by fewer than {FEW_OBJECTS} objects each{}{most}",
+        "{} kept by fewer than {MIN_OBJECTS_NOT_SPARSE} objects each{}{most}",
         counted(sparse.arenas, "arena"),
         if most.is_empty() { "" } else { ": " },
     ))

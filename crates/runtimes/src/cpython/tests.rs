@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use strandline_synth::{CPythonImage, fabricate_cpython, fabricate_free_threaded_cpython};
 
 use super::*;
-use crate::fabricated::{self, damage, is_sound};
+use crate::fabricated::{self, damage, assert_sound};
 
 fn look(python: &CPythonImage, absent: u64) -> Reading {
     let program = Program {
@@ -14,7 +14,7 @@ fn look(python: &CPythonImage, absent: u64) -> Reading {
         data: python.data,
         is_free_threaded: python.minor > 12,
     };
-    fabricated::look(&python.image, &python.maps, absent, |context, runs| {
+    fabricated::read_image(&python.image, &python.maps, absent, |context, runs| {
         read(context, &program, &Refinements::new(runs.iter().copied()))
     })
 }
@@ -25,7 +25,7 @@ fn whole_ones_hold_what_was_made() {
         let python = fabricate_cpython(seed);
         let reading = look(&python, 0);
         assert!(reading.facts.read && reading.caveats.is_empty(), "{seed}: {:?}", reading.caveats);
-        for (name, figure) in &python.expected.own {
+        for (name, figure) in &python.expected.debug_stats {
             assert_eq!(reading.facts.own_figure(name), Some(*figure), "{seed}: {name}");
         }
         let instances = reading.facts.types.iter().map(|of| (of.name.as_str(), of.instances)).collect();
@@ -41,7 +41,7 @@ fn whole_ones_without_a_global_lock_hold_what_was_made() {
         let python = fabricate_free_threaded_cpython(seed);
         let reading = look(&python, 0);
         assert!(reading.facts.read && reading.caveats.is_empty(), "{seed}: {:?}", reading.caveats);
-        let expected = |name: &str| python.expected.own.get(name).copied();
+        let expected = |name: &str| python.expected.debug_stats.get(name).copied();
         assert_eq!(reading.facts.used_bytes, expected("used_bytes"), "{seed}");
         assert_eq!(reading.facts.committed_bytes, expected("committed_bytes"), "{seed}");
         let instances = reading.facts.types.iter().map(|of| (of.name.as_str(), of.instances)).collect();
@@ -59,14 +59,14 @@ proptest! {
     fn damaged_ones_are_read_to_an_end(seed in 0..64_u64, (absent, patches) in damage()) {
         let mut python = fabricate_cpython(seed);
         fabricated::patch(&mut python.image, seed, &patches);
-        is_sound(&look(&python, absent));
+        assert_sound(&look(&python, absent));
     }
 
     #[test]
     fn damaged_ones_without_a_global_lock_are_read_to_an_end(seed in 0..64_u64, (absent, patches) in damage()) {
         let mut python = fabricate_free_threaded_cpython(seed);
         fabricated::patch(&mut python.image, seed, &patches);
-        is_sound(&look(&python, absent));
+        assert_sound(&look(&python, absent));
     }
 }
 
@@ -75,8 +75,8 @@ proptest! {
 fn words_that_are_too_large_are_read_to_an_end() {
     let all = (0..4).flat_map(|seed| [fabricate_cpython(seed), fabricate_free_threaded_cpython(seed)]);
     for python in all {
-        fabricated::each_too_large(&python.image, |image| {
-            is_sound(&look(&CPythonImage { image, ..python.clone() }, 0));
+        fabricated::with_pointers_maximized(&python.image, |image| {
+            assert_sound(&look(&CPythonImage { image, ..python.clone() }, 0));
         });
     }
 }

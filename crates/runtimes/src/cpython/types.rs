@@ -6,7 +6,7 @@ use super::layout::{
     GC_HEAD_BYTES, Release, TYPE, TYPE_BASE, TYPE_BASIC_SIZE, TYPE_BYTES, TYPE_FLAGS, TYPE_ITEM_SIZE,
     TYPE_NAME, flags,
 };
-use crate::batch::Pages;
+use crate::batch::PageCache;
 use strandline_process::memory::word_at;
 
 /// Limit on words remembered as type or not; further words count as no type.
@@ -21,7 +21,7 @@ const MAX_BASES: usize = 64;
 /// Bytes read of the name of a built-in type.
 const NAME_BYTES: usize = 28;
 /// Size of the cache of words looked up last.
-const NEAR: usize = 4096;
+const RECENT_WORDS: usize = 4096;
 
 /// Kinds of objects, by how their size is computed and what memory they own besides their block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub struct Type {
 /// All types found.
 pub struct Types<'a> {
     release: &'static Release,
-    pages: Pages<'a>,
+    pages: PageCache<'a>,
     known: HashMap<u64, Option<u32>>,
     near: Vec<(u64, Option<u32>)>,
     /// The types, by number.
@@ -89,14 +89,14 @@ pub struct Types<'a> {
 
 impl<'a> Types<'a> {
     /// No types yet.
-    pub fn new(pages: Pages<'a>, release: &'static Release) -> Self {
-        Self { release, pages, known: HashMap::new(), near: vec![(0, None); NEAR], all: Vec::new() }
+    pub fn new(pages: PageCache<'a>, release: &'static Release) -> Self {
+        Self { release, pages, known: HashMap::new(), near: vec![(0, None); RECENT_WORDS], all: Vec::new() }
     }
 
     /// Returns the number of the type at `address`; `None` if there is none.
     #[inline]
-    pub fn at(&mut self, address: u64) -> Option<u32> {
-        let place = (address >> 4) as usize % NEAR;
+    pub fn number_at(&mut self, address: u64) -> Option<u32> {
+        let place = (address >> 4) as usize % RECENT_WORDS;
         match self.near.get(place) {
             Some(&(known, number)) if known == address => number,
             _ => self.look_up(address, place),
@@ -126,7 +126,7 @@ impl<'a> Types<'a> {
     }
 
     fn read(&mut self, address: u64) -> Option<Type> {
-        let bytes: [u8; TYPE_BYTES] = self.pages.array(address.checked_add(self.release.ahead)?)?;
+        let bytes: [u8; TYPE_BYTES] = self.pages.array(address.checked_add(self.release.header_prefix_bytes)?)?;
         let word = |offset: usize| word_at(&bytes, offset).unwrap_or(0);
         let of = word(TYPE_FLAGS);
         let (basic_bytes, item_bytes) = (word(TYPE_BASIC_SIZE), word(TYPE_ITEM_SIZE));
@@ -137,7 +137,7 @@ impl<'a> Types<'a> {
         if !is_one {
             return None;
         }
-        let two_more = if of & self.release.two_more != 0 { 16 } else { 0 };
+        let two_more = if of & self.release.extra_prefix_flags != 0 { 16 } else { 0 };
         let has_links = of & flags::HAVE_GC != 0 && self.release.has_links();
         let before = two_more + if has_links { GC_HEAD_BYTES } else { 0 };
         let kind = self.kind(address, of);
@@ -147,7 +147,7 @@ impl<'a> Types<'a> {
     /// Whether instances of the type at `address` are types: the chain of its types ends in one
     /// that is its own type.
     fn is_metatype(&mut self, address: u64, depth: usize) -> bool {
-        let head = address.wrapping_add(self.release.ahead);
+        let head = address.wrapping_add(self.release.header_prefix_bytes);
         let Some(of) = self.pages.word(head.wrapping_add(TYPE_FLAGS as u64)) else { return false };
         let Some(its) = self.pages.word(head.wrapping_add(TYPE)) else { return false };
         of & flags::TYPE != 0
@@ -172,8 +172,8 @@ impl<'a> Types<'a> {
     fn kind_by_base(&mut self, address: u64) -> Kind {
         let mut at = address;
         for _ in 0..MAX_BASES {
-            let head = at.wrapping_add(self.release.ahead);
-            let word = |pages: &mut Pages<'_>, offset: usize| pages.word(head.wrapping_add(offset as u64));
+            let head = at.wrapping_add(self.release.header_prefix_bytes);
+            let word = |pages: &mut PageCache<'_>, offset: usize| pages.word(head.wrapping_add(offset as u64));
             let (Some(of), Some(name)) =
                 (word(&mut self.pages, TYPE_FLAGS), word(&mut self.pages, TYPE_NAME))
             else {

@@ -16,8 +16,8 @@ use super::locate::Program;
 use super::names::Names;
 use super::objects;
 use super::types::{Kind, Type, Types};
-use crate::batch::Pages;
-use strandline_claims::runtime::{Context, Holding};
+use crate::batch::PageCache;
+use strandline_claims::runtime::{Context, ReferenceHints};
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::pages::{PAGE_BYTES, page_of};
 
@@ -26,7 +26,7 @@ const MAX_ENTRIES: u64 = 1 << 16;
 /// Limit on all variables.
 const MAX_VARIABLES: usize = 1 << 18;
 /// Entries read to distinguish `sys.modules` from another dict: `builtins` is among the first.
-const MAX_FIRST: u64 = 16;
+const ENTRIES_CHECKED: u64 = 16;
 const BUILTINS: &str = "builtins";
 /// Texts up to this length are not listed: there are many, and each holds little.
 const SHORT_BYTES: u64 = 256;
@@ -64,15 +64,15 @@ pub fn find(
     memory: &dyn Memory,
     program: &Program,
     release: &'static Release,
-    holding: &mut Holding,
+    holding: &mut ReferenceHints,
 ) -> bool {
     let mut finder = Finder {
-        types: Types::new(Pages::new(memory), release),
-        names: Names::new(Pages::new(memory), release, context.space),
-        pages: Pages::new(memory),
+        types: Types::new(PageCache::new(memory), release),
+        names: Names::new(PageCache::new(memory), release, context.space),
+        pages: PageCache::new(memory),
         release,
         deadline: context.deadline,
-        are_data: HashMap::new(),
+        data_types: HashMap::new(),
         seen: HashSet::new(),
         classes: Vec::new(),
         is_whole: true,
@@ -96,18 +96,18 @@ pub fn find(
 struct Finder<'a, 'h> {
     types: Types<'a>,
     names: Names<'a>,
-    pages: Pages<'a>,
+    pages: PageCache<'a>,
     release: &'static Release,
     deadline: Instant,
     /// Whether instances are data, by number of the type.
-    are_data: HashMap<u32, bool>,
+    data_types: HashMap<u32, bool>,
     /// Dicts of modules and classes already read.
     seen: HashSet<u64>,
     /// Classes not yet read.
     classes: Vec<u64>,
     /// Whether all modules and classes were read.
     is_whole: bool,
-    holding: &'h mut Holding,
+    holding: &'h mut ReferenceHints,
 }
 
 impl Finder<'_, '_> {
@@ -124,7 +124,7 @@ impl Finder<'_, '_> {
             let wanted = (page_of(at).saturating_add(PAGE_BYTES).min(end) - at) as usize;
             let got = memory.read_some(at, piece.get_mut(..wanted)?);
             for word in piece.get(..got)?.chunks_exact(8).filter_map(|word| word_at(word, 0)) {
-                if word.is_multiple_of(8) && is_memory(word) && self.are_modules(word) {
+                if word.is_multiple_of(8) && is_memory(word) && self.is_modules_dict(word) {
                     return Some(word);
                 }
             }
@@ -132,8 +132,8 @@ impl Finder<'_, '_> {
         None
     }
 
-    fn are_modules(&mut self, dict: u64) -> bool {
-        let first = self.entries(dict, MAX_FIRST);
+    fn is_modules_dict(&mut self, dict: u64) -> bool {
+        let first = self.entries(dict, ENTRIES_CHECKED);
         first.into_iter().any(|(key, value)| {
             self.kind(value) == Some(Kind::Module) && self.names.text(key).as_deref() == Some(BUILTINS)
         })
@@ -187,7 +187,7 @@ impl Finder<'_, '_> {
     /// Adds the variables of a class under the module that the class names, whichever module refers
     /// to it.
     fn class(&mut self, class: u64) {
-        let Some(of) = self.types.at(class).and_then(|number| self.types.all.get(number as usize).copied())
+        let Some(of) = self.types.number_at(class).and_then(|number| self.types.all.get(number as usize).copied())
         else {
             return;
         };
@@ -197,7 +197,7 @@ impl Finder<'_, '_> {
         let Some(dict) = self.head_word(class, TYPE_DICT).filter(|dict| !self.seen.contains(dict)) else {
             return;
         };
-        let name = self.names.of(&of);
+        let name = self.names.type_name(&of);
         if is_name(&name, true) {
             self.scope(dict, &name);
         }
@@ -215,12 +215,12 @@ impl Finder<'_, '_> {
             Kind::Plain => {}
             _ => return true,
         }
-        if let Some(&known) = self.are_data.get(&number) {
+        if let Some(&known) = self.data_types.get(&number) {
             return known;
         }
         let is_built_in = of.flags & flags::HEAP_TYPE == 0;
         let is_data = !is_built_in || !self.has_no_data(of);
-        self.are_data.insert(number, is_data);
+        self.data_types.insert(number, is_data);
         is_data
     }
 
@@ -237,7 +237,7 @@ impl Finder<'_, '_> {
 
     fn type_of(&mut self, object: u64) -> Option<(u32, Type)> {
         let address = self.head_word(object, TYPE as usize)?;
-        let number = self.types.at(address)?;
+        let number = self.types.number_at(address)?;
         Some((number, *self.types.all.get(number as usize)?))
     }
 
@@ -261,7 +261,7 @@ impl Finder<'_, '_> {
         // them.
         let key_at = table.entry_bytes - 16;
         let mut pairs = Vec::new();
-        self.is_whole &= written <= most || most == MAX_FIRST;
+        self.is_whole &= written <= most || most == ENTRIES_CHECKED;
         for index in 0..written.min(most) {
             let at = entries.checked_add(index * table.entry_bytes + key_at)?;
             let Some((key, value)) = self.pages.pair(at) else { break };
@@ -274,7 +274,7 @@ impl Finder<'_, '_> {
 
     /// Reads a word of the object at `at`, by its offset in [`super::layout`].
     fn head_word(&mut self, at: u64, offset: usize) -> Option<u64> {
-        self.pages.word(at.checked_add(self.release.ahead)?.checked_add(offset as u64)?)
+        self.pages.word(at.checked_add(self.release.header_prefix_bytes)?.checked_add(offset as u64)?)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::heap::{Heap, Kind, Span};
 use super::layout::{CHUNK_BYTES, Layout, MAX_OBJECTS, PAGE_BYTES};
-use crate::batch::Pages;
+use crate::batch::PageCache;
 use crate::work;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::RangeClaim;
@@ -18,7 +18,7 @@ const PART_BYTES: u64 = 16 << 20;
 
 /// Whether a span can be claimed: the claim covers the span and the start of its part, and holds at
 /// most [`MAX_BYTES`].
-pub fn is_possible(start: u64, end: u64) -> bool {
+pub fn is_claimable(start: u64, end: u64) -> bool {
     end - (start - start % PART_BYTES) <= MAX_BYTES
 }
 
@@ -43,8 +43,8 @@ pub fn claim(
         one.end == next.start && one.start / PART_BYTES == next.start / PART_BYTES
     };
     let parts: Vec<&[Piece<'_>]> = pieces.chunk_by(is_one_part).collect();
-    let state = || (Pages::new(memory), Vec::new(), 0);
-    let job = |(pages, claims, unread): &mut (Pages<'_>, Vec<RangeClaim>, u64), part: usize| {
+    let state = || (PageCache::new(memory), Vec::new(), 0);
+    let job = |(pages, claims, unread): &mut (PageCache<'_>, Vec<RangeClaim>, u64), part: usize| {
         let Some((first, last)) = parts[part].first().zip(parts[part].last()) else { return };
         if (context.resident)(first.start, last.end).is_empty() {
             return;
@@ -54,13 +54,13 @@ pub fn claim(
         for piece in parts[part] {
             match piece.span {
                 // Memory without a span is idle, or belongs to a span that made no sense.
-                None if is_idle_known => idle_pages(pages, (heap, layout), *piece, &mut accumulator),
+                None if is_idle_known => claim_idle(pages, (heap, layout), *piece, &mut accumulator),
                 None => accumulator.claim_to(piece.end, Class::Unread),
                 Some(span) if span.kind == Kind::Manual => {
                     accumulator.claim_to(span.end, Class::Refined(stack));
                 }
                 Some(span) => {
-                    if objects(pages, span, (context.space, may_be_swapped), &mut accumulator).is_none() {
+                    if claim_objects(pages, span, (context.space, may_be_swapped), &mut accumulator).is_none() {
                         *unread += span.end - span.start;
                         accumulator.claim_to(span.end, Class::Unread);
                     }
@@ -70,7 +70,7 @@ pub fn claim(
         claims.push(RangeClaim { start: first.start, end: last.end, sums: accumulator.cut().finish(&of) });
         (context.progress)(last.end - first.start);
     };
-    let (states, left) = work::share(context.workers, parts.len(), context.deadline, state, job);
+    let (states, left) = work::run_jobs(context.workers, parts.len(), context.deadline, state, job);
     let (mut claims, mut unread) = (Vec::new(), 0);
     for (_, some, of_these) in states {
         claims.extend(some);
@@ -94,14 +94,14 @@ fn pieces<'a>(context: &Context<'_>, heap: &Heap, spans: &'a [Span]) -> Vec<Piec
             && span.start < end
         {
             if at < span.start {
-                idle(context, (at, span.start), &mut pieces);
+                add_idle_pieces(context, (at, span.start), &mut pieces);
             }
             pieces.push(Piece { start: span.start, end: span.end, span: Some(span) });
             at = span.end;
             rest = behind;
         }
         if at < end {
-            idle(context, (at, end), &mut pieces);
+            add_idle_pieces(context, (at, end), &mut pieces);
         }
     }
     pieces
@@ -109,7 +109,7 @@ fn pieces<'a>(context: &Context<'_>, heap: &Heap, spans: &'a [Span]) -> Vec<Piec
 
 /// Adds a gap in pieces of [`PART_BYTES`], only where pages are resident: idle memory may be most
 /// of a large heap.
-fn idle(context: &Context<'_>, (start, end): (u64, u64), pieces: &mut Vec<Piece<'_>>) {
+fn add_idle_pieces(context: &Context<'_>, (start, end): (u64, u64), pieces: &mut Vec<Piece<'_>>) {
     let mut behind = start;
     for (from, to) in (context.resident)(start, end) {
         let mut at = from.max(behind);
@@ -124,8 +124,8 @@ fn idle(context: &Context<'_>, (start, end): (u64, u64), pieces: &mut Vec<Piece<
 
 /// Claims a gap as returnable, except the pages that the chunk's bitmap marks in use: processors
 /// keep these in their caches (`pageCache`).
-fn idle_pages(
-    pages: &mut Pages<'_>,
+fn claim_idle(
+    pages: &mut PageCache<'_>,
     (heap, layout): (&Heap, &Layout),
     piece: Piece<'_>,
     accumulator: &mut Accumulator<'_>,
@@ -156,14 +156,14 @@ fn idle_pages(
 }
 
 /// Claims a span of objects. `None`, with nothing claimed, if its bits cannot be read.
-fn objects(
-    pages: &mut Pages<'_>,
+fn claim_objects(
+    pages: &mut PageCache<'_>,
     span: &Span,
     (space, may_be_swapped): (&AddressSpace, bool),
     accumulator: &mut Accumulator<'_>,
 ) -> Option<()> {
     let end = span.start + span.objects * span.object_bytes;
-    if span.used == span.objects || span.free_index >= span.objects {
+    if span.alloc_count == span.objects || span.free_index >= span.objects {
         accumulator.claim_to(end, Class::Live);
         accumulator.claim_to(span.end, Class::Header);
         return Some(());
@@ -172,7 +172,7 @@ fn objects(
     let bits = bits.get_mut(..span.objects.div_ceil(8) as usize)?;
     // Bits that were never set may be on a page that was never written.
     if pages.read(span.bits, bits).is_err() {
-        let is_swapped = may_be_swapped || !words::is_own(space, span.bits, span.bits.saturating_add(1));
+        let is_swapped = may_be_swapped || !words::is_process_memory(space, span.bits, span.bits.saturating_add(1));
         if is_swapped {
             return None;
         }
@@ -193,9 +193,9 @@ mod tests {
 
     #[test]
     fn spans_are_no_larger_than_a_claim() {
-        assert!(is_possible(0, MAX_BYTES) && is_possible(PART_BYTES, PART_BYTES + MAX_BYTES));
-        assert!(!is_possible(0, MAX_BYTES + 1));
+        assert!(is_claimable(0, MAX_BYTES) && is_claimable(PART_BYTES, PART_BYTES + MAX_BYTES));
+        assert!(!is_claimable(0, MAX_BYTES + 1));
         // The bytes before the span in its part belong to the same claim.
-        assert!(!is_possible(PAGE_BYTES, PAGE_BYTES + MAX_BYTES));
+        assert!(!is_claimable(PAGE_BYTES, PAGE_BYTES + MAX_BYTES));
     }
 }

@@ -2,12 +2,12 @@
 //! read from the counters if these agree.
 
 use super::heap::{Heap, Kind, Spans};
-use super::layout::{CHUNK_BYTES, Layout, MINIMUM, MINIMUM_BYTES, PAGE_BYTES, STATS_IN_HEAP};
+use super::layout::{CHUNK_BYTES, Layout, HEAP_MINIMUM, HEAP_MINIMUM_AT_100, PAGE_BYTES, STATS_IN_HEAP};
 use super::locate::Program;
-use crate::batch::Pages;
+use crate::batch::PageCache;
 use std::time::Instant;
 use strandline_claims::runtime::Context;
-use strandline_claims::words::{AT_ONCE, each_word};
+use strandline_claims::words::{READ_BYTES, each_word};
 use strandline_process::memory::Memory;
 
 /// Largest heap whose bitmaps are read: 4 TiB.
@@ -45,27 +45,27 @@ pub fn read(
     (program, layout): (&Program, &Layout),
     (heap, spans): (&Heap, &Spans),
 ) -> Figures {
-    let mut pages = Pages::new(memory);
+    let mut pages = PageCache::new(memory);
     let (in_use, manual) = (spans.bytes(Kind::Objects), spans.bytes(Kind::Manual));
     let idle = heap.bytes().saturating_sub(in_use + manual);
     let mut figures = Figures { alloc: spans.object_bytes(), in_use, idle, ..Figures::default() };
     let counters = Counters { in_use, manual, idle };
-    let controller = program.symbols[1].filter(|&at| counters.are_of(&mut pages, at, layout));
+    let controller = program.symbols[1].filter(|&at| counters.is_controller_at(&mut pages, at, layout));
     let stats = program.symbols[2].and_then(|at| at.checked_add(layout.stats));
-    let mut found = (controller, stats.filter(|&at| counters.are_in(&mut pages, at, layout)));
+    let mut found = (controller, stats.filter(|&at| counters.match_deltas_at(&mut pages, at, layout)));
     if found.0.is_none() || found.1.is_none() {
         let mut tried = 0_u64;
-        each_word((memory, context.resident), program.data, AT_ONCE, &mut |at, word| {
+        each_word((memory, context.resident), program.data, READ_BYTES, &mut |at, word| {
             let controller = match layout.in_use {
                 Some(offset) => Some(offset).filter(|_| word == in_use),
-                None => Some(MINIMUM).filter(|_| (MINIMUM_BYTES / 100..1 << 42).contains(&word)),
+                None => Some(HEAP_MINIMUM).filter(|_| (HEAP_MINIMUM_AT_100 / 100..1 << 42).contains(&word)),
             };
             let controller = controller.and_then(|offset| at.checked_sub(offset));
             if found.0.is_none() {
-                found.0 = controller.filter(|&at| counters.are_of(&mut pages, at, layout));
+                found.0 = controller.filter(|&at| counters.is_controller_at(&mut pages, at, layout));
             }
             let begin = at.wrapping_sub(STATS_IN_HEAP);
-            if found.1.is_none() && word <= 1 << 47 && counters.are_in(&mut pages, begin, layout) {
+            if found.1.is_none() && word <= 1 << 47 && counters.match_deltas_at(&mut pages, begin, layout) {
                 found.1 = Some(begin);
             }
             tried += 1;
@@ -73,7 +73,7 @@ pub fn read(
             has_time && (found.0.is_none() || found.1.is_none())
         });
     }
-    tell(&mut pages, layout, found, &mut figures);
+    fill_in(&mut pages, layout, found, &mut figures);
     if figures.released.is_none() {
         figures.released = released(&mut pages, layout, heap);
     }
@@ -82,8 +82,8 @@ pub fn read(
 }
 
 /// Adds the figures of the controller and of `memstats`, as far as these were found.
-fn tell(
-    pages: &mut Pages<'_>,
+fn fill_in(
+    pages: &mut PageCache<'_>,
     layout: &Layout,
     (controller, stats): (Option<u64>, Option<u64>),
     figures: &mut Figures,
@@ -116,22 +116,22 @@ impl Counters {
     /// Whether `at` is the address of `gcController`. Up to 1.18 the heap counters are elsewhere:
     /// there `heapMinimum` must match `GOGC`, and the goal must be at least that minimum and the
     /// marked bytes plus `GOGC` percent.
-    fn are_of(&self, pages: &mut Pages<'_>, at: u64, layout: &Layout) -> bool {
+    fn is_controller_at(&self, pages: &mut PageCache<'_>, at: u64, layout: &Layout) -> bool {
         if let Some(offset) = layout.in_use {
-            return self.are_at(pages, at.wrapping_add(offset));
+            return self.has_counters_at(pages, at.wrapping_add(offset));
         }
         let mut word = |offset: u64| pages.word(at.wrapping_add(offset)).unwrap_or(0);
-        let (percent, minimum) = (word(0), word(MINIMUM));
+        let (percent, minimum) = (word(0), word(HEAP_MINIMUM));
         let (goal, marked) = (word(layout.goal), word(layout.marked));
         (1..1 << 20).contains(&percent)
-            && minimum == MINIMUM_BYTES * percent / 100
+            && minimum == HEAP_MINIMUM_AT_100 * percent / 100
             && marked <= self.in_use.saturating_add(self.manual).saturating_add(self.idle)
             && goal < 1 << 47
             && goal >= (marked + marked / 100 * percent).max(minimum)
     }
 
     /// Whether `heapInUse`, `heapReleased` and `heapFree` are at `at`.
-    fn are_at(&self, pages: &mut Pages<'_>, at: u64) -> bool {
+    fn has_counters_at(&self, pages: &mut PageCache<'_>, at: u64) -> bool {
         let words = pages.word(at).zip(pages.pair(at.wrapping_add(8)));
         words.is_some_and(|(in_use, (released, free))| {
             in_use == self.in_use && in_use > 0 && released.checked_add(free) == Some(self.idle)
@@ -139,7 +139,7 @@ impl Counters {
     }
 
     /// Whether the deltas at `at` add up to the same counters.
-    fn are_in(&self, pages: &mut Pages<'_>, at: u64, layout: &Layout) -> bool {
+    fn match_deltas_at(&self, pages: &mut PageCache<'_>, at: u64, layout: &Layout) -> bool {
         let mut sum = |index: u64| self.sum(pages, at.wrapping_add(STATS_IN_HEAP + 8 * index), layout);
         sum(0) == self.in_use
             && self.in_use > 0
@@ -148,7 +148,7 @@ impl Counters {
     }
 
     /// Adds up one figure of all three deltas; each delta may be negative.
-    fn sum(&self, pages: &mut Pages<'_>, at: u64, layout: &Layout) -> u64 {
+    fn sum(&self, pages: &mut PageCache<'_>, at: u64, layout: &Layout) -> u64 {
         (0..3_u64).fold(0, |sum, index| {
             sum.wrapping_add(pages.word(at.wrapping_add(layout.stats_bytes * index)).unwrap_or(0))
         })
@@ -156,7 +156,7 @@ impl Counters {
 }
 
 /// Bytes given back according to the chunks' bitmaps, without pages in the caches of processors.
-fn released(pages: &mut Pages<'_>, layout: &Layout, heap: &Heap) -> Option<u64> {
+fn released(pages: &mut PageCache<'_>, layout: &Layout, heap: &Heap) -> Option<u64> {
     if heap.bytes() > MAX_BYTES {
         return None;
     }

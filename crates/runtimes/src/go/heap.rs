@@ -6,17 +6,17 @@
 
 use super::claims;
 use super::layout::{
-    BASE, CHUNK_BYTES, CHUNK_DATA_BYTES, CHUNK_ENTRIES, CHUNKS, IN_USE, Layout, MANUAL, MAX_OBJECTS,
+    ARENA_BASE, CHUNK_BYTES, CHUNK_DATA_BYTES, CHUNK_ENTRIES, CHUNKS, IN_USE, Layout, MANUAL, MAX_OBJECTS,
     PAGE_BYTES, RANGES, SPAN_BYTES, SPAN_PAGES, SPAN_START,
 };
 use super::locate::Program;
-use crate::batch::Pages;
+use crate::batch::PageCache;
 use crate::work;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use strandline_claims::doubts::Doubts;
+use strandline_claims::doubts::ReadProblems;
 use strandline_claims::runtime::Context;
-use strandline_claims::words::{self, AT_ONCE, each_word};
+use strandline_claims::words::{self, READ_BYTES, each_word};
 use strandline_process::map::Mapping;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
@@ -25,12 +25,12 @@ const MAX_RANGES: u64 = 1 << 12;
 /// Limit on spans of one heap: 128 GiB of the smallest.
 const MAX_SPANS: u64 = 1 << 24;
 /// Spans checked to recognize a heap.
-const SPANS_TRIED: u64 = 16;
+const SPANS_CHECKED: u64 = 16;
 /// Candidate words between two checks of the deadline.
-const LOOKS_AT_THE_TIME: u64 = 64;
+const WORDS_PER_DEADLINE_CHECK: u64 = 64;
 /// Limit on pages of structures that a worker keeps; a heap of 128 GiB of the smallest spans has
 /// fewer.
-const MAX_STRUCTURES: usize = 1 << 20;
+const MAX_STRUCTURE_PAGES: usize = 1 << 20;
 /// Spans that a worker reads at a time.
 const SPANS_AT_ONCE: usize = 4096;
 
@@ -44,7 +44,7 @@ pub struct Heap {
     /// Array of pointers to all spans, in use or not: address and length.
     pub spans: (u64, u64),
     /// Capacity of that array.
-    pub room: u64,
+    pub spans_capacity: u64,
 }
 
 /// What a span holds.
@@ -70,7 +70,7 @@ pub struct Span {
     /// Capacity in objects.
     pub objects: u64,
     /// Objects in use, by the runtime's count.
-    pub used: u64,
+    pub alloc_count: u64,
     /// All objects before this index are in use, or were when the index last moved.
     pub free_index: u64,
     /// Address of the bitmap of objects in use, one bit each.
@@ -85,37 +85,37 @@ pub struct Spans {
     /// Pages with structures of the runtime, found on the way.
     pub structures: Vec<u64>,
     /// Spans that made no sense, and whether the time was over.
-    pub doubts: Doubts,
+    pub doubts: ReadProblems,
 }
 
 /// Finds the heap of `program`.
 pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program, layout: &Layout) -> Option<Heap> {
-    let mut pages = Pages::new(memory);
+    let mut pages = PageCache::new(memory);
     if let Some(address) = program.symbols[0] {
         return heap_at(context, &mut pages, address, layout);
     }
     let (mut found, mut tried) = (None, 0_u64);
-    each_word((memory, context.resident), program.data, AT_ONCE, &mut |at, word| {
+    each_word((memory, context.resident), program.data, READ_BYTES, &mut |at, word| {
         if word.is_multiple_of(8) && context.space.find(word).is_some_and(words::is_mapped_memory) {
             tried += 1;
             let address = at.wrapping_sub(layout.all_spans);
             let is_within = address >= program.data.0 && address < at;
             found = if is_within { heap_at(context, &mut pages, address, layout) } else { None };
         }
-        found.is_none() && (!tried.is_multiple_of(LOOKS_AT_THE_TIME) || Instant::now() < context.deadline)
+        found.is_none() && (!tried.is_multiple_of(WORDS_PER_DEADLINE_CHECK) || Instant::now() < context.deadline)
     });
     found
 }
 
 /// Returns the heap whose structure is at `address`; `None` if the structure there is not one.
-fn heap_at(context: &Context<'_>, pages: &mut Pages<'_>, address: u64, layout: &Layout) -> Option<Heap> {
-    let slice = |pages: &mut Pages<'_>, at: u64| Some((pages.word(at)?, pages.pair(at.checked_add(8)?)?));
+fn heap_at(context: &Context<'_>, pages: &mut PageCache<'_>, address: u64, layout: &Layout) -> Option<Heap> {
+    let slice = |pages: &mut PageCache<'_>, at: u64| Some((pages.word(at)?, pages.pair(at.checked_add(8)?)?));
     let (spans, (count, room)) = slice(pages, address.checked_add(layout.all_spans)?)?;
     let (first, (number, _)) = slice(pages, address.checked_add(layout.pages)?.checked_add(RANGES)?)?;
     if count == 0 || count > room || room > MAX_SPANS || number == 0 || number > MAX_RANGES {
         return None;
     }
-    if !words::is_own(context.space, spans, spans.checked_add(8 * room)?) {
+    if !words::is_process_memory(context.space, spans, spans.checked_add(8 * room)?) {
         return None;
     }
     let mut ranges: Vec<(u64, u64)> = Vec::new();
@@ -126,14 +126,14 @@ fn heap_at(context: &Context<'_>, pages: &mut Pages<'_>, address: u64, layout: &
             && start.is_multiple_of(CHUNK_BYTES)
             && end.is_multiple_of(CHUNK_BYTES)
             && ranges.last().is_none_or(|last| last.1 <= start)
-            && words::is_own(context.space, start, end);
+            && words::is_process_memory(context.space, start, end);
         if !is_one {
             return None;
         }
         ranges.push((start, end));
     }
-    let heap = Heap { address, ranges, spans: (spans, count), room };
-    let looked_at = (0..count.min(SPANS_TRIED)).filter_map(|index| {
+    let heap = Heap { address, ranges, spans: (spans, count), spans_capacity: room };
+    let looked_at = (0..count.min(SPANS_CHECKED)).filter_map(|index| {
         let span = pages.word(spans + 8 * index)?;
         pages.word(span.checked_add(SPAN_START as u64)?)
     });
@@ -152,9 +152,9 @@ impl Heap {
 
     /// Reads the bitmaps of the chunk at address `chunk`: pages in use or in a processor's cache,
     /// and pages given back.
-    pub fn chunk(&self, pages: &mut Pages<'_>, layout: &Layout, chunk: u64) -> Option<([u64; 8], [u64; 8])> {
+    pub fn chunk(&self, pages: &mut PageCache<'_>, layout: &Layout, chunk: u64) -> Option<([u64; 8], [u64; 8])> {
         let chunks = self.address.checked_add(layout.pages)?.checked_add(CHUNKS)?;
-        let number = chunk.wrapping_sub(BASE) / CHUNK_BYTES;
+        let number = chunk.wrapping_sub(ARENA_BASE) / CHUNK_BYTES;
         let table = pages.word(chunks.checked_add(8 * (number / CHUNK_ENTRIES))?)?;
         let at = table.checked_add(CHUNK_DATA_BYTES * (number % CHUNK_ENTRIES))?;
         let bytes: [u8; CHUNK_DATA_BYTES as usize] = pages.array(at)?;
@@ -172,11 +172,11 @@ impl Heap {
     pub fn spans(&self, context: &Context<'_>, memory: &dyn Memory, layout: &Layout) -> Spans {
         let (at, count) = self.spans;
         let may_be_swapped = context.may_be_swapped();
-        let left = AtomicU64::new(most_spans(context, self));
-        let looks = Looks { heap: self, context, layout, may_be_swapped, left };
+        let left = AtomicU64::new(max_spans(context, self));
+        let looks = SpanReader { heap: self, context, layout, may_be_swapped, left };
         let jobs = (count as usize).div_ceil(SPANS_AT_ONCE);
-        let state = || (Pages::new(memory), Spans::default());
-        let job = |(pages, spans): &mut (Pages<'_>, Spans), job: usize| {
+        let state = || (PageCache::new(memory), Spans::default());
+        let job = |(pages, spans): &mut (PageCache<'_>, Spans), job: usize| {
             let first = (job * SPANS_AT_ONCE) as u64;
             let mut pointers = vec![0; SPANS_AT_ONCE.min((count - first) as usize) * 8];
             let got = memory.read_some(at + 8 * first, &mut pointers);
@@ -187,10 +187,10 @@ impl Heap {
                 spans.damage(at + 8 * first + got as u64);
             }
         };
-        let (states, left) = work::share(context.workers, jobs, context.deadline, state, job);
+        let (states, left) = work::run_jobs(context.workers, jobs, context.deadline, state, job);
         let mut spans = Spans::default();
         if left > 0 {
-            spans.doubts.late(at);
+            spans.doubts.note_timeout(at);
         }
         for (_, other) in states {
             spans.all.extend(other.all);
@@ -209,7 +209,7 @@ impl Heap {
 
 /// Upper bound on the spans of a heap: each has at least one page, and a structure in resident
 /// memory.
-fn most_spans(context: &Context<'_>, heap: &Heap) -> u64 {
+fn max_spans(context: &Context<'_>, heap: &Heap) -> u64 {
     let runs = |mapping: &Mapping| (context.resident)(mapping.start, mapping.end);
     let resident: u64 = context.space.mappings().iter().flat_map(runs).map(|run| run.1 - run.0).sum();
     (resident / SPAN_BYTES as u64).min(heap.bytes() / PAGE_BYTES)
@@ -232,7 +232,7 @@ fn drop_overlapping(spans: &mut Vec<Span>, dropped: &mut dyn FnMut(&Span)) {
 }
 
 /// What the workers need to read spans.
-struct Looks<'a> {
+struct SpanReader<'a> {
     heap: &'a Heap,
     context: &'a Context<'a>,
     layout: &'a Layout,
@@ -241,19 +241,19 @@ struct Looks<'a> {
     left: AtomicU64,
 }
 
-impl Looks<'_> {
-    fn span(&self, pages: &mut Pages<'_>, at: u64, spans: &mut Spans) {
+impl SpanReader<'_> {
+    fn span(&self, pages: &mut PageCache<'_>, at: u64, spans: &mut Spans) {
         let layout = self.layout;
         let Some(bytes) = pages.array::<SPAN_BYTES>(at) else {
             // The runtime allocates span structures in batches and writes to each on its first use.
-            if self.may_be_swapped || !words::is_own(self.context.space, at, at.saturating_add(1)) {
+            if self.may_be_swapped || !words::is_process_memory(self.context.space, at, at.saturating_add(1)) {
                 spans.damage(at);
             }
             return;
         };
         spans.structure(at);
         let word = |offset: usize| word_at(&bytes, offset).unwrap_or(0);
-        let count = |offset: usize| match layout.count_bytes {
+        let count = |offset: usize| match layout.nelems_bytes {
             2 => u64::from(half_word_at(&bytes, offset).unwrap_or(0) as u16),
             _ => word(offset),
         };
@@ -268,14 +268,14 @@ impl Looks<'_> {
         let is_page = start.is_multiple_of(PAGE_BYTES)
             && start < end
             && self.heap.contains(start, end)
-            && claims::is_possible(start, end);
+            && claims::is_claimable(start, end);
         let mut span = Span {
             start,
             end,
             kind,
             object_bytes: word(layout.object_bytes),
-            objects: count(layout.objects),
-            used: u64::from(half_word_at(&bytes, layout.used).unwrap_or(0) as u16),
+            objects: count(layout.nelems),
+            alloc_count: u64::from(half_word_at(&bytes, layout.used).unwrap_or(0) as u16),
             free_index: count(layout.free_index),
             bits: word(layout.bits),
         };
@@ -287,7 +287,7 @@ impl Looks<'_> {
         let is_one = kind == Kind::Manual
             || fits
                 && (1..=MAX_OBJECTS).contains(&span.objects)
-                && span.used <= span.objects
+                && span.alloc_count <= span.objects
                 && span.object_bytes > 0;
         if !is_page || !is_one {
             return spans.damage(at);
@@ -304,7 +304,7 @@ impl Looks<'_> {
 
 impl Spans {
     fn damage(&mut self, at: u64) {
-        self.doubts.damage(at, 0);
+        self.doubts.note_damage(at, 0);
     }
 
     fn structure(&mut self, at: u64) {
@@ -312,10 +312,10 @@ impl Spans {
         if at == 0 || self.structures.last() == Some(&page) {
             return;
         }
-        if self.structures.len() >= 2 * MAX_STRUCTURES {
+        if self.structures.len() >= 2 * MAX_STRUCTURE_PAGES {
             self.structures.sort_unstable();
             self.structures.dedup();
-            self.structures.truncate(MAX_STRUCTURES);
+            self.structures.truncate(MAX_STRUCTURE_PAGES);
         }
         self.structures.push(page);
     }
@@ -328,7 +328,7 @@ impl Spans {
     /// Bytes of objects in use, by the runtime's counts.
     pub fn object_bytes(&self) -> u64 {
         let objects = self.all.iter().filter(|span| span.kind == Kind::Objects);
-        objects.map(|span| span.used * span.object_bytes).sum()
+        objects.map(|span| span.alloc_count * span.object_bytes).sum()
     }
 }
 
@@ -344,7 +344,7 @@ mod tests {
             kind: Kind::Manual,
             object_bytes: 0,
             objects: 0,
-            used: 0,
+            alloc_count: 0,
             free_index: 0,
             bits: 0,
         };

@@ -14,12 +14,12 @@ pub const CHUNK_ENTRIES: u64 = 1 << 13;
 /// Bytes of `pallocData`: two bitmaps of 64 bytes each, pages in use and pages given back.
 pub const CHUNK_DATA_BYTES: u64 = 128;
 /// Lowest address in the runtime's numbering (`arenaBaseOffset`).
-pub const BASE: u64 = 0xffff_8000_0000_0000;
+pub const ARENA_BASE: u64 = 0xffff_8000_0000_0000;
 /// Bytes of address space that one entry of the table `mheap.arenas` covers; the entry points to a
 /// `heapArena`.
-pub const ARENA_SPAN: u64 = 64 << 20;
+pub const ARENA_ENTRY_BYTES: u64 = 64 << 20;
 /// Bytes of the table that `mheap.arenas` points to.
-pub const ARENAS_BYTES: u64 = 32 << 20;
+pub const ARENA_TABLE_BYTES: u64 = 32 << 20;
 /// Levels of `pageAlloc.summary`: one slice each, at the start of `pageAlloc`.
 pub const SUMMARY_LEVELS: u64 = 5;
 /// `chunks` in `pageAlloc`.
@@ -58,9 +58,9 @@ pub struct Layout {
     /// `freeindex` in a span; [`Layout::count_bytes`] long.
     pub free_index: usize,
     /// `nelems` in a span; [`Layout::count_bytes`] long.
-    pub objects: usize,
+    pub nelems: usize,
     /// Bytes of `freeindex` and of `nelems`.
-    pub count_bytes: usize,
+    pub nelems_bytes: usize,
     /// `allocBits` in a span; `gcmarkBits` follows.
     pub bits: usize,
     /// `allocCount` in a span (16 bits).
@@ -88,9 +88,9 @@ pub struct Layout {
 }
 
 /// `heapMinimum`, the smallest heap goal, in `gcController` of 1.18.
-pub const MINIMUM: u64 = 8;
+pub const HEAP_MINIMUM: u64 = 8;
 /// Value of `heapMinimum` with `GOGC=100`.
-pub const MINIMUM_BYTES: u64 = 4 << 20;
+pub const HEAP_MINIMUM_AT_100: u64 = 4 << 20;
 
 /// `inHeap` in a `heapStatsDelta`, followed by `inStacks`, `inWorkBufs`, and up to 1.24
 /// `inPtrScalarBits`.
@@ -103,8 +103,8 @@ const OLD: Layout = Layout {
     arenas: 0x1_0190,
     arena_bytes: 2_165_776,
     free_index: 0x30,
-    objects: 0x38,
-    count_bytes: 8,
+    nelems: 0x38,
+    nelems_bytes: 8,
     bits: 0x48,
     used: 0x60,
     state: 0x63,
@@ -126,8 +126,8 @@ const NEW: Layout = Layout {
     arenas: 0x1_01d8,
     arena_bytes: 68_624,
     free_index: 0x30,
-    objects: 0x32,
-    count_bytes: 2,
+    nelems: 0x32,
+    nelems_bytes: 2,
     bits: 0x40,
     used: 0x60,
     state: 0x63,
@@ -171,8 +171,8 @@ pub static LAYOUTS: [Layout; 6] = [
         minors: (21, 21),
         arenas: 0x1_0198,
         arena_bytes: 1_133_584,
-        objects: 0x38,
-        count_bytes: 8,
+        nelems: 0x38,
+        nelems_bytes: 8,
         bits: 0x48,
         used: 0x68,
         state: 0x6b,

@@ -13,7 +13,7 @@ use strandline_process::procfs::Process;
 /// Symbols that only plugins export, neither programs nor C libraries. A plugin contains the code
 /// of a runtime but uses the runtime of the program, and registers its own tables there through
 /// this function.
-const OF_PLUGINS: [&str; 2] = ["runtime.addmoduledata.abi0", "runtime.addmoduledata"];
+const PLUGIN_SYMBOLS: [&str; 2] = ["runtime.addmoduledata.abi0", "runtime.addmoduledata"];
 
 /// A mapped file that holds a Go runtime.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub struct Program {
     pub data: (u64, u64),
     /// Whether no other library is mapped and there is no `brk` heap, so that no other malloc has
     /// memory in the process.
-    pub is_alone: bool,
+    pub is_only_module: bool,
 }
 
 impl Program {
@@ -62,7 +62,7 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
 fn program(process: &Process, space: &AddressSpace, module: &Module<'_>, is_alone: bool) -> Option<Program> {
     let image = open_mapped_file(process, module.code).ok().and_then(Image::open)?;
     let information = image.section_bytes(".go.buildinfo", 256)?;
-    if !image.exported(&OF_PLUGINS).is_empty() {
+    if !image.exported(&PLUGIN_SYMBOLS).is_empty() {
         return None;
     }
     let object = Object::open(process, space, module.code).ok()?;
@@ -72,6 +72,6 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>, is_alon
         version: go_version(&information),
         symbols,
         data: module.data,
-        is_alone,
+        is_only_module: is_alone,
     })
 }

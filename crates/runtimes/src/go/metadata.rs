@@ -9,14 +9,14 @@ use std::time::Instant;
 
 use super::heap::{Heap, Spans};
 use super::layout::{
-    ARENA_SPAN, ARENAS_BYTES, BASE, CHUNK_DATA_BYTES, CHUNK_ENTRIES, CHUNKS, HEAP_BYTES, Layout,
+    ARENA_ENTRY_BYTES, ARENA_TABLE_BYTES, ARENA_BASE, CHUNK_DATA_BYTES, CHUNK_ENTRIES, CHUNKS, HEAP_BYTES, Layout,
     SUMMARY_LEVELS,
 };
 use super::locate::Program;
-use crate::batch::Pages;
+use crate::batch::PageCache;
 use strandline_claims::range::{PAGE_BYTES, merge, page_of, page_up};
 use strandline_claims::runtime::Context;
-use strandline_claims::words::{self, AT_ONCE, each_word, is_mapped_memory};
+use strandline_claims::words::{self, READ_BYTES, each_word, is_mapped_memory};
 use strandline_process::memory::Memory;
 
 /// Smallest block that glibc's malloc maps (`DEFAULT_MMAP_THRESHOLD`); its heaps are larger.
@@ -40,13 +40,13 @@ pub fn find(
     (program, layout): (&Program, &Layout),
     (heap, spans): (&Heap, &Spans),
 ) -> (Vec<(u64, u64)>, bool) {
-    let mut pages = Pages::new(memory);
+    let mut pages = PageCache::new(memory);
     let mut ranges = tables(context, &mut pages, layout, heap);
-    ranges.push((heap.spans.0, heap.spans.0 + 8 * heap.room));
+    ranges.push((heap.spans.0, heap.spans.0 + 8 * heap.spans_capacity));
     let mut known: BTreeSet<u64> = spans.structures.iter().copied().take(MAX_PAGES).collect();
     let mut seen = 0_u64;
     let mut follow = |range: (u64, u64)| {
-        each_word((memory, context.resident), range, AT_ONCE, &mut |_, word| {
+        each_word((memory, context.resident), range, READ_BYTES, &mut |_, word| {
             let is_mapped = || context.space.find(word).is_some_and(is_mapped_memory);
             if word < 1 << 47 && word.is_multiple_of(8) && is_mapped() && !heap.contains(word, word + 1) {
                 known.insert(page_of(word));
@@ -56,21 +56,21 @@ pub fn find(
         });
     };
     follow((heap.address, heap.address.saturating_add(HEAP_BYTES)));
-    if program.is_alone {
+    if program.is_only_module {
         // Everything that its static data points to belongs to the runtime, or was mapped by the
         // program itself.
         let arenas = pages.word(heap.address.wrapping_add(layout.arenas)).unwrap_or(0);
-        follow((arenas, arenas.saturating_add(ARENAS_BYTES)));
+        follow((arenas, arenas.saturating_add(ARENA_TABLE_BYTES)));
         follow(program.data);
     }
     let mut is_whole = known.len() < MAX_PAGES && Instant::now() < context.deadline;
     ranges.extend(known.into_iter().filter(|&page| page < 1 << 47).map(|page| (page, page + PAGE_BYTES)));
     merge(&mut ranges);
-    let least = if program.is_alone { MIN_MAPPED_BYTES } else { MIN_FOREIGN_BYTES };
-    let ranges = joined(context, &ranges, least);
+    let least = if program.is_only_module { MIN_MAPPED_BYTES } else { MIN_FOREIGN_BYTES };
+    let ranges = join_near(context, &ranges, least);
     let mut own = Vec::new();
     for (start, end) in ranges {
-        beside(context, heap, (page_of(start), page_up(end)), &mut own);
+        add_outside_heap(context, heap, (page_of(start), page_up(end)), &mut own);
     }
     merge(&mut own);
     own.retain(|&(start, end)| !(context.resident)(start, end).is_empty());
@@ -80,7 +80,7 @@ pub fn find(
 }
 
 /// Returns the tables of known size that `mheap_` points to.
-fn tables(context: &Context<'_>, pages: &mut Pages<'_>, layout: &Layout, heap: &Heap) -> Vec<(u64, u64)> {
+fn tables(context: &Context<'_>, pages: &mut PageCache<'_>, layout: &Layout, heap: &Heap) -> Vec<(u64, u64)> {
     let mut ranges = Vec::new();
     let mut add = |start: u64, bytes: u64| {
         if let Some(end) = start.checked_add(bytes).filter(|_| start != 0 && bytes <= MAX_TABLE_BYTES) {
@@ -100,12 +100,12 @@ fn tables(context: &Context<'_>, pages: &mut Pages<'_>, layout: &Layout, heap: &
         add(start, CHUNK_ENTRIES * CHUNK_DATA_BYTES);
     }
     if let Some(arenas) = pages.word(heap.address.wrapping_add(layout.arenas)) {
-        add(arenas, ARENAS_BYTES);
+        add(arenas, ARENA_TABLE_BYTES);
         for &(start, end) in &heap.ranges {
-            for at in (start - start % ARENA_SPAN..end).step_by(ARENA_SPAN as usize).take(MAX_ARENAS) {
-                let entry = arenas.wrapping_add(8 * (at.wrapping_sub(BASE) / ARENA_SPAN));
+            for at in (start - start % ARENA_ENTRY_BYTES..end).step_by(ARENA_ENTRY_BYTES as usize).take(MAX_ARENAS) {
+                let entry = arenas.wrapping_add(8 * (at.wrapping_sub(ARENA_BASE) / ARENA_ENTRY_BYTES));
                 add(pages.word(entry).unwrap_or(0), layout.arena_bytes);
-                if at.is_multiple_of(ARENA_SPAN << 10) && Instant::now() >= context.deadline {
+                if at.is_multiple_of(ARENA_ENTRY_BYTES << 10) && Instant::now() >= context.deadline {
                     return ranges;
                 }
             }
@@ -116,7 +116,7 @@ fn tables(context: &Context<'_>, pages: &mut Pages<'_>, layout: &Layout, heap: &
 
 /// Joins ranges of one mapping that are less than `least` bytes apart: the gap is too small for a
 /// foreign mapping.
-fn joined(context: &Context<'_>, ranges: &[(u64, u64)], least: u64) -> Vec<(u64, u64)> {
+fn join_near(context: &Context<'_>, ranges: &[(u64, u64)], least: u64) -> Vec<(u64, u64)> {
     let mut joined: Vec<(u64, u64)> = Vec::new();
     for &(start, end) in ranges {
         let is_near = |last: &&mut (u64, u64)| {
@@ -132,12 +132,12 @@ fn joined(context: &Context<'_>, ranges: &[(u64, u64)], least: u64) -> Vec<(u64,
 }
 
 /// Adds the parts of a range that are mapped memory, but neither heap nor static data.
-fn beside(context: &Context<'_>, heap: &Heap, (start, end): (u64, u64), own: &mut Vec<(u64, u64)>) {
+fn add_outside_heap(context: &Context<'_>, heap: &Heap, (start, end): (u64, u64), own: &mut Vec<(u64, u64)>) {
     let mappings = context.space.mappings();
     let first = mappings.partition_point(|mapping| mapping.end <= start);
     for mapping in mappings[first..].iter().take_while(|mapping| mapping.start < end) {
         let (mut at, until) = (start.max(mapping.start), end.min(mapping.end));
-        if !is_mapped_memory(mapping) || !words::is_own(context.space, at, until) {
+        if !is_mapped_memory(mapping) || !words::is_process_memory(context.space, at, until) {
             continue;
         }
         let next = heap.ranges.partition_point(|range| range.1 <= at);

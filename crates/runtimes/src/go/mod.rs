@@ -26,7 +26,7 @@ use self::facts::{Go, SizeClass};
 use self::figures::Figures;
 use self::heap::{Heap, Kind, Spans};
 use self::locate::Program;
-use crate::batch::Counted;
+use crate::batch::CountingMemory;
 use crate::named::go_version;
 use strandline_claims::accumulator::Class;
 use strandline_claims::allocator::{RangeClaim, overlapping};
@@ -34,7 +34,7 @@ use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Runtime, figures};
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::range::pieces;
-use strandline_claims::reader::{About, Evidence, HeapKind};
+use strandline_claims::reader::{ReaderInfo, Evidence, HeapKind};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Effect, Spec};
 use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
@@ -50,7 +50,7 @@ pub const MAX_PROGRAMS: usize = 8;
 const MAX_SIZE_CLASSES: usize = 256;
 
 /// Entry of Go in the table of readers.
-pub static ABOUT: About = About {
+pub static ABOUT: ReaderInfo = ReaderInfo {
     name: "go",
     title: "Go",
     evidence: Evidence {
@@ -66,15 +66,15 @@ pub static ABOUT: About = About {
         Spec::next_start("go_memory_limit", "Go collects and gives back more often near a limit"),
     ],
     not_read: "types of objects, and which of them are garbage",
-    heap: HeapKind::Alone("go"),
-    ..About::NONE
+    heap: HeapKind::OwnOnly("go"),
+    ..ReaderInfo::NONE
 };
 
 /// Reader of Go runtimes.
 pub struct Reader;
 
 impl runtime::Reader for Reader {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static ReaderInfo {
         &ABOUT
     }
 
@@ -111,7 +111,7 @@ impl Found for Programs {
                 last.caveats.push(Caveat::new("go_left_out", program.path.clone(), None, text));
                 break;
             }
-            let taken = runtime::taken(&readings);
+            let taken = runtime::claimed_ranges(&readings);
             readings.push(read(context, program, &taken));
         }
         Ok(readings)
@@ -127,7 +127,7 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> R
         ..Runtime::default()
     };
     let mut reading = Reading { facts, rows: Some(&rows::BLOCKS), ..Reading::default() };
-    let memory = Counted::new(context.memory);
+    let memory = CountingMemory::new(context.memory);
     let is_free = |range: &(u64, u64)| overlapping(taken, range.0, range.1).is_empty();
     let found = program.layout().map(|layout| {
         let heap = heap::find(context, &memory, program, layout);
@@ -165,13 +165,13 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> R
         Go { idle_resident_bytes: idle_resident, size_classes: size_classes(&spans), ..Go::default() };
     if is_whole {
         let figures = figures::read(context, &memory, (program, layout), (&heap, &spans));
-        tell(&figures, &heap, (&mut reading.facts, &mut details));
+        fill_in_facts(&figures, &heap, (&mut reading.facts, &mut details));
         let held = figures.in_use.saturating_add(spans.bytes(Kind::Manual)).saturating_add(own_resident);
         reading.remedies = remedies::remedies(idle_resident, held);
     }
     reading.facts.set_details(ABOUT.name, &details);
     reading.bytes_read = memory.bytes();
-    spans.doubts.say(&mut reading.caveats, &ABOUT, "spans", &program.path);
+    spans.doubts.add_caveats(&mut reading.caveats, &ABOUT, "spans", &program.path);
     reading.caveats.extend(left_out(program, unread, is_all));
     reading
 }
@@ -193,7 +193,7 @@ fn left_out(program: &Program, unread: u64, is_all: bool) -> impl Iterator<Item 
     spans.into_iter().chain(own)
 }
 
-fn tell(known: &Figures, heap: &Heap, (facts, details): (&mut Runtime, &mut Go)) {
+fn fill_in_facts(known: &Figures, heap: &Heap, (facts, details): (&mut Runtime, &mut Go)) {
     facts.used_bytes = Some(known.alloc);
     facts.free_bytes = Some(known.in_use.saturating_sub(known.alloc));
     facts.committed_bytes = known.released.map(|released| heap.bytes().saturating_sub(released));
@@ -221,8 +221,8 @@ fn size_classes(spans: &Spans) -> Vec<SizeClass> {
         let class = classes.entry(object_bytes).or_insert(SizeClass { object_bytes, ..SizeClass::default() });
         class.spans += 1;
         class.span_bytes += span.end - span.start;
-        class.objects += span.used;
-        class.free_places += span.objects - span.used;
+        class.objects += span.alloc_count;
+        class.free_places += span.objects - span.alloc_count;
     }
     let mut classes: Vec<SizeClass> = classes.into_values().collect();
     classes.sort_by_key(|class| std::cmp::Reverse(class.free_places * class.object_bytes));

@@ -3,12 +3,12 @@
 use strandline_claims::facts::{Remedy, RemedyKind};
 
 /// Bytes in idle spans from which a remedy is worthwhile.
-const WORTH_BYTES: u64 = 1 << 20;
+const MIN_WORTHWHILE_BYTES: u64 = 1 << 20;
 
 /// Returns the remedies for `idle_resident` bytes in idle spans; the runtime holds `held` bytes
 /// besides.
 pub fn remedies(idle_resident: u64, held: u64) -> Vec<Remedy> {
-    if idle_resident < WORTH_BYTES {
+    if idle_resident < MIN_WORTHWHILE_BYTES {
         return Vec::new();
     }
     let call = Remedy {

@@ -1,53 +1,53 @@
 //! The ledger rows of Go.
 
-use strandline_claims::facts::{State, Stratum};
+use strandline_claims::facts::{State, HolderKind};
 use strandline_claims::palette::BlockRows;
-use strandline_claims::rows::{Id, RowKind};
+use strandline_claims::rows::{RowRef, RowKind};
 
 /// Objects.
 pub static OBJECT: RowKind = RowKind::new(
     "go.object",
-    Stratum::Values,
+    HolderKind::Values,
     State::Live,
     "Go, objects, those among them that no collection has swept yet",
 );
 /// Stacks and the collector's working memory.
 pub static STACK: RowKind = RowKind::new(
     "go.stack",
-    Stratum::Runtime,
+    HolderKind::Runtime,
     State::Live,
     "Go, stacks of goroutines, and what the collector works with",
 );
 /// The runtime's own structures.
 pub static METADATA: RowKind =
-    RowKind::new("go.metadata", Stratum::Runtime, State::Live, "Go, the runtime's own structures");
+    RowKind::new("go.metadata", HolderKind::Runtime, State::Live, "Go, the runtime's own structures");
 /// Idle spans.
 pub static FREE_PURGE: RowKind = RowKind::new(
     "go.free.purge",
-    Stratum::Runtime,
+    HolderKind::Runtime,
     State::Stranded,
     "Go, idle spans that it has not given back",
 );
 /// Free slots on pages without a live object.
 pub static FREE_KEPT: RowKind =
-    RowKind::new("go.free.kept", Stratum::Runtime, State::Stranded, "Go, free pages within spans in use");
+    RowKind::new("go.free.kept", HolderKind::Runtime, State::Stranded, "Go, free pages within spans in use");
 /// Free slots on pages with a live object.
 pub static FREE_PINNED: RowKind = RowKind::new(
     "go.free.pinned",
-    Stratum::Runtime,
+    HolderKind::Runtime,
     State::Pinned,
     "Go, free places of spans on pages with objects",
 );
 /// Spans that make no sense.
 pub static UNREAD: RowKind = RowKind::new(
     "go.unread",
-    Stratum::Runtime,
+    HolderKind::Runtime,
     State::Unattributed,
     "Go, spans that are damaged or were caught in motion",
 );
 
 /// All rows of Go.
-pub static ROWS: [Id; 7] = [&OBJECT, &STACK, &METADATA, &FREE_PURGE, &FREE_KEPT, &FREE_PINNED, &UNREAD];
+pub static ROWS: [RowRef; 7] = [&OBJECT, &STACK, &METADATA, &FREE_PURGE, &FREE_KEPT, &FREE_PINNED, &UNREAD];
 
 /// The row of each class of its claims.
 pub static BLOCKS: BlockRows = BlockRows {
@@ -55,7 +55,7 @@ pub static BLOCKS: BlockRows = BlockRows {
     header: &METADATA,
     metadata: &METADATA,
     cached: &FREE_KEPT,
-    purge: &FREE_PURGE,
+    trimmable: &FREE_PURGE,
     kept: &FREE_KEPT,
     pinned: &FREE_PINNED,
     mapped: &OBJECT,

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use strandline_synth::{GoImage, fabricate_go};
 
 use super::*;
-use crate::fabricated::{self, damage, is_sound};
+use crate::fabricated::{self, damage, assert_sound};
 
 fn look(go: &GoImage, absent: u64, is_stripped: bool) -> Reading {
     let program = Program {
@@ -12,9 +12,9 @@ fn look(go: &GoImage, absent: u64, is_stripped: bool) -> Reading {
         version: Some("1.23.4".to_owned()),
         symbols: [Some(go.heap).filter(|_| !is_stripped), None, None],
         data: go.data,
-        is_alone: absent & 2 == 0,
+        is_only_module: absent & 2 == 0,
     };
-    fabricated::look(&go.image, &go.maps, absent, |context, _| read(context, &program, &[]))
+    fabricated::read_image(&go.image, &go.maps, absent, |context, _| read(context, &program, &[]))
 }
 
 #[test]
@@ -36,7 +36,7 @@ proptest! {
     fn damaged_ones_are_read_to_an_end(seed in 0..64_u64, is_stripped: bool, (absent, patches) in damage()) {
         let mut go = fabricate_go(seed);
         fabricated::patch(&mut go.image, seed, &patches);
-        is_sound(&look(&go, absent, is_stripped));
+        assert_sound(&look(&go, absent, is_stripped));
     }
 }
 
@@ -45,8 +45,8 @@ proptest! {
 fn words_that_are_too_large_are_read_to_an_end() {
     for seed in 0..4 {
         let go = fabricate_go(seed);
-        fabricated::each_too_large(&go.image, |image| {
-            is_sound(&look(&GoImage { image, ..go.clone() }, 0, seed % 2 == 0));
+        fabricated::with_pointers_maximized(&go.image, |image| {
+            assert_sound(&look(&GoImage { image, ..go.clone() }, 0, seed % 2 == 0));
         });
     }
 }

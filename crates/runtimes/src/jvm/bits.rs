@@ -7,14 +7,14 @@ use super::heap::Area;
 /// Numbering of the places in the parts of the heap in use: one place for each multiple of the
 /// objects' alignment.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct HeapIndex {
     /// Start, end, and number of the first place of each range.
     ranges: Vec<(u64, u64, u64)>,
     shift: u32,
     bits: u64,
 }
 
-impl Places {
+impl HeapIndex {
     /// Numbers the places of `areas`, which are in address order. `alignment` is that of objects, a
     /// power of two.
     pub fn new<'a>(areas: impl Iterator<Item = &'a Area>, alignment: u64) -> Self {
@@ -31,7 +31,7 @@ impl Places {
     }
 
     /// Distance of two places in bytes.
-    pub fn bytes(&self) -> u64 {
+    pub fn granule(&self) -> u64 {
         1 << self.shift
     }
 
@@ -42,7 +42,7 @@ impl Places {
 
     /// Returns the number of the place at an address; `None` if there is none.
     #[inline]
-    pub fn of(&self, address: u64) -> Option<u64> {
+    pub fn index_of(&self, address: u64) -> Option<u64> {
         let index = self.ranges.partition_point(|range| range.1 <= address);
         let &(start, _, first) = self.ranges.get(index).filter(|range| range.0 <= address)?;
         let skip = address - start;
@@ -60,9 +60,9 @@ impl Places {
 
 /// A bitmap of places, set by several threads at once.
 #[derive(Debug)]
-pub struct Bits(Vec<AtomicU64>);
+pub struct Bitmap(Vec<AtomicU64>);
 
-impl Bits {
+impl Bitmap {
     /// A bitmap with no bit set; `None` if there is not enough memory.
     pub fn new(count: u64) -> Option<Self> {
         let words = usize::try_from(count.div_ceil(64)).ok()?;
@@ -111,15 +111,15 @@ mod tests {
         let area = |start, top, end| Area::new(Kind::Old, start, top, end).unwrap();
         let areas =
             [area(0x1000, 0x1100, 0x2000), area(0x2000, 0x3000, 0x3000), area(0x3000, 0x3010, 0x4000)];
-        let places = Places::new(areas.iter(), 8);
+        let places = HeapIndex::new(areas.iter(), 8);
         assert_eq!(places.count(), 32 + 512 + 2);
         for (address, place) in [(0x1000, 0), (0x10f8, 31), (0x2000, 32), (0x3008, 32 + 513)] {
-            assert_eq!(places.of(address), Some(place));
+            assert_eq!(places.index_of(address), Some(place));
             assert_eq!(places.address(place).unwrap().0, address);
         }
-        assert_eq!((places.of(0x1100), places.of(0x1004), places.of(0x3010)), (None, None, None));
+        assert_eq!((places.index_of(0x1100), places.index_of(0x1004), places.index_of(0x3010)), (None, None, None));
         assert_eq!(places.address(places.count()), None);
-        let bits = Bits::new(places.count()).unwrap();
+        let bits = Bitmap::new(places.count()).unwrap();
         assert!(bits.set(31) && !bits.set(31) && bits.has(31) && !bits.has(32) && !bits.set(1 << 40));
         assert_eq!(bits.word(0), 1 << 31);
         bits.clear(31);

@@ -3,20 +3,20 @@
 use std::time::Duration;
 
 use super::code::Segment;
-use super::heap::{Area, Heap, is_possible};
+use super::heap::{Area, Heap, is_claimable};
 use super::metaspace::{Metaspace, Space};
 use super::rows;
-use super::threads::Buffer;
+use super::threads::Tlab;
 use super::trace::Live;
 use super::view::View;
 use crate::work;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{RangeClaim, overlapping};
 use strandline_claims::class::Slot;
-use strandline_claims::palette::Palette;
+use strandline_claims::palette::SlotTable;
 use strandline_claims::range::{RangePages, page_of, page_up, pieces};
 use strandline_claims::runtime::Context;
-use strandline_claims::words::is_own;
+use strandline_claims::words::is_process_memory;
 
 /// Bytes of heap that a worker claims at a time; a larger area is claimed whole.
 const PART_BYTES: u64 = 64 << 20;
@@ -32,12 +32,12 @@ const MAX_CARDS: u64 = 1 << 38;
 /// time was over.
 pub fn heap(
     context: &Context<'_>,
-    (areas, buffers): (&[Area], &[Buffer]),
+    (areas, buffers): (&[Area], &[Tlab]),
     live: Option<(&Live, Slot)>,
 ) -> (Vec<RangeClaim>, u64) {
     let is_one_part = |one: &Area, next: &Area| {
         let part = one.start - one.start % PART_BYTES;
-        one.end == next.start && next.start - part < PART_BYTES && is_possible(part, next.end)
+        one.end == next.start && next.start - part < PART_BYTES && is_claimable(part, next.end)
     };
     let parts: Vec<&[Area]> = areas.chunk_by(is_one_part).collect();
     let job = |claims: &mut Vec<RangeClaim>, part: usize| {
@@ -56,7 +56,7 @@ pub fn heap(
     };
     // Without a trace the work grows only with the number of regions.
     let late = context.deadline + MAX_LATE;
-    let (states, left) = work::share(context.workers, parts.len(), late, Vec::new, job);
+    let (states, left) = work::run_jobs(context.workers, parts.len(), late, Vec::new, job);
     let claims = states.concat();
     let claimed = || claims.iter().map(|claim| claim.sums.resident.total()).sum::<u64>();
     let all = || areas.iter().map(|area| resident(context, area.start, area.end)).sum::<u64>();
@@ -65,20 +65,20 @@ pub fn heap(
 }
 
 /// Claims the part of an area that holds objects; the unused parts of threads' buffers are free.
-fn objects(accumulator: &mut Accumulator<'_>, area: &Area, buffers: &[Buffer], live: Option<(&Live, Slot)>) {
+fn objects(accumulator: &mut Accumulator<'_>, area: &Area, buffers: &[Tlab], live: Option<(&Live, Slot)>) {
     let first = buffers.partition_point(|buffer| buffer.end <= area.start);
     for buffer in buffers.iter().skip(first).take_while(|buffer| buffer.top < area.top) {
         let (from, to) = (buffer.top.max(accumulator.cursor()), buffer.end.min(area.top));
         if from < to {
-            in_use(accumulator, from, live);
+            claim_objects(accumulator, from, live);
             accumulator.claim_to(to, Class::Free);
         }
     }
-    in_use(accumulator, area.top.max(accumulator.cursor()), live);
+    claim_objects(accumulator, area.top.max(accumulator.cursor()), live);
 }
 
 /// Claims consecutive objects, live and dead.
-fn in_use(accumulator: &mut Accumulator<'_>, end: u64, live: Option<(&Live, Slot)>) {
+fn claim_objects(accumulator: &mut Accumulator<'_>, end: u64, live: Option<(&Live, Slot)>) {
     let Some((live, slot)) = live else { return accumulator.claim_to(end, Class::Live) };
     let class = |is_dead: bool| if is_dead { Class::Refined(slot) } else { Class::Live };
     let mut last = None;
@@ -112,7 +112,7 @@ pub fn free_resident(context: &Context<'_>, area: &Area) -> u64 {
 
 /// Claims a range: the parts in `used` have one slot, the rest of the range another. `used` may
 /// contain ranges elsewhere.
-fn parts(
+fn claim_parts(
     of: &RangePages,
     (start, end): (u64, u64),
     used: &[(u64, u64)],
@@ -129,7 +129,7 @@ fn parts(
 }
 
 /// Claims metaspace and class space.
-pub fn metaspace(context: &Context<'_>, palette: &mut Palette, metaspace: &Metaspace) -> Vec<RangeClaim> {
+pub fn metaspace(context: &Context<'_>, palette: &mut SlotTable, metaspace: &Metaspace) -> Vec<RangeClaim> {
     let free = palette.add(&rows::METASPACE_FREE, None);
     let spaces = [
         (&metaspace.others, palette.add(&rows::METASPACE, None)),
@@ -138,34 +138,34 @@ pub fn metaspace(context: &Context<'_>, palette: &mut Palette, metaspace: &Metas
     let claim = |(space, slot): (&Space, Option<Slot>)| {
         let Some(slots) = slot.zip(free) else { return Vec::new() };
         let of =
-            |&(start, end): &(u64, u64)| parts(&context.pages(start, end), (start, end), &space.used, slots);
+            |&(start, end): &(u64, u64)| claim_parts(&context.pages(start, end), (start, end), &space.used, slots);
         space.ranges.iter().map(of).collect()
     };
     spaces.into_iter().flat_map(claim).collect()
 }
 
 /// Claims the code cache and the maps of its segments.
-pub fn code(context: &Context<'_>, palette: &mut Palette, segments: &[Segment]) -> Vec<RangeClaim> {
+pub fn code(context: &Context<'_>, palette: &mut SlotTable, segments: &[Segment]) -> Vec<RangeClaim> {
     let Some(slots) = palette.add(&rows::CODE, None).zip(palette.add(&rows::CODE_FREE, None)) else {
         return Vec::new();
     };
     let code = segments.iter().map(|segment| {
         let (start, end) = segment.range;
-        parts(&context.pages(start, end), (start, end), &segment.used, slots)
+        claim_parts(&context.pages(start, end), (start, end), &segment.used, slots)
     });
     let maps = segments.iter().filter(|segment| segment.map.0 < segment.map.1);
     code.chain(maps.map(|segment| context.claim_whole(segment.map, Class::Metadata))).collect()
 }
 
 /// Claims the heap of a collector that keeps it in shared memory, in each of its views.
-pub fn shared(context: &Context<'_>, palette: &mut Palette, heap: &Heap) -> Vec<RangeClaim> {
+pub fn shared(context: &Context<'_>, palette: &mut SlotTable, heap: &Heap) -> Vec<RangeClaim> {
     if heap.views.is_empty() {
         return Vec::new();
     }
     let slots = palette.add(&rows::SHARED_OBJECT, None).zip(palette.add(&rows::SHARED_FREE, None));
     let Some(slots) = slots else { return Vec::new() };
     let claim = |(start, end): (u64, u64)| {
-        parts(&context.shared_pages(start, end), (start, end), &heap.shared, slots)
+        claim_parts(&context.shared_pages(start, end), (start, end), &heap.shared_used, slots)
     };
     // A view may be larger than the largest claim.
     without(&heap.views, &heap.shared_unread).into_iter().flat_map(pieces).map(claim).collect()
@@ -188,13 +188,13 @@ fn without(ranges: &[(u64, u64)], others: &[(u64, u64)]) -> Vec<(u64, u64)> {
 
 /// Claims the card table of collectors that have one (`BarrierSet::_barrier_set`,
 /// gc/shared/cardTable.hpp).
-pub fn collector(context: &Context<'_>, view: &View<'_>, palette: &mut Palette) -> Option<RangeClaim> {
-    let barriers = view.fixed(&["BarrierSet::_barrier_set"])?;
+pub fn claim_card_table(context: &Context<'_>, view: &View<'_>, palette: &mut SlotTable) -> Option<RangeClaim> {
+    let barriers = view.static_field(&["BarrierSet::_barrier_set"])?;
     let table = view.field(barriers, &["CardTableBarrierSet::_card_table"])?;
     let start = view.field(table, &["CardTable::_byte_map"])?;
     let bytes = view.field(table, &["CardTable::_byte_map_size"]).filter(|&bytes| bytes <= MAX_CARDS)?;
     let end = start.checked_add(bytes)?;
-    if !is_own(context.space, start, end) || resident(context, start, end) == 0 {
+    if !is_process_memory(context.space, start, end) || resident(context, start, end) == 0 {
         return None;
     }
     Some(context.claim_whole((start, end), Class::Refined(palette.add(&rows::COLLECTOR, None)?)))

@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use strandline_process::memory::word_at;
 
-use super::heap::{Pool, is_possible};
+use super::heap::{Pool, is_claimable};
 use super::view::View;
-use crate::batch::Pages;
+use crate::batch::PageCache;
 
 /// Limit on segments: there are 24 kinds of code, three of which have their own segments.
-const MAX_HEAPS: u32 = 16;
+const MAX_SEGMENTS: u32 = 16;
 /// Limit on ranges in use of a segment.
 const MAX_RANGES: usize = 1 << 18;
 /// Limit on blocks read per segment, including free ones: 2 GiB of code in blocks of 512 bytes.
@@ -56,7 +56,7 @@ impl Segment {
 
 /// Range of a segment, and the map for finding the block at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SegmentMap {
     /// Committed range.
     pub range: (u64, u64),
     /// log2 of the bytes that one byte of the map stands for.
@@ -68,18 +68,18 @@ pub struct Place {
 }
 
 /// Returns the ranges and maps of all segments.
-pub fn places(view: &View<'_>) -> Option<Vec<Place>> {
+pub fn places(view: &View<'_>) -> Option<Vec<SegmentMap>> {
     let (used, length) =
         (view.offset(&["HeapBlock::Header::_used"])?, view.offset(&["HeapBlock::Header::_length"])?);
     // Size of `HeapBlock`: its header, rounded up to whole words (memory/heap.hpp).
     let header =
         used.checked_sub(length)?.checked_add(1)?.checked_next_multiple_of(8).filter(|&bytes| bytes <= 16)?;
     let place = |heap: u64| {
-        let of = |name: &str| view.place(heap, &[&format!("CodeHeap::{name}")]);
+        let of = |name: &str| view.field_address(heap, &[&format!("CodeHeap::{name}")]);
         let shift = view.half_word(of("_log2_segment_size")?)?;
         let range = range(view, of("_memory")?, "_low", "_high")?;
         let map = self::range(view, of("_segmap")?, "_low", "_high")?.0;
-        (3..=16).contains(&shift).then_some(Place { range, shift, map, header })
+        (3..=16).contains(&shift).then_some(SegmentMap { range, shift, map, header })
     };
     heaps(view)?.into_iter().map(place).collect()
 }
@@ -92,9 +92,9 @@ pub fn segments(view: &View<'_>, deadline: Instant) -> Option<Vec<Segment>> {
 
 /// Returns the addresses of the `CodeHeap`s.
 fn heaps(view: &View<'_>) -> Option<Vec<u64>> {
-    let heaps = view.fixed(&["CodeCache::_heaps"])?;
+    let heaps = view.static_field(&["CodeCache::_heaps"])?;
     let count = view.half_field(heaps, &["GrowableArrayBase::_len", "GenericGrowableArray::_len"])?;
-    if count == 0 || count > MAX_HEAPS {
+    if count == 0 || count > MAX_SEGMENTS {
         return None;
     }
     let data = view.field(heaps, &["GrowableArray<int>::_data"])?;
@@ -104,13 +104,13 @@ fn heaps(view: &View<'_>) -> Option<Vec<u64>> {
 fn range(view: &View<'_>, space: u64, low: &str, high: &str) -> Option<(u64, u64)> {
     let of = |name: &str| view.field(space, &[&format!("VirtualSpace::{name}")]);
     let (low, high) = (of(low)?, of(high)?);
-    (low <= high && is_possible(low, high)).then_some((low, high))
+    (low <= high && is_claimable(low, high)).then_some((low, high))
 }
 
 fn segment(view: &View<'_>, heap: u64, deadline: Instant) -> Option<Segment> {
-    let memory = view.place(heap, &["CodeHeap::_memory"])?;
-    let map = view.place(heap, &["CodeHeap::_segmap"])?;
-    let shift = view.place(heap, &["CodeHeap::_log2_segment_size"])?;
+    let memory = view.field_address(heap, &["CodeHeap::_memory"])?;
+    let map = view.field_address(heap, &["CodeHeap::_segmap"])?;
+    let shift = view.field_address(heap, &["CodeHeap::_log2_segment_size"])?;
     let next = view.word(shift.checked_add(NEXT_SEGMENT)?)?;
     let kind = view.half_word(shift.checked_add(BLOB_TYPE)?)?;
     let shift = view.half_word(shift)?;
@@ -140,7 +140,7 @@ fn used(view: &View<'_>, (start, end): (u64, u64), shift: u32, deadline: Instant
     let header = view.offset(&["HeapBlock::_header"])?.checked_add(length)?;
     // 64 bits up to JDK 21, 32 bits in later ones.
     let mask = if used == 8 { u64::MAX } else { u64::from(u32::MAX) };
-    let mut pages = Pages::new(view.memory);
+    let mut pages = PageCache::new(view.memory);
     let mut all: Vec<(u64, u64)> = Vec::new();
     let (mut at, mut blocks) = (start, 0);
     while at < end {
@@ -180,7 +180,7 @@ mod tests {
     use strandline_process::memory::Memory;
 
     use super::*;
-    use crate::jvm::structs::Structs;
+    use crate::jvm::structs::VmStructs;
 
     /// Memory full of free blocks, each one segment of eight bytes.
     struct Free;
@@ -196,7 +196,7 @@ mod tests {
     fn blocks_are_bounded_and_in_time() {
         let fields =
             [("HeapBlock::Header::_length", 0), ("HeapBlock::Header::_used", 4), ("HeapBlock::_header", 0)];
-        let structs = Structs::of_offsets(&fields, &[]);
+        let structs = VmStructs::of_offsets(&fields, &[]);
         let view = View { memory: &Free, structs: &structs };
         let far = Instant::now() + Duration::from_secs(600);
         let read = |blocks: usize, deadline| used(&view, (0x1000, 0x1000 + 8 * blocks as u64), 3, deadline);
@@ -219,7 +219,7 @@ mod tests {
     fn ranges_are_no_larger_than_a_claim() {
         let read = |bytes: u64| {
             let fields = [("VirtualSpace::_low", 0), ("VirtualSpace::_high", bytes)];
-            let structs = Structs::of_offsets(&fields, &[]);
+            let structs = VmStructs::of_offsets(&fields, &[]);
             range(&View { memory: &Own, structs: &structs }, 0x1000, "_low", "_high")
         };
         assert_eq!(read(1 << 40), Some((0x1000, 0x1000 + (1 << 40))));

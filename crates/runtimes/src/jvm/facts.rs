@@ -45,7 +45,7 @@ pub struct Jvm {
 
 impl Jvm {
     /// Bytes of objects that may or may not be live; `None` up to a hundredth of the upper bound.
-    pub fn doubtful_bytes(&self) -> Option<u64> {
+    pub fn uncertain_bytes(&self) -> Option<u64> {
         let (most, least) = self.live_bytes.zip(self.live_at_least_bytes)?;
         most.checked_sub(least).filter(|&doubtful| doubtful > most / 100)
     }

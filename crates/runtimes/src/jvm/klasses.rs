@@ -13,7 +13,7 @@ const MAX_CLASSES: usize = 1 << 18;
 /// much.
 const MAX_NAME_BYTES: usize = 32 << 20;
 /// Size of the cache of classes found last (a power of two).
-const RECENT: usize = 4096;
+const RECENT_CLASSES: usize = 4096;
 /// Class of the objects that free a direct buffer, and hold its address and size.
 const DEALLOCATOR: &str = "java.nio.DirectByteBuffer$Deallocator";
 /// Bytes read of an object for its class and length.
@@ -23,7 +23,7 @@ pub const HEAD_BYTES: usize = 24;
 #[derive(Clone, Copy, Debug)]
 pub struct Headers {
     /// Position of the class pointer in an object.
-    pub klass: Klass,
+    pub klass: KlassPosition,
     /// Offset of an array's length.
     pub length: usize,
     /// Base and shift of narrow class pointers.
@@ -38,7 +38,7 @@ pub struct Headers {
 
 /// Position of the class pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Klass {
+pub enum KlassPosition {
     /// A word of 64 bits at 8.
     Wide,
     /// A narrow pointer at 8.
@@ -54,16 +54,16 @@ impl Headers {
         let is_narrow = view.structs.flag("UseCompressedClassPointers").is_none()
             || view.is_set("UseCompressedClassPointers")?;
         let (klass, length) = match (is_compact, is_narrow) {
-            (true, _) => (Klass::InMark(u32::try_from(view.constant(&["markWord::klass_shift"])?).ok()?), 8),
-            (false, true) => (Klass::Narrow, 12),
-            (false, false) => (Klass::Wide, 16),
+            (true, _) => (KlassPosition::InMark(u32::try_from(view.constant(&["markWord::klass_shift"])?).ok()?), 8),
+            (false, true) => (KlassPosition::Narrow, 12),
+            (false, false) => (KlassPosition::Wide, 16),
         };
         let base = ["CompressedKlassPointers::_base", "CompressedKlassPointers::_narrow_klass._base"];
         let shift = ["CompressedKlassPointers::_shift", "CompressedKlassPointers::_narrow_klass._shift"];
         let old = ["Universe::_narrow_klass._base", "Universe::_narrow_klass._shift"];
         let narrow = match klass {
-            Klass::Wide => (0, 0),
-            _ => (view.fixed(&[base[0], base[1], old[0]])?, view.fixed_half(&[shift[0], shift[1], old[1]])?),
+            KlassPosition::Wide => (0, 0),
+            _ => (view.static_field(&[base[0], base[1], old[0]])?, view.fixed_half(&[shift[0], shift[1], old[1]])?),
         };
         // 64 bits up to JDK 22, 32 bits in later ones; at most 256.
         let alignment =
@@ -79,15 +79,15 @@ impl Headers {
     /// behind the header, or else behind one 64-bit field.
     fn frames_words(&self) -> u64 {
         match self.klass {
-            Klass::Narrow => 12,
-            Klass::InMark(_) => 16,
-            Klass::Wide => 24,
+            KlassPosition::Narrow => 12,
+            KlassPosition::InMark(_) => 16,
+            KlassPosition::Wide => 24,
         }
     }
 
     /// Offset of an object's first 64-bit field; these precede the others (JDK 11 to 27).
     pub fn first_long(&self) -> u64 {
-        if matches!(self.klass, Klass::InMark(_)) { 8 } else { 16 }
+        if matches!(self.klass, KlassPosition::InMark(_)) { 8 } else { 16 }
     }
 
     /// Returns the class pointer in the first bytes of an object.
@@ -96,9 +96,9 @@ impl Headers {
             |at: usize| u64::from(u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]));
         let word = |at: usize| half(at) | half(at + 4) << 32;
         match self.klass {
-            Klass::Wide => word(8),
-            Klass::Narrow => self.narrow.0.wrapping_add(half(8) << self.narrow.1),
-            Klass::InMark(shift) => self.narrow.0.wrapping_add((word(0) >> (shift & 63)) << self.narrow.1),
+            KlassPosition::Wide => word(8),
+            KlassPosition::Narrow => self.narrow.0.wrapping_add(half(8) << self.narrow.1),
+            KlassPosition::InMark(shift) => self.narrow.0.wrapping_add((word(0) >> (shift & 63)) << self.narrow.1),
         }
     }
 
@@ -149,7 +149,7 @@ pub struct Classes<'a> {
 impl<'a> Classes<'a> {
     /// No classes yet.
     pub fn new(view: View<'a>, headers: Headers) -> Self {
-        let (all, by_address, recent) = (Vec::new(), HashMap::new(), vec![(0, 0); RECENT]);
+        let (all, by_address, recent) = (Vec::new(), HashMap::new(), vec![(0, 0); RECENT_CLASSES]);
         Self { view, headers, all, by_address, name_bytes: 0, recent }
     }
 
@@ -159,9 +159,9 @@ impl<'a> Classes<'a> {
     }
 
     /// Returns the class of the object that begins with `head`; `None` if it has none.
-    pub fn of(&mut self, head: &[u8; HEAD_BYTES]) -> Option<u32> {
+    pub fn class_of(&mut self, head: &[u8; HEAD_BYTES]) -> Option<u32> {
         let klass = self.headers.klass_of(head);
-        let recent = (klass >> 3) as usize % RECENT;
+        let recent = (klass >> 3) as usize % RECENT_CLASSES;
         match self.recent[recent] {
             (of, index) if of == klass && klass != 0 => Some(index),
             _ => {
@@ -269,7 +269,7 @@ impl<'a> Classes<'a> {
         let is = || {
             let bits = ["InstanceKlass::_misc_is_anonymous", "InstanceKlass::_misc_is_unsafe_anonymous"];
             let bit = u16::try_from(self.view.constant(&bits)?).ok()?;
-            let low = self.view.place(klass, &["InstanceKlass::_misc_flags"])?;
+            let low = self.view.field_address(klass, &["InstanceKlass::_misc_flags"])?;
             let flags = u16::from_le_bytes([self.view.byte(low)?, self.view.byte(low.checked_add(1)?)?]);
             Some(flags & bit != 0)
         };

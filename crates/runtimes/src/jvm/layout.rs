@@ -11,7 +11,7 @@ pub const ELASTIC_VERSIONS: (u32, u32) = (16, 27);
 
 /// Distance from `ClassLoaderData::_class_loader` to `_metaspace`, which its lock follows
 /// (`classfile/classLoaderData.hpp`).
-pub const METASPACE_BEHIND_LOADER: u64 = 8;
+pub const METASPACE_AFTER_LOADER: u64 = 8;
 /// `ClassLoaderMetaspace::_lock` (`memory/classLoaderMetaspace.hpp`).
 pub const METASPACE_LOCK: u64 = 0;
 /// `_lock` up to JDK 15, behind `_space_type` (`memory/metaspace.hpp`).
@@ -83,7 +83,7 @@ pub const OLD_NODE_COMMITTED: [usize; 2] = [80, 88];
 pub const OLD_NODE_BYTES: usize = 96;
 /// Distance from `ZPageAllocator::_max_capacity` to `_used`, where `_used` has no entry
 /// (`gc/z/zPageAllocator.hpp`, JDK 25).
-pub const Z_USED_BEHIND_MOST: u64 = 8;
+pub const Z_USED_AFTER_MAX_CAPACITY: u64 = 8;
 /// Distance from `ZPageAllocator::_used` to `_used_generations` (JDK 21 to 27).
 pub const Z_USED_OF_GENERATIONS: u64 = 8;
 /// `ZValueStorage::offset`: distance between the values of two NUMA nodes

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::sync::OnceLock;
 
 use super::MAX_PROGRAMS;
-use super::structs::{Structs, TABLES};
+use super::structs::{VmStructs, TABLES};
 use strandline_process::elf::Object;
 use strandline_process::image::{Image, exports};
 use strandline_process::map::AddressSpace;
@@ -23,7 +23,7 @@ pub struct Program {
     file: File,
     tables: [u64; 4],
     bias: u64,
-    structs: OnceLock<Option<Structs>>,
+    structs: OnceLock<Option<VmStructs>>,
 }
 
 impl Program {
@@ -36,8 +36,8 @@ impl Program {
 
     /// Reads the description of its structures, once: it does not change while the library is
     /// mapped. `None` if it cannot be read.
-    pub fn structs(&self, memory: &dyn Memory) -> Option<&Structs> {
-        self.structs.get_or_init(|| Structs::read(memory, &self.file, self.tables, self.bias)).as_ref()
+    pub fn structs(&self, memory: &dyn Memory) -> Option<&VmStructs> {
+        self.structs.get_or_init(|| VmStructs::read(memory, &self.file, self.tables, self.bias)).as_ref()
     }
 }
 

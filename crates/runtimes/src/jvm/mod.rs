@@ -36,20 +36,20 @@ pub mod view;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use self::bits::{Bits, Places};
+use self::bits::{Bitmap, HeapIndex};
 use self::facts::{AreaKind, ClassLoader, Jvm};
-use self::heap::{Doubt, Heap, Kind};
+use self::heap::{HeapError, Heap, Kind};
 use self::klasses::Headers;
 use self::locate::Program;
 use self::metaspace::Metaspace;
 use self::view::View;
-use crate::batch::Counted;
+use crate::batch::CountingMemory;
 use crate::named::java_version;
 use strandline_claims::allocator::overlapping;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Remedy, Runtime};
 use strandline_claims::finding::{Finding, LedgerView};
-use strandline_claims::reader::{About, Evidence, FileName, HeapKind, version_in_file_name};
+use strandline_claims::reader::{ReaderInfo, Evidence, FileName, HeapKind, version_in_file_name};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Action, Effect, Spec};
 use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
@@ -59,11 +59,11 @@ use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
 
 /// Entry of HotSpot in the table of readers.
-pub static ABOUT: About = About {
+pub static ABOUT: ReaderInfo = ReaderInfo {
     name: "jvm",
     title: "the Java virtual machine",
     evidence: Evidence {
-        files: &[FileName::Has("libjvm", ".so")],
+        files: &[FileName::Contains("libjvm", ".so")],
         symbols: &["JNI_CreateJavaVM"],
         version: |clue| java_version(clue).or_else(|| version_in_file_name(clue.file)),
         ..Evidence::NONE
@@ -87,7 +87,7 @@ pub static ABOUT: About = About {
     ],
     not_read: "other virtual machines than HotSpot; ZGC, Shenandoah and CMS of 11 to 16; objects of ZGC by class",
     heap: HeapKind::Own,
-    ..About::NONE
+    ..ReaderInfo::NONE
 };
 
 /// Limit on class loaders listed.
@@ -101,7 +101,7 @@ pub const MAX_PROGRAMS: usize = 4;
 pub struct Reader;
 
 impl runtime::Reader for Reader {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static ReaderInfo {
         &ABOUT
     }
 
@@ -134,7 +134,7 @@ impl Found for Programs {
     fn is_collecting(&self, memory: &dyn Memory) -> bool {
         self.0.iter().take(MAX_PROGRAMS).filter_map(|program| program.structs(memory)).any(|structs| {
             let view = View { memory, structs };
-            let heap = view.fixed(&["Universe::_collectedHeap"]);
+            let heap = view.static_field(&["Universe::_collectedHeap"]);
             heap.is_some_and(|heap| heap != 0 && heap::is_collecting(&view, heap))
         })
     }
@@ -149,7 +149,7 @@ impl Found for Programs {
                 last.caveats.push(Caveat::new("jvm_left_out", program.path.clone(), None, text));
                 break;
             }
-            let mut reading = read(context, program, (&runtime::taken(&readings), refinements))?;
+            let mut reading = read(context, program, (&runtime::claimed_ranges(&readings), refinements))?;
             // Shared memory with the same name cannot be assigned to one of several JVMs.
             if readings.iter().any(|before| !before.shared.is_empty()) {
                 reading.shared.clear();
@@ -176,16 +176,16 @@ pub fn read(
         ..Runtime::default()
     };
     let mut reading = Reading { facts, rows: Some(&rows::BLOCKS), ..Reading::default() };
-    let memory = Counted::new(context.memory);
+    let memory = CountingMemory::new(context.memory);
     let Some(structs) = program.structs(&memory) else {
-        reading.caveats.push(not_read(program, Doubt::Unknown));
+        reading.caveats.push(not_read(program, HeapError::Unknown));
         return Ok(reading);
     };
     reading.facts.version.clone_from(&structs.release);
     let view = View { memory: &memory, structs };
     let heap = match heap::read(context, &view) {
         Ok(heap) => heap,
-        Err(Doubt::Collecting) => {
+        Err(HeapError::Collecting) => {
             return Err(Busy { runtime: ABOUT.name, bytes: None, collecting: true });
         }
         Err(doubt) => {
@@ -198,12 +198,12 @@ pub fn read(
     let metaspace = Metaspace::read(&view, context.deadline);
     let segments = code::segments(&view, context.deadline);
     let (census, live) = objects(context, &view, &heap, (&buffers, program.data));
-    let known = Known { heap, buffers, live, metaspace, segments };
+    let known = JvmState { heap, buffers, live, metaspace, segments };
     if claim(context, &view, &known, (taken, &program.path), &mut reading) {
-        reading.caveats.push(not_read(program, Doubt::Overlapping));
+        reading.caveats.push(not_read(program, HeapError::Overlapping));
     }
     reading.facts.read = true;
-    tell(&known, &mut reading.facts);
+    fill_in_facts(&known, &mut reading.facts);
     reading.caveats.extend(unread(program, &known, census.as_ref()));
     claim_direct(census.as_ref(), refinements);
     reading.facts.types = census.map(|census| census.types).unwrap_or_default();
@@ -229,9 +229,9 @@ fn claim_direct(census: Option<&objects::Census>, refinements: &Refinements) {
 }
 
 /// Everything read of a JVM.
-struct Known {
+struct JvmState {
     heap: Heap,
-    buffers: Vec<threads::Buffer>,
+    buffers: Vec<threads::Tlab>,
     live: Option<trace::Live>,
     metaspace: Option<Metaspace>,
     segments: Option<Vec<code::Segment>>,
@@ -241,7 +241,7 @@ struct Known {
 fn claim(
     context: &Context<'_>,
     view: &View<'_>,
-    known: &Known,
+    known: &JvmState,
     (taken, place): (&[(u64, u64)], &str),
     reading: &mut Reading,
 ) -> bool {
@@ -257,7 +257,7 @@ fn claim(
     if let Some(segments) = &known.segments {
         claims.extend(claims::code(context, &mut reading.palette, segments));
     }
-    claims.extend(claims::collector(context, view, &mut reading.palette));
+    claims.extend(claims::claim_card_table(context, view, &mut reading.palette));
     claims.retain(|claim| claim.start < claim.end && overlapping(taken, claim.start, claim.end).is_empty());
     let is_doubtful = claims::drop_overlapping(&mut claims);
     reading.claims = claims;
@@ -266,7 +266,7 @@ fn claim(
 }
 
 /// Returns caveats for what could not be read.
-fn unread(program: &Program, known: &Known, census: Option<&objects::Census>) -> Vec<Caveat> {
+fn unread(program: &Program, known: &JvmState, census: Option<&objects::Census>) -> Vec<Caveat> {
     let of =
         |code: &str, bytes: Option<u64>, text: &str| Caveat::new(code, program.path.clone(), bytes, text);
     let mut caveats = Vec::new();
@@ -297,14 +297,14 @@ fn objects(
     context: &Context<'_>,
     view: &View<'_>,
     heap: &Heap,
-    (buffers, data): (&[threads::Buffer], (u64, u64)),
+    (buffers, data): (&[threads::Tlab], (u64, u64)),
 ) -> (Option<objects::Census>, Option<trace::Live>) {
     if !heap.is_parsable {
         return (None, None);
     }
     let headers = Headers::read(view).filter(|_| may_be_traced(context, heap));
-    let places = headers.map(|headers| Places::new(heap.areas.iter(), headers.alignment));
-    let starts = places.and_then(|places| Some((Bits::new(places.count())?, places)));
+    let places = headers.map(|headers| HeapIndex::new(heap.areas.iter(), headers.alignment));
+    let starts = places.and_then(|places| Some((Bitmap::new(places.count())?, places)));
     let areas = (heap.areas.as_slice(), buffers);
     let census =
         objects::count(context, view, areas, starts.as_ref().map(|(starts, places)| (places, starts)));
@@ -325,30 +325,30 @@ fn may_be_traced(context: &Context<'_>, heap: &Heap) -> bool {
 }
 
 /// Returns the caveat for a JVM, or parts of it, that was not read.
-fn not_read(program: &Program, doubt: Doubt) -> Caveat {
+fn not_read(program: &Program, doubt: HeapError) -> Caveat {
     let (code, text) = match doubt {
-        Doubt::NotStarted => {
+        HeapError::NotStarted => {
             ("jvm_not_started", "the JVM has no heap yet, or is mapped and was never started")
         }
-        Doubt::Unknown => (
+        HeapError::Unknown => (
             "jvm_unknown_version",
             "which collector the JVM has, or where its structures stand, is not known; nothing of it is read",
         ),
-        Doubt::Overlapping => (
+        HeapError::Overlapping => (
             "jvm_damaged",
             "parts of the JVM's memory would lie on each other: the later ones are not claimed",
         ),
-        Doubt::Late => {
+        HeapError::Late => {
             ("jvm_left_out", "there was no time to read the parts of the JVM's heap; nothing of it is read")
         }
-        Doubt::Damaged | Doubt::Collecting => {
+        HeapError::Damaged | HeapError::Collecting => {
             ("jvm_damaged", "the JVM's own books do not hold together; nothing of it is read")
         }
     };
     Caveat::new(code, program.path.clone(), None, text)
 }
 
-fn tell(known: &Known, facts: &mut Runtime) {
+fn fill_in_facts(known: &JvmState, facts: &mut Runtime) {
     let heap = &known.heap;
     facts.used_bytes = Some(heap.used());
     facts.committed_bytes = Some(heap.committed());
@@ -377,7 +377,7 @@ fn tell(known: &Known, facts: &mut Runtime) {
     }
 }
 
-fn details(context: &Context<'_>, view: &View<'_>, known: &Known) -> Jvm {
+fn details(context: &Context<'_>, view: &View<'_>, known: &JvmState) -> Jvm {
     let (heap, live) = (&known.heap, known.live.as_ref());
     let mut kinds: BTreeMap<Kind, AreaKind> = BTreeMap::new();
     for (index, area) in heap.areas.iter().enumerate() {
@@ -396,12 +396,12 @@ fn details(context: &Context<'_>, view: &View<'_>, known: &Known) -> Jvm {
         |(from, to): (u64, u64)| (context.shared)(from, to).iter().map(|run| run.1 - run.0).sum::<u64>();
     let shared: u64 = heap.views.iter().map(|&view| of_views(view)).sum();
     let shared_used: u64 = heap
-        .shared
+        .shared_used
         .iter()
         .chain(&heap.shared_unread)
         .map(|&(from, to)| claims::shared_resident(context, from, to))
         .sum();
-    let mut names = names::OfLoaders::new(view);
+    let mut names = names::LoaderNames::new(view);
     let loaders = known.metaspace.as_ref().map(|metaspace| metaspace.loaders.as_slice()).unwrap_or_default();
     Jvm {
         max_heap_bytes: view.flag("MaxHeapSize"),

@@ -8,10 +8,10 @@ use strandline_claims::facts::TypeFacts;
 use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
 
-use super::bits::{Bits, Places};
+use super::bits::{Bitmap, HeapIndex};
 use super::heap::{Area, Kind};
 use super::klasses::{Classes, HEAD_BYTES, Headers, types};
-use super::threads::Buffer;
+use super::threads::Tlab;
 use super::view::View;
 use crate::work;
 
@@ -20,7 +20,7 @@ const WINDOW_BYTES: usize = 256 << 10;
 /// Limit on direct buffers of one worker.
 const MAX_DIRECT: usize = 1 << 20;
 /// Objects between two checks of the deadline.
-const LOOKS_AT_TIME: u32 = 1024;
+const OBJECTS_PER_DEADLINE_CHECK: u32 = 1024;
 
 /// Result of a census.
 #[derive(Clone, Debug, Default)]
@@ -41,8 +41,8 @@ pub struct Census {
 pub fn count(
     context: &Context<'_>,
     view: &View<'_>,
-    (areas, buffers): (&[Area], &[Buffer]),
-    starts: Option<(&Places, &Bits)>,
+    (areas, buffers): (&[Area], &[Tlab]),
+    starts: Option<(&HeapIndex, &Bitmap)>,
 ) -> Option<Census> {
     let headers = Headers::read(view)?;
     let areas: Vec<&Area> =
@@ -52,7 +52,7 @@ pub fn count(
         *unread += walk.area(areas[index]);
         (context.progress)(areas[index].top - areas[index].start);
     };
-    let (walks, left) = work::share(context.workers, areas.len(), context.deadline, state, job);
+    let (walks, left) = work::run_jobs(context.workers, areas.len(), context.deadline, state, job);
     let mut census = Census {
         types: types(walks.iter().map(|(walk, _)| &walk.classes)),
         unread_bytes: walks.iter().map(|(_, unread)| unread).sum(),
@@ -72,8 +72,8 @@ pub fn count(
 struct Walk<'a> {
     view: View<'a>,
     classes: Classes<'a>,
-    buffers: &'a [Buffer],
-    starts: Option<(&'a Places, &'a Bits)>,
+    buffers: &'a [Tlab],
+    starts: Option<(&'a HeapIndex, &'a Bitmap)>,
     direct: Vec<(u64, u64)>,
     window: ReadBuffer,
     deadline: Instant,
@@ -87,7 +87,7 @@ impl<'a> Walk<'a> {
     fn new(
         view: &View<'a>,
         headers: Headers,
-        (buffers, starts): (&'a [Buffer], Option<(&'a Places, &'a Bits)>),
+        (buffers, starts): (&'a [Tlab], Option<(&'a HeapIndex, &'a Bitmap)>),
         deadline: Instant,
     ) -> Self {
         Self {
@@ -115,7 +115,7 @@ impl<'a> Walk<'a> {
                 next += 1;
             }
             steps = steps.wrapping_add(1);
-            if steps.is_multiple_of(LOOKS_AT_TIME) && Instant::now() >= self.deadline {
+            if steps.is_multiple_of(OBJECTS_PER_DEADLINE_CHECK) && Instant::now() >= self.deadline {
                 return unread + (area.top - at);
             }
             let buffer = self.buffers.get(next).copied();
@@ -139,7 +139,7 @@ impl<'a> Walk<'a> {
     /// Counts the object at `at`. Returns its size.
     fn object(&mut self, at: u64, end: u64) -> Option<u64> {
         let head = self.head(at, end)?;
-        let class = self.classes.of(&head)?;
+        let class = self.classes.class_of(&head)?;
         let bytes = self.classes.size(class, at, &head).filter(|&bytes| bytes <= end - at)?;
         self.classes.count(class, bytes);
         if self.classes.is_deallocator(class) && self.direct.len() < MAX_DIRECT {
@@ -151,7 +151,7 @@ impl<'a> Walk<'a> {
         // `markWord::marked_value`: the other bits are the new address.
         self.has_moved |= head[0] & 3 == 3;
         if let Some((places, starts)) = self.starts
-            && let Some(place) = places.of(at)
+            && let Some(place) = places.index_of(at)
         {
             starts.set(place);
         }
@@ -181,7 +181,7 @@ impl<'a> Walk<'a> {
 /// Returns where to continue after bytes that are no object. A thread may have been stopped between
 /// reserving memory and writing the object's header: in its buffer that is at the end of the used
 /// part, else it is between buffers.
-fn resume(at: u64, buffer: Option<Buffer>, top: u64) -> u64 {
+fn resume(at: u64, buffer: Option<Tlab>, top: u64) -> u64 {
     let to = buffer.map_or(top, |buffer| if buffer.start > at { buffer.start } else { buffer.top });
     to.max(at.saturating_add(8)).min(top)
 }

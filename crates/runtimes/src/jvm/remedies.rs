@@ -16,7 +16,7 @@ use strandline_claims::runtime::Context;
 use strandline_claims::units;
 
 /// Free bytes of the heap from which a setting is worthwhile.
-const WORTH_BYTES: u64 = 1 << 20;
+const MIN_WORTHWHILE_BYTES: u64 = 1 << 20;
 
 /// Returns the remedies for a JVM with this heap.
 pub fn remedies(
@@ -45,7 +45,7 @@ pub fn trim(view: &LedgerView<'_>) -> Option<Remedy> {
 
 /// Part of the heap that a setting concerns.
 #[derive(Clone, Copy)]
-enum About {
+enum Concern {
     /// Resident free parts of the heap.
     Free,
     /// Free parts that the minimum heap size keeps (`-Xms`).
@@ -56,7 +56,7 @@ enum About {
 
 struct Setting {
     collectors: &'static [&'static str],
-    about: About,
+    about: Concern,
     id: &'static str,
     how: &'static str,
     cost: &'static str,
@@ -66,42 +66,42 @@ struct Setting {
 const SETTINGS: [Setting; 6] = [
     Setting {
         collectors: &["G1"],
-        about: About::Free,
+        about: Concern::Free,
         id: "jvm_g1_periodic",
         how: "JAVA_TOOL_OPTIONS=-XX:G1PeriodicGCInterval=30000",
         cost: "a concurrent collection each 30 s while the program is idle, after which free regions go back",
     },
     Setting {
         collectors: &["Serial", "Parallel"],
-        about: About::Free,
+        about: Concern::Free,
         id: "jvm_free_ratio",
         how: "JAVA_TOOL_OPTIONS='-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20'",
         cost: "the heap is kept nearer to what lives: it collects more often",
     },
     Setting {
         collectors: &["Z"],
-        about: About::Free,
+        about: Concern::Free,
         id: "jvm_z_uncommit",
         how: "JAVA_TOOL_OPTIONS='-XX:ZUncommitDelay=10 -XX:ZCollectionInterval=60'",
         cost: "what was free for 10 s goes back; a collection each minute finds it",
     },
     Setting {
         collectors: &["Shenandoah"],
-        about: About::Free,
+        about: Concern::Free,
         id: "jvm_shenandoah_uncommit",
         how: "JAVA_TOOL_OPTIONS='-XX:+UnlockExperimentalVMOptions -XX:ShenandoahUncommitDelay=10000'",
         cost: "regions that were free for 10 s go back",
     },
     Setting {
         collectors: &["G1", "Serial", "Parallel", "Z", "Shenandoah"],
-        about: About::Least,
+        about: Concern::Least,
         id: "jvm_xms",
         how: "a smaller -Xms (-XX:MinHeapSize): below it no collector gives anything back",
         cost: "the heap grows by steps after the start",
     },
     Setting {
         collectors: &["Z", "Shenandoah"],
-        about: About::AboveUse,
+        about: Concern::AboveUse,
         id: "jvm_soft_max",
         how: "-XX:SoftMaxHeapSize near to what is in use (jcmd PID VM.set_flag SoftMaxHeapSize BYTES sets it in a program that runs)",
         cost: "it collects earlier, and goes above only where it must",
@@ -112,17 +112,17 @@ const SETTINGS: [Setting; 6] = [
 /// collector's behaviour under them is not known.
 fn settings(heap: &Heap, known: &Jvm) -> Vec<Remedy> {
     let free = known.free_resident_bytes;
-    let about = |about: About| match about {
-        About::Free => free,
-        About::Least => {
+    let about = |about: Concern| match about {
+        Concern::Free => free,
+        Concern::Least => {
             let least = known.min_heap_bytes.unwrap_or(0).min(heap.committed());
             least.saturating_sub(heap.used()).min(free)
         }
-        About::AboveUse => heap.committed().saturating_sub(heap.used()).min(free),
+        Concern::AboveUse => heap.committed().saturating_sub(heap.used()).min(free),
     };
     let of_this = SETTINGS.iter().filter(|setting| setting.collectors.contains(&heap.collector));
     let mut all: Vec<(u64, &Setting)> = of_this.map(|setting| (about(setting.about), setting)).collect();
-    all.retain(|of| of.0 >= WORTH_BYTES);
+    all.retain(|of| of.0 >= MIN_WORTHWHILE_BYTES);
     all.sort_by_key(|of| std::cmp::Reverse(of.0));
     let remedy = |(bytes, setting): (u64, &Setting)| {
         let cost = format!("{}; about {} of its heap that is free now", setting.cost, units::bytes(bytes));
@@ -138,8 +138,8 @@ fn collection(
     heap: &Heap,
     (known, traced): (&Jvm, Option<&Live>),
 ) -> Option<Remedy> {
-    let GivenBack { bytes, between, rule } = given_back(context, view, heap, traced)?;
-    let lives = match (known.live_bytes, known.doubtful_bytes()) {
+    let Prediction { bytes, between, rule } = predict(context, view, heap, traced)?;
+    let lives = match (known.live_bytes, known.uncertain_bytes()) {
         (Some(live), None) => {
             format!("{} of {} of objects live", units::bytes(live), units::bytes(heap.used()))
         }
@@ -161,7 +161,7 @@ fn collection(
         id: "jvm_gc".to_owned(),
         kind,
         predicted_bytes: bytes,
-        unknown_because: bytes.is_none().then(|| between.map_or_else(|| rule.to_owned(), Between::reason)),
+        unknown_because: bytes.is_none().then(|| between.map_or_else(|| rule.to_owned(), Bounds::reason)),
         how: ask,
         cost: format!("a full collection, at which the program waits; {lives}; {rule}"),
         ..Remedy::default()
@@ -169,23 +169,23 @@ fn collection(
 }
 
 /// What a full collection gives back.
-struct GivenBack {
+struct Prediction {
     /// Bytes, if they are known to a hundredth.
     bytes: Option<u64>,
     /// Bounds otherwise; `None` if there are none.
-    between: Option<Between>,
+    between: Option<Bounds>,
     /// Rule of the collector.
     rule: &'static str,
 }
 
 /// Bounds of what a collection gives back.
 #[derive(Clone, Copy)]
-struct Between {
+struct Bounds {
     least: u64,
     most: u64,
 }
 
-impl Between {
+impl Bounds {
     /// Returns the midpoint; `None` if the bounds are more than a hundredth apart.
     fn figure(self) -> Option<u64> {
         let off = self.most.saturating_sub(self.least);
@@ -201,12 +201,12 @@ impl Between {
 }
 
 /// Predicts what a full collection gives back; `None` if no rule is known.
-fn given_back(
+fn predict(
     context: &Context<'_>,
     view: &View<'_>,
     heap: &Heap,
     traced: Option<&Live>,
-) -> Option<GivenBack> {
+) -> Option<Prediction> {
     // Up to JDK 17 the flag also disables requests from outside.
     if view.has_flag("DisableExplicitGC") && view.structs.major().is_some_and(|major| major <= 17) {
         return None;
@@ -218,10 +218,10 @@ fn given_back(
     let above = heap.committed().saturating_sub(view.flag("MinHeapSize").unwrap_or(0));
     // No heap shrinks below its minimum size.
     let unless_least = if above == 0 { Some(0) } else { None };
-    let given = |bytes, rule| Some(GivenBack { bytes, between: None, rule });
-    let bounded = |between: Option<Between>, rule| {
-        let bytes = between.and_then(Between::figure);
-        Some(GivenBack { bytes, between: between.filter(|_| bytes.is_none()), rule })
+    let given = |bytes, rule| Some(Prediction { bytes, between: None, rule });
+    let bounded = |between: Option<Bounds>, rule| {
+        let bytes = between.and_then(Bounds::figure);
+        Some(Prediction { bytes, between: between.filter(|_| bytes.is_none()), rule })
     };
     match heap.collector {
         "G1" => bounded(
@@ -235,7 +235,7 @@ fn given_back(
         "Shenandoah" => bounded(
             traced.map(|traced| {
                 let given = |live| shenandoah(context, view, heap, live).min(above);
-                Between { least: given(&traced.of_areas), most: given(&traced.certain.of_areas) }
+                Bounds { least: given(&traced.of_areas), most: given(&traced.certain.of_areas) }
             }),
             "Shenandoah gives all of its empty regions back, down to -Xms",
         ),
@@ -256,11 +256,11 @@ fn given_back(
 /// Returns bounds for G1. Lower: everything that may be live is live, and each thread of the
 /// collection leaves one region partly full. Upper: only certainly live objects are live, and only
 /// the last region is partly full.
-fn g1_between(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&Live>) -> Option<Between> {
+fn g1_between(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&Live>) -> Option<Bounds> {
     let traced = traced?;
     let least = g1(context, view, heap, (&traced.of_areas, Fill::Loose))?;
     let most = g1(context, view, heap, (&traced.certain.of_areas, Fill::Tight))?;
-    Some(Between { least, most: most.max(least) })
+    Some(Bounds { least, most: most.max(least) })
 }
 
 /// How a collection fills regions.

@@ -41,7 +41,7 @@ pub fn section(runtime: &Runtime) -> Option<Section> {
 
 fn title(runtime: &Runtime, facts: &Jvm) -> String {
     let collector = runtime.own.get("collector").and_then(|name| name.as_str()).unwrap_or_default();
-    let most = if facts.doubtful_bytes().is_some() { "at most " } else { "" };
+    let most = if facts.uncertain_bytes().is_some() { "at most " } else { "" };
     let live =
         facts.live_bytes.map_or(String::new(), |live| format!(", of which {most}{} live", bytes(live)));
     let limit = facts.max_heap_bytes.map_or(String::new(), |most| format!("; -Xmx {}", bytes(most)));

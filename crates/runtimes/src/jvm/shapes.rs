@@ -14,7 +14,7 @@ const MAX_RUNS_KEPT: usize = 1 << 22;
 
 /// Format of references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Oops {
+pub struct OopFormat {
     /// Bytes of a reference: 4 or 8.
     pub bytes: u64,
     /// Base of narrow references.
@@ -23,13 +23,13 @@ pub struct Oops {
     pub shift: u32,
 }
 
-impl Oops {
+impl OopFormat {
     /// Reads the format that the JVM uses.
     pub fn read(view: &View<'_>) -> Option<Self> {
         if !view.is_set("UseCompressedOops")? {
             return Some(Self { bytes: 8, base: 0, shift: 0 });
         }
-        let base = view.fixed(&[
+        let base = view.static_field(&[
             "CompressedOops::_base",
             "CompressedOops::_narrow_oop._base",
             "Universe::_narrow_oop._base",
@@ -61,7 +61,7 @@ impl Oops {
 
 /// Positions of references in an object: runs of offset and count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Shape {
+pub struct OopMap {
     /// Fields.
     pub runs: Vec<(u64, u64)>,
     /// Array of references: offset of the elements.
@@ -76,8 +76,8 @@ pub struct Shape {
 /// Shapes by number of the class.
 pub struct Shapes<'a> {
     view: View<'a>,
-    oops: Oops,
-    known: Vec<Option<Option<Rc<Shape>>>>,
+    oops: OopFormat,
+    known: Vec<Option<Option<Rc<OopMap>>>>,
     /// Number of runs in `known`.
     runs_kept: usize,
     /// `ReferenceType` of `java.lang.ref.WeakReference`; that of soft references is one less, of
@@ -87,13 +87,13 @@ pub struct Shapes<'a> {
 
 impl<'a> Shapes<'a> {
     /// No shapes yet. `weak` is the class of weak references.
-    pub fn new(view: View<'a>, oops: Oops, weak: Option<u64>) -> Self {
+    pub fn new(view: View<'a>, oops: OopFormat, weak: Option<u64>) -> Self {
         let kind = weak.and_then(|klass| view.byte_field(klass, &["InstanceKlass::_reference_type"]));
         Self { view, oops, known: Vec::new(), runs_kept: 0, weak: kind }
     }
 
     /// Returns the shape of a class; `None` if it is not known.
-    pub fn of(&mut self, classes: &Classes<'_>, class: u32) -> Option<&Rc<Shape>> {
+    pub fn of(&mut self, classes: &Classes<'_>, class: u32) -> Option<&Rc<OopMap>> {
         let index = class as usize;
         if self.known.len() <= index {
             self.known.resize(index + 1, None);
@@ -107,16 +107,16 @@ impl<'a> Shapes<'a> {
         self.known.get(index)?.as_ref()?.as_ref()
     }
 
-    fn read(&self, classes: &Classes<'_>, class: u32) -> Option<Shape> {
+    fn read(&self, classes: &Classes<'_>, class: u32) -> Option<OopMap> {
         let (klass, name) = classes.class_at(class)?;
         if name.starts_with("[L") || name.starts_with("[[") {
             let helper = self.view.half_field(klass, &["Klass::_layout_helper"])?;
-            return Some(Shape { elements: Some(u64::from((helper >> 16) as u8)), ..Shape::default() });
+            return Some(OopMap { elements: Some(u64::from((helper >> 16) as u8)), ..OopMap::default() });
         }
         if name.starts_with('[') {
-            return Some(Shape::default());
+            return Some(OopMap::default());
         }
-        let mut shape = Shape { runs: self.runs(klass)?, ..Shape::default() };
+        let mut shape = OopMap { runs: self.runs(klass)?, ..OopMap::default() };
         if name == "java.lang.Class" {
             let count = self.view.fixed_half(&["java_lang_Class::_static_oop_field_count_offset"])?;
             let own = self.view.half_field(klass, &["Klass::_layout_helper"])?;
@@ -160,7 +160,7 @@ impl<'a> Shapes<'a> {
     /// Adds the referent of a soft or final reference, which retains it for now. No map contains a
     /// referent, since a weak reference does not retain it. It is right before the fields in the
     /// map (`java.lang.ref.Reference`: referent, queue, next, discovered).
-    fn add_referent(&self, klass: u64, shape: &mut Shape) {
+    fn add_referent(&self, klass: u64, shape: &mut OopMap) {
         let kind = self.view.byte_field(klass, &["InstanceKlass::_reference_type"]).unwrap_or(0);
         let is_strong = |weak: u8| kind != 0 && kind != weak && kind != weak.saturating_add(2);
         let first = shape.runs.first().and_then(|run| run.0.checked_sub(self.oops.bytes));

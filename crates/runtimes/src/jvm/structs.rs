@@ -40,7 +40,7 @@ enum Place {
 
 /// The tables, by name.
 #[derive(Clone, Debug, Default)]
-pub struct Structs {
+pub struct VmStructs {
     fields: BTreeMap<String, Place>,
     sizes: BTreeMap<String, u64>,
     constants: BTreeMap<String, i64>,
@@ -50,7 +50,7 @@ pub struct Structs {
     pub release: Option<String>,
 }
 
-impl Structs {
+impl VmStructs {
     /// Reads the tables. `tables` are the addresses of the pointers to them, in a library mapped
     /// from `file`; `bias` is the difference between its addresses in the process and in the file.
     pub fn read(memory: &dyn Memory, file: &File, tables: [u64; 4], bias: u64) -> Option<Self> {
@@ -145,7 +145,7 @@ impl Structs {
 }
 
 #[cfg(test)]
-impl Structs {
+impl VmStructs {
     /// Tables with these fields and types only, for tests.
     pub fn of_offsets(offsets: &[(&str, u64)], sizes: &[(&str, u64)]) -> Self {
         let fields = offsets.iter().map(|&(field, offset)| (field.to_owned(), Place::Offset(offset)));

@@ -10,7 +10,7 @@ use strandline_claims::facts::TypeFacts;
 use strandline_synth::{JvmImage, fabricate_jvm};
 
 use super::*;
-use crate::fabricated::{self, damage, is_sound};
+use crate::fabricated::{self, damage, assert_sound};
 
 /// An unnamed file with these bytes.
 fn file_of(bytes: &[u8]) -> File {
@@ -30,7 +30,7 @@ fn look(jvm: &JvmImage, absent: u64) -> Reading {
         (jvm.tables, jvm.bias),
         jvm.data,
     );
-    fabricated::look(&jvm.image, &jvm.maps, absent, |context, _| {
+    fabricated::read_image(&jvm.image, &jvm.maps, absent, |context, _| {
         read(context, &program, (&[], &Refinements::default())).unwrap_or_default()
     })
 }
@@ -90,7 +90,7 @@ fn whole_ones_hold_what_was_made() {
         assert_eq!(known.free_resident_bytes, free + shared - in_use, "{seed}");
         let claimed: u64 = reading.shared.iter().map(|claim| claim.end - claim.start).sum();
         assert_eq!(claimed, shared, "{seed}");
-        is_sound(&reading);
+        assert_sound(&reading);
     }
 }
 
@@ -101,7 +101,7 @@ proptest! {
     fn damaged_ones_are_read_to_an_end(seed in 0..SEEDS, (absent, patches) in damage()) {
         let mut jvm = fabricate_jvm(seed);
         fabricated::patch(&mut jvm.image, seed, &patches);
-        is_sound(&look(&jvm, absent));
+        assert_sound(&look(&jvm, absent));
     }
 
     /// The file is controlled by the target, too: it may differ from what is mapped, or be cut.
@@ -117,7 +117,7 @@ proptest! {
             jvm.file[place] = byte;
         }
         jvm.file.truncate(usize::from(cut).max(120));
-        is_sound(&look(&jvm, 0));
+        assert_sound(&look(&jvm, 0));
     }
 }
 
@@ -125,8 +125,8 @@ proptest! {
 #[test]
 fn words_that_are_too_large_are_read_to_an_end() {
     for jvm in one_of_each() {
-        fabricated::each_too_large(&jvm.image, |image| {
-            is_sound(&look(&JvmImage { image, ..jvm.clone() }, 0));
+        fabricated::with_pointers_maximized(&jvm.image, |image| {
+            assert_sound(&look(&JvmImage { image, ..jvm.clone() }, 0));
         });
     }
 }

@@ -16,7 +16,7 @@ const MAX_STACK_BYTES: u64 = 1 << 30;
 
 /// Allocation buffer of a thread: objects up to `top`, free behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Buffer {
+pub struct Tlab {
     /// End of the objects.
     pub top: u64,
     /// End of the buffer.
@@ -27,15 +27,15 @@ pub struct Buffer {
 
 /// Returns the buffers of all Java threads (`ThreadLocalAllocBuffer`), in address order; `None` if
 /// the threads cannot be read, or not before the deadline.
-pub fn buffers(view: &View<'_>, deadline: Instant) -> Option<Vec<Buffer>> {
+pub fn buffers(view: &View<'_>, deadline: Instant) -> Option<Vec<Tlab>> {
     let reserve = reserve(view)?;
     let buffers = each(&all(view)?, deadline, |thread| buffer(view, thread, reserve))?;
-    Some(apart(buffers.into_iter().flatten().collect()))
+    Some(drop_overlapping(buffers.into_iter().flatten().collect()))
 }
 
 /// Sorts buffers, and drops those whose free part overlaps the previous one's: so their ends are in
 /// order too.
-fn apart(mut buffers: Vec<Buffer>) -> Vec<Buffer> {
+fn drop_overlapping(mut buffers: Vec<Tlab>) -> Vec<Tlab> {
     buffers.sort_unstable();
     let mut end = 0;
     buffers.retain(|buffer| {
@@ -60,7 +60,7 @@ fn each<T>(threads: &[u64], deadline: Instant, read: impl Fn(u64) -> T) -> Optio
 
 /// Returns the Java threads (`JavaThread`), each once.
 fn all(view: &View<'_>) -> Option<Vec<u64>> {
-    let Some(list) = view.fixed(&["ThreadsSMRSupport::_java_thread_list"]) else { return linked(view) };
+    let Some(list) = view.static_field(&["ThreadsSMRSupport::_java_thread_list"]) else { return linked(view) };
     let count = view.half_field(list, &["ThreadsList::_length"])?.min(MAX_THREADS);
     let table = view.field(list, &["ThreadsList::_threads"])?;
     let mut threads = vec![0; count as usize * 8];
@@ -73,7 +73,7 @@ fn all(view: &View<'_>) -> Option<Vec<u64>> {
 /// Returns the threads of JDK 11 and before, where they are in a linked list.
 fn linked(view: &View<'_>) -> Option<Vec<u64>> {
     let (mut threads, mut seen) = (Vec::new(), HashSet::new());
-    let mut at = view.fixed(&["Threads::_thread_list"])?;
+    let mut at = view.static_field(&["Threads::_thread_list"])?;
     while at != 0 && threads.len() < MAX_THREADS as usize && seen.insert(at) {
         threads.push(at);
         at = view.field(at, &["JavaThread::_next"])?;
@@ -114,20 +114,20 @@ fn reserve(view: &View<'_>) -> Option<u64> {
     let prefetch =
         view.fixed_half(&["ThreadLocalAllocBuffer::_reserve_for_allocation_prefetch"]).unwrap_or(0);
     // In words. Before JDK 18 there is no entry: it is the size of an object's header.
-    let filler = view.fixed(&["CollectedHeap::_lab_alignment_reserve"]).unwrap_or(2);
+    let filler = view.static_field(&["CollectedHeap::_lab_alignment_reserve"]).unwrap_or(2);
     Some(u64::from(prefetch).max(filler.min(64)).min(1 << 16) * 8)
 }
 
-fn buffer(view: &View<'_>, thread: u64, reserve: u64) -> Option<Buffer> {
-    let buffer = view.place(thread, &["Thread::_tlab"])?;
+fn buffer(view: &View<'_>, thread: u64, reserve: u64) -> Option<Tlab> {
+    let buffer = view.field_address(thread, &["Thread::_tlab"])?;
     let field = |name: &str| view.field(buffer, &[&format!("ThreadLocalAllocBuffer::{name}")]);
     let (start, top) = (field("_start")?, field("_top")?);
     // `_allocation_end`, which has no entry, precedes this field.
-    let size = view.place(buffer, &["ThreadLocalAllocBuffer::_desired_size"])?;
+    let size = view.field_address(buffer, &["ThreadLocalAllocBuffer::_desired_size"])?;
     let end = view.word(size.checked_sub(8)?)?;
     let is_sound =
         start != 0 && start <= top && top <= end && start.is_multiple_of(8) && top.is_multiple_of(8);
-    is_sound.then_some(Buffer { top, end: end.checked_add(reserve)?, start })
+    is_sound.then_some(Tlab { top, end: end.checked_add(reserve)?, start })
 }
 
 #[cfg(test)]
@@ -136,11 +136,11 @@ mod tests {
 
     #[test]
     fn buffers_lie_apart() {
-        let buffer = |start, top, end| Buffer { top, end, start };
+        let buffer = |start, top, end| Tlab { top, end, start };
         let good =
             [buffer(0x1000, 0x1800, 0x2000), buffer(0x2000, 0x2000, 0x3000), buffer(0x3000, 0x4000, 0x4000)];
         let bad = [buffer(0x1000, 0x1900, 0x1a00), buffer(0x1000, 0x2800, u64::MAX)];
         let all = [good[2], bad[1], good[0], bad[0], good[1], good[0]].to_vec();
-        assert_eq!(apart(all), good);
+        assert_eq!(drop_overlapping(all), good);
     }
 }

@@ -17,15 +17,15 @@ use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::Memory;
 
-use super::bits::{Bits, Places};
+use super::bits::{Bitmap, HeapIndex};
 use super::heap::{Area, Heap, Kind};
 use super::klasses::{Classes, HEAD_BYTES, Headers, types};
 use super::roots::Roots;
-use super::shapes::{Oops, Shapes};
+use super::shapes::{OopFormat, Shapes};
 use super::view::View;
 
 /// Places per block.
-const BLOCK_PLACES: u64 = 8192;
+const PLACES_PER_BLOCK: u64 = 8192;
 /// Bytes read at once.
 const WINDOW_BYTES: usize = 256 << 10;
 /// Bytes of references scanned at once.
@@ -36,11 +36,11 @@ const OBJECTS_AT_ONCE: u32 = 256;
 /// Result of a trace: live and dead objects.
 pub struct Live {
     /// One bit for each live object.
-    pub marks: Bits,
+    pub marks: Bitmap,
     /// One bit for each dead object.
-    pub dead: Bits,
+    pub dead: Bitmap,
     /// Numbering of the bits.
-    pub places: Places,
+    pub places: HeapIndex,
     /// Bytes of live objects.
     pub bytes: u64,
     /// Bytes of live objects, by area of the heap.
@@ -63,8 +63,8 @@ pub struct Certain {
 impl Live {
     /// Returns the objects that begin in a range, and whether each is dead.
     pub fn objects(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, bool)> + '_ {
-        let first = self.places.of(start);
-        let count = (end - start) / self.places.bytes();
+        let first = self.places.index_of(start);
+        let count = (end - start) / self.places.granule();
         let places = first.map_or(0..0, |first| first..first.saturating_add(count));
         let (from, to) = (places.start, places.end);
         let words = from / 64..to.div_ceil(64);
@@ -77,7 +77,7 @@ impl Live {
             })
         });
         let set = set.filter(move |place| (from..to).contains(place));
-        set.map(move |place| (start + (place - from) * self.places.bytes(), self.dead.has(place)))
+        set.map(move |place| (start + (place - from) * self.places.granule(), self.dead.has(place)))
     }
 }
 
@@ -88,13 +88,13 @@ pub fn live(
     context: &Context<'_>,
     view: &View<'_>,
     heap: &Heap,
-    (places, starts): (Places, Bits),
+    (places, starts): (HeapIndex, Bitmap),
     (weak, data): (Option<u64>, (u64, u64)),
 ) -> Option<Live> {
     let headers = Headers::read(view)?;
-    let oops = Oops::read(view)?;
-    let marks = Bits::new(places.count())?;
-    let dirty = vec![false; usize::try_from(places.count().div_ceil(BLOCK_PLACES)).ok()?];
+    let oops = OopFormat::read(view)?;
+    let marks = Bitmap::new(places.count())?;
+    let dirty = vec![false; usize::try_from(places.count().div_ceil(PLACES_PER_BLOCK)).ok()?];
     let roots = Roots::new(context, *view, heap, oops, data)?;
     let mut trace = Trace {
         view: *view,
@@ -103,7 +103,7 @@ pub fn live(
         oops,
         places: &places,
         marks,
-        left: starts,
+        unscanned: starts,
         dirty,
         window: Window {
             memory: view.memory,
@@ -121,15 +121,15 @@ pub fn live(
     roots.certain(&mut |word| trace.mark(word));
     // Objects from the class data archive are never collected.
     for area in heap.areas.iter().filter(|area| area.kind == Kind::Archive) {
-        let step = places.bytes() as usize;
+        let step = places.granule() as usize;
         (area.start..area.top).step_by(step).for_each(|address| trace.mark(address));
     }
     trace.run()?;
     let certain = Certain { bytes: trace.bytes, of_areas: trace.areas.bytes.clone() };
-    roots.doubtful(&mut |word| trace.mark(word))?;
+    roots.conservative(&mut |word| trace.mark(word))?;
     trace.run()?;
     let types = types(std::iter::once(&trace.classes));
-    let (marks, dead, bytes, of_areas) = (trace.marks, trace.left, trace.bytes, trace.areas.bytes);
+    let (marks, dead, bytes, of_areas) = (trace.marks, trace.unscanned, trace.bytes, trace.areas.bytes);
     Some(Live { marks, dead, places, bytes, of_areas, certain, types })
 }
 
@@ -137,11 +137,11 @@ struct Trace<'a> {
     view: View<'a>,
     classes: Classes<'a>,
     shapes: Shapes<'a>,
-    oops: Oops,
-    places: &'a Places,
-    marks: Bits,
+    oops: OopFormat,
+    places: &'a HeapIndex,
+    marks: Bitmap,
     /// Objects not yet scanned; at the end, the dead ones.
-    left: Bits,
+    unscanned: Bitmap,
     /// Blocks in which objects were marked since the last pass.
     dirty: Vec<bool>,
     window: Window<'a>,
@@ -157,10 +157,10 @@ struct Trace<'a> {
 impl Trace<'_> {
     /// Marks the object at an address, if an unscanned one begins there.
     fn mark(&mut self, address: u64) {
-        if let Some(place) = self.places.of(address)
-            && self.left.has(place)
+        if let Some(place) = self.places.index_of(address)
+            && self.unscanned.has(place)
             && self.marks.set(place)
-            && let Some(dirty) = self.dirty.get_mut((place / BLOCK_PLACES) as usize)
+            && let Some(dirty) = self.dirty.get_mut((place / PLACES_PER_BLOCK) as usize)
         {
             *dirty = true;
         }
@@ -192,26 +192,26 @@ impl Trace<'_> {
 
     /// Scans all marked objects in a block, including those marked meanwhile.
     fn block(&mut self, block: usize) {
-        const WORDS: u64 = BLOCK_PLACES / 64;
-        let first = block as u64 * BLOCK_PLACES;
+        const WORDS: u64 = PLACES_PER_BLOCK / 64;
+        let first = block as u64 * PLACES_PER_BLOCK;
         let address = |place: u64| self.places.address(place).map(|(address, _)| address);
         self.window.block =
-            (address(first).unwrap_or(0), address(first + BLOCK_PLACES - 1).unwrap_or(u64::MAX));
+            (address(first).unwrap_or(0), address(first + PLACES_PER_BLOCK - 1).unwrap_or(u64::MAX));
         // A linked list may run up or down.
         let mut is_upward = true;
         loop {
             self.dirty[block] = false;
             for step in 0..WORDS {
                 let word = first / 64 + if is_upward { step } else { WORDS - 1 - step };
-                let mut pending = self.marks.word(word) & self.left.word(word);
+                let mut pending = self.marks.word(word) & self.unscanned.word(word);
                 while pending != 0 {
                     let place = word * 64 + u64::from(pending.trailing_zeros());
-                    self.left.clear(place);
+                    self.unscanned.clear(place);
                     self.has_failed |= self.object(place).is_none();
                     if self.has_failed {
                         return;
                     }
-                    pending = self.marks.word(word) & self.left.word(word);
+                    pending = self.marks.word(word) & self.unscanned.word(word);
                 }
             }
             if !self.dirty[block] {
@@ -233,7 +233,7 @@ impl Trace<'_> {
         let most = usize::try_from(end - address).ok()?.min(HEAD_BYTES);
         let bytes = self.window.bytes_at(address, most)?;
         head.get_mut(..most)?.copy_from_slice(bytes);
-        let class = self.classes.of(&head)?;
+        let class = self.classes.class_of(&head)?;
         let size = self.classes.size(class, address, &head).filter(|&size| size <= end - address)?;
         self.classes.count(class, size);
         self.bytes += size;
@@ -264,7 +264,7 @@ impl Trace<'_> {
 
     /// Marks the objects that words may refer to, as references of either size.
     fn words(&mut self, start: u64, end: u64) -> Option<()> {
-        let wide = Oops { bytes: 8, base: 0, shift: 0 };
+        let wide = OopFormat { bytes: 8, base: 0, shift: 0 };
         for oops in [self.oops, wide] {
             self.references_as(oops, start, end.checked_sub(start)? / oops.bytes)?;
         }
@@ -276,18 +276,18 @@ impl Trace<'_> {
         self.references_as(self.oops, at, count)
     }
 
-    fn references_as(&mut self, oops: Oops, at: u64, count: u64) -> Option<()> {
+    fn references_as(&mut self, oops: OopFormat, at: u64, count: u64) -> Option<()> {
         let (mut at, end) = (at, at.checked_add(count.checked_mul(oops.bytes)?)?);
         while at < end {
             let bytes = (end - at).min(RUN_BYTES);
             let window = self.window.bytes_at(at, bytes as usize)?;
-            let (places, left, marks, dirty) = (self.places, &self.left, &self.marks, &mut self.dirty);
+            let (places, left, marks, dirty) = (self.places, &self.unscanned, &self.marks, &mut self.dirty);
             let mut mark = |word: u64| {
                 if word != 0
-                    && let Some(place) = places.of(word)
+                    && let Some(place) = places.index_of(word)
                     && left.has(place)
                     && marks.set(place)
-                    && let Some(dirty) = dirty.get_mut((place / BLOCK_PLACES) as usize)
+                    && let Some(dirty) = dirty.get_mut((place / PLACES_PER_BLOCK) as usize)
                 {
                     *dirty = true;
                 }

@@ -2,11 +2,11 @@
 
 use strandline_process::memory::Memory;
 
-use super::structs::Structs;
+use super::structs::VmStructs;
 
 /// End of the address space with page tables of four levels. With five, a program gets more only on
 /// request, which is not expected.
-pub const LAST: u64 = 1 << 47;
+pub const ADDRESS_SPACE_END: u64 = 1 << 47;
 
 /// Reads fields by name. A name that a version does not have is absent; of several names, the first
 /// present one is used.
@@ -15,7 +15,7 @@ pub struct View<'a> {
     /// The process's memory.
     pub memory: &'a dyn Memory,
     /// Offsets and addresses of fields.
-    pub structs: &'a Structs,
+    pub structs: &'a VmStructs,
 }
 
 impl View<'_> {
@@ -44,27 +44,27 @@ impl View<'_> {
     }
 
     /// Returns the address of a field of `object`.
-    pub fn place(&self, object: u64, names: &[&str]) -> Option<u64> {
+    pub fn field_address(&self, object: u64, names: &[&str]) -> Option<u64> {
         if object == 0 { None } else { object.checked_add(self.offset(names)?) }
     }
 
     /// Reads the word in a field of `object`.
     pub fn field(&self, object: u64, names: &[&str]) -> Option<u64> {
-        self.word(self.place(object, names)?)
+        self.word(self.field_address(object, names)?)
     }
 
     /// Reads the 32-bit word in a field of `object`.
     pub fn half_field(&self, object: u64, names: &[&str]) -> Option<u32> {
-        self.half_word(self.place(object, names)?)
+        self.half_word(self.field_address(object, names)?)
     }
 
     /// Reads the byte in a field of `object`.
     pub fn byte_field(&self, object: u64, names: &[&str]) -> Option<u8> {
-        self.byte(self.place(object, names)?)
+        self.byte(self.field_address(object, names)?)
     }
 
     /// Reads the word in a static field.
-    pub fn fixed(&self, names: &[&str]) -> Option<u64> {
+    pub fn static_field(&self, names: &[&str]) -> Option<u64> {
         self.word(self.address(names)?)
     }
 

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use super::objects::{Head, TYPES, Type};
-use super::spaces::{BodyArena, BodySpaces, HeadArena, split};
-use crate::perl::layout::{HEAD_BYTES, Release};
+use super::spaces::{BodyArena, BodySpaces, HeadArena, split_by_page};
+use crate::perl::layout::{HEAD_BYTES, Layout};
 use crate::work;
 use strandline_process::memory::Memory;
 
@@ -73,16 +73,16 @@ pub fn heads(memory: &dyn Memory, arena: &HeadArena, buffer: &mut Vec<u8>, heads
 }
 
 /// Counts the heads of all arenas.
-pub fn take(
+pub fn count_heads(
     memory: &dyn Memory,
     arenas: &[HeadArena],
     bodies: &BodySpaces,
-    release: &Release,
+    release: &Layout,
     until: (usize, Instant),
 ) -> (Census, bool) {
     let jobs = arenas.len().div_ceil(ARENAS_PER_JOB);
     let new = || (Census::default(), Vec::new(), Vec::new());
-    let (states, left) = work::share(until.0, jobs, until.1, new, |(census, buffer, found), job| {
+    let (states, left) = work::run_jobs(until.0, jobs, until.1, new, |(census, buffer, found), job| {
         let first = job * ARENAS_PER_JOB;
         for (index, arena) in arenas.iter().enumerate().skip(first).take(ARENAS_PER_JOB) {
             census.unread += heads(memory, arena, buffer, found);
@@ -102,12 +102,12 @@ pub fn take(
 }
 
 impl Census {
-    fn count(&mut self, arena: &HeadArena, index: usize, heads: &[Head], release: &Release) {
+    fn count(&mut self, arena: &HeadArena, index: usize, heads: &[Head], release: &Layout) {
         let mut free = [0u64; 2];
         for head in heads {
             if head.is_free() {
                 self.free += 1;
-                let here = split(arena.address, head.address - arena.address, HEAD_BYTES);
+                let here = split_by_page(arena.address, head.address - arena.address, HEAD_BYTES);
                 free = [free[0] + here[0], free[1] + here[1]];
                 continue;
             }
@@ -135,16 +135,16 @@ impl Census {
 
     /// Looks up the bodies of `heads`. If most are not in arenas of their type, everything is
     /// misread.
-    fn check(&mut self, heads: &[Head], bodies: &BodySpaces, release: &Release) {
+    fn check(&mut self, heads: &[Head], bodies: &BodySpaces, release: &Layout) {
         for head in heads.iter().filter(|head| !head.is_free()) {
             let Some((start, bytes)) = head.kind(release).and_then(|kind| head.body(kind, release)) else {
                 continue;
             };
             self.checked.0 += 1;
-            let found = find(&bodies.arenas, start);
+            let found = arena_before(&bodies.arenas, start);
             if !found
                 .and_then(|index| bodies.arenas.get(index))
-                .is_some_and(|arena| arena.has_place(start, bytes))
+                .is_some_and(|arena| arena.has_slot_at(start, bytes))
             {
                 self.checked.1 += 1;
             }
@@ -167,7 +167,7 @@ impl Census {
 
     /// Describes the first disagreement with the interpreter's own data, if any. `sv_count` may
     /// differ by one: the process may have been stopped between a head and its count.
-    pub fn disagrees(&self, sv_count: u64) -> Option<String> {
+    pub fn inconsistency(&self, sv_count: u64) -> Option<String> {
         if self.unread == 0 && self.live.abs_diff(sv_count) > 1 {
             return Some(format!("it counts {sv_count} values, in its arenas are {}", self.live));
         }
@@ -183,6 +183,6 @@ impl Census {
 }
 
 /// Index of the last arena that starts at or before `address`.
-pub fn find(arenas: &[BodyArena], address: u64) -> Option<usize> {
+pub fn arena_before(arenas: &[BodyArena], address: u64) -> Option<usize> {
     arenas.partition_point(|arena| arena.address <= address).checked_sub(1)
 }

@@ -9,36 +9,36 @@ use super::facts::Equal;
 const MAX_KEPT: usize = 1 << 16;
 /// Maximum number of bits that select strings. Strings of equal length and ends share them: all or
 /// none are kept.
-const MASKED: u32 = 20;
-const MAX_MASK: u64 = (1 << MASKED) - 1;
+const MAX_MASK_BITS: u32 = 20;
+const MAX_MASK: u64 = (1 << MAX_MASK_BITS) - 1;
 
 /// Sample of strings, by hash.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
     /// Hashes with one of these bits set are left out.
     mask: u64,
-    kept: HashMap<u64, Same, Passed>,
+    kept: HashMap<u64, EqualStrings, IdentityHasher>,
     skipped: (u64, u64),
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Same {
+struct EqualStrings {
     strings: u64,
     bytes: u64,
 }
 
 /// Passes keys through unchanged: they are hashes already.
 #[derive(Clone, Copy, Debug, Default)]
-struct Passed(u64);
+struct IdentityHasher(u64);
 
-impl std::hash::BuildHasher for Passed {
+impl std::hash::BuildHasher for IdentityHasher {
     type Hasher = Self;
     fn build_hasher(&self) -> Self {
         Self(0)
     }
 }
 
-impl std::hash::Hasher for Passed {
+impl std::hash::Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -54,11 +54,11 @@ impl std::hash::Hasher for Passed {
 impl Sample {
     /// Adds a string of `bytes` bytes.
     pub fn add(&mut self, text: &[u8], bytes: u64) {
-        if ends(text) & self.mask != 0 {
+        if hash_of_ends(text) & self.mask != 0 {
             return;
         }
         // The low bits are those tested above, so that `retain` selects the same strings.
-        let known = hash(text) << MASKED | ends(text) & MAX_MASK;
+        let known = hash(text) << MAX_MASK_BITS | hash_of_ends(text) & MAX_MASK;
         if self.mask == MAX_MASK && self.kept.len() > MAX_KEPT && !self.kept.contains_key(&known) {
             return self.skip(bytes);
         }
@@ -115,7 +115,7 @@ impl Sample {
 
 /// Hashes the length and the first and last eight bytes: enough to leave out most strings without
 /// reading them whole.
-fn ends(bytes: &[u8]) -> u64 {
+fn hash_of_ends(bytes: &[u8]) -> u64 {
     let first = bytes.first_chunk::<8>().map_or(0, |word| u64::from_le_bytes(*word));
     let last = bytes.last_chunk::<8>().map_or(0, |word| u64::from_le_bytes(*word));
     if bytes.len() < 8 {

@@ -23,7 +23,7 @@ pub struct Perl {
 impl Perl {
     /// Fills in what all runtimes report. Objects are heads, bodies, string buffers and storage of
     /// arrays and hashes; types have the bytes of heads and bodies.
-    pub(super) fn summarise(&self, facts: &mut facts::Runtime) {
+    pub(super) fn fill_common(&self, facts: &mut facts::Runtime) {
         let read: Vec<&Interpreter> = self.interpreters.iter().filter(|one| one.read).collect();
         if read.is_empty() {
             return;

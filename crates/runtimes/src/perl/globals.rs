@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::roots::{Kept, LARGE_BYTES};
-use super::sums::{Survey, Whose};
+use super::sums::{SurveySums, RetainedBy};
 use crate::batch::Batch;
 use strandline_claims::class::Slot;
 use strandline_claims::refinements::Refinements;
@@ -18,13 +18,13 @@ const GLOBS_AT_A_TIME: usize = 4096;
 /// Claims the buffers of undefined values in `survey` that are scalars of globs, and counts them;
 /// returns the large ones. `compiled` are the globs that code refers to, sorted; only their scalars
 /// are named.
-pub fn keep(
+pub fn claim_globals(
     memory: &dyn Memory,
-    survey: &mut Survey,
+    survey: &mut SurveySums,
     compiled: &[u64],
     (refinements, slot): (&Refinements, Slot),
 ) -> Vec<Kept> {
-    let mut others = std::mem::take(&mut survey.others);
+    let mut others = std::mem::take(&mut survey.undefined);
     let globs = std::mem::take(&mut survey.globs);
     if others.is_empty() {
         return others;
@@ -56,7 +56,7 @@ pub fn keep(
     let mut flags = is_global.into_iter();
     others.retain(|_| flags.next().unwrap_or(false));
     for other in &others {
-        survey.retain(Whose::Other, other.bytes, slot);
+        survey.retain(RetainedBy::Other, other.bytes, slot);
         refinements.claim(other.pointer, other.bytes, slot);
     }
     others.retain(|other| other.bytes > LARGE_BYTES);

@@ -2,17 +2,17 @@
 
 use super::census::{self, Census};
 use super::facts::{Bodies, Heads, Interpreter};
-use super::locate::Anchor;
+use super::locate::InterpreterLocation;
 use super::names::Names;
 use super::objects::{self, Type};
 use super::retained;
-use super::roots::{self, Roots};
+use super::roots::{self, PadFindings};
 use super::spaces::{self, BodySpaces, Bounds, Damage, ENTRIES, HeadArena};
-use super::sums::Survey;
+use super::sums::SurveySums;
 use super::survey;
 use super::{Slots, globals, keys};
-use crate::batch::Pages;
-use crate::perl::layout::Release;
+use crate::batch::PageCache;
+use crate::perl::layout::Layout;
 use std::time::Instant;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::refinements::Refinements;
@@ -21,13 +21,13 @@ use strandline_process::memory::Memory;
 use strandline_process::pages::{PAGE_BYTES, page_of};
 
 /// Id of an interpreter in static variables, which has no address.
-const ONLY: &str = "globals";
+const GLOBALS_ID: &str = "globals";
 
 /// Reads the interpreters of one program.
 pub struct Reader<'a> {
     context: &'a Context<'a>,
     memory: &'a dyn Memory,
-    release: &'static Release,
+    release: &'static Layout,
     refinements: &'a Refinements,
     slots: Slots,
     bounds: Bounds,
@@ -59,7 +59,7 @@ impl<'a> Reader<'a> {
     pub fn new(
         context: &'a Context<'a>,
         memory: &'a dyn Memory,
-        release: &'static Release,
+        release: &'static Layout,
         refinements: &'a Refinements,
         slots: Slots,
     ) -> Self {
@@ -71,13 +71,13 @@ impl<'a> Reader<'a> {
 
     /// Reads the interpreter at `anchor`. If its structures do not agree with each other, nothing
     /// is claimed.
-    pub fn read(&self, anchor: &Anchor) -> Found {
-        let id = anchor.interpreter.map_or_else(|| ONLY.to_owned(), |address| format!("{address:#x}"));
+    pub fn read(&self, anchor: &InterpreterLocation) -> Found {
+        let id = anchor.interpreter.map_or_else(|| GLOBALS_ID.to_owned(), |address| format!("{address:#x}"));
         let mut found = Found::default();
         found.facts.id.clone_from(&id);
         found.facts.main = anchor.main;
         found.facts.thread = anchor.thread;
-        let mut pages = Pages::new(self.memory);
+        let mut pages = PageCache::new(self.memory);
         match self.arenas(anchor, id, &mut pages) {
             Ok((arenas, sv_count)) => {
                 found.facts.sv_count = sv_count;
@@ -85,20 +85,20 @@ impl<'a> Reader<'a> {
             }
             Err(_) if Instant::now() > self.context.deadline => {
                 let text =
-                    format!("{}: the time to stop it was over before it was read", called(&found.facts.id));
+                    format!("{}: the time to stop it was over before it was read", display_name(&found.facts.id));
                 found.caveats.push(Caveat::new("perl_late", found.facts.id.clone(), None, text));
             }
             Err(damage) => found.caveats.push(Caveat::new(
                 "perl_damaged",
                 format!("{:#x}", damage.address),
                 None,
-                format!("{}: {}; nothing of it is told apart", called(&found.facts.id), damage.what),
+                format!("{}: {}; nothing of it is told apart", display_name(&found.facts.id), damage.what),
             )),
         }
         found
     }
 
-    fn arenas(&self, anchor: &Anchor, id: String, pages: &mut Pages<'_>) -> Result<(Arenas, u64), Damage> {
+    fn arenas(&self, anchor: &InterpreterLocation, id: String, pages: &mut PageCache<'_>) -> Result<(Arenas, u64), Damage> {
         let at = &anchor.addresses;
         let mut word = |address: u64| {
             pages
@@ -120,27 +120,27 @@ impl<'a> Reader<'a> {
 
     /// Checks that a variable points to a value of the expected type: a build with unknown options
     /// has its variables elsewhere.
-    fn check_kind(&self, pages: &mut Pages<'_>, address: u64, wanted: Type) -> Result<(), Damage> {
+    fn check_kind(&self, pages: &mut PageCache<'_>, address: u64, wanted: Type) -> Result<(), Damage> {
         let what = "its variables are not where this release has them (a perl built with other options?)";
         let head = pages.array::<24>(address).and_then(|bytes| objects::Head::parse(address, &bytes));
         let kind = head.and_then(|head| head.kind(self.release));
         if address == 0 || kind == Some(wanted) { Ok(()) } else { Err(Damage { address, what }) }
     }
 
-    fn read_arenas(&self, arenas: &Arenas, pages: &mut Pages<'_>, found: &mut Found) {
+    fn read_arenas(&self, arenas: &Arenas, pages: &mut PageCache<'_>, found: &mut Found) {
         let until = (self.context.workers, self.context.deadline);
-        let (census, whole) = census::take(self.memory, &arenas.heads, &arenas.bodies, self.release, until);
+        let (census, whole) = census::count_heads(self.memory, &arenas.heads, &arenas.bodies, self.release, until);
         let arena_bytes = arenas.heads.iter().map(HeadArena::bytes).sum();
         found.facts.heads = heads(arenas, &census, arena_bytes);
         let disagrees =
-            if whole { census.disagrees(found.facts.sv_count) } else { Some("no time was left".to_owned()) };
+            if whole { census.inconsistency(found.facts.sv_count) } else { Some("no time was left".to_owned()) };
         if let Some(why) = disagrees {
-            let text = format!("{} is not read: {why}; nothing of it is told apart", called(&arenas.id));
+            let text = format!("{} is not read: {why}; nothing of it is told apart", display_name(&arenas.id));
             found.caveats.push(Caveat::new("perl_disagrees", arenas.id.clone(), Some(arena_bytes), text));
             return;
         }
         found.facts.read = true;
-        let place = roots::Place {
+        let place = roots::PadContext {
             memory: self.memory,
             release: self.release,
             main_cv: arenas.main_cv,
@@ -148,8 +148,8 @@ impl<'a> Reader<'a> {
             workers: self.context.workers,
             resident_bytes: self.bounds.resident_bytes,
         };
-        let (roots, roots_whole) = roots::look(&place, &census.subs);
-        let survey = survey::take(&survey::SurveyContext {
+        let (roots, roots_whole) = roots::read_pads(&place, &census.subs);
+        let survey = survey::survey_values(&survey::SurveyContext {
             memory: self.memory,
             release: self.release,
             heads: &arenas.heads,
@@ -166,12 +166,12 @@ impl<'a> Reader<'a> {
         self.claim_arenas(arenas, &census, &survey, pages, &mut found.facts.bodies);
         let over = Instant::now() > self.context.deadline;
         let late = !roots_whole || survey.arenas_left > 0 || (!keys_whole && over);
-        let sums = Sums { census: &census, late, keys_damaged: !keys_whole && !over, arena_bytes };
-        self.fill(arenas, roots, survey, &sums, found);
+        let sums = CaveatInputs { census: &census, late, keys_damaged: !keys_whole && !over, arena_bytes };
+        self.fill_facts(arenas, roots, survey, &sums, found);
     }
 
     /// Follows the chains of keys; false if some keys were not reached.
-    fn keys(&self, arenas: &Arenas, survey: &Survey, pages: &mut Pages<'_>, facts: &mut Interpreter) -> bool {
+    fn keys(&self, arenas: &Arenas, survey: &SurveySums, pages: &mut PageCache<'_>, facts: &mut Interpreter) -> bool {
         facts.containers = survey.containers.clone();
         let at = keys::KeyContext {
             memory: self.memory,
@@ -180,20 +180,20 @@ impl<'a> Reader<'a> {
             deadline: self.context.deadline,
             workers: self.context.workers,
         };
-        let own = keys::follow(&at, &survey.own_keys, survey.own_entries, keys::Kind::Own);
+        let own = keys::follow(&at, &survey.own_keys, survey.own_entries, keys::KeyStorage::Own);
         (facts.containers.own_keys, facts.containers.own_key_bytes) = (own.keys, own.bytes);
         let Some((count, last, table)) = table(pages, arenas.strtab) else { return false };
-        let shared = keys::follow(&at, &[(table, last)], count, keys::Kind::Shared);
+        let shared = keys::follow(&at, &[(table, last)], count, keys::KeyStorage::Shared);
         (facts.containers.shared_keys, facts.containers.shared_key_bytes) = (shared.keys, shared.bytes);
-        own.is_whole && shared.is_whole
+        own.is_complete && shared.is_complete
     }
 
     fn claim_arenas(
         &self,
         arenas: &Arenas,
         census: &Census,
-        survey: &Survey,
-        pages: &mut Pages<'_>,
+        survey: &SurveySums,
+        pages: &mut PageCache<'_>,
         bodies: &mut Vec<Bodies>,
     ) {
         let mut free_heads = census.free_on_pages.iter().peekable();
@@ -210,8 +210,8 @@ impl<'a> Reader<'a> {
         let entries = keys::free_entries(pages, arenas.entries_root, &arenas.bodies.arenas, deadline);
         for (index, arena) in arenas.bodies.arenas.iter().enumerate() {
             let used = survey.used.get(index).copied().unwrap_or_default();
-            let on_pages = arena.on_pages(0, arena.slots() * arena.body_bytes);
-            let free = match (&entries, arena.whose) {
+            let on_pages = arena.bytes_by_page(0, arena.slots() * arena.body_bytes);
+            let free = match (&entries, arena.body_type) {
                 (Some((_, free)), ENTRIES) => free.get(index).copied().unwrap_or_default(),
                 (None, ENTRIES) => [0, 0],
                 _ => [0, 1].map(|page: usize| {
@@ -222,7 +222,7 @@ impl<'a> Reader<'a> {
             };
             self.claim_arena(arena.address, arena.bytes, free);
         }
-        *bodies = body_figures(arenas, survey, entries.map(|entries| entries.0));
+        *bodies = body_facts(arenas, survey, entries.map(|entries| entries.0));
     }
 
     /// Claims an arena with its free bytes. An arena that touches more than two pages is claimed as
@@ -236,9 +236,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn fill(&self, arenas: &Arenas, roots: Roots, mut survey: Survey, sums: &Sums<'_>, found: &mut Found) {
+    fn fill_facts(&self, arenas: &Arenas, roots: PadFindings, mut survey: SurveySums, sums: &CaveatInputs<'_>, found: &mut Found) {
         let others =
-            globals::keep(self.memory, &mut survey, &roots.globs, (self.refinements, self.slots.buffer));
+            globals::claim_globals(self.memory, &mut survey, &roots.globs, (self.refinements, self.slots.buffer));
         let facts = &mut found.facts;
         facts.strings = survey.strings.clone();
         facts.subs = roots.subs.clone();
@@ -247,11 +247,11 @@ impl<'a> Reader<'a> {
         for part in [retained.lexicals, retained.temporaries, retained.other] {
             retained.total.join(part);
         }
-        let mut pages = Pages::new(self.memory);
-        let mut names = Names::new(Pages::new(self.memory), self.release, arenas.main_cv);
+        let mut pages = PageCache::new(self.memory);
+        let mut names = Names::new(PageCache::new(self.memory), self.release, arenas.main_cv);
         let mut kept = roots.kept;
         kept.extend(others);
-        let holders = retained::list(self.context, &mut pages, &mut names, kept, retained);
+        let holders = retained::list_largest(self.context, &mut pages, &mut names, kept, retained);
         found.named = retained::rows(holders, self.slots.pad, self.slots.buffer);
         facts.subs.names_replaced = names.replaced;
         let left_out = roots.left_out + survey.others_left_out + sums.census.subs_left_out;
@@ -278,7 +278,7 @@ impl<'a> Reader<'a> {
         ];
         for (code, count, what) in doubts.into_iter().filter(|doubt| doubt.1 > 0) {
             let bytes = if code == "perl_late" { Some(sums.arena_bytes) } else { None };
-            let who = called(&arenas.id);
+            let who = display_name(&arenas.id);
             let text = match code {
                 "perl_late" | "perl_keys_damaged" => format!("{who}: {what}"),
                 _ => format!("{who}: {count} {what}: their buffers stay with the allocator"),
@@ -289,7 +289,7 @@ impl<'a> Reader<'a> {
 }
 
 /// Further inputs of the caveats.
-struct Sums<'a> {
+struct CaveatInputs<'a> {
     census: &'a Census,
     late: bool,
     keys_damaged: bool,
@@ -297,8 +297,8 @@ struct Sums<'a> {
 }
 
 /// The name of the interpreter with this id in texts.
-fn called(id: &str) -> String {
-    if id == ONLY { "perl's only interpreter".to_owned() } else { format!("perl's interpreter at {id}") }
+fn display_name(id: &str) -> String {
+    if id == GLOBALS_ID { "perl's only interpreter".to_owned() } else { format!("perl's interpreter at {id}") }
 }
 
 fn heads(arenas: &Arenas, census: &Census, arena_bytes: u64) -> Heads {
@@ -313,18 +313,18 @@ fn heads(arenas: &Arenas, census: &Census, arena_bytes: u64) -> Heads {
 }
 
 /// Number of keys, last bucket and table of the hash at `address`.
-fn table(pages: &mut Pages<'_>, address: u64) -> Option<(u64, u64, u64)> {
+fn table(pages: &mut PageCache<'_>, address: u64) -> Option<(u64, u64, u64)> {
     let head = objects::Head::parse(address, &pages.array::<24>(address)?)?;
     let (keys, last) = pages.pair(head.any.checked_add(crate::perl::layout::HASH_KEYS)?)?;
     (head.u != 0 && last < 1 << 40).then_some((keys, last, head.u))
 }
 
-fn body_figures(arenas: &Arenas, survey: &Survey, free_entries: Option<u64>) -> Vec<Bodies> {
+fn body_facts(arenas: &Arenas, survey: &SurveySums, free_entries: Option<u64>) -> Vec<Bodies> {
     let mut by_whose: std::collections::BTreeMap<usize, Bodies> = std::collections::BTreeMap::new();
     for (index, arena) in arenas.bodies.arenas.iter().enumerate() {
-        let bodies = by_whose.entry(arena.whose).or_default();
+        let bodies = by_whose.entry(arena.body_type).or_default();
         let used = survey.used.get(index).map_or(0, |used| u64::from(used.0));
-        spaces::body_name(arena.whose).clone_into(&mut bodies.name);
+        spaces::body_name(arena.body_type).clone_into(&mut bodies.name);
         bodies.body_bytes = arena.body_bytes;
         bodies.arenas += 1;
         bodies.arena_bytes += arena.bytes;

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::census;
 use super::spaces::{BodyArena, ENTRIES};
-use crate::batch::{Batch, Pages};
+use crate::batch::{Batch, PageCache};
 use crate::perl::layout::{ENTRY_BYTES, KEY_BYTES_AT, KEY_EXTRA_BYTES};
 use crate::work;
 use strandline_claims::class::Slot;
@@ -48,12 +48,12 @@ pub struct Keys {
     /// Their bytes, as requested from malloc.
     pub bytes: u64,
     /// Whether all keys were found, and no more than expected.
-    pub is_whole: bool,
+    pub is_complete: bool,
 }
 
 /// Where keys are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum KeyStorage {
     /// In one chunk with their entry (`struct shared_he`).
     Shared,
     /// In chunks of their own.
@@ -61,7 +61,7 @@ pub enum Kind {
 }
 
 /// Follows the chains of `tables` (address and last bucket), which hold `keys` keys in all.
-pub fn follow(context: &KeyContext<'_>, tables: &[(u64, u64)], keys: u64, kind: Kind) -> Keys {
+pub fn follow(context: &KeyContext<'_>, tables: &[(u64, u64)], keys: u64, kind: KeyStorage) -> Keys {
     let mut jobs: Vec<(u64, u64)> = Vec::new();
     for &(table, last) in tables {
         let mut first = 0;
@@ -78,44 +78,44 @@ pub fn follow(context: &KeyContext<'_>, tables: &[(u64, u64)], keys: u64, kind: 
     let is_cut = jobs.len() >= MAX_JOBS;
     let new = || Follower {
         context,
-        left: &left,
+        entries_left: &left,
         gaps_left: &gaps_left,
-        seen: 0,
+        entries: 0,
         kind,
         batch: Batch::new(context.memory),
-        keys: Keys { is_whole: true, ..Keys::default() },
+        keys: Keys { is_complete: true, ..Keys::default() },
         buckets: Vec::new(),
         pairs: Vec::new(),
         lengths: Vec::new(),
     };
     let (followers, not_done) =
-        work::share(context.workers, jobs.len(), context.deadline, new, |follower, job| {
+        work::run_jobs(context.workers, jobs.len(), context.deadline, new, |follower, job| {
             if let Some(&(address, buckets)) = jobs.get(job) {
                 follower.job(address, buckets);
             }
         });
-    let mut all = Keys { is_whole: not_done == 0 && !is_cut, ..Keys::default() };
+    let mut all = Keys { is_complete: not_done == 0 && !is_cut, ..Keys::default() };
     let mut seen = 0;
     for follower in followers {
         all.keys += follower.keys.keys;
         all.bytes += follower.keys.bytes;
-        all.is_whole &= follower.keys.is_whole;
-        seen += follower.seen;
+        all.is_complete &= follower.keys.is_complete;
+        seen += follower.entries;
     }
     // malloc zeroes the tables, so that a page without used buckets may never have been written.
     // The number of keys shows whether a missing page was such a page or is in swap.
-    all.is_whole &= gaps_left.into_inner() == MAX_GAPS || seen >= keys;
+    all.is_complete &= gaps_left.into_inner() == MAX_GAPS || seen >= keys;
     all
 }
 
 struct Follower<'a> {
     context: &'a KeyContext<'a>,
-    left: &'a AtomicU64,
-    kind: Kind,
+    entries_left: &'a AtomicU64,
+    kind: KeyStorage,
     batch: Batch<'a>,
     keys: Keys,
     /// Entries found, including those whose keys are not strings.
-    seen: u64,
+    entries: u64,
     /// Table pages that may still be missing.
     gaps_left: &'a AtomicU64,
     buckets: Vec<u8>,
@@ -150,7 +150,7 @@ impl Follower<'_> {
 
     fn job(&mut self, address: u64, buckets: u64) {
         if !self.read(address, buckets) {
-            self.keys.is_whole = false;
+            self.keys.is_complete = false;
             return;
         }
         let words = self.buckets.chunks_exact(8);
@@ -159,10 +159,10 @@ impl Follower<'_> {
         while !level.is_empty() {
             let count = level.len() as u64;
             let enough = |left: u64| left.checked_sub(count);
-            if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, enough).is_err()
+            if self.entries_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, enough).is_err()
                 || Instant::now() > self.context.deadline
             {
-                self.keys.is_whole = false;
+                self.keys.is_complete = false;
                 return;
             }
             self.batch.pairs(&level, &mut self.pairs);
@@ -171,17 +171,17 @@ impl Follower<'_> {
             self.batch.pairs(&keys, &mut self.lengths);
             for ((&entry, &key), length) in level.iter().zip(&keys).zip(&self.lengths) {
                 let Some((first, _)) = length.filter(|_| key != 0) else {
-                    self.keys.is_whole = false;
+                    self.keys.is_complete = false;
                     continue;
                 };
-                self.seen += 1;
+                self.entries += 1;
                 let length = first >> 32;
                 if length >= MAX_KEY_BYTES {
                     continue;
                 }
                 let (pointer, before) = match self.kind {
-                    Kind::Shared => (entry, ENTRY_BYTES),
-                    Kind::Own => (key, 0),
+                    KeyStorage::Shared => (entry, ENTRY_BYTES),
+                    KeyStorage::Own => (key, 0),
                 };
                 let bytes = before + KEY_EXTRA_BYTES + length;
                 self.keys.keys += 1;
@@ -197,7 +197,7 @@ impl Follower<'_> {
     fn key(&self, entry: u64, pair: Option<(u64, u64)>) -> u64 {
         let Some((_, key)) = pair else { return 0 };
         let together = key == entry.wrapping_add(ENTRY_BYTES);
-        if together == (self.kind == Kind::Shared) && key.checked_add(KEY_BYTES_AT).is_some() {
+        if together == (self.kind == KeyStorage::Shared) && key.checked_add(KEY_BYTES_AT).is_some() {
             key
         } else {
             0
@@ -208,23 +208,23 @@ impl Follower<'_> {
 /// Counts free entries: their number, and for each of `arenas` the free bytes on each of its pages.
 /// `None` if the list that begins at `first` is damaged or time is over.
 pub fn free_entries(
-    pages: &mut Pages<'_>,
+    pages: &mut PageCache<'_>,
     first: u64,
     arenas: &[BodyArena],
     deadline: Instant,
 ) -> Option<(u64, Vec<[u16; 2]>)> {
-    let of_entries = |arena: &&BodyArena| arena.whose == ENTRIES;
+    let of_entries = |arena: &&BodyArena| arena.body_type == ENTRIES;
     let most: u64 = arenas.iter().filter(of_entries).map(BodyArena::slots).sum();
     let mut free = vec![[0u16; 2]; arenas.len()];
     let (mut at, mut count) = (first, 0);
     let mut last = 0;
     while at != 0 {
-        let holds = |index: usize| arenas.get(index).filter(|arena| arena.has_place(at, ENTRY_BYTES));
+        let holds = |index: usize| arenas.get(index).filter(|arena| arena.has_slot_at(at, ENTRY_BYTES));
         if holds(last).is_none() {
-            last = census::find(arenas, at)?;
+            last = census::arena_before(arenas, at)?;
         }
         let arena = holds(last).filter(of_entries)?;
-        for (sum, here) in free.get_mut(last)?.iter_mut().zip(arena.on_pages(at - arena.address, ENTRY_BYTES))
+        for (sum, here) in free.get_mut(last)?.iter_mut().zip(arena.bytes_by_page(at - arena.address, ENTRY_BYTES))
         {
             *sum = sum.saturating_add(u16::try_from(here).unwrap_or(u16::MAX));
         }

@@ -11,7 +11,7 @@
 /// Offsets in `struct interpreter` (`intrpvar.h`, with `MULTIPLICITY`), and what else differs by
 /// release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Release {
+pub struct Layout {
     /// The second number of the version: 36 for 5.36.x.
     pub version: u8,
     /// `Istrtab`.
@@ -32,7 +32,7 @@ pub struct Release {
     pub regexp_bytes: u64,
 }
 
-impl Release {
+impl Layout {
     /// Whether pad names are structures of their own (since 5.22) instead of values.
     pub const fn has_padnames(&self) -> bool {
         self.version >= 22
@@ -69,10 +69,10 @@ impl Release {
     }
 }
 
-const fn release(version: u8, early: [u64; 4], late: [u64; 3], regexp_bytes: u64) -> Release {
+const fn release(version: u8, early: [u64; 4], late: [u64; 3], regexp_bytes: u64) -> Layout {
     let [strtab, sv_count, sv_arenaroot, sv_undef] = early;
     let [main_cv, body_roots, body_arenas] = late;
-    Release {
+    Layout {
         version,
         strtab,
         sv_count,
@@ -86,7 +86,7 @@ const fn release(version: u8, early: [u64; 4], late: [u64; 3], regexp_bytes: u64
 }
 
 /// All known releases; maintenance releases do not change structures.
-pub const RELEASES: [Release; 13] = [
+pub const RELEASES: [Layout; 13] = [
     release(18, [136, 208, 232, 376], [1648, 1984, 2888], 144),
     release(20, [152, 240, 264, 304], [1568, 1904, 2672], 192),
     release(22, [152, 248, 264, 304], [1696, 2032, 2808], 192),

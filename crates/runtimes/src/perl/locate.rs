@@ -8,8 +8,8 @@
 use std::collections::HashSet;
 use std::os::unix::fs::FileExt;
 
-use crate::batch::Pages;
-use crate::perl::layout::{RELEASES, Release, THREAD_SPECIFIC, THREAD_SPECIFIC_KEYS};
+use crate::batch::PageCache;
+use crate::perl::layout::{RELEASES, Layout, THREAD_SPECIFIC, THREAD_SPECIFIC_KEYS};
 use strandline_process::elf::Object;
 use strandline_process::image::exports;
 use strandline_process::map::{AddressSpace, Mapping};
@@ -81,7 +81,7 @@ impl Program {
     }
 
     /// The layout of its release; `None` if the release is unknown.
-    pub fn release(&self) -> Option<&'static Release> {
+    pub fn release(&self) -> Option<&'static Layout> {
         let [5, version, _] = self.version? else { return None };
         RELEASES.iter().find(|release| release.version == version)
     }
@@ -161,7 +161,7 @@ fn constant(process: &Process, space: &AddressSpace, address: u64) -> Option<u8>
 
 /// An interpreter of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Anchor {
+pub struct InterpreterLocation {
     /// Its address; `None` if its variables are globals.
     pub interpreter: Option<u64>,
     /// Whether `PL_curinterp` points to it.
@@ -175,23 +175,23 @@ pub struct Anchor {
 /// The interpreters of `program`: that of `PL_curinterp` first, then those of threads.
 pub fn interpreters(
     program: &Program,
-    release: &Release,
+    release: &Layout,
     threads: &[ThreadFacts],
-    pages: &mut Pages<'_>,
-) -> Vec<Anchor> {
+    pages: &mut PageCache<'_>,
+) -> Vec<InterpreterLocation> {
     let (current, key) = match program.variables {
         Variables::Globals(addresses) => {
-            return vec![Anchor { interpreter: None, main: true, thread: None, addresses }];
+            return vec![InterpreterLocation { interpreter: None, main: true, thread: None, addresses }];
         }
         Variables::Interpreters { current, key } => (pages.word(current).unwrap_or(0), key),
     };
-    let mut found: Vec<Anchor> = Vec::new();
+    let mut found: Vec<InterpreterLocation> = Vec::new();
     if current != 0 {
         found.push(anchor(current, true, None, release));
     }
-    let Some(key) = key.and_then(|key| pages.half_word(key)) else { return found };
+    let Some(key) = key.and_then(|key| pages.word32(key)) else { return found };
     for thread in threads {
-        let Some(own) = specific(thread.fs_base, u64::from(key), pages).filter(|&own| own != 0) else {
+        let Some(own) = thread_specific(thread.fs_base, u64::from(key), pages).filter(|&own| own != 0) else {
             continue;
         };
         if let Some(known) = found.iter_mut().find(|known| known.interpreter == Some(own)) {
@@ -204,7 +204,7 @@ pub fn interpreters(
 }
 
 /// Adds the interpreters of `others` that are not in `known` yet.
-pub fn add(known: &mut Vec<Anchor>, others: &[u64], release: &Release) {
+pub fn add(known: &mut Vec<InterpreterLocation>, others: &[u64], release: &Layout) {
     for &other in others {
         let is_new = known.iter().all(|one| one.interpreter != Some(other));
         if is_new && known.len() < MAX_INTERPRETERS {
@@ -213,7 +213,7 @@ pub fn add(known: &mut Vec<Anchor>, others: &[u64], release: &Release) {
     }
 }
 
-fn anchor(interpreter: u64, main: bool, thread: Option<i32>, release: &Release) -> Anchor {
+fn anchor(interpreter: u64, main: bool, thread: Option<i32>, release: &Layout) -> InterpreterLocation {
     let at = |offset: u64| interpreter.wrapping_add(offset);
     let addresses = Addresses {
         strtab: at(release.strtab),
@@ -223,11 +223,11 @@ fn anchor(interpreter: u64, main: bool, thread: Option<i32>, release: &Release) 
         body_roots: at(release.body_roots),
         body_arenas: at(release.body_arenas),
     };
-    Anchor { interpreter: Some(interpreter), main, thread, addresses }
+    InterpreterLocation { interpreter: Some(interpreter), main, thread, addresses }
 }
 
 /// A thread's value of a `pthread_key_t`.
-fn specific(thread_pointer: u64, key: u64, pages: &mut Pages<'_>) -> Option<u64> {
+fn thread_specific(thread_pointer: u64, key: u64, pages: &mut PageCache<'_>) -> Option<u64> {
     let first = thread_pointer.checked_add(THREAD_SPECIFIC).filter(|_| thread_pointer != 0)?;
     let block = if key < THREAD_SPECIFIC_KEYS {
         first

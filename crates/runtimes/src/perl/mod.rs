@@ -29,19 +29,19 @@ mod survey;
 mod tests;
 
 use self::facts::Perl;
-use crate::batch::{Counted, Pages};
-use crate::perl::layout::{RELEASES, Release};
-use FileName::{Has, Versioned};
+use crate::batch::{CountingMemory, PageCache};
+use crate::perl::layout::{RELEASES, Layout};
+use FileName::{Contains, Versioned};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::class::Slot;
 use strandline_claims::facts::Runtime;
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::reader::{
-    About, Clue, Evidence, FileName, HeapKind, leading_version, version_in_file_name,
+    ReaderInfo, Match, Evidence, FileName, HeapKind, leading_version, version_in_file_name,
 };
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Effect, Spec};
-use strandline_claims::runtime::{self, Access, Busy, Context, Finish, Found, Pending, Reading};
+use strandline_claims::runtime::{self, Access, Busy, Context, FinishContext, Found, Pending, Reading};
 use strandline_claims::section::Section;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
@@ -75,17 +75,17 @@ impl Slots {
     }
 
     /// The slots that blocks are claimed with: free places are parts of arenas.
-    fn of_blocks(self) -> [Slot; 7] {
+    fn chunk_slots(self) -> [Slot; 7] {
         [self.string, self.shared, self.constant, self.container, self.arena, self.pad, self.buffer]
     }
 }
 
 /// The entry for Perl in the table of readers.
-pub static ABOUT: About = About {
+pub static ABOUT: ReaderInfo = ReaderInfo {
     name: "perl",
     title: "Perl",
     evidence: Evidence {
-        files: &[Has("libperl", ".so")],
+        files: &[Contains("libperl", ".so")],
         executables: &[Versioned("perl")],
         symbols: &["PL_thr_key", "perl_alloc"],
         version: |clue| version_of_program(clue).or_else(|| version_in_file_name(clue.file)),
@@ -97,14 +97,14 @@ pub static ABOUT: About = About {
     remedies: &[Spec::advice("perl_undef", Effect::Objects, "the program undefines variables out of use")],
     not_read: "what code in C holds beside Perl's values: it stands on the allocator's rows",
     heap: HeapKind::Malloc,
-    ..About::NONE
+    ..ReaderInfo::NONE
 };
 
 /// The reader for Perl.
 pub struct Reader;
 
 impl runtime::Reader for Reader {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static ReaderInfo {
         &ABOUT
     }
 
@@ -144,7 +144,7 @@ impl Found for Programs {
 }
 
 /// The version in the module paths that perl is built with (`/usr/share/perl/5.36.0`).
-fn version_of_program(clue: &Clue<'_>) -> Option<String> {
+fn version_of_program(clue: &Match<'_>) -> Option<String> {
     const PLACES: &[&str] = &["/perl/5.", "/perl5/5.", "/perl-5."];
     let image = clue.image().filter(|_| clue.is_executable())?;
     let text = image.strings(PLACES).into_iter().flatten().next()?;
@@ -154,7 +154,7 @@ fn version_of_program(clue: &Clue<'_>) -> Option<String> {
 /// Reads all interpreters of the programs found.
 pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &Refinements) -> Reading {
     let mut reading = Reading::default();
-    let memory = Counted::new(context.memory);
+    let memory = CountingMemory::new(context.memory);
     let mut perl = Perl::default();
     let version = programs.iter().find_map(locate::Program::version_text);
     reading.facts.name = "perl".to_owned();
@@ -185,8 +185,8 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
     reading.remedies.extend(retained::remedy(&retained));
     reading.bytes_read = memory.bytes();
     let claimed_arenas = perl.interpreters.iter().filter(|one| one.read).map(|one| one.heads.arenas).sum();
-    reading.pending = Some(Box::new(Claimed { slots, arenas: claimed_arenas }));
-    perl.summarise(&mut reading.facts);
+    reading.pending = Some(Box::new(PendingChecks { slots, arenas: claimed_arenas }));
+    perl.fill_common(&mut reading.facts);
     reading.facts.set_details(ABOUT.name, &perl);
     reading
 }
@@ -194,16 +194,16 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
 fn read_program(
     context: &Context<'_>,
     memory: &dyn Memory,
-    (program, release): (&locate::Program, &'static Release),
+    (program, release): (&locate::Program, &'static Layout),
     (refinements, slots): (&Refinements, Slots),
     reading: &mut Reading,
     perl: &mut Perl,
 ) {
-    let mut anchors = locate::interpreters(program, release, context.threads, &mut Pages::new(memory));
+    let mut anchors = locate::interpreters(program, release, context.threads, &mut PageCache::new(memory));
     if anchors.is_empty() {
         return;
     }
-    if may_have_others(context, program, &anchors) {
+    if may_have_hidden_interpreters(context, program, &anchors) {
         let runs = (context.resident)(0, u64::MAX);
         let until = (context.workers, context.deadline);
         let (others, whole) = search::search(memory, &runs, release, until);
@@ -219,14 +219,14 @@ fn read_program(
     for anchor in &anchors {
         let of_interpreter = reader.read(anchor);
         reading.caveats.extend(of_interpreter.caveats);
-        reading.named.extend(of_interpreter.named);
+        reading.named_blocks.extend(of_interpreter.named);
         perl.interpreters.push(of_interpreter.facts);
     }
 }
 
 /// Whether there may be interpreters that no exported variable points to: in a program that embeds
 /// perl, and in a program with threads.
-fn may_have_others(context: &Context<'_>, program: &locate::Program, anchors: &[locate::Anchor]) -> bool {
+fn may_have_hidden_interpreters(context: &Context<'_>, program: &locate::Program, anchors: &[locate::InterpreterLocation]) -> bool {
     let is_perl = |path: &str| path.rsplit('/').next().is_some_and(|name| name.starts_with("perl"));
     let embedded =
         !is_perl(&program.path) && !context.process.executable().is_some_and(|path| is_perl(&path));
@@ -251,23 +251,23 @@ fn unknown_version(version: Option<String>, found_by: &str) -> Caveat {
 }
 
 /// What was claimed, to be compared with what the allocators' readers matched.
-struct Claimed {
+struct PendingChecks {
     slots: Slots,
     /// Arenas of heads in the interpreters that were read.
     arenas: u64,
 }
 
-impl Pending for Claimed {
-    fn finish(self: Box<Self>, reading: &mut Reading, how: &Finish<'_>) {
+impl Pending for PendingChecks {
+    fn finish(self: Box<Self>, reading: &mut Reading, how: &FinishContext<'_>) {
         // Predictions and rounding are those of glibc.
         let in_glibc = how
             .by_allocator
             .iter()
-            .any(|(name, matched)| name == "glibc" && matched.count_of(self.slots.of_blocks()) > 0);
+            .any(|(name, matched)| name == "glibc" && matched.count_of(self.slots.chunk_slots()) > 0);
         if self.arenas == 0 || in_glibc {
             return;
         }
-        if how.matched.count_of(self.slots.of_blocks()) == 0 {
+        if how.matched.count_of(self.slots.chunk_slots()) == 0 {
             let text = "perl's values are not in chunks of the C library's malloc (it has another allocator): its bytes \
                         stand on the allocator's rows, and what malloc's headers and rounding take are those of glibc";
             reading.caveats.push(Caveat::new("perl_not_refined", reading.facts.found_by.clone(), None, text));

@@ -1,16 +1,16 @@
 //! Names of code: subs, packages and lexicals. No other text of the target is reported.
 
 use super::objects::Head;
-use crate::batch::Pages;
-use crate::perl::layout::{self as layout, Release, flags, padname, sub};
+use crate::batch::PageCache;
+use crate::perl::layout::{self as layout, Layout, flags, padname, sub};
 use std::borrow::Cow;
 use strandline_process::memory::{half_word_at, word_at};
 
 const MAX_NAME_BYTES: usize = 200;
 
 pub struct Names<'a> {
-    pages: Pages<'a>,
-    release: &'static Release,
+    pages: PageCache<'a>,
+    release: &'static Layout,
     main_cv: u64,
     /// Number of names that were too long or had characters that no name has.
     pub replaced: u64,
@@ -26,7 +26,7 @@ pub struct Sub {
 
 impl<'a> Names<'a> {
     /// Creates a reader of names that reads with `pages`.
-    pub fn new(pages: Pages<'a>, release: &'static Release, main_cv: u64) -> Self {
+    pub fn new(pages: PageCache<'a>, release: &'static Layout, main_cv: u64) -> Self {
         Self { pages, release, main_cv, replaced: 0 }
     }
 
@@ -34,17 +34,17 @@ impl<'a> Names<'a> {
     pub fn sub(&mut self, address: u64) -> Option<Sub> {
         let head = self.head(address)?;
         let body: [u8; sub::BYTES] = self.pages.array(head.any)?;
-        let of_sub = half_word_at(&body, sub::FLAGS)?;
-        let is_closure = of_sub & sub::CLONED != 0;
+        let sub_flags = half_word_at(&body, sub::FLAGS)?;
+        let is_closure = sub_flags & sub::CLONED != 0;
         let stash = word_at(&body, sub::STASH)?;
         // A file or an eval, but not a BEGIN block, which is marked FAKE.
-        let is_file = of_sub & sub::UNIQUE != 0 && head.flags & flags::FAKE == 0;
+        let is_file = sub_flags & sub::UNIQUE != 0 && head.flags & flags::FAKE == 0;
         if address == self.main_cv || is_file {
             let package = self.package(stash).unwrap_or_else(|| "main".to_owned());
             return Some(Sub { name: format!("{package} (file scope)"), is_closure });
         }
         let named = word_at(&body, sub::GLOB)?;
-        let (name, stash) = if of_sub & sub::NAMED != 0 {
+        let (name, stash) = if sub_flags & sub::NAMED != 0 {
             (self.key(named)?, stash)
         } else if named == 0 {
             ("__ANON__".to_owned(), stash)
@@ -92,7 +92,7 @@ impl<'a> Names<'a> {
     /// The name of a package, by its stash.
     fn package(&mut self, stash: u64) -> Option<String> {
         let head = self.head(stash)?;
-        (stash != 0 && head.has(flags::OOK)).then_some(())?;
+        (stash != 0 && head.has_flags(flags::OOK)).then_some(())?;
         let aux = if self.release.aux_in_body() {
             head.any.checked_add(layout::HASH_AUX)?
         } else {
@@ -101,14 +101,14 @@ impl<'a> Names<'a> {
         };
         let name = self.pages.word(aux)?;
         // With several names, the word points to an array of them.
-        let several = self.pages.half_word(aux.checked_add(layout::AUX_NAME_COUNT)?)? != 0;
+        let several = self.pages.word32(aux.checked_add(layout::AUX_NAME_COUNT)?)? != 0;
         let name = if several { self.pages.word(name)? } else { name };
         self.key(name)
     }
 
     /// The text of a key.
     fn key(&mut self, key: u64) -> Option<String> {
-        let length = self.pages.half_word(key.checked_add(layout::KEY_LENGTH)?)?;
+        let length = self.pages.word32(key.checked_add(layout::KEY_LENGTH)?)?;
         self.text(key.checked_add(layout::KEY_BYTES_AT)?, usize::try_from(length).ok()?)
     }
 

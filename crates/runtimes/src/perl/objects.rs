@@ -3,7 +3,7 @@
 //! A head (`SV`) is 24 bytes in an arena: a pointer to its body, a reference count, flags whose
 //! lowest byte is the type, and a word that points to its string, array, table or referent.
 
-use crate::perl::layout::{self as layout, Release, flags};
+use crate::perl::layout::{self as layout, Layout, flags};
 use strandline_process::memory::{half_word_at, word_at};
 
 /// Number of types of heads, in all releases.
@@ -58,7 +58,7 @@ pub const NAMES: [(Type, &str); TYPES] = [
 ];
 
 /// `svtype` of 5.18 (`sv.h`).
-const OLD: [Type; 16] = [
+const SVTYPES_5_18: [Type; 16] = [
     Type::Null,
     Type::Bind,
     Type::Iv,
@@ -78,7 +78,7 @@ const OLD: [Type; 16] = [
 ];
 
 /// `svtype` since 5.20 (`sv.h`); the last since 5.38.
-const NEW: [Type; 17] = [
+const SVTYPES_5_20: [Type; 17] = [
     Type::Null,
     Type::Iv,
     Type::Nv,
@@ -100,17 +100,17 @@ const NEW: [Type; 17] = [
 
 impl Type {
     /// The type with this number; `None` if the release has no such type.
-    pub fn of(code: u32, release: &Release) -> Option<Self> {
+    pub fn of(code: u32, release: &Layout) -> Option<Self> {
         let all = match release.version {
-            ..20 => OLD.as_slice(),
-            20..38 => NEW.split_last().map_or(&[][..], |(_, rest)| rest),
-            _ => NEW.as_slice(),
+            ..20 => SVTYPES_5_18.as_slice(),
+            20..38 => SVTYPES_5_20.split_last().map_or(&[][..], |(_, rest)| rest),
+            _ => SVTYPES_5_20.as_slice(),
         };
         all.get(code as usize).copied()
     }
 
     /// Its bodies in arenas; `None` if it has no bodies, or gets each from malloc.
-    pub fn body(self, release: &Release) -> Option<Body> {
+    pub fn body(self, release: &Layout) -> Option<Body> {
         let (bytes, skipped) = match self {
             Self::Null | Self::Bind | Self::Iv | Self::PvFm => return None,
             Self::Nv => (8, layout::NV_FIELD),
@@ -126,7 +126,7 @@ impl Type {
             Self::PvCv => (104, 0),
             Self::PvIo => (136, 0),
         };
-        Some(Body { bytes, skipped })
+        Some(Body { bytes, pointer_bias: skipped })
     }
 
     /// Whether its body has fields for the lengths of a string and of its buffer.
@@ -144,7 +144,7 @@ pub struct Body {
     /// Bytes of one body.
     pub bytes: u64,
     /// Bytes from where the head points to the first byte of the body.
-    pub skipped: u64,
+    pub pointer_bias: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -162,7 +162,7 @@ pub struct Head {
 
 /// Storage of a value that is read besides its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum Storage {
     /// None.
     Plain,
     /// A string buffer at `u`, in use or not.
@@ -192,12 +192,12 @@ impl Head {
     }
 
     /// Its type; `None` if its number is unknown.
-    pub fn kind(&self, release: &Release) -> Option<Type> {
+    pub fn kind(&self, release: &Layout) -> Option<Type> {
         Type::of(self.flags & layout::TYPE_MASK, release)
     }
 
     /// Whether all of `flags` are set.
-    pub fn has(&self, flags: u32) -> bool {
+    pub fn has_flags(&self, flags: u32) -> bool {
         self.flags & flags == flags
     }
 
@@ -212,35 +212,35 @@ impl Head {
     }
 
     /// The storage that is read besides its body.
-    pub fn shape(&self, kind: Type) -> Shape {
+    pub fn shape(&self, kind: Type) -> Storage {
         match kind {
-            Type::PvAv => Shape::Array,
-            Type::PvHv => Shape::Hash,
-            Type::PvCv | Type::PvFm => Shape::Sub,
-            Type::PvObj => Shape::Object,
+            Type::PvAv => Storage::Array,
+            Type::PvHv => Storage::Hash,
+            Type::PvCv | Type::PvFm => Storage::Sub,
+            Type::PvObj => Storage::Object,
             // A FAKE LV is a regexp in disguise; a GV or an LV may be a glob with its contents.
-            Type::PvLv if self.has(flags::FAKE) => Shape::Plain,
+            Type::PvLv if self.has_flags(flags::FAKE) => Storage::Plain,
             Type::PvGv | Type::PvLv if self.flags & (flags::PRIVATE_POK | flags::GLOB) == flags::GLOB => {
-                Shape::Plain
+                Storage::Plain
             }
             Type::Pv | Type::PvIv | Type::PvNv | Type::PvMg | Type::PvGv | Type::PvLv
-                if self.u != 0 && !self.has(flags::ROK) =>
+                if self.u != 0 && !self.has_flags(flags::ROK) =>
             {
-                Shape::String
+                Storage::String
             }
-            _ => Shape::Plain,
+            _ => Storage::Plain,
         }
     }
 
     /// First byte and size of its body; `None` if it has no body in an arena.
-    pub fn body(&self, kind: Type, release: &Release) -> Option<(u64, u64)> {
+    pub fn body(&self, kind: Type, release: &Layout) -> Option<(u64, u64)> {
         let body = match kind {
-            Type::PvHv if release.aux_in_body() && self.has(flags::OOK) => {
-                Body { bytes: release.hash_with_aux_bytes()?, skipped: 0 }
+            Type::PvHv if release.aux_in_body() && self.has_flags(flags::OOK) => {
+                Body { bytes: release.hash_with_aux_bytes()?, pointer_bias: 0 }
             }
             kind => kind.body(release)?,
         };
-        let start = self.any.wrapping_add(body.skipped);
+        let start = self.any.wrapping_add(body.pointer_bias);
         // The number is stored in the head itself.
         let in_head = kind == Type::Nv && start == self.address.wrapping_add(16);
         (self.any != 0 && !in_head).then_some((start, body.bytes))
@@ -279,11 +279,11 @@ mod tests {
     #[test]
     fn globs_and_references_have_no_buffer() {
         let head = |flags, u| Head { flags, u, ..Head::default() };
-        assert_eq!(head(flags::GLOB | 9, 8).shape(Type::PvGv), Shape::Plain);
-        assert_eq!(head(flags::GLOB | flags::PRIVATE_POK | 9, 8).shape(Type::PvGv), Shape::String);
-        assert_eq!(head(flags::ROK | 7, 8).shape(Type::PvMg), Shape::Plain);
-        assert_eq!(head(7, 0).shape(Type::PvMg), Shape::Plain);
-        assert_eq!(head(7, 16).shape(Type::PvMg), Shape::String);
+        assert_eq!(head(flags::GLOB | 9, 8).shape(Type::PvGv), Storage::Plain);
+        assert_eq!(head(flags::GLOB | flags::PRIVATE_POK | 9, 8).shape(Type::PvGv), Storage::String);
+        assert_eq!(head(flags::ROK | 7, 8).shape(Type::PvMg), Storage::Plain);
+        assert_eq!(head(7, 0).shape(Type::PvMg), Storage::Plain);
+        assert_eq!(head(7, 16).shape(Type::PvMg), Storage::String);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::names::Names;
 use super::objects::chunk_bytes;
 use super::objects::{IS_MMAPPED, SIZE_BITS};
 use super::roots::Kept;
-use crate::batch::Pages;
+use crate::batch::PageCache;
 use strandline_claims::class::Slot;
 use strandline_claims::facts::{Remedy, RemedyKind};
 use strandline_claims::runtime::{Context, Named};
@@ -18,9 +18,9 @@ const MAX_ADVISED: usize = 3;
 
 /// Fills in `top`, `top_left_out` and `page_bytes` of `retained` from the large buffers, and
 /// returns the holders of the listed ones.
-pub fn list(
+pub fn list_largest(
     context: &Context<'_>,
-    pages: &mut Pages<'_>,
+    pages: &mut PageCache<'_>,
     names: &mut Names<'_>,
     mut kept: Vec<Kept>,
     retained: &mut Retained,
@@ -88,7 +88,7 @@ fn named(names: &mut Names<'_>, kept: &Kept, page_bytes: u64) -> facts::Buffer {
 
 /// Resident bytes that freeing the buffer gives back: the pages wholly within its chunk, as
 /// malloc_trim counts them, or all of a chunk that is a mapping of its own.
-fn whole_pages(context: &Context<'_>, pages: &mut Pages<'_>, kept: &Kept) -> u64 {
+fn whole_pages(context: &Context<'_>, pages: &mut PageCache<'_>, kept: &Kept) -> u64 {
     let chunk = kept.pointer.wrapping_sub(16);
     let usual = chunk_bytes(kept.bytes);
     let word = pages.word(kept.pointer.wrapping_sub(8)).unwrap_or(0);

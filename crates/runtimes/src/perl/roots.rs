@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::facts::{BufferKind, Keeper};
-use super::objects::{Head, Shape, Type};
-use crate::batch::Pages;
-use crate::perl::layout::{self as layout, Release, flags, padname, sub};
+use super::objects::{Head, Storage, Type};
+use crate::batch::PageCache;
+use crate::perl::layout::{self as layout, Layout, flags, padname, sub};
 use crate::work;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
@@ -90,7 +90,7 @@ pub struct Kept {
 
 /// What the pads hold.
 #[derive(Clone, Debug, Default)]
-pub struct Roots {
+pub struct PadFindings {
     /// Marks, sorted by address, each head once.
     pub marks: Vec<u64>,
     /// Large buffers that are kept.
@@ -105,10 +105,10 @@ pub struct Roots {
 
 /// Inputs for reading pads.
 #[derive(Clone, Copy)]
-pub struct Place<'a> {
+pub struct PadContext<'a> {
     pub memory: &'a dyn Memory,
     /// The target's layout.
-    pub release: &'static Release,
+    pub release: &'static Layout,
     /// `PL_main_cv`: the program's file, which always runs.
     pub main_cv: u64,
     pub deadline: Instant,
@@ -118,33 +118,33 @@ pub struct Place<'a> {
 }
 
 /// Reads the pads of `subs`. Also returns whether all jobs were done in time.
-pub fn look(place: &Place<'_>, subs: &[u64]) -> (Roots, bool) {
+pub fn read_pads(place: &PadContext<'_>, subs: &[u64]) -> (PadFindings, bool) {
     let jobs = subs.len().div_ceil(SUBS_PER_JOB);
     let left = AtomicU64::new(place.resident_bytes / 8);
     let new = || PadReader {
         left: &left,
-        pages: Pages::new(place.memory),
+        pages: PageCache::new(place.memory),
         place: *place,
         lists: HashMap::new(),
         names_kept: 0,
-        found: Roots::default(),
+        found: PadFindings::default(),
     };
-    let (lookers, jobs_left) = work::share(place.workers, jobs, place.deadline, new, |reader, job| {
+    let (lookers, jobs_left) = work::run_jobs(place.workers, jobs, place.deadline, new, |reader, job| {
         for &address in subs.iter().skip(job * SUBS_PER_JOB).take(SUBS_PER_JOB) {
             if reader.sub(address).is_none() {
                 reader.found.subs.damaged += 1;
             }
         }
     });
-    let mut all = Roots::default();
+    let mut all = PadFindings::default();
     for reader in lookers {
         all.add(reader.found);
     }
-    all.settle();
+    all.deduplicate();
     (all, jobs_left == 0)
 }
 
-impl Roots {
+impl PadFindings {
     fn add(&mut self, other: Self) {
         self.marks.extend(other.marks);
         self.kept.extend(other.kept);
@@ -158,7 +158,7 @@ impl Roots {
     }
 
     /// A value may be in several pads: the pad that owns it names it.
-    fn settle(&mut self) {
+    fn deduplicate(&mut self) {
         self.marks.sort_unstable();
         self.marks.dedup_by_key(|mark| *mark & !7);
         self.kept.sort_unstable_by_key(|kept| (kept.head, kept.captured, kept.sub, kept.depth));
@@ -170,7 +170,7 @@ impl Roots {
 
 /// Kind of a pad entry, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Class {
+enum EntryKind {
     /// An operator's target: no name.
     Temporary,
     /// A constant: an empty name.
@@ -187,18 +187,18 @@ enum Class {
 #[derive(Clone, Copy)]
 struct Name {
     address: u64,
-    class: Class,
+    class: EntryKind,
 }
 
 struct PadReader<'a> {
-    pages: Pages<'a>,
-    place: Place<'a>,
+    pages: PageCache<'a>,
+    place: PadContext<'a>,
     /// Depths and pad entries that may still be read, for all subs.
     left: &'a AtomicU64,
     lists: HashMap<u64, Arc<Vec<Name>>>,
     /// Names in `lists`.
     names_kept: usize,
-    found: Roots,
+    found: PadFindings,
 }
 
 /// A pad, and whether its sub runs in it.
@@ -217,13 +217,13 @@ impl PadReader<'_> {
     }
 
     /// Takes `words` from `left`; `None` if too few are left.
-    fn take(&self, words: u64) -> Option<()> {
+    fn spend(&self, words: u64) -> Option<()> {
         let less = |left: u64| left.checked_sub(words);
         self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok().then_some(())
     }
 
     /// `None` if time is over.
-    fn in_time(&self) -> Option<()> {
+    fn check_deadline(&self) -> Option<()> {
         (Instant::now() <= self.place.deadline).then_some(())
     }
 
@@ -245,18 +245,18 @@ impl PadReader<'_> {
         self.found.subs.with_pads += 1;
         self.found.subs.closures += u64::from(of_sub & sub::CLONED != 0);
         self.found.subs.running += u64::from(running > 0);
-        self.take(last)?;
+        self.spend(last)?;
         let names = self.pages.word(pads)?;
         let names = self.names(names)?;
         for depth in 1..=last {
             if depth.is_multiple_of(DEPTHS) {
-                self.in_time()?;
+                self.check_deadline()?;
             }
             let pad = self.pages.word(pads.checked_add(8 * depth)?)?;
             if pad == 0 {
                 continue;
             }
-            self.in_time()?;
+            self.check_deadline()?;
             self.found.subs.pads += 1;
             self.pad(pad, &names, Pad { sub: address, depth, running: depth <= running })?;
         }
@@ -270,10 +270,10 @@ impl PadReader<'_> {
         if kind != Type::PvAv || count > MAX_ENTRIES {
             return None;
         }
-        self.take(count)?;
+        self.spend(count)?;
         let mut words = [0u8; 8 * WORDS as usize];
         for first in (0..count).step_by(WORDS as usize) {
-            self.in_time()?;
+            self.check_deadline()?;
             let here = (count - first).min(WORDS);
             let bytes = words.get_mut(..8 * usize::try_from(here).ok()?)?;
             self.pages.read(head.u.checked_add(8 * first)?, bytes).ok()?;
@@ -281,7 +281,7 @@ impl PadReader<'_> {
                 // The first entry is the array of arguments.
                 let entry = word_at(&words, 8 * usize::try_from(index - first).ok()?)?;
                 if index > 0 && entry != 0 {
-                    let temporary = Name { address: 0, class: Class::Temporary };
+                    let temporary = Name { address: 0, class: EntryKind::Temporary };
                     let name = names.get(usize::try_from(index).ok()?).copied().unwrap_or(temporary);
                     self.entry(entry, name, pad);
                 }
@@ -295,13 +295,13 @@ impl PadReader<'_> {
         let (head, kind) = self.head(address)?;
         let shape = head.shape(kind);
         // A lexical that was assigned a glob is FAKE.
-        let is_glob = kind == Type::PvGv && shape == Shape::Plain && head.flags & flags::FAKE == 0;
-        if is_glob && name.class != Class::Own && self.found.globs.len() < MAX_MARKS {
+        let is_glob = kind == Type::PvGv && shape == Storage::Plain && head.flags & flags::FAKE == 0;
+        if is_glob && name.class != EntryKind::Own && self.found.globs.len() < MAX_MARKS {
             self.found.globs.push(address);
         }
-        let read_only = name.class == Class::Temporary && head.flags & flags::READONLY != 0;
-        if name.class == Class::Constant || read_only {
-            if shape == Shape::String {
+        let read_only = name.class == EntryKind::Temporary && head.flags & flags::READONLY != 0;
+        if name.class == EntryKind::Constant || read_only {
+            if shape == Storage::String {
                 self.mark(&head, Mark::Constant);
             }
             return Some(());
@@ -310,22 +310,22 @@ impl PadReader<'_> {
         let out_of_use = match name.class {
             // A lexical that has a value while its sub is not running keeps it for the next call
             // (`my $x if 0`).
-            Class::Temporary => alone || !head.has_value(),
+            EntryKind::Temporary => alone || !head.has_value(),
             _ => !head.has_value(),
         };
         // An array or a hash without elements is the same for all references with or without
         // storage.
-        let is_lexical = name.class != Class::Temporary;
+        let is_lexical = name.class != EntryKind::Temporary;
         let (Buffer { pointer, bytes }, kind) = match shape {
-            _ if name.class == Class::Other => return Some(()),
-            Shape::String if out_of_use => {
-                (string(&mut self.pages, &head, self.place.release)?, BufferKind::String)
+            _ if name.class == EntryKind::Other => return Some(()),
+            Storage::String if out_of_use => {
+                (unshared_buffer(&mut self.pages, &head, self.place.release)?, BufferKind::String)
             }
-            Shape::Array if is_lexical => (empty_array(&mut self.pages, &head)?, BufferKind::Array),
-            Shape::Hash if is_lexical => (empty_hash(&mut self.pages, &head)?, BufferKind::Hash),
+            Storage::Array if is_lexical => (empty_array(&mut self.pages, &head)?, BufferKind::Array),
+            Storage::Hash if is_lexical => (empty_hash(&mut self.pages, &head)?, BufferKind::Hash),
             _ => return Some(()),
         };
-        let temporary = name.class == Class::Temporary;
+        let temporary = name.class == EntryKind::Temporary;
         self.mark(&head, if temporary { Mark::Temporary } else { Mark::Lexical });
         if bytes > LARGE_BYTES {
             if self.found.kept.len() >= MAX_KEPT {
@@ -338,7 +338,7 @@ impl PadReader<'_> {
                 bytes,
                 kind,
                 keeper: if temporary { Keeper::Temporary } else { Keeper::Lexical },
-                captured: name.class == Class::Outer,
+                captured: name.class == EntryKind::Outer,
                 sub: pad.sub,
                 depth: pad.depth,
                 name: name.address,
@@ -375,10 +375,10 @@ impl PadReader<'_> {
         let mut names = Vec::new();
         for index in 0..count {
             if index.is_multiple_of(WORDS) {
-                self.in_time()?;
+                self.check_deadline()?;
             }
             let address = self.pages.word(array.checked_add(8 * index)?)?;
-            let class = if address == 0 { Class::Temporary } else { self.class(address)? };
+            let class = if address == 0 { EntryKind::Temporary } else { self.class(address)? };
             names.push(Name { address, class });
         }
         let names = Arc::new(names);
@@ -393,21 +393,21 @@ impl PadReader<'_> {
         Some(names)
     }
 
-    fn class(&mut self, address: u64) -> Option<Class> {
+    fn class(&mut self, address: u64) -> Option<EntryKind> {
         if !self.place.release.has_padnames() {
             return self.old_class(address);
         }
         let at = usize::try_from(self.place.release.padname_flags()).ok()?;
         let bytes: [u8; padname::BYTES] = self.name_bytes(address)?;
-        let (text, length, of_name) = (word_at(&bytes, 0)?, *bytes.get(at - 1)?, *bytes.get(at)?);
-        Some(match of_name {
-            _ if text == 0 => Class::Temporary,
-            _ if length == 0 => Class::Constant,
-            of_name if of_name & padname::OUR != 0 => Class::Other,
-            _ if self.pages.array(text)? == *b"&" => Class::Other,
-            of_name if of_name & (padname::OUTER | padname::FIELD) != 0 => Class::Outer,
-            of_name if of_name & padname::STATE != 0 => Class::State,
-            _ => Class::Own,
+        let (text, length, name_flags) = (word_at(&bytes, 0)?, *bytes.get(at - 1)?, *bytes.get(at)?);
+        Some(match name_flags {
+            _ if text == 0 => EntryKind::Temporary,
+            _ if length == 0 => EntryKind::Constant,
+            of_name if of_name & padname::OUR != 0 => EntryKind::Other,
+            _ if self.pages.array(text)? == *b"&" => EntryKind::Other,
+            of_name if of_name & (padname::OUTER | padname::FIELD) != 0 => EntryKind::Outer,
+            of_name if of_name & padname::STATE != 0 => EntryKind::State,
+            _ => EntryKind::Own,
         })
     }
 
@@ -420,19 +420,19 @@ impl PadReader<'_> {
     }
 
     /// Before 5.22 a pad name is a value.
-    fn old_class(&mut self, address: u64) -> Option<Class> {
+    fn old_class(&mut self, address: u64) -> Option<EntryKind> {
         let (head, kind) = self.head(address)?;
         if head.flags & flags::PRIVATE_POK == 0 || !kind.can_hold_string() {
-            return Some(Class::Temporary);
+            return Some(EntryKind::Temporary);
         }
         let (length, _) = self.pages.pair(head.any.checked_add(layout::CUR)?)?;
         Some(match head.flags {
-            _ if length == 0 => Class::Constant,
-            of_name if of_name & flags::PAD_OUR != 0 => Class::Other,
-            _ if self.pages.array(head.u)? == *b"&" => Class::Other,
-            of_name if of_name & flags::FAKE != 0 => Class::Outer,
-            of_name if of_name & flags::PAD_STATE != 0 => Class::State,
-            _ => Class::Own,
+            _ if length == 0 => EntryKind::Constant,
+            of_name if of_name & flags::PAD_OUR != 0 => EntryKind::Other,
+            _ if self.pages.array(head.u)? == *b"&" => EntryKind::Other,
+            of_name if of_name & flags::FAKE != 0 => EntryKind::Outer,
+            of_name if of_name & flags::PAD_STATE != 0 => EntryKind::State,
+            _ => EntryKind::Own,
         })
     }
 }
@@ -446,7 +446,7 @@ pub struct Buffer {
 }
 
 /// The buffer of a string that is not shared; `None` if it has none or is damaged.
-fn string(pages: &mut Pages<'_>, head: &Head, release: &Release) -> Option<Buffer> {
+fn unshared_buffer(pages: &mut PageCache<'_>, head: &Head, release: &Layout) -> Option<Buffer> {
     let (current, length) = pages.pair(head.any.checked_add(layout::CUR)?)?;
     if length == 0 || current >= length {
         return None;
@@ -456,14 +456,14 @@ fn string(pages: &mut Pages<'_>, head: &Head, release: &Release) -> Option<Buffe
         let others: [u8; 1] = pages.array(head.u.checked_add(length - 1)?)?;
         (others == [0]).then_some(())?;
     }
-    let hidden = if head.has(flags::OOK) { offset(pages, head.u)? } else { 0 };
+    let hidden = if head.has_flags(flags::OOK) { ook_offset(pages, head.u)? } else { 0 };
     let bytes = length.checked_add(hidden).filter(|&bytes| bytes < MAX_BUFFER_BYTES)?;
     Some(Buffer { pointer: head.u.checked_sub(hidden)?, bytes })
 }
 
 /// Offset of a string from the beginning of its buffer (`SvOOK_offset`): stored in the byte before
 /// the string or, if that is 0, in the word before that byte.
-pub fn offset(pages: &mut Pages<'_>, string: u64) -> Option<u64> {
+pub fn ook_offset(pages: &mut PageCache<'_>, string: u64) -> Option<u64> {
     let [short] = pages.array(string.checked_sub(1)?)?;
     if short != 0 {
         return Some(u64::from(short));
@@ -472,7 +472,7 @@ pub fn offset(pages: &mut Pages<'_>, string: u64) -> Option<u64> {
 }
 
 /// The storage of an array without elements.
-fn empty_array(pages: &mut Pages<'_>, head: &Head) -> Option<Buffer> {
+fn empty_array(pages: &mut PageCache<'_>, head: &Head) -> Option<Buffer> {
     let (fill, last) = pages.pair(head.any.checked_add(layout::ARRAY_FILL)?)?;
     let storage = pages.word(head.any.checked_add(layout::ARRAY_ALLOC)?)?;
     if fill != u64::MAX || storage == 0 {
@@ -491,7 +491,7 @@ pub fn array_bytes(elements: u64, storage: u64, last: u64) -> Option<u64> {
 }
 
 /// The table of a hash without keys.
-fn empty_hash(pages: &mut Pages<'_>, head: &Head) -> Option<Buffer> {
+fn empty_hash(pages: &mut PageCache<'_>, head: &Head) -> Option<Buffer> {
     let (keys, last) = pages.pair(head.any.checked_add(layout::HASH_KEYS)?)?;
     if keys != 0 || head.u == 0 {
         return None;

@@ -7,8 +7,8 @@
 
 use std::time::Instant;
 
-use crate::batch::Pages;
-use crate::perl::layout::{HEAD_BYTES, Release};
+use crate::batch::PageCache;
+use crate::perl::layout::{HEAD_BYTES, Layout};
 use crate::work;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
@@ -25,7 +25,7 @@ const SLOTS: std::ops::Range<u32> = 64..0x1_0000;
 pub fn search(
     memory: &dyn Memory,
     runs: &[(u64, u64)],
-    release: &Release,
+    release: &Layout,
     until: (usize, Instant),
 ) -> (Vec<u64>, bool) {
     let mut pieces = Vec::new();
@@ -40,14 +40,14 @@ pub fn search(
             at = next;
         }
     }
-    let new = || (Pages::new(memory), Vec::new(), Vec::new());
-    let (states, left) = work::share(until.0, pieces.len(), until.1, new, |(pages, buffer, found), job| {
+    let new = || (PageCache::new(memory), Vec::new(), Vec::new());
+    let (states, left) = work::run_jobs(until.0, pieces.len(), until.1, new, |(pages, buffer, found), job| {
         let Some(&(start, end)) = pieces.get(job) else { return };
         buffer.resize(usize::try_from(end - start).unwrap_or(0), 0);
         let got = memory.read_some(start, buffer);
         let bytes = buffer.get(..got).unwrap_or(&[]);
-        let interpreters = heads(bytes, start, release).map(|head| head.wrapping_sub(release.sv_undef));
-        found.extend(interpreters.filter(|&interpreter| is_one(pages, interpreter, release)));
+        let interpreters = undef_heads(bytes, start, release).map(|head| head.wrapping_sub(release.sv_undef));
+        found.extend(interpreters.filter(|&interpreter| is_interpreter(pages, interpreter, release)));
     });
     let mut found: Vec<u64> = states.into_iter().flat_map(|state| state.2).collect();
     found.sort_unstable();
@@ -56,7 +56,7 @@ pub fn search(
 }
 
 /// Addresses in `bytes`, which begin at `start`, of heads that look like the undefined value.
-fn heads<'a>(bytes: &'a [u8], start: u64, release: &Release) -> impl Iterator<Item = u64> + 'a {
+fn undef_heads<'a>(bytes: &'a [u8], start: u64, release: &Layout) -> impl Iterator<Item = u64> + 'a {
     let flags = release.undef_flags().to_le_bytes();
     // The iterator owns the needle.
     let finder = memchr::memmem::Finder::new(&flags).into_owned();
@@ -74,12 +74,12 @@ fn heads<'a>(bytes: &'a [u8], start: u64, release: &Release) -> impl Iterator<It
     })
 }
 
-fn is_one(pages: &mut Pages<'_>, interpreter: u64, release: &Release) -> bool {
+fn is_interpreter(pages: &mut PageCache<'_>, interpreter: u64, release: &Layout) -> bool {
     let mut check = || {
         let mut word = |offset: u64| pages.word(interpreter.checked_add(offset)?);
         let (count, strtab, root) =
             (word(release.sv_count)?, word(release.strtab)?, word(release.sv_arenaroot)?);
-        let slots = pages.half_word(root.checked_add(8)?)?;
+        let slots = pages.word32(root.checked_add(8)?)?;
         let fits = interpreter.is_multiple_of(16) && root.is_multiple_of(8) && strtab != 0 && root != 0;
         (fits && count > 0 && count < 1 << 40 && SLOTS.contains(&slots)).then_some(())
     };

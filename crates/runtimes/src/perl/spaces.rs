@@ -7,8 +7,8 @@
 use std::time::Instant;
 
 use super::objects::Type;
-use crate::batch::Pages;
-use crate::perl::layout::{self as layout, Release, flags};
+use crate::batch::PageCache;
+use crate::perl::layout::{self as layout, Layout, flags};
 use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::pages::page_of;
 
@@ -38,7 +38,7 @@ impl Damage {
 }
 
 /// End of user memory on x86-64 with five levels of page tables (56 bits). It keeps sums small.
-const END_OF_ADDRESSES: u64 = 1 << 56;
+const MAX_ADDRESS: u64 = 1 << 56;
 
 /// Bounds on the reading of a chain.
 #[derive(Clone, Copy, Debug)]
@@ -65,14 +65,14 @@ impl HeadArena {
 }
 
 /// The arenas of heads whose chain begins at `root`, in address order.
-pub fn head_arenas(pages: &mut Pages<'_>, root: u64, bounds: &Bounds) -> Result<Vec<HeadArena>, Damage> {
+pub fn head_arenas(pages: &mut PageCache<'_>, root: u64, bounds: &Bounds) -> Result<Vec<HeadArena>, Damage> {
     let mut arenas: Vec<HeadArena> = Vec::new();
     let mut at = root;
     let mut bytes = 0;
     while at != 0 {
         let head: [u8; 24] = pages.array(at).ok_or(Damage::new(at, "an arena of heads cannot be read"))?;
         let slots = u64::from(half_word_at(&head, 8).unwrap_or(0));
-        if !at.is_multiple_of(8) || at >= END_OF_ADDRESSES || !(MIN_SLOTS..=MAX_SLOTS).contains(&slots) {
+        if !at.is_multiple_of(8) || at >= MAX_ADDRESS || !(MIN_SLOTS..=MAX_SLOTS).contains(&slots) {
             return Err(Damage::new(at, "no arena of heads"));
         }
         let fake = half_word_at(&head, 12).unwrap_or(0) & flags::FAKE != 0;
@@ -101,7 +101,7 @@ pub struct BodyArena {
     pub bytes: u64,
     pub body_bytes: u64,
     /// Type of its bodies, see [`body_name`].
-    pub whose: usize,
+    pub body_type: usize,
 }
 
 impl BodyArena {
@@ -111,20 +111,20 @@ impl BodyArena {
     }
 
     /// Whether a body of `bytes` may start at `address`.
-    pub fn has_place(&self, address: u64, bytes: u64) -> bool {
+    pub fn has_slot_at(&self, address: u64, bytes: u64) -> bool {
         let Some(offset) = address.checked_sub(self.address) else { return false };
         bytes == self.body_bytes && offset.is_multiple_of(bytes) && offset / bytes < self.slots()
     }
 
     /// How many bytes of `offset..offset + bytes` lie on each of the first two pages of the arena.
-    pub fn on_pages(&self, offset: u64, bytes: u64) -> [u64; 2] {
-        split(self.address, offset, bytes)
+    pub fn bytes_by_page(&self, offset: u64, bytes: u64) -> [u64; 2] {
+        split_by_page(self.address, offset, bytes)
     }
 }
 
 /// How many bytes of `offset..offset + bytes`, counted from `start`, lie on the page of `start` and
 /// how many behind it.
-pub fn split(start: u64, offset: u64, bytes: u64) -> [u64; 2] {
+pub fn split_by_page(start: u64, offset: u64, bytes: u64) -> [u64; 2] {
     let first =
         (page_of(start) + strandline_process::pages::PAGE_BYTES - start).saturating_sub(offset).min(bytes);
     [first, bytes - first]
@@ -155,9 +155,9 @@ pub struct BodySpaces {
 
 /// The arenas of bodies in the sets that begin at `first`.
 pub fn body_spaces(
-    pages: &mut Pages<'_>,
+    pages: &mut PageCache<'_>,
     first: u64,
-    release: &Release,
+    release: &Layout,
     bounds: &Bounds,
 ) -> Result<BodySpaces, Damage> {
     let mut spaces = BodySpaces::default();
@@ -198,7 +198,7 @@ pub fn body_spaces(
     }
 }
 
-fn body_arena(pages: &mut Pages<'_>, place: u64, release: &Release) -> Result<BodyArena, Damage> {
+fn body_arena(pages: &mut PageCache<'_>, place: u64, release: &Layout) -> Result<BodyArena, Damage> {
     let read: [u8; 24] = pages.array(place).ok_or(Damage::new(place, "a set of arenas cannot be read"))?;
     let (address, bytes) = (word_at(&read, 0).unwrap_or(0), word_at(&read, 8).unwrap_or(0));
     let code = half_word_at(&read, 16).unwrap_or(u32::MAX);
@@ -209,9 +209,9 @@ fn body_arena(pages: &mut Pages<'_>, place: u64, release: &Release) -> Result<Bo
         (Type::Iv, Some(bytes)) => (HASHES_WITH_AUX, bytes),
         (kind, _) => (kind as usize, kind.body(release).ok_or(unknown)?.bytes),
     };
-    let fits = (MIN_ARENA_BYTES..=MAX_ARENA_BYTES).contains(&bytes) && address < END_OF_ADDRESSES - bytes;
+    let fits = (MIN_ARENA_BYTES..=MAX_ARENA_BYTES).contains(&bytes) && address < MAX_ADDRESS - bytes;
     if address == 0 || !address.is_multiple_of(8) || !fits {
         return Err(Damage::new(place, "an arena of bodies of an impossible size"));
     }
-    Ok(BodyArena { address, bytes, body_bytes, whose })
+    Ok(BodyArena { address, bytes, body_bytes, body_type: whose })
 }

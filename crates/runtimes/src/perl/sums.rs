@@ -4,7 +4,7 @@ use super::equal::Sample;
 use super::facts::{Amount, BufferKind, Containers, Keeper, Strings};
 use super::objects::{Head, Type, chunk_bytes};
 use super::roots::{Buffer, Kept, LARGE_BYTES};
-use crate::perl::layout::{HEAD_BYTES, Release, flags};
+use crate::perl::layout::{HEAD_BYTES, Layout, flags};
 use strandline_claims::class::Slot;
 
 /// Maximum numbers, per thread, of listed buffers of values in no pad, and of globs.
@@ -13,7 +13,7 @@ const MAX_GLOBS: usize = 128 << 10;
 
 /// What keeps a retained buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub enum RetainedBy {
     Lexical,
     /// Operators' targets.
     Temporary,
@@ -29,7 +29,7 @@ const MAX_SHORT_BUFFER_BYTES: u64 = 24;
 
 /// Sums over values.
 #[derive(Default)]
-pub struct Survey {
+pub struct SurveySums {
     /// Strings in use; shared buffers are in `cow` until [`Self::settle`].
     pub strings: Strings,
     /// Sums over values with shared buffers, indexed by the number of other owners.
@@ -39,7 +39,7 @@ pub struct Survey {
     /// Retained buffers, by [`Whose`].
     pub retained: [Amount; 4],
     /// Values in no pad that have a buffer and no value: variables, or memory of C code.
-    pub others: Vec<Kept>,
+    pub undefined: Vec<Kept>,
     /// Globs: the address of their contents, and their heads.
     pub globs: Vec<(u64, u64)>,
     /// Values, globs and hashes beyond the bounds.
@@ -86,9 +86,9 @@ impl Amount {
     }
 }
 
-impl Survey {
+impl SurveySums {
     /// Counts a retained buffer; returns `slot`.
-    pub fn retain(&mut self, whose: Whose, bytes: u64, slot: Slot) -> Slot {
+    pub fn retain(&mut self, whose: RetainedBy, bytes: u64, slot: Slot) -> Slot {
         if let Some(amount) = self.retained.get_mut(whose as usize) {
             amount.add(bytes);
         }
@@ -97,13 +97,13 @@ impl Survey {
 
     /// Lists the buffer of a value that is in no pad and has no value. Small buffers leave half of
     /// the list to large ones.
-    pub fn other(&mut self, head: &Head, buffer: Buffer) {
+    pub fn add_undefined(&mut self, head: &Head, buffer: Buffer) {
         let most = if buffer.bytes > LARGE_BYTES { MAX_OTHERS } else { MAX_OTHERS / 2 };
-        if self.others.len() >= most {
+        if self.undefined.len() >= most {
             self.others_left_out += 1;
             return;
         }
-        self.others.push(Kept {
+        self.undefined.push(Kept {
             head: head.address,
             pointer: buffer.pointer,
             bytes: buffer.bytes,
@@ -126,7 +126,7 @@ impl Survey {
     }
 
     /// Counts a buffer in use that is not shared.
-    pub fn own(&mut self, current: u64, bytes: u64, unused: u64, rounding: u64) {
+    pub fn add_unshared(&mut self, current: u64, bytes: u64, unused: u64, rounding: u64) {
         let strings = &mut self.strings;
         add(&mut strings.buffers, 1);
         add(&mut strings.capacity_bytes, bytes);
@@ -142,7 +142,7 @@ impl Survey {
     }
 
     /// Counts one of the owners of a buffer with `others` more owners.
-    pub fn share(&mut self, others: u64, bytes: u64, unused: u64) {
+    pub fn add_shared(&mut self, others: u64, bytes: u64, unused: u64) {
         let place = usize::try_from(others).unwrap_or(0).min(255);
         if self.cow.len() <= place {
             self.cow.resize(place + 1, Shared::default());
@@ -156,13 +156,13 @@ impl Survey {
     }
 
     /// Counts a value that has a string.
-    pub fn value(&mut self, (head, kind): (&Head, Type), current: u64, release: &Release) {
+    pub fn add_string(&mut self, (head, kind): (&Head, Type), current: u64, release: &Layout) {
         let strings = &mut self.strings;
         add(&mut strings.values, 1);
         add(&mut strings.payload_bytes, current);
         add(&mut strings.head_bytes, HEAD_BYTES);
         add(&mut strings.body_bytes, head.body(kind, release).map_or(0, |body| body.1));
-        add(&mut strings.utf8, u64::from(head.has(flags::UTF8)));
+        add(&mut strings.utf8, u64::from(head.has_flags(flags::UTF8)));
     }
 
     /// Adds the sums of another thread.
@@ -186,7 +186,7 @@ impl Survey {
         for (mine, theirs) in self.retained.iter_mut().zip(other.retained) {
             mine.join(theirs);
         }
-        self.others.extend(other.others);
+        self.undefined.extend(other.undefined);
         self.globs.extend(other.globs);
         self.others_left_out += other.others_left_out;
         if self.used.is_empty() {
@@ -207,7 +207,7 @@ impl Survey {
     }
 
     /// Counts shared buffers once, and computes the derived figures.
-    pub fn settle(&mut self) {
+    pub fn finish(&mut self) {
         let strings = &mut self.strings;
         for (others, shared) in self.cow.iter().enumerate() {
             // All owners of a buffer are values, and each was counted.

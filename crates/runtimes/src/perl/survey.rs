@@ -6,12 +6,12 @@
 
 use super::Slots;
 use super::census::{self, ARENAS_PER_JOB};
-use super::objects::{Head, Shape, Type, chunk_bytes};
+use super::objects::{Head, Storage, Type, chunk_bytes};
 use super::roots::{self, Buffer, MAX_BUFFER_BYTES, Mark};
 use super::spaces::{BodyArena, HeadArena};
-use super::sums::{Survey, Whose, add};
-use crate::batch::{Batch, Pages};
-use crate::perl::layout::{self as layout, HEAD_BYTES, Release, flags};
+use super::sums::{SurveySums, RetainedBy, add};
+use crate::batch::{Batch, PageCache};
+use crate::perl::layout::{self as layout, HEAD_BYTES, Layout, flags};
 use crate::work;
 use std::time::Instant;
 use strandline_claims::refinements::Refinements;
@@ -29,13 +29,13 @@ const MAX_READ_BYTES: u64 = 4608;
 const ARENAS_COMPARED: usize = 8192;
 const COMPARED_ONE_IN: usize = 8;
 /// Stands for the owners of a buffer that could not be read.
-const UNREAD: u64 = u64::MAX;
+const OWNERS_UNKNOWN: u64 = u64::MAX;
 
 /// Inputs of the survey, the same for all threads.
 pub struct SurveyContext<'a> {
     pub memory: &'a dyn Memory,
     /// The target's layout.
-    pub release: &'static Release,
+    pub release: &'static Layout,
     /// Arenas of heads, in address order.
     pub heads: &'a [HeadArena],
     /// Arenas of bodies, in address order.
@@ -55,24 +55,24 @@ pub struct SurveyContext<'a> {
 }
 
 /// Reads all values.
-pub fn take(context: &SurveyContext<'_>) -> Survey {
+pub fn survey_values(context: &SurveyContext<'_>) -> SurveySums {
     let jobs = context.heads.len().div_ceil(ARENAS_PER_JOB);
     let (surveyors, left) =
-        work::share(context.workers, jobs, context.deadline, || Surveyor::new(context), Surveyor::job);
-    let mut all = Survey::default();
+        work::run_jobs(context.workers, jobs, context.deadline, || Surveyor::new(context), Surveyor::job);
+    let mut all = SurveySums::default();
     for surveyor in surveyors {
         all.add(surveyor.survey);
     }
     all.arenas_left = (left * ARENAS_PER_JOB) as u64;
-    all.settle();
+    all.finish();
     all
 }
 
 struct Surveyor<'a> {
     context: &'a SurveyContext<'a>,
     batch: Batch<'a>,
-    pages: Pages<'a>,
-    survey: Survey,
+    pages: PageCache<'a>,
+    survey: SurveySums,
     buffer: Vec<u8>,
     heads: Vec<Head>,
     values: Vec<Value>,
@@ -88,7 +88,7 @@ struct Surveyor<'a> {
 struct Value {
     head: Head,
     kind: Type,
-    shape: Shape,
+    shape: Storage,
     mark: Option<Mark>,
     /// The two words of its body at `layout::CUR`.
     body: Option<(u64, u64)>,
@@ -99,12 +99,12 @@ struct Value {
 
 impl<'a> Surveyor<'a> {
     fn new(context: &'a SurveyContext<'a>) -> Self {
-        let mut survey = Survey::default();
+        let mut survey = SurveySums::default();
         survey.used.resize(context.bodies.len(), (0, [0; 2]));
         Self {
             context,
             batch: Batch::new(context.memory),
-            pages: Pages::new(context.memory),
+            pages: PageCache::new(context.memory),
             survey,
             buffer: Vec::new(),
             heads: Vec::new(),
@@ -125,7 +125,7 @@ impl<'a> Surveyor<'a> {
             bytes += arena.bytes();
             let mut heads = std::mem::take(&mut self.heads);
             census::heads(self.context.memory, arena, &mut self.buffer, &mut heads);
-            self.sort(arena, &heads);
+            self.collect(arena, &heads);
             self.heads = heads;
         }
         self.read_bodies();
@@ -134,11 +134,11 @@ impl<'a> Surveyor<'a> {
         let values = std::mem::take(&mut self.values);
         for value in &values {
             match value.shape {
-                Shape::String => self.string(value),
-                Shape::Array => self.array(value),
-                Shape::Hash => self.hash(value),
-                Shape::Object => self.object(value),
-                Shape::Plain | Shape::Sub => {}
+                Storage::String => self.string(value),
+                Storage::Array => self.array(value),
+                Storage::Hash => self.hash(value),
+                Storage::Object => self.object(value),
+                Storage::Plain | Storage::Sub => {}
             }
         }
         self.values = values;
@@ -146,7 +146,7 @@ impl<'a> Surveyor<'a> {
     }
 
     /// Counts bodies in use, and collects the values whose storage is read.
-    fn sort(&mut self, arena: &HeadArena, heads: &[Head]) {
+    fn collect(&mut self, arena: &HeadArena, heads: &[Head]) {
         let marks = self.context.marks;
         let from = marks.partition_point(|&mark| mark < arena.address);
         let to = marks.partition_point(|&mark| mark < arena.address + arena.bytes());
@@ -158,10 +158,10 @@ impl<'a> Surveyor<'a> {
             let Some(kind) = head.kind(self.context.release) else { continue };
             self.use_body(&head, kind);
             let shape = head.shape(kind);
-            if kind == Type::PvGv && shape == Shape::Plain && head.u != 0 {
+            if kind == Type::PvGv && shape == Storage::Plain && head.u != 0 {
                 self.survey.glob(&head);
             }
-            if matches!(shape, Shape::Plain | Shape::Sub) {
+            if matches!(shape, Storage::Plain | Storage::Sub) {
                 continue;
             }
             while marks.next_if(|mark| mark.0 < head.address).is_some() {}
@@ -174,12 +174,12 @@ impl<'a> Surveyor<'a> {
         let Some((start, bytes)) = head.body(kind, self.context.release) else { return };
         self.survey.string_bodies += u64::from(kind.can_hold_string());
         let bodies = self.context.bodies;
-        let holds = |index: usize| bodies.get(index).filter(|arena| arena.has_place(start, bytes));
+        let holds = |index: usize| bodies.get(index).filter(|arena| arena.has_slot_at(start, bytes));
         // Values made one after the other usually have bodies in one arena.
         let index = if holds(self.last_arena).is_some() {
             self.last_arena
         } else {
-            match census::find(bodies, start).filter(|&index| holds(index).is_some()) {
+            match census::arena_before(bodies, start).filter(|&index| holds(index).is_some()) {
                 Some(index) => index,
                 None => {
                     self.survey.damaged += 1;
@@ -189,7 +189,7 @@ impl<'a> Surveyor<'a> {
         };
         self.last_arena = index;
         if let (Some(arena), Some(used)) = (bodies.get(index), self.survey.used.get_mut(index)) {
-            let on_pages = arena.on_pages(start - arena.address, bytes);
+            let on_pages = arena.bytes_by_page(start - arena.address, bytes);
             used.0 += 1;
             for (sum, here) in used.1.iter_mut().zip(on_pages) {
                 *sum = sum.saturating_add(u16::try_from(here).unwrap_or(u16::MAX));
@@ -206,13 +206,13 @@ impl<'a> Surveyor<'a> {
         }
         const { assert!(layout::CUR == layout::ARRAY_FILL && layout::CUR == layout::HASH_KEYS) };
         const { assert!(layout::CUR == layout::OBJECT_MAXFIELD && layout::ARRAY_ALLOC == layout::OBJECT_FIELDS) };
-        let storage = |value: &Value| matches!(value.shape, Shape::Array | Shape::Object);
-        self.more(storage, |value| value.head.any.wrapping_add(layout::ARRAY_ALLOC - 8), |_, pair| pair.1);
+        let storage = |value: &Value| matches!(value.shape, Storage::Array | Storage::Object);
+        self.third_word(storage, |value| value.head.any.wrapping_add(layout::ARRAY_ALLOC - 8), |_, pair| pair.1);
     }
 
     /// Reads a third word for the values of `which`: `place` returns the address of a pair of
     /// words, and `take` picks the word from the pair.
-    fn more(
+    fn third_word(
         &mut self,
         which: impl Fn(&Value) -> bool,
         place: impl Fn(&Value) -> u64,
@@ -237,7 +237,7 @@ impl<'a> Surveyor<'a> {
         let long = move |value: &Value| {
             let length = value.body.map_or(0, |body| body.1);
             let is_whole = compares && length <= MAX_READ_BYTES;
-            value.shape == Shape::String && value.head.flags & cow != 0 && !is_whole
+            value.shape == Storage::String && value.head.flags & cow != 0 && !is_whole
         };
         let last =
             |value: &Value| value.head.u.wrapping_add(value.body.map_or(0, |body| body.1)).wrapping_sub(1);
@@ -246,7 +246,7 @@ impl<'a> Surveyor<'a> {
             let word = if at < 8 { pair.0 } else { pair.1 };
             (word >> (at % 8 * 8)) & 0xff
         };
-        self.more(long, |value| last(value) & !15, others);
+        self.third_word(long, |value| last(value) & !15, others);
     }
 
     /// Reads short strings. The last byte of a shared buffer counts its other owners; strings in
@@ -259,7 +259,7 @@ impl<'a> Surveyor<'a> {
         let mut places = Vec::new();
         let mut whose = Vec::new();
         for (index, value) in self.values.iter_mut().enumerate() {
-            let Some((current, length)) = value.body.filter(|_| value.shape == Shape::String) else {
+            let Some((current, length)) = value.body.filter(|_| value.shape == Storage::String) else {
                 continue;
             };
             let is_used =
@@ -270,7 +270,7 @@ impl<'a> Surveyor<'a> {
             }
             if is_cow {
                 // Until the byte is read.
-                value.more = UNREAD;
+                value.more = OWNERS_UNKNOWN;
             }
             places.push((value.head.u, if is_cow { length } else { current }));
             whose.push(index);
@@ -280,7 +280,7 @@ impl<'a> Surveyor<'a> {
             let Some(value) = whose.get(place).and_then(|&index| values.get_mut(index)) else { return };
             let Some((current, _)) = value.body else { return };
             if value.head.flags & cow != 0 {
-                value.more = bytes.last().copied().map_or(UNREAD, u64::from);
+                value.more = bytes.last().copied().map_or(OWNERS_UNKNOWN, u64::from);
             }
             let is_used =
                 value.head.has_string() && !matches!(value.mark, Some(Mark::Lexical | Mark::Temporary));
@@ -300,11 +300,11 @@ impl<'a> Surveyor<'a> {
         if length == 0 {
             return self.no_buffer(head, current);
         }
-        if value.more == UNREAD {
+        if value.more == OWNERS_UNKNOWN {
             self.survey.unread += 1;
             return;
         }
-        let hidden = if head.has(flags::OOK) { roots::offset(&mut self.pages, head.u) } else { Some(0) };
+        let hidden = if head.has_flags(flags::OOK) { roots::ook_offset(&mut self.pages, head.u) } else { Some(0) };
         let buffer = hidden.and_then(|hidden| {
             let (pointer, bytes) = (head.u.checked_sub(hidden)?, length.checked_add(hidden)?);
             Some(Buffer { pointer, bytes })
@@ -317,20 +317,20 @@ impl<'a> Surveyor<'a> {
         let unused = buffer.bytes - current - 1;
         if value.more > 0 {
             self.claim(buffer, slots.shared);
-            self.survey.share(value.more, buffer.bytes, unused);
+            self.survey.add_shared(value.more, buffer.bytes, unused);
         } else {
             if !self.own_buffer(value, buffer) {
                 return;
             }
             let rounding = self.rounding(buffer);
-            self.survey.own(current, buffer.bytes, unused, rounding);
+            self.survey.add_unshared(current, buffer.bytes, unused, rounding);
             if length > MAX_READ_BYTES || !self.compares {
                 self.survey.equal.skip(current);
             }
         }
         if head.has_string() {
-            self.survey.value((head, value.kind), current, self.context.release);
-            add(&mut self.survey.strings.offset, u64::from(head.has(flags::OOK)));
+            self.survey.add_string((head, value.kind), current, self.context.release);
+            add(&mut self.survey.strings.offset, u64::from(head.has_flags(flags::OOK)));
         }
     }
 
@@ -338,21 +338,21 @@ impl<'a> Surveyor<'a> {
     fn own_buffer(&mut self, value: &Value, buffer: Buffer) -> bool {
         let (head, slots, bytes) = (&value.head, self.context.slots, buffer.bytes);
         let (slot, in_use) = match value.mark {
-            Some(Mark::Lexical) => (self.survey.retain(Whose::Lexical, bytes, slots.pad), false),
-            Some(Mark::Temporary) => (self.survey.retain(Whose::Temporary, bytes, slots.pad), false),
+            Some(Mark::Lexical) => (self.survey.retain(RetainedBy::Lexical, bytes, slots.pad), false),
+            Some(Mark::Temporary) => (self.survey.retain(RetainedBy::Temporary, bytes, slots.pad), false),
             // A number that keeps the buffer of its former string, or memory that C code holds: in
             // use, but no string. It stays with malloc.
             _ if !head.has_string() && head.has_value() => return false,
             // A variable's buffer, or memory that C code holds: globs decide.
             _ if !head.has_string() => {
-                self.survey.other(head, buffer);
+                self.survey.add_undefined(head, buffer);
                 return false;
             }
             // With ithreads constants of code are in pads. Without, code points to them directly:
             // those that the compiler computed are marked as an operator's (PADTMP, op.c, since
             // 5.20); literals cannot be distinguished from variables that a program made read-only,
             // and count as strings.
-            mark if mark == Some(Mark::Constant) || head.has(flags::READONLY | flags::PADTMP) => {
+            mark if mark == Some(Mark::Constant) || head.has_flags(flags::READONLY | flags::PADTMP) => {
                 add(&mut self.survey.strings.constants.buffers, 1);
                 add(&mut self.survey.strings.constants.capacity_bytes, bytes);
                 (slots.constant, true)
@@ -372,7 +372,7 @@ impl<'a> Surveyor<'a> {
         add(&mut strings.values, 1);
         strings.payload_bytes = strings.payload_bytes.saturating_add(current.min(MAX_BUFFER_BYTES));
         add(&mut strings.head_bytes, HEAD_BYTES);
-        add(&mut strings.utf8, u64::from(head.has(flags::UTF8)));
+        add(&mut strings.utf8, u64::from(head.has_flags(flags::UTF8)));
         add(&mut strings.cow.key_values, u64::from(head.flags & self.context.release.is_cow() != 0));
     }
 
@@ -403,8 +403,8 @@ impl<'a> Surveyor<'a> {
         let elements = fill.wrapping_add(1);
         let slots = self.context.slots;
         let slot = if value.mark == Some(Mark::Lexical) {
-            self.survey.retain(Whose::Container, bytes, slots.pad);
-            self.survey.retain(Whose::Lexical, bytes, slots.pad)
+            self.survey.retain(RetainedBy::Container, bytes, slots.pad);
+            self.survey.retain(RetainedBy::Lexical, bytes, slots.pad)
         } else {
             let containers = &mut self.survey.containers;
             add(&mut containers.arrays, 1);
@@ -431,12 +431,12 @@ impl<'a> Surveyor<'a> {
             return;
         }
         let release = self.context.release;
-        let behind = value.head.has(flags::OOK) && !release.aux_in_body();
+        let behind = value.head.has_flags(flags::OOK) && !release.aux_in_body();
         let bytes = bytes + if behind { release.aux_bytes() } else { 0 };
         let slots = self.context.slots;
         let slot = if value.mark == Some(Mark::Lexical) {
-            self.survey.retain(Whose::Container, bytes, slots.pad);
-            self.survey.retain(Whose::Lexical, bytes, slots.pad)
+            self.survey.retain(RetainedBy::Container, bytes, slots.pad);
+            self.survey.retain(RetainedBy::Lexical, bytes, slots.pad)
         } else {
             add(&mut self.survey.containers.hashes, 1);
             add(&mut self.survey.containers.table_bytes, bytes);
@@ -447,7 +447,7 @@ impl<'a> Surveyor<'a> {
             return;
         }
         add(&mut self.survey.entries, keys);
-        if keys > 0 && !value.head.has(flags::SHARE_KEYS) {
+        if keys > 0 && !value.head.has_flags(flags::SHARE_KEYS) {
             if self.survey.own_keys.len() < MAX_HASHES {
                 add(&mut self.survey.own_entries, keys);
                 self.survey.own_keys.push((table, last));

@@ -7,11 +7,11 @@ use proptest::prelude::*;
 
 use super::facts::{BufferKind, Keeper};
 use super::interpreter::{Found, Reader};
-use super::locate::{Addresses, Anchor};
+use super::locate::{Addresses, InterpreterLocation};
 use super::objects::Type;
 use super::*;
 use crate::perl::layout::{ENTRY_BYTES, HEAD_BYTES, flags};
-use strandline_claims::class::Refined;
+use strandline_claims::class::Refinement;
 use strandline_process::map::AddressSpace;
 use strandline_process::pages::{PAGE_BYTES, page_of};
 use strandline_process::procfs::Process;
@@ -26,7 +26,7 @@ const SLOTS: u64 = 170;
 #[derive(Clone)]
 struct Fabric {
     pages: BTreeMap<u64, Vec<u8>>,
-    release: &'static Release,
+    release: &'static Layout,
     heads: u64,
     bodies: BTreeMap<u64, (u64, u64)>,
     heap: u64,
@@ -236,14 +236,14 @@ impl Fabric {
             body_roots: at(release.body_roots),
             body_arenas: at(release.body_arenas),
         };
-        let anchor = Anchor { interpreter: Some(INTERPRETER), main: true, thread: None, addresses };
+        let anchor = InterpreterLocation { interpreter: Some(INTERPRETER), main: true, thread: None, addresses };
         let found = Reader::new(&context, self, release, &refinements, slots).read(&anchor);
         (found, refinements)
     }
 }
 
 /// The claim on the chunk at `pointer`.
-fn claimed(refinements: &Refinements, pointer: u64, usable: u64) -> Option<Refined> {
+fn claimed(refinements: &Refinements, pointer: u64, usable: u64) -> Option<Refinement> {
     refinements.finder().find(pointer, usable)
 }
 

@@ -3,12 +3,12 @@
 
 use std::collections::HashMap;
 
-use super::heap::Heap;
+use super::heap::DynamicSpace;
 use super::objects::{Kinds, Run};
 use super::spaces::Slots;
-use super::store::{Spot, Store};
-use crate::sbcl::layout::{GC_PAGE_BYTES, GENERATIONS, Kind, Layout, PSEUDO_STATIC};
-use strandline_claims::accumulator::{Accumulator, Block, Class, Slot};
+use super::store::{UnitIndex, HeapCopy};
+use crate::sbcl::layout::{GC_PAGE_BYTES, GENERATIONS, ObjectKind, Layout, PSEUDO_STATIC};
+use strandline_claims::accumulator::{Accumulator, Part, Class, Slot};
 use strandline_claims::range::RangePages;
 
 /// Entries of the cache of types, a power of two.
@@ -17,12 +17,12 @@ const CACHE: usize = 1024;
 /// instances.
 const MAX_TYPES: usize = 65_536;
 /// Key of the instances of further types. No layout has this address.
-const OTHERS: Type = 1 << 40;
+const OTHER_TYPES: TypeKey = 1 << 40;
 /// Runs that a thread takes at a time.
 const RUNS_AT_ONCE: usize = 64;
 
 /// Key of a type: the address of an instance's layout, or an object's widetag (0 for conses).
-pub type Type = u64;
+pub type TypeKey = u64;
 
 /// Objects of one type, reachable and not: number and bytes, by generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Count {
 #[derive(Default)]
 pub struct Census {
     /// By type.
-    pub types: HashMap<Type, Count>,
+    pub types: HashMap<TypeKey, Count>,
     /// Bytes of fillers, by generation.
     pub fillers: [u64; GENERATIONS],
     /// Bytes of runs behind the point where the walk failed.
@@ -65,7 +65,7 @@ impl Census {
     fn add(&mut self, other: Self) {
         for (key, count) in other.types {
             let is_full = self.types.len() >= MAX_TYPES && key > 0xff && !self.types.contains_key(&key);
-            self.types.entry(if is_full { OTHERS } else { key }).or_default().add(&count);
+            self.types.entry(if is_full { OTHER_TYPES } else { key }).or_default().add(&count);
         }
         for (mine, theirs) in self.fillers.iter_mut().zip(other.fillers) {
             *mine += theirs;
@@ -80,9 +80,9 @@ impl Census {
 
 /// Counts by type with a small cache in front: most objects are of few types.
 struct Counter {
-    index: HashMap<Type, usize>,
-    counts: Vec<(Type, Count)>,
-    cache: Vec<(Type, usize)>,
+    index: HashMap<TypeKey, usize>,
+    counts: Vec<(TypeKey, Count)>,
+    cache: Vec<(TypeKey, usize)>,
 }
 
 impl Counter {
@@ -91,7 +91,7 @@ impl Counter {
     }
 
     #[inline]
-    fn of(&mut self, key: Type) -> Option<&mut Count> {
+    fn count_mut(&mut self, key: TypeKey) -> Option<&mut Count> {
         let place = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize % CACHE;
         let cached = self.cache.get(place).copied().filter(|cached| cached.0 == key);
         let index = match cached {
@@ -99,7 +99,7 @@ impl Counter {
             None => {
                 let next = self.counts.len();
                 let is_full = next >= MAX_TYPES && key > 0xff && !self.index.contains_key(&key);
-                let key = if is_full { OTHERS } else { key };
+                let key = if is_full { OTHER_TYPES } else { key };
                 let index = *self.index.entry(key).or_insert(next);
                 if index == next {
                     self.counts.push((key, Count::default()));
@@ -117,11 +117,11 @@ impl Counter {
 /// Inputs of the census.
 pub struct CensusContext<'a> {
     /// The copy.
-    pub store: &'a Store,
+    pub store: &'a HeapCopy,
     /// Kinds of objects.
     pub kinds: &'a Kinds,
     /// The collector's records.
-    pub heap: &'a Heap,
+    pub heap: &'a DynamicSpace,
     /// The layout of the release.
     pub layout: &'static Layout,
     /// Dynamic space's runs of objects.
@@ -129,7 +129,7 @@ pub struct CensusContext<'a> {
     /// By page: whether conservative roots pin it.
     pub pinned: &'a [bool],
     /// The objects that they pin, ascending.
-    pub pins: &'a [Spot],
+    pub pins: &'a [UnitIndex],
     /// The slots of the rows.
     pub slots: &'a Slots,
     /// The slot of bytes that could not be walked.
@@ -140,7 +140,7 @@ pub struct CensusContext<'a> {
 
 impl CensusContext<'_> {
     /// Counts and claims all runs with `workers` threads.
-    pub fn count(&self, workers: usize) -> (Census, Block) {
+    pub fn count(&self, workers: usize) -> (Census, Part) {
         let chunks: Vec<&[Run]> = self.runs.chunks(RUNS_AT_ONCE).collect();
         let next = std::sync::atomic::AtomicUsize::new(0);
         let done = std::sync::Mutex::new(Vec::with_capacity(chunks.len()));
@@ -173,7 +173,7 @@ impl CensusContext<'_> {
         });
         let mut blocks = done.into_inner().unwrap_or_default();
         blocks.sort_by_key(|block| block.0);
-        let mut all = Block::empty(self.heap.start);
+        let mut all = Part::empty(self.heap.start);
         for (_, block) in blocks {
             // Each block starts at the end of the one before.
             let _ = all.join(block, self.pages);
@@ -194,7 +194,7 @@ impl CensusContext<'_> {
         to: u64,
         census: &mut Census,
         counter: &mut Counter,
-    ) -> Block {
+    ) -> Part {
         let mut accumulator = Accumulator::new(from, self.pages);
         for run in runs {
             self.gap(&mut accumulator, run.start);
@@ -250,36 +250,36 @@ impl CensusContext<'_> {
                     census.moved_bytes += bytes;
                 }
             }
-            if self.kinds.of(header) == Some(Kind::Filler) {
+            if self.kinds.of(header) == Some(ObjectKind::Filler) {
                 if let Some(fillers) = census.fillers.get_mut(generation) {
                     *fillers += bytes;
                 }
                 accumulator.claim_to(at + bytes, Class::Refined(self.slots.waste));
                 return;
             }
-            if let Some(count) = counter.of(self.type_of(header)) {
+            if let Some(count) = counter.count_mut(self.type_of(header)) {
                 let counts = if lives { &mut count.live } else { &mut count.dead };
                 if let Some(count) = counts.get_mut(generation) {
                     count.0 += 1;
                     count.1 += bytes;
                 }
             }
-            let slots = if lives { &self.slots.kept } else { &self.slots.dead };
+            let slots = if lives { &self.slots.live } else { &self.slots.dead };
             let slot = slots.get(generation).copied().unwrap_or(self.unread);
             accumulator.claim_to(at + bytes, Class::Refined(slot));
         })
     }
 
-    fn is_pinned(&self, page: usize, spot: Option<Spot>) -> bool {
+    fn is_pinned(&self, page: usize, spot: Option<UnitIndex>) -> bool {
         self.pinned.get(page).copied().unwrap_or(false)
             && spot.is_some_and(|spot| self.pins.binary_search(&spot).is_ok())
     }
 
     #[inline]
-    fn type_of(&self, header: u64) -> Type {
+    fn type_of(&self, header: u64) -> TypeKey {
         match self.kinds.of(header) {
-            Some(Kind::Cons) => 0,
-            Some(Kind::Instance | Kind::FunInstance) if header >> 32 != 0 => header >> 32,
+            Some(ObjectKind::Cons) => 0,
+            Some(ObjectKind::Instance | ObjectKind::FunInstance) if header >> 32 != 0 => header >> 32,
             _ => header & 0xff,
         }
     }
@@ -293,9 +293,9 @@ mod tests {
     fn no_more_types_are_told_apart_than_programs_have() {
         let mut counter = Counter::new();
         for layout in 0..3 * MAX_TYPES as u64 {
-            counter.of(0x1000 + layout * 16).unwrap().dead[0].0 += 1;
+            counter.count_mut(0x1000 + layout * 16).unwrap().dead[0].0 += 1;
         }
-        counter.of(0x11).unwrap().dead[0].0 += 1;
+        counter.count_mut(0x11).unwrap().dead[0].0 += 1;
         assert_eq!(counter.counts.len(), MAX_TYPES + 2, "the others, and what is no instance");
         let mut census = Census { types: counter.counts.iter().copied().collect(), ..Census::default() };
         let more = (0..100u64).map(|layout| (0x8000_0000 + layout, Count::default())).collect();

@@ -11,10 +11,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::heap::Heap;
-use super::room::Room;
+use super::heap::DynamicSpace;
+use super::room::ReservedMemory;
 use super::spaces::{Space, used_end};
-use super::store::Store;
+use super::store::HeapCopy;
 use super::threads::Region;
 use crate::sbcl::layout::{GC_PAGE_BYTES, Layout};
 use strandline_claims::range::{PAGE_BYTES, RangePages, is_all_zero};
@@ -28,16 +28,16 @@ const PAGES_AT_ONCE: usize = 32;
 const SPANS_AT_ONCE: usize = 4;
 
 /// What to copy.
-pub struct Plan {
+pub struct CopyPlan {
     /// Dynamic space, then the others: first byte, first byte behind, the numbers of the pages to
     /// copy.
     areas: Vec<(u64, u64, Vec<usize>)>,
     /// Pages of large objects without pointers: only read to find zeros.
-    only_for_zeros: Vec<u64>,
+    zero_scan_pages: Vec<u64>,
 }
 
 /// A part of a file behind memory that was not written to.
-struct Part {
+struct FilePart {
     file: File,
     /// Addresses that it backs.
     start: u64,
@@ -49,10 +49,10 @@ struct Part {
 /// The copy, and what is still to be read from files.
 pub struct Copied {
     /// The copied pages.
-    pub store: Store,
+    pub store: HeapCopy,
     /// Bytes of target memory that were read.
     pub bytes_read: u64,
-    parts: Vec<Part>,
+    parts: Vec<FilePart>,
     /// Resident runs that were copied, in address order. The memory between them is that of files.
     runs: Vec<(u64, u64)>,
     /// Resident bytes that could not be read.
@@ -61,11 +61,11 @@ pub struct Copied {
     pub unopened: u64,
 }
 
-impl Plan {
+impl CopyPlan {
     /// Plans the copy that tracing of `heap` and `spaces` needs.
-    pub fn new(heap: &Heap, regions: &[Region], spaces: &[Space], layout: &Layout) -> Self {
+    pub fn new(heap: &DynamicSpace, regions: &[Region], spaces: &[Space], layout: &Layout) -> Self {
         let mut wanted = Vec::new();
-        let mut only_for_zeros = Vec::new();
+        let mut zero_scan_pages = Vec::new();
         for (index, page) in heap.pages.iter().enumerate() {
             let start = heap.address_of(index);
             if used_end(heap, regions, index) == start {
@@ -73,7 +73,7 @@ impl Plan {
             }
             let goes_on = page.is_large(layout) && page.scan_start != 0;
             if goes_on && page.content(layout) == layout.page_types.unboxed {
-                only_for_zeros.push(start);
+                zero_scan_pages.push(start);
             } else {
                 wanted.push(index);
             }
@@ -84,7 +84,7 @@ impl Plan {
             let pages = (space.end - start).div_ceil(GC_PAGE_BYTES) as usize;
             areas.push((start, space.end, (0..pages).collect()));
         }
-        Self { areas, only_for_zeros }
+        Self { areas, zero_scan_pages }
     }
 
     /// Memory for the copy and for tracing it.
@@ -101,8 +101,8 @@ impl Plan {
 
     /// Makes the copy; `None` if memory or time is too short. Notes the all-zero pages of dynamic
     /// space in `pages`.
-    pub fn copy(&self, context: &Context<'_>, pages: &RangePages, room: &Room) -> Option<Copied> {
-        let mut store = Store::with_pages(self.pages(), room)?;
+    pub fn copy(&self, context: &Context<'_>, pages: &RangePages, room: &ReservedMemory) -> Option<Copied> {
+        let mut store = HeapCopy::with_pages(self.pages(), room)?;
         let mut runs = Vec::new();
         for (start, end, wanted) in &self.areas {
             store.add_area(*start, *end, wanted);
@@ -120,7 +120,7 @@ impl Plan {
             less
         };
         let work = Mutex::new(targets.chunks_mut(SPANS_AT_ONCE));
-        let zeros = Mutex::new(self.only_for_zeros.chunks(PAGES_AT_ONCE));
+        let zeros = Mutex::new(self.zero_scan_pages.chunks(PAGES_AT_ONCE));
         std::thread::scope(|scope| {
             for _ in 0..context.workers.max(1) {
                 scope.spawn(|| {
@@ -155,7 +155,7 @@ impl Plan {
     }
 
     /// The files behind the areas, and the number of mappings whose file could not be opened.
-    fn parts(&self, context: &Context<'_>) -> (Vec<Part>, u64) {
+    fn parts(&self, context: &Context<'_>) -> (Vec<FilePart>, u64) {
         let mut parts = Vec::new();
         let mut unopened = 0;
         for mapping in context.space.mappings().iter().filter(|mapping| mapping.has_file()) {
@@ -165,7 +165,7 @@ impl Plan {
             }
             match namespaces::open_mapped_file(context.process, mapping) {
                 Ok(file) => {
-                    parts.push(Part { file, start: mapping.start, end: mapping.end, offset: mapping.offset })
+                    parts.push(FilePart { file, start: mapping.start, end: mapping.end, offset: mapping.offset })
                 }
                 Err(_) => unopened += 1,
             }

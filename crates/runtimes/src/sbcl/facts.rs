@@ -63,7 +63,7 @@ pub struct Sbcl {
 impl Sbcl {
     /// Writes these figures into the facts of the runtime, with the figures that all runtimes
     /// report. The committed bytes are those of the collector's pages in use.
-    pub(super) fn put(&self, facts: &mut Runtime) {
+    pub(super) fn write_to(&self, facts: &mut Runtime) {
         let committed: u64 = self.generations.iter().map(|one| one.pages).sum::<u64>() * self.gc_page_bytes;
         facts.used_bytes = Some(self.dynamic_usage_bytes);
         facts.committed_bytes = Some(committed);

@@ -2,7 +2,7 @@
 //! records.
 
 use super::facts::{Generation, Sbcl, Space as SpaceFacts};
-use super::heap::{Heap, is_pseudo_static};
+use super::heap::{DynamicSpace, is_pseudo_static};
 use super::spaces::Space;
 use super::threads::Region;
 use crate::sbcl::layout::{GC_PAGE_BYTES, Layout, OLDEST};
@@ -11,7 +11,7 @@ use strandline_claims::runtime::Context;
 /// All figures that follow from the collector's records alone.
 pub fn figures(
     context: &Context<'_>,
-    heap: &Heap,
+    heap: &DynamicSpace,
     regions: &[Region],
     spaces: &[Space],
     layout: &Layout,
@@ -43,10 +43,10 @@ pub fn figures(
     }
 }
 
-fn generations(heap: &Heap, layout: &Layout) -> Vec<Generation> {
+fn generations(heap: &DynamicSpace, layout: &Layout) -> Vec<Generation> {
     let mut all: Vec<Generation> =
         (0..heap.generations.len()).map(|number| generation(heap, number, layout)).collect();
-    for (generation, waits) in all.iter_mut().zip(waits(heap)) {
+    for (generation, waits) in all.iter_mut().zip(next_collections(heap)) {
         (generation.waits_for, generation.bytes_until_collected) = waits;
     }
     all
@@ -56,7 +56,7 @@ fn generations(heap: &Heap, layout: &Layout) -> Vec<Generation> {
 /// missing. `collect_garbage` (gencgc.c) starts with generation 0 and goes on to the next one if it
 /// raised the one before into it, the bytes then in it are more than its `gc_trigger`, and its
 /// average age is above the minimum.
-fn waits(heap: &Heap) -> Vec<(String, Option<u64>)> {
+fn next_collections(heap: &DynamicSpace) -> Vec<(String, Option<u64>)> {
     let oldest = heap.oldest_to_collect.unwrap_or(OLDEST as u64);
     let mut all = Vec::with_capacity(heap.generations.len());
     // Whether the next collection raises the previous generation.
@@ -101,7 +101,7 @@ pub fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64)
 }
 
-fn generation(heap: &Heap, number: usize, layout: &Layout) -> Generation {
+fn generation(heap: &DynamicSpace, number: usize, layout: &Layout) -> Generation {
     let books = heap.generations.get(number).copied().unwrap_or_default();
     let mut generation = Generation {
         number: number as u64,
@@ -138,31 +138,31 @@ fn generation(heap: &Heap, number: usize, layout: &Layout) -> Generation {
 
 #[cfg(test)]
 mod tests {
-    use super::super::heap::Books;
+    use super::super::heap::GenerationRecord;
     use super::*;
 
     #[test]
     fn a_generation_waits_for_all_that_its_collection_needs() {
-        let mut heap = Heap { auto_trigger: Some(60 << 20), bytes_allocated: 40 << 20, ..Heap::default() };
+        let mut heap = DynamicSpace { auto_trigger: Some(60 << 20), bytes_allocated: 40 << 20, ..DynamicSpace::default() };
         heap.generations[0].before_promotion = 1;
-        heap.generations[1] = Books {
+        heap.generations[1] = GenerationRecord {
             bytes_allocated: 8 << 20,
             trigger: 5 << 20,
             cum_sum: 16 << 20,
             minimum_age: 0.75,
             before_promotion: 1,
-            ..Books::default()
+            ..GenerationRecord::default()
         };
-        heap.generations[2] = Books { trigger: (2 << 20) - 1, minimum_age: 0.75, ..Books::default() };
-        let told = waits(&heap);
+        heap.generations[2] = GenerationRecord { trigger: (2 << 20) - 1, minimum_age: 0.75, ..GenerationRecord::default() };
+        let told = next_collections(&heap);
         assert_eq!(told[0], ("20.0 MiB more".to_owned(), Some(20 << 20)));
         assert_eq!(told[1], ("a raise of generation 0".to_owned(), None));
         let all = "a raise of generation 1; average age 0.00 of 0.75; 2.0 MiB more";
         assert_eq!(told[2], (all.to_owned(), None));
         assert_eq!((told[6].0.as_str(), told[7].0.as_str()), ("never", "never"));
         heap.generations[0].collections = 1;
-        assert_eq!(waits(&heap)[1], ("the next collection".to_owned(), Some(0)));
+        assert_eq!(next_collections(&heap)[1], ("the next collection".to_owned(), Some(0)));
         heap.generations[1].trigger = (10 << 20) - 1;
-        assert_eq!(waits(&heap)[1], ("2.0 MiB more".to_owned(), Some(2 << 20)));
+        assert_eq!(next_collections(&heap)[1], ("2.0 MiB more".to_owned(), Some(2 << 20)));
     }
 }

@@ -33,7 +33,7 @@ pub struct Page {
 
 /// The collector's record of one generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Books {
+pub struct GenerationRecord {
     /// `bytes_allocated`
     pub bytes_allocated: u64,
     /// `gc_trigger`
@@ -52,7 +52,7 @@ pub struct Books {
 
 /// Dynamic space, as SBCL records it.
 #[derive(Clone, Debug, Default)]
-pub struct Heap {
+pub struct DynamicSpace {
     /// First byte.
     pub start: u64,
     /// Its size; it is not all in use.
@@ -60,7 +60,7 @@ pub struct Heap {
     /// Its pages up to `next_free_page`.
     pub pages: Vec<Page>,
     /// By number of the generation.
-    pub generations: [Books; GENERATIONS],
+    pub generations: [GenerationRecord; GENERATIONS],
     /// `bytes_allocated`: the dynamic usage.
     pub bytes_allocated: u64,
     /// `bytes_consed_between_gcs`
@@ -75,21 +75,21 @@ pub struct Heap {
 
 /// Why the records cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Doubt {
+pub enum ReadError {
     /// A collection or an update of the page table is under way: a temporary state.
     Busy,
     /// Something could not be read, or is inconsistent.
     Damaged(String),
 }
 
-impl Heap {
+impl DynamicSpace {
     /// Reads the records of `program` and checks them against each other.
-    pub fn read(memory: &dyn Memory, program: &Program, layout: &Layout) -> Result<Self, Doubt> {
+    pub fn read(memory: &dyn Memory, program: &Program, layout: &Layout) -> Result<Self, ReadError> {
         let value = |name: &str| {
-            program.value(memory, name).ok_or_else(|| Doubt::Damaged(format!("{name} cannot be read")))
+            program.value(memory, name).ok_or_else(|| ReadError::Damaged(format!("{name} cannot be read")))
         };
         if super::is_collecting(memory, program) {
-            return Err(Doubt::Busy);
+            return Err(ReadError::Busy);
         }
         let start = value("DYNAMIC_SPACE_START")?;
         let most_pages = value("page_table_pages")?;
@@ -99,7 +99,7 @@ impl Heap {
             size.filter(|size| start.checked_add(*size).is_some() && start.is_multiple_of(GC_PAGE_BYTES));
         let (Some(size), true, true) = (size, start != 0, next_free <= most_pages) else {
             let text = format!("dynamic space at {start:#x} with {next_free} of {most_pages} pages");
-            return Err(Doubt::Damaged(text));
+            return Err(ReadError::Damaged(text));
         };
         let mut heap = Self {
             start,
@@ -116,13 +116,13 @@ impl Heap {
         Ok(heap)
     }
 
-    fn read_generations(&mut self, memory: &dyn Memory, program: &Program) -> Result<(), Doubt> {
+    fn read_generations(&mut self, memory: &dyn Memory, program: &Program) -> Result<(), ReadError> {
         let mut bytes = [0; GENERATIONS * GENERATION_BYTES];
         let at = program.address("generations").unwrap_or(0);
-        memory.read(at, &mut bytes).map_err(|error| Doubt::Damaged(format!("generations: {error}")))?;
+        memory.read(at, &mut bytes).map_err(|error| ReadError::Damaged(format!("generations: {error}")))?;
         for (books, entry) in self.generations.iter_mut().zip(bytes.chunks_exact(GENERATION_BYTES)) {
             let word = |index: usize| word_at(entry, index * 8).unwrap_or(0);
-            *books = Books {
+            *books = GenerationRecord {
                 bytes_allocated: word(0),
                 trigger: word(1),
                 consed_between: word(2),
@@ -141,14 +141,14 @@ impl Heap {
         table: u64,
         count: u64,
         layout: &Layout,
-    ) -> Result<(), Doubt> {
+    ) -> Result<(), ReadError> {
         let mut block = vec![0; BLOCK_ENTRIES * PAGE_ENTRY_BYTES];
         let mut done: u64 = 0;
         while done < count {
             let entries = usize::try_from(count - done).unwrap_or(usize::MAX).min(BLOCK_ENTRIES);
             let bytes = block.get_mut(..entries * PAGE_ENTRY_BYTES).unwrap_or_default();
             let at = table.wrapping_add(done.wrapping_mul(PAGE_ENTRY_BYTES as u64));
-            memory.read(at, bytes).map_err(|error| Doubt::Damaged(format!("page_table: {error}")))?;
+            memory.read(at, bytes).map_err(|error| ReadError::Damaged(format!("page_table: {error}")))?;
             self.bytes_read += bytes.len() as u64;
             for entry in bytes.chunks_exact(PAGE_ENTRY_BYTES) {
                 self.pages.push(page(entry, layout)?);
@@ -159,7 +159,7 @@ impl Heap {
     }
 
     /// Checks that pages, generations and the total agree.
-    fn check(&self) -> Result<(), Doubt> {
+    fn check(&self) -> Result<(), ReadError> {
         let mut sums = [0; GENERATIONS];
         for page in &self.pages {
             if let Some(sum) = sums.get_mut(usize::from(page.generation)) {
@@ -168,7 +168,7 @@ impl Heap {
         }
         let kept = self.generations.map(|books| books.bytes_allocated);
         let all = kept.iter().fold(0, |sum: u64, &bytes| sum.saturating_add(bytes));
-        if sums == kept && all == self.bytes_allocated { Ok(()) } else { Err(Doubt::Busy) }
+        if sums == kept && all == self.bytes_allocated { Ok(()) } else { Err(ReadError::Busy) }
     }
 
     /// First byte behind the pages that are or were in use.
@@ -213,8 +213,8 @@ impl Page {
     }
 }
 
-fn page(entry: &[u8], layout: &Layout) -> Result<Page, Doubt> {
-    let damaged = || Doubt::Damaged("an entry of page_table makes no sense".to_owned());
+fn page(entry: &[u8], layout: &Layout) -> Result<Page, ReadError> {
+    let damaged = || ReadError::Damaged("an entry of page_table makes no sense".to_owned());
     let scan_start = half_word_at(entry, 0).ok_or_else(damaged)?;
     let rest = half_word_at(entry, 4).ok_or_else(damaged)?;
     let used = rest & 0xffff;

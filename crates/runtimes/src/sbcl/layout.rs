@@ -80,7 +80,7 @@ pub struct PageTypes {
 
 /// How the size of an object is encoded, and where its pointers are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ObjectKind {
     /// No header: a cons, or no object at all.
     Cons,
     /// `BOXED_NWORDS`: 23 bits of payload words, all of them pointers.
@@ -132,7 +132,7 @@ pub struct Layout {
     /// page, start.
     pub region_words: usize,
     /// Objects by widetag (early-objdef.lisp); other widetags are not objects'.
-    pub kinds: &'static [(u8, Kind, &'static str)],
+    pub kinds: &'static [(u8, ObjectKind, &'static str)],
     /// Position of the flags in a vector's header (`ARRAY_FLAGS_POSITION`).
     pub vector_flags_shift: u32,
     /// Index of a symbol's word that points to its name, and the mask of the pointer in it
@@ -160,11 +160,11 @@ pub const HASH_TABLE_FLAGS: usize = 10;
 /// See [`HASH_TABLE_FLAGS`].
 pub const HASH_TABLE_FLAGS_RAW: Release = Release(2, 3, 7);
 
-const B: Kind = Kind::Boxed;
-const U: Kind = Kind::Unboxed;
-const A: Kind = Kind::Array;
-const fn v(bits: u8) -> Kind {
-    Kind::Vector(bits, 0)
+const B: ObjectKind = ObjectKind::Boxed;
+const U: ObjectKind = ObjectKind::Unboxed;
+const A: ObjectKind = ObjectKind::Array;
+const fn v(bits: u8) -> ObjectKind {
+    ObjectKind::Vector(bits, 0)
 }
 
 /// All layouts.
@@ -176,27 +176,27 @@ pub const LAYOUTS: [Layout; 2] = [
         used_in_bytes: true,
         region_words: 4,
         kinds: &[
-            (0x11, Kind::Bignum, "bignum"),
+            (0x11, ObjectKind::Bignum, "bignum"),
             (0x15, B, "ratio"),
             (0x1d, U, "double-float"),
             (0x21, B, "complex"),
             (0x25, U, "complex-single-float"),
             (0x29, U, "complex-double-float"),
-            (0x2d, Kind::Symbol, "symbol"),
-            (0x31, Kind::Code, "code"),
-            (0x35, Kind::SimpleFun, "simple-fun"),
-            (0x39, Kind::Closure, "closure"),
-            (0x3d, Kind::FunInstance, "funcallable-instance"),
+            (0x2d, ObjectKind::Symbol, "symbol"),
+            (0x31, ObjectKind::Code, "code"),
+            (0x35, ObjectKind::SimpleFun, "simple-fun"),
+            (0x39, ObjectKind::Closure, "closure"),
+            (0x3d, ObjectKind::FunInstance, "funcallable-instance"),
             (0x45, B, "value-cell"),
             (0x4d, U, "system-area-pointer"),
-            (0x55, Kind::WeakPointer, "weak-pointer"),
-            (0x59, Kind::Instance, "instance"),
-            (0x5d, Kind::Fdefn, "fdefn"),
+            (0x55, ObjectKind::WeakPointer, "weak-pointer"),
+            (0x59, ObjectKind::Instance, "instance"),
+            (0x5d, ObjectKind::Fdefn, "fdefn"),
             (0x65, U, "simd-pack"),
             (0x69, U, "simd-pack-256"),
-            (0x6d, Kind::Filler, "filler"),
+            (0x6d, ObjectKind::Filler, "filler"),
             (0x81, A, "simple-array"),
-            (0x85, Kind::SimpleVector, "simple-vector"),
+            (0x85, ObjectKind::SimpleVector, "simple-vector"),
             (0x89, v(1), "simple-bit-vector"),
             (0x8d, v(2), "(unsigned-byte 2) vector"),
             (0x91, v(4), "(unsigned-byte 4) vector"),
@@ -219,7 +219,7 @@ pub const LAYOUTS: [Layout; 2] = [
             (0xd5, v(64), "complex-single-float vector"),
             (0xd9, v(128), "complex-double-float vector"),
             (0xdd, v(0), "nil vector"),
-            (0xe1, Kind::Vector(8, 1), "simple-base-string"),
+            (0xe1, ObjectKind::Vector(8, 1), "simple-base-string"),
             (0xe5, v(32), "simple-character-string"),
             (0xe9, A, "complex-base-string"),
             (0xed, A, "complex-character-string"),
@@ -240,28 +240,28 @@ pub const LAYOUTS: [Layout; 2] = [
         used_in_bytes: false,
         region_words: 3,
         kinds: &[
-            (0x11, Kind::Bignum, "bignum"),
+            (0x11, ObjectKind::Bignum, "bignum"),
             (0x15, B, "ratio"),
             (0x1d, U, "double-float"),
             (0x21, B, "complex"),
             (0x25, U, "complex-single-float"),
             (0x29, U, "complex-double-float"),
-            (0x2d, Kind::Symbol, "symbol"),
+            (0x2d, ObjectKind::Symbol, "symbol"),
             (0x31, U, "system-area-pointer"),
-            (0x35, Kind::Code, "code"),
-            (0x39, Kind::Instance, "instance"),
-            (0x3d, Kind::FunInstance, "funcallable-instance"),
-            (0x41, Kind::SimpleFun, "simple-fun"),
-            (0x45, Kind::Closure, "closure"),
+            (0x35, ObjectKind::Code, "code"),
+            (0x39, ObjectKind::Instance, "instance"),
+            (0x3d, ObjectKind::FunInstance, "funcallable-instance"),
+            (0x41, ObjectKind::SimpleFun, "simple-fun"),
+            (0x45, ObjectKind::Closure, "closure"),
             (0x4d, B, "value-cell"),
-            (0x59, Kind::WeakPointer, "weak-pointer"),
-            (0x5d, Kind::Fdefn, "fdefn"),
+            (0x59, ObjectKind::WeakPointer, "weak-pointer"),
+            (0x5d, ObjectKind::Fdefn, "fdefn"),
             (0x65, U, "simd-pack"),
             (0x69, U, "simd-pack-256"),
-            (0x6d, Kind::Filler, "filler"),
+            (0x6d, ObjectKind::Filler, "filler"),
             (0x81, A, "simple-array"),
             (0x85, v(0), "nil vector"),
-            (0x89, Kind::SimpleVector, "simple-vector"),
+            (0x89, ObjectKind::SimpleVector, "simple-vector"),
             (0x8d, v(1), "simple-bit-vector"),
             (0x91, v(2), "(unsigned-byte 2) vector"),
             (0x95, v(4), "(unsigned-byte 4) vector"),
@@ -283,7 +283,7 @@ pub const LAYOUTS: [Layout; 2] = [
             (0xd5, v(64), "double-float vector"),
             (0xd9, v(64), "complex-single-float vector"),
             (0xdd, v(128), "complex-double-float vector"),
-            (0xe1, Kind::Vector(8, 1), "simple-base-string"),
+            (0xe1, ObjectKind::Vector(8, 1), "simple-base-string"),
             (0xe5, v(32), "simple-character-string"),
             (0xe9, A, "complex-base-string"),
             (0xed, A, "complex-character-string"),

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use super::room::Room;
+use super::room::ReservedMemory;
 use crate::sbcl::layout::{Layout, Release, known_release};
 use strandline_process::elf::Object;
 use strandline_process::image::exports;
@@ -68,7 +68,7 @@ const WANTED: [&str; 35] = [
 ];
 const MAX_VERSION_BYTES: usize = 64;
 /// Maximum number of files that are examined.
-const MAX_TRIES: usize = 4096;
+const MAX_FILES: usize = 4096;
 
 /// A mapped file that holds an SBCL.
 #[derive(Clone, Debug)]
@@ -80,20 +80,20 @@ pub struct Program {
     /// The version among its constants; `None` if there is none, or several.
     pub version: Option<String>,
     /// Memory for a copy of its objects.
-    pub(super) room: Room,
+    pub(super) room: ReservedMemory,
     /// Its symbols: address and size in bytes.
     symbols: BTreeMap<&'static str, (u64, u64)>,
 }
 
 impl Program {
     /// Makes a program of symbols at given addresses, for fabricated memory.
-    pub fn of_symbols(path: &str, start: u64, version: &str, symbols: &[(&'static str, u64, u64)]) -> Self {
+    pub fn with_symbols(path: &str, start: u64, version: &str, symbols: &[(&'static str, u64, u64)]) -> Self {
         let symbols = symbols.iter().map(|&(name, address, bytes)| (name, (address, bytes))).collect();
         Self {
             path: path.to_owned(),
             start,
             version: Some(version.to_owned()),
-            room: Room::default(),
+            room: ReservedMemory::default(),
             symbols,
         }
     }
@@ -131,7 +131,7 @@ fn version_in(constants: &[u8]) -> Option<String> {
     for text in constants.split(|&byte| byte == 0) {
         if !text.starts_with(b"2.")
             || text.len() > MAX_VERSION_BYTES
-            || !text.iter().all(|&b| is_of_version(b))
+            || !text.iter().all(|&b| is_version_byte(b))
         {
             continue;
         }
@@ -146,7 +146,7 @@ fn version_in(constants: &[u8]) -> Option<String> {
     found.map(str::to_owned)
 }
 
-fn is_of_version(byte: u8) -> bool {
+fn is_version_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'+' | b'_')
 }
 
@@ -164,7 +164,7 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
         let file = name.rsplit('/').next().unwrap_or(name);
         let may_be = mapping.name == executable || file.contains("sbcl");
         let key = (mapping.inode, mapping.device);
-        if !may_be || file.ends_with(".core") || known.contains(&key) || tries >= MAX_TRIES {
+        if !may_be || file.ends_with(".core") || known.contains(&key) || tries >= MAX_FILES {
             continue;
         }
         tries += 1;
@@ -193,10 +193,10 @@ fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option
     }
     let version = object.section(b".rodata").and_then(|constants| version_in(&constants.bytes));
     let path = printable(&mapping.name, 256);
-    let mut program = Program { path, start: mapping.start, version, room: Room::default(), symbols };
+    let mut program = Program { path, start: mapping.start, version, room: ReservedMemory::default(), symbols };
     if program.layout().is_some() {
         let live = Live::new(process.pid());
-        program.room = Room::of(&|name| program.value(&live, name));
+        program.room = ReservedMemory::of(&|name| program.value(&live, name));
     }
     Some(program)
 }

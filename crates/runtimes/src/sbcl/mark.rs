@@ -8,11 +8,11 @@
 //! (gc-common.c) would: in a table weak on keys, the value of each pair whose key is live. Each
 //! spot enters the list of work once, which bounds the list by the number of objects.
 
-use super::heap::Heap;
+use super::heap::DynamicSpace;
 use super::objects::{Kinds, instance_slots};
-use super::store::{Spot, Store};
+use super::store::{UnitIndex, HeapCopy};
 use crate::sbcl::layout::{
-    FUN_LOWTAG, FUN_RAW_OFFSET, HASH_TABLE_FLAGS, HASH_TABLE_FLAGS_RAW, INSTANCE_LOWTAG, Kind, LIST_LOWTAG,
+    FUN_LOWTAG, FUN_RAW_OFFSET, HASH_TABLE_FLAGS, HASH_TABLE_FLAGS_RAW, INSTANCE_LOWTAG, ObjectKind, LIST_LOWTAG,
     LOWTAG_MASK, Layout, OTHER_LOWTAG, Release, VECTOR_HASHING, VECTOR_WEAK,
 };
 
@@ -39,31 +39,31 @@ struct WeakTable {
 
 /// Marks objects of a [`Store`].
 pub struct Tracer<'a> {
-    store: &'a Store,
+    store: &'a HeapCopy,
     kinds: &'a Kinds,
     layout: &'static Layout,
-    heap: &'a Heap,
+    heap: &'a DynamicSpace,
     release: Release,
-    work: Vec<Spot>,
+    work: Vec<UnitIndex>,
     weak: Vec<WeakTable>,
     /// By page of the collector: whether a conservative root pins it.
     pinned: Vec<bool>,
     /// The objects that conservative roots pin.
-    pins: Vec<Spot>,
+    pins: Vec<UnitIndex>,
     /// What first reached each spot, if that is recorded: an object's spot, or a root's number
     /// counted down from the largest spot.
-    parents: Vec<Spot>,
+    parents: Vec<UnitIndex>,
     /// The object or root that is being scanned.
-    from: Spot,
+    from: UnitIndex,
 }
 
 impl<'a> Tracer<'a> {
     /// Creates a tracer; nothing is marked yet.
     pub fn new(
-        store: &'a Store,
+        store: &'a HeapCopy,
         kinds: &'a Kinds,
         layout: &'static Layout,
-        heap: &'a Heap,
+        heap: &'a DynamicSpace,
         release: Release,
     ) -> Self {
         let pinned = vec![false; heap.pages.len()];
@@ -97,7 +97,7 @@ impl<'a> Tracer<'a> {
     }
 
     #[inline]
-    fn reach(&mut self, spot: Spot) {
+    fn reach(&mut self, spot: UnitIndex) {
         self.work.push(spot);
         if let Some(parent) = self.parents.get_mut(spot as usize) {
             *parent = self.from;
@@ -106,27 +106,27 @@ impl<'a> Tracer<'a> {
 
     /// Records what reached each object, nearest to the roots first. Takes four bytes for each 16
     /// of the copy.
-    pub fn note_parents(&mut self) {
+    pub fn record_parents(&mut self) {
         self.parents = vec![0; self.store.spots()];
     }
 
     /// Attributes everything visited from now on to the root of this number.
     pub fn enter_root(&mut self, number: usize) {
-        self.from = Spot::MAX - u32::try_from(number).unwrap_or(0);
+        self.from = UnitIndex::MAX - u32::try_from(number).unwrap_or(0);
     }
 
     /// What reached an object: the spot of another, or the number of a root as `Err`.
-    pub fn parent(&self, spot: Spot, roots: usize) -> Option<Result<Spot, usize>> {
+    pub fn parent(&self, spot: UnitIndex, roots: usize) -> Option<Result<UnitIndex, usize>> {
         let parent = *self.parents.get(spot as usize)?;
-        let number = (Spot::MAX - parent) as usize;
+        let number = (UnitIndex::MAX - parent) as usize;
         Some(if number < roots { Err(number) } else { Ok(parent) })
     }
 
     /// Marks the code that a function is in. The function's header counts the words from the start
     /// of the code.
-    fn visit_function(&mut self, address: u64, spot: Spot) {
-        let header = self.store.near_word(spot, 0);
-        if self.kinds.of(header) != Some(Kind::SimpleFun) {
+    fn visit_function(&mut self, address: u64, spot: UnitIndex) {
+        let header = self.store.word_on_page(spot, 0);
+        if self.kinds.of(header) != Some(ObjectKind::SimpleFun) {
             return;
         }
         let code = address.wrapping_sub(((header >> 8) & 0xff_ffff) * 8);
@@ -145,7 +145,7 @@ impl<'a> Tracer<'a> {
         } else if word & LOWTAG_MASK == 0 && word != 0 {
             let address = word.wrapping_sub(FUN_RAW_OFFSET + FUN_LOWTAG);
             if let Some(spot) = self.store.spot(address) {
-                if self.kinds.of(self.store.near_word(spot, 0)) == Some(Kind::SimpleFun) {
+                if self.kinds.of(self.store.word_on_page(spot, 0)) == Some(ObjectKind::SimpleFun) {
                     self.visit_function(address, spot);
                 } else {
                     self.visit_trampoline(word);
@@ -159,11 +159,11 @@ impl<'a> Tracer<'a> {
     /// other reference.
     fn visit_trampoline(&mut self, word: u64) {
         for (before, kind) in
-            [(FUN_RAW_OFFSET + FUN_LOWTAG, Kind::FunInstance), (TRAMPOLINE_BYTES, Kind::Code)]
+            [(FUN_RAW_OFFSET + FUN_LOWTAG, ObjectKind::FunInstance), (TRAMPOLINE_BYTES, ObjectKind::Code)]
         {
             let Some(spot) = self.store.spot(word.wrapping_sub(before)) else { continue };
             let is_start =
-                self.store.is_start(spot) && self.kinds.of(self.store.near_word(spot, 0)) == Some(kind);
+                self.store.is_start(spot) && self.kinds.of(self.store.word_on_page(spot, 0)) == Some(kind);
             if is_start {
                 if self.store.mark(spot) {
                     self.reach(spot);
@@ -180,26 +180,26 @@ impl<'a> Tracer<'a> {
         let page = self.heap.page_of(word).map(|(_, page)| page);
         let in_code = page.is_none_or(|page| page.content(self.layout) == self.layout.page_types.code);
         if in_code && let Some(start) = self.store.start_before(spot, MAX_CODE_UNITS) {
-            let header = self.store.near_word(start, 0);
-            let words = self.kinds.words(header, self.store.near_word(start, 1)).unwrap_or(0);
-            let is_code = self.kinds.of(header) == Some(Kind::Code);
+            let header = self.store.word_on_page(start, 0);
+            let words = self.kinds.words(header, self.store.word_on_page(start, 1)).unwrap_or(0);
+            let is_code = self.kinds.of(header) == Some(ObjectKind::Code);
             if is_code && u64::from(spot - start) * 2 < words {
                 self.pin(start);
                 return;
             }
         }
-        let kind = self.kinds.of(self.store.near_word(spot, 0));
+        let kind = self.kinds.of(self.store.word_on_page(spot, 0));
         let fits = match (word & LOWTAG_MASK, kind) {
-            (LIST_LOWTAG, Some(Kind::Cons)) | (INSTANCE_LOWTAG, Some(Kind::Instance)) => true,
-            (FUN_LOWTAG, Some(kind)) => matches!(kind, Kind::Closure | Kind::FunInstance),
+            (LIST_LOWTAG, Some(ObjectKind::Cons)) | (INSTANCE_LOWTAG, Some(ObjectKind::Instance)) => true,
+            (FUN_LOWTAG, Some(kind)) => matches!(kind, ObjectKind::Closure | ObjectKind::FunInstance),
             (OTHER_LOWTAG, Some(kind)) => !matches!(
                 kind,
-                Kind::Cons
-                    | Kind::Instance
-                    | Kind::Closure
-                    | Kind::FunInstance
-                    | Kind::SimpleFun
-                    | Kind::Filler
+                ObjectKind::Cons
+                    | ObjectKind::Instance
+                    | ObjectKind::Closure
+                    | ObjectKind::FunInstance
+                    | ObjectKind::SimpleFun
+                    | ObjectKind::Filler
             ),
             _ => false,
         };
@@ -216,10 +216,10 @@ impl<'a> Tracer<'a> {
         self.visit(word >> 32);
     }
 
-    fn pin(&mut self, spot: Spot) {
+    fn pin(&mut self, spot: UnitIndex) {
         let address = self.store.address(spot);
         let words =
-            self.kinds.words(self.store.near_word(spot, 0), self.store.near_word(spot, 1)).unwrap_or(2);
+            self.kinds.words(self.store.word_on_page(spot, 0), self.store.word_on_page(spot, 1)).unwrap_or(2);
         if let Some((first, _)) = self.heap.page_of(address) {
             let last = self.heap.page_of(address + words * 8 - 1).map_or(first, |(last, _)| last);
             if let Some(pages) = self.pinned.get_mut(first..=last) {
@@ -266,21 +266,21 @@ impl<'a> Tracer<'a> {
     }
 
     /// Visits what an object points to.
-    fn scan(&mut self, spot: Spot) {
-        let (header, second) = (self.store.near_word(spot, 0), self.store.near_word(spot, 1));
+    fn scan(&mut self, spot: UnitIndex) {
+        let (header, second) = (self.store.word_on_page(spot, 0), self.store.word_on_page(spot, 1));
         let Some(kind) = self.kinds.of(header) else { return };
         match kind {
-            Kind::Cons => {
+            ObjectKind::Cons => {
                 self.visit(header);
                 self.visit(second);
                 return;
             }
-            Kind::Vector(..)
-            | Kind::Unboxed
-            | Kind::Bignum
-            | Kind::Filler
-            | Kind::WeakPointer
-            | Kind::SimpleFun => {
+            ObjectKind::Vector(..)
+            | ObjectKind::Unboxed
+            | ObjectKind::Bignum
+            | ObjectKind::Filler
+            | ObjectKind::WeakPointer
+            | ObjectKind::SimpleFun => {
                 return;
             }
             _ => {}
@@ -289,7 +289,7 @@ impl<'a> Tracer<'a> {
         let words = self.kinds.words(header, second).unwrap_or(0);
         let store = self.store;
         match kind {
-            Kind::Instance => {
+            ObjectKind::Instance => {
                 self.visit(header >> 32);
                 // A lock-free list links its nodes without a tag.
                 if second & LOWTAG_MASK == 0 && second != 0 {
@@ -298,21 +298,21 @@ impl<'a> Tracer<'a> {
                 let end = 1 + instance_slots(header);
                 store.each_word(address, 1, end, |_, word| self.visit(word));
             }
-            Kind::FunInstance => {
+            ObjectKind::FunInstance => {
                 self.visit(header >> 32);
                 store.each_word(address, 1, words, |_, word| self.visit_raw(word));
             }
-            Kind::Closure | Kind::Fdefn => store.each_word(address, 1, words, |_, word| self.visit_raw(word)),
-            Kind::Symbol => {
+            ObjectKind::Closure | ObjectKind::Fdefn => store.each_word(address, 1, words, |_, word| self.visit_raw(word)),
+            ObjectKind::Symbol => {
                 let (name, mask) = self.layout.symbol_name;
                 let masked = |index, word| if index == name as u64 { word & mask } else { word };
                 store.each_word(address, 1, words, |index, word| self.visit(masked(index, word)));
             }
-            Kind::Code => {
+            ObjectKind::Code => {
                 let boxed = ((second & 0xffff_ffff) / 8).min(words);
                 store.each_word(address, 2, boxed, |_, word| self.visit(word));
             }
-            Kind::SimpleVector => self.scan_vector(address, header, words.min(2 + second / 2)),
+            ObjectKind::SimpleVector => self.scan_vector(address, header, words.min(2 + second / 2)),
             _ => store.each_word(address, 1, words, |_, word| self.visit(word)),
         }
     }
@@ -363,7 +363,7 @@ impl<'a> Tracer<'a> {
             });
             self.from = self.store.spot(table.pairs).unwrap_or(0);
             for (key, value) in pairs {
-                let (key_lives, value_lives) = (self.lives(key), self.lives(value));
+                let (key_lives, value_lives) = (self.is_live(key), self.is_live(value));
                 let keeps = match table.weakness {
                     1 => key_lives,
                     2 => value_lives,
@@ -381,7 +381,7 @@ impl<'a> Tracer<'a> {
     }
 
     /// Whether a word is no pointer into the copy, or points to a marked object.
-    fn lives(&self, word: u64) -> bool {
+    fn is_live(&self, word: u64) -> bool {
         if word & 3 != 3 {
             return true;
         }
@@ -389,13 +389,13 @@ impl<'a> Tracer<'a> {
         if self.store.is_start(spot) || word & LOWTAG_MASK != FUN_LOWTAG {
             return self.store.is_marked(spot);
         }
-        let header = self.store.near_word(spot, 0);
+        let header = self.store.word_on_page(spot, 0);
         let code = (word & !LOWTAG_MASK).wrapping_sub(((header >> 8) & 0xff_ffff) * 8);
         self.store.spot(code).is_none_or(|spot| self.store.is_marked(spot))
     }
 
     /// Returns what conservative roots pin: a flag for each page of the collector, and the objects.
-    pub fn into_pinned(self) -> (Vec<bool>, Vec<Spot>) {
+    pub fn into_pinned(self) -> (Vec<bool>, Vec<UnitIndex>) {
         (self.pinned, self.pins)
     }
 }

@@ -30,19 +30,19 @@ pub mod trace;
 mod tests;
 
 use self::facts::Sbcl;
-use self::heap::{Doubt, Heap};
+use self::heap::{ReadError, DynamicSpace};
 use self::spaces::{Slots, Space};
 use self::threads::Threads;
-use self::trace::Copied;
+use self::trace::PendingTrace;
 use crate::sbcl::layout::{Layout, Release};
-use FileName::{Has, Versioned};
+use FileName::{Contains, Versioned};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::class::Class;
 use strandline_claims::facts::Runtime;
 use strandline_claims::finding::{Finding, LedgerView};
-use strandline_claims::palette::Palette;
+use strandline_claims::palette::SlotTable;
 use strandline_claims::range::RangePages;
-use strandline_claims::reader::{About, Evidence, FileName, HeapKind, version_in_file_name};
+use strandline_claims::reader::{ReaderInfo, Evidence, FileName, HeapKind, version_in_file_name};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Action, Effect, Spec};
 use strandline_claims::runtime::{self, Access, Busy, Context, Found, PathAnswer, Reading};
@@ -53,11 +53,11 @@ use strandline_process::procfs::Process;
 use strandline_process::target::budget;
 
 /// The entry for SBCL in the table of readers.
-pub static ABOUT: About = About {
+pub static ABOUT: ReaderInfo = ReaderInfo {
     name: "sbcl",
     title: "SBCL",
     evidence: Evidence {
-        files: &[Has("sbcl", ".core")],
+        files: &[Contains("sbcl", ".core")],
         executables: &[Versioned("sbcl")],
         symbols: &["gc_and_save"],
         version: |clue| version_in_file_name(clue.file),
@@ -76,15 +76,15 @@ pub static ABOUT: About = About {
         Spec::next_start("sbcl_generations", "objects that die soon stay out of older generations"),
     ],
     not_read: "its other collector (mark-region), and what foreign code keeps: that stands on the allocator's rows",
-    heap: HeapKind::Alone("sbcl"),
-    ..About::NONE
+    heap: HeapKind::OwnOnly("sbcl"),
+    ..ReaderInfo::NONE
 };
 
 /// The reader for SBCL.
 pub struct Reader;
 
 impl runtime::Reader for Reader {
-    fn about(&self) -> &'static About {
+    fn about(&self) -> &'static ReaderInfo {
         &ABOUT
     }
 
@@ -116,7 +116,7 @@ struct Programs(Vec<locate::Program>);
 
 impl Found for Programs {
     fn access(&self, _: &dyn Memory) -> Access {
-        Access::CopiesItself
+        Access::OwnCopy
     }
 
     fn is_collecting(&self, memory: &dyn Memory) -> bool {
@@ -133,21 +133,21 @@ impl Found for Programs {
 /// # Errors
 /// [`Busy`] if it is in the middle of a collection.
 pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading, Busy> {
-    let mut reading = Reading { facts: named(program), ..Reading::default() };
+    let mut reading = Reading { facts: new_facts(program), ..Reading::default() };
     let Some((release, layout)) = program.layout() else {
         let version = program.version.as_deref().unwrap_or("of unknown version");
         let text = format!("SBCL {version}: where its structures stand is not known; nothing of it is read");
         reading.caveats.push(Caveat::new("sbcl_unknown_version", program.path.clone(), None, text));
         return Ok(reading);
     };
-    let heap = match Heap::read(context.memory, program, layout) {
+    let heap = match DynamicSpace::read(context.memory, program, layout) {
         Ok(heap) => heap,
-        Err(Doubt::Busy) => {
+        Err(ReadError::Busy) => {
             let bytes = dynamic_resident(context, program);
             let collecting = is_collecting(context.memory, program);
             return Err(Busy { runtime: "sbcl", bytes, collecting });
         }
-        Err(Doubt::Damaged(what)) => {
+        Err(ReadError::Damaged(what)) => {
             let bytes = dynamic_resident(context, program);
             let text = format!("SBCL's own books do not hold together ({what}); nothing of it is read");
             reading.caveats.push(Caveat::new("sbcl_damaged", program.path.clone(), bytes, text));
@@ -156,14 +156,14 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
     };
     reading.bytes_read += heap.bytes_read;
     let threads = threads::read(context.memory, program, layout, &heap);
-    if let Some(doubt) = &threads.doubt {
+    if let Some(doubt) = &threads.inconsistency {
         let text = format!("SBCL's threads are not all known: {doubt}");
         reading.caveats.push(Caveat::new("sbcl_threads", program.path.clone(), None, text));
     }
     let found = spaces::spaces(context.memory, program);
     let figures = figures::figures(context, &heap, &threads.regions, &found, layout);
-    let mut palette = Palette::default();
-    for whole in spaces::wholes(context, program, &found, &threads) {
+    let mut palette = SlotTable::default();
+    for whole in spaces::claimed_ranges(context, program, &found, &threads) {
         if let Some(slot) = palette.add(whole.id, None)
             && !(whole.start < heap.start + heap.size && heap.start < whole.end)
         {
@@ -172,33 +172,33 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
     }
     reading.palette = palette;
     reading.facts.read = true;
-    figures.put(&mut reading.facts);
+    figures.write_to(&mut reading.facts);
     if !spaces::may_claim(context, heap.start, heap.start + heap.size) {
         let text = "SBCL's dynamic space would lie on the heap or a stack: nothing of it is claimed";
         reading.caveats.push(Caveat::new("sbcl_damaged", format!("{:#x}", heap.start), None, text));
         return Ok(reading);
     }
     let pages = context.pages(heap.start, heap.start + heap.size);
-    let seen = Seen { program, layout, release, heap, threads, spaces: found };
+    let seen = HeapState { program, layout, release, heap, threads, spaces: found };
     seen.take(context, (pages, figures), &mut reading);
     Ok(reading)
 }
 
 /// What is known before objects are read.
-struct Seen<'a> {
+struct HeapState<'a> {
     program: &'a locate::Program,
     layout: &'static Layout,
     release: Release,
-    heap: Heap,
+    heap: DynamicSpace,
     threads: Threads,
     spaces: Vec<Space>,
 }
 
-impl Seen<'_> {
+impl HeapState<'_> {
     /// Copies what is to be traced later; if that is not possible, claims dynamic space by page.
     fn take(self, context: &Context<'_>, (pages, figures): (RangePages, Sbcl), reading: &mut Reading) {
-        let plan = copy::Plan::new(&self.heap, &self.threads.regions, &self.spaces, self.layout);
-        let why = self.why_not(context, &plan);
+        let plan = copy::CopyPlan::new(&self.heap, &self.threads.regions, &self.spaces, self.layout);
+        let why = self.reason_not_traced(context, &plan);
         let copied = if why.is_none() { plan.copy(context, &pages, &self.program.room) } else { None };
         let Some(copied) = copied else {
             let why = why.unwrap_or_else(|| "there was no memory or no time for a copy of them".to_owned());
@@ -207,7 +207,7 @@ impl Seen<'_> {
         };
         reading.bytes_read += copied.bytes_read;
         let roots = roots::read(context, self.program, &self.threads);
-        reading.pending = Some(Box::new(Copied {
+        reading.pending = Some(Box::new(PendingTrace {
             figures,
             copied,
             runs: objects::runs(&self.heap, &self.threads.regions),
@@ -223,7 +223,7 @@ impl Seen<'_> {
     }
 
     /// The reason why objects are not traced, if they are not.
-    fn why_not(&self, context: &Context<'_>, plan: &copy::Plan) -> Option<String> {
+    fn reason_not_traced(&self, context: &Context<'_>, plan: &copy::CopyPlan) -> Option<String> {
         let budget = budget::bytes(self.program.room.bytes());
         if plan.bytes() > budget {
             return Some(format!(
@@ -231,7 +231,7 @@ impl Seen<'_> {
                 plan.bytes()
             ));
         }
-        if self.threads.doubt.is_some() {
+        if self.threads.inconsistency.is_some() {
             return Some(
                 "not all of its threads are known, and what they hold would count as dead".to_owned(),
             );
@@ -253,7 +253,7 @@ impl Seen<'_> {
         figures.free_resident_bytes = claim.sums.resident.of(Class::Refined(slots.free));
         figures.waste_resident_bytes = claim.sums.resident.of(Class::Refined(slots.waste));
         reading.remedies.extend(remedies::remedies(&figures));
-        figures.put(&mut reading.facts);
+        figures.write_to(&mut reading.facts);
         reading.claims.push(claim);
     }
 }
@@ -264,7 +264,7 @@ pub fn is_collecting(memory: &dyn Memory, program: &locate::Program) -> bool {
     program.value(memory, "gc_active_p").is_some_and(|active| active != 0)
 }
 
-fn named(program: &locate::Program) -> Runtime {
+fn new_facts(program: &locate::Program) -> Runtime {
     Runtime {
         name: "sbcl".to_owned(),
         version: program.version.clone(),

@@ -5,8 +5,8 @@
 //! replaced, and such names are counted.
 
 use super::objects::Kinds;
-use super::store::Store;
-use crate::sbcl::layout::{CLASSOID_NAME, INSTANCE_LOWTAG, Kind, LOWTAG_MASK, Layout, OTHER_LOWTAG, Release};
+use super::store::HeapCopy;
+use crate::sbcl::layout::{CLASSOID_NAME, INSTANCE_LOWTAG, ObjectKind, LOWTAG_MASK, Layout, OTHER_LOWTAG, Release};
 
 const MAX_NAME_BYTES: usize = 200;
 
@@ -16,7 +16,7 @@ const MAX_CHARACTERS: usize = 1024;
 /// Reads names.
 pub struct Names<'a> {
     /// The copy.
-    pub store: &'a Store,
+    pub store: &'a HeapCopy,
     /// Kinds of objects.
     pub kinds: &'a Kinds,
     /// The layout of the release.
@@ -29,20 +29,20 @@ pub struct Names<'a> {
 
 impl Names<'_> {
     /// The name of the type whose layout `layout` points to.
-    pub fn of_layout(&mut self, layout: u64) -> Option<String> {
+    pub fn type_name(&mut self, layout: u64) -> Option<String> {
         let (slot, since, later) = self.layout.layout_classoid;
         let slot = if self.release >= since { later } else { slot };
-        let classoid = self.slot_of(layout, slot, INSTANCE_LOWTAG, Kind::Instance)?;
-        let symbol = self.slot_of(classoid, CLASSOID_NAME, INSTANCE_LOWTAG, Kind::Instance)?;
+        let classoid = self.slot_of(layout, slot, INSTANCE_LOWTAG, ObjectKind::Instance)?;
+        let symbol = self.slot_of(classoid, CLASSOID_NAME, INSTANCE_LOWTAG, ObjectKind::Instance)?;
         let (slot, mask) = self.layout.symbol_name;
-        let string = self.slot_of(symbol, slot, OTHER_LOWTAG, Kind::Symbol)? & mask;
+        let string = self.slot_of(symbol, slot, OTHER_LOWTAG, ObjectKind::Symbol)? & mask;
         let name = self.string(string);
         self.replaced += u64::from(name.is_none());
         name
     }
 
     /// Word `slot` of the object of `kind` that `pointer` points to.
-    fn slot_of(&self, pointer: u64, slot: usize, lowtag: u64, kind: Kind) -> Option<u64> {
+    fn slot_of(&self, pointer: u64, slot: usize, lowtag: u64, kind: ObjectKind) -> Option<u64> {
         let address = pointer & !LOWTAG_MASK;
         let fits = pointer & LOWTAG_MASK == lowtag && self.kinds.of(self.store.word(address)?) == Some(kind);
         fits.then(|| self.store.word(address + slot as u64 * 8)).flatten()
@@ -61,7 +61,7 @@ impl Names<'_> {
         let characters: Vec<u32> = match (self.kinds.of(header)?, self.kinds.name(header)) {
             // With a damaged length, bytes after the name would be reported: the string must end
             // with a zero byte and have none before.
-            (Kind::Vector(8, 1), _) => {
+            (ObjectKind::Vector(8, 1), _) => {
                 let bytes = self.store.bytes_at(address + 16, length + 1);
                 let (&last, bytes) = bytes.split_last().filter(|(_, bytes)| bytes.len() == length)?;
                 let is_printable = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
@@ -81,7 +81,7 @@ impl Names<'_> {
         let mut name = String::with_capacity(length);
         let mut replaced = 0;
         for character in characters {
-            let character = char::from_u32(character).filter(|&character| is_of_name(character));
+            let character = char::from_u32(character).filter(|&character| is_name_character(character));
             replaced += usize::from(character.is_none());
             let character = character.unwrap_or('?');
             if name.len() + character.len_utf8() > MAX_NAME_BYTES {
@@ -99,6 +99,6 @@ impl Names<'_> {
 }
 
 /// Whether names of types may contain the character.
-fn is_of_name(character: char) -> bool {
+fn is_name_character(character: char) -> bool {
     character.is_alphanumeric() || "-+*/@$%^&_=<>.!?:~#[]{}".contains(character)
 }

@@ -1,14 +1,14 @@
 //! Objects: size and kind by their first word, and where they start.
 
-use super::heap::Heap;
-use super::spaces::{Kind as SpaceKind, Space, used_end};
-use super::store::{Store, UNIT_BYTES};
+use super::heap::DynamicSpace;
+use super::spaces::{SpaceKind as SpaceKind, Space, used_end};
+use super::store::{HeapCopy, UNIT_BYTES};
 use super::threads::Region;
-use crate::sbcl::layout::{GC_PAGE_BYTES, Kind, Layout};
+use crate::sbcl::layout::{GC_PAGE_BYTES, ObjectKind, Layout};
 
 /// Kinds of objects by the first byte of their first word.
 pub struct Kinds {
-    by_byte: [Option<Kind>; 256],
+    by_byte: [Option<ObjectKind>; 256],
     names: [&'static str; 256],
     filler_in_upper_half: bool,
     rank_shift: u32,
@@ -31,7 +31,7 @@ impl Kinds {
             // value.
             let immediate = matches!(byte, 0x19 | 0x09) || byte == layout.character;
             if byte & 1 == 0 || byte & 3 == 3 || immediate {
-                *kind = Some(Kind::Cons);
+                *kind = Some(ObjectKind::Cons);
             }
         }
         for &(byte, kind, name) in layout.kinds {
@@ -47,7 +47,7 @@ impl Kinds {
 
     /// The kind of an object by its first word.
     #[inline]
-    pub fn of(&self, header: u64) -> Option<Kind> {
+    pub fn of(&self, header: u64) -> Option<ObjectKind> {
         self.by_byte[usize::from(header as u8)]
     }
 
@@ -62,29 +62,29 @@ impl Kinds {
     pub fn words(&self, header: u64, second: u64) -> Option<u64> {
         let payload = header >> 8;
         let words = match self.of(header)? {
-            Kind::Cons => 2,
-            Kind::Boxed => 1 + ((payload & 0x7f_ffff) | 1),
-            Kind::Closure | Kind::FunInstance => 1 + ((payload & 0x7fff) | 1),
-            Kind::Instance => 1 + (instance_slots(header) | 1),
-            Kind::Symbol => 1 + if self.filler_in_upper_half { 5 } else { (payload & 0xff) | 1 },
-            Kind::Fdefn => 4,
-            Kind::Code => header >> 32,
-            Kind::SimpleFun => return None,
-            Kind::SimpleVector => vector_words(second, 64, 0)?,
-            Kind::Vector(bits, more) => vector_words(second, u64::from(bits), u64::from(more))?,
-            Kind::Unboxed => 1 + ((payload & 0xff) | 1),
+            ObjectKind::Cons => 2,
+            ObjectKind::Boxed => 1 + ((payload & 0x7f_ffff) | 1),
+            ObjectKind::Closure | ObjectKind::FunInstance => 1 + ((payload & 0x7fff) | 1),
+            ObjectKind::Instance => 1 + (instance_slots(header) | 1),
+            ObjectKind::Symbol => 1 + if self.filler_in_upper_half { 5 } else { (payload & 0xff) | 1 },
+            ObjectKind::Fdefn => 4,
+            ObjectKind::Code => header >> 32,
+            ObjectKind::SimpleFun => return None,
+            ObjectKind::SimpleVector => vector_words(second, 64, 0)?,
+            ObjectKind::Vector(bits, more) => vector_words(second, u64::from(bits), u64::from(more))?,
+            ObjectKind::Unboxed => 1 + ((payload & 0xff) | 1),
             // Bit 63 of the header is not part of the length (fullcgc's mark in 2.1).
-            Kind::Bignum => 1 + (((header << 1) >> 9 & 0x7f_ffff) | 1),
+            ObjectKind::Bignum => 1 + (((header << 1) >> 9 & 0x7f_ffff) | 1),
             // `array_header_nwords`: seven words and the dimensions; a rank of 1 is stored as 0, 0
             // as 255.
-            Kind::Array => (7 + (((header >> self.rank_shift) + 1) & 0xff)).next_multiple_of(2),
-            Kind::WeakPointer if self.filler_in_upper_half && payload & 0xff == 0 => {
+            ObjectKind::Array => (7 + (((header >> self.rank_shift) + 1) & 0xff)).next_multiple_of(2),
+            ObjectKind::WeakPointer if self.filler_in_upper_half && payload & 0xff == 0 => {
                 vector_words(second, 64, 0)?
             }
-            Kind::WeakPointer if self.filler_in_upper_half => 2,
-            Kind::WeakPointer => 4,
-            Kind::Filler if self.filler_in_upper_half => header >> 32,
-            Kind::Filler => 1 + (payload | 1),
+            ObjectKind::WeakPointer if self.filler_in_upper_half => 2,
+            ObjectKind::WeakPointer => 4,
+            ObjectKind::Filler if self.filler_in_upper_half => header >> 32,
+            ObjectKind::Filler => 1 + (payload | 1),
         };
         (words > 0 && words % 2 == 0).then_some(words)
     }
@@ -118,7 +118,7 @@ pub struct Run {
 }
 
 /// The runs of dynamic space, in address order.
-pub fn runs(heap: &Heap, regions: &[Region]) -> Vec<Run> {
+pub fn runs(heap: &DynamicSpace, regions: &[Region]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     let mut generation = u8::MAX;
     for (index, page) in heap.pages.iter().enumerate() {
@@ -142,12 +142,12 @@ pub fn runs(heap: &Heap, regions: &[Region]) -> Vec<Run> {
 /// Visits the objects of a run in order: address, words, first word. Returns where the walk ended:
 /// before the run's end if there is no object at that address. A sound run leaves at most one
 /// object that was not finished.
-pub fn walk(store: &Store, kinds: &Kinds, run: Run, mut visit: impl FnMut(u64, u64, u64)) -> u64 {
+pub fn walk(store: &HeapCopy, kinds: &Kinds, run: Run, mut visit: impl FnMut(u64, u64, u64)) -> u64 {
     let mut at = run.start;
     while at < run.end {
         let Some(spot) = store.spot(at) else { return at };
-        let header = store.near_word(spot, 0);
-        let Some(words) = kinds.words(header, store.near_word(spot, 1)) else { return at };
+        let header = store.word_on_page(spot, 0);
+        let Some(words) = kinds.words(header, store.word_on_page(spot, 1)) else { return at };
         let Some(next) = words.checked_mul(8).and_then(|bytes| at.checked_add(bytes)) else { return at };
         if next > run.end {
             return at;
@@ -160,9 +160,9 @@ pub fn walk(store: &Store, kinds: &Kinds, run: Run, mut visit: impl FnMut(u64, u
 
 /// Records where the objects of a run start. Runs that start on different pages share no word of
 /// bits.
-pub fn note_starts(store: &Store, kinds: &Kinds, run: Run) -> u64 {
+pub fn record_starts(store: &HeapCopy, kinds: &Kinds, run: Run) -> u64 {
     walk(store, kinds, run, |at, _, header| {
-        if kinds.of(header) != Some(Kind::Filler)
+        if kinds.of(header) != Some(ObjectKind::Filler)
             && let Some(spot) = store.spot(at)
         {
             store.set_start(spot);
@@ -171,23 +171,23 @@ pub fn note_starts(store: &Store, kinds: &Kinds, run: Run) -> u64 {
 }
 
 /// Visits the objects of a space that has holes, which are skipped unit by unit.
-pub fn walk_space(store: &Store, kinds: &Kinds, space: &Space, mut visit: impl FnMut(u64, u64, u64)) {
+pub fn walk_space(store: &HeapCopy, kinds: &Kinds, space: &Space, mut visit: impl FnMut(u64, u64, u64)) {
     let mut at = space.start.next_multiple_of(UNIT_BYTES);
     while at < space.end {
         let Some(spot) = store.spot(at) else {
             at = (at | (GC_PAGE_BYTES - 1)).saturating_add(1);
             continue;
         };
-        let header = store.near_word(spot, 0);
+        let header = store.word_on_page(spot, 0);
         let fits = match (space.kind, kinds.of(header)) {
-            (SpaceKind::Text, Some(Kind::Code | Kind::FunInstance | Kind::Filler)) => true,
-            (SpaceKind::Fixed, Some(Kind::Symbol | Kind::Fdefn | Kind::Instance | Kind::FunInstance)) => true,
+            (SpaceKind::Text, Some(ObjectKind::Code | ObjectKind::FunInstance | ObjectKind::Filler)) => true,
+            (SpaceKind::Fixed, Some(ObjectKind::Symbol | ObjectKind::Fdefn | ObjectKind::Instance | ObjectKind::FunInstance)) => true,
             (SpaceKind::Static | SpaceKind::Permanent | SpaceKind::ReadOnly, Some(kind)) => {
-                kind != Kind::Cons
+                kind != ObjectKind::Cons
             }
             _ => false,
         };
-        let words = kinds.words(header, store.near_word(spot, 1)).filter(|_| fits);
+        let words = kinds.words(header, store.word_on_page(spot, 1)).filter(|_| fits);
         let words = words.filter(|words| words.saturating_mul(8) <= space.end - at);
         if let Some(words) = words {
             visit(at, words, header);

@@ -7,16 +7,16 @@ use super::facts::{Path, Step};
 use super::mark::Tracer;
 use super::names::Names;
 use super::objects::{self, Kinds};
-use super::roots::{self, Place};
-use super::store::Spot;
-use super::trace::Copied;
-use crate::sbcl::layout::{Kind, LOWTAG_MASK, PSEUDO_STATIC};
+use super::roots::{self, RootKind};
+use super::store::UnitIndex;
+use super::trace::PendingTrace;
+use crate::sbcl::layout::{ObjectKind, LOWTAG_MASK, PSEUDO_STATIC};
 use strandline_process::target::budget;
 
 /// Steps that are reported from each end of a path.
 const MAX_STEPS: usize = 32;
 
-impl Copied {
+impl PendingTrace {
     /// The path from a root to the first live object whose type is named `type_name`, preferably to
     /// an object that did not come with the core. Takes another quarter of the copy, and marks all
     /// objects anew.
@@ -27,17 +27,17 @@ impl Copied {
         }
         store.clear_marks();
         let mut tracer = Tracer::new(store, kinds, self.layout, &self.heap, self.release);
-        tracer.note_parents();
+        tracer.record_parents();
         let context =
             roots::RootContext { store, kinds, heap: &self.heap, spaces: &self.spaces, runs: &self.runs };
-        let mut places: Vec<Place> = Vec::new();
+        let mut places: Vec<RootKind> = Vec::new();
         self.roots.visit(&mut tracer, &context, |tracer, place| {
             tracer.enter_root(places.len());
             places.push(place.clone());
         });
         tracer.run();
         let mut names = Names { store, kinds, layout: self.layout, release: self.release, replaced: 0 };
-        let sample = self.sample(type_name, &mut names)?;
+        let sample = self.first_marked(type_name, &mut names)?;
         let mut spots = vec![sample];
         let root = loop {
             let last = *spots.last()?;
@@ -59,7 +59,7 @@ impl Copied {
     }
 
     /// The first marked object of the type, preferably an object that did not come with the core.
-    fn sample(&self, type_name: &str, names: &mut Names<'_>) -> Option<Spot> {
+    fn first_marked(&self, type_name: &str, names: &mut Names<'_>) -> Option<UnitIndex> {
         let store = &self.copied.store;
         let mut known: HashMap<u64, bool> = HashMap::new();
         let mut found = [None, None];
@@ -71,9 +71,9 @@ impl Copied {
                     return;
                 }
                 let is_wanted = match names.kinds.of(header) {
-                    Some(Kind::Instance | Kind::FunInstance) => {
+                    Some(ObjectKind::Instance | ObjectKind::FunInstance) => {
                         *known.entry(header >> 32).or_insert_with(|| {
-                            names.of_layout(header >> 32).is_some_and(|name| name == type_name)
+                            names.type_name(header >> 32).is_some_and(|name| name == type_name)
                         })
                     }
                     Some(_) => names.kinds.name(header) == type_name,
@@ -93,11 +93,11 @@ impl Copied {
         found.into_iter().flatten().next()
     }
 
-    fn step(&self, spot: Spot, next: Option<Spot>, names: &mut Names<'_>) -> Option<Step> {
+    fn step(&self, spot: UnitIndex, next: Option<UnitIndex>, names: &mut Names<'_>) -> Option<Step> {
         let store = &self.copied.store;
         let address = store.address(spot);
-        let header = store.near_word(spot, 0);
-        let words = names.kinds.words(header, store.near_word(spot, 1)).unwrap_or(2);
+        let header = store.word_on_page(spot, 0);
+        let words = names.kinds.words(header, store.word_on_page(spot, 1)).unwrap_or(2);
         let target = next.map(|next| store.address(next));
         let mut word = None;
         if let Some(target) = target {
@@ -108,8 +108,8 @@ impl Copied {
                 }
             });
         }
-        let is_instance = matches!(names.kinds.of(header), Some(Kind::Instance | Kind::FunInstance));
-        let name = if is_instance { names.of_layout(header >> 32) } else { None };
+        let is_instance = matches!(names.kinds.of(header), Some(ObjectKind::Instance | ObjectKind::FunInstance));
+        let name = if is_instance { names.type_name(header >> 32) } else { None };
         let page = self.heap.page_of(address).map(|(_, page)| u64::from(page.generation));
         let type_name = name.unwrap_or_else(|| names.kinds.name(header).to_owned());
         Some(Step { type_name, address, generation: page, word })

@@ -16,15 +16,15 @@ const MORE_BYTES: u64 = 48 << 20;
 
 /// Memory reserved for a copy.
 #[derive(Clone, Default)]
-pub struct Room(Arc<Mutex<ReadBuffer>>);
+pub struct ReservedMemory(Arc<Mutex<ReadBuffer>>);
 
-impl std::fmt::Debug for Room {
+impl std::fmt::Debug for ReservedMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Room({} bytes)", self.bytes())
     }
 }
 
-impl Room {
+impl ReservedMemory {
     /// Reserves what a copy of a program's objects may need, if the budget allows it; `value` reads
     /// the program's variables.
     pub fn of(value: &dyn Fn(&str) -> Option<u64>) -> Self {
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn room_is_as_large_as_asked_for() {
-        let room = Room(Arc::new(Mutex::new(ReadBuffer::new(100))));
+        let room = ReservedMemory(Arc::new(Mutex::new(ReadBuffer::new(100))));
         assert_eq!(
             (room.bytes(), room.clone().take(60).map(|taken| taken.len()), room.bytes()),
             (100, Some(60), 0)

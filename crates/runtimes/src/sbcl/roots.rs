@@ -5,12 +5,12 @@
 //! thread-local storage; handlers of signals and the few Lisp objects that the runtime's own
 //! variables hold; static space; pseudo-static objects in dynamic space and in the immobile spaces.
 
-use super::heap::Heap;
+use super::heap::DynamicSpace;
 use super::locate::Program;
 use super::mark::Tracer;
 use super::objects::{self, Kinds, Run};
-use super::spaces::{Kind as SpaceKind, Space};
-use super::store::Store;
+use super::spaces::{SpaceKind as SpaceKind, Space};
+use super::store::HeapCopy;
 use super::threads::Threads;
 use crate::sbcl::layout::PSEUDO_STATIC;
 use strandline_claims::runtime::Context;
@@ -33,17 +33,17 @@ const MAX_SIGNAL_STACK_BYTES: u64 = 16 << 20;
 
 /// Where a root is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum RootKind {
     /// A thread's control stack.
-    ControlStack(Who),
+    ControlStack(ThreadName),
     /// A thread's registers.
-    Register(Who),
+    Register(ThreadName),
     /// A thread's binding stack.
-    BindingStack(Who),
+    BindingStack(ThreadName),
     /// A thread's thread-local storage.
-    ThreadLocal(Who),
+    ThreadLocal(ThreadName),
     /// Memory behind a thread's thread-local storage: its alternate stack for signals.
-    SignalStack(Who),
+    SignalStack(ThreadName),
     /// The registers of threads that are on no control stack.
     OtherRegisters,
     /// A variable of the runtime.
@@ -56,14 +56,14 @@ pub enum Place {
 
 /// A thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum ThreadName {
     /// Its id in the kernel.
     Tid(i32),
     /// If that is unknown, its index in SBCL's list, from 0.
     Number(usize),
 }
 
-impl std::fmt::Display for Who {
+impl std::fmt::Display for ThreadName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Tid(tid) => write!(f, "thread {tid}"),
@@ -72,7 +72,7 @@ impl std::fmt::Display for Who {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for RootKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::ControlStack(thread) => write!(f, "{thread}'s control stack"),
@@ -92,9 +92,9 @@ impl std::fmt::Display for Place {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roots {
     /// Words that need not be pointers, by place.
-    pub ambiguous: Vec<(Place, Vec<u64>)>,
+    pub conservative: Vec<(RootKind, Vec<u64>)>,
     /// Words that are Lisp objects, by place.
-    pub exact: Vec<(Place, Vec<u64>)>,
+    pub exact: Vec<(RootKind, Vec<u64>)>,
     /// Threads whose stack pointer is not known: the whole stack was read.
     pub whole_stacks: usize,
 }
@@ -106,37 +106,37 @@ pub fn read(context: &Context<'_>, program: &Program, threads: &Threads) -> Root
         let (low, high) = thread.control;
         let on_it = context.threads.iter().find(|facts| (low..high).contains(&facts.stack_pointer));
         let from = on_it.map_or(low, |facts| facts.stack_pointer & !7);
-        let number = on_it.map_or(Who::Number(number), |facts| Who::Tid(facts.tid));
+        let number = on_it.map_or(ThreadName::Number(number), |facts| ThreadName::Tid(facts.tid));
         if on_it.is_none() {
             // The thread may be on its alternate stack for signals, which is in the same mapping.
             roots.whole_stacks += 1;
             let end = context.space.find(thread.address).map_or(thread.locals.1, |mapping| mapping.end);
             if thread.locals.1 < end && end - thread.locals.1 <= MAX_SIGNAL_STACK_BYTES {
                 let behind = words(context, thread.locals.1, end);
-                roots.ambiguous.push((Place::SignalStack(number), behind));
+                roots.conservative.push((RootKind::SignalStack(number), behind));
             }
         }
         let stack = words(context, from, high);
         // A word that points into the stack belongs to a frame or a stack object: it keeps nothing.
         let stack = stack.into_iter().filter(|word| !(low..thread.locals.1).contains(word)).collect();
-        roots.ambiguous.push((Place::ControlStack(number), stack));
+        roots.conservative.push((RootKind::ControlStack(number), stack));
         if let Some(facts) = on_it {
             roots
-                .ambiguous
-                .push((Place::Register(number), facts.general.iter().flatten().copied().collect()));
+                .conservative
+                .push((RootKind::Register(number), facts.general.iter().flatten().copied().collect()));
         }
         let bindings = words(context, thread.bindings.0, thread.bindings.1);
         // Pairs of a value and a symbol's number.
-        roots.exact.push((Place::BindingStack(number), bindings.into_iter().step_by(2).collect()));
+        roots.exact.push((RootKind::BindingStack(number), bindings.into_iter().step_by(2).collect()));
         let locals = words(context, thread.locals.0, thread.locals.1);
-        roots.exact.push((Place::ThreadLocal(number), locals));
+        roots.exact.push((RootKind::ThreadLocal(number), locals));
     }
     let is_on =
         |pointer: u64| threads.threads.iter().any(|one| (one.control.0..one.control.1).contains(&pointer));
     if roots.whole_stacks > 0 {
         let others = context.threads.iter().filter(|facts| !is_on(facts.stack_pointer));
         let registers = others.flat_map(|facts| facts.general.into_iter().flatten()).collect();
-        roots.ambiguous.push((Place::OtherRegisters, registers));
+        roots.conservative.push((RootKind::OtherRegisters, registers));
     }
     for name in GLOBALS {
         let Some(at) = program.address(name) else { continue };
@@ -144,7 +144,7 @@ pub fn read(context: &Context<'_>, program: &Program, threads: &Threads) -> Root
         let mut bytes = vec![0; length];
         let got = context.memory.read_some(at, &mut bytes);
         let words = (0..got / 8).filter_map(|index| word_at(&bytes, index * 8)).collect();
-        roots.exact.push((Place::Global(name), words));
+        roots.exact.push((RootKind::Global(name), words));
     }
     roots
 }
@@ -169,11 +169,11 @@ fn words(context: &Context<'_>, start: u64, end: u64) -> Vec<u64> {
 /// Inputs for visiting roots.
 pub struct RootContext<'a> {
     /// The copy.
-    pub store: &'a Store,
+    pub store: &'a HeapCopy,
     /// Kinds of objects.
     pub kinds: &'a Kinds,
     /// The collector's records.
-    pub heap: &'a Heap,
+    pub heap: &'a DynamicSpace,
     /// The spaces besides dynamic space.
     pub spaces: &'a [Space],
     /// Dynamic space's runs of objects.
@@ -186,9 +186,9 @@ impl Roots {
         &self,
         tracer: &mut Tracer<'_>,
         context: &RootContext<'_>,
-        mut enter: impl FnMut(&mut Tracer<'_>, &Place),
+        mut enter: impl FnMut(&mut Tracer<'_>, &RootKind),
     ) {
-        for (place, words) in &self.ambiguous {
+        for (place, words) in &self.conservative {
             enter(tracer, place);
             for &word in words {
                 tracer.visit_ambiguous(word);
@@ -201,10 +201,10 @@ impl Roots {
             }
         }
         for space in context.spaces {
-            enter(tracer, if is_whole_root(space.kind) { &Place::Static } else { &Place::PseudoStatic });
+            enter(tracer, if is_whole_root(space.kind) { &RootKind::Static } else { &RootKind::PseudoStatic });
             visit_space(space, tracer, context);
         }
-        enter(tracer, &Place::PseudoStatic);
+        enter(tracer, &RootKind::PseudoStatic);
         for run in context.runs {
             let generation = context.heap.pages.get(run.page).map(|page| usize::from(page.generation));
             if generation == Some(PSEUDO_STATIC) {

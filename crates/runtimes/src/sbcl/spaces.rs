@@ -6,16 +6,16 @@
 //! written to are claimed; the others belong to the file. Memory from malloc (the page table) stays
 //! with malloc.
 
-use super::heap::Heap;
+use super::heap::DynamicSpace;
 use super::locate::Program;
 use super::rows;
 use super::threads::{Region, Threads};
 use crate::sbcl::layout::{GC_PAGE_BYTES, Layout};
 use strandline_claims::accumulator::{Accumulator, Class, Slot};
 use strandline_claims::allocator::RangeClaim;
-use strandline_claims::palette::Palette;
+use strandline_claims::palette::SlotTable;
 use strandline_claims::range::{PAGE_BYTES, RangePages, page_up};
-use strandline_claims::rows::Id;
+use strandline_claims::rows::RowRef;
 use strandline_claims::runtime::Context;
 use strandline_process::memory::Memory;
 use strandline_process::stacks;
@@ -30,7 +30,7 @@ const MAX_SPACE_BYTES: u64 = 4 << 30;
 
 /// Kind of a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SpaceKind {
     /// NIL, T and what the runtime must find at known addresses; all of it is a root.
     Static,
     /// Symbols, layouts, fdefns, each at a fixed address.
@@ -47,14 +47,14 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: SpaceKind,
     /// First byte.
     pub start: u64,
     /// First byte behind what is in use.
     pub end: u64,
 }
 
-impl Kind {
+impl SpaceKind {
     /// Its name in reports.
     pub fn name(self) -> &'static str {
         match self {
@@ -83,13 +83,13 @@ pub fn spaces(memory: &dyn Memory, program: &Program) -> Vec<Space> {
     };
     let last = value("static_space_free_pointer").and_then(|end| end.checked_sub(1));
     let start = value("STATIC_SPACE_START").or(last.map(|last| last & !(STATIC_BYTES - 1)));
-    add(Kind::Static, start, start.and_then(|start| start.checked_add(STATIC_BYTES)));
-    add(Kind::Fixed, value("FIXEDOBJ_SPACE_START"), value("fixedobj_free_pointer"));
+    add(SpaceKind::Static, start, start.and_then(|start| start.checked_add(STATIC_BYTES)));
+    add(SpaceKind::Fixed, value("FIXEDOBJ_SPACE_START"), value("fixedobj_free_pointer"));
     let text = value("TEXT_SPACE_START").or_else(|| value("VARYOBJ_SPACE_START"));
-    add(Kind::Text, text, value("text_space_highwatermark").or_else(|| value("varyobj_free_pointer")));
-    add(Kind::ReadOnly, value("READ_ONLY_SPACE_START"), value("read_only_space_free_pointer"));
+    add(SpaceKind::Text, text, value("text_space_highwatermark").or_else(|| value("varyobj_free_pointer")));
+    add(SpaceKind::ReadOnly, value("READ_ONLY_SPACE_START"), value("read_only_space_free_pointer"));
     let permanent = program.address("permgen_bounds").and_then(|at| memory.read_word(at).ok());
-    add(Kind::Permanent, permanent, value("permgen_space_free_pointer"));
+    add(SpaceKind::Permanent, permanent, value("permgen_space_free_pointer"));
     found.sort_by_key(|space| space.start);
     let mut end = 0;
     found.retain(|space| {
@@ -101,25 +101,25 @@ pub fn spaces(memory: &dyn Memory, program: &Program) -> Vec<Space> {
 }
 
 /// A range that is claimed whole.
-pub struct Whole {
+pub struct ClaimedRange {
     /// First byte.
     pub start: u64,
     /// First byte behind.
     pub end: u64,
     /// Its row.
-    pub id: Id,
+    pub id: RowRef,
 }
 
 /// The ranges of SBCL besides dynamic space: spaces, threads' own memory, tables.
-pub fn wholes(context: &Context<'_>, program: &Program, spaces: &[Space], threads: &Threads) -> Vec<Whole> {
+pub fn claimed_ranges(context: &Context<'_>, program: &Program, spaces: &[Space], threads: &Threads) -> Vec<ClaimedRange> {
     let mut all = Vec::new();
     for space in spaces {
         let id = match space.kind {
-            Kind::Static | Kind::ReadOnly | Kind::Permanent => &rows::STATIC,
-            Kind::Fixed => &rows::IMMOBILE,
-            Kind::Text => &rows::CODE,
+            SpaceKind::Static | SpaceKind::ReadOnly | SpaceKind::Permanent => &rows::STATIC,
+            SpaceKind::Fixed => &rows::IMMOBILE,
+            SpaceKind::Text => &rows::CODE,
         };
-        all.push(Whole { start: space.start, end: page_up(space.end), id });
+        all.push(ClaimedRange { start: space.start, end: page_up(space.end), id });
     }
     let stacks = stacks::stacks(context.threads, context.memory, context.space);
     for thread in &threads.threads {
@@ -128,18 +128,18 @@ pub fn wholes(context: &Context<'_>, program: &Program, spaces: &[Space], thread
         let is_known = stacks.iter().any(|stack| stack.low < end && start < stack.high)
             || context.space.find(start).is_none_or(|mapping| mapping.name.starts_with("[stack"));
         if !is_known {
-            all.push(Whole { start, end, id: &rows::THREAD });
+            all.push(ClaimedRange { start, end, id: &rows::THREAD });
         }
         let end = thread.locals.1.saturating_add(EXTRA_THREAD_BYTES);
         let end = context.space.find(thread.address).map_or(end, |mapping| end.min(mapping.end));
-        all.push(Whole { start: thread.bindings.0, end: page_up(end), id: &rows::THREAD });
+        all.push(ClaimedRange { start: thread.bindings.0, end: page_up(end), id: &rows::THREAD });
     }
     tables(context, program, &mut all);
     without_overlap(context, all)
 }
 
 /// Adds the tables that the runtime took from the kernel: those from malloc do not start on a page.
-fn tables(context: &Context<'_>, program: &Program, all: &mut Vec<Whole>) {
+fn tables(context: &Context<'_>, program: &Program, all: &mut Vec<ClaimedRange>) {
     let value = |name: &str| program.value(context.memory, name);
     let cards = value("gc_card_table_nbits").filter(|&bits| bits < 40).map(|bits| 1u64 << bits);
     let linkage = value("ALIEN_LINKAGE_SPACE_START").or_else(|| value("ALIEN_LINKAGE_TABLE_SPACE_START"));
@@ -147,14 +147,14 @@ fn tables(context: &Context<'_>, program: &Program, all: &mut Vec<Whole>) {
         let (Some(start), Some(bytes)) = (start, bytes) else { continue };
         if let Some(end) = start.checked_add(bytes).filter(|_| start != 0 && start.is_multiple_of(PAGE_BYTES))
         {
-            all.push(Whole { start, end, id: &rows::TABLES });
+            all.push(ClaimedRange { start, end, id: &rows::TABLES });
         }
     }
 }
 
 /// Sorts the ranges and leaves out those that overlap an earlier one, or lie in memory that cannot
 /// be the runtime's.
-fn without_overlap(context: &Context<'_>, mut all: Vec<Whole>) -> Vec<Whole> {
+fn without_overlap(context: &Context<'_>, mut all: Vec<ClaimedRange>) -> Vec<ClaimedRange> {
     all.retain(|whole| whole.start < whole.end && whole.start.is_multiple_of(PAGE_BYTES));
     all.sort_by_key(|whole| (whole.start, whole.end));
     let mut end = 0;
@@ -178,7 +178,7 @@ pub fn may_claim(context: &Context<'_>, start: u64, end: u64) -> bool {
 #[derive(Clone, Debug)]
 pub struct Slots {
     /// Bytes in use that are not known to be dead, by generation.
-    pub kept: Vec<Slot>,
+    pub live: Vec<Slot>,
     /// Unreachable bytes, by generation.
     pub dead: Vec<Slot>,
     /// Unused rest of pages.
@@ -190,8 +190,8 @@ pub struct Slots {
 impl Slots {
     /// Takes slots of `palette`; `kept` is the row of bytes in use. `None` if too few slots are
     /// left.
-    pub fn new(palette: &mut Palette, kept: Id) -> Option<Self> {
-        let mut of = |id: Id| -> Option<Vec<Slot>> {
+    pub fn new(palette: &mut SlotTable, kept: RowRef) -> Option<Self> {
+        let mut of = |id: RowRef| -> Option<Vec<Slot>> {
             (0..crate::sbcl::layout::GENERATIONS)
                 .map(|number| palette.add(id, Some(&holder(number))))
                 .collect()
@@ -199,7 +199,7 @@ impl Slots {
         let kept_slots = of(kept)?;
         let dead = if kept == &rows::LIVE { of(&rows::DEAD)? } else { Vec::new() };
         let (waste, free) = (palette.add(&rows::WASTE, None)?, palette.add(&rows::FREE, None)?);
-        Some(Self { kept: kept_slots, dead, waste, free })
+        Some(Self { live: kept_slots, dead, waste, free })
     }
 }
 
@@ -223,7 +223,7 @@ fn region_on(regions: &[Region], start: u64) -> Option<(u64, u64)> {
 
 /// End of the objects on page `index`: of its used part, and of what an open region on it has
 /// handed out.
-pub fn used_end(heap: &Heap, regions: &[Region], index: usize) -> u64 {
+pub fn used_end(heap: &DynamicSpace, regions: &[Region], index: usize) -> u64 {
     let start = heap.address_of(index);
     let used = heap.pages.get(index).map_or(0, |page| u64::from(page.used));
     region_on(regions, start).map_or(start + used, |(free, _)| free.max(start + used))
@@ -232,7 +232,7 @@ pub fn used_end(heap: &Heap, regions: &[Region], index: usize) -> u64 {
 /// Claims dynamic space by page.
 pub fn claim_pages(
     pages: &RangePages,
-    heap: &Heap,
+    heap: &DynamicSpace,
     regions: &[Region],
     layout: &Layout,
     slots: &Slots,
@@ -242,7 +242,7 @@ pub fn claim_pages(
     for (index, page) in heap.pages.iter().enumerate() {
         let start = heap.address_of(index);
         let used = used_end(heap, regions, index);
-        let kept = slots.kept.get(usize::from(page.generation)).copied().unwrap_or(slots.free);
+        let kept = slots.live.get(usize::from(page.generation)).copied().unwrap_or(slots.free);
         accumulator.claim_to(used, Class::Refined(kept));
         let rest = if page.is_free(layout) && used == start { slots.free } else { slots.waste };
         accumulator.claim_to(start + GC_PAGE_BYTES, Class::Refined(rest));

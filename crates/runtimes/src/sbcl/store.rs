@@ -7,13 +7,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::room::Room;
+use super::room::ReservedMemory;
 use crate::sbcl::layout::GC_PAGE_BYTES;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::word_at;
 
 /// Stands for a page that was not copied.
-const NONE: u32 = u32::MAX;
+const NOT_COPIED: u32 = u32::MAX;
 const PAGE: usize = GC_PAGE_BYTES as usize;
 /// Objects start on multiples of this.
 pub const UNIT_BYTES: u64 = 16;
@@ -30,7 +30,7 @@ struct Area {
 
 /// The copy. Its first area is dynamic space.
 #[derive(Default)]
-pub struct Store {
+pub struct HeapCopy {
     areas: Vec<Area>,
     bytes: ReadBuffer,
     /// Address of each copied page.
@@ -40,13 +40,13 @@ pub struct Store {
 }
 
 /// A place in the copy, in units.
-pub type Spot = u32;
+pub type UnitIndex = u32;
 
-impl Store {
+impl HeapCopy {
     /// Makes a store for `pages` pages; `None` if there are more units than spots can number, or
     /// too little memory.
-    pub fn with_pages(pages: usize, room: &Room) -> Option<Self> {
-        pages.checked_mul(UNITS_PER_PAGE).filter(|&units| units < NONE as usize)?;
+    pub fn with_pages(pages: usize, room: &ReservedMemory) -> Option<Self> {
+        pages.checked_mul(UNITS_PER_PAGE).filter(|&units| units < NOT_COPIED as usize)?;
         Some(Self {
             areas: Vec::new(),
             bytes: room.take(pages * PAGE)?,
@@ -59,13 +59,13 @@ impl Store {
     /// are to be copied. Returns the index of its first copied page.
     pub fn add_area(&mut self, start: u64, end: u64, wanted: &[usize]) -> usize {
         let count = wanted.last().map_or(0, |&last| last + 1);
-        let mut pages = vec![NONE; count];
+        let mut pages = vec![NOT_COPIED; count];
         let first = self.addresses.len();
         for &page in wanted {
             if let Some(slot) = pages.get_mut(page)
                 && self.addresses.len() * PAGE < self.bytes.len()
             {
-                *slot = u32::try_from(self.addresses.len()).unwrap_or(NONE);
+                *slot = u32::try_from(self.addresses.len()).unwrap_or(NOT_COPIED);
                 self.addresses.push(start + page as u64 * GC_PAGE_BYTES);
             }
         }
@@ -108,12 +108,12 @@ impl Store {
 
     /// Place of `address` in the copy.
     #[inline]
-    pub fn spot(&self, address: u64) -> Option<Spot> {
+    pub fn spot(&self, address: u64) -> Option<UnitIndex> {
         for area in &self.areas {
             if area.start <= address && address < area.end {
                 let offset = address - area.start;
                 let page = *area.pages.get((offset / GC_PAGE_BYTES) as usize)?;
-                return (page != NONE)
+                return (page != NOT_COPIED)
                     .then(|| page * UNITS_PER_PAGE as u32 + (offset % GC_PAGE_BYTES / UNIT_BYTES) as u32);
             }
         }
@@ -127,7 +127,7 @@ impl Store {
 
     /// The address of a spot.
     #[inline]
-    pub fn address(&self, spot: Spot) -> u64 {
+    pub fn address(&self, spot: UnitIndex) -> u64 {
         let page = self.addresses.get(spot as usize / UNITS_PER_PAGE).copied().unwrap_or(0);
         page + (spot as usize % UNITS_PER_PAGE) as u64 * UNIT_BYTES
     }
@@ -135,7 +135,7 @@ impl Store {
     /// Word `index` of the object at `spot`, if it is on the same page; the first two words always
     /// are.
     #[inline]
-    pub fn near_word(&self, spot: Spot, index: usize) -> u64 {
+    pub fn word_on_page(&self, spot: UnitIndex, index: usize) -> u64 {
         word_at(&self.bytes, spot as usize * UNIT_BYTES as usize + index * 8).unwrap_or(0)
     }
 
@@ -182,14 +182,14 @@ impl Store {
     }
 
     #[inline]
-    fn bit(&self, spot: Spot, which: usize) -> Option<(&AtomicU64, u64)> {
+    fn bit(&self, spot: UnitIndex, which: usize) -> Option<(&AtomicU64, u64)> {
         let word = self.bits.get(spot as usize / 64 * 2 + which)?;
         Some((word, 1 << (spot % 64)))
     }
 
     /// Records that an object starts here.
     #[inline]
-    pub fn set_start(&self, spot: Spot) {
+    pub fn set_start(&self, spot: UnitIndex) {
         if let Some((word, bit)) = self.bit(spot, 0) {
             word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
         }
@@ -197,19 +197,19 @@ impl Store {
 
     /// Whether an object starts here.
     #[inline]
-    pub fn is_start(&self, spot: Spot) -> bool {
+    pub fn is_start(&self, spot: UnitIndex) -> bool {
         self.bit(spot, 0).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
     }
 
     /// Whether the object here is marked.
     #[inline]
-    pub fn is_marked(&self, spot: Spot) -> bool {
+    pub fn is_marked(&self, spot: UnitIndex) -> bool {
         self.bit(spot, 1).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
     }
 
     /// Marks the object that starts here; false if none does, or it was marked before.
     #[inline]
-    pub fn mark(&self, spot: Spot) -> bool {
+    pub fn mark(&self, spot: UnitIndex) -> bool {
         let Some((starts, bit)) = self.bit(spot, 0) else { return false };
         let Some((marks, _)) = self.bit(spot, 1) else { return false };
         if starts.load(Ordering::Relaxed) & bit == 0 || marks.load(Ordering::Relaxed) & bit != 0 {
@@ -228,7 +228,7 @@ impl Store {
     }
 
     /// The last spot at or before `spot` where an object starts, at most `most` units before it.
-    pub fn start_before(&self, spot: Spot, most: u32) -> Option<Spot> {
+    pub fn start_before(&self, spot: UnitIndex, most: u32) -> Option<UnitIndex> {
         let mut at = i64::from(spot);
         let low = (at - i64::from(most)).max(0);
         while at >= low {
@@ -236,7 +236,7 @@ impl Store {
             let upto = word & (u64::MAX >> (63 - at % 64));
             if upto != 0 {
                 let found = at / 64 * 64 + i64::from(63 - upto.leading_zeros());
-                return (found >= low).then_some(found as Spot);
+                return (found >= low).then_some(found as UnitIndex);
             }
             at = at / 64 * 64 - 1;
         }
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn spots_words_and_bits_agree() {
-        let mut store = Store::with_pages(3, &Room::default()).unwrap();
+        let mut store = HeapCopy::with_pages(3, &ReservedMemory::default()).unwrap();
         store.add_area(0x10_0000, 0x20_0000, &[1, 3]);
         store.add_area(0x5000_0000, 0x5000_8000, &[0]);
         store.make_bits();
@@ -268,12 +268,12 @@ mod tests {
             bytes[..8].copy_from_slice(&address.to_le_bytes());
             bytes[PAGE - 8..].copy_from_slice(&(address + 7).to_le_bytes());
         }
-        let spans = |store: &mut Store, most| -> Vec<_> {
+        let spans = |store: &mut HeapCopy, most| -> Vec<_> {
             store.spans_mut(most).into_iter().map(|(start, bytes)| (start, bytes.len())).collect()
         };
         let apart = [(0x10_8000, PAGE), (0x11_8000, PAGE), (0x5000_0000, PAGE)];
         assert_eq!(spans(&mut store, 8), apart);
-        let mut dense = Store::with_pages(3, &Room::default()).unwrap();
+        let mut dense = HeapCopy::with_pages(3, &ReservedMemory::default()).unwrap();
         dense.add_area(0x10_0000, 0x20_0000, &[4, 5, 6]);
         assert_eq!(spans(&mut dense, 2), [(0x12_0000, 2 * PAGE), (0x13_0000, PAGE)]);
         assert_eq!(store.spot(0x10_0000), None, "not wanted");
@@ -298,6 +298,6 @@ mod tests {
 
     #[test]
     fn too_many_pages_are_refused() {
-        assert!(Store::with_pages(usize::MAX / 2, &Room::default()).is_none());
+        assert!(HeapCopy::with_pages(usize::MAX / 2, &ReservedMemory::default()).is_none());
     }
 }

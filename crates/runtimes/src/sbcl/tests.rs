@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::facts::Sbcl;
 use super::{locate, read};
-use strandline_claims::refinements::Matched;
-use strandline_claims::runtime::{Busy, Context, Finish, Reading};
+use strandline_claims::refinements::Matches;
+use strandline_claims::runtime::{Busy, Context, FinishContext, Reading};
 use strandline_process::map::AddressSpace;
 use strandline_process::pages::Residency;
 use strandline_process::procfs::Process;
@@ -138,10 +138,10 @@ fn look(pid: i32, path_to: Option<&str>) -> Result<Reading, Busy> {
         };
         let mut reading = read(&context, &found[0])?;
         drop(stopped);
-        reading.finish(&Finish {
+        reading.finish(&FinishContext {
             workers: 2,
             path_to: path_to.as_deref(),
-            matched: &Matched::default(),
+            matched: &Matches::default(),
             by_allocator: &[],
             progress: &|_, _, _| {},
         });

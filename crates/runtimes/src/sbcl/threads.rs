@@ -7,7 +7,7 @@
 //! the structure and is `dynamic_values_bytes` long; below the structure are the control stack, the
 //! binding stack and the alien stack, all in one allocation (thread.c, alloc.c).
 
-use super::heap::Heap;
+use super::heap::DynamicSpace;
 use super::locate::Program;
 use crate::sbcl::layout::Layout;
 use strandline_process::memory::{Memory, word_at};
@@ -51,32 +51,32 @@ pub struct Threads {
     /// All open regions, by address.
     pub regions: Vec<Region>,
     /// What is inconsistent, if anything.
-    pub doubt: Option<String>,
+    pub inconsistency: Option<String>,
 }
 
 /// Follows the list of threads, and collects open regions.
-pub fn read(memory: &dyn Memory, program: &Program, layout: &Layout, heap: &Heap) -> Threads {
+pub fn read(memory: &dyn Memory, program: &Program, layout: &Layout, heap: &DynamicSpace) -> Threads {
     let mut found = Threads::default();
     let local_bytes = program.value(memory, "dynamic_values_bytes");
     let local_bytes = local_bytes.filter(|bytes| (1..=MAX_LOCAL_BYTES).contains(bytes));
     if local_bytes.is_none() {
-        found.doubt = Some("the size of their local storage is not known".to_owned());
+        found.inconsistency = Some("the size of their local storage is not known".to_owned());
     }
     let mut at = program.value(memory, "all_threads").unwrap_or(0);
     let mut seen = std::collections::HashSet::new();
     if at == 0 {
-        found.doubt = Some("the list of threads is empty".to_owned());
+        found.inconsistency = Some("the list of threads is empty".to_owned());
     }
     while at != 0 {
         if !seen.insert(at) || found.threads.len() >= MAX_THREADS {
-            found.doubt = Some(format!("the list of threads does not end at {at:#x}"));
+            found.inconsistency = Some(format!("the list of threads does not end at {at:#x}"));
             break;
         }
         let mut words = [0; STRUCT_WORDS * 8];
         let got = memory.read_some(at, &mut words);
         let words = words.get(..got).unwrap_or_default();
         let Some((thread, next)) = thread(at, words, local_bytes.unwrap_or(0)) else {
-            found.doubt = Some(format!("no thread at {at:#x}"));
+            found.inconsistency = Some(format!("no thread at {at:#x}"));
             break;
         };
         regions(words, layout, heap, &mut found.regions);
@@ -116,7 +116,7 @@ fn thread(at: u64, words: &[u8], local_bytes: u64) -> Option<(Thread, u64)> {
 
 /// The open regions among `words`: three pointers in order, on a page that is flagged as open and
 /// whose used part ends where the region starts (`gc_close_region` asserts it).
-fn regions(words: &[u8], layout: &Layout, heap: &Heap, found: &mut Vec<Region>) {
+fn regions(words: &[u8], layout: &Layout, heap: &DynamicSpace, found: &mut Vec<Region>) {
     let count = words.len() / 8;
     for slot in 0..count.saturating_sub(layout.region_words - 1) {
         let word = |index: usize| word_at(words, (slot + index) * 8).unwrap_or(0);

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::census::{self, Census, Count};
 use super::copy;
 use super::facts::{Sbcl, TypeBytes};
-use super::heap::Heap;
+use super::heap::DynamicSpace;
 use super::mark::Tracer;
 use super::names::Names;
 use super::objects::{self, Kinds, Run};
@@ -15,15 +15,15 @@ use super::remedies;
 use super::roots::{self, Roots};
 use super::rows;
 use super::spaces::{self, Slots, Space};
-use super::store::{Spot, Store};
+use super::store::{UnitIndex, HeapCopy};
 use super::threads::Region;
-use crate::sbcl::layout::{GC_PAGE_BYTES, GENERATIONS, Kind, Layout, OLDEST, PSEUDO_STATIC, Release};
+use crate::sbcl::layout::{GC_PAGE_BYTES, GENERATIONS, ObjectKind, Layout, OLDEST, PSEUDO_STATIC, Release};
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::TypeFacts;
 use strandline_claims::range::RangePages;
-use strandline_claims::runtime::{Finish, Pending, Reading};
+use strandline_claims::runtime::{FinishContext, Pending, Reading};
 
 /// Types reported by dead bytes, and by live ones.
 const MAX_TYPES: usize = 50;
@@ -33,10 +33,10 @@ const MAX_TYPES_IN_ALL: usize = 200;
 const PARTIAL_PAGES: u64 = 6;
 
 /// The copy of the target, and what is needed to trace it.
-pub struct Copied {
+pub struct PendingTrace {
     pub(super) figures: Sbcl,
     pub(super) copied: copy::Copied,
-    pub(super) heap: Heap,
+    pub(super) heap: DynamicSpace,
     pub(super) regions: Vec<Region>,
     pub(super) runs: Vec<Run>,
     pub(super) spaces: Vec<Space>,
@@ -48,15 +48,15 @@ pub struct Copied {
 }
 
 /// Pages and objects that conservative roots pin.
-struct Marked {
+struct PinnedSet {
     pinned: Vec<bool>,
-    pins: Vec<Spot>,
+    pins: Vec<UnitIndex>,
 }
 
-impl Pending for Copied {
+impl Pending for PendingTrace {
     /// Traces the objects, and claims live and dead ones in `reading`.
-    fn finish(mut self: Box<Self>, reading: &mut Reading, how: &Finish<'_>) {
-        let Finish { workers, path_to, progress, .. } = *how;
+    fn finish(mut self: Box<Self>, reading: &mut Reading, how: &FinishContext<'_>) {
+        let FinishContext { workers, path_to, progress, .. } = *how;
         let started = Instant::now();
         progress("tracing SBCL's objects", 0, 3);
         let missing = self.copied.fill();
@@ -92,14 +92,14 @@ impl Pending for Copied {
         let mut figures = std::mem::take(&mut self.figures);
         figures.free_resident_bytes = sums.resident.of(Class::Refined(slots.free));
         figures.waste_resident_bytes = sums.resident.of(Class::Refined(slots.waste));
-        reading.facts.types = self.tell(&mut figures, &census, &marked, &kinds);
+        reading.facts.types = self.fill_figures(&mut figures, &census, &marked, &kinds);
         figures.path = path_to.and_then(|name| self.path_to_root(name, &kinds));
         // No collection is advised for a heap that is damaged somewhere.
         if census.damage.is_none() {
             reading.remedies.extend(remedies::remedies(&figures));
         }
         figures.trace_seconds = Some(started.elapsed().as_secs_f64());
-        figures.put(&mut reading.facts);
+        figures.write_to(&mut reading.facts);
         reading.zero_runs.extend(self.pages.zero_runs());
         reading.claims.push(RangeClaim { start: self.heap.start, end, sums });
         reading.caveats.extend(self.caveats(&census));
@@ -107,15 +107,15 @@ impl Pending for Copied {
     }
 }
 
-impl Copied {
+impl PendingTrace {
     /// Records where objects start, and marks what is reachable from the roots.
-    fn mark(&mut self, kinds: &Kinds, workers: usize) -> Marked {
+    fn mark(&mut self, kinds: &Kinds, workers: usize) -> PinnedSet {
         self.copied.store.make_bits();
         let store = &self.copied.store;
         let unread = note_all_starts(store, kinds, &self.runs, workers);
         for space in &self.spaces {
             objects::walk_space(store, kinds, space, |at, _, header| {
-                if kinds.of(header) != Some(Kind::Filler)
+                if kinds.of(header) != Some(ObjectKind::Filler)
                     && let Some(spot) = store.spot(at)
                 {
                     store.set_start(spot);
@@ -133,11 +133,11 @@ impl Copied {
         let (pinned, mut pins) = tracer.into_pinned();
         pins.sort_unstable();
         pins.dedup();
-        Marked { pinned, pins }
+        PinnedSet { pinned, pins }
     }
 
     /// Fills in the figures that follow from the trace, and returns the types of all objects.
-    fn tell(&self, figures: &mut Sbcl, census: &Census, marked: &Marked, kinds: &Kinds) -> Vec<TypeFacts> {
+    fn fill_figures(&self, figures: &mut Sbcl, census: &Census, marked: &PinnedSet, kinds: &Kinds) -> Vec<TypeFacts> {
         let mut all = Count::default();
         for count in census.types.values() {
             for (sums, counts) in [(&mut all.live, &count.live), (&mut all.dead, &count.dead)] {
@@ -187,7 +187,7 @@ impl Copied {
     /// not pinned is copied to new pages, a page with a pinned object stays whole
     /// (obliterate_nonpinned_words fills its rest), large objects and pseudo-static ones stay where
     /// they are; all other pages are given back (remap_free_pages), each in one piece.
-    fn after_full_collection(&self, census: &Census, marked: &Marked) -> (u64, u64) {
+    fn after_full_collection(&self, census: &Census, marked: &PinnedSet) -> (u64, u64) {
         let mut usage = census.moved_bytes + census.large.1;
         let copied_pages = census.moved_bytes.div_ceil(GC_PAGE_BYTES) + PARTIAL_PAGES.min(census.moved_bytes);
         let mut resident = copied_pages * GC_PAGE_BYTES + census.large.0;
@@ -218,7 +218,7 @@ impl Copied {
         let claim = spaces::claim_pages(&self.pages, &self.heap, &self.regions, self.layout, &slots);
         self.figures.free_resident_bytes = claim.sums.resident.of(Class::Refined(slots.free));
         self.figures.waste_resident_bytes = claim.sums.resident.of(Class::Refined(slots.waste));
-        self.figures.put(&mut reading.facts);
+        self.figures.write_to(&mut reading.facts);
         reading.zero_runs.extend(self.pages.zero_runs());
         reading.claims.push(claim);
     }
@@ -242,7 +242,7 @@ impl Copied {
 
 /// Visits every word of a part of dynamic space that could not be walked: its contents are not
 /// known, so whatever it may point to counts as live.
-fn visit_unread(store: &Store, tracer: &mut Tracer<'_>, start: u64, end: u64) {
+fn visit_unread(store: &HeapCopy, tracer: &mut Tracer<'_>, start: u64, end: u64) {
     let mut at = start;
     while at < end {
         let page_end = ((at | (GC_PAGE_BYTES - 1)).saturating_add(1)).min(end);
@@ -252,7 +252,7 @@ fn visit_unread(store: &Store, tracer: &mut Tracer<'_>, start: u64, end: u64) {
 }
 
 /// Records the starts of all objects of dynamic space. Returns the ranges that could not be walked.
-fn note_all_starts(store: &Store, kinds: &Kinds, runs: &[Run], workers: usize) -> Vec<(u64, u64)> {
+fn note_all_starts(store: &HeapCopy, kinds: &Kinds, runs: &[Run], workers: usize) -> Vec<(u64, u64)> {
     let next = AtomicUsize::new(0);
     let unread = Mutex::new(Vec::new());
     let chunks: Vec<&[Run]> = runs.chunks(64).collect();
@@ -261,7 +261,7 @@ fn note_all_starts(store: &Store, kinds: &Kinds, runs: &[Run], workers: usize) -
             scope.spawn(|| {
                 while let Some(chunk) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
                     for run in *chunk {
-                        let end = objects::note_starts(store, kinds, *run);
+                        let end = objects::record_starts(store, kinds, *run);
                         if end < run.end
                             && let Ok(mut unread) = unread.lock()
                         {
@@ -290,7 +290,7 @@ fn all_types(census: &Census, names: &mut Names<'_>) -> Vec<TypeFacts> {
     totals.sort_unstable_by(|a, b| b.cmp(a));
     totals.truncate(MAX_TYPES_IN_ALL);
     let name = |key: u64, names: &mut Names<'_>| {
-        let named = if key > 0xff { names.of_layout(key) } else { None };
+        let named = if key > 0xff { names.type_name(key) } else { None };
         let plain = if key > 0xff { "instance" } else { names.kinds.name(key) };
         named.unwrap_or_else(|| plain.to_owned())
     };
@@ -316,7 +316,7 @@ fn by_type(
     totals.sort_unstable_by(|a, b| b.cmp(a));
     for (bytes, key) in totals.into_iter().take(MAX_TYPES) {
         let Some(counts) = census.types.get(&key).map(&which) else { continue };
-        let name = if key > 0xff { names.of_layout(key) } else { None };
+        let name = if key > 0xff { names.type_name(key) } else { None };
         let plain = if key > 0xff { "instance" } else { names.kinds.name(key) };
         let most = counts.iter().enumerate().max_by_key(|(_, count)| count.1).map_or(0, |(number, _)| number);
         all.push(TypeBytes {

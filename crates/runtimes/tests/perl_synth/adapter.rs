@@ -165,7 +165,7 @@ impl Subject {
         assert!(is_whole || !read.reading.caveats.is_empty(), "what is not read has a caveat");
         if perl.interpreters.iter().all(|one| !one.read) {
             assert!(
-                refinements.is_empty() && read.reading.named.is_empty(),
+                refinements.is_empty() && read.reading.named_blocks.is_empty(),
                 "nothing is claimed of what is in doubt"
             );
         }

@@ -11,7 +11,7 @@ fn builds() -> impl Strategy<Value = Build> {
 }
 
 fn check_trap(seed: u64, trap: Trap, build: Build) {
-    let recipe = PerlRecipe { subs: 6, depth: 4, most_string_bytes: 20_000, ..PerlRecipe::from_seed(seed) };
+    let recipe = PerlRecipe { subs: 6, depth: 4, max_string_bytes: 20_000, ..PerlRecipe::from_seed(seed) };
     let mut perl = fabricate_perl(&recipe);
     let sound = Subject::of(&perl, build).read(1);
     perl.trap(trap);
@@ -45,7 +45,7 @@ fn traps_end_and_are_told() {
 #[test]
 fn names_without_bounds_are_cut_and_counted() {
     for trap in [Trap::EndlessNames, Trap::HostileNames] {
-        let recipe = PerlRecipe { seed: 5, values: 10, subs: 4, depth: 2, most_string_bytes: 30_000 };
+        let recipe = PerlRecipe { seed: 5, values: 10, subs: 4, depth: 2, max_string_bytes: 30_000 };
         let mut perl = fabricate_perl(&recipe);
         perl.trap(trap);
         let read = Subject::of(&perl, Build::Threads).read(1);

@@ -68,7 +68,7 @@ fn the_thread_of_an_interpreter_is_known() {
 
 #[test]
 fn large_perls_are_read_in_few_reads() {
-    let recipe = PerlRecipe { seed: 1, values: 60_000, subs: 50, depth: 20, most_string_bytes: 100 };
+    let recipe = PerlRecipe { seed: 1, values: 60_000, subs: 50, depth: 20, max_string_bytes: 100 };
     let perl = fabricate_perl(&recipe);
     let read = Subject::of(&perl, Build::Threads).read(2);
     check(&perl, &read);

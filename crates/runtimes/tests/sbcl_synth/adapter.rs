@@ -3,15 +3,15 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use strandline_claims::refinements::Matched;
-use strandline_claims::runtime::{Busy, Context, Finish, Reading};
+use strandline_claims::refinements::Matches;
+use strandline_claims::runtime::{Busy, Context, FinishContext, Reading};
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
 use strandline_process::stacks::ThreadFacts;
 use strandline_runtimes::sbcl;
 use strandline_runtimes::sbcl::locate::Program;
-use strandline_synth::{Dice, Image, SbclHeap, clipped};
+use strandline_synth::{Rng, Image, SbclHeap, clipped};
 
 /// A frozen process: memory, mappings, resident pages, threads.
 pub struct Subject {
@@ -51,7 +51,7 @@ impl Subject {
             maps: heap.maps(),
             runs: heap.image.pages_without(|_| false),
             threads: heap.threads.iter().map(facts).collect(),
-            program: Program::of_symbols("/usr/bin/fabricated", heap.symbols[0].1, version, &heap.symbols),
+            program: Program::with_symbols("/usr/bin/fabricated", heap.symbols[0].1, version, &heap.symbols),
             bytes_read: AtomicU64::new(0),
             calls: AtomicU64::new(0),
         }
@@ -59,7 +59,7 @@ impl Subject {
 
     /// Makes `percent` percent of the pages of dynamic space absent.
     pub fn evict(&mut self, heap: &SbclHeap, seed: u64, percent: u64) {
-        let mut dice = Dice::new(seed);
+        let mut dice = Rng::new(seed);
         let (from, to) = heap.dynamic;
         self.runs = self.image.pages_without(|page| (from..to).contains(&page) && dice.chance(percent));
     }
@@ -84,10 +84,10 @@ impl Subject {
             progress: &|_| {},
         };
         let mut reading = sbcl::read(&context, &self.program)?;
-        reading.finish(&Finish {
+        reading.finish(&FinishContext {
             workers,
             path_to: None,
-            matched: &Matched::default(),
+            matched: &Matches::default(),
             by_allocator: &[],
             progress: &|_, _, _| {},
         });

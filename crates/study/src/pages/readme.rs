@@ -1,6 +1,6 @@
 //! Inserts the newest results into the README of a study, between two marker comments.
 
-use super::study::Facts;
+use super::study::StudyInput;
 use strandline_report::pages::cleaned::cleaned;
 use strandline_report::pages::markdown::{claims, escaped, picture, rows};
 use strandline_report::pages::page::{Page, Section};
@@ -18,7 +18,7 @@ const MAX_TABLES: usize = 3;
 
 /// The results in short: the verdicts, the first tables and the first plot of `page`, which is made
 /// from `facts`.
-pub fn block(facts: &Facts<'_>, page: &Page, surroundings: &[(String, String)]) -> String {
+pub fn block(facts: &StudyInput<'_>, page: &Page, surroundings: &[(String, String)]) -> String {
     let tables = page.sections.iter().map(|section| &section.tables).find(|tables| !tables.is_empty());
     let plot = page.sections.iter().flat_map(|section| &section.plots).find(|plot| !plot.address.is_empty());
     let section = Section {
@@ -48,18 +48,18 @@ pub fn block(facts: &Facts<'_>, page: &Page, surroundings: &[(String, String)]) 
 ///
 /// # Errors
 /// One line if the markers are missing.
-pub fn filled(readme: &str, block: &str) -> Result<Option<String>, String> {
+pub fn insert_results(readme: &str, block: &str) -> Result<Option<String>, String> {
     let missing = || format!("it has no line `{BEGIN}` with a line `{END}` after it");
     let lines: Vec<&str> = readme.split_inclusive('\n').collect();
     let begin = lines.iter().position(|line| line.trim() == BEGIN).ok_or_else(missing)?;
     let end = lines.iter().skip(begin).position(|line| line.trim() == END).ok_or_else(missing)? + begin;
     let part = |from: usize, to: usize| lines.get(from..to).unwrap_or_default().concat();
     let (before, old, after) = (part(0, begin), part(begin + 1, end), part(end + 1, lines.len()));
-    let told = |text: &str| -> Vec<String> {
+    let compared_lines = |text: &str| -> Vec<String> {
         let lines = text.lines().filter(|line| !line.starts_with(MEASURED) && !line.trim().is_empty());
         lines.map(str::to_owned).collect()
     };
-    if told(&old) == told(block) {
+    if compared_lines(&old) == compared_lines(block) {
         return Ok(None);
     }
     Ok(Some(format!("{before}{BEGIN}\n\n{block}\n\n{END}\n{after}")))
@@ -72,15 +72,15 @@ mod tests {
     #[test]
     fn only_what_stands_between_the_lines_is_replaced() {
         let readme = format!("# Mine\n\n{BEGIN}\nold\n{END}\n\nmore\n");
-        let first = filled(&readme, "new\n\nMeasured on: today.").unwrap().unwrap();
+        let first = insert_results(&readme, "new\n\nMeasured on: today.").unwrap().unwrap();
         assert_eq!(first, format!("# Mine\n\n{BEGIN}\n\nnew\n\nMeasured on: today.\n\n{END}\n\nmore\n"));
-        assert_eq!(filled(&first, "new\n\nMeasured on: tomorrow.").unwrap(), None);
-        assert!(filled(&first, "newer").unwrap().is_some());
+        assert_eq!(insert_results(&first, "new\n\nMeasured on: tomorrow.").unwrap(), None);
+        assert!(insert_results(&first, "newer").unwrap().is_some());
         let last = format!("{BEGIN}\n{END}");
-        assert_eq!(filled(&last, "x").unwrap().unwrap(), format!("{BEGIN}\n\nx\n\n{END}\n"));
+        assert_eq!(insert_results(&last, "x").unwrap().unwrap(), format!("{BEGIN}\n\nx\n\n{END}\n"));
         for without in ["", "# Mine\n", BEGIN, END, &format!("{END}\n{BEGIN}\n"), &format!("{BEGIN}\nold\n")]
         {
-            assert!(filled(without, "x").is_err(), "{without:?}");
+            assert!(insert_results(without, "x").is_err(), "{without:?}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::study::{self, Facts, Tally};
+use super::study::{self, StudyInput, Tally};
 use crate::data::Data;
 use strandline_report::pages::book::{Book, Chapter};
 use strandline_report::pages::page::{Cell, Claim, Column, Page, Section, Table, Tone};
@@ -15,7 +15,7 @@ pub struct Item<'a> {
     /// Its name.
     pub name: &'a str,
     /// The result, or the reason why it could not be run at all.
-    pub came: Result<Facts<'a>, &'a str>,
+    pub came: Result<StudyInput<'a>, &'a str>,
 }
 
 /// Totals over all studies.

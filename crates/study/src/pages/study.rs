@@ -3,11 +3,11 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use strandline_inspect::environment::Environment;
-use strandline_lab::nodes::Kind;
+use strandline_lab::nodes::NodeKind;
 
-use crate::claim::{Judged, OTHERWISE, Verdict};
+use crate::claim::{Judged, REASON_FAILS, Verdict};
 use crate::data::{CellData, Data, Measured as _, estimate};
-use crate::expression::{Figure, Read};
+use crate::expression::{ReadValue, Read};
 use crate::matrix::{Key, Matrix};
 use crate::metric::Metric;
 use crate::{plots, table};
@@ -23,7 +23,7 @@ const MAX_PUBLISHED_COLUMNS: usize = 2000;
 const MAX_FIGURES: usize = 6;
 
 /// Input of the document and the page.
-pub struct Facts<'a> {
+pub struct StudyInput<'a> {
     /// The cells.
     pub matrix: &'a Matrix,
     /// Their measured data.
@@ -33,7 +33,7 @@ pub struct Facts<'a> {
     /// Caveats on the figures: code and sentence.
     pub caveats: Vec<(&'static str, String)>,
     /// Kinds of machines that ran it, if runs were made elsewhere.
-    pub nodes: Vec<Kind>,
+    pub nodes: Vec<NodeKind>,
 }
 
 /// The document of a study.
@@ -48,11 +48,11 @@ pub struct Document {
     claims: Vec<Judged>,
     caveats: Vec<Value>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    nodes: Vec<Kind>,
+    nodes: Vec<NodeKind>,
 }
 
 /// Builds the document for scripts.
-pub fn document(facts: &Facts<'_>) -> Document {
+pub fn document(facts: &StudyInput<'_>) -> Document {
     let study = &facts.matrix.study;
     let describe = |key: &Key, cell: &CellData| {
         let axes: Map<String, Value> =
@@ -72,10 +72,10 @@ pub fn document(facts: &Facts<'_>) -> Document {
             }
         }
         json!({ "axes": axes, "metrics": metrics, "texts": texts, "not_run": cell.not_run,
-            "runs_that_count": (cell.good < cell.all).then_some(cell.good) })
+            "runs_that_count": (cell.valid_runs < cell.all).then_some(cell.valid_runs) })
     };
     let cells = facts.data.cells.iter().map(|(key, cell)| describe(key, cell));
-    let left_out = facts.matrix.left_out().unwrap_or_default().into_iter().map(|(key, why)| {
+    let left_out = facts.matrix.excluded_cells().unwrap_or_default().into_iter().map(|(key, why)| {
         describe(&key, &CellData { not_run: Some(format!("left out: {why}")), ..CellData::default() })
     });
     Document {
@@ -83,7 +83,7 @@ pub fn document(facts: &Facts<'_>) -> Document {
         folder: study.folder.to_string_lossy().into_owned(),
         title: study.title.clone(),
         provenance: study.provenance.iter().map(|(name, value)| (name.clone(), json!(value))).collect(),
-        repeats: facts.matrix.most_repeats(),
+        repeats: facts.matrix.max_repeats(),
         cells: cells.chain(left_out).collect(),
         claims: facts.claims.to_vec(),
         caveats: facts.caveats.iter().map(|(code, text)| json!({ "code": code, "text": text })).collect(),
@@ -92,7 +92,7 @@ pub fn document(facts: &Facts<'_>) -> Document {
 }
 
 /// Builds the page.
-pub fn page(facts: &Facts<'_>) -> Page {
+pub fn page(facts: &StudyInput<'_>) -> Page {
     let study = &facts.matrix.study;
     let mut sections = Vec::new();
     let about: Vec<String> = study.about.iter().map(|about| clean(about.replace('\n', " ").trim())).collect();
@@ -132,7 +132,7 @@ pub fn page(facts: &Facts<'_>) -> Page {
     }
 }
 
-fn headline(facts: &Facts<'_>) -> String {
+fn headline(facts: &StudyInput<'_>) -> String {
     let cells = counted(facts.data.cells.len() as u64, "cell");
     let repeats = facts.matrix.subjects.iter().filter_map(|subject| subject.repeats);
     let (least, most) = repeats.fold((u32::MAX, 0), |(least, most), one| (least.min(one), most.max(one)));
@@ -198,7 +198,7 @@ impl std::ops::Add for Tally {
 }
 
 /// The claims in the form used by all formats.
-pub fn claims(facts: &Facts<'_>) -> Vec<Claim> {
+pub fn claims(facts: &StudyInput<'_>) -> Vec<Claim> {
     facts.claims.iter().map(|claim| shown(claim, facts.matrix)).collect()
 }
 
@@ -212,9 +212,9 @@ fn shown(claim: &Judged, matrix: &Matrix) -> Claim {
     let measured = (!measured.is_empty()).then(|| format!("measured: {measured}"));
     let tolerance = claim.tolerance.zip(claim.why.as_ref());
     let tolerance =
-        tolerance.map(|(part, why)| format!("tolerance {} % ({})", table::digits(part * 100.0), clean(why)));
+        tolerance.map(|(part, why)| format!("tolerance {} % ({})", table::format_number(part * 100.0), clean(why)));
     // The verdict already shows that it fails.
-    let reason = claim.reason.as_deref().filter(|reason| *reason != OTHERWISE);
+    let reason = claim.reason.as_deref().filter(|reason| *reason != REASON_FAILS);
     Claim {
         id: clean(&claim.id),
         says: clean(&claim.text),
@@ -232,7 +232,7 @@ fn shown(claim: &Judged, matrix: &Matrix) -> Claim {
 fn published(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
-        Value::Number(number) => table::digits(number.as_f64().unwrap_or_default()),
+        Value::Number(number) => table::format_number(number.as_f64().unwrap_or_default()),
         Value::String(text) => clean(text),
         Value::Bool(flag) => flag.to_string(),
         Value::Array(items) => items.iter().map(published).collect::<Vec<_>>().join(", "),
@@ -245,9 +245,9 @@ fn published(value: &Value) -> String {
 
 fn value(read: &Read, matrix: &Matrix) -> String {
     match &read.value {
-        Figure::Text(text) => format!("\"{}\"", shorten(&clean(text), MAX_TEXT_COLUMNS)),
-        Figure::Number(ratio) if read.statistic.starts_with("ratio") => format!("{ratio:.3}"),
-        Figure::Number(number) => table::show(None, &matrix.study, &read.metric, *number),
+        ReadValue::Text(text) => format!("\"{}\"", shorten(&clean(text), MAX_TEXT_COLUMNS)),
+        ReadValue::Number(ratio) if read.statistic.starts_with("ratio") => format!("{ratio:.3}"),
+        ReadValue::Number(number) => table::format_figure(None, &matrix.study, &read.metric, *number),
     }
 }
 

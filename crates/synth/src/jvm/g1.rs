@@ -24,9 +24,9 @@ impl Writer {
         self.declare(manager, &[("_regions", 96)]);
         self.declare("G1CollectedHeap", &[("_hrm", 200), (support, 8)]);
         let bytes = count * REGION_BYTES;
-        self.fixed(region, "GrainBytes", REGION_BYTES);
+        self.static_field(region, "GrainBytes", REGION_BYTES);
         let monitored = self.monitored();
-        let heap = self.collected("G1CollectedHeap", &[(support, monitored), ("_hrm", 0)], bytes);
+        let heap = self.collected_heap("G1CollectedHeap", &[(support, monitored), ("_hrm", 0)], bytes);
         let manager =
             heap + self.tables.offset("G1CollectedHeap", "_hrm") + self.tables.offset(manager, "_regions");
         let pointers = self.structure(8 * count);
@@ -107,7 +107,7 @@ impl Writer {
                 }
                 _ => ("free", 0, start),
             };
-            self.area(kind, [start, top, end]);
+            self.expect_area(kind, [start, top, end]);
             for part in 0..many {
                 let (bottom, behind) = (start + part * REGION_BYTES, start + (part + 1) * REGION_BYTES);
                 let tag = if part == 0 { tag } else { tags[3] };

@@ -37,10 +37,10 @@ impl Writer {
             let (strong, others) = self.places(object);
             let holds = graph.held.entry(object.at).or_default();
             for place in &strong {
-                holds.extend(self.refer(*place, &objects));
+                holds.extend(self.put_reference(*place, &objects));
             }
             for place in others {
-                self.refer(place, &objects);
+                self.put_reference(place, &objects);
             }
         }
         graph.roots = objects.iter().filter(|of| of.is_archived).map(|of| of.at).collect();
@@ -50,7 +50,7 @@ impl Writer {
                 continue;
             }
             // On a stack, compiled code has narrow references as well.
-            graph.roots.extend(self.refer(at, &objects));
+            graph.roots.extend(self.put_reference(at, &objects));
         }
         graph
     }
@@ -104,7 +104,7 @@ impl Writer {
     }
 
     /// Writes a reference to one of `objects`, or none.
-    fn refer(&mut self, place: u64, objects: &[Object]) -> Option<u64> {
+    fn put_reference(&mut self, place: u64, objects: &[Object]) -> Option<u64> {
         if objects.is_empty() || self.dice.chance(70) {
             return None;
         }
@@ -123,7 +123,7 @@ impl Writer {
     }
 
     /// Writes the number of static references of a `java.lang.Class`.
-    pub fn mirror(&mut self, at: u64, count: u64) {
+    pub fn put_static_count(&mut self, at: u64, count: u64) {
         self.image.put(at + MIRROR_COUNT, &(count as u32).to_le_bytes());
     }
 }

@@ -50,7 +50,7 @@ impl Writer {
 
     /// Writes the structure of a heap: the part that all collectors share, then `fields`; returns
     /// its address.
-    pub fn collected(&mut self, of: &'static str, fields: &[(&'static str, u64)], bytes: u64) -> u64 {
+    pub fn collected_heap(&mut self, of: &'static str, fields: &[(&'static str, u64)], bytes: u64) -> u64 {
         let common = self.tables.size_of("CollectedHeap") + self.tables.size_of("MemRegion");
         // They were declared from offset 0 on, and are moved behind the shared part.
         for (field, _) in fields {
@@ -61,12 +61,12 @@ impl Writer {
         self.fill(heap, of, fields);
         let region = heap + self.tables.offset("CollectedHeap", "_reserved");
         self.fill(region, "MemRegion", &[("_start", HEAP), ("_word_size", bytes / 8)]);
-        self.fixed("Universe", "_collectedHeap", heap);
+        self.static_field("Universe", "_collectedHeap", heap);
         heap
     }
 
     /// Adds a part of the heap, with objects up to `top`, to the expected figures of its kind.
-    pub fn area(&mut self, kind: &'static str, [start, top, end]: [u64; 3]) {
+    pub fn expect_area(&mut self, kind: &'static str, [start, top, end]: [u64; 3]) {
         let of = self.expected.kinds.entry(kind).or_default();
         *of = (of.0 + end - start, of.1 + top - start);
     }

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use self::heap::{COLLECTORS, Collector};
 use self::tables::Tables;
-use crate::{Dice, Image};
+use crate::{Rng, Image};
 
 const PAGE: u64 = 4096;
 /// Address of the library, and of its data.
@@ -103,7 +103,7 @@ enum Header {
 
 struct Writer {
     image: Image,
-    dice: Dice,
+    dice: Rng,
     tables: Tables,
     expected: JvmExpected,
     /// JDK 25, otherwise 17 or 11.
@@ -129,7 +129,7 @@ struct Writer {
 
 /// Fabricates a JVM from `seed`.
 pub fn fabricate_jvm(seed: u64) -> JvmImage {
-    let mut dice = Dice::new(seed ^ 0x6a61_7661);
+    let mut dice = Rng::new(seed ^ 0x6a61_7661);
     let mut image = Image::default();
     for (start, bytes) in [
         (DATA, DATA_BYTES),
@@ -175,7 +175,7 @@ pub fn fabricate_jvm(seed: u64) -> JvmImage {
         loaders: BTreeSet::new(),
         buffers: Vec::new(),
     };
-    writer.machine();
+    writer.version_and_flags();
     writer.classes();
     let committed = writer.heap();
     let graph = writer.graph();
@@ -252,7 +252,7 @@ impl Writer {
     }
 
     /// Writes a static field.
-    fn fixed(&mut self, name: &'static str, field: &'static str, word: u64) {
+    fn static_field(&mut self, name: &'static str, field: &'static str, word: u64) {
         let at = self.tables.fixed(name, field);
         self.image.put_word(at, word);
     }
@@ -264,9 +264,9 @@ impl Writer {
     }
 
     /// Writes the version and general flags.
-    fn machine(&mut self) {
+    fn version_and_flags(&mut self) {
         let release = self.tables.text(self.expected.release);
-        self.fixed("Abstract_VM_Version", "_s_vm_release", release);
+        self.static_field("Abstract_VM_Version", "_s_vm_release", release);
         self.flag("DisableAttachMechanism", 0);
         self.flag("ObjectAlignmentInBytes", 8);
         self.flag("MinHeapSize", 16 * PAGE);
@@ -276,8 +276,8 @@ impl Writer {
         let (base, shift) =
             if self.is_new { ("_base", "_shift") } else { ("_narrow_oop._base", "_narrow_oop._shift") };
         let of = if self.is_old { "Universe" } else { "CompressedOops" };
-        self.fixed(of, base, 0);
-        self.fixed(of, shift, 3);
+        self.static_field(of, base, 0);
+        self.static_field(of, shift, 3);
         self.flag("UseCompressedClassPointers", u64::from(self.header != Header::Wide));
         if self.is_new {
             self.flag("UseCompactObjectHeaders", u64::from(self.header == Header::Compact));

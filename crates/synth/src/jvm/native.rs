@@ -43,9 +43,9 @@ impl Writer {
         {
             self.tables.field("ThreadLocalAllocBuffer", field, offset);
         }
-        self.fixed("ThreadLocalAllocBuffer", "_reserve_for_allocation_prefetch", RESERVE_WORDS);
+        self.static_field("ThreadLocalAllocBuffer", "_reserve_for_allocation_prefetch", RESERVE_WORDS);
         if self.is_new {
-            self.fixed("CollectedHeap", "_lab_alignment_reserve", 2);
+            self.static_field("CollectedHeap", "_lab_alignment_reserve", 2);
         }
         let mut buffers = std::mem::take(&mut self.buffers);
         buffers.resize(buffers.len() + 1 + self.dice.below(3) as usize, [0; 3]);
@@ -67,18 +67,18 @@ impl Writer {
             last = thread;
         }
         if self.is_old {
-            return self.fixed("Threads", "_thread_list", last);
+            return self.static_field("Threads", "_thread_list", last);
         }
         let list = self.object("ThreadsList", &[("_length", buffers.len() as u64), ("_threads", threads)]);
-        self.fixed("ThreadsSMRSupport", "_java_thread_list", list);
+        self.static_field("ThreadsSMRSupport", "_java_thread_list", list);
     }
 
     /// Writes class loaders, their arenas of chunks, the nodes that chunks are in, and the
     /// counters.
     pub fn metaspace(&mut self) {
         self.declare("ClassLoaderData", &[("_next", 8), ("_class_loader", 24), ("_klasses", 8)]);
-        let counters = [self.tables.hidden(), self.tables.hidden()];
-        let limiter = self.tables.hidden();
+        let counters = [self.tables.allocate_word(), self.tables.allocate_word()];
+        let limiter = self.tables.allocate_word();
         let ranges = [(METASPACE, METASPACE_BYTES), (CLASS_SPACE, CLASS_SPACE_BYTES)];
         let nodes = ranges.map(|range| match self.is_old {
             true => self.old_node(range),
@@ -109,7 +109,7 @@ impl Writer {
         }
         // A loader that has loaded nothing.
         let head = self.object("ClassLoaderData", &[("_next", next)]);
-        self.fixed("ClassLoaderDataGraph", "_head", head);
+        self.static_field("ClassLoaderDataGraph", "_head", head);
         self.expected.loaders = self.loaders.len() as u64;
         for (counter, used) in counters.into_iter().zip(used).filter(|_| !self.is_old) {
             self.image.put_word(counter, used / 8);
@@ -253,7 +253,7 @@ impl Writer {
         self.fill(array, "GrowableArrayBase", &[("_len", 1)]);
         self.image.put_word(array + data, pointers);
         self.image.put_word(pointers, heap);
-        self.fixed("CodeCache", "_heaps", array);
+        self.static_field("CodeCache", "_heaps", array);
         self.expected.pools.insert("CodeCache", (used_bytes, CODE_BYTES));
     }
 

@@ -86,13 +86,13 @@ impl Writer {
         let (base, shift) =
             if self.is_new { ("_base", "_shift") } else { ("_narrow_klass._base", "_narrow_klass._shift") };
         let of = if self.is_old { "Universe" } else { "CompressedKlassPointers" };
-        self.fixed(of, base, CLASS_SPACE);
-        self.fixed(of, shift, 0);
+        self.static_field(of, base, CLASS_SPACE);
+        self.static_field(of, shift, 0);
         if self.is_new {
             self.tables.long("markWord::klass_shift", MARK_KLASS_SHIFT);
         }
-        self.fixed("java_lang_Class", "_oop_size_offset", MIRROR_WORDS);
-        self.fixed("java_lang_Class", "_static_oop_field_count_offset", MIRROR_COUNT);
+        self.static_field("java_lang_Class", "_oop_size_offset", MIRROR_WORDS);
+        self.static_field("java_lang_Class", "_static_oop_field_count_offset", MIRROR_COUNT);
         for (name, symbol, kind) in CLASSES {
             // Elements that are references have the size of references.
             let kind = match kind {
@@ -249,7 +249,7 @@ impl Writer {
             }
             Kind::Mirror => {
                 self.image.put(at + MIRROR_WORDS, &((bytes / 8) as u32).to_le_bytes());
-                self.mirror(at, length);
+                self.put_static_count(at, length);
             }
             Kind::Instance(_) => {}
         }

@@ -30,7 +30,7 @@ impl Writer {
         }
         let region = "ShenandoahHeapRegion";
         self.declare(region, &[("_state", 4), ("_index", 8), ("_bottom", 8), ("_top", 8), ("_end", 8)]);
-        self.fixed(region, "RegionSizeBytes", REGION_BYTES);
+        self.static_field(region, "RegionSizeBytes", REGION_BYTES);
         let count = 6 + self.dice.below(8);
         let pointers = self.structure(8 * count);
         // From JDK 21 on used bytes are counted by generation; there is one.
@@ -46,7 +46,7 @@ impl Writer {
         } else {
             in_use
         };
-        self.collected(
+        self.collected_heap(
             "ShenandoahHeap",
             &[("_num_regions", count), ("_regions", pointers), ("_committed", bytes), (used, word)],
             count * REGION_BYTES,
@@ -74,18 +74,18 @@ impl Writer {
                 _ if is_humongous => {
                     let top = end - PAGE * self.dice.below(4);
                     self.one_array(start, top);
-                    self.area("humongous", [start, top, end]);
+                    self.expect_area("humongous", [start, top, end]);
                     top
                 }
                 UNCOMMITTED => start,
                 EMPTY | TRASH => {
-                    self.area("free", [start, start, end]);
+                    self.expect_area("free", [start, start, end]);
                     // A trash region still has objects, all of them dead.
                     if state == TRASH { start + PAGE } else { start }
                 }
                 _ => {
                     let top = self.eden(start, end);
-                    self.area("old", [start, top, end]);
+                    self.expect_area("old", [start, top, end]);
                     top
                 }
             };

@@ -31,7 +31,7 @@ impl Writer {
             &[("_eden_space", at[0]), ("_from_space", at[1]), ("_to_space", at[2])],
         );
         let old = self.object("TenuredGeneration", &[("_the_space", at[3])]);
-        self.collected(heap, &[("_young_gen", young), ("_old_gen", old)], bytes);
+        self.collected_heap(heap, &[("_young_gen", young), ("_old_gen", old)], bytes);
         vec![(spaces[0].0, spaces[2].1), spaces[3]]
     }
 
@@ -53,16 +53,16 @@ impl Writer {
             self.image.map(range.0, (range.1 - range.0) as usize);
         }
         for gap in [(eden.1, first.0), (first.1, second.0)].into_iter().filter(|gap| gap.0 < gap.1) {
-            self.area("free", [gap.0, gap.0, gap.1]);
+            self.expect_area("free", [gap.0, gap.0, gap.1]);
         }
         let at =
             self.generations([eden, from, to, old], ["PS Eden Space", "PS Survivor Space", "PS Old Gen"]);
         let young = self
             .object("PSYoungGen", &[("_eden_space", at[0]), ("_from_space", at[1]), ("_to_space", at[2])]);
         let generation = self.object("PSOldGen", &[("_object_space", at[3])]);
-        self.fixed("ParallelScavengeHeap", "_young_gen", young);
-        self.fixed("ParallelScavengeHeap", "_old_gen", generation);
-        self.collected("ParallelScavengeHeap", &[], 5 * SPACE_BYTES);
+        self.static_field("ParallelScavengeHeap", "_young_gen", young);
+        self.static_field("ParallelScavengeHeap", "_old_gen", generation);
+        self.collected_heap("ParallelScavengeHeap", &[], 5 * SPACE_BYTES);
         if self.is_old {
             for field in ["_bottom", "_end"] {
                 self.tables.rename(("MutableSpace", field), "ImmutableSpace");
@@ -78,10 +78,10 @@ impl Writer {
         let (start, end) = (HEAP, HEAP + 2 * SPACE_BYTES);
         self.image.map(start, (end - start) as usize);
         let top = self.eden(start, end);
-        self.area("old", [start, top, end]);
+        self.expect_area("old", [start, top, end]);
         self.expected.pools.insert("Epsilon Heap", (top - start, end - start));
         let space = self.space((start, end), top);
-        self.collected("EpsilonHeap", &[("_space", space)], 4 * SPACE_BYTES);
+        self.collected_heap("EpsilonHeap", &[("_space", space)], 4 * SPACE_BYTES);
         vec![(start, end)]
     }
 
@@ -99,7 +99,7 @@ impl Writer {
             self.expected.pools.insert(name, (tops[index] - start, end - start));
         }
         for (index, kind) in ["eden", "survivor", "survivor", "old"].into_iter().enumerate() {
-            self.area(kind, [spaces[index].0, tops[index], spaces[index].1]);
+            self.expect_area(kind, [spaces[index].0, tops[index], spaces[index].1]);
         }
         std::array::from_fn(|index| self.space(spaces[index], tops[index]))
     }

@@ -95,7 +95,7 @@ impl Tables {
     }
 
     /// Allocates a word of static data that the tables do not describe.
-    pub fn hidden(&mut self) -> u64 {
+    pub fn allocate_word(&mut self) -> u64 {
         self.place()
     }
 

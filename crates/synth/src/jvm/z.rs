@@ -32,7 +32,7 @@ impl Writer {
         let parts = ["ZPageAllocator", "ZPageTable"].map(|of| self.tables.size_of(of));
         self.declare("ZHeap", &[("_page_allocator", parts[0]), ("_page_table", parts[1])]);
         self.declare("ZCollectedHeap", &[("_heap", self.tables.size_of("ZHeap"))]);
-        let heap = self.collected("ZCollectedHeap", &[("_heap", 0)], count * GRANULE_BYTES);
+        let heap = self.collected_heap("ZCollectedHeap", &[("_heap", 0)], count * GRANULE_BYTES);
         let heap = heap + self.tables.offset("ZCollectedHeap", "_heap");
         self.z_globals();
         let used = self.z_pages(heap, count);
@@ -52,7 +52,7 @@ impl Writer {
         let mask = self.structure(8);
         self.image.put_word(mask, OFFSET_MASK);
         let globals = self.object("ZGlobalsForVMStructs", &[("_ZAddressOffsetMask", mask)]);
-        self.fixed("ZGlobalsForVMStructs", "_instance_p", globals);
+        self.static_field("ZGlobalsForVMStructs", "_instance_p", globals);
     }
 
     /// Writes pages of some granules each, and the table that maps granules to pages; returns the
@@ -105,7 +105,7 @@ impl Writer {
             self.fill(first + node * BETWEEN_NODES, "ZPartition", &[("_capacity", *capacity)]);
         }
         self.fill(allocator, "ZPageAllocator", &[("_partitions", first)]);
-        self.fixed("ZNUMA", "_count", nodes);
+        self.static_field("ZNUMA", "_count", nodes);
         let committed: u64 = capacities.iter().sum();
         let old = 8 * self.dice.below(committed / 8 + 1);
         let young = 8 * self.dice.below((committed - old) / 8 + 1);

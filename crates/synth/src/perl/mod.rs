@@ -14,7 +14,7 @@ pub use traps::{TRAPS, Trap};
 
 use std::collections::BTreeMap;
 
-use crate::{Damage, Dice, Image};
+use crate::{Damage, Rng, Image};
 
 /// Parameters of a fabricated perl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,19 +28,19 @@ pub struct PerlRecipe {
     /// Greatest depth of recursion.
     pub depth: usize,
     /// Approximate length of the longest string.
-    pub most_string_bytes: u64,
+    pub max_string_bytes: u64,
 }
 
 impl PerlRecipe {
     /// Draws a recipe from `seed`.
     pub fn from_seed(seed: u64) -> Self {
-        let mut dice = Dice::new(seed ^ 0x9e71);
+        let mut dice = Rng::new(seed ^ 0x9e71);
         Self {
             seed,
             values: dice.below(1500) as usize,
             subs: 1 + dice.below(12) as usize,
             depth: 1 + dice.below(9) as usize,
-            most_string_bytes: dice.one_of(&[30, 300, 9000]),
+            max_string_bytes: dice.one_of(&[30, 300, 9000]),
         }
     }
 }
@@ -135,7 +135,7 @@ pub struct PerlImage {
     /// Addresses of the words of its structure, for [`Self::damage`].
     structure: Vec<u64>,
     /// Addresses that traps are built at.
-    places: traps::Places,
+    places: traps::TrapAddresses,
 }
 
 /// Fabricates the perl of `recipe`. The same recipe gives the same perl.

@@ -87,7 +87,7 @@ pub const TRAPS: [Trap; 24] = [
 
 /// Addresses that traps are built at.
 #[derive(Clone, Debug, Default)]
-pub struct Places {
+pub struct TrapAddresses {
     /// Arenas of heads; the last one is the first of the chain.
     pub arenas: Vec<u64>,
     /// Heads of strings that pads keep.
@@ -107,7 +107,7 @@ fn read(image: &Image, address: u64) -> u64 {
 }
 
 /// Builds a trap into the memory.
-pub fn build(image: &mut Image, variables: &PerlVariables, places: &Places, trap: Trap) {
+pub fn build(image: &mut Image, variables: &PerlVariables, places: &TrapAddresses, trap: Trap) {
     match trap {
         Trap::InterpreterOfTheKernel => image.put_word(variables.curinterp, 0xffff_8880_0000_1000),
         Trap::AbsurdCount => image.put_word(variables.sv_count, 1 << 63),
@@ -136,7 +136,7 @@ pub fn build(image: &mut Image, variables: &PerlVariables, places: &Places, trap
     }
 }
 
-fn arenas(image: &mut Image, places: &Places, trap: Trap) {
+fn arenas(image: &mut Image, places: &TrapAddresses, trap: Trap) {
     let (Some(&last), Some(&first)) = (places.arenas.first(), places.arenas.last()) else { return };
     match trap {
         Trap::ArenaCycle => image.put_word(last, first),
@@ -152,7 +152,7 @@ fn arenas(image: &mut Image, places: &Places, trap: Trap) {
     }
 }
 
-fn strings(image: &mut Image, places: &Places, trap: Trap) {
+fn strings(image: &mut Image, places: &TrapAddresses, trap: Trap) {
     let one = places.strings.first().map_or(0, |&head| read(image, head + 16));
     for (index, &head) in places.strings.iter().enumerate() {
         let any = read(image, head);
@@ -185,7 +185,7 @@ fn strings(image: &mut Image, places: &Places, trap: Trap) {
     }
 }
 
-fn pads(image: &mut Image, places: &Places, trap: Trap) {
+fn pads(image: &mut Image, places: &TrapAddresses, trap: Trap) {
     for &list in &places.padlists {
         let table = read(image, list + 8);
         match trap {
@@ -206,7 +206,7 @@ fn pads(image: &mut Image, places: &Places, trap: Trap) {
     }
 }
 
-fn names(image: &mut Image, places: &Places, trap: Trap) {
+fn names(image: &mut Image, places: &TrapAddresses, trap: Trap) {
     for &key in &places.keys {
         match trap {
             Trap::EndlessNames => image.put(key + 4, &(1_u32 << 30).to_le_bytes()),

@@ -1,9 +1,9 @@
 //! Writes a perl into memory: consecutive malloc chunks, as in a fresh heap.
 
 use super::layout::{self, Type, body, code, flags, interpreter, padname};
-use super::traps::Places;
+use super::traps::TrapAddresses;
 use super::{ExpectedPerl, KeptBuffer, PerlImage, PerlRecipe, PerlVariables};
-use crate::{Dice, Image, PAGE};
+use crate::{Rng, Image, PAGE};
 
 const DATA: u64 = 0x5555_5573_0000;
 const TLS: u64 = 0x7f11_2233_4000;
@@ -39,7 +39,7 @@ impl Heap {
     }
 
     /// Writes a word that belongs to the structure.
-    fn link(&mut self, address: u64, word: u64) {
+    fn put_structure_word(&mut self, address: u64, word: u64) {
         self.put(address, word);
         self.structure.push(address & !7);
     }
@@ -59,7 +59,7 @@ struct Bodies {
 
 struct Perl {
     heap: Heap,
-    dice: Dice,
+    dice: Rng,
     /// Heads of the last arena that are not used yet.
     free_heads: Vec<u64>,
     arenas: Vec<u64>,
@@ -68,12 +68,12 @@ struct Perl {
     body_arenas: Vec<(u64, u32)>,
     expected: ExpectedPerl,
     stash: u64,
-    places: Places,
+    places: TrapAddresses,
 }
 
 /// Flags and lengths of a string in a new value.
 #[derive(Clone, Copy, Default)]
-struct Text {
+struct StringSpec {
     flags: u32,
     cur: u64,
     len: u64,
@@ -82,10 +82,10 @@ struct Text {
 impl Perl {
     fn head(&mut self, kind: Type, more: u32, any: u64, word: u64) -> u64 {
         let at = self.place_of_head();
-        self.heap.link(at, any);
+        self.heap.put_structure_word(at, any);
         self.heap.link_half(at + 8, 1);
         self.heap.link_half(at + 12, kind as u32 | more);
-        self.heap.link(at + 16, word);
+        self.heap.put_structure_word(at + 16, word);
         *self.expected.by_type.entry(kind as u32).or_default() += 1;
         self.expected.live_heads += 1;
         at
@@ -95,7 +95,7 @@ impl Perl {
         if self.free_heads.is_empty() {
             let arena = self.heap.alloc(layout::ARENA_BYTES);
             let before = self.arenas.last().copied().unwrap_or(0);
-            self.heap.link(arena, before);
+            self.heap.put_structure_word(arena, before);
             self.heap.link_half(arena + 8, layout::SLOTS as u32);
             self.heap.link_half(arena + 12, 0);
             self.arenas.push(arena);
@@ -132,11 +132,11 @@ impl Perl {
     }
 
     /// Makes a value with a string buffer; returns its head and the buffer.
-    fn string(&mut self, kind: Type, text: Text, buffer: Option<u64>) -> (u64, u64) {
+    fn string(&mut self, kind: Type, text: StringSpec, buffer: Option<u64>) -> (u64, u64) {
         let any = self.any(kind);
         let buffer = buffer.unwrap_or_else(|| self.buffer(text.len));
-        self.heap.link(any + body::CUR, text.cur);
-        self.heap.link(any + body::LEN, text.len);
+        self.heap.put_structure_word(any + body::CUR, text.cur);
+        self.heap.put_structure_word(any + body::LEN, text.len);
         (self.head(kind, text.flags, any, buffer), buffer)
     }
 
@@ -154,7 +154,7 @@ impl Perl {
         self.expected.strings += 1;
         self.expected.buffers += 1;
         self.expected.payload_bytes += cur;
-        self.string(kind, Text { flags: flags::POK, cur, len }, None).0
+        self.string(kind, StringSpec { flags: flags::POK, cur, len }, None).0
     }
 
     /// Makes strings that share one buffer, whose last byte counts the other owners.
@@ -162,9 +162,9 @@ impl Perl {
         let cur = 20 + self.dice.below(most);
         let len = cur + 10;
         let owners = 2 + self.dice.below(20);
-        let (_, buffer) = self.string(Type::Pv, Text { flags: flags::POK | flags::IS_COW, cur, len }, None);
+        let (_, buffer) = self.string(Type::Pv, StringSpec { flags: flags::POK | flags::IS_COW, cur, len }, None);
         for _ in 1..owners {
-            self.string(Type::Pv, Text { flags: flags::POK | flags::IS_COW, cur, len }, Some(buffer));
+            self.string(Type::Pv, StringSpec { flags: flags::POK | flags::IS_COW, cur, len }, Some(buffer));
         }
         self.heap.put_bytes(buffer + len - 1, &[(owners - 1) as u8]);
         self.expected.strings += owners;
@@ -178,11 +178,11 @@ impl Perl {
         let any = self.any(Type::PvAv);
         let storage = self.heap.alloc(8 * elements.len().max(4) as u64);
         for (index, element) in elements.iter().enumerate() {
-            self.heap.link(storage + 8 * index as u64, *element);
+            self.heap.put_structure_word(storage + 8 * index as u64, *element);
         }
-        self.heap.link(any + body::FILL, (elements.len() as u64).wrapping_sub(1));
-        self.heap.link(any + body::MAX, elements.len().max(4) as u64 - 1);
-        self.heap.link(any + body::ALLOC, storage);
+        self.heap.put_structure_word(any + body::FILL, (elements.len() as u64).wrapping_sub(1));
+        self.heap.put_structure_word(any + body::MAX, elements.len().max(4) as u64 - 1);
+        self.heap.put_structure_word(any + body::ALLOC, storage);
         self.head(Type::PvAv, 0, any, storage)
     }
 
@@ -201,26 +201,26 @@ impl Perl {
         let name = self.key("main");
         let any = self.body(Type::Iv as u32, layout::HASH_WITH_AUX_BYTES);
         let table = self.heap.alloc(64);
-        self.heap.link(any + body::MAX, 7);
-        self.heap.link(any + body::AUX, name);
+        self.heap.put_structure_word(any + body::MAX, 7);
+        self.heap.put_structure_word(any + body::AUX, name);
         self.head(Type::PvHv, flags::OOK | flags::SHARE_KEYS, any, table)
     }
 
     fn strtab(&mut self) -> u64 {
         let any = self.any(Type::PvHv);
         let table = self.heap.alloc(8 * 16);
-        self.heap.link(any + body::KEYS, 16);
-        self.heap.link(any + body::MAX, 15);
+        self.heap.put_structure_word(any + body::KEYS, 16);
+        self.heap.put_structure_word(any + body::MAX, 15);
         for slot in 0..16 {
             // struct shared_he: the entry, then its key.
             let text = format!("key{slot}");
             let entry = self.heap.alloc(layout::ENTRY_BYTES + text.len() as u64 + 10);
-            self.heap.link(entry + 8, entry + layout::ENTRY_BYTES);
+            self.heap.put_structure_word(entry + 8, entry + layout::ENTRY_BYTES);
             self.heap.put(entry + 16, 1);
             self.heap.put(entry + layout::ENTRY_BYTES, slot);
             self.heap.link_half(entry + layout::ENTRY_BYTES + 4, text.len() as u32);
             self.heap.put_bytes(entry + layout::ENTRY_BYTES + 8, text.as_bytes());
-            self.heap.link(table + 8 * slot, entry);
+            self.heap.put_structure_word(table + 8 * slot, entry);
         }
         self.head(Type::PvHv, 0, any, table)
     }
@@ -228,8 +228,8 @@ impl Perl {
     fn glob(&mut self, name: &str) -> u64 {
         let key = self.key(name);
         let any = self.any(Type::PvGv);
-        self.heap.link(any + body::GLOB_NAME, key);
-        self.heap.link(any + body::GLOB_STASH, self.stash);
+        self.heap.put_structure_word(any + body::GLOB_NAME, key);
+        self.heap.put_structure_word(any + body::GLOB_STASH, self.stash);
         self.head(Type::PvGv, flags::GLOB, any, 0)
     }
 
@@ -238,7 +238,7 @@ impl Perl {
         if let Some(text) = text {
             let at = name + layout::padname::BYTES;
             self.heap.put_bytes(at, text.as_bytes());
-            self.heap.link(name + padname::TEXT, at);
+            self.heap.put_structure_word(name + padname::TEXT, at);
             self.heap.put_bytes(name + padname::LENGTH, &[text.len() as u8]);
         }
         self.heap.put_bytes(name + padname::FLAGS, &[flags]);
@@ -261,10 +261,10 @@ impl Perl {
         let list = self.heap.alloc(40);
         let table = self.heap.alloc(8 * names.len() as u64);
         for (at, name) in names.iter().enumerate() {
-            self.heap.link(table + 8 * at as u64, *name);
+            self.heap.put_structure_word(table + 8 * at as u64, *name);
         }
-        self.heap.link(list, names.len() as u64 - 1);
-        self.heap.link(list + 8, table);
+        self.heap.put_structure_word(list, names.len() as u64 - 1);
+        self.heap.put_structure_word(list + 8, table);
         let mut pads = vec![list];
         for depth in 1..=depths {
             let mut entries = vec![self.array(&[])];
@@ -284,16 +284,16 @@ impl Perl {
         let is_closure = !is_main && self.dice.chance(20);
         let table = self.heap.alloc(8 * pads.len() as u64);
         for (at, pad) in pads.iter().enumerate() {
-            self.heap.link(table + 8 * at as u64, *pad);
+            self.heap.put_structure_word(table + 8 * at as u64, *pad);
         }
-        self.heap.link(padlist, pads.len() as u64 - 1);
-        self.heap.link(padlist + 8, table);
+        self.heap.put_structure_word(padlist, pads.len() as u64 - 1);
+        self.heap.put_structure_word(padlist + 8, table);
         self.places.padlists.push(padlist);
         let glob = if is_main { 0 } else { self.glob(&format!("f{index}")) };
         let any = self.any(Type::PvCv);
-        self.heap.link(any + body::CODE_STASH, self.stash);
-        self.heap.link(any + body::CODE_GLOB, glob);
-        self.heap.link(any + body::CODE_PADLIST, padlist);
+        self.heap.put_structure_word(any + body::CODE_STASH, self.stash);
+        self.heap.put_structure_word(any + body::CODE_GLOB, glob);
+        self.heap.put_structure_word(any + body::CODE_PADLIST, padlist);
         self.heap.link_half(
             any + body::CODE_FLAGS,
             match (is_main, is_closure) {
@@ -310,7 +310,7 @@ impl Perl {
     fn kept(&mut self, sub: &str, lexical: Option<String>, depth: u64, most: u64) -> u64 {
         let len = 10 + self.dice.below(most);
         let temporary = if lexical.is_none() { flags::PADTMP } else { 0 };
-        let (head, address) = self.string(Type::Pv, Text { flags: temporary, cur: len / 2, len }, None);
+        let (head, address) = self.string(Type::Pv, StringSpec { flags: temporary, cur: len / 2, len }, None);
         self.expected.kept.push(KeptBuffer { sub: sub.to_owned(), lexical, depth, address, bytes: len });
         self.places.kept.push(head);
         head
@@ -326,7 +326,7 @@ impl Perl {
         self.expected.constants.0 += 1;
         self.expected.constants.1 += len;
         let flags = flags::POK | flags::PADTMP | flags::READONLY;
-        self.string(Type::Pv, Text { flags, cur, len }, None).0
+        self.string(Type::Pv, StringSpec { flags, cur, len }, None).0
     }
 
     fn values(&mut self, count: usize, most: u64) {
@@ -337,16 +337,16 @@ impl Perl {
                 0 => drop(self.head(Type::Null, 0, 0, 0)),
                 1 => {
                     let at = self.head(Type::Iv, flags::IOK, 0, 7);
-                    self.heap.link(at, at + 16 - body::IV);
+                    self.heap.put_structure_word(at, at + 16 - body::IV);
                 }
                 2 => {
                     let at = self.head(Type::Nv, flags::NOK, 0, 7);
-                    self.heap.link(at, at + 16 - body::NV);
+                    self.heap.put_structure_word(at, at + 16 - body::NV);
                 }
                 3 => {
                     let to = self.live_string(most);
                     let at = self.head(Type::Iv, flags::ROK, 0, to);
-                    self.heap.link(at, at + 16 - body::IV);
+                    self.heap.put_structure_word(at, at + 16 - body::IV);
                 }
                 4 if self.dice.chance(20) => self.shared_strings(most),
                 5 if self.dice.chance(30) => {
@@ -364,10 +364,10 @@ impl Perl {
         for (whose, (_, bodies)) in std::mem::take(&mut self.bodies) {
             let mut next = 0;
             for at in bodies.free {
-                self.heap.link(at, next);
+                self.heap.put_structure_word(at, next);
                 next = at;
             }
-            self.heap.link(base + interpreter::BODY_ROOTS + 8 * u64::from(whose), next);
+            self.heap.put_structure_word(base + interpreter::BODY_ROOTS + 8 * u64::from(whose), next);
         }
     }
 
@@ -376,23 +376,23 @@ impl Perl {
         let arenas = std::mem::take(&mut self.body_arenas);
         for part in arenas.chunks(layout::SET_ARENAS as usize) {
             let set = self.heap.alloc(16 + 24 * layout::SET_ARENAS);
-            self.heap.link(set, next);
+            self.heap.put_structure_word(set, next);
             self.heap.link_half(set + 8, layout::SET_ARENAS as u32);
             self.heap.link_half(set + 12, part.len() as u32);
             for (index, (arena, whose)) in part.iter().enumerate() {
                 let at = set + 16 + 24 * index as u64;
-                self.heap.link(at, *arena);
-                self.heap.link(at + 8, layout::ARENA_BYTES);
+                self.heap.put_structure_word(at, *arena);
+                self.heap.put_structure_word(at + 8, layout::ARENA_BYTES);
                 self.heap.link_half(at + 16, *whose);
             }
             next = set;
         }
-        self.heap.link(base + interpreter::BODY_ARENAS, next);
+        self.heap.put_structure_word(base + interpreter::BODY_ARENAS, next);
     }
 }
 
 pub fn write(recipe: &PerlRecipe) -> PerlImage {
-    let mut dice = Dice::new(recipe.seed ^ 0x9e72);
+    let mut dice = Rng::new(recipe.seed ^ 0x9e72);
     let base = 0x5555_6000_0000 + PAGE * dice.below(1 << 20);
     let mut perl = Perl {
         heap: Heap { base, next: 0, bytes: Vec::new(), structure: Vec::new() },
@@ -403,20 +403,20 @@ pub fn write(recipe: &PerlRecipe) -> PerlImage {
         body_arenas: Vec::new(),
         expected: ExpectedPerl::default(),
         stash: 0,
-        places: Places::default(),
+        places: TrapAddresses::default(),
     };
     let own = perl.heap.alloc(interpreter::BYTES);
     perl.stash = perl.stash();
     let strtab = perl.strtab();
-    let main = perl.sub(0, 1, recipe.most_string_bytes, true);
+    let main = perl.sub(0, 1, recipe.max_string_bytes, true);
     for kept in &mut perl.expected.kept {
         kept.sub = "main (file scope)".to_owned();
     }
     for index in 1..=recipe.subs {
         let depths = 1 + perl.dice.below(recipe.depth as u64);
-        perl.sub(index, depths, recipe.most_string_bytes, false);
+        perl.sub(index, depths, recipe.max_string_bytes, false);
     }
-    perl.values(recipe.values, recipe.most_string_bytes);
+    perl.values(recipe.values, recipe.max_string_bytes);
     finish(recipe, perl, own, strtab, main)
 }
 
@@ -428,12 +428,12 @@ fn finish(recipe: &PerlRecipe, mut perl: Perl, own: u64, strtab: u64, main: u64)
     perl.body_roots(own);
     perl.arena_sets(own);
     let heap = &mut perl.heap;
-    heap.link(own + interpreter::STRTAB, strtab);
-    heap.link(own + interpreter::DEFSTASH, perl.stash);
-    heap.link(own + interpreter::SV_COUNT, perl.expected.live_heads);
-    heap.link(own + interpreter::SV_ROOT, 0);
-    heap.link(own + interpreter::SV_ARENAROOT, perl.arenas.last().copied().unwrap_or(0));
-    heap.link(own + interpreter::MAIN_CV, main);
+    heap.put_structure_word(own + interpreter::STRTAB, strtab);
+    heap.put_structure_word(own + interpreter::DEFSTASH, perl.stash);
+    heap.put_structure_word(own + interpreter::SV_COUNT, perl.expected.live_heads);
+    heap.put_structure_word(own + interpreter::SV_ROOT, 0);
+    heap.put_structure_word(own + interpreter::SV_ARENAROOT, perl.arenas.last().copied().unwrap_or(0));
+    heap.put_structure_word(own + interpreter::MAIN_CV, main);
     perl.expected.kept.sort();
     perl.places.arenas = perl.arenas;
     perl.places.strings.clone_from(&perl.places.kept);

@@ -2,13 +2,13 @@
 //! table.
 
 use super::SbclHeap;
-use crate::Dice;
+use crate::Rng;
 
 impl SbclHeap {
     /// Overwrites `words` words of the heap's structure, chosen by `seed`: headers, links, page
     /// table, threads, the runtime's variables. `expected` then no longer holds.
     pub fn damage(&mut self, seed: u64, words: usize) {
-        let mut dice = Dice::new(seed ^ 0x5bda);
+        let mut dice = Rng::new(seed ^ 0x5bda);
         for _ in 0..words {
             if dice.chance(30) {
                 self.damage_table(&mut dice);
@@ -40,7 +40,7 @@ impl SbclHeap {
 
     /// Overwrites an entry of the page table: another generation (200), type, used part or scan
     /// start.
-    fn damage_table(&mut self, dice: &mut Dice) {
+    fn damage_table(&mut self, dice: &mut Rng) {
         let entry = self.table.0 + 8 * dice.below(self.table.1);
         let before = self.image.word(entry).unwrap_or(0);
         let after = match dice.below(8) {
@@ -58,7 +58,7 @@ impl SbclHeap {
 
     /// Overwrites `share` percent of all words of dynamic space with random ones.
     pub fn overwrite(&mut self, seed: u64, share: u64) {
-        let mut dice = Dice::new(seed ^ 0x0b1f);
+        let mut dice = Rng::new(seed ^ 0x0b1f);
         for address in (self.dynamic.0..self.dynamic.1).step_by(8) {
             if dice.chance(share) {
                 let word = dice.word();

@@ -2,7 +2,7 @@
 //! roots.
 
 use super::{SBCL_TYPES, SbclRecipe, SbclRelease};
-use crate::Dice;
+use crate::Rng;
 
 /// Kind and size of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub(super) struct Graph {
 
 const GENERATIONS: [u8; 12] = [0, 0, 0, 1, 1, 1, 2, 2, 3, 5, 6, 6];
 
-fn shape(dice: &mut Dice) -> Shape {
+fn shape(dice: &mut Rng) -> Shape {
     let is_long = dice.chance(10);
     match dice.below(20) {
         0..6 => Shape::Cons,
@@ -96,7 +96,7 @@ fn shape(dice: &mut Dice) -> Shape {
 }
 
 pub(super) fn graph(recipe: &SbclRecipe) -> Graph {
-    let mut dice = Dice::new(recipe.seed ^ 0x6ea9);
+    let mut dice = Rng::new(recipe.seed ^ 0x6ea9);
     // The first object is the code of all closures.
     let mut shapes = vec![(Shape::Code(1), 6)];
     for _ in 0..recipe.objects {
@@ -117,7 +117,7 @@ pub(super) fn graph(recipe: &SbclRecipe) -> Graph {
         .map(|(shape, generation)| {
             // Only the first words of a long vector are references: otherwise everything would be
             // reachable.
-            let link = |at: u64, dice: &mut Dice| {
+            let link = |at: u64, dice: &mut Rng| {
                 (at < 4 && dice.chance(recipe.link_percent)).then(|| dice.below(count) as usize)
             };
             let links = (0..shape.links()).map(|at| link(at, &mut dice)).collect();

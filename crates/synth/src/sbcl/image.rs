@@ -5,7 +5,7 @@ use super::graph::{Graph, Node, Shape};
 use super::release::{FUNCTION, GC_PAGE_BYTES, INSTANCE, LIST, OTHER, PageKind, SINGLE_OBJECT, SbclRelease};
 use super::space::Dynamic;
 use super::{SBCL_TYPES, SbclExpected, SbclHeap, SbclRecipe, SbclThread};
-use crate::{Dice, Image, Mapping, PAGE};
+use crate::{Rng, Image, Mapping, PAGE};
 
 const STATIC_START: u64 = 0x5000_0000;
 const STATIC_BYTES: u64 = PAGE;
@@ -30,7 +30,7 @@ const FIXNUM: u64 = 0x2a;
 /// A heap that is being written.
 struct Writer {
     release: SbclRelease,
-    dice: Dice,
+    dice: Rng,
     dynamic: Dynamic,
     /// Tagged addresses of the nodes.
     references: Vec<u64>,
@@ -41,7 +41,7 @@ pub(super) fn image(recipe: &SbclRecipe, graph: Graph) -> SbclHeap {
     let release = recipe.release;
     let mut writer = Writer {
         release,
-        dice: Dice::new(recipe.seed ^ 0x1a6e),
+        dice: Rng::new(recipe.seed ^ 0x1a6e),
         dynamic: Dynamic::new(release, DYNAMIC_START),
         references: Vec::new(),
         structure: Vec::new(),
@@ -54,7 +54,7 @@ pub(super) fn image(recipe: &SbclRecipe, graph: Graph) -> SbclHeap {
     for (at, node) in graph.nodes.iter().enumerate() {
         writer.write(at, node);
     }
-    note(&mut expected, &writer, &graph, &names);
+    fill_expected(&mut expected, &writer, &graph, &names);
 
     let mut memory = Memory::default();
     let mut symbols = Vec::new();
@@ -113,7 +113,7 @@ struct Names {
     bytes: u64,
 }
 
-fn note(expected: &mut SbclExpected, writer: &Writer, graph: &Graph, names: &Names) {
+fn fill_expected(expected: &mut SbclExpected, writer: &Writer, graph: &Graph, names: &Names) {
     for page in writer.dynamic.pages.iter().filter(|page| page.used_bytes > 0) {
         let generation = &mut expected.generations[usize::from(page.generation)];
         generation.bytes += page.used_bytes;
@@ -142,7 +142,7 @@ fn note(expected: &mut SbclExpected, writer: &Writer, graph: &Graph, names: &Nam
     }
 }
 
-fn page_kind(shape: Shape, dice: &mut Dice) -> PageKind {
+fn page_kind(shape: Shape, dice: &mut Rng) -> PageKind {
     match shape {
         Shape::Cons => PageKind::Cons,
         Shape::Bytes(_) | Shape::Text(_) | Shape::Bignum(_) => PageKind::Unboxed,
@@ -335,7 +335,7 @@ impl Writer {
             let address = base(thread) + structs;
             let next = if thread + 1 < count { base(thread + 1) + structs } else { 0 };
             let previous = if thread > 0 { base(thread - 1) + structs } else { 0 };
-            let place = Place { base: base(thread), address, next, previous, tid: 4000 + thread as i32 };
+            let place = ThreadAddresses { base: base(thread), address, next, previous, tid: 4000 + thread as i32 };
             let (bytes, stack_pointer) = self.thread(&place, roots, area);
             memory.add(place.base, bytes, "rw-p", "");
             threads.push(SbclThread { tid: place.tid, stack_pointer, address });
@@ -343,7 +343,7 @@ impl Writer {
         (threads, left)
     }
 
-    fn thread(&mut self, place: &Place, roots: &[usize], area: u64) -> (Vec<u8>, u64) {
+    fn thread(&mut self, place: &ThreadAddresses, roots: &[usize], area: u64) -> (Vec<u8>, u64) {
         let mut bytes = vec![0; area as usize];
         let (control_end, binding) = (CONTROL_BYTES, CONTROL_BYTES);
         let alien = binding + BINDING_BYTES;
@@ -518,7 +518,7 @@ fn places(release: SbclRelease) -> Vec<(&'static str, u64)> {
 }
 
 /// Addresses of a thread.
-struct Place {
+struct ThreadAddresses {
     base: u64,
     address: u64,
     next: u64,

@@ -13,7 +13,7 @@ mod space;
 
 pub use release::{SBCL_RELEASES, SbclRelease};
 
-use crate::{Dice, Image, Mapping};
+use crate::{Rng, Image, Mapping};
 
 /// Generations 0 to 5, 6 for what came with the core, 7 as scratch.
 pub const SBCL_GENERATIONS: usize = 8;
@@ -42,7 +42,7 @@ pub struct SbclRecipe {
 impl SbclRecipe {
     /// Draws a recipe from `seed`.
     pub fn from_seed(release: SbclRelease, seed: u64) -> Self {
-        let mut dice = Dice::new(seed ^ 0x5bc1);
+        let mut dice = Rng::new(seed ^ 0x5bc1);
         Self {
             release,
             seed,

@@ -16,7 +16,7 @@ pub(super) struct Page {
 
 /// Place of the next object of a kind and generation.
 #[derive(Clone, Copy, Debug)]
-struct Open {
+struct OpenBlock {
     first: u64,
     behind: u64,
     at: u64,
@@ -29,7 +29,7 @@ pub(super) struct Dynamic {
     pub start: u64,
     pub pages: Vec<Page>,
     pub memory: Vec<u8>,
-    open: BTreeMap<(u8, u8), Open>,
+    open: BTreeMap<(u8, u8), OpenBlock>,
 }
 
 impl Dynamic {
@@ -45,12 +45,12 @@ impl Dynamic {
         let is_cons = kind == PageKind::Cons && self.release == SbclRelease::V2_2_9;
         let page_bytes = if is_cons { CONS_PAGE_BYTES } else { GC_PAGE_BYTES };
         let key = (generation, self.release.page_type(kind));
-        let fits = |open: &Open| open.at + bytes <= open.behind;
+        let fits = |open: &OpenBlock| open.at + bytes <= open.behind;
         if !self.open.get(&key).is_some_and(fits) {
             let pages = if is_cons { 1 } else { block_pages.max(bytes.div_ceil(GC_PAGE_BYTES)) };
             let first = self.add_pages(pages);
             let behind = if is_cons { first + page_bytes } else { first + pages * GC_PAGE_BYTES };
-            self.open.insert(key, Open { first, behind, at: first });
+            self.open.insert(key, OpenBlock { first, behind, at: first });
         }
         let type_byte = key.1;
         let Some(open) = self.open.get_mut(&key) else { return self.start };

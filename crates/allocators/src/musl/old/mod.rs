@@ -16,19 +16,19 @@ use strandline_claims::allocator::{Context, Reading};
 
 /// `struct chunk`: the size of the previous one and its own; a free one also has its neighbours in
 /// its list.
-const HEAD: u64 = 16;
-const FREE_HEAD: u64 = 32;
+const HEADER_BYTES: u64 = 16;
+const FREE_HEADER_BYTES: u64 = 32;
 /// Alignment of sizes (`SIZE_ALIGN`) of chunks without their own mapping.
 const ALIGNMENT: u64 = 32;
 /// The lowest bit of both sizes (`C_INUSE`).
 const IN_USE: u64 = 1;
 /// Offset of the first chunk in a region, and of a block's chunk in its own mapping.
-const FIRST: u64 = 16;
+const FIRST_CHUNK_OFFSET: u64 = 16;
 
 /// Reads one instance outside `taken` (claimed by others).
 pub fn read(context: &Context<'_>, state: &State, taken: &[(u64, u64)]) -> Reading {
     let mut walk = Walk::new(context, taken);
-    walk.all();
+    walk.claim_all();
     walk.check(&state.chunks);
     let Walk { counts, claims, memory, blocks, regions, .. } = walk;
     let own = [("regions", regions), ("mmapped_blocks", counts.mapped_blocks)];
@@ -36,7 +36,7 @@ pub fn read(context: &Context<'_>, state: &State, taken: &[(u64, u64)]) -> Readi
     reading.allocator = counts.facts(format!("lists of free chunks in {}", state.name), 0, &own);
     reading.refined = blocks.matched;
     reading.bytes_read = memory.bytes_read;
-    counts.doubts.say(&mut reading.caveats, &super::ABOUT, "chunks", &state.name);
-    reading.in_motion = counts.doubts.damages > 0;
+    counts.doubts.add_caveats(&mut reading.caveats, &super::ABOUT, "chunks", &state.name);
+    reading.is_inconsistent = counts.doubts.damages > 0;
     reading
 }

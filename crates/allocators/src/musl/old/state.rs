@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::super::layout::PAGE_BYTES;
 use super::super::locate;
-use super::{ALIGNMENT, FIRST, FREE_HEAD, HEAD};
+use super::{ALIGNMENT, FIRST_CHUNK_OFFSET, FREE_HEADER_BYTES, HEADER_BYTES};
 use crate::scan::{each_word, is_mapped_memory};
 use strandline_claims::allocator::Context;
 use strandline_process::memory::word_at;
@@ -60,8 +60,8 @@ fn chunks(context: &Context<'_>, start: u64, end: u64) -> Option<Vec<u64>> {
         let is_lock = before.0 + 8 != head_at || before.1 as u32 <= 1;
         if head_at + 8 == at && is_lock && could_be(context, head_at, (head, word)) {
             tried += 1;
-            if leads_back(context, head_at, head) {
-                found = around(context, head_at);
+            if points_back(context, head_at, head) {
+                found = lists_around(context, head_at);
             }
         }
         (before, first) = (first, (at, word));
@@ -72,27 +72,27 @@ fn chunks(context: &Context<'_>, start: u64, end: u64) -> Option<Vec<u64>> {
 
 /// `BIN_TO_CHUNK`: a list has the layout of a chunk whose neighbours are its first and last chunk.
 fn as_chunk(head_at: u64) -> u64 {
-    head_at.wrapping_sub(HEAD)
+    head_at.wrapping_sub(HEADER_BYTES)
 }
 
 /// Whether two words may be the first and the last chunk of a list.
 fn could_be(context: &Context<'_>, head_at: u64, (first, last): (u64, u64)) -> bool {
     let own = as_chunk(head_at);
-    let is_chunk = |chunk: u64| chunk % ALIGNMENT == FIRST && chunk < 1 << 47;
+    let is_chunk = |chunk: u64| chunk % ALIGNMENT == FIRST_CHUNK_OFFSET && chunk < 1 << 47;
     let is_own = |chunk| context.space.find(chunk).is_some_and(is_mapped_memory);
     (first == own && last == own) || is_chunk(first) && is_chunk(last) && is_own(first) && is_own(last)
 }
 
 /// Whether the first chunk of a list points back to it.
-fn leads_back(context: &Context<'_>, head_at: u64, first: u64) -> bool {
+fn points_back(context: &Context<'_>, head_at: u64, first: u64) -> bool {
     let own = as_chunk(head_at);
-    let is_resident = || !(context.resident)(first, first + FREE_HEAD).is_empty();
-    let before = |chunk: u64| context.memory.read_word(chunk + FREE_HEAD - 8);
+    let is_resident = || !(context.resident)(first, first + FREE_HEADER_BYTES).is_empty();
+    let before = |chunk: u64| context.memory.read_word(chunk + FREE_HEADER_BYTES - 8);
     first == own || is_resident() && before(first).is_ok_and(|before| before == own)
 }
 
 /// Returns all lists, given that one of them has its first chunk at `head_at`; tries each position.
-fn around(context: &Context<'_>, head_at: u64) -> Option<Vec<u64>> {
+fn lists_around(context: &Context<'_>, head_at: u64) -> Option<Vec<u64>> {
     let before = (FIRST_BIN + BIN_BYTES * (BINS - 1) + BIN_HEAD) as u64;
     let from = head_at.checked_sub(before)?;
     let mut bytes = vec![0; before as usize + STATE_BYTES];
@@ -117,7 +117,7 @@ fn lists(bytes: &[u8], address: u64) -> Option<Vec<u64>> {
         let (head, tail) = (word_at(bytes, at)?, word_at(bytes, at + 8)?);
         let own = as_chunk(address.checked_add(at as u64)?);
         let is_empty = (head == 0 && tail == 0) || (head == own && tail == own);
-        let is_chunk = |chunk: u64| chunk % ALIGNMENT == FIRST && chunk != own;
+        let is_chunk = |chunk: u64| chunk % ALIGNMENT == FIRST_CHUNK_OFFSET && chunk != own;
         if is_empty == (map >> bin & 1 != 0) || !(is_empty || is_chunk(head) && is_chunk(tail)) {
             return None;
         }

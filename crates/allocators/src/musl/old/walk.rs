@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use super::super::counts::Counts;
-use super::super::forward::Forward;
+use super::super::forward::ForwardReader;
 use super::super::layout::PAGE_BYTES;
-use super::{ALIGNMENT, FIRST, FREE_HEAD, HEAD, IN_USE};
+use super::{ALIGNMENT, FIRST_CHUNK_OFFSET, FREE_HEADER_BYTES, HEADER_BYTES, IN_USE};
 use crate::blocks::Blocks;
-use crate::parallel::Sum;
+use crate::parallel::Totals;
 use crate::scan::is_mapped_memory;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim, overlapping};
@@ -16,9 +16,9 @@ use strandline_process::memory::word_at;
 use strandline_process::modules;
 
 /// Minimum consistent chunks of a region that has no valid end.
-const FEW_CHUNKS: u64 = 8;
+const MIN_CONSISTENT_CHUNKS: u64 = 8;
 /// Pages of a mapping searched for an aligned block: if its first chunk is plausible, and if not.
-const FEW_PAGES: u64 = 16;
+const PAGES_IF_PLAUSIBLE: u64 = 16;
 const MAX_PAGES: u64 = 1 << 10;
 /// Pages whose first words are read at once.
 const PAGES_AT_ONCE: usize = 512;
@@ -29,7 +29,7 @@ const LOOKS_AT_THE_TIME: u64 = 1 << 12;
 struct Region {
     start: u64,
     /// End of the last consistent chunk.
-    agree: u64,
+    consistent_end: u64,
     /// Its end; if unknown, the end of a page after `agree`.
     end: u64,
 }
@@ -39,7 +39,7 @@ pub struct Walk<'a> {
     context: &'a Context<'a>,
     /// Memory of others, stacks and static data, in address order.
     taken: Vec<(u64, u64)>,
-    pub memory: Forward<'a>,
+    pub memory: ForwardReader<'a>,
     pub blocks: Blocks<'a>,
     pub counts: Counts,
     /// Number of regions claimed.
@@ -60,7 +60,7 @@ impl<'a> Walk<'a> {
         Self {
             context,
             taken,
-            memory: Forward::new(context.memory),
+            memory: ForwardReader::new(context.memory),
             blocks: Blocks::new(context),
             counts: Counts::default(),
             regions: 0,
@@ -70,7 +70,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Claims all of musl's memory.
-    pub fn all(&mut self) {
+    pub fn claim_all(&mut self) {
         let space = self.context.space;
         let mut own: Vec<(u64, u64)> = Vec::new();
         // A region may span several mappings, for example if one is locked.
@@ -100,7 +100,7 @@ impl<'a> Walk<'a> {
             let is_donated = self.donated.iter().any(|range| (range.0..range.1).contains(&chunk));
             let is_free = self.chunk(chunk).is_some_and(|(_, size)| size & IN_USE == 0);
             if !(is_claimed || is_donated) || !is_free {
-                self.counts.doubts.damage(chunk, 0);
+                self.counts.doubts.note_damage(chunk, 0);
             }
         }
     }
@@ -120,7 +120,7 @@ impl<'a> Walk<'a> {
         let mut at = self.claims.last().map_or(from, |claim| claim.end.max(from));
         while at < to {
             if Instant::now() >= self.context.deadline {
-                return self.counts.doubts.late(at);
+                return self.counts.doubts.note_timeout(at);
             }
             if let Some(other) = overlapping(&self.taken, at, at + PAGE_BYTES).last() {
                 at = other.1.next_multiple_of(PAGE_BYTES).max(at + PAGE_BYTES);
@@ -129,12 +129,12 @@ impl<'a> Walk<'a> {
             let pages = (at..to).step_by(PAGE_BYTES as usize).take(PAGES_AT_ONCE);
             let heads: Vec<u64> = pages
                 .take_while(|page| self.is_free(*page, *page + PAGE_BYTES))
-                .map(|page| page + FIRST)
+                .map(|page| page + FIRST_CHUNK_OFFSET)
                 .collect();
             let pairs = self.context.memory.read_pairs(&heads);
             at += heads.len() as u64 * PAGE_BYTES;
             for (head, pair) in heads.iter().zip(pairs) {
-                if let Some(end) = pair.and_then(|pair| self.piece(head - FIRST, pair, limit)) {
+                if let Some(end) = pair.and_then(|pair| self.piece(head - FIRST_CHUNK_OFFSET, pair, limit)) {
                     // The scan continues after the piece.
                     at = end;
                     break;
@@ -147,8 +147,8 @@ impl<'a> Walk<'a> {
     /// returns its end, `None` if it is neither.
     fn piece(&mut self, at: u64, (before, size): (u64, u64), limit: u64) -> Option<u64> {
         // A block with its own mapping has no adjacent chunk, so neither size has the lowest bit.
-        if before == FIRST && size & IN_USE == 0 {
-            let (block, end) = self.own_mapping(at, size, limit).filter(|own| self.is_free(at, own.1))?;
+        if before == FIRST_CHUNK_OFFSET && size & IN_USE == 0 {
+            let (block, end) = self.find_mapped_block(at, size, limit).filter(|own| self.is_free(at, own.1))?;
             self.mapped(at, block, end);
             return Some(end);
         }
@@ -157,7 +157,7 @@ impl<'a> Walk<'a> {
         }
         let region = self.follow(at, limit)?;
         if !self.is_free(at, region.end) {
-            self.counts.doubts.damage(at, 0);
+            self.counts.doubts.note_damage(at, 0);
             return None;
         }
         let end = region.end;
@@ -168,32 +168,32 @@ impl<'a> Walk<'a> {
     /// Follows the chunks of a possible region at `start` while they are consistent; `None` if it
     /// is not a region.
     fn follow(&mut self, start: u64, limit: u64) -> Option<Region> {
-        let (mut at, mut count) = (start + FIRST, 0_u64);
+        let (mut at, mut count) = (start + FIRST_CHUNK_OFFSET, 0_u64);
         let (_, mut size) = self.chunk(at)?;
         loop {
             let bytes = size & !IN_USE;
-            let behind = at.checked_add(bytes).and_then(|next| Some((next, next.checked_add(HEAD)?)));
+            let behind = at.checked_add(bytes).and_then(|next| Some((next, next.checked_add(HEADER_BYTES)?)));
             let next = behind.filter(|(_, behind)| {
                 *behind <= limit && bytes >= ALIGNMENT && bytes.is_multiple_of(ALIGNMENT)
             });
             let follows = next.and_then(|(next, behind)| Some((next, behind, self.chunk(next)?)));
             let Some((next, behind, (_, its_size))) = follows.filter(|(_, _, (before, _))| *before == size)
             else {
-                let end = (at + HEAD).next_multiple_of(PAGE_BYTES);
-                if count < FEW_CHUNKS {
+                let end = (at + HEADER_BYTES).next_multiple_of(PAGE_BYTES);
+                if count < MIN_CONSISTENT_CHUNKS {
                     return None;
                 }
-                self.counts.doubts.damage(at, end - at);
-                return Some(Region { start, agree: at, end });
+                self.counts.doubts.note_damage(at, end - at);
+                return Some(Region { start, consistent_end: at, end });
             };
             if its_size == IN_USE && behind.is_multiple_of(PAGE_BYTES) {
-                return Some(Region { start, agree: next, end: behind });
+                return Some(Region { start, consistent_end: next, end: behind });
             }
             (at, size) = (next, its_size);
             count += 1;
             if count.is_multiple_of(LOOKS_AT_THE_TIME) && Instant::now() >= self.context.deadline {
-                self.counts.doubts.late(at);
-                return Some(Region { start, agree: at, end: (at + HEAD).next_multiple_of(PAGE_BYTES) });
+                self.counts.doubts.note_timeout(at);
+                return Some(Region { start, consistent_end: at, end: (at + HEADER_BYTES).next_multiple_of(PAGE_BYTES) });
             }
         }
     }
@@ -203,9 +203,9 @@ impl<'a> Walk<'a> {
         let (start, end) = (region.start, region.end);
         let pages = self.context.pages(start, end);
         let mut accumulator = Accumulator::new(start, &pages);
-        let (mut at, mut count) = (start + FIRST, 0_u64);
+        let (mut at, mut count) = (start + FIRST_CHUNK_OFFSET, 0_u64);
         accumulator.claim_to(at, Class::Header);
-        while at < region.agree {
+        while at < region.consistent_end {
             count += 1;
             let is_late = count.is_multiple_of(LOOKS_AT_THE_TIME) && Instant::now() >= self.context.deadline;
             let next = self
@@ -214,15 +214,15 @@ impl<'a> Walk<'a> {
                 .map(|(_, size)| (at.saturating_add(size & !IN_USE), size));
             // The process is stopped, so the chunks are still consistent: only the deadline ends
             // this.
-            let Some((next, size)) = next.filter(|next| next.0 > at && next.0 <= region.agree) else {
-                self.counts.doubts.late(at);
+            let Some((next, size)) = next.filter(|next| next.0 > at && next.0 <= region.consistent_end) else {
+                self.counts.doubts.note_timeout(at);
                 break;
             };
-            self.one((at, next), size & IN_USE != 0, &mut accumulator);
+            self.claim_chunk((at, next), size & IN_USE != 0, &mut accumulator);
             at = next;
         }
         // The last chunk has size 0.
-        let is_whole = at == region.agree && end - at == HEAD;
+        let is_whole = at == region.consistent_end && end - at == HEADER_BYTES;
         accumulator.claim_to(end, if is_whole { Class::Header } else { Class::Unread });
         self.regions += 1;
         (self.context.progress)(end - start);
@@ -230,15 +230,15 @@ impl<'a> Walk<'a> {
     }
 
     /// Claims a chunk of a region, of at least `ALIGNMENT` bytes.
-    fn one(&mut self, (at, next): (u64, u64), is_used: bool, accumulator: &mut Accumulator<'_>) {
+    fn claim_chunk(&mut self, (at, next): (u64, u64), is_used: bool, accumulator: &mut Accumulator<'_>) {
         if is_used {
-            accumulator.claim_to(at + HEAD, Class::Header);
+            accumulator.claim_to(at + HEADER_BYTES, Class::Header);
             self.blocks.claim(next, accumulator);
             self.counts.live_blocks += 1;
-            self.counts.live_bytes += next - at - HEAD;
-            self.counts.head_bytes += HEAD;
+            self.counts.live_bytes += next - at - HEADER_BYTES;
+            self.counts.head_bytes += HEADER_BYTES;
         } else {
-            accumulator.claim_to(at + FREE_HEAD, Class::Header);
+            accumulator.claim_to(at + FREE_HEADER_BYTES, Class::Header);
             accumulator.claim_to(next, Class::Free);
             self.counts.free_bytes += next - at;
         }
@@ -247,23 +247,23 @@ impl<'a> Walk<'a> {
     /// Returns the start of the block and the end of its mapping, which seems to begin at `start`
     /// with a chunk of `size`. A block that was moved to be aligned (`aligned_alloc`) leaves its
     /// first header there, whose size is outdated after a resize.
-    fn own_mapping(&mut self, start: u64, size: u64, limit: u64) -> Option<(u64, u64)> {
+    fn find_mapped_block(&mut self, start: u64, size: u64, limit: u64) -> Option<(u64, u64)> {
         let end_of = |chunk: u64, size: u64| {
             chunk.checked_add(size).filter(|end| end.is_multiple_of(PAGE_BYTES) && *end <= limit)
         };
-        let first = end_of(start + FIRST, size).filter(|end| *end > start);
+        let first = end_of(start + FIRST_CHUNK_OFFSET, size).filter(|end| *end > start);
         let small = (6..12).map(|power| start + (1 << power));
         // The offset of a block in its mapping stays the same when the mapping moves.
-        let most = if first.is_some() { FEW_PAGES } else { MAX_PAGES };
+        let most = if first.is_some() { PAGES_IF_PLAUSIBLE } else { MAX_PAGES };
         let pages = (1..most).map(|page| start + page * PAGE_BYTES);
         let large = (16..47).map(|power| (start + 1).next_multiple_of(1 << power));
         let places = small.chain(pages).chain(large).filter(|block| *block < limit);
         let moved = places.into_iter().find_map(|block| {
-            let (before, size) = self.chunk(block - HEAD)?;
-            let end = end_of(block - HEAD, size).filter(|end| *end > block && size & IN_USE == 0)?;
-            (before == block - HEAD - start).then_some((block, end))
+            let (before, size) = self.chunk(block - HEADER_BYTES)?;
+            let end = end_of(block - HEADER_BYTES, size).filter(|end| *end > block && size & IN_USE == 0)?;
+            (before == block - HEADER_BYTES - start).then_some((block, end))
         });
-        moved.or_else(|| Some((start + FIRST + HEAD, first?)))
+        moved.or_else(|| Some((start + FIRST_CHUNK_OFFSET + HEADER_BYTES, first?)))
     }
 
     /// Claims a block with its own mapping.
@@ -284,11 +284,11 @@ impl<'a> Walk<'a> {
     /// row of that data. It precedes the data, from the start of a page, or follows it, to the end
     /// of a page.
     fn donated(&mut self, start: u64, end: u64) {
-        if let Some((IN_USE, size)) = self.chunk(start + FIRST) {
-            self.donated_from(start + FIRST, size, end.min(start + PAGE_BYTES));
+        if let Some((IN_USE, size)) = self.chunk(start + FIRST_CHUNK_OFFSET) {
+            self.donated_from(start + FIRST_CHUNK_OFFSET, size, end.min(start + PAGE_BYTES));
         }
-        let Some((size, IN_USE)) = self.chunk(end - HEAD) else { return };
-        let (mut first, mut bytes) = (end - HEAD, size & !IN_USE);
+        let Some((size, IN_USE)) = self.chunk(end - HEADER_BYTES) else { return };
+        let (mut first, mut bytes) = (end - HEADER_BYTES, size & !IN_USE);
         while bytes >= ALIGNMENT && first.saturating_sub(bytes) >= end - PAGE_BYTES {
             first -= bytes;
             match self.chunk(first) {
@@ -305,19 +305,19 @@ impl<'a> Walk<'a> {
         let mut at = first;
         loop {
             let bytes = size & !IN_USE;
-            let behind = at.checked_add(bytes).and_then(|next| next.checked_add(HEAD));
+            let behind = at.checked_add(bytes).and_then(|next| next.checked_add(HEADER_BYTES));
             let Some(behind) = behind.filter(|behind| *behind <= limit && bytes >= ALIGNMENT) else { return };
-            let Some((before, its_size)) = self.chunk(behind - HEAD) else { return };
+            let Some((before, its_size)) = self.chunk(behind - HEADER_BYTES) else { return };
             if before != size || !bytes.is_multiple_of(ALIGNMENT) {
                 return;
             }
             if size & IN_USE != 0 {
                 counts.live_blocks += 1;
-                counts.live_bytes += bytes - HEAD;
+                counts.live_bytes += bytes - HEADER_BYTES;
             } else {
                 counts.free_bytes += bytes;
             }
-            (at, size) = (behind - HEAD, its_size);
+            (at, size) = (behind - HEADER_BYTES, its_size);
             if its_size == IN_USE {
                 break;
             }

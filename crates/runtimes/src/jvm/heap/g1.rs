@@ -11,13 +11,13 @@ use crate::jvm::view::View;
 /// Reads the heap of G1; `None` at the deadline. Which regions are committed is not described;
 /// regions never committed have no structure.
 pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
-    let region_bytes = view.fixed(&["G1HeapRegion::GrainBytes", "HeapRegion::GrainBytes"])?;
+    let region_bytes = view.static_field(&["G1HeapRegion::GrainBytes", "HeapRegion::GrainBytes"])?;
     if !region_bytes.is_power_of_two() || !(1 << 16..=1 << 29).contains(&region_bytes) {
         return None;
     }
     let (start, end) = reserved(view, heap)?;
-    let manager = view.place(heap, &["G1CollectedHeap::_hrm"])?;
-    let table = view.place(manager, &["G1HeapRegionManager::_regions", "HeapRegionManager::_regions"])?;
+    let manager = view.field_address(heap, &["G1CollectedHeap::_hrm"])?;
+    let table = view.field_address(manager, &["G1HeapRegionManager::_regions", "HeapRegionManager::_regions"])?;
     let base = view.field(table, &["G1HeapRegionTable::_base"])?;
     let length = view.field(table, &["G1HeapRegionTable::_length"])?;
     if length > MAX_REGIONS || length.checked_mul(region_bytes)? != end - start {
@@ -25,7 +25,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     }
     let mut pointers = vec![0; length as usize * 8];
     view.memory.read(base, &mut pointers).ok()?;
-    let kinds = Kinds::new(view)?;
+    let kinds = RegionTags::new(view)?;
     let mut areas: Vec<Area> = Vec::new();
     for index in 0..length {
         if index.is_multiple_of(REGIONS_AT_ONCE) && Instant::now() >= context.deadline {
@@ -70,7 +70,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
 }
 
 /// Bits of a region's tag.
-struct Kinds {
+struct RegionTags {
     young: u32,
     eden: u32,
     humongous: u32,
@@ -78,7 +78,7 @@ struct Kinds {
     archive: u32,
 }
 
-impl Kinds {
+impl RegionTags {
     fn new(view: &View<'_>) -> Option<Self> {
         let tag = |name: &str| {
             let names = [format!("G1HeapRegionType::{name}"), format!("HeapRegionType::{name}")];
@@ -110,7 +110,7 @@ impl Kinds {
 }
 
 /// Reads a region. Also returns whether it continues the object of the previous one.
-fn area(view: &View<'_>, region: u64, (start, end): (u64, u64), kinds: &Kinds) -> Option<(Area, bool)> {
+fn area(view: &View<'_>, region: u64, (start, end): (u64, u64), kinds: &RegionTags) -> Option<(Area, bool)> {
     let bottom = ["G1HeapRegion::_bottom", "HeapRegion::_bottom", "Space::_bottom"];
     let top = ["G1HeapRegion::_top", "HeapRegion::_top", "G1ContiguousSpace::_top"];
     let kind = ["G1HeapRegion::_type", "HeapRegion::_type"];
@@ -118,7 +118,7 @@ fn area(view: &View<'_>, region: u64, (start, end): (u64, u64), kinds: &Kinds) -
     if view.field(region, &bottom)? != start {
         return None;
     }
-    let tag = view.half_field(view.place(region, &kind)?, &tag)?;
+    let tag = view.half_field(view.field_address(region, &kind)?, &tag)?;
     let kind = kinds.of(tag)?;
     let top = if kind == Kind::Free { start } else { view.field(region, &top)? };
     Some((Area::new(kind, start, top, end)?, kind == Kind::Humongous && tag & 1 != 0))

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use strandline_claims::range::{MAX_BYTES, page_of, page_up};
 use strandline_claims::runtime::Context;
 
-use super::view::{LAST, View};
+use super::view::{ADDRESS_SPACE_END, View};
 
 /// Limit on regions read: 32 TiB in regions of 32 MiB are a million.
 pub const MAX_REGIONS: u64 = 1 << 20;
@@ -58,7 +58,7 @@ impl Area {
     /// An area; `None` if it makes no sense or is empty.
     pub fn new(kind: Kind, start: u64, top: u64, end: u64) -> Option<Self> {
         let is_sound =
-            start.is_multiple_of(8) && start < end && (start..=end).contains(&top) && is_possible(start, end);
+            start.is_multiple_of(8) && start < end && (start..=end).contains(&top) && is_claimable(start, end);
         is_sound.then_some(Self { kind, start, top, end })
     }
 }
@@ -96,7 +96,7 @@ pub struct Heap {
     pub region_bytes: Option<u64>,
     /// Parts of shared memory in use, if the heap is there: in address order, within
     /// [`Heap::views`].
-    pub shared: Vec<(u64, u64)>,
+    pub shared_used: Vec<(u64, u64)>,
     /// Parts of shared memory that could not be read, or not in time: in address order, within
     /// [`Heap::views`].
     pub shared_unread: Vec<(u64, u64)>,
@@ -131,7 +131,7 @@ impl Heap {
 
 /// Reason why there is no heap to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doubt {
+pub enum HeapError {
     /// The JVM has not started: there is no heap yet.
     NotStarted,
     /// A collection is under way; the structures are inconsistent.
@@ -147,13 +147,13 @@ pub enum Doubt {
 }
 
 /// Reads the heap of the collector in use.
-pub fn read(context: &Context<'_>, view: &View<'_>) -> Result<Heap, Doubt> {
-    let heap = view.fixed(&["Universe::_collectedHeap"]).ok_or(Doubt::Unknown)?;
+pub fn read(context: &Context<'_>, view: &View<'_>) -> Result<Heap, HeapError> {
+    let heap = view.static_field(&["Universe::_collectedHeap"]).ok_or(HeapError::Unknown)?;
     if heap == 0 {
-        return Err(Doubt::NotStarted);
+        return Err(HeapError::NotStarted);
     }
     if is_collecting(view, heap) {
-        return Err(Doubt::Collecting);
+        return Err(HeapError::Collecting);
     }
     type Read = fn(&Context<'_>, &View<'_>, u64) -> Option<Heap>;
     // With the first major version whose description suffices.
@@ -166,10 +166,10 @@ pub fn read(context: &Context<'_>, view: &View<'_>) -> Result<Heap, Doubt> {
         ("UseShenandoahGC", 17, shenandoah::read),
         ("UseZGC", 17, z::read),
     ];
-    let major = view.structs.major().ok_or(Doubt::Unknown)?;
+    let major = view.structs.major().ok_or(HeapError::Unknown)?;
     let known = collectors.iter().find(|(flag, first, _)| major >= *first && view.has_flag(flag));
-    let (_, _, read) = known.ok_or(Doubt::Unknown)?;
-    let doubt = || if Instant::now() < context.deadline { Doubt::Damaged } else { Doubt::Late };
+    let (_, _, read) = known.ok_or(HeapError::Unknown)?;
+    let doubt = || if Instant::now() < context.deadline { HeapError::Damaged } else { HeapError::Late };
     read(context, view, heap).and_then(Heap::checked).ok_or_else(doubt)
 }
 
@@ -181,16 +181,16 @@ pub fn is_collecting(view: &View<'_>, heap: u64) -> bool {
 
 /// Reads `CollectedHeap::_reserved`.
 fn reserved(view: &View<'_>, heap: u64) -> Option<(u64, u64)> {
-    let region = view.place(heap, &["CollectedHeap::_reserved"])?;
+    let region = view.field_address(heap, &["CollectedHeap::_reserved"])?;
     let start = view.field(region, &["MemRegion::_start"])?;
     let words = view.field(region, &["MemRegion::_word_size"])?;
     let end = start.checked_add(words.checked_mul(8)?)?;
-    (start < end && end <= LAST).then_some((start, end))
+    (start < end && end <= ADDRESS_SPACE_END).then_some((start, end))
 }
 
 /// Whether a range is valid: within the address space, and no larger than a claim may be.
-pub fn is_possible(start: u64, end: u64) -> bool {
-    end <= LAST && page_up(end).saturating_sub(page_of(start)) <= MAX_BYTES
+pub fn is_claimable(start: u64, end: u64) -> bool {
+    end <= ADDRESS_SPACE_END && page_up(end).saturating_sub(page_of(start)) <= MAX_BYTES
 }
 
 /// Reads a space of an older collector: start, end of objects, end. Fields are those of the first
@@ -199,7 +199,7 @@ fn space(view: &View<'_>, space: u64, kind: Kind, types: &[&str]) -> Option<Area
     let field = |name: &str| types.iter().find_map(|of| view.field(space, &[&format!("{of}::{name}")]));
     let (start, top, end) = (field("_bottom")?, field("_top")?, field("_end")?);
     // An empty space is valid, too: its pool is reported.
-    ((start..=end).contains(&top) && is_possible(start, end)).then_some(Area { kind, start, top, end })
+    ((start..=end).contains(&top) && is_claimable(start, end)).then_some(Area { kind, start, top, end })
 }
 
 /// Returns the heap of a collector with two generations; the survivor pool is that of the space
@@ -231,9 +231,9 @@ mod tests {
 
     #[test]
     fn parts_are_no_larger_than_a_claim() {
-        assert!(is_possible(0x1000, 0x1000 + MAX_BYTES));
-        assert!(!is_possible(0x1000, 0x1001 + MAX_BYTES));
+        assert!(is_claimable(0x1000, 0x1000 + MAX_BYTES));
+        assert!(!is_claimable(0x1000, 0x1001 + MAX_BYTES));
         // A claim covers whole pages.
-        assert!(!is_possible(0x1ff8, 0x1ff8 + MAX_BYTES));
+        assert!(!is_claimable(0x1ff8, 0x1ff8 + MAX_BYTES));
     }
 }

@@ -10,7 +10,7 @@ use crate::jvm::view::View;
 
 /// Reads the heap of Shenandoah; `None` at the deadline.
 pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
-    let region_bytes = view.fixed(&["ShenandoahHeapRegion::RegionSizeBytes"])?;
+    let region_bytes = view.static_field(&["ShenandoahHeapRegion::RegionSizeBytes"])?;
     let count = view.field(heap, &["ShenandoahHeap::_num_regions"])?;
     let table = view.field(heap, &["ShenandoahHeap::_regions"])?;
     if count > MAX_REGIONS || !region_bytes.is_power_of_two() {

@@ -4,11 +4,11 @@
 use std::time::Instant;
 
 use strandline_claims::runtime::Context;
-use strandline_claims::words::is_own;
+use strandline_claims::words::is_process_memory;
 use strandline_process::map::Mapping;
 
 use super::{Heap, Pool};
-use crate::jvm::layout::{Z_PER_NUMA_BYTES, Z_USED_BEHIND_MOST, Z_USED_OF_GENERATIONS};
+use crate::jvm::layout::{Z_PER_NUMA_BYTES, Z_USED_AFTER_MAX_CAPACITY, Z_USED_OF_GENERATIONS};
 use crate::jvm::view::View;
 
 /// Views of ZGC without generations: marked0, marked1 and remapped (`ZAddress`).
@@ -25,13 +25,13 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     let has_generations =
         is_new && (view.structs.flag("ZGenerational").is_none() || view.has_flag("ZGenerational"));
     let name = |z: &str| if is_new && !has_generations { z.replace('Z', "X") } else { z.to_owned() };
-    let heap = view.place(heap, &[&name("ZCollectedHeap::_heap")])?;
-    let allocator = view.place(heap, &[&name("ZHeap::_page_allocator")])?;
-    let (used, committed) = match view.place(allocator, &[&name("ZPageAllocator::_used")]) {
+    let heap = view.field_address(heap, &[&name("ZCollectedHeap::_heap")])?;
+    let allocator = view.field_address(heap, &[&name("ZHeap::_page_allocator")])?;
+    let (used, committed) = match view.field_address(allocator, &[&name("ZPageAllocator::_used")]) {
         Some(used) => (used, view.field(allocator, &[&name("ZPageAllocator::_capacity")])?),
         None => {
-            let most = view.place(allocator, &["ZPageAllocator::_max_capacity"])?;
-            (most.checked_add(Z_USED_BEHIND_MOST)?, partitions(view, allocator)?)
+            let most = view.field_address(allocator, &["ZPageAllocator::_max_capacity"])?;
+            (most.checked_add(Z_USED_AFTER_MAX_CAPACITY)?, partitions(view, allocator)?)
         }
     };
     let pools = if has_generations {
@@ -63,7 +63,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         collector: "Z",
         reserved,
         pools,
-        shared,
+        shared_used: shared,
         shared_unread,
         views,
         times_mapped,
@@ -91,8 +91,8 @@ struct Granules<'a> {
 impl<'a> Granules<'a> {
     fn new(view: &'a View<'a>, heap: u64, name: &dyn Fn(&str) -> String) -> Option<Self> {
         let table =
-            view.place(view.place(heap, &[&name("ZHeap::_page_table")])?, &[&name("ZPageTable::_map")])?;
-        let instance = view.fixed(&[&name("ZGlobalsForVMStructs::_instance_p")])?;
+            view.field_address(view.field_address(heap, &[&name("ZHeap::_page_table")])?, &[&name("ZPageTable::_map")])?;
+        let instance = view.static_field(&[&name("ZGlobalsForVMStructs::_instance_p")])?;
         let mask = view.field(instance, &[&name("ZGlobalsForVMStructs::_ZAddressOffsetMask")])?;
         let shift = u32::try_from(view.constant(&[&name("ZGranuleSizeShift")])?).ok()?;
         (16..=30).contains(&shift).then_some(())?;
@@ -110,7 +110,7 @@ impl<'a> Granules<'a> {
     fn used(&self, context: &Context<'_>, views: &[(u64, u64)]) -> (Ranges, Ranges) {
         let (mut used, mut unread) = (Ranges::new(), Ranges::new());
         let is_swapped = context.may_be_swapped();
-        let is_empty = |at: u64| !is_swapped && is_own(context.space, at, at.saturating_add(8));
+        let is_empty = |at: u64| !is_swapped && is_process_memory(context.space, at, at.saturating_add(8));
         let mut is_late = false;
         for (start, end) in views.iter().flat_map(|&(start, end)| (context.shared)(start, end)) {
             let mut at = start;
@@ -146,7 +146,7 @@ impl<'a> Granules<'a> {
             return Some(None);
         }
         let [range, start, top] = &self.names;
-        let first = self.view.field(self.view.place(page, &[range])?, &[start])? & self.mask;
+        let first = self.view.field(self.view.field_address(page, &[range])?, &[start])? & self.mask;
         let top = self.view.field(page, &[top])? & self.mask;
         let within = top.checked_sub(place).filter(|&within| first <= place && within > 0);
         Some(within.and_then(|within| address.checked_add(within)))
@@ -167,7 +167,7 @@ fn push(ranges: &mut Ranges, (start, end): (u64, u64)) {
 fn partitions(view: &View<'_>, allocator: u64) -> Option<u64> {
     let count = view.fixed_half(&["ZNUMA::_count"])?.clamp(1, MAX_NODES);
     let first =
-        view.field(view.place(allocator, &["ZPageAllocator::_partitions"])?, &["ZPerNUMAZPartition::_addr"])?;
+        view.field(view.field_address(allocator, &["ZPageAllocator::_partitions"])?, &["ZPerNUMAZPartition::_addr"])?;
     let capacity =
         |index: u64| view.field(first.checked_add(index * Z_PER_NUMA_BYTES)?, &["ZPartition::_capacity"]);
     (0..u64::from(count)).try_fold(0_u64, |sum, index| sum.checked_add(capacity(index)?))

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use strandline_process::memory::{half_word_at, word_at};
 
-use super::{Era, KindOf, MAX_NODES, Reader, Space};
+use super::{Era, SpaceState, MAX_NODES, Reader, Space};
 use crate::jvm::layout::{
     CHUNKED_VERSIONS, OLD_CHUNK_BYTES, OLD_CHUNK_NEXT, OLD_CHUNK_NODE, OLD_CHUNK_SENTINEL, OLD_CHUNK_TOP,
     OLD_CHUNK_WORDS, OLD_METASPACE_LOCK, OLD_NODE_BASE, OLD_NODE_BYTES, OLD_NODE_COMMITTED, OLD_NODE_NEXT,
@@ -14,7 +14,7 @@ use crate::jvm::view::View;
 
 pub const ERA: Era = Era { versions: CHUNKED_VERSIONS, lock: OLD_METASPACE_LOCK, arena, space };
 
-fn arena(reader: &mut Reader<'_>, arena: u64, kind: &mut KindOf) -> Option<u64> {
+fn arena(reader: &mut Reader<'_>, arena: u64, kind: &mut SpaceState) -> Option<u64> {
     let mut bytes = 0_u64;
     let mut at = reader.view.word(arena.checked_add(SPACE_CHUNKS)?)?;
     while at != 0 {
@@ -38,7 +38,7 @@ fn arena(reader: &mut Reader<'_>, arena: u64, kind: &mut KindOf) -> Option<u64> 
 
 /// Computes the ranges from the nodes that chunks were cut from, and those that follow them: unused
 /// nodes are purged.
-fn space(kind: KindOf, view: &View<'_>) -> Option<Space> {
+fn space(kind: SpaceState, view: &View<'_>) -> Option<Space> {
     let mut space = Space { used: kind.used, used_bytes: kind.used_bytes, ..Space::default() };
     let mut seen = HashSet::new();
     let mut left: Vec<u64> = kind.nodes.into_iter().collect();

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use strandline_process::memory::word_at;
 
-use super::{Era, KindOf, MAX_NODES, Reader, Space};
+use super::{Era, SpaceState, MAX_NODES, Reader, Space};
 use crate::jvm::layout::{
     ARENA_CHUNKS, ARENA_COUNTER, CHUNK_BASE, CHUNK_BYTES, CHUNK_NEXT, CHUNK_NODE, CHUNK_USED_WORDS,
     ELASTIC_VERSIONS, LIST_COMMITTED, LIST_FIRST, LIST_LIMITER, LIST_RESERVED, MAX_CHUNK_BYTES,
@@ -15,7 +15,7 @@ use crate::jvm::view::View;
 
 pub const ERA: Era = Era { versions: ELASTIC_VERSIONS, lock: METASPACE_LOCK, arena, space };
 
-fn arena(reader: &mut Reader<'_>, arena: u64, kind: &mut KindOf) -> Option<u64> {
+fn arena(reader: &mut Reader<'_>, arena: u64, kind: &mut SpaceState) -> Option<u64> {
     let counter = reader.view.word(arena.checked_add(ARENA_COUNTER)?)?;
     if kind.counter == 0 {
         kind.counter = counter;
@@ -46,7 +46,7 @@ fn arena(reader: &mut Reader<'_>, arena: u64, kind: &mut KindOf) -> Option<u64> 
 
 /// Reads the ranges from the list of nodes. A node points to counters in its list, which yields the
 /// list's address.
-fn space(kind: KindOf, view: &View<'_>) -> Option<Space> {
+fn space(kind: SpaceState, view: &View<'_>) -> Option<Space> {
     let mut node = [0; NODE_BYTES];
     let got = view.memory.read_some(*kind.nodes.iter().next()?, &mut node);
     let words: Vec<u64> = (0..got / 8).filter_map(|index| word_at(&node, index * 8)).collect();

@@ -10,8 +10,8 @@ mod elastic;
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
-use super::heap::is_possible;
-use super::layout::{METASPACE_ARENAS, METASPACE_BEHIND_LOADER};
+use super::heap::is_claimable;
+use super::layout::{METASPACE_ARENAS, METASPACE_AFTER_LOADER};
 use super::view::View;
 
 /// Limits on class loaders, chunks and nodes read.
@@ -19,7 +19,7 @@ const MAX_LOADERS: usize = 1 << 18;
 const MAX_CHUNKS: usize = 1 << 21;
 const MAX_NODES: usize = 1 << 12;
 /// Number of these read between two checks of the deadline.
-const LOOKS_AT_TIME: usize = 256;
+const READS_PER_DEADLINE_CHECK: usize = 256;
 /// Limit on reserved bytes.
 const MAX_RESERVED: u64 = 1 << 40;
 
@@ -48,7 +48,7 @@ impl Space {
             range.is_some_and(|range| range.0 <= start && end <= range.1)
         };
         let is_sound = self.reserved_bytes() <= MAX_RESERVED
-            && ranges.iter().all(|range| range.0 <= range.1 && is_possible(range.0, range.1))
+            && ranges.iter().all(|range| range.0 <= range.1 && is_claimable(range.0, range.1))
             && apart(ranges)
             && apart(used)
             && used.iter().all(is_inside);
@@ -78,9 +78,9 @@ struct Era {
     /// Offset of the lock's address in a loader's metaspace; the loader holds the same address.
     lock: u64,
     /// Reads the chunks of a loader in one space; returns the bytes used.
-    arena: fn(&mut Reader<'_>, arena: u64, kind: &mut KindOf) -> Option<u64>,
+    arena: fn(&mut Reader<'_>, arena: u64, kind: &mut SpaceState) -> Option<u64>,
     /// Computes a space once all loaders are read.
-    space: fn(KindOf, &View<'_>) -> Option<Space>,
+    space: fn(SpaceState, &View<'_>) -> Option<Space>,
 }
 
 static ERAS: [Era; 2] = [chunked::ERA, elastic::ERA];
@@ -92,11 +92,11 @@ impl Metaspace {
         let major = view.structs.major()?;
         let era = ERAS.iter().find(|era| (era.versions.0..=era.versions.1).contains(&major))?;
         let mut reader = Reader { view, era, seen: HashSet::new(), deadline };
-        let mut kinds = [KindOf::default(), KindOf::default()];
+        let mut kinds = [SpaceState::default(), SpaceState::default()];
         // A hidden class may have a metaspace of its own besides that of its loader: it counts for
         // the loader.
         let mut loaders: HashMap<u64, (u64, u64)> = HashMap::new();
-        let mut at = view.fixed(&["ClassLoaderDataGraph::_head"])?;
+        let mut at = view.static_field(&["ClassLoaderDataGraph::_head"])?;
         let mut count = 0;
         while at != 0 && !reader.seen.contains(&at) {
             count += 1;
@@ -111,7 +111,7 @@ impl Metaspace {
         let mut loaders: Vec<(u64, u64)> = loaders.into_values().collect();
         let [others, classes] = kinds;
         let others = (era.space)(others, view)?.checked()?;
-        let classes = if classes.is_met { (era.space)(classes, view)?.checked()? } else { Space::default() };
+        let classes = if classes.has_chunks { (era.space)(classes, view)?.checked()? } else { Space::default() };
         loaders.sort_by_key(|&(handle, bytes)| (std::cmp::Reverse(bytes), handle));
         Some(Self { others, classes, loaders })
     }
@@ -119,9 +119,9 @@ impl Metaspace {
 
 /// State of one space while loaders are read.
 #[derive(Clone, Debug, Default)]
-struct KindOf {
+struct SpaceState {
     /// Whether any loader has chunks in it.
-    is_met: bool,
+    has_chunks: bool,
     /// Address of the counter of used words; 0 if there is none.
     counter: u64,
     /// Bytes used, by the loaders' counts.
@@ -141,9 +141,9 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// Reads a class loader: returns the address of its object's handle, and its bytes. A loader
     /// without classes has no metaspace.
-    fn loader(&mut self, at: u64, kinds: &mut [KindOf; 2]) -> Option<Option<(u64, u64)>> {
-        let loader = self.view.place(at, &["ClassLoaderData::_class_loader"])?;
-        let place = loader.checked_add(METASPACE_BEHIND_LOADER)?;
+    fn loader(&mut self, at: u64, kinds: &mut [SpaceState; 2]) -> Option<Option<(u64, u64)>> {
+        let loader = self.view.field_address(at, &["ClassLoaderData::_class_loader"])?;
+        let place = loader.checked_add(METASPACE_AFTER_LOADER)?;
         let (metaspace, lock) = (self.view.word(place)?, self.view.word(place.checked_add(8)?)?);
         if metaspace == 0 {
             return Some(None);
@@ -155,7 +155,7 @@ impl Reader<'_> {
         for (kind, offset) in kinds.iter_mut().zip(METASPACE_ARENAS) {
             let arena = self.view.word(metaspace.checked_add(offset)?)?;
             if arena != 0 {
-                kind.is_met = true;
+                kind.has_chunks = true;
                 bytes = bytes.checked_add((self.era.arena)(self, arena, kind)?)?;
             }
         }
@@ -164,7 +164,7 @@ impl Reader<'_> {
 
     /// Whether a loader or a chunk is new, there are not too many, and there is time.
     fn is_new(&mut self, at: u64) -> bool {
-        let is_late = self.seen.len().is_multiple_of(LOOKS_AT_TIME) && Instant::now() >= self.deadline;
+        let is_late = self.seen.len().is_multiple_of(READS_PER_DEADLINE_CHECK) && Instant::now() >= self.deadline;
         !is_late && self.seen.len() < MAX_CHUNKS && self.seen.insert(at)
     }
 }

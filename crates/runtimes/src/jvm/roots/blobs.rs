@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use strandline_process::memory::{half_word_at, word_at};
 
-use crate::jvm::code::{self, Place};
+use crate::jvm::code::{self, SegmentMap};
 use crate::jvm::view::View;
 
 /// Limit on pieces kept.
@@ -37,7 +37,7 @@ pub struct Blob {
 /// Pieces of code, by address.
 pub struct Blobs<'a> {
     view: View<'a>,
-    places: Vec<Place>,
+    places: Vec<SegmentMap>,
     known: HashMap<u64, Option<Blob>>,
 }
 
@@ -63,7 +63,7 @@ impl<'a> Blobs<'a> {
 
     /// Returns the address, behind its header, of the block that contains an address
     /// (`CodeHeap::find_block_for`, memory/heap.cpp).
-    fn start(&self, place: &Place, pc: u64) -> Option<u64> {
+    fn start(&self, place: &SegmentMap, pc: u64) -> Option<u64> {
         let mut index = (pc - place.range.0) >> place.shift;
         for _ in 0..MAX_STEPS {
             match self.view.byte(place.map.checked_add(index)?)? {

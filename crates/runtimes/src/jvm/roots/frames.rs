@@ -8,10 +8,10 @@
 use strandline_process::stacks::ThreadFacts;
 
 use super::blobs::Blobs;
-use super::maps::{Maps, Slot};
-use super::{Known, handles};
-use crate::batch::Pages;
-use crate::jvm::shapes::Oops;
+use super::maps::{Maps, OopSlot};
+use super::{PreciseRoots, handles};
+use crate::batch::PageCache;
+use crate::jvm::shapes::OopFormat;
 use crate::jvm::threads::Thread;
 use crate::jvm::view::View;
 use strandline_process::memory::word_at;
@@ -39,7 +39,7 @@ struct Frame {
     /// Stack pointer: its first byte.
     sp: u64,
     /// Stack pointer before the callee made room for its parameters.
-    own_sp: u64,
+    unextended_sp: u64,
     fp: u64,
     /// Whether the callee may not have taken over its arguments yet.
     has_arguments: bool,
@@ -48,10 +48,10 @@ struct Frame {
 /// Walks frames.
 pub struct Frames<'a> {
     view: View<'a>,
-    oops: Oops,
+    oops: OopFormat,
     blobs: Blobs<'a>,
     maps: Maps,
-    pages: Pages<'a>,
+    pages: PageCache<'a>,
     interpreter: (u64, u64),
     /// Return address in the stub that calls Java code from C++.
     call_return: u64,
@@ -68,8 +68,8 @@ struct States {
 
 impl<'a> Frames<'a> {
     /// Prepares for a JVM; `None` if it does not describe what is needed.
-    pub fn new(view: &View<'a>, oops: Oops) -> Option<Self> {
-        let queue = view.fixed(&["AbstractInterpreter::_code"])?;
+    pub fn new(view: &View<'a>, oops: OopFormat) -> Option<Self> {
+        let queue = view.static_field(&["AbstractInterpreter::_code"])?;
         let start = view.field(queue, &["StubQueue::_stub_buffer"])?;
         let bytes = u64::from(view.half_field(queue, &["StubQueue::_buffer_limit"])?);
         // A negative number of words, 32 bits.
@@ -80,9 +80,9 @@ impl<'a> Frames<'a> {
             oops,
             blobs: Blobs::new(view)?,
             maps: Maps::new(view)?,
-            pages: Pages::new(view.memory),
+            pages: PageCache::new(view.memory),
             interpreter: (start, start.checked_add(bytes)?),
-            call_return: view.fixed(&["StubRoutines::_call_stub_return_address"]).filter(|&at| at != 0)?,
+            call_return: view.static_field(&["StubRoutines::_call_stub_return_address"]).filter(|&at| at != 0)?,
             wrapper: u64::from(wrapper.checked_neg().and_then(|words| u32::try_from(words).ok())?) * 8,
             states: States { is_native: state("_thread_in_native")?, is_blocked: state("_thread_blocked")? },
         })
@@ -93,12 +93,12 @@ impl<'a> Frames<'a> {
         &mut self,
         thread: &Thread,
         registers: Option<&ThreadFacts>,
-        known: &mut Known,
+        known: &mut PreciseRoots,
     ) -> Option<()> {
         let (low, high) = thread.stack;
         let state = thread.state?;
         let is_safe = state == self.states.is_native || state == self.states.is_blocked;
-        let anchor = self.view.place(thread.address, &["JavaThread::_anchor"])?;
+        let anchor = self.view.field_address(thread.address, &["JavaThread::_anchor"])?;
         let last = self.anchor(anchor)?;
         let mut frame = match (is_safe, last) {
             (true, None) => return Some(()),
@@ -141,7 +141,7 @@ impl<'a> Frames<'a> {
         // `JavaFrameAnchor::make_walkable`: without a `pc`, the call has put the return address on
         // the stack.
         let pc = if pc == 0 { self.word(sp.checked_sub(8)?)? } else { pc };
-        Some(Some(Frame { pc, sp, own_sp: sp, fp, has_arguments: false }))
+        Some(Some(Frame { pc, sp, unextended_sp: sp, fp, has_arguments: false }))
     }
 
     /// Returns the caller of the frame in which a thread runs, if that frame is one of Java code
@@ -149,9 +149,9 @@ impl<'a> Frames<'a> {
     /// reference, or no longer be one.
     fn running(&mut self, facts: &ThreadFacts, high: u64) -> Option<(Frame, u64)> {
         let (pc, fp, sp) = (facts.general[RIP]?, facts.general[RBP]?, facts.stack_pointer);
-        let frame = Frame { pc, sp, own_sp: sp, fp, has_arguments: false };
+        let frame = Frame { pc, sp, unextended_sp: sp, fp, has_arguments: false };
         if self.is_interpreter(pc) {
-            return self.behind_interpreted(&frame, high);
+            return self.caller_of_interpreted(&frame, high);
         }
         let blob = self.blobs.at(pc).filter(|blob| blob.is_method && pc > blob.complete)?;
         let next = self.behind_compiled(&frame, blob.frame_bytes, high)?;
@@ -171,9 +171,9 @@ impl<'a> Frames<'a> {
 
     /// Adds the references in a frame and returns its caller: `Some(None)` after the first frame,
     /// `None` if it cannot be followed.
-    fn next(&mut self, frame: &Frame, high: u64, known: &mut Known) -> Option<Option<Frame>> {
+    fn next(&mut self, frame: &Frame, high: u64, known: &mut PreciseRoots) -> Option<Option<Frame>> {
         if self.is_interpreter(frame.pc) {
-            let (next, end) = self.behind_interpreted(frame, high)?;
+            let (next, end) = self.caller_of_interpreted(frame, high)?;
             self.each(frame.sp, end, &mut |word| known.add(word))?;
             return Some(Some(next));
         }
@@ -182,7 +182,7 @@ impl<'a> Frames<'a> {
         }
         let blob = self.blobs.at(frame.pc).filter(|blob| blob.frame_bytes > 0)?;
         let mut next = self.behind_compiled(frame, blob.frame_bytes, high)?;
-        let range = (frame.own_sp, next.sp);
+        let range = (frame.unextended_sp, next.sp);
         let slots =
             if blob.is_method { self.maps.slots(&self.view, &self.blobs, (&blob, frame.pc)) } else { None };
         for slot in slots.iter().flatten() {
@@ -200,11 +200,11 @@ impl<'a> Frames<'a> {
     }
 
     /// Reads a reference in a frame. The only register that a call preserves is the frame pointer.
-    fn slot(&mut self, frame: &Frame, slot: Slot, high: u64) -> Option<u64> {
+    fn slot(&mut self, frame: &Frame, slot: OopSlot, high: u64) -> Option<u64> {
         let word = match slot.offset {
             None => frame.fp,
             Some(offset) => {
-                let at = frame.own_sp.checked_add(offset).filter(|&at| at < high)?;
+                let at = frame.unextended_sp.checked_add(offset).filter(|&at| at < high)?;
                 match slot.is_narrow {
                     true => u64::from(u32::from_le_bytes(self.pages.array::<4>(at)?)),
                     false => self.word(at)?,
@@ -216,7 +216,7 @@ impl<'a> Frames<'a> {
 
     /// Returns the caller of an interpreted frame, and the end of the frame's words, including its
     /// locals.
-    fn behind_interpreted(&mut self, frame: &Frame, high: u64) -> Option<(Frame, u64)> {
+    fn caller_of_interpreted(&mut self, frame: &Frame, high: u64) -> Option<(Frame, u64)> {
         let fp = frame.fp;
         let sp = fp.checked_add(16).filter(|&sp| fp > frame.sp && fp.is_multiple_of(8) && sp < high)?;
         let own_sp = self.word(fp - SENDER * 8)?;
@@ -230,22 +230,22 @@ impl<'a> Frames<'a> {
             return None;
         }
         let (pc, fp_before) = (self.word(fp + 8)?, self.word(fp)?);
-        Some((Frame { pc, sp, own_sp, fp: fp_before, has_arguments: false }, end.max(sp)))
+        Some((Frame { pc, sp, unextended_sp: own_sp, fp: fp_before, has_arguments: false }, end.max(sp)))
     }
 
     fn behind_compiled(&mut self, frame: &Frame, bytes: u64, high: u64) -> Option<Frame> {
         let sp = frame
-            .own_sp
+            .unextended_sp
             .checked_add(bytes)
             .filter(|&sp| bytes >= 16 && sp <= high && sp.is_multiple_of(8))?;
         let (pc, fp) = (self.word(sp - 8)?, self.word(sp - 16)?);
-        Some(Frame { pc, sp, own_sp: sp, fp, has_arguments: false })
+        Some(Frame { pc, sp, unextended_sp: sp, fp, has_arguments: false })
     }
 
     /// Returns the Java frame before the C++ frames that called Java code.
-    fn behind_call(&mut self, frame: &Frame, known: &mut Known) -> Option<Option<Frame>> {
+    fn behind_call(&mut self, frame: &Frame, known: &mut PreciseRoots) -> Option<Option<Frame>> {
         let wrapper = self.word(frame.fp.checked_sub(self.wrapper)?)?;
-        let anchor = self.view.place(wrapper, &["JavaCallWrapper::_anchor"])?;
+        let anchor = self.view.field_address(wrapper, &["JavaCallWrapper::_anchor"])?;
         let handles = self.view.word(anchor.checked_sub(WRAPPER_HANDLES)?)?;
         handles::of_blocks(&self.view, handles, known)?;
         known.add(self.view.word(anchor.checked_sub(WRAPPER_RECEIVER)?)?);

@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 
 use strandline_claims::runtime::Context;
-use strandline_claims::words::{AT_ONCE, each_word};
+use strandline_claims::words::{READ_BYTES, each_word};
 use strandline_process::memory::{half_word_at, word_at};
 
-use super::Known;
+use super::PreciseRoots;
 use crate::jvm::view::View;
 
 /// Handles per block, followed by a mask of those in use and the address of the storage
@@ -15,7 +15,7 @@ pub const HANDLES: usize = 64;
 /// Limit on storages.
 const MAX_STORAGES: usize = 32;
 /// Bytes checked of a storage's name; the shortest is `VM Weak`.
-const MIN_NAME: usize = 6;
+const NAME_BYTES_CHECKED: usize = 6;
 /// Bytes read of a name to find out whether the storage is weak.
 const NAME_BYTES: usize = 48;
 /// Limit on blocks of a storage: 64 M handles.
@@ -32,7 +32,7 @@ const CHUNK_HANDLES: usize = 32;
 const CHUNK_BYTES: usize = CHUNK_HANDLES * 8 + 16;
 /// Possible offsets of `ClassLoaderData::_handles` (JDK 17 and 25: the second). The right one is
 /// where the chunks contain the mirror of the loader's first class.
-const LIST_PLACES: [u64; 4] = [40, 48, 56, 64];
+const HANDLE_LIST_OFFSETS: [u64; 4] = [40, 48, 56, 64];
 /// Limit on chunks or blocks of a list.
 const MAX_LINKS: usize = 1 << 20;
 /// Limit on class loaders.
@@ -41,7 +41,7 @@ const MAX_LOADERS: usize = 1 << 20;
 /// chain. The block contains handles, the number in use, next block, last block, and that link
 /// (runtime/jniHandles.hpp, JDK 17 and 25).
 const LOCAL_HANDLES: usize = 32;
-const POP_BEHIND_NEXT: u64 = 16;
+const POP_FRAME_LINK_AFTER_NEXT: u64 = 16;
 /// Limit on bytes of a `LockStack`: HotSpot's has eight places, but the process controls the size.
 const MAX_LOCK_STACK_BYTES: u64 = 64 * 8;
 /// Largest chunk of an `Arena` that is read.
@@ -54,7 +54,7 @@ pub fn of_storages(
     context: &Context<'_>,
     view: &View<'_>,
     data: (u64, u64),
-    known: &mut Known,
+    known: &mut PreciseRoots,
 ) -> Option<()> {
     let mut names = Vec::new();
     for storage in storages(context, view, data) {
@@ -77,7 +77,7 @@ fn name(view: &View<'_>, storage: u64) -> Option<String> {
 
 /// Adds the references of a storage. False if it is none: a word beside the storages has no blocks
 /// that point back to it. `None` if a storage was not read to its end, so that references are missing.
-fn of_storage(view: &View<'_>, storage: u64, known: &mut Known) -> Option<bool> {
+fn of_storage(view: &View<'_>, storage: u64, known: &mut PreciseRoots) -> Option<bool> {
     let Some((first, count)) = blocks_of(view, storage) else { return Some(false) };
     for index in 0..count {
         known.in_time()?;
@@ -109,9 +109,9 @@ fn block_of(view: &View<'_>, storage: u64, at: u64) -> Option<[u8; (HANDLES + 2)
 
 /// Adds the references of class loaders: mirrors of their classes, and objects that constants of
 /// these refer to.
-pub fn of_loaders(view: &View<'_>, known: &mut Known) -> Option<()> {
+pub fn of_loaders(view: &View<'_>, known: &mut PreciseRoots) -> Option<()> {
     let (mut loaders, mut seen) = (Vec::new(), HashSet::new());
-    let mut at = view.fixed(&["ClassLoaderDataGraph::_head"])?;
+    let mut at = view.static_field(&["ClassLoaderDataGraph::_head"])?;
     while at != 0 && seen.insert(at) {
         known.in_time().filter(|()| loaders.len() < MAX_LOADERS)?;
         loaders.push(at);
@@ -133,7 +133,7 @@ pub fn of_loaders(view: &View<'_>, known: &mut Known) -> Option<()> {
         });
         !with_class.is_empty() && has.all(|has| has == Some(true))
     };
-    let place = LIST_PLACES.iter().find(has_mirrors)?;
+    let place = HANDLE_LIST_OFFSETS.iter().find(has_mirrors)?;
     for loader in loaders {
         for (_, words) in chunks(view, view.word(loader.checked_add(*place)?)?, known)? {
             words.into_iter().for_each(|word| known.add(word));
@@ -143,7 +143,7 @@ pub fn of_loaders(view: &View<'_>, known: &mut Known) -> Option<()> {
 }
 
 /// Returns the chunks of a list of handles, with their references.
-fn chunks(view: &View<'_>, first: u64, known: &Known) -> Option<Vec<(u64, Vec<u64>)>> {
+fn chunks(view: &View<'_>, first: u64, known: &PreciseRoots) -> Option<Vec<(u64, Vec<u64>)>> {
     let (mut all, mut seen, mut at) = (Vec::new(), HashSet::new(), first);
     while at != 0 {
         known.in_time().filter(|()| all.len() < MAX_LINKS && seen.insert(at))?;
@@ -162,7 +162,7 @@ fn chunks(view: &View<'_>, first: u64, known: &Known) -> Option<Vec<(u64, Vec<u6
 
 /// Adds a thread's references outside its frames: local handles, handles of the JVM's own code,
 /// locks, pending exceptions.
-pub fn of_thread(view: &View<'_>, thread: u64, known: &mut Known) -> Option<()> {
+pub fn of_thread(view: &View<'_>, thread: u64, known: &mut PreciseRoots) -> Option<()> {
     of_blocks(view, view.field(thread, &["JavaThread::_active_handles", "Thread::_active_handles"])?, known)?;
     of_area(view, thread, known)?;
     for field in [
@@ -181,9 +181,9 @@ pub fn of_thread(view: &View<'_>, thread: u64, known: &mut Known) -> Option<()> 
 
 /// Adds the locks of a thread. `LockStack::_top` is the offset of their end in the thread
 /// (runtime/lockStack.hpp, JDK 21 to 25).
-fn of_lock_stack(view: &View<'_>, thread: u64, known: &mut Known) -> Option<()> {
-    let Some(stack) = view.place(thread, &["JavaThread::_lock_stack"]) else { return Some(()) };
-    let first = view.place(stack, &["LockStack::_base[0]"])?;
+fn of_lock_stack(view: &View<'_>, thread: u64, known: &mut PreciseRoots) -> Option<()> {
+    let Some(stack) = view.field_address(thread, &["JavaThread::_lock_stack"]) else { return Some(()) };
+    let first = view.field_address(stack, &["LockStack::_base[0]"])?;
     let end = thread.checked_add(u64::from(view.half_field(stack, &["LockStack::_top"])?))?;
     let most = view.structs.size("LockStack").unwrap_or(0).min(MAX_LOCK_STACK_BYTES);
     let bytes = end.checked_sub(first).filter(|&bytes| bytes <= most)?;
@@ -193,7 +193,7 @@ fn of_lock_stack(view: &View<'_>, thread: u64, known: &mut Known) -> Option<()> 
 
 /// Adds local handles, from the first block of a chain on (`JNIHandleBlock::oops_do`). Blocks after
 /// one that is not full are unused.
-pub fn of_blocks(view: &View<'_>, first: u64, known: &mut Known) -> Option<()> {
+pub fn of_blocks(view: &View<'_>, first: u64, known: &mut PreciseRoots) -> Option<()> {
     let mut seen = HashSet::new();
     let mut chain = first;
     while chain != 0 && seen.insert(chain) {
@@ -204,7 +204,7 @@ pub fn of_blocks(view: &View<'_>, first: u64, known: &mut Known) -> Option<()> {
                 return None;
             }
             let count = view.half_field(block, &["JNIHandleBlock::_top"])? as usize;
-            let handles = view.place(block, &["JNIHandleBlock::_handles"])?;
+            let handles = view.field_address(block, &["JNIHandleBlock::_handles"])?;
             if count > LOCAL_HANDLES {
                 return None;
             }
@@ -214,8 +214,8 @@ pub fn of_blocks(view: &View<'_>, first: u64, known: &mut Known) -> Option<()> {
             is_full = count == LOCAL_HANDLES;
             block = view.field(block, &["JNIHandleBlock::_next"])?;
         }
-        let next = view.place(chain, &["JNIHandleBlock::_next"])?;
-        chain = view.word(next.checked_add(POP_BEHIND_NEXT)?)?;
+        let next = view.field_address(chain, &["JNIHandleBlock::_next"])?;
+        chain = view.word(next.checked_add(POP_FRAME_LINK_AFTER_NEXT)?)?;
     }
     Some(())
 }
@@ -223,7 +223,7 @@ pub fn of_blocks(view: &View<'_>, first: u64, known: &mut Known) -> Option<()> {
 /// Adds the references in a thread's handle area, up to its mark (`HandleArea::oops_do`,
 /// runtime/handles.cpp). In a `Thread` the pointer to it follows the pointer to its resource area,
 /// an arena of the same shape without handles (runtime/thread.hpp, JDK 17 and 25).
-fn of_area(view: &View<'_>, thread: u64, known: &mut Known) -> Option<()> {
+fn of_area(view: &View<'_>, thread: u64, known: &mut PreciseRoots) -> Option<()> {
     let size = view.structs.size("Thread").filter(|&size| size <= MAX_THREAD_BYTES)?;
     let mut words = vec![0; usize::try_from(size).ok()?];
     view.memory.read(thread, &mut words).ok()?;
@@ -259,7 +259,7 @@ struct Arena {
 
 impl Arena {
     /// Offsets of `_first`: behind a tag (JDK 17), or behind a tag and the size (JDK 25).
-    const PLACES: [u64; 2] = [8, 16];
+    const FIRST_OFFSETS: [u64; 2] = [8, 16];
 
     /// Reads the arena at an address; `None` if its chunk does not end where the chunk's length
     /// puts the end.
@@ -267,7 +267,7 @@ impl Arena {
         if at == 0 || !at.is_multiple_of(8) {
             return None;
         }
-        Self::PLACES.iter().find_map(|place| {
+        Self::FIRST_OFFSETS.iter().find_map(|place| {
             let mut words = [0; 32];
             view.memory.read(at.checked_add(*place)?, &mut words).ok()?;
             let word = |index: usize| word_at(&words, index * 8);
@@ -290,7 +290,7 @@ pub fn storages(context: &Context<'_>, view: &View<'_>, data: (u64, u64)) -> Vec
     let Some(told) = view.address(&["JNIHandles::_global_handles"]) else { return Vec::new() };
     let Some(global) = view.word(told).filter(|&global| global != 0) else { return Vec::new() };
     let mut storages = vec![global];
-    each_word((view.memory, context.resident), data, AT_ONCE, &mut |at, word| {
+    each_word((view.memory, context.resident), data, READ_BYTES, &mut |at, word| {
         if word == global && at != told && storages.len() < MAX_STORAGES {
             for step in [8, 8_u64.wrapping_neg()] {
                 let beside = (1..=MAX_STORAGES as u64).map(|index| at.wrapping_add(step.wrapping_mul(index)));
@@ -306,7 +306,7 @@ pub fn storages(context: &Context<'_>, view: &View<'_>, data: (u64, u64)) -> Vec
 
 /// Whether it is the address of a storage, which begins with a pointer to its name.
 fn is_storage(view: &View<'_>, at: u64) -> bool {
-    let mut name = [0; MIN_NAME];
+    let mut name = [0; NAME_BYTES_CHECKED];
     let is_read = view.word(at).is_some_and(|text| view.memory.read(text, &mut name).is_ok());
     is_read && name.iter().all(|byte| (b' '..=b'~').contains(byte))
 }
@@ -319,7 +319,7 @@ mod tests {
     use strandline_process::memory::Memory;
 
     use super::*;
-    use crate::jvm::structs::Structs;
+    use crate::jvm::structs::VmStructs;
 
     /// Memory in which all words are equal, with a count of the reads.
     struct Same(u64, AtomicU64);
@@ -332,14 +332,14 @@ mod tests {
         }
     }
 
-    fn known() -> Known {
-        Known::new((0, u64::MAX), Instant::now() + Duration::from_secs(600))
+    fn known() -> PreciseRoots {
+        PreciseRoots::new((0, u64::MAX), Instant::now() + Duration::from_secs(600))
     }
 
     #[test]
     fn a_lock_stack_is_bounded() {
         let fields = [("JavaThread::_lock_stack", 8), ("LockStack::_base[0]", 8), ("LockStack::_top", 0)];
-        let structs = Structs::of_offsets(&fields, &[("LockStack", u64::MAX)]);
+        let structs = VmStructs::of_offsets(&fields, &[("LockStack", u64::MAX)]);
         let read = |top: u64| {
             let memory = Same(top, AtomicU64::new(0));
             let mut known = known();
@@ -354,7 +354,7 @@ mod tests {
     fn a_chunk_is_read_once() {
         // The chunk has one reference, and links to itself.
         let memory = Same(1, AtomicU64::new(0));
-        let structs = Structs::default();
+        let structs = VmStructs::default();
         assert_eq!(chunks(&View { memory: &memory, structs: &structs }, 1, &known()), None);
         assert_eq!(memory.1.load(Ordering::Relaxed), 1);
     }

@@ -18,7 +18,7 @@ const FIRST_WITHOUT_ZERO: u32 = 20;
 
 /// A reference in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
+pub struct OopSlot {
     /// Offset from the start of the frame; `None` for a register, which the callee's frame has
     /// saved.
     pub offset: Option<u64>,
@@ -50,7 +50,7 @@ impl Maps {
     }
 
     /// Returns the references of a frame that continues at `pc`; `None` if there is no map for it.
-    pub fn slots(&self, view: &View<'_>, blobs: &Blobs<'_>, (blob, pc): (&Blob, u64)) -> Option<Vec<Slot>> {
+    pub fn slots(&self, view: &View<'_>, blobs: &Blobs<'_>, (blob, pc): (&Blob, u64)) -> Option<Vec<OopSlot>> {
         if blob.maps == 0 {
             return None;
         }
@@ -68,7 +68,7 @@ impl Maps {
         self.entries(bytes.get(..got)?, entries)
     }
 
-    fn entries(&self, bytes: &[u8], count: usize) -> Option<Vec<Slot>> {
+    fn entries(&self, bytes: &[u8], count: usize) -> Option<Vec<OopSlot>> {
         let mut bytes = bytes.iter().copied();
         let mut slots = Vec::new();
         for _ in 0..count {
@@ -81,7 +81,7 @@ impl Maps {
             }
             let offset = register.checked_sub(self.first_slot).map(|slot| u64::from(slot) * 4);
             debug_assert!(matches!(kind, OOP | NARROW));
-            slots.push(Slot { offset, is_narrow: kind == NARROW });
+            slots.push(OopSlot { offset, is_narrow: kind == NARROW });
         }
         Some(slots)
     }
@@ -118,8 +118,8 @@ mod tests {
         assert_eq!(read(&later, &[192, 1]), Some(191));
         assert_eq!(read(&later, &[0]), None);
         // Slot 2 of the stack, narrow: (584 + 2) * 4 + 1 = 2345 = 201 + 33.5 * 64, so 233 and 33.
-        assert_eq!(maps.entries(&[233, 33], 1), Some(vec![Slot { offset: Some(8), is_narrow: true }]));
-        assert_eq!(maps.entries(&[4], 1), Some(vec![Slot { offset: None, is_narrow: false }]));
+        assert_eq!(maps.entries(&[233, 33], 1), Some(vec![OopSlot { offset: Some(8), is_narrow: true }]));
+        assert_eq!(maps.entries(&[4], 1), Some(vec![OopSlot { offset: None, is_narrow: false }]));
         assert_eq!(maps.entries(&[4], 2), None);
     }
 }

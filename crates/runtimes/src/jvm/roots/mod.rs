@@ -17,11 +17,11 @@ use std::time::Instant;
 
 use strandline_claims::range::merge;
 use strandline_claims::runtime::Context;
-use strandline_claims::words::{AT_ONCE, each_word};
+use strandline_claims::words::{READ_BYTES, each_word};
 
 use self::words::Words;
 use super::heap::Heap;
-use super::shapes::Oops;
+use super::shapes::OopFormat;
 use super::threads::{self, Thread};
 use super::view::View;
 
@@ -40,14 +40,14 @@ const FIRST_PRECISE: u32 = 17;
 pub struct Roots<'a> {
     context: &'a Context<'a>,
     memory: View<'a>,
-    oops: Oops,
-    known: Known,
+    oops: OopFormat,
+    known: PreciseRoots,
     /// All words that may be references; `None` if the references are known.
     words: Option<Words<'a>>,
 }
 
 /// Roots found by HotSpot's description.
-pub struct Known {
+pub struct PreciseRoots {
     /// Reserved range of the heap.
     reserved: (u64, u64),
     /// Values of certain references.
@@ -62,7 +62,7 @@ pub struct Known {
     deadline: Instant,
 }
 
-impl Known {
+impl PreciseRoots {
     fn new(reserved: (u64, u64), deadline: Instant) -> Self {
         let (certain, registers, ranges) = (Vec::new(), Vec::new(), Vec::new());
         Self { reserved, certain, registers, ranges, is_full: false, deadline }
@@ -104,7 +104,7 @@ impl<'a> Roots<'a> {
         context: &'a Context<'a>,
         view: View<'a>,
         heap: &'a Heap,
-        oops: Oops,
+        oops: OopFormat,
         data: (u64, u64),
     ) -> Option<Self> {
         let threads = threads::threads(&view, context.deadline)?;
@@ -113,7 +113,7 @@ impl<'a> Roots<'a> {
             Some(known) => (known, None),
             None => {
                 let words = Words::new(context, view, heap, (oops, data, &threads))?;
-                (Known::new(heap.reserved, context.deadline), Some(words))
+                (PreciseRoots::new(heap.reserved, context.deadline), Some(words))
             }
         };
         Some(Self { context, memory: view, oops, known, words })
@@ -125,8 +125,8 @@ impl<'a> Roots<'a> {
     }
 
     /// Calls `take` with each doubtful root; `None` if there was no time for all.
-    pub fn doubtful(&self, take: &mut dyn FnMut(u64)) -> Option<()> {
-        let mut clock = Clock { deadline: self.context.deadline, words: 0, is_late: false };
+    pub fn conservative(&self, take: &mut dyn FnMut(u64)) -> Option<()> {
+        let mut clock = DeadlineChecker { deadline: self.context.deadline, words: 0, is_late: false };
         if let Some(words) = &self.words {
             words.each(&mut clock, take);
         }
@@ -139,9 +139,9 @@ impl<'a> Roots<'a> {
             if clock.is_over() {
                 break;
             }
-            each_word(memory, range, AT_ONCE, &mut |_, word| {
+            each_word(memory, range, READ_BYTES, &mut |_, word| {
                 self.oops.each_of(word, take);
-                clock.goes_on()
+                clock.has_time()
             });
         }
         (!clock.is_late).then_some(())
@@ -149,15 +149,15 @@ impl<'a> Roots<'a> {
 }
 
 /// Checks the deadline while words are read.
-struct Clock {
+struct DeadlineChecker {
     deadline: Instant,
     words: u32,
     is_late: bool,
 }
 
-impl Clock {
+impl DeadlineChecker {
     /// Counts a word; checks the deadline from time to time. True if there is time.
-    fn goes_on(&mut self) -> bool {
+    fn has_time(&mut self) -> bool {
         self.words = self.words.wrapping_add(1);
         !self.words.is_multiple_of(WORDS_AT_ONCE) || !self.is_over()
     }
@@ -174,10 +174,10 @@ fn precise(
     context: &Context<'_>,
     view: &View<'_>,
     heap: &Heap,
-    (oops, data, threads): (Oops, (u64, u64), &[Thread]),
-) -> Option<Known> {
+    (oops, data, threads): (OopFormat, (u64, u64), &[Thread]),
+) -> Option<PreciseRoots> {
     view.structs.major().filter(|&major| major >= FIRST_PRECISE)?;
-    let mut known = Known::new(heap.reserved, context.deadline);
+    let mut known = PreciseRoots::new(heap.reserved, context.deadline);
     handles::of_storages(context, view, data, &mut known)?;
     // A running JVM has handles: with none, the storages were not found.
     if known.certain.is_empty() {

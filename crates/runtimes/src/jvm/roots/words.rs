@@ -11,16 +11,16 @@
 //! address counts only on stacks and in global handles.
 
 use strandline_claims::runtime::Context;
-use strandline_claims::words::{AT_ONCE, each_word};
+use strandline_claims::words::{READ_BYTES, each_word};
 use strandline_process::c_library::CLibrary;
 use strandline_process::map::Mapping;
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::stacks::ThreadFacts;
 
-use super::Clock;
+use super::DeadlineChecker;
 use super::handles::{HANDLES, storages};
 use crate::jvm::heap::{Heap, Kind};
-use crate::jvm::shapes::Oops;
+use crate::jvm::shapes::OopFormat;
 use crate::jvm::threads::Thread;
 use crate::jvm::view::View;
 
@@ -37,7 +37,7 @@ pub struct Words<'a> {
     context: &'a Context<'a>,
     view: View<'a>,
     heap: &'a Heap,
-    oops: Oops,
+    oops: OopFormat,
     /// Stacks of Java threads, in address order, without overlap.
     stacks: Vec<(u64, u64)>,
     /// Addresses of the storages of handles.
@@ -51,7 +51,7 @@ impl<'a> Words<'a> {
         context: &'a Context<'a>,
         view: View<'a>,
         heap: &'a Heap,
-        (oops, data, threads): (Oops, (u64, u64), &[Thread]),
+        (oops, data, threads): (OopFormat, (u64, u64), &[Thread]),
     ) -> Option<Self> {
         let stacks = apart(threads.iter().map(|thread| thread.stack).collect());
         let storages = storages(context, &view, data);
@@ -60,7 +60,7 @@ impl<'a> Words<'a> {
     }
 
     /// Calls `take` with every word that may be a reference, while there is time.
-    pub fn each(&self, clock: &mut Clock, take: &mut dyn FnMut(u64)) {
+    pub fn each(&self, clock: &mut DeadlineChecker, take: &mut dyn FnMut(u64)) {
         for &stack in &self.stacks {
             if clock.is_over() {
                 return;
@@ -68,20 +68,20 @@ impl<'a> Words<'a> {
             self.stack(stack, clock, take);
         }
         let memory: &dyn Memory = self.view.memory;
-        for mapping in self.context.space.mappings().iter().filter(|mapping| self.is_looked_through(mapping))
+        for mapping in self.context.space.mappings().iter().filter(|mapping| self.is_searched(mapping))
         {
             if clock.is_over() {
                 return;
             }
             let range = (mapping.start, mapping.end);
-            let mut row = Row::default();
-            each_word((memory, self.context.resident), range, AT_ONCE, &mut |at, word| {
+            let mut row = Run::default();
+            each_word((memory, self.context.resident), range, READ_BYTES, &mut |at, word| {
                 if !self.may_be_object(word) {
                     row.end(take);
                 } else if !self.is_of_a_region(at, word) {
                     row.add(at, word, take);
                 }
-                clock.goes_on()
+                clock.has_time()
             });
             row.end(take);
         }
@@ -97,9 +97,9 @@ impl<'a> Words<'a> {
     /// anywhere.
     fn are_in_arenas(&self) -> bool {
         let is_glibc = |mapping: &Mapping| CLibrary::of_file(&mapping.name) == Some(CLibrary::Glibc);
-        let loaders = self.view.fixed(&["ClassLoaderDataGraph::_head"]);
+        let loaders = self.view.static_field(&["ClassLoaderDataGraph::_head"]);
         let is_in_arena = |&at: &u64| {
-            let found = self.context.space.find(at).filter(|mapping| self.is_looked_through(mapping));
+            let found = self.context.space.find(at).filter(|mapping| self.is_searched(mapping));
             found.is_some_and(|mapping| mapping.name == "[heap]" || self.is_arena(mapping.start))
         };
         self.context.space.mappings().iter().any(is_glibc)
@@ -116,7 +116,7 @@ impl<'a> Words<'a> {
 
     /// Searches a stack from its pointer on, and its thread's registers; the whole stack if no
     /// thread's pointer is in it.
-    fn stack(&self, (low, high): (u64, u64), clock: &mut Clock, take: &mut dyn FnMut(u64)) {
+    fn stack(&self, (low, high): (u64, u64), clock: &mut DeadlineChecker, take: &mut dyn FnMut(u64)) {
         let mut both = |word: u64| self.oops.each_of(word, take);
         let is_on = |thread: &&ThreadFacts| (low..high).contains(&thread.stack_pointer);
         let thread = self.context.threads.iter().find(is_on);
@@ -125,14 +125,14 @@ impl<'a> Words<'a> {
         }
         let from =
             thread.map_or(low, |thread| thread.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(low) & !7);
-        each_word((self.view.memory, self.context.resident), (from, high), AT_ONCE, &mut |_, word| {
+        each_word((self.view.memory, self.context.resident), (from, high), READ_BYTES, &mut |_, word| {
             both(word);
-            clock.goes_on()
+            clock.has_time()
         });
     }
 
     /// Whether a mapping is static data, compiled code or an arena of malloc.
-    fn is_looked_through(&self, mapping: &Mapping) -> bool {
+    fn is_searched(&self, mapping: &Mapping) -> bool {
         let permissions = mapping.permissions;
         if permissions.shared || !permissions.write {
             return false;
@@ -190,29 +190,29 @@ fn apart(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 
 /// Consecutive words that are addresses of objects.
 #[derive(Default)]
-struct Row {
-    words: Vec<u64>,
+struct Run {
+    conservative: Vec<u64>,
     behind: u64,
     count: usize,
 }
 
-impl Row {
+impl Run {
     fn add(&mut self, at: u64, word: u64, take: &mut dyn FnMut(u64)) {
         if at != self.behind {
             self.end(take);
         }
         (self.behind, self.count) = (at.wrapping_add(8), self.count + 1);
-        if self.words.len() <= MAX_IN_A_ROW {
-            self.words.push(word);
+        if self.conservative.len() <= MAX_IN_A_ROW {
+            self.conservative.push(word);
         }
     }
 
     /// Calls `take` with the words, unless there are too many.
     fn end(&mut self, take: &mut dyn FnMut(u64)) {
         if self.count <= MAX_IN_A_ROW {
-            self.words.iter().for_each(|&word| take(word));
+            self.conservative.iter().for_each(|&word| take(word));
         }
-        self.words.clear();
+        self.conservative.clear();
         self.count = 0;
     }
 }
