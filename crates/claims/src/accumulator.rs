@@ -4,7 +4,7 @@
 //! the current page, and a finished page is added to the sums. Free bytes are classified when their
 //! page is finished: they are pinned if the page also holds live data.
 //!
-//! Several threads accumulate a range in [`Block`]s. Joining two adjacent blocks finishes the page
+//! Several threads accumulate a range in [`Part`]s. Joining two adjacent blocks finishes the page
 //! that they share.
 
 use crate::class::CLASSES;
@@ -307,7 +307,7 @@ pub struct OutOfOrder {
     pub expected: u64,
 }
 
-/// Takes claims in address order and turns them into [`Block`]s.
+/// Takes claims in address order and turns them into [`Part`]s.
 pub struct Accumulator<'a> {
     pages: &'a RangePages,
     start: u64,

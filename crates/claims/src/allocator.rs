@@ -1,7 +1,7 @@
 //! Readers of allocators: they classify each byte of an allocator's ranges.
 //!
 //! All readers have the same shape: [`Reader::find`] searches the mapped files before the target is
-//! stopped; [`Found::read`] gets a [`Context`] of one frozen state and returns a [`Reading`]. A
+//! stopped; [`FoundAllocator::read`] gets a [`Context`] of one frozen state and returns a [`Reading`]. A
 //! reader reads memory only through the context, claims address ranges, and adds nothing up across
 //! them; the ledger does that.
 
@@ -113,7 +113,7 @@ pub struct Context<'a> {
     pub refinements: Option<&'a Refinements>,
     /// When to stop reading because the target has been stopped for long enough.
     pub deadline: Instant,
-    /// Whether to keep all blocks in use ([`Matched::blocks`]).
+    /// Whether to keep all blocks in use ([`Matches::blocks`]).
     pub collects_blocks: bool,
     /// Whether to check also the structures that only a trim call follows, because a call is
     /// planned.
@@ -269,7 +269,7 @@ pub struct CallPlan {
     pub due_milliseconds: u64,
     /// For the C library's own malloc: finds the ranges of its code in the library. `None` for others.
     pub libc_code: Option<CodeRanges>,
-    /// Why a call is not safe. Complete only if [`Context::before_call`] was set.
+    /// Why a call is not safe. Complete only if [`Context::checks_free_lists`] was set.
     pub doubt: Option<CallHazard>,
 }
 

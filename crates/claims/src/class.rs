@@ -25,7 +25,7 @@ pub enum Class {
 }
 
 /// The class that a language runtime gives a byte: an index into its palette
-/// ([`crate::palette::Palette`]).
+/// ([`crate::palette::SlotTable`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(u8);
 

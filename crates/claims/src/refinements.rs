@@ -21,7 +21,7 @@ use crate::class::{MappedBlock, Refinement, SLOTS, Slot};
 use crate::palette::SlotTable;
 use crate::rows::RowRef;
 
-/// A claim of more bytes than this is also listed individually (see [`Matched::large`]).
+/// A claim of more bytes than this is also listed individually (see [`Matches::large`]).
 pub const LARGE_BYTES: u64 = 4096;
 /// Bits of a mark for the length. The half-granule bit is above them, then the slot plus 1.
 const LENGTH_BITS: u32 = 10;

@@ -1,7 +1,7 @@
 //! Rows of the ledger, and the rows that belong to no reader. `docs/accounting.md` defines each.
 //!
 //! A reader names its rows in its own folder (`rows.rs`) and lists them in its
-//! [`crate::reader::About`].
+//! [`crate::reader::ReaderInfo`].
 
 use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};

@@ -58,7 +58,7 @@ pub trait Reader: Sync {
         Vec::new()
     }
 
-    /// Returns what came of the path that was asked for ([`Finish::path_to`]); `None` if the reader
+    /// Returns what came of the path that was asked for ([`FinishContext::path_to`]); `None` if the reader
     /// follows no objects.
     fn path(&self, _runtime: &facts::Runtime) -> Option<PathAnswer> {
         None

@@ -45,7 +45,7 @@ impl PictureExchange {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Requests a new picture; [`Desk::laid`] becomes readable when it is there.
+    /// Requests a new picture; [`PictureExchange::laid`] becomes readable when it is there.
     pub fn request(&self) {
         let mut state = self.state();
         (state.is_requested, state.asked_at) = (true, Instant::now());

@@ -75,7 +75,7 @@ pub struct LedgerOptions {
 /// Called with single lines, from any thread.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Exports until a signal ends it. `tell` is called with single lines: where it listens, and what
+/// Exports until a signal ends it. `log` is called with single lines: where it listens, and what
 /// goes wrong.
 ///
 /// # Errors

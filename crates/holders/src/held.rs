@@ -162,7 +162,7 @@ impl DominatorTree {
     }
 
     /// The blocks that several roots reach, each with the index of its set in
-    /// [`Held::shared_sets`].
+    /// [`DominatorTree::shared_sets`].
     pub fn each_shared(&self) -> impl Iterator<Item = (u32, usize)> + '_ {
         let set = |number| Some((*self.vertices.get(number as usize)?, self.sharing.set(number)?.into()));
         self.sharing.members.iter().filter_map(set)
@@ -184,7 +184,7 @@ impl DominatorTree {
         self.heads.iter().flat_map(BlockSet::iter)
     }
 
-    /// What a block alone holds, itself included. Scans all blocks ([`Held::outline`] computes it
+    /// What a block alone holds, itself included. Scans all blocks ([`DominatorTree::outline`] computes it
     /// for all kinds at once).
     pub fn retained(&self, block: u32) -> Result<Sum, Refused> {
         let mut sum = Sum::default();
@@ -200,7 +200,7 @@ impl DominatorTree {
         Ok(sum)
     }
 
-    /// The holder of a block; [`By::Nothing`] if there is no such block.
+    /// The holder of a block; [`Holder::Nothing`] if there is no such block.
     pub fn dominator(&self, block: u32) -> Holder {
         let holder = self.number(block).and_then(|number| self.holders.get(number as usize));
         holder.map_or(Holder::Nothing, |&holder| self.holder_of(holder))
@@ -227,9 +227,9 @@ impl DominatorTree {
     }
 }
 
-/// Stands for several roots in [`Held::tops`].
+/// Stands for several roots in [`DominatorTree::tops`].
 pub const SEVERAL: u32 = u32::MAX - 1;
-/// Stands for no root in [`Held::tops`].
+/// Stands for no root in [`DominatorTree::tops`].
 pub const NO_ROOT: u32 = u32::MAX;
 
 impl DominatorTree {

@@ -75,7 +75,7 @@ pub(crate) struct Search {
     entries: BlockSet,
 }
 
-/// What is reached, and from where. [`Graph::held`] computes the rest.
+/// What is reached, and from where. [`Reachability::held`] computes the rest.
 pub struct Reachability {
     blocks: Blocks,
     search: Search,

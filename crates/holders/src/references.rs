@@ -23,7 +23,7 @@ const LARGE: u8 = u8::MAX;
 struct Group {
     /// Index of the first target of the first block.
     first: u32,
-    /// Number of targets of each block, or [`APART`], which counts as 0.
+    /// Number of targets of each block, or [`LARGE`], which counts as 0.
     counts: [u8; TOGETHER as usize],
 }
 

@@ -357,7 +357,7 @@ pub fn cache() -> PathBuf {
 }
 
 /// Creates the cache with access for this user only, and removes labs that were not resumed for
-/// [`KEPT_FOR`].
+/// [`MAX_IDLE_AGE`].
 fn prepare_cache() -> Result<PathBuf, String> {
     let cache = cache();
     let what_next = "give --dir, or set XDG_CACHE_HOME to a folder of your own";

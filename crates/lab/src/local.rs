@@ -375,7 +375,7 @@ fn remove(group: &Group) -> Result<(), String> {
     }
 }
 
-/// Moves `place/name` to `folder/name`, cut to its last [`MAX_OUTPUT_BYTES`]; `None` if it is empty
+/// Moves `place/name` to `folder/name`, copy_tail to its last [`MAX_OUTPUT_BYTES`]; `None` if it is empty
 /// or missing.
 fn keep(place: &Path, folder: &Path, name: &str) -> Result<Option<PathBuf>, String> {
     let (from, to) = (place.join(name), folder.join(name));

@@ -179,7 +179,7 @@ impl Ledgers {
         &self.wake
     }
 
-    /// Requests a ledger. The result is [`Made::Ledger`], [`Made::Failed`] or [`Made::TooLate`].
+    /// Requests a ledger. The result is [`InitialisedBlocks::Ledger`], [`InitialisedBlocks::Failed`] or [`InitialisedBlocks::ProcessEnded`].
     pub fn look(&mut self, request: Request) {
         self.under_way += usize::from(self.send(Job::TakeLedger(request)));
     }

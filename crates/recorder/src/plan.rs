@@ -28,7 +28,7 @@ pub enum MarkLedgers {
     /// At no mark.
     #[default]
     None,
-    /// The first [`FEW_MARKS`].
+    /// The first [`FIRST_MARKS`].
     Few,
     /// At every mark.
     All,

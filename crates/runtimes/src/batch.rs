@@ -3,7 +3,7 @@
 //! A million bodies are a million reads of 16 bytes, each as expensive as a page. Places close
 //! together are read in one piece, scattered places many per call. The worst order costs at most
 //! one short read per place. For chains, where each address is known only after the previous read,
-//! [`Pages`] keeps the pages read last.
+//! [`PageCache`] keeps the pages read last.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +17,7 @@ const MAX_PIECE_BYTES: u64 = 256 << 10;
 const MAX_GAP_BYTES: u64 = 4608;
 /// Fewer places than this are read individually, many per call.
 const MIN_IN_PIECE: usize = 4;
-/// Pages that [`Pages`] keeps: a power of two.
+/// Pages that [`PageCache`] keeps: a power of two.
 const DEFAULT_CACHED_PAGES: usize = 512;
 
 /// Memory that counts the bytes read from it.
@@ -179,7 +179,7 @@ struct CachedPage {
 }
 
 impl<'a> PageCache<'a> {
-    /// Keeps [`PAGES_KEPT`] pages of `memory`.
+    /// Keeps [`DEFAULT_CACHED_PAGES`] pages of `memory`.
     pub fn new(memory: &'a dyn Memory) -> Self {
         Self::with_capacity(memory, DEFAULT_CACHED_PAGES)
     }

@@ -88,7 +88,7 @@ pub fn assert_sound(reading: &Reading) {
 }
 
 /// Calls `look` with copies of the image in each of which one pointer is the largest value: at most
-/// `MOST` copies.
+/// `MAX_IMAGES` copies.
 pub fn with_pointers_maximized(image: &Image, mut look: impl FnMut(Image)) {
     const MAX_IMAGES: usize = 300;
     let ranges: Vec<(u64, u64)> = image.ranges().map(|(at, bytes)| (at, at + bytes.len() as u64)).collect();

@@ -258,7 +258,7 @@ impl Matrix {
     /// The cell identified by the `named` choices, with `fixed` choices for the other axes.
     ///
     /// # Errors
-    /// [`NoCell`].
+    /// [`CellError`].
     pub fn resolve(&self, named: &[(String, String)], fixed: &[(String, String)]) -> Result<Key, CellError> {
         for (axis, choice) in named {
             self.check_choice(axis, choice)?;
@@ -319,7 +319,7 @@ impl Matrix {
     /// Checks that the study, or this run, has the choice.
     ///
     /// # Errors
-    /// [`NoCell::Wrong`] if it does not exist.
+    /// [`CellError::Invalid`] if it does not exist.
     pub fn check_choice(&self, axis: &str, choice: &str) -> Result<(), CellError> {
         let unknown = |what: &str| Err(CellError::Invalid(format!("there is no {what}")));
         if axis == SUBJECT {

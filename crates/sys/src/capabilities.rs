@@ -2,9 +2,9 @@
 //! them.
 //!
 //! A strandline with file capabilities (`setcap`) runs for a user with fewer rights than it has.
-//! Files named by this user must be opened with the user's rights. So [`withhold_file_rights`]
+//! Files named by this user must be opened with the user's rights. So [`drop_dac_capabilities`]
 //! removes the capabilities that override file permissions from the effective set at the start,
-//! before there is a second thread, and only [`with_file_rights`] puts them back, while it opens a
+//! before there is a second thread, and only [`with_dac_capabilities`] puts them back, while it opens a
 //! file of /proc. Capability sets are per thread; a new thread inherits those of its creator.
 
 use std::cell::Cell;
@@ -57,7 +57,7 @@ struct SetWord {
 static WITHHELD: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// Nesting depth of [`with_file_rights`] in this thread.
+    /// Nesting depth of [`with_dac_capabilities`] in this thread.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -67,13 +67,13 @@ impl Capability {
         1 << self.number
     }
 
-    /// Whether this thread has the capability or can regain it with [`with_file_rights`].
+    /// Whether this thread has the capability or can regain it with [`with_dac_capabilities`].
     pub fn is_held(self) -> bool {
         held() & self.bit() != 0
     }
 }
 
-/// Capabilities of this thread, with those that [`with_file_rights`] can regain, as bits.
+/// Capabilities of this thread, with those that [`with_dac_capabilities`] can regain, as bits.
 pub fn held() -> u64 {
     read().map_or(0, |words| effective(&words)) | WITHHELD.load(Ordering::Relaxed)
 }
@@ -140,7 +140,7 @@ pub fn drop_dac_capabilities() -> io::Result<()> {
     Ok(())
 }
 
-/// Removes on drop the capabilities that [`with_file_rights`] restored, also on panic.
+/// Removes on drop the capabilities that [`with_dac_capabilities`] restored, also on panic.
 struct RaisedGuard;
 
 impl Drop for RaisedGuard {

@@ -362,7 +362,7 @@ impl Arenas<'_> {
         }
     }
 
-    /// Follows the thread caches. Returns one [`Lists`] per region, and the encoding of links.
+    /// Follows the thread caches. Returns one [`SpecialChunks`] per region, and the encoding of links.
     fn thread_caches(&self, parameters: Option<&Parameters>, reading: &mut Reading) -> (Vec<SpecialChunks>, LinkEncoding) {
         let memory = self.context.whole_memory;
         let list = |(owned, pages): (&ArenaRegion, _)| (pages, SpecialChunks::new(owned.region.start, owned.region.end));

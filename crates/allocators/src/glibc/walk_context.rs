@@ -155,7 +155,7 @@ pub struct Part {
 pub enum FastbinMode<'a> {
     /// By their links alone: every chunk that may be a member is treated as one.
     Guess(&'a fastbins::Arena, LinkEncoding),
-    /// By the [`Lists`].
+    /// By the [`SpecialChunks`].
     Known,
 }
 

@@ -1,4 +1,4 @@
-//! Types of blocks: from words in the block or next to references to it ([`Told`]), from a
+//! Types of blocks: from words in the block or next to references to it ([`BlockTypes`]), from a
 //! runtime's reader, or else from the size.
 
 use std::collections::HashMap;

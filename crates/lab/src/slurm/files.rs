@@ -38,7 +38,7 @@ pub struct SharedFolder {
 /// Identity of the lab, for its tasks.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LabIdentity {
-    /// See [`Store::lab`].
+    /// See [`SharedFolder::lab`].
     pub lab: String,
     /// Key of its journal.
     pub key: String,
@@ -58,7 +58,7 @@ pub struct Owner {
 /// Subjects of the rounds of an array.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// See [`Store::lab`].
+    /// See [`SharedFolder::lab`].
     pub lab: String,
     /// The subjects; a round names them by index.
     pub subjects: Vec<Subject>,
@@ -69,7 +69,7 @@ pub struct Plan {
 /// A requested job array.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobArray {
-    /// See [`Store::lab`].
+    /// See [`SharedFolder::lab`].
     pub lab: String,
     /// Name of its plan.
     pub plan: String,
@@ -99,7 +99,7 @@ impl std::fmt::Display for Task {
 pub struct FinishedRound {
     /// [`SCHEMA`].
     pub schema: String,
-    /// See [`Store::lab`].
+    /// See [`SharedFolder::lab`].
     pub lab: String,
     /// Name of the plan.
     pub plan: String,
@@ -137,7 +137,7 @@ pub struct Run {
 /// Content of the file of a task that gave up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {
-    /// See [`Store::lab`].
+    /// See [`SharedFolder::lab`].
     pub lab: String,
     /// The machine that it ran on.
     pub node: String,

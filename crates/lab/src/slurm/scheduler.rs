@@ -95,7 +95,7 @@ pub struct Submission<'a> {
 /// Submits an array and returns its job id.
 ///
 /// # Errors
-/// [`Trouble`].
+/// [`SchedulerError`].
 pub fn submit(submission: &Submission<'_>) -> Result<u64, SchedulerError> {
     let last = submission.count.saturating_sub(1);
     let at_once = submission.at_once.map(|most| format!("%{most}")).unwrap_or_default();
@@ -115,7 +115,7 @@ pub fn submit(submission: &Submission<'_>) -> Result<u64, SchedulerError> {
 /// States of those tasks of `jobs` that the scheduler knows. Stops early once `is_enough`.
 ///
 /// # Errors
-/// [`Trouble`].
+/// [`SchedulerError`].
 pub fn tasks(jobs: &[u64], is_enough: &dyn Fn() -> bool) -> Result<Vec<TaskStatus>, SchedulerError> {
     let list = jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let words = ["-h", "-r", "-t", "all", "-o", "%F|%K|%T|%N|%r", "-j", &list].map(str::to_owned);
@@ -130,7 +130,7 @@ pub fn tasks(jobs: &[u64], is_enough: &dyn Fn() -> bool) -> Result<Vec<TaskStatu
 /// The id of the job with this name; `None` if the scheduler has none.
 ///
 /// # Errors
-/// [`Trouble`].
+/// [`SchedulerError`].
 pub fn find(name: &str) -> Result<Option<u64>, SchedulerError> {
     let words = ["-h", "-t", "all", "-o", "%F", "-n", name].map(str::to_owned);
     let said = run_program("squeue", &words, &|| false)?;
@@ -140,7 +140,7 @@ pub fn find(name: &str) -> Result<Option<u64>, SchedulerError> {
 /// Cancels jobs or single tasks.
 ///
 /// # Errors
-/// [`Trouble`].
+/// [`SchedulerError`].
 pub fn cancel(what: &[String]) -> Result<(), SchedulerError> {
     match run_program("scancel", what, &|| false) {
         Ok(_) | Err(SchedulerError::Unknown) => Ok(()),

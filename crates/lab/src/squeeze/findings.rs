@@ -147,7 +147,7 @@ pub struct LimitResult {
 /// Runs a squeeze. `hear` is called after every run with the number of runs so far and the run.
 ///
 /// # Errors
-/// [`NoAnswer`] if a run cannot be made, or if the command fails without a limit.
+/// [`SqueezeError`] if a run cannot be made, or if the command fails without a limit.
 pub fn squeeze(
     question: &SqueezeOptions,
     trial: &mut dyn LimitRunner,

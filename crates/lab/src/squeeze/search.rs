@@ -5,7 +5,7 @@
 //! peak without a limit, the search moves in growing steps until it has both, bisects down to the
 //! resolution, and repeats the limit found. A failure there only raises the lower bound, so that a
 //! flaky edge is passed. The lower end of a flaky edge is found the same way from below. The search
-//! is bounded whatever the command does: it makes at most [`Plan::most_trials`] runs to find an
+//! is bounded whatever the command does: it makes at most [`Plan::max_trials`] runs to find an
 //! edge.
 
 use std::collections::BTreeMap;
@@ -124,7 +124,7 @@ impl<'a> Search<'a> {
     /// Makes one run and stores its result; true if it succeeded.
     ///
     /// # Errors
-    /// As [`Trial::run`].
+    /// As [`LimitRunner::run`].
     pub fn probe(&mut self, limit_bytes: Option<u64>) -> Result<bool, Stopped> {
         let tried = LimitedRun { limit_bytes, ..self.trial.run(limit_bytes)? };
         let is_success = tried.is_success();
@@ -167,7 +167,7 @@ impl<'a> Search<'a> {
     /// reached.
     ///
     /// # Errors
-    /// As [`Trial::run`].
+    /// As [`LimitRunner::run`].
     pub fn find_upper_edge(&mut self, guess_bytes: Option<u64>) -> Result<(), Stopped> {
         let Plan { floor_bytes: floor, ceiling_bytes: ceiling, repeat, resolution, .. } = *self.plan;
         let guess = pages_up(guess_bytes.unwrap_or(BLIND_GUESS_BYTES)).clamp(floor, ceiling);
@@ -204,7 +204,7 @@ impl<'a> Search<'a> {
     /// Finds, in the same way, the limit below which the command always fails.
     ///
     /// # Errors
-    /// As [`Trial::run`].
+    /// As [`LimitRunner::run`].
     pub fn find_lower_edge(&mut self) -> Result<(), Stopped> {
         let Plan { floor_bytes: floor, repeat, resolution, .. } = *self.plan;
         let mut step = self.smallest_success().map_or(PAGE_BYTES, |limit| resolution.at(limit));
@@ -229,7 +229,7 @@ impl<'a> Search<'a> {
     /// Runs under `limit_bytes` until it has `times` runs.
     ///
     /// # Errors
-    /// As [`Trial::run`].
+    /// As [`LimitRunner::run`].
     pub fn repeat(&mut self, limit_bytes: u64, times: u32) -> Result<(), Stopped> {
         while !self.is_spent() {
             let tally = self.tally(limit_bytes);

@@ -45,13 +45,13 @@ pub const SIZE_CLASSES: usize = 32;
 pub const ALIGNMENT: u64 = 16;
 
 /// `ob_type` in an object (`Include/object.h`). Offsets in objects count from `ob_refcnt`; in
-/// builds without a global lock the object begins [`Release::ahead`] bytes before.
+/// builds without a global lock the object begins [`Release::header_prefix_bytes`] bytes before.
 pub const TYPE: u64 = 8;
 /// `ob_size`.
 pub const SIZE: usize = 16;
 /// Bytes of `PyGC_Head`, in front of objects that the collector tracks.
 pub const GC_HEAD_BYTES: u64 = 16;
-/// Value of [`Release::ahead`] in builds without a global lock.
+/// Value of [`Release::header_prefix_bytes`] in builds without a global lock.
 pub const AHEAD_BYTES: u64 = 16;
 /// `ob_ref_local` (32 bits) in builds without a global lock, from the start of the object.
 pub const LOCAL_REFERENCES: usize = 12;
@@ -198,7 +198,7 @@ pub struct Release {
     /// Bytes before the items in the block of a list (`_PyListArray`).
     pub list_header_bytes: u64,
     /// Bytes of `PyASCIIObject`, followed by the characters of an ASCII string; of
-    /// `PyCompactUnicodeObject`, followed by those of another string; and of `PyUnicodeObject`.
+    /// `PyCompactUnicodeObject`, followed by those of another string_bytes; and of `PyUnicodeObject`.
     pub string_bytes: [u64; 3],
     /// `utf8` in a str that is not ASCII.
     pub utf8: usize,

@@ -55,9 +55,9 @@ pub struct Layout {
     pub arenas: u64,
     /// Bytes of a `heapArena`.
     pub arena_bytes: u64,
-    /// `freeindex` in a span; [`Layout::count_bytes`] long.
+    /// `freeindex` in a span; [`Layout::nelems_bytes`] long.
     pub free_index: usize,
-    /// `nelems` in a span; [`Layout::count_bytes`] long.
+    /// `nelems` in a span; [`Layout::nelems_bytes`] long.
     pub nelems: usize,
     /// Bytes of `freeindex` and of `nelems`.
     pub nelems_bytes: usize,

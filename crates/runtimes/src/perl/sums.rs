@@ -30,13 +30,13 @@ const MAX_SHORT_BUFFER_BYTES: u64 = 24;
 /// Sums over values.
 #[derive(Default)]
 pub struct SurveySums {
-    /// Strings in use; shared buffers are in `cow` until [`Self::settle`].
+    /// Strings in use; shared buffers are in `cow` until [`Self::finish`].
     pub strings: Strings,
     /// Sums over values with shared buffers, indexed by the number of other owners.
     cow: Vec<Shared>,
     /// Arrays and hashes.
     pub containers: Containers,
-    /// Retained buffers, by [`Whose`].
+    /// Retained buffers, by [`RetainedBy`].
     pub retained: [Amount; 4],
     /// Values in no pad that have a buffer and no value: variables, or memory of C code.
     pub undefined: Vec<Kept>,

@@ -37,7 +37,7 @@ struct WeakTable {
     weakness: u64,
 }
 
-/// Marks objects of a [`Store`].
+/// Marks objects of a [`SharedFolder`].
 pub struct Tracer<'a> {
     store: &'a HeapCopy,
     kinds: &'a Kinds,

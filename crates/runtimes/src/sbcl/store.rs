@@ -24,7 +24,7 @@ const UNITS_PER_PAGE: usize = PAGE / UNIT_BYTES as usize;
 struct Area {
     start: u64,
     end: u64,
-    /// By page of the range: index of the copied page, or `NONE`.
+    /// By page of the range: index of the copied page, or `NOT_COPIED`.
     pages: Vec<u32>,
 }
 

@@ -30,7 +30,7 @@ struct Region {
     start: u64,
     /// End of the last consistent chunk.
     consistent_end: u64,
-    /// Its end; if unknown, the end of a page after `agree`.
+    /// Its end; if unknown, the end of a page after `consistent_end`.
     end: u64,
 }
 

@@ -124,7 +124,7 @@ impl<'a> Roots<'a> {
         self.known.certain.iter().for_each(|&word| take(word));
     }
 
-    /// Calls `take` with each doubtful root; `None` if there was no time for all.
+    /// Calls `take` with each conservative root; `None` if there was no time for all.
     pub fn conservative(&self, take: &mut dyn FnMut(u64)) -> Option<()> {
         let mut clock = DeadlineChecker { deadline: self.context.deadline, words: 0, is_late: false };
         if let Some(words) = &self.words {
