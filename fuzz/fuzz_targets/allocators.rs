@@ -1,5 +1,6 @@
-//! The readers of allocators other than glibc's over fabricated heaps with words of their structures overwritten: claims lie apart
-//! and in their memory, and reading ends after a bounded number of bytes.
+//! Readers of allocators other than glibc, over fabricated heaps with words of their structures
+//! overwritten: claims do not overlap and lie in their memory, and reading ends after a bounded
+//! number of bytes.
 #![no_main]
 
 use std::time::{Duration, Instant};
@@ -14,7 +15,8 @@ use strandline_synth::{
     fabricate_old_musl, fabricate_tcmalloc,
 };
 
-/// Overwrites words: each twelve bytes of `patches` are a structure, a place in it, and a word or a place in a structure.
+/// Overwrites words: each twelve bytes of `patches` choose a structure, an offset in it, and a word
+/// or an address in a structure.
 fn patch(image: &mut Image, structures: &[(u64, u64)], patches: &[u8]) {
     let place = |which: u8, at: u16| {
         let (start, end) = structures[which as usize % structures.len()];

@@ -1,4 +1,4 @@
-//! Any bytes as a mapped ELF object: symbols, sections and call frames are found or refused.
+//! Arbitrary bytes as a mapped ELF object: symbols, sections and call frames are found or refused.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

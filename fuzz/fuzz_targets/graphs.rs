@@ -1,4 +1,5 @@
-//! Who holds what in heaps of any words: what is reached and what is lost is all there is, and every step ends.
+//! The reference graph of heaps with arbitrary words: reachable and unreachable blocks together are
+//! all blocks, and every step terminates.
 #![no_main]
 
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use strandline_process::memory::Memory;
 
 const BASE: u64 = 0x5555_0000_0000;
 
-/// Words from [`BASE`] on.
+/// Memory that holds these words from [`BASE`] on.
 struct Words<'a>(&'a [u8]);
 
 impl Memory for Words<'_> {
@@ -22,7 +23,8 @@ impl Memory for Words<'_> {
     }
 }
 
-// A byte for each block: how many words it has. Then a byte for each word: the block that it leads to, or none.
+// One byte for each block: its size in words. Then one byte for each word: the block it points to,
+// or none.
 fuzz_target!(|data: &[u8]| {
     let Some((&count, rest)) = data.split_first() else { return };
     let (sizes, words) = rest.split_at(rest.len().min(usize::from(count)));

@@ -1,5 +1,6 @@
-//! HotSpot's reader over fabricated JVMs with any words of them and any bytes of their library's file overwritten and pages
-//! missing: it ends, reads no more than it may, and claims no byte twice.
+//! The HotSpot reader over fabricated JVMs with arbitrary words and arbitrary bytes of the library
+//! file overwritten and pages missing: it terminates, stays within its read limit, and claims no
+//! byte twice.
 #![no_main]
 
 use std::fs::File;
@@ -14,13 +15,13 @@ use strandline_process::map::AddressSpace;
 use strandline_runtimes::jvm;
 use strandline_synth::{JvmImage, clipped, fabricate_jvm};
 
-/// Those that inputs start from.
+/// Images that inputs start from.
 fn images() -> &'static Vec<JvmImage> {
     static IMAGES: OnceLock<Vec<JvmImage>> = OnceLock::new();
     IMAGES.get_or_init(|| (0..64).map(fabricate_jvm).collect())
 }
 
-/// A file without a name, with these bytes.
+/// Returns an unlinked temporary file with these bytes.
 fn file_of(bytes: &[u8]) -> Option<File> {
     let path = std::env::temp_dir().join(format!("strandline-fuzz-jvm-{}", std::process::id()));
     let mut file = File::options().read(true).write(true).create(true).truncate(true).open(&path).ok()?;
@@ -33,7 +34,7 @@ fuzz_target!(|data: &[u8]| {
     let Some((&[choice, in_file], data)) = data.split_first_chunk() else { return };
     let Some((absent, patches)) = data.split_first_chunk() else { return };
     let mut machine = images()[usize::from(choice) % 64].clone();
-    // So many patches are of the file, a byte each.
+    // The first `in_file % 16` patches change one byte of the file each.
     let (of_file, patches) = patches.split_at(patches.len().min(3 * usize::from(in_file % 16)));
     for patch in of_file.as_chunks::<3>().0 {
         let place = usize::from(u16::from_le_bytes([patch[0], patch[1]])) % machine.file.len();

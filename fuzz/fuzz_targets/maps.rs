@@ -1,4 +1,4 @@
-//! /proc/PID/maps: mappings come out in order, without overlap, and every address finds its own.
+//! /proc/PID/maps: mappings are ordered and do not overlap, and every address finds its mapping.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

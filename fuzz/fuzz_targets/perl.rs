@@ -1,5 +1,5 @@
-//! Perl's reader over fabricated perls with any words of them overwritten and pages missing: it ends, reads no more than
-//! it may, and says where it does not understand.
+//! The Perl reader over fabricated interpreters with arbitrary words overwritten and pages missing:
+//! it terminates, stays within its read limit, and reports what it does not understand.
 #![no_main]
 
 use std::sync::OnceLock;
@@ -14,7 +14,7 @@ use strandline_runtimes::perl;
 use strandline_runtimes::perl::locate::{Addresses, Program, Variables};
 use strandline_synth::{PerlImage, PerlRecipe, TRAPS, clipped, fabricate_perl};
 
-/// The perls that inputs start from.
+/// Images that inputs start from.
 fn perls() -> &'static [PerlImage] {
     static PERLS: OnceLock<Vec<PerlImage>> = OnceLock::new();
     PERLS.get_or_init(|| {

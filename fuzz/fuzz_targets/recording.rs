@@ -1,5 +1,5 @@
-//! Recordings: any bytes are read to their end, with bounded memory, or refused; a block of samples of any shape is
-//! unrolled.
+//! Recordings: arbitrary bytes are read to their end in bounded memory, or refused; a block of
+//! samples of any shape is unrolled.
 #![no_main]
 
 use std::path::Path;
@@ -11,7 +11,7 @@ fn read(bytes: &[u8]) {
     let Ok(mut reader) = Reader::new(bytes, Path::new("fuzz")) else { return };
     while let Ok(Some(record)) = reader.next_record() {
         if let Record::Samples(block) = record {
-            // What a report does with it.
+            // Expands the block, as a report does.
             let _ = block.runs().take(100_000).map(|run| run.count.min(1)).sum::<u64>();
         }
     }
@@ -21,11 +21,11 @@ fn read(bytes: &[u8]) {
 fuzz_target!(|bytes: &[u8]| {
     // As a file: almost always damaged.
     read(bytes);
-    // As the lines inside of a sound one.
+    // As the lines inside a valid file.
     if let Ok(framed) = zstd::bulk::compress(bytes, 1) {
         read(&framed);
     }
-    // As a block of samples between a sound beginning and end.
+    // As a block of samples between a valid beginning and end.
     let Ok(block) = serde_json::from_slice::<Block>(bytes) else { return };
     let Ok(mut writer) = Writer::new(Vec::new()) else { return };
     if writer.push(&Record::Samples(Box::new(block))).is_ok() && writer.flush().is_ok() {

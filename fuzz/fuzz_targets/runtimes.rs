@@ -1,5 +1,5 @@
-//! CPython's and Go's readers over fabricated ones with any words of them overwritten and pages missing: they end, read no more
-//! than they may, and claim no byte twice.
+//! The CPython and Go readers over fabricated images with arbitrary words overwritten and pages
+//! missing: they terminate, stay within their read limits, and claim no byte twice.
 #![no_main]
 
 use std::sync::OnceLock;
@@ -12,7 +12,7 @@ use strandline_process::map::AddressSpace;
 use strandline_runtimes::{cpython, go};
 use strandline_synth::{CPythonImage, GoImage, Image, clipped, fabricate_cpython, fabricate_go};
 
-/// Those that inputs start from.
+/// Images that inputs start from.
 fn images() -> &'static (Vec<CPythonImage>, Vec<GoImage>) {
     static IMAGES: OnceLock<(Vec<CPythonImage>, Vec<GoImage>)> = OnceLock::new();
     IMAGES.get_or_init(|| ((0..8).map(fabricate_cpython).collect(), (0..8).map(fabricate_go).collect()))

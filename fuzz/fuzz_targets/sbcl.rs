@@ -1,5 +1,5 @@
-//! The SBCL reader over fabricated heaps with words overwritten and pages absent: claims lie apart and add up to what is
-//! resident, and reading ends after a bounded number of bytes.
+//! The SBCL reader over fabricated heaps with words overwritten and pages absent: claims do not
+//! overlap and add up to the resident bytes, and reading ends after a bounded number of bytes.
 #![no_main]
 
 use std::sync::OnceLock;
@@ -34,7 +34,8 @@ fn heaps() -> &'static [SbclHeap] {
     })
 }
 
-/// Overwrites words: each twelve bytes of `patches` are a place and a word, or a reference to a place.
+/// Overwrites words: each twelve bytes of `patches` are a place and a word, or a reference to a
+/// place.
 fn patch(heap: &SbclHeap, image: &mut Image, patches: &[u8]) {
     let places = heap.structure();
     let place = |number: u64| places[(number % places.len() as u64) as usize];
@@ -64,7 +65,7 @@ fuzz_target!(|data: &[u8]| {
     let heap = &heaps()[usize::from(choice) % heaps().len()];
     let mut image = heap.image.clone();
     patch(heap, &mut image, patches);
-    // One in four has pages that are absent.
+    // One input in four has absent pages.
     let absent = if workers & 0x30 == 0 { u64::from_le_bytes(*absent) } else { 0 };
     let image_bytes: u64 = image.ranges().map(|(_, bytes)| bytes.len() as u64).sum();
     let (space, _) = AddressSpace::parse(heap.maps().as_bytes());

@@ -1,4 +1,4 @@
-//! /proc/PID/smaps and smaps_rollup: ordered mappings, and no page is made up from text alone.
+//! /proc/PID/smaps and smaps_rollup: mappings are ordered, and no page is derived from text alone.
 #![no_main]
 
 use std::fs::File;
@@ -14,7 +14,7 @@ fuzz_target!(|text: &[u8]| {
         assert!(pair[0].mapping.end <= pair[1].mapping.start);
     }
     let _ = smaps.total();
-    // A pagemap without entries: the process ended. Whatever smaps claims, there are no runs.
+    // A pagemap without entries: the process ended. Whatever smaps contains, there are no runs.
     let Ok(empty) = File::open("/dev/null") else { return };
     if let Ok(residency) = Residency::read_by(&empty, &smaps.entries, Way::Entries) {
         assert_eq!(residency.run_count(), 0);

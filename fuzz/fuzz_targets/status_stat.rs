@@ -1,4 +1,4 @@
-//! /proc/PID/status, stat, cmdline and environ: no panic, and only settings that may be kept are.
+//! /proc/PID/status, stat, cmdline and environ: no panic, and only the permitted settings are kept.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

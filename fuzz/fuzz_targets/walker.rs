@@ -1,5 +1,5 @@
-//! The glibc reader over fabricated heaps with words overwritten and pages absent: claims lie apart
-//! and add up to what is resident, and reading ends after a bounded number of bytes.
+//! The glibc reader over fabricated heaps with words overwritten and pages absent: claims do not
+//! overlap and add up to the resident bytes, and reading ends after a bounded number of bytes.
 #![no_main]
 
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! What fuzz targets share: fabricated memory that counts what is read of it.
+//! Shared by the fuzz targets: fabricated memory that counts the bytes read from it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,9 +8,9 @@ use strandline_synth::{Image, is_absent};
 
 /// An image as a target's memory.
 pub struct Target {
-    /// What can be read.
+    /// Readable memory.
     pub image: Image,
-    /// Of it, what is resident.
+    /// Resident ranges of the image.
     pub runs: Vec<(u64, u64)>,
     bytes_read: AtomicU64,
 }
@@ -24,36 +24,37 @@ impl Memory for Target {
 }
 
 impl Target {
-    /// Memory that can be read also where pages, those that `absent` names, are not resident: a look at it reads them in.
+    /// All of the image is readable, also the pages named by `absent`, which are not resident:
+    /// reading them faults them in.
     pub fn readable(image: Image, absent: u64) -> Self {
         let runs = image.pages_without(|page| is_absent(absent, page));
         Self { image, runs, bytes_read: AtomicU64::new(0) }
     }
 
-    /// Memory of which only what is resident can be read.
+    /// Only resident pages are readable.
     pub fn resident_only(image: &Image, absent: u64) -> Self {
         let runs = image.pages_without(|page| is_absent(absent, page));
         Self { image: image.within(&runs), runs, bytes_read: AtomicU64::new(0) }
     }
 
-    /// Bytes that are resident.
     pub fn resident_bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.1 - run.0).sum()
     }
 
-    /// What holds for every reading: it ends after a bounded number of bytes.
+    /// Fails if more than `bytes` bytes were read.
     pub fn assert_read_at_most(&self, bytes: u64) {
         let read = self.bytes_read.load(Ordering::Relaxed);
         assert!(read <= bytes, "{read} bytes were read, {bytes} are allowed");
     }
 }
 
-/// This process: readers look for a runtime's programs in one.
+/// This process, for readers that need a [`Process`] to look for the files of a runtime in.
 pub fn this_process() -> Process {
     Process::open(std::process::id().cast_signed()).expect("this process is there")
 }
 
-/// Overwrites words with words: twelve bytes of `patches` each, 3 of which say where, one how, 8 with what.
+/// Overwrites words: each twelve bytes of `patches` are 3 bytes for the place, one for the
+/// operation, and 8 for the operand.
 pub fn patch(image: &mut Image, patches: &[u8]) {
     let ranges: Vec<(u64, u64)> = image.ranges().map(|(at, bytes)| (at, bytes.len() as u64)).collect();
     for patch in patches.as_chunks::<12>().0 {

@@ -1,8 +1,10 @@
-//! The integration tests, one binary: strandline as people and scripts run it, against real processes of known answer.
+//! The integration tests, one binary: strandline as people and scripts run it, against real
+//! processes with known answers.
 //!
-//! A new test goes into the module whose topic it is; code that several files share goes into `support`. Processes that
-//! a test starts end when its `Subject` is dropped, so a failing test leaves nothing behind. A test waits for a state and
-//! never for a time. A test that cannot run here says so with `skipped(here!(), REASON)` and passes.
+//! Put a new test into the module of its topic, and code shared by several files into `support`.
+//! Processes that a test starts end when its `Subject` is dropped, so a failing test leaves nothing
+//! behind. A test waits for a state, never for a time. A test that cannot run here calls
+//! `skipped(here!(), REASON)` and passes.
 
 mod allocators; // heaps: figures against mallinfo and the allocators' own statistics; trims and purges
 mod cli; // output and errors of each verb; bad input; privacy; `top` in a terminal

@@ -1,4 +1,5 @@
-//! Holds objects of three types by traits, in boxes and in shared ones. Prints how many of each, as JSON, and waits.
+//! Holds objects of three types as trait objects, in `Box` and in `Arc`. Prints the number of each,
+//! as JSON, and waits.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ trait Shape {
     fn name(&self) -> &str;
 }
 
-/// Nothing of it needs to be dropped.
+/// A type without drop glue.
 struct Round {
     radius: f64,
     _more: [u64; 8],

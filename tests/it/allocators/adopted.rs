@@ -1,6 +1,6 @@
-//! Fabricated heaps, judged by glibc itself: a program adopts one, and its own `mallinfo` and
-//! `malloc_trim` must find what `strandline-synth` says they find. So the readers' tests stand on
-//! heaps that the real allocator takes for its own.
+//! Fabricated heaps, checked by glibc itself: a program adopts one, and its own `mallinfo` and
+//! `malloc_trim` must agree with `strandline-synth`. This shows that the readers' tests use heaps
+//! that the real allocator accepts.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use strandline_synth::{Heap, Places, Recipe, Version, fabricate};
 
 use crate::support::{Libc, Outcome, Result, Subject, for_each, here, repetitions, skipped, subject};
 
-/// The program, linked statically, without address randomisation.
+/// Starts the program, linked statically, without address randomisation.
 fn adopt(program: &Path, file: Option<&Path>) -> Result<Subject> {
     let mut command = Command::new("setarch");
     command.arg("-R").arg(program).args(file);
@@ -28,7 +28,7 @@ fn symbols(program: &Path) -> Result<(u64, u64)> {
     Ok((address("main_arena")?, address("mp_")?))
 }
 
-/// The heap in adopt.c's format.
+/// Writes the heap in adopt.c's format.
 fn write(heap: &Heap, path: &Path) -> Outcome {
     let mut file = Vec::new();
     let mut record = |what: u64, address: u64, bytes: &[u8]| {
@@ -53,7 +53,7 @@ fn write(heap: &Heap, path: &Path) -> Outcome {
 }
 
 fn check(program: &Path, places: Places, version: Version, seed: u64) -> Outcome {
-    // Mappings of single chunks are counted in mp_, which stays the program's own.
+    // Mappings of single chunks are counted in mp_, which keeps the program's values.
     let heap = fabricate(&Recipe { places, mmapped: 0, ..Recipe::from_seed(version, seed) });
     let path = PathBuf::from(format!("{}.{seed}.heap", program.display()));
     write(&heap, &path)?;
@@ -84,7 +84,7 @@ fn check(program: &Path, places: Places, version: Version, seed: u64) -> Outcome
     Err(format!("malloc_trim: fabricated {expected}, glibc {given_back}").into())
 }
 
-/// The version whose layout a library has.
+/// The heap layout of a library; `None` for an unknown one.
 fn version(libc: &Libc) -> Option<Version> {
     match libc.name.as_str() {
         "bullseye" => Some(Version::V2_31),

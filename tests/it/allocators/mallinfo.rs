@@ -1,5 +1,5 @@
-//! `mallinfo`, computed from outside, against the subject's own `mallinfo2()`, field by field, over
-//! random programs: threads, aligned blocks, foreign sbrk, a blocked break, settings, libcs.
+//! `mallinfo` computed from outside, compared with the subject's own `mallinfo2()` field by field,
+//! over random programs: threads, aligned blocks, foreign sbrk, a blocked break, settings, libcs.
 
 use serde_json::Value;
 
@@ -31,7 +31,7 @@ impl Case {
         self.start_program("random_heap")
     }
 
-    /// Starts another program so, and waits until it rests.
+    /// Starts another program with the same options, and waits until it rests.
     fn start_program(&self, name: &str) -> crate::support::Result<Subject> {
         let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
         let subject = Subject::start_with(&self.libc, name, &arguments, &self.variables)?;
@@ -40,12 +40,12 @@ impl Case {
     }
 }
 
-/// The seeds of one kind of program: each kind its own.
+/// Seeds of one kind of program; each kind has its own.
 pub fn seeds(first: u64, short: u64, long: u64) -> std::ops::Range<u64> {
     first..first + repetitions(short, long)
 }
 
-/// Settings that change how the heap is laid out.
+/// Settings that change the layout of the heap.
 pub const SETTINGS: [(&str, &str); 8] = [
     ("MALLOC_ARENA_MAX", "1"),
     ("MALLOC_ARENA_MAX", "2"),
@@ -57,7 +57,7 @@ pub const SETTINGS: [(&str, &str); 8] = [
     ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
 ];
 
-/// Names each field in which the two differ.
+/// Fails with each differing field.
 pub fn same(ours: &Value, theirs: &Value) -> Outcome {
     let differing: Vec<String> = MALLINFO
         .iter()
@@ -130,7 +130,7 @@ fn two_libcs_in_one_process() -> Outcome {
     Ok(())
 }
 
-/// What the arenas say adds up to what mallinfo says.
+/// The arenas' figures add up to mallinfo's.
 #[test]
 fn arenas_add_up() -> Outcome {
     for_each(seeds(6000, 3, 10).map(|seed| Case::new(&Libc::system(), seed, &["threads=6"])), |case| {
@@ -148,8 +148,8 @@ fn arenas_add_up() -> Outcome {
     })
 }
 
-/// What all allocators tell alike: blocks in use and their bytes, as `malloc_usable_size` counts them; what is in caches,
-/// free and malloc's own besides. Together that is all that malloc holds.
+/// Figures common to all allocators: blocks in use and their bytes, as `malloc_usable_size` counts
+/// them, cached bytes, free bytes and malloc's own bytes. Together they are all that malloc holds.
 #[test]
 fn blocks_in_use_are_those_that_malloc_usable_size_knows() -> Outcome {
     let figure = |allocator: &Value, name: &str| {
@@ -163,7 +163,7 @@ fn blocks_in_use_are_those_that_malloc_usable_size_knows() -> Outcome {
         .collect();
     for_each(cases, |case| {
         let mut subject = case.start_program("usable")?;
-        // What the libc has allocated for itself.
+        // Blocks that the libc has allocated itself.
         let mut of_libc = None;
         for command in [None, Some(b'a'), Some(b'f')] {
             let said = command.map(|command| subject.ask(command)).transpose()?;

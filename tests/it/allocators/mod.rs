@@ -1,4 +1,4 @@
-//! Heaps of glibc and of the other allocators, against what the allocator and the program say of themselves.
+//! Heaps of glibc and of the other allocators, compared with the figures of allocator and program.
 
 mod adopted;
 mod mallinfo;

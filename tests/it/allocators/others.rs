@@ -1,5 +1,5 @@
-//! Allocators other than glibc's: what is live, cached and free by their books is what the program itself and the allocator's
-//! own statistics say, and a purge gives back what was predicted, to the byte.
+//! Allocators other than glibc: live, cached and free bytes read from their structures equal the
+//! program's and the allocator's own figures, and a purge gives back the predicted bytes, exactly.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::support::{
     skipped, subject,
 };
 
-/// The libraries of allocators: the allocator's name, the library, and the remedy that is its own.
+/// Libraries of allocators: the allocator's name, the library, and its remedy.
 fn all(test: &str) -> Vec<(&'static str, PathBuf, &'static str)> {
     libraries(test).into_iter().map(|one| (one.name, one.path, one.remedy)).collect()
 }
@@ -29,14 +29,14 @@ fn start(library: &PathBuf, name: &str, arguments: &[&str]) -> Result<Subject> {
     })
 }
 
-/// What the subject says to a command, once it rests again.
+/// Sends a command to the subject, and returns the answer once it rests again.
 fn asked(subject: &mut Subject, command: u8) -> Result<Value> {
     let said = subject.ask(command)?;
     subject.at_rest()?;
     Ok(said)
 }
 
-/// What is said of an allocator that was read.
+/// The document's entry for an allocator that was read.
 fn read<'a>(document: &'a Value, name: &str) -> Result<&'a Value> {
     let all = document["allocators"].as_array().ok_or("no allocators")?;
     let found = all.iter().find(|allocator| allocator["name"] == name && allocator["read"] == true);
@@ -55,8 +55,8 @@ fn random_programs_hold_what_is_said_of_them() -> Outcome {
     for_any(all(test), |(name, library, remedy)| {
         for seed in 1..=repetitions(6, 100) {
             let keep = format!("keep={}", 100 - seed % 4 * 30);
-            // By how much mimalloc's aligned blocks begin behind their places nothing tells; and what a collection gives back
-            // depends on the thread that makes it.
+            // Nothing records how far mimalloc's aligned blocks are from the start of their slots,
+            // and the effect of a collection depends on the thread that makes it.
             let is_mimalloc = *name == "mimalloc";
             let align = if is_mimalloc { "align=0" } else { "align=1" };
             let subject = start(library, "any_heap", &[&seed.to_string(), most(seed), &keep, align])?;
@@ -72,7 +72,7 @@ fn most(seed: u64) -> &'static str {
     if seed.is_multiple_of(5) { "most=50000000" } else { "most=4000000" }
 }
 
-/// With huge pages of its own (opt.hpa) what is free has no extent; of a purge only the rest is predicted.
+/// With opt.hpa free memory has no extents; only the rest of a purge is predicted.
 #[test]
 fn a_jemalloc_with_huge_pages_holds_what_is_said_of_it() -> Outcome {
     let test = here!();
@@ -95,7 +95,8 @@ fn a_jemalloc_with_huge_pages_holds_what_is_said_of_it() -> Outcome {
     })
 }
 
-/// CPython without a global lock has a mimalloc of its own, laid out as no release of mimalloc is: what is alive is not called free.
+/// CPython without a global lock has its own mimalloc, with a layout of no mimalloc release: live
+/// blocks are not reported as free.
 #[test]
 fn objects_of_a_free_threaded_cpython_are_in_use() -> Outcome {
     let Some(python) = pythons::free_threaded(here!()) else {
@@ -116,7 +117,7 @@ sys.stdin.read()";
     };
     let ((_, few), (bytes, many)) = (look("0")?, look("100000")?);
     let more = number(&many, "live_bytes")? - number(&few, "live_bytes")?;
-    // Sizes are rounded up, to four in each doubling, and the list has its own.
+    // Sizes are rounded up to one of four per doubling, and the list itself takes memory.
     if more < bytes || more > bytes + bytes / 4 {
         return Err(format!("{bytes} bytes of objects, {more} in use").into());
     }
@@ -150,7 +151,8 @@ fn programs_of_musl_hold_what_is_said_of_them() -> Outcome {
     })
 }
 
-/// Without glibc's own restartable sequences it has caches of processors, with them caches of threads.
+/// Without glibc's own restartable sequences tcmalloc has per-CPU caches, with them per-thread
+/// caches.
 const RSEQ: [&str; 2] = ["glibc.pthread.rseq=0", "glibc.pthread.rseq=1"];
 
 #[test]
@@ -172,7 +174,8 @@ fn programs_with_googles_tcmalloc_hold_what_is_said_of_them() -> Outcome {
     })
 }
 
-/// Twice: what is said after each round of traffic is what the program says, and what tcmalloc says where it can be asked.
+/// After each of two rounds of traffic, the report equals the program's figures, and tcmalloc's
+/// where available.
 fn of_googles(mut subject: Subject) -> Outcome {
     subject.at_rest()?;
     let before = read(&explain(subject.pid())?, "google_tcmalloc")?.clone();
@@ -200,7 +203,7 @@ fn of_googles(mut subject: Subject) -> Outcome {
     Ok(())
 }
 
-/// Nothing but what it is made of tells it: no symbols, and no file of its name.
+/// Without symbols and without a file of its name, only its contents identify tcmalloc.
 #[test]
 fn a_stripped_program_with_googles_tcmalloc_inside_is_read() -> Outcome {
     let test = here!();
@@ -228,8 +231,8 @@ fn a_stripped_program_with_googles_tcmalloc_inside_is_read() -> Outcome {
     })
 }
 
-/// Twice: what is said after each round of traffic is what the program, and its allocator, say themselves, with these `expected`
-/// caveats and no other.
+/// After each of two rounds of traffic, the report equals the figures of the program and its
+/// allocator, with exactly the `expected` caveats.
 fn of_one_program((name, expected): (&str, &[&str]), remedy: Option<&str>, mut subject: Subject) -> Outcome {
     subject.at_rest()?;
     let before = explain(subject.pid())?;
@@ -245,7 +248,7 @@ fn of_one_program((name, expected): (&str, &[&str]), remedy: Option<&str>, mut s
         assert_eq!(more("live_bytes")?, number(&own, "bytes")?, "bytes, round {round}");
         let unattributed = number(&document["totals"], "unattributed")?;
         assert!(unattributed < 100 << 10, "{}", document["totals"]);
-        // These export functions that tell theirs.
+        // These allocators export functions that return their statistics.
         if matches!(name, "jemalloc" | "tcmalloc") {
             let statistics = subject.ask(b's')?;
             for (key, figure) in now["own"].as_object().ok_or("no figures of its own")? {
@@ -264,14 +267,14 @@ fn of_one_program((name, expected): (&str, &[&str]), remedy: Option<&str>, mut s
 fn a_purge_gives_back_what_was_predicted() -> Outcome {
     let test = here!();
     for_any(all(test), |(name, library, remedy)| {
-        // With mimalloc a thread that ended has left most of it.
+        // With mimalloc, most of the predicted memory was left by a thread that ended.
         let arguments = if *name == "mimalloc" { ["1", "keep=10"] } else { ["4", "keep=40"] };
         let mut subject = start(library, "any_heap", &arguments)?;
         asked(&mut subject, b'w')?;
         let pid = subject.pid_text();
         let dry = json(&["reclaim", "--json", "--dry-run", "--remedy", remedy, &pid])?;
         assert!(dry["predicted_bytes"].as_u64() > Some(1 << 20), "{name}: {dry}");
-        // Without being told which: it is the call that gives back most.
+        // Without `--remedy`, reclaim selects the call that gives back most.
         let done = json(&["reclaim", "--json", &pid])?;
         assert_eq!(
             (&done["remedy"], &done["outcome"]),
@@ -282,7 +285,7 @@ fn a_purge_gives_back_what_was_predicted() -> Outcome {
         assert_eq!(done["predicted_bytes"], dry["predicted_bytes"]);
         assert_eq!(done["actual_bytes"], done["predicted_bytes"]);
         let again = json(&["reclaim", "--json", "--remedy", remedy, &pid])?;
-        // Of mimalloc's threads the next is taken.
+        // With mimalloc, the next thread is taken.
         let is_more = *name == "mimalloc" && again["outcome"] == "done";
         assert!(is_more || again["outcome"] == "nothing_to_give_back", "{}", again["reason"]);
         subject.ask(b'w')?;
@@ -291,21 +294,22 @@ fn a_purge_gives_back_what_was_predicted() -> Outcome {
     })
 }
 
-/// Releases of mimalloc of which a collection may give back something else than is predicted (docs/accounting.md says why).
+/// Releases of mimalloc whose collections may give back other amounts than predicted
+/// (docs/accounting.md has the reasons).
 const NOT_EXACT: [&str; 5] = ["1.9.2", "2.1.2", "3.0.1", "3.3.0", "3.3.1"];
 
-/// When `reclaim` starts after the program's last frees, besides at once: before, at and after mimalloc's purge delay of
-/// 10 to 25 ms.
+/// Delays of `reclaim` after the program's last frees, besides none: before, at and after
+/// mimalloc's purge delay of 10 to 25 ms.
 const AFTER_FREES_MILLISECONDS: [u64; 4] = [5, 20, 50, 200];
 
-/// The names of the functions that are called, by remedy.
+/// Names of the called functions, by remedy.
 const CALLED: [(&str, &str); 3] = [
     ("jemalloc_purge", "\0mallctl\0"),
     ("tcmalloc_release", "\0MallocExtension_ReleaseFreeMemory\0"),
     ("mimalloc_collect", "\0mi_collect\0"),
 ];
 
-/// A build that hides the function: `explain` promises nothing that `reclaim` refuses.
+/// A build that hides the function: `explain` predicts nothing that `reclaim` would refuse.
 #[test]
 fn a_call_that_cannot_be_made_is_not_predicted() -> Outcome {
     let test = here!();
@@ -339,7 +343,8 @@ fn a_call_that_cannot_be_made_is_not_predicted() -> Outcome {
     })
 }
 
-/// By whichever thread gives most: what a thread's own pages, what ended threads left, and what waits come to.
+/// Called in the thread that gives back most: its own pages, memory left by ended threads, and
+/// pending purges.
 #[test]
 fn a_collection_of_mimalloc_gives_back_what_was_predicted() -> Outcome {
     let test = here!();
@@ -381,19 +386,19 @@ fn redis_after_a_load_is_explained_and_gives_back_what_was_predicted() -> Outcom
         skipped(test, "no redis-server (apt-get install redis)");
         return Ok(());
     }
-    // A name of its own, where a port might be another one's.
+    // A Unix socket: another process might take a port.
     let folder = Folder::new("redis")?;
     let socket = folder.0.join("s").display().to_string();
     let mut server = Command::new("redis-server");
     server.args(["--port", "0", "--unixsocket", &socket, "--save", "", "--logfile", "/dev/null"]);
-    // A thread of jemalloc's own would purge between prediction and call.
+    // A background thread of jemalloc would purge between prediction and call.
     server.args(["--jemalloc-bg-thread", "no"]).current_dir(&folder.0);
     server.stdin(Stdio::null()).stdout(Stdio::null());
     let server = Ended(server.stderr(Stdio::null()).spawn()?);
     with_redis(&socket, &server.0.id().to_string())
 }
 
-/// A process that does not outlive its test.
+/// A process that is killed on drop.
 struct Ended(std::process::Child);
 
 impl Drop for Ended {
@@ -404,14 +409,14 @@ impl Drop for Ended {
     }
 }
 
-/// What a client of redis says, where it ends well.
+/// The output of a client of redis; `None` if it fails.
 fn client(socket: &str, arguments: &[&str]) -> Option<String> {
     let mut command = Command::new(arguments[0]);
     let output = command.args(["-s", socket]).args(&arguments[1..]).stdin(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Waits until the thread of redis that frees what was flushed has freed all of it.
+/// Waits until the background thread of redis has freed everything that was flushed.
 fn until_freed(socket: &str) -> Outcome {
     until_true("redis to free what was flushed", || {
         client(socket, &["redis-cli", "info", "memory"])
@@ -423,7 +428,7 @@ fn with_redis(socket: &str, pid: &str) -> Outcome {
     let client = |arguments: &[&str]| client(socket, arguments).is_some();
     until_true("redis to answer", || client(&["redis-cli", "ping"]))?;
     assert!(client(&["redis-benchmark", "-q", "-n", "60000", "-r", "50000", "-d", "400", "-t", "set,lpush"]));
-    // Not at once: a flush in the foreground has redis purge its heap itself.
+    // Asynchronous: after a flush in the foreground redis purges its heap itself.
     assert!(client(&["redis-cli", "flushall", "async"]));
     until_freed(socket)?;
     assert!(client(&["redis-benchmark", "-q", "-n", "10000", "-r", "5000", "-d", "100", "-t", "set"]));
@@ -443,10 +448,11 @@ fn with_redis(socket: &str, pid: &str) -> Outcome {
     Ok(())
 }
 
-/// How long after its start a run is killed at most, where the kill waits for nothing: most of what a run does lies before.
+/// Upper bound of the delay between the start of a run and its kill, if the kill waits for nothing:
+/// covers most of a run.
 const MAX_MICROSECONDS: u64 = 500_000;
 
-/// How long after the process is first seen traced it is: the call and its end lie within that.
+/// Upper bound of the delay after the process is first seen traced: covers the call and its end.
 const MAX_MICROSECONDS_INSIDE: u64 = 3000;
 
 /// Waits until process `pid` is traced, or `run` has ended.
@@ -474,7 +480,7 @@ fn killed_at_any_instant_of_a_purge_the_process_goes_on() -> Outcome {
             if turn % 2 == 0 {
                 until_inside(pid, &mut run)?;
             }
-            // Each second one of these at once: how long a process stands differs by machine.
+            // Every second one of these at once: how long a process is stopped differs by machine.
             let at_once = turn % 4 == 0;
             std::thread::sleep(Duration::from_micros(if at_once { 0 } else { (seed >> 33) % most }));
             inside += u64::from(is_traced(pid));
@@ -488,7 +494,7 @@ fn killed_at_any_instant_of_a_purge_the_process_goes_on() -> Outcome {
     })
 }
 
-/// Around a fork a thread holds all of jemalloc's locks without being in its code.
+/// Around a fork a thread holds all of jemalloc's locks without running jemalloc's code.
 #[test]
 fn a_process_that_forks_without_end_is_not_hung_by_purges() -> Outcome {
     for_any(all(here!()), |(_, library, remedy)| {
@@ -520,12 +526,12 @@ fn a_forked_child_has_the_same_heap() -> Outcome {
         asked(&mut subject, b'w')?;
         let parent = explain(subject.pid())?;
         let child = i32::try_from(subject::number(&asked(&mut subject, b'f')?, "child")?)?;
-        // Allocators have something to do in a new child. This one then waits for signals.
+        // Allocators run handlers in a new child, which then waits for signals.
         let copy = until_true("the child to rest", || is_paused(child)).and_then(|()| explain(child));
         strandline_sys::signal::send(child, 9)?;
         let copy = copy?;
         invariants::hold(&copy)?;
-        // Caches of threads that the child has not are in the heap all the same, as in use.
+        // Caches of threads that do not exist in the child are still in the heap, as in use.
         let (copy, parent) = (read(&copy, name)?, read(&parent, name)?);
         for key in ["own", "free_bytes", "size_classes"] {
             let of = |allocator: &Value| match key {

@@ -1,15 +1,15 @@
-//! Heaps that lie in several pieces: the main arena where brk is blocked, a thread's arena in its second heap, blocks
-//! of which the program protected, locked or advised a part. Each figure is the program's own, and no sound heap is
-//! called damaged.
+//! Heaps in several pieces: the main arena with a blocked brk, a thread's arena in its second heap,
+//! blocks that the program protected, locked or advised in part. Each figure equals the program's
+//! own, and no sound heap is reported as damaged.
 
 use crate::allocators::mallinfo::same;
 use crate::support::{Libc, Outcome, Result, Subject, for_each, repetitions, strandline, subject};
 
-/// Smallest and largest block, and how many.
+/// Smallest and largest block size, and the number of blocks.
 const SIZES: [(&str, &str, &str); 4] =
     [("16", "515", "60000"), ("16", "115", "60000"), ("600", "2100", "60000"), ("1000", "1000", "20000")];
 
-/// Starts the main arena in pieces, and pieces apart from each other with "1".
+/// Starts a subject with its main arena in pieces, which are separated if `apart` is "1".
 fn blocked(libc: &Libc, seed: u64, (low, high, blocks): (&str, &str, &str), apart: &str) -> Result<Subject> {
     let seed = seed.to_string();
     let subject =
@@ -20,7 +20,8 @@ fn blocked(libc: &Libc, seed: u64, (low, high, blocks): (&str, &str, &str), apar
     }
 }
 
-/// The ledger of a sound heap: mallinfo is the program's, nothing is missing, and what is predicted is given back.
+/// Checks the ledger of a sound heap: mallinfo equals the program's, nothing is missing, and the
+/// prediction is given back.
 fn is_whole(mut subject: Subject) -> Outcome {
     subject.at_rest()?;
     let document = strandline::explain(subject.pid())?;
@@ -63,14 +64,14 @@ fn pieces_are_reclaimed() -> Outcome {
     Ok(())
 }
 
-/// A stack that is a block of malloc's stands in it; only other stacks are no part of a heap.
+/// A stack inside a malloc block is part of the block; only other stacks are outside of the heap.
 #[test]
 fn stacks_within_blocks_are_part_of_them() -> Outcome {
     is_whole(Subject::start("own_stack", &[])?)
 }
 
-/// An arena of which a part is not found has no overflow: the caveat says what is missing, and what was found can be
-/// given back.
+/// An arena with a missing part is not damaged: the caveat gives the missing bytes, and the part
+/// that was found can be given back.
 #[test]
 fn a_sum_that_differs_is_no_damage() -> Outcome {
     let arguments = ["3", "60000", "16", "515", "1024", "0", "448"];
@@ -95,7 +96,8 @@ fn what_is_left_of_a_top_is_nobodys_block() -> Outcome {
         assert!(strandline::caveats(&document).is_empty(), "{:?}", strandline::caveats(&document));
         Ok(strandline::row(&document, "glibc.header"))
     };
-    // Tops of 32 and 48 bytes are too small to be freed once they have their fencepost; larger ones are freed.
+    // Tops of 32 and 48 bytes are too small to be freed once they have their fencepost; larger ones
+    // are freed.
     let freed = header_bytes(96)?;
     for_each([32, 48, 64], |&left| match header_bytes(left)? {
         bytes if bytes == freed => Ok(()),
@@ -121,7 +123,7 @@ fn blocks_in_several_mappings_are_whole() -> Outcome {
         let row = if place == 0 { "glibc.mmapped" } else { "glibc.live" };
         let held = strandline::row(&document, row);
         let own = subject.number("live_blocks")? * subject.number("block_bytes")?;
-        // Beside the blocks: their headers and last pages, small blocks, what pthreads took.
+        // Besides the blocks: their headers and last pages, small blocks, memory of pthreads.
         if held < own || held > own + (256 << 10) {
             return Err(format!("{row} has {held} bytes, the blocks have {own}").into());
         }

@@ -1,4 +1,4 @@
-//! Settings that are offered for the next start: each has its effect on the very library that was found.
+//! Settings offered for the next start: each works with the library that was found.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::support::strandline::{explain, predicted};
 use crate::support::waiting::until_true;
 use crate::support::{Libc, Outcome, Result, Subject, for_any, here, polars, subject};
 
-/// Nearly all of 200 MB freed, in blocks of 1,000 bytes; one in 20,000 stays.
+/// Nearly all of 200 MB is freed, in blocks of 1,000 bytes; one in 20,000 stays.
 const FREED: [&str; 3] = ["200000", "1000", "20000"];
 
 fn fragmented(preload: &Path, setting: Option<(&str, &str)>) -> Result<Subject> {
@@ -19,7 +19,7 @@ fn fragmented(preload: &Path, setting: Option<(&str, &str)>) -> Result<Subject> 
     Subject::start_command(command)
 }
 
-/// A setting that is offered.
+/// An offered setting.
 #[derive(Debug)]
 struct Setting {
     name: String,
@@ -51,8 +51,8 @@ fn anonymous(document: &Value) -> Result<u64> {
     document["kernel"]["anonymous_bytes"].as_u64().ok_or_else(|| "no anonymous_bytes".into())
 }
 
-/// Waits until `subject`, started under `setting`, holds so much less than `before` as was predicted, but for a tenth of it: what
-/// the program allocates besides is laid out otherwise then.
+/// Waits until `subject`, started with `setting`, holds less than `before` by at least nine tenths
+/// of the prediction: the program's other allocations are then laid out differently.
 fn has_effect(subject: &Subject, setting: &Setting, before: u64) -> Outcome {
     let less = setting.predicted_bytes.ok_or_else(|| format!("{setting:?}"))? / 10 * 9;
     let is_less =
@@ -79,8 +79,8 @@ fn each_setting_that_is_offered_has_its_effect_on_the_library_that_was_found() -
     })
 }
 
-/// A large block that was freed has raised both thresholds: what was freed since then stays, and would not have under the
-/// setting that is offered.
+/// Freeing a large block has raised both thresholds: memory freed later stays, and would be
+/// returned with the offered setting.
 #[test]
 fn grown_thresholds_are_offered_to_be_set() -> Outcome {
     let start =
@@ -107,7 +107,7 @@ fn grown_thresholds_are_offered_to_be_set() -> Outcome {
     if predicted(&under, "trim_threshold").is_some() {
         return Err(format!("it is set already: {}", under["remedies"]).into());
     }
-    // What is set already is kept, so that it can be pasted.
+    // Existing settings are kept in the offered value, so that it can be pasted.
     let beside = look(&start(&[("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0")])?)?;
     let how = "GLIBC_TUNABLES=glibc.malloc.tcache_count=0:glibc.malloc.trim_threshold=131072";
     if beside["remedies"].as_array().is_none_or(|remedies| remedies.iter().all(|one| one["how"] != how)) {
@@ -120,7 +120,8 @@ fn grown_thresholds_are_offered_to_be_set() -> Outcome {
     }
 }
 
-/// Polars has a jemalloc of its own, whose names have a prefix: it reads `_RJEM_MALLOC_CONF`, and `MALLOC_CONF` changes nothing.
+/// Polars' own jemalloc has prefixed names: it reads `_RJEM_MALLOC_CONF`, and `MALLOC_CONF` has no
+/// effect.
 #[test]
 fn a_jemalloc_with_a_prefix_is_offered_the_variable_that_it_reads() -> Outcome {
     let Some(before) = polars::start(here!(), None)? else { return Ok(()) };

@@ -1,10 +1,10 @@
-//! What `malloc_trim(0)` is predicted to give back, against what the subject's own call gives back
-//! as the kernel counts it, and against what `reclaim` does: no byte of difference.
+//! The predicted effect of `malloc_trim(0)`, compared with the subject's own call as counted by the
+//! kernel, and with `reclaim`: equal to the byte.
 
 use crate::allocators::mallinfo::{Case, SETTINGS, same, seeds};
 use crate::support::{Libc, Outcome, Subject, for_any, for_each, strandline, subject};
 
-/// strandline predicts, the subject trims itself.
+/// strandline predicts, and the subject trims itself.
 fn predicted_is_given_back(case: &Case) -> Outcome {
     let mut subject = case.start()?;
     let document = strandline::explain(subject.pid())?;
@@ -57,7 +57,8 @@ fn other_glibcs() -> Outcome {
     for_any(cases, predicted_is_given_back)
 }
 
-/// strandline predicts and calls; the subject's mallinfo afterwards is that of its own call.
+/// strandline predicts and calls; the subject's mallinfo afterwards is the same as after its own
+/// call.
 #[test]
 fn reclaim_gives_back_what_it_predicts() -> Outcome {
     for_each(seeds(14_000, 4, 40).map(|seed| Case::new(&Libc::system(), seed, &[])), |case| {

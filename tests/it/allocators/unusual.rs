@@ -1,5 +1,5 @@
-//! Heaps that are not the plain case: other allocators (named, not read), 32-bit processes (kernel
-//! rows only), processes whose files cannot be seen from here.
+//! Unusual heaps: other allocators (named, not read), 32-bit processes (kernel rows only),
+//! processes whose files are not visible from here.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use crate::support::{
 #[test]
 fn other_allocators_are_named_and_their_memory_is_unattributed() -> Outcome {
     let folder = Folder::new("named")?;
-    // An allocator that is told by the name of its library.
+    // An allocator that is identified by the name of its library.
     let library = folder.0.join("libhoard.so");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/subjects/bump_malloc.c");
     let mut build = Command::new("cc");
@@ -53,7 +53,7 @@ fn thirty_two_bits_have_kernel_rows_and_a_caveat() -> Outcome {
     Ok(())
 }
 
-/// A program, and so its libc when linked in, on a file system that only it sees.
+/// A program, with its libc if linked in, on a file system that only this program sees.
 #[test]
 fn a_program_in_another_mount_namespace() -> Outcome {
     if strandline_sys::host::effective_user() != 0 {
@@ -90,7 +90,7 @@ fn in_own_mounts(folder: &Path, program: &Path) -> Outcome {
     Ok(())
 }
 
-/// What is free between blocks in use is pinned: another allocator may help, where one can be preloaded.
+/// Free memory between blocks in use is pinned: another allocator may help if it can be preloaded.
 #[test]
 fn what_a_program_would_not_heed_is_not_proposed() -> Outcome {
     const HALF_FREE: [&str; 3] = ["60000", "200", "2"];
@@ -104,7 +104,7 @@ fn what_a_program_would_not_heed_is_not_proposed() -> Outcome {
     let fixed = Subject::start_with(&Libc::system_static(), "fragmented", &HALF_FREE, &[])?;
     assert!(!proposes(&fixed, "jemalloc")?, "LD_PRELOAD does nothing in a static program");
 
-    // A program with rights of its own heeds no settings.
+    // A setuid program ignores settings.
     let test = here!();
     let folder = Folder::new("setuid")?;
     let program = folder.0.join("fragmented");

@@ -1,5 +1,5 @@
-//! Processes that cannot be looked at, and heaps made to hurt their reader: a clear line or a
-//! caveat, never a panic, a hang or unbounded memory.
+//! Processes that cannot be read, and heaps built to harm their reader: the result is a clear line
+//! or a caveat, never a panic, a hang or unbounded memory.
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use crate::support::{
     Folder, Outcome, Subject, copy_program, for_each, here, invariants, repetitions, skipped,
 };
 
-/// strandline could not, and said why in one line that names `words`.
+/// Checks that strandline failed with one line that contains `words`.
 fn refused(run: &Run, words: &[&str]) -> Outcome {
     if !run.stdout.is_empty() {
         return Err(format!("stdout {:?}: {}", run.stdout, run.summary()).into());
@@ -108,7 +108,8 @@ fn a_kernel_thread() -> Outcome {
     refused(&strandline::run(&["explain", "2"])?, &["kernel thread"])
 }
 
-/// `sh -c 'COMMAND'` with strandline as $0; `$$` is the shell's id, and after exec strandline's own.
+/// Runs `sh -c SCRIPT` with strandline as $0; `$$` is the shell's id, and after exec strandline's
+/// own.
 fn in_shell(script: &str) -> crate::support::Result<Run> {
     let mut shell = Command::new("sh");
     shell.args(["-c", script, env!("CARGO_BIN_EXE_strandline")]);
@@ -141,7 +142,7 @@ fn another_users_process() -> Outcome {
         return Ok(());
     }
     let subject = Subject::start("fragmented", &["1000"])?;
-    // The build folder may be closed to others; this one is not.
+    // The build folder may be unreadable for other users; this one is not.
     let folder = Folder::new("another-user")?;
     let copy = folder.0.join("strandline");
     copy_program(env!("CARGO_BIN_EXE_strandline"), &copy)?;

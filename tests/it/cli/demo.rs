@@ -1,4 +1,4 @@
-//! `demo`: the whole story, and nothing left behind.
+//! `demo`: it runs to its end and leaves nothing behind.
 
 #![cfg(test)]
 

@@ -1,4 +1,4 @@
-//! `explain PID`: the ledger adds up, documents are documents, conditions decide the exit status.
+//! `explain PID`: the ledger adds up, documents are valid, conditions decide the exit status.
 
 #![cfg(test)]
 
@@ -75,7 +75,7 @@ fn conditions_decide_the_exit_status() {
 
 #[test]
 fn rows_are_as_many_as_asked_for() {
-    // Its heap is larger than its code, of which the kernel may drop pages between the looks.
+    // The heap is larger than the code: the kernel may drop pages of code between the two reads.
     let subject = Subject::demo(48).unwrap();
     subject.at_rest().unwrap();
     let document = strandline::run(&["explain", "--json", &subject.pid_text()]).unwrap().document().unwrap();

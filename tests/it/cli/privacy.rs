@@ -1,11 +1,11 @@
-//! Contents of the target's memory reach no output: a marker stands everywhere in a subject, and in
-//! the damaged words of another one's heap, and no byte of it may come back.
+//! Contents of the target's memory reach no output: a marker is placed everywhere in one subject,
+//! and in the damaged words of another subject's heap, and no byte of it may appear.
 
 use crate::support::{Libc, Outcome, Subject, for_each, strandline};
 
 const MARKER: &str = "STRANDSECRETLINE";
 
-/// The marker, its halves (a word each), and those words as a reader would print numbers.
+/// The marker, its halves (a word each), and these words in the number formats of a reader.
 fn traces() -> Vec<String> {
     let mut traces = vec![MARKER.to_owned()];
     for half in [&MARKER[..8], &MARKER[8..]] {
@@ -24,7 +24,7 @@ fn traces() -> Vec<String> {
     traces
 }
 
-/// Everything strandline can say about a process that has no part in it.
+/// All outputs of strandline about a process that cooperates in no way.
 fn outputs(pid: &str) -> crate::support::Result<Vec<(String, String)>> {
     let commands: [&[&str]; 6] = [
         &["explain", pid],

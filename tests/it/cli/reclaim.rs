@@ -1,4 +1,4 @@
-//! `reclaim PID`: predicted beside actual, and refusals that say why.
+//! `reclaim PID`: predicted and actual bytes, and refusals with their reason.
 
 #![cfg(test)]
 
@@ -44,7 +44,8 @@ fn a_dry_run_gives_nothing_back() {
     assert!(anonymous() >= before);
 }
 
-/// Pages that children have too leave the process but not the machine, and pages of zeros in free heap are given back once.
+/// Pages shared with children leave the process but not the machine, and zero pages in free heap
+/// are given back once.
 #[test]
 fn what_is_shared_and_what_overlaps_is_told() -> Outcome {
     let subject = Subject::start("shared_zeros", &[])?;
@@ -83,8 +84,8 @@ fn what_is_shared_and_what_overlaps_is_told() -> Outcome {
     Ok(())
 }
 
-/// Threads of a Go program are in Go's code wherever they wait, which has no unwind tables: a dry run says so too, and nobody is
-/// told to wait longer.
+/// Threads of a Go program wait inside Go's code, which has no unwind tables: a dry run reports
+/// this too, and does not advise a longer wait.
 #[test]
 fn a_program_of_go_and_c_is_refused_by_a_dry_run_too() -> Outcome {
     let folder = Folder::new("cgo")?;
@@ -114,7 +115,7 @@ fn a_program_of_go_and_c_is_refused_by_a_dry_run_too() -> Outcome {
     })
 }
 
-/// Threads that each wait in C, on a stack whose start is Go's code, and 50 MB that C freed.
+/// Threads that wait in C on a stack that starts in Go code, and 50 MB that C freed.
 const CGO: &str = r#"package main
 
 /*
@@ -145,7 +146,8 @@ func main() {
 }
 "#;
 
-/// Of polars' jemalloc, whose thread variables the linker places, no thread is known: the main thread makes the call.
+/// The thread variables of polars' jemalloc are placed by the linker, so no thread's state is
+/// known: the main thread makes the call.
 #[test]
 fn an_allocator_that_knows_no_thread_is_purged_by_the_main_thread() -> Outcome {
     let Some(subject) = polars::start(here!(), None)? else { return Ok(()) };
@@ -169,7 +171,8 @@ fn a_process_that_is_not_there_is_status_3() {
     strandline::run(&["reclaim", "2147483647"]).unwrap().complains(3, &["2147483647"]).unwrap();
 }
 
-/// As Docker's and Kubernetes' default is: the call is made where the filter is seen to let it through, and not else.
+/// With a filter like the default of Docker and Kubernetes, the call is made only if the filter is
+/// seen to allow it.
 #[test]
 fn a_seccomp_filter_is_read_before_it_is_called_through() {
     let reclaim = ["reclaim", "--remedy", "malloc_trim", "--json"];
@@ -234,7 +237,7 @@ fn nothing_is_written_below_an_alternate_stack_among_live_frames() -> Outcome {
         unharmed(&mut subject)?;
         snapshot.complains(3, &["--snapshot=try"])?;
     }
-    // It can be read.
+    // The process can be read.
     strandline::explain(subject.pid())?;
     unharmed(&mut subject)
 }

@@ -1,4 +1,4 @@
-//! `top`: what stands on the screen, what keys do, and that it ends cleanly, however it ends.
+//! `top`: contents of the screen, effects of keys, and a clean end in every case.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -9,29 +9,31 @@ use crate::support::terminal::Terminal;
 use crate::support::waiting::until;
 use crate::support::{Folder, Libc, Outcome, Result, Subject, copy_program, strandline};
 
-/// `top` of one process in a terminal.
+/// Starts `top` in a terminal.
 fn top(arguments: &[&str]) -> Result<Terminal> {
     Terminal::start(strandline::command(&[&["top"], arguments].concat()))
 }
 
-/// RSS in mebibytes as the kernel has it.
+/// RSS in mebibytes according to the kernel.
 fn rss_mebibytes(pid: i32) -> Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
     Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0)
 }
 
-/// A process with tens of mebibytes that were freed and kept.
+/// A process with tens of mebibytes of freed memory that was not given back.
 fn subject() -> Result<Subject> {
     let subject = Subject::start("fragmented", &[])?;
     subject.at_rest()?;
     Ok(subject)
 }
 
-/// A program under a name that no other process has, of at most the 15 bytes that the kernel keeps: a link in a folder.
+/// A command that runs `program` under a unique name of at most the 15 bytes that the kernel keeps:
+/// a link in a folder.
 fn renamed(program: impl AsRef<Path>) -> Result<(Folder, Command, String)> {
     let folder = Folder::new("top")?;
-    // The folder's own number makes the name unique. Its last letter keeps it from being the start of another such name.
+    // The folder's number makes the name unique. The last letter keeps it from being a prefix of
+    // another such name.
     let unique = folder.0.file_name().unwrap_or_default().to_string_lossy().replace("strandline-top-", "t");
     let name = unique.replace('-', "x") + "e";
     let link = folder.0.join(&name);
@@ -39,14 +41,15 @@ fn renamed(program: impl AsRef<Path>) -> Result<(Folder, Command, String)> {
     Ok((folder, Command::new(link), name))
 }
 
-/// The words of the row of process `pid`, named `name`, once all of it is drawn: the name stands last.
+/// The words of the row of process `pid`, named `name`, once the row is drawn completely: the name
+/// comes last.
 fn row<'a>(screen: &'a str, pid: &str, name: &str) -> Option<Vec<&'a str>> {
     let mut rows = screen.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     rows.find(|words| words.first() == Some(&pid) && words.last() == Some(&name))
 }
 
-/// Presses a key that asks for a look, and waits for all of `words`. Until its second thread waits for questions, top says
-/// that it is to be pressed again.
+/// Presses a key that requests a ledger, and waits for all of `words`. Until top's second thread
+/// accepts requests, top asks to press the key again.
 fn ask(top: &mut Terminal, key: &str, words: &[&str]) -> Result<String> {
     const AGAIN: &str = "press it again";
     until("a look", || {
@@ -57,7 +60,7 @@ fn ask(top: &mut Terminal, key: &str, words: &[&str]) -> Result<String> {
         if is_answered(&screen) {
             return Ok(Some(screen));
         }
-        // Takes the message away.
+        // Removes the message.
         top.press("\x1b")?;
         top.shows_where("no message", |screen| !screen.contains(AGAIN))?;
         Ok(None)
@@ -73,13 +76,13 @@ fn the_table_leads_to_a_ledger_and_a_dry_run() -> Outcome {
     top.shows(&["1 processes", "▼RSS", "GROWTH/MIN", "q quit"])?;
     let table = top.shows_where("the row", |screen| row(screen, &pid, NAME).is_some())?;
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
-    // Nothing was stopped for it: no ledger is there.
+    // No process was stopped for the table: it has no ledger.
     let words = row(&table, &pid, NAME).ok_or("no row")?;
     assert_eq!(words.iter().filter(|word| **word == "-").count(), 2, "{words:?}");
     let ledger = ask(&mut top, "\r", &[&format!("ledger of process {pid}"), "stranded", "Esc back"])?;
     assert!(ledger.contains("RSS"), "{ledger}");
     top.press("\x1b")?;
-    // How old it is stands beside what it said.
+    // The row shows the age of the ledger.
     let is_age = |word: &&str| word.strip_suffix('s').is_some_and(|seconds| seconds.parse::<u64>().is_ok());
     top.shows_where("a row with a ledger's age", |screen| {
         let words = row(screen, &pid, NAME).unwrap_or_default();
@@ -111,7 +114,7 @@ fn processes_are_filtered_sorted_and_shown_as_a_tree_or_by_group() -> Outcome {
     top.shows(&["▲PID"])?;
     top.press(">")?;
     top.shows(&["▲RSS"])?;
-    // Its ancestors are there too: this test is one.
+    // The tree shows ancestors too, such as this test.
     top.press("t")?;
     let own = std::process::id().to_string();
     let is_there =
@@ -119,7 +122,7 @@ fn processes_are_filtered_sorted_and_shown_as_a_tree_or_by_group() -> Outcome {
     top.shows_where("the subject below this test", |screen| {
         is_there(screen, &pid) && is_there(screen, &own)
     })?;
-    // Esc and a key that come at once would be one key.
+    // Esc and a key that arrive together would be read as one key.
     top.press("\x1b")?;
     top.shows_where("no filter", |screen| !screen.contains('“'))?;
     top.press("c")?;
@@ -148,8 +151,8 @@ fn a_process_that_may_not_be_looked_at_is_a_line() -> Outcome {
 fn it_ends_with_its_terminal_and_with_a_signal() -> Outcome {
     const SIGHUP: i32 = 1;
     let pid = std::process::id().to_string();
-    // The terminal goes. The kernel ends by a signal whoever has it as its own, unless that sees first that the terminal hung up, and
-    // ends, as another does.
+    // The terminal closes. The kernel kills the process whose controlling terminal it is, unless
+    // top notices the hangup first and exits as it does without one.
     for own in [false, true] {
         let mut command = strandline::command(&["top", "--pid", &pid]);
         if own {
@@ -184,10 +187,10 @@ fn once_is_a_table_of_what_the_kernel_counts() -> Outcome {
     let words: Vec<&str> = lines[2].split_whitespace().collect();
     assert_eq!(words[0], subject.pid_text());
     let shown: f64 = words[1].parse()?;
-    // It is rounded. It may shrink by pages of files that the kernel drops, and by nothing else.
+    // The value is rounded. RSS may shrink only by file pages that the kernel drops.
     let is_between = (after * 0.98..=before * 1.02).contains(&shown);
     assert!(words[2] == "MiB" && is_between, "{shown} shown, {before} MiB before, {after} after");
-    // It stood still, and that is known.
+    // RSS did not change, and top shows this.
     let is_still = words[5] == "0" || after < before && words[5].starts_with('-');
     assert!(is_still, "{before} MiB before, {after} after: {}", lines[2]);
     Ok(())
@@ -216,12 +219,12 @@ fn without_a_terminal_it_says_what_to_do() -> Outcome {
     strandline::run(&["top", "--pid", "2147483647"])?.complains(3, &["no process"])
 }
 
-/// Processes that come and go by the hundred: it goes on, and shows whoever is there.
+/// Hundreds of processes that start and end: top goes on and shows the current ones.
 #[test]
 fn processes_that_come_and_go_are_no_trouble() -> Outcome {
     let folder = Folder::new("top-storm")?;
     let ended = folder.0.join("ended");
-    // A line for each that has ended.
+    // The file gets a line for each process that has ended.
     let mut storm = Command::new("sh");
     storm.args(["-c", r#"while :; do /bin/true; echo; done > "$0""#]).arg(&ended);
     let mut storm = storm.spawn()?;
@@ -232,13 +235,14 @@ fn processes_that_come_and_go_are_no_trouble() -> Outcome {
     Ok(())
 }
 
-/// How top ends after frames of new pictures and a hundred processes that came and went, as `ended` counts them.
+/// The exit status of top after frames of new data and a hundred processes that started and ended,
+/// as `ended` counts them.
 fn in_a_storm(ended: &dyn Fn() -> u64) -> Result<Option<i32>> {
     let mut top = top(&["--interval", "1s"])?;
     top.shows(&["▼RSS", "processes"])?;
     top.press("t")?;
     let (frames, before) = (top.frames(), ended());
-    // Two pictures at least are among them: the key is for one frame.
+    // At least two of these frames have new data: the key accounts for one frame only.
     top.draws(frames + 3)?;
     until("a hundred processes to end", || Ok((ended() >= before + 100).then_some(())))?;
     top.press("q")?;

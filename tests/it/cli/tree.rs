@@ -6,7 +6,7 @@ use crate::support::recording::children;
 use crate::support::waiting::until_true;
 use crate::support::{Subject, strandline};
 
-/// A shell with two children, one of which has a child of its own. They end with it.
+/// A shell with two children, one of them with a child of its own. All end with the shell.
 fn family() -> Subject {
     let subject = Subject::shell(
         "sleep 1000 & one=$!; sh -c 'sleep 1000 & inner=$!; echo ready; trap \"kill $inner\" EXIT; read end' ; kill $one",
@@ -17,7 +17,7 @@ fn family() -> Subject {
     subject
 }
 
-/// Whether the sleeps sleep below the shells that wait: for a child, and for input.
+/// Whether all sleeps are asleep and both shells wait, for a child and for input.
 fn is_complete(shell: i32) -> bool {
     let is_in = |pid: i32, name: &str, calls: &[&str]| {
         let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();

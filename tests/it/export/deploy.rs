@@ -1,5 +1,5 @@
-//! `deploy/`: rules and dashboard name metrics that there are, promtool has nothing against the rules, and a Prometheus that
-//! scrapes an exporter tells of a process with stranded memory.
+//! `deploy/`: rules and dashboard name existing metrics, promtool accepts the rules, and a
+//! Prometheus that scrapes an exporter alerts on a process with stranded memory.
 
 #![cfg(test)]
 
@@ -26,7 +26,7 @@ fn has(program: &str) -> bool {
         .is_ok_and(|s| s.success())
 }
 
-/// The words of a text that are names of metrics.
+/// Names of metrics in a text.
 fn metrics_in(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     words.filter(|word| word.starts_with("strandline_")).map(str::to_owned).collect()
@@ -77,7 +77,8 @@ fn promtool_has_nothing_against_the_rules() -> Outcome {
     Ok(())
 }
 
-/// The port at which process `pid` listens, once it does: that of the listening socket among its files.
+/// Returns the port of the listening socket among the files of process `pid`; `None` until it
+/// listens.
 fn listening_port(pid: u32) -> Option<u16> {
     let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let sockets: BTreeSet<String> = files
@@ -96,14 +97,15 @@ fn listening_port(pid: u32) -> Option<u16> {
     })
 }
 
-/// A Prometheus of a test's own.
+/// A Prometheus started by a test.
 struct Prometheus {
     child: Child,
     port: u16,
 }
 
 impl Prometheus {
-    /// Scrapes `exporter` each second, with the project's rules, whose patience is taken from them.
+    /// Scrapes `exporter` each second, with the project's rules and their waiting time shortened to
+    /// two seconds.
     fn start(exporter: &Exporter, folder: &Path) -> Result<Self> {
         let rules = std::fs::read_to_string(deploy("prometheus/strandline.rules.yml"))?;
         std::fs::write(folder.join("rules.yml"), rules.replace("for: 1h", "for: 2s"))?;
@@ -131,7 +133,7 @@ impl Prometheus {
         use std::io::{Read, Write};
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", self.port))?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        // Of HTTP/1.0, so that the answer is one piece and its end is the connection's.
+        // HTTP/1.0: the answer is one piece and ends with the connection.
         write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
@@ -142,7 +144,7 @@ impl Prometheus {
 
 impl Drop for Prometheus {
     fn drop(&mut self) {
-        // It may have ended, and been waited for, already.
+        // Prometheus may have ended, and been waited for, already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -154,7 +156,7 @@ fn a_prometheus_tells_of_stranded_memory() -> Outcome {
         skipped(here!(), "no prometheus here (make deps)");
         return Ok(());
     }
-    // 600,000 blocks of 200 bytes, of which one in 500 stays: more than 100 MiB are stranded.
+    // 600,000 blocks of 200 bytes, one in 500 kept: more than 100 MiB are stranded.
     let stranded = Subject::start("fragmented", &["600000", "200", "500"])?;
     let small = Subject::start("fragmented", &["100000", "200", "500"])?;
     let exporter =
@@ -163,7 +165,8 @@ fn a_prometheus_tells_of_stranded_memory() -> Outcome {
     let prometheus = Prometheus::start(&exporter, &folder.0)?;
     let mut last = Value::Null;
     let firing = until("an alert", || {
-        // It answers before it has read its rules, but not what is asked.
+        // Prometheus accepts connections before it has loaded its rules; the answer is then an
+        // error.
         let Ok(answer) = prometheus.ask("/api/v1/alerts") else { return Ok(None) };
         let alerts = answer["data"]["alerts"].as_array().cloned().unwrap_or_default();
         let firing: Vec<Value> = alerts.into_iter().filter(|alert| alert["state"] == "firing").collect();
@@ -178,7 +181,8 @@ fn a_prometheus_tells_of_stranded_memory() -> Outcome {
     assert_eq!(alert["labels"]["alertname"], "StrandlineStranded");
     assert_eq!(alert["labels"]["process"], "fragmented");
     assert_eq!(alert["labels"]["pid"].as_str(), Some(stranded.pid_text().as_str()));
-    // It asks for OpenMetrics, and takes what it gets; a single scrape may take too long for it.
+    // Prometheus asks for OpenMetrics and accepts any format; a single scrape may exceed its
+    // timeout.
     until("a scrape that succeeded", || {
         let up = prometheus.ask("/api/v1/query?query=up")?;
         Ok((up["data"]["result"][0]["value"][1] == "1").then_some(()))

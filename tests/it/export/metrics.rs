@@ -1,5 +1,5 @@
-//! `export`: its page is of the format, says what /proc and explain say, and neither clients nor processes of any kind
-//! make it wrong or wait.
+//! `export`: the page is valid, agrees with /proc and explain, and no client or process makes it
+//! wrong or blocks it.
 
 #![cfg(test)]
 
@@ -15,14 +15,15 @@ use crate::support::recording::{Started, signal};
 use crate::support::waiting::{PATIENCE, until_free, until_traced, until_true};
 use crate::support::{Folder, Outcome, Result, Subject, here, repetitions, skipped, strandline};
 
-/// The states of anonymous memory. The pages of files are evictable: how many are mapped may change between two looks.
+/// States of anonymous memory. File pages are evictable: the number of mapped ones may change
+/// between two reads.
 const ANONYMOUS_STATES: [&str; 4] = ["live", "stranded", "pinned", "unattributed"];
 
 fn with<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
     [arguments, &SOON].concat()
 }
 
-/// What promtool has against a page.
+/// Runs promtool on `input` and returns its output; `None` without promtool.
 fn promtool(arguments: &[&str], input: &str) -> Result<Option<String>> {
     let child = Command::new("promtool")
         .args(arguments)
@@ -58,7 +59,7 @@ fn has_ledger(pid: i32) -> impl Fn(&Page) -> bool {
     move |page| page.value("strandline_ledger_rss_bytes", pid).is_some()
 }
 
-/// States and rows of a process's ledger each add up to it.
+/// Fails unless states and rows of a process's ledger each add up to its RSS.
 fn adds_up(page: &Page, pid: i32) -> Outcome {
     let whole = page.value("strandline_ledger_rss_bytes", pid).ok_or("no ledger")?;
     for name in ["strandline_state_bytes", "strandline_row_bytes"] {
@@ -76,7 +77,7 @@ fn adds_up(page: &Page, pid: i32) -> Outcome {
 #[test]
 fn a_page_says_what_proc_and_explain_say() -> Outcome {
     let subject = Subject::start("fragmented", &[])?;
-    // The exporter, the kernel and explain look one after another: nothing may change meanwhile.
+    // The exporter, the kernel and explain read one after another: nothing may change in between.
     subject.at_rest()?;
     let pid = subject.pid();
     let exporter = Exporter::start(&with(&["--pid", &subject.pid_text()]))?;
@@ -95,7 +96,8 @@ fn a_page_says_what_proc_and_explain_say() -> Outcome {
     ] {
         assert_eq!(page.value(metric, pid), kib(name), "{metric}");
     }
-    // Resident are the anonymous pages, and those of files between none of them and what the high-water mark leaves.
+    // RSS is at least the anonymous pages and at most the high-water mark: the number of mapped
+    // file pages may change.
     let rss = page.value("strandline_rss_bytes", pid).ok_or("no RSS")?;
     assert!(Some(rss) >= kib("RssAnon") && Some(rss) <= kib("VmHWM"), "{rss}");
     let explained = strandline::explain(pid)?;
@@ -164,7 +166,8 @@ fn a_name_of_any_bytes_is_a_label() -> Outcome {
 fn clients_that_hang_and_storms_keep_nobody_waiting() -> Outcome {
     let subject = Subject::idle()?;
     let exporter = Exporter::start(&["--pid", &subject.pid_text()])?;
-    // More than it takes at once: some say nothing, some ask and do not listen, some say half.
+    // More connections than the exporter serves at once: silent, asking without reading the answer,
+    // or sending half a request.
     let mut hanging = Vec::new();
     for turn in 0..260 {
         let mut stream = TcpStream::connect(exporter.address)?;
@@ -172,7 +175,7 @@ fn clients_that_hang_and_storms_keep_nobody_waiting() -> Outcome {
         stream.write_all(said)?;
         hanging.push(stream);
     }
-    // They stay connected: an answer comes once the exporter lets the slowest of them go.
+    // They stay connected: an answer comes once the exporter drops the slowest of them.
     assert!(exporter.page()?.value("strandline_rss_bytes", subject.pid()).is_some());
     let storm: Vec<_> = (0..200)
         .map(|_| {
@@ -196,7 +199,7 @@ fn clients_that_hang_and_storms_keep_nobody_waiting() -> Outcome {
     }
     assert_eq!(answered, 200);
     drop(hanging);
-    // A page is made again only after a while.
+    // The exporter renews its page only after a while.
     exporter.page_when("with all scrapes counted", |page| {
         page.own("strandline_exporter_scrapes_total") >= Some(201.0)
             && page.own("strandline_exporter_dropped_clients_total") >= Some(1.0)
@@ -216,7 +219,7 @@ fn processes_come_and_go() -> Outcome {
     valid(&page, here!())?;
     exporter.page_when("a ledger", has_ledger(subject.pid()))?;
     let pid = subject.pid();
-    // The shell does not read its input's end.
+    // The shell does not notice the end of its input.
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL)?;
     drop(subject);
     let gone = exporter.page_when("without it", |page| page.of("strandline_rss_bytes", pid).is_empty())?;
@@ -224,16 +227,17 @@ fn processes_come_and_go() -> Outcome {
     Ok(())
 }
 
-/// Fails unless the stops of process `pid` kept to a budget of `rate` seconds a second. Beside each page is the time since before
-/// the exporter started. A stop begins only where all stops before it are within the budget, which pays overruns back; where no
-/// overrun was counted, the stop itself is within it too.
+/// Fails unless the stops of process `pid` kept to a budget of `rate` seconds per second. Each page
+/// comes with the time since before the exporter started. A stop begins only if all stops before it
+/// are within the budget, which pays overruns back; without a counted overrun, the stop itself is
+/// within the budget too.
 fn within_budget(pages: &[(Duration, Page)], pid: i32, rate: f64) -> Outcome {
     let mut before = 0.0;
     for (elapsed, page) in pages {
         let Some(total) = page.value("strandline_stopped_seconds_total", pid) else { continue };
         let overruns = page.own("strandline_exporter_overrun_stops_total").ok_or("no count of overruns")?;
         let within = if overruns == 0.0 { total } else { before };
-        // Pages tell microseconds.
+        // Pages have a resolution of a microsecond.
         let brought = elapsed.as_secs_f64() * rate + 1e-6;
         if total > before && within > brought {
             return Err(format!("stopped for {within} s of {brought} s, with {overruns} overruns").into());
@@ -245,7 +249,7 @@ fn within_budget(pages: &[(Duration, Page)], pid: i32, rate: f64) -> Outcome {
 
 #[test]
 fn a_process_is_stopped_for_no_longer_than_its_budget() -> Outcome {
-    // Reading the large one takes a hundred milliseconds, the small one a thousandth of that.
+    // Reading the large process takes a hundred milliseconds, the small one a thousandth of that.
     let large = Subject::start("big_heap", &["0.25", "300", "random", "40"])?;
     let small = Subject::idle()?;
     let budget = [
@@ -264,7 +268,7 @@ fn a_process_is_stopped_for_no_longer_than_its_budget() -> Outcome {
         totals.extend(page.value("strandline_stopped_seconds_total", small.pid()));
         totals.dedup();
         let reason = ("reason", "stop_budget");
-        // At first it was not stopped at all.
+        // The first pages come before any stop.
         totals.len() > 2 && page.labelled("strandline_process_error", large.pid(), reason).is_some()
     })?;
     adds_up(&page, large.pid())?;
@@ -279,9 +283,9 @@ fn a_killed_exporter_leaves_nothing_that_runs() -> Outcome {
     let arguments = ["--pid", &subject.pid_text(), "--ledger-interval", "1s"];
     for _ in 0..repetitions(4, 20) {
         let exporter = Exporter::start(&with(&arguments))?;
-        // It takes a ledger each second.
+        // The exporter takes a ledger each second.
         assert!(until_traced(subject.pid()), "the process is gone, or was never traced");
-        // Waits for its end.
+        // Returns after the exporter has ended.
         exporter.end(Signal::SIGKILL)?;
         until_free(subject.pid())?;
     }

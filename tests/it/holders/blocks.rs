@@ -1,4 +1,5 @@
-//! `holders`: what valgrind calls lost is unreachable, each root retains what the program gave it, and who keeps free pages is told.
+//! `holders`: what valgrind calls lost is unreachable, each root retains what the program gave it,
+//! and the holders of free pages are reported.
 
 #![cfg(test)]
 
@@ -14,10 +15,10 @@ use crate::support::{
     Folder, Libc, Outcome, Result, Subject, for_each, here, repetitions, skipped, strandline,
 };
 
-/// Of the lost lists one may be held by a word that a call has left on the stack.
+/// A word that a call left on the stack may still point to one of the lost lists.
 const LIST_BLOCKS: u64 = 10;
 
-/// The subject, compiled once; `None`, said by `test`, where there is no compiler.
+/// Returns the subject, compiled once; `None`, reported for `test`, without a compiler.
 fn program(test: &str, is_stripped: bool) -> Result<Option<PathBuf>> {
     static BUILT: OnceLock<std::result::Result<[PathBuf; 2], String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| build().map_err(|error| error.to_string()));
@@ -53,7 +54,7 @@ fn build() -> Result<[PathBuf; 2]> {
     whole.and_then(|whole| Ok([whole, stripped?]))
 }
 
-/// What the subject said of a group: blocks and bytes.
+/// Blocks and bytes that the subject printed for a group.
 fn said(subject: &Subject, group: &str) -> Result<[u64; 2]> {
     let of = |index: usize| subject.ready[group][index].as_u64().ok_or(format!("it did not say {group}"));
     Ok([of(0)?, of(1)?])
@@ -69,14 +70,14 @@ fn find<'a>(document: &'a Value, list: &str, key: &str, name: &str) -> Result<&'
     found.ok_or_else(|| format!("no {name} among {}", document[list]).into())
 }
 
-/// Whether what the subject knows of itself was told.
+/// Whether the report agrees with what the subject knows of itself.
 fn agrees(subject: &Subject, document: &Value) -> Outcome {
     let [lost, lost_bytes] = said(subject, "lost")?;
     let [heads, _] = said(subject, "heads")?;
     let found = &document["unreachable"];
     let (blocks, bytes) = (figure(found, "blocks")?, figure(found, "bytes")?);
     let definite = figure(&found["definite"], "blocks")?;
-    // Libraries have lost a block of their own, or two.
+    // Libraries have lost one or two blocks themselves.
     let is_right = (lost - LIST_BLOCKS..=lost + 2).contains(&blocks)
         && bytes.abs_diff(lost_bytes) <= lost_bytes / lost * LIST_BLOCKS
         && definite.abs_diff(heads) <= 2;
@@ -92,7 +93,7 @@ fn agrees(subject: &Subject, document: &Value) -> Outcome {
     Ok(())
 }
 
-/// Whether a root retains just what a group has.
+/// Whether a root retains exactly a group.
 fn retains(subject: &Subject, root: &Value, group: &str) -> Outcome {
     let found = [figure(root, "retained_blocks")?, figure(root, "retained_bytes")?];
     let wanted = said(subject, group)?;
@@ -121,7 +122,7 @@ fn a_leak_a_cache_and_what_keeps_pages_are_told_apart() -> Outcome {
         retains(&subject, find(&document, "roots", "name", "g_cache")?, "cache")?;
         let pins = find(&document, "roots", "name", "g_pins")?;
         retains(&subject, pins, "pins")?;
-        // By their stacks alone: main has 32 objects, and the thread 64.
+        // Only their stacks: main has 32 objects, and the thread 64.
         for (function, thread, wanted) in [("worker(void*)", "worker (", 64), ("main", "holders-g (", 32)] {
             let root = find(&document, "roots", "name", function)?;
             let is_thread_s = root["thread"].as_str().is_some_and(|name| name.starts_with(thread));
@@ -131,7 +132,8 @@ fn a_leak_a_cache_and_what_keeps_pages_are_told_apart() -> Outcome {
             }
         }
         ways(&document)?;
-        // glibc keeps what lies between small objects; the others have pages of their own for each size.
+        // glibc keeps the memory between small objects; the others use separate pages for each
+        // size.
         let kept = figure(pins, "pins_bytes")?;
         let is_kept = kept > 15 << 20;
         if is_kept != library.is_none() {
@@ -141,7 +143,7 @@ fn a_leak_a_cache_and_what_keeps_pages_are_told_apart() -> Outcome {
     })
 }
 
-/// Whether the ways from roots to what they hold are told, kind by kind.
+/// Whether the paths from roots to what they hold are reported, type by type.
 fn ways(document: &Value) -> Outcome {
     let cache = find(document, "roots", "name", "g_cache")?;
     let entries = &cache["holds"][0]["holds"][0];
@@ -180,7 +182,7 @@ fn what_grew_since_an_earlier_look_is_told() -> Outcome {
         return Err(format!("{more:?}: {root}").into());
     }
     let found = grew(&since["unreachable"]);
-    // A word that is left behind may hold a list.
+    // A leftover word on the stack may hold a list.
     if (lost[0] - found[0]).abs() > LIST_BLOCKS as i64 || lost[0] != 200 {
         return Err(format!("{lost:?}, not {found:?}").into());
     }
@@ -230,7 +232,7 @@ fn a_ledger_has_a_row_for_what_leaked() -> Outcome {
     let bytes = figure(&document["holders"]["unreachable"], "bytes")?;
     let rows = document["rows"].as_array().ok_or("no rows")?;
     let sum: u64 = rows.iter().filter_map(|row| row["bytes"].as_u64()).sum();
-    // All of it is resident: each was written to.
+    // All leaked bytes are resident: each was written to.
     if leaked != bytes || bytes == 0 || sum != figure(&document["kernel"], "rss_bytes")? {
         return Err(format!("{leaked} B on its row, {bytes} B leaked; rows sum to {sum}").into());
     }
@@ -304,7 +306,8 @@ fn the_terminal_says_what_leaked_and_who_holds_the_rest() -> Outcome {
     }
 }
 
-/// How many blocks valgrind's memcheck calls definitely and indirectly lost when the program ends.
+/// Number of blocks that valgrind's memcheck calls definitely and indirectly lost when the program
+/// ends.
 fn lost_by_memcheck(program: &Path, arguments: &[&str]) -> Result<[u64; 2]> {
     let mut valgrind = Command::new("valgrind");
     valgrind
@@ -314,7 +317,8 @@ fn lost_by_memcheck(program: &Path, arguments: &[&str]) -> Result<[u64; 2]> {
         .stdin(Stdio::null());
     let output = valgrind.output()?;
     let text = String::from_utf8_lossy(&output.stderr).replace(',', "");
-    // Some programs ask for a summary themselves: that of the end is the last. It says so in one line where nothing is lost.
+    // Some programs ask for a summary themselves: the last one is from the end. It is one line if
+    // nothing is lost.
     let text = text.rsplit("HEAP SUMMARY").next().unwrap_or_default();
     if text.contains("no leaks are possible") {
         return Ok([0; 2]);
@@ -327,7 +331,8 @@ fn lost_by_memcheck(program: &Path, arguments: &[&str]) -> Result<[u64; 2]> {
     both.map(|(definite, indirect)| [definite, indirect]).ok_or_else(|| format!("no summary: {text}").into())
 }
 
-/// memcheck's own tests, but those that need what only memcheck does (pools that a program describes to it).
+/// memcheck's own tests, except those that need features of memcheck only (pools that a program
+/// describes to it).
 const OF_MEMCHECK: [&str; 6] =
     ["leak-0", "leak-cases", "leak-cycle", "leak-delta", "leak-segv-jmp", "leak-tree"];
 
@@ -375,7 +380,8 @@ fn what_is_unreachable_is_what_memcheck_calls_lost() -> Outcome {
     }
     let program = compile("lost_random", &Libc::system())?;
     let seeds: Vec<String> = (1..=repetitions(4, 50)).map(|seed| seed.to_string()).collect();
-    // Which blocks lead where is the same with every C library, and memcheck knows glibc's malloc only.
+    // The pointers between blocks are the same with every C library; memcheck intercepts only
+    // glibc's malloc.
     let folder = Folder::new("lost")?;
     let mut programs = vec![program.clone()];
     for (number, (musl, _)) in musls(test).into_iter().enumerate() {
@@ -395,7 +401,8 @@ fn what_is_unreachable_is_what_memcheck_calls_lost() -> Outcome {
             let subject = Subject::start_command(command)?;
             let document = strandline::json(&["holders", "--json", &subject.pid_text()])?;
             let found = figure(&document["unreachable"], "blocks")?;
-            // A word that a call has left on the stack may hold some, of memcheck's too: not the same at each of its runs.
+            // A word that a call left on the stack may hold some, also for memcheck: not the same
+            // in each run.
             if found.abs_diff(lost) > lost / 100 + 1 {
                 return Err(format!("{}: {found} blocks unreachable, {lost} lost", program.display()).into());
             }
@@ -404,7 +411,7 @@ fn what_is_unreachable_is_what_memcheck_calls_lost() -> Outcome {
     })
 }
 
-/// What a process moves while it is read is not called leaked.
+/// Blocks that a process moves while it is read are not called leaked.
 #[test]
 fn without_a_snapshot_nothing_is_called_leaked() -> Outcome {
     let test = here!();

@@ -1,4 +1,5 @@
-//! `holders` of language runtimes: what variables hold is told by their names, and what is lost stays lost.
+//! `holders` of language runtimes: retained memory is reported by the names of variables, and lost
+//! blocks are reported as lost.
 
 #![cfg(test)]
 
@@ -9,7 +10,8 @@ use serde_json::Value;
 
 use crate::support::{Outcome, Result, Subject, for_any, here, pythons, strandline};
 
-/// Blocks of malloc's that a subject loses, in a thread's arena; registers and stacks may still lead to the last ones.
+/// malloc blocks that a subject loses, in a thread's arena; registers and stacks may still point to
+/// the last ones.
 const LOST: u64 = 300;
 const MAX_LEFT: u64 = 3;
 
@@ -21,7 +23,8 @@ fn retained(document: &Value, name: &str) -> u64 {
     root(document, name).and_then(|root| root["retained_bytes"].as_u64()).unwrap_or(0)
 }
 
-/// Whether variables hold what the subject says, within 5 %, what two have is shared, and as much is lost as it lost.
+/// Whether variables retain what the subject printed, within 5 %, what two variables have is
+/// shared, and as much is lost as it lost.
 fn agrees(subject: &Subject, document: &Value, runtime: &str, sharing: &[&str]) -> Outcome {
     let told = subject.ready.as_object().ok_or("it did not say what it has")?;
     let names: Vec<&str> = told.keys().map(String::as_str).filter(|name| *name != "shared").collect();
@@ -34,7 +37,7 @@ fn agrees(subject: &Subject, document: &Value, runtime: &str, sharing: &[&str]) 
     loses(document)
 }
 
-/// Whether some of them do.
+/// Whether the variables `names` retain what the subject printed, within 5 %.
 fn retain(subject: &Subject, document: &Value, runtime: &str, names: &[&str]) -> Outcome {
     for name in names {
         let (wanted, found) = (subject.number(name)?, retained(document, name));
@@ -48,7 +51,7 @@ fn retain(subject: &Subject, document: &Value, runtime: &str, names: &[&str]) ->
     Ok(())
 }
 
-/// What is held together by these roots and no others, in bytes and blocks.
+/// Bytes and blocks retained together by exactly these roots.
 fn together(document: &Value, wanted: &[&str]) -> Option<(u64, u64)> {
     let is_of = |set: &&Value| {
         let mut names: Vec<&str> =
@@ -60,7 +63,7 @@ fn together(document: &Value, wanted: &[&str]) -> Option<(u64, u64)> {
     Some((set["retained_bytes"].as_u64()?, set["retained_blocks"].as_u64()?))
 }
 
-/// Whether the sets of roots are in order, and add up to what several roots hold.
+/// Whether the sets of roots are in order and add up to the total that several roots hold.
 fn add_up(document: &Value) -> Outcome {
     let sets = document["shared"].as_array().ok_or("no sets of roots")?;
     let bytes: Vec<u64> = sets.iter().filter_map(|set| set["retained_bytes"].as_u64()).collect();
@@ -113,7 +116,7 @@ fn variables_of_python_hold_what_they_have() -> Outcome {
     })
 }
 
-/// A value that two variables have is held by neither alone: the answer names both.
+/// A value of two variables is retained by neither alone: the answer names both.
 #[test]
 fn variables_of_python_that_have_the_same_are_named_together() -> Outcome {
     let test = here!();
@@ -140,8 +143,9 @@ fn variables_of_python_that_have_the_same_are_named_together() -> Outcome {
     })
 }
 
-/// Without arenas: in malloc's blocks words are left behind past the end of objects, by which another variable may lead to the same
-/// (docs/accounting.md). What one has is then not its own, but nothing is lost by it.
+/// Without arenas: malloc blocks keep stale words past the end of objects, through which another
+/// variable may reach the same objects (docs/accounting.md). They then count as shared, but nothing
+/// is lost.
 #[test]
 fn variables_of_python_hold_it_in_other_blocks_too() -> Outcome {
     let test = here!();

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::support::{Outcome, Result, Subject, here, skipped, strandline};
 
-/// The subject by what is given to the compiler; `None`, said by `test`, where there is none.
+/// Returns the subject, compiled with `options`; `None`, reported for `test`, without a compiler.
 fn program(test: &str, options: &[&str]) -> Result<Option<Command>> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("subjects");
     std::fs::create_dir_all(&folder)?;
@@ -26,7 +26,6 @@ fn program(test: &str, options: &[&str]) -> Result<Option<Command>> {
     }
 }
 
-/// Instances of a type.
 fn instances(document: &serde_json::Value, name: &str) -> u64 {
     let types = document["types"].as_array().into_iter().flatten();
     types.filter(|of| of["name"] == name).filter_map(|of| of["instances"].as_u64()).sum()
@@ -48,7 +47,7 @@ fn trait_objects_are_named_by_symbols_of_either_kind() -> Outcome {
     Ok(())
 }
 
-/// Nothing is called by a name that it may not have.
+/// No type is named by a guess.
 #[test]
 fn of_a_stripped_program_sizes_are_told() -> Outcome {
     let Some(command) = program(here!(), &["-Cstrip=symbols"])? else {
@@ -60,7 +59,7 @@ fn of_a_stripped_program_sizes_are_told() -> Outcome {
     let is_size = |name: &str| name.ends_with("-byte blocks");
     assert!(types.iter().all(|of| of["name"].as_str().is_some_and(is_size)), "{types:?}");
     let each = subject.ready["each"].as_u64().ok_or("it did not say")?;
-    // What Arc adds before what it holds.
+    // The size includes the counts that Arc adds before its value.
     assert!(instances(&document, "152-byte blocks") >= each, "{types:?}");
     assert!(subject.finish()?.success());
     Ok(())

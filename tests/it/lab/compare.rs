@@ -1,5 +1,5 @@
-//! `compare` against commands whose difference is known: none, 1 MiB, 2 % of the instructions. How often an interval misses
-//! by chance is a matter of `crates/lab/src/statistics`, which is tried there with drawn samples.
+//! `compare` against commands with a known difference: none, 1 MiB, 2 % of the instructions. How
+//! often an interval misses by chance is tested with drawn samples in `crates/lab/src/statistics`.
 
 use std::process::Command;
 
@@ -10,8 +10,9 @@ use crate::support::recording::{finish, has, list, status_line};
 use crate::support::subject::compile;
 use crate::support::{Libc, Outcome, Result, Subject, here, repetitions};
 
-/// The subject as a program whose every run holds as many pages: linked statically, as the pages of a library depend on who
-/// used it last, with its file kept in memory, and on one processor, as the kernel sums what processors count in batches.
+/// The subject as a program whose runs all have the same number of resident pages: linked
+/// statically, as the resident pages of a library depend on its last user, with its file kept in
+/// memory, and on one processor, as the kernel batches page counts per processor.
 struct Steady {
     lab: Lab,
     program: String,
@@ -31,7 +32,7 @@ impl Steady {
         Ok(Self { lab: Lab::new()?, program, cpu, _pin: Subject::start_command(pin)? })
     }
 
-    /// What a comparison of programs that need as many MiB says of their high-water marks.
+    /// High-water marks in a comparison of two programs that need `mebibytes`.
     fn high_water(&self, seed: u64, mebibytes: [u64; 2]) -> Result<Value> {
         let [a, b] = mebibytes.map(|size| format!("{} need {size} exit", self.program));
         let lab =
@@ -61,7 +62,7 @@ fn a_command_and_itself_are_the_same() -> Outcome {
     Ok(())
 }
 
-/// Whether a ratio is above 1 with its whole interval, and its median between these.
+/// Whether the whole interval of a ratio is above 1, and its median between `least` and `most`.
 fn is_more(found: &Value, least: f64, most: f64) -> bool {
     let ratio = &found["ratio"];
     ratio["low"].as_f64().is_some_and(|low| low > 1.0)
@@ -88,7 +89,7 @@ fn two_per_cent_more_instructions_are_found() -> Outcome {
     }
     let (lab, subject) = (Lab::new()?, subject()?);
     let commands = [format!("{subject} work 1000"), format!("{subject} work 1020")];
-    // The same instructions in each run, so that none of the comparisons may miss the difference.
+    // Each run has the same instructions, so every comparison must find the difference.
     for seed in 1..=repetitions(1, 5) {
         let flags = ["compare", "--seed", &seed.to_string(), "--instructions", "--repeat", "5"];
         let found = lab.document(&[&flags[..], &[&commands[0], &commands[1]]].concat())?;

@@ -1,5 +1,5 @@
-//! The engine of the lab and commands that mean it harm: whatever they do, and whenever it is killed, nothing is
-//! left running and nothing that was done is done again.
+//! The engine of the lab against hostile commands: whatever they do, and whenever the lab is
+//! killed, nothing is left running and no finished run is repeated.
 
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
@@ -11,7 +11,7 @@ use crate::support::recording::{Ended, children, command, finish, has, is_root, 
 use crate::support::waiting::until_true;
 use crate::support::{Outcome, Result, here};
 
-/// Whether a caveat of this code is in a document.
+/// Whether a document has a caveat with this code.
 fn warns(document: &Value, code: &str) -> bool {
     list(document, "caveats").iter().any(|caveat| caveat["code"] == code)
 }
@@ -27,7 +27,8 @@ fn what_hangs_is_ended_whatever_it_ignores() -> Outcome {
         format!("sh -c 'sleep {token} & sleep {token} | sleep {token}'"),
     ];
     for command in &hang {
-        // Both hang: on a busy machine any command may take longer than so short a timeout. The seed has A run first.
+        // Both hang: on a busy machine any command may exceed so short a timeout. With this seed A
+        // runs first.
         let ended =
             lab.run(&["compare", "--seed", "1", "--repeat", "1", "--timeout", "200ms", command, command])?;
         complains(&ended, 3, &["A: ", "timeout"])?;
@@ -100,9 +101,10 @@ fn of_very_much_output_the_end_is_kept() -> Outcome {
 /// The run in which a lab is disturbed.
 const DISTURBED: usize = 8;
 
-/// A lab of 40 runs that say that they ran and leave a daemon each. Those from the [`DISTURBED`] on wait for the file `go`, so
-/// that the lab is not over before it is disturbed; by a name that is no file in the command's words, which are what a lab is
-/// known by.
+/// Arguments for a lab of 40 runs that each note their run and leave a daemon. Runs from the
+/// [`DISTURBED`] one on wait for the file `go`, so that the lab is not over before it is disturbed.
+/// The command names it `$PWD/go`, which the lab does not find as a file: files named in a command
+/// are part of the lab's identity.
 fn busy(lab: &Lab) -> Vec<String> {
     let wait = format!("[ $(wc -l < runs) -lt {DISTURBED} ] || until test -e $PWD/go; do sleep 0.01; done");
     let run = |name: &str| {
@@ -112,12 +114,12 @@ fn busy(lab: &Lab) -> Vec<String> {
     [words.to_vec(), vec![run("a"), run("b")]].concat()
 }
 
-/// Waits until a busy lab is in the run that waits.
+/// Waits until a busy lab has reached the run that waits.
 fn until_disturbed(lab: &Lab) -> Outcome {
     until_true("some runs", || lab.text("runs").lines().count() >= DISTURBED)
 }
 
-/// Starts a busy lab, does `harm` to it in its middle, and gives it again to its end.
+/// Starts a busy lab, does `harm` to it in the middle, and runs the same lab again to its end.
 fn interrupted(harm: impl Fn(i32)) -> Result<(Lab, Option<i32>, Ended)> {
     let lab = Lab::new()?;
     let words = busy(&lab);
@@ -136,7 +138,7 @@ fn interrupted(harm: impl Fn(i32)) -> Result<(Lab, Option<i32>, Ended)> {
         return Err(format!("it did not go on: {}", ended.complaint()).into());
     }
     let runs = lab.text("runs").lines().count();
-    // The run that was cut short is run again, and no other.
+    // Only the interrupted run is repeated.
     if runs != 41 {
         return Err(format!("{runs} runs for 40").into());
     }
@@ -205,7 +207,7 @@ fn a_lab_is_worked_on_by_one() -> Outcome {
     let started = lab.start(&words)?;
     until("its run", || Ok((!lab.text("runs").is_empty()).then_some(())))?;
     complains(&lab.run(&words)?, 3, &["another strandline is at work"])?;
-    // Dropping it kills its whole process group: the launcher is not in it.
+    // Dropping it kills its whole process group, which the launcher is not in.
     drop(started);
     until("the end of what it ran", || Ok(lab.left().is_empty().then_some(())))
 }
@@ -222,7 +224,7 @@ fn several_at_a_time_are_as_many_runs() -> Outcome {
     Ok(())
 }
 
-/// A small file system, unmounted when it is dropped.
+/// A small file system, unmounted on drop.
 struct Small(String);
 
 impl Small {
@@ -258,7 +260,7 @@ fn a_full_disk_is_said_and_named() -> Outcome {
     let ended = lab.run(&words)?;
     complains(&ended, 3, &["No space left"])?;
     assert!(ended.complaint().contains("small/lab"), "{}", ended.complaint());
-    // With room again the same lab goes on.
+    // With free space again, the same lab resumes.
     let grown = finish(command(&["mount", "-o", "remount,size=64M", &small.0]), b"")?;
     assert_eq!(grown.how(), 0);
     let ended = lab.run(&words)?;
@@ -281,7 +283,7 @@ fn output_without_end_does_not_fill_the_disk() -> Outcome {
         crate::support::skipped(test, "no tmpfs can be mounted");
         return Ok(());
     };
-    // 400 MiB: where the disk holds more than the lab leaves alone, it waits for the lab to give some back.
+    // 400 MiB in total: with more than 64 MiB on disk the script waits for the lab to free some.
     let script = "import os, sys, time\nfor _ in range(50):\n    sys.stdout.buffer.write(bytes(8 << 20))\n    while \
                   os.fstat(1).st_blocks * 512 > 64 << 20: time.sleep(0.01)\nprint('the end')\n";
     std::fs::write(lab.path("writes.py"), script)?;

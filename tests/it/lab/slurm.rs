@@ -1,4 +1,5 @@
-//! Labs by Slurm: of one node, of Debian's packages, and of a thousand that are made up.
+//! Labs on Slurm: a real cluster of one node from Debian's packages, and a fake one with a thousand
+//! nodes.
 
 use std::path::PathBuf;
 
@@ -12,7 +13,7 @@ use crate::support::{Outcome, Result, full, here, skipped};
 
 const TWO: [&str; 6] = ["compare", "--on=slurm", "--dir=lab", "--warm-up=0", "sleep 0.02", "sleep 0.01"];
 
-/// The document of a lab that was done.
+/// Returns the document of a lab that succeeded.
 fn document(ended: &Ended) -> Result<Value> {
     if ended.how() != 0 {
         return Err(format!("it ended with {}: {}", ended.how(), ended.complaint()).into());
@@ -20,7 +21,7 @@ fn document(ended: &Ended) -> Result<Value> {
     Ok(serde_json::from_slice(&ended.stdout)?)
 }
 
-/// The text of a document's caveat; nothing where there is none of the code.
+/// Returns the text of the document's caveats with this code; empty without any.
 fn caveat(document: &Value, code: &str) -> String {
     let of_code = |caveat: &&Value| caveat["code"] == code;
     let all = document["caveats"].as_array().into_iter().flatten();
@@ -34,7 +35,7 @@ fn says(text: &str, words: &[&str]) -> Outcome {
     }
 }
 
-/// Waits until a lab has written down the job of its array `number`.
+/// Waits until a lab has recorded the job of its array `number`.
 fn until_submitted(lab: &Lab, number: u32) -> Outcome {
     let job = PathBuf::from(lab.path(&format!("lab/slurm/arrays/{number}.job")));
     until_true("the job", || job.exists())
@@ -60,7 +61,7 @@ fn a_thousand_nodes_are_one_array() -> Outcome {
     says(&caveat(&document, "nodes_unlike"), &["2 unlike kinds", "blocks in the statistics", "500 nodes"])?;
     assert_eq!(document["nodes"].as_array().map(Vec::len), Some(2));
     assert_eq!(fake.lab.text("lab/journal.jsonl").lines().count(), 2000);
-    // A scheduler that takes smaller arrays gets more of them.
+    // For a scheduler with a smaller array limit, the lab submits more arrays.
     fake.set("most", "300")?;
     let again = [&words[..], &["--fresh", "--at-once=50"]].concat();
     crate::lab::slurm::document(&fake.run(&again)?)?;
@@ -83,7 +84,7 @@ fn a_scheduler_that_is_down_is_told_and_nothing_is_lost() -> Outcome {
     )?;
     fake.unset("down")?;
     assert_eq!(document(&fake.run(&words)?)?["runs"], 3);
-    // What it takes to go on is all there: the scheduler is not asked.
+    // All results are there: the scheduler is not asked.
     fake.set("down", "")?;
     assert_eq!(document(&fake.run(&words)?)?["runs"], 3);
     assert_eq!(fake.calls("sbatch --").len(), 1);
@@ -110,14 +111,14 @@ fn a_submitter_that_was_killed_is_gone_on_from() -> Outcome {
     let words = [&["--json"], &TWO[..], &["--repeat=3"]].concat();
     let mut started = Started::new(fake.command(&words))?;
     until_submitted(&fake.lab, 0)?;
-    // While one is at work, another is not.
+    // A second strandline is refused while one is running.
     complains(&fake.run(&words)?, 3, &["another strandline is at work on this lab"])?;
     signal(started.pid(), 9);
     started.child.wait()?;
-    // Nor does it matter where its job was not written down.
+    // A missing job file does not matter either.
     std::fs::remove_file(fake.lab.path("lab/slurm/arrays/0.job"))?;
     let next = Started::new(fake.command(&words))?;
-    // It looks for its job by name, and for the tasks of it.
+    // It finds its job by name, and then the tasks of the job.
     until_true("its look", || fake.calls("squeue").len() >= 2)?;
     fake.release()?;
     assert_eq!(document(&next.finish()?)?["runs"], 3);
@@ -137,7 +138,7 @@ fn a_signal_cancels_what_was_submitted() -> Outcome {
     assert_eq!(ended.how(), 1002, "{}", ended.complaint());
     says(&ended.complaint(), &["slurm: cancelled: job 1", "the same command goes on from here"])?;
     assert_eq!(fake.calls("scancel"), ["scancel 1"]);
-    // A terminal that went is like a machine that died.
+    // A hangup is handled like a crash of the machine: the job is left running.
     let started = Started::new(fake.command(&words))?;
     until_submitted(&fake.lab, 1)?;
     signal(started.pid(), 1);
@@ -171,7 +172,7 @@ fn a_comparison_runs_on_a_real_node() -> Outcome {
     Ok(())
 }
 
-/// A cluster for a long test.
+/// Starts a cluster for a long test.
 fn cluster(test: &str) -> Result<Option<Cluster>> {
     if full() {
         return Cluster::start(test);
@@ -206,7 +207,7 @@ fn a_study_comes_to_the_same_as_here() -> Outcome {
     Ok(())
 }
 
-/// Medians of metrics that are bytes of memory.
+/// Filters medians to metrics in bytes of memory.
 trait FilterBytes {
     fn filter_bytes(self, name: &str) -> Self;
 }
@@ -224,8 +225,9 @@ fn first_round(cluster: &Cluster) -> Result<String> {
     Ok(std::fs::read_to_string(path.ok_or("no round")?)?)
 }
 
-/// A comparison whose commands note that they ran, in `ran`, and wait for the file `go`: for it by a name that is no file in
-/// their words, which are what a lab is known by.
+/// A comparison whose commands note in `ran` that they ran, and wait for the file `go`. They name
+/// `go` by a path that is not a file before the shell expands it: files named in a command are part
+/// of the lab's identity.
 fn noted(cluster: &Cluster) -> Vec<String> {
     let ran = cluster.lab.path("ran");
     let line = |name: &str| {
@@ -263,12 +265,12 @@ fn tasks_that_others_cancel_or_requeue_are_run_again_or_told() -> Outcome {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let started = cluster.begin(&words)?;
     until_true("a run", || !cluster.lab.text("ran").is_empty())?;
-    // The lab is to have seen the others wait.
+    // The lab must have seen the others wait.
     cluster.until_looked()?;
     cluster.ask(&["scontrol", "requeue", "1_0"])?;
     cluster.ask(&["scancel", "1_2"])?;
     until("the second", || Ok(cluster.queue()?.contains(&"1_1 RUNNING".to_owned()).then_some(())))?;
-    // The lab is to have seen it run.
+    // The lab must have seen it run.
     cluster.until_looked()?;
     cluster.ask(&["scancel", "1_1"])?;
     until("its end", || {
@@ -276,7 +278,7 @@ fn tasks_that_others_cancel_or_requeue_are_run_again_or_told() -> Outcome {
         Ok(is_gone.then_some(()))
     })?;
     std::fs::write(cluster.lab.path("go"), "")?;
-    // Who is requeued is not begun again for two minutes, unless somebody says so.
+    // Slurm delays a requeued task by two minutes unless its start time is set.
     until("its turn", || {
         cluster.ask(&["scontrol", "update", "JobId=1_0", "StartTime=now"])?;
         let queue = cluster.queue()?;

@@ -1,4 +1,5 @@
-//! `squeeze` against programs whose smallest limit is known: from their own map, or by the shell's `ulimit`.
+//! `squeeze` against programs whose smallest limit is known from their own map or from the shell's
+//! `ulimit`.
 
 use serde_json::Value;
 
@@ -10,13 +11,13 @@ use crate::support::{Outcome, Result, harmless, here, skipped};
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 4096;
 
-/// What the subject said of its own map when it got what it needs.
+/// A field that the subject prints about its own memory once it has all it needs.
 fn own_map(words: &[&str], field: &str) -> Result<u64> {
     let said: Value = serde_json::from_slice(&finish(command(words), b"")?.stdout)?;
     number(&said, field)
 }
 
-/// The smallest limit and the largest that fails.
+/// The smallest sufficient limit and the largest that fails.
 fn edge(found: &Value) -> Result<(u64, u64)> {
     Ok((number(found, "smallest_bytes")?, number(found, "largest_failing_bytes")?))
 }
@@ -44,7 +45,7 @@ fn an_edge_is_where_the_programs_own_map_puts_it() -> Outcome {
         assert_eq!(number(&levels[0], "limit_bytes")?, smallest);
         assert!(levels.iter().all(|level| level["wall_seconds"]["median"].as_f64().is_some()));
         let trials = list(&found, "trials");
-        // 2 rounds of 5 runs are not of the search.
+        // The last 10 trials, 2 rounds of 5 runs, are not part of the search.
         assert!(trials.len() <= 40, "{} trials", trials.len());
         let of = |limit: u64| trials.iter().filter(move |trial| trial["limit_bytes"] == limit);
         assert!(of(smallest).count() >= 3 && of(smallest).all(|trial| trial["failure"].is_null()));
@@ -61,7 +62,8 @@ fn an_edge_is_where_the_programs_own_map_puts_it() -> Outcome {
 fn what_is_found_for_interpreters_is_what_ulimit_says() -> Outcome {
     let test = here!();
     let programs = [("python3", ["-c", "x = [0] * 3_000_000"]), ("perl", ["-e", "@a = (1 .. 400_000)"])];
-    // Where things are mapped and how hashes are ordered moves what they need; so do variables.
+    // Address layout, hash order and environment variables change the memory that these programs
+    // need.
     let path = format!("PATH={}", std::env::var("PATH").unwrap_or_default());
     let alike = ["setarch", "-R", "env", "-i", &path, "PYTHONHASHSEED=0", "PERL_HASH_SEED=0"];
     if !has(test, "setarch") || finish(command(&["setarch", "-R", "true"]), b"")?.how() != 0 {
@@ -97,7 +99,8 @@ fn what_is_found_for_interpreters_is_what_ulimit_says() -> Outcome {
 fn a_program_that_hangs_without_memory_is_ended() -> Outcome {
     let lab = Lab::new()?;
     let flags = ["squeeze", "--kind", "data", "--timeout", "10s", "--repeat", "1", "--rounds", "0"];
-    // Each run that hangs takes the whole timeout: under less than 40 MB of data, in KiB, it fails at once.
+    // Each run that hangs takes the whole timeout: with a data limit below 40,000 KiB it fails at
+    // once instead.
     let script = format!(
         "[ $(ulimit -d) != unlimited ] && [ $(ulimit -d) -lt 40000 ] && exec {0} need 50 exit; exec {0} need 50 hang {1}",
         subject()?,
@@ -132,7 +135,7 @@ fn a_flaky_edge_is_a_band() -> Outcome {
 #[test]
 fn a_success_command_judges_runs() -> Outcome {
     let lab = Lab::new()?;
-    // It exits with 0 either way, and tells its map only where it got its memory.
+    // The subject exits with 0 either way, and prints its map only if it got its memory.
     let words = ["--", &subject()?, "need", "30", "succeed"];
     let flags = ["squeeze", "--kind", "data", "--rounds", "1", "--success"];
     let judge = "echo \"$STRANDLINE_STATUS\" >> seen; grep -q VmPeak";
@@ -143,7 +146,7 @@ fn a_success_command_judges_runs() -> Outcome {
     let seen = lab.text("seen");
     assert_eq!(seen.lines().count(), list(&found, "trials").len());
     assert!(seen.lines().all(|line| line == "0"), "{seen}");
-    // Without it any limit will do, down to where the program cannot be loaded.
+    // Without `--success` any limit passes, down to where the program cannot be loaded.
     let found = lab.document(&[&flags[..5], &words].concat())?;
     assert!(number(&found, "smallest_bytes")? < MIB);
     Ok(())
@@ -221,9 +224,10 @@ fn a_child_that_the_kernel_kills_is_a_failure() -> Outcome {
     let found: Value = serde_json::from_slice(&ended.stdout)?;
     assert!(edge(&found)?.0 > 40 * MIB, "{}", found["smallest_bytes"]);
     let failure = &found["failure"];
-    // Under the largest limit that fails, the kernel kills the child, which has nearly all of it; then the shell has enough.
+    // Under the largest failing limit, the kernel kills the child, which has nearly all the memory;
+    // the shell then has enough.
     assert_eq!((&failure["status"], &failure["out_of_memory_kills"]), (&0.into(), &1.into()));
-    // Whoever can do without it says so.
+    // `--success` accepts runs that survive the kill.
     let found: Value =
         serde_json::from_slice(&squeeze(&["--success", "test $STRANDLINE_STATUS = 0"])?.stdout)?;
     assert!(number(&found, "smallest_bytes")? < 8 * MIB, "{}", found["smallest_bytes"]);
@@ -246,14 +250,15 @@ fn who_may_make_no_groups_is_told_what_else_to_limit() -> Outcome {
 #[test]
 fn a_squeeze_that_was_killed_goes_on() -> Outcome {
     let lab = Lab::new()?;
-    // Each run says that it was; from the fifth on they wait for the file `go`, so that it is not over before it is killed.
-    // Under so little memory a shell starts no program: it counts by itself. `$PWD/go` names no file that a squeeze looks at.
+    // Each run adds a line to `runs`; from the fifth on they wait for the file `go`, so that the
+    // squeeze is not over before it is killed. Under such a small limit the shell cannot start a
+    // program, so it counts by itself. `$PWD/go` is not a file that a squeeze checks.
     let wait = "n=0; while read x; do n=$((n + 1)); done < runs; [ $n -lt 5 ] || until test -e $PWD/go; do sleep 0.01; done";
     let script = format!("echo x >> runs; {wait}; : {}; exec {} need 30 exit", lab.token, subject()?);
     let words = ["squeeze", "--kind", "data", "--rounds", "1", "--json", "--", "sh", "-c", &script];
     for number in [9, 2] {
         for name in ["runs", "go"] {
-            // At first neither is there.
+            // At first neither file exists.
             let _ = std::fs::remove_file(lab.path(name));
         }
         let mut started = lab.start(&words)?;
@@ -267,7 +272,7 @@ fn a_squeeze_that_was_killed_goes_on() -> Outcome {
         let ended = lab.run(&words)?;
         assert!(ended.complaint().contains("going on after"), "{}", ended.complaint());
         let found: Value = serde_json::from_slice(&ended.stdout)?;
-        // The run that was cut short is run again, and no other.
+        // Only the interrupted run is repeated.
         let (all, after) = (list(&found, "trials").len(), lab.text("runs").lines().count());
         assert_eq!(after, all + 1, "{after} runs; {all} are needed");
     }

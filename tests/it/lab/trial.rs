@@ -1,4 +1,4 @@
-//! `try` against subjects whose best setting is known, and against commands and catalogues that mean it harm.
+//! `try` against subjects whose best setting is known, and against hostile commands and catalogues.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use crate::support::{Libc, Outcome, Result, for_each, here, skipped};
 
 const MIB: f64 = 1048576.0;
 
-/// A file of the repository.
+/// Path of a file of the repository.
 fn file(name: &str) -> String {
     format!("{}/{name}", env!("CARGO_MANIFEST_DIR"))
 }
@@ -26,7 +26,7 @@ fn candidate<'a>(document: &'a Value, id: &str) -> &'a Value {
     candidates.iter().find(|candidate| candidate["id"] == id).unwrap_or(&Value::Null)
 }
 
-/// The server of the examples, built in the lab's folder.
+/// Builds the server of the examples in the lab's folder.
 fn server(lab: &Lab) -> Result<String> {
     let path = lab.path("server");
     let built =
@@ -104,7 +104,7 @@ fn commands_that_fail_anyway_are_not_tried() -> Outcome {
         3,
         &["did not open within 0.3 s"],
     )?;
-    // It ends sooner, also where it has to wait for a processor.
+    // The command ends before the thirty seconds, even if it has to wait for a processor.
     ends(&["--ready", "seconds=30", "--", "true"], 3, &["ended before it was ready", "in the foreground"])?;
     let line = ["--timeout", "0.3s", "--ready", "line=up", "--", "sh", "-c", &sleep];
     ends(&line, 3, &["the line did not come within 0.3 s", "PYTHONUNBUFFERED=1"])?;
@@ -146,7 +146,8 @@ fn what_fails_only_under_a_setting_says_why() -> Outcome {
     let script =
         format!("if [ $HANG ]; then sleep {}; fi; if [ $FAIL ]; then echo broken >&2; exit 3; fi", lab.token);
     let only = "fails,hangs,no_allocator,fine";
-    // It is tried no more once it hung: so long a timeout, which no other run needs, is waited for once.
+    // A candidate that hung is not run again: the timeout, longer than any other run needs, passes
+    // only once.
     let flags = ["--repeat", "2", "--timeout", "10s", "--catalogue", &catalogue, "--only", only];
     let found = lab.document(&[&["try"][..], &flags, &["--", "sh", "-c", &script]].concat())?;
     for (id, words) in
@@ -203,7 +204,7 @@ fn a_run_without_settings_that_fails_once_costs_its_round_only() -> Outcome {
     let fine = "[[candidate]]\nid = \"fine\"\ntitle = \"t\"\nkind = \"setting\"\ncost = \"c\"\nsource = [\"s\"]\n\
                 environment = { FINE = \"1\" }\n";
     std::fs::write(&catalogue, fine)?;
-    // The third run without the setting fails: the first look, round 1, round 2.
+    // The third run without the setting fails, in round 2, after the first measurement and round 1.
     std::fs::write(&count, "0\n")?;
     let script =
         format!("[ $FINE ] && exit; read n < {count}; n=$((n+1)); echo $n > {count}; [ $n -ne 3 ] || exit 9");
@@ -236,7 +237,8 @@ fn a_shell_s_mark_does_not_stand_for_what_it_started() -> Outcome {
         return Ok(());
     }
     let lab = Lab::new()?;
-    // A child's end is watched from some age on: then it is traced.
+    // strandline traces a child to see its exit only from a minimum age on; this child ends once it
+    // is traced.
     let ends = lab.path("ends.py");
     std::fs::write(&ends, UNTIL_TRACED)?;
     let script = format!("python3 {ends}; {} mark done", crate::support::recording::program());
@@ -249,7 +251,7 @@ fn a_shell_s_mark_does_not_stand_for_what_it_started() -> Outcome {
     Ok(())
 }
 
-/// A server that takes one connection in its life, and has a child with memory of its own.
+/// A server that accepts a single connection, and has a child with memory of its own.
 const ONE_CONNECTION: &str = "
 import os, signal, socket, sys, time
 held = bytearray(40 << 20)
@@ -287,7 +289,8 @@ fn nobody_but_the_load_connects_and_a_tree_is_counted_once() -> Outcome {
     let found = lab.document(&[&serve[..], &["--only", "arena_max_1"], &command].concat())?;
     assert_eq!(candidate(&found, "arena_max_1")["reason"], Value::Null, "{found}");
     let settled = median(&found["baseline"], "settled_bytes") / MIB;
-    // 40 MiB that both have, 10 MiB of the child's own, and an interpreter; counted twice, 40 MiB more.
+    // 40 MiB shared by both, 10 MiB private to the child, and an interpreter; counting shared pages
+    // twice would add 40 MiB.
     assert!((50.0..80.0).contains(&settled), "{settled}");
     assert_eq!(found["baseline"]["peak_bytes"], Value::Null, "{found}");
     let peak = [&serve[..], &["--goal", "peak"], &command].concat();
@@ -323,18 +326,19 @@ fn the_catalogue_can_be_listed() -> Outcome {
     Ok(())
 }
 
-/// Where the lab in the folder `kept` writes the recording of a run that is under way.
+/// Path of the recording of the current run of the lab in the folder `kept`.
 fn recording_in(kept: &str) -> String {
     format!("{kept}/work-0/0/recording.strandline")
 }
 
-/// Programs that tell no mark and fall as they end: what they held before that counts, not what was left in their
-/// last instant. Courses that are too fast for a busy machine are tried in `crates/lab/src/trial/settled.rs`.
+/// Programs that send no marks and release memory as they end: the level before that counts, not
+/// what was left at the last instant. Courses too fast for a busy machine are tested in
+/// `crates/lab/src/trial/settled.rs`.
 #[test]
 fn without_marks_the_level_before_the_end_counts() -> Outcome {
     let holder = compile("holder", &Libc::system())?.display().to_string();
     let lab = Lab::new()?;
-    // Course, and of 96 MiB how many are settled, and where that is from.
+    // Course, settled MiB of 96 MiB, and the source of that figure.
     let courses = [("keep", 96.0, "exit"), ("steps", 48.0, "level")];
     for_each(courses, |&(course, settled, from)| {
         let kept = lab.path(course);

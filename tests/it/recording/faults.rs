@@ -1,4 +1,4 @@
-//! What goes wrong around a recording: strandline is killed, the disk is full. The command never notices.
+//! Faults around a recording: strandline is killed, the disk is full. The command never notices.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,25 +11,25 @@ use crate::support::recording::{
 use crate::support::waiting::{PATIENCE, is_traced, state, threads, until_traced, until_true};
 use crate::support::{Outcome, Result, for_each, here, repetitions};
 
-/// When the recorder is killed.
+/// Instant at which the recorder is killed.
 #[derive(Clone, Copy, Debug)]
 enum When {
-    /// A time after its start: on a fast machine while the command starts, or after that.
+    /// A time after its start: before or while the command starts, or later on a fast machine.
     After(Duration),
     /// A time after the command has begun.
     Running(Duration),
-    /// While it traces the command, for its exit.
+    /// While it traces the command to see its exit.
     Watching,
     /// While it takes a ledger of the command's child, at a mark.
     Looking,
 }
 
-/// A number that differs from turn to turn and spreads over a range, the same in every run.
+/// A number that differs from turn to turn and is spread over a range; the same in every run.
 fn scattered(turn: u64, range: u64) -> u64 {
     (turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) % range.max(1)
 }
 
-/// Waits for the instant at which the recorder is killed; the command writes its id to `pid_file`.
+/// Waits for the instant at which to kill the recorder; the command writes its id to `pid_file`.
 fn wait_for(when: When, pid_file: &Path) -> Outcome {
     let begun = || {
         until("the command", || {
@@ -53,7 +53,7 @@ fn wait_for(when: When, pid_file: &Path) -> Outcome {
     Ok(())
 }
 
-/// The exit status that a command wrote to a file at its own end.
+/// The exit status that a command wrote to a file as it ended.
 fn own_status(done: &Path, recorder: i32) -> Result<String> {
     let status = until("the command's own end", || {
         let text = std::fs::read_to_string(done).unwrap_or_default();
@@ -64,7 +64,7 @@ fn own_status(done: &Path, recorder: i32) -> Result<String> {
     status.map_err(|error| format!("{error}; {:?}", states().collect::<Vec<_>>()).into())
 }
 
-/// Kills the recorder; the command must come to its own end, which it notes in a file.
+/// Kills the recorder; the command must run to its own end, which it writes to a file.
 fn killed(flags: &[&str], when: When) -> Outcome {
     let place = Place::new()?;
     let (go, done) = (place.folder.0.join("go"), place.folder.0.join("done"));
@@ -80,7 +80,7 @@ fn killed(flags: &[&str], when: When) -> Outcome {
     wait_for(when, &pid_file)?;
     signal(recorder, 9);
     started.child.wait()?;
-    // It was killed before there was a command; or the command is on its way.
+    // Either the recorder was killed before it started the command, or the command is starting.
     let begun = until("the command", || {
         let is_there = std::fs::exists(&pid_file)?;
         Ok((is_there || group_is_empty(recorder)).then_some(is_there))
@@ -124,7 +124,8 @@ fn a_killed_recorder_leaves_the_command_alone() -> Outcome {
             1 => (&["--ledger", "none"][..], When::Running(pause(20_000))),
             _ => (&["--ledger", "exit"][..], When::Watching),
         };
-        // On a slow machine the command has not begun after a fixed time: half of the kills come while it runs.
+        // On a slow machine the command may not have started after a fixed time: half of the kills
+        // come while it runs.
         let when = match turn % 4 {
             0 => When::After(pause(8_000)),
             2 => When::After(pause(120_000)),
@@ -134,7 +135,8 @@ fn a_killed_recorder_leaves_the_command_alone() -> Outcome {
     })
 }
 
-/// Waits until process `pid` stands at its end, held by its tracer, or is gone; true where it stands. Spins, so as to come early.
+/// Waits until process `pid` is stopped at its exit by its tracer, or gone; true if it is stopped.
+/// Spins to notice early.
 fn until_it_stands(pid: i32) -> bool {
     let start = Instant::now();
     while start.elapsed() < PATIENCE {
@@ -147,8 +149,8 @@ fn until_it_stands(pid: i32) -> bool {
     false
 }
 
-/// Kills the recorder while a process stands at its end; whether it stood there. A recorder that is stopped before cannot let it
-/// go; one that runs is `pause` into the ledger.
+/// Kills the recorder while a process is stopped at its exit; returns whether it was. A recorder
+/// that was stopped before cannot release it; a running one is killed `pause` into the ledger.
 fn killed_at_the_exit(subject: &str, is_stopped: bool, pause: Duration) -> Result<bool> {
     let place = Place::new()?;
     let (go, done) = (place.folder.0.join("go"), place.folder.0.join("done"));
@@ -184,7 +186,7 @@ fn a_recorder_killed_at_the_exit_does_not_hold_it() -> Outcome {
     // How many ledgers are under way when the recorder is killed depends on the machine: one at least has to be.
     while turn < repetitions(8, 100) || caught == 0 {
         let is_stopped = turn % 2 == 0;
-        // How long a ledger takes differs by machine: each second of these kills comes at once.
+        // The duration of a ledger differs by machine: half of these kills come at once.
         let at_once = is_stopped || turn % 4 == 1;
         let pause = Duration::from_micros(if at_once { 0 } else { scattered(turn, 2_000) });
         let stood = killed_at_the_exit(&subject, is_stopped, pause)?;
@@ -195,7 +197,7 @@ fn a_recorder_killed_at_the_exit_does_not_hold_it() -> Outcome {
     Ok(())
 }
 
-/// When the last sample was taken.
+/// Time of the last sample.
 fn last_second(report: &serde_json::Value) -> Result<f64> {
     Ok(column(report, "seconds")?.last().copied().unwrap_or(0.0))
 }
@@ -216,7 +218,7 @@ fn what_a_killed_recorder_wrote_is_there_but_for_the_last_second() -> Outcome {
     Ok(())
 }
 
-/// A small file system; unmounted when it is dropped.
+/// A small file system, unmounted on drop.
 struct Disk(std::path::PathBuf);
 
 impl Disk {
@@ -248,7 +250,7 @@ fn a_full_disk_costs_the_recording_and_not_the_command() -> Outcome {
     let mut place = Place::new()?;
     let Some(disk) = Disk::new(here!(), &place, "64k")? else { return Ok(()) };
     place.file = disk.0.join("a.strandline");
-    // One page is left, and each ledger with its page map takes a part of it.
+    // Only a little space is left, and each ledger with its page map uses part of it.
     std::fs::write(disk.0.join("ballast"), vec![1; 60 << 10])?;
     let ended = place.run(&["--ledger", "marks"], &[&recorded()?, "storm", "1", "60"])?;
     assert_eq!(ended.how(), 0, "{}", ended.complaint());
@@ -343,7 +345,7 @@ fn a_pipe_is_no_place_for_a_recording() -> Outcome {
 
 #[test]
 fn a_closed_reader_ends_nothing() -> Outcome {
-    // The command's output goes to a pipe that nobody reads any more: it is the command that notices.
+    // The command's output goes to a pipe without a reader: the command itself gets the error.
     let place = Place::new()?;
     let file = place.file.display();
     let line = format!("{{ {} run -o {file} -- yes; echo $? >&2; }} | head -1", program());

@@ -1,4 +1,4 @@
-//! A program of known answer, recorded: what marks, ledgers, samples and tables say of it.
+//! A recorded program with a known answer: its marks, ledgers, samples and tables.
 
 use serde_json::Value;
 
@@ -48,7 +48,7 @@ fn growth_and_release_stand_at_their_marks() -> Outcome {
             near(key, signed(&pair[1], key)? - signed(&pair[0], key)?, wanted)?;
         }
     }
-    // The program says what it read a system call before it told the mark.
+    // The program prints values that it read one system call before it sent the mark.
     for (mark, own) in marks.iter().zip(ended.lines()?) {
         assert_eq!(own["answered"], 1);
         for field in ["VmData", "VmSize", "RssAnon"] {

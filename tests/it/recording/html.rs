@@ -1,14 +1,14 @@
-//! The page that `report --format html` writes, in a real browser: what it shows is what `--format json` says,
-//! whatever the names in it are, and it asks for nothing.
+//! The page of `report --format html` in a real browser: it shows the same as `--format json`,
+//! whatever the names in it are, and requests nothing.
 //!
-//! `tests/browser/drive.py` drives the browser; without one the tests are skipped by name.
+//! `tests/browser/drive.py` drives the browser; without a browser the tests are skipped by name.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::{Folder, Outcome, Result, here, skipped, strandline};
 
-/// Loads, frees, and tells a mark at each step, by the names it is given.
+/// Allocates, frees, and sends a mark with a given name at each step.
 const PROGRAM: &str = r#"
 import os, socket, time
 own = socket.socket(fileno=os.dup(int(os.environ["STRANDLINE_MARK_FD"])))
@@ -31,10 +31,10 @@ mark(names[4])
 os.waitpid(os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "0.1"), 0)
 "#;
 const MARKS: [&str; 5] = ["start", "loaded", "indexed", "buffered", "freed most items"];
-/// What an attacker would call a mark.
+/// A mark name that an attacker would choose.
 const EVIL: &str = "</script><img src=x onerror=alert(1)><svg onload=alert(2)>\u{202e}漢字\"'&";
 
-/// A Chromium, if there is one.
+/// Returns the path of a Chromium, if installed.
 fn browser() -> Option<PathBuf> {
     let names = ["chromium", "chromium-browser", "google-chrome", "chrome"];
     let path = std::env::var_os("PATH")?;
@@ -43,7 +43,7 @@ fn browser() -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Why the page cannot be opened here, if it cannot.
+/// Returns the reason if the page cannot be opened here.
 fn lacking() -> Option<&'static str> {
     let python = Command::new("python3").arg("--version").output();
     if !python.is_ok_and(|output| output.status.success()) {
@@ -72,7 +72,7 @@ fn report(files: &[&Path], format: &str) -> Result<PathBuf> {
     if run.status == Some(0) { Ok(out) } else { Err(run.summary().into()) }
 }
 
-/// Drives the browser; `more` is the document to compare with, and the folder for screenshots.
+/// Drives the browser; `more` is the document to compare with and the folder for screenshots.
 fn drive(page: &Path, more: &[&Path]) -> Outcome {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser/drive.py");
     let mut command = Command::new("python3");
@@ -91,7 +91,7 @@ fn what_the_page_shows_is_what_the_document_says() -> Outcome {
     let file = record(&folder.0, "tide.strandline", MARKS)?;
     let (page, document) = (report(&[&file], "html")?, report(&[&file], "json")?);
     let pictures = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/images");
-    // Pictures of the page for the README, where they are asked for.
+    // Pictures of the page for the README, if requested.
     if std::env::var_os("STRANDLINE_SCREENSHOTS").is_some_and(|value| value == "1") {
         std::fs::create_dir_all(&pictures)?;
         let image = report(&[&file], "png")?;
@@ -110,7 +110,7 @@ fn names_in_a_page_stay_names() -> Outcome {
     let folder = Folder::new("report-names")?;
     let evil = record(&folder.0, "evil<script>alert(3)<!--.strandline", [EVIL; 5])?;
     let other = record(&folder.0, "other.strandline", MARKS)?;
-    // Two recordings, laid over each other.
+    // Two recordings on one page.
     let page = report(&[&evil, &other], "html")?;
     drive(&page, &[])
 }

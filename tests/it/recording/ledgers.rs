@@ -1,4 +1,4 @@
-//! Ledgers at the moments that were asked for, and nobody traced for those that were not.
+//! Ledgers at the requested moments, and no process is traced for others.
 
 use serde_json::Value;
 
@@ -33,7 +33,7 @@ fn a_kill_from_outside_is_caught() -> Outcome {
     let started = Started::new(place.command(&["--ledger", "exit"], &[&recorded()?, "end", "wait"]))?;
     let pid = until("the command", || {
         let pid = children(started.pid()).first().copied();
-        // It waits when it has filled its 32 MiB.
+        // The subject waits once it has filled its 32 MiB.
         let has_filled = |pid: &i32| {
             let anonymous = status_line(*pid, "RssAnon");
             anonymous
@@ -61,8 +61,8 @@ fn a_main_thread_that_ends_first_is_a_caveat() -> Outcome {
     Ok(())
 }
 
-/// Records a subject that grows by `count` blocks of `mebibytes` and stays at its peak until the growing report has what
-/// `has_come` looks for; the report of the whole.
+/// Records a subject that grows by `count` blocks of `mebibytes` and stays at its peak until
+/// `has_come` accepts the growing report; returns the report of the whole run.
 fn recorded_until(
     flags: &[&str],
     (count, mebibytes): (&str, &str),
@@ -82,7 +82,8 @@ fn recorded_until(
 
 #[test]
 fn the_peak_is_caught_within_a_tenth() -> Outcome {
-    // After a ledger none is taken for ten times as long as that took: the subject waits for the one at its peak.
+    // After a ledger, none is taken for ten times its duration: the subject waits for the ledger of
+    // its peak.
     let rss = |ledger: &Value| number(&ledger["explain"]["kernel"], "rss_bytes");
     let report = recorded_until(&["--ledger", "peak"], ("12", "6"), |report| {
         let last = ledgers_of(report, "peak").last().map(|ledger| rss(ledger)).transpose()?;
@@ -107,7 +108,7 @@ fn there_are_ledgers_at_the_peak_and_at_the_end() -> Outcome {
     })?;
     let exits = ledgers_of(&report, "exit");
     assert_eq!(exits.len(), 1, "{:?}", caveats(&report));
-    // It freed all of it before its end.
+    // The subject freed everything before its end.
     assert!(number(&exits[0]["explain"]["kernel"], "rss_bytes")? < 24 * MIB);
     Ok(())
 }
@@ -116,7 +117,7 @@ fn there_are_ledgers_at_the_peak_and_at_the_end() -> Outcome {
 fn an_end_beside_a_ledger_at_the_peak_is_seen_or_said_to_be_missed() -> Outcome {
     for _ in 0..20 {
         let place = Place::new()?;
-        // It ends at its peak, right after the growth that makes a ledger due.
+        // The subject ends at its peak, right after the growth that makes a ledger due.
         let ended =
             place.run(&["--ledger", "peak,exit", "--interval", "1ms"], &[&recorded()?, "end", "exit"])?;
         assert_eq!(ended.how(), 4, "{}", ended.complaint());
@@ -138,7 +139,7 @@ fn ledgers_are_taken_as_often_as_was_asked() -> Outcome {
     for_each(every, |ledger| invariants::hold(&ledger["explain"]))
 }
 
-/// Runs a recorded shell that prints who traces it.
+/// Returns the tracer of a recorded process.
 fn tracer(flags: &[&str]) -> Result<u64> {
     let (ended, _) = recording(flags, &["sed", "-n", "s/TracerPid:.//p", "/proc/self/status"])?;
     Ok(ended.text().trim().parse()?)
@@ -195,7 +196,8 @@ fn a_command_that_is_a_tracer_traces() -> Outcome {
     let (ended, report) = recording(&[], &words)?;
     assert!(ended.complaint().contains("exit_group(0)"), "{}", ended.complaint());
     assert_eq!(mark_names(&report), ["begun", "grown", "freed"]);
-    // strace traces the marked process: its ledgers are refused with the reason, and nothing waits for them.
+    // strace traces the marked process: its ledgers are refused with the reason, without any
+    // waiting.
     assert_eq!(ledgers_of(&report, "mark").len(), 0);
     assert!(caveats(&report).contains(&"ledger_failed".to_owned()));
     assert_eq!(ledgers_of(&report, "exit").len(), 1);

@@ -1,5 +1,5 @@
-//! Limits that a command is recorded under: it meets them as it would without strandline, and the recording says
-//! how it ended.
+//! Limits on a recorded command: they act as without strandline, and the recording has the way the
+//! command ended.
 
 use serde_json::Value;
 
@@ -41,7 +41,7 @@ fn an_address_space_is_limited_as_by_ulimit() -> Outcome {
 fn a_data_segment_is_limited() -> Outcome {
     let place = Place::new()?;
     let ended = place.run(&["--limit-data", "32MiB"], &[&recorded()?, "grow", "64"])?;
-    // What the subject ends with where it has no memory.
+    // The subject's exit status when it gets no memory.
     assert_eq!(ended.how(), 93, "{}", ended.complaint());
     let report = place.report()?;
     assert!(limit(&report, "data").is_some());
@@ -64,8 +64,8 @@ fn a_limit_above_the_hard_one_is_refused() -> Outcome {
     Ok(())
 }
 
-/// Runs a command under a limit on memory. Returns how it ended, and the control groups that this recorder left behind: other
-/// tests make and remove such groups at the same time.
+/// Runs a command under a memory limit. Returns how it ended, and the control groups left behind by
+/// this recorder only: other tests make and remove such groups at the same time.
 fn in_a_group(place: &Place, words: &[&str]) -> Result<(Ended, String)> {
     let started = Started::new(place.command(&["--limit-memory", "48MiB"], words))?;
     let name = format!("strandline-{}-*", started.pid());
@@ -93,7 +93,7 @@ fn a_limit_on_memory_is_a_control_groups() -> Outcome {
     let limit = limit(&report, "memory").ok_or("the limit is not recorded")?;
     assert_eq!(number(limit, "bytes")?, 48 * MIB);
     assert_eq!(left, "");
-    // A command that keeps within it is not killed, nor is its group left behind.
+    // A command within the limit is not killed, and its group is removed.
     let (ended, left) = in_a_group(&place, &[&recorded()?, "grow", "8"])?;
     assert_eq!((ended.how(), left.as_str()), (0, ""), "{}", ended.complaint());
     assert_eq!(place.report()?["exit"]["out_of_memory_kills"], 0);

@@ -1,4 +1,4 @@
-//! Marks told by real processes: in order, by whom, hostile names, many at once, and nobody who waits for ever.
+//! Marks from real processes: order, sender, hostile names, many at once, and no endless wait.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ fn a_shell_marks_itself() -> Outcome {
     let script = format!("{0} mark 'the first one'; x=$(seq 1000); {0} mark second", program());
     let (_, report) = recording(&["--ledger", "marks"], &["sh", "-c", &script])?;
     assert_eq!(mark_names(&report), ["the first one", "second"]);
-    // The mark is the script's, not its helper's.
+    // The mark belongs to the script, not to its helper.
     for mark in list(&report, "marks") {
         assert_eq!(mark["process"], 0);
         assert!(number(mark, "tree_pss_bytes")? > 0);
@@ -65,8 +65,9 @@ fn hostile_names_are_harmless() -> Outcome {
     Ok(())
 }
 
-/// Checks that each of `processes` has its `count` marks in order. A process that reads the answer meant for another
-/// may have ended before its last mark can be measured: that is said instead.
+/// Checks that each of `processes` has its `count` marks in order. A process that reads the answer
+/// meant for another may end before its last mark can be measured; a caveat must then name the
+/// mark.
 fn all_told(report: &Value, processes: u64, count: u64) -> Outcome {
     let caveats = list(report, "caveats").iter().filter(|caveat| caveat["code"] == "mark_without_sample");
     let said = caveats.filter_map(|caveat| caveat["text"].as_str()).collect::<String>();
@@ -99,7 +100,7 @@ fn two_that_mark_at_once_lose_none() -> Outcome {
 fn many_that_mark_at_once_with_ledgers_are_all_answered() -> Outcome {
     let (_, report) = recording(&["--ledger", "marks"], &[&recorded()?, "storm", "8", "10"])?;
     all_told(&report, 8, 10)?;
-    // Each mark has its ledger, or the recording says why not.
+    // Each mark has its ledger, or a caveat with the reason.
     let reasons = ["mark_without_sample", "ledger_failed"];
     let excused = caveats(&report).iter().filter(|code| reasons.contains(&code.as_str())).count();
     let taken = ledgers_of(&report, "mark").len();
@@ -110,7 +111,7 @@ fn many_that_mark_at_once_with_ledgers_are_all_answered() -> Outcome {
 
 #[test]
 fn a_flood_of_marks_stops_nobody() -> Outcome {
-    // More than the recorder remembers to answer.
+    // More marks than the recorder keeps track of for answers.
     let count = repetitions(6_000, 20_000).to_string();
     for_each(["none", "marks"], |ledger| {
         let (_, report) = recording(&["--ledger", ledger], &[&recorded()?, "flood", &count])?;
@@ -125,7 +126,7 @@ fn marks_of_processes_that_do_not_wait_leave_nothing_behind() -> Outcome {
     if !has(here!(), "bash") {
         return Ok(());
     }
-    // Each tells a mark and is gone before it can be looked at.
+    // Each process sends a mark and ends before it can be measured.
     let script = "for ((i = 0; i < 300; i++)); do (echo gone >&$STRANDLINE_MARK_FD) & done; wait; for ((i = 0; i < 100000; i++)); do :; done";
     let (_, report) = recording(&["--ledger", "none"], &["bash", "-c", script])?;
     let processes = list(&report, "processes");
@@ -133,12 +134,13 @@ fn marks_of_processes_that_do_not_wait_leave_nothing_behind() -> Outcome {
     assert!(endless.is_empty(), "{} processes without an end: {:?}", endless.len(), endless.first());
     let cost = &report["cost"];
     if report["recording"]["followed_by"] == "connector" {
-        // The table has each of them, or counts it.
+        // The table contains or counts each of them.
         let counted = number(cost, "brief_processes")? + number(cost, "unsampled_processes")?;
         assert_eq!(processes.len() as u64 + counted, 301);
     }
-    // The shell has a sample at each instant up to its last one. After that the kernel takes a while to report its end, and the
-    // instants in between have no sample of it. The report spreads the times of equal samples evenly, so they are counted.
+    // The shell has a sample at each instant up to its last one. After that the kernel takes a
+    // while to report the end, and the instants in between have no sample of the shell. The report
+    // spreads the times of equal samples evenly, so the samples are counted.
     let samples = column(&report, "seconds")?.into_iter().zip(column(&report, "process")?);
     let own: Vec<f64> = samples.filter(|sample| sample.1 == 0.0).map(|sample| sample.0).collect();
     let last = own.last().ok_or("no sample of the shell")?;

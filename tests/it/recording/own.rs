@@ -1,5 +1,5 @@
-//! A recorded command is its user's: its streams, signals, terminal, limits, environment and end are what they
-//! would be without strandline.
+//! A recorded command has the same streams, signals, terminal, limits, environment and end as
+//! without strandline.
 
 use std::io::Write;
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::support::recording::{
 use crate::support::waiting::until_true;
 use crate::support::{Outcome, Result, for_each, here};
 
-/// Runs `words` as they are, and recorded; both in a shell that leads their process group.
+/// Runs `words` unrecorded and recorded, both in a shell that leads their process group.
 fn both(prefix: &[&str], words: &[&str], flags: &[&str]) -> Result<(Ended, Ended)> {
     let place = Place::new()?;
     let file = place.file.display().to_string();
@@ -90,7 +90,7 @@ fn signals_to_strandline_reach_the_command() -> Outcome {
 
 #[test]
 fn signal_dispositions_and_masks_are_inherited() -> Outcome {
-    // Signals 32 and 33 are the C library's own.
+    // Signals 32 and 33 are reserved by the C library.
     let script = "while read -r name mask; do case $name in Sig[BI]*) echo $name $((0x$mask & ~0x180000000));; esac; done < /proc/self/status";
     let show = ["bash", "-c", script];
     if !has(here!(), "bash") {
@@ -104,7 +104,7 @@ fn signal_dispositions_and_masks_are_inherited() -> Outcome {
         let blocking = "sigprocmask(SIG_BLOCK, POSIX::SigSet->new(1 .. 31, 34 .. 64)); exec @ARGV";
         let blocked = ["perl", "-MPOSIX", "-e", blocking];
         same(&blocked, &show)?;
-        // Marks and ledgers need signals of the recorder's own.
+        // The recorder itself needs signals for marks and ledgers.
         same(&blocked, &["sh", "-c", &format!("echo a; {} mark one", program())])?;
     }
     Ok(())
@@ -180,7 +180,7 @@ fn other_files_are_left_alone() -> Outcome {
     Ok(())
 }
 
-/// Runs `line` by a shell on a terminal of its own; what is written to it is typed.
+/// Runs `line` in a shell on its own terminal; bytes written to its input are typed.
 fn on_a_terminal(line: &str) -> Result<Started> {
     let mut script = Command::new("script");
     script.args(["-qefc", line, "/dev/null"]).env("TERM", "dumb").env("PS1", "$ ").env("SHELL", "/bin/sh");
@@ -218,7 +218,8 @@ fn a_terminal_is_the_commands() -> Outcome {
     Ok(())
 }
 
-/// Whether the recorder has taken in all of its signals: none is pending, and it waits in ppoll for what comes next.
+/// Whether the recorder has handled all its signals: none is pending, and it waits in ppoll for the
+/// next event.
 fn has_taken_its_signals(recorder: i32) -> bool {
     let is_empty =
         |name| status_line(recorder, name).is_some_and(|mask| mask.bytes().all(|digit| digit == b'0'));
@@ -226,7 +227,7 @@ fn has_taken_its_signals(recorder: i32) -> bool {
         let call = std::fs::read_to_string(format!("/proc/{recorder}/syscall"));
         call.is_ok_and(|call| call.starts_with("271 "))
     };
-    // In this order: the recorder passes on what it takes before it waits again.
+    // In this order: the recorder forwards a signal before it waits again.
     is_empty("SigPnd") && is_empty("ShdPnd") && waits()
 }
 
@@ -251,7 +252,7 @@ fn an_interrupt_from_the_keyboard_comes_once() -> Outcome {
     typed.write_all(b"\x03")?;
     typed.flush()?;
     until_true("the interrupt", || heard.exists())?;
-    // A second one would come from the recorder, which gets the terminal's interrupt as well.
+    // A second one would come from the recorder, which also gets the terminal's interrupt.
     until_true("the recorder to take its interrupt", || has_taken_its_signals(recorder))?;
     std::fs::write(&report, "")?;
     until("the command's end", || Ok(terminal.child.try_wait()?.is_some().then_some(())))?;

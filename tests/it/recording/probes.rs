@@ -1,9 +1,10 @@
-//! The probes of `probes/`: each is used by a small program of its language under the real interpreter or
-//! compiler, against a peer that stands where strandline would (`tests/subjects/probes/serve.py`), with
-//! everything that can be wrong with the socket; and under `strandline run`.
+//! The probes of `probes/`: a small program in each language uses its probe with the real
+//! interpreter or compiler, against a peer in place of strandline
+//! (`tests/subjects/probes/serve.py`), with every possible fault of the socket; and under
+//! `strandline run`.
 //!
-//! A program that marks does the same, says the same and ends the same as without strandline, whatever
-//! happens to it. A language that is not installed is skipped by name.
+//! A program with marks does, prints and ends the same as without strandline, whatever happens to
+//! strandline. A language that is not installed is skipped by name.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,15 +15,16 @@ use serde_json::Value;
 use crate::support::strandline::{Run, run_command};
 use crate::support::{Folder, Outcome, Result, full, here, repetitions, skipped, strandline};
 
-/// The number that the socket has in the subject.
+/// Descriptor of the socket in the subject.
 const DESCRIPTOR: &str = "7";
 const STATUS: Option<i32> = Some(7);
 const MARKS: [&str; 4] = ["start", "grown", "freed", "two lines "];
-/// What each subject's memory grows by, less what a runtime may have done besides.
+/// Least growth of each subject's memory, allowing for other changes by the runtime.
 const GROWS_KIB: u64 = 60 * 1024;
 const SHRINKS_KIB: u64 = 48 * 1024;
 
-/// What is wrong with the socket, and how many marks come through it. Every language goes through the first [`ALWAYS`].
+/// Faults of the socket, and the number of marks that still arrive. Every language runs the first
+/// [`ALWAYS`].
 const SCENARIOS: [(&str, u64); 11] = [
     ("absent", 0),
     ("gone", 0),
@@ -38,27 +40,27 @@ const SCENARIOS: [(&str, u64); 11] = [
 ];
 const DATAGRAM: &str = "datagram";
 const ALWAYS: usize = 2;
-/// In `make test` the interpreters that start slowly go through every third scenario. C, Perl and D, which start fast, go through
-/// all of them.
+/// In `make test` the slowly starting interpreters run every third scenario; C, Perl and D, which
+/// start fast, run all of them.
 const SHARES: usize = 3;
 
-/// A program that marks.
+/// A program that sends marks.
 #[derive(Debug)]
 struct Program {
     command: Vec<String>,
-    /// Its memory grows between marks: a shell's does not.
+    /// Its memory grows between marks: not so for a shell.
     grows: bool,
-    /// It can tell a stream from other sockets.
+    /// It can distinguish a stream from other sockets.
     tells_kinds: bool,
-    /// It marks through a non-blocking socket as well.
+    /// It also sends marks through a non-blocking socket.
     waits: bool,
     /// It has the task `reuse`.
     reuses: bool,
-    /// Threads (or processes) that mark in the task `crowd`, if it has that.
+    /// Threads (or processes) that send marks in the task `crowd`, if it has that.
     crowd: Option<u64>,
-    /// Which of the [`SHARES`] it goes through, where it starts slowly.
+    /// Which of the [`SHARES`] it runs, if it starts slowly.
     share: Option<usize>,
-    /// Its ledgers in `make test`, where those of its runtime take long.
+    /// Ledgers to take in `make test`, if those of its runtime take long.
     ledgers: Option<&'static str>,
 }
 
@@ -87,7 +89,7 @@ impl Program {
         self
     }
 
-    /// The scenarios that it goes through, and the marks of each.
+    /// The scenarios that it runs, and the marks of each.
     fn scenarios(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let is_its = move |index: usize| {
             full() || index < ALWAYS || self.share.is_none_or(|share| index % SHARES == share)
@@ -103,7 +105,7 @@ impl Program {
 struct Served {
     run: Run,
     report: Value,
-    /// What the peer put at the descriptor in the scenario `file`.
+    /// The file that the peer put at the descriptor in the scenario `file`.
     file: PathBuf,
 }
 
@@ -131,7 +133,7 @@ fn below(path: &str) -> String {
     root().join(path).display().to_string()
 }
 
-/// Whether every one of `tools` is installed; says which is not.
+/// Whether all `tools` are installed; reports a missing one.
 fn has(name: &str, tools: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_here = |tool: &str| std::env::split_paths(&path).any(|folder| folder.join(tool).is_file());
@@ -142,7 +144,7 @@ fn has(name: &str, tools: &[&str]) -> bool {
     missing.is_none()
 }
 
-/// The interpreter itself: what is found first may be a script that chooses one, and takes its time.
+/// The interpreter itself: the first `python3` in the path may be a script that selects one slowly.
 fn python() -> Result<String> {
     static FOUND: OnceLock<String> = OnceLock::new();
     if let Some(found) = FOUND.get() {
@@ -177,7 +179,7 @@ fn serve(folder: &Folder, scenario: &str, program: &Program, arguments: &[&str])
     Ok(Served { run, report: serde_json::from_str(&text)?, file })
 }
 
-/// Builds with a compiler, which must be content.
+/// Builds with a compiler, which must succeed.
 fn build(program: &str, arguments: &[&str], folder: &Path) -> Outcome {
     let mut command = Command::new(program);
     command.args(arguments);
@@ -191,7 +193,7 @@ fn build(program: &str, arguments: &[&str], folder: &Path) -> Outcome {
     }
 }
 
-/// Every promise of a probe, kept by `program`.
+/// Checks every guarantee of a probe with `program`.
 fn check(name: &str, folder: &Folder, program: &Program) -> Outcome {
     let marked = serve(folder, "serve", program, &[])?;
     complete(name, program, &marked)?;
@@ -214,14 +216,15 @@ fn check(name: &str, folder: &Folder, program: &Program) -> Outcome {
     recorded(name, folder, program, &marked)?;
     let Some(crowd) = program.crowd else { return Ok(()) };
     let served = serve(folder, "serve", program, &["crowd", "300"])?;
-    // The number of marks is not known where some of them are ended early.
+    // The number of marks is unknown if some threads are ended early.
     if served.run.status != STATUS || served.count() <= crowd * 300 {
         return Err(format!("{name}, crowd: {}, {}", served.run.summary(), served.report).into());
     }
     Ok(())
 }
 
-/// All five marks were made, by the program itself and at their instants, and it ended as it should.
+/// Checks that the program itself made all five marks at the right instants, and ended as it
+/// should.
 fn complete(name: &str, program: &Program, served: &Served) -> Outcome {
     let names = served.names();
     if served.run.status != STATUS || names.len() != 5 || names[..4] != MARKS || names[4] != "n".repeat(200) {
@@ -242,7 +245,7 @@ fn complete(name: &str, program: &Program, served: &Served) -> Outcome {
     Ok(())
 }
 
-/// The same through strandline itself: its recording has the marks, and what memory was at each.
+/// Runs the program under strandline: the recording must have the marks, and the memory at each.
 fn recorded(name: &str, folder: &Folder, program: &Program, marked: &Served) -> Outcome {
     let file = folder.0.join("recording").display().to_string();
     let mut arguments = vec!["run", "-o", &file];
@@ -251,7 +254,7 @@ fn recorded(name: &str, folder: &Folder, program: &Program, marked: &Served) -> 
     arguments.push("--");
     arguments.extend(program.command.iter().map(String::as_str));
     let run = run_command(with_probes(strandline::command(&arguments)))?;
-    // strandline's own words are on standard error too.
+    // Standard error contains strandline's own messages too.
     if (run.status, &run.stdout) != (STATUS, &marked.run.stdout) {
         return Err(format!("{name}, run: {}, stdout {:?}", run.summary(), run.stdout).into());
     }
@@ -268,7 +271,7 @@ fn recorded(name: &str, folder: &Folder, program: &Program, marked: &Served) -> 
     Ok(())
 }
 
-/// A file that has the descriptor's number by now is not written to.
+/// A file that meanwhile got the descriptor's number is not written to.
 fn reused(name: &str, folder: &Folder, program: &Program, marked: &Served) -> Outcome {
     let path = folder.0.join("reused");
     let other = serve(folder, "serve", program, &["reuse", &path.display().to_string()])?;
@@ -300,7 +303,7 @@ fn c_subject(name: &str, compiler: &str, standard: &[&str]) -> Outcome {
     build(compiler, &arguments, &folder.0)?;
     let binary = folder.0.join("subject").display().to_string();
     check(name, &folder, &Program::new(&[&binary]).crowd(9))?;
-    // The header alone, as strictly as a program may compile.
+    // The header alone, with the strictest compiler options.
     std::fs::write(
         folder.0.join("strict.c"),
         "#include <strandline.h>\nvoid f(void) { strandline_mark(\"a\"); }\n",
@@ -329,12 +332,13 @@ fn perl() -> Outcome {
         return Ok(());
     }
     let include = format!("-I{}", below("probes/perl"));
-    // With taint checks, which are the strictest about what comes from the environment.
+    // With taint checks, the strictest treatment of data from the environment.
     let program = Program::new(&["perl", "-T", &include, &below("tests/subjects/probes/subject.pl")]);
     check(here!(), &Folder::new("probes-perl")?, &program.crowd(2))
 }
 
-/// Marks by the ten thousand leave VmData as it was, to the page: the least that a mark could lose, a scalar, is 24 bytes.
+/// Tens of thousands of marks leave VmData unchanged to the page: the smallest possible leak, a
+/// scalar, is 24 bytes.
 #[test]
 fn perl_marks_do_not_grow_memory() -> Outcome {
     if !has(here!(), &["perl"]) {
@@ -423,11 +427,12 @@ fn java() -> Outcome {
     let folder = Folder::new("probes-java")?;
     let sources =
         [below("probes/java/strandline/Strandline.java"), below("tests/subjects/probes/Subject.java")];
-    // Without the second compiler a Java machine starts sooner, and does the same.
+    // Without its second compiler a JVM starts sooner and behaves the same.
     let javac = ["-J-XX:TieredStopAtLevel=1", "-Xlint:all", "-d", ".", &sources[0], &sources[1]];
     build("javac", &javac, &folder.0)?;
     let classes = folder.0.display().to_string();
-    // The options open the class that newer versions would warn about, and change nothing in older ones.
+    // The options open the class that newer versions would warn about, and have no effect on older
+    // ones.
     let program = Program::new(&[
         "java",
         "--add-opens",
@@ -439,7 +444,7 @@ fn java() -> Outcome {
         &classes,
         "Subject",
     ]);
-    // Java cannot put a file of its own at a number of its choice.
+    // Java cannot open a file at a chosen descriptor.
     let program = Program { reuses: false, ledgers: Some("exit"), ..program.crowd(4).share(2) };
     check(here!(), &folder, &program)
 }
@@ -455,13 +460,13 @@ fn ruby() -> Outcome {
     check(here!(), &Folder::new("probes-ruby")?, &program)
 }
 
-/// The file that a program is in the end, by way of any links.
+/// The file of a tool, with links resolved.
 fn found(tool: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).find_map(|folder| folder.join(tool).canonicalize().ok())
 }
 
-/// Each shell that is here, all of them with a trap of the script's own as well.
+/// Each installed shell, also with a trap set by the script.
 #[test]
 fn shell() -> Outcome {
     let shells = [&["sh"][..], &["dash"], &["bash"], &["zsh"], &["ksh"], &["mksh"], &["busybox", "sh"]];
@@ -471,7 +476,7 @@ fn shell() -> Outcome {
             continue;
         }
         if shell[0] == "sh" && found("sh") == found("dash") {
-            // One program by two names, which are nothing to it.
+            // The same program under two names, with the same behaviour.
             continue;
         }
         let name = format!("{}, {}", here!(), shell[0]);
@@ -479,7 +484,7 @@ fn shell() -> Outcome {
         let program = Program { grows: false, tells_kinds: false, waits: false, ..program };
         let folder = Folder::new(&format!("probes-shell-{}", shell[0]))?;
         check(&name, &folder, &program)?;
-        // Neither run nor changed by a mark, with somebody at the other end and without.
+        // A mark neither runs nor changes the trap, with and without a peer.
         let served =
             ["serve", "gone", "absent"].map(|scenario| serve(&folder, scenario, &program, &["trap", ""]));
         let [served, gone, absent] = served;

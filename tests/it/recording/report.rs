@@ -1,4 +1,5 @@
-//! Recordings that are damaged, or none: every format says so in one line, or shows what is left with a caveat.
+//! Recordings that are damaged or missing: every format complains in one line, or shows what is
+//! left with a caveat.
 
 use std::path::Path;
 
@@ -8,10 +9,12 @@ use crate::support::recording::{Place, caveats, command, finish, list, program, 
 use crate::support::{Outcome, Result, for_each, full, repetitions, strandline};
 
 const FORMATS: [&str; 5] = ["json", "csv", "html", "svg", "png"];
-/// `make test` draws every fourth damaged file as an image: that takes longer than all other formats together.
+/// `make test` renders only every fourth damaged file as an image, which takes longer than all
+/// other formats together.
 const IMAGE_EVERY: usize = 4;
 
-/// Whether `report` makes something of the damaged file number `turn`, or one line of complaint, in every format and none.
+/// Whether `report` prints a result or one line of complaint for damaged file number `turn`, with
+/// every format and without one.
 fn is_reported(file: &Path, turn: usize) -> Outcome {
     let file = file.display().to_string();
     let has_image = full() || turn.is_multiple_of(IMAGE_EVERY);
@@ -44,7 +47,7 @@ fn cut_recordings_are_reported_up_to_the_cut() -> Outcome {
     let place = Place::new()?;
     let whole = example(&place)?;
     let cuts = [0, 1, 3, 4, 20, whole.len() / 3, whole.len() / 2, whole.len() * 9 / 10, whole.len() - 1];
-    // The last cut, which leaves most to draw, has an image.
+    // The last cut, with most to draw, includes an image.
     for_each(cuts.into_iter().enumerate(), |(turn, cut)| {
         std::fs::write(&place.file, &whole[..*cut])?;
         is_reported(&place.file, *turn)?;
@@ -120,7 +123,7 @@ fn csv_and_the_chart_come_from_a_pipe_too() -> Outcome {
     let ended = finish(command(&[program(), "report", "/dev/stdin"]), &whole)?;
     assert!(ended.how() == 0 && ended.text().contains("grown"), "{}", ended.complaint());
     for format in ["csv", "json"] {
-        // What is read twice cannot come from a pipe: then one line says so.
+        // A format that reads its input twice cannot read a pipe: the complaint is one line.
         let ended = finish(command(&[program(), "report", "--format", format, "/dev/stdin"]), &whole)?;
         let is_whole = ended.how() == 0 && ended.text().contains("grown");
         assert!(
@@ -138,7 +141,7 @@ fn nothing_of_the_targets_memory_is_recorded() -> Outcome {
     let place = Place::new()?;
     let secret = "s3cr3t-in-the-heap-";
     let script = format!("x={secret}; y=$x$x$x; {} mark one; : $y", program());
-    // The command line is recorded, so the secret comes by another way.
+    // The command line is recorded, so the secret is passed on standard input.
     let ended = finish(place.command(&["--ledger", "marks,exit"], &["sh"]), script.as_bytes())?;
     assert_eq!(ended.how(), 0, "{}", ended.complaint());
     let report = place.report()?;

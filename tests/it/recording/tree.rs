@@ -1,5 +1,5 @@
-//! A command that is a tree: forks, execs, threads, daemons, other namespaces, and more processes than can be
-//! looked at.
+//! Recorded process trees: forks, execs, threads, daemons, other namespaces, and more processes
+//! than can be measured.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use crate::support::recording::{
 };
 use crate::support::{Outcome, Result, copy_program, here, skipped};
 
-/// The process whose command line holds all of `words`.
+/// The process whose command line contains all of `words`.
 fn process<'a>(report: &'a Value, words: &[&str]) -> Result<&'a Value> {
     let is_it = |one: &&Value| {
         let execs = list(one, "execs").iter().map(|exec| exec["command"].to_string()).collect::<String>();
@@ -25,8 +25,9 @@ fn process<'a>(report: &'a Value, words: &[&str]) -> Result<&'a Value> {
 #[test]
 fn each_process_has_its_own_series() -> Outcome {
     let (subject, place) = (recorded()?, Place::new()?);
-    // One is at its peak while the other comes to its own. They tell their marks one after the other: of two that wait at once,
-    // one may read the answer that is meant for the other, and go on unmeasured.
+    // One is at its peak while the other reaches its own. They send their marks one after the
+    // other: of two processes that wait at once, one may read the answer meant for the other and go
+    // on unmeasured.
     let script = format!(
         "{subject} steps 2 4 {0} & until [ -e {0}.full ]; do sleep 0.01; done; {subject} steps 2 20; : > {0}; wait; {1} mark last",
         place.folder.0.join("end").display(),
@@ -79,7 +80,8 @@ fn a_grandchild_marks_in_its_own_name() -> Outcome {
     let one = process(&report, &["\"grow\""])?;
     for mark in list(&report, "marks") {
         assert_eq!((&mark["pid"], &mark["process"]), (&one["pid"], &one["process"]));
-        // Three processes share their C library's pages: less than the sum, more than the one.
+        // Three processes share the pages of their C library: less than the sum of all, more than a
+        // single one.
         assert!(number(mark, "tree_pss_bytes")? > number(mark, "anonymous_bytes")?);
     }
     Ok(())
@@ -112,7 +114,7 @@ fn a_daemon_lives_on_unharmed() -> Outcome {
     Ok(())
 }
 
-/// Runs strandline itself by `unshare FLAGS`; nothing where that is not allowed.
+/// Runs strandline with `unshare FLAGS`; `None` if that is not allowed.
 fn unshared(test: &str, flags: &[&str], place: &Place, script: &str) -> Result<Option<Ended>> {
     let unshare = [&["unshare"], flags].concat();
     let allowed = finish(command(&[&unshare[..], &["true"]].concat()), b"")?;
@@ -133,7 +135,8 @@ fn where_the_kernel_does_not_tell_children_are_searched_for() -> Outcome {
     }
     let subject = recorded()?;
     let script = format!("{subject} grow 16; {subject} steps 2 4; exit 8");
-    // Another network namespace has no connector; in another pid namespace it tells of other ids.
+    // Another network namespace has no connector; in another pid namespace the connector reports
+    // different ids.
     for flags in [&["-n"][..], &["-pf", "--mount-proc"]] {
         let place = Place::new()?;
         let Some(ended) = unshared(test, flags, &place, &script)? else { continue };
@@ -216,7 +219,8 @@ fn hundreds_of_processes_within_a_limit_are_survived() -> Outcome {
     let end = place.folder.0.join("end");
     let (subject, path) = (recorded()?, end.display().to_string());
     let started = Started::new(place.command(&[], &[subject.as_str(), "bomb", "250", path.as_str()]))?;
-    // The children live until all of them are in the table, however many can be opened at once.
+    // The children live until all of them are in the table, however many descriptors strandline can
+    // open.
     let forked = place.until_reported("all processes", |report| {
         let told = mark_names(report).first().map(|name| name.parse::<usize>()).transpose()?;
         Ok(told.filter(|told| list(report, "processes").len() == told + 1))
@@ -254,7 +258,7 @@ fn the_run_ends_with_the_command_though_a_child_marks_on() -> Outcome {
     assert_eq!(ended.how(), 3);
     let pid: i32 = ended.text().trim().parse()?;
     std::fs::write(&flag, "")?;
-    // Nobody answers it any more, and it goes on to its end.
+    // The recorder no longer answers, and the child runs to its end.
     until("the child's end", || {
         let state = status_line(pid, "State");
         Ok(state.is_none_or(|state| state.starts_with('Z')).then_some(()))

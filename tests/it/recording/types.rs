@@ -1,11 +1,11 @@
-//! Recordings of real runtimes: the type that grew is named, and followed from ledger to ledger.
+//! Recordings of real runtimes: the type that grew is named, and followed through the ledgers.
 
 use crate::support::recording::{Place, has};
 use crate::support::strandline::run;
 use crate::support::{Outcome, Result, here};
 
-/// A program that makes 20,000 objects of a type, tells a mark, makes 40,000 more and tells another; what it is run with, and
-/// what the type is called.
+/// A program that makes 20,000 objects of a type, sends a mark, makes 40,000 more and sends
+/// another: interpreter, arguments and name of the type.
 const PROGRAMS: [(&str, &[&str], &str); 3] = [
     (
         "python3",
@@ -62,14 +62,14 @@ mark 'many';",
     ),
 ];
 
-/// The words of a report, in one line.
+/// The text of a report, in one line.
 fn words(flags: &[&str], place: &Place) -> Result<String> {
     let file = place.file.display().to_string();
     let text = run(&[&["report", file.as_str()], flags].concat())?.stdout;
     Ok(text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// The objects of a type in each ledger, as the table has them: mark, time, RSS, count, bytes.
+/// Objects of a type in each ledger, from table rows of mark, time, RSS, count, bytes.
 fn counts(report: &str) -> Vec<u64> {
     let table = report.split("objects of the type").nth(1).unwrap_or_default();
     let words: Vec<&str> = table.split(' ').collect();

@@ -1,4 +1,5 @@
-//! CPython read from outside, against what it knows of itself (`tests/subjects/python`): the system's, and all that are found.
+//! CPython read from outside, compared with its own figures (`tests/subjects/python`): the system's
+//! CPython, and all others found.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ static LIBRARY: LazyLock<std::result::Result<PathBuf, String>> = LazyLock::new(|
     }
 });
 
-/// A CPython with objects, and what it says of itself.
+/// A CPython with objects, and its own figures.
 struct Oracle {
     subject: Subject,
     figures: HashMap<&'static str, u64>,
@@ -42,7 +43,7 @@ impl Oracle {
         Ok(Self { subject, figures: parse(&text) })
     }
 
-    /// The ledger of it, which keeps every invariant, and what that says of CPython.
+    /// Returns the ledger, which holds every invariant, and its entry for CPython.
     fn look(&self) -> Result<(Value, Value)> {
         let document = strandline::explain(self.subject.pid())?;
         let all = document["runtimes"].as_array().ok_or("no runtimes")?;
@@ -53,7 +54,7 @@ impl Oracle {
         Ok((document, runtime))
     }
 
-    /// Whether types have the instances and bytes that are known of them.
+    /// Whether types have the instances and bytes that the subject printed.
     fn types_agree(&self, runtime: &Value) -> Outcome {
         let known = self.subject.ready["types"].as_object().ok_or("no types")?;
         for (name, told) in known {
@@ -68,7 +69,7 @@ impl Oracle {
     }
 }
 
-/// What `sys._debugmallocstats` writes.
+/// Parses the output of `sys._debugmallocstats`.
 fn parse(text: &str) -> HashMap<&'static str, u64> {
     const NAMES: [(&str, &str); 6] = [
         ("# arenas allocated current", "arenas_allocated_current"),
@@ -94,7 +95,7 @@ fn parse(text: &str) -> HashMap<&'static str, u64> {
     figures
 }
 
-/// Whether the figures are those that CPython has of itself.
+/// Whether the figures equal CPython's own.
 fn figures_agree(oracle: &Oracle, runtime: &Value) -> Outcome {
     if oracle.figures.len() != 7 {
         return Err(format!("it tells {:?}", oracle.figures).into());
@@ -107,7 +108,8 @@ fn figures_agree(oracle: &Oracle, runtime: &Value) -> Outcome {
     Ok(())
 }
 
-/// Whether the collector is as `gc` tells: what changes between that and the look are only the counts of objects.
+/// Whether the collector's state equals what `gc` returned; only the object counts change in
+/// between.
 fn collector_agrees(oracle: &Oracle, runtime: &Value) -> Outcome {
     let told = &oracle.subject.ready["collector"];
     let collectors = runtime["cpython"]["collectors"].as_array().ok_or("no collectors")?;
@@ -172,7 +174,8 @@ fn arenas_are_told_by_what_keeps_them() -> Outcome {
     })
 }
 
-/// Without arenas all objects are found by what leads to them; and debug hooks, which put words around each block, hide nothing.
+/// Without arenas all objects are found through pointers to them; debug hooks, which put words
+/// around each block, hide nothing.
 #[test]
 fn objects_in_blocks_of_malloc_are_found_too() -> Outcome {
     let hooks = ["malloc", "malloc_debug", "debug"];
@@ -184,7 +187,8 @@ fn objects_in_blocks_of_malloc_are_found_too() -> Outcome {
             return Err(format!("arenas: {}", runtime["own"]).into());
         }
         oracle.types_agree(&runtime)?;
-        // Each object leads to others anywhere in the heap: not each of them is a page read again.
+        // Objects point anywhere in the heap: the reader must not read a page again for each of
+        // them.
         let (read, rss) = (document["cost"]["bytes_read"].as_u64(), document["kernel"]["rss_bytes"].as_u64());
         if read > rss.map(|rss| rss * 4) {
             return Err(format!("{read:?} bytes read of {rss:?}").into());
@@ -199,12 +203,14 @@ fn objects_in_blocks_of_malloc_are_found_too() -> Outcome {
     })
 }
 
-/// What PYTHONMALLOC=malloc gives back, after a trim, of the same program: about what was predicted.
+/// Running the same program with PYTHONMALLOC=malloc and trimming it gives back about the predicted
+/// bytes.
 #[test]
 fn a_setting_gives_back_about_what_was_predicted() -> Outcome {
     for_any(pythons::one(here!()), |python| {
         let case = ("sparse", 800_000, 1);
-        // Of two processes: pages of files are in memory or not by what the machine did before.
+        // Compares two processes: which file pages are resident depends on earlier use of the
+        // machine.
         let own =
             |document: &Value| document["kernel"]["anonymous_bytes"].as_i64().ok_or("no anonymous_bytes");
         let (document, _) = Oracle::start(python, case, None)?.look()?;
@@ -234,7 +240,7 @@ fn other_interpreters_have_arenas_too() -> Outcome {
         let oracle = Oracle::start(python, ("interpreters", 20_000, 1), None)?;
         let (document, runtime) = oracle.look()?;
         oracle.types_agree(&runtime)?;
-        // Two lists of 20,000 lists in each of two others.
+        // Two other interpreters with 20,000 lists each.
         let lists = runtime["types"].as_array().into_iter().flatten().find(|one| one["name"] == "list");
         let lists = lists.and_then(|one| one["instances"].as_u64());
         if lists < Some(40_000) {
@@ -245,7 +251,7 @@ fn other_interpreters_have_arenas_too() -> Outcome {
     })
 }
 
-/// A build without a global lock has its objects in heaps of mimalloc's, those of threads that ended too.
+/// A build without a global lock keeps objects in mimalloc heaps, also those of threads that ended.
 #[test]
 fn objects_without_a_global_lock_are_its_own() -> Outcome {
     let Some(python) = pythons::free_threaded(here!()) else {
@@ -272,7 +278,7 @@ fn objects_without_a_global_lock_are_its_own() -> Outcome {
     })
 }
 
-/// What stands in allocators' blocks by itself is told by the type of the object whose it is.
+/// Separately allocated blocks are reported by the type of the object that owns them.
 #[test]
 fn large_blocks_are_named_by_their_owner() -> Outcome {
     const SCRIPT: &str = "import array, json, sys
@@ -297,14 +303,14 @@ sys.stdin.read()";
     })
 }
 
-/// Whether rows have the owners that a subject tells, with their bytes.
+/// Whether rows have the owners that the subject printed, with their bytes.
 fn owners_agree(subject: &Subject, rows: &[Value]) -> Outcome {
     for (row, owners) in subject.ready.as_object().ok_or("nothing is told")? {
         for (owner, told) in owners.as_object().ok_or("no owners")? {
             let is_its = |of: &&Value| of["id"] == format!("cpython.{row}") && of["holder"] == **owner;
             let found = rows.iter().find(is_its).and_then(|of| of["bytes"].as_u64()).unwrap_or(0);
             let told = told.as_u64().ok_or("no bytes")?;
-            // With what the object has besides, and room that is not written to.
+            // Including the rest of the object, and spare capacity that was never written.
             if found * 10 < told * 9 || found > told + told / 4 {
                 return Err(format!("{row} of {owner}: {told} told, {found} found").into());
             }
@@ -313,7 +319,8 @@ fn owners_agree(subject: &Subject, rows: &[Value]) -> Outcome {
     Ok(())
 }
 
-/// A block of code in C is no object's because a word of one leads there: a number that a program keeps, or what was left behind.
+/// A block of C code does not belong to an object because a word of the object points to it: the
+/// word may be a number, or stale.
 #[test]
 fn blocks_of_c_are_no_objects() -> Outcome {
     const SCRIPT: &str = "import array, ctypes, json, sys
@@ -369,7 +376,7 @@ fn without_runtimes_nothing_of_it_is_read() -> Outcome {
     })
 }
 
-/// No name of a type is made of what strings hold, and nothing else of them leaves it.
+/// No type name is made from the contents of strings, and no other output contains them.
 #[test]
 fn nothing_that_strings_hold_is_told() -> Outcome {
     for_any(pythons::one(here!()), |python| {

@@ -1,5 +1,5 @@
-//! Go read from outside, against what it knows of itself (`tests/subjects/go`): by every toolchain there is, with and without
-//! symbols, and as a position-independent program.
+//! Go read from outside, compared with its own figures (`tests/subjects/go`): with every toolchain
+//! found, with and without symbols, and as a position-independent program.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,11 +15,12 @@ use crate::support::{
 
 const FIGURES: [&str; 6] = ["HeapAlloc", "HeapSys", "HeapIdle", "HeapInuse", "HeapReleased", "StackInuse"];
 
-/// How a program is built.
+/// Build variants of the program.
 const BUILDS: [(&str, &[&str]); 3] =
     [("whole", &[]), ("stripped", &["-ldflags=-s -w"]), ("pie", &["-buildmode=pie", "-ldflags=-s -w"])];
 
-/// Builds the subject with a toolchain, where it is not built yet: one test at a time, and for all of them.
+/// Builds the subject with a toolchain unless it is up to date; one build at a time, shared by all
+/// tests.
 fn build((version, go): &(String, String), (name, flags): (&str, &[&str])) -> Result<String> {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -31,7 +32,7 @@ fn build((version, go): &(String, String), (name, flags): (&str, &[&str])) -> Re
         return Ok(program.display().to_string());
     }
     std::fs::create_dir_all(&folder)?;
-    // To its name in one step: another run of the tests may build it too.
+    // Renamed into place in one step: another run of the tests may build it too.
     let partial = folder.join(format!("{name}-{version}.{}", std::process::id()));
     let mut command = Command::new(go);
     command.arg("build").args(flags).arg("-o").arg(&partial).arg(&source);
@@ -67,8 +68,8 @@ fn look(subject: &Subject) -> Result<(Value, Value)> {
     Ok((document, go))
 }
 
-/// Looks until the runtime's own figures are the same before and after: it gives memory back in the background. Those that were
-/// found then have to be them.
+/// Explains the process until the runtime's own figures are the same before and after, as it
+/// returns memory in the background. The figures found must then equal them.
 fn figures_agree(subject: &mut Subject) -> Result<Value> {
     until("figures of the runtime that stand still", || {
         let before = subject.ask(b's')?;
@@ -109,7 +110,8 @@ fn figures_are_those_of_mem_stats() -> Outcome {
     })
 }
 
-/// What debug.FreeOSMemory gives back is what was idle; what its own collection worked with is idle after it.
+/// debug.FreeOSMemory gives back the idle spans; the memory that its own collection used is idle
+/// afterwards.
 #[test]
 fn idle_spans_go_back_as_predicted() -> Outcome {
     const WORK_BYTES: u64 = 6 << 20;
@@ -121,7 +123,8 @@ fn idle_spans_go_back_as_predicted() -> Outcome {
         let mut subject = start(program, ["20000", "10", "1"])?;
         let pid = subject.pid();
         subject.ask(b'g')?;
-        // It stops itself: the runtime would begin to give back in the background at once.
+        // The subject stops itself, because the runtime would at once begin to return memory in the
+        // background.
         let stands = |tid| state(pid, tid) == Some('T');
         until_true("the subject to stop itself", || threads(pid).into_iter().all(stands))?;
         let (document, _) = look(&subject)?;
@@ -130,7 +133,7 @@ fn idle_spans_go_back_as_predicted() -> Outcome {
         let is_said = document["verdict"]["class"] == "idle_spans";
         subject.ask(b'f')?;
         let (after, _) = look(&subject)?;
-        // Pages of files come and go with what the machine does.
+        // File pages change with other activity on the machine.
         let own = |document: &Value| subject::number(&document["kernel"], "anonymous_bytes");
         let actual = own(&document)?.saturating_sub(own(&after)?);
         if predicted < 20 << 20 || actual.abs_diff(predicted) > WORK_BYTES || !is_said {
@@ -152,7 +155,8 @@ fn limits_in_force_are_told() -> Outcome {
     Ok(())
 }
 
-/// Two libraries with a runtime each, one of them stripped, in a Python beside glibc's malloc.
+/// Two libraries with a Go runtime each, one of them stripped, in a Python that uses glibc's
+/// malloc.
 #[test]
 fn several_in_one_process_are_told_apart() -> Outcome {
     const SCRIPT: &str = "import ctypes, sys
@@ -181,7 +185,7 @@ sys.stdin.read()";
     let figure = |runtime: &Value| runtime["own"]["HeapAlloc"].as_u64().unwrap_or(0);
     let mut held: Vec<u64> = all.iter().filter(|one| one["name"] == "go").map(figure).collect();
     held.sort_unstable();
-    // 1,024 bytes each, and the pointers to them.
+    // Blocks of 1,024 bytes, and the pointers to them.
     let is_right = held.len() == 2
         && (10_240_000..12_000_000).contains(&held[0])
         && (20_480_000..24_000_000).contains(&held[1]);
@@ -193,7 +197,7 @@ sys.stdin.read()";
     Ok(())
 }
 
-/// A plugin has the code of a runtime, and uses that of the program.
+/// A plugin contains the code of a runtime, but uses the runtime of the program.
 #[test]
 fn a_plugin_is_read_with_its_program() -> Outcome {
     let test = here!();
@@ -220,7 +224,7 @@ fn a_plugin_is_read_with_its_program() -> Outcome {
     let all = document["runtimes"].as_array().ok_or("no runtimes")?;
     let held = all.iter().filter(|one| one["name"] == "go" && one["read"] == true);
     let held: Vec<u64> = held.filter_map(|one| one["own"]["HeapAlloc"].as_u64()).collect();
-    // 20,000 blocks of 1,024 bytes, made by the plugin, and the pointers to them.
+    // 20,000 blocks of 1,024 bytes allocated by the plugin, and the pointers to them.
     assert!(matches!(held[..], [20_480_000..24_000_000]), "{held:?}; {:?}", strandline::caveats(&document));
     assert!(strandline::caveats(&document).is_empty(), "{:?}", strandline::caveats(&document));
     Ok(())

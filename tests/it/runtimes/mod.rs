@@ -1,4 +1,4 @@
-//! Language runtimes, against what each says of itself.
+//! Language runtimes, compared with what each reports of itself.
 
 mod cpython;
 mod go;

@@ -1,4 +1,5 @@
-//! Mappings and page states of known answer, and real programs: every resident byte on one row.
+//! Mappings and page states with known answers, and real programs: every resident byte is on one
+//! row.
 
 use std::process::Command;
 
@@ -7,7 +8,7 @@ use crate::support::recording::has;
 use crate::support::waiting::until_true;
 use crate::support::{Outcome, Result, Subject, for_any, here, skipped, strandline};
 
-/// Figures of smaps_rollup, in bytes: the kernel's own sums over the page tables, of one moment.
+/// Figures of smaps_rollup, in bytes: the kernel's own sums over the page tables, from one moment.
 fn rollup_bytes<const N: usize>(pid: i32, fields: [&str; N]) -> Result<[u64; N]> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     let mut all = [0; N];
@@ -27,7 +28,8 @@ fn clean_bytes(pid: i32, name: &str) -> Result<u64> {
         match words[..] {
             ["Rss:", kib, _] if is_it => bytes += kib.parse::<u64>()? * 1024,
             ["Anonymous:", kib, _] if is_it => bytes -= kib.parse::<u64>()? * 1024,
-            // START-END PERMISSIONS OFFSET DEVICE INODE PATH: other lines open with the name of a figure.
+            // START-END PERMISSIONS OFFSET DEVICE INODE PATH: other lines start with the name of a
+            // figure.
             [range, _, _, _, _, ..] if !range.ends_with(':') => is_it = line.contains(name),
             _ => {}
         }
@@ -35,8 +37,8 @@ fn clean_bytes(pid: i32, name: &str) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Explains a subject that rests. Its memory is the same before and after, but for pages that the kernel may drop at any time,
-/// and for those of which khugepaged may make a huge page.
+/// Explains a subject that rests. Its memory is the same before and after, except pages that the
+/// kernel may drop at any time and pages that khugepaged may merge into a huge page.
 fn explain_at_rest(subject: &Subject) -> Result<serde_json::Value> {
     subject.at_rest()?;
     let anonymous = || -> Result<u64> {
@@ -95,7 +97,7 @@ fn a_heap_behind_a_mapped_image_is_not_called_static_data() -> Outcome {
     let document = explain_at_rest(&subject)?;
     let data = strandline::row(&document, "program.data");
     assert!(data < 90_000_000, "the array is not the program's static data: {data}");
-    // SBCL's reader has it, or nobody.
+    // The array is on rows of the SBCL reader, or on the row of anonymous memory.
     let of_lisp = ["anonymous", "sbcl.live", "sbcl.allocated"].map(|id| strandline::row(&document, id));
     assert!(of_lisp.iter().sum::<u64>() >= 100_000_000, "{of_lisp:?}");
     Ok(())
@@ -107,7 +109,7 @@ fn lazyfree_is_evictable() -> Outcome {
     let document = explain_at_rest(&subject)?;
     let lazyfree = strandline::row(&document, "kernel.lazyfree");
     assert_eq!(Some(lazyfree), document["kernel"]["lazyfree_bytes"].as_u64());
-    // Under memory pressure the kernel takes some of those that are not locked; it never makes more.
+    // Under memory pressure the kernel takes some of the unlocked pages; it never adds any.
     assert!(lazyfree <= subject.number("lazyfree_bytes")?, "{lazyfree}");
     assert!(lazyfree >= subject.number("locked_bytes")?, "{lazyfree}");
     Ok(())
@@ -127,7 +129,7 @@ fn shared_memory_and_copies_of_it() -> Outcome {
 #[test]
 fn private_file_pages_copied_on_write() -> Outcome {
     let subject = Subject::start("cow_file", &["16"])?;
-    // The kernel may have dropped some of them before the look, or between the looks.
+    // The kernel may have dropped some of them before or between the reads.
     let clean_bytes = || clean_bytes(subject.pid(), "/strandline-subject-");
     let before = clean_bytes()?;
     let document = explain_at_rest(&subject)?;
@@ -148,7 +150,7 @@ fn huge_pages_whole_and_cut() -> Outcome {
     if subject.number("huge_bytes")? == 0 {
         skipped(here!(), "this kernel gave no huge page");
     }
-    // khugepaged may put cut pages together, and reclaim may cut whole ones.
+    // khugepaged may merge split pages, and reclaim may split huge ones.
     let [before] = rollup_bytes(subject.pid(), ["AnonHugePages"])?;
     let document = explain_at_rest(&subject)?;
     let [after] = rollup_bytes(subject.pid(), ["AnonHugePages"])?;
@@ -197,7 +199,7 @@ fn a_program_that_sleeps_sums_to_rss() -> Outcome {
     let subject = Subject::shell("echo ready; exec sleep 1000")?;
     let file =
         |name: &str| std::fs::read_to_string(format!("/proc/{}/{name}", subject.pid())).unwrap_or_default();
-    // By nanosleep or clock_nanosleep.
+    // In nanosleep or clock_nanosleep.
     let sleeps = || ["35 ", "230 "].iter().any(|number| file("syscall").starts_with(number));
     until_true("sleep to sleep", || file("comm").trim_end() == "sleep" && sleeps())?;
     strandline::explain(subject.pid()).map(drop)

@@ -1,4 +1,5 @@
-//! `--max-stop`: a process is let go when its time is over; what was not read is unattributed, and all adds up.
+//! `--max-stop`: a process is released at the limit; what was not read is unattributed, and rows
+//! still add up.
 
 #![cfg(test)]
 
@@ -9,7 +10,7 @@ use crate::support::strandline::{caveats, json, row};
 use crate::support::{Libc, Outcome, Result, Subject, invariants, strandline};
 
 fn heap() -> Result<Subject> {
-    // A quarter of a GiB of 300,000 chunks: no machine reads that in a millisecond.
+    // A quarter of a GiB in 300,000 chunks: no machine reads that in a millisecond.
     let subject = Subject::start_with(&Libc::system(), "big_heap", &["0.25", "300", "random", "40"], &[])?;
     subject.at_rest()?;
     Ok(subject)
@@ -39,10 +40,10 @@ fn what_was_not_read_in_time_is_unattributed() -> Outcome {
         .collect();
     assert!(late.iter().any(|caveat| caveat["bytes"].as_u64() >= Some(unread)), "{late:?}");
     assert!(cut["totals"]["unattributed"].as_u64() >= Some(unread));
-    // Nothing is predicted of what was not seen.
+    // Nothing is predicted for memory that was not read.
     let predicted = |document: &Value| strandline::predicted(document, "malloc_trim").unwrap_or(0);
     assert!(predicted(&cut) <= predicted(&whole), "{} of {}", predicted(&cut), predicted(&whole));
-    // With time enough it is the same as without a limit.
+    // With enough time, the result is the same as without a limit.
     let slow = explained(&subject, &["--max-stop", "5m"])?;
     assert_eq!((kept_rows(&slow), &slow["caveats"]), (kept_rows(&whole), &whole["caveats"]));
     Ok(())

@@ -1,5 +1,5 @@
-//! The stop is not seen by the process that is stopped: no EINTR, no changed result, no process
-//! left stopped or traced, whatever it does meanwhile.
+//! The stopped process does not notice the stop: no EINTR, no changed result, no process left
+//! stopped or traced, whatever it does meanwhile.
 
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -13,7 +13,6 @@ const SIGKILL: i32 = 9;
 const SIGCONT: i32 = 18;
 const SIGSTOP: i32 = 19;
 
-/// Explains a process, stopped.
 fn explain(pid: i32) -> Result<Value> {
     let document = strandline::json(&["explain", "--json", "--quiet-for", "0", &pid.to_string()])?;
     invariants::hold(&document)?;
@@ -51,7 +50,7 @@ fn a_stopped_process_stays_stopped() -> Outcome {
     let mut subject = Subject::start("fragmented", &["20000"])?;
     let pid = subject.pid();
     strandline_sys::signal::send(pid, SIGSTOP)?;
-    // A thread that was let go runs for a moment, within the kernel, until it is back in the group stop.
+    // A released thread runs for a moment, within the kernel, until it is back in the group stop.
     let is_stopped = || state(pid).is_ok_and(|state| state == ('T', 0));
     until_true("the stop", is_stopped)?;
     for _ in 0..5 {
@@ -63,7 +62,7 @@ fn a_stopped_process_stays_stopped() -> Outcome {
     Ok(())
 }
 
-/// Waits until the count `name` of a subject grows, and sees that nothing was wrong.
+/// Waits until the count `name` of a subject grows, and checks that nothing was wrong.
 fn goes_on(subject: &mut Subject, name: &str) -> Outcome {
     let before = subject::number(&subject.ask(b'c')?, name)?;
     let after = until("it to go on", || {
@@ -74,7 +73,8 @@ fn goes_on(subject: &mut Subject, name: &str) -> Outcome {
     Ok(())
 }
 
-/// Looks at a moving process again and again. Its process may be gone or replaced, which is said.
+/// Explains a changing process repeatedly; it may be gone or replaced, which must be reported.
+/// Returns the number of documents.
 fn look_often(subject: &Subject, times: u64) -> Result<u64> {
     let mut documents = 0;
     for _ in 0..times {
@@ -135,8 +135,8 @@ fn a_tight_malloc_loop_is_explained_and_reclaimed() -> Outcome {
     Ok(())
 }
 
-/// Waits until process `pid` is stopped for a look, or the look is over. A thread that naps is woken at once, even beside
-/// busy ones; a thread that spins may lose its turn in this moment.
+/// Waits until process `pid` is stopped for reading, or the read is over. A sleeping thread is
+/// woken at once, even beside busy ones; a spinning thread may lose its turn at this moment.
 fn until_stopped<T>(pid: i32, looker: &JoinHandle<T>) {
     while !looker.is_finished() && waiting::state(pid, pid) != Some('t') {
         std::thread::sleep(Duration::from_micros(200));
@@ -156,7 +156,8 @@ fn a_process_that_ends_meanwhile() -> Outcome {
                 .map_err(|error| error.to_string())
         });
         until_stopped(pid, &looker);
-        // Killed, it is gone while it is read. Else it reads that it is to end when it is let go.
+        // A killed process is gone while it is read. Otherwise it reads its command to end once it
+        // is released.
         let is_killed = round % 2 == 1;
         if is_killed {
             strandline_sys::signal::send(pid, SIGKILL)?;
@@ -175,14 +176,16 @@ fn a_process_that_ends_meanwhile() -> Outcome {
     Ok(())
 }
 
-/// The private bytes that a process would have alone if all that share pages with it split them.
+/// Proportional private bytes of a process (Pss_Anon): shared pages are split among the processes
+/// that share them.
 fn share_bytes(pid: i32) -> Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("Pss_Anon:")).ok_or("no Pss_Anon")?;
     Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? << 10)
 }
 
-/// What was forked has its parent's pages until one of both writes to them. To read them in the wrong way copies them.
+/// A forked child shares the pages of its parent until one of them writes. Reading them in the
+/// wrong way copies them.
 #[test]
 fn pages_that_were_shared_stay_shared() -> Outcome {
     let subject = Subject::start("forked", &["40"])?;
@@ -193,7 +196,7 @@ fn pages_that_were_shared_stay_shared() -> Outcome {
             let pid = pid.to_string();
             strandline::json(&[&["explain", "--json", "--quiet-for", "0", &pid], how].concat())?;
             let after = share_bytes(child)?;
-            // Twice as much would be 40 MiB more; of what the process itself writes meanwhile it is pages.
+            // Copies of all would add 40 MiB; the process itself writes only a few pages meanwhile.
             assert!(after < before + (1 << 20), "{pid} {how:?}: {before} bytes before, {after} after");
         }
     }
@@ -204,7 +207,7 @@ fn pages_that_were_shared_stay_shared() -> Outcome {
         let run = strandline::run(&words)?;
         let after = share_bytes(child)?;
         assert_eq!(run.status, Some(0), "{remedy:?}: {}", run.summary());
-        // What is given back was shared: it does not come back as a copy.
+        // The pages given back were shared: they do not come back as copies.
         assert!(after < before + (1 << 20), "{remedy:?}: {before} bytes before, {after} after");
     }
     Ok(())

@@ -1,4 +1,5 @@
-//! Rights: what strandline's file capabilities do for its user and what they must not, and what it says where some are missing.
+//! Rights: what strandline's file capabilities do for its user and must not do, and what strandline
+//! reports if some are missing.
 
 #![cfg(test)]
 
@@ -16,10 +17,11 @@ use crate::support::{Folder, Outcome, Result, Subject, copy_program, for_each, h
 /// An ordinary user (`nobody`), and another.
 const ORDINARY: u32 = 65534;
 const OTHER: u32 = 65533;
-/// What no output may have of a file that the user may not read.
+/// Content of files that the user may not read; must not appear in any output.
 const SECRET: &str = "top_secret_value";
 
-/// A copy of strandline with capabilities of its own. `None`, and said so, where they cannot be given or are not heeded.
+/// A copy of strandline with file capabilities. `None`, reported, if they cannot be set or have no
+/// effect.
 struct Marked {
     folder: Folder,
     program: PathBuf,
@@ -43,7 +45,7 @@ impl Marked {
             return Ok(None);
         }
         let marked = Self { folder, program };
-        // A file system may be mounted nosuid, and this process may be bounded.
+        // A file system may be mounted nosuid, and the bounding set of this process may be reduced.
         let found = marked.run(&["doctor", "--json"]).and_then(|run| Ok(line(&run, "capabilities")?.0));
         if found.as_deref().is_ok_and(|status| status == "ok") {
             return Ok(Some(marked));
@@ -59,7 +61,7 @@ impl Marked {
         run_command(command)
     }
 
-    /// A file of root's own.
+    /// Creates a file that only root may read.
     fn secret(&self, name: &str) -> Result<PathBuf> {
         let path = self.folder.0.join(name);
         if let Some(folder) = path.parent() {
@@ -71,7 +73,7 @@ impl Marked {
     }
 }
 
-/// Status, finding and fix of a line of doctor.
+/// Status, finding and fix of a check of doctor.
 fn line(run: &Run, id: &str) -> Result<(String, String, String)> {
     let document = run.document()?;
     let checks = document["checks"].as_array().ok_or("no checks")?;
@@ -83,7 +85,7 @@ fn line(run: &Run, id: &str) -> Result<(String, String, String)> {
 #[test]
 fn file_capabilities_are_not_lent_to_what_the_user_names() -> Outcome {
     let test = here!();
-    // More than is advised: with these the user's files would be written too.
+    // More than is recommended: with these the user's files would be written too.
     let all = "cap_sys_ptrace,cap_dac_read_search,cap_dac_override,cap_fowner";
     let Some(marked) = Marked::new(test, all)? else { return Ok(()) };
     for name in ["secret", "study/study.toml", "studies/one/study.toml"] {
@@ -105,7 +107,7 @@ fn file_capabilities_are_not_lent_to_what_the_user_names() -> Outcome {
         }
         if words[0] == "study" { Ok(()) } else { run.complains(3, &["Permission denied"]) }
     })?;
-    // A study that is found by a variable of the environment; one more by name.
+    // A study found by an environment variable, and one by name.
     for words in [&["study"][..], &["study", "one"]] {
         let run = marked.run(words)?;
         assert!(!(run.stdout.clone() + &run.stderr).contains(SECRET), "{:?} {}", run.stdout, run.summary());
@@ -133,7 +135,8 @@ fn file_capabilities_are_not_lent_to_what_the_user_names() -> Outcome {
 fn file_capabilities_show_other_users_processes() -> Outcome {
     let test = here!();
     let Some(marked) = Marked::new(test, "cap_sys_ptrace,cap_dac_read_search")? else { return Ok(()) };
-    // Of root, of another user, and of one whose program lies where only its user can go.
+    // Processes of root, of another user, and of a user whose program lies in a folder of mode
+    // 0700.
     let private = marked.folder.0.join("private");
     fs::create_dir(&private)?;
     copy_program("/bin/sleep", private.join("nap"))?;
@@ -145,7 +148,7 @@ fn file_capabilities_show_other_users_processes() -> Outcome {
     let mut nap = nap.spawn()?;
     let subject = Subject::idle()?;
     let looks = || -> Outcome {
-        // Its libc is mapped when it sleeps, by nanosleep or clock_nanosleep.
+        // Its libc is mapped once it sleeps, in nanosleep or clock_nanosleep.
         let call = format!("/proc/{}/syscall", nap.id());
         let call = || fs::read_to_string(&call).unwrap_or_default();
         until_true("the nap", || ["35 ", "230 "].iter().any(|number| call().starts_with(number)))?;
@@ -184,7 +187,7 @@ fn one_line_of_setcap_has_all_that_helps() -> Outcome {
     lines.sort();
     lines.dedup();
     assert_eq!(lines.len(), 1, "{lines:?}");
-    // And it can be given, and a file so marked can be started.
+    // A file can be given these capabilities, and can be started with them.
     let all = lines[0].trim_start_matches("setcap ").trim_end_matches("+ep");
     assert!(all.starts_with("cap_sys_ptrace,cap_dac_read_search,"), "{all}");
     assert!(Marked::new(test, all)?.is_some());
@@ -200,7 +203,7 @@ fn a_setuid_strandline_does_nothing() -> Outcome {
     marked.run(&["doctor"])?.complains(3, &["setuid", "chmod u-s"])
 }
 
-/// Runs strandline as root whom `setpriv` has bounded, as a container does.
+/// Runs strandline as root with a bounding set reduced by `setpriv`, as in a container.
 fn bounded(without: &str, arguments: &[&str]) -> Result<Run> {
     let mut command = Command::new("setpriv");
     command.arg(format!("--bounding-set={without}")).arg(format!("--inh-caps={without}"));

@@ -1,5 +1,5 @@
-//! `explain --snapshot`: what it shows is what a stop shows, and the process does not notice, whatever happens to
-//! strandline, to the process, or to the whole process group.
+//! `explain --snapshot`: a snapshot shows the same as a stop, and the process does not notice,
+//! whatever happens to strandline, to the process, or to the whole process group.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::CommandExt;
@@ -26,7 +26,7 @@ const SIGSTOP: i32 = 19;
 struct Child {
     pid: i32,
     state: char,
-    /// The signal that its end sends to its parent; a snapshot's sends none.
+    /// The signal that its end sends to its parent; 0 for a snapshot.
     exit_signal: i32,
 }
 
@@ -34,7 +34,7 @@ struct Child {
 fn children(pid: i32) -> Vec<Child> {
     let list = |tid| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
     let lists: Vec<String> = threads(pid).into_iter().map(list).collect();
-    // One that is gone by now is no child.
+    // A child that has ended by now is skipped.
     lists
         .iter()
         .flat_map(|list| list.split_whitespace())
@@ -44,7 +44,7 @@ fn children(pid: i32) -> Vec<Child> {
 
 fn of_child(pid: i32) -> Option<Child> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // From the state on, which is the third field; the exit signal is the 38th.
+    // Fields from the state on, which is the third; the exit signal is the 38th.
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split_whitespace().collect();
     let state = fields.first()?.chars().next()?;
     Some(Child { pid, state, exit_signal: fields.get(35)?.parse().ok()? })
@@ -65,7 +65,7 @@ fn read_snapshot(pid: &str) -> Result<Value> {
     Ok(document)
 }
 
-/// The bytes on each row that a resting process keeps, those of a row with holders added up.
+/// Bytes of each row that a resting process keeps, summed over the holders of a row.
 fn rows(document: &Value) -> BTreeMap<String, u64> {
     let mut rows = BTreeMap::new();
     for row in kept_rows(document) {
@@ -75,7 +75,7 @@ fn rows(document: &Value) -> BTreeMap<String, u64> {
     rows
 }
 
-/// Where two documents differ first, how long something took apart.
+/// The first difference between two documents, ignoring trace times.
 fn difference(path: &str, left: &Value, right: &Value) -> Option<String> {
     match (left, right) {
         (Value::Object(one), Value::Object(other)) if one.len() == other.len() => {
@@ -92,8 +92,9 @@ fn difference(path: &str, left: &Value, right: &Value) -> Option<String> {
     }
 }
 
-/// That a snapshot and a stop of the same standing process show the same: all rows, but for pages of the stack below the
-/// stack pointer, where the call stood, and for pages that the kernel may drop between the looks.
+/// Checks that a snapshot and a stop of the same resting process show the same: all rows, except
+/// stack pages below the stack pointer, used by the injected call, and pages that the kernel may
+/// drop between the reads.
 fn shows_what_a_stop_shows(subject: &Subject) -> Outcome {
     subject.at_rest()?;
     let pid = subject.pid_text();
@@ -110,7 +111,7 @@ fn shows_what_a_stop_shows(subject: &Subject) -> Outcome {
     for state in ["live", "stranded", "pinned", "unattributed"] {
         assert_eq!(shown["totals"][state], stopped["totals"][state], "{state}");
     }
-    // Its headline says how much is evictable.
+    // The headline contains the evictable bytes.
     if ["file_bytes", "lazyfree_bytes"].iter().all(|key| shown["kernel"][*key] == stopped["kernel"][*key]) {
         assert_eq!(difference("verdict", &shown["verdict"], &stopped["verdict"]), None);
         assert_eq!(shown["totals"], stopped["totals"]);
@@ -152,7 +153,7 @@ fn an_sbcl_is_read_while_it_runs() -> Outcome {
     shows_what_a_stop_shows(&Subject::start_command(command)?)
 }
 
-/// Waits until more children of a subject have ended, and sees that nothing was wrong.
+/// Waits until more children of a subject have ended, and checks that nothing was wrong.
 fn goes_on(subject: &mut Subject) -> Outcome {
     let before = subject::number(&subject.ask(b'c')?, "ended")?;
     let after = until("it to go on", || {
@@ -204,10 +205,10 @@ fn goes_on_when_killed(mut subject: Subject, turns: u64) -> Outcome {
         let is_new = |one: &Child| !known.contains(&one.pid);
         let mut command = command(&["explain", "--json", "--snapshot", &pid_text]);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn()?;
-        // Half of the kills come while there is a snapshot, the others at any instant.
+        // Half of the kills come while there is a snapshot, the others at random instants.
         let is_aimed = turn % 2 == 1;
         if is_aimed {
-            // A thread that naps is woken at once, even beside busy ones.
+            // A sleeping thread is woken at once, even beside busy ones.
             while !snapshots(pid).iter().any(is_new) && child.try_wait()?.is_none() {
                 std::thread::sleep(Duration::from_micros(200));
             }
@@ -216,7 +217,8 @@ fn goes_on_when_killed(mut subject: Subject, turns: u64) -> Outcome {
             std::thread::sleep(Duration::from_micros((seed >> 33) % took));
         }
         if turn % 4 == 0 {
-            // What a Ctrl-C at a terminal does to all of a group: the process's handler runs in it alone.
+            // A Ctrl-C at a terminal reaches the whole group: the process's handler must run in the
+            // process alone.
             for snapshot in snapshots(pid) {
                 let _ = strandline_sys::signal::send(snapshot.pid, SIGINT);
             }
@@ -234,20 +236,21 @@ fn goes_on_when_killed(mut subject: Subject, turns: u64) -> Outcome {
     Ok(())
 }
 
-/// Waits until the snapshots that nothing collects sleep without descriptors, and end by themselves.
+/// Waits until the snapshots left behind sleep without descriptors; in a full run also until they
+/// end by themselves.
 fn until_left_to_end(pid: i32) -> Outcome {
     let descriptors =
         |one: &Child| std::fs::read_dir(format!("/proc/{}/fd", one.pid)).map_or(0, Iterator::count);
     let rests = |one: &Child| matches!(one.state, 'S' | 'Z') && descriptors(one) == 0;
     until_true("snapshots to sleep", || snapshots(pid).iter().all(rests))?;
     if full() {
-        // The time of a small process is some seconds.
+        // A snapshot of a small process lives for some seconds.
         until_true("snapshots to end", || snapshots(pid).iter().all(|one| one.state == 'Z'))?;
     }
     Ok(())
 }
 
-/// Looks at a moving process again and again: a snapshot where there is one, else a stop.
+/// Explains a changing process repeatedly: from a snapshot if possible, else stopped.
 fn look_often(subject: &Subject, times: u64) -> Outcome {
     for _ in 0..times {
         let document = json(&["explain", "--json", "--quiet-for=0", "--snapshot=try", &subject.pid_text()])?;
@@ -258,7 +261,7 @@ fn look_often(subject: &Subject, times: u64) -> Outcome {
 
 #[test]
 fn processes_that_fork_and_start_threads_and_programs_go_on() -> Outcome {
-    // Eight busy threads take turns, so that each stop of them takes its time.
+    // Eight busy threads share the processors, so each stop takes a while.
     let programs: [(&str, &[&str], u64); 4] =
         [("forker", &[], 8), ("thread_spawner", &[], 8), ("malloc_loop", &["8"], 3), ("execer", &[], 8)];
     for_each(programs, |(name, arguments, times)| {
@@ -272,7 +275,8 @@ fn processes_that_fork_and_start_threads_and_programs_go_on() -> Outcome {
     })
 }
 
-/// That a process is not read from a snapshot for a reason that names `why`, and read stopped where that is allowed.
+/// Checks that a process is not read from a snapshot for a reason that contains `why`, and is read
+/// stopped if that is allowed.
 fn is_refused(pid: i32, why: &str) -> Outcome {
     let pid_text = pid.to_string();
     run(&["explain", "--snapshot", &pid_text])?.complains(3, &[why, "--snapshot=try"])?;
@@ -303,7 +307,8 @@ fn what_could_do_harm_is_told_and_what_a_copy_has_not_is_there() -> Outcome {
         Ok(subject) => shows_what_a_stop_shows(&subject)?,
         Err(_) => crate::support::skipped(here!(), "not here: io_uring"),
     }
-    // Locked and given-up memory only smaps tells of; a filter as containers have it lets it through.
+    // Only smaps shows locked and freed memory; a seccomp filter like that of containers allows the
+    // snapshot.
     for_each(["locked", "freed", "filtered"], |what| {
         shows_what_a_stop_shows(&Subject::start("guarded", &[what])?)
     })
@@ -314,7 +319,7 @@ fn who_shares_memory_with_its_parent_and_who_waits_for_such_a_child_is_left_alon
     let subject = Subject::start("guarded", &["vfork"])?;
     let child = i32::try_from(subject.number("pid")?)?;
     assert_ne!(child, subject.pid());
-    // The child says that it is there before its parent has gone to sleep.
+    // The child reports before its parent has gone to sleep.
     until_true("the parent to sleep", || state(subject.pid(), subject.pid()) == Some('D'))?;
     is_refused(child, "shares its memory with its parent")?;
     run(&["explain", "--snapshot", &subject.pid_text()])?.complains(3, &["uninterruptible sleep"])?;
@@ -344,11 +349,11 @@ fn it_is_not_taken_where_memory_or_processes_are_short() -> Outcome {
     })
 }
 
-/// A control group that is away with its end.
+/// A control group, removed on drop.
 struct Group(std::path::PathBuf);
 
 impl Group {
-    /// One with a limit, below our own.
+    /// Creates a group with a limit, below our own group.
     fn new(controller: &str, limit: &str, most: &str) -> Option<Self> {
         let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
         let own =
@@ -392,7 +397,7 @@ fn a_runtime_is_read_from_one_without_being_asked() -> Outcome {
     assert_eq!(kind(&[])?, "photograph");
     assert_eq!(kind(&["--snapshot=never"])?, "live");
     assert_eq!(kind(&["--no-runtimes"])?, "live");
-    // Nobody asked, so nobody is told why not.
+    // The snapshot was not requested, so its absence is not reported.
     let guarded = Subject::start("guarded", &["seccomp"])?;
     let document = json(&["explain", "--json", "--quiet-for=0", &guarded.pid_text()])?;
     assert_eq!(document["target"]["kind"], "live");
@@ -412,11 +417,11 @@ fn where_it_could_do_harm_it_is_refused_and_tried_the_process_is_stopped() -> Ou
     invariants::hold(&tried)?;
     assert_eq!(tried["target"]["kind"], "live");
     assert!(caveats(&tried).contains(&"no_photograph".to_owned()), "{:?}", caveats(&tried));
-    // Let go, it runs for a moment, within the kernel, until it is back in the group stop.
+    // A released process runs for a moment, within the kernel, until it is back in the group stop.
     until_true("the stop again", is_stopped)?;
     assert_eq!(children(subject.pid()), []);
     strandline_sys::signal::send(subject.pid(), SIGCONT)?;
-    // Too little time for it.
+    // The limit is too short for a snapshot.
     let bounded = run(&["explain", "--snapshot", "--max-stop", "1us", &pid])?;
     assert_eq!(bounded.status, Some(3), "{}", bounded.summary());
     Ok(())

@@ -1,5 +1,5 @@
-//! Transfers of the target are not cut short by a look: threads that sleep in one are not stopped. Where one was cut short all
-//! the same, that is said.
+//! Reading a target does not cut its transfers short: threads that sleep in one are not stopped. A
+//! transfer that was cut short anyway is reported.
 
 use std::process::{Command, Stdio};
 
@@ -23,7 +23,8 @@ fn short_transfers(document: &Value) -> usize {
     caveats.iter().filter(|caveat| caveat["code"] == "short_transfer").count()
 }
 
-/// Looks at a process whose threads all sleep in transfers, but for one that works where it is `busy`, and lets them go on.
+/// Explains a process with all threads asleep in transfers, except one working thread if `busy`,
+/// and lets the transfers finish.
 fn looked_at(busy: bool, looks: &[&[&str]]) -> Outcome {
     let mut subject = Subject::start("transfers", if busy { &["busy"] } else { &[] })?;
     for arguments in looks {
@@ -32,7 +33,7 @@ fn looked_at(busy: bool, looks: &[&[&str]]) -> Outcome {
         assert_eq!(stopped == Some(0.0), !busy, "{arguments:?}: stopped for {stopped:?}");
         assert_eq!(document["target"]["threads"], CALLS.len() + 1 + usize::from(busy));
         assert_eq!(short_transfers(&document), 0, "{arguments:?}: {}", document["caveats"]);
-        // Their stacks are known as those of stopped threads are.
+        // The stacks of threads that were not stopped are known too.
         let stacks =
             document["rows"].as_array().ok_or("no rows")?.iter().find(|row| row["id"] == "program.stack");
         assert!(stacks.is_some_and(|row| row["bytes"].as_u64() > Some(0)), "{}", document["rows"]);
@@ -101,7 +102,7 @@ fn idle_programs_are_not_stopped() -> Outcome {
             return Ok(());
         };
         let pid = child.id().cast_signed();
-        // What it starts with comes before; for how long it then sleeps is its own affair.
+        // The program first has to start up; how long it then sleeps differs.
         let looked = until("a look without a stop", || {
             if !sleeps(pid) {
                 return Ok(None);

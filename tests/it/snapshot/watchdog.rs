@@ -1,4 +1,5 @@
-//! strandline releases a target in time, also if it is stopped while it holds the target, or killed by a signal that dumps core.
+//! strandline releases a target in time, even if strandline is stopped while it holds the target,
+//! or killed by a signal that dumps core.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
@@ -13,7 +14,7 @@ const SIGCONT: i32 = 18;
 const SIGSTOP: i32 = 19;
 const SIGTSTP: i32 = 20;
 
-/// A process that is held for long enough to be caught at it: some hundred thousand chunks.
+/// A process with some hundred thousand chunks: strandline holds it long enough to be interrupted.
 fn subject() -> Result<Subject> {
     Subject::start("big_heap", &["0.1", "400"])
 }
@@ -21,12 +22,12 @@ fn subject() -> Result<Subject> {
 fn explain(subject: &Subject) -> Command {
     let pid = subject.pid_text();
     let mut command = strandline::command(&["explain", "--quiet-for", "0s", "--snapshot=never", &pid]);
-    // A group of its own, with a parent in another one of the session: a terminal's signals stop it.
+    // Own process group, with a parent in another group of the session: terminal signals stop it.
     command.process_group(0);
     command
 }
 
-/// Waits until a strandline holds process `pid`; false where it ended before that was seen.
+/// Waits until a strandline holds process `pid`; false if strandline ended before that was seen.
 fn is_held_by(child: &mut Child, pid: i32) -> Result<bool> {
     while !waiting::is_traced(pid) {
         if let Some(status) = child.try_wait()? {
@@ -45,7 +46,7 @@ fn while_held(subject: &Subject, signal: i32) -> Result<Child> {
             return Ok(None);
         }
         strandline_sys::signal::send(child.id().cast_signed(), signal)?;
-        // Whether it was in time is seen afterwards: it is stopped, or gone, and held the subject then.
+        // If the subject is still held now, strandline held it when the signal arrived.
         if waiting::is_traced(pid) {
             return Ok(Some(child));
         }
@@ -62,7 +63,7 @@ fn a_strandline_that_is_stopped_lets_go() -> Outcome {
     until("the watchdog to end one", || {
         let mut child = while_held(&subject, SIGSTOP)?;
         until_true("it to be let go", || !waiting::is_traced(pid))?;
-        // One that had let go before the signal came to it is still there.
+        // A strandline that released the subject before the signal arrived is still there.
         strandline_sys::signal::send(child.id().cast_signed(), SIGCONT).ok();
         let status = child.wait()?;
         assert!(status.signal() == Some(SIGKILL) || status.code() == Some(0), "{status}");
@@ -144,7 +145,7 @@ fn no_core_file_is_written_of_it() -> Outcome {
     assert!(!ended.core_dumped(), "{ended}");
     until_free(subject.pid())?;
     assert!(subject.ask(b'i')?["mallinfo"].is_object());
-    // What it starts may.
+    // The recorded program may dump core.
     let limits = "test \"$(ulimit -S -c)\" = \"$(ulimit -H -c)\"";
     let script = "ulimit -S -c $(ulimit -H -c); exec \"$@\"";
     let file = folder.path().join("run.strandline").display().to_string();

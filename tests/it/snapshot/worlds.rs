@@ -1,5 +1,6 @@
-//! Programs that stop their own threads for each collection survive strandline killed or stopped at random instants of every verb
-//! that stops them. One thread of each collects without end (`tests/subjects/worlds`).
+//! Programs that stop their own threads for each collection survive a strandline that is killed or
+//! stopped at random instants of every verb that stops them. One thread of each collects endlessly
+//! (`tests/subjects/worlds`).
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,7 +13,7 @@ const SIGKILL: i32 = 9;
 const SIGCONT: i32 = 18;
 const SIGSTOP: i32 = 19;
 
-/// What strandline does to a program when it is interrupted.
+/// Arguments of the strandline run that is interrupted.
 type Verb = &'static [&'static str];
 
 const STOPPED: Verb = &["explain", "--quiet-for", "0s", "--snapshot=never"];
@@ -20,13 +21,13 @@ const COPIED: Verb = &["explain", "--quiet-for", "0s", "--snapshot=try"];
 const RECLAIM: Verb = &["reclaim", "--quiet-for", "0s", "--remedy", "malloc_trim"];
 const COLLECT: Verb = &["reclaim", "--quiet-for", "0s", "--remedy", "jvm_gc"];
 
-/// What came of the interruptions by one signal.
+/// Results of the interruptions by one signal.
 #[derive(Debug, Default)]
 struct Tally {
     sent: u64,
-    /// While strandline traced the program.
+    /// Signals sent while strandline traced the program.
     while_held: u64,
-    /// The longest time from the signal until nothing traced or stopped it.
+    /// The longest time from the signal until nothing traced or stopped the program.
     longest: Duration,
 }
 
@@ -48,7 +49,7 @@ fn start(subject: &Subject, verb: Verb) -> Result<Child> {
     Ok(command.spawn()?)
 }
 
-/// How many collections the program has made.
+/// Number of collections the program has made.
 fn collections(subject: &mut Subject) -> Result<u64> {
     let counts = subject.ask(b'p')?;
     if counts["wrong"] != 0 {
@@ -57,7 +58,8 @@ fn collections(subject: &mut Subject) -> Result<u64> {
     counts["collections"].as_u64().ok_or_else(|| format!("no counts: {counts}").into())
 }
 
-/// Whether a child of process `pid` is there that has not ended: of a snapshot whose maker was killed, a zombie stays.
+/// Whether process `pid` has a child that has not ended: a snapshot whose maker was killed stays as
+/// a zombie.
 fn has_running_child(pid: i32) -> bool {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let stat = |path: PathBuf| std::fs::read_to_string(path.join("stat")).ok();
@@ -85,7 +87,7 @@ fn interrupt(subject: &mut Subject, verb: Verb, signal: i32, when: &When, tally:
         When::Held => while !is_traced(pid) && child.try_wait()?.is_none() {},
     }
     let own = child.id().cast_signed();
-    // The number of one that has ended and was waited for may be another's.
+    // The id of a process that has ended and was waited for may be reused.
     let sent = Instant::now();
     if child.try_wait()?.is_none() {
         strandline_sys::signal::send(own, signal)?;
@@ -96,7 +98,7 @@ fn interrupt(subject: &mut Subject, verb: Verb, signal: i32, when: &When, tally:
     tally.longest = tally.longest.max(sent.elapsed());
     until_true("its snapshots to end", || !has_running_child(pid))?;
     until("the program to go on", || Ok((collections(subject)? > before + 1).then_some(())))?;
-    // The watchdog may have ended it.
+    // The watchdog may have ended strandline.
     if child.try_wait()?.is_none() {
         strandline_sys::signal::send(own, SIGCONT)?;
     }
@@ -104,8 +106,8 @@ fn interrupt(subject: &mut Subject, verb: Verb, signal: i32, when: &When, tally:
     until_free(pid)
 }
 
-/// Interrupts each of `verbs` as often by SIGKILL as by SIGSTOP, at random instants and while the program is held; it ends by
-/// itself afterwards.
+/// Interrupts each of `verbs` equally often by SIGKILL and by SIGSTOP, at random instants and while
+/// the program is held; the program ends by itself afterwards.
 fn survives(test: &str, mut subject: Subject, verbs: &[Verb]) -> Outcome {
     let mut random = Random(42);
     let (mut killed, mut stopped) = (Tally::default(), Tally::default());
@@ -135,8 +137,8 @@ fn survives(test: &str, mut subject: Subject, verbs: &[Verb]) -> Outcome {
     if status.success() { Ok(()) } else { Err(format!("it ended with {status}").into()) }
 }
 
-/// Builds a program of `tests/subjects/worlds` by a compiler with its options, in which `{}` stands for the file to write; `None`
-/// where there is no such compiler.
+/// Builds a program of `tests/subjects/worlds` with a compiler and its options, in which `{}`
+/// stands for the output file; `None` without the compiler.
 fn build(compiler: &[&str], source: &str, program: &str) -> Result<Option<PathBuf>> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/worlds").join(source);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("subjects/worlds");
@@ -198,7 +200,7 @@ fn a_program_in_go_survives() -> Outcome {
 #[test]
 fn a_program_in_java_survives() -> Outcome {
     let Some(jdk) = jdks::all(here!()).into_iter().next() else { return Ok(()) };
-    // Its compiler names the file by the class.
+    // javac names the file by the class.
     let Some(class) = build(&["javac", "--release", "11", "-d", "."], "World.java", "World.class")? else {
         skipped(here!(), "no javac here (make deps)");
         return Ok(());

@@ -1,4 +1,5 @@
-//! `study --all`, and what a study's run writes besides its output: the one page, plots as files, its README.
+//! `study --all`, and the files that a study writes besides its output: the single page, plots, its
+//! README.
 
 #![cfg(test)]
 
@@ -14,11 +15,11 @@ use crate::support::lab::Lab;
 use crate::support::recording::{Ended, Started, finish, list, signal, until};
 use crate::support::{Outcome, Result, here, skipped, strandline};
 
-/// A place with these studies in a folder that `STRANDLINE_STUDIES` names. Those that come with strandline, which take
-/// minutes, are hidden by studies of their names that do nothing.
+/// A lab with studies in a folder that `STRANDLINE_STUDIES` names. The studies of strandline, which
+/// take minutes, are hidden by empty studies of the same names.
 struct Place {
     lab: Lab,
-    /// How many hide others.
+    /// Number of studies that hide others.
     hidden: u64,
 }
 
@@ -50,7 +51,7 @@ impl Place {
         finish(self.command(arguments), b"")
     }
 
-    /// The document, whatever the exit status.
+    /// Returns exit status and document, whatever the status.
     fn document(&self, arguments: &[&str]) -> Result<(i32, Value)> {
         let ended = self.run(&[&["--json"], arguments].concat())?;
         let document = serde_json::from_slice(&ended.stdout);
@@ -63,7 +64,7 @@ fn put(folder: &Path, text: &str) -> Outcome {
     Ok(fs::write(folder.join("study.toml"), text)?)
 }
 
-/// One that holds, with an axis, a table and two plots of the same title.
+/// A study whose claims hold, with an axis, a table and two plots of the same title.
 const GOOD: &str = r#"
 title = "What is kept"
 about = "It keeps what it is given."
@@ -97,7 +98,7 @@ x = "size"
 y = "kept"
 kind = "bars"
 "#;
-/// One whose claim fails, and whose other one cannot be judged.
+/// A study with one claim that fails, and one that cannot be judged.
 const WRONG: &str = r#"
 title = "What is lost"
 [settings]
@@ -168,7 +169,7 @@ fn the_exit_status_says_whether_a_claim_fails() -> Outcome {
     assert_eq!(place.run(&["--all", "--fail-if-claims-fail"])?.how(), 1);
     put(&place.lab.folder.0.join("own/wrong"), GOOD)?;
     assert_eq!(place.run(&["--all", "--fail-if-claims-fail"])?.how(), 0);
-    // Nothing is asked for twice, or of nothing.
+    // Options that are duplicated or have nothing to act on are refused.
     for words in [&["--all", "good"][..], &["--report"], &["--plots", "p"], &["--readme"]] {
         let ended = place.run(words)?;
         assert_eq!(ended.how(), 2, "{words:?}: {}", ended.complaint());
@@ -209,8 +210,8 @@ fn a_folder_named_from_here_takes_recordings() -> Outcome {
     Ok(())
 }
 
-/// A study of 20 runs that say that they ran. Those of the second wait, from the fourth on, for the file `go` beside the
-/// list of runs, so that it is not over before it is interrupted.
+/// A study of 20 runs that each note their run. Those of the second study wait, from the fourth on,
+/// for the file `runs.go`, so that the study is not over before it is interrupted.
 fn counting(name: &str) -> String {
     let wait = "test $(grep -c second $RUNS) -lt 4 || until test -e $RUNS.go; do sleep 0.01; done";
     format!(
@@ -248,14 +249,14 @@ fn an_interrupted_one_goes_on_where_it_was() -> Outcome {
                 .map(Vec::len),
             Some(20)
         );
-        // It is over now: another one begins anew.
+        // The study is complete now: the next run begins anew.
         assert_eq!(finish(command(), b"")?.how(), 0);
         assert_eq!(count("first"), 40);
     }
     Ok(())
 }
 
-/// Everything between `begin` and the next quotation mark.
+/// All texts between `begin` and the next quotation mark.
 fn all_after<'t>(text: &'t str, begin: &str) -> BTreeSet<&'t str> {
     text.split(begin).skip(1).filter_map(|rest| rest.split('"').next()).collect()
 }
@@ -294,7 +295,7 @@ fn the_report_is_one_page_that_needs_nothing_else() -> Outcome {
     ] {
         assert!(ids.contains(id), "{id}: {ids:?}");
     }
-    // Of one study: where it is told to.
+    // For one study, at the given path.
     assert_eq!(place.run(&["good", "--report=one.html"])?.how(), 0);
     assert!(place.lab.text("one.html").contains("id=\"good-claims\""));
     let (program, file) = (browser(), place.lab.path("strandline-studies.html"));
@@ -343,7 +344,7 @@ fn a_report_takes_the_place_of_nothing_but_a_report() -> Outcome {
     for _ in 0..2 {
         assert_eq!(place.run(&["good", "--report", "again.html"])?.how(), 0);
     }
-    // A page of another verb is none, nor is the ordinary one of a study.
+    // A page of another verb is not a report, nor is the ordinary page of a study.
     assert_eq!(place.run(&["good", "--format", "html", "-o", "plain.html"])?.how(), 0);
     assert_eq!(place.run(&["good", "--report", "plain.html"])?.how(), 3);
     Ok(())
@@ -391,7 +392,8 @@ fn results_stand_in_a_readme_where_it_has_a_place_for_them() -> Outcome {
     assert!(!text.contains("outdated") && text.matches("![").count() == 1, "{text}");
     let pictures = fs::read_dir(place.lab.folder.0.join("own/good/plots"))?.count();
     assert_eq!(pictures, 1);
-    // Written again, what was not measured anew is the same; and a study with results is the same study.
+    // Written again, parts that were not measured anew stay the same, and a study with results
+    // keeps its identity.
     assert_eq!(place.run(&words)?.how(), 0);
     assert_eq!(fs::read_to_string(&readme)?, text);
     Ok(())

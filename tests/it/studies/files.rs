@@ -1,5 +1,5 @@
-//! What a study's run writes and what it leaves alone, which of several studies of a name is meant, and what a run goes
-//! on from.
+//! Files that a study writes and leaves alone, which of several studies with one name is meant, and
+//! from where a run resumes.
 
 #![cfg(test)]
 
@@ -13,7 +13,7 @@ use crate::support::lab::Lab;
 use crate::support::recording::{finish, list};
 use crate::support::{Outcome, Result, write_script};
 
-/// One that takes a moment, with a plot, and a claim that fails for no more reason than that.
+/// A short study with a plot, and a claim that always fails.
 const SMALL: &str = r#"
 title = "Small"
 [settings]
@@ -42,7 +42,7 @@ fn put(lab: &Lab, folder: &str, text: &str) -> Outcome {
     Ok(fs::write(folder.join("study.toml"), text)?)
 }
 
-/// Hides those that come with strandline, which take minutes, by studies of their names that do nothing.
+/// Hides the studies of strandline, which take minutes, by empty studies of the same names.
 fn hide(lab: &Lab) -> Outcome {
     let nothing =
         "title = \"Nothing\"\n[settings]\nrepeats = 1\n[[subject]]\nname = \"a\"\ncommand = \"true\"\n";
@@ -113,7 +113,7 @@ fn a_plot_takes_the_place_of_nothing_but_a_plot_or_a_link() -> Outcome {
     let (mine, plot) = (lab.path("mine.svg"), lab.path("p/small-kept.svg"));
     fs::write(&mine, "<svg mine/>")?;
     fs::write(&plot, "<svg mine/>")?;
-    // It is shown all the same.
+    // The result is shown anyway.
     let words = ["study", "small", "--plots", "p", "--report=r.html"];
     let ended = lab.run(&words)?;
     assert_eq!(ended.how(), 3);
@@ -227,7 +227,7 @@ fn a_cache_behind_a_link_hides_nothing() -> Outcome {
 #[test]
 fn a_trial_by_the_script_leaves_the_results_alone() -> Outcome {
     let script = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/studies"))?;
-    // The script as it is, on a tree of its own, with programs that only tell what they are called with.
+    // The unchanged script, in a separate tree, with programs that only record their arguments.
     let lab = Lab::new()?;
     for folder in ["scripts", "bin", "target/release", "studies/one"] {
         fs::create_dir_all(lab.folder.0.join(folder))?;

@@ -1,4 +1,4 @@
-//! The study `freed-heap` (short, or whole where all is tested), and its subject programs by themselves.
+//! The study `freed-heap` (short, or whole in full mode), and its subject programs by themselves.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::studied::{Studied, folder, short};
 use crate::support::{Folder, Libc, Outcome, Result, full, here, skipped, write_script};
 
-/// Hold with any glibc since 2.26 on x86-64, and with no other allocator installed; tried with 2.36.
+/// Hold with any glibc since 2.26 on x86-64 without another allocator installed; tested with 2.36.
 const HOLD: &[&str] = &[
     "c1-small-blocks-stay",
     "c1-one-on-top-keeps",
@@ -30,8 +30,8 @@ const HOLD: &[&str] = &[
     "operators-give-back",
 ];
 
-/// Hold with the layouts of the glibcs of [`LAYOUTS_TRIED`]. With 2.43 the first and the last two do not, for the reasons
-/// that their notes give.
+/// Hold with the layouts of the glibcs of [`LAYOUTS_TRIED`]. With 2.43 the first and the last two
+/// fail, for the reasons in their notes.
 const HOLD_WITH_LAYOUT: &[&str] = &[
     "c1-oldest-first-goes",
     "rule-gives-cutoff",
@@ -42,13 +42,15 @@ const HOLD_WITH_LAYOUT: &[&str] = &[
     "libstdcxx-takes-72kB",
 ];
 
-/// Fail with those: what small blocks merge to, and where libstdc++'s pool lies.
+/// Fail with these layouts, because of the sizes that small blocks merge to, and the place of
+/// libstdc++'s pool.
 const FAIL_WITH_LAYOUT: &[&str] = &["c1-many-small-stay", "published-heap-growth"];
 
-/// The whole study was run with the first, `blocks`, `cutoff` and the rule with the second too.
+/// The whole study was run with the first; `blocks`, `cutoff` and the rule also with the second.
 const LAYOUTS_TRIED: &[&str] = &["2.36", "2.41"];
 
-/// Fail with any of those: what the article says leaves out that the threshold moves, and room on the top.
+/// Fail with any of them: the article omits that the threshold moves, and that there is room on the
+/// top.
 const FAIL: &[&str] = &[
     "c2-large-blocks-go",
     "c4-large-are-mmapped",
@@ -60,7 +62,7 @@ const FAIL: &[&str] = &[
     "mallopt-returns-0",
 ];
 
-/// Holds in the whole study where there is memory for it; the short form leaves its subject out.
+/// Holds in the whole study if there is memory for it; the short form omits its subject.
 const HOLD_IN_FULL: &[&str] = &["c2-2GB-goes"];
 
 /// Fails since glibc 2.35.
@@ -76,7 +78,8 @@ const HOLD_WITH_JEMALLOC: &[&str] = &[
     "jemalloc-takes-conf",
 ];
 
-/// Fail with jemalloc 5.3.0: the article had an older one; the last is what one would expect of the option.
+/// Fail with jemalloc 5.3.0: the article used an older one; the last is the expected effect of the
+/// option.
 const FAIL_WITH_JEMALLOC: &[&str] =
     &["jemalloc-200kB-goes", "jemalloc-large-go", "jemalloc-refuses-conf", "jemalloc-conf-decides"];
 
@@ -141,7 +144,7 @@ fn claims_have_the_verdicts_that_the_readme_explains() -> Outcome {
     Ok(())
 }
 
-/// What the verdicts rest on is there, and of a size that can be.
+/// Checks that the figures behind the verdicts exist and are plausible.
 fn figures_are_plausible(studied: &Studied) {
     let rule = |name: &str| figure(studied, "rule", &[], name).unwrap_or(f64::NAN);
     assert!(rule("frees") >= 80.0, "few frees: {}", rule("frees"));
@@ -174,7 +177,7 @@ fn a_rule_with_other_thresholds_is_found_wrong() -> Outcome {
     Ok(())
 }
 
-/// Debian's other glibcs: 2.31, 2.41, and unstable's, which has other sizes of mapped chunks.
+/// Debian's other glibcs: 2.31, 2.41, and the one of unstable, with other sizes of mapped chunks.
 #[test]
 fn the_rule_is_exact_with_other_glibcs() -> Outcome {
     if !has_tools(here!()) {
@@ -187,7 +190,7 @@ fn the_rule_is_exact_with_other_glibcs() -> Outcome {
         let number = |key: &str| found[key].as_u64().unwrap_or(0);
         assert!(number("steps") >= 800, "{}: {found}", libc.name);
         assert_eq!(number("steps_exact"), number("steps"), "{}: {found}", libc.name);
-        // The compiler's libstdc++ wants a newer glibc than bullseye's.
+        // The compiler's libstdc++ needs a newer glibc than bullseye's.
         if libc.name == "bullseye" {
             continue;
         }
@@ -201,7 +204,7 @@ fn the_rule_is_exact_with_other_glibcs() -> Outcome {
     Ok(())
 }
 
-/// One of the study's programs, built with that C library; its path.
+/// Builds a program of the study with this C library, and returns its path.
 fn compile(libc: &Libc, built: &Folder, name: &str) -> Result<String> {
     let program = built.0.join(name);
     let mut cxx = Command::new("c++");
@@ -239,7 +242,7 @@ fn the_orders_are_permutations_and_the_same_for_the_same_seed() -> Outcome {
     Ok(())
 }
 
-/// The study's programs, built; none where the compiler is missing, which is said.
+/// Builds the study's programs; `None`, reported, without the compiler.
 fn build(name: &str) -> Result<Option<Folder>> {
     if !has_tools(name) {
         return Ok(None);

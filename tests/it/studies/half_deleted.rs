@@ -3,7 +3,7 @@
 use crate::support::studied::short;
 use crate::support::{Outcome, full, gos, here, pythons, skipped};
 
-/// What lies where, and what a call gives back: no load of the machine changes it.
+/// Layout, and bytes that a call gives back: independent of the machine's load.
 const HOLD: &[&str] = &[
     "nothing-goes-by-itself",
     "cpython-keeps-arenas",
@@ -15,7 +15,7 @@ const HOLD: &[&str] = &[
     "cpython-malloc-gives-back",
 ];
 
-/// The same of the JVM, under each collector that its build has.
+/// The same for the JVM, with each collector that its build has.
 const JVM_HOLD: &[&str] = &[
     "jvm-nothing-by-itself",
     "jvm-stop-the-world-keeps",
@@ -27,11 +27,12 @@ const JVM_HOLD: &[&str] = &[
     "jvm-collected-is-idle-or-gone",
 ];
 
-/// What holds of some 20 MB; their notes say what large heaps have besides.
+/// Hold for some 20 MB; their notes describe the additional effects in large heaps.
 const JVM_HOLD_OF_LITTLE: &[&str] =
     &["jvm-shenandoah-gives-back", "jvm-either-half-alike", "jvm-ledger-explains"];
 
-/// Either may come of them: what looks like a reference, which ZGC it is, how large the generations became by themselves.
+/// May hold or fail: they depend on stale references, the version of ZGC, or the sizes that the
+/// generations reached.
 const JVM_EITHER: &[&str] = &[
     "jvm-g1-gives-back",
     "jvm-dead-foretold",
@@ -40,7 +41,7 @@ const JVM_EITHER: &[&str] = &[
     "jvm-serial-lean-goes-by-steps",
 ];
 
-/// Without them nothing of the JVM can be judged.
+/// Without these tools no claim about the JVM can be judged.
 const JVM_TOOLS: &[&str] = &["java", "javac"];
 
 #[test]
@@ -51,7 +52,7 @@ fn its_claims() -> Outcome {
     }
     let studied = short("half-deleted", &[])?;
     studied.assert("holds", HOLD);
-    // A JDK may be missing, or one of its collectors.
+    // A JDK, or one of its collectors, may be missing.
     studied.assert("holds", &studied.judged(here!(), JVM_HOLD, JVM_TOOLS)?);
     if !full() {
         studied.assert("holds", &studied.judged(here!(), JVM_HOLD_OF_LITTLE, JVM_TOOLS)?);

@@ -1,4 +1,4 @@
-//! `study`: the verb (`verb`, `needs`, `files`, `all`), and each study of `studies/` in its short form.
+//! `study`: the verb (`verb`, `needs`, `files`, `all`), and each study of `studies/` in short form.
 
 mod all;
 mod files;

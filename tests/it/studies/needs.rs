@@ -1,5 +1,5 @@
-//! What a study's cells need and hear of, from outside: probes, memory, variables; what is left out; where an expression
-//! is wrong.
+//! Requirements and inputs of a study's cells, from outside: probes, memory, variables; omitted
+//! cells; errors in expressions.
 
 #![cfg(test)]
 
@@ -11,14 +11,14 @@ use crate::support::lab::Lab;
 use crate::support::recording::list;
 use crate::support::{Outcome, Result};
 
-/// A study of `text` in the lab's folder.
+/// Writes a study of `text` to the lab's folder.
 fn study(lab: &Lab, name: &str, text: &str) -> Result<()> {
     let folder = lab.folder.0.join("studies").join(name);
     fs::create_dir_all(&folder)?;
     Ok(fs::write(folder.join("study.toml"), text)?)
 }
 
-/// Why the cell with this choice on the axis was not run.
+/// The reason why the cell with this choice on the axis was not run.
 fn not_run(document: &Value, axis: &str, choice: &str) -> Value {
     let cells = list(document, "cells");
     cells
@@ -163,7 +163,8 @@ fn programs_and_builds_hear_of_folders_and_choices() -> Outcome {
             assert_eq!(cell["metrics"]["size"], Value::Null);
             continue;
         }
-        // A build is not told of an axis that it does not name: it is shared by all choices of that.
+        // A build does not get an axis that it does not name: all choices of that axis share the
+        // build.
         let texts = json!({ "built": format!("{level} 0"), "level": level, "free": "own" });
         assert_eq!(cell["texts"], texts, "{cell:#}");
         assert_eq!(

@@ -11,7 +11,7 @@ use crate::support::perls::{fetched, series, version};
 use crate::support::studied::{Studied, folder, short};
 use crate::support::{Folder, Outcome, Result, here, skipped};
 
-/// What holds in every perl from 5.20 on that was tried (5.28 to 5.42).
+/// Hold in every tested perl from 5.20 on (5.28 to 5.42).
 const ALWAYS: [&str; 40] = [
     "assigning-undef-keeps-20",
     "calling-undef-releases",
@@ -55,7 +55,7 @@ const ALWAYS: [&str; 40] = [
     "walk-fixed",
 ];
 
-/// What was true of 5.18, or of the talk's 32-bit machine, and fails since.
+/// True of 5.18, or of the 32-bit machine in the talk; fail since.
 const NO_LONGER: [&str; 9] = [
     "constant-function-least",
     "expression-reuses",
@@ -68,7 +68,7 @@ const NO_LONGER: [&str; 9] = [
     "value-keeps-buffer",
 ];
 
-/// What fails from 5.42 on, where constants that perl folds are shared.
+/// Fail from 5.42 on, where constants folded by perl are shared.
 const UNTIL_SHARED_CONSTANTS: [&str; 10] = [
     "assigning-undef-keeps",
     "depends-on-source",
@@ -82,13 +82,13 @@ const UNTIL_SHARED_CONSTANTS: [&str; 10] = [
     "side-by-side",
 ];
 
-/// What fails from 5.40 on, where the message says more.
+/// Fails from 5.40 on, where the message is longer.
 const UNTIL_NEW_MESSAGE: [&str; 1] = ["limit-message"];
 
-/// The walk's sizes interact with malloc everywhere that was tried.
+/// The walk's sizes interact with malloc on all tested systems.
 const OF_MALLOC: [&str; 1] = ["walk-not-size-alone"];
 
-/// Asserts what each claim says of that perl.
+/// Asserts the verdict of each claim for that perl.
 fn judge(studied: &Studied, series: (u32, u32)) {
     studied.assert_no_others(&[&ALWAYS, &NO_LONGER, &UNTIL_SHARED_CONSTANTS, &UNTIL_NEW_MESSAGE, &OF_MALLOC]);
     studied.assert("holds", &[&ALWAYS[..], &OF_MALLOC[..]].concat());
@@ -98,7 +98,7 @@ fn judge(studied: &Studied, series: (u32, u32)) {
     studied.assert(until(38), &UNTIL_NEW_MESSAGE);
 }
 
-/// The cell of a subject; null where there is none.
+/// The cell of a subject; null if there is none.
 fn cell<'a>(studied: &'a Studied, subject: &str) -> &'a Value {
     static NULL: Value = Value::Null;
     let cells = studied.document["cells"].as_array();
@@ -126,7 +126,7 @@ fn every_claim_has_its_verdict() -> Outcome {
     assert_eq!(median(&studied, "limit", "completed"), 8.0);
     let started = median(&studied, "limit", "start_peak_bytes");
     assert_eq!(median(&studied, "limit", "limit_bytes"), started + 6_669_312.0);
-    // Each cell says which perl ran.
+    // Each cell has the version of the perl that ran.
     let ran = version("perl").ok_or("no version")?;
     for subject in ["kept", "closures", "vanilla", "recursion", "walk", "limit", "limit-absolute"] {
         assert_eq!(cell(&studied, subject)["texts"]["version"], ran.as_str(), "{subject}");
@@ -146,7 +146,7 @@ fn other_perls_differ_where_their_versions_do() -> Outcome {
     Ok(())
 }
 
-/// What Devel::Peek says of a scalar, in the order of its dumps: addresses of head and buffer, CUR and LEN.
+/// Scalars dumped by Devel::Peek, in order: addresses of head and buffer, CUR and LEN.
 fn dumped(text: &str) -> Vec<[u64; 4]> {
     let number = |text: &str, radix| {
         let digits = text.trim_start_matches("0x");
@@ -169,7 +169,7 @@ fn dumped(text: &str) -> Vec<[u64; 4]> {
     states
 }
 
-/// Addresses by the order in which they were seen; 0 stays 0.
+/// Replaces addresses by the order of their first appearance; 0 stays 0.
 fn numbered(addresses: impl Iterator<Item = u64>) -> Vec<u64> {
     let mut seen = BTreeMap::new();
     let number = |address| match (address, seen.len() as u64 + 1) {
@@ -187,7 +187,7 @@ fn what_is_read_from_inside_is_what_devel_peek_dumps() -> Outcome {
     }
     let study = folder("perl-lexicals");
     let probes = study.join("../../probes/perl");
-    // Not `code`: Devel::Peek is given copies of what the code holds.
+    // Not `code`: Devel::Peek gets copies of the values in the code.
     let experiments =
         ["kept", "value", "reference", "assign", "call", "shorter", "local", "function", "own", "closures"];
     for experiment in experiments {
@@ -208,7 +208,7 @@ fn what_is_read_from_inside_is_what_devel_peek_dumps() -> Outcome {
     Ok(())
 }
 
-/// The states of peek.pl's line in their order: sv, buffer, cur, len.
+/// The states in peek.pl's line in their order: sv, buffer, cur, len.
 fn in_order(line: &str) -> Result<Vec<[u64; 4]>> {
     let document: Value = serde_json::from_str(line)?;
     let object = document.as_object().ok_or("no object")?;
@@ -258,7 +258,7 @@ fn the_generator_writes_what_compiles_and_refuses_what_it_does_not_know() -> Out
     several.push("--functions 2 --size 1000 --inside".to_owned());
     for options in &several {
         assert!(generate(options)?.status.success(), "{options}");
-        // It runs to its end, and without strandline its marks do nothing.
+        // The program runs to its end, and its marks do nothing without strandline.
         let output = Command::new("perl").arg(&probes).arg(&own).arg("-w").arg(&program).output()?;
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && said.is_empty(), "{options}: {said}");

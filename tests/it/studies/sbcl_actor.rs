@@ -9,7 +9,7 @@ use crate::support::recording::finish;
 use crate::support::studied::{Studied, folder, short};
 use crate::support::{Outcome, Result, full, here, skipped};
 
-/// They say what collections do, or what is in the heap: no load of the machine changes it.
+/// Effects of collections and contents of the heap: independent of the machine's load.
 const HOLD: &[&str] = &[
     "gc-gen-2-frees",
     "rule-tells-what-gc-leaves",
@@ -22,11 +22,12 @@ const HOLD: &[&str] = &[
     "ledger-predicts-gc-full",
 ];
 
-/// Against the author's words: a program whose objects survive has its older generations collected.
+/// Contradicts the author: in a program whose objects survive, older generations are collected.
 const FAIL: &[&str] = &["working-programs-do-not-reach-it"];
 
-/// Of times, of this version of SBCL, of how long the queue became, or of which collection came last: each run, and what
-/// else the machine does, decides anew. `rule-tells-what-gc-leaves` asserts what decides.
+/// May hold or fail: they depend on times, the version of SBCL, the length of the queue, or which
+/// collection came last, which differ in each run. `rule-tells-what-gc-leaves` asserts the deciding
+/// rule.
 const EITHER: &[&str] = &[
     "gc-full-frees",
     "survivors-are-messages-to-the-byte",
@@ -56,7 +57,7 @@ const EITHER: &[&str] = &[
     "ledger-predicts-what-is-given-back",
 ];
 
-/// Which SBCLs before 2.3.7 do not count.
+/// Depends on figures that SBCLs before 2.3.7 do not count.
 const BY_VERSION: &[&str] = &["pauses-cut-gc-real-time"];
 
 fn has_sbcl(test: &str) -> bool {
@@ -67,7 +68,7 @@ fn has_sbcl(test: &str) -> bool {
     found
 }
 
-/// Asserts what each claim says.
+/// Asserts the verdict of each claim.
 fn judge(studied: &Studied) {
     studied.assert("holds", HOLD);
     studied.assert("fails", FAIL);
@@ -77,7 +78,7 @@ fn judge(studied: &Studied) {
     assert!(unjudged.is_empty(), "not judged: {unjudged:?}");
 }
 
-/// Every SBCL of `scripts/fetch-sbcls`, by its path; names what is not there.
+/// Paths of all SBCLs of `scripts/fetch-sbcls`; reports why there are none.
 fn fetched(test: &str) -> Vec<PathBuf> {
     let reason = match std::env::var_os("STRANDLINE_SBCLS") {
         _ if !full() => "STRANDLINE_FULL=1 is not set (make test-full)".to_owned(),
@@ -112,7 +113,7 @@ fn its_claims() -> Outcome {
     }
     let studied = short("sbcl-actor", &[])?;
     judge(&studied);
-    // What gc-full-frees says in parts of what had grown hangs on how long the queue became; in bytes it does not.
+    // The share that gc-full-frees reports depends on the length of the queue; the bytes do not.
     for mode in ["unthrottled", "paused", "bounded"] {
         let left = median(&studied, "remedies", mode, "left_by_gc_full_bytes")?;
         assert!(left < 1e6, "{mode}: {left} bytes of dynamic space");
@@ -120,18 +121,20 @@ fn its_claims() -> Outcome {
         let left = of_rss("rss_left_by_gc_full")? * of_rss("grown_rss_bytes")?;
         assert!(left < 4e6, "{mode}: {left} bytes of RSS");
     }
-    // How many survive to an older generation hangs on when it was last collected; what each takes there does not.
+    // The number of messages that survive to an older generation depends on its last collection;
+    // the bytes of each there do not.
     let beyond = median(&studied, "look", "unthrottled", "older_bytes_beyond_messages")?;
     assert!(beyond.abs() < 2e6, "{beyond} bytes beyond 144 a message");
 
-    // Eight producers may each have looked before the others sent.
+    // Each of eight producers may have checked the queue before the others sent.
     let longest = median(&studied, "times", "bounded", "longest_queue_messages")?;
     assert!(longest <= 1008.0, "{longest} messages in a queue for 1,000");
-    // As many bytes with pauses as without, but for what threads leave behind: that is of bytes, not a part.
+    // Equal bytes with and without pauses, except for what threads leave behind: an absolute
+    // amount, not a share.
     let with_pauses = median(&studied, "times", "paused", "consed_bytes")?;
     let without = median(&studied, "times", "unthrottled", "consed_bytes")?;
     assert!((with_pauses - without).abs() < 1e7, "{with_pauses} bytes with pauses, {without} without");
-    // Back at the start: what came with the core, and little else.
+    // Back at the starting size: the objects of the core, and little else.
     let start = median(&studied, "remedies", "unthrottled", "start.dynamic_bytes")?;
     let full = median(&studied, "remedies", "unthrottled", "gc_full.dynamic_bytes")?;
     assert!((full - start).abs() < 1e6, "{start} at the start, {full} after a full collection");
@@ -147,7 +150,7 @@ fn its_claims_of_other_versions() -> Outcome {
     Ok(())
 }
 
-/// What the actor tells, run with these arguments.
+/// Runs the actor with these arguments and returns its output.
 fn actor(arguments: &[&str]) -> Result<Value> {
     let mut command = Command::new("sbcl");
     command.args(["--dynamic-space-size", "1GB", "--script"]);
@@ -161,7 +164,8 @@ fn actor(arguments: &[&str]) -> Result<Value> {
     Ok(serde_json::from_slice(&ended.stdout)?)
 }
 
-/// A queue for one message, whose producers all wait in turn: none waits for ever, and no message is lost.
+/// A queue bound so small that all producers wait in turn: none waits for ever, and no message is
+/// lost.
 #[test]
 fn its_smallest_bound() -> Outcome {
     if !has_sbcl(here!()) {

@@ -1,4 +1,5 @@
-//! The study `short-strings` in its short form, and its property tests by themselves: that they find what is wrong.
+//! The study `short-strings` in its short form, and its property tests by themselves: that they
+//! detect errors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use serde_json::Value;
 use crate::support::studied::{Studied, folder, short};
 use crate::support::{Folder, Outcome, Result, here, repetitions, skipped};
 
-/// Counted by the programs, or memory of a million strings: no load of the machine changes it.
+/// Counted by the programs, or memory of a million strings: independent of the machine's load.
 const HOLD: [&str; 23] = [
     "sound-in-all-layouts",
     "sharing-is-tested",
@@ -36,14 +37,15 @@ const HOLD: [&str; 23] = [
     "others-pay-memory",
 ];
 
-/// Not what was published: their notes say why.
+/// Differs from the published result: the notes give the reason.
 const FAIL: [&str; 1] = ["goal-memory-d"];
 
-/// By cachegrind, and a tenth and more away from the bound: no compiler's few per cent change them.
+/// Counted by cachegrind, and at least a tenth away from the bound: a few per cent between
+/// compilers do not matter.
 const COUNTED_HOLD: [&str; 2] = ["goal-instructions-c", "e-instructions"];
 const COUNTED_FAIL: [&str; 1] = ["thirty-per-cent-instructions"];
 
-/// A few per cent away from the bound, with gcc 12: what holds with this compiler.
+/// A few per cent away from the bound: holds with gcc 12.
 const HOLD_WITH_GCC_12: [&str; 5] = [
     "goal-instructions-a",
     "goal-instructions-b",
@@ -52,10 +54,10 @@ const HOLD_WITH_GCC_12: [&str; 5] = [
     "others-pay-instructions-d",
 ];
 
-/// What perl's sv_grow does, which is another from perl 5.37 on; and a ratio at the edge of its tolerance.
+/// Depends on perl's sv_grow, which changed in 5.37; and a ratio at the edge of its tolerance.
 const EITHER: [&str; 2] = ["uncowable-as-in-perl", "memory-c-as-published"];
 
-/// Of two perls that only whoever runs the study can name.
+/// About two perls that the user of the study has to name.
 const NOT_RUN: [&str; 14] = [
     "perls-instructions-a",
     "perls-instructions-b",
@@ -73,11 +75,11 @@ const NOT_RUN: [&str; 14] = [
     "perls-memory-e",
 ];
 
-/// Without it nothing can be judged, and without the other what is counted cannot.
+/// Without the first no claim can be judged, without the second no count.
 const TOOLS: &[&str] = &["cc"];
 const COUNTED_TOOLS: &[&str] = &["cc", "valgrind"];
 
-/// The median of `metric` in the cell of that subject and these axes.
+/// The median of `metric` in the cell of these axes.
 fn median(studied: &Studied, axes: &[(&str, &str)], metric: &str) -> Result<f64> {
     let cells = studied.document["cells"].as_array().ok_or("no cells")?;
     let is_it = |cell: &&Value| axes.iter().all(|(name, value)| cell["axes"][*name] == **value);
@@ -86,7 +88,7 @@ fn median(studied: &Studied, axes: &[(&str, &str)], metric: &str) -> Result<f64>
     value.ok_or_else(|| format!("no {metric} in {axes:?}: {}", cell["not_run"]).into())
 }
 
-/// The first line of what the compiler says of itself: "cc (Debian 12.2.0-14) 12.2.0".
+/// The first line of the compiler's version output: "cc (Debian 12.2.0-14) 12.2.0".
 fn compiler() -> String {
     let said = Command::new("cc").arg("--version").output().map(|output| output.stdout).unwrap_or_default();
     String::from_utf8_lossy(&said).lines().next().unwrap_or("no compiler").to_owned()
@@ -125,13 +127,15 @@ fn its_claims() -> Outcome {
         return Ok(());
     }
 
-    // A head of 24 bytes, a body of 16 or 24, and a chunk of malloc of 32 where there is a buffer; arenas add to it.
+    // A head of 24 bytes, a body of 16 or 24, and a malloc chunk of 32 if there is a buffer; arenas
+    // add to it.
     let bytes = |layout| median(&studied, &[("subject", "census"), ("layout", layout)], "bytes.8");
     for (layout, least) in [("classic", 72.0), ("cow-byte", 72.0), ("short", 48.0), ("cow3", 48.0)] {
         let bytes = bytes(layout)?;
         assert!((least..least * 1.03).contains(&bytes), "{layout}: {bytes} bytes for a text of 8");
     }
-    // Its body is there already where an integer gets a text: 24 and 24 or 32, and a chunk of 32 where it needs one.
+    // When an integer gets a text, its body exists already: 24 and 24 or 32 bytes, and a chunk of
+    // 32 if it needs one.
     let written = |layout| median(&studied, &[("subject", "census"), ("layout", layout)], "written");
     for (layout, least) in [("classic", 80.0), ("cow-byte", 80.0), ("short", 56.0), ("cow3", 56.0)] {
         let bytes = written(layout)?;
@@ -140,20 +144,21 @@ fn its_claims() -> Outcome {
             "{layout}: {bytes} bytes for an integer and its text"
         );
     }
-    // A million of them, their array of eight bytes each and up to a fifth more, and a process.
+    // A million strings, their array of eight bytes each and up to a fifth more, and the process.
     for (layout, least) in [("classic", 80e6), ("cow3", 56e6)] {
         let axes = [("subject", "strings"), ("layout", layout), ("benchmark", "C")];
         let peak = median(&studied, &axes, "high_water_bytes")?;
         assert!((least..least + 8e6).contains(&peak), "{layout}: {peak} bytes at most");
     }
-    // The ring is walked round by each that leaves; 999 join, and 999 leave others behind.
+    // Each member that leaves walks the ring; 999 join, and 999 leave others behind.
     let steps = |sharing| median(&studied, &[("subject", "chain"), ("sharing", sharing)], "steps.1");
     assert!((steps("pairs and counters")? - 2.0 * 999.0).abs() < 1.0);
     assert!((steps("one ring")? - 500_499.0).abs() < 1.0);
     Ok(())
 }
 
-/// Builds the property tests from the sources in `from`, and runs them: whether they found anything, and what.
+/// Builds the property tests from the sources in `from` and runs them; returns whether they passed,
+/// and their output.
 fn check(from: &Path, layout: &str, seeds: u64, first: u64) -> Result<(bool, String)> {
     let program = from.join(format!("check-{layout}"));
     let mut cc = Command::new("cc");
@@ -177,7 +182,7 @@ fn check(from: &Path, layout: &str, seeds: u64, first: u64) -> Result<(bool, Str
     Ok((output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned()))
 }
 
-/// A copy of the study's sources, to be changed.
+/// Copies the study's sources, so that a test can change them.
 fn sources(name: &str) -> Result<(Folder, PathBuf)> {
     let copy = Folder::new(name)?;
     for entry in fs::read_dir(folder("short-strings"))?.flatten() {
@@ -198,7 +203,7 @@ fn has_cc(test: &str) -> bool {
     found
 }
 
-/// Other seeds than the study's: many of them where there is time.
+/// Different seeds from the study's: many of them in full mode.
 #[test]
 fn its_scalars_are_sound() -> Outcome {
     if !has_cc(here!()) {
@@ -212,8 +217,8 @@ fn its_scalars_are_sound() -> Outcome {
     Ok(())
 }
 
-/// The property tests notice when a sharer is not counted, a body is lost, a foreign text is written to, or a number
-/// is not copied.
+/// The property tests notice when a sharer is not counted, a body is lost, another scalar's text is
+/// written to, or a number is not copied.
 #[test]
 fn its_property_tests_can_fail() -> Outcome {
     if !has_cc(here!()) {

@@ -1,4 +1,4 @@
-//! `study` from outside: what it finds, what it refuses, what it runs and how it judges.
+//! `study` from outside: finding, refusing, running and judging studies.
 
 #![cfg(test)]
 
@@ -10,7 +10,7 @@ use crate::support::lab::Lab;
 use crate::support::recording::list;
 use crate::support::{Outcome, Result};
 
-/// A study of `text` in the lab's folder.
+/// Writes a study of `text` to the lab's folder.
 fn study(lab: &Lab, name: &str, text: &str) -> Result<()> {
     let folder = lab.folder.0.join("studies").join(name);
     fs::create_dir_all(&folder)?;

@@ -3,7 +3,7 @@
 use crate::support::studied::short;
 use crate::support::{Outcome, here, skipped};
 
-/// Counted by the server itself: no load of the machine changes it.
+/// Counted by the server itself: independent of the machine's load.
 const HOLD: &[&str] = &[
     "leaks-are-found",
     "heads-are-told",

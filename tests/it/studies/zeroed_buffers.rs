@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use crate::support::studied::{Studied, folder, short};
 use crate::support::{Folder, Outcome, Result, here, skipped};
 
-/// True of any kernel, C library and D compiler that the study runs on.
+/// True of every kernel, C library and D compiler that the study runs on.
 const HOLD_ANYWHERE: [&str; 21] = [
     "new-is-resident",
     "gc-calloc-is-resident",
@@ -54,11 +54,11 @@ const HOLD_HERE: [&str; 17] = [
     "sbcl",
 ];
 
-/// Not what was published, or not any more: their notes say why.
+/// Not or no longer as published: their notes give the reason.
 const FAIL: [&str; 3] =
     ["malloc-and-zero-is-resident-optimised", "references-are-given-at-once", "no-caveats"];
 
-/// Either may come of them: times of some milliseconds, and what depends on the version of rustc.
+/// May hold or fail: times of some milliseconds, and a claim that depends on the version of rustc.
 const EITHER: [&str; 5] = [
     "eager-ways-cost-the-same-system-time",
     "lazy-ways-cost-next-to-nothing",
@@ -67,7 +67,7 @@ const EITHER: [&str; 5] = [
     "rust",
 ];
 
-/// Without them none of the claims can be judged that hold anywhere.
+/// Without these tools no claim of [`HOLD_ANYWHERE`] can be judged.
 const TOOLS: &[&str] = &["cc", "gdc"];
 
 /// The median of `metric` in the cell of these axes.
@@ -89,7 +89,8 @@ fn zeroed_buffers_claims() -> Outcome {
         assert_ne!(studied.verdicts[id].0, "not_run", "{id}: {}", studied.verdicts[id].1);
     }
 
-    // Each buffer lies on 257 pages; of calloc's only the first is touched, where malloc keeps the size.
+    // Each buffer lies on 257 pages; calloc touches only the first, which contains malloc's size
+    // field.
     let d = |way, optimisation, metric| {
         let axes = [
             ("subject", "D"),
@@ -116,14 +117,15 @@ fn zeroed_buffers_claims() -> Outcome {
     Ok(())
 }
 
-/// The program of the study that holds its buffers and answers; ends with the test.
+/// A program of the study that holds its buffers and answers; killed on drop.
 struct Holder {
     child: Child,
     answers: BufReader<ChildStdout>,
 }
 
 impl Holder {
-    /// Starts what was built in `built`, with four buffers of malloc and zeroing, three bytes written in each.
+    /// Starts the program in `built`, with four buffers from malloc that it clears, three bytes
+    /// written in each.
     fn start(built: &Folder) -> Result<Self> {
         let mut child = Command::new(built.0.join("buffers"))
             .args(["malloc_zero", "hold", "4", "3"])
@@ -140,7 +142,7 @@ impl Holder {
         Ok(line.trim().to_owned())
     }
 
-    /// How many bytes the program says are wrong.
+    /// Number of wrong bytes according to the program.
     fn wrong_bytes(&mut self) -> Result<String> {
         self.child.stdin.as_mut().ok_or("no standard input")?.write_all(b"check\n")?;
         self.answer()
@@ -154,7 +156,8 @@ impl Drop for Holder {
     }
 }
 
-/// The claim that all contents are intact rests on the program's own look: it sees one byte that another wrote.
+/// The claim that all contents are intact depends on the program's own check: it detects one byte
+/// written by another process.
 #[test]
 fn zeroed_buffers_are_checked_to_the_byte() -> Outcome {
     let built = Folder::new("zeroed-buffers")?;
@@ -172,7 +175,7 @@ fn zeroed_buffers_are_checked_to_the_byte() -> Outcome {
     assert_eq!(holder.answer()?, "ready");
     assert_eq!(holder.wrong_bytes()?, "0");
 
-    // Four buffers lie next to each other, in one mapping without a name.
+    // The four buffers are adjacent, in one anonymous mapping.
     let proc = format!("/proc/{}", holder.child.id());
     let maps = read_to_string(format!("{proc}/maps"))?;
     let start = maps.lines().find_map(|line| {
@@ -186,7 +189,7 @@ fn zeroed_buffers_are_checked_to_the_byte() -> Outcome {
     let memory = File::options().write(true).open(format!("{proc}/mem"))?;
     memory.write_all_at(&[7], start + 16 + 12_345)?;
     assert_eq!(holder.wrong_bytes()?, "1");
-    // One of those that the program wrote itself: the first of a buffer.
+    // A byte written by the program itself: the first of a buffer.
     memory.write_all_at(&[0], start + 16)?;
     assert_eq!(holder.wrong_bytes()?, "2");
     Ok(())

@@ -1,4 +1,4 @@
-//! What the tests of `export` share: an exporter that is killed when it is dropped, and its page taken apart.
+//! Shared by the tests of `export`: an exporter that is killed on drop, and its parsed page.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,61 +9,56 @@ use std::time::Duration;
 use crate::support::waiting::{PATIENCE, until};
 use crate::support::{Result, strandline};
 
-/// The time between two scrapes: each takes processor time that the exporter's ledgers want a share of.
+/// Pause between two scrapes: each takes processor time that the exporter needs for its ledgers.
 const PACE: Duration = Duration::from_millis(25);
 
-/// A budget that no test waits for.
+/// A budget large enough that no test waits for it.
 pub const SOON: [&str; 4] = ["--stop-budget", "900ms/s", "--cpu-budget", "100%"];
 
 /// A running exporter.
 #[derive(Debug)]
 pub struct Exporter {
-    /// Its process.
     pub child: Child,
-    /// Where it listens.
+    /// Address at which it listens.
     pub address: SocketAddr,
 }
 
 /// One line of a page.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// The metric.
     pub name: String,
-    /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Its value.
     pub value: f64,
 }
 
-/// A page taken apart.
+/// A parsed page.
 #[derive(Clone, Debug)]
 pub struct Page {
-    /// All of it.
     pub text: String,
-    /// Its lines.
+    /// Its samples.
     pub samples: Vec<Sample>,
 }
 
 impl Exporter {
-    /// Starts one on a port of its own and waits until it listens.
+    /// Starts an exporter on a free port and waits until it listens.
     pub fn start(arguments: &[&str]) -> Result<Self> {
         let mut command = strandline::command(&[&["export", "--listen", "127.0.0.1:0"], arguments].concat());
         Self::start_command(&mut command)
     }
 
-    /// Starts one by a command that ends in running it.
+    /// Starts an exporter by a command that ends in running it.
     pub fn start_command(command: &mut std::process::Command) -> Result<Self> {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
         let mut lines = BufReader::new(child.stderr.take().ok_or("no pipe")?);
         let mut line = String::new();
         lines.read_line(&mut line)?;
-        // What else it says is read to its end, so that it never waits.
+        // The rest of its output is read to the end, so that it never blocks.
         std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
         let address = line.trim().strip_prefix("strandline: listening on http://");
         match address.and_then(|rest| rest.strip_suffix("/metrics")?.parse().ok()) {
             Some(address) => Ok(Self { child, address }),
             None => {
-                // It is not used any more, whatever becomes of it.
+                // The process is of no further use; errors do not matter.
                 let _ = child.kill();
                 let _ = child.wait();
                 Err(format!("it does not listen: {line:?}").into())
@@ -71,7 +66,7 @@ impl Exporter {
         }
     }
 
-    /// Asks for a path and returns all that is answered.
+    /// Sends a request and returns the whole answer.
     pub fn ask(&self, request: &str) -> Result<String> {
         let mut stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -81,7 +76,7 @@ impl Exporter {
         Ok(String::from_utf8(answer)?)
     }
 
-    /// The page now.
+    /// Requests the page.
     pub fn page(&self) -> Result<Page> {
         let answer = self.ask("GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")?;
         let (head, body) = answer.split_once("\r\n\r\n").ok_or("no end of the headers")?;
@@ -93,7 +88,7 @@ impl Exporter {
         Page::parse(body)
     }
 
-    /// The first page of which `is` is true.
+    /// Returns the first page for which `is` holds.
     pub fn page_when(&self, what: &str, mut is: impl FnMut(&Page) -> bool) -> Result<Page> {
         let mut last = String::new();
         let found = until(what, || {
@@ -108,7 +103,7 @@ impl Exporter {
         found.map_err(|error| format!("{error}; the last page:\n{last}").into())
     }
 
-    /// Ends it by this signal and returns its exit status.
+    /// Ends the exporter with this signal and returns its exit status.
     pub fn end(mut self, signal: nix::sys::signal::Signal) -> Result<Option<i32>> {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id())?);
         nix::sys::signal::kill(pid, signal)?;
@@ -118,21 +113,21 @@ impl Exporter {
 
 impl Drop for Exporter {
     fn drop(&mut self) {
-        // It may have ended, and been waited for, already.
+        // The process may have ended, and been waited for, already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl Page {
-    /// Takes a page apart, by the format's definition.
+    /// Parses a page by the format's definition.
     pub fn parse(text: &str) -> Result<Self> {
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         let samples = lines.map(|line| sample(line).ok_or_else(|| format!("no sample: {line:?}")));
         Ok(Self { text: text.to_owned(), samples: samples.collect::<std::result::Result<_, _>>()? })
     }
 
-    /// The samples of a metric of a process.
+    /// The samples of a metric for a process.
     pub fn of(&self, name: &str, pid: i32) -> Vec<&Sample> {
         let pid = pid.to_string();
         let is = |sample: &&Sample| sample.name == name && sample.labels.get("pid") == Some(&pid);
@@ -162,7 +157,7 @@ impl Page {
     }
 }
 
-/// `name{label="value",…} number`
+/// Parses `name{label="value",…} number`.
 fn sample(line: &str) -> Option<Sample> {
     let end = line.find(['{', ' '])?;
     let (name, mut rest) = line.split_at(end);

@@ -1,17 +1,17 @@
-//! The Go toolchains of this machine: that in PATH, Debian's (`/usr/lib/go-1.*`), and those that `scripts/fetch-gos` unpacked to the
-//! folder named by STRANDLINE_GOS.
+//! The Go toolchains of this machine: the one in PATH, Debian's (`/usr/lib/go-1.*`), and toolchains
+//! that `scripts/fetch-gos` unpacked to the folder named by STRANDLINE_GOS.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The version of a toolchain, such as 1.26.8; `None` where there is none.
+/// The version of a toolchain, such as 1.26.8; `None` if there is none.
 pub fn version(go: &str) -> Option<String> {
     let output = Command::new(go).args(["env", "GOVERSION"]).env("GOTOOLCHAIN", "local").output().ok()?;
     let text = String::from_utf8(output.stdout).ok().filter(|_| output.status.success())?;
     Some(text.trim().strip_prefix("go")?.to_owned())
 }
 
-/// Every toolchain, each version once; names what is not there, as skipped by `test`.
+/// Returns every toolchain, each version once; reports missing ones, as skipped by `test`.
 pub fn all(test: &str) -> Vec<(String, String)> {
     let folders = ["/usr/lib".to_owned()].into_iter().chain(std::env::var("STRANDLINE_GOS"));
     let entries = folders.flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten());

@@ -1,4 +1,4 @@
-//! What every `explain --json` document must keep, whatever was looked at (docs/schema.md).
+//! Invariants of every `explain --json` document (docs/schema.md).
 
 use serde_json::Value;
 
@@ -40,7 +40,7 @@ const COST: [&str; 4] = ["wall_seconds", "stopped_seconds", "peak_rss_bytes", "b
 pub const MALLINFO: [&str; 9] =
     ["arena", "ordblks", "smblks", "hblks", "hblkhd", "fsmblks", "uordblks", "fordblks", "keepcost"];
 
-/// Fails with every broken invariant of `document`, one a line.
+/// Fails with every broken invariant of `document`, one per line.
 pub fn hold(document: &Value) -> super::Outcome {
     let broken = broken(document);
     if broken.is_empty() { Ok(()) } else { Err(broken.join("\n").into()) }
@@ -65,11 +65,11 @@ pub fn broken(document: &Value) -> Vec<String> {
     broken
 }
 
-/// Sizes in the headline that are larger than all that is resident.
+/// Sizes in the headline that exceed all resident memory.
 fn headline(document: &Value) -> Vec<String> {
     let rss = document["kernel"]["rss_bytes"].as_f64().unwrap_or(0.0);
     let headline = document["verdict"]["headline"].as_str().unwrap_or_default();
-    // Sizes are written with three digits.
+    // Sizes are printed with three digits.
     let is_more = |size: &f64| *size > rss * 1.005;
     sizes(headline)
         .into_iter()
@@ -78,7 +78,8 @@ fn headline(document: &Value) -> Vec<String> {
         .collect()
 }
 
-/// The sizes in a text, in bytes: `12.4 MiB`, `512 bytes`; not those of an option, `-Xmx 300 MiB`.
+/// The sizes in a text, in bytes: `12.4 MiB`, `512 bytes`; without values of options such as `-Xmx
+/// 300 MiB`.
 fn sizes(text: &str) -> Vec<f64> {
     const UNITS: [(&str, f64); 5] = [
         ("bytes", 1.0),
@@ -114,7 +115,7 @@ fn rows(document: &Value) -> Vec<String> {
         if !known("state", &STATES) || !known("stratum", &STRATA) || row["bytes"].as_u64().is_none() {
             broken.push(format!("row out of bounds: {row}"));
         }
-        // Rows of runtimes may have one id and several holders.
+        // Rows of runtimes may have the same id with several holders.
         let key = row["id"].as_str().zip(row["holder"].as_str());
         if !key.is_some_and(|key| ids.insert(key)) {
             broken.push(format!("row without id or holder, or that stands twice: {row}"));

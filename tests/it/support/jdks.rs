@@ -1,5 +1,5 @@
-//! The Java virtual machines of this machine: those in /usr/lib/jvm, and those that `scripts/fetch-jdks` unpacked to the folder
-//! named by STRANDLINE_JDKS.
+//! The Java virtual machines of this machine: those in /usr/lib/jvm, and JDKs that
+//! `scripts/fetch-jdks` unpacked to the folder named by STRANDLINE_JDKS.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -7,14 +7,14 @@ use std::process::{Command, Stdio};
 /// A Java virtual machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Jdk {
-    /// Its version: 17.
+    /// Major version, such as 17.
     pub major: u32,
     /// Its launcher.
     pub java: PathBuf,
 }
 
 impl Jdk {
-    /// The one in `home`, by the file that each has beside it.
+    /// The JDK in `home`, by its `release` file.
     fn of(home: &Path) -> Option<Self> {
         let java = home.join("bin/java");
         let release = std::fs::read_to_string(home.join("release")).ok()?;
@@ -35,14 +35,14 @@ impl Jdk {
         command.status().is_ok_and(|status| status.success())
     }
 
-    /// Where it is unpacked.
+    /// The folder in which it is unpacked.
     pub fn home(&self) -> Option<&Path> {
         self.java.parent()?.parent()
     }
 }
 
-/// All there are, one of each version, the machine's own before those that were fetched; names what is not there, as skipped
-/// by `test`.
+/// All JDKs, one of each version, the machine's own before fetched ones; reports missing ones, as
+/// skipped by `test`.
 pub fn all(test: &str) -> Vec<Jdk> {
     let of_machine = std::fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten();
     let mut homes: Vec<PathBuf> = of_machine.map(|entry| entry.path()).collect();
@@ -58,7 +58,7 @@ pub fn all(test: &str) -> Vec<Jdk> {
         ),
     }
     let mut found: Vec<Jdk> = homes.iter().filter_map(|home| Jdk::of(home)).collect();
-    // Stable: of one version the first one stays.
+    // The sort is stable: the first of each version stays.
     found.sort_by_key(|jdk| jdk.major);
     found.dedup_by_key(|jdk| jdk.major);
     if found.is_empty() {

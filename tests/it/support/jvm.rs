@@ -1,5 +1,4 @@
-//! HotSpot read from outside, against what its beans and `jcmd` know of it (`tests/subjects/jvm`): those in /usr/lib/jvm
-//! with some collectors always, those of `scripts/fetch-jdks` and all collectors in full mode.
+//! Shared by the tests of the JVM reader: the compiled subject, its commands, and reports about it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,14 +14,14 @@ use crate::support::{Outcome, Result, Subject, invariants, skipped, strandline};
 
 /// The oldest version that is read.
 pub const OLDEST: u32 = 11;
-/// The classes of the subject, for the oldest of all.
+/// Release for which the subject is compiled: the oldest version.
 const RELEASE: &str = "11";
-/// Direct buffers of a MiB each.
+/// Number of direct buffers, of a MiB each.
 pub const DIRECT_MIB: u64 = 20;
-/// Class loaders of its own.
+/// Number of class loaders that the subject creates.
 pub const LOADERS: u64 = 50;
 
-/// The folder of the compiled subject; `None`, said by `test`, where there is no compiler.
+/// Returns the folder of the compiled subject; `None`, reported for `test`, without a compiler.
 pub fn classes(test: &str) -> Result<Option<PathBuf>> {
     static FOLDER: OnceLock<std::result::Result<PathBuf, String>> = OnceLock::new();
     let built = FOLDER.get_or_init(|| build().map_err(|error| error.to_string()));
@@ -55,17 +54,16 @@ fn build() -> Result<PathBuf> {
     Err(format!("{javac:?}: {}", String::from_utf8_lossy(&output.stderr)).into())
 }
 
-/// Starts the subject.
 pub fn start(jdk: &Jdk, classes: &Path, options: &[&str]) -> Result<Subject> {
     started(command(jdk, classes, options))
 }
 
-/// The command of the subject.
+/// The command that runs the subject.
 pub fn command(jdk: &Jdk, classes: &Path, options: &[&str]) -> Command {
     command_of(jdk, classes, options, &["Subject"])
 }
 
-/// The command of a class, with its arguments.
+/// The command that runs a class, with its arguments.
 pub fn command_of(jdk: &Jdk, classes: &Path, options: &[&str], class: &[&str]) -> Command {
     let mut command = Command::new(&jdk.java);
     // Warnings would go to standard output, among the answers.
@@ -82,27 +80,27 @@ pub fn started(mut command: Command) -> Result<Subject> {
     Subject::start_command(command)
 }
 
-/// Has the subject hold and drop something of each kind.
+/// Makes the subject hold and drop something of each kind.
 pub fn fill(subject: &mut Subject) -> Outcome {
     for order in
         ["hold 60000", "large 4", "drop", &format!("direct {DIRECT_MIB}"), &format!("load {LOADERS}")]
     {
         subject.order(order)?;
     }
-    // What the beans are asked for the first time loads classes.
+    // The first request to the beans loads classes.
     for _ in 0..3 {
         subject.order("pools")?;
     }
     Ok(())
 }
 
-/// By name, what is used and committed.
+/// Used and committed bytes by pool name.
 pub type Pools = BTreeMap<String, [u64; 2]>;
 
-/// What the subject's beans say besides: how many collections there were, how many classes were loaded and unloaded.
+/// Other counts of the subject's beans: collections, and classes loaded and unloaded.
 const COUNTS: [&str; 2] = ["collections", "classes"];
 
-/// What the subject's beans say: its pools, and the counts.
+/// Pools and counts according to the subject's beans.
 fn beans(subject: &mut Subject) -> Result<(Pools, [Option<[u64; 2]>; 2])> {
     let pool = |line: String| -> Result<(String, [u64; 2])> {
         let mut words = line.split('\t');
@@ -114,16 +112,15 @@ fn beans(subject: &mut Subject) -> Result<(Pools, [Option<[u64; 2]>; 2])> {
     if counts.contains(&None) { Err(format!("no counts: {counts:?}").into()) } else { Ok((pools, counts)) }
 }
 
-/// The ledger of a process, which keeps every invariant, and what it says of its JVM.
+/// The ledger of a process, which holds every invariant, and its entry for the JVM.
 #[derive(Debug)]
 pub struct Seen {
-    /// The document.
     pub document: Value,
     /// Its `runtimes[]` entry.
     pub jvm: Value,
 }
 
-/// Looks at a process with a JVM that can be read.
+/// Explains a process with a JVM that can be read.
 pub fn look(subject: &Subject) -> Result<Seen> {
     look_with(subject, &[])
 }
@@ -141,7 +138,6 @@ pub fn look_with(subject: &Subject, options: &[&str]) -> Result<Seen> {
 }
 
 impl Seen {
-    /// Its pools.
     pub fn pools(&self) -> Result<Pools> {
         let pool = |pool: &Value| {
             let of = |key: &str| pool[key].as_u64().ok_or("no figure");
@@ -163,8 +159,8 @@ impl Seen {
     }
 }
 
-/// Waits until each thread of a JVM sleeps in some system call: the one that answered still allocates on its way there, and
-/// others compile what it ran.
+/// Waits until each thread of a JVM sleeps in some system call: the thread that answered still
+/// allocates on its way there, and others compile the code that it ran.
 pub fn until_asleep(pid: i32) -> Outcome {
     until_true("the threads of the JVM to sleep", || {
         threads(pid).into_iter().all(|tid| {
@@ -174,9 +170,10 @@ pub fn until_asleep(pid: i32) -> Outcome {
     })
 }
 
-/// Every pool is what the beans said of it, before and after, and, where `is_counted`, objects are those that the JVM itself
-/// finds. While it is asked and looked at it compiles, loads classes and may collect: what changed meanwhile has to lie
-/// between, and only where it does not it is looked at again. What did not change has to be equal at once.
+/// Checks that every pool agrees with the beans before and after, and, if `is_counted`, that the
+/// objects are those that the JVM itself finds. Meanwhile the JVM compiles, loads classes and may
+/// collect: a figure that changed must lie between, and only if one does not, the comparison is
+/// repeated. A figure that did not change must be equal at once.
 pub fn agrees(subject: &mut Subject, is_counted: bool) -> Result<Seen> {
     until("figures of the JVM that stand still", || {
         let (before, counts) = beans(subject)?;
@@ -187,7 +184,7 @@ pub fn agrees(subject: &mut Subject, is_counted: bool) -> Result<Seen> {
         let (mut wrong, moved) = beside(&before, &seen.pools()?, &after);
         let mut others = caveats(&seen.document);
         others.extend(told.map(|told| jvm_histogram::differences(&seen.types(), &told)).unwrap_or_default());
-        // A collection takes objects that are dead, and a new class makes some.
+        // A collection removes dead objects, and a new class creates some.
         if counts == counts_after {
             wrong.append(&mut others);
         }
@@ -198,15 +195,16 @@ pub fn agrees(subject: &mut Subject, is_counted: bool) -> Result<Seen> {
     })
 }
 
-/// What is said besides, but for what does not concern the JVM.
+/// Caveats about the JVM.
 pub fn caveats(document: &Value) -> Vec<String> {
     let all = document["caveats"].as_array().map(Vec::as_slice).unwrap_or_default();
     let concerns = |caveat: &&Value| caveat["code"].as_str().is_some_and(|code| code.starts_with("jvm"));
     all.iter().filter(concerns).map(ToString::to_string).collect()
 }
 
-/// What is wrong: figures that were said to be the same before and after and were found to be others, and pools that only one
-/// side knows. And what was said to have changed, and was not found to lie between.
+/// The first list contains figures that were the same before and after but differ from those found,
+/// and pools that only one side knows. The second contains figures that changed and are not found
+/// in between.
 fn beside(before: &Pools, found: &Pools, after: &Pools) -> (Vec<String>, Vec<String>) {
     let (mut wrong, mut moved) = (Vec::new(), Vec::new());
     for name in before.keys().chain(found.keys().filter(|name| !before.contains_key(*name))) {
@@ -227,7 +225,7 @@ fn beside(before: &Pools, found: &Pools, after: &Pools) -> (Vec<String>, Vec<Str
     (wrong, moved)
 }
 
-/// Everything else that must hold of the subject in one JVM.
+/// Checks everything else that must hold for the subject in one JVM.
 pub fn holds(seen: &Seen, collector: &str, jdk: &Jdk) -> Outcome {
     let own = seen.jvm["own"]["collector"].as_str().ok_or("no collector")?;
     let version = seen.jvm["version"].as_str().ok_or("no version")?;
@@ -235,7 +233,7 @@ pub fn holds(seen: &Seen, collector: &str, jdk: &Jdk) -> Outcome {
         return Err(format!("{own} of {version}").into());
     }
     let loaders = seen.jvm["jvm"]["class_loader_count"].as_u64().ok_or("no loaders")?;
-    // The machine's own: three, and those of hidden classes.
+    // The JVM's own loaders: three, and those of hidden classes.
     if !(LOADERS + 2..LOADERS + 50).contains(&loaders) {
         return Err(format!("{loaders} class loaders").into());
     }
@@ -248,7 +246,7 @@ pub fn holds(seen: &Seen, collector: &str, jdk: &Jdk) -> Outcome {
     is_explained(seen)
 }
 
-/// Whether rows explain all of it but a few hundredths.
+/// Checks that rows explain all but 3 % of RSS.
 fn is_explained(seen: &Seen) -> Outcome {
     // Objects of ZGC are not walked.
     let direct = strandline::row(&seen.document, "jvm.direct");

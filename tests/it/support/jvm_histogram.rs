@@ -1,22 +1,23 @@
-//! What `jcmd PID GC.class_histogram -all` says of a JVM's objects, dead ones too.
+//! Objects of a JVM according to `jcmd PID GC.class_histogram -all`, dead ones too.
 
 use std::collections::BTreeMap;
 use std::process::Command;
 
 use crate::support::{Result, skipped};
 
-/// By name, instances and bytes.
+/// Instances and bytes by class name.
 pub type Classes = BTreeMap<String, [u64; 2]>;
 
-/// What fills the end of a thread's buffer, so that a heap can be walked: whoever counts objects has other ends filled.
+/// Classes that fill the end of a thread's buffer, so that a heap can be walked: a count of the
+/// objects causes other ends to be filled.
 const FILLERS: [&str; 4] =
     ["[I", "java.lang.Object", "[Ljdk.internal.vm.FillerElement;", "jdk.internal.vm.FillerObject"];
-/// So many objects of a class may be new: whoever asks a JVM has it make some.
+/// Allowed number of new objects of a class: a request makes the JVM create some.
 const NEW: u64 = 64;
-/// Of which nobody makes any meanwhile.
+/// Classes of which no objects are created meanwhile.
 const STILL: [&str; 2] = ["java.util.ArrayList", "java.lang.Integer"];
 
-/// Whether there is a `jcmd`.
+/// Whether `jcmd` is installed; reports the test as skipped if not.
 pub fn has_jcmd(test: &str) -> bool {
     let is_here = Command::new("jcmd").arg("-h").output().is_ok_and(|output| output.status.success());
     if !is_here {
@@ -25,14 +26,15 @@ pub fn has_jcmd(test: &str) -> bool {
     is_here
 }
 
-/// What the JVM says.
+/// Returns the JVM's own histogram.
 pub fn told(pid: i32) -> Result<Classes> {
     let output = Command::new("jcmd").args([&pid.to_string(), "GC.class_histogram", "-all"]).output()?;
     let text = String::from_utf8(output.stdout)?;
     let mut all = Classes::new();
     for line in text.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
-        // A number with a colon, instances, bytes, the name, its module. Classes of several loaders have one name.
+        // A number with a colon, instances, bytes, the name, its module. Classes of several loaders
+        // may share a name.
         let [number, instances, bytes, name, ..] = words[..] else { continue };
         if number.ends_with(':') {
             let one = all.entry(name.to_owned()).or_default();
@@ -42,7 +44,7 @@ pub fn told(pid: i32) -> Result<Classes> {
     if all.len() < 100 { Err(format!("no histogram: {text}").into()) } else { Ok(all) }
 }
 
-/// How what was found of a JVM that does nothing differs from what it `told` itself a moment later.
+/// Differences between the objects found in an idle JVM and its own histogram a moment later.
 pub fn differences(found: &Classes, told: &Classes) -> Vec<String> {
     let (mut wrong, mut exact) = (Vec::new(), 0);
     for name in told.keys().chain(found.keys().filter(|name| !told.contains_key(*name))) {

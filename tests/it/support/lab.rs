@@ -1,5 +1,5 @@
-//! What the tests of the lab share: a lab with a cache of its own, and whether anything of it is left running; ports that only
-//! one test uses.
+//! Shared by the tests of the lab: a lab with its own cache, a check for processes left running,
+//! and ports that only one test uses.
 
 use std::fs::{File, OpenOptions};
 use std::path::PathBuf;
@@ -12,22 +12,22 @@ use serde_json::Value;
 use crate::support::recording::{Ended, Started, finish, program};
 use crate::support::{Folder, Libc, Result, subject};
 
-/// The path of the subject that does what the lab is tested with.
+/// Path of the subject that the lab is tested with.
 pub fn subject() -> Result<String> {
     Ok(subject::compile("lab", &Libc::system())?.display().to_string())
 }
 
-/// A place where labs are run.
+/// A folder in which labs are run.
 #[derive(Debug)]
 pub struct Lab {
-    /// Where commands run and tests keep what they need.
+    /// Folder in which commands run and tests keep their files.
     pub folder: Folder,
-    /// A time to sleep that no other test's processes have: they are found by it.
+    /// A sleep duration that no other test's processes use: the lab's processes are found by it.
     pub token: String,
 }
 
 impl Lab {
-    /// A place of its own.
+    /// Creates a new folder.
     pub fn new() -> Result<Self> {
         static TURN: AtomicU32 = AtomicU32::new(0);
         let turn = TURN.fetch_add(1, Ordering::Relaxed);
@@ -36,29 +36,29 @@ impl Lab {
         Ok(Self { folder, token })
     }
 
-    /// `strandline ARGUMENTS` here.
+    /// `strandline ARGUMENTS` in the folder.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(program());
         command.args(arguments).current_dir(&self.folder.0).env("XDG_CACHE_HOME", self.cache());
         command
     }
 
-    /// Where its labs keep what they go on from.
+    /// Folder in which its labs keep their state.
     pub fn cache(&self) -> PathBuf {
         self.folder.0.join("cache")
     }
 
-    /// Runs that to its end.
+    /// Runs [`Self::command`] to its end.
     pub fn run(&self, arguments: &[&str]) -> Result<Ended> {
         finish(self.command(arguments), b"")
     }
 
-    /// Starts that.
+    /// Starts [`Self::command`].
     pub fn start(&self, arguments: &[&str]) -> Result<Started> {
         Started::new(self.command(arguments))
     }
 
-    /// Its document; it must end with 0.
+    /// Returns the JSON document of a run, which must exit with 0.
     pub fn document(&self, arguments: &[&str]) -> Result<Value> {
         let ended = self.run(&[&["--json"], arguments].concat())?;
         if ended.how() != 0 {
@@ -67,39 +67,39 @@ impl Lab {
         Ok(serde_json::from_slice(&ended.stdout)?)
     }
 
-    /// A file of this place.
+    /// Path of a file in the folder.
     pub fn path(&self, name: &str) -> String {
         self.folder.0.join(name).display().to_string()
     }
 
-    /// Processes that have this place's token in their arguments, as `/proc/PID/cmdline` has them.
+    /// Command lines of the processes that have the token in their arguments.
     pub fn left(&self) -> Vec<String> {
         processes().into_iter().filter(|line| line.contains(&self.token)).collect()
     }
 
-    /// What a file of this place says; nothing where it is not there.
+    /// Text of a file in the folder; empty without the file.
     pub fn text(&self, name: &str) -> String {
         std::fs::read_to_string(self.folder.0.join(name)).unwrap_or_default()
     }
 }
 
-/// A port for a program that takes its port as an argument. No other test uses it while this is alive, and the kernel gives it
-/// to no socket that asks for any port.
+/// A port for a program that takes its port as an argument. No other test uses it while this is
+/// alive, and the kernel never assigns it to a socket that asks for any port.
 #[derive(Debug)]
 pub struct Port {
-    /// Its number.
     pub number: u16,
-    /// Of a file that stands for the number, for tests of all processes.
+    /// Lock of a file for this number, shared by tests in all processes.
     _lock: Flock<File>,
 }
 
-/// The least port that is taken: programs of this machine have most of theirs below.
+/// The lowest port used: programs of this machine mostly use lower ones.
 const MIN_PORT: u16 = 10_000;
 
 impl Port {
-    /// Reserves one.
+    /// Reserves a port.
     pub fn reserve() -> Result<Self> {
-        // Each begins to look elsewhere: a port that was just used has connections that wait for their end.
+        // Each search starts elsewhere: a port that was just used has connections that wait for
+        // their end.
         static TURN: AtomicU32 = AtomicU32::new(0);
         let turn = std::process::id().wrapping_mul(61).wrapping_add(TURN.fetch_add(1, Ordering::Relaxed));
         let user = strandline_sys::host::effective_user();
@@ -120,7 +120,7 @@ impl Port {
     }
 }
 
-/// The ports that the kernel gives to no socket that asks for any.
+/// Ports that the kernel assigns to no socket that asks for any.
 fn not_given_out() -> Result<Vec<u16>> {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")?;
     let mut ends = range.split_whitespace().map(str::parse::<u16>);
@@ -128,7 +128,7 @@ fn not_given_out() -> Result<Vec<u16>> {
     Ok((MIN_PORT..=u16::MAX).filter(|number| !(low..=high).contains(number)).collect())
 }
 
-/// The ports of this machine's TCP sockets.
+/// Ports of this machine's TCP sockets.
 fn used_ports() -> Vec<u16> {
     let lists = ["/proc/self/net/tcp", "/proc/self/net/tcp6"].map(std::fs::read_to_string);
     let lines = lists.iter().flatten().flat_map(|list| list.lines().skip(1));
@@ -137,14 +137,15 @@ fn used_ports() -> Vec<u16> {
     lines.filter_map(port).collect()
 }
 
-/// The command lines of all processes that run.
+/// Command lines of all running processes.
 fn processes() -> Vec<String> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let lines = entries.flatten().filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
     lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " ")).collect()
 }
 
-/// Fails unless it ended with `status` and one line of complaint, the last, that says each of `words`.
+/// Fails unless it ended with `status` and a single line of complaint that contains each of
+/// `words`.
 pub fn complains(ended: &Ended, status: i32, words: &[&str]) -> crate::support::Outcome {
     let text = ended.complaint();
     let line = text.lines().last().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Which C library a subject is built with: the system's, or one of those that
-//! `scripts/fetch-glibcs` unpacked to the folder named by STRANDLINE_GLIBCS.
+//! The C library that a subject is built with: the system's, or one that `scripts/fetch-glibcs`
+//! unpacked to the folder named by STRANDLINE_GLIBCS.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ const SUITES: [&str; 3] = ["bullseye", "trixie", "sid"];
 pub struct Libc {
     /// `system`, or the name of a Debian suite.
     pub name: String,
-    /// Where it is unpacked; `None` for the system's.
+    /// Folder in which it is unpacked; `None` for the system's.
     pub root: Option<PathBuf>,
     /// Linked into the program and stripped, rather than mapped as a library.
     pub is_static: bool,
@@ -21,7 +21,7 @@ pub struct Libc {
 }
 
 impl Libc {
-    /// The system's, as programs usually have it.
+    /// The system's, dynamically linked.
     pub fn system() -> Self {
         Self { name: "system".into(), root: None, is_static: false, keeps_symbols: false }
     }
@@ -31,7 +31,7 @@ impl Libc {
         Self { is_static: true, ..Self::system() }
     }
 
-    /// All foreign ones that are there, dynamic and static. Names each one that is not.
+    /// All foreign C libraries found, dynamic and static; reports missing ones.
     pub fn foreign() -> Vec<Self> {
         let folder = std::env::var_os("STRANDLINE_GLIBCS").map(PathBuf::from);
         let mut found = Vec::new();
@@ -66,7 +66,7 @@ impl Libc {
         format!("{}{kind}", self.name)
     }
 
-    /// Adds what the compiler must be told to use this library.
+    /// Adds the compiler options that select this library.
     pub fn link(&self, cc: &mut Command) {
         if self.is_static {
             cc.arg("-static");

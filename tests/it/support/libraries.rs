@@ -1,14 +1,14 @@
-//! Libraries and compilers of allocators other than glibc's, as far as they are installed here.
+//! Installed libraries and compilers of allocators other than glibc's.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use super::skipped;
 
-/// Where Debian puts libraries.
+/// Debian's folder of libraries.
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 
-/// A library whose name starts as `name` does: Debian's carry a version behind.
+/// A library whose name starts with `name`: Debian's names end in a version.
 pub fn library(name: &str) -> Option<PathBuf> {
     let files = std::fs::read_dir(LIBRARIES).ok()?;
     let mut paths = files.filter_map(|file| Some(file.ok()?.path()));
@@ -20,22 +20,22 @@ pub fn library(name: &str) -> Option<PathBuf> {
 pub struct Library {
     /// The allocator's name.
     pub name: &'static str,
-    /// The library.
     pub path: PathBuf,
-    /// The remedy that is the allocator's own.
+    /// The allocator's remedy.
     pub remedy: &'static str,
-    /// Whether it is the system's.
+    /// Whether it is installed on the system.
     pub is_systems: bool,
 }
 
-/// An allocator that is read: its name, a library of it, and the remedy that is its own.
+/// Allocators that are read: name, library and remedy.
 const ALLOCATORS: [(&str, &str, &str); 3] = [
     ("jemalloc", "libjemalloc.so.2", "jemalloc_purge"),
     ("tcmalloc", "libtcmalloc_minimal.so.4", "tcmalloc_release"),
     ("mimalloc", "libmimalloc.so.2", "mimalloc_collect"),
 ];
 
-/// Those that are here, and other releases that somebody built (STRANDLINE_ALLOCATORS: a folder of NAME-RELEASE.so).
+/// The installed libraries, and separately built releases (STRANDLINE_ALLOCATORS: a folder of
+/// NAME-RELEASE.so).
 pub fn libraries(test: &str) -> Vec<Library> {
     let folder = std::env::var_os("STRANDLINE_ALLOCATORS");
     if folder.is_none() {
@@ -58,8 +58,8 @@ pub fn libraries(test: &str) -> Vec<Library> {
     found
 }
 
-/// The system's musl, and what is built with the malloc that was in it before (STRANDLINE_MUSLS: a folder of NAME/bin/musl-gcc); and
-/// by what each is told.
+/// Compilers for the system's musl and for builds with musl's former malloc (STRANDLINE_MUSLS: a
+/// folder of NAME/bin/musl-gcc), each with the structure by which its malloc is recognised.
 pub fn musls(test: &str) -> Vec<(PathBuf, &'static str)> {
     let mut found = Vec::new();
     match Command::new("musl-gcc").arg("--version").output() {
@@ -77,7 +77,8 @@ pub fn musls(test: &str) -> Vec<(PathBuf, &'static str)> {
     found
 }
 
-/// Builds of Google's tcmalloc (STRANDLINE_GOOGLE_TCMALLOCS: a folder of NAME.so, with NAME.a to be linked in).
+/// Builds of Google's tcmalloc (STRANDLINE_GOOGLE_TCMALLOCS: a folder of NAME.so, with NAME.a for
+/// static linking).
 pub fn google_tcmallocs(test: &str) -> Vec<PathBuf> {
     let Some(folder) = std::env::var_os("STRANDLINE_GOOGLE_TCMALLOCS") else {
         skipped(test, "STRANDLINE_GOOGLE_TCMALLOCS names no folder of them (make test-full)");

@@ -1,5 +1,5 @@
-//! What the tests share: subjects to look at, strandline to look with, and the invariants that
-//! every document must keep. Nothing here asserts: it returns errors that say what went wrong.
+//! Shared by all tests: subjects, runs of strandline, and the invariants of every document. Nothing
+//! here asserts: functions return errors that describe the failure.
 
 pub mod exporter;
 pub mod gos;
@@ -30,13 +30,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub use libc::Libc;
 pub use subject::Subject;
 
-/// What a test returns.
+/// Result of a test.
 pub type Outcome = std::result::Result<(), Box<dyn Error>>;
 
-/// The same with a value.
+/// Result with a value.
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Whether the long tests were asked for (`make test-full` sets STRANDLINE_FULL=1).
+/// Whether the long tests are enabled (`make test-full` sets STRANDLINE_FULL=1).
 pub fn full() -> bool {
     std::env::var_os("STRANDLINE_FULL").is_some_and(|value| value == "1")
 }
@@ -46,7 +46,8 @@ pub fn repetitions(short: u64, long: u64) -> u64 {
     if full() { long } else { short }
 }
 
-/// The path of the function that uses it, `allocators::trim::random_programs`: a test's own name, for what it says.
+/// The path of the function that uses it, such as `allocators::trim::random_programs`: a test's
+/// name for its messages.
 macro_rules! here {
     () => {{
         fn here() {}
@@ -68,25 +69,25 @@ fn a_test_knows_its_name() {
     assert_eq!(within(), "support::a_test_knows_its_name");
 }
 
-/// Says that a test, or a part of one, was not run.
+/// Reports that a test, or a part of one, was not run.
 pub fn skipped(name: &str, reason: &str) {
     eprintln!("skipped: {name}: {reason}");
 }
 
-/// Fails where a terminal would obey anything in `text`, line ends left out.
+/// Fails if `text` contains control characters, which a terminal may obey, other than line ends.
 pub fn harmless(text: &str) -> Outcome {
     let bad: Vec<char> = text.chars().filter(|&c| c.is_control() && c != '\n').collect();
     if bad.is_empty() { Ok(()) } else { Err(format!("{bad:?} in {text:?}").into()) }
 }
 
-/// A folder of a test's own, removed when it is dropped.
+/// A folder of one test, removed on drop.
 #[derive(Debug)]
 pub struct Folder(pub PathBuf);
 
 impl Folder {
     /// An empty folder for the test `name`.
     pub fn new(name: &str) -> Result<Self> {
-        // Tests run side by side in one process.
+        // Tests run in parallel in one process.
         static TURN: AtomicU64 = AtomicU64::new(0);
         let turn = TURN.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("strandline-{name}-{}-{turn}", std::process::id()));
@@ -97,19 +98,20 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left of it is in the temporary folder.
+        // A remainder stays in the temporary folder.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// Copies the program `from` to be started. Another process writes it: a child that some other test forks at this moment would
-/// hold a file of ours open for writing, and the kernel would not start it (ETXTBSY).
+/// Copies the program `from`, to be started. A separate process writes it: a child forked by
+/// another test at this moment would otherwise hold the file open for writing, and the kernel would
+/// refuse to start it (ETXTBSY).
 pub fn copy_program(from: impl AsRef<std::path::Path>, to: impl AsRef<std::path::Path>) -> Outcome {
     let status = std::process::Command::new("cp").arg(from.as_ref()).arg(to.as_ref()).status()?;
     if status.success() { Ok(()) } else { Err(format!("cp to {}: {status}", to.as_ref().display()).into()) }
 }
 
-/// Writes a script to be started; by another process, as [`copy_program`] does.
+/// Writes a script to be started, in a separate process like [`copy_program`].
 pub fn write_script(path: impl AsRef<std::path::Path>, text: &str) -> Outcome {
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", r#"printf '%s' "$1" > "$2" && chmod 755 "$2""#, "sh", text]).arg(path.as_ref());
@@ -117,8 +119,8 @@ pub fn write_script(path: impl AsRef<std::path::Path>, text: &str) -> Outcome {
     if status.success() { Ok(()) } else { Err(format!("{}: {status}", path.as_ref().display()).into()) }
 }
 
-/// Runs `check` for each item and gathers the failures, so that one run shows all of them. No item at all is a failure: where
-/// there may be none on a machine, use [`for_any`].
+/// Runs `check` for each item and collects the failures, so that one run shows all of them. No item
+/// at all is a failure; if a machine may have none, use [`for_any`].
 pub fn for_each<T: std::fmt::Debug>(
     items: impl IntoIterator<Item = T>,
     check: impl Fn(&T) -> Outcome,
@@ -127,7 +129,8 @@ pub fn for_each<T: std::fmt::Debug>(
     if done > 0 { Ok(()) } else { Err("nothing was checked".into()) }
 }
 
-/// The same where a machine may have none of the items, which whoever lists them says by [`skipped`].
+/// Like [`for_each`], but a machine may have no items; the function that lists them reports this
+/// with [`skipped`].
 pub fn for_any<T: std::fmt::Debug>(
     items: impl IntoIterator<Item = T>,
     check: impl Fn(&T) -> Outcome,
@@ -135,7 +138,7 @@ pub fn for_any<T: std::fmt::Debug>(
     check_all(items, check).map(|_| ())
 }
 
-/// How many items were checked, if none failed.
+/// Returns the number of checked items, if none failed.
 fn check_all<T: std::fmt::Debug>(
     items: impl IntoIterator<Item = T>,
     check: impl Fn(&T) -> Outcome,

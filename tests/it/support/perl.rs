@@ -1,5 +1,4 @@
-//! Perl read from outside, against what perls know of themselves (`tests/subjects/perl`): the system's perl always,
-//! those of `scripts/fetch-perls` in full mode.
+//! Shared by the tests of the Perl reader: commands for the subjects, and reports about them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{Result, Subject, strandline};
 
-/// Buffers above this are named one by one.
+/// Larger buffers are reported one by one.
 pub const NAMED_BYTES: u64 = 4096;
 
 /// The folder of the subjects.
@@ -20,7 +19,7 @@ pub fn folder() -> PathBuf {
 pub fn command(perl: &str, case: &str) -> Command {
     let mut command = Command::new(perl);
     command.arg(format!("-I{}", folder().display())).arg(folder().join("retained.pl")).arg(case);
-    // What the caller has set for perl and malloc would change what is measured.
+    // The caller's settings for perl and malloc would change the measurement.
     for name in ["PERL5OPT", "PERL5LIB", "PERLLIB", "LD_PRELOAD", "GLIBC_TUNABLES"] {
         command.env_remove(name);
     }
@@ -28,7 +27,8 @@ pub fn command(perl: &str, case: &str) -> Command {
     command
 }
 
-/// Starts a case of retained.pl that answers, and waits until it rests: what it printed was a value until a moment ago.
+/// Starts a case of retained.pl that answers, and waits until it rests: its output was still a live
+/// value a moment before.
 pub fn start(perl: &str, case: &str) -> Result<Subject> {
     started(command(perl, case))
 }
@@ -40,8 +40,8 @@ pub fn started(command: Command) -> Result<Subject> {
     Ok(subject)
 }
 
-/// The figures that the subject has of itself, which rests again. The first asking leaves traces in its memory; the second
-/// one's are there already.
+/// Returns the subject's own figures, once it rests again. The first request leaves traces in its
+/// memory; the second adds none.
 pub fn asked(subject: &mut Subject) -> Result<Value> {
     subject.ask(b'o')?;
     let figures = subject.ask(b'o')?;
@@ -52,17 +52,16 @@ pub fn asked(subject: &mut Subject) -> Result<Value> {
     }
 }
 
-/// The ledger of a process, which keeps every invariant, and what it says of its Perl.
+/// The ledger of a process, which holds every invariant, and its entry for Perl.
 #[derive(Debug)]
 pub struct Seen {
-    /// The document.
     pub document: Value,
     /// `runtimes[].perl`.
     pub perl: Value,
 }
 
 impl Seen {
-    /// Looks at a process that has a Perl.
+    /// Explains a process that has a Perl.
     pub fn of(pid: i32) -> Result<Self> {
         let document = strandline::explain(pid)?;
         let runtime = list(&document["runtimes"]).iter().find(|runtime| runtime["name"] == "perl");
@@ -74,7 +73,7 @@ impl Seen {
         Ok(Self { document, perl })
     }
 
-    /// Its main interpreter, which has to be read.
+    /// Its main interpreter, which must have been read.
     pub fn main(&self) -> Result<&Value> {
         let interpreters = list(&self.perl["interpreters"]);
         let main = interpreters.iter().find(|one| one["main"] == true).ok_or("no main interpreter")?;
@@ -84,25 +83,25 @@ impl Seen {
         Ok(main)
     }
 
-    /// The rows of an id, as holder and bytes.
+    /// Rows with this id, as holder and bytes.
     pub fn rows(&self, id: &str) -> Vec<(&str, u64)> {
         let rows = list(&self.document["rows"]).iter().filter(|row| row["id"] == id);
         rows.filter_map(|row| Some((row["holder"].as_str()?, row["bytes"].as_u64()?))).collect()
     }
 }
 
-/// A list of a document; empty where there is none.
+/// A list in a document; empty if there is none.
 pub fn list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// A number at a path of keys.
+/// The number at a path of keys.
 pub fn number(value: &Value, path: &str) -> Result<u64> {
     let found = path.split('.').fold(value, |value, key| &value[key]);
     found.as_u64().ok_or_else(|| format!("no number {path}: {found}").into())
 }
 
-/// A buffer that is kept: sub, lexical, depth and bytes.
+/// A retained buffer: sub, lexical, depth and bytes.
 pub type Kept = (String, String, u64, u64);
 
 /// The named buffers of an interpreter that are strings in pads.

@@ -1,23 +1,23 @@
-//! The perls of this machine: the system's, and those that `scripts/fetch-perls` unpacked to the folder named by
-//! STRANDLINE_PERLS.
+//! The perls of this machine: the system's, and perls that `scripts/fetch-perls` unpacked to the
+//! folder named by STRANDLINE_PERLS.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The version of a perl, such as 5.36.0; `None` where there is none.
+/// The version of a perl, such as 5.36.0; `None` if there is none.
 pub fn version(perl: &str) -> Option<String> {
     let output = Command::new(perl).args(["-e", "printf '%vd', $^V"]).output().ok()?;
     String::from_utf8(output.stdout).ok().filter(|_| output.status.success())
 }
 
-/// The `(5, 36)` of a perl; `None` where there is none.
+/// The series of a perl, such as `(5, 36)`; `None` if there is none.
 pub fn series(perl: &str) -> Option<(u32, u32)> {
     let text = version(perl)?;
     let mut numbers = text.split('.').map(|number| number.parse().ok());
     Some((numbers.next()??, numbers.next()??))
 }
 
-/// Every perl of `scripts/fetch-perls`, by its path; names what is not there, as skipped by `test`.
+/// Paths of all perls of `scripts/fetch-perls`; reports missing ones, as skipped by `test`.
 pub fn fetched(test: &str) -> Vec<PathBuf> {
     let reason = match std::env::var_os("STRANDLINE_PERLS") {
         _ if !super::full() => "STRANDLINE_FULL=1 is not set (make test-full)".to_owned(),
@@ -36,7 +36,7 @@ pub fn fetched(test: &str) -> Vec<PathBuf> {
     Vec::new()
 }
 
-/// The system's perl, where it has its core modules, and the fetched ones.
+/// The system's perl, if it has its core modules, and the fetched ones.
 pub fn all(test: &str) -> Vec<String> {
     let mut perls = Vec::new();
     let has_modules = Command::new("perl").args(["-MB", "-MDynaLoader", "-e", "1"]).output();

@@ -1,4 +1,5 @@
-//! A program with polars, which has a jemalloc of its own: its names have a prefix, and its thread variables are the linker's.
+//! A program with polars, which has its own jemalloc: its names are prefixed, and its thread
+//! variables are placed by the linker.
 
 use std::process::Command;
 
@@ -12,7 +13,7 @@ del frame; gc.collect()
 print('ready', flush=True)
 sys.stdin.read()";
 
-/// Starts one, some 100 MB of which were freed; `None` where there is no polars, which `test` says.
+/// Starts a program that freed some 100 MB; `None`, reported for `test`, without polars.
 pub fn start(test: &str, setting: Option<(&str, &str)>) -> Result<Option<Subject>> {
     let Some(python) = std::env::var_os("STRANDLINE_POLARS") else {
         skipped(test, "STRANDLINE_POLARS names no python3 that has polars below 1.30 (pip install)");

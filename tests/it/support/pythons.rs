@@ -1,17 +1,18 @@
-//! The CPythons of this machine: the system's, and those that pyenv, or whoever else, has under STRANDLINE_PYTHONS
-//! (`VERSION/bin/python3`; scripts/fetch-pythons has Debian's); and one without a global lock, which STRANDLINE_FREE_THREADED names.
+//! The CPythons of this machine: the system's, those under STRANDLINE_PYTHONS, by default pyenv's
+//! (`VERSION/bin/python3`; scripts/fetch-pythons has Debian's), and one without a global lock,
+//! named by STRANDLINE_FREE_THREADED.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The minor version of a CPython with a global lock; `None` where there is none.
+/// The minor version of a CPython with a global lock; `None` if there is none.
 pub fn minor(python: &str) -> Option<u8> {
     let script = "import sys; print(sys.version_info[1], 't' in sys.abiflags)";
     let output = Command::new(python).args(["-S", "-E", "-c", script]).output().ok()?;
     String::from_utf8(output.stdout).ok()?.trim().strip_suffix(" False")?.parse().ok()
 }
 
-/// One without a global lock; names what is not there, as skipped by `test`.
+/// A CPython without a global lock; reports the test as skipped if there is none.
 pub fn free_threaded(test: &str) -> Option<String> {
     let python = std::env::var("STRANDLINE_FREE_THREADED").ok();
     if python.is_none() {
@@ -22,7 +23,7 @@ pub fn free_threaded(test: &str) -> Option<String> {
     python
 }
 
-/// Every CPython there is, by its path, of the versions that are read; names what is not there, as skipped by `test`.
+/// Paths of all CPythons of the versions that are read; reports missing ones, as skipped by `test`.
 pub fn all(test: &str) -> Vec<String> {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".pyenv/versions"));
     let folder = std::env::var_os("STRANDLINE_PYTHONS").map(PathBuf::from).or_else(home).unwrap_or_default();
@@ -43,7 +44,7 @@ pub fn all(test: &str) -> Vec<String> {
     found
 }
 
-/// One of them, the system's if it is there.
+/// One of them, preferably the system's.
 pub fn one(test: &str) -> Option<String> {
     all(test).into_iter().min_by_key(|python| python != "/usr/bin/python3")
 }

@@ -1,7 +1,8 @@
-//! What the tests of `run`, `record` and `report` share: commands that are recorded, and what the recording says.
+//! Shared by the tests of `run`, `record` and `report`: recorded commands, and the contents of
+//! recordings.
 //!
-//! Every process that is started here leads a process group of its own, which is killed when the test is done with
-//! it or when it takes too long.
+//! Every process started here leads its own process group, which is killed when the test is done
+//! with it or when it takes too long.
 
 use std::io::{Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -15,14 +16,11 @@ use serde_json::Value;
 pub use crate::support::waiting::until;
 use crate::support::{Folder, Libc, Result, strandline, subject};
 
-/// How a command ended and what it said.
+/// How a command ended, and its output.
 #[derive(Debug)]
 pub struct Ended {
-    /// Its end.
     pub status: ExitStatus,
-    /// All of its standard output.
     pub stdout: Vec<u8>,
-    /// All of its standard error.
     pub stderr: Vec<u8>,
 }
 
@@ -37,27 +35,26 @@ impl Ended {
         String::from_utf8_lossy(&self.stderr).into_owned()
     }
 
-    /// How it ended: its exit status, or 1000 and its signal.
+    /// Its exit status, or 1000 plus its signal.
     pub fn how(&self) -> i32 {
         self.status.code().or(self.status.signal().map(|signal| 1000 + signal)).unwrap_or(-1)
     }
 
-    /// Its output's lines, each a JSON document.
+    /// Lines of its output, each a JSON document.
     pub fn lines(&self) -> Result<Vec<Value>> {
         self.text().lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
     }
 }
 
-/// A process of a group of its own; dropped, the group is killed.
+/// A process in its own group, which is killed on drop.
 #[derive(Debug)]
 pub struct Started {
-    /// The process.
     pub child: Child,
     readers: Option<[JoinHandle<Vec<u8>>; 2]>,
 }
 
 impl Started {
-    /// Starts `command`, reading what it writes as it comes. Its input is a pipe.
+    /// Starts `command` and reads its output as it arrives. Its input is a pipe.
     pub fn new(mut command: Command) -> Result<Self> {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.process_group(0).spawn().map_err(|error| format!("{command:?}: {error}"))?;
@@ -66,12 +63,12 @@ impl Started {
         Ok(Self { child, readers })
     }
 
-    /// Its process id.
     pub fn pid(&self) -> i32 {
         self.child.id().cast_signed()
     }
 
-    /// Waits for its end; output that others still hold open is not waited for longer than for it.
+    /// Waits for its end, and then for the end of its output, which other processes may hold open,
+    /// no longer than for its end.
     pub fn finish(mut self) -> Result<Ended> {
         drop(self.child.stdin.take());
         let child = &mut self.child;
@@ -96,13 +93,14 @@ impl Drop for Started {
 fn drain(mut from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What was read before an error is still worth showing.
+        // Bytes read before an error are still worth showing.
         drop(from.read_to_end(&mut bytes));
         bytes
     })
 }
 
-/// Sends a signal to a process, or to the group of a negative number. Whoever is gone needs none.
+/// Sends a signal to a process, or to the group of a negative number. A missing process is not an
+/// error.
 pub fn signal(pid: i32, number: i32) {
     use nix::sys::signal::{Signal, kill};
     if let Ok(signal) = Signal::try_from(number) {
@@ -114,7 +112,7 @@ pub fn signal(pid: i32, number: i32) {
 pub fn finish(command: Command, input: &[u8]) -> Result<Ended> {
     let mut started = Started::new(command)?;
     if let Some(mut stdin) = started.child.stdin.take() {
-        // A command that reads nothing has closed it.
+        // A command that reads nothing has closed its input.
         drop(stdin.write_all(input));
     }
     started.finish()
@@ -127,27 +125,27 @@ pub fn command(words: &[&str]) -> Command {
     command
 }
 
-/// The path of the program under test.
+/// Path of the program under test.
 pub fn program() -> &'static str {
     env!("CARGO_BIN_EXE_strandline")
 }
 
-/// The path of the subject that does what a recording is tested with.
+/// Path of the subject that recordings are tested with.
 pub fn recorded() -> Result<String> {
     Ok(subject::compile("recorded", &Libc::system())?.display().to_string())
 }
 
-/// A place for a recording.
+/// A folder and a file for a recording.
 #[derive(Debug)]
 pub struct Place {
-    /// Anybody may write to it.
+    /// Writable by all users.
     pub folder: Folder,
-    /// The recording's file.
+    /// File of the recording.
     pub file: PathBuf,
 }
 
 impl Place {
-    /// A place of its own.
+    /// Creates a new folder.
     pub fn new() -> Result<Self> {
         use std::os::unix::fs::PermissionsExt;
         static TURN: AtomicU32 = AtomicU32::new(0);
@@ -164,21 +162,21 @@ impl Place {
         command
     }
 
-    /// Runs that to its end.
+    /// Runs [`Self::command`] to its end.
     pub fn run(&self, flags: &[&str], words: &[&str]) -> Result<Ended> {
         finish(self.command(flags, words), b"")
     }
 
-    /// What `report --format json` says of the recording.
+    /// The JSON report of the recording.
     pub fn report(&self) -> Result<Value> {
         report(&self.file)
     }
 
-    /// Reports the growing recording until `ask` finds in it what it looks for.
+    /// Reports the growing recording until `ask` returns a value.
     pub fn until_reported<T>(&self, what: &str, ask: impl Fn(&Value) -> Result<Option<T>>) -> Result<T> {
         let (mut seen, mut last) = (0, String::new());
         let found = until(what, || {
-            // A frame makes the file longer: a look at its size costs less than a report.
+            // A new frame makes the file longer: checking the size is cheaper than a report.
             let size = std::fs::metadata(&self.file).map_or(0, |data| data.len());
             if size == std::mem::replace(&mut seen, size) {
                 return Ok(None);
@@ -196,12 +194,12 @@ impl Place {
     }
 }
 
-/// What `report --format json` says of a recording.
+/// The JSON report of a recording.
 pub fn report(file: &Path) -> Result<Value> {
     strandline::json(&["report", "--format", "json", &file.display().to_string()])
 }
 
-/// Runs a command that must exit with 0; returns what it said and its recording.
+/// Records a command that must exit with 0; returns its output and the report.
 pub fn recording(flags: &[&str], words: &[&str]) -> Result<(Ended, Value)> {
     let place = Place::new()?;
     let ended = place.run(flags, words)?;
@@ -227,7 +225,7 @@ pub fn mark_names(document: &Value) -> Vec<&str> {
     list(document, "marks").iter().filter_map(|mark| mark["name"].as_str()).collect()
 }
 
-/// How often a ledger of this moment was taken.
+/// The ledgers that were taken at this moment.
 pub fn ledgers_of<'a>(document: &'a Value, moment: &str) -> Vec<&'a Value> {
     list(document, "ledgers").iter().filter(|ledger| ledger["moment"] == moment).collect()
 }
@@ -242,7 +240,7 @@ pub fn number(document: &Value, key: &str) -> Result<u64> {
     subject::number(document, key)
 }
 
-/// Whether a program is installed; says that a test is not run where it is not.
+/// Whether a program is installed; reports the test as skipped if not.
 pub fn has(test: &str, tool: &str) -> bool {
     let found = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(tool).is_file()));
@@ -252,7 +250,7 @@ pub fn has(test: &str, tool: &str) -> bool {
     found
 }
 
-/// Whether this is root; says that a test is not run where it is not.
+/// Whether this process runs as root; reports the test as skipped if not.
 pub fn is_root(test: &str) -> bool {
     use std::os::unix::fs::MetadataExt;
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|data| data.uid() == 0);

@@ -1,4 +1,4 @@
-//! The SBCLs there are, subjects run by them, and what `explain` says of one.
+//! The installed SBCLs, subjects run by them, and their figures in `explain`.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,19 +14,19 @@ use crate::support::{Outcome, Result, Subject, full, skipped, strandline};
 pub struct Sbcl {
     /// The command that runs it.
     pub path: PathBuf,
-    /// The script's text, for one of `scripts/fetch-sbcls`, which is a script.
+    /// Text of the script, for an SBCL of `scripts/fetch-sbcls`, which is run by a script.
     script: Option<String>,
 }
 
 impl Sbcl {
-    /// Every SBCL there is; names those that are not, for the test `name`.
+    /// Returns every SBCL; reports missing ones for the test `name`.
     pub fn all(name: &str) -> Vec<Self> {
         let mut found: Vec<Self> = Self::system(name).into_iter().collect();
         found.extend(Self::fetched(name));
         found
     }
 
-    /// The system's.
+    /// The system's SBCL.
     pub fn system(name: &str) -> Option<Self> {
         if Command::new("sbcl").arg("--version").output().is_err() {
             skipped(name, "no sbcl (apt-get install sbcl)");
@@ -56,7 +56,8 @@ impl Sbcl {
         Vec::new()
     }
 
-    /// Whether the C library's loader runs it: its process is then one of the loader's.
+    /// Whether it is run by the C library's loader: its process then shows the loader as its
+    /// program.
     pub fn is_of_a_loader(&self) -> bool {
         self.script.as_ref().is_some_and(|script| script.contains("--library-path"))
     }
@@ -69,7 +70,7 @@ impl Sbcl {
         command
     }
 
-    /// The same with a core of its own.
+    /// The same with another core.
     pub fn with_core(&self, core: &Path, kind: &str) -> Command {
         let mut command = match &self.script {
             None => {
@@ -107,8 +108,8 @@ pub fn started(command: Command) -> Result<Subject> {
     Ok(subject)
 }
 
-/// What the subject says once it has done what `command` asks for. Its figures are exact when all its threads were asleep
-/// before it was asked: those that end or run finalizers close their allocation regions late.
+/// Sends `command` and returns the subject's figures afterwards. They are exact if all its threads
+/// were asleep before: threads that end or run finalizers close their allocation regions late.
 pub fn asked(subject: &mut Subject, command: u8) -> Result<Value> {
     if command != b'f' {
         subject.ask(command)?;
@@ -119,7 +120,7 @@ pub fn asked(subject: &mut Subject, command: u8) -> Result<Value> {
     Ok(told)
 }
 
-/// The script of a fetched SBCL, with another core than its own.
+/// The script of a fetched SBCL, with its core replaced.
 fn replaced_core(script: &str, core: &Path) -> String {
     let (before, rest) = script.split_once("--core '").unwrap_or((script, ""));
     let after = rest.split_once('\'').map_or("", |parts| parts.1);
@@ -130,12 +131,12 @@ fn program() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/sbcl/subject.lisp")
 }
 
-/// `explain` of a subject: a document that keeps every invariant.
+/// Returns the `explain` document of a subject, which holds every invariant.
 pub fn explain(subject: &Subject) -> Result<Value> {
     strandline::explain(subject.pid())
 }
 
-/// The figures of the one SBCL of a document.
+/// The figures of the only SBCL in a document.
 pub fn figures(document: &Value) -> Result<&Value> {
     let runtimes = document["runtimes"].as_array().ok_or("no runtimes")?;
     let sbcls: Vec<&Value> = runtimes.iter().filter(|runtime| runtime["name"] == "sbcl").collect();
@@ -148,13 +149,13 @@ pub fn figures(document: &Value) -> Result<&Value> {
     }
 }
 
-/// Fails unless both say the same number of `key`.
+/// Fails unless both have the same number under `key`.
 pub fn same(what: &str, ours: &Value, theirs: &Value, key: &str) -> Outcome {
     let (ours, theirs) = (number(ours, key)?, number(theirs, key)?);
     if ours == theirs { Ok(()) } else { Err(format!("{what}{key}: {ours}, SBCL says {theirs}").into()) }
 }
 
-/// Instances and bytes of a type in one of the lists by type; nothing where it is not there.
+/// Instances and bytes of a type in one of the lists by type; 0 if it is not there.
 pub fn of_type(figures: &Value, list: &str, name: &str) -> (u64, u64) {
     let types = figures[list].as_array().map(Vec::as_slice).unwrap_or_default();
     let found = types.iter().filter(|entry| entry["type"] == name && entry["is_named"] == true);

@@ -1,5 +1,5 @@
-//! What the tests of labs by Slurm share: a Slurm of one node in a private folder, and one that runs nothing and makes
-//! up what its tasks would write.
+//! Shared by the tests of labs on Slurm: a real Slurm of one node in a private folder, and a fake
+//! one that runs nothing and makes up the results of its tasks.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -9,21 +9,21 @@ use crate::support::lab::{Lab, Port};
 use crate::support::recording::{Ended, Started, finish, signal};
 use crate::support::{Folder, Outcome, Result, skipped, waiting, write_script};
 
-/// A file of these tests.
+/// Path of a file in tests/slurm.
 fn own(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/slurm").join(name)
 }
 
-/// A Slurm that runs; dropped, it ends.
+/// A running Slurm, ended on drop.
 pub struct Cluster {
     folder: Folder,
-    /// Where labs are.
+    /// Folder of the labs.
     pub lab: Lab,
-    /// Of slurmctld and of slurmd.
+    /// Ports of slurmctld and slurmd.
     ports: [Port; 2],
 }
 
-/// Stands for squeue where labs look for it, and notes each answer in $LOOKS.
+/// Replaces squeue in the labs' PATH, and notes each answer in $LOOKS.
 const NOTED_SQUEUE: &str = "#!/bin/sh
 PATH=${PATH#*:}
 squeue \"$@\"
@@ -33,7 +33,7 @@ exit $status
 ";
 
 impl Cluster {
-    /// One of its own; `None` where it cannot be had, which is said.
+    /// Starts a cluster; `None`, reported, if that is not possible here.
     pub fn start(test: &str) -> Result<Option<Self>> {
         let has = |program: &&str| {
             ["/usr/bin", "/usr/sbin", "/usr/local/sbin"]
@@ -76,32 +76,33 @@ impl Cluster {
         self.folder.0.join("looks")
     }
 
-    /// Waits until a lab has taken what squeue answers now. The next answer may be on its way already, the one after it is asked
-    /// for later than now, and is taken before a third one is asked for.
+    /// Waits until a lab has handled the current state of squeue. The next answer may already be
+    /// under way; the one after it is requested later than now, and is handled before a third one
+    /// is requested.
     pub fn until_looked(&self) -> Outcome {
         let answers = || std::fs::read_to_string(self.looks()).map_or(0, |text| text.lines().count());
         let before = answers();
         waiting::until_true("the lab's looks", || answers() >= before + 3)
     }
 
-    /// Runs that to its end.
+    /// Runs [`Self::command`] to its end.
     pub fn run(&self, arguments: &[&str]) -> Result<Ended> {
         finish(self.command(arguments), b"")
     }
 
-    /// Starts that.
+    /// Starts [`Self::command`].
     pub fn begin(&self, arguments: &[&str]) -> Result<Started> {
         Started::new(self.command(arguments))
     }
 
-    /// What one of Slurm's programs says.
+    /// The output of one of Slurm's programs.
     pub fn ask(&self, words: &[&str]) -> Result<String> {
         let mut command = Command::new(words.first().copied().unwrap_or_default());
         command.args(words.iter().skip(1)).env("SLURM_CONF", self.folder.0.join("slurm.conf"));
         Ok(finish(command, b"")?.text())
     }
 
-    /// The tasks that are under way: `JOB_TASK STATE`.
+    /// The active tasks: `JOB_TASK STATE`.
     pub fn queue(&self) -> Result<Vec<String>> {
         Ok(self.ask(&["squeue", "-h", "-r", "-o", "%F_%K %T"])?.lines().map(str::to_owned).collect())
     }
@@ -109,7 +110,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // What still runs there ends with it.
+        // Ends the jobs that are still running.
         drop(self.ask(&["scancel", "-u", "root"]));
         for name in ["slurmd.pid", "slurmctld.pid", "munge/munged.pid"] {
             let pid = std::fs::read_to_string(self.folder.0.join(name)).unwrap_or_default();
@@ -122,14 +123,13 @@ impl Drop for Cluster {
 
 /// A scheduler that runs nothing.
 pub struct Fake {
-    /// Its folder.
     pub folder: Folder,
-    /// Where labs are.
+    /// Folder of the labs.
     pub lab: Lab,
 }
 
 impl Fake {
-    /// One of its own; `None` where it cannot be had, which is said.
+    /// Creates a fake scheduler; `None`, reported, if that is not possible here.
     pub fn new(test: &str) -> Result<Option<Self>> {
         if !Path::new("/usr/bin/python3").exists() {
             skipped(test, "python3 is not here");
@@ -143,12 +143,12 @@ impl Fake {
         Ok(Some(fake))
     }
 
-    /// Tells it something.
+    /// Sets an option of the fake.
     pub fn set(&self, name: &str, text: &str) -> Result<()> {
         Ok(std::fs::write(self.folder.0.join(name), text)?)
     }
 
-    /// Takes that back.
+    /// Removes an option of the fake.
     pub fn unset(&self, name: &str) -> Result<()> {
         Ok(std::fs::remove_file(self.folder.0.join(name))?)
     }
@@ -165,18 +165,18 @@ impl Fake {
         command
     }
 
-    /// Runs that to its end.
+    /// Runs [`Self::command`] to its end.
     pub fn run(&self, arguments: &[&str]) -> Result<Ended> {
         finish(self.command(arguments), b"")
     }
 
-    /// Has the tasks that are held write what they would.
+    /// Makes the held tasks write their results.
     pub fn release(&self) -> Result<()> {
         self.unset("hold")?;
         finish(self.with(Command::new(self.folder.0.join("bin/fake"))), b"").map(drop)
     }
 
-    /// The calls it had that begin so.
+    /// The calls of the fake that begin with `begin`.
     pub fn calls(&self, begin: &str) -> Vec<String> {
         let text = std::fs::read_to_string(self.folder.0.join("calls")).unwrap_or_default();
         text.lines().filter(|line| line.starts_with(begin)).map(str::to_owned).collect()

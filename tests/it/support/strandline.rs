@@ -8,25 +8,23 @@ use serde_json::Value;
 use super::waiting::until;
 use super::{Outcome, Result, invariants};
 
-/// How a run ended and what it said.
+/// How a run ended, and its output.
 #[derive(Debug)]
 pub struct Run {
-    /// Its exit status; `None` where a signal ended it.
+    /// Exit status; `None` if a signal ended it.
     pub status: Option<i32>,
-    /// All of its standard output.
     pub stdout: String,
-    /// All of its standard error.
     pub stderr: String,
 }
 
 impl Run {
-    /// Its one JSON document.
+    /// Parses its output as one JSON document.
     pub fn document(&self) -> Result<Value> {
         let document = serde_json::from_str(&self.stdout);
         document.map_err(|error| format!("no JSON document: {error}: {}", self.summary()).into())
     }
 
-    /// Fails unless it ended with `status` and one line of complaint that says each of `words`.
+    /// Fails unless it ended with `status` and one line of complaint that contains each of `words`.
     pub fn complains(&self, status: i32, words: &[&str]) -> Outcome {
         let is_one_line = self.stderr.lines().count() == 1 && self.stderr.starts_with("strandline: ");
         if self.status != Some(status) || !is_one_line {
@@ -47,7 +45,7 @@ impl Run {
 /// A command that runs strandline.
 pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_strandline"));
-    // Tests say themselves what colour they want.
+    // Tests that need colour set it themselves.
     command.args(arguments).env_remove("NO_COLOR");
     command
 }
@@ -64,13 +62,13 @@ pub fn run_with(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Run> {
     run_command(command)
 }
 
-/// Runs any command to its end, reading both of its outputs as they come.
+/// Runs any command to its end, reading both outputs as they arrive.
 pub fn run_command(mut command: Command) -> Result<Run> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let (stdout, stderr) = (child.stdout.take().ok_or("no pipe")?, child.stderr.take().ok_or("no pipe")?);
     let readers = [drain(stdout), drain(stderr)];
     let status = until(&format!("the end of {command:?}"), || Ok(child.try_wait()?)).inspect_err(|_| {
-        // It hangs, or it could not be waited for.
+        // The command hangs, or could not be waited for.
         let _ = child.kill();
         let _ = child.wait();
     })?;
@@ -81,13 +79,13 @@ pub fn run_command(mut command: Command) -> Result<Run> {
 fn drain(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What was read before an error is still worth showing.
+        // Bytes read before an error are still worth showing.
         let _ = from.read_to_end(&mut bytes);
         bytes
     })
 }
 
-/// Runs `explain --json` and returns a document that keeps every invariant.
+/// Runs `explain --json` and returns a document that holds every invariant.
 pub fn explain(pid: i32) -> Result<Value> {
     let document = json(&["explain", "--json", &pid.to_string()])?;
     invariants::hold(&document)?;
@@ -103,7 +101,7 @@ pub fn json(arguments: &[&str]) -> Result<Value> {
     run.document()
 }
 
-/// Bytes on row `id`; 0 where there is no such row.
+/// Bytes on row `id`; 0 if there is no such row.
 pub fn row(document: &Value, id: &str) -> u64 {
     let rows = document["rows"].as_array().map(Vec::as_slice).unwrap_or_default();
     rows.iter().filter(|row| row["id"] == id).filter_map(|row| row["bytes"].as_u64()).sum()
@@ -115,7 +113,7 @@ pub fn glibcs(document: &Value) -> Vec<&Value> {
     allocators.iter().filter(|allocator| allocator["name"] == "glibc").collect()
 }
 
-/// What remedy `id` is predicted to give back.
+/// Predicted bytes of remedy `id`.
 pub fn predicted(document: &Value, id: &str) -> Option<u64> {
     let remedies = document["remedies"].as_array()?;
     remedies.iter().find(|remedy| remedy["id"] == id)?["predicted_bytes"].as_u64()

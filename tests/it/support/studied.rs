@@ -1,4 +1,4 @@
-//! Runs of the studies that come with strandline, and what came of them.
+//! Runs of strandline's own studies, and their results.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,10 +9,9 @@ use serde_json::Value;
 use crate::support::lab::Lab;
 use crate::support::{Result, full, skipped};
 
-/// What came of a study's run.
+/// Results of a study.
 #[derive(Debug)]
 pub struct Studied {
-    /// The document.
     pub document: Value,
     /// Claims by id: the verdict, and the reason.
     pub verdicts: BTreeMap<String, (String, String)>,
@@ -23,8 +22,8 @@ pub fn folder(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("studies").join(name)
 }
 
-/// Runs the study `name`, with more arguments: its short form, or all of it where all is tested. However long that
-/// takes: a study has time limits of its own.
+/// Runs the study `name` with more arguments: its short form, or all of it in full mode. It may
+/// take any time: a study has its own time limits.
 pub fn short(name: &str, arguments: &[&str]) -> Result<Studied> {
     let lab = Lab::new()?;
     let path = folder(name).display().to_string();
@@ -42,12 +41,13 @@ pub fn short(name: &str, arguments: &[&str]) -> Result<Studied> {
     Ok(Studied { document, verdicts })
 }
 
-/// What has to be installed for any of some claims to be judged.
+/// Tools without which none of a group of claims can be judged.
 pub type Tools<'a> = &'a [&'a str];
 
 impl Studied {
-    /// Those of `ids` that were judged, of which `test` names the others, where something is missing here that can be installed.
-    /// That none was judged is an error, but where one of `tools` is missing, without which none can be.
+    /// Returns the claims of `ids` that were judged, and reports others as skipped by `test` if
+    /// something that can be installed is missing. It is an error if none was judged, unless one of
+    /// `tools` is missing.
     pub fn judged<'a>(&self, test: &str, ids: &[&'a str], tools: Tools<'_>) -> Result<Vec<&'a str>> {
         let mut judged = Vec::new();
         for id in ids {
@@ -65,7 +65,7 @@ impl Studied {
         Ok(judged)
     }
 
-    /// Asserts that each of these claims has this verdict; names all that have not.
+    /// Asserts that each of these claims has this verdict; lists those with another.
     pub fn assert(&self, verdict: &str, ids: &[&str]) {
         let is_other = |id: &&&str| self.verdicts.get(**id).is_none_or(|(found, _)| found != verdict);
         let others: Vec<String> = ids
@@ -79,7 +79,7 @@ impl Studied {
         assert!(others.is_empty(), "not {verdict}:\n{}", others.join("\n"));
     }
 
-    /// Asserts that no claims but these exist, so that none is added without a word on what it should say here.
+    /// Asserts that no other claims exist, so that a new claim cannot lack an expected verdict.
     pub fn assert_no_others(&self, lists: &[&[&str]]) {
         let known: Vec<&str> = lists.concat();
         let others: Vec<&String> = self.verdicts.keys().filter(|id| !known.contains(&id.as_str())).collect();

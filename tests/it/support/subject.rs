@@ -1,5 +1,6 @@
-//! Subjects: small C programs of known answer (`tests/subjects/`), compiled when first needed, shells,
-//! and the demo's process; started, talked to by single bytes, and killed when a test is done with them.
+//! Subjects: small C programs with known answers (`tests/subjects/`), compiled when first needed,
+//! shells, and the demo's process; started, controlled by single bytes, and killed when a test is
+//! done with them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ pub struct Subject {
     child: Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
-    /// What it said when it had reached its known state: a document, or else a line of text.
+    /// Its first output, printed in its known state: a document, or else a line of text.
     pub ready: Value,
 }
 
@@ -81,7 +82,6 @@ impl Subject {
         Self::start_command(strandline::command(&arguments))
     }
 
-    /// Its process id.
     pub fn pid(&self) -> i32 {
         i32::try_from(self.child.id()).unwrap_or(0)
     }
@@ -91,13 +91,13 @@ impl Subject {
         self.child.id().to_string()
     }
 
-    /// Sends a command byte and returns the line that answers it.
+    /// Sends a command byte and returns the answer.
     pub fn ask(&mut self, command: u8) -> Result<Value> {
         self.stdin.as_mut().ok_or("its input is closed")?.write_all(&[command])?;
         self.line()
     }
 
-    /// Sends a line and returns those that answer it, up to one that says `done`.
+    /// Sends a line and returns the lines of the answer, up to the line `done`.
     pub fn order(&mut self, line: &str) -> Result<Vec<String>> {
         let stdin = self.stdin.as_mut().ok_or("its input is closed")?;
         stdin.write_all(format!("{line}\n").as_bytes())?;
@@ -115,16 +115,16 @@ impl Subject {
         number(&self.ready, key)
     }
 
-    /// Ends it and returns how it ended.
+    /// Ends the subject and returns its exit status.
     pub fn finish(mut self) -> Result<ExitStatus> {
         if let Some(mut stdin) = self.stdin.take() {
-            // A subject that is gone already has closed its end.
+            // A subject that has ended has closed its end.
             let _ = stdin.write_all(b"q");
         }
         until("the end of the subject", || Ok(self.child.try_wait()?))
     }
 
-    /// Waits until it rests after what it printed ([`until_at_rest`]), so that two looks find the same.
+    /// Waits until it rests after its output ([`until_at_rest`]), so that two reads find the same.
     pub fn at_rest(&self) -> Outcome {
         until_at_rest(self.pid())
     }
@@ -143,7 +143,7 @@ impl Subject {
 
 impl Drop for Subject {
     fn drop(&mut self) {
-        // Shells wait in `read`: the end of their input lets them end their children first.
+        // Shells wait in `read`: at the end of their input they end their children first.
         drop(self.stdin.take());
         for _ in 0..20 {
             if !matches!(self.child.try_wait(), Ok(None)) {
@@ -151,7 +151,7 @@ impl Drop for Subject {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        // It may have ended, and been waited for, by itself.
+        // The subject may have ended, and been waited for, by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -162,7 +162,7 @@ pub fn number(report: &Value, key: &str) -> Result<u64> {
     report[key].as_u64().ok_or_else(|| format!("no number {key} in {report}").into())
 }
 
-/// The path of subject `name` built with `libc`, compiled where it is older than its source.
+/// Returns the path of subject `name` built with `libc`, compiled if older than its source.
 pub fn compile(name: &str, libc: &Libc) -> Result<PathBuf> {
     static TURN: AtomicU64 = AtomicU64::new(0);
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects");
@@ -177,7 +177,7 @@ pub fn compile(name: &str, libc: &Libc) -> Result<PathBuf> {
         return Ok(path);
     }
     std::fs::create_dir_all(&folder)?;
-    // Tests compile side by side: each to a name of its own, then in one step to the real one.
+    // Tests compile in parallel: each writes its own file, and renames it into place in one step.
     let turn = TURN.fetch_add(1, Ordering::Relaxed);
     let partial = folder.join(format!("{name}.{}.{turn}", std::process::id()));
     let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));

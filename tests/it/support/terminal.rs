@@ -1,4 +1,4 @@
-//! `top` in a terminal of its own: what is pressed, and what stands on the screen.
+//! `top` in its own terminal: keys pressed, and contents of the screen.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -19,16 +19,15 @@ use crate::support::{Outcome, Result};
 
 /// A program in a terminal of 80 columns and 24 lines.
 pub struct Terminal {
-    /// It.
     pub child: Child,
     keys: Option<File>,
     written: Arc<Mutex<Vec<u8>>>,
     gone: Arc<AtomicBool>,
-    /// Reads what is written, until the program has closed the terminal.
+    /// Reads the output until the program has closed the terminal.
     reader: JoinHandle<()>,
 }
 
-/// What makes a screen of what was written.
+/// Parser that turns the output into a screen.
 fn parser() -> vt100::Parser {
     const LINES: NonZero<u16> = NonZero::<u16>::MIN.saturating_add(23);
     const COLUMNS: NonZero<u16> = NonZero::<u16>::MIN.saturating_add(79);
@@ -36,9 +35,9 @@ fn parser() -> vt100::Parser {
 }
 
 impl Terminal {
-    /// Starts it with the terminal as standard input, output and error.
+    /// Starts a command with the terminal as standard input, output and error.
     pub fn start(mut command: Command) -> Result<Self> {
-        // Closed where another test starts something: else that would keep the terminal there.
+        // Close-on-exec: a process of another test must not keep the terminal open.
         let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC)?;
         grantpt(&master)?;
         unlockpt(&master)?;
@@ -71,7 +70,7 @@ impl Terminal {
                 if some == Ok(0) {
                     continue;
                 }
-                // The other end is gone when it ends.
+                // The read fails once the other end is closed.
                 let Ok(count @ 1..) = screen.read(&mut piece) else { return };
                 all.lock().unwrap_or_else(PoisonError::into_inner).extend(&piece[..count]);
             }
@@ -84,34 +83,35 @@ impl Terminal {
         Ok(self.keys.as_mut().ok_or("no terminal")?.write_all(keys.as_bytes())?)
     }
 
-    /// Takes the terminal away.
+    /// Closes the terminal.
     pub fn hang_up(&mut self) {
         self.keys = None;
         self.gone.store(true, Ordering::Release);
     }
 
-    /// All that was written to it.
+    /// All output so far.
     pub fn written(&self) -> Vec<u8> {
         self.written.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What stands on it.
+    /// Contents of the screen.
     pub fn screen(&self) -> String {
         let mut parser = parser();
         parser.process(&self.written());
         parser.screen().contents()
     }
 
-    /// Waits until all of `words` stand on it.
+    /// Waits until the screen shows all of `words`.
     pub fn shows(&self, words: &[&str]) -> Result<String> {
         self.shows_where(&format!("{words:?}"), |screen| words.iter().all(|word| screen.contains(word)))
     }
 
-    /// Waits until `is` holds of what stands on it. A frame is written piece by piece: `is` must hold of a whole one only.
+    /// Waits until `is` holds for the screen. A frame is written in pieces: `is` must hold for a
+    /// complete frame only.
     pub fn shows_where(&self, what: &str, is: impl Fn(&str) -> bool) -> Result<String> {
         let mut seen_bytes = usize::MAX;
         let shown = until(&format!("{what} on the screen"), || {
-            // Asked before the look: what was written up to the end counts.
+            // Checked before the screen, so that output up to the end counts.
             let has_ended = self.reader.is_finished();
             let bytes = self.written_bytes();
             if bytes != seen_bytes {
@@ -126,12 +126,12 @@ impl Terminal {
         shown.map_err(|error| format!("{what}: {error}; on the screen:\n{}", self.screen()).into())
     }
 
-    /// Waits until as many frames were drawn. Each hides the cursor once, and nothing else does.
+    /// Waits until this many frames were drawn. Each hides the cursor once, and nothing else does.
     pub fn draws(&self, frames: usize) -> Outcome {
         until(&format!("frame {frames}"), || Ok((self.frames() >= frames).then_some(())))
     }
 
-    /// How many frames were drawn.
+    /// Number of frames drawn.
     pub fn frames(&self) -> usize {
         const HIDES_CURSOR: &[u8] = b"\x1b[?25l";
         self.written().windows(HIDES_CURSOR.len()).filter(|bytes| *bytes == HIDES_CURSOR).count()
@@ -141,14 +141,14 @@ impl Terminal {
         self.written.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Waits for its end.
+    /// Waits for the program's end.
     pub fn end(&mut self) -> Result<ExitStatus> {
         let child = &mut self.child;
         let ended = until("its end", || Ok(child.try_wait()?));
         ended.map_err(|error| format!("{error}; on the screen:\n{}", self.screen()).into())
     }
 
-    /// Whether the terminal was given back: the other screen left, the cursor shown.
+    /// Whether the terminal was restored: the alternate screen left, the cursor shown.
     pub fn is_given_back(&self) -> bool {
         let given_back = until("the terminal to be given back", || {
             let has_ended = self.reader.is_finished();
@@ -164,7 +164,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The program may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

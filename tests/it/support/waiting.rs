@@ -1,17 +1,18 @@
-//! Waiting for states. A test never waits for a time: how fast a machine is decides nothing.
+//! Waiting for states. A test never waits for a time: the speed of a machine does not matter.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::Result;
 
-/// How long a state is waited for: a guard against a hang, which a slow and busy machine does not meet.
+/// Upper bound of a wait for a state: a guard against a hang that a slow and busy machine does not
+/// reach.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 
-/// How long between two looks for a state.
+/// Pause between two checks of a state.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Asks again and again until there is an answer.
+/// Asks repeatedly until there is an answer.
 pub fn until<T>(what: &str, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let start = Instant::now();
     while start.elapsed() < PATIENCE {
@@ -28,10 +29,10 @@ pub fn until_true(what: &str, mut is: impl FnMut() -> bool) -> super::Outcome {
     until(what, || Ok(is().then_some(())))
 }
 
-/// The state of thread `tid` of process `pid` (`R`, `S`, `T`, `t`, `Z`, …); `None` where it is gone.
+/// The state of thread `tid` of process `pid` (`R`, `S`, `T`, `t`, `Z`, …); `None` if it is gone.
 pub fn state(pid: i32, tid: i32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything.
+    // The name, in parentheses, may contain anything.
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
@@ -49,7 +50,7 @@ pub fn is_traced(pid: i32) -> bool {
     })
 }
 
-/// Waits until process `pid` is traced or gone; true where it is traced. Spins, so as to come early.
+/// Waits until process `pid` is traced or gone; true if it is traced. Spins to notice early.
 pub fn until_traced(pid: i32) -> bool {
     let start = Instant::now();
     while Path::new(&format!("/proc/{pid}")).exists() && start.elapsed() < PATIENCE {
@@ -66,8 +67,9 @@ pub fn until_free(pid: i32) -> super::Outcome {
     until_true("the process to be let go", || !is_traced(pid) && !threads(pid).into_iter().any(is_stopped))
 }
 
-/// Waits until process `pid` rests: its main thread in a read of its standard input, each other thread asleep in some system
-/// call. What a subject prints comes before that, and on the way it still touches pages and may allocate.
+/// Waits until process `pid` rests: its main thread in a read of its standard input, each other
+/// thread asleep in some system call. A subject prints before that, and still touches pages and may
+/// allocate on the way.
 pub fn until_at_rest(pid: i32) -> super::Outcome {
     let call = |tid: i32| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"));
     until(&format!("process {pid} to rest"), || {
@@ -78,7 +80,8 @@ pub fn until_at_rest(pid: i32) -> super::Outcome {
         }
         let rests =
             |tid: i32| call(tid).is_ok_and(|call| !call.starts_with("running") && !call.starts_with('-'));
-        // poll, ppoll, select, pselect6, epoll_wait, epoll_pwait: how event loops wait for input.
+        // poll, ppoll, select, pselect6, epoll_wait, epoll_pwait: event loops wait for input in
+        // these.
         const WAITS: [&str; 6] = ["7 ", "271 ", "23 ", "270 ", "232 ", "281 "];
         let main = call(pid).unwrap_or_default();
         let is_reading = main.starts_with("0 0x0 ") || WAITS.iter().any(|number| main.starts_with(number));

@@ -1,4 +1,5 @@
-//! What a program has let go of is dead, what it holds lives, and what cannot be told is said to be so (`Dropped.java`).
+//! Objects that a program dropped are dead, objects that it holds are live, and uncertainty is
+//! reported (`Dropped.java`).
 
 use std::path::Path;
 
@@ -10,16 +11,16 @@ use crate::support::jvm::{OLDEST, Seen, classes, command_of, look_with, started}
 use crate::support::waiting::until;
 use crate::support::{Outcome, Result, Subject, for_any, here, strandline, subject};
 
-/// How far a prediction may be off, in per cent.
+/// Largest error of a prediction, in per cent.
 const MAX_PERCENT: u64 = 1;
 
-/// What a JVM has besides.
+/// Other live memory of a JVM.
 const OWN_BYTES: u64 = 8 << 20;
-/// The arrays: many of a region each, or more small ones.
+/// Count and size of the arrays: larger than a region each, or more small ones.
 const LARGE: [&str; 2] = ["200", "1000000"];
 const SMALL: [&str; 2] = ["2000", "100000"];
 const ARRAY_BYTES: u64 = 200_000_000;
-/// In which HotSpot's own references are read.
+/// First version in which HotSpot's own references are read.
 const FIRST_PRECISE: u32 = 17;
 
 /// A program, and how it runs.
@@ -27,7 +28,7 @@ const FIRST_PRECISE: u32 = 17;
 struct Case {
     jdk: Jdk,
     options: &'static [&'static str],
-    /// Whether it has collected first, and who holds the arrays.
+    /// Whether the program has collected first, and the holder of the arrays.
     how: [&'static str; 2],
     arrays: [&'static str; 2],
 }
@@ -56,8 +57,8 @@ fn remedy(document: &Value) -> Result<Value> {
     Ok(all.iter().find(|remedy| remedy["id"] == "jvm_gc").ok_or("no jvm_gc")?.clone())
 }
 
-/// A look at it whose objects were traced. On a busy machine there may be no snapshot, on which alone that is done: a caveat has
-/// to say why.
+/// Explains the process with its objects traced; `None` without a snapshot, which tracing needs and
+/// a busy machine may prevent: a caveat must give the reason.
 fn look_traced(subject: &Subject) -> Result<Option<Seen>> {
     let seen = look_with(subject, &["--snapshot=try"])?;
     let is_traced = !seen.jvm["jvm"]["live_bytes"].is_null();
@@ -67,7 +68,7 @@ fn look_traced(subject: &Subject) -> Result<Option<Seen>> {
     Ok(Some(seen).filter(|_| is_traced))
 }
 
-/// The same once it waits for its input, where every frame is known.
+/// Repeats that until the process waits for its input, where every frame is known.
 fn when_it_reads(subject: &Subject) -> Result<Seen> {
     until("a look at a thread that waits", || {
         let Some(seen) = look_traced(subject)? else { return Ok(None) };
@@ -104,22 +105,23 @@ fn what_was_let_go_of_is_dead() -> Outcome {
             return Err(format!("{live} B live, at least {least}, {dead} dead of {garbage}").into());
         }
         if garbage < ARRAY_BYTES / 2 {
-            // It has collected by itself meanwhile.
+            // The JVM has collected by itself meanwhile.
             return Ok(());
         }
-        // How much the others shrink their heaps by is not to be known.
+        // How far the other collectors shrink their heaps cannot be predicted.
         if !case.is_g1() {
             let gc = remedy(&seen.document)?;
             let is_null_for_a_reason = gc["predicted_bytes"].is_null() && gc["unknown_because"].is_string();
             return if is_null_for_a_reason { Ok(()) } else { Err(gc.to_string().into()) };
         }
-        // From JDK 27 on G1 shrinks by how busy it is, and not at once.
+        // From JDK 27 on G1 shrinks according to its load, and not at once.
         if case.jdk.major >= 27 {
             return Ok(());
         }
         let (_, document) = reclaim(&subject, "jvm_gc")?;
         let actual = subject::number(&document, "actual_bytes")?;
-        // Where the threads of a collection can leave regions part full, there is no figure but a reason.
+        // If the threads of a collection can leave regions partly full, there is a reason instead
+        // of a figure.
         let is_right = match document["predicted_bytes"].as_u64() {
             Some(predicted) => predicted.abs_diff(actual) <= actual / 100 * MAX_PERCENT,
             None => document["reason"].as_str().is_some_and(|reason| reason.contains(" to ")),
@@ -152,7 +154,8 @@ fn what_a_variable_holds_lives() -> Outcome {
     })
 }
 
-/// Of a frame in which a thread runs it is not known which words are references: what only they hold may live or not.
+/// In the frame of a running thread it is unknown which words are references: objects held only by
+/// them may be live or dead.
 #[test]
 fn what_a_running_frame_holds_may_live() -> Outcome {
     let test = here!();
@@ -167,7 +170,7 @@ fn what_a_running_frame_holds_may_live() -> Outcome {
             if live < ARRAY_BYTES || least > live {
                 return Err(format!("{live} B live, at least {least}").into());
             }
-            // Where it stood at a safepoint all is known.
+            // At a safepoint everything is known.
             if least >= ARRAY_BYTES {
                 return Ok(None);
             }

@@ -1,4 +1,4 @@
-//! Pools are the beans', objects by class are `jcmd`'s, by every JDK and collector.
+//! Pools match the beans, and objects by class match `jcmd`, with every JDK and collector.
 
 use crate::support::jdks::{self, Jdk};
 use crate::support::jvm::{OLDEST, agrees, caveats, classes, fill, holds, start};
@@ -10,13 +10,13 @@ use crate::support::{Outcome, for_any, full, here, skipped, strandline};
 pub struct Collector {
     /// Its name in `own.collector`.
     name: &'static str,
-    /// What selects it.
+    /// Options that select it.
     pub options: &'static [&'static str],
-    /// The first and the last version that has it.
+    /// First and last version that have it.
     versions: (u32, u32),
     /// Whether its objects are counted by class.
     counts: bool,
-    /// With which versions it is tried always.
+    /// Versions it is tested with outside of full mode.
     short: &'static [u32],
 }
 
@@ -46,14 +46,14 @@ impl Collector {
         Self { name, options, versions: (0, u32::MAX), counts, short }
     }
 
-    /// Whether it is tried with a JDK.
+    /// Whether it is tested with a JDK.
     fn is_due(&self, jdk: &Jdk) -> bool {
         let (first, last) = self.versions;
         (first..=last).contains(&jdk.major) && (full() || self.short.contains(&jdk.major))
     }
 }
 
-/// Each JDK with the collectors that are tried with it.
+/// Each JDK with the collectors that it is tested with.
 pub fn cases(test: &str) -> Vec<(Jdk, Collector)> {
     let mut cases = Vec::new();
     for jdk in jdks::all(test).into_iter().filter(|jdk| jdk.major >= OLDEST) {
@@ -82,7 +82,8 @@ fn pools_and_classes_are_those_of_the_beans() -> Outcome {
     })
 }
 
-/// Of JDK 11 two collectors do not describe enough of themselves: that is said, and nothing of them is claimed.
+/// Two collectors of JDK 11 lack the descriptions a reader needs: this is reported, and none of
+/// their memory is claimed.
 #[test]
 fn a_collector_that_is_not_read_is_said_to_be() -> Outcome {
     let test = here!();

@@ -1,4 +1,4 @@
-//! A JVM inside another program, which has memory of its own.
+//! A JVM embedded in another program, which has memory of its own.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use crate::support::jvm::{OLDEST, agrees, classes, fill, holds, started};
 use crate::support::jvm_histogram::has_jcmd;
 use crate::support::{Folder, Outcome, Result, for_any, full, here, skipped, strandline};
 
-/// What the program takes from malloc beside its JVM.
+/// malloc memory of the program beside its JVM.
 const OWN_BYTES: u64 = 4_000_000;
 
 /// Compiles the program against the headers in `home`.
@@ -41,7 +41,7 @@ fn a_jvm_inside_another_program_is_read() -> Outcome {
     let folder = Folder::new("jvm-inside")?;
     let program = build(&folder, headers)?;
     let has_jcmd = has_jcmd(test);
-    // Those that want another C library than the program's cannot be loaded into it.
+    // A JDK built for another C library cannot be loaded into the program.
     let can = |jdk: &&Jdk| jdk.home().is_some_and(|home| home.starts_with("/usr/lib/jvm"));
     let most = if full() { usize::MAX } else { 1 };
     for_any(jdks.iter().filter(can).take(most), |jdk| {

@@ -1,4 +1,5 @@
-//! `reclaim` is killed while it asks a JVM: that lives on, has printed nothing, and can be asked again.
+//! `reclaim` is killed while it asks a JVM: the JVM lives on, has printed nothing, and can be asked
+//! again.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,24 +13,26 @@ use crate::support::strandline;
 use crate::support::{Folder, Outcome, Result, Subject, for_any, here, repetitions, skipped};
 
 const REMEDIES: [&str; 2] = ["jvm_gc", "jvm_trim"];
-/// How long after what it is killed at most: of a run of seconds the file, the signal, the connection and the answer lie within some
-/// tens of milliseconds.
+/// Upper bounds of the delay between an event and the kill: the file, the signal, the connection
+/// and the answer lie within some tens of milliseconds of a run that takes seconds.
 const MICROSECONDS: [u64; 3] = [1, 300, 40_000];
 
-/// What a kill waits for first.
+/// Event that a kill waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum First {
     Start,
     File,
     Connection,
-    /// A call that it is held at (`tests/subjects/jvm/hold.c`), so that the kill comes there for certain.
+    /// A call at which the run is held (`tests/subjects/jvm/hold.c`), so that the kill certainly
+    /// comes there.
     Held(&'static str),
 }
 
 impl First {
-    /// What the kill of that turn waits for. Every other turn asks a JVM that never listened, which makes the file: its kills
-    /// come before it is removed, anywhere, before it is the JVM's (what is left then, the next test has), and soon after it
-    /// was made.
+    /// Event that the kill of this turn waits for. Every other turn asks a JVM that never listened,
+    /// for which the run creates the attach file: its kills come before the file is removed,
+    /// anywhere in the run, before the file is given to the JVM's user (the next test covers what
+    /// is left then), and soon after the file was created.
     fn of_turn(turn: u64) -> Self {
         match turn % 8 {
             0 => Self::Held("unlink"),
@@ -40,7 +43,7 @@ impl First {
         }
     }
 
-    /// How many microseconds after it the kill comes at most, where a whole run takes `took`.
+    /// Largest delay after the event in microseconds, for a whole run of `took` microseconds.
     fn max_microseconds(self, turn: u64, took: u64) -> u64 {
         match self {
             Self::Start => took,
@@ -50,7 +53,7 @@ impl First {
     }
 }
 
-/// Builds what holds a run at a call.
+/// Builds the library that holds a run at a call.
 fn build(folder: &Path) -> Result<PathBuf> {
     let library = folder.join("hold.so");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/jvm/hold.c");
@@ -63,13 +66,14 @@ fn build(folder: &Path) -> Result<PathBuf> {
     Err(format!("{cc:?}: {}", String::from_utf8_lossy(&output.stderr)).into())
 }
 
-/// A JVM, what it has said of itself, and what asking it leaves in its folder for temporary files.
+/// A JVM, its standard error, and the files that a request leaves in the folder for temporary
+/// files.
 struct Machine {
     subject: Subject,
     errors: PathBuf,
     file: PathBuf,
     socket: PathBuf,
-    /// What holds a run, and what it makes then.
+    /// The library that holds a run, and the file that it creates then.
     hold: PathBuf,
     held: PathBuf,
 }
@@ -82,7 +86,7 @@ impl Machine {
         let subject = started(command)?;
         let path = |name: &str| Path::new("/tmp").join(format!("{name}{}", subject.pid()));
         let (file, socket) = (path(".attach_pid"), path(".java_pid"));
-        // Of a process that had this number.
+        // Left over from an earlier process with this id.
         for left in [&file, &socket] {
             let _ = std::fs::remove_file(left);
         }
@@ -90,12 +94,12 @@ impl Machine {
         Ok(Self { subject, errors, file, socket, hold, held })
     }
 
-    /// Runs `remedy`, and kills it so long after `first`.
+    /// Runs `remedy`, and kills it `after` the event `first`.
     fn kill(&self, remedy: &str, first: First, after: Duration) -> Outcome {
         let arguments = ["reclaim", "--json", "--remedy", remedy, &self.subject.pid_text()];
         let mut command = strandline::command(&arguments);
         if let First::Held(call) = first {
-            // The one before may have left it.
+            // An earlier run may have left it.
             let _ = std::fs::remove_file(&self.held);
             command.env("LD_PRELOAD", &self.hold).env("HOLD_CALL", call).env("HOLD_FILE", &self.held);
         }
@@ -108,7 +112,7 @@ impl Machine {
         run.wait()?;
         match first {
             First::Held(call) if !self.held.exists() => Err(format!("it was not held at {call}").into()),
-            // It was killed while the JVM is to find it.
+            // Killed while the file must still exist for the JVM.
             First::Held(call) if !self.file.exists() => Err(format!("no file is left at {call}").into()),
             _ => Ok(()),
         }
@@ -127,7 +131,7 @@ impl Machine {
         }
     }
 
-    /// Whether it goes on, and has said nothing but what it was asked: a thread dump has lines of other kinds.
+    /// Whether the JVM goes on and has printed only its answers: lines of a thread dump differ.
     fn goes_on(&mut self) -> Outcome {
         let said = self.subject.order("pools")?;
         let errors = std::fs::read_to_string(&self.errors)?;
@@ -137,7 +141,7 @@ impl Machine {
         Err(format!("it said {said:?}, {errors:?}").into())
     }
 
-    /// Whether it does what it is asked once more, and nothing is left of those that were killed.
+    /// Whether the JVM does what it is asked once more, and the killed runs have left nothing.
     fn is_whole(&mut self, remedy: &str) -> Outcome {
         let (status, document) = reclaim(&self.subject, remedy)?;
         if status != Some(0) || document["outcome"] != "done" {
@@ -167,15 +171,15 @@ fn killed_at_any_instant_of_asking_the_jvm_goes_on() -> Outcome {
         build(&folder.0)?;
         let start = || Machine::start(jdk, &classes, &folder.0);
         let mut machine = start()?;
-        // Of a whole run, once there was one.
+        // Duration of a whole run, once there was one.
         let mut took = MICROSECONDS[2];
         let mut seed = 0x5851_f42d_4c95_7f2d_u64;
         let turns = repetitions(2, 80);
         for turn in 0..turns {
-            // Every other one asks a JVM that never listened, which then has a whole run ask it.
+            // Every other turn asks a JVM that never listened; a whole run asks it afterwards.
             let (is_new, remedy) = (turn % 2 == 0, REMEDIES[(turn / 2 % 2) as usize]);
             if is_new && turn > 0 {
-                // What the last one says late it says by now.
+                // Late output of the previous JVM has arrived by now.
                 machine.goes_on()?;
                 machine = start()?;
             }
@@ -196,7 +200,7 @@ fn killed_at_any_instant_of_asking_the_jvm_goes_on() -> Outcome {
     })
 }
 
-/// What a run that was killed before its signal leaves, and what anybody may put there.
+/// A run that was killed before its signal leaves this file, and any user can create it.
 #[test]
 fn a_file_that_is_there_is_believed_where_the_jvm_believes_it() -> Outcome {
     let test = here!();
@@ -205,7 +209,7 @@ fn a_file_that_is_there_is_believed_where_the_jvm_believes_it() -> Outcome {
         let folder = Folder::new("jvm-files")?;
         let mut machine = Machine::start(jdk, &classes, &folder.0)?;
         File::create(&machine.file)?;
-        // With another user's file it would print a thread dump.
+        // With another user's file the JVM would print a thread dump.
         if std::os::unix::fs::chown(&machine.file, Some(12345), None).is_ok() {
             let (status, document) = reclaim(&machine.subject, "jvm_gc")?;
             let reason = document["reason"].as_str().unwrap_or_default();
@@ -219,7 +223,7 @@ fn a_file_that_is_there_is_believed_where_the_jvm_believes_it() -> Outcome {
             skipped(&format!("{test}, of another user"), "only root can give a file away");
         }
         machine.is_whole("jvm_gc")?;
-        // It listens now, and the file is of no use.
+        // The JVM listens by now and ignores the file.
         File::create(&machine.file)?;
         machine.is_whole("jvm_trim")
     })

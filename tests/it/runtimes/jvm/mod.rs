@@ -1,5 +1,6 @@
-//! HotSpot read from outside, against what its beans and `jcmd` know of it (`tests/subjects/jvm`): those in /usr/lib/jvm
-//! with some collectors always, those of `scripts/fetch-jdks` and all collectors in full mode.
+//! HotSpot read from outside, compared with its beans and `jcmd` (`tests/subjects/jvm`): JDKs in
+//! /usr/lib/jvm with some collectors always, JDKs of `scripts/fetch-jdks` and all collectors in
+//! full mode.
 
 mod dropped;
 mod figures;

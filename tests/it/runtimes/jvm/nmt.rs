@@ -1,8 +1,10 @@
-//! Figures beside those of the JVM's own count of what it has of the kernel and of malloc (`-XX:NativeMemoryTracking`).
+//! Figures compared with the JVM's own count of its memory from the kernel and from malloc
+//! (`-XX:NativeMemoryTracking`).
 //!
-//! Left out is what has no figure of its own here: Symbol, Internal, Arena Chunk, Compiler and the like are malloc's blocks, on
-//! `glibc.live`; GC is the card table, of which `jvm.collector` has what is resident, and tables that are not described; of stacks
-//! the count takes for committed what `mincore` finds; the class data archive is a mapped file.
+//! Left out are categories without a figure here: Symbol, Internal, Arena Chunk, Compiler and
+//! others are malloc blocks, on `glibc.live`; GC is the card table, whose resident part is on
+//! `jvm.collector`, and tables that are not described; for stacks the JVM counts as committed what
+//! `mincore` finds; the class data archive is a mapped file.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -13,7 +15,7 @@ use crate::support::jvm_histogram::has_jcmd;
 use crate::support::waiting::until;
 use crate::support::{Outcome, Result, Subject, for_any, here, strandline, subject};
 
-/// Stacks are of one size, whoever runs on them, and no thread comes or goes by itself.
+/// All stacks have the same size, and no thread starts or ends by itself.
 const OPTIONS: [&str; 7] = [
     "-XX:-UseDynamicNumberOfCompilerThreads",
     "-XX:-UseDynamicNumberOfGCThreads",
@@ -24,19 +26,19 @@ const OPTIONS: [&str; 7] = [
     "-XX:CompilerThreadStackSize=1024",
 ];
 const STACK_BYTES: u64 = 1 << 20;
-/// What malloc's blocks begin with where they are counted (`MallocHeader`).
+/// Size of the header of counted malloc blocks (`MallocHeader`).
 const HEADER_BYTES: u64 = 16;
 
-/// By what is compared, a figure.
+/// Figures by the name they are compared under.
 type Figures = BTreeMap<&'static str, u64>;
 
-/// What stands behind `key` in a line.
+/// Returns the number after `key` in a line.
 fn figure(line: &str, key: &str) -> Option<u64> {
     let digits = line.split_once(key)?.1;
     digits.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// What the JVM has counted.
+/// Figures counted by the JVM.
 fn counted(pid: i32) -> Result<Figures> {
     let output =
         Command::new("jcmd").args([&pid.to_string(), "VM.native_memory", "summary", "scale=1"]).output()?;
@@ -49,7 +51,7 @@ fn counted(pid: i32) -> Result<Figures> {
         }
         let key = match category {
             "Java Heap" => "heap",
-            // Up to JDK 15 all of it is counted as classes.
+            // Up to JDK 15 all metaspace is counted as classes.
             "Class" | "Metaspace" => "metaspace",
             "Code" => "code",
             _ => "",
@@ -75,7 +77,7 @@ fn counted(pid: i32) -> Result<Figures> {
     if figures.len() == 7 { Ok(figures) } else { Err(format!("{figures:?} of {text}").into()) }
 }
 
-/// What was found of the same.
+/// The same figures as found by strandline.
 fn found(seen: &Seen) -> Result<Figures> {
     let pools = seen.pools()?;
     let committed = |is: &dyn Fn(&str) -> bool| -> u64 {
@@ -85,33 +87,34 @@ fn found(seen: &Seen) -> Result<Figures> {
     let areas: u64 = kinds.iter().filter_map(|kind| kind["bytes"].as_u64()).sum();
     let threads = subject::number(&seen.document["target"], "threads")? - 1;
     Ok(Figures::from([
-        // The pools leave out one survivor space; of ZGC there is nothing else.
+        // The pools omit one survivor space; ZGC has no kinds, and its heap is the committed bytes.
         ("heap", if areas == 0 { subject::number(&seen.jvm, "committed_bytes")? } else { areas }),
         ("metaspace", committed(&|name| name == "Metaspace")),
         ("class space", committed(&|name| name == "Compressed Class Space")),
-        // The pools leave out the maps of what is in the code heaps, a byte for each segment, which are all resident.
+        // The pools omit the segment maps of the code heaps, a byte for each segment, all resident.
         (
             "code",
             committed(&|name| name.starts_with("Code")) + strandline::row(&seen.document, "jvm.metadata"),
         ),
-        // The first thread is not the JVM's: it waits for the one that runs `main`.
+        // The first thread is not a JVM thread: it waits for the thread that runs `main`.
         ("threads", threads),
         ("stacks", threads * STACK_BYTES),
         ("direct", strandline::row(&seen.document, "jvm.direct").saturating_sub(DIRECT_MIB * HEADER_BYTES)),
     ]))
 }
 
-/// All that was found was counted before or after: what changed meanwhile has to lie between, and only where it does not it is
-/// looked at again (code is compiled, and metaspace is given back by a collection). What did not change has to be equal at once.
+/// Every figure found must lie between the JVM's counts before and after. Only if one does not, the
+/// comparison is repeated, as code is compiled and a collection returns metaspace. A figure that
+/// did not change must be equal at once.
 fn agrees(subject: &Subject) -> Outcome {
-    // Whoever asks first has it start a thread.
+    // The first request makes the JVM start a thread.
     let mut before = counted(subject.pid())?;
     until("figures of the JVM that stand still", || {
         until_asleep(subject.pid())?;
         let seen = look(subject)?;
         let (mut found, after) = (found(&seen)?, counted(subject.pid())?);
         if seen.jvm["own"]["collector"] == "Z" {
-            // Without its objects buffers are not known.
+            // Buffers are known only through objects, which are not read for ZGC.
             found.insert("direct", DIRECT_MIB << 20);
         }
         let is_between = |(key, figure): (&&str, &u64)| {

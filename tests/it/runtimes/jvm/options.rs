@@ -1,11 +1,12 @@
-//! What the command line changes of how objects lie, and of what is mapped.
+//! Command-line options that change the layout of objects and the mappings.
 
 use crate::support::jdks;
 use crate::support::jvm::{OLDEST, agrees, classes, fill, holds, start};
 use crate::support::jvm_histogram::has_jcmd;
 use crate::support::{Outcome, for_any, full, here};
 
-/// Options, the collector, the versions that have them, and whether they are tried always, with the oldest of these.
+/// Options, the collector, the versions that have them, and whether they are tested outside of full
+/// mode, with the oldest of these.
 type Case = (&'static [&'static str], &'static str, (u32, u32), bool);
 
 const CASES: [Case; 14] = [

@@ -1,4 +1,5 @@
-//! `reclaim` asks a JVM to collect and to trim, where it listens; where it does not, nothing is sent to it.
+//! `reclaim` asks a listening JVM to collect and to trim; to a JVM that does not listen nothing is
+//! sent.
 
 use serde_json::Value;
 
@@ -6,16 +7,16 @@ use crate::support::jdks::{self, Jdk};
 use crate::support::jvm::{classes, start};
 use crate::support::{Outcome, Result, Subject, for_any, full, here, strandline, subject};
 
-/// A page or two of its own are touched while it is asked, and threads of its own start.
+/// While it is asked, the JVM touches a page or two and starts threads.
 const SLACK_BYTES: u64 = 2 << 20;
 
-/// All JDKs that can be read, or the oldest alone.
+/// All JDKs that can be read in full mode, otherwise only the oldest.
 pub fn some(test: &str) -> Vec<Jdk> {
     let jdks = jdks::all(test).into_iter().filter(|jdk| jdk.major >= crate::support::jvm::OLDEST);
     jdks.take(if full() { usize::MAX } else { 1 }).collect()
 }
 
-/// Asks it, and returns the status and the document.
+/// Runs `reclaim` with `remedy`, and returns the status and the document.
 pub fn reclaim(subject: &Subject, remedy: &str) -> Result<(Option<i32>, Value)> {
     let run = strandline::run(&["reclaim", "--json", "--remedy", remedy, &subject.pid_text()])?;
     Ok((run.status, run.document()?))
@@ -23,12 +24,12 @@ pub fn reclaim(subject: &Subject, remedy: &str) -> Result<(Option<i32>, Value)> 
 
 fn figures(document: &Value) -> Result<[u64; 4]> {
     let of = |key: &str| subject::number(document, key);
-    // Nothing is promised where there is no figure.
+    // Without a figure, nothing is predicted.
     let predicted = if document["predicted_bytes"].is_null() { 0 } else { of("predicted_bytes")? };
     Ok([predicted, of("actual_bytes")?, of("rss_before_bytes")?, of("rss_after_bytes")?])
 }
 
-/// A subject that holds 20 arrays of 5 MiB, of which it lets go of 18.
+/// A subject that allocated 20 arrays of 5 MiB and dropped 18.
 fn dropped(jdk: &Jdk, classes: &std::path::Path, options: &[&str]) -> Result<Subject> {
     let mut subject = start(jdk, classes, options)?;
     for order in ["large 20", "drop"] {
@@ -41,16 +42,17 @@ fn dropped(jdk: &Jdk, classes: &std::path::Path, options: &[&str]) -> Result<Sub
 fn a_collection_gives_back_what_was_dropped() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
-    // Options, whether they are tried always, and what goes back at least.
+    // Options, whether they are tested in this mode, and the least bytes given back.
     let collectors: [(&[&str], bool, u64); 3] = [
         (&["-XX:+UseG1GC", "-Xms8m"], true, 40 << 20),
         (&["-XX:+UseShenandoahGC", "-Xms8m"], full(), 60 << 20),
-        // What it begins with is all it may have: nothing is uncommitted then, and nothing must be promised.
+        // The initial size equals the maximum: nothing is uncommitted, and nothing may be
+        // predicted.
         (&["-XX:+UseShenandoahGC", "-XX:InitialHeapSize=300m", "-XX:MinHeapSize=8m"], full(), 0),
     ];
     let mut cases = Vec::new();
     for jdk in some(test) {
-        // Of JDK 11 Shenandoah is not read.
+        // Shenandoah of JDK 11 is not read.
         let is_read = |options: &[&str]| jdk.major >= 17 || !options.contains(&"-XX:+UseShenandoahGC");
         let due = collectors.iter().filter(|case| case.1 && is_read(case.0) && jdk.takes(&case.0[..1]));
         cases.extend(due.map(|case| (jdk.clone(), *case)));
@@ -62,7 +64,7 @@ fn a_collection_gives_back_what_was_dropped() -> Outcome {
             return Err(document.to_string().into());
         }
         let [predicted, actual, before, after] = figures(&document)?;
-        // From JDK 27 on G1 shrinks by how busy it is, and not at once.
+        // From JDK 27 on G1 shrinks according to its load, and not at once.
         let is_later = options.contains(&"-XX:+UseG1GC") && jdk.major >= 27;
         let is_less = *wanted == 0 || is_later || after < before && actual >= *wanted;
         if predicted > actual + SLACK_BYTES || !is_less {
@@ -83,7 +85,7 @@ fn a_trim_is_the_jvm_s_own() -> Outcome {
         if status != Some(0) || document["outcome"] != "done" {
             return Err(document.to_string().into());
         }
-        // It answers still, and again.
+        // The JVM still answers, and can be asked again.
         subject.order("pools")?;
         let [predicted, actual, ..] = figures(&document)?;
         if predicted > actual + SLACK_BYTES {
@@ -93,7 +95,7 @@ fn a_trim_is_the_jvm_s_own() -> Outcome {
     })
 }
 
-/// To a JVM that does not listen SIGQUIT would be the end (-Xrs), or a thread dump on its output.
+/// A JVM that does not listen would end on SIGQUIT (-Xrs), or print a thread dump.
 #[test]
 fn one_that_does_not_listen_is_not_asked() -> Outcome {
     let test = here!();

@@ -1,4 +1,4 @@
-//! What an operator sees of a JVM.
+//! The terminal output about a JVM.
 
 use crate::support::jdks;
 use crate::support::jvm::{OLDEST, classes, fill, start};

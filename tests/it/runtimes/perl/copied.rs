@@ -1,5 +1,5 @@
-//! A Perl is read from a copy of its memory where there is room for one, and in the stop where there is none: what is
-//! found is the same.
+//! A Perl is read from a copy of its memory if there is room for one, else while it is stopped; the
+//! results are the same.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::perl::{folder, list, started};
 use crate::support::{Outcome, Result, here, perls, strandline};
 
-/// Explains `pid` with at most so much address space, where that is given.
+/// Explains `pid` with at most `most_kib` of address space, if given.
 fn explained(pid: &str, most_kib: Option<u64>) -> Result<Value> {
     let limit = most_kib.map_or(String::new(), |kib| format!("ulimit -v {kib} && "));
     let mut command = Command::new("sh");
@@ -21,7 +21,7 @@ fn explained(pid: &str, most_kib: Option<u64>) -> Result<Value> {
     }
 }
 
-/// Rows and totals without pages of files: the kernel takes those back whenever it wants, between two looks too.
+/// Rows and totals without file pages, which the kernel may reclaim at any time.
 fn without_files(document: &Value) -> (Vec<&Value>, Value) {
     let rows = list(&document["rows"]).iter().filter(|row| row["state"] != "evictable").collect();
     let mut totals = document["totals"].clone();
@@ -42,8 +42,9 @@ fn what_is_found_in_a_copy_is_what_is_found_in_the_stop() -> Outcome {
     let peak = |document: &Value| document["cost"]["peak_rss_bytes"].as_u64().unwrap_or(0);
     assert!(peak(&copied) > anonymous, "{} bytes of {anonymous}: it was not copied", peak(&copied));
 
-    // As much as the process has and a quarter more is not enough for a copy, what its values are noted in (a sixteenth of it) and
-    // what strandline needs for itself, of which each thread's arena of malloc's is address space too.
+    // An address space of 1.25 times the process is too small for a copy, the notes about its
+    // values (a sixteenth of it) and strandline's own memory, which includes a malloc arena for
+    // each thread.
     let in_stop = explained(&subject.pid_text(), Some((anonymous + anonymous / 4) / 1024))?;
     assert!(peak(&in_stop) < anonymous, "{} bytes of {anonymous}: it was copied", peak(&in_stop));
     assert!(list(&copied["runtimes"]).iter().any(|runtime| runtime["perl"].is_object()), "its Perl is read");

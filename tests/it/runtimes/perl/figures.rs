@@ -1,4 +1,5 @@
-//! The reader's figures beside those that the perl has of itself: heads, buffers, what pads keep and its names.
+//! The reader's figures compared with the perl's own: heads, buffers, memory retained by pads, and
+//! its names.
 
 use serde_json::Value;
 
@@ -6,7 +7,8 @@ use crate::support::perl::{Kept, NAMED_BYTES, Seen, asked, list, named, number, 
 use crate::support::waiting::until_true;
 use crate::support::{Outcome, Result, for_any, for_each, here, perls};
 
-/// Cases of retained.pl that stand still and whose figures are all the same from inside and outside.
+/// Cases of retained.pl that do not change and whose figures are all the same from inside and
+/// outside.
 const CASES: [&str; 25] = [
     "functions",
     "undef",
@@ -74,7 +76,7 @@ fn heads(main: &Value, theirs: &Value) -> Outcome {
     }
 }
 
-/// Strings in use, which are those with a value less what is kept for nobody.
+/// Strings in use: those with a value, except values that are only retained.
 fn strings(main: &Value, theirs: &Value) -> Outcome {
     same("buffers of strings", number(main, "strings.buffers")?, number(theirs, "strings_in_use")?)?;
     same("shared buffers", number(main, "strings.cow.buffers")?, number(theirs, "shared_strings")?)?;
@@ -82,7 +84,7 @@ fn strings(main: &Value, theirs: &Value) -> Outcome {
     let kept =
         list(&theirs["retained"]).iter().filter(|buffer| buffer["string"] == 1 && buffer["owners"] == 1);
     let bytes: u64 = kept.filter_map(|buffer| buffer["cur"].as_u64()).sum();
-    // Keys that values share are payload too, without a buffer.
+    // Keys shared by values count as payload too, without a buffer.
     let payload = number(main, "strings.payload_bytes")?;
     let least = number(theirs, "payload_bytes")? - bytes;
     if payload < least {
@@ -91,9 +93,9 @@ fn strings(main: &Value, theirs: &Value) -> Outcome {
     Ok(())
 }
 
-/// What pads keep in strings, within 0.01 %, or a few of the shortest buffers.
+/// Bytes retained by pads in strings, within 0.01 %, or a few of the shortest buffers.
 fn kept(main: &Value, theirs: &Value) -> Outcome {
-    // Storage of arrays and hashes is among what lexicals keep.
+    // Bytes retained by lexicals include the storage of arrays and hashes.
     let lexicals = number(main, "retained.lexicals.bytes")? - number(main, "retained.containers.bytes")?;
     let temporaries = number(main, "retained.temporaries.bytes")?;
     for (ours, key) in [(lexicals, "retained_lexicals_bytes"), (temporaries, "retained_temporaries_bytes")] {
@@ -105,7 +107,7 @@ fn kept(main: &Value, theirs: &Value) -> Outcome {
     Ok(())
 }
 
-/// Every buffer above the limit has the name, the depth, the size and the address that it has inside.
+/// Every buffer above the limit has the same name, depth, size and address as inside.
 fn names(main: &Value, theirs: &Value) -> Outcome {
     let alone = |buffer: &&Value| buffer["owners"] == 1 && buffer["len"].as_u64() > Some(NAMED_BYTES);
     let mut inside: Vec<(String, Kept)> = list(&theirs["retained"])
@@ -142,7 +144,7 @@ fn in_list(ready: &Value, key: &str) -> Vec<(String, String, u64, u64)> {
         .collect()
 }
 
-/// What is known of the case by how it was written.
+/// What is known from the source of the case.
 fn expected(main: &Value, ready: &Value) -> Outcome {
     let mut found = named(main);
     for (sub, lexical, depth, least) in in_list(ready, "expected") {
@@ -200,7 +202,8 @@ fn containers(main: &Value, ready: &Value) -> Outcome {
     Ok(())
 }
 
-/// What pads keep stands on its rows: all of it that malloc agrees to, none twice, and each large one with its holder.
+/// Retained memory of pads is on its rows: all of it that malloc confirms, no byte twice, and each
+/// large buffer with its holder.
 fn rows(seen: &Seen, main: &Value) -> Outcome {
     let rows = seen.rows("perl.pad.retained");
     let sum: u64 = rows.iter().map(|row| row.1).sum();
@@ -208,8 +211,9 @@ fn rows(seen: &Seen, main: &Value) -> Outcome {
     let of =
         |key: &str| Ok::<_, Box<dyn std::error::Error>>(number(lexicals, key)? + number(temporaries, key)?);
     let (kept, buffers) = (of("bytes")?, of("buffers")?);
-    // What malloc rounds up is told but for multiples of 16. Pages of a buffer that were never written are not resident,
-    // and storage without elements may be pages of zeros, which have a row of their own.
+    // The rows may exceed the capacities by malloc's rounding to multiples of 16. Pages of a buffer
+    // that were never written are not resident, and storage without elements may be zero pages,
+    // which have a row of their own.
     let strings = kept - number(main, "retained.containers.bytes")?;
     if sum > kept + 16 * buffers || sum + kept / 5 + 65_536 < strings {
         return Err(format!("perl.pad.retained has {sum} bytes, the perl keeps {kept}").into());
@@ -232,7 +236,7 @@ fn the_figures_are_those_that_perls_have_of_themselves() -> Outcome {
     for_any(perls::all(here!()), |perl| all(perl))
 }
 
-/// Perls of other builds, such as those without ithreads: named by a list of paths.
+/// Perls of other builds, such as without ithreads, given by a list of paths.
 #[test]
 fn so_are_those_of_perls_that_the_caller_names() -> Outcome {
     let named = std::env::var("STRANDLINE_PERL").unwrap_or_default();
@@ -248,7 +252,7 @@ fn a_child_of_fork_is_read_as_its_parent() -> Outcome {
     let Some(perl) = perls::all(here!()).into_iter().next() else { return Ok(()) };
     let subject = start(&perl, "fork")?;
     let child = i32::try_from(subject.number("child")?)?;
-    // It reads from a pipe, which is the end of its preparations.
+    // The child reads from a pipe: its preparations are over.
     until_true("the child to rest", || {
         let call = std::fs::read_to_string(format!("/proc/{child}/syscall")).unwrap_or_default();
         call.starts_with("0 ")

@@ -1,5 +1,5 @@
-//! Perl read from outside, against what perls know of themselves (`tests/subjects/perl`): the system's perl always,
-//! those of `scripts/fetch-perls` in full mode.
+//! Perl read from outside, compared with its own figures (`tests/subjects/perl`): the system's perl
+//! always, perls of `scripts/fetch-perls` in full mode.
 
 mod copied;
 mod figures;

@@ -1,4 +1,4 @@
-//! Perl over another malloc: its figures are there, and its blocks are refined as glibc's are.
+//! Perl on another malloc: its figures are complete, and its blocks are refined as with glibc.
 
 use std::path::Path;
 
@@ -39,7 +39,7 @@ fn without_runtimes_nothing_is_refined() -> Outcome {
     let ids = crate::support::perl::list(&document["rows"]).iter().filter_map(|row| row["id"].as_str());
     let refined: Vec<&str> = ids.filter(|id| id.starts_with("perl.")).collect();
     assert!(refined.is_empty(), "{refined:?}");
-    // With them the sum of all rows is RSS as well, which both documents assert.
+    // Rows also add up to RSS with runtimes; both documents are checked for this.
     assert!(!Seen::of(subject.pid())?.rows("perl.pad.retained").is_empty());
     Ok(())
 }

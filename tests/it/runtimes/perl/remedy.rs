@@ -1,9 +1,9 @@
-//! The remedy: which `undef` gives back how much, and what it gave back.
+//! The remedy: which `undef` gives back how many bytes, predicted and actual.
 
 use crate::support::perl::{Seen, list, number, start};
 use crate::support::{Outcome, here, perls, strandline};
 
-/// What the prediction may be off by: pages at the ends of buffers, and what the calls themselves take.
+/// Allowed error of the prediction: pages at the ends of buffers, and the memory used by the calls.
 const TOLERANCE_BYTES: u64 = 512 << 10;
 
 #[test]
@@ -21,9 +21,9 @@ fn undef_gives_back_what_was_predicted() -> Outcome {
         subject.at_rest()?;
         strandline::json(&["reclaim", "--json", "--remedy", "malloc_trim", &pid.to_string()])?;
         let after = Seen::of(pid)?;
-        // Pages of files come and go with what the machine does.
+        // File pages change with other activity on the machine.
         let own = |seen: &Seen| number(&seen.document, "kernel.anonymous_bytes");
-        // What malloc could give back anyway is not the remedy's.
+        // Memory that malloc_trim could give back anyway is not counted for the remedy.
         let trim = strandline::predicted(&before.document, "malloc_trim").unwrap_or(0);
         let actual = own(&before)?.saturating_sub(own(&after)?);
         let says = format!("{perl}: predicted {predicted}, and {trim} of malloc_trim; actual {actual}");

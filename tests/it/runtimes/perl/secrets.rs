@@ -1,4 +1,5 @@
-//! What strings, keys and constants hold reaches no output, and names of code that were made to hurt a terminal hurt none.
+//! Contents of strings, keys and constants appear in no output, and control characters in names of
+//! code reach no terminal.
 
 use crate::support::perl::{Seen, command};
 use crate::support::{Outcome, Subject, harmless, here, perls, strandline};
@@ -12,7 +13,7 @@ fn contents_of_strings_reach_no_output() -> Outcome {
         command.env("ORACLE_SECRET", SECRET);
         let subject = Subject::start_command(command)?;
         let pid = subject.pid_text();
-        // It is read, or nothing would be proved.
+        // The perl is read; otherwise the test would prove nothing.
         Seen::of(subject.pid())?.main()?;
         for arguments in [
             &["explain", &pid][..],

@@ -1,4 +1,5 @@
-//! Perls that do not stand still in a known state: running hot, stopped, in several threads, several in one process.
+//! Perls that do not rest in a known state: running, stopped, with several threads, several in one
+//! process.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,7 +18,7 @@ fn a_perl_that_runs_hot_is_never_counted_wrong() -> Outcome {
         let (mut read, mut looks, wanted) = (0, 0, repetitions(20, 300));
         until("enough looks at which it was read", || {
             looks += 1;
-            // The invariants hold, whatever it was doing.
+            // The invariants hold in any state.
             let document = strandline::explain(subject.pid())?;
             let runtimes = list(&document["runtimes"]);
             let perl = runtimes.iter().find(|one| one["name"] == "perl").ok_or("no perl")?;
@@ -31,7 +32,8 @@ fn a_perl_that_runs_hot_is_never_counted_wrong() -> Outcome {
             }
             Ok((read == wanted).then_some(()))
         })?;
-        // It may be in the middle of anything; but most of the time its structures hold together.
+        // It may be in the middle of any operation, but its structures are consistent most of the
+        // time.
         assert!(read * 2 > looks, "{perl}: read in {read} of {looks} looks");
     }
     Ok(())
@@ -46,7 +48,7 @@ fn a_stopped_perl_is_read_and_stays_stopped() -> Outcome {
     until_true("the stop", || state(pid, pid) == Some('T'))?;
     let seen = Seen::of(pid)?;
     assert!(number(seen.main()?, "retained.lexicals.bytes")? >= 16_000_000);
-    // A thread that was let go runs for a moment until the stop of its group has it again.
+    // A released thread runs for a moment until the group stop holds it again.
     until_true("the stop, without a tracer", || state(pid, pid) == Some('T') && !is_traced(pid))?;
     signal(pid, 18);
     subject.at_rest()
@@ -66,7 +68,7 @@ fn each_thread_has_an_interpreter_of_its_own() -> Outcome {
         assert_eq!(number(main, "heads.live")?, number(&theirs, "live_heads")?, "{perl}");
         let interpreters = list(&seen.perl["interpreters"]);
         let others: Vec<&Value> = interpreters.iter().filter(|one| one["main"] != true).collect();
-        // threads::shared has one besides, which no thread runs in.
+        // threads::shared has one more, in which no thread runs.
         assert!(others.len() >= 3, "{perl}: {} interpreters", interpreters.len());
         let keeps = |one: &&&Value| {
             let top = list(&one["retained"]["top"]);
@@ -85,7 +87,7 @@ fn has_threads(perl: &str) -> bool {
     output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("'define'"))
 }
 
-/// A C program linked with libperl; `None`, by name, where it cannot be built here.
+/// Builds a C program linked with libperl; `None`, reported for `name`, if it cannot be built here.
 fn embedded(name: &str) -> Result<Option<PathBuf>> {
     let said = |arguments: &[&str]| -> Option<String> {
         let output = Command::new("perl").args(arguments).output().ok()?;
@@ -129,7 +131,8 @@ fn perls_inside_a_program_are_read_each() -> Outcome {
             .filter_map(|buffer| buffer["bytes"].as_u64())
             .collect();
         kept.sort_unstable();
-        // The one that PL_curinterp names, and those that threads run in. Perl has no list of others.
+        // The interpreter in PL_curinterp, and interpreters in which threads run. Perl keeps no
+        // list of the others.
         assert!(kept.len() as u64 >= count.min(2), "{kept:?} of {count}");
         for bytes in kept {
             assert!((100_001..=310_000).contains(&bytes), "{bytes}");

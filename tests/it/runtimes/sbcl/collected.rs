@@ -1,4 +1,4 @@
-//! What is said to be dead, and what `(gc :full t)` then does.
+//! Objects reported as dead, compared with the effect of `(gc :full t)`.
 
 use serde_json::Value;
 
@@ -6,8 +6,8 @@ use crate::support::sbcl::{Sbcl, asked, explain, figures, of_type, size};
 use crate::support::subject::number;
 use crate::support::{Outcome, Result, Subject, for_any, for_each, here, strandline};
 
-/// Every kind of heap that `tests/subjects/sbcl/subject.lisp` makes of known answer, and how many messages it may be
-/// wrong by: words on stacks decide about single ones.
+/// Every kind of heap with a known answer that `tests/subjects/sbcl/subject.lisp` makes, and the
+/// allowed error in messages: words on stacks decide about single ones.
 const KINDS: [(&str, u64); 34] = [
     ("idle", 0),
     ("promoted", 1),
@@ -45,20 +45,20 @@ const KINDS: [(&str, u64); 34] = [
     ("secret", 1),
 ];
 
-/// What of a heap was predicted, and what came of it.
+/// Prediction for a heap, and the result of the collection.
 #[derive(Debug)]
 struct Collected {
-    /// Of dynamic space, in bytes: before, predicted, after.
+    /// Bytes of dynamic space: before, predicted, after.
     usage: [u64; 3],
-    /// Of anonymous memory: before, predicted to be given back, after.
+    /// Bytes of anonymous memory: before, predicted to be given back, after.
     anonymous: [u64; 3],
-    /// Messages called live and dead, and what SBCL counted before and after.
+    /// Messages reported live and dead, and SBCL's counts before and after.
     messages: [u64; 4],
-    /// Their bytes.
+    /// The same in bytes.
     bytes: [u64; 4],
 }
 
-/// Bytes of anonymous memory: pages of files, which RSS has besides, come and go with what the machine does.
+/// Bytes of anonymous memory: file pages, also in RSS, change with other activity on the machine.
 fn anonymous(pid: i32) -> Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).ok_or("no Anonymous")?;
@@ -101,7 +101,7 @@ fn judge(collected: &Collected, slack: u64) -> Outcome {
         return Err(format!("usage {predicted} predicted, {after} after: {collected:?}").into());
     }
     let [live, dead, there, left] = collected.messages;
-    // Only the types with most bytes are told: those of a handful of messages are not among them.
+    // Only the types with most bytes are reported: a few messages are not among them.
     let is_told = |told: u64, count: u64| told > 0 || count < 1000;
     if !is_told(live, left) || !is_told(dead, there - left) {
         return Err(format!("messages are missing: {collected:?}").into());
@@ -117,7 +117,7 @@ fn judge(collected: &Collected, slack: u64) -> Outcome {
     }
     let [before, given_back, after] = collected.anonymous;
     let actual = before.saturating_sub(after);
-    // The runtime's own heap, stacks and tables come and go with a collection.
+    // The runtime's own heap, stacks and tables change with a collection.
     if given_back.abs_diff(actual) > actual / 10 + (2 << 20) {
         return Err(format!(
             "{given_back} bytes of anonymous memory predicted, {actual} given back: {collected:?}"
@@ -139,8 +139,8 @@ fn a_full_collection_leaves_what_was_called_live() -> Outcome {
     })
 }
 
-/// SBCL's caches of types are referred to, and emptied by `(gc :full t)` all the same: some 1 MB that the compiler filled,
-/// however large the heap.
+/// SBCL's type caches are reachable, yet `(gc :full t)` empties them: about 1 MB filled by the
+/// compiler, independent of the heap's size.
 #[test]
 fn caches_that_a_full_collection_empties_are_a_megabyte_at_most() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
@@ -152,7 +152,8 @@ fn caches_that_a_full_collection_empties_are_a_megabyte_at_most() -> Outcome {
     })
 }
 
-/// The actor whose queue had grown: every message of it is dead, told by type, and a collection gives back what was said.
+/// An actor whose queue had grown: all its messages are reported dead by type, and a collection
+/// gives back the predicted bytes.
 #[test]
 fn dead_messages_of_an_actor_are_named() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
@@ -175,7 +176,7 @@ fn dead_messages_of_an_actor_are_named() -> Outcome {
                 "{part}: SBCL counts {theirs}"
             );
         }
-        // Closures, lists and queue cells come with them: the dead are most of the heap.
+        // Closures, lists and queue cells die with the messages: most of the heap is dead.
         assert!(strandline::row(&document, "sbcl.dead") >= 2 * bytes, "{}", document["rows"]);
         let before = anonymous(subject.pid())?;
         let predicted = strandline::predicted(&document, "sbcl_full_gc").ok_or("no remedy sbcl_full_gc")?;

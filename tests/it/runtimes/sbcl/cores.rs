@@ -1,4 +1,4 @@
-//! Cores that a program saved: alone, with the runtime in one file, and compressed.
+//! Cores saved by a program: alone, with the runtime in one file, and compressed.
 
 use crate::support::sbcl::{Sbcl, asked, explain, figures, of_type, same, started};
 use crate::support::subject::number;
@@ -42,7 +42,7 @@ fn saved_cores_are_read_as_others_are() -> Outcome {
     })
 }
 
-/// What was saved is pseudo-static and live; as much was made and dropped by the new process.
+/// Saved objects are pseudo-static and live; the new process made and dropped the same number.
 fn is_read(mut subject: Subject) -> Outcome {
     let told = asked(&mut subject, b'f')?;
     let document = explain(&subject)?;
@@ -55,7 +55,7 @@ fn is_read(mut subject: Subject) -> Outcome {
     }
     let (live, dead) =
         (of_type(ours, "live_by_type", "MESSAGE").0, of_type(ours, "dead_by_type", "MESSAGE").0);
-    // What was saved came with the core: it is not told by type.
+    // Saved objects are part of the core, which is not reported by type.
     if (live, dead) != (0, 30_000) && (live, dead) != (1, 29_999) {
         return Err(format!("{live} messages live and {dead} dead, 30000 were dropped").into());
     }

@@ -1,4 +1,4 @@
-//! Figures that SBCL keeps itself: each equal to the byte.
+//! SBCL's own figures: each equal to the byte.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::support::{Folder, Outcome, Result, for_any, for_each, here, strandlin
 
 const KINDS: [&str; 7] = ["idle", "promoted", "generations", "large", "specialized", "conses", "garbage"];
 
-/// Everything SBCL says about itself, beside what is said from outside.
+/// Compares all of SBCL's own figures with those found from outside.
 fn agree(document: &Value, theirs: &Value) -> Outcome {
     let ours = figures(document)?;
     let of_heap =
@@ -29,7 +29,7 @@ fn agree(document: &Value, theirs: &Value) -> Outcome {
         for key in keys {
             same(&what, ours, theirs, key)?;
         }
-        // What SBCL keeps and what its pages say is one figure, but while it collects.
+        // SBCL's counter and the sum over its pages are equal, except during a collection.
         if ours["bytes_allocated_kept"] != ours["bytes_allocated"] {
             return Err(format!("{what}kept and by pages differ: {ours}").into());
         }
@@ -61,7 +61,7 @@ fn generations_are_as_sbcl_counts_them() -> Outcome {
             let mut subject = sbcl.start(kind, &[&size(20_000, 200_000)])?;
             let before = asked(&mut subject, b'f')?;
             agree(&explain(&subject)?, &before)?;
-            // Nothing was changed by looking, and nothing had changed in between.
+            // Reading changed nothing, and nothing changed meanwhile.
             let after = asked(&mut subject, b'f')?;
             if after != before {
                 return Err(format!("it was {before}, then {after}").into());
@@ -75,14 +75,14 @@ fn generations_are_as_sbcl_counts_them() -> Outcome {
     })
 }
 
-/// A generation's line of the table that SBCL's runtime prints, by the names of its columns.
+/// One generation's line of the table that SBCL's runtime prints, by column name.
 struct Line<'a> {
     names: Vec<&'a str>,
     cells: Vec<&'a str>,
 }
 
 impl Line<'_> {
-    /// The numbers of all columns of these names, added up.
+    /// The sum of all columns with these names.
     fn sum(&self, names: &[&str]) -> u64 {
         let columns = self.names.iter().zip(&self.cells).filter(|(name, _)| names.contains(name));
         columns.filter_map(|(_, cell)| cell.parse::<u64>().ok()).sum()
@@ -119,7 +119,8 @@ fn agree_with_table(ours: &[Value], table: &[Line<'_>], page_bytes: u64) -> Outc
             Err(format!("generation {generation}: {key} is {found}, SBCL's table says {theirs}").into())
         };
         let pages = line.sum(&LARGE) + line.sum(&SMALL);
-        // SBCL counts a page that a region was opened on before anything on it is in use; a thread has few of these.
+        // SBCL counts a page on which a region was opened before any of it is in use; a thread has
+        // few of these.
         let ours_pages = number(ours, "pages")?;
         let open = pages.saturating_sub(ours_pages);
         if generation > 0 || open > 6 {
@@ -152,7 +153,7 @@ fn pages_are_as_sbcl_counts_them() -> Outcome {
     })
 }
 
-/// Rows of the runtime and its figures are of the same memory.
+/// Rows and figures of the runtime cover the same memory.
 #[test]
 fn rows_are_the_resident_part_of_the_figures() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
@@ -162,7 +163,7 @@ fn rows_are_the_resident_part_of_the_figures() -> Outcome {
         let rows = |id: &str| strandline::row(&document, id);
         let objects = rows("sbcl.live") + rows("sbcl.dead") + rows("sbcl.allocated");
         let usage = number(figures, "dynamic_usage_bytes")?;
-        // The core's pages may not have been touched yet, and those that are of a file stand on its row.
+        // The core's pages may not have been touched yet, and its file pages are on another row.
         assert!(objects <= usage, "{objects} bytes of {usage} used");
         let old: u64 = list(figures, "generations")?
             .iter()

@@ -1,7 +1,7 @@
-//! SBCL read from outside, beside what SBCL says of itself: `tests/subjects/sbcl/` makes heaps of known answer and tells
-//! SBCL's own figures without allocating.
+//! SBCL read from outside, compared with its own figures: `tests/subjects/sbcl/` makes heaps with
+//! known answers and prints SBCL's own figures without allocating.
 //!
-//! The system's SBCL always, those of `scripts/fetch-sbcls` where STRANDLINE_SBCLS names their folder.
+//! The system's SBCL always; SBCLs of `scripts/fetch-sbcls` if STRANDLINE_SBCLS names their folder.
 
 mod collected;
 mod cores;

@@ -1,4 +1,5 @@
-//! An SBCL that allocates and collects without end, and one that was stopped in the middle of a collection.
+//! An SBCL that allocates and collects endlessly, and one that was stopped in the middle of a
+//! collection.
 
 use std::os::unix::fs::FileExt;
 
@@ -8,7 +9,7 @@ use crate::support::subject::number;
 use crate::support::waiting::{state, threads, until, until_free, until_true};
 use crate::support::{Outcome, Result, Subject, for_any, here, repetitions, strandline};
 
-/// How often the process has been scheduled, all threads together: it goes on.
+/// Number of context switches of all threads of the process, which shows that it goes on.
 fn switches(pid: i32) -> u64 {
     let of_thread = |tid: i32| -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
@@ -18,7 +19,7 @@ fn switches(pid: i32) -> u64 {
     threads(pid).into_iter().map(of_thread).sum()
 }
 
-/// Starts threads that allocate without end, so that the process never rests.
+/// Starts threads that allocate endlessly, so that the process never rests.
 fn hot(sbcl: &Sbcl, arguments: &[&str]) -> Result<Subject> {
     Subject::start_command(sbcl.subject("hot", arguments))
 }
@@ -32,7 +33,7 @@ fn a_hot_process_is_looked_at_again_and_again() -> Outcome {
         let (mut read, mut looks) = (0, 0);
         until("enough looks at which it was read", || {
             looks += 1;
-            // Sums are checked at each.
+            // `explain` checks the sums each time.
             let document =
                 strandline::explain(subject.pid()).map_err(|error| format!("look {looks}: {error}"))?;
             if let Ok(figures) = figures(&document) {
@@ -45,13 +46,13 @@ fn a_hot_process_is_looked_at_again_and_again() -> Outcome {
             }
             Ok((read == wanted).then_some(()))
         })?;
-        // Beside busy programs it collects most of the time.
+        // Beside busy programs SBCL collects most of the time.
         assert!(read * 10 > looks, "{}: read in {read} of {looks} looks", subject.ready["version"]);
         goes_on(&subject)
     })
 }
 
-/// No thread is left traced or stopped, and the process is scheduled again.
+/// Checks that no thread is left traced or stopped, and that the process is scheduled again.
 fn goes_on(subject: &Subject) -> Outcome {
     let pid = subject.pid();
     until_free(pid)?;
@@ -59,7 +60,7 @@ fn goes_on(subject: &Subject) -> Outcome {
     until_true("the process to go on", || switches(pid) > before + 20)
 }
 
-/// Whether the runtime's word at `address` says that a collection is going on.
+/// Whether the runtime's flag at `address` is set: a collection is under way.
 fn is_collecting(pid: i32, address: u64) -> Result<bool> {
     let memory = std::fs::File::open(format!("/proc/{pid}/mem"))?;
     let mut word = [0; 4];
@@ -67,7 +68,8 @@ fn is_collecting(pid: i32, address: u64) -> Result<bool> {
     Ok(word[0] != 0)
 }
 
-/// Stops the process, and waits until each thread stands: one that collects may still come to its end until then.
+/// Stops the process, and waits for each thread to stop: a collecting thread may still finish its
+/// collection until then.
 fn stop(pid: i32) -> Outcome {
     signal(pid, 19);
     let stands = |tid| matches!(state(pid, tid), None | Some('T'));
@@ -95,7 +97,7 @@ fn a_process_stopped_in_its_own_collection_is_told_to_be() -> Outcome {
     })
 }
 
-/// That it is busy is said, and nothing of what moves.
+/// Checks that the collection is reported, and nothing that moves.
 fn is_said_to_collect(pid: i32) -> Outcome {
     let document = strandline::explain(pid)?;
     let caveats = strandline::caveats(&document);

@@ -1,4 +1,4 @@
-//! Names of types are told, and nothing else that is in memory.
+//! Names of types are reported, and no other contents of memory.
 
 use crate::support::sbcl::{Sbcl, explain, figures};
 use crate::support::{Outcome, for_any, harmless, here, strandline};
@@ -10,7 +10,8 @@ fn what_is_in_strings_and_symbols_stays_private() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
         let subject = sbcl.start("secret", &[&format!("secret={MARKER}")])?;
         let pid = subject.pid_text();
-        // The command line is told, as it is everybody's to see: it is not what is looked for.
+        // The command line, which any user can read, is printed with the secret; the search below
+        // leaves it out.
         let commands: [&[&str]; 5] = [
             &["explain", "--rows", "all", &pid],
             &["explain", "--json", &pid],
@@ -51,7 +52,7 @@ fn names_of_types_are_short_and_harmless() -> Outcome {
         let bad = names.iter().find(|name| name.len() > 200 || name.chars().any(char::is_control));
         assert_eq!(bad, None);
         assert!(names.iter().any(|name| name == "lower-case"), "{names:?}");
-        // One has a space, one has control characters, one is of 5,000 letters.
+        // The three have a space, control characters, and 5,000 letters.
         let replaced = ours["names_replaced"].as_u64().ok_or("no names_replaced")?;
         assert!(replaced >= 3, "{replaced} of three: {names:?}");
         Ok(())

@@ -1,4 +1,4 @@
-//! The path from a root to a live object, as `search-roots` of SBCL gives it.
+//! The path from a root to a live object, as SBCL's `search-roots` finds it.
 
 use serde_json::Value;
 
