@@ -375,8 +375,8 @@ cgroup limits the memory of all its processes together, as containers and system
 (RLIMIT_AS, ulimit -v) and data (RLIMIT_DATA, ulimit -d) limit each process by itself.")]
 pub struct Squeeze {
     /// What to limit
-    #[arg(long, value_enum, default_value_t = LimitKind::Cgroup)]
-    pub kind: LimitKind,
+    #[arg(long, value_enum, default_value_t = LimitChoice::Cgroup)]
+    pub kind: LimitChoice,
     /// A shell command that says by its exit status whether a run succeeded
     #[arg(long, value_name = "COMMAND")]
     pub success: Option<String>,
@@ -418,7 +418,7 @@ pub struct Squeeze {
 
 /// What is limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LimitKind {
+pub enum LimitChoice {
     /// The address space of each process
     #[value(name = "address_space", alias = "address-space")]
     AddressSpace,
@@ -428,12 +428,12 @@ pub enum LimitKind {
     Cgroup,
 }
 
-impl From<LimitKind> for LimitKind {
-    fn from(kind: LimitKind) -> Self {
+impl From<LimitChoice> for LimitKind {
+    fn from(kind: LimitChoice) -> Self {
         match kind {
-            LimitKind::AddressSpace => Self::AddressSpace,
-            LimitKind::Data => Self::Data,
-            LimitKind::Cgroup => Self::Cgroup,
+            LimitChoice::AddressSpace => Self::AddressSpace,
+            LimitChoice::Data => Self::Data,
+            LimitChoice::Cgroup => Self::Cgroup,
         }
     }
 }

@@ -9,7 +9,7 @@ use super::output::Output;
 use super::{Ending, Failure, Result};
 use strandline_lab::cell::{End, Measure, Outcome, Subject};
 use strandline_lab::command_line::{CommandLine, assignments};
-use strandline_lab::compare::{Comparison, CommandCase, CompareJudge, cachegrind_subjects, letter};
+use strandline_lab::compare::{CommandCase, CompareJudge, Comparison, cachegrind_subjects, letter};
 use strandline_lab::engine::{self, Plan, Results};
 use strandline_lab::executor::Stopped;
 use strandline_lab::is_in_path;

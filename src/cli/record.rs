@@ -12,7 +12,9 @@ use strandline_process::procfs::Process;
 use super::arguments::{Record, Recording, Run, When};
 use super::output::{Output, complain};
 use super::{Ending, Failure, Result};
-use strandline_recorder::{Limits, LedgerSettings, NotStarted, Options, Plan, Progress, Recorded, CommandSettings};
+use strandline_recorder::{
+    CommandSettings, LedgerSettings, Limits, NotStarted, Options, Plan, Progress, Recorded,
+};
 use strandline_report::text::{clean, counted, shorten};
 use strandline_report::units::{bytes, maybe_bytes, percent, seconds};
 

@@ -19,7 +19,7 @@ use strandline_lab::interrupt::Interrupt;
 use strandline_lab::journal::{Journal, STAGED};
 use strandline_lab::local::Local;
 use strandline_lab::own;
-use strandline_lab::slurm::{Decision, Options, TaskArguments, Slurm, User, serve};
+use strandline_lab::slurm::{Decision, Options, Slurm, TaskArguments, User, serve};
 use strandline_lab::trial::server::Service;
 
 /// A user who does not answer the question in this time gets the default: the jobs are cancelled.

@@ -16,7 +16,7 @@ use strandline_lab::trial::catalogue::{Candidate, Catalogue};
 use strandline_lab::trial::observation::{self, Observation};
 use strandline_lab::trial::rank::{self, Goal};
 use strandline_lab::trial::server::Service;
-use strandline_lab::trial::tries::{self, BASELINE, TryResult, TrialJudge, Trial, TriedSetting};
+use strandline_lab::trial::tries::{self, BASELINE, Trial, TrialJudge, TriedSetting, TryResult};
 use strandline_report::units::seconds;
 
 const SCHEMA: &str = "strandline/try/1";
@@ -50,7 +50,11 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
         name: BASELINE.to_owned(),
         command,
         timeout: arguments.lab.timeout,
-        measure: if service.is_some() { strandline_lab::cell::Measure::Figures } else { tries::batch_measure() },
+        measure: if service.is_some() {
+            strandline_lab::cell::Measure::Figures
+        } else {
+            tries::batch_measure()
+        },
         ..Subject::default()
     };
     let described = (&service, arguments.seed, format!("{catalogue:?}"));
@@ -235,7 +239,8 @@ impl Running<'_> {
             std::iter::once(first).chain(tries.iter().map(|one| one.subject(&self.base))).collect();
         let repeat = self.arguments.repeat;
         let at_most = if referee.until.is_some() { repeat.saturating_mul(MAX_TIMES) } else { repeat };
-        let plan = Plan { subjects, warm_up: 0, min_rounds: repeat, max_rounds: at_most, seed: self.arguments.seed };
+        let plan =
+            Plan { subjects, warm_up: 0, min_rounds: repeat, max_rounds: at_most, seed: self.arguments.seed };
         engine::runs_done(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
         let rounds =
             referee.observations.first().map_or(0, |observations| observations.iter().flatten().count());
@@ -253,7 +258,8 @@ impl Running<'_> {
 
     /// The best candidates that can be combined in pairs.
     fn pairs(&self, tried: &[(TriedSetting, TryResult)], facts: &Facts) -> Vec<TriedSetting> {
-        let candidate = |one: &TriedSetting| self.catalogue.candidates.iter().find(|candidate| candidate.id == one.id);
+        let candidate =
+            |one: &TriedSetting| self.catalogue.candidates.iter().find(|candidate| candidate.id == one.id);
         let candidates: Option<Vec<&Candidate>> = tried.iter().map(|(one, _)| candidate(one)).collect();
         let candidates = candidates.unwrap_or_default();
         let measured: Vec<_> = tried.iter().map(|(_, judged)| judged.measured()).collect();

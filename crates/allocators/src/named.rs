@@ -1,7 +1,7 @@
 //! Allocators that are recognised but not read yet. An allocator that gets a reader moves to its
 //! own folder.
 
-use strandline_claims::reader::{ReaderInfo, Evidence, FileName};
+use strandline_claims::reader::{Evidence, FileName, ReaderInfo};
 
 use FileName::{Contains, Versioned};
 
@@ -9,7 +9,11 @@ use FileName::{Contains, Versioned};
 pub static SNMALLOC: ReaderInfo = ReaderInfo {
     name: "snmalloc",
     title: "snmalloc",
-    evidence: Evidence { files: &[Contains("libsnmalloc", ".so")], symbols: &["sn_malloc"], ..Evidence::NONE },
+    evidence: Evidence {
+        files: &[Contains("libsnmalloc", ".so")],
+        symbols: &["sn_malloc"],
+        ..Evidence::NONE
+    },
     ..ReaderInfo::NONE
 };
 

@@ -11,7 +11,7 @@ use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
 use strandline_synth::{
-    Rng, GOOGLE_LAYOUTS, HeapImage, Image, JEMALLOC_LAYOUTS, MIMALLOC_LAYOUTS, clipped,
+    GOOGLE_LAYOUTS, HeapImage, Image, JEMALLOC_LAYOUTS, MIMALLOC_LAYOUTS, Rng, clipped,
     fabricate_google_tcmalloc, fabricate_jemalloc, fabricate_mimalloc, fabricate_musl, fabricate_old_musl,
     fabricate_tcmalloc,
 };

@@ -4,7 +4,7 @@
 //! the current page, and a finished page is added to the sums. Free bytes are classified when their
 //! page is finished: they are pinned if the page also holds live data.
 //!
-//! Several threads accumulate a range in [`Part`]s. Joining two adjacent blocks finishes the page
+//! Several threads accumulate a range in [`AccumulatedPart`]s. Joining two adjacent blocks finishes the page
 //! that they share.
 
 use crate::class::CLASSES;
@@ -237,7 +237,7 @@ impl Page {
 
 /// An accumulated part of a range.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct AccumulatedPart {
     /// First byte.
     pub start: u64,
     /// First byte past the end.
@@ -249,7 +249,7 @@ pub struct Part {
     tail: Option<Page>,
 }
 
-impl Part {
+impl AccumulatedPart {
     /// An empty block at `start`, for joining others to it.
     pub fn empty(start: u64) -> Self {
         Self { start, end: start, head: None, sums: Sums::default(), tail: None }
@@ -307,7 +307,7 @@ pub struct OutOfOrder {
     pub expected: u64,
 }
 
-/// Takes claims in address order and turns them into [`Part`]s.
+/// Takes claims in address order and turns them into [`AccumulatedPart`]s.
 pub struct Accumulator<'a> {
     pages: &'a RangePages,
     start: u64,
@@ -493,7 +493,7 @@ impl<'a> Accumulator<'a> {
     }
 
     /// Ends the block at the cursor and starts the next block there.
-    pub fn cut(&mut self) -> Part {
+    pub fn cut(&mut self) -> AccumulatedPart {
         let end = self.cursor;
         let mut tail = None;
         let shares_last_page = !end.is_multiple_of(PAGE_BYTES);
@@ -503,7 +503,7 @@ impl<'a> Accumulator<'a> {
             tail = self.current.take();
         }
         self.leave_page();
-        let block = Part {
+        let block = AccumulatedPart {
             start: self.start,
             end,
             head: self.head.take(),

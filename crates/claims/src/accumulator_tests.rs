@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn whole(pages: &RangePages, blocks: Vec<Part>) -> Sums {
-    let mut all = Part::empty(blocks[0].start);
+fn whole(pages: &RangePages, blocks: Vec<AccumulatedPart>) -> Sums {
+    let mut all = AccumulatedPart::empty(blocks[0].start);
     for block in blocks {
         all.join(block, pages).unwrap();
     }
@@ -119,8 +119,8 @@ fn a_refined_chunk_is_the_runtimes_up_to_its_length() {
 #[test]
 fn a_gap_between_blocks_is_refused() {
     let pages = RangePages::new(0, 0x1000, []);
-    let mut block = Part::empty(0);
-    assert!(block.join(Part::empty(16), &pages).is_err());
+    let mut block = AccumulatedPart::empty(0);
+    assert!(block.join(AccumulatedPart::empty(16), &pages).is_err());
 }
 
 /// Nested ranges that other readers claim are in no sum, and free bytes beside them are pinned.

@@ -1,7 +1,7 @@
 //! Structures of an allocator or runtime that were not understood, and the consequences: no call,
 //! figures left out, caveats.
 
-use crate::allocator::{HazardCause, CallHazard};
+use crate::allocator::{CallHazard, HazardCause};
 use crate::caveat::Caveat;
 use crate::reader::ReaderInfo;
 

@@ -202,6 +202,8 @@ mod tests {
         assert!(FileName::Versioned("python").matches("python3.11"));
         assert!(!FileName::Versioned("python").matches("python-helper"));
         assert!(FileName::Contains("libtcmalloc", ".so").matches("libtcmalloc_minimal.so.4"));
-        assert!(FileName::Exact("libc.so").matches("libc.so") && !FileName::Exact("libc.so").matches("libc.so.6"));
+        assert!(
+            FileName::Exact("libc.so").matches("libc.so") && !FileName::Exact("libc.so").matches("libc.so.6")
+        );
     }
 }

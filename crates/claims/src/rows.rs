@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
 
-use crate::facts::{State, HolderKind};
+use crate::facts::{HolderKind, State};
 
 /// A row that a ledger may have. Rows with the same name are equal.
 #[derive(Debug)]
@@ -69,11 +69,19 @@ impl Hash for RowKind {
 }
 
 /// Code and constants of mapped programs and libraries.
-pub static PROGRAM_TEXT: RowKind =
-    RowKind::new("program.text", HolderKind::Program, State::Evictable, "code and constants of mapped programs");
+pub static PROGRAM_TEXT: RowKind = RowKind::new(
+    "program.text",
+    HolderKind::Program,
+    State::Evictable,
+    "code and constants of mapped programs",
+);
 /// Static data: written data pages of programs and libraries, and their bss.
-pub static PROGRAM_DATA: RowKind =
-    RowKind::new("program.data", HolderKind::Program, State::Live, "static data, written pages of mapped files");
+pub static PROGRAM_DATA: RowKind = RowKind::new(
+    "program.data",
+    HolderKind::Program,
+    State::Live,
+    "static data, written pages of mapped files",
+);
 /// Thread stacks in use.
 pub static PROGRAM_STACK: RowKind =
     RowKind::new("program.stack", HolderKind::Program, State::Live, "thread stacks in use");

@@ -75,7 +75,7 @@ impl ProcessStates {
 mod tests {
     use super::*;
     use crate::budget::StopBudget;
-    use strandline_survey::select::{SelectionRequest, Selection};
+    use strandline_survey::select::{Selection, SelectionRequest};
 
     #[test]
     fn who_comes_back_has_been_stopped_before() {

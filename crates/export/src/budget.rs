@@ -164,7 +164,11 @@ mod tests {
         stops.add(later, Duration::from_millis(10), BUDGET);
         assert_eq!(stops.remaining(later, BUDGET), Duration::ZERO);
         let idle = start + Duration::from_secs(600);
-        assert_eq!(stops.remaining(idle, BUDGET), Duration::from_millis(20), "a period's is the most at once");
+        assert_eq!(
+            stops.remaining(idle, BUDGET),
+            Duration::from_millis(20),
+            "a period's is the most at once"
+        );
         // A stop that took longer is paid back.
         stops.add(idle, Duration::from_millis(300), BUDGET);
         assert_eq!(stops.remaining(idle + Duration::from_secs(61), BUDGET), Duration::ZERO);

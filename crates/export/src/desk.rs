@@ -10,7 +10,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::exposition::Format;
 use crate::page::Pages;
 use crate::textfile::Writer;
-use strandline_survey::picture::{Surveyor, Survey};
+use strandline_survey::picture::{Survey, Surveyor};
 use strandline_survey::select::Selection;
 
 /// Interval of looking for processes without requests: ledgers need to know of new ones.
@@ -130,7 +130,8 @@ pub fn start(desk: Arc<PictureExchange>, mut keeper: PictureMaker) -> std::io::R
                 desk.note_reader();
                 writer.write(&keeper.pages.page(&picture, Format::Plain));
             }
-            let wait = keeper.writer.as_ref().map_or(PICTURE_INTERVAL, |writer| writer.wait().min(PICTURE_INTERVAL));
+            let wait =
+                keeper.writer.as_ref().map_or(PICTURE_INTERVAL, |writer| writer.wait().min(PICTURE_INTERVAL));
             if !desk.wait_for_asking(wait) {
                 return;
             }

@@ -120,14 +120,20 @@ mod tests {
     fn requests_are_read() {
         assert_eq!(read(b"GET /metrics HTTP/1.1\r\nHost: x\r\n", true), None);
         assert_eq!(asked("GET /metrics HTTP/1.0\r\n\r\n"), Resource::Metrics(Format::Plain));
-        assert_eq!(asked("GET /metrics?a=b HTTP/1.1\r\nAccept: */*\r\n\r\n"), Resource::Metrics(Format::Plain));
+        assert_eq!(
+            asked("GET /metrics?a=b HTTP/1.1\r\nAccept: */*\r\n\r\n"),
+            Resource::Metrics(Format::Plain)
+        );
         let open = "GET /metrics HTTP/1.1\r\naccept: text/plain;q=0.1, application/openmetrics-text;version=1.0.0,*/*\r\n\r\n";
         assert_eq!(asked(open), Resource::Metrics(Format::OpenMetrics));
         assert_eq!(asked("GET / HTTP/1.1\r\n\r\n"), Resource::Root);
         assert!(matches!(asked("GET /etc HTTP/1.1\r\n\r\n"), Resource::Refused(404, _)));
         assert!(matches!(asked("POST /metrics HTTP/1.1\r\n\r\n"), Resource::Refused(405, _)));
         assert!(matches!(asked("\x16\x03\x01\r\n\r\n"), Resource::Refused(400, _)));
-        assert!(matches!(asked(&format!("GET /{} HTTP/1.1\r\n", "a".repeat(9000))), Resource::Refused(431, _)));
+        assert!(matches!(
+            asked(&format!("GET /{} HTTP/1.1\r\n", "a".repeat(9000))),
+            Resource::Refused(431, _)
+        ));
         assert!(read(b"HEAD /metrics HTTP/1.1\r\n\r\n", true).unwrap().is_head);
         assert!(head(200, "text/plain", 7).contains("Content-Length: 7\r\n"));
     }

@@ -11,7 +11,7 @@ use strandline_inspect::Error;
 use strandline_inspect::explain::{self, SnapshotMode};
 
 use crate::LedgerOptions;
-use crate::board::{ProcessStates, Entry};
+use crate::board::{Entry, ProcessStates};
 use crate::budget::CpuBudget;
 use crate::desk::{PictureExchange, join_within};
 use crate::page::own_processor_time;
@@ -281,7 +281,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use strandline_survey::picture::Surveyor;
-    use strandline_survey::select::{SelectionRequest, Selection};
+    use strandline_survey::select::{Selection, SelectionRequest};
 
     use super::*;
     use crate::budget::StopBudget;

@@ -87,7 +87,8 @@ pub fn run(options: Options, log: Log) -> Result<(), String> {
     let listener = options.listen.map(listen).transpose()?;
     let began = Instant::now();
     let board = Arc::new(ProcessStates::default());
-    let desk = Arc::new(PictureExchange::new().map_err(|error| format!("no descriptor to wake by: {error}"))?);
+    let desk =
+        Arc::new(PictureExchange::new().map_err(|error| format!("no descriptor to wake by: {error}"))?);
     if let Some(folder) = &options.textfile {
         textfile::prepare(folder)?;
     }
@@ -104,8 +105,12 @@ pub fn run(options: Options, log: Log) -> Result<(), String> {
         .clone()
         .map(|folder| textfile::Writer::new(folder, options.interval, Arc::clone(&log)));
     let pages = Arc::new(page::Pages::new(board, began));
-    let keeper =
-        desk::PictureMaker { selection: options.selection, top: options.top, writer, pages: Arc::clone(&pages) };
+    let keeper = desk::PictureMaker {
+        selection: options.selection,
+        top: options.top,
+        writer,
+        pages: Arc::clone(&pages),
+    };
     let thread =
         desk::start(Arc::clone(&desk), keeper).map_err(|error| format!("no thread for figures: {error}"))?;
     let result = server::serve(listener, &signals, &desk, &pages);

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::board::{ProcessStates, Entry};
+use crate::board::{Entry, ProcessStates};
 use crate::exposition::{Exposition, Format, Kind, Value};
 use strandline_survey::figures::Pss;
-use strandline_survey::picture::{Survey, ProcessFigures, Sum};
+use strandline_survey::picture::{ProcessFigures, Sum, Survey};
 
 /// Name of the sum of everything without series of its own.
 const OTHER: &str = "other";

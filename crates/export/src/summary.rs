@@ -77,7 +77,7 @@ impl Summary {
 
 #[cfg(test)]
 mod tests {
-    use strandline_inspect::facts::{Row, State, HolderKind, Totals};
+    use strandline_inspect::facts::{HolderKind, Row, State, Totals};
 
     use super::*;
 

@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use strandline_holders::{Builder, Reachability, Known, Limits, References, Refused, Roots, KeepPaths};
+use strandline_holders::{Builder, KeepPaths, Known, Limits, Reachability, References, Refused, Roots};
 use strandline_process::memory::Memory;
 
 const BASE: u64 = 0x7f00_0000_0000;

@@ -9,7 +9,7 @@ use strandline_sys::host::prefetch;
 
 use crate::arrays::{Refused, reserved};
 use crate::builder::Dropped;
-use crate::directory::{Directory, Candidates};
+use crate::directory::{Candidates, Directory};
 
 /// Starts and sizes of blocks are multiples of this.
 pub const GRANULE_BYTES: u64 = 8;
@@ -189,7 +189,9 @@ impl Blocks {
                     || place.granules == LARGE && u64::from(distance) < self.large_granules(block);
                 is_inside.then_some(block)
             }
-            Candidates::Covering(number) => self.containing(*self.directory.covering.get(number as usize)?, address),
+            Candidates::Covering(number) => {
+                self.containing(*self.directory.covering.get(number as usize)?, address)
+            }
         }
     }
 

@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use strandline_sys::host::prefetch;
 
-use crate::arrays::{PREFETCH_DISTANCE, DeadlineCheck, NONE, Refused, array, reserved};
+use crate::arrays::{DeadlineCheck, NONE, PREFETCH_DISTANCE, Refused, array, reserved};
 use crate::reach::Edges;
 
 /// Number of slices for transposing references: more slices take less memory, but one pass over the
@@ -151,7 +151,10 @@ fn semidominators(
         let mut semi = semis[number];
         // Links are accessed in random order.
         for &soon in of
-            .get(from.saturating_sub(PREFETCH_DISTANCE)..(ends[place] as usize).saturating_sub(PREFETCH_DISTANCE))
+            .get(
+                from.saturating_sub(PREFETCH_DISTANCE)
+                    ..(ends[place] as usize).saturating_sub(PREFETCH_DISTANCE),
+            )
             .unwrap_or_default()
         {
             if (soon as usize) > number {

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 
 use strandline_sys::host::prefetch;
 
-use crate::arrays::{PREFETCH_DISTANCE, NONE, Refused, array};
-use crate::held::{Holder, DominatorTree, Sum};
+use crate::arrays::{NONE, PREFETCH_DISTANCE, Refused, array};
+use crate::held::{DominatorTree, Holder, Sum};
 
 /// Maximum number of nodes other than those of roots. Blocks that would need more count for the
 /// node above.

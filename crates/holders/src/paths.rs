@@ -1,7 +1,7 @@
 //! Paths from a root to a block: shortest paths, and chains of dominators.
 
 use crate::arrays::{NONE, Refused, array};
-use crate::held::{Holder, DominatorTree};
+use crate::held::{DominatorTree, Holder};
 use crate::reach::{Search, vertices_of};
 
 /// Which paths from roots are kept, besides dominators.

@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use strandline_sys::host::prefetch;
 
-use crate::arrays::{PREFETCH_DISTANCE, DeadlineCheck, NONE, Refused, array};
+use crate::arrays::{DeadlineCheck, NONE, PREFETCH_DISTANCE, Refused, array};
 use crate::blocks::Blocks;
 use crate::dominators;
 use crate::held::DominatorTree;

@@ -10,7 +10,7 @@ use strandline_sys::host::prefetch;
 
 use crate::arrays::{Refused, reserved};
 use crate::blocks::Blocks;
-use crate::scan::{TypeWordSink, Known, Limits, Outcome, Progress, Run, scan};
+use crate::scan::{Known, Limits, Outcome, Progress, Run, TypeWordSink, scan};
 
 /// Blocks in a group.
 const TOGETHER: u32 = 60;

@@ -18,7 +18,7 @@ use std::collections::HashMap;
 
 use strandline_sys::host::prefetch;
 
-use crate::arrays::{PREFETCH_DISTANCE, NONE, Refused, array};
+use crate::arrays::{NONE, PREFETCH_DISTANCE, Refused, array};
 use crate::blocks::Blocks;
 use crate::held::Sum;
 use crate::marks::{BlockSet, RankedSet};
@@ -239,7 +239,8 @@ impl Walk<'_> {
     fn propagate_all(&mut self) -> Result<(), Refused> {
         let mut next = None;
         let mut last = self.members.last();
-        let mut soon = (0..PREFETCH_DISTANCE).try_fold(last, |at, _| Some(self.members.before(at?))).flatten();
+        let mut soon =
+            (0..PREFETCH_DISTANCE).try_fold(last, |at, _| Some(self.members.before(at?))).flatten();
         while let Some(number) = last {
             last = self.members.before(number);
             soon = soon.and_then(|soon| {

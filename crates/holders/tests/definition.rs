@@ -5,7 +5,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use proptest::prelude::*;
-use strandline_holders::{Holder, DominatorTree, MAX_ROOTS, Outline, Roots, SEVERAL, SharedSet, Sum};
+use strandline_holders::{DominatorTree, Holder, MAX_ROOTS, Outline, Roots, SEVERAL, SharedSet, Sum};
 
 /// A graph of blocks and roots, as lists.
 #[derive(Clone, Debug)]
@@ -128,7 +128,9 @@ fn assert_as_defined(graph: &Drawn) -> Result<(), TestCaseError> {
         let by = match nearest {
             Some(&nearest) => Holder::Block(nearest as u32),
             None if is_lost[block] => Holder::Nothing,
-            None => (0..graph.roots.len()).find(alone).map_or(Holder::Roots, |root| Holder::Root(root as u32)),
+            None => {
+                (0..graph.roots.len()).find(alone).map_or(Holder::Roots, |root| Holder::Root(root as u32))
+            }
         };
         prop_assert_eq!(held.dominator(block as u32), by);
         let (Some(chain), Some(path)) = (held.dominators(block as u32, 100), held.path(block as u32, 100))

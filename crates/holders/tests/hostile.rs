@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use common::{BASE, Heap, deadline, heap, held, limits};
 use strandline_holders::{
-    Builder, Exact, Reachability, TypeWordSink, WordCallback, Known, Limits, BlockSet, Progress, References, Refused, Roots, KeepPaths,
-    Word,
+    BlockSet, Builder, Exact, KeepPaths, Known, Limits, Progress, Reachability, References, Refused, Roots,
+    TypeWordSink, Word, WordCallback,
 };
 use strandline_process::memory::Memory;
 
@@ -63,8 +63,10 @@ fn more_references_than_may_be_kept_are_said() {
     // The references that were kept can still be searched.
     let mut roots = Roots::default();
     roots.add([0]);
-    let held =
-        Reachability::new(blocks, references, roots, KeepPaths::None, deadline()).unwrap().held(deadline()).unwrap();
+    let held = Reachability::new(blocks, references, roots, KeepPaths::None, deadline())
+        .unwrap()
+        .held(deadline())
+        .unwrap();
     assert_eq!(held.reached().blocks + held.lost().definite.blocks + held.lost().indirect.blocks, 200_000);
     assert!(held.path(0, 10).is_none());
 }
@@ -199,7 +201,8 @@ fn nothing_at_all_is_an_answer() {
     let references =
         References::read(&Heap { words: vec![] }, &blocks, Known::default(), None, &limits(), &|_| ())
             .unwrap();
-    let graph = Reachability::new(blocks, references, Roots::default(), KeepPaths::Shortest, deadline()).unwrap();
+    let graph =
+        Reachability::new(blocks, references, Roots::default(), KeepPaths::Shortest, deadline()).unwrap();
     let held = graph.held(deadline()).unwrap();
     assert_eq!((held.reached().blocks, held.lost().definite.blocks, held.dominators(0, 9)), (0, 0, None));
 }
@@ -258,5 +261,8 @@ fn words_behind_addresses_are_heard() {
     References::read(&heap, &blocks, Known::default(), Some(&heard), &limits(), &|_| ()).unwrap();
     let mut heard = heard.0.into_inner().unwrap();
     heard.retain(|heard| matches!(heard.1, Word::AfterReference(_)));
-    assert_eq!(heard, [(1, Word::AfterReference(101)), (1, Word::AfterReference(103)), (3, Word::AfterReference(119))]);
+    assert_eq!(
+        heard,
+        [(1, Word::AfterReference(101)), (1, Word::AfterReference(103)), (3, Word::AfterReference(119))]
+    );
 }

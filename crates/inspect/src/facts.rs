@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use strandline_claims::Caveat;
 pub use strandline_claims::facts::{
-    Allocator, Arena, ArenaKind, Figures, Mallinfo, Remedy, RemedyKind, Row, Runtime, State, HolderKind,
+    Allocator, Arena, ArenaKind, Figures, HolderKind, Mallinfo, Remedy, RemedyKind, Row, Runtime, State,
     TypeFacts,
 };
 

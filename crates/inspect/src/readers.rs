@@ -12,7 +12,7 @@ use strandline_allocators::{
 };
 use strandline_claims::reader::ReaderInfo;
 use strandline_claims::remedy::{Effect, Spec};
-use strandline_claims::rows::{ANONYMOUS, RowRef, KERNEL_ROWS};
+use strandline_claims::rows::{ANONYMOUS, KERNEL_ROWS, RowRef};
 use strandline_claims::{allocator, runtime};
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
@@ -219,8 +219,17 @@ mod tests {
             assert_eq!(reader.is_some(), !about.versions.is_empty(), "{}", about.name);
             assert_eq!(reader.is_some(), !about.rows.is_empty(), "{}", about.name);
             if let Some(blocks) = about.blocks {
-                let BlockRows { live, header, metadata, cached, trimmable: purge, kept, pinned, mapped, unread } =
-                    *blocks;
+                let BlockRows {
+                    live,
+                    header,
+                    metadata,
+                    cached,
+                    trimmable: purge,
+                    kept,
+                    pinned,
+                    mapped,
+                    unread,
+                } = *blocks;
                 let all = [live, header, metadata, cached, purge, kept, pinned, mapped, unread];
                 assert!(all.iter().all(|row| about.rows.contains(row)), "{}", about.name);
             }

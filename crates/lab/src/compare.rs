@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::cell::{End, Figures, Measure, Outcome, Subject};
 use super::engine::{Judge, Next, Progress, Results};
 use super::nodes::blocks;
-use super::statistics::{Estimate, Ratio, Verdict, estimate_in_blocks, outliers, paired_ratio, bonferroni};
+use super::statistics::{Estimate, Ratio, Verdict, bonferroni, estimate_in_blocks, outliers, paired_ratio};
 
 /// Joint confidence of all ratio intervals in one comparison.
 pub const CONFIDENCE: f64 = 0.99;

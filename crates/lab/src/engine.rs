@@ -178,7 +178,11 @@ impl Lab<'_> {
     }
 
     /// Runs turns concurrently: each executor takes the next turn.
-    fn round_at_once(&mut self, turns: &[ScheduledRun], executors: &mut [Box<dyn Executor>]) -> Result<(), Stopped> {
+    fn round_at_once(
+        &mut self,
+        turns: &[ScheduledRun],
+        executors: &mut [Box<dyn Executor>],
+    ) -> Result<(), Stopped> {
         let plan = self.plan;
         let shared = Mutex::new((self, turns.iter().copied()));
         let ended: Vec<Result<(), Stopped>> = std::thread::scope(|scope| {
@@ -259,7 +263,8 @@ impl Lab<'_> {
         self.progress.subject = subject;
         let left = self.progress.total.saturating_sub(self.progress.done);
         let left = u32::try_from(left).unwrap_or(u32::MAX);
-        self.progress.remaining = self.begin.elapsed().checked_div(self.run).map(|each| each.saturating_mul(left));
+        self.progress.remaining =
+            self.begin.elapsed().checked_div(self.run).map(|each| each.saturating_mul(left));
         self.judge.progress(&self.progress);
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::cell::Outcome;
-use super::elsewhere::{RemoteExecutor, RemoteEvent, Round, TaskCounts};
+use super::elsewhere::{RemoteEvent, RemoteExecutor, Round, TaskCounts};
 use super::engine::{Lab, Progress, ScheduledRun};
 use super::executor::Stopped;
 
@@ -16,8 +16,15 @@ type RoundOutcomes = Vec<(usize, Outcome)>;
 
 /// Runs the rounds of `lab` with `elsewhere`.
 pub fn run(lab: &mut Lab<'_>, elsewhere: &mut dyn RemoteExecutor) -> Result<(), Stopped> {
-    let mut course =
-        RemoteLab { lab, elsewhere, requested: 0, finished: BTreeMap::new(), lost: 0, has_any: false, why: None };
+    let mut course = RemoteLab {
+        lab,
+        elsewhere,
+        requested: 0,
+        finished: BTreeMap::new(),
+        lost: 0,
+        has_any: false,
+        why: None,
+    };
     let driven = course.drive();
     // After a signal `elsewhere` has already decided what becomes of the rounds.
     if !matches!(driven, Err(Stopped::Interrupted(_))) {

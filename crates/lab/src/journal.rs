@@ -433,7 +433,8 @@ mod tests {
             let journal = Journal::open("compare", &"x", &place).unwrap();
             assert_eq!((journal.resumed_runs(), journal.outcome("c", 7)), (lines + 1, Some(&outcome(2))));
         }
-        let mut fresh = Journal::open("compare", &"x", &JournalOptions { is_fresh: true, ..place.clone() }).unwrap();
+        let mut fresh =
+            Journal::open("compare", &"x", &JournalOptions { is_fresh: true, ..place.clone() }).unwrap();
         assert_eq!(fresh.resumed_runs(), 0);
         fresh.keep("a", 0, &outcome(0)).unwrap();
         drop(fresh);

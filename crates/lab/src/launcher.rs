@@ -235,7 +235,11 @@ impl Launcher {
                 ..Ended::default()
             };
             let grace = job.deadline.map(|at| at.saturating_duration_since(Instant::now()));
-            self.over.push(EndedJob { ended, usage: child.usage, grace: grace.unwrap_or_default().max(GRACE) });
+            self.over.push(EndedJob {
+                ended,
+                usage: child.usage,
+                grace: grace.unwrap_or_default().max(GRACE),
+            });
         }
         if !self.jobs.is_empty() {
             // Leftover processes cannot be distinguished from those of running jobs; the last job

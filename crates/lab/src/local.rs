@@ -256,8 +256,14 @@ impl Local {
             stderr: place.join("stderr"),
             tells_start,
         };
-        let run =
-            LocalJob { subject: subject.clone(), slot, keep: folder.to_owned(), group, pid: None, ended: None };
+        let run = LocalJob {
+            subject: subject.clone(),
+            slot,
+            keep: folder.to_owned(),
+            group,
+            pid: None,
+            ended: None,
+        };
         self.jobs.insert(job, run);
         self.send_request(&Request::Start(Box::new(start)))?;
         Ok(job)

@@ -24,7 +24,8 @@ pub fn stage(folder: &Path) -> Result<(), String> {
     std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
     let folder = folder.canonicalize().map_err(|error| named(folder, &error))?;
     let path = program_in(&folder);
-    let executable = std::fs::read(executable_path()).map_err(|error| format!("strandline itself: {error}"))?;
+    let executable =
+        std::fs::read(executable_path()).map_err(|error| format!("strandline itself: {error}"))?;
     if !std::fs::read(&path).is_ok_and(|there| there == executable) {
         write_file(&path, &executable)?;
     }

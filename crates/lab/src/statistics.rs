@@ -357,7 +357,8 @@ fn student_interval(logs: &[f64], confidence: f64, unit_log: f64) -> Option<(f64
     let variance = logs.iter().map(|log| (log - mean).powi(2) / (count - 1.0)).sum::<f64>();
     // Variance of the difference of two figures, each with a uniform rounding error.
     let rounding = unit_log.powi(2) / 6.0;
-    let quantile = StudentsT::new(0.0, 1.0, count - 1.0).ok()?.inverse_cdf(0.5 + clamp_confidence(confidence) / 2.0);
+    let quantile =
+        StudentsT::new(0.0, 1.0, count - 1.0).ok()?.inverse_cdf(0.5 + clamp_confidence(confidence) / 2.0);
     let reach = quantile * (variance.max(rounding) / count).sqrt();
     (mean.is_finite() && reach.is_finite()).then_some((mean - reach, mean + reach))
 }

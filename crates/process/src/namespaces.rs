@@ -140,7 +140,8 @@ fn open_place(place: &impl AsFd) -> io::Result<File> {
 
 /// Opens the target's executable, even if it was deleted or replaced.
 pub fn open_executable(process: &Process) -> Result<File> {
-    with_dac_capabilities(|| open_regular(&process.path("exe"))).map_err(|source| process.error("exe", source))
+    with_dac_capabilities(|| open_regular(&process.path("exe")))
+        .map_err(|source| process.error("exe", source))
 }
 
 /// Opens the target of one of the kernel's own links.

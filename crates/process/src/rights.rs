@@ -25,7 +25,11 @@ pub struct Rights {
 impl Rights {
     /// The rights of this process.
     pub fn own() -> Self {
-        Self { user: host::effective_user(), held: capabilities::held(), bounds: capabilities::bounding_set() }
+        Self {
+            user: host::effective_user(),
+            held: capabilities::held(),
+            bounds: capabilities::bounding_set(),
+        }
     }
 
     /// Whether it has the capability `one`. DAC_OVERRIDE includes DAC_READ_SEARCH.

@@ -19,7 +19,7 @@ use super::clock::Clock;
 use super::ledgers::{Ledgers, WatchRequest};
 use super::limits::{Group, Limits};
 use super::marks::{self, CommandEnd, Marks};
-use super::session::{self, SessionParameters, Session};
+use super::session::{self, Session, SessionParameters};
 use super::sink::Sink;
 use super::tree::ProcessEvents;
 use super::watchable;

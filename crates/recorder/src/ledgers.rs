@@ -211,7 +211,9 @@ impl Ledgers {
         let made: Vec<LedgerResult> = self.made.try_iter().collect();
         let of_requests = |made: &&LedgerResult| match made {
             LedgerResult::Ledger(ledger) => ledger.moment != Moment::Exit,
-            LedgerResult::Failed(request, _) | LedgerResult::ProcessEnded(request) => request.moment != Moment::Exit,
+            LedgerResult::Failed(request, _) | LedgerResult::ProcessEnded(request) => {
+                request.moment != Moment::Exit
+            }
             _ => false,
         };
         self.under_way = self.under_way.saturating_sub(made.iter().filter(of_requests).count());

@@ -27,7 +27,7 @@ use std::time::Duration;
 use strandline_inspect::explain::SnapshotMode;
 use strandline_recording::Ending;
 
-pub use command::{NotStarted, CommandSettings, run};
+pub use command::{CommandSettings, NotStarted, run};
 pub use limits::{Group, Limits, can_limit_memory};
 pub use marks::VARIABLE as MARK_VARIABLE;
 pub use plan::Plan;

@@ -89,7 +89,9 @@ impl Marks {
     pub fn take(&mut self) -> Vec<ReportedMark> {
         let mut told = Vec::new();
         for _ in 0..MAX_READS {
-            let Some(socket) = self.socket.as_ref().filter(|_| told.len() < MAX_MARKS_PER_CALL) else { break };
+            let Some(socket) = self.socket.as_ref().filter(|_| told.len() < MAX_MARKS_PER_CALL) else {
+                break;
+            };
             let mut buffer = [0; 4096];
             match receive(socket.as_raw_fd(), &mut buffer) {
                 Ok((0, _)) => self.socket = None,

@@ -46,7 +46,8 @@ impl Plan {
         Self { marks: MarkLedgers::Few, peak: true, exit: false, every: None, ends: false };
     /// Default of `record`: at its beginning and its end. Catching the exit requires tracing, which
     /// is too intrusive as a default in production.
-    pub const RECORD: Self = Self { marks: MarkLedgers::None, peak: false, exit: false, every: None, ends: true };
+    pub const RECORD: Self =
+        Self { marks: MarkLedgers::None, peak: false, exit: false, every: None, ends: true };
 
     /// Parses the value of `--ledger`.
     ///

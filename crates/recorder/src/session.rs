@@ -16,7 +16,8 @@ use strandline_process::error::Error;
 use strandline_process::procfs::Process;
 use strandline_process::snapshot;
 use strandline_recording::{
-    Block, CaveatRecord, CommandUsage, Exec, Header, Heartbeat, Limit, ProcessEnd, ProcessStart, Record, SCHEMA,
+    Block, CaveatRecord, CommandUsage, Exec, Header, Heartbeat, Limit, ProcessEnd, ProcessStart, Record,
+    SCHEMA,
 };
 
 use super::clock::{Clock, Grid};
@@ -26,7 +27,7 @@ use super::plan::Plan;
 use super::poller::{Poller, Source};
 use super::sampler::{Sampler, Units};
 use super::sink::Sink;
-use super::tree::{ProcessEvents, Departed, Member, Program, SEARCH_EVERY, Tree};
+use super::tree::{Departed, Member, ProcessEvents, Program, SEARCH_EVERY, Tree};
 use super::{Options, Progress, Recorded};
 
 /// Interval at which samples are written to the file.
@@ -357,7 +358,9 @@ impl<'a> Session<'a> {
     /// thread runs on.
     fn reopen(&mut self, pid: i32) -> bool {
         let units = self.units;
-        let Some(member) = self.tree.get_mut(pid).filter(|member| member.has_other_threads()) else { return false };
+        let Some(member) = self.tree.get_mut(pid).filter(|member| member.has_other_threads()) else {
+            return false;
+        };
         let sampler = Process::open(pid).and_then(|process| Sampler::open_by_thread(&process, units));
         let Ok(sampler) = sampler else { return false };
         member.sampler = Some(sampler);

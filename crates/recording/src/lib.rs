@@ -23,5 +23,5 @@ pub use record::{
     CaveatRecord, CommandUsage, Ending, Exec, Header, Heartbeat, Ledger, Limit, Mark, Moment, ProcessEnd,
     ProcessStart, Record, SCHEMA,
 };
-pub use sample::{Column, Sample, Value};
+pub use sample::{Column, ColumnValue, Sample};
 pub use write::{MAX_FRAME_BYTES, Writer};

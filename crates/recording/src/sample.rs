@@ -75,7 +75,7 @@ impl Column {
     }
 
     /// Converts a figure to the unit in the name.
-    pub fn shown(self, figure: u64) -> Value {
+    pub fn shown(self, figure: u64) -> ColumnValue {
         match self {
             Self::Rss
             | Self::Virtual
@@ -83,23 +83,23 @@ impl Column {
             | Self::Anonymous
             | Self::File
             | Self::Shmem
-            | Self::Swap => Value::Whole(figure.saturating_mul(1024)),
-            Self::User | Self::System => Value::Micros(figure.saturating_mul(1000)),
-            Self::MinorFaults | Self::MajorFaults | Self::Threads => Value::Whole(figure),
+            | Self::Swap => ColumnValue::Whole(figure.saturating_mul(1024)),
+            Self::User | Self::System => ColumnValue::Micros(figure.saturating_mul(1000)),
+            Self::MinorFaults | Self::MajorFaults | Self::Threads => ColumnValue::Whole(figure),
         }
     }
 }
 
 /// A figure in the unit shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Value {
+pub enum ColumnValue {
     /// Bytes, or a count.
     Whole(u64),
     /// Seconds, in microseconds.
     Micros(u64),
 }
 
-impl Value {
+impl ColumnValue {
     /// The figure as a number: bytes, a count, or seconds.
     pub fn number(self) -> f64 {
         match self {
@@ -158,7 +158,7 @@ impl Sample {
     }
 
     /// The figure of a column, in the unit shown.
-    pub fn shown(&self, column: Column) -> Value {
+    pub fn shown(&self, column: Column) -> ColumnValue {
         column.shown(self.figures().get(column as usize).copied().unwrap_or_default())
     }
 

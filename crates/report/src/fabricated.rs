@@ -2,8 +2,8 @@
 
 use strandline_claims::caveat::Caveat;
 use strandline_inspect::facts::{
-    self, Arena, ArenaKind, Cost, Explanation, Remedy, RemedyKind, Row, State, HolderKind, Target, TargetKind,
-    Totals, Verdict,
+    self, Arena, ArenaKind, Cost, Explanation, HolderKind, Remedy, RemedyKind, Row, State, Target,
+    TargetKind, Totals, Verdict,
 };
 
 const KIB: u64 = 1 << 10;
@@ -36,8 +36,8 @@ pub fn balanced(mut explanation: Explanation) -> Explanation {
 /// A service of 1.6 GiB whose heap is mostly free.
 pub fn service() -> Explanation {
     use {
-        State::{Evictable, Live, Pinned, Stranded},
         HolderKind::{Allocator, Kernel, Program, Values},
+        State::{Evictable, Live, Pinned, Stranded},
     };
     let arena = |id: &str, kind, mapped, trim| Arena {
         id: id.to_owned(),
@@ -150,8 +150,8 @@ pub fn service() -> Explanation {
 /// A shell with very little memory.
 pub fn shell() -> Explanation {
     use {
-        State::{Evictable, Live, Pinned},
         HolderKind::{Allocator, Kernel, Program, Values},
+        State::{Evictable, Live, Pinned},
     };
     balanced(Explanation {
         target: Target {
@@ -188,8 +188,8 @@ pub fn shell() -> Explanation {
 /// A Java process whose heap strandline cannot read.
 pub fn java() -> Explanation {
     use {
-        State::{Live, Unattributed},
         HolderKind::Values,
+        State::{Live, Unattributed},
     };
     balanced(Explanation {
         target: Target {
@@ -224,7 +224,7 @@ pub fn java() -> Explanation {
 
 /// Names that an attacker would choose.
 pub fn hostile() -> Explanation {
-    use {State::Live, HolderKind::Kernel};
+    use {HolderKind::Kernel, State::Live};
     let evil = "\x1b[2J\x1b]0;owned\x07\u{9b}31m\u{202e}\r\n\0";
     let mut explanation = service();
     explanation.target.executable = Some(format!("/tmp/{evil}{}", "漢".repeat(3000)));

@@ -9,7 +9,7 @@ use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::SizeClass;
 use strandline_claims::section::Section;
 use strandline_inspect::facts::{
-    Allocator, Arena, ArenaKind, Explanation, Kernel, Remedy, RemedyKind, Row, Runtime, State, HolderKind,
+    Allocator, Arena, ArenaKind, Explanation, HolderKind, Kernel, Remedy, RemedyKind, Row, Runtime, State,
     Target,
 };
 use strandline_inspect::readers;

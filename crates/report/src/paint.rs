@@ -2,7 +2,7 @@
 //! The palette is that of Okabe and Ito, distinguishable with the common colour-vision
 //! deficiencies, in the 256 colours that every current terminal has.
 
-use strandline_inspect::facts::{State, HolderKind};
+use strandline_inspect::facts::{HolderKind, State};
 
 /// The output device: the available width, and whether colour is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

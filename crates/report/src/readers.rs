@@ -2,7 +2,7 @@
 //! only recognised.
 
 use serde::Serialize;
-use strandline_claims::reader::{ReaderInfo, FileName};
+use strandline_claims::reader::{FileName, ReaderInfo};
 
 use super::paint::{Paint, Surface};
 use super::terminal::joined;

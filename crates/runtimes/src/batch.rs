@@ -120,7 +120,8 @@ impl<'a> Batch<'a> {
             for &index in rest {
                 let (address, length) = wanted(index);
                 let behind = address.saturating_add(length);
-                if behind.saturating_sub(start) > MAX_PIECE_BYTES || address.saturating_sub(end) > MAX_GAP_BYTES
+                if behind.saturating_sub(start) > MAX_PIECE_BYTES
+                    || address.saturating_sub(end) > MAX_GAP_BYTES
                 {
                     break;
                 }
@@ -186,7 +187,10 @@ impl<'a> PageCache<'a> {
 
     /// Keeps `pages` pages of `memory`; each takes memory only once it is read.
     pub fn with_capacity(memory: &'a dyn Memory, pages: usize) -> Self {
-        Self { memory, kept: vec![CachedPage { address: u64::MAX, bytes: ReadBuffer::default() }; pages.max(1)] }
+        Self {
+            memory,
+            kept: vec![CachedPage { address: u64::MAX, bytes: ReadBuffer::default() }; pages.max(1)],
+        }
     }
 
     fn page(&mut self, address: u64) -> Option<&[u8]> {

@@ -7,7 +7,7 @@ use strandline_claims::runtime::{Context, Reading};
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
-use strandline_synth::{Rng, Image, clipped, is_absent};
+use strandline_synth::{Image, Rng, clipped, is_absent};
 
 struct Target(Image);
 

@@ -3,14 +3,15 @@
 use std::io::Read;
 
 use strandline_claims::reader::{
-    ReaderInfo, Match, Evidence, FileName, HeapKind, leading_version, version_in_file_name,
+    Evidence, FileName, HeapKind, Match, ReaderInfo, leading_version, version_in_file_name,
 };
 use strandline_process::namespaces::open_in_root;
 
 use FileName::{Contains, Exact, Versioned};
 
 /// Defaults for a runtime whose version, if known, is in its file names.
-const VERSION_IN_FILE_NAME: ReaderInfo = ReaderInfo { evidence: Evidence { version: version_of_file_name, ..Evidence::NONE }, ..ReaderInfo::NONE };
+const VERSION_IN_FILE_NAME: ReaderInfo =
+    ReaderInfo { evidence: Evidence { version: version_of_file_name, ..Evidence::NONE }, ..ReaderInfo::NONE };
 const EVIDENCE: Evidence = VERSION_IN_FILE_NAME.evidence;
 
 /// The version in the name of a file.
@@ -159,7 +160,11 @@ pub static CHEZ: ReaderInfo = ReaderInfo {
 pub static ERLANG: ReaderInfo = ReaderInfo {
     name: "erlang",
     title: "Erlang",
-    evidence: Evidence { executables: &[Contains("beam", ".smp")], symbols: &["erl_create_process"], ..EVIDENCE },
+    evidence: Evidence {
+        executables: &[Contains("beam", ".smp")],
+        symbols: &["erl_create_process"],
+        ..EVIDENCE
+    },
     heap: HeapKind::OwnOnly("erlang"),
     ..VERSION_IN_FILE_NAME
 };
@@ -203,8 +208,12 @@ pub static GUILE: ReaderInfo = ReaderInfo {
 };
 
 /// R.
-pub static R: ReaderInfo =
-    ReaderInfo { name: "r", title: "R", evidence: Evidence { files: &[Contains("libR", ".so")], ..EVIDENCE }, ..VERSION_IN_FILE_NAME };
+pub static R: ReaderInfo = ReaderInfo {
+    name: "r",
+    title: "R",
+    evidence: Evidence { files: &[Contains("libR", ".so")], ..EVIDENCE },
+    ..VERSION_IN_FILE_NAME
+};
 
 /// The JavaScript engine of Firefox.
 pub static SPIDERMONKEY: ReaderInfo = ReaderInfo {

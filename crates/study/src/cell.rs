@@ -6,7 +6,7 @@ use std::time::Duration;
 use strandline_lab::cell::{Measure, Subject};
 use strandline_recorder::Limits;
 
-use super::build::{build_folder, own_program, preloads, cell_variables, placeholder_values};
+use super::build::{build_folder, cell_variables, own_program, placeholder_values, preloads};
 use super::matrix::{Key, Matrix, fill};
 
 /// The subject of a cell; `{build}` folders are below `root`.

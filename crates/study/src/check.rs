@@ -319,7 +319,9 @@ fn claims(study: &Study, matrix: &Arc<Matrix>, problems: &mut Problems) {
         }
         match tried {
             TryOutcome::CanFail | TryOutcome::NotKnown => {}
-            TryOutcome::AlwaysHolds => add("it holds whatever is measured: it cannot fail, so it claims nothing"),
+            TryOutcome::AlwaysHolds => {
+                add("it holds whatever is measured: it cannot fail, so it claims nothing")
+            }
             TryOutcome::NeverHolds if expression.is_one_comparison() => {
                 add("it fails whatever is measured: nothing that could be measured makes it true");
             }

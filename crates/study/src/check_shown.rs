@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::diagnostics::{Problems, nearest};
 use super::expression::unknown_metric;
 use super::file::{PublishedFigure, SUBJECT, Side, Statistic, Study, Subject, TableSpec};
-use super::matrix::{Matrix, CellError};
+use super::matrix::{CellError, Matrix};
 use super::metric::{MAX_METRICS, Metric};
 use super::table::combined_metrics;
 
@@ -35,7 +35,12 @@ pub fn results(study: &Study, matrix: &Matrix, problems: &mut Problems) {
                 "[[table]]: a ratio has a median, low and high: no `statistic` \"least\" or \"most\" with `ratio_to`",
             );
         }
-        check_several_choices(&table.given, &[table.rows.axis(), table.columns.axis()], table.offset, problems);
+        check_several_choices(
+            &table.given,
+            &[table.rows.axis(), table.columns.axis()],
+            table.offset,
+            problems,
+        );
         published(table, study, problems);
     }
     for plot in &study.plots {
@@ -59,7 +64,12 @@ pub fn selection(given: &[(String, String)], matrix: &Matrix, offset: usize, pro
 }
 
 /// Checks that an axis with several given choices is a side of the table or plot.
-fn check_several_choices(given: &[(String, String)], sides: &[Option<&str>], offset: usize, problems: &mut Problems) {
+fn check_several_choices(
+    given: &[(String, String)],
+    sides: &[Option<&str>],
+    offset: usize,
+    problems: &mut Problems,
+) {
     let mut seen = BTreeSet::new();
     for (axis, _) in given {
         if !seen.insert(axis) && !sides.contains(&Some(axis)) {

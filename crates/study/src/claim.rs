@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::data::Measured;
-use super::expression::{Evaluated, Expression, EvaluationOutcome, Read, EvaluationInput};
+use super::expression::{Evaluated, EvaluationInput, EvaluationOutcome, Expression, Read};
 use super::file::Claim;
 use super::matrix::{Key, Matrix};
 use super::metric::Metric;
@@ -119,7 +119,9 @@ fn verdict(
         let Evaluated { outcome, reads: found, .. } = expression.evaluate(&world);
         let name = matrix.group_name(group);
         match outcome {
-            EvaluationOutcome::Answer(_) if found.is_empty() => missing.push("it reads no cell of this run".to_owned()),
+            EvaluationOutcome::Answer(_) if found.is_empty() => {
+                missing.push("it reads no cell of this run".to_owned())
+            }
             EvaluationOutcome::Answer(true) => holds += 1,
             EvaluationOutcome::Answer(false) => fails.push(name),
             EvaluationOutcome::Missing(why) | EvaluationOutcome::Wrong(why) => missing.push(why),
@@ -207,7 +209,8 @@ pub fn try_out(claim: &Claim, expression: &Expression, matrix: &Arc<Matrix>, ste
     let mut trial = Answers::default();
     for group in groups.iter().take(20) {
         for seed in 0..MAX_TRIES {
-            let made_up = RandomData { seed, pool: pool.clone(), texts: texts.clone(), matrix: matrix.clone() };
+            let made_up =
+                RandomData { seed, pool: pool.clone(), texts: texts.clone(), matrix: matrix.clone() };
             let world = EvaluationInput {
                 matrix: matrix.clone(),
                 measured: Arc::new(made_up),

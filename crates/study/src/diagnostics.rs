@@ -195,7 +195,9 @@ impl<'t, 'p> Fields<'t, 'p> {
         let mut entries: Vec<_> = self
             .table
             .iter()
-            .map(|(key, value)| (Located { value: key.get_ref().to_string(), offset: key.span().start }, value))
+            .map(|(key, value)| {
+                (Located { value: key.get_ref().to_string(), offset: key.span().start }, value)
+            })
             .collect();
         entries.sort_by_key(|(key, _)| key.offset);
         entries

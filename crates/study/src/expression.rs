@@ -18,10 +18,10 @@ use cel::extractors::Arguments;
 use cel::objects::Key as MapKey;
 use cel::{Context, ExecutionError, IdedExpr, Program, Value};
 
-use super::data::{Measured, paired, cell_statistic};
+use super::data::{Measured, cell_statistic, paired};
 use super::file::{SUBJECT, Selection, Statistic};
 use super::kinds::TEXT;
-use super::matrix::{Key, Matrix, CellError};
+use super::matrix::{CellError, Key, Matrix};
 use super::metric::Metric;
 use super::scan::{self, Scan};
 use super::syntax::{self, ExpressionError};
@@ -360,9 +360,9 @@ fn read_cell(name: &str, arguments: &[Value], world: &EvaluationInput) -> Result
     }
     let other = second.map(|second| matrix.resolve(&selection(second, matrix)?, &world.fixed)).transpose()?;
     let value = match &other {
-        _ if is_text => {
-            ReadValue::Text(world.measured.text(&key, metric).map_err(|why| missing_in_cell(&key, matrix, &why))?)
-        }
+        _ if is_text => ReadValue::Text(
+            world.measured.text(&key, metric).map_err(|why| missing_in_cell(&key, matrix, &why))?,
+        ),
         Some(other) => ReadValue::Number(read_ratio(name, metric, [&key, other], world)?),
         None => ReadValue::Number(read_figure(name, metric, &key, world)?),
     };
@@ -398,14 +398,20 @@ fn split_arguments<'v>(
 fn read_figure(name: &str, metric: &str, key: &Key, world: &EvaluationInput) -> Result<f64, CellError> {
     let known = Statistic::NAMES.iter().find(|(known, _)| *known == name);
     let asked = known.map_or(Statistic::Median, |(_, statistic)| *statistic);
-    let value =
-        cell_statistic(&*world.measured, key, metric, asked).map_err(|why| missing_in_cell(key, &world.matrix, &why))?;
+    let value = cell_statistic(&*world.measured, key, metric, asked)
+        .map_err(|why| missing_in_cell(key, &world.matrix, &why))?;
     value.ok_or_else(|| too_few(metric))
 }
 
 /// The ratio of the first cell to the second; an error names the cell with missing data.
-fn read_ratio(name: &str, metric: &str, [of, to]: [&Key; 2], world: &EvaluationInput) -> Result<f64, CellError> {
-    let samples = |key| world.measured.samples(key, metric).map_err(|why| missing_in_cell(key, &world.matrix, &why));
+fn read_ratio(
+    name: &str,
+    metric: &str,
+    [of, to]: [&Key; 2],
+    world: &EvaluationInput,
+) -> Result<f64, CellError> {
+    let samples =
+        |key| world.measured.samples(key, metric).map_err(|why| missing_in_cell(key, &world.matrix, &why));
     let (ours, theirs) = (samples(of)?, samples(to)?);
     let ratio = paired(&ours, &theirs, metric).map_err(|why| missing_in_cell(to, &world.matrix, &why))?;
     let value = match name {

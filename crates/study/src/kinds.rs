@@ -78,7 +78,8 @@ impl<'t> Walk<'t> {
             Expr::Literal(_) => Kind::Number,
             Expr::Ident(name) => self.name_kind(name),
             Expr::Call(call) => {
-                let mut value_bounds: Vec<Kind> = call.target.iter().map(|target| self.kind(target)).collect();
+                let mut value_bounds: Vec<Kind> =
+                    call.target.iter().map(|target| self.kind(target)).collect();
                 value_bounds.extend(call.args.iter().map(|argument| self.kind(argument)));
                 self.call_kind(&call.func_name, &value_bounds)
             }

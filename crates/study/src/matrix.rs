@@ -61,7 +61,12 @@ impl Matrix {
         let mut matrix = Self::declared(study);
         for axis in matrix.axes.iter_mut().filter(|axis| axis.choices.is_empty()) {
             let (name, value) = (stand_in.to_owned(), stand_in.to_owned());
-            axis.choices.push(AxisValue { name, value, number: stand_in.parse().ok(), ..AxisValue::default() });
+            axis.choices.push(AxisValue {
+                name,
+                value,
+                number: stand_in.parse().ok(),
+                ..AxisValue::default()
+            });
         }
         matrix
     }

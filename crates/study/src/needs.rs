@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use super::build::{axis_variable, find_library, build_folder, mentions_variable, placeholder_values};
+use super::build::{axis_variable, build_folder, find_library, mentions_variable, placeholder_values};
 use super::cell::subject;
 use super::file::{Need, NeedKind};
 use super::matrix::{Key, Matrix, fill, placeholders};

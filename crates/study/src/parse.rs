@@ -6,7 +6,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::diagnostics::{Located, Fields, Node, Problems, kind, number};
+use super::diagnostics::{Fields, Located, Node, Problems, kind, number};
 use super::file::{
     Axis, AxisValue, Derived, Measurement, Need, NeedKind, SUBJECT, Settings, Short, Study, Subject,
 };

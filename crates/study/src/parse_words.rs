@@ -2,7 +2,7 @@
 
 use toml::de::DeValue;
 
-use super::diagnostics::{Located, Fields, Node, Problems, kind, number};
+use super::diagnostics::{Fields, Located, Node, Problems, kind, number};
 use super::metric::expand;
 
 /// The name of a choice, or a list of names: strings or numbers.

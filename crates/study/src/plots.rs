@@ -7,7 +7,7 @@ use super::data::{Measured, estimate};
 use super::file::{Axis, PlotSpec, Selection, Side};
 use super::matrix::Matrix;
 use super::metric::{Metric, Unit, unit};
-use super::table::{combined_metrics, choices, groups, combined_metric, without};
+use super::table::{choices, combined_metric, combined_metrics, groups, without};
 use strandline_report::pages::page::{Plot, PlotKind, Series};
 use strandline_report::text::clean;
 
@@ -73,7 +73,8 @@ fn plot(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured, group: &Selec
     // `None` stands for the single line through the metrics of `x`.
     let columns: Vec<Option<&str>> =
         if spec.y.is_empty() { vec![None] } else { spec.y.iter().map(|name| Some(name.as_str())).collect() };
-    let metric_of = |place: &XPosition, column: Option<&str>| combined_metric(place.metric.as_deref(), column);
+    let metric_of =
+        |place: &XPosition, column: Option<&str>| combined_metric(place.metric.as_deref(), column);
     let first = along.places.first()?;
     let metrics: Vec<String> =
         columns.iter().filter_map(|column| metric_of(first, *column)).take(MAX_SERIES).collect();

@@ -12,7 +12,7 @@ use super::data::{CellData, Data};
 use super::extract::{Extractor, RunMetrics};
 use super::find;
 use super::matrix::{Key, Matrix};
-use super::needs::{RunnableCells, ProbePhase, probe};
+use super::needs::{ProbePhase, RunnableCells, probe};
 use strandline_lab::cell::{End, Outcome, Subject};
 use strandline_lab::engine::{Judge, Next, Progress, Results};
 use strandline_lab::executor::{Executor, Stopped};

@@ -154,10 +154,14 @@ fn builds_that_differ_have_folders_of_their_own() {
     assert_ne!(folders[0], folders[2]);
     let subject = cell::subject(&matrix, &cells[2], Path::new("/r"), None);
     assert_eq!(subject.command[0], folders[2].join("s").display().to_string());
-    let without =
-        run::data(&matrix, &RunnableCells::default(), &Results::default(), None, &Default::default(), &|_| {
-            String::new()
-        });
+    let without = run::data(
+        &matrix,
+        &RunnableCells::default(),
+        &Results::default(),
+        None,
+        &Default::default(),
+        &|_| String::new(),
+    );
     assert!(without.cells.is_empty());
 }
 
@@ -228,7 +232,8 @@ fn a_subject_has_its_own_metrics_and_repeats() {
     };
     let good = printed("{\"x\": 2, \"said\": \"good\", \"y\": 7}\n", "good");
     let bad = printed("{\"x\": 2, \"said\": \"bad\", \"y\": 7}\n", "bad");
-    let cells: Vec<_> = needs::check_cells(&matrix).unwrap().missing.into_iter().map(|(key, _)| key).collect();
+    let cells: Vec<_> =
+        needs::check_cells(&matrix).unwrap().missing.into_iter().map(|(key, _)| key).collect();
     let bill = RunnableCells { cells, missing: Vec::new() };
     let judged = |last: &Outcome| {
         let runs = results(vec![vec![good.clone(), last.clone()], vec![good.clone(); 5]]);

@@ -65,7 +65,9 @@ pub fn combined_metrics(first: &[String], second: &[String]) -> Vec<String> {
     match (first, second) {
         ([], some) | (some, []) => some.to_vec(),
         (first, second) => {
-            let of = |name| second.iter().filter_map(move |other: &String| combined_metric(Some(name), Some(other)));
+            let of = |name| {
+                second.iter().filter_map(move |other: &String| combined_metric(Some(name), Some(other)))
+            };
             first.iter().flat_map(|name| of(name)).collect()
         }
     }

@@ -11,5 +11,5 @@ pub mod figures;
 pub mod picture;
 pub mod select;
 
-pub use picture::{Surveyor, Survey};
+pub use picture::{Survey, Surveyor};
 pub use select::Selection;

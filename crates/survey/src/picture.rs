@@ -9,8 +9,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use crate::figures::{Figures, CachedFacts, Pss};
-use crate::select::{Key, FoundProcess, Selection};
+use crate::figures::{CachedFacts, Figures, Pss};
+use crate::select::{FoundProcess, Key, Selection};
 
 /// Default time limit for proportional set sizes in each picture: about 6 GiB of memory.
 const PSS_TIME: Duration = Duration::from_millis(40);
@@ -143,7 +143,14 @@ impl Surveyor {
         let mut shown = Vec::with_capacity(found.len());
         for (seen, known) in found {
             let CachedFacts { figures, pss, group, .. } = known.clone();
-            shown.push(ProcessFigures { key: seen.key, parent: seen.parent, name: seen.name, group, figures, pss });
+            shown.push(ProcessFigures {
+                key: seen.key,
+                parent: seen.parent,
+                name: seen.name,
+                group,
+                figures,
+                pss,
+            });
             self.known.insert(seen.key, known);
         }
         let groups = by_group(&shown);
@@ -230,7 +237,8 @@ mod tests {
 
     #[test]
     fn the_largest_are_shown_and_the_others_summed() {
-        let all = Selection::new(crate::select::SelectionRequest { all: true, ..Default::default() }).unwrap();
+        let all =
+            Selection::new(crate::select::SelectionRequest { all: true, ..Default::default() }).unwrap();
         let picture = Surveyor::default().paint(&all, 1);
         assert_eq!(picture.processes.len(), 1);
         let first = picture.processes[0].figures.rss_bytes;

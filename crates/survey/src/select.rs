@@ -294,11 +294,16 @@ mod tests {
     fn what_is_asked_is_checked() {
         let error = |asked| Selection::new(asked).unwrap_err();
         assert!(error(SelectionRequest::default()).contains("--pid"));
-        assert!(error(SelectionRequest { pids: vec![i32::MAX], ..SelectionRequest::default() }).contains("no process"));
+        assert!(
+            error(SelectionRequest { pids: vec![i32::MAX], ..SelectionRequest::default() })
+                .contains("no process")
+        );
         let wrong = error(SelectionRequest { names: vec!["(".to_owned()], ..SelectionRequest::default() });
         assert!(wrong.contains("--name (") && !wrong.contains('\n'), "{wrong}");
         let own = std::process::id().cast_signed();
-        let found = Selection::new(SelectionRequest { pids: vec![own], ..SelectionRequest::default() }).unwrap().find();
+        let found = Selection::new(SelectionRequest { pids: vec![own], ..SelectionRequest::default() })
+            .unwrap()
+            .find();
         assert_eq!(found.iter().map(|seen| seen.key.pid).collect::<Vec<_>>(), [own]);
         assert!(found[0].group().is_some());
     }

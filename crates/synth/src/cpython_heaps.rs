@@ -5,7 +5,7 @@
 //! Written from CPython's `Include/object.h` and `Include/internal/mimalloc` (3.13.5 and 3.14.10),
 //! independently of the reader that it tests.
 
-use crate::{CPythonExpected, CPythonImage, Rng, Image};
+use crate::{CPythonExpected, CPythonImage, Image, Rng};
 
 const PAGE: u64 = 4096;
 const CODE: u64 = 0x40_0000;

@@ -1,6 +1,6 @@
 //! Damage: overwrites words of a heap in the ways that make readers loop, overflow or run away.
 
-use crate::{Rng, Heap, Image};
+use crate::{Heap, Image, Rng};
 
 /// The new value of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

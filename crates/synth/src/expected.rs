@@ -1,7 +1,7 @@
 //! Expected figures of a planned heap: those of `mallinfo2()` and the pages that `malloc_trim(0)`
 //! gives back, computed from the plan and not from the bytes.
 
-use crate::plan::{Arena, Ending, Plan, Stretch, ChunkState};
+use crate::plan::{Arena, ChunkState, Ending, Plan, Stretch};
 use crate::{PAGE, round_down, round_up};
 
 /// The figures of `mallinfo2()`.
@@ -147,7 +147,9 @@ fn trimmed(arena: &Arena, system_break: u64) -> Vec<(u64, u64)> {
 /// The longest runs of fastbin and free chunks, as [start, end).
 fn runs(stretch: &Stretch) -> Vec<(u64, u64)> {
     let mut runs: Vec<(u64, u64)> = Vec::new();
-    for chunk in stretch.chunks.iter().filter(|chunk| matches!(chunk.state, ChunkState::Fast | ChunkState::Free)) {
+    for chunk in
+        stretch.chunks.iter().filter(|chunk| matches!(chunk.state, ChunkState::Fast | ChunkState::Free))
+    {
         match runs.last_mut() {
             Some((_, end)) if *end == chunk.at => *end += chunk.size,
             _ => runs.push((chunk.at, chunk.at + chunk.size)),
@@ -183,10 +185,20 @@ mod tests {
 
     #[test]
     fn a_fast_chunk_joins_two_free_ones_and_a_cached_one_does_not() {
-        let joined = [(0x1000, ChunkState::Free), (0x80, ChunkState::Fast), (0x1f80, ChunkState::Free), (0x1000, ChunkState::Live)];
+        let joined = [
+            (0x1000, ChunkState::Free),
+            (0x80, ChunkState::Fast),
+            (0x1f80, ChunkState::Free),
+            (0x1000, ChunkState::Live),
+        ];
         let arena = |stretch| Arena { address: 0, is_main: false, stretches: vec![stretch] };
         assert_eq!(trimmed(&arena(stretch(&joined, 0x1000, Ending::Top)), 0), [(0x11000, 0x13000)]);
-        let parted = [(0x1000, ChunkState::Free), (0x80, ChunkState::Cached(0)), (0x1f80, ChunkState::Free), (0x1000, ChunkState::Live)];
+        let parted = [
+            (0x1000, ChunkState::Free),
+            (0x80, ChunkState::Cached(0)),
+            (0x1f80, ChunkState::Free),
+            (0x1000, ChunkState::Live),
+        ];
         assert_eq!(trimmed(&arena(stretch(&parted, 0x1000, Ending::Top)), 0), [(0x12000, 0x13000)]);
     }
 

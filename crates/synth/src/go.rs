@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Rng, Image};
+use crate::{Image, Rng};
 
 const PAGE: u64 = 4096;
 const CODE: u64 = 0x40_0000;

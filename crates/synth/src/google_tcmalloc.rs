@@ -5,7 +5,7 @@
 //! Written from the headers of that repository, independently of the reader that it tests.
 
 use crate::tcmalloc::{HeapExpected, HeapImage};
-use crate::{Rng, Image};
+use crate::{Image, Rng};
 
 const MIB: u64 = 1 << 20;
 const HUGE: u64 = 2 * MIB;

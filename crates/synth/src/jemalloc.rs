@@ -4,7 +4,7 @@
 //!
 //! Written from jemalloc's headers of each release, independently of the reader that it tests.
 
-use crate::{Rng, Image};
+use crate::{Image, Rng};
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;

@@ -4,7 +4,7 @@
 //! Written from mimalloc's headers of each release, independently of the reader that it tests.
 
 use crate::tcmalloc::{HeapExpected, HeapImage};
-use crate::{Rng, Image};
+use crate::{Image, Rng};
 
 const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;

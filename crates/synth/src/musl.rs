@@ -4,7 +4,7 @@
 //!
 //! Written from musl's `src/malloc/mallocng`, independently of the reader that it tests.
 
-use crate::{Rng, Image};
+use crate::{Image, Rng};
 
 const PAGE: u64 = 4096;
 const DATA: u64 = 0x40_8000;

@@ -4,7 +4,7 @@
 //!
 //! Written from musl's `src/malloc/oldmalloc`, independently of the reader that it tests.
 
-use crate::{Rng, Image, MuslExpected, MuslImage};
+use crate::{Image, MuslExpected, MuslImage, Rng};
 
 const PAGE: u64 = 4096;
 const DATA: u64 = 0x40_8000;

@@ -1,6 +1,6 @@
 //! Plans a heap before a byte of it is written: its chunks, their addresses and states.
 
-use crate::{Rng, PAGE, Recipe, Thread, Version, round_up};
+use crate::{PAGE, Recipe, Rng, Thread, Version, round_up};
 
 /// Address of the secondary arena's first heap; heaps are aligned to their 64 MiB.
 const SECONDARY: u64 = 0x7f5a_2400_0000;
@@ -279,7 +279,9 @@ impl Build<'_> {
 
     fn state(&mut self, size: u64, previous: ChunkState) -> ChunkState {
         match self.dice.below(100) {
-            0..15 if size <= MAX_CACHED => self.caches.place(self.dice, size).map_or(ChunkState::Live, ChunkState::Cached),
+            0..15 if size <= MAX_CACHED => {
+                self.caches.place(self.dice, size).map_or(ChunkState::Live, ChunkState::Cached)
+            }
             15..35 if size <= MAX_FAST && self.recipe.version.has_fastbins() => ChunkState::Fast,
             35..65 if previous != ChunkState::Free => ChunkState::Free,
             _ => ChunkState::Live,

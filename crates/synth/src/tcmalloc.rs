@@ -4,7 +4,7 @@
 //!
 //! Written from gperftools' headers, independently of the reader that it tests.
 
-use crate::{Rng, Image};
+use crate::{Image, Rng};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 8192;

@@ -3,9 +3,9 @@
 //! Everything that malloc does not define (payload, former contents of freed chunks) is filled with
 //! words that sometimes look like headers and pointers, as in real heaps.
 
-use crate::plan::{Arena, Chunk, Ending, Plan, Stretch, ChunkState};
+use crate::plan::{Arena, Chunk, ChunkState, Ending, Plan, Stretch};
 use crate::version::{Version, bin_of};
-use crate::{Rng, Expected, Heap, Image, Mapping, PAGE, Recipe, round_down, round_up};
+use crate::{Expected, Heap, Image, Mapping, PAGE, Recipe, Rng, round_down, round_up};
 
 /// The previous chunk is in use.
 const PREV_INUSE: u64 = 1;
@@ -134,7 +134,9 @@ impl Writer {
             }
         }
         match stretch.ending {
-            Ending::Top => self.put_structure_word(stretch.last + 8, (stretch.end - stretch.last) | PREV_INUSE),
+            Ending::Top => {
+                self.put_structure_word(stretch.last + 8, (stretch.end - stretch.last) | PREV_INUSE)
+            }
             Ending::MovedBreak => {
                 self.put_structure_word(stretch.last + 8, 0x10 | in_use);
                 self.put_structure_word(stretch.last + 24, 0x10 | PREV_INUSE);

@@ -196,7 +196,9 @@ pub fn reap(pid: i32, block: bool) -> io::Result<Option<ReapedChild>> {
         let reaped = unsafe { libc::wait4(pid, &raw mut status, options, &raw mut usage) };
         match crate::check(reaped.into()) {
             Ok(0) => return Ok(None),
-            Ok(reaped) => return Ok(Some(ReapedChild { pid: reaped as i32, status, usage: Usage::of(&usage) })),
+            Ok(reaped) => {
+                return Ok(Some(ReapedChild { pid: reaped as i32, status, usage: Usage::of(&usage) }));
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }

@@ -20,7 +20,7 @@ mod watch;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use strandline_survey::{Surveyor, Survey, Selection};
+use strandline_survey::{Selection, Survey, Surveyor};
 
 pub use look::{LedgerCallback, LookResult, Request};
 use rows::History;

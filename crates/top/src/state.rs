@@ -6,7 +6,7 @@ use strandline_survey::Survey;
 use strandline_survey::select::Key;
 
 use crate::look::{Answer, Request};
-use crate::rows::{Column, History, Id, Kind, Order, Row, LedgerSums, arrange};
+use crate::rows::{Column, History, Id, Kind, LedgerSums, Order, Row, arrange};
 
 /// Effect of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

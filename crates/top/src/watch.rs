@@ -4,7 +4,7 @@
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
-use strandline_survey::{Surveyor, Survey, Selection};
+use strandline_survey::{Selection, Survey, Surveyor};
 
 use crate::terminal::Waker;
 

@@ -96,9 +96,8 @@ impl Line {
             Ok(matrix) if matrix.count().is_none_or(|count| count > MAX_CELLS) => {
                 unknown(matrix.count(), "not looked at: many cells")
             }
-            Ok(matrix) => {
-                needs::check_cells(&matrix).map_or_else(|_| unknown(None, "?"), |bill| Self::needing(&matrix, &bill))
-            }
+            Ok(matrix) => needs::check_cells(&matrix)
+                .map_or_else(|_| unknown(None, "?"), |bill| Self::needing(&matrix, &bill)),
             Err(_) => unknown(None, "?"),
         };
         Self { title: line.title, claims: line.claims, ..looked_at }

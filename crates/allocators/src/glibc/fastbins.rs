@@ -214,7 +214,9 @@ mod tests {
         let mut all = linked(&arena, &chain);
         let impostor = Candidate { at: all[50].at + 5, next: all[7].at };
         all.insert(51, impostor);
-        let Membership::Members { bits, broken } = separate_members(&arena, &[&all]) else { panic!("balanced") };
+        let Membership::Members { bits, broken } = separate_members(&arena, &[&all]) else {
+            panic!("balanced")
+        };
         assert_eq!(broken, 0);
         assert_eq!(arena.address(all[0]), *chain.iter().min().unwrap());
         let members: Vec<usize> = (0..all.len()).filter(|&i| bits[i / 64] & (1 << (i % 64)) != 0).collect();

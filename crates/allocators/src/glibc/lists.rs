@@ -152,7 +152,12 @@ impl List {
 
 /// Determines the encoding of links from the first links of all lists: the one under which more
 /// links point to a chunk or end the list.
-pub fn detect_encoding(cache: &mut PageCache<'_>, ranges: &Ranges<'_>, lists: &[List], default: LinkEncoding) -> LinkEncoding {
+pub fn detect_encoding(
+    cache: &mut PageCache<'_>,
+    ranges: &Ranges<'_>,
+    lists: &[List],
+    default: LinkEncoding,
+) -> LinkEncoding {
     let (mut plain, mut disguised) = (0u32, 0u32);
     for list in lists.iter().take(1000) {
         if !ranges.holds(list.head) {

@@ -27,7 +27,7 @@ pub mod walk_context;
 use std::time::Instant;
 
 use self::fastbins::{Candidate, Membership};
-use self::lists::{LinkEncoding, List, ChunkKind, SpecialChunks, Ranges};
+use self::lists::{ChunkKind, LinkEncoding, List, Ranges, SpecialChunks};
 use self::locate::{Arena, Parameters};
 use self::mmapped::MappedChunks;
 use self::objects::Object;
@@ -39,14 +39,14 @@ use crate::page_cache::PageCache;
 use crate::parallel::in_parallel;
 use strandline_claims::accumulator::OutOfOrder;
 use strandline_claims::allocator::{
-    self, Argument, CallPlan, HazardCause, Context, CallHazard, FoundAllocator, Function, Layer, RangeClaim, Reading, Readings,
-    overlapping,
+    self, Argument, CallHazard, CallPlan, Context, FoundAllocator, Function, HazardCause, Layer, RangeClaim,
+    Reading, Readings, overlapping,
 };
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
 use strandline_claims::finding::LedgerView;
 use strandline_claims::range::{RangePages, merge};
-use strandline_claims::reader::{ReaderInfo, HeapKind};
+use strandline_claims::reader::{HeapKind, ReaderInfo};
 use strandline_claims::refinements::Matches;
 use strandline_claims::remedy::Spec;
 use strandline_claims::units::bytes;
@@ -181,7 +181,8 @@ fn read_one(
 
     let pages: Vec<RangePages> = owned.iter().map(|o| context.pages(o.region.start, o.region.end)).collect();
     let refined = Matches::new(context.collects_blocks);
-    let mut reading = Reading { rows: Some(&rows::BLOCKS), payload_offset_bytes: 8, refined, ..Reading::default() };
+    let mut reading =
+        Reading { rows: Some(&rows::BLOCKS), payload_offset_bytes: 8, refined, ..Reading::default() };
     let heap = Arenas { context, arenas: &arenas, owned: &owned, pages: &pages };
     let mut walked = heap.walk(parameters.as_ref(), &mut reading)?;
     take_walked(context, &mut reading, &owned, &mut walked, &pages);
@@ -333,23 +334,32 @@ impl Arenas<'_> {
         let fault =
             self.arenas.iter().find_map(|arena| bins::first_fault(&mut cache, arena, self.pages, most));
         let cause = |outside| {
-            if outside && has_caveat(reading, SUM_DIFFERS) { HazardCause::Outside } else { HazardCause::Broken }
+            if outside && has_caveat(reading, SUM_DIFFERS) {
+                HazardCause::Outside
+            } else {
+                HazardCause::Broken
+            }
         };
         fault.map(|fault| CallHazard { at: fault.at, cause: cause(fault.is_outside) })
     }
 
-    fn contexts<'a>(&'a self, lists: &'a [SpecialChunks], fast: impl Fn(&ArenaRegion) -> FastbinMode<'a>) -> Vec<WalkContext<'a>> {
+    fn contexts<'a>(
+        &'a self,
+        lists: &'a [SpecialChunks],
+        fast: impl Fn(&ArenaRegion) -> FastbinMode<'a>,
+    ) -> Vec<WalkContext<'a>> {
         let parts = self.owned.iter().zip(self.pages.iter().zip(lists));
-        let walk_context = |(owned, (pages, lists)): (&'a ArenaRegion, (&'a RangePages, &'a SpecialChunks))| WalkContext {
-            region: &owned.region,
-            lists,
-            fast: fast(owned),
-            memory: self.context.whole_memory,
-            pages,
-            refinements: self.context.refinements,
-            keeps_blocks: self.context.collects_blocks,
-            deadline: self.context.deadline,
-        };
+        let walk_context =
+            |(owned, (pages, lists)): (&'a ArenaRegion, (&'a RangePages, &'a SpecialChunks))| WalkContext {
+                region: &owned.region,
+                lists,
+                fast: fast(owned),
+                memory: self.context.whole_memory,
+                pages,
+                refinements: self.context.refinements,
+                keeps_blocks: self.context.collects_blocks,
+                deadline: self.context.deadline,
+            };
         parts.map(walk_context).collect()
     }
 
@@ -363,9 +373,15 @@ impl Arenas<'_> {
     }
 
     /// Follows the thread caches. Returns one [`SpecialChunks`] per region, and the encoding of links.
-    fn thread_caches(&self, parameters: Option<&Parameters>, reading: &mut Reading) -> (Vec<SpecialChunks>, LinkEncoding) {
+    fn thread_caches(
+        &self,
+        parameters: Option<&Parameters>,
+        reading: &mut Reading,
+    ) -> (Vec<SpecialChunks>, LinkEncoding) {
         let memory = self.context.whole_memory;
-        let list = |(owned, pages): (&ArenaRegion, _)| (pages, SpecialChunks::new(owned.region.start, owned.region.end));
+        let list = |(owned, pages): (&ArenaRegion, _)| {
+            (pages, SpecialChunks::new(owned.region.start, owned.region.end))
+        };
         let mut ranges = Ranges { parts: self.owned.iter().zip(self.pages).map(list).collect() };
         let large = parameters.is_some_and(|p| p.layout.large_tcache);
         let caches = tcache::find(self.context, &ranges, large);
@@ -403,7 +419,9 @@ impl Arenas<'_> {
                 .collect();
             let slices: Vec<&[Candidate]> =
                 parts.iter().map(|&(region, part)| all[region].parts[part].candidates.as_slice()).collect();
-            let Membership::Members { bits, broken } = fastbins::separate_members(shape, &slices) else { continue };
+            let Membership::Members { bits, broken } = fastbins::separate_members(shape, &slices) else {
+                continue;
+            };
             // If there was no time for all of the heap, some members were not met.
             if Instant::now() < self.context.deadline {
                 add_broken_caveat(broken, "fastbins", reading);
@@ -460,8 +478,12 @@ fn take_walked(
                     ("heap_swapped", "parts of it are swapped out, and reading would bring them in")
                 }
                 HazardCause::Reserved => (ON_RESERVED, "parts of it are on reserved huge pages"),
-                HazardCause::TooSlow => ("heap_too_slow", "the time for which a target may be stopped was over"),
-                HazardCause::Broken | HazardCause::Outside => ("heap_damaged", "damaged, or caught in motion"),
+                HazardCause::TooSlow => {
+                    ("heap_too_slow", "the time for which a target may be stopped was over")
+                }
+                HazardCause::Broken | HazardCause::Outside => {
+                    ("heap_damaged", "damaged, or caught in motion")
+                }
             };
             let text = format!(
                 "the heap {:#x}-{:#x} was not followed at {} places: {cause}; {} bytes were skipped",

@@ -62,7 +62,9 @@ pub fn of_arenas(
     merge(&mut taken);
     for piece in pieces {
         all.extend(
-            without(piece.region, &taken).into_iter().map(|region| ArenaRegion { region, arena: piece.arena }),
+            without(piece.region, &taken)
+                .into_iter()
+                .map(|region| ArenaRegion { region, arena: piece.arena }),
         );
     }
     all.sort_by_key(|owned| owned.region.start);
@@ -157,7 +159,9 @@ fn main(context: &Context<'_>, arena: &Arena, top: Top, parameters: Option<&Para
     }
     let known_bytes: u64 = regions.iter().map(|r| r.end - r.start).sum();
     if arena.system_mem > known_bytes {
-        for (start, end) in contiguous_ranges(context.space.mappings(), &piece_mappings(context, arena, &regions)) {
+        for (start, end) in
+            contiguous_ranges(context.space.mappings(), &piece_mappings(context, arena, &regions))
+        {
             regions.push(Region {
                 start,
                 end,

@@ -11,7 +11,7 @@ use std::time::Instant;
 use super::walk::Walker;
 use super::walk_context::{Counts, Part, WalkContext};
 use crate::parallel::in_parallel;
-use strandline_claims::accumulator::{Part, OutOfOrder, Sums};
+use strandline_claims::accumulator::{AccumulatedPart, OutOfOrder, Sums};
 use strandline_claims::range::PAGE_BYTES;
 
 /// Minimum and maximum segment: long ones cost less at their borders, short ones let all threads
@@ -167,7 +167,7 @@ impl Parts {
     /// Adds the parts up.
     pub fn sum(self, walk_context: &WalkContext<'_>) -> Result<Walked, OutOfOrder> {
         let mut counts = Counts::default();
-        let mut block = Part::empty(walk_context.region.start);
+        let mut block = AccumulatedPart::empty(walk_context.region.start);
         for part in self.parts {
             counts.add(part.counts);
             block.join(part.block, walk_context.pages)?;

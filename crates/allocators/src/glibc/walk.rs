@@ -355,7 +355,8 @@ impl<'a> Walker<'a> {
         }
         self.counts.top_bytes += end - top.address;
         // The top always reaches to the end of its heap.
-        if top.bytes < layout::MIN_CHUNK_BYTES || (self.region.shape == RegionKind::Heap && end != self.region.end)
+        if top.bytes < layout::MIN_CHUNK_BYTES
+            || (self.region.shape == RegionKind::Heap && end != self.region.end)
         {
             self.counts.damages += 1;
             self.counts.first_damage = self.counts.first_damage.or(Some(top.address));

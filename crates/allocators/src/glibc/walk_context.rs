@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::fastbins::{self, Candidate};
 use super::lists::{LinkEncoding, SpecialChunks};
-use strandline_claims::accumulator::Part;
+use strandline_claims::accumulator::AccumulatedPart;
 use strandline_claims::range::RangePages;
 use strandline_claims::refinements::{Matches, Refinements};
 use strandline_process::memory::Memory;
@@ -143,7 +143,7 @@ impl Counts {
 #[derive(Clone, Debug)]
 pub struct Part {
     /// Its claims.
-    pub block: Part,
+    pub block: AccumulatedPart,
     /// Its counts.
     pub counts: Counts,
     /// Chunks treated as members of fastbins.

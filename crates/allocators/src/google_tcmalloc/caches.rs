@@ -224,7 +224,8 @@ impl Reader<'_> {
             if self.is_late() {
                 return;
             }
-            let Some(begins) = places.collect::<Vec<_>>().into_iter().find_map(|at| self.slot_starts(at, shift))
+            let Some(begins) =
+                places.collect::<Vec<_>>().into_iter().find_map(|at| self.slot_starts(at, shift))
             else {
                 continue;
             };

@@ -70,8 +70,14 @@ const WITH_FEATURES: Layout =
     Layout { since: "2025-09", reserved_bits: 25, tracker_used: 56, tracker_gap: 72, ..COMMON };
 /// The last layout is of builds of the same commits with the old locks
 /// (`TCMALLOC_INTERNAL_LEGACY_LOCKING`).
-const LATEST: Layout =
-    Layout { since: "2026-08", large: 40, list_capacity: 12, proxy: None, allocated_size: 56, ..WITH_FEATURES };
+const LATEST: Layout = Layout {
+    since: "2026-08",
+    large: 40,
+    list_capacity: 12,
+    proxy: None,
+    allocated_size: 56,
+    ..WITH_FEATURES
+};
 
 /// All known layouts.
 pub static LAYOUTS: [Layout; 7] = [
@@ -147,7 +153,9 @@ impl Layout {
     /// Whether the word with the number of pages of a small span holds nothing else. Not checked
     /// for layouts that have more there.
     pub fn has_only_pages(&self, bytes: &[u8]) -> bool {
-        self.pages_behind_flags || self.list_capacity == 12 || word_at(bytes, 32).is_some_and(|word| word < 64)
+        self.pages_behind_flags
+            || self.list_capacity == 12
+            || word_at(bytes, 32).is_some_and(|word| word < 64)
     }
 
     /// Whether free objects of this size are in a bitmap instead of a list (`UseBitmapForSize`).

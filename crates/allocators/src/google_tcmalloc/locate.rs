@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
 
 use super::layout::{
-    BEFORE_SIZES_BYTES, Classes, LAYOUTS, Layout, MIN_DATA_BYTES, SIZES_BYTES, SPAN_BITS, PageMapLayout, SpanBytes,
-    Words,
+    BEFORE_SIZES_BYTES, Classes, LAYOUTS, Layout, MIN_DATA_BYTES, PageMapLayout, SIZES_BYTES, SPAN_BITS,
+    SpanBytes, Words,
 };
 use super::statics::Statics;
 use super::tell;
@@ -264,7 +264,9 @@ fn leaves(context: &Context<'_>, root: u64, classes: &Classes, shape: PageMapLay
         let first = (at - root) / 8 * shape.node_entries();
         if !shape.has_nodes {
             take(first, word);
-        } else if nodes.insert(word) && is_private_memory(context, word, word.saturating_add(8 * shape.node_entries())) {
+        } else if nodes.insert(word)
+            && is_private_memory(context, word, word.saturating_add(8 * shape.node_entries()))
+        {
             each_word(context, word, word + 8 * shape.node_entries(), &mut |place, leaf| {
                 take(first + (place - word) / 8, leaf);
                 true

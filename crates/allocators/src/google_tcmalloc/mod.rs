@@ -26,7 +26,7 @@ use strandline_claims::allocator::{self, Context, FoundAllocator, Reading, Readi
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Remedy, RemedyKind};
 use strandline_claims::range::merge;
-use strandline_claims::reader::{ReaderInfo, Evidence, HeapKind};
+use strandline_claims::reader::{Evidence, HeapKind, ReaderInfo};
 use strandline_claims::remedy::{Effect, Spec};
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;

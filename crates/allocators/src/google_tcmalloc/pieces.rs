@@ -47,7 +47,8 @@ pub struct Pieces {
 
 /// Merges all sources. `free` excludes memory claimed by others.
 pub fn merge_sources(heap: &Heap, spans: &Spans, huge: &Huge, free: &mut UnclaimedMemory<'_>) -> Pieces {
-    let mut maker = PieceBuilder { heap, spans: &spans.all, all: Vec::new(), doubts: ReadProblems::default() };
+    let mut maker =
+        PieceBuilder { heap, spans: &spans.all, all: Vec::new(), doubts: ReadProblems::default() };
     maker.all.extend(spans.all.iter().map(|&span| Piece {
         start: span.start,
         end: span.end,

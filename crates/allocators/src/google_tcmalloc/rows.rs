@@ -2,7 +2,7 @@
 
 use strandline_claims::facts::State;
 use strandline_claims::palette::BlockRows;
-use strandline_claims::rows::{RowRef, RowKind};
+use strandline_claims::rows::{RowKind, RowRef};
 
 /// Objects and spans in use.
 pub static LIVE: RowKind =

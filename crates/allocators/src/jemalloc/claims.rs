@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::caches::Cached;
 use super::extents::Extent;
-use super::layout::{NUM_CLASSES, Layout, NUM_SMALL_CLASSES, State, class_bytes, is_free, regions};
+use super::layout::{Layout, NUM_CLASSES, NUM_SMALL_CLASSES, State, class_bytes, is_free, regions};
 use super::locate::read_extent;
 use crate::blocks::Blocks;
 use crate::page_cache::PageCache;

@@ -200,7 +200,12 @@ impl Layout {
         let same_state = self.entry_state_shift.is_none_or(|shift| entry >> shift & 7 == 0);
         let same_class = (entry >> ENTRY_CLASS_SHIFT) as usize == self.class(extent.bits);
         let slab = entry & ENTRY_SLAB != 0;
-        Some(same_state && same_class && slab == extent.is_slab() && (!slab || self.slab_count_matches_bitmap(extent)))
+        Some(
+            same_state
+                && same_class
+                && slab == extent.is_slab()
+                && (!slab || self.slab_count_matches_bitmap(extent)),
+        )
     }
 
     /// Whether the number of free regions of a slab matches its bitmap.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::layout::{EXTENT_BYTES, LAYOUTS, Layout, PAGE_MAP_LAYOUT, ExtentFields, entry_extent};
+use super::layout::{EXTENT_BYTES, ExtentFields, LAYOUTS, Layout, PAGE_MAP_LAYOUT, entry_extent};
 use crate::page_cache::PageCache;
 use crate::radix;
 use crate::scan::each_word;

@@ -2,14 +2,20 @@
 
 use super::base::Block;
 use super::caches::Cached;
-use super::claims::{Counts, ClassTotals, ArenaBytes, Regions};
+use super::claims::{ArenaBytes, ClassTotals, Counts, Regions};
 use super::layout::{Layout, class_bytes};
 use super::locate::PageMap;
 use strandline_claims::facts::{Allocator, Arena, ArenaKind, SizeClass, figures};
 use strandline_claims::range::PAGE_BYTES;
 
 /// Describes one jemalloc; `is_whole` if all of it was read.
-pub fn facts(tree: &PageMap, layout: &Layout, counts: &Counts, blocks: &[Block], is_whole: bool) -> Allocator {
+pub fn facts(
+    tree: &PageMap,
+    layout: &Layout,
+    counts: &Counts,
+    blocks: &[Block],
+    is_whole: bool,
+) -> Allocator {
     let sum =
         |of: fn(&ClassTotals) -> Regions| -> u64 { counts.classes.values().map(|sums| of(sums).bytes).sum() };
     let pages = |of: fn(&ArenaBytes) -> u64| -> u64 { counts.arenas.values().map(of).sum() };

@@ -79,8 +79,9 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
         }
         let are_in_runs = host::has_huge_pages() && has_large_pages(&heap.parts);
         let in_runs = arenas.into_iter().filter(|arena| arena.is_in_runs && are_in_runs);
-        heap.run_purged_arenas =
-            in_runs.map(|arena| RunPurgedArena { start: arena.start, end: arena.end, marks: arena.purge }).collect();
+        heap.run_purged_arenas = in_runs
+            .map(|arena| RunPurgedArena { start: arena.start, end: arena.end, marks: arena.purge })
+            .collect();
         taken.extend(heap.parts.iter().map(|part| (part.start, part.end)));
         heaps.push(heap);
     }
@@ -127,7 +128,10 @@ fn map(context: &Context<'_>, words: &[u64]) -> Option<Map> {
 
 /// Returns the page map whose upper level is at `upper`; `None` if it is not one.
 fn map_at(context: &Context<'_>, upper: u64, left: &mut u64) -> Option<Map> {
-    if *left == 0 || Instant::now() >= context.deadline || !is_private_memory(context, upper, upper + MAP_BYTES) {
+    if *left == 0
+        || Instant::now() >= context.deadline
+        || !is_private_memory(context, upper, upper + MAP_BYTES)
+    {
         return None;
     }
     let (mut submaps, mut seen, mut is_map) = (Vec::new(), HashSet::new(), true);
@@ -258,7 +262,8 @@ fn arena_at(context: &Context<'_>, data: &StaticData<'_>, address: u64) -> Optio
     let (end, own_end) = (owner + 1..owner + 3).find_map(|index| {
         let (slices, own) = (word(index), word(index + 1));
         let end = address.checked_add(slices.checked_mul(SLICE_BYTES)?)?;
-        let is_one = own > 0 && own < slices && slices <= MAX_ARENA_SLICES && is_private_memory(context, address, end);
+        let is_one =
+            own > 0 && own < slices && slices <= MAX_ARENA_SLICES && is_private_memory(context, address, end);
         is_one.then_some((end, address + own * SLICE_BYTES))
     })?;
     // Its bitmaps are among its own structures.

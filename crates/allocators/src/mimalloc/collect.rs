@@ -116,7 +116,8 @@ impl Collection {
         let in_runs = |range: &(u64, u64)| heap.run_purged_arenas.iter().any(|arena| arena.has(range.0));
         self.given = given.released_by(thread, thread == main).filter(|range| !in_runs(range)).collect();
         let is_given = |part: &Part| self.collector_of(part).is_some_and(|by| by.is(thread, thread == main));
-        let runs: Vec<_> = heap.run_purged_arenas.iter().flat_map(|arena| arena.given(heap, &is_given)).collect();
+        let runs: Vec<_> =
+            heap.run_purged_arenas.iter().flat_map(|arena| arena.given(heap, &is_given)).collect();
         self.given.extend(runs);
         merge(&mut self.given);
     }
@@ -180,7 +181,9 @@ impl RunPurgedArena {
                 .all(|slice| marks.get(slice / 8).is_some_and(|byte| byte >> (slice % 8) & 1 != 0))
         };
         let mut given = Vec::new();
-        for part in parts.filter(|part| matches!(part.kind, Kind::Free | Kind::PurgePending) || is_freed(part)) {
+        for part in
+            parts.filter(|part| matches!(part.kind, Kind::Free | Kind::PurgePending) || is_freed(part))
+        {
             let mut run = part.start - part.start.saturating_sub(self.start) % RUN_BYTES;
             while run < part.end {
                 let behind = run + RUN_BYTES;
@@ -304,8 +307,12 @@ mod tests {
         };
         let page = Kind::Page(PageWords::default());
         // Two runs of 32 slices: a freed page, a page that stays, free slices; then free slices.
-        let parts =
-            vec![part(0, 8, page), part(8, 12, page), part(12, 40, Kind::PurgePending), part(40, 64, Kind::Free)];
+        let parts = vec![
+            part(0, 8, page),
+            part(8, 12, page),
+            part(12, 40, Kind::PurgePending),
+            part(40, 64, Kind::Free),
+        ];
         let heap = Heap { parts, ..Heap::default() };
         let given = |marks: [u64; 1]| {
             let marks = marks[0].to_le_bytes().to_vec();

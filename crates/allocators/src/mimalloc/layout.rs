@@ -324,7 +324,9 @@ pub enum SegmentDivision {
     },
 }
 
-const fn pages([capacity, page_shift, page_kind, segment_bytes, info_bytes, pages]: [usize; 6]) -> SegmentDivision {
+const fn pages(
+    [capacity, page_shift, page_kind, segment_bytes, info_bytes, pages]: [usize; 6],
+) -> SegmentDivision {
     SegmentDivision::Pages { capacity, page_shift, page_kind, segment_bytes, info_bytes, pages }
 }
 
@@ -357,7 +359,8 @@ const fn segment(
 
 /// `mi_heap_collect_ex` of 1.8.4 to 1.9, 2.0.3 to 2.0.7, 2.0.9, 2.1.0 to 2.1.2 (as in 2.1.2:
 /// before, nothing waits for the main thread either), 2.1.4 to 2.4, 3.x.
-const COLLECT_1: Collect = Collect { pages: true, ended: true, arenas: ArenaPurge::AnyThread, spans: SpanPurge::None };
+const COLLECT_1: Collect =
+    Collect { pages: true, ended: true, arenas: ArenaPurge::AnyThread, spans: SpanPurge::None };
 const COLLECT_2_0_3: Collect =
     Collect { pages: false, ended: true, arenas: ArenaPurge::AnyThread, spans: SpanPurge::Kept };
 const COLLECT_2_0_9: Collect = Collect { spans: SpanPurge::WhenDue, ..COLLECT_2_0_3 };

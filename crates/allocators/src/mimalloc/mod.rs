@@ -20,12 +20,13 @@ use self::parts::{Collect, Heap, Kind, Part};
 use crate::scan::{is_mapped_memory, is_private_memory};
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
-    self, Argument, CallPlan, Context, FoundAllocator, Function, RangeClaim, Reading, Readings, overlapping, read_each,
+    self, Argument, CallPlan, Context, FoundAllocator, Function, RangeClaim, Reading, Readings, overlapping,
+    read_each,
 };
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Allocator, Remedy, figures};
 use strandline_claims::range::{merge, page_of, page_up};
-use strandline_claims::reader::{ReaderInfo, Match, Evidence, FileName, HeapKind, version_in_file_name};
+use strandline_claims::reader::{Evidence, FileName, HeapKind, Match, ReaderInfo, version_in_file_name};
 use strandline_claims::remedy::Spec;
 use strandline_process::image::image_at;
 use strandline_process::map::{AddressSpace, Mapping};

@@ -2,7 +2,7 @@
 
 use strandline_claims::facts::State;
 use strandline_claims::palette::BlockRows;
-use strandline_claims::rows::{RowRef, RowKind};
+use strandline_claims::rows::{RowKind, RowRef};
 
 /// Blocks in use.
 pub static LIVE: RowKind = RowKind::of_allocator("mimalloc.live", State::Live, "mimalloc, blocks in use");

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use super::layout::{
-    ALIGNMENT, HEADER_BYTES, PAGE_SHIFTS, PageWords, SegmentDivision, SEGMENTS, SLICE_BYTES, SegmentLayout, FirstBlock,
+    ALIGNMENT, FirstBlock, HEADER_BYTES, PAGE_SHIFTS, PageWords, SEGMENTS, SLICE_BYTES, SegmentDivision,
+    SegmentLayout,
 };
 use super::parts::{ArenaPurge, Heap, Kind, Part};
 use super::spans::{Expire, Mask, Scheduled};
@@ -134,7 +135,12 @@ pub const HINTS: std::ops::Range<u64> = 2 << 40..30 << 40;
 
 /// Adds the free memory beside the segments of each mapping, as `kind`. If a segment does not fill
 /// its arena blocks of `block_bytes`, the rest of them goes with it.
-fn fill(context: &Context<'_>, heap: &mut Heap, (kind, block_bytes): (Kind, u64), free: &mut UnclaimedMemory<'_>) {
+fn fill(
+    context: &Context<'_>,
+    heap: &mut Heap,
+    (kind, block_bytes): (Kind, u64),
+    free: &mut UnclaimedMemory<'_>,
+) {
     let mut gaps = Vec::new();
     let mut add = |start: u64, end: u64, last: Option<&Part>| {
         let of_segment = last.filter(|last| last.unit != 0 && last.end == start);
@@ -171,8 +177,9 @@ fn candidates(context: &Context<'_>) -> Vec<Candidate> {
             while at < to && found.len() < MAX_SEGMENTS && Instant::now() < context.deadline {
                 let mut bytes = [0; HEADER_BYTES];
                 if context.memory.read(at, &mut bytes).is_ok() {
-                    let fits =
-                        |layout: &&SegmentLayout| at.is_multiple_of(layout.bytes) && may_be_segment(layout, &bytes);
+                    let fits = |layout: &&SegmentLayout| {
+                        at.is_multiple_of(layout.bytes) && may_be_segment(layout, &bytes)
+                    };
                     found.extend(SEGMENTS.iter().filter(fits).filter_map(|layout| {
                         let key = word_at(&bytes, layout.cookie)? ^ at;
                         (key != 0).then_some(Candidate { start: at, layout, key })
@@ -253,7 +260,9 @@ impl Structures {
         context.memory.read(one.start, &mut header).ok()?;
         let word = |at: usize| word_at(&header, at).unwrap_or(0);
         let (bytes, info_bytes) = match one.layout.parts {
-            SegmentDivision::Pages { segment_bytes, info_bytes, .. } => (word(segment_bytes), word(info_bytes)),
+            SegmentDivision::Pages { segment_bytes, info_bytes, .. } => {
+                (word(segment_bytes), word(info_bytes))
+            }
             SegmentDivision::Slices { slices, info_slices, .. } => {
                 (word(slices).saturating_mul(SLICE_BYTES), word(info_slices).saturating_mul(SLICE_BYTES))
             }
@@ -343,8 +352,15 @@ impl Votes {
 }
 
 /// Divides a segment; the next one begins at `next`.
-fn segment(context: &Context<'_>, (one, next): (&Candidate, u64), free: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
-    let Some(structures) = Structures::read(context, one) else { return heap.doubts.note_damage(one.start, 0) };
+fn segment(
+    context: &Context<'_>,
+    (one, next): (&Candidate, u64),
+    free: &mut UnclaimedMemory<'_>,
+    heap: &mut Heap,
+) {
+    let Some(structures) = Structures::read(context, one) else {
+        return heap.doubts.note_damage(one.start, 0);
+    };
     let (end, word) = (structures.end, |at: usize| structures.word(at));
     heap.bytes_read += structures.bytes_read;
     if structures.is_freed(one) {
@@ -382,7 +398,8 @@ fn segment(context: &Context<'_>, (one, next): (&Candidate, u64), free: &mut Unc
 
 /// Divides a segment of 1.x.
 fn pages(one: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
-    let SegmentDivision::Pages { capacity, page_shift, page_kind, info_bytes, pages, .. } = one.layout.parts else {
+    let SegmentDivision::Pages { capacity, page_shift, page_kind, info_bytes, pages, .. } = one.layout.parts
+    else {
         return;
     };
     let word = |at: usize| word_at(bytes, at).unwrap_or(0);
@@ -423,7 +440,9 @@ fn first_aligned(start: u64, end: u64, (page, index, is_huge): (&PageWords, u64,
 
 /// Divides a segment of 2.x.
 fn slices(one: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
-    let SegmentDivision::Slices { info_slices, kind, entries, structures, .. } = one.layout.parts else { return };
+    let SegmentDivision::Slices { info_slices, kind, entries, structures, .. } = one.layout.parts else {
+        return;
+    };
     let word = |at: usize| word_at(bytes, at).unwrap_or(0);
     let thread = word(one.layout.thread_id);
     let is_huge = word(kind) as u32 == 1;

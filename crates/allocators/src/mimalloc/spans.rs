@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::collect::{Collector, Collection};
+use super::collect::{Collection, Collector};
 use super::layout::{PageWords, SLICE_BYTES};
 use super::parts::{ArenaPurge, Heap, Kind, Part, SpanPurge};
 use strandline_claims::range::merge;
@@ -307,7 +307,8 @@ impl Released {
         if self.first.is_empty() {
             return;
         }
-        let waiting = heap.parts.iter().filter(|part| matches!(part.kind, Kind::PurgePending) && part.unit == 0);
+        let waiting =
+            heap.parts.iter().filter(|part| matches!(part.kind, Kind::PurgePending) && part.unit == 0);
         let waiting: Vec<_> =
             waiting.map(|part| (part.start, part.end)).filter(|range| is_resident(*range)).collect();
         let latest = ARENA_DELAY + ARENA_DELAY / 10 * (waiting.len() as u64 + 1);
@@ -409,7 +410,11 @@ fn visits<'a>(heap: &'a Heap, left: &Collection) -> Vec<(&'a Part, VisitOrder)> 
             };
             (
                 part,
-                if when == VisitPhase::Delayed { VisitOrder { block_bytes: 0, is_full: false, ..place } } else { place },
+                if when == VisitPhase::Delayed {
+                    VisitOrder { block_bytes: 0, is_full: false, ..place }
+                } else {
+                    place
+                },
             )
         })
         .collect();
@@ -460,7 +465,8 @@ mod tests {
 
     fn given(spans: SpanPurge, thread: u64, is_last: bool) -> Vec<(u64, u64)> {
         let (heap, left) = heap(spans, thread, is_last);
-        let mut given: Vec<(u64, u64)> = Released::new(&heap, &left, THREAD).released_by(THREAD, true).collect();
+        let mut given: Vec<(u64, u64)> =
+            Released::new(&heap, &left, THREAD).released_by(THREAD, true).collect();
         merge(&mut given);
         given
     }
@@ -481,7 +487,10 @@ mod tests {
         let (heap, left) = heap(SpanPurge::Kept, 0, true);
         let all = Released::new(&heap, &left, THREAD);
         // Another thread gives back its scheduled slices; the main thread keeps them.
-        assert_eq!(all.released_by(OTHER, false).collect::<Vec<_>>(), [slices(2, 3), slices(3, 4), slices(4, 5)]);
+        assert_eq!(
+            all.released_by(OTHER, false).collect::<Vec<_>>(),
+            [slices(2, 3), slices(3, 4), slices(4, 5)]
+        );
         assert_eq!(all.released_by(THREAD, true).count(), 0);
     }
 
@@ -491,7 +500,10 @@ mod tests {
         for scheduled in heap.scheduled.values_mut() {
             scheduled.committed = Mask::new([1 << 2].into_iter());
         }
-        assert_eq!(Released::new(&heap, &left, THREAD).released_by(THREAD, true).collect::<Vec<_>>(), [slices(2, 3)]);
+        assert_eq!(
+            Released::new(&heap, &left, THREAD).released_by(THREAD, true).collect::<Vec<_>>(),
+            [slices(2, 3)]
+        );
         heap.scheduled.values_mut().for_each(|scheduled| scheduled.is_allowed = false);
         assert_eq!(Released::new(&heap, &left, THREAD).released_by(THREAD, true).count(), 0);
     }

@@ -5,7 +5,8 @@ use std::time::Instant;
 use super::counts::Counts;
 use super::forward::ForwardReader;
 use super::layout::{
-    Group, HEADER_BYTES, OFFSET_PERIOD, PAGE_BYTES, UNIT, SlotContent, has_offset, block_offset, class_bytes, used,
+    Group, HEADER_BYTES, OFFSET_PERIOD, PAGE_BYTES, SlotContent, UNIT, block_offset, class_bytes, has_offset,
+    used,
 };
 use crate::blocks::Blocks;
 use crate::parallel::{PART_BYTES, Totals, in_parallel};

@@ -15,9 +15,11 @@ pub mod rows;
 
 use self::locate::State;
 use strandline_claims::accumulator::{Class, OutOfOrder};
-use strandline_claims::allocator::{self, Context, FoundAllocator, Reading, Readings, overlapping, read_each};
+use strandline_claims::allocator::{
+    self, Context, FoundAllocator, Reading, Readings, overlapping, read_each,
+};
 use strandline_claims::range::merge;
-use strandline_claims::reader::{ReaderInfo, Evidence, FileName, HeapKind};
+use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo};
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
 

@@ -2,7 +2,7 @@
 
 use strandline_claims::facts::State;
 use strandline_claims::palette::BlockRows;
-use strandline_claims::rows::{RowRef, RowKind};
+use strandline_claims::rows::{RowKind, RowRef};
 
 /// Bytes that the program requested, of slots in use.
 pub static LIVE: RowKind = RowKind::of_allocator("musl.live", State::Live, "musl's malloc, blocks in use");

@@ -140,7 +140,8 @@ fn threads(
     (cached, lists): (&mut Cached, &mut Vec<List>),
 ) {
     // They are in no span; a program's own data mostly points to blocks.
-    let mut pending: Vec<u64> = spans.outside_pointers.iter().copied().filter(|word| word.is_multiple_of(8)).collect();
+    let mut pending: Vec<u64> =
+        spans.outside_pointers.iter().copied().filter(|word| word.is_multiple_of(8)).collect();
     let mut cache = PageCache::new(context.memory);
     let mut seen = HashSet::new();
     let mut bytes = vec![0; CACHE_LISTS_BYTES + CACHE_LINKS_BYTES];

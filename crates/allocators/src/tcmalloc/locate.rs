@@ -8,7 +8,7 @@ use super::layout::{
     BEFORE_SIZES_BYTES, Classes, LEAF_ALIGNMENT, MAPS, MIN_ROOT_BYTES, SIZES_BYTES, SPAN_BYTES, Words,
 };
 use crate::page_cache::PageCache;
-use crate::radix::{self, StaticData, MapLayout};
+use crate::radix::{self, MapLayout, StaticData};
 use strandline_claims::allocator::Context;
 use strandline_process::map::AddressSpace;
 

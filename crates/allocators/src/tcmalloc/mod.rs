@@ -22,7 +22,7 @@ use strandline_claims::allocator::{
 };
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
-use strandline_claims::reader::{ReaderInfo, Evidence, FileName, HeapKind, leading_version};
+use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo, leading_version};
 use strandline_claims::remedy::Spec;
 use strandline_process::image::Image;
 use strandline_process::map::AddressSpace;

@@ -8,7 +8,7 @@ use strandline_claims::allocator::{Context, Reading};
 use strandline_claims::facts::Mallinfo;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
-use strandline_synth::{Rng, Heap, Image, clipped};
+use strandline_synth::{Heap, Image, Rng, clipped};
 
 pub const PAGE: u64 = 4096;
 

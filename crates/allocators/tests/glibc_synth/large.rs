@@ -5,7 +5,7 @@ use strandline_allocators::glibc::lists::SpecialChunks;
 use strandline_allocators::glibc::segments::{self, Walked};
 use strandline_allocators::glibc::walk::Walker;
 use strandline_allocators::glibc::walk_context::{FastbinMode, Region, RegionKind, Top, WalkContext};
-use strandline_claims::accumulator::Part;
+use strandline_claims::accumulator::AccumulatedPart;
 use strandline_claims::range::RangePages;
 use strandline_process::memory::Memory;
 
@@ -122,7 +122,7 @@ fn pages(every: u64) -> RangePages {
 /// One walk from front to back.
 fn straight(walk_context: &WalkContext<'_>) -> Walked {
     let part = Walker::from_start(*walk_context).walk(u64::MAX, u64::MAX);
-    let mut block = Part::empty(walk_context.region.start);
+    let mut block = AccumulatedPart::empty(walk_context.region.start);
     block.join(part.block, walk_context.pages).unwrap();
     assert_eq!(block.end, walk_context.region.end);
     Walked { sums: block.finish(walk_context.pages), counts: part.counts }

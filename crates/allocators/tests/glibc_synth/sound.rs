@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use strandline_synth::{Heap, Recipe, VERSIONS, Version, fabricate};
 
-use crate::adapter::{PAGE, FrozenProcess, mallinfo, report_text};
+use crate::adapter::{FrozenProcess, PAGE, mallinfo, report_text};
 
 /// Pages of `heap` without a header, link or structure of malloc, as far as the sizes lead from the
 /// start of each mapping; pages after the first fencepost are not included.

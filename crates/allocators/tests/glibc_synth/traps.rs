@@ -4,7 +4,7 @@
 
 use strandline_synth::{Heap, Image, Recipe, Version, fabricate};
 
-use crate::adapter::{PAGE, FrozenProcess};
+use crate::adapter::{FrozenProcess, PAGE};
 use crate::damaged;
 
 const FASTBINS: u64 = 0x10;

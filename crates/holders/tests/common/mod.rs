@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use strandline_holders::{Blocks, Builder, Reachability, DominatorTree, Known, Limits, References, Refused, Roots, KeepPaths};
+use strandline_holders::{
+    Blocks, Builder, DominatorTree, KeepPaths, Known, Limits, Reachability, References, Refused, Roots,
+};
 use strandline_process::memory::Memory;
 
 /// Address of the first word.

@@ -42,7 +42,8 @@ pub fn at_exit(pid: i32, ending: &Ending<'_>, options: &Options<'_>) -> Result<E
     let start = Instant::now();
     let process = admission::admit_ending(pid)?;
     let unfinished = wait_for_others(&process, ending)?;
-    let mut frozen = look::read_process(&process, &StoppedBy::Ending(ending), options.reading_threads(), options)?;
+    let mut frozen =
+        look::read_process(&process, &StoppedBy::Ending(ending), options.reading_threads(), options)?;
     for tid in unfinished {
         let text = "the thread sleeps in the kernel in the middle of its end: it may still have used memory";
         frozen.caveats.push(Caveat::new("thread_asleep", format!("thread {tid}"), None, text));

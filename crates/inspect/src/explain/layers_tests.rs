@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
 use strandline_allocators::glibc;
-use strandline_claims::accumulator::{Accumulator, Part};
+use strandline_claims::accumulator::{AccumulatedPart, Accumulator};
 use strandline_claims::allocator::{RangeClaim, Reader as _};
 use strandline_claims::class::Class;
 use strandline_claims::refinements::Refinements;
@@ -101,14 +101,19 @@ impl runtime::Found for MadeUp {
         let slot = refinements.slot(self.row, None).unwrap();
         for &(pointer, bytes) in &self.blocks {
             assert!(refinements.claim(pointer, bytes, slot));
-            reading.named_blocks.push(Named { pointer, bytes, slot, holder: format!("{} {bytes}", self.name) });
+            reading.named_blocks.push(Named {
+                pointer,
+                bytes,
+                slot,
+                holder: format!("{} {bytes}", self.name),
+            });
         }
         let own = reading.palette.add(self.row, None).unwrap();
         for &(start, end) in &self.ranges {
             let pages = context.pages(start, end);
             let mut accumulator = Accumulator::new(start, &pages);
             accumulator.claim_to(end, Class::Refined(own));
-            let mut all = Part::empty(start);
+            let mut all = AccumulatedPart::empty(start);
             all.join(accumulator.cut(), &pages).unwrap();
             reading.claims.push(RangeClaim { start, end, sums: all.finish(&pages) });
         }

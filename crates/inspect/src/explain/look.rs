@@ -6,7 +6,9 @@
 use std::time::{Duration, Instant};
 
 use super::Options;
-use super::frozen::{Frozen, ReadPlan, IsLastAttempt, MAX_ATTEMPTS, Threads, end_of_reading, kernel_view, rollup};
+use super::frozen::{
+    Frozen, IsLastAttempt, MAX_ATTEMPTS, ReadPlan, Threads, end_of_reading, kernel_view, rollup,
+};
 use super::page_tables::KnownBefore;
 use super::quiet;
 use super::snapshot::{self, SnapshotMode};
@@ -223,7 +225,12 @@ enum Source {
 }
 
 /// Determines what it can be read from, before the stop.
-fn choose_source(process: &Process, memory: &Live, how: &ReadPlan<'_>, most: Option<Duration>) -> Result<Source> {
+fn choose_source(
+    process: &Process,
+    memory: &Live,
+    how: &ReadPlan<'_>,
+    most: Option<Duration>,
+) -> Result<Source> {
     let mut against = None;
     let wanted = match how.options.snapshot {
         SnapshotMode::Never => false,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::frozen::{Frozen, ReadPlan, IsLastAttempt, Threads, kernel_view, rollup};
+use super::frozen::{Frozen, IsLastAttempt, ReadPlan, Threads, kernel_view, rollup};
 use super::snapshot::SnapshotMode;
 use strandline_process::error::Result;
 use strandline_process::memory::Memory;

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::frozen::{Frozen, ReadPlan, KernelView, IsLastAttempt, Threads};
+use super::frozen::{Frozen, IsLastAttempt, KernelView, ReadPlan, Threads};
 use super::page_tables::{self, KnownBefore, seen_counts};
 use super::snapshot::{GuardedSnapshot, Plan};
 use super::watch::Watch;

@@ -34,7 +34,7 @@ pub struct Holders {
     /// Unreachable blocks; `None` if memory that may refer to them could not be read.
     pub unreachable: Option<Unreachable>,
     /// Blocks that several roots reach and no single root holds, by set of roots, largest first.
-    #[serde(default, deserialize_with = "list_or_nothing")]
+    #[serde(default, deserialize_with = "list_or_ignored")]
     pub shared: Vec<Shared>,
     /// All such blocks; `None` if references were not followed.
     #[serde(default)]

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use strandline_holders::{TypeWordSink, WordCallback, Refused, Word};
+use strandline_holders::{Refused, TypeWordSink, Word, WordCallback};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::modules;
@@ -115,7 +115,9 @@ impl<'a> VtableCollector<'a> {
         known.checked += 1;
         let table = match word {
             Word::First(table) => self.modules.class_name(self.memory, self.space, table).map(Vtable::Class),
-            Word::AfterReference(table) => self.modules.trait_table(self.memory, self.space, table).map(Vtable::Trait),
+            Word::AfterReference(table) => {
+                self.modules.trait_table(self.memory, self.space, table).map(Vtable::Trait)
+            }
         };
         let Some(table) = table else { return 0 };
         known.tables.push(table);

@@ -92,7 +92,7 @@ pub fn split(rows: &mut Vec<Row>, leaked: &[Leaked]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::{State, HolderKind};
+    use crate::facts::{HolderKind, State};
 
     #[test]
     fn a_row_is_split_and_the_sum_stays() {

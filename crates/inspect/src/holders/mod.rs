@@ -27,7 +27,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strandline_claims::caveat::Caveat;
 use strandline_holders::{
-    Builder, Exact, Reachability, DominatorTree, Known, Limits, NO_ROOT, Outcome, Outline, References, Refused, KeepPaths,
+    Builder, DominatorTree, Exact, KeepPaths, Known, Limits, NO_ROOT, Outcome, Outline, Reachability,
+    References, Refused,
 };
 use strandline_process::error::Result;
 use strandline_process::memory::Memory;

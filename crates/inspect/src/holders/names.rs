@@ -132,7 +132,10 @@ mod tests {
         let rust =
             b"_ZN4core3ptr54drop_in_place$LT$alloc..vec..Vec$LT$app..Shape$GT$$GT$17h0123456789abcdefE";
         assert_eq!(dropped(&demangle_symbol(rust)), Some("alloc::vec::Vec<app::Shape>"));
-        assert_eq!((demangle_symbol(b"g_all"), demangle_symbol(b"_ZL7g_cache")), ("g_all".into(), "g_cache".into()));
+        assert_eq!(
+            (demangle_symbol(b"g_all"), demangle_symbol(b"_ZL7g_cache")),
+            ("g_all".into(), "g_cache".into())
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Instant;
 use strandline_claims::range::merge;
 use strandline_claims::runtime::{Reading, claimed_ranges};
 use strandline_claims::words::{READ_BYTES, each_word};
-use strandline_holders::{Blocks, BlockSet, Refused, Roots};
+use strandline_holders::{BlockSet, Blocks, Refused, Roots};
 use strandline_process::c_library::CLibrary;
 use strandline_process::map::Mapping;
 use strandline_process::memory::Memory;
@@ -286,7 +286,8 @@ impl Finder<'_> {
             self.search_module(process, group, &with_heaps)?;
             known.extend(group.iter().map(|mapping| (mapping.start, mapping.end)));
         }
-        let devices = frozen.smaps_entries.iter().filter(|space| space.flags.is_io() || space.flags.is_pfn_map());
+        let devices =
+            frozen.smaps_entries.iter().filter(|space| space.flags.is_io() || space.flags.is_pfn_map());
         known.extend(devices.map(|space| (space.mapping.start, space.mapping.end)));
         merge(&mut known);
         for (mapping, has_blocks) in frozen.address_space.mappings().iter().zip(with_blocks) {
@@ -314,8 +315,11 @@ impl Finder<'_> {
                 self.hit(variable, block)?;
             }
         }
-        let mut whole = RuntimeReferences::new(holding, &claimed_ranges(std::slice::from_ref(runtime)), self.blocks);
-        whole.blocks.extend(self.pointed_into.take().iter().flat_map(BlockSet::iter).map(|block| block..block + 1));
+        let mut whole =
+            RuntimeReferences::new(holding, &claimed_ranges(std::slice::from_ref(runtime)), self.blocks);
+        whole
+            .blocks
+            .extend(self.pointed_into.take().iter().flat_map(BlockSet::iter).map(|block| block..block + 1));
         self.runtime_references.push((root, whole));
         Ok(root)
     }
@@ -358,7 +362,12 @@ impl Finder<'_> {
     }
 
     /// Searches static data of a program or library, with one root for each symbol.
-    fn search_module(&mut self, process: &Process, group: &[&Mapping], taken: &[(u64, u64)]) -> Result<(), Refused> {
+    fn search_module(
+        &mut self,
+        process: &Process,
+        group: &[&Mapping],
+        taken: &[(u64, u64)],
+    ) -> Result<(), Refused> {
         let mut words: Vec<Hit> = Vec::new();
         for mapping in group {
             for range in subtract((mapping.start, mapping.end), taken) {
@@ -370,7 +379,8 @@ impl Finder<'_> {
         let short = first.name.rsplit('/').next().unwrap_or_default();
         let has_arena = CLibrary::of_file(&first.name) == Some(CLibrary::Glibc);
         words.retain(|&(at, word, block)| {
-            let is_arena = has_arena || symbols.containing(at).is_some_and(|symbol| symbol.name == b"main_arena");
+            let is_arena =
+                has_arena || symbols.containing(at).is_some_and(|symbol| symbol.name == b"main_arena");
             !is_arena || !self.is_past_block(block, word)
         });
         // Words without a symbol are an array if many are in a row; otherwise each is a variable.
@@ -409,7 +419,8 @@ impl Finder<'_> {
             let first = self.hits.partition_point(|hit| hit.0 < root);
             let behind = self.hits.partition_point(|hit| hit.0 <= root);
             let hits = self.hits[first..behind].iter().map(|hit| hit.1);
-            let wholes = || self.runtime_references.iter().filter(|whole| whole.0 == root).map(|whole| &whole.1);
+            let wholes =
+                || self.runtime_references.iter().filter(|whole| whole.0 == root).map(|whole| &whole.1);
             let own = wholes().flat_map(|whole| whole.blocks.iter().cloned().flatten());
             roots.add_with_stops(hits.chain(own), wholes().flat_map(|whole| whole.stops.iter().copied()));
             found.push(of.clone());

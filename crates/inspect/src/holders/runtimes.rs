@@ -10,8 +10,8 @@
 use std::ops::Range;
 
 use strandline_claims::places::AddressSet;
-use strandline_claims::runtime::{ReferenceHints, Reading, claimed_ranges};
-use strandline_holders::{Blocks, Exact, BlockSet, Refused};
+use strandline_claims::runtime::{Reading, ReferenceHints, claimed_ranges};
+use strandline_holders::{BlockSet, Blocks, Exact, Refused};
 
 /// Maximum bytes before the collector's link in an object's block: guards, and two words.
 const MAX_HEADER_BYTES: u64 = 48;
@@ -76,7 +76,8 @@ fn zero_links(links: &AddressSet, address: u64, bytes: &mut [u8]) {
 /// Marks the blocks in memory of runtimes whose readers report objects.
 pub fn exact_blocks(runtimes: &[Reading], blocks: &Blocks) -> Result<Option<Exact>, Refused> {
     let some = runtimes.iter().filter(|reading| reading.holding.is_some());
-    let claims: Vec<(u64, u64)> = some.flat_map(|reading| claimed_ranges(std::slice::from_ref(reading))).collect();
+    let claims: Vec<(u64, u64)> =
+        some.flat_map(|reading| claimed_ranges(std::slice::from_ref(reading))).collect();
     if claims.is_empty() {
         return Ok(None);
     }

@@ -86,7 +86,8 @@ pub fn add_function_names(
     object.each_symbol(&mut |name, symbol| {
         if addresses.binary_search(&symbol.address).is_ok() {
             let known = found.entry(symbol.address).or_default();
-            let text = if name.len() <= names::MAX_BYTES { names::demangle_symbol(name) } else { String::new() };
+            let text =
+                if name.len() <= names::MAX_BYTES { names::demangle_symbol(name) } else { String::new() };
             // A name that could not be demangled keeps its prefix.
             if text.is_empty() || text.starts_with("_ZN") || text.starts_with("_R") {
                 known.is_complete = false;

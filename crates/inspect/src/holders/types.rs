@@ -7,7 +7,7 @@ use strandline_claims::refinements::Refinements;
 use strandline_holders::{DominatorTree, Refused};
 
 use super::facts::Type;
-use super::heard::{NamedType, BlockTypes};
+use super::heard::{BlockTypes, NamedType};
 use super::pins::Pins;
 use super::runtimes::RuntimeBlocks;
 

@@ -22,8 +22,8 @@ use strandline_claims::palette::{BlockRows, SlotTable};
 use strandline_claims::range::{PAGE_BYTES, merge};
 use strandline_claims::refinements::Finder;
 use strandline_claims::rows::{
-    ANONYMOUS, DEVICE, FILE, RowRef, LAZY_FREE, PROGRAM_DATA, PROGRAM_STACK, PROGRAM_TEXT, SHMEM, STACK_BELOW_SP,
-    ZERO,
+    ANONYMOUS, DEVICE, FILE, LAZY_FREE, PROGRAM_DATA, PROGRAM_STACK, PROGRAM_TEXT, RowRef, SHMEM,
+    STACK_BELOW_SP, ZERO,
 };
 use strandline_claims::runtime;
 use strandline_process::error::Result;
@@ -170,7 +170,12 @@ impl<'a> Layers<'a> {
 
     /// Adds the claims of a runtime, except those that overlap claims of earlier runtimes
     /// (`taken`): bytes may look like the structures of two.
-    fn add_runtime(&mut self, reading: &'a runtime::Reading, below: &mut LowerLayer, taken: &mut Vec<(u64, u64)>) {
+    fn add_runtime(
+        &mut self,
+        reading: &'a runtime::Reading,
+        below: &mut LowerLayer,
+        taken: &mut Vec<(u64, u64)>,
+    ) {
         let meaning = ClassRows { palette: &reading.palette, rows: reading.rows };
         let is_lost = |claim: &&RangeClaim| !overlapping(taken, claim.start, claim.end).is_empty();
         let all = || reading.claims.iter().chain(&reading.shared);

@@ -85,7 +85,7 @@ fn divide(rows: &mut [&mut Row], whole: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::{PssParts, State, HolderKind};
+    use crate::facts::{HolderKind, PssParts, State};
 
     fn explanation(parts: Option<PssParts>, pss: u64, rows: &[(&str, State, u64)]) -> Explanation {
         let row = |&(id, state, bytes): &(&str, State, u64)| Row {

@@ -8,7 +8,7 @@
 
 use std::collections::HashSet;
 
-use strandline_claims::reader::{ReaderInfo, Match, HeapKind};
+use strandline_claims::reader::{HeapKind, Match, ReaderInfo};
 use strandline_process::image::{Image, Symbol};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::namespaces::open_executable;
@@ -158,7 +158,8 @@ fn add_by_executable(executable: &Executable<'_>, found: &mut Recognised) {
     }
     add_by_strings(executable, found);
     // The name alone, for executables whose symbols give no evidence.
-    let is_of = |about: &&ReaderInfo| about.evidence.executables.iter().any(|name| name.matches(executable.file));
+    let is_of =
+        |about: &&ReaderInfo| about.evidence.executables.iter().any(|name| name.matches(executable.file));
     if let Some(about) = runtimes().find(is_of) {
         let version = executable.version(about, &[]);
         found.add_runtime(about, version, format!("executable {}", printable(executable.file, 128)));

@@ -112,8 +112,10 @@ fn with_call<T>(
     let mut locks = plan.locks.clone();
     let is_first_use = plan.threads.is_empty();
     if is_first_use {
-        let libc =
-            request.libc.filter(|_| plan.gives_all).and_then(|libc| first_use_conditions(&process, &space, libc));
+        let libc = request
+            .libc
+            .filter(|_| plan.gives_all)
+            .and_then(|libc| first_use_conditions(&process, &space, libc));
         let libc = libc.ok_or_else(|| {
             // Without `gives_all`, what goes back depends on the calling thread.
             "none of its threads is known to have used that allocator, and of the C library's malloc, which the call would ask for \
@@ -154,7 +156,11 @@ struct FirstUseConditions {
 /// such a call may use. In addition the thread must be asleep in a call that waits for something
 /// outside, where the C library holds no lock of its own (such as the lock of thread stacks, taken
 /// to start a thread if an allocator does that). `None` if one of them is not known.
-fn first_use_conditions(process: &Process, space: &AddressSpace, libc: &CallPlan) -> Option<FirstUseConditions> {
+fn first_use_conditions(
+    process: &Process,
+    space: &AddressSpace,
+    libc: &CallPlan,
+) -> Option<FirstUseConditions> {
     if libc.doubt.is_some() {
         return None;
     }

@@ -13,7 +13,7 @@ use crate::explain::{Inspection, Options, Progress, SnapshotMode, inspect};
 use crate::facts::{Outcome, Reclamation, RemedyKind};
 use crate::readers;
 use crate::verdict::remedies::ZERO_PAGES;
-use strandline_claims::allocator::{CallPlan, HazardCause, CodeRanges, CallHazard};
+use strandline_claims::allocator::{CallHazard, CallPlan, CodeRanges, HazardCause};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::remedy::{Action, Answer, Effect, Request, Spec};
 use strandline_process::elf::Object;

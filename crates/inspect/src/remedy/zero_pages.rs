@@ -120,7 +120,9 @@ fn not_givable(pid: i32, what: String) -> Refusal {
 /// Refuses if something else may hold the process's pages.
 fn refuse_if_held(process: &Process, space: &AddressSpace) -> Result<(), Refusal> {
     match holders::of_process(process, space)? {
-        Some(holder) => Err(not_givable(process.pid(), format!("has {holder}, which may write to its pages"))),
+        Some(holder) => {
+            Err(not_givable(process.pid(), format!("has {holder}, which may write to its pages")))
+        }
         None => Ok(()),
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::facts::{Remedy, Row, State, HolderKind};
+use crate::facts::{HolderKind, Remedy, Row, State};
 use crate::ledger::rows;
 
 /// A ledger of these rows.

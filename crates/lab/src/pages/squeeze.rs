@@ -2,8 +2,8 @@
 //! and snippets to paste.
 
 use crate::squeeze::LimitKind;
-use crate::squeeze::findings::{LimitResult, Band, Findings};
-use crate::squeeze::slowdown::{LimitedFigure, Level};
+use crate::squeeze::findings::{Band, Findings, LimitResult};
+use crate::squeeze::slowdown::{Level, LimitedFigure};
 use crate::statistics::Estimate;
 use strandline_report::pages::page::{Cell, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
 use strandline_report::text::{clean_sentence, command_line, counted, grouped};

@@ -11,7 +11,7 @@ use crate::trial::catalogue::Candidate;
 use crate::trial::observation::SettledSource;
 use crate::trial::paste::{Paste, paste};
 use crate::trial::rank::{self, Goal, Status};
-use crate::trial::tries::{self, BASELINE, Figure, TryResult, Trial, TriedSetting};
+use crate::trial::tries::{self, BASELINE, Figure, Trial, TriedSetting, TryResult};
 use strandline_report::pages::page::{Cell, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
 use strandline_report::pages::surroundings;
 use strandline_report::text::{clean, clean_sentence, command_line, counted, grouped};
@@ -290,17 +290,21 @@ fn results(trial: &Trial) -> Section {
         }
         SettledSource::Load => format!("settled: resident memory of {of} after the load"),
         SettledSource::Mark => format!("settled: resident memory of {of} at the last mark that it told"),
-        SettledSource::Sample => "settled: resident memory of the largest process at its last sample".to_owned(),
-        SettledSource::Exit | SettledSource::Level | SettledSource::Top => match trial.baseline.settled_seconds {
-            Some((from, to)) => format!(
-                "settled: resident memory of {of} on the level it held before it began to end (from {from:.2} to \
+        SettledSource::Sample => {
+            "settled: resident memory of the largest process at its last sample".to_owned()
+        }
+        SettledSource::Exit | SettledSource::Level | SettledSource::Top => {
+            match trial.baseline.settled_seconds {
+                Some((from, to)) => format!(
+                    "settled: resident memory of {of} on the level it held before it began to end (from {from:.2} to \
                  {to:.2} s without settings)"
-            ),
-            None if trial.baseline.held_no_level => {
-                format!("settled: resident memory of {of} as it began to fall to end")
+                ),
+                None if trial.baseline.held_no_level => {
+                    format!("settled: resident memory of {of} as it began to fall to end")
+                }
+                None => format!("settled: resident memory of {of} as it ended"),
             }
-            None => format!("settled: resident memory of {of} as it ended"),
-        },
+        }
     };
     let mut paragraphs = vec![format!(
         "{settled}. ×: to the runs without settings, round by round, {}; intervals of a column hold together with \

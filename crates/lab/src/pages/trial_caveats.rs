@@ -2,7 +2,7 @@
 //! failed runs.
 
 use crate::trial::observation::SettledSource;
-use crate::trial::tries::{self, BASELINE, Figure, TryResult, Trial};
+use crate::trial::tries::{self, BASELINE, Figure, Trial, TryResult};
 use strandline_report::text::counted;
 use strandline_report::units::{UNKNOWN, bytes, seconds};
 

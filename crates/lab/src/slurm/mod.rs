@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::cell::{Outcome, Subject};
-use super::elsewhere::{RemoteExecutor, RemoteEvent, Round, TaskCounts};
+use super::elsewhere::{RemoteEvent, RemoteExecutor, Round, TaskCounts};
 use super::executor::{Executor, Job, Stopped};
 use super::interrupt::Interrupt;
 use super::local::Local;
@@ -28,7 +28,9 @@ pub use files::Task;
 pub use task::{TaskArguments, serve};
 
 pub(crate) use files::write_file;
-use files::{LabIdentity, JobArray, ReadResult, Owner, Plan, SharedFolder, plan_name, write_json, read, token};
+use files::{
+    JobArray, LabIdentity, Owner, Plan, ReadResult, SharedFolder, plan_name, read, token, write_json,
+};
 use scheduler::TaskState;
 
 /// The hidden verb that runs the round of a task.
@@ -171,7 +173,10 @@ impl Slurm {
                     discard_lab(&SharedFolder { lab: about.lab, ..store.clone() });
                 }
                 store.lab = token();
-                write_json(&store.below("lab.json"), &LabIdentity { lab: store.lab.clone(), key: key.to_owned() })?;
+                write_json(
+                    &store.below("lab.json"),
+                    &LabIdentity { lab: store.lab.clone(), key: key.to_owned() },
+                )?;
             }
         }
         write_file(&store.below("round.sh"), SCRIPT.as_bytes())?;

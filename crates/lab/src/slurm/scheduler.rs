@@ -150,7 +150,9 @@ pub fn cancel(what: &[String]) -> Result<(), SchedulerError> {
 
 /// Maximum number of tasks in an array.
 pub fn max_tasks() -> usize {
-    let Ok(said) = run_program("scontrol", &["show", "config"].map(str::to_owned), &|| false) else { return DEFAULT_MAX_TASKS };
+    let Ok(said) = run_program("scontrol", &["show", "config"].map(str::to_owned), &|| false) else {
+        return DEFAULT_MAX_TASKS;
+    };
     let line = said.lines().find(|line| line.trim_start().starts_with("MaxArraySize"));
     let most = line.and_then(|line| line.split_once('=')?.1.trim().parse().ok());
     // Indices go from 0 to MaxArraySize - 1; 0 disables arrays, which sbatch then reports.
@@ -159,7 +161,8 @@ pub fn max_tasks() -> usize {
 
 /// What the scheduler still knows about the end of a task: `ExitCode=71:0 Reason=NonZeroExitCode`.
 pub fn end_details(task: Task) -> Option<String> {
-    let said = run_program("scontrol", &["show".to_owned(), "job".to_owned(), task.to_string()], &|| false).ok()?;
+    let said =
+        run_program("scontrol", &["show".to_owned(), "job".to_owned(), task.to_string()], &|| false).ok()?;
     let fields = said.split_whitespace().filter(|field| {
         ["JobState=", "Reason=", "ExitCode=", "BatchHost="].iter().any(|name| field.starts_with(name))
     });
@@ -196,7 +199,11 @@ fn stand(state: &str, reason: &str) -> TaskState {
 }
 
 /// Runs a program of the scheduler and returns its output.
-fn run_program(program: &str, words: &[String], is_enough: &dyn Fn() -> bool) -> Result<String, SchedulerError> {
+fn run_program(
+    program: &str,
+    words: &[String],
+    is_enough: &dyn Fn() -> bool,
+) -> Result<String, SchedulerError> {
     let begin = Instant::now();
     let started = Command::new(program)
         .args(words)
@@ -215,7 +222,9 @@ fn run_program(program: &str, words: &[String], is_enough: &dyn Fn() -> bool) ->
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break Some(status),
-            Ok(None) if begin.elapsed() < PROGRAM_TIMEOUT && !is_enough() => std::thread::sleep(POLL_INTERVAL),
+            Ok(None) if begin.elapsed() < PROGRAM_TIMEOUT && !is_enough() => {
+                std::thread::sleep(POLL_INTERVAL)
+            }
             _ => break None,
         }
     };
@@ -259,7 +268,11 @@ fn trouble(program: &str, said: &str, status: Option<i32>) -> SchedulerError {
         line if line.starts_with(program) => line,
         line => format!("{program}: {line}"),
     };
-    if AWAY.iter().any(|words| lower.contains(words)) { SchedulerError::Unavailable(line) } else { SchedulerError::Refused(line) }
+    if AWAY.iter().any(|words| lower.contains(words)) {
+        SchedulerError::Unavailable(line)
+    } else {
+        SchedulerError::Refused(line)
+    }
 }
 
 /// The first lines of a message, joined into one.
@@ -303,7 +316,10 @@ mod tests {
         assert_eq!(of("slurm_load_jobs error: Invalid job id specified"), SchedulerError::Unknown);
         let refused =
             of("sbatch: error: invalid partition specified: x\nsbatch: error: Batch job submission failed");
-        assert!(matches!(&refused, SchedulerError::Refused(line) if line.contains("x; sbatch")), "{refused:?}");
+        assert!(
+            matches!(&refused, SchedulerError::Refused(line) if line.contains("x; sbatch")),
+            "{refused:?}"
+        );
         assert_eq!(of(""), SchedulerError::Refused("sbatch ended with 1".to_owned()));
     }
 }

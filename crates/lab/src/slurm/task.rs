@@ -15,7 +15,10 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use strandline_inspect::environment::Environment;
 
-use super::files::{LabIdentity, JobArray, Failed, ReadResult, FinishedRound, Plan, Run, SCHEMA, SharedFolder, Task, write_json, read};
+use super::files::{
+    Failed, FinishedRound, JobArray, LabIdentity, Plan, ReadResult, Run, SCHEMA, SharedFolder, Task, read,
+    write_json,
+};
 use crate::cell::{End, Measure, Node, Outcome, Subject};
 use crate::executor::{Executor, Stopped};
 use crate::interrupt::Interrupt;
@@ -214,8 +217,11 @@ impl Work {
         let path = self.part_path();
         let named = |error: std::io::Error| format!("{}: {error}", path.display());
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let head =
-            PartialHeader { lab: self.store.lab.clone(), node: self.order.node.clone(), boot: boot.trim().to_owned() };
+        let head = PartialHeader {
+            lab: self.store.lab.clone(),
+            node: self.order.node.clone(),
+            boot: boot.trim().to_owned(),
+        };
         let done = read_partial(&path, &head);
         std::fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).map_err(named)?;
         let mut part = File::create(&path).map_err(named)?;
@@ -256,11 +262,14 @@ fn read_partial(path: &Path, head: &PartialHeader) -> BTreeMap<usize, Outcome> {
         Read::take(&mut reader, MAX_LINE_BYTES).read_until(b'\n', &mut line).ok()?;
         line.ends_with(b"\n").then(|| line.clone())
     };
-    let is_same = |text: Vec<u8>| serde_json::from_slice::<PartialHeader>(&text).is_ok_and(|found| found == *head);
+    let is_same =
+        |text: Vec<u8>| serde_json::from_slice::<PartialHeader>(&text).is_ok_and(|found| found == *head);
     if !next().is_some_and(is_same) {
         return done;
     }
-    while let Some(FinishedRun { subject, outcome }) = next().and_then(|text| serde_json::from_slice(&text).ok()) {
+    while let Some(FinishedRun { subject, outcome }) =
+        next().and_then(|text| serde_json::from_slice(&text).ok())
+    {
         done.insert(subject, outcome);
     }
     done
@@ -280,11 +289,13 @@ mod tests {
     fn a_task_goes_on_where_it_began_and_nowhere_else() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("part");
-        let head = |node: &str| PartialHeader { lab: "l".to_owned(), node: node.to_owned(), boot: "b".to_owned() };
+        let head =
+            |node: &str| PartialHeader { lab: "l".to_owned(), node: node.to_owned(), boot: "b".to_owned() };
         let mut part = File::create(&path).unwrap();
         append_line(&mut part, &head("n1")).unwrap();
         for subject in [2, 0] {
-            append_line(&mut part, &FinishedRun { subject, outcome: Outcome::not_started(String::new()) }).unwrap();
+            append_line(&mut part, &FinishedRun { subject, outcome: Outcome::not_started(String::new()) })
+                .unwrap();
         }
         assert_eq!(read_partial(&path, &head("n1")).into_keys().collect::<Vec<_>>(), [0, 2]);
         assert!(read_partial(&path, &head("n2")).is_empty(), "another node");

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::files::{JobArray, Failed, ReadResult, Owner, Task, write_json, read, round_of, count_runs};
-use super::scheduler::{self, TaskStatus, TaskState, Submission, SchedulerError};
-use super::{Decision, MAX_ARRAYS, Slurm, PendingRound};
+use super::files::{Failed, JobArray, Owner, ReadResult, Task, count_runs, read, round_of, write_json};
+use super::scheduler::{self, SchedulerError, Submission, TaskState, TaskStatus};
+use super::{Decision, MAX_ARRAYS, PendingRound, Slurm};
 use crate::cell::Outcome;
 use crate::elsewhere::RemoteEvent;
 use crate::executor::Stopped;
@@ -87,7 +87,11 @@ impl Watch {
             next_look: now,
             next_tell: now,
             silent: None,
-            seen_after: if is_local_file_system(folder) { LOCAL_VISIBILITY_DELAY } else { SHARED_VISIBILITY_DELAY },
+            seen_after: if is_local_file_system(folder) {
+                LOCAL_VISIBILITY_DELAY
+            } else {
+                SHARED_VISIBILITY_DELAY
+            },
             resubmit: Vec::new(),
             again_at: now,
             parts: BTreeMap::new(),
@@ -195,7 +199,8 @@ impl Slurm {
                 }
             }
         }
-        self.watch.next_gather = begin + (begin.elapsed() * SCAN_DURATION_FACTOR).clamp(MIN_SCAN_INTERVAL, MAX_SCAN_INTERVAL);
+        self.watch.next_gather =
+            begin + (begin.elapsed() * SCAN_DURATION_FACTOR).clamp(MIN_SCAN_INTERVAL, MAX_SCAN_INTERVAL);
     }
 
     /// Takes a finished round.
@@ -238,7 +243,8 @@ impl Slurm {
         let interrupt = std::sync::Arc::clone(&self.interrupt);
         let said = scheduler::tasks(&jobs, &|| interrupt.signal().is_some());
         let took = begin.elapsed();
-        self.watch.next_look = Instant::now() + (took * QUERY_DURATION_FACTOR).clamp(MIN_QUERY_INTERVAL, MAX_QUERY_INTERVAL);
+        self.watch.next_look =
+            Instant::now() + (took * QUERY_DURATION_FACTOR).clamp(MIN_QUERY_INTERVAL, MAX_QUERY_INTERVAL);
         match said {
             Ok(lines) => {
                 if self.watch.silent.take().is_some() {
@@ -257,7 +263,8 @@ impl Slurm {
         let (since, times) = self.watch.silent.unwrap_or((Instant::now(), 0));
         if times == 0 {
             let line = trouble.line();
-            self.user.show(&format!("slurm does not answer ({line}); what tasks write is gathered meanwhile"));
+            self.user
+                .show(&format!("slurm does not answer ({line}); what tasks write is gathered meanwhile"));
         }
         if since.elapsed() > MAX_SILENCE {
             return Err(Stopped::Failed(format!(
@@ -266,7 +273,8 @@ impl Slurm {
             )));
         }
         self.watch.silent = Some((since, times.saturating_add(1)));
-        self.watch.next_look = Instant::now() + (MIN_QUERY_INTERVAL * times.clamp(1, 30)).min(MAX_QUERY_INTERVAL);
+        self.watch.next_look =
+            Instant::now() + (MIN_QUERY_INTERVAL * times.clamp(1, 30)).min(MAX_QUERY_INTERVAL);
         Ok(())
     }
 
@@ -331,7 +339,8 @@ impl Slurm {
     /// Handles rounds whose tasks ended but whose files did not appear.
     fn handle_lost_rounds(&mut self) {
         let seen_after = self.watch.seen_after;
-        let is_lost = |waiting: &PendingRound| waiting.ended_since.is_some_and(|since| since.elapsed() >= seen_after);
+        let is_lost =
+            |waiting: &PendingRound| waiting.ended_since.is_some_and(|since| since.elapsed() >= seen_after);
         if !self.waiting.values().any(is_lost) {
             if self.waiting.values().any(|waiting| waiting.ended_since.is_some()) {
                 self.watch.next_look = self.watch.next_look.min(Instant::now() + MIN_QUERY_INTERVAL / 2);
@@ -399,8 +408,11 @@ impl Slurm {
             (TaskState::LostNode, words) => format!("lost its node: {words}"),
             (_, words) => {
                 self.watch.asked_why += 1;
-                let more =
-                    if self.watch.asked_why <= MAX_REASON_QUERIES { scheduler::end_details(task) } else { None };
+                let more = if self.watch.asked_why <= MAX_REASON_QUERIES {
+                    scheduler::end_details(task)
+                } else {
+                    None
+                };
                 let words = if words.is_empty() { "slurm knows it no more" } else { words };
                 format!("ended without a word: {}", more.unwrap_or_else(|| words.to_owned()))
             }

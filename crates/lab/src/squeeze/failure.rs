@@ -173,8 +173,11 @@ mod tests {
         judge.failure(&outcome).unwrap().words
     }
 
-    const SPACE: SuccessCriteria =
-        SuccessCriteria { kind: Some(LimitKind::AddressSpace), timeout: Some(Duration::from_secs(12)), verdict: None };
+    const SPACE: SuccessCriteria = SuccessCriteria {
+        kind: Some(LimitKind::AddressSpace),
+        timeout: Some(Duration::from_secs(12)),
+        verdict: None,
+    };
     const GROUP: SuccessCriteria = SuccessCriteria { kind: Some(LimitKind::Cgroup), ..SPACE };
 
     #[test]

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::failure::Failure;
-use super::search::{Plan, Search, LimitRunner};
+use super::search::{LimitRunner, Plan, Search};
 use super::slowdown::{self, Level, Unlimited};
 use super::{LimitKind, LimitedRun};
 use crate::executor::Stopped;

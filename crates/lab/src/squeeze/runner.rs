@@ -84,7 +84,12 @@ impl<'a> Runner<'a> {
     }
 
     /// Runs the `--success` command and returns its exit status; `None` if it did not exit.
-    fn run_success_command(&mut self, command: &str, name: &str, outcome: &Outcome) -> Result<Option<u8>, Stopped> {
+    fn run_success_command(
+        &mut self,
+        command: &str,
+        name: &str,
+        outcome: &Outcome,
+    ) -> Result<Option<u8>, Stopped> {
         let status = match outcome.end {
             End::Exited(status) => i32::from(status),
             End::Signalled(signal) => 128 + signal,
@@ -138,7 +143,8 @@ impl LimitRunner for Runner<'_> {
             self.state.timeout = most.ok().map(|most| Duration::from_secs(most.as_secs()));
         }
         let success = self.success.clone();
-        let verdict = success.map(|command| self.run_success_command(&command, &name, &outcome)).transpose()?;
+        let verdict =
+            success.map(|command| self.run_success_command(&command, &name, &outcome)).transpose()?;
         let kind = limit_bytes.map(|_| self.kind);
         let judge = SuccessCriteria { kind, timeout: self.state.timeout, verdict };
         let seen = outcome.recording.as_deref().and_then(|path| peak(path, self.kind));

@@ -92,7 +92,11 @@ pub struct Search<'a> {
 impl<'a> Search<'a> {
     /// A search without runs. `hear` is called after every run with the number of runs so far and
     /// the run.
-    pub fn new(trial: &'a mut dyn LimitRunner, plan: &'a Plan, hear: &'a mut dyn FnMut(usize, &LimitedRun)) -> Self {
+    pub fn new(
+        trial: &'a mut dyn LimitRunner,
+        plan: &'a Plan,
+        hear: &'a mut dyn FnMut(usize, &LimitedRun),
+    ) -> Self {
         Self { trial, plan, hear, tries: Vec::new(), tallies: BTreeMap::new(), spent: 0 }
     }
 

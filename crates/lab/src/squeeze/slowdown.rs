@@ -11,7 +11,7 @@ use super::LimitedRun;
 use super::search::{Search, pages_up};
 use crate::cell::Figures;
 use crate::executor::Stopped;
-use crate::statistics::{Estimate, Ratio, estimate, paired_ratio, bonferroni};
+use crate::statistics::{Estimate, Ratio, bonferroni, estimate, paired_ratio};
 
 /// The levels, as multiples of the smallest limit.
 pub const FACTORS: [f64; 4] = [1.0, 1.1, 1.5, 2.0];
@@ -146,7 +146,12 @@ pub fn unlimited(tries: &[LimitedRun], seed: u64) -> Unlimited {
     }
 }
 
-fn limited_figure(runs: &[LimitedRun], unlimited: &[LimitedRun], (take, unit): FigureAccessor, seed: u64) -> LimitedFigure {
+fn limited_figure(
+    runs: &[LimitedRun],
+    unlimited: &[LimitedRun],
+    (take, unit): FigureAccessor,
+    seed: u64,
+) -> LimitedFigure {
     let samples: Vec<f64> = runs.iter().filter_map(|tried| take(&tried.figures)).collect();
     let pairs: Vec<(f64, f64)> = unlimited
         .iter()
@@ -156,5 +161,8 @@ fn limited_figure(runs: &[LimitedRun], unlimited: &[LimitedRun], (take, unit): F
         .collect();
     // Joint confidence for the intervals of all levels.
     let confidence = bonferroni(CONFIDENCE, FACTORS.len());
-    LimitedFigure { estimate: estimate(&samples, CONFIDENCE, seed), ratio: paired_ratio(&pairs, unit, confidence) }
+    LimitedFigure {
+        estimate: estimate(&samples, CONFIDENCE, seed),
+        ratio: paired_ratio(&pairs, unit, confidence),
+    }
 }

@@ -4,7 +4,7 @@ use fabricated::Program;
 
 use super::LimitKind;
 use super::findings::{Findings, SqueezeError, SqueezeOptions, squeeze};
-use super::search::{PAGE_BYTES, Plan, Resolution, LimitRunner};
+use super::search::{LimitRunner, PAGE_BYTES, Plan, Resolution};
 use super::{LimitedRun, failure::Failure};
 use crate::cell::Figures;
 use crate::executor::Stopped;
@@ -60,7 +60,11 @@ fn question() -> SqueezeOptions {
     }
 }
 
-fn find(question: &SqueezeOptions, peak_bytes: Option<u64>, rule: impl FnMut(u64) -> bool) -> (Findings, Vec<u64>) {
+fn find(
+    question: &SqueezeOptions,
+    peak_bytes: Option<u64>,
+    rule: impl FnMut(u64) -> bool,
+) -> (Findings, Vec<u64>) {
     let mut program = Program { rule, peak_bytes, limits: Vec::new() };
     let mut heard = 0;
     let found = squeeze(question, &mut program, &mut |count, _| {

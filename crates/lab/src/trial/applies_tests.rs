@@ -174,7 +174,8 @@ fn pairs_must_agree() {
     assert!(pair("jemalloc_decay_0", "jemalloc_background").is_err());
     let folder = tempfile::tempdir().unwrap();
     let facts = facts(folder.path());
-    let both = try_one("arena_max_1", &facts).unwrap().combined_with(&try_one("top_pad_0", &facts).unwrap(), &facts);
+    let both =
+        try_one("arena_max_1", &facts).unwrap().combined_with(&try_one("top_pad_0", &facts).unwrap(), &facts);
     assert_eq!(both.setting(), "GLIBC_TUNABLES=glibc.malloc.arena_max=1:glibc.malloc.top_pad=0");
     let same = try_one("jemalloc", &facts).unwrap();
     assert_eq!(same.combined_with(&same, &facts), same);

@@ -69,8 +69,9 @@ fn shell(applied: &Applied, command: &[String]) -> String {
 
 /// A note for each variable whose previous value the form cannot reference.
 fn notes(applied: &Applied) -> Vec<String> {
-    let has_more =
-        |variable: &&Variable| joining(&variable.name) == MergeRule::Words && variable.value != variable.added;
+    let has_more = |variable: &&Variable| {
+        joining(&variable.name) == MergeRule::Words && variable.value != variable.added
+    };
     applied
         .variables
         .iter()

@@ -268,7 +268,10 @@ fn ledgers_of(pid: i32) -> ServerRun {
     let mut ledgers: Vec<(Explanation, Option<Shares>)> = Vec::new();
     let tree = tree_of(pid);
     if tree.len() >= MAX_PROCESSES {
-        return ServerRun::failed(format!("the server has {MAX_PROCESSES} processes and more: too many"), None);
+        return ServerRun::failed(
+            format!("the server has {MAX_PROCESSES} processes and more: too many"),
+            None,
+        );
     }
     for process in tree {
         match explain(process, &Options { find_zero_pages: false, ..Options::default() }) {

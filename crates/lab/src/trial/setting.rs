@@ -83,7 +83,9 @@ pub fn joining(name: &str) -> MergeRule {
         "GLIBC_TUNABLES" => MergeRule::Keys { separator: ':', sign: '=' },
         "MALLOC_CONF" | "_RJEM_MALLOC_CONF" => MergeRule::Keys { separator: ',', sign: ':' },
         "GODEBUG" => MergeRule::Keys { separator: ',', sign: '=' },
-        "JAVA_TOOL_OPTIONS" | "JDK_JAVA_OPTIONS" | "NODE_OPTIONS" | "RUBYOPT" | "PERL5OPT" => MergeRule::Words,
+        "JAVA_TOOL_OPTIONS" | "JDK_JAVA_OPTIONS" | "NODE_OPTIONS" | "RUBYOPT" | "PERL5OPT" => {
+            MergeRule::Words
+        }
         "LD_PRELOAD" => MergeRule::First,
         _ => MergeRule::No,
     }

@@ -207,8 +207,12 @@ impl Series {
         let top = most
             .filter(|&(kib, _)| level.is_none_or(|level| kib > level.most_kib + band_kib(level.most_kib)));
         match (top, level) {
-            (Some((_, at_us)), Some(level)) if self.returned_to_level(level, at_us) => level_or_end(level, end_kib),
-            (Some((kib, at_us)), _) if end_kib < kib / MIN_LEFT_FRACTION.1 * MIN_LEFT_FRACTION.0 => Settled::BeforeFall { kib, at_us },
+            (Some((_, at_us)), Some(level)) if self.returned_to_level(level, at_us) => {
+                level_or_end(level, end_kib)
+            }
+            (Some((kib, at_us)), _) if end_kib < kib / MIN_LEFT_FRACTION.1 * MIN_LEFT_FRACTION.0 => {
+                Settled::BeforeFall { kib, at_us }
+            }
             (None, Some(level)) => level_or_end(level, end_kib),
             _ => Settled::AtEnd,
         }

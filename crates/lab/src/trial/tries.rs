@@ -9,15 +9,15 @@ use strandline_inspect::environment::Environment;
 
 use super::applies::{Applied, Facts, apply, folders};
 use super::catalogue::{Candidate, Catalogue, Kind, Thp};
-use super::observation::{SettledSource, Observation};
+use super::observation::{Observation, SettledSource};
 use super::program::Program;
-use super::rank::{ComparedFigure, Change, Goal, CandidateFigures, Ranking, Status, pareto, rank};
-use super::server::{read_observation, describe_end};
+use super::rank::{CandidateFigures, Change, ComparedFigure, Goal, Ranking, Status, pareto, rank};
+use super::server::{describe_end, read_observation};
 use crate::cell::{Measure, Outcome, Subject};
 use crate::engine::{Judge, Next, Progress, Results};
 use crate::figures::find_in_path;
 use crate::nodes;
-use crate::statistics::{Estimate, Ratio, Verdict, estimate_in_blocks, outliers, paired_ratio, bonferroni};
+use crate::statistics::{Estimate, Ratio, Verdict, bonferroni, estimate_in_blocks, outliers, paired_ratio};
 
 /// A smaller difference in resident memory counts as none: one more variable moves the stack, a
 /// library adds its pages.
@@ -368,7 +368,8 @@ impl<'a> TrialJudge<'a> {
 impl Judge for TrialJudge<'_> {
     fn heard(&mut self, subject: usize, round: Option<u32>, outcome: &Outcome) -> Next {
         self.left_behind += u32::from(outcome.left_behind > 0);
-        let observation = if self.serving { read_observation(outcome) } else { Observation::of_outcome(outcome) };
+        let observation =
+            if self.serving { read_observation(outcome) } else { Observation::of_outcome(outcome) };
         let failure = self.failure(subject, outcome, &observation);
         if let (Some(observations), Some(round)) = (self.observations.get_mut(subject), round) {
             let round = round as usize;
@@ -419,7 +420,8 @@ fn ended_with(observations: &[Option<Observation>]) -> Option<u64> {
 
 /// Median begin and end of the levels, if most runs have a level.
 fn seconds_of_level(observations: &[Option<Observation>]) -> Option<(f64, f64)> {
-    let all = || observations.iter().flatten().filter(|observation| observation.settled_at == SettledSource::Level);
+    let all =
+        || observations.iter().flatten().filter(|observation| observation.settled_at == SettledSource::Level);
     if all().count() * 2 <= observations.iter().flatten().count() {
         return None;
     }

@@ -21,7 +21,10 @@ fn observation(settled: u64, wall: f64) -> Observation {
         settled_bytes: Some(settled << 20),
         wall_seconds: Some(wall),
         executable: Some("/bin/x".into()),
-        allocators: vec![super::super::applies::MappedAllocator { name: "glibc".into(), inside_program: false }],
+        allocators: vec![super::super::applies::MappedAllocator {
+            name: "glibc".into(),
+            inside_program: false,
+        }],
         ..Observation::default()
     }
 }

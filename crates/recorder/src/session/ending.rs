@@ -6,8 +6,8 @@ use strandline_recording::{Ending, Moment, Record};
 
 use super::super::Recorded;
 use super::super::poller::Source;
-use super::super::tree::{ProcessEvents, Member};
-use super::{MAX_ROUND, LAST_LEDGERS_TIMEOUT, Session, StopReason, ending_signal, exit_status};
+use super::super::tree::{Member, ProcessEvents};
+use super::{LAST_LEDGERS_TIMEOUT, MAX_ROUND, Session, StopReason, ending_signal, exit_status};
 
 /// How long to wait for the kernel to report an end.
 const END_EVENT_WAIT_US: u64 = 100_000;

@@ -9,7 +9,7 @@ use strandline_recording::{Mark, Moment, Record, Sample};
 use super::super::ledgers::{self, LedgerResult, Request, WatchRequest};
 use super::super::marks::{MAX_NAME_CHARS, Marks, ReportedMark};
 use super::super::plan::{FIRST_MARKS, MarkLedgers as MarksPlan};
-use super::super::tree::{ProcessEvents, Member};
+use super::super::tree::{Member, ProcessEvents};
 use super::super::watchable;
 use super::Session;
 
@@ -207,7 +207,11 @@ impl Session<'_> {
         let mark =
             Mark { process, pid, at_us, name: told.name, sample, status_bytes, tree_pss_bytes, waited_us: 0 };
         self.state.progress.marks += 1;
-        self.state.moments.waiting.push(WaitingMark { reporter: told.pid, since_us: at_us, mark: Some(mark) });
+        self.state.moments.waiting.push(WaitingMark {
+            reporter: told.pid,
+            since_us: at_us,
+            mark: Some(mark),
+        });
         if self.wants_ledger_at_mark() {
             self.state.moments.mark_ledgers += 1;
             self.request_ledger(process, pid, Moment::Mark, Some(name));

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use strandline_recording::{Column, Error, Ledger, Mark, Moment, Reader, Record, Sample, Value};
+use strandline_recording::{Column, ColumnValue, Error, Ledger, Mark, Moment, Reader, Record, Sample};
 
 use super::html_data::moment_name as moment_kind;
 use super::{Process, Timeline};
@@ -48,8 +48,8 @@ impl Row {
             pids.get(&self.process).map_or(Cell::Unknown, |pid| Cell::Whole(u64::from(pid.unsigned_abs())));
         let sample = self.sample;
         let shown = move |column: Column| match sample.shown(column) {
-            Value::Whole(whole) => Cell::Whole(whole),
-            Value::Micros(micros) => Cell::Micros(micros),
+            ColumnValue::Whole(whole) => Cell::Whole(whole),
+            ColumnValue::Micros(micros) => Cell::Micros(micros),
         };
         let before = [Cell::Micros(self.at_us), pid, Cell::Whole(self.process.into())];
         before.into_iter().chain(Column::ALL.into_iter().map(shown))
@@ -263,8 +263,8 @@ fn mark(mark: &Mark) -> Value {
     put("process", json!(mark.process));
     for column in Column::ALL {
         let figure = match mark.sample.shown(column) {
-            Value::Whole(whole) => json!(whole),
-            micros @ Value::Micros(_) => json!(micros.number()),
+            ColumnValue::Whole(whole) => json!(whole),
+            micros @ ColumnValue::Micros(_) => json!(micros.number()),
         };
         put(column.name(), figure);
     }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 use strandline_claims::section::Section;
 use strandline_inspect::Caveat;
-use strandline_inspect::facts::{Explanation, MapCell, MappedCells, PageMap, Row, HolderKind};
+use strandline_inspect::facts::{Explanation, HolderKind, MapCell, MappedCells, PageMap, Row};
 use strandline_recording::{Ledger, Moment, Sample};
 
 use super::choice::{bytes_of, largest, others, process_name};

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::layout::{
-    ARENA_OBJECT_BYTES, POOL_ARENA, POOL_COUNT, POOL_HEADER_BYTES, POOL_NEXT, Release, SHAPES, ArenaSizes,
+    ARENA_OBJECT_BYTES, ArenaSizes, POOL_ARENA, POOL_COUNT, POOL_HEADER_BYTES, POOL_NEXT, Release, SHAPES,
 };
 use super::locate::Program;
 use crate::batch::PageCache;
@@ -155,7 +155,12 @@ fn arrays(
 }
 
 /// Returns the arenas of the array at `array`, and its end; `None` if it is not an array.
-fn array(context: &Context<'_>, pages: &mut PageCache<'_>, array: u64, shape: ArenaSizes) -> Option<(Arenas, u64)> {
+fn array(
+    context: &Context<'_>,
+    pages: &mut PageCache<'_>,
+    array: u64,
+    shape: ArenaSizes,
+) -> Option<(Arenas, u64)> {
     let mut arenas = Arenas { array, sizes: shape, all: Vec::new(), invalid_entries: Vec::new() };
     // Entries that make no sense and are not yet followed by a valid one: they may lie beyond the
     // end.
@@ -213,7 +218,8 @@ fn arena(
     if !is_valid {
         return None;
     }
-    let arena = Arena { index, start, end, pools, total, untouched: virgin, free, first_free: word_at(entry, 24)? };
+    let arena =
+        Arena { index, start, end, pools, total, untouched: virgin, free, first_free: word_at(entry, 24)? };
     // The page of the first pool may be swapped out.
     let header: Option<[u8; POOL_HEADER_BYTES as usize]> = pages.array(pools);
     let belongs_to_entry = match header {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::confirm;
 use super::layout::{GC_HEAD_BYTES, Release, flags};
-use super::objects::{self, GUARD_SUFFIX_BYTES, GUARD_BYTES, HEAD_BYTES, NO_OWNER, Table};
+use super::objects::{self, GUARD_BYTES, GUARD_SUFFIX_BYTES, HEAD_BYTES, NO_OWNER, Table};
 use super::types::{Kind, Type, Types};
 use crate::batch::PageCache;
 use strandline_claims::class::Slot;
@@ -315,7 +315,8 @@ impl<'a> Census<'a> {
             holding.stops.insert(at);
         }
         // A class defined by the program has more fields behind that.
-        let text = objects::raw_data_offset(self.release, of, head).filter(|_| of.flags & flags::HEAP_TYPE == 0);
+        let text =
+            objects::raw_data_offset(self.release, of, head).filter(|_| of.flags & flags::HEAP_TYPE == 0);
         if let Some(text) = text.and_then(|text| at.checked_add(text)).filter(|&text| text < end) {
             holding.opaque_from.insert(text);
         }
@@ -532,7 +533,11 @@ impl<'a> Census<'a> {
         self.record_object((at, end), (&large.of, &large.head));
         if large.size.block > LARGE_BYTES {
             let told = large.size.reported;
-            self.counted.large.push(confirm::LargeObject { start: begin, type_address: large.of.address, told });
+            self.counted.large.push(confirm::LargeObject {
+                start: begin,
+                type_address: large.of.address,
+                told,
+            });
         }
         self.counted.beside.0 += 1;
         self.counted.beside.1 = self.counted.beside.1.saturating_add(large.size.reported);

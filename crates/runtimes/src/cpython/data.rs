@@ -5,8 +5,9 @@
 
 use super::layout::{
     ARRAY_ALLOCATED, ARRAY_DESCRIPTION, ARRAY_ITEMS, BUFFERED_BYTES, BUFFERED_LAST_MINOR, CTYPES_BYTES,
-    CTYPES_NEEDS_FREE, CTYPES_SIZE, NDARRAY_DATA, NDARRAY_DESCRIPTION, NDARRAY_DIMENSIONS, NDARRAY_FLAGS,
-    NDARRAY_KIND, NDARRAY_MAX_DIMENSIONS, NDARRAY_DIMENSION_COUNT, NDARRAY_OWNS, NDARRAY_PLAIN_KINDS, NDARRAY_STRIDES, Release,
+    CTYPES_NEEDS_FREE, CTYPES_SIZE, NDARRAY_DATA, NDARRAY_DESCRIPTION, NDARRAY_DIMENSION_COUNT,
+    NDARRAY_DIMENSIONS, NDARRAY_FLAGS, NDARRAY_KIND, NDARRAY_MAX_DIMENSIONS, NDARRAY_OWNS,
+    NDARRAY_PLAIN_KINDS, NDARRAY_STRIDES, Release,
 };
 use super::objects::Table;
 use super::types::Kind;
@@ -56,7 +57,9 @@ fn numpy_array(pages: &mut PageCache<'_>, release: &Release, head: &[u8]) -> Opt
         // Owned data has no gaps: the outermost dimension spans all of it.
         bytes = bytes.max(size.checked_mul(step)?);
     }
-    let at = word_at(head, NDARRAY_DESCRIPTION)?.checked_add(release.header_prefix_bytes)?.checked_add(NDARRAY_KIND)?;
+    let at = word_at(head, NDARRAY_DESCRIPTION)?
+        .checked_add(release.header_prefix_bytes)?
+        .checked_add(NDARRAY_KIND)?;
     let [kind] = pages.array::<1>(at)?;
     let used = if NDARRAY_PLAIN_KINDS.contains(&kind) { 0 } else { bytes };
     Some(Table::new(word_at(head, NDARRAY_DATA)?, bytes, used))

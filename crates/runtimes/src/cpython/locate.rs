@@ -1,8 +1,8 @@
 //! Finds CPython in mapped files: its version, its `_PyRuntime`, its static data.
 
 use super::layout::{
-    COOKIE, Interpreters, RELEASES, Release, TOLD_BYTES, TOLD_COLLECTOR, DEBUG_OFFSETS_FREE_THREADED, TOLD_HEAD,
-    TOLD_NEXT,
+    COOKIE, DEBUG_OFFSETS_FREE_THREADED, Interpreters, RELEASES, Release, TOLD_BYTES, TOLD_COLLECTOR,
+    TOLD_HEAD, TOLD_NEXT,
 };
 use strandline_process::elf::Object;
 use strandline_process::image::{Image, exports};

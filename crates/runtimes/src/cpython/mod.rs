@@ -36,7 +36,7 @@ use std::collections::HashMap;
 use self::arenas::Arenas;
 use self::census::{Beside, Census, CensusResult};
 use self::confirm::Confirm;
-use self::facts::{CPython, TypeInSparseArenas, SparseArenas};
+use self::facts::{CPython, SparseArenas, TypeInSparseArenas};
 use self::heaps::Heaps;
 use self::layout::Release;
 use self::locate::Program;
@@ -50,7 +50,7 @@ use strandline_claims::caveat::Caveat;
 use strandline_claims::class::Slot;
 use strandline_claims::facts::{Runtime, TypeFacts, figures};
 use strandline_claims::finding::{Finding, LedgerView};
-use strandline_claims::reader::{ReaderInfo, Evidence, FileName, HeapKind};
+use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Action, Effect, Spec};
 use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
@@ -178,8 +178,15 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
         let (large, held) = (std::mem::take(&mut counted.large), std::mem::take(&mut counted.held));
         let beside = counted.beside.0;
         let place = program.path.clone();
-        reading.pending =
-            Some(Box::new(Confirm { slots, large, held, names: type_names, has_arenas, beside, path: place }));
+        reading.pending = Some(Box::new(Confirm {
+            slots,
+            large,
+            held,
+            names: type_names,
+            has_arenas,
+            beside,
+            path: place,
+        }));
     } else {
         let text = "no object was found in blocks in use: they stand on cpython.block, and of which types they are is not known";
         reading.caveats.push(Caveat::new("cpython_no_objects", program.path.clone(), None, text));
@@ -434,7 +441,8 @@ fn list_types(
     let mut types: Vec<_> = counted.types.values().filter(|(_, sums)| sums.instances > 0).collect();
     types.sort_by_key(|(of, sums)| (std::cmp::Reverse(sums.bytes), of.address));
     let mut by_name: HashMap<String, census::TypeCounts> = HashMap::new();
-    let shown = types.iter().enumerate().filter(|(place, (_, sums))| *place < MAX_TYPES || sums.in_sparse_arenas > 0);
+    let shown =
+        types.iter().enumerate().filter(|(place, (_, sums))| *place < MAX_TYPES || sums.in_sparse_arenas > 0);
     for (_, (of, sums)) in shown {
         let name = names.type_name(of);
         called.insert(of.address, name.clone());

@@ -141,7 +141,8 @@ pub fn size(pages: &mut PageCache<'_>, release: &Release, of: &Type, head: &[u8]
     match of.kind {
         Kind::Plain | Kind::Module | Kind::Weak => {}
         Kind::Array | Kind::NumpyArray | Kind::Buffered | Kind::CData => {
-            size.tables[0] = data::owned_data(pages, release, of.kind, head).map(|of| Table { is_data: true, ..of });
+            size.tables[0] =
+                data::owned_data(pages, release, of.kind, head).map(|of| Table { is_data: true, ..of });
         }
         Kind::Deque => {
             let places = word(DEQUE_INDEX).saturating_add(items.max(word(SIZE)));
@@ -214,7 +215,10 @@ fn string(release: &Release, head: &[u8]) -> Text {
         (false, _) => whole,
     };
     // A `PyCompactUnicodeObject` without characters of its own is followed by a pointer to them.
-    let (data, utf8) = ((compact - release.header_prefix_bytes) as usize, release.utf8 - release.header_prefix_bytes as usize);
+    let (data, utf8) = (
+        (compact - release.header_prefix_bytes) as usize,
+        release.utf8 - release.header_prefix_bytes as usize,
+    );
     let other = if is_compact { (!is_ascii).then(|| word(utf8)) } else { Some(word(data)) };
     let other_bytes = if is_compact { word(utf8 - 8).saturating_add(1) } else { bytes };
     let other = other.filter(|&address| address != 0);

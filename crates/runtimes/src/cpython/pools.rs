@@ -4,8 +4,8 @@ use super::arenas::Arena;
 use super::census::{Block, Census};
 use super::heap_blocks;
 use super::layout::{
-    ALIGNMENT, POOL_ARENA, POOL_CLASS, POOL_COUNT, POOL_FREE, POOL_HEADER_BYTES, POOL_NEXT_OFFSET, SIZE_CLASSES,
-    ArenaSizes,
+    ALIGNMENT, ArenaSizes, POOL_ARENA, POOL_CLASS, POOL_COUNT, POOL_FREE, POOL_HEADER_BYTES,
+    POOL_NEXT_OFFSET, SIZE_CLASSES,
 };
 use crate::batch::PageCache;
 use strandline_claims::accumulator::{Accumulator, Class};

@@ -1,8 +1,8 @@
 //! The ledger rows of CPython.
 
-use strandline_claims::facts::{State, HolderKind};
+use strandline_claims::facts::{HolderKind, State};
 use strandline_claims::palette::BlockRows;
-use strandline_claims::rows::{RowRef, RowKind};
+use strandline_claims::rows::{RowKind, RowRef};
 
 const fn row(id: &'static str, stratum: HolderKind, state: State, holder: &'static str) -> RowKind {
     RowKind::new(id, stratum, state, holder)

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use strandline_synth::{CPythonImage, fabricate_cpython, fabricate_free_threaded_cpython};
 
 use super::*;
-use crate::fabricated::{self, damage, assert_sound};
+use crate::fabricated::{self, assert_sound, damage};
 
 fn look(python: &CPythonImage, absent: u64) -> Reading {
     let program = Program {

@@ -126,7 +126,8 @@ impl<'a> Types<'a> {
     }
 
     fn read(&mut self, address: u64) -> Option<Type> {
-        let bytes: [u8; TYPE_BYTES] = self.pages.array(address.checked_add(self.release.header_prefix_bytes)?)?;
+        let bytes: [u8; TYPE_BYTES] =
+            self.pages.array(address.checked_add(self.release.header_prefix_bytes)?)?;
         let word = |offset: usize| word_at(&bytes, offset).unwrap_or(0);
         let of = word(TYPE_FLAGS);
         let (basic_bytes, item_bytes) = (word(TYPE_BASIC_SIZE), word(TYPE_ITEM_SIZE));
@@ -173,7 +174,8 @@ impl<'a> Types<'a> {
         let mut at = address;
         for _ in 0..MAX_BASES {
             let head = at.wrapping_add(self.release.header_prefix_bytes);
-            let word = |pages: &mut PageCache<'_>, offset: usize| pages.word(head.wrapping_add(offset as u64));
+            let word =
+                |pages: &mut PageCache<'_>, offset: usize| pages.word(head.wrapping_add(offset as u64));
             let (Some(of), Some(name)) =
                 (word(&mut self.pages, TYPE_FLAGS), word(&mut self.pages, TYPE_NAME))
             else {

@@ -187,7 +187,8 @@ impl Finder<'_, '_> {
     /// Adds the variables of a class under the module that the class names, whichever module refers
     /// to it.
     fn class(&mut self, class: u64) {
-        let Some(of) = self.types.number_at(class).and_then(|number| self.types.all.get(number as usize).copied())
+        let Some(of) =
+            self.types.number_at(class).and_then(|number| self.types.all.get(number as usize).copied())
         else {
             return;
         };

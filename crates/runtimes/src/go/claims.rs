@@ -60,7 +60,8 @@ pub fn claim(
                     accumulator.claim_to(span.end, Class::Refined(stack));
                 }
                 Some(span) => {
-                    if claim_objects(pages, span, (context.space, may_be_swapped), &mut accumulator).is_none() {
+                    if claim_objects(pages, span, (context.space, may_be_swapped), &mut accumulator).is_none()
+                    {
                         *unread += span.end - span.start;
                         accumulator.claim_to(span.end, Class::Unread);
                     }
@@ -172,7 +173,8 @@ fn claim_objects(
     let bits = bits.get_mut(..span.objects.div_ceil(8) as usize)?;
     // Bits that were never set may be on a page that was never written.
     if pages.read(span.bits, bits).is_err() {
-        let is_swapped = may_be_swapped || !words::is_process_memory(space, span.bits, span.bits.saturating_add(1));
+        let is_swapped =
+            may_be_swapped || !words::is_process_memory(space, span.bits, span.bits.saturating_add(1));
         if is_swapped {
             return None;
         }

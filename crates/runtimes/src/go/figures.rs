@@ -2,7 +2,7 @@
 //! read from the counters if these agree.
 
 use super::heap::{Heap, Kind, Spans};
-use super::layout::{CHUNK_BYTES, Layout, HEAP_MINIMUM, HEAP_MINIMUM_AT_100, PAGE_BYTES, STATS_IN_HEAP};
+use super::layout::{CHUNK_BYTES, HEAP_MINIMUM, HEAP_MINIMUM_AT_100, Layout, PAGE_BYTES, STATS_IN_HEAP};
 use super::locate::Program;
 use crate::batch::PageCache;
 use std::time::Instant;

@@ -102,7 +102,8 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program, layou
             let is_within = address >= program.data.0 && address < at;
             found = if is_within { heap_at(context, &mut pages, address, layout) } else { None };
         }
-        found.is_none() && (!tried.is_multiple_of(WORDS_PER_DEADLINE_CHECK) || Instant::now() < context.deadline)
+        found.is_none()
+            && (!tried.is_multiple_of(WORDS_PER_DEADLINE_CHECK) || Instant::now() < context.deadline)
     });
     found
 }
@@ -152,7 +153,12 @@ impl Heap {
 
     /// Reads the bitmaps of the chunk at address `chunk`: pages in use or in a processor's cache,
     /// and pages given back.
-    pub fn chunk(&self, pages: &mut PageCache<'_>, layout: &Layout, chunk: u64) -> Option<([u64; 8], [u64; 8])> {
+    pub fn chunk(
+        &self,
+        pages: &mut PageCache<'_>,
+        layout: &Layout,
+        chunk: u64,
+    ) -> Option<([u64; 8], [u64; 8])> {
         let chunks = self.address.checked_add(layout.pages)?.checked_add(CHUNKS)?;
         let number = chunk.wrapping_sub(ARENA_BASE) / CHUNK_BYTES;
         let table = pages.word(chunks.checked_add(8 * (number / CHUNK_ENTRIES))?)?;
@@ -246,7 +252,8 @@ impl SpanReader<'_> {
         let layout = self.layout;
         let Some(bytes) = pages.array::<SPAN_BYTES>(at) else {
             // The runtime allocates span structures in batches and writes to each on its first use.
-            if self.may_be_swapped || !words::is_process_memory(self.context.space, at, at.saturating_add(1)) {
+            if self.may_be_swapped || !words::is_process_memory(self.context.space, at, at.saturating_add(1))
+            {
                 spans.damage(at);
             }
             return;

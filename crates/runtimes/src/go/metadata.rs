@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use super::heap::{Heap, Spans};
 use super::layout::{
-    ARENA_ENTRY_BYTES, ARENA_TABLE_BYTES, ARENA_BASE, CHUNK_DATA_BYTES, CHUNK_ENTRIES, CHUNKS, HEAP_BYTES, Layout,
-    SUMMARY_LEVELS,
+    ARENA_BASE, ARENA_ENTRY_BYTES, ARENA_TABLE_BYTES, CHUNK_DATA_BYTES, CHUNK_ENTRIES, CHUNKS, HEAP_BYTES,
+    Layout, SUMMARY_LEVELS,
 };
 use super::locate::Program;
 use crate::batch::PageCache;
@@ -102,7 +102,9 @@ fn tables(context: &Context<'_>, pages: &mut PageCache<'_>, layout: &Layout, hea
     if let Some(arenas) = pages.word(heap.address.wrapping_add(layout.arenas)) {
         add(arenas, ARENA_TABLE_BYTES);
         for &(start, end) in &heap.ranges {
-            for at in (start - start % ARENA_ENTRY_BYTES..end).step_by(ARENA_ENTRY_BYTES as usize).take(MAX_ARENAS) {
+            for at in
+                (start - start % ARENA_ENTRY_BYTES..end).step_by(ARENA_ENTRY_BYTES as usize).take(MAX_ARENAS)
+            {
                 let entry = arenas.wrapping_add(8 * (at.wrapping_sub(ARENA_BASE) / ARENA_ENTRY_BYTES));
                 add(pages.word(entry).unwrap_or(0), layout.arena_bytes);
                 if at.is_multiple_of(ARENA_ENTRY_BYTES << 10) && Instant::now() >= context.deadline {

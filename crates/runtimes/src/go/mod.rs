@@ -34,7 +34,7 @@ use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Runtime, figures};
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::range::pieces;
-use strandline_claims::reader::{ReaderInfo, Evidence, HeapKind};
+use strandline_claims::reader::{Evidence, HeapKind, ReaderInfo};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Effect, Spec};
 use strandline_claims::runtime::{self, Busy, Context, Found, Reading};

@@ -1,8 +1,8 @@
 //! The ledger rows of Go.
 
-use strandline_claims::facts::{State, HolderKind};
+use strandline_claims::facts::{HolderKind, State};
 use strandline_claims::palette::BlockRows;
-use strandline_claims::rows::{RowRef, RowKind};
+use strandline_claims::rows::{RowKind, RowRef};
 
 /// Objects.
 pub static OBJECT: RowKind = RowKind::new(

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use strandline_synth::{GoImage, fabricate_go};
 
 use super::*;
-use crate::fabricated::{self, damage, assert_sound};
+use crate::fabricated::{self, assert_sound, damage};
 
 fn look(go: &GoImage, absent: u64, is_stripped: bool) -> Reading {
     let program = Program {

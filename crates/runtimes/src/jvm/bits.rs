@@ -117,7 +117,10 @@ mod tests {
             assert_eq!(places.index_of(address), Some(place));
             assert_eq!(places.address(place).unwrap().0, address);
         }
-        assert_eq!((places.index_of(0x1100), places.index_of(0x1004), places.index_of(0x3010)), (None, None, None));
+        assert_eq!(
+            (places.index_of(0x1100), places.index_of(0x1004), places.index_of(0x3010)),
+            (None, None, None)
+        );
         assert_eq!(places.address(places.count()), None);
         let bits = Bitmap::new(places.count()).unwrap();
         assert!(bits.set(31) && !bits.set(31) && bits.has(31) && !bits.has(32) && !bits.set(1 << 40));

@@ -137,8 +137,9 @@ pub fn metaspace(context: &Context<'_>, palette: &mut SlotTable, metaspace: &Met
     ];
     let claim = |(space, slot): (&Space, Option<Slot>)| {
         let Some(slots) = slot.zip(free) else { return Vec::new() };
-        let of =
-            |&(start, end): &(u64, u64)| claim_parts(&context.pages(start, end), (start, end), &space.used, slots);
+        let of = |&(start, end): &(u64, u64)| {
+            claim_parts(&context.pages(start, end), (start, end), &space.used, slots)
+        };
         space.ranges.iter().map(of).collect()
     };
     spaces.into_iter().flat_map(claim).collect()
@@ -188,7 +189,11 @@ fn without(ranges: &[(u64, u64)], others: &[(u64, u64)]) -> Vec<(u64, u64)> {
 
 /// Claims the card table of collectors that have one (`BarrierSet::_barrier_set`,
 /// gc/shared/cardTable.hpp).
-pub fn claim_card_table(context: &Context<'_>, view: &View<'_>, palette: &mut SlotTable) -> Option<RangeClaim> {
+pub fn claim_card_table(
+    context: &Context<'_>,
+    view: &View<'_>,
+    palette: &mut SlotTable,
+) -> Option<RangeClaim> {
     let barriers = view.static_field(&["BarrierSet::_barrier_set"])?;
     let table = view.field(barriers, &["CardTableBarrierSet::_card_table"])?;
     let start = view.field(table, &["CardTable::_byte_map"])?;

@@ -1,7 +1,7 @@
 //! What the verdict says of a Java virtual machine: dead objects and free regions; or, where those are few, the parts of RSS
 //! beside its heap.
 
-use strandline_claims::facts::{Row, Runtime, State, HolderKind};
+use strandline_claims::facts::{HolderKind, Row, Runtime, State};
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::units::bytes;
 
@@ -43,7 +43,8 @@ fn free_regions(view: &LedgerView<'_>, free: u64) -> String {
 
 /// The bounds of what lives, where the two differ.
 fn may_live(known: &Jvm) -> String {
-    let bounds = known.live_bytes.zip(known.live_at_least_bytes).filter(|_| known.uncertain_bytes().is_some());
+    let bounds =
+        known.live_bytes.zip(known.live_at_least_bytes).filter(|_| known.uncertain_bytes().is_some());
     bounds.map_or_else(String::new, |(most, least)| {
         format!("; at most {} of its objects live, at least {}", bytes(most), bytes(least))
     })

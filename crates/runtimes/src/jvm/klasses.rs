@@ -54,7 +54,9 @@ impl Headers {
         let is_narrow = view.structs.flag("UseCompressedClassPointers").is_none()
             || view.is_set("UseCompressedClassPointers")?;
         let (klass, length) = match (is_compact, is_narrow) {
-            (true, _) => (KlassPosition::InMark(u32::try_from(view.constant(&["markWord::klass_shift"])?).ok()?), 8),
+            (true, _) => {
+                (KlassPosition::InMark(u32::try_from(view.constant(&["markWord::klass_shift"])?).ok()?), 8)
+            }
             (false, true) => (KlassPosition::Narrow, 12),
             (false, false) => (KlassPosition::Wide, 16),
         };
@@ -63,7 +65,10 @@ impl Headers {
         let old = ["Universe::_narrow_klass._base", "Universe::_narrow_klass._shift"];
         let narrow = match klass {
             KlassPosition::Wide => (0, 0),
-            _ => (view.static_field(&[base[0], base[1], old[0]])?, view.fixed_half(&[shift[0], shift[1], old[1]])?),
+            _ => (
+                view.static_field(&[base[0], base[1], old[0]])?,
+                view.fixed_half(&[shift[0], shift[1], old[1]])?,
+            ),
         };
         // 64 bits up to JDK 22, 32 bits in later ones; at most 256.
         let alignment =
@@ -98,7 +103,9 @@ impl Headers {
         match self.klass {
             KlassPosition::Wide => word(8),
             KlassPosition::Narrow => self.narrow.0.wrapping_add(half(8) << self.narrow.1),
-            KlassPosition::InMark(shift) => self.narrow.0.wrapping_add((word(0) >> (shift & 63)) << self.narrow.1),
+            KlassPosition::InMark(shift) => {
+                self.narrow.0.wrapping_add((word(0) >> (shift & 63)) << self.narrow.1)
+            }
         }
     }
 

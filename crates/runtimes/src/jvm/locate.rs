@@ -4,7 +4,7 @@ use std::fs::File;
 use std::sync::OnceLock;
 
 use super::MAX_PROGRAMS;
-use super::structs::{VmStructs, TABLES};
+use super::structs::{TABLES, VmStructs};
 use strandline_process::elf::Object;
 use strandline_process::image::{Image, exports};
 use strandline_process::map::AddressSpace;

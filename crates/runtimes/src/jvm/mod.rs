@@ -38,7 +38,7 @@ use std::time::Instant;
 
 use self::bits::{Bitmap, HeapIndex};
 use self::facts::{AreaKind, ClassLoader, Jvm};
-use self::heap::{HeapError, Heap, Kind};
+use self::heap::{Heap, HeapError, Kind};
 use self::klasses::Headers;
 use self::locate::Program;
 use self::metaspace::Metaspace;
@@ -49,7 +49,7 @@ use strandline_claims::allocator::overlapping;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Remedy, Runtime};
 use strandline_claims::finding::{Finding, LedgerView};
-use strandline_claims::reader::{ReaderInfo, Evidence, FileName, HeapKind, version_in_file_name};
+use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo, version_in_file_name};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Action, Effect, Spec};
 use strandline_claims::runtime::{self, Busy, Context, Found, Reading};

@@ -201,12 +201,7 @@ impl Bounds {
 }
 
 /// Predicts what a full collection gives back; `None` if no rule is known.
-fn predict(
-    context: &Context<'_>,
-    view: &View<'_>,
-    heap: &Heap,
-    traced: Option<&Live>,
-) -> Option<Prediction> {
+fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&Live>) -> Option<Prediction> {
     // Up to JDK 17 the flag also disables requests from outside.
     if view.has_flag("DisableExplicitGC") && view.structs.major().is_some_and(|major| major <= 17) {
         return None;

@@ -1,8 +1,8 @@
 //! The ledger rows of the JVM.
 
-use strandline_claims::facts::{State, HolderKind};
+use strandline_claims::facts::{HolderKind, State};
 use strandline_claims::palette::BlockRows;
-use strandline_claims::rows::{ANONYMOUS, RowRef, RowKind};
+use strandline_claims::rows::{ANONYMOUS, RowKind, RowRef};
 
 /// Objects.
 pub static OBJECT: RowKind = RowKind::new(

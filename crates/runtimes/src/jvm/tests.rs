@@ -10,7 +10,7 @@ use strandline_claims::facts::TypeFacts;
 use strandline_synth::{JvmImage, fabricate_jvm};
 
 use super::*;
-use crate::fabricated::{self, damage, assert_sound};
+use crate::fabricated::{self, assert_sound, damage};
 
 /// An unnamed file with these bytes.
 fn file_of(bytes: &[u8]) -> File {

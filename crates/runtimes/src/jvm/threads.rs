@@ -60,7 +60,9 @@ fn each<T>(threads: &[u64], deadline: Instant, read: impl Fn(u64) -> T) -> Optio
 
 /// Returns the Java threads (`JavaThread`), each once.
 fn all(view: &View<'_>) -> Option<Vec<u64>> {
-    let Some(list) = view.static_field(&["ThreadsSMRSupport::_java_thread_list"]) else { return linked(view) };
+    let Some(list) = view.static_field(&["ThreadsSMRSupport::_java_thread_list"]) else {
+        return linked(view);
+    };
     let count = view.half_field(list, &["ThreadsList::_length"])?.min(MAX_THREADS);
     let table = view.field(list, &["ThreadsList::_threads"])?;
     let mut threads = vec![0; count as usize * 8];

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::roots::{Kept, LARGE_BYTES};
-use super::sums::{SurveySums, RetainedBy};
+use super::sums::{RetainedBy, SurveySums};
 use crate::batch::Batch;
 use strandline_claims::class::Slot;
 use strandline_claims::refinements::Refinements;

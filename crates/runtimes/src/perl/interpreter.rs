@@ -84,8 +84,10 @@ impl<'a> Reader<'a> {
                 self.read_arenas(&arenas, &mut pages, &mut found);
             }
             Err(_) if Instant::now() > self.context.deadline => {
-                let text =
-                    format!("{}: the time to stop it was over before it was read", display_name(&found.facts.id));
+                let text = format!(
+                    "{}: the time to stop it was over before it was read",
+                    display_name(&found.facts.id)
+                );
                 found.caveats.push(Caveat::new("perl_late", found.facts.id.clone(), None, text));
             }
             Err(damage) => found.caveats.push(Caveat::new(
@@ -98,7 +100,12 @@ impl<'a> Reader<'a> {
         found
     }
 
-    fn arenas(&self, anchor: &InterpreterLocation, id: String, pages: &mut PageCache<'_>) -> Result<(Arenas, u64), Damage> {
+    fn arenas(
+        &self,
+        anchor: &InterpreterLocation,
+        id: String,
+        pages: &mut PageCache<'_>,
+    ) -> Result<(Arenas, u64), Damage> {
         let at = &anchor.addresses;
         let mut word = |address: u64| {
             pages
@@ -129,13 +136,18 @@ impl<'a> Reader<'a> {
 
     fn read_arenas(&self, arenas: &Arenas, pages: &mut PageCache<'_>, found: &mut Found) {
         let until = (self.context.workers, self.context.deadline);
-        let (census, whole) = census::count_heads(self.memory, &arenas.heads, &arenas.bodies, self.release, until);
+        let (census, whole) =
+            census::count_heads(self.memory, &arenas.heads, &arenas.bodies, self.release, until);
         let arena_bytes = arenas.heads.iter().map(HeadArena::bytes).sum();
         found.facts.heads = heads(arenas, &census, arena_bytes);
-        let disagrees =
-            if whole { census.inconsistency(found.facts.sv_count) } else { Some("no time was left".to_owned()) };
+        let disagrees = if whole {
+            census.inconsistency(found.facts.sv_count)
+        } else {
+            Some("no time was left".to_owned())
+        };
         if let Some(why) = disagrees {
-            let text = format!("{} is not read: {why}; nothing of it is told apart", display_name(&arenas.id));
+            let text =
+                format!("{} is not read: {why}; nothing of it is told apart", display_name(&arenas.id));
             found.caveats.push(Caveat::new("perl_disagrees", arenas.id.clone(), Some(arena_bytes), text));
             return;
         }
@@ -171,7 +183,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Follows the chains of keys; false if some keys were not reached.
-    fn keys(&self, arenas: &Arenas, survey: &SurveySums, pages: &mut PageCache<'_>, facts: &mut Interpreter) -> bool {
+    fn keys(
+        &self,
+        arenas: &Arenas,
+        survey: &SurveySums,
+        pages: &mut PageCache<'_>,
+        facts: &mut Interpreter,
+    ) -> bool {
         facts.containers = survey.containers.clone();
         let at = keys::KeyContext {
             memory: self.memory,
@@ -236,9 +254,20 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn fill_facts(&self, arenas: &Arenas, roots: PadFindings, mut survey: SurveySums, sums: &CaveatInputs<'_>, found: &mut Found) {
-        let others =
-            globals::claim_globals(self.memory, &mut survey, &roots.globs, (self.refinements, self.slots.buffer));
+    fn fill_facts(
+        &self,
+        arenas: &Arenas,
+        roots: PadFindings,
+        mut survey: SurveySums,
+        sums: &CaveatInputs<'_>,
+        found: &mut Found,
+    ) {
+        let others = globals::claim_globals(
+            self.memory,
+            &mut survey,
+            &roots.globs,
+            (self.refinements, self.slots.buffer),
+        );
         let facts = &mut found.facts;
         facts.strings = survey.strings.clone();
         facts.subs = roots.subs.clone();
@@ -298,7 +327,11 @@ struct CaveatInputs<'a> {
 
 /// The name of the interpreter with this id in texts.
 fn display_name(id: &str) -> String {
-    if id == GLOBALS_ID { "perl's only interpreter".to_owned() } else { format!("perl's interpreter at {id}") }
+    if id == GLOBALS_ID {
+        "perl's only interpreter".to_owned()
+    } else {
+        format!("perl's interpreter at {id}")
+    }
 }
 
 fn heads(arenas: &Arenas, census: &Census, arena_bytes: u64) -> Heads {

@@ -224,7 +224,8 @@ pub fn free_entries(
             last = census::arena_before(arenas, at)?;
         }
         let arena = holds(last).filter(of_entries)?;
-        for (sum, here) in free.get_mut(last)?.iter_mut().zip(arena.bytes_by_page(at - arena.address, ENTRY_BYTES))
+        for (sum, here) in
+            free.get_mut(last)?.iter_mut().zip(arena.bytes_by_page(at - arena.address, ENTRY_BYTES))
         {
             *sum = sum.saturating_add(u16::try_from(here).unwrap_or(u16::MAX));
         }

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::os::unix::fs::FileExt;
 
 use crate::batch::PageCache;
-use crate::perl::layout::{RELEASES, Layout, THREAD_SPECIFIC, THREAD_SPECIFIC_KEYS};
+use crate::perl::layout::{Layout, RELEASES, THREAD_SPECIFIC, THREAD_SPECIFIC_KEYS};
 use strandline_process::elf::Object;
 use strandline_process::image::exports;
 use strandline_process::map::{AddressSpace, Mapping};

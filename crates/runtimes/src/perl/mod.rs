@@ -30,14 +30,14 @@ mod tests;
 
 use self::facts::Perl;
 use crate::batch::{CountingMemory, PageCache};
-use crate::perl::layout::{RELEASES, Layout};
+use crate::perl::layout::{Layout, RELEASES};
 use FileName::{Contains, Versioned};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::class::Slot;
 use strandline_claims::facts::Runtime;
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::reader::{
-    ReaderInfo, Match, Evidence, FileName, HeapKind, leading_version, version_in_file_name,
+    Evidence, FileName, HeapKind, Match, ReaderInfo, leading_version, version_in_file_name,
 };
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Effect, Spec};
@@ -226,7 +226,11 @@ fn read_program(
 
 /// Whether there may be interpreters that no exported variable points to: in a program that embeds
 /// perl, and in a program with threads.
-fn may_have_hidden_interpreters(context: &Context<'_>, program: &locate::Program, anchors: &[locate::InterpreterLocation]) -> bool {
+fn may_have_hidden_interpreters(
+    context: &Context<'_>,
+    program: &locate::Program,
+    anchors: &[locate::InterpreterLocation],
+) -> bool {
     let is_perl = |path: &str| path.rsplit('/').next().is_some_and(|name| name.starts_with("perl"));
     let embedded =
         !is_perl(&program.path) && !context.process.executable().is_some_and(|path| is_perl(&path));

@@ -1,7 +1,7 @@
 //! The rows of Perl.
 
-use strandline_claims::facts::{State, HolderKind};
-use strandline_claims::rows::{RowRef, RowKind};
+use strandline_claims::facts::{HolderKind, State};
+use strandline_claims::rows::{RowKind, RowRef};
 
 /// String buffers in use.
 pub static STRING: RowKind =

@@ -41,14 +41,16 @@ pub fn search(
         }
     }
     let new = || (PageCache::new(memory), Vec::new(), Vec::new());
-    let (states, left) = work::run_jobs(until.0, pieces.len(), until.1, new, |(pages, buffer, found), job| {
-        let Some(&(start, end)) = pieces.get(job) else { return };
-        buffer.resize(usize::try_from(end - start).unwrap_or(0), 0);
-        let got = memory.read_some(start, buffer);
-        let bytes = buffer.get(..got).unwrap_or(&[]);
-        let interpreters = undef_heads(bytes, start, release).map(|head| head.wrapping_sub(release.sv_undef));
-        found.extend(interpreters.filter(|&interpreter| is_interpreter(pages, interpreter, release)));
-    });
+    let (states, left) =
+        work::run_jobs(until.0, pieces.len(), until.1, new, |(pages, buffer, found), job| {
+            let Some(&(start, end)) = pieces.get(job) else { return };
+            buffer.resize(usize::try_from(end - start).unwrap_or(0), 0);
+            let got = memory.read_some(start, buffer);
+            let bytes = buffer.get(..got).unwrap_or(&[]);
+            let interpreters =
+                undef_heads(bytes, start, release).map(|head| head.wrapping_sub(release.sv_undef));
+            found.extend(interpreters.filter(|&interpreter| is_interpreter(pages, interpreter, release)));
+        });
     let mut found: Vec<u64> = states.into_iter().flat_map(|state| state.2).collect();
     found.sort_unstable();
     found.dedup();

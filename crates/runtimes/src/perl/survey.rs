@@ -9,7 +9,7 @@ use super::census::{self, ARENAS_PER_JOB};
 use super::objects::{Head, Storage, Type, chunk_bytes};
 use super::roots::{self, Buffer, MAX_BUFFER_BYTES, Mark};
 use super::spaces::{BodyArena, HeadArena};
-use super::sums::{SurveySums, RetainedBy, add};
+use super::sums::{RetainedBy, SurveySums, add};
 use crate::batch::{Batch, PageCache};
 use crate::perl::layout::{self as layout, HEAD_BYTES, Layout, flags};
 use crate::work;
@@ -207,7 +207,11 @@ impl<'a> Surveyor<'a> {
         const { assert!(layout::CUR == layout::ARRAY_FILL && layout::CUR == layout::HASH_KEYS) };
         const { assert!(layout::CUR == layout::OBJECT_MAXFIELD && layout::ARRAY_ALLOC == layout::OBJECT_FIELDS) };
         let storage = |value: &Value| matches!(value.shape, Storage::Array | Storage::Object);
-        self.third_word(storage, |value| value.head.any.wrapping_add(layout::ARRAY_ALLOC - 8), |_, pair| pair.1);
+        self.third_word(
+            storage,
+            |value| value.head.any.wrapping_add(layout::ARRAY_ALLOC - 8),
+            |_, pair| pair.1,
+        );
     }
 
     /// Reads a third word for the values of `which`: `place` returns the address of a pair of
@@ -304,7 +308,8 @@ impl<'a> Surveyor<'a> {
             self.survey.unread += 1;
             return;
         }
-        let hidden = if head.has_flags(flags::OOK) { roots::ook_offset(&mut self.pages, head.u) } else { Some(0) };
+        let hidden =
+            if head.has_flags(flags::OOK) { roots::ook_offset(&mut self.pages, head.u) } else { Some(0) };
         let buffer = hidden.and_then(|hidden| {
             let (pointer, bytes) = (head.u.checked_sub(hidden)?, length.checked_add(hidden)?);
             Some(Buffer { pointer, bytes })

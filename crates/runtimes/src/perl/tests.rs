@@ -236,7 +236,8 @@ impl Fabric {
             body_roots: at(release.body_roots),
             body_arenas: at(release.body_arenas),
         };
-        let anchor = InterpreterLocation { interpreter: Some(INTERPRETER), main: true, thread: None, addresses };
+        let anchor =
+            InterpreterLocation { interpreter: Some(INTERPRETER), main: true, thread: None, addresses };
         let found = Reader::new(&context, self, release, &refinements, slots).read(&anchor);
         (found, refinements)
     }

@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use super::heap::DynamicSpace;
 use super::objects::{Kinds, Run};
 use super::spaces::Slots;
-use super::store::{UnitIndex, HeapCopy};
-use crate::sbcl::layout::{GC_PAGE_BYTES, GENERATIONS, ObjectKind, Layout, PSEUDO_STATIC};
-use strandline_claims::accumulator::{Accumulator, Part, Class, Slot};
+use super::store::{HeapCopy, UnitIndex};
+use crate::sbcl::layout::{GC_PAGE_BYTES, GENERATIONS, Layout, ObjectKind, PSEUDO_STATIC};
+use strandline_claims::accumulator::{AccumulatedPart, Accumulator, Class, Slot};
 use strandline_claims::range::RangePages;
 
 /// Entries of the cache of types, a power of two.
@@ -140,7 +140,7 @@ pub struct CensusContext<'a> {
 
 impl CensusContext<'_> {
     /// Counts and claims all runs with `workers` threads.
-    pub fn count(&self, workers: usize) -> (Census, Part) {
+    pub fn count(&self, workers: usize) -> (Census, AccumulatedPart) {
         let chunks: Vec<&[Run]> = self.runs.chunks(RUNS_AT_ONCE).collect();
         let next = std::sync::atomic::AtomicUsize::new(0);
         let done = std::sync::Mutex::new(Vec::with_capacity(chunks.len()));
@@ -173,7 +173,7 @@ impl CensusContext<'_> {
         });
         let mut blocks = done.into_inner().unwrap_or_default();
         blocks.sort_by_key(|block| block.0);
-        let mut all = Part::empty(self.heap.start);
+        let mut all = AccumulatedPart::empty(self.heap.start);
         for (_, block) in blocks {
             // Each block starts at the end of the one before.
             let _ = all.join(block, self.pages);
@@ -194,7 +194,7 @@ impl CensusContext<'_> {
         to: u64,
         census: &mut Census,
         counter: &mut Counter,
-    ) -> Part {
+    ) -> AccumulatedPart {
         let mut accumulator = Accumulator::new(from, self.pages);
         for run in runs {
             self.gap(&mut accumulator, run.start);

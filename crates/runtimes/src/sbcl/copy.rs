@@ -164,9 +164,12 @@ impl CopyPlan {
                 continue;
             }
             match namespaces::open_mapped_file(context.process, mapping) {
-                Ok(file) => {
-                    parts.push(FilePart { file, start: mapping.start, end: mapping.end, offset: mapping.offset })
-                }
+                Ok(file) => parts.push(FilePart {
+                    file,
+                    start: mapping.start,
+                    end: mapping.end,
+                    offset: mapping.offset,
+                }),
                 Err(_) => unopened += 1,
             }
         }

@@ -143,7 +143,11 @@ mod tests {
 
     #[test]
     fn a_generation_waits_for_all_that_its_collection_needs() {
-        let mut heap = DynamicSpace { auto_trigger: Some(60 << 20), bytes_allocated: 40 << 20, ..DynamicSpace::default() };
+        let mut heap = DynamicSpace {
+            auto_trigger: Some(60 << 20),
+            bytes_allocated: 40 << 20,
+            ..DynamicSpace::default()
+        };
         heap.generations[0].before_promotion = 1;
         heap.generations[1] = GenerationRecord {
             bytes_allocated: 8 << 20,
@@ -153,7 +157,8 @@ mod tests {
             before_promotion: 1,
             ..GenerationRecord::default()
         };
-        heap.generations[2] = GenerationRecord { trigger: (2 << 20) - 1, minimum_age: 0.75, ..GenerationRecord::default() };
+        heap.generations[2] =
+            GenerationRecord { trigger: (2 << 20) - 1, minimum_age: 0.75, ..GenerationRecord::default() };
         let told = next_collections(&heap);
         assert_eq!(told[0], ("20.0 MiB more".to_owned(), Some(20 << 20)));
         assert_eq!(told[1], ("a raise of generation 0".to_owned(), None));

@@ -193,7 +193,8 @@ fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option
     }
     let version = object.section(b".rodata").and_then(|constants| version_in(&constants.bytes));
     let path = printable(&mapping.name, 256);
-    let mut program = Program { path, start: mapping.start, version, room: ReservedMemory::default(), symbols };
+    let mut program =
+        Program { path, start: mapping.start, version, room: ReservedMemory::default(), symbols };
     if program.layout().is_some() {
         let live = Live::new(process.pid());
         program.room = ReservedMemory::of(&|name| program.value(&live, name));

@@ -10,10 +10,10 @@
 
 use super::heap::DynamicSpace;
 use super::objects::{Kinds, instance_slots};
-use super::store::{UnitIndex, HeapCopy};
+use super::store::{HeapCopy, UnitIndex};
 use crate::sbcl::layout::{
-    FUN_LOWTAG, FUN_RAW_OFFSET, HASH_TABLE_FLAGS, HASH_TABLE_FLAGS_RAW, INSTANCE_LOWTAG, ObjectKind, LIST_LOWTAG,
-    LOWTAG_MASK, Layout, OTHER_LOWTAG, Release, VECTOR_HASHING, VECTOR_WEAK,
+    FUN_LOWTAG, FUN_RAW_OFFSET, HASH_TABLE_FLAGS, HASH_TABLE_FLAGS_RAW, INSTANCE_LOWTAG, LIST_LOWTAG,
+    LOWTAG_MASK, Layout, OTHER_LOWTAG, ObjectKind, Release, VECTOR_HASHING, VECTOR_WEAK,
 };
 
 /// Maximum size of code, in units of 16 bytes: its start is searched this far back.
@@ -302,7 +302,9 @@ impl<'a> Tracer<'a> {
                 self.visit(header >> 32);
                 store.each_word(address, 1, words, |_, word| self.visit_raw(word));
             }
-            ObjectKind::Closure | ObjectKind::Fdefn => store.each_word(address, 1, words, |_, word| self.visit_raw(word)),
+            ObjectKind::Closure | ObjectKind::Fdefn => {
+                store.each_word(address, 1, words, |_, word| self.visit_raw(word))
+            }
             ObjectKind::Symbol => {
                 let (name, mask) = self.layout.symbol_name;
                 let masked = |index, word| if index == name as u64 { word & mask } else { word };

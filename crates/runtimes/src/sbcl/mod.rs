@@ -30,7 +30,7 @@ pub mod trace;
 mod tests;
 
 use self::facts::Sbcl;
-use self::heap::{ReadError, DynamicSpace};
+use self::heap::{DynamicSpace, ReadError};
 use self::spaces::{Slots, Space};
 use self::threads::Threads;
 use self::trace::PendingTrace;
@@ -42,7 +42,7 @@ use strandline_claims::facts::Runtime;
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::palette::SlotTable;
 use strandline_claims::range::RangePages;
-use strandline_claims::reader::{ReaderInfo, Evidence, FileName, HeapKind, version_in_file_name};
+use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo, version_in_file_name};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Action, Effect, Spec};
 use strandline_claims::runtime::{self, Access, Busy, Context, Found, PathAnswer, Reading};

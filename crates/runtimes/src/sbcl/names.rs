@@ -6,7 +6,9 @@
 
 use super::objects::Kinds;
 use super::store::HeapCopy;
-use crate::sbcl::layout::{CLASSOID_NAME, INSTANCE_LOWTAG, ObjectKind, LOWTAG_MASK, Layout, OTHER_LOWTAG, Release};
+use crate::sbcl::layout::{
+    CLASSOID_NAME, INSTANCE_LOWTAG, LOWTAG_MASK, Layout, OTHER_LOWTAG, ObjectKind, Release,
+};
 
 const MAX_NAME_BYTES: usize = 200;
 

@@ -1,10 +1,10 @@
 //! Objects: size and kind by their first word, and where they start.
 
 use super::heap::DynamicSpace;
-use super::spaces::{SpaceKind as SpaceKind, Space, used_end};
+use super::spaces::{Space, SpaceKind, used_end};
 use super::store::{HeapCopy, UNIT_BYTES};
 use super::threads::Region;
-use crate::sbcl::layout::{GC_PAGE_BYTES, ObjectKind, Layout};
+use crate::sbcl::layout::{GC_PAGE_BYTES, Layout, ObjectKind};
 
 /// Kinds of objects by the first byte of their first word.
 pub struct Kinds {
@@ -181,7 +181,10 @@ pub fn walk_space(store: &HeapCopy, kinds: &Kinds, space: &Space, mut visit: imp
         let header = store.word_on_page(spot, 0);
         let fits = match (space.kind, kinds.of(header)) {
             (SpaceKind::Text, Some(ObjectKind::Code | ObjectKind::FunInstance | ObjectKind::Filler)) => true,
-            (SpaceKind::Fixed, Some(ObjectKind::Symbol | ObjectKind::Fdefn | ObjectKind::Instance | ObjectKind::FunInstance)) => true,
+            (
+                SpaceKind::Fixed,
+                Some(ObjectKind::Symbol | ObjectKind::Fdefn | ObjectKind::Instance | ObjectKind::FunInstance),
+            ) => true,
             (SpaceKind::Static | SpaceKind::Permanent | SpaceKind::ReadOnly, Some(kind)) => {
                 kind != ObjectKind::Cons
             }

@@ -10,7 +10,7 @@ use super::objects::{self, Kinds};
 use super::roots::{self, RootKind};
 use super::store::UnitIndex;
 use super::trace::PendingTrace;
-use crate::sbcl::layout::{ObjectKind, LOWTAG_MASK, PSEUDO_STATIC};
+use crate::sbcl::layout::{LOWTAG_MASK, ObjectKind, PSEUDO_STATIC};
 use strandline_process::target::budget;
 
 /// Steps that are reported from each end of a path.
@@ -108,7 +108,8 @@ impl PendingTrace {
                 }
             });
         }
-        let is_instance = matches!(names.kinds.of(header), Some(ObjectKind::Instance | ObjectKind::FunInstance));
+        let is_instance =
+            matches!(names.kinds.of(header), Some(ObjectKind::Instance | ObjectKind::FunInstance));
         let name = if is_instance { names.type_name(header >> 32) } else { None };
         let page = self.heap.page_of(address).map(|(_, page)| u64::from(page.generation));
         let type_name = name.unwrap_or_else(|| names.kinds.name(header).to_owned());

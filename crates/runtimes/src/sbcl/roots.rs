@@ -9,7 +9,7 @@ use super::heap::DynamicSpace;
 use super::locate::Program;
 use super::mark::Tracer;
 use super::objects::{self, Kinds, Run};
-use super::spaces::{SpaceKind as SpaceKind, Space};
+use super::spaces::{Space, SpaceKind};
 use super::store::HeapCopy;
 use super::threads::Threads;
 use crate::sbcl::layout::PSEUDO_STATIC;
@@ -201,7 +201,10 @@ impl Roots {
             }
         }
         for space in context.spaces {
-            enter(tracer, if is_whole_root(space.kind) { &RootKind::Static } else { &RootKind::PseudoStatic });
+            enter(
+                tracer,
+                if is_whole_root(space.kind) { &RootKind::Static } else { &RootKind::PseudoStatic },
+            );
             visit_space(space, tracer, context);
         }
         enter(tracer, &RootKind::PseudoStatic);

@@ -111,7 +111,12 @@ pub struct ClaimedRange {
 }
 
 /// The ranges of SBCL besides dynamic space: spaces, threads' own memory, tables.
-pub fn claimed_ranges(context: &Context<'_>, program: &Program, spaces: &[Space], threads: &Threads) -> Vec<ClaimedRange> {
+pub fn claimed_ranges(
+    context: &Context<'_>,
+    program: &Program,
+    spaces: &[Space],
+    threads: &Threads,
+) -> Vec<ClaimedRange> {
     let mut all = Vec::new();
     for space in spaces {
         let id = match space.kind {

@@ -15,9 +15,9 @@ use super::remedies;
 use super::roots::{self, Roots};
 use super::rows;
 use super::spaces::{self, Slots, Space};
-use super::store::{UnitIndex, HeapCopy};
+use super::store::{HeapCopy, UnitIndex};
 use super::threads::Region;
-use crate::sbcl::layout::{GC_PAGE_BYTES, GENERATIONS, ObjectKind, Layout, OLDEST, PSEUDO_STATIC, Release};
+use crate::sbcl::layout::{GC_PAGE_BYTES, GENERATIONS, Layout, OLDEST, ObjectKind, PSEUDO_STATIC, Release};
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::caveat::Caveat;
@@ -137,7 +137,13 @@ impl PendingTrace {
     }
 
     /// Fills in the figures that follow from the trace, and returns the types of all objects.
-    fn fill_figures(&self, figures: &mut Sbcl, census: &Census, marked: &PinnedSet, kinds: &Kinds) -> Vec<TypeFacts> {
+    fn fill_figures(
+        &self,
+        figures: &mut Sbcl,
+        census: &Census,
+        marked: &PinnedSet,
+        kinds: &Kinds,
+    ) -> Vec<TypeFacts> {
         let mut all = Count::default();
         for count in census.types.values() {
             for (sums, counts) in [(&mut all.live, &count.live), (&mut all.dead, &count.dead)] {

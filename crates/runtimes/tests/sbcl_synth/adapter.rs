@@ -11,7 +11,7 @@ use strandline_process::procfs::Process;
 use strandline_process::stacks::ThreadFacts;
 use strandline_runtimes::sbcl;
 use strandline_runtimes::sbcl::locate::Program;
-use strandline_synth::{Rng, Image, SbclHeap, clipped};
+use strandline_synth::{Image, Rng, SbclHeap, clipped};
 
 /// A frozen process: memory, mappings, resident pages, threads.
 pub struct Subject {

@@ -7,7 +7,7 @@ use strandline_lab::nodes::NodeKind;
 
 use crate::claim::{Judged, REASON_FAILS, Verdict};
 use crate::data::{CellData, Data, Measured as _, estimate};
-use crate::expression::{ReadValue, Read};
+use crate::expression::{Read, ReadValue};
 use crate::matrix::{Key, Matrix};
 use crate::metric::Metric;
 use crate::{plots, table};
@@ -211,8 +211,8 @@ fn shown(claim: &Judged, matrix: &Matrix) -> Claim {
     let measured = figures(&claim.measured, matrix);
     let measured = (!measured.is_empty()).then(|| format!("measured: {measured}"));
     let tolerance = claim.tolerance.zip(claim.why.as_ref());
-    let tolerance =
-        tolerance.map(|(part, why)| format!("tolerance {} % ({})", table::format_number(part * 100.0), clean(why)));
+    let tolerance = tolerance
+        .map(|(part, why)| format!("tolerance {} % ({})", table::format_number(part * 100.0), clean(why)));
     // The verdict already shows that it fails.
     let reason = claim.reason.as_deref().filter(|reason| *reason != REASON_FAILS);
     Claim {

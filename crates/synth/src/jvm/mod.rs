@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use self::heap::{COLLECTORS, Collector};
 use self::tables::Tables;
-use crate::{Rng, Image};
+use crate::{Image, Rng};
 
 const PAGE: u64 = 4096;
 /// Address of the library, and of its data.

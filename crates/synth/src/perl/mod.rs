@@ -14,7 +14,7 @@ pub use traps::{TRAPS, Trap};
 
 use std::collections::BTreeMap;
 
-use crate::{Damage, Rng, Image};
+use crate::{Damage, Image, Rng};
 
 /// Parameters of a fabricated perl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

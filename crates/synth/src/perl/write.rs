@@ -3,7 +3,7 @@
 use super::layout::{self, Type, body, code, flags, interpreter, padname};
 use super::traps::TrapAddresses;
 use super::{ExpectedPerl, KeptBuffer, PerlImage, PerlRecipe, PerlVariables};
-use crate::{Rng, Image, PAGE};
+use crate::{Image, PAGE, Rng};
 
 const DATA: u64 = 0x5555_5573_0000;
 const TLS: u64 = 0x7f11_2233_4000;
@@ -162,7 +162,8 @@ impl Perl {
         let cur = 20 + self.dice.below(most);
         let len = cur + 10;
         let owners = 2 + self.dice.below(20);
-        let (_, buffer) = self.string(Type::Pv, StringSpec { flags: flags::POK | flags::IS_COW, cur, len }, None);
+        let (_, buffer) =
+            self.string(Type::Pv, StringSpec { flags: flags::POK | flags::IS_COW, cur, len }, None);
         for _ in 1..owners {
             self.string(Type::Pv, StringSpec { flags: flags::POK | flags::IS_COW, cur, len }, Some(buffer));
         }

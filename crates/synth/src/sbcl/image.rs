@@ -5,7 +5,7 @@ use super::graph::{Graph, Node, Shape};
 use super::release::{FUNCTION, GC_PAGE_BYTES, INSTANCE, LIST, OTHER, PageKind, SINGLE_OBJECT, SbclRelease};
 use super::space::Dynamic;
 use super::{SBCL_TYPES, SbclExpected, SbclHeap, SbclRecipe, SbclThread};
-use crate::{Rng, Image, Mapping, PAGE};
+use crate::{Image, Mapping, PAGE, Rng};
 
 const STATIC_START: u64 = 0x5000_0000;
 const STATIC_BYTES: u64 = PAGE;
@@ -335,7 +335,8 @@ impl Writer {
             let address = base(thread) + structs;
             let next = if thread + 1 < count { base(thread + 1) + structs } else { 0 };
             let previous = if thread > 0 { base(thread - 1) + structs } else { 0 };
-            let place = ThreadAddresses { base: base(thread), address, next, previous, tid: 4000 + thread as i32 };
+            let place =
+                ThreadAddresses { base: base(thread), address, next, previous, tid: 4000 + thread as i32 };
             let (bytes, stack_pointer) = self.thread(&place, roots, area);
             memory.add(place.base, bytes, "rw-p", "");
             threads.push(SbclThread { tid: place.tid, stack_pointer, address });

@@ -13,7 +13,7 @@ mod space;
 
 pub use release::{SBCL_RELEASES, SbclRelease};
 
-use crate::{Rng, Image, Mapping};
+use crate::{Image, Mapping, Rng};
 
 /// Generations 0 to 5, 6 for what came with the core, 7 as scratch.
 pub const SBCL_GENERATIONS: usize = 8;

@@ -148,7 +148,8 @@ impl<'a> Walk<'a> {
     fn piece(&mut self, at: u64, (before, size): (u64, u64), limit: u64) -> Option<u64> {
         // A block with its own mapping has no adjacent chunk, so neither size has the lowest bit.
         if before == FIRST_CHUNK_OFFSET && size & IN_USE == 0 {
-            let (block, end) = self.find_mapped_block(at, size, limit).filter(|own| self.is_free(at, own.1))?;
+            let (block, end) =
+                self.find_mapped_block(at, size, limit).filter(|own| self.is_free(at, own.1))?;
             self.mapped(at, block, end);
             return Some(end);
         }
@@ -193,7 +194,11 @@ impl<'a> Walk<'a> {
             count += 1;
             if count.is_multiple_of(LOOKS_AT_THE_TIME) && Instant::now() >= self.context.deadline {
                 self.counts.doubts.note_timeout(at);
-                return Some(Region { start, consistent_end: at, end: (at + HEADER_BYTES).next_multiple_of(PAGE_BYTES) });
+                return Some(Region {
+                    start,
+                    consistent_end: at,
+                    end: (at + HEADER_BYTES).next_multiple_of(PAGE_BYTES),
+                });
             }
         }
     }
@@ -214,7 +219,8 @@ impl<'a> Walk<'a> {
                 .map(|(_, size)| (at.saturating_add(size & !IN_USE), size));
             // The process is stopped, so the chunks are still consistent: only the deadline ends
             // this.
-            let Some((next, size)) = next.filter(|next| next.0 > at && next.0 <= region.consistent_end) else {
+            let Some((next, size)) = next.filter(|next| next.0 > at && next.0 <= region.consistent_end)
+            else {
                 self.counts.doubts.note_timeout(at);
                 break;
             };

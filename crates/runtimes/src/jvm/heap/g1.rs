@@ -17,7 +17,8 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     }
     let (start, end) = reserved(view, heap)?;
     let manager = view.field_address(heap, &["G1CollectedHeap::_hrm"])?;
-    let table = view.field_address(manager, &["G1HeapRegionManager::_regions", "HeapRegionManager::_regions"])?;
+    let table =
+        view.field_address(manager, &["G1HeapRegionManager::_regions", "HeapRegionManager::_regions"])?;
     let base = view.field(table, &["G1HeapRegionTable::_base"])?;
     let length = view.field(table, &["G1HeapRegionTable::_length"])?;
     if length > MAX_REGIONS || length.checked_mul(region_bytes)? != end - start {

@@ -57,8 +57,10 @@ pub struct Area {
 impl Area {
     /// An area; `None` if it makes no sense or is empty.
     pub fn new(kind: Kind, start: u64, top: u64, end: u64) -> Option<Self> {
-        let is_sound =
-            start.is_multiple_of(8) && start < end && (start..=end).contains(&top) && is_claimable(start, end);
+        let is_sound = start.is_multiple_of(8)
+            && start < end
+            && (start..=end).contains(&top)
+            && is_claimable(start, end);
         is_sound.then_some(Self { kind, start, top, end })
     }
 }

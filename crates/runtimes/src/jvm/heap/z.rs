@@ -90,8 +90,10 @@ struct Granules<'a> {
 
 impl<'a> Granules<'a> {
     fn new(view: &'a View<'a>, heap: u64, name: &dyn Fn(&str) -> String) -> Option<Self> {
-        let table =
-            view.field_address(view.field_address(heap, &[&name("ZHeap::_page_table")])?, &[&name("ZPageTable::_map")])?;
+        let table = view.field_address(
+            view.field_address(heap, &[&name("ZHeap::_page_table")])?,
+            &[&name("ZPageTable::_map")],
+        )?;
         let instance = view.static_field(&[&name("ZGlobalsForVMStructs::_instance_p")])?;
         let mask = view.field(instance, &[&name("ZGlobalsForVMStructs::_ZAddressOffsetMask")])?;
         let shift = u32::try_from(view.constant(&[&name("ZGranuleSizeShift")])?).ok()?;
@@ -166,8 +168,10 @@ fn push(ranges: &mut Ranges, (start, end): (u64, u64)) {
 /// Returns the committed bytes: from JDK 25 on, each NUMA node has a part (`ZPerNUMA<ZPartition>`).
 fn partitions(view: &View<'_>, allocator: u64) -> Option<u64> {
     let count = view.fixed_half(&["ZNUMA::_count"])?.clamp(1, MAX_NODES);
-    let first =
-        view.field(view.field_address(allocator, &["ZPageAllocator::_partitions"])?, &["ZPerNUMAZPartition::_addr"])?;
+    let first = view.field(
+        view.field_address(allocator, &["ZPageAllocator::_partitions"])?,
+        &["ZPerNUMAZPartition::_addr"],
+    )?;
     let capacity =
         |index: u64| view.field(first.checked_add(index * Z_PER_NUMA_BYTES)?, &["ZPartition::_capacity"]);
     (0..u64::from(count)).try_fold(0_u64, |sum, index| sum.checked_add(capacity(index)?))

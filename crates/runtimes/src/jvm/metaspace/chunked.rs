@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use strandline_process::memory::{half_word_at, word_at};
 
-use super::{Era, SpaceState, MAX_NODES, Reader, Space};
+use super::{Era, MAX_NODES, Reader, Space, SpaceState};
 use crate::jvm::layout::{
     CHUNKED_VERSIONS, OLD_CHUNK_BYTES, OLD_CHUNK_NEXT, OLD_CHUNK_NODE, OLD_CHUNK_SENTINEL, OLD_CHUNK_TOP,
     OLD_CHUNK_WORDS, OLD_METASPACE_LOCK, OLD_NODE_BASE, OLD_NODE_BYTES, OLD_NODE_COMMITTED, OLD_NODE_NEXT,

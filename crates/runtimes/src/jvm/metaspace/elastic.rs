@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use strandline_process::memory::word_at;
 
-use super::{Era, SpaceState, MAX_NODES, Reader, Space};
+use super::{Era, MAX_NODES, Reader, Space, SpaceState};
 use crate::jvm::layout::{
     ARENA_CHUNKS, ARENA_COUNTER, CHUNK_BASE, CHUNK_BYTES, CHUNK_NEXT, CHUNK_NODE, CHUNK_USED_WORDS,
     ELASTIC_VERSIONS, LIST_COMMITTED, LIST_FIRST, LIST_LIMITER, LIST_RESERVED, MAX_CHUNK_BYTES,

@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use super::heap::is_claimable;
-use super::layout::{METASPACE_ARENAS, METASPACE_AFTER_LOADER};
+use super::layout::{METASPACE_AFTER_LOADER, METASPACE_ARENAS};
 use super::view::View;
 
 /// Limits on class loaders, chunks and nodes read.
@@ -111,7 +111,8 @@ impl Metaspace {
         let mut loaders: Vec<(u64, u64)> = loaders.into_values().collect();
         let [others, classes] = kinds;
         let others = (era.space)(others, view)?.checked()?;
-        let classes = if classes.has_chunks { (era.space)(classes, view)?.checked()? } else { Space::default() };
+        let classes =
+            if classes.has_chunks { (era.space)(classes, view)?.checked()? } else { Space::default() };
         loaders.sort_by_key(|&(handle, bytes)| (std::cmp::Reverse(bytes), handle));
         Some(Self { others, classes, loaders })
     }
@@ -164,7 +165,8 @@ impl Reader<'_> {
 
     /// Whether a loader or a chunk is new, there are not too many, and there is time.
     fn is_new(&mut self, at: u64) -> bool {
-        let is_late = self.seen.len().is_multiple_of(READS_PER_DEADLINE_CHECK) && Instant::now() >= self.deadline;
+        let is_late =
+            self.seen.len().is_multiple_of(READS_PER_DEADLINE_CHECK) && Instant::now() >= self.deadline;
         !is_late && self.seen.len() < MAX_CHUNKS && self.seen.insert(at)
     }
 }

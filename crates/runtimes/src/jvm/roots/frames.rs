@@ -82,7 +82,9 @@ impl<'a> Frames<'a> {
             maps: Maps::new(view)?,
             pages: PageCache::new(view.memory),
             interpreter: (start, start.checked_add(bytes)?),
-            call_return: view.static_field(&["StubRoutines::_call_stub_return_address"]).filter(|&at| at != 0)?,
+            call_return: view
+                .static_field(&["StubRoutines::_call_stub_return_address"])
+                .filter(|&at| at != 0)?,
             wrapper: u64::from(wrapper.checked_neg().and_then(|words| u32::try_from(words).ok())?) * 8,
             states: States { is_native: state("_thread_in_native")?, is_blocked: state("_thread_blocked")? },
         })

@@ -68,8 +68,7 @@ impl<'a> Words<'a> {
             self.stack(stack, clock, take);
         }
         let memory: &dyn Memory = self.view.memory;
-        for mapping in self.context.space.mappings().iter().filter(|mapping| self.is_searched(mapping))
-        {
+        for mapping in self.context.space.mappings().iter().filter(|mapping| self.is_searched(mapping)) {
             if clock.is_over() {
                 return;
             }
