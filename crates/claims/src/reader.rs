@@ -162,7 +162,7 @@ impl Match<'_> {
     }
 }
 
-/// The version at the start of `text` (`3.11.2`), at most 24 characters; `None` if there is none.
+/// The version at the start of `text` (`3.11.2`), at most 24 characters; `None` if absent.
 pub fn leading_version(text: &str) -> Option<String> {
     let version: String = text.chars().take(24).take_while(|c| c.is_ascii_digit() || *c == '.').collect();
     let version = version.trim_end_matches('.');
@@ -170,7 +170,7 @@ pub fn leading_version(text: &str) -> Option<String> {
 }
 
 /// The version in the name of a library or an executable: `libpython3.11.so.1.0` is 3.11,
-/// `libperl.so.5.36` is 5.36, `python3` is 3; `None` if there is none.
+/// `libperl.so.5.36` is 5.36, `python3` is 3; `None` if absent.
 pub fn version_in_file_name(file: &str) -> Option<String> {
     let (stem, tail) = file.split_once(".so").unwrap_or((file, ""));
     let digit = stem.find(|c: char| c.is_ascii_digit());

@@ -123,7 +123,7 @@ impl LineBuffer {
         self.waiting.extend_from_slice(bytes);
     }
 
-    /// The message of the next complete line; `None` if there is none yet.
+    /// The message of the next complete line; `None` if absent yet.
     ///
     /// # Errors
     /// A line that is not a valid message.

@@ -130,7 +130,7 @@ impl Connector {
         Ok(self.receive()?.is_some())
     }
 
-    /// Returns the next event without waiting; `None` if there is none.
+    /// Returns the next event without waiting; `None` if absent.
     ///
     /// Fails with ENOBUFS if events were lost because the queue was full.
     pub fn next(&self) -> io::Result<Option<Event>> {

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::support::recording::{
-    Ended, Place, Started, caveats, column, command, finish, has, is_root, list, mark_names, number, program,
+    Place, Started, caveats, column, command, finish, has, is_root, list, mark_names, number, program,
     recorded, recording, signal, status_line, until,
 };
 use crate::support::{Outcome, Result, copy_program, here, skipped};
@@ -114,8 +114,8 @@ fn a_daemon_lives_on_unharmed() -> Outcome {
     Ok(())
 }
 
-/// Runs strandline with `unshare FLAGS`; `None` if that is not allowed.
-fn unshared(test: &str, flags: &[&str], place: &Place, script: &str) -> Result<Option<Ended>> {
+/// Starts strandline with `unshare FLAGS`; `None` if that is not allowed.
+fn unshared(test: &str, flags: &[&str], place: &Place, script: &str) -> Result<Option<Started>> {
     let unshare = [&["unshare"], flags].concat();
     let allowed = finish(command(&[&unshare[..], &["true"]].concat()), b"")?;
     if allowed.how() != 0 {
@@ -124,7 +124,7 @@ fn unshared(test: &str, flags: &[&str], place: &Place, script: &str) -> Result<O
     }
     let file = place.file.display().to_string();
     let run = [program(), "run", "--ledger", "marks,exit", "-o", &file, "--", "sh", "-c", script];
-    Ok(Some(finish(command(&[&unshare[..], &run].concat()), b"")?))
+    Ok(Some(Started::new(command(&[&unshare[..], &run].concat()))?))
 }
 
 #[test]
@@ -134,18 +134,24 @@ fn where_the_kernel_does_not_tell_children_are_searched_for() -> Outcome {
         return Ok(());
     }
     let subject = recorded()?;
-    let script = format!("{subject} grow 16; {subject} steps 2 4; exit 8");
     // Another network namespace has no connector; in another pid namespace the connector reports
     // different ids.
     for flags in [&["-n"][..], &["-pf", "--mount-proc"]] {
         let place = Place::new()?;
-        let Some(ended) = unshared(test, flags, &place, &script)? else { continue };
+        // Polling may miss a short-lived process: the second one waits until it was seen.
+        let end = place.folder.0.join("end");
+        let script = format!("{subject} grow 16; {subject} steps 2 4 {}; exit 8", end.display());
+        let Some(started) = unshared(test, flags, &place, &script)? else { continue };
+        place.until_reported("the second process", |report| {
+            Ok(process(report, &["\"steps\""]).is_ok().then_some(()))
+        })?;
+        std::fs::write(&end, "")?;
+        let ended = started.finish()?;
         assert_eq!(ended.how(), 8, "{flags:?}: {}", ended.complaint());
         let report = place.report()?;
         assert_eq!(report["recording"]["followed_by"], "polling", "{flags:?}");
         assert_eq!(caveats(&report), ["polling"], "{flags:?}: {}", report["caveats"]);
         assert_eq!(mark_names(&report), ["begun", "grown", "freed", "full"]);
-        assert!(process(&report, &["\"steps\""]).is_ok(), "{flags:?}");
         assert_eq!(report["exit"]["status"], 8);
     }
     Ok(())
@@ -158,7 +164,8 @@ fn another_namespaces_proc_is_refused() -> Outcome {
         return Ok(());
     }
     let place = Place::new()?;
-    let Some(ended) = unshared(test, &["-pf"], &place, "echo never")? else { return Ok(()) };
+    let Some(started) = unshared(test, &["-pf"], &place, "echo never")? else { return Ok(()) };
+    let ended = started.finish()?;
     assert_eq!((ended.how(), ended.text().as_str()), (125, ""));
     assert!(ended.complaint().contains("--mount-proc"), "{}", ended.complaint());
     Ok(())

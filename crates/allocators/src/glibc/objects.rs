@@ -27,7 +27,7 @@ const MAX_DATA_BYTES: u64 = 256 << 20;
 /// Maximum data of a libc, bss included, that is read as a whole: it is some tens of KiB.
 const MAX_LIBC_DATA_BYTES: u64 = 1 << 20;
 
-/// Returns the candidates: every mapped libc; if there is none, every object with writable data, as
+/// Returns the candidates: every mapped libc; without one, every object with writable data, as
 /// a static program contains its malloc.
 pub fn find(context: &Context<'_>) -> Vec<Object> {
     let groups = modules::groups(context.space.mappings());

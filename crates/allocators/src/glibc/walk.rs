@@ -92,7 +92,7 @@ impl<'a> Walker<'a> {
     }
 
     /// A walk from the first plausible chunk boundary in `from..to` that follows a chunk in use;
-    /// `None` if there is none. It gives up instead of going far past `to`.
+    /// `None` if absent. It gives up instead of going far past `to`.
     pub fn from_plausible_start(walk_context: WalkContext<'a>, from: u64, to: u64) -> Option<Self> {
         let mut scout = Self::new(walk_context, from);
         scout.limit = to;

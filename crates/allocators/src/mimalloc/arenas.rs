@@ -248,7 +248,7 @@ struct Arena {
     is_in_runs: bool,
 }
 
-/// Returns the arena at `address`; `None` if there is none.
+/// Returns the arena at `address`; `None` if absent.
 fn arena_at(context: &Context<'_>, data: &StaticData<'_>, address: u64) -> Option<Arena> {
     let mut bytes = [0; 8 * ARENA_WORDS];
     if !address.is_multiple_of(SLICE_BYTES) || (context.resident)(address, address + 8).is_empty() {

@@ -70,7 +70,7 @@ const fn protecting(name: &'static str, number: u32, protection: u64) -> Needed 
 }
 
 /// Returns the objection to having a stopped thread make the calls, as the end of a sentence;
-/// `None` if there is none.
+/// `None` if absent.
 pub fn against(tracee: &Tracee<'_>, calls: &[Needed]) -> Option<String> {
     // Kernels before 6.4 do not report it; docs/safety.md states the harm.
     if ptrace::dispatches_system_calls(tracee.tid).unwrap_or(false) {

@@ -239,7 +239,7 @@ pub fn printable(name: &str, most: usize) -> String {
     name.chars().take(most).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// The decimal number at the start of `text`, after blanks; `None` if there is none or it
+/// The decimal number at the start of `text`, after blanks; `None` if absent or it
 /// overflows.
 fn number(text: &str) -> Option<u64> {
     let text = text.trim_start();

@@ -69,7 +69,7 @@ pub fn is_one(call: &Blocked) -> bool {
     })
 }
 
-/// The call from which a thread just stopped returns less than requested; `None` if there is none.
+/// The call from which a thread just stopped returns less than requested; `None` if absent.
 pub fn short(registers: &Registers, memory: &dyn Memory) -> Option<&'static str> {
     let known = TRANSFERS.iter().find(|known| known.number == registers.orig_rax as i64)?;
     let moved = registers.rax as i64;

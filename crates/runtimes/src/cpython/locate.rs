@@ -65,7 +65,7 @@ impl Program {
 }
 
 impl Program {
-    /// Reads the start of the table of offsets; `None` if there is none.
+    /// Reads the start of the table of offsets; `None` if absent.
     fn debug_offsets(&self, memory: &dyn Memory, release: &Release) -> Option<[u8; TOLD_BYTES]> {
         let mut told = [0; TOLD_BYTES];
         memory.read(self.runtime, &mut told).ok()?;

@@ -93,7 +93,7 @@ impl<'a> Types<'a> {
         Self { release, pages, known: HashMap::new(), near: vec![(0, None); RECENT_WORDS], all: Vec::new() }
     }
 
-    /// Returns the number of the type at `address`; `None` if there is none.
+    /// Returns the number of the type at `address`; `None` if absent.
     #[inline]
     pub fn number_at(&mut self, address: u64) -> Option<u32> {
         let place = (address >> 4) as usize % RECENT_WORDS;

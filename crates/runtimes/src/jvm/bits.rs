@@ -40,7 +40,7 @@ impl HeapIndex {
         self.bits
     }
 
-    /// Returns the number of the place at an address; `None` if there is none.
+    /// Returns the number of the place at an address; `None` if absent.
     #[inline]
     pub fn index_of(&self, address: u64) -> Option<u64> {
         let index = self.ranges.partition_point(|range| range.1 <= address);

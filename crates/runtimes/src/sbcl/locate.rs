@@ -77,7 +77,7 @@ pub struct Program {
     pub path: String,
     /// Start of one of its mappings, which shows whether it is still mapped.
     pub start: u64,
-    /// The version among its constants; `None` if there is none, or several.
+    /// The version among its constants; `None` if absent, or several.
     pub version: Option<String>,
     /// Memory for a copy of its objects.
     pub(super) room: ReservedMemory,
@@ -124,7 +124,7 @@ impl Program {
 }
 
 /// The version among a runtime's constants: a whole string that parses as a release of SBCL 2.
-/// (Versions of zlib and zstd, which it may also hold, start with 1.) `None` if there is none, or
+/// (Versions of zlib and zstd, which it may also hold, start with 1.) `None` if absent, or
 /// more than one.
 fn version_in(constants: &[u8]) -> Option<String> {
     let mut found: Option<&str> = None;
