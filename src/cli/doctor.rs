@@ -204,7 +204,7 @@ fn counters() -> Check {
     check("counters", status, found, means, Some(fix))
 }
 
-/// Seizes, stops and releases a child of strandline's own.
+/// Seizes, stops and releases a child process of strandline.
 fn tracing() -> Check {
     let (status, found) = match try_tracing() {
         Ok(()) => (Status::Ok, "a child was seized, stopped and released".to_owned()),

@@ -4,8 +4,8 @@
 //! the current page, and a finished page is added to the sums. Free bytes are classified when their
 //! page is finished: they are pinned if the page also holds live data.
 //!
-//! Several threads accumulate a range in [`AccumulatedPart`]s. Joining two adjacent blocks finishes the page
-//! that they share.
+//! Several threads accumulate a range in [`AccumulatedPart`]s. Joining two adjacent blocks finishes
+//! the page that they share.
 
 use crate::class::CLASSES;
 pub use crate::class::{Class, Refinement, SLOTS, Slot};

@@ -1,9 +1,9 @@
 //! Readers of allocators: they classify each byte of an allocator's ranges.
 //!
 //! All readers have the same shape: [`Reader::find`] searches the mapped files before the target is
-//! stopped; [`FoundAllocator::read`] gets a [`Context`] of one frozen state and returns a [`Reading`]. A
-//! reader reads memory only through the context, claims address ranges, and adds nothing up across
-//! them; the ledger does that.
+//! stopped; [`FoundAllocator::read`] gets a [`Context`] of one frozen state and returns a
+//! [`Reading`]. A reader reads memory only through the context, claims address ranges, and adds
+//! nothing up across them; the ledger does that.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -213,7 +213,8 @@ impl Reading {
         self.claims.iter().map(|claim| claim.sums.trimmable).sum()
     }
 
-    /// The part of [`Reading::trimmable_bytes`] that stands on the reader's own row; the rest are pages of zeros.
+    /// The part of [`Reading::trimmable_bytes`] on the reader's own row; the rest are pages of
+    /// zeros.
     pub fn trimmed_bytes(&self) -> u64 {
         self.claims.iter().map(|claim| claim.sums.resident.trim).sum()
     }
@@ -267,7 +268,8 @@ pub struct CallPlan {
     /// ([`strandline_process::host::monotonic_milliseconds`]); 0 for at once. An earlier call keeps
     /// what the program freed last.
     pub due_milliseconds: u64,
-    /// For the C library's own malloc: finds the ranges of its code in the library. `None` for others.
+    /// For the C library's own malloc: finds the ranges of its code in the library. `None` for
+    /// others.
     pub libc_code: Option<CodeRanges>,
     /// Why a call is not safe. Complete only if [`Context::checks_free_lists`] was set.
     pub doubt: Option<CallHazard>,

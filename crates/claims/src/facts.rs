@@ -51,16 +51,16 @@ pub enum State {
 /// One row of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
-    /// Its name: `glibc.free.trim`. `docs/accounting.md` defines each. Where parts of it have holders with names
-    /// of their own, there are several rows of one name.
+    /// Name of the row: `glibc.free.trim`. `docs/accounting.md` defines each. If parts of a row
+    /// have named holders, there are several rows of the same name.
     pub id: String,
-    /// Who holds the bytes, in general.
+    /// Kind of the holder.
     pub stratum: HolderKind,
-    /// What can become of them.
+    /// What can become of the bytes.
     pub state: State,
-    /// Who holds them, for a person: `malloc, free chunks that malloc_trim gives back`.
+    /// The holder, for a person: `malloc, free chunks that malloc_trim gives back`.
     pub holder: String,
-    /// How many.
+    /// Number of bytes.
     pub bytes: u64,
 }
 

@@ -1,20 +1,22 @@
-//! What readers say about a whole ledger: findings for the verdict, and remedies that depend on other readers' figures.
+//! What readers derive from a whole ledger: findings for the verdict, and remedies that depend on
+//! other readers' figures.
 
 use crate::facts::{Allocator, Remedy, Row, Runtime, State};
 use crate::units::bytes;
 
-/// Memory that serves nothing, or is not known, described in one sentence. The verdict takes the largest finding.
+/// Memory that is of no use, or of unknown use, described in one sentence. The verdict takes the
+/// largest finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// `verdict.class` of the document: `dead_objects`.
     pub class: &'static str,
-    /// Resident bytes that it is about.
+    /// Resident bytes that it describes.
     pub bytes: u64,
     /// `verdict.headline` of the document.
     pub headline: String,
 }
 
-/// A ledger whose rows add up, as a reader sees it.
+/// A complete ledger, as readers see it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LedgerView<'a> {
     /// The process, for commands to paste.
@@ -31,7 +33,8 @@ pub struct LedgerView<'a> {
     pub runtimes: &'a [Runtime],
     /// Remedies of the readings, predicted from the structures alone.
     pub remedies: &'a [Remedy],
-    /// Whether libc would heed settings in the environment at the next start (the program is not set-user-ID).
+    /// Whether libc reads settings from the environment at the next start (the program is not
+    /// set-user-ID).
     pub reads_settings: bool,
     /// Whether a library can be preloaded at the next start.
     pub takes_preloads: bool,
@@ -68,13 +71,14 @@ impl<'a> LedgerView<'a> {
         self.remedies.iter().find(|remedy| remedy.id == id)
     }
 
-    /// Bytes that remedy `id` is predicted to release, as the end of a sentence; empty where that is unknown or 0.
+    /// Bytes that remedy `id` is predicted to release, as the end of a sentence; empty if unknown
+    /// or 0.
     pub fn released_by(&self, id: &str, words: &str) -> String {
         let predicted = self.remedy(id).and_then(|remedy| remedy.predicted_bytes).filter(|&bytes| bytes > 0);
         predicted.map_or_else(String::new, |predicted| format!("; {words} {}", bytes(predicted)))
     }
 
-    /// Whether `part` deserves a sentence: a tenth of RSS, and at least one MiB.
+    /// Whether `part` is worth a sentence: a tenth of RSS, and at least one MiB.
     pub fn matters(&self, part: u64) -> bool {
         part >= self.rss_bytes / 10 && part >= 1 << 20
     }

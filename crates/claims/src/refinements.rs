@@ -200,8 +200,8 @@ pub struct Finder<'a> {
 }
 
 impl<'a> Finder<'a> {
-    /// The claim on the block in use at `pointer`, which can hold `usable` bytes. `None` if there
-    /// is none, or if the block cannot hold the claimed bytes or is much larger.
+    /// The claim on the block in use at `pointer`, which can hold `usable` bytes. `None` if nothing
+    /// is claimed there, or if the block cannot hold the claimed bytes or is much larger.
     #[inline]
     pub fn find(&mut self, pointer: u64, usable: u64) -> Option<Refinement> {
         let number = pointer / LEAF_BYTES;

@@ -53,18 +53,20 @@ pub trait Reader: Sync {
         None
     }
 
-    /// Returns remedies that depend on other readers' figures; the others are part of the [`Reading`].
+    /// Returns remedies that depend on other readers' figures; the others are part of the
+    /// [`Reading`].
     fn remedies(&self, _view: &LedgerView<'_>) -> Vec<Remedy> {
         Vec::new()
     }
 
-    /// Returns what came of the path that was asked for ([`FinishContext::path_to`]); `None` if the reader
+    /// Returns the result for the requested path ([`FinishContext::path_to`]); `None` if the reader
     /// follows no objects.
     fn path(&self, _runtime: &facts::Runtime) -> Option<PathAnswer> {
         None
     }
 
-    /// Returns the part of a report that describes `runtime`; `None` if it was not read by this reader.
+    /// Returns the part of a report that describes `runtime`; `None` if this reader did not read
+    /// it.
     fn section(&self, runtime: &facts::Runtime) -> Option<Section> {
         Some(section::common(runtime))
     }

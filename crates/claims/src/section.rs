@@ -1,12 +1,14 @@
-//! What a reader shows of its runtime in a report: a title, sentences and tables, laid out by whoever shows them.
+//! What a reader contributes to a report on its runtime: a title, sentences and tables. The report
+//! lays them out.
 
 use crate::facts::{Runtime, TypeFacts};
 use crate::units::{bytes, maybe_bytes, thousands};
 
-/// Types shown one by one.
+/// Maximum number of types, or similar rows, listed one by one.
 pub const MAX_SHOWN: usize = 10;
 
-/// The part of a report that describes one runtime. Names in it may come from the process: the report escapes them.
+/// The part of a report that describes one runtime. Names in it may come from the process, so the
+/// report escapes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Section {
     /// `perl 5.36.0: 1 interpreter, 12,345 values`.
@@ -24,7 +26,7 @@ pub struct Table {
     pub head: &'static [Column],
     /// Its rows.
     pub rows: Vec<Vec<String>>,
-    /// The column that is cut where the table is too wide.
+    /// Index of the column that is truncated if the table is too wide.
     pub flexible: usize,
 }
 
@@ -37,19 +39,19 @@ pub struct Column {
     pub figures: bool,
 }
 
-/// A column of figures.
+/// Makes a column of figures.
 pub const fn figures(title: &'static str) -> Column {
     Column { title, figures: true }
 }
 
-/// A column of words.
+/// Makes a column of words.
 pub const fn words(title: &'static str) -> Column {
     Column { title, figures: false }
 }
 
 const TYPE_HEAD: [Column; 3] = [figures("bytes"), figures("instances"), words("type")];
 
-/// What every runtime can show: its objects and their types.
+/// Makes the section that every runtime can have: its objects and their types.
 pub fn common(runtime: &Runtime) -> Section {
     let title = format!(
         "{}: {} of objects in {}; {} of free places",

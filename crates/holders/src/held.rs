@@ -184,8 +184,8 @@ impl DominatorTree {
         self.heads.iter().flat_map(BlockSet::iter)
     }
 
-    /// What a block alone holds, itself included. Scans all blocks ([`DominatorTree::outline`] computes it
-    /// for all kinds at once).
+    /// What a block alone holds, itself included. Scans all blocks ([`DominatorTree::outline`]
+    /// computes it for all kinds at once).
     pub fn retained(&self, block: u32) -> Result<Sum, Refused> {
         let mut sum = Sum::default();
         let Some(first) = self.number(block) else { return Ok(sum) };

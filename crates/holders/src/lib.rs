@@ -2,9 +2,10 @@
 //! each alone retains.
 //!
 //! [`Blocks`] is the set of live blocks. [`References::read`] reads them all once, word by word: a
-//! word that is an address within a block is a reference to it, whatever its meaning. [`Reachability`]
-//! adds [`Roots`] and numbers what they reach, depth first; the rest is lost. [`Reachability::held`] finds
-//! the dominators: a block is held by another if all paths to it pass through that one.
+//! word that is an address within a block is a reference to it, whatever its meaning.
+//! [`Reachability`] adds [`Roots`] and numbers what they reach, depth first; the rest is lost.
+//! [`Reachability::held`] finds the dominators: a block is held by another if all paths to it pass
+//! through that one.
 //!
 //! ```
 //! # use std::time::{Duration, Instant};

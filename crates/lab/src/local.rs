@@ -381,8 +381,8 @@ fn remove(group: &Group) -> Result<(), String> {
     }
 }
 
-/// Moves `place/name` to `folder/name`, copy_tail to its last [`MAX_OUTPUT_BYTES`]; `None` if it is empty
-/// or missing.
+/// Moves `place/name` to `folder/name`, truncated to its last [`MAX_OUTPUT_BYTES`]; `None` if it is
+/// empty or missing.
 fn keep(place: &Path, folder: &Path, name: &str) -> Result<Option<PathBuf>, String> {
     let (from, to) = (place.join(name), folder.join(name));
     let bytes = match from.metadata() {

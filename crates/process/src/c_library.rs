@@ -5,7 +5,8 @@
 pub enum CLibrary {
     /// GNU libc: `libc.so.6`, `libc-2.31.so`.
     Glibc,
-    /// musl, whose loader is the C library: `ld-musl-x86_64.so.1`, `libc.musl-x86_64.so.1`, `libc.so`.
+    /// musl, whose loader is the C library: `ld-musl-x86_64.so.1`, `libc.musl-x86_64.so.1`,
+    /// `libc.so`.
     Musl,
 }
 

@@ -98,7 +98,7 @@ pub enum Error {
         /// Which threads run on, and in which state.
         detail: String,
     },
-    /// A snapshot was required, and there is none.
+    /// A snapshot was required but could not be taken.
     #[error(
         "no snapshot of process {pid}: {why}; --snapshot=try stops it for as long as reading takes instead"
     )]

@@ -41,7 +41,7 @@ pub struct Mapping {
     pub offset: u64,
     /// Device of the file, major and minor.
     pub device: (u32, u32),
-    /// Inode of the file; 0 if there is none.
+    /// Inode of the file; 0 without a file.
     pub inode: u64,
     /// Path or kernel name (`[heap]`, `[stack]`), as the kernel printed it; empty if anonymous.
     pub name: String,

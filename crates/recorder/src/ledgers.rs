@@ -179,7 +179,8 @@ impl Ledgers {
         &self.wake
     }
 
-    /// Requests a ledger. The result is [`InitialisedBlocks::Ledger`], [`InitialisedBlocks::Failed`] or [`InitialisedBlocks::ProcessEnded`].
+    /// Requests a ledger. The result is [`LedgerResult::Ledger`], [`LedgerResult::Failed`] or
+    /// [`LedgerResult::ProcessEnded`].
     pub fn look(&mut self, request: Request) {
         self.under_way += usize::from(self.send(Job::TakeLedger(request)));
     }

@@ -257,8 +257,8 @@ impl<R: Read> Reader<R> {
         is_whole
     }
 
-    /// Skips to where the next frame may begin, with a caveat for what is skipped; false if there
-    /// is none.
+    /// Skips to where the next frame may begin, with a caveat for what is skipped; false if the
+    /// rest of the file has no frame.
     fn skip_damage(&mut self) -> io::Result<bool> {
         let from = self.offset + self.start as u64;
         self.start += 1;

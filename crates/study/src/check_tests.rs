@@ -50,6 +50,9 @@ fn what_remedies_predict_is_a_row_and_snapshots_are_of_ledgers() {
     let rows = |rows: &str| format!("{SUBJECT}[measure]\nmarks = ['a']\n{rows}\n");
     let read = study(&rows("rows = ['remedy.jvm_gc', 'jvm.dead']\nsnapshot = true")).unwrap();
     assert!(read.measure.snapshot);
+    // The name of the key in older studies.
+    let old = study(&rows("rows = ['remedy.jvm_gc', 'jvm.dead']\nphotograph = true")).unwrap();
+    assert!(old.measure.snapshot);
     refused(&rows("rows = ['remedy.jvm_gone']"), "`remedy.jvm_gone` is none");
     refused(&rows("snapshot = true"), "there are no `rows` to take");
 }

@@ -22,7 +22,7 @@ pub trait Measured: Send + Sync {
     /// The text of a metric, if it is the same in all runs of the cell.
     ///
     /// # Errors
-    /// Why there is none; the text follows "not run: ".
+    /// Why the metric has no such text; it follows "not run: ".
     fn text(&self, key: &Key, metric: &str) -> Result<String, String>;
 
     /// Block of each round, if there are several: rounds on machines of different kinds are in
@@ -113,7 +113,7 @@ impl Measured for Data {
 /// The median of a metric with its interval.
 ///
 /// # Errors
-/// Why there is none.
+/// Why no estimate is possible.
 pub fn estimate(measured: &dyn Measured, key: &Key, metric: &str) -> Result<Estimate, String> {
     let blocks = measured.blocks();
     let in_block = |(round, sample): (usize, Option<f64>)| {
@@ -128,7 +128,7 @@ pub fn estimate(measured: &dyn Measured, key: &Key, metric: &str) -> Result<Esti
 /// bound is requested, because it takes far longer than the median.
 ///
 /// # Errors
-/// Why there is none.
+/// Why the number cannot be computed.
 pub fn cell_statistic(
     measured: &dyn Measured,
     key: &Key,
@@ -159,7 +159,7 @@ pub fn figure(estimate: &Estimate, statistic: Statistic) -> Option<f64> {
 /// The ratio of a metric in `of` to that in `to`, paired by rounds.
 ///
 /// # Errors
-/// Why there is none.
+/// Why the ratio cannot be computed.
 pub fn ratio(measured: &dyn Measured, of: &Key, to: &Key, metric: &str) -> Result<Ratio, String> {
     paired(&measured.samples(of, metric)?, &measured.samples(to, metric)?, metric)
 }
@@ -167,7 +167,7 @@ pub fn ratio(measured: &dyn Measured, of: &Key, to: &Key, metric: &str) -> Resul
 /// The ratio of samples of a metric to other samples of it, paired by rounds.
 ///
 /// # Errors
-/// Why there is none.
+/// Why the ratio cannot be computed.
 pub fn paired(ours: &[Option<f64>], theirs: &[Option<f64>], metric: &str) -> Result<Ratio, String> {
     let pairs: Vec<(f64, f64)> = theirs.iter().zip(ours).filter_map(|(a, b)| Some(((*a)?, (*b)?))).collect();
     let resolution = metric::resolution(metric, metric::unit(metric, None));

@@ -60,7 +60,8 @@ fn metrics_of(spec: &TableSpec) -> Vec<String> {
     between.into_iter().chain(spec.metric.clone()).collect()
 }
 
-/// All combinations of two lists of metrics, as in [`combined_metric`]; one list alone if the other is empty.
+/// All combinations of two lists of metrics, as in [`combined_metric`]; one list alone if the other
+/// is empty.
 pub fn combined_metrics(first: &[String], second: &[String]) -> Vec<String> {
     match (first, second) {
         ([], some) | (some, []) => some.to_vec(),
@@ -201,7 +202,7 @@ fn metric_of(spec: &TableSpec, lines: [&Entry; 2]) -> Option<String> {
     combined_metric(row, column).or_else(|| spec.metric.clone())
 }
 
-/// The metric in a cell: `FIRST_CHUNK_OFFSET.SECOND`, or the only one that is named.
+/// The metric in a cell: `FIRST.SECOND`, or the only one that is named.
 pub fn combined_metric(first: Option<&str>, second: Option<&str>) -> Option<String> {
     match (first, second) {
         (Some(first), Some(second)) => Some(format!("{first}.{second}")),

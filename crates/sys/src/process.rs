@@ -85,7 +85,7 @@ pub const O_NOFOLLOW: i32 = libc::O_NOFOLLOW;
 /// Sends `signal` to the process of a pidfd ([`open`]).
 pub fn signal(process: &OwnedFd, signal: i32) -> io::Result<()> {
     // SAFETY: pidfd_send_signal reads its integer arguments only; the kernel fills in the siginfo
-    // if there is none.
+    // if it gets a null pointer.
     let sent = unsafe {
         libc::syscall(
             libc::SYS_pidfd_send_signal,
@@ -183,7 +183,7 @@ pub struct ReapedChild {
     pub usage: Usage,
 }
 
-/// Reaps the child `pid`, or any child (-1). `None` if none has ended yet plus `block` is false.
+/// Reaps the child `pid`, or any child (-1). `None` if none has ended yet and `block` is false.
 ///
 /// Fails with ECHILD if there is no such child.
 pub fn reap(pid: i32, block: bool) -> io::Result<Option<ReapedChild>> {
@@ -192,7 +192,7 @@ pub fn reap(pid: i32, block: bool) -> io::Result<Option<ReapedChild>> {
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     let options = if block { 0 } else { libc::WNOHANG };
     loop {
-        // SAFETY: `status` plus `usage` are live and writable.
+        // SAFETY: `status` and `usage` are live and writable.
         let reaped = unsafe { libc::wait4(pid, &raw mut status, options, &raw mut usage) };
         match crate::check(reaped.into()) {
             Ok(0) => return Ok(None),

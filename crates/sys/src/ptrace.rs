@@ -110,12 +110,13 @@ pub fn seccomp_filter(tid: i32, index: usize) -> io::Result<Option<Vec<FilterIns
     Ok(Some(filter.into_iter().map(plain).collect()))
 }
 
-/// Whether the kernel turns system calls of a stopped tracee into SIGSYS (Syscall User Dispatch). Before Linux 6.4 it does not say:
-/// an error.
+/// Whether the kernel turns system calls of a stopped tracee into SIGSYS (Syscall User Dispatch).
+/// Fails before Linux 6.4, which does not report it.
 pub fn dispatches_system_calls(tid: i32) -> io::Result<bool> {
     // include/uapi/linux/ptrace.h; 0x4210 sets it.
     const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
-    // `struct ptrace_sud_config` of include/uapi/linux/ptrace.h: mode, selector, offset, length; mode 0 is off.
+    // `struct ptrace_sud_config` of include/uapi/linux/ptrace.h: mode, selector, offset, length;
+    // mode 0 is off.
     let mut config = [0u64; 4];
     let bytes = size_of_val(&config) as u64;
     request(PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, tid, bytes, config.as_mut_ptr() as u64)?;

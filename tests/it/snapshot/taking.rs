@@ -65,6 +65,18 @@ fn read_snapshot(pid: &str) -> Result<Value> {
     Ok(document)
 }
 
+#[test]
+fn the_old_name_of_the_option_still_works() -> Outcome {
+    let subject = Subject::idle()?;
+    for old in ["--photograph", "--photograph=always"] {
+        let document = json(&["explain", "--json", "--quiet-for=0", old, &subject.pid_text()])?;
+        assert_eq!(document["target"]["kind"], "photograph", "{}", document["caveats"]);
+    }
+    let help = run(&["explain", "--help"])?.stdout;
+    assert!(help.contains("--snapshot") && !help.contains("--photograph"), "{help}");
+    Ok(())
+}
+
 /// Bytes of each row that a resting process keeps, summed over the holders of a row.
 fn rows(document: &Value) -> BTreeMap<String, u64> {
     let mut rows = BTreeMap::new();

@@ -372,7 +372,8 @@ impl Arenas<'_> {
         }
     }
 
-    /// Follows the thread caches. Returns one [`SpecialChunks`] per region, and the encoding of links.
+    /// Follows the thread caches. Returns one [`SpecialChunks`] per region, and the encoding of
+    /// links.
     fn thread_caches(
         &self,
         parameters: Option<&Parameters>,

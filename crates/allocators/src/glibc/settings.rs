@@ -47,13 +47,14 @@ pub fn finish(process: &Process, reading: &mut Reading) {
     }
 }
 
-/// Two arenas for all threads, where the others' free memory matters.
+/// Returns the setting of two arenas for all threads, if the free memory of the other arenas
+/// matters.
 pub fn of_arenas(view: &LedgerView<'_>) -> Option<Remedy> {
     let arenas: Vec<&Arena> =
         view.allocators.iter().filter(|one| one.name == ABOUT.name).flat_map(|one| &one.arenas).collect();
     let secondary = arenas.iter().filter(|arena| arena.kind == ArenaKind::Secondary);
     let secondary_free: u64 = secondary.map(|arena| arena.free_bytes.saturating_sub(arena.trim_bytes)).sum();
-    // These are bytes of address space: no more of it is resident than is free and resident in all arenas.
+    // Bytes of address space: the resident part is at most the resident free bytes of all arenas.
     let kept = secondary_free.min(view.sum(&[rows::FREE_PINNED.id, rows::FREE_KEPT.id, rows::TCACHE.id]));
     let setting = Remedy::setting(
         "arena_max",
@@ -64,7 +65,7 @@ pub fn of_arenas(view: &LedgerView<'_>) -> Option<Remedy> {
     (arenas.len() > 2 && view.matters(kept) && view.reads_settings).then(|| setting.unknown_because(reason))
 }
 
-/// Another allocator, where much free memory is pinned.
+/// Returns the setting of another allocator, if much free memory is pinned.
 pub fn other_allocator(view: &LedgerView<'_>) -> Option<Remedy> {
     let is_worth_it = view.matters(view.row(rows::FREE_PINNED.id)) && view.takes_preloads;
     is_worth_it.then(|| Remedy {

@@ -2,9 +2,9 @@
 //!
 //! The size word of a chunk leads to the next chunk, whose lowest bit shows whether the chunk
 //! before it is in use. Chunks in thread caches look in use; their addresses are known beforehand
-//! ([`SpecialChunks`]). Chunks in fastbins look in use too and are recognised by their links ([`FastbinMode`]). An
-//! impossible size ends the chain: the walk then searches the next place where a long run of chunks
-//! is consistent, and counts the bytes skipped. It never goes back, so it always ends.
+//! ([`SpecialChunks`]). Chunks in fastbins look in use too and are recognised by their links
+//! ([`FastbinMode`]). An impossible size ends the chain: the walk then searches the next place
+//! where a long run of chunks is consistent, and counts the bytes skipped. It never goes back.
 
 use super::fastbins::Candidate;
 use super::layout;

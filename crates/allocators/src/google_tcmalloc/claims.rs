@@ -17,8 +17,9 @@ use strandline_claims::doubts::ReadProblems;
 use strandline_claims::facts::SizeClass;
 use strandline_claims::refinements::Matches;
 
-/// Maximum bytes of an object in a list. From the page size by the bits of the bitmap on, spans have
-/// a bitmap instead (span.h, `UseBitmapForSize`): the largest quotient is 256 KiB by 64.
+/// Maximum bytes of an object in a list. Spans of objects of at least the page size divided by the
+/// bits of the bitmap have a bitmap instead (span.h, `UseBitmapForSize`): the largest quotient is
+/// 256 KiB / 64.
 const MAX_LISTED_BYTES: usize = 4096;
 
 /// Totals of all pieces.

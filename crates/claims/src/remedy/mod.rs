@@ -1,4 +1,4 @@
-//! Remedies: what the table of readers says of each, what is asked of a reader that applies one, and what came of it.
+//! Remedies: their static descriptions, the requests to readers that apply them, and the results.
 
 mod applied;
 mod refusal;
@@ -10,7 +10,8 @@ pub use refusal::Refusal;
 
 use crate::facts::{Remedy, Runtime};
 
-/// A remedy, as the table of readers has it. What it is predicted to release is a [`Remedy`] of the reading.
+/// A remedy in the table of readers. The bytes that it is predicted to release are in a [`Remedy`]
+/// of the reading.
 #[derive(Debug)]
 pub struct Spec {
     /// Its name in every document: `malloc_trim`.
@@ -26,11 +27,12 @@ pub struct Spec {
 /// What a remedy releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Free pages of the allocator with this name; two remedies for the same allocator release the same pages.
+    /// Free pages of the allocator with this name. Two remedies for the same allocator release the
+    /// same pages.
     FreePages(&'static str),
-    /// Objects, and what the runtime then releases with them.
+    /// Objects, and the memory that the runtime then releases.
     Objects,
-    /// Nothing in this process: it acts from the next start on.
+    /// Nothing in this process: it takes effect at the next start.
     NextStart,
 }
 
@@ -41,13 +43,13 @@ pub enum Action {
     Call,
     /// By this function of the reader.
     Apply(fn(&Request<'_>) -> Answer),
-    /// Never from outside: this function says why, and how the program does it itself.
+    /// Never from outside: this function explains why, and how the program can do it.
     Advice(fn(&Request<'_>) -> Answer),
     /// Not at all: a setting, or another allocator, for the next start.
     NextStart,
 }
 
-/// What a reader is asked to apply.
+/// A request to a reader to apply a remedy.
 pub struct Request<'a> {
     /// The process.
     pub pid: i32,
@@ -55,18 +57,18 @@ pub struct Request<'a> {
     pub runtime: Option<&'a Runtime>,
     /// The remedy, as predicted just before; `None` if the reading does not offer it.
     pub remedy: Option<&'a Remedy>,
-    /// Whether only the checks are made.
+    /// Whether to make the checks only.
     pub is_dry_run: bool,
     /// How long to count minor faults afterwards.
     pub watch: Duration,
 }
 
-/// What came of a request.
+/// Result of a request.
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// It was applied.
     Applied(Applied),
-    /// Nothing speaks against it: the answer to a dry run.
+    /// It can be applied: the answer to a dry run.
     Possible,
     /// There is nothing to release, for this reason.
     Nothing(String),
@@ -91,7 +93,7 @@ impl Spec {
         Self { id, help, effect: Effect::FreePages(allocator), action: Action::Call }
     }
 
-    /// What only the program itself can do.
+    /// A remedy that only the program itself can apply.
     pub const fn advice(id: &'static str, effect: Effect, help: &'static str) -> Self {
         Self { id, help, effect, action: Action::Advice(refuse_with_advice) }
     }
@@ -102,7 +104,7 @@ impl Spec {
     }
 }
 
-/// Refuses, and says how the program does it itself.
+/// Refuses, and explains how the program can do it.
 pub fn refuse_with_advice(request: &Request<'_>) -> Answer {
     Answer::Refused(match request.remedy {
         Some(remedy) => format!("it cannot be applied from outside; do it in the program: {}", remedy.how),

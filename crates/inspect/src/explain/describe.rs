@@ -1,4 +1,4 @@
-//! Puts what was found into words and figures: the explanation.
+//! Builds the explanation from what was read.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -23,10 +23,10 @@ use strandline_claims::units::bytes;
 use strandline_process::procfs::{Process, Status};
 use strandline_process::smaps::{Counts, SmapsEntry};
 
-/// Leaks of more than this part of RSS are in the verdict.
+/// Leaks above RSS divided by this are mentioned in the verdict.
 const MIN_LEAKED_PART: u64 = 20;
 
-/// Says of structures that made no sense to a reader that a part of the process was not there to be read.
+/// Adds to caveats about damaged structures that part of the process was swapped out and not read.
 fn say_swapped(swap_bytes: u64, caveats: &mut [Caveat]) {
     if swap_bytes == 0 {
         return;
@@ -40,7 +40,7 @@ fn say_swapped(swap_bytes: u64, caveats: &mut [Caveat]) {
     caveats.iter_mut().filter(is_doubt).for_each(|caveat| caveat.text.push_str(&more));
 }
 
-/// Takes back the figures of calls that `reclaim` would refuse at any time, and says why.
+/// Removes the predictions of calls that `reclaim` would always refuse, and gives the reason.
 fn refuse_calls(process: &Process, frozen: &mut Frozen) {
     for reading in &mut frozen.readings {
         let is_checked = |plan: &&CallPlan| plan.predicted_bytes > 0 && plan.libc_code.is_none();
@@ -136,7 +136,7 @@ pub fn describe(
     }
 }
 
-/// A word on what leaked, where that is a part worth one.
+/// Returns a clause about leaked memory; empty if it is a small part of RSS.
 fn leaked(rows: &[Row], rss_bytes: u64) -> String {
     let leaked: u64 = rows.iter().filter(|row| row.id.ends_with(".leaked")).map(|row| row.bytes).sum();
     if leaked > rss_bytes / MIN_LEAKED_PART {
@@ -165,7 +165,7 @@ fn kernel(frozen: &Frozen, status: &Status, shmem_bytes: u64) -> Kernel {
     }
 }
 
-/// The parts of the proportional set size, where the kernel tells them.
+/// The parts of the proportional set size, if the kernel reports them.
 fn pss_parts(rollup: &Counts) -> Option<PssParts> {
     let parts = PssParts {
         anonymous_bytes: rollup.pss_anonymous_bytes,
@@ -175,7 +175,7 @@ fn pss_parts(rollup: &Counts) -> Option<PssParts> {
     (rollup.pss_bytes == 0 || parts != PssParts::default()).then_some(parts)
 }
 
-/// So much anonymous memory, and a tenth of RSS, is not left without a word.
+/// Unexplained anonymous memory gets a caveat if it is at least this and a tenth of RSS.
 const WORTH_A_CAVEAT_BYTES: u64 = 1 << 20;
 /// Less anonymous memory than this needs no explanation.
 const WORTH_NAMING_BYTES: u64 = 256 << 10;
@@ -189,7 +189,8 @@ fn recognise(
 ) -> (Vec<Allocator>, Vec<Runtime>) {
     let found = recognise::recognise(process, &frozen.address_space);
     let runtimes = runtimes(found.runtimes, &frozen.runtimes);
-    // What its reader has read is told by that; here is only its version, where the reader cannot tell.
+    // An allocator with a reading is described there; only a version that the reader cannot
+    // determine is added.
     let mut named = found.allocators;
     named.retain(|found| {
         let mut same = frozen.readings.iter_mut().map(|reading| &mut reading.allocator);
@@ -199,7 +200,7 @@ fn recognise(
     });
     // A runtime may manage all its memory itself: then its reader has read the allocator.
     let is_read = |name: &str| runtimes.iter().any(|runtime| runtime.read && runtime.name == name);
-    // What has a caveat of its own needs no other.
+    // Whether a caveat mentions it already.
     let is_told = |caveats: &[Caveat], name: &str| {
         caveats.iter().any(|caveat| caveat.code == "runtime_busy" && caveat.place == name)
     };
@@ -218,11 +219,11 @@ fn recognise(
             text,
         ));
     }
-    // Of two names for one thing, the better stays.
+    // A recognised allocator explains the heap that was not found.
     if !named.is_empty() {
         caveats.retain(|caveat| caveat.code != "heap_not_found");
     }
-    // Those whose heap goes by a name among allocators were told there.
+    // Runtimes whose heap is named among the allocators have a caveat already.
     let is_allocator = |name: &str| named.iter().any(|allocator| allocator.found_by == name);
     let own_heap = |runtime: &&Runtime| {
         !runtime.read && recognise::has_own_heap(&runtime.name) && !is_allocator(&runtime.found_by)
@@ -263,8 +264,8 @@ fn unread(allocators: &[Allocator], runtimes: &[Runtime]) -> Vec<String> {
     allocators.iter().filter(|one| !one.read).map(|one| one.name.clone()).chain(of_runtimes).collect()
 }
 
-/// Pages of zeros in bytes that calls into allocators release too, by the allocator's name. They stand on the row of zeros, and
-/// on no row of what such a call releases.
+/// Bytes of zero pages that calls into allocators release too, by allocator name. They are counted
+/// on the row of zero pages only.
 fn trimmed_zero_bytes(frozen: &Frozen) -> BTreeMap<String, u64> {
     let mut zeros = BTreeMap::new();
     for reading in &frozen.readings {
@@ -274,7 +275,8 @@ fn trimmed_zero_bytes(frozen: &Frozen) -> BTreeMap<String, u64> {
     zeros
 }
 
-/// The remedies of all readings. An allocator that is in the process several times has one call for all of them.
+/// The remedies of all readings. If an allocator is in the process several times, a single call
+/// covers all instances, and their predictions are added up.
 fn of_readers(frozen: &Frozen) -> Vec<Remedy> {
     let of_runtimes = frozen.runtimes.iter().flat_map(|reading| &reading.remedies);
     let of_allocators = frozen.readings.iter().flat_map(|reading| &reading.remedies);
@@ -290,7 +292,8 @@ fn of_readers(frozen: &Frozen) -> Vec<Remedy> {
     all
 }
 
-/// Says of memory that no known allocator or runtime holds where most of it lies.
+/// Makes the caveat about memory that no known allocator or runtime holds, with the place of the
+/// largest such mapping.
 fn unexplained(frozen: &Frozen, bytes: u64) -> Caveat {
     let private = frozen.smaps_entries.iter().filter(|space| space.mapping.is_private_anonymous());
     let of_heaps = frozen.readings.iter().flat_map(|reading| {
@@ -303,7 +306,8 @@ fn unexplained(frozen: &Frozen, bytes: u64) -> Caveat {
     let mut claimed: Vec<(u64, u64)> = of_heaps.chain(of_runtimes).chain(of_threads).collect();
     claimed.sort_unstable();
     let is_claimed = |space: &SmapsEntry| {
-        // Of ranges that do not overlap, the last one that begins before the mapping ends.
+        // The ranges do not overlap: only the last one that begins before the end of the mapping
+        // can overlap it.
         let before = claimed.partition_point(|claim| claim.0 < space.mapping.end);
         let last = before.checked_sub(1).and_then(|last| claimed.get(last));
         last.is_some_and(|claim| space.mapping.start < claim.1)

@@ -100,8 +100,8 @@ impl<'a> VtableCollector<'a> {
         Ok(Self { modules: Modules::new(space), space, numbers, memory, known: Mutex::default() })
     }
 
-    /// Returns the number of the vtable that a word points to, from 1 on; 0 if it is none, or one
-    /// too many.
+    /// Returns the number of the vtable that a word points to, from 1 on; 0 if it points to no
+    /// vtable, or if there are too many.
     fn number(&self, word: Word) -> u16 {
         let Ok(mut known) = self.known.lock() else { return 0 };
         if let Some(&number) = known.numbers.get(&word) {

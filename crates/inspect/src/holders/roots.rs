@@ -134,8 +134,8 @@ struct Finder<'a> {
 type Hit = (u64, u64, u32);
 
 impl Finder<'_> {
-    /// Returns the root with this name, and adds it if there is none. Roots of different threads
-    /// are distinct.
+    /// Returns the root with this name, which is added if missing. Roots of different threads are
+    /// distinct.
     fn root(&mut self, kind: RootKind, name: &str, thread: Option<String>) -> u32 {
         let is_passing = matches!(kind, RootKind::Stack | RootKind::Register);
         let rank = if is_passing { Rank::Transient } else { Rank::Ordinary };

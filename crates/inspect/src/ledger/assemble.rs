@@ -255,7 +255,8 @@ fn not_in_block(claim: &RangeClaim) -> Caveat {
     Caveat::new("claim_not_in_block", place, bytes, text)
 }
 
-/// Makes the ledger. Fails with [`strandline_process::error::Error::Overlap`] if two readers claim the same byte.
+/// Makes the ledger. Fails with [`strandline_process::error::Error::Overlap`] if two readers claim
+/// the same byte.
 pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
     let palette = inputs.refinements.palette();
     let Layers { mut claims, spans: claimed, shared, shared_spans, caveats } = Layers::new(inputs, &palette)?;

@@ -1,9 +1,8 @@
 //! The page map: which rows the bytes of each cell of the address space are on.
 //!
 //! A [`Plan`] is made before the heaps are read: the mappings to list, and a cell size that bounds
-//! the number of cells. A [`Surveyor`] gets the same bytes as the ledger and puts them on cells. The
-//! size of the result does not depend on the process: mappings that do not fit are left out, and
-//! counted.
+//! the number of cells. A [`PageMapWriter`] puts the same bytes as the ledger on cells. The size of
+//! the result does not depend on the process: mappings that do not fit are left out, and counted.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

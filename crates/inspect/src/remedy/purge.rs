@@ -12,7 +12,8 @@
 //! (jemalloc's `tsd`). This may request memory from the C library (`__tls_get_addr` of a library
 //! that was loaded later, `pthread_setspecific`) and take the lock of the dynamic linker. So a
 //! thread is chosen that the allocator knows. If none is known, as for a library whose thread
-//! variables the linker places, the main thread is safe behind more fences (see `first_use_conditions`).
+//! variables the linker places, the main thread is safe behind more fences (see
+//! `first_use_conditions`).
 
 use std::collections::HashSet;
 use std::ops::Range;

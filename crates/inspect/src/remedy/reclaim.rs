@@ -1,6 +1,6 @@
-//! `reclaim`: predicts, applies, and says what came of it.
+//! `reclaim`: predicts and applies a remedy, and reports the result.
 //!
-//! A refusal is an answer, not an error: it carries the ledger that was made before it.
+//! A refusal is a result, not an error: it contains the ledger made before it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use strandline_process::procfs::Process;
 /// How to give memory back.
 #[derive(Clone, Copy, Default)]
 pub struct ReclaimOptions<'a> {
-    /// Which remedy, of [`applicable`]; `None` for the allocator's call that gives back most.
+    /// Id of the remedy, from [`applicable`]; `None` for the allocator call that releases most.
     pub remedy: Option<&'a str>,
     /// Predict only.
     pub dry_run: bool,
@@ -32,23 +32,23 @@ pub struct ReclaimOptions<'a> {
     pub wait: Duration,
     /// How long to count the target's minor faults afterwards.
     pub watch: Duration,
-    /// Whether a way may be taken that can lose a write of the target if strandline is killed.
+    /// Whether a method may be used that can lose a write of the target if strandline is killed.
     pub allow_lost_write_risk: bool,
     /// How long each look may stop the process; see [`Options::max_stop`].
     pub max_stop: Option<Duration>,
     /// See [`Options::quiet_for`].
     pub quiet_for: Duration,
-    /// Whether it is looked at in a snapshot; see [`Options::snapshot`].
+    /// Whether to read a snapshot; see [`Options::snapshot`].
     pub snapshot: SnapshotMode,
-    /// Hears of work done.
+    /// Called with the progress of the work.
     pub progress: Option<Progress<'a>>,
 }
 
-/// The help text of [`ZERO_PAGES`], which is of no reader.
+/// Help text of [`ZERO_PAGES`], which belongs to no reader.
 const ZERO_PAGES_HELP: &str = "the kernel takes back resident pages that are all zero";
 
-/// The remedies that [`reclaim`] applies, or refuses with what to do instead, with a line of help each: calls into allocators,
-/// pages of zeros, and what runtimes do.
+/// Returns the remedies that [`reclaim`] applies, or refuses with advice, each with a line of help:
+/// calls into allocators, zero pages, and remedies of runtimes.
 pub fn applicable() -> Vec<(&'static str, &'static str)> {
     let of = |is_wanted: fn(&Spec) -> bool| {
         let specs = readers::remedies().map(|(_, spec)| spec).filter(move |spec| is_wanted(spec));
@@ -59,10 +59,10 @@ pub fn applicable() -> Vec<(&'static str, &'static str)> {
     calls.chain([(ZERO_PAGES, ZERO_PAGES_HELP)]).chain(others).collect()
 }
 
-/// Applies a remedy to process `pid` and says what it was predicted to give back and what it did.
+/// Applies a remedy to process `pid`, and reports its predicted and actual effect.
 ///
 /// # Errors
-/// Those of [`crate::explain::explain`]. A remedy that cannot be applied is no error but an
+/// Those of [`crate::explain::explain`]. A remedy that cannot be applied is not an error but an
 /// [`Outcome::Refused`] with its reason.
 pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
     let look_options = Options {
@@ -87,7 +87,7 @@ pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
     Ok(answer)
 }
 
-/// Looks, and applies what was predicted; true with the answer where something was done.
+/// Reads the process and applies the remedy; true if something was done.
 fn look_and_apply(pid: i32, options: &ReclaimOptions<'_>) -> Result<(Reclamation, bool)> {
     let before = look_before(pid, options)?;
     let remedy = options.remedy.unwrap_or_else(|| best_call(&before));
@@ -118,7 +118,7 @@ fn look_and_apply(pid: i32, options: &ReclaimOptions<'_>) -> Result<(Reclamation
     Ok((answer, applied))
 }
 
-/// Has a reader apply a remedy; true where it did.
+/// Makes a reader apply a remedy; true if it did.
 fn ask(
     apply: fn(&Request<'_>) -> Answer,
     pid: i32,
@@ -145,8 +145,8 @@ fn ask(
     false
 }
 
-/// How often a heap that makes no sense is looked at again: a moment later, malloc caught in motion
-/// does.
+/// Maximum number of looks at an inconsistent heap: if malloc was changing it, it is consistent a
+/// moment later.
 const MAX_LOOKS: u32 = 5;
 
 /// Whether a remedy is a call into an allocator.
@@ -160,7 +160,7 @@ fn is_traced(remedy: &str) -> bool {
     readers::remedy(remedy).is_some_and(is)
 }
 
-/// The call that releases most; of equal ones the first of the table.
+/// Returns the call that releases most; among equals, the first of the table.
 fn best_call(look: &Inspection) -> &'static str {
     let released = |id: &str| plans(look, id).map(|plan| plan.predicted_bytes).max();
     let calls = readers::remedies().map(|(_, spec)| spec.id).filter(|id| is_call(id));
@@ -168,9 +168,9 @@ fn best_call(look: &Inspection) -> &'static str {
     best.unwrap_or_default()
 }
 
-/// The look before a remedy.
+/// Reads the process before a remedy is applied.
 fn look_before(pid: i32, options: &ReclaimOptions<'_>) -> Result<Inspection> {
-    // A dry run looks as hard, for what would refuse the call.
+    // A dry run makes the same checks, to find what would refuse the call.
     let is_call = options.remedy.is_none_or(is_call);
     let is_traced = options.remedy.is_some_and(is_traced) && options.snapshot == SnapshotMode::Never;
     let look_options = Options {
@@ -186,13 +186,13 @@ fn look_before(pid: i32, options: &ReclaimOptions<'_>) -> Result<Inspection> {
     for _ in 1..MAX_LOOKS {
         let remedy = options.remedy.unwrap_or_else(|| best_call(&seen));
         let looks_again = match doubt(&seen, remedy).filter(|_| is_call) {
-            // What there was no time for has no more at the next look.
+            // The next look would have no more time than this one.
             Some(doubt) if doubt.cause == HazardCause::TooSlow => false,
             Some(_) => {
                 std::thread::sleep(Duration::from_millis(20));
                 true
             }
-            // While it waits, the process may free or reuse memory, so the prediction is made again.
+            // While it waits, the process may free or reuse memory: the prediction is made again.
             None => std::mem::take(&mut may_wait) && wait_until_due(plans(&seen, remedy)),
         };
         if !looks_again {
@@ -203,14 +203,14 @@ fn look_before(pid: i32, options: &ReclaimOptions<'_>) -> Result<Inspection> {
     Ok(seen)
 }
 
-/// What would be called.
+/// Returns the calls that `remedy` would make.
 fn plans<'a>(look: &'a Inspection, remedy: &'a str) -> impl Iterator<Item = &'a CallPlan> {
     let plans = look.readings.iter().filter_map(|reading| reading.call.as_ref());
     plans.filter(move |plan| plan.remedy == remedy)
 }
 
-/// What speaks against a call into a heap's allocator. What is swapped out was not read: structures that lead there make
-/// no more sense than damaged ones, and are no fault of the program.
+/// Returns the reason against a call into a heap's allocator. Swapped-out pages are not read, so
+/// structures that lead there look damaged although the program is not at fault.
 fn doubt(look: &Inspection, remedy: &str) -> Option<CallHazard> {
     let mut doubt = plans(look, remedy).find_map(|plan| plan.doubt)?;
     if doubt.cause == HazardCause::Broken && look.explanation.kernel.swap_bytes > 0 {
@@ -219,7 +219,7 @@ fn doubt(look: &Inspection, remedy: &str) -> Option<CallHazard> {
     Some(doubt)
 }
 
-/// Why a heap is left alone after so many looks, and what to do instead.
+/// Explains why a heap is left alone after `looks` looks, and what to do instead.
 fn unsafe_heap(remedy: &str, doubt: &CallHazard, looks: u32) -> String {
     let (at, plural) = (doubt.at, if looks == 1 { "" } else { "s" });
     match doubt.cause {
@@ -260,8 +260,8 @@ pub(super) fn nothing(answer: &mut Reclamation, reason: &str) {
     answer.actual_bytes = (!answer.dry_run).then_some(0);
 }
 
-/// Calls into every allocator of the process that has something to give and that `remedy` is for; true where at least one
-/// call was made.
+/// Makes the calls of `remedy`, one for each allocator with memory to release; true if at least one
+/// was made.
 fn call(
     pid: i32,
     remedy: &str,
@@ -320,7 +320,7 @@ fn call(
     done.report(answer)
 }
 
-/// Why nothing is called where no remedy was asked for and no allocator has one.
+/// Explains why nothing is called if no remedy was requested and no allocator has one.
 fn no_call(before: &Inspection) -> String {
     let read: BTreeSet<&str> =
         before.readings.iter().map(|reading| reading.allocator.name.as_str()).collect();
@@ -334,12 +334,12 @@ fn no_call(before: &Inspection) -> String {
     if others.is_empty() { why } else { format!("{why}; explain offers {}", others.join(", ")) }
 }
 
-/// Beyond the time from which on a call releases what is predicted: mimalloc delays once more within a millisecond of it
+/// Extra wait after the due time of a call: mimalloc delays once more within a millisecond of it
 /// (segment.c, `mi_segment_schedule_purge`).
 const DUE_MARGIN: Duration = Duration::from_millis(10);
 
-/// Lets the process run until calls release what `remedy` was predicted to; true where that took time. Readers predict only
-/// what is due soon, so this ends within a second.
+/// Lets the process run until the calls release what was predicted; true if it waited. Readers
+/// predict only memory that is due soon, so this ends within a second.
 fn wait_until_due<'a>(plans: impl Iterator<Item = &'a CallPlan>) -> bool {
     let due = plans.filter(|plan| plan.predicted_bytes > 0).map(|plan| plan.due_milliseconds).max();
     let Some(due) = due.filter(|due| *due > 0) else { return false };
@@ -349,7 +349,7 @@ fn wait_until_due<'a>(plans: impl Iterator<Item = &'a CallPlan>) -> bool {
     !left.is_zero()
 }
 
-/// Whether the call of `plan` would be made now: all that is asked before it, a thread that is safe among it.
+/// Makes all checks that precede the call of `plan`, including the search for a safe thread.
 fn check(
     pid: i32,
     plan: &CallPlan,
@@ -362,7 +362,8 @@ fn check(
     }
 }
 
-/// What is asked of an allocator other than glibc's. Where a third one is in the process, who is asked for memory is not known.
+/// Makes the request to an allocator other than glibc's. If a third allocator is in the process, it
+/// is unknown which of the others this one requests memory from, so `libc` is `None`.
 fn purge_request<'a>(
     plan: &'a CallPlan,
     before: &'a Inspection,
@@ -381,7 +382,7 @@ fn purge_request<'a>(
     purge::PurgeRequest { plan, libc, times: (options.wait, options.watch) }
 }
 
-/// Calls malloc_trim(0) once, or checks whether it would be called, as `act` does.
+/// Calls malloc_trim(0) once, or only checks whether it would be called, depending on `act`.
 fn trim<T>(
     pid: i32,
     plan: &CallPlan,
@@ -411,7 +412,7 @@ fn trim<T>(
     act(pid, &request).map_err(|refusal| refusal.to_string())
 }
 
-/// Gives back the all-zero pages that were seen; true where it was done.
+/// Gives back the all-zero pages that were found; true if it did.
 fn zero(pid: i32, before: &Inspection, options: &ReclaimOptions<'_>, answer: &mut Reclamation) -> bool {
     if before.zero_runs.is_empty() {
         nothing(answer, "no page of its private anonymous memory holds only zeros");
@@ -431,7 +432,7 @@ fn zero(pid: i32, before: &Inspection, options: &ReclaimOptions<'_>, answer: &mu
     report_one(zero_pages::apply(pid, &request).map_err(|refusal| refusal.to_string()), answer)
 }
 
-/// Tells what came of the one call that was made, or why it was not; true where it was.
+/// Reports the only call in `answer`, or why it was not made; true if it was.
 fn report_one(applied: std::result::Result<Applied, String>, answer: &mut Reclamation) -> bool {
     let mut done = Totals::default();
     match applied {
@@ -441,12 +442,12 @@ fn report_one(applied: std::result::Result<Applied, String>, answer: &mut Reclam
     done.report(answer)
 }
 
-/// Several calls, added up.
+/// Sum of several calls.
 #[derive(Default)]
 struct Totals {
     calls: u32,
     applied: Applied,
-    /// What was predicted right before each call.
+    /// Sum of the predictions right before each call.
     predicted_bytes: u64,
 }
 
@@ -463,8 +464,9 @@ impl Totals {
         self.calls += 1;
     }
 
-    /// Where what a call gives back is just what is resident of some ranges, the prediction is of the moment of the call: an
-    /// allocator that purges in the background has given back some of it by then.
+    /// Sets the prediction to the one at the time of the calls. If a call releases exactly the
+    /// resident bytes of some ranges, an allocator that purges in the background may have released
+    /// part of them since the look.
     fn tell_predicted(&self, answer: &mut Reclamation) {
         let Some(looked) = answer.predicted_bytes.filter(|_| self.calls > 0) else { return };
         if let Some(gone) = looked.checked_sub(self.predicted_bytes).filter(|&gone| gone > 0) {

@@ -14,12 +14,13 @@ use crate::readers::{self, ALLOCATORS};
 /// Parts of stacks that threads used before.
 const STACKS: &str = "kernel.stack_below_sp";
 
-/// All of them, in no order.
+/// Returns them all, in no particular order.
 pub fn of_every_process(judged: &Judged<'_>) -> Vec<Finding> {
     vec![free_heap(judged), unattributed(judged), zero_pages(judged), stacks(&judged.view)]
 }
 
-/// Resident bytes of all allocators on rows of these classes, each row once: an allocator may have one row for several classes.
+/// Resident bytes of all allocators on rows of these classes. Each row counts once, because an
+/// allocator may have one row for several classes.
 fn blocks(view: &LedgerView<'_>, classes: &[fn(&BlockRows) -> RowRef]) -> u64 {
     let rows = ALLOCATORS.iter().filter_map(|entry| entry.about.blocks);
     let ids: BTreeSet<&str> = rows.flat_map(|rows| classes.iter().map(|class| class(rows).id)).collect();
@@ -68,8 +69,8 @@ fn free_heap(judged: &Judged<'_>) -> Finding {
     Finding { class, bytes: free, headline }
 }
 
-/// What each call releases; nothing of a call that releases nothing, unless its allocator has much free memory or is the
-/// only one with such a call.
+/// Returns a clause on each call. A call that releases nothing is omitted, unless its allocator has
+/// much free memory or it is the only call.
 fn released_by_calls(view: &LedgerView<'_>) -> String {
     let calls: Vec<_> = view
         .remedies
@@ -89,7 +90,7 @@ fn released_by_calls(view: &LedgerView<'_>) -> String {
     said.collect()
 }
 
-/// The size class with most free places, where those deserve a sentence.
+/// Returns a clause on the size class with most free bytes, if they are worth a sentence.
 fn fragmentation(view: &LedgerView<'_>) -> String {
     let free = |class: &SizeClass| class.free_blocks.saturating_mul(class.bytes);
     let of =
@@ -102,7 +103,7 @@ fn fragmentation(view: &LedgerView<'_>) -> String {
     format!(
         "; {} of it are free places between {} blocks of {} bytes, {used:.0} % used, which {name} gives back only where a \
          whole group of them is free",
-        // Of address space: no more of it can be resident than is free at all.
+        // Bytes of address space: the resident part is at most the resident free bytes.
         bytes(free(&class).min(blocks(view, &[|rows| rows.kept, |rows| rows.pinned]))),
         thousands(live),
         thousands(class.bytes)
@@ -144,7 +145,7 @@ fn stacks(view: &LedgerView<'_>) -> Finding {
     Finding { class: "stacks", bytes: stacks, headline }
 }
 
-/// What most of the memory is where nothing else matters.
+/// Describes what most of the memory is, if nothing else matters.
 pub fn mostly_used(view: &LedgerView<'_>) -> Finding {
     let (live, evictable) = (view.state(State::Live), view.state(State::Evictable));
     let stranded = bytes(view.state(State::Stranded));

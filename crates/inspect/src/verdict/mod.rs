@@ -1,7 +1,8 @@
-//! What the ledger comes to: one sentence, a class, and the remedies, best first.
+//! The verdict on a ledger: one sentence, a class, and the remedies, best first.
 //!
-//! The verdict is the largest finding that deserves a sentence: of the readers', and of those that every process can have
-//! (free heap, pages of zeros, stacks, memory of unknown use). All of it is predicted; only `reclaim` proves it.
+//! The verdict is the largest finding that is worth a sentence: of the readers' findings, and of
+//! those that every process can have (free heap, pages of zeros, stacks, memory of unknown use).
+//! All of it is predicted; only `reclaim` proves it.
 
 mod findings;
 mod programs;
@@ -12,12 +13,13 @@ use strandline_claims::finding::{Finding, LedgerView};
 use crate::facts::Verdict;
 use crate::readers::RUNTIMES;
 
-/// What the verdict is made of, besides the ledger.
+/// What the verdict is derived from.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Judged<'a> {
     /// The ledger.
     pub view: LedgerView<'a>,
-    /// Pages of zeros in bytes that calls into allocators release too: they stand on `kernel.zero`.
+    /// Bytes of zero pages that calls into allocators release too; they are on the row
+    /// `kernel.zero`.
     pub trimmed_zero_bytes: u64,
     /// Live chunks that pin free bytes.
     pub pinning_chunks: u64,
@@ -25,13 +27,14 @@ pub struct Judged<'a> {
     pub unread: &'a [String],
 }
 
-/// The largest finding; where none matters, what a reader says of a process that uses its memory, or what most of it is.
+/// Returns the largest finding. If none matters, returns what a reader reports about a process that
+/// uses its memory, or else what most of the memory is.
 pub fn verdict(judged: &Judged<'_>) -> Verdict {
     let view = &judged.view;
     let readers = || RUNTIMES.iter().filter_map(|entry| entry.reader);
     let of_readers = readers().flat_map(|reader| reader.findings(view));
     let all = of_readers.chain(findings::of_every_process(judged)).filter(|one| view.matters(one.bytes));
-    // Of equal ones the first.
+    // Among equals, the first.
     let largest = all.reduce(|largest, one| if one.bytes > largest.bytes { one } else { largest });
     let in_use = || readers().find_map(|reader| reader.in_use(view));
     let Finding { class, headline, .. } =

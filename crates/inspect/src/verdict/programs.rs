@@ -1,21 +1,22 @@
-//! Programs with a command of their own that gives memory back. Each was tried with the program itself.
+//! Programs with a command that gives memory back. Each command was tried with the program itself.
 
 use strandline_claims::facts::{Remedy, RemedyKind};
 
-/// A program, and what releases its memory.
+/// A program, and the command that releases its memory.
 struct Program {
     /// The executable's file name.
     name: &'static str,
     id: &'static str,
     how: &'static str,
     cost: &'static str,
-    /// Why the ledger does not say how much that is.
+    /// Why the ledger does not contain the amount.
     unknown_because: &'static str,
 }
 
 const PROGRAMS: [Program; 1] = [
-    // memcached 1.6.18, slabs.c, memory_release: a page that the slab mover has emptied goes back while more are allocated than the
-    // limit. Tried: 1,009 to 69 MiB within 30 s of the three commands with a limit of 64; cache_memlimit alone changed nothing in 5 s.
+    // memcached 1.6.18, slabs.c, memory_release: a page that the slab mover has emptied is released
+    // while more pages are allocated than the limit. Tried: 1,009 to 69 MiB within 30 s of the
+    // three commands with a limit of 64; cache_memlimit alone changed nothing in 5 s.
     Program {
         name: "memcached",
         id: "memcached_limit",

@@ -12,21 +12,21 @@ use strandline_claims::units::bytes;
 /// The remedy that releases pages of zeros.
 pub const ZERO_PAGES: &str = "zero_pages";
 
-/// What is known beyond the ledger.
+/// Facts about the process that the ledger does not contain.
 pub struct Means<'a> {
-    /// Its executable; empty where that is not known.
+    /// Path of the executable; empty if unknown.
     pub executable: &'a str,
-    /// What the zero_pages remedy would release.
+    /// Bytes that zero_pages would release.
     pub zero_bytes: u64,
-    /// How much of that other processes have mapped too; `None` where that was not looked at.
+    /// How many of these bytes other processes map too; `None` if this was not determined.
     pub zero_sharing: Option<Sharing>,
-    /// How much of it calls into allocators release too, by the allocator's name.
+    /// How many of these bytes calls into allocators release too, by allocator name.
     pub trimmed_zero_bytes: &'a BTreeMap<String, u64>,
-    /// Whether its pages can be paged out, without which zero_pages is refused unless its risk is allowed.
+    /// Whether pages can be paged out. If not, zero_pages is refused unless its risk is allowed.
     pub swap: bool,
 }
 
-/// The remedies, best first; those whose effect is not known come last.
+/// Returns the remedies, best first; those with unknown effect come last.
 pub fn remedies(view: &LedgerView<'_>, means: &Means<'_>) -> Vec<Remedy> {
     let mut remedies = view.remedies.to_vec();
     for reader in RUNTIMES.iter().filter_map(|entry| entry.reader) {
@@ -59,7 +59,7 @@ fn zero_pages(pid: i32, means: &Means<'_>) -> Option<Remedy> {
     (means.zero_bytes > 0).then_some(Remedy { predicted_pss_bytes, ..remedy })
 }
 
-/// In words, how much less the machine gets back because other processes have pages mapped too.
+/// Describes how much less the machine gets back because other processes map the pages too.
 fn shared_with(sharing: &Sharing) -> String {
     let others = match sharing.others {
         Some(1) => "another process".to_owned(),
@@ -70,8 +70,9 @@ fn shared_with(sharing: &Sharing) -> String {
     format!("{shared} of them are shared with {others} (by fork), so the machine gets back {private}")
 }
 
-/// Sets for each remedy of the running process what it would still release after those before it. The pages that a call into an
-/// allocator and zero_pages have in common are known; what a collection leaves to other remedies is not.
+/// Sets for each remedy of the running process what it would still release after those before it.
+/// The pages that zero_pages and a call into an allocator have in common are known; what a
+/// collection leaves to other remedies is not.
 fn after_better(remedies: &mut [Remedy], means: &Means<'_>) {
     let mut trimmed: BTreeSet<&str> = BTreeSet::new();
     let (mut has_zero, mut has_collection, mut is_first) = (false, false, true);

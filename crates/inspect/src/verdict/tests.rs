@@ -64,7 +64,7 @@ fn what_trimming_gives_back_is_part_of_what_is_free() {
         verdict(&Judged { trimmed_zero_bytes: 10 << 20, ..judged(&rows, 300 << 20, &remedies) }).headline
     };
     assert_eq!(of(200 << 20), "200 MiB of 300 MiB RSS is free heap; malloc_trim gives back 200 MiB");
-    // It brings pages in itself where it writes to free chunks.
+    // malloc_trim faults in pages where it writes to free chunks.
     assert_eq!(of(189 << 20), "190 MiB of 300 MiB RSS is free heap; malloc_trim gives back 189 MiB");
 }
 

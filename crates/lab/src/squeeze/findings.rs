@@ -52,8 +52,8 @@ pub struct Findings {
     pub command: Vec<String>,
     /// Shell command that judged a run, if any.
     pub success: Option<String>,
-    /// The smallest limit under which all runs succeeded, with no failure above it; `None` if there
-    /// is none.
+    /// The smallest limit under which all runs succeeded, with no failure above it; `None` if no
+    /// limit qualifies.
     pub smallest_bytes: Option<u64>,
     /// The largest limit under which a run failed; `None` if none failed.
     pub largest_failing_bytes: Option<u64>,

@@ -1,4 +1,4 @@
-//! What the verdict says of a CPython: free places in its arenas, and what keeps the arenas.
+//! Findings about CPython: free places in its arenas, and what keeps the arenas.
 
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::units::thousands;
@@ -6,7 +6,7 @@ use strandline_claims::units::thousands;
 use super::census::MIN_OBJECTS_NOT_SPARSE;
 use super::facts::CPython;
 
-/// The findings, in no order.
+/// Returns the findings, in no particular order.
 pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
     let free = view.sum(&["cpython.free.kept", "cpython.free.pinned", "cpython.free_list"]);
     let headline = format!(
@@ -17,7 +17,8 @@ pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
     vec![Finding { class: "free_arenas", bytes: free, headline }]
 }
 
-/// How many arenas a few objects keep, and the commonest type of those.
+/// Returns a clause with the number of arenas that few objects keep, and the most frequent type of
+/// these objects.
 fn sparse_arenas(view: &LedgerView<'_>) -> Option<String> {
     let runtime = view.runtime("cpython")?;
     let all = runtime.own_figure("arenas_allocated_current")?;

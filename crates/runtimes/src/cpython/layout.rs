@@ -198,7 +198,7 @@ pub struct Release {
     /// Bytes before the items in the block of a list (`_PyListArray`).
     pub list_header_bytes: u64,
     /// Bytes of `PyASCIIObject`, followed by the characters of an ASCII string; of
-    /// `PyCompactUnicodeObject`, followed by those of another string_bytes; and of `PyUnicodeObject`.
+    /// `PyCompactUnicodeObject`, followed by those of another string; and of `PyUnicodeObject`.
     pub string_bytes: [u64; 3],
     /// `utf8` in a str that is not ASCII.
     pub utf8: usize,

@@ -58,8 +58,9 @@ pub fn collection(release: &Release, pid: i32, object_bytes: u64) -> Option<Reme
             .to_owned(), ..Remedy::default() })
 }
 
-/// `cpython_gc`: never applied from outside (docs/safety.md has what was tried). From 3.14 on there is a way, which runs the target's
-/// own interpreter with the rights of whoever runs strandline, who may not trust it.
+/// `cpython_gc`: never applied from outside (docs/safety.md lists what was tried). From 3.14 on it
+/// would be possible by starting the target's own interpreter with the rights of strandline's user,
+/// who may not trust that interpreter.
 pub fn refuse_collection(request: &Request<'_>) -> Answer {
     let advice = request.remedy.map_or_else(
         || "there is no CPython with so many objects that it is worth one".to_owned(),

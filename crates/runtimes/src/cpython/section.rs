@@ -1,4 +1,4 @@
-//! What a report shows of a CPython.
+//! The section of a report on CPython.
 
 use strandline_claims::facts::Runtime;
 use strandline_claims::section::{Section, common, name_and_version};
@@ -7,7 +7,7 @@ use strandline_claims::units::{bytes, counted, maybe_bytes, thousands};
 use super::census::MIN_OBJECTS_NOT_SPARSE;
 use super::facts::{CPython, Collector, Generation};
 
-/// The section; `None` where the runtime's details are not a CPython's.
+/// Returns the section; `None` if the details of `runtime` are not for CPython.
 pub fn section(runtime: &Runtime) -> Option<Section> {
     let facts: CPython = runtime.details("cpython")?;
     let lines = [beside_arenas(&facts), free_lists(&facts), sparse_arenas(&facts)];

@@ -1,9 +1,9 @@
-//! What the verdict says of a Go: spans that are idle, and free places between objects.
+//! Findings about Go: idle spans, and free places between objects.
 
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::units::bytes;
 
-/// The findings, in no order.
+/// Returns the findings, in no particular order.
 pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
     let free = view.sum(&["go.free.purge", "go.free.kept", "go.free.pinned"]);
     let idle = view.row("go.free.purge");

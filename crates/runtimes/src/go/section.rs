@@ -1,4 +1,4 @@
-//! What a report shows of a Go.
+//! The section of a report on Go.
 
 use strandline_claims::facts::Runtime;
 use strandline_claims::section::{Column, MAX_SHOWN, Section, Table, figures, name_and_version, words};
@@ -9,7 +9,7 @@ use super::facts::{Go, SizeClass};
 const SPAN_HEAD: [Column; 5] =
     [figures("free"), figures("spans take"), figures("spans"), figures("objects"), words("of size")];
 
-/// The section; `None` where the runtime's details are not a Go's.
+/// Returns the section; `None` if the details of `runtime` are not for Go.
 pub fn section(runtime: &Runtime) -> Option<Section> {
     let facts: Go = runtime.details("go")?;
     let figure = |name: &str| maybe_bytes(runtime.own_figure(name));

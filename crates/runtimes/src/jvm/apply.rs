@@ -8,7 +8,7 @@ use super::facts::Jvm;
 
 /// `jvm_gc`.
 pub fn collect(request: &Request<'_>) -> Answer {
-    // A collection takes memory elsewhere: what it released is counted in the heap.
+    // A collection takes memory elsewhere, so the bytes given back are counted in the heap only.
     ask(request, GC_RUN, |known| known.heap_range)
 }
 
@@ -22,7 +22,7 @@ fn ask(request: &Request<'_>, command: Command, range: fn(&Jvm) -> Option<(u64, 
     let Some(runtime) = request.runtime else {
         return Answer::Refused(format!("there is no JVM in it; {} is the JVM's", command.remedy));
     };
-    // Whether SIGQUIT is for the JVM is known only where it was read.
+    // `attach` is only known if the JVM was read.
     let known: Option<Jvm> = runtime.details("jvm").filter(|_| runtime.read);
     let Some((known, attach)) = known.and_then(|known| known.attach.map(|attach| (known, attach))) else {
         return refused(

@@ -1,10 +1,11 @@
-//! The remedies of a Java virtual machine: it is asked to do itself what gives memory back, by its attach mechanism, as its
-//! own `jcmd` asks it.
+//! Applies remedies of a Java virtual machine: sends it commands through its attach mechanism, as
+//! `jcmd` does.
 //!
-//! A JVM that caught SIGQUIT and finds a file `.attach_pidN` in its folder for temporary files listens on a socket beside it, and a
-//! thread of its own does what is asked there (`src/hotspot/os/posix/attachListener_posix.cpp`). Nothing is called in the process by
-//! us, and no thread is stopped. To one that does not catch SIGQUIT that signal would be the end, and to one without the
-//! mechanism a request for a thread dump: both are refused before it is sent.
+//! If a JVM catches SIGQUIT and finds a file `.attach_pidN` in its folder for temporary files, one
+//! of its threads listens on a socket beside the file and runs the commands it receives
+//! (`src/hotspot/os/posix/attachListener_posix.cpp`). strandline calls no function in the process
+//! and stops no thread. SIGQUIT would end a process that does not catch it, and would make a JVM
+//! without the mechanism print a thread dump: both are refused before the signal is sent.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
@@ -20,28 +21,29 @@ use strandline_process::pages;
 use strandline_process::procfs::{Process, Status};
 use strandline_sys::process::{self as sys, O_DIRECTORY, O_NOFOLLOW, SIGQUIT};
 
-/// How long it may take to listen. A thread of it has to run first.
+/// Limit on the time until the JVM listens. One of its threads has to run first.
 const LISTEN_LIMIT: Duration = Duration::from_secs(10);
-/// How long whoever put the file that is there already has for it: his signal may be on its way, and a second one that comes when
-/// it listens has the JVM print a thread dump.
+/// Wait for the JVM to listen if the file exists already: the signal of the file's creator may be
+/// on its way, and a second SIGQUIT to a listening JVM prints a thread dump.
 const FOUND_LIMIT: Duration = Duration::from_secs(3);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
-/// How long what is asked may take: a collection of a large heap takes minutes where memory is swapped.
+/// Limit on the time of a command: a collection of a large heap takes minutes if memory is swapped.
 const ANSWER_LIMIT: Duration = Duration::from_secs(300);
-/// The most bytes of an answer that are read.
+/// Limit on bytes read of an answer.
 const MAX_ANSWER: usize = 1 << 20;
-/// What gives memory back may be on its way when the answer is there: threads of G1 and Shenandoah do it a piece at a time, of
-/// G1 from a tenth of a second after the collection on. It is counted when so many looks in a row find no less.
+/// Limit on the wait for RSS to settle. Memory may be given back after the answer: threads of G1
+/// and Shenandoah work in steps, those of G1 from 0.1 s after the collection on. The wait ends
+/// earlier if RSS does not decrease in [`SETTLED_LOOKS`] looks in a row.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 const SETTLE_LOOKS: Duration = Duration::from_millis(100);
 const SETTLED_LOOKS: u32 = 5;
 
-/// What is asked: a diagnostic command.
+/// A diagnostic command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// The remedy.
+    /// Id of the remedy.
     pub remedy: &'static str,
-    /// The command, as `jcmd` has it.
+    /// Name of the command, as `jcmd` takes it.
     pub name: &'static str,
 }
 
@@ -50,11 +52,12 @@ pub const GC_RUN: Command = Command { remedy: "jvm_gc", name: "GC.run" };
 /// `malloc_trim` by the JVM.
 pub const TRIM_NATIVE_HEAP: Command = Command { remedy: "jvm_trim", name: "System.trim_native_heap" };
 
-/// Has the JVM of `process` do `command`. What it gave back is counted in the page tables of `range`, its heap: collecting takes
-/// memory elsewhere; and where there is none, of the whole process.
+/// Makes the JVM of `process` run `command`. The bytes given back are counted in the page tables of
+/// `range`, the heap, because collecting takes memory elsewhere; without a range, they are the
+/// decrease in RSS.
 ///
 /// # Errors
-/// Where it was refused, by us or by it: in words for a person.
+/// The reason, for a person, if strandline or the JVM refuses, or if the JVM does not answer.
 pub fn apply(
     process: &Process,
     command: Command,
@@ -96,21 +99,22 @@ fn resident_bytes(process: &Process, range: &Range<u64>) -> Option<u64> {
     Some(bytes)
 }
 
-/// What is resident, once RSS goes down no further.
+/// Returns the footprint once RSS no longer decreases.
 fn settled(process: &Process) -> Option<Footprint> {
     let until = Instant::now() + SETTLE_LIMIT;
     let (mut last, mut looks) = (Footprint::of(process), 0);
     while looks < SETTLED_LOOKS && Instant::now() < until {
         std::thread::sleep(SETTLE_LOOKS);
         let now = Footprint::of(process);
-        // What a program that goes on takes meanwhile is no reason to wait.
+        // Growth comes from the running program and does not prolong the wait.
         looks = if now.map(|of| of.rss_bytes) < last.map(|of| of.rss_bytes) { 0 } else { looks + 1 };
         last = now;
     }
     last
 }
 
-/// The answer begins with a status, 0 for done; the text behind it may hold anything, and is not told.
+/// Checks the status at the start of an answer, 0 for success. The text after it may contain
+/// anything and is not reported.
 fn understood(answer: &str, command: Command) -> Result<(), String> {
     let (status, text) = answer.split_once('\n').unwrap_or((answer, ""));
     match status.trim() {
@@ -123,7 +127,8 @@ fn understood(answer: &str, command: Command) -> Result<(), String> {
     }
 }
 
-/// Asks, by the protocol's first version: each word ends with a zero byte, a command and three arguments.
+/// Sends a command and reads the answer. Protocol version 1: the version, the command and three
+/// arguments, each followed by a zero byte.
 fn ask(socket: &mut UnixStream, command: &str) -> io::Result<String> {
     socket.set_write_timeout(Some(LISTEN_LIMIT))?;
     socket.write_all(format!("1\0jcmd\0{command}\0\0\0").as_bytes())?;
@@ -149,13 +154,14 @@ fn ask(socket: &mut UnixStream, command: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// The file that says what SIGQUIT is for, removed again where it is still the same one.
+/// The file `.attach_pidN`, which makes the JVM take SIGQUIT as a request to listen. Removed on
+/// drop if it is still the same file.
 struct Request {
     path: PathBuf,
     inode: u64,
-    /// Whether it is there for somebody yet.
+    /// Whether the file stays because it may still be needed.
     keep: bool,
-    /// Whether somebody else made it.
+    /// Whether another process created it.
     is_found: bool,
 }
 
@@ -168,14 +174,14 @@ impl Drop for Request {
     }
 }
 
-/// Connects to the JVM; asks it to listen where it does not yet.
+/// Connects to the JVM; requests that it listen if it does not yet.
 fn connect(process: &Process) -> Result<UnixStream, Refusal> {
     let status = process.status()?;
     let pid = process.pid();
     let inner = status.namespace_pids.last().copied().unwrap_or(pid);
     let handle = sys::open(pid).map_err(|e| Refusal::from_io(process, "opening it", e))?;
-    // Its folder for temporary files is always this one, whatever its environment says. Nothing in it is followed: it may be
-    // the target's own.
+    // HotSpot always uses this folder, whatever the environment contains. No symbolic link in it is
+    // followed: the folder may belong to the target.
     let folder = process.path("root").join("tmp");
     let options = OpenOptions::new().read(true).custom_flags(O_DIRECTORY | O_NOFOLLOW).open(folder);
     let folder = options.map_err(|e| Refusal::from_io(process, "opening its /tmp", e))?;
@@ -183,7 +189,7 @@ fn connect(process: &Process) -> Result<UnixStream, Refusal> {
     let socket = within.join(format!(".java_pid{inner}"));
     let path = within.join(format!(".attach_pid{inner}"));
     if let Some(connected) = wait_for(process, (&socket, &status), Duration::ZERO)? {
-        // To one that listens such a file is of no use: who made it was killed.
+        // A listening JVM does not need the file: its creator was killed.
         if let Some(mut left) = found(&path, &status) {
             left.keep = false;
         }
@@ -192,14 +198,15 @@ fn connect(process: &Process) -> Result<UnixStream, Refusal> {
     may_be_asked(process, &status)?;
     let (mut file, mut connected) = asked(process, (&path, &socket), &status)?;
     if connected.is_none() {
-        // It may have been stopped, or have called exec, since; and somebody else may have had it listen, when it would take the
-        // signal for a request for a thread dump.
+        // The process may have been stopped or have called exec meanwhile. Or another process may
+        // have made it listen: then it would take the signal as a request for a thread dump.
         may_be_asked(process, &process.status()?)?;
         connected = wait_for(process, (&socket, &status), Duration::ZERO)?;
     }
     if connected.is_none() {
         sys::signal(&handle, SIGQUIT).map_err(|e| Refusal::from_io(process, "sending SIGQUIT", e))?;
-        // Whenever it comes to look, in ten minutes as well, it must find it; of one that has ended nobody needs it.
+        // The JVM must find the file whenever it handles the signal, even ten minutes later. Once
+        // the process has ended, the file is not needed.
         file.keep = true;
         connected = wait_for(process, (&socket, &status), LISTEN_LIMIT)?;
     }
@@ -209,7 +216,8 @@ fn connect(process: &Process) -> Result<UnixStream, Refusal> {
     })
 }
 
-/// Puts the file; where one is there already, waits first for what it brings who put it.
+/// Creates the file. If it exists already, first waits for the JVM to listen at its creator's
+/// request.
 fn asked(
     process: &Process,
     (path, socket): (&Path, &Path),
@@ -220,11 +228,12 @@ fn asked(
     if !file.is_found || connected.is_some() {
         return Ok((file, connected));
     }
-    // Who gave up has removed it.
+    // A creator that gave up has removed the file.
     Ok((request(process, path, status)?, None))
 }
 
-/// Connects once it listens. One that listens and takes nobody is not asked to listen again.
+/// Connects once the JVM listens; `None` if it does not within `limit`. A JVM that listens but
+/// accepts no connection is an error: it must not be asked to listen again.
 fn wait_for(
     process: &Process,
     (socket, status): (&Path, &Status),
@@ -250,7 +259,8 @@ fn wait_for(
     }
 }
 
-/// Connects to a socket, which must be one of the JVM's user or of root: anybody may put anything into that folder. Nothing is waited for.
+/// Connects, without waiting, to a socket that must belong to the JVM's user or to root: any user
+/// can create files in that folder.
 fn listener(socket: &Path, status: &Status) -> Option<io::Result<UnixStream>> {
     let data = socket.symlink_metadata().ok()?;
     let is_of_user = data.uid() == 0 || status.users.is_some_and(|users| users[1] == data.uid());
@@ -260,7 +270,8 @@ fn listener(socket: &Path, status: &Status) -> Option<io::Result<UnixStream>> {
     })
 }
 
-/// Only to the process itself something is said: anybody may put a socket into that folder.
+/// Returns the connection if the process itself listens: any user can create a socket in that
+/// folder.
 fn own(process: &Process, socket: UnixStream) -> Result<UnixStream, Refusal> {
     let peer = sys::peer(&socket).map_err(|e| Refusal::from_io(process, "asking who listens", e))?;
     if peer == process.pid() {
@@ -270,7 +281,7 @@ fn own(process: &Process, socket: UnixStream) -> Result<UnixStream, Refusal> {
     }
 }
 
-/// Puts the file that says what SIGQUIT is for; it has to be of the JVM's user. One that is there already serves.
+/// Creates the file, owned by the JVM's user. An existing file serves as well.
 fn request(process: &Process, path: &Path, status: &Status) -> Result<Request, Refusal> {
     let failed = |e| Refusal::from_io(process, "asking its JVM to listen", e);
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
@@ -288,8 +299,8 @@ fn request(process: &Process, path: &Path, status: &Status) -> Result<Request, R
     Ok(request)
 }
 
-/// Such a file that somebody else made, who asks just now or was killed; `None` where the JVM would not believe it
-/// (`AttachListener::is_init_trigger`).
+/// Returns the file if another process created it, which is attaching now or was killed; `None` if
+/// the JVM would ignore it (`AttachListener::is_init_trigger`).
 fn found(path: &Path, status: &Status) -> Option<Request> {
     let found = std::fs::symlink_metadata(path).ok()?;
     let is_believed = found.uid() == 0 || status.users.is_some_and(|users| users[1] == found.uid());
@@ -297,7 +308,7 @@ fn found(path: &Path, status: &Status) -> Option<Request> {
     (found.is_file() && is_believed).then_some(of)
 }
 
-/// Refuses a process which that signal would end, or that would not come to it, and one that would not know us.
+/// Refuses a process that SIGQUIT would end, that is stopped, or that is in another user namespace.
 fn may_be_asked(process: &Process, status: &Status) -> Result<(), Refusal> {
     if status.caught.is_none_or(|caught| caught >> (SIGQUIT - 1) & 1 == 0) {
         return Err(refused(process, "does not catch SIGQUIT (-Xrs, or it is just starting)".to_owned()));

@@ -1,5 +1,5 @@
-//! What the verdict says of a Java virtual machine: dead objects and free regions; or, where those are few, the parts of RSS
-//! beside its heap.
+//! Findings about a JVM: dead objects and free regions; if there are few, the parts of RSS outside
+//! the heap.
 
 use strandline_claims::facts::{HolderKind, Row, Runtime, State};
 use strandline_claims::finding::{Finding, LedgerView};
@@ -7,7 +7,7 @@ use strandline_claims::units::bytes;
 
 use super::facts::Jvm;
 
-/// Parts named in the sentence about memory beside the heap.
+/// Maximum number of parts named in the sentence about memory outside the heap.
 const MAX_PARTS: usize = 5;
 
 fn jvm<'a>(view: &LedgerView<'a>) -> Option<(&'a Runtime, Jvm)> {
@@ -15,7 +15,7 @@ fn jvm<'a>(view: &LedgerView<'a>) -> Option<(&'a Runtime, Jvm)> {
     Some((runtime, runtime.details("jvm")?))
 }
 
-/// The findings, in no order.
+/// Returns the findings, in no particular order.
 pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
     let free = view.sum(&["jvm.dead", "jvm.free.purge", "jvm.free.kept", "jvm.shmem.free"]);
     vec![Finding { class: "free_regions", bytes: free, headline: free_regions(view, free) }]
@@ -27,7 +27,7 @@ fn free_regions(view: &LedgerView<'_>, free: u64) -> String {
     };
     let collector = runtime.own.get("collector").and_then(|name| name.as_str()).unwrap_or("?");
     let what = if known.region_bytes.is_some() { "regions" } else { "space" };
-    // Dead objects are no free regions before they are collected.
+    // Dead objects become free regions only when they are collected.
     let dead = view.row("jvm.dead");
     let what = match dead {
         dead if view.matters(dead) => format!("dead objects ({}) and free {what}", bytes(dead)),
@@ -41,7 +41,7 @@ fn free_regions(view: &LedgerView<'_>, free: u64) -> String {
         + &mapped_views(&known)
 }
 
-/// The bounds of what lives, where the two differ.
+/// Returns a clause with the bounds of the live bytes, if they differ.
 fn may_live(known: &Jvm) -> String {
     let bounds =
         known.live_bytes.zip(known.live_at_least_bytes).filter(|_| known.uncertain_bytes().is_some());
@@ -50,7 +50,7 @@ fn may_live(known: &Jvm) -> String {
     })
 }
 
-/// The parts of RSS where it is far above what the heap may have; `None` where the heap is most of it.
+/// Returns the parts of RSS if much of it is outside the heap.
 pub fn beside_heap(view: &LedgerView<'_>) -> Option<Finding> {
     let (_, known) = jvm(view)?;
     let (rss, heap) = (view.rss_bytes, known.resident_bytes);
@@ -86,7 +86,7 @@ pub fn beside_heap(view: &LedgerView<'_>) -> Option<Finding> {
     Some(Finding { class: "live", bytes: rss, headline })
 }
 
-/// A heap that RSS counts several times.
+/// Returns a clause if RSS may count the heap several times.
 fn mapped_views(known: &Jvm) -> String {
     known.views.filter(|&views| views > 1).map_or_else(String::new, |views| {
         format!("; its heap is mapped {views} times and RSS may count it as often: PSS counts it once")

@@ -30,7 +30,8 @@ pub fn remedies(
     all
 }
 
-/// Returns `jvm_trim`, where the JVM accepts requests and has glibc's malloc: it releases what `malloc_trim` does.
+/// Returns `jvm_trim`, if the JVM accepts requests and uses glibc's malloc. It releases the same
+/// memory as `malloc_trim`.
 pub fn trim(view: &LedgerView<'_>) -> Option<Remedy> {
     let known: Jvm = view.runtime("jvm")?.details("jvm")?;
     let predicted = view.remedy("malloc_trim")?.predicted_bytes?;

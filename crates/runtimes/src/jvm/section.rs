@@ -1,4 +1,4 @@
-//! What a report shows of a Java virtual machine.
+//! The section of a report on a Java virtual machine.
 
 use strandline_claims::facts::Runtime;
 use strandline_claims::section::{Column, Section, Table, common, figures, name_and_version, words};
@@ -16,7 +16,7 @@ const AREA_HEAD: [Column; 6] = [
 ];
 const MAX_LOADERS: usize = 3;
 
-/// The section; `None` where the runtime's details are not a JVM's.
+/// Returns the section; `None` if the details of `runtime` are not for a JVM.
 pub fn section(runtime: &Runtime) -> Option<Section> {
     let facts: Jvm = runtime.details("jvm")?;
     let mut section = common(runtime);

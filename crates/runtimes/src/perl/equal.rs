@@ -82,7 +82,8 @@ impl Sample {
         self.skipped = (self.skipped.0 + 1, self.skipped.1 + bytes);
     }
 
-    /// Adds the sample of another thread. The sum does not depend on which thread added which strings.
+    /// Adds the sample of another thread. The sum does not depend on which thread added which
+    /// strings.
     pub fn join(&mut self, other: Self) {
         self.mask |= other.mask;
         let mask = self.mask;

@@ -1,11 +1,11 @@
-//! What the verdict says of a Perl: buffers of variables out of use, and free places for values.
+//! Findings about Perl: buffers of variables out of use, and free places for values.
 
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::units::bytes;
 
 use super::rows::{BUFFER_RETAINED, PAD_RETAINED};
 
-/// The findings, in no order.
+/// Returns the findings, in no particular order.
 pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
     vec![retained_buffers(view), free_slots(view)]
 }
@@ -17,7 +17,7 @@ fn retained_buffers(view: &LedgerView<'_>) -> Finding {
         format!("{} is buffers that Perl keeps for variables out of use", view.of_rss(retained));
     // Rows whose holder is not the general one belong to one variable.
     let named = rows.iter().flat_map(|row| view.rows_of(row.id).filter(|found| found.holder != row.holder));
-    // Of equal ones the first.
+    // Among equals, the first.
     if let Some(largest) = named.rev().max_by_key(|row| row.bytes) {
         headline += &format!("; the largest is that of {}, {}", largest.holder, bytes(largest.bytes));
     }

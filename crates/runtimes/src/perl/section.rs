@@ -1,4 +1,4 @@
-//! What a report shows of a Perl.
+//! The section of a report on Perl.
 
 use strandline_claims::facts::Runtime;
 use strandline_claims::section::{Column, MAX_SHOWN, Section, Table, figures, name_and_version, words};
@@ -8,7 +8,7 @@ use super::facts::{Interpreter, Perl};
 
 const RETAINED_HEAD: [Column; 2] = [figures("bytes"), words("kept by")];
 
-/// The section; `None` where the runtime's details are not a Perl's.
+/// Returns the section; `None` if the details of `runtime` are not for Perl.
 pub fn section(runtime: &Runtime) -> Option<Section> {
     let facts: Perl = runtime.details("perl")?;
     let title = format!(
@@ -48,7 +48,7 @@ fn retained(facts: &Perl) -> String {
     )
 }
 
-/// The largest buffers that are kept; `None` where there are none.
+/// Returns the largest retained buffers; `None` if there are none.
 fn retained_table(facts: &Perl) -> Option<Table> {
     let mut top: Vec<_> = facts.interpreters.iter().flat_map(|one| &one.retained.top).collect();
     top.sort_by_key(|buffer| std::cmp::Reverse(buffer.bytes));

@@ -1,10 +1,10 @@
-//! What the verdict says of an SBCL: dead objects and free pages, or objects that were not traced.
+//! Findings about SBCL: dead objects and free pages, or objects that were not traced.
 
 use strandline_claims::facts::State;
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::units::bytes;
 
-/// The findings, in no order.
+/// Returns the findings, in no particular order.
 pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
     let mut findings = vec![dead_objects(view)];
     let (untraced, unattributed) = (view.row("sbcl.allocated"), view.state(State::Unattributed));

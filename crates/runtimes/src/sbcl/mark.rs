@@ -37,7 +37,7 @@ struct WeakTable {
     weakness: u64,
 }
 
-/// Marks objects of a [`SharedFolder`].
+/// Marks objects of a [`HeapCopy`].
 pub struct Tracer<'a> {
     store: &'a HeapCopy,
     kinds: &'a Kinds,

@@ -73,9 +73,10 @@ fn generations(figures: &Sbcl) -> String {
     )
 }
 
-/// `sbcl_full_gc`: predicted, and never applied from outside. SBCL collects only where one of its own threads asks for it in Lisp
-/// (`gc_stop_the_world` waits until every other thread has come to a safepoint or has taken a signal, with the locks of gencgc.c's
-/// `collect_garbage` held). A thread caught anywhere else may hold `free_pages_lock`, or be in without-gcing, where a call would
+/// `sbcl_full_gc`: predicted, but never applied from outside. SBCL collects only if one of its own
+/// threads requests it in Lisp: `gc_stop_the_world` waits until every other thread has reached a
+/// safepoint or has taken a signal, while `collect_garbage` (gencgc.c) holds its locks. A thread
+/// stopped anywhere else may hold `free_pages_lock` or be in without-gcing; a call would then
 /// deadlock or corrupt the heap.
 pub fn full_collection(request: &Request<'_>) -> Answer {
     match request.runtime {

@@ -1,4 +1,4 @@
-//! What a report shows of an SBCL.
+//! The section of a report on SBCL.
 
 use strandline_claims::facts::Runtime;
 use strandline_claims::section::{Column, MAX_SHOWN, Section, Table, figures, name_and_version, words};
@@ -18,7 +18,7 @@ const GENERATION_HEAD: [Column; 7] = [
 const TYPE_HEAD: [Column; 5] =
     [words(""), figures("bytes"), figures("instances"), words("type"), words("mostly in")];
 
-/// The section; `None` where the runtime's details are not an SBCL's.
+/// Returns the section; `None` if the details of `runtime` are not for SBCL.
 pub fn section(runtime: &Runtime) -> Option<Section> {
     let facts: Sbcl = runtime.details("sbcl")?;
     let title = format!(

@@ -123,7 +123,7 @@ impl Metaspace {
 struct SpaceState {
     /// Whether any loader has chunks in it.
     has_chunks: bool,
-    /// Address of the counter of used words; 0 if there is none.
+    /// Address of the counter of used words; 0 without a counter.
     counter: u64,
     /// Bytes used, by the loaders' counts.
     used_bytes: u64,

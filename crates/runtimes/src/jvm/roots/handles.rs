@@ -75,8 +75,9 @@ fn name(view: &View<'_>, storage: u64) -> Option<String> {
     Some(String::from_utf8_lossy(text).into_owned())
 }
 
-/// Adds the references of a storage. False if it is none: a word beside the storages has no blocks
-/// that point back to it. `None` if a storage was not read to its end, so that references are missing.
+/// Adds the references of a storage. False if `storage` is not a storage: a word beside the
+/// storages has no blocks that point back to it. `None` if a storage was not read to its end, so
+/// that references are missing.
 fn of_storage(view: &View<'_>, storage: u64, known: &mut PreciseRoots) -> Option<bool> {
     let Some((first, count)) = blocks_of(view, storage) else { return Some(false) };
     for index in 0..count {
@@ -91,7 +92,7 @@ fn of_storage(view: &View<'_>, storage: u64, known: &mut PreciseRoots) -> Option
     Some(true)
 }
 
-/// The address of the list of blocks of a storage, and how many it has.
+/// Returns the address of a storage's list of blocks, and their number.
 fn blocks_of(view: &View<'_>, storage: u64) -> Option<(u64, u64)> {
     let array = view.word(storage.checked_add(ACTIVE_ARRAY)?)?;
     let size = view.word(array)?;
@@ -100,7 +101,8 @@ fn blocks_of(view: &View<'_>, storage: u64) -> Option<(u64, u64)> {
     (count <= size && size <= MAX_BLOCKS).then_some((first, count))
 }
 
-/// The block to which the entry at `at` of a list points; `None` if it is not one of `storage`.
+/// Returns the block that the entry at `at` of a list points to; `None` if it does not belong to
+/// `storage`.
 fn block_of(view: &View<'_>, storage: u64, at: u64) -> Option<[u8; (HANDLES + 2) * 8]> {
     let mut bytes = [0; (HANDLES + 2) * 8];
     view.memory.read(view.word(at)?, &mut bytes).ok()?;
@@ -304,7 +306,7 @@ pub fn storages(context: &Context<'_>, view: &View<'_>, data: (u64, u64)) -> Vec
     storages
 }
 
-/// Whether it is the address of a storage, which begins with a pointer to its name.
+/// Whether `at` is the address of a storage, which begins with a pointer to its name.
 fn is_storage(view: &View<'_>, at: u64) -> bool {
     let mut name = [0; NAME_BYTES_CHECKED];
     let is_read = view.word(at).is_some_and(|text| view.memory.read(text, &mut name).is_ok());
