@@ -7,7 +7,7 @@ use strandline_claims::refinements::{Finder, Matches};
 /// The refinements of one allocator's blocks: claims of other readers inside them.
 pub struct Blocks<'a> {
     finder: Option<Finder<'a>>,
-    /// The refinements found so far, and all blocks in use if they are kept ([`Matched::blocks`]).
+    /// The refinements found so far, and all blocks in use if they are kept ([`Matches::blocks`]).
     pub matched: Matches,
 }
 

@@ -126,7 +126,7 @@ pub fn size_table<T>(
     places.into_iter().find_map(read)
 }
 
-/// Returns the roots of all maps of this shape in `data`, given its [`edges`].
+/// Returns the roots of all maps of this shape in `data`, given its [`root_candidates`].
 pub fn roots(
     context: &Context<'_>,
     (data, edges): (&StaticData<'_>, &[(u64, u64)]),

@@ -227,9 +227,9 @@ impl DominatorTree {
     }
 }
 
-/// Stands for several roots in [`DominatorTree::tops`].
+/// Stands for several roots in [`DominatorTree::sole_roots`].
 pub const SEVERAL: u32 = u32::MAX - 1;
-/// Stands for no root in [`DominatorTree::tops`].
+/// Stands for no root in [`DominatorTree::sole_roots`].
 pub const NO_ROOT: u32 = u32::MAX;
 
 impl DominatorTree {

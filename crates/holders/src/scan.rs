@@ -87,7 +87,7 @@ pub trait TypeWordSink: Sync {
     fn type_range(&self) -> (u64, u64);
 }
 
-/// The callback of [`TypeWordSink::hear`].
+/// The callback of [`TypeWordSink::callback`].
 pub type WordCallback<'a> = Box<dyn FnMut(u32, Word) + 'a>;
 
 /// A word that may identify the type of a block.

@@ -2,10 +2,10 @@
 //!
 //! A freed page joins the adjacent free spans, and the committed part of the joined span is
 //! scheduled: a bit per slice in the segment's `purge_mask`. When scheduled slices are given back
-//! differs by release ([`Spans`]) and depends on the order in which pages are freed: the last ones
-//! mostly stay scheduled. So a collection is simulated page by page, as mimalloc does it (`heap.c`,
-//! `mi_heap_collect_ex`; `segment.c`, `_mi_segment_page_free`, `mi_segment_schedule_purge`,
-//! `mi_segment_try_purge`).
+//! differs by release ([`SpanPurge`]) and depends on the order in which pages are freed: the last
+//! ones mostly stay scheduled. So a collection is simulated page by page, as mimalloc does it
+//! (`heap.c`, `mi_heap_collect_ex`; `segment.c`, `_mi_segment_page_free`,
+//! `mi_segment_schedule_purge`, `mi_segment_try_purge`).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

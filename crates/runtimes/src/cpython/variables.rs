@@ -3,7 +3,7 @@
 //! An interpreter's state points to `sys.modules`, a dict, which is recognized by its key
 //! `builtins`. Only variables with data are listed: a function or a module reaches everything in
 //! its module and would retain all of it. For the same reason paths from a variable stop at an
-//! object's class and at the modules of its methods ([`Holding::stops`]).
+//! object's class and at the modules of its methods (`ReferenceHints.stops`).
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
