@@ -468,10 +468,15 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_has_the_table_of_readers() {
-        let table = readers::markdown(&all_readers());
-        let readme = include_str!("../../README.md");
-        assert!(readme.contains(&table), "README.md, \"What it can read\", is to have:\n{table}");
+    fn readme_and_docs_have_the_table_of_readers() {
+        let all = all_readers();
+        let tables = [
+            ("README.md", include_str!("../../README.md"), readers::markdown(&all)),
+            ("docs/supported.md", include_str!("../../docs/supported.md"), readers::markdown_details(&all)),
+        ];
+        for (path, text, table) in tables {
+            assert!(text.contains(&table), "{path} is to have:\n{table}");
+        }
     }
 
     #[test]
