@@ -264,18 +264,30 @@ impl Injected<'_> {
             ptrace::interrupt(tid)?;
             match tracee::next_event(tid, deadline)? {
                 Some(Event::Stopped) => {
-                    // If the call has returned meanwhile, the thread has its own mask back, and the
-                    // announcement comes next.
-                    let (now, returned) =
-                        (ptrace::registers(tid)?, frame::restarting(&self.tracee.registers));
-                    if (now.rip, now.rsp) != (returned.rip, returned.rsp) {
-                        self.unblock_signals()?;
-                    }
+                    self.deliver_pending()?;
                     resume(tid, 0)?;
+                }
+                // A stop at a system call cancels the interrupt, so the signal is delivered from
+                // here, when the caller resumes the thread.
+                Some(Event::Syscall) => {
+                    self.deliver_pending()?;
+                    return Ok(Some(Event::Syscall));
                 }
                 other => return Ok(other),
             }
         }
+    }
+
+    /// Has the thread, stopped in the call, take its pending signals when it goes on. If the call
+    /// has returned meanwhile, the thread has its own mask back already.
+    fn deliver_pending(&mut self) -> std::io::Result<()> {
+        if self.has_returned(&ptrace::registers(self.tracee.tid)?) { Ok(()) } else { self.unblock_signals() }
+    }
+
+    /// Whether the thread is back where it was stopped before the call.
+    fn has_returned(&self, now: &Registers) -> bool {
+        let returned = frame::restarting(&self.tracee.registers);
+        (now.rip, now.rsp) == (returned.rip, returned.rsp)
     }
 
     /// Whether the thread waits for a lock while a signal is pending that it would handle outside
@@ -353,18 +365,25 @@ impl Injected<'_> {
     /// Runs to the stop caused by `announcement` once the rt_sigreturn has restored everything.
     fn run_to_announcement(&mut self, announcement: i32, deadline: Instant) -> Result<(), CallError> {
         let tid = self.tracee.tid;
-        let returned = frame::restarting(&self.tracee.registers);
         let mut signal = 0;
         loop {
             ptrace::resume(tid, signal).map_err(CallError::Failed)?;
             signal = 0;
             match self.next_event(ptrace::resume, deadline).map_err(CallError::Failed)? {
-                Some(Event::Signal(number)) if number == announcement => return Ok(()),
                 Some(Event::Signal(number)) => {
+                    let now = ptrace::registers(tid).map_err(CallError::Failed)?;
+                    let has_returned = self.has_returned(&now);
+                    if number == announcement {
+                        if has_returned || self.is_signalled {
+                            return Ok(());
+                        }
+                        // A handler that runs within the call has unblocked it.
+                        self.announcement = None;
+                        return self.run_to_return(deadline);
+                    }
                     self.block_signals(number).map_err(CallError::Failed)?;
                     signal = number;
-                    let now = ptrace::registers(tid).map_err(CallError::Failed)?;
-                    if (now.rip, now.rsp) == (returned.rip, returned.rsp) {
+                    if has_returned {
                         // Sent during the call and delivered after it: to the program's own state,
                         // so that the kernel ends or restarts its system call as usual.
                         ptrace::set_registers(tid, &self.tracee.registers).map_err(CallError::Failed)?;
