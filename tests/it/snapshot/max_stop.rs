@@ -5,8 +5,7 @@
 
 use serde_json::Value;
 
-use super::{kept_bytes, kept_rows};
-use crate::support::strandline::{caveats, json, row};
+use crate::support::strandline::{caveats, json, kept_bytes, kept_rows, row};
 use crate::support::{Libc, Outcome, Result, Subject, invariants, strandline};
 
 fn heap() -> Result<Subject> {

@@ -5,9 +5,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::reclaim::reclaim;
 use crate::support::jdks::{self, Jdk};
-use crate::support::jvm::{OLDEST, Seen, classes, command_of, look_with, started};
+use crate::support::jvm::{OLDEST, Seen, classes, command_of, look_with, reclaim, started};
 use crate::support::waiting::until;
 use crate::support::{Outcome, Result, Subject, for_any, here, strandline, subject};
 

@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::reclaim::{reclaim, some};
 use crate::support::jdks::Jdk;
-use crate::support::jvm::{classes, command, started};
+use crate::support::jvm::{classes, command, reclaim, some, started};
 use crate::support::strandline;
 use crate::support::{Folder, Outcome, Result, Subject, for_any, here, repetitions, skipped};
 
