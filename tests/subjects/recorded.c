@@ -88,8 +88,11 @@ static int grow_and_free(uint64_t mebibytes) {
   return 0;
 }
 
-/* `processes` processes tell `count` marks each, side by side. Fails where an answer fails. */
-static int storm(uint64_t processes, uint64_t count) {
+/* `processes` processes tell `count` marks each, side by side. Fails where an answer fails. Where they stay, none of them ends
+ * before all have told all. */
+static int storm(uint64_t processes, uint64_t count, int stay) {
+  int ends[2];
+  if (pipe(ends)) return 96;
   for (uint64_t process = 0; process < processes; process++) {
     if (fork()) continue;
     for (uint64_t one = 0; one < count; one++) {
@@ -97,8 +100,13 @@ static int storm(uint64_t processes, uint64_t count) {
       snprintf(name, sizeof name, "p%d-%d", (int)process, (int)one);
       if (!mark(name)) _exit(1);
     }
+    char byte;
+    close(ends[1]);
+    /* The pipe has its end when everybody has closed it. */
+    while (stay && read(ends[0], &byte, 1) < 0 && errno == EINTR) continue;
     _exit(0);
   }
+  close(ends[1]);
   int status, wrong = 0;
   while (wait(&status) > 0) wrong += status != 0;
   return wrong;
@@ -333,7 +341,7 @@ int main(int count, char **values) {
   const char *what = count > 1 ? values[1] : "";
   uint64_t first = argument(count, values, 2, 0), second = argument(count, values, 3, 0);
   if (!strcmp(what, "grow")) return grow_and_free(first);
-  if (!strcmp(what, "storm")) return storm(first, second);
+  if (!strcmp(what, "storm")) return storm(first, second, count > 4 && !strcmp(values[4], "stay"));
   if (!strcmp(what, "flood")) return flood(first);
   if (!strcmp(what, "names")) return odd_names();
   if (!strcmp(what, "close")) return close_all();
