@@ -224,6 +224,9 @@ static int end_by(const char *way, const char *path) {
   if (!strcmp(way, "wait")) {
     mark("waiting");
     park();
+  /* Rests never, so that it has to be stopped for a ledger. */
+  if (!strcmp(way, "never"))
+    for (;;) getppid();
   }
   if (!strcmp(way, "group")) {
     pthread_create(&thread, 0, end_all, 0);
