@@ -179,12 +179,11 @@ static void *end_all(void *unused) {
   _exit(5);
 }
 
-/* Runs on after the main thread's end. strandline counts ends that are 100 ms apart as two, so this is at least twice that. */
-static void *outlive(void *unused) {
-  (void)unused;
+/* Runs on after the main thread's end, and grows, until strandline has written down samples of that. */
+static void *outlive(void *recording) {
   while (!main_thread_has_ended()) usleep(1000);
-  usleep(200000);
   filled(8 * MIB);
+  await_growths(recording, 2);
   _exit(6);
 }
 
@@ -224,16 +223,16 @@ static int end_by(const char *way, const char *path) {
   if (!strcmp(way, "wait")) {
     mark("waiting");
     park();
+  }
   /* Rests never, so that it has to be stopped for a ledger. */
   if (!strcmp(way, "never"))
     for (;;) getppid();
-  }
   if (!strcmp(way, "group")) {
     pthread_create(&thread, 0, end_all, 0);
     park();
   }
-  if (!strcmp(way, "main_first")) {
-    pthread_create(&thread, 0, outlive, 0);
+  if (!strcmp(way, "main_first") && path) {
+    pthread_create(&thread, 0, outlive, (void *)path);
     pthread_exit(0);
   }
   return 99;

@@ -9,14 +9,22 @@ use std::process::Command;
 use crate::support::browser::browser;
 use crate::support::{Folder, Outcome, Result, here, strandline};
 
-/// Allocates, frees, and sends a mark with a given name at each step.
+/// Allocates, frees, and sends a mark with a given name at each step. It goes on when the recording
+/// has samples of the step: what its second growth brings was sampled meanwhile.
 const PROGRAM: &str = r#"
-import os, socket, time
+import os, socket, subprocess, time
 own = socket.socket(fileno=os.dup(int(os.environ["STRANDLINE_MARK_FD"])))
+def size():
+    return os.stat(os.environ["RECORDING"]).st_size
+def be_sampled():
+    for _ in range(2):
+        known = size()
+        while size() <= known:
+            time.sleep(0.01)
 def mark(name):
     own.sendall(name.encode() + b"\n")
     own.recv(1)
-    time.sleep(0.12)
+    be_sampled()
 names = os.environ["MARKS"].split("\x1f")
 mark(names[0])
 items = [bytes(800 + n % 400) for n in range(40_000)]
@@ -29,7 +37,9 @@ for at in range(0, len(buffer), 4096):
 mark(names[3])
 kept, items = items[::200], None
 mark(names[4])
-os.waitpid(os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "0.1"), 0)
+child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+be_sampled()
+child.communicate()
 "#;
 const MARKS: [&str; 5] = ["start", "loaded", "indexed", "buffered", "freed most items"];
 /// A mark name that an attacker would choose.
@@ -41,7 +51,7 @@ fn record(folder: &Path, name: &str, marks: [&str; 5]) -> Result<PathBuf> {
     let file = folder.join(name);
     let mut command = strandline::command(&["run", "-o"]);
     command.arg(&file).args(["--ledger", "marks,exit", "--", "python3", "tide.py"]);
-    command.current_dir(folder).env("MARKS", marks.join("\x1f"));
+    command.current_dir(folder).env("MARKS", marks.join("\x1f")).env("RECORDING", &file);
     let run = strandline::run_command(command)?;
     if run.status == Some(0) { Ok(file) } else { Err(run.summary().into()) }
 }
