@@ -88,8 +88,8 @@ static int grow_and_free(uint64_t mebibytes) {
   return 0;
 }
 
-/* `processes` processes tell `count` marks each, side by side. Fails where an answer fails. Where they stay, none of them ends
- * before all have told all. */
+/* `processes` processes tell `count` marks each, side by side. Fails where an answer fails. Where
+ * they stay, none of them ends before all have told all. */
 static int storm(uint64_t processes, uint64_t count, int stay) {
   int ends[2];
   if (pipe(ends)) return 96;
@@ -179,7 +179,7 @@ static void *end_all(void *unused) {
   _exit(5);
 }
 
-/* Runs on after the main thread's end, and grows, until strandline has written down samples of that. */
+/* Runs on after the main thread's end, and grows, until samples of that are in the recording. */
 static void *outlive(void *recording) {
   while (!main_thread_has_ended()) usleep(1000);
   filled(8 * MIB);

@@ -107,8 +107,8 @@ static UNUSED off_t size_of(const char *path) {
   return stat(path, &data) ? 0 : data.st_size;
 }
 
-/* Waits until a file has grown so many times. What the second growth of a recording brings, and every later one, was sampled
- * meanwhile. */
+/* Waits until a file has grown so many times. What the second growth of a recording brings, and
+ * every later one, was sampled meanwhile. */
 static UNUSED void await_growths(const char *path, int growths) {
   for (off_t known = size_of(path); growths > 0; growths--) {
     off_t now;

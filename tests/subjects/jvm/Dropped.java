@@ -7,8 +7,11 @@ import java.util.ArrayList;
 import java.util.List;
 import com.sun.management.HotSpotDiagnosticMXBean;
 
-/** Fills a list with arrays and lets go of it: in main or in a method that returns, after a collection or without one.
- * From then on it allocates nothing, so that the JVM has no cause to collect. */
+/**
+ * Fills a list with arrays and lets go of it: in main or in a method that returns, after a
+ * collection or without one. From then on it allocates nothing, so that the JVM has no
+ * cause to collect.
+ */
 public final class Dropped {
     private static final byte[] READY = "ready\n".getBytes();
     private static volatile long sum;
@@ -23,7 +26,7 @@ public final class Dropped {
         held = null;
     }
 
-    /** Collects, and leaves the heap as large as it is: it fills again with no need for a collection. */
+    /** Collects, and leaves the heap so large that filling it needs no collection. */
     private static void collect() {
         HotSpotDiagnosticMXBean machine = ManagementFactory.getPlatformMXBean(HotSpotDiagnosticMXBean.class);
         String most = machine.getVMOption("MaxHeapFreeRatio").getValue();
