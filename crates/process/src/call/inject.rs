@@ -16,12 +16,12 @@
 //! To a seccomp filter a cancelled system call is call number -1, which may kill. So nothing is
 //! cancelled under a filter, and a thread that would need it is not used ([`can_end_by_signal`]).
 //!
-//! All signals except those of faults are blocked during the call, so that no handler runs within
-//! it. But the sender of a signal may wait for its handler while it holds what the call waits for:
-//! garbage collectors stop all threads by signals, including one in malloc. So if the thread sleeps
-//! in the call while such a signal is pending, the signal is delivered. From then on the signals
-//! that were delivered stay unblocked, and what was pending before is delivered first: libgc up to
-//! 8.2.6 ends the program if a signal of its last round comes late.
+//! A handler within the call could call malloc, or leave the call by longjmp. So signals that come
+//! from outside (timers, terminals, children) are blocked during the call. Those that the program's
+//! threads send each other are not: a garbage collector that stops all threads by a signal waits for the
+//! handler while a stopped thread holds what the call waits for, and would wait forever if
+//! strandline died. If the thread sleeps in the call while a blocked signal is pending, that is
+//! delivered too, since its sender may wait in the same way.
 //!
 //! This module does not choose the thread or the moment; its callers do.
 
@@ -89,6 +89,11 @@ const HARMLESS_SIGNALS: [i32; 3] = [23, 28, 17];
 /// Interval of the checks for a signal pending for a thread that sleeps in the call; the second
 /// such check in a row delivers it.
 const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// Signals of the kernel and of terminals: HUP, INT, QUIT, PIPE, ALRM, TERM, CHLD, CONT, TSTP, TTIN,
+/// TTOU, VTALRM, PROF, WINCH, IO.
+const OUTSIDE: u64 = 0x1e3b_7007;
+/// SIGCANCEL of glibc (32) and musl (33): its handler may leave the call, whose locks it would keep.
+const CANCEL: u64 = 1 << 31 | 1 << 32;
 /// KILL and STOP, which the kernel takes out of every mask.
 const UNBLOCKABLE: u64 = 1 << 8 | 1 << 18;
 /// `-ERESTART_RESTARTBLOCK`: the thread's system call continues from restart state that
@@ -111,10 +116,6 @@ pub struct Injected<'a> {
     is_filtered: bool,
     /// The signal mask that the thread has in the call.
     call_mask: u64,
-    /// Signals that were delivered since the call began.
-    delivered: u64,
-    /// Signals that were put back so that those pending before them come first.
-    put_back: u64,
     /// Whether at the last check the thread slept with a signal pending.
     slept_with_pending_signal: bool,
     /// When the call began.
@@ -130,7 +131,7 @@ pub fn begin<'a>(mut tracee: Tracee<'a>, call: &Call) -> Result<Injected<'a>, Ca
     // From the next line on the call runs even if strandline dies; until here it does not.
     ptrace::set_registers(tid, &entry).map_err(CallError::NotStarted)?;
     tracee.set_restore(false);
-    let call_mask = if call.blocks_faults { u64::MAX } else { mask | !FAULTS };
+    let call_mask = if call.blocks_faults { u64::MAX } else { mask | OUTSIDE | CANCEL };
     if let Err(error) = ptrace::set_signal_mask(tid, call_mask) {
         // The thread is still in its first stop and has run no instruction: undo.
         ptrace::set_registers(tid, &original).map_err(CallError::Failed)?;
@@ -149,8 +150,6 @@ pub fn begin<'a>(mut tracee: Tracee<'a>, call: &Call) -> Result<Injected<'a>, Ca
         is_signalled,
         is_filtered,
         call_mask,
-        delivered: 0,
-        put_back: 0,
         slept_with_pending_signal: false,
         began,
     })
@@ -239,7 +238,7 @@ impl Injected<'_> {
                 // A fault in the call, or a delivered signal: the program's own handler or its end,
                 // as without strandline.
                 Some(Event::Signal(number)) => {
-                    self.order_signals(number).map_err(CallError::Failed)?;
+                    self.admit(number).map_err(CallError::Failed)?;
                     signal = number;
                 }
                 // A stop of the whole process stops this thread too; the call continues and ends
@@ -290,7 +289,10 @@ impl Injected<'_> {
     /// Has the thread, stopped in the call, take its pending signals when it goes on. If the call
     /// has returned meanwhile, the thread has its own mask back already.
     fn deliver_pending(&mut self) -> std::io::Result<()> {
-        if self.has_returned(&ptrace::registers(self.tracee.tid)?) { Ok(()) } else { self.unblock_signals() }
+        if self.has_returned(&ptrace::registers(self.tracee.tid)?) {
+            return Ok(());
+        }
+        self.set_call_mask(self.delivery_mask())
     }
 
     /// Whether the thread is back where it was stopped before the call.
@@ -309,16 +311,12 @@ impl Injected<'_> {
         }
         let Ok(status) = process.task_status(tid) else { return false };
         let waiting = status.thread_pending.unwrap_or(0) | status.process_pending.unwrap_or(0);
-        waiting & status.caught.unwrap_or(0) & !self.mask != 0
+        waiting & status.caught.unwrap_or(0) & !(self.mask | CANCEL) != 0
     }
 
-    /// The mask during delivery: what the thread had blocked, and the announcing signal.
+    /// What stays blocked in the call even during the delivery of pending signals.
     fn delivery_mask(&self) -> u64 {
-        self.mask | self.announcement.map_or(0, bit)
-    }
-
-    fn unblock_signals(&mut self) -> std::io::Result<()> {
-        self.set_call_mask(self.delivery_mask())
+        self.mask | CANCEL | self.announcement.map_or(0, bit)
     }
 
     fn set_call_mask(&mut self, mask: u64) -> std::io::Result<()> {
@@ -326,22 +324,22 @@ impl Injected<'_> {
         ptrace::set_signal_mask(self.tracee.tid, mask)
     }
 
-    /// In the stop before the delivery of `signal`: sets which signals the call lets through from
-    /// now on. Where a handler runs, or the call has returned, the thread has its own mask.
-    fn order_signals(&mut self, signal: i32) -> std::io::Result<()> {
+    /// In the stop before the delivery of `signal`: lets it pass if a thread of the program sent
+    /// it, or if it was waited for; otherwise blocks it, and the kernel makes it pending again.
+    /// Where a handler runs, or the call has returned, the thread has its own mask.
+    fn admit(&mut self, signal: i32) -> std::io::Result<()> {
         let (tid, own) = (self.tracee.tid, bit(signal));
-        self.delivered |= own & !FAULTS;
+        let registers = ptrace::registers(tid)?;
         let is_in_call = (ptrace::signal_mask(tid)? ^ self.call_mask) & !UNBLOCKABLE == 0;
-        if !is_in_call || own & FAULTS != 0 || self.has_returned(&ptrace::registers(tid)?) {
+        if !is_in_call || own & FAULTS != 0 || self.has_returned(&registers) {
             return Ok(());
         }
-        let status = self.tracee.process.task_status(tid).ok();
-        let pending = status.and_then(|status| Some(status.thread_pending? & status.caught?)).unwrap_or(0);
-        let earlier = pending & self.call_mask & !self.delivery_mask() & !self.put_back & !own;
-        // The kernel puts back a signal that is blocked when it would be delivered.
-        let unblocked = if earlier != 0 { earlier } else { self.delivered };
-        self.put_back = if earlier != 0 { self.put_back | own } else { self.put_back & !own };
-        self.set_call_mask((self.mask | !FAULTS) & !unblocked)
+        let is_asleep = registers.orig_rax.cast_signed() == FUTEX && is_interrupted(&registers);
+        if is_asleep || ptrace::thread_signal_sender(tid)? == Some(self.tracee.process.pid()) {
+            self.set_call_mask((self.delivery_mask() | OUTSIDE) & !own)
+        } else {
+            self.set_call_mask(self.call_mask | own)
+        }
     }
 
     /// Whether a stop with `registers` is at the entry of the rt_sigreturn that ends the call.
@@ -376,8 +374,9 @@ impl Injected<'_> {
     }
 
     /// Sends a blocked signal that will announce the end of the call, if a harmless one fits.
-    fn send_end_signal(&self) -> Option<i32> {
+    fn send_end_signal(&mut self) -> Option<i32> {
         let signal = end_signal(&self.tracee, self.mask)?;
+        self.set_call_mask(self.call_mask | bit(signal)).ok()?;
         strandline_sys::process::signal_thread(self.tracee.process.pid(), self.tracee.tid, signal).ok()?;
         Some(signal)
     }
@@ -401,7 +400,7 @@ impl Injected<'_> {
                         self.announcement = None;
                         return self.run_to_return(deadline);
                     }
-                    self.order_signals(number).map_err(CallError::Failed)?;
+                    self.admit(number).map_err(CallError::Failed)?;
                     signal = number;
                     if has_returned {
                         // Sent during the call and delivered after it: to the program's own state,
@@ -493,6 +492,11 @@ impl Injected<'_> {
             _ => {}
         }
     }
+}
+
+/// Whether the registers are those of an interrupted system call (ERESTARTSYS and its like).
+fn is_interrupted(registers: &Registers) -> bool {
+    (-516..=-512).contains(&registers.rax.cast_signed())
 }
 
 /// The bit of a signal in a mask.
