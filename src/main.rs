@@ -9,7 +9,7 @@ mod cli;
 
 fn main() -> std::process::ExitCode {
     // Must come first: threads started earlier would keep the capabilities that are dropped here.
-    if let Some(ending) = cli::lay_down_rights() {
+    if let Some(ending) = cli::drop_dac_capabilities() {
         return ending;
     }
     cli::run()

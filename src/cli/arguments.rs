@@ -11,7 +11,7 @@ use clap_complete::Shell;
 
 pub use super::arguments_export::Export;
 pub use super::arguments_lab::{Compare, Squeeze, Study, Try};
-use super::arguments_reading::{Quiet, SnapshotChoice};
+use super::arguments_reading::{QuietFor, SnapshotChoice};
 pub use super::arguments_top::Top;
 use super::condition::Condition;
 use strandline_inspect::remedy::applicable;
@@ -163,7 +163,7 @@ pub enum Verb {
 impl Verb {
     /// Whether it reads the memory of other processes itself, and starts commands only through
     /// [`strandline_sys::spawn`].
-    pub fn looks_itself(&self) -> bool {
+    pub fn reads_processes(&self) -> bool {
         matches!(
             self,
             Self::Explain(_)
@@ -222,7 +222,7 @@ pub struct Explain {
     #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "auto", default_missing_value = "always")]
     pub snapshot: SnapshotChoice,
     #[command(flatten)]
-    pub quiet: Quiet,
+    pub quiet: QuietFor,
 }
 
 /// Arguments of `holders`.
@@ -301,7 +301,7 @@ pub struct Reclaim {
     #[arg(long)]
     pub allow_lost_write_risk: bool,
     #[command(flatten)]
-    pub quiet: Quiet,
+    pub quiet: QuietFor,
     /// Let the process go after this time at each look; a heap that was not read whole is not trimmed
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub max_stop: Option<std::time::Duration>,
@@ -379,7 +379,7 @@ pub struct Recording {
     #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "never", default_missing_value = "always")]
     pub snapshot: SnapshotChoice,
     #[command(flatten)]
-    pub quiet: Quiet,
+    pub quiet: QuietFor,
     /// When to show progress on standard error; by default where it is a terminal that the command does not
     /// write to
     #[arg(long, value_name = "WHEN", default_value = "auto")]
@@ -544,7 +544,7 @@ fn rows(text: &str) -> Result<Rows, String> {
     if text == "all" {
         return Ok(Rows::All);
     }
-    text.parse().map(Rows::Most).map_err(|_| "use `all` or a number of rows".to_owned())
+    text.parse().map(Rows::Largest).map_err(|_| "use `all` or a number of rows".to_owned())
 }
 
 fn variable(text: &str) -> Result<(String, String), String> {
@@ -591,7 +591,7 @@ mod tests {
         assert!(pid("-1").is_err() && pid("0").is_err() && pid("x").is_err() && pid("99999999999").is_err());
         assert!(pid("/etc/passwd").is_err_and(|error| error.contains("core files")));
         assert_eq!(rows("all"), Ok(Rows::All));
-        assert_eq!(rows("7"), Ok(Rows::Most(7)));
+        assert_eq!(rows("7"), Ok(Rows::Largest(7)));
         assert!(rows("-7").is_err());
         assert_eq!(duration("0.5"), Ok(std::time::Duration::from_millis(500)));
         assert_eq!(duration("2s"), Ok(std::time::Duration::from_secs(2)));

@@ -5,7 +5,7 @@ use strandline_survey::select::SelectionRequest;
 
 /// Which processes.
 #[derive(Args, Debug)]
-pub struct Chosen {
+pub struct ProcessSelection {
     /// Processes, by their ids
     #[arg(long, value_name = "PID", num_args = 1.., value_delimiter = ',', value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Vec<i32>,
@@ -26,7 +26,7 @@ pub struct Chosen {
     pub no_children: bool,
 }
 
-impl Chosen {
+impl ProcessSelection {
     /// Whether no process is selected.
     pub fn is_empty(&self) -> bool {
         !self.pods
@@ -37,7 +37,7 @@ impl Chosen {
     }
 
     /// The selection, or all processes.
-    pub fn asked(&self, all: bool) -> SelectionRequest {
+    pub fn selection(&self, all: bool) -> SelectionRequest {
         SelectionRequest {
             pids: self.pid.clone(),
             names: self.name.clone(),

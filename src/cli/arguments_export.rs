@@ -8,8 +8,8 @@ use clap::Args;
 use strandline_export::budget::StopBudget;
 use strandline_recorder::plan;
 
-use super::arguments_chosen::Chosen;
-use super::arguments_reading::{Quiet, SnapshotChoice};
+use super::arguments_chosen::ProcessSelection;
+use super::arguments_reading::{QuietFor, SnapshotChoice};
 
 /// Default address for scrapes.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:9756";
@@ -43,7 +43,7 @@ docs/metrics.md defines each metric; deploy/ has rules for alerts, a unit for sy
 pub struct Export {
     /// Which processes
     #[command(flatten)]
-    pub chosen: Chosen,
+    pub chosen: ProcessSelection,
     /// All processes
     #[arg(long)]
     pub all: bool,
@@ -75,7 +75,7 @@ pub struct Export {
     #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "try", default_missing_value = "always")]
     pub snapshot: SnapshotChoice,
     #[command(flatten)]
-    pub quiet: Quiet,
+    pub quiet: QuietFor,
     /// So many processes have series of their own, those with most RSS; the others are summed as `other`
     #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub top: u32,

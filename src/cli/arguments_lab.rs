@@ -56,7 +56,7 @@ pub struct Lab {
 
 /// How a report is shown.
 #[derive(Args, Clone, Debug)]
-pub struct Shown {
+pub struct ReportOutput {
     /// What to make of it; without it, tables for the terminal
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<LabFormat>,
@@ -141,7 +141,7 @@ pub struct Compare {
     pub lab: Lab,
     /// How it is shown
     #[command(flatten)]
-    pub shown: Shown,
+    pub shown: ReportOutput,
     /// The commands; the first is what the others are compared to
     #[arg(value_name = "COMMAND", required = true)]
     pub commands: Vec<String>,
@@ -212,7 +212,7 @@ pub struct Try {
     pub lab: Lab,
     /// How it is shown
     #[command(flatten)]
-    pub shown: Shown,
+    pub shown: ReportOutput,
     /// The command
     #[arg(value_name = "COMMAND", required_unless_present = "list", last = true)]
     pub command: Vec<std::ffi::OsString>,
@@ -304,7 +304,7 @@ pub struct Study {
     pub lab: Lab,
     /// How it is shown
     #[command(flatten)]
-    pub shown: Shown,
+    pub shown: ReportOutput,
 }
 
 impl Study {
@@ -410,7 +410,7 @@ pub struct Squeeze {
     pub slurm: OnSlurm,
     /// How it is shown
     #[command(flatten)]
-    pub shown: Shown,
+    pub shown: ReportOutput,
     /// The command
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<String>,

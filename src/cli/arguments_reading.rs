@@ -22,7 +22,7 @@ pub enum SnapshotChoice {
 
 impl SnapshotChoice {
     /// The corresponding mode of the library.
-    pub fn wanted(self) -> SnapshotMode {
+    pub fn mode(self) -> SnapshotMode {
         match self {
             Self::Never => SnapshotMode::Never,
             Self::Auto => SnapshotMode::IfShorter,
@@ -34,7 +34,7 @@ impl SnapshotChoice {
 
 /// How long a process is read without stopping it.
 #[derive(Args, Clone, Copy, Debug)]
-pub struct Quiet {
+pub struct QuietFor {
     /// Read a process without stopping it while all its threads sleep; stop it if that does not come about in this time. 0 stops
     /// it at once
     #[arg(long = "quiet-for", value_name = "TIME", default_value = "250ms", value_parser = duration_or_none)]
@@ -56,7 +56,7 @@ mod tests {
         #[derive(clap::Parser)]
         struct Command {
             #[command(flatten)]
-            quiet: Quiet,
+            quiet: QuietFor,
         }
         let limit =
             |words: &[&str]| <Command as clap::Parser>::try_parse_from(words).map(|it| it.quiet.limit).ok();

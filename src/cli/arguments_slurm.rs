@@ -11,7 +11,7 @@ pub struct OnSlurm {
     /// Where rounds run: each as a task of a job array, on one node. Wants --dir in a folder that all nodes see under
     /// the same path, with the commands (docs/lab.md)
     #[arg(long, value_name = "WHERE", requires = "dir", help_heading = "On a cluster")]
-    pub on: Option<Where>,
+    pub on: Option<Cluster>,
     /// The partition, as sbatch takes it
     #[arg(long, value_name = "NAME", requires = "on", help_heading = "On a cluster")]
     pub partition: Option<String>,
@@ -25,7 +25,7 @@ pub struct OnSlurm {
     #[arg(long, value_name = "TIME", requires = "on", help_heading = "On a cluster")]
     pub time: Option<String>,
     /// Another option for sbatch, such as --sbatch=--qos=low; may be given several times
-    #[arg(long, value_name = "OPTION", requires = "on", allow_hyphen_values = true, value_parser = passed_on,
+    #[arg(long, value_name = "OPTION", requires = "on", allow_hyphen_values = true, value_parser = sbatch_option,
         help_heading = "On a cluster")]
     pub sbatch: Vec<String>,
     /// Share nodes with other jobs; without it a round has its node for itself
@@ -39,7 +39,7 @@ pub struct OnSlurm {
 
 /// Where rounds can run besides here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Where {
+pub enum Cluster {
     /// By Slurm's sbatch
     Slurm,
 }
@@ -59,7 +59,7 @@ impl OnSlurm {
     }
 }
 
-fn passed_on(option: &str) -> Result<String, String> {
+fn sbatch_option(option: &str) -> Result<String, String> {
     why_rejected(option).map_or_else(|| Ok(option.to_owned()), Err)
 }
 
@@ -102,7 +102,7 @@ mod tests {
             ..OnSlurm::default()
         };
         assert_eq!(slurm.options(), ["--partition=long", "--time=2:00:00", "--qos=low"]);
-        assert!(passed_on("--array=1").is_err() && passed_on("--qos=low").is_ok());
+        assert!(sbatch_option("--array=1").is_err() && sbatch_option("--qos=low").is_ok());
         assert_eq!(task("17_3"), Ok(Task { job: 17, index: 3 }));
         assert!(task("17").is_err() && task("x_1").is_err());
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use strandline_top::Column;
 
-use super::arguments_chosen::Chosen;
+use super::arguments_chosen::ProcessSelection;
 use super::arguments_export::interval;
 
 /// Arguments of `top`.
@@ -30,7 +30,7 @@ Columns:
 pub struct Top {
     /// Which processes; all, where none is named
     #[command(flatten)]
-    pub chosen: Chosen,
+    pub chosen: ProcessSelection,
     /// How often processes are looked at; less often where that would take more than a fiftieth of a processor
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     pub interval: Duration,

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::arguments_lab::{Compare, Rounds};
-use super::lab::{Bench, Teller, how_it_ended, show, stopped};
+use super::lab::{LabProgress, LabSetup, how_it_ended, show, stopped};
 use super::output::Output;
-use super::{Ending, Failure, Result};
+use super::{CommandResult, Failure, Result};
 use strandline_lab::cell::{End, Measure, Outcome, Subject};
 use strandline_lab::command_line::{CommandLine, assignments};
 use strandline_lab::compare::{CommandCase, CompareJudge, Comparison, cachegrind_subjects, letter};
@@ -37,13 +37,13 @@ struct Matrix {
 }
 
 /// Runs the commands in alternation and compares them.
-pub fn run(arguments: &Compare, output: &mut Output) -> Result<Ending> {
+pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
     let matrix = matrix(arguments).map_err(Failure)?;
     let described = (&matrix.commands, &matrix.cases, arguments.rounds.seed, arguments.rounds.warm_up);
-    let mut bench = Bench::open("compare", &described, &matrix.subjects, &arguments.lab)?;
+    let mut bench = LabSetup::open("compare", &described, &matrix.subjects, &arguments.lab)?;
     let runs = runs(arguments).saturating_mul(matrix.subjects.len() as u64);
     bench.ask(&matrix.subjects, runs, arguments.lab.yes)?;
-    let teller = Teller::new("compare", !output.json);
+    let teller = LabProgress::new("compare", !output.json);
     let no_counters = bench.executors.first().and_then(|executor| executor.no_counters());
     let counts = arguments.instructions && no_counters.is_some();
     if counts && !is_in_path("valgrind") {
@@ -58,7 +58,7 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<Ending> {
         until: arguments.rounds.until,
         places: &matrix.places,
         counts: (matrix.commands.len(), matrix.cases.len()),
-        progress: &|progress| teller.tell(progress),
+        progress: &|progress| teller.update(progress),
         failed: None,
         left_behind: 0,
         failures: BTreeMap::new(),
@@ -109,7 +109,7 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<Ending> {
     let document = document(&facts);
     show(SCHEMA, &document, &page(&facts), &arguments.shown, output)?;
     bench.close();
-    Ok(Ending::Done)
+    Ok(CommandResult::Done)
 }
 
 /// Upper bound on the number of runs of each subject.
@@ -135,7 +135,7 @@ fn measure(
     arguments: &Compare,
     matrix: &Matrix,
     counts: bool,
-    bench: &mut Bench,
+    bench: &mut LabSetup,
     referee: &mut CompareJudge<'_>,
 ) -> std::result::Result<(Vec<CommandCase>, Results), Stopped> {
     let repeat = arguments.rounds.repeat;

@@ -24,7 +24,7 @@ enum Subject {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Comparison {
-    More,
+    Greater,
     MoreOrEqual,
     Less,
     LessOrEqual,
@@ -49,7 +49,7 @@ pub enum Whole {
 
 /// The result of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Outcome {
     /// The condition does not hold.
     No,
     /// The condition holds; the sentence contains the figure.
@@ -69,7 +69,7 @@ impl Condition {
             (">=", Comparison::MoreOrEqual),
             ("<=", Comparison::LessOrEqual),
             ("==", Comparison::Equal),
-            (">", Comparison::More),
+            (">", Comparison::Greater),
             ("<", Comparison::Less),
         ];
         let (comparison, size) = comparisons
@@ -83,30 +83,33 @@ impl Condition {
 
     /// Whether the condition holds for `processes` together: sizes are summed, and percentages
     /// refer to the sum of `whole`.
-    pub fn test(&self, processes: &[&Explanation], whole: Whole) -> Answer {
+    pub fn test(&self, processes: &[&Explanation], whole: Whole) -> Outcome {
         let (whole_bytes, of) = match whole {
             Whole::Rss => (sum(processes, |process| Some(process.kernel.rss_bytes)), "RSS"),
             Whole::Pss => (sum(processes, |process| process.kernel.pss_bytes), "PSS"),
         };
         let whole_bytes = whole_bytes.unwrap_or(0);
         let Some(value) = sum(processes, |process| self.subject.value(process)) else {
-            return Answer::Unknown(format!("cannot tell whether '{}': that figure is not known", self.text));
+            return Outcome::Unknown(format!(
+                "cannot tell whether '{}': that figure is not known",
+                self.text
+            ));
         };
         let ordering = match self.limit {
             Limit::Bytes(limit) => Some(value.cmp(&limit)),
             Limit::Percent(limit) => (value as f64 * 100.0).partial_cmp(&(limit * whole_bytes as f64)),
         };
         let holds = ordering.is_some_and(|ordering| match self.comparison {
-            Comparison::More => ordering.is_gt(),
+            Comparison::Greater => ordering.is_gt(),
             Comparison::MoreOrEqual => ordering.is_ge(),
             Comparison::Less => ordering.is_lt(),
             Comparison::LessOrEqual => ordering.is_le(),
             Comparison::Equal => ordering.is_eq(),
         });
         if holds {
-            Answer::Yes(format!("'{}' holds: it is {value} bytes of {whole_bytes} bytes {of}", self.text))
+            Outcome::Yes(format!("'{}' holds: it is {value} bytes of {whole_bytes} bytes {of}", self.text))
         } else {
-            Answer::No
+            Outcome::No
         }
     }
 }
@@ -243,7 +246,7 @@ mod tests {
     }
 
     fn holds(text: &str, explanation: &Explanation) -> bool {
-        matches!(parsed(text).test(&[explanation], Whole::Rss), Answer::Yes(_))
+        matches!(parsed(text).test(&[explanation], Whole::Rss), Outcome::Yes(_))
     }
 
     #[test]
@@ -339,16 +342,16 @@ mod tests {
     fn what_is_not_known_is_not_zero() {
         let mut java = fabricated::java();
         java.kernel.pss_bytes = None;
-        assert!(matches!(parsed("pss > 1").test(&[&java], Whole::Rss), Answer::Unknown(_)));
+        assert!(matches!(parsed("pss > 1").test(&[&java], Whole::Rss), Outcome::Unknown(_)));
         java.allocators[0].name = "glibc".to_owned();
-        assert!(matches!(parsed("row.glibc.tcache > 1").test(&[&java], Whole::Rss), Answer::Unknown(_)));
+        assert!(matches!(parsed("row.glibc.tcache > 1").test(&[&java], Whole::Rss), Outcome::Unknown(_)));
         assert_eq!(
             parsed("predicted > 0").test(&[&java], Whole::Rss),
-            Answer::No,
+            Outcome::No,
             "no remedy, nothing predicted"
         );
         java.remedies = fabricated::service().remedies.split_off(2);
-        assert!(matches!(parsed("predicted > 0").test(&[&java], Whole::Rss), Answer::Unknown(_)));
+        assert!(matches!(parsed("predicted > 0").test(&[&java], Whole::Rss), Outcome::Unknown(_)));
     }
 
     #[test]
@@ -356,6 +359,6 @@ mod tests {
         let (service, shell) = (fabricated::service(), fabricated::shell());
         let rss = service.kernel.rss_bytes + shell.kernel.rss_bytes;
         let answer = parsed(&format!("rss == {rss}")).test(&[&service, &shell], Whole::Rss);
-        assert!(matches!(answer, Answer::Yes(_)));
+        assert!(matches!(answer, Outcome::Yes(_)));
     }
 }

@@ -16,7 +16,7 @@ use strandline_inspect::remedy::{ReclaimOptions, reclaim};
 use super::arguments::Demo;
 use super::explain::look;
 use super::output::Output;
-use super::{Ending, Failure, Result};
+use super::{CommandResult, Failure, Result};
 use strandline_report::model::{Rows, View};
 use strandline_report::paint::Paint;
 use strandline_report::text::{counted, grouped, hanging, wrap};
@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The result of `demo`.
 #[derive(Serialize)]
-struct Told {
+struct DemoResult {
     /// Number of pieces that the process allocated.
     pieces: u64,
     /// Number of pieces that it kept.
@@ -46,15 +46,15 @@ struct Told {
     elapsed_seconds: f64,
 }
 
-pub fn run(arguments: &Demo, output: &mut Output) -> Result<Ending> {
+pub fn run(arguments: &Demo, output: &mut Output) -> Result<CommandResult> {
     let started = Instant::now();
     let mut subject = Subject::start(arguments.mebibytes)?;
     let pid = subject.pid();
-    tell(output, &[title(1, "A process"), introduction(&subject, arguments.mebibytes)])?;
+    print_paragraphs(output, &[title(1, "A process"), introduction(&subject, arguments.mebibytes)])?;
 
     let before = look(pid, !output.json)?;
     show(output, 2, "Where its memory is: strandline explain PID", &before)?;
-    tell(output, &[how_to_read().to_owned()])?;
+    print_paragraphs(output, &[how_to_read().to_owned()])?;
 
     let options = ReclaimOptions {
         max_stop: None,
@@ -72,19 +72,26 @@ pub fn run(arguments: &Demo, output: &mut Output) -> Result<Ending> {
 
     let after = look(pid, !output.json)?;
     show(output, 4, "What is left: strandline explain PID", &after)?;
-    tell(output, &what_is_left(&after))?;
+    print_paragraphs(output, &what_is_left(&after))?;
 
     let memory_unchanged = subject.end()?;
     let elapsed_seconds = started.elapsed().as_secs_f64();
-    tell(output, &[title(5, "No harm done"), farewell(memory_unchanged, elapsed_seconds)])?;
+    print_paragraphs(output, &[title(5, "No harm done"), farewell(memory_unchanged, elapsed_seconds)])?;
     let refused = given.outcome == Outcome::Refused;
     if output.json {
         let (pieces, survivors) = (subject.pieces, subject.survivors);
-        let told =
-            Told { pieces, survivors, before, reclaim: given, after, memory_unchanged, elapsed_seconds };
+        let told = DemoResult {
+            pieces,
+            survivors,
+            before,
+            reclaim: given,
+            after,
+            memory_unchanged,
+            elapsed_seconds,
+        };
         output.document(SCHEMA, Some(&told.before), &told)?;
     }
-    Ok(if refused || !memory_unchanged { Ending::CouldNot } else { Ending::Done })
+    Ok(if refused || !memory_unchanged { CommandResult::CouldNot } else { CommandResult::Done })
 }
 
 fn title(number: u32, text: &str) -> String {
@@ -92,7 +99,7 @@ fn title(number: u32, text: &str) -> String {
 }
 
 /// Prints paragraphs; the first is bold if it is the title of a step. Prints nothing in JSON mode.
-fn tell(output: &mut Output, paragraphs: &[String]) -> Result<()> {
+fn print_paragraphs(output: &mut Output, paragraphs: &[String]) -> Result<()> {
     if output.json || paragraphs.is_empty() {
         return Ok(());
     }

@@ -9,14 +9,14 @@ use std::hint::black_box;
 use std::io::{BufRead, Write};
 
 use super::arguments::DemoChild;
-use super::{Ending, Failure, Result};
+use super::{CommandResult, Failure, Result};
 
 /// One piece in this many is kept: more pieces than fit on a page, so that most pages have no
 /// survivor.
 const KEPT_ONE_IN: usize = 199;
 
 /// Fills, frees, waits, checks.
-pub fn run(arguments: &DemoChild) -> Result<Ending> {
+pub fn run(arguments: &DemoChild) -> Result<CommandResult> {
     let heap_bytes = arguments.heap_mebibytes as usize * (1 << 20);
     let (pieces, survivors) = fill_and_free(heap_bytes);
     let zeros = zeroed(arguments.zero_mebibytes as usize * (1 << 20));
@@ -79,11 +79,11 @@ fn zeroed(bytes: usize) -> Vec<u8> {
     black_box(buffer)
 }
 
-fn check(survivors: &[Piece], zeros: &[u8]) -> Result<Ending> {
+fn check(survivors: &[Piece], zeros: &[u8]) -> Result<CommandResult> {
     let right = survivors.iter().all(|(bytes, byte)| bytes.iter().all(|one| one == byte));
     let zero = [0; 4096];
     if right && zeros.chunks(zero.len()).all(|chunk| zero.starts_with(chunk)) {
-        Ok(Ending::Done)
+        Ok(CommandResult::Done)
     } else {
         Err(Failure("the demo's process found its memory changed; please report this".to_owned()))
     }
@@ -102,7 +102,7 @@ mod tests {
             (pieces - 1) / KEPT_ONE_IN + 2 - usize::from((pieces - 1).is_multiple_of(KEPT_ONE_IN))
         );
         let zeros = zeroed(1 << 20);
-        assert_eq!(check(&survivors, &zeros).unwrap(), Ending::Done);
+        assert_eq!(check(&survivors, &zeros).unwrap(), CommandResult::Done);
         let damaged = vec![(vec![1, 2], 1)];
         assert!(check(&damaged, &zeros).is_err());
         assert!(check(&survivors, &[0, 1]).is_err());

@@ -13,7 +13,7 @@ use strandline_sys::{connector, host, memory, pagemap, ptrace};
 
 use super::arguments::Doctor as Arguments;
 use super::output::Output;
-use super::{Ending, Result};
+use super::{CommandResult, Result};
 use strandline_inspect::readers::{ALLOCATORS, RUNTIMES};
 use strandline_report::checks::{Check, Status, checks};
 use strandline_report::readers::{self, ReaderView};
@@ -37,7 +37,7 @@ fn all_readers() -> Vec<ReaderView> {
 }
 
 /// Runs all checks, or lists the readers.
-pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
+pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> {
     if arguments.readers {
         let readers = all_readers();
         if output.json {
@@ -45,7 +45,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
         } else {
             output.print(&readers::readers(&readers, output.surface))?;
         }
-        return Ok(Ending::Done);
+        return Ok(CommandResult::Done);
     }
     let mut all = vec![
         kernel(),
@@ -80,7 +80,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
     } else {
         output.print(&checks(&all, output.surface))?;
     }
-    Ok(Ending::Done)
+    Ok(CommandResult::Done)
 }
 
 fn check(
@@ -212,7 +212,7 @@ fn tracing() -> Check {
     };
     let means = "neither explain nor reclaim can stop a process";
     let rights = Rights::own();
-    let fix = match yama().as_deref() {
+    let fix = match ptrace_scope_setting().as_deref() {
         // Otherwise tracing a child needs no privilege.
         Some("2") if !rights.has(SYS_PTRACE) => more_rights(&rights),
         _ => "in a container, allow ptrace (a seccomp profile that permits it)".to_owned(),
@@ -249,7 +249,7 @@ fn reading() -> Check {
     check("process_vm_readv", status, found, "heaps cannot be read", Some(fix))
 }
 
-fn yama() -> Option<String> {
+fn ptrace_scope_setting() -> Option<String> {
     read("/proc/sys/kernel/yama/ptrace_scope")
 }
 
@@ -257,7 +257,7 @@ fn yama() -> Option<String> {
 /// missing for other users' processes.
 fn more_rights(rights: &Rights) -> String {
     let missing = rights.missing(true);
-    if rights.user == 0 || rights.is_unusual(&missing) {
+    if rights.user == 0 || rights.is_more_than_not_root(&missing) {
         return rights.advice(&missing, "");
     }
     // The same command for all checks: a second setcap would remove what the first one granted.
@@ -265,7 +265,7 @@ fn more_rights(rights: &Rights) -> String {
 }
 
 fn ptrace_scope() -> Check {
-    let (scope, rights) = (yama(), Rights::own());
+    let (scope, rights) = (ptrace_scope_setting(), Rights::own());
     let (status, found) = scope_status(scope.as_deref(), rights.has(SYS_PTRACE));
     let means = "only descendants of strandline, or nothing at all, can be looked at";
     let fix = match scope.as_deref() {
@@ -302,7 +302,7 @@ fn capability_status(rights: &Rights) -> (Status, String) {
         return (Status::Ok, format!("user {} has CAP_SYS_PTRACE", rights.user));
     }
     let has = if rights.has(SYS_PTRACE) { "CAP_SYS_PTRACE is there; " } else { "" };
-    (Status::Limited, has.to_owned() + &rights.lack(&missing))
+    (Status::Limited, has.to_owned() + &rights.describe_missing(&missing))
 }
 
 /// Checks which processes this user may inspect.
@@ -314,12 +314,12 @@ fn rights() -> Check {
     let is_initial = ["user", "pid"].iter().zip(first).all(|(kind, first)| {
         fs::read_link(format!("/proc/self/ns/{kind}")).map_or(true, |name| name.as_os_str() == first)
     });
-    let (status, found) = rights_status(yama().as_deref(), &own, is_initial);
+    let (status, found) = rights_status(ptrace_scope_setting().as_deref(), &own, is_initial);
     let means =
         "what explain, holders and reclaim may be asked about; run and record take their samples of all";
     let table = "GUIDE.md, \"Which permission do I need?\", has a table of what else can be had";
     let missing = own.missing(true);
-    let fix = if own.is_unusual(&missing) { own.advice(&missing, "") } else { table.to_owned() };
+    let fix = if own.is_more_than_not_root(&missing) { own.advice(&missing, "") } else { table.to_owned() };
     check("rights", status, found, means, Some(&fix))
 }
 
@@ -329,8 +329,11 @@ fn rights_status(scope: Option<&str>, rights: &Rights, is_initial: bool) -> (Sta
     // Tracing a process of the same user needs all its capabilities: root's processes often have
     // more.
     let but = if user == 0 { ", but for those with more capabilities" } else { "" };
-    let why =
-        if rights.is_unusual(&missing) { format!(": {}", rights.lack(&missing)) } else { String::new() };
+    let why = if rights.is_more_than_not_root(&missing) {
+        format!(": {}", rights.describe_missing(&missing))
+    } else {
+        String::new()
+    };
     match (scope.unwrap_or("0"), rights.has(SYS_PTRACE)) {
         ("3", _) => (Status::Missing, "nobody's processes".to_owned()),
         (_, true) if missing.is_empty() && is_initial => {
@@ -465,10 +468,15 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_has_the_table_of_readers() {
-        let table = readers::markdown(&all_readers());
-        let readme = include_str!("../../README.md");
-        assert!(readme.contains(&table), "README.md, \"What it can read\", is to have:\n{table}");
+    fn readme_and_docs_have_the_table_of_readers() {
+        let all = all_readers();
+        let tables = [
+            ("README.md", include_str!("../../README.md"), readers::markdown(&all)),
+            ("docs/supported.md", include_str!("../../docs/supported.md"), readers::markdown_details(&all)),
+        ];
+        for (path, text, table) in tables {
+            assert!(text.contains(&table), "{path} is to have:\n{table}");
+        }
     }
 
     #[test]

@@ -15,10 +15,10 @@ use strandline_process::procfs::Process;
 
 use super::arguments::Explain;
 use super::arguments_reading::SnapshotChoice;
-use super::condition::{Answer, Condition, Whole};
-use super::output::{Output, complain};
+use super::condition::{Condition, Outcome, Whole};
+use super::output::{Output, print_message};
 use super::progress::Progress;
-use super::{Ending, Result};
+use super::{CommandResult, Result};
 use strandline_report::model::View;
 use strandline_report::terminal;
 use strandline_report::text::clean;
@@ -47,7 +47,7 @@ fn snapshot(arguments: &Explain) -> SnapshotChoice {
 }
 
 /// Explains one process and answers the conditions.
-pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
+pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
     warn_of_a_long_stop(arguments, output.json);
     if arguments.holders {
         strandline_sys::host::map_large_arrays();
@@ -57,11 +57,11 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
         arguments.pid,
         &Options {
             keeps_blocks: arguments.holders,
-            progress: Some(&|what, done, total| tell.tell(what, done, total)),
+            progress: Some(&|what, done, total| tell.set_bytes(what, done, total)),
             runtimes: !arguments.no_runtimes,
             path_to: arguments.path_to.as_deref(),
             max_stop: arguments.max_stop,
-            snapshot: snapshot(arguments).wanted(),
+            snapshot: snapshot(arguments).mode(),
             quiet_for: arguments.quiet.limit,
             ..Options::default()
         },
@@ -69,7 +69,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
     drop(tell);
     let (explanation, holders) = (inspection.explanation, inspection.holders);
     if let Some(type_name) = &arguments.path_to {
-        complain_of_no_path(type_name, &explanation);
+        report_missing_path(type_name, &explanation);
     }
     if output.json {
         let body = Body { explanation: &explanation, holders: holders.as_ref() };
@@ -82,7 +82,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
             output.print(&strandline_report::holders::holders(holders, MAX_HOLDERS, output.surface))?;
         }
     }
-    Ok(answer(&arguments.fail_if, &[&explanation], Whole::Rss))
+    Ok(test_conditions(&arguments.fail_if, &[&explanation], Whole::Rss))
 }
 
 /// Heap bytes that one processor reads per second while the process is stopped, with a margin
@@ -115,7 +115,7 @@ fn warn_of_a_long_stop(arguments: &Explain, is_document: bool) {
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let expected = expected_stop(anonymous, processors);
     if expected >= Duration::from_secs(1) && !takes_snapshot(arguments) {
-        complain(&format!(
+        print_message(&format!(
             "process {} has {} of its own and will be stopped for about {}; --snapshot would stop it for about {}, --max-stop \
              200ms would let it go then, whatever is missing",
             arguments.pid,
@@ -139,20 +139,22 @@ fn takes_snapshot(arguments: &Explain) -> bool {
 /// Inspects process `pid`, with progress output if `progress`.
 pub fn look(pid: i32, progress: bool) -> Result<Explanation> {
     let line = Progress::new(progress);
-    let tell = |what: &str, done, total| line.tell(what, done, total);
+    let tell = |what: &str, done, total| line.set_bytes(what, done, total);
     let options = Options { progress: Some(&tell), ..Options::default() };
     Ok(explain(pid, &options)?)
 }
 
 /// Explains why there is no path for --path-to.
-fn complain_of_no_path(type_name: &str, explanation: &Explanation) {
+fn report_missing_path(type_name: &str, explanation: &Explanation) {
     let answer = |runtime: &Runtime| readers::runtime_reader(&runtime.name)?.path(runtime);
     let name = clean(type_name);
     match explanation.runtimes.iter().find_map(answer) {
-        None => complain("--path-to: no runtime was read in it whose objects can be followed (SBCL's can)"),
-        Some(PathAnswer::NotTraced) => complain("--path-to: its objects were not traced"),
+        None => {
+            print_message("--path-to: no runtime was read in it whose objects can be followed (SBCL's can)")
+        }
+        Some(PathAnswer::NotTraced) => print_message("--path-to: its objects were not traced"),
         Some(PathAnswer::NoObject) => {
-            complain(&format!("--path-to: no live object of the type {name} was found"));
+            print_message(&format!("--path-to: no live object of the type {name} was found"));
         }
         Some(PathAnswer::Found) => {}
     }
@@ -160,20 +162,20 @@ fn complain_of_no_path(type_name: &str, explanation: &Explanation) {
 
 /// Evaluates the conditions, and prints the results on standard error. An undecided condition takes
 /// precedence over one that holds: a script must not mistake "unknown" for either.
-pub fn answer(conditions: &[Condition], processes: &[&Explanation], whole: Whole) -> Ending {
-    let mut ending = Ending::Done;
+pub fn test_conditions(conditions: &[Condition], processes: &[&Explanation], whole: Whole) -> CommandResult {
+    let mut ending = CommandResult::Done;
     for condition in conditions {
         match condition.test(processes, whole) {
-            Answer::No => {}
-            Answer::Yes(sentence) => {
-                complain(&sentence);
-                if ending == Ending::Done {
-                    ending = Ending::Found;
+            Outcome::No => {}
+            Outcome::Yes(sentence) => {
+                print_message(&sentence);
+                if ending == CommandResult::Done {
+                    ending = CommandResult::Found;
                 }
             }
-            Answer::Unknown(sentence) => {
-                complain(&sentence);
-                ending = Ending::CouldNot;
+            Outcome::Unknown(sentence) => {
+                print_message(&sentence);
+                ending = CommandResult::CouldNot;
             }
         }
     }
@@ -191,9 +193,15 @@ mod tests {
         java.kernel.pss_bytes = None;
         let conditions =
             |texts: &[&str]| texts.iter().map(|text| Condition::parse(text).unwrap()).collect::<Vec<_>>();
-        assert_eq!(answer(&conditions(&[]), &[&java], Whole::Rss), Ending::Done);
-        assert_eq!(answer(&conditions(&["rss < 1"]), &[&java], Whole::Rss), Ending::Done);
-        assert_eq!(answer(&conditions(&["rss < 1", "rss > 1"]), &[&java], Whole::Rss), Ending::Found);
-        assert_eq!(answer(&conditions(&["pss > 1", "rss > 1"]), &[&java], Whole::Rss), Ending::CouldNot);
+        assert_eq!(test_conditions(&conditions(&[]), &[&java], Whole::Rss), CommandResult::Done);
+        assert_eq!(test_conditions(&conditions(&["rss < 1"]), &[&java], Whole::Rss), CommandResult::Done);
+        assert_eq!(
+            test_conditions(&conditions(&["rss < 1", "rss > 1"]), &[&java], Whole::Rss),
+            CommandResult::Found
+        );
+        assert_eq!(
+            test_conditions(&conditions(&["pss > 1", "rss > 1"]), &[&java], Whole::Rss),
+            CommandResult::CouldNot
+        );
     }
 }

@@ -13,7 +13,7 @@ use strandline_process::procfs::Process;
 use super::arguments::Holders;
 use super::output::Output;
 use super::progress::Progress;
-use super::{Ending, Failure, Result};
+use super::{CommandResult, Failure, Result};
 
 const SCHEMA: &str = "strandline/holders/1";
 
@@ -62,7 +62,7 @@ pub fn read(path: &Path) -> Result<Found> {
 }
 
 /// Fails unless an earlier result belongs to this running process.
-fn is_of(before: &Found, pid: i32, start_ticks: Option<u64>) -> Result<()> {
+fn check_same_process(before: &Found, pid: i32, start_ticks: Option<u64>) -> Result<()> {
     if (before.pid, before.start_ticks) == (pid, start_ticks) {
         return Ok(());
     }
@@ -74,12 +74,12 @@ fn is_of(before: &Found, pid: i32, start_ticks: Option<u64>) -> Result<()> {
 }
 
 /// Inspects one process.
-pub fn run(arguments: &Holders, output: &mut Output) -> Result<Ending> {
+pub fn run(arguments: &Holders, output: &mut Output) -> Result<CommandResult> {
     let before = arguments.since.as_deref().map(read).transpose()?;
     if let Some(before) = &before {
         // Check before the process is stopped.
         let process = Process::open(arguments.pid)?;
-        is_of(before, arguments.pid, Some(process.stat()?.start_ticks))?;
+        check_same_process(before, arguments.pid, Some(process.stat()?.start_ticks))?;
     }
     // Large arrays of each step are then returned before those of the next step are allocated.
     strandline_sys::host::map_large_arrays();
@@ -87,16 +87,16 @@ pub fn run(arguments: &Holders, output: &mut Output) -> Result<Ending> {
     let mut found = holders(
         arguments.pid,
         &Options {
-            progress: Some(&|what, done, total| tell.tell(what, done, total)),
+            progress: Some(&|what, done, total| tell.set_bytes(what, done, total)),
             runtimes: !arguments.no_runtimes,
             find_zero_pages: false,
-            snapshot: arguments.snapshot.wanted(),
+            snapshot: arguments.snapshot.mode(),
             ..Options::default()
         },
     )?;
     drop(tell);
     if let Some(before) = &before {
-        is_of(before, found.pid, found.start_ticks)?;
+        check_same_process(before, found.pid, found.start_ticks)?;
         found.since = Some(growth::between(before, &found));
     }
     if output.json {
@@ -104,5 +104,5 @@ pub fn run(arguments: &Holders, output: &mut Output) -> Result<Ending> {
     } else {
         output.print(&strandline_report::holders::holders(&found, arguments.top, output.surface))?;
     }
-    Ok(Ending::Done)
+    Ok(CommandResult::Done)
 }

@@ -7,10 +7,10 @@ use std::time::Instant;
 use serde::Serialize;
 use strandline_inspect::environment::Environment;
 
-use super::arguments_lab::{Lab, LabFormat, Shown};
-use super::output::{Output, complain};
+use super::arguments_lab::{Lab, LabFormat, ReportOutput};
+use super::output::{Output, print_message};
 use super::progress::Progress as Line;
-use super::{Ending, Failure, Result, slurm};
+use super::{CommandResult, Failure, Result, slurm};
 use strandline_lab::cell::{End, Outcome, Subject};
 use strandline_lab::elsewhere::TaskCounts;
 use strandline_lab::engine::Progress;
@@ -29,19 +29,19 @@ use strandline_report::text::counted;
 use strandline_report::units::seconds;
 
 /// Larger labs are not started without --yes.
-const MANY: u64 = 10_000;
+const MAX_UNCONFIRMED_RUNS: u64 = 10_000;
 /// Number of lines shown of a failed run's standard error.
 const TAIL_LINES: usize = 5;
 
 /// A lab that is set up.
-pub struct Bench {
+pub struct LabSetup {
     /// The runs done so far.
     pub journal: Journal,
     /// The executors of its runs.
     pub executors: Vec<Box<dyn Executor>>,
 }
 
-impl Bench {
+impl LabSetup {
     /// Sets up the lab of subcommand `verb`, identified by `description` and the subjects' files.
     pub fn open(verb: &str, description: &impl Serialize, subjects: &[Subject], lab: &Lab) -> Result<Self> {
         Self::open_serving(verb, description, subjects, lab, None)
@@ -57,7 +57,8 @@ impl Bench {
     ) -> Result<Self> {
         let interrupt = Arc::new(Interrupt::new().map_err(Failure)?);
         let place = JournalOptions { folder: lab.dir.clone(), is_fresh: lab.fresh };
-        let journal = Journal::open(verb, &whole(description, subjects, lab), &place).map_err(Failure)?;
+        let journal =
+            Journal::open(verb, &lab_identity(description, subjects, lab), &place).map_err(Failure)?;
         let mut executors: Vec<Box<dyn Executor>> = Vec::new();
         if lab.slurm.on.is_some() {
             executors.push(Box::new(slurm::open(&journal, lab, service, &interrupt)?));
@@ -72,7 +73,7 @@ impl Bench {
         }
         if journal.resumed_runs() > 0 {
             let found = counted(journal.resumed_runs() as u64, "run");
-            complain(&format!("going on after {found} of an earlier lab; --fresh begins anew"));
+            print_message(&format!("going on after {found} of an earlier lab; --fresh begins anew"));
         }
         Ok(Self { journal, executors })
     }
@@ -80,12 +81,12 @@ impl Bench {
     /// Number of runs of an earlier, identical lab that can be reused; sets up nothing.
     pub fn found(verb: &str, description: &impl Serialize, subjects: &[Subject], lab: &Lab) -> usize {
         let place = JournalOptions { folder: lab.dir.clone(), is_fresh: lab.fresh };
-        Journal::peek(verb, &whole(description, subjects, lab), &place)
+        Journal::peek(verb, &lab_identity(description, subjects, lab), &place)
     }
 
     /// Refuses a lab with very many runs without --yes, and estimates the time.
     pub fn ask(&mut self, subjects: &[Subject], runs: u64, yes: bool) -> Result<()> {
-        if runs <= MANY || yes {
+        if runs <= MAX_UNCONFIRMED_RUNS || yes {
             return Ok(());
         }
         let is_elsewhere = self.executors.first_mut().is_some_and(|executor| executor.remote().is_some());
@@ -138,14 +139,14 @@ pub fn open_whole(
     interrupt: &Arc<Interrupt>,
 ) -> Result<(Journal, Slurm)> {
     let place = JournalOptions { folder: lab.dir.clone(), is_fresh: lab.fresh };
-    let journal = Journal::open(verb, &whole(description, std::slice::from_ref(subject), lab), &place);
+    let journal = Journal::open(verb, &lab_identity(description, std::slice::from_ref(subject), lab), &place);
     let journal = journal.map_err(Failure)?;
     let slurm = slurm::open(&journal, lab, None, interrupt)?;
     Ok((journal, slurm))
 }
 
 /// Everything that identifies a lab's runs.
-fn whole<'a, T: Serialize>(
+fn lab_identity<'a, T: Serialize>(
     description: &'a T,
     subjects: &'a [Subject],
     lab: &Lab,
@@ -162,7 +163,7 @@ fn whole<'a, T: Serialize>(
     variables.retain(|(name, _)| {
         let name = name.to_string_lossy();
         // Tasks do not see the scheduler's variables.
-        !(is_of_the_shell(&name) || is_elsewhere && name.starts_with("SLURM"))
+        !(is_shell_variable(&name) || is_elsewhere && name.starts_with("SLURM"))
     });
     variables.sort();
     // Do not mix runs that shared the machine with runs that had it to themselves.
@@ -171,18 +172,18 @@ fn whole<'a, T: Serialize>(
 
 /// Whether a variable differs between shells without affecting programs; such changes do not
 /// prevent resuming a lab.
-fn is_of_the_shell(name: &str) -> bool {
+fn is_shell_variable(name: &str) -> bool {
     const NAMES: [&str; 9] =
         ["_", "SHLVL", "OLDPWD", "COLUMNS", "LINES", "TERM", "TERM_SESSION_ID", "WINDOWID", "COLORTERM"];
     NAMES.contains(&name) || name.starts_with("SSH_") || name.starts_with("TMUX")
 }
 
 /// Ends strandline for a lab that stopped.
-pub fn stopped(stopped: &Stopped) -> Result<Ending> {
+pub fn stopped(stopped: &Stopped) -> Result<CommandResult> {
     match stopped {
         Stopped::Interrupted(signal) => {
-            complain("interrupted: the same command goes on from here");
-            Ok(Ending::Command(*signal))
+            print_message("interrupted: the same command goes on from here");
+            Ok(CommandResult::Command(*signal))
         }
         Stopped::Failed(_) => Err(failure(stopped)),
     }
@@ -196,30 +197,30 @@ fn failure(stopped: &Stopped) -> Failure {
 }
 
 /// A progress line of a lab.
-pub struct Teller {
+pub struct LabProgress {
     line: Line,
     verb: String,
 }
 
-impl Teller {
+impl LabProgress {
     /// For `verb`; silent if JSON was requested and there is no terminal.
     pub fn new(verb: impl Into<String>, wanted: bool) -> Self {
         Self { line: Line::new(wanted), verb: verb.into() }
     }
 
-    pub fn tell(&self, progress: &Progress) {
+    pub fn update(&self, progress: &Progress) {
         let left = progress.remaining.map(|left| format!(", at most {} left", seconds(left.as_secs_f64())));
         let left = left.unwrap_or_default();
         let tasks = progress
             .tasks
             .map(|TaskCounts { running, waiting }| format!("; rounds: {running} run, {waiting} wait"));
         let left = left + &tasks.unwrap_or_default();
-        self.line.say(&format!("{}: {} of {} runs{left}", self.verb, progress.done, progress.total));
+        self.line.set_line(&format!("{}: {} of {} runs{left}", self.verb, progress.done, progress.total));
     }
 
     /// Shows another line.
-    pub fn say(&self, text: &str) {
-        self.line.say(&format!("{}: {text}", self.verb));
+    pub fn show_line(&self, text: &str) {
+        self.line.set_line(&format!("{}: {text}", self.verb));
     }
 }
 
@@ -247,7 +248,7 @@ pub fn show<T: Serialize>(
     schema: &str,
     body: &T,
     page: &Page,
-    shown: &Shown,
+    shown: &ReportOutput,
     output: &mut Output,
 ) -> Result<()> {
     let text = match format(shown, output) {
@@ -256,10 +257,10 @@ pub fn show<T: Serialize>(
         LabFormat::Html => html::text(page)?,
         LabFormat::Json => json(schema, body)?,
     };
-    deliver(&text, shown, output)
+    write_output(&text, shown, output)
 }
 
-pub fn format(shown: &Shown, output: &Output) -> LabFormat {
+pub fn format(shown: &ReportOutput, output: &Output) -> LabFormat {
     if output.json { LabFormat::Json } else { shown.format.unwrap_or(LabFormat::Terminal) }
 }
 
@@ -269,12 +270,12 @@ pub fn json<T: Serialize>(schema: &str, body: &T) -> Result<String> {
 }
 
 /// Writes a report to the requested destination.
-pub fn deliver(text: &str, shown: &Shown, output: &mut Output) -> Result<()> {
+pub fn write_output(text: &str, shown: &ReportOutput, output: &mut Output) -> Result<()> {
     let Some(path) = &shown.output else { return output.print(text) };
     let written = std::fs::File::create(path).and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|error| Failure(format!("{}: {error}", path.display())))?;
     if std::io::stderr().is_terminal() {
-        complain(&format!("written to {}", path.display()));
+        print_message(&format!("written to {}", path.display()));
     }
     Ok(())
 }

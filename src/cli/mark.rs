@@ -3,13 +3,13 @@
 use std::io::{Read, Write};
 
 use super::arguments::Mark;
-use super::{Ending, Failure, Result};
+use super::{CommandResult, Failure, Result};
 use strandline_recorder::MARK_VARIABLE;
 
 /// Sends the mark and waits until it is recorded. Does nothing without a recording, or if it has
 /// ended.
-pub fn run(arguments: &Mark) -> Result<Ending> {
-    let Some(number) = std::env::var_os(MARK_VARIABLE) else { return Ok(Ending::Done) };
+pub fn run(arguments: &Mark) -> Result<CommandResult> {
+    let Some(number) = std::env::var_os(MARK_VARIABLE) else { return Ok(CommandResult::Done) };
     let number = number.to_str().and_then(|number| number.parse().ok());
     let Some(mut socket) = number.and_then(strandline_sys::spawn::inherited_socket) else {
         return Err(Failure(format!(
@@ -22,5 +22,5 @@ pub fn run(arguments: &Mark) -> Result<Ending> {
     if told.is_ok() {
         drop(socket.read(&mut [0]));
     }
-    Ok(Ending::Done)
+    Ok(CommandResult::Done)
 }

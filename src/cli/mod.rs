@@ -43,7 +43,7 @@ use output::Output;
 
 /// How a subcommand ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum CommandResult {
     /// Done: 0.
     Done,
     /// Done, and a `--fail-if` condition holds: 1.
@@ -73,17 +73,17 @@ const COULD_NOT: u8 = 3;
 
 /// Drops the file capabilities that override file permissions: files named by the user are opened
 /// with the user's rights. Returns an exit status if strandline must not continue.
-pub fn lay_down_rights() -> Option<ExitCode> {
+pub fn drop_dac_capabilities() -> Option<ExitCode> {
     use strandline_sys::capabilities;
     if capabilities::is_privileged_start() && capabilities::is_set_user() {
-        output::complain(
+        output::print_message(
             "strandline must not be setuid, as whoever runs it would have every file opened as its owner's: take that away \
              (chmod u-s), and give it capabilities (GUIDE.md, \"Which permission do I need?\")",
         );
         return Some(ExitCode::from(COULD_NOT));
     }
     let error = capabilities::drop_dac_capabilities().err()?;
-    output::complain(&format!(
+    output::print_message(&format!(
         "the capabilities of strandline's file cannot be laid down ({error}): run it without them"
     ));
     Some(ExitCode::from(COULD_NOT))
@@ -93,15 +93,15 @@ pub fn lay_down_rights() -> Option<ExitCode> {
 pub fn run() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(error) => return answer_without_a_verb(&error),
+        Err(error) => return print_clap_message(&error),
     };
-    if let Some(line) = contradiction(&arguments) {
-        output::complain(line);
+    if let Some(line) = conflicting_flags(&arguments) {
+        output::print_message(line);
         return ExitCode::from(USAGE);
     }
-    if arguments.verb.looks_itself() {
+    if arguments.verb.reads_processes() {
         // If the limit cannot be set, the data is only as safe as the machine's settings make it.
-        drop(strandline_sys::spawn::write_no_core());
+        drop(strandline_sys::spawn::disable_core_files());
     }
     let mut output = Output::new(arguments.common);
     let ending = match &arguments.verb {
@@ -128,27 +128,27 @@ pub fn run() -> ExitCode {
         Verb::Man(man) => generate::man(man),
     };
     match ending {
-        Ok(Ending::Done) => ExitCode::SUCCESS,
-        Ok(Ending::Found) => ExitCode::from(1),
-        Ok(Ending::CouldNot) => ExitCode::from(COULD_NOT),
-        Ok(Ending::Status(status)) => ExitCode::from(status),
-        Ok(Ending::Command(wait_status)) => record::end_as(wait_status),
+        Ok(CommandResult::Done) => ExitCode::SUCCESS,
+        Ok(CommandResult::Found) => ExitCode::from(1),
+        Ok(CommandResult::CouldNot) => ExitCode::from(COULD_NOT),
+        Ok(CommandResult::Status(status)) => ExitCode::from(status),
+        Ok(CommandResult::Command(wait_status)) => record::end_as(wait_status),
         Err(Failure(line)) => {
-            output::complain(&line);
+            output::print_message(&line);
             ExitCode::from(COULD_NOT)
         }
     }
 }
 
 /// Starts the commands that a lab requests, until the lab closes its socket.
-fn launch(socket: i32) -> Result<Ending> {
+fn launch(socket: i32) -> Result<CommandResult> {
     let number = socket;
     let socket = strandline_sys::spawn::inherited_socket(number);
     // The socket is a copy of the descriptor.
-    strandline_sys::spawn::keep_from_programs(number)?;
+    strandline_sys::spawn::set_close_on_exec(number)?;
     let socket = socket.ok_or_else(|| Failure("lab-launcher is started by strandline itself".to_owned()))?;
     strandline_lab::serve_launcher(socket)?;
-    Ok(Ending::Done)
+    Ok(CommandResult::Done)
 }
 
 const NOT_BOTH: &str = "--jobs is for runs that share a machine; on slurm a round has its node: --at-once says how many rounds at a time";
@@ -159,7 +159,7 @@ fn on_slurm_at_once(lab: &arguments_lab::Lab) -> bool {
 
 /// Flags that have no effect with this subcommand or remedy. If they were ignored, the user might
 /// think that they took effect.
-fn contradiction(arguments: &Arguments) -> Option<&'static str> {
+fn conflicting_flags(arguments: &Arguments) -> Option<&'static str> {
     match &arguments.verb {
         Verb::Export(_) if arguments.common.json => {
             Some("--json is not for export, which answers in the formats of Prometheus: leave it out")
@@ -209,7 +209,7 @@ fn contradiction(arguments: &Arguments) -> Option<&'static str> {
 }
 
 /// Prints help or version in full; any other message of clap is a usage error and becomes one line.
-fn answer_without_a_verb(error: &clap::Error) -> ExitCode {
+fn print_clap_message(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind;
     let full = !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if full {
@@ -217,11 +217,11 @@ fn answer_without_a_verb(error: &clap::Error) -> ExitCode {
         if let Err(error) = error.print().and_then(|()| std::io::stdout().flush())
             && error.kind() != std::io::ErrorKind::BrokenPipe
         {
-            output::complain(&format!("standard output: {error}"));
+            output::print_message(&format!("standard output: {error}"));
             return ExitCode::from(COULD_NOT);
         }
     } else {
-        output::complain(&usage_line(&error.render().to_string()));
+        output::print_message(&usage_line(&error.render().to_string()));
     }
     ExitCode::from(if error.use_stderr() { USAGE } else { 0 })
 }
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn flags_that_mean_nothing_are_refused() {
         let contradicts =
-            |arguments: &[&str]| contradiction(&Arguments::try_parse_from(arguments).unwrap()).is_some();
+            |arguments: &[&str]| conflicting_flags(&Arguments::try_parse_from(arguments).unwrap()).is_some();
         assert!(contradicts(&["strandline", "--json", "completions", "bash"]));
         assert!(contradicts(&["strandline", "man", "--json", "DIR"]));
         assert!(!contradicts(&["strandline", "man", "DIR"]));

@@ -36,8 +36,8 @@ impl Output {
         let columns = terminal
             .then(terminal_size::terminal_size)
             .flatten()
-            .map_or(Surface::NARROWEST, |(width, _)| usize::from(width.0));
-        let columns = columns.clamp(Surface::NARROWEST, Surface::WIDEST);
+            .map_or(Surface::MIN_COLUMNS, |(width, _)| usize::from(width.0));
+        let columns = columns.clamp(Surface::MIN_COLUMNS, Surface::MAX_COLUMNS);
         Self { json: common.json, surface: Surface { columns, colour } }
     }
 
@@ -66,7 +66,7 @@ impl Output {
 }
 
 /// Prints `line` on standard error as a single line, whatever names it contains.
-pub fn complain(line: &str) {
+pub fn print_message(line: &str) {
     let line = format!("strandline: {}\n", clean(line));
     // If standard error is closed, the message is lost.
     drop(std::io::stderr().write_all(line.as_bytes()));

@@ -12,18 +12,18 @@ use strandline_report::text::{clean, shorten};
 use strandline_report::units::{bytes, percent};
 
 /// Operations shorter than this show nothing.
-const PATIENCE: Duration = Duration::from_millis(400);
+const SHOW_AFTER: Duration = Duration::from_millis(400);
 /// Minimum time between redraws: a terminal is slower than the operation.
-const PACE: Duration = Duration::from_millis(100);
+const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval between lines in a log.
-const LOG_PACE: Duration = Duration::from_secs(30);
+const LOG_INTERVAL: Duration = Duration::from_secs(30);
 /// How long the end waits for the line to be erased if the terminal blocks.
 const WIPE_LIMIT: Duration = Duration::from_millis(200);
 
 /// The latest state, until it is shown.
-type Latest = Arc<Mutex<Option<Said>>>;
+type Latest = Arc<Mutex<Option<State>>>;
 
-enum Said {
+enum State {
     Bytes { what: String, done: u64, total: u64 },
     Line(String),
 }
@@ -49,26 +49,26 @@ impl std::fmt::Debug for Drawer {
 impl Progress {
     /// A progress line that is shown if `wanted` (no JSON output).
     pub fn new(wanted: bool) -> Self {
-        Self(if wanted { Drawer::start(Place::stderr()) } else { None })
+        Self(if wanted { Drawer::start(Sink::stderr()) } else { None })
     }
 
     /// Sets the progress of `what` to `done` of `total` bytes.
-    pub fn tell(&self, what: &str, done: u64, total: u64) {
+    pub fn set_bytes(&self, what: &str, done: u64, total: u64) {
         self.put(|latest| match latest {
             // In the common case, progress of the same operation, nothing is allocated.
-            Some(Said::Bytes { what: old, done: old_done, total: old_total }) if old == what => {
+            Some(State::Bytes { what: old, done: old_done, total: old_total }) if old == what => {
                 (*old_done, *old_total) = (done, total);
             }
-            _ => *latest = Some(Said::Bytes { what: what.to_owned(), done, total }),
+            _ => *latest = Some(State::Bytes { what: what.to_owned(), done, total }),
         });
     }
 
     /// Sets the text of the line.
-    pub fn say(&self, line: &str) {
-        self.put(|latest| *latest = Some(Said::Line(line.to_owned())));
+    pub fn set_line(&self, line: &str) {
+        self.put(|latest| *latest = Some(State::Line(line.to_owned())));
     }
 
-    fn put(&self, put: impl FnOnce(&mut Option<Said>)) {
+    fn put(&self, put: impl FnOnce(&mut Option<State>)) {
         // Never blocks: the next call has newer data.
         if let Some(drawer) = &self.0
             && let Ok(mut latest) = drawer.latest.try_lock()
@@ -78,7 +78,7 @@ impl Progress {
     }
 }
 
-impl Said {
+impl State {
     fn text(&self) -> String {
         let line = match self {
             Self::Bytes { what, done, total } => {
@@ -91,7 +91,7 @@ impl Said {
 }
 
 /// The output device and its timing.
-struct Place {
+struct Sink {
     out: Box<dyn Write + Send>,
     is_terminal: bool,
     /// Whether it may draw now.
@@ -100,10 +100,11 @@ struct Place {
     pace: Duration,
 }
 
-impl Place {
+impl Sink {
     fn stderr() -> Self {
         let is_terminal = std::io::stderr().is_terminal();
-        let (first, pace) = if is_terminal { (PATIENCE, PACE) } else { (LOG_PACE, LOG_PACE) };
+        let (first, pace) =
+            if is_terminal { (SHOW_AFTER, REDRAW_INTERVAL) } else { (LOG_INTERVAL, LOG_INTERVAL) };
         // A background process may write to a log, but not to the terminal.
         let may_draw = if is_terminal { strandline_sys::host::is_in_foreground } else { || true };
         Self { out: Box::new(std::io::stderr()), is_terminal, may_draw, first, pace }
@@ -131,14 +132,14 @@ impl Place {
 }
 
 impl Drawer {
-    fn start(place: Place) -> Option<Self> {
+    fn start(place: Sink) -> Option<Self> {
         let latest = Latest::default();
         let ((end, ended), (wipe, wiped)) = (channel::<()>(), channel::<()>());
         let shown = Arc::clone(&latest);
         let draw = move || {
             // If the user moves strandline to the background, `stty tostop` must not stop the whole
             // process.
-            strandline_sys::signal::NoStops::for_ever();
+            strandline_sys::signal::StopSignalsBlocked::block_permanently();
             place.draw(&shown, &ended);
             drop(wipe);
         };
@@ -181,15 +182,15 @@ mod tests {
         let ((begun, written), (close, closed)) = (channel(), channel());
         let moment = Duration::from_millis(1);
         let out = Box::new(Blocked(begun, closed));
-        let place = Place { out, is_terminal: true, may_draw: || true, first: moment, pace: moment };
+        let place = Sink { out, is_terminal: true, may_draw: || true, first: moment, pace: moment };
         let progress = Progress(Drawer::start(place));
-        progress.tell("reading", 1, 2);
+        progress.set_bytes("reading", 1, 2);
         // From here on the terminal blocks.
         assert!(!written.recv().unwrap().is_empty());
         for done in 0..1000 {
-            progress.tell("reading", done, 1000);
+            progress.set_bytes("reading", done, 1000);
         }
-        progress.say("another line");
+        progress.set_line("another line");
         drop(progress);
         drop(close);
     }

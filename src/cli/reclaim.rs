@@ -7,8 +7,8 @@ use strandline_inspect::readers;
 use strandline_inspect::remedy::{ReclaimOptions, reclaim};
 
 use super::arguments::Reclaim;
-use super::output::{Output, complain};
-use super::{Ending, Result};
+use super::output::{Output, print_message};
+use super::{CommandResult, Result};
 use strandline_report::reclamation;
 
 pub const SCHEMA: &str = "strandline/reclaim/1";
@@ -18,7 +18,7 @@ pub const SCHEMA: &str = "strandline/reclaim/1";
 const WATCH: Duration = Duration::from_secs(2);
 
 /// Applies the remedy and prints the result. A refusal exits with "could not".
-pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<Ending> {
+pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
     let options = ReclaimOptions {
         remedy: arguments.remedy.as_deref(),
         dry_run: arguments.dry_run,
@@ -27,7 +27,7 @@ pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<Ending> {
         watch: WATCH,
         max_stop: arguments.max_stop,
         quiet_for: arguments.quiet.limit,
-        snapshot: arguments.snapshot.wanted(),
+        snapshot: arguments.snapshot.mode(),
         progress: None,
     };
     let reclamation = reclaim(arguments.pid, &options)?;
@@ -39,10 +39,10 @@ pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<Ending> {
     }
     if refused {
         let more = better(&reclamation).map_or_else(String::new, |better| format!("; {better}"));
-        complain(&format!("process {}: {}{more}", arguments.pid, reclamation::headline(&reclamation)));
-        return Ok(Ending::CouldNot);
+        print_message(&format!("process {}: {}{more}", arguments.pid, reclamation::headline(&reclamation)));
+        return Ok(CommandResult::CouldNot);
     }
-    Ok(Ending::Done)
+    Ok(CommandResult::Done)
 }
 
 fn text(pid: i32, given: &Reclamation, output: &Output) -> String {

@@ -10,8 +10,8 @@ use serde::Serialize;
 use strandline_process::procfs::Process;
 
 use super::arguments::{Record, Recording, Run, When};
-use super::output::{Output, complain};
-use super::{Ending, Failure, Result};
+use super::output::{Output, print_message};
+use super::{CommandResult, Failure, Result};
 use strandline_recorder::{
     CommandSettings, LedgerSettings, Limits, NotStarted, Options, Plan, Progress, Recorded,
 };
@@ -26,7 +26,7 @@ const NOT_FOUND: u8 = 127;
 /// Shorter recordings show no progress.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-pub fn run(arguments: &Run) -> Result<Ending> {
+pub fn run(arguments: &Run) -> Result<CommandResult> {
     let program =
         arguments.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
     let file = arguments.output.clone().unwrap_or_else(|| strandline_recorder::default_path(&program));
@@ -41,7 +41,7 @@ pub fn run(arguments: &Run) -> Result<Ending> {
     let surroundings = CommandSettings { limits, environment, no_huge_pages: arguments.no_huge_pages };
     // The terminal belongs to the command.
     let is_free = !std::io::stdout().is_terminal();
-    let line = Line::new(arguments.recording.progress, is_free);
+    let line = ProgressLine::new(arguments.recording.progress, is_free);
     let tell = |progress: &Progress| line.tell(progress);
     let may_watch = strandline_sys::spawn::may_trace_privileged();
     let plan = if may_watch { Plan::RUN } else { Plan::RUN_UNPRIVILEGED };
@@ -56,7 +56,7 @@ pub fn run(arguments: &Run) -> Result<Ending> {
             if std::io::stderr().is_terminal() && may_write() {
                 summary(&recorded);
             }
-            Ok(Ending::Command(wait_status))
+            Ok(CommandResult::Command(wait_status))
         }
         Err(not_started) => {
             let (status, text) = match not_started {
@@ -64,19 +64,19 @@ pub fn run(arguments: &Run) -> Result<Ending> {
                 NotStarted::NotExecutable(text) => (NOT_EXECUTABLE, text),
                 NotStarted::Failed(text) => (FAILED, text),
             };
-            complain(&text);
-            Ok(Ending::Status(status))
+            print_message(&text);
+            Ok(CommandResult::Status(status))
         }
     }
 }
 
-pub fn record(arguments: &Record, output: &mut Output) -> Result<Ending> {
+pub fn record(arguments: &Record, output: &mut Output) -> Result<CommandResult> {
     let name = || {
         let process = Process::open(arguments.pid).ok();
         process.and_then(|process| process.executable()).unwrap_or_default()
     };
     let file = arguments.output.clone().unwrap_or_else(|| strandline_recorder::default_path(&name()));
-    let line = Line::new(arguments.recording.progress, !output.json);
+    let line = ProgressLine::new(arguments.recording.progress, !output.json);
     let tell = |progress: &Progress| line.tell(progress);
     let options = options(&arguments.recording, file, Plan::RECORD, &tell);
     let recorded = strandline_recorder::record(arguments.pid, &options);
@@ -87,7 +87,7 @@ pub fn record(arguments: &Record, output: &mut Output) -> Result<Ending> {
     } else {
         summary(&recorded);
     }
-    Ok(Ending::Done)
+    Ok(CommandResult::Done)
 }
 
 fn options<'a>(
@@ -103,11 +103,11 @@ fn options<'a>(
         plan,
         looks: LedgerSettings {
             max_stop: recording.max_stop,
-            snapshot: recording.snapshot.wanted(),
+            snapshot: recording.snapshot.mode(),
             quiet_for: recording.quiet.limit,
         },
         progress,
-        warn: &complain,
+        warn: &print_message,
     }
 }
 
@@ -190,18 +190,18 @@ fn summary(recorded: &Recorded) {
         parts.push(counted(progress.caveats, "caveat"));
     }
     parts.push(format!("own cpu {}", percent(end.own_cpu_us, end.at_us)));
-    complain(&parts.join(" · "));
+    print_message(&parts.join(" · "));
     let path = file.display().to_string();
-    complain(&format!("{} ({}); next: strandline report {path}", path, bytes(*file_bytes)));
+    print_message(&format!("{} ({}); next: strandline report {path}", path, bytes(*file_bytes)));
 }
 
 /// The progress line, shown only on a terminal and after a while.
-struct Line {
+struct ProgressLine {
     shown: bool,
     drawn: Cell<bool>,
 }
 
-impl Line {
+impl ProgressLine {
     fn new(when: When, is_free: bool) -> Self {
         let terminal = std::io::stderr().is_terminal();
         let shown = match when {

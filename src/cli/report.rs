@@ -10,8 +10,8 @@ use tempfile::NamedTempFile;
 
 use super::arguments::{Format, Report};
 use super::holders;
-use super::output::{Output, complain};
-use super::{Ending, Failure, Result};
+use super::output::{Output, print_message};
+use super::{CommandResult, Failure, Result};
 use strandline_report::timeline::chart::{self, Glyphs};
 use strandline_report::timeline::{Timeline, export, html, svg};
 
@@ -21,7 +21,7 @@ pub const MAX_FILES: usize = 8;
 const HOLDERS_SHOWN: usize = 20;
 
 /// Reads the recordings and writes the requested format.
-pub fn run(arguments: &Report, output: &mut Output) -> Result<Ending> {
+pub fn run(arguments: &Report, output: &mut Output) -> Result<CommandResult> {
     let format = if output.json { Some(Format::Json) } else { arguments.format };
     let files = &arguments.files;
     let is_of_holders = files.iter().any(|file| holders::is_document(file));
@@ -40,7 +40,7 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<Ending> {
         ));
     }
     if let Some(output) = &arguments.output {
-        protect(output)?;
+        refuse_overwrite(output)?;
     }
     if let Some(file) = files.iter().find(|file| holders::is_document(file)) {
         if files.len() > 1 {
@@ -67,7 +67,9 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<Ending> {
         return chart(&timelines, arguments, output);
     };
     let mut out = Out::open(arguments, format)?;
-    let (Some(file), Some(timeline)) = (files.first(), timelines.first()) else { return Ok(Ending::Done) };
+    let (Some(file), Some(timeline)) = (files.first(), timelines.first()) else {
+        return Ok(CommandResult::Done);
+    };
     let written = match format {
         Format::Json => export::json(file, timeline, &mut out.to),
         Format::Csv => export::csv(file, &mut out.to),
@@ -82,29 +84,31 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<Ending> {
 /// Converts the result of writing.
 fn written_as(
     name: &str,
-    is_named_by_us: bool,
-    written: std::result::Result<(), export::Failed>,
-) -> Result<Ending> {
+    has_default_name: bool,
+    written: std::result::Result<(), export::ExportError>,
+) -> Result<CommandResult> {
     match written {
         // A reader that closes the pipe early (`| head`) is no error.
-        Err(export::Failed::Io(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Ending::Done),
+        Err(export::ExportError::Io(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => {
+            Ok(CommandResult::Done)
+        }
         Err(error) => Err(Failure(format!("{name}: {error}"))),
         Ok(()) => {
-            if is_named_by_us {
-                complain(&format!("wrote {name}"));
+            if has_default_name {
+                print_message(&format!("wrote {name}"));
             }
-            Ok(Ending::Done)
+            Ok(CommandResult::Done)
         }
     }
 }
 
 /// Shows a `holders --json` document as a page or on the terminal.
-fn of_holders(file: &Path, arguments: &Report, output: &mut Output) -> Result<Ending> {
+fn of_holders(file: &Path, arguments: &Report, output: &mut Output) -> Result<CommandResult> {
     let found = holders::read(file)?;
     match arguments.format.filter(|_| !output.json) {
         None if !output.json && arguments.output.is_none() => {
             output.print(&strandline_report::holders::holders(&found, HOLDERS_SHOWN, output.surface))?;
-            Ok(Ending::Done)
+            Ok(CommandResult::Done)
         }
         Some(Format::Html) => {
             let mut out = Out::open(arguments, Format::Html)?;
@@ -124,12 +128,12 @@ fn of_holders(file: &Path, arguments: &Report, output: &mut Output) -> Result<En
 fn picture<E: std::fmt::Display>(
     drawn: std::result::Result<Vec<u8>, E>,
     out: &mut Out,
-) -> Result<std::result::Result<(), export::Failed>> {
+) -> Result<std::result::Result<(), export::ExportError>> {
     let bytes = drawn.map_err(|error| Failure(error.to_string()))?;
     Ok(out.to.write_all(&bytes).map_err(Into::into))
 }
 
-fn chart(timelines: &[Timeline], arguments: &Report, output: &mut Output) -> Result<Ending> {
+fn chart(timelines: &[Timeline], arguments: &Report, output: &mut Output) -> Result<CommandResult> {
     let variable = |name: &str| std::env::var(name).ok();
     let (all, ctype, lang) = (variable("LC_ALL"), variable("LC_CTYPE"), variable("LANG"));
     let glyphs = Glyphs::of_locale(all.as_deref(), ctype.as_deref(), lang.as_deref());
@@ -140,11 +144,11 @@ fn chart(timelines: &[Timeline], arguments: &Report, output: &mut Output) -> Res
             std::fs::write(path, text).map_err(|error| Failure(format!("{}: {error}", path.display())))?;
         }
     }
-    Ok(Ending::Done)
+    Ok(CommandResult::Done)
 }
 
 /// Refuses to overwrite a recording or a `holders` document.
-fn protect(output: &Path) -> Result<()> {
+fn refuse_overwrite(output: &Path) -> Result<()> {
     if holders::is_document(output) {
         let name = output.display();
         return Err(Failure(format!("{name} is a document: it is left alone; name another file with -o")));
@@ -186,7 +190,7 @@ impl Out {
             Failure(format!("{}: {error}; name another file with -o", path.display()))
         };
         let name = path.display().to_string();
-        protect(&path)?;
+        refuse_overwrite(&path)?;
         if std::fs::metadata(&path).is_ok_and(|data| !data.is_file()) {
             // Write directly to a device or a pipe.
             let to = Box::new(File::options().write(true).open(&path).map_err(failed)?);

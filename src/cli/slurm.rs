@@ -11,8 +11,8 @@ use nix::sys::signal::Signal;
 
 use super::arguments_lab::Lab;
 use super::arguments_slurm::LabRound;
-use super::output::complain;
-use super::{Ending, Failure, Result};
+use super::output::print_message;
+use super::{CommandResult, Failure, Result};
 use strandline_lab::elsewhere::TaskCounts;
 use strandline_lab::executor::Stopped;
 use strandline_lab::interrupt::Interrupt;
@@ -53,19 +53,19 @@ pub fn open(
         service: service.cloned(),
     };
     let place = (journal.folder(), journal.key(), lab.fresh);
-    Slurm::open(place, program, options, Box::new(Asked), (local, interrupt)).map_err(Failure)
+    Slurm::open(place, program, options, Box::new(TerminalUser), (local, interrupt)).map_err(Failure)
 }
 
 /// The user at the terminal.
-struct Asked;
+struct TerminalUser;
 
-impl User for Asked {
+impl User for TerminalUser {
     fn show(&self, line: &str) {
         if std::io::stderr().is_terminal() {
             // Erase the progress line.
             drop(write!(std::io::stderr(), "\r\x1b[K"));
         }
-        complain(line);
+        print_message(line);
     }
 
     fn decide(&self, signal: i32, jobs: &str, tasks: TaskCounts, interrupt: &Interrupt) -> Decision {
@@ -112,13 +112,13 @@ fn answer(interrupt: &Interrupt) -> Decision {
     }
 }
 
-pub fn round(arguments: &LabRound) -> Result<Ending> {
+pub fn round(arguments: &LabRound) -> Result<CommandResult> {
     let LabRound { folder, array, task, node, restarts } = arguments;
     let (task, array, restarts) = (*task, *array, *restarts);
     let order = TaskArguments { folder: folder.clone(), array, task, node: node.clone(), restarts };
     match serve(order) {
-        Ok(()) => Ok(Ending::Done),
-        Err(Stopped::Interrupted(signal)) => Ok(Ending::Command(signal)),
+        Ok(()) => Ok(CommandResult::Done),
+        Err(Stopped::Interrupted(signal)) => Ok(CommandResult::Command(signal)),
         Err(Stopped::Failed(why)) => Err(Failure(why)),
     }
 }

@@ -6,10 +6,10 @@ use strandline_inspect::environment::Environment;
 use strandline_sys::spawn::Resource;
 
 use super::arguments_lab::{Lab, Squeeze};
-use super::lab::{Bench, Teller, deliver, how_it_ended, open_whole, show, stopped};
-use super::output::{Output, complain};
+use super::lab::{LabProgress, LabSetup, how_it_ended, open_whole, show, stopped, write_output};
+use super::output::{Output, print_message};
 use super::slurm::stage;
-use super::{Ending, Failure, Result};
+use super::{CommandResult, Failure, Result};
 use strandline_lab::cell::Subject;
 use strandline_lab::interrupt::Interrupt;
 use strandline_lab::own;
@@ -27,7 +27,7 @@ const MAX_BYTES: u64 = 1 << 47;
 /// Limit of a group made only to check whether groups can be made.
 const ANY_GROUP_BYTES: u64 = 1 << 30;
 
-pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<Ending> {
+pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
     if arguments.slurm.on.is_some() {
         return run_elsewhere(arguments, output);
     }
@@ -57,13 +57,13 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<Ending> {
     // may be requested later.
     let described = (kind, &arguments.success);
     let lab = lab(arguments);
-    let mut bench = Bench::open("squeeze", &described, std::slice::from_ref(&subject), &lab)?;
-    let teller = Teller::new("squeeze", !output.json);
+    let mut bench = LabSetup::open("squeeze", &described, std::slice::from_ref(&subject), &lab)?;
+    let teller = LabProgress::new("squeeze", !output.json);
     let found = match bench.executors.first_mut() {
         Some(executor) => {
             let success = arguments.success.clone();
             let mut runner = Runner::new(kind, subject, success, executor.as_mut(), &mut bench.journal);
-            squeeze(&question, &mut runner, &mut |count, tried| teller.say(&progress(count, tried)))
+            squeeze(&question, &mut runner, &mut |count, tried| teller.show_line(&progress(count, tried)))
         }
         None => return Err(Failure("there is nothing to run commands on".to_owned())),
     };
@@ -83,7 +83,7 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<Ending> {
     };
     show(SCHEMA, &findings, &page(&findings, surroundings(&machine)), &arguments.shown, output)?;
     bench.close();
-    Ok(Ending::Done)
+    Ok(CommandResult::Done)
 }
 
 fn lab(arguments: &Squeeze) -> Lab {
@@ -100,13 +100,13 @@ fn lab(arguments: &Squeeze) -> Lab {
 /// Squeezes the command as a single task, because each limit depends on the previous result on the
 /// same node. The state for resuming the search is in a directory per node and boot, below the
 /// lab's.
-fn run_elsewhere(arguments: &Squeeze, output: &mut Output) -> Result<Ending> {
+fn run_elsewhere(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
     const ON_NODE: &str = "d=$1/search-$(uname -n)-$(cut -c1-8 /proc/sys/kernel/random/boot_id); shift
 mkdir -p \"$d\" && exec \"$0\" squeeze --dir \"$d\" \"$@\"";
     let lab = lab(arguments);
     stage(&lab)?;
     let program = own::staged_program().unwrap_or_default().to_string_lossy().into_owned();
-    let words = words(arguments, output.json);
+    let words = search_arguments(arguments, output.json);
     let described = &words;
     let here = Subject { command: arguments.command.clone(), ..Subject::default() };
     let interrupt = Arc::new(Interrupt::new().map_err(Failure)?);
@@ -115,9 +115,9 @@ mkdir -p \"$d\" && exec \"$0\" squeeze --dir \"$d\" \"$@\"";
     let shell = ["sh", "-c", ON_NODE].map(str::to_owned);
     let command = shell.into_iter().chain([program, folder]).chain(words).collect();
     let subject = Subject { name: "squeeze".to_owned(), command, ..Subject::default() };
-    let teller = Teller::new("squeeze", !output.json);
+    let teller = LabProgress::new("squeeze", !output.json);
     let outcome = slurm.run_as_task(&subject, &|tasks| {
-        teller.say(if tasks.running > 0 { "its task runs" } else { "its task waits for a node" });
+        teller.show_line(if tasks.running > 0 { "its task runs" } else { "its task waits for a node" });
     });
     drop(teller);
     let outcome = match outcome {
@@ -134,16 +134,16 @@ mkdir -p \"$d\" && exec \"$0\" squeeze --dir \"$d\" \"$@\"";
         return Err(Failure(how_it_ended(&outcome)));
     }
     if let Some(node) = &outcome.node {
-        complain(&format!("squeezed on {}", node.name));
+        print_message(&format!("squeezed on {}", node.name));
     }
-    deliver(&text.unwrap_or_default(), &arguments.shown, output)?;
+    write_output(&text.unwrap_or_default(), &arguments.shown, output)?;
     drop(slurm);
     journal.finish();
-    Ok(Ending::Done)
+    Ok(CommandResult::Done)
 }
 
 /// The flags of the search, and the command.
-fn words(arguments: &Squeeze, json: bool) -> Vec<String> {
+fn search_arguments(arguments: &Squeeze, json: bool) -> Vec<String> {
     let mut words = vec![
         format!("--kind={}", LimitKind::from(arguments.kind).name()),
         format!("--repeat={}", arguments.repeat),

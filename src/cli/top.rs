@@ -14,14 +14,14 @@ use strandline_top::{Kind, LedgerCallback, LookResult, Request};
 
 use super::arguments_top::Top;
 use super::output::Output;
-use super::{Ending, Failure, Result};
+use super::{CommandResult, Failure, Result};
 
 /// Time limit for a dry run to find a safe moment; the user is waiting.
 const WAIT: Duration = Duration::from_secs(5);
 
 /// Shows the table until the user quits, or once.
-pub fn run(arguments: &Top, output: &mut Output) -> Result<Ending> {
-    let asked = arguments.chosen.asked(arguments.chosen.is_empty());
+pub fn run(arguments: &Top, output: &mut Output) -> Result<CommandResult> {
+    let asked = arguments.chosen.selection(arguments.chosen.is_empty());
     let options = strandline_top::Options {
         selection: Selection::new(asked).map_err(Failure)?,
         interval: arguments.interval,
@@ -35,17 +35,17 @@ pub fn run(arguments: &Top, output: &mut Output) -> Result<Ending> {
     if arguments.once {
         let columns = u16::try_from(output.surface.columns).unwrap_or(u16::MAX);
         output.print(&strandline_top::once(options, columns))?;
-        return Ok(Ending::Done);
+        return Ok(CommandResult::Done);
     }
     strandline_sys::host::map_large_arrays();
     let look: LedgerCallback = Arc::new(|pid, wanted, columns| {
-        let columns = usize::from(columns).clamp(Surface::NARROWEST, Surface::WIDEST);
+        let columns = usize::from(columns).clamp(Surface::MIN_COLUMNS, Surface::MAX_COLUMNS);
         let looked = look(pid, wanted, Surface { columns, colour: false });
-        strandline_sys::host::release_memory();
+        strandline_sys::host::trim_heap();
         looked.map_err(|Failure(line)| strandline_report::text::clean(&line))
     });
     strandline_top::run(options, look).map_err(Failure)?;
-    Ok(Ending::Done)
+    Ok(CommandResult::Done)
 }
 
 /// Inspects a process, from a snapshot if possible, because a keystroke should not stop it for

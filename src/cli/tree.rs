@@ -16,7 +16,7 @@ use strandline_process::snapshot;
 use super::arguments::Explain;
 use super::condition::Whole;
 use super::output::Output;
-use super::{Ending, Result, explain::answer};
+use super::{CommandResult, Result, explain::test_conditions};
 use strandline_report::tree::{Member, Tree, tree};
 
 pub const SCHEMA: &str = "strandline/explain-tree/1";
@@ -25,7 +25,7 @@ pub const SCHEMA: &str = "strandline/explain-tree/1";
 const MAX_PROCESSES: usize = 10_000;
 
 /// Explains the tree and evaluates the conditions on its totals.
-pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
+pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
     let found = look(arguments)?;
     if output.json {
         output.document(SCHEMA, None, &found)?;
@@ -36,11 +36,11 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<Ending> {
     Ok(match found.total_pss_bytes {
         Some(_) => {
             let shares: Vec<Explanation> = processes.map(as_shares).collect();
-            answer(&arguments.fail_if, &shares.iter().collect::<Vec<_>>(), Whole::Pss)
+            test_conditions(&arguments.fail_if, &shares.iter().collect::<Vec<_>>(), Whole::Pss)
         }
         None => {
             let whole: Vec<_> = processes.map(|member| &member.explanation).collect();
-            answer(&arguments.fail_if, &whole, Whole::Rss)
+            test_conditions(&arguments.fail_if, &whole, Whole::Rss)
         }
     })
 }
@@ -77,13 +77,13 @@ fn look(arguments: &Explain) -> Result<Tree> {
             continue;
         }
         // Skip the snapshot of a member, made by another strandline: it is no independent process.
-        if pid != root && Process::open(pid).is_ok_and(|process| snapshot::is_one(&process)) {
+        if pid != root && Process::open(pid).is_ok_and(|process| snapshot::is_snapshot(&process)) {
             continue;
         }
         let options = Options {
             runtimes: !arguments.no_runtimes,
             max_stop: arguments.max_stop,
-            snapshot: arguments.snapshot.wanted(),
+            snapshot: arguments.snapshot.mode(),
             quiet_for: arguments.quiet.limit,
             ..Options::default()
         };

@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use super::arguments_lab::Try as Arguments;
-use super::lab::{Bench, Teller, show, stopped};
+use super::lab::{LabProgress, LabSetup, show, stopped};
 use super::output::Output;
-use super::{Ending, Failure, Result};
+use super::{CommandResult, Failure, Result};
 use strandline_lab::cell::Subject;
 use strandline_lab::engine::{self, Plan, Progress};
 use strandline_lab::executor::Stopped;
@@ -25,10 +25,10 @@ const LIST_SCHEMA: &str = "strandline/try-list/1";
 const MAX_TIMES: u32 = 10;
 /// Without --timeout, the time limit of a run as a multiple of the first run without settings, plus
 /// a constant.
-const PATIENCE: u32 = 10;
-const PATIENCE_MORE: Duration = Duration::from_secs(30);
+const TIMEOUT_FACTOR: u32 = 10;
+const TIMEOUT_BASE: Duration = Duration::from_secs(30);
 
-pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
+pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> {
     let catalogue = arguments.catalogue.as_deref().map_or_else(Catalogue::built_in, Catalogue::with_file);
     let catalogue = catalogue.map_err(Failure)?;
     check_ids(arguments, &catalogue)?;
@@ -41,7 +41,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
             .collect();
         let document = catalogue_document(&candidates);
         show(LIST_SCHEMA, &document, &catalogue_page(&candidates), &arguments.shown, output)?;
-        return Ok(Ending::Done);
+        return Ok(CommandResult::Done);
     }
     let command: Vec<String> =
         arguments.command.iter().filter_map(|word| word.to_str().map(str::to_owned)).collect();
@@ -59,8 +59,8 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
     };
     let described = (&service, arguments.seed, format!("{catalogue:?}"));
     let subjects = std::slice::from_ref(&base);
-    let mut bench = Bench::open_serving("try", &described, subjects, &arguments.lab, service.as_ref())?;
-    let teller = Teller::new("try", !output.json);
+    let mut bench = LabSetup::open_serving("try", &described, subjects, &arguments.lab, service.as_ref())?;
+    let teller = LabProgress::new("try", !output.json);
     let course = Running { arguments, catalogue: &catalogue, base, service, teller: &teller };
     let trial = course.run(&mut bench);
     drop(teller);
@@ -69,15 +69,15 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
             (trial.elsewhere, trial.nodes) = (bench.caveats(), bench.nodes());
             show(SCHEMA, &document(&trial), &page(&trial), &arguments.shown, output)?;
             bench.close();
-            Ok(Ending::Done)
+            Ok(CommandResult::Done)
         }
-        Err(Broken::Stopped(why)) => stopped(&why),
-        Err(Broken::Fails(why)) => {
+        Err(NoTrial::Stopped(why)) => stopped(&why),
+        Err(NoTrial::Fails(why)) => {
             // If it were kept, the failure would be reused without any run.
             bench.abandon();
             Err(Failure(why))
         }
-        Err(Broken::Unasked(why)) => Err(Failure(why)),
+        Err(NoTrial::Unasked(why)) => Err(Failure(why)),
     }
 }
 
@@ -95,7 +95,7 @@ fn is_wanted(arguments: &Arguments, id: &str) -> bool {
 }
 
 /// Why a trial has no result.
-enum Broken {
+enum NoTrial {
     Stopped(Stopped),
     /// The command fails without any setting.
     Fails(String),
@@ -103,7 +103,7 @@ enum Broken {
     Unasked(String),
 }
 
-impl From<Stopped> for Broken {
+impl From<Stopped> for NoTrial {
     fn from(stopped: Stopped) -> Self {
         Self::Stopped(stopped)
     }
@@ -127,17 +127,17 @@ struct Running<'a> {
     catalogue: &'a Catalogue,
     base: Subject,
     service: Option<Service>,
-    teller: &'a Teller,
+    teller: &'a LabProgress,
 }
 
 impl Running<'_> {
-    fn run(mut self, bench: &mut Bench) -> std::result::Result<Trial, Broken> {
+    fn run(mut self, bench: &mut LabSetup) -> std::result::Result<Trial, NoTrial> {
         let begin = Instant::now();
         let observation = self.first_run(bench)?;
         let wall =
             Duration::try_from_secs_f64(observation.wall_seconds.unwrap_or_default()).unwrap_or_default();
         if self.base.timeout.is_none() {
-            self.base.timeout = Some(wall.saturating_mul(PATIENCE).saturating_add(PATIENCE_MORE));
+            self.base.timeout = Some(wall.saturating_mul(TIMEOUT_FACTOR).saturating_add(TIMEOUT_BASE));
         }
         let facts = tries::facts(&self.base.command, &observation);
         let wanted = |id: &str| is_wanted(self.arguments, id);
@@ -178,30 +178,30 @@ impl Running<'_> {
     }
 
     /// Refuses a trial with very many runs without --yes.
-    fn ask(&self, bench: &mut Bench, tries: usize, each: Duration) -> std::result::Result<(), Broken> {
+    fn ask(&self, bench: &mut LabSetup, tries: usize, each: Duration) -> std::result::Result<(), NoTrial> {
         let runs = u64::from(self.arguments.repeat).saturating_mul(tries as u64 + 1);
         let each = each.as_secs_f64();
         let why = || {
             let (all, each) = (seconds(each * runs as f64), seconds(each));
             format!("that is {runs} runs, about {all} (the first took {each}); add --yes to begin")
         };
-        bench.ask(&[], runs, self.arguments.lab.yes).map_err(|_| Broken::Unasked(why()))
+        bench.ask(&[], runs, self.arguments.lab.yes).map_err(|_| NoTrial::Unasked(why()))
     }
 
     /// Runs the command once without settings; the figures are not counted.
-    fn first_run(&self, bench: &mut Bench) -> std::result::Result<Observation, Broken> {
-        let tell = |_: &Progress| self.teller.say("the first run, without settings");
+    fn first_run(&self, bench: &mut LabSetup) -> std::result::Result<Observation, NoTrial> {
+        let tell = |_: &Progress| self.teller.show_line("the first run, without settings");
         let mut referee = TrialJudge::new(&[], self.service.is_some(), &tell);
         let subject = Subject { name: "first look".to_owned(), ..self.base.clone() };
         let plan = Plan { subjects: vec![subject], warm_up: 0, min_rounds: 1, max_rounds: 1, seed: 1 };
         tell(&Progress::default());
         engine::runs_done(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
         if let Some(Some(why)) = referee.failures.into_iter().next() {
-            return Err(Broken::Fails(format!("without any setting: {why}")));
+            return Err(NoTrial::Fails(format!("without any setting: {why}")));
         }
         let observation = referee.observations.into_iter().flatten().flatten().next();
         let observation = observation
-            .ok_or_else(|| Broken::Fails("the first run, without settings, showed nothing".to_owned()))?;
+            .ok_or_else(|| NoTrial::Fails("the first run, without settings, showed nothing".to_owned()))?;
         let goal: Goal = self.arguments.goal.into();
         let (what, figure) = match goal {
             Goal::Peak => ("peak", observation.peak_bytes),
@@ -215,7 +215,7 @@ impl Running<'_> {
                 }
                 _ => "it could not be recorded; see `strandline doctor`",
             };
-            return Err(Broken::Fails(format!("its {what} is not known: {why}")));
+            return Err(NoTrial::Fails(format!("its {what} is not known: {why}")));
         }
         Ok(observation)
     }
@@ -224,12 +224,12 @@ impl Running<'_> {
     /// memory is measured as in the first run.
     fn rounds(
         &self,
-        bench: &mut Bench,
+        bench: &mut LabSetup,
         baseline: &str,
         tries: &[TriedSetting],
         settled_at: observation::SettledSource,
-    ) -> std::result::Result<Rounds, Broken> {
-        let tell = |progress: &Progress| self.teller.tell(progress);
+    ) -> std::result::Result<Rounds, NoTrial> {
+        let tell = |progress: &Progress| self.teller.update(progress);
         let mut referee = TrialJudge::new(tries, self.service.is_some(), &tell);
         referee.until = self.arguments.until;
         referee.seed = self.arguments.seed;
@@ -246,7 +246,9 @@ impl Running<'_> {
             referee.observations.first().map_or(0, |observations| observations.iter().flatten().count());
         let why = referee.failures.first().cloned().flatten();
         if let (0, Some(why)) = (rounds, &why) {
-            return Err(Broken::Fails(format!("without any setting, in every round after the first: {why}")));
+            return Err(NoTrial::Fails(format!(
+                "without any setting, in every round after the first: {why}"
+            )));
         }
         Ok(Rounds {
             judged: referee.judge(),

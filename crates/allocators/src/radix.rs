@@ -75,7 +75,7 @@ pub struct StaticData<'a> {
 /// it; very large data is cut.
 pub fn large_data(space: &AddressSpace, larger_than: u64) -> Vec<StaticData<'_>> {
     let mut all = Vec::new();
-    for group in modules::groups(space.mappings()) {
+    for group in modules::file_groups(space.mappings()) {
         if let Some((start, end)) = modules::data(&group).filter(|data| data.1 - data.0 > larger_than) {
             all.push(StaticData { start, end, object: group[0] });
         }

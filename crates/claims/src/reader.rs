@@ -4,7 +4,7 @@
 //! Evidence is data; inspect's `recognise` evaluates it. An allocator or runtime whose entry has no
 //! reader is only named.
 
-use strandline_process::image::{Image, Symbol};
+use strandline_process::image::{ElfFile, Symbol};
 use strandline_process::map::Mapping;
 use strandline_process::namespaces::{open_executable, open_mapped_file};
 use strandline_process::procfs::Process;
@@ -148,12 +148,12 @@ impl Match<'_> {
     }
 
     /// Opens the file as an ELF image.
-    pub fn image(&self) -> Option<Image> {
+    pub fn image(&self) -> Option<ElfFile> {
         let file = match self.mapping {
             Some(mapping) => open_mapped_file(self.process, mapping),
             None => open_executable(self.process),
         };
-        file.ok().and_then(Image::open)
+        file.ok().and_then(ElfFile::open)
     }
 
     /// Address of a symbol of the executable.

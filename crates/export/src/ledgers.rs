@@ -171,7 +171,7 @@ impl LedgerTaker {
             Err(error) => (stopped_by_failure(&error, now.duration_since(since).min(asked)), Err(error)),
         };
         // Otherwise the exporter's memory would grow with each ledger.
-        strandline_sys::host::release_memory();
+        strandline_sys::host::trim_heap();
         self.board.count(if result.is_ok() { &self.board.ledgers } else { &self.board.failures });
         if stopped > turn.remaining {
             self.board.count(&self.board.overruns);

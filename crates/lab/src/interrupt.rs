@@ -31,7 +31,7 @@ impl Interrupt {
     pub fn new() -> Result<Self, String> {
         let failed = |error: std::io::Error| format!("signals cannot be taken over: {error}");
         // A parent may have ignored SIGCHLD; then ends of children are not reported.
-        strandline_sys::spawn::dispose_for_recording();
+        strandline_sys::spawn::set_recording_dispositions();
         let bits = SIGNALS.into_iter().fold(0u64, |bits, signal| bits | 1 << (signal as i32 - 1));
         let before = strandline_sys::spawn::block_signals(bits).map_err(failed)?;
         // A second lab of this process finds the signals blocked by the first.

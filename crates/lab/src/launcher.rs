@@ -21,7 +21,7 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use strandline_sys::process::{Usage, adopt_orphans, reap};
+use strandline_sys::process::{Usage, become_subreaper, reap};
 use strandline_sys::signal;
 use strandline_sys::spawn::{Gate, Resource, Setup, block_signals, spawn};
 
@@ -79,8 +79,8 @@ pub fn serve(socket: UnixStream) -> io::Result<()> {
     let ours = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGTSTP];
     let bits = ours.into_iter().fold(child, |bits, signal| bits | 1 << (signal as i32 - 1));
     let before = block_signals(bits)?;
-    strandline_sys::spawn::dispose_for_recording();
-    adopt_orphans()?;
+    strandline_sys::spawn::set_recording_dispositions();
+    become_subreaper()?;
     let signals: SigSet = [Signal::SIGCHLD].into_iter().collect();
     let child_signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     let no_counters = counters::why_none();
@@ -262,7 +262,7 @@ impl Launcher {
         self.send_event(&Event::Ended(Box::new(Ended {
             user_us: usage.user_us,
             system_us: usage.system_us,
-            high_water_bytes: usage.high_water_kib.saturating_mul(1024),
+            high_water_bytes: usage.peak_rss_kib.saturating_mul(1024),
             minor_faults: usage.minor_faults,
             major_faults: usage.major_faults,
             ..over.ended
@@ -338,8 +338,8 @@ fn gate() -> (Option<UnixStream>, Option<CounterOpener>) {
         return (None, None);
     }
     let opener = std::thread::spawn(move || {
-        let counters = Gate::knocked(&ours).and_then(|pid| Counters::open(pid).ok());
-        Gate::open(&ours);
+        let counters = Gate::wait_for_child(&ours).and_then(|pid| Counters::open(pid).ok());
+        Gate::release(&ours);
         counters
     });
     (Some(theirs), Some(opener))

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use strandline_sys::process::{adopt_orphans, reap};
+use strandline_sys::process::{become_subreaper, reap};
 use strandline_sys::spawn::{Setup, spawn};
 
 use super::cell::{Measure, Outcome, Subject};
@@ -77,7 +77,7 @@ impl Local {
         std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
         let spared = own_children();
         // If the launcher is killed, this process must end the jobs.
-        adopt_orphans().map_err(failed)?;
+        become_subreaper().map_err(failed)?;
         let (socket, theirs) = UnixStream::pair().map_err(failed)?;
         let mut command = Command::new(executable_path());
         let theirs = OwnedFd::from(theirs);

@@ -20,21 +20,21 @@ pub struct ReadBuffer {
 impl ReadBuffer {
     /// Makes a buffer of `len` zeros.
     pub fn new(len: usize) -> Self {
-        Self::within(vec![0; len + LINE_BYTES - 1], len)
+        Self::from_padded(vec![0; len + LINE_BYTES - 1], len)
     }
 
     /// Makes a buffer of `len` zeros with every page touched: at the first touch the kernel finds
     /// and clears a page, which takes as long as the copy. `None` if the allocation fails.
-    pub fn touched(len: usize) -> Option<Self> {
+    pub fn prefaulted(len: usize) -> Option<Self> {
         let room = len.checked_add(LINE_BYTES - 1)?;
         let mut bytes: Vec<u8> = Vec::new();
         bytes.try_reserve_exact(room).ok()?;
         strandline_sys::host::prefer_huge_pages(bytes.spare_capacity_mut());
         bytes.resize(room, 0);
-        Some(Self::within(bytes, len))
+        Some(Self::from_padded(bytes, len))
     }
 
-    fn within(bytes: Vec<u8>, len: usize) -> Self {
+    fn from_padded(bytes: Vec<u8>, len: usize) -> Self {
         let first = bytes.as_ptr().addr().wrapping_neg() % LINE_BYTES;
         Self { bytes, first, len }
     }
@@ -82,7 +82,7 @@ mod tests {
             buffer.fill(7);
             let mut clone = buffer.clone();
             assert_eq!((clone.as_ptr().addr() % LINE_BYTES, &clone[..]), (0, &buffer[..]));
-            let touched = ReadBuffer::touched(len).unwrap();
+            let touched = ReadBuffer::prefaulted(len).unwrap();
             assert_eq!((touched.len(), touched.as_ptr().addr() % LINE_BYTES), (len, 0));
             clone.resize(len / 2);
             assert_eq!((clone.len(), &clone[..]), (len / 2, &buffer[..len / 2]));

@@ -29,7 +29,7 @@ const SEGMENT_BYTES: usize = 56;
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     start: u64,
-    in_file: u64,
+    file_bytes: u64,
     offset: u64,
 }
 
@@ -43,7 +43,7 @@ pub struct Constants<'a> {
 
 impl<'a> Constants<'a> {
     /// Reads the headers of an ELF-64 file; `None` if it is not one.
-    pub fn of(file: &'a File) -> Option<Self> {
+    pub fn parse(file: &'a File) -> Option<Self> {
         let header = read(file, 0, HEADER_BYTES)?;
         if header.get(..6)? != b"\x7fELF\x02\x01" {
             return None;
@@ -59,7 +59,7 @@ impl<'a> Constants<'a> {
         let segment = |entry: &[u8]| {
             Some(Segment {
                 start: word_at(entry, 16)?,
-                in_file: word_at(entry, 32)?,
+                file_bytes: word_at(entry, 32)?,
                 offset: word_at(entry, 8)?,
             })
         };
@@ -71,7 +71,7 @@ impl<'a> Constants<'a> {
     /// printable ASCII.
     pub fn text(&mut self, address: u64, most: usize) -> Option<String> {
         let mut offset = self.segments.iter().find_map(|segment| {
-            let skip = address.checked_sub(segment.start).filter(|&skip| skip < segment.in_file)?;
+            let skip = address.checked_sub(segment.start).filter(|&skip| skip < segment.file_bytes)?;
             segment.offset.checked_add(skip)
         })?;
         let mut text = String::new();
@@ -128,16 +128,19 @@ mod tests {
     #[test]
     fn a_text_is_found_and_nothing_beyond_the_file() {
         let file = File::open("/proc/self/exe").unwrap();
-        let mut constants = Constants::of(&file).unwrap();
+        let mut constants = Constants::parse(&file).unwrap();
         let bytes = std::fs::read("/proc/self/exe").unwrap();
         let offset = memchr(&bytes, TEXT.as_bytes()) as u64;
-        let segment =
-            constants.segments.iter().find(|s| (s.offset..s.offset + s.in_file).contains(&offset)).unwrap();
+        let segment = constants
+            .segments
+            .iter()
+            .find(|s| (s.offset..s.offset + s.file_bytes).contains(&offset))
+            .unwrap();
         let address = offset - segment.offset + segment.start;
         assert_eq!(constants.text(address, 100).as_deref(), TEXT.strip_suffix('\0'));
         assert_eq!(constants.text(address, 10), None, "longer than wanted");
         assert_eq!(constants.text(u64::MAX - 3, 100), None);
-        assert!(Constants::of(&File::open("/etc/passwd").unwrap()).is_none());
+        assert!(Constants::parse(&File::open("/etc/passwd").unwrap()).is_none());
     }
 
     fn memchr(bytes: &[u8], text: &[u8]) -> usize {

@@ -15,12 +15,12 @@ const MAX_BYTES: u64 = 1 << 20;
 
 /// The control groups of a process.
 #[derive(Debug)]
-pub struct Groups {
+pub struct ControlGroups {
     own: String,
     mounts: String,
 }
 
-impl Groups {
+impl ControlGroups {
     /// Reads the groups of `process`.
     pub fn of(process: &Process) -> Self {
         let own = process.read_file("cgroup", MAX_BYTES).unwrap_or_default();
@@ -31,7 +31,7 @@ impl Groups {
     /// The directories of the groups that have `controller`, each with its ancestors.
     fn folders(&self, controller: &str) -> Vec<PathBuf> {
         let mut folders = Vec::new();
-        for (controllers, path) in self.own.lines().filter_map(parts) {
+        for (controllers, path) in self.own.lines().filter_map(parse_line) {
             let root = match controllers {
                 "" => mount_point(&self.mounts, "cgroup2", None),
                 _ if controllers.split(',').any(|name| name == controller) => {
@@ -74,7 +74,7 @@ impl Groups {
 
     /// The objection of the groups to a copy of the process, if there is one.
     pub fn objection_to_copy(&self) -> Option<&'static str> {
-        if self.own.lines().filter_map(parts).any(|(_, path)| path.starts_with("/..")) {
+        if self.own.lines().filter_map(parse_line).any(|(_, path)| path.starts_with("/..")) {
             return Some("its control group, and the limits of that, cannot be seen from here");
         }
         let is = |folder: &PathBuf, name: &str, words: &[&str]| {
@@ -97,7 +97,7 @@ impl Groups {
 }
 
 /// The controllers (none for version 2) and the path of a line of /proc/PID/cgroup.
-pub fn parts(line: &str) -> Option<(&str, &str)> {
+pub fn parse_line(line: &str) -> Option<(&str, &str)> {
     line.split_once(':')?.1.split_once(':')
 }
 
@@ -154,13 +154,13 @@ mod tests {
             fs::write(self.0.path().join(folder).join(name), text).unwrap();
         }
 
-        fn groups(&self, own: &str) -> Groups {
+        fn groups(&self, own: &str) -> ControlGroups {
             let root = self.0.path().display();
             let mounts = format!(
                 "30 25 0:26 / {root} rw shared:9 - cgroup2 cgroup2 rw\n\
                  31 25 0:27 / {root} rw - cgroup cgroup rw,memory\n"
             );
-            Groups { own: own.to_owned(), mounts }
+            ControlGroups { own: own.to_owned(), mounts }
         }
     }
 

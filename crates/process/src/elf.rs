@@ -94,7 +94,7 @@ pub struct Object {
 }
 
 type Header = elf::FileHeader64<object::LittleEndian>;
-type Parsed<'a> = (&'a Header, SectionTable<'a, Header, Limited<'a>>);
+type Parsed<'a> = (&'a Header, SectionTable<'a, Header, LimitedReader<'a>>);
 const LE: object::LittleEndian = object::LittleEndian;
 
 impl Object {
@@ -137,7 +137,7 @@ impl Object {
             return Ok(object);
         }
         let (bias, interpreter) = object
-            .with_parsed(|data, (header, _)| facts(data, header, mapping))
+            .with_parsed(|data, (header, _)| load_bias_and_interpreter(data, header, mapping))
             .and_then(|facts| facts)
             .map_err(malformed)?;
         object.bias = bias;
@@ -264,14 +264,14 @@ impl Object {
     /// Parses the headers and passes them to `look`; everything read for it is dropped afterwards.
     fn with_parsed<T>(
         &self,
-        look: impl for<'a> FnOnce(Limited<'a>, Parsed<'a>) -> T,
+        look: impl for<'a> FnOnce(LimitedReader<'a>, Parsed<'a>) -> T,
     ) -> Result<T, &'static str> {
         if self.class == Class::Bits32 {
             return Err("32 bits");
         }
         let cache = ReadCache::new(Cursor { source: &self.source, position: 0 });
         let left = Cell::new(MAX_PARSE_BYTES);
-        let data = Limited { cache: &cache, left: &left };
+        let data = LimitedReader { cache: &cache, left: &left };
         let header = Header::parse(data).map_err(|_| "bad header")?;
         if header.e_machine.get(LE) != elf::EM_X86_64 {
             return Err("another machine's");
@@ -289,7 +289,11 @@ fn name_at(names: &[u8], offset: u32) -> Option<&[u8]> {
 }
 
 /// The load bias, from the segment that `mapping` maps, and whether there is an interpreter.
-fn facts(data: Limited<'_>, header: &Header, mapping: &Mapping) -> Result<(u64, bool), &'static str> {
+fn load_bias_and_interpreter(
+    data: LimitedReader<'_>,
+    header: &Header,
+    mapping: &Mapping,
+) -> Result<(u64, bool), &'static str> {
     let segments = header.program_headers(LE, data).map_err(|_| "bad program headers")?;
     let interpreter = segments.iter().any(|s| s.p_type(LE) == elf::PT_INTERP);
     let mut best: Option<(bool, u64)> = None;
@@ -373,20 +377,20 @@ impl Seek for Cursor<'_> {
 /// A reader that refuses pieces above the table limit and stops at the parse limit, whatever the
 /// headers contain.
 #[derive(Clone, Copy)]
-struct Limited<'a> {
+struct LimitedReader<'a> {
     cache: &'a ReadCache<Cursor<'a>>,
     /// Bytes that may still be read.
     left: &'a Cell<u64>,
 }
 
-impl Limited<'_> {
+impl LimitedReader<'_> {
     fn charge(self, bytes: u64) -> Result<(), ()> {
         self.left.set(self.left.get().checked_sub(bytes).ok_or(())?);
         Ok(())
     }
 }
 
-impl<'a> ReadRef<'a> for Limited<'a> {
+impl<'a> ReadRef<'a> for LimitedReader<'a> {
     fn len(self) -> Result<u64, ()> {
         self.cache.len()
     }
@@ -437,7 +441,7 @@ mod tests {
         let source = Source::Bytes(vec![0; MAX_NAME_BYTES]);
         let cache = ReadCache::new(Cursor { source: &source, position: 0 });
         let left = Cell::new(MAX_NAME_BYTES as u64 + 100);
-        let data = Limited { cache: &cache, left: &left };
+        let data = LimitedReader { cache: &cache, left: &left };
         assert_eq!(data.read_bytes_at_until(0..64, 0), Ok(&[][..]));
         assert_eq!(data.read_bytes_at_until(64..128, 0), Err(()));
         assert_eq!(data.read_bytes_at(0, 64).map(<[u8]>::len), Ok(64));

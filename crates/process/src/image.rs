@@ -51,7 +51,7 @@ struct Section {
 
 /// An open ELF file with its section headers.
 #[derive(Debug)]
-pub struct Image {
+pub struct ElfFile {
     file: File,
     header: Vec<u8>,
     sections: Vec<Section>,
@@ -66,7 +66,7 @@ pub struct Symbol {
     pub address: u64,
 }
 
-impl Image {
+impl ElfFile {
     /// Reads the headers; `None` if the file is not a little-endian ELF-64 file.
     pub fn open(file: File) -> Option<Self> {
         let header = read(&file, 0, HEADER_BYTES as u64)?;
@@ -115,7 +115,7 @@ impl Image {
     }
 
     /// Those of `names` that the file defines in its full symbol table, if it is not stripped.
-    pub fn unstripped(&self, names: &[&'static str]) -> Vec<Symbol> {
+    pub fn static_symbols(&self, names: &[&'static str]) -> Vec<Symbol> {
         self.symbols(SHT_SYMTAB, names).unwrap_or_default()
     }
 
@@ -207,7 +207,7 @@ impl Image {
             window.drain(..window.len().saturating_sub(carried));
             let known = window.len();
             window.extend_from_slice(&block);
-            found.extend(ending_in(&window, ending, known).take(MAX_ENDINGS));
+            found.extend(strings_ending_in(&window, ending, known).take(MAX_ENDINGS));
             at += BLOCK_BYTES as u64;
         }
         found
@@ -216,7 +216,11 @@ impl Image {
 
 /// The C strings of `bytes` that end with `ending` and whose terminator is not among the first
 /// `known` bytes.
-fn ending_in<'a>(bytes: &'a [u8], ending: &'a str, known: usize) -> impl Iterator<Item = String> + 'a {
+fn strings_ending_in<'a>(
+    bytes: &'a [u8],
+    ending: &'a str,
+    known: usize,
+) -> impl Iterator<Item = String> + 'a {
     memchr::memmem::find_iter(bytes, ending.as_bytes()).filter_map(move |place| {
         let zero = place + ending.len();
         let before =
@@ -266,14 +270,14 @@ fn printable(bytes: &[u8]) -> String {
 }
 
 /// Opens the file that is mapped at `address`.
-pub fn image_at(process: &Process, space: &AddressSpace, address: u64) -> Option<Image> {
-    Image::open(open_mapped_file(process, space.find(address)?).ok()?)
+pub fn image_at(process: &Process, space: &AddressSpace, address: u64) -> Option<ElfFile> {
+    ElfFile::open(open_mapped_file(process, space.find(address)?).ok()?)
 }
 
 /// Whether the file of `mapping` defines one of `names` in its dynamic symbols. Reads each table
 /// once; for files with very many unrelated symbols.
 pub fn exports(process: &Process, mapping: &Mapping, names: &[&'static str]) -> bool {
-    let image = open_mapped_file(process, mapping).ok().and_then(Image::open);
+    let image = open_mapped_file(process, mapping).ok().and_then(ElfFile::open);
     image.is_some_and(|image| !image.exported(names).is_empty())
 }
 
@@ -301,9 +305,9 @@ mod tests {
     }
 
     fn look(bytes: &[u8]) {
-        if let Some(image) = Image::open(file(bytes)) {
+        if let Some(image) = ElfFile::open(file(bytes)) {
             image.exported(&["malloc", "mallctl"]);
-            image.unstripped(&["malloc"]);
+            image.static_symbols(&["malloc"]);
             image.section_bytes(".go.buildinfo", 64);
             image.strings(&["<jemalloc>"]);
             image.strings_ending("MALLOC_CONF");
@@ -315,7 +319,7 @@ mod tests {
     fn the_system_library_defines_malloc() {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let libc = maps.lines().find(|line| line.contains("/libc.so.6")).unwrap();
-        let image = Image::open(File::open(&libc[libc.find('/').unwrap()..]).unwrap()).unwrap();
+        let image = ElfFile::open(File::open(&libc[libc.find('/').unwrap()..]).unwrap()).unwrap();
         let found = image.exported(&["malloc", "mallctl"]);
         assert_eq!(found.iter().map(|symbol| symbol.name).collect::<Vec<_>>(), ["malloc"]);
         assert!(image.bytes_at(found[0].address, 16).is_some());
@@ -329,12 +333,12 @@ mod tests {
     fn strings_are_found_by_their_end() {
         let bytes =
             b"\0_RJEM_MALLOC_CONF\0value of MALLOC_CONF\0MALLOC_CONF is set\0\x01MALLOC_CONF\0MALLOC_CONF";
-        let of = |known| ending_in(bytes, "MALLOC_CONF", known).collect::<Vec<_>>();
+        let of = |known| strings_ending_in(bytes, "MALLOC_CONF", known).collect::<Vec<_>>();
         assert_eq!(of(0), ["_RJEM_MALLOC_CONF", "value of MALLOC_CONF", "MALLOC_CONF"]);
         assert_eq!(of(40), ["MALLOC_CONF"]);
         let long = [vec![b'x'; STRING_BYTES + 1], b"end\0".to_vec()].concat();
-        assert_eq!(ending_in(&long, "end", 0).count(), 0);
-        assert_eq!(ending_in(&long[1..], "end", 0).count(), 1);
+        assert_eq!(strings_ending_in(&long, "end", 0).count(), 0);
+        assert_eq!(strings_ending_in(&long[1..], "end", 0).count(), 1);
     }
 
     #[test]
@@ -349,7 +353,7 @@ mod tests {
     #[test]
     fn headers_that_lie_cost_nothing() {
         let mut bytes = std::fs::read("/bin/true").unwrap();
-        assert!(Image::open(file(&bytes)).is_some_and(|image| image.section(".rodata").is_some()));
+        assert!(ElfFile::open(file(&bytes)).is_some_and(|image| image.section(".rodata").is_some()));
         bytes[40..48].copy_from_slice(&u64::MAX.to_le_bytes());
         look(&bytes);
         let cut = bytes.len() / 2;

@@ -23,7 +23,7 @@ pub struct Module<'a> {
 pub fn all(space: &AddressSpace) -> Vec<Module<'_>> {
     let mut seen = HashSet::new();
     let mut all = Vec::new();
-    for mappings in groups(space.mappings()) {
+    for mappings in file_groups(space.mappings()) {
         let code = mappings.iter().copied().find(|mapping| mapping.permissions.execute);
         let Some((code, data)) = code.zip(data(&mappings)) else { continue };
         if seen.len() < MAX_FILES && seen.insert((code.device, code.inode)) {
@@ -43,7 +43,7 @@ pub fn data(mappings: &[&Mapping]) -> Option<(u64, u64)> {
 /// Groups consecutive mappings of one file, with the anonymous mapping (bss) that follows those of
 /// a program without a gap. A mapping behind a data file (locale-archive) is unrelated and not
 /// included.
-pub fn groups(mappings: &[Mapping]) -> Vec<Vec<&Mapping>> {
+pub fn file_groups(mappings: &[Mapping]) -> Vec<Vec<&Mapping>> {
     let mut groups: Vec<Vec<&Mapping>> = Vec::new();
     for mapping in mappings {
         let last = groups.last_mut();

@@ -28,7 +28,7 @@ use crate::procfs::Process;
 
 /// `O_NONBLOCK` and `O_NOCTTY` of x86-64: opening neither waits for the other end of a pipe nor
 /// acquires a controlling terminal.
-const QUIETLY: i32 = 0o4000 | 0o400;
+const OPEN_FLAGS: i32 = 0o4000 | 0o400;
 
 /// Suffix that the kernel adds to the name of a mapped file without a path.
 const DELETED: &str = " (deleted)";
@@ -45,8 +45,9 @@ pub fn open_mapped_file(process: &Process, mapping: &Mapping) -> Result<File> {
             let path = mapping.name.strip_suffix(DELETED).unwrap_or(&mapping.name);
             let path = below_root(process, path);
             let inside = format!("root{path}");
-            match open_or_lend(process, &path, |file| same_device(file, mapping) && same_file(file, mapping))
-            {
+            match open_with_capabilities(process, &path, |file| {
+                same_device(file, mapping) && same_file(file, mapping)
+            }) {
                 Ok(file) if same_file(&file, mapping) => Ok(file),
                 Ok(_) => {
                     let source = io::Error::new(
@@ -79,12 +80,16 @@ fn without_root<'a>(root: &str, path: &'a str) -> &'a str {
 
 /// Opens a file by its path in the target's own mount namespace: `path` is absolute there.
 pub fn open_in_root(process: &Process, path: &str) -> io::Result<File> {
-    open_or_lend(process, path, |_| false)
+    open_with_capabilities(process, path, |_| false)
 }
 
 /// Like [`open_in_root`]; if strandline's own rights do not suffice, opens with its file
 /// capabilities, provided that the file belongs to the target's user or `is_known`.
-fn open_or_lend(process: &Process, path: &str, is_known: impl Fn(&File) -> bool) -> io::Result<File> {
+fn open_with_capabilities(
+    process: &Process,
+    path: &str,
+    is_known: impl Fn(&File) -> bool,
+) -> io::Result<File> {
     // The kernel prints neither relative paths nor paths with "..".
     if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not an absolute path"));
@@ -104,38 +109,38 @@ fn open_or_lend(process: &Process, path: &str, is_known: impl Fn(&File) -> bool)
 
 /// Opens a regular file by its path in the target's root.
 fn open_below(process: &Process, path: &str) -> io::Result<File> {
-    let root = open(process.path("root"), PLACE | OFlags::DIRECTORY, Mode::empty())?;
+    let root = open(process.path("root"), PATH_FLAGS | OFlags::DIRECTORY, Mode::empty())?;
     let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    let place = match openat2(&root, path, PLACE, Mode::empty(), within) {
+    let place = match openat2(&root, path, PATH_FLAGS, Mode::empty(), within) {
         // Before Linux 5.6, or under a seccomp filter that does not know openat2.
         Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => without_links(root, path)?,
         place => place?,
     };
-    open_place(&place)
+    reopen(&place)
 }
 
 /// Flags for a location that is resolved but not opened for reading.
-const PLACE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 /// Resolves a path below `root` without following links.
 fn without_links(root: OwnedFd, path: &str) -> io::Result<OwnedFd> {
     let mut place = root;
     for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
-        place = openat(&place, part, PLACE | OFlags::NOFOLLOW, Mode::empty())?;
+        place = openat(&place, part, PATH_FLAGS | OFlags::NOFOLLOW, Mode::empty())?;
     }
     Ok(place)
 }
 
 /// Opens the file at a resolved location if it is a regular file: opening a device can have
 /// effects.
-fn open_place(place: &impl AsFd) -> io::Result<File> {
+fn reopen(place: &impl AsFd) -> io::Result<File> {
     let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(place)?.st_mode);
     if !kind.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
     // Reopens exactly this file, wherever its path leads by now.
     let path = format!("/proc/self/fd/{}", place.as_fd().as_raw_fd());
-    std::fs::OpenOptions::new().read(true).custom_flags(QUIETLY).open(path)
+    std::fs::OpenOptions::new().read(true).custom_flags(OPEN_FLAGS).open(path)
 }
 
 /// Opens the target's executable, even if it was deleted or replaced.
@@ -146,7 +151,7 @@ pub fn open_executable(process: &Process) -> Result<File> {
 
 /// Opens the target of one of the kernel's own links.
 fn open_regular(path: &Path) -> io::Result<File> {
-    open_place(&open(path, PLACE, Mode::empty())?)
+    reopen(&open(path, PATH_FLAGS, Mode::empty())?)
 }
 
 /// Whether an open file is the mapped one. Compares only inodes: overlay and btrfs show another
@@ -158,12 +163,12 @@ fn same_file(file: &File, mapping: &Mapping) -> bool {
 /// Whether an open file is on the device shown in maps; see `same_file` for file systems where it
 /// is not.
 fn same_device(file: &File, mapping: &Mapping) -> bool {
-    file.metadata().is_ok_and(|metadata| numbers(metadata.dev()) == mapping.device)
+    file.metadata().is_ok_and(|metadata| major_minor(metadata.dev()) == mapping.device)
 }
 
 /// The major and minor number of a device, as glibc packs them (`gnu_dev_major`, `gnu_dev_minor`):
 /// low bits of both below, high bits above.
-fn numbers(device: u64) -> (u32, u32) {
+fn major_minor(device: u64) -> (u32, u32) {
     let major = (device >> 8 & 0xfff) | (device >> 32 & !0xfff);
     let minor = (device & 0xff) | (device >> 12 & !0xff);
     (major as u32, minor as u32)
@@ -176,8 +181,8 @@ mod tests {
 
     #[test]
     fn devices_have_two_numbers() {
-        assert_eq!(numbers(0xfe0a), (0xfe, 0x0a));
-        assert_eq!(numbers(0x0000_1001_2345_6789), (0x1567, 0x0012_3489));
+        assert_eq!(major_minor(0xfe0a), (0xfe, 0x0a));
+        assert_eq!(major_minor(0x0000_1001_2345_6789), (0x1567, 0x0012_3489));
     }
 
     fn own() -> Process {
@@ -246,9 +251,9 @@ mod tests {
         assert_eq!(text("/absolute"), "theirs");
         assert_eq!(text("/climbing"), "theirs");
         assert!(open_in_root(&process, "/magic").is_err(), "it has no /proc there");
-        let root = open(process.path("root"), PLACE | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let root = open(process.path("root"), PATH_FLAGS | OFlags::DIRECTORY, Mode::empty()).unwrap();
         let old =
-            |path: &str| without_links(root.try_clone().unwrap(), path).and_then(|place| open_place(&place));
+            |path: &str| without_links(root.try_clone().unwrap(), path).and_then(|place| reopen(&place));
         assert_eq!(std::io::read_to_string(old("/etc/passwd").unwrap()).unwrap(), "theirs");
         assert!(old("/absolute").is_err() && old("/climbing").is_err());
         child.kill().unwrap();
@@ -257,7 +262,7 @@ mod tests {
 
     /// Starts a program from a file system that exists only in its own mount namespace, in its own
     /// pid namespace. `None` if this machine or user may not.
-    fn elsewhere() -> Option<(std::process::Child, Process)> {
+    fn start_in_own_namespaces() -> Option<(std::process::Child, Process)> {
         use std::process::{Command, Stdio};
 
         let script = "mount -t tmpfs none /mnt && cp /bin/sleep /mnt/nap && exec /mnt/nap 1000";
@@ -289,7 +294,7 @@ mod tests {
 
     #[test]
     fn files_of_another_mount_namespace_open_by_its_own_doors() {
-        let Some((mut child, process)) = elsewhere() else {
+        let Some((mut child, process)) = start_in_own_namespaces() else {
             eprintln!("skipped: no namespaces for this user");
             return;
         };

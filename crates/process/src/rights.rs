@@ -46,14 +46,14 @@ impl Rights {
     }
 
     /// Those of `these` that no program started from here can have. For root DAC_OVERRIDE suffices.
-    fn out_of_bounds(&self, these: &[Capability]) -> Vec<Capability> {
+    fn outside_bounding_set(&self, these: &[Capability]) -> Vec<Capability> {
         let root = Self { held: self.bounds, ..*self };
         these.iter().copied().filter(|one| !root.has(*one)).collect()
     }
 
     /// A phrase that names the user and the missing capabilities.
-    pub fn lack(&self, missing: &[Capability]) -> String {
-        let without = self.out_of_bounds(missing);
+    pub fn describe_missing(&self, missing: &[Capability]) -> String {
+        let without = self.outside_bounding_set(missing);
         match self.user {
             0 if !without.is_empty() => format!("this container's root lacks {}", names(missing)),
             0 => format!("root was started here without {}", names(missing)),
@@ -65,8 +65,8 @@ impl Rights {
     }
 
     /// Whether the cause is more than that this user is not root.
-    pub fn is_unusual(&self, missing: &[Capability]) -> bool {
-        !missing.is_empty() && (self.user == 0 || !self.out_of_bounds(missing).is_empty())
+    pub fn is_more_than_not_root(&self, missing: &[Capability]) -> bool {
+        !missing.is_empty() && (self.user == 0 || !self.outside_bounding_set(missing).is_empty())
     }
 
     /// What would provide `missing`; `as_who` is an alternative to root (` or as that user`).
@@ -76,7 +76,7 @@ impl Rights {
             let options: Vec<String> = these.iter().map(|one| format!("--cap-add {}", one.name)).collect();
             options.join(" ")
         };
-        let without = self.out_of_bounds(missing);
+        let without = self.outside_bounding_set(missing);
         let can_be_marked = missing.iter().all(|one| self.bounds & one.bit() != 0);
         match self.user {
             _ if missing.is_empty() => "run as root outside the container".to_owned(),
@@ -133,14 +133,17 @@ mod tests {
         let bounded = ALL & !SYS_PTRACE.bit();
         let root = of(0, &[DAC_OVERRIDE], bounded);
         let missing = root.missing(true);
-        assert_eq!(root.lack(&missing), "this container's root lacks CAP_SYS_PTRACE");
+        assert_eq!(root.describe_missing(&missing), "this container's root lacks CAP_SYS_PTRACE");
         assert_eq!(
             root.advice(&missing, ""),
             "start it with --cap-add SYS_PTRACE (Kubernetes: securityContext.capabilities.add)"
         );
         let bare = of(0, &[], 0);
         let missing = bare.missing(true);
-        assert_eq!(bare.lack(&missing), "this container's root lacks CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH");
+        assert_eq!(
+            bare.describe_missing(&missing),
+            "this container's root lacks CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
+        );
         assert!(bare.advice(&missing, "").contains("--cap-add SYS_PTRACE --cap-add DAC_READ_SEARCH"));
         assert!(
             of(7, &[], bounded).advice(&[SYS_PTRACE], "").starts_with("start the container as root with")

@@ -25,17 +25,17 @@ use std::time::{Duration, Instant};
 use strandline_sys::ptrace::Registers;
 use strandline_sys::{memory, process as sys};
 
-use crate::call::code::{Code, can_call};
-use crate::call::filters::{self, Needed, any};
+use crate::call::code::{CallSites, can_call};
+use crate::call::filters::{self, RequiredCall, any};
 use crate::call::frame::{self, RED_ZONE_BYTES, SystemCall};
 use crate::call::inject::{self, Call, CallError, Injected};
 use crate::map::AddressSpace;
 use crate::memory::{Memory, word_at};
 use crate::procfs::Process;
 use crate::target::budget;
-use crate::target::copy::Copy;
+use crate::target::copy::MemoryCopy;
 use crate::target::hold::on_own_thread;
-use crate::target::live::{Live, Opened};
+use crate::target::live::{ByPid, MemFile};
 use crate::target::stop::Stopped;
 use crate::target::tracee::Tracee;
 
@@ -49,9 +49,9 @@ const CLONE_FILES: u64 = 0x400;
 /// Unshares the descriptor table first, so that the program's descriptors stay open.
 const CLOSE_RANGE_UNSHARE: u64 = 2;
 /// System calls made to take a snapshot, in the target and in the child, and to reap it.
-const TAKING: [Needed; 6] = [
-    Needed { name: "clone", number: CLONE as u32, arguments: [Some(CLONE_FILES), None, Some(0)] },
-    Needed {
+const TAKING: [RequiredCall; 6] = [
+    RequiredCall { name: "clone", number: CLONE as u32, arguments: [Some(CLONE_FILES), None, Some(0)] },
+    RequiredCall {
         name: "close_range",
         number: CLOSE_RANGE as u32,
         arguments: [Some(0), Some(u32::MAX as u64), Some(CLOSE_RANGE_UNSHARE)],
@@ -61,7 +61,7 @@ const TAKING: [Needed; 6] = [
     filters::RETURN,
     COLLECTING[0],
 ];
-const COLLECTING: [Needed; 2] = [any("wait4", WAIT4 as u32), filters::RETURN];
+const COLLECTING: [RequiredCall; 2] = [any("wait4", WAIT4 as u32), filters::RETURN];
 /// `__WALL | WNOHANG`
 const WAIT_OPTIONS: u64 = 0x4000_0000 | 1;
 /// Stack for the frames of the child, its sleeping time, and alignment.
@@ -79,12 +79,12 @@ const REAP_LIMIT: Duration = Duration::from_millis(200);
 /// Maximum time to hold a thread while reaping.
 const COLLECT_LIMIT: Duration = Duration::from_secs(1);
 /// Maximum number of threads tried for taking the snapshot, and for reaping it.
-const MAX_RUNNERS: usize = 64;
+const MAX_CALLERS: usize = 64;
 const MAX_REAPERS: usize = 64;
 /// Memory that must be free for pages that the program writes to meanwhile: this much, plus this
 /// fraction of its own memory.
 const MIN_ROOM_BYTES: u64 = 256 << 20;
-const ROOM_PART: u64 = 16;
+const ROOM_DIVISOR: u64 = 16;
 /// The child's signal mask: all but KILL and STOP, which cannot be blocked.
 const ALL_BLOCKED: u64 = !(1 << 8 | 1 << 18);
 
@@ -93,14 +93,14 @@ const ALL_BLOCKED: u64 = !(1 << 8 | 1 << 18);
 #[derive(Debug)]
 pub struct NotTaken {
     /// The reason, as the end of a sentence.
-    pub why: String,
+    pub reason: String,
     /// The snapshot to drop; see the type.
-    pub unused: Option<Box<Snapshot>>,
+    pub to_drop: Option<Box<Snapshot>>,
 }
 
 impl From<String> for NotTaken {
     fn from(why: String) -> Self {
-        Self { why, unused: None }
+        Self { reason: why, to_drop: None }
     }
 }
 
@@ -110,7 +110,7 @@ pub struct Snapshot {
     target: Process,
     child: Process,
     /// Its cost, once it has ended.
-    spent: Mutex<Option<Spent>>,
+    spent: Mutex<Option<SnapshotCost>>,
     /// Its id in the target's pid namespace.
     inner_pid: i32,
     handle: OwnedFd,
@@ -123,7 +123,7 @@ pub struct Snapshot {
 
 /// The cost of a snapshot.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Spent {
+pub struct SnapshotCost {
     /// Minor faults of the target meanwhile: pages that it wrote to, and others that it touched
     /// first.
     pub copied_pages: Option<u64>,
@@ -135,7 +135,7 @@ pub struct Spent {
 
 /// Memory that must be available for a snapshot of a process with `anonymous_bytes`.
 pub fn needed_bytes(anonymous_bytes: u64) -> u64 {
-    MIN_ROOM_BYTES + anonymous_bytes / ROOM_PART
+    MIN_ROOM_BYTES + anonymous_bytes / ROOM_DIVISOR
 }
 
 impl Snapshot {
@@ -148,10 +148,10 @@ impl Snapshot {
     pub fn take<T>(
         stopped: &mut Stopped<'_>,
         process: &Process,
-        (space, code, hold): (&AddressSpace, Code, Duration),
+        (space, code, hold): (&AddressSpace, CallSites, Duration),
         before_it_runs: impl FnOnce(&Process) -> Result<T, String>,
     ) -> Result<(Self, T), NotTaken> {
-        let (target, tracee) = ready(stopped, process, space, code)?;
+        let (target, tracee) = prepare(stopped, process, space, code)?;
         let tid = tracee.tid;
         let faults_before = process.stat().ok().map(|stat| stat.minor_faults);
         let anonymous = process.status().ok().and_then(|status| status.anonymous_bytes).unwrap_or(0);
@@ -185,10 +185,10 @@ impl Snapshot {
             room_bytes: needed_bytes(anonymous) / 2,
         };
         let kept = before_it_runs(&snapshot.child);
-        let finished = making.finish(limit).map_err(told);
+        let finished = making.finish(limit).map_err(describe);
         match finished.and(kept) {
             Ok(kept) => Ok((snapshot, kept)),
-            Err(why) => Err(NotTaken { why, unused: Some(Box::new(snapshot)) }),
+            Err(why) => Err(NotTaken { reason: why, to_drop: Some(Box::new(snapshot)) }),
         }
     }
 
@@ -204,7 +204,7 @@ impl Snapshot {
 
     /// Whether the child still exists. Check it after reading: data from one that has ended must
     /// not be used.
-    pub fn is_there(&self) -> bool {
+    pub fn is_alive(&self) -> bool {
         sys::has_ended(&self.handle, Duration::ZERO).is_ok_and(|ended| !ended)
     }
 
@@ -224,19 +224,19 @@ impl Snapshot {
     }
 
     /// Ends the child, and has the target reap it unnoticed. A repeated call only returns the cost.
-    pub fn end(&self) -> Spent {
+    pub fn end(&self) -> SnapshotCost {
         let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
         *spent.get_or_insert_with(|| self.finish())
     }
 
-    fn finish(&self) -> Spent {
+    fn finish(&self) -> SnapshotCost {
         let faults = self.target.stat().ok().map(|stat| stat.minor_faults);
         let copied_pages = faults.zip(self.faults_before).map(|(now, before)| now.saturating_sub(before));
         self.kill();
         let has_ended = sys::has_ended(&self.handle, END_LIMIT).unwrap_or(false);
         let collected = if has_ended { on_own_thread(COLLECT_LIMIT, || self.collect()) } else { None };
         let (collected, stopped) = collected.unwrap_or_default();
-        Spent { copied_pages, collected, stopped }
+        SnapshotCost { copied_pages, collected, stopped }
     }
 
     /// Makes a thread of the target wait for the child. Returns whether the child is gone, and how
@@ -244,9 +244,9 @@ impl Snapshot {
     fn collect(&self) -> (bool, Duration) {
         let mut stopped = Duration::ZERO;
         let Ok(space) = self.target.address_space() else { return (true, stopped) };
-        let memory = Live::new(self.target.pid());
+        let memory = ByPid::new(self.target.pid());
         // The target may run another program by now.
-        let Some(code) = Code::find(&self.target, &space) else { return (false, stopped) };
+        let Some(code) = CallSites::find(&self.target, &space) else { return (false, stopped) };
         let mut tids = self.target.tasks().unwrap_or_default();
         tids.sort_by_key(|&tid| tid != self.tid);
         for tid in tids.into_iter().take(MAX_REAPERS) {
@@ -259,7 +259,7 @@ impl Snapshot {
             if !self.child.path("stat").exists() {
                 return (true, stopped + since.elapsed());
             }
-            if !can_call(&tracee, &space, &code, 0, &COLLECTING) || !code.is_in(&memory) {
+            if !can_call(&tracee, &space, &code, 0, &COLLECTING) || !code.is_still_present(&memory) {
                 stopped += since.elapsed();
                 continue;
             }
@@ -292,17 +292,17 @@ impl Drop for Snapshot {
 /// program's memory.
 pub struct SnapshotMemory {
     /// The child's /proc/PID/mem.
-    pub file: Opened,
+    pub file: MemFile,
     /// Ranges that may be read from it, in address order; device registers are excluded.
     pub readable: Vec<(u64, u64)>,
     /// The copies made during the stop.
-    pub kept: Copy<'static>,
+    pub kept: MemoryCopy<'static>,
     /// Ranges of the copies, in address order.
     pub ranges: Vec<(u64, u64)>,
 }
 
 /// Whether `at` is inside one of `ranges`, and the address where that changes.
-fn place(ranges: &[(u64, u64)], at: u64) -> (bool, u64) {
+fn find_range(ranges: &[(u64, u64)], at: u64) -> (bool, u64) {
     let index = ranges.partition_point(|&(_, end)| end <= at);
     match ranges.get(index) {
         Some(&(start, end)) if start <= at => (true, end),
@@ -356,8 +356,8 @@ impl Memory for SnapshotMemory {
         while got < buffer.len() {
             let Some(at) = address.checked_add(got as u64) else { break };
             let Some(room) = buffer.get_mut(got..) else { break };
-            let (is_kept, kept_until) = place(&self.ranges, at);
-            let (is_readable, until) = place(&self.readable, at);
+            let (is_kept, kept_until) = find_range(&self.ranges, at);
+            let (is_readable, until) = find_range(&self.readable, at);
             let count = usize::try_from(kept_until.min(until) - at).unwrap_or(usize::MAX).min(room.len());
             let Some(part) = room.get_mut(..count) else { break };
             let read = match (is_kept, is_readable) {
@@ -378,23 +378,23 @@ impl Memory for SnapshotMemory {
 ///
 /// # Errors
 /// Returns the objection.
-pub fn is_let_through(process: &Process) -> Result<(), String> {
-    filters::look(process, &TAKING).map_err(|why| format!("it runs under {why}"))
+pub fn filters_allow(process: &Process) -> Result<(), String> {
+    filters::check(process, &TAKING).map_err(|why| format!("it runs under {why}"))
 }
 
 /// Whether a process is the snapshot of any strandline: a child with exit signal 0 and all signals
 /// blocked.
-pub fn is_one(process: &Process) -> bool {
+pub fn is_snapshot(process: &Process) -> bool {
     process.stat().is_ok_and(|stat| stat.exit_signal == Some(0))
         && process.status().is_ok_and(|status| status.blocked == Some(ALL_BLOCKED))
 }
 
 /// Checks the preconditions, and takes a thread out of `stopped` that can make the call.
-fn ready<'a>(
+fn prepare<'a>(
     stopped: &mut Stopped<'a>,
     process: &Process,
     space: &AddressSpace,
-    code: Code,
+    code: CallSites,
 ) -> Result<(Process, Tracee<'a>), String> {
     if stopped.threads().any(|tracee| tracee.is_group_stopped) {
         return Err("the process is stopped by a signal".to_owned());
@@ -405,10 +405,10 @@ fn ready<'a>(
         return Err("a thread is in an uninterruptible sleep".to_owned());
     }
     let Ok(target) = Process::open(process.pid()) else { return Err("the process ended".to_owned()) };
-    if !code.is_in(&Live::new(process.pid())) {
+    if !code.is_still_present(&ByPid::new(process.pid())) {
         return Err("its code is not where it was".to_owned());
     }
-    let Some(tracee) = runner(stopped, space, &code) else {
+    let Some(tracee) = calling_thread(stopped, space, &code) else {
         return Err("no thread can make the call: each has a seccomp filter that may not let it through, Syscall User Dispatch, a shadow stack, too little of its own stack left, may be handling a signal, starts its \
              children in another pid namespace, or is in the middle of a restartable sequence".to_owned());
     };
@@ -416,11 +416,15 @@ fn ready<'a>(
 }
 
 /// Takes a thread out of `stopped` that can make the call, preferring one that notices least.
-fn runner<'a>(stopped: &mut Stopped<'a>, space: &AddressSpace, code: &Code) -> Option<Tracee<'a>> {
+fn calling_thread<'a>(
+    stopped: &mut Stopped<'a>,
+    space: &AddressSpace,
+    code: &CallSites,
+) -> Option<Tracee<'a>> {
     let mut ranked: Vec<(u8, i32)> =
         stopped.threads().map(|tracee| (rank(&tracee.registers), tracee.tid)).collect();
     ranked.sort_unstable();
-    ranked.into_iter().take(MAX_RUNNERS).find_map(|(_, tid)| {
+    ranked.into_iter().take(MAX_CALLERS).find_map(|(_, tid)| {
         stopped.take_out(|tracee| {
             tracee.tid == tid
                 && has_own_children(tracee)
@@ -453,7 +457,7 @@ fn rank(registers: &Registers) -> u8 {
 }
 
 /// Starts the call that makes the child in a thread.
-fn begin_clone<'a>(tracee: Tracee<'a>, code: Code, hold: Duration) -> Result<Injected<'a>, String> {
+fn begin_clone<'a>(tracee: Tracee<'a>, code: CallSites, hold: Duration) -> Result<Injected<'a>, String> {
     let pid = tracee.process.pid();
     let room = "no room below the stack pointer";
     let Some(top) = tracee.registers.rsp.checked_sub(RED_ZONE_BYTES + 32) else {
@@ -477,20 +481,20 @@ fn begin_clone<'a>(tracee: Tracee<'a>, code: Code, hold: Duration) -> Result<Inj
         .map_err(|error| format!("the frames cannot be written: {error}"))?;
     let reserved = tracee.registers.rsp - RED_ZONE_BYTES - chain.address;
     let call = system_call(code, CLONE, [CLONE_FILES, chain.address, 0], reserved);
-    inject::begin(tracee, &call).map_err(told)
+    inject::begin(tracee, &call).map_err(describe)
 }
 
-fn system_call(code: Code, number: u64, arguments: [u64; 3], reserved_bytes: u64) -> Call {
+fn system_call(code: CallSites, number: u64, arguments: [u64; 3], reserved_bytes: u64) -> Call {
     let (function, trampoline) = (code.system_call, code.trampoline);
     Call { function, rax: number, arguments, trampoline, reserved_bytes, blocks_faults: true }
 }
 
 /// Leaves an unfinished call to its thread; returns the error text.
 fn left_alone(injected: Injected<'_>, error: CallError) -> String {
-    if matches!(error, CallError::Late) {
+    if matches!(error, CallError::TimedOut) {
         injected.abandon();
     }
-    told(error)
+    describe(error)
 }
 
 fn refused_by_kernel(result: i64) -> String {
@@ -499,7 +503,7 @@ fn refused_by_kernel(result: i64) -> String {
 
 /// Runs through the entry to the exit of system call `number`; returns its result.
 fn run(injected: &mut Injected<'_>, number: u64, deadline: Instant) -> Result<i64, CallError> {
-    let other = || CallError::Lost(io::Error::other("another system call than the injected one"));
+    let other = || CallError::Failed(io::Error::other("another system call than the injected one"));
     loop {
         if injected.next_system_call(deadline)?.orig_rax != number {
             return Err(other());
@@ -513,14 +517,14 @@ fn run(injected: &mut Injected<'_>, number: u64, deadline: Instant) -> Result<i6
     }
 }
 
-fn told(error: CallError) -> String {
+fn describe(error: CallError) -> String {
     match error {
-        CallError::NotBegun(source) => format!("the call cannot be made: {source}"),
-        CallError::Late => {
+        CallError::NotStarted(source) => format!("the call cannot be made: {source}"),
+        CallError::TimedOut => {
             "the call did not come to its end in time; the thread finishes it alone".to_owned()
         }
         CallError::Died(_) => "the process ended".to_owned(),
-        CallError::Lost(source) => {
+        CallError::Failed(source) => {
             format!("the call was lost sight of ({source}); the thread finishes it alone")
         }
     }
@@ -529,7 +533,7 @@ fn told(error: CallError) -> String {
 /// The child of `target` that has the id `inner_pid` in the target's namespace, with a pidfd of it.
 fn child_of(target: &Process, inner_pid: i32) -> Option<(Process, OwnedFd)> {
     let is_it = |pid: i32| {
-        let handle = sys::open(pid).ok()?;
+        let handle = sys::open_pidfd(pid).ok()?;
         let child = Process::open(pid).ok()?;
         let status = child.status().ok()?;
         let sees = status.namespace_pids.last().copied().unwrap_or(pid);

@@ -21,7 +21,7 @@ use crate::map::{AddressSpace, Mapping};
 use crate::memory::Memory;
 use crate::procfs::Process;
 use crate::stacks::ThreadFacts;
-use crate::target::live::Live;
+use crate::target::live::ByPid;
 
 /// Maximum number of frames followed.
 pub const MAX_FRAMES: usize = 4096;
@@ -80,14 +80,14 @@ pub enum End {
     /// An object is not loaded: load the one mapped at this address and walk again.
     Missing(u64),
     /// The stack cannot be followed further.
-    Lost {
+    Failed {
         /// The instruction pointer of the last frame reached.
         instruction: u64,
         /// The reason.
         reason: &'static str,
         /// Whether the code there comes from a file without unwind tables (Go, for example): it can
         /// never be followed.
-        is_without_tables: bool,
+        has_no_unwind_tables: bool,
     },
 }
 
@@ -117,7 +117,7 @@ impl Objects {
         let object = if mapping.has_file() {
             Object::open(process, space, mapping)
         } else {
-            Object::from_memory(&Live::new(process.pid()), space, mapping)
+            Object::from_memory(&ByPid::new(process.pid()), space, mapping)
         };
         let frames = object.ok().and_then(|object| object.frames());
         self.loaded.insert(key(mapping), frames.map(|(header, frames)| Frames { header, frames }));
@@ -152,15 +152,19 @@ impl Unwinder<'_> {
                     is_exact = signal;
                 }
                 Ok(None) => return End::Start,
-                Err(Stuck::Missing(address)) => return End::Missing(address),
-                Err(Stuck::Lost(reason)) => {
+                Err(StepError::Missing(address)) => return End::Missing(address),
+                Err(StepError::Lost(reason)) => {
                     let is_without_tables =
                         [NO_TABLES, NO_ENTRY].contains(&reason) && self.is_of_file(frame.instruction);
-                    return End::Lost { instruction: frame.instruction, reason, is_without_tables };
+                    return End::Failed {
+                        instruction: frame.instruction,
+                        reason,
+                        has_no_unwind_tables: is_without_tables,
+                    };
                 }
             }
         }
-        End::Lost { instruction: frame.instruction, reason: "too many frames", is_without_tables: false }
+        End::Failed { instruction: frame.instruction, reason: "too many frames", has_no_unwind_tables: false }
     }
 
     /// Whether the code at `address` comes from a file; other code is compiled at run time.
@@ -175,15 +179,15 @@ impl Unwinder<'_> {
         search: &mut Search,
         frame: &Frame,
         is_exact: bool,
-    ) -> Result<Option<(Frame, bool)>, Stuck> {
+    ) -> Result<Option<(Frame, bool)>, StepError> {
         let lookup = if is_exact { frame.instruction } else { frame.instruction.wrapping_sub(1) };
         let mapping = self
             .space
             .find(lookup)
             .filter(|mapping| mapping.permissions.execute)
-            .ok_or(Stuck::Lost("no executable memory there"))?;
-        let object = self.objects.loaded.get(&key(mapping)).ok_or(Stuck::Missing(mapping.start))?;
-        let object = object.as_ref().ok_or(Stuck::Lost(NO_TABLES))?;
+            .ok_or(StepError::Lost("no executable memory there"))?;
+        let object = self.objects.loaded.get(&key(mapping)).ok_or(StepError::Missing(mapping.start))?;
+        let object = object.as_ref().ok_or(StepError::Lost(NO_TABLES))?;
         let mut section = EhFrame::new(&object.frames.bytes, LittleEndian);
         section.set_address_size(8);
         let bases = BaseAddresses::default()
@@ -192,7 +196,7 @@ impl Unwinder<'_> {
         let entry = search.entry(object, &section, &bases, lookup)?;
         let row = entry
             .unwind_info_for_address(&section, &bases, context, lookup)
-            .map_err(|_| Stuck::Lost("bad call frame information"))?;
+            .map_err(|_| StepError::Lost("bad call frame information"))?;
         let evaluator = Evaluator { memory: self.memory, section: &section, entry: &entry, frame };
         let cfa = match row.cfa() {
             CfaRule::RegisterAndOffset { register, offset } => {
@@ -206,7 +210,7 @@ impl Unwinder<'_> {
             return Ok(None);
         }
         let instruction =
-            evaluator.restore(RETURN_ADDRESS, rule, cfa)?.ok_or(Stuck::Lost("no return address"))?;
+            evaluator.restore(RETURN_ADDRESS, rule, cfa)?.ok_or(StepError::Lost("no return address"))?;
         let mut general = [None; 16];
         for (number, value) in general.iter_mut().enumerate() {
             let rule = row.register(Register(number as u16));
@@ -218,7 +222,7 @@ impl Unwinder<'_> {
         // A handler on an alternate stack may be placed among the frames that it interrupted:
         // memory below belongs to those.
         if general[RSP] <= frame.general[RSP] {
-            return Err(Stuck::Lost("the stack does not grow outwards"));
+            return Err(StepError::Lost("the stack does not grow outwards"));
         }
         Ok(Some((Frame { general, instruction }, signal)))
     }
@@ -228,7 +232,7 @@ impl Unwinder<'_> {
 const NO_TABLES: &str = "its object has no call frame information";
 const NO_ENTRY: &str = "no call frame information for it";
 
-enum Stuck {
+enum StepError {
     Missing(u64),
     Lost(&'static str),
 }
@@ -246,8 +250,8 @@ impl Search {
         section: &EhFrame<Slice<'a>>,
         bases: &BaseAddresses,
         address: u64,
-    ) -> Result<Entry<'a>, Stuck> {
-        let lost = |_| Stuck::Lost(NO_ENTRY);
+    ) -> Result<Entry<'a>, StepError> {
+        let lost = |_| StepError::Lost(NO_ENTRY);
         let parsed: Option<ParsedEhFrameHdr<Slice<'a>>> =
             EhFrameHdr::new(&object.header.bytes, LittleEndian).parse(bases, 8).ok();
         if let Some(index) = parsed.as_ref().and_then(|header| header.table()) {
@@ -255,7 +259,7 @@ impl Search {
         }
         // Without the index gimli searches linearly.
         let left = self.left_bytes.checked_sub(object.frames.bytes.len());
-        self.left_bytes = left.ok_or(Stuck::Lost("too much call frame information without an index"))?;
+        self.left_bytes = left.ok_or(StepError::Lost("too much call frame information without an index"))?;
         section.fde_for_address(bases, address, EhFrame::cie_from_offset).map_err(lost)
     }
 }
@@ -269,16 +273,16 @@ struct Evaluator<'a, 'b> {
 }
 
 impl Evaluator<'_, '_> {
-    fn register(&self, register: Register) -> Result<u64, Stuck> {
+    fn register(&self, register: Register) -> Result<u64, StepError> {
         let value = match usize::from(register.0) {
             RETURN_ADDRESS => Some(self.frame.instruction),
             number => self.frame.general.get(number).copied().flatten(),
         };
-        value.ok_or(Stuck::Lost("a register that is not known any more"))
+        value.ok_or(StepError::Lost("a register that is not known any more"))
     }
 
-    fn word(&self, address: u64) -> Result<u64, Stuck> {
-        self.memory.read_word(address).map_err(|_| Stuck::Lost("its stack cannot be read"))
+    fn word(&self, address: u64) -> Result<u64, StepError> {
+        self.memory.read_word(address).map_err(|_| StepError::Lost("its stack cannot be read"))
     }
 
     /// The caller's value of register `number`.
@@ -287,7 +291,7 @@ impl Evaluator<'_, '_> {
         number: usize,
         rule: Option<RegisterRule<usize>>,
         cfa: u64,
-    ) -> Result<Option<u64>, Stuck> {
+    ) -> Result<Option<u64>, StepError> {
         Ok(match rule {
             None | Some(RegisterRule::SameValue) => self.frame.general.get(number).copied().flatten(),
             Some(RegisterRule::Undefined) => None,
@@ -298,12 +302,12 @@ impl Evaluator<'_, '_> {
                 Some(self.word(self.evaluate(&expression, Some(cfa))?)?)
             }
             Some(RegisterRule::ValExpression(expression)) => Some(self.evaluate(&expression, Some(cfa))?),
-            Some(_) => return Err(Stuck::Lost("a rule of an unknown kind")),
+            Some(_) => return Err(StepError::Lost("a rule of an unknown kind")),
         })
     }
 
-    fn evaluate(&self, expression: &UnwindExpression<usize>, initial: Option<u64>) -> Result<u64, Stuck> {
-        let bad = |_| Stuck::Lost("a bad location expression");
+    fn evaluate(&self, expression: &UnwindExpression<usize>, initial: Option<u64>) -> Result<u64, StepError> {
+        let bad = |_| StepError::Lost("a bad location expression");
         let expression = expression.get(self.section).map_err(bad)?;
         let mut evaluation = expression.evaluation(self.entry.cie().encoding());
         evaluation.set_max_iterations(MAX_OPERATIONS);
@@ -322,12 +326,12 @@ impl Evaluator<'_, '_> {
                     let value = Value::Generic(self.word(address)?);
                     evaluation.resume_with_memory(value).map_err(bad)?
                 }
-                _ => return Err(Stuck::Lost("a location expression of an unknown kind")),
+                _ => return Err(StepError::Lost("a location expression of an unknown kind")),
             };
         }
         match evaluation.as_result().first().map(|piece| piece.location) {
             Some(Location::Address { address }) => Ok(address),
-            _ => Err(Stuck::Lost("a location expression without an address")),
+            _ => Err(StepError::Lost("a location expression without an address")),
         }
     }
 }
@@ -344,7 +348,7 @@ mod tests {
         let frames = EhFrame::new(&object.frames.bytes, LittleEndian);
         let bases = BaseAddresses::default().set_eh_frame(0x1000);
         let mut reasons = (0..2).map(|_| match search.entry(&object, &frames, &bases, 0x2000) {
-            Err(Stuck::Lost(reason)) => reason,
+            Err(StepError::Lost(reason)) => reason,
             _ => "",
         });
         assert_eq!(reasons.next(), Some(NO_ENTRY));

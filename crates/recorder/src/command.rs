@@ -88,7 +88,7 @@ pub fn run(
     let prepared = Ledgers::prepare_to_end_watches();
     let mut child = started.inspect_err(|_| sink.discard())?;
     let root = child.id().cast_signed();
-    let root_end = prepared.and_then(|()| strandline_sys::process::open(root)).map_err(io);
+    let root_end = prepared.and_then(|()| strandline_sys::process::open_pidfd(root)).map_err(io);
     let root_end = root_end.inspect_err(|_| drop(child.wait()))?;
     let session = Session::begin(SessionParameters {
         options,

@@ -21,7 +21,7 @@ use strandline_inspect::facts::Explanation;
 use strandline_process::error::Error;
 use strandline_process::procfs::Process;
 use strandline_process::smaps;
-use strandline_process::target::exit_watch::{self, ExitWatch, Seen};
+use strandline_process::target::exit_watch::{self, ExitWatch, WatchEvent};
 use strandline_process::target::hold;
 use strandline_recording::{Ledger, Moment, Sample};
 
@@ -246,10 +246,10 @@ fn work(job: Job, watches: &Watches, shared: &Shared) {
             watched.iter().for_each(|watched| watched.end());
         }
         Job::WatchFirst(gate, request) => {
-            if let Some(pid) = strandline_sys::spawn::Gate::knocked(&gate) {
+            if let Some(pid) = strandline_sys::spawn::Gate::wait_for_child(&gate) {
                 watch(pid, request);
             }
-            strandline_sys::spawn::Gate::open(&gate);
+            strandline_sys::spawn::Gate::release(&gate);
         }
     }
 }
@@ -274,7 +274,7 @@ fn options() -> Options<'static> {
 
 fn ledger(request: &Request, at_us: u64, explain: Explanation, shared: &Shared) -> Ledger {
     // Otherwise the recorder's memory would grow with each ledger.
-    strandline_sys::host::release_memory();
+    strandline_sys::host::trim_heap();
     let tree_pss_bytes = tree_pss_bytes(&request.tree);
     Ledger {
         process: request.process,
@@ -440,14 +440,14 @@ fn watch_until_the_end(
 ) -> Option<WatchRequest> {
     loop {
         let is_last = shall_end.load(Ordering::Acquire);
-        match if is_last { watch.news() } else { watch.sleep() } {
-            Ok(Seen::Woken) if is_last => return Some(request),
-            Ok(Seen::Woken) => {}
-            Ok(Seen::Ending) => {
+        match if is_last { watch.poll() } else { watch.sleep() } {
+            Ok(WatchEvent::Woken) if is_last => return Some(request),
+            Ok(WatchEvent::Woken) => {}
+            Ok(WatchEvent::AtExit) => {
                 report_end(&watch, &request, shared);
                 return None;
             }
-            Ok(Seen::Gone) => {
+            Ok(WatchEvent::Gone) => {
                 // The process had passed its exit stop when the watch resumed.
                 if is_resumed {
                     shared.tell(LedgerResult::NotWatched(request.process, MISSED.to_owned()));

@@ -71,7 +71,7 @@ impl Marks {
     pub fn new() -> io::Result<(Self, CommandEnd)> {
         let (own, theirs) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
         setsockopt(&own, sockopt::PassCred, &true)?;
-        let descriptor = strandline_sys::spawn::at_one_of(theirs, &NUMBERS)?;
+        let descriptor = strandline_sys::spawn::dup_to_one_of(theirs, &NUMBERS)?;
         let number = descriptor.as_raw_fd();
         let reads = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         reads.add(&own, EpollEvent::new(EpollFlags::EPOLLOUT | EpollFlags::EPOLLET, 0))?;

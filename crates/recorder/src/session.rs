@@ -392,7 +392,7 @@ impl<'a> Session<'a> {
     /// Opens the files of a process and gives it its number; false if it is gone.
     fn open(&mut self, pid: i32) -> bool {
         let Ok(process) = Process::open(pid) else { return false };
-        if snapshot::is_one(&process) {
+        if snapshot::is_snapshot(&process) {
             // A snapshot, our own or of another strandline: it has no memory or history of its own.
             self.tree.remove(pid, None);
             return false;
@@ -547,7 +547,7 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
         Ok(_) | Err(Error::Traced { .. }) => {}
         Err(error) => return Err(error.to_string()),
     }
-    let root_end = strandline_sys::process::open(pid).map_err(|error| {
+    let root_end = strandline_sys::process::open_pidfd(pid).map_err(|error| {
         format!("process {pid} cannot be waited for ({error}); Linux 5.3 or later is needed")
     })?;
     let (signals, _) = take_signals()?;

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::paint::{Paint, Surface};
 use super::terminal::{faint, joined};
-use super::text::{clean_sentence, hanging, left, wrap};
+use super::text::{clean_sentence, hanging, pad_right, wrap};
 
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -59,8 +59,8 @@ fn one(check: &Check, surface: Surface) -> Vec<String> {
         Status::Limited => ("limited", 214),
         Status::Missing => ("missing", 166),
     };
-    let word = left(word, 9);
-    let first = format!("{word}{}", left(check.id, 17));
+    let word = pad_right(word, 9);
+    let first = format!("{word}{}", pad_right(check.id, 17));
     let mut lines = hanging(&first, &clean_sentence(&check.found), surface.columns);
     if let Some(line) = lines.first_mut() {
         *line = line.replacen(&word, &surface.paint(Paint::Colour(colour), &word), 1);

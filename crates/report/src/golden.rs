@@ -46,7 +46,7 @@ fn a_process_without_memory() {
 
 #[test]
 fn hostile_names_cannot_reach_the_terminal() {
-    insta::assert_snapshot!(shown(&fabricated::hostile(), Rows::Most(3)));
+    insta::assert_snapshot!(shown(&fabricated::hostile(), Rows::Largest(3)));
 }
 
 #[test]
@@ -76,10 +76,10 @@ fn a_wider_terminal_is_used() {
 fn every_row_or_its_fold_is_counted() {
     let all = View::new(&fabricated::service(), Rows::All);
     assert_eq!((all.rows.len(), all.folded.is_none()), (12, true));
-    let most = View::new(&fabricated::service(), Rows::Most(5));
+    let most = View::new(&fabricated::service(), Rows::Largest(5));
     assert_eq!(most.rows.len(), 5);
     assert_eq!(most.folded.unwrap().id, "7 smaller rows");
-    let none = View::new(&fabricated::service(), Rows::Most(0));
+    let none = View::new(&fabricated::service(), Rows::Largest(0));
     assert_eq!(none.folded.unwrap().share, "100.0 %");
 }
 

@@ -52,12 +52,12 @@ pub fn document<T: Serialize>(
     target: Option<&Explanation>,
     body: &T,
 ) -> serde_json::Result<String> {
-    let text = serde_json::to_string_pretty(&whole(schema, VERSION, machine, target, body))?;
+    let text = serde_json::to_string_pretty(&nested_document(schema, VERSION, machine, target, body))?;
     Ok(escape(&text) + "\n")
 }
 
 /// The same document as a value to embed in another one, with the version that made it.
-pub fn whole<'a, T: Serialize>(
+pub fn nested_document<'a, T: Serialize>(
     schema: &'a str,
     version: &'a str,
     machine: &'a Environment,

@@ -27,7 +27,7 @@ pub enum Rows {
     #[default]
     Large,
     /// This number of largest rows.
-    Most(usize),
+    Largest(usize),
     /// All rows.
     All,
 }
@@ -58,7 +58,7 @@ pub struct View {
     /// What would give memory back, best first.
     pub remedies: Vec<RemedyView>,
     /// Remedies that give back too little for a line of their own, as one line.
-    pub small_remedies: Option<String>,
+    pub minor_remedies: Option<String>,
     /// What is not known.
     pub caveats: Vec<String>,
     /// The cost of the inspection.
@@ -110,7 +110,7 @@ const MAX_HOLDERS: usize = 3;
 /// Maximum number of arenas shown separately; a server with many threads has hundreds.
 const MAX_ARENAS: usize = 8;
 /// Divisor of RSS for the minimum that a shown remedy gives back: 1 %.
-const WORTH_SHOWING: u64 = 100;
+const MIN_REMEDY_DIVISOR: u64 = 100;
 /// Maximum number of caveats shown.
 const MAX_CAVEATS: usize = 12;
 
@@ -118,7 +118,7 @@ impl View {
     /// Makes the view of `explanation` with `rows` of its ledger.
     pub fn new(explanation: &Explanation, rows: Rows) -> Self {
         let (shown, folded) = ledger(explanation, rows);
-        let (remedies, small_remedies) = remedies(explanation);
+        let (remedies, minor_remedies) = remedies(explanation);
         Self {
             title: title(&explanation.target),
             headline: clean_sentence(&explanation.verdict.headline),
@@ -131,7 +131,7 @@ impl View {
             runtimes: named_only(&explanation.runtimes),
             readings: runtimes::views(&explanation.runtimes),
             remedies,
-            small_remedies,
+            minor_remedies,
             caveats: caveats(&explanation.caveats),
             cost: cost(explanation),
         }
@@ -245,7 +245,7 @@ fn ledger(explanation: &Explanation, which: Rows) -> (Vec<RowView>, Option<RowVi
     rows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.id.cmp(&b.id)));
     let shown = match which {
         Rows::All => rows.len(),
-        Rows::Most(count) => count.min(rows.len()),
+        Rows::Largest(count) => count.min(rows.len()),
         Rows::Large => {
             let large = rows.partition_point(|row| u128::from(row.bytes) * 200 >= u128::from(whole));
             // Replacing a single row by a summary line would save nothing and show less.
@@ -331,13 +331,13 @@ fn allocator(allocator: &Allocator) -> AllocatorView {
         lines.push(arena_row(format!("{} more", rest.len()), rest));
     }
     if !has_main {
-        lines.iter_mut().for_each(|line| line.truncate(OF_ALL_ARENAS));
+        lines.iter_mut().for_each(|line| line.truncate(COMMON_ARENA_COLUMNS));
     }
     AllocatorView { title, arenas: lines, sizes: sizes(&allocator.size_classes) }
 }
 
 /// Number of columns that all allocators have: name, mapped, used, free.
-const OF_ALL_ARENAS: usize = 4;
+const COMMON_ARENA_COLUMNS: usize = 4;
 /// Maximum number of size classes shown, and the minimum of free bytes in each.
 const MAX_SIZES: usize = 5;
 const MIN_FREE_BYTES: u64 = 64 << 10;
@@ -380,7 +380,7 @@ fn arena_row(name: String, arenas: &[&Arena]) -> Vec<String> {
 
 /// The remedies worth showing, and one line for the small ones.
 fn remedies(explanation: &Explanation) -> (Vec<RemedyView>, Option<String>) {
-    let least = explanation.kernel.rss_bytes / WORTH_SHOWING;
+    let least = explanation.kernel.rss_bytes / MIN_REMEDY_DIVISOR;
     let is_small = |remedy: &&Remedy| remedy.predicted_bytes.is_some_and(|predicted| predicted < least);
     let (small, shown): (Vec<&Remedy>, Vec<&Remedy>) = explanation.remedies.iter().partition(is_small);
     let of = |remedy: &&Remedy| {

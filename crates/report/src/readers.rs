@@ -28,6 +28,9 @@ pub struct ReaderView {
     pub rows: Vec<&'static str>,
     /// Its own remedies.
     pub remedies: Vec<&'static str>,
+    /// Those of its remedies that `reclaim` applies; the others are advice. For tables only.
+    #[serde(skip)]
+    pub applied: Vec<&'static str>,
     /// What is not read of it, and why.
     pub not_read: &'static str,
 }
@@ -58,6 +61,7 @@ impl ReaderView {
             told_by,
             rows: about.rows.iter().map(|row| row.id).collect(),
             remedies: about.remedies.iter().map(|spec| spec.id).collect(),
+            applied: about.remedies.iter().filter(|spec| spec.is_applied()).map(|spec| spec.id).collect(),
             not_read: about.not_read,
         }
     }
@@ -94,17 +98,41 @@ fn named(all: &[ReaderView], kind: &str) -> String {
     titles.collect::<Vec<_>>().join(", ")
 }
 
-/// The same as a Markdown table, for the README.
+/// The versions and remedies as a Markdown table, for README.md.
 pub fn markdown(all: &[ReaderView]) -> String {
-    let mut text = "| read | versions | remedies | not read of it |\n|---|---|---|---|\n".to_owned();
+    let mut text = format!("{MARKDOWN_HEAD}\n|---|---|---|---|\n");
     for one in all.iter().filter(|one| one.read) {
-        let remedies: Vec<String> = one.remedies.iter().map(|remedy| format!("`{remedy}`")).collect();
-        let versions = one.versions.unwrap_or_default();
-        text += &format!("| {} | {versions} | {} | {} |\n", one.title, remedies.join(", "), one.not_read);
+        text += &format!("{}\n", markdown_row(one));
+    }
+    text
+}
+
+/// The same with what is not read, and the entries that are named only, for docs/supported.md.
+pub fn markdown_details(all: &[ReaderView]) -> String {
+    let mut text = format!("{MARKDOWN_HEAD} not read of it |\n|---|---|---|---|---|\n");
+    for one in all.iter().filter(|one| one.read) {
+        text += &format!("{} {} |\n", markdown_row(one), one.not_read);
     }
     text += &format!("\nNamed only, allocators: {}.\n", named(all, "allocator"));
     text += &format!("\nNamed only, runtimes: {}.\n", named(all, "runtime"));
     text
+}
+
+const MARKDOWN_HEAD: &str = "| read | versions | `reclaim` applies | advice only |";
+
+/// The cells that both tables have.
+fn markdown_row(one: &ReaderView) -> String {
+    let advice: Vec<&str> = one.remedies.iter().copied().filter(|id| !one.applied.contains(id)).collect();
+    let versions = one.versions.unwrap_or_default();
+    format!("| {} | {versions} | {} | {} |", one.title, markdown_ids(&one.applied), markdown_ids(&advice))
+}
+
+/// Names of remedies as code; a dash if there is none.
+fn markdown_ids(ids: &[&str]) -> String {
+    if ids.is_empty() {
+        return "–".to_owned();
+    }
+    ids.iter().map(|id| format!("`{id}`")).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -130,6 +158,8 @@ mod tests {
         assert!(read.contains("One (one) 1 to 3") && read.contains("remedies: one_trim"), "{text}");
         assert!(named.contains("runtimes: Two") && !read.contains("Two"), "{text}");
         assert!(text.lines().all(|line| crate::text::width(line) <= 60), "{text}");
-        assert!(markdown(&all).contains("| One | 1 to 3 | `one_trim` | its structures"));
+        assert!(markdown(&all).ends_with("| One | 1 to 3 | – | `one_trim` |\n"));
+        assert!(markdown_details(&all).contains("| One | 1 to 3 | – | `one_trim` | its structures"));
+        assert!(markdown_details(&all).ends_with("Named only, runtimes: Two.\n"));
     }
 }

@@ -5,11 +5,11 @@ use strandline_inspect::facts::{Outcome, Reclamation};
 use super::model;
 use super::paint::{Paint, Surface};
 use super::terminal::{joined, listed};
-use super::text::{clean, grouped, hanging, left, right, wrap};
+use super::text::{clean, grouped, hanging, pad_left, pad_right, wrap};
 use super::units::{UNKNOWN, bytes, maybe_bytes, maybe_seconds, percent, seconds};
 
 /// Divisor of the reclaimed bytes for the minimum difference that gets a line.
-const WORTH_A_LINE: u64 = 50;
+const MIN_DIFFERENCE_DIVISOR: u64 = 50;
 
 /// The whole view, with a final newline.
 pub fn reclamation(reclamation: &Reclamation, surface: Surface) -> String {
@@ -59,7 +59,7 @@ pub fn headline(reclamation: &Reclamation) -> String {
 
 /// The difference between prediction and result, in bytes and as a percentage of the larger; `None`
 /// if one of them is unknown.
-pub fn error(reclamation: &Reclamation) -> Option<String> {
+pub fn prediction_error(reclamation: &Reclamation) -> Option<String> {
     let (predicted, actual) = (reclamation.predicted_bytes?, reclamation.actual_bytes?);
     let sign = match predicted.cmp(&actual) {
         std::cmp::Ordering::Less => "-",
@@ -72,25 +72,26 @@ pub fn error(reclamation: &Reclamation) -> Option<String> {
 
 /// By how much RSS fell in addition, and how much memory the machine did not regain, if
 /// significant.
-fn others(reclamation: &Reclamation, surface: Surface) -> Vec<String> {
+fn side_effects(reclamation: &Reclamation, surface: Surface) -> Vec<String> {
     let Some(actual) = reclamation.actual_bytes.filter(|&actual| actual > 0) else { return Vec::new() };
     let mut lines = Vec::new();
     let mut line = |name: &str, text: &str| {
-        lines.extend(hanging(&format!("  {}", left(name, 14)), text, surface.columns))
+        lines.extend(hanging(&format!("  {}", pad_right(name, 14)), text, surface.columns))
     };
     let fell = reclamation
         .rss_before_bytes
         .zip(reclamation.rss_after_bytes)
         .map(|(before, after)| before.saturating_sub(after));
-    if let Some(besides) =
-        fell.and_then(|fell| fell.checked_sub(actual)).filter(|&besides| besides > actual / WORTH_A_LINE)
+    if let Some(besides) = fell
+        .and_then(|fell| fell.checked_sub(actual))
+        .filter(|&besides| besides > actual / MIN_DIFFERENCE_DIVISOR)
     {
         line("besides", &format!("RSS fell by {} more: not the pages that were predicted", bytes(besides)));
     }
     if let Some(kept) = reclamation
         .actual_pss_bytes
         .and_then(|pss| actual.checked_sub(pss))
-        .filter(|&kept| kept > actual / WORTH_A_LINE)
+        .filter(|&kept| kept > actual / MIN_DIFFERENCE_DIVISOR)
     {
         line(
             "machine",
@@ -107,8 +108,8 @@ pub fn figures(reclamation: &Reclamation, surface: Surface) -> Vec<String> {
         let exact = known.map_or_else(|| UNKNOWN.to_owned(), grouped);
         lines.push(format!(
             "  {}{}  {}",
-            left(name, 14),
-            right(&format!("{exact} bytes"), 22),
+            pad_right(name, 14),
+            pad_left(&format!("{exact} bytes"), 22),
             maybe_bytes(known)
         ));
     };
@@ -121,9 +122,9 @@ pub fn figures(reclamation: &Reclamation, surface: Surface) -> Vec<String> {
         return lines;
     }
     size("RSS after", reclamation.rss_after_bytes);
-    lines.extend(others(reclamation, surface));
-    if let Some(error) = error(reclamation) {
-        lines.push(format!("  {}{error}", left("error", 14)));
+    lines.extend(side_effects(reclamation, surface));
+    if let Some(error) = prediction_error(reclamation) {
+        lines.push(format!("  {}{error}", pad_right("error", 14)));
     }
     let faults = match (reclamation.minor_faults_after, reclamation.minor_faults_seconds) {
         (Some(faults), Some(time)) => {
@@ -137,6 +138,6 @@ pub fn figures(reclamation: &Reclamation, surface: Surface) -> Vec<String> {
         None => "its own pause not measured".to_owned(),
     };
     let cost = format!("call {}, {pause}, {faults}", maybe_seconds(reclamation.call_seconds));
-    lines.extend(hanging(&format!("  {}", left("cost", 14)), &cost, surface.columns));
+    lines.extend(hanging(&format!("  {}", pad_right("cost", 14)), &cost, surface.columns));
     lines
 }

@@ -1,6 +1,6 @@
 //! Text tables: columns as wide as needed, and one that takes the remaining width.
 
-use super::text::{left, right, width};
+use super::text::{pad_left, pad_right, width};
 
 /// Spaces between columns.
 const GAP: usize = 2;
@@ -28,7 +28,7 @@ pub fn lay_out(head: &[Column], rows: &[Vec<String>], flexible: usize, columns: 
         .map(|row| {
             let cells = head.iter().zip(&widths).enumerate().map(|(index, (column, &room))| {
                 let cell = row.get(index).map_or("", String::as_str);
-                if column.figures { right(cell, room) } else { left(cell, room) }
+                if column.figures { pad_left(cell, room) } else { pad_right(cell, room) }
             });
             let line = cells.collect::<Vec<_>>().join(&" ".repeat(GAP));
             // If the table is still too wide, truncate its lines rather than wrap them.

@@ -5,7 +5,7 @@ use super::bars::{Segment, bar};
 use super::model::{AllocatorView, RowView, View, state_name};
 use super::paint::{self, Paint, Surface};
 use super::table::{Column, figures, lay_out, words};
-use super::text::{hanging, left, right, shorten, width, wrap};
+use super::text::{hanging, pad_left, pad_right, shorten, width, wrap};
 use super::units::{bytes, percent};
 use strandline_claims::section::Section;
 
@@ -51,7 +51,7 @@ fn stacked(name: &str, segments: &[Segment], surface: Surface) -> Vec<String> {
     const NAME: usize = 9;
     let room = surface.columns - NAME;
     let whole = segments.iter().fold(0u64, |sum, segment| sum.saturating_add(segment.bytes));
-    let drawn = left(name, NAME) + &bar(segments, room, surface);
+    let drawn = pad_right(name, NAME) + &bar(segments, room, surface);
     let mut lines = vec![drawn.trim_end().to_owned()];
     let mut line = String::new();
     let mut used = 0;
@@ -86,11 +86,12 @@ pub fn ledger(view: &View, surface: Surface) -> Vec<String> {
     // Size, share, state and id, separated by two spaces; the holder takes the rest.
     let before_holder = 9 + 2 + 7 + 2 + STATE + 2 + id_room + 2;
     let holder_room = surface.columns.saturating_sub(before_holder);
-    let fixed = |size: &str, share: &str| format!("{}  {}  ", right(size, 9), right(share, 7));
-    let head = fixed("bytes", "RSS") + &left("state", STATE) + "  " + &left("row", id_room) + "  held by";
+    let fixed = |size: &str, share: &str| format!("{}  {}  ", pad_left(size, 9), pad_left(share, 7));
+    let head =
+        fixed("bytes", "RSS") + &pad_right("state", STATE) + "  " + &pad_right("row", id_room) + "  held by";
     let mut lines = faint(&[head], surface);
     for row in all() {
-        let state = left(row.state.map_or("", state_name), STATE);
+        let state = pad_right(row.state.map_or("", state_name), STATE);
         let state = row.state.map_or(state.clone(), |s| surface.paint(paint::state(s), &state));
         let mut holder = wrap(&row.holder, holder_room);
         if holder.len() > 2 {
@@ -98,7 +99,7 @@ pub fn ledger(view: &View, surface: Surface) -> Vec<String> {
             holder.push(shorten(&rest, holder_room));
         }
         let first = holder.first().map_or("", String::as_str);
-        let rest = format!("  {}  {first}", left(&row.id, id_room));
+        let rest = format!("  {}  {first}", pad_right(&row.id, id_room));
         lines.push(fixed(&row.bytes, &row.share) + &state + rest.trim_end());
         lines.extend(holder.iter().skip(1).map(|more| " ".repeat(before_holder) + more));
     }
@@ -183,7 +184,7 @@ fn remedies(view: &View, surface: Surface) -> Vec<String> {
             lines.extend(faint(&hanging("     cost: ", &remedy.cost, surface.columns), surface));
         }
     }
-    if let Some(small) = &view.small_remedies {
+    if let Some(small) = &view.minor_remedies {
         if view.remedies.is_empty() {
             lines.push(String::new());
         }

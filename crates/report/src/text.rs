@@ -113,14 +113,14 @@ fn take_columns(chars: impl Iterator<Item = char>, room: usize) -> Vec<char> {
 }
 
 /// Pads `text` with spaces on the right to `columns`.
-pub fn left(text: &str, columns: usize) -> String {
+pub fn pad_right(text: &str, columns: usize) -> String {
     let text = shorten(text, columns);
     let gap = columns.saturating_sub(width(&text));
     text + &" ".repeat(gap)
 }
 
 /// Pads `text` with spaces on the left to `columns`.
-pub fn right(text: &str, columns: usize) -> String {
+pub fn pad_left(text: &str, columns: usize) -> String {
     let text = shorten(text, columns);
     " ".repeat(columns.saturating_sub(width(&text))) + &text
 }
@@ -190,9 +190,9 @@ mod tests {
 
     #[test]
     fn padding_reaches_the_column_exactly() {
-        assert_eq!(left("漢", 4), "漢  ");
-        assert_eq!(right("漢", 4), "  漢");
-        assert_eq!(width(&left(&"x".repeat(99), 10)), 10);
+        assert_eq!(pad_right("漢", 4), "漢  ");
+        assert_eq!(pad_left("漢", 4), "  漢");
+        assert_eq!(width(&pad_right(&"x".repeat(99), 10)), 10);
     }
 
     #[test]

@@ -82,7 +82,7 @@ impl Figures {
             rss_bytes: status.rss_bytes?,
             anonymous_bytes: status.anonymous_bytes,
             swap_bytes: status.swap_bytes,
-            high_water_bytes: status.high_water_bytes,
+            high_water_bytes: status.peak_rss_bytes,
             minor_faults,
             major_faults,
         })

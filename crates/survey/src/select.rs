@@ -188,7 +188,7 @@ fn open_process(pid: i32) -> Option<FoundProcess> {
     let stat = Stat::parse(&text)?;
     let has_none = stat.is_kernel_thread() || matches!(stat.state, Some('Z' | 'X'));
     // A snapshot: a copy of a process, made to be read and never run.
-    if has_none || (stat.exit_signal == Some(0) && snapshot::is_one(&process)) {
+    if has_none || (stat.exit_signal == Some(0) && snapshot::is_snapshot(&process)) {
         return None;
     }
     Some(FoundProcess {
@@ -227,7 +227,7 @@ fn groups_of(process: &Process) -> String {
 
 /// The controllers and the path of each line of /proc/PID/cgroup.
 fn paths(text: &str) -> impl Iterator<Item = (&str, &str)> {
-    text.lines().filter_map(control_groups::parts)
+    text.lines().filter_map(control_groups::parse_line)
 }
 
 /// The group that counts its memory: that of version 1's memory controller if it is in use,

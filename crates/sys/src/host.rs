@@ -51,7 +51,7 @@ pub fn monotonic_time() -> Duration {
 
 /// Gives free heap memory of this process back to the kernel; returns whether there was any. Takes
 /// each arena's lock in turn, so other threads may wait.
-pub fn release_memory() -> bool {
+pub fn trim_heap() -> bool {
     // SAFETY: malloc_trim takes an integer and only works on free chunks, under malloc's own locks.
     unsafe { libc::malloc_trim(0) == 1 }
 }

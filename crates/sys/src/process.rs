@@ -36,7 +36,7 @@ pub fn robust_list(tid: i32) -> io::Result<u64> {
 }
 
 /// Opens a pidfd of the process `pid`; it never refers to another process.
-pub fn open(pid: i32) -> io::Result<OwnedFd> {
+pub fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open reads its integer arguments only.
     let descriptor = crate::check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
     // SAFETY: the kernel just made this descriptor for us; nothing else owns it.
@@ -69,7 +69,7 @@ pub fn advise(process: &OwnedFd, ranges: &[Range<u64>], advice: i32) -> io::Resu
     Ok(crate::check(taken)? as u64)
 }
 
-/// Kills the process of a pidfd ([`open`]).
+/// Kills the process of a pidfd ([`open_pidfd`]).
 pub fn kill(process: &OwnedFd) -> io::Result<()> {
     signal(process, libc::SIGKILL)
 }
@@ -82,7 +82,7 @@ pub const O_DIRECTORY: i32 = libc::O_DIRECTORY;
 /// Fails if the last component of the path is a symbolic link.
 pub const O_NOFOLLOW: i32 = libc::O_NOFOLLOW;
 
-/// Sends `signal` to the process of a pidfd ([`open`]).
+/// Sends `signal` to the process of a pidfd ([`open_pidfd`]).
 pub fn signal(process: &OwnedFd, signal: i32) -> io::Result<()> {
     // SAFETY: pidfd_send_signal reads its integer arguments only; the kernel fills in the siginfo
     // if it gets a null pointer.
@@ -98,7 +98,7 @@ pub fn signal(process: &OwnedFd, signal: i32) -> io::Result<()> {
     crate::check(sent).map(drop)
 }
 
-/// Whether the process of a pidfd ([`open`]) has ended or ends within `limit` (a zombie has ended).
+/// Whether the process of a pidfd ([`open_pidfd`]) has ended or ends within `limit` (a zombie has ended).
 pub fn has_ended(process: &OwnedFd, limit: Duration) -> io::Result<bool> {
     let mut asked = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let milliseconds = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);
@@ -165,7 +165,7 @@ pub struct Usage {
     pub system_us: u64,
     /// The largest resident set of any of them, in KiB. At least that of the starting process when
     /// it started the program: the kernel carries it over an exec.
-    pub high_water_kib: u64,
+    pub peak_rss_kib: u64,
     /// Page faults served without I/O.
     pub minor_faults: u64,
     /// Page faults that needed I/O.
@@ -213,7 +213,7 @@ impl Usage {
         Self {
             user_us: us(usage.ru_utime),
             system_us: us(usage.ru_stime),
-            high_water_kib: usage.ru_maxrss.unsigned_abs(),
+            peak_rss_kib: usage.ru_maxrss.unsigned_abs(),
             minor_faults: usage.ru_minflt.unsigned_abs(),
             major_faults: usage.ru_majflt.unsigned_abs(),
         }
@@ -224,7 +224,7 @@ impl Usage {
         Self {
             user_us: self.user_us.saturating_add(other.user_us),
             system_us: self.system_us.saturating_add(other.system_us),
-            high_water_kib: self.high_water_kib.max(other.high_water_kib),
+            peak_rss_kib: self.peak_rss_kib.max(other.peak_rss_kib),
             minor_faults: self.minor_faults.saturating_add(other.minor_faults),
             major_faults: self.major_faults.saturating_add(other.major_faults),
         }
@@ -233,7 +233,7 @@ impl Usage {
 
 /// Makes this process the reaper of its orphaned descendants (`PR_SET_CHILD_SUBREAPER`), so that
 /// none escapes.
-pub fn adopt_orphans() -> io::Result<()> {
+pub fn become_subreaper() -> io::Result<()> {
     // SAFETY: prctl reads its integer arguments only.
     crate::check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }.into()).map(drop)
 }
@@ -247,7 +247,7 @@ mod tests {
         let mut child = std::process::Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
         let ended = reap(child.id() as i32, true).unwrap().unwrap();
         assert_eq!((ended.pid, ended.status), (child.id() as i32, 3 << 8));
-        assert!(ended.usage.high_water_kib > 0 && ended.usage.minor_faults > 0, "{ended:?}");
+        assert!(ended.usage.peak_rss_kib > 0 && ended.usage.minor_faults > 0, "{ended:?}");
         assert!(child.wait().is_err(), "it ends once");
     }
 

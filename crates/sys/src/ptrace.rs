@@ -169,13 +169,13 @@ pub fn set_register_set(tid: i32, kind: i32, image: &[u8]) -> io::Result<()> {
 /// pidfd first, which signals only the exit.
 pub fn wait(tid: i32, block: bool) -> io::Result<Option<Event>> {
     loop {
-        match look(tid, libc::WEXITED | libc::WNOWAIT | if block { 0 } else { libc::WNOHANG })? {
+        match wait_event(tid, libc::WEXITED | libc::WNOWAIT | if block { 0 } else { libc::WNOHANG })? {
             None => return Ok(None),
             Some(event @ (Event::Signal(_) | Event::Exited { .. })) => return Ok(Some(event)),
             Some(_) => {}
         }
         // A tracee killed after the peek is no longer stopped: the next peek returns its exit.
-        match look(tid, libc::WNOHANG) {
+        match wait_event(tid, libc::WNOHANG) {
             Ok(None) if !block => return Ok(None),
             Err(error) if error.raw_os_error() != Some(libc::ECHILD) => return Err(error),
             Ok(None) | Err(_) => {}
@@ -198,7 +198,7 @@ pub fn sleep_until_event(tid: i32) -> io::Result<()> {
 
 /// Waits for stops of `tid` and for the kinds in `flags`; consumes the event unless `flags`
 /// contains `WNOWAIT`.
-fn look(tid: i32, flags: i32) -> io::Result<Option<Event>> {
+fn wait_event(tid: i32, flags: i32) -> io::Result<Option<Event>> {
     loop {
         // SAFETY: an all-zero siginfo_t is a valid value of that plain C struct.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };

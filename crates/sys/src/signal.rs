@@ -14,14 +14,14 @@ pub fn wake_signal() -> i32 {
     libc::SIGRTMAX()
 }
 
-extern "C" fn nothing(_: libc::c_int) {}
+extern "C" fn empty_handler(_: libc::c_int) {}
 
 /// Makes [`wake_signal`] interrupt system calls (EINTR) instead of ending the process.
 pub fn prepare_to_wake() -> io::Result<()> {
     // SAFETY: an all-zero sigaction is a valid value of that plain C struct: no flags, so no
     // SA_RESTART.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    action.sa_sigaction = empty_handler as extern "C" fn(libc::c_int) as libc::sighandler_t;
     // SAFETY: `action` is live; its handler does nothing and so is async-signal-safe.
     let set = unsafe { libc::sigaction(wake_signal(), &raw const action, std::ptr::null_mut()) };
     crate::check(set.into()).map(drop)
@@ -57,11 +57,11 @@ const STOPS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 /// Blocks a terminal's stop signals in the calling thread, and in threads it starts, until dropped.
 /// Pending signals are delivered then.
 #[derive(Debug)]
-pub struct NoStops {
+pub struct StopSignalsBlocked {
     before: libc::sigset_t,
 }
 
-impl NoStops {
+impl StopSignalsBlocked {
     /// Blocks the signals.
     pub fn begin() -> io::Result<Self> {
         // SAFETY: sigset_t is a plain C struct for which all-zero is a valid value; the calls fill
@@ -80,12 +80,12 @@ impl NoStops {
     }
 
     /// Blocks the signals in the calling thread permanently.
-    pub fn for_ever() {
+    pub fn block_permanently() {
         drop(Self::begin().map(std::mem::forget));
     }
 }
 
-impl Drop for NoStops {
+impl Drop for StopSignalsBlocked {
     fn drop(&mut self) {
         // SAFETY: `before` is the live mask that the kernel gave.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };

@@ -52,7 +52,7 @@ impl Resource {
 }
 
 /// The limit on core files at the start of this process, if it has been changed.
-static CORE_BEFORE: OnceLock<(u64, u64)> = OnceLock::new();
+static ORIGINAL_CORE_LIMIT: OnceLock<(u64, u64)> = OnceLock::new();
 
 /// Prevents core files of this process from now on: one would hold data read from other processes,
 /// and a process that this one holds would stay held until the file is written. Commands started by
@@ -60,9 +60,9 @@ static CORE_BEFORE: OnceLock<(u64, u64)> = OnceLock::new();
 ///
 /// The limit is one byte, not zero: the kernel pipes a core to a program (a pattern that begins
 /// with `|`) regardless of the limit, except for 1 (fs/coredump.c, do_coredump).
-pub fn write_no_core() -> io::Result<()> {
+pub fn disable_core_files() -> io::Result<()> {
     let (soft, hard) = Resource::Core.get()?;
-    CORE_BEFORE.get_or_init(|| (soft, hard));
+    ORIGINAL_CORE_LIMIT.get_or_init(|| (soft, hard));
     Resource::Core.set(hard.min(1), hard)
 }
 
@@ -95,9 +95,9 @@ pub struct Setup {
 /// Fails with the error of `execve` (ENOENT, EACCES, ENOEXEC, …) or of a step before it.
 pub fn spawn(mut command: Command, setup: Setup) -> io::Result<Child> {
     let parent = std::process::id().cast_signed();
-    let core = CORE_BEFORE.get().copied();
+    let core = ORIGINAL_CORE_LIMIT.get().copied();
     let prepare = move || {
-        setup.settle(parent)?;
+        setup.apply_process_attributes(parent)?;
         if let Some((soft, hard)) = core {
             Resource::Core.set(soft, hard)?;
         }
@@ -113,7 +113,7 @@ pub fn spawn(mut command: Command, setup: Setup) -> io::Result<Child> {
             crate::check(unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_SETFD, 0) }.into())?;
         }
         if let Some(gate) = &setup.gate {
-            Gate::knock(gate.as_raw_fd());
+            Gate::announce_and_wait(gate.as_raw_fd());
         }
         restore_dispositions();
         set_own_mask(setup.signal_mask)
@@ -126,7 +126,7 @@ pub fn spawn(mut command: Command, setup: Setup) -> io::Result<Child> {
 
 impl Setup {
     /// Runs in the new process: sets its session, its death signal and its huge-page flag.
-    fn settle(&self, parent: i32) -> io::Result<()> {
+    fn apply_process_attributes(&self, parent: i32) -> io::Result<()> {
         if self.new_session {
             // SAFETY: setsid has no arguments.
             crate::check(unsafe { libc::setsid() }.into())?;
@@ -157,7 +157,7 @@ pub struct Gate;
 
 impl Gate {
     /// Runs in the new process: sends its id and waits. Continues also if the other end is gone.
-    fn knock(gate: i32) {
+    fn announce_and_wait(gate: i32) {
         // SAFETY: getpid has no arguments and cannot fail.
         let id = unsafe { libc::getpid() }.to_ne_bytes();
         let mut answer = [0u8; 1];
@@ -171,14 +171,14 @@ impl Gate {
     }
 
     /// Waits for the process and returns its id; `None` if it ended before.
-    pub fn knocked(mut gate: &UnixStream) -> Option<i32> {
+    pub fn wait_for_child(mut gate: &UnixStream) -> Option<i32> {
         let mut id = [0; 4];
         gate.read_exact(&mut id).ok()?;
         Some(i32::from_ne_bytes(id))
     }
 
     /// Lets the process continue.
-    pub fn open(mut gate: &UnixStream) {
+    pub fn release(mut gate: &UnixStream) {
         // Fails only if the process is gone.
         drop(gate.write_all(&[1]));
     }
@@ -209,13 +209,14 @@ fn set_own_mask(mask: u64) -> io::Result<()> {
 }
 
 /// Signals whose disposition in this process may differ from the one it was started with: Rust's
-/// runtime ignores SIGPIPE before `main`, and [`dispose_for_recording`] changes the others.
-const CHANGED: [i32; 3] = [libc::SIGPIPE, libc::SIGCHLD, libc::SIGXFSZ];
-/// Whether each of [`CHANGED`] was ignored when this process started.
-static WERE_IGNORED: [AtomicBool; CHANGED.len()] = [const { AtomicBool::new(false) }; CHANGED.len()];
+/// runtime ignores SIGPIPE before `main`, and [`set_recording_dispositions`] changes the others.
+const CHANGED_SIGNALS: [i32; 3] = [libc::SIGPIPE, libc::SIGCHLD, libc::SIGXFSZ];
+/// Whether each of [`CHANGED_SIGNALS`] was ignored when this process started.
+static WERE_IGNORED: [AtomicBool; CHANGED_SIGNALS.len()] =
+    [const { AtomicBool::new(false) }; CHANGED_SIGNALS.len()];
 
 extern "C" fn look_up_dispositions() {
-    for (signal, was_ignored) in CHANGED.into_iter().zip(&WERE_IGNORED) {
+    for (signal, was_ignored) in CHANGED_SIGNALS.into_iter().zip(&WERE_IGNORED) {
         // SAFETY: an all-zero sigaction is a valid value of that plain C struct.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         // SAFETY: without a new action only `action`, which is live and writable, is written.
@@ -233,7 +234,7 @@ static LOOK_UP_DISPOSITIONS: extern "C" fn() = look_up_dispositions;
 /// Makes this process receive the exit statuses of its children (if a parent ignored SIGCHLD, the
 /// kernel discards them), and get EFBIG instead of SIGXFSZ when a file may not grow (`ulimit -f`).
 /// [`spawn`] gives commands the dispositions that this process was started with.
-pub fn dispose_for_recording() {
+pub fn set_recording_dispositions() {
     // SAFETY: both are valid dispositions of these signals.
     unsafe {
         libc::signal(libc::SIGCHLD, libc::SIG_DFL);
@@ -243,7 +244,7 @@ pub fn dispose_for_recording() {
 
 /// Runs in the new process: restores the dispositions that its parent was started with.
 fn restore_dispositions() {
-    for (signal, was_ignored) in CHANGED.into_iter().zip(&WERE_IGNORED) {
+    for (signal, was_ignored) in CHANGED_SIGNALS.into_iter().zip(&WERE_IGNORED) {
         let was_ignored = was_ignored.load(Ordering::Relaxed);
         // SAFETY: both are valid dispositions of these signals.
         unsafe { libc::signal(signal, if was_ignored { libc::SIG_IGN } else { libc::SIG_DFL }) };
@@ -253,7 +254,7 @@ fn restore_dispositions() {
 /// Ends this process by `signal`, as the command ended, without a core file. Returns if the signal
 /// does not end it.
 pub fn die_by(signal: i32) {
-    // For the limit of 1 see `write_no_core`.
+    // For the limit of 1 see `disable_core_files`.
     let hard = Resource::Core.get().map_or(0, |(_, hard)| hard);
     let no_core = libc::rlimit { rlim_cur: hard.min(1), rlim_max: hard };
     // SAFETY: `no_core` is a live rlimit; SIG_DFL is a valid disposition; raise reads its argument
@@ -304,7 +305,7 @@ pub fn may_trace_privileged() -> bool {
 
 /// Moves `descriptor` to the first free number of `numbers`, or else to a free one from 10 on. It
 /// is closed on exec unless passed as [`Setup::inherit`].
-pub fn at_one_of(descriptor: OwnedFd, numbers: &[i32]) -> io::Result<OwnedFd> {
+pub fn dup_to_one_of(descriptor: OwnedFd, numbers: &[i32]) -> io::Result<OwnedFd> {
     let at = |number: i32| {
         // SAFETY: fcntl reads its integer arguments only.
         let got = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_DUPFD_CLOEXEC, number) };
@@ -322,7 +323,7 @@ pub fn at_one_of(descriptor: OwnedFd, numbers: &[i32]) -> io::Result<OwnedFd> {
 }
 
 /// Sets close-on-exec for the inherited descriptor `number`.
-pub fn keep_from_programs(number: i32) -> io::Result<()> {
+pub fn set_close_on_exec(number: i32) -> io::Result<()> {
     // SAFETY: fcntl reads its integer arguments only.
     crate::check(unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) }.into()).map(drop)
 }

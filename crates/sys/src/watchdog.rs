@@ -14,14 +14,14 @@ use std::time::Duration;
 use crate::host::monotonic_time;
 
 /// Bounds of the interval between two checks.
-const LONGEST_NAP: Duration = Duration::from_millis(100);
-const SHORTEST_NAP: Duration = Duration::from_millis(2);
+const MAX_INTERVAL: Duration = Duration::from_millis(100);
+const MIN_INTERVAL: Duration = Duration::from_millis(2);
 /// Maximum time that this process may be stopped while it holds another, if it may hold it that
 /// long.
 const MAX_STOPPED: Duration = Duration::from_secs(1);
 /// Grace period past the intended hold time while this process runs: it is then mostly busy
 /// releasing.
-const MAX_LATE: Duration = Duration::from_secs(4);
+const GRACE: Duration = Duration::from_secs(4);
 
 /// Memory shared by this process and the watchdog.
 #[repr(C)]
@@ -70,14 +70,14 @@ impl Watchdog {
     }
 
     /// Arms the watchdog: this process holds another from now on, for at most `most`.
-    pub fn hold(&self, most: Duration) {
+    pub fn arm(&self, most: Duration) {
         let until = (monotonic_time() + most).as_nanos().min(u64::MAX.into()) as u64;
-        self.until().store(until, Ordering::Release);
+        self.deadline_ns().store(until, Ordering::Release);
     }
 
     /// Disarms the watchdog: this process holds no other any more.
-    pub fn release(&self) {
-        self.until().store(0, Ordering::Release);
+    pub fn disarm(&self) {
+        self.deadline_ns().store(0, Ordering::Release);
     }
 
     /// Process id of the watchdog.
@@ -85,7 +85,7 @@ impl Watchdog {
         self.child
     }
 
-    fn until(&self) -> &AtomicU64 {
+    fn deadline_ns(&self) -> &AtomicU64 {
         // SAFETY: the page lives until `drop`, is aligned, and is used as atomics only.
         unsafe { &(*self.shared).until }
     }
@@ -132,16 +132,16 @@ fn watch(shared: *const Shared, parent: libc::pid_t, stat: libc::c_int) -> ! {
         } else if is_stopped() {
             let since = *stopped_since.get_or_insert(now);
             if now >= until || now.saturating_sub(since) >= MAX_STOPPED {
-                end(parent);
+                kill_parent(parent);
             }
         } else {
             stopped_since = None;
-            if now >= until + MAX_LATE {
-                end(parent);
+            if now >= until + GRACE {
+                kill_parent(parent);
             }
         }
-        let left = if until.is_zero() { LONGEST_NAP } else { until.saturating_sub(now) };
-        nap(left.clamp(SHORTEST_NAP, LONGEST_NAP));
+        let left = if until.is_zero() { MAX_INTERVAL } else { until.saturating_sub(now) };
+        nap(left.clamp(MIN_INTERVAL, MAX_INTERVAL));
         // SAFETY: getppid has no arguments; _exit does not return.
         unsafe {
             if libc::getppid() != parent {
@@ -163,7 +163,7 @@ fn is_stopped() -> bool {
 }
 
 /// Kills the watched process if it still exists, and exits.
-fn end(parent: libc::pid_t) -> ! {
+fn kill_parent(parent: libc::pid_t) -> ! {
     // SAFETY: system calls on integers. While `parent` is the parent of this process, its id refers
     // to no other process.
     unsafe {

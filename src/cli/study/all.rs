@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use super::super::arguments_lab::{Lab, LabFormat, Study as Arguments};
-use super::super::lab::{Teller, deliver, format, json};
-use super::super::output::{Output, complain};
-use super::super::{Ending, Failure, Result};
-use super::ask::ask;
-use super::chosen::Chosen;
+use super::super::lab::{LabProgress, format, json, write_output};
+use super::super::output::{Output, print_message};
+use super::super::{CommandResult, Failure, Result};
+use super::ask::require_confirmation;
+use super::chosen::ChosenStudy;
 use super::files::Files;
-use super::run::{Ran, conduct};
-use super::{Gone, Text, read_in};
+use super::run::{StudyRun, run_and_judge};
+use super::{NoResult, Text, read_in};
 use strandline_lab::executor::Stopped;
 use strandline_report::pages::page::Page;
 use strandline_report::pages::{html, markdown, terminal};
@@ -23,11 +23,11 @@ const SCHEMA: &str = "strandline/studies-run/1";
 /// A study, or the reason why it cannot be run.
 struct Entry {
     name: String,
-    chosen: std::result::Result<Chosen, String>,
+    chosen: std::result::Result<ChosenStudy, String>,
 }
 
 /// Runs all studies and shows the results.
-pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
+pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> {
     let mut files = Files::wanted(arguments, "strandline-studies.html")?;
     let entries = entries(arguments)?;
     let ran =
@@ -54,7 +54,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
         LabFormat::Html => html::book(&files.book(&items, &pages))?,
         LabFormat::Json => json(SCHEMA, &document(&items))?,
     };
-    deliver(&text, &arguments.shown, output)?;
+    write_output(&text, &arguments.shown, output)?;
     files.write(&items, &pages)?;
     let totals = Totals::of(&items);
     drop(items);
@@ -62,9 +62,9 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
         one.bench.close();
     }
     Ok(match totals {
-        _ if totals.could_not_be_run > 0 => Ending::CouldNot,
-        _ if totals.tally.fails > 0 && arguments.fail_if_claims_fail => Ending::Found,
-        _ => Ending::Done,
+        _ if totals.could_not_be_run > 0 => CommandResult::CouldNot,
+        _ if totals.tally.fails > 0 && arguments.fail_if_claims_fail => CommandResult::Found,
+        _ => CommandResult::Done,
     })
 }
 
@@ -85,7 +85,7 @@ fn entries(arguments: &Arguments) -> Result<Vec<Entry>> {
         let known = arguments.axis.iter().filter(|(axis, choices)| has(&text, axis, choices));
         let axes = known.map(|(axis, choices)| (axis.clone(), own(&text, axis, choices)));
         let axes: Vec<(String, Vec<String>)> = axes.collect();
-        Chosen::new(text, arguments, &axes)
+        ChosenStudy::new(text, arguments, &axes)
     };
     Ok(texts.into_iter().map(|(name, text)| Entry { name, chosen: chosen(text) }).collect())
 }
@@ -117,13 +117,13 @@ fn own((study, _): &Text, axis: &str, choices: &[String]) -> Vec<String> {
 }
 
 /// Checks the extent of all studies together before any is started.
-fn ask_all(entries: &[Entry], arguments: &Arguments, output: &Output) -> std::result::Result<(), Gone> {
-    let labs: Vec<(&Chosen, Lab)> = entries
+fn ask_all(entries: &[Entry], arguments: &Arguments, output: &Output) -> std::result::Result<(), NoResult> {
+    let labs: Vec<(&ChosenStudy, Lab)> = entries
         .iter()
         .filter_map(|entry| Some((entry.chosen.as_ref().ok()?, lab_of(&entry.name, arguments))))
         .collect();
-    let labs: Vec<(&Chosen, &Lab)> = labs.iter().map(|(chosen, lab)| (*chosen, lab)).collect();
-    ask(&labs, arguments, &Teller::new("studies", !output.json))
+    let labs: Vec<(&ChosenStudy, &Lab)> = labs.iter().map(|(chosen, lab)| (*chosen, lab)).collect();
+    require_confirmation(&labs, arguments, &LabProgress::new("studies", !output.json))
 }
 
 fn lab_of(name: &str, arguments: &Arguments) -> Lab {
@@ -137,20 +137,22 @@ fn conduct_all(
     entries: &[Entry],
     arguments: &Arguments,
     output: &mut Output,
-) -> std::result::Result<Vec<std::result::Result<Ran, String>>, Gone> {
+) -> std::result::Result<Vec<std::result::Result<StudyRun, String>>, NoResult> {
     let mut all = Vec::with_capacity(entries.len());
     for (index, entry) in entries.iter().enumerate() {
         let ran = match &entry.chosen {
             Ok(chosen) => {
-                let teller =
-                    Teller::new(format!("{} of {}, {}", index + 1, entries.len(), entry.name), !output.json);
-                match conduct(chosen, arguments, &lab_of(&entry.name, arguments), &teller) {
+                let teller = LabProgress::new(
+                    format!("{} of {}, {}", index + 1, entries.len(), entry.name),
+                    !output.json,
+                );
+                match run_and_judge(chosen, arguments, &lab_of(&entry.name, arguments), &teller) {
                     Ok(mut ran) => {
                         ran.bench.executors.clear();
                         Ok(ran)
                     }
-                    Err(Gone::Failed(why)) => Err(why.0),
-                    Err(Gone::Stopped(Stopped::Failed(why))) => Err(why),
+                    Err(NoResult::Failed(why)) => Err(why.0),
+                    Err(NoResult::Stopped(Stopped::Failed(why))) => Err(why),
                     Err(gone) => return Err(gone),
                 }
             }
@@ -160,19 +162,19 @@ fn conduct_all(
             // The reason is shown with the other results.
             let is_shown = is_shown_meanwhile(arguments, output);
             let why = if is_shown { "it could not be run" } else { why.as_str() };
-            complain(&format!("study {}: {why}", entry.name));
+            print_message(&format!("study {}: {why}", entry.name));
         }
         if is_shown_meanwhile(arguments, output) {
             let text = terminal_text(&item(&entry.name, ran.as_ref()), output);
-            output.print(&text).map_err(Gone::Unasked)?;
+            output.print(&text).map_err(NoResult::Unasked)?;
         }
         all.push(ran);
     }
     Ok(all)
 }
 
-fn item<'a>(name: &'a str, ran: std::result::Result<&'a Ran, &'a String>) -> Item<'a> {
-    Item { name, came: ran.map(Ran::facts).map_err(String::as_str) }
+fn item<'a>(name: &'a str, ran: std::result::Result<&'a StudyRun, &'a String>) -> Item<'a> {
+    Item { name, came: ran.map(StudyRun::facts).map_err(String::as_str) }
 }
 
 /// Whether the result of a study is shown before the next one starts.

@@ -4,45 +4,45 @@ use std::time::{Duration, Instant};
 
 use super::super::Failure;
 use super::super::arguments_lab::{Lab, Study as Arguments};
-use super::super::lab::{Teller, how_it_ended};
-use super::Gone;
-use super::chosen::{Chosen, found, open};
+use super::super::lab::{LabProgress, how_it_ended};
+use super::NoResult;
+use super::chosen::{ChosenStudy, found, open};
 use strandline_report::units::seconds;
 use strandline_study::needs::{self, RunnableCells};
 use strandline_study::{cell, run};
 
 /// Studies with more runs require --yes.
-const MANY_RUNS: u64 = 10_000;
+const MAX_UNCONFIRMED_RUNS: u64 = 10_000;
 /// Longer studies require --yes as well; the time is estimated only from this number of runs on.
-const LONG: Duration = Duration::from_secs(20 * 60);
-const SOME_RUNS: u64 = 200;
+const MAX_UNCONFIRMED_TIME: Duration = Duration::from_secs(20 * 60);
+const MIN_ESTIMATED_RUNS: u64 = 200;
 
 /// Refuses studies that together take very long or have very many runs, without --yes. Runs one
 /// cell of each to estimate the time. Studies with an earlier journal to resume from were confirmed
 /// before.
-pub fn ask(
-    studies: &[(&Chosen, &Lab)],
+pub fn require_confirmation(
+    studies: &[(&ChosenStudy, &Lab)],
     arguments: &Arguments,
-    teller: &Teller,
-) -> std::result::Result<(), Gone> {
-    let all = |studies: &[&Chosen]| {
+    teller: &LabProgress,
+) -> std::result::Result<(), NoResult> {
+    let all = |studies: &[&ChosenStudy]| {
         studies.iter().try_fold(0u64, |all, chosen| all.checked_add(chosen.matrix.runs()?))
     };
-    let is_few = |runs: Option<u64>| runs.is_some_and(|runs| runs < SOME_RUNS);
+    let is_few = |runs: Option<u64>| runs.is_some_and(|runs| runs < MIN_ESTIMATED_RUNS);
     if arguments.lab.yes || is_few(all(&studies.iter().map(|(chosen, _)| *chosen).collect::<Vec<_>>())) {
         return Ok(());
     }
-    let is_new = |(chosen, lab): &&(&Chosen, &Lab)| found(chosen, arguments, lab) == 0;
-    let new: Vec<&Chosen> = studies.iter().filter(is_new).map(|(chosen, _)| *chosen).collect();
+    let is_new = |(chosen, lab): &&(&ChosenStudy, &Lab)| found(chosen, arguments, lab) == 0;
+    let new: Vec<&ChosenStudy> = studies.iter().filter(is_new).map(|(chosen, _)| *chosen).collect();
     let runs = all(&new);
     if is_few(runs) {
         return Ok(());
     }
     let (mut seconds_of_all, mut one) = (Some(0.0), None);
     // The submitting machine must not run anything.
-    let here: &[&Chosen] = if arguments.lab.slurm.on.is_some() { &[] } else { &new };
+    let here: &[&ChosenStudy] = if arguments.lab.slurm.on.is_some() { &[] } else { &new };
     for chosen in here {
-        teller.say(&format!("one run of {}, to tell how long all take", chosen.matrix.study.name));
+        teller.show_line(&format!("one run of {}, to tell how long all take", chosen.matrix.study.name));
         let each = estimate(chosen, arguments)?;
         let whole = each.zip(chosen.matrix.runs());
         let whole =
@@ -53,8 +53,8 @@ pub fn ask(
             if new.len() > 1 { seconds_of_all.map(|all: f64| all + whole.unwrap_or(0.0)) } else { whole };
         one = each;
     }
-    let is_long = seconds_of_all.is_some_and(|whole| whole > LONG.as_secs_f64());
-    if !is_long && runs.is_some_and(|runs| runs <= MANY_RUNS) {
+    let is_long = seconds_of_all.is_some_and(|whole| whole > MAX_UNCONFIRMED_TIME.as_secs_f64());
+    if !is_long && runs.is_some_and(|runs| runs <= MAX_UNCONFIRMED_RUNS) {
         return Ok(());
     }
     let runs = runs.map_or_else(|| "more than 10^19".to_owned(), |runs| runs.to_string());
@@ -72,13 +72,13 @@ pub fn ask(
         [one] => one.matrix.study.name.clone(),
         several => format!("{} studies", several.len()),
     };
-    Err(Gone::Unasked(Failure(format!(
+    Err(NoResult::Unasked(Failure(format!(
         "{name}: that is {runs} runs{about}; narrow an axis with --axis, or add --yes to begin"
     ))))
 }
 
 /// Run time of the first cell of a study; `None` if it cannot be run.
-fn estimate(chosen: &Chosen, arguments: &Arguments) -> std::result::Result<Option<Duration>, Gone> {
+fn estimate(chosen: &ChosenStudy, arguments: &Arguments) -> std::result::Result<Option<Duration>, NoResult> {
     let mut first = chosen.clone();
     for axis in &mut first.matrix.axes {
         axis.choices.truncate(1);
@@ -89,18 +89,18 @@ fn estimate(chosen: &Chosen, arguments: &Arguments) -> std::result::Result<Optio
     let lab = Lab { dir: None, jobs: 1, fresh: true, ..arguments.lab.clone() };
     match time_of_one(&first, &bill, arguments, &lab) {
         // The reason is reported when the study is run.
-        Err(Gone::Failed(_)) => Ok(None),
+        Err(NoResult::Failed(_)) => Ok(None),
         each => each,
     }
 }
 
 /// Run time of one cell; `None` if it cannot be run. A signal stops everything.
 fn time_of_one(
-    chosen: &Chosen,
+    chosen: &ChosenStudy,
     bill: &RunnableCells,
     arguments: &Arguments,
     lab: &Lab,
-) -> std::result::Result<Option<Duration>, Gone> {
+) -> std::result::Result<Option<Duration>, NoResult> {
     let matrix = &chosen.matrix;
     let Some(key) = bill.cells.first() else { return Ok(None) };
     let (mut bench, build) = open(chosen, arguments, lab)?;

@@ -1,7 +1,7 @@
 //! Caveats about a study's figures.
 
 use super::super::arguments_lab::Study as Arguments;
-use super::super::lab::{Bench, how_it_ended};
+use super::super::lab::{LabSetup, how_it_ended};
 use strandline_lab::cell::{self, Measure};
 use strandline_study::file::Subject;
 use strandline_study::matrix::Matrix;
@@ -15,7 +15,7 @@ pub fn caveats(
     subjects: &[cell::Subject],
     referee: &StudyJudge<'_>,
     arguments: &Arguments,
-    bench: &Bench,
+    bench: &LabSetup,
 ) -> Vec<(&'static str, String)> {
     const MOST: usize = 20;
     let mut caveats = Vec::new();

@@ -4,20 +4,20 @@ use std::path::{Path, PathBuf};
 
 use super::super::Failure;
 use super::super::arguments_lab::{Lab, Study as Arguments};
-use super::super::lab::Bench;
-use super::{Gone, Text};
+use super::super::lab::LabSetup;
+use super::{NoResult, Text};
 use strandline_lab::cell::Subject;
 use strandline_study::matrix::Matrix;
 use strandline_study::{cell, run};
 
 /// A study with the choices for this run.
 #[derive(Clone)]
-pub struct Chosen {
+pub struct ChosenStudy {
     pub matrix: Matrix,
     text: String,
 }
 
-impl Chosen {
+impl ChosenStudy {
     /// Applies the arguments and these axis choices.
     pub fn new(
         (study, text): Text,
@@ -34,28 +34,29 @@ impl Chosen {
 
 /// Opens the lab of these cells; returns it with the directory for `{build}`.
 pub fn open(
-    chosen: &Chosen,
+    chosen: &ChosenStudy,
     arguments: &Arguments,
     lab: &Lab,
-) -> std::result::Result<(Bench, PathBuf), Gone> {
-    let (described, subjects) = described(chosen, arguments).map_err(|line| Gone::Failed(Failure(line)))?;
-    let bench = Bench::open("study", &described, &subjects, lab).map_err(Gone::Failed)?;
+) -> std::result::Result<(LabSetup, PathBuf), NoResult> {
+    let (described, subjects) =
+        described(chosen, arguments).map_err(|line| NoResult::Failed(Failure(line)))?;
+    let bench = LabSetup::open("study", &described, &subjects, lab).map_err(NoResult::Failed)?;
     let build = bench.journal.folder().join("build");
     let made = std::fs::create_dir_all(&build).and_then(|()| build.canonicalize());
-    let build = made.map_err(|error| Gone::Failed(Failure(format!("{}: {error}", build.display()))))?;
+    let build = made.map_err(|error| NoResult::Failed(Failure(format!("{}: {error}", build.display()))))?;
     Ok((bench, build))
 }
 
 /// Number of runs of an earlier lab that can be reused.
-pub fn found(chosen: &Chosen, arguments: &Arguments, lab: &Lab) -> usize {
+pub fn found(chosen: &ChosenStudy, arguments: &Arguments, lab: &Lab) -> usize {
     let Ok((described, subjects)) = described(chosen, arguments) else { return 0 };
-    Bench::found("study", &described, &subjects, lab)
+    LabSetup::found("study", &described, &subjects, lab)
 }
 
 /// What identifies the lab of a study: its text, and all its cells. Includes cells that cannot be
 /// run at the moment, so that free memory or the existence of a file does not change the identity.
 fn described(
-    chosen: &Chosen,
+    chosen: &ChosenStudy,
     arguments: &Arguments,
 ) -> std::result::Result<(impl serde::Serialize + use<>, Vec<Subject>), String> {
     let matrix = &chosen.matrix;

@@ -9,7 +9,7 @@ use strandline_inspect::environment::Environment;
 use tempfile::NamedTempFile;
 
 use super::super::arguments_lab::Study as Arguments;
-use super::super::output::complain;
+use super::super::output::print_message;
 use super::super::{Failure, Result};
 use strandline_report::pages::book::Book;
 use strandline_report::pages::names::Names;
@@ -46,14 +46,14 @@ impl Files {
         let file = |file: &Option<PathBuf>| file.clone().unwrap_or_else(|| PathBuf::from(report));
         let report = arguments.report.as_ref().map(file);
         if let Some(report) = &report {
-            may_be_replaced(report, html::is_book, "report of studies")?;
-            new_beside(report)?;
+            check_replaceable(report, html::is_book, "report of studies")?;
+            temporary_beside(report)?;
         }
-        arguments.shown.output.as_deref().map_or(Ok(()), can_be_written)?;
+        arguments.shown.output.as_deref().map_or(Ok(()), check_writable)?;
         let plots = match &arguments.plots {
             Some(folder) => {
                 fs::create_dir_all(folder).map_err(|error| failed(folder, &error))?;
-                new_beside(&folder.join("plot.svg"))?;
+                temporary_beside(&folder.join("plot.svg"))?;
                 Some((folder.clone(), address(folder, arguments.shown.output.as_deref())?))
             }
             None => None,
@@ -86,14 +86,14 @@ impl Files {
         let mut failures: Vec<Failure> = plots.chain(readmes).filter_map(std::result::Result::err).collect();
         failures.extend(self.report(items, pages).err());
         let last = failures.pop();
-        failures.iter().for_each(|failure| complain(&failure.0));
+        failures.iter().for_each(|failure| print_message(&failure.0));
         last.map_or(Ok(()), Err)
     }
 
     /// Reports that a stopped run leaves the files unwritten.
     pub fn none_written(&self) {
         if self.report.is_some() || self.plots.is_some() || self.readme {
-            complain("no report, plots or README were written");
+            print_message("no report, plots or README were written");
         }
     }
 
@@ -103,7 +103,7 @@ impl Files {
         let (true, Ok(facts)) = (self.readme, &item.came) else { return Ok(()) };
         let folder = &facts.matrix.study.folder;
         let path = folder.join("README.md");
-        let refused = |why: &str| complain(&format!("{}: {why}; it is left as it is", path.display()));
+        let refused = |why: &str| print_message(&format!("{}: {why}; it is left as it is", path.display()));
         if find::is_embedded(folder) {
             refused("it came with strandline");
             return Ok(());
@@ -112,7 +112,7 @@ impl Files {
             Ok(old) => old,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let (path, begin, end) = (path.display(), readme::BEGIN, readme::END);
-                complain(&format!(
+                print_message(&format!(
                     "{path}: there is none; results are written into one with a line `{begin}` and a line `{end}` below it"
                 ));
                 return Ok(());
@@ -137,7 +137,7 @@ impl Files {
                     fs::create_dir_all(&folder).map_err(|error| failed(&folder, &error))?;
                     put_plot(&folder.join(name), text)?;
                 }
-                put(&followed(&path), &new)
+                write_atomically(&resolve_links(&path), &new)
             }
             Ok(None) => Ok(()),
             Err(why) => {
@@ -151,9 +151,9 @@ impl Files {
         let Some(path) = &self.report else { return Ok(()) };
         let text = html::book(&self.book(items, pages))?;
         // Another file may have been put there meanwhile.
-        may_be_replaced(path, html::is_book, "report of studies")?;
-        put(&followed(path), &text)?;
-        complain(&format!("the report is in {}", path.display()));
+        check_replaceable(path, html::is_book, "report of studies")?;
+        write_atomically(&resolve_links(path), &text)?;
+        print_message(&format!("the report is in {}", path.display()));
         Ok(())
     }
 
@@ -178,12 +178,12 @@ fn folder_of(path: &Path) -> &Path {
 }
 
 /// Resolves symbolic links.
-fn followed(path: &Path) -> PathBuf {
+fn resolve_links(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
 /// A temporary file in the directory of `path`.
-fn new_beside(path: &Path) -> Result<NamedTempFile> {
+fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
     let folder = folder_of(path);
     if !folder.is_dir() {
         return Err(failed(path, &"there is no such folder to write it into"));
@@ -194,9 +194,9 @@ fn new_beside(path: &Path) -> Result<NamedTempFile> {
 }
 
 /// Refuses an output that cannot be written: it is opened only when the result is available.
-fn can_be_written(path: &Path) -> Result<()> {
+fn check_writable(path: &Path) -> Result<()> {
     match fs::metadata(path) {
-        Err(_) => new_beside(path).map(drop),
+        Err(_) => temporary_beside(path).map(drop),
         Ok(data) if data.is_dir() => Err(failed(path, &"is a folder")),
         Ok(data) if data.is_file() => {
             fs::OpenOptions::new().append(true).open(path).map(drop).map_err(|error| failed(path, &error))
@@ -208,8 +208,8 @@ fn can_be_written(path: &Path) -> Result<()> {
 
 /// Atomically writes `text` to `path`. An existing file gives its mode, and a link there is
 /// replaced.
-fn put(path: &Path, text: &str) -> Result<()> {
-    let mut new = new_beside(path)?;
+fn write_atomically(path: &Path, text: &str) -> Result<()> {
+    let mut new = temporary_beside(path)?;
     new.write_all(text.as_bytes()).map_err(|error| failed(path, &error))?;
     if let Ok(old) = fs::symlink_metadata(path)
         && old.is_file()
@@ -222,13 +222,13 @@ fn put(path: &Path, text: &str) -> Result<()> {
 /// Writes a plot if the path is free, a link, or a plot written by strandline.
 fn put_plot(path: &Path, text: &str) -> Result<()> {
     if !fs::symlink_metadata(path).is_ok_and(|data| data.is_symlink()) {
-        may_be_replaced(path, plot::is_file, "plot")?;
+        check_replaceable(path, plot::is_file, "plot")?;
     }
-    put(path, text)
+    write_atomically(path, text)
 }
 
 /// Refuses to replace a file that strandline did not write, as `is_own` determines from its start.
-fn may_be_replaced(path: &Path, is_own: fn(&[u8]) -> bool, what: &str) -> Result<()> {
+fn check_replaceable(path: &Path, is_own: fn(&[u8]) -> bool, what: &str) -> Result<()> {
     let data = match fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         data => data.map_err(|error| failed(path, &error))?,

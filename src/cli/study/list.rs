@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::super::arguments_lab::Study as Arguments;
 use super::super::lab::show;
 use super::super::output::Output;
-use super::super::{Ending, Result};
+use super::super::{CommandResult, Result};
 use strandline_report::pages::page::{Cell, Column, Page, Section, Table, Tone};
 use strandline_report::text::clean_sentence;
 use strandline_study::file::Study;
@@ -17,19 +17,19 @@ use strandline_study::{find, needs};
 const MAX_CELLS: u64 = 10_000;
 
 /// Shows names, titles, and whether the requirements are met.
-pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
+pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> {
     let mut rows = Vec::new();
     let (mut items, mut sentences) = (Vec::new(), Vec::new());
     for (name, folder) in find::list() {
         let path = find::folder_of_listed(&name, folder);
         let read = path.map_err(|line| vec![line]).and_then(|path| Study::read_without_claims(&path));
         let line = match read {
-            Ok(study) => Line::of(Arc::new(study)),
-            Err(lines) => Line {
+            Ok(study) => Listing::of(Arc::new(study)),
+            Err(lines) => Listing {
                 needs: "cannot be read".to_owned(),
                 missing: lines.into_iter().take(1).collect(),
                 tone: Tone::Bad,
-                ..Line::default()
+                ..Listing::default()
             },
         };
         items.push(serde_json::json!({
@@ -64,12 +64,12 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
         ..Page::default()
     };
     show("strandline/studies/1", &serde_json::json!({ "studies": items }), &page, &arguments.shown, output)?;
-    Ok(Ending::Done)
+    Ok(CommandResult::Done)
 }
 
 /// The listing of one study.
 #[derive(Default)]
-struct Line {
+struct Listing {
     title: String,
     /// Number of cells that run without --axis.
     cells: Option<u64>,
@@ -82,7 +82,7 @@ struct Line {
     tone: Tone,
 }
 
-impl Line {
+impl Listing {
     fn of(study: Arc<Study>) -> Self {
         let line =
             Self { title: study.title.clone(), claims: Some(study.claims.len() as u64), ..Self::default() };

@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use super::arguments_lab::{Study as Arguments, StudyAction};
 use super::lab::stopped;
-use super::output::{Output, complain};
+use super::output::{Output, print_message};
 use super::slurm::stage;
-use super::{Ending, Failure, Result};
+use super::{CommandResult, Failure, Result};
 use strandline_lab::executor::Stopped;
 use strandline_report::text::clean;
 use strandline_study::file::Study;
@@ -24,7 +24,7 @@ use strandline_study::matrix::Matrix;
 use strandline_study::{find, skeleton};
 
 /// Runs the action of the arguments.
-pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
+pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> {
     // Built-in studies are then read from a directory that all nodes see.
     stage(&arguments.lab)?;
     match &arguments.action {
@@ -39,7 +39,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<Ending> {
 }
 
 /// Why there is no result.
-enum Gone {
+enum NoResult {
     /// A signal arrived, or the lab failed.
     Stopped(Stopped),
     /// It could not be run.
@@ -48,9 +48,9 @@ enum Gone {
     Unasked(Failure),
 }
 
-impl Gone {
+impl NoResult {
     /// The ending of strandline in this case.
-    fn end(self) -> Result<Ending> {
+    fn end(self) -> Result<CommandResult> {
         match self {
             Self::Stopped(why) => stopped(&why),
             Self::Failed(why) | Self::Unasked(why) => Err(why),
@@ -58,7 +58,7 @@ impl Gone {
     }
 }
 
-impl From<Stopped> for Gone {
+impl From<Stopped> for NoResult {
     fn from(why: Stopped) -> Self {
         Self::Stopped(why)
     }
@@ -76,7 +76,7 @@ fn read_in(path: &Path) -> std::result::Result<Text, Vec<String>> {
     Study::read(path).map(|(study, text)| (Arc::new(study), text))
 }
 
-fn check(name: &str, output: &mut Output) -> Result<Ending> {
+fn check(name: &str, output: &mut Output) -> Result<CommandResult> {
     let folder = find::find(name).map_err(Failure)?;
     let (ending, problems) = match Study::read(&folder) {
         Ok((study, _)) => {
@@ -89,11 +89,11 @@ fn check(name: &str, output: &mut Output) -> Result<Ending> {
                     matrix.study.claims.len()
                 )))?;
             }
-            (Ending::Done, Vec::new())
+            (CommandResult::Done, Vec::new())
         }
         Err(lines) => {
-            lines.iter().for_each(|line| complain(line));
-            (Ending::CouldNot, lines)
+            lines.iter().for_each(|line| print_message(line));
+            (CommandResult::CouldNot, lines)
         }
     };
     if output.json {
@@ -107,14 +107,14 @@ fn clean_line(line: &str) -> String {
     format!("{}\n", clean(line))
 }
 
-fn new(name: &str, output: &mut Output) -> Result<Ending> {
+fn new(name: &str, output: &mut Output) -> Result<CommandResult> {
     let path = if name.contains('/') { PathBuf::from(name) } else { Path::new("studies").join(name) };
     let made = skeleton::make(&path).map_err(Failure)?;
     if output.json {
         output.document("strandline/study-new/1", None, &serde_json::json!({ "files": made }))?;
-        return Ok(Ending::Done);
+        return Ok(CommandResult::Done);
     }
     let files: String = made.iter().map(|file| clean_line(&file.display().to_string())).collect();
     output.print(&format!("{files}run it with: strandline study {}\n", clean(name)))?;
-    Ok(Ending::Done)
+    Ok(CommandResult::Done)
 }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::super::arguments_lab::{Lab, Study as Arguments};
-use super::super::lab::{Bench, Teller, how_it_ended, show};
-use super::super::output::{Output, complain};
-use super::super::{Ending, Failure, Result};
-use super::ask::ask;
+use super::super::lab::{LabProgress, LabSetup, how_it_ended, show};
+use super::super::output::{Output, print_message};
+use super::super::{CommandResult, Failure, Result};
+use super::ask::require_confirmation;
 use super::caveats::caveats;
-use super::chosen::{Chosen, open};
+use super::chosen::{ChosenStudy, open};
 use super::files::Files;
-use super::{Gone, read};
+use super::{NoResult, read};
 use strandline_lab::cell::Subject;
 use strandline_lab::compare::cachegrind_subjects;
 use strandline_lab::engine::{self, Plan};
@@ -28,21 +28,24 @@ use strandline_study::run::{self, CACHEGRIND_ROUNDS, StudyJudge};
 const SCHEMA: &str = "strandline/study/1";
 
 /// Runs the study `name` and shows the results.
-pub fn run(name: &str, arguments: &Arguments, output: &mut Output) -> Result<Ending> {
+pub fn run(name: &str, arguments: &Arguments, output: &mut Output) -> Result<CommandResult> {
     let text = read(name).map_err(|mut lines| {
         let last = lines.pop().unwrap_or_default();
-        lines.iter().for_each(|line| complain(line));
+        lines.iter().for_each(|line| print_message(line));
         Failure(last)
     })?;
     let folder = &text.0.folder;
     if let Some(others) = find::other_places(name, folder) {
-        complain(&clean(&format!("study {name}: the one in {} is taken, not {others}", folder.display())));
+        print_message(&clean(&format!(
+            "study {name}: the one in {} is taken, not {others}",
+            folder.display()
+        )));
     }
-    let chosen = Chosen::new(text, arguments, &arguments.axis).map_err(Failure)?;
+    let chosen = ChosenStudy::new(text, arguments, &arguments.axis).map_err(Failure)?;
     let mut files = Files::wanted(arguments, &format!("strandline-study-{}.html", chosen.matrix.study.name))?;
-    let teller = Teller::new("study", !output.json);
-    let ran = ask(&[(&chosen, &arguments.lab)], arguments, &teller)
-        .and_then(|()| conduct(&chosen, arguments, &arguments.lab, &teller));
+    let teller = LabProgress::new("study", !output.json);
+    let ran = require_confirmation(&[(&chosen, &arguments.lab)], arguments, &teller)
+        .and_then(|()| run_and_judge(&chosen, arguments, &arguments.lab, &teller));
     drop(teller);
     let ran = match ran {
         Ok(ran) => ran,
@@ -58,20 +61,20 @@ pub fn run(name: &str, arguments: &Arguments, output: &mut Output) -> Result<End
     files.write(std::slice::from_ref(&item), std::slice::from_ref(&page))?;
     let fails = ran.fails();
     ran.bench.close();
-    Ok(if fails && arguments.fail_if_claims_fail { Ending::Found } else { Ending::Done })
+    Ok(if fails && arguments.fail_if_claims_fail { CommandResult::Found } else { CommandResult::Done })
 }
 
 /// A study that was run and judged.
-pub struct Ran {
+pub struct StudyRun {
     /// The lab, whose journal is kept until everything is shown.
-    pub bench: Bench,
+    pub bench: LabSetup,
     matrix: Matrix,
     data: Data,
     judged: Vec<Judged>,
     caveats: Vec<(&'static str, String)>,
 }
 
-impl Ran {
+impl StudyRun {
     /// The data for the report.
     pub fn facts(&self) -> StudyInput<'_> {
         StudyInput {
@@ -89,34 +92,34 @@ impl Ran {
 }
 
 /// Runs a study in `lab` and judges its claims.
-pub fn conduct(
-    chosen: &Chosen,
+pub fn run_and_judge(
+    chosen: &ChosenStudy,
     arguments: &Arguments,
     lab: &Lab,
-    teller: &Teller,
-) -> std::result::Result<Ran, Gone> {
+    teller: &LabProgress,
+) -> std::result::Result<StudyRun, NoResult> {
     let matrix = &chosen.matrix;
-    let mut bill = needs::check_cells(matrix).map_err(|line| Gone::Failed(Failure(line)))?;
+    let mut bill = needs::check_cells(matrix).map_err(|line| NoResult::Failed(Failure(line)))?;
     let (bench, data, caveats) = measure(chosen, &mut bill, arguments, lab, teller)?;
     let (shared_matrix, shared) = (Arc::new(matrix.clone()), run::shared(data.clone()));
     let judged = matrix.study.claims.iter().map(|claim| judge(claim, &shared_matrix, &shared)).collect();
-    Ok(Ran { bench, matrix: matrix.clone(), data, judged, caveats })
+    Ok(StudyRun { bench, matrix: matrix.clone(), data, judged, caveats })
 }
 
-type Measured = (Bench, Data, Vec<(&'static str, String)>);
+type Measured = (LabSetup, Data, Vec<(&'static str, String)>);
 
 /// Sets up the lab, builds, and runs all cells.
 fn measure(
-    chosen: &Chosen,
+    chosen: &ChosenStudy,
     bill: &mut RunnableCells,
     arguments: &Arguments,
     lab: &Lab,
-    teller: &Teller,
-) -> std::result::Result<Measured, Gone> {
+    teller: &LabProgress,
+) -> std::result::Result<Measured, NoResult> {
     let matrix = &chosen.matrix;
     let (mut bench, build) = open(chosen, arguments, lab)?;
     if let Some(executor) = bench.executors.first_mut() {
-        let say = |line: &str| teller.say(line);
+        let say = |line: &str| teller.show_line(line);
         let resumed = bench.journal.resumed_runs() > 0;
         run::prepare(matrix, bill, (&build, resumed), &mut **executor, &how_it_ended, &say)?;
     }
@@ -127,7 +130,7 @@ fn measure(
     };
     let mut referee = StudyJudge {
         may_fail: bill.cells.iter().map(may_fail).collect(),
-        progress: &|progress| teller.tell(progress),
+        progress: &|progress| teller.update(progress),
         failures: Default::default(),
         cachegrind_failures: Default::default(),
         left_behind: 0,

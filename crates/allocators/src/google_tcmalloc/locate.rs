@@ -85,7 +85,7 @@ pub fn is_possible(space: &AddressSpace) -> bool {
 /// as several mappings.
 fn large_data(space: &AddressSpace) -> Vec<StaticData<'_>> {
     let mut all = Vec::new();
-    for group in modules::groups(space.mappings()) {
+    for group in modules::file_groups(space.mappings()) {
         let Some((start, mut end)) = modules::data(&group) else { continue };
         while let Some(next) = space.find(end).filter(|next| next.start == end && next.name.is_empty())
             && is_mapped_memory(next)

@@ -27,7 +27,7 @@ use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
 use strandline_claims::reader::{Evidence, FileName, HeapKind, Match, ReaderInfo, leading_version};
 use strandline_claims::remedy::Spec;
-use strandline_process::image::{Image, image_at};
+use strandline_process::image::{ElfFile, image_at};
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
 
@@ -180,7 +180,7 @@ fn huge_pages_caveat(tree: &PageMap, bytes: u64) -> Option<Caveat> {
 
 /// Returns the version from jemalloc's version string (`5.3.0-0-g54eaed1d…`). The search finds
 /// strings by their beginning, so it tries each release.
-fn version(image: &Image) -> Option<String> {
+fn version(image: &ElfFile) -> Option<String> {
     const RELEASES: &[&str] = &[
         "5.3.1-0-g",
         "5.3.0-0-g",

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use strandline_process::image::Image;
+use strandline_process::image::ElfFile;
 
 /// End of the name of the variable that a build reads its settings from (`src/jemalloc.c`,
 /// `obtain_malloc_conf`; the prefix given to `configure --with-jemalloc-prefix`, in capitals,
@@ -26,7 +26,7 @@ pub struct Setting {
 
 /// Returns the setting that makes jemalloc give free pages back by itself; `None` if the variable
 /// of this build is unknown.
-pub fn decay(image: &Image) -> Option<Setting> {
+pub fn decay(image: &ElfFile) -> Option<Setting> {
     let strings = image.strings_ending(VARIABLE);
     let variable = variable(&strings)?.to_owned();
     let has_threads = image.strings(&[NO_THREADS]).iter().all(Option::is_none);

@@ -228,7 +228,7 @@ fn may_be_segment(layout: &SegmentLayout, bytes: &[u8]) -> bool {
 fn objects(context: &Context<'_>, candidates: &[Candidate]) -> HashMap<u64, (u64, String)> {
     let keys: std::collections::HashSet<u64> = candidates.iter().map(|candidate| candidate.key).collect();
     let mut found = HashMap::new();
-    for group in modules::groups(context.space.mappings()) {
+    for group in modules::file_groups(context.space.mappings()) {
         for mapping in group.iter().filter(|mapping| mapping.permissions.write) {
             let end = mapping.end.min(mapping.start.saturating_add(MAX_DATA_BYTES));
             if Instant::now() >= context.deadline {

@@ -1,7 +1,7 @@
 //! The settings that a build of mimalloc supports, judged by its file: options were renamed between
 //! releases, and unknown names are silently ignored.
 
-use strandline_process::image::Image;
+use strandline_process::image::ElfFile;
 
 /// The option for how long free pages are kept, by release (`src/options.c`, `mi_options`: the
 /// variable is `MIMALLOC_` and the name in capitals): from 1.8.2 and 2.1.2 on, and of 2.0 to 2.1.1.
@@ -10,7 +10,7 @@ const DELAYS: [(&str, &str); 2] =
     [("purge_delay", "MIMALLOC_PURGE_DELAY=0"), ("decommit_delay", "MIMALLOC_DECOMMIT_DELAY=0")];
 
 /// Returns the setting that gives free pages back at once; `None` if this build has none.
-pub fn purge(image: &Image) -> Option<&'static str> {
+pub fn purge(image: &ElfFile) -> Option<&'static str> {
     let has = |option: &str| {
         let strings = image.strings_ending(option);
         // In 2.0 to 2.1.1 the linker merges it with the end of `segment_decommit_delay`.

@@ -24,7 +24,7 @@ use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
 use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo, leading_version};
 use strandline_claims::remedy::Spec;
-use strandline_process::image::Image;
+use strandline_process::image::ElfFile;
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
 
@@ -165,7 +165,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
 }
 
 /// Returns the version in gperftools' own text (`gperftools 2.10`).
-fn version(image: &Image) -> Option<String> {
+fn version(image: &ElfFile) -> Option<String> {
     const NEEDLE: &str = "gperftools ";
     let text = image.strings(&[NEEDLE]).pop()??;
     leading_version(text.strip_prefix(NEEDLE)?)

@@ -160,7 +160,7 @@ fn kernel(frozen: &Frozen, status: &Status, shmem_bytes: u64) -> Kernel {
         huge_bytes: sums.huge_bytes(),
         hugetlb_bytes: sums.hugetlb_bytes(),
         page_tables_bytes: status.page_tables_bytes,
-        high_water_bytes: status.high_water_bytes,
+        high_water_bytes: status.peak_rss_bytes,
         status_rss_bytes: status.rss_bytes,
     }
 }

@@ -40,7 +40,7 @@ const PF_POSTCOREDUMP: u64 = 0x8;
 /// inspection (kernels differ in what a second SIGKILL does).
 pub fn at_exit(pid: i32, ending: &Ending<'_>, options: &Options<'_>) -> Result<Explanation> {
     let start = Instant::now();
-    let process = admission::admit_ending(pid)?;
+    let process = admission::open_exiting(pid)?;
     let unfinished = wait_for_others(&process, ending)?;
     let mut frozen =
         look::read_process(&process, &StoppedBy::Ending(ending), options.reading_threads(), options)?;
@@ -100,7 +100,7 @@ fn wait_for_others(process: &Process, ending: &Ending<'_>) -> Result<Vec<i32>> {
 /// Whether a SIGKILL is pending for the thread, or the thread is gone.
 fn is_killed(process: &Process, tid: i32) -> bool {
     let Ok(status) = process.task_status(tid) else { return true };
-    let pending = status.pending.unwrap_or(KILL) | status.shared_pending.unwrap_or(0);
+    let pending = status.thread_pending.unwrap_or(KILL) | status.process_pending.unwrap_or(0);
     // The state may have changed since it was read.
     pending & KILL != 0 || !matches!(status.state, Some('S' | 'T'))
 }

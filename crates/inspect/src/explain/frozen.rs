@@ -25,9 +25,9 @@ use strandline_process::pages::Residency;
 use strandline_process::procfs::Process;
 use strandline_process::resident::Resident;
 use strandline_process::smaps::{self, Counts, Smaps, SmapsEntry};
-use strandline_process::snapshot::{SnapshotMemory, Spent};
+use strandline_process::snapshot::{SnapshotCost, SnapshotMemory};
 use strandline_process::stacks::{self, Stack, ThreadFacts};
-use strandline_process::target::live::Opened;
+use strandline_process::target::live::MemFile;
 use strandline_process::target::quiet::CS_64_BIT;
 
 /// Maximum number of attempts to read a process whose runtime is in the middle of a collection.
@@ -71,7 +71,7 @@ pub struct Frozen {
     pub threads: u64,
     /// The open /proc/PID/mem. This file and `pagemap` stay with the program that was read, also
     /// after an exec.
-    pub memory: Opened,
+    pub memory: MemFile,
     /// The open /proc/PID/pagemap.
     pub pagemap: File,
     /// The snapshot's memory, with a copy of what the snapshot lacks.
@@ -87,7 +87,7 @@ pub struct Frozen {
     /// The snapshot that `memory` and `pagemap` belong to, if there is one.
     pub snapshot: Option<GuardedSnapshot>,
     /// What the snapshot cost, once it has ended.
-    pub spent: Option<Spent>,
+    pub spent: Option<SnapshotCost>,
     /// Whether it was read while all its threads slept, without a stop.
     pub is_quiet: bool,
     /// What was not read.
@@ -166,7 +166,7 @@ pub(super) struct KernelView {
     /// Where the data segment grown by brk starts.
     pub start_brk: Option<u64>,
     /// Its /proc/PID/mem.
-    pub memory: Opened,
+    pub memory: MemFile,
     /// Its /proc/PID/pagemap.
     pub pagemap: File,
 }
@@ -184,7 +184,7 @@ pub(super) fn kernel_view(
     let memory_file = process.open_file("mem")?;
     let Pages { smaps, residency, rollup } = page_tables::read(process, &pagemap, &how.before)?;
     let start_brk = process.stat()?.start_brk;
-    let view = KernelView { smaps, residency, rollup, start_brk, memory: Opened::new(memory_file), pagemap };
+    let view = KernelView { smaps, residency, rollup, start_brk, memory: MemFile::new(memory_file), pagemap };
     Ok(Frozen::new(process, view, threads, how))
 }
 

@@ -122,7 +122,7 @@ impl runtime::Found for MadeUp {
 }
 
 fn account_with(pid: u32, runtimes: Vec<Box<dyn runtime::Found>>) -> Explanation {
-    let process = admission::admit(pid.cast_signed()).unwrap();
+    let process = admission::open_target(pid.cast_signed()).unwrap();
     let options = Options { page_map: true, ..Options::default() };
     let (space, _) = strandline_process::map::AddressSpace::parse(&process.maps_text().unwrap());
     let found = Found {

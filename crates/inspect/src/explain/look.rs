@@ -22,10 +22,10 @@ use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
 use strandline_process::snapshot::NotTaken;
-use strandline_process::target::copy::{Copy, Rest, Room};
+use strandline_process::target::copy::{CopyBuffer, LiveRanges, MemoryCopy};
 use strandline_process::target::hold;
-use strandline_process::target::live::{Live, Opened, Traced};
-use strandline_process::target::stop::{PATIENCE, Short, Stopped, Transfers};
+use strandline_process::target::live::{ByPid, MemFile, TracedMemory};
+use strandline_process::target::stop::{STOP_LIMIT, ShortTransfer, Stopped, Transfers};
 
 /// Minimum time that all threads get to stop, however short the stop may be.
 const MIN_STOP: Duration = Duration::from_millis(20);
@@ -61,7 +61,7 @@ pub fn read_process(
     take_with(process, stopped_by, (workers, options), &space, &found)
 }
 
-/// Like [`take`], with the readers in `found` and the mappings `space`.
+/// Like [`read_process`], with the readers in `found` and the mappings `space`.
 pub fn take_with(
     process: &Process,
     stopped_by: &StoppedBy<'_>,
@@ -90,8 +90,9 @@ pub fn take_with(
             let since = Instant::now();
             let (mut frozen, threads) = kernel_view(process, stopped, &how)?;
             frozen.reading_ends = options.max_stop.map(|most| end_of_reading(since, most));
-            let file = Opened::new(process.open_file("mem")?);
-            let memory = Traced::new(process.pid(), &frozen.address_space, &file, frozen.shares_memory());
+            let file = MemFile::new(process.open_file("mem")?);
+            let memory =
+                TracedMemory::new(process.pid(), &frozen.address_space, &file, frozen.shares_memory());
             frozen.read_all(process, threads.as_deref(), &memory, &how, IsLastAttempt(true))?;
             frozen.rollup = frozen.rollup.or_else(|| rollup(process));
             frozen
@@ -122,8 +123,8 @@ fn stopped_longer(frozen: &Frozen, most: Duration) -> Option<Caveat> {
 /// is inconsistent.
 fn read_with_stops(process: &Process, how: &ReadPlan<'_>) -> Result<Frozen> {
     let mut stopped_before = Duration::ZERO;
-    let memory = Live::new(process.pid());
-    hold::prepare();
+    let memory = ByPid::new(process.pid());
+    hold::start_watchdog();
     let (mut ends, mut again, mut shorts) = (true, false, Vec::new());
     for left in (0..MAX_ATTEMPTS).rev() {
         // A collection that does not end (others stopped the process) is waited for once.
@@ -200,11 +201,11 @@ fn stop_within<'p>(
     transfers: Transfers,
     stopped_before: &mut Duration,
 ) -> Result<Stopped<'p>> {
-    let limit = most.map_or(PATIENCE, |most| most.clamp(MIN_STOP, PATIENCE));
+    let limit = most.map_or(STOP_LIMIT, |most| most.clamp(MIN_STOP, STOP_LIMIT));
     for _ in 1..MAX_STOPS {
         let since = Instant::now();
         match Stopped::stop_within(process, limit, transfers) {
-            Err(Error::DidNotStop { .. }) if limit < PATIENCE => {
+            Err(Error::DidNotStop { .. }) if limit < STOP_LIMIT => {
                 *stopped_before += since.elapsed();
                 std::thread::sleep(BETWEEN_STOPS);
             }
@@ -219,7 +220,7 @@ enum Source {
     /// The stopped process itself; with the reason against a snapshot, if one was requested.
     Stopped(Option<String>),
     /// A copy of its memory, with the same reason.
-    Copied(Room, Option<String>),
+    Copied(CopyBuffer, Option<String>),
     /// A snapshot.
     Snapshot(snapshot::Plan),
 }
@@ -227,7 +228,7 @@ enum Source {
 /// Determines what it can be read from, before the stop.
 fn choose_source(
     process: &Process,
-    memory: &Live,
+    memory: &ByPid,
     how: &ReadPlan<'_>,
     most: Option<Duration>,
 ) -> Result<Source> {
@@ -246,7 +247,7 @@ fn choose_source(
         }
     }
     let wants_copy = how.found.wants_copy(memory) && has_time_for_copy(how, process);
-    let room = if wants_copy { Room::of(process) } else { None };
+    let room = if wants_copy { CopyBuffer::of(process) } else { None };
     Ok(match room {
         Some(room) => Source::Copied(room, against),
         None => Source::Stopped(against),
@@ -270,7 +271,7 @@ enum AttemptResult {
 }
 
 /// The caveat for a thread whose transfer returned short.
-fn short_transfer(short: &Short) -> Caveat {
+fn short_transfer(short: &ShortTransfer) -> Caveat {
     let text = format!(
         "its {} returned less than it was asked for when the thread was stopped, perhaps because of that: a program that does not \
          go on from there lost the rest",
@@ -327,28 +328,28 @@ fn read_stopped(
         Source::Copied(room, why) => (Some(room), why),
         Source::Stopped(why) => (None, why),
     };
-    let file = Opened::new(process.open_file("mem")?);
+    let file = MemFile::new(process.open_file("mem")?);
     let (mut frozen, threads) = match kernel_view(process, threads, how) {
         // If a thread ran meanwhile, page tables and mappings need not add up.
-        Err(_) if !stopped.slept_on() => return Ok(AttemptResult::Again(held.resume())),
+        Err(_) if !stopped.slept_throughout() => return Ok(AttemptResult::Again(held.resume())),
         view => view?,
     };
     frozen.reading_ends = most.map(|most| end_of_reading(since, most));
-    let memory = Traced::new(process.pid(), &frozen.address_space, &file, frozen.shares_memory());
+    let memory = TracedMemory::new(process.pid(), &frozen.address_space, &file, frozen.shares_memory());
     frozen.caveats.extend(against.map(|why| no_snapshot(&why)));
     let copy = room.and_then(|room| {
-        let rest = Some(Rest { ranges: constant_ranges(&frozen), file: &file });
-        Copy::take(&memory, own_runs(&frozen), room, how.workers, rest)
+        let rest = Some(LiveRanges { ranges: constant_ranges(&frozen), file: &file });
+        MemoryCopy::take(&memory, own_runs(&frozen), room, how.workers, rest)
     });
     let has_transfers = stopped.in_transfer().next().is_some();
     let mut read = |memory: &dyn Memory| frozen.read_all(process, threads.as_deref(), memory, how, last);
     // A copy is read after the process is released.
     let read_now = match &copy {
         Some(_) => Ok(false),
-        None if has_transfers => quiet::watched(&memory, &|| !stopped.slept_on(), read).0,
+        None if has_transfers => quiet::watched(&memory, &|| !stopped.slept_throughout(), read).0,
         None => read(&memory),
     };
-    let slept_on = stopped.slept_on();
+    let slept_on = stopped.slept_throughout();
     frozen.stopped = held.resume();
     if !slept_on {
         return Ok(AttemptResult::Again(frozen.stopped));
@@ -371,10 +372,10 @@ fn read_snapshot(
     how: &ReadPlan<'_>,
     last: IsLastAttempt,
 ) -> Result<AttemptResult> {
-    let slept_on = held.stopped.slept_on();
+    let slept_on = held.stopped.slept_throughout();
     let stopped = held.resume();
     let no = |why| Error::NoSnapshot { pid: process.pid(), why, stopped };
-    let shot = shot.map_err(|NotTaken { why, unused }| {
+    let shot = shot.map_err(|NotTaken { reason: why, to_drop: unused }| {
         // Ended and reaped now that the process runs.
         let _paused = Paused::begin(how.options.watch);
         drop(unused);
@@ -417,7 +418,7 @@ fn constant_ranges(frozen: &Frozen) -> Vec<(u64, u64)> {
 }
 
 /// Waits for the end of a runtime's collection, up to a limit; returns whether it ended.
-fn wait_for_collection(memory: &Live, how: &ReadPlan<'_>) -> bool {
+fn wait_for_collection(memory: &ByPid, how: &ReadPlan<'_>) -> bool {
     let until = Instant::now() + MAX_COLLECTION_WAIT;
     while how.found.is_collecting(memory) {
         if Instant::now() >= until {

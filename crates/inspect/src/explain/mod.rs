@@ -147,7 +147,7 @@ fn inspect_once(pid: i32, options: &Options<'_>) -> Result<Inspection> {
     let start = Instant::now();
     let process = match options.watch {
         Some(_) => admission::admit_watched(pid)?,
-        None => admission::admit(pid)?,
+        None => admission::open_target(pid)?,
     };
     if options.started.is_some_and(|started| process.stat().map_or(true, |stat| stat.start_ticks != started))
     {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
-use strandline_process::pages::{self, PAGE_BYTES, Residency, Scanned, Seen};
+use strandline_process::pages::{self, MappingSummary, PAGE_BYTES, Residency, ScannedRegions};
 use strandline_process::procfs::Process;
 use strandline_process::smaps::{self, Counts, Smaps, SmapsEntry};
 
@@ -81,12 +81,12 @@ pub fn read(process: &Process, pagemap: &File, before: &KnownBefore<'_>) -> Resu
 
 /// Reads its mappings and page tables; `None` if the kernel has no PAGEMAP_SCAN, or a line of maps
 /// is not understood.
-pub fn scanned(process: &Process, pagemap: &File) -> Result<Option<(AddressSpace, Scanned)>> {
+pub fn scanned(process: &Process, pagemap: &File) -> Result<Option<(AddressSpace, ScannedRegions)>> {
     let (space, bad_lines) = AddressSpace::parse(&process.maps_text()?);
     if bad_lines > 0 {
         return Ok(None);
     }
-    match Scanned::of(pagemap, space.mappings().iter()) {
+    match ScannedRegions::of(pagemap, space.mappings().iter()) {
         Ok(scanned) => Ok(Some((space, scanned))),
         Err(error) if pages::is_scan_missing(&error) => Ok(None),
         Err(source) => Err(process.error("pagemap", source)),
@@ -95,7 +95,7 @@ pub fn scanned(process: &Process, pagemap: &File) -> Result<Option<(AddressSpace
 
 /// Returns the counts of a mapping by its page tables, as smaps would report them: pages without a
 /// `struct page` (clocks of the kernel, devices) are not memory of the process.
-pub fn seen_counts(mapping: &Mapping, seen: &Seen) -> Counts {
+pub fn seen_counts(mapping: &Mapping, seen: &MappingSummary) -> Counts {
     let is_none = mapping.name.starts_with("[vvar") || mapping.name == "[vsyscall]";
     if is_none { Counts::default() } else { seen.counts }
 }
@@ -118,7 +118,7 @@ fn read_by_sums(process: &Process, pagemap: &File, before: &KnownBefore<'_>) -> 
         // Guard regions and other markers of the kernel look like swapped pages.
         seen.iter_mut().for_each(|seen| seen.counts.swap_bytes = 0);
     }
-    let entry = |(mapping, seen): (&Mapping, &Seen)| SmapsEntry {
+    let entry = |(mapping, seen): (&Mapping, &MappingSummary)| SmapsEntry {
         mapping: mapping.clone(),
         counts: seen_counts(mapping, seen),
         page_bytes: PAGE_BYTES,
@@ -146,7 +146,7 @@ pub fn read_by_smaps(process: &Process, pagemap: &File, before: &KnownBefore<'_>
             std::thread::sleep(PAUSE * (1 << (look - 2)));
         }
         let file = process.open_file("smaps")?;
-        let scan = || Scanned::of(pagemap, before.space.mappings().iter());
+        let scan = || ScannedRegions::of(pagemap, before.space.mappings().iter());
         let (smaps, scanned) = match in_parallel(before.is_large(), scan, || Smaps::read(file)) {
             (scanned, Ok(smaps)) => (smaps, scanned),
             (_, Err(error)) => return Err(process.error("smaps", error)),

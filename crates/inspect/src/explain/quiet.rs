@@ -10,8 +10,8 @@ use super::snapshot::SnapshotMode;
 use strandline_process::error::Result;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
-use strandline_process::target::asleep::{self, Quiet};
-use strandline_process::target::live::{Live, Opened, Traced};
+use strandline_process::target::asleep::{self, SleepingProcess};
+use strandline_process::target::live::{ByPid, MemFile, TracedMemory};
 
 /// Default time to try reading without a stop.
 pub const QUIET_FOR: Duration = Duration::from_millis(250);
@@ -90,8 +90,8 @@ pub fn read(process: &Process, how: &ReadPlan<'_>) -> Result<Option<Frozen>> {
     let begin = Instant::now();
     let (mut awake_since, mut pause) = (begin, SHORTEST_PAUSE);
     while begin.elapsed() < options.quiet_for && awake_since.elapsed() < MAX_AWAKE {
-        if let Some(quiet) = Quiet::see(process)? {
-            if how.found.is_collecting(&Live::new(process.pid())) {
+        if let Some(quiet) = SleepingProcess::check(process)? {
+            if how.found.is_collecting(&ByPid::new(process.pid())) {
                 return Ok(None);
             }
             match attempt(process, &quiet, how) {
@@ -99,7 +99,7 @@ pub fn read(process: &Process, how: &ReadPlan<'_>) -> Result<Option<Frozen>> {
                 Ok(Attempt::MustStop) => return Ok(None),
                 // What was read while it ran may be wrong in any way.
                 Ok(Attempt::Disturbed) => {}
-                Err(_) if !quiet.lasted() => {}
+                Err(_) if !quiet.slept_throughout() => {}
                 Err(error) => return Err(error),
             }
             awake_since = Instant::now();
@@ -118,19 +118,19 @@ enum Attempt {
     MustStop,
 }
 
-fn attempt(process: &Process, quiet: &Quiet<'_>, how: &ReadPlan<'_>) -> Result<Attempt> {
+fn attempt(process: &Process, quiet: &SleepingProcess<'_>, how: &ReadPlan<'_>) -> Result<Attempt> {
     let Some(facts) = quiet.facts(how.found.needs_thread_pointers()) else { return Ok(Attempt::MustStop) };
     let threads = Threads { count: facts.len() as u64, known: Some(facts), caveats: Vec::new() };
     let (mut frozen, facts) = kernel_view(process, threads, how)?;
     frozen.is_quiet = true;
-    let file = Opened::new(process.open_file("mem")?);
-    let traced = Traced::new(process.pid(), &frozen.address_space, &file, frozen.shares_memory());
+    let file = MemFile::new(process.open_file("mem")?);
+    let traced = TracedMemory::new(process.pid(), &frozen.address_space, &file, frozen.shares_memory());
     let (is_unfit, is_over) = watched(&traced, &|| quiet.seems_over(), |memory| {
         frozen.read_all(process, facts.as_deref(), memory, how, IsLastAttempt(false))
     });
     // Checked at each attempt: a thread that ran may have given others access to the memory.
-    let is_alone = asleep::writes_unseen(process, &frozen.address_space)?.is_none();
-    if is_over || !quiet.lasted() {
+    let is_alone = asleep::external_writer(process, &frozen.address_space)?.is_none();
+    if is_over || !quiet.slept_throughout() {
         return Ok(Attempt::Disturbed);
     }
     let is_unfit = is_unfit? || !is_alone;

@@ -10,11 +10,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::watch::{Paused, Watch};
-use strandline_process::call::code::Code;
-use strandline_process::control_groups::Groups;
+use strandline_process::call::code::CallSites;
+use strandline_process::control_groups::ControlGroups;
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::{Process, Status};
-use strandline_process::snapshot::{self, Snapshot, Spent, needed_bytes};
+use strandline_process::snapshot::{self, Snapshot, SnapshotCost, needed_bytes};
 use strandline_process::target::{budget, holders};
 
 /// When to read a process from a snapshot.
@@ -49,7 +49,7 @@ const MIN_PROCESSES: u64 = 16;
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Where the instructions to use are in the target.
-    pub code: Code,
+    pub code: CallSites,
     /// Time after which it ends by itself.
     pub hold: Duration,
 }
@@ -80,7 +80,7 @@ pub fn plan(process: &Process, space: &AddressSpace, max_stop: Option<Duration>)
         );
     }
     check_writers(process, space)?;
-    if let Some(why) = Groups::of(process).objection_to_copy() {
+    if let Some(why) = ControlGroups::of(process).objection_to_copy() {
         return Err(why.to_owned());
     }
     let anonymous_bytes = status.anonymous_bytes.unwrap_or(0);
@@ -90,9 +90,9 @@ pub fn plan(process: &Process, space: &AddressSpace, max_stop: Option<Duration>)
         return Err("making it may take longer than the process may be stopped (--max-stop)".to_owned());
     }
     if status.is_under_seccomp() {
-        snapshot::is_let_through(process)?;
+        snapshot::filters_allow(process)?;
     }
-    let code = Code::find(process, space)
+    let code = CallSites::find(process, space)
         .ok_or("its code has no system call and no return from a signal handler that could be used")?;
     Ok(Plan { code, hold: (MIN_HOLD + HOLD_A_GIB.mul_f64(gibs)).min(MAX_HOLD) })
 }
@@ -115,7 +115,7 @@ fn check_writers(process: &Process, space: &AddressSpace) -> Result<(), String> 
     let copies_pinned = kernel.is_some_and(|kernel| kernel >= COPIES_PINNED);
     let harmless: &[&str] = if copies_pinned { &["io_uring", "kernel AIO"] } else { &[] };
     let told = |error: strandline_process::error::Error| error.to_string();
-    if let Some(holder) = holders::of_process_but(process, space, harmless).map_err(told)? {
+    if let Some(holder) = holders::of_process_except(process, space, harmless).map_err(told)? {
         return Err(format!("it has {holder}, which a copy of the process would disturb"));
     }
     let direct = holders::direct_mounts(process).map_err(told)?;
@@ -206,8 +206,8 @@ impl GuardedSnapshot {
 
     /// Ends it and returns its cost. Fails if it had ended before: what was read from it is invalid
     /// then.
-    pub fn end(mut self) -> Result<Spent, String> {
-        let was_there = self.snapshot.is_there();
+    pub fn end(mut self) -> Result<SnapshotCost, String> {
+        let was_there = self.snapshot.is_alive();
         let ran_low = self.stop_watching();
         if ran_low {
             return Err("memory ran low while it was read, and it was ended".to_owned());

@@ -14,12 +14,12 @@ use super::snapshot::{GuardedSnapshot, Plan};
 use super::watch::Watch;
 use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
-use strandline_process::pages::{self, PAGE_BYTES, Residency, Scanned, Seen};
+use strandline_process::pages::{self, MappingSummary, PAGE_BYTES, Residency, ScannedRegions};
 use strandline_process::procfs::Process;
 use strandline_process::smaps::{Smaps, SmapsEntry};
 use strandline_process::snapshot::{NotTaken, Snapshot, SnapshotMemory};
-use strandline_process::target::copy::{Copy, Room};
-use strandline_process::target::live::{Live, Opened};
+use strandline_process::target::copy::{CopyBuffer, MemoryCopy};
+use strandline_process::target::live::{ByPid, MemFile};
 use strandline_process::target::stop::Stopped;
 
 /// Maximum bytes of memory missing in the snapshot that are copied during the stop.
@@ -35,14 +35,14 @@ pub struct SnapshotInputs {
     pages: Pages,
     start_brk: Option<u64>,
     /// A copy of what the snapshot lacks.
-    copy: Copy<'static>,
+    copy: MemoryCopy<'static>,
     ranges: Vec<(u64, u64)>,
 }
 
 /// What the kernel reported about its pages.
 enum Pages {
     /// Mappings and page tables; the rest comes from the snapshot.
-    Scanned(AddressSpace, Scanned, Vec<Seen>),
+    Scanned(AddressSpace, ScannedRegions, Vec<MappingSummary>),
     /// All of smaps: if the kernel has no PAGEMAP_SCAN, or if memory is locked, which it is not in
     /// a child.
     Read(Smaps, Residency),
@@ -87,7 +87,7 @@ pub fn take(
 }
 
 /// Copies `runs` of a stopped process.
-fn copy(process: &Process, runs: Vec<(u64, u64)>) -> std::result::Result<Copy<'static>, String> {
+fn copy(process: &Process, runs: Vec<(u64, u64)>) -> std::result::Result<MemoryCopy<'static>, String> {
     let bytes: u64 = runs.iter().map(|run| run.1 - run.0).sum();
     if bytes > MAX_MISSING_BYTES {
         let mebibytes = bytes >> 20;
@@ -96,9 +96,9 @@ fn copy(process: &Process, runs: Vec<(u64, u64)>) -> std::result::Result<Copy<'s
         ));
     }
     let too_much = || "there is no room for what it keeps from its children".to_owned();
-    let room = if bytes == 0 { Some(Room::default()) } else { Room::for_bytes(bytes) };
+    let room = if bytes == 0 { Some(CopyBuffer::default()) } else { CopyBuffer::for_bytes(bytes) };
     let room = room.ok_or_else(too_much)?;
-    Copy::take(&Live::new(process.pid()), runs.into_iter(), room, 1, None).ok_or_else(too_much)
+    MemoryCopy::take(&ByPid::new(process.pid()), runs.into_iter(), room, 1, None).ok_or_else(too_much)
 }
 
 /// Private anonymous memory that the snapshot lacks, and its pages.
@@ -136,7 +136,7 @@ fn missing(pages: &Pages, child: &Process) -> std::result::Result<Missing, Strin
             // One query for each mapping takes a thousand times as long per page as one query for
             // all.
             let shown = if mappings.len() > MANY_MAPPINGS {
-                let all = Scanned::of(&pagemap, mappings.iter()).map_err(|error| told(&error))?;
+                let all = ScannedRegions::of(&pagemap, mappings.iter()).map_err(|error| told(&error))?;
                 Some(all.seen(mappings))
             } else {
                 None
@@ -200,25 +200,25 @@ impl SnapshotInputs {
             residency,
             rollup: None,
             start_brk: self.start_brk,
-            memory: Opened::new(open("mem")?),
+            memory: MemFile::new(open("mem")?),
             pagemap,
         };
         let (mut frozen, threads) = Frozen::new(process, view, threads, how);
         frozen.reading_ends = Some(self.kept.snapshot().until() - BEFORE_ITS_END);
-        let file = Opened::new(open("mem")?);
+        let file = MemFile::new(open("mem")?);
         let kept = frozen.snapshot.insert(self.kept).watched();
         let memory = Arc::new(SnapshotMemory { file, readable, kept: self.copy, ranges: self.ranges });
         frozen.snapshot_memory = Some(Arc::clone(&memory));
         let busy = frozen.read_all(process, threads.as_deref(), &*memory, how, last);
         // Anything can have been read from a snapshot that ended meanwhile.
-        let busy = busy.map_err(|error| if kept.is_there() { error } else { no("it ended".to_owned()) })?;
+        let busy = busy.map_err(|error| if kept.is_alive() { error } else { no("it ended".to_owned()) })?;
         Ok((frozen, busy))
     }
 }
 
 /// Makes the smaps of a process with the mappings `space`, from what its page tables contain
 /// (`seen`) and the smaps of its snapshot (`shown`).
-fn merged(shown: &Smaps, space: &AddressSpace, seen: &[Seen]) -> Smaps {
+fn merged(shown: &Smaps, space: &AddressSpace, seen: &[MappingSummary]) -> Smaps {
     let mut entries = Vec::with_capacity(space.mappings().len());
     for (mapping, seen) in space.mappings().iter().zip(seen) {
         let index = shown.entries.partition_point(|entry| entry.mapping.start < mapping.start);

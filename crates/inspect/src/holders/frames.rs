@@ -110,7 +110,7 @@ fn walk(
 /// Returns the name and module of the function of each instruction.
 fn names(process: &Process, frozen: &Frozen, walked: &[Walked]) -> HashMap<u64, (String, String)> {
     // Start address of the program or library of each mapping.
-    let groups = modules::groups(frozen.address_space.mappings());
+    let groups = modules::file_groups(frozen.address_space.mappings());
     let bases: HashMap<u64, u64> = groups
         .iter()
         .filter_map(|group| Some((group, group.first()?.start)))

@@ -198,7 +198,7 @@ impl TypeWordSink for VtableCollector<'_> {
 /// Returns the names of the functions at some addresses.
 fn functions(process: &Process, frozen: &Frozen, wanted: &[u64]) -> HashMap<u64, FunctionNames> {
     // Each file is searched once, however many mappings it has.
-    let groups = modules::groups(frozen.address_space.mappings());
+    let groups = modules::file_groups(frozen.address_space.mappings());
     let parts = groups.iter().enumerate();
     let of_parts: HashMap<u64, usize> =
         parts.flat_map(|(index, group)| group.iter().map(move |mapping| (mapping.start, index))).collect();
@@ -223,7 +223,7 @@ struct Modules(Vec<(u64, u64)>);
 
 impl Modules {
     fn new(space: &AddressSpace) -> Self {
-        let groups = modules::groups(space.mappings());
+        let groups = modules::file_groups(space.mappings());
         let are_code = groups.iter().filter(|group| group.iter().any(|of| of.permissions.execute));
         let of_files = are_code.flatten().filter(|mapping| mapping.has_file());
         Self(of_files.map(|mapping| (mapping.start, mapping.end)).collect())

@@ -144,7 +144,7 @@ fn fill(
 ) -> std::result::Result<(), Refused> {
     let blocks = builder.finish()?;
     // Otherwise memory that workers freed stays in their arenas.
-    host::release_memory();
+    host::trim_heap();
     let cuts = NonReferences::new(&frozen.runtimes, &blocks);
     let memory = ZeroFilled { memory: frozen.own_memory(), residency: &frozen.residency, cuts };
     let longest = Instant::now() + MAX_DURATION;
@@ -173,7 +173,7 @@ fn fill(
         let text = "blocks that overlap others, or lie where none can, are left out";
         holders.caveats.push(Caveat::new("holders_overlap", "heap", None, text));
     }
-    host::release_memory();
+    host::trim_heap();
     let graph = Reachability::new(blocks, references, roots, KeepPaths::None, longest)?;
     let held = graph.held(longest)?;
     let own = RuntimeBlocks::new(&frozen.runtimes);

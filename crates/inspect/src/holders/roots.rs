@@ -280,7 +280,7 @@ impl Finder<'_> {
         merge(&mut taken);
         let mut with_heaps: Vec<(u64, u64)> = taken.iter().chain(&heaps).copied().collect();
         merge(&mut with_heaps);
-        let groups = modules::groups(frozen.address_space.mappings());
+        let groups = modules::file_groups(frozen.address_space.mappings());
         let mut known: Vec<(u64, u64)> = Vec::new();
         for group in &groups {
             self.search_module(process, group, &with_heaps)?;

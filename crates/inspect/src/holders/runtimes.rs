@@ -3,7 +3,7 @@
 //!
 //! A runtime is a root of all blocks in its memory, so none of them counts as unreachable. It is
 //! also a root of objects linked by the collector, of the objects at which paths from variables
-//! stop ([`strandline_claims::runtime::Holding`]; otherwise each variable would lead to
+//! stop ([`strandline_claims::runtime::ReferenceHints`]; otherwise each variable would lead to
 //! everything), and of blocks that words of objects point into without being references. Characters
 //! of texts are not references.
 

@@ -9,7 +9,7 @@
 use std::collections::HashSet;
 
 use strandline_claims::reader::{HeapKind, Match, ReaderInfo};
-use strandline_process::image::{Image, Symbol};
+use strandline_process::image::{ElfFile, Symbol};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::namespaces::open_executable;
 use strandline_process::procfs::{Process, printable};
@@ -54,7 +54,7 @@ pub fn recognise(process: &Process, space: &AddressSpace) -> Recognised {
         }
     }
     let executable = process.executable().unwrap_or_default();
-    if let Some(image) = open_executable(process).ok().and_then(Image::open) {
+    if let Some(image) = open_executable(process).ok().and_then(ElfFile::open) {
         add_by_executable(&Executable { process, image, file: file_name(&executable) }, &mut found);
     }
     let all = found.runtimes.clone();
@@ -126,7 +126,7 @@ fn add_by_file_name(process: &Process, mapping: &Mapping, found: &mut Recognised
 /// The executable of a process.
 struct Executable<'a> {
     process: &'a Process,
-    image: Image,
+    image: ElfFile,
     /// The last part of its path.
     file: &'a str,
 }
@@ -154,7 +154,7 @@ fn add_by_executable(executable: &Executable<'_>, found: &mut Recognised) {
         symbols.chain(all().flat_map(|evidence| evidence.version_symbols)).copied().collect();
     add_by_symbols(executable, &executable.image.exported(&symbols), found);
     if found.allocators.is_empty() {
-        add_by_symbols(executable, &executable.image.unstripped(&symbols), found);
+        add_by_symbols(executable, &executable.image.static_symbols(&symbols), found);
     }
     add_by_strings(executable, found);
     // The name alone, for executables whose symbols give no evidence.

@@ -61,7 +61,7 @@ pub struct CallRequest<'a> {
 /// Blocks for at most `wait`, the call, and `watch`. A [`Refusal`] means that nothing in the target
 /// was changed, unless [`Refusal::touched`] is true.
 pub fn apply(pid: i32, request: &CallRequest<'_>) -> Result<Applied, Refusal> {
-    let process = &admission::admit(pid)?;
+    let process = &admission::open_target(pid)?;
     precheck::check(process)?;
     let pagemap = process.open_file("pagemap")?;
     let heaps = pages::whole_pages(request.heaps);
@@ -82,7 +82,7 @@ pub fn apply(pid: i32, request: &CallRequest<'_>) -> Result<Applied, Refusal> {
 /// Checks whether process `pid` could make the call now: chooses a thread as [`apply`] does, and
 /// releases it.
 pub fn check(pid: i32, request: &CallRequest<'_>) -> Result<(), Refusal> {
-    let process = &admission::admit(pid)?;
+    let process = &admission::open_target(pid)?;
     precheck::check(process)?;
     with_safe_thread(process, request, &mut |tracee| drop(tracee))
 }
@@ -165,7 +165,7 @@ fn run(tracee: Tracee<'_>, call: &Call, pagemap: &File, heaps: &[Range<u64>]) ->
 
 /// Leaves a call that did not end, and returns the refusal.
 pub(crate) fn leave(process: &Process, tid: i32, injected: Injected<'_>, error: CallError) -> Refusal {
-    if matches!(error, CallError::Late) {
+    if matches!(error, CallError::TimedOut) {
         injected.abandon();
     }
     refusal(process, tid, error)
@@ -175,8 +175,10 @@ pub(crate) fn leave(process: &Process, tid: i32, injected: Injected<'_>, error: 
 pub(crate) fn refusal(process: &Process, tid: i32, error: CallError) -> Refusal {
     let pid = process.pid();
     match error {
-        CallError::NotBegun(source) => Refusal::from_io(process, format!("calling in thread {tid}"), source),
-        CallError::Late => Refusal::Abandoned { pid, tid, seconds: CALL_LIMIT.as_secs_f64() },
+        CallError::NotStarted(source) => {
+            Refusal::from_io(process, format!("calling in thread {tid}"), source)
+        }
+        CallError::TimedOut => Refusal::Abandoned { pid, tid, seconds: CALL_LIMIT.as_secs_f64() },
         CallError::Died(Event::Exited { status: Some(status), .. }) => {
             Refusal::Died { pid, how: format!("exit status {status}") }
         }
@@ -184,9 +186,9 @@ pub(crate) fn refusal(process: &Process, tid: i32, error: CallError) -> Refusal 
             Refusal::Died { pid, how: format!("signal {signal}") }
         }
         CallError::Died(_) => Refusal::Died { pid, how: "in an unknown way".into() },
-        CallError::Lost(source) if matches!(source.raw_os_error(), Some(3 | 10)) => {
+        CallError::Failed(source) if matches!(source.raw_os_error(), Some(3 | 10)) => {
             Refusal::Died { pid, how: "the thread is gone".into() }
         }
-        CallError::Lost(source) => Refusal::Interrupted { pid, tid, source },
+        CallError::Failed(source) => Refusal::Interrupted { pid, tid, source },
     }
 }

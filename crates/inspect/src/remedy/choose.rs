@@ -17,9 +17,9 @@ use super::{Refusal, precheck};
 use strandline_process::call::{filters, inject, stack};
 use strandline_process::error::Error;
 use strandline_process::map::AddressSpace;
-use strandline_process::procfs::{Blocked, Doing, Process};
+use strandline_process::procfs::{BlockedElsewhere, Process, ThreadActivity};
 use strandline_process::target::hold::on_own_thread;
-use strandline_process::target::live::Live;
+use strandline_process::target::live::ByPid;
 use strandline_process::target::quiet;
 use strandline_process::target::tracee::{NotStopped, Tracee};
 use strandline_process::target::transfers;
@@ -59,7 +59,7 @@ const PLAIN_WAITS: [i64; 17] = [0, 7, 23, 35, 43, 45, 47, 61, 128, 219, 230, 232
 const LASTING_ROUNDS: usize = 3;
 
 /// Whether a futex call has a time limit, so that it is one of those too.
-fn is_timed_wait(call: &Blocked) -> bool {
+fn is_timed_wait(call: &BlockedElsewhere) -> bool {
     call.number == FUTEX && call.arguments[3] != 0
 }
 
@@ -147,7 +147,7 @@ impl<T> From<NotStopped> for Attempt<T> {
         match not_stopped {
             NotStopped::Gone => Self::Unfit(Reason::Ended),
             NotStopped::GroupStop => Self::GroupStop,
-            NotStopped::Late => Self::Unfit(Reason::Late),
+            NotStopped::TimedOut => Self::Unfit(Reason::Late),
             NotStopped::Refused(error) => Self::Refused(error),
             NotStopped::Io(error) => Self::Io(error),
         }
@@ -279,16 +279,24 @@ impl Chooser<'_> {
         let filtered = if status.is_under_seccomp() { 5 } else { 0 };
         Ok(filtered
             + match self.process.task_doing(tid) {
-                Some(Doing::Call(call))
+                Some(ThreadActivity::Call(call))
                     if call.number == FUTEX && self.fences.locks.contains(&call.arguments[0]) =>
                 {
                     return Err(Reason::LockHeld);
                 }
-                Some(Doing::Call(call)) if AVOIDED.contains(&call.number) || transfers::is_one(&call) => 4,
-                Some(Doing::Call(call)) if quiet::is_repeatable(call.number) => 2,
-                Some(Doing::Call(call)) if SENSITIVE.contains(&call.number) || is_timed_wait(&call) => 1,
-                Some(Doing::Call(_)) => 0,
-                Some(Doing::Running | Doing::Blocked) | None => 3,
+                Some(ThreadActivity::Call(call))
+                    if AVOIDED.contains(&call.number) || transfers::is_transfer(&call) =>
+                {
+                    4
+                }
+                Some(ThreadActivity::Call(call)) if quiet::is_repeatable(call.number) => 2,
+                Some(ThreadActivity::Call(call))
+                    if SENSITIVE.contains(&call.number) || is_timed_wait(&call) =>
+                {
+                    1
+                }
+                Some(ThreadActivity::Call(_)) => 0,
+                Some(ThreadActivity::Running | ThreadActivity::Blocked) | None => 3,
             })
     }
 
@@ -387,12 +395,12 @@ impl Examiner<'_> {
         if registers.cs != quiet::CS_64_BIT {
             return Err(Objection::Unfit(Reason::Code32Bit));
         }
-        if let Some(filter) = filters::against(tracee, filters::OF_ALLOCATORS) {
+        if let Some(filter) = filters::objection(tracee, filters::ALLOCATOR_CALLS) {
             return Err(Objection::Filtered(filter));
         }
         let is_filtered =
             || !tracee.process.task_status(tracee.tid).is_ok_and(|status| !status.is_under_seccomp());
-        if !inject::ends_unnoticed(tracee) && is_filtered() {
+        if !inject::can_end_by_signal(tracee) && is_filtered() {
             return Err(Objection::Unfit(Reason::FilteredSleep));
         }
         if !self.fences.fs_bases.is_empty() && !self.fences.fs_bases.contains(&registers.fs_base) {
@@ -405,14 +413,14 @@ impl Examiner<'_> {
         if is_fenced(registers.rip) {
             return Err(Objection::Unfit(Reason::InMalloc));
         }
-        let memory = Live::new(self.process.pid());
+        let memory = ByPid::new(self.process.pid());
         let room = stack::room_bytes(&memory, self.space, tracee.tid, registers);
         let room = room.ok_or(Objection::Unfit(Reason::ForeignStack))?;
         let state_bytes = inject::extended_state_bytes(tracee.tid);
         if state_bytes.map_or(true, |state| room < self.fences.stack_bytes + state) {
             return Err(Objection::Unfit(Reason::SmallStack));
         }
-        if stack::is_in_sequence(&memory, tracee.tid) {
+        if stack::is_in_rseq(&memory, tracee.tid) {
             return Err(Objection::Unfit(Reason::InRestartableSequence));
         }
         let unwinder = Unwinder { memory: &memory, space: self.space, objects: self.objects };
@@ -429,8 +437,8 @@ impl Examiner<'_> {
             End::Enough if is_handler => return Err(Objection::Unfit(Reason::InHandler)),
             End::Enough => return Err(Objection::Unfit(Reason::InMalloc)),
             End::Missing(address) => return Err(Objection::Missing(address)),
-            End::Lost { is_without_tables: true, .. } => return Err(Objection::Unfit(Reason::NoTables)),
-            End::Lost { .. } => return Err(Objection::Unfit(Reason::StackUnclear)),
+            End::Failed { has_no_unwind_tables: true, .. } => return Err(Objection::Unfit(Reason::NoTables)),
+            End::Failed { .. } => return Err(Objection::Unfit(Reason::StackUnclear)),
         }
         if self.sees_all_locks_free() { Ok(()) } else { Err(Objection::Unfit(Reason::LockHeld)) }
     }

@@ -13,7 +13,7 @@ use strandline_process::call::code;
 use strandline_process::call::inject;
 use strandline_process::elf::Object;
 use strandline_process::target::admission;
-use strandline_process::target::live::Live;
+use strandline_process::target::live::ByPid;
 
 /// The call, and conditions for it.
 #[derive(Debug)]
@@ -54,13 +54,13 @@ fn with_call<T>(
     request: &TrimRequest<'_>,
     act: &dyn Fn(&CallRequest<'_>) -> Result<T, Refusal>,
 ) -> Result<T, Refusal> {
-    let process = &admission::admit(pid)?;
+    let process = &admission::open_target(pid)?;
     precheck::check(process)?;
     if !request.libc.text_contains(request.function) {
         let detail = format!("{:#x} is not in the text of {}", request.function, request.libc.name());
         return Err(Refusal::NoFunction { pid, function: "malloc_trim", detail });
     }
-    let memory = Live::new(pid);
+    let memory = ByPid::new(pid);
     let trampoline =
         code::find(&memory, request.libc.text(), &inject::TRAMPOLINE).ok_or_else(|| no_trampoline(pid))?;
     let code = (request.code)(request.libc).ok_or_else(|| Refusal::NoFunction {

@@ -23,7 +23,7 @@ use super::call::{self, CallRequest, no_trampoline};
 use super::{Applied, Refusal};
 use strandline_claims::allocator::{CallPlan, Function};
 use strandline_process::c_library::CLibrary;
-use strandline_process::call::code::Code;
+use strandline_process::call::code::CallSites;
 use strandline_process::elf::{Object, Symbol};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::procfs::Process;
@@ -212,7 +212,7 @@ const FORKS: [&[u8]; 6] =
     [b"fork", b"__fork", b"__libc_fork", b"_Fork", b"pthread_mutex_unlock", b"__pthread_mutex_unlock"];
 
 fn trampoline(process: &Process, space: &AddressSpace) -> Result<u64, Refusal> {
-    let code = Code::find(process, space).ok_or_else(|| no_trampoline(process.pid()))?;
+    let code = CallSites::find(process, space).ok_or_else(|| no_trampoline(process.pid()))?;
     Ok(code.trampoline)
 }
 

@@ -16,10 +16,10 @@ use strandline_sys::process::{self as sys, MADV_PAGEOUT};
 
 use super::{Applied, Footprint, Refusal, call, choose, precheck};
 use crate::ledger::zeros;
-use strandline_process::call::code::{Code, can_call};
-use strandline_process::call::filters::{self, Needed};
+use strandline_process::call::code::{CallSites, can_call};
+use strandline_process::call::filters::{self, RequiredCall};
 use strandline_process::call::inject::{self, Call, CallError, Injected};
-use strandline_process::control_groups::Groups;
+use strandline_process::control_groups::ControlGroups;
 use strandline_process::error::Error;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
@@ -29,7 +29,7 @@ use strandline_process::smaps::{Smaps, SmapsEntry};
 use strandline_process::target::admission;
 use strandline_process::target::hold::on_own_thread;
 use strandline_process::target::holders;
-use strandline_process::target::live::Opened;
+use strandline_process::target::live::MemFile;
 use strandline_process::target::stop::{Stopped, Transfers};
 
 /// Maximum bytes given back in one system call.
@@ -42,7 +42,7 @@ const REST: Duration = Duration::from_millis(50);
 const HARMLESS: u64 = 39;
 const MADVISE: u64 = 28;
 const MADV_DONTNEED: u64 = 4;
-const CALLS: [Needed; 3] =
+const CALLS: [RequiredCall; 3] =
     [filters::any("getpid", HARMLESS as u32), filters::any("madvise", MADVISE as u32), filters::RETURN];
 
 /// The pages to give back, and the accepted risk.
@@ -64,7 +64,7 @@ pub struct ZeroRequest {
 /// Blocks for at most `wait` per stretch of work, and for `watch`. A refusal means that nothing was
 /// changed, unless [`Refusal::touched`] is true: then earlier stretches may have given pages back.
 pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
-    let process = &admission::admit(pid)?;
+    let process = &admission::open_target(pid)?;
     let way = open_way(process, request)?;
     let pagemap = process.open_file("pagemap")?;
     let before = Footprint::of(process);
@@ -79,13 +79,13 @@ pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
 
 /// Checks whether [`apply`] would give pages back now, without giving any back.
 pub fn check(pid: i32, request: &ZeroRequest) -> Result<(), Refusal> {
-    open_way(&admission::admit(pid)?, request).map(drop)
+    open_way(&admission::open_target(pid)?, request).map(drop)
 }
 
 /// How pages are given back.
 enum Way {
     PageOut,
-    Direct(Code),
+    Direct(CallSites),
 }
 
 /// Returns the method that is possible for the process.
@@ -107,9 +107,9 @@ fn open_way(process: &Process, request: &ZeroRequest) -> Result<Way, Refusal> {
         Some(why) => return Err(Refusal::NeedsRisk { pid, reason: why_direct(why) }),
     }
     if status.is_under_seccomp() {
-        filters::look(process, &CALLS).map_err(|why| keep(format!("runs under {why}")))?;
+        filters::check(process, &CALLS).map_err(|why| keep(format!("runs under {why}")))?;
     }
-    let code = Code::find(process, &space);
+    let code = CallSites::find(process, &space);
     code.map(Way::Direct).ok_or_else(|| call::no_trampoline(pid))
 }
 
@@ -136,10 +136,10 @@ pub(crate) fn can_page_out(process: &Process) -> bool {
 /// `process`, and the permission. Asked to page out nothing, the kernel checks only the permission:
 /// CAP_SYS_NICE for any process but the caller's own (Linux 5.10 to 7.2).
 fn why_not_paged_out(process: &Process) -> Option<&'static str> {
-    if swap_free_bytes() == 0 || Groups::of(process).swap_left() == Some(0) {
+    if swap_free_bytes() == 0 || ControlGroups::of(process).swap_left() == Some(0) {
         return Some("without swap that it may use");
     }
-    let asked = sys::open(process.pid()).and_then(|handle| sys::advise(&handle, &[], MADV_PAGEOUT));
+    let asked = sys::open_pidfd(process.pid()).and_then(|handle| sys::advise(&handle, &[], MADV_PAGEOUT));
     let is_refused = asked.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied);
     is_refused.then_some("without CAP_SYS_NICE, which paging out from outside wants,")
 }
@@ -170,8 +170,8 @@ fn why_direct(why: &str) -> String {
 
 /// Opens the memory that is searched for zero pages: /proc/PID/mem leaves pages that are shared
 /// with other processes unchanged.
-fn memory_of(process: &Process) -> std::io::Result<Opened> {
-    process.open_file("mem").map(Opened::new).map_err(std::io::Error::other)
+fn memory_of(process: &Process) -> std::io::Result<MemFile> {
+    process.open_file("mem").map(MemFile::new).map_err(std::io::Error::other)
 }
 
 /// Returns the runs of resident all-zero pages in `range`, whole pages, as far as they can be read.
@@ -196,7 +196,7 @@ fn pieces(ranges: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> + '_ {
 /// written meanwhile.
 fn page_out(process: &Process, request: &ZeroRequest, pagemap: &File) -> Result<Applied, Refusal> {
     let failed = |e| Refusal::from_io(process, "paging out", e);
-    let handle = sys::open(process.pid()).map_err(failed)?;
+    let handle = sys::open_pidfd(process.pid()).map_err(failed)?;
     let memory = memory_of(process).map_err(failed)?;
     let mut applied = Applied { stopped_seconds: Some(0.0), ..Applied::default() };
     for piece in pieces(&request.ranges) {
@@ -219,7 +219,7 @@ fn page_out(process: &Process, request: &ZeroRequest, pagemap: &File) -> Result<
 fn give_back_directly(
     process: &Process,
     request: &ZeroRequest,
-    code: Code,
+    code: CallSites,
     pagemap: &File,
 ) -> Result<Applied, Refusal> {
     let todo = pieces(&request.ranges).peekable();
@@ -238,7 +238,7 @@ fn give_back_directly(
 
 struct Work<'a, I: Iterator<Item = Range<u64>>> {
     process: &'a Process,
-    code: Code,
+    code: CallSites,
     pagemap: &'a File,
     applied: Applied,
     /// The mappings in which pages may be given back in this stretch, in address order.
@@ -317,19 +317,21 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
     /// last call.
     fn calls(&mut self, injected: &mut Injected<'_>, until: Instant) -> Result<(), CallError> {
         let limit = Instant::now() + call::CALL_LIMIT;
-        let memory = memory_of(self.process).map_err(CallError::Lost)?;
+        let memory = memory_of(self.process).map_err(CallError::Failed)?;
         // At the entry of the first, harmless call.
         let entry = injected.next_system_call(limit)?;
         if entry.orig_rax != HARMLESS {
-            return Err(CallError::Lost(std::io::Error::other("another system call than the injected one")));
+            return Err(CallError::Failed(std::io::Error::other(
+                "another system call than the injected one",
+            )));
         }
         let mut is_at_entry = true;
         while Instant::now() < until {
             let Some(piece) = self.todo.next() else { break };
             // Counted piece by piece: between two stretches the program may touch pages again.
             let resident = pages::read_ranges(self.pagemap, std::slice::from_ref(&piece));
-            self.applied.resident_before_bytes += resident.map_err(CallError::Lost)?;
-            let runs = zero_runs(self.pagemap, &memory, piece).map_err(CallError::Lost)?;
+            self.applied.resident_before_bytes += resident.map_err(CallError::Failed)?;
+            let runs = zero_runs(self.pagemap, &memory, piece).map_err(CallError::Failed)?;
             for run in runs.iter().flat_map(|run| clipped(run, &self.plain)) {
                 if !is_at_entry {
                     // Back to the instruction, again with the harmless number.
@@ -337,19 +339,19 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
                     again.rip = self.code.system_call;
                     again.rax = HARMLESS;
                     again.orig_rax = u64::MAX;
-                    injected.set_registers(&again).map_err(CallError::Lost)?;
+                    injected.set_registers(&again).map_err(CallError::Failed)?;
                     injected.next_system_call(limit)?;
                 }
                 let mut armed = entry;
                 armed.orig_rax = MADVISE;
                 (armed.rdi, armed.rsi, armed.rdx) = (run.start, run.end - run.start, MADV_DONTNEED);
-                injected.set_registers(&armed).map_err(CallError::Lost)?;
+                injected.set_registers(&armed).map_err(CallError::Failed)?;
                 // Only until this returns could the death of strandline lose a write.
                 let exit = injected.next_system_call(limit)?;
                 is_at_entry = false;
                 if exit.rax == 0 {
                     let left = pages::read_ranges(self.pagemap, std::slice::from_ref(&run));
-                    let gone = (run.end - run.start).saturating_sub(left.map_err(CallError::Lost)?);
+                    let gone = (run.end - run.start).saturating_sub(left.map_err(CallError::Failed)?);
                     self.applied.actual_bytes += gone;
                 }
             }
@@ -423,7 +425,7 @@ mod tests {
         let pid = std::process::id() as i32;
         let pagemap = File::open("/proc/self/pagemap").unwrap();
         let range = start..start + 8 * page as u64;
-        let runs = zero_runs(&pagemap, &strandline_process::target::live::Live::new(pid), range).unwrap();
+        let runs = zero_runs(&pagemap, &strandline_process::target::live::ByPid::new(pid), range).unwrap();
         let page = page as u64;
         assert_eq!(runs, [start..start + 2 * page, start + 3 * page..start + 8 * page]);
         assert_eq!(bytes[third + 17], 1);

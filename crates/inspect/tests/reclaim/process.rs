@@ -227,7 +227,7 @@ fn a_call_in_a_process_that_is_killed_meanwhile_ends_with_a_reason() {
         signal::send(pid, SIGKILL).unwrap();
         injected.run(Instant::now() + PATIENCE).unwrap_err()
     });
-    assert!(matches!(error, Some(CallError::Died(_) | CallError::Lost(_))), "{error:?}");
+    assert!(matches!(error, Some(CallError::Died(_) | CallError::Failed(_))), "{error:?}");
 }
 
 #[test]

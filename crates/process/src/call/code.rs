@@ -7,14 +7,14 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use super::filters::{self, Needed};
+use super::filters::{self, RequiredCall};
 use super::{inject, stack};
 use crate::c_library::CLibrary;
 use crate::map::{AddressSpace, Mapping};
 use crate::memory::Memory;
 use crate::namespaces::open_mapped_file;
 use crate::procfs::Process;
-use crate::target::live::Live;
+use crate::target::live::ByPid;
 use crate::target::quiet;
 use crate::target::tracee::Tracee;
 
@@ -28,14 +28,14 @@ const CHUNK_BYTES: usize = 64 << 10;
 
 /// Addresses of the instructions in a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Code {
+pub struct CallSites {
     /// [`inject::TRAMPOLINE`].
     pub trampoline: u64,
     /// `syscall; ret`.
     pub system_call: u64,
 }
 
-impl Code {
+impl CallSites {
     /// Searches the code of files, which does not change: the C library first, the vdso last.
     /// `None` if either sequence is missing.
     ///
@@ -49,8 +49,8 @@ impl Code {
         let find_in = |mapping: &Mapping, pattern: &[u8]| {
             let range = mapping.start..mapping.end;
             match open_mapped_file(process, mapping) {
-                Ok(file) if mapping.has_file() => find(&Text { file, mapping }, &[range], pattern),
-                _ => find(&Live::new(process.pid()), &[range], pattern),
+                Ok(file) if mapping.has_file() => find(&MappedFile { file, mapping }, &[range], pattern),
+                _ => find(&ByPid::new(process.pid()), &[range], pattern),
             }
         };
         let first = |pattern: &[u8]| mappings.iter().find_map(|mapping| find_in(mapping, pattern));
@@ -58,7 +58,7 @@ impl Code {
     }
 
     /// Whether the instructions are still there; checked again once the target is stopped.
-    pub fn is_in(&self, memory: &dyn Memory) -> bool {
+    pub fn is_still_present(&self, memory: &dyn Memory) -> bool {
         let stands = |address, bytes: &[u8]| {
             let mut there = vec![0; bytes.len()];
             memory.read(address, &mut there).is_ok() && there == bytes
@@ -68,12 +68,12 @@ impl Code {
 }
 
 /// A file, addressed as it is mapped.
-struct Text<'a> {
+struct MappedFile<'a> {
     file: File,
     mapping: &'a Mapping,
 }
 
-impl Memory for Text<'_> {
+impl Memory for MappedFile<'_> {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
         let at = address.checked_sub(self.mapping.start).and_then(|at| at.checked_add(self.mapping.offset));
         at.and_then(|at| self.file.read_at(buffer, at).ok()).unwrap_or(0)
@@ -107,22 +107,22 @@ pub fn find(memory: &dyn Memory, ranges: &[Range<u64>], pattern: &[u8]) -> Optio
 pub fn can_call(
     tracee: &Tracee<'_>,
     space: &AddressSpace,
-    code: &Code,
+    code: &CallSites,
     stack_bytes: u64,
-    calls: &[Needed],
+    calls: &[RequiredCall],
 ) -> bool {
-    let memory = Live::new(tracee.process.pid());
+    let memory = ByPid::new(tracee.process.pid());
     let has_room = || {
-        let stack = stack::own(&memory, space, tracee.tid, &tracee.registers);
+        let stack = stack::own_stack(&memory, space, tracee.tid, &tracee.registers);
         let state_bytes = inject::extended_state_bytes(tracee.tid).ok();
         stack.zip(state_bytes).is_some_and(|(stack, state)| {
             stack.stack_pointer - stack.low >= stack_bytes + FRAME_BYTES + state
-                && !stack::may_handle_signal(&memory, &stack, code.trampoline)
+                && !stack::may_be_in_signal_handler(&memory, &stack, code.trampoline)
         })
     };
     tracee.registers.cs == quiet::CS_64_BIT
         && has_room()
         && tracee.process.task_status(tracee.tid).is_ok_and(|status| !status.has_shadow_stack())
-        && !stack::is_in_sequence(&memory, tracee.tid)
-        && filters::against(tracee, calls).is_none()
+        && !stack::is_in_rseq(&memory, tracee.tid)
+        && filters::objection(tracee, calls).is_none()
 }

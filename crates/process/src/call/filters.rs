@@ -26,7 +26,7 @@ const STOP_LIMIT: Duration = Duration::from_millis(100);
 
 /// A system call to make, with the known values of its first arguments.
 #[derive(Clone, Copy, Debug)]
-pub struct Needed {
+pub struct RequiredCall {
     /// Its name in strace.
     pub name: &'static str,
     /// Its number (x86-64).
@@ -36,16 +36,16 @@ pub struct Needed {
 }
 
 /// A system call with unknown arguments.
-pub const fn any(name: &'static str, number: u32) -> Needed {
-    Needed { name, number, arguments: [None; 3] }
+pub const fn any(name: &'static str, number: u32) -> RequiredCall {
+    RequiredCall { name, number, arguments: [None; 3] }
 }
 
 /// Ends every injected call.
-pub const RETURN: Needed = any("rt_sigreturn", 15);
+pub const RETURN: RequiredCall = any("rt_sigreturn", 15);
 
 /// System calls of the allocator functions that give memory back, including their locks and the
 /// memory for their own bookkeeping. The only protections they request are none and read-write.
-pub const OF_ALLOCATORS: &[Needed] = &[
+pub const ALLOCATOR_CALLS: &[RequiredCall] = &[
     RETURN,
     protecting("mmap", 9, 0),
     protecting("mmap", 9, 3),
@@ -65,13 +65,13 @@ pub const OF_ALLOCATORS: &[Needed] = &[
     any("getcpu", 309),
 ];
 
-const fn protecting(name: &'static str, number: u32, protection: u64) -> Needed {
-    Needed { name, number, arguments: [None, None, Some(protection)] }
+const fn protecting(name: &'static str, number: u32, protection: u64) -> RequiredCall {
+    RequiredCall { name, number, arguments: [None, None, Some(protection)] }
 }
 
 /// Returns the objection to having a stopped thread make the calls, as the end of a sentence;
 /// `None` if absent.
-pub fn against(tracee: &Tracee<'_>, calls: &[Needed]) -> Option<String> {
+pub fn objection(tracee: &Tracee<'_>, calls: &[RequiredCall]) -> Option<String> {
     // Kernels before 6.4 do not report it; docs/safety.md states the harm.
     if ptrace::dispatches_system_calls(tracee.tid).unwrap_or(false) {
         return Some("Syscall User Dispatch, which turns its system calls into signals".to_owned());
@@ -107,13 +107,13 @@ fn unread(error: &std::io::Error) -> String {
     format!("a seccomp filter that cannot be read ({why})")
 }
 
-/// Like [`against`], for a running process: stops its first thread briefly.
+/// Like [`objection`], for a running process: stops its first thread briefly.
 ///
 /// # Errors
 /// Returns the objection, as the end of a sentence.
-pub fn look(process: &Process, calls: &[Needed]) -> Result<(), String> {
+pub fn check(process: &Process, calls: &[RequiredCall]) -> Result<(), String> {
     let looked = on_own_thread(STOP_LIMIT, || match Tracee::stop(process, process.pid(), STOP_LIMIT) {
-        Ok(tracee) => against(&tracee, calls),
+        Ok(tracee) => objection(&tracee, calls),
         Err(_) => {
             Some("a seccomp filter that cannot be read (its first thread cannot be stopped)".to_owned())
         }
@@ -157,7 +157,7 @@ enum Step {
 }
 
 /// Whether a filter allows `call` on every path that it may take.
-fn permits(filter: &[FilterInstruction], call: &Needed) -> bool {
+fn permits(filter: &[FilterInstruction], call: &RequiredCall) -> bool {
     let mut states: Vec<Option<State>> = vec![None; filter.len()];
     if let Some(first) = states.first_mut() {
         *first = Some(State { a: Some(0), x: Some(0), scratch: [None; 16] });
@@ -168,7 +168,7 @@ fn permits(filter: &[FilterInstruction], call: &Needed) -> bool {
         let targets = match step(*instruction, &mut state, call) {
             Step::Next => [Some(0), None],
             Step::Jump(targets) => targets,
-            Step::Return(answer) if answer.is_some_and(lets_through) => continue,
+            Step::Return(answer) if answer.is_some_and(is_allow) => continue,
             Step::Return(_) | Step::Unknown => return false,
         };
         for target in targets.into_iter().flatten() {
@@ -181,19 +181,19 @@ fn permits(filter: &[FilterInstruction], call: &Needed) -> bool {
 }
 
 /// `SECCOMP_RET_ALLOW`, or `SECCOMP_RET_LOG`, which allows and logs.
-fn lets_through(answer: u32) -> bool {
+fn is_allow(answer: u32) -> bool {
     matches!(answer & 0xffff_0000, 0x7fff_0000 | 0x7ffc_0000)
 }
 
 /// Executes one instruction (`BPF_*` of `include/uapi/linux/bpf_common.h`, as far as seccomp
 /// permits it).
-fn step(instruction: FilterInstruction, state: &mut State, call: &Needed) -> Step {
+fn step(instruction: FilterInstruction, state: &mut State, call: &RequiredCall) -> Step {
     const DATA_BYTES: u32 = 64;
     let FilterInstruction { code, jt, jf, k } = instruction;
     let slot = k as usize;
     match code {
         // ld: a word of seccomp_data, a constant, a scratch word, the data's length.
-        0x20 => state.a = loaded(k, call),
+        0x20 => state.a = load_word(k, call),
         0x00 => state.a = Some(k),
         0x60 => state.a = state.scratch.get(slot).copied().flatten(),
         0x80 => state.a = Some(DATA_BYTES),
@@ -215,7 +215,7 @@ fn step(instruction: FilterInstruction, state: &mut State, call: &Needed) -> Ste
         // tax, txa
         0x07 => state.x = state.a,
         0x87 => state.a = state.x,
-        _ if code & 0x07 == 0x04 => return computed(code, k, state),
+        _ if code & 0x07 == 0x04 => return arithmetic(code, k, state),
         _ if code & 0x07 == 0x05 => return jump(code, (jt, jf), k, state),
         _ => return Step::Unknown,
     }
@@ -224,7 +224,7 @@ fn step(instruction: FilterInstruction, state: &mut State, call: &Needed) -> Ste
 
 /// A word of `struct seccomp_data`: number, architecture, instruction pointer, arguments. `None` if
 /// unknown.
-fn loaded(offset: u32, call: &Needed) -> Option<u32> {
+fn load_word(offset: u32, call: &RequiredCall) -> Option<u32> {
     const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
     const ARGUMENTS: u32 = 16;
     match offset {
@@ -243,7 +243,7 @@ fn operand(code: u16, k: u32, state: &State) -> Option<u32> {
     if code & 0x08 != 0 { state.x } else { Some(k) }
 }
 
-fn computed(code: u16, k: u32, state: &mut State) -> Step {
+fn arithmetic(code: u16, k: u32, state: &mut State) -> Step {
     let with = operand(code, k, state);
     let both = state.a.zip(with);
     state.a = match code & 0xf0 {

@@ -14,12 +14,14 @@
 //! restarted.
 //!
 //! To a seccomp filter a cancelled system call is call number -1, which may kill. So nothing is
-//! cancelled under a filter, and a thread that would need it is not used ([`ends_unnoticed`]).
+//! cancelled under a filter, and a thread that would need it is not used ([`can_end_by_signal`]).
 //!
 //! All signals except those of faults are blocked during the call, so that no handler runs within
 //! it. But the sender of a signal may wait for its handler while it holds what the call waits for:
 //! garbage collectors stop all threads by signals, including one in malloc. So if the thread sleeps
-//! in the call while such a signal is pending, the signal is delivered.
+//! in the call while such a signal is pending, the signal is delivered. From then on the signals
+//! that were delivered stay unblocked, and what was pending before is delivered first: libgc up to
+//! 8.2.6 ends the program if a signal of its last round comes late.
 //!
 //! This module does not choose the thread or the moment; its callers do.
 
@@ -30,7 +32,7 @@ use strandline_sys::{memory, registers};
 
 use super::frame::{self, ExtendedState};
 use crate::memory::Memory;
-use crate::procfs::Doing;
+use crate::procfs::ThreadActivity;
 use crate::target::tracee::{self, Tracee};
 
 /// Stack reserved for a called function.
@@ -73,20 +75,22 @@ pub struct Call {
 #[derive(Debug)]
 pub enum CallError {
     /// The call failed before anything was changed.
-    NotBegun(std::io::Error),
+    NotStarted(std::io::Error),
     /// The thread ended in the call, and most likely its process too.
     Died(Event),
     /// The call did not end in time. The thread is detached and finishes alone.
-    Late,
+    TimedOut,
     /// The kernel refused a step midway. The thread is detached and finishes alone.
-    Lost(std::io::Error),
+    Failed(std::io::Error),
 }
 
 /// Signals that are ignored by default: URG, WINCH, CHLD.
 const HARMLESS_SIGNALS: [i32; 3] = [23, 28, 17];
 /// Interval of the checks for a signal pending for a thread that sleeps in the call; the second
 /// such check in a row delivers it.
-const LOOKS_FOR_SIGNALS: Duration = Duration::from_millis(20);
+const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// KILL and STOP, which the kernel takes out of every mask.
+const UNBLOCKABLE: u64 = 1 << 8 | 1 << 18;
 /// `-ERESTART_RESTARTBLOCK`: the thread's system call continues from restart state that
 /// rt_sigreturn discards.
 const RESTART_BLOCK: u64 = (-516_i64) as u64;
@@ -105,10 +109,14 @@ pub struct Injected<'a> {
     is_signalled: bool,
     /// Whether the thread is, or may be, under a seccomp filter.
     is_filtered: bool,
-    /// Whether pending signals are being delivered.
-    is_open: bool,
+    /// The signal mask that the thread has in the call.
+    call_mask: u64,
+    /// Signals that were delivered since the call began.
+    delivered: u64,
+    /// Signals that were put back so that those pending before them come first.
+    put_back: u64,
     /// Whether at the last check the thread slept with a signal pending.
-    was_waited_for: bool,
+    slept_with_pending_signal: bool,
     /// When the call began.
     pub began: Instant,
 }
@@ -116,19 +124,18 @@ pub struct Injected<'a> {
 /// Writes the frame and sets the registers; the thread stays stopped. If it fails, only memory
 /// below the red zone was changed, and the thread is released.
 pub fn begin<'a>(mut tracee: Tracee<'a>, call: &Call) -> Result<Injected<'a>, CallError> {
-    let (mask, state, frame_address, entry) = prepare(&tracee, call).map_err(CallError::NotBegun)?;
+    let (mask, state, frame_address, entry) = prepare(&tracee, call).map_err(CallError::NotStarted)?;
     let (tid, original) = (tracee.tid, tracee.registers);
     let is_filtered = !tracee.process.task_status(tid).is_ok_and(|status| !status.is_under_seccomp());
     // From the next line on the call runs even if strandline dies; until here it does not.
-    ptrace::set_registers(tid, &entry).map_err(CallError::NotBegun)?;
-    tracee.hold(false);
-    if let Err(error) =
-        ptrace::set_signal_mask(tid, if call.blocks_faults { u64::MAX } else { mask | !FAULTS })
-    {
+    ptrace::set_registers(tid, &entry).map_err(CallError::NotStarted)?;
+    tracee.set_restore(false);
+    let call_mask = if call.blocks_faults { u64::MAX } else { mask | !FAULTS };
+    if let Err(error) = ptrace::set_signal_mask(tid, call_mask) {
         // The thread is still in its first stop and has run no instruction: undo.
-        ptrace::set_registers(tid, &original).map_err(CallError::Lost)?;
-        tracee.hold(true);
-        return Err(CallError::NotBegun(error));
+        ptrace::set_registers(tid, &original).map_err(CallError::Failed)?;
+        tracee.set_restore(true);
+        return Err(CallError::NotStarted(error));
     }
     let trampoline = call.trampoline;
     let (announcement, is_signalled, began) = (None, false, Instant::now());
@@ -141,16 +148,18 @@ pub fn begin<'a>(mut tracee: Tracee<'a>, call: &Call) -> Result<Injected<'a>, Ca
         announcement,
         is_signalled,
         is_filtered,
-        is_open: false,
-        was_waited_for: false,
+        call_mask,
+        delivered: 0,
+        put_back: 0,
+        slept_with_pending_signal: false,
         began,
     })
 }
 
 /// Whether the program would not notice the end of a function call in this stopped thread under a
 /// seccomp filter.
-pub fn ends_unnoticed(tracee: &Tracee<'_>) -> bool {
-    ptrace::signal_mask(tracee.tid).is_ok_and(|mask| announcement(tracee, mask).is_some())
+pub fn can_end_by_signal(tracee: &Tracee<'_>) -> bool {
+    ptrace::signal_mask(tracee.tid).is_ok_and(|mask| end_signal(tracee, mask).is_some())
 }
 
 /// Whether a stopped thread blocks signals that its program handles; true if unknown.
@@ -167,13 +176,13 @@ pub fn is_trampoline(memory: &dyn Memory, address: u64) -> bool {
 }
 
 /// A signal that can announce the end of a call; `None` if none of the harmless ones fits.
-fn announcement(tracee: &Tracee<'_>, mask: u64) -> Option<i32> {
+fn end_signal(tracee: &Tracee<'_>, mask: u64) -> Option<i32> {
     let first = &tracee.registers;
     if (first.orig_rax as i64) >= 0 && first.rax == RESTART_BLOCK {
         return None;
     }
     let status = tracee.process.task_status(tracee.tid).ok()?;
-    let waiting = status.pending? | status.shared_pending?;
+    let waiting = status.thread_pending? | status.process_pending?;
     // It must not be caught (the handler would run if strandline died), and the original mask must
     // not block it.
     let unfit = status.caught? | waiting | mask;
@@ -223,23 +232,23 @@ impl Injected<'_> {
         let tid = self.tracee.tid;
         let mut signal = 0;
         loop {
-            ptrace::resume_to_syscall(tid, signal).map_err(CallError::Lost)?;
-            match self.next_event(ptrace::resume_to_syscall, deadline).map_err(CallError::Lost)? {
-                Some(Event::Syscall) => return ptrace::registers(tid).map_err(CallError::Lost),
+            ptrace::resume_to_syscall(tid, signal).map_err(CallError::Failed)?;
+            match self.next_event(ptrace::resume_to_syscall, deadline).map_err(CallError::Failed)? {
+                Some(Event::Syscall) => return ptrace::registers(tid).map_err(CallError::Failed),
                 Some(event @ Event::Exited { .. }) => return Err(CallError::Died(event)),
                 // A fault in the call, or a delivered signal: the program's own handler or its end,
                 // as without strandline.
                 Some(Event::Signal(number)) => {
-                    self.close(number).map_err(CallError::Lost)?;
+                    self.order_signals(number).map_err(CallError::Failed)?;
                     signal = number;
                 }
                 // A stop of the whole process stops this thread too; the call continues and ends
                 // first.
                 Some(Event::Stopped | Event::GroupStop(_) | Event::Other(_)) => signal = 0,
-                None => return Err(CallError::Late),
+                None => return Err(CallError::TimedOut),
             }
             if Instant::now() >= deadline {
-                return Err(CallError::Late);
+                return Err(CallError::TimedOut);
             }
         }
     }
@@ -253,63 +262,86 @@ impl Injected<'_> {
     ) -> std::io::Result<Option<Event>> {
         let tid = self.tracee.tid;
         loop {
-            let event = tracee::next_event(tid, deadline.min(Instant::now() + LOOKS_FOR_SIGNALS))?;
+            let event = tracee::next_event(tid, deadline.min(Instant::now() + SIGNAL_CHECK_INTERVAL))?;
             if event.is_some() || Instant::now() >= deadline {
                 return Ok(event);
             }
-            let is_waited_for = self.is_waited_for();
-            if !(std::mem::replace(&mut self.was_waited_for, is_waited_for) && is_waited_for) {
+            let is_waited_for = self.sleeps_with_pending_signal();
+            if !(std::mem::replace(&mut self.slept_with_pending_signal, is_waited_for) && is_waited_for) {
                 continue;
             }
             ptrace::interrupt(tid)?;
             match tracee::next_event(tid, deadline)? {
                 Some(Event::Stopped) => {
-                    // If the call has returned meanwhile, the thread has its own mask back, and the
-                    // announcement comes next.
-                    let (now, returned) =
-                        (ptrace::registers(tid)?, frame::restarting(&self.tracee.registers));
-                    if (now.rip, now.rsp) != (returned.rip, returned.rsp) {
-                        self.open()?;
-                    }
+                    self.deliver_pending()?;
                     resume(tid, 0)?;
+                }
+                // A stop at a system call cancels the interrupt, so the signal is delivered from
+                // here, when the caller resumes the thread.
+                Some(Event::Syscall) => {
+                    self.deliver_pending()?;
+                    return Ok(Some(Event::Syscall));
                 }
                 other => return Ok(other),
             }
         }
     }
 
+    /// Has the thread, stopped in the call, take its pending signals when it goes on. If the call
+    /// has returned meanwhile, the thread has its own mask back already.
+    fn deliver_pending(&mut self) -> std::io::Result<()> {
+        if self.has_returned(&ptrace::registers(self.tracee.tid)?) { Ok(()) } else { self.unblock_signals() }
+    }
+
+    /// Whether the thread is back where it was stopped before the call.
+    fn has_returned(&self, now: &Registers) -> bool {
+        let returned = frame::restarting(&self.tracee.registers);
+        (now.rip, now.rsp) == (returned.rip, returned.rsp)
+    }
+
     /// Whether the thread waits for a lock while a signal is pending that it would handle outside
     /// the call. A thread in a delivered signal's handler waits differently (sigsuspend), and
     /// signals blocked there stay blocked.
-    fn is_waited_for(&self) -> bool {
+    fn sleeps_with_pending_signal(&self) -> bool {
         let (process, tid) = (self.tracee.process, self.tracee.tid);
-        if !matches!(process.task_doing(tid), Some(Doing::Call(call)) if call.number == FUTEX) {
+        if !matches!(process.task_doing(tid), Some(ThreadActivity::Call(call)) if call.number == FUTEX) {
             return false;
         }
         let Ok(status) = process.task_status(tid) else { return false };
-        let waiting = status.pending.unwrap_or(0) | status.shared_pending.unwrap_or(0);
+        let waiting = status.thread_pending.unwrap_or(0) | status.process_pending.unwrap_or(0);
         waiting & status.caught.unwrap_or(0) & !self.mask != 0
     }
 
     /// The mask during delivery: what the thread had blocked, and the announcing signal.
-    fn open_mask(&self) -> u64 {
-        self.mask | self.announcement.map_or(0, |signal| 1 << (signal - 1))
+    fn delivery_mask(&self) -> u64 {
+        self.mask | self.announcement.map_or(0, bit)
     }
 
-    fn open(&mut self) -> std::io::Result<()> {
-        self.is_open = true;
-        ptrace::set_signal_mask(self.tracee.tid, self.open_mask())
+    fn unblock_signals(&mut self) -> std::io::Result<()> {
+        self.set_call_mask(self.delivery_mask())
     }
 
-    /// In the stop before the delivery of a signal: blocks all other signals for when its handler
-    /// returns to the call. The signal itself stays unblocked, as the kernel would requeue a
-    /// blocked one.
-    fn close(&mut self, signal: i32) -> std::io::Result<()> {
-        if std::mem::take(&mut self.is_open) {
-            let own = 1_u64.checked_shl(signal.wrapping_sub(1) as u32).unwrap_or(0);
-            ptrace::set_signal_mask(self.tracee.tid, (self.mask | !FAULTS) & !own)?;
+    fn set_call_mask(&mut self, mask: u64) -> std::io::Result<()> {
+        self.call_mask = mask;
+        ptrace::set_signal_mask(self.tracee.tid, mask)
+    }
+
+    /// In the stop before the delivery of `signal`: sets which signals the call lets through from
+    /// now on. Where a handler runs, or the call has returned, the thread has its own mask.
+    fn order_signals(&mut self, signal: i32) -> std::io::Result<()> {
+        let (tid, own) = (self.tracee.tid, bit(signal));
+        self.delivered |= own & !FAULTS;
+        let is_in_call = (ptrace::signal_mask(tid)? ^ self.call_mask) & !UNBLOCKABLE == 0;
+        if !is_in_call || own & FAULTS != 0 || self.has_returned(&ptrace::registers(tid)?) {
+            return Ok(());
         }
-        Ok(())
+        let status = self.tracee.process.task_status(tid).ok();
+        let pending = status.and_then(|status| Some(status.thread_pending? & status.caught?)).unwrap_or(0);
+        let earlier = pending & self.call_mask & !self.delivery_mask() & !self.put_back & !own;
+        // The kernel puts back a signal that is blocked when it would be delivered.
+        let unblocked = if earlier != 0 { earlier } else { self.delivered };
+        self.put_back = if earlier != 0 { self.put_back | own } else { self.put_back & !own };
+        self.set_call_mask((self.mask | !FAULTS) & !unblocked)
     }
 
     /// Whether a stop with `registers` is at the entry of the rt_sigreturn that ends the call.
@@ -321,7 +353,7 @@ impl Injected<'_> {
 
     /// Runs the call to its end and leaves the thread stopped there.
     pub fn run(&mut self, deadline: Instant) -> Result<(), CallError> {
-        self.announcement = self.announce();
+        self.announcement = self.send_end_signal();
         match self.announcement {
             Some(signal) => self.run_to_announcement(signal, deadline),
             None => self.run_to_return(deadline),
@@ -344,8 +376,8 @@ impl Injected<'_> {
     }
 
     /// Sends a blocked signal that will announce the end of the call, if a harmless one fits.
-    fn announce(&self) -> Option<i32> {
-        let signal = announcement(&self.tracee, self.mask)?;
+    fn send_end_signal(&self) -> Option<i32> {
+        let signal = end_signal(&self.tracee, self.mask)?;
         strandline_sys::process::signal_thread(self.tracee.process.pid(), self.tracee.tid, signal).ok()?;
         Some(signal)
     }
@@ -353,27 +385,34 @@ impl Injected<'_> {
     /// Runs to the stop caused by `announcement` once the rt_sigreturn has restored everything.
     fn run_to_announcement(&mut self, announcement: i32, deadline: Instant) -> Result<(), CallError> {
         let tid = self.tracee.tid;
-        let returned = frame::restarting(&self.tracee.registers);
         let mut signal = 0;
         loop {
-            ptrace::resume(tid, signal).map_err(CallError::Lost)?;
+            ptrace::resume(tid, signal).map_err(CallError::Failed)?;
             signal = 0;
-            match self.next_event(ptrace::resume, deadline).map_err(CallError::Lost)? {
-                Some(Event::Signal(number)) if number == announcement => return Ok(()),
+            match self.next_event(ptrace::resume, deadline).map_err(CallError::Failed)? {
                 Some(Event::Signal(number)) => {
-                    self.close(number).map_err(CallError::Lost)?;
+                    let now = ptrace::registers(tid).map_err(CallError::Failed)?;
+                    let has_returned = self.has_returned(&now);
+                    if number == announcement {
+                        if has_returned || self.is_signalled {
+                            return Ok(());
+                        }
+                        // A handler that runs within the call has unblocked it.
+                        self.announcement = None;
+                        return self.run_to_return(deadline);
+                    }
+                    self.order_signals(number).map_err(CallError::Failed)?;
                     signal = number;
-                    let now = ptrace::registers(tid).map_err(CallError::Lost)?;
-                    if (now.rip, now.rsp) == (returned.rip, returned.rsp) {
+                    if has_returned {
                         // Sent during the call and delivered after it: to the program's own state,
                         // so that the kernel ends or restarts its system call as usual.
-                        ptrace::set_registers(tid, &self.tracee.registers).map_err(CallError::Lost)?;
+                        ptrace::set_registers(tid, &self.tracee.registers).map_err(CallError::Failed)?;
                         self.is_signalled = true;
                     }
                 }
                 Some(event @ Event::Exited { .. }) => return Err(CallError::Died(event)),
                 Some(Event::Stopped | Event::GroupStop(_) | Event::Syscall | Event::Other(_)) => {}
-                None => return Err(CallError::Late),
+                None => return Err(CallError::TimedOut),
             }
         }
     }
@@ -386,21 +425,21 @@ impl Injected<'_> {
         if self.announcement.is_some() {
             return self.resume_program();
         }
-        self.put_back().map_err(CallError::Lost)?;
+        self.restore().map_err(CallError::Failed)?;
         // Everything is restored from here on. But an interrupted system call now restarts even if
         // a handler runs first, which should end it with EINTR. So the thread is brought back into
         // the kind of stop in which it was found, where its original registers have their original
         // meaning to the kernel.
         let deadline = Instant::now() + limit;
         let brought = ptrace::interrupt(tid).and_then(|()| ptrace::resume(tid, 0));
-        brought.map_err(CallError::Lost)?;
-        match tracee::next_event(tid, deadline).map_err(CallError::Lost)? {
+        brought.map_err(CallError::Failed)?;
+        match tracee::next_event(tid, deadline).map_err(CallError::Failed)? {
             Some(Event::Stopped) => self.resume_program(),
             // A group stop, or a signal about to be delivered: everything is restored already.
             Some(Event::Signal(signal)) => self.leave(signal),
             Some(Event::GroupStop(_) | Event::Syscall | Event::Other(_)) => self.leave(0),
             Some(event @ Event::Exited { .. }) => Err(CallError::Died(event)),
-            None => Err(CallError::Late),
+            None => Err(CallError::TimedOut),
         }
     }
 
@@ -411,22 +450,22 @@ impl Injected<'_> {
         if self.is_signalled {
             return self.leave(0);
         }
-        ptrace::set_registers(self.tracee.tid, &self.tracee.registers).map_err(CallError::Lost)?;
-        self.tracee.hold(true);
+        ptrace::set_registers(self.tracee.tid, &self.tracee.registers).map_err(CallError::Failed)?;
+        self.tracee.set_restore(true);
         self.tracee.let_go();
         Ok(held)
     }
 
     fn leave(self, signal: i32) -> Result<Duration, CallError> {
         let held = self.tracee.since.elapsed();
-        ptrace::detach(self.tracee.tid, signal).map_err(CallError::Lost)?;
+        ptrace::detach(self.tracee.tid, signal).map_err(CallError::Failed)?;
         Ok(held)
     }
 
     /// Restores the mask, the extended state, then all general registers in one step. An `orig_rax`
     /// of -1 cancels the system call at whose entry the thread is stopped, if it is. Until the last
     /// step the rt_sigreturn would still do all of this.
-    fn put_back(&mut self) -> std::io::Result<()> {
+    fn restore(&mut self) -> std::io::Result<()> {
         let tid = self.tracee.tid;
         ptrace::set_signal_mask(tid, self.mask)?;
         ptrace::set_register_set(tid, NT_X86_XSTATE, &self.state.image)?;
@@ -447,13 +486,18 @@ impl Injected<'_> {
             }
             Ok(Some(event)) => {
                 if event == Event::Stopped {
-                    let _ = ptrace::set_signal_mask(tid, self.open_mask());
+                    let _ = ptrace::set_signal_mask(tid, self.delivery_mask());
                 }
                 let _ = ptrace::detach(tid, 0);
             }
             _ => {}
         }
     }
+}
+
+/// The bit of a signal in a mask.
+fn bit(signal: i32) -> u64 {
+    1_u64.checked_shl(signal.wrapping_sub(1) as u32).unwrap_or(0)
 }
 
 fn extended_state(tid: i32) -> std::io::Result<ExtendedState> {

@@ -17,7 +17,12 @@ const OFFSET_RSEQ_CS: u64 = 8;
 const MAX_SEARCHED_BYTES: u64 = 4 << 20;
 
 /// The thread's own stack; `None` if the stack pointer is not on it.
-pub fn own(memory: &dyn Memory, space: &AddressSpace, tid: i32, registers: &Registers) -> Option<Stack> {
+pub fn own_stack(
+    memory: &dyn Memory,
+    space: &AddressSpace,
+    tid: i32,
+    registers: &Registers,
+) -> Option<Stack> {
     let (stack_pointer, fs_base) = (registers.rsp, registers.fs_base);
     space.find(stack_pointer).filter(|m| m.permissions.write && !m.permissions.shared)?;
     let facts = ThreadFacts { tid, stack_pointer, fs_base, ..ThreadFacts::default() };
@@ -27,13 +32,13 @@ pub fn own(memory: &dyn Memory, space: &AddressSpace, tid: i32, registers: &Regi
 /// Bytes between the stack pointer and the lowest mapped address of the thread's own stack; `None`
 /// if the stack pointer is not on it.
 pub fn room_bytes(memory: &dyn Memory, space: &AddressSpace, tid: i32, registers: &Registers) -> Option<u64> {
-    own(memory, space, tid, registers).map(|stack| stack.stack_pointer - stack.low)
+    own_stack(memory, space, tid, registers).map(|stack| stack.stack_pointer - stack.low)
 }
 
 /// Whether a thread's stack may contain a signal frame, which begins with the address of the C
 /// library's return from a handler (arch/x86/kernel/signal_64.c, struct rt_sigframe, `pretcode`).
 /// True if unknown.
-pub fn may_handle_signal(memory: &dyn Memory, stack: &Stack, trampoline: u64) -> bool {
+pub fn may_be_in_signal_handler(memory: &dyn Memory, stack: &Stack, trampoline: u64) -> bool {
     let from = stack.stack_pointer & !7;
     let bytes = stack.high.saturating_sub(from);
     if bytes > MAX_SEARCHED_BYTES {
@@ -46,7 +51,7 @@ pub fn may_handle_signal(memory: &dyn Memory, stack: &Stack, trampoline: u64) ->
 
 /// Whether the stopped thread may be in a restartable sequence. A call would not abort the
 /// sequence, and the thread would continue in its middle as if it had not been interrupted.
-pub fn is_in_sequence(memory: &dyn Memory, tid: i32) -> bool {
+pub fn is_in_rseq(memory: &dyn Memory, tid: i32) -> bool {
     match rseq::area(tid) {
         Ok(Some(area)) => {
             area.checked_add(OFFSET_RSEQ_CS).and_then(|at| memory.read_word(at).ok()) != Some(0)

@@ -67,7 +67,7 @@ fn classify(value: u64, zero: ZeroFrames) -> Page {
     if value & entry::SWAPPED == 0 || value & entry::GUARD != 0 {
         return Page::None;
     }
-    let flags = anonymous | kind::MOVING;
+    let flags = anonymous | kind::MIGRATING;
     match frame {
         // Only entries that refer to a page have the file bit.
         _ if file => Page::Resident(flags),
@@ -127,10 +127,10 @@ impl Builder<'_> {
                 Page::Doubtful(flags) => self.push(at, at + PAGE_BYTES, flags | kind::DOUBTFUL),
                 Page::None => {}
             }
-            self.sure_bytes < rss_bytes
+            self.certain_bytes < rss_bytes
         })?;
         self.budget_bytes = self.budget_bytes.saturating_sub(reached.saturating_sub(start));
-        if self.sure_bytes < rss_bytes {
+        if self.certain_bytes < rss_bytes {
             self.unread_bytes += space.mapping.end.saturating_sub(reached);
         }
         self.close(rss_bytes);
@@ -193,7 +193,7 @@ pub(super) fn each_anonymous_run(
         walk(pagemap, range.start, range.end, |at, value| {
             let counted = match classify(value, zero) {
                 Page::Resident(flags) => flags & kind::ANONYMOUS != 0,
-                Page::Doubtful(flags) => flags & kind::MOVING == 0,
+                Page::Doubtful(flags) => flags & kind::MIGRATING == 0,
                 Page::None => false,
             };
             if counted {
@@ -238,13 +238,13 @@ mod tests {
     #[test]
     fn swapped_entries_are_told_from_moving_ones() {
         let swapped = entry::SWAPPED;
-        let moving = kind::ANONYMOUS | kind::MOVING;
+        let moving = kind::ANONYMOUS | kind::MIGRATING;
         assert_eq!(classify(swapped | (500 << 5), ZERO), Page::None, "area 0, slot 500");
         assert_eq!(classify(swapped | 28 | (99_999 << 5), ZERO), Page::Resident(moving));
         assert_eq!(classify(swapped | 24 | (99_999 << 5), ZERO), Page::Resident(moving));
         assert_eq!(classify(swapped | 31 | (4 << 5), ZERO), Page::None, "a guard marker of Linux 6.13");
         assert_eq!(classify(swapped | entry::GUARD, ZERO), Page::None);
-        assert_eq!(classify(swapped | entry::FILE, ZERO), Page::Resident(kind::MOVING));
+        assert_eq!(classify(swapped | entry::FILE, ZERO), Page::Resident(kind::MIGRATING));
         assert_eq!(classify(swapped, ZERO), Page::Doubtful(moving), "frame hidden");
         assert_eq!(classify(0, ZERO), Page::None);
     }
@@ -257,7 +257,7 @@ mod tests {
                 prop_assert_eq!(classify(value, ZERO), Page::None);
             }
             if let Page::Resident(flags) = classify(value, ZERO) {
-                prop_assert_eq!(flags & kind::MOVING != 0, value & entry::PRESENT == 0);
+                prop_assert_eq!(flags & kind::MIGRATING != 0, value & entry::PRESENT == 0);
                 prop_assert_eq!(flags & kind::ANONYMOUS == 0, value & entry::FILE != 0);
             }
         }

@@ -26,7 +26,7 @@ use std::ops::Range;
 
 use strandline_sys::pagemap::ZeroFrames;
 
-pub use self::scan::{Scanned, Seen};
+pub use self::scan::{MappingSummary, ScannedRegions};
 
 use crate::smaps::SmapsEntry;
 
@@ -50,7 +50,7 @@ mod kind {
     /// The pages are part of a huge page that is mapped as a whole.
     pub const HUGE: u64 = 2;
     /// The kernel is migrating the pages.
-    pub const MOVING: u64 = 4;
+    pub const MIGRATING: u64 = 4;
     /// Residency is still undecided; never in a finished [`super::Residency`].
     pub const DOUBTFUL: u64 = 8;
     /// All flag bits.
@@ -59,7 +59,7 @@ mod kind {
 
 /// Adjacent resident pages of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct PageRun {
     /// First byte.
     pub start: u64,
     /// First byte behind.
@@ -70,10 +70,10 @@ pub struct Run {
     /// false.
     pub huge: bool,
     /// Under migration: shows as swapped, but is in memory.
-    pub moving: bool,
+    pub migrating: bool,
 }
 
-impl Run {
+impl PageRun {
     /// Its length.
     pub fn bytes(&self) -> u64 {
         self.end - self.start
@@ -100,20 +100,20 @@ impl Packed {
         self.end - self.start()
     }
 
-    fn run(self) -> Run {
-        Run {
+    fn run(self) -> PageRun {
+        PageRun {
             start: self.start(),
             end: self.end,
             anonymous: self.has(kind::ANONYMOUS),
             huge: self.has(kind::HUGE),
-            moving: self.has(kind::MOVING),
+            migrating: self.has(kind::MIGRATING),
         }
     }
 }
 
 /// The kernel interface that was used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Interface {
     /// The PAGEMAP_SCAN ioctl, Linux 6.7 and later.
     Scan,
     /// The 8-byte entries of /proc/PID/pagemap.
@@ -124,7 +124,7 @@ pub enum Way {
 #[derive(Clone, Debug)]
 pub struct Residency {
     runs: Vec<Packed>,
-    way: Way,
+    way: Interface,
     guessed_bytes: u64,
     unread_bytes: u64,
 }
@@ -136,27 +136,27 @@ impl Residency {
     /// `spaces` is the smaps of the same process in the same state, so stop the process before.
     /// Returns the kernel's errors; if the process ended, [`reconcile`] reports differences.
     pub fn read(pagemap: &File, spaces: &[SmapsEntry]) -> io::Result<Self> {
-        match Self::read_by(pagemap, spaces, Way::Scan) {
-            Err(error) if scan::is_missing(&error) => Self::read_by(pagemap, spaces, Way::Entries),
+        match Self::read_by(pagemap, spaces, Interface::Scan) {
+            Err(error) if scan::is_missing(&error) => Self::read_by(pagemap, spaces, Interface::Entries),
             other => other,
         }
     }
 
     /// Like [`Residency::read`], with one interface only. `Way::Scan` fails with ENOTTY on kernels
     /// before 6.7.
-    pub fn read_by(pagemap: &File, spaces: &[SmapsEntry], way: Way) -> io::Result<Self> {
+    pub fn read_by(pagemap: &File, spaces: &[SmapsEntry], way: Interface) -> io::Result<Self> {
         let scanned = match way {
-            Way::Scan => Some(Scanned::of(pagemap, spaces.iter().map(|space| &space.mapping))?),
-            Way::Entries => None,
+            Interface::Scan => Some(ScannedRegions::of(pagemap, spaces.iter().map(|space| &space.mapping))?),
+            Interface::Entries => None,
         };
         Self::of(pagemap, spaces, scanned)
     }
 
-    /// Makes it from an earlier scan ([`Scanned::of`]), with smaps of the same state.
+    /// Makes it from an earlier scan ([`ScannedRegions::of`]), with smaps of the same state.
     pub fn of_scanned(
         pagemap: &File,
         spaces: &[SmapsEntry],
-        scanned: io::Result<Scanned>,
+        scanned: io::Result<ScannedRegions>,
     ) -> io::Result<Self> {
         match scanned {
             Ok(scanned) => Self::of(pagemap, spaces, Some(scanned)),
@@ -165,8 +165,8 @@ impl Residency {
         }
     }
 
-    fn of(pagemap: &File, spaces: &[SmapsEntry], scanned: Option<Scanned>) -> io::Result<Self> {
-        let way = if scanned.is_some() { Way::Scan } else { Way::Entries };
+    fn of(pagemap: &File, spaces: &[SmapsEntry], scanned: Option<ScannedRegions>) -> io::Result<Self> {
+        let way = if scanned.is_some() { Interface::Scan } else { Interface::Entries };
         let mut builder = Builder::new(pagemap);
         match scanned {
             Some(scanned) => scan::fill(&mut builder, spaces, &scanned)?,
@@ -186,23 +186,23 @@ impl Residency {
     }
 
     /// The kernel interface that was used.
-    pub fn way(&self) -> Way {
+    pub fn way(&self) -> Interface {
         self.way
     }
 
     /// All runs, in address order and without overlap.
-    pub fn runs(&self) -> impl Iterator<Item = Run> + '_ {
+    pub fn runs(&self) -> impl Iterator<Item = PageRun> + '_ {
         self.runs.iter().map(|packed| packed.run())
     }
 
     /// The runs within `range`, clipped to it. The first is found by binary search.
-    pub fn runs_in(&self, range: Range<u64>) -> impl Iterator<Item = Run> + '_ {
+    pub fn runs_in(&self, range: Range<u64>) -> impl Iterator<Item = PageRun> + '_ {
         let first = self.runs.partition_point(|run| run.end <= range.start);
         self.runs[first..]
             .iter()
             .map(|packed| packed.run())
             .take_while(move |run| run.start < range.end)
-            .map(move |run| Run { start: run.start.max(range.start), end: run.end.min(range.end), ..run })
+            .map(move |run| PageRun { start: run.start.max(range.start), end: run.end.min(range.end), ..run })
     }
 
     /// Whether the page that contains `address` is resident.
@@ -274,7 +274,7 @@ impl Expected {
     /// Whether smaps can count a page with these run flags. Migrating pages always count: only
     /// pages with a `struct page` migrate.
     fn allows(self, flags: u64) -> bool {
-        if flags & kind::MOVING != 0 {
+        if flags & kind::MIGRATING != 0 {
             return true;
         }
         if flags & kind::ANONYMOUS != 0 { self.anonymous } else { self.file }
@@ -286,10 +286,10 @@ struct Builder<'a> {
     pagemap: &'a File,
     runs: Vec<Packed>,
     /// Index of the current mapping's first run: runs are merged only from here on.
-    floor: usize,
+    first_run: usize,
     /// Bytes of the current mapping that are certainly resident, and bytes that may be.
-    sure_bytes: u64,
-    doubtful_bytes: u64,
+    certain_bytes: u64,
+    undecided_bytes: u64,
     /// Whether the current mapping must be read from its entries, because the scan did not ask for
     /// all its bits.
     is_unclear: bool,
@@ -306,9 +306,9 @@ impl<'a> Builder<'a> {
         Self {
             pagemap,
             runs: Vec::new(),
-            floor: 0,
-            sure_bytes: 0,
-            doubtful_bytes: 0,
+            first_run: 0,
+            certain_bytes: 0,
+            undecided_bytes: 0,
             is_unclear: false,
             guessed_bytes: 0,
             unread_bytes: 0,
@@ -319,15 +319,15 @@ impl<'a> Builder<'a> {
 
     /// Starts a mapping.
     fn open(&mut self) {
-        self.floor = self.runs.len();
-        self.sure_bytes = 0;
-        self.doubtful_bytes = 0;
+        self.first_run = self.runs.len();
+        self.certain_bytes = 0;
+        self.undecided_bytes = 0;
         self.is_unclear = false;
     }
 
     /// Discards the current mapping's runs.
     fn reopen(&mut self) {
-        self.runs.truncate(self.floor);
+        self.runs.truncate(self.first_run);
         self.open();
     }
 
@@ -338,9 +338,10 @@ impl<'a> Builder<'a> {
             return;
         }
         let bytes = end - start;
-        let sum = if flags & kind::DOUBTFUL == 0 { &mut self.sure_bytes } else { &mut self.doubtful_bytes };
+        let sum =
+            if flags & kind::DOUBTFUL == 0 { &mut self.certain_bytes } else { &mut self.undecided_bytes };
         *sum += bytes;
-        if let Some(last) = self.runs[self.floor..].last_mut()
+        if let Some(last) = self.runs[self.first_run..].last_mut()
             && last.end == start
             && last.start_and_kind & kind::MASK == flags
         {
@@ -353,14 +354,14 @@ impl<'a> Builder<'a> {
     /// Ends a mapping for which smaps counts `rss_bytes`: takes its undecided pages as resident,
     /// lowest first, until that is reached.
     fn close(&mut self, rss_bytes: u64) {
-        if self.doubtful_bytes == 0 {
+        if self.undecided_bytes == 0 {
             return;
         }
-        let mut missing = rss_bytes.saturating_sub(self.sure_bytes);
-        if missing > 0 && missing < self.doubtful_bytes {
+        let mut missing = rss_bytes.saturating_sub(self.certain_bytes);
+        if missing > 0 && missing < self.undecided_bytes {
             self.guessed_bytes += missing;
         }
-        let tail = self.runs.split_off(self.floor);
+        let tail = self.runs.split_off(self.first_run);
         for mut run in tail {
             if run.has(kind::DOUBTFUL) {
                 let take = run.bytes().min(missing);
@@ -454,7 +455,7 @@ pub fn each_anonymous_run(
     }
 }
 
-/// Whether an error of [`Scanned::of`] means that PAGEMAP_SCAN is missing or refused to this user.
+/// Whether an error of [`ScannedRegions::of`] means that PAGEMAP_SCAN is missing or refused to this user.
 pub fn is_scan_missing(error: &io::Error) -> bool {
     scan::is_missing(error)
 }

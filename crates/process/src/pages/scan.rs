@@ -18,7 +18,7 @@ use crate::smaps::{Counts, SmapsEntry};
 const WANTED: u64 = pagemap::FILE | pagemap::PRESENT | pagemap::SWAPPED | pagemap::ZERO_PFN | pagemap::HUGE;
 
 /// Marks a region for which the FILE category was not requested.
-const UNASKED: u64 = 1 << 63;
+const FILE_UNKNOWN: u64 = 1 << 63;
 /// Minimum size of a mapping that is scanned separately where that saves time.
 const LARGE_BYTES: u64 = 4 << 20;
 /// End of user addresses (`TASK_SIZE_MAX` of x86-64), unless the program requested more (5-level
@@ -66,9 +66,9 @@ fn walk(
 /// The kernel's scan of a whole address space, taken at the same time as smaps and completed with
 /// it.
 #[derive(Debug)]
-pub struct Scanned(Vec<Region>);
+pub struct ScannedRegions(Vec<Region>);
 
-impl Scanned {
+impl ScannedRegions {
     /// Scans all pages of an open /proc/PID/pagemap. `mappings` (in address order) only determine
     /// which categories are requested where, and may be slightly out of date: if too little was
     /// requested, the entries are read.
@@ -97,7 +97,7 @@ impl Scanned {
 
 /// The contents of a mapping according to the page tables alone.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Seen {
+pub struct MappingSummary {
     /// Resident, anonymous and swapped bytes, and bytes in huge pages mapped as a whole; without
     /// zero pages.
     pub counts: Counts,
@@ -106,10 +106,10 @@ pub struct Seen {
     pub first: Option<u64>,
 }
 
-impl Scanned {
+impl ScannedRegions {
     /// Summarises each of `mappings`, which are in address order.
-    pub fn seen(&self, mappings: &[Mapping]) -> Vec<Seen> {
-        let mut all = vec![Seen::default(); mappings.len()];
+    pub fn seen(&self, mappings: &[Mapping]) -> Vec<MappingSummary> {
+        let mut all = vec![MappingSummary::default(); mappings.len()];
         let mut current = 0;
         for region in &self.0 {
             while mappings.get(current).is_some_and(|mapping| mapping.end <= region.start) {
@@ -138,7 +138,7 @@ impl Scanned {
     }
 }
 
-impl Seen {
+impl MappingSummary {
     fn add(&mut self, start: u64, end: u64, categories: u64) {
         let bytes = end - start;
         let counts = &mut self.counts;
@@ -171,7 +171,7 @@ pub(super) fn regions(pagemap: &File, range: Range<u64>) -> io::Result<Vec<Regio
 }
 
 fn ask(pagemap: &File, range: Range<u64>, wanted: u64, regions: &mut Vec<Region>) -> io::Result<()> {
-    let unasked = if wanted & pagemap::FILE == 0 { UNASKED } else { 0 };
+    let unasked = if wanted & pagemap::FILE == 0 { FILE_UNKNOWN } else { 0 };
     walk(pagemap, range.start, range.end, wanted, |region| {
         regions.push(Region { categories: region.categories | unasked, ..region });
         Ok(())
@@ -179,7 +179,11 @@ fn ask(pagemap: &File, range: Range<u64>, wanted: u64, regions: &mut Vec<Region>
 }
 
 /// Fills `builder` with the resident pages of `spaces`, from `scanned`.
-pub(super) fn fill(builder: &mut Builder<'_>, spaces: &[SmapsEntry], scanned: &Scanned) -> io::Result<()> {
+pub(super) fn fill(
+    builder: &mut Builder<'_>,
+    spaces: &[SmapsEntry],
+    scanned: &ScannedRegions,
+) -> io::Result<()> {
     let spaces: Vec<&SmapsEntry> = spaces.iter().filter(|space| may_hold_pages(space)).collect();
     let mut current = 0;
     builder.open();
@@ -213,7 +217,7 @@ pub(super) fn fill(builder: &mut Builder<'_>, spaces: &[SmapsEntry], scanned: &S
 
 /// Adds the part `start..end` of a region that lies in `space`.
 fn take(builder: &mut Builder<'_>, space: &SmapsEntry, start: u64, end: u64, categories: u64) {
-    builder.is_unclear |= categories & UNASKED != 0 && !space.mapping.is_private_anonymous();
+    builder.is_unclear |= categories & FILE_UNKNOWN != 0 && !space.mapping.is_private_anonymous();
     let file = categories & pagemap::FILE != 0;
     let anonymous = if file { 0 } else { kind::ANONYMOUS };
     if categories & pagemap::PRESENT != 0 {
@@ -222,7 +226,7 @@ fn take(builder: &mut Builder<'_>, space: &SmapsEntry, start: u64, end: u64, cat
             builder.push(start, end, anonymous | huge);
         }
     } else if categories & pagemap::SWAPPED != 0 {
-        builder.push(start, end, anonymous | kind::MOVING | kind::DOUBTFUL);
+        builder.push(start, end, anonymous | kind::MIGRATING | kind::DOUBTFUL);
     }
 }
 
@@ -230,7 +234,8 @@ fn take(builder: &mut Builder<'_>, space: &SmapsEntry, start: u64, end: u64, cat
 /// If neither they nor all pages together add up, the entries are read.
 fn finish(builder: &mut Builder<'_>, space: &SmapsEntry) -> io::Result<()> {
     let rss_bytes = space.counts.rss_bytes;
-    let fits = builder.sure_bytes == rss_bytes || builder.sure_bytes + builder.doubtful_bytes == rss_bytes;
+    let fits =
+        builder.certain_bytes == rss_bytes || builder.certain_bytes + builder.undecided_bytes == rss_bytes;
     if fits && !builder.is_unclear {
         builder.close(rss_bytes);
         return Ok(());

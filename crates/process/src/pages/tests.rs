@@ -69,14 +69,14 @@ fn resident(smaps: &Smaps) -> Vec<(u64, u64, u64)> {
 
 /// Residency of a stopped process with every interface, each equal to smaps. The kernel may drop
 /// file pages between the reads; then smaps differs before and after, and everything is read again.
-fn looks(process: &Process) -> Vec<(Way, Residency)> {
+fn looks(process: &Process) -> Vec<(Interface, Residency)> {
     let limit = Instant::now() + PATIENCE;
     loop {
         let before = smaps(process);
         let rollup: Counts = read_rollup(process.open_file("smaps_rollup").unwrap()).unwrap();
         let pagemap = process.open_file("pagemap").unwrap();
         let read = |way| (way, Residency::read_by(&pagemap, &before.entries, way).unwrap());
-        let looks: Vec<(Way, Residency)> = ways().into_iter().map(read).collect();
+        let looks: Vec<(Interface, Residency)> = ways().into_iter().map(read).collect();
         if resident(&before) != resident(&smaps(process)) {
             assert!(Instant::now() < limit, "the pages of a stopped process come and go");
             continue;
@@ -94,12 +94,12 @@ fn looks(process: &Process) -> Vec<(Way, Residency)> {
 }
 
 /// The available interfaces: a machine without the ioctl tests the entries only.
-fn ways() -> Vec<Way> {
+fn ways() -> Vec<Interface> {
     let pagemap = File::open("/proc/self/pagemap").unwrap();
     let smaps = Smaps::read(File::open("/proc/self/smaps").unwrap()).unwrap();
     let missing =
-        Residency::read_by(&pagemap, &smaps.entries, Way::Scan).is_err_and(|e| scan::is_missing(&e));
-    if missing { vec![Way::Entries] } else { vec![Way::Scan, Way::Entries] }
+        Residency::read_by(&pagemap, &smaps.entries, Interface::Scan).is_err_and(|e| scan::is_missing(&e));
+    if missing { vec![Interface::Entries] } else { vec![Interface::Scan, Interface::Entries] }
 }
 
 /// The runs without what only one interface reports, neighbours joined.
@@ -115,7 +115,7 @@ fn plain(residency: &Residency) -> Vec<(u64, u64, bool)> {
 }
 
 /// Reads with all interfaces, and checks that the results are equal.
-fn check(process: &Process) -> Vec<(Way, Residency)> {
+fn check(process: &Process) -> Vec<(Interface, Residency)> {
     let looks = looks(process);
     for pair in looks.windows(2) {
         assert_eq!(plain(&pair[0].1), plain(&pair[1].1), "both ways say the same");
@@ -168,7 +168,7 @@ fn both_ways_show_the_same_runs() {
     };
     let by_entries = runs(entries::each_anonymous_run);
     assert!(by_entries.iter().map(|run| run.end - run.start).sum::<u64>() >= 40 * PAGE_BYTES);
-    if ways().contains(&Way::Scan) {
+    if ways().contains(&Interface::Scan) {
         assert_eq!(runs(scan::each_anonymous_run), by_entries);
     }
     assert_eq!(memory[page], 1);
@@ -200,13 +200,13 @@ fn every_kind_of_mapping_counts_as_smaps_counts_it() {
                 assert_eq!(residency.anonymous_bytes_in(range.clone()), anonymous, "{way:?} {line}");
                 let pagemap = process.open_file("pagemap").unwrap();
                 let read = match way {
-                    Way::Scan => bytes_by(scan::each_anonymous_run, &pagemap, range),
-                    Way::Entries if words[0] == "reservation" => {
+                    Interface::Scan => bytes_by(scan::each_anonymous_run, &pagemap, range),
+                    Interface::Entries if words[0] == "reservation" => {
                         let refused = bytes_by(entries::each_anonymous_run, &pagemap, range);
                         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::InvalidInput);
                         continue;
                     }
-                    Way::Entries => bytes_by(entries::each_anonymous_run, &pagemap, range),
+                    Interface::Entries => bytes_by(entries::each_anonymous_run, &pagemap, range),
                 };
                 // A hugetlb page is anonymous in the page tables; callers pass ranges of heaps.
                 assert!(words[0] == "hugetlb" || read.unwrap() == anonymous, "{way:?} {line}");
@@ -321,14 +321,17 @@ fn packed(start: u64, end: u64, flags: u64) -> Packed {
 fn runs_are_found_and_clipped() {
     let runs =
         vec![packed(0x1000, 0x3000, kind::ANONYMOUS), packed(0x3000, 0x4000, 0), packed(0x9000, 0xa000, 0)];
-    let residency = Residency { runs, way: Way::Scan, guessed_bytes: 0, unread_bytes: 0 };
+    let residency = Residency { runs, way: Interface::Scan, guessed_bytes: 0, unread_bytes: 0 };
     assert_eq!(residency.resident_bytes(), 0x4000);
     assert_eq!(residency.resident_bytes_in(0x2800..0x3800), 0x1000);
     assert_eq!(residency.anonymous_bytes_in(0x2800..0x3800), 0x800);
     assert_eq!(residency.resident_bytes_in(0x4000..0x9000), 0);
     assert!(residency.is_resident(0x9fff) && !residency.is_resident(0xa000));
-    let clipped: Vec<Run> = residency.runs_in(0..0x1800).collect();
-    assert_eq!(clipped, [Run { start: 0x1000, end: 0x1800, anonymous: true, huge: false, moving: false }]);
+    let clipped: Vec<PageRun> = residency.runs_in(0..0x1800).collect();
+    assert_eq!(
+        clipped,
+        [PageRun { start: 0x1000, end: 0x1800, anonymous: true, huge: false, migrating: false }]
+    );
 }
 
 #[test]

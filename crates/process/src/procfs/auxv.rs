@@ -3,7 +3,7 @@
 
 /// The entries that strandline uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StartFacts {
+pub struct AuxiliaryVector {
     /// Whether a dynamic loader started it, which reads LD_PRELOAD; a static program has no loader.
     pub has_loader: bool,
     /// Whether it runs with elevated rights (setuid, setgid, capabilities): then the loader ignores
@@ -22,7 +22,7 @@ const AT_BASE: u64 = 7;
 const AT_SECURE: u64 = 23;
 const AT_RANDOM: u64 = 25;
 
-impl StartFacts {
+impl AuxiliaryVector {
     /// Parses the pairs of words; `None` if there are none, or during an exec: the kernel writes
     /// AT_RANDOM after the other two (Linux ≥ 2.6.29, fs/binfmt_elf.c, create_elf_tables), and no
     /// address is 0.
@@ -57,18 +57,21 @@ mod tests {
 
     #[test]
     fn loader_and_rights_are_read() {
-        let facts = |has_loader, is_secure| StartFacts {
+        let facts = |has_loader, is_secure| AuxiliaryVector {
             has_loader,
             is_secure,
             is_64_bit: true,
             random_address: 0x7ffe,
         };
         let pairs = |base, secure| [(33, 1 << 40), (7, base), (23, secure), (25, 0x7ffe), (0, 0)];
-        assert_eq!(StartFacts::parse(&auxv(&pairs(0x7000, 0))), Some(facts(true, false)));
-        assert_eq!(StartFacts::parse(&auxv(&pairs(0, 1))), Some(facts(false, true)));
+        assert_eq!(AuxiliaryVector::parse(&auxv(&pairs(0x7000, 0))), Some(facts(true, false)));
+        assert_eq!(AuxiliaryVector::parse(&auxv(&pairs(0, 1))), Some(facts(false, true)));
         let small = pairs(0x7000, 1).map(|(key, value)| [key as u32, (value as u32).max(1)]);
         let small: Vec<u8> = small.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
-        assert_eq!(StartFacts::parse(&small), Some(StartFacts { is_64_bit: false, ..facts(true, true) }));
+        assert_eq!(
+            AuxiliaryVector::parse(&small),
+            Some(AuxiliaryVector { is_64_bit: false, ..facts(true, true) })
+        );
     }
 
     #[test]
@@ -76,15 +79,15 @@ mod tests {
         let whole = auxv(&[(33, 1 << 40), (7, 0x7000), (23, 1), (25, 0x7ffe), (0, 0)]);
         for end in (0..56).step_by(8) {
             let part = [&whole[..end], &[0; 16]].concat();
-            assert_eq!(StartFacts::parse(&part), None, "{end}");
+            assert_eq!(AuxiliaryVector::parse(&part), None, "{end}");
         }
-        assert_eq!(StartFacts::parse(b""), None);
-        assert_eq!(StartFacts::parse(&[0; 7]), None);
+        assert_eq!(AuxiliaryVector::parse(b""), None);
+        assert_eq!(AuxiliaryVector::parse(&[0; 7]), None);
     }
 
     #[test]
     fn this_test_has_a_loader() {
-        let found = StartFacts::parse(&std::fs::read("/proc/self/auxv").unwrap()).unwrap();
+        let found = AuxiliaryVector::parse(&std::fs::read("/proc/self/auxv").unwrap()).unwrap();
         assert!(found.has_loader && !found.is_secure);
     }
 }

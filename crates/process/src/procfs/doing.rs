@@ -2,18 +2,18 @@
 
 /// The state of a thread in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doing {
+pub enum ThreadActivity {
     /// It is running or runnable.
     Running,
     /// It is blocked outside a system call (a page fault).
     Blocked,
     /// It is blocked in a system call.
-    Call(Blocked),
+    Call(BlockedElsewhere),
 }
 
 /// A system call in which a thread is blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Blocked {
+pub struct BlockedElsewhere {
     /// The number of the system call.
     pub number: i64,
     /// Its arguments: rdi, rsi, rdx, r10, r8, r9.
@@ -24,7 +24,7 @@ pub struct Blocked {
     pub instruction: u64,
 }
 
-impl Doing {
+impl ThreadActivity {
     /// Parses the line; `None` if it does not have the form of proc(5).
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;
@@ -39,7 +39,12 @@ impl Doing {
                 for argument in &mut arguments {
                     *argument = next()?;
                 }
-                Some(Self::Call(Blocked { number, arguments, stack_pointer: next()?, instruction: next()? }))
+                Some(Self::Call(BlockedElsewhere {
+                    number,
+                    arguments,
+                    stack_pointer: next()?,
+                    instruction: next()?,
+                }))
             }
         }
     }
@@ -51,13 +56,16 @@ mod tests {
 
     #[test]
     fn running_blocked_and_calling_threads_are_told_apart() {
-        assert_eq!(Doing::parse(b"running\n"), Some(Doing::Running));
-        assert_eq!(Doing::parse(b"-1 0x7ffd 0x7f00\n"), Some(Doing::Blocked));
+        assert_eq!(ThreadActivity::parse(b"running\n"), Some(ThreadActivity::Running));
+        assert_eq!(ThreadActivity::parse(b"-1 0x7ffd 0x7f00\n"), Some(ThreadActivity::Blocked));
         let arguments = [0x55aa, 0x80, 0, 0, 0, 0];
-        let call = Blocked { number: 202, arguments, stack_pointer: 0x7ffd, instruction: 2 };
-        assert_eq!(Doing::parse(b"202 0x55aa 0x80 0 0 0 0 0x7ffd 0x2\n"), Some(Doing::Call(call)));
-        assert_eq!(Doing::parse(b"202 0x55aa 0x80"), None);
-        assert_eq!(Doing::parse(b""), None);
-        assert_eq!(Doing::parse(b"202 \xff"), None);
+        let call = BlockedElsewhere { number: 202, arguments, stack_pointer: 0x7ffd, instruction: 2 };
+        assert_eq!(
+            ThreadActivity::parse(b"202 0x55aa 0x80 0 0 0 0 0x7ffd 0x2\n"),
+            Some(ThreadActivity::Call(call))
+        );
+        assert_eq!(ThreadActivity::parse(b"202 0x55aa 0x80"), None);
+        assert_eq!(ThreadActivity::parse(b""), None);
+        assert_eq!(ThreadActivity::parse(b"202 \xff"), None);
     }
 }

@@ -18,8 +18,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-pub use auxv::StartFacts;
-pub use doing::{Blocked, Doing};
+pub use auxv::AuxiliaryVector;
+pub use doing::{BlockedElsewhere, ThreadActivity};
 pub use stat::Stat;
 pub use status::Status;
 
@@ -57,7 +57,7 @@ impl Process {
         }
         match File::open(format!("/proc/{pid}")) {
             Ok(directory) => Ok(Self { pid, directory }),
-            Err(source) if gone(&source) => Err(Error::NoSuchProcess { pid }),
+            Err(source) if is_gone(&source) => Err(Error::NoSuchProcess { pid }),
             Err(source) => Err(Error::Io { pid, what: format!("opening /proc/{pid}"), source }),
         }
     }
@@ -91,11 +91,11 @@ impl Process {
         let pid = self.pid;
         // A file that this kernel does not have is missing even though the process exists.
         let lives = source.kind() == io::ErrorKind::NotFound && self.path("stat").exists();
-        if gone(&source) && !lives {
+        if is_gone(&source) && !lives {
             return Error::Ended { pid };
         }
         if source.kind() == io::ErrorKind::PermissionDenied {
-            let (lack, advice) = self.refused(name);
+            let (lack, advice) = self.missing_rights(name);
             return Error::Permission { pid, detail: format!("/proc/{pid}/{name}: {source}{lack}"), advice };
         }
         Error::Io { pid, what: format!("reading /proc/{pid}/{name}"), source }
@@ -103,7 +103,7 @@ impl Process {
 
     /// What is missing to open one of its files, if the user id alone does not explain it, and the
     /// advice.
-    fn refused(&self, name: &str) -> (String, String) {
+    fn missing_rights(&self, name: &str) -> (String, String) {
         let rights = Rights::own();
         // The right to trace all processes does not include opening files that only another user
         // may read; those of a process that is not dumpable belong to root. The directory always
@@ -113,8 +113,9 @@ impl Process {
         if name.starts_with("map_files/") && !rights.has(CHECKPOINT_RESTORE) {
             missing.push(CHECKPOINT_RESTORE);
         }
-        let is_unusual = rights.is_unusual(&missing);
-        let lack = if is_unusual { format!(", as {}", rights.lack(&missing)) } else { String::new() };
+        let is_unusual = rights.is_more_than_not_root(&missing);
+        let lack =
+            if is_unusual { format!(", as {}", rights.describe_missing(&missing)) } else { String::new() };
         let as_who =
             if user == rights.user || user == 0 { String::new() } else { format!(" or as user {user}") };
         (lack, rights.advice(&missing, &as_who))
@@ -149,8 +150,8 @@ impl Process {
     }
 
     /// What thread `tid` does in the kernel; `None` if the kernel does not report it to this user.
-    pub fn task_doing(&self, tid: i32) -> Option<Doing> {
-        Doing::parse(&self.read_file(&format!("task/{tid}/syscall"), MAX_TEXT_BYTES).ok()?)
+    pub fn task_doing(&self, tid: i32) -> Option<ThreadActivity> {
+        ThreadActivity::parse(&self.read_file(&format!("task/{tid}/syscall"), MAX_TEXT_BYTES).ok()?)
     }
 
     /// The text of /proc/PID/maps, for [`crate::map::AddressSpace::parse`].
@@ -197,8 +198,8 @@ impl Process {
     }
 
     /// Facts from its auxiliary vector; `None` if it cannot be read.
-    pub fn start_facts(&self) -> Option<StartFacts> {
-        StartFacts::parse(&self.read_file("auxv", MAX_TEXT_BYTES).ok()?)
+    pub fn start_facts(&self) -> Option<AuxiliaryVector> {
+        AuxiliaryVector::parse(&self.read_file("auxv", MAX_TEXT_BYTES).ok()?)
     }
 
     /// The memory-related settings in its environment, by name. See [`settings`].
@@ -215,7 +216,7 @@ impl Process {
 }
 
 /// Whether an error from a file of /proc means that the process is gone.
-fn gone(error: &io::Error) -> bool {
+fn is_gone(error: &io::Error) -> bool {
     // ESRCH (3) comes from a file that was opened while the process existed.
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(3)
 }

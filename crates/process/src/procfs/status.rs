@@ -30,7 +30,7 @@ pub struct Status {
     /// RssAnon: its anonymous pages (Linux 4.5).
     pub anonymous_bytes: Option<u64>,
     /// VmHWM: peak RSS.
-    pub high_water_bytes: Option<u64>,
+    pub peak_rss_bytes: Option<u64>,
     /// VmPTE: its page tables.
     pub page_tables_bytes: Option<u64>,
     /// VmSwap: anonymous memory swapped out.
@@ -42,9 +42,9 @@ pub struct Status {
     /// HugetlbPages: hugetlb memory, which RSS leaves out.
     pub hugetlb_bytes: Option<u64>,
     /// SigPnd: signals pending for the thread, bit n-1 for signal n.
-    pub pending: Option<u64>,
+    pub thread_pending: Option<u64>,
     /// ShdPnd: signals pending for the process.
-    pub shared_pending: Option<u64>,
+    pub process_pending: Option<u64>,
     /// SigBlk: signals the thread blocks.
     pub blocked: Option<u64>,
     /// SigIgn: signals the process ignores.
@@ -58,7 +58,7 @@ pub struct Status {
     /// voluntary_ctxt_switches: how often the thread yielded its processor to wait.
     pub voluntary_switches: Option<u64>,
     /// nonvoluntary_ctxt_switches: how often the thread was preempted.
-    pub other_switches: Option<u64>,
+    pub involuntary_switches: Option<u64>,
     /// x86_Thread_features: `shstk`, `wrss`; empty where the kernel prints none.
     pub thread_features: Vec<String>,
 }
@@ -94,14 +94,14 @@ impl Status {
             "Kthread" => self.kernel_thread = number(value).map(|n| n != 0),
             "VmRSS" => self.rss_bytes = kib(value),
             "RssAnon" => self.anonymous_bytes = kib(value),
-            "VmHWM" => self.high_water_bytes = kib(value),
+            "VmHWM" => self.peak_rss_bytes = kib(value),
             "VmPTE" => self.page_tables_bytes = kib(value),
             "VmSwap" => self.swap_bytes = kib(value),
             "VmPin" => self.pinned_bytes = kib(value),
             "VmLck" => self.locked_bytes = kib(value),
             "HugetlbPages" => self.hugetlb_bytes = kib(value),
-            "SigPnd" => self.pending = u64::from_str_radix(value, 16).ok(),
-            "ShdPnd" => self.shared_pending = u64::from_str_radix(value, 16).ok(),
+            "SigPnd" => self.thread_pending = u64::from_str_radix(value, 16).ok(),
+            "ShdPnd" => self.process_pending = u64::from_str_radix(value, 16).ok(),
             "SigBlk" => self.blocked = u64::from_str_radix(value, 16).ok(),
             "SigIgn" => self.ignored = u64::from_str_radix(value, 16).ok(),
             "SigCgt" => self.caught = u64::from_str_radix(value, 16).ok(),
@@ -111,7 +111,7 @@ impl Status {
                     value.split_whitespace().take(MAX_NAMESPACES).map_while(|n| n.parse().ok()).collect();
             }
             "voluntary_ctxt_switches" => self.voluntary_switches = number(value),
-            "nonvoluntary_ctxt_switches" => self.other_switches = number(value),
+            "nonvoluntary_ctxt_switches" => self.involuntary_switches = number(value),
             "x86_Thread_features" => {
                 self.thread_features =
                     value.split_whitespace().take(MAX_FEATURES).map(|word| printable(word, 32)).collect();
@@ -143,7 +143,7 @@ impl Status {
     /// Pending signals that the thread does not block, bit n-1 for signal n; `None` if the kernel
     /// did not print the masks.
     pub fn deliverable(&self) -> Option<u64> {
-        Some((self.pending? | self.shared_pending?) & !self.blocked?)
+        Some((self.thread_pending? | self.process_pending?) & !self.blocked?)
     }
 }
 
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!((status.tgid, status.parent, status.tracer), (Some(17), Some(1), Some(99)));
         assert_eq!(status.users, Some([0, 1, 2, 3]));
         assert_eq!(status.rss_bytes, Some(1612 * 1024));
-        assert_eq!(status.high_water_bytes, Some(1616 * 1024));
+        assert_eq!(status.peak_rss_bytes, Some(1616 * 1024));
         assert_eq!(status.page_tables_bytes, Some(48 * 1024));
         assert_eq!(status.hugetlb_bytes, Some(2048 * 1024));
         assert_eq!((status.swap_bytes, status.locked_bytes), (Some(8192), Some(4096)));

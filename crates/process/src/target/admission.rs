@@ -5,8 +5,8 @@ use crate::procfs::{Process, Status};
 use crate::rights::Rights;
 
 /// Opens process `pid` if it passes [`check`].
-pub fn admit(pid: i32) -> Result<Process> {
-    own_proc()?;
+pub fn open_target(pid: i32) -> Result<Process> {
+    check_proc_mount()?;
     let process = Process::open(pid)?;
     check(&process)?;
     Ok(process)
@@ -15,9 +15,9 @@ pub fn admit(pid: i32) -> Result<Process> {
 /// Opens process `pid` if it passes [`check`], or if a thread of this process traces it.
 ///
 /// # Errors
-/// As [`admit`].
+/// As [`open_target`].
 pub fn admit_watched(pid: i32) -> Result<Process> {
-    own_proc()?;
+    check_proc_mount()?;
     let process = Process::open(pid)?;
     let status = check_kind(&process)?;
     match traced(&process, &status).filter(|error| !is_own(error)) {
@@ -33,10 +33,10 @@ fn is_own(error: &Error) -> bool {
 
 /// Opens process `pid` if it is stopped at its exit by a tracer in this process.
 ///
-/// Fails like [`admit`], with [`Error::Traced`] if another process traces it, and with
+/// Fails like [`open_target`], with [`Error::Traced`] if another process traces it, and with
 /// [`Error::DidNotStop`] if it is not stopped.
-pub fn admit_ending(pid: i32) -> Result<Process> {
-    own_proc()?;
+pub fn open_exiting(pid: i32) -> Result<Process> {
+    check_proc_mount()?;
     let process = Process::open(pid)?;
     let status = check_kind(&process)?;
     match traced(&process, &status) {
@@ -102,7 +102,7 @@ pub fn traced(process: &Process, status: &Status) -> Option<Error> {
 
 /// Fails if /proc is missing or belongs to another pid namespace: then strandline would read one
 /// process and stop another with the same id.
-fn own_proc() -> Result<()> {
+fn check_proc_mount() -> Result<()> {
     let own = std::process::id().to_string();
     let kind = match std::fs::read_link("/proc/self") {
         Ok(link) if link.as_os_str() == own.as_str() => return Ok(()),
@@ -139,8 +139,11 @@ fn why(rights: &Rights, user: Option<u32>, scope: &str) -> (String, String) {
         return (detail, rights.advice(&missing, ""));
     }
     let missing = rights.missing(other.is_some());
-    let lack =
-        if rights.is_unusual(&missing) { format!(", and {}", rights.lack(&missing)) } else { String::new() };
+    let lack = if rights.is_more_than_not_root(&missing) {
+        format!(", and {}", rights.describe_missing(&missing))
+    } else {
+        String::new()
+    };
     match other {
         _ if missing.is_empty() => (
             "the kernel refuses ptrace in spite of CAP_SYS_PTRACE: a security module or a seccomp filter forbids it, or it is in a \
@@ -152,9 +155,9 @@ fn why(rights: &Rights, user: Option<u32>, scope: &str) -> (String, String) {
             format!("it belongs to user {user}, you are user {own}{lack}"),
             rights.advice(&missing, " or as that user"),
         ),
-        None if scope == "0" => (rights.lack(&missing), rights.advice(&missing, "")),
+        None if scope == "0" => (rights.describe_missing(&missing), rights.advice(&missing, "")),
         None => {
-            let lower = if rights.is_unusual(&missing) { "" } else { ", or `sysctl kernel.yama.ptrace_scope=0`" };
+            let lower = if rights.is_more_than_not_root(&missing) { "" } else { ", or `sysctl kernel.yama.ptrace_scope=0`" };
             let advice = rights.advice(&missing, "") + lower;
             (format!("kernel.yama.ptrace_scope is {scope}{lack}"), advice)
         }
@@ -206,7 +209,7 @@ mod tests {
         let own = Process::open(i32::try_from(std::process::id()).unwrap()).unwrap();
         assert!(matches!(check(&own), Err(Error::Myself { .. })));
         let thread = own.tasks().unwrap().into_iter().find(|tid| *tid != own.pid()).unwrap();
-        assert!(matches!(admit(thread), Err(Error::Thread { pid, .. }) if pid == own.pid()));
+        assert!(matches!(open_target(thread), Err(Error::Thread { pid, .. }) if pid == own.pid()));
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let process = Process::open(i32::try_from(child.id()).unwrap()).unwrap();
         assert!(check(&process).is_ok());

@@ -10,54 +10,55 @@
 //! instruction in between.
 //!
 //! Not detected: writes to the memory other than by the process's own threads. See
-//! [`writes_unseen`].
+//! [`external_writer`].
 
 use std::collections::BTreeMap;
 
 use crate::error::Result;
 use crate::map::AddressSpace;
 use crate::memory::{Memory, word_at};
-use crate::procfs::{Blocked, Doing, Process};
+use crate::procfs::{BlockedElsewhere, Process, ThreadActivity};
 use crate::stacks::ThreadFacts;
 use crate::target::holders;
-use crate::target::live::Live;
+use crate::target::live::ByPid;
 
 /// Offset of `robust_head` from the thread pointer (glibc x86-64, nptl/descr.h, struct pthread;
 /// found in 2.36). If a glibc has another offset, [`thread_pointer`] returns `None`.
 const ROBUST_HEAD: u64 = 736;
 
 /// clone, vfork and clone3.
-const STARTING: [i64; 3] = [56, 58, 435];
+const CLONE_CALLS: [i64; 3] = [56, 58, 435];
 
 /// A thread that a check found off its processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asleep {
     /// The system call in which it waits.
-    pub call: Blocked,
+    pub call: BlockedElsewhere,
     switches: (u64, u64),
 }
 
 impl Asleep {
     /// Checks thread `tid`; `None` if it runs, waits outside a system call, has ended, or the
     /// kernel does not report it.
-    pub fn look(process: &Process, tid: i32) -> Option<Self> {
-        let Some(Doing::Call(call)) = process.task_doing(tid) else { return None };
+    pub fn check(process: &Process, tid: i32) -> Option<Self> {
+        let Some(ThreadActivity::Call(call)) = process.task_doing(tid) else { return None };
         // It may wait for a child that runs on the same memory.
-        if STARTING.contains(&call.number) {
+        if CLONE_CALLS.contains(&call.number) {
             return None;
         }
         let status = process.task_status(tid).ok()?;
-        Some(Self { call, switches: (status.voluntary_switches?, status.other_switches?) })
+        Some(Self { call, switches: (status.voluntary_switches?, status.involuntary_switches?) })
     }
 
     /// Its known registers; `None` if its thread pointer is not found, which only glibc exposes.
     pub fn facts(&self, process: &Process, tid: i32) -> Option<ThreadFacts> {
-        Some(ThreadFacts { fs_base: thread_pointer(process, tid)?, ..self.bare(tid) })
+        Some(ThreadFacts { fs_base: thread_pointer(process, tid)?, ..self.without_thread_pointer(tid) })
     }
 
     /// Its known registers without the thread pointer.
-    fn bare(&self, tid: i32) -> ThreadFacts {
-        let Blocked { arguments: [rdi, rsi, rdx, r10, r8, r9], stack_pointer, instruction, .. } = self.call;
+    fn without_thread_pointer(&self, tid: i32) -> ThreadFacts {
+        let BlockedElsewhere { arguments: [rdi, rsi, rdx, r10, r8, r9], stack_pointer, instruction, .. } =
+            self.call;
         let mut general = [None; 16];
         // The kernel reports only these.
         for (place, word) in [(3, rdx), (4, rsi), (5, rdi), (7, r8), (8, r9), (9, r10), (15, instruction)] {
@@ -72,27 +73,27 @@ impl Asleep {
 fn thread_pointer(process: &Process, tid: i32) -> Option<u64> {
     let at = strandline_sys::process::robust_list(tid).ok()?.checked_sub(ROBUST_HEAD)?;
     let mut head = [0; 24];
-    Live::new(process.pid()).read(at, &mut head).ok()?;
+    ByPid::new(process.pid()).read(at, &mut head).ok()?;
     (word_at(&head, 0) == Some(at) && word_at(&head, 16) == Some(at)).then_some(at)
 }
 
 /// A process of which no thread runs.
 #[derive(Debug)]
-pub struct Quiet<'a> {
+pub struct SleepingProcess<'a> {
     process: &'a Process,
     threads: BTreeMap<i32, Asleep>,
 }
 
-impl<'a> Quiet<'a> {
+impl<'a> SleepingProcess<'a> {
     /// Checks all threads of `process`; `None` if one of them is not asleep.
     ///
     /// # Errors
     /// Fails if the process has ended or may not be inspected.
-    pub fn see(process: &'a Process) -> Result<Option<Self>> {
+    pub fn check(process: &'a Process) -> Result<Option<Self>> {
         let tids = process.tasks()?;
         let mut threads = BTreeMap::new();
         for &tid in &tids {
-            let Some(asleep) = Asleep::look(process, tid) else { return Ok(None) };
+            let Some(asleep) = Asleep::check(process, tid) else { return Ok(None) };
             threads.insert(tid, asleep);
         }
         // A thread started by another before that was checked is in this list, or has ended.
@@ -100,9 +101,9 @@ impl<'a> Quiet<'a> {
     }
 
     /// Whether no thread has run since, and none is new.
-    pub fn lasted(&self) -> bool {
+    pub fn slept_throughout(&self) -> bool {
         let is_same =
-            |(&tid, asleep): (&i32, &Asleep)| Asleep::look(self.process, tid).as_ref() == Some(asleep);
+            |(&tid, asleep): (&i32, &Asleep)| Asleep::check(self.process, tid).as_ref() == Some(asleep);
         self.threads.iter().all(is_same)
             && self.process.tasks().is_ok_and(|tids| tids.iter().eq(self.threads.keys()))
     }
@@ -112,30 +113,30 @@ impl<'a> Quiet<'a> {
     pub fn seems_over(&self) -> bool {
         let ran = |(&tid, asleep): (&i32, &Asleep)| {
             let status = self.process.task_status(tid).unwrap_or_default();
-            (status.voluntary_switches, status.other_switches)
+            (status.voluntary_switches, status.involuntary_switches)
                 != (Some(asleep.switches.0), Some(asleep.switches.1))
         };
-        self.threads.iter().take(MAX_GLANCED).any(ran)
+        self.threads.iter().take(MAX_QUICK_CHECKED).any(ran)
     }
 
     /// The known registers of its threads; `None` if a thread pointer is `needed` and not found.
     pub fn facts(&self, needed: bool) -> Option<Vec<ThreadFacts>> {
         let facts = |(&tid, asleep): (&i32, &Asleep)| {
-            asleep.facts(self.process, tid).or_else(|| (!needed).then(|| asleep.bare(tid)))
+            asleep.facts(self.process, tid).or_else(|| (!needed).then(|| asleep.without_thread_pointer(tid)))
         };
         self.threads.iter().map(facts).collect()
     }
 }
 
-/// Number of threads checked by [`Quiet::seems_over`].
-const MAX_GLANCED: usize = 64;
+/// Number of threads checked by [`SleepingProcess::seems_over`].
+const MAX_QUICK_CHECKED: usize = 64;
 
 /// What may write to the memory of `process` without one of its threads running: rings, devices,
 /// and processes on the same memory. `None` if nothing is known to.
 ///
 /// # Errors
 /// Fails if the process has ended or may not be inspected.
-pub fn writes_unseen(process: &Process, space: &AddressSpace) -> Result<Option<String>> {
+pub fn external_writer(process: &Process, space: &AddressSpace) -> Result<Option<String>> {
     if let Some(holder) = holders::of_process(process, space)? {
         return Ok(Some(holder));
     }
@@ -182,20 +183,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (mut child, address, threads) = wakers(folder.path(), pairs, nap);
         let process = Process::open(child.id().cast_signed()).unwrap();
-        let memory = Live::new(process.pid());
+        let memory = ByPid::new(process.pid());
         let words = |at: u64| -> Vec<u64> {
             (0..threads as u64).map(|thread| memory.read_word(address + 16 * thread + at).unwrap()).collect()
         };
         let (mut good, mut wrong) = (0, 0);
         while good < wanted {
-            let Some(quiet) = Quiet::see(&process).unwrap() else { continue };
+            let Some(quiet) = SleepingProcess::check(&process).unwrap() else { continue };
             let first = words(0);
             // Make some reads take longer, like those of a large heap.
             if good % 2 == 0 {
                 std::thread::sleep(std::time::Duration::from_micros(200));
             }
             let second = words(8);
-            if quiet.lasted() {
+            if quiet.slept_throughout() {
                 assert_eq!(first, second, "read {good} of a process that seemed to sleep");
                 good += 1;
             } else {
@@ -222,9 +223,9 @@ mod tests {
         let process = Process::open(child.id().cast_signed()).unwrap();
         // While two threads hand on a byte, both may sleep for a moment, but not longer.
         for _ in 0..200 {
-            if let Some(quiet) = Quiet::see(&process).unwrap() {
+            if let Some(quiet) = SleepingProcess::check(&process).unwrap() {
                 std::thread::sleep(std::time::Duration::from_millis(5));
-                assert!(!quiet.lasted());
+                assert!(!quiet.slept_throughout());
             }
         }
         child.kill().unwrap();
@@ -237,7 +238,7 @@ mod tests {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let process = Process::open(child.id().cast_signed()).unwrap();
         let quiet = loop {
-            if let Some(quiet) = Quiet::see(&process).unwrap()
+            if let Some(quiet) = SleepingProcess::check(&process).unwrap()
                 && quiet.threads.values().all(|asleep| asleep.call.number == 230)
             {
                 break quiet;
@@ -248,9 +249,9 @@ mod tests {
         assert_eq!(facts.len(), 1);
         assert_eq!(space.find(facts[0].stack_pointer).unwrap().name, "[stack]");
         assert!(space.find(facts[0].fs_base).unwrap().permissions.write);
-        assert_eq!(writes_unseen(&process, &space).unwrap(), None);
-        assert!(quiet.lasted() && !quiet.seems_over());
-        assert!(Asleep::look(&Process::open(own).unwrap(), own).is_none_or(|asleep| asleep.call.number > 0));
+        assert_eq!(external_writer(&process, &space).unwrap(), None);
+        assert!(quiet.slept_throughout() && !quiet.seems_over());
+        assert!(Asleep::check(&Process::open(own).unwrap(), own).is_none_or(|asleep| asleep.call.number > 0));
         child.kill().unwrap();
         child.wait().unwrap();
     }

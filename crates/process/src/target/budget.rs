@@ -3,14 +3,14 @@
 
 use std::fs;
 
-use crate::control_groups::Groups;
+use crate::control_groups::ControlGroups;
 use crate::procfs::{Process, Status};
 
 /// Maximum bytes read of /proc/PID/limits.
 const MAX_LIMITS_BYTES: u64 = 64 << 10;
 
 /// Half of what is available to strandline, including `taken` bytes already allocated for a copy.
-pub fn bytes(taken: u64) -> u64 {
+pub fn copy_budget_bytes(taken: u64) -> u64 {
     let own = Process::open(std::process::id().cast_signed()).ok();
     own.and_then(|own| available_to(&own)).unwrap_or(0).saturating_add(taken) / 2
 }
@@ -19,7 +19,7 @@ pub fn bytes(taken: u64) -> u64 {
 /// is known.
 pub fn available_to(process: &Process) -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| available(&text));
-    machine.into_iter().chain(Groups::of(process).memory_left()).min()
+    machine.into_iter().chain(ControlGroups::of(process).memory_left()).min()
 }
 
 /// Number of further processes that a process may start, by its control groups and, for users
@@ -33,7 +33,7 @@ pub fn processes_left_to(process: &Process, status: &Status) -> Option<u64> {
         let most: u64 = line.split_whitespace().next()?.parse().ok()?;
         Some(most.saturating_sub(tasks_of(user)))
     });
-    Groups::of(process).processes_left().into_iter().chain(by_user).min()
+    ControlGroups::of(process).processes_left().into_iter().chain(by_user).min()
 }
 
 /// Number of threads in all processes of a user, which RLIMIT_NPROC limits.
@@ -67,6 +67,6 @@ mod tests {
     fn available_memory_is_read() {
         assert_eq!(available("MemTotal: 9 kB\nMemAvailable:   24 kB\n"), Some(24 << 10));
         assert_eq!(available("MemTotal: 9 kB\n"), None);
-        assert!(bytes(0) > 0);
+        assert!(copy_budget_bytes(0) > 0);
     }
 }

@@ -11,7 +11,7 @@
 use std::sync::Mutex;
 
 use super::budget;
-use super::live::Opened;
+use super::live::MemFile;
 use crate::buffer::ReadBuffer;
 use crate::memory::Memory;
 use crate::procfs::Process;
@@ -23,26 +23,26 @@ const MORE_BYTES: u64 = 8 << 20;
 
 /// The destination memory of a copy.
 #[derive(Default)]
-pub struct Room(ReadBuffer);
+pub struct CopyBuffer(ReadBuffer);
 
-impl Room {
+impl CopyBuffer {
     /// Allocates room for the present memory of `process`; `None` if that exceeds the budget.
     pub fn of(process: &Process) -> Option<Self> {
         // Only written file pages are copied, and those are anonymous too.
         let anonymous = process.status().ok()?.anonymous_bytes?;
         let wanted = anonymous.saturating_add(anonymous / 16).saturating_add(MORE_BYTES);
-        if wanted > budget::bytes(0) {
+        if wanted > budget::copy_budget_bytes(0) {
             return None;
         }
-        ReadBuffer::touched(usize::try_from(wanted).ok()?).map(Self)
+        ReadBuffer::prefaulted(usize::try_from(wanted).ok()?).map(Self)
     }
 
     /// Allocates room for `bytes`; `None` if that exceeds the budget.
     pub fn for_bytes(bytes: u64) -> Option<Self> {
-        if bytes > budget::bytes(0) {
+        if bytes > budget::copy_budget_bytes(0) {
             return None;
         }
-        ReadBuffer::touched(usize::try_from(bytes).ok()?).map(Self)
+        ReadBuffer::prefaulted(usize::try_from(bytes).ok()?).map(Self)
     }
 }
 
@@ -56,22 +56,22 @@ struct Piece {
 }
 
 /// The copy; see the module.
-pub struct Copy<'a> {
+pub struct MemoryCopy<'a> {
     pieces: Vec<Piece>,
     bytes: ReadBuffer,
-    rest: Option<Rest<'a>>,
+    rest: Option<LiveRanges<'a>>,
 }
 
 /// What may be read from the running process: ranges in address order, and its open /proc/PID/mem.
 #[derive(Debug)]
-pub struct Rest<'a> {
+pub struct LiveRanges<'a> {
     /// The ranges.
     pub ranges: Vec<(u64, u64)>,
     /// The file.
-    pub file: &'a Opened,
+    pub file: &'a MemFile,
 }
 
-impl Rest<'_> {
+impl LiveRanges<'_> {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
         let index = self.ranges.partition_point(|&(_, end)| end <= address);
         let Some(&(_, end)) = self.ranges.get(index).filter(|range| range.0 <= address) else { return 0 };
@@ -80,15 +80,15 @@ impl Rest<'_> {
     }
 }
 
-impl<'a> Copy<'a> {
+impl<'a> MemoryCopy<'a> {
     /// Copies `runs` (in address order) of `memory` with `workers` threads. Other addresses are
     /// read on demand from `rest`, or are absent. `None` if the process has outgrown `room`.
     pub fn take(
         memory: &dyn Memory,
         runs: impl Iterator<Item = (u64, u64)>,
-        room: Room,
+        room: CopyBuffer,
         workers: usize,
-        rest: Option<Rest<'a>>,
+        rest: Option<LiveRanges<'a>>,
     ) -> Option<Self> {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut at = 0usize;
@@ -149,7 +149,7 @@ impl<'a> Copy<'a> {
     }
 }
 
-impl Memory for Copy<'_> {
+impl Memory for MemoryCopy<'_> {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
         let mut got = 0;
         while got < buffer.len() {
@@ -183,22 +183,29 @@ mod tests {
     use std::fs::File;
 
     use super::*;
-    use crate::target::live::Live;
+    use crate::target::live::ByPid;
 
     /// On this process: what is copied does not change, and other addresses are read in place.
     #[test]
     fn a_copy_stays_as_it_was() {
-        let file = Opened::new(File::open("/proc/self/mem").unwrap());
+        let file = MemFile::new(File::open("/proc/self/mem").unwrap());
         let pid = i32::try_from(std::process::id()).unwrap();
         let mut block = vec![7u8; 10 << 20];
         let start = block.as_ptr().addr() as u64;
         let (first, second) = (start + (1 << 20), start + (8 << 20));
         let runs = [(start, first), (second, start + (10 << 20))];
-        let rest = |to| Some(Rest { ranges: vec![(start, to)], file: &file });
-        let none = Copy::take(&Live::new(pid), runs.into_iter(), Room(ReadBuffer::new(2 << 20)), 3, rest(0));
+        let rest = |to| Some(LiveRanges { ranges: vec![(start, to)], file: &file });
+        let none = MemoryCopy::take(
+            &ByPid::new(pid),
+            runs.into_iter(),
+            CopyBuffer(ReadBuffer::new(2 << 20)),
+            3,
+            rest(0),
+        );
         assert!(none.is_none(), "there is no room");
-        let room = Room(ReadBuffer::new(4 << 20));
-        let copy = Copy::take(&Live::new(pid), runs.into_iter(), room, 3, rest(start + (10 << 20))).unwrap();
+        let room = CopyBuffer(ReadBuffer::new(4 << 20));
+        let copy =
+            MemoryCopy::take(&ByPid::new(pid), runs.into_iter(), room, 3, rest(start + (10 << 20))).unwrap();
         assert_eq!(copy.bytes(), 3 << 20);
         block.fill(9);
         let mut seen = vec![0; 10 << 20];

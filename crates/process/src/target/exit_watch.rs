@@ -27,10 +27,10 @@ const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 
 /// The result of waiting on a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum WatchEvent {
     /// The main thread is stopped at its exit, and so is the process unless other threads run on;
     /// its memory is still there.
-    Ending,
+    AtExit,
     /// It is gone.
     Gone,
     /// Neither: a signal was passed on, or a signal handler ran in the watching thread.
@@ -42,7 +42,7 @@ pub enum Seen {
 #[derive(Debug)]
 pub struct ExitWatch {
     process: Process,
-    is_ending: bool,
+    is_at_exit: bool,
 }
 
 impl ExitWatch {
@@ -53,7 +53,7 @@ impl ExitWatch {
     pub fn begin(pid: i32) -> Result<Self> {
         let process = Process::open(pid)?;
         if ptrace::seize(pid, TRACE_EXIT).is_ok() {
-            return Ok(Self { process, is_ending: false });
+            return Ok(Self { process, is_at_exit: false });
         }
         match process.status() {
             Ok(status) if !status.is_zombie() => {
@@ -68,7 +68,7 @@ impl ExitWatch {
     ///
     /// # Errors
     /// Fails if the kernel refuses a step.
-    pub fn sleep(&mut self) -> std::io::Result<Seen> {
+    pub fn sleep(&mut self) -> std::io::Result<WatchEvent> {
         let slept = ptrace::sleep_until_event(self.process.pid());
         self.after(slept.and_then(|()| self.event()))
     }
@@ -77,7 +77,7 @@ impl ExitWatch {
     ///
     /// # Errors
     /// Fails if the kernel refuses a step.
-    pub fn news(&mut self) -> std::io::Result<Seen> {
+    pub fn poll(&mut self) -> std::io::Result<WatchEvent> {
         let event = self.event();
         self.after(event)
     }
@@ -87,23 +87,23 @@ impl ExitWatch {
     }
 
     /// Resumes the process after an event.
-    fn after(&mut self, event: std::io::Result<Option<Event>>) -> std::io::Result<Seen> {
+    fn after(&mut self, event: std::io::Result<Option<Event>>) -> std::io::Result<WatchEvent> {
         let tid = self.process.pid();
         let step = match event {
-            Ok(None) => return Ok(Seen::Woken),
+            Ok(None) => return Ok(WatchEvent::Woken),
             Ok(Some(Event::Other(EVENT_EXIT))) => {
-                self.is_ending = true;
-                return Ok(Seen::Ending);
+                self.is_at_exit = true;
+                return Ok(WatchEvent::AtExit);
             }
-            Ok(Some(Event::Exited { .. })) => return Ok(Seen::Gone),
+            Ok(Some(Event::Exited { .. })) => return Ok(WatchEvent::Gone),
             Ok(Some(Event::Signal(signal))) => {
                 self.repair(signal);
-                ptrace::resume(tid, signal).map(|()| Seen::Woken)
+                ptrace::resume(tid, signal).map(|()| WatchEvent::Woken)
             }
             // It stays stopped as its user wants, and reports when it is continued.
-            Ok(Some(Event::GroupStop(_))) => ptrace::listen(tid).map(|()| Seen::Woken),
+            Ok(Some(Event::GroupStop(_))) => ptrace::listen(tid).map(|()| WatchEvent::Woken),
             Ok(Some(Event::Stopped | Event::Syscall | Event::Other(_))) => {
-                ptrace::resume(tid, 0).map(|()| Seen::Woken)
+                ptrace::resume(tid, 0).map(|()| WatchEvent::Woken)
             }
             Err(error) => Err(error),
         };
@@ -112,9 +112,9 @@ impl ExitWatch {
             Err(error) if matches!(error.raw_os_error(), Some(3 | 10)) => {
                 // If SIGKILL ended a stop, the exit stop follows; only another wait can tell.
                 if error.raw_os_error() == Some(3) && self.process.status().is_ok_and(|s| !s.is_zombie()) {
-                    return Ok(Seen::Woken);
+                    return Ok(WatchEvent::Woken);
                 }
-                Ok(Seen::Gone)
+                Ok(WatchEvent::Gone)
             }
             other => other,
         }
@@ -128,7 +128,7 @@ impl ExitWatch {
             && let Ok(registers) = ptrace::registers(tid)
         {
             // Fails only if the process was killed.
-            drop(quiet::repair(&self.process, tid, &registers));
+            drop(quiet::repeat_interrupted_call(&self.process, tid, &registers));
         }
     }
 
@@ -148,7 +148,7 @@ impl ExitWatch {
 
 impl Drop for ExitWatch {
     fn drop(&mut self) {
-        if self.is_ending {
+        if self.is_at_exit {
             // Fails only if the process was killed; then nothing holds it.
             drop(ptrace::detach(self.process.pid(), 0));
         }
@@ -180,10 +180,10 @@ mod tests {
         (child, watch)
     }
 
-    fn until_news(watch: &mut ExitWatch) -> Seen {
+    fn until_news(watch: &mut ExitWatch) -> WatchEvent {
         loop {
             match watch.sleep().unwrap() {
-                Seen::Woken => {}
+                WatchEvent::Woken => {}
                 news => return news,
             }
         }
@@ -194,7 +194,7 @@ mod tests {
         for (script, status) in [("read x; exit 3", "exit status: 3"), ("read x; kill -9 $$", "signal: 9")] {
             let (mut child, mut watch) = watch(script);
             drop(child.stdin.take());
-            assert_eq!(until_news(&mut watch), Seen::Ending);
+            assert_eq!(until_news(&mut watch), WatchEvent::AtExit);
             assert!(watch.process().status().unwrap().rss_bytes.is_some_and(|rss| rss > 0));
             assert!(watch.registers().is_ok());
             drop(watch);
@@ -212,7 +212,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         strandline_sys::signal::send(pid, 18).unwrap();
-        assert_eq!(until_news(&mut watch), Seen::Ending);
+        assert_eq!(until_news(&mut watch), WatchEvent::AtExit);
         drop(watch);
         assert_eq!(child.wait().unwrap().code(), Some(5));
     }
@@ -229,7 +229,7 @@ mod tests {
         wait_until_released(pid, first.join().unwrap());
         let mut second = ExitWatch::begin(pid).unwrap();
         drop(child.stdin.take());
-        assert_eq!(until_news(&mut second), Seen::Ending);
+        assert_eq!(until_news(&mut second), WatchEvent::AtExit);
         drop(second);
         assert_eq!(child.wait().unwrap().code(), Some(4));
     }

@@ -5,12 +5,12 @@ use std::cell::{Cell, RefCell};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use strandline_sys::signal::NoStops;
+use strandline_sys::signal::StopSignalsBlocked;
 use strandline_sys::watchdog::Watchdog;
 
 thread_local! {
-    static OWN: Own = const {
-        Own {
+    static OWN: ThreadHolds = const {
+        ThreadHolds {
             most: Cell::new(Duration::ZERO),
             count: Cell::new(0),
             dog: RefCell::new(None),
@@ -23,7 +23,7 @@ thread_local! {
 static HELD: RwLock<()> = RwLock::new(());
 
 /// The holds of the calling thread.
-struct Own {
+struct ThreadHolds {
     /// Maximum time of a hold; zero for no limit.
     most: Cell<Duration>,
     /// Number of nested holds.
@@ -39,7 +39,7 @@ struct Own {
 /// could not be started or panicked.
 pub fn on_own_thread<T: Send>(most: Duration, work: impl FnOnce() -> T + Send) -> Option<T> {
     // Ctrl-Z takes effect afterwards. If it cannot be blocked, the watchdog protects the target.
-    let no_stops = NoStops::begin().ok();
+    let no_stops = StopSignalsBlocked::begin().ok();
     let done = std::thread::scope(|scope| {
         let body = move || {
             OWN.with(|own| own.most.set(most));
@@ -60,7 +60,7 @@ pub fn while_nothing_is_held<T>(work: impl FnOnce() -> T) -> T {
 
 /// Starts the watchdog of the calling thread, if it has a limit. Call it before allocating memory:
 /// a watchdog forked later would share that memory, and every write would copy a page.
-pub fn prepare() {
+pub fn start_watchdog() {
     OWN.with(|own| {
         let mut dog = own.dog.borrow_mut();
         if dog.is_none() && !own.most.get().is_zero() {
@@ -85,9 +85,9 @@ impl Hold {
             if own.most.get().is_zero() {
                 return;
             }
-            prepare();
+            start_watchdog();
             if let Some(dog) = &*own.dog.borrow() {
-                dog.hold(own.most.get());
+                dog.arm(own.most.get());
             }
         });
         Self(())
@@ -103,7 +103,7 @@ impl Drop for Hold {
                 return;
             }
             if let Some(dog) = &*own.dog.borrow() {
-                dog.release();
+                dog.disarm();
             }
             *own.held.borrow_mut() = None;
         });

@@ -49,11 +49,11 @@ const KEPT_FLAGS: [(&[u8; 2], &str); 8] = [
 
 /// A holder of pages of `process`, if there is one, as text for a message.
 pub fn of_process(process: &Process, space: &AddressSpace) -> Result<Option<String>> {
-    of_process_but(process, space, &[])
+    of_process_except(process, space, &[])
 }
 
 /// Like [`of_process`], ignoring the holders in `but`.
-pub fn of_process_but(process: &Process, space: &AddressSpace, but: &[&str]) -> Result<Option<String>> {
+pub fn of_process_except(process: &Process, space: &AddressSpace, but: &[&str]) -> Result<Option<String>> {
     let named = |name: &str| named(name).filter(|holder| !but.contains(holder));
     let failed = |source| process.error("fd", source);
     let folder = with_dac_capabilities(|| std::fs::read_dir(process.path("fd")));

@@ -12,11 +12,11 @@ use crate::memory::{Memory, word_at};
 /// runs, the id may come to belong to another program (exec) or process, so reads must be checked
 /// later.
 #[derive(Clone, Copy, Debug)]
-pub struct Live {
+pub struct ByPid {
     pid: i32,
 }
 
-impl Live {
+impl ByPid {
     /// The memory of process `pid`.
     pub fn new(pid: i32) -> Self {
         Self { pid }
@@ -42,7 +42,7 @@ impl Live {
     }
 }
 
-impl Memory for Live {
+impl Memory for ByPid {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
         memory::read(self.pid, address, buffer).unwrap_or(0)
     }
@@ -63,26 +63,26 @@ impl Memory for Live {
 ///
 /// Device mappings are never read through that file: it would also read device registers, and such
 /// a read may have effects.
-pub struct Traced<'a> {
-    live: Live,
-    file: &'a Opened,
+pub struct TracedMemory<'a> {
+    live: ByPid,
+    file: &'a MemFile,
     /// The mappings read through the file, in address order.
     by_file: Vec<(u64, u64)>,
     /// Whether these are all private mappings of the process.
     is_shared: bool,
 }
 
-impl<'a> Traced<'a> {
+impl<'a> TracedMemory<'a> {
     /// The memory of process `pid` with the mappings `space` and the open /proc/PID/mem `file`;
     /// `is_shared` if it may share private pages with another process.
-    pub fn new(pid: i32, space: &AddressSpace, file: &'a Opened, is_shared: bool) -> Self {
+    pub fn new(pid: i32, space: &AddressSpace, file: &'a MemFile, is_shared: bool) -> Self {
         let is_device = |m: &Mapping| m.has_file() && m.name.starts_with("/dev/");
         let is_protected = |m: &Mapping| m.is_private_anonymous() && !m.permissions.read;
         let is_own = |m: &Mapping| {
             !m.permissions.shared && (m.is_private_anonymous() || m.has_file() && !is_device(m))
         };
         let by_file = space.mappings().iter().filter(|m| if is_shared { is_own(m) } else { is_protected(m) });
-        Self { live: Live::new(pid), file, by_file: by_file.map(|m| (m.start, m.end)).collect(), is_shared }
+        Self { live: ByPid::new(pid), file, by_file: by_file.map(|m| (m.start, m.end)).collect(), is_shared }
     }
 
     /// The end of the mapping that contains `address`, if it is read through the file.
@@ -113,7 +113,7 @@ impl<'a> Traced<'a> {
     }
 }
 
-impl Memory for Traced<'_> {
+impl Memory for TracedMemory<'_> {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
         let mut got = 0;
         while got < buffer.len() {
@@ -147,18 +147,18 @@ impl Memory for Traced<'_> {
 /// A process's memory through an open /proc/PID/mem, which belongs to one program: after an exec,
 /// reads return nothing. For a running process.
 #[derive(Debug)]
-pub struct Opened {
+pub struct MemFile {
     file: File,
 }
 
-impl Opened {
+impl MemFile {
     /// Takes an open /proc/PID/mem.
     pub fn new(file: File) -> Self {
         Self { file }
     }
 }
 
-impl Memory for Opened {
+impl Memory for MemFile {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
         let mut got = 0;
         while got < buffer.len() {

@@ -11,7 +11,7 @@ use strandline_sys::ptrace::{self, Registers};
 
 use crate::memory::Memory;
 use crate::procfs::{Process, Status};
-use crate::target::live::Live;
+use crate::target::live::ByPid;
 
 /// Calls that return EINTR after a stop without having done anything. recv, send, accept, read and
 /// write are included for sockets with a timeout. Excluded are close (the descriptor is gone) and
@@ -60,7 +60,7 @@ pub fn is_repeatable(number: i64) -> bool {
 
 /// Registers that make a stopped thread repeat its call instead of returning EINTR; `None` if it is
 /// not about to return EINTR or the call must not be repeated. Makes no system call.
-pub fn repeating(registers: &Registers) -> Option<Registers> {
+pub fn repeat_registers(registers: &Registers) -> Option<Registers> {
     let number = registers.orig_rax as i64;
     if registers.rax != MINUS_EINTR || !is_repeatable(number) || registers.cs != CS_64_BIT {
         return None;
@@ -79,13 +79,13 @@ pub fn repeating(registers: &Registers) -> Option<Registers> {
 /// during the stop keeps its EINTR; if they cannot be read, nothing is changed. Returns whether
 /// anything was changed. A thread that is gone is an error of kind `ESRCH`, which a caller that
 /// releases it may ignore.
-pub fn repair(process: &Process, tid: i32, registers: &Registers) -> io::Result<bool> {
-    let Some(again) = repeating(registers) else { return Ok(false) };
+pub fn repeat_interrupted_call(process: &Process, tid: i32, registers: &Registers) -> io::Result<bool> {
+    let Some(again) = repeat_registers(registers) else { return Ok(false) };
     let mut code = [0; 2];
-    if Live::new(process.pid()).read(again.rip, &mut code).is_err() || code != SYSCALL_INSTRUCTION {
+    if ByPid::new(process.pid()).read(again.rip, &mut code).is_err() || code != SYSCALL_INSTRUCTION {
         return Ok(false);
     }
-    if process.task_status(tid).ok().and_then(|status| disturbing(&status)) != Some(0) {
+    if process.task_status(tid).ok().and_then(|status| interrupting_signals(&status)) != Some(0) {
         return Ok(false);
     }
     ptrace::set_registers(tid, &again)?;
@@ -102,7 +102,7 @@ pub fn is_ignored(status: &Status, signal: i32) -> bool {
 
 /// The pending signals that would have interrupted the thread untraced, bit n-1 for signal n;
 /// `None` if unknown. For a traced thread the kernel queues ignored signals too.
-fn disturbing(status: &Status) -> Option<u64> {
+fn interrupting_signals(status: &Status) -> Option<u64> {
     let does_something = status.caught? | !(status.ignored? | NOTHING_BY_DEFAULT);
     Some(status.deliverable()? & does_something)
 }
@@ -122,19 +122,19 @@ mod tests {
 
     #[test]
     fn an_epoll_wait_calls_again_from_its_syscall_instruction() {
-        let again = repeating(&stopped_in(232, -4)).unwrap();
+        let again = repeat_registers(&stopped_in(232, -4)).unwrap();
         assert_eq!((again.rip, again.rax, again.orig_rax), (0x1000, 232, u64::MAX));
     }
 
     #[test]
     fn other_results_other_calls_and_other_modes_are_left_alone() {
-        assert!(repeating(&stopped_in(232, 1)).is_none(), "it returned events");
-        assert!(repeating(&stopped_in(3, -4)).is_none(), "close must not be repeated");
-        assert!(repeating(&stopped_in(42, -4)).is_none(), "nor connect");
-        assert!(repeating(&stopped_in(-1, -4)).is_none(), "not in a call");
+        assert!(repeat_registers(&stopped_in(232, 1)).is_none(), "it returned events");
+        assert!(repeat_registers(&stopped_in(3, -4)).is_none(), "close must not be repeated");
+        assert!(repeat_registers(&stopped_in(42, -4)).is_none(), "nor connect");
+        assert!(repeat_registers(&stopped_in(-1, -4)).is_none(), "not in a call");
         let mut compat = stopped_in(232, -4);
         compat.cs = 0x23;
-        assert!(repeating(&compat).is_none(), "a 32-bit thread counts its calls differently");
+        assert!(repeat_registers(&compat).is_none(), "a 32-bit thread counts its calls differently");
     }
 
     #[test]
@@ -143,13 +143,13 @@ mod tests {
             let text = format!(
                 "SigPnd:\t{pending:x}\nShdPnd:\t0\nSigBlk:\t0\nSigIgn:\t{ignored:x}\nSigCgt:\t{caught:x}\n"
             );
-            disturbing(&Status::parse(text.as_bytes()))
+            interrupting_signals(&Status::parse(text.as_bytes()))
         };
         let (child, user) = (1 << 16, 1 << 9);
         assert_eq!(status(child, 0, 0), Some(0), "ignored by default");
         assert_eq!(status(child, 0, child), Some(child), "caught");
         assert_eq!(status(user, user, 0), Some(0), "ignored by the program");
         assert_eq!(status(user, 0, 0), Some(user), "kills by default");
-        assert_eq!(disturbing(&Status::default()), None);
+        assert_eq!(interrupting_signals(&Status::default()), None);
     }
 }

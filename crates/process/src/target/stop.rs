@@ -6,7 +6,7 @@
 //! uninterruptible sleep cannot be stopped; but it cannot run its program before it reaches the
 //! pending stop, so it is left out and reported. A thread that sleeps in a transfer, which a stop
 //! would cut short, can be left asleep on request: the reader checks afterwards that it slept
-//! throughout ([`Stopped::slept_on`]).
+//! throughout ([`Stopped::slept_throughout`]).
 //!
 //! Run this on a thread of its own ([`super::hold::on_own_thread`]): a thread that does not stop in
 //! time is released only when its tracer ends.
@@ -24,14 +24,14 @@ use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::procfs::Process;
 use crate::stacks::ThreadFacts;
-use crate::target::live::Live;
+use crate::target::live::ByPid;
 
 /// Default time limit for all threads together to stop.
-pub const PATIENCE: Duration = Duration::from_secs(3);
+pub const STOP_LIMIT: Duration = Duration::from_secs(3);
 /// After this time, the state of a thread that has not stopped is checked, and again at the second
 /// interval.
-const SUSPICION: Duration = Duration::from_millis(50);
-const ASK_AGAIN: Duration = Duration::from_millis(1);
+const FIRST_STATE_CHECK: Duration = Duration::from_millis(50);
+const STATE_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A process whose threads are all stopped. Dropping it releases them.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub struct Stopped<'a> {
 
 /// A thread whose system call returned less than requested because of the stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Short {
+pub struct ShortTransfer {
     /// The thread.
     pub tid: i32,
     /// The call's name.
@@ -69,7 +69,7 @@ impl<'a> Stopped<'a> {
     /// Fails with [`Error::Permission`], [`Error::Traced`], [`Error::Ended`] or
     /// [`Error::DidNotStop`]; then all stopped threads run again.
     pub fn stop(process: &'a Process) -> Result<Self> {
-        Self::stop_within(process, PATIENCE, Transfers::Stopped)
+        Self::stop_within(process, STOP_LIMIT, Transfers::Stopped)
     }
 
     /// Like [`Stopped::stop`], within `limit`.
@@ -126,7 +126,7 @@ impl<'a> Stopped<'a> {
 
     /// Waits until each of `waiting` has stopped, ended, or is asleep in the kernel.
     fn collect(&mut self, waiting: &[i32], limit: Duration) -> Result<()> {
-        let suspicious = Instant::now() + SUSPICION.min(limit / 2);
+        let suspicious = Instant::now() + FIRST_STATE_CHECK.min(limit / 2);
         for (index, &tid) in waiting.iter().enumerate() {
             if let Err(error) = self.take(tid, suspicious, limit) {
                 // They may have stopped meanwhile: the release checks them.
@@ -136,7 +136,7 @@ impl<'a> Stopped<'a> {
         }
         // Give up on a process that starts threads faster than they are stopped.
         if self.since.elapsed() > limit {
-            return Err(self.error(self.process.pid(), NotStopped::Late, limit));
+            return Err(self.error(self.process.pid(), NotStopped::TimedOut, limit));
         }
         Ok(())
     }
@@ -145,20 +145,20 @@ impl<'a> Stopped<'a> {
         let deadline = self.since + limit;
         let mut until = suspicious.min(deadline);
         loop {
-            match Tracee::halted(self.process, tid, until) {
+            match Tracee::wait_stopped(self.process, tid, until) {
                 Ok(tracee) => {
                     self.threads.insert(tid, tracee);
                     return Ok(());
                 }
                 Err(NotStopped::Gone) => return Ok(()),
-                Err(NotStopped::Late)
+                Err(NotStopped::TimedOut)
                     if self.process.task_stat(tid).is_ok_and(|stat| stat.state == Some('D')) =>
                 {
                     self.asleep.insert(tid);
                     return Ok(());
                 }
-                Err(NotStopped::Late) if Instant::now() < deadline => {
-                    until = (Instant::now() + ASK_AGAIN).min(deadline);
+                Err(NotStopped::TimedOut) if Instant::now() < deadline => {
+                    until = (Instant::now() + STATE_CHECK_INTERVAL).min(deadline);
                 }
                 Err(other) => return Err(self.error(tid, other, limit)),
             }
@@ -171,7 +171,7 @@ impl<'a> Stopped<'a> {
             NotStopped::Gone => Error::Ended { pid },
             NotStopped::Refused(error) => error,
             NotStopped::Io(source) => Error::Io { pid, what: format!("stopping thread {tid}"), source },
-            NotStopped::Late | NotStopped::GroupStop => {
+            NotStopped::TimedOut | NotStopped::GroupStop => {
                 let detail = format!("thread {tid} runs on");
                 Error::DidNotStop { pid, seconds: limit.as_secs_f64(), detail }
             }
@@ -197,9 +197,9 @@ impl<'a> Stopped<'a> {
 
     /// Whether these threads slept throughout; otherwise what was read meanwhile is not of one
     /// instant.
-    pub fn slept_on(&self) -> bool {
+    pub fn slept_throughout(&self) -> bool {
         let sleeps = |(&tid, (asleep, _)): (&i32, &(Asleep, ThreadFacts))| {
-            Asleep::look(self.process, tid).as_ref() == Some(asleep)
+            Asleep::check(self.process, tid).as_ref() == Some(asleep)
         };
         self.in_transfer.is_empty()
             || self.in_transfer.iter().all(sleeps)
@@ -207,11 +207,11 @@ impl<'a> Stopped<'a> {
     }
 
     /// Threads whose transfer the stop may have cut short.
-    pub fn cut_short(&self) -> Vec<Short> {
-        let memory = Live::new(self.process.pid());
+    pub fn cut_short(&self) -> Vec<ShortTransfer> {
+        let memory = ByPid::new(self.process.pid());
         let short = |thread: &Tracee<'_>| {
             let call = transfers::short(&thread.registers, &memory as &dyn Memory)?;
-            Some(Short { tid: thread.tid, call })
+            Some(ShortTransfer { tid: thread.tid, call })
         };
         self.threads().filter_map(short).collect()
     }
@@ -260,7 +260,7 @@ impl<'a> Stopped<'a> {
 
 /// Thread `tid`, if it sleeps in a transfer and can be read without a stop.
 fn transferring(process: &Process, tid: i32) -> Option<(Asleep, ThreadFacts)> {
-    let asleep = Asleep::look(process, tid).filter(|asleep| transfers::is_one(&asleep.call))?;
+    let asleep = Asleep::check(process, tid).filter(|asleep| transfers::is_transfer(&asleep.call))?;
     Some((asleep, asleep.facts(process, tid)?))
 }
 

@@ -17,7 +17,7 @@ use crate::procfs::Process;
 /// `PTRACE_O_TRACESYSGOOD`: distinguishes system call stops from a SIGTRAP.
 const TRACE_SYSTEM_CALLS: i32 = 1;
 /// Number of checks without sleeping: the next stop is often microseconds away.
-const EAGER_LOOKS: u32 = 100;
+const SPIN_CHECKS: u32 = 100;
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
@@ -29,7 +29,7 @@ pub enum NotStopped {
     /// A signal has stopped its process, which stays stopped.
     GroupStop,
     /// It did not stop in time (uninterruptible sleep).
-    Late,
+    TimedOut,
     /// The kernel refuses, or another process traces it.
     Refused(Error),
     /// The kernel refused a step.
@@ -56,7 +56,7 @@ pub struct Tracee<'a> {
     pub since: Instant,
     /// Whether a signal had stopped its process before. After the release it stays stopped.
     pub is_group_stopped: bool,
-    held: bool,
+    restores_on_drop: bool,
     _hold: Hold,
 }
 
@@ -67,7 +67,7 @@ pub fn next_event(tid: i32, deadline: Instant) -> io::Result<Option<Event>> {
         if let Some(event) = ptrace::wait(tid, false)? {
             return Ok(Some(event));
         }
-        if look < EAGER_LOOKS.into() {
+        if look < SPIN_CHECKS.into() {
             std::thread::yield_now();
             continue;
         }
@@ -80,7 +80,7 @@ pub fn next_event(tid: i32, deadline: Instant) -> io::Result<Option<Event>> {
     Ok(None)
 }
 
-/// Becomes the tracer of `tid` and asks it to stop; [`Tracee::halted`] waits for the stop.
+/// Becomes the tracer of `tid` and asks it to stop; [`Tracee::wait_stopped`] waits for the stop.
 pub(super) fn seize(process: &Process, tid: i32) -> Result<(), NotStopped> {
     if ptrace::seize(tid, TRACE_SYSTEM_CALLS).is_ok() {
         // It can end between the two; the wait then reports that.
@@ -104,10 +104,10 @@ pub(super) fn seize(process: &Process, tid: i32) -> Result<(), NotStopped> {
 /// Leaves a stop that strandline did not request: delivers `signal` to the thread at once, because
 /// a withheld signal is lost if strandline dies, and requests the stop again, because any stop
 /// cancels the first request.
-fn hand_over(tid: i32, signal: i32, deadline: Instant) -> Result<(), NotStopped> {
+fn redeliver(tid: i32, signal: i32, deadline: Instant) -> Result<(), NotStopped> {
     ptrace::interrupt(tid)?;
     ptrace::resume(tid, signal)?;
-    if Instant::now() < deadline { Ok(()) } else { Err(NotStopped::Late) }
+    if Instant::now() < deadline { Ok(()) } else { Err(NotStopped::TimedOut) }
 }
 
 impl<'a> Tracee<'a> {
@@ -116,24 +116,28 @@ impl<'a> Tracee<'a> {
     pub fn stop(process: &'a Process, tid: i32, limit: Duration) -> Result<Self, NotStopped> {
         let hold = Hold::begin();
         seize(process, tid)?;
-        let stopped = Self::running(process, tid, Instant::now() + limit);
+        let stopped = Self::wait_stopped_not_group(process, tid, Instant::now() + limit);
         drop(hold);
         stopped
     }
 
     /// Waits for the stop of a thread that was seized and asked to stop, in a group stop or not.
-    pub(super) fn halted(process: &'a Process, tid: i32, deadline: Instant) -> Result<Self, NotStopped> {
+    pub(super) fn wait_stopped(
+        process: &'a Process,
+        tid: i32,
+        deadline: Instant,
+    ) -> Result<Self, NotStopped> {
         while let Some(event) = next_event(tid, deadline)? {
             let is_group_stopped = match event {
                 Event::Stopped => false,
                 Event::GroupStop(_) => true,
                 Event::Exited { .. } => return Err(NotStopped::Gone),
                 Event::Signal(signal) => {
-                    hand_over(tid, signal, deadline)?;
+                    redeliver(tid, signal, deadline)?;
                     continue;
                 }
                 Event::Syscall | Event::Other(_) => {
-                    hand_over(tid, 0, deadline)?;
+                    redeliver(tid, 0, deadline)?;
                     continue;
                 }
             };
@@ -145,28 +149,28 @@ impl<'a> Tracee<'a> {
                 registers,
                 since,
                 is_group_stopped,
-                held: true,
+                restores_on_drop: true,
                 _hold: Hold::begin(),
             });
         }
-        Err(NotStopped::Late)
+        Err(NotStopped::TimedOut)
     }
 
-    /// Like [`Tracee::halted`]; a thread in a group stop is released, and so returns to the stop
+    /// Like [`Tracee::wait_stopped`]; a thread in a group stop is released, and so returns to the stop
     /// that its user wants.
-    fn running(process: &'a Process, tid: i32, deadline: Instant) -> Result<Self, NotStopped> {
-        let tracee = Self::halted(process, tid, deadline)?;
+    fn wait_stopped_not_group(process: &'a Process, tid: i32, deadline: Instant) -> Result<Self, NotStopped> {
+        let tracee = Self::wait_stopped(process, tid, deadline)?;
         if tracee.is_group_stopped { Err(NotStopped::GroupStop) } else { Ok(tracee) }
     }
 
     /// Lets the thread run for `pause` and stops it again, within `limit`.
     pub fn run_for(mut self, pause: Duration, limit: Duration) -> Result<Self, NotStopped> {
-        quiet::repair(self.process, self.tid, &self.registers)?;
+        quiet::repeat_interrupted_call(self.process, self.tid, &self.registers)?;
         ptrace::resume(self.tid, 0)?;
-        self.hold(false);
+        self.set_restore(false);
         std::thread::sleep(pause);
         ptrace::interrupt(self.tid)?;
-        Self::running(self.process, self.tid, Instant::now() + limit)
+        Self::wait_stopped_not_group(self.process, self.tid, Instant::now() + limit)
     }
 
     /// Releases the thread, and prevents an EINTR caused only by this stop.
@@ -176,16 +180,16 @@ impl<'a> Tracee<'a> {
 
     /// Sets whether dropping this releases the thread with its original registers. An active
     /// injected call turns that off, because those registers belong to the time before it.
-    pub(crate) fn hold(&mut self, held: bool) {
-        self.held = held;
+    pub(crate) fn set_restore(&mut self, held: bool) {
+        self.restores_on_drop = held;
     }
 
     fn release(&mut self) {
-        if std::mem::take(&mut self.held) {
+        if std::mem::take(&mut self.restores_on_drop) {
             // A failure cannot be handled here: a thread that is gone needs no release, and any
             // other is released when this tracer ends.
             if !self.is_group_stopped {
-                let _ = quiet::repair(self.process, self.tid, &self.registers);
+                let _ = quiet::repeat_interrupted_call(self.process, self.tid, &self.registers);
             }
             let _ = ptrace::detach(self.tid, 0);
         }

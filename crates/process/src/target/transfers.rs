@@ -8,7 +8,7 @@
 use strandline_sys::ptrace::Registers;
 
 use crate::memory::{Memory, word_at};
-use crate::procfs::Blocked;
+use crate::procfs::BlockedElsewhere;
 
 /// The amount requested from a call.
 #[derive(Clone, Copy)]
@@ -61,7 +61,7 @@ const WAIT_FOR_ALL: u64 = 0x100;
 const MAX_VECTORS: u64 = 1024;
 
 /// Whether a stop cuts short the call in which a thread waits.
-pub fn is_one(call: &Blocked) -> bool {
+pub fn is_transfer(call: &BlockedElsewhere) -> bool {
     let known = TRANSFERS.iter().find(|known| known.number == call.number);
     known.is_some_and(|known| match known.asked {
         Asked::All(flags, _) => call.arguments.get(flags).is_some_and(|flags| flags & WAIT_FOR_ALL != 0),

@@ -26,7 +26,7 @@ const FROM_KERNEL: i32 = 0x80;
 /// Takes over [`SIGNALS`] before any thread starts; returns the signals that were blocked before.
 pub(in super::super) fn take_signals() -> Result<(SignalFd, u64), String> {
     let failed = |error: std::io::Error| format!("signals cannot be taken over: {error}");
-    strandline_sys::spawn::dispose_for_recording();
+    strandline_sys::spawn::set_recording_dispositions();
     let set: SigSet = SIGNALS.into_iter().collect();
     let bits = SIGNALS.iter().fold(0u64, |bits, &signal| bits | 1 << (signal as i32 - 1));
     let before = strandline_sys::spawn::block_signals(bits).map_err(failed)?;

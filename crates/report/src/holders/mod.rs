@@ -19,21 +19,21 @@ use crate::units::{UNKNOWN, bytes, percent, seconds, stopped, thousands};
 const ROOTS: [Column; 4] = [words("held by"), figures("retains"), figures("blocks"), figures("keeps")];
 const TYPES: [Column; 5] =
     [words("what"), figures("bytes"), figures("instances"), figures("leaked"), figures("keeps")];
-const GREW: [Column; 5] =
+const GROWTH_COLUMNS: [Column; 5] =
     [words("held by"), figures("grew"), figures("blocks"), figures("now"), figures("rate")];
-const TYPES_GREW: [Column; 5] =
+const TYPE_GROWTH_COLUMNS: [Column; 5] =
     [words("what"), figures("grew"), figures("instances"), figures("now"), figures("rate")];
 /// Depth limit of the retention path shown below a root, which is followed only for parts above
 /// 1/`MIN_PART` of all live bytes.
 const MAX_STEPS: usize = 4;
-const MIN_PART: u64 = 50;
-const MAX_BESIDE: usize = 3;
+const MIN_SHARE_DIVISOR: u64 = 50;
+const MAX_SIBLINGS: usize = 3;
 /// Blocks of one size get their own line from 1/`MIN_SIZE_PART` of all live bytes on.
 const MIN_SIZE_PART: u64 = 100;
 /// Unattributed memory below this is normal for any program.
 const MIN_BEYOND_BYTES: u64 = 32 << 20;
 /// Pinned memory below this is not mentioned; and the maximum width of a name within a sentence.
-const MIN_KEPT_BYTES: u64 = 1 << 20;
+const MIN_PINNED_BYTES: u64 = 1 << 20;
 const MAX_NAME_COLUMNS: usize = 60;
 /// Maximum number of root sets shown separately, and the width of a name among several.
 const MAX_SETS: usize = 6;
@@ -41,7 +41,7 @@ const MAX_JOINED_COLUMNS: usize = 32;
 
 /// The whole view, with a final newline and at most `top` roots and types.
 pub fn holders(found: &Holders, top: usize, surface: Surface) -> String {
-    let mut lines: Vec<String> = wrap(&whose(found), surface.columns);
+    let mut lines: Vec<String> = wrap(&process_line(found), surface.columns);
     lines.push(String::new());
     let headline = wrap(&headline(found), surface.columns);
     lines.extend(headline.iter().map(|line| surface.paint(Paint::Strong, line)));
@@ -67,7 +67,7 @@ pub fn holders(found: &Holders, top: usize, surface: Surface) -> String {
 }
 
 /// The process, and the time of the snapshot.
-fn whose(found: &Holders) -> String {
+fn process_line(found: &Holders) -> String {
     let executable = found.executable.as_deref().map_or(String::new(), |path| format!(" · {}", clean(path)));
     let seconds = found.taken_unix_seconds;
     let time = (1.0..1e11).contains(&seconds).then(|| format!(" · {}", utc(seconds as u64)));
@@ -81,7 +81,7 @@ fn headline(found: &Holders) -> String {
     }
     let lost = match &found.unreachable {
         None => "what leaked of them is not known (see the caveats)".to_owned(),
-        Some(lost) if lost.blocks == 0 && beyond(found).is_some() => {
+        Some(lost) if lost.blocks == 0 && unattributed_part(found).is_some() => {
             "something leads to every one of them".to_owned()
         }
         Some(lost) if lost.blocks == 0 => "something leads to every one of them: nothing leaked".to_owned(),
@@ -99,21 +99,21 @@ fn headline(found: &Holders) -> String {
         ),
     };
     let alone = found.roots.first().map_or(0, |root| root.retained_bytes);
-    let shared = told_sets(found).0.first().filter(|set| set.retained_bytes > alone);
+    let shared = shown_sets(found).0.first().filter(|set| set.retained_bytes > alone);
     let text = match (shared, found.roots.first()) {
         (Some(set), _) if set.retained_bytes > found.live.bytes / 10 => {
-            format!("{all}; {lost}; {} together hold {}", together(set), bytes(set.retained_bytes))
+            format!("{all}; {lost}; {} together hold {}", join_root_names(set), bytes(set.retained_bytes))
         }
         (_, Some(root)) if alone > found.live.bytes / 10 => {
-            format!("{all}; {lost}; {} alone holds {}", short(&name(root)), bytes(alone))
+            format!("{all}; {lost}; {} alone holds {}", short(&root_name(root)), bytes(alone))
         }
         _ => format!("{all}; {lost}"),
     };
-    text + &beyond(found).unwrap_or_default() + &keeper(found).unwrap_or_default()
+    text + &unattributed_part(found).unwrap_or_default() + &pinning_block(found).unwrap_or_default()
 }
 
 /// The part of RSS that no reader explains, if it is most of it.
-fn beyond(found: &Holders) -> Option<String> {
+fn unattributed_part(found: &Holders) -> Option<String> {
     let rss = found.rss_bytes?;
     let beyond = found.unattributed_bytes.filter(|&beyond| beyond > rss / 2 && beyond > MIN_BEYOND_BYTES)?;
     Some(format!(
@@ -124,11 +124,11 @@ fn beyond(found: &Holders) -> Option<String> {
 }
 
 /// The block that pins the most otherwise free pages, if these are worth mentioning.
-fn keeper(found: &Holders) -> Option<String> {
-    let least = (found.live.bytes / 10).max(MIN_KEPT_BYTES);
+fn pinning_block(found: &Holders) -> Option<String> {
+    let least = (found.live.bytes / 10).max(MIN_PINNED_BYTES);
     let keeper = found.keepers.first().filter(|keeper| keeper.pins_bytes > least)?;
     let held = match keeper.root.and_then(|root| found.roots.get(root)) {
-        Some(root) => format!(" (held by {})", short(&name(root))),
+        Some(root) => format!(" (held by {})", short(&root_name(root))),
         None if keeper.unreachable => " (leaked)".to_owned(),
         None => String::new(),
     };
@@ -146,11 +146,11 @@ fn short(name: &str) -> String {
 /// Rows of the roots, of leaked blocks and of blocks with several roots, largest first; but leaked
 /// blocks come first if they are a significant part.
 fn root_rows(found: &Holders, top: usize) -> Vec<Vec<String>> {
-    let least = found.live.bytes / MIN_PART;
+    let least = found.live.bytes / MIN_SHARE_DIVISOR;
     let mut groups: Vec<(u64, Vec<Vec<String>>)> = Vec::new();
     let mut add = |order: u64, first: Vec<String>, holds: &[Holding], least: u64| {
         let mut rows = vec![first];
-        way(&mut rows, holds, least);
+        retention_path(&mut rows, holds, least);
         groups.push((order, rows));
     };
     if let Some(lost) = found.unreachable.as_ref().filter(|lost| lost.blocks > 0) {
@@ -162,11 +162,11 @@ fn root_rows(found: &Holders, top: usize) -> Vec<Vec<String>> {
             least,
         );
     }
-    let (sets, others) = told_sets(found);
+    let (sets, others) = shown_sets(found);
     for set in sets {
         let sums = (set.retained_bytes, set.retained_blocks);
         let holds: Vec<Holding> = set.types.iter().map(holding).collect();
-        add(set.retained_bytes, row(together(set), sums, 0), &holds, least);
+        add(set.retained_bytes, row(join_root_names(set), sums, 0), &holds, least);
     }
     if others.1 > 0 {
         // If sets are shown, this is the rest: blocks of types that have no row of their own.
@@ -176,7 +176,7 @@ fn root_rows(found: &Holders, top: usize) -> Vec<Vec<String>> {
         };
         add(others.0, row(text.to_owned(), others, 0), holds, least);
     }
-    let folded = folded(&found.roots);
+    let folded = merge_threads(&found.roots);
     for (name, root) in folded.iter().take(top) {
         // A root that pins a lot retains little itself, so show its contents in more detail.
         let least = if root.pins_bytes >= least { root.retained_bytes / 2 } else { least };
@@ -197,8 +197,8 @@ fn root_rows(found: &Holders, top: usize) -> Vec<Vec<String>> {
 }
 
 /// The root sets shown separately, and bytes and blocks of all other sets.
-fn told_sets(found: &Holders) -> (&[Shared], (u64, u64)) {
-    let least = found.live.bytes / MIN_PART;
+fn shown_sets(found: &Holders) -> (&[Shared], (u64, u64)) {
+    let least = found.live.bytes / MIN_SHARE_DIVISOR;
     let is_told = |set: &Shared| set.retained_bytes > least && !set.nearest.is_empty();
     let count = found.shared.iter().take(MAX_SETS).take_while(|set| is_told(set)).count();
     let (sets, _) = found.shared.split_at(count);
@@ -210,11 +210,11 @@ fn told_sets(found: &Holders) -> (&[Shared], (u64, u64)) {
 }
 
 /// The names of the nearest of several roots, shortened, and the number of others.
-fn together(set: &Shared) -> String {
+fn join_root_names(set: &Shared) -> String {
     let mut names: Vec<String> = Vec::new();
     for of in &set.nearest {
         let (name, module, thread) = (of.name.clone(), of.module.clone(), of.thread.clone());
-        let name = self::name(&Root { kind: of.kind, name, module, thread, ..Root::default() });
+        let name = self::root_name(&Root { kind: of.kind, name, module, thread, ..Root::default() });
         names.push(shorten(&name, MAX_JOINED_COLUMNS));
     }
     let more = set.roots.len().saturating_sub(names.len());
@@ -237,7 +237,7 @@ fn holding(of: &SharedType) -> Holding {
 }
 
 /// Merges roots of the same name in several threads; largest first.
-fn folded(roots: &[Root]) -> Vec<(String, Root)> {
+fn merge_threads(roots: &[Root]) -> Vec<(String, Root)> {
     let mut places: HashMap<(RootKind, &str, Option<&str>), usize> = HashMap::new();
     let mut folded: Vec<(u64, Root)> = Vec::new();
     for root in roots {
@@ -258,7 +258,8 @@ fn folded(roots: &[Root]) -> Vec<(String, Root)> {
             }
         }
     }
-    let mut folded: Vec<(String, Root)> = folded.into_iter().map(|(_, root)| (name(&root), root)).collect();
+    let mut folded: Vec<(String, Root)> =
+        folded.into_iter().map(|(_, root)| (root_name(&root), root)).collect();
     folded.sort_by_key(|(_, root)| std::cmp::Reverse(root.retained_bytes));
     folded
 }
@@ -268,10 +269,10 @@ fn row(name: String, (of, blocks): (u64, u64), pins: u64) -> Vec<String> {
 }
 
 /// Adds rows for the path to most of what a root retains, type by type, down to `least` bytes.
-fn way(rows: &mut Vec<Vec<String>>, holds: &[Holding], least: u64) {
+fn retention_path(rows: &mut Vec<Vec<String>>, holds: &[Holding], least: u64) {
     let mut holds = holds;
     for depth in 1..=MAX_STEPS {
-        for of in holds.iter().filter(|of| of.retained_bytes >= least).take(MAX_BESIDE) {
+        for of in holds.iter().filter(|of| of.retained_bytes >= least).take(MAX_SIBLINGS) {
             let name = format!("{}{}", "  ".repeat(depth), instances(of));
             rows.push(row(name, (of.retained_bytes, of.retained_blocks), 0));
         }
@@ -330,7 +331,7 @@ fn growth_rows(since: &Comparison, top: usize) -> [Vec<Vec<String>>; 2] {
     let of_root = |of: &Changed| {
         let (name, module, thread) = (of.name.clone(), of.module.clone(), of.thread.clone());
         let root = Root { kind: of.kind.unwrap_or_default(), name, module, thread, ..Root::default() };
-        row(self::name(&root), of.grew, Some(of.bytes))
+        row(self::root_name(&root), of.grew, Some(of.bytes))
     };
     rows.extend(since.roots.iter().take(top).map(of_root));
     let of_type = |of: &Changed| row(clean(&of.name), of.grew, Some(of.bytes));
@@ -340,7 +341,7 @@ fn growth_rows(since: &Comparison, top: usize) -> [Vec<Vec<String>>; 2] {
 fn growth(since: &Comparison, top: usize, surface: Surface) -> Vec<String> {
     let [roots, types] = growth_rows(since, top);
     let mut lines = vec![String::new(), format!("since the look {}", duration(since.seconds))];
-    lines.extend(lay_out(&GREW, &roots, 0, surface.columns));
+    lines.extend(lay_out(&GROWTH_COLUMNS, &roots, 0, surface.columns));
     if since.is_partial {
         let text =
             "one of the looks has more roots or types than it tells: what only the other tells is left out";
@@ -348,7 +349,7 @@ fn growth(since: &Comparison, top: usize, surface: Surface) -> Vec<String> {
     }
     if !types.is_empty() {
         lines.push(String::new());
-        lines.extend(lay_out(&TYPES_GREW, &types, 0, surface.columns));
+        lines.extend(lay_out(&TYPE_GROWTH_COLUMNS, &types, 0, surface.columns));
     }
     lines
 }
@@ -363,7 +364,7 @@ fn duration(of: f64) -> String {
 }
 
 /// A short description of a root.
-fn name(root: &Root) -> String {
+fn root_name(root: &Root) -> String {
     let name = clean(&root.name);
     let thread = root.thread.as_deref().map(clean).unwrap_or_default();
     match root.kind {

@@ -8,14 +8,14 @@ use serde::Serialize;
 use strandline_inspect::holders::facts::{Holders, Holding};
 
 use super::{
-    GREW, TYPES, TYPES_GREW, duration, growth_rows, headline, holding, instances, name, root_rows, together,
-    told_sets, type_row, whose,
+    GROWTH_COLUMNS, TYPE_GROWTH_COLUMNS, TYPES, duration, growth_rows, headline, holding, instances,
+    join_root_names, process_line, root_name, root_rows, shown_sets, type_row,
 };
 use crate::json::VERSION;
 use crate::model;
 use crate::table::Column;
 use crate::text::counted;
-use crate::timeline::NotDrawn;
+use crate::timeline::DrawError;
 use crate::timeline::html::digest;
 use crate::units::{bytes, percent, seconds};
 
@@ -35,7 +35,7 @@ const MAX_ROWS: usize = 200;
 
 /// A box in the picture.
 #[derive(Serialize)]
-struct Part {
+struct PictureBox {
     x: f64,
     y: f64,
     width: f64,
@@ -48,7 +48,7 @@ struct Part {
 }
 
 struct Picture {
-    parts: Vec<Part>,
+    parts: Vec<PictureBox>,
     all_bytes: u64,
     rows: usize,
 }
@@ -62,13 +62,13 @@ impl Picture {
         }
         for root in &found.roots {
             let sums = (root.retained_bytes, root.retained_blocks);
-            x += picture.add((x, 0), &name(root), sums, "root", &root.holds);
+            x += picture.add((x, 0), &root_name(root), sums, "root", &root.holds);
         }
-        let (sets, others) = told_sets(found);
+        let (sets, others) = shown_sets(found);
         for set in sets {
             let sums = (set.retained_bytes, set.retained_blocks);
             let holds: Vec<Holding> = set.types.iter().map(holding).collect();
-            x += picture.add((x, 0), &together(set), sums, "shared", &holds);
+            x += picture.add((x, 0), &join_root_names(set), sums, "shared", &holds);
         }
         let holds = if sets.is_empty() { found.shared_holds.as_slice() } else { &[] };
         picture.add((x, 0), "several together", others, "shared", holds);
@@ -92,7 +92,7 @@ impl Picture {
         let text = if width < MIN_TEXT { String::new() } else { crate::text::shorten(name, letters) };
         let share = percent(of, self.all_bytes);
         let title = format!("{name}: {} ({share}) in {}", bytes(of), counted(blocks, "block"));
-        self.parts.push(Part { x, y: row as f64 * ROW, width: width - 1.0, text, title, class });
+        self.parts.push(PictureBox { x, y: row as f64 * ROW, width: width - 1.0, text, title, class });
         self.rows = self.rows.max(row + 1);
         let mut below = x;
         for of in holds {
@@ -120,21 +120,21 @@ impl Rows {
 ///
 /// # Errors
 /// Fails if the template cannot be rendered.
-pub fn page(found: &Holders) -> Result<String, NotDrawn> {
+pub fn page(found: &Holders) -> Result<String, DrawError> {
     let picture = Picture::new(found);
     let roots = Rows::new(&super::ROOTS, root_rows(found, MAX_ROWS));
     let types = Rows::new(&TYPES, found.types.iter().take(MAX_ROWS).map(type_row).collect());
     let mut tables = vec![roots, types];
     if let Some(since) = &found.since {
         let [of_roots, of_types] = growth_rows(since, MAX_ROWS);
-        tables.extend([Rows::new(&GREW, of_roots), Rows::new(&TYPES_GREW, of_types)]);
+        tables.extend([Rows::new(&GROWTH_COLUMNS, of_roots), Rows::new(&TYPE_GROWTH_COLUMNS, of_types)]);
     }
     let cost = (seconds(found.cost.stopped_seconds), seconds(found.cost.wall_seconds));
     let mut templates = Environment::new();
     templates.add_template("holders.html", PAGE)?;
     let text = templates.get_template("holders.html")?.render(context! {
         version => VERSION,
-        title => whose(found),
+        title => process_line(found),
         since => found.since.as_ref().map(|since| duration(since.seconds)),
         stopped => cost.0,
         wall => cost.1,

@@ -36,7 +36,7 @@ pub fn cleaned_book(book: &Book) -> Book {
 fn section(section: &Section) -> Section {
     Section {
         heading: name_of(&section.heading),
-        rows_are: name_of(&section.rows_are),
+        row_kind: name_of(&section.row_kind),
         paragraphs: section.paragraphs.iter().map(|paragraph| sentence(paragraph)).collect(),
         claims: section.claims.iter().map(claim).collect(),
         tables: section.tables.iter().map(table).collect(),

@@ -310,7 +310,7 @@ pub fn hostile() -> Page {
         headline: text(),
         sections: vec![Section {
             heading: text(),
-            rows_are: text(),
+            row_kind: text(),
             paragraphs: vec![text()],
             claims: vec![Claim {
                 id: text(),

@@ -13,7 +13,7 @@ use super::page::{Cell, Claim, Page, Section, Table, Tone};
 use super::plot;
 use crate::json::VERSION;
 use crate::text::counted;
-use crate::timeline::NotDrawn;
+use crate::timeline::DrawError;
 use crate::timeline::html::digest;
 
 const PAGE: &str = include_str!("assets/lab.html");
@@ -27,7 +27,7 @@ const BOOK_MARK: &str = "<!doctype html>\n<html lang=\"en\" data-strandline=\"st
 ///
 /// # Errors
 /// Fails if the template cannot be rendered.
-pub fn text(page: &Page) -> Result<String, NotDrawn> {
+pub fn text(page: &Page) -> Result<String, DrawError> {
     let page = cleaned(page);
     let chapter = Chapter::new(&page, None, &mut Names::default());
     render(context! {
@@ -42,11 +42,11 @@ pub fn text(page: &Page) -> Result<String, NotDrawn> {
 ///
 /// # Errors
 /// Fails if the template cannot be rendered.
-pub fn book(book: &Book) -> Result<String, NotDrawn> {
+pub fn book(book: &Book) -> Result<String, DrawError> {
     let book = cleaned_book(book);
     let mut names = Names::default();
     let of = |(chapter, names): (&super::book::Chapter, &mut Names)| {
-        let anchor = names.give(&slug(&chapter.name));
+        let anchor = names.unique(&slug(&chapter.name));
         Chapter::new(&chapter.page, Some(anchor), names)
     };
     let chapters: Vec<Chapter> = book.chapters.iter().map(|chapter| of((chapter, &mut names))).collect();
@@ -68,7 +68,7 @@ pub fn is_book(begin: &[u8]) -> bool {
     begin.starts_with(BOOK_MARK.as_bytes())
 }
 
-fn render(filled: Value) -> Result<String, NotDrawn> {
+fn render(filled: Value) -> Result<String, DrawError> {
     let mut templates = Environment::new();
     templates.add_template("lab.html", PAGE)?;
     let style = context! { version => VERSION, style_digest => digest(STYLE), style => STYLE };
@@ -124,7 +124,7 @@ struct Part {
     id: String,
     heading: String,
     paragraphs: Vec<String>,
-    claims: Vec<Judged>,
+    claims: Vec<ClaimView>,
     tables: Vec<Rows>,
     plots: Vec<Figure>,
     snippets: Vec<(String, String)>,
@@ -132,12 +132,12 @@ struct Part {
 
 /// A claim, as the template reads it.
 #[derive(Serialize)]
-struct Judged {
+struct ClaimView {
     /// Its anchor.
     anchor: String,
     id: String,
     says: String,
-    verdict: Datum,
+    verdict: StyledCell,
     published: String,
     measured: String,
     /// Why it does not hold, and its author's note.
@@ -145,7 +145,7 @@ struct Judged {
     figures: Vec<String>,
 }
 
-impl Judged {
+impl ClaimView {
     fn new(claim: &Claim, anchor: String) -> Self {
         let remarks = [&claim.reason, &claim.note].into_iter().filter(|text| !text.is_empty());
         Self {
@@ -173,18 +173,18 @@ struct Figure {
 impl Part {
     fn new(section: &Section, base: &str, names: &mut Names) -> Self {
         let mut id = |kind: &str, text: &str| {
-            if text.is_empty() { String::new() } else { names.give(&format!("{base}{kind}{}", slug(text))) }
+            if text.is_empty() { String::new() } else { names.unique(&format!("{base}{kind}{}", slug(text))) }
         };
         let heading = id("", &section.heading);
-        let claims = section.claims.iter().map(|claim| Judged::new(claim, id("claim-", &claim.id)));
+        let claims = section.claims.iter().map(|claim| ClaimView::new(claim, id("claim-", &claim.id)));
         let claims = claims.collect();
         let mut tables = Vec::new();
         for table in &section.tables {
             let own = id("table-", &table.caption);
-            let rows_are = format!("{}-", slug(&section.rows_are));
+            let rows_are = format!("{}-", slug(&section.row_kind));
             tables.push(Rows::new(table, own, &mut |row| {
                 let name = table.rows.get(row).and_then(|row| row.first()).map_or("", |cell| &cell.text);
-                if section.rows_are.is_empty() { String::new() } else { id(&rows_are, name) }
+                if section.row_kind.is_empty() { String::new() } else { id(&rows_are, name) }
             }));
         }
         let plots = section.plots.iter().map(|plot| Figure {
@@ -216,7 +216,7 @@ impl Part {
 struct Rows {
     id: String,
     caption: String,
-    columns: Vec<Datum>,
+    columns: Vec<StyledCell>,
     rows: Vec<Row>,
 }
 
@@ -226,12 +226,12 @@ struct Row {
     id: String,
     /// Whether a line separates it from the previous row.
     apart: bool,
-    cells: Vec<Datum>,
+    cells: Vec<StyledCell>,
 }
 
 /// A cell with its CSS classes.
 #[derive(Serialize)]
-struct Datum {
+struct StyledCell {
     text: String,
     class: String,
 }
@@ -239,10 +239,10 @@ struct Datum {
 impl Rows {
     fn new(table: &Table, id: String, anchor: &mut dyn FnMut(usize) -> String) -> Self {
         let figures = |figures: bool| if figures { "n" } else { "" };
-        let columns = table
-            .columns
-            .iter()
-            .map(|column| Datum { text: column.title.clone(), class: figures(column.figures).to_owned() });
+        let columns = table.columns.iter().map(|column| StyledCell {
+            text: column.title.clone(),
+            class: figures(column.figures).to_owned(),
+        });
         let mut rows: Vec<Row> = Vec::with_capacity(table.rows.len());
         let mut apart = false;
         for (index, row) in table.rows.iter().enumerate() {
@@ -257,12 +257,12 @@ impl Rows {
     }
 }
 
-fn datum(cell: &Cell, figures: &str) -> Datum {
+fn datum(cell: &Cell, figures: &str) -> StyledCell {
     let tone = match cell.tone {
         Tone::Plain => "",
         Tone::Good => "good",
         Tone::Bad => "bad",
         Tone::Faint => "faint",
     };
-    Datum { text: cell.text.clone(), class: format!("{figures} {tone}").trim().to_owned() }
+    StyledCell { text: cell.text.clone(), class: format!("{figures} {tone}").trim().to_owned() }
 }

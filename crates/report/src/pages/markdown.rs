@@ -4,7 +4,7 @@
 use super::book::Book;
 use super::cleaned::{cleaned, cleaned_book};
 use super::page::{Cell, Claim, Column, Page, Plot, Section, Table, Tone};
-use crate::text::{left, right, width};
+use crate::text::{pad_left, pad_right, width};
 
 /// Cells wider than this are not padded to: one long name would widen every line.
 const MAX_ALIGNED: usize = 100;
@@ -142,8 +142,8 @@ pub fn rows(table: &Table) -> String {
     let line = |cells: Vec<String>| {
         let filled = places().zip(cells).map(|((column, &room), cell)| match column.figures {
             _ if width(&cell) > room => cell,
-            true => right(&cell, room),
-            false => left(&cell, room),
+            true => pad_left(&cell, room),
+            false => pad_right(&cell, room),
         });
         format!("| {} |", filled.collect::<Vec<_>>().join(" | "))
     };

@@ -21,7 +21,7 @@ pub struct Section {
     /// Its heading; empty for none.
     pub heading: String,
     /// What the rows of its tables are, for anchors of rows; empty for no anchors.
-    pub rows_are: String,
+    pub row_kind: String,
     /// Sentences before its tables.
     pub paragraphs: Vec<String>,
     /// Its tables.

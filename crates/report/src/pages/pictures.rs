@@ -18,7 +18,7 @@ pub fn pictures(page: &mut Page, study: &str, address: &str, names: &mut Names) 
     let mut pictures = Vec::new();
     for (section, safe) in page.sections.iter_mut().zip(&safe.sections) {
         for (one, safe) in section.plots.iter_mut().zip(&safe.plots) {
-            let name = format!("{}.svg", names.give(&format!("{}-{}", slug(study), slug(&safe.title))));
+            let name = format!("{}.svg", names.unique(&format!("{}-{}", slug(study), slug(&safe.title))));
             one.address = if address.is_empty() { name.clone() } else { format!("{address}/{name}") };
             pictures.push((name, plot::file(safe)));
         }

@@ -9,7 +9,7 @@ mod drawing;
 mod field;
 mod rows;
 
-use axis::Measure;
+use axis::Scale;
 use drawing::{Anchor, Drawing, WIDTH, fitted, pixels};
 
 use super::page::{Plot, PlotKind, Series};
@@ -58,7 +58,7 @@ fn drawn(plot: &Plot, is_file: bool) -> String {
     };
     let Picture { mut drawing, height, notes } = picture;
     let room = WIDTH - 2.0 * MARGIN;
-    drawing.strong((MARGIN, TITLE / 2.0), Anchor::Start, &fitted(&plot.title, room * 0.93));
+    drawing.bold((MARGIN, TITLE / 2.0), Anchor::Start, &fitted(&plot.title, room * 0.93));
     for entry in &legend {
         let y = TITLE + entry.bottom - LEGEND_ROW / 2.0;
         if plot.kind == PlotKind::Lines {
@@ -69,7 +69,7 @@ fn drawn(plot: &Plot, is_file: bool) -> String {
     }
     let mut bottom = height;
     if !notes.is_empty() {
-        drawing.quiet((MARGIN, height + 6.0), Anchor::Start, &fitted(&notes.join("; "), room));
+        drawing.muted((MARGIN, height + 6.0), Anchor::Start, &fitted(&notes.join("; "), room));
         bottom += 20.0;
     }
     if is_file {
@@ -118,12 +118,12 @@ fn legend(series: &[&Series]) -> Vec<Entry> {
     entries
 }
 
-fn x_measure(plot: &Plot) -> Measure {
-    Measure { is_bytes: plot.x_is_bytes, is_logarithmic: plot.x_is_logarithmic }
+fn x_measure(plot: &Plot) -> Scale {
+    Scale { is_bytes: plot.x_is_bytes, is_logarithmic: plot.x_is_logarithmic }
 }
 
-fn y_measure(plot: &Plot) -> Measure {
-    Measure { is_bytes: plot.y_is_bytes, is_logarithmic: plot.y_is_logarithmic }
+fn y_measure(plot: &Plot) -> Scale {
+    Scale { is_bytes: plot.y_is_bytes, is_logarithmic: plot.y_is_logarithmic }
 }
 
 /// A note on `count` points that are not drawn.

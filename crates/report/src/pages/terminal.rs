@@ -5,7 +5,7 @@
 use super::cleaned::cleaned;
 use super::page::{Cell, Claim, Column, Page, Section, Table, Tone};
 use crate::paint::{Paint, Surface};
-use crate::text::{hanging, left, right, shorten, width, wrap};
+use crate::text::{hanging, pad_left, pad_right, shorten, width, wrap};
 
 /// Spaces between columns.
 const GAP: usize = 2;
@@ -175,7 +175,11 @@ struct Place<'a> {
 }
 
 fn padded(text: &str, place: &Place<'_>) -> String {
-    if place.column.figures { right(text, place.room) } else { left(&names(text, place.room), place.room) }
+    if place.column.figures {
+        pad_left(text, place.room)
+    } else {
+        pad_right(&names(text, place.room), place.room)
+    }
 }
 
 /// Shortens names joined by `+` individually if necessary: shortened in the middle of the whole,

@@ -13,8 +13,8 @@ use crate::paint::{Paint, Surface};
 use crate::table::{Column, figures, lay_out, words};
 use crate::terminal::{faint, joined, listed};
 use crate::text::{
-    clean_sentence, command_line, counted, grouped, hanging, left, own_command, own_name, right, shorten,
-    width, wrap,
+    clean_sentence, command_line, counted, grouped, hanging, own_command, own_name, pad_left, pad_right,
+    shorten, width, wrap,
 };
 use crate::units::{UNKNOWN, bytes, maybe_bytes, seconds};
 
@@ -51,7 +51,7 @@ impl Glyphs {
 /// The recordings below each other, with a final newline, at least 80 columns wide. Lists the
 /// objects of the type `follow` in each ledger.
 pub fn chart(timelines: &[Timeline], follow: Option<&str>, surface: Surface, glyphs: Glyphs) -> String {
-    let surface = Surface { columns: surface.columns.max(Surface::NARROWEST), ..surface };
+    let surface = Surface { columns: surface.columns.max(Surface::MIN_COLUMNS), ..surface };
     let mut lines = Vec::new();
     for (index, timeline) in timelines.iter().enumerate() {
         if index > 0 {
@@ -96,7 +96,7 @@ fn one(timeline: &Timeline, follow: Option<&str>, surface: Surface, glyphs: Glyp
     lines.extend(ledgers(timeline, surface));
     lines.extend(match follow {
         Some(name) => types::follow(timeline, name, surface),
-        None => types::grown(timeline, surface),
+        None => types::growth(timeline, surface),
     });
     lines.extend(processes(timeline, &order, surface));
     let mut caveats = caveat_lines(&timeline.caveats);
@@ -179,9 +179,9 @@ fn drawn(timeline: &Timeline, process: &Process, surface: Surface, glyphs: Glyph
         };
         let tick = if label.is_empty() { '│' } else { '┤' };
         let line = surface.paint(Paint::Colour(32), row.trim_end());
-        lines.push(format!("{}{tick}{line}", right(&label, AXIS - 1)));
+        lines.push(format!("{}{tick}{line}", pad_left(&label, AXIS - 1)));
     }
-    let zero = right("0 B", AXIS - 1);
+    let zero = pad_left("0 B", AXIS - 1);
     lines.push(format!("{zero}└{}", ticks(timeline, end_us, cells)));
     let last = time(end_us);
     let gap = cells.saturating_sub(3 + width(&last));
@@ -373,7 +373,11 @@ fn ledger_row(timeline: &Timeline, ledger: &Ledger) -> Vec<String> {
         bytes(ledger.explain.kernel.rss_bytes),
         bytes(ledger.explain.totals.stranded),
         most.map_or("none".to_owned(), |row| {
-            format!("{} {}", left(&shorten(&clean_sentence(&row.id), 20), 20).trim_end(), bytes(row.bytes))
+            format!(
+                "{} {}",
+                pad_right(&shorten(&clean_sentence(&row.id), 20), 20).trim_end(),
+                bytes(row.bytes)
+            )
         }),
         shorten(&ledger_process(timeline, ledger), 16),
     ]

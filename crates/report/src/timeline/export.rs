@@ -12,7 +12,7 @@ use strandline_recording::{Column, ColumnValue, Error, Ledger, Mark, Moment, Rea
 
 use super::html_data::moment_name as moment_kind;
 use super::{Process, Timeline};
-use crate::json::{escape, surroundings, whole};
+use crate::json::{escape, nested_document, surroundings};
 
 /// The schema of the document.
 pub const SCHEMA: &str = "strandline/report/1";
@@ -24,7 +24,7 @@ const MAX_ROWS: usize = 1 << 18;
 
 /// Why a recording could not be exported.
 #[derive(Debug, thiserror::Error)]
-pub enum Failed {
+pub enum ExportError {
     /// The recording cannot be read.
     #[error(transparent)]
     Recording(#[from] Error),
@@ -85,7 +85,7 @@ impl Cell {
 }
 
 /// Passes every sample, and every mark with its sample, to `each` in order of time.
-fn rows(path: &Path, each: &mut dyn FnMut(&Row, &Pids) -> io::Result<()>) -> Result<(), Failed> {
+fn rows(path: &Path, each: &mut dyn FnMut(&Row, &Pids) -> io::Result<()>) -> Result<(), ExportError> {
     let mut reader = Reader::open(path)?;
     let mut pids = Pids::new();
     let mut waiting: Vec<Row> = Vec::new();
@@ -127,8 +127,8 @@ fn rows(path: &Path, each: &mut dyn FnMut(&Row, &Pids) -> io::Result<()>) -> Res
 /// Writes the CSV table: samples, and marks with their names in the last column.
 ///
 /// # Errors
-/// See [`Failed`].
-pub fn csv(path: &Path, out: &mut dyn Write) -> Result<(), Failed> {
+/// See [`ExportError`].
+pub fn csv(path: &Path, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut out = BufWriter::new(out);
     writeln!(out, "{},mark", columns().collect::<Vec<_>>().join(","))?;
     rows(path, &mut |row, pids| {
@@ -150,8 +150,8 @@ pub fn csv(path: &Path, out: &mut dyn Write) -> Result<(), Failed> {
 /// Writes the document of the recording at `path`, from which `timeline` was read.
 ///
 /// # Errors
-/// See [`Failed`].
-pub fn json(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(), Failed> {
+/// See [`ExportError`].
+pub fn json(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut out = BufWriter::new(out);
     let header = &timeline.header;
     let last = timeline.ledgers.iter().rev().find(|ledger| ledger.process == 0).map(|ledger| &ledger.explain);
@@ -194,7 +194,7 @@ fn field(out: &mut impl Write, first: &mut bool, name: &str, value: &impl Serial
 
 /// Writes each column to a temporary file and then concatenates them, so that nothing is kept in
 /// memory.
-fn samples(path: &Path, out: &mut impl Write) -> Result<(), Failed> {
+fn samples(path: &Path, out: &mut impl Write) -> Result<(), ExportError> {
     let mut files = Vec::new();
     for _ in columns() {
         files.push(BufWriter::with_capacity(64 << 10, tempfile::tempfile()?));
@@ -293,7 +293,7 @@ fn ledger(out: &mut impl Write, timeline: &Timeline, ledger: &Ledger) -> io::Res
         "share_of_peak": timeline.share_of_peak(ledger),
     });
     let about = serde_json::to_string(&about)?;
-    let explain = whole(
+    let explain = nested_document(
         "strandline/explain/1",
         &timeline.header.version,
         &ledger.environment,

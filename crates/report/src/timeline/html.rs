@@ -14,7 +14,7 @@ use strandline_recording::{Mark, Sample};
 
 use super::choice::{bytes_of, ending, process_name, seconds_of};
 use super::html_data::{Data, MAX_MARKS, caveat_lines};
-use super::{NotDrawn, Process, Timeline};
+use super::{DrawError, Process, Timeline};
 use crate::json::VERSION;
 use crate::text::{clean, clean_sentence, grouped, own_command, shorten};
 use crate::units::{UNKNOWN, bytes, maybe_bytes, seconds};
@@ -45,15 +45,16 @@ const MAX_RECORDINGS: usize = 8;
 ///
 /// # Errors
 /// Fails if there are none or too many, or the page cannot be rendered.
-pub fn page(timelines: &[Timeline]) -> Result<String, NotDrawn> {
+pub fn page(timelines: &[Timeline]) -> Result<String, DrawError> {
     if timelines.is_empty() || timelines.len() > MAX_RECORDINGS {
         let count = timelines.len();
-        return Err(NotDrawn(format!("a page shows 1 to {MAX_RECORDINGS} recordings, not {count}")));
+        return Err(DrawError(format!("a page shows 1 to {MAX_RECORDINGS} recordings, not {count}")));
     }
     let data = Data::new(timelines);
     let style = STYLES.join("\n");
     let script = format!("{UPLOT}\n(() => {{\n\"use strict\";\n{}\n}})();\n", SCRIPTS.join("\n"));
-    let told: Vec<Told> = timelines.iter().enumerate().map(|(n, one)| Told::new(n, one)).collect();
+    let told: Vec<RecordingView> =
+        timelines.iter().enumerate().map(|(n, one)| RecordingView::new(n, one)).collect();
     let mut templates = Environment::new();
     templates.add_template("page.html", PAGE)?;
     let text = templates.get_template("page.html")?.render(context! {
@@ -128,7 +129,7 @@ fn fact_bytes(name: &'static str, size: Option<u64>) -> Fact {
 
 /// The text of one recording.
 #[derive(Serialize)]
-struct Told {
+struct RecordingView {
     /// `A`, `B`, …: distinguishes marks of several recordings.
     letter: char,
     name: String,
@@ -169,7 +170,7 @@ struct ProcessRow {
     end: String,
 }
 
-impl Told {
+impl RecordingView {
     fn new(number: usize, timeline: &Timeline) -> Self {
         let processes = timeline.processes.iter().take(MAX_PROCESSES).map(ProcessRow::new).collect();
         Self {

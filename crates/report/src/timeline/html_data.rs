@@ -137,7 +137,7 @@ impl Data {
     pub fn new(timelines: &[Timeline]) -> Self {
         let mut names = RowNames::default();
         let mut ledgers = Vec::new();
-        let kept = kept(timelines);
+        let kept = selected_ledgers(timelines);
         for &(recording, index) in &kept {
             if let Some(ledger) = timelines.get(recording).and_then(|one| one.ledgers.get(index)) {
                 let share_of_peak = timelines.get(recording).and_then(|one| one.share_of_peak(ledger));
@@ -173,7 +173,7 @@ impl Data {
 
 /// The ledgers to show, as (recording, index): those at marks, peaks and ends first, then those at
 /// regular intervals, evenly thinned.
-fn kept(timelines: &[Timeline]) -> Vec<(usize, usize)> {
+fn selected_ledgers(timelines: &[Timeline]) -> Vec<(usize, usize)> {
     let all = timelines.iter().enumerate().flat_map(|(recording, timeline)| {
         timeline.ledgers.iter().enumerate().map(move |(index, ledger)| (recording, index, ledger.moment))
     });
@@ -246,7 +246,7 @@ pub fn moment_name(moment: Moment) -> &'static str {
 impl LedgerData {
     fn new(recording: usize, ledger: &Ledger, names: &mut RowNames) -> Self {
         let explain: &Explanation = &ledger.explain;
-        let view = View::new(explain, Rows::Most(0));
+        let view = View::new(explain, Rows::Largest(0));
         let mut rows: Vec<&Row> = explain.rows.iter().collect();
         rows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.id.cmp(&b.id)));
         let totals = &explain.totals;

@@ -26,23 +26,23 @@ pub use series::{Point, Series};
 
 /// Why a report could not be drawn, in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotDrawn(pub String);
+pub struct DrawError(pub String);
 
-impl std::fmt::Display for NotDrawn {
+impl std::fmt::Display for DrawError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "the report cannot be drawn: {}", self.0)
     }
 }
 
-impl std::error::Error for NotDrawn {}
+impl std::error::Error for DrawError {}
 
-impl From<minijinja::Error> for NotDrawn {
+impl From<minijinja::Error> for DrawError {
     fn from(error: minijinja::Error) -> Self {
         Self(error.to_string())
     }
 }
 
-impl From<serde_json::Error> for NotDrawn {
+impl From<serde_json::Error> for DrawError {
     fn from(error: serde_json::Error) -> Self {
         Self(error.to_string())
     }
@@ -90,7 +90,7 @@ pub struct Timeline {
     pub heartbeat: Heartbeat,
     /// What is unknown or went wrong.
     pub caveats: Vec<Caveat>,
-    cut: Cut,
+    cut: Dropped,
     /// Points added since the last check.
     new_points: usize,
     /// Approximate memory of names, marks and ledgers.
@@ -99,7 +99,7 @@ pub struct Timeline {
 
 /// Counts of what was dropped because of limits.
 #[derive(Clone, Copy, Debug, Default)]
-struct Cut {
+struct Dropped {
     processes: u64,
     execs: u64,
     marks: u64,
@@ -152,7 +152,7 @@ impl Timeline {
             timeline.take(record, &mut peaks);
         }
         timeline.caveats.extend(reader.caveats());
-        timeline.settle();
+        timeline.finish();
         Ok(timeline)
     }
 
@@ -163,7 +163,7 @@ impl Timeline {
             Record::Process(start) => {
                 let command = shortened(start.command);
                 let executable = start.executable.map(shortened_word);
-                let keeps = self.keeps(names_bytes(&command, &executable));
+                let keeps = self.reserve(names_bytes(&command, &executable));
                 let Some(process) = self.process(start.process) else {
                     self.cut.processes += 1;
                     return;
@@ -177,7 +177,7 @@ impl Timeline {
                 // Replacing the last exec needs no more memory.
                 let is_more =
                     self.process(exec.process).is_some_and(|process| process.execs.len() < MAX_EXECS);
-                let keeps = !is_more || self.keeps(names_bytes(&exec.command, &exec.executable));
+                let keeps = !is_more || self.reserve(names_bytes(&exec.command, &exec.executable));
                 let is_taken =
                     keeps && self.process(exec.process).is_some_and(|process| process.take_exec(exec));
                 self.cut.execs += u64::from(!is_taken);
@@ -206,7 +206,7 @@ impl Timeline {
     }
 
     /// Reserves `bytes` if the memory limit allows it.
-    fn keeps(&mut self, bytes: usize) -> bool {
+    fn reserve(&mut self, bytes: usize) -> bool {
         let keeps = self.kept_bytes.saturating_add(bytes) <= MAX_KEPT_BYTES;
         self.kept_bytes += if keeps { bytes } else { 0 };
         keeps
@@ -218,7 +218,7 @@ impl Timeline {
             mark.status_bytes.pop_last();
         }
         let named: usize = mark.status_bytes.keys().map(|name| name.len() + 64).sum();
-        if self.marks.len() < MAX_MARKS && self.keeps(mark.name.len() + named + size_of::<Mark>()) {
+        if self.marks.len() < MAX_MARKS && self.reserve(mark.name.len() + named + size_of::<Mark>()) {
             self.marks.push(mark);
         } else {
             self.cut.marks += 1;
@@ -241,7 +241,7 @@ impl Timeline {
             self.ledgers[at] = ledger;
             return;
         }
-        if self.ledgers.len() >= MAX_LEDGERS || !self.keeps(bytes) {
+        if self.ledgers.len() >= MAX_LEDGERS || !self.reserve(bytes) {
             self.cut.ledgers += 1;
             return;
         }
@@ -301,8 +301,8 @@ impl Timeline {
     }
 
     /// Adds a caveat on what was dropped.
-    fn say_cut(&mut self) {
-        let Cut { processes, execs, marks, ledgers, page_maps, caveats, thinned } = self.cut;
+    fn report_dropped(&mut self) {
+        let Dropped { processes, execs, marks, ledgers, page_maps, caveats, thinned } = self.cut;
         let parts: Vec<String> = [
             (processes, "processes"),
             (execs, "started programs"),
@@ -326,8 +326,8 @@ impl Timeline {
         }
     }
 
-    fn settle(&mut self) {
-        self.say_cut();
+    fn finish(&mut self) {
+        self.report_dropped();
         self.marks.sort_by_key(|mark| mark.at_us);
         self.ledgers.sort_by_key(|ledger| ledger.at_us);
         if self.end.is_none() {
@@ -431,7 +431,7 @@ mod tests {
         for (number, process) in timeline.processes.iter().enumerate() {
             assert_eq!(process.high_water_kib(), Some(1_000_000 + number as u64));
         }
-        timeline.settle();
+        timeline.finish();
         assert!(timeline.caveats.iter().any(|caveat| caveat.code == "report_thinned"));
     }
 
@@ -446,7 +446,7 @@ mod tests {
         }
         timeline
             .take(Record::Process(ProcessStart { process: u32::MAX, ..ProcessStart::default() }), &mut peaks);
-        timeline.settle();
+        timeline.finish();
         let process = &timeline.processes[0];
         assert_eq!((process.execs.len(), process.execs[MAX_EXECS - 1].at_us), (MAX_EXECS, 999));
         assert_eq!((process.command().len(), process.command()[0].len()), (MAX_WORDS, MAX_WORD_BYTES));

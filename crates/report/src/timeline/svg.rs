@@ -12,14 +12,14 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, FontStyle, IntoFont, RGBColor, ShapeStyle, TextStyle, WHITE, register_font};
 
 use super::choice::{bytes_of, ending, largest, process_name, seconds_of};
-use super::{NotDrawn, Point, Timeline};
+use super::{DrawError, Point, Timeline};
 use crate::text::{clean_sentence, own_command, shorten};
 use crate::units::bytes;
 
 /// Width and height, in pixels.
 const SIZE: (u32, u32) = (1200, 600);
 /// Supersampling factor of a PNG, for smooth lines and letters.
-const FINER: u32 = 3;
+const SUPERSAMPLING: u32 = 3;
 /// Heights of the heading, of a row of mark labels, of the axes and of the legend, in pixels.
 const HEADING: i32 = 52;
 const LABEL_ROWS: usize = 3;
@@ -54,14 +54,14 @@ type Drawn<DB> = Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorTy
 ///
 /// # Errors
 /// Fails if drawing fails.
-pub fn svg(timelines: &[Timeline]) -> Result<String, NotDrawn> {
-    have_font()?;
+pub fn svg(timelines: &[Timeline]) -> Result<String, DrawError> {
+    register_font_once()?;
     let mut text = String::new();
     {
         let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
         let pen = Pen { area: &area, scale: 1 };
-        picture(&pen, timelines).map_err(|error| NotDrawn(error.to_string()))?;
-        area.present().map_err(|error| NotDrawn(error.to_string()))?;
+        picture(&pen, timelines).map_err(|error| DrawError(error.to_string()))?;
+        area.present().map_err(|error| DrawError(error.to_string()))?;
     }
     Ok(text)
 }
@@ -70,32 +70,32 @@ pub fn svg(timelines: &[Timeline]) -> Result<String, NotDrawn> {
 ///
 /// # Errors
 /// Fails if drawing or encoding fails.
-pub fn png(timelines: &[Timeline]) -> Result<Vec<u8>, NotDrawn> {
-    have_font()?;
+pub fn png(timelines: &[Timeline]) -> Result<Vec<u8>, DrawError> {
+    register_font_once()?;
     let (width, height) = SIZE;
-    let finer = (width * FINER, height * FINER);
+    let finer = (width * SUPERSAMPLING, height * SUPERSAMPLING);
     let mut drawn = vec![255u8; finer.0 as usize * finer.1 as usize * 3];
     {
         let area = BitMapBackend::with_buffer(&mut drawn, finer).into_drawing_area();
-        let pen = Pen { area: &area, scale: FINER as i32 };
-        picture(&pen, timelines).map_err(|error| NotDrawn(error.to_string()))?;
-        area.present().map_err(|error| NotDrawn(error.to_string()))?;
+        let pen = Pen { area: &area, scale: SUPERSAMPLING as i32 };
+        picture(&pen, timelines).map_err(|error| DrawError(error.to_string()))?;
+        area.present().map_err(|error| DrawError(error.to_string()))?;
     }
     let pixels = averaged(&drawn, finer.0 as usize);
     let mut file = Vec::new();
     let mut encoder = png::Encoder::new(&mut file, width, height);
     encoder.set_color(png::ColorType::Rgb);
     encoder.set_depth(png::BitDepth::Eight);
-    let failed = |error: png::EncodingError| NotDrawn(error.to_string());
+    let failed = |error: png::EncodingError| DrawError(error.to_string());
     let mut writer = encoder.write_header().map_err(failed)?;
     writer.write_image_data(&pixels).map_err(failed)?;
     writer.finish().map_err(failed)?;
     Ok(file)
 }
 
-/// Averages each block of `FINER` by `FINER` pixels.
+/// Averages each block of `SUPERSAMPLING` by `SUPERSAMPLING` pixels.
 fn averaged(drawn: &[u8], width: usize) -> Vec<u8> {
-    let finer = FINER as usize;
+    let finer = SUPERSAMPLING as usize;
     let mut pixels = Vec::with_capacity(drawn.len() / (finer * finer));
     for rows in drawn.chunks_exact(width * 3 * finer) {
         for x in 0..width / finer {
@@ -104,7 +104,7 @@ fn averaged(drawn: &[u8], width: usize) -> Vec<u8> {
                     let place = (n / finer) * width + x * finer + n % finer;
                     u32::from(rows.get(place * 3 + channel).copied().unwrap_or(255))
                 });
-                pixels.push((each.sum::<u32>() / (FINER * FINER)) as u8);
+                pixels.push((each.sum::<u32>() / (SUPERSAMPLING * SUPERSAMPLING)) as u8);
             }
         }
     }
@@ -112,10 +112,10 @@ fn averaged(drawn: &[u8], width: usize) -> Vec<u8> {
 }
 
 /// Registers the font with the drawing library, once.
-fn have_font() -> Result<(), NotDrawn> {
+fn register_font_once() -> Result<(), DrawError> {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     let known = *KNOWN.get_or_init(|| register_font(FAMILY, FontStyle::Normal, FONT).is_ok());
-    if known { Ok(()) } else { Err(NotDrawn("its font cannot be read".to_owned())) }
+    if known { Ok(()) } else { Err(DrawError("its font cannot be read".to_owned())) }
 }
 
 /// One line of the plot.

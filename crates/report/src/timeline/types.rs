@@ -92,7 +92,7 @@ pub fn follow(timeline: &Timeline, name: &str, surface: Surface) -> Vec<String> 
 }
 
 /// The types that have more bytes in the last ledger with a census than in the first.
-pub fn grown(timeline: &Timeline, surface: Surface) -> Vec<String> {
+pub fn growth(timeline: &Timeline, surface: Surface) -> Vec<String> {
     let told: Vec<(&Ledger, BTreeMap<&str, Sum>)> =
         ledgers(timeline).into_iter().filter_map(|ledger| Some((ledger, types(ledger)?))).collect();
     let [(first, before), .., (last, after)] = told.as_slice() else { return Vec::new() };
@@ -166,8 +166,8 @@ mod tests {
 
     #[test]
     fn what_grew_is_named_and_nothing_else() {
-        let text = grown(&recording(), PLAIN).join(" ");
+        let text = growth(&recording(), PLAIN).join(" ");
         assert!(text.contains("app.Node by 188 KiB (3,000 objects)") && !text.contains("dict"), "{text}");
-        assert_eq!(grown(&fabricated::tree(), PLAIN), Vec::<String>::new());
+        assert_eq!(growth(&fabricated::tree(), PLAIN), Vec::<String>::new());
     }
 }

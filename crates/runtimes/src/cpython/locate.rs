@@ -5,7 +5,7 @@ use super::layout::{
     TOLD_HEAD, TOLD_NEXT,
 };
 use strandline_process::elf::Object;
-use strandline_process::image::{Image, exports};
+use strandline_process::image::{ElfFile, exports};
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::modules::{self, Module};
@@ -92,7 +92,7 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Opti
         return None;
     }
     let runtime = Object::open(process, space, module.code).ok()?.symbol_address(RUNTIME)?;
-    let image = open_mapped_file(process, module.code).ok().and_then(Image::open)?;
+    let image = open_mapped_file(process, module.code).ok().and_then(ElfFile::open)?;
     let path = module.code.name.clone();
     let version = version(&image).or_else(|| version_in(&path)).or_else(|| version_in_strings(&image));
     // Only builds without a global lock export this (`Objects/object.c`, from 3.13 on).
@@ -101,7 +101,7 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Opti
 }
 
 /// `Py_Version`, from 3.11 on: `PY_VERSION_HEX`, 0x03MMmmrs.
-fn version(image: &Image) -> Option<(u8, Option<u8>)> {
+fn version(image: &ElfFile) -> Option<(u8, Option<u8>)> {
     let address = image.exported(&[VERSION]).first()?.address;
     let [_, micro, minor, major] = image.bytes_at(address, 4)?.try_into().ok()?;
     (major == 3).then_some((minor, Some(micro)))
@@ -115,6 +115,6 @@ fn version_in(text: &str) -> Option<(u8, Option<u8>)> {
 }
 
 /// The version in the path of its modules (`lib/python3.9`).
-fn version_in_strings(image: &Image) -> Option<(u8, Option<u8>)> {
+fn version_in_strings(image: &ElfFile) -> Option<(u8, Option<u8>)> {
     version_in(&image.strings(&["lib/python3."]).pop()??)
 }

@@ -244,7 +244,7 @@ impl ObjectMemory {
 /// data.
 fn beside(context: &Context<'_>, blocks: &ObjectMemory) -> Beside {
     let mut held: Vec<(u64, u64)> = blocks.ranges().collect();
-    for group in modules::groups(context.space.mappings()) {
+    for group in modules::file_groups(context.space.mappings()) {
         held.extend(group.iter().map(|mapping| (mapping.start, mapping.end)));
     }
     strandline_claims::range::merge(&mut held);

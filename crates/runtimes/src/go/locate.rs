@@ -4,7 +4,7 @@ use super::MAX_PROGRAMS;
 use super::layout::{LAYOUTS, Layout};
 use crate::named::go_version;
 use strandline_process::elf::Object;
-use strandline_process::image::Image;
+use strandline_process::image::ElfFile;
 use strandline_process::map::AddressSpace;
 use strandline_process::modules::{self, Module};
 use strandline_process::namespaces::open_mapped_file;
@@ -60,7 +60,7 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
 }
 
 fn program(process: &Process, space: &AddressSpace, module: &Module<'_>, is_alone: bool) -> Option<Program> {
-    let image = open_mapped_file(process, module.code).ok().and_then(Image::open)?;
+    let image = open_mapped_file(process, module.code).ok().and_then(ElfFile::open)?;
     let information = image.section_bytes(".go.buildinfo", 256)?;
     if !image.exported(&PLUGIN_SYMBOLS).is_empty() {
         return None;

@@ -179,7 +179,7 @@ fn connect(process: &Process) -> Result<UnixStream, Refusal> {
     let status = process.status()?;
     let pid = process.pid();
     let inner = status.namespace_pids.last().copied().unwrap_or(pid);
-    let handle = sys::open(pid).map_err(|e| Refusal::from_io(process, "opening it", e))?;
+    let handle = sys::open_pidfd(pid).map_err(|e| Refusal::from_io(process, "opening it", e))?;
     // HotSpot always uses this folder, whatever the environment contains. No symbolic link in it is
     // followed: the folder may belong to the target.
     let folder = process.path("root").join("tmp");

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use super::MAX_PROGRAMS;
 use super::structs::{TABLES, VmStructs};
 use strandline_process::elf::Object;
-use strandline_process::image::{Image, exports};
+use strandline_process::image::{ElfFile, exports};
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::modules::{self, Module};
@@ -55,7 +55,7 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Opti
     }
     let object = Object::open(process, space, module.code).ok()?;
     let open = || open_mapped_file(process, module.code).ok();
-    let exported = Image::open(open()?)?.exported(&TABLES[..1]);
+    let exported = ElfFile::open(open()?)?.exported(&TABLES[..1]);
     let [fields, types, ints, longs] = object.symbol_addresses(TABLES);
     let tables = [fields?, types?, ints?, longs?];
     let bias = tables[0].wrapping_sub(exported.first()?.address);

@@ -54,7 +54,7 @@ impl VmStructs {
     /// Reads the tables. `tables` are the addresses of the pointers to them, in a library mapped
     /// from `file`; `bias` is the difference between its addresses in the process and in the file.
     pub fn read(memory: &dyn Memory, file: &File, tables: [u64; 4], bias: u64) -> Option<Self> {
-        let mut texts = Texts { memory, constants: Constants::of(file)?, bias };
+        let mut texts = Texts { memory, constants: Constants::parse(file)?, bias };
         let mut this = Self::default();
         let [fields, types, ints, longs] = tables;
         texts.each(fields, FIELD_BYTES, &mut |texts, name, entry| {

@@ -94,7 +94,7 @@ struct Value {
     body: Option<(u64, u64)>,
     /// For arrays and objects, the address of their storage; for shared strings, the number of
     /// other owners.
-    more: u64,
+    third_word: u64,
 }
 
 impl<'a> Surveyor<'a> {
@@ -166,7 +166,7 @@ impl<'a> Surveyor<'a> {
             }
             while marks.next_if(|mark| mark.0 < head.address).is_some() {}
             let mark = marks.next_if(|mark| mark.0 == head.address).and_then(|mark| mark.1);
-            self.values.push(Value { head, kind, shape, mark, body: None, more: 0 });
+            self.values.push(Value { head, kind, shape, mark, body: None, third_word: 0 });
         }
     }
 
@@ -220,14 +220,14 @@ impl<'a> Surveyor<'a> {
         &mut self,
         which: impl Fn(&Value) -> bool,
         place: impl Fn(&Value) -> u64,
-        take: impl Fn(&Value, (u64, u64)) -> u64,
+        survey_values: impl Fn(&Value, (u64, u64)) -> u64,
     ) {
         self.addresses.clear();
         self.addresses.extend(self.values.iter().filter(|value| which(value)).map(place));
         self.batch.pairs(&self.addresses, &mut self.pairs);
         for (value, pair) in self.values.iter_mut().filter(|value| which(value)).zip(&self.pairs) {
             match pair {
-                Some(pair) => value.more = take(value, *pair),
+                Some(pair) => value.third_word = survey_values(value, *pair),
                 None => value.body = None,
             }
         }
@@ -274,7 +274,7 @@ impl<'a> Surveyor<'a> {
             }
             if is_cow {
                 // Until the byte is read.
-                value.more = OWNERS_UNKNOWN;
+                value.third_word = OWNERS_UNKNOWN;
             }
             places.push((value.head.u, if is_cow { length } else { current }));
             whose.push(index);
@@ -284,12 +284,12 @@ impl<'a> Surveyor<'a> {
             let Some(value) = whose.get(place).and_then(|&index| values.get_mut(index)) else { return };
             let Some((current, _)) = value.body else { return };
             if value.head.flags & cow != 0 {
-                value.more = bytes.last().copied().map_or(OWNERS_UNKNOWN, u64::from);
+                value.third_word = bytes.last().copied().map_or(OWNERS_UNKNOWN, u64::from);
             }
             let is_used =
                 value.head.has_string() && !matches!(value.mark, Some(Mark::Lexical | Mark::Temporary));
             let text = usize::try_from(current).ok().and_then(|current| bytes.get(..current));
-            if let Some(text) = text.filter(|_| value.more == 0 && is_used) {
+            if let Some(text) = text.filter(|_| value.third_word == 0 && is_used) {
                 equal.add(text, current);
             }
         });
@@ -304,7 +304,7 @@ impl<'a> Surveyor<'a> {
         if length == 0 {
             return self.no_buffer(head, current);
         }
-        if value.more == OWNERS_UNKNOWN {
+        if value.third_word == OWNERS_UNKNOWN {
             self.survey.unread += 1;
             return;
         }
@@ -320,9 +320,9 @@ impl<'a> Surveyor<'a> {
         };
         let slots = self.context.slots;
         let unused = buffer.bytes - current - 1;
-        if value.more > 0 {
+        if value.third_word > 0 {
             self.claim(buffer, slots.shared);
-            self.survey.add_shared(value.more, buffer.bytes, unused);
+            self.survey.add_shared(value.third_word, buffer.bytes, unused);
         } else {
             if !self.own_buffer(value, buffer) {
                 return;
@@ -398,10 +398,10 @@ impl<'a> Surveyor<'a> {
             self.survey.unread += 1;
             return;
         };
-        if value.more == 0 {
+        if value.third_word == 0 {
             return;
         }
-        let Some(bytes) = roots::array_bytes(value.head.u, value.more, last) else {
+        let Some(bytes) = roots::array_bytes(value.head.u, value.third_word, last) else {
             self.survey.damaged += 1;
             return;
         };
@@ -417,7 +417,7 @@ impl<'a> Surveyor<'a> {
             add(&mut containers.array_unused_bytes, bytes.saturating_sub(elements.saturating_mul(8)));
             slots.container
         };
-        self.claim(Buffer { pointer: value.more, bytes }, slot);
+        self.claim(Buffer { pointer: value.third_word, bytes }, slot);
     }
 
     fn hash(&mut self, value: &Value) {
@@ -468,8 +468,8 @@ impl<'a> Surveyor<'a> {
             return;
         };
         let bytes = last.wrapping_add(1).saturating_mul(8);
-        if value.more != 0 && bytes > 0 && bytes < MAX_BUFFER_BYTES {
-            self.claim(Buffer { pointer: value.more, bytes }, self.context.slots.container);
+        if value.third_word != 0 && bytes > 0 && bytes < MAX_BUFFER_BYTES {
+            self.claim(Buffer { pointer: value.third_word, bytes }, self.context.slots.container);
         }
     }
 

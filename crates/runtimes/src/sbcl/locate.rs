@@ -15,7 +15,7 @@ use strandline_process::image::exports;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::procfs::{Process, printable};
-use strandline_process::target::live::Live;
+use strandline_process::target::live::ByPid;
 
 /// A file without these symbols is no SBCL runtime, or its collector is not known
 /// (`:mark-region-gc` has no `from_space`).
@@ -196,7 +196,7 @@ fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option
     let mut program =
         Program { path, start: mapping.start, version, room: ReservedMemory::default(), symbols };
     if program.layout().is_some() {
-        let live = Live::new(process.pid());
+        let live = ByPid::new(process.pid());
         program.room = ReservedMemory::of(&|name| program.value(&live, name));
     }
     Some(program)

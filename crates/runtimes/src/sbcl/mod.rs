@@ -224,7 +224,7 @@ impl HeapState<'_> {
 
     /// The reason why objects are not traced, if they are not.
     fn reason_not_traced(&self, context: &Context<'_>, plan: &copy::CopyPlan) -> Option<String> {
-        let budget = budget::bytes(self.program.room.bytes());
+        let budget = budget::copy_budget_bytes(self.program.room.bytes());
         if plan.bytes() > budget {
             return Some(format!(
                 "a copy of them takes {} bytes, and {budget} (half of what is available) may be used",

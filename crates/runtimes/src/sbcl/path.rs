@@ -22,7 +22,7 @@ impl PendingTrace {
     /// objects anew.
     pub(super) fn path_to_root(&self, type_name: &str, kinds: &Kinds) -> Option<Path> {
         let store = &self.copied.store;
-        if store.spots() as u64 * 4 > budget::bytes(0) {
+        if store.spots() as u64 * 4 > budget::copy_budget_bytes(0) {
             return None;
         }
         store.clear_marks();

@@ -33,10 +33,10 @@ impl ReservedMemory {
         let wanted =
             used.saturating_add(used / 32).saturating_add(MORE_BYTES).next_multiple_of(GC_PAGE_BYTES);
         let space = value("page_table_pages").unwrap_or(0).saturating_mul(GC_PAGE_BYTES);
-        if used > space || wanted > budget::bytes(0) {
+        if used > space || wanted > budget::copy_budget_bytes(0) {
             return Self::default();
         }
-        let bytes = usize::try_from(wanted).ok().and_then(ReadBuffer::touched);
+        let bytes = usize::try_from(wanted).ok().and_then(ReadBuffer::prefaulted);
         Self(Arc::new(Mutex::new(bytes.unwrap_or_default())))
     }
 
@@ -51,7 +51,7 @@ impl ReservedMemory {
         let mut room = self.0.lock().map(|mut room| std::mem::take(&mut *room)).unwrap_or_default();
         if room.len() < bytes {
             drop(room);
-            return ReadBuffer::touched(bytes);
+            return ReadBuffer::prefaulted(bytes);
         }
         room.resize(bytes);
         Some(room)

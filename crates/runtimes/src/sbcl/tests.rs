@@ -16,7 +16,7 @@ use strandline_process::resident::Resident;
 use strandline_process::smaps::Smaps;
 use strandline_process::stacks::ThreadFacts;
 use strandline_process::target::hold::on_own_thread;
-use strandline_process::target::live::Live;
+use strandline_process::target::live::ByPid;
 use strandline_process::target::stop::Stopped;
 
 /// A Lisp that evaluates forms, one a line, and answers each with its output and a line of its own.
@@ -121,7 +121,7 @@ fn look(pid: i32, path_to: Option<&str>) -> Result<Reading, Busy> {
             let runs = residency.runs_in(from..to).filter(|run| run.anonymous);
             runs.map(|run| (run.start, run.end)).collect()
         };
-        let live = Live::new(pid);
+        let live = ByPid::new(pid);
         let context = Context {
             memory: &Resident::new(&live, &residency),
             process: &process,

@@ -106,7 +106,7 @@ pub fn page(facts: &StudyInput<'_>) -> Page {
     if !facts.claims.is_empty() {
         sections.push(Section {
             heading: "Claims".to_owned(),
-            rows_are: "claim".to_owned(),
+            row_kind: "claim".to_owned(),
             claims: claims(facts),
             ..Section::default()
         });

@@ -54,7 +54,7 @@ impl<'a> Walk<'a> {
     /// A new walk outside `taken` (claimed by others).
     pub fn new(context: &'a Context<'a>, taken: &[(u64, u64)]) -> Self {
         let mut taken = [taken, context.stacks].concat();
-        let data = modules::groups(context.space.mappings());
+        let data = modules::file_groups(context.space.mappings());
         taken.extend(data.iter().flatten().map(|mapping| (mapping.start, mapping.end)));
         merge(&mut taken);
         Self {
@@ -85,7 +85,7 @@ impl<'a> Walk<'a> {
                 self.run((from, to), end);
             }
         }
-        for group in modules::groups(space.mappings()) {
+        for group in modules::file_groups(space.mappings()) {
             for mapping in group.iter().filter(|mapping| mapping.permissions.write) {
                 self.donated(mapping.start, mapping.end);
             }

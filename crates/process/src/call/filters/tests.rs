@@ -14,11 +14,11 @@ fn when(code: u16, k: u32, jt: u8, jf: u8) -> FilterInstruction {
     FilterInstruction { code, jt, jf, k }
 }
 
-fn clone_with(flags: Option<u64>) -> Needed {
-    Needed { name: "clone", number: 56, arguments: [flags, None, None] }
+fn clone_with(flags: Option<u64>) -> RequiredCall {
+    RequiredCall { name: "clone", number: 56, arguments: [flags, None, None] }
 }
 
-const MADVISE: Needed = any("madvise", 28);
+const MADVISE: RequiredCall = any("madvise", 28);
 
 #[test]
 fn answers_that_let_through_and_answers_that_do_not() {

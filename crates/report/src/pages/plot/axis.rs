@@ -12,7 +12,7 @@ const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
 /// The scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Measure {
+pub struct Scale {
     /// Labelled in B, KiB, MiB, …
     pub is_bytes: bool,
     /// Logarithmic: figures that are not positive have no position.
@@ -22,7 +22,7 @@ pub struct Measure {
 /// The range of an axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Axis {
-    measure: Measure,
+    measure: Scale,
     /// The ends, as figures or as their decimal logarithms.
     low: f64,
     high: f64,
@@ -34,7 +34,7 @@ pub type Tick = (f64, String);
 impl Axis {
     /// The axis that spans `figures`, including 0 if `from_zero`. Without any valid figure it spans
     /// 0 to 1.
-    pub fn over(figures: impl Iterator<Item = f64>, measure: Measure, from_zero: bool) -> Self {
+    pub fn over(figures: impl Iterator<Item = f64>, measure: Scale, from_zero: bool) -> Self {
         let mut span: Option<(f64, f64)> = None;
         for figure in figures.filter_map(|figure| scaled(figure, measure)) {
             span =
@@ -63,13 +63,13 @@ impl Axis {
     }
 
     /// The axis of positions 0, 1, … with `count` names, each in the middle of its part.
-    pub fn of_names(count: usize) -> Self {
-        let measure = Measure { is_bytes: false, is_logarithmic: false };
+    pub fn categorical(count: usize) -> Self {
+        let measure = Scale { is_bytes: false, is_logarithmic: false };
         Self { measure, low: -0.5, high: count.max(1) as f64 - 0.5 }
     }
 
     /// The position of `figure`, from 0 to 1; `None` if it has none.
-    pub fn place(&self, figure: f64) -> Option<f64> {
+    pub fn position(&self, figure: f64) -> Option<f64> {
         let place = (scaled(figure, self.measure)? - self.low) / (self.high - self.low);
         // Rounding errors are clamped to the edge; anything further out has no position.
         (-1e-6..=1.0 + 1e-6).contains(&place).then_some(place.clamp(0.0, 1.0))
@@ -77,7 +77,7 @@ impl Axis {
 
     /// Where bars begin: at 0, or at the left end if the axis does not contain 0.
     pub fn base(&self) -> f64 {
-        if self.measure.is_logarithmic { 0.0 } else { self.place(0.0).unwrap_or(0.0) }
+        if self.measure.is_logarithmic { 0.0 } else { self.position(0.0).unwrap_or(0.0) }
     }
 
     /// About `most` ticks at most, in order.
@@ -158,7 +158,7 @@ impl Axis {
 }
 
 /// `figure` on the scale of the axis; `None` if it has no position.
-fn scaled(figure: f64, measure: Measure) -> Option<f64> {
+fn scaled(figure: f64, measure: Scale) -> Option<f64> {
     match figure.is_finite() {
         true if measure.is_logarithmic => (figure > 0.0).then(|| figure.log10()),
         true => Some(figure.clamp(-LARGEST, LARGEST)),
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     fn texts(figures: &[f64], is_bytes: bool, is_logarithmic: bool) -> Vec<String> {
-        let axis = Axis::over(figures.iter().copied(), Measure { is_bytes, is_logarithmic }, false);
+        let axis = Axis::over(figures.iter().copied(), Scale { is_bytes, is_logarithmic }, false);
         axis.ticks(6).into_iter().map(|(_, text)| text).collect()
     }
 
@@ -300,7 +300,7 @@ mod tests {
         ];
         for figures in worst {
             for measure in 0..4 {
-                let measure = Measure { is_bytes: measure & 1 > 0, is_logarithmic: measure & 2 > 0 };
+                let measure = Scale { is_bytes: measure & 1 > 0, is_logarithmic: measure & 2 > 0 };
                 for from_zero in [false, true] {
                     let axis = Axis::over(figures.iter().copied(), measure, from_zero);
                     for most in [0, 2, 6, 1000] {
@@ -312,7 +312,7 @@ mod tests {
                         );
                     }
                     assert!((0.0..=1.0).contains(&axis.base()));
-                    let places = figures.iter().filter_map(|&figure| axis.place(figure));
+                    let places = figures.iter().filter_map(|&figure| axis.position(figure));
                     assert!(places.into_iter().all(|place| (0.0..=1.0).contains(&place)));
                 }
             }

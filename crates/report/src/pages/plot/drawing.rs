@@ -103,12 +103,12 @@ impl Drawing {
     }
 
     /// Bold text.
-    pub fn strong(&mut self, (x, y): (f64, f64), anchor: Anchor, text: &str) {
+    pub fn bold(&mut self, (x, y): (f64, f64), anchor: Anchor, text: &str) {
         self.styled(x, y, anchor, " font-weight=\"600\"", text);
     }
 
     /// Less prominent text: labels of ticks and axes.
-    pub fn quiet(&mut self, (x, y): (f64, f64), anchor: Anchor, text: &str) {
+    pub fn muted(&mut self, (x, y): (f64, f64), anchor: Anchor, text: &str) {
         self.styled(x, y, anchor, " fill-opacity=\"0.72\"", text);
     }
 

@@ -8,7 +8,7 @@ use super::{MARGIN, MAX_POINTS, Picture, not_drawn, x_measure, y_measure};
 use crate::pages::page::{Plot, PlotKind, Series};
 
 /// Height of the plot field, and of the axis labels below it if they are horizontal.
-const FIELD: f64 = 300.0;
+const PLOT_HEIGHT: f64 = 300.0;
 const AXIS: f64 = 52.0;
 /// Names below the field that do not fit side by side are rotated by this angle and shortened to
 /// this width in pixels.
@@ -16,10 +16,10 @@ const TURNED: i32 = -60;
 const MAX_NAME: f64 = 180.0;
 /// Up to this number of points, each point of a line is marked and has its own interval; above it,
 /// the intervals are a band.
-const FEW: usize = 60;
+const MAX_MARKED: usize = 60;
 /// Up to this number of points, names are written beside them if there is room; above it, names are
 /// only in tooltips.
-const MAX_NAMED: usize = 40;
+const MAX_LABELLED: usize = 40;
 
 /// A point with a position on the axes.
 struct Point<'a> {
@@ -50,7 +50,7 @@ impl Frame {
     }
 
     fn at(&self, (x, y): (f64, f64)) -> Option<(f64, f64)> {
-        Some((self.x(self.x.place(x)?), self.y(self.y.place(y)?)))
+        Some((self.x(self.x.position(x)?), self.y(self.y.position(y)?)))
     }
 }
 
@@ -64,7 +64,7 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
     let y = Axis::over(figures().filter(usable).map(|point| point.1).chain(ends), y_measure(plot), false);
     let x = match plot.x_names.len() {
         0 => Axis::over(figures().filter(usable).map(|point| point.0), x_measure(plot), false),
-        names => Axis::of_names(names),
+        names => Axis::categorical(names),
     };
     let top = top + 26.0;
     let is_empty = !figures().any(|point| usable(&point));
@@ -72,7 +72,7 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
     let widest = y_ticks.iter().map(|(_, text)| pixels(text)).fold(20.0, f64::max).min(110.0);
     // Rotated names extend to the left of their positions.
     let left = (MARGIN + widest + 8.0).max(if plot.x_names.is_empty() { 0.0 } else { 96.0 });
-    let frame = Frame { x, y, left, right: WIDTH - 2.0 * MARGIN, top, bottom: top + FIELD };
+    let frame = Frame { x, y, left, right: WIDTH - 2.0 * MARGIN, top, bottom: top + PLOT_HEIGHT };
     let (mut labels, is_turned) = below(plot, &frame);
     if is_empty && plot.x_names.is_empty() {
         labels.clear();
@@ -84,7 +84,7 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
     let mut drawing = Drawing::new();
     axes(&mut drawing, plot, &frame, (&y_ticks, &labels, is_turned), height);
     let mut missing = 0;
-    let mut taken: Vec<Box4> = Vec::new();
+    let mut taken: Vec<Rect> = Vec::new();
     let mut named = Vec::new();
     for (index, one) in series.iter().enumerate() {
         let points = points(one, &frame, plot.kind == PlotKind::Lines);
@@ -94,16 +94,16 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
         } else {
             scatter(&mut drawing, plot, index, one, &points);
         }
-        named.extend(points.into_iter().flatten().take(MAX_NAMED + 1));
+        named.extend(points.into_iter().flatten().take(MAX_LABELLED + 1));
     }
     notes.extend(not_drawn(missing, plot.x_is_logarithmic || plot.y_is_logarithmic));
-    if plot.kind == PlotKind::Points && named.len() <= MAX_NAMED {
-        taken.extend(named.iter().map(|point| Box4::around(point.at, 4.0)));
+    if plot.kind == PlotKind::Points && named.len() <= MAX_LABELLED {
+        taken.extend(named.iter().map(|point| Rect::around(point.at, 4.0)));
         named.iter().for_each(|point| name_beside(&mut drawing, &frame, point, &mut taken));
     }
     if named.is_empty() {
-        drawing.quiet(
-            ((frame.left + frame.right) / 2.0, frame.top + FIELD / 2.0),
+        drawing.muted(
+            ((frame.left + frame.right) / 2.0, frame.top + PLOT_HEIGHT / 2.0),
             Anchor::Middle,
             "no figures",
         );
@@ -115,7 +115,7 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
 fn points<'a>(series: &'a Series, frame: &Frame, in_order: bool) -> Vec<Option<Point<'a>>> {
     let point = |(index, &figure): (usize, &(f64, f64))| {
         let at = frame.at(figure)?;
-        let place = |end: f64| Some(frame.y(frame.y.place(end)?));
+        let place = |end: f64| Some(frame.y(frame.y.position(end)?));
         let interval = series.intervals.get(index).and_then(|&(low, high)| Some((place(low)?, place(high)?)));
         let name = series.labels.get(index).map(String::as_str).filter(|name| !name.is_empty());
         Some(Point { at, figure, interval, name })
@@ -134,7 +134,7 @@ fn points<'a>(series: &'a Series, frame: &Frame, in_order: bool) -> Vec<Option<P
 }
 
 fn line(drawing: &mut Drawing, plot: &Plot, index: usize, series: &Series, points: &[Option<Point<'_>>]) {
-    let few = points.len() <= FEW;
+    let few = points.len() <= MAX_MARKED;
     if few {
         for (point, (low, high)) in points.iter().flatten().filter_map(|point| Some((point, point.interval?)))
         {
@@ -149,7 +149,7 @@ fn line(drawing: &mut Drawing, plot: &Plot, index: usize, series: &Series, point
     drawing.line(index, thinned(points.iter().map(|point| point.as_ref().map(|point| point.at))).into_iter());
     if few {
         for point in points.iter().flatten() {
-            drawing.point(index, point.at, 3.5, 1.0, &told(plot, series, point));
+            drawing.point(index, point.at, 3.5, 1.0, &tooltip(plot, series, point));
         }
     }
 }
@@ -167,7 +167,7 @@ fn scatter(drawing: &mut Drawing, plot: &Plot, index: usize, series: &Series, po
         if let Some((low, high)) = point.interval.filter(|_| !many) {
             drawing.interval(Some(index), (point.at.0, low), (point.at.0, high));
         }
-        let says = if many { String::new() } else { told(plot, series, point) };
+        let says = if many { String::new() } else { tooltip(plot, series, point) };
         drawing.point(index, point.at, if many { 2.2 } else { 4.2 }, if many { 0.5 } else { 0.85 }, &says);
     }
 }
@@ -201,7 +201,7 @@ fn thinned(points: impl Iterator<Item = Option<(f64, f64)>>) -> Vec<Option<(f64,
     for point in points {
         let goes_on = point.zip(column.first()).is_some_and(|(point, first)| (point.0 - first.0).abs() < 0.5);
         if !goes_on {
-            empty_into(&mut kept, &mut column);
+            flush_column(&mut kept, &mut column);
         }
         match point {
             Some(point) if column.len() < 4 => column.push(point),
@@ -221,16 +221,16 @@ fn thinned(points: impl Iterator<Item = Option<(f64, f64)>>) -> Vec<Option<(f64,
             None => {}
         }
     }
-    empty_into(&mut kept, &mut column);
+    flush_column(&mut kept, &mut column);
     kept
 }
 
-fn empty_into(kept: &mut Vec<Option<(f64, f64)>>, column: &mut Vec<(f64, f64)>) {
+fn flush_column(kept: &mut Vec<Option<(f64, f64)>>, column: &mut Vec<(f64, f64)>) {
     kept.extend(column.drain(..).map(Some));
 }
 
 /// The tooltip of a point.
-fn told(plot: &Plot, series: &Series, point: &Point<'_>) -> String {
+fn tooltip(plot: &Plot, series: &Series, point: &Point<'_>) -> String {
     let x = match plot.x_names.get(point.figure.0 as usize) {
         Some(name) => name.clone(),
         None => label(point.figure.0, plot.x_is_bytes),
@@ -253,7 +253,7 @@ fn below(plot: &Plot, frame: &Frame) -> (Vec<Tick>, bool) {
     // Minimum distance between rotated lines of text.
     let stride = if is_turned { (TEXT * 1.25 / each).ceil().max(1.0) as usize } else { 1 };
     let name = |(index, name): (usize, &String)| {
-        let place = frame.x.place(index as f64)?;
+        let place = frame.x.position(index as f64)?;
         // A rotated name ends below its position and must start within the picture.
         let before = (frame.x(place) - 4.0) / f64::from(TURNED).to_radians().cos();
         Some((place, fitted(name, if is_turned { MAX_NAME.min(before) } else { MAX_NAME.max(each) })))
@@ -271,7 +271,7 @@ fn axes(
     for (place, text) in rows {
         let y = frame.y(*place);
         drawing.grid((frame.left, y), (frame.right, y));
-        drawing.quiet((frame.left - 7.0, y), Anchor::End, &fitted(text, frame.left - MARGIN));
+        drawing.muted((frame.left - 7.0, y), Anchor::End, &fitted(text, frame.left - MARGIN));
     }
     drawing.edge((frame.left, frame.bottom), (frame.right, frame.bottom));
     let mut reached = f64::NEG_INFINITY;
@@ -281,26 +281,26 @@ fn axes(
             drawing.turned((x + 4.0, frame.bottom + 12.0), Anchor::End, TURNED, text);
         } else if x - pixels(text) / 2.0 > reached {
             drawing.edge((x, frame.bottom), (x, frame.bottom + 4.0));
-            drawing.quiet((x, frame.bottom + 14.0), Anchor::Middle, text);
+            drawing.muted((x, frame.bottom + 14.0), Anchor::Middle, text);
             reached = x + pixels(text) / 2.0 + 4.0;
         }
     }
     let room = frame.right - frame.left;
-    drawing.quiet((MARGIN, frame.top - 18.0), Anchor::Start, &fitted(&plot.y_label, room));
+    drawing.muted((MARGIN, frame.top - 18.0), Anchor::Start, &fitted(&plot.y_label, room));
     let middle = (frame.left + frame.right) / 2.0;
-    drawing.quiet((middle, height - 16.0), Anchor::Middle, &fitted(&plot.x_label, room));
+    drawing.muted((middle, height - 16.0), Anchor::Middle, &fitted(&plot.x_label, room));
 }
 
 /// An occupied part of the picture.
 #[derive(Clone, Copy)]
-struct Box4 {
+struct Rect {
     left: f64,
     right: f64,
     top: f64,
     bottom: f64,
 }
 
-impl Box4 {
+impl Rect {
     fn around((x, y): (f64, f64), reach: f64) -> Self {
         Self { left: x - reach, right: x + reach, top: y - reach, bottom: y + reach }
     }
@@ -315,7 +315,7 @@ impl Box4 {
 
 /// Writes a point's name beside, above or below it, at the first free place; omits it if there is
 /// none.
-fn name_beside(drawing: &mut Drawing, frame: &Frame, point: &Point<'_>, taken: &mut Vec<Box4>) {
+fn name_beside(drawing: &mut Drawing, frame: &Frame, point: &Point<'_>, taken: &mut Vec<Rect>) {
     const AWAY: f64 = 8.0;
     let Some(name) = point.name.map(|name| fitted(name, 240.0)) else { return };
     let (x, y) = point.at;
@@ -328,7 +328,7 @@ fn name_beside(drawing: &mut Drawing, frame: &Frame, point: &Point<'_>, taken: &
     ];
     for (x, y, anchor, part) in places {
         let left = x - wide * part;
-        let place = Box4 { left, right: left + wide, top: y - half, bottom: y + half };
+        let place = Rect { left, right: left + wide, top: y - half, bottom: y + half };
         let inside = place.left >= frame.left
             && place.right <= WIDTH
             && place.top >= frame.top - half

@@ -17,10 +17,10 @@ const GAP: f64 = 8.0;
 /// Height of the axis below.
 const AXIS: f64 = 52.0;
 /// Maximum width in pixels of names, and of figures at the ends of bars.
-const NAMES: f64 = 250.0;
-const FIGURES: f64 = 76.0;
+const MAX_NAME_WIDTH: f64 = 250.0;
+const FIGURE_WIDTH: f64 = 76.0;
 /// In a row with more samples than this, covered samples are not drawn.
-const MANY: usize = 200;
+const MAX_SAMPLES_DRAWN: usize = 200;
 
 /// The data of one series at one position.
 #[derive(Default)]
@@ -112,7 +112,7 @@ struct Frame {
 
 impl Frame {
     fn x(&self, figure: f64) -> Option<f64> {
-        Some(self.left + self.axis.place(figure)? * (self.right - self.left))
+        Some(self.left + self.axis.position(figure)? * (self.right - self.left))
     }
 
     fn base(&self) -> f64 {
@@ -133,8 +133,8 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
         row.figures.iter().copied().chain(row.interval.into_iter().flat_map(|(a, b)| [a, b]))
     });
     let axis = Axis::over(figures, y_measure(plot), bars);
-    let widest = rows.places.iter().map(|(name, _)| pixels(name)).fold(0.0, f64::max).min(NAMES);
-    let figures = if bars { FIGURES } else { 2.0 * MARGIN };
+    let widest = rows.places.iter().map(|(name, _)| pixels(name)).fold(0.0, f64::max).min(MAX_NAME_WIDTH);
+    let figures = if bars { FIGURE_WIDTH } else { 2.0 * MARGIN };
     let frame =
         Frame { axis, left: MARGIN + widest + 10.0, right: WIDTH - figures, is_bytes: plot.y_is_bytes };
     let high = if series.len() > 1 { ROW_OF_SEVERAL } else { ROW };
@@ -157,7 +157,7 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
         }
     }
     if rows.places.iter().all(|(_, rows)| rows.iter().all(|row| row.figures.is_empty())) {
-        drawing.quiet(((frame.left + frame.right) / 2.0, (top + bottom) / 2.0), Anchor::Middle, "no figures");
+        drawing.muted(((frame.left + frame.right) / 2.0, (top + bottom) / 2.0), Anchor::Middle, "no figures");
     }
     Picture { drawing, height, notes }
 }
@@ -168,18 +168,18 @@ fn axis_below(drawing: &mut Drawing, plot: &Plot, frame: &Frame, top: f64, botto
         let x = frame.left + place * (frame.right - frame.left);
         drawing.grid((x, top), (x, bottom));
         if x - pixels(&text) / 2.0 > reached {
-            drawing.quiet((x, bottom + 13.0), Anchor::Middle, &text);
+            drawing.muted((x, bottom + 13.0), Anchor::Middle, &text);
             reached = x + pixels(&text) / 2.0 + 4.0;
         }
     }
     drawing.edge((frame.base(), top), (frame.base(), bottom));
-    drawing.quiet(
+    drawing.muted(
         ((frame.left + frame.right) / 2.0, bottom + 34.0),
         Anchor::Middle,
         &fitted(&plot.y_label, frame.right - frame.left),
     );
     // The label of the rows is below their names, left of that of the axis.
-    drawing.quiet((frame.left - 8.0, bottom + 13.0), Anchor::End, &fitted(&plot.x_label, frame.left - 20.0));
+    drawing.muted((frame.left - 8.0, bottom + 13.0), Anchor::End, &fitted(&plot.x_label, frame.left - 20.0));
 }
 
 /// A bar from zero to the first figure of the row, with its interval, and the figure at its end.
@@ -203,7 +203,7 @@ fn bar(drawing: &mut Drawing, frame: &Frame, series: usize, row: &Row, y: f64, h
 fn strip(drawing: &mut Drawing, frame: &Frame, series: usize, row: &Row, y: f64, high: f64) {
     let mut sorted = row.figures.clone();
     sorted.sort_unstable_by(f64::total_cmp);
-    let many = row.figures.len() > MANY;
+    let many = row.figures.len() > MAX_SAMPLES_DRAWN;
     let mut drawn = HashSet::new();
     for (index, figure) in row.figures.iter().enumerate() {
         // Separates neighbouring samples vertically: the golden ratio spreads any number of them
