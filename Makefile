@@ -43,13 +43,13 @@ bench: need-cargo ## measure, as ratios within one run; writes benches/RESULTS.m
 studies: need-cargo deps ## run the studies in full (an hour); writes studies/RESULTS.md and their READMEs
 	@scripts/studies
 
-lint: need-cargo ## formatting, clippy, the unsafe fence, licences
+lint: need-cargo ## formatting, clippy, the unsafe fence, links, manifests, licences
 	@scripts/lint
 
 deps: ## install what the tests and studies need (apt-get, as root); prints the list and its size first
 	@scripts/deps --full
 
-dist: need-cargo ## a binary for glibc 2.28 and later, a static one, a .deb, into target/dist (ten minutes; zig from PyPI)
+dist: need-cargo ## tarballs for glibc 2.28 and static, a .deb, a wheel, an image, into target/dist; each is tried (ten minutes; zig and maturin from PyPI)
 	@scripts/dist
 
 docs: need-cargo ## manual pages and completions into target/docs

@@ -1,4 +1,5 @@
-//! Embeds the files of `studies/` and `probes/`, so that an installed strandline contains them.
+//! Embeds the files of `studies/` and `probes/`, so that an installed strandline contains them. In
+//! the workspace both are links to its folders; a package of this crate has the files themselves.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,16 +10,21 @@ use std::path::{Path, PathBuf};
 const MAX_BYTES: u64 = 1 << 20;
 
 fn main() {
-    println!("cargo::rerun-if-changed=../../studies");
-    println!("cargo::rerun-if-changed=../../probes");
     println!("cargo::rerun-if-changed=build.rs");
-    let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join("../..");
-    let mut text = listed("STUDIES", &root.join("studies"));
-    text.push_str(&listed("PROBES", &root.join("probes")));
+    let mut text = listed("STUDIES", &folder("studies"));
+    text.push_str(&listed("PROBES", &folder("probes")));
     let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default()).join("studies.rs");
     if let Err(error) = fs::write(&out, text) {
         println!("cargo::error={}: {error}", out.display());
     }
+}
+
+/// The folder `name` of this crate, without links, and its changes watched.
+fn folder(name: &str) -> PathBuf {
+    let path = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join(name);
+    let path = fs::canonicalize(&path).unwrap_or(path);
+    println!("cargo::rerun-if-changed={}", path.display());
+    path
 }
 
 /// Source of a list `name` of the files below `root`. A file that cannot be included is a build

@@ -18,6 +18,9 @@ pub struct ProcessSelection {
     /// Processes of this unit of systemd; may be given several times
     #[arg(long, value_name = "NAME")]
     pub unit: Vec<String>,
+    /// Processes of Kubernetes pods: those whose control group has a pod's id in its path
+    #[arg(long)]
+    pub pods: bool,
     /// Leave out descendants of the chosen processes that are not chosen themselves
     #[arg(long)]
     pub no_children: bool,
@@ -26,7 +29,11 @@ pub struct ProcessSelection {
 impl ProcessSelection {
     /// Whether no process is selected.
     pub fn is_empty(&self) -> bool {
-        self.pid.is_empty() && self.name.is_empty() && self.cgroup.is_empty() && self.unit.is_empty()
+        !self.pods
+            && self.pid.is_empty()
+            && self.name.is_empty()
+            && self.cgroup.is_empty()
+            && self.unit.is_empty()
     }
 
     /// The selection, or all processes.
@@ -36,6 +43,7 @@ impl ProcessSelection {
             names: self.name.clone(),
             groups: self.cgroup.clone(),
             units: self.unit.clone(),
+            pods: self.pods,
             all,
             children: !self.no_children,
         }

@@ -22,6 +22,7 @@ Examples:
   strandline export --unit my-service --listen 127.0.0.1:9756
   strandline export --pid 4711 4712 --no-children
   strandline export --cgroup /sys/fs/cgroup/system.slice --stop-budget 50ms/5m
+  strandline export --pods --stop-budget 200ms/10m
   strandline export --all --top 100 --no-ledgers
   strandline export --all --textfile /var/lib/node_exporter/textfile_collector
   curl -s http://127.0.0.1:9756/metrics | promtool check metrics
@@ -38,7 +39,7 @@ Encryption and passwords are not built in: it listens on the loopback interface 
 kube-rbac-proxy) or the collector on the same machine does both. Nothing is pushed: an OpenTelemetry collector scrapes it by its
 prometheus receiver.
 
-docs/metrics.md defines each metric; deploy/ has rules for alerts, a unit for systemd, a DaemonSet and a dashboard.")]
+docs/metrics.md defines each metric; deploy/ has rules for alerts, a unit for systemd, manifests for Kubernetes and a dashboard.")]
 pub struct Export {
     /// Which processes
     #[command(flatten)]
@@ -87,7 +88,7 @@ impl Export {
     /// The first conflict between flags.
     pub fn contradiction(&self) -> Option<&'static str> {
         if !self.all && self.chosen.is_empty() {
-            return Some("no process is chosen: give --pid, --name, --cgroup, --unit or --all");
+            return Some("no process is chosen: give --pid, --name, --cgroup, --unit, --pods or --all");
         }
         if self.listen.is_some_and(|address| !address.ip().is_loopback()) && !self.allow_remote {
             return Some(

@@ -15,7 +15,8 @@ use strandline_report::text::clean;
 const MAX_STAT_BYTES: u64 = 4 << 10;
 const MAX_GROUP_BYTES: u64 = 64 << 10;
 /// Maximum characters of a group's path that are shown. A name in the kernel has 15 bytes.
-const MAX_GROUP_CHARACTERS: usize = 256;
+/// Nested in a container, a pod's container has a path of some 320 characters.
+const MAX_GROUP_CHARACTERS: usize = 512;
 
 /// Identity of a process: a later process with the same id is another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,6 +34,7 @@ pub struct Selection {
     names: Vec<Regex>,
     groups: Vec<String>,
     units: Vec<String>,
+    pods: bool,
     all: bool,
     children: bool,
 }
@@ -48,6 +50,8 @@ pub struct SelectionRequest {
     pub groups: Vec<String>,
     /// Names of systemd units.
     pub units: Vec<String>,
+    /// Processes of Kubernetes pods.
+    pub pods: bool,
     /// All processes.
     pub all: bool,
     /// Whether to include all descendants.
@@ -84,9 +88,12 @@ impl Selection {
     /// # Errors
     /// One line: no such process, an invalid expression, or nothing chosen.
     pub fn new(asked: SelectionRequest) -> Result<Self, String> {
-        let SelectionRequest { pids, names, groups, units, all, children } = asked;
-        if !all && pids.is_empty() && names.is_empty() && groups.is_empty() && units.is_empty() {
-            return Err("no process is chosen: give --pid, --name, --cgroup, --unit or --all".to_owned());
+        let SelectionRequest { pids, names, groups, units, pods, all, children } = asked;
+        let by_group = pods || !groups.is_empty() || !units.is_empty();
+        if !all && pids.is_empty() && names.is_empty() && !by_group {
+            return Err(
+                "no process is chosen: give --pid, --name, --cgroup, --unit, --pods or --all".to_owned()
+            );
         }
         let key = |pid: &i32| {
             let stat = Process::open(*pid).and_then(|process| process.stat());
@@ -105,6 +112,7 @@ impl Selection {
                 .into_iter()
                 .map(|unit| if unit.contains('.') { unit } else { unit + ".service" })
                 .collect(),
+            pods,
             all,
             children,
         })
@@ -126,7 +134,7 @@ impl Selection {
     }
 
     fn by_group(&self) -> bool {
-        !self.groups.is_empty() || !self.units.is_empty()
+        self.pods || !self.groups.is_empty() || !self.units.is_empty()
     }
 
     /// Whether the process itself is chosen, not counting descendants.
@@ -146,7 +154,9 @@ impl Selection {
             let text = groups_of(&seen.process);
             paths(&text).any(|(_, path)| {
                 self.groups.iter().any(|group| is_within(path, group))
-                    || self.units.iter().any(|unit| path.split('/').any(|part| part == unit))
+                    || path
+                        .split('/')
+                        .any(|part| (self.pods && is_pod(part)) || self.units.iter().any(|unit| part == unit))
             })
         }
     }
@@ -235,6 +245,18 @@ fn is_within(path: &str, group: &str) -> bool {
     group == "/" || path.strip_prefix(group).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
+/// Whether a component of a group's path is a Kubernetes pod: `pod` and the pod's id, as the
+/// kubelet's cgroupfs driver writes it or (with a prefix, `_` for `-`, and `.slice`) its systemd
+/// driver. Paths seen from a container with its own cgroup namespace lack the components above.
+fn is_pod(part: &str) -> bool {
+    let name = part.strip_suffix(".slice").unwrap_or(part);
+    let id = name.strip_prefix("pod").or_else(|| name.rsplit_once("-pod").map(|(_, id)| id));
+    id.is_some_and(|id| {
+        let digits = || id.bytes().filter(|byte| !b"-_".contains(byte));
+        digits().count() == 32 && digits().all(|digit| digit.is_ascii_hexdigit())
+    })
+}
+
 /// The path of a group as in /proc/PID/cgroup: without the mount point.
 fn group_path(asked: &str, mounts: &str) -> String {
     let points = mounts.lines().filter_map(|line| {
@@ -272,6 +294,29 @@ mod tests {
         assert_eq!(own_group(text).as_deref(), Some("/x/y"));
         assert_eq!(own_group("0::/a:b\n").as_deref(), Some("/a:b"));
         assert_eq!(own_group("garbage\n"), None);
+    }
+
+    #[test]
+    fn pods_are_known_by_their_groups() {
+        let pods = [
+            "pod0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9",
+            "kubepods-burstable-pod0a1b2c3d_4e5f_6071_8293_a4b5c6d7e8f9.slice",
+            "kubepods-pod0a1b2c3d_4e5f_6071_8293_a4b5c6d7e8f9.slice",
+            "kubelet-kubepods-besteffort-pod0a1b2c3d_4e5f_6071_8293_a4b5c6d7e8f9.slice",
+            // A static pod: the sum of its manifest.
+            "kubepods-burstable-pod0a1b2c3d4e5f60718293a4b5c6d7e8f9.slice",
+        ];
+        let others = [
+            "",
+            "..",
+            "pod",
+            "kubepods.slice",
+            "kubepods-burstable.slice",
+            "tripod.service",
+            "libpod-0a1b2c3d4e5f60718293a4b5c6d7e8f9.scope",
+            "machine-libpod_pod_0a1b2c3d4e5f60718293a4b5c6d7e8f9.slice",
+        ];
+        assert!(pods.into_iter().all(is_pod) && !others.into_iter().any(is_pod));
     }
 
     #[test]

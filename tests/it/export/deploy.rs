@@ -1,5 +1,6 @@
-//! `deploy/`: rules and dashboard name existing metrics, promtool accepts the rules, and a
-//! Prometheus that scrapes an exporter alerts on a process with stranded memory.
+//! `deploy/`: rules and dashboard name existing metrics, files name the path and arguments that
+//! there are, promtool and systemd-analyze accept them, and a Prometheus that scrapes an exporter
+//! alerts on a process with stranded memory. scripts/check-deploy has the manifests of Kubernetes.
 
 #![cfg(test)]
 
@@ -48,6 +49,8 @@ fn documents_rules_and_dashboard_name_the_metrics_that_there_are() -> Outcome {
         dashboard,
         read(deploy("prometheus/strandline.rules.yml"))?,
         read(deploy("prometheus/strandline.rules.test.yml"))?,
+        read(deploy("prometheus/strandline.kubernetes.rules.yml"))?,
+        read(deploy("prometheus/strandline.kubernetes.rules.test.yml"))?,
     ] {
         let named = metrics_in(&text);
         assert!(
@@ -68,12 +71,69 @@ fn promtool_has_nothing_against_the_rules() -> Outcome {
     for arguments in [
         ["check", "rules", "strandline.rules.yml"],
         ["test", "rules", "strandline.rules.test.yml"],
+        ["check", "rules", "strandline.kubernetes.rules.yml"],
+        ["test", "rules", "strandline.kubernetes.rules.test.yml"],
         ["check", "config", "prometheus.yml"],
     ] {
         let output = Command::new("promtool").args(arguments).current_dir(deploy("prometheus")).output()?;
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         assert!(output.status.success(), "{arguments:?}: {said}");
     }
+    Ok(())
+}
+
+#[test]
+fn files_name_the_path_that_packages_install() -> Outcome {
+    let read = |name: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name));
+    let path = "/usr/bin/strandline";
+    let image = read("deploy/Dockerfile")?;
+    assert!(image.contains(&format!("COPY strandline-static {path}\n")));
+    assert!(image.contains(&format!("ENTRYPOINT [\"{path}\"]")));
+    assert!(read("scripts/dist")?.contains(&format!("cp \"$2\" \"$1{path}\"")));
+    assert!(read("scripts/dist-image")?.contains(&format!("'Entrypoint': ['{path}']")));
+    assert!(
+        read("deploy/systemd/strandline-export.service")?.contains(&format!("\nExecStart={path} export "))
+    );
+    // The image's entry point: the manifest has arguments only.
+    let manifest = read("deploy/kubernetes/base/daemonset.yaml")?;
+    assert!(manifest.contains("args: [export, ") && !manifest.contains("command:"));
+    Ok(())
+}
+
+#[test]
+fn files_have_arguments_that_export_accepts() -> Outcome {
+    let unit = std::fs::read_to_string(deploy("systemd/strandline-export.service"))?;
+    let manifest = std::fs::read_to_string(deploy("kubernetes/base/daemonset.yaml"))?;
+    let from_unit = unit.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/strandline "));
+    let from_manifest = manifest.lines().find_map(|line| line.trim().strip_prefix("args: [export, "));
+    let from_manifest = from_manifest.and_then(|rest| rest.strip_suffix(']')).ok_or("no arguments")?;
+    for arguments in [from_unit.ok_or("no ExecStart")?.to_owned(), format!("export, {from_manifest}")] {
+        let words: Vec<&str> = arguments.split([' ', ',']).filter(|word| !word.is_empty()).collect();
+        // The exporter of a test has an address of its own.
+        let ["export", options @ .., "--listen", "127.0.0.1:9756"] = &words[..] else {
+            return Err(format!("{words:?}: not export … --listen 127.0.0.1:9756").into());
+        };
+        let page = Exporter::start(&[&["--no-ledgers"], options].concat())?.page()?;
+        assert!(page.own("strandline_exporter_info").is_some(), "{words:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn systemd_has_nothing_against_the_unit() -> Outcome {
+    if !has("systemd-analyze") {
+        skipped(here!(), "no systemd-analyze here (systemd)");
+        return Ok(());
+    }
+    let folder = Folder::new("unit")?;
+    // The program of a unit has to exist: strandline's path is replaced by that of this one.
+    let unit = std::fs::read_to_string(deploy("systemd/strandline-export.service"))?;
+    let unit = unit.replace("/usr/bin/strandline", env!("CARGO_BIN_EXE_strandline"));
+    let path = folder.0.join("strandline-export.service");
+    std::fs::write(&path, unit)?;
+    let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output()?;
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success() && said.is_empty(), "{said}");
     Ok(())
 }
 

@@ -2,3 +2,4 @@
 
 mod deploy;
 mod metrics;
+mod pods;
