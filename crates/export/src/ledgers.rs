@@ -11,18 +11,18 @@ use strandline_inspect::Error;
 use strandline_inspect::explain::{self, SnapshotMode};
 
 use crate::LedgerOptions;
-use crate::board::{Entry, ProcessStates};
 use crate::budget::CpuBudget;
-use crate::desk::{PictureExchange, join_within};
+use crate::exchange::SurveyExchange;
 use crate::page::own_processor_time;
+use crate::states::{Entry, ProcessStates};
 use crate::summary::Summary;
+use strandline_survey::Survey;
 use strandline_survey::figures::Figures;
-use strandline_survey::picture::Survey;
 use strandline_survey::select::Key;
 
 /// Interval between checks whether a ledger may be taken.
 const TICK: Duration = Duration::from_millis(250);
-/// Interval of checks before the first picture is there.
+/// Interval of checks before the first survey is there.
 const FIRST_TICK: Duration = Duration::from_millis(20);
 /// Part of the remaining budget that is requested: resuming a process takes time too.
 const ASKED_PART: f64 = 0.9;
@@ -43,40 +43,16 @@ const BASE_STOP: Duration = Duration::from_millis(2);
 const READ_SECONDS_PER_GIB: f64 = 0.4;
 const SNAPSHOT_SECONDS_PER_GIB: f64 = 0.04;
 const PAGE_TABLE_SECONDS_PER_GIB: f64 = 0.004;
-/// How long to wait for the thread at the end.
-const END_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// The thread that takes ledgers.
-#[derive(Debug)]
-pub struct Ledgers {
-    thread: JoinHandle<()>,
-}
-
-impl Ledgers {
-    pub fn start(
-        board: Arc<ProcessStates>,
-        desk: Arc<PictureExchange>,
-        how: LedgerOptions,
-        row_share: f64,
-        began: Instant,
-    ) -> std::io::Result<Self> {
-        let taker = LedgerTaker { board, desk, how, row_share };
-        let thread = std::thread::Builder::new().name("ledgers".into()).spawn(move || taker.work(began))?;
-        Ok(Self { thread })
-    }
-
-    /// Waits for the thread to end, after the desk has told it to. An unfinished ledger is
-    /// abandoned after a while: the kernel releases what it holds when this process ends.
-    pub fn end(self) {
-        join_within(self.thread, END_TIMEOUT);
-    }
-}
-
-struct LedgerTaker {
-    board: Arc<ProcessStates>,
-    desk: Arc<PictureExchange>,
-    how: LedgerOptions,
-    row_share: f64,
+/// Takes ledgers on a thread of its own.
+pub struct LedgerThread {
+    /// State of each process.
+    pub states: Arc<ProcessStates>,
+    /// Where it finds the survey.
+    pub exchange: Arc<SurveyExchange>,
+    /// How to take ledgers.
+    pub options: LedgerOptions,
+    /// Rows below this share of their ledger's RSS are summed.
+    pub row_share: f64,
 }
 
 /// A ledger that may be taken now.
@@ -86,22 +62,27 @@ struct Turn {
     snapshot: SnapshotMode,
 }
 
-impl LedgerTaker {
+impl LedgerThread {
+    /// Starts the thread of an exporter that started at `began`.
+    pub fn start(self, began: Instant) -> std::io::Result<JoinHandle<()>> {
+        std::thread::Builder::new().name("ledgers".into()).spawn(move || self.work(began))
+    }
+
     fn work(&self, began: Instant) {
         // The cost of starting counts.
-        let mut all = CpuBudget::new(self.how.processor_share * AIMED_PART, began, Duration::ZERO);
-        let mut own = CpuBudget::new(self.how.processor_share * MIN_PART, began, Duration::ZERO);
+        let mut all = CpuBudget::new(self.options.processor_share * AIMED_PART, began, Duration::ZERO);
+        let mut own = CpuBudget::new(self.options.processor_share * MIN_PART, began, Duration::ZERO);
         let (mut taken, mut expected) = (Duration::ZERO, FIRST_LEDGER);
         let mut wait = FIRST_TICK;
-        while self.desk.sleep(wait) {
+        while self.exchange.sleep(wait) {
             let now = Instant::now();
             let owed = all.wait(now, own_processor_time(), expected).min(own.wait(now, taken, expected));
-            let Some(picture) = self.desk.picture() else { continue };
+            let Some(survey) = self.exchange.survey() else { continue };
             wait = TICK.max(owed.min(Duration::from_secs(1)));
-            if !owed.is_zero() || !self.desk.is_read() {
+            if !owed.is_zero() || !self.exchange.is_read() {
                 continue;
             }
-            if let Some(turn) = self.next(&picture, now) {
+            if let Some(turn) = self.next(&survey, now) {
                 let before = own_processor_time();
                 self.take(&turn);
                 let took = own_processor_time().saturating_sub(before);
@@ -115,12 +96,12 @@ impl LedgerTaker {
 
     /// The process whose turn it is: of those whose budget allows it, the one that has waited
     /// longest, and of new ones the largest.
-    fn next(&self, picture: &Survey, now: Instant) -> Option<Turn> {
+    fn next(&self, survey: &Survey, now: Instant) -> Option<Turn> {
         let own = std::process::id().cast_signed();
-        let budget = self.how.stop;
-        let mut entries = self.board.entries();
+        let budget = self.options.stop;
+        let mut entries = self.states.entries();
         let mut best: Option<(Instant, Turn)> = None;
-        for shown in picture.processes.iter().filter(|shown| shown.key.pid != own) {
+        for shown in survey.processes.iter().filter(|shown| shown.key.pid != own) {
             let Some(entry) = entries.get_mut(&shown.key).filter(|entry| entry.not_before <= now) else {
                 continue;
             };
@@ -128,7 +109,7 @@ impl LedgerTaker {
             let least = least_stop(&shown.figures);
             if least > budget.stopped {
                 entry.problem = Some("stop_budget");
-                entry.not_before = now + self.how.interval;
+                entry.not_before = now + self.options.interval;
                 continue;
             }
             let expected = entry.expected.unwrap_or_else(|| first_guess(&shown.figures, snapshot));
@@ -143,7 +124,7 @@ impl LedgerTaker {
 
     fn snapshot(&self, figures: &Figures) -> SnapshotMode {
         let is_small = figures.anonymous_bytes.is_none_or(|bytes| bytes < WORTH_A_SNAPSHOT);
-        match self.how.snapshot {
+        match self.options.snapshot {
             SnapshotMode::IfPossible if is_small => SnapshotMode::IfShorter,
             asked => asked,
         }
@@ -155,7 +136,7 @@ impl LedgerTaker {
             max_stop: Some(asked),
             snapshot: turn.snapshot,
             started: Some(turn.key.start_ticks),
-            quiet_for: self.how.quiet_for,
+            quiet_for: self.options.quiet_for,
             threads: Some(1),
             ..explain::Options::default()
         };
@@ -171,13 +152,13 @@ impl LedgerTaker {
         };
         // Otherwise the exporter's memory would grow with each ledger.
         strandline_sys::host::trim_heap();
-        self.board.count(if result.is_ok() { &self.board.ledgers } else { &self.board.failures });
+        self.states.count(if result.is_ok() { &self.states.ledgers } else { &self.states.failures });
         if stopped > turn.remaining {
-            self.board.count(&self.board.overruns);
+            self.states.count(&self.states.overruns);
         }
-        if let Some(entry) = self.board.entries().get_mut(&turn.key) {
-            entry.stops.add(now, stopped, self.how.stop);
-            entry.not_before = now + self.how.interval;
+        if let Some(entry) = self.states.entries().get_mut(&turn.key) {
+            entry.stops.add(now, stopped, self.options.stop);
+            entry.not_before = now + self.options.interval;
             match result {
                 Ok(summary) => self.keep(entry, summary, (asked, stopped), now),
                 Err(error) => entry.problem = reason(&error),
@@ -199,11 +180,11 @@ impl LedgerTaker {
             entry.ledger = Some(summary);
             return;
         }
-        let most = self.how.stop.stopped;
+        let most = self.options.stop.stopped;
         if asked >= most.mul_f64(0.75) {
             // It never gets more time than this.
             entry.problem = Some("stop_budget");
-            entry.not_before = now + self.how.interval * TURNS_LEFT_OUT;
+            entry.not_before = now + self.options.interval * TURNS_LEFT_OUT;
         } else {
             entry.not_before = now;
         }
@@ -280,7 +261,7 @@ mod tests {
     use std::process::{Command, Stdio};
     use std::sync::atomic::Ordering;
 
-    use strandline_survey::picture::Surveyor;
+    use strandline_survey::Surveyor;
     use strandline_survey::select::{Selection, SelectionRequest};
 
     use super::*;
@@ -296,21 +277,21 @@ mod tests {
     fn a_stop_is_an_overrun_exactly_where_it_is_longer_than_it_was_allowed() {
         let mut child = idle();
         let asked = SelectionRequest { pids: vec![child.id().cast_signed()], ..SelectionRequest::default() };
-        let picture = Surveyor::default().paint(&Selection::new(asked).unwrap(), 1);
-        let key = picture.processes[0].key;
-        let board = Arc::new(ProcessStates::default());
-        board.follow(&picture);
+        let survey = Surveyor::default().take(&Selection::new(asked).unwrap(), 1);
+        let key = survey.processes[0].key;
+        let states = Arc::new(ProcessStates::default());
+        states.follow(&survey);
         let plenty = Duration::from_secs(600);
-        let how = LedgerOptions {
+        let options = LedgerOptions {
             stop: StopBudget { stopped: plenty, period: plenty * 10 },
             processor_share: 1.0,
             interval: Duration::from_secs(1),
             snapshot: SnapshotMode::Never,
             quiet_for: Duration::ZERO,
         };
-        let desk = Arc::new(PictureExchange::new().unwrap());
-        let taker = LedgerTaker { board: Arc::clone(&board), desk, how, row_share: 0.01 };
-        let total = || board.entries().get(&key).map(|entry| entry.stops.total()).unwrap();
+        let exchange = Arc::new(SurveyExchange::new().unwrap());
+        let taker = LedgerThread { states: Arc::clone(&states), exchange, options, row_share: 0.01 };
+        let total = || states.entries().get(&key).map(|entry| entry.stops.total()).unwrap();
         let mut overruns = 0;
         for left in [plenty, Duration::from_nanos(1), plenty] {
             let before = total();
@@ -318,14 +299,14 @@ mod tests {
             let stopped = total() - before;
             assert!(stopped > Duration::ZERO);
             overruns += u64::from(stopped > left);
-            assert_eq!(board.overruns.load(Ordering::Relaxed), overruns, "{stopped:?} of {left:?}");
+            assert_eq!(states.overruns.load(Ordering::Relaxed), overruns, "{stopped:?} of {left:?}");
         }
         assert!(overruns > 0, "no stop is as short as a nanosecond");
         // Another process with the same id.
-        let (failures, before) = (board.failures.load(Ordering::Relaxed), total());
+        let (failures, before) = (states.failures.load(Ordering::Relaxed), total());
         let other = Key { start_ticks: key.start_ticks + 1, ..key };
         taker.take(&Turn { key: other, remaining: plenty, snapshot: SnapshotMode::Never });
-        assert_eq!((board.failures.load(Ordering::Relaxed), total()), (failures + 1, before));
+        assert_eq!((states.failures.load(Ordering::Relaxed), total()), (failures + 1, before));
         child.kill().unwrap();
         child.wait().unwrap();
     }
