@@ -30,19 +30,20 @@ const ASKED_PART: f64 = 0.9;
 const MIN_PART: f64 = 0.1;
 /// Part of the processor share that is aimed at: a ledger may take longer than expected.
 const AIMED_PART: f64 = 0.8;
-/// Processor time that is expected for the first ledger.
-const FIRST_LEDGER: Duration = Duration::from_millis(100);
+/// Processor time that is expected for the second ledger: the first does not wait, and later ones
+/// pay it back.
+const SECOND_LEDGER: Duration = Duration::from_millis(100);
 /// Number of turns that a process skips if the budget is too small for it.
 const TURNS_LEFT_OUT: u32 = 10;
 /// Minimum anonymous memory for which a snapshot stops a process for less time than reading it
 /// does.
 const WORTH_A_SNAPSHOT: u64 = 8 << 20;
-/// Measured stops (benches/RESULTS.md) with a margin: for any stop, and in seconds per GiB for
-/// reading, for reading by a snapshot, and for page tables.
-const BASE_STOP: Duration = Duration::from_millis(2);
+/// Measured stops (docs/figures.md, "Pauses") with a margin: for any stop; for page tables, in
+/// seconds per GiB; and beyond these for reading, and for making a snapshot.
+const BASE_STOP: Duration = Duration::from_millis(4);
+const PAGE_TABLE_SECONDS_PER_GIB: f64 = 0.018;
 const READ_SECONDS_PER_GIB: f64 = 0.4;
-const SNAPSHOT_SECONDS_PER_GIB: f64 = 0.04;
-const PAGE_TABLE_SECONDS_PER_GIB: f64 = 0.004;
+const SNAPSHOT_SECONDS_PER_GIB: f64 = 0.01;
 /// Takes ledgers on a thread of its own.
 pub struct LedgerThread {
     /// State of each process.
@@ -58,6 +59,7 @@ pub struct LedgerThread {
 /// A ledger that may be taken now.
 struct Turn {
     key: Key,
+    /// How long the process may be stopped for it; zero for not at all.
     remaining: Duration,
     snapshot: SnapshotMode,
 }
@@ -72,14 +74,14 @@ impl LedgerThread {
         // The cost of starting counts.
         let mut all = CpuBudget::new(self.options.processor_share * AIMED_PART, began, Duration::ZERO);
         let mut own = CpuBudget::new(self.options.processor_share * MIN_PART, began, Duration::ZERO);
-        let (mut taken, mut expected) = (Duration::ZERO, FIRST_LEDGER);
-        let mut wait = FIRST_TICK;
+        let (mut taken, mut expected) = (Duration::ZERO, SECOND_LEDGER);
+        let (mut wait, mut is_first) = (FIRST_TICK, true);
         while self.exchange.sleep(wait) {
             let now = Instant::now();
             let owed = all.wait(now, own_processor_time(), expected).min(own.wait(now, taken, expected));
             let Some(survey) = self.exchange.survey() else { continue };
             wait = TICK.max(owed.min(Duration::from_secs(1)));
-            if !owed.is_zero() || !self.exchange.is_read() {
+            if !(owed.is_zero() || is_first) || !self.exchange.is_read() {
                 continue;
             }
             if let Some(turn) = self.next(&survey, now) {
@@ -89,7 +91,7 @@ impl LedgerThread {
                 taken += took;
                 // Recent ledgers weigh most: processes differ.
                 expected = (expected + took) / 2;
-                wait = Duration::ZERO;
+                (wait, is_first) = (Duration::ZERO, false);
             }
         }
     }
@@ -107,14 +109,14 @@ impl LedgerThread {
             };
             let snapshot = self.snapshot(&shown.figures);
             let least = least_stop(&shown.figures);
-            if least > budget.stopped {
-                entry.problem = Some("stop_budget");
-                entry.not_before = now + self.options.interval;
-                continue;
-            }
-            let expected = entry.expected.unwrap_or_else(|| first_guess(&shown.figures, snapshot));
-            let needed = expected.max(least).min(budget.stopped.mul_f64(ASKED_PART));
-            let left = entry.stops.remaining(now, budget);
+            let (needed, left) = if least > budget.stopped {
+                // It can only be read while its threads sleep.
+                (Duration::ZERO, Duration::ZERO)
+            } else {
+                let expected = entry.expected.unwrap_or_else(|| first_guess(&shown.figures, snapshot));
+                let needed = expected.max(least).min(budget.stopped.mul_f64(ASKED_PART));
+                (needed, entry.stops.remaining(now, budget))
+            };
             if left >= needed && best.as_ref().is_none_or(|(since, _)| entry.not_before < *since) {
                 best = Some((entry.not_before, Turn { key: shown.key, remaining: left, snapshot }));
             }
@@ -137,6 +139,7 @@ impl LedgerThread {
             snapshot: turn.snapshot,
             started: Some(turn.key.start_ticks),
             quiet_for: self.options.quiet_for,
+            never_stop: turn.remaining.is_zero(),
             threads: Some(1),
             ..explain::Options::default()
         };
@@ -160,20 +163,17 @@ impl LedgerThread {
             entry.stops.add(now, stopped, self.options.stop);
             entry.not_before = now + self.options.interval;
             match result {
-                Ok(summary) => self.keep(entry, summary, (asked, stopped), now),
+                Ok(summary) => self.keep(entry, summary, asked, stopped),
+                Err(Error::Io { .. }) if turn.remaining.is_zero() => entry.problem = Some("stop_budget"),
                 Err(error) => entry.problem = reason(&error),
             }
         }
     }
 
-    /// Keeps a ledger, unless it is worse than the present one.
-    fn keep(
-        &self,
-        entry: &mut Entry,
-        summary: Summary,
-        (asked, stopped): (Duration, Duration),
-        now: Instant,
-    ) {
+    /// Keeps a ledger, unless it is worse than the present one. It stopped its process for `stopped`
+    /// of the `asked` time.
+    fn keep(&self, entry: &mut Entry, summary: Summary, asked: Duration, stopped: Duration) {
+        let now = summary.at;
         if !summary.is_cut_short {
             entry.problem = None;
             entry.expected = Some(stopped.mul_f64(1.2));
@@ -181,7 +181,7 @@ impl LedgerThread {
             return;
         }
         let most = self.options.stop.stopped;
-        if asked >= most.mul_f64(0.75) {
+        if asked.is_zero() || asked >= most.mul_f64(0.75) {
             // It never gets more time than this.
             entry.problem = Some("stop_budget");
             entry.not_before = now + self.options.interval * TURNS_LEFT_OUT;
@@ -309,5 +309,43 @@ mod tests {
         assert_eq!((states.failures.load(Ordering::Relaxed), total()), (failures + 1, before));
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_whose_shortest_stop_exceeds_the_budget_is_only_read_while_it_sleeps() {
+        let mut child = idle();
+        let asked = SelectionRequest { pids: vec![child.id().cast_signed()], ..SelectionRequest::default() };
+        let mut survey = Surveyor::default().take(&Selection::new(asked).unwrap(), 1);
+        survey.processes[0].figures.rss_bytes = 2 << 30;
+        let key = survey.processes[0].key;
+        let states = Arc::new(ProcessStates::default());
+        states.follow(&survey);
+        let options = LedgerOptions {
+            stop: StopBudget { stopped: Duration::from_millis(20), period: Duration::from_secs(60) },
+            processor_share: 1.0,
+            interval: Duration::from_secs(1),
+            snapshot: SnapshotMode::IfPossible,
+            quiet_for: Duration::ZERO,
+        };
+        let exchange = Arc::new(SurveyExchange::new().unwrap());
+        let thread = LedgerThread { states: Arc::clone(&states), exchange, options, row_share: 0.01 };
+        let turn = thread.next(&survey, Instant::now()).unwrap();
+        assert_eq!(turn.remaining, Duration::ZERO);
+        // Reading without a stop is switched off: nothing may be tried in its place.
+        thread.take(&turn);
+        let entry = states.entries()[&key].clone();
+        assert_eq!((entry.problem, entry.stops.total()), (Some("stop_budget"), Duration::ZERO));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_cut_short_is_at_least_what_was_measured() {
+        // explain --max-stop 1ms --quiet-for 0 --snapshot=never: docs/figures.md, "Pauses".
+        for (mib, measured_ms) in [(256, 7.7), (1024, 19.9), (2048, 34.9)] {
+            let figures = Figures { rss_bytes: mib << 20, ..Figures::default() };
+            let expected = (BASE_STOP + least_stop(&figures)).as_secs_f64() * 1e3;
+            assert!((measured_ms..2.0 * measured_ms).contains(&expected), "{mib} MiB: {expected} ms");
+        }
     }
 }
