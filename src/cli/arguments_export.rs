@@ -28,10 +28,11 @@ Examples:
   curl -s http://127.0.0.1:9756/metrics | promtool check metrics
 
 What it may cost:
-  --stop-budget  a process stands still for no longer than this in any such period, all ledgers together, nor for longer
-                 than the time since it was first seen has brought; what the kernel makes longer is paid back. One that
-                 needs more has strandline_process_error{reason=\"stop_budget\"}
-  --cpu-budget   where the exporter has taken more than this share of one processor, it waits with the next ledger
+  --stop-budget  all ledgers together stop a process for at most this time in any such period. The first ledger is taken
+                 at once; later ones pay for it, and for stops that the kernel makes longer. A process that needs more
+                 has strandline_process_error{reason=\"stop_budget\"}
+  --cpu-budget   after the first ledger, the exporter takes no other while it has used more than this share of one
+                 processor
 
 Where nobody has scraped for ten minutes, no process is stopped.
 

@@ -1,6 +1,6 @@
 //! The flags for running the lab's rounds on a cluster.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use strandline_lab::slurm::{Task, why_rejected};
@@ -10,7 +10,7 @@ use strandline_lab::slurm::{Task, why_rejected};
 pub struct OnSlurm {
     /// Where rounds run: each as a task of a job array, on one node. Wants --dir in a folder that all nodes see under
     /// the same path, with the commands (docs/lab.md)
-    #[arg(long, value_name = "WHERE", requires = "dir", help_heading = "On a cluster")]
+    #[arg(long, value_name = "WHERE", help_heading = "On a cluster")]
     pub on: Option<Cluster>,
     /// The partition, as sbatch takes it
     #[arg(long, value_name = "NAME", requires = "on", help_heading = "On a cluster")]
@@ -45,6 +45,13 @@ pub enum Cluster {
 }
 
 impl OnSlurm {
+    /// What is missing without the folder `dir`.
+    pub fn missing_dir(&self, dir: Option<&Path>) -> Option<&'static str> {
+        (self.on.is_some() && dir.is_none()).then_some(
+            "--on slurm needs a folder that all nodes see under the same path: add --dir, such as --dir ~/strandline-lab",
+        )
+    }
+
     /// The options for sbatch.
     pub fn options(&self) -> Vec<String> {
         let named = [

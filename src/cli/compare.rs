@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::arguments_lab::{Compare, Rounds};
-use super::lab::{LabProgress, LabSetup, how_it_ended, show, stopped};
+use super::lab::{LabProgress, lab_options, require_confirmation, show, stopped};
 use super::output::Output;
 use super::{CommandResult, Failure, Result};
 use strandline_lab::cell::{End, Measure, Outcome, Subject};
@@ -14,6 +14,8 @@ use strandline_lab::engine::{self, Plan, Results};
 use strandline_lab::executor::Stopped;
 use strandline_lab::is_in_path;
 use strandline_lab::pages::compare::{CompareInput, document, page};
+use strandline_lab::setup::{LabContent, LabSetup};
+use strandline_lab::user::ProgressDisplay;
 
 const SCHEMA: &str = "strandline/compare/1";
 /// Number of runs in cachegrind, which hardly vary and take 20 to 50 times as long.
@@ -40,37 +42,38 @@ struct Matrix {
 pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
     let matrix = matrix(arguments).map_err(Failure)?;
     let described = (&matrix.commands, &matrix.cases, arguments.rounds.seed, arguments.rounds.warm_up);
-    let mut bench = LabSetup::open("compare", &described, &matrix.subjects, &arguments.lab)?;
+    let content = LabContent { verb: "compare", description: &described, subjects: &matrix.subjects };
+    let mut lab = LabSetup::open(content, &lab_options(&arguments.lab)).map_err(Failure)?;
     let runs = runs(arguments).saturating_mul(matrix.subjects.len() as u64);
-    bench.ask(&matrix.subjects, runs, arguments.lab.yes)?;
-    let teller = LabProgress::new("compare", !output.json);
-    let no_counters = bench.executors.first().and_then(|executor| executor.no_counters());
+    require_confirmation(&mut lab, &matrix.subjects, runs, arguments.lab.yes)?;
+    let progress = LabProgress::new("compare", !output.json);
+    let no_counters = lab.executors.first().and_then(|executor| executor.no_counters());
     let counts = arguments.instructions && no_counters.is_some();
     if counts && !is_in_path("valgrind") {
-        bench.close();
+        lab.close();
         return Err(Failure(
             "valgrind, which --instructions counts with on this machine, is not here: apt install valgrind"
                 .to_owned(),
         ));
     }
-    let mut referee = CompareJudge {
+    let mut judge = CompareJudge {
         may_fail: arguments.ignore_failure,
         until: arguments.rounds.until,
         places: &matrix.places,
         counts: (matrix.commands.len(), matrix.cases.len()),
-        progress: &|progress| teller.update(progress),
+        progress: &|runs| progress.update(runs),
         failed: None,
         left_behind: 0,
         failures: BTreeMap::new(),
     };
-    let measured = measure(arguments, &matrix, counts, &mut bench, &mut referee);
-    let (failed, left_behind, failures) = (referee.failed, referee.left_behind, referee.failures);
-    drop(teller);
+    let measured = measure(arguments, &matrix, counts, &mut lab, &mut judge);
+    let (failed, left_behind, failures) = (judge.failed, judge.left_behind, judge.failures);
+    drop(progress);
     let (places, results) = match measured {
         Ok(measured) => measured,
         Err(why) => {
             // End running commands before printing.
-            drop(bench);
+            drop(lab);
             return stopped(&why);
         }
     };
@@ -78,7 +81,7 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
         // Read its last output before the files are removed.
         let failure = failure(matrix.subjects.get(subject), &outcome);
         // Do not resume from this lab: the cause of the failure may be fixed.
-        bench.abandon();
+        lab.abandon();
         return Err(failure);
     }
     let comparison = Comparison::judge(
@@ -103,12 +106,12 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
         left_behind,
         failures: failures.into_iter().filter_map(|(subject, count)| Some((name(subject)?, count))).collect(),
         until: arguments.rounds.until,
-        elsewhere: bench.caveats(),
-        nodes: bench.nodes(),
+        elsewhere: lab.caveats(),
+        nodes: lab.nodes(),
     };
     let document = document(&facts);
     show(SCHEMA, &document, &page(&facts), &arguments.shown, output)?;
-    bench.close();
+    lab.close();
     Ok(CommandResult::Done)
 }
 
@@ -127,7 +130,7 @@ fn failure(subject: Option<&Subject>, outcome: &Outcome) -> Failure {
         End::NotStarted(_) => "",
         _ => "; --ignore-failure compares all the same",
     };
-    Failure(format!("{name}: {}{ask}", how_it_ended(outcome)))
+    Failure(format!("{name}: {}{ask}", outcome.describe_end()))
 }
 
 /// Measures times, then counts; returns the places of all subjects and the results.
@@ -135,11 +138,11 @@ fn measure(
     arguments: &Compare,
     matrix: &Matrix,
     counts: bool,
-    bench: &mut LabSetup,
-    referee: &mut CompareJudge<'_>,
+    lab: &mut LabSetup,
+    judge: &mut CompareJudge<'_>,
 ) -> std::result::Result<(Vec<CommandCase>, Results), Stopped> {
     let repeat = arguments.rounds.repeat;
-    let at_most = if referee.until.is_some() { repeat.saturating_mul(MAX_TIMES) } else { repeat };
+    let at_most = if judge.until.is_some() { repeat.saturating_mul(MAX_TIMES) } else { repeat };
     let plan = Plan {
         subjects: matrix.subjects.clone(),
         warm_up: arguments.rounds.warm_up,
@@ -147,7 +150,7 @@ fn measure(
         max_rounds: at_most,
         seed: arguments.rounds.seed,
     };
-    let mut results = engine::runs_done(&plan, &mut bench.executors, &mut bench.journal, referee)?;
+    let mut results = engine::runs_done(&plan, &mut lab.executors, &mut lab.journal, judge)?;
     let mut places = matrix.places.clone();
     if counts && !results.stopped {
         let plan = Plan {
@@ -157,7 +160,7 @@ fn measure(
             max_rounds: COUNTED_ROUNDS,
             ..plan
         };
-        let more = engine::runs_done(&plan, &mut bench.executors, &mut bench.journal, referee)?;
+        let more = engine::runs_done(&plan, &mut lab.executors, &mut lab.journal, judge)?;
         results.outcomes.extend(more.outcomes);
         places.extend_from_slice(&matrix.places);
     }

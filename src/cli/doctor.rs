@@ -3,6 +3,7 @@
 //! and changes nothing.
 
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -83,6 +84,9 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
     Ok(CommandResult::Done)
 }
 
+/// Maximum bytes read from a file of /proc or /sys.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
 fn check(
     id: &'static str,
     status: Status,
@@ -96,7 +100,9 @@ fn check(
 
 /// The text of a small file of /proc or /sys, trimmed.
 fn read(path: impl AsRef<Path>) -> Option<String> {
-    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+    let mut text = String::new();
+    fs::File::open(path).ok()?.take(MAX_FILE_BYTES).read_to_string(&mut text).ok()?;
+    Some(text.trim().to_owned())
 }
 
 /// The value of the line `name` in /proc/self/status.

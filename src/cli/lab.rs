@@ -1,181 +1,122 @@
-//! Functions shared by the lab's subcommands: setting up a lab, ending it, showing results.
+//! Functions shared by the lab's subcommands: options, the user, progress, ending a lab, showing
+//! results.
 
-use std::io::{IsTerminal, Write};
+use std::io::{IsTerminal, Read, Write};
+use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
 use serde::Serialize;
 use strandline_inspect::environment::Environment;
 
 use super::arguments_lab::{Lab, LabFormat, ReportOutput};
 use super::output::{Output, print_message};
 use super::progress::Progress as Line;
-use super::{CommandResult, Failure, Result, slurm};
-use strandline_lab::cell::{End, Outcome, Subject};
-use strandline_lab::elsewhere::TaskCounts;
+use super::{CommandResult, Failure, Result};
+use strandline_lab::cell::Subject;
 use strandline_lab::engine::Progress;
-use strandline_lab::executor::{Executor, Stopped};
-use strandline_lab::identity;
+use strandline_lab::executor::Stopped;
 use strandline_lab::interrupt::Interrupt;
-use strandline_lab::journal::{Journal, JournalOptions, SLURM_FOLDER};
-use strandline_lab::local::Local;
-use strandline_lab::nodes::{self, NodeKind, kinds};
-use strandline_lab::slurm::Slurm;
-use strandline_lab::tail::last_lines;
-use strandline_lab::trial::server::{ServerExecutor, Service};
+use strandline_lab::remote::TaskCounts;
+use strandline_lab::setup::{LabOptions, LabSetup, MAX_UNCONFIRMED_RUNS};
+use strandline_lab::slurm;
+use strandline_lab::user::{Decision, ProgressDisplay, User};
 use strandline_report::pages::page::Page;
 use strandline_report::pages::{html, markdown, terminal};
-use strandline_report::text::counted;
 use strandline_report::units::seconds;
 
-/// Larger labs are not started without --yes.
-const MAX_UNCONFIRMED_RUNS: u64 = 10_000;
-/// Number of lines shown of a failed run's standard error.
-const TAIL_LINES: usize = 5;
+/// A user who does not answer the question in this time gets the default: the jobs are cancelled.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A lab that is set up.
-pub struct LabSetup {
-    /// The runs done so far.
-    pub journal: Journal,
-    /// The executors of its runs.
-    pub executors: Vec<Box<dyn Executor>>,
-}
-
-impl LabSetup {
-    /// Sets up the lab of subcommand `verb`, identified by `description` and the subjects' files.
-    pub fn open(verb: &str, description: &impl Serialize, subjects: &[Subject], lab: &Lab) -> Result<Self> {
-        Self::open_serving(verb, description, subjects, lab, None)
-    }
-
-    /// The same for servers.
-    pub fn open_serving(
-        verb: &str,
-        description: &impl Serialize,
-        subjects: &[Subject],
-        lab: &Lab,
-        service: Option<&Service>,
-    ) -> Result<Self> {
-        let interrupt = Arc::new(Interrupt::new().map_err(Failure)?);
-        let place = JournalOptions { folder: lab.dir.clone(), is_fresh: lab.fresh };
-        let journal =
-            Journal::open(verb, &lab_identity(description, subjects, lab), &place).map_err(Failure)?;
-        let mut executors: Vec<Box<dyn Executor>> = Vec::new();
-        if lab.slurm.on.is_some() {
-            executors.push(Box::new(slurm::open(&journal, lab, service, &interrupt)?));
-        } else {
-            for number in 0..lab.jobs as usize {
-                let local = Local::start(&journal.work_folder(number), &interrupt).map_err(Failure)?;
-                executors.push(match service {
-                    Some(service) => Box::new(ServerExecutor::new(Box::new(local), service.clone())),
-                    None => Box::new(local),
-                });
-            }
-        }
-        if journal.resumed_runs() > 0 {
-            let found = counted(journal.resumed_runs() as u64, "run");
-            print_message(&format!("going on after {found} of an earlier lab; --fresh begins anew"));
-        }
-        Ok(Self { journal, executors })
-    }
-
-    /// Number of runs of an earlier, identical lab that can be reused; sets up nothing.
-    pub fn found(verb: &str, description: &impl Serialize, subjects: &[Subject], lab: &Lab) -> usize {
-        let place = JournalOptions { folder: lab.dir.clone(), is_fresh: lab.fresh };
-        Journal::peek(verb, &lab_identity(description, subjects, lab), &place)
-    }
-
-    /// Refuses a lab with very many runs without --yes, and estimates the time.
-    pub fn ask(&mut self, subjects: &[Subject], runs: u64, yes: bool) -> Result<()> {
-        if runs <= MAX_UNCONFIRMED_RUNS || yes {
-            return Ok(());
-        }
-        let is_elsewhere = self.executors.first_mut().is_some_and(|executor| executor.remote().is_some());
-        let estimate = match (subjects.first(), self.executors.first_mut()) {
-            // The submitting machine is not the one that runs it.
-            _ if is_elsewhere => String::new(),
-            (Some(subject), Some(executor)) => {
-                let begin = Instant::now();
-                executor
-                    .run(subject, &self.journal.cell("estimate", 0))
-                    .map_err(|stopped| failure(&stopped))?;
-                let each = begin.elapsed().as_secs_f64();
-                format!(", about {} (one was run, and took {})", seconds(each * runs as f64), seconds(each))
-            }
-            _ => String::new(),
-        };
-        Err(Failure(format!("that is {runs} runs{estimate}; add --yes to begin")))
-    }
-
-    /// The kinds of machines that ran it, if it ran elsewhere.
-    pub fn nodes(&self) -> Vec<NodeKind> {
-        kinds(self.journal.nodes(), &self.journal.folder().join(SLURM_FOLDER))
-    }
-
-    /// Caveats about the machines that ran it.
-    pub fn caveats(&self) -> Vec<(&'static str, String)> {
-        let of_executors = self.executors.iter().flat_map(|executor| executor.caveats());
-        nodes::caveats(&self.nodes()).into_iter().chain(of_executors).collect()
-    }
-
-    /// Ends a lab without a result: the next one starts anew.
-    pub fn abandon(self) {
-        drop(self.executors);
-        self.journal.abandon();
-    }
-
-    /// Ends the lab and removes the data kept for resuming it.
-    pub fn close(self) {
-        drop(self.executors);
-        self.journal.finish();
-    }
-}
-
-/// Sets up the lab `verb` that is a single task elsewhere: its journal and its executor.
-pub fn open_whole(
-    verb: &str,
-    description: &impl Serialize,
-    subject: &Subject,
-    lab: &Lab,
-    interrupt: &Arc<Interrupt>,
-) -> Result<(Journal, Slurm)> {
-    let place = JournalOptions { folder: lab.dir.clone(), is_fresh: lab.fresh };
-    let journal = Journal::open(verb, &lab_identity(description, std::slice::from_ref(subject), lab), &place);
-    let journal = journal.map_err(Failure)?;
-    let slurm = slurm::open(&journal, lab, None, interrupt)?;
-    Ok((journal, slurm))
-}
-
-/// Everything that identifies a lab's runs.
-fn lab_identity<'a, T: Serialize>(
-    description: &'a T,
-    subjects: &'a [Subject],
-    lab: &Lab,
-) -> impl Serialize + use<'a, T> {
-    let is_elsewhere = lab.slurm.on.is_some();
-    let mut machine = identity::machine();
-    if is_elsewhere {
-        // Leave out the submitting machine: another one may continue the lab.
-        machine.drain(..machine.len().saturating_sub(1));
-    }
-    let files = (identity::files(subjects), machine);
-    let folder = std::env::current_dir().unwrap_or_default();
-    let mut variables: Vec<_> = std::env::vars_os().collect();
-    variables.retain(|(name, _)| {
-        let name = name.to_string_lossy();
-        // Tasks do not see the scheduler's variables.
-        !(is_shell_variable(&name) || is_elsewhere && name.starts_with("SLURM"))
+/// The options of a lab.
+pub fn lab_options(lab: &Lab) -> LabOptions {
+    let cluster = lab.slurm.on.map(|_| slurm::Options {
+        sbatch: lab.slurm.options(),
+        is_shared: lab.slurm.shared,
+        max_running: lab.slurm.at_once,
+        service: None,
     });
-    variables.sort();
-    // Do not mix runs that shared the machine with runs that had it to themselves.
-    (description, subjects, files, folder, variables, lab.jobs > 1, is_elsewhere.then_some(lab.slurm.shared))
+    LabOptions {
+        folder: lab.dir.clone(),
+        is_fresh: lab.fresh,
+        jobs: lab.jobs,
+        cluster,
+        user: Arc::new(TerminalUser),
+    }
 }
 
-/// Whether a variable differs between shells without affecting programs; such changes do not
-/// prevent resuming a lab.
-fn is_shell_variable(name: &str) -> bool {
-    const NAMES: [&str; 9] =
-        ["_", "SHLVL", "OLDPWD", "COLUMNS", "LINES", "TERM", "TERM_SESSION_ID", "WINDOWID", "COLORTERM"];
-    NAMES.contains(&name) || name.starts_with("SSH_") || name.starts_with("TMUX")
+/// Refuses a lab with very many runs without --yes, and estimates the time.
+pub fn require_confirmation(lab: &mut LabSetup, subjects: &[Subject], runs: u64, yes: bool) -> Result<()> {
+    if runs <= MAX_UNCONFIRMED_RUNS || yes {
+        return Ok(());
+    }
+    let each = match subjects.first() {
+        Some(subject) => lab.time_one_run(subject).map_err(|stopped| failure(&stopped))?,
+        None => None,
+    };
+    let estimate = each.map(|each| {
+        let each = each.as_secs_f64();
+        format!(", about {} (one was run, and took {})", seconds(each * runs as f64), seconds(each))
+    });
+    Err(Failure(format!("that is {runs} runs{}; add --yes to start", estimate.unwrap_or_default())))
+}
+
+/// The user at the terminal.
+pub struct TerminalUser;
+
+impl User for TerminalUser {
+    fn show(&self, line: &str) {
+        if std::io::stderr().is_terminal() {
+            // Erase the progress line.
+            drop(write!(std::io::stderr(), "\r\x1b[K"));
+        }
+        print_message(line);
+    }
+
+    fn decide(&self, signal: i32, jobs: &str, tasks: TaskCounts, interrupt: &Interrupt) -> Decision {
+        // Treat a closed terminal like a crashed machine: the same command collects the results
+        // later.
+        if signal == Signal::SIGHUP as i32 {
+            return Decision::Leave;
+        }
+        let (input, shown) = (std::io::stdin(), std::io::stderr());
+        let can_ask = input.is_terminal() && shown.is_terminal() && strandline_sys::host::is_in_foreground();
+        if signal != Signal::SIGINT as i32 || !can_ask {
+            return Decision::Cancel;
+        }
+        let TaskCounts { running, waiting } = tasks;
+        drop(write!(
+            std::io::stderr(),
+            "\r\x1b[Kstrandline: cancel job {jobs} ({running} rounds run, {waiting} wait)? [Y/n] "
+        ));
+        answer(interrupt)
+    }
+}
+
+/// Reads the answer; a second signal or a timeout counts as yes.
+fn answer(interrupt: &Interrupt) -> Decision {
+    let begin = Instant::now();
+    let mut input = std::io::stdin();
+    let mut typed = Vec::new();
+    while begin.elapsed() < ANSWER_TIMEOUT && !interrupt.has_another() {
+        let timeout = PollTimeout::from(200u8);
+        let mut source = [PollFd::new(input.as_fd(), PollFlags::POLLIN)];
+        let is_typed = poll(&mut source, timeout).is_ok_and(|count| count > 0);
+        if !is_typed {
+            continue;
+        }
+        let mut byte = [0];
+        match input.read(&mut byte) {
+            Ok(1) if byte != *b"\n" && typed.len() < 16 => typed.extend(byte),
+            _ => break,
+        }
+    }
+    match typed.first() {
+        Some(b'n' | b'N') => Decision::Leave,
+        _ => Decision::Cancel,
+    }
 }
 
 /// Ends strandline for a lab that stopped.
@@ -207,8 +148,10 @@ impl LabProgress {
     pub fn new(verb: impl Into<String>, wanted: bool) -> Self {
         Self { line: Line::new(wanted), verb: verb.into() }
     }
+}
 
-    pub fn update(&self, progress: &Progress) {
+impl ProgressDisplay for LabProgress {
+    fn update(&self, progress: &Progress) {
         let left = progress.remaining.map(|left| format!(", at most {} left", seconds(left.as_secs_f64())));
         let left = left.unwrap_or_default();
         let tasks = progress
@@ -218,29 +161,9 @@ impl LabProgress {
         self.line.set_line(&format!("{}: {} of {} runs{left}", self.verb, progress.done, progress.total));
     }
 
-    /// Shows another line.
-    pub fn show_line(&self, text: &str) {
+    fn show_line(&self, text: &str) {
         self.line.set_line(&format!("{}: {text}", self.verb));
     }
-}
-
-/// Describes how a run ended: "exit status 3; its last words: …".
-pub fn how_it_ended(outcome: &Outcome) -> String {
-    let words = match &outcome.end {
-        End::Exited(status) => format!("exit status {status}"),
-        End::Signalled(signal) => {
-            let name = nix::sys::signal::Signal::try_from(*signal).map_or("", |signal| signal.as_str());
-            format!("ended by signal {signal} {name}").trim_end().to_owned()
-        }
-        End::TimedOut => "ended after its timeout".to_owned(),
-        End::NotStarted(why) => return why.clone(),
-    };
-    let tail = outcome
-        .stderr
-        .as_deref()
-        .map(|path| last_lines(path, TAIL_LINES).join(" / "))
-        .filter(|tail| !tail.is_empty());
-    tail.map_or_else(|| words.clone(), |tail| format!("{words}; its last words: {tail}"))
 }
 
 /// Shows a report in the requested format.

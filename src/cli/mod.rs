@@ -153,13 +153,25 @@ fn launch(socket: i32) -> Result<CommandResult> {
 
 const NOT_BOTH: &str = "--jobs is for runs that share a machine; on slurm a round has its node: --at-once says how many rounds at a time";
 
-fn on_slurm_at_once(lab: &arguments_lab::Lab) -> bool {
-    lab.slurm.on.is_some() && lab.jobs > 1
+/// Conflicting flags of a lab on a cluster.
+fn lab_conflict(verb: &Verb) -> Option<&'static str> {
+    let lab = match verb {
+        Verb::Compare(compare) => &compare.lab,
+        Verb::Try(arguments) => &arguments.lab,
+        Verb::Study(study) => &study.lab,
+        Verb::Squeeze(squeeze) => return squeeze.slurm.missing_dir(squeeze.dir.as_deref()),
+        _ => return None,
+    };
+    let at_once = (lab.slurm.on.is_some() && lab.jobs > 1).then_some(NOT_BOTH);
+    at_once.or_else(|| lab.slurm.missing_dir(lab.dir.as_deref()))
 }
 
 /// Flags that have no effect with this subcommand or remedy. If they were ignored, the user might
 /// think that they took effect.
 fn conflicting_flags(arguments: &Arguments) -> Option<&'static str> {
+    if let Some(conflict) = lab_conflict(&arguments.verb) {
+        return Some(conflict);
+    }
     match &arguments.verb {
         Verb::Export(_) if arguments.common.json => {
             Some("--json is not for export, which answers in the formats of Prometheus: leave it out")
@@ -176,9 +188,6 @@ fn conflicting_flags(arguments: &Arguments) -> Option<&'static str> {
         Verb::Report(report) if report.files.len() > report::MAX_FILES => {
             Some("more than 8 recordings cannot be told apart in one report: give fewer")
         }
-        Verb::Compare(compare) if on_slurm_at_once(&compare.lab) => Some(NOT_BOTH),
-        Verb::Try(arguments) if on_slurm_at_once(&arguments.lab) => Some(NOT_BOTH),
-        Verb::Study(study) if on_slurm_at_once(&study.lab) => Some(NOT_BOTH),
         Verb::Try(arguments) if arguments.ready.is_some() && arguments.lab.jobs > 1 => {
             Some("--jobs is not for servers, which would share a port: leave it out")
         }

@@ -1,23 +1,21 @@
 //! `squeeze -- COMMAND`: finds the smallest memory limit under which the command still succeeds.
 
-use std::sync::Arc;
-
 use strandline_inspect::environment::Environment;
 use strandline_sys::spawn::Resource;
 
 use super::arguments_lab::{Lab, Squeeze};
-use super::lab::{LabProgress, LabSetup, how_it_ended, open_whole, show, stopped, write_output};
+use super::lab::{LabProgress, lab_options, show, stopped, write_output};
 use super::output::{Output, print_message};
-use super::slurm::stage;
 use super::{CommandResult, Failure, Result};
 use strandline_lab::cell::Subject;
-use strandline_lab::interrupt::Interrupt;
-use strandline_lab::own;
+use strandline_lab::executable;
 use strandline_lab::pages::squeeze::page;
+use strandline_lab::setup::{LabContent, LabSetup};
 use strandline_lab::squeeze::findings::{SqueezeError, SqueezeOptions, squeeze};
 use strandline_lab::squeeze::runner::Runner;
 use strandline_lab::squeeze::search::{PAGE_BYTES, Plan, pages_down};
 use strandline_lab::squeeze::{LimitKind, LimitedRun};
+use strandline_lab::user::ProgressDisplay;
 use strandline_report::pages::surroundings;
 use strandline_report::units::bytes;
 
@@ -29,7 +27,7 @@ const ANY_GROUP_BYTES: u64 = 1 << 30;
 
 pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
     if arguments.slurm.on.is_some() {
-        return run_elsewhere(arguments, output);
+        return run_on_cluster(arguments, output);
     }
     let kind = LimitKind::from(arguments.kind);
     let machine = Environment::read();
@@ -56,37 +54,38 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
     // Leave out the parts of the question that only determine the extent of the search: more runs
     // may be requested later.
     let described = (kind, &arguments.success);
-    let lab = lab(arguments);
-    let mut bench = LabSetup::open("squeeze", &described, std::slice::from_ref(&subject), &lab)?;
-    let teller = LabProgress::new("squeeze", !output.json);
-    let found = match bench.executors.first_mut() {
+    let subjects = std::slice::from_ref(&subject);
+    let content = LabContent { verb: "squeeze", description: &described, subjects };
+    let mut lab = LabSetup::open(content, &lab_options(&lab_arguments(arguments))).map_err(Failure)?;
+    let progress = LabProgress::new("squeeze", !output.json);
+    let found = match lab.executors.first_mut() {
         Some(executor) => {
             let success = arguments.success.clone();
-            let mut runner = Runner::new(kind, subject, success, executor.as_mut(), &mut bench.journal);
-            squeeze(&question, &mut runner, &mut |count, tried| teller.show_line(&progress(count, tried)))
+            let mut runner = Runner::new(kind, subject.clone(), success, executor.as_mut(), &mut lab.journal);
+            squeeze(&question, &mut runner, &mut |count, tried| progress.show_line(&trial_line(count, tried)))
         }
-        None => return Err(Failure("there is nothing to run commands on".to_owned())),
+        None => return Err(no_executor()),
     };
-    drop(teller);
+    drop(progress);
     let findings = match found {
         Ok(findings) => findings,
         Err(SqueezeError::Stopped(why)) => {
             // End running commands before printing.
-            drop(bench);
+            drop(lab);
             return stopped(&why);
         }
         Err(SqueezeError::FailsUnlimited(line)) => {
             // Do not resume from this lab: the cause of the failure may be fixed.
-            bench.abandon();
+            lab.abandon();
             return Err(Failure(line));
         }
     };
     show(SCHEMA, &findings, &page(&findings, surroundings(&machine)), &arguments.shown, output)?;
-    bench.close();
+    lab.close();
     Ok(CommandResult::Done)
 }
 
-fn lab(arguments: &Squeeze) -> Lab {
+fn lab_arguments(arguments: &Squeeze) -> Lab {
     Lab {
         timeout: arguments.timeout,
         dir: arguments.dir.clone(),
@@ -100,46 +99,50 @@ fn lab(arguments: &Squeeze) -> Lab {
 /// Squeezes the command as a single task, because each limit depends on the previous result on the
 /// same node. The state for resuming the search is in a directory per node and boot, below the
 /// lab's.
-fn run_elsewhere(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
+fn run_on_cluster(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
     const ON_NODE: &str = "d=$1/search-$(uname -n)-$(cut -c1-8 /proc/sys/kernel/random/boot_id); shift
 mkdir -p \"$d\" && exec \"$0\" squeeze --dir \"$d\" \"$@\"";
-    let lab = lab(arguments);
-    stage(&lab)?;
-    let program = own::staged_program().unwrap_or_default().to_string_lossy().into_owned();
+    let options = lab_options(&lab_arguments(arguments));
+    options.stage().map_err(Failure)?;
+    let program = executable::staged_program().unwrap_or_default().to_string_lossy().into_owned();
     let words = search_arguments(arguments, output.json);
-    let described = &words;
-    let here = Subject { command: arguments.command.clone(), ..Subject::default() };
-    let interrupt = Arc::new(Interrupt::new().map_err(Failure)?);
-    let (journal, mut slurm) = open_whole("squeeze-elsewhere", described, &here, &lab, &interrupt)?;
-    let folder = journal.folder().to_string_lossy().into_owned();
+    let here = [Subject { command: arguments.command.clone(), ..Subject::default() }];
+    let content = LabContent { verb: "squeeze-elsewhere", description: &words, subjects: &here };
+    let mut lab = LabSetup::open(content, &options).map_err(Failure)?;
+    let folder = lab.journal.folder().to_string_lossy().into_owned();
+    let remote = lab.executors.first_mut().and_then(|executor| executor.remote());
+    let Some(remote) = remote else { return Err(no_executor()) };
     let shell = ["sh", "-c", ON_NODE].map(str::to_owned);
     let command = shell.into_iter().chain([program, folder]).chain(words).collect();
     let subject = Subject { name: "squeeze".to_owned(), command, ..Subject::default() };
-    let teller = LabProgress::new("squeeze", !output.json);
-    let outcome = slurm.run_as_task(&subject, &|tasks| {
-        teller.show_line(if tasks.running > 0 { "its task runs" } else { "its task waits for a node" });
+    let progress = LabProgress::new("squeeze", !output.json);
+    let outcome = remote.run_as_round(&subject, &|tasks| {
+        progress.show_line(if tasks.running > 0 { "its task runs" } else { "its task waits for a node" });
     });
-    drop(teller);
+    drop(progress);
     let outcome = match outcome {
         Ok(outcome) => outcome,
         Err(why) => {
-            drop(slurm);
+            drop(lab);
             return stopped(&why);
         }
     };
     let text = outcome.stdout.as_deref().map(std::fs::read_to_string).transpose()?;
     if !outcome.end.is_success() {
         // Do not resume from this round: the cause of the failure may be fixed.
-        slurm.discard_rounds();
-        return Err(Failure(how_it_ended(&outcome)));
+        remote.discard_rounds();
+        return Err(Failure(outcome.describe_end()));
     }
     if let Some(node) = &outcome.node {
         print_message(&format!("squeezed on {}", node.name));
     }
     write_output(&text.unwrap_or_default(), &arguments.shown, output)?;
-    drop(slurm);
-    journal.finish();
+    lab.close();
     Ok(CommandResult::Done)
+}
+
+fn no_executor() -> Failure {
+    Failure("there is nothing to run commands on".to_owned())
 }
 
 /// The flags of the search, and the command.
@@ -170,7 +173,7 @@ fn search_arguments(arguments: &Squeeze, json: bool) -> Vec<String> {
 }
 
 /// A progress line for a run: `trial 7: 12.3 MiB succeeded`.
-fn progress(count: usize, tried: &LimitedRun) -> String {
+fn trial_line(count: usize, tried: &LimitedRun) -> String {
     let limit = tried.limit_bytes.map_or_else(|| "no limit".to_owned(), bytes);
     match &tried.failure {
         None => format!("trial {count}: {limit} succeeded"),

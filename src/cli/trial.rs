@@ -4,19 +4,21 @@
 use std::time::{Duration, Instant};
 
 use super::arguments_lab::Try as Arguments;
-use super::lab::{LabProgress, LabSetup, show, stopped};
+use super::lab::{LabProgress, lab_options, require_confirmation, show, stopped};
 use super::output::Output;
 use super::{CommandResult, Failure, Result};
 use strandline_lab::cell::Subject;
 use strandline_lab::engine::{self, Plan, Progress};
 use strandline_lab::executor::Stopped;
 use strandline_lab::pages::trial::{catalogue_document, catalogue_page, document, page};
+use strandline_lab::setup::{LabContent, LabSetup};
 use strandline_lab::trial::applies::{Facts, compatible};
 use strandline_lab::trial::catalogue::{Candidate, Catalogue};
 use strandline_lab::trial::observation::{self, Observation};
 use strandline_lab::trial::rank::{self, Goal};
 use strandline_lab::trial::server::Service;
 use strandline_lab::trial::tries::{self, BASELINE, Trial, TrialJudge, TriedSetting, TryResult};
+use strandline_lab::user::ProgressDisplay;
 use strandline_report::units::seconds;
 
 const SCHEMA: &str = "strandline/try/1";
@@ -59,25 +61,27 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
     };
     let described = (&service, arguments.seed, format!("{catalogue:?}"));
     let subjects = std::slice::from_ref(&base);
-    let mut bench = LabSetup::open_serving("try", &described, subjects, &arguments.lab, service.as_ref())?;
-    let teller = LabProgress::new("try", !output.json);
-    let course = Running { arguments, catalogue: &catalogue, base, service, teller: &teller };
-    let trial = course.run(&mut bench);
-    drop(teller);
+    let content = LabContent { verb: "try", description: &described, subjects };
+    let lab = LabSetup::open_serving(content, &lab_options(&arguments.lab), service.as_ref());
+    let mut lab = lab.map_err(Failure)?;
+    let progress = LabProgress::new("try", !output.json);
+    let course = Running { arguments, catalogue: &catalogue, base, service, progress: &progress };
+    let trial = course.run(&mut lab);
+    drop(progress);
     match trial {
         Ok(mut trial) => {
-            (trial.elsewhere, trial.nodes) = (bench.caveats(), bench.nodes());
+            (trial.elsewhere, trial.nodes) = (lab.caveats(), lab.nodes());
             show(SCHEMA, &document(&trial), &page(&trial), &arguments.shown, output)?;
-            bench.close();
+            lab.close();
             Ok(CommandResult::Done)
         }
         Err(NoTrial::Stopped(why)) => stopped(&why),
         Err(NoTrial::Fails(why)) => {
             // If it were kept, the failure would be reused without any run.
-            bench.abandon();
+            lab.abandon();
             Err(Failure(why))
         }
-        Err(NoTrial::Unasked(why)) => Err(Failure(why)),
+        Err(NoTrial::Unconfirmed(why)) => Err(Failure(why)),
     }
 }
 
@@ -100,7 +104,7 @@ enum NoTrial {
     /// The command fails without any setting.
     Fails(String),
     /// More runs than allowed without --yes; the first run is kept.
-    Unasked(String),
+    Unconfirmed(String),
 }
 
 impl From<Stopped> for NoTrial {
@@ -127,13 +131,13 @@ struct Running<'a> {
     catalogue: &'a Catalogue,
     base: Subject,
     service: Option<Service>,
-    teller: &'a LabProgress,
+    progress: &'a LabProgress,
 }
 
 impl Running<'_> {
-    fn run(mut self, bench: &mut LabSetup) -> std::result::Result<Trial, NoTrial> {
+    fn run(mut self, lab: &mut LabSetup) -> std::result::Result<Trial, NoTrial> {
         let begin = Instant::now();
-        let observation = self.first_run(bench)?;
+        let observation = self.first_run(lab)?;
         let wall =
             Duration::try_from_secs_f64(observation.wall_seconds.unwrap_or_default()).unwrap_or_default();
         if self.base.timeout.is_none() {
@@ -144,9 +148,9 @@ impl Running<'_> {
         let (tries, not_applicable) = tries::choose(self.catalogue, &facts, &wanted);
         // A run reused from an earlier lab took no time now, and a server takes longer than its
         // load.
-        self.ask(bench, tries.len(), begin.elapsed().max(wall))?;
+        self.ask(lab, tries.len(), begin.elapsed().max(wall))?;
         let Rounds { mut judged, rounds, left_behind, baseline_failures } =
-            self.rounds(bench, BASELINE, &tries, observation.settled_at)?;
+            self.rounds(lab, BASELINE, &tries, observation.settled_at)?;
         let baseline = if judged.is_empty() { TryResult::default() } else { judged.remove(0) };
         let mut trial = Trial {
             command: self.base.command.clone(),
@@ -167,7 +171,7 @@ impl Running<'_> {
         if !pairs.is_empty() {
             // The machine may have drifted: compare pairs with runs without settings in their own
             // rounds.
-            let more = self.rounds(bench, "baseline of pairs", &pairs, trial.observation.settled_at)?;
+            let more = self.rounds(lab, "baseline of pairs", &pairs, trial.observation.settled_at)?;
             trial.tried.extend(pairs.into_iter().zip(more.judged.into_iter().skip(1)));
             trial.left_behind += more.left_behind;
             let (count, why) = more.baseline_failures;
@@ -178,28 +182,28 @@ impl Running<'_> {
     }
 
     /// Refuses a trial with very many runs without --yes.
-    fn ask(&self, bench: &mut LabSetup, tries: usize, each: Duration) -> std::result::Result<(), NoTrial> {
+    fn ask(&self, lab: &mut LabSetup, tries: usize, each: Duration) -> std::result::Result<(), NoTrial> {
         let runs = u64::from(self.arguments.repeat).saturating_mul(tries as u64 + 1);
         let each = each.as_secs_f64();
         let why = || {
             let (all, each) = (seconds(each * runs as f64), seconds(each));
-            format!("that is {runs} runs, about {all} (the first took {each}); add --yes to begin")
+            format!("that is {runs} runs, about {all} (the first took {each}); add --yes to start")
         };
-        bench.ask(&[], runs, self.arguments.lab.yes).map_err(|_| NoTrial::Unasked(why()))
+        require_confirmation(lab, &[], runs, self.arguments.lab.yes).map_err(|_| NoTrial::Unconfirmed(why()))
     }
 
     /// Runs the command once without settings; the figures are not counted.
-    fn first_run(&self, bench: &mut LabSetup) -> std::result::Result<Observation, NoTrial> {
-        let tell = |_: &Progress| self.teller.show_line("the first run, without settings");
-        let mut referee = TrialJudge::new(&[], self.service.is_some(), &tell);
+    fn first_run(&self, lab: &mut LabSetup) -> std::result::Result<Observation, NoTrial> {
+        let tell = |_: &Progress| self.progress.show_line("the first run, without settings");
+        let mut judge = TrialJudge::new(&[], self.service.is_some(), &tell);
         let subject = Subject { name: "first look".to_owned(), ..self.base.clone() };
         let plan = Plan { subjects: vec![subject], warm_up: 0, min_rounds: 1, max_rounds: 1, seed: 1 };
         tell(&Progress::default());
-        engine::runs_done(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
-        if let Some(Some(why)) = referee.failures.into_iter().next() {
+        engine::runs_done(&plan, &mut lab.executors, &mut lab.journal, &mut judge)?;
+        if let Some(Some(why)) = judge.failures.into_iter().next() {
             return Err(NoTrial::Fails(format!("without any setting: {why}")));
         }
-        let observation = referee.observations.into_iter().flatten().flatten().next();
+        let observation = judge.observations.into_iter().flatten().flatten().next();
         let observation = observation
             .ok_or_else(|| NoTrial::Fails("the first run, without settings, showed nothing".to_owned()))?;
         let goal: Goal = self.arguments.goal.into();
@@ -224,37 +228,37 @@ impl Running<'_> {
     /// memory is measured as in the first run.
     fn rounds(
         &self,
-        bench: &mut LabSetup,
+        lab: &mut LabSetup,
         baseline: &str,
         tries: &[TriedSetting],
         settled_at: observation::SettledSource,
     ) -> std::result::Result<Rounds, NoTrial> {
-        let tell = |progress: &Progress| self.teller.update(progress);
-        let mut referee = TrialJudge::new(tries, self.service.is_some(), &tell);
-        referee.until = self.arguments.until;
-        referee.seed = self.arguments.seed;
-        referee.settled_at = Some(settled_at);
+        let tell = |progress: &Progress| self.progress.update(progress);
+        let mut judge = TrialJudge::new(tries, self.service.is_some(), &tell);
+        judge.until = self.arguments.until;
+        judge.seed = self.arguments.seed;
+        judge.settled_at = Some(settled_at);
         let first = Subject { name: baseline.to_owned(), ..self.base.clone() };
         let subjects =
             std::iter::once(first).chain(tries.iter().map(|one| one.subject(&self.base))).collect();
         let repeat = self.arguments.repeat;
-        let at_most = if referee.until.is_some() { repeat.saturating_mul(MAX_TIMES) } else { repeat };
+        let at_most = if judge.until.is_some() { repeat.saturating_mul(MAX_TIMES) } else { repeat };
         let plan =
             Plan { subjects, warm_up: 0, min_rounds: repeat, max_rounds: at_most, seed: self.arguments.seed };
-        engine::runs_done(&plan, &mut bench.executors, &mut bench.journal, &mut referee)?;
+        engine::runs_done(&plan, &mut lab.executors, &mut lab.journal, &mut judge)?;
         let rounds =
-            referee.observations.first().map_or(0, |observations| observations.iter().flatten().count());
-        let why = referee.failures.first().cloned().flatten();
+            judge.observations.first().map_or(0, |observations| observations.iter().flatten().count());
+        let why = judge.failures.first().cloned().flatten();
         if let (0, Some(why)) = (rounds, &why) {
             return Err(NoTrial::Fails(format!(
                 "without any setting, in every round after the first: {why}"
             )));
         }
         Ok(Rounds {
-            judged: referee.judge(),
+            judged: judge.judge(),
             rounds,
-            left_behind: referee.left_behind,
-            baseline_failures: (referee.baseline_failures, why),
+            left_behind: judge.left_behind,
+            baseline_failures: (judge.baseline_failures, why),
         })
     }
 

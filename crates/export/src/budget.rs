@@ -78,12 +78,17 @@ impl Stops {
 
     /// How long it may be stopped now: the rest of the budget in the period that ends now, and at
     /// most what has accrued since the process is known. A stop that was longer than allowed
-    /// reduces both.
+    /// reduces both. Before its first stop a process may use the budget of one period, which later
+    /// stops pay back.
     pub fn remaining(&self, now: Instant, budget: StopBudget) -> Duration {
         let recent = self.recent.iter().filter(|(at, _)| now.duration_since(*at) <= budget.period);
         let spent: Duration = recent.map(|(_, stopped)| *stopped).sum();
-        let brought = now.duration_since(self.since).mul_f64(budget.rate());
-        budget.stopped.saturating_sub(spent).min(brought.saturating_sub(self.total))
+        let in_period = budget.stopped.saturating_sub(spent);
+        if self.total.is_zero() {
+            return in_period;
+        }
+        let accrued = now.duration_since(self.since).mul_f64(budget.rate());
+        in_period.min(accrued.saturating_sub(self.total))
     }
 }
 
@@ -155,11 +160,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stopped_is_never_more_than_the_time_has_brought() {
+    fn stops_after_the_first_are_never_longer_than_what_has_accrued() {
         let start = Instant::now();
         let mut stops = Stops::new(start);
-        assert_eq!(stops.remaining(start, BUDGET), Duration::ZERO);
-        let later = start + Duration::from_secs(30);
+        assert_eq!(stops.remaining(start, BUDGET), BUDGET.stopped, "the first does not wait");
+        stops.add(start, Duration::from_millis(5), BUDGET);
+        assert_eq!(stops.remaining(start + Duration::from_secs(15), BUDGET), Duration::ZERO);
+        let later = start + Duration::from_secs(45);
         assert_eq!(stops.remaining(later, BUDGET), Duration::from_millis(10));
         stops.add(later, Duration::from_millis(10), BUDGET);
         assert_eq!(stops.remaining(later, BUDGET), Duration::ZERO);
@@ -208,8 +215,8 @@ mod tests {
                 log.push((now, stopped));
                 let window: Duration = log.iter().filter(|(at, _)| now.duration_since(*at) <= BUDGET.period).map(|(_, s)| *s).sum();
                 prop_assert!(window <= BUDGET.stopped);
-                let most = now.duration_since(start).mul_f64(BUDGET.rate()) + Duration::from_micros(1);
-                prop_assert!(stops.total() <= most);
+                let accrued = now.duration_since(start).mul_f64(BUDGET.rate()) + Duration::from_micros(1);
+                prop_assert!(stops.total() <= accrued.max(BUDGET.stopped));
             }
         }
     }

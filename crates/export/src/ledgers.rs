@@ -11,18 +11,18 @@ use strandline_inspect::Error;
 use strandline_inspect::explain::{self, SnapshotMode};
 
 use crate::LedgerOptions;
-use crate::board::{Entry, ProcessStates};
 use crate::budget::CpuBudget;
-use crate::desk::{PictureExchange, join_within};
+use crate::exchange::SurveyExchange;
 use crate::page::own_processor_time;
+use crate::states::{Entry, ProcessStates};
 use crate::summary::Summary;
+use strandline_survey::Survey;
 use strandline_survey::figures::Figures;
-use strandline_survey::picture::Survey;
 use strandline_survey::select::Key;
 
 /// Interval between checks whether a ledger may be taken.
 const TICK: Duration = Duration::from_millis(250);
-/// Interval of checks before the first picture is there.
+/// Interval of checks before the first survey is there.
 const FIRST_TICK: Duration = Duration::from_millis(20);
 /// Part of the remaining budget that is requested: resuming a process takes time too.
 const ASKED_PART: f64 = 0.9;
@@ -30,111 +30,93 @@ const ASKED_PART: f64 = 0.9;
 const MIN_PART: f64 = 0.1;
 /// Part of the processor share that is aimed at: a ledger may take longer than expected.
 const AIMED_PART: f64 = 0.8;
-/// Processor time that is expected for the first ledger.
-const FIRST_LEDGER: Duration = Duration::from_millis(100);
+/// Processor time that is expected for the second ledger: the first does not wait, and later ones
+/// pay it back.
+const SECOND_LEDGER: Duration = Duration::from_millis(100);
 /// Number of turns that a process skips if the budget is too small for it.
 const TURNS_LEFT_OUT: u32 = 10;
 /// Minimum anonymous memory for which a snapshot stops a process for less time than reading it
 /// does.
 const WORTH_A_SNAPSHOT: u64 = 8 << 20;
-/// Measured stops (benches/RESULTS.md) with a margin: for any stop, and in seconds per GiB for
-/// reading, for reading by a snapshot, and for page tables (a scan, and beside it the kernel's
-/// smaps_rollup: 7 ms).
-const BASE_STOP: Duration = Duration::from_millis(2);
+/// Measured stops (docs/figures.md, "Pauses") with a margin: for any stop; for page tables, in
+/// seconds per GiB; and beyond these for reading, and for making a snapshot.
+const BASE_STOP: Duration = Duration::from_millis(4);
+const PAGE_TABLE_SECONDS_PER_GIB: f64 = 0.018;
 const READ_SECONDS_PER_GIB: f64 = 0.4;
-const SNAPSHOT_SECONDS_PER_GIB: f64 = 0.04;
-const PAGE_TABLE_SECONDS_PER_GIB: f64 = 0.01;
-/// How long to wait for the thread at the end.
-const END_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// The thread that takes ledgers.
-#[derive(Debug)]
-pub struct Ledgers {
-    thread: JoinHandle<()>,
-}
-
-impl Ledgers {
-    pub fn start(
-        board: Arc<ProcessStates>,
-        desk: Arc<PictureExchange>,
-        how: LedgerOptions,
-        row_share: f64,
-        began: Instant,
-    ) -> std::io::Result<Self> {
-        let taker = LedgerTaker { board, desk, how, row_share };
-        let thread = std::thread::Builder::new().name("ledgers".into()).spawn(move || taker.work(began))?;
-        Ok(Self { thread })
-    }
-
-    /// Waits for the thread to end, after the desk has told it to. An unfinished ledger is
-    /// abandoned after a while: the kernel releases what it holds when this process ends.
-    pub fn end(self) {
-        join_within(self.thread, END_TIMEOUT);
-    }
-}
-
-struct LedgerTaker {
-    board: Arc<ProcessStates>,
-    desk: Arc<PictureExchange>,
-    how: LedgerOptions,
-    row_share: f64,
+const SNAPSHOT_SECONDS_PER_GIB: f64 = 0.01;
+/// Takes ledgers on a thread of its own.
+pub struct LedgerThread {
+    /// State of each process.
+    pub states: Arc<ProcessStates>,
+    /// Where it finds the survey.
+    pub exchange: Arc<SurveyExchange>,
+    /// How to take ledgers.
+    pub options: LedgerOptions,
+    /// Rows below this share of their ledger's RSS are summed.
+    pub row_share: f64,
 }
 
 /// A ledger that may be taken now.
 struct Turn {
     key: Key,
+    /// How long the process may be stopped for it; zero for not at all.
     remaining: Duration,
     snapshot: SnapshotMode,
 }
 
-impl LedgerTaker {
+impl LedgerThread {
+    /// Starts the thread of an exporter that started at `began`.
+    pub fn start(self, began: Instant) -> std::io::Result<JoinHandle<()>> {
+        std::thread::Builder::new().name("ledgers".into()).spawn(move || self.work(began))
+    }
+
     fn work(&self, began: Instant) {
         // The cost of starting counts.
-        let mut all = CpuBudget::new(self.how.processor_share * AIMED_PART, began, Duration::ZERO);
-        let mut own = CpuBudget::new(self.how.processor_share * MIN_PART, began, Duration::ZERO);
-        let (mut taken, mut expected) = (Duration::ZERO, FIRST_LEDGER);
-        let mut wait = FIRST_TICK;
-        while self.desk.sleep(wait) {
+        let mut all = CpuBudget::new(self.options.processor_share * AIMED_PART, began, Duration::ZERO);
+        let mut own = CpuBudget::new(self.options.processor_share * MIN_PART, began, Duration::ZERO);
+        let (mut taken, mut expected) = (Duration::ZERO, SECOND_LEDGER);
+        let (mut wait, mut is_first) = (FIRST_TICK, true);
+        while self.exchange.sleep(wait) {
             let now = Instant::now();
             let owed = all.wait(now, own_processor_time(), expected).min(own.wait(now, taken, expected));
-            let Some(picture) = self.desk.picture() else { continue };
+            let Some(survey) = self.exchange.survey() else { continue };
             wait = TICK.max(owed.min(Duration::from_secs(1)));
-            if !owed.is_zero() || !self.desk.is_read() {
+            if !(owed.is_zero() || is_first) || !self.exchange.is_read() {
                 continue;
             }
-            if let Some(turn) = self.next(&picture, now) {
+            if let Some(turn) = self.next(&survey, now) {
                 let before = own_processor_time();
                 self.take(&turn);
                 let took = own_processor_time().saturating_sub(before);
                 taken += took;
                 // Recent ledgers weigh most: processes differ.
                 expected = (expected + took) / 2;
-                wait = Duration::ZERO;
+                (wait, is_first) = (Duration::ZERO, false);
             }
         }
     }
 
     /// The process whose turn it is: of those whose budget allows it, the one that has waited
     /// longest, and of new ones the largest.
-    fn next(&self, picture: &Survey, now: Instant) -> Option<Turn> {
+    fn next(&self, survey: &Survey, now: Instant) -> Option<Turn> {
         let own = std::process::id().cast_signed();
-        let budget = self.how.stop;
-        let mut entries = self.board.entries();
+        let budget = self.options.stop;
+        let mut entries = self.states.entries();
         let mut best: Option<(Instant, Turn)> = None;
-        for shown in picture.processes.iter().filter(|shown| shown.key.pid != own) {
+        for shown in survey.processes.iter().filter(|shown| shown.key.pid != own) {
             let Some(entry) = entries.get_mut(&shown.key).filter(|entry| entry.not_before <= now) else {
                 continue;
             };
             let snapshot = self.snapshot(&shown.figures);
             let least = least_stop(&shown.figures);
-            if least > budget.stopped {
-                entry.problem = Some("stop_budget");
-                entry.not_before = now + self.how.interval;
-                continue;
-            }
-            let expected = entry.expected.unwrap_or_else(|| first_guess(&shown.figures, snapshot));
-            let needed = expected.max(least).min(budget.stopped.mul_f64(ASKED_PART));
-            let left = entry.stops.remaining(now, budget);
+            let (needed, left) = if least > budget.stopped {
+                // It can only be read while its threads sleep.
+                (Duration::ZERO, Duration::ZERO)
+            } else {
+                let expected = entry.expected.unwrap_or_else(|| first_guess(&shown.figures, snapshot));
+                let needed = expected.max(least).min(budget.stopped.mul_f64(ASKED_PART));
+                (needed, entry.stops.remaining(now, budget))
+            };
             if left >= needed && best.as_ref().is_none_or(|(since, _)| entry.not_before < *since) {
                 best = Some((entry.not_before, Turn { key: shown.key, remaining: left, snapshot }));
             }
@@ -144,7 +126,7 @@ impl LedgerTaker {
 
     fn snapshot(&self, figures: &Figures) -> SnapshotMode {
         let is_small = figures.anonymous_bytes.is_none_or(|bytes| bytes < WORTH_A_SNAPSHOT);
-        match self.how.snapshot {
+        match self.options.snapshot {
             SnapshotMode::IfPossible if is_small => SnapshotMode::IfShorter,
             asked => asked,
         }
@@ -156,7 +138,8 @@ impl LedgerTaker {
             max_stop: Some(asked),
             snapshot: turn.snapshot,
             started: Some(turn.key.start_ticks),
-            quiet_for: self.how.quiet_for,
+            quiet_for: self.options.quiet_for,
+            never_stop: turn.remaining.is_zero(),
             threads: Some(1),
             ..explain::Options::default()
         };
@@ -172,39 +155,36 @@ impl LedgerTaker {
         };
         // Otherwise the exporter's memory would grow with each ledger.
         strandline_sys::host::trim_heap();
-        self.board.count(if result.is_ok() { &self.board.ledgers } else { &self.board.failures });
+        self.states.count(if result.is_ok() { &self.states.ledgers } else { &self.states.failures });
         if stopped > turn.remaining {
-            self.board.count(&self.board.overruns);
+            self.states.count(&self.states.overruns);
         }
-        if let Some(entry) = self.board.entries().get_mut(&turn.key) {
-            entry.stops.add(now, stopped, self.how.stop);
-            entry.not_before = now + self.how.interval;
+        if let Some(entry) = self.states.entries().get_mut(&turn.key) {
+            entry.stops.add(now, stopped, self.options.stop);
+            entry.not_before = now + self.options.interval;
             match result {
-                Ok(summary) => self.keep(entry, summary, (asked, stopped), now),
+                Ok(summary) => self.keep(entry, summary, asked, stopped),
+                Err(Error::Io { .. }) if turn.remaining.is_zero() => entry.problem = Some("stop_budget"),
                 Err(error) => entry.problem = reason(&error),
             }
         }
     }
 
-    /// Keeps a ledger, unless it is worse than the present one.
-    fn keep(
-        &self,
-        entry: &mut Entry,
-        summary: Summary,
-        (asked, stopped): (Duration, Duration),
-        now: Instant,
-    ) {
+    /// Keeps a ledger, unless it is worse than the present one. It stopped its process for `stopped`
+    /// of the `asked` time.
+    fn keep(&self, entry: &mut Entry, summary: Summary, asked: Duration, stopped: Duration) {
+        let now = summary.at;
         if !summary.is_cut_short {
             entry.problem = None;
             entry.expected = Some(stopped.mul_f64(1.2));
             entry.ledger = Some(summary);
             return;
         }
-        let most = self.how.stop.stopped;
-        if asked >= most.mul_f64(0.75) {
+        let most = self.options.stop.stopped;
+        if asked.is_zero() || asked >= most.mul_f64(0.75) {
             // It never gets more time than this.
             entry.problem = Some("stop_budget");
-            entry.not_before = now + self.how.interval * TURNS_LEFT_OUT;
+            entry.not_before = now + self.options.interval * TURNS_LEFT_OUT;
         } else {
             entry.not_before = now;
         }
@@ -281,7 +261,7 @@ mod tests {
     use std::process::{Command, Stdio};
     use std::sync::atomic::Ordering;
 
-    use strandline_survey::picture::Surveyor;
+    use strandline_survey::Surveyor;
     use strandline_survey::select::{Selection, SelectionRequest};
 
     use super::*;
@@ -297,21 +277,21 @@ mod tests {
     fn a_stop_is_an_overrun_exactly_where_it_is_longer_than_it_was_allowed() {
         let mut child = idle();
         let asked = SelectionRequest { pids: vec![child.id().cast_signed()], ..SelectionRequest::default() };
-        let picture = Surveyor::default().paint(&Selection::new(asked).unwrap(), 1);
-        let key = picture.processes[0].key;
-        let board = Arc::new(ProcessStates::default());
-        board.follow(&picture);
+        let survey = Surveyor::default().take(&Selection::new(asked).unwrap(), 1);
+        let key = survey.processes[0].key;
+        let states = Arc::new(ProcessStates::default());
+        states.follow(&survey);
         let plenty = Duration::from_secs(600);
-        let how = LedgerOptions {
+        let options = LedgerOptions {
             stop: StopBudget { stopped: plenty, period: plenty * 10 },
             processor_share: 1.0,
             interval: Duration::from_secs(1),
             snapshot: SnapshotMode::Never,
             quiet_for: Duration::ZERO,
         };
-        let desk = Arc::new(PictureExchange::new().unwrap());
-        let taker = LedgerTaker { board: Arc::clone(&board), desk, how, row_share: 0.01 };
-        let total = || board.entries().get(&key).map(|entry| entry.stops.total()).unwrap();
+        let exchange = Arc::new(SurveyExchange::new().unwrap());
+        let taker = LedgerThread { states: Arc::clone(&states), exchange, options, row_share: 0.01 };
+        let total = || states.entries().get(&key).map(|entry| entry.stops.total()).unwrap();
         let mut overruns = 0;
         for left in [plenty, Duration::from_nanos(1), plenty] {
             let before = total();
@@ -319,15 +299,53 @@ mod tests {
             let stopped = total() - before;
             assert!(stopped > Duration::ZERO);
             overruns += u64::from(stopped > left);
-            assert_eq!(board.overruns.load(Ordering::Relaxed), overruns, "{stopped:?} of {left:?}");
+            assert_eq!(states.overruns.load(Ordering::Relaxed), overruns, "{stopped:?} of {left:?}");
         }
         assert!(overruns > 0, "no stop is as short as a nanosecond");
         // Another process with the same id.
-        let (failures, before) = (board.failures.load(Ordering::Relaxed), total());
+        let (failures, before) = (states.failures.load(Ordering::Relaxed), total());
         let other = Key { start_ticks: key.start_ticks + 1, ..key };
         taker.take(&Turn { key: other, remaining: plenty, snapshot: SnapshotMode::Never });
-        assert_eq!((board.failures.load(Ordering::Relaxed), total()), (failures + 1, before));
+        assert_eq!((states.failures.load(Ordering::Relaxed), total()), (failures + 1, before));
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_whose_shortest_stop_exceeds_the_budget_is_only_read_while_it_sleeps() {
+        let mut child = idle();
+        let asked = SelectionRequest { pids: vec![child.id().cast_signed()], ..SelectionRequest::default() };
+        let mut survey = Surveyor::default().take(&Selection::new(asked).unwrap(), 1);
+        survey.processes[0].figures.rss_bytes = 2 << 30;
+        let key = survey.processes[0].key;
+        let states = Arc::new(ProcessStates::default());
+        states.follow(&survey);
+        let options = LedgerOptions {
+            stop: StopBudget { stopped: Duration::from_millis(20), period: Duration::from_secs(60) },
+            processor_share: 1.0,
+            interval: Duration::from_secs(1),
+            snapshot: SnapshotMode::IfPossible,
+            quiet_for: Duration::ZERO,
+        };
+        let exchange = Arc::new(SurveyExchange::new().unwrap());
+        let thread = LedgerThread { states: Arc::clone(&states), exchange, options, row_share: 0.01 };
+        let turn = thread.next(&survey, Instant::now()).unwrap();
+        assert_eq!(turn.remaining, Duration::ZERO);
+        // Reading without a stop is switched off: nothing may be tried in its place.
+        thread.take(&turn);
+        let entry = states.entries()[&key].clone();
+        assert_eq!((entry.problem, entry.stops.total()), (Some("stop_budget"), Duration::ZERO));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_cut_short_is_at_least_what_was_measured() {
+        // explain --max-stop 1ms --quiet-for 0 --snapshot=never: docs/figures.md, "Pauses".
+        for (mib, measured_ms) in [(256, 7.7), (1024, 19.9), (2048, 34.9)] {
+            let figures = Figures { rss_bytes: mib << 20, ..Figures::default() };
+            let expected = (BASE_STOP + least_stop(&figures)).as_secs_f64() * 1e3;
+            assert!((measured_ms..2.0 * measured_ms).contains(&expected), "{mib} MiB: {expected} ms");
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! read a process's memory itself, push anything anywhere, or stop a process for longer than its
 //! budget.
 //!
-//! Data flows one way: `strandline-survey` (a picture of the processes, with the small ones summed)
+//! Data flows one way: `strandline-survey` (the processes' figures, with the small ones summed)
 //! → `page` (as text, with the ledgers) → `server` and `textfile`. Ledgers are taken separately
 //! (`ledgers`), one at a time, within a `budget` of stopped time for each process and of processor
 //! time for all.
@@ -14,14 +14,14 @@
 
 #![forbid(unsafe_code)]
 
-mod board;
 pub mod budget;
-mod desk;
+mod exchange;
 mod exposition;
 mod http;
 mod ledgers;
 mod page;
 mod server;
+mod states;
 mod summary;
 mod textfile;
 
@@ -32,9 +32,10 @@ use std::time::{Duration, Instant};
 
 use strandline_inspect::explain::SnapshotMode;
 
-use board::ProcessStates;
 use budget::StopBudget;
-use desk::PictureExchange;
+use exchange::{SurveyExchange, SurveyThread};
+use ledgers::LedgerThread;
+use states::ProcessStates;
 use strandline_survey::Selection;
 
 /// What to export, where, and at what cost.
@@ -72,6 +73,10 @@ pub struct LedgerOptions {
     pub quiet_for: Duration,
 }
 
+/// How long to wait at the end for the thread of surveys, and for that of ledgers.
+const SURVEY_END_TIMEOUT: Duration = Duration::from_secs(1);
+const LEDGER_END_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// Called with single lines, from any thread.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
@@ -86,9 +91,9 @@ pub fn run(options: Options, log: Log) -> Result<(), String> {
     let signals = server::hold_signals()?;
     let listener = options.listen.map(listen).transpose()?;
     let began = Instant::now();
-    let board = Arc::new(ProcessStates::default());
-    let desk =
-        Arc::new(PictureExchange::new().map_err(|error| format!("no descriptor to wake by: {error}"))?);
+    let states = Arc::new(ProcessStates::default());
+    let exchange =
+        Arc::new(SurveyExchange::new().map_err(|error| format!("no descriptor to wake by: {error}"))?);
     if let Some(folder) = &options.textfile {
         textfile::prepare(folder)?;
     }
@@ -96,30 +101,31 @@ pub fn run(options: Options, log: Log) -> Result<(), String> {
         let address = listener.local_addr().map_err(|error| error.to_string())?;
         log(&format!("listening on http://{address}/metrics"));
     }
-    let ledgers = options.ledgers.map(|how| {
-        ledgers::Ledgers::start(Arc::clone(&board), Arc::clone(&desk), how, options.row_share, began)
-    });
-    let ledgers = ledgers.transpose().map_err(|error| format!("no thread for ledgers: {error}"))?;
-    let writer = options
-        .textfile
-        .clone()
-        .map(|folder| textfile::Writer::new(folder, options.interval, Arc::clone(&log)));
-    let pages = Arc::new(page::Pages::new(board, began));
-    let keeper = desk::PictureMaker {
+    let pages = Arc::new(page::Pages::new(Arc::clone(&states), began));
+    let surveys = SurveyThread {
         selection: options.selection,
         top: options.top,
-        writer,
+        writer: options
+            .textfile
+            .clone()
+            .map(|folder| textfile::Writer::new(folder, options.interval, Arc::clone(&log))),
         pages: Arc::clone(&pages),
     };
-    let thread =
-        desk::start(Arc::clone(&desk), keeper).map_err(|error| format!("no thread for figures: {error}"))?;
-    let result = server::serve(listener, &signals, &desk, &pages);
-    desk.end();
-    // If it hangs on a process that does not respond, it is abandoned: the kernel releases
-    // everything when this process ends.
-    desk::join_within(thread, Duration::from_secs(1));
+    let ledgers = options.ledgers.map(|ledger_options| {
+        let exchange = Arc::clone(&exchange);
+        let thread = LedgerThread { states, exchange, options: ledger_options, row_share: options.row_share };
+        thread.start(began)
+    });
+    let ledgers = ledgers.transpose().map_err(|error| format!("no thread for ledgers: {error}"))?;
+    let surveys =
+        surveys.start(Arc::clone(&exchange)).map_err(|error| format!("no thread for figures: {error}"))?;
+    let result = server::serve(listener, &signals, &exchange, &pages);
+    exchange.end();
+    // A thread that hangs on a process, or an unfinished ledger, is abandoned: the kernel releases
+    // what it holds when this process ends.
+    exchange::join_within(surveys, SURVEY_END_TIMEOUT);
     if let Some(ledgers) = ledgers {
-        ledgers.end();
+        exchange::join_within(ledgers, LEDGER_END_TIMEOUT);
     }
     if let Some(folder) = &options.textfile {
         textfile::remove(folder);

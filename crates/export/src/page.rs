@@ -1,14 +1,14 @@
-//! A picture and its ledgers as text. Names and labels are an interface that rules and dashboards
+//! A survey and its ledgers as text. Names and labels are an interface that rules and dashboards
 //! rely on (docs/metrics.md): metrics may be added, never renamed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::board::{Entry, ProcessStates};
 use crate::exposition::{Exposition, Format, Kind, Value};
+use crate::states::{Entry, ProcessStates};
 use strandline_survey::figures::Pss;
-use strandline_survey::picture::{ProcessFigures, Sum, Survey};
+use strandline_survey::survey::{ProcessFigures, Sum, Survey};
 
 /// Name of the sum of everything without series of its own.
 const OTHER: &str = "other";
@@ -16,7 +16,7 @@ const OTHER: &str = "other";
 #[derive(Debug)]
 pub struct Pages {
     /// State of each process.
-    pub board: Arc<ProcessStates>,
+    pub states: Arc<ProcessStates>,
     began: Instant,
     /// Pages that were requested.
     pub scrapes: AtomicU64,
@@ -42,34 +42,34 @@ impl Line<'_> {
 }
 
 impl Pages {
-    /// Pages for what is on `board`.
-    pub fn new(board: Arc<ProcessStates>, began: Instant) -> Self {
-        Self { board, began, scrapes: AtomicU64::new(0), dropped: AtomicU64::new(0) }
+    /// Pages for what is on `states`.
+    pub fn new(states: Arc<ProcessStates>, began: Instant) -> Self {
+        Self { states, began, scrapes: AtomicU64::new(0), dropped: AtomicU64::new(0) }
     }
 
-    /// The page of `picture`, with the current ledgers.
-    pub fn page(&self, picture: &Survey, format: Format) -> String {
+    /// The page of `survey`, with the current ledgers.
+    pub fn page(&self, survey: &Survey, format: Format) -> String {
         let now = Instant::now();
         let mut text = Exposition::new(format);
         {
-            let entries = self.board.entries();
-            let lines: Vec<Line<'_>> = picture
+            let entries = self.states.entries();
+            let lines: Vec<Line<'_>> = survey
                 .processes
                 .iter()
                 .map(|shown| Line { shown, entry: entries.get(&shown.key), pid: shown.key.pid.to_string() })
                 .collect();
-            kernel_figures(&mut text, &lines, picture.others.as_ref());
+            kernel_figures(&mut text, &lines, survey.others.as_ref());
             own_figures(&mut text, &lines);
             ledgers(&mut text, &lines, now);
             troubles(&mut text, &lines);
         }
-        groups(&mut text, &picture.groups);
-        self.own(&mut text, picture, now);
+        groups(&mut text, &survey.groups);
+        self.own(&mut text, survey, now);
         text.end()
     }
 
     /// Metrics of the exporter itself.
-    fn own(&self, text: &mut Exposition, picture: &Survey, now: Instant) {
+    fn own(&self, text: &mut Exposition, survey: &Survey, now: Instant) {
         let info = "strandline_exporter_info";
         text.family(info, Kind::Gauge, "Which version this is; always 1.");
         text.sample(info, &[("version", env!("CARGO_PKG_VERSION"))], 1);
@@ -78,10 +78,10 @@ impl Pages {
             text.sample(name, &[], value);
         };
         let seconds = |time: Duration| Value::Real(time.as_secs_f64());
-        let shown = picture.processes.len() as u64;
-        let summed = picture.others.map_or(0, |others| others.processes);
-        let age = seconds(now.duration_since(picture.at));
-        let (took, uptime) = (seconds(picture.took), seconds(now.duration_since(self.began)));
+        let shown = survey.processes.len() as u64;
+        let summed = survey.others.map_or(0, |others| others.processes);
+        let age = seconds(now.duration_since(survey.at));
+        let (took, uptime) = (seconds(survey.took), seconds(now.duration_since(self.began)));
         gauge("strandline_exporter_processes", "Processes with series of their own.", shown.into());
         gauge("strandline_exporter_summed_processes", "Processes that are summed as other.", summed.into());
         gauge("strandline_exporter_figures_age_seconds", "How old the kernel's figures here are.", age);
@@ -95,16 +95,16 @@ impl Pages {
             text.sample(name, &[], value);
         };
         let count = |counter: &AtomicU64| Value::Whole(counter.load(Ordering::Relaxed));
-        let (board, cpu) = (&self.board, seconds(own_processor_time()));
+        let (states, cpu) = (&self.states, seconds(own_processor_time()));
         counter("strandline_exporter_cpu_seconds_total", "Processor time of the exporter.", cpu);
         counter("strandline_exporter_scrapes_total", "Pages that were asked for.", count(&self.scrapes));
         let slow = "Clients that were let go because they were too slow.";
         counter("strandline_exporter_dropped_clients_total", slow, count(&self.dropped));
-        counter("strandline_exporter_ledgers_total", "Ledgers that were taken.", count(&board.ledgers));
+        counter("strandline_exporter_ledgers_total", "Ledgers that were taken.", count(&states.ledgers));
         let failed = "Ledgers that could not be taken.";
-        counter("strandline_exporter_failed_ledgers_total", failed, count(&board.failures));
+        counter("strandline_exporter_failed_ledgers_total", failed, count(&states.failures));
         let overrun = "Stops that became longer than they were allowed; they are paid back.";
-        counter("strandline_exporter_overrun_stops_total", overrun, count(&board.overruns));
+        counter("strandline_exporter_overrun_stops_total", overrun, count(&states.overruns));
     }
 }
 

@@ -2,7 +2,7 @@
 //! sends nothing, or does not read, is dropped after a time limit; the libraries that were
 //! considered use a thread per client and no time limit.
 //!
-//! The server never looks at a process: if the last picture is too old it requests another, and
+//! The server never looks at a process: if the last survey is too old it requests another, and
 //! answers with the old one if that does not arrive.
 
 use std::io::{ErrorKind, Read, Write};
@@ -18,7 +18,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use strandline_process::target::hold;
 
-use crate::desk::PictureExchange;
+use crate::exchange::SurveyExchange;
 use crate::exposition::Format;
 use crate::http::{self, MAX_REQUEST_BYTES, Request, Resource};
 use crate::page::Pages;
@@ -27,13 +27,13 @@ use crate::page::Pages;
 /// `MIN_TIME`.
 const MAX_CLIENTS: usize = 200;
 const MIN_TIME: Duration = Duration::from_secs(1);
-/// Time limits for the request, for the picture, for sending the answer, and for the client to hang
+/// Time limits for the request, for the survey, for sending the answer, and for the client to hang
 /// up.
 const REQUEST_TIME: Duration = Duration::from_secs(5);
-const PICTURE_TIME: Duration = Duration::from_secs(5);
+const SURVEY_TIME: Duration = Duration::from_secs(5);
 const ANSWER_TIME: Duration = Duration::from_secs(20);
 const CLOSE_TIME: Duration = Duration::from_secs(1);
-/// A page is made again after this: ages grow while the picture stays the same.
+/// A page is made again after this: ages grow while the survey stays the same.
 const PAGE_TIME: Duration = Duration::from_secs(1);
 /// Time until the next attempt if the kernel has no descriptor for another client.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
@@ -56,7 +56,7 @@ pub fn hold_signals() -> Result<SignalFd, String> {
 enum Step {
     /// It sends its request.
     Reading(Vec<u8>),
-    /// It waits for a picture.
+    /// It waits for a survey.
     Waiting(Format, bool),
     /// It receives its answer: headers, body, and how much of both was sent.
     Writing(Vec<u8>, Arc<Vec<u8>>, usize),
@@ -78,7 +78,7 @@ struct PageCache {
 }
 
 struct Server<'a> {
-    desk: &'a PictureExchange,
+    exchange: &'a SurveyExchange,
     pages: &'a Pages,
     made: PageCache,
 }
@@ -90,15 +90,15 @@ struct Server<'a> {
 pub fn serve(
     listener: Option<TcpListener>,
     signals: &SignalFd,
-    desk: &PictureExchange,
+    exchange: &SurveyExchange,
     pages: &Pages,
 ) -> Result<(), String> {
-    let mut server = Server { desk, pages, made: PageCache::default() };
+    let mut server = Server { exchange, pages, made: PageCache::default() };
     let mut clients: Vec<Client> = Vec::new();
     let mut breathe = false;
     loop {
         let hears = listener.as_ref().filter(|_| !breathe && has_room(&clients));
-        let ready = wait(signals, desk, hears, &clients, breathe)?;
+        let ready = wait(signals, exchange, hears, &clients, breathe)?;
         breathe = false;
         if ready.signal
             && let Ok(Some(signal)) = signals.read_signal()
@@ -109,13 +109,13 @@ pub fn serve(
             // Ctrl-Z takes effect when no process is held: a stopped exporter releases none.
             hold::while_nothing_is_held(strandline_sys::signal::stop_own_process);
         }
-        if ready.laid {
-            let _ = desk.delivered().read();
+        if ready.delivered {
+            let _ = exchange.delivered().read();
         }
         for (client, _) in clients.iter_mut().zip(&ready.clients).filter(|(_, ready)| **ready) {
             server.step(client);
         }
-        for client in clients.iter_mut().filter(|client| ready.laid || client.is_over()) {
+        for client in clients.iter_mut().filter(|client| ready.delivered || client.is_over()) {
             server.answer_waiting(client);
         }
         let before = clients.len();
@@ -131,7 +131,7 @@ pub fn serve(
 /// What has events.
 struct Ready {
     signal: bool,
-    laid: bool,
+    delivered: bool,
     listener: bool,
     clients: Vec<bool>,
 }
@@ -142,14 +142,14 @@ fn has_room(clients: &[Client]) -> bool {
 
 fn wait(
     signals: &SignalFd,
-    desk: &PictureExchange,
+    exchange: &SurveyExchange,
     listener: Option<&TcpListener>,
     clients: &[Client],
     pauses_accepting: bool,
 ) -> Result<Ready, String> {
     let mut fds = vec![
         PollFd::new(signals.as_fd(), PollFlags::POLLIN),
-        PollFd::new(desk.delivered().as_fd(), PollFlags::POLLIN),
+        PollFd::new(exchange.delivered().as_fd(), PollFlags::POLLIN),
     ];
     fds.extend(clients.iter().map(|client| PollFd::new(client.stream.as_fd(), client.step.awaits())));
     fds.extend(listener.map(|listener| PollFd::new(listener.as_fd(), PollFlags::POLLIN)));
@@ -166,9 +166,9 @@ fn wait(
     }
     let is_ready = |fd: &PollFd<'_>| fd.revents().is_none_or(|events| !events.is_empty());
     let mut ready = fds.iter().map(is_ready);
-    let (signal, laid) = (ready.next() == Some(true), ready.next() == Some(true));
+    let (signal, delivered) = (ready.next() == Some(true), ready.next() == Some(true));
     let of_clients = ready.by_ref().take(clients.len()).collect();
-    Ok(Ready { signal, laid, clients: of_clients, listener: ready.next() == Some(true) })
+    Ok(Ready { signal, delivered, clients: of_clients, listener: ready.next() == Some(true) })
 }
 
 impl Step {
@@ -186,7 +186,7 @@ impl Client {
     fn until(&self) -> Instant {
         let time = match self.step {
             Step::Reading(_) => REQUEST_TIME,
-            Step::Waiting(..) => PICTURE_TIME,
+            Step::Waiting(..) => SURVEY_TIME,
             Step::Writing(..) => ANSWER_TIME,
             Step::Closing => CLOSE_TIME,
         };
@@ -259,7 +259,7 @@ impl Server<'_> {
                     if stream.set_nonblocking(true).is_err() {
                         continue;
                     }
-                    // Drops the slowest, which has had its time. A client that waits for a picture
+                    // Drops the slowest, which has had its time. A client that waits for a survey
                     // is not slow.
                     let slowness = |index: &usize| (clients[*index].waits(), clients[*index].since);
                     if clients.len() >= MAX_CLIENTS
@@ -318,19 +318,19 @@ impl Server<'_> {
             }
             Resource::Metrics(format) => {
                 self.pages.scrapes.fetch_add(1, Ordering::Relaxed);
-                self.desk.note_reader();
+                self.exchange.note_reader();
                 client.go_on(Step::Waiting(format, request.is_head));
-                if self.desk.picture().is_some_and(|picture| picture.is_valid(Instant::now())) {
+                if self.exchange.survey().is_some_and(|survey| survey.is_valid(Instant::now())) {
                     self.answer_waiting(client);
                 } else {
-                    self.desk.request();
+                    self.exchange.request();
                 }
             }
         }
         client.send();
     }
 
-    /// Answers a waiting client with the last picture, whatever its age: the page contains the age.
+    /// Answers a waiting client with the last survey, whatever its age: the page contains the age.
     fn answer_waiting(&mut self, client: &mut Client) {
         let Step::Waiting(format, is_head) = client.step else { return };
         match self.page(format) {
@@ -341,17 +341,17 @@ impl Server<'_> {
     }
 
     fn page(&mut self, format: Format) -> Option<Arc<Vec<u8>>> {
-        let picture = self.desk.picture()?;
+        let survey = self.exchange.survey()?;
         let made = match format {
             Format::Plain => &mut self.made.plain,
             Format::OpenMetrics => &mut self.made.open,
         };
-        let is_new = |at: &Instant| *at >= picture.at && at.elapsed() < PAGE_TIME;
+        let is_new = |at: &Instant| *at >= survey.at && at.elapsed() < PAGE_TIME;
         if let Some((_, page)) = made.as_ref().filter(|(at, _)| is_new(at)) {
             return Some(Arc::clone(page));
         }
         let at = Instant::now();
-        let page = Arc::new(self.pages.page(&picture, format).into_bytes());
+        let page = Arc::new(self.pages.page(&survey, format).into_bytes());
         *made = Some((at, Arc::clone(&page)));
         Some(page)
     }

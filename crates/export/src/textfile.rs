@@ -18,15 +18,15 @@ pub struct Writer {
     folder: PathBuf,
     interval: Duration,
     due: Instant,
-    tell: Log,
+    log: Log,
     /// The last failure, which is reported once.
-    told: Option<String>,
+    reported: Option<String>,
 }
 
 impl Writer {
     /// Writes into `folder` every `interval`, beginning now.
-    pub fn new(folder: PathBuf, interval: Duration, tell: Log) -> Self {
-        Self { folder, interval, due: Instant::now(), tell, told: None }
+    pub fn new(folder: PathBuf, interval: Duration, log: Log) -> Self {
+        Self { folder, interval, due: Instant::now(), log, reported: None }
     }
 
     /// Whether it is time to write.
@@ -42,10 +42,10 @@ impl Writer {
     pub fn write(&mut self, page: &str) {
         self.due = Instant::now() + self.interval;
         let error = replace(&self.folder, page).err();
-        if let Some(line) = error.as_ref().filter(|line| self.told.as_ref() != Some(*line)) {
-            (self.tell)(line);
+        if let Some(line) = error.as_ref().filter(|line| self.reported.as_ref() != Some(*line)) {
+            (self.log)(line);
         }
-        self.told = error;
+        self.reported = error;
     }
 }
 
@@ -94,15 +94,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_replaced_and_trouble_is_told_once() {
+    fn a_page_is_replaced_and_a_failure_is_reported_once() {
         let folder = tempfile::tempdir().unwrap();
-        let told: Arc<Mutex<Vec<String>>> = Arc::default();
-        let tell: Log = {
-            let told = Arc::clone(&told);
-            Arc::new(move |line: &str| told.lock().unwrap().push(line.to_owned()))
+        let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+        let log: Log = {
+            let lines = Arc::clone(&lines);
+            Arc::new(move |line: &str| lines.lock().unwrap().push(line.to_owned()))
         };
         prepare(folder.path()).unwrap();
-        let mut writer = Writer::new(folder.path().to_owned(), Duration::from_secs(60), tell);
+        let mut writer = Writer::new(folder.path().to_owned(), Duration::from_secs(60), log);
         assert!(writer.is_due());
         std::os::unix::fs::symlink("/dev/full", folder.path().join(PARTIAL_NAME)).unwrap();
         for page in ["first\n", "second\n"] {
@@ -117,6 +117,6 @@ mod tests {
         assert!(prepare(&gone).is_err());
         writer.write("third\n");
         writer.write("fourth\n");
-        assert_eq!(told.lock().unwrap().len(), 1);
+        assert_eq!(lines.lock().unwrap().len(), 1);
     }
 }

@@ -7,6 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use strandline_recorder::Limits;
 
+use super::tail::last_lines;
+
+/// Number of lines shown of a failed run's standard error.
+const TAIL_LINES: usize = 5;
+
 /// A command in its environment that is compared with others; runs once in each round.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {
@@ -129,7 +134,33 @@ pub struct Node {
     pub kind: String,
 }
 
+impl End {
+    fn words(&self) -> String {
+        match self {
+            Self::Exited(status) => format!("exit status {status}"),
+            Self::Signalled(signal) => {
+                let name = nix::sys::signal::Signal::try_from(*signal).map_or("", |signal| signal.as_str());
+                format!("ended by signal {signal} {name}").trim_end().to_owned()
+            }
+            Self::TimedOut => "ended after its timeout".to_owned(),
+            Self::NotStarted(why) => why.clone(),
+        }
+    }
+}
+
 impl Outcome {
+    /// How the run ended, with the end of its standard error: "exit status 3; its last words: …".
+    pub fn describe_end(&self) -> String {
+        let tail = match (&self.end, &self.stderr) {
+            (End::Exited(_) | End::Signalled(_) | End::TimedOut, Some(path)) => {
+                last_lines(path, TAIL_LINES).join(" / ")
+            }
+            _ => String::new(),
+        };
+        let end = self.end.words();
+        if tail.is_empty() { end } else { format!("{end}; its last words: {tail}") }
+    }
+
     /// The outcome of a run that never started.
     pub fn not_started(why: String) -> Self {
         Self {

@@ -313,17 +313,30 @@ pub struct CompareJudge<'a> {
     pub failed: Option<(usize, Outcome)>,
     /// Runs that left processes behind.
     pub left_behind: u32,
-    /// Number of failed runs by subject.
-    pub failures: BTreeMap<usize, u32>,
+    /// Failed runs by subject.
+    pub failures: BTreeMap<usize, FailedRuns>,
+}
+
+/// Number of failed runs of a subject.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FailedRuns {
+    /// Those that exited by themselves: their figures count.
+    pub counted: u32,
+    /// Those that a signal or their timeout ended: their figures do not count.
+    pub excluded: u32,
 }
 
 impl Judge for CompareJudge<'_> {
-    fn heard(&mut self, subject: usize, _round: Option<u32>, outcome: &Outcome) -> Next {
+    fn run_ended(&mut self, subject: usize, _round: Option<u32>, outcome: &Outcome) -> Next {
         self.left_behind += u32::from(outcome.left_behind > 0);
         if outcome.end.is_success() {
             return Next::Continue;
         }
-        *self.failures.entry(subject).or_default() += 1;
+        let failed = self.failures.entry(subject).or_default();
+        match outcome.end {
+            End::Exited(_) => failed.counted += 1,
+            End::Signalled(_) | End::TimedOut | End::NotStarted(_) => failed.excluded += 1,
+        }
         if self.may_fail && !matches!(outcome.end, End::NotStarted(_)) {
             return Next::Continue;
         }

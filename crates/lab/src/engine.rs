@@ -6,10 +6,10 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use super::cell::{Outcome, Subject};
-use super::elsewhere::TaskCounts;
-use super::engine_elsewhere;
 use super::executor::{Executor, Stopped};
 use super::journal::Journal;
+use super::remote::TaskCounts;
+use super::remote_engine;
 
 /// The subjects of a lab, and how often they run.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ pub struct Progress {
     pub subject: usize,
     /// Estimated time for the remaining runs.
     pub remaining: Option<Duration>,
-    /// Rounds under way, if rounds run elsewhere.
+    /// Rounds under way, if other machines run rounds.
     pub tasks: Option<TaskCounts>,
 }
 
@@ -64,7 +64,7 @@ pub struct Results {
 /// Judges each run and decides how the lab continues.
 pub trait Judge {
     /// Called after each run; `round` is `None` if the run does not count.
-    fn heard(&mut self, subject: usize, round: Option<u32>, outcome: &Outcome) -> Next;
+    fn run_ended(&mut self, subject: usize, round: Option<u32>, outcome: &Outcome) -> Next;
     /// Called with the progress.
     fn progress(&mut self, progress: &Progress);
     /// Whether the rounds so far suffice.
@@ -106,9 +106,9 @@ pub fn runs_done(
         run: 0,
     };
     if let [executor] = &mut *executors
-        && let Some(elsewhere) = executor.remote()
+        && let Some(remote) = executor.remote()
     {
-        engine_elsewhere::run(&mut lab, elsewhere)?;
+        remote_engine::run(&mut lab, remote)?;
         return Ok(lab.results);
     }
     for round in 0..rounds {
@@ -240,7 +240,7 @@ impl Lab<'_> {
 
     pub(super) fn judge_run(&mut self, turn: ScheduledRun, outcome: Outcome) {
         let counted = turn.round.checked_sub(self.plan.warm_up);
-        match self.judge.heard(turn.subject, counted, &outcome) {
+        match self.judge.run_ended(turn.subject, counted, &outcome) {
             Next::Continue => {}
             Next::Drop => {
                 if let Some(dropped) = self.dropped.get_mut(turn.subject) {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::cell::{End, Outcome, Subject};
-use super::elsewhere::RemoteExecutor;
+use super::remote::RemoteExecutor;
 
 /// Time for a job to end after SIGTERM once it reached its timeout.
 const GRACE: Duration = Duration::from_secs(2);

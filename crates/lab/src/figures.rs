@@ -5,7 +5,7 @@ use std::path::Path;
 use strandline_recording::{Reader, Record};
 
 use super::cell::{End, Figures, Measure, Outcome, Subject};
-use super::own::executable_path;
+use super::executable::executable_path;
 use super::protocol::Ended;
 
 /// File name of the recording of a job.

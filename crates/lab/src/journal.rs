@@ -25,7 +25,7 @@ const MAX_IDLE_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
 const LOCK_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Subfolder of a lab for rounds that run elsewhere.
-pub const SLURM_FOLDER: &str = "slurm";
+pub const REMOTE_FOLDER: &str = "slurm";
 /// Subfolder staged before a lab is opened, with the files that other machines need.
 pub const STAGED: &str = "staged";
 
@@ -134,7 +134,7 @@ impl Journal {
             file.set_len(0).map_err(|error| named(&path, &error))?;
             // Output of earlier runs must not be taken for output of the new ones.
             drop(std::fs::remove_dir_all(folder.join("cells")));
-            drop(std::fs::remove_dir_all(folder.join(SLURM_FOLDER).join("rounds")));
+            drop(std::fs::remove_dir_all(folder.join(REMOTE_FOLDER).join("rounds")));
         }
         let done = read(&mut file).map_err(|error| named(&path, &error))?;
         Ok(Self { folder, is_user_folder: is_kept, file, found: done.len(), done, key })
@@ -193,7 +193,7 @@ impl Journal {
     pub fn abandon(self) {
         // If the journal cannot be truncated, the next open reports the old lab.
         drop(self.file.set_len(0));
-        drop(std::fs::remove_dir_all(self.folder.join(SLURM_FOLDER).join("rounds")));
+        drop(std::fs::remove_dir_all(self.folder.join(REMOTE_FOLDER).join("rounds")));
         self.finish();
     }
 

@@ -8,13 +8,13 @@
 
 #![forbid(unsafe_code)]
 
+mod atomic_file;
 pub mod cell;
 pub mod command_line;
 pub mod compare;
 mod counters;
-pub mod elsewhere;
 pub mod engine;
-mod engine_elsewhere;
+pub mod executable;
 pub mod executor;
 pub mod figures;
 pub mod identity;
@@ -23,15 +23,18 @@ pub mod journal;
 mod launcher;
 pub mod local;
 pub mod nodes;
-pub mod own;
 pub mod pages;
 mod protocol;
+pub mod remote;
+mod remote_engine;
+pub mod setup;
 pub mod slurm;
 pub mod squeeze;
 pub mod statistics;
 mod sweep;
 pub mod tail;
 pub mod trial;
+pub mod user;
 
 pub use figures::is_in_path;
 pub use launcher::serve as serve_launcher;

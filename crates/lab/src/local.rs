@@ -18,10 +18,10 @@ use strandline_sys::process::{become_subreaper, reap};
 use strandline_sys::spawn::{Setup, spawn};
 
 use super::cell::{Measure, Outcome, Subject};
+use super::executable::executable_path;
 use super::executor::{Executor, Job, Stopped};
 use super::figures;
 use super::interrupt::Interrupt;
-use super::own::executable_path;
 use super::protocol::{Event, LineBuffer, Request, Start, line};
 use super::sweep::{GRACE, own_children, sweep};
 use strandline_recorder::Group;

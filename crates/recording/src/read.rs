@@ -73,8 +73,7 @@ pub struct Reader<R: Read> {
     early_record: Option<Record>,
     caveats: Vec<Caveat>,
     further_caveats: u64,
-    /// Number of records, and of lines that are no records.
-    records: u64,
+    /// Number of lines that are not records.
     bad_lines: u64,
 }
 
@@ -110,7 +109,6 @@ impl<R: Read> Reader<R> {
             early_record: None,
             caveats: Vec::new(),
             further_caveats: 0,
-            records: 0,
             bad_lines: 0,
         };
         reader.read_header()?;
@@ -181,7 +179,6 @@ impl<R: Read> Reader<R> {
             while let Some(line) = next_line(&self.lines, &mut self.next_line) {
                 match serde_json::from_slice(line) {
                     Ok(record) => {
-                        self.records += 1;
                         return Ok(Some(record));
                     }
                     Err(_) => self.bad_lines += 1,

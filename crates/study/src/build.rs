@@ -122,7 +122,7 @@ fn folder_variables(matrix: &Matrix, key: &Key, root: &Path) -> BTreeMap<String,
 /// The executable of strandline, also if its file was replaced since the start; the staged copy, if
 /// staged for other machines.
 pub fn own_program() -> Option<PathBuf> {
-    if let Some(program) = strandline_lab::own::staged_program() {
+    if let Some(program) = strandline_lab::executable::staged_program() {
         return Some(program);
     }
     let program = std::env::current_exe().ok()?;

@@ -133,8 +133,7 @@ fn probes_find_the_environment_of_the_cells_that_they_are_of() {
     let matrix = Matrix::full(study(text).unwrap());
     let mut bill = RunnableCells { cells: matrix.cells().unwrap(), missing: Vec::new() };
     let mut idle = Idle::default();
-    let how = |_: &Outcome| String::new();
-    probe(&matrix, &mut bill, (Path::new("/r"), ProbePhase::Before), &mut idle, &how, &|_| {}).unwrap();
+    probe(&matrix, &mut bill, Path::new("/r"), ProbePhase::Before, &mut idle, &|_| {}).unwrap();
     assert_eq!(bill.cells.len(), 4);
     let modes: Vec<Option<String>> = idle
         .started

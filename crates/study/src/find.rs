@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::file::FILE_NAME;
-use strandline_lab::{journal, own};
+use strandline_lab::{executable, journal};
 
 /// Files of the embedded studies and probes: path below `studies/` or `probes/`, content, and
 /// whether it is executable.
@@ -124,8 +124,8 @@ fn studies_folder() -> PathBuf {
 /// Folder for unpacked embedded files: in the user's cache, or in the folder staged for other
 /// machines.
 fn unpack_folder(name: &str) -> PathBuf {
-    let place =
-        own::staged().map_or_else(|| journal::cache().with_file_name(name), |folder| folder.join(name));
+    let place = executable::staged()
+        .map_or_else(|| journal::cache().with_file_name(name), |folder| folder.join(name));
     place.join(env!("CARGO_PKG_VERSION"))
 }
 

@@ -2,17 +2,22 @@
 //! runs the cells, each claim is judged on the measured data, and tables and plots are made.
 //!
 //! Data flows one way: text → [`file::Study`] → [`matrix::Matrix`] → runs → [`data::Data`] →
-//! claims, tables, plots. This crate must not run anything itself (the lab does), and must not
-//! print.
+//! claims, tables, plots. [`conduct`] drives this pipeline. This crate must not run anything itself
+//! (the lab does), and must not print.
 
 #![forbid(unsafe_code)]
 
+pub mod all;
 pub mod build;
+mod caveats;
 pub mod cell;
 pub mod check;
 mod check_metrics;
 mod check_shown;
+pub mod chosen;
 pub mod claim;
+pub mod conduct;
+pub mod confirmation;
 pub mod data;
 pub mod diagnostics;
 pub mod expression;
@@ -20,6 +25,7 @@ pub mod extract;
 pub mod file;
 pub mod find;
 mod kinds;
+pub mod listing;
 pub mod matrix;
 pub mod metric;
 pub mod needs;
@@ -29,6 +35,7 @@ mod parse_results;
 mod parse_words;
 pub mod plots;
 mod read;
+pub mod result_files;
 pub mod run;
 mod scan;
 pub mod skeleton;

@@ -84,10 +84,17 @@ pub fn unit(name: &str, metric: Option<&Metric>) -> Unit {
     }
 }
 
-/// The smallest difference that a metric of this unit can show.
+/// The smallest difference that a metric of this unit can show: the kernel counts memory in pages.
 pub fn resolution(name: &str, unit: Unit) -> f64 {
+    const MARK_PAGES: [Column; 6] =
+        [Column::Virtual, Column::Data, Column::Anonymous, Column::File, Column::Shmem, Column::Swap];
+    let last = name.rsplit('.').next().unwrap_or(name);
+    let is_in_pages = name == "high_water_bytes"
+        || name.ends_with("rss_bytes")
+        || last.starts_with("Vm")
+        || name.contains('.') && MARK_PAGES.iter().any(|column| column.name() == last);
     match unit {
-        Unit::Bytes if name.ends_with("rss_bytes") || name == "high_water_bytes" => 4096.0,
+        Unit::Bytes if is_in_pages => strandline_sys::host::page_bytes() as f64,
         Unit::Bytes => 1.0,
         Unit::Seconds => 1e-6,
         Unit::Count => 0.0,
@@ -137,6 +144,19 @@ pub fn expand(pattern: &str) -> Result<Vec<String>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_kernel_counts_in_pages_has_the_resolution_of_a_page() {
+        let page = strandline_sys::host::page_bytes() as f64;
+        let of = |name: &str| resolution(name, unit(name, None));
+        for name in ["high_water_bytes", "built.rss_bytes", "built.anonymous_bytes", "built.VmData"] {
+            assert_eq!(of(name), page, "{name}");
+        }
+        for name in ["payload_bytes", "swap_bytes", "built.tree_pss_bytes"] {
+            assert_eq!(of(name), 1.0, "{name}");
+        }
+        assert_eq!((of("wall_seconds"), of("minor_faults")), (1e-6, 0.0));
+    }
 
     #[test]
     fn patterns_name_what_they_stand_for_in_order() {

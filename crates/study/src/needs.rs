@@ -11,7 +11,7 @@ use super::build::{axis_variable, build_folder, find_library, mentions_variable,
 use super::cell::subject;
 use super::file::{Need, NeedKind};
 use super::matrix::{Key, Matrix, fill, placeholders};
-use strandline_lab::cell::{Outcome, Subject};
+use strandline_lab::cell::Subject;
 use strandline_lab::executor::{Executor, Stopped};
 use strandline_lab::figures::find_in_path;
 use strandline_process::procfs::Process;
@@ -120,9 +120,9 @@ pub fn probed(matrix: &Matrix, cells: &[Key]) -> Vec<String> {
 pub fn probe(
     matrix: &Matrix,
     bill: &mut RunnableCells,
-    (root, when): (&Path, ProbePhase),
+    root: &Path,
+    when: ProbePhase,
     executor: &mut dyn Executor,
-    how_it_ended: &dyn Fn(&Outcome) -> String,
     say: &dyn Fn(&str),
 ) -> Result<(), Stopped> {
     let mut done: BTreeMap<(Vec<String>, Environment), Option<String>> = BTreeMap::new();
@@ -151,7 +151,7 @@ pub fn probe(
                     ..Subject::default()
                 };
                 let outcome = executor.run(&subject, &root.join(".probes").join(number.to_string()))?;
-                let failed = (!outcome.end.is_success()).then(|| how_it_ended(&outcome));
+                let failed = (!outcome.end.is_success()).then(|| outcome.describe_end());
                 done.insert(known.clone(), failed);
             }
             if let Some(Some(how)) = done.get(&known) {

@@ -28,7 +28,16 @@ pub const CACHEGRIND_ROUNDS: u32 = 3;
 /// Failed builds: folder and reason.
 pub type FailedBuilds = BTreeMap<PathBuf, String>;
 
-/// Runs the probes of the cells and builds below the folder `root`. Moves cells that cannot run to
+/// Where builds go.
+#[derive(Clone, Copy, Debug)]
+pub struct BuildPlace<'a> {
+    /// The folder above all build folders.
+    pub root: &'a Path,
+    /// Whether builds of an earlier process are reused.
+    pub is_resumed: bool,
+}
+
+/// Runs the probes of the cells and builds below `place`. Moves cells that cannot run to
 /// the missing cells of `bill`, with the reason.
 ///
 /// # Errors
@@ -36,28 +45,25 @@ pub type FailedBuilds = BTreeMap<PathBuf, String>;
 pub fn prepare(
     matrix: &Matrix,
     bill: &mut RunnableCells,
-    (root, is_resumed): (&Path, bool),
+    place: BuildPlace<'_>,
     executor: &mut dyn Executor,
-    how_it_ended: &dyn Fn(&Outcome) -> String,
     say: &dyn Fn(&str),
 ) -> Result<(), Stopped> {
-    probe(matrix, bill, (root, ProbePhase::Before), executor, how_it_ended, say)?;
-    let failed = build(matrix, &bill.cells, (root, is_resumed), executor, how_it_ended, say)?;
-    remove_failed(matrix, bill, root, &failed);
-    probe(matrix, bill, (root, ProbePhase::After), executor, how_it_ended, say)
+    probe(matrix, bill, place.root, ProbePhase::Before, executor, say)?;
+    let failed = build(matrix, &bill.cells, place, executor, say)?;
+    remove_failed(matrix, bill, place.root, &failed);
+    probe(matrix, bill, place.root, ProbePhase::After, executor, say)
 }
 
-/// Builds below the folder `root`, once for each build folder; returns failed builds. If
-/// `is_resumed`, builds of an earlier process are reused.
+/// Builds once for each build folder; returns failed builds.
 ///
 /// # Errors
 /// [`Stopped`].
 fn build(
     matrix: &Matrix,
     cells: &[Key],
-    (root, is_resumed): (&Path, bool),
+    BuildPlace { root, is_resumed }: BuildPlace<'_>,
     executor: &mut dyn Executor,
-    how_it_ended: &dyn Fn(&Outcome) -> String,
     say: &dyn Fn(&str),
 ) -> Result<FailedBuilds, Stopped> {
     find::unpack_probes().map_err(Stopped::Failed)?;
@@ -94,7 +100,7 @@ fn build(
             };
             let outcome = executor.run(&subject, &build.with_extension("output").join(number.to_string()))?;
             if !outcome.end.is_success() {
-                failed.insert(build.clone(), format!("not built: {command}: {}", how_it_ended(&outcome)));
+                failed.insert(build.clone(), format!("not built: {command}: {}", outcome.describe_end()));
                 break;
             }
         }
@@ -137,7 +143,7 @@ pub struct StudyJudge<'a> {
 }
 
 impl Judge for StudyJudge<'_> {
-    fn heard(&mut self, subject: usize, _round: Option<u32>, outcome: &Outcome) -> Next {
+    fn run_ended(&mut self, subject: usize, _round: Option<u32>, outcome: &Outcome) -> Next {
         self.left_behind += u32::from(outcome.left_behind > 0);
         if is_valid_run(outcome, self.may_fail.get(subject) == Some(&true)) {
             return Next::Continue;
@@ -176,7 +182,6 @@ pub fn data(
     results: &Results,
     counted: Option<(&Results, &Failures)>,
     failures: &Failures,
-    how_it_ended: &dyn Fn(&Outcome) -> String,
 ) -> Data {
     let mut data = Data { blocks: blocks(&results.outcomes), ..Data::default() };
     for (key, why) in &bill.missing {
@@ -196,7 +201,7 @@ pub fn data(
         let counted = counted.map(|(results, failures)| (of(results), failures.get(&index)));
         let counted = counted.as_ref().map(|(outcomes, failed)| (outcomes.as_slice(), *failed));
         let timed = (&*of(results), failures.get(&index));
-        data.cells.insert(key.clone(), cell(matrix, key, timed, counted, how_it_ended));
+        data.cells.insert(key.clone(), cell(matrix, key, timed, counted));
     }
     data
 }
@@ -205,13 +210,7 @@ pub fn data(
 type Runs<'r> = (&'r [Option<Outcome>], Option<&'r (u32, Outcome)>);
 
 /// Data of one cell, from its timed runs, and from its counted runs if there are any.
-fn cell(
-    matrix: &Matrix,
-    key: &Key,
-    (outcomes, failed): Runs<'_>,
-    counted: Option<Runs<'_>>,
-    how_it_ended: &dyn Fn(&Outcome) -> String,
-) -> CellData {
+fn cell(matrix: &Matrix, key: &Key, (outcomes, failed): Runs<'_>, counted: Option<Runs<'_>>) -> CellData {
     let Some(subject) = matrix.subjects.get(key.subject) else { return CellData::default() };
     let (may_fail, extractor) = (subject.may_fail, Extractor::new(&matrix.study, subject));
     let is_good = |outcome: &&Outcome| is_valid_run(outcome, may_fail);
@@ -240,25 +239,21 @@ fn cell(
     }
     if let Some((instructions, runs)) = instructions.zip(counted) {
         let good = instructions.iter().flatten().count();
-        let why = why_invalid(runs, good, how_it_ended).map(|why| format!("under cachegrind {why}"));
+        let why = why_invalid(runs, good).map(|why| format!("under cachegrind {why}"));
         put_counts(&mut cell, &extractor, instructions, why);
     }
     let first = outcomes.iter().flatten().find(is_good);
     let not_mapped = first.and_then(|outcome| not_mapped(matrix, key, outcome));
-    let failed = || why_invalid((outcomes, failed), cell.valid_runs, how_it_ended);
+    let failed = || why_invalid((outcomes, failed), cell.valid_runs);
     let nothing = || (cell.valid_runs == 0).then(|| "it was not run".to_owned());
     cell.not_run = not_mapped.or_else(failed).or_else(nothing);
     cell
 }
 
 /// Why the runs of a cell support no claim, given the number of good runs; `None` if they do.
-fn why_invalid(
-    (outcomes, failed): Runs<'_>,
-    good: usize,
-    how_it_ended: &dyn Fn(&Outcome) -> String,
-) -> Option<String> {
+fn why_invalid((outcomes, failed): Runs<'_>, good: usize) -> Option<String> {
     let (count, last) = failed?;
-    let (count, how) = (*count, how_it_ended(last));
+    let (count, how) = (*count, last.describe_end());
     let ran = outcomes.iter().flatten().count().max(count as usize);
     match good {
         0 => Some(format!("it failed: {how}")),

@@ -51,9 +51,7 @@ fn what_is_derived_reads_the_counts_that_claims_read_and_failed_runs_do_not_coun
     let good = |count| outcome(End::Exited(0), count, 1.0);
     let timed = results(vec![vec![good(5), good(5), good(5)]]);
     let counted = results(vec![vec![good(7000), outcome(End::Exited(3), 9, 1.0), good(9000)]]);
-    let how = |_: &Outcome| "status 3".to_owned();
-    let data =
-        run::data(&matrix, &bill, &timed, Some((&counted, &Default::default())), &Default::default(), &how);
+    let data = run::data(&matrix, &bill, &timed, Some((&counted, &Default::default())), &Default::default());
     let cell = data.cells.values().next().unwrap();
     assert_eq!(cell.samples["instructions"], [Some(7000.0), None, Some(9000.0)]);
     assert_eq!(cell.samples["thousands"], [Some(7.0), None, Some(9.0)]);
@@ -66,14 +64,13 @@ fn a_cell_that_mostly_fails_carries_no_claim_and_one_that_failed_once_says_so() 
     let matrix = matrix(&text);
     let bill = needs::check_cells(&matrix).unwrap();
     let (good, bad) = (|| outcome(End::Exited(0), 1, 1.0), || outcome(End::Exited(3), 1, 1.0));
-    let how = |_: &Outcome| "status 3".to_owned();
     let judged = |runs: Vec<Outcome>, failures: u32| {
         let failures = [(0, (failures, bad()))].into();
-        claims(&matrix, run::data(&matrix, &bill, &results(vec![runs]), None, &failures, &how)).remove(0)
+        claims(&matrix, run::data(&matrix, &bill, &results(vec![runs]), None, &failures)).remove(0)
     };
     let dropped = judged(vec![bad(), good(), bad()], 2);
     assert_eq!(dropped.verdict, Verdict::NotRun);
-    assert_eq!(dropped.reason.as_deref(), Some("it failed in 2 of 3 runs: status 3"));
+    assert_eq!(dropped.reason.as_deref(), Some("it failed in 2 of 3 runs: exit status 3"));
     let once = judged(vec![good(), bad(), good()], 1);
     assert_eq!((once.verdict, once.reason.as_deref()), (Verdict::Holds, Some("from 2 of 3 runs")));
 }
@@ -85,7 +82,7 @@ fn an_interval_that_is_not_known_is_not_the_median() {
     let matrix = matrix(&text);
     let bill = needs::check_cells(&matrix).unwrap();
     let runs = results(vec![vec![outcome(End::Exited(0), 1, 1.0)]]);
-    let data = run::data(&matrix, &bill, &runs, None, &Default::default(), &|_| String::new());
+    let data = run::data(&matrix, &bill, &runs, None, &Default::default());
     let judged = claims(&matrix, data).remove(0);
     assert_eq!(judged.verdict, Verdict::NotRun);
     assert!(judged.reason.unwrap().contains("too few repeats"));
@@ -154,14 +151,8 @@ fn builds_that_differ_have_folders_of_their_own() {
     assert_ne!(folders[0], folders[2]);
     let subject = cell::subject(&matrix, &cells[2], Path::new("/r"), None);
     assert_eq!(subject.command[0], folders[2].join("s").display().to_string());
-    let without = run::data(
-        &matrix,
-        &RunnableCells::default(),
-        &Results::default(),
-        None,
-        &Default::default(),
-        &|_| String::new(),
-    );
+    let without =
+        run::data(&matrix, &RunnableCells::default(), &Results::default(), None, &Default::default());
     assert!(without.cells.is_empty());
 }
 
@@ -175,7 +166,7 @@ fn choices_with_one_number_are_told_apart_by_name() {
     let bill = needs::check_cells(&both).unwrap();
     let runs = |seconds| vec![outcome(End::Exited(0), 1, seconds)];
     let measured = results(vec![runs(1.0), runs(9.0)]);
-    let data = run::data(&both, &bill, &measured, None, &Default::default(), &|_| String::new());
+    let data = run::data(&both, &bill, &measured, None, &Default::default());
     assert_eq!(claims(&both, data)[0].verdict, Verdict::Fails);
     let by_number = text.replace("{\"mode\": m}", "{\"mode\": 1}");
     let lines = Study::parse(Path::new("x/study.toml"), &by_number).map(|_| ()).unwrap_err();
@@ -194,7 +185,7 @@ fn subjects_are_compared_with_one_that_takes_fewer_axes() {
         let matrix = matrix(&text);
         let bill = needs::check_cells(&matrix).unwrap();
         let measured = results(vec![vec![outcome(End::Exited(0), 1, 1.0)]; 3]);
-        let data = run::data(&matrix, &bill, &measured, None, &Default::default(), &|_| String::new());
+        let data = run::data(&matrix, &bill, &measured, None, &Default::default());
         let judged = claims(&matrix, data).remove(0);
         assert_eq!((judged.verdict, judged.measured.len()), (Verdict::Holds, 2), "{:?}", judged.reason);
     }
@@ -237,7 +228,7 @@ fn a_subject_has_its_own_metrics_and_repeats() {
     let bill = RunnableCells { cells, missing: Vec::new() };
     let judged = |last: &Outcome| {
         let runs = results(vec![vec![good.clone(), last.clone()], vec![good.clone(); 5]]);
-        let data = run::data(&matrix, &bill, &runs, None, &Default::default(), &|_| String::new());
+        let data = run::data(&matrix, &bill, &runs, None, &Default::default());
         claims(&matrix, data)
     };
     let same = judged(&good);
@@ -289,7 +280,7 @@ fn printed(matrix: &Matrix, cells: &[&[&str]]) -> Data {
         let mut runs = vec![Vec::new(); cells.len()];
         runs[index] = lines.iter().enumerate().map(run).collect();
         let bill = RunnableCells { cells: matrix.cells().unwrap(), missing: Vec::new() };
-        let all = run::data(matrix, &bill, &results(runs), None, &Default::default(), &|_| String::new());
+        let all = run::data(matrix, &bill, &results(runs), None, &Default::default());
         let key = &bill.cells[index];
         data.cells.insert(key.clone(), all.cells[key].clone());
     }
@@ -338,14 +329,13 @@ fn what_fails_under_cachegrind_takes_nothing_but_its_counts() {
         let failures = [(0, (failures, bad()))].into();
         let (timed, counted) = (results(vec![vec![good(), good(), good(), good()]]), results(vec![counted]));
         let counted = Some((&counted, &failures));
-        let how = |_: &Outcome| "status 3".to_owned();
-        let data = run::data(&matrix, &bill, &timed, counted, &Default::default(), &how);
+        let data = run::data(&matrix, &bill, &timed, counted, &Default::default());
         claims(&matrix, data)
     };
     let mostly = judged(vec![bad(), good(), bad()], 2);
     assert_eq!((mostly[0].verdict, mostly[0].reason.as_deref()), (Verdict::Holds, None));
     assert_eq!(mostly[1].verdict, Verdict::NotRun);
-    assert_eq!(mostly[1].reason.as_deref(), Some("under cachegrind it failed in 2 of 3 runs: status 3"));
+    assert_eq!(mostly[1].reason.as_deref(), Some("under cachegrind it failed in 2 of 3 runs: exit status 3"));
     let once = judged(vec![good(), bad(), good()], 1);
     assert_eq!(
         (once[1].verdict, once[1].reason.as_deref().unwrap()),
@@ -363,7 +353,7 @@ fn counts_of_the_processor_do_not_stand_beside_those_of_cachegrind() {
     let bill = needs::check_cells(&matrix).unwrap();
     let runs = || results(vec![vec![outcome(End::Exited(0), 7000, 1.0)]; 2]);
     let (counted, none) = (runs(), Default::default());
-    let data = run::data(&matrix, &bill, &runs(), Some((&counted, &none)), &none, &|_| String::new());
+    let data = run::data(&matrix, &bill, &runs(), Some((&counted, &none)), &none);
     let judged = claims(&matrix, data).remove(0);
     assert_eq!(judged.reason.as_deref(), Some("subject=b: no run gave instructions"));
 }

@@ -2,14 +2,14 @@
 //! callers that look at many at once, repeatedly. It reads a few small files in /proc; it stops no
 //! process and reads no process's memory.
 //!
-//! Data flows one way: `select` (which processes) → `figures` (what the kernel counts) → `picture`
+//! Data flows one way: `select` (which processes) → `figures` (what the kernel counts) → `survey`
 //! (all of them at one moment).
 
 #![forbid(unsafe_code)]
 
 pub mod figures;
-pub mod picture;
 pub mod select;
+pub mod survey;
 
-pub use picture::{Survey, Surveyor};
 pub use select::Selection;
+pub use survey::{Survey, Surveyor};

@@ -2,7 +2,7 @@
 //! stops no process. A ledger of one process, or a dry run of a remedy, is taken when the user
 //! presses a key, by a callback from the caller: this crate does not know how.
 //!
-//! Data flows one way: `watch` (a thread that takes pictures of all processes) → `rows` (growth,
+//! Data flows one way: `watch` (a thread that takes surveys of all processes) → `rows` (growth,
 //! order, filter, tree) → `view` (what is on the screen). `state` holds what the user chose by
 //! `keys`; `look` is the thread that takes what was requested; `terminal` is the only module that
 //! accesses the terminal, and restores it.
@@ -26,14 +26,14 @@ pub use look::{LedgerCallback, LookResult, Request};
 use rows::History;
 pub use rows::{Column, Kind};
 use state::{Effect, State};
-use terminal::{Heard, Screen};
+use terminal::{Screen, ScreenEvent};
 
 /// What to show.
 #[derive(Debug)]
 pub struct Options {
     /// Which processes.
     pub selection: Selection,
-    /// Interval between pictures; longer if taking them takes long.
+    /// Interval between surveys; longer if taking them takes long.
     pub interval: Duration,
     /// Column by which the table is sorted.
     pub sort: Column,
@@ -41,20 +41,20 @@ pub struct Options {
     pub kind: Kind,
 }
 
-/// Time between the two pictures for a single table.
+/// Time between the two surveys for a single table.
 const ONCE: Duration = Duration::from_secs(2);
 
 /// The table as text, once, `columns` wide, with all rows. Takes up to two seconds, to measure
 /// growth.
 pub fn once(options: Options, columns: u16) -> String {
-    let mut painter = Surveyor::default();
+    let mut surveyor = Surveyor::default();
     let mut history = History::default();
-    history.add(&painter.paint(&options.selection, usize::MAX));
+    history.add(&surveyor.take(&options.selection, usize::MAX));
     std::thread::sleep(ONCE.min(options.interval));
-    let picture = painter.paint(&options.selection, usize::MAX);
-    history.add(&picture);
+    let survey = surveyor.take(&options.selection, usize::MAX);
+    history.add(&survey);
     let mut state = State::new(options.sort, options.kind);
-    state.picture = Some(picture);
+    state.survey = Some(survey);
     state.arrange(&history);
     view::text_of(&state, columns)
 }
@@ -93,10 +93,10 @@ fn show(
     loop {
         screen.draw(|frame| view::draw(frame, &mut state))?;
         match screen.wait()? {
-            Heard::End => return Ok(()),
-            Heard::Suspend => screen.suspend()?,
-            Heard::News => {}
-            Heard::Keys(all) => {
+            ScreenEvent::End => return Ok(()),
+            ScreenEvent::Suspend => screen.suspend()?,
+            ScreenEvent::News => {}
+            ScreenEvent::Keys(all) => {
                 for key in all {
                     match keys::press(&mut state, key) {
                         Effect::Nothing => {}
@@ -110,9 +110,9 @@ fn show(
                 }
             }
         }
-        if let Some(picture) = watch.try_iter().last() {
-            history.add(&picture);
-            state.picture = Some(picture);
+        if let Some(survey) = watch.try_iter().last() {
+            history.add(&survey);
+            state.survey = Some(survey);
         }
         looker.answers().for_each(|answer| state.take_result(answer));
         state.arrange(&history);

@@ -6,8 +6,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use strandline_survey::Survey;
-use strandline_survey::picture::ProcessFigures;
 use strandline_survey::select::Key;
+use strandline_survey::survey::ProcessFigures;
 
 /// The columns, from left to right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,15 +95,15 @@ pub struct History {
 }
 
 impl History {
-    /// Adds a picture; rows that are not on it are dropped.
-    pub fn add(&mut self, picture: &Survey) {
-        let processes = picture.processes.iter().map(|one| (Id::Process(one.key), one.figures.rss_bytes));
-        let groups = picture.groups.iter().map(|(name, sum)| (Id::Group(name.clone()), sum.rss_bytes));
+    /// Adds a survey; rows that are not on it are dropped.
+    pub fn add(&mut self, survey: &Survey) {
+        let processes = survey.processes.iter().map(|one| (Id::Process(one.key), one.figures.rss_bytes));
+        let groups = survey.groups.iter().map(|(name, sum)| (Id::Group(name.clone()), sum.rss_bytes));
         let mut old = std::mem::take(&mut self.samples);
         for (id, rss_bytes) in processes.chain(groups) {
             let mut all = old.remove(&id).unwrap_or_default();
-            all.push_back((picture.at, rss_bytes));
-            while all.front().is_some_and(|(at, _)| picture.at.duration_since(*at) > SPAN) {
+            all.push_back((survey.at, rss_bytes));
+            while all.front().is_some_and(|(at, _)| survey.at.duration_since(*at) > SPAN) {
                 all.pop_front();
             }
             self.samples.insert(id, all);
@@ -134,17 +134,17 @@ pub struct Order<'a> {
     pub filter: &'a str,
 }
 
-/// The rows of a picture.
+/// The rows of a survey.
 pub fn arrange(
-    picture: &Survey,
+    survey: &Survey,
     history: &History,
     told: &HashMap<Key, LedgerSums>,
     order: Order<'_>,
 ) -> Vec<Row> {
     let mut rows: Vec<Row> = match order.kind {
-        Kind::Groups => picture.groups.iter().map(|group| of_group(group, history)).collect(),
+        Kind::Groups => survey.groups.iter().map(|group| of_group(group, history)).collect(),
         Kind::List | Kind::Tree => {
-            picture.processes.iter().map(|one| of_process(one, history, told.get(&one.key))).collect()
+            survey.processes.iter().map(|one| of_process(one, history, told.get(&one.key))).collect()
         }
     };
     // Sorting is stable: equal rows stay sorted by RSS.
@@ -185,7 +185,7 @@ fn of_process(one: &ProcessFigures, history: &History, told: Option<&LedgerSums>
     }
 }
 
-fn of_group((name, sum): &(String, strandline_survey::picture::Sum), history: &History) -> Row {
+fn of_group((name, sum): &(String, strandline_survey::survey::Sum), history: &History) -> Row {
     let id = Id::Group(name.clone());
     Row {
         growth_bytes: history.growth(&id),
@@ -267,14 +267,14 @@ mod tests {
         }
     }
 
-    fn picture(at: Instant, processes: Vec<ProcessFigures>) -> Survey {
+    fn survey(at: Instant, processes: Vec<ProcessFigures>) -> Survey {
         Survey { at, took: Duration::ZERO, processes, others: None, groups: Vec::new() }
     }
 
     const BY_RSS: Order<'_> = Order { kind: Kind::List, sort: Column::Rss, is_reversed: false, filter: "" };
 
-    fn ids(picture: &Survey, history: &History, order: Order<'_>) -> Vec<(i32, usize)> {
-        let rows = arrange(picture, history, &HashMap::new(), order);
+    fn ids(survey: &Survey, history: &History, order: Order<'_>) -> Vec<(i32, usize)> {
+        let rows = arrange(survey, history, &HashMap::new(), order);
         rows.iter().map(|row| (row.pid.unwrap_or(0), row.depth)).collect()
     }
 
@@ -291,9 +291,9 @@ mod tests {
 
     #[test]
     fn rows_are_in_order_and_filtered() {
-        let picture = picture(Instant::now(), family());
+        let survey = survey(Instant::now(), family());
         let history = History::default();
-        let of = |order| ids(&picture, &history, order).into_iter().map(|(pid, _)| pid).collect::<Vec<_>>();
+        let of = |order| ids(&survey, &history, order).into_iter().map(|(pid, _)| pid).collect::<Vec<_>>();
         assert_eq!(of(BY_RSS), [3, 4, 1, 2, 9, 8]);
         assert_eq!(of(Order { is_reversed: true, ..BY_RSS }), [8, 9, 2, 1, 4, 3]);
         assert_eq!(of(Order { sort: Column::Pid, ..BY_RSS }), [1, 2, 3, 4, 8, 9]);
@@ -305,15 +305,15 @@ mod tests {
 
     #[test]
     fn a_tree_keeps_ancestors_and_survives_rings() {
-        let picture = picture(Instant::now(), family());
+        let survey = survey(Instant::now(), family());
         let history = History::default();
         let order = Order { kind: Kind::Tree, ..BY_RSS };
-        let all = ids(&picture, &history, order);
+        let all = ids(&survey, &history, order);
         assert_eq!(all[..4], [(1, 0), (4, 1), (2, 1), (3, 2)]);
         let mut ring: Vec<i32> = all[4..].iter().map(|(pid, _)| *pid).collect();
         ring.sort_unstable();
         assert_eq!(ring, [8, 9]);
-        assert_eq!(ids(&picture, &history, Order { filter: "server", ..order }), [(1, 0), (2, 1), (3, 2)]);
+        assert_eq!(ids(&survey, &history, Order { filter: "server", ..order }), [(1, 0), (2, 1), (3, 2)]);
     }
 
     #[test]
@@ -322,7 +322,7 @@ mod tests {
         let mut history = History::default();
         let at = |seconds| began + Duration::from_secs(seconds);
         let mut growth = |seconds, rss| {
-            let now = picture(at(seconds), vec![shown(1, 0, "x", rss)]);
+            let now = survey(at(seconds), vec![shown(1, 0, "x", rss)]);
             history.add(&now);
             arrange(&now, &history, &HashMap::new(), BY_RSS)[0].growth_bytes
         };

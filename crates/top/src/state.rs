@@ -37,8 +37,8 @@ pub enum Pane {
 /// State of the user interface.
 #[derive(Debug)]
 pub struct State {
-    /// The last picture.
-    pub picture: Option<Survey>,
+    /// The last survey.
+    pub survey: Option<Survey>,
     /// The rows shown.
     pub rows: Vec<Row>,
     /// What the rows are.
@@ -58,7 +58,7 @@ pub struct State {
     pub first: usize,
     /// A message of one line.
     pub message: Option<String>,
-    told: HashMap<Key, LedgerSums>,
+    ledger_sums: HashMap<Key, LedgerSums>,
     /// The selected row and its index: if the row is gone, the one at that index is selected.
     selection: (Option<Id>, usize),
     /// The unfinished request.
@@ -66,10 +66,10 @@ pub struct State {
 }
 
 impl State {
-    /// A state without a picture.
+    /// A state without a survey.
     pub fn new(sort: Column, kind: Kind) -> Self {
         Self {
-            picture: None,
+            survey: None,
             rows: Vec::new(),
             kind,
             sort,
@@ -80,7 +80,7 @@ impl State {
             scroll: 0,
             first: 0,
             message: None,
-            told: HashMap::new(),
+            ledger_sums: HashMap::new(),
             selection: (None, 0),
             waits_for: None,
         }
@@ -88,12 +88,12 @@ impl State {
 
     /// Updates the rows.
     pub fn arrange(&mut self, history: &History) {
-        let Some(picture) = &self.picture else { return };
-        let there = |key: &Key| picture.processes.iter().any(|one| one.key == *key);
-        self.told.retain(|key, _| there(key));
+        let Some(survey) = &self.survey else { return };
+        let there = |key: &Key| survey.processes.iter().any(|one| one.key == *key);
+        self.ledger_sums.retain(|key, _| there(key));
         let Self { kind, sort, is_reversed, .. } = *self;
         let order = Order { kind, sort, is_reversed, filter: &self.filter };
-        self.rows = arrange(picture, history, &self.told, order);
+        self.rows = arrange(survey, history, &self.ledger_sums, order);
         let stands = self.selection.0.as_ref().and_then(|id| self.rows.iter().position(|row| row.id == *id));
         self.choose(stands.unwrap_or(self.selection.1));
     }
@@ -155,11 +155,11 @@ impl State {
             Ok(looked) => looked,
             Err(line) => return self.message = Some(line),
         };
-        let processes = self.picture.iter().flat_map(|picture| &picture.processes);
+        let processes = self.survey.iter().flat_map(|survey| &survey.processes);
         if let (Some((stranded_bytes, pinned_bytes)), Some(key)) =
             (looked.sums, processes.map(|one| one.key).find(|key| key.pid == pid))
         {
-            self.told.insert(key, LedgerSums { at, stranded_bytes, pinned_bytes });
+            self.ledger_sums.insert(key, LedgerSums { at, stranded_bytes, pinned_bytes });
         }
         self.message = None;
         let lines = looked.text.lines().map(str::to_owned).collect();

@@ -30,7 +30,7 @@ impl Waker {
 
 /// What ended a wait.
 #[derive(Debug)]
-pub enum Heard {
+pub enum ScreenEvent {
     /// The terminal or a signal ends the program.
     End,
     /// A signal asks to stop until it is continued.
@@ -109,7 +109,7 @@ impl Screen {
     }
 
     /// Waits until something happens.
-    pub fn wait(&mut self) -> Result<Heard> {
+    pub fn wait(&mut self) -> Result<ScreenEvent> {
         let stdin = std::io::stdin();
         let mut all = [
             PollFd::new(stdin.as_fd(), PollFlags::POLLIN),
@@ -117,27 +117,27 @@ impl Screen {
             PollFd::new(self.news.as_fd(), PollFlags::POLLIN),
         ];
         match poll(&mut all, PollTimeout::NONE) {
-            Err(Errno::EINTR) => return Ok(Heard::News),
+            Err(Errno::EINTR) => return Ok(ScreenEvent::News),
             result => result?,
         };
         let [keys, signals, news] = all.map(|one| one.revents().unwrap_or(PollFlags::empty()));
         if is_end(keys) {
-            return Ok(Heard::End);
+            return Ok(ScreenEvent::End);
         }
         if !signals.is_empty()
             && let Some(signal) = self.signals.read_signal()?
         {
             return Ok(match Signal::try_from(signal.ssi_signo.cast_signed()) {
-                Ok(Signal::SIGWINCH) => Heard::News,
-                Ok(Signal::SIGTSTP) => Heard::Suspend,
-                _ => Heard::End,
+                Ok(Signal::SIGWINCH) => ScreenEvent::News,
+                Ok(Signal::SIGTSTP) => ScreenEvent::Suspend,
+                _ => ScreenEvent::End,
             });
         }
         if !news.is_empty() {
             // Several threads may have woken it: one read is enough.
             let _ = self.news.read();
         }
-        if keys.is_empty() { Ok(Heard::News) } else { keys_pressed() }
+        if keys.is_empty() { Ok(ScreenEvent::News) } else { keys_pressed() }
     }
 
     /// Restores the terminal and stops, until continued.
@@ -162,7 +162,7 @@ impl Drop for Screen {
 }
 
 /// All keys pressed so far.
-fn keys_pressed() -> Result<Heard> {
+fn keys_pressed() -> Result<ScreenEvent> {
     let mut keys = Vec::new();
     while event::poll(std::time::Duration::ZERO)? {
         match event::read()? {
@@ -170,5 +170,5 @@ fn keys_pressed() -> Result<Heard> {
             _ => {}
         }
     }
-    Ok(Heard::Keys(keys))
+    Ok(ScreenEvent::Keys(keys))
 }

@@ -73,14 +73,14 @@ pub fn text_of(state: &State, columns: u16) -> String {
 }
 
 fn headline(state: &State) -> String {
-    let Some(picture) = &state.picture else { return " looking …".to_owned() };
+    let Some(survey) = &state.survey else { return " looking …".to_owned() };
     let what = match state.kind {
         Kind::List | Kind::Tree => "processes",
         Kind::Groups => "control groups",
     };
     let chosen =
         if state.filter.is_empty() { String::new() } else { format!(" with “{}”", state.filter) };
-    let took = strandline_report::units::seconds(picture.took.as_secs_f64());
+    let took = strandline_report::units::seconds(survey.took.as_secs_f64());
     format!(
         " {} {what}{chosen} · looked at in {took}, nothing was stopped for it",
         thousands(state.rows.len() as u64)
@@ -172,9 +172,9 @@ fn cell(state: &State, row: &Row, column: Column) -> String {
         Column::Growth => row.growth_bytes.map_or_else(|| UNKNOWN.to_owned(), signed),
         Column::Stranded => row.ledger.map_or_else(
             || format!("{NONE:>8}     "),
-            |told| format!("{:>8} {:>4}", bytes(told.stranded_bytes), age(told.at.elapsed())),
+            |sums| format!("{:>8} {:>4}", bytes(sums.stranded_bytes), age(sums.at.elapsed())),
         ),
-        Column::Pinned => row.ledger.map_or_else(|| NONE.to_owned(), |told| bytes(told.pinned_bytes)),
+        Column::Pinned => row.ledger.map_or_else(|| NONE.to_owned(), |sums| bytes(sums.pinned_bytes)),
         Column::Name if state.kind == Kind::Tree => format!(" {}{}", "  ".repeat(row.depth), row.name),
         Column::Name => format!(" {}", row.name),
     }

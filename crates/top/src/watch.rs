@@ -1,5 +1,5 @@
-//! The thread that takes pictures of all processes repeatedly. It uses at most a fiftieth of a
-//! processor for any number of processes: it then takes pictures less often.
+//! The thread that takes surveys of all processes repeatedly. It uses at most a fiftieth of a
+//! processor for any number of processes: it then takes surveys less often.
 
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
@@ -8,23 +8,23 @@ use strandline_survey::{Selection, Survey, Surveyor};
 
 use crate::terminal::Waker;
 
-/// The pause after a picture is at least this many times as long as the picture took.
+/// The pause after a survey is at least this many times as long as the survey took.
 const PAUSE_FACTOR: u32 = 50;
 /// Part of an interval for reading proportional set sizes, each of which is a walk through page
 /// tables.
 const PSS_PART: f64 = 0.005;
 
-/// Starts the thread; pictures arrive on the channel, and the waker announces them.
+/// Starts the thread; surveys arrive on the channel, and the waker announces them.
 pub fn start(selection: Selection, interval: Duration, waker: Waker) -> std::io::Result<Receiver<Survey>> {
-    // Old pictures are useless: while one is unread, the next one waits.
+    // Old surveys are useless: while one is unread, the next one waits.
     let (sender, receiver) = sync_channel(1);
-    let mut painter = Surveyor::default();
-    painter.pss_time_limit = interval.mul_f64(PSS_PART);
+    let mut surveyor = Surveyor::default();
+    surveyor.pss_time_limit = interval.mul_f64(PSS_PART);
     let body = move || {
         loop {
-            let picture = painter.paint(&selection, usize::MAX);
-            let took = picture.took;
-            if sender.send(picture).is_err() {
+            let survey = surveyor.take(&selection, usize::MAX);
+            let took = survey.took;
+            if sender.send(survey).is_err() {
                 return;
             }
             waker.wake();

@@ -1,45 +1,37 @@
 //! `study --all`: runs all studies in sequence, each in its own lab.
 
-use std::path::PathBuf;
-
-use super::super::arguments_lab::{Lab, LabFormat, Study as Arguments};
+use super::super::arguments_lab::{LabFormat, Study as Arguments};
 use super::super::lab::{LabProgress, format, json, write_output};
 use super::super::output::{Output, print_message};
 use super::super::{CommandResult, Failure, Result};
-use super::ask::require_confirmation;
-use super::chosen::ChosenStudy;
-use super::files::Files;
-use super::run::{StudyRun, run_and_judge};
-use super::{NoResult, Text, read_in};
+use super::{end, files};
 use strandline_lab::executor::Stopped;
+use strandline_lab::setup::LabOptions;
 use strandline_report::pages::page::Page;
 use strandline_report::pages::{html, markdown, terminal};
-use strandline_study::file::SUBJECT;
-use strandline_study::find;
+use strandline_study::all::{Entry, entries};
+use strandline_study::chosen::{ChosenStudy, NoResult, StudyOptions};
+use strandline_study::conduct::{StudyRun, run_and_judge};
+use strandline_study::confirmation::require_confirmation;
 use strandline_study::pages::studies::{Item, Totals, brief, document, page};
 
 const SCHEMA: &str = "strandline/studies-run/1";
 
-/// A study, or the reason why it cannot be run.
-struct Entry {
-    name: String,
-    chosen: std::result::Result<ChosenStudy, String>,
-}
-
 /// Runs all studies and shows the results.
-pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> {
-    let mut files = Files::wanted(arguments, "strandline-studies.html")?;
-    let entries = entries(arguments)?;
-    let ran =
-        match ask_all(&entries, arguments, output).and_then(|()| conduct_all(&entries, arguments, output)) {
-            Ok(ran) => ran,
-            Err(gone) => {
-                files.none_written();
-                return gone.end();
-            }
-        };
+pub fn run(arguments: &Arguments, options: &StudyOptions, output: &mut Output) -> Result<CommandResult> {
+    let mut files = files(arguments, "strandline-studies.html")?;
+    let entries = entries(options, &arguments.axis).map_err(Failure)?;
+    let runs = confirm_all(&entries, arguments, options, output)
+        .and_then(|()| run_all(&entries, arguments, options, output));
+    let runs = match runs {
+        Ok(runs) => runs,
+        Err(why) => {
+            files.none_written();
+            return end(why);
+        }
+    };
     let items: Vec<Item<'_>> =
-        entries.iter().zip(&ran).map(|(entry, ran)| item(&entry.name, ran.as_ref())).collect();
+        entries.iter().zip(&runs).map(|(entry, run)| item(&entry.name, run.as_ref())).collect();
     let mut pages: Vec<Page> = items.iter().map(page).collect();
     for (item, page) in items.iter().zip(&mut pages) {
         files.pictures(item.name, page);
@@ -55,11 +47,11 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
         LabFormat::Json => json(SCHEMA, &document(&items))?,
     };
     write_output(&text, &arguments.shown, output)?;
-    files.write(&items, &pages)?;
+    files.write(&items, &pages).map_err(Failure)?;
     let totals = Totals::of(&items);
     drop(items);
-    for one in ran.into_iter().flatten() {
-        one.bench.close();
+    for one in runs.into_iter().flatten() {
+        one.lab.close();
     }
     Ok(match totals {
         _ if totals.could_not_be_run > 0 => CommandResult::CouldNot,
@@ -68,113 +60,81 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
     })
 }
 
-fn entries(arguments: &Arguments) -> Result<Vec<Entry>> {
-    let texts: Vec<(String, std::result::Result<Text, String>)> =
-        find::list().into_iter().map(|(name, folder)| (name.clone(), read_one(&name, folder))).collect();
-    if texts.is_empty() {
-        return Err(Failure("there is no study: `strandline study new NAME` makes one".to_owned()));
-    }
-    let readable = || texts.iter().filter_map(|(_, text)| text.as_ref().ok());
-    for (axis, choices) in &arguments.axis {
-        if !readable().any(|text| has(text, axis, choices)) {
-            return Err(Failure(format!("--axis {axis}={}: no study has that", choices.join(","))));
-        }
-    }
-    let chosen = |text: std::result::Result<Text, String>| {
-        let text = text?;
-        let known = arguments.axis.iter().filter(|(axis, choices)| has(&text, axis, choices));
-        let axes = known.map(|(axis, choices)| (axis.clone(), own(&text, axis, choices)));
-        let axes: Vec<(String, Vec<String>)> = axes.collect();
-        ChosenStudy::new(text, arguments, &axes)
-    };
-    Ok(texts.into_iter().map(|(name, text)| Entry { name, chosen: chosen(text) }).collect())
-}
-
-/// Reads a study; returns its errors in one line.
-fn read_one(name: &str, folder: Option<PathBuf>) -> std::result::Result<Text, String> {
-    let folder = find::folder_of_listed(name, folder)?;
-    read_in(&folder).map_err(|lines| {
-        let more = lines.len().saturating_sub(1);
-        let first = lines.into_iter().next().unwrap_or_default();
-        if more > 0 {
-            format!("{first} (and {more} more: `strandline study check {}`)", folder.display())
-        } else {
-            first
-        }
-    })
-}
-
-/// Whether `--axis` applies to this study: it has the axis, or one of the subjects.
-fn has(text: &Text, axis: &str, choices: &[String]) -> bool {
-    if axis == SUBJECT { !own(text, axis, choices).is_empty() } else { text.0.axis(axis).is_some() }
-}
-
-/// The choices of `--axis` that apply to this study: of subjects, those that it has.
-fn own((study, _): &Text, axis: &str, choices: &[String]) -> Vec<String> {
-    let is_own =
-        |choice: &&String| axis != SUBJECT || study.subjects.iter().any(|subject| subject.name == **choice);
-    choices.iter().filter(is_own).cloned().collect()
-}
-
 /// Checks the extent of all studies together before any is started.
-fn ask_all(entries: &[Entry], arguments: &Arguments, output: &Output) -> std::result::Result<(), NoResult> {
-    let labs: Vec<(&ChosenStudy, Lab)> = entries
+fn confirm_all(
+    entries: &[Entry],
+    arguments: &Arguments,
+    options: &StudyOptions,
+    output: &Output,
+) -> std::result::Result<(), NoResult> {
+    if arguments.lab.yes {
+        return Ok(());
+    }
+    let studies: Vec<(&ChosenStudy, StudyOptions)> = entries
         .iter()
-        .filter_map(|entry| Some((entry.chosen.as_ref().ok()?, lab_of(&entry.name, arguments))))
+        .filter_map(|entry| Some((entry.chosen.as_ref().ok()?, options_of(&entry.name, options))))
         .collect();
-    let labs: Vec<(&ChosenStudy, &Lab)> = labs.iter().map(|(chosen, lab)| (*chosen, lab)).collect();
-    require_confirmation(&labs, arguments, &LabProgress::new("studies", !output.json))
+    let studies: Vec<_> = studies.iter().map(|(chosen, options)| (*chosen, options)).collect();
+    require_confirmation(&studies, &LabProgress::new("studies", !output.json))
 }
 
-fn lab_of(name: &str, arguments: &Arguments) -> Lab {
-    let dir = arguments.lab.dir.as_ref().map(|dir| dir.join(name));
-    Lab { dir, ..arguments.lab.clone() }
+/// The options of one of several studies: with a folder of its own.
+fn options_of(name: &str, options: &StudyOptions) -> StudyOptions {
+    let folder = options.lab.folder.as_ref().map(|folder| folder.join(name));
+    StudyOptions { lab: LabOptions { folder, ..options.lab.clone() }, ..options.clone() }
 }
+
+type StudyResult = std::result::Result<StudyRun, String>;
 
 /// Runs the studies in sequence. Completed runs stay in the journals, so a second call does not
 /// repeat them.
-fn conduct_all(
+fn run_all(
     entries: &[Entry],
     arguments: &Arguments,
+    options: &StudyOptions,
     output: &mut Output,
-) -> std::result::Result<Vec<std::result::Result<StudyRun, String>>, NoResult> {
+) -> std::result::Result<Vec<StudyResult>, NoResult> {
+    let is_shown = is_shown_meanwhile(arguments, output);
     let mut all = Vec::with_capacity(entries.len());
     for (index, entry) in entries.iter().enumerate() {
-        let ran = match &entry.chosen {
-            Ok(chosen) => {
-                let teller = LabProgress::new(
-                    format!("{} of {}, {}", index + 1, entries.len(), entry.name),
-                    !output.json,
-                );
-                match run_and_judge(chosen, arguments, &lab_of(&entry.name, arguments), &teller) {
-                    Ok(mut ran) => {
-                        ran.bench.executors.clear();
-                        Ok(ran)
-                    }
-                    Err(NoResult::Failed(why)) => Err(why.0),
-                    Err(NoResult::Stopped(Stopped::Failed(why))) => Err(why),
-                    Err(gone) => return Err(gone),
-                }
-            }
-            Err(why) => Err(why.clone()),
-        };
+        let title = format!("{} of {}, {}", index + 1, entries.len(), entry.name);
+        let ran = run_one(entry, options, &LabProgress::new(title, !output.json))?;
         if let Err(why) = &ran {
             // The reason is shown with the other results.
-            let is_shown = is_shown_meanwhile(arguments, output);
             let why = if is_shown { "it could not be run" } else { why.as_str() };
             print_message(&format!("study {}: {why}", entry.name));
         }
-        if is_shown_meanwhile(arguments, output) {
+        if is_shown {
             let text = terminal_text(&item(&entry.name, ran.as_ref()), output);
-            output.print(&text).map_err(NoResult::Unasked)?;
+            output.print(&text).map_err(|why| NoResult::Failed(why.0))?;
         }
         all.push(ran);
     }
     Ok(all)
 }
 
+/// Runs one study; only a signal ends them all.
+fn run_one(
+    entry: &Entry,
+    options: &StudyOptions,
+    progress: &LabProgress,
+) -> std::result::Result<StudyResult, NoResult> {
+    let chosen = match &entry.chosen {
+        Ok(chosen) => chosen,
+        Err(why) => return Ok(Err(why.clone())),
+    };
+    match run_and_judge(chosen, &options_of(&entry.name, options), progress) {
+        Ok(mut ran) => {
+            ran.lab.executors.clear();
+            Ok(Ok(ran))
+        }
+        Err(NoResult::Failed(why) | NoResult::Stopped(Stopped::Failed(why))) => Ok(Err(why)),
+        Err(why) => Err(why),
+    }
+}
+
 fn item<'a>(name: &'a str, ran: std::result::Result<&'a StudyRun, &'a String>) -> Item<'a> {
-    Item { name, came: ran.map(StudyRun::facts).map_err(String::as_str) }
+    Item { name, result: ran.map(StudyRun::facts).map_err(String::as_str) }
 }
 
 /// Whether the result of a study is shown before the next one starts.

@@ -2,78 +2,67 @@
 //! new`.
 
 mod all;
-mod ask;
-mod caveats;
-mod chosen;
-mod files;
-mod list;
 mod run;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::arguments_lab::{Study as Arguments, StudyAction};
-use super::lab::stopped;
+use super::lab::{TerminalUser, lab_options, show, stopped};
 use super::output::{Output, print_message};
-use super::slurm::stage;
 use super::{CommandResult, Failure, Result};
-use strandline_lab::executor::Stopped;
 use strandline_report::text::clean;
+use strandline_study::chosen::{NoResult, StudyOptions};
 use strandline_study::file::Study;
 use strandline_study::matrix::Matrix;
-use strandline_study::{find, skeleton};
+use strandline_study::result_files::{FileRequest, ResultFiles};
+use strandline_study::{find, listing, skeleton};
 
 /// Runs the action of the arguments.
 pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> {
+    let lab = lab_options(&arguments.lab);
     // Built-in studies are then read from a directory that all nodes see.
-    stage(&arguments.lab)?;
+    lab.stage().map_err(Failure)?;
+    let options = StudyOptions {
+        short: arguments.short,
+        repeat: arguments.repeat,
+        timeout: arguments.lab.timeout,
+        lab,
+    };
     match &arguments.action {
         Some(StudyAction::Check { name }) => check(name, output),
         Some(StudyAction::New { name }) => new(name, output),
         None => match &arguments.name {
-            Some(name) => run::run(name, arguments, output),
-            None if arguments.all => all::run(arguments, output),
-            None => list::run(arguments, output),
+            Some(name) => run::run(name, arguments, &options, output),
+            None if arguments.all => all::run(arguments, &options, output),
+            None => {
+                let (document, page) = listing::list();
+                show("strandline/studies/1", &document, &page, &arguments.shown, output)?;
+                Ok(CommandResult::Done)
+            }
         },
     }
 }
 
-/// Why there is no result.
-enum NoResult {
-    /// A signal arrived, or the lab failed.
-    Stopped(Stopped),
-    /// It could not be run.
-    Failed(Failure),
-    /// It is too long to start without --yes.
-    Unasked(Failure),
+/// The requested files; `report` is the default name of the report.
+fn files(arguments: &Arguments, report: &str) -> Result<ResultFiles> {
+    let request = FileRequest {
+        report: arguments.report.clone().map(|file| file.unwrap_or_else(|| PathBuf::from(report))),
+        plots: arguments.plots.clone(),
+        readme: arguments.readme,
+        output: arguments.shown.output.clone(),
+        is_narrowed: !arguments.axis.is_empty() || arguments.repeat.is_some(),
+        is_short: arguments.short,
+    };
+    ResultFiles::new(request, Arc::new(TerminalUser)).map_err(Failure)
 }
 
-impl NoResult {
-    /// The ending of strandline in this case.
-    fn end(self) -> Result<CommandResult> {
-        match self {
-            Self::Stopped(why) => stopped(&why),
-            Self::Failed(why) | Self::Unasked(why) => Err(why),
-        }
+/// Ends strandline without a result.
+fn end(why: NoResult) -> Result<CommandResult> {
+    match why {
+        NoResult::Stopped(why) => stopped(&why),
+        NoResult::Failed(why) | NoResult::Unconfirmed(why) => Err(Failure(why)),
     }
-}
-
-impl From<Stopped> for NoResult {
-    fn from(why: Stopped) -> Self {
-        Self::Stopped(why)
-    }
-}
-
-/// A parsed study with its text.
-type Text = (Arc<Study>, String);
-
-fn read(name: &str) -> std::result::Result<Text, Vec<String>> {
-    read_in(&find::find(name).map_err(|line| vec![line])?)
-}
-
-/// Reads the study in a directory, or in a file.
-fn read_in(path: &Path) -> std::result::Result<Text, Vec<String>> {
-    Study::read(path).map(|(study, text)| (Arc::new(study), text))
 }
 
 fn check(name: &str, output: &mut Output) -> Result<CommandResult> {

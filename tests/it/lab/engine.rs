@@ -134,7 +134,7 @@ fn interrupted(harm: impl Fn(i32)) -> Result<(Lab, Option<i32>, Ended)> {
     if ended.how() != 0 {
         return Err(format!("the second time it ended with {}: {}", ended.how(), ended.complaint()).into());
     }
-    if !ended.complaint().contains("going on after") {
+    if !ended.complaint().contains("resuming after") {
         return Err(format!("it did not go on: {}", ended.complaint()).into());
     }
     let runs = lab.text("runs").lines().count();
@@ -265,7 +265,7 @@ fn a_full_disk_is_said_and_named() -> Outcome {
     assert_eq!(grown.how(), 0);
     let ended = lab.run(&words)?;
     assert_eq!(ended.how(), 0, "{}", ended.complaint());
-    assert!(ended.complaint().contains("going on after"), "{}", ended.complaint());
+    assert!(ended.complaint().contains("resuming after"), "{}", ended.complaint());
     assert!(
         std::fs::metadata(&dir)?.is_dir() && std::fs::metadata(&dir)?.dev() != std::fs::metadata("/")?.dev()
     );

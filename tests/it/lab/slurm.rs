@@ -127,6 +127,23 @@ fn a_submitter_that_was_killed_is_gone_on_from() -> Outcome {
 }
 
 #[test]
+fn a_job_whose_submission_was_not_answered_is_found_by_its_name() -> Outcome {
+    let Some(fake) = Fake::new(here!())? else { return Ok(()) };
+    fake.set("hold", "")?;
+    fake.set("mute", "")?;
+    let words = [&["--json"], &TWO[..], &["--repeat=3"]].concat();
+    complains(&fake.run(&words)?, 3, &["Unable to contact slurm controller", "the same command goes on"])?;
+    fake.unset("mute")?;
+    fake.unset("down")?;
+    let next = Started::new(fake.command(&words))?;
+    until_true("its look", || fake.calls("squeue").iter().filter(|call| *call == "squeue").count() >= 2)?;
+    fake.release()?;
+    assert_eq!(document(&next.finish()?)?["runs"], 3);
+    assert_eq!(fake.calls("sbatch --").len(), 1, "the job was submitted again");
+    Ok(())
+}
+
+#[test]
 fn a_signal_cancels_what_was_submitted() -> Outcome {
     let Some(fake) = Fake::new(here!())? else { return Ok(()) };
     fake.set("hold", "")?;
@@ -154,7 +171,7 @@ fn flags_that_make_no_sense_on_slurm_are_refused() -> Outcome {
     let refused = |more: &[&str], words: &[&str]| complains(&fake.run(&[&TWO[..], more].concat())?, 2, words);
     refused(&["--sbatch=--array=1-3"], &["--array", "strandline sets that itself"])?;
     refused(&["--jobs=2"], &["--at-once"])?;
-    complains(&fake.run(&["compare", "--on=slurm", "true", "false"])?, 2, &["--dir"])?;
+    complains(&fake.run(&["compare", "--on=slurm", "true", "false"])?, 2, &["--dir ~/strandline-lab"])?;
     complains(&fake.run(&["compare", "--partition=x", "true", "false"])?, 2, &["--on"])?;
     assert!(fake.calls("").is_empty());
     Ok(())

@@ -270,7 +270,7 @@ fn a_squeeze_that_was_killed_goes_on() -> Outcome {
         assert_eq!(lab.text("runs").lines().count(), 5);
         std::fs::write(lab.path("go"), "")?;
         let ended = lab.run(&words)?;
-        assert!(ended.complaint().contains("going on after"), "{}", ended.complaint());
+        assert!(ended.complaint().contains("resuming after"), "{}", ended.complaint());
         let found: Value = serde_json::from_slice(&ended.stdout)?;
         // Only the interrupted run is repeated.
         let (all, after) = (list(&found, "trials").len(), lab.text("runs").lines().count());

@@ -74,7 +74,7 @@ fn probes_are_run_once_each_way_and_memory_is_looked_at() -> Outcome {
     let found =
         list(&document, "studies").iter().find(|study| study["name"] == "needs").unwrap_or(&Value::Null);
     let text = found["needs"].as_str().unwrap_or_default();
-    assert!(text.ends_with("not looked at: way 1, way 2, numpy, a module, what was built"), "{text}");
+    assert!(text.ends_with("not checked: way 1, way 2, numpy, a module, what was built"), "{text}");
     assert_eq!(probed(), "", "a list runs nothing");
     let document = lab.document(&["study", "needs", "--repeat", "2"])?;
     assert_eq!(probed(), "1\n2\n");

@@ -80,6 +80,7 @@ pub fn take_with(
     let mut frozen = match stopped_by {
         StoppedBy::Us => match quiet::read(process, &how)? {
             Some(frozen) => frozen,
+            None if options.never_stop => return Err(needs_stop(process)),
             None => read_with_stops(process, &how)?,
         },
         StoppedBy::Ending(ending) => {
@@ -105,6 +106,11 @@ pub fn take_with(
         }
     }
     Ok(frozen)
+}
+
+fn needs_stop(process: &Process) -> Error {
+    let source = std::io::Error::other("its threads run; it can be read only while it is stopped");
+    Error::Io { pid: process.pid(), what: "reading without a stop".to_owned(), source }
 }
 
 /// Returns a caveat if the process was stopped for longer than requested.

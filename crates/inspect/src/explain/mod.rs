@@ -69,6 +69,8 @@ pub struct Options<'a> {
     /// How long to try first to read it without stopping it, while none of its threads runs; zero
     /// for not at all.
     pub quiet_for: Duration,
+    /// Whether to fail rather than stop the process, if it cannot be read without a stop.
+    pub never_stop: bool,
     /// The watch that this process keeps on the target: paused while the target is stopped.
     pub watch: Option<&'a Arc<dyn Watch>>,
     /// Its start time in ticks since boot. If given, a process that has reused the id is refused.
@@ -91,6 +93,7 @@ impl Default for Options<'_> {
             max_stop: None,
             snapshot: SnapshotMode::Never,
             quiet_for: QUIET_FOR,
+            never_stop: false,
             watch: None,
             started: None,
             threads: None,

@@ -6,12 +6,12 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use strandline_inspect::environment::Environment;
 
-use crate::compare::{Compared, Comparison, Metric, letter};
+use crate::compare::{Compared, Comparison, FailedRuns, Metric, letter};
 use crate::nodes::NodeKind;
 use crate::statistics::{Estimate, Ratio, Verdict};
 use strandline_report::pages::page::{Cell, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
 use strandline_report::pages::surroundings;
-use strandline_report::text::clean;
+use strandline_report::text::{clean, counted};
 use strandline_report::units::{UNKNOWN, bytes, percent_of, seconds};
 
 /// Input of the document and the page.
@@ -36,8 +36,8 @@ pub struct CompareInput<'a> {
     pub by_shell: &'a [String],
     /// Runs that left processes behind.
     pub left_behind: u32,
-    /// Number of failed runs by subject name.
-    pub failures: Vec<(String, u32)>,
+    /// Failed runs by subject name.
+    pub failures: Vec<(String, FailedRuns)>,
     /// Requested width of the interval.
     pub until: Option<f64>,
     /// Caveats on rounds that ran elsewhere: code and sentence.
@@ -195,9 +195,7 @@ fn caveats(facts: &CompareInput<'_>) -> Vec<(&'static str, String)> {
             caveats.push(("not_narrow", text));
         }
     }
-    for (name, count) in &facts.failures {
-        caveats.push(("failed_runs", format!("{name}: {count} runs failed, and are counted all the same")));
-    }
+    caveats.extend(facts.failures.iter().map(|(name, failed)| ("failed_runs", failed_runs(name, *failed))));
     if facts.left_behind > 0 {
         let text = format!("{} runs left processes behind, which were ended", facts.left_behind);
         caveats.push(("left_behind", text));
@@ -205,6 +203,17 @@ fn caveats(facts: &CompareInput<'_>) -> Vec<(&'static str, String)> {
     caveats.extend(facts.elsewhere.iter().cloned());
     caveats.extend(facts.comparison.outliers.iter().map(|text| ("outliers", text.clone())));
     caveats
+}
+
+/// The caveat on the failed runs of a subject.
+fn failed_runs(name: &str, FailedRuns { counted: exited, excluded }: FailedRuns) -> String {
+    let failed = counted(u64::from(exited + excluded), "run");
+    let killed = "ended by a signal or the timeout";
+    match (exited, excluded) {
+        (_, 0) => format!("{name}: {failed} failed; the figures include all of them"),
+        (0, _) => format!("{name}: {failed} failed, {killed}; the figures exclude all of them"),
+        _ => format!("{name}: {failed} failed; the figures exclude the {excluded} {killed}"),
+    }
 }
 
 /// Builds the page.
@@ -426,4 +435,23 @@ fn plain(text: String) -> Cell {
 
 fn column(title: &str, figures: bool) -> Column {
     Column { title: title.to_owned(), figures }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_runs_count_unless_they_were_cut_short() {
+        let text = |counted, excluded| failed_runs("A", FailedRuns { counted, excluded });
+        assert_eq!(text(2, 0), "A: 2 runs failed; the figures include all of them");
+        assert_eq!(
+            text(0, 1),
+            "A: 1 run failed, ended by a signal or the timeout; the figures exclude all of them"
+        );
+        assert_eq!(
+            text(1, 2),
+            "A: 3 runs failed; the figures exclude the 2 ended by a signal or the timeout"
+        );
+    }
 }

@@ -6,7 +6,7 @@
 //! belong to another lab: every read is bounded, and a file with wrong content is set aside and
 //! reported.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -14,8 +14,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use strandline_inspect::environment::Environment;
 
+use crate::atomic_file;
 use crate::cell::{Node, Outcome, Subject};
-use crate::journal::SLURM_FOLDER;
+use crate::journal::REMOTE_FOLDER;
 use crate::trial::server::Service;
 use strandline_recorder::Limits;
 
@@ -159,7 +160,7 @@ pub enum ReadResult<T> {
 impl SharedFolder {
     /// The folder of all these files.
     pub fn folder(&self) -> PathBuf {
-        self.root.join(SLURM_FOLDER)
+        self.root.join(REMOTE_FOLDER)
     }
 
     /// A file or folder in it.
@@ -285,22 +286,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> ReadResult<T> {
 /// One line that names it.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), String> {
     let text = serde_json::to_vec(value).map_err(|error| format!("{}: {error}", path.display()))?;
-    write_file(path, &text)
-}
-
-/// Writes a file atomically.
-///
-/// # Errors
-/// One line that names it.
-pub fn write_file(path: &Path, text: &[u8]) -> Result<(), String> {
-    let named = |error: std::io::Error| format!("{}: {error}", path.display());
-    let folder = path.parent().unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder).map_err(named)?;
-    let mut new = tempfile::Builder::new().prefix(".new-").tempfile_in(folder).map_err(named)?;
-    // Synced first: otherwise another machine may see the name before the content.
-    new.write_all(text).and_then(|()| new.as_file().sync_all()).map_err(named)?;
-    new.persist(path).map_err(|error| named(error.error))?;
-    Ok(())
+    atomic_file::write(path, &text)
 }
 
 /// Number of complete lines in a partial file, without the first one (its header).

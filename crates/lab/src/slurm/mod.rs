@@ -12,12 +12,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::atomic_file;
 use super::cell::{Outcome, Subject};
-use super::elsewhere::{RemoteEvent, RemoteExecutor, Round, TaskCounts};
 use super::executor::{Executor, Job, Stopped};
 use super::interrupt::Interrupt;
 use super::local::Local;
+use super::remote::{RemoteEvent, RemoteExecutor, Round, TaskCounts};
 use super::trial::server::Service;
+use super::user::User;
 
 mod files;
 mod scheduler;
@@ -27,7 +29,6 @@ mod watch;
 pub use files::Task;
 pub use task::{TaskArguments, serve};
 
-pub(crate) use files::write_file;
 use files::{
     JobArray, LabIdentity, Owner, Plan, ReadResult, SharedFolder, plan_name, read, token, write_json,
 };
@@ -76,21 +77,15 @@ pub struct Options {
     pub service: Option<Service>,
 }
 
-/// What happens to jobs after a signal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
-    /// Cancel them.
-    Cancel,
-    /// Leave them running; the same command later collects their results.
-    Leave,
-}
-
-/// The submitting user: receives messages and decides.
-pub trait User: Send {
-    /// Shows a line.
-    fn show(&self, line: &str);
-    /// Asks what happens to `jobs` after `signal`; `tasks` counts their rounds.
-    fn decide(&self, signal: i32, jobs: &str, tasks: TaskCounts, interrupt: &Interrupt) -> Decision;
+/// The folder of a lab.
+#[derive(Clone, Copy, Debug)]
+pub struct LabFolder<'a> {
+    /// Its path, which all nodes see.
+    pub root: &'a Path,
+    /// Key of its journal.
+    pub key: &'a str,
+    /// Whether to ignore an earlier lab there.
+    pub is_fresh: bool,
 }
 
 /// Why an option for sbatch is rejected; `None` if it is passed on.
@@ -130,7 +125,7 @@ pub struct Slurm {
     store: SharedFolder,
     program: PathBuf,
     options: Options,
-    user: Box<dyn User>,
+    user: Arc<dyn User>,
     interrupt: Arc<Interrupt>,
     token: String,
     /// Name of the plan of the requested rounds.
@@ -144,42 +139,25 @@ pub struct Slurm {
 }
 
 impl Slurm {
-    /// Opens the lab in `root`, whose journal has `key`. If the key differs from that of the last
-    /// lab there, or the lab is fresh, jobs of the earlier lab are cancelled. `program` is the
-    /// executable of strandline, at a path that all nodes see.
+    /// Opens a lab. If its key differs from that of the last lab in the folder, or the lab is fresh,
+    /// jobs of the earlier lab are cancelled. `program` is the executable of strandline, at a path
+    /// that all nodes see; `local` runs single jobs.
     ///
     /// # Errors
     /// One line.
     pub fn open(
-        (root, key, is_fresh): (&Path, &str, bool),
+        LabFolder { root, key, is_fresh }: LabFolder<'_>,
         program: PathBuf,
         options: Options,
-        user: Box<dyn User>,
-        (local, interrupt): (Local, &Arc<Interrupt>),
+        user: Arc<dyn User>,
+        local: Local,
+        interrupt: Arc<Interrupt>,
     ) -> Result<Self, String> {
         if root.to_str().is_none_or(|root| root.contains(['\n', '\\'])) {
             return Err(format!("{}: a name that sbatch takes has neither \\ nor line ends", root.display()));
         }
-        let mut store = SharedFolder { root: root.to_owned(), lab: String::new() };
-        let about = match read::<LabIdentity>(&store.below("lab.json")) {
-            ReadResult::Here(about) => Some(about),
-            ReadResult::Missing | ReadResult::Wrong(_) => None,
-        };
-        let is_same = about.as_ref().is_some_and(|about| about.key == key) && !is_fresh;
-        match about {
-            Some(about) if is_same => store.lab = about.lab,
-            about => {
-                if let Some(about) = about {
-                    discard_lab(&SharedFolder { lab: about.lab, ..store.clone() });
-                }
-                store.lab = token();
-                write_json(
-                    &store.below("lab.json"),
-                    &LabIdentity { lab: store.lab.clone(), key: key.to_owned() },
-                )?;
-            }
-        }
-        write_file(&store.below("round.sh"), SCRIPT.as_bytes())?;
+        let store = open_store(root, key, is_fresh)?;
+        atomic_file::write(&store.below("round.sh"), SCRIPT.as_bytes())?;
         for folder in ["rounds", "logs", "arrays", "plans", "work"] {
             let folder = store.below(folder);
             std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -196,7 +174,7 @@ impl Slurm {
             program,
             options,
             user,
-            interrupt: Arc::clone(interrupt),
+            interrupt,
             token,
             plan: String::new(),
             waiting: BTreeMap::new(),
@@ -237,40 +215,37 @@ impl Slurm {
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         TaskCounts { running: count(running), waiting: count(self.waiting.len() - running) }
     }
+}
 
-    /// Runs a whole command as one task: for a lab whose every step depends on the previous one.
-    ///
-    /// # Errors
-    /// [`Stopped`].
-    pub fn run_as_task(&mut self, subject: &Subject, tell: &dyn Fn(TaskCounts)) -> Result<Outcome, Stopped> {
-        self.request(std::slice::from_ref(subject), vec![Round { number: 0, turns: vec![0] }])?;
-        loop {
-            match self.next() {
-                Ok(RemoteEvent::Status { tasks, .. }) => tell(tasks),
-                Ok(RemoteEvent::Finished { outcomes, .. }) => {
-                    let outcome = outcomes.into_iter().next().map(|(_, outcome)| outcome);
-                    return outcome.ok_or_else(|| Stopped::Failed("its task told nothing".to_owned()));
-                }
-                Ok(RemoteEvent::Lost { why, .. }) => return Err(Stopped::Failed(why)),
-                Err(Stopped::Failed(why)) => {
-                    self.cancel();
-                    return Err(Stopped::Failed(why));
-                }
-                Err(stopped) => return Err(stopped),
+/// The shared folder of the lab with this key: of the last lab there if it is the same, of a new
+/// one otherwise.
+fn open_store(root: &Path, key: &str, is_fresh: bool) -> Result<SharedFolder, String> {
+    let mut store = SharedFolder { root: root.to_owned(), lab: String::new() };
+    let last = match read::<LabIdentity>(&store.below("lab.json")) {
+        ReadResult::Here(last) => Some(last),
+        ReadResult::Missing | ReadResult::Wrong(_) => None,
+    };
+    match last {
+        Some(last) if last.key == key && !is_fresh => store.lab = last.lab,
+        last => {
+            if let Some(last) = last {
+                discard_lab(&SharedFolder { lab: last.lab, ..store.clone() });
             }
+            store.lab = token();
+            let identity = LabIdentity { lab: store.lab.clone(), key: key.to_owned() };
+            write_json(&store.below("lab.json"), &identity)?;
         }
     }
-
-    /// Removes the results of tasks, so that the same command starts anew.
-    pub fn discard_rounds(&self) {
-        drop(std::fs::remove_dir_all(self.store.below("rounds")));
-    }
+    Ok(store)
 }
 
 /// Cancels the jobs of an earlier lab, and removes its files.
 fn discard_lab(store: &SharedFolder) {
-    let jobs: Vec<String> =
-        known_arrays(store).into_values().filter_map(|(_, job)| Some(job?.to_string())).collect();
+    // A job whose id was not written down is found by its name.
+    let job = |(array, job): (JobArray, Option<u64>)| {
+        job.or_else(|| scheduler::find(&array.name).ok().flatten()).map(|job| job.to_string())
+    };
+    let jobs: Vec<String> = known_arrays(store).into_values().filter_map(job).collect();
     if !jobs.is_empty() {
         // If that fails, its tasks find another lab in the folder and do nothing.
         drop(scheduler::cancel(&jobs));
@@ -336,6 +311,10 @@ impl RemoteExecutor for Slurm {
 
     fn next(&mut self) -> Result<RemoteEvent, Stopped> {
         self.watch_for_news()
+    }
+
+    fn discard_rounds(&self) {
+        drop(std::fs::remove_dir_all(self.store.below("rounds")));
     }
 
     fn cancel(&mut self) {

@@ -109,7 +109,7 @@ pub fn submit(submission: &Submission<'_>) -> Result<u64, SchedulerError> {
     let output = run_program("sbatch", &words, &|| false)?;
     let first = output.lines().last().unwrap_or_default();
     let number = first.split(';').next().and_then(|number| number.trim().parse().ok());
-    number.ok_or_else(|| SchedulerError::Refused(format!("sbatch did not tell a job: {}", short(&output))))
+    number.ok_or_else(|| SchedulerError::Unavailable(format!("sbatch printed no job id: {}", short(&output))))
 }
 
 /// States of those tasks of `jobs` that the scheduler knows. Stops early once `is_enough`.

@@ -14,11 +14,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::files::{Failed, JobArray, Owner, ReadResult, Task, count_runs, read, round_of, write_json};
 use super::scheduler::{self, SchedulerError, Submission, TaskState, TaskStatus};
-use super::{Decision, MAX_ARRAYS, PendingRound, Slurm};
+use super::{MAX_ARRAYS, PendingRound, Slurm};
 use crate::cell::Outcome;
-use crate::elsewhere::RemoteEvent;
 use crate::executor::Stopped;
+use crate::remote::RemoteEvent;
 use crate::tail::last_lines;
+use crate::user::Decision;
 use strandline_report::text::{clean, counted};
 
 /// Minimum interval between queries of the scheduler.
@@ -525,7 +526,10 @@ impl Slurm {
                 return Ok(());
             }
             Err(trouble) => {
-                drop(std::fs::remove_file(self.store.array(number)));
+                // Without an answer the job may exist: the file lets a later strandline find it.
+                if !matches!(trouble, SchedulerError::Unavailable(_)) {
+                    drop(std::fs::remove_file(self.store.array(number)));
+                }
                 let line = trouble.line();
                 return Err(Stopped::Failed(format!("slurm: {line}; the same command goes on from here")));
             }

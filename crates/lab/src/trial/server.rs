@@ -358,26 +358,13 @@ impl OutputSearch {
     }
 }
 
-/// Describes how a run ended.
+/// Describes how a run ended. A command that did not start is described by the recorder.
 pub fn describe_end(outcome: &Outcome) -> String {
-    let end = match &outcome.end {
-        End::Exited(status) => format!("exit status {status}"),
-        End::Signalled(signal) => format!("signal {signal}"),
-        End::TimedOut => "it took longer than its timeout".to_owned(),
-        End::NotStarted(why) => return why.clone(),
-    };
-    let tail = outcome
-        .stderr
-        .as_deref()
-        .map(|path| last_lines(path, TAIL_LINES).join(" / "))
-        .filter(|tail| !tail.is_empty());
-    if let (End::Exited(NOT_FOUND | NOT_RUNNABLE), Some(tail)) = (&outcome.end, &tail)
-        && let Some(own) = tail.strip_prefix("strandline: ")
-    {
-        // The recorder's own message about a command that did not start.
-        return own.to_owned();
+    let tail = outcome.stderr.as_deref().map(|path| last_lines(path, TAIL_LINES).join(" / "));
+    match (&outcome.end, tail.as_deref().and_then(|tail| tail.strip_prefix("strandline: "))) {
+        (End::Exited(NOT_FOUND | NOT_RUNNABLE), Some(own)) => own.to_owned(),
+        _ => outcome.describe_end(),
     }
-    tail.map_or_else(|| end.clone(), |tail| format!("{end}; its last words: {tail}"))
 }
 
 #[cfg(test)]

@@ -366,7 +366,7 @@ impl<'a> TrialJudge<'a> {
 }
 
 impl Judge for TrialJudge<'_> {
-    fn heard(&mut self, subject: usize, round: Option<u32>, outcome: &Outcome) -> Next {
+    fn run_ended(&mut self, subject: usize, round: Option<u32>, outcome: &Outcome) -> Next {
         self.left_behind += u32::from(outcome.left_behind > 0);
         let observation =
             if self.serving { read_observation(outcome) } else { Observation::of_outcome(outcome) };

@@ -37,7 +37,7 @@ fn runs_are_judged_beside_those_without_settings() {
     for round in 0..5 {
         let noise = 0.001 * f64::from(round);
         let mut hear = |subject: usize, observation: &Observation| {
-            referee.heard(subject, Some(round), &served(folder.path(), observation))
+            referee.run_ended(subject, Some(round), &served(folder.path(), observation))
         };
         assert_eq!(hear(0, &observation(100, 1.0 + noise)), Next::Continue);
         assert_eq!(hear(1, &observation(50, 2.0 + noise)), Next::Continue);
@@ -76,7 +76,7 @@ fn runs_are_judged_beside_those_without_settings() {
 fn a_command_that_always_fails_without_settings_ends_the_trial() {
     let mut referee = TrialJudge::new(&[], false, &|_| {});
     let failed = Outcome { end: End::Exited(3), ..Outcome::not_started(String::new()) };
-    let heard: Vec<Next> = (0..3).map(|round| referee.heard(0, Some(round), &failed)).collect();
+    let heard: Vec<Next> = (0..3).map(|round| referee.run_ended(0, Some(round), &failed)).collect();
     assert_eq!(heard, [Next::Continue, Next::Continue, Next::Stop]);
     assert_eq!(referee.failures[0].as_deref(), Some("exit status 3"));
 }
@@ -89,9 +89,9 @@ fn a_round_without_its_baseline_is_left_out_and_the_others_count() {
     for round in 0..6 {
         let failure = (round == 2).then(|| "out of luck".to_owned());
         let baseline = Observation { failure, ..observation(100, 1.0) };
-        assert_eq!(referee.heard(0, Some(round), &served(folder.path(), &baseline)), Next::Continue);
+        assert_eq!(referee.run_ended(0, Some(round), &served(folder.path(), &baseline)), Next::Continue);
         let half = Observation { notes: vec!["was killed".into()], ..observation(50, 1.0) };
-        assert_eq!(referee.heard(1, Some(round), &served(folder.path(), &half)), Next::Continue);
+        assert_eq!(referee.run_ended(1, Some(round), &served(folder.path(), &half)), Next::Continue);
     }
     assert_eq!((referee.baseline_failures, referee.failures[0].as_deref()), (1, Some("out of luck")));
     let judged = referee.judge();
@@ -110,14 +110,14 @@ fn what_a_run_does_not_show_makes_it_no_better() {
     let mut referee = TrialJudge::new(&tries, true, &|_| {});
     referee.settled_at = Some(SettledSource::Exit);
     let sampled = Observation { settled_at: SettledSource::Mark, ..observation(1, 1.0) };
-    assert_eq!(referee.heard(1, Some(0), &served(folder.path(), &sampled)), Next::Drop);
+    assert_eq!(referee.run_ended(1, Some(0), &served(folder.path(), &sampled)), Next::Drop);
     // Whatever the source of the settled figure, all processes without marks are comparable.
     let level = Observation { settled_at: SettledSource::Level, ..observation(1, 1.0) };
-    assert_eq!(referee.heard(1, Some(1), &served(folder.path(), &level)), Next::Continue);
+    assert_eq!(referee.run_ended(1, Some(1), &served(folder.path(), &level)), Next::Continue);
     let unknown = Observation { allocators: Vec::new(), executable: None, ..observation(1, 1.0) };
-    assert_eq!(referee.heard(2, Some(0), &served(folder.path(), &unknown)), Next::Drop);
+    assert_eq!(referee.run_ended(2, Some(0), &served(folder.path(), &unknown)), Next::Drop);
     let nothing = Observation { settled_bytes: None, ..observation(1, 1.0) };
-    assert_eq!(referee.heard(3, Some(0), &served(folder.path(), &nothing)), Next::Drop);
+    assert_eq!(referee.run_ended(3, Some(0), &served(folder.path(), &nothing)), Next::Drop);
     let why: Vec<&str> = referee.failures.iter().flatten().map(String::as_str).collect();
     assert!(why[0].contains("at the last mark") && why[0].contains("as the process ended"), "{why:?}");
     assert!(why[1].contains("not known") && why[2].contains("not known"), "{why:?}");

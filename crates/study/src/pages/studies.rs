@@ -15,7 +15,7 @@ pub struct Item<'a> {
     /// Its name.
     pub name: &'a str,
     /// The result, or the reason why it could not be run at all.
-    pub came: Result<StudyInput<'a>, &'a str>,
+    pub result: Result<StudyInput<'a>, &'a str>,
 }
 
 /// Totals over all studies.
@@ -35,7 +35,7 @@ pub struct Totals {
 impl Totals {
     /// Totals of `items`.
     pub fn of(items: &[Item<'_>]) -> Self {
-        let ran = || items.iter().filter_map(|item| item.came.as_ref().ok());
+        let ran = || items.iter().filter_map(|item| item.result.as_ref().ok());
         Self {
             studies: items.len() as u64,
             could_not_be_run: items.len() as u64 - ran().count() as u64,
@@ -69,7 +69,7 @@ fn run_seconds(data: &Data) -> f64 {
 
 /// Builds the document for scripts.
 pub fn document(items: &[Item<'_>]) -> Value {
-    let one = |item: &Item<'_>| match &item.came {
+    let one = |item: &Item<'_>| match &item.result {
         Ok(facts) => {
             let mut value = serde_json::to_value(study::document(facts)).unwrap_or_default();
             if let Value::Object(fields) = &mut value {
@@ -110,7 +110,7 @@ fn contents(items: &[Item<'_>]) -> Table {
             tone: if count > 0 { tone } else { Tone::Faint },
         };
         let name = Cell { text: clean(item.name), tone: Tone::Plain };
-        let Ok(facts) = &item.came else {
+        let Ok(facts) = &item.result else {
             let none = || Cell { text: "?".to_owned(), tone: Tone::Faint };
             return vec![
                 name,
@@ -136,7 +136,7 @@ fn contents(items: &[Item<'_>]) -> Table {
 
 /// The page of a study, also if it could not be run.
 pub fn page(item: &Item<'_>) -> Page {
-    match &item.came {
+    match &item.result {
         Ok(facts) => study::page(facts),
         Err(_) => brief(item),
     }
@@ -144,7 +144,7 @@ pub fn page(item: &Item<'_>) -> Page {
 
 /// The verdicts of a study, with reasons for claims that do not hold.
 pub fn brief(item: &Item<'_>) -> Page {
-    let facts = match &item.came {
+    let facts = match &item.result {
         Ok(facts) => facts,
         Err(why) => {
             return Page {

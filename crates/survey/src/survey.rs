@@ -1,7 +1,7 @@
 //! All chosen processes at one moment: those with the most RSS one by one, the others summed; and
 //! sums by control group.
 //!
-//! For a proportional set size the kernel walks page tables. So each picture reads them within a
+//! For a proportional set size the kernel walks page tables. So each survey reads them within a
 //! time limit, the oldest first, and keeps them until their next turn, at least for a minute if the
 //! process's memory does not change.
 
@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use crate::figures::{CachedFacts, Figures, Pss};
 use crate::select::{FoundProcess, Key, Selection};
 
-/// Default time limit for proportional set sizes in each picture: about 6 GiB of memory.
+/// Default time limit for proportional set sizes in each survey: about 6 GiB of memory.
 const PSS_TIME: Duration = Duration::from_millis(40);
 /// Maximum number of control groups with sums of their own; the others are summed.
 const MAX_GROUPS: usize = 100;
 
-/// A process in a picture.
+/// A process in a survey.
 #[derive(Clone, Debug)]
 pub struct ProcessFigures {
     /// Its identity.
@@ -93,7 +93,7 @@ pub struct Survey {
     pub groups: Vec<(String, Sum)>,
 }
 
-/// A picture is valid for this many times as long as it took, so that taking pictures uses at most
+/// A survey is valid for this many times as long as it took, so that taking surveys uses at most
 /// that part of a processor for any number of readers. The time is limited to the range of the
 /// other two.
 const GOOD_FOR_TIMES: u32 = 100;
@@ -107,11 +107,11 @@ impl Survey {
     }
 }
 
-/// Takes pictures, and caches what is slow to read.
+/// Takes surveys, and caches what is slow to read.
 #[derive(Debug)]
 pub struct Surveyor {
     known: HashMap<Key, CachedFacts>,
-    /// Time limit for proportional set sizes in each picture.
+    /// Time limit for proportional set sizes in each survey.
     pub pss_time_limit: Duration,
 }
 
@@ -122,8 +122,8 @@ impl Default for Surveyor {
 }
 
 impl Surveyor {
-    /// Takes a picture of the processes of `selection`; `top` of them one by one.
-    pub fn paint(&mut self, selection: &Selection, top: usize) -> Survey {
+    /// Takes a survey of the processes of `selection`; `top` of them one by one.
+    pub fn take(&mut self, selection: &Selection, top: usize) -> Survey {
         let at = Instant::now();
         let mut before = std::mem::take(&mut self.known);
         let mut found: Vec<(FoundProcess, CachedFacts)> = selection
@@ -239,10 +239,10 @@ mod tests {
     fn the_largest_are_shown_and_the_others_summed() {
         let all =
             Selection::new(crate::select::SelectionRequest { all: true, ..Default::default() }).unwrap();
-        let picture = Surveyor::default().paint(&all, 1);
-        assert_eq!(picture.processes.len(), 1);
-        let first = picture.processes[0].figures.rss_bytes;
-        let others = picture.others;
+        let survey = Surveyor::default().take(&all, 1);
+        assert_eq!(survey.processes.len(), 1);
+        let first = survey.processes[0].figures.rss_bytes;
+        let others = survey.others;
         assert!(first > 0 && others.is_none_or(|others| others.rss_bytes <= first * others.processes));
     }
 }

@@ -1,4 +1,5 @@
-//! The interface of the engine to rounds that run elsewhere, many at a time.
+//! The interface of the engine to an executor that runs whole rounds on other machines, many at a
+//! time.
 //!
 //! Figures of one round are compared as pairs, so a round runs on one machine as a whole, in its
 //! drawn order. Rounds finish in any order; they are stored as they finish and judged in round
@@ -67,4 +68,31 @@ pub trait RemoteExecutor {
 
     /// Drops all requests: waiting rounds are not started, running rounds are ended.
     fn cancel(&mut self);
+
+    /// Removes the results of rounds, so that the same lab runs them again.
+    fn discard_rounds(&self);
+
+    /// Runs a whole command as one round: for a lab whose every step depends on the previous one.
+    /// `report` is called while it waits and runs.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    fn run_as_round(&mut self, subject: &Subject, report: &dyn Fn(TaskCounts)) -> Result<Outcome, Stopped> {
+        self.request(std::slice::from_ref(subject), vec![Round { number: 0, turns: vec![0] }])?;
+        loop {
+            match self.next() {
+                Ok(RemoteEvent::Status { tasks, .. }) => report(tasks),
+                Ok(RemoteEvent::Finished { outcomes, .. }) => {
+                    let outcome = outcomes.into_iter().next().map(|(_, outcome)| outcome);
+                    return outcome.ok_or_else(|| Stopped::Failed("its round has no outcome".to_owned()));
+                }
+                Ok(RemoteEvent::Lost { why, .. }) => return Err(Stopped::Failed(why)),
+                Err(Stopped::Failed(why)) => {
+                    self.cancel();
+                    return Err(Stopped::Failed(why));
+                }
+                Err(stopped) => return Err(stopped),
+            }
+        }
+    }
 }

@@ -1,70 +1,47 @@
-//! `study` without a name: lists the studies with their size, and whether their requirements are
-//! met.
+//! The list of studies with their size, and whether their requirements are met.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::super::arguments_lab::Study as Arguments;
-use super::super::lab::show;
-use super::super::output::Output;
-use super::super::{CommandResult, Result};
+use serde_json::{Value, json};
+
+use super::file::Study;
+use super::matrix::Matrix;
+use super::{find, needs};
 use strandline_report::pages::page::{Cell, Column, Page, Section, Table, Tone};
 use strandline_report::text::clean_sentence;
-use strandline_study::file::Study;
-use strandline_study::matrix::Matrix;
-use strandline_study::{find, needs};
 
 /// Larger studies are not checked for their requirements.
 const MAX_CELLS: u64 = 10_000;
 
-/// Shows names, titles, and whether the requirements are met.
-pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> {
-    let mut rows = Vec::new();
-    let (mut items, mut sentences) = (Vec::new(), Vec::new());
-    for (name, folder) in find::list() {
-        let path = find::folder_of_listed(&name, folder);
-        let read = path.map_err(|line| vec![line]).and_then(|path| Study::read_without_claims(&path));
-        let line = match read {
-            Ok(study) => Listing::of(Arc::new(study)),
-            Err(lines) => Listing {
-                needs: "cannot be read".to_owned(),
-                missing: lines.into_iter().take(1).collect(),
-                tone: Tone::Bad,
-                ..Listing::default()
-            },
-        };
-        items.push(serde_json::json!({
-            "name": name, "title": line.title, "cells": line.cells, "claims": line.claims,
-            "ready": line.tone == Tone::Good, "needs": line.needs(),
-        }));
-        let missing =
-            line.missing.iter().chain(&line.probed).map(|why| clean_sentence(&format!("{name}: {why}")));
-        sentences.extend(missing);
-        let plain = |text: &str| Cell { text: clean_sentence(text), tone: Tone::Plain };
-        let count = |count: Option<u64>| plain(&count.map_or_else(String::new, |count| count.to_string()));
-        let needs = Cell { text: clean_sentence(&line.needs), tone: line.tone };
-        rows.push(vec![plain(&name), plain(&line.title), count(line.cells), count(line.claims), needs]);
-    }
+/// Document and page of all studies.
+pub fn list() -> (Value, Page) {
+    let listings: Vec<(String, Listing)> =
+        find::list().into_iter().map(|(name, folder)| (name.clone(), Listing::read(&name, folder))).collect();
+    let items: Vec<Value> = listings.iter().map(|(name, listing)| listing.item(name)).collect();
+    let rows = listings.iter().map(|(name, listing)| listing.row(name)).collect();
+    let reasons = listings.iter().flat_map(|(name, listing)| {
+        let reasons = listing.missing.iter().chain(&listing.probed);
+        reasons.map(move |why| clean_sentence(&format!("{name}: {why}")))
+    });
     let column =
         |title: &str| Column { title: title.to_owned(), figures: matches!(title, "cells" | "claims") };
-    let headline = if rows.is_empty() {
-        "There is none: `strandline study new NAME` makes one.".to_owned()
+    let columns = ["study", "title", "cells", "claims", "needs"].map(column).to_vec();
+    let headline = if listings.is_empty() {
+        "There is no study: `strandline study new NAME` makes one."
     } else {
         "`strandline study NAME` runs one, `--all` all of them; `strandline study new NAME` makes one."
-            .to_owned()
     };
-    let columns = ["study", "title", "cells", "claims", "needs"].map(column).to_vec();
-    let table = Table { caption: String::new(), columns, rows };
     let page = Page {
         title: "studies".to_owned(),
-        headline,
+        headline: headline.to_owned(),
         sections: vec![
-            Section { tables: vec![table], ..Section::default() },
-            Section { paragraphs: sentences, ..Section::default() },
+            Section { tables: vec![Table { caption: String::new(), columns, rows }], ..Section::default() },
+            Section { paragraphs: reasons.collect(), ..Section::default() },
         ],
         ..Page::default()
     };
-    show("strandline/studies/1", &serde_json::json!({ "studies": items }), &page, &arguments.shown, output)?;
-    Ok(CommandResult::Done)
+    (json!({ "studies": items }), page)
 }
 
 /// The listing of one study.
@@ -83,6 +60,33 @@ struct Listing {
 }
 
 impl Listing {
+    fn read(name: &str, folder: Option<PathBuf>) -> Self {
+        let path = find::folder_of_listed(name, folder);
+        match path.map_err(|line| vec![line]).and_then(|path| Study::read_without_claims(&path)) {
+            Ok(study) => Self::of(Arc::new(study)),
+            Err(lines) => Self {
+                needs: "cannot be read".to_owned(),
+                missing: lines.into_iter().take(1).collect(),
+                tone: Tone::Bad,
+                ..Self::default()
+            },
+        }
+    }
+
+    fn item(&self, name: &str) -> Value {
+        json!({
+            "name": name, "title": self.title, "cells": self.cells, "claims": self.claims,
+            "ready": self.tone == Tone::Good, "needs": self.needs(),
+        })
+    }
+
+    fn row(&self, name: &str) -> Vec<Cell> {
+        let plain = |text: &str| Cell { text: clean_sentence(text), tone: Tone::Plain };
+        let count = |count: Option<u64>| plain(&count.map_or_else(String::new, |count| count.to_string()));
+        let needs = Cell { text: clean_sentence(&self.needs), tone: self.tone };
+        vec![plain(name), plain(&self.title), count(self.cells), count(self.claims), needs]
+    }
+
     fn of(study: Arc<Study>) -> Self {
         let line =
             Self { title: study.title.clone(), claims: Some(study.claims.len() as u64), ..Self::default() };
@@ -94,7 +98,7 @@ impl Listing {
         };
         let looked_at = match Matrix::chosen(study, false, &[]) {
             Ok(matrix) if matrix.count().is_none_or(|count| count > MAX_CELLS) => {
-                unknown(matrix.count(), "not looked at: many cells")
+                unknown(matrix.count(), "not checked: many cells")
             }
             Ok(matrix) => needs::check_cells(&matrix)
                 .map_or_else(|_| unknown(None, "?"), |bill| Self::needing(&matrix, &bill)),
@@ -116,7 +120,7 @@ impl Listing {
         };
         // Checking them would mean running something.
         let probed = needs::probed(matrix, &bill.cells);
-        let probed = (!probed.is_empty()).then(|| format!("not looked at: {}", probed.join(", ")));
+        let probed = (!probed.is_empty()).then(|| format!("not checked: {}", probed.join(", ")));
         Self { cells: Some((here + gone) as u64), needs, missing, probed, tone, ..Self::default() }
     }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use super::slurm::write_file;
+use super::atomic_file;
 
 /// Folder with the staged files.
 static STAGED: OnceLock<PathBuf> = OnceLock::new();
@@ -27,7 +27,7 @@ pub fn stage(folder: &Path) -> Result<(), String> {
     let executable =
         std::fs::read(executable_path()).map_err(|error| format!("strandline itself: {error}"))?;
     if !std::fs::read(&path).is_ok_and(|there| there == executable) {
-        write_file(&path, &executable)?;
+        atomic_file::write(&path, &executable)?;
     }
     let mode = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(&path, mode).map_err(|error| named(&path, &error))?;

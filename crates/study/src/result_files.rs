@@ -4,29 +4,48 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use strandline_inspect::environment::Environment;
 use tempfile::NamedTempFile;
 
-use super::super::arguments_lab::Study as Arguments;
-use super::super::output::print_message;
-use super::super::{Failure, Result};
+use super::find;
+use super::pages::readme;
+use super::pages::studies::{self, Item};
+use super::pages::study::{self, StudyInput};
+use strandline_lab::user::User;
 use strandline_report::pages::book::Book;
 use strandline_report::pages::names::Names;
-use strandline_report::pages::page::Page;
+use strandline_report::pages::page::{Page, Section};
 use strandline_report::pages::{html, pictures, plot, surroundings};
-use strandline_study::find;
-use strandline_study::pages::studies::{self, Item};
-use strandline_study::pages::{readme, study};
 
 /// Length of the start of a file by which it is recognised.
 const BEGIN_BYTES: u64 = 8192;
 
-/// The requested files.
-pub struct Files {
+/// Which files are requested.
+#[derive(Clone, Debug, Default)]
+pub struct FileRequest {
+    /// The report.
+    pub report: Option<PathBuf>,
+    /// The directory for plots.
+    pub plots: Option<PathBuf>,
+    /// Whether the results go into the studies' READMEs.
+    pub readme: bool,
+    /// Where the output goes; `None` for standard output.
+    pub output: Option<PathBuf>,
+    /// Whether other choices or rounds than the study's own are run.
+    pub is_narrowed: bool,
+    /// Whether the short form is run.
+    pub is_short: bool,
+}
+
+type Result<T> = std::result::Result<T, String>;
+
+/// Writes the requested files.
+pub struct ResultFiles {
+    user: Arc<dyn User>,
     report: Option<PathBuf>,
-    /// The directory for plots, and its address in the output.
-    plots: Option<(PathBuf, String)>,
+    plots: Option<PlotFolder>,
     readme: bool,
     form: &'static str,
     names: Names,
@@ -34,43 +53,51 @@ pub struct Files {
     drawn: Vec<(PathBuf, String)>,
 }
 
-impl Files {
-    /// Takes the files from the arguments; `report` is the default name of the report. Fails now,
-    /// before anything is run, if a file could not be written.
-    pub fn wanted(arguments: &Arguments, report: &str) -> Result<Self> {
-        let is_narrowed = !arguments.axis.is_empty() || arguments.repeat.is_some();
-        if is_narrowed && arguments.readme {
+/// The directory for plots.
+struct PlotFolder {
+    folder: PathBuf,
+    /// Its address in the output.
+    address: String,
+}
+
+impl ResultFiles {
+    /// Fails now, before anything is run, if a file could not be written. `user` is shown what
+    /// becomes of the files.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn new(request: FileRequest, user: Arc<dyn User>) -> Result<Self> {
+        let FileRequest { report, plots, readme, output, is_narrowed, is_short } = request;
+        if is_narrowed && readme {
             let why = "--readme is for a study's results, and not for a run with --axis or --repeat";
-            return Err(Failure(why.to_owned()));
+            return Err(why.to_owned());
         }
-        let file = |file: &Option<PathBuf>| file.clone().unwrap_or_else(|| PathBuf::from(report));
-        let report = arguments.report.as_ref().map(file);
         if let Some(report) = &report {
             check_replaceable(report, html::is_book, "report of studies")?;
             temporary_beside(report)?;
         }
-        arguments.shown.output.as_deref().map_or(Ok(()), check_writable)?;
-        let plots = match &arguments.plots {
+        output.as_deref().map_or(Ok(()), check_writable)?;
+        let plots = match plots {
             Some(folder) => {
-                fs::create_dir_all(folder).map_err(|error| failed(folder, &error))?;
+                fs::create_dir_all(&folder).map_err(|error| failed(&folder, &error))?;
                 temporary_beside(&folder.join("plot.svg"))?;
-                Some((folder.clone(), address(folder, arguments.shown.output.as_deref())?))
+                let address = address(&folder, output.as_deref())?;
+                Some(PlotFolder { folder, address })
             }
             None => None,
         };
-        let form = match (is_narrowed, arguments.short) {
+        let form = match (is_narrowed, is_short) {
             (true, _) => "narrowed: other choices or rounds than the study's own",
             (_, true) => "short: fewer choices and rounds",
             _ => "full",
         };
-        let readme = arguments.readme;
-        Ok(Self { report, plots, readme, form, names: Names::default(), drawn: Vec::new() })
+        Ok(Self { user, report, plots, readme, form, names: Names::default(), drawn: Vec::new() })
     }
 
-    /// Draws the plots of a study's page and makes the page refer to their files; [`Files::write`]
+    /// Draws the plots of a study's page and makes the page refer to their files; [`ResultFiles::write`]
     /// writes them.
     pub fn pictures(&mut self, study: &str, page: &mut Page) {
-        let Some((folder, address)) = &self.plots else { return };
+        let Some(PlotFolder { folder, address }) = &self.plots else { return };
         for (name, text) in pictures::pictures(page, study, address, &mut self.names) {
             self.drawn.push((folder.join(name), text));
         }
@@ -83,54 +110,47 @@ impl Files {
     pub fn write(&self, items: &[Item<'_>], pages: &[Page]) -> Result<()> {
         let plots = self.drawn.iter().map(|(path, text)| put_plot(path, text));
         let readmes = items.iter().map(|item| self.readme(item));
-        let mut failures: Vec<Failure> = plots.chain(readmes).filter_map(std::result::Result::err).collect();
+        let mut failures: Vec<String> = plots.chain(readmes).filter_map(std::result::Result::err).collect();
         failures.extend(self.report(items, pages).err());
         let last = failures.pop();
-        failures.iter().for_each(|failure| print_message(&failure.0));
+        failures.iter().for_each(|failure| self.user.show(failure));
         last.map_or(Ok(()), Err)
     }
 
     /// Reports that a stopped run leaves the files unwritten.
     pub fn none_written(&self) {
         if self.report.is_some() || self.plots.is_some() || self.readme {
-            print_message("no report, plots or README were written");
+            self.user.show("no report, plots or README were written");
         }
     }
 
     /// Writes the results of a study into its README, with its first plot. A README without a place
     /// for them is reported and left unchanged.
     fn readme(&self, item: &Item<'_>) -> Result<()> {
-        let (true, Ok(facts)) = (self.readme, &item.came) else { return Ok(()) };
+        let (true, Ok(facts)) = (self.readme, &item.result) else { return Ok(()) };
         let folder = &facts.matrix.study.folder;
         let path = folder.join("README.md");
-        let refused = |why: &str| print_message(&format!("{}: {why}; it is left as it is", path.display()));
+        let refused = |why: &str| {
+            self.user.show(&format!("{}: {why}; it is left unchanged", path.display()));
+            Ok(())
+        };
         if find::is_embedded(folder) {
-            refused("it came with strandline");
-            return Ok(());
+            return refused("it is built into strandline");
         }
         let old = match fs::read_to_string(&path) {
             Ok(old) => old,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let (path, begin, end) = (path.display(), readme::BEGIN, readme::END);
-                print_message(&format!(
-                    "{path}: there is none; results are written into one with a line `{begin}` and a line `{end}` below it"
+                self.user.show(&format!(
+                    "{path}: no such file; results are written into one with a line `{begin}` and a line `{end}` below it"
                 ));
                 return Ok(());
             }
-            Err(error) => {
-                refused(&error.to_string());
-                return Ok(());
-            }
+            Err(error) => return refused(&error.to_string()),
         };
-        let mut page = study::page(facts);
-        let mut plots = page.sections.iter_mut().map(|section| std::mem::take(&mut section.plots));
-        let first: Vec<_> = plots.by_ref().flatten().take(1).collect();
-        plots.for_each(drop);
-        page.sections
-            .extend([strandline_report::pages::page::Section { plots: first, ..Default::default() }]);
+        let mut page = page_with_first_plot(facts);
         let drawn = pictures::pictures(&mut page, item.name, "plots", &mut Names::default());
-        let block = readme::block(facts, &page, &self.environment());
-        match readme::insert_results(&old, &block) {
+        match readme::insert_results(&old, &readme::block(facts, &page, &self.environment())) {
             Ok(Some(new)) => {
                 for (name, text) in &drawn {
                     let folder = folder.join("plots");
@@ -140,20 +160,17 @@ impl Files {
                 write_atomically(&resolve_links(&path), &new)
             }
             Ok(None) => Ok(()),
-            Err(why) => {
-                refused(&why);
-                Ok(())
-            }
+            Err(why) => refused(&why),
         }
     }
 
     fn report(&self, items: &[Item<'_>], pages: &[Page]) -> Result<()> {
         let Some(path) = &self.report else { return Ok(()) };
-        let text = html::book(&self.book(items, pages))?;
+        let text = html::book(&self.book(items, pages)).map_err(|error| error.to_string())?;
         // Another file may have been put there meanwhile.
         check_replaceable(path, html::is_book, "report of studies")?;
         write_atomically(&resolve_links(path), &text)?;
-        print_message(&format!("the report is in {}", path.display()));
+        self.user.show(&format!("report written to {}", path.display()));
         Ok(())
     }
 
@@ -169,8 +186,18 @@ impl Files {
     }
 }
 
-fn failed(path: &Path, error: &dyn std::fmt::Display) -> Failure {
-    Failure(format!("{}: {error}", path.display()))
+/// The page of a study whose only plot is its first one.
+fn page_with_first_plot(facts: &StudyInput<'_>) -> Page {
+    let mut page = study::page(facts);
+    let plots: Vec<_> =
+        page.sections.iter_mut().flat_map(|section| std::mem::take(&mut section.plots)).collect();
+    let plots = plots.into_iter().take(1).collect();
+    page.sections.push(Section { plots, ..Section::default() });
+    page
+}
+
+fn failed(path: &Path, error: &dyn std::fmt::Display) -> String {
+    format!("{}: {error}", path.display())
 }
 
 fn folder_of(path: &Path) -> &Path {
@@ -186,7 +213,7 @@ fn resolve_links(path: &Path) -> PathBuf {
 fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
     let folder = folder_of(path);
     if !folder.is_dir() {
-        return Err(failed(path, &"there is no such folder to write it into"));
+        return Err(failed(path, &"its folder does not exist"));
     }
     // With the permissions of a newly created file: what the umask allows.
     let made = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o666)).tempfile_in(folder);
@@ -233,7 +260,7 @@ fn check_replaceable(path: &Path, is_own: fn(&[u8]) -> bool, what: &str) -> Resu
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         data => data.map_err(|error| failed(path, &error))?,
     };
-    let other = format!("is there already, and is no {what} by strandline: it is not overwritten");
+    let other = format!("exists and is no {what} by strandline; it is not overwritten");
     if !data.is_file() {
         return Err(failed(path, &other));
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::budget::Stops;
 use crate::summary::Summary;
-use strandline_survey::picture::Survey;
+use strandline_survey::Survey;
 use strandline_survey::select::Key;
 
 /// State of one process.
@@ -44,22 +44,22 @@ impl ProcessStates {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the processes of `picture`. For all others it keeps only the stops, while a budget may
+    /// Adds the processes of `survey`. For all others it keeps only the stops, while a budget may
     /// count them: a process that gets series again has been stopped before.
-    pub fn follow(&self, picture: &Survey) {
+    pub fn follow(&self, survey: &Survey) {
         let mut entries = self.entries();
         let mut old = std::mem::take(&mut *entries);
-        for shown in &picture.processes {
+        for shown in &survey.processes {
             let entry = old.remove(&shown.key).unwrap_or_else(|| Entry {
-                stops: Stops::new(picture.at),
+                stops: Stops::new(survey.at),
                 ledger: None,
                 problem: None,
-                not_before: picture.at,
+                not_before: survey.at,
                 expected: None,
             });
             entries.insert(shown.key, entry);
         }
-        let may_count = |(_, entry): &(Key, Entry)| entry.stops.may_count(picture.at);
+        let may_count = |(_, entry): &(Key, Entry)| entry.stops.may_count(survey.at);
         entries.extend(
             old.into_iter().filter(may_count).map(|(key, entry)| (key, Entry { ledger: None, ..entry })),
         );
@@ -82,18 +82,18 @@ mod tests {
         let own = std::process::id().cast_signed();
         let asked = SelectionRequest { pids: vec![own], ..SelectionRequest::default() };
         let selection = Selection::new(asked).unwrap();
-        let mut painter = strandline_survey::picture::Surveyor::default();
-        let (with, without) = (painter.paint(&selection, 1), painter.paint(&selection, 0));
+        let mut surveyor = strandline_survey::Surveyor::default();
+        let (with, without) = (surveyor.take(&selection, 1), surveyor.take(&selection, 0));
         assert_eq!((with.processes.len(), without.processes.len()), (1, 0));
         let budget = StopBudget { stopped: Duration::from_millis(20), period: Duration::from_secs(60) };
-        let board = ProcessStates::default();
-        board.follow(&with);
+        let states = ProcessStates::default();
+        states.follow(&with);
         let stopped = Duration::from_millis(9);
-        for entry in board.entries().values_mut() {
+        for entry in states.entries().values_mut() {
             entry.stops.add(Instant::now(), stopped, budget);
         }
-        board.follow(&without);
-        board.follow(&with);
-        assert_eq!(board.entries().values().map(|entry| entry.stops.total()).collect::<Vec<_>>(), [stopped]);
+        states.follow(&without);
+        states.follow(&with);
+        assert_eq!(states.entries().values().map(|entry| entry.stops.total()).collect::<Vec<_>>(), [stopped]);
     }
 }

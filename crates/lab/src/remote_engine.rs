@@ -1,12 +1,12 @@
-//! Runs rounds elsewhere: requests many at a time, stores them as they finish, judges them in
+//! Runs rounds on other machines: requests many at a time, stores them as they finish, judges them in
 //! order.
 
 use std::collections::BTreeMap;
 
 use super::cell::Outcome;
-use super::elsewhere::{RemoteEvent, RemoteExecutor, Round, TaskCounts};
 use super::engine::{Lab, Progress, ScheduledRun};
 use super::executor::Stopped;
+use super::remote::{RemoteEvent, RemoteExecutor, Round, TaskCounts};
 
 /// If this many rounds are lost and none came back, the lab gives up.
 const MAX_LOST: u32 = 5;
@@ -14,28 +14,28 @@ const MAX_LOST: u32 = 5;
 /// The outcomes of a round: (subject, outcome).
 type RoundOutcomes = Vec<(usize, Outcome)>;
 
-/// Runs the rounds of `lab` with `elsewhere`.
-pub fn run(lab: &mut Lab<'_>, elsewhere: &mut dyn RemoteExecutor) -> Result<(), Stopped> {
-    let mut course = RemoteLab {
+/// Runs the rounds of `lab` on `remote`.
+pub fn run(lab: &mut Lab<'_>, remote: &mut dyn RemoteExecutor) -> Result<(), Stopped> {
+    let mut engine = RemoteLab {
         lab,
-        elsewhere,
+        remote,
         requested: 0,
         finished: BTreeMap::new(),
         lost: 0,
         has_any: false,
         why: None,
     };
-    let driven = course.drive();
-    // After a signal `elsewhere` has already decided what becomes of the rounds.
+    let driven = engine.drive();
+    // After a signal `remote` has already decided what becomes of the rounds.
     if !matches!(driven, Err(Stopped::Interrupted(_))) {
-        course.elsewhere.cancel();
+        engine.remote.cancel();
     }
     driven
 }
 
 struct RemoteLab<'a, 'l> {
     lab: &'a mut Lab<'l>,
-    elsewhere: &'a mut dyn RemoteExecutor,
+    remote: &'a mut dyn RemoteExecutor,
     /// Rounds that were requested or found in the journal.
     requested: u32,
     /// Rounds that are not judged yet.
@@ -54,14 +54,14 @@ impl RemoteLab<'_, '_> {
             if round >= self.requested {
                 self.ask(rounds)?;
             }
-            let came = loop {
+            let finished_runs = loop {
                 match self.finished.remove(&round) {
-                    Some(came) => break came,
+                    Some(finished_runs) => break finished_runs,
                     None => self.handle_event()?,
                 }
             };
             self.lab.open_round(round);
-            for (subject, outcome) in came {
+            for (subject, outcome) in finished_runs {
                 let turn = ScheduledRun { subject, round };
                 // Skipped if it would not have been run locally.
                 if self.lab.is_due(turn) {
@@ -91,20 +91,20 @@ impl RemoteLab<'_, '_> {
                 Some((turn.subject, self.lab.journal.outcome(&subject.name, round)?.clone()))
             });
             match known.collect::<Option<RoundOutcomes>>() {
-                Some(came) => {
-                    self.report(&came);
-                    self.finished.insert(round, came);
+                Some(finished_runs) => {
+                    self.report(&finished_runs);
+                    self.finished.insert(round, finished_runs);
                 }
                 None => wanted
                     .push(Round { number: round, turns: turns.iter().map(|turn| turn.subject).collect() }),
             }
         }
         self.requested = until;
-        if wanted.is_empty() { Ok(()) } else { self.elsewhere.request(&plan.subjects, wanted) }
+        if wanted.is_empty() { Ok(()) } else { self.remote.request(&plan.subjects, wanted) }
     }
 
     fn handle_event(&mut self) -> Result<(), Stopped> {
-        match self.elsewhere.next()? {
+        match self.remote.next()? {
             RemoteEvent::Status { tasks, runs } => self.report_status(tasks, runs),
             RemoteEvent::Finished { round, outcomes } => {
                 for (subject, outcome) in &outcomes {
@@ -127,10 +127,10 @@ impl RemoteLab<'_, '_> {
         Ok(())
     }
 
-    fn report(&mut self, came: &RoundOutcomes) {
-        if let Some((subject, _)) = came.last() {
+    fn report(&mut self, finished_runs: &RoundOutcomes) {
+        if let Some((subject, _)) = finished_runs.last() {
             self.has_any = true;
-            self.lab.report_progress(*subject, came.len());
+            self.lab.report_progress(*subject, finished_runs.len());
         }
     }
 

@@ -1,0 +1,207 @@
+//! A lab that is set up: its journal, and the executors of its runs, here or on a cluster.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use strandline_report::text::counted;
+
+use super::cell::Subject;
+use super::executable;
+use super::executor::{Executor, Stopped};
+use super::identity;
+use super::interrupt::Interrupt;
+use super::journal::{Journal, JournalOptions, REMOTE_FOLDER, STAGED};
+use super::local::Local;
+use super::nodes::{self, NodeKind, kinds};
+use super::slurm::{self, Slurm};
+use super::trial::server::{ServerExecutor, Service};
+use super::user::User;
+
+/// Labs with more runs need a confirmation.
+pub const MAX_UNCONFIRMED_RUNS: u64 = 10_000;
+
+/// Where a lab works, and on how many executors.
+#[derive(Clone)]
+pub struct LabOptions {
+    /// Folder of the journal and of all output; `None` for one in the user's cache.
+    pub folder: Option<PathBuf>,
+    /// Whether to ignore the runs of an earlier lab.
+    pub is_fresh: bool,
+    /// Number of concurrent runs on this machine.
+    pub jobs: u32,
+    /// The cluster that runs the rounds; `None` for this machine.
+    pub cluster: Option<slurm::Options>,
+    /// Who is shown messages.
+    pub user: Arc<dyn User>,
+}
+
+/// What is run in a lab, which identifies it.
+#[derive(Clone, Copy)]
+pub struct LabContent<'a, T> {
+    /// The subcommand.
+    pub verb: &'static str,
+    /// Everything besides the subjects that distinguishes its runs.
+    pub description: &'a T,
+    /// The subjects, whose files count.
+    pub subjects: &'a [Subject],
+}
+
+impl LabOptions {
+    /// Copies strandline to the lab's folder, which all nodes of the cluster see. Does nothing for a
+    /// lab on this machine, or if that was done before.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn stage(&self) -> Result<(), String> {
+        match (&self.cluster, &self.folder) {
+            (Some(_), Some(folder)) if executable::staged().is_none() => {
+                let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
+                executable::stage(&folder.join(STAGED))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Number of runs of an earlier, identical lab that can be reused; sets up nothing.
+    pub fn reusable_runs(&self, content: LabContent<'_, impl Serialize>) -> usize {
+        Journal::peek(content.verb, &self.identity(content), &self.journal())
+    }
+
+    fn journal(&self) -> JournalOptions {
+        JournalOptions { folder: self.folder.clone(), is_fresh: self.is_fresh }
+    }
+
+    /// Everything that identifies a lab's runs.
+    fn identity<'a, T: Serialize>(
+        &self,
+        LabContent { description, subjects, .. }: LabContent<'a, T>,
+    ) -> impl Serialize + use<'a, T> {
+        let mut machine = identity::machine();
+        if self.cluster.is_some() {
+            // Leave out the submitting machine: another one may continue the lab.
+            machine.drain(..machine.len().saturating_sub(1));
+        }
+        let files = (identity::files(subjects), machine);
+        let folder = std::env::current_dir().unwrap_or_default();
+        let mut variables: Vec<_> = std::env::vars_os().collect();
+        variables.retain(|(name, _)| {
+            let name = name.to_string_lossy();
+            // Tasks do not see the scheduler's variables.
+            !(is_shell_variable(&name) || self.cluster.is_some() && name.starts_with("SLURM"))
+        });
+        variables.sort();
+        let is_shared = self.cluster.as_ref().map(|cluster| cluster.is_shared);
+        // Do not mix runs that shared the machine with runs that had it to themselves.
+        (description, subjects, files, folder, variables, self.jobs > 1, is_shared)
+    }
+
+    fn slurm(
+        &self,
+        options: &slurm::Options,
+        journal: &Journal,
+        interrupt: &Arc<Interrupt>,
+    ) -> Result<Slurm, String> {
+        self.stage()?;
+        let program = executable::staged_program().ok_or("--on slurm needs --dir")?;
+        let local = Local::start(&journal.work_folder(0), interrupt)?;
+        let lab = slurm::LabFolder { root: journal.folder(), key: journal.key(), is_fresh: self.is_fresh };
+        Slurm::open(lab, program, options.clone(), Arc::clone(&self.user), local, Arc::clone(interrupt))
+    }
+}
+
+/// Whether a variable differs between shells without affecting programs; such changes do not
+/// prevent resuming a lab.
+fn is_shell_variable(name: &str) -> bool {
+    const NAMES: [&str; 9] =
+        ["_", "SHLVL", "OLDPWD", "COLUMNS", "LINES", "TERM", "TERM_SESSION_ID", "WINDOWID", "COLORTERM"];
+    NAMES.contains(&name) || name.starts_with("SSH_") || name.starts_with("TMUX")
+}
+
+/// A lab that is set up.
+pub struct LabSetup {
+    /// The runs done so far.
+    pub journal: Journal,
+    /// The executors of its runs.
+    pub executors: Vec<Box<dyn Executor>>,
+}
+
+impl LabSetup {
+    /// Sets up a lab. Blocks the signals that end it: call before any other thread starts.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn open(content: LabContent<'_, impl Serialize>, options: &LabOptions) -> Result<Self, String> {
+        Self::open_serving(content, options, None)
+    }
+
+    /// The same for servers.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn open_serving(
+        content: LabContent<'_, impl Serialize>,
+        options: &LabOptions,
+        service: Option<&Service>,
+    ) -> Result<Self, String> {
+        let interrupt = Arc::new(Interrupt::new()?);
+        let journal = Journal::open(content.verb, &options.identity(content), &options.journal())?;
+        let mut executors: Vec<Box<dyn Executor>> = Vec::new();
+        if let Some(cluster) = &options.cluster {
+            let cluster = slurm::Options { service: service.cloned(), ..cluster.clone() };
+            executors.push(Box::new(options.slurm(&cluster, &journal, &interrupt)?));
+        } else {
+            for number in 0..options.jobs as usize {
+                let local = Local::start(&journal.work_folder(number), &interrupt)?;
+                executors.push(match service {
+                    Some(service) => Box::new(ServerExecutor::new(Box::new(local), service.clone())),
+                    None => Box::new(local),
+                });
+            }
+        }
+        if journal.resumed_runs() > 0 {
+            let found = counted(journal.resumed_runs() as u64, "run");
+            options.user.show(&format!("resuming after {found} of an earlier lab; --fresh starts over"));
+        }
+        Ok(Self { journal, executors })
+    }
+
+    /// Time that a run of `subject` takes on this machine: it is run once. `None` if the lab runs on
+    /// other machines.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn time_one_run(&mut self, subject: &Subject) -> Result<Option<Duration>, Stopped> {
+        let Some(executor) = self.executors.first_mut() else { return Ok(None) };
+        if executor.remote().is_some() {
+            return Ok(None);
+        }
+        let begin = Instant::now();
+        executor.run(subject, &self.journal.cell("estimate", 0))?;
+        Ok(Some(begin.elapsed()))
+    }
+
+    /// The kinds of machines that ran it, if they are other machines.
+    pub fn nodes(&self) -> Vec<NodeKind> {
+        kinds(self.journal.nodes(), &self.journal.folder().join(REMOTE_FOLDER))
+    }
+
+    /// Caveats on the machines that ran it.
+    pub fn caveats(&self) -> Vec<(&'static str, String)> {
+        let of_executors = self.executors.iter().flat_map(|executor| executor.caveats());
+        nodes::caveats(&self.nodes()).into_iter().chain(of_executors).collect()
+    }
+
+    /// Ends a lab without a result: the next one starts over.
+    pub fn abandon(self) {
+        drop(self.executors);
+        self.journal.abandon();
+    }
+
+    /// Ends the lab and removes the data kept for resuming it.
+    pub fn close(self) {
+        drop(self.executors);
+        self.journal.finish();
+    }
+}

@@ -1,0 +1,99 @@
+//! Caveats about a study's figures.
+
+use super::file::Subject;
+use super::matrix::Matrix;
+use super::needs::RunnableCells;
+use super::run::{CACHEGRIND_ROUNDS, StudyJudge};
+use strandline_lab::cell::{self, Measure};
+use strandline_lab::setup::LabSetup;
+
+/// Caveats: code and sentence.
+pub type Caveats = Vec<(&'static str, String)>;
+
+/// Maximum number of caveats of one kind.
+const MAX_CAVEATS: usize = 20;
+
+/// The caveats of a study whose `subjects` ran `jobs` at a time in `lab`.
+pub fn caveats(
+    matrix: &Matrix,
+    cells: &RunnableCells,
+    subjects: &[cell::Subject],
+    judge: &StudyJudge<'_>,
+    jobs: u32,
+    lab: &LabSetup,
+) -> Caveats {
+    let mut caveats = of_runs(cells, subjects, judge);
+    if jobs > 1 {
+        let text = format!("{jobs} runs at a time shared the machine: times mean little");
+        caveats.push(("runs_at_once", text));
+    }
+    if subjects.iter().any(|subject| matches!(subject.measure, Measure::Recording { .. })) {
+        caveats
+            .push(("recorded", "times are of recorded runs, without the time that ledgers took".to_owned()));
+    }
+    let wants = |name: &str| {
+        let reads = matrix.study.claims.iter().any(|claim| claim.holds.value.contains(name));
+        reads || matrix.study.tables.iter().any(|table| format!("{table:?}").contains(name))
+    };
+    let counted = by_cachegrind(matrix);
+    let is_all = counted.as_ref().is_some_and(|(_, is_all)| *is_all);
+    let of = if counted.is_some() { " of other subjects" } else { "" };
+    caveats.extend(counted.map(|(text, _)| ("instructions_by_cachegrind", text)));
+    if wants("instructions")
+        && !is_all
+        && let Some(why) = lab.executors.first().and_then(|executor| executor.no_counters())
+    {
+        caveats.push(("no_counters", format!("instructions and cycles{of} are not counted: {why}")));
+    }
+    caveats.extend(lab.caveats());
+    caveats
+}
+
+/// Caveats on cells that were not run, on failed runs, and on processes left behind.
+fn of_runs(cells: &RunnableCells, subjects: &[cell::Subject], judge: &StudyJudge<'_>) -> Caveats {
+    let mut caveats = Vec::new();
+    let mut reasons: Vec<(&String, usize)> = Vec::new();
+    for (_, why) in &cells.missing {
+        match reasons.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, count)) => *count += 1,
+            None => reasons.push((why, 1)),
+        }
+    }
+    for (why, count) in reasons.into_iter().take(MAX_CAVEATS) {
+        let cells = if count == 1 { "1 cell was".to_owned() } else { format!("{count} cells were") };
+        caveats.push(("not_run", format!("{cells} not run: {why}")));
+    }
+    for (failures, place) in [(&judge.failures, ""), (&judge.cachegrind_failures, " under cachegrind")] {
+        for (&index, (count, outcome)) in failures.iter().take(MAX_CAVEATS) {
+            let name = subjects.get(index).map_or("a cell", |subject| subject.name.as_str());
+            let how = outcome.describe_end();
+            let text = format!("{name}: {count} runs failed{place}, and do not count: {how}");
+            caveats.push(("failed_runs", text));
+        }
+    }
+    if judge.left_behind > 0 {
+        let text = format!("{} runs left processes behind, which were ended", judge.left_behind);
+        caveats.push(("left_behind", text));
+    }
+    caveats
+}
+
+/// The caveat on subjects whose instructions cachegrind counts, and whether these are all; `None`
+/// if there are none.
+fn by_cachegrind(matrix: &Matrix) -> Option<(String, bool)> {
+    let is_counted = |subject: &&Subject| matrix.study.is_counted(subject);
+    let counted: Vec<&str> =
+        matrix.subjects.iter().filter(is_counted).map(|subject| subject.name.as_str()).collect();
+    let is_all = counted.len() == matrix.subjects.len();
+    let (of, others) = match is_all {
+        true => (String::new(), ""),
+        false => (
+            format!(" of {}", counted.join(", ")),
+            "; the processor counts otherwise: its counts of other subjects are left out",
+        ),
+    };
+    let text = format!(
+        "instructions{of} are counted by valgrind's cachegrind, in {CACHEGRIND_ROUNDS} runs more of each{others}"
+    );
+    (!counted.is_empty()).then_some((text, is_all))
+}

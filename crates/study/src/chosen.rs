@@ -1,0 +1,134 @@
+//! A study with the choices for one run, and its lab.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::cell;
+use super::file::Study;
+use super::matrix::Matrix;
+use super::run;
+use strandline_lab::cell::Subject;
+use strandline_lab::executor::Stopped;
+use strandline_lab::setup::{LabContent, LabOptions, LabSetup};
+
+/// How a study is run.
+#[derive(Clone)]
+pub struct StudyOptions {
+    /// Whether to run its short form.
+    pub short: bool,
+    /// Number of rounds; `None` for the study's own.
+    pub repeat: Option<u32>,
+    /// Time limit of a run.
+    pub timeout: Option<Duration>,
+    /// Its lab.
+    pub lab: LabOptions,
+}
+
+/// Why a study has no result.
+#[derive(Debug)]
+pub enum NoResult {
+    /// A signal arrived, or the lab failed.
+    Stopped(Stopped),
+    /// It could not be run; one line.
+    Failed(String),
+    /// It is too long to start without a confirmation; one line.
+    Unconfirmed(String),
+}
+
+impl From<Stopped> for NoResult {
+    fn from(why: Stopped) -> Self {
+        Self::Stopped(why)
+    }
+}
+
+/// A parsed study with its text.
+#[derive(Clone, Debug)]
+pub struct StudyText {
+    /// The study.
+    pub study: Arc<Study>,
+    /// The text of its file.
+    pub text: String,
+}
+
+impl StudyText {
+    /// Reads the study in a directory, or in a file.
+    ///
+    /// # Errors
+    /// What is wrong with it, in lines.
+    pub fn read(path: &Path) -> Result<Self, Vec<String>> {
+        Study::read(path).map(|(study, text)| Self { study: Arc::new(study), text })
+    }
+}
+
+/// A study with the choices for this run.
+#[derive(Clone)]
+pub struct ChosenStudy {
+    /// Its cells.
+    pub matrix: Matrix,
+    text: String,
+}
+
+impl ChosenStudy {
+    /// Applies the options and these choices of axes.
+    ///
+    /// # Errors
+    /// One line: a choice that the study does not allow.
+    pub fn new(
+        StudyText { study, text }: StudyText,
+        options: &StudyOptions,
+        axes: &[(String, Vec<String>)],
+    ) -> Result<Self, String> {
+        let mut matrix = Matrix::chosen(study, options.short, axes)?;
+        if let Some(repeat) = options.repeat {
+            matrix.repeat(repeat);
+        }
+        Ok(Self { matrix, text })
+    }
+
+    /// The same with a single cell that runs once.
+    pub(super) fn one_run(&self) -> Self {
+        let mut one = self.clone();
+        for axis in &mut one.matrix.axes {
+            axis.choices.truncate(1);
+        }
+        one.matrix.subjects.truncate(1);
+        one.matrix.repeat(1);
+        one
+    }
+
+    /// Opens the lab of these cells; returns it with the directory for `{build}`.
+    pub(super) fn open(&self, options: &StudyOptions) -> Result<(LabSetup, PathBuf), NoResult> {
+        let (description, subjects) = self.identity(options).map_err(NoResult::Failed)?;
+        let content = LabContent { verb: "study", description: &description, subjects: &subjects };
+        let lab = LabSetup::open(content, &options.lab).map_err(NoResult::Failed)?;
+        let build = lab.journal.folder().join("build");
+        let made = std::fs::create_dir_all(&build).and_then(|()| build.canonicalize());
+        let build = made.map_err(|error| NoResult::Failed(format!("{}: {error}", build.display())))?;
+        Ok((lab, build))
+    }
+
+    /// Number of runs of an earlier lab that can be reused.
+    pub(super) fn reusable_runs(&self, options: &StudyOptions) -> usize {
+        let Ok((description, subjects)) = self.identity(options) else { return 0 };
+        let content = LabContent { verb: "study", description: &description, subjects: &subjects };
+        options.lab.reusable_runs(content)
+    }
+
+    /// What identifies the lab of a study: its text, and all its cells. Includes cells that cannot
+    /// be run at the moment, so that free memory or the existence of a file does not change the
+    /// identity.
+    fn identity(
+        &self,
+        options: &StudyOptions,
+    ) -> Result<(impl serde::Serialize + use<>, Vec<Subject>), String> {
+        let matrix = &self.matrix;
+        // The directory's name depends on the cells: `{build}` stays a placeholder here.
+        let unbuilt = |key| Subject {
+            directory: None,
+            ..cell::subject(matrix, key, Path::new("{build}"), options.timeout)
+        };
+        let subjects: Vec<Subject> = matrix.cells()?.iter().map(unbuilt).collect();
+        Ok(((run::study_identity(matrix, &self.text), matrix.max_repeats()), subjects))
+    }
+}

@@ -1,0 +1,128 @@
+//! Runs a study in its lab, and judges its claims.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::caveats::{Caveats, caveats};
+use super::cell;
+use super::chosen::{ChosenStudy, NoResult, StudyOptions};
+use super::claim::{Judged, Verdict, judge};
+use super::data::Data;
+use super::matrix::{Key, Matrix};
+use super::needs::{self, RunnableCells};
+use super::pages::study::StudyInput;
+use super::run::{self, CACHEGRIND_ROUNDS, StudyJudge};
+use strandline_lab::cell::Subject;
+use strandline_lab::compare::cachegrind_subjects;
+use strandline_lab::engine::{self, Plan, Results};
+use strandline_lab::executor::Stopped;
+use strandline_lab::setup::LabSetup;
+use strandline_lab::user::ProgressDisplay;
+
+/// A study that was run and judged.
+pub struct StudyRun {
+    /// The lab, whose journal is kept until everything is shown.
+    pub lab: LabSetup,
+    matrix: Matrix,
+    data: Data,
+    judged: Vec<Judged>,
+    caveats: Caveats,
+}
+
+impl StudyRun {
+    /// The data for the report.
+    pub fn facts(&self) -> StudyInput<'_> {
+        StudyInput {
+            matrix: &self.matrix,
+            data: &self.data,
+            claims: &self.judged,
+            caveats: self.caveats.clone(),
+            nodes: self.lab.nodes(),
+        }
+    }
+
+    /// Whether a claim fails.
+    pub fn fails(&self) -> bool {
+        self.judged.iter().any(|claim| claim.verdict == Verdict::Fails)
+    }
+}
+
+/// Runs a study and judges its claims.
+///
+/// # Errors
+/// [`NoResult`].
+pub fn run_and_judge(
+    chosen: &ChosenStudy,
+    options: &StudyOptions,
+    progress: &dyn ProgressDisplay,
+) -> Result<StudyRun, NoResult> {
+    let matrix = &chosen.matrix;
+    let mut cells = needs::check_cells(matrix).map_err(NoResult::Failed)?;
+    let (mut lab, build) = chosen.open(options)?;
+    if let Some(executor) = lab.executors.first_mut() {
+        let place = run::BuildPlace { root: &build, is_resumed: lab.journal.resumed_runs() > 0 };
+        run::prepare(matrix, &mut cells, place, &mut **executor, &|line| progress.show_line(line))?;
+    }
+    let (data, caveats) = measure(matrix, &cells, &build, options, &mut lab, progress)?;
+    let (shared_matrix, shared) = (Arc::new(matrix.clone()), run::shared(data.clone()));
+    let judged = matrix.study.claims.iter().map(|claim| judge(claim, &shared_matrix, &shared)).collect();
+    Ok(StudyRun { lab, matrix: matrix.clone(), data, judged, caveats })
+}
+
+/// Runs all cells.
+fn measure(
+    matrix: &Matrix,
+    cells: &RunnableCells,
+    build: &Path,
+    options: &StudyOptions,
+    lab: &mut LabSetup,
+    progress: &dyn ProgressDisplay,
+) -> Result<(Data, Caveats), Stopped> {
+    let subjects: Vec<Subject> =
+        cells.cells.iter().map(|key| cell::subject(matrix, key, build, options.timeout)).collect();
+    let may_fail = |key: &Key| matrix.subjects.get(key.subject).is_some_and(|subject| subject.may_fail);
+    let mut judge = StudyJudge {
+        may_fail: cells.cells.iter().map(may_fail).collect(),
+        progress: &|runs| progress.update(runs),
+        failures: Default::default(),
+        cachegrind_failures: Default::default(),
+        left_behind: 0,
+    };
+    let plan = Plan {
+        subjects,
+        warm_up: matrix.study.settings.warm_up,
+        min_rounds: matrix.max_repeats(),
+        max_rounds: matrix.max_repeats(),
+        seed: matrix.study.settings.seed,
+    };
+    let results = engine::runs_done(&plan, &mut lab.executors, &mut lab.journal, &mut judge)?;
+    let counts = count(matrix, cells, &plan, lab, &mut judge)?;
+    let counts = counts.as_ref().map(|counts| (counts, &judge.cachegrind_failures));
+    let data = run::data(matrix, cells, &results, counts, &judge.failures);
+    Ok((data, caveats(matrix, cells, &plan.subjects, &judge, options.lab.jobs, lab)))
+}
+
+/// Runs the cells whose instructions cachegrind counts in cachegrind; `None` if there are none.
+fn count(
+    matrix: &Matrix,
+    cells: &RunnableCells,
+    timed: &Plan,
+    lab: &mut LabSetup,
+    judge: &mut StudyJudge<'_>,
+) -> Result<Option<Results>, Stopped> {
+    let is_counted: Vec<bool> = cells.cells.iter().map(|key| run::uses_cachegrind(matrix, key)).collect();
+    if !is_counted.contains(&true) {
+        return Ok(None);
+    }
+    let rounds = CACHEGRIND_ROUNDS.min(matrix.max_repeats());
+    let mut subjects = cachegrind_subjects(&timed.subjects);
+    for (subject, _) in subjects.iter_mut().zip(&is_counted).filter(|(_, is_counted)| !**is_counted) {
+        subject.rounds = Some(0);
+    }
+    let plan = Plan { subjects, warm_up: 0, min_rounds: rounds, max_rounds: rounds, seed: timed.seed };
+    // A cell that failed before is retried here; a failure here does not count for its timed runs.
+    let timed_failures = std::mem::take(&mut judge.failures);
+    let counts = engine::runs_done(&plan, &mut lab.executors, &mut lab.journal, judge)?;
+    judge.cachegrind_failures = std::mem::replace(&mut judge.failures, timed_failures);
+    Ok(Some(counts))
+}

@@ -1,0 +1,132 @@
+//! Which studies are too long to start without a confirmation.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::cell;
+use super::chosen::{ChosenStudy, NoResult, StudyOptions};
+use super::needs;
+use super::run;
+use strandline_lab::setup::{LabOptions, MAX_UNCONFIRMED_RUNS};
+use strandline_lab::user::ProgressDisplay;
+use strandline_report::units::seconds;
+
+/// Longer studies require a confirmation; the time is estimated only from this number of runs on.
+const MAX_UNCONFIRMED_TIME: Duration = Duration::from_secs(20 * 60);
+const MIN_ESTIMATED_RUNS: u64 = 200;
+
+/// Refuses studies that together take very long or have very many runs. Runs one cell of each to
+/// estimate the time. Studies with an earlier journal to resume from were confirmed before.
+///
+/// # Errors
+/// [`NoResult::Unconfirmed`], or why the estimate stopped.
+pub fn require_confirmation(
+    studies: &[(&ChosenStudy, &StudyOptions)],
+    progress: &dyn ProgressDisplay,
+) -> Result<(), NoResult> {
+    let is_few = |runs: Option<u64>| runs.is_some_and(|runs| runs < MIN_ESTIMATED_RUNS);
+    if is_few(runs_of(studies)) {
+        return Ok(());
+    }
+    let is_new = |(chosen, options): &&(&ChosenStudy, &StudyOptions)| chosen.reusable_runs(options) == 0;
+    let new: Vec<(&ChosenStudy, &StudyOptions)> = studies.iter().filter(is_new).copied().collect();
+    let runs = runs_of(&new);
+    if is_few(runs) {
+        return Ok(());
+    }
+    let estimate = Estimate::of(&new, progress)?;
+    let is_long = estimate.all_seconds.is_some_and(|all| all > MAX_UNCONFIRMED_TIME.as_secs_f64());
+    if !is_long && runs.is_some_and(|runs| runs <= MAX_UNCONFIRMED_RUNS) {
+        return Ok(());
+    }
+    let runs = runs.map_or_else(|| "more than 10^19".to_owned(), |runs| runs.to_string());
+    let name = match new.as_slice() {
+        [(one, _)] => one.matrix.study.name.clone(),
+        several => format!("{} studies", several.len()),
+    };
+    Err(NoResult::Unconfirmed(format!(
+        "{name}: that is {runs} runs{}; narrow an axis with --axis, or add --yes to start",
+        estimate.words()
+    )))
+}
+
+fn runs_of(studies: &[(&ChosenStudy, &StudyOptions)]) -> Option<u64> {
+    studies.iter().try_fold(0u64, |all, (chosen, _)| all.checked_add(chosen.matrix.runs()?))
+}
+
+/// How long studies take.
+struct Estimate {
+    /// Number of studies of which one cell was run.
+    studies: usize,
+    /// Time of all runs, in seconds; `None` if unknown.
+    all_seconds: Option<f64>,
+    /// Time of the last run.
+    one: Option<Duration>,
+}
+
+impl Estimate {
+    fn of(
+        studies: &[(&ChosenStudy, &StudyOptions)],
+        progress: &dyn ProgressDisplay,
+    ) -> Result<Self, NoResult> {
+        // The machine that submits jobs must not run anything.
+        let here = || studies.iter().filter(|(_, options)| options.lab.cluster.is_none());
+        let mut estimate = Self { studies: here().count(), all_seconds: Some(0.0), one: None };
+        for (chosen, options) in here() {
+            let name = &chosen.matrix.study.name;
+            progress.show_line(&format!("one run of {name}, to estimate how long all take"));
+            let each = time_one_run(chosen, options)?;
+            let all = each.zip(chosen.matrix.runs());
+            let all = all.map(|(each, runs)| each.as_secs_f64() * runs as f64 / f64::from(options.lab.jobs));
+            // A study that cannot be run here counts as zero; for a single study the total is then
+            // unknown.
+            estimate.all_seconds = match estimate.studies {
+                1 => all,
+                _ => estimate.all_seconds.map(|sum| sum + all.unwrap_or(0.0)),
+            };
+            estimate.one = each;
+        }
+        Ok(estimate)
+    }
+
+    fn words(&self) -> String {
+        match (self.studies, self.all_seconds, self.one) {
+            (0, ..) => String::new(),
+            (1, Some(all), Some(one)) => {
+                format!(", about {} (one was run, and took {})", seconds(all), seconds(one.as_secs_f64()))
+            }
+            (2.., Some(all), _) => format!(", about {} (one of each study was run)", seconds(all)),
+            _ => ", and one could not be run to estimate how long they take".to_owned(),
+        }
+    }
+}
+
+/// Run time of the first cell of a study; `None` if it cannot be run. A signal stops everything.
+fn time_one_run(chosen: &ChosenStudy, options: &StudyOptions) -> Result<Option<Duration>, NoResult> {
+    let first = chosen.one_run();
+    let lab = LabOptions { folder: None, jobs: 1, is_fresh: true, ..options.lab.clone() };
+    match time_in_lab(&first, &StudyOptions { lab, ..options.clone() }) {
+        // The reason is reported when the study is run.
+        Err(NoResult::Failed(_)) => Ok(None),
+        each => each,
+    }
+}
+
+fn time_in_lab(chosen: &ChosenStudy, options: &StudyOptions) -> Result<Option<Duration>, NoResult> {
+    let matrix = &chosen.matrix;
+    let mut cells = needs::check_cells(matrix).map_err(NoResult::Failed)?;
+    let Some(key) = cells.cells.first().cloned() else { return Ok(None) };
+    let (mut lab, build) = chosen.open(options)?;
+    let Some(executor) = lab.executors.first_mut() else { return Ok(None) };
+    let place = run::BuildPlace { root: Path::new(&build), is_resumed: false };
+    run::prepare(matrix, &mut cells, place, &mut **executor, &|_| {})?;
+    let can_run = cells.cells.contains(&key);
+    let begin = Instant::now();
+    if can_run {
+        let subject = cell::subject(matrix, &key, &build, options.timeout);
+        executor.run(&subject, &build.join(".output"))?;
+    }
+    let each = begin.elapsed();
+    lab.close();
+    Ok(can_run.then_some(each))
+}
