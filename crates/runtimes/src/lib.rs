@@ -19,5 +19,7 @@ pub mod go;
 pub mod jvm;
 pub mod named;
 pub mod perl;
+mod programs;
+mod row_table;
 pub mod sbcl;
 mod work;

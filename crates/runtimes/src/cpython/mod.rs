@@ -7,26 +7,26 @@
 //! `variables` the named variables of modules. Builds without a global lock have no arenas: `heaps`
 //! finds the pages with their objects, `heap_blocks` walks these.
 
-pub mod arenas;
-pub mod census;
-pub mod collector;
-pub mod confirm;
-pub mod data;
-pub mod facts;
+mod arenas;
+mod census;
+mod collector;
+mod confirm;
+mod data;
+mod facts;
 mod findings;
-pub mod heap_blocks;
-pub mod heaps;
-pub mod large;
-pub mod layout;
+mod heap_blocks;
+mod heaps;
+mod large;
+mod layout;
 pub mod locate;
-pub mod names;
-pub mod objects;
-pub mod pools;
-pub mod remedies;
-pub mod rows;
+mod names;
+mod objects;
+mod pools;
+mod remedies;
+mod rows;
 mod section;
-pub mod types;
-pub mod variables;
+mod types;
+mod variables;
 
 #[cfg(test)]
 mod tests;
@@ -43,6 +43,7 @@ use self::locate::Program;
 use self::names::Names;
 use self::pools::{Sums, Walker};
 use crate::batch::{self, PageCache};
+use crate::programs::Programs;
 use crate::work;
 use FileName::{Contains, Versioned};
 use strandline_claims::allocator::RangeClaim;
@@ -107,8 +108,7 @@ impl runtime::Reader for Reader {
     }
 
     fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
-        let programs = locate::find(process, space);
-        if programs.is_empty() { None } else { Some(Box::new(Programs(programs))) }
+        Programs::found(locate::find(process, space))
     }
 
     fn findings(&self, view: &LedgerView<'_>) -> Vec<Finding> {
@@ -120,10 +120,7 @@ impl runtime::Reader for Reader {
     }
 }
 
-/// The mapped files that hold a CPython.
-struct Programs(Vec<Program>);
-
-impl Found for Programs {
+impl Found for Programs<Program> {
     fn read(&self, context: &Context<'_>, refinements: &Refinements) -> Result<Vec<Reading>, Busy> {
         Ok(self.0.iter().map(|program| read(context, program, refinements)).collect())
     }

@@ -4,23 +4,22 @@
 //! classifies each byte, `metadata` finds the runtime's own structures, `figures` reads its
 //! counters. No object is read: the bits of a span mark the slots in use.
 
-pub mod claims;
-pub mod facts;
-pub mod figures;
+mod claims;
+mod facts;
+mod figures;
 mod findings;
-pub mod heap;
-pub mod layout;
+mod heap;
+mod layout;
 pub mod locate;
-pub mod metadata;
-pub mod remedies;
-pub mod rows;
+mod metadata;
+mod remedies;
+mod rows;
 mod section;
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use self::facts::{Go, SizeClass};
 use self::figures::Figures;
@@ -28,6 +27,7 @@ use self::heap::{Heap, Kind, Spans};
 use self::locate::Program;
 use crate::batch::CountingMemory;
 use crate::named::go_version;
+use crate::programs::{Limit, Programs};
 use strandline_claims::accumulator::Class;
 use strandline_claims::allocator::{RangeClaim, overlapping};
 use strandline_claims::caveat::Caveat;
@@ -79,8 +79,7 @@ impl runtime::Reader for Reader {
     }
 
     fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
-        let programs = locate::find(process, space);
-        if programs.is_empty() { None } else { Some(Box::new(Programs(programs))) }
+        Programs::found(locate::find(process, space))
     }
 
     fn findings(&self, view: &LedgerView<'_>) -> Vec<Finding> {
@@ -92,29 +91,20 @@ impl runtime::Reader for Reader {
     }
 }
 
-/// The mapped files that hold a Go runtime.
-struct Programs(Vec<Program>);
-
-impl Found for Programs {
+impl Found for Programs<Program> {
     /// Reading takes a word or two for each span.
     fn takes_long(&self) -> bool {
         false
     }
 
     fn read(&self, context: &Context<'_>, _: &Refinements) -> Result<Vec<Reading>, Busy> {
-        let mut readings: Vec<Reading> = Vec::new();
-        for (index, program) in self.0.iter().enumerate() {
-            let is_late = index > 0 && Instant::now() >= context.deadline;
-            if let Some(last) = readings.last_mut().filter(|_| is_late || index >= MAX_PROGRAMS) {
-                let text = "the process has more Go runtimes than are read, or there was no time: this one and what follows stand \
-                            on anonymous";
-                last.caveats.push(Caveat::new("go_left_out", program.path.clone(), None, text));
-                break;
-            }
-            let taken = runtime::claimed_ranges(&readings);
-            readings.push(read(context, program, &taken));
-        }
-        Ok(readings)
+        let limit = Limit { max_programs: MAX_PROGRAMS, code: "go_left_out", runtimes: "Go runtimes" };
+        self.read_within(
+            context,
+            &limit,
+            |program| &program.path,
+            |program, before| Ok(read(context, program, &runtime::claimed_ranges(before))),
+        )
     }
 }
 

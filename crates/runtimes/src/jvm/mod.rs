@@ -8,33 +8,32 @@
 //! `bits`); `claims` classifies each byte.
 
 mod apply;
-pub mod attach;
-pub mod bits;
-pub mod claims;
-pub mod code;
-pub mod facts;
+mod attach;
+mod bits;
+mod claims;
+mod code;
+mod facts;
 mod findings;
-pub mod heap;
-pub mod klasses;
-pub mod layout;
+mod heap;
+mod klasses;
+mod layout;
 pub mod locate;
-pub mod metaspace;
-pub mod names;
-pub mod objects;
-pub mod remedies;
-pub mod roots;
-pub mod rows;
+mod metaspace;
+mod names;
+mod objects;
+mod remedies;
+mod roots;
+mod rows;
 mod section;
-pub mod shapes;
-pub mod structs;
+mod shapes;
+mod structs;
 #[cfg(test)]
 mod tests;
-pub mod threads;
-pub mod trace;
-pub mod view;
+mod threads;
+mod trace;
+mod view;
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use self::bits::{Bitmap, HeapIndex};
 use self::facts::{AreaKind, ClassLoader, Jvm};
@@ -45,6 +44,7 @@ use self::metaspace::Metaspace;
 use self::view::View;
 use crate::batch::CountingMemory;
 use crate::named::java_version;
+use crate::programs::{Limit, Programs};
 use strandline_claims::allocator::overlapping;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Remedy, Runtime};
@@ -106,8 +106,7 @@ impl runtime::Reader for Reader {
     }
 
     fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
-        let programs = locate::find(process, space);
-        if programs.is_empty() { None } else { Some(Box::new(Programs(programs))) }
+        Programs::found(locate::find(process, space))
     }
 
     fn findings(&self, view: &LedgerView<'_>) -> Vec<Finding> {
@@ -127,10 +126,7 @@ impl runtime::Reader for Reader {
     }
 }
 
-/// The mapped files that contain HotSpot.
-struct Programs(Vec<Program>);
-
-impl Found for Programs {
+impl Found for Programs<Program> {
     fn is_collecting(&self, memory: &dyn Memory) -> bool {
         self.0.iter().take(MAX_PROGRAMS).filter_map(|program| program.structs(memory)).any(|structs| {
             let view = View { memory, structs };
@@ -140,23 +136,20 @@ impl Found for Programs {
     }
 
     fn read(&self, context: &Context<'_>, refinements: &Refinements) -> Result<Vec<Reading>, Busy> {
-        let mut readings: Vec<Reading> = Vec::new();
-        for (index, program) in self.0.iter().enumerate() {
-            let is_late = index > 0 && Instant::now() >= context.deadline;
-            if let Some(last) = readings.last_mut().filter(|_| is_late || index >= MAX_PROGRAMS) {
-                let text = "the process has more JVMs than are read, or there was no time: this one and what follows stand on \
-                            anonymous";
-                last.caveats.push(Caveat::new("jvm_left_out", program.path.clone(), None, text));
-                break;
-            }
-            let mut reading = read(context, program, (&runtime::claimed_ranges(&readings), refinements))?;
-            // Shared memory with the same name cannot be assigned to one of several JVMs.
-            if readings.iter().any(|before| !before.shared.is_empty()) {
-                reading.shared.clear();
-            }
-            readings.push(reading);
-        }
-        Ok(readings)
+        let limit = Limit { max_programs: MAX_PROGRAMS, code: "jvm_left_out", runtimes: "JVMs" };
+        self.read_within(
+            context,
+            &limit,
+            |program| &program.path,
+            |program, before| {
+                let mut reading = read(context, program, (&runtime::claimed_ranges(before), refinements))?;
+                // Shared memory with the same name cannot be assigned to one of several JVMs.
+                if before.iter().any(|reading| !reading.shared.is_empty()) {
+                    reading.shared.clear();
+                }
+                Ok(reading)
+            },
+        )
     }
 }
 

@@ -31,6 +31,7 @@ mod tests;
 use self::facts::Perl;
 use crate::batch::{CountingMemory, PageCache};
 use crate::perl::layout::{Layout, RELEASES};
+use crate::programs::Programs;
 use FileName::{Contains, Versioned};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::class::Slot;
@@ -109,8 +110,7 @@ impl runtime::Reader for Reader {
     }
 
     fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
-        let programs = locate::find(process, space);
-        if programs.is_empty() { None } else { Some(Box::new(Programs(programs))) }
+        Programs::found(locate::find(process, space))
     }
 
     fn findings(&self, view: &LedgerView<'_>) -> Vec<Finding> {
@@ -122,10 +122,7 @@ impl runtime::Reader for Reader {
     }
 }
 
-/// The mapped files that hold a Perl.
-struct Programs(Vec<locate::Program>);
-
-impl Found for Programs {
+impl Found for Programs<locate::Program> {
     /// A Perl that has started is read from a copy: its values are scattered over all of its
     /// memory.
     fn access(&self, memory: &dyn Memory) -> Access {

@@ -4,27 +4,27 @@
 //! checks them against each other, `threads` finds the open regions, `spaces` claims the memory.
 //! While the target is stopped its objects are only copied; they are traced once it runs again.
 
-pub mod census;
-pub mod copy;
+mod census;
+mod copy;
 pub mod facts;
 mod figures;
 mod findings;
-pub mod heap;
-pub mod layout;
+mod heap;
+mod layout;
 pub mod locate;
-pub mod mark;
-pub mod names;
-pub mod objects;
-pub mod path;
-pub mod remedies;
-pub mod room;
-pub mod roots;
+mod mark;
+mod names;
+mod objects;
+mod path;
+mod remedies;
+mod room;
+mod roots;
 pub mod rows;
 mod section;
-pub mod spaces;
-pub mod store;
-pub mod threads;
-pub mod trace;
+mod spaces;
+mod store;
+mod threads;
+mod trace;
 
 #[cfg(test)]
 mod tests;
@@ -34,6 +34,7 @@ use self::heap::{DynamicSpace, ReadError};
 use self::spaces::{Slots, Space};
 use self::threads::Threads;
 use self::trace::PendingTrace;
+use crate::programs::Programs;
 use crate::sbcl::layout::{Layout, Release};
 use FileName::{Contains, Versioned};
 use strandline_claims::caveat::Caveat;
@@ -89,8 +90,7 @@ impl runtime::Reader for Reader {
     }
 
     fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
-        let programs = locate::find(process, space);
-        if programs.is_empty() { None } else { Some(Box::new(Programs(programs))) }
+        Programs::found(locate::find(process, space))
     }
 
     fn findings(&self, view: &LedgerView<'_>) -> Vec<Finding> {
@@ -111,10 +111,7 @@ impl runtime::Reader for Reader {
     }
 }
 
-/// The mapped files that hold an SBCL.
-struct Programs(Vec<locate::Program>);
-
-impl Found for Programs {
+impl Found for Programs<locate::Program> {
     fn access(&self, _: &dyn Memory) -> Access {
         Access::OwnCopy
     }
