@@ -62,8 +62,8 @@ impl Pending for Confirm {
             let facts = &mut reading.facts;
             (facts.used_bytes, facts.free_bytes, facts.committed_bytes) = (None, None, None);
             facts.own.clear();
-            let text = "no arena was found, and most objects are in no block of an allocator that is read: its own figures are not \
-                        known, and its memory stands on anonymous";
+            let text = "no arena was found, and most objects are in no block of a known allocator: CPython's own figures are not \
+                        known, and its memory counts as anonymous";
             reading.caveats.push(Caveat::new("cpython_arenas_not_found", self.path.clone(), None, text));
         }
         if confirmed == 0 {

@@ -80,11 +80,11 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     remedies: &[
         Spec::next_start(
             "cpython_malloc",
-            "objects stand in malloc's blocks, whose free pages malloc_trim gives back",
+            "puts objects into malloc's blocks, whose free pages malloc_trim releases",
         ),
         Spec {
             id: "cpython_gc",
-            help: "gc.collect() of a CPython: never applied from outside, and not predicted; says how to ask for it",
+            help: "gc.collect() in CPython: not predicted, never applied from outside; says how to run it",
             effect: Effect::Objects,
             action: Action::Advice(remedies::refuse_collection),
         },
@@ -140,13 +140,13 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
         return reading;
     };
     if !program.has_started(context.memory) {
-        let text = "no interpreter of it was found: it may not have started";
+        let text = "no interpreter was found: CPython may not have started";
         reading.caveats.push(Caveat::new("cpython_not_started", program.path.clone(), None, text));
         return reading;
     }
     let slot = reading.palette.add(&rows::OBJECT, None);
     let (Some(object), Some(slots)) = (slot, slots(refinements)) else {
-        let text = "there are more kinds of claims on blocks than can be told apart in one process: CPython's are left out";
+        let text = "other readers use all slots for claims on blocks: CPython's claims are left out";
         reading.caveats.push(Caveat::new("slots_taken", program.path.clone(), None, text));
         return reading;
     };
@@ -161,7 +161,7 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     if let Some(holding) = &mut reading.holding {
         holding.object = Some(&rows::OBJECT);
         if !variables::find(context, &memory, program, release, holding) {
-            let text = "not all modules of CPython could be gone through: no variable is named as a holder";
+            let text = "not all modules of CPython could be read: no variable is named as a holder";
             reading.caveats.push(Caveat::new("cpython_names", program.path.clone(), None, text));
         }
     }
@@ -185,7 +185,7 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
             path: place,
         }));
     } else {
-        let text = "no object was found in blocks in use: they stand on cpython.block, and of which types they are is not known";
+        let text = "no object was found in the blocks in use: they count as cpython.block, and their types are not known";
         reading.caveats.push(Caveat::new("cpython_no_objects", program.path.clone(), None, text));
     }
     details.collectors = collector::find(&memory, program, release);
@@ -485,8 +485,8 @@ fn name_owners(names: &mut Names<'_>, counted: &CensusResult, called: &mut HashM
 
 fn unknown(program: &Program) -> Caveat {
     let text = format!(
-        "CPython {} is of no version whose structures are known (3.{} to 3.{}): its objects are not told apart",
-        program.version_text().unwrap_or_else(|| "of an unknown version".to_owned()),
+        "the layout of CPython {} is not known (known: 3.{} to 3.{}): its objects are not read",
+        program.version_text().unwrap_or_else(|| "of unknown version".to_owned()),
         if program.is_free_threaded { 13 } else { 8 },
         layout::last_minor()
     );
@@ -496,8 +496,8 @@ fn unknown(program: &Program) -> Caveat {
 fn add_caveats(program: &Program, sums: &Sums, counted: &CensusResult, reading: &mut Reading) {
     sums.doubts.add_caveats(&mut reading.caveats, &ABOUT, "arenas, pools and objects", &program.path);
     if counted.is_cut {
-        let text = "there are more objects beside CPython's arenas than are followed: types count too few, and what was left \
-                    stands on the allocator's rows";
+        let text = "there are more objects outside CPython's arenas than strandline follows: types count too few, and the other \
+                    objects count for the allocator's rows";
         reading.caveats.push(Caveat::new("cpython_cut", program.path.clone(), None, text));
     }
 }

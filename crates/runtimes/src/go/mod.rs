@@ -62,8 +62,8 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     rows: &rows::ROWS,
     blocks: None,
     remedies: &[
-        Spec::advice("go_free_os_memory", Effect::Objects, "debug.FreeOSMemory() in the program"),
-        Spec::next_start("go_memory_limit", "Go collects and gives back more often near a limit"),
+        Spec::advice("go_free_os_memory", Effect::Objects, "the program calls debug.FreeOSMemory()"),
+        Spec::next_start("go_memory_limit", "Go collects and releases memory more often near a limit"),
     ],
     not_read: "types of objects, and which of them are garbage",
     heap: HeapKind::OwnOnly("go"),
@@ -126,15 +126,14 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> R
     let (layout, heap) = match found {
         Some((layout, Some(heap))) => (layout, heap),
         Some((_, None)) => {
-            let text = "Go's heap was not found: it may not have started, or is laid out in another way than its version says; \
-                        nothing of it is read";
+            let text = "Go's heap was not found: Go may not have started, or its layout differs from that of its version; \
+                        strandline read nothing of it";
             reading.caveats.push(Caveat::new("go_heap_not_found", program.path.clone(), None, text));
             return reading;
         }
         None => {
             let version = program.version.as_deref().unwrap_or("of unknown version");
-            let text =
-                format!("Go {version}: where its structures stand is not known; nothing of it is read");
+            let text = format!("the layout of Go {version} is not known; strandline read nothing of it");
             reading.caveats.push(Caveat::new("go_unknown_version", program.path.clone(), None, text));
             return reading;
         }
@@ -171,13 +170,13 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> R
 fn left_out(program: &Program, unread: u64, is_all: bool) -> impl Iterator<Item = Caveat> {
     let of = |bytes: Option<u64>, text: &str| Caveat::new("go_unread", program.path.clone(), bytes, text);
     let spans = (unread > 0).then(|| {
-        let text = "the bits that say which places of a span are in use could not be read, or there was no time: these stand on \
-                    go.unread or anonymous";
+        let text = "the bitmaps of some spans could not be read, or there was no time: these bytes count as go.unread or \
+                    anonymous";
         of(Some(unread), text)
     });
     let own = (!is_all).then(|| {
-        let text = "there are more of the runtime's own structures than are looked for, or there was no time: the others stand on \
-                    anonymous";
+        let text = "the runtime has more structures of its own than strandline searches for, or there was no time: the others \
+                    count as anonymous";
         of(None, text)
     });
     spans.into_iter().chain(own)

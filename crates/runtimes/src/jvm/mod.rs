@@ -74,13 +74,13 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     remedies: &[
         Spec {
             id: "jvm_gc",
-            help: "the JVM is asked for a full collection (GC.run, as jcmd asks it)",
+            help: "asks the JVM for a full collection (GC.run, as jcmd does)",
             effect: Effect::Objects,
             action: Action::Apply(apply::collect),
         },
         Spec {
             id: "jvm_trim",
-            help: "the JVM is asked to trim its malloc (System.trim_native_heap)",
+            help: "asks the JVM to trim its malloc (System.trim_native_heap)",
             effect: Effect::FreePages("glibc"),
             action: Action::Apply(apply::trim),
         },
@@ -241,7 +241,7 @@ fn claim(
     let dead = known.live.as_ref().zip(reading.palette.add(&rows::DEAD, None));
     let (mut claims, left_bytes) = claims::heap(context, (&known.heap.areas, &known.buffers), dead);
     if left_bytes > 0 {
-        let text = "there was no time for all of the heap: the rest of it stands on anonymous";
+        let text = "there was no time to read all of the heap: the rest counts as anonymous";
         reading.caveats.push(Caveat::new("jvm_part_unread", place, Some(left_bytes), text));
     }
     if let Some(metaspace) = &known.metaspace {
@@ -264,20 +264,20 @@ fn unread(program: &Program, known: &JvmState, census: Option<&objects::Census>)
         |code: &str, bytes: Option<u64>, text: &str| Caveat::new(code, program.path.clone(), bytes, text);
     let mut caveats = Vec::new();
     if let Some(bytes) = census.map(|census| census.unread_bytes).filter(|&bytes| bytes > 0) {
-        let text = "objects were caught in motion, or are of classes that are gone, or there was no time: their bytes are not \
-                    counted by class";
+        let text = "some objects changed while they were read, or their classes are unloaded, or there was no time: their \
+                    bytes are not counted by class";
         caveats.push(of("jvm_objects", Some(bytes), text));
     }
     if !known.heap.shared_unread.is_empty() {
         let bytes = known.heap.shared_unread.iter().map(|range| range.1 - range.0).sum();
-        let text = "what ZGC has of its shared memory could not be read everywhere, or there was no time: the rest stands with other \
-                    shared memory";
+        let text = "ZGC's records of its shared memory could not be read completely, or there was no time: the rest counts as \
+                    other shared memory";
         caveats.push(of("jvm_part_unread", Some(bytes), text));
     }
     let parts = [("metaspace", known.metaspace.is_none()), ("the code cache", known.segments.is_none())];
     for (part, _) in parts.iter().filter(|(_, is_unread)| *is_unread) {
         let text = format!(
-            "{part} is laid out in another way than is known, or was changed just then, or there was no time: it is not told apart"
+            "the layout of {part} is not known, or it changed while it was read, or there was no time: its parts are not distinguished"
         );
         caveats.push(of("jvm_part_unread", None, &text));
     }
@@ -321,21 +321,20 @@ fn may_be_traced(context: &Context<'_>, heap: &Heap) -> bool {
 fn not_read(program: &Program, doubt: HeapError) -> Caveat {
     let (code, text) = match doubt {
         HeapError::NotStarted => {
-            ("jvm_not_started", "the JVM has no heap yet, or is mapped and was never started")
+            ("jvm_not_started", "the JVM has no heap yet, or is mapped but was never started")
         }
         HeapError::Unknown => (
             "jvm_unknown_version",
-            "which collector the JVM has, or where its structures stand, is not known; nothing of it is read",
+            "the JVM's collector or its layout is not known; strandline read nothing of it",
         ),
-        HeapError::Overlapping => (
-            "jvm_damaged",
-            "parts of the JVM's memory would lie on each other: the later ones are not claimed",
-        ),
+        HeapError::Overlapping => {
+            ("jvm_damaged", "parts of the JVM's memory overlap: the later ones are not claimed")
+        }
         HeapError::Late => {
-            ("jvm_left_out", "there was no time to read the parts of the JVM's heap; nothing of it is read")
+            ("jvm_left_out", "there was no time to read the JVM's heap; strandline read nothing of it")
         }
         HeapError::Damaged | HeapError::Collecting => {
-            ("jvm_damaged", "the JVM's own books do not hold together; nothing of it is read")
+            ("jvm_damaged", "the JVM's structures are inconsistent; strandline read nothing of it")
         }
     };
     Caveat::new(code, program.path.clone(), None, text)

@@ -85,7 +85,7 @@ impl<'a> Reader<'a> {
             }
             Err(_) if Instant::now() > self.context.deadline => {
                 let text = format!(
-                    "{}: the time to stop it was over before it was read",
+                    "{}: the time limit for the stop ended before it was read",
                     display_name(&found.facts.id)
                 );
                 found.caveats.push(Caveat::new("perl_late", found.facts.id.clone(), None, text));
@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
                 "perl_damaged",
                 format!("{:#x}", damage.address),
                 None,
-                format!("{}: {}; nothing of it is told apart", display_name(&found.facts.id), damage.what),
+                format!("{}: {}; strandline read nothing of it", display_name(&found.facts.id), damage.what),
             )),
         }
         found
@@ -128,7 +128,7 @@ impl<'a> Reader<'a> {
     /// Checks that a variable points to a value of the expected type: a build with unknown options
     /// has its variables elsewhere.
     fn check_kind(&self, pages: &mut PageCache<'_>, address: u64, wanted: Type) -> Result<(), Damage> {
-        let what = "its variables are not where this release has them (a perl built with other options?)";
+        let what = "its variables are not where this release has them (perl may be built with other options)";
         let head = pages.array::<24>(address).and_then(|bytes| objects::Head::parse(address, &bytes));
         let kind = head.and_then(|head| head.kind(self.release));
         if address == 0 || kind == Some(wanted) { Ok(()) } else { Err(Damage { address, what }) }
@@ -143,11 +143,10 @@ impl<'a> Reader<'a> {
         let disagrees = if whole {
             census.inconsistency(found.facts.sv_count)
         } else {
-            Some("no time was left".to_owned())
+            Some("there was no time".to_owned())
         };
         if let Some(why) = disagrees {
-            let text =
-                format!("{} is not read: {why}; nothing of it is told apart", display_name(&arenas.id));
+            let text = format!("{} is not read: {why}", display_name(&arenas.id));
             found.caveats.push(Caveat::new("perl_disagrees", arenas.id.clone(), Some(arena_bytes), text));
             return;
         }
@@ -285,32 +284,36 @@ impl<'a> Reader<'a> {
         facts.subs.names_replaced = names.replaced;
         let left_out = roots.left_out + survey.others_left_out + sums.census.subs_left_out;
         let doubts = [
-            ("perl_late", u64::from(sums.late), "not all of it was read before the time to stop it was over"),
+            (
+                "perl_late",
+                u64::from(sums.late),
+                "the time limit for the stop ended before all of it was read",
+            ),
             (
                 "perl_keys_damaged",
                 u64::from(sums.keys_damaged),
-                "chains of hashes' keys do not hold together (they may have been changing): keys that were not reached \
-                 stay with the allocator",
+                "chains of hash keys are inconsistent (they may have changed while read): keys that were not reached \
+                 count for the allocator's rows",
             ),
             (
                 "perl_values_damaged",
                 survey.damaged,
-                "values do not hold together (they may have been changing)",
+                "values are inconsistent (they may have changed while read)",
             ),
             (
                 "perl_values_unread",
                 survey.unread + sums.census.unread,
-                "values lie on pages that are not resident",
+                "values are on pages that are not resident",
             ),
-            ("perl_subs_damaged", facts.subs.damaged, "subs have pads that do not hold together"),
-            ("perl_left_out", left_out, "values or subs are more than are looked into"),
+            ("perl_subs_damaged", facts.subs.damaged, "subs have inconsistent pads"),
+            ("perl_left_out", left_out, "values or subs exceed the limits of what is read"),
         ];
         for (code, count, what) in doubts.into_iter().filter(|doubt| doubt.1 > 0) {
             let bytes = if code == "perl_late" { Some(sums.arena_bytes) } else { None };
             let who = display_name(&arenas.id);
             let text = match code {
                 "perl_late" | "perl_keys_damaged" => format!("{who}: {what}"),
-                _ => format!("{who}: {count} {what}: their buffers stay with the allocator"),
+                _ => format!("{who}: {count} {what}: their buffers count for the allocator's rows"),
             };
             found.caveats.push(Caveat::new(code, arenas.id.clone(), bytes, text));
         }

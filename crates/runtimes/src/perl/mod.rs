@@ -95,8 +95,12 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     versions: "5.18 to 5.42",
     rows: &rows::ROWS,
     blocks: None,
-    remedies: &[Spec::advice("perl_undef", Effect::Objects, "the program undefines variables out of use")],
-    not_read: "what code in C holds beside Perl's values: it stands on the allocator's rows",
+    remedies: &[Spec::advice(
+        "perl_undef",
+        Effect::Objects,
+        "the program undefines variables it no longer uses",
+    )],
+    not_read: "memory of C code outside Perl's values, which counts for the allocator's rows",
     heap: HeapKind::Malloc,
     ..ReaderInfo::NONE
 };
@@ -164,7 +168,7 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
         return reading;
     };
     let Some(slots) = Slots::new(refinements) else {
-        let text = "there are more kinds of claims on blocks than can be told apart in one process: Perl's are left out";
+        let text = "other readers use all slots for claims on blocks: Perl's claims are left out";
         reading.caveats.push(Caveat::new("slots_taken", reading.facts.found_by.clone(), None, text));
         return reading;
     };
@@ -174,7 +178,7 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
         read_program(context, &memory, (program, release), (refinements, slots), &mut reading, &mut perl);
     }
     if perl.interpreters.is_empty() {
-        let text = "no interpreter of it was found: it may not have started";
+        let text = "no interpreter was found: Perl may not have started";
         reading.caveats.push(Caveat::new("perl_not_started", reading.facts.found_by.clone(), None, text));
     }
     reading.facts.read = perl.interpreters.iter().any(|interpreter| interpreter.read);
@@ -206,7 +210,7 @@ fn read_program(
         let (others, whole) = search::search(memory, &runs, release, until);
         locate::add(&mut anchors, &others, release);
         if !whole {
-            let text = "not all memory was searched for interpreters that no thread has as its own";
+            let text = "not all memory was searched for interpreters that belong to no thread";
             reading.caveats.push(Caveat::new("perl_interpreters", program.path.clone(), None, text));
         }
     }
@@ -245,8 +249,8 @@ fn has_loaded_threads(context: &Context<'_>) -> bool {
 fn unknown_version(version: Option<String>, found_by: &str) -> Caveat {
     let last = RELEASES.last().map_or(0, |release| release.version);
     let text = format!(
-        "perl {} is of no release whose structures are known (5.18 to 5.{last}): its values are not told apart",
-        version.unwrap_or_else(|| "of an unknown version".to_owned())
+        "the layout of perl {} is not known (known: 5.18 to 5.{last}): its values are not read",
+        version.unwrap_or_else(|| "of unknown version".to_owned())
     );
     Caveat::new("perl_version_unknown", found_by, None, text)
 }
@@ -269,8 +273,8 @@ impl Pending for PendingChecks {
             return;
         }
         if how.matched.count_of(self.slots.chunk_slots()) == 0 {
-            let text = "perl's values are not in chunks of the C library's malloc (it has another allocator): its bytes \
-                        stand on the allocator's rows, and what malloc's headers and rounding take are those of glibc";
+            let text = "perl's values are not in chunks of the C library's malloc: their bytes count for the allocator's rows, \
+                        and figures for headers and rounding are those of glibc";
             reading.caveats.push(Caveat::new("perl_not_refined", reading.facts.found_by.clone(), None, text));
         }
         // How another allocator treats freed memory is not known.

@@ -62,7 +62,7 @@ fn named(names: &mut Names<'_>, kept: &Kept, page_bytes: u64) -> facts::Buffer {
         Some(closure) => format!("depth {}, closure at {closure}", kept.depth),
         None => format!("depth {}", kept.depth),
     };
-    let shown = sub_name.as_deref().unwrap_or("a sub without a name");
+    let shown = sub_name.as_deref().unwrap_or("an unnamed sub");
     let holder = match (kept.keeper, &name) {
         (Keeper::Other, Some(global)) => global.clone(),
         (Keeper::Other, None) => format!("a package variable, head at {:#x}", kept.head),
@@ -128,15 +128,15 @@ pub fn remedy(retained: &[&Retained]) -> Option<Remedy> {
             many => format!(" (in {many} pads)"),
         };
         let place = if sub.ends_with("(file scope)") { "in" } else { "at the end of" };
-        format!("undef {lexical} {place} {sub}{pads} gives back {}", text_of(amount.bytes))
+        format!("undef {lexical} {place} {sub}{pads} releases {}", text_of(amount.bytes))
     };
     let mut parts: Vec<String> = largest.iter().take(MAX_ADVISED).map(each).collect();
     if let Some(others) = largest.len().checked_sub(MAX_ADVISED).filter(|&others| others > 0) {
-        parts.push(format!("{others} more lexicals give back the rest"));
+        parts.push(format!("{others} more lexicals release the rest"));
     }
     let mut cost = "the next call allocates the buffer again".to_owned();
     if beyond > 0 {
-        cost += &format!("; temporaries and package variables keep {} more", text_of(beyond));
+        cost += &format!("; temporaries and package variables retain {} more", text_of(beyond));
     }
     Some(Remedy {
         id: "perl_undef".to_owned(),

@@ -80,7 +80,7 @@ fn next_collections(heap: &DynamicSpace) -> Vec<(String, Option<u64>)> {
         let missing = books.trigger.saturating_add(1).saturating_sub(books.bytes_allocated);
         let mut parts = Vec::new();
         if !is_raised {
-            parts.push(format!("a raise of generation {}", number - 1));
+            parts.push(format!("a promotion from generation {}", number - 1));
         }
         if !is_old {
             parts.push(format!("average age {age:.2} of {:.2}", books.minimum_age));
@@ -161,8 +161,8 @@ mod tests {
             GenerationRecord { trigger: (2 << 20) - 1, minimum_age: 0.75, ..GenerationRecord::default() };
         let told = next_collections(&heap);
         assert_eq!(told[0], ("20.0 MiB more".to_owned(), Some(20 << 20)));
-        assert_eq!(told[1], ("a raise of generation 0".to_owned(), None));
-        let all = "a raise of generation 1; average age 0.00 of 0.75; 2.0 MiB more";
+        assert_eq!(told[1], ("a promotion from generation 0".to_owned(), None));
+        let all = "a promotion from generation 1; average age 0.00 of 0.75; 2.0 MiB more";
         assert_eq!(told[2], (all.to_owned(), None));
         assert_eq!((told[6].0.as_str(), told[7].0.as_str()), ("never", "never"));
         heap.generations[0].collections = 1;

@@ -214,8 +214,8 @@ impl PendingTrace {
     /// Claims dynamic space by page, because parts of the copy are missing.
     fn claim_by_page(&mut self, missing: u64, reading: &mut Reading) {
         let text = format!(
-            "parts of what SBCL's objects are in could not be read ({missing} bytes, {} files): which objects are \
-             live and which dead is not known",
+            "parts of the memory with SBCL's objects could not be read ({missing} bytes, {} files): live and dead \
+             objects are not distinguished",
             self.copied.unopened
         );
         let bytes = Some(self.heap.bytes_allocated);
@@ -232,12 +232,13 @@ impl PendingTrace {
     fn caveats(&self, census: &Census) -> Vec<Caveat> {
         let mut caveats = Vec::new();
         if let Some(at) = census.damage {
-            let text = "a run of SBCL's objects makes no sense from here on: its rest is neither live nor dead, and what it may point to counts as live";
+            let text = "SBCL's objects are inconsistent from here to the end of their run: the rest of the run counts as neither live nor dead, and \
+                        objects that it may point to count as live";
             caveats.push(Caveat::new("sbcl_damaged", format!("{at:#x}"), Some(census.unread_bytes), text));
         }
         if self.roots.whole_stacks > 0 {
             let text = format!(
-                "of {} of SBCL's threads it is not known how far their control stack is in use: all of it counts",
+                "the extent of the control stack in use is not known for {} of SBCL's threads: their whole stacks count as roots",
                 self.roots.whole_stacks
             );
             caveats.push(Caveat::new("sbcl_whole_stack", self.place.clone(), None, text));
