@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 
 use self::facts::{Go, SizeClass};
 use self::figures::Figures;
-use self::heap::{Heap, Kind, Spans};
+use self::heap::{Heap, Instance, Kind, Spans};
 use self::locate::Program;
 use crate::batch::CountingMemory;
 use crate::named::go_version;
@@ -141,10 +141,11 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> R
     let Some(stack) = reading.palette.add(&rows::STACK, None) else { return reading };
     let spans = heap.spans(context, &memory, layout);
     let is_whole = spans.doubts.is_empty();
-    let (claims, unread) = claims::claim(context, &memory, (&heap, layout, &spans.all), (stack, is_whole));
+    let instance = Instance { program, layout, heap: &heap, spans: &spans };
+    let (claims, unread) = claims::claim(context, &memory, instance, stack);
     let idle_resident = claims.iter().map(|claim| claim.sums.trimmable).sum();
     reading.claims = claims;
-    let (own, is_all) = metadata::find(context, &memory, (program, layout), (&heap, &spans));
+    let (own, is_all) = metadata::find(context, &memory, instance);
     let own = own.into_iter().filter(is_free).flat_map(pieces);
     let own: Vec<RangeClaim> = own.map(|range| context.claim_whole(range, Class::Metadata)).collect();
     let own_resident: u64 = own.iter().map(|claim| claim.sums.resident.of(Class::Metadata)).sum();
@@ -153,8 +154,8 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> R
     let mut details =
         Go { idle_resident_bytes: idle_resident, size_classes: size_classes(&spans), ..Go::default() };
     if is_whole {
-        let figures = figures::read(context, &memory, (program, layout), (&heap, &spans));
-        fill_in_facts(&figures, &heap, (&mut reading.facts, &mut details));
+        let figures = figures::read(context, &memory, instance);
+        fill_in_facts(&figures, &heap, &mut reading.facts, &mut details);
         let held = figures.in_use.saturating_add(spans.bytes(Kind::Manual)).saturating_add(own_resident);
         reading.remedies = remedies::remedies(idle_resident, held);
     }
@@ -182,7 +183,7 @@ fn left_out(program: &Program, unread: u64, is_all: bool) -> impl Iterator<Item 
     spans.into_iter().chain(own)
 }
 
-fn fill_in_facts(known: &Figures, heap: &Heap, (facts, details): (&mut Runtime, &mut Go)) {
+fn fill_in_facts(known: &Figures, heap: &Heap, facts: &mut Runtime, details: &mut Go) {
     facts.used_bytes = Some(known.alloc);
     facts.free_bytes = Some(known.in_use.saturating_sub(known.alloc));
     facts.committed_bytes = known.released.map(|released| heap.bytes().saturating_sub(released));

@@ -4,11 +4,11 @@
 //! on the collector. The live objects are known from a trace. Without one, or if doubtful
 //! references make a difference, nothing is predicted.
 
-use super::claims;
 use super::facts::Jvm;
 use super::heap::{Area, Heap, Kind};
 use super::trace::Live;
 use super::view::View;
+use crate::resident::resident_bytes;
 use strandline_claims::facts::{Remedy, RemedyKind};
 use strandline_claims::finding::LedgerView;
 use strandline_claims::range::page_up;
@@ -23,9 +23,10 @@ pub fn remedies(
     context: &Context<'_>,
     view: &View<'_>,
     heap: &Heap,
-    (known, traced): (&Jvm, Option<&Live>),
+    known: &Jvm,
+    traced: Option<&Live>,
 ) -> Vec<Remedy> {
-    let mut all: Vec<Remedy> = collection(context, view, heap, (known, traced)).into_iter().collect();
+    let mut all: Vec<Remedy> = collection(context, view, heap, known, traced).into_iter().collect();
     all.extend(settings(heap, known));
     all
 }
@@ -138,7 +139,8 @@ fn collection(
     context: &Context<'_>,
     view: &View<'_>,
     heap: &Heap,
-    (known, traced): (&Jvm, Option<&Live>),
+    known: &Jvm,
+    traced: Option<&Live>,
 ) -> Option<Remedy> {
     let Prediction { bytes, between, rule } = predict(context, view, heap, traced)?;
     let lives = match (known.live_bytes, known.uncertain_bytes()) {
@@ -255,8 +257,8 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
 /// the last region is partly full.
 fn g1_between(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&Live>) -> Option<Bounds> {
     let traced = traced?;
-    let least = g1(context, view, heap, (&traced.of_areas, Fill::Loose))?;
-    let most = g1(context, view, heap, (&traced.certain.of_areas, Fill::Tight))?;
+    let least = g1(context, view, heap, &traced.of_areas, Fill::Loose)?;
+    let most = g1(context, view, heap, &traced.certain.of_areas, Fill::Tight)?;
     Some(Bounds { least, most: most.max(least) })
 }
 
@@ -274,7 +276,7 @@ enum Fill {
 /// (`ShenandoahGarbageThreshold`), and packs them.
 fn shenandoah(context: &Context<'_>, view: &View<'_>, heap: &Heap, live: &[u64]) -> u64 {
     let threshold = view.flag("ShenandoahGarbageThreshold").unwrap_or(25).min(100);
-    let resident = |area: &Area| claims::resident(context, area.start, area.end);
+    let resident = |area: &Area| resident_bytes(context, area.start, area.end);
     let (mut emptied, mut moved) = (0_u64, 0_u64);
     for (area, &live) in heap.areas.iter().zip(live) {
         let garbage = (area.top - area.start).saturating_sub(live);
@@ -292,7 +294,7 @@ fn shenandoah(context: &Context<'_>, view: &View<'_>, heap: &Heap, live: &[u64])
 /// starting with the highest free regions; used memory counts in whole regions. Before that, live
 /// objects were moved to the lowest regions, except large objects and the archive; free regions in
 /// between stay as resident as they are.
-fn g1(context: &Context<'_>, view: &View<'_>, heap: &Heap, (live, fill): (&[u64], Fill)) -> Option<u64> {
+fn g1(context: &Context<'_>, view: &View<'_>, heap: &Heap, live: &[u64], fill: Fill) -> Option<u64> {
     let ratio = view.flag("MaxHeapFreeRatio").filter(|&ratio| ratio <= 100)?;
     let region = heap.region_bytes?;
     let used = G1Used::new(heap, live);
@@ -308,7 +310,7 @@ fn g1(context: &Context<'_>, view: &View<'_>, heap: &Heap, (live, fill): (&[u64]
     // were moved to.
     let (mut left, mut moved) = (keeps.saturating_sub(used.stays), used.moved);
     for (area, &live) in heap.areas.iter().zip(live).filter(|(area, _)| area.kind != Kind::Archive) {
-        let of_area = claims::resident(context, area.start, area.end);
+        let of_area = resident_bytes(context, area.start, area.end);
         resident += of_area;
         if area.kind == Kind::Humongous && live > 0 {
             kept += of_area;
@@ -316,7 +318,7 @@ fn g1(context: &Context<'_>, view: &View<'_>, heap: &Heap, (live, fill): (&[u64]
         }
         let bytes = (area.end - area.start).min(left);
         let full = bytes.min(moved);
-        kept += full + claims::resident(context, page_up(area.start + full), area.start + bytes);
+        kept += full + resident_bytes(context, page_up(area.start + full), area.start + bytes);
         left -= bytes;
         moved -= full;
     }

@@ -3,12 +3,13 @@
 //! Perl has no memory of its own: all of it is in malloc's chunks, which are refined here. `locate`
 //! finds the interpreters, `spaces` their arenas, `objects` interprets values, `census` counts
 //! values and checks that structures agree before anything is claimed, `roots` reads the pads,
-//! `survey` all values, `keys` the keys of hashes, `names` reads names and `retained` lists what is
-//! kept.
+//! `survey` all values, `keys` the keys of hashes, `names` reads names and `retained` lists
+//! retained buffers.
 
 mod census;
 mod equal;
 pub mod facts;
+mod figures;
 mod findings;
 mod globals;
 mod interpreter;
@@ -17,6 +18,7 @@ pub mod layout;
 pub mod locate;
 mod names;
 mod objects;
+mod remedies;
 mod retained;
 mod roots;
 pub mod rows;
@@ -183,7 +185,7 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
     }
     reading.facts.read = perl.interpreters.iter().any(|interpreter| interpreter.read);
     let retained: Vec<_> = perl.interpreters.iter().map(|interpreter| &interpreter.retained).collect();
-    reading.remedies.extend(retained::remedy(&retained));
+    reading.remedies.extend(remedies::undef(&retained));
     reading.bytes_read = memory.bytes();
     let claimed_arenas = perl.interpreters.iter().filter(|one| one.read).map(|one| one.heads.arenas).sum();
     reading.pending = Some(Box::new(PendingChecks { slots, arenas: claimed_arenas }));

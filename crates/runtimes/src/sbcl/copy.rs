@@ -237,9 +237,9 @@ impl Copied {
     }
 }
 
-/// Reads what a mapping of `file` shows at `offset`: a file may end within its last page, whose rest
-/// is zeros. Returns the number of bytes that could not be read, which includes pages behind the
-/// end of the file.
+/// Reads what a mapping of `file` shows at `offset`: a file may end within its last page, whose
+/// rest is zeros. Returns the number of bytes that could not be read, which includes pages behind
+/// the end of the file.
 fn read_mapped(file: &File, target: &mut [u8], offset: u64) -> u64 {
     let mut done = 0;
     while let Some(rest) = target.get_mut(done..).filter(|rest| !rest.is_empty()) {

@@ -5,6 +5,7 @@ use super::facts::{Generation, Sbcl, Space as SpaceFacts};
 use super::heap::{DynamicSpace, is_pseudo_static};
 use super::spaces::Space;
 use super::threads::Region;
+use crate::resident::resident_bytes;
 use crate::sbcl::layout::{GC_PAGE_BYTES, Layout, OLDEST};
 use strandline_claims::runtime::Context;
 
@@ -16,18 +17,17 @@ pub fn figures(
     spaces: &[Space],
     layout: &Layout,
 ) -> Sbcl {
-    let resident = |start, end| (context.resident)(start, end).iter().map(|run| run.1 - run.0).sum::<u64>();
     let mut all = vec![SpaceFacts {
         name: "dynamic".to_owned(),
         start: heap.start,
         bytes: heap.end() - heap.start,
-        resident_bytes: resident(heap.start, heap.start + heap.size),
+        resident_bytes: resident_bytes(context, heap.start, heap.start + heap.size),
     }];
     all.extend(spaces.iter().map(|space| SpaceFacts {
         name: space.kind.name().to_owned(),
         start: space.start,
         bytes: space.end - space.start,
-        resident_bytes: resident(space.start, space.end),
+        resident_bytes: resident_bytes(context, space.start, space.end),
     }));
     all.sort_by_key(|space| space.start);
     Sbcl {

@@ -35,6 +35,7 @@ use self::spaces::{Slots, Space};
 use self::threads::Threads;
 use self::trace::PendingTrace;
 use crate::programs::Programs;
+use crate::resident::resident_bytes;
 use crate::sbcl::layout::{Layout, Release};
 use FileName::{Contains, Versioned};
 use strandline_claims::caveat::Caveat;
@@ -177,7 +178,7 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
     }
     let pages = context.pages(heap.start, heap.start + heap.size);
     let seen = HeapState { program, layout, release, heap, threads, spaces: found };
-    seen.take(context, (pages, figures), &mut reading);
+    seen.take(context, pages, figures, &mut reading);
     Ok(reading)
 }
 
@@ -193,7 +194,7 @@ struct HeapState<'a> {
 
 impl HeapState<'_> {
     /// Copies what is to be traced later; if that is not possible, claims dynamic space by page.
-    fn take(self, context: &Context<'_>, (pages, figures): (RangePages, Sbcl), reading: &mut Reading) {
+    fn take(self, context: &Context<'_>, pages: RangePages, figures: Sbcl, reading: &mut Reading) {
         let plan = copy::CopyPlan::new(&self.heap, &self.threads.regions, &self.spaces, self.layout);
         let why = self.reason_not_traced(context, &plan);
         let copied = if why.is_none() { plan.copy(context, &pages, &self.program.room) } else { None };
@@ -276,6 +277,5 @@ fn new_facts(program: &locate::Program) -> Runtime {
 fn dynamic_resident(context: &Context<'_>, program: &locate::Program) -> Option<u64> {
     let start = program.value(context.memory, "DYNAMIC_SPACE_START")?;
     let size = program.value(context.memory, "dynamic_space_size")?;
-    let runs = (context.resident)(start, start.checked_add(size)?);
-    Some(runs.iter().map(|run| run.1 - run.0).sum())
+    Some(resident_bytes(context, start, start.checked_add(size)?))
 }
