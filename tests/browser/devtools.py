@@ -15,7 +15,8 @@ import time
 class Browser:
     """One tab. `events` gathers what the page did: console, dialogs, requests, exceptions."""
 
-    PATIENCE = 20.0
+    # A guard against a browser that hangs, in seconds: a slow and busy machine does not reach it.
+    PATIENCE = 600.0
 
     def __init__(self, executable):
         self.profile = tempfile.mkdtemp(prefix="strandline-browser-")
@@ -45,18 +46,19 @@ class Browser:
         """Ends the browser and removes its profile."""
         try:
             self.call("Browser.close", session=None)
-            self.process.wait(5)
+            self.process.wait(self.PATIENCE)
         except (OSError, RuntimeError, TimeoutError, subprocess.TimeoutExpired):
             self.process.kill()
             self.process.wait()
         os.close(self.to)
         os.close(self.come)
         # Its helpers may still be writing their last.
-        for _ in range(20):
+        until = time.monotonic() + self.PATIENCE
+        while os.path.exists(self.profile):
             shutil.rmtree(self.profile, ignore_errors=True)
-            if not os.path.exists(self.profile):
-                break
-            time.sleep(0.1)
+            if time.monotonic() > until:
+                raise TimeoutError(f"{self.profile} is still written to")
+            time.sleep(0.02)
 
     def message(self, until):
         """The next message, or TimeoutError."""

@@ -1,10 +1,12 @@
 /* A program of libgc's (Boehm's collector): one thread collects without end, which stops all others by a signal and waits for their answers,
  * while the others allocate from malloc. It answers each command with how many collections and failures there were, and prints both at the
- * end; without libgc.so.1 it says "missing".
+ * end; without libgc.so.1 it says "missing". With an argument its first thread waits for commands in poll(2), from whose restart state the
+ * kernel continues.
  */
 #include "subject.h"
 
 #include <dlfcn.h>
+#include <poll.h>
 #include <stdio.h>
 
 enum { WORKERS = 3, BYTES = 1 << 20 };
@@ -41,7 +43,14 @@ static void *collect_on(void *unused) {
   return unused;
 }
 
-int main(void) {
+static int is_polling(void) {
+  struct pollfd input = {.fd = 0, .events = POLLIN};
+  while (poll(&input, 1, 600 * 1000) <= 0) {}
+  return 1;
+}
+
+int main(int count, char **arguments) {
+  (void)arguments;
   void *gc = dlopen("libgc.so.1", RTLD_NOW | RTLD_GLOBAL);
   if (!gc) {
     puts("missing\nready");
@@ -64,6 +73,7 @@ int main(void) {
   while (atomic_load(&collections) < 10) usleep(1000);
   puts("ready");
   fflush(stdout);
+  if (count > 1) is_polling();
   answer_until_quit("collections", &collections, &wrong);
   printf("%lu %lu\n", (unsigned long)atomic_load(&collections), (unsigned long)atomic_load(&wrong));
   fflush(stdout);

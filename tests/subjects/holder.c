@@ -6,7 +6,7 @@
  * hold   fills memory, drops nearly all of it around small blocks that stay, holds what is left, drops those too
  *        and gives everything back to the kernel, and ends: what glibc kept, another allocator need not have kept
  * keep   fills memory, ends
- * steps  holds the whole, then half of it, then gives that back in four steps, ends
+ * steps  holds the whole, then half of it, then gives that back in four steps at once, ends
  *
  * It holds a level until whoever records it has written down samples of it: until the file RECORDING has grown three times.
  * What the second and the third time bring was sampled on the level.
@@ -14,26 +14,13 @@
 #include "subject.h"
 
 #include <sched.h>
-#include <sys/stat.h>
 
-enum { LARGE = 100000, SMALL = 500, GROWTHS = 3, PAUSE_US = 2000, PATIENCE_S = 600 };
+enum { LARGE = 100000, SMALL = 500, GROWTHS = 3, PATIENCE_S = 600 };
 
 static size_t bytes;
 static const char *recording;
 
-static off_t recorded(void) {
-  struct stat data;
-  return stat(recording, &data) ? 0 : data.st_size;
-}
-
-static void hold_level(void) {
-  off_t known = recorded();
-  for (int growths = 0; growths < GROWTHS; growths++) {
-    off_t now;
-    while ((now = recorded()) <= known) usleep(PAUSE_US);
-    known = now;
-  }
-}
+static void hold_level(void) { await_growths(recording, GROWTHS); }
 
 /* Lets nothing else run before it, where the kernel allows that: to wait for a processor on the way to its end would be to hold
  * a level. */
@@ -86,6 +73,6 @@ int main(int count, char **values) {
   give_back(all, bytes / 2);
   hold_level();
   hurry();
-  for (int n = 4; n < 8; n++) give_back(all + bytes / 8 * n, bytes / 8), usleep(5000);
+  for (int n = 4; n < 8; n++) give_back(all + bytes / 8 * n, bytes / 8);
   return 0;
 }

@@ -88,8 +88,11 @@ static int grow_and_free(uint64_t mebibytes) {
   return 0;
 }
 
-/* `processes` processes tell `count` marks each, side by side. Fails where an answer fails. */
-static int storm(uint64_t processes, uint64_t count) {
+/* `processes` processes tell `count` marks each, side by side. Fails where an answer fails. Where
+ * they stay, none of them ends before all have told all. */
+static int storm(uint64_t processes, uint64_t count, int stay) {
+  int ends[2];
+  if (pipe(ends)) return 96;
   for (uint64_t process = 0; process < processes; process++) {
     if (fork()) continue;
     for (uint64_t one = 0; one < count; one++) {
@@ -97,8 +100,13 @@ static int storm(uint64_t processes, uint64_t count) {
       snprintf(name, sizeof name, "p%d-%d", (int)process, (int)one);
       if (!mark(name)) _exit(1);
     }
+    char byte;
+    close(ends[1]);
+    /* The pipe has its end when everybody has closed it. */
+    while (stay && read(ends[0], &byte, 1) < 0 && errno == EINTR) continue;
     _exit(0);
   }
+  close(ends[1]);
   int status, wrong = 0;
   while (wait(&status) > 0) wrong += status != 0;
   return wrong;
@@ -171,12 +179,11 @@ static void *end_all(void *unused) {
   _exit(5);
 }
 
-/* Runs on after the main thread's end. strandline counts ends that are 100 ms apart as two, so this is at least twice that. */
-static void *outlive(void *unused) {
-  (void)unused;
+/* Runs on after the main thread's end, and grows, until samples of that are in the recording. */
+static void *outlive(void *recording) {
   while (!main_thread_has_ended()) usleep(1000);
-  usleep(200000);
   filled(8 * MIB);
+  await_growths(recording, 2);
   _exit(6);
 }
 
@@ -217,12 +224,15 @@ static int end_by(const char *way, const char *path) {
     mark("waiting");
     park();
   }
+  /* Rests never, so that it has to be stopped for a ledger. */
+  if (!strcmp(way, "never"))
+    for (;;) getppid();
   if (!strcmp(way, "group")) {
     pthread_create(&thread, 0, end_all, 0);
     park();
   }
-  if (!strcmp(way, "main_first")) {
-    pthread_create(&thread, 0, outlive, 0);
+  if (!strcmp(way, "main_first") && path) {
+    pthread_create(&thread, 0, outlive, (void *)path);
     pthread_exit(0);
   }
   return 99;
@@ -333,7 +343,7 @@ int main(int count, char **values) {
   const char *what = count > 1 ? values[1] : "";
   uint64_t first = argument(count, values, 2, 0), second = argument(count, values, 3, 0);
   if (!strcmp(what, "grow")) return grow_and_free(first);
-  if (!strcmp(what, "storm")) return storm(first, second);
+  if (!strcmp(what, "storm")) return storm(first, second, count > 4 && !strcmp(values[4], "stay"));
   if (!strcmp(what, "flood")) return flood(first);
   if (!strcmp(what, "names")) return odd_names();
   if (!strcmp(what, "close")) return close_all();

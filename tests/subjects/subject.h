@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -98,6 +99,21 @@ static UNUSED void line_print(void) {
     if (put < 0 && errno == EINTR) continue;
     if (put <= 0) _exit(91);
     done += (size_t)put;
+  }
+}
+
+static UNUSED off_t size_of(const char *path) {
+  struct stat data;
+  return stat(path, &data) ? 0 : data.st_size;
+}
+
+/* Waits until a file has grown so many times. What the second growth of a recording brings, and
+ * every later one, was sampled meanwhile. */
+static UNUSED void await_growths(const char *path, int growths) {
+  for (off_t known = size_of(path); growths > 0; growths--) {
+    off_t now;
+    while ((now = size_of(path)) <= known) usleep(2000);
+    known = now;
   }
 }
 

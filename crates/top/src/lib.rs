@@ -71,6 +71,7 @@ pub fn run(options: Options, look: LedgerCallback) -> Result<(), String> {
         return Err(line.to_owned());
     }
     let mut screen = Screen::open().map_err(failed)?;
+    terminal::end_with_it().map_err(failed)?;
     let watch = watch::start(options.selection, options.interval, screen.waker()).map_err(failed)?;
     let looker = look::start(look, screen.waker()).map_err(failed)?;
     let state = State::new(options.sort, options.kind);

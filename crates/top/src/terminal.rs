@@ -14,10 +14,8 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 use ratatui::{DefaultTerminal, Frame};
 
-/// SIGHUP is not among them: without a terminal the program just ends, because there is nothing to
-/// restore.
-const SIGNALS: [Signal; 5] =
-    [Signal::SIGTERM, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGWINCH];
+const SIGNALS: [Signal; 6] =
+    [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGWINCH];
 
 /// Wakes the screen.
 #[derive(Clone, Debug)]
@@ -52,6 +50,22 @@ pub fn has_hung_up() -> bool {
     let stdin = std::io::stdin();
     let mut asked = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
     poll(&mut asked, PollTimeout::ZERO).is_ok() && asked[0].revents().is_some_and(is_end)
+}
+
+/// Starts a thread that ends the program when the terminal is gone: there is nothing to restore.
+/// [`Screen::wait`] notices that too, but crossterm reads a terminal that closes among its keys
+/// forever.
+pub fn end_with_it() -> Result<()> {
+    let body = || {
+        let stdin = std::io::stdin();
+        loop {
+            let mut asked = [PollFd::new(stdin.as_fd(), PollFlags::empty())];
+            if poll(&mut asked, PollTimeout::NONE).is_ok() && asked[0].revents().is_some_and(is_end) {
+                std::process::exit(0);
+            }
+        }
+    };
+    std::thread::Builder::new().name("terminal".into()).spawn(body).map(drop)
 }
 
 fn is_end(events: PollFlags) -> bool {

@@ -2,7 +2,7 @@
 //! blocks that the program protected, locked or advised in part. Each figure equals the program's
 //! own, and no sound heap is reported as damaged.
 
-use crate::allocators::mallinfo::same;
+use crate::support::mallinfo::same;
 use crate::support::{Libc, Outcome, Result, Subject, for_each, repetitions, strandline, subject};
 
 /// Smallest and largest block size, and the number of blocks.

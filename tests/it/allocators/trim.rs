@@ -1,7 +1,7 @@
 //! The predicted effect of `malloc_trim(0)`, compared with the subject's own call as counted by the
 //! kernel, and with `reclaim`: equal to the byte.
 
-use crate::allocators::mallinfo::{Case, SETTINGS, same, seeds};
+use crate::support::mallinfo::{Case, SETTINGS, same, seeds};
 use crate::support::{Libc, Outcome, Subject, for_any, for_each, strandline, subject};
 
 /// strandline predicts, and the subject trims itself.

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::allocators::mallinfo::same;
+use crate::support::mallinfo::same;
 use crate::support::{
     Folder, Libc, Outcome, Result, Subject, copy_program, here, skipped, strandline, subject,
 };

@@ -1,13 +1,12 @@
 //! `top`: contents of the screen, effects of keys, and a clean end in every case.
 
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
 use crate::support::subject::compile;
 use crate::support::terminal::Terminal;
 use crate::support::waiting::until;
-use crate::support::{Folder, Libc, Outcome, Result, Subject, copy_program, strandline};
+use crate::support::{Folder, Libc, Outcome, Result, Subject, copy_program, repetitions, strandline};
 
 /// Starts `top` in a terminal.
 fn top(arguments: &[&str]) -> Result<Terminal> {
@@ -148,30 +147,39 @@ fn a_process_that_may_not_be_looked_at_is_a_line() -> Outcome {
 }
 
 #[test]
-fn it_ends_with_its_terminal_and_with_a_signal() -> Outcome {
-    const SIGHUP: i32 = 1;
+fn it_ends_with_its_terminal() -> Outcome {
     let pid = std::process::id().to_string();
-    // The terminal closes. The kernel kills the process whose controlling terminal it is, unless
-    // top notices the hangup first and exits as it does without one.
-    for own in [false, true] {
+    let program = env!("CARGO_BIN_EXE_strandline");
+    for turn in 0..repetitions(8, 100) {
+        // The kernel sends SIGHUP only to the process whose controlling terminal it is. Keys that
+        // are read meanwhile must not keep top from noticing the end.
+        let (own, keys) = (turn % 2 == 0, if turn % 4 < 2 { "" } else { "jjjjkkkk" });
         let mut command = strandline::command(&["top", "--pid", &pid]);
         if own {
             command = Command::new("setsid");
-            command.args(["--ctty", "--wait", env!("CARGO_BIN_EXE_strandline"), "top", "--pid", &pid]);
+            command.args(["--ctty", program, "top", "--pid", &pid]);
         }
         let mut top = Terminal::start(command)?;
         top.shows(&["▼RSS"])?;
+        top.press(keys)?;
         top.hang_up();
         let status = top.end()?;
-        let is_killed = own && status.signal() == Some(SIGHUP);
-        assert!(is_killed || status.code() == Some(0), "own terminal: {own}, {status}");
+        assert_eq!(status.code(), Some(0), "turn {turn}: {status}");
     }
-    let mut top = top(&["--pid", &pid])?;
-    top.shows(&["▼RSS"])?;
-    let ended = Command::new("kill").args(["-TERM", &top.child.id().to_string()]).status()?;
-    assert!(ended.success());
-    assert_eq!(top.end()?.code(), Some(0));
-    assert!(top.is_given_back());
+    Ok(())
+}
+
+#[test]
+fn it_ends_with_a_signal() -> Outcome {
+    let pid = std::process::id().to_string();
+    for signal in ["-TERM", "-HUP", "-INT", "-QUIT"] {
+        let mut top = top(&["--pid", &pid])?;
+        top.shows(&["▼RSS"])?;
+        let ended = Command::new("kill").args([signal, &top.child.id().to_string()]).status()?;
+        assert!(ended.success());
+        assert_eq!(top.end()?.code(), Some(0), "{signal}");
+        assert!(top.is_given_back(), "{signal}");
+    }
     Ok(())
 }
 

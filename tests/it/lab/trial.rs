@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::lab::{Lab, Port, complains};
+use crate::support::lab::{HANG_GUARD, Lab, Port, complains};
 use crate::support::recording::has;
 use crate::support::subject::compile;
 use crate::support::{Libc, Outcome, Result, for_each, here, skipped};
@@ -146,9 +146,8 @@ fn what_fails_only_under_a_setting_says_why() -> Outcome {
     let script =
         format!("if [ $HANG ]; then sleep {}; fi; if [ $FAIL ]; then echo broken >&2; exit 3; fi", lab.token);
     let only = "fails,hangs,no_allocator,fine";
-    // A candidate that hung is not run again: the timeout, longer than any other run needs, passes
-    // only once.
-    let flags = ["--repeat", "2", "--timeout", "10s", "--catalogue", &catalogue, "--only", only];
+    // A candidate that hung is not run again: the timeout passes only once.
+    let flags = ["--repeat", "2", "--timeout", HANG_GUARD, "--catalogue", &catalogue, "--only", only];
     let found = lab.document(&[&["try"][..], &flags, &["--", "sh", "-c", &script]].concat())?;
     for (id, words) in
         [("fails", "broken"), ("hangs", "timeout"), ("no_allocator", "jemalloc was not mapped")]

@@ -6,16 +6,25 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Folder, Outcome, Result, here, skipped, strandline};
+use crate::support::browser::browser;
+use crate::support::{Folder, Outcome, Result, here, strandline};
 
-/// Allocates, frees, and sends a mark with a given name at each step.
+/// Allocates, frees, and sends a mark with a given name at each step. It goes on when the recording
+/// has samples of the step: what its second growth brings was sampled meanwhile.
 const PROGRAM: &str = r#"
-import os, socket, time
+import os, socket, subprocess, time
 own = socket.socket(fileno=os.dup(int(os.environ["STRANDLINE_MARK_FD"])))
+def size():
+    return os.stat(os.environ["RECORDING"]).st_size
+def be_sampled():
+    for _ in range(2):
+        known = size()
+        while size() <= known:
+            time.sleep(0.01)
 def mark(name):
     own.sendall(name.encode() + b"\n")
     own.recv(1)
-    time.sleep(0.12)
+    be_sampled()
 names = os.environ["MARKS"].split("\x1f")
 mark(names[0])
 items = [bytes(800 + n % 400) for n in range(40_000)]
@@ -28,29 +37,13 @@ for at in range(0, len(buffer), 4096):
 mark(names[3])
 kept, items = items[::200], None
 mark(names[4])
-os.waitpid(os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "0.1"), 0)
+child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+be_sampled()
+child.communicate()
 "#;
 const MARKS: [&str; 5] = ["start", "loaded", "indexed", "buffered", "freed most items"];
 /// A mark name that an attacker would choose.
 const EVIL: &str = "</script><img src=x onerror=alert(1)><svg onload=alert(2)>\u{202e}漢字\"'&";
-
-/// Returns the path of a Chromium, if installed.
-fn browser() -> Option<PathBuf> {
-    let names = ["chromium", "chromium-browser", "google-chrome", "chrome"];
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .flat_map(|folder| names.map(|name| folder.join(name)))
-        .find(|file| file.is_file())
-}
-
-/// Returns the reason if the page cannot be opened here.
-fn lacking() -> Option<&'static str> {
-    let python = Command::new("python3").arg("--version").output();
-    if !python.is_ok_and(|output| output.status.success()) {
-        return Some("python3 is not installed");
-    }
-    browser().is_none().then_some("no Chromium: scripts/deps installs it")
-}
 
 /// Records the program in `folder` under `name`.
 fn record(folder: &Path, name: &str, marks: [&str; 5]) -> Result<PathBuf> {
@@ -58,7 +51,7 @@ fn record(folder: &Path, name: &str, marks: [&str; 5]) -> Result<PathBuf> {
     let file = folder.join(name);
     let mut command = strandline::command(&["run", "-o"]);
     command.arg(&file).args(["--ledger", "marks,exit", "--", "python3", "tide.py"]);
-    command.current_dir(folder).env("MARKS", marks.join("\x1f"));
+    command.current_dir(folder).env("MARKS", marks.join("\x1f")).env("RECORDING", &file);
     let run = strandline::run_command(command)?;
     if run.status == Some(0) { Ok(file) } else { Err(run.summary().into()) }
 }
@@ -72,21 +65,18 @@ fn report(files: &[&Path], format: &str) -> Result<PathBuf> {
     if run.status == Some(0) { Ok(out) } else { Err(run.summary().into()) }
 }
 
-/// Drives the browser; `more` is the document to compare with and the folder for screenshots.
-fn drive(page: &Path, more: &[&Path]) -> Outcome {
+/// Drives `browser`; `more` is the document to compare with and the folder for screenshots.
+fn drive(browser: &Path, page: &Path, more: &[&Path]) -> Outcome {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser/drive.py");
     let mut command = Command::new("python3");
-    command.arg("-B").arg(script).arg(browser().ok_or("no browser")?).arg(page).args(more);
+    command.arg("-B").arg(script).arg(browser).arg(page).args(more);
     let run = strandline::run_command(command)?;
     if run.status == Some(0) { Ok(()) } else { Err(format!("{}\n{}", run.stdout, run.stderr).into()) }
 }
 
 #[test]
 fn what_the_page_shows_is_what_the_document_says() -> Outcome {
-    if let Some(reason) = lacking() {
-        skipped(here!(), reason);
-        return Ok(());
-    }
+    let Some(browser) = browser(here!()) else { return Ok(()) };
     let folder = Folder::new("report-html")?;
     let file = record(&folder.0, "tide.strandline", MARKS)?;
     let (page, document) = (report(&[&file], "html")?, report(&[&file], "json")?);
@@ -96,21 +86,18 @@ fn what_the_page_shows_is_what_the_document_says() -> Outcome {
         std::fs::create_dir_all(&pictures)?;
         let image = report(&[&file], "png")?;
         std::fs::copy(image, pictures.join("timeline.png"))?;
-        return drive(&page, &[&document, &pictures]);
+        return drive(&browser, &page, &[&document, &pictures]);
     }
-    drive(&page, &[&document])
+    drive(&browser, &page, &[&document])
 }
 
 #[test]
 fn names_in_a_page_stay_names() -> Outcome {
-    if let Some(reason) = lacking() {
-        skipped(here!(), reason);
-        return Ok(());
-    }
+    let Some(browser) = browser(here!()) else { return Ok(()) };
     let folder = Folder::new("report-names")?;
     let evil = record(&folder.0, "evil<script>alert(3)<!--.strandline", [EVIL; 5])?;
     let other = record(&folder.0, "other.strandline", MARKS)?;
     // Two recordings on one page.
     let page = report(&[&evil, &other], "html")?;
-    drive(&page, &[])
+    drive(&browser, &page, &[])
 }

@@ -3,8 +3,8 @@
 
 use std::process::Command;
 
-use super::kept_bytes;
 use crate::support::recording::has;
+use crate::support::strandline::kept_bytes;
 use crate::support::waiting::until_true;
 use crate::support::{Outcome, Result, Subject, for_any, here, skipped, strandline};
 

@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{kept_bytes, kept_rows};
 use crate::support::recording::has;
-use crate::support::strandline::{caveats, command, json, run};
+use crate::support::strandline::{caveats, command, json, kept_bytes, kept_rows, run};
 use crate::support::subject::compile;
 use crate::support::waiting::{is_traced, state, threads, until, until_true};
 use crate::support::{

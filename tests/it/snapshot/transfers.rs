@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::waiting::{self, until};
+use crate::support::waiting::{self, until, until_true};
 use crate::support::{
     Outcome, Result, Subject, for_each, here, invariants, repetitions, skipped, strandline, subject,
 };
@@ -59,59 +59,79 @@ fn threads_that_sleep_in_a_transfer_are_left_asleep() -> Outcome {
 #[test]
 fn a_transfer_that_was_cut_short_is_said() -> Outcome {
     let mut subject = Subject::start("transfers", &["producer"])?;
-    let mut said = 0;
-    for _ in 0..repetitions(10, 200) {
+    let (mut looks, mut said) = (0, 0);
+    // A write is cut short by a stop that finds the writer awake within it.
+    until("a write that was cut short", || {
         let document = explain(&subject, &["--quiet-for", "0s"])?;
+        looks += 1;
         said += short_transfers(&document) as u64;
         let counts = subject.ask(b'c')?;
         let shorts = subject::number(&counts, "shorts")?;
         assert!(shorts <= said, "{shorts} writes were short, {said} were said");
-    }
+        Ok((looks >= repetitions(10, 200) && shorts > 0).then_some(()))
+    })?;
     assert!(subject.finish()?.success());
     Ok(())
 }
 
-/// Whether all threads of a process sleep in a system call.
-fn sleeps(pid: i32) -> bool {
-    let call = |tid| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
-    waiting::threads(pid).into_iter().all(|tid| call(tid).starts_with(|c: char| c.is_ascii_digit()))
+/// A program that does nothing, with its arguments.
+#[derive(Debug)]
+struct Idle {
+    program: &'static str,
+    arguments: &'static [&'static str],
+    /// The calls, one of which it makes last, and the number of threads that do.
+    last: (&'static [&'static str], usize),
 }
+
+impl Idle {
+    /// Whether process `pid` is up and does nothing from now on: enough threads are in their last
+    /// call, and every other one waits for them.
+    fn rests(&self, pid: i32) -> bool {
+        let call = |tid| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"));
+        let calls: Vec<String> =
+            waiting::threads(pid).into_iter().map(|tid| call(tid).unwrap_or_default()).collect();
+        let is_last = |call: &&String| self.last.0.iter().any(|last| call.starts_with(last));
+        calls.iter().filter(is_last).count() >= self.last.1
+            && calls.iter().all(|call| call.starts_with(|c: char| c.is_ascii_digit()))
+    }
+}
+
+const THREADS: &str = "import threading, time
+for i in range(9): threading.Thread(target=time.sleep, args=(1000,)).start()";
 
 #[test]
 fn idle_programs_are_not_stopped() -> Outcome {
-    let programs: [(&str, &[&str]); 7] = [
-        ("sleep", &["1000"]),
-        ("cat", &[]),
-        ("bash", &["-c", "read line"]),
-        ("perl", &["-e", "sleep 1000"]),
-        (
-            "python3",
-            &[
-                "-c",
-                "import threading, time\nfor i in range(9): threading.Thread(target=time.sleep, args=(1000,)).start()",
-            ],
-        ),
-        ("sbcl", &["--noinform", "--eval", "(sleep 1000)"]),
-        ("guile", &["-c", "(sleep 1000)"]),
+    // clock_nanosleep, nanosleep; read of standard input; select, pselect6, poll.
+    const SLEEP: &[&str] = &["230 ", "35 "];
+    const READ: &[&str] = &["0 0x0 "];
+    const SELECT: &[&str] = &["23 ", "270 ", "7 "];
+    let idle = |program, arguments, last| Idle { program, arguments, last };
+    let programs = [
+        idle("sleep", &["1000"], (SLEEP, 1)),
+        idle("cat", &[], (READ, 1)),
+        idle("bash", &["-c", "read line"], (READ, 1)),
+        idle("perl", &["-e", "sleep 1000"], (SLEEP, 1)),
+        idle("python3", &["-c", THREADS], (SLEEP, 9)),
+        idle("sbcl", &["--noinform", "--eval", "(sleep 1000)"], (SLEEP, 1)),
+        idle("guile", &["-c", "(sleep 1000)"], (SELECT, 1)),
     ];
-    for_each(programs, |(program, arguments)| {
-        let mut command = Command::new(program);
-        let started = command.args(*arguments).stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
+    for_each(programs, |idle| {
+        let mut command = Command::new(idle.program);
+        let started = command.args(idle.arguments).stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
         let Ok(mut child) = started else {
-            skipped(&format!("{} with {program}", here!()), "it is not here");
+            skipped(&format!("{} with {}", here!(), idle.program), "it is not here");
             return Ok(());
         };
         let pid = child.id().cast_signed();
-        // The program first has to start up; how long it then sleeps differs.
-        let looked = until("a look without a stop", || {
-            if !sleeps(pid) {
-                return Ok(None);
-            }
-            let document = strandline::json(&["explain", "--json", &pid.to_string()])?;
-            Ok((document["cost"]["stopped_seconds"] == 0.0).then_some(document))
-        });
+        let looked = until_true("the program to rest", || idle.rests(pid))
+            .and_then(|()| strandline::json(&["explain", "--json", &pid.to_string()]));
         child.kill()?;
         child.wait()?;
-        invariants::hold(&looked?)
+        let document = looked?;
+        let stopped = document["cost"]["stopped_seconds"].as_f64();
+        if stopped != Some(0.0) {
+            return Err(format!("stopped for {stopped:?} seconds").into());
+        }
+        invariants::hold(&document)
     })
 }

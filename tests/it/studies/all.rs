@@ -11,9 +11,10 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::support::browser::browser;
 use crate::support::lab::Lab;
 use crate::support::recording::{Ended, Started, finish, list, signal, until};
-use crate::support::{Outcome, Result, here, skipped, strandline};
+use crate::support::{Outcome, Result, here, strandline};
 
 /// A lab with studies in a folder that `STRANDLINE_STUDIES` names. The studies of strandline, which
 /// take minutes, are hidden by empty studies of the same names.
@@ -298,11 +299,8 @@ fn the_report_is_one_page_that_needs_nothing_else() -> Outcome {
     // For one study, at the given path.
     assert_eq!(place.run(&["good", "--report=one.html"])?.how(), 0);
     assert!(place.lab.text("one.html").contains("id=\"good-claims\""));
-    let (program, file) = (browser(), place.lab.path("strandline-studies.html"));
-    let (Some(program), true) = (program, python()) else {
-        skipped(here!(), "no Chromium or python3: scripts/deps installs them");
-        return Ok(());
-    };
+    let Some(program) = browser(here!()) else { return Ok(()) };
+    let file = place.lab.path("strandline-studies.html");
     let mut command = Command::new("python3");
     command
         .arg("-B")
@@ -315,18 +313,6 @@ fn the_report_is_one_page_that_needs_nothing_else() -> Outcome {
     let run = strandline::run_command(command)?;
     assert_eq!(run.status, Some(0), "{}{}", run.stdout, run.stderr);
     Ok(())
-}
-
-fn browser() -> Option<std::path::PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    let names = ["chromium", "chromium-browser", "google-chrome", "chrome"];
-    std::env::split_paths(&path)
-        .flat_map(|folder| names.map(|name| folder.join(name)))
-        .find(|file| file.is_file())
-}
-
-fn python() -> bool {
-    Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
 #[test]

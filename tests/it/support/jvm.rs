@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-use crate::support::jdks::Jdk;
+use crate::support::jdks::{self, Jdk};
 use crate::support::jvm_histogram;
 use crate::support::waiting::{threads, until, until_true};
-use crate::support::{Outcome, Result, Subject, invariants, skipped, strandline};
+use crate::support::{Outcome, Result, Subject, full, invariants, skipped, strandline};
 
 /// The oldest version that is read.
 pub const OLDEST: u32 = 11;
@@ -52,6 +52,18 @@ fn build() -> Result<PathBuf> {
         return Ok(folder);
     }
     Err(format!("{javac:?}: {}", String::from_utf8_lossy(&output.stderr)).into())
+}
+
+/// All JDKs that can be read in full mode, otherwise only the oldest.
+pub fn some(test: &str) -> Vec<Jdk> {
+    let jdks = jdks::all(test).into_iter().filter(|jdk| jdk.major >= OLDEST);
+    jdks.take(if full() { usize::MAX } else { 1 }).collect()
+}
+
+/// Runs `reclaim` with `remedy`, and returns the status and the document.
+pub fn reclaim(subject: &Subject, remedy: &str) -> Result<(Option<i32>, Value)> {
+    let run = strandline::run(&["reclaim", "--json", "--remedy", remedy, &subject.pid_text()])?;
+    Ok((run.status, run.document()?))
 }
 
 pub fn start(jdk: &Jdk, classes: &Path, options: &[&str]) -> Result<Subject> {

@@ -12,6 +12,9 @@ use serde_json::Value;
 use crate::support::recording::{Ended, Started, finish, program};
 use crate::support::{Folder, Libc, Result, subject};
 
+/// A timeout for one run that hangs: on a slow and busy machine, too, every other run ends sooner.
+pub const HANG_GUARD: &str = "2m";
+
 /// Path of the subject that the lab is tested with.
 pub fn subject() -> Result<String> {
     Ok(subject::compile("lab", &Libc::system())?.display().to_string())

@@ -1,15 +1,19 @@
 //! Shared by all tests: subjects, runs of strandline, and the invariants of every document. Nothing
 //! here asserts: functions return errors that describe the failure.
 
+pub mod browser;
 pub mod exporter;
 pub mod gos;
+pub mod groups;
 pub mod invariants;
 pub mod jdks;
 pub mod jvm;
+pub mod jvm_collectors;
 pub mod jvm_histogram;
 pub mod lab;
 pub mod libc;
 pub mod libraries;
+pub mod mallinfo;
 pub mod perl;
 pub mod perls;
 pub mod polars;

@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 
 use serde_json::Value;
 
+use crate::support::groups::Group;
 pub use crate::support::waiting::until;
 use crate::support::{Folder, Libc, Result, strandline, subject};
 
@@ -50,6 +51,7 @@ impl Ended {
 #[derive(Debug)]
 pub struct Started {
     pub child: Child,
+    group: Group,
     readers: Option<[JoinHandle<Vec<u8>>; 2]>,
 }
 
@@ -58,9 +60,10 @@ impl Started {
     pub fn new(mut command: Command) -> Result<Self> {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.process_group(0).spawn().map_err(|error| format!("{command:?}: {error}"))?;
+        let group = Group::of(child.id());
         let (stdout, stderr) = (child.stdout.take().ok_or("no pipe")?, child.stderr.take().ok_or("no pipe")?);
         let readers = Some([drain(stdout), drain(stderr)]);
-        Ok(Self { child, readers })
+        Ok(Self { child, group, readers })
     }
 
     pub fn pid(&self) -> i32 {
@@ -84,8 +87,7 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // The group may have ended by itself.
-        signal(-self.pid(), 9);
+        self.group.end();
         drop(self.child.wait());
     }
 }

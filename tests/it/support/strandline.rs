@@ -124,3 +124,19 @@ pub fn caveats(document: &Value) -> Vec<String> {
     let caveats = document["caveats"].as_array().map(Vec::as_slice).unwrap_or_default();
     caveats.iter().filter_map(|caveat| Some(caveat["code"].as_str()?.to_owned())).collect()
 }
+
+/// Rows of pages that the kernel may drop at any time: clean pages of files, and pages freed with
+/// MADV_FREE.
+const DROPPED: [&str; 3] = ["kernel.file", "program.text", "kernel.lazyfree"];
+
+/// The rows of a document that stay the same between two reads of a resting process.
+pub fn kept_rows(document: &Value) -> Vec<&Value> {
+    let rows = document["rows"].as_array().into_iter().flatten();
+    rows.filter(|row| row["id"].as_str().is_some_and(|id| !DROPPED.contains(&id))).collect()
+}
+
+/// The part of the RSS that a resting process keeps: anonymous and shared memory.
+pub fn kept_bytes(document: &Value) -> Option<u64> {
+    let bytes = |field: &str| document["kernel"][field].as_u64();
+    (bytes("anonymous_bytes")? + bytes("shmem_bytes")?).checked_sub(bytes("lazyfree_bytes")?)
+}

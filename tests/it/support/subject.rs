@@ -1,23 +1,29 @@
 //! Subjects: small C programs with known answers (`tests/subjects/`), compiled when first needed,
-//! shells, and the demo's process; started, controlled by single bytes, and killed when a test is
-//! done with them.
+//! shells, and the demo's process; started, controlled by single bytes, and killed with their
+//! children when a test is done with them.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
+use nix::errno::Errno;
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::waiting::{PATIENCE, until, until_at_rest};
+use super::groups::Group;
+use super::waiting::{PATIENCE, state, until, until_at_rest, until_true};
 use super::{Libc, Outcome, Result, strandline};
 
-/// A running subject.
+/// A running subject, the leader of a process group of its own.
 #[derive(Debug)]
 pub struct Subject {
     child: Child,
+    group: Group,
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
     /// Its first output, printed in its known state: a document, or else a line of text.
@@ -44,8 +50,9 @@ impl Subject {
 
     /// Starts a subject by a command that ends in running it, and waits until it is ready.
     pub fn start_command(mut command: Command) -> Result<Self> {
-        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let spawned = command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = spawned.map_err(|error| format!("{command:?}: {error}"))?;
+        let group = Group::of(child.id());
         let stdin = child.stdin.take();
         let stdout = child.stdout.take().ok_or("no pipe")?;
         let (sender, lines) = channel();
@@ -57,7 +64,7 @@ impl Subject {
                 }
             }
         });
-        let mut subject = Self { child, stdin, lines, ready: Value::Null };
+        let mut subject = Self { child, group, stdin, lines, ready: Value::Null };
         let line = subject.text().map_err(|error| format!("{command:?}: {error}"))?;
         subject.ready = serde_json::from_str(&line).unwrap_or(Value::String(line));
         Ok(subject)
@@ -83,7 +90,7 @@ impl Subject {
     }
 
     pub fn pid(&self) -> i32 {
-        i32::try_from(self.child.id()).unwrap_or(0)
+        self.child.id().cast_signed()
     }
 
     /// Its process id, as an argument.
@@ -121,7 +128,20 @@ impl Subject {
             // A subject that has ended has closed its end.
             let _ = stdin.write_all(b"q");
         }
-        until("the end of the subject", || Ok(self.child.try_wait()?))
+        until("the end of the subject", || Ok((self.status() != WaitStatus::StillAlive).then_some(())))?;
+        self.group.end();
+        Ok(self.child.wait()?)
+    }
+
+    /// How it has ended, if it has, without waiting for it.
+    fn status(&self) -> WaitStatus {
+        let how = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        loop {
+            match waitid(Id::Pid(Pid::from_raw(self.pid())), how) {
+                Err(Errno::EINTR) => {}
+                status => return status.unwrap_or(WaitStatus::StillAlive),
+            }
+        }
     }
 
     /// Waits until it rests after its output ([`until_at_rest`]), so that two reads find the same.
@@ -136,23 +156,15 @@ impl Subject {
     fn text(&mut self) -> Result<String> {
         match self.lines.recv_timeout(PATIENCE) {
             Ok(line) => Ok(line),
-            Err(_) => Err(format!("no line from it; it has {:?}", self.child.try_wait()?).into()),
+            Err(_) => Err(format!("no line from it: {:?}", self.status()).into()),
         }
     }
 }
 
 impl Drop for Subject {
     fn drop(&mut self) {
-        // Shells wait in `read`: at the end of their input they end their children first.
-        drop(self.stdin.take());
-        for _ in 0..20 {
-            if !matches!(self.child.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        // The subject may have ended, and been waited for, by itself.
-        let _ = self.child.kill();
+        self.group.end();
+        // After `finish` there is nothing to wait for.
         let _ = self.child.wait();
     }
 }
@@ -201,4 +213,21 @@ pub fn compile(name: &str, libc: &Libc) -> Result<PathBuf> {
 fn changed(path: &Path) -> Result<SystemTime> {
     let metadata = std::fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(metadata.modified()?)
+}
+
+#[test]
+fn children_of_a_subject_end_with_it() -> Outcome {
+    let is_gone = |pid| matches!(state(pid, pid), None | Some('Z'));
+    for is_finished in [false, true] {
+        let subject = Subject::shell("sleep 1000 & echo $!; read end; exit 0")?;
+        let child = i32::try_from(subject.ready.as_i64().ok_or("no process id")?)?;
+        assert!(!is_gone(child));
+        if is_finished {
+            assert!(subject.finish()?.success());
+        } else {
+            drop(subject);
+        }
+        until_true("the end of its child", || is_gone(child))?;
+    }
+    Ok(())
 }

@@ -1,9 +1,22 @@
+import java.io.FileDescriptor;
+import java.io.FileInputStream;
+import java.io.FileOutputStream;
+import java.io.IOException;
+import java.lang.management.ManagementFactory;
 import java.util.ArrayList;
 import java.util.List;
+import com.sun.management.HotSpotDiagnosticMXBean;
 
-/** Fills a list with arrays and lets go of it: in main or in a method that returns, after a collection or without one. */
+/**
+ * Fills a list with arrays and lets go of it: in main or in a method that returns, after a
+ * collection or without one. From then on it allocates nothing, so that the JVM has no
+ * cause to collect.
+ */
 public final class Dropped {
+    private static final byte[] READY = "ready\n".getBytes();
     private static volatile long sum;
+    private static FileOutputStream out;
+    private static FileInputStream in;
 
     private static void fill(int count, int bytes) {
         List<byte[]> held = new ArrayList<>();
@@ -13,11 +26,28 @@ public final class Dropped {
         held = null;
     }
 
+    /** Collects, and leaves the heap so large that filling it needs no collection. */
+    private static void collect() {
+        HotSpotDiagnosticMXBean machine = ManagementFactory.getPlatformMXBean(HotSpotDiagnosticMXBean.class);
+        String most = machine.getVMOption("MaxHeapFreeRatio").getValue();
+        machine.setVMOption("MaxHeapFreeRatio", "100");
+        System.gc();
+        machine.setVMOption("MaxHeapFreeRatio", most);
+    }
+
+    /** Says that it is ready, and waits for its input. */
+    private static void rest() throws IOException {
+        out.write(READY);
+        in.read();
+    }
+
     public static void main(String[] arguments) throws Exception {
+        out = new FileOutputStream(FileDescriptor.out);
+        in = new FileInputStream(FileDescriptor.in);
         int count = Integer.parseInt(arguments[2]);
         int bytes = Integer.parseInt(arguments[3]);
         if (arguments[0].equals("collected")) {
-            System.gc();
+            collect();
         }
         if (arguments[1].equals("method")) {
             fill(count, bytes);
@@ -28,8 +58,7 @@ public final class Dropped {
             }
             // What is held until the end, by a local variable alone.
             if (arguments[1].equals("held")) {
-                System.out.println("ready");
-                System.in.read();
+                rest();
                 System.out.println(held.size());
                 return;
             }
@@ -37,14 +66,13 @@ public final class Dropped {
             if (arguments[1].equals("running")) {
                 byte[][] all = held.toArray(new byte[0][]);
                 held = null;
-                System.out.println("ready");
+                out.write(READY);
                 for (int i = 0; ; i = (i + 1) % count) {
                     sum += all[i].length;
                 }
             }
             held = null;
         }
-        System.out.println("ready");
-        System.in.read();
+        rest();
     }
 }

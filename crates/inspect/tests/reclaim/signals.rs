@@ -83,7 +83,17 @@ fn no_signal_is_lost_to_a_tracer_that_dies_with_all_threads_stopped() {
 /// lock of a stopped thread: the signal has to be let through.
 #[test]
 fn a_collector_that_stops_the_world_is_answered_in_the_midst_of_a_call() {
-    let subject = Subject::start("collector_signals", &[]);
+    answers_a_collector(&[]);
+}
+
+/// The same if each system call of the thread is a stop, because its own restart state must last.
+#[test]
+fn a_collector_that_stops_the_world_is_answered_by_a_thread_in_a_timed_wait() {
+    answers_a_collector(&["poll"]);
+}
+
+fn answers_a_collector(arguments: &[&str]) {
+    let subject = Subject::start("collector_signals", arguments);
     if subject.is_missing {
         eprintln!(
             "skipped: a_collector_that_stops_the_world_is_answered: no libgc.so.1 here (scripts/deps installs guile)"

@@ -19,7 +19,9 @@
 //! All signals except those of faults are blocked during the call, so that no handler runs within
 //! it. But the sender of a signal may wait for its handler while it holds what the call waits for:
 //! garbage collectors stop all threads by signals, including one in malloc. So if the thread sleeps
-//! in the call while such a signal is pending, the signal is delivered.
+//! in the call while such a signal is pending, the signal is delivered. From then on the signals
+//! that were delivered stay unblocked, and what was pending before is delivered first: libgc up to
+//! 8.2.6 ends the program if a signal of its last round comes late.
 //!
 //! This module does not choose the thread or the moment; its callers do.
 
@@ -87,6 +89,8 @@ const HARMLESS_SIGNALS: [i32; 3] = [23, 28, 17];
 /// Interval of the checks for a signal pending for a thread that sleeps in the call; the second
 /// such check in a row delivers it.
 const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// KILL and STOP, which the kernel takes out of every mask.
+const UNBLOCKABLE: u64 = 1 << 8 | 1 << 18;
 /// `-ERESTART_RESTARTBLOCK`: the thread's system call continues from restart state that
 /// rt_sigreturn discards.
 const RESTART_BLOCK: u64 = (-516_i64) as u64;
@@ -105,8 +109,12 @@ pub struct Injected<'a> {
     is_signalled: bool,
     /// Whether the thread is, or may be, under a seccomp filter.
     is_filtered: bool,
-    /// Whether pending signals are being delivered.
-    is_delivering: bool,
+    /// The signal mask that the thread has in the call.
+    call_mask: u64,
+    /// Signals that were delivered since the call began.
+    delivered: u64,
+    /// Signals that were put back so that those pending before them come first.
+    put_back: u64,
     /// Whether at the last check the thread slept with a signal pending.
     slept_with_pending_signal: bool,
     /// When the call began.
@@ -122,9 +130,8 @@ pub fn begin<'a>(mut tracee: Tracee<'a>, call: &Call) -> Result<Injected<'a>, Ca
     // From the next line on the call runs even if strandline dies; until here it does not.
     ptrace::set_registers(tid, &entry).map_err(CallError::NotStarted)?;
     tracee.set_restore(false);
-    if let Err(error) =
-        ptrace::set_signal_mask(tid, if call.blocks_faults { u64::MAX } else { mask | !FAULTS })
-    {
+    let call_mask = if call.blocks_faults { u64::MAX } else { mask | !FAULTS };
+    if let Err(error) = ptrace::set_signal_mask(tid, call_mask) {
         // The thread is still in its first stop and has run no instruction: undo.
         ptrace::set_registers(tid, &original).map_err(CallError::Failed)?;
         tracee.set_restore(true);
@@ -141,7 +148,9 @@ pub fn begin<'a>(mut tracee: Tracee<'a>, call: &Call) -> Result<Injected<'a>, Ca
         announcement,
         is_signalled,
         is_filtered,
-        is_delivering: false,
+        call_mask,
+        delivered: 0,
+        put_back: 0,
         slept_with_pending_signal: false,
         began,
     })
@@ -230,7 +239,7 @@ impl Injected<'_> {
                 // A fault in the call, or a delivered signal: the program's own handler or its end,
                 // as without strandline.
                 Some(Event::Signal(number)) => {
-                    self.block_signals(number).map_err(CallError::Failed)?;
+                    self.order_signals(number).map_err(CallError::Failed)?;
                     signal = number;
                 }
                 // A stop of the whole process stops this thread too; the call continues and ends
@@ -264,18 +273,30 @@ impl Injected<'_> {
             ptrace::interrupt(tid)?;
             match tracee::next_event(tid, deadline)? {
                 Some(Event::Stopped) => {
-                    // If the call has returned meanwhile, the thread has its own mask back, and the
-                    // announcement comes next.
-                    let (now, returned) =
-                        (ptrace::registers(tid)?, frame::restarting(&self.tracee.registers));
-                    if (now.rip, now.rsp) != (returned.rip, returned.rsp) {
-                        self.unblock_signals()?;
-                    }
+                    self.deliver_pending()?;
                     resume(tid, 0)?;
+                }
+                // A stop at a system call cancels the interrupt, so the signal is delivered from
+                // here, when the caller resumes the thread.
+                Some(Event::Syscall) => {
+                    self.deliver_pending()?;
+                    return Ok(Some(Event::Syscall));
                 }
                 other => return Ok(other),
             }
         }
+    }
+
+    /// Has the thread, stopped in the call, take its pending signals when it goes on. If the call
+    /// has returned meanwhile, the thread has its own mask back already.
+    fn deliver_pending(&mut self) -> std::io::Result<()> {
+        if self.has_returned(&ptrace::registers(self.tracee.tid)?) { Ok(()) } else { self.unblock_signals() }
+    }
+
+    /// Whether the thread is back where it was stopped before the call.
+    fn has_returned(&self, now: &Registers) -> bool {
+        let returned = frame::restarting(&self.tracee.registers);
+        (now.rip, now.rsp) == (returned.rip, returned.rsp)
     }
 
     /// Whether the thread waits for a lock while a signal is pending that it would handle outside
@@ -293,23 +314,34 @@ impl Injected<'_> {
 
     /// The mask during delivery: what the thread had blocked, and the announcing signal.
     fn delivery_mask(&self) -> u64 {
-        self.mask | self.announcement.map_or(0, |signal| 1 << (signal - 1))
+        self.mask | self.announcement.map_or(0, bit)
     }
 
     fn unblock_signals(&mut self) -> std::io::Result<()> {
-        self.is_delivering = true;
-        ptrace::set_signal_mask(self.tracee.tid, self.delivery_mask())
+        self.set_call_mask(self.delivery_mask())
     }
 
-    /// In the stop before the delivery of a signal: blocks all other signals for when its handler
-    /// returns to the call. The signal itself stays unblocked, as the kernel would requeue a
-    /// blocked one.
-    fn block_signals(&mut self, signal: i32) -> std::io::Result<()> {
-        if std::mem::take(&mut self.is_delivering) {
-            let own = 1_u64.checked_shl(signal.wrapping_sub(1) as u32).unwrap_or(0);
-            ptrace::set_signal_mask(self.tracee.tid, (self.mask | !FAULTS) & !own)?;
+    fn set_call_mask(&mut self, mask: u64) -> std::io::Result<()> {
+        self.call_mask = mask;
+        ptrace::set_signal_mask(self.tracee.tid, mask)
+    }
+
+    /// In the stop before the delivery of `signal`: sets which signals the call lets through from
+    /// now on. Where a handler runs, or the call has returned, the thread has its own mask.
+    fn order_signals(&mut self, signal: i32) -> std::io::Result<()> {
+        let (tid, own) = (self.tracee.tid, bit(signal));
+        self.delivered |= own & !FAULTS;
+        let is_in_call = (ptrace::signal_mask(tid)? ^ self.call_mask) & !UNBLOCKABLE == 0;
+        if !is_in_call || own & FAULTS != 0 || self.has_returned(&ptrace::registers(tid)?) {
+            return Ok(());
         }
-        Ok(())
+        let status = self.tracee.process.task_status(tid).ok();
+        let pending = status.and_then(|status| Some(status.thread_pending? & status.caught?)).unwrap_or(0);
+        let earlier = pending & self.call_mask & !self.delivery_mask() & !self.put_back & !own;
+        // The kernel puts back a signal that is blocked when it would be delivered.
+        let unblocked = if earlier != 0 { earlier } else { self.delivered };
+        self.put_back = if earlier != 0 { self.put_back | own } else { self.put_back & !own };
+        self.set_call_mask((self.mask | !FAULTS) & !unblocked)
     }
 
     /// Whether a stop with `registers` is at the entry of the rt_sigreturn that ends the call.
@@ -353,18 +385,25 @@ impl Injected<'_> {
     /// Runs to the stop caused by `announcement` once the rt_sigreturn has restored everything.
     fn run_to_announcement(&mut self, announcement: i32, deadline: Instant) -> Result<(), CallError> {
         let tid = self.tracee.tid;
-        let returned = frame::restarting(&self.tracee.registers);
         let mut signal = 0;
         loop {
             ptrace::resume(tid, signal).map_err(CallError::Failed)?;
             signal = 0;
             match self.next_event(ptrace::resume, deadline).map_err(CallError::Failed)? {
-                Some(Event::Signal(number)) if number == announcement => return Ok(()),
                 Some(Event::Signal(number)) => {
-                    self.block_signals(number).map_err(CallError::Failed)?;
-                    signal = number;
                     let now = ptrace::registers(tid).map_err(CallError::Failed)?;
-                    if (now.rip, now.rsp) == (returned.rip, returned.rsp) {
+                    let has_returned = self.has_returned(&now);
+                    if number == announcement {
+                        if has_returned || self.is_signalled {
+                            return Ok(());
+                        }
+                        // A handler that runs within the call has unblocked it.
+                        self.announcement = None;
+                        return self.run_to_return(deadline);
+                    }
+                    self.order_signals(number).map_err(CallError::Failed)?;
+                    signal = number;
+                    if has_returned {
                         // Sent during the call and delivered after it: to the program's own state,
                         // so that the kernel ends or restarts its system call as usual.
                         ptrace::set_registers(tid, &self.tracee.registers).map_err(CallError::Failed)?;
@@ -454,6 +493,11 @@ impl Injected<'_> {
             _ => {}
         }
     }
+}
+
+/// The bit of a signal in a mask.
+fn bit(signal: i32) -> u64 {
+    1_u64.checked_shl(signal.wrapping_sub(1) as u32).unwrap_or(0)
 }
 
 fn extended_state(tid: i32) -> std::io::Result<ExtendedState> {

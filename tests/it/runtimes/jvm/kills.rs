@@ -1,28 +1,35 @@
 //! `reclaim` is killed while it asks a JVM: the JVM lives on, has printed nothing, and can be asked
 //! again.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::reclaim::{reclaim, some};
 use crate::support::jdks::Jdk;
-use crate::support::jvm::{classes, command, started};
+use crate::support::jvm::{classes, command, reclaim, some, started};
+use crate::support::recording::signal;
 use crate::support::strandline;
+use crate::support::waiting::{state, threads, until, until_true};
 use crate::support::{Folder, Outcome, Result, Subject, for_any, here, repetitions, skipped};
 
 const REMEDIES: [&str; 2] = ["jvm_gc", "jvm_trim"];
-/// Upper bounds of the delay between an event and the kill: the file, the signal, the connection
-/// and the answer lie within some tens of milliseconds of a run that takes seconds.
+/// Upper bounds of the delay between an event and the kill: the file, the signal and the connection
+/// lie within some tens of milliseconds of a run that takes seconds.
 const MICROSECONDS: [u64; 3] = [1, 300, 40_000];
 
 /// Event that a kill waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum First {
+    /// The start of the run.
     Start,
+    /// Any instant of a whole run.
+    Any,
     File,
     Connection,
+    /// The end of the connection: the JVM has answered.
+    Answer,
     /// A call at which the run is held (`tests/subjects/jvm/hold.c`), so that the kill certainly
     /// comes there.
     Held(&'static str),
@@ -30,27 +37,53 @@ enum First {
 
 impl First {
     /// Event that the kill of this turn waits for. Every other turn asks a JVM that never listened,
-    /// for which the run creates the attach file: its kills come before the file is removed,
-    /// anywhere in the run, before the file is given to the JVM's user (the next test covers what
-    /// is left then), and soon after the file was created.
+    /// for which the run creates the attach file: its kills come before the file is removed, before
+    /// anything was done, before the file is given to the JVM's user (the next test covers what is
+    /// left then), and soon after the file was created.
     fn of_turn(turn: u64) -> Self {
         match turn % 8 {
             0 => Self::Held("unlink"),
+            2 if turn % 16 == 2 => Self::Start,
             4 => Self::Held("fchown"),
             6 => Self::File,
             1 | 5 => Self::Connection,
-            _ => Self::Start,
+            3 => Self::Answer,
+            _ => Self::Any,
         }
     }
 
     /// Largest delay after the event in microseconds, for a whole run of `took` microseconds.
     fn max_microseconds(self, turn: u64, took: u64) -> u64 {
         match self {
-            Self::Start => took,
-            Self::Held(_) => 1,
+            Self::Any => took,
+            Self::Start | Self::Answer | Self::Held(_) => 1,
             Self::File | Self::Connection => MICROSECONDS[(turn / 2 % 3) as usize],
         }
     }
+}
+
+/// How far a killed run had come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Landed {
+    /// Nothing had been done to a JVM that does not listen.
+    Before,
+    /// The attach file was there.
+    File,
+    /// It was connected to the JVM.
+    Connected,
+    /// It had the answer.
+    After,
+}
+
+impl Landed {
+    const ALL: [Self; 4] = [Self::Before, Self::File, Self::Connected, Self::After];
+}
+
+/// Whether process `pid` has a socket: a run has none but its connection to a JVM.
+fn is_connected(pid: i32) -> bool {
+    let is_socket = |path: PathBuf| path.to_string_lossy().starts_with("socket:");
+    let opened = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    opened.filter_map(|file| std::fs::read_link(file.path()).ok()).any(is_socket)
 }
 
 /// Builds the library that holds a run at a call.
@@ -94,8 +127,9 @@ impl Machine {
         Ok(Self { subject, errors, file, socket, hold, held })
     }
 
-    /// Runs `remedy`, and kills it `after` the event `first`.
-    fn kill(&self, remedy: &str, first: First, after: Duration) -> Outcome {
+    /// Runs `remedy`, and kills it `after` the event `first`; returns how far it had come, if that
+    /// is known and it had not ended.
+    fn kill(&self, remedy: &str, first: First, after: Duration) -> Result<Option<Landed>> {
         let arguments = ["reclaim", "--json", "--remedy", remedy, &self.subject.pid_text()];
         let mut command = strandline::command(&arguments);
         if let First::Held(call) = first {
@@ -104,30 +138,47 @@ impl Machine {
             command.env("LD_PRELOAD", &self.hold).env("HOLD_CALL", call).env("HOLD_FILE", &self.held);
         }
         let mut run = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        while !self.has_come(first, run.id()) && run.try_wait()?.is_none() {
+        let pid = run.id().cast_signed();
+        let mut was_connected = false;
+        while !self.has_come(first, pid, &mut was_connected) && run.try_wait()?.is_none() {
             std::hint::spin_loop();
         }
         std::thread::sleep(after);
+        // Standing still, it shows where the kill finds it.
+        signal(pid, 19);
+        let stands = |tid| matches!(state(pid, tid), None | Some('T' | 'Z'));
+        until_true("the run to stand", || threads(pid).into_iter().all(stands))?;
+        let landed = self.landed(first, pid);
         run.kill()?;
         run.wait()?;
         match first {
             First::Held(call) if !self.held.exists() => Err(format!("it was not held at {call}").into()),
             // Killed while the file must still exist for the JVM.
             First::Held(call) if !self.file.exists() => Err(format!("no file is left at {call}").into()),
-            _ => Ok(()),
+            _ => Ok(landed),
         }
     }
 
-    fn has_come(&self, first: First, run: u32) -> bool {
-        let is_socket = |path: PathBuf| path.to_string_lossy().starts_with("socket:");
+    fn has_come(&self, first: First, run: i32, was_connected: &mut bool) -> bool {
+        let is_connected = is_connected(run);
+        *was_connected |= is_connected;
         match first {
-            First::Start => true,
+            First::Start | First::Any => true,
             First::File => self.file.exists(),
             First::Held(_) => self.held.exists(),
-            First::Connection => {
-                let opened = std::fs::read_dir(format!("/proc/{run}/fd")).into_iter().flatten().flatten();
-                opened.filter_map(|file| std::fs::read_link(file.path()).ok()).any(is_socket)
-            }
+            First::Connection => is_connected,
+            First::Answer => *was_connected && !is_connected,
+        }
+    }
+
+    /// How far the run has come that stands still after the event `first`.
+    fn landed(&self, first: First, run: i32) -> Option<Landed> {
+        match first {
+            _ if !matches!(state(run, run), Some('T')) => None,
+            _ if is_connected(run) => Some(Landed::Connected),
+            _ if self.file.exists() => Some(Landed::File),
+            First::Answer => Some(Landed::After),
+            _ => (!self.socket.exists()).then_some(Landed::Before),
         }
     }
 
@@ -174,8 +225,9 @@ fn killed_at_any_instant_of_asking_the_jvm_goes_on() -> Outcome {
         // Duration of a whole run, once there was one.
         let mut took = MICROSECONDS[2];
         let mut seed = 0x5851_f42d_4c95_7f2d_u64;
-        let turns = repetitions(2, 80);
-        for turn in 0..turns {
+        let (turns, mut turn) = (repetitions(2, 80), 0);
+        let mut landed = BTreeSet::new();
+        until("kills of each kind", || {
             // Every other turn asks a JVM that never listened; a whole run asks it afterwards.
             let (is_new, remedy) = (turn % 2 == 0, REMEDIES[(turn / 2 % 2) as usize]);
             if is_new && turn > 0 {
@@ -187,15 +239,16 @@ fn killed_at_any_instant_of_asking_the_jvm_goes_on() -> Outcome {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let after = Duration::from_micros((seed >> 33) % first.max_microseconds(turn, took));
             let context = |error| format!("turn {turn}, {after:?} after {first:?}: {error}");
-            machine.kill(remedy, first, after).map_err(context)?;
+            landed.extend(machine.kill(remedy, first, after).map_err(context)?);
             machine.goes_on().map_err(context)?;
-            // The last JVM is asked below.
-            if is_new && turn + 2 < turns {
+            if is_new {
                 let since = Instant::now();
                 machine.is_whole(remedy).map_err(context)?;
                 took = since.elapsed().as_micros() as u64;
             }
-        }
+            turn += 1;
+            Ok((turn >= turns && Landed::ALL.iter().all(|kind| landed.contains(kind))).then_some(()))
+        })?;
         machine.is_whole(REMEDIES[1])
     })
 }

@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use super::figures::cases;
 use crate::support::jvm::{DIRECT_MIB, Seen, classes, fill, look, start, until_asleep};
+use crate::support::jvm_collectors::cases;
 use crate::support::jvm_histogram::has_jcmd;
 use crate::support::waiting::until;
 use crate::support::{Outcome, Result, Subject, for_any, here, strandline, subject};

@@ -3,24 +3,12 @@
 
 use serde_json::Value;
 
-use crate::support::jdks::{self, Jdk};
-use crate::support::jvm::{classes, start};
-use crate::support::{Outcome, Result, Subject, for_any, full, here, strandline, subject};
+use crate::support::jdks::Jdk;
+use crate::support::jvm::{classes, reclaim, some, start};
+use crate::support::{Outcome, Result, Subject, for_any, full, here, subject};
 
 /// While it is asked, the JVM touches a page or two and starts threads.
 const SLACK_BYTES: u64 = 2 << 20;
-
-/// All JDKs that can be read in full mode, otherwise only the oldest.
-pub fn some(test: &str) -> Vec<Jdk> {
-    let jdks = jdks::all(test).into_iter().filter(|jdk| jdk.major >= crate::support::jvm::OLDEST);
-    jdks.take(if full() { usize::MAX } else { 1 }).collect()
-}
-
-/// Runs `reclaim` with `remedy`, and returns the status and the document.
-pub fn reclaim(subject: &Subject, remedy: &str) -> Result<(Option<i32>, Value)> {
-    let run = strandline::run(&["reclaim", "--json", "--remedy", remedy, &subject.pid_text()])?;
-    Ok((run.status, run.document()?))
-}
 
 fn figures(document: &Value) -> Result<[u64; 4]> {
     let of = |key: &str| subject::number(document, key);

@@ -15,9 +15,8 @@ use crate::support::{Outcome, Result, Subject, full, here, perls, repetitions, s
 fn a_perl_that_runs_hot_is_never_counted_wrong() -> Outcome {
     for perl in perls::all(here!()) {
         let subject = Subject::start_command(command(&perl, "hot"))?;
-        let (mut read, mut looks, wanted) = (0, 0, repetitions(20, 300));
+        let (mut read, wanted) = (0, repetitions(20, 300));
         until("enough looks at which it was read", || {
-            looks += 1;
             // The invariants hold in any state.
             let document = strandline::explain(subject.pid())?;
             let runtimes = list(&document["runtimes"]);
@@ -28,13 +27,12 @@ fn a_perl_that_runs_hot_is_never_counted_wrong() -> Outcome {
                 let (live, count) = (number(main, "heads.live")?, number(main, "sv_count")?);
                 assert!(live.abs_diff(count) <= 64, "{live} heads, the perl says {count}");
             } else {
-                assert!(!strandline::caveats(&document).is_empty(), "not read, and it does not say why");
+                // It was in the middle of an operation.
+                let codes = strandline::caveats(&document);
+                assert!(codes.iter().any(|code| code == "perl_disagrees"), "{codes:?}");
             }
             Ok((read == wanted).then_some(()))
         })?;
-        // It may be in the middle of any operation, but its structures are consistent most of the
-        // time.
-        assert!(read * 2 > looks, "{perl}: read in {read} of {looks} looks");
     }
     Ok(())
 }

@@ -1,0 +1,74 @@
+//! Process groups that tests start. They are not in the group that Ctrl-C ends, so a shell kills
+//! those that are left when this program has ended, however it ended.
+
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use super::Result;
+
+/// Keeps a list of groups, and kills them at the end of its input: the end of this program.
+const GUARD: &str = r#"
+all=' '
+while read -r sign group; do
+    case $sign in
+    +) all="$all$group " ;;
+    -) all="${all%% $group *} ${all#* $group }" ;;
+    esac
+done
+for group in $all; do kill -9 "-$group" 2>/dev/null; done
+"#;
+
+/// A process group that is killed on drop.
+#[derive(Debug)]
+pub struct Group {
+    number: Pid,
+    has_ended: bool,
+}
+
+impl Group {
+    /// The group of a process that was started as its leader.
+    pub fn of(leader: u32) -> Self {
+        let number = Pid::from_raw(leader.cast_signed());
+        // Without the guard, only a test program that is killed leaves the group behind.
+        let _ = tell('+', number);
+        Self { number, has_ended: false }
+    }
+
+    /// Kills the group. Must come before its leader is waited for: then another group may get its
+    /// number.
+    pub fn end(&mut self) {
+        if !std::mem::replace(&mut self.has_ended, true) {
+            // All of it may have ended by itself.
+            let _ = killpg(self.number, Signal::SIGKILL);
+            let _ = tell('-', self.number);
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn tell(sign: char, group: Pid) -> Result<()> {
+    static INPUT: OnceLock<std::result::Result<Mutex<ChildStdin>, String>> = OnceLock::new();
+    let input = INPUT.get_or_init(|| start().map_err(|error| error.to_string())).as_ref();
+    let input = input.map_err(String::clone)?;
+    let mut input = input.lock().unwrap_or_else(PoisonError::into_inner);
+    // In one piece, since this program may end at any time.
+    Ok(input.write_all(format!("{sign} {group}\n").as_bytes())?)
+}
+
+/// Starts the guard, in a group of its own.
+fn start() -> Result<Mutex<ChildStdin>> {
+    let mut command = Command::new("sh");
+    command.args(["-c", GUARD]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut guard = command.process_group(0).spawn()?;
+    Ok(Mutex::new(guard.stdin.take().ok_or("no pipe")?))
+}
