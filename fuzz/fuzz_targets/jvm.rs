@@ -63,7 +63,7 @@ fuzz_target!(|data: &[u8]| {
         cell_bytes: None,
         progress: &|_| {},
     };
-    let Ok(reading) = jvm::read(&context, &program, (&[], &Refinements::default())) else { return };
+    let Ok(reading) = jvm::read(&context, &program, &[], &Refinements::default()) else { return };
     let mut claims: Vec<(u64, u64)> =
         reading.claims.iter().chain(&reading.shared).map(|claim| (claim.start, claim.end)).collect();
     claims.sort_unstable();

@@ -2,7 +2,9 @@
 //!
 //! Each runtime has a folder with the same files: `mod.rs` has its entry in the table and its
 //! reader, `rows.rs` its rows, `layout.rs` the offsets of its structures by version, `locate.rs`
-//! finds it in the mapped files, `facts.rs` defines its facts as data; the other files read memory.
+//! finds it in the mapped files, `facts.rs` defines its facts as data and `figures.rs` fills them
+//! in, `findings.rs`, `remedies.rs` and `section.rs` put them into words; the other files read
+//! memory.
 //! [`named`] lists the runtimes that are recognised but not read yet. How to add a runtime:
 //! `docs/adding-a-runtime.md`.
 //!
@@ -19,5 +21,8 @@ pub mod go;
 pub mod jvm;
 pub mod named;
 pub mod perl;
+mod programs;
+mod resident;
+mod row_table;
 pub mod sbcl;
 mod work;

@@ -80,8 +80,8 @@ fn what_a_runtime_keeps_is_named() {
     let of = |rows, remedies| verdict(&judged(rows, 100 << 20, remedies));
     assert_eq!(
         of(&perl, std::slice::from_ref(&remedy)).headline,
-        "81.0 MiB of 100 MiB RSS is buffers that Perl keeps for variables out of use; the largest is that of \
-         main::f1 $s (depth 1), 40.0 MiB; undef of them gives back 39.0 MiB"
+        "81.0 MiB of 100 MiB RSS is buffers that Perl retains for unused variables; the largest is \
+         main::f1 $s (depth 1), 40.0 MiB; undef of these variables releases 39.0 MiB"
     );
     let sbcl = [
         named("sbcl.dead", "generation 1", 2 << 20),
@@ -95,7 +95,7 @@ fn what_a_runtime_keeps_is_named() {
     assert_eq!(said.class, "dead_objects");
     assert_eq!(
         said.headline,
-        "27.0 MiB of 100 MiB RSS is of no use to SBCL any more: 22.0 MiB of objects that nothing reaches \
+        "27.0 MiB of 100 MiB RSS is free or dead in SBCL's heap: 22.0 MiB of unreachable objects \
          (20.0 MiB of them in generation 2) and 5.00 MiB of free pages"
     );
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::confirm;
+use super::facts::Objects;
 use super::layout::{GC_HEAD_BYTES, Release, flags};
 use super::objects::{self, GUARD_BYTES, GUARD_SUFFIX_BYTES, HEAD_BYTES, NO_OWNER, Table};
 use super::types::{Kind, Type, Types};
@@ -37,6 +37,29 @@ pub struct TypeCounts {
     pub in_sparse_arenas: u64,
 }
 
+/// A counted large object outside the arenas.
+#[derive(Clone, Copy, Debug)]
+pub struct LargeObject {
+    /// Address of its block.
+    pub start: u64,
+    /// Address of its type.
+    pub type_address: u64,
+    /// Its bytes, as counted.
+    pub told: u64,
+}
+
+/// A claimed block of an allocator.
+#[derive(Clone, Copy, Debug)]
+pub struct ClaimedBlock {
+    /// Address that the allocator returned.
+    pub pointer: u64,
+    /// Slot of the claim.
+    pub slot: Slot,
+    /// Address of the type of its object; the block is the object itself, its table, or memory that
+    /// it points to.
+    pub of: u64,
+}
+
 /// Content of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Block {
@@ -58,18 +81,20 @@ pub enum Block {
 pub struct CensusResult {
     /// Types and their objects, by address of the type.
     pub types: HashMap<u64, (Type, TypeCounts)>,
-    /// Objects on free lists, and the bytes of their blocks.
-    pub dead: (u64, u64),
-    /// Objects outside the arenas, and their bytes.
-    pub beside: (u64, u64),
-    /// Interned strings, and their bytes.
-    pub interned: (u64, u64),
-    /// Sparse arenas, and the number of objects in them.
-    pub sparse: (u64, u64),
+    /// Objects on free lists; bytes are those of their blocks.
+    pub dead: Objects,
+    /// Objects outside the arenas.
+    pub beside: Objects,
+    /// Interned strings.
+    pub interned: Objects,
+    /// Number of sparse arenas.
+    pub sparse_arenas: u64,
+    /// Number of blocks in use in them.
+    pub sparse_blocks: u64,
     /// Large objects outside the arenas.
-    pub large: Vec<confirm::LargeObject>,
+    pub large: Vec<LargeObject>,
     /// Allocators' blocks that belong to an object and are, or may be, large.
-    pub held: Vec<confirm::ClaimedBlock>,
+    pub held: Vec<ClaimedBlock>,
     /// Blocks and references for the search for holders, if requested.
     pub holding: Option<ReferenceHints>,
     /// Whether there was more than can be kept.
@@ -89,10 +114,12 @@ impl CensusResult {
             (&mut self.beside, other.beside),
             (&mut self.dead, other.dead),
             (&mut self.interned, other.interned),
-            (&mut self.sparse, other.sparse),
         ] {
-            *mine = (mine.0 + theirs.0, mine.1.saturating_add(theirs.1));
+            mine.objects += theirs.objects;
+            mine.bytes = mine.bytes.saturating_add(theirs.bytes);
         }
+        self.sparse_arenas += other.sparse_arenas;
+        self.sparse_blocks += other.sparse_blocks;
         self.large.extend(other.large);
         self.held.extend(other.held);
         if let Some(holding) = other.holding {
@@ -239,7 +266,7 @@ impl<'a> Census<'a> {
         if let Some(of) = self.types.all.get(self.owner as usize)
             && self.counted.held.len() < MAX_PLACES
         {
-            self.counted.held.push(confirm::ClaimedBlock { pointer, slot, of: of.address });
+            self.counted.held.push(ClaimedBlock { pointer, slot, of: of.address });
         }
     }
 
@@ -279,8 +306,7 @@ impl<'a> Census<'a> {
     /// Counts the object found in a block of `bytes`, whose first bytes are `block`.
     fn object(&mut self, found: objects::Found, block: &[u8], bytes: u64) -> Block {
         if found.is_dead {
-            self.counted.dead.0 += 1;
-            self.counted.dead.1 += bytes;
+            self.counted.dead.add(bytes);
             // Code objects of 3.8 to 3.10 point to frames that ended, in which stale words remain.
             self.counted.holding.iter_mut().for_each(|holding| _ = holding.stops.insert(self.at));
             return Block::Dead;
@@ -326,8 +352,8 @@ impl<'a> Census<'a> {
     pub fn end_arena(&mut self, used: Option<u64>) {
         let first = std::mem::take(&mut self.first);
         if let Some(used) = used.filter(|&used| used < MIN_OBJECTS_NOT_SPARSE) {
-            self.counted.sparse.0 += 1;
-            self.counted.sparse.1 += used;
+            self.counted.sparse_arenas += 1;
+            self.counted.sparse_blocks += used;
             for of in &first {
                 if let Some(of) = self.of.get_mut(*of as usize) {
                     of.in_sparse_arenas += 1;
@@ -348,8 +374,7 @@ impl<'a> Census<'a> {
             sums.bytes = sums.bytes.saturating_add(told);
         }
         if of.kind == Kind::String && objects::is_interned(head) {
-            self.counted.interned.0 += 1;
-            self.counted.interned.1 = self.counted.interned.1.saturating_add(told);
+            self.counted.interned.add(told);
         }
     }
 
@@ -533,14 +558,9 @@ impl<'a> Census<'a> {
         self.record_object((at, end), (&large.of, &large.head));
         if large.size.block > LARGE_BYTES {
             let told = large.size.reported;
-            self.counted.large.push(confirm::LargeObject {
-                start: begin,
-                type_address: large.of.address,
-                told,
-            });
+            self.counted.large.push(LargeObject { start: begin, type_address: large.of.address, told });
         }
-        self.counted.beside.0 += 1;
-        self.counted.beside.1 = self.counted.beside.1.saturating_add(large.size.reported);
+        self.counted.beside.add(large.size.reported);
         for table in large.size.tables.into_iter().flatten() {
             self.table(table);
         }

@@ -8,34 +8,11 @@
 
 use std::collections::HashMap;
 
+use super::census::{ClaimedBlock, LargeObject};
 use super::facts::CPython;
 use super::large::Slots;
 use strandline_claims::caveat::Caveat;
-use strandline_claims::class::Slot;
 use strandline_claims::runtime::{FinishContext, Named, Pending, Reading};
-
-/// A counted large object outside the arenas.
-#[derive(Clone, Copy, Debug)]
-pub struct LargeObject {
-    /// Address of its block.
-    pub start: u64,
-    /// Address of its type.
-    pub type_address: u64,
-    /// Its bytes, as counted.
-    pub told: u64,
-}
-
-/// A claimed block of an allocator.
-#[derive(Clone, Copy, Debug)]
-pub struct ClaimedBlock {
-    /// Address that the allocator returned.
-    pub pointer: u64,
-    /// Slot of the claim.
-    pub slot: Slot,
-    /// Address of the type of its object; the block is the object itself, its table, or memory that
-    /// it points to.
-    pub of: u64,
-}
 
 /// Work left for when the allocators have been read.
 pub struct Confirm {
@@ -62,8 +39,8 @@ impl Pending for Confirm {
             let facts = &mut reading.facts;
             (facts.used_bytes, facts.free_bytes, facts.committed_bytes) = (None, None, None);
             facts.own.clear();
-            let text = "no arena was found, and most objects are in no block of an allocator that is read: its own figures are not \
-                        known, and its memory stands on anonymous";
+            let text = "no arena was found, and most objects are in no block of a known allocator: CPython's own figures are not \
+                        known, and its memory counts as anonymous";
             reading.caveats.push(Caveat::new("cpython_arenas_not_found", self.path.clone(), None, text));
         }
         if confirmed == 0 {

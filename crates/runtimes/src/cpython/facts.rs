@@ -97,6 +97,14 @@ pub struct Objects {
     pub bytes: u64,
 }
 
+impl Objects {
+    /// Counts an object.
+    pub fn add(&mut self, bytes: u64) {
+        self.objects += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+}
+
 /// Arenas with fewer than ten objects in them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SparseArenas {

@@ -1,4 +1,4 @@
-//! Findings about CPython: free places in its arenas, and what keeps the arenas.
+//! Findings about CPython: free memory in its arenas, and what pins the arenas.
 
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::units::thousands;
@@ -10,14 +10,14 @@ use super::facts::CPython;
 pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
     let free = view.sum(&["cpython.free.kept", "cpython.free.pinned", "cpython.free_list"]);
     let headline = format!(
-        "{} is free places in arenas of CPython's, each of which goes back when its last object dies{}",
+        "{} is free inside CPython's arenas, pinned by live objects: an arena is released when its last object dies{}",
         view.of_rss(free),
         sparse_arenas(view).unwrap_or_default()
     );
     vec![Finding { class: "free_arenas", bytes: free, headline }]
 }
 
-/// Returns a clause with the number of arenas that few objects keep, and the most frequent type of
+/// Returns a clause with the number of arenas that few objects pin, and the most frequent type of
 /// these objects.
 fn sparse_arenas(view: &LedgerView<'_>) -> Option<String> {
     let runtime = view.runtime("cpython")?;
@@ -27,7 +27,7 @@ fn sparse_arenas(view: &LedgerView<'_>) -> Option<String> {
     let most =
         sparse.kept_by.first().map_or_else(String::new, |most| format!(", most of them {}", most.name));
     Some(format!(
-        "; {} of its {} arenas are kept by fewer than {MIN_OBJECTS_NOT_SPARSE} objects each{most}",
+        "; {} of the {} arenas are pinned by fewer than {MIN_OBJECTS_NOT_SPARSE} objects each{most}",
         thousands(sparse.arenas),
         thousands(all)
     ))

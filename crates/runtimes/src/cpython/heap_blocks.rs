@@ -83,7 +83,8 @@ impl<'a> Walker<'a> {
     pub fn new(
         context: &'a Context<'a>,
         memory: &'a dyn Memory,
-        (refinements, slots): (&'a Refinements, Slots),
+        refinements: &'a Refinements,
+        slots: Slots,
         census: Census<'a>,
     ) -> Self {
         Self {

@@ -7,48 +7,47 @@
 //! `variables` the named variables of modules. Builds without a global lock have no arenas: `heaps`
 //! finds the pages with their objects, `heap_blocks` walks these.
 
-pub mod arenas;
-pub mod census;
-pub mod collector;
-pub mod confirm;
-pub mod data;
-pub mod facts;
+mod arenas;
+mod census;
+mod collector;
+mod confirm;
+mod data;
+mod facts;
+mod figures;
 mod findings;
-pub mod heap_blocks;
-pub mod heaps;
-pub mod large;
-pub mod layout;
+mod heap_blocks;
+mod heaps;
+mod large;
+mod layout;
 pub mod locate;
-pub mod names;
-pub mod objects;
-pub mod pools;
-pub mod remedies;
-pub mod rows;
+mod names;
+mod objects;
+mod pools;
+mod remedies;
+mod rows;
 mod section;
-pub mod types;
-pub mod variables;
+mod types;
+mod variables;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
-
 use self::arenas::Arenas;
 use self::census::{Beside, Census, CensusResult};
 use self::confirm::Confirm;
-use self::facts::{CPython, SparseArenas, TypeInSparseArenas};
 use self::heaps::Heaps;
 use self::layout::Release;
 use self::locate::Program;
 use self::names::Names;
 use self::pools::{Sums, Walker};
 use crate::batch::{self, PageCache};
+use crate::programs::Programs;
 use crate::work;
 use FileName::{Contains, Versioned};
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::class::Slot;
-use strandline_claims::facts::{Runtime, TypeFacts, figures};
+use strandline_claims::facts::Runtime;
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo};
 use strandline_claims::refinements::Refinements;
@@ -79,11 +78,11 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     remedies: &[
         Spec::next_start(
             "cpython_malloc",
-            "objects stand in malloc's blocks, whose free pages malloc_trim gives back",
+            "puts objects into malloc's blocks, whose free pages malloc_trim releases",
         ),
         Spec {
             id: "cpython_gc",
-            help: "gc.collect() of a CPython: never applied from outside, and not predicted; says how to ask for it",
+            help: "gc.collect() in CPython: not predicted, never applied from outside; says how to run it",
             effect: Effect::Objects,
             action: Action::Advice(remedies::refuse_collection),
         },
@@ -92,11 +91,6 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     heap: HeapKind::Own,
     ..ReaderInfo::NONE
 };
-
-/// Limit on types listed for their bytes; types that keep sparse arenas are listed besides.
-const MAX_TYPES: usize = 1000;
-/// Limit on listed types that keep arenas.
-const MAX_KEEPERS: usize = 10;
 
 /// Reader of CPython.
 pub struct Reader;
@@ -107,8 +101,7 @@ impl runtime::Reader for Reader {
     }
 
     fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
-        let programs = locate::find(process, space);
-        if programs.is_empty() { None } else { Some(Box::new(Programs(programs))) }
+        Programs::found(locate::find(process, space))
     }
 
     fn findings(&self, view: &LedgerView<'_>) -> Vec<Finding> {
@@ -120,10 +113,7 @@ impl runtime::Reader for Reader {
     }
 }
 
-/// The mapped files that hold a CPython.
-struct Programs(Vec<Program>);
-
-impl Found for Programs {
+impl Found for Programs<Program> {
     fn read(&self, context: &Context<'_>, refinements: &Refinements) -> Result<Vec<Reading>, Busy> {
         Ok(self.0.iter().map(|program| read(context, program, refinements)).collect())
     }
@@ -131,25 +121,22 @@ impl Found for Programs {
 
 /// Reads one CPython.
 pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements) -> Reading {
-    let facts = Runtime {
-        name: "cpython".to_owned(),
-        version: program.version_text(),
-        found_by: format!("_PyRuntime of {}", program.path),
-        ..Runtime::default()
-    };
-    let mut reading = Reading { facts, ..Reading::default() };
+    let mut reading = Reading::default();
+    reading.facts.name = ABOUT.name.to_owned();
+    reading.facts.version = program.version_text();
+    reading.facts.found_by = format!("_PyRuntime of {}", program.path);
     let Some(release) = program.release() else {
         reading.caveats.push(unknown(program));
         return reading;
     };
     if !program.has_started(context.memory) {
-        let text = "no interpreter of it was found: it may not have started";
+        let text = "no interpreter was found: CPython may not have started";
         reading.caveats.push(Caveat::new("cpython_not_started", program.path.clone(), None, text));
         return reading;
     }
     let slot = reading.palette.add(&rows::OBJECT, None);
     let (Some(object), Some(slots)) = (slot, slots(refinements)) else {
-        let text = "there are more kinds of claims on blocks than can be told apart in one process: CPython's are left out";
+        let text = "other readers use all slots for claims on blocks: CPython's claims are left out";
         reading.caveats.push(Caveat::new("slots_taken", program.path.clone(), None, text));
         return reading;
     };
@@ -164,44 +151,44 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     if let Some(holding) = &mut reading.holding {
         holding.object = Some(&rows::OBJECT);
         if !variables::find(context, &memory, program, release, holding) {
-            let text = "not all modules of CPython could be gone through: no variable is named as a holder";
+            let text = "not all modules of CPython could be read: no variable is named as a holder";
             reading.caveats.push(Caveat::new("cpython_names", program.path.clone(), None, text));
         }
     }
-    fill_in_facts(&blocks.arenas, &sums, release, &mut reading);
-    let mut details = details(&blocks.arenas, &sums);
+    figures::fill_in_facts(&blocks.arenas, &sums, release, &mut reading);
+    let mut details = figures::details(&blocks.arenas, &sums);
     if counted.types.values().any(|(_, sums)| sums.instances > 0) {
         let mut names = Names::new(PageCache::new(&memory), release, context.space);
-        let mut type_names = list_types(&mut names, &counted, (&mut reading, &mut details));
-        name_owners(&mut names, &counted, &mut type_names);
-        let has_arenas = !blocks.arenas.is_empty() || !blocks.heaps.pages.is_empty();
-        let (large, held) = (std::mem::take(&mut counted.large), std::mem::take(&mut counted.held));
-        let beside = counted.beside.0;
-        let place = program.path.clone();
+        let mut type_names = figures::list_types(&mut names, &counted, &mut reading, &mut details);
+        figures::name_owners(&mut names, &counted, &mut type_names);
         reading.pending = Some(Box::new(Confirm {
             slots,
-            large,
-            held,
+            large: std::mem::take(&mut counted.large),
+            held: std::mem::take(&mut counted.held),
             names: type_names,
-            has_arenas,
-            beside,
-            path: place,
+            has_arenas: !blocks.arenas.is_empty() || !blocks.heaps.pages.is_empty(),
+            beside: counted.beside.objects,
+            path: program.path.clone(),
         }));
     } else {
-        let text = "no object was found in blocks in use: they stand on cpython.block, and of which types they are is not known";
+        let text = "no object was found in the blocks in use: they count as cpython.block, and their types are not known";
         reading.caveats.push(Caveat::new("cpython_no_objects", program.path.clone(), None, text));
     }
     details.collectors = collector::find(&memory, program, release);
     reading.facts.set_details(ABOUT.name, &details);
+    add_remedies(context, release, &mut reading);
+    reading.bytes_read = memory.bytes();
+    add_caveats(program, &sums, &counted, &mut reading);
+    reading
+}
+
+fn add_remedies(context: &Context<'_>, release: &Release, reading: &mut Reading) {
     let resident = |of: fn(&RangeClaim) -> u64| reading.claims.iter().map(of).sum();
     let (kept, pinned) =
         (resident(|claim| claim.sums.resident.kept), resident(|claim| claim.sums.resident.pinned));
     reading.remedies = remedies::remedies(kept, pinned);
     let objects = reading.facts.types.iter().map(|of| of.bytes).fold(0, u64::saturating_add);
     reading.remedies.extend(remedies::collection(release, context.process.pid(), objects));
-    reading.bytes_read = memory.bytes();
-    add_caveats(program, &sums, &counted, &mut reading);
-    reading
 }
 
 fn slots(refinements: &Refinements) -> Option<large::Slots> {
@@ -293,7 +280,7 @@ impl Walk<'_> {
             arenas.invalid_entries.iter().for_each(|&entry| sums.doubts.note_damage(entry, 0));
             let walker = || {
                 let census = Census::new(self.memory, self.release, self.beside).with_holding(is_asked);
-                Walker::new(self.context, self.memory, arenas.sizes, (self.object, census))
+                Walker::new(self.context, self.memory, arenas.sizes, self.object, census)
             };
             let job = |walker: &mut Walker<'_>, index: usize| {
                 if let Some(arena) = arenas.all.get(index) {
@@ -322,13 +309,8 @@ impl Walk<'_> {
             large::read(self.memory, &mut last, range, (&mut piece, self.context.deadline));
         }
         for state in arenas::interpreters(self.memory, program, self.release) {
-            let bytes = arenas::MAX_STATE_BYTES;
-            large::read(
-                self.memory,
-                &mut last,
-                objects::Table::new(state, bytes, bytes),
-                (&mut piece, self.context.deadline),
-            );
+            let state = objects::Table::new(state, arenas::MAX_STATE_BYTES, arenas::MAX_STATE_BYTES);
+            large::read(self.memory, &mut last, state, (&mut piece, self.context.deadline));
         }
         let is_done = large::follow(self.memory, &mut last, claimed_in, self.context.deadline);
         if !is_done {
@@ -349,7 +331,7 @@ impl Walk<'_> {
         let walker = || {
             let census = Census::new(self.memory, self.release, self.beside);
             let census = census.with_holding(self.context.keeps_blocks);
-            heap_blocks::Walker::new(self.context, self.memory, (refinements, slots), census)
+            heap_blocks::Walker::new(self.context, self.memory, refinements, slots, census)
         };
         let job = |walker: &mut heap_blocks::Walker<'_>, index: usize| {
             heaps.pages.get(index).into_iter().for_each(|page| walker.page(page));
@@ -369,127 +351,10 @@ impl Walk<'_> {
     }
 }
 
-/// Fills in the figures common to all runtimes, and CPython's own, named as in
-/// `sys._debugmallocstats`.
-fn fill_in_facts(all: &[Arenas], sums: &Sums, release: &Release, reading: &mut Reading) {
-    if !sums.doubts.is_empty() {
-        return;
-    }
-    if release.is_free_threaded() {
-        let bytes = |of: fn(&heap_blocks::HeapCounts) -> u64| Some(sums.heaps.heaps.iter().map(of).sum());
-        reading.facts.used_bytes = bytes(|of| of.used_bytes);
-        reading.facts.free_bytes = bytes(|of| of.free_bytes);
-        reading.facts.committed_bytes = bytes(|of| of.page_bytes);
-        return;
-    }
-    let number: u64 = all.iter().map(|arenas| arenas.all.len() as u64).sum();
-    let bytes = |of: &dyn Fn(&Arenas) -> u64| -> u64 { all.iter().map(of).sum() };
-    let committed = bytes(&|arenas| arenas.all.len() as u64 * arenas.sizes.arena_bytes);
-    let of_blocks = |of: fn(&pools::SizeClassCounts) -> u64| -> u64 {
-        pools::classes(sums).map(|(bytes, class)| of(&class) * bytes).sum()
-    };
-    let (used, free) = (of_blocks(|of| of.used), of_blocks(|of| of.free));
-    let pools: u64 = pools::classes(sums).map(|(_, of)| of.pools).sum();
-    let headers = pools * layout::POOL_HEADER_BYTES;
-    let facts = &mut reading.facts;
-    facts.used_bytes = Some(used);
-    facts.free_bytes = Some(free + sums.unused_bytes);
-    facts.committed_bytes = Some(committed);
-    facts.own = figures(&[
-        ("arenas_allocated_current", number),
-        ("bytes_in_allocated_blocks", used),
-        ("bytes_in_available_blocks", free),
-        ("unused_pools", sums.unused_pools),
-        ("bytes_lost_to_pool_headers", headers),
-        ("bytes_lost_to_quantization", sums.quantization_bytes),
-        ("bytes_lost_to_arena_alignment", sums.alignment_bytes),
-    ]);
-}
-
-fn details(all: &[Arenas], sums: &Sums) -> CPython {
-    let shape = all.first().map(|arenas| arenas.sizes);
-    let heaps = layout::HEAP_NAMES.into_iter().zip(sums.heaps.heaps).map(|(name, of)| facts::Heap {
-        name: name.to_owned(),
-        pages: of.pages,
-        used_blocks: of.used,
-        used_bytes: of.used_bytes,
-        free_bytes: of.free_bytes,
-    });
-    let size_classes = pools::classes(sums).map(|(block_bytes, of)| facts::SizeClass {
-        block_bytes,
-        pools: of.pools,
-        used_blocks: of.used,
-        free_blocks: of.free,
-    });
-    CPython {
-        arena_bytes: shape.map(|shape| shape.arena_bytes),
-        pool_bytes: shape.map(|shape| shape.pool_bytes),
-        size_classes: size_classes.collect(),
-        heaps: heaps.filter(|of| of.pages > 0).collect(),
-        ..CPython::default()
-    }
-}
-
-/// Lists objects by type. Types with the same name (a module that was loaded again) count as one.
-/// Returns names by address of the type.
-fn list_types(
-    names: &mut Names<'_>,
-    counted: &CensusResult,
-    (reading, details): (&mut Reading, &mut CPython),
-) -> HashMap<u64, String> {
-    let mut called = HashMap::new();
-    let mut types: Vec<_> = counted.types.values().filter(|(_, sums)| sums.instances > 0).collect();
-    types.sort_by_key(|(of, sums)| (std::cmp::Reverse(sums.bytes), of.address));
-    let mut by_name: HashMap<String, census::TypeCounts> = HashMap::new();
-    let shown =
-        types.iter().enumerate().filter(|(place, (_, sums))| *place < MAX_TYPES || sums.in_sparse_arenas > 0);
-    for (_, (of, sums)) in shown {
-        let name = names.type_name(of);
-        called.insert(of.address, name.clone());
-        let known = by_name.entry(name).or_default();
-        known.instances += sums.instances;
-        known.bytes = known.bytes.saturating_add(sums.bytes);
-        known.in_sparse_arenas += sums.in_sparse_arenas;
-    }
-    let mut kept_by: Vec<TypeInSparseArenas> = by_name
-        .iter()
-        .filter(|(_, sums)| sums.in_sparse_arenas > 0)
-        .map(|(name, sums)| TypeInSparseArenas { name: name.clone(), objects: sums.in_sparse_arenas })
-        .collect();
-    kept_by.sort_by(|a, b| b.objects.cmp(&a.objects).then_with(|| a.name.cmp(&b.name)));
-    kept_by.truncate(MAX_KEEPERS);
-    let facts = by_name.into_iter().map(|(name, sums)| TypeFacts {
-        name,
-        instances: sums.instances,
-        bytes: sums.bytes,
-    });
-    reading.facts.types = facts.collect();
-    reading.facts.types.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
-    let objects = |(objects, bytes)| Some(facts::Objects { objects, bytes });
-    details.free_lists = objects(counted.dead);
-    details.interned = objects(counted.interned);
-    details.beside_arenas = objects(counted.beside);
-    let (arenas, blocks) = counted.sparse;
-    details.sparse_arenas = Some(SparseArenas { arenas, blocks, kept_by });
-    called
-}
-
-/// Adds names of unlisted types that own allocators' blocks.
-fn name_owners(names: &mut Names<'_>, counted: &CensusResult, called: &mut HashMap<u64, String>) {
-    let most = called.len() + MAX_TYPES;
-    for held in &counted.held {
-        if called.len() < most
-            && let Some((of, _)) = counted.types.get(&held.of)
-        {
-            called.entry(held.of).or_insert_with(|| names.type_name(of));
-        }
-    }
-}
-
 fn unknown(program: &Program) -> Caveat {
     let text = format!(
-        "CPython {} is of no version whose structures are known (3.{} to 3.{}): its objects are not told apart",
-        program.version_text().unwrap_or_else(|| "of an unknown version".to_owned()),
+        "the layout of CPython {} is not known (known: 3.{} to 3.{}): its objects are not read",
+        program.version_text().unwrap_or_else(|| "of unknown version".to_owned()),
         if program.is_free_threaded { 13 } else { 8 },
         layout::last_minor()
     );
@@ -499,8 +364,8 @@ fn unknown(program: &Program) -> Caveat {
 fn add_caveats(program: &Program, sums: &Sums, counted: &CensusResult, reading: &mut Reading) {
     sums.doubts.add_caveats(&mut reading.caveats, &ABOUT, "arenas, pools and objects", &program.path);
     if counted.is_cut {
-        let text = "there are more objects beside CPython's arenas than are followed: types count too few, and what was left \
-                    stands on the allocator's rows";
+        let text = "there are more objects outside CPython's arenas than strandline follows: types count too few, and the other \
+                    objects count for the allocator's rows";
         reading.caveats.push(Caveat::new("cpython_cut", program.path.clone(), None, text));
     }
 }

@@ -106,7 +106,8 @@ impl<'a> Walker<'a> {
         context: &'a Context<'a>,
         memory: &'a dyn Memory,
         shape: ArenaSizes,
-        (object, census): (Slot, Census<'a>),
+        object: Slot,
+        census: Census<'a>,
     ) -> Self {
         Self {
             context,
@@ -167,7 +168,7 @@ impl<'a> Walker<'a> {
     }
 
     fn resident(&self, start: u64, end: u64) -> u64 {
-        (self.context.resident)(start, end).iter().map(|run| run.1 - run.0).sum()
+        crate::resident::resident_bytes(self.context, start, end)
     }
 
     /// Claims a pool in use. `None`, with nothing claimed, if it makes no sense.

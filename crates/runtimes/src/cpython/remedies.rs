@@ -1,4 +1,4 @@
-//! Ways to make CPython give memory back.
+//! Remedies that make CPython release memory.
 //!
 //! A collection cannot be started by a call from outside (`docs/safety.md` lists what was tried):
 //! the thread that calls `PyGC_Collect` must be between two bytecodes, and as a pending call
@@ -27,8 +27,8 @@ pub fn remedies(kept_bytes: u64, pinned_bytes: u64) -> Vec<Remedy> {
     let mut setting = Remedy::setting(
         "cpython_malloc",
         "PYTHONMALLOC=malloc",
-        "objects stand in malloc's blocks, where malloc_trim gives back whole pages: slower, and a header for each; what it gives \
-         back is predicted as the free pages of today's arenas, what survivors pin hangs on where malloc puts them",
+        "objects are in malloc's blocks: slower, and each has a header, but malloc_trim releases whole free pages; predicted \
+         are the free pages of today's arenas; live objects may pin others there",
     );
     setting.predicted_bytes = Some(kept_bytes);
     vec![setting]
@@ -41,8 +41,8 @@ pub fn collection(release: &Release, pid: i32, object_bytes: u64) -> Option<Reme
     }
     let how = if release.minor >= REMOTE_EXEC {
         format!(
-            "python3.{} -c 'import sys; sys.remote_exec({pid}, \"/tmp/collect.py\")', an interpreter of just its version, with the \
-             lines import gc, ctypes; gc.collect(); ctypes.CDLL(None).malloc_trim(0) in that file",
+            "python3.{} -c 'import sys; sys.remote_exec({pid}, \"/tmp/collect.py\")', with the same version of the interpreter; the \
+             file holds import gc, ctypes; gc.collect(); ctypes.CDLL(None).malloc_trim(0)",
             release.minor
         )
     } else {
@@ -53,8 +53,8 @@ pub fn collection(release: &Release, pid: i32, object_bytes: u64) -> Option<Reme
         kind: RemedyKind::Program,
         predicted_bytes: None,
         how,
-        cost: "the thread that collects looks at every container, with a global lock all others wait for it; how much is garbage is \
-               not known before"
+        cost: "the collecting thread visits every container, and with a global lock all other threads wait; the amount of garbage \
+               is not known before"
             .to_owned(), ..Remedy::default() })
 }
 
@@ -63,11 +63,11 @@ pub fn collection(release: &Release, pid: i32, object_bytes: u64) -> Option<Reme
 /// who may not trust that interpreter.
 pub fn refuse_collection(request: &Request<'_>) -> Answer {
     let advice = request.remedy.map_or_else(
-        || "there is no CPython with so many objects that it is worth one".to_owned(),
-        |remedy| format!("do it yourself: {}", remedy.how),
+        || "the process has no CPython with enough objects to make it worthwhile".to_owned(),
+        |remedy| format!("run it yourself: {}", remedy.how),
     );
     Answer::Refused(format!(
-        "a collection cannot be had by a call from outside (docs/safety.md says what was tried); {advice}"
+        "no call from outside can run a collection (docs/safety.md says what was tried); {advice}"
     ))
 }
 

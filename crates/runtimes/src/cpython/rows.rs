@@ -1,63 +1,18 @@
 //! The ledger rows of CPython.
 
-use strandline_claims::facts::{HolderKind, State};
 use strandline_claims::palette::BlockRows;
-use strandline_claims::rows::{RowKind, RowRef};
 
-const fn row(id: &'static str, stratum: HolderKind, state: State, holder: &'static str) -> RowKind {
-    RowKind::new(id, stratum, state, holder)
+crate::row_table::row_table! {
+    OBJECT = ("cpython.object", Values, Live, "objects"),
+    TABLE = ("cpython.table", Values, Live, "tables of lists, dicts, sets and deques"),
+    BUFFER = ("cpython.buffer", Values, Live, "data of arrays, file buffers and ctypes"),
+    BLOCK = ("cpython.block", Runtime, Live, "arena blocks that hold no object"),
+    FREE_LIST = ("cpython.free_list", Runtime, Stranded, "dead objects on free lists"),
+    POOL_HEADER = ("cpython.pool_header", Runtime, Live, "pool headers"),
+    FREE_KEPT = ("cpython.free.kept", Runtime, Stranded, "free pools and pages of arenas in use"),
+    FREE_PINNED = ("cpython.free.pinned", Runtime, Pinned, "free blocks beside live ones"),
+    UNREAD = ("cpython.unread", Runtime, Unattributed, "pools damaged or changed while read"),
 }
-
-/// Objects, in arenas and in malloc's blocks.
-pub static OBJECT: RowKind = row("cpython.object", HolderKind::Values, State::Live, "CPython, objects");
-/// Tables of lists, dicts, sets and deques.
-pub static TABLE: RowKind =
-    row("cpython.table", HolderKind::Values, State::Live, "CPython, tables of lists, dicts, sets and deques");
-/// Data of objects in malloc's blocks.
-pub static BUFFER: RowKind = row(
-    "cpython.buffer",
-    HolderKind::Values,
-    State::Live,
-    "CPython, data of arrays, of buffers of files and of ctypes",
-);
-/// Blocks in arenas that hold no object.
-pub static BLOCK: RowKind = row(
-    "cpython.block",
-    HolderKind::Runtime,
-    State::Live,
-    "CPython, blocks in arenas that are no objects: small tables, what code in C keeps",
-);
-/// Objects on free lists.
-pub static FREE_LIST: RowKind =
-    row("cpython.free_list", HolderKind::Runtime, State::Stranded, "CPython, dead objects on its free lists");
-/// Pool headers.
-pub static POOL_HEADER: RowKind =
-    row("cpython.pool_header", HolderKind::Runtime, State::Live, "CPython, heads of pools");
-/// Free pools and pages.
-pub static FREE_KEPT: RowKind = row(
-    "cpython.free.kept",
-    HolderKind::Runtime,
-    State::Stranded,
-    "CPython, free pools and pages of arenas in use",
-);
-/// Free blocks on pages with a live block.
-pub static FREE_PINNED: RowKind = row(
-    "cpython.free.pinned",
-    HolderKind::Runtime,
-    State::Pinned,
-    "CPython, free blocks of pools on pages with live ones",
-);
-/// Pools that make no sense.
-pub static UNREAD: RowKind = row(
-    "cpython.unread",
-    HolderKind::Runtime,
-    State::Unattributed,
-    "CPython, pools that are damaged or were caught in motion",
-);
-
-/// All rows of CPython.
-pub static ROWS: [RowRef; 9] =
-    [&OBJECT, &TABLE, &BUFFER, &BLOCK, &FREE_LIST, &POOL_HEADER, &FREE_KEPT, &FREE_PINNED, &UNREAD];
 
 /// The row of each class of its claims on arenas.
 pub static BLOCKS: BlockRows = BlockRows {

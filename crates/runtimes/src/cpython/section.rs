@@ -26,24 +26,19 @@ fn title(runtime: &Runtime, facts: &CPython) -> String {
         Some(arena_bytes) => {
             let arenas = runtime.own_figure("arenas_allocated_current");
             let arenas = arenas.map_or("arenas".to_owned(), |arenas| counted(arenas, "arena"));
-            format!(
-                "{name}: {used} of blocks in {arenas} of {} each; {free} of free places",
-                bytes(arena_bytes)
-            )
+            format!("{name}: {used} of blocks in {arenas} of {} each; {free} free", bytes(arena_bytes))
         }
         None if !facts.heaps.is_empty() => {
-            format!(
-                "{name} without a global lock: {used} of blocks in heaps of mimalloc's; {free} of free places"
-            )
+            format!("{name} without a global lock: {used} of blocks in mimalloc's heaps; {free} free")
         }
-        None => format!("{name}: its objects are in blocks of malloc's"),
+        None => format!("{name}: its objects are in malloc's blocks"),
     }
 }
 
 fn beside_arenas(facts: &CPython) -> Option<String> {
     let beside = facts.beside_arenas.as_ref()?;
     let (objects, bytes) = (thousands(beside.objects), bytes(beside.bytes));
-    Some(format!("objects beside the arenas, in malloc's blocks: {objects}, {bytes}"))
+    Some(format!("objects outside the arenas, in malloc's blocks: {objects}, {bytes}"))
 }
 
 fn free_lists(facts: &CPython) -> Option<String> {
@@ -62,7 +57,7 @@ fn sparse_arenas(facts: &CPython) -> Option<String> {
     let most = sparse.kept_by.iter().take(3).map(|kept| format!("{} {}", thousands(kept.objects), kept.name));
     let most = most.collect::<Vec<_>>().join(", ");
     Some(format!(
-        "{} kept by fewer than {MIN_OBJECTS_NOT_SPARSE} objects each{}{most}",
+        "{} pinned by fewer than {MIN_OBJECTS_NOT_SPARSE} objects each{}{most}",
         counted(sparse.arenas, "arena"),
         if most.is_empty() { "" } else { ": " },
     ))
@@ -75,11 +70,13 @@ fn collector(of: &Collector) -> String {
     let collected = all(|generation| thousands(generation.collections));
     if !of.enabled {
         return format!(
-            "collector off: objects in cycles stay; {collected} collections of its generations so far"
+            "collector off: objects in cycles stay; collections so far, by generation: {collected}"
         );
     }
     let next = all(|generation| {
         format!("{} of {}", thousands(generation.count.into()), thousands(generation.threshold.into()))
     });
-    format!("collector on, at {next} before it collects; {collected} collections of its generations so far")
+    format!(
+        "collector on, allocations against thresholds: {next}; collections so far, by generation: {collected}"
+    )
 }

@@ -1,8 +1,9 @@
 //! Classifies each byte of the heap: objects, free slots, stacks, idle spans.
 
-use super::heap::{Heap, Kind, Span};
+use super::heap::{Heap, Instance, Kind, Span};
 use super::layout::{CHUNK_BYTES, Layout, MAX_OBJECTS, PAGE_BYTES};
 use crate::batch::PageCache;
+use crate::resident::resident_bytes;
 use crate::work;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::RangeClaim;
@@ -34,11 +35,13 @@ struct Piece<'a> {
 pub fn claim(
     context: &Context<'_>,
     memory: &dyn Memory,
-    (heap, layout, spans): (&Heap, &Layout, &[Span]),
-    (stack, is_idle_known): (Slot, bool),
+    instance: Instance<'_>,
+    stack: Slot,
 ) -> (Vec<RangeClaim>, u64) {
+    let Instance { heap, layout, spans, .. } = instance;
+    let is_idle_known = spans.doubts.is_empty();
     let may_be_swapped = context.may_be_swapped();
-    let pieces = pieces(context, heap, spans);
+    let pieces = pieces(context, heap, &spans.all);
     let is_one_part = |one: &Piece<'_>, next: &Piece<'_>| {
         one.end == next.start && one.start / PART_BYTES == next.start / PART_BYTES
     };
@@ -54,14 +57,13 @@ pub fn claim(
         for piece in parts[part] {
             match piece.span {
                 // Memory without a span is idle, or belongs to a span that made no sense.
-                None if is_idle_known => claim_idle(pages, (heap, layout), *piece, &mut accumulator),
+                None if is_idle_known => claim_idle(pages, heap, layout, *piece, &mut accumulator),
                 None => accumulator.claim_to(piece.end, Class::Unread),
                 Some(span) if span.kind == Kind::Manual => {
                     accumulator.claim_to(span.end, Class::Refined(stack));
                 }
                 Some(span) => {
-                    if claim_objects(pages, span, (context.space, may_be_swapped), &mut accumulator).is_none()
-                    {
+                    if claim_objects(pages, span, context.space, may_be_swapped, &mut accumulator).is_none() {
                         *unread += span.end - span.start;
                         accumulator.claim_to(span.end, Class::Unread);
                     }
@@ -78,8 +80,7 @@ pub fn claim(
         unread += of_these;
     }
     if left > 0 {
-        let resident = |&(start, end): &(u64, u64)| (context.resident)(start, end);
-        let all: u64 = heap.ranges.iter().flat_map(resident).map(|run| run.1 - run.0).sum();
+        let all: u64 = heap.ranges.iter().map(|range| resident_bytes(context, range.0, range.1)).sum();
         let claimed = claims.iter().map(|claim: &RangeClaim| claim.sums.resident.total()).sum();
         unread += all.saturating_sub(claimed);
     }
@@ -95,14 +96,14 @@ fn pieces<'a>(context: &Context<'_>, heap: &Heap, spans: &'a [Span]) -> Vec<Piec
             && span.start < end
         {
             if at < span.start {
-                add_idle_pieces(context, (at, span.start), &mut pieces);
+                add_idle_pieces(context, at, span.start, &mut pieces);
             }
             pieces.push(Piece { start: span.start, end: span.end, span: Some(span) });
             at = span.end;
             rest = behind;
         }
         if at < end {
-            add_idle_pieces(context, (at, end), &mut pieces);
+            add_idle_pieces(context, at, end, &mut pieces);
         }
     }
     pieces
@@ -110,7 +111,7 @@ fn pieces<'a>(context: &Context<'_>, heap: &Heap, spans: &'a [Span]) -> Vec<Piec
 
 /// Adds a gap in pieces of [`PART_BYTES`], only where pages are resident: idle memory may be most
 /// of a large heap.
-fn add_idle_pieces(context: &Context<'_>, (start, end): (u64, u64), pieces: &mut Vec<Piece<'_>>) {
+fn add_idle_pieces(context: &Context<'_>, start: u64, end: u64, pieces: &mut Vec<Piece<'_>>) {
     let mut behind = start;
     for (from, to) in (context.resident)(start, end) {
         let mut at = from.max(behind);
@@ -127,7 +128,8 @@ fn add_idle_pieces(context: &Context<'_>, (start, end): (u64, u64), pieces: &mut
 /// keep these in their caches (`pageCache`).
 fn claim_idle(
     pages: &mut PageCache<'_>,
-    (heap, layout): (&Heap, &Layout),
+    heap: &Heap,
+    layout: &Layout,
     piece: Piece<'_>,
     accumulator: &mut Accumulator<'_>,
 ) {
@@ -160,7 +162,8 @@ fn claim_idle(
 fn claim_objects(
     pages: &mut PageCache<'_>,
     span: &Span,
-    (space, may_be_swapped): (&AddressSpace, bool),
+    space: &AddressSpace,
+    may_be_swapped: bool,
     accumulator: &mut Accumulator<'_>,
 ) -> Option<()> {
     let end = span.start + span.objects * span.object_bytes;

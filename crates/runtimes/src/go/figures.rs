@@ -1,9 +1,8 @@
 //! The runtime's own figures, by their names in `runtime.MemStats`: computed from the spans, and
 //! read from the counters if these agree.
 
-use super::heap::{Heap, Kind, Spans};
+use super::heap::{Heap, Instance, Kind};
 use super::layout::{CHUNK_BYTES, HEAP_MINIMUM, HEAP_MINIMUM_AT_100, Layout, PAGE_BYTES, STATS_IN_HEAP};
-use super::locate::Program;
 use crate::batch::PageCache;
 use std::time::Instant;
 use strandline_claims::runtime::Context;
@@ -39,12 +38,8 @@ pub struct Figures {
 }
 
 /// Reads the figures.
-pub fn read(
-    context: &Context<'_>,
-    memory: &dyn Memory,
-    (program, layout): (&Program, &Layout),
-    (heap, spans): (&Heap, &Spans),
-) -> Figures {
+pub fn read(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) -> Figures {
+    let Instance { program, layout, heap, spans } = instance;
     let mut pages = PageCache::new(memory);
     let (in_use, manual) = (spans.bytes(Kind::Objects), spans.bytes(Kind::Manual));
     let idle = heap.bytes().saturating_sub(in_use + manual);
@@ -52,8 +47,9 @@ pub fn read(
     let counters = Counters { in_use, manual, idle };
     let controller = program.symbols[1].filter(|&at| counters.is_controller_at(&mut pages, at, layout));
     let stats = program.symbols[2].and_then(|at| at.checked_add(layout.stats));
-    let mut found = (controller, stats.filter(|&at| counters.match_deltas_at(&mut pages, at, layout)));
-    if found.0.is_none() || found.1.is_none() {
+    let stats = stats.filter(|&at| counters.match_deltas_at(&mut pages, at, layout));
+    let mut found = Found { controller, stats };
+    if !found.is_complete() {
         let mut tried = 0_u64;
         each_word((memory, context.resident), program.data, READ_BYTES, &mut |at, word| {
             let controller = match layout.in_use {
@@ -61,34 +57,45 @@ pub fn read(
                 None => Some(HEAP_MINIMUM).filter(|_| (HEAP_MINIMUM_AT_100 / 100..1 << 42).contains(&word)),
             };
             let controller = controller.and_then(|offset| at.checked_sub(offset));
-            if found.0.is_none() {
-                found.0 = controller.filter(|&at| counters.is_controller_at(&mut pages, at, layout));
+            if found.controller.is_none() {
+                found.controller = controller.filter(|&at| counters.is_controller_at(&mut pages, at, layout));
             }
             let begin = at.wrapping_sub(STATS_IN_HEAP);
-            if found.1.is_none() && word <= 1 << 47 && counters.match_deltas_at(&mut pages, begin, layout) {
-                found.1 = Some(begin);
+            if found.stats.is_none() && word <= 1 << 47 && counters.match_deltas_at(&mut pages, begin, layout)
+            {
+                found.stats = Some(begin);
             }
             tried += 1;
             let has_time = !tried.is_multiple_of(1 << 16) || Instant::now() < context.deadline;
-            has_time && (found.0.is_none() || found.1.is_none())
+            has_time && !found.is_complete()
         });
     }
-    fill_in(&mut pages, layout, found, &mut figures);
+    fill_in(&mut pages, layout, &found, &mut figures);
     if figures.released.is_none() {
         figures.released = released(&mut pages, layout, heap);
     }
-    figures.stacks = found.1.map(|at| counters.sum(&mut pages, at.wrapping_add(STATS_IN_HEAP + 8), layout));
+    figures.stacks =
+        found.stats.map(|at| counters.sum(&mut pages, at.wrapping_add(STATS_IN_HEAP + 8), layout));
     figures
 }
 
+/// Addresses of the runtime's counters, as far as they were found.
+struct Found {
+    /// `gcController`.
+    controller: Option<u64>,
+    /// The deltas in `memstats`.
+    stats: Option<u64>,
+}
+
+impl Found {
+    fn is_complete(&self) -> bool {
+        self.controller.is_some() && self.stats.is_some()
+    }
+}
+
 /// Adds the figures of the controller and of `memstats`, as far as these were found.
-fn fill_in(
-    pages: &mut PageCache<'_>,
-    layout: &Layout,
-    (controller, stats): (Option<u64>, Option<u64>),
-    figures: &mut Figures,
-) {
-    if let Some(at) = controller {
+fn fill_in(pages: &mut PageCache<'_>, layout: &Layout, found: &Found, figures: &mut Figures) {
+    if let Some(at) = found.controller {
         let mut word = |offset: u64| pages.word(at.wrapping_add(offset));
         figures.released = layout.in_use.and_then(|offset| word(offset + 8));
         figures.marked = word(layout.marked);
@@ -98,7 +105,7 @@ fn fill_in(
         let goal = word(layout.goal).filter(|&goal| goal < 1 << 47);
         figures.goal = goal.filter(|_| figures.memory_limit.is_none());
     }
-    if let (Some(at), Some(offset)) = (stats, layout.stats_in_use) {
+    if let (Some(at), Some(offset)) = (found.stats, layout.stats_in_use) {
         let told = at.checked_sub(layout.stats).and_then(|at| pages.pair(at.checked_add(offset)?));
         let released = told.filter(|told| told.0 == figures.in_use).map(|told| told.1);
         figures.released = released.filter(|&released| released <= figures.idle);

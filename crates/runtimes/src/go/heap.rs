@@ -11,6 +11,7 @@ use super::layout::{
 };
 use super::locate::Program;
 use crate::batch::PageCache;
+use crate::resident::bytes_of;
 use crate::work;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -75,6 +76,19 @@ pub struct Span {
     pub free_index: u64,
     /// Address of the bitmap of objects in use, one bit each.
     pub bits: u64,
+}
+
+/// A runtime whose heap was found and whose spans were read.
+#[derive(Clone, Copy)]
+pub struct Instance<'a> {
+    /// The file that holds it.
+    pub program: &'a Program,
+    /// The layout of its version.
+    pub layout: &'static Layout,
+    /// Its heap.
+    pub heap: &'a Heap,
+    /// The spans of the heap.
+    pub spans: &'a Spans,
 }
 
 /// All spans in use.
@@ -171,7 +185,7 @@ impl Heap {
 
     /// Bytes of address space of the heap.
     pub fn bytes(&self) -> u64 {
-        self.ranges.iter().map(|range| range.1 - range.0).sum()
+        bytes_of(self.ranges.iter().copied())
     }
 
     /// Reads all spans.
@@ -217,7 +231,7 @@ impl Heap {
 /// memory.
 fn max_spans(context: &Context<'_>, heap: &Heap) -> u64 {
     let runs = |mapping: &Mapping| (context.resident)(mapping.start, mapping.end);
-    let resident: u64 = context.space.mappings().iter().flat_map(runs).map(|run| run.1 - run.0).sum();
+    let resident = bytes_of(context.space.mappings().iter().flat_map(runs));
     (resident / SPAN_BYTES as u64).min(heap.bytes() / PAGE_BYTES)
 }
 

@@ -5,14 +5,14 @@
 //! too small for a mapping made by other code.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::time::Instant;
 
-use super::heap::{Heap, Spans};
+use super::heap::{Heap, Instance};
 use super::layout::{
     ARENA_BASE, ARENA_ENTRY_BYTES, ARENA_TABLE_BYTES, CHUNK_DATA_BYTES, CHUNK_ENTRIES, CHUNKS, HEAP_BYTES,
     Layout, SUMMARY_LEVELS,
 };
-use super::locate::Program;
 use crate::batch::PageCache;
 use strandline_claims::range::{PAGE_BYTES, merge, page_of, page_up};
 use strandline_claims::runtime::Context;
@@ -34,12 +34,8 @@ const MAX_TABLE_BYTES: u64 = 64 << 30;
 
 /// Returns the ranges of the runtime's structures outside the heap that have resident pages, in
 /// address order, and whether the list is complete.
-pub fn find(
-    context: &Context<'_>,
-    memory: &dyn Memory,
-    (program, layout): (&Program, &Layout),
-    (heap, spans): (&Heap, &Spans),
-) -> (Vec<(u64, u64)>, bool) {
+pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) -> (Vec<(u64, u64)>, bool) {
+    let Instance { program, layout, heap, spans } = instance;
     let mut pages = PageCache::new(memory);
     let mut ranges = tables(context, &mut pages, layout, heap);
     ranges.push((heap.spans.0, heap.spans.0 + 8 * heap.spans_capacity));
@@ -70,7 +66,7 @@ pub fn find(
     let ranges = join_near(context, &ranges, least);
     let mut own = Vec::new();
     for (start, end) in ranges {
-        add_outside_heap(context, heap, (page_of(start), page_up(end)), &mut own);
+        add_outside_heap(context, heap, page_of(start)..page_up(end), &mut own);
     }
     merge(&mut own);
     own.retain(|&(start, end)| !(context.resident)(start, end).is_empty());
@@ -134,7 +130,8 @@ fn join_near(context: &Context<'_>, ranges: &[(u64, u64)], least: u64) -> Vec<(u
 }
 
 /// Adds the parts of a range that are mapped memory, but neither heap nor static data.
-fn add_outside_heap(context: &Context<'_>, heap: &Heap, (start, end): (u64, u64), own: &mut Vec<(u64, u64)>) {
+fn add_outside_heap(context: &Context<'_>, heap: &Heap, range: Range<u64>, own: &mut Vec<(u64, u64)>) {
+    let Range { start, end } = range;
     let mappings = context.space.mappings();
     let first = mappings.partition_point(|mapping| mapping.end <= start);
     for mapping in mappings[first..].iter().take_while(|mapping| mapping.start < end) {

@@ -4,30 +4,30 @@
 //! classifies each byte, `metadata` finds the runtime's own structures, `figures` reads its
 //! counters. No object is read: the bits of a span mark the slots in use.
 
-pub mod claims;
-pub mod facts;
-pub mod figures;
+mod claims;
+mod facts;
+mod figures;
 mod findings;
-pub mod heap;
-pub mod layout;
+mod heap;
+mod layout;
 pub mod locate;
-pub mod metadata;
-pub mod remedies;
-pub mod rows;
+mod metadata;
+mod remedies;
+mod rows;
 mod section;
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use self::facts::{Go, SizeClass};
 use self::figures::Figures;
-use self::heap::{Heap, Kind, Spans};
+use self::heap::{Heap, Instance, Kind, Spans};
 use self::locate::Program;
 use crate::batch::CountingMemory;
 use crate::named::go_version;
+use crate::programs::{Limit, Programs};
 use strandline_claims::accumulator::Class;
 use strandline_claims::allocator::{RangeClaim, overlapping};
 use strandline_claims::caveat::Caveat;
@@ -62,8 +62,8 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     rows: &rows::ROWS,
     blocks: None,
     remedies: &[
-        Spec::advice("go_free_os_memory", Effect::Objects, "debug.FreeOSMemory() in the program"),
-        Spec::next_start("go_memory_limit", "Go collects and gives back more often near a limit"),
+        Spec::advice("go_free_os_memory", Effect::Objects, "the program calls debug.FreeOSMemory()"),
+        Spec::next_start("go_memory_limit", "Go collects and releases memory more often near a limit"),
     ],
     not_read: "types of objects, and which of them are garbage",
     heap: HeapKind::OwnOnly("go"),
@@ -79,8 +79,7 @@ impl runtime::Reader for Reader {
     }
 
     fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
-        let programs = locate::find(process, space);
-        if programs.is_empty() { None } else { Some(Box::new(Programs(programs))) }
+        Programs::found(locate::find(process, space))
     }
 
     fn findings(&self, view: &LedgerView<'_>) -> Vec<Finding> {
@@ -92,29 +91,20 @@ impl runtime::Reader for Reader {
     }
 }
 
-/// The mapped files that hold a Go runtime.
-struct Programs(Vec<Program>);
-
-impl Found for Programs {
+impl Found for Programs<Program> {
     /// Reading takes a word or two for each span.
     fn takes_long(&self) -> bool {
         false
     }
 
     fn read(&self, context: &Context<'_>, _: &Refinements) -> Result<Vec<Reading>, Busy> {
-        let mut readings: Vec<Reading> = Vec::new();
-        for (index, program) in self.0.iter().enumerate() {
-            let is_late = index > 0 && Instant::now() >= context.deadline;
-            if let Some(last) = readings.last_mut().filter(|_| is_late || index >= MAX_PROGRAMS) {
-                let text = "the process has more Go runtimes than are read, or there was no time: this one and what follows stand \
-                            on anonymous";
-                last.caveats.push(Caveat::new("go_left_out", program.path.clone(), None, text));
-                break;
-            }
-            let taken = runtime::claimed_ranges(&readings);
-            readings.push(read(context, program, &taken));
-        }
-        Ok(readings)
+        let limit = Limit { max_programs: MAX_PROGRAMS, code: "go_left_out", runtimes: "Go runtimes" };
+        self.read_within(
+            context,
+            &limit,
+            |program| &program.path,
+            |program, before| Ok(read(context, program, &runtime::claimed_ranges(before))),
+        )
     }
 }
 
@@ -136,15 +126,14 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> R
     let (layout, heap) = match found {
         Some((layout, Some(heap))) => (layout, heap),
         Some((_, None)) => {
-            let text = "Go's heap was not found: it may not have started, or is laid out in another way than its version says; \
-                        nothing of it is read";
+            let text = "Go's heap was not found: Go may not have started, or its layout differs from that of its version; \
+                        strandline read nothing of it";
             reading.caveats.push(Caveat::new("go_heap_not_found", program.path.clone(), None, text));
             return reading;
         }
         None => {
             let version = program.version.as_deref().unwrap_or("of unknown version");
-            let text =
-                format!("Go {version}: where its structures stand is not known; nothing of it is read");
+            let text = format!("the layout of Go {version} is not known; strandline read nothing of it");
             reading.caveats.push(Caveat::new("go_unknown_version", program.path.clone(), None, text));
             return reading;
         }
@@ -152,10 +141,11 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> R
     let Some(stack) = reading.palette.add(&rows::STACK, None) else { return reading };
     let spans = heap.spans(context, &memory, layout);
     let is_whole = spans.doubts.is_empty();
-    let (claims, unread) = claims::claim(context, &memory, (&heap, layout, &spans.all), (stack, is_whole));
+    let instance = Instance { program, layout, heap: &heap, spans: &spans };
+    let (claims, unread) = claims::claim(context, &memory, instance, stack);
     let idle_resident = claims.iter().map(|claim| claim.sums.trimmable).sum();
     reading.claims = claims;
-    let (own, is_all) = metadata::find(context, &memory, (program, layout), (&heap, &spans));
+    let (own, is_all) = metadata::find(context, &memory, instance);
     let own = own.into_iter().filter(is_free).flat_map(pieces);
     let own: Vec<RangeClaim> = own.map(|range| context.claim_whole(range, Class::Metadata)).collect();
     let own_resident: u64 = own.iter().map(|claim| claim.sums.resident.of(Class::Metadata)).sum();
@@ -164,8 +154,8 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> R
     let mut details =
         Go { idle_resident_bytes: idle_resident, size_classes: size_classes(&spans), ..Go::default() };
     if is_whole {
-        let figures = figures::read(context, &memory, (program, layout), (&heap, &spans));
-        fill_in_facts(&figures, &heap, (&mut reading.facts, &mut details));
+        let figures = figures::read(context, &memory, instance);
+        fill_in_facts(&figures, &heap, &mut reading.facts, &mut details);
         let held = figures.in_use.saturating_add(spans.bytes(Kind::Manual)).saturating_add(own_resident);
         reading.remedies = remedies::remedies(idle_resident, held);
     }
@@ -181,19 +171,19 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> R
 fn left_out(program: &Program, unread: u64, is_all: bool) -> impl Iterator<Item = Caveat> {
     let of = |bytes: Option<u64>, text: &str| Caveat::new("go_unread", program.path.clone(), bytes, text);
     let spans = (unread > 0).then(|| {
-        let text = "the bits that say which places of a span are in use could not be read, or there was no time: these stand on \
-                    go.unread or anonymous";
+        let text = "the bitmaps of some spans could not be read, or there was no time: these bytes count as go.unread or \
+                    anonymous";
         of(Some(unread), text)
     });
     let own = (!is_all).then(|| {
-        let text = "there are more of the runtime's own structures than are looked for, or there was no time: the others stand on \
-                    anonymous";
+        let text = "the runtime has more structures of its own than strandline searches for, or there was no time: the others \
+                    count as anonymous";
         of(None, text)
     });
     spans.into_iter().chain(own)
 }
 
-fn fill_in_facts(known: &Figures, heap: &Heap, (facts, details): (&mut Runtime, &mut Go)) {
+fn fill_in_facts(known: &Figures, heap: &Heap, facts: &mut Runtime, details: &mut Go) {
     facts.used_bytes = Some(known.alloc);
     facts.free_bytes = Some(known.in_use.saturating_sub(known.alloc));
     facts.committed_bytes = known.released.map(|released| heap.bytes().saturating_sub(released));

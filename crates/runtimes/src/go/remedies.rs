@@ -1,4 +1,4 @@
-//! Ways to make Go give memory back.
+//! Remedies that make Go release memory.
 
 use strandline_claims::facts::{Remedy, RemedyKind};
 
@@ -15,8 +15,8 @@ pub fn remedies(idle_resident: u64, held: u64) -> Vec<Remedy> {
         id: "go_free_os_memory".to_owned(),
         kind: RemedyKind::Program,
         predicted_bytes: Some(idle_resident),
-        how: "debug.FreeOSMemory() in the program after its peak (package runtime/debug)".to_owned(),
-        cost: "a collection, at which the program waits; what that frees goes back besides; later growth faults pages in again"
+        how: "call debug.FreeOSMemory() in the program after its peak (package runtime/debug)".to_owned(),
+        cost: "a collection, during which the program waits; it also releases what it frees; later growth faults pages in again"
             .to_owned(), ..Remedy::default() };
     // A quarter above what is in use (structures and stacks included), in whole MiB: a lower limit
     // keeps the collector running all the time.
@@ -24,7 +24,7 @@ pub fn remedies(idle_resident: u64, held: u64) -> Vec<Remedy> {
     let mut limit = Remedy::setting(
         "go_memory_limit",
         &format!("GOMEMLIMIT={room}MiB"),
-        "idle spans go back while the runtime holds more than that; where the program needs more, it collects more often",
+        "Go releases idle spans while it holds more than the limit; if the program needs more, it collects more often",
     );
     limit.predicted_bytes = Some((held + idle_resident).saturating_sub(room << 20));
     if limit.predicted_bytes == Some(0) { vec![call] } else { vec![call, limit] }

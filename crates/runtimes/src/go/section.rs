@@ -7,14 +7,14 @@ use strandline_claims::units::{bytes, maybe_bytes, thousands};
 use super::facts::{Go, SizeClass};
 
 const SPAN_HEAD: [Column; 5] =
-    [figures("free"), figures("spans take"), figures("spans"), figures("objects"), words("of size")];
+    [figures("free"), figures("span bytes"), figures("spans"), figures("objects"), words("object size")];
 
 /// Returns the section; `None` if the details of `runtime` are not for Go.
 pub fn section(runtime: &Runtime) -> Option<Section> {
     let facts: Go = runtime.details("go")?;
     let figure = |name: &str| maybe_bytes(runtime.own_figure(name));
     let title = format!(
-        "{}: {} of objects in spans of {}; {} idle, of which {} was given back",
+        "{}: {} of objects in {} of spans; {} idle, {} of it released",
         name_and_version(runtime),
         figure("HeapAlloc"),
         figure("HeapInuse"),
@@ -39,7 +39,7 @@ fn collector(facts: &Go) -> String {
     let no_limit = if facts.gogc_percent.is_some() { "none" } else { "not known" };
     let limit = facts.memory_limit_bytes.map_or(no_limit.to_owned(), bytes);
     format!(
-        "alive after the last mark: {}; the next collection ends at {} of heap (GOGC {percent}, GOMEMLIMIT {limit})",
+        "live after the last mark: {}; heap at the end of the next collection: {} (GOGC {percent}, GOMEMLIMIT {limit})",
         maybe_bytes(facts.live_after_last_mark_bytes),
         maybe_bytes(facts.next_gc_bytes)
     )

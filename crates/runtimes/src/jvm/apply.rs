@@ -20,19 +20,19 @@ pub fn trim(request: &Request<'_>) -> Answer {
 fn ask(request: &Request<'_>, command: Command, range: fn(&Jvm) -> Option<(u64, u64)>) -> Answer {
     let refused = |reason: &str| Answer::Refused(reason.to_owned());
     let Some(runtime) = request.runtime else {
-        return Answer::Refused(format!("there is no JVM in it; {} is the JVM's", command.remedy));
+        return Answer::Refused(format!("the process has no JVM, which {} needs", command.remedy));
     };
     // `attach` is only known if the JVM was read.
     let known: Option<Jvm> = runtime.details("jvm").filter(|_| runtime.read);
     let Some((known, attach)) = known.and_then(|known| known.attach.map(|attach| (known, attach))) else {
         return refused(
-            "its JVM was not read (see the caveats of explain): whether it takes requests is not known",
+            "the JVM was not read (see the caveats of explain): whether it accepts requests is not known",
         );
     };
     if !attach {
         return refused(
-            "its JVM was started so that it takes no requests (-XX:+DisableAttachMechanism or -Xrs): ask it from inside, or start \
-             it without",
+            "the JVM was started with -XX:+DisableAttachMechanism or -Xrs and accepts no requests: collect from inside the \
+             program, or start it without that option",
         );
     }
     if request.is_dry_run {

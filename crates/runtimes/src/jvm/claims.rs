@@ -9,6 +9,7 @@ use super::rows;
 use super::threads::Tlab;
 use super::trace::Live;
 use super::view::View;
+use crate::resident::resident_bytes;
 use crate::work;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{RangeClaim, overlapping};
@@ -32,7 +33,8 @@ const MAX_CARDS: u64 = 1 << 38;
 /// time was over.
 pub fn heap(
     context: &Context<'_>,
-    (areas, buffers): (&[Area], &[Tlab]),
+    areas: &[Area],
+    buffers: &[Tlab],
     live: Option<(&Live, Slot)>,
 ) -> (Vec<RangeClaim>, u64) {
     let is_one_part = |one: &Area, next: &Area| {
@@ -42,7 +44,7 @@ pub fn heap(
     let parts: Vec<&[Area]> = areas.chunk_by(is_one_part).collect();
     let job = |claims: &mut Vec<RangeClaim>, part: usize| {
         let Some((first, last)) = parts[part].first().zip(parts[part].last()) else { return };
-        if resident(context, first.start, last.end) == 0 {
+        if resident_bytes(context, first.start, last.end) == 0 {
             return;
         }
         let of = context.pages(first.start, last.end);
@@ -59,7 +61,7 @@ pub fn heap(
     let (states, left) = work::run_jobs(context.workers, parts.len(), late, Vec::new, job);
     let claims = states.concat();
     let claimed = || claims.iter().map(|claim| claim.sums.resident.total()).sum::<u64>();
-    let all = || areas.iter().map(|area| resident(context, area.start, area.end)).sum::<u64>();
+    let all = || areas.iter().map(|area| resident_bytes(context, area.start, area.end)).sum::<u64>();
     let left_bytes = if left > 0 { all().saturating_sub(claimed()) } else { 0 };
     (claims, left_bytes)
 }
@@ -91,23 +93,9 @@ fn claim_objects(accumulator: &mut Accumulator<'_>, end: u64, live: Option<(&Liv
     accumulator.claim_to(end, class(last.unwrap_or(false)));
 }
 
-/// Resident bytes of a range.
-pub fn resident(context: &Context<'_>, start: u64, end: u64) -> u64 {
-    bytes_of(&(context.resident)(start, end))
-}
-
-/// Resident bytes of a range of shared memory.
-pub fn shared_resident(context: &Context<'_>, start: u64, end: u64) -> u64 {
-    bytes_of(&(context.shared)(start, end))
-}
-
-fn bytes_of(runs: &[(u64, u64)]) -> u64 {
-    runs.iter().map(|&(from, to)| to - from).sum()
-}
-
 /// Resident bytes of whole pages behind an area's objects.
 pub fn free_resident(context: &Context<'_>, area: &Area) -> u64 {
-    resident(context, page_up(area.top).min(area.end), area.end)
+    resident_bytes(context, page_up(area.top).min(area.end), area.end)
 }
 
 /// Claims a range: the parts in `used` have one slot, the rest of the range another. `used` may
@@ -199,7 +187,7 @@ pub fn claim_card_table(
     let start = view.field(table, &["CardTable::_byte_map"])?;
     let bytes = view.field(table, &["CardTable::_byte_map_size"]).filter(|&bytes| bytes <= MAX_CARDS)?;
     let end = start.checked_add(bytes)?;
-    if !is_process_memory(context.space, start, end) || resident(context, start, end) == 0 {
+    if !is_process_memory(context.space, start, end) || resident_bytes(context, start, end) == 0 {
         return None;
     }
     Some(context.claim_whole((start, end), Class::Refined(palette.add(&rows::COLLECTOR, None)?)))

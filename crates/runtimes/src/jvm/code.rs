@@ -50,7 +50,7 @@ pub struct Segment {
 impl Segment {
     /// Bytes in use.
     pub fn used_bytes(&self) -> u64 {
-        self.used.iter().map(|range| range.1 - range.0).sum()
+        crate::resident::bytes_of(self.used.iter().copied())
     }
 }
 

@@ -35,8 +35,8 @@ fn free_regions(view: &LedgerView<'_>, free: u64) -> String {
     };
     let used = bytes(runtime.used_bytes.unwrap_or(0));
     let start = view.of_rss(free);
-    format!("{start} is {what} of the JVM's heap, committed and resident ({collector}; objects use {used})")
-        + &view.released_by("jvm_gc", "GC.run gives back")
+    format!("{start} is {what} in the JVM's heap ({collector}; objects use {used})")
+        + &view.released_by("jvm_gc", "GC.run releases")
         + &may_live(&known)
         + &mapped_views(&known)
 }
@@ -46,7 +46,7 @@ fn may_live(known: &Jvm) -> String {
     let bounds =
         known.live_bytes.zip(known.live_at_least_bytes).filter(|_| known.uncertain_bytes().is_some());
     bounds.map_or_else(String::new, |(most, least)| {
-        format!("; at most {} of its objects live, at least {}", bytes(most), bytes(least))
+        format!("; {1} to {0} of its objects are live", bytes(most), bytes(least))
     })
 }
 
@@ -80,7 +80,7 @@ pub fn beside_heap(view: &LedgerView<'_>) -> Option<Finding> {
     let is_free = |row: &&Row| matches!(row.state, State::Stranded | State::Pinned);
     let free: u64 = of_malloc().filter(is_free).map(|row| row.bytes).sum();
     if malloc > 0 && free > malloc / 4 {
-        headline += &format!(" ({} of malloc's is free)", bytes(free));
+        headline += &format!(" ({} of it free)", bytes(free));
     }
     headline += &(may_live(&known) + &mapped_views(&known));
     Some(Finding { class: "live", bytes: rss, headline })
@@ -89,6 +89,6 @@ pub fn beside_heap(view: &LedgerView<'_>) -> Option<Finding> {
 /// Returns a clause if RSS may count the heap several times.
 fn mapped_views(known: &Jvm) -> String {
     known.views.filter(|&views| views > 1).map_or_else(String::new, |views| {
-        format!("; its heap is mapped {views} times and RSS may count it as often: PSS counts it once")
+        format!("; the heap is mapped {views} times: RSS may count it as often, PSS counts it once")
     })
 }

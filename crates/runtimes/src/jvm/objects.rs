@@ -41,13 +41,14 @@ pub struct Census {
 pub fn count(
     context: &Context<'_>,
     view: &View<'_>,
-    (areas, buffers): (&[Area], &[Tlab]),
+    areas: &[Area],
+    buffers: &[Tlab],
     starts: Option<(&HeapIndex, &Bitmap)>,
 ) -> Option<Census> {
     let headers = Headers::read(view)?;
     let areas: Vec<&Area> =
         areas.iter().filter(|area| area.kind != Kind::Free && area.start < area.top).collect();
-    let state = || (Walk::new(view, headers, (buffers, starts), context.deadline), 0);
+    let state = || (Walk::new(view, headers, buffers, starts, context.deadline), 0);
     let job = |(walk, unread): &mut (Walk<'_>, u64), index: usize| {
         *unread += walk.area(areas[index]);
         (context.progress)(areas[index].top - areas[index].start);
@@ -87,7 +88,8 @@ impl<'a> Walk<'a> {
     fn new(
         view: &View<'a>,
         headers: Headers,
-        (buffers, starts): (&'a [Tlab], Option<(&'a HeapIndex, &'a Bitmap)>),
+        buffers: &'a [Tlab],
+        starts: Option<(&'a HeapIndex, &'a Bitmap)>,
         deadline: Instant,
     ) -> Self {
         Self {

@@ -1,14 +1,14 @@
-//! Ways to make a JVM give memory back, with predictions.
+//! Remedies that make a JVM release memory, with predictions.
 //!
 //! A full collection compacts, then resizes the heap for the live objects, by a rule that depends
 //! on the collector. The live objects are known from a trace. Without one, or if doubtful
 //! references make a difference, nothing is predicted.
 
-use super::claims;
 use super::facts::Jvm;
 use super::heap::{Area, Heap, Kind};
 use super::trace::Live;
 use super::view::View;
+use crate::resident::resident_bytes;
 use strandline_claims::facts::{Remedy, RemedyKind};
 use strandline_claims::finding::LedgerView;
 use strandline_claims::range::page_up;
@@ -23,9 +23,10 @@ pub fn remedies(
     context: &Context<'_>,
     view: &View<'_>,
     heap: &Heap,
-    (known, traced): (&Jvm, Option<&Live>),
+    known: &Jvm,
+    traced: Option<&Live>,
 ) -> Vec<Remedy> {
-    let mut all: Vec<Remedy> = collection(context, view, heap, (known, traced)).into_iter().collect();
+    let mut all: Vec<Remedy> = collection(context, view, heap, known, traced).into_iter().collect();
     all.extend(settings(heap, known));
     all
 }
@@ -39,7 +40,7 @@ pub fn trim(view: &LedgerView<'_>) -> Option<Remedy> {
         "jvm_trim",
         predicted,
         format!("strandline reclaim {} --remedy jvm_trim", view.pid),
-        "as malloc_trim, but the JVM does it itself (System.trim_native_heap, from JDK 17.0.9 and 18 on); no thread is stopped",
+        "the JVM itself runs malloc_trim (System.trim_native_heap, from JDK 17.0.9 and 18 on) and stops no thread",
     );
     (known.attach == Some(true)).then_some(remedy)
 }
@@ -70,42 +71,42 @@ const SETTINGS: [Setting; 6] = [
         about: Concern::Free,
         id: "jvm_g1_periodic",
         how: "JAVA_TOOL_OPTIONS=-XX:G1PeriodicGCInterval=30000",
-        cost: "a concurrent collection each 30 s while the program is idle, after which free regions go back",
+        cost: "a concurrent collection every 30 s while the program is idle; it releases free regions",
     },
     Setting {
         collectors: &["Serial", "Parallel"],
         about: Concern::Free,
         id: "jvm_free_ratio",
         how: "JAVA_TOOL_OPTIONS='-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20'",
-        cost: "the heap is kept nearer to what lives: it collects more often",
+        cost: "the heap stays closer to the live objects; the JVM collects more often",
     },
     Setting {
         collectors: &["Z"],
         about: Concern::Free,
         id: "jvm_z_uncommit",
         how: "JAVA_TOOL_OPTIONS='-XX:ZUncommitDelay=10 -XX:ZCollectionInterval=60'",
-        cost: "what was free for 10 s goes back; a collection each minute finds it",
+        cost: "a collection every minute; memory that was free for 10 s is released",
     },
     Setting {
         collectors: &["Shenandoah"],
         about: Concern::Free,
         id: "jvm_shenandoah_uncommit",
         how: "JAVA_TOOL_OPTIONS='-XX:+UnlockExperimentalVMOptions -XX:ShenandoahUncommitDelay=10000'",
-        cost: "regions that were free for 10 s go back",
+        cost: "regions that were free for 10 s are released",
     },
     Setting {
         collectors: &["G1", "Serial", "Parallel", "Z", "Shenandoah"],
         about: Concern::Least,
         id: "jvm_xms",
-        how: "a smaller -Xms (-XX:MinHeapSize): below it no collector gives anything back",
-        cost: "the heap grows by steps after the start",
+        how: "a smaller -Xms (-XX:MinHeapSize): no collector releases memory below it",
+        cost: "the heap grows in steps after the start",
     },
     Setting {
         collectors: &["Z", "Shenandoah"],
         about: Concern::AboveUse,
         id: "jvm_soft_max",
-        how: "-XX:SoftMaxHeapSize near to what is in use (jcmd PID VM.set_flag SoftMaxHeapSize BYTES sets it in a program that runs)",
-        cost: "it collects earlier, and goes above only where it must",
+        how: "-XX:SoftMaxHeapSize close to what is in use (in a running program: jcmd PID VM.set_flag SoftMaxHeapSize BYTES)",
+        cost: "the JVM collects earlier, and exceeds the limit only if it must",
     },
 ];
 
@@ -126,7 +127,8 @@ fn settings(heap: &Heap, known: &Jvm) -> Vec<Remedy> {
     all.retain(|of| of.0 >= MIN_WORTHWHILE_BYTES);
     all.sort_by_key(|of| std::cmp::Reverse(of.0));
     let remedy = |(bytes, setting): (u64, &Setting)| {
-        let cost = format!("{}; about {} of its heap that is free now", setting.cost, units::bytes(bytes));
+        let cost =
+            format!("{}; it concerns {} of the heap that is free now", setting.cost, units::bytes(bytes));
         Remedy::setting(setting.id, setting.how, &cost)
     };
     all.into_iter().map(remedy).collect()
@@ -137,24 +139,25 @@ fn collection(
     context: &Context<'_>,
     view: &View<'_>,
     heap: &Heap,
-    (known, traced): (&Jvm, Option<&Live>),
+    known: &Jvm,
+    traced: Option<&Live>,
 ) -> Option<Remedy> {
     let Prediction { bytes, between, rule } = predict(context, view, heap, traced)?;
     let lives = match (known.live_bytes, known.uncertain_bytes()) {
         (Some(live), None) => {
-            format!("{} of {} of objects live", units::bytes(live), units::bytes(heap.used()))
+            format!("{} of {} of objects are live", units::bytes(live), units::bytes(heap.used()))
         }
         (Some(live), Some(doubtful)) => format!(
-            "at most {} of {} of objects live, {} of them are held only by words that may be references",
+            "at most {} of {} of objects are live; only words that may be references hold {} of these",
             units::bytes(live),
             units::bytes(heap.used()),
             units::bytes(doubtful)
         ),
-        (None, _) => "what lives was not traced".to_owned(),
+        (None, _) => "live objects were not traced".to_owned(),
     };
     let (kind, ask) = match known.attach {
         Some(false) => {
-            (RemedyKind::Program, "System.gc() in the program (it has its attach mechanism off)".to_owned())
+            (RemedyKind::Program, "call System.gc() in the program (its attach mechanism is off)".to_owned())
         }
         _ => (RemedyKind::Call, format!("strandline reclaim {} --remedy jvm_gc", context.process.pid())),
     };
@@ -164,7 +167,7 @@ fn collection(
         predicted_bytes: bytes,
         unknown_because: bytes.is_none().then(|| between.map_or_else(|| rule.to_owned(), Bounds::reason)),
         how: ask,
-        cost: format!("a full collection, at which the program waits; {lives}; {rule}"),
+        cost: format!("a full collection, during which the program waits; {lives}; {rule}"),
         ..Remedy::default()
     })
 }
@@ -196,7 +199,7 @@ impl Bounds {
     fn reason(self) -> String {
         let (least, most) = (units::bytes(self.least), units::bytes(self.most));
         format!(
-            "{least} to {most}: it depends on which objects it finds live and on how its threads share the work"
+            "{least} to {most}: it depends on which objects the collection finds live and on how its threads share the work"
         )
     }
 }
@@ -222,27 +225,27 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
     match heap.collector {
         "G1" => bounded(
             g1_between(context, view, heap, traced),
-            "G1 keeps what MaxHeapFreeRatio lets it have beside what lives",
+            "G1 retains as much free heap as MaxHeapFreeRatio allows for the live objects",
         ),
         // `ShenandoahArguments::initialize` turns it off if the initial heap size is the maximum.
         "Shenandoah" if !view.has_flag("ShenandoahUncommit") => {
-            given(Some(0), "Shenandoah gives nothing back here: its heap begins as large as it may become")
+            given(Some(0), "Shenandoah releases nothing here: the initial heap size is the maximum")
         }
         "Shenandoah" => bounded(
             traced.map(|traced| {
                 let given = |live| shenandoah(context, view, heap, live).min(above);
                 Bounds { least: given(&traced.of_areas), most: given(&traced.certain.of_areas) }
             }),
-            "Shenandoah gives all of its empty regions back, down to -Xms",
+            "Shenandoah releases all of its empty regions, down to -Xms",
         ),
         "Serial" => given(
             unless_least,
-            "the serial collector shrinks its heap by steps, and at which step it is is not known: hardly at the first collection that \
-             was asked for, by 100 % at the fourth",
+            "the serial collector shrinks its heap in steps, and its current step is not known: the first requested collection \
+             releases hardly anything, the fourth everything",
         ),
         "Parallel" => given(
             unless_least,
-            "the parallel collector shrinks its heap by its own statistics, and may let it grow: how much is not known",
+            "the parallel collector resizes its heap by its own statistics and may let it grow: the effect is not known",
         ),
         // ZGC uncommits memory by itself once it was free for some minutes; Epsilon never does.
         _ => None,
@@ -254,8 +257,8 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
 /// the last region is partly full.
 fn g1_between(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&Live>) -> Option<Bounds> {
     let traced = traced?;
-    let least = g1(context, view, heap, (&traced.of_areas, Fill::Loose))?;
-    let most = g1(context, view, heap, (&traced.certain.of_areas, Fill::Tight))?;
+    let least = g1(context, view, heap, &traced.of_areas, Fill::Loose)?;
+    let most = g1(context, view, heap, &traced.certain.of_areas, Fill::Tight)?;
     Some(Bounds { least, most: most.max(least) })
 }
 
@@ -273,7 +276,7 @@ enum Fill {
 /// (`ShenandoahGarbageThreshold`), and packs them.
 fn shenandoah(context: &Context<'_>, view: &View<'_>, heap: &Heap, live: &[u64]) -> u64 {
     let threshold = view.flag("ShenandoahGarbageThreshold").unwrap_or(25).min(100);
-    let resident = |area: &Area| claims::resident(context, area.start, area.end);
+    let resident = |area: &Area| resident_bytes(context, area.start, area.end);
     let (mut emptied, mut moved) = (0_u64, 0_u64);
     for (area, &live) in heap.areas.iter().zip(live) {
         let garbage = (area.top - area.start).saturating_sub(live);
@@ -291,7 +294,7 @@ fn shenandoah(context: &Context<'_>, view: &View<'_>, heap: &Heap, live: &[u64])
 /// starting with the highest free regions; used memory counts in whole regions. Before that, live
 /// objects were moved to the lowest regions, except large objects and the archive; free regions in
 /// between stay as resident as they are.
-fn g1(context: &Context<'_>, view: &View<'_>, heap: &Heap, (live, fill): (&[u64], Fill)) -> Option<u64> {
+fn g1(context: &Context<'_>, view: &View<'_>, heap: &Heap, live: &[u64], fill: Fill) -> Option<u64> {
     let ratio = view.flag("MaxHeapFreeRatio").filter(|&ratio| ratio <= 100)?;
     let region = heap.region_bytes?;
     let used = G1Used::new(heap, live);
@@ -307,7 +310,7 @@ fn g1(context: &Context<'_>, view: &View<'_>, heap: &Heap, (live, fill): (&[u64]
     // were moved to.
     let (mut left, mut moved) = (keeps.saturating_sub(used.stays), used.moved);
     for (area, &live) in heap.areas.iter().zip(live).filter(|(area, _)| area.kind != Kind::Archive) {
-        let of_area = claims::resident(context, area.start, area.end);
+        let of_area = resident_bytes(context, area.start, area.end);
         resident += of_area;
         if area.kind == Kind::Humongous && live > 0 {
             kept += of_area;
@@ -315,7 +318,7 @@ fn g1(context: &Context<'_>, view: &View<'_>, heap: &Heap, (live, fill): (&[u64]
         }
         let bytes = (area.end - area.start).min(left);
         let full = bytes.min(moved);
-        kept += full + claims::resident(context, page_up(area.start + full), area.start + bytes);
+        kept += full + resident_bytes(context, page_up(area.start + full), area.start + bytes);
         left -= bytes;
         moved -= full;
     }

@@ -42,11 +42,10 @@ pub fn section(runtime: &Runtime) -> Option<Section> {
 fn title(runtime: &Runtime, facts: &Jvm) -> String {
     let collector = runtime.own.get("collector").and_then(|name| name.as_str()).unwrap_or_default();
     let most = if facts.uncertain_bytes().is_some() { "at most " } else { "" };
-    let live =
-        facts.live_bytes.map_or(String::new(), |live| format!(", of which {most}{} live", bytes(live)));
+    let live = facts.live_bytes.map_or(String::new(), |live| format!(", {most}{} of them live", bytes(live)));
     let limit = facts.max_heap_bytes.map_or(String::new(), |most| format!("; -Xmx {}", bytes(most)));
     format!(
-        "{}, {collector}: {} of objects{live}, in a heap with {} resident{limit}",
+        "{}, {collector}: {} of objects{live}; {} of the heap is resident{limit}",
         name_and_version(runtime),
         maybe_bytes(runtime.used_bytes),
         bytes(facts.resident_bytes)
@@ -55,10 +54,10 @@ fn title(runtime: &Runtime, facts: &Jvm) -> String {
 
 fn class_loaders(facts: &Jvm) -> Option<String> {
     let shown = facts.class_loaders.iter().take(MAX_LOADERS).map(|loader| {
-        let name = loader.name.as_deref().unwrap_or("one without a name");
+        let name = loader.name.as_deref().unwrap_or("an unnamed loader");
         format!("{name} {}", bytes(loader.used_bytes))
     });
     let shown = shown.collect::<Vec<_>>().join(", ");
     let count = counted(facts.class_loader_count, "class loader");
-    (facts.class_loader_count > 0).then(|| format!("metaspace of {count}, most of {shown}"))
+    (facts.class_loader_count > 0).then(|| format!("{count} in metaspace, the largest: {shown}"))
 }

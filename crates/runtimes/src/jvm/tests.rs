@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use strandline_claims::facts::TypeFacts;
 use strandline_synth::{JvmImage, fabricate_jvm};
 
+use super::facts::Jvm;
 use super::*;
 use crate::fabricated::{self, assert_sound, damage};
 
@@ -31,7 +32,7 @@ fn look(jvm: &JvmImage, absent: u64) -> Reading {
         jvm.data,
     );
     fabricated::read_image(&jvm.image, &jvm.maps, absent, |context, _| {
-        read(context, &program, (&[], &Refinements::default())).unwrap_or_default()
+        read(context, &program, &[], &Refinements::default()).unwrap_or_default()
     })
 }
 

@@ -169,14 +169,14 @@ impl Census {
     /// differ by one: the process may have been stopped between a head and its count.
     pub fn inconsistency(&self, sv_count: u64) -> Option<String> {
         if self.unread == 0 && self.live.abs_diff(sv_count) > 1 {
-            return Some(format!("it counts {sv_count} values, in its arenas are {}", self.live));
+            return Some(format!("it counts {sv_count} values, its arenas hold {}", self.live));
         }
         if self.unknown > 0 {
-            return Some(format!("{} of its {} values are of no type", self.unknown, self.live));
+            return Some(format!("{} of its {} values have no known type", self.unknown, self.live));
         }
         let (checked, missing) = self.checked;
         if missing * 100 > checked {
-            return Some(format!("of {checked} bodies, {missing} are in no arena of their type"));
+            return Some(format!("{missing} of {checked} bodies are in no arena of their type"));
         }
         None
     }

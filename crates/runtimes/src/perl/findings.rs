@@ -1,4 +1,4 @@
-//! Findings about Perl: buffers of variables out of use, and free places for values.
+//! Findings about Perl: buffers of unused variables, and free slots for values.
 
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::units::bytes;
@@ -13,22 +13,21 @@ pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
 fn retained_buffers(view: &LedgerView<'_>) -> Finding {
     let rows = [&PAD_RETAINED, &BUFFER_RETAINED];
     let retained = view.sum(&rows.map(|row| row.id));
-    let mut headline =
-        format!("{} is buffers that Perl keeps for variables out of use", view.of_rss(retained));
+    let mut headline = format!("{} is buffers that Perl retains for unused variables", view.of_rss(retained));
     // Rows whose holder is not the general one belong to one variable.
     let named = rows.iter().flat_map(|row| view.rows_of(row.id).filter(|found| found.holder != row.holder));
     // Among equals, the first.
     if let Some(largest) = named.rev().max_by_key(|row| row.bytes) {
-        headline += &format!("; the largest is that of {}, {}", largest.holder, bytes(largest.bytes));
+        headline += &format!("; the largest is {}, {}", largest.holder, bytes(largest.bytes));
     }
-    headline += &view.released_by("perl_undef", "undef of them gives back");
+    headline += &view.released_by("perl_undef", "undef of these variables releases");
     Finding { class: "retained_buffers", bytes: retained, headline }
 }
 
 fn free_slots(view: &LedgerView<'_>) -> Finding {
     let slots = view.row("perl.arena.free");
     let headline = format!(
-        "{} is free places for Perl's values: perl uses them again and never gives them back, only a restart does",
+        "{} is free slots in Perl's arenas: perl reuses them for new values; only a restart releases them",
         view.of_rss(slots)
     );
     Finding { class: "free_slots", bytes: slots, headline }

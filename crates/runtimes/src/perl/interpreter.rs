@@ -1,7 +1,7 @@
 //! Reads one interpreter: finds its arenas, checks them against each other, then reads all values.
 
 use super::census::{self, Census};
-use super::facts::{Bodies, Heads, Interpreter};
+use super::facts::{Bodies, Interpreter};
 use super::locate::InterpreterLocation;
 use super::names::Names;
 use super::objects::{self, Type};
@@ -10,9 +10,10 @@ use super::roots::{self, PadFindings};
 use super::spaces::{self, BodySpaces, Bounds, Damage, ENTRIES, HeadArena};
 use super::sums::SurveySums;
 use super::survey;
-use super::{Slots, globals, keys};
+use super::{Slots, figures, globals, keys};
 use crate::batch::PageCache;
 use crate::perl::layout::Layout;
+use crate::resident::resident_bytes;
 use std::time::Instant;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::refinements::Refinements;
@@ -63,8 +64,7 @@ impl<'a> Reader<'a> {
         refinements: &'a Refinements,
         slots: Slots,
     ) -> Self {
-        let resident = (context.resident)(0, u64::MAX);
-        let resident_bytes = resident.iter().map(|run| run.1 - run.0).sum();
+        let resident_bytes = resident_bytes(context, 0, u64::MAX);
         let bounds = Bounds { resident_bytes, deadline: context.deadline };
         Self { context, memory, release, refinements, slots, bounds }
     }
@@ -85,7 +85,7 @@ impl<'a> Reader<'a> {
             }
             Err(_) if Instant::now() > self.context.deadline => {
                 let text = format!(
-                    "{}: the time to stop it was over before it was read",
+                    "{}: the time limit for the stop ended before it was read",
                     display_name(&found.facts.id)
                 );
                 found.caveats.push(Caveat::new("perl_late", found.facts.id.clone(), None, text));
@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
                 "perl_damaged",
                 format!("{:#x}", damage.address),
                 None,
-                format!("{}: {}; nothing of it is told apart", display_name(&found.facts.id), damage.what),
+                format!("{}: {}; strandline read nothing of it", display_name(&found.facts.id), damage.what),
             )),
         }
         found
@@ -128,7 +128,7 @@ impl<'a> Reader<'a> {
     /// Checks that a variable points to a value of the expected type: a build with unknown options
     /// has its variables elsewhere.
     fn check_kind(&self, pages: &mut PageCache<'_>, address: u64, wanted: Type) -> Result<(), Damage> {
-        let what = "its variables are not where this release has them (a perl built with other options?)";
+        let what = "its variables are not where this release has them (perl may be built with other options)";
         let head = pages.array::<24>(address).and_then(|bytes| objects::Head::parse(address, &bytes));
         let kind = head.and_then(|head| head.kind(self.release));
         if address == 0 || kind == Some(wanted) { Ok(()) } else { Err(Damage { address, what }) }
@@ -139,15 +139,14 @@ impl<'a> Reader<'a> {
         let (census, whole) =
             census::count_heads(self.memory, &arenas.heads, &arenas.bodies, self.release, until);
         let arena_bytes = arenas.heads.iter().map(HeadArena::bytes).sum();
-        found.facts.heads = heads(arenas, &census, arena_bytes);
+        found.facts.heads = figures::heads(&arenas.heads, &census);
         let disagrees = if whole {
             census.inconsistency(found.facts.sv_count)
         } else {
-            Some("no time was left".to_owned())
+            Some("there was no time".to_owned())
         };
         if let Some(why) = disagrees {
-            let text =
-                format!("{} is not read: {why}; nothing of it is told apart", display_name(&arenas.id));
+            let text = format!("{} is not read: {why}", display_name(&arenas.id));
             found.caveats.push(Caveat::new("perl_disagrees", arenas.id.clone(), Some(arena_bytes), text));
             return;
         }
@@ -240,7 +239,7 @@ impl<'a> Reader<'a> {
             };
             self.claim_arena(arena.address, arena.bytes, free);
         }
-        *bodies = body_facts(arenas, survey, entries.map(|entries| entries.0));
+        *bodies = figures::bodies(&arenas.bodies.arenas, survey, entries.map(|entries| entries.0));
     }
 
     /// Claims an arena with its free bytes. An arena that touches more than two pages is claimed as
@@ -284,36 +283,37 @@ impl<'a> Reader<'a> {
         found.named = retained::rows(holders, self.slots.pad, self.slots.buffer);
         facts.subs.names_replaced = names.replaced;
         let left_out = roots.left_out + survey.others_left_out + sums.census.subs_left_out;
-        let doubts = [
-            ("perl_late", u64::from(sums.late), "not all of it was read before the time to stop it was over"),
-            (
-                "perl_keys_damaged",
-                u64::from(sums.keys_damaged),
-                "chains of hashes' keys do not hold together (they may have been changing): keys that were not reached \
-                 stay with the allocator",
-            ),
-            (
-                "perl_values_damaged",
-                survey.damaged,
-                "values do not hold together (they may have been changing)",
-            ),
-            (
-                "perl_values_unread",
-                survey.unread + sums.census.unread,
-                "values lie on pages that are not resident",
-            ),
-            ("perl_subs_damaged", facts.subs.damaged, "subs have pads that do not hold together"),
-            ("perl_left_out", left_out, "values or subs are more than are looked into"),
-        ];
-        for (code, count, what) in doubts.into_iter().filter(|doubt| doubt.1 > 0) {
-            let bytes = if code == "perl_late" { Some(sums.arena_bytes) } else { None };
-            let who = display_name(&arenas.id);
-            let text = match code {
-                "perl_late" | "perl_keys_damaged" => format!("{who}: {what}"),
-                _ => format!("{who}: {count} {what}: their buffers stay with the allocator"),
-            };
-            found.caveats.push(Caveat::new(code, arenas.id.clone(), bytes, text));
-        }
+        add_caveats(&arenas.id, &survey, left_out, sums, found);
+    }
+}
+
+/// Adds the caveats on the parts of interpreter `id` that were not read.
+fn add_caveats(id: &str, survey: &SurveySums, left_out: u64, sums: &CaveatInputs<'_>, found: &mut Found) {
+    let doubts = [
+        ("perl_late", u64::from(sums.late), "the time limit for the stop ended before all of it was read"),
+        (
+            "perl_keys_damaged",
+            u64::from(sums.keys_damaged),
+            "chains of hash keys are inconsistent (they may have changed while read): keys that were not reached \
+                 count for the allocator's rows",
+        ),
+        ("perl_values_damaged", survey.damaged, "values are inconsistent (they may have changed while read)"),
+        (
+            "perl_values_unread",
+            survey.unread + sums.census.unread,
+            "values are on pages that are not resident",
+        ),
+        ("perl_subs_damaged", found.facts.subs.damaged, "subs have inconsistent pads"),
+        ("perl_left_out", left_out, "values or subs exceed the limits of what is read"),
+    ];
+    for (code, count, what) in doubts.into_iter().filter(|doubt| doubt.1 > 0) {
+        let bytes = if code == "perl_late" { Some(sums.arena_bytes) } else { None };
+        let who = display_name(id);
+        let text = match code {
+            "perl_late" | "perl_keys_damaged" => format!("{who}: {what}"),
+            _ => format!("{who}: {count} {what}: their buffers count for the allocator's rows"),
+        };
+        found.caveats.push(Caveat::new(code, id, bytes, text));
     }
 }
 
@@ -334,40 +334,9 @@ fn display_name(id: &str) -> String {
     }
 }
 
-fn heads(arenas: &Arenas, census: &Census, arena_bytes: u64) -> Heads {
-    let by_type = objects::NAMES.iter().zip(census.by_type).filter(|(_, count)| *count > 0);
-    Heads {
-        arenas: arenas.heads.len() as u64,
-        arena_bytes,
-        live: census.live,
-        free: census.free,
-        by_type: by_type.map(|((_, name), count)| ((*name).to_owned(), count)).collect(),
-    }
-}
-
 /// Number of keys, last bucket and table of the hash at `address`.
 fn table(pages: &mut PageCache<'_>, address: u64) -> Option<(u64, u64, u64)> {
     let head = objects::Head::parse(address, &pages.array::<24>(address)?)?;
     let (keys, last) = pages.pair(head.any.checked_add(crate::perl::layout::HASH_KEYS)?)?;
     (head.u != 0 && last < 1 << 40).then_some((keys, last, head.u))
-}
-
-fn body_facts(arenas: &Arenas, survey: &SurveySums, free_entries: Option<u64>) -> Vec<Bodies> {
-    let mut by_whose: std::collections::BTreeMap<usize, Bodies> = std::collections::BTreeMap::new();
-    for (index, arena) in arenas.bodies.arenas.iter().enumerate() {
-        let bodies = by_whose.entry(arena.body_type).or_default();
-        let used = survey.used.get(index).map_or(0, |used| u64::from(used.0));
-        spaces::body_name(arena.body_type).clone_into(&mut bodies.name);
-        bodies.body_bytes = arena.body_bytes;
-        bodies.arenas += 1;
-        bodies.arena_bytes += arena.bytes;
-        bodies.used += used;
-        bodies.free = Some(bodies.free.unwrap_or(0) + arena.slots().saturating_sub(used));
-    }
-    if let Some(entries) = by_whose.get_mut(&ENTRIES) {
-        let slots = entries.free.unwrap_or(0);
-        entries.free = free_entries;
-        entries.used = free_entries.map_or(survey.own_entries, |free| slots.saturating_sub(free));
-    }
-    by_whose.into_values().collect()
 }

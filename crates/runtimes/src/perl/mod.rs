@@ -3,12 +3,13 @@
 //! Perl has no memory of its own: all of it is in malloc's chunks, which are refined here. `locate`
 //! finds the interpreters, `spaces` their arenas, `objects` interprets values, `census` counts
 //! values and checks that structures agree before anything is claimed, `roots` reads the pads,
-//! `survey` all values, `keys` the keys of hashes, `names` reads names and `retained` lists what is
-//! kept.
+//! `survey` all values, `keys` the keys of hashes, `names` reads names and `retained` lists
+//! retained buffers.
 
 mod census;
 mod equal;
 pub mod facts;
+mod figures;
 mod findings;
 mod globals;
 mod interpreter;
@@ -17,6 +18,7 @@ pub mod layout;
 pub mod locate;
 mod names;
 mod objects;
+mod remedies;
 mod retained;
 mod roots;
 pub mod rows;
@@ -31,6 +33,7 @@ mod tests;
 use self::facts::Perl;
 use crate::batch::{CountingMemory, PageCache};
 use crate::perl::layout::{Layout, RELEASES};
+use crate::programs::Programs;
 use FileName::{Contains, Versioned};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::class::Slot;
@@ -94,8 +97,12 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     versions: "5.18 to 5.42",
     rows: &rows::ROWS,
     blocks: None,
-    remedies: &[Spec::advice("perl_undef", Effect::Objects, "the program undefines variables out of use")],
-    not_read: "what code in C holds beside Perl's values: it stands on the allocator's rows",
+    remedies: &[Spec::advice(
+        "perl_undef",
+        Effect::Objects,
+        "the program undefines variables it no longer uses",
+    )],
+    not_read: "memory of C code outside Perl's values, which counts for the allocator's rows",
     heap: HeapKind::Malloc,
     ..ReaderInfo::NONE
 };
@@ -109,8 +116,7 @@ impl runtime::Reader for Reader {
     }
 
     fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
-        let programs = locate::find(process, space);
-        if programs.is_empty() { None } else { Some(Box::new(Programs(programs))) }
+        Programs::found(locate::find(process, space))
     }
 
     fn findings(&self, view: &LedgerView<'_>) -> Vec<Finding> {
@@ -122,10 +128,7 @@ impl runtime::Reader for Reader {
     }
 }
 
-/// The mapped files that hold a Perl.
-struct Programs(Vec<locate::Program>);
-
-impl Found for Programs {
+impl Found for Programs<locate::Program> {
     /// A Perl that has started is read from a copy: its values are scattered over all of its
     /// memory.
     fn access(&self, memory: &dyn Memory) -> Access {
@@ -167,7 +170,7 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
         return reading;
     };
     let Some(slots) = Slots::new(refinements) else {
-        let text = "there are more kinds of claims on blocks than can be told apart in one process: Perl's are left out";
+        let text = "other readers use all slots for claims on blocks: Perl's claims are left out";
         reading.caveats.push(Caveat::new("slots_taken", reading.facts.found_by.clone(), None, text));
         return reading;
     };
@@ -177,12 +180,12 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
         read_program(context, &memory, (program, release), (refinements, slots), &mut reading, &mut perl);
     }
     if perl.interpreters.is_empty() {
-        let text = "no interpreter of it was found: it may not have started";
+        let text = "no interpreter was found: Perl may not have started";
         reading.caveats.push(Caveat::new("perl_not_started", reading.facts.found_by.clone(), None, text));
     }
     reading.facts.read = perl.interpreters.iter().any(|interpreter| interpreter.read);
     let retained: Vec<_> = perl.interpreters.iter().map(|interpreter| &interpreter.retained).collect();
-    reading.remedies.extend(retained::remedy(&retained));
+    reading.remedies.extend(remedies::undef(&retained));
     reading.bytes_read = memory.bytes();
     let claimed_arenas = perl.interpreters.iter().filter(|one| one.read).map(|one| one.heads.arenas).sum();
     reading.pending = Some(Box::new(PendingChecks { slots, arenas: claimed_arenas }));
@@ -209,7 +212,7 @@ fn read_program(
         let (others, whole) = search::search(memory, &runs, release, until);
         locate::add(&mut anchors, &others, release);
         if !whole {
-            let text = "not all memory was searched for interpreters that no thread has as its own";
+            let text = "not all memory was searched for interpreters that belong to no thread";
             reading.caveats.push(Caveat::new("perl_interpreters", program.path.clone(), None, text));
         }
     }
@@ -248,8 +251,8 @@ fn has_loaded_threads(context: &Context<'_>) -> bool {
 fn unknown_version(version: Option<String>, found_by: &str) -> Caveat {
     let last = RELEASES.last().map_or(0, |release| release.version);
     let text = format!(
-        "perl {} is of no release whose structures are known (5.18 to 5.{last}): its values are not told apart",
-        version.unwrap_or_else(|| "of an unknown version".to_owned())
+        "the layout of perl {} is not known (known: 5.18 to 5.{last}): its values are not read",
+        version.unwrap_or_else(|| "of unknown version".to_owned())
     );
     Caveat::new("perl_version_unknown", found_by, None, text)
 }
@@ -272,8 +275,8 @@ impl Pending for PendingChecks {
             return;
         }
         if how.matched.count_of(self.slots.chunk_slots()) == 0 {
-            let text = "perl's values are not in chunks of the C library's malloc (it has another allocator): its bytes \
-                        stand on the allocator's rows, and what malloc's headers and rounding take are those of glibc";
+            let text = "perl's values are not in chunks of the C library's malloc: their bytes count for the allocator's rows, \
+                        and figures for headers and rounding are those of glibc";
             reading.caveats.push(Caveat::new("perl_not_refined", reading.facts.found_by.clone(), None, text));
         }
         // How another allocator treats freed memory is not known.

@@ -1,20 +1,17 @@
-//! Lists retained buffers by name, and estimates what giving them back frees.
+//! Lists retained buffers by name, with the pages that freeing them releases.
 
-use super::facts::{self, Amount, Keeper, Retained};
+use super::facts::{self, Keeper, Retained};
 use super::names::Names;
 use super::objects::chunk_bytes;
 use super::objects::{IS_MMAPPED, SIZE_BITS};
 use super::roots::Kept;
 use crate::batch::PageCache;
+use crate::resident::resident_bytes;
 use strandline_claims::class::Slot;
-use strandline_claims::facts::{Remedy, RemedyKind};
 use strandline_claims::runtime::{Context, Named};
-use strandline_claims::units::bytes as text_of;
 use strandline_process::pages::{PAGE_BYTES, page_of, page_up};
 
 pub const MAX_LISTED: usize = 4096;
-/// Maximum number of lexicals that the remedy names.
-const MAX_ADVISED: usize = 3;
 
 /// Fills in `top`, `top_left_out` and `page_bytes` of `retained` from the large buffers, and
 /// returns the holders of the listed ones.
@@ -62,7 +59,7 @@ fn named(names: &mut Names<'_>, kept: &Kept, page_bytes: u64) -> facts::Buffer {
         Some(closure) => format!("depth {}, closure at {closure}", kept.depth),
         None => format!("depth {}", kept.depth),
     };
-    let shown = sub_name.as_deref().unwrap_or("a sub without a name");
+    let shown = sub_name.as_deref().unwrap_or("an unnamed sub");
     let holder = match (kept.keeper, &name) {
         (Keeper::Other, Some(global)) => global.clone(),
         (Keeper::Other, None) => format!("a package variable, head at {:#x}", kept.head),
@@ -101,49 +98,5 @@ fn whole_pages(context: &Context<'_>, pages: &mut PageCache<'_>, kept: &Kept) ->
     if start >= end {
         return 0;
     }
-    (context.resident)(start, end).iter().map(|run| run.1 - run.0).sum()
-}
-
-/// The remedy of `undef` on lexicals; `None` if it gives nothing back.
-pub fn remedy(retained: &[&Retained]) -> Option<Remedy> {
-    let mut by_lexical: std::collections::BTreeMap<(&str, &str), Amount> = std::collections::BTreeMap::new();
-    let mut beyond = 0;
-    for buffer in retained.iter().flat_map(|retained| &retained.top) {
-        match (&buffer.sub, &buffer.lexical, buffer.keeper) {
-            (Some(sub), Some(lexical), Keeper::Lexical) => {
-                by_lexical.entry((sub, lexical)).or_default().add(buffer.page_bytes);
-            }
-            _ => beyond += buffer.page_bytes,
-        }
-    }
-    let predicted = by_lexical.values().map(|amount| amount.bytes).sum::<u64>();
-    if predicted == 0 {
-        return None;
-    }
-    let mut largest: Vec<_> = by_lexical.into_iter().filter(|entry| entry.1.bytes > 0).collect();
-    largest.sort_by_key(|entry| std::cmp::Reverse(entry.1.bytes));
-    let each = |((sub, lexical), amount): &((&str, &str), Amount)| {
-        let pads = match amount.buffers {
-            1 => String::new(),
-            many => format!(" (in {many} pads)"),
-        };
-        let place = if sub.ends_with("(file scope)") { "in" } else { "at the end of" };
-        format!("undef {lexical} {place} {sub}{pads} gives back {}", text_of(amount.bytes))
-    };
-    let mut parts: Vec<String> = largest.iter().take(MAX_ADVISED).map(each).collect();
-    if let Some(others) = largest.len().checked_sub(MAX_ADVISED).filter(|&others| others > 0) {
-        parts.push(format!("{others} more lexicals give back the rest"));
-    }
-    let mut cost = "the next call allocates the buffer again".to_owned();
-    if beyond > 0 {
-        cost += &format!("; temporaries and package variables keep {} more", text_of(beyond));
-    }
-    Some(Remedy {
-        id: "perl_undef".to_owned(),
-        kind: RemedyKind::Program,
-        predicted_bytes: Some(predicted),
-        how: format!("{}; then malloc_trim", parts.join(", ")),
-        cost,
-        ..Remedy::default()
-    })
+    resident_bytes(context, start, end)
 }

@@ -117,7 +117,7 @@ pub struct PadContext<'a> {
     pub resident_bytes: u64,
 }
 
-/// Reads the pads of `subs`. Also returns whether all jobs were done in time.
+/// Reads the pads of `subs`. Also returns whether there was time for all of them.
 pub fn read_pads(place: &PadContext<'_>, subs: &[u64]) -> (PadFindings, bool) {
     let jobs = subs.len().div_ceil(SUBS_PER_JOB);
     let left = AtomicU64::new(place.resident_bytes / 8);
@@ -127,21 +127,24 @@ pub fn read_pads(place: &PadContext<'_>, subs: &[u64]) -> (PadFindings, bool) {
         place: *place,
         lists: HashMap::new(),
         names_kept: 0,
+        is_late: false,
         found: PadFindings::default(),
     };
     let (lookers, jobs_left) = work::run_jobs(place.workers, jobs, place.deadline, new, |reader, job| {
         for &address in subs.iter().skip(job * SUBS_PER_JOB).take(SUBS_PER_JOB) {
-            if reader.sub(address).is_none() {
+            if reader.sub(address).is_none() && !reader.is_late {
                 reader.found.subs.damaged += 1;
             }
         }
     });
     let mut all = PadFindings::default();
+    let mut is_late = jobs_left > 0;
     for reader in lookers {
+        is_late |= reader.is_late;
         all.add(reader.found);
     }
     all.deduplicate();
-    (all, jobs_left == 0)
+    (all, !is_late)
 }
 
 impl PadFindings {
@@ -198,6 +201,8 @@ struct PadReader<'a> {
     lists: HashMap<u64, Arc<Vec<Name>>>,
     /// Names in `lists`.
     names_kept: usize,
+    /// Whether the deadline passed before a sub was read.
+    is_late: bool,
     found: PadFindings,
 }
 
@@ -222,9 +227,10 @@ impl PadReader<'_> {
         self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok().then_some(())
     }
 
-    /// `None` if time is over.
-    fn check_deadline(&self) -> Option<()> {
-        (Instant::now() <= self.place.deadline).then_some(())
+    /// `None` if the deadline has passed.
+    fn check_deadline(&mut self) -> Option<()> {
+        self.is_late |= Instant::now() > self.place.deadline;
+        (!self.is_late).then_some(())
     }
 
     /// Reads the pads of the sub at `address`; `None` if they are damaged or time is over.

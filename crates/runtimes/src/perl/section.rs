@@ -6,7 +6,7 @@ use strandline_claims::units::{bytes, counted, thousands};
 
 use super::facts::{Interpreter, Perl};
 
-const RETAINED_HEAD: [Column; 2] = [figures("bytes"), words("kept by")];
+const RETAINED_HEAD: [Column; 2] = [figures("bytes"), words("retained by")];
 
 /// Returns the section; `None` if the details of `runtime` are not for Perl.
 pub fn section(runtime: &Runtime) -> Option<Section> {
@@ -18,8 +18,8 @@ pub fn section(runtime: &Runtime) -> Option<Section> {
         thousands(sum(&facts, |one| one.heads.live))
     );
     let repeated = sum(&facts, |one| one.strings.equal.repeated_bytes);
-    let repeated =
-        (repeated > 0).then(|| format!("equal strings: {} hold what another one holds too", bytes(repeated)));
+    let repeated = (repeated > 0)
+        .then(|| format!("equal strings: {} repeat the content of another string", bytes(repeated)));
     let lines = [Some(strings(&facts)), repeated, Some(retained(&facts))];
     let tables = retained_table(&facts).into_iter().collect();
     Some(Section { title, lines: lines.into_iter().flatten().collect(), tables })
@@ -31,7 +31,7 @@ fn sum(perl: &Perl, figure: impl Fn(&Interpreter) -> u64) -> u64 {
 
 fn strings(facts: &Perl) -> String {
     format!(
-        "strings: {} with {} in them, in buffers of {}; {} of 15 bytes or less take {}",
+        "strings: {} with {} of text in {} of buffers; {} of at most 15 bytes take {}",
         thousands(sum(facts, |one| one.strings.values)),
         bytes(sum(facts, |one| one.strings.payload_bytes)),
         bytes(sum(facts, |one| one.strings.capacity_bytes)),
@@ -42,7 +42,7 @@ fn strings(facts: &Perl) -> String {
 
 fn retained(facts: &Perl) -> String {
     format!(
-        "kept though nobody needs it: {} in {}",
+        "retained and unused: {} in {}",
         bytes(sum(facts, |one| one.retained.total.bytes)),
         counted(sum(facts, |one| one.retained.total.buffers), "buffer")
     )
@@ -57,7 +57,7 @@ fn retained_table(facts: &Perl) -> Option<Table> {
         top.iter().take(MAX_SHOWN).map(|buffer| row(buffer.bytes, buffer.holder.clone())).collect();
     if let Some(rest) = top.get(MAX_SHOWN..).filter(|rest| !rest.is_empty()) {
         let sum = rest.iter().fold(0, |sum: u64, buffer| sum.saturating_add(buffer.bytes));
-        rows.push(row(sum, format!("{} more; --json has them", counted(rest.len() as u64, "buffer"))));
+        rows.push(row(sum, format!("{} more (--json lists them)", counted(rest.len() as u64, "buffer"))));
     }
     (!rows.is_empty()).then_some(Table { head: &RETAINED_HEAD, rows, flexible: 1 })
 }

@@ -50,8 +50,6 @@ pub struct SurveySums {
     pub own_keys: Vec<(u64, u64)>,
     /// Entries of these hashes.
     pub own_entries: u64,
-    /// Entries of hashes in use.
-    pub entries: u64,
     /// Bodies in use that can hold a string.
     pub string_bodies: u64,
     /// Damaged values.
@@ -199,7 +197,6 @@ impl SurveySums {
         }
         self.own_keys.extend(other.own_keys);
         add(&mut self.own_entries, other.own_entries);
-        add(&mut self.entries, other.entries);
         self.string_bodies += other.string_bodies;
         self.damaged += other.damaged;
         self.unread += other.unread;

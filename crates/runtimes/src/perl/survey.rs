@@ -451,7 +451,6 @@ impl<'a> Surveyor<'a> {
         if value.head.address == self.context.strtab {
             return;
         }
-        add(&mut self.survey.entries, keys);
         if keys > 0 && !value.head.has_flags(flags::SHARE_KEYS) {
             if self.survey.own_keys.len() < MAX_HASHES {
                 add(&mut self.survey.own_entries, keys);

@@ -497,6 +497,38 @@ fn tables_that_are_not_there_are_not_gone_through() {
     );
 }
 
+/// Memory whose reads end after the deadline.
+struct LateMemory<'a> {
+    fabric: &'a Fabric,
+    deadline: Instant,
+}
+
+impl Memory for LateMemory<'_> {
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        while Instant::now() <= self.deadline {
+            std::thread::yield_now();
+        }
+        self.fabric.read_some(address, buffer)
+    }
+}
+
+#[test]
+fn subs_that_are_not_read_in_time_are_not_damaged() {
+    let (mut fabric, _) = with_sub(0);
+    let sub = fabric.sub("late", &[0], &[&[0]], 0);
+    let deadline = Instant::now() + Duration::from_millis(100);
+    let place = roots::PadContext {
+        memory: &LateMemory { fabric: &fabric, deadline },
+        release: fabric.release,
+        main_cv: 0,
+        deadline,
+        workers: 1,
+        resident_bytes: 1 << 20,
+    };
+    let (found, is_whole) = roots::read_pads(&place, &[sub]);
+    assert_eq!((found.subs.damaged, is_whole), (0, false));
+}
+
 /// Lists of pads that exceed what is resident are refused, and so are lists that exceed it
 /// together.
 #[test]

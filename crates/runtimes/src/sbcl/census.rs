@@ -7,6 +7,7 @@ use super::heap::DynamicSpace;
 use super::objects::{Kinds, Run};
 use super::spaces::Slots;
 use super::store::{HeapCopy, UnitIndex};
+use crate::resident::bytes_of;
 use crate::sbcl::layout::{GC_PAGE_BYTES, GENERATIONS, Layout, ObjectKind, PSEUDO_STATIC};
 use strandline_claims::accumulator::{AccumulatedPart, Accumulator, Class, Slot};
 use strandline_claims::range::RangePages;
@@ -24,22 +25,47 @@ const RUNS_AT_ONCE: usize = 64;
 /// Key of a type: the address of an instance's layout, or an object's widetag (0 for conses).
 pub type TypeKey = u64;
 
-/// Objects of one type, reachable and not: number and bytes, by generation.
+/// A number of objects and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Number of objects.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Tally {
+    /// Adds another tally.
+    pub fn add(&mut self, other: Self) {
+        self.objects += other.objects;
+        self.bytes += other.bytes;
+    }
+
+    /// The sum of `tallies`.
+    pub fn sum(tallies: &[Self]) -> Self {
+        let mut sum = Self::default();
+        tallies.iter().for_each(|tally| sum.add(*tally));
+        sum
+    }
+}
+
+/// Tallies by generation.
+pub type Tallies = [Tally; GENERATIONS];
+
+/// Objects of one type, reachable and not, by generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Reachable, or pseudo-static.
-    pub live: [(u64, u64); GENERATIONS],
+    pub live: Tallies,
     /// Not reachable.
-    pub dead: [(u64, u64); GENERATIONS],
+    pub dead: Tallies,
 }
 
 impl Count {
-    fn add(&mut self, other: &Self) {
+    /// Adds another count.
+    pub fn add(&mut self, other: &Self) {
         for (mine, theirs) in [(&mut self.live, &other.live), (&mut self.dead, &other.dead)] {
-            for (mine, theirs) in mine.iter_mut().zip(theirs) {
-                mine.0 += theirs.0;
-                mine.1 += theirs.1;
-            }
+            mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| mine.add(*theirs));
         }
     }
 }
@@ -55,8 +81,10 @@ pub struct Census {
     pub unread_bytes: u64,
     /// Live bytes that a full collection copies: all but those of large or pinned objects.
     pub moved_bytes: u64,
-    /// Live bytes of large objects: resident ones, and all.
-    pub large: (u64, u64),
+    /// Live bytes of large objects.
+    pub large_bytes: u64,
+    /// The resident part of these.
+    pub large_resident_bytes: u64,
     /// The lowest address at which the walk of a run failed.
     pub damage: Option<u64>,
 }
@@ -72,8 +100,8 @@ impl Census {
         }
         self.unread_bytes += other.unread_bytes;
         self.moved_bytes += other.moved_bytes;
-        self.large.0 += other.large.0;
-        self.large.1 += other.large.1;
+        self.large_bytes += other.large_bytes;
+        self.large_resident_bytes += other.large_resident_bytes;
         self.damage = [self.damage, other.damage].into_iter().flatten().min();
     }
 }
@@ -243,9 +271,8 @@ impl CensusContext<'_> {
             let lives = reached || generation == PSEUDO_STATIC;
             if reached && generation != PSEUDO_STATIC {
                 if large {
-                    let resident = self.pages.runs_in(at, at + bytes).map(|run| run.1 - run.0);
-                    census.large.0 += resident.sum::<u64>();
-                    census.large.1 += bytes;
+                    census.large_resident_bytes += bytes_of(self.pages.runs_in(at, at + bytes));
+                    census.large_bytes += bytes;
                 } else if !self.is_pinned(index, spot) {
                     census.moved_bytes += bytes;
                 }
@@ -259,9 +286,8 @@ impl CensusContext<'_> {
             }
             if let Some(count) = counter.count_mut(self.type_of(header)) {
                 let counts = if lives { &mut count.live } else { &mut count.dead };
-                if let Some(count) = counts.get_mut(generation) {
-                    count.0 += 1;
-                    count.1 += bytes;
+                if let Some(tally) = counts.get_mut(generation) {
+                    tally.add(Tally { objects: 1, bytes });
                 }
             }
             let slots = if lives { &self.slots.live } else { &self.slots.dead };
@@ -293,15 +319,15 @@ mod tests {
     fn no_more_types_are_told_apart_than_programs_have() {
         let mut counter = Counter::new();
         for layout in 0..3 * MAX_TYPES as u64 {
-            counter.count_mut(0x1000 + layout * 16).unwrap().dead[0].0 += 1;
+            counter.count_mut(0x1000 + layout * 16).unwrap().dead[0].objects += 1;
         }
-        counter.count_mut(0x11).unwrap().dead[0].0 += 1;
+        counter.count_mut(0x11).unwrap().dead[0].objects += 1;
         assert_eq!(counter.counts.len(), MAX_TYPES + 2, "the others, and what is no instance");
         let mut census = Census { types: counter.counts.iter().copied().collect(), ..Census::default() };
         let more = (0..100u64).map(|layout| (0x8000_0000 + layout, Count::default())).collect();
         census.add(Census { types: more, ..Census::default() });
         assert_eq!(census.types.len(), MAX_TYPES + 2);
-        let counted: u64 = census.types.values().map(|count| count.dead[0].0).sum();
+        let counted: u64 = census.types.values().map(|count| count.dead[0].objects).sum();
         assert_eq!(counted, 3 * MAX_TYPES as u64 + 1);
     }
 }

@@ -6,6 +6,7 @@
 //! up when time is over.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +18,7 @@ use super::spaces::{Space, used_end};
 use super::store::HeapCopy;
 use super::threads::Region;
 use crate::sbcl::layout::{GC_PAGE_BYTES, Layout};
-use strandline_claims::range::{PAGE_BYTES, RangePages, is_all_zero};
+use strandline_claims::range::{PAGE_BYTES, RangePages, is_all_zero, page_up};
 use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::namespaces;
@@ -227,17 +228,32 @@ impl Copied {
                 for (from, to) in between(&runs, start, end) {
                     let target = bytes.get_mut((from - address) as usize..(to - address) as usize);
                     let Some(target) = target else { continue };
-                    // A file may end within its last page: the rest is zeros.
-                    missing += match part.file.read_at(target, part.offset + (from - part.start)) {
-                        Ok(_) => 0,
-                        Err(_) => to - from,
-                    };
+                    missing += read_mapped(&part.file, target, part.offset + (from - part.start));
                 }
             }
         }
         self.parts.clear();
         missing
     }
+}
+
+/// Reads what a mapping of `file` shows at `offset`: a file may end within its last page, whose
+/// rest is zeros. Returns the number of bytes that could not be read, which includes pages behind
+/// the end of the file.
+fn read_mapped(file: &File, target: &mut [u8], offset: u64) -> u64 {
+    let mut done = 0;
+    while let Some(rest) = target.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, offset.saturating_add(done as u64)) {
+            Ok(0) => {
+                let end = offset.saturating_add(done as u64);
+                return (rest.len() as u64).saturating_sub(page_up(end) - end);
+            }
+            Ok(got) => done += got,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return rest.len() as u64,
+        }
+    }
+    0
 }
 
 /// The parts of `start..end` that lie in none of `runs`.
@@ -259,6 +275,26 @@ fn between(runs: &[(u64, u64)], start: u64, end: u64) -> Vec<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_behind_the_end_of_a_file_are_missing() {
+        let path = std::env::temp_dir().join(format!("strandline-copy-{}", std::process::id()));
+        std::fs::write(&path, [1; 5000]).unwrap();
+        let file = File::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let mut bytes = [0; 3 * PAGE_BYTES as usize];
+        assert_eq!(
+            read_mapped(&file, &mut bytes[..2 * PAGE_BYTES as usize], 0),
+            0,
+            "the last page ends in zeros"
+        );
+        assert_eq!((bytes[4999], bytes[5000]), (1, 0));
+        assert_eq!(read_mapped(&file, &mut bytes, 0), PAGE_BYTES);
+        assert_eq!(read_mapped(&file, &mut bytes, PAGE_BYTES), 2 * PAGE_BYTES);
+        assert_eq!(read_mapped(&file, &mut bytes, 2 * PAGE_BYTES), 3 * PAGE_BYTES);
+        let folder = File::open(std::env::temp_dir()).unwrap();
+        assert_eq!(read_mapped(&folder, &mut bytes, 0), 3 * PAGE_BYTES);
+    }
 
     #[test]
     fn gaps_and_runs_make_up_a_range() {

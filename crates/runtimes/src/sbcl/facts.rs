@@ -117,8 +117,8 @@ pub struct Generation {
     pub trigger_bytes: u64,
     /// `(generation-bytes-consed-between-gcs n)`.
     pub bytes_consed_between_gcs: u64,
-    /// What must happen before a collection takes it: `a raise of generation 1; average age 0.00 of
-    /// 0.75; 2.0 MiB more`, `the next collection`, `never`.
+    /// What must happen before a collection takes it: `a promotion from generation 1; average age
+    /// 0.00 of 0.75; 2.0 MiB more`, `the next collection`, `never`.
     pub waits_for: String,
     /// Bytes that must still be allocated (for generation 0) or raised into it before a collection
     /// takes it; `None` if the collection waits for anything else.

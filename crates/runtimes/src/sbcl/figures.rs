@@ -5,6 +5,7 @@ use super::facts::{Generation, Sbcl, Space as SpaceFacts};
 use super::heap::{DynamicSpace, is_pseudo_static};
 use super::spaces::Space;
 use super::threads::Region;
+use crate::resident::resident_bytes;
 use crate::sbcl::layout::{GC_PAGE_BYTES, Layout, OLDEST};
 use strandline_claims::runtime::Context;
 
@@ -16,18 +17,17 @@ pub fn figures(
     spaces: &[Space],
     layout: &Layout,
 ) -> Sbcl {
-    let resident = |start, end| (context.resident)(start, end).iter().map(|run| run.1 - run.0).sum::<u64>();
     let mut all = vec![SpaceFacts {
         name: "dynamic".to_owned(),
         start: heap.start,
         bytes: heap.end() - heap.start,
-        resident_bytes: resident(heap.start, heap.start + heap.size),
+        resident_bytes: resident_bytes(context, heap.start, heap.start + heap.size),
     }];
     all.extend(spaces.iter().map(|space| SpaceFacts {
         name: space.kind.name().to_owned(),
         start: space.start,
         bytes: space.end - space.start,
-        resident_bytes: resident(space.start, space.end),
+        resident_bytes: resident_bytes(context, space.start, space.end),
     }));
     all.sort_by_key(|space| space.start);
     Sbcl {
@@ -80,7 +80,7 @@ fn next_collections(heap: &DynamicSpace) -> Vec<(String, Option<u64>)> {
         let missing = books.trigger.saturating_add(1).saturating_sub(books.bytes_allocated);
         let mut parts = Vec::new();
         if !is_raised {
-            parts.push(format!("a raise of generation {}", number - 1));
+            parts.push(format!("a promotion from generation {}", number - 1));
         }
         if !is_old {
             parts.push(format!("average age {age:.2} of {:.2}", books.minimum_age));
@@ -161,8 +161,8 @@ mod tests {
             GenerationRecord { trigger: (2 << 20) - 1, minimum_age: 0.75, ..GenerationRecord::default() };
         let told = next_collections(&heap);
         assert_eq!(told[0], ("20.0 MiB more".to_owned(), Some(20 << 20)));
-        assert_eq!(told[1], ("a raise of generation 0".to_owned(), None));
-        let all = "a raise of generation 1; average age 0.00 of 0.75; 2.0 MiB more";
+        assert_eq!(told[1], ("a promotion from generation 0".to_owned(), None));
+        let all = "a promotion from generation 1; average age 0.00 of 0.75; 2.0 MiB more";
         assert_eq!(told[2], (all.to_owned(), None));
         assert_eq!((told[6].0.as_str(), told[7].0.as_str()), ("never", "never"));
         heap.generations[0].collections = 1;

@@ -13,7 +13,7 @@ pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
             class: "unattributed",
             bytes: unattributed,
             headline: format!(
-                "{} is objects of SBCL of which it is not known whether anything needs them",
+                "{} is SBCL objects that were not traced: live or dead is not known",
                 view.of_rss(untraced)
             ),
         });
@@ -23,10 +23,10 @@ pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
 
 fn dead_objects(view: &LedgerView<'_>) -> Finding {
     let (dead, free) = (view.row("sbcl.dead"), view.row("sbcl.free"));
-    let mut headline = format!("{} is of no use to SBCL any more", view.of_rss(dead + free));
+    let mut headline = format!("{} is free or dead in SBCL's heap", view.of_rss(dead + free));
     if let Some(largest) = view.rows_of("sbcl.dead").max_by_key(|row| row.bytes) {
         headline += &format!(
-            ": {} of objects that nothing reaches ({} of them in {})",
+            ": {} of unreachable objects ({} of them in {})",
             bytes(dead),
             bytes(largest.bytes),
             largest.holder
@@ -36,6 +36,6 @@ fn dead_objects(view: &LedgerView<'_>) -> Finding {
         headline += if dead > 0 { " and" } else { ":" };
         headline += &format!(" {} of free pages", bytes(free));
     }
-    headline += &view.released_by("sbcl_full_gc", "(gc :full t) gives back");
+    headline += &view.released_by("sbcl_full_gc", "(gc :full t) releases");
     Finding { class: "dead_objects", bytes: dead + free, headline }
 }

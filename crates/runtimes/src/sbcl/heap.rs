@@ -214,7 +214,7 @@ impl Page {
 }
 
 fn page(entry: &[u8], layout: &Layout) -> Result<Page, ReadError> {
-    let damaged = || ReadError::Damaged("an entry of page_table makes no sense".to_owned());
+    let damaged = || ReadError::Damaged("an entry of page_table is invalid".to_owned());
     let scan_start = half_word_at(entry, 0).ok_or_else(damaged)?;
     let rest = half_word_at(entry, 4).ok_or_else(damaged)?;
     let used = rest & 0xffff;

@@ -131,8 +131,8 @@ pub struct Layout {
     /// Words of an allocation region (gencgc-alloc-region.h): free pointer, end, in 2.1 the last
     /// page, start.
     pub region_words: usize,
-    /// Objects by widetag (early-objdef.lisp); other widetags are not objects'.
-    pub kinds: &'static [(u8, ObjectKind, &'static str)],
+    /// Index of this layout in [`ObjectType::widetags`].
+    pub widetags: usize,
     /// Position of the flags in a vector's header (`ARRAY_FLAGS_POSITION`).
     pub vector_flags_shift: u32,
     /// Index of a symbol's word that points to its name, and the mask of the pointer in it
@@ -166,6 +166,74 @@ const A: ObjectKind = ObjectKind::Array;
 const fn v(bits: u8) -> ObjectKind {
     ObjectKind::Vector(bits, 0)
 }
+const fn w(widetags: [u8; 2], kind: ObjectKind, name: &'static str) -> ObjectType {
+    ObjectType { widetags, kind, name }
+}
+
+/// A type of objects with a header.
+#[derive(Clone, Copy, Debug)]
+pub struct ObjectType {
+    /// Its widetag in each layout.
+    pub widetags: [u8; 2],
+    /// Its kind.
+    pub kind: ObjectKind,
+    /// Its name.
+    pub name: &'static str,
+}
+
+/// All types of objects (early-objdef.lisp); other widetags are not objects'.
+pub const OBJECT_TYPES: [ObjectType; 50] = [
+    w([0x11, 0x11], ObjectKind::Bignum, "bignum"),
+    w([0x15, 0x15], B, "ratio"),
+    w([0x1d, 0x1d], U, "double-float"),
+    w([0x21, 0x21], B, "complex"),
+    w([0x25, 0x25], U, "complex-single-float"),
+    w([0x29, 0x29], U, "complex-double-float"),
+    w([0x2d, 0x2d], ObjectKind::Symbol, "symbol"),
+    w([0x31, 0x35], ObjectKind::Code, "code"),
+    w([0x35, 0x41], ObjectKind::SimpleFun, "simple-fun"),
+    w([0x39, 0x45], ObjectKind::Closure, "closure"),
+    w([0x3d, 0x3d], ObjectKind::FunInstance, "funcallable-instance"),
+    w([0x45, 0x4d], B, "value-cell"),
+    w([0x4d, 0x31], U, "system-area-pointer"),
+    w([0x55, 0x59], ObjectKind::WeakPointer, "weak-pointer"),
+    w([0x59, 0x39], ObjectKind::Instance, "instance"),
+    w([0x5d, 0x5d], ObjectKind::Fdefn, "fdefn"),
+    w([0x65, 0x65], U, "simd-pack"),
+    w([0x69, 0x69], U, "simd-pack-256"),
+    w([0x6d, 0x6d], ObjectKind::Filler, "filler"),
+    w([0x81, 0x81], A, "simple-array"),
+    w([0x85, 0x89], ObjectKind::SimpleVector, "simple-vector"),
+    w([0x89, 0x8d], v(1), "simple-bit-vector"),
+    w([0x8d, 0x91], v(2), "(unsigned-byte 2) vector"),
+    w([0x91, 0x95], v(4), "(unsigned-byte 4) vector"),
+    w([0x95, 0x99], v(8), "(unsigned-byte 7) vector"),
+    w([0x99, 0x9d], v(8), "(unsigned-byte 8) vector"),
+    w([0x9d, 0xa1], v(16), "(unsigned-byte 15) vector"),
+    w([0xa1, 0xa5], v(16), "(unsigned-byte 16) vector"),
+    w([0xa5, 0xa9], v(32), "(unsigned-byte 31) vector"),
+    w([0xa9, 0xad], v(32), "(unsigned-byte 32) vector"),
+    w([0xad, 0xb1], v(64), "unsigned fixnum vector"),
+    w([0xb1, 0xb5], v(64), "(unsigned-byte 63) vector"),
+    w([0xb5, 0xb9], v(64), "(unsigned-byte 64) vector"),
+    w([0xb9, 0xbd], v(8), "(signed-byte 8) vector"),
+    w([0xbd, 0xc1], v(16), "(signed-byte 16) vector"),
+    w([0xc1, 0xc5], v(32), "(signed-byte 32) vector"),
+    w([0xc5, 0xc9], v(64), "fixnum vector"),
+    w([0xc9, 0xcd], v(64), "(signed-byte 64) vector"),
+    w([0xcd, 0xd1], v(32), "single-float vector"),
+    w([0xd1, 0xd5], v(64), "double-float vector"),
+    w([0xd5, 0xd9], v(64), "complex-single-float vector"),
+    w([0xd9, 0xdd], v(128), "complex-double-float vector"),
+    w([0xdd, 0x85], v(0), "nil vector"),
+    w([0xe1, 0xe1], ObjectKind::Vector(8, 1), "simple-base-string"),
+    w([0xe5, 0xe5], v(32), "simple-character-string"),
+    w([0xe9, 0xe9], A, "complex-base-string"),
+    w([0xed, 0xed], A, "complex-character-string"),
+    w([0xf1, 0xf1], A, "complex-bit-vector"),
+    w([0xf5, 0xf5], A, "complex-vector"),
+    w([0xf9, 0xf9], A, "complex-array"),
+];
 
 /// All layouts.
 pub const LAYOUTS: [Layout; 2] = [
@@ -175,58 +243,7 @@ pub const LAYOUTS: [Layout; 2] = [
         page_types: PageTypes { mask: 7, single_object: 16, open_region: 8, unboxed: 2, code: 3 },
         used_in_bytes: true,
         region_words: 4,
-        kinds: &[
-            (0x11, ObjectKind::Bignum, "bignum"),
-            (0x15, B, "ratio"),
-            (0x1d, U, "double-float"),
-            (0x21, B, "complex"),
-            (0x25, U, "complex-single-float"),
-            (0x29, U, "complex-double-float"),
-            (0x2d, ObjectKind::Symbol, "symbol"),
-            (0x31, ObjectKind::Code, "code"),
-            (0x35, ObjectKind::SimpleFun, "simple-fun"),
-            (0x39, ObjectKind::Closure, "closure"),
-            (0x3d, ObjectKind::FunInstance, "funcallable-instance"),
-            (0x45, B, "value-cell"),
-            (0x4d, U, "system-area-pointer"),
-            (0x55, ObjectKind::WeakPointer, "weak-pointer"),
-            (0x59, ObjectKind::Instance, "instance"),
-            (0x5d, ObjectKind::Fdefn, "fdefn"),
-            (0x65, U, "simd-pack"),
-            (0x69, U, "simd-pack-256"),
-            (0x6d, ObjectKind::Filler, "filler"),
-            (0x81, A, "simple-array"),
-            (0x85, ObjectKind::SimpleVector, "simple-vector"),
-            (0x89, v(1), "simple-bit-vector"),
-            (0x8d, v(2), "(unsigned-byte 2) vector"),
-            (0x91, v(4), "(unsigned-byte 4) vector"),
-            (0x95, v(8), "(unsigned-byte 7) vector"),
-            (0x99, v(8), "(unsigned-byte 8) vector"),
-            (0x9d, v(16), "(unsigned-byte 15) vector"),
-            (0xa1, v(16), "(unsigned-byte 16) vector"),
-            (0xa5, v(32), "(unsigned-byte 31) vector"),
-            (0xa9, v(32), "(unsigned-byte 32) vector"),
-            (0xad, v(64), "unsigned fixnum vector"),
-            (0xb1, v(64), "(unsigned-byte 63) vector"),
-            (0xb5, v(64), "(unsigned-byte 64) vector"),
-            (0xb9, v(8), "(signed-byte 8) vector"),
-            (0xbd, v(16), "(signed-byte 16) vector"),
-            (0xc1, v(32), "(signed-byte 32) vector"),
-            (0xc5, v(64), "fixnum vector"),
-            (0xc9, v(64), "(signed-byte 64) vector"),
-            (0xcd, v(32), "single-float vector"),
-            (0xd1, v(64), "double-float vector"),
-            (0xd5, v(64), "complex-single-float vector"),
-            (0xd9, v(128), "complex-double-float vector"),
-            (0xdd, v(0), "nil vector"),
-            (0xe1, ObjectKind::Vector(8, 1), "simple-base-string"),
-            (0xe5, v(32), "simple-character-string"),
-            (0xe9, A, "complex-base-string"),
-            (0xed, A, "complex-character-string"),
-            (0xf1, A, "complex-bit-vector"),
-            (0xf5, A, "complex-vector"),
-            (0xf9, A, "complex-array"),
-        ],
+        widetags: 0,
         vector_flags_shift: 8,
         symbol_name: (4, u64::MAX),
         layout_classoid: (3, Release(2, 5, 7), 4),
@@ -239,58 +256,7 @@ pub const LAYOUTS: [Layout; 2] = [
         page_types: PageTypes { mask: 15, single_object: 16, open_region: 32, unboxed: 1, code: 7 },
         used_in_bytes: false,
         region_words: 3,
-        kinds: &[
-            (0x11, ObjectKind::Bignum, "bignum"),
-            (0x15, B, "ratio"),
-            (0x1d, U, "double-float"),
-            (0x21, B, "complex"),
-            (0x25, U, "complex-single-float"),
-            (0x29, U, "complex-double-float"),
-            (0x2d, ObjectKind::Symbol, "symbol"),
-            (0x31, U, "system-area-pointer"),
-            (0x35, ObjectKind::Code, "code"),
-            (0x39, ObjectKind::Instance, "instance"),
-            (0x3d, ObjectKind::FunInstance, "funcallable-instance"),
-            (0x41, ObjectKind::SimpleFun, "simple-fun"),
-            (0x45, ObjectKind::Closure, "closure"),
-            (0x4d, B, "value-cell"),
-            (0x59, ObjectKind::WeakPointer, "weak-pointer"),
-            (0x5d, ObjectKind::Fdefn, "fdefn"),
-            (0x65, U, "simd-pack"),
-            (0x69, U, "simd-pack-256"),
-            (0x6d, ObjectKind::Filler, "filler"),
-            (0x81, A, "simple-array"),
-            (0x85, v(0), "nil vector"),
-            (0x89, ObjectKind::SimpleVector, "simple-vector"),
-            (0x8d, v(1), "simple-bit-vector"),
-            (0x91, v(2), "(unsigned-byte 2) vector"),
-            (0x95, v(4), "(unsigned-byte 4) vector"),
-            (0x99, v(8), "(unsigned-byte 7) vector"),
-            (0x9d, v(8), "(unsigned-byte 8) vector"),
-            (0xa1, v(16), "(unsigned-byte 15) vector"),
-            (0xa5, v(16), "(unsigned-byte 16) vector"),
-            (0xa9, v(32), "(unsigned-byte 31) vector"),
-            (0xad, v(32), "(unsigned-byte 32) vector"),
-            (0xb1, v(64), "unsigned fixnum vector"),
-            (0xb5, v(64), "(unsigned-byte 63) vector"),
-            (0xb9, v(64), "(unsigned-byte 64) vector"),
-            (0xbd, v(8), "(signed-byte 8) vector"),
-            (0xc1, v(16), "(signed-byte 16) vector"),
-            (0xc5, v(32), "(signed-byte 32) vector"),
-            (0xc9, v(64), "fixnum vector"),
-            (0xcd, v(64), "(signed-byte 64) vector"),
-            (0xd1, v(32), "single-float vector"),
-            (0xd5, v(64), "double-float vector"),
-            (0xd9, v(64), "complex-single-float vector"),
-            (0xdd, v(128), "complex-double-float vector"),
-            (0xe1, ObjectKind::Vector(8, 1), "simple-base-string"),
-            (0xe5, v(32), "simple-character-string"),
-            (0xe9, A, "complex-base-string"),
-            (0xed, A, "complex-character-string"),
-            (0xf1, A, "complex-bit-vector"),
-            (0xf5, A, "complex-vector"),
-            (0xf9, A, "complex-array"),
-        ],
+        widetags: 1,
         vector_flags_shift: 16,
         symbol_name: (5, 0xffff_ffff_ffff),
         layout_classoid: (3, Release(2, 5, 7), 4),
@@ -327,9 +293,11 @@ mod tests {
     }
 
     #[test]
-    fn widetags_stand_once_and_in_order() {
+    fn each_widetag_has_one_type() {
         for layout in &LAYOUTS {
-            assert!(layout.kinds.is_sorted_by(|a, b| a.0 < b.0));
+            let mut widetags = OBJECT_TYPES.map(|of| of.widetags[layout.widetags]);
+            widetags.sort_unstable();
+            assert!(widetags.is_sorted_by(|a, b| a < b));
         }
     }
 }

@@ -4,27 +4,27 @@
 //! checks them against each other, `threads` finds the open regions, `spaces` claims the memory.
 //! While the target is stopped its objects are only copied; they are traced once it runs again.
 
-pub mod census;
-pub mod copy;
+mod census;
+mod copy;
 pub mod facts;
 mod figures;
 mod findings;
-pub mod heap;
-pub mod layout;
+mod heap;
+mod layout;
 pub mod locate;
-pub mod mark;
-pub mod names;
-pub mod objects;
-pub mod path;
-pub mod remedies;
-pub mod room;
-pub mod roots;
+mod mark;
+mod names;
+mod objects;
+mod path;
+mod remedies;
+mod room;
+mod roots;
 pub mod rows;
 mod section;
-pub mod spaces;
-pub mod store;
-pub mod threads;
-pub mod trace;
+mod spaces;
+mod store;
+mod threads;
+mod trace;
 
 #[cfg(test)]
 mod tests;
@@ -34,6 +34,8 @@ use self::heap::{DynamicSpace, ReadError};
 use self::spaces::{Slots, Space};
 use self::threads::Threads;
 use self::trace::PendingTrace;
+use crate::programs::Programs;
+use crate::resident::resident_bytes;
 use crate::sbcl::layout::{Layout, Release};
 use FileName::{Contains, Versioned};
 use strandline_claims::caveat::Caveat;
@@ -69,13 +71,13 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     remedies: &[
         Spec {
             id: "sbcl_full_gc",
-            help: "what (gc :full t) would give back of an SBCL: predicted (--dry-run), never applied from outside",
+            help: "predicts what (gc :full t) releases (--dry-run); never applied from outside",
             effect: Effect::Objects,
             action: Action::Advice(remedies::full_collection),
         },
-        Spec::next_start("sbcl_generations", "objects that die soon stay out of older generations"),
+        Spec::next_start("sbcl_generations", "keeps short-lived objects out of older generations"),
     ],
-    not_read: "its other collector (mark-region), and what foreign code keeps: that stands on the allocator's rows",
+    not_read: "its other collector (mark-region), and memory of foreign code, which counts for the allocator's rows",
     heap: HeapKind::OwnOnly("sbcl"),
     ..ReaderInfo::NONE
 };
@@ -89,8 +91,7 @@ impl runtime::Reader for Reader {
     }
 
     fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
-        let programs = locate::find(process, space);
-        if programs.is_empty() { None } else { Some(Box::new(Programs(programs))) }
+        Programs::found(locate::find(process, space))
     }
 
     fn findings(&self, view: &LedgerView<'_>) -> Vec<Finding> {
@@ -111,10 +112,7 @@ impl runtime::Reader for Reader {
     }
 }
 
-/// The mapped files that hold an SBCL.
-struct Programs(Vec<locate::Program>);
-
-impl Found for Programs {
+impl Found for Programs<locate::Program> {
     fn access(&self, _: &dyn Memory) -> Access {
         Access::OwnCopy
     }
@@ -136,7 +134,7 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
     let mut reading = Reading { facts: new_facts(program), ..Reading::default() };
     let Some((release, layout)) = program.layout() else {
         let version = program.version.as_deref().unwrap_or("of unknown version");
-        let text = format!("SBCL {version}: where its structures stand is not known; nothing of it is read");
+        let text = format!("the layout of SBCL {version} is not known; strandline read nothing of it");
         reading.caveats.push(Caveat::new("sbcl_unknown_version", program.path.clone(), None, text));
         return Ok(reading);
     };
@@ -149,7 +147,7 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
         }
         Err(ReadError::Damaged(what)) => {
             let bytes = dynamic_resident(context, program);
-            let text = format!("SBCL's own books do not hold together ({what}); nothing of it is read");
+            let text = format!("SBCL's structures are inconsistent ({what}); strandline read nothing of it");
             reading.caveats.push(Caveat::new("sbcl_damaged", program.path.clone(), bytes, text));
             return Ok(reading);
         }
@@ -157,7 +155,7 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
     reading.bytes_read += heap.bytes_read;
     let threads = threads::read(context.memory, program, layout, &heap);
     if let Some(doubt) = &threads.inconsistency {
-        let text = format!("SBCL's threads are not all known: {doubt}");
+        let text = format!("not all of SBCL's threads are known: {doubt}");
         reading.caveats.push(Caveat::new("sbcl_threads", program.path.clone(), None, text));
     }
     let found = spaces::spaces(context.memory, program);
@@ -174,13 +172,13 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
     reading.facts.read = true;
     figures.write_to(&mut reading.facts);
     if !spaces::may_claim(context, heap.start, heap.start + heap.size) {
-        let text = "SBCL's dynamic space would lie on the heap or a stack: nothing of it is claimed";
+        let text = "SBCL's dynamic space would overlap the heap or a stack: it is not claimed";
         reading.caveats.push(Caveat::new("sbcl_damaged", format!("{:#x}", heap.start), None, text));
         return Ok(reading);
     }
     let pages = context.pages(heap.start, heap.start + heap.size);
     let seen = HeapState { program, layout, release, heap, threads, spaces: found };
-    seen.take(context, (pages, figures), &mut reading);
+    seen.take(context, pages, figures, &mut reading);
     Ok(reading)
 }
 
@@ -196,12 +194,12 @@ struct HeapState<'a> {
 
 impl HeapState<'_> {
     /// Copies what is to be traced later; if that is not possible, claims dynamic space by page.
-    fn take(self, context: &Context<'_>, (pages, figures): (RangePages, Sbcl), reading: &mut Reading) {
+    fn take(self, context: &Context<'_>, pages: RangePages, figures: Sbcl, reading: &mut Reading) {
         let plan = copy::CopyPlan::new(&self.heap, &self.threads.regions, &self.spaces, self.layout);
         let why = self.reason_not_traced(context, &plan);
         let copied = if why.is_none() { plan.copy(context, &pages, &self.program.room) } else { None };
         let Some(copied) = copied else {
-            let why = why.unwrap_or_else(|| "there was no memory or no time for a copy of them".to_owned());
+            let why = why.unwrap_or_else(|| "there was no memory or no time for a copy".to_owned());
             self.claim_by_page(&pages, figures, &why, reading);
             return;
         };
@@ -227,25 +225,27 @@ impl HeapState<'_> {
         let budget = budget::copy_budget_bytes(self.program.room.bytes());
         if plan.bytes() > budget {
             return Some(format!(
-                "a copy of them takes {} bytes, and {budget} (half of what is available) may be used",
+                "a copy takes {} bytes, and the limit is {budget} (half of what is available)",
                 plan.bytes()
             ));
         }
         if self.threads.inconsistency.is_some() {
             return Some(
-                "not all of its threads are known, and what they hold would count as dead".to_owned(),
+                "not all of its threads are known, and objects that only they hold would count as dead"
+                    .to_owned(),
             );
         }
         if self.program.value(context.memory, "arena_chain").is_some_and(|chain| chain != 0) {
-            return Some("it has arenas, and what they alone hold would count as dead".to_owned());
+            return Some("it has arenas, and objects that only these hold would count as dead".to_owned());
         }
         let swapped = context.process.status().ok().and_then(|status| status.swap_bytes).unwrap_or(0);
-        (swapped > 0).then(|| format!("{swapped} bytes of the process are swapped out and may be theirs"))
+        (swapped > 0)
+            .then(|| format!("{swapped} bytes of the process are swapped out and may belong to objects"))
     }
 
     fn claim_by_page(&self, pages: &RangePages, mut figures: Sbcl, why: &str, reading: &mut Reading) {
         let text =
-            format!("SBCL's objects are not traced ({why}): which are live and which dead is not known");
+            format!("SBCL's objects are not traced ({why}): live and dead objects are not distinguished");
         let bytes = Some(self.heap.bytes_allocated);
         reading.caveats.push(Caveat::new("sbcl_not_traced", self.program.path.clone(), bytes, text));
         let Some(slots) = Slots::new(&mut reading.palette, &rows::ALLOCATED) else { return };
@@ -277,6 +277,5 @@ fn new_facts(program: &locate::Program) -> Runtime {
 fn dynamic_resident(context: &Context<'_>, program: &locate::Program) -> Option<u64> {
     let start = program.value(context.memory, "DYNAMIC_SPACE_START")?;
     let size = program.value(context.memory, "dynamic_space_size")?;
-    let runs = (context.resident)(start, start.checked_add(size)?);
-    Some(runs.iter().map(|run| run.1 - run.0).sum())
+    Some(resident_bytes(context, start, start.checked_add(size)?))
 }

@@ -4,7 +4,7 @@ use super::heap::DynamicSpace;
 use super::spaces::{Space, SpaceKind, used_end};
 use super::store::{HeapCopy, UNIT_BYTES};
 use super::threads::Region;
-use crate::sbcl::layout::{GC_PAGE_BYTES, Layout, ObjectKind};
+use crate::sbcl::layout::{GC_PAGE_BYTES, Layout, OBJECT_TYPES, ObjectKind};
 
 /// Kinds of objects by the first byte of their first word.
 pub struct Kinds {
@@ -34,13 +34,10 @@ impl Kinds {
                 *kind = Some(ObjectKind::Cons);
             }
         }
-        for &(byte, kind, name) in layout.kinds {
-            if let Some(slot) = kinds.by_byte.get_mut(usize::from(byte)) {
-                *slot = Some(kind);
-            }
-            if let Some(slot) = kinds.names.get_mut(usize::from(byte)) {
-                *slot = name;
-            }
+        for of in &OBJECT_TYPES {
+            let byte = usize::from(of.widetags[layout.widetags]);
+            kinds.by_byte[byte] = Some(of.kind);
+            kinds.names[byte] = of.name;
         }
         kinds
     }

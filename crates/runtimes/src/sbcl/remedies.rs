@@ -1,4 +1,4 @@
-//! Remedies that give SBCL's memory back.
+//! Remedies that make SBCL release memory.
 //!
 //! A full collection cannot be requested from outside. Everything that SBCL reacts to was examined
 //! for it (2.1.1 to 2.6.4; src/code/target-signal.lisp, src/runtime/interrupt.c,
@@ -37,10 +37,10 @@ pub fn remedies(figures: &Sbcl) -> Vec<Remedy> {
         kind: RemedyKind::Program,
         predicted_bytes: gives_back,
         how: "(sb-ext:gc :full t) in the program after its peak, or from a REPL it serves (Swank, Slynk); \
-              nothing outside the process can ask for it safely"
+              it cannot be requested safely from outside"
             .to_owned(),
         cost: format!(
-            "all Lisp threads stand still while {} of live objects are copied or scanned",
+            "all Lisp threads wait while the collector copies or scans {} of live objects",
             mib(live)
         ),
         ..Remedy::default()
@@ -48,7 +48,7 @@ pub fn remedies(figures: &Sbcl) -> Vec<Remedy> {
     let settings = Remedy::setting(
         "sbcl_generations",
         &generations(figures),
-        "more collections of young objects, or more copying of those that survive them",
+        "more collections of young objects, or more copying of their survivors",
     );
     let older = figures.generations.iter().filter(|generation| generation.number >= 1);
     let strands = older.filter_map(|generation| generation.dead_bytes).sum::<u64>() >= MIN_BYTES;
@@ -64,11 +64,11 @@ fn generations(figures: &Sbcl) -> String {
     let nursery =
         figures.bytes_consed_between_gcs.map_or_else(String::new, |bytes| format!(" ({} now)", mib(bytes)));
     format!(
-        "(setf (sb-ext:generation-number-of-gcs-before-promotion 0) 3) keeps what dies soon from being raised; \
-         (setf (sb-ext:generation-minimum-age-before-gc {number}) 0.0d0) has generation {number} collected at a raise \
-         into it whatever its age; a smaller (sb-ext:generation-bytes-consed-between-gcs {number}) ({between} now) \
-         has it collected sooner, from its next collection on; a larger (sb-ext:bytes-consed-between-gcs){nursery} \
-         collects less often, and less that is still in use is raised",
+        "(setf (sb-ext:generation-number-of-gcs-before-promotion 0) 3) keeps short-lived objects from being promoted; \
+         (setf (sb-ext:generation-minimum-age-before-gc {number}) 0.0d0) collects generation {number} at each promotion \
+         into it, whatever its age; a smaller (sb-ext:generation-bytes-consed-between-gcs {number}) ({between} now) \
+         collects it sooner, from its next collection on; a larger (sb-ext:bytes-consed-between-gcs){nursery} \
+         collects less often and promotes fewer objects that are still in use",
         between = mib(between),
     )
 }
@@ -80,18 +80,18 @@ fn generations(figures: &Sbcl) -> String {
 /// deadlock or corrupt the heap.
 pub fn full_collection(request: &Request<'_>) -> Answer {
     match request.runtime {
-        None => Answer::Refused("there is no SBCL in it".to_owned()),
+        None => Answer::Refused("the process has no SBCL".to_owned()),
         Some(runtime) if !runtime.read => Answer::Refused(
-            "its SBCL was not read (see the caveats of explain): nothing can be predicted".to_owned(),
+            "SBCL was not read (see the caveats of explain): nothing can be predicted".to_owned(),
         ),
         Some(_) if request.remedy.and_then(|remedy| remedy.predicted_bytes) == Some(0) => {
-            Answer::Nothing("nothing in it is dead".to_owned())
+            Answer::Nothing("no object in it is dead".to_owned())
         }
         Some(_) if request.is_dry_run => Answer::Possible,
         Some(_) => Answer::Refused(format!(
             "a collection of a running SBCL cannot be started safely from outside; evaluate (sb-ext:gc :full t) in it (a REPL, Swank \
              or Slynk, or a timer of its own), or start it with settings that `strandline try` compares; `strandline reclaim \
-             --dry-run --remedy sbcl_full_gc {}` predicts what it gives back",
+             --dry-run --remedy sbcl_full_gc {}` predicts what that releases",
             request.pid
         )),
     }

@@ -13,7 +13,7 @@ const GENERATION_HEAD: [Column; 7] = [
     figures("dead"),
     figures("waste"),
     figures("pages"),
-    words("collected after"),
+    words("next collected after"),
 ];
 const TYPE_HEAD: [Column; 5] =
     [words(""), figures("bytes"), figures("instances"), words("type"), words("mostly in")];
@@ -22,13 +22,15 @@ const TYPE_HEAD: [Column; 5] =
 pub fn section(runtime: &Runtime) -> Option<Section> {
     let facts: Sbcl = runtime.details("sbcl")?;
     let title = format!(
-        "{}: {} of a dynamic space of {} in use",
+        "{}: {} of {} of dynamic space in use",
         name_and_version(runtime),
         bytes(facts.dynamic_usage_bytes),
         bytes(facts.dynamic_space_bytes)
     );
     let mut lines = vec![traced(&facts)];
-    lines.extend(facts.path.as_ref().map(|path| format!("what keeps one of them: {}", path_text(path))));
+    lines.extend(
+        facts.path.as_ref().map(|path| format!("a path from a root to one of them: {}", path_text(path))),
+    );
     let used = facts.generations.iter().filter(|generation| generation.pages > 0);
     let rows = used.map(generation_row).collect();
     let mut tables = vec![Table { head: &GENERATION_HEAD, rows, flexible: 6 }];
@@ -42,12 +44,10 @@ pub fn section(runtime: &Runtime) -> Option<Section> {
 
 fn traced(facts: &Sbcl) -> String {
     match facts.dead_bytes.zip(facts.usage_after_full_gc_bytes) {
-        Some((dead, after)) => format!(
-            "nothing reaches {}: (gc :full t) is predicted to leave {} in use",
-            bytes(dead),
-            bytes(after)
-        ),
-        None => "not traced: what is live and what is dead is not known".to_owned(),
+        Some((dead, after)) => {
+            format!("unreachable: {}; in use after (gc :full t), predicted: {}", bytes(dead), bytes(after))
+        }
+        None => "not traced: live and dead objects are not distinguished".to_owned(),
     }
 }
 

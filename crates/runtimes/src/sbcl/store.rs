@@ -96,11 +96,6 @@ impl HeapCopy {
         spans
     }
 
-    /// Number of copied pages.
-    pub fn pages(&self) -> usize {
-        self.addresses.len()
-    }
-
     /// Allocates the bits, once all areas were added.
     pub fn make_bits(&mut self) {
         self.bits = (0..self.addresses.len() * UNITS_PER_PAGE / 32).map(|_| AtomicU64::new(0)).collect();
@@ -118,11 +113,6 @@ impl HeapCopy {
             }
         }
         None
-    }
-
-    /// Whether `address` lies in dynamic space.
-    pub fn is_dynamic(&self, address: u64) -> bool {
-        self.areas.first().is_some_and(|area| area.start <= address && address < area.end)
     }
 
     /// The address of a spot.
@@ -246,11 +236,6 @@ impl HeapCopy {
     /// Number of spots.
     pub fn spots(&self) -> usize {
         self.addresses.len() * UNITS_PER_PAGE
-    }
-
-    /// Bytes of the copy.
-    pub fn copied_bytes(&self) -> u64 {
-        self.addresses.len() as u64 * GC_PAGE_BYTES
     }
 }
 

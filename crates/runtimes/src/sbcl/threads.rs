@@ -60,7 +60,7 @@ pub fn read(memory: &dyn Memory, program: &Program, layout: &Layout, heap: &Dyna
     let local_bytes = program.value(memory, "dynamic_values_bytes");
     let local_bytes = local_bytes.filter(|bytes| (1..=MAX_LOCAL_BYTES).contains(bytes));
     if local_bytes.is_none() {
-        found.inconsistency = Some("the size of their local storage is not known".to_owned());
+        found.inconsistency = Some("the size of their thread-local storage is not known".to_owned());
     }
     let mut at = program.value(memory, "all_threads").unwrap_or(0);
     let mut seen = std::collections::HashSet::new();

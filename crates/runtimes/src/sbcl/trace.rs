@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use super::census::{self, Census, Count};
+use super::census::{self, Census, Count, Tallies, Tally};
 use super::copy;
 use super::facts::{Sbcl, TypeBytes};
 use super::heap::DynamicSpace;
@@ -17,7 +17,8 @@ use super::rows;
 use super::spaces::{self, Slots, Space};
 use super::store::{HeapCopy, UnitIndex};
 use super::threads::Region;
-use crate::sbcl::layout::{GC_PAGE_BYTES, GENERATIONS, Layout, OLDEST, ObjectKind, PSEUDO_STATIC, Release};
+use crate::resident::bytes_of;
+use crate::sbcl::layout::{GC_PAGE_BYTES, Layout, OLDEST, ObjectKind, PSEUDO_STATIC, Release};
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::caveat::Caveat;
@@ -145,27 +146,20 @@ impl PendingTrace {
         kinds: &Kinds,
     ) -> Vec<TypeFacts> {
         let mut all = Count::default();
-        for count in census.types.values() {
-            for (sums, counts) in [(&mut all.live, &count.live), (&mut all.dead, &count.dead)] {
-                for (sum, count) in sums.iter_mut().zip(counts) {
-                    *sum = (sum.0 + count.0, sum.1 + count.1);
-                }
-            }
-        }
+        census.types.values().for_each(|count| all.add(count));
         for (generation, (live, dead)) in figures.generations.iter_mut().zip(all.live.iter().zip(&all.dead)) {
-            generation.live_bytes = Some(live.1);
-            generation.dead_bytes = Some(dead.1);
+            generation.live_bytes = Some(live.bytes);
+            generation.dead_bytes = Some(dead.bytes);
         }
         for (generation, &fillers) in figures.generations.iter_mut().zip(&census.fillers) {
             generation.filler_bytes = Some(fillers);
         }
         figures.traced = true;
-        figures.live_bytes = Some(all.live.iter().map(|live| live.1).sum());
-        figures.dead_bytes = Some(all.dead.iter().map(|dead| dead.1).sum());
+        figures.live_bytes = Some(Tally::sum(&all.live).bytes);
+        figures.dead_bytes = Some(Tally::sum(&all.dead).bytes);
         let (usage, kept_bytes) = self.after_full_collection(census, marked);
         figures.usage_after_full_gc_bytes = Some(usage);
-        let resident: u64 =
-            self.pages.runs_in(self.heap.start, self.heap.start + self.heap.size).map(|r| r.1 - r.0).sum();
+        let resident: u64 = bytes_of(self.pages.runs_in(self.heap.start, self.heap.start + self.heap.size));
         figures.full_gc_gives_back_bytes = Some(resident.saturating_sub(kept_bytes));
         let mut names = Names {
             store: &self.copied.store,
@@ -179,7 +173,7 @@ impl PendingTrace {
         let types = census.types.iter().map(|(&key, count)| {
             let mut count = *count;
             if let Some(of_core) = count.live.get_mut(PSEUDO_STATIC) {
-                *of_core = (0, 0);
+                *of_core = Tally::default();
             }
             (key, count)
         });
@@ -194,9 +188,9 @@ impl PendingTrace {
     /// (obliterate_nonpinned_words fills its rest), large objects and pseudo-static ones stay where
     /// they are; all other pages are given back (remap_free_pages), each in one piece.
     fn after_full_collection(&self, census: &Census, marked: &PinnedSet) -> (u64, u64) {
-        let mut usage = census.moved_bytes + census.large.1;
+        let mut usage = census.moved_bytes + census.large_bytes;
         let copied_pages = census.moved_bytes.div_ceil(GC_PAGE_BYTES) + PARTIAL_PAGES.min(census.moved_bytes);
-        let mut resident = copied_pages * GC_PAGE_BYTES + census.large.0;
+        let mut resident = copied_pages * GC_PAGE_BYTES + census.large_resident_bytes;
         for (index, page) in self.heap.pages.iter().enumerate() {
             let generation = usize::from(page.generation);
             let is_pinned = marked.pinned.get(index).copied().unwrap_or(false) && generation <= OLDEST;
@@ -204,8 +198,7 @@ impl PendingTrace {
             if stays || (is_pinned && !page.is_large(self.layout)) {
                 usage += u64::from(page.used);
                 let start = self.heap.address_of(index);
-                resident +=
-                    self.pages.runs_in(start, start + GC_PAGE_BYTES).map(|run| run.1 - run.0).sum::<u64>();
+                resident += bytes_of(self.pages.runs_in(start, start + GC_PAGE_BYTES));
             }
         }
         (usage, resident)
@@ -214,8 +207,8 @@ impl PendingTrace {
     /// Claims dynamic space by page, because parts of the copy are missing.
     fn claim_by_page(&mut self, missing: u64, reading: &mut Reading) {
         let text = format!(
-            "parts of what SBCL's objects are in could not be read ({missing} bytes, {} files): which objects are \
-             live and which dead is not known",
+            "parts of the memory with SBCL's objects could not be read ({missing} bytes, {} files): live and dead \
+             objects are not distinguished",
             self.copied.unopened
         );
         let bytes = Some(self.heap.bytes_allocated);
@@ -232,12 +225,13 @@ impl PendingTrace {
     fn caveats(&self, census: &Census) -> Vec<Caveat> {
         let mut caveats = Vec::new();
         if let Some(at) = census.damage {
-            let text = "a run of SBCL's objects makes no sense from here on: its rest is neither live nor dead, and what it may point to counts as live";
+            let text = "SBCL's objects are inconsistent from here to the end of their run: the rest of the run counts as neither live nor dead, and \
+                        objects that it may point to count as live";
             caveats.push(Caveat::new("sbcl_damaged", format!("{at:#x}"), Some(census.unread_bytes), text));
         }
         if self.roots.whole_stacks > 0 {
             let text = format!(
-                "of {} of SBCL's threads it is not known how far their control stack is in use: all of it counts",
+                "the extent of the control stack in use is not known for {} of SBCL's threads: their whole stacks count as roots",
                 self.roots.whole_stacks
             );
             caveats.push(Caveat::new("sbcl_whole_stack", self.place.clone(), None, text));
@@ -283,14 +277,11 @@ fn note_all_starts(store: &HeapCopy, kinds: &Kinds, runs: &[Run], workers: usize
 
 /// The types of all objects, live or dead, those with most bytes first.
 fn all_types(census: &Census, names: &mut Names<'_>) -> Vec<TypeFacts> {
-    let sum = |counts: &[(u64, u64); GENERATIONS]| {
-        counts.iter().fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1))
-    };
     let mut totals: Vec<(u64, u64, u64)> = census
         .types
         .iter()
-        .map(|(&key, count)| (sum(&count.live), sum(&count.dead), key))
-        .map(|(live, dead, key)| (live.1 + dead.1, live.0 + dead.0, key))
+        .map(|(&key, count)| (Tally::sum(&count.live), Tally::sum(&count.dead), key))
+        .map(|(live, dead, key)| (live.bytes + dead.bytes, live.objects + dead.objects, key))
         .filter(|total| total.0 > 0)
         .collect();
     totals.sort_unstable_by(|a, b| b.cmp(a));
@@ -307,16 +298,12 @@ fn all_types(census: &Census, names: &mut Names<'_>) -> Vec<TypeFacts> {
 }
 
 /// The types with most bytes, largest first.
-fn by_type(
-    census: &Census,
-    names: &mut Names<'_>,
-    which: impl Fn(&Count) -> &[(u64, u64); GENERATIONS],
-) -> Vec<TypeBytes> {
+fn by_type(census: &Census, names: &mut Names<'_>, which: impl Fn(&Count) -> &Tallies) -> Vec<TypeBytes> {
     let mut all: Vec<TypeBytes> = Vec::new();
     let mut totals: Vec<(u64, u64)> = census
         .types
         .iter()
-        .map(|(&key, count)| (which(count).iter().map(|count| count.1).sum(), key))
+        .map(|(&key, count)| (Tally::sum(which(count)).bytes, key))
         .filter(|total| total.0 > 0)
         .collect();
     totals.sort_unstable_by(|a, b| b.cmp(a));
@@ -324,17 +311,18 @@ fn by_type(
         let Some(counts) = census.types.get(&key).map(&which) else { continue };
         let name = if key > 0xff { names.type_name(key) } else { None };
         let plain = if key > 0xff { "instance" } else { names.kinds.name(key) };
-        let most = counts.iter().enumerate().max_by_key(|(_, count)| count.1).map_or(0, |(number, _)| number);
+        let most =
+            counts.iter().enumerate().max_by_key(|(_, tally)| tally.bytes).map_or(0, |(number, _)| number);
         all.push(TypeBytes {
             is_named: name.is_some(),
             type_name: name.unwrap_or_else(|| plain.to_owned()),
-            instances: counts.iter().map(|count| count.0).sum(),
+            instances: Tally::sum(counts).objects,
             bytes,
             generation: most as u64,
             by_generation: (0..)
                 .zip(counts)
-                .filter(|(_, count)| count.0 > 0)
-                .map(|(number, count)| (number, count.0, count.1))
+                .filter(|(_, tally)| tally.objects > 0)
+                .map(|(number, tally)| (number, tally.objects, tally.bytes))
                 .collect(),
         });
     }

@@ -185,7 +185,7 @@ fn what_a_running_frame_holds_may_live() -> Outcome {
                 return Err(format!("{live} B live, at least {least}: {gc}").into());
             }
             let text = strandline::run(&["explain", &subject.pid_text()])?.stdout;
-            Ok(text.contains("of which at most").then_some(()))
+            Ok(text.contains("objects, at most").then_some(()))
         })
     })
 }

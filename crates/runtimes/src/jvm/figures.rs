@@ -1,0 +1,91 @@
+//! The JVM's figures: those common to all runtimes, the pools of `java.lang.management`, details.
+
+use std::collections::BTreeMap;
+
+use super::facts::{AreaKind, ClassLoader, Jvm};
+use super::heap::{self, Kind};
+use super::view::View;
+use super::{JvmState, MAX_TYPES, claims, code, names};
+use crate::resident::{bytes_of, resident_bytes};
+use strandline_claims::facts::Runtime;
+use strandline_claims::runtime::Context;
+
+/// Limit on class loaders listed.
+const MAX_LOADERS: usize = 100;
+
+/// Fills in the figures common to all runtimes, and the pools.
+pub fn fill_in_facts(known: &JvmState, facts: &mut Runtime) {
+    let heap = &known.heap;
+    facts.used_bytes = Some(heap.used());
+    facts.committed_bytes = Some(heap.committed());
+    facts.free_bytes = Some(heap.committed().saturating_sub(heap.used()));
+    let mut pools = heap.pools.clone();
+    if let Some(metaspace) = &known.metaspace {
+        let (others, classes) = (&metaspace.others, &metaspace.classes);
+        let both = |a: u64, b: u64| a.saturating_add(b);
+        pools.push(heap::Pool::new(
+            "Metaspace",
+            both(others.used_bytes, classes.used_bytes),
+            both(others.committed_bytes, classes.committed_bytes),
+        ));
+        if !classes.ranges.is_empty() {
+            pools.push(heap::Pool::new(
+                "Compressed Class Space",
+                classes.used_bytes,
+                classes.committed_bytes,
+            ));
+        }
+    }
+    pools.extend(known.segments.as_deref().map(code::pools).unwrap_or_default());
+    facts.own.insert("collector".to_owned(), heap.collector.into());
+    if let Ok(pools) = serde_json::to_value(&pools) {
+        facts.own.insert("pools".to_owned(), pools);
+    }
+}
+
+/// Returns the details of a JVM.
+pub fn details(context: &Context<'_>, view: &View<'_>, known: &JvmState) -> Jvm {
+    let (heap, live) = (&known.heap, known.live.as_ref());
+    let mut kinds: BTreeMap<Kind, AreaKind> = BTreeMap::new();
+    for (index, area) in heap.areas.iter().enumerate() {
+        let name = format!("{:?}", area.kind).to_lowercase();
+        let kind = kinds.entry(area.kind).or_insert_with(|| AreaKind { kind: name, ..AreaKind::default() });
+        kind.areas += 1;
+        kind.bytes += area.end - area.start;
+        kind.used_bytes += area.top - area.start;
+        kind.resident_bytes += resident_bytes(context, area.start, area.end);
+        kind.free_resident_bytes += claims::free_resident(context, area);
+        if let Some(live) = live.and_then(|live| live.of_areas.get(index)) {
+            *kind.live_bytes.get_or_insert(0) += live;
+        }
+    }
+    let shared_bytes = |&(from, to): &(u64, u64)| bytes_of((context.shared)(from, to));
+    let shared: u64 = heap.views.iter().map(shared_bytes).sum();
+    let shared_used: u64 = heap.shared_used.iter().chain(&heap.shared_unread).map(shared_bytes).sum();
+    let mut names = names::LoaderNames::new(view);
+    let loaders = known.metaspace.as_ref().map(|metaspace| metaspace.loaders.as_slice()).unwrap_or_default();
+    Jvm {
+        max_heap_bytes: view.flag("MaxHeapSize"),
+        min_heap_bytes: view.flag("MinHeapSize"),
+        region_bytes: heap.region_bytes,
+        resident_bytes: kinds.values().map(|kind| kind.resident_bytes).sum::<u64>() + shared,
+        free_resident_bytes: kinds.values().map(|kind| kind.free_resident_bytes).sum::<u64>()
+            + shared.saturating_sub(shared_used),
+        heap_range: (heap.collector != "Z").then_some(heap.reserved),
+        views: heap.times_mapped,
+        attach: view
+            .is_set("DisableAttachMechanism")
+            .zip(view.is_set("ReduceSignalUsage"))
+            .map(|(is_off, has_no_signals)| !is_off && !has_no_signals),
+        kinds: kinds.into_values().collect(),
+        live_bytes: live.map(|live| live.bytes),
+        live_at_least_bytes: live.map(|live| live.certain.bytes),
+        live_types: live.map(|live| live.types.iter().take(MAX_TYPES).cloned().collect()).unwrap_or_default(),
+        class_loader_count: loaders.len() as u64,
+        class_loaders: loaders
+            .iter()
+            .take(MAX_LOADERS)
+            .map(|&(handle, used_bytes)| ClassLoader { name: names.of(handle), used_bytes })
+            .collect(),
+    }
+}

@@ -1,0 +1,54 @@
+//! Remedies that make Perl release memory.
+
+use std::collections::BTreeMap;
+
+use super::facts::{Amount, Keeper, Retained};
+use strandline_claims::facts::{Remedy, RemedyKind};
+use strandline_claims::units::bytes as text_of;
+
+/// Maximum number of lexicals that the remedy names.
+const MAX_ADVISED: usize = 3;
+
+/// The remedy of `undef` on lexicals; `None` if it releases nothing.
+pub fn undef(retained: &[&Retained]) -> Option<Remedy> {
+    let mut by_lexical: BTreeMap<(&str, &str), Amount> = BTreeMap::new();
+    let mut beyond = 0;
+    for buffer in retained.iter().flat_map(|retained| &retained.top) {
+        match (&buffer.sub, &buffer.lexical, buffer.keeper) {
+            (Some(sub), Some(lexical), Keeper::Lexical) => {
+                by_lexical.entry((sub, lexical)).or_default().add(buffer.page_bytes);
+            }
+            _ => beyond += buffer.page_bytes,
+        }
+    }
+    let predicted = by_lexical.values().map(|amount| amount.bytes).sum::<u64>();
+    if predicted == 0 {
+        return None;
+    }
+    let mut largest: Vec<_> = by_lexical.into_iter().filter(|entry| entry.1.bytes > 0).collect();
+    largest.sort_by_key(|entry| std::cmp::Reverse(entry.1.bytes));
+    let each = |((sub, lexical), amount): &((&str, &str), Amount)| {
+        let pads = match amount.buffers {
+            1 => String::new(),
+            many => format!(" (in {many} pads)"),
+        };
+        let place = if sub.ends_with("(file scope)") { "in" } else { "at the end of" };
+        format!("undef {lexical} {place} {sub}{pads} releases {}", text_of(amount.bytes))
+    };
+    let mut parts: Vec<String> = largest.iter().take(MAX_ADVISED).map(each).collect();
+    if let Some(others) = largest.len().checked_sub(MAX_ADVISED).filter(|&others| others > 0) {
+        parts.push(format!("{others} more lexicals release the rest"));
+    }
+    let mut cost = "the next call allocates the buffer again".to_owned();
+    if beyond > 0 {
+        cost += &format!("; temporaries and package variables retain {} more", text_of(beyond));
+    }
+    Some(Remedy {
+        id: "perl_undef".to_owned(),
+        kind: RemedyKind::Program,
+        predicted_bytes: Some(predicted),
+        how: format!("{}; then malloc_trim", parts.join(", ")),
+        cost,
+        ..Remedy::default()
+    })
+}
