@@ -25,6 +25,7 @@ pub mod modules;
 pub mod namespaces;
 pub mod pages;
 pub mod procfs;
+pub mod range;
 pub mod resident;
 pub mod rights;
 pub mod smaps;

@@ -24,11 +24,9 @@ pub fn resident(held: &DominatorTree, tops: &[u32], frozen: &Frozen) -> Vec<Leak
     let mut ranges: Vec<(u64, u64, (&str, &str), u64)> = Vec::new();
     for reading in &frozen.readings {
         let Some(rows) = reading.rows else { continue };
-        ranges.extend(
-            reading
-                .ranges()
-                .map(|(from, to)| (from, to, (rows.live.id, rows.live.holder), reading.payload_offset_bytes)),
-        );
+        ranges.extend(reading.ranges().map(|range| {
+            (range.start, range.end, (rows.live.id, rows.live.holder), reading.payload_offset_bytes)
+        }));
         let mapped = reading.mapped_blocks.iter();
         ranges.extend(mapped.map(|block| (block.start, block.end, (rows.mapped.id, rows.mapped.holder), 0)));
     }

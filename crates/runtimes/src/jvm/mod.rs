@@ -57,6 +57,7 @@ use strandline_claims::section::Section;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
+use strandline_process::range::RangeSet;
 
 /// Entry of HotSpot in the table of readers.
 pub static ABOUT: ReaderInfo = ReaderInfo {
@@ -168,7 +169,7 @@ impl Found for Programs {
 pub fn read(
     context: &Context<'_>,
     program: &Program,
-    (taken, refinements): (&[(u64, u64)], &Refinements),
+    (taken, refinements): (&RangeSet, &Refinements),
 ) -> Result<Reading, Busy> {
     let facts = Runtime {
         name: ABOUT.name.to_owned(),
@@ -242,7 +243,7 @@ fn claim(
     context: &Context<'_>,
     view: &View<'_>,
     known: &JvmState,
-    (taken, place): (&[(u64, u64)], &str),
+    (taken, place): (&RangeSet, &str),
     reading: &mut Reading,
 ) -> bool {
     let dead = known.live.as_ref().zip(reading.palette.add(&rows::DEAD, None));

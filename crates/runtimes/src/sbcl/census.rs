@@ -243,7 +243,7 @@ impl CensusContext<'_> {
             let lives = reached || generation == PSEUDO_STATIC;
             if reached && generation != PSEUDO_STATIC {
                 if large {
-                    let resident = self.pages.runs_in(at, at + bytes).map(|run| run.1 - run.0);
+                    let resident = self.pages.runs_in(at, at + bytes).map(|run| run.len());
                     census.large.0 += resident.sum::<u64>();
                     census.large.1 += bytes;
                 } else if !self.is_pinned(index, spot) {

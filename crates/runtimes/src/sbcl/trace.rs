@@ -165,7 +165,7 @@ impl PendingTrace {
         let (usage, kept_bytes) = self.after_full_collection(census, marked);
         figures.usage_after_full_gc_bytes = Some(usage);
         let resident: u64 =
-            self.pages.runs_in(self.heap.start, self.heap.start + self.heap.size).map(|r| r.1 - r.0).sum();
+            self.pages.runs_in(self.heap.start, self.heap.start + self.heap.size).map(|run| run.len()).sum();
         figures.full_gc_gives_back_bytes = Some(resident.saturating_sub(kept_bytes));
         let mut names = Names {
             store: &self.copied.store,
@@ -205,7 +205,7 @@ impl PendingTrace {
                 usage += u64::from(page.used);
                 let start = self.heap.address_of(index);
                 resident +=
-                    self.pages.runs_in(start, start + GC_PAGE_BYTES).map(|run| run.1 - run.0).sum::<u64>();
+                    self.pages.runs_in(start, start + GC_PAGE_BYTES).map(|run| run.len()).sum::<u64>();
             }
         }
         (usage, resident)
