@@ -8,12 +8,12 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use crate::page_cache::PageCache;
 use crate::scan::{each_word, each_word_by, is_mapped_memory, is_private_memory, is_unclaimed};
 use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::modules;
+use strandline_process::page_cache::PageCache;
 use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
 use strandline_process::range::{AddressRange, RangeSet, overlapping};
 

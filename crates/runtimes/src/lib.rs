@@ -20,4 +20,5 @@ pub mod jvm;
 pub mod named;
 pub mod perl;
 pub mod sbcl;
-mod work;
+
+use strandline_process::work;

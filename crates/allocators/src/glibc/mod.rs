@@ -35,8 +35,6 @@ use self::regions::ArenaRegion;
 use self::segments::{Parts, Walked};
 use self::summary::{SUM_DIFFERS, by_arena, check_sums, facts, trim_bytes};
 use self::walk_context::{FastbinMode, Region, WalkContext};
-use crate::page_cache::PageCache;
-use crate::parallel::in_parallel;
 use strandline_claims::accumulator::OutOfOrder;
 use strandline_claims::allocator::{
     self, Argument, CallHazard, CallPlan, Context, FoundAllocator, Function, HazardCause, Layer, RangeClaim,
@@ -51,9 +49,11 @@ use strandline_claims::refinements::Matches;
 use strandline_claims::remedy::Spec;
 use strandline_claims::units::bytes;
 use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::page_cache::PageCache;
 use strandline_process::procfs::Process;
 use strandline_process::range::overlapping;
 use strandline_process::range::{AddressRange, RangeSet};
+use strandline_process::work::in_order;
 
 /// Entry of glibc's malloc in the table of readers.
 pub static ABOUT: ReaderInfo = ReaderInfo {
@@ -270,7 +270,7 @@ impl Arenas<'_> {
         drop(contexts);
         let again = self.separate_fastbin_members(&fast, &mut lists, &all, reading);
         let contexts: Vec<WalkContext<'_>> = self.contexts(&lists, |_| FastbinMode::Known);
-        let redone = in_parallel(again.len(), self.context.threads, &|item| {
+        let redone = in_order(again.len(), self.context.threads, |item| {
             let (region, part) = again[item];
             let block = &all[region].parts[part].block;
             Some(segments::walk_again(contexts[region], block.start, block.end))

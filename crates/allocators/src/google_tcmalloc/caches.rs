@@ -11,11 +11,11 @@ use super::layout::{
     SHARD_BYTES, SHARD_CLASS, SLAB_BEGINS, SLAB_SHIFT_BITS, SLAB_SHIFTS, TRANSFER_INFO, TRANSFER_SLOTS,
 };
 use super::locate::{Heap, read_bytes};
-use crate::page_cache::PageCache;
 use crate::scan::is_mapped_memory;
 use strandline_claims::allocator::Context;
 use strandline_claims::range::{PAGE_BYTES, page_of};
 use strandline_process::memory::{half_word_at, word_at};
+use strandline_process::page_cache::PageCache;
 use strandline_process::pages::USER_ADDRESS_END;
 
 /// Maximum objects of all caches together, in case some are damaged.
@@ -247,7 +247,7 @@ impl Reader<'_> {
     fn slot_starts(&mut self, at: u64, shift: u64) -> Option<Vec<u64>> {
         let number = self.heap.classes.number();
         let mut bytes = vec![0; 2 * number];
-        self.cache.read(at, &mut bytes)?;
+        self.cache.read(at, &mut bytes).ok()?;
         let begins: Vec<u64> =
             bytes.chunks_exact(2).map(|pair| u64::from(u16::from_le_bytes([pair[0], pair[1]]))).collect();
         let first = (4 * number as u64).div_ceil(8) + 1;
@@ -265,7 +265,7 @@ impl Reader<'_> {
             // A cache that was never used; others may follow.
             return self.context.space.find(slab + (1 << shift) - 1).map(|_| ());
         }
-        self.cache.read(slab, &mut headers)?;
+        self.cache.read(slab, &mut headers).ok()?;
         if headers[4..].iter().all(|&byte| byte == 0) {
             return Some(());
         }

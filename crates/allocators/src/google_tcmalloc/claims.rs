@@ -9,13 +9,13 @@ use super::locate::{Heap, read_span};
 use super::pieces::{Kind, Piece};
 use super::spans::Span;
 use crate::blocks::Blocks;
-use crate::page_cache::PageCache;
 use crate::parallel::{Totals, claim_in_parts};
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::facts::SizeClass;
 use strandline_claims::refinements::Matches;
+use strandline_process::page_cache::PageCache;
 use strandline_process::range::AddressRange;
 
 /// Maximum bytes of an object in a list. Spans of objects of at least the page size divided by the
@@ -109,7 +109,7 @@ impl<'a> Claimer<'a> {
             heap,
             cached,
             proxies,
-            cache: PageCache::small(context.memory),
+            cache: PageCache::with_capacity(context.memory, 32),
             blocks: Blocks::new(context),
             objects: Vec::new(),
             counts: Counts::default(),
@@ -255,7 +255,7 @@ impl<'a> Claimer<'a> {
             let at = span.start + u64::from(host) * UNIT_BYTES;
             let mut object = [0; MAX_LISTED_BYTES];
             let object = object.get_mut(..bytes as usize)?;
-            self.cache.read(at, object)?;
+            self.cache.read(at, object).ok()?;
             let unit = |number: usize| {
                 object.get(2 * number..2 * number + 2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
             };

@@ -10,12 +10,12 @@ use std::time::Instant;
 
 use super::layout::{HUGE_BYTES, MAP_BYTES, NODE_BYTES, NODE_LINKS, REGION_HUGE_PAGES, RegionLayout};
 use super::locate::{Heap, read_bytes};
-use crate::page_cache::PageCache;
 use crate::scan::{is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::range::page_of;
 use strandline_process::memory::word_at;
+use strandline_process::page_cache::PageCache;
 use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
 
 /// Maximum nodes of all maps together.

@@ -14,13 +14,13 @@ use super::layout::{
 };
 use super::statics::Statics;
 use super::tell;
-use crate::page_cache::PageCache;
 use crate::radix::{self, Leaf, StaticData, StaticWord};
 use crate::scan::{each_word, each_word_by, is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::Context;
 use strandline_claims::range::PAGE_BYTES;
 use strandline_process::map::AddressSpace;
 use strandline_process::modules;
+use strandline_process::page_cache::PageCache;
 use strandline_process::range::AddressRange;
 
 /// Memory that follows static data is added to it up to this size.
@@ -288,5 +288,5 @@ pub fn read_bytes(cache: &mut PageCache<'_>, address: u64, bytes: &mut [u8]) -> 
     if address == 0 || !address.is_multiple_of(8) {
         return None;
     }
-    cache.read(address, bytes)
+    cache.read(address, bytes).ok()
 }

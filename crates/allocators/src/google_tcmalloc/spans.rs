@@ -11,12 +11,12 @@ use std::time::Instant;
 use super::layout::{HUGE_BYTES, SPAN_BITS, Tracker, Words};
 use super::locate::{Heap, read_span};
 use super::tell::{read_tracker, sample};
-use crate::page_cache::PageCache;
 use crate::radix::{Leaf, UnclaimedMemory};
 use crate::scan::each_word;
 use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::range::page_of;
+use strandline_process::page_cache::PageCache;
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Entries between two checks of the deadline.

@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use super::layout::{HUGE_BYTES, LAYOUTS, Layout, MAX_TRACKER_BYTES, SPAN_BITS, Tracker};
 use super::locate::{Heap, read_bytes, read_span};
-use crate::page_cache::PageCache;
 use crate::radix::Leaf;
 use crate::scan::each_word;
 use strandline_claims::allocator::Context;
 use strandline_process::memory::word_at;
+use strandline_process::page_cache::PageCache;
 use strandline_process::pages::USER_ADDRESS_END;
 
 /// Entries of the page map on which layouts are tried.

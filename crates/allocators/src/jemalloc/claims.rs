@@ -10,12 +10,12 @@ use super::extents::Extent;
 use super::layout::{Layout, NUM_CLASSES, NUM_SMALL_CLASSES, State, class_bytes, is_free, regions};
 use super::locate::read_extent;
 use crate::blocks::Blocks;
-use crate::page_cache::PageCache;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::range::{PAGE_BYTES, RangePages};
 use strandline_claims::refinements::Matches;
+use strandline_process::page_cache::PageCache;
 use strandline_process::range::AddressRange;
 
 /// Regions of slabs, or large allocations.

@@ -2,9 +2,9 @@
 
 use super::layout::{Layout, PAGE_MAP_LAYOUT, State, entry_extent};
 use super::locate::{PageMap, read_extent};
-use crate::page_cache::PageCache;
 use crate::radix::{self, UnclaimedMemory, Walk};
 use strandline_claims::allocator::Context;
+use strandline_process::page_cache::PageCache;
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// An extent: a run of pages of one state.

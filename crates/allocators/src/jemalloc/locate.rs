@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use super::layout::{EXTENT_BYTES, ExtentFields, LAYOUTS, Layout, PAGE_MAP_LAYOUT, entry_extent};
-use crate::page_cache::PageCache;
 use crate::radix::{self, Leaf};
 use crate::scan::each_word;
 use strandline_claims::allocator::Context;
 use strandline_process::map::AddressSpace;
+use strandline_process::page_cache::PageCache;
 use strandline_process::range::AddressRange;
 
 /// Maximum extents sampled to determine the layout, most of which may be free and cast no vote; and
@@ -64,9 +64,9 @@ pub fn read_extent(cache: &mut PageCache<'_>, address: u64) -> Option<ExtentFiel
     }
     let mut bytes = [0; EXTENT_BYTES];
     let (first, second) = bytes.split_at_mut(EXTENT_BYTES / 2);
-    cache.read(address, first)?;
+    cache.read(address, first).ok()?;
     // A never used extent may reach into a page that was never written.
-    if cache.read(address + first.len() as u64, second).is_none() {
+    if cache.read(address + first.len() as u64, second).is_err() {
         second.fill(0);
     }
     Some(ExtentFields::new(&bytes))

@@ -13,12 +13,12 @@ use super::layout::{
     PURGED_IN_RUNS, PageLayout, PageWords, SLICE_BYTES, SUBMAP_BYTES, SUBMAP_SPAN,
 };
 use super::parts::{Heap, Kind, Part, RunPurgedArena};
-use crate::page_cache::PageCache;
 use crate::radix::{self, Leaf, StaticData, UnclaimedMemory};
 use crate::scan::{each_word, each_word_by, is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::Context;
 use strandline_process::host;
 use strandline_process::memory::word_at;
+use strandline_process::page_cache::PageCache;
 use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
 use strandline_process::range::{AddressRange, RangeSet};
 
@@ -174,7 +174,7 @@ fn read_page(
         return None;
     }
     let mut bytes = [0; PAGE_3.bytes];
-    cache.read(address, bytes.get_mut(..layout.bytes)?)?;
+    cache.read(address, bytes.get_mut(..layout.bytes)?).ok()?;
     let page = layout.read(&bytes, address)?;
     let start = page.start?;
     let is_one =

@@ -9,7 +9,6 @@ use std::time::Instant;
 use super::layout::{OFFSETS, PageWords};
 use super::parts::{Heap, Kind, Part};
 use crate::blocks::Blocks;
-use crate::page_cache::PageCache;
 use crate::parallel::{Totals, claim_in_parts};
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
@@ -18,6 +17,7 @@ use strandline_claims::facts::SizeClass;
 use strandline_claims::range::{page_of, page_up};
 use strandline_claims::refinements::Matches;
 use strandline_process::memory::word_at;
+use strandline_process::page_cache::PageCache;
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Maximum bytes of the blocks of a page that are read at once.

@@ -10,8 +10,8 @@ use std::time::Instant;
 use super::layout::{PageWords, RUN_BYTES, SLICE_BYTES};
 use super::parts::{ArenaPurge, Collect, Heap, Kind, Part, RunPurgedArena, SpanPurge};
 use super::spans::Released;
-use crate::page_cache::PageCache;
 use strandline_claims::allocator::Context;
+use strandline_process::page_cache::PageCache;
 use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::{AddressRange, RangeSet};
 

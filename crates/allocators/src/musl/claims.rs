@@ -9,11 +9,12 @@ use super::layout::{
     used,
 };
 use crate::blocks::Blocks;
-use crate::parallel::{PART_BYTES, Totals, in_parallel};
+use crate::parallel::{PART_BYTES, Totals};
 use crate::scan::is_unclaimed;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
 use strandline_process::range::{AddressRange, RangeSet};
+use strandline_process::work::in_order;
 
 /// Places tried to find a block; enough for blocks aligned to 64 GiB.
 const MAX_STEPS: u64 = 1 << 16;
@@ -36,7 +37,7 @@ pub fn claim(context: &Context<'_>, groups: &[Group], taken: &RangeSet) -> (Vec<
     let parts: Vec<&[Group]> =
         outer.chunk_by(|one, next| one.start / PART_BYTES == next.start / PART_BYTES).collect();
     let done =
-        in_parallel(parts.len(), context.threads, &|part| claim_part(context, (groups, parts[part]), taken));
+        in_order(parts.len(), context.threads, |part| claim_part(context, (groups, parts[part]), taken));
     let (mut claims, mut counts) = (Vec::new(), Counts::default());
     for (of_part, part_counts) in done {
         claims.extend(of_part);

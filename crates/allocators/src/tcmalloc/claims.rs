@@ -9,13 +9,13 @@ use super::caches::Cached;
 use super::layout::{Classes, SpanState};
 use super::spans::Span;
 use crate::blocks::Blocks;
-use crate::page_cache::PageCache;
 use crate::parallel::{Totals, claim_in_parts};
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::facts::SizeClass;
 use strandline_claims::refinements::Matches;
+use strandline_process::page_cache::PageCache;
 use strandline_process::range::AddressRange;
 
 /// Maximum bytes of a span of objects that is read as a whole.

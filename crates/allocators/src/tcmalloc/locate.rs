@@ -7,10 +7,10 @@
 use super::layout::{
     BEFORE_SIZES_BYTES, Classes, LEAF_ALIGNMENT, MAPS, MIN_ROOT_BYTES, SIZES_BYTES, SPAN_BYTES, Words,
 };
-use crate::page_cache::PageCache;
 use crate::radix::{self, Leaf, MapLayout, StaticData};
 use strandline_claims::allocator::Context;
 use strandline_process::map::AddressSpace;
+use strandline_process::page_cache::PageCache;
 use strandline_process::range::AddressRange;
 
 /// One tcmalloc.
@@ -80,6 +80,6 @@ pub fn read_span(cache: &mut PageCache<'_>, address: u64) -> Option<Words> {
     if address == 0 || !address.is_multiple_of(8) {
         return None;
     }
-    cache.read(address, &mut bytes)?;
+    cache.read(address, &mut bytes).ok()?;
     Words::new(&bytes)
 }

@@ -76,8 +76,7 @@ pub fn split(rows: &mut Vec<Row>, leaked: &[Leaked]) {
         match split.iter_mut().find(|row| row.id == id) {
             Some(known) => known.bytes += taken,
             None => {
-                let allocator = of.holder.split(',').next().unwrap_or_default();
-                let holder = format!("{allocator}, blocks to which nothing leads");
+                let holder = "blocks that no root reaches".to_owned();
                 split.push(Row { id, holder, bytes: taken, ..like });
             }
         }
@@ -110,7 +109,7 @@ mod tests {
         ];
         split(&mut rows, &[of("glibc.live", 60), of("glibc.mmapped", 90), of("none", 5)]);
         let told: Vec<_> = rows.iter().map(|row| (row.id.as_str(), row.holder.as_str(), row.bytes)).collect();
-        let leaked = ("glibc.leaked", "malloc, blocks to which nothing leads", 110);
+        let leaked = ("glibc.leaked", "blocks that no root reaches", 110);
         assert_eq!(told, [leaked, ("glibc.live", "named", 80), ("other", "other", 20)]);
     }
 }
