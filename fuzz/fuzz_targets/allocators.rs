@@ -10,6 +10,7 @@ use strandline_allocators::{google_tcmalloc, jemalloc, mimalloc, musl, tcmalloc}
 use strandline_claims::allocator::{Context, Reader};
 use strandline_fuzz::{Target, this_process};
 use strandline_process::map::AddressSpace;
+use strandline_process::range::AddressRange;
 use strandline_synth::{
     Image, clipped, fabricate_google_tcmalloc, fabricate_jemalloc, fabricate_mimalloc, fabricate_musl,
     fabricate_old_musl, fabricate_tcmalloc,
@@ -65,17 +66,20 @@ fuzz_target!(|data: &[u8]| {
         memory: &target,
         whole_memory: &target,
         space: &space,
-        resident: &|from, to| clipped(&target.runs, from, to),
+        resident: &|range: AddressRange| {
+            clipped(&target.runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
+        },
         fs_bases: &[],
         stacks: &[],
         claimed: &[],
         start_brk: None,
         locked: &[],
         swapped: &[],
+        reserved: &[],
         refinements: None,
         deadline: Instant::now() + Duration::from_secs(60),
-        keeps_blocks: true,
-        before_call: false,
+        collects_blocks: true,
+        checks_free_lists: false,
         cell_bytes: None,
         threads: 1,
         progress: &|_| (),

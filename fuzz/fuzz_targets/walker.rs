@@ -9,6 +9,7 @@ use strandline_allocators::glibc;
 use strandline_claims::allocator::Context;
 use strandline_fuzz::Target;
 use strandline_process::map::AddressSpace;
+use strandline_process::range::AddressRange;
 use strandline_synth::{Heap, Image, Recipe, VERSIONS, clipped, fabricate};
 
 /// Small heaps of every layout, in four shapes each.
@@ -77,17 +78,20 @@ fuzz_target!(|data: &[u8]| {
         memory: &target,
         whole_memory: &target,
         space: &space,
-        resident: &|from, to| clipped(&target.runs, from, to),
+        resident: &|range: AddressRange| {
+            clipped(&target.runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
+        },
         fs_bases: &fs_bases,
         stacks: &[],
         claimed: &[],
         start_brk: Some(heap.recipe.places.heap),
         locked: &[],
         swapped: &[],
+        reserved: &[],
         refinements: None,
         deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
-        keeps_blocks: true,
-        before_call: false,
+        collects_blocks: true,
+        checks_free_lists: false,
         cell_bytes: Some(4096 << (threads % 8)),
         threads: usize::from(threads % 2) + 1,
         progress: &|_| {},

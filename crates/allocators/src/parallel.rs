@@ -1,10 +1,9 @@
 //! Work split into parts for several threads.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use strandline_claims::accumulator::Accumulator;
 use strandline_claims::allocator::{Context, RangeClaim};
+use strandline_process::range::AddressRange;
+use strandline_process::work::in_order;
 
 /// Address space per part; a thread claims one part at a time.
 pub const PART_BYTES: u64 = 16 << 20;
@@ -20,19 +19,19 @@ pub trait Totals: Default + Send {
 pub fn claim_in_parts<T: Sync, S: Totals>(
     context: &Context<'_>,
     items: &[T],
-    range: &(dyn Fn(&T) -> (u64, u64) + Sync),
+    range: &(dyn Fn(&T) -> AddressRange + Sync),
     work: &(dyn Fn(&[T], &mut Accumulator<'_>) -> S + Sync),
 ) -> (Vec<RangeClaim>, S) {
     let is_one_part = |one: &T, next: &T| {
         let (one, next) = (range(one), range(next));
-        one.1 == next.0 && one.0 / PART_BYTES == next.0 / PART_BYTES
+        one.end == next.start && one.start / PART_BYTES == next.start / PART_BYTES
     };
     let parts: Vec<&[T]> = items.chunk_by(is_one_part).collect();
-    let done = in_parallel(parts.len(), context.threads, &|part| {
+    let done = in_order(parts.len(), context.threads, |part| {
         let items = parts[part];
         let (Some(first), Some(last)) = (items.first(), items.last()) else { return Default::default() };
-        let (start, end) = (range(first).0, range(last).1);
-        let pages = context.pages(start, end);
+        let (start, end) = (range(first).start, range(last).end);
+        let pages = context.pages((start, end));
         let mut accumulator = Accumulator::new(start, &pages);
         let sum = work(items, &mut accumulator);
         let sums = accumulator.cut().finish(&pages);
@@ -44,32 +43,4 @@ pub fn claim_in_parts<T: Sync, S: Totals>(
         sum.add(part);
     }
     (claims, sum)
-}
-
-/// Calls `work` with 0 to `count` - 1 on `threads` threads, and returns the results in order.
-pub fn in_parallel<T: Default + Send>(
-    count: usize,
-    threads: usize,
-    work: &(dyn Fn(usize) -> T + Sync),
-) -> Vec<T> {
-    let results: Vec<Mutex<T>> = (0..count).map(|_| Mutex::default()).collect();
-    let next = AtomicUsize::new(0);
-    let run = || {
-        while let Some((item, slot)) = {
-            let item = next.fetch_add(1, Ordering::Relaxed);
-            results.get(item).map(|slot| (item, slot))
-        } {
-            let result = work(item);
-            if let Ok(mut slot) = slot.lock() {
-                *slot = result;
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads.min(count) {
-            scope.spawn(run);
-        }
-        run();
-    });
-    results.into_iter().map(|slot| slot.into_inner().unwrap_or_default()).collect()
 }

@@ -8,13 +8,14 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use crate::page_cache::PageCache;
-use crate::scan::{each_word, each_word_by, is_mapped_memory, is_private_memory};
-use strandline_claims::allocator::{Context, overlapping};
+use crate::scan::{each_word, each_word_by, is_mapped_memory, is_private_memory, is_unclaimed};
+use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;
-use strandline_claims::range::PAGE_BYTES;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::modules;
+use strandline_process::page_cache::PageCache;
+use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
+use strandline_process::range::{AddressRange, RangeSet, overlapping};
 
 /// Candidates tried for tables of size classes, per program or library.
 const MAX_TABLES: usize = 4096;
@@ -57,16 +58,13 @@ impl MapLayout {
     }
 }
 
-/// Reads the structure that a leaf entry points to; returns start and end of the range it
-/// describes.
-pub type RangeOfEntry<'a> = &'a dyn Fn(&mut PageCache<'_>, u64) -> Option<(u64, u64)>;
+/// Reads the structure that a leaf entry points to; returns the range it describes.
+pub type RangeOfEntry<'a> = &'a dyn Fn(&mut PageCache<'_>, u64) -> Option<AddressRange>;
 
 /// The static data of a program or library.
 pub struct StaticData<'a> {
-    /// First byte.
-    pub start: u64,
-    /// One past the last byte.
-    pub end: u64,
+    /// Its range.
+    pub range: AddressRange,
     /// A mapping of the program or library.
     pub object: &'a Mapping,
 }
@@ -76,29 +74,47 @@ pub struct StaticData<'a> {
 pub fn large_data(space: &AddressSpace, larger_than: u64) -> Vec<StaticData<'_>> {
     let mut all = Vec::new();
     for group in modules::file_groups(space.mappings()) {
-        if let Some((start, end)) = modules::data(&group).filter(|data| data.1 - data.0 > larger_than) {
-            all.push(StaticData { start, end, object: group[0] });
+        if let Some(range) = modules::data(&group).filter(|data| data.len() > larger_than) {
+            all.push(StaticData { range, object: group[0] });
         }
     }
     all
 }
 
-/// Returns the words that may be entries of a root, with their addresses. A root is mostly 0, with
-/// one run of entries per used part of the address space: only words at an end of a run qualify.
-pub fn root_candidates(context: &Context<'_>, data: &StaticData<'_>, alignment: u64) -> Vec<(u64, u64)> {
+/// A non-zero word of static data.
+#[derive(Clone, Copy, Debug)]
+pub struct StaticWord {
+    /// Its address.
+    pub at: u64,
+    /// Its value.
+    pub word: u64,
+}
+
+/// A leaf of a map.
+#[derive(Clone, Copy, Debug)]
+pub struct Leaf {
+    /// The first address that it covers.
+    pub first: u64,
+    /// Its own address.
+    pub at: u64,
+}
+
+/// Returns the words that may be entries of a root. A root is mostly 0, with one run of entries per
+/// used part of the address space: only words at an end of a run qualify.
+pub fn root_candidates(context: &Context<'_>, data: &StaticData<'_>, alignment: u64) -> Vec<StaticWord> {
     let mut edges = Vec::new();
-    let (mut before, mut behind_gap) = (None::<(u64, u64)>, true);
-    let mut take = |(at, word): (u64, u64), is_edge: bool| {
-        let is_mapped = || context.space.find(word).is_some_and(is_mapped_memory);
-        if is_edge && word.is_multiple_of(alignment) && word < 1 << 47 && is_mapped() {
-            edges.push((at, word));
+    let (mut before, mut behind_gap) = (None::<StaticWord>, true);
+    let mut take = |last: StaticWord, is_edge: bool| {
+        let is_mapped = || context.space.find(last.word).is_some_and(is_mapped_memory);
+        if is_edge && last.word.is_multiple_of(alignment) && last.word < USER_ADDRESS_END && is_mapped() {
+            edges.push(last);
         }
         edges.len() < MAX_TRIED
     };
-    each_word(context, data.start, data.end, &mut |at, word| {
-        let is_gap = before.is_none_or(|(last, _)| at - last > GAP_BYTES);
+    each_word(context, data.range, &mut |at, word| {
+        let is_gap = before.is_none_or(|last| at - last.at > GAP_BYTES);
         let goes_on = before.is_none_or(|last| take(last, behind_gap || is_gap));
-        (before, behind_gap) = (Some((at, word)), is_gap);
+        (before, behind_gap) = (Some(StaticWord { at, word }), is_gap);
         goes_on
     });
     if let Some(last) = before {
@@ -115,7 +131,7 @@ pub fn size_table<T>(
     read: &mut dyn FnMut(u64) -> Option<T>,
 ) -> Option<T> {
     let mut places = Vec::new();
-    each_word(context, data.start, data.end, &mut |at, word| {
+    each_word(context, data.range, &mut |at, word| {
         // Either the first two non-zero sizes share a word, or the 0 and the first size do.
         let begins =
             if matches!((word as u32, word >> 32), (8, 16) | (16, 32)) { at.checked_sub(4) } else { None };
@@ -129,7 +145,8 @@ pub fn size_table<T>(
 /// Returns the roots of all maps of this shape in `data`, given its [`root_candidates`].
 pub fn roots(
     context: &Context<'_>,
-    (data, edges): (&StaticData<'_>, &[(u64, u64)]),
+    data: &StaticData<'_>,
+    edges: &[StaticWord],
     shape: MapLayout,
     extent: RangeOfEntry<'_>,
 ) -> Vec<u64> {
@@ -158,9 +175,9 @@ struct Finder<'a> {
 }
 
 impl Finder<'_> {
-    fn search(&mut self, edges: &[(u64, u64)]) {
+    fn search(&mut self, edges: &[StaticWord]) {
         let mut cache = PageCache::new(self.context.memory);
-        for &(at, word) in edges {
+        for &StaticWord { at, word } in edges {
             let is_within = |root: &u64| (*root..root + self.shape.used_root_bytes).contains(&at);
             if Instant::now() >= self.context.deadline {
                 return;
@@ -171,7 +188,7 @@ impl Finder<'_> {
             }
             let Some(span) = self.leaf_index(&mut cache, word) else { continue };
             let root = at.wrapping_sub(span * 8);
-            if root >= self.data.start && root.saturating_add(self.shape.used_root_bytes) <= self.data.end {
+            if self.data.range.covers(AddressRange::sized(root, self.shape.used_root_bytes)) {
                 self.roots.push(root);
             }
         }
@@ -181,7 +198,7 @@ impl Finder<'_> {
     /// not a leaf.
     fn leaf_index(&mut self, cache: &mut PageCache<'_>, leaf: u64) -> Option<u64> {
         let end = leaf + self.shape.leaf_bytes();
-        if !is_private_memory(self.context, leaf, end) {
+        if !is_private_memory(self.context, (leaf, end)) {
             return None;
         }
         if self.bytes_left == 0 {
@@ -213,29 +230,28 @@ impl Finder<'_> {
     /// Returns the page of a leaf entry and the end of its extent; `None` if that extent does not
     /// contain the page.
     fn page_of_entry(&self, cache: &mut PageCache<'_>, index: u64, entry: u64) -> Option<(u64, u64)> {
-        let (start, end) = (self.extent)(cache, entry)?;
-        if !is_private_memory(self.context, start, end) {
+        let range = (self.extent)(cache, entry)?;
+        if !is_private_memory(self.context, range) {
             return None;
         }
         let shift = self.shape.page_shift;
-        let ahead = index.wrapping_sub(start >> shift) % (1 << self.shape.leaf_bits);
-        (ahead < (end - start) >> shift).then(|| (start + (ahead << shift), end))
+        let ahead = index.wrapping_sub(range.start >> shift) % (1 << self.shape.leaf_bits);
+        (ahead < range.len() >> shift).then(|| (range.start + (ahead << shift), range.end))
     }
 }
 
-/// Returns the leaves under a root that cover mapped memory, in address order: the first address
-/// that each covers, and its own address.
-pub fn leaves(context: &Context<'_>, root: u64, shape: MapLayout) -> Vec<(u64, u64)> {
+/// Returns the leaves under a root that cover mapped memory, in address order.
+pub fn leaves(context: &Context<'_>, root: u64, shape: MapLayout) -> Vec<Leaf> {
     let (mut leaves, mut seen) = (Vec::new(), HashSet::new());
-    each_word(context, root, root + shape.used_root_bytes, &mut |at, leaf| {
+    each_word(context, (root, root + shape.used_root_bytes), &mut |at, leaf| {
         let start = (at - root) / 8 * shape.leaf_span();
         let mappings = context.space.mappings();
         let next = mappings.get(mappings.partition_point(|mapping| mapping.end <= start));
         let has_memory = next.is_some_and(|mapping| mapping.start < start + shape.leaf_span());
         // Each leaf covers only one part of the address space.
         let end = leaf.saturating_add(shape.leaf_bytes());
-        if has_memory && seen.insert(leaf) && is_private_memory(context, leaf, end) {
-            leaves.push((start, leaf));
+        if has_memory && seen.insert(leaf) && is_private_memory(context, (leaf, end)) {
+            leaves.push(Leaf { first: start, at: leaf });
         }
         true
     });
@@ -255,19 +271,19 @@ pub struct Walk {
 /// extent; `take` returns the end of the extent, or `None` if the structure is invalid.
 pub fn walk(
     context: &Context<'_>,
-    leaves: &[(u64, u64)],
+    leaves: &[Leaf],
     shape: MapLayout,
     take: &mut dyn FnMut(&mut PageCache<'_>, u64, u64) -> Option<u64>,
 ) -> Walk {
     let mut cache = PageCache::new(context.memory);
     let mut walk = Walk::default();
     let (mut cursor, mut seen) = (0, 0_u64);
-    for &(first, leaf) in leaves {
+    for &Leaf { first, at: leaf } in leaves {
         if Instant::now() >= context.deadline {
             walk.doubts.note_timeout(first);
             break;
         }
-        each_word(context, leaf, leaf + shape.leaf_bytes(), &mut |at, entry| {
+        each_word(context, (leaf, leaf + shape.leaf_bytes()), &mut |at, entry| {
             let page = first + (((at - leaf) / 8) << shape.page_shift);
             // Most extents have an entry for their first and last page only, extents of small
             // blocks for every page.
@@ -286,8 +302,7 @@ pub fn walk(
             }
             true
         });
-        let resident = (context.resident)(leaf, leaf + shape.leaf_bytes());
-        walk.bytes_read += resident.iter().map(|run| run.1 - run.0).sum::<u64>();
+        walk.bytes_read += context.resident_bytes((leaf, leaf + shape.leaf_bytes()));
     }
     walk.bytes_read += cache.bytes_read;
     walk
@@ -297,33 +312,32 @@ pub fn walk(
 /// and that nothing else has claimed. Caches the last such range.
 pub struct UnclaimedMemory<'a> {
     context: &'a Context<'a>,
-    taken: &'a [(u64, u64)],
-    free: (u64, u64),
+    taken: &'a RangeSet,
+    free: AddressRange,
 }
 
 impl<'a> UnclaimedMemory<'a> {
-    /// Excludes `taken`, the ranges claimed by others in address order, and stacks.
-    pub fn new(context: &'a Context<'a>, taken: &'a [(u64, u64)]) -> Self {
-        Self { context, taken, free: (0, 0) }
+    /// Excludes `taken`, claimed by others, and stacks.
+    pub fn new(context: &'a Context<'a>, taken: &'a RangeSet) -> Self {
+        Self { context, taken, free: AddressRange::default() }
     }
 
-    /// Whether all of `start..end` is such memory.
-    pub fn contains(&mut self, start: u64, end: u64) -> bool {
-        if start >= end {
+    /// Whether all of `range` is such memory.
+    pub fn contains(&mut self, range: impl Into<AddressRange>) -> bool {
+        let range = range.into();
+        if range.is_empty() {
             return false;
         }
-        if start >= self.free.0 && end <= self.free.1 {
+        if self.free.covers(range) {
             return true;
         }
-        let is_free = is_private_memory(self.context, start, end)
-            && overlapping(self.taken, start, end).is_empty()
-            && overlapping(self.context.stacks, start, end).is_empty();
-        if is_free && let Some(mapping) = self.context.space.find(start) {
-            let next = |all: &[(u64, u64)]| {
-                all.get(all.partition_point(|range| range.1 <= start)).map_or(u64::MAX, |range| range.0)
-            };
-            let until = mapping.end.min(next(self.taken)).min(next(self.context.stacks));
-            self.free = (start, until);
+        let is_free = is_unclaimed(self.context, self.taken, range);
+        if is_free && let Some(mapping) = self.context.space.find(range.start) {
+            let behind = (range.start, mapping.end);
+            let taken = self.taken.overlapping(behind).first().map_or(mapping.end, |next| next.start);
+            let stack =
+                overlapping(self.context.stacks, behind).first().map_or(mapping.end, |next| next.start);
+            self.free = AddressRange::new(range.start, taken.min(stack));
         }
         is_free
     }

@@ -3,27 +3,41 @@
 
 use strandline_claims::allocator::Context;
 use strandline_claims::words;
+use strandline_process::range::{AddressRange, RangeSet, overlapping};
 
 pub use words::is_mapped_memory;
 
 /// Reads the resident parts of a range and calls `take` with the address and value of each non-zero
 /// word, until `take` returns false.
-pub fn each_word(context: &Context<'_>, start: u64, end: u64, take: &mut dyn FnMut(u64, u64) -> bool) {
-    each_word_by(context, (start, end), words::READ_BYTES, take);
+pub fn each_word(
+    context: &Context<'_>,
+    range: impl Into<AddressRange>,
+    take: &mut dyn FnMut(u64, u64) -> bool,
+) {
+    each_word_by(context, range, words::READ_BYTES, take);
 }
 
 /// Like [`each_word`], but reads `at_once` bytes at a time (few if the first words mostly suffice)
 /// and returns the number of bytes read.
 pub fn each_word_by(
     context: &Context<'_>,
-    range: (u64, u64),
+    range: impl Into<AddressRange>,
     at_once: usize,
     take: &mut dyn FnMut(u64, u64) -> bool,
 ) -> u64 {
-    words::each_word((context.memory, context.resident), range, at_once, take)
+    words::each_word_in(context.memory, context.resident_runs(range), at_once, take)
 }
 
 /// Whether all of a range is private anonymous memory that an allocator could have mapped.
-pub fn is_private_memory(context: &Context<'_>, start: u64, end: u64) -> bool {
-    words::is_process_memory(context.space, start, end)
+pub fn is_private_memory(context: &Context<'_>, range: impl Into<AddressRange>) -> bool {
+    let range = range.into();
+    words::is_process_memory(context.space, range.start, range.end)
+}
+
+/// Whether all of a range is such memory, and neither in `taken` nor a stack.
+pub fn is_unclaimed(context: &Context<'_>, taken: &RangeSet, range: impl Into<AddressRange>) -> bool {
+    let range = range.into();
+    is_private_memory(context, range)
+        && !taken.overlaps(range)
+        && overlapping(context.stacks, range).is_empty()
 }

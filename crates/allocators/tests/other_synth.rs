@@ -10,6 +10,7 @@ use strandline_claims::allocator::{Context, Reader, Reading, Readings};
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
+use strandline_process::range::AddressRange;
 use strandline_synth::{
     GOOGLE_LAYOUTS, HeapImage, Image, JEMALLOC_LAYOUTS, MIMALLOC_LAYOUTS, Rng, clipped,
     fabricate_google_tcmalloc, fabricate_jemalloc, fabricate_mimalloc, fabricate_musl, fabricate_old_musl,
@@ -38,7 +39,9 @@ fn read(reader: &dyn Reader, image: &Image, maps: &str) -> (Readings, u64) {
         memory: &memory,
         whole_memory: &memory,
         space: &space,
-        resident: &|from, to| clipped(&runs, from, to),
+        resident: &|range: AddressRange| {
+            clipped(&runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
+        },
         fs_bases: &[],
         stacks: &[],
         claimed: &[],

@@ -10,6 +10,7 @@
 use crate::class::CLASSES;
 pub use crate::class::{Class, Refinement, SLOTS, Slot};
 use crate::range::{PAGE_BYTES, RangePages, page_of};
+use strandline_process::range::AddressRange;
 
 /// Resident bytes by what they hold. All-zero pages are counted in `zero` only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -108,7 +109,7 @@ impl Sums {
     pub fn add(&mut self, other: &Self) {
         self.resident.add(&other.resident);
         for cell in &other.cells {
-            self.cell(cell.start, || (cell.start, cell.end)).add(&cell.resident);
+            self.cell(cell.start, || AddressRange::new(cell.start, cell.end)).add(&cell.resident);
         }
         self.trimmable += other.trimmable;
         self.pinning_blocks += other.pinning_blocks;
@@ -125,7 +126,7 @@ impl Sums {
     /// The cell that contains `address`; `bounds` is called only to create it. Pages come in
     /// address order except for the first of a block, so it is nearly always the last cell.
     #[inline]
-    fn cell(&mut self, address: u64, bounds: impl FnOnce() -> (u64, u64)) -> &mut ResidentBytes {
+    fn cell(&mut self, address: u64, bounds: impl FnOnce() -> AddressRange) -> &mut ResidentBytes {
         let index = match self.cells.last() {
             Some(last) if last.start <= address && address < last.end => self.cells.len() - 1,
             _ => self.find_cell(address, bounds),
@@ -133,10 +134,10 @@ impl Sums {
         &mut self.cells[index].resident
     }
 
-    fn find_cell(&mut self, address: u64, bounds: impl FnOnce() -> (u64, u64)) -> usize {
+    fn find_cell(&mut self, address: u64, bounds: impl FnOnce() -> AddressRange) -> usize {
         let index = self.cells.partition_point(|cell| cell.end <= address);
         if self.cells.get(index).is_none_or(|cell| address < cell.start) {
-            let (start, end) = bounds();
+            let AddressRange { start, end } = bounds();
             if self.cells.len() < EXACT_GROWTH_CELLS {
                 self.cells.reserve_exact(1);
             }
@@ -167,10 +168,10 @@ impl Sums {
     }
 
     fn finish_whole(&mut self, start: u64, end: u64, whole: PageKind, pages: &RangePages) {
-        for (from, to) in pages.runs_in(start, end) {
-            let mut at = from;
-            while at < to {
-                let upto = if pages.has_cells() { pages.cell_at(at).1.min(to) } else { to };
+        for run in pages.runs_in(start, end) {
+            let mut at = run.start;
+            while at < run.end {
+                let upto = if pages.has_cells() { pages.cell_at(at).end.min(run.end) } else { run.end };
                 let zeros = (at..upto).step_by(PAGE_BYTES as usize).filter(|&page| pages.is_zero(page));
                 let zero = zeros.count() as u64 * PAGE_BYTES;
                 let add = |resident: &mut ResidentBytes| {
@@ -192,7 +193,7 @@ impl Sums {
 
     fn finish_trimmed(&mut self, start: u64, end: u64, pages: &RangePages) {
         self.finish_whole(start, end, PageKind::Trim, pages);
-        self.trimmable += pages.runs_in(start, end).map(|(from, to)| to - from).sum::<u64>();
+        self.trimmable += pages.runs_in(start, end).map(AddressRange::len).sum::<u64>();
     }
 }
 
@@ -417,11 +418,11 @@ impl<'a> Accumulator<'a> {
 
     /// Like [`Accumulator::claim_live`], for a chunk that contains `nested` ranges claimed by other
     /// readers, in address order.
-    pub fn claim_nesting(&mut self, end: u64, header_bytes: u64, nested: &[(u64, u64)]) {
+    pub fn claim_nesting(&mut self, end: u64, header_bytes: u64, nested: &[AddressRange]) {
         self.claim_used(end, header_bytes, |accumulator| {
-            for &(from, to) in nested {
-                accumulator.claim_to(from.clamp(accumulator.cursor, end), Class::Live);
-                accumulator.skip_to(to.clamp(accumulator.cursor, end));
+            for range in nested {
+                accumulator.claim_to(range.start.clamp(accumulator.cursor, end), Class::Live);
+                accumulator.skip_to(range.end.clamp(accumulator.cursor, end));
             }
         });
     }

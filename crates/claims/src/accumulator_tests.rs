@@ -36,7 +36,7 @@ fn page_up_48(address: u64) -> u64 {
 
 #[test]
 fn blocks_joined_equal_one_whole() {
-    let pages = RangePages::new(0x1_0000, 0x40_0000, [(0x1_0000, 0x8_0000), (0x9_0000, 0x40_0000)]);
+    let pages = RangePages::new((0x1_0000, 0x40_0000), [(0x1_0000, 0x8_0000), (0x9_0000, 0x40_0000)]);
     pages.set_zero(0x2_0000);
     pages.set_zero(0xa_3000);
     let one = accumulated(&pages, 1000);
@@ -55,7 +55,7 @@ fn blocks_joined_equal_one_whole() {
 fn cells_hold_what_the_range_holds() {
     let runs = [(0x1_0000, 0x8_0000), (0x9_0000, 0x40_0000)];
     let plain = |runs: [(u64, u64); 2]| {
-        let pages = RangePages::new(0x1_0000, 0x40_0000, runs);
+        let pages = RangePages::new((0x1_0000, 0x40_0000), runs);
         pages.set_zero(0x2_0000);
         pages.set_zero(0xa_3000);
         pages
@@ -85,7 +85,7 @@ fn cells_hold_what_the_range_holds() {
 
 #[test]
 fn every_resident_byte_is_counted_once() {
-    let pages = RangePages::new(0, 0x10_0000, [(0, 0x3000), (0x5000, 0x9000)]);
+    let pages = RangePages::new((0, 0x10_0000), [(0, 0x3000), (0x5000, 0x9000)]);
     let mut accumulator = Accumulator::new(0, &pages);
     accumulator.claim_live(0x1800, 8);
     accumulator.claim_free(0x7800, 0x2000, 0x7000);
@@ -98,7 +98,7 @@ fn every_resident_byte_is_counted_once() {
 
 #[test]
 fn a_refined_chunk_is_the_runtimes_up_to_its_length() {
-    let pages = RangePages::new(0, 0x4000, [(0, 0x4000)]);
+    let pages = RangePages::new((0, 0x4000), [(0, 0x4000)]);
     let (slot, free) = (Slot::new(0).unwrap(), Slot::new(7).unwrap());
     let mut accumulator = Accumulator::new(0, &pages);
     accumulator.claim_refined(0x100, 8, &Refinement { slot, bytes: 0xe0, free: None });
@@ -118,7 +118,7 @@ fn a_refined_chunk_is_the_runtimes_up_to_its_length() {
 
 #[test]
 fn a_gap_between_blocks_is_refused() {
-    let pages = RangePages::new(0, 0x1000, []);
+    let pages = RangePages::new((0, 0x1000), [(0, 0); 0]);
     let mut block = AccumulatedPart::empty(0);
     assert!(block.join(AccumulatedPart::empty(16), &pages).is_err());
 }
@@ -127,16 +127,16 @@ fn a_gap_between_blocks_is_refused() {
 #[test]
 fn what_is_nested_is_left_out() {
     let runs = [(0x1_0000, 0x1_6000)];
-    let nested = [(0x1_0110, 0x1_0210), (0x1_1800, 0x1_4010)];
+    let nested = [(0x1_0110, 0x1_0210), (0x1_1800, 0x1_4010)].map(AddressRange::from);
     let sums = |zero: &[u64]| {
-        let pages = RangePages::new(0x1_0000, 0x1_6000, runs);
+        let pages = RangePages::new((0x1_0000, 0x1_6000), runs);
         zero.iter().for_each(|&page| pages.set_zero(page));
         let mut accumulator = Accumulator::new(0x1_0100, &pages);
         accumulator.claim_nesting(0x1_4020, 8, &nested);
         accumulator.claim_free(0x1_6000, 0, 0);
         whole(&pages, vec![accumulator.cut()])
     };
-    let left_out: u64 = nested.iter().map(|range| range.1 - range.0).sum();
+    let left_out: u64 = nested.iter().map(|range| range.len()).sum();
     let all = sums(&[]).resident;
     assert_eq!(all.total(), 0x1_6000 - 0x1_0100 - left_out);
     assert_eq!((all.of(Class::Header), all.pinned, all.kept), (8, 0xfe0, 0x1000));

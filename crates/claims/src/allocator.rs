@@ -12,6 +12,7 @@ use strandline_process::elf::Object;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
+use strandline_process::range::{self, AddressRange, RangeSet};
 
 use crate::accumulator::{Accumulator, Class, OutOfOrder, Sums};
 use crate::caveat::Caveat;
@@ -19,7 +20,7 @@ pub use crate::class::MappedBlock;
 use crate::facts;
 use crate::finding::LedgerView;
 use crate::palette::BlockRows;
-use crate::range::{RangePages, merge};
+use crate::range::RangePages;
 use crate::reader::ReaderInfo;
 use crate::refinements::{Matches, Refinements};
 
@@ -92,23 +93,23 @@ pub struct Context<'a> {
     /// The target's mappings.
     pub space: &'a AddressSpace,
     /// Runs of resident anonymous pages in a range, cut to it.
-    pub resident: &'a (dyn Fn(u64, u64) -> Vec<(u64, u64)> + Sync),
+    pub resident: &'a (dyn Fn(AddressRange) -> Vec<AddressRange> + Sync),
     /// FS base of each thread for which it is known.
     pub fs_bases: &'a [u64],
     /// Bounds of thread stacks, in address order: the kernel may list a stack and a heap as one
     /// mapping.
-    pub stacks: &'a [(u64, u64)],
+    pub stacks: &'a [AddressRange],
     /// Ranges of mappings that finer readers have claimed, in no order.
-    pub claimed: &'a [(u64, u64)],
+    pub claimed: &'a [AddressRange],
     /// Start of the data segment that brk grows.
     pub start_brk: Option<u64>,
     /// The mappings that are locked in memory, in address order.
-    pub locked: &'a [(u64, u64)],
+    pub locked: &'a [AddressRange],
     /// The mappings with swapped-out pages, in address order.
-    pub swapped: &'a [(u64, u64)],
+    pub swapped: &'a [AddressRange],
     /// The mappings on reserved huge pages (hugetlb), in address order: they are no RSS and are not
     /// read.
-    pub reserved: &'a [(u64, u64)],
+    pub reserved: &'a [AddressRange],
     /// Claims of finer readers on blocks in use.
     pub refinements: Option<&'a Refinements>,
     /// When to stop reading because the target has been stopped for long enough.
@@ -127,20 +128,31 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// Runs of resident anonymous pages in a range, cut to it.
+    pub fn resident_runs(&self, range: impl Into<AddressRange>) -> Vec<AddressRange> {
+        (self.resident)(range.into())
+    }
+
+    /// Bytes of resident anonymous pages in a range.
+    pub fn resident_bytes(&self, range: impl Into<AddressRange>) -> u64 {
+        self.resident_runs(range).into_iter().map(AddressRange::len).sum()
+    }
+
     /// The pages of a claimed range, to be counted by an [`crate::accumulator::Accumulator`].
-    pub fn pages(&self, start: u64, end: u64) -> RangePages {
-        RangePages::for_claim((start, end), &self.resident, self.space, self.cell_bytes)
+    pub fn pages(&self, range: impl Into<AddressRange>) -> RangePages {
+        RangePages::for_claim(range.into(), self.resident, self.space, self.cell_bytes)
     }
 
     /// Claims a range whose bytes all have one class, such as a structure of the allocator.
-    pub fn claim_whole(&self, (start, end): (u64, u64), class: Class) -> RangeClaim {
-        RangeClaim::whole(&self.pages(start, end), (start, end), class)
+    pub fn claim_whole(&self, range: impl Into<AddressRange>, class: Class) -> RangeClaim {
+        let range = range.into();
+        RangeClaim::whole(&self.pages(range), range, class)
     }
 
     /// Whether a page of the range is locked in memory: the kernel keeps locked pages whatever call
     /// is made.
-    pub fn is_locked(&self, (start, end): (u64, u64)) -> bool {
-        !overlapping(self.locked, start, end).is_empty()
+    pub fn is_locked(&self, range: impl Into<AddressRange>) -> bool {
+        !range::overlapping(self.locked, range).is_empty()
     }
 }
 
@@ -157,15 +169,16 @@ pub struct RangeClaim {
 
 impl RangeClaim {
     /// Claims a range whose bytes all have one class.
-    pub fn whole(pages: &RangePages, (start, end): (u64, u64), class: Class) -> Self {
+    pub fn whole(pages: &RangePages, range: impl Into<AddressRange>, class: Class) -> Self {
+        let AddressRange { start, end } = range.into();
         let mut accumulator = Accumulator::new(start, pages);
         accumulator.claim_to(end, class);
         Self { start, end, sums: accumulator.cut().finish(pages) }
     }
 
-    /// Start and end.
-    pub fn range(&self) -> (u64, u64) {
-        (self.start, self.end)
+    /// The range.
+    pub fn range(&self) -> AddressRange {
+        AddressRange::new(self.start, self.end)
     }
 }
 
@@ -195,7 +208,7 @@ pub struct Reading {
     /// The call that makes the allocator give memory back.
     pub call: Option<CallPlan>,
     /// All-zero resident pages of the claimed ranges, as runs.
-    pub zero_runs: Vec<(u64, u64)>,
+    pub zero_runs: Vec<AddressRange>,
     /// Bytes of target memory read.
     pub bytes_read: u64,
     /// What could not be read.
@@ -204,7 +217,7 @@ pub struct Reading {
 
 impl Reading {
     /// The claimed ranges.
-    pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
+    pub fn ranges(&self) -> impl Iterator<Item = AddressRange> {
         self.claims.iter().map(RangeClaim::range)
     }
 
@@ -220,28 +233,25 @@ impl Reading {
     }
 }
 
-/// Reads the instances one after another; `read` gets the ranges already claimed, in address order.
+/// Reads the instances one after another; `read` gets the ranges already claimed.
 pub fn read_each<T>(
     context: &Context<'_>,
     instances: Vec<T>,
-    read: impl Fn(&T, &[(u64, u64)]) -> Reading,
+    read: impl Fn(&T, &RangeSet) -> Reading,
 ) -> Vec<Reading> {
-    let mut taken = context.claimed.to_vec();
+    let mut taken: RangeSet = context.claimed.iter().copied().collect();
     let mut readings = Vec::new();
     for instance in &instances {
-        merge(&mut taken);
         let reading = read(instance, &taken);
-        taken.extend(reading.ranges());
+        taken.add(reading.ranges());
         readings.push(reading);
     }
     readings
 }
 
 /// The ranges of `all` (sorted) that overlap `start..end`.
-pub fn overlapping(all: &[(u64, u64)], start: u64, end: u64) -> &[(u64, u64)] {
-    let from = all.partition_point(|range| range.1 <= start);
-    let to = all.partition_point(|range| range.0 < end).max(from);
-    &all[from..to]
+pub fn overlapping<T: Copy + Into<AddressRange>>(all: &[T], start: u64, end: u64) -> &[T] {
+    range::overlapping(all, (start, end))
 }
 
 /// A call that makes an allocator give its free pages back, and how much that is predicted to be.
@@ -256,7 +266,7 @@ pub struct CallPlan {
     /// The locks that the call takes, if they are words that are 0 when free.
     pub locks: Vec<u64>,
     /// The ranges the call works on.
-    pub heaps: Vec<(u64, u64)>,
+    pub heaps: Vec<AddressRange>,
     /// FS bases of threads that the allocator already knows, one of which must make the call. Empty
     /// for glibc, where any thread can, and where none is known.
     pub threads: Vec<u64>,

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use strandline_holders::Builder;
+use strandline_process::range::AddressRange;
 
 use crate::class::{MappedBlock, Refinement, SLOTS, Slot};
 use crate::palette::SlotTable;
@@ -57,7 +58,7 @@ pub struct Refinements {
     max_table_entries: usize,
     palette: Mutex<SlotTable>,
     /// Other allocators' memory within blocks: ranges in address order, without overlap.
-    nested: Vec<(u64, u64)>,
+    nested: Vec<AddressRange>,
 }
 
 #[derive(Clone, Copy)]
@@ -69,11 +70,12 @@ struct TableEntry {
 
 impl Refinements {
     /// No claims yet. `runs` are the resident private writable parts of memory, in address order.
-    pub fn new(runs: impl IntoIterator<Item = (u64, u64)>) -> Self {
+    pub fn new(runs: impl IntoIterator<Item = impl Into<AddressRange>>) -> Self {
         let mut leaf_numbers: Vec<u64> = Vec::new();
-        for (start, end) in runs {
-            let last = end.saturating_sub(1) / LEAF_BYTES;
-            let first = (start / LEAF_BYTES).max(leaf_numbers.last().map_or(0, |&number| number + 1));
+        for run in runs {
+            let run = run.into();
+            let last = run.end.saturating_sub(1) / LEAF_BYTES;
+            let first = (run.start / LEAF_BYTES).max(leaf_numbers.last().map_or(0, |&number| number + 1));
             leaf_numbers.extend(first..=last);
         }
         let leaves: Vec<Leaf> = leaf_numbers.iter().map(|_| OnceLock::new()).collect();
@@ -159,13 +161,13 @@ impl Refinements {
     /// Adds `ranges` claimed by other readers: if one lies within a block in use, the block's
     /// allocator excludes it. Of ranges that overlap, the one that starts first stays, and of two
     /// with the same start the longer: memory within a pool is for the pool to exclude.
-    pub fn nest(&mut self, ranges: impl IntoIterator<Item = (u64, u64)>) {
-        self.nested.extend(ranges.into_iter().filter(|range| range.0 < range.1));
-        self.nested.sort_unstable_by_key(|range| (range.0, std::cmp::Reverse(range.1)));
+    pub fn nest(&mut self, ranges: impl IntoIterator<Item = impl Into<AddressRange>>) {
+        self.nested.extend(ranges.into_iter().map(Into::into).filter(|range| !range.is_empty()));
+        self.nested.sort_unstable_by_key(|range| (range.start, std::cmp::Reverse(range.end)));
         let mut end = 0;
         self.nested.retain(|range| {
-            let is_apart = range.0 >= end;
-            end = end.max(range.1);
+            let is_apart = range.start >= end;
+            end = end.max(range.end);
             is_apart
         });
     }
@@ -196,7 +198,7 @@ pub struct Finder<'a> {
     number: u64,
     marks: Option<&'a [AtomicU16; MARKS]>,
     /// The nested ranges not yet behind the last lookup.
-    nested: &'a [(u64, u64)],
+    nested: &'a [AddressRange],
 }
 
 impl<'a> Finder<'a> {
@@ -232,21 +234,21 @@ impl<'a> Finder<'a> {
 
     /// The nested ranges within `start..end`, the payload of a block in use, in address order.
     #[inline]
-    pub fn nested(&mut self, start: u64, end: u64) -> &'a [(u64, u64)] {
+    pub fn nested(&mut self, start: u64, end: u64) -> &'a [AddressRange] {
         match self.nested.first() {
-            Some(first) if first.0 < end => self.find_nested(start, end),
+            Some(first) if first.start < end => self.find_nested(start, end),
             _ => &[],
         }
     }
 
-    fn find_nested(&mut self, start: u64, end: u64) -> &'a [(u64, u64)] {
-        let first = self.nested.partition_point(|range| range.0 < start);
-        let behind = self.nested.partition_point(|range| range.0 < end);
+    fn find_nested(&mut self, start: u64, end: u64) -> &'a [AddressRange] {
+        let first = self.nested.partition_point(|range| range.start < start);
+        let behind = self.nested.partition_point(|range| range.start < end);
         let mut within = self.nested.get(first..behind).unwrap_or_default();
         self.nested = self.nested.get(behind..).unwrap_or_default();
         // A range that extends past the end is not within the block.
         while let Some((last, rest)) = within.split_last()
-            && last.1 > end
+            && last.end > end
         {
             within = rest;
         }
@@ -262,7 +264,7 @@ pub struct Matches {
     /// Blocks with a claim of more than [`LARGE_BYTES`], in no order: pointer and claimed bytes.
     pub large: Vec<(u64, u64)>,
     /// Nested ranges found within blocks in use, in no order.
-    pub nested: Vec<(u64, u64)>,
+    pub nested: Vec<AddressRange>,
     /// All blocks in use, if wanted, without those that hold nested ranges.
     pub blocks: Option<Builder>,
 }
@@ -398,7 +400,10 @@ mod tests {
         let mut finder = claims.finder();
         assert_eq!(finder.nested(0, 0x1000), []);
         assert_eq!(finder.nested(0x1010, 0x2500), [], "it starts before the block");
-        assert_eq!(finder.nested(0x2ff0, 0x5010), [(0x3000, 0x4000), (0x4000, 0x5000)]);
+        assert_eq!(
+            finder.nested(0x2ff0, 0x5010),
+            [(0x3000, 0x4000), (0x4000, 0x5000)].map(AddressRange::from)
+        );
         assert_eq!(finder.nested(0x6000, 0x8000), [], "it ends behind the block");
         assert_eq!(finder.nested(0x8000, 0xf000), []);
     }
@@ -429,7 +434,7 @@ mod tests {
     fn a_pool_stays_and_what_lies_in_it_is_its_own_to_leave_out() {
         let mut claims = Refinements::default();
         claims.nest([(0x1000, 0x2000), (0x1000, 0x9000), (0x1000, 0x9000), (0x3000, 0x4000)]);
-        assert_eq!(claims.finder().nested(0, 0x10000), [(0x1000, 0x9000)]);
+        assert_eq!(claims.finder().nested(0, 0x10000), [AddressRange::new(0x1000, 0x9000)]);
     }
 
     #[test]

@@ -69,19 +69,11 @@ impl Hash for RowKind {
 }
 
 /// Code and constants of mapped programs and libraries.
-pub static PROGRAM_TEXT: RowKind = RowKind::new(
-    "program.text",
-    HolderKind::Program,
-    State::Evictable,
-    "code and constants of mapped programs",
-);
+pub static PROGRAM_TEXT: RowKind =
+    RowKind::new("program.text", HolderKind::Program, State::Evictable, "code and constants of mapped files");
 /// Static data: written data pages of programs and libraries, and their bss.
-pub static PROGRAM_DATA: RowKind = RowKind::new(
-    "program.data",
-    HolderKind::Program,
-    State::Live,
-    "static data, written pages of mapped files",
-);
+pub static PROGRAM_DATA: RowKind =
+    RowKind::new("program.data", HolderKind::Program, State::Live, "static data of mapped files");
 /// Thread stacks in use.
 pub static PROGRAM_STACK: RowKind =
     RowKind::new("program.stack", HolderKind::Program, State::Live, "thread stacks in use");
@@ -99,7 +91,7 @@ pub static FILE: RowKind =
 pub static SHMEM: RowKind = RowKind::new("kernel.shmem", HolderKind::Kernel, State::Live, "shared memory");
 /// Pages given up with MADV_FREE.
 pub static LAZY_FREE: RowKind =
-    RowKind::new("kernel.lazyfree", HolderKind::Kernel, State::Evictable, "given up with MADV_FREE");
+    RowKind::new("kernel.lazyfree", HolderKind::Kernel, State::Evictable, "released with MADV_FREE");
 /// All-zero pages of private anonymous memory.
 pub static ZERO: RowKind =
     RowKind::new("kernel.zero", HolderKind::Kernel, State::Stranded, "pages that hold only zeros");
@@ -108,7 +100,7 @@ pub static DEVICE: RowKind =
     RowKind::new("kernel.device", HolderKind::Kernel, State::Live, "pages of devices and of the kernel");
 /// Anonymous memory that no reader explains.
 pub static ANONYMOUS: RowKind =
-    RowKind::new("anonymous", HolderKind::Kernel, State::Unattributed, "anonymous memory nobody explains");
+    RowKind::new("anonymous", HolderKind::Kernel, State::Unattributed, "anonymous memory no reader explains");
 
 /// The rows that need only the kernel's information.
 pub static KERNEL_ROWS: [RowRef; 9] = [

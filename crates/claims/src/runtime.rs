@@ -19,6 +19,7 @@ use strandline_holders::Builder;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
+use strandline_process::range::{AddressRange, RangeSet};
 use strandline_process::stacks::ThreadFacts;
 
 use crate::allocator::RangeClaim;
@@ -28,7 +29,7 @@ use crate::facts::{self, Remedy};
 use crate::finding::{Finding, LedgerView};
 use crate::palette::{BlockRows, SlotTable};
 use crate::places::AddressSet;
-use crate::range::{RangePages, merge};
+use crate::range::RangePages;
 use crate::reader::ReaderInfo;
 use crate::refinements::{Matches, Refinements};
 use crate::rows::RowRef;
@@ -163,17 +164,20 @@ impl Context<'_> {
 
     /// The pages of a claimed range, to be counted by an [`crate::accumulator::Accumulator`].
     pub fn pages(&self, start: u64, end: u64) -> RangePages {
-        RangePages::for_claim((start, end), &self.resident, self.space, self.cell_bytes)
+        let runs = |range: AddressRange| (self.resident)(range.start, range.end);
+        RangePages::for_claim(AddressRange::new(start, end), runs, self.space, self.cell_bytes)
     }
 
     /// Like [`Context::pages`], for a range of shared memory.
     pub fn shared_pages(&self, start: u64, end: u64) -> RangePages {
-        RangePages::for_claim((start, end), &self.shared, self.space, self.cell_bytes)
+        let runs = |range: AddressRange| (self.shared)(range.start, range.end);
+        RangePages::for_claim(AddressRange::new(start, end), runs, self.space, self.cell_bytes)
     }
 
     /// Claims a range whose bytes all have one class, such as a structure of the runtime.
-    pub fn claim_whole(&self, (start, end): (u64, u64), class: Class) -> RangeClaim {
-        RangeClaim::whole(&self.pages(start, end), (start, end), class)
+    pub fn claim_whole(&self, range: impl Into<AddressRange>, class: Class) -> RangeClaim {
+        let range = range.into();
+        RangeClaim::whole(&self.pages(range.start, range.end), range, class)
     }
 }
 
@@ -246,7 +250,7 @@ pub struct Reading {
     /// ([`crate::rows::RowKind::is_shared`]).
     pub shared: Vec<RangeClaim>,
     /// All-zero resident pages of the claimed ranges, as runs.
-    pub zero_runs: Vec<(u64, u64)>,
+    pub zero_runs: Vec<AddressRange>,
     /// Blocks that get their own row; those that no allocator holds in use are dropped.
     pub named_blocks: Vec<Named>,
     /// What gives memory back.
@@ -294,12 +298,9 @@ pub struct FinishContext<'a> {
     pub progress: &'a (dyn Fn(&str, u64, u64) + Sync),
 }
 
-/// The ranges that the readings claim, in address order.
-pub fn claimed_ranges(readings: &[Reading]) -> Vec<(u64, u64)> {
-    let claims = readings.iter().flat_map(|reading| &reading.claims);
-    let mut taken: Vec<(u64, u64)> = claims.map(|claim| (claim.start, claim.end)).collect();
-    merge(&mut taken);
-    taken
+/// The ranges that the readings claim.
+pub fn claimed_ranges(readings: &[Reading]) -> RangeSet {
+    readings.iter().flat_map(|reading| &reading.claims).map(RangeClaim::range).collect()
 }
 
 impl Reading {

@@ -57,7 +57,7 @@ impl<'a> Window<'a> {
     pub fn advance(&mut self, address: u64) {
         while address >= self.end && self.end < self.pages.end() {
             let next_resident =
-                self.pages.runs_in(self.end, self.pages.end()).next().map_or(u64::MAX, |run| run.0);
+                self.pages.runs_in(self.end, self.pages.end()).next().map_or(u64::MAX, |run| run.start);
             // Skips what is not resident.
             self.start = if next_resident > address { page_of(address) } else { next_resident };
             self.end = self.start.saturating_add(WINDOW_BYTES).min(self.pages.end());
@@ -69,18 +69,18 @@ impl<'a> Window<'a> {
         let length = (self.end - self.start) as usize;
         self.buffer.resize(length);
         let mut behind = 0;
-        for (from, to) in self.pages.runs_in(self.start, self.end) {
-            let slot = (from - self.start) as usize..(to - self.start) as usize;
+        for run in self.pages.runs_in(self.start, self.end) {
+            let slot = (run.start - self.start) as usize..(run.end - self.start) as usize;
             self.buffer.get_mut(behind..slot.start).unwrap_or_default().fill(0);
             behind = slot.end;
             let Some(bytes) = self.buffer.get_mut(slot) else { continue };
-            let got = self.memory.read_some(from, bytes) as u64;
+            let got = self.memory.read_some(run.start, bytes) as u64;
             self.bytes_read += got;
-            self.unreadable_bytes += (to - from).saturating_sub(got);
+            self.unreadable_bytes += run.len().saturating_sub(got);
             bytes.get_mut(got as usize..).unwrap_or_default().fill(0);
             for (page, address) in bytes[..got as usize]
                 .chunks_exact(PAGE_BYTES as usize)
-                .zip((from..).step_by(PAGE_BYTES as usize))
+                .zip((run.start..).step_by(PAGE_BYTES as usize))
             {
                 if is_all_zero(page) {
                     self.pages.set_zero(address);
@@ -125,6 +125,8 @@ impl<'a> Window<'a> {
 
 #[cfg(test)]
 mod tests {
+    use strandline_process::range::AddressRange;
+
     use super::*;
 
     struct Ramp;
@@ -140,12 +142,12 @@ mod tests {
     #[test]
     fn reads_forward_finds_zeros_and_skips_what_is_not_resident() {
         let pages =
-            RangePages::new(0x10_0000, 0x8000_0000, [(0x10_0000, 0x20_5000), (0x7000_0000, 0x7000_1000)]);
+            RangePages::new((0x10_0000, 0x8000_0000), [(0x10_0000, 0x20_5000), (0x7000_0000, 0x7000_1000)]);
         let mut window = Window::new(&Ramp, &pages, 0x10_0000);
         let word = |at: u64| u64::from_le_bytes([(at / 8) as u8 | 1; 8]);
         assert_eq!(window.pair(0x10_0040), (word(0x10_0040), word(0x10_0048)));
         assert_eq!(window.pair(0x20_4000), (word(0x20_4000), word(0x20_4008)));
-        assert_eq!(pages.zero_runs(), [(0x20_0000, 0x20_3000)]);
+        assert_eq!(pages.zero_runs(), [AddressRange::new(0x20_0000, 0x20_3000)]);
         assert_eq!(window.pair(0x3000_0000), (0, 0), "not resident");
         assert_eq!(window.pair(0x7000_0010).0, word(0x7000_0010));
         window.advance(0x7fff_ffff);

@@ -3,6 +3,7 @@
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::{Memory, word_at};
+use strandline_process::range::AddressRange;
 
 /// Bytes to read at once if most of them are wanted.
 pub const READ_BYTES: usize = 64 << 10;
@@ -10,20 +11,31 @@ pub const READ_BYTES: usize = 64 << 10;
 /// Runs of resident anonymous pages in a range, cut to it.
 pub type Resident<'a> = &'a (dyn Fn(u64, u64) -> Vec<(u64, u64)> + Sync);
 
-/// Reads the resident parts of a range, `at_once` bytes at a time, and passes the address and value
-/// of each nonzero word to `take` until it returns false. Returns the number of bytes read.
+/// [`each_word_in`] the resident parts of a range.
 pub fn each_word(
     (memory, resident): (&dyn Memory, Resident<'_>),
     (start, end): (u64, u64),
     at_once: usize,
     take: &mut dyn FnMut(u64, u64) -> bool,
 ) -> u64 {
+    each_word_in(memory, resident(start, end), at_once, take)
+}
+
+/// Reads resident runs, `at_once` bytes at a time, and passes the address and value of each nonzero
+/// word to `take` until it returns false. Returns the number of bytes read.
+pub fn each_word_in(
+    memory: &dyn Memory,
+    runs: impl IntoIterator<Item = impl Into<AddressRange>>,
+    at_once: usize,
+    take: &mut dyn FnMut(u64, u64) -> bool,
+) -> u64 {
     let mut buffer = ReadBuffer::new(at_once);
     let mut bytes_read = 0;
-    for (from, to) in resident(start, end) {
-        let mut at = from;
-        while at < to {
-            let bytes = &mut buffer[..((to - at) as usize).min(at_once)];
+    for run in runs {
+        let run = run.into();
+        let mut at = run.start;
+        while at < run.end {
+            let bytes = &mut buffer[..((run.end - at) as usize).min(at_once)];
             let got = memory.read_some(at, bytes);
             bytes_read += got as u64;
             for offset in (0..got & !7).step_by(8) {

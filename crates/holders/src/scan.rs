@@ -10,6 +10,8 @@ use std::time::Instant;
 
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::Memory;
+use strandline_process::pages::PAGE_BYTES;
+use strandline_process::work::on_threads;
 
 use crate::arrays::{NONE, Refused};
 use crate::blocks::Blocks;
@@ -22,8 +24,6 @@ const GAP_BYTES: u64 = 16 << 10;
 /// Maximum bytes and blocks of a piece. A larger block is split into pieces.
 const PIECE_BYTES: u64 = 16 << 20;
 const PIECE_BLOCKS: u32 = 1 << 15;
-/// Unit in which unreadable memory is skipped.
-const PAGE_BYTES: u64 = 4096;
 /// Words are looked up when this many are collected.
 const MANY_WORDS: usize = 4096;
 
@@ -258,11 +258,7 @@ pub fn scan(
         }
         (runs, worker.outcome)
     };
-    let results: Vec<_> = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..limits.workers.max(1)).map(|_| scope.spawn(work)).collect();
-        let first = work();
-        std::iter::once(first).chain(others.into_iter().filter_map(|other| other.join().ok())).collect()
-    });
+    let results = on_threads(limits.workers, work);
     let mut runs = Vec::new();
     let mut outcome = Outcome {
         hit_reference_limit: shared.has_too_many.into_inner(),

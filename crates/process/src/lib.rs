@@ -23,8 +23,10 @@ pub mod map;
 pub mod memory;
 pub mod modules;
 pub mod namespaces;
+pub mod page_cache;
 pub mod pages;
 pub mod procfs;
+pub mod range;
 pub mod resident;
 pub mod rights;
 pub mod smaps;
@@ -32,5 +34,6 @@ pub mod snapshot;
 pub mod stacks;
 pub mod target;
 pub mod unwind;
+pub mod work;
 
 pub use error::Error;

@@ -5,6 +5,8 @@
 
 use std::fmt::Write;
 
+use crate::range::AddressRange;
+
 /// Access permissions of a mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Permissions {
@@ -48,6 +50,11 @@ pub struct Mapping {
 }
 
 impl Mapping {
+    /// Its addresses.
+    pub fn range(&self) -> AddressRange {
+        AddressRange::new(self.start, self.end)
+    }
+
     /// Its length.
     pub fn bytes(&self) -> u64 {
         self.end - self.start

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use crate::map::{AddressSpace, Mapping};
+use crate::range::AddressRange;
 
 /// Maximum number of distinct mapped files.
 const MAX_FILES: usize = 1024;
@@ -15,8 +16,8 @@ pub struct Module<'a> {
     pub mappings: Vec<&'a Mapping>,
     /// The mapping with its code.
     pub code: &'a Mapping,
-    /// Start and end of its static data.
-    pub data: (u64, u64),
+    /// Its static data.
+    pub data: AddressRange,
 }
 
 /// All programs and libraries with code and static data, each once.
@@ -33,11 +34,11 @@ pub fn all(space: &AddressSpace) -> Vec<Module<'_>> {
     all
 }
 
-/// Start and end of the static data of a program or library; `None` if nothing is writable.
-pub fn data(mappings: &[&Mapping]) -> Option<(u64, u64)> {
+/// The static data of a program or library; `None` if nothing is writable.
+pub fn data(mappings: &[&Mapping]) -> Option<AddressRange> {
     let first = mappings.iter().find(|mapping| mapping.permissions.write)?;
     let end = mappings.last()?.end.min(first.start.saturating_add(MAX_DATA_BYTES));
-    Some((first.start, end))
+    Some(AddressRange::new(first.start, end))
 }
 
 /// Groups consecutive mappings of one file, with the anonymous mapping (bss) that follows those of

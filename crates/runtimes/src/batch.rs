@@ -7,9 +7,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use strandline_process::buffer::ReadBuffer;
-use strandline_process::memory::{Memory, Unreadable, word_at};
-use strandline_process::pages::{PAGE_BYTES, page_of};
+use strandline_process::memory::{Memory, word_at};
+
+pub use strandline_process::page_cache::PageCache;
 
 /// Limit on bytes read in one piece.
 const MAX_PIECE_BYTES: u64 = 256 << 10;
@@ -17,8 +17,6 @@ const MAX_PIECE_BYTES: u64 = 256 << 10;
 const MAX_GAP_BYTES: u64 = 4608;
 /// Fewer places than this are read individually, many per call.
 const MIN_IN_PIECE: usize = 4;
-/// Pages that [`PageCache`] keeps: a power of two.
-const DEFAULT_CACHED_PAGES: usize = 512;
 
 /// Memory that counts the bytes read from it.
 pub struct CountingMemory<'a> {
@@ -164,89 +162,5 @@ impl<'a> Batch<'a> {
                 None => self.scattered.push(index),
             }
         }
-    }
-}
-
-/// Memory that keeps pages once read: for following pointers.
-pub struct PageCache<'a> {
-    memory: &'a dyn Memory,
-    kept: Vec<CachedPage>,
-}
-
-#[derive(Clone)]
-struct CachedPage {
-    address: u64,
-    bytes: ReadBuffer,
-}
-
-impl<'a> PageCache<'a> {
-    /// Keeps [`DEFAULT_CACHED_PAGES`] pages of `memory`.
-    pub fn new(memory: &'a dyn Memory) -> Self {
-        Self::with_capacity(memory, DEFAULT_CACHED_PAGES)
-    }
-
-    /// Keeps `pages` pages of `memory`; each takes memory only once it is read.
-    pub fn with_capacity(memory: &'a dyn Memory, pages: usize) -> Self {
-        Self {
-            memory,
-            kept: vec![CachedPage { address: u64::MAX, bytes: ReadBuffer::default() }; pages.max(1)],
-        }
-    }
-
-    fn page(&mut self, address: u64) -> Option<&[u8]> {
-        let page = page_of(address);
-        let index = (page / PAGE_BYTES) as usize % self.kept.len();
-        let kept = self.kept.get_mut(index)?;
-        if kept.address != page {
-            if kept.bytes.len() != PAGE_BYTES as usize {
-                kept.bytes = ReadBuffer::new(PAGE_BYTES as usize);
-            }
-            kept.address = u64::MAX;
-            self.memory.read(page, &mut kept.bytes).ok()?;
-            kept.address = page;
-        }
-        Some(&kept.bytes)
-    }
-
-    /// Reads the whole of `buffer`, or fails.
-    pub fn read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), Unreadable> {
-        let wanted = buffer.len();
-        let mut done = 0;
-        while done < wanted {
-            let fail = Unreadable { address, wanted, got: done };
-            let at = address.checked_add(done as u64).ok_or(fail)?;
-            let page = self.page(at).ok_or(fail)?;
-            let here = page.get((at % PAGE_BYTES) as usize..).ok_or(fail)?;
-            let count = here.len().min(wanted - done);
-            let (Some(to), Some(from)) = (buffer.get_mut(done..done + count), here.get(..count)) else {
-                return Err(fail);
-            };
-            to.copy_from_slice(from);
-            done += count;
-        }
-        Ok(())
-    }
-
-    /// Reads `N` bytes at `address`.
-    pub fn array<const N: usize>(&mut self, address: u64) -> Option<[u8; N]> {
-        let mut bytes = [0; N];
-        self.read(address, &mut bytes).ok()?;
-        Some(bytes)
-    }
-
-    /// Reads the word at `address`.
-    pub fn word(&mut self, address: u64) -> Option<u64> {
-        self.array(address).map(u64::from_le_bytes)
-    }
-
-    /// Reads the 32-bit word at `address`.
-    pub fn word32(&mut self, address: u64) -> Option<u32> {
-        self.array(address).map(u32::from_le_bytes)
-    }
-
-    /// Reads the word at `address` and the next.
-    pub fn pair(&mut self, address: u64) -> Option<(u64, u64)> {
-        let bytes: [u8; 16] = self.array(address)?;
-        word_at(&bytes, 0).zip(word_at(&bytes, 8))
     }
 }

@@ -25,4 +25,5 @@ mod programs;
 mod resident;
 mod row_table;
 pub mod sbcl;
-mod work;
+
+use strandline_process::work;

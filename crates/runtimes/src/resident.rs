@@ -1,10 +1,11 @@
 //! Adds up resident bytes.
 
 use strandline_claims::runtime::Context;
+use strandline_process::range::AddressRange;
 
 /// Bytes of ranges.
-pub fn bytes_of(ranges: impl IntoIterator<Item = (u64, u64)>) -> u64 {
-    ranges.into_iter().map(|(start, end)| end - start).sum()
+pub fn bytes_of(ranges: impl IntoIterator<Item: Into<AddressRange>>) -> u64 {
+    ranges.into_iter().map(|range| range.into().len()).sum()
 }
 
 /// Resident anonymous bytes of `start..end`.

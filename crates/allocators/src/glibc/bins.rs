@@ -7,8 +7,8 @@
 
 use super::layout;
 use super::locate::{Arena, Bin};
-use crate::page_cache::PageCache;
 use strandline_claims::range::RangePages;
+use strandline_process::page_cache::PageCache;
 
 /// The first bin for chunks of 1 KiB and more (`NSMALLBINS`); smaller chunks contain no whole page.
 const FIRST_LARGE_BIN: usize = 64;

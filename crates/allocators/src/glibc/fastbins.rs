@@ -15,6 +15,7 @@ use std::ops::Range;
 
 use super::layout;
 use super::lists::LinkEncoding;
+use strandline_process::range::AddressRange;
 
 /// A chunk and the target of its link, as numbers: 16-byte units of the arena's ranges laid end to
 /// end, from 1 on. A link of 0 ends the list.
@@ -37,13 +38,13 @@ pub struct Arena {
 impl Arena {
     /// An arena with these ranges (sorted) and these first chunks of its fastbins (0: empty). With
     /// more than 64 GiB of ranges there are no candidates.
-    pub fn new(ranges: &[(u64, u64)], heads: &[u64]) -> Self {
+    pub fn new(ranges: &[AddressRange], heads: &[u64]) -> Self {
         let (first, last) =
-            (ranges.first().map_or(0, |range| range.0), ranges.last().map_or(0, |range| range.1));
+            (ranges.first().map_or(0, |range| range.start), ranges.last().map_or(0, |range| range.end));
         let mut arena =
             Self { ranges: Vec::with_capacity(ranges.len()), span: first & !15..last, heads: heads.to_vec() };
         let mut number = 1u32;
-        for &(start, end) in ranges {
+        for &AddressRange { start, end } in ranges {
             let start = start & !15;
             arena.ranges.push((start, end, number));
             let count = u32::try_from((end - start).div_ceil(16)).ok();
@@ -182,7 +183,7 @@ mod tests {
     const BASE: u64 = 0x5555_0000_0000;
 
     fn arena(heads: &[u64]) -> Arena {
-        Arena::new(&[(0x1000, 0x1028), (BASE, BASE + 0x100_0000)], heads)
+        Arena::new(&[(0x1000, 0x1028), (BASE, BASE + 0x100_0000)].map(AddressRange::from), heads)
     }
 
     fn linked(arena: &Arena, chain: &[u64]) -> Vec<Candidate> {
@@ -237,6 +238,9 @@ mod tests {
 
     #[test]
     fn an_arena_too_wide_for_numbers_has_no_candidates() {
-        assert!(!Arena::new(&[(0x1000, 0x2000), (1 << 40, 2 << 40)], &[0x1000]).may_hold(32));
+        assert!(
+            !Arena::new(&[(0x1000, 0x2000), (1 << 40, 2 << 40)].map(AddressRange::from), &[0x1000])
+                .may_hold(32)
+        );
     }
 }

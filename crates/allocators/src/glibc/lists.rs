@@ -8,9 +8,9 @@
 
 use std::collections::HashMap;
 
-use crate::page_cache::PageCache;
 use strandline_claims::marks::ChunkSet;
 use strandline_claims::range::RangePages;
+use strandline_process::page_cache::PageCache;
 
 /// Why a chunk that looks in use is special.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,11 +7,13 @@
 
 use super::layout;
 use strandline_process::memory::{Memory, half_word_at, word_at};
+use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
+use strandline_process::range::AddressRange;
 
 /// Maximum arenas followed; the default limit is eight per core.
 const MAX_ARENAS: usize = 16_384;
 /// Maximum bytes of an arena, the user address space: more is damage, and must not be added up.
-const MAX_SYSTEM_BYTES: u64 = 1 << 47;
+const MAX_SYSTEM_BYTES: u64 = USER_ADDRESS_END;
 /// Maximum steps along rings in the search for `main_arena`: data full of false rings costs no
 /// more.
 const MAX_RING_STEPS: usize = 4 * MAX_ARENAS;
@@ -103,11 +105,11 @@ pub struct Bin {
 /// it returns a value.
 fn scan<T>(
     memory: &dyn Memory,
-    ranges: &[(u64, u64)],
+    ranges: &[AddressRange],
     mut visit: impl FnMut(u64, &[u8]) -> Option<T>,
 ) -> Option<T> {
     let mut buffer = Vec::new();
-    for &(start, end) in ranges {
+    for &AddressRange { start, end } in ranges {
         let mut at = start;
         while at < end {
             let length = (end - at).min(BLOCK_BYTES + OVERLAP_BYTES);
@@ -123,7 +125,7 @@ fn scan<T>(
 }
 
 /// Finds `main_arena` in the data of one libc (resident, writable ranges).
-pub fn main_arena(memory: &dyn Memory, data: &[(u64, u64)]) -> Option<MainArena> {
+pub fn main_arena(memory: &dyn Memory, data: &[AddressRange]) -> Option<MainArena> {
     let mut steps = MAX_RING_STEPS;
     scan(memory, data, |base, bytes| {
         let mut offset = 0;
@@ -161,6 +163,9 @@ fn is_empty_bin(base: u64, bytes: &[u8], offset: usize) -> bool {
     pair_at(bytes, offset) == Some((own, own))
 }
 
+/// Maximum bytes of pairs before an empty bin that may be bins; all bins take half of it.
+const MAX_RUN_BYTES: usize = 4096;
+
 /// Returns start and length of the run of pairs around the empty bin at `offset` that may be bins.
 fn run_of_pairs(base: u64, bytes: &[u8], offset: usize) -> (usize, usize) {
     let is_pointer = |word: u64| word != 0 && word.is_multiple_of(16);
@@ -169,11 +174,11 @@ fn run_of_pairs(base: u64, bytes: &[u8], offset: usize) -> (usize, usize) {
             || pair_at(bytes, at).is_some_and(|(fd, bk)| is_pointer(fd) && is_pointer(bk))
     };
     let mut first = offset;
-    while first >= 16 && is_bin(first - 16) && offset - first < 4096 {
+    while first >= 16 && is_bin(first - 16) && offset - first < MAX_RUN_BYTES {
         first -= 16;
     }
     let mut end = offset + 16;
-    while end + 16 <= bytes.len() && is_bin(end) && end - first < 8192 {
+    while end + 16 <= bytes.len() && is_bin(end) && end - first < 2 * MAX_RUN_BYTES {
         end += 16;
     }
     (first, (end - first) / 16)
@@ -264,7 +269,10 @@ fn heaps(
     let mut heap = arena.top - arena.top % heap_max_bytes;
     while heap != 0 && heaps.len() < MAX_HEAPS && heaps.iter().all(|known| known.0 != heap) {
         let Some([owner, previous, size]) = heap_info(memory, heap) else { break };
-        if owner != arena.address || size < info_bytes || size > heap_max_bytes || !size.is_multiple_of(4096)
+        if owner != arena.address
+            || size < info_bytes
+            || size > heap_max_bytes
+            || !size.is_multiple_of(PAGE_BYTES)
         {
             break;
         }
@@ -286,7 +294,7 @@ fn heap_info(memory: &dyn Memory, heap: u64) -> Option<[u64; 3]> {
 /// Finds `mp_` in the data of one libc. `is_brk` decides whether sbrk may have returned an address.
 pub fn parameters(
     memory: &dyn Memory,
-    data: &[(u64, u64)],
+    data: &[AddressRange],
     near: u64,
     is_brk: impl Fn(u64) -> bool,
 ) -> Option<Parameters> {
@@ -350,7 +358,8 @@ fn parameters_at(
     let sbrk_base = word(shape.mmapped_mem + 16)?;
     let thp_pagesize = shape.thp_pagesize.map_or(Some(0), word)?;
     let hp_pagesize = shape.hp_pagesize.map_or(Some(0), word)?;
-    let is_page_size = |size: u64| size == 0 || (size.is_power_of_two() && (4096..=1 << 34).contains(&size));
+    let is_page_size =
+        |size: u64| size == 0 || (size.is_power_of_two() && (PAGE_BYTES..=1 << 34).contains(&size));
     if !is_page_size(thp_pagesize) || !is_page_size(hp_pagesize) || (sbrk_base != 0 && !is_brk(sbrk_base)) {
         return None;
     }

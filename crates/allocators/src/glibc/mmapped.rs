@@ -15,12 +15,12 @@ use super::layout;
 use super::locate::Parameters;
 use super::mapped_header::{block_at, tail_bytes};
 use super::segments::Walked;
-use strandline_claims::allocator::{Context, MappedBlock, Reading, overlapping};
+use strandline_claims::allocator::{Context, MappedBlock, RangeClaim, Reading};
 use strandline_claims::caveat::Caveat;
-use strandline_claims::range::merge;
-use strandline_claims::range::{PAGE_BYTES, page_up};
 use strandline_process::map::Mapping;
 use strandline_process::memory::{Memory, word_at};
+use strandline_process::pages::{PAGE_BYTES, page_up};
+use strandline_process::range::{AddressRange, RangeSet, overlapping};
 
 /// Pages after the start of a mapping at whose ends the header of a block aligned to more than a
 /// page is searched.
@@ -29,7 +29,7 @@ const MAX_ALIGNED_PAGES: u64 = 16;
 /// Returns the block in the mapping that starts at `page`, by the header that memalign wrote after
 /// its start, if there is one. A header was written, so its page is in one of the resident `runs`;
 /// reading another page would make the kernel map one in the target.
-fn aligned_chunk(memory: &dyn Memory, page: u64, limit: u64, runs: &[(u64, u64)]) -> Option<MappedBlock> {
+fn aligned_chunk(memory: &dyn Memory, page: u64, limit: u64, runs: &[AddressRange]) -> Option<MappedBlock> {
     let mut bytes = [0; PAGE_BYTES as usize];
     memory.read(page, &mut bytes).ok()?;
     let at = |offset: u64| Some((word_at(&bytes, offset as usize)?, word_at(&bytes, offset as usize + 8)?));
@@ -49,9 +49,9 @@ fn aligned_chunk(memory: &dyn Memory, page: u64, limit: u64, runs: &[(u64, u64)]
 }
 
 /// Whether `address` is in one of the `runs`, which are in address order.
-fn is_resident(runs: &[(u64, u64)], address: u64) -> bool {
-    let before = runs.partition_point(|&(start, _)| start <= address);
-    before.checked_sub(1).and_then(|last| runs.get(last)).is_some_and(|&(_, end)| address < end)
+fn is_resident(runs: &[AddressRange], address: u64) -> bool {
+    let before = runs.partition_point(|run| run.start <= address);
+    before.checked_sub(1).and_then(|last| runs.get(last)).is_some_and(|run| address < run.end)
 }
 
 /// Returns the block whose mapping starts at `page`, if `pair` is its header, moved by `offset`.
@@ -105,26 +105,26 @@ pub struct Place {
     /// One past the last byte.
     pub end: u64,
     /// Its resident runs, in address order.
-    pub runs: Vec<(u64, u64)>,
+    pub runs: Vec<AddressRange>,
     /// The first resident page of each of its mappings, in address order.
     pub firsts: Vec<u64>,
 }
 
 impl Place {
     /// Extends it to `end` by a mapping, or part of one, whose resident runs are `runs`.
-    fn extend(&mut self, end: u64, runs: Vec<(u64, u64)>) {
+    fn extend(&mut self, end: u64, runs: Vec<AddressRange>) {
         self.end = end;
-        self.firsts.extend(runs.first().map(|run| run.0));
-        for (from, to) in runs {
+        self.firsts.extend(runs.first().map(|run| run.start));
+        for run in runs {
             match self.runs.last_mut() {
-                Some(last) if last.1 == from => last.1 = to,
-                _ => self.runs.push((from, to)),
+                Some(last) if last.end == run.start => last.end = run.end,
+                _ => self.runs.push(run),
             }
         }
     }
 
     fn resident_bytes(&self) -> u64 {
-        self.runs.iter().map(|(from, to)| to - from).sum()
+        self.runs.iter().map(|run| run.len()).sum()
     }
 }
 
@@ -138,7 +138,7 @@ impl Place {
 pub fn find(
     memory: &dyn Memory,
     places: &[Place],
-    (around, claimed): (&[Place], &[(u64, u64)]),
+    (around, claimed): (&[Place], &[AddressRange]),
     (count, bytes): (u64, Option<u64>),
     deadline: Instant,
 ) -> Found {
@@ -159,7 +159,7 @@ pub fn find(
 
 struct Search<'a> {
     memory: &'a dyn Memory,
-    claimed: &'a [(u64, u64)],
+    claimed: &'a [AddressRange],
     count: u64,
     bytes: Option<u64>,
     /// Cost so far, in readable pages.
@@ -184,8 +184,8 @@ impl Search<'_> {
 
     /// Whether each range that other readers have claimed is inside the block or beside it.
     fn fits(&self, block: &MappedBlock) -> bool {
-        let within = |range: &(u64, u64)| block.pointer <= range.0 && range.1 <= block.usable_end;
-        overlapping(self.claimed, block.start, block.end).iter().all(within)
+        let payload = AddressRange::new(block.pointer, block.usable_end);
+        overlapping(self.claimed, (block.start, block.end)).iter().all(|range| payload.covers(*range))
     }
 
     fn is_done(&self) -> bool {
@@ -198,7 +198,7 @@ impl Search<'_> {
     }
 
     /// Takes the first chunk whose mapping starts at one of `pages`; returns its end.
-    fn take_first(&mut self, pages: &[u64], limit: u64, runs: &[(u64, u64)]) -> Option<u64> {
+    fn take_first(&mut self, pages: &[u64], limit: u64, runs: &[AddressRange]) -> Option<u64> {
         self.found.pages_read += pages.len() as u64;
         let pairs = self.memory.read_pairs(pages);
         let refused = pairs.iter().filter(|pair| pair.is_none()).count() as u64;
@@ -215,7 +215,7 @@ impl Search<'_> {
     }
 
     /// Takes the adjacent chunks from `page` on; returns the end of the last one.
-    fn side_by_side(&mut self, page: u64, limit: u64, runs: &[(u64, u64)]) -> u64 {
+    fn side_by_side(&mut self, page: u64, limit: u64, runs: &[AddressRange]) -> u64 {
         let mut end = page;
         while end < limit && is_resident(runs, end) && !self.is_done() && !self.over_budget() {
             match self.take_first(&[end], limit, runs) {
@@ -227,9 +227,9 @@ impl Search<'_> {
     }
 
     /// Takes every chunk in the resident `runs`.
-    fn everywhere(&mut self, runs: &[(u64, u64)], limit: u64) {
+    fn everywhere(&mut self, runs: &[AddressRange], limit: u64) {
         let mut next = 0;
-        for &(from, to) in runs {
+        for &AddressRange { start: from, end: to } in runs {
             let mut page = from.max(next);
             let mut batch = 1;
             while page < to && !self.is_done() && !self.over_budget() {
@@ -251,7 +251,7 @@ impl Search<'_> {
 
 /// Returns the contiguous private anonymous memory outside `taken`, whatever its protection: a
 /// block may have been protected since.
-fn places(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Place> {
+fn places(context: &Context<'_>, taken: &RangeSet) -> Vec<Place> {
     let mut places: Vec<Place> = Vec::new();
     let mut add = |start: u64, end: u64| {
         if start >= end {
@@ -262,25 +262,19 @@ fn places(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Place> {
             places.push(Place::default());
         }
         if let Some(place) = places.last_mut() {
-            place.extend(end, (context.resident)(start, end));
+            place.extend(end, context.resident_runs((start, end)));
         }
     };
     let may_hold = |m: &&Mapping| m.is_private_anonymous() && !m.name.starts_with("[stack");
     for mapping in context.space.mappings().iter().filter(may_hold) {
         let mut from = mapping.start;
-        for &(start, end) in overlapping(taken, mapping.start, mapping.end) {
+        for &AddressRange { start, end } in taken.overlapping(mapping.range()) {
             add(from, start);
             from = from.max(page_up(end));
         }
         add(from, mapping.end);
     }
     places
-}
-
-fn merged(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
-    let mut ranges: Vec<_> = ranges.collect();
-    merge(&mut ranges);
-    ranges
 }
 
 /// The chunks with their own mapping that all glibcs of a process count together. Which glibc made
@@ -310,18 +304,19 @@ impl MappedChunks {
 
     /// Searches private anonymous memory outside the arenas and `apart`, and adds the chunks to the
     /// first of `readings`.
-    pub fn find(mut self, context: &Context<'_>, apart: &[(u64, u64)], readings: &mut [Reading]) {
+    pub fn find(mut self, context: &Context<'_>, apart: &RangeSet, readings: &mut [Reading]) {
         self.count = self.count.saturating_sub(self.found_by_walk);
         self.bytes = self.bytes.saturating_sub(self.found_by_walk_bytes);
         if self.count == 0 {
             return;
         }
         let claims = readings.iter().flat_map(|reading| &reading.claims);
-        let mut taken: Vec<_> = claims.map(|claim| (claim.start, claim.end)).collect();
+        let mut taken: RangeSet = claims.map(RangeClaim::range).collect();
         let Some(reading) = readings.first_mut() else { return };
-        let around = places(context, &merged(taken.iter().chain(context.stacks).copied()));
-        taken.extend(apart);
-        let mut places = places(context, &merged(taken.into_iter()));
+        let with_stacks = taken.iter().chain(context.stacks).copied().collect();
+        let around = places(context, &with_stacks);
+        taken.add(apart.iter().copied());
+        let mut places = places(context, &taken);
         // Small places first: a huge one (another heap) is then mostly not needed.
         places.sort_by_key(Place::resident_bytes);
         let bytes = (!self.drifts).then_some(self.bytes);

@@ -34,24 +34,26 @@ use self::objects::Object;
 use self::regions::ArenaRegion;
 use self::segments::{Parts, Walked};
 use self::summary::{SUM_DIFFERS, by_arena, check_sums, facts, trim_bytes};
-use self::walk_context::{FastbinMode, WalkContext};
-use crate::page_cache::PageCache;
-use crate::parallel::in_parallel;
+use self::walk_context::{FastbinMode, Region, WalkContext};
 use strandline_claims::accumulator::OutOfOrder;
 use strandline_claims::allocator::{
     self, Argument, CallHazard, CallPlan, Context, FoundAllocator, Function, HazardCause, Layer, RangeClaim,
-    Reading, Readings, overlapping,
+    Reading, Readings,
 };
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
 use strandline_claims::finding::LedgerView;
-use strandline_claims::range::{RangePages, merge};
+use strandline_claims::range::RangePages;
 use strandline_claims::reader::{HeapKind, ReaderInfo};
 use strandline_claims::refinements::Matches;
 use strandline_claims::remedy::Spec;
 use strandline_claims::units::bytes;
 use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::page_cache::PageCache;
 use strandline_process::procfs::Process;
+use strandline_process::range::overlapping;
+use strandline_process::range::{AddressRange, RangeSet};
+use strandline_process::work::in_order;
 
 /// Entry of glibc's malloc in the table of readers.
 pub static ABOUT: ReaderInfo = ReaderInfo {
@@ -151,13 +153,8 @@ pub fn read(context: &Context<'_>) -> Result<Readings, OutOfOrder> {
 /// Returns a caveat if a heap on brk is resident but no arena that owns it was found.
 fn unread_heap(context: &Context<'_>, object: &Object) -> Option<Caveat> {
     let heap = context.space.mappings().iter().find(|mapping| mapping.name == "[heap]")?;
-    let resident = |start, end| (context.resident)(start, end).iter().map(|run| run.1 - run.0).sum::<u64>();
-    let mut claimed = context.claimed.to_vec();
-    merge(&mut claimed);
-    let inside = claimed.iter().map(|&(start, end)| (start.max(heap.start), end.min(heap.end)));
-    let of_others: u64 =
-        inside.filter(|(start, end)| start < end).map(|(start, end)| resident(start, end)).sum();
-    let bytes = resident(heap.start, heap.end).saturating_sub(of_others);
+    let claimed: RangeSet = context.claimed.iter().copied().collect();
+    let bytes = claimed.gaps_in(heap.range()).map(|range| context.resident_bytes(range)).sum::<u64>();
     let text = format!("{}'s arenas were not found: damaged, or another allocator is in use", object.name);
     (bytes > 0).then(|| Caveat::new("heap_not_found", format!("{:#x}", heap.start), Some(bytes), text))
 }
@@ -165,7 +162,7 @@ fn unread_heap(context: &Context<'_>, object: &Object) -> Option<Caveat> {
 fn read_one(
     context: &Context<'_>,
     object: &Object,
-    (before, apart): (&[Reading], &[(u64, u64)]),
+    (before, apart): (&[Reading], &RangeSet),
     mapped_chunks: &mut MappedChunks,
 ) -> Result<Option<Reading>, OutOfOrder> {
     let Some(main) = locate::main_arena(context.whole_memory, &object.data) else { return Ok(None) };
@@ -176,10 +173,10 @@ fn read_one(
     let scaled = parameters.filter(|p| p.layout.scaled_heaps && p.hp_pagesize != 0);
     let heap_max_bytes = scaled.map_or(layout::HEAP_MAX_BYTES, |p| p.hp_pagesize.saturating_mul(4));
     let arenas = locate::arenas(context.whole_memory, &main, heap_max_bytes);
-    let taken = claimed_ranges(before);
+    let taken = before.iter().flat_map(|reading| reading.ranges()).collect();
     let owned = regions::of_arenas(context, &arenas, parameters.as_ref(), &taken, apart);
 
-    let pages: Vec<RangePages> = owned.iter().map(|o| context.pages(o.region.start, o.region.end)).collect();
+    let pages: Vec<RangePages> = owned.iter().map(|o| context.pages(o.region.range())).collect();
     let refined = Matches::new(context.collects_blocks);
     let mut reading =
         Reading { rows: Some(&rows::BLOCKS), payload_offset_bytes: 8, refined, ..Reading::default() };
@@ -200,7 +197,7 @@ fn read_one(
         function: MALLOC_TRIM,
         object: object.address,
         locks: arenas.iter().map(|arena| arena.address).collect(),
-        heaps: owned.iter().map(|o| (o.region.start, o.region.end)).collect(),
+        heaps: owned.iter().map(|o| o.region.range()).collect(),
         gives_all: false,
         threads: Vec::new(),
         predicted_bytes: walked.iter().map(trim_bytes).sum(),
@@ -211,17 +208,9 @@ fn read_one(
     Ok(Some(reading))
 }
 
-/// What earlier readings claim, in address order.
-fn claimed_ranges(before: &[Reading]) -> Vec<(u64, u64)> {
-    let claims = before.iter().flat_map(|reading| &reading.claims);
-    let mut taken: Vec<_> = claims.map(|claim| (claim.start, claim.end)).collect();
-    taken.sort_unstable();
-    taken
-}
-
 /// Returns why a region was not walked completely.
 fn cause(context: &Context<'_>, owned: &ArenaRegion) -> HazardCause {
-    if !overlapping(context.swapped, owned.region.start, owned.region.end).is_empty() {
+    if !overlapping(context.swapped, owned.region.range()).is_empty() {
         HazardCause::Swapped
     } else if is_reserved(context, owned) {
         HazardCause::Reserved
@@ -238,11 +227,11 @@ const ON_RESERVED: &str = "heap_hugetlb";
 /// If an arena has more memory than was found, adds a caveat for reserved huge pages, which no
 /// reader reads.
 fn add_reserved_caveat(context: &Context<'_>, reading: &mut Reading) {
-    let Some(&(start, _)) = context.reserved.first() else { return };
+    let Some(&AddressRange { start, .. }) = context.reserved.first() else { return };
     if !has_caveat(reading, SUM_DIFFERS) {
         return;
     }
-    let bytes = context.reserved.iter().map(|range| range.1 - range.0).sum();
+    let bytes = context.reserved.iter().map(|range| range.len()).sum();
     let text = "the process has reserved huge pages (hugetlb), which are no RSS and were not read: what malloc has there counts as in \
                 use in its figures";
     reading.caveats.push(Caveat::new(ON_RESERVED, format!("{start:#x}"), Some(bytes), text));
@@ -250,7 +239,7 @@ fn add_reserved_caveat(context: &Context<'_>, reading: &mut Reading) {
 
 /// Whether part of a region is on reserved huge pages.
 fn is_reserved(context: &Context<'_>, owned: &ArenaRegion) -> bool {
-    !overlapping(context.reserved, owned.region.start, owned.region.end).is_empty()
+    !overlapping(context.reserved, owned.region.range()).is_empty()
 }
 
 /// Whether there is a caveat with this code.
@@ -281,7 +270,7 @@ impl Arenas<'_> {
         drop(contexts);
         let again = self.separate_fastbin_members(&fast, &mut lists, &all, reading);
         let contexts: Vec<WalkContext<'_>> = self.contexts(&lists, |_| FastbinMode::Known);
-        let redone = in_parallel(again.len(), self.context.threads, &|item| {
+        let redone = in_order(again.len(), self.context.threads, |item| {
             let (region, part) = again[item];
             let block = &all[region].parts[part].block;
             Some(segments::walk_again(contexts[region], block.start, block.end))
@@ -319,7 +308,7 @@ impl Arenas<'_> {
             return Some(doubt);
         }
         if has_caveat(reading, ON_RESERVED) {
-            let at = self.context.reserved.first().map_or(0, |range| range.0);
+            let at = self.context.reserved.first().map_or(0, |range| range.start);
             return Some(CallHazard { at, cause: HazardCause::Reserved });
         }
         if has_caveat(reading, LIST_BROKEN) {
@@ -366,10 +355,8 @@ impl Arenas<'_> {
     /// Returns what links of an arena's fastbins may point to.
     fn fastbins(&self, arena: usize) -> fastbins::Arena {
         let regions = self.owned.iter().filter(|owned| owned.arena == arena).map(|owned| &owned.region);
-        {
-            let ranges: Vec<(u64, u64)> = regions.map(|region| (region.start, region.end)).collect();
-            fastbins::Arena::new(&ranges, &self.arenas[arena].fastbins)
-        }
+        let ranges: Vec<AddressRange> = regions.map(Region::range).collect();
+        fastbins::Arena::new(&ranges, &self.arenas[arena].fastbins)
     }
 
     /// Follows the thread caches. Returns one [`SpecialChunks`] per region, and the encoding of

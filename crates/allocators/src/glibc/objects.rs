@@ -1,11 +1,11 @@
 //! The mapped objects that may contain a glibc: libc itself, once per namespace, or the executable
 //! if it is static.
 
-use strandline_claims::allocator::{Context, overlapping};
+use strandline_claims::allocator::Context;
 use strandline_process::c_library::CLibrary;
 use strandline_process::map::Mapping;
-
 use strandline_process::modules;
+use strandline_process::range::{AddressRange, overlapping};
 
 /// The writable, resident data of an object.
 #[derive(Clone, Debug, Default)]
@@ -17,7 +17,7 @@ pub struct Object {
     /// Whether it is a libc by name; otherwise it is a program that may contain one.
     pub is_libc: bool,
     /// Resident runs of its writable data and bss.
-    pub data: Vec<(u64, u64)>,
+    pub data: Vec<AddressRange>,
 }
 
 /// Maximum bytes searched per object: in all known programs libc's data is at the start, but the
@@ -51,19 +51,16 @@ fn object(context: &Context<'_>, group: &[&Mapping]) -> Object {
         // A libc's few pages of data are read even if they are swapped out: without them there is
         // no heap. The data of a static program can have any size.
         let whole = object.is_libc && mapping.bytes() <= MAX_LIBC_DATA_BYTES;
-        let swapped = !overlapping(context.swapped, mapping.start, mapping.end).is_empty();
-        let runs = if whole && swapped {
-            vec![(mapping.start, mapping.end)]
-        } else {
-            (context.resident)(mapping.start, mapping.end)
-        };
-        for (from, to) in runs {
-            let to = to.min(from + rest);
-            rest -= to - from;
+        let swapped = !overlapping(context.swapped, mapping.range()).is_empty();
+        let runs =
+            if whole && swapped { vec![mapping.range()] } else { context.resident_runs(mapping.range()) };
+        for run in runs {
+            let run = AddressRange::sized(run.start, run.len().min(rest));
+            rest -= run.len();
             match object.data.last_mut() {
-                Some(last) if last.1 == from => last.1 = to,
-                _ if from < to => object.data.push((from, to)),
-                _ => {}
+                Some(last) if last.end == run.start => last.end = run.end,
+                _ if run.is_empty() => {}
+                _ => object.data.push(run),
             }
         }
     }

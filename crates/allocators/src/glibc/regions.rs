@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use super::layout;
 use super::locate::{Arena, Parameters};
 use super::walk_context::{Region, RegionKind, Top};
-use strandline_claims::allocator::{Context, overlapping};
-use strandline_claims::range::merge;
-use strandline_claims::range::{MAX_BYTES, PAGE_BYTES, page_up};
+use strandline_claims::allocator::Context;
+use strandline_claims::range::MAX_BYTES;
 use strandline_process::map::Mapping;
+use strandline_process::pages::{PAGE_BYTES, page_up};
+use strandline_process::range::{AddressRange, RangeSet, overlapping};
 
 /// A region, and the index of the arena that it belongs to.
 pub struct ArenaRegion {
@@ -25,13 +26,13 @@ fn chunk_bytes(context: &Context<'_>, address: u64) -> u64 {
 }
 
 /// Returns the regions of all arenas, in address order, outside `taken` (other readings) and
-/// `apart` (not a heap), both in address order.
+/// `apart` (not a heap).
 pub fn of_arenas(
     context: &Context<'_>,
     arenas: &[Arena],
     parameters: Option<&Parameters>,
-    taken: &[(u64, u64)],
-    apart: &[(u64, u64)],
+    taken: &RangeSet,
+    apart: &RangeSet,
 ) -> Vec<ArenaRegion> {
     let mut all: Vec<ArenaRegion> = Vec::new();
     let mut pieces = Vec::new();
@@ -46,7 +47,7 @@ pub fn of_arenas(
             place.push(ArenaRegion { region, arena: index });
         }
     }
-    all.retain(|owned| overlapping(taken, owned.region.start, owned.region.end).is_empty());
+    all.retain(|owned| !taken.overlaps(owned.region.range()));
     all.sort_by_key(|owned| owned.region.start);
     // Two arenas cannot own one byte: if a damaged list claims so, the later range is dropped.
     let mut end = 0;
@@ -56,16 +57,12 @@ pub fn of_arenas(
         apart
     });
     // Pieces are searched in whole mappings, which the kernel may have merged with heaps.
-    let mut taken = taken.to_vec();
-    taken.extend(apart);
-    taken.extend(all.iter().map(|owned| (owned.region.start, owned.region.end)));
-    merge(&mut taken);
-    for piece in pieces {
-        all.extend(
-            without(piece.region, &taken)
-                .into_iter()
-                .map(|region| ArenaRegion { region, arena: piece.arena }),
-        );
+    let mut taken = taken.clone();
+    taken.add(apart.iter().copied());
+    taken.add(all.iter().map(|owned| owned.region.range()));
+    for ArenaRegion { region, arena } in &pieces {
+        let outside = taken.gaps_in(region.range()).map(|range| region.cut_to(range));
+        all.extend(outside.map(|region| ArenaRegion { region, arena: *arena }));
     }
     all.sort_by_key(|owned| owned.region.start);
     // Limits the pages of all regions together, which need bits: mappings can have any size at no
@@ -81,26 +78,6 @@ pub fn of_arenas(
     all
 }
 
-/// Returns the parts of `region` outside `taken`, which is in address order.
-fn without(region: Region, taken: &[(u64, u64)]) -> Vec<Region> {
-    let mut rest = Vec::new();
-    let mut from = region.start;
-    let cut = |start: u64, end: u64| {
-        let top = region.top.filter(|top| (start..end).contains(&top.address));
-        Region { start, end, top, ..region.clone() }
-    };
-    for &(start, end) in overlapping(taken, region.start, region.end) {
-        if start > from {
-            rest.push(cut(from, start));
-        }
-        from = from.max(end);
-    }
-    if from < region.end {
-        rest.push(cut(from, region.end));
-    }
-    rest
-}
-
 fn secondary(context: &Context<'_>, arena: &Arena, top: Top) -> Vec<Region> {
     let region = |&(start, end, first): &(u64, u64, u64)| {
         let end = anonymous_end(context, start, end)?;
@@ -113,7 +90,7 @@ fn secondary(context: &Context<'_>, arena: &Arena, top: Top) -> Vec<Region> {
             top: (start..end).contains(&top.address).then_some(top),
             break_at_top: false,
             trim_unit_bytes: PAGE_BYTES,
-            locked: overlapping(context.locked, start, end).to_vec(),
+            locked: overlapping(context.locked, (start, end)).to_vec(),
         })
     };
     arena.heaps.iter().filter_map(region).collect()
@@ -151,7 +128,7 @@ fn main(context: &Context<'_>, arena: &Arena, top: Top, parameters: Option<&Para
             top: top_here.then_some(top),
             break_at_top: top_end == break_end,
             trim_unit_bytes,
-            locked: overlapping(context.locked, base, break_end).to_vec(),
+            locked: overlapping(context.locked, (base, break_end)).to_vec(),
         });
     }
     if !arena.noncontiguous && break_end.is_some() {
@@ -159,9 +136,8 @@ fn main(context: &Context<'_>, arena: &Arena, top: Top, parameters: Option<&Para
     }
     let known_bytes: u64 = regions.iter().map(|r| r.end - r.start).sum();
     if arena.system_mem > known_bytes {
-        for (start, end) in
-            contiguous_ranges(context.space.mappings(), &piece_mappings(context, arena, &regions))
-        {
+        let mappings = piece_mappings(context, arena, &regions);
+        for AddressRange { start, end } in contiguous_ranges(context.space.mappings(), &mappings) {
             regions.push(Region {
                 start,
                 end,
@@ -171,7 +147,7 @@ fn main(context: &Context<'_>, arena: &Arena, top: Top, parameters: Option<&Para
                 top: (start..end).contains(&top.address).then_some(top),
                 break_at_top: false,
                 trim_unit_bytes,
-                locked: overlapping(context.locked, start, end).to_vec(),
+                locked: overlapping(context.locked, (start, end)).to_vec(),
             });
         }
     }
@@ -202,16 +178,16 @@ const MAX_PROTECTED_BYTES: u64 = 16 << 20;
 
 /// Returns the contiguous ranges around the mappings `of` a heap: madvise, mlock, mprotect or prctl
 /// within a block makes the kernel split a mapping.
-fn contiguous_ranges(all: &[Mapping], of: &[&Mapping]) -> Vec<(u64, u64)> {
-    let mut stretches: Vec<(u64, u64)> = Vec::new();
+fn contiguous_ranges(all: &[Mapping], of: &[&Mapping]) -> Vec<AddressRange> {
+    let mut stretches: Vec<AddressRange> = Vec::new();
     for mapping in of {
-        if stretches.last().is_some_and(|last| mapping.end <= last.1) {
+        if stretches.last().is_some_and(|last| mapping.end <= last.end) {
             continue;
         }
         let at = all.partition_point(|m| m.start < mapping.start);
         let before = all[..at].iter().rev().map(|m| (m, m.end, m.start));
         let behind = all[at..].iter().skip(1).map(|m| (m, m.start, m.end));
-        stretches.push((furthest(mapping.start, before), furthest(mapping.end, behind)));
+        stretches.push(AddressRange::new(furthest(mapping.start, before), furthest(mapping.end, behind)));
     }
     stretches
 }
@@ -260,7 +236,7 @@ fn piece_mappings<'a>(context: &'a Context<'_>, arena: &Arena, known: &[Region])
             asked += 1;
             // fd of a free chunk: the next one in its bin, or the bin itself in the arena.
             let Ok(next) = context.whole_memory.read_word(chunk.saturating_add(16)) else { break };
-            if next == bin.first || (arena.address..arena.address + 4096).contains(&next) {
+            if next == bin.first || (arena.address..arena.address + PAGE_BYTES).contains(&next) {
                 break;
             }
             take(next);
@@ -286,7 +262,7 @@ fn begins_with_chunks(context: &Context<'_>, mapping: &Mapping) -> bool {
     let mut at = mapping.start;
     for _ in 0..CHAIN {
         // Reading a missing page would make the kernel map one in the target.
-        if at >= mapping.end || (context.resident)(at, at + 1).is_empty() {
+        if at >= mapping.end || context.resident_runs((at, at + 1)).is_empty() {
             return false;
         }
         let Ok(head) = context.whole_memory.read_word(at + 8) else { return false };

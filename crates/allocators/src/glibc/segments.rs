@@ -10,9 +10,9 @@ use std::time::Instant;
 
 use super::walk::Walker;
 use super::walk_context::{Counts, Part, WalkContext};
-use crate::parallel::in_parallel;
 use strandline_claims::accumulator::{AccumulatedPart, OutOfOrder, Sums};
 use strandline_claims::range::PAGE_BYTES;
+use strandline_process::work::in_order;
 
 /// Minimum and maximum segment: long ones cost less at their borders, short ones let all threads
 /// share a small heap.
@@ -61,7 +61,7 @@ pub fn walk(contexts: &[WalkContext<'_>], threads: usize, progress: &(dyn Fn(u64
         .enumerate()
         .flat_map(|(index, walk_context)| cut(index, walk_context, bytes))
         .collect();
-    let segments = in_parallel(tasks.len(), threads, &|task| {
+    let segments = in_order(tasks.len(), threads, |task| {
         let (index, from, to) = tasks[task];
         let segment = walk_segment(contexts[index], from, to);
         progress(to - from);

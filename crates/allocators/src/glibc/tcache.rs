@@ -10,6 +10,7 @@ use super::layout;
 use super::lists::{List, Ranges};
 use strandline_claims::allocator::Context;
 use strandline_process::memory::{Memory, half_word_at, word_at};
+use strandline_process::range::AddressRange;
 
 /// Bytes searched below the FS base.
 const TLS_BYTES: u64 = 4096;
@@ -39,7 +40,7 @@ pub fn find(context: &Context<'_>, ranges: &Ranges<'_>, large: bool) -> Caches {
         let Some(start) = fs_base.checked_sub(TLS_BYTES) else { continue };
         // Memory below the thread's own may be a file's: reading it would bring its pages in.
         bytes.fill(0);
-        for (from, to) in (context.resident)(start, fs_base) {
+        for AddressRange { start: from, end: to } in context.resident_runs((start, fs_base)) {
             if let Some(part) = bytes.get_mut((from - start) as usize..(to - start) as usize) {
                 memory.read_some(from, part);
             }

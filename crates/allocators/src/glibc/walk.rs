@@ -15,6 +15,7 @@ use strandline_claims::allocator::MappedBlock;
 use strandline_claims::range::{PAGE_BYTES, page_of, page_up};
 use strandline_claims::refinements::{Finder, Refinements};
 use strandline_claims::window::Window;
+use strandline_process::range::AddressRange;
 
 /// The size word of a fencepost in the main arena.
 const POST: u64 = layout::FENCEPOST_BYTES | layout::PREV_INUSE;
@@ -330,8 +331,8 @@ impl<'a> Walker<'a> {
 
     /// Returns the first locked byte at or after `address`.
     fn first_locked(&self, address: u64) -> u64 {
-        let index = self.region.locked.partition_point(|range| range.1 <= address);
-        self.region.locked.get(index).map_or(u64::MAX, |range| range.0.max(address))
+        let index = self.region.locked.partition_point(|range| range.end <= address);
+        self.region.locked.get(index).map_or(u64::MAX, |range| range.start.max(address))
     }
 
     /// Claims the top chunk and the free run before it, which consolidation merges into it. The
@@ -461,9 +462,9 @@ impl<'a> Walker<'a> {
         if let Some(finder) = &mut self.refinements {
             let nested = finder.nested(pointer, usable_end);
             self.counts.refined.nested.extend_from_slice(nested);
-            for &(from, to) in nested {
-                self.accumulator.claim_to(from, Class::Mmapped);
-                self.accumulator.skip_to(to);
+            for range in nested {
+                self.accumulator.claim_to(range.start, Class::Mmapped);
+                self.accumulator.skip_to(range.end);
             }
             if let Some(refined) = finder.find(pointer, usable).filter(|_| nested.is_empty()) {
                 self.counts.refined.count(pointer, &refined);
@@ -480,7 +481,7 @@ impl<'a> Walker<'a> {
             return None;
         }
         let runs = self.window.pages().runs_in(page_up(from), upto);
-        for page in runs.flat_map(|(a, b)| (a..b).step_by(PAGE_BYTES as usize)) {
+        for page in runs.flat_map(AddressRange::pages) {
             if self.far_reads >= MAX_FAR_READS {
                 return None;
             }
@@ -532,7 +533,7 @@ impl<'a> Walker<'a> {
             }
             if !self.window.pages().is_resident(at) {
                 // A chunk's header makes its page resident: continue at the next resident page.
-                let next = self.window.pages().runs_in(at, self.region.end).next()?.0;
+                let next = self.window.pages().runs_in(at, self.region.end).next()?.start;
                 at = self.top_before(at, next).unwrap_or_else(|| next.next_multiple_of(step));
                 continue;
             }

@@ -8,6 +8,7 @@ use strandline_claims::accumulator::AccumulatedPart;
 use strandline_claims::range::RangePages;
 use strandline_claims::refinements::{Matches, Refinements};
 use strandline_process::memory::Memory;
+use strandline_process::range::AddressRange;
 
 /// How a range was added to the arena, which determines how it ends and where it may continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +52,20 @@ pub struct Region {
     /// Step in which a trim lowers the break (a huge page under `glibc.malloc.hugetlb`).
     pub trim_unit_bytes: u64,
     /// The parts locked in memory, in address order: the kernel refuses to drop their pages.
-    pub locked: Vec<(u64, u64)>,
+    pub locked: Vec<AddressRange>,
+}
+
+impl Region {
+    /// Its addresses.
+    pub fn range(&self) -> AddressRange {
+        AddressRange::new(self.start, self.end)
+    }
+
+    /// The part in `range`.
+    pub fn cut_to(&self, range: AddressRange) -> Self {
+        let top = self.top.filter(|top| range.contains(top.address));
+        Self { start: range.start, end: range.end, top, ..self.clone() }
+    }
 }
 
 /// Counts of a walk. Bytes are of address space, resident or not.
@@ -105,8 +119,8 @@ impl Counts {
     /// 128 KiB or more would have its own mapping, and free() would cut a top that reaches the
     /// threshold (malloc.c, sysmalloc, _int_free, systrim; arena.c, heap_trim). Such a free chunk
     /// may also be smaller blocks that merged.
-    pub fn add_over_thresholds(&mut self, runs: impl Iterator<Item = (u64, u64)>) {
-        self.over_thresholds_bytes += runs.map(|(from, to)| to - from).sum::<u64>();
+    pub fn add_over_thresholds(&mut self, runs: impl Iterator<Item = AddressRange>) {
+        self.over_thresholds_bytes += runs.map(AddressRange::len).sum::<u64>();
     }
 
     /// Counts of nothing; see [`WalkContext::keeps_blocks`].

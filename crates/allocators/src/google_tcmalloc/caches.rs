@@ -11,11 +11,12 @@ use super::layout::{
     SHARD_BYTES, SHARD_CLASS, SLAB_BEGINS, SLAB_SHIFT_BITS, SLAB_SHIFTS, TRANSFER_INFO, TRANSFER_SLOTS,
 };
 use super::locate::{Heap, read_bytes};
-use crate::page_cache::PageCache;
 use crate::scan::is_mapped_memory;
 use strandline_claims::allocator::Context;
 use strandline_claims::range::{PAGE_BYTES, page_of};
 use strandline_process::memory::{half_word_at, word_at};
+use strandline_process::page_cache::PageCache;
+use strandline_process::pages::USER_ADDRESS_END;
 
 /// Maximum objects of all caches together, in case some are damaged.
 const MAX_ITEMS: usize = 1 << 22;
@@ -105,7 +106,7 @@ impl Reader<'_> {
     /// Returns the words of static data that point outside it, to memory that may be tcmalloc's
     /// own.
     fn outgoing_pointers(&self) -> Vec<u64> {
-        let is_outside = |word: &u64| !(self.heap.data.0..self.heap.data.1).contains(word);
+        let is_outside = |word: &u64| !self.heap.data.contains(*word);
         let words = self.heap.statics.words().map(|(_, word)| word).filter(is_outside);
         let is_memory = |word: &u64| self.context.space.find(*word).is_some_and(is_mapped_memory);
         let all: BTreeSet<u64> = words.filter(|word| word.is_multiple_of(8)).filter(is_memory).collect();
@@ -194,7 +195,7 @@ impl Reader<'_> {
     /// Returns the address of the first class in such an array; every element has its class at the
     /// same offset.
     fn classes_of_shard(&mut self, array: u64, number: usize) -> Option<u64> {
-        if array == 0 || !array.is_multiple_of(64) || array >= 1 << 47 {
+        if array == 0 || !array.is_multiple_of(64) || array >= USER_ADDRESS_END {
             return None;
         }
         let is_class = |cache: &mut PageCache<'_>, at: u64, class: u64| {
@@ -211,7 +212,8 @@ impl Reader<'_> {
         let words: Vec<(u64, u64)> = self.heap.statics.words().collect();
         for (at, word) in words {
             let (shift, slabs) = (word & SLAB_SHIFT_BITS, word & !SLAB_SHIFT_BITS);
-            if !SLAB_SHIFTS.contains(&shift) || !slabs.is_multiple_of(PAGE_BYTES) || slabs >= 1 << 47 {
+            if !SLAB_SHIFTS.contains(&shift) || !slabs.is_multiple_of(PAGE_BYTES) || slabs >= USER_ADDRESS_END
+            {
                 continue;
             }
             let word = |offset: u64| self.heap.statics.word(at + offset);
@@ -245,7 +247,7 @@ impl Reader<'_> {
     fn slot_starts(&mut self, at: u64, shift: u64) -> Option<Vec<u64>> {
         let number = self.heap.classes.number();
         let mut bytes = vec![0; 2 * number];
-        self.cache.read(at, &mut bytes)?;
+        self.cache.read(at, &mut bytes).ok()?;
         let begins: Vec<u64> =
             bytes.chunks_exact(2).map(|pair| u64::from(u16::from_le_bytes([pair[0], pair[1]]))).collect();
         let first = (4 * number as u64).div_ceil(8) + 1;
@@ -258,12 +260,12 @@ impl Reader<'_> {
     /// Reads the objects of a per-CPU cache; `None` if it is not one.
     fn processor(&mut self, slab: u64, shift: u64, begins: &[u64]) -> Option<()> {
         let mut headers = vec![0; 4 * begins.len()];
-        let is_resident = !(self.context.resident)(slab, slab + 1).is_empty();
+        let is_resident = !self.context.resident_runs((slab, slab + 1)).is_empty();
         if !is_resident {
             // A cache that was never used; others may follow.
             return self.context.space.find(slab + (1 << shift) - 1).map(|_| ());
         }
-        self.cache.read(slab, &mut headers)?;
+        self.cache.read(slab, &mut headers).ok()?;
         if headers[4..].iter().all(|&byte| byte == 0) {
             return Some(());
         }

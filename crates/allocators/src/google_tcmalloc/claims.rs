@@ -9,13 +9,14 @@ use super::locate::{Heap, read_span};
 use super::pieces::{Kind, Piece};
 use super::spans::Span;
 use crate::blocks::Blocks;
-use crate::page_cache::PageCache;
 use crate::parallel::{Totals, claim_in_parts};
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::facts::SizeClass;
 use strandline_claims::refinements::Matches;
+use strandline_process::page_cache::PageCache;
+use strandline_process::range::AddressRange;
 
 /// Maximum bytes of an object in a list. Spans of objects of at least the page size divided by the
 /// bits of the bitmap have a bitmap instead (span.h, `UseBitmapForSize`): the largest quotient is
@@ -60,17 +61,15 @@ pub fn claim(
 ) -> (Vec<RangeClaim>, Counts) {
     // Free ranges can be very long and are mostly not resident.
     let is_free = |piece: &Piece| matches!(piece.kind, Kind::Unbacked | Kind::Backed { .. });
-    let is_claimed =
-        |piece: &&Piece| !is_free(piece) || !(context.resident)(piece.start, piece.end).is_empty();
+    let is_claimed = |piece: &&Piece| !is_free(piece) || !context.resident_runs(piece.range()).is_empty();
     let claimed: Vec<Piece> = pieces.iter().filter(is_claimed).copied().collect();
-    let (claims, mut counts) =
-        claim_in_parts(context, &claimed, &|piece| (piece.start, piece.end), &|pieces, accumulator| {
-            let mut claimer = Claimer::new(context, heap, (cached, proxies));
-            for piece in pieces {
-                claimer.piece(piece, accumulator);
-            }
-            claimer.finish()
-        });
+    let (claims, mut counts) = claim_in_parts(context, &claimed, &Piece::range, &|pieces, accumulator| {
+        let mut claimer = Claimer::new(context, heap, (cached, proxies));
+        for piece in pieces {
+            claimer.piece(piece, accumulator);
+        }
+        claimer.finish()
+    });
     for piece in pieces {
         match piece.kind {
             Kind::Unbacked => counts.unbacked_bytes += piece.end - piece.start,
@@ -110,7 +109,7 @@ impl<'a> Claimer<'a> {
             heap,
             cached,
             proxies,
-            cache: PageCache::small(context.memory),
+            cache: PageCache::with_capacity(context.memory, 32),
             blocks: Blocks::new(context),
             objects: Vec::new(),
             counts: Counts::default(),
@@ -127,7 +126,7 @@ impl<'a> Claimer<'a> {
         let bytes = piece.end - piece.start;
         match piece.kind {
             Kind::Backed { is_releasable: is_given } => {
-                let is_given = is_given && !self.context.is_locked((piece.start, piece.end));
+                let is_given = is_given && !self.context.is_locked(piece.range());
                 accumulator.claim_free(
                     piece.end,
                     piece.start,
@@ -165,9 +164,9 @@ impl<'a> Claimer<'a> {
         self.objects.clear();
         self.objects.resize(usize::try_from(number).ok()?, Object::Live);
         of.free_blocks = self.free_objects(span, bytes)?;
-        let items = within(&self.cached.items, (span.start, span.end), |item| item.0);
+        let items = within(&self.cached.items, span.range(), |item| item.0);
         for &(address, class) in items {
-            let object = object_at(&mut self.objects, (span.start, bytes), address);
+            let object = object_at(&mut self.objects, span.start, bytes, address);
             if let Some(object @ Object::Live) = object.filter(|_| class == span.class) {
                 *object = Object::Cached;
                 of.cached_blocks += 1;
@@ -175,8 +174,8 @@ impl<'a> Claimer<'a> {
         }
         self.counts.met += of.cached_blocks;
         let mut proxies = 0;
-        for &address in within(self.proxies, (span.start, span.end), |proxy| *proxy) {
-            if let Some(object @ Object::Live) = object_at(&mut self.objects, (span.start, bytes), address) {
+        for &address in within(self.proxies, span.range(), |proxy| *proxy) {
+            if let Some(object @ Object::Live) = object_at(&mut self.objects, span.start, bytes, address) {
                 *object = Object::Proxy;
                 proxies += 1;
             }
@@ -256,7 +255,7 @@ impl<'a> Claimer<'a> {
             let at = span.start + u64::from(host) * UNIT_BYTES;
             let mut object = [0; MAX_LISTED_BYTES];
             let object = object.get_mut(..bytes as usize)?;
-            self.cache.read(at, object)?;
+            self.cache.read(at, object).ok()?;
             let unit = |number: usize| {
                 object.get(2 * number..2 * number + 2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
             };
@@ -273,21 +272,21 @@ impl<'a> Claimer<'a> {
 
     fn note_free(&mut self, span: &Span, unit: u16, bytes: u64) -> Option<()> {
         let address = span.start + u64::from(unit) * UNIT_BYTES;
-        let object = object_at(&mut self.objects, (span.start, bytes), address)?;
+        let object = object_at(&mut self.objects, span.start, bytes, address)?;
         (*object == Object::Live).then(|| *object = Object::Free)
     }
 }
 
 /// Returns the object that begins at `address`, in a span that begins at `start`.
-fn object_at(objects: &mut [Object], (start, bytes): (u64, u64), address: u64) -> Option<&mut Object> {
+fn object_at(objects: &mut [Object], start: u64, bytes: u64, address: u64) -> Option<&mut Object> {
     let offset = address.checked_sub(start).filter(|offset| offset.is_multiple_of(bytes))?;
     objects.get_mut(usize::try_from(offset / bytes).ok()?)
 }
 
 /// Returns the items of `all` (in address order) within a range.
-fn within<T>(all: &[T], (start, end): (u64, u64), address: impl Fn(&T) -> u64) -> &[T] {
-    let from = all.partition_point(|one| address(one) < start);
-    let to = all.partition_point(|one| address(one) < end).max(from);
+fn within<T>(all: &[T], range: AddressRange, address: impl Fn(&T) -> u64) -> &[T] {
+    let from = all.partition_point(|one| address(one) < range.start);
+    let to = all.partition_point(|one| address(one) < range.end).max(from);
     all.get(from..to).unwrap_or_default()
 }
 

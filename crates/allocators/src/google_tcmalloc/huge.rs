@@ -10,12 +10,13 @@ use std::time::Instant;
 
 use super::layout::{HUGE_BYTES, MAP_BYTES, NODE_BYTES, NODE_LINKS, REGION_HUGE_PAGES, RegionLayout};
 use super::locate::{Heap, read_bytes};
-use crate::page_cache::PageCache;
 use crate::scan::{is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::range::page_of;
 use strandline_process::memory::word_at;
+use strandline_process::page_cache::PageCache;
+use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
 
 /// Maximum nodes of all maps together.
 const MAX_NODES: u64 = 1 << 20;
@@ -24,7 +25,7 @@ const MAX_TRIED: usize = 1 << 16;
 /// Maximum regions read: 1 TiB.
 const MAX_REGIONS: usize = 1024;
 /// Huge pages in the address space.
-const MAX_HUGE_PAGES: u64 = (1 << 47) / HUGE_BYTES;
+const MAX_HUGE_PAGES: u64 = USER_ADDRESS_END / HUGE_BYTES;
 
 /// A range of free huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,7 +73,7 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> Huge {
         left: MAX_NODES,
     };
     let mut tried = HashSet::new();
-    let is_outside = |word: u64| !(heap.data.0..heap.data.1).contains(&word) && word.is_multiple_of(8);
+    let is_outside = |word: u64| !heap.data.contains(word) && word.is_multiple_of(8);
     for (at, word) in heap.statics.words() {
         if Instant::now() >= context.deadline {
             finder.huge.doubts.note_timeout(at);
@@ -128,7 +129,7 @@ impl Finder<'_> {
             self.huge.structures.insert(page_of(place));
             self.huge.free.push(FreeRange { start: start * HUGE_BYTES, end, is_backed });
         }
-        let is_own = |range: &FreeRange| is_private_memory(self.context, range.start, range.end);
+        let is_own = |range: &FreeRange| is_private_memory(self.context, (range.start, range.end));
         if !self.huge.free[before..].iter().all(is_own) {
             self.huge.free.truncate(before);
         }
@@ -188,10 +189,10 @@ impl Finder<'_> {
             let marked = bits.iter().map(|byte| u64::from(byte.count_ones())).sum();
             word_at(&bytes, shape.pages_used() + 8 * number) == Some(marked)
         };
-        let is_own = is_private_memory(self.context, start, start + REGION_HUGE_PAGES as u64 * HUGE_BYTES);
+        let is_own = is_private_memory(self.context, (start, start + REGION_HUGE_PAGES as u64 * HUGE_BYTES));
         let is_one = is_own && backed.len() == REGION_HUGE_PAGES && (0..REGION_HUGE_PAGES).all(agree);
         is_one.then(|| {
-            let pages = (page_of(at)..at + shape.bytes() as u64).step_by(4096);
+            let pages = (page_of(at)..at + shape.bytes() as u64).step_by(PAGE_BYTES as usize);
             self.huge.structures.extend(pages);
             self.huge.regions.push(OfRegion { start, used, backed });
         })

@@ -14,13 +14,14 @@ use super::layout::{
 };
 use super::statics::Statics;
 use super::tell;
-use crate::page_cache::PageCache;
-use crate::radix::{self, StaticData};
+use crate::radix::{self, Leaf, StaticData, StaticWord};
 use crate::scan::{each_word, each_word_by, is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::Context;
 use strandline_claims::range::PAGE_BYTES;
 use strandline_process::map::AddressSpace;
 use strandline_process::modules;
+use strandline_process::page_cache::PageCache;
+use strandline_process::range::AddressRange;
 
 /// Memory that follows static data is added to it up to this size.
 const MAX_DATA_BYTES: u64 = 64 << 20;
@@ -44,7 +45,7 @@ pub struct Heap {
     /// A copy of its static data.
     pub statics: Statics,
     /// Range of the static data.
-    pub data: (u64, u64),
+    pub data: AddressRange,
     /// Its size classes.
     pub classes: Classes,
     /// Its layout.
@@ -53,9 +54,8 @@ pub struct Heap {
     pub page_shift: u32,
     /// Division of its page map.
     pub shape: PageMapLayout,
-    /// The leaves of its page map, in address order: the first address that each covers, and its
-    /// own address.
-    pub leaves: Vec<(u64, u64)>,
+    /// The leaves of its page map, in address order.
+    pub leaves: Vec<Leaf>,
 }
 
 impl Heap {
@@ -86,15 +86,17 @@ pub fn is_possible(space: &AddressSpace) -> bool {
 fn large_data(space: &AddressSpace) -> Vec<StaticData<'_>> {
     let mut all = Vec::new();
     for group in modules::file_groups(space.mappings()) {
-        let Some((start, mut end)) = modules::data(&group) else { continue };
-        while let Some(next) = space.find(end).filter(|next| next.start == end && next.name.is_empty())
+        let Some(mut range) = modules::data(&group) else { continue };
+        while let Some(next) = space.find(range.end)
+            && next.start == range.end
+            && next.name.is_empty()
             && is_mapped_memory(next)
-            && next.end - start <= MAX_DATA_BYTES
+            && next.end - range.start <= MAX_DATA_BYTES
         {
-            end = next.end;
+            range.end = next.end;
         }
-        if end - start > MIN_DATA_BYTES {
-            all.push(StaticData { start, end, object: group[0] });
+        if range.len() > MIN_DATA_BYTES {
+            all.push(StaticData { range, object: group[0] });
         }
     }
     all
@@ -113,8 +115,8 @@ pub fn find(context: &Context<'_>) -> (Vec<Heap>, Vec<String>) {
         let mut heap = Heap {
             object: data.object.start,
             name: data.object.name.clone(),
-            statics: Statics::read(context, data.start, data.end),
-            data: (data.start, data.end),
+            statics: Statics::read(context, data.range),
+            data: data.range,
             leaves: leaves(context, root, &classes, shape),
             classes,
             layout: &LAYOUTS[0],
@@ -141,7 +143,7 @@ fn map(context: &Context<'_>, data: &StaticData<'_>, classes: &Classes) -> Optio
     let mut tried = HashSet::new();
     let mut finder =
         Finder { context, classes, cache: PageCache::new(context.memory), left: MAX_TRIED_BYTES };
-    for (at, word) in radix::root_candidates(context, data, 8) {
+    for StaticWord { at, word } in radix::root_candidates(context, data, 8) {
         if tried.len() >= MAX_TRIED || Instant::now() >= context.deadline {
             return None;
         }
@@ -152,8 +154,7 @@ fn map(context: &Context<'_>, data: &StaticData<'_>, classes: &Classes) -> Optio
             let entry =
                 if shape.has_nodes { finder.entry_of_node(word, shape) } else { finder.entry(word, shape) };
             let root = entry.and_then(|entry| at.checked_sub(8 * entry));
-            let is_within =
-                |root: &u64| *root >= data.start && root.saturating_add(shape.root_bytes()) <= data.end;
+            let is_within = |root: &u64| data.range.covers(AddressRange::sized(*root, shape.root_bytes()));
             if let Some(root) = root.filter(is_within) {
                 return Some((shape, root));
             }
@@ -174,15 +175,15 @@ impl Finder<'_> {
     /// Returns the index of the root entry that points to `node`; `None` if its leaves do not
     /// belong to that part.
     fn entry_of_node(&mut self, node: u64, shape: PageMapLayout) -> Option<u64> {
-        if !is_private_memory(self.context, node, node.saturating_add(8 * shape.node_entries())) {
+        if !is_private_memory(self.context, AddressRange::sized(node, 8 * shape.node_entries())) {
             return None;
         }
-        let (mut leaves, range) = (Vec::new(), (node, node + 8 * shape.node_entries()));
+        let (mut leaves, range) = (Vec::new(), AddressRange::sized(node, 8 * shape.node_entries()));
         let (context, width, mut is_one) = (self.context, self.classes.compact_bytes(), true);
         let bytes_read = each_word_by(context, range, PAGE_BYTES as usize, &mut |at, leaf| {
             // A node points to leaves only; other memory is rejected after a few words.
             let [.., end] = shape.parts_of_leaf(leaf, width);
-            is_one = leaf.is_multiple_of(8) && is_private_memory(context, leaf, end);
+            is_one = leaf.is_multiple_of(8) && is_private_memory(context, (leaf, end));
             leaves.push(((at - node) / 8, leaf));
             is_one && leaves.len() < MAX_LEAVES_TRIED
         });
@@ -201,7 +202,7 @@ impl Finder<'_> {
     fn entry(&mut self, leaf: u64, shape: PageMapLayout) -> Option<u64> {
         let width = self.classes.compact_bytes();
         let [spans, _, end] = shape.parts_of_leaf(leaf, width);
-        if self.left == 0 || !leaf.is_multiple_of(8) || !is_private_memory(self.context, leaf, end) {
+        if self.left == 0 || !leaf.is_multiple_of(8) || !is_private_memory(self.context, (leaf, end)) {
             return None;
         }
         let mut votes: BTreeMap<u64, usize> = BTreeMap::new();
@@ -246,7 +247,7 @@ impl Finder<'_> {
 }
 
 /// Returns the leaves under a root that cover mapped memory.
-fn leaves(context: &Context<'_>, root: u64, classes: &Classes, shape: PageMapLayout) -> Vec<(u64, u64)> {
+fn leaves(context: &Context<'_>, root: u64, classes: &Classes, shape: PageMapLayout) -> Vec<Leaf> {
     let (mut leaves, mut seen) = (Vec::new(), HashSet::new());
     let mut take = |number: u64, leaf: u64| {
         let start = number * shape.leaf_span();
@@ -255,19 +256,19 @@ fn leaves(context: &Context<'_>, root: u64, classes: &Classes, shape: PageMapLay
         let has_memory = next.is_some_and(|mapping| mapping.start < start + shape.leaf_span());
         let [.., end] = shape.parts_of_leaf(leaf, classes.compact_bytes());
         // Each leaf covers only one part of the address space.
-        if has_memory && seen.insert(leaf) && is_private_memory(context, leaf, end) {
-            leaves.push((start, leaf));
+        if has_memory && seen.insert(leaf) && is_private_memory(context, (leaf, end)) {
+            leaves.push(Leaf { first: start, at: leaf });
         }
     };
     let mut nodes = HashSet::new();
-    each_word(context, root, root + shape.root_bytes(), &mut |at, word| {
+    each_word(context, (root, root + shape.root_bytes()), &mut |at, word| {
         let first = (at - root) / 8 * shape.node_entries();
         if !shape.has_nodes {
             take(first, word);
         } else if nodes.insert(word)
-            && is_private_memory(context, word, word.saturating_add(8 * shape.node_entries()))
+            && is_private_memory(context, AddressRange::sized(word, 8 * shape.node_entries()))
         {
-            each_word(context, word, word + 8 * shape.node_entries(), &mut |place, leaf| {
+            each_word(context, (word, word + 8 * shape.node_entries()), &mut |place, leaf| {
                 take(first + (place - word) / 8, leaf);
                 true
             });
@@ -287,5 +288,5 @@ pub fn read_bytes(cache: &mut PageCache<'_>, address: u64, bytes: &mut [u8]) -> 
     if address == 0 || !address.is_multiple_of(8) {
         return None;
     }
-    cache.read(address, bytes)
+    cache.read(address, bytes).ok()
 }

@@ -20,16 +20,17 @@ mod summary;
 pub mod tell;
 
 use self::locate::Heap;
+use self::pieces::Piece;
 use crate::radix::UnclaimedMemory;
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{self, Context, FoundAllocator, Reading, Readings, read_each};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Remedy, RemedyKind};
-use strandline_claims::range::merge;
 use strandline_claims::reader::{Evidence, HeapKind, ReaderInfo};
 use strandline_claims::remedy::{Effect, Spec};
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
+use strandline_process::range::RangeSet;
 
 /// Entry of Google's tcmalloc in the table of readers.
 pub static ABOUT: ReaderInfo = ReaderInfo {
@@ -98,8 +99,8 @@ impl FoundAllocator for GoogleTcmalloc {
 /// Minimum free bytes for which a change of the program is proposed.
 const MIN_BYTES_FOR_REMEDY: u64 = 1 << 20;
 
-/// Reads one heap outside `taken` (claimed by others, in address order).
-fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
+/// Reads one heap outside `taken` (claimed by others).
+fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let spans = spans::walk(context, heap, taken);
     let huge = huge::find(context, heap);
     let pieces = pieces::merge_sources(heap, &spans, &huge, &mut UnclaimedMemory::new(context, taken));
@@ -110,9 +111,8 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
         doubts.add(more);
     }
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
-    let mut held: Vec<(u64, u64)> = pieces.all.iter().map(|piece| (piece.start, piece.end)).collect();
-    held.extend(taken);
-    merge(&mut held);
+    let mut held = taken.clone();
+    held.add(pieces.all.iter().map(Piece::range));
     let mut structures = spans.structures;
     structures.extend(huge.structures);
     structures.extend(&cached.structures);

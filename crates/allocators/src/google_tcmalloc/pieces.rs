@@ -8,6 +8,7 @@ use super::locate::Heap;
 use super::spans::{Span, Spans};
 use crate::radix::UnclaimedMemory;
 use strandline_claims::doubts::ReadProblems;
+use strandline_process::range::AddressRange;
 
 /// Kind of a piece.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +35,13 @@ pub struct Piece {
     pub end: u64,
     /// Its kind.
     pub kind: Kind,
+}
+
+impl Piece {
+    /// Its addresses.
+    pub fn range(&self) -> AddressRange {
+        AddressRange::new(self.start, self.end)
+    }
 }
 
 /// All pieces.
@@ -68,7 +76,7 @@ pub fn merge_sources(heap: &Heap, spans: &Spans, huge: &Huge, free: &mut Unclaim
     let (mut pieces, mut cursor) = (Pieces { doubts: maker.doubts, ..Pieces::default() }, 0);
     for piece in maker.all {
         let is_span = matches!(piece.kind, Kind::Span(_));
-        if piece.start < cursor || !is_span && !free.contains(piece.start, piece.end) {
+        if piece.start < cursor || !is_span && !free.contains(piece.range()) {
             pieces.doubts.note_damage(piece.start, 0);
             continue;
         }
@@ -87,21 +95,21 @@ struct PieceBuilder<'a> {
 
 impl PieceBuilder<'_> {
     /// Returns the spans that overlap a range, cut to it.
-    fn spans_in(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
-        let first = self.spans.partition_point(|span| span.end <= start);
-        let spans = self.spans[first..].iter().take_while(move |span| span.start < end);
-        spans.map(move |span| (span.start.max(start), span.end.min(end)))
+    fn spans_in(&self, range: AddressRange) -> impl Iterator<Item = AddressRange> {
+        let first = self.spans.partition_point(|span| span.end <= range.start);
+        let spans = self.spans[first..].iter().take_while(move |span| span.start < range.end);
+        spans.map(move |span| span.range().intersection(range))
     }
 
     fn tracker(&mut self, tracker: &Tracker) {
         let pages = 1_u64 << (HUGE_SHIFT - self.heap.page_shift);
         let mut covered = PageSet::default();
-        for (start, end) in self.spans_in(tracker.start, tracker.start + HUGE_BYTES) {
+        for AddressRange { start, end } in self.spans_in(AddressRange::sized(tracker.start, HUGE_BYTES)) {
             let first = (start - tracker.start) >> self.heap.page_shift;
             let behind = (end - tracker.start) >> self.heap.page_shift;
             (first..behind).for_each(|page| covered[page as usize / 64] |= 1 << (page % 64));
         }
-        self.runs((tracker.start, pages), &|page| {
+        self.runs(tracker.start, pages, &|page| {
             let has = |set: &PageSet| set[page as usize / 64] >> (page % 64) & 1 == 1;
             match (has(&covered), has(&tracker.used)) {
                 (true, true) => PageState::Span,
@@ -117,12 +125,12 @@ impl PieceBuilder<'_> {
     fn region(&mut self, region: &OfRegion) {
         let page_shift = self.heap.page_shift;
         let mut covered = vec![0_u64; region.used.len()];
-        for (start, end) in self.spans_in(region.start, region.start + REGION_BYTES) {
+        for AddressRange { start, end } in self.spans_in(AddressRange::sized(region.start, REGION_BYTES)) {
             let pages = (start - region.start) >> page_shift..(end - region.start) >> page_shift;
             pages.for_each(|page| covered[page as usize / 64] |= 1 << (page % 64));
         }
         let pages = REGION_BYTES >> page_shift;
-        self.runs((region.start, pages), &|page| {
+        self.runs(region.start, pages, &|page| {
             let has =
                 |set: &[u64]| set.get(page as usize / 64).is_some_and(|word| word >> (page % 64) & 1 == 1);
             let huge_page = (page >> (HUGE_SHIFT - page_shift)) as usize;
@@ -138,7 +146,7 @@ impl PieceBuilder<'_> {
     }
 
     /// Adds a piece for each run of equal pages.
-    fn runs(&mut self, (start, pages): (u64, u64), of: &dyn Fn(u64) -> PageState) {
+    fn runs(&mut self, start: u64, pages: u64, of: &dyn Fn(u64) -> PageState) {
         let mut first = 0;
         for page in 0..pages {
             let (this, next) = (of(page), (page + 1 < pages).then(|| of(page + 1)));

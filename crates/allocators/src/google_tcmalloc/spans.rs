@@ -11,12 +11,13 @@ use std::time::Instant;
 use super::layout::{HUGE_BYTES, SPAN_BITS, Tracker, Words};
 use super::locate::{Heap, read_span};
 use super::tell::{read_tracker, sample};
-use crate::page_cache::PageCache;
-use crate::radix::UnclaimedMemory;
+use crate::radix::{Leaf, UnclaimedMemory};
 use crate::scan::each_word;
 use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::range::page_of;
+use strandline_process::page_cache::PageCache;
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Entries between two checks of the deadline.
 const LOOKS_AT_THE_TIME: u64 = 1024;
@@ -38,6 +39,13 @@ pub struct Span {
     pub sample: Option<u64>,
 }
 
+impl Span {
+    /// Its addresses.
+    pub fn range(&self) -> AddressRange {
+        AddressRange::new(self.start, self.end)
+    }
+}
+
 /// Contents of the page map.
 #[derive(Default)]
 pub struct Spans {
@@ -55,8 +63,8 @@ pub struct Spans {
     pub bytes_read: u64,
 }
 
-/// Walks the page map of `heap` outside `taken` (claimed by others, in address order).
-pub fn walk(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Spans {
+/// Walks the page map of `heap` outside `taken` (claimed by others).
+pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
     let mut walk = Walk {
         heap,
         cache: PageCache::new(context.memory),
@@ -65,7 +73,7 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Spans {
         cursor: 0,
         last: 0,
     };
-    for &(first, leaf) in &heap.leaves {
+    for &Leaf { first, at: leaf } in &heap.leaves {
         if Instant::now() >= context.deadline {
             walk.spans.doubts.note_timeout(first);
             break;
@@ -94,7 +102,7 @@ impl Walk<'_> {
         let [spans, trackers, end] = self.heap.parts_of_leaf(leaf);
         let classes = self.classes(context, leaf, spans);
         let mut seen = 0_u64;
-        each_word(context, spans, trackers, &mut |at, entry| {
+        each_word(context, (spans, trackers), &mut |at, entry| {
             let index = (at - spans) / 8;
             let page = first + (index << self.heap.page_shift);
             seen += 1;
@@ -108,19 +116,18 @@ impl Walk<'_> {
             }
             true
         });
-        each_word(context, trackers, end, &mut |at, entry| {
+        each_word(context, (trackers, end), &mut |at, entry| {
             self.tracker(context, first + (at - trackers) / 8 * HUGE_BYTES, entry);
             true
         });
-        let resident = (context.resident)(leaf, end);
-        self.spans.bytes_read += resident.iter().map(|run| run.1 - run.0).sum::<u64>();
+        self.spans.bytes_read += context.resident_bytes((leaf, end));
     }
 
     /// Returns the classes of the pages of a leaf.
     fn classes(&self, context: &Context<'_>, leaf: u64, end: u64) -> Vec<u16> {
         let width = self.heap.classes.compact_bytes();
         let mut classes = vec![0; self.heap.shape.leaf_entries() as usize];
-        each_word(context, leaf, end, &mut |at, word| {
+        each_word(context, (leaf, end), &mut |at, word| {
             let index = ((at - leaf) / width) as usize;
             for part in 0..8 / width {
                 if let Some(class) = classes.get_mut(index + part as usize) {
@@ -156,7 +163,7 @@ impl Walk<'_> {
         let start = words.page << self.heap.page_shift;
         let end = start + (words.pages << self.heap.page_shift);
         let is_of_class = class == 0 || self.heap.classes.pages.get(usize::from(class)) == Some(&words.pages);
-        if !is_of_class || !self.free.contains(start, end) {
+        if !is_of_class || !self.free.contains((start, end)) {
             return None;
         }
         let mut span = Span { start, end, at, class, block_bytes: end - start, sample: None };
@@ -174,7 +181,7 @@ impl Walk<'_> {
 
     fn tracker(&mut self, context: &Context<'_>, start: u64, at: u64) {
         let tracker = read_tracker(&mut self.cache, (self.heap.layout, self.heap.page_shift), at);
-        let is_free = |free: &mut UnclaimedMemory<'_>| free.contains(start, start + HUGE_BYTES);
+        let is_free = |free: &mut UnclaimedMemory<'_>| free.contains((start, start + HUGE_BYTES));
         match tracker.filter(|tracker| tracker.start == start && is_free(&mut self.free)) {
             Some(tracker) => {
                 self.record_structure(at);

@@ -3,6 +3,7 @@
 
 use strandline_claims::allocator::Context;
 use strandline_process::memory::word_at;
+use strandline_process::range::AddressRange;
 
 /// Maximum bytes copied: tcmalloc's own data is a few MiB, as most of the root of a page map is
 /// untouched.
@@ -17,17 +18,17 @@ pub struct Statics {
 }
 
 impl Statics {
-    /// Copies `start..end`, where it is resident.
-    pub fn read(context: &Context<'_>, start: u64, end: u64) -> Self {
+    /// Copies `range`, where it is resident.
+    pub fn read(context: &Context<'_>, range: AddressRange) -> Self {
         let mut statics = Self::default();
         let mut left = MAX_BYTES;
-        for (from, to) in (context.resident)(start, end) {
-            let mut bytes = vec![0; ((to - from) as usize).min(left)];
-            let got = context.memory.read_some(from, &mut bytes);
+        for run in context.resident_runs(range) {
+            let mut bytes = vec![0; (run.len() as usize).min(left)];
+            let got = context.memory.read_some(run.start, &mut bytes);
             bytes.truncate(got & !7);
             left -= bytes.len();
             statics.bytes_read += got as u64;
-            statics.runs.push((from, bytes));
+            statics.runs.push((run.start, bytes));
         }
         statics
     }

@@ -4,6 +4,7 @@ use super::caches::Cached;
 use super::claims::Counts;
 use super::locate::Heap;
 use strandline_claims::facts::{Allocator, SizeClass, figures};
+use strandline_process::range::AddressRange;
 
 /// Describes one heap; `is_whole` if all of it was read. `own` are the ranges of its own
 /// structures, `not_resident` the bytes of them that were released, if known.
@@ -11,7 +12,7 @@ pub fn facts(
     heap: &Heap,
     counts: &Counts,
     cached: &Cached,
-    (own, not_resident): (&[(u64, u64)], Option<u64>),
+    (own, not_resident): (&[AddressRange], Option<u64>),
     is_whole: bool,
 ) -> Allocator {
     let mut allocator = Allocator {
@@ -31,7 +32,7 @@ pub fn facts(
         allocator.live_blocks = Some(sum(|of| of.live_blocks) + counts.large);
         allocator.cached_bytes = Some(sum(|of| of.cached_blocks * of.bytes));
         allocator.free_bytes = Some(sum(|of| of.free_blocks * of.bytes));
-        allocator.metadata_bytes = Some(own.iter().map(|range| range.1 - range.0).sum());
+        allocator.metadata_bytes = Some(own.iter().map(|range| range.len()).sum());
         // Named and counted as by `MallocExtension::GetNumericProperty`: unused ends of spans are
         // part of the central lists, proxies and all pages of samples are allocated.
         let spans = sum(|of| of.span_bytes);

@@ -5,10 +5,12 @@ use std::time::Instant;
 
 use super::layout::{HUGE_BYTES, LAYOUTS, Layout, MAX_TRACKER_BYTES, SPAN_BITS, Tracker};
 use super::locate::{Heap, read_bytes, read_span};
-use crate::page_cache::PageCache;
+use crate::radix::Leaf;
 use crate::scan::each_word;
 use strandline_claims::allocator::Context;
 use strandline_process::memory::word_at;
+use strandline_process::page_cache::PageCache;
+use strandline_process::pages::USER_ADDRESS_END;
 
 /// Entries of the page map on which layouts are tried.
 const MAX_ENTRIES: usize = 1 << 16;
@@ -20,15 +22,15 @@ pub fn layout(context: &Context<'_>, heap: &Heap) -> &'static Layout {
     let mut valid_count = [0_usize; LAYOUTS.len()];
     let mut cache = PageCache::new(context.memory);
     let mut left = MAX_ENTRIES;
-    for &(first, leaf) in &heap.leaves {
+    for &Leaf { first, at: leaf } in &heap.leaves {
         if left == 0 || Instant::now() >= context.deadline {
             break;
         }
         let [spans, trackers, end] = heap.parts_of_leaf(leaf);
-        each_word(context, spans, trackers, &mut |at, entry| {
+        each_word(context, (spans, trackers), &mut |at, entry| {
             left -= 1;
             let page = (first >> heap.page_shift) + (at - spans) / 8;
-            let class = class_at(&mut cache, heap, (leaf, (at - spans) / 8));
+            let class = class_at(&mut cache, heap, leaf, (at - spans) / 8);
             for (sense, layout) in valid_count.iter_mut().zip(&LAYOUTS) {
                 if let Some(bytes) = read_span(&mut cache, layout, entry & SPAN_BITS) {
                     *sense += usize::from(is_valid((&mut cache, heap), layout, &bytes, (page, class)));
@@ -36,7 +38,7 @@ pub fn layout(context: &Context<'_>, heap: &Heap) -> &'static Layout {
             }
             left > 0
         });
-        each_word(context, trackers, end, &mut |at, entry| {
+        each_word(context, (trackers, end), &mut |at, entry| {
             let start = first + (at - trackers) / 8 * HUGE_BYTES;
             for (sense, layout) in valid_count.iter_mut().zip(&LAYOUTS) {
                 let tracker = read_tracker(&mut cache, (layout, heap.page_shift), entry);
@@ -62,7 +64,7 @@ pub fn read_tracker(
 }
 
 /// Returns the class of a page in a leaf.
-pub fn class_at(cache: &mut PageCache<'_>, heap: &Heap, (leaf, index): (u64, u64)) -> usize {
+pub fn class_at(cache: &mut PageCache<'_>, heap: &Heap, leaf: u64, index: u64) -> usize {
     let width = heap.classes.compact_bytes();
     let at = leaf + index * width;
     let word = cache.word(at & !7).unwrap_or(0);
@@ -108,6 +110,6 @@ pub fn sample(cache: &mut PageCache<'_>, layout: &Layout, at: u64) -> Option<(u6
     let mut bytes = [0; 80];
     read_bytes(cache, at, &mut bytes)?;
     let proxy = layout.proxy.and_then(|offset| word_at(&bytes, offset)).unwrap_or(0);
-    let size = word_at(&bytes, layout.allocated_size).filter(|&size| size > 0 && size < 1 << 47)?;
+    let size = word_at(&bytes, layout.allocated_size).filter(|&size| size > 0 && size < USER_ADDRESS_END)?;
     Some((proxy, size))
 }

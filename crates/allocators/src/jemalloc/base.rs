@@ -8,9 +8,10 @@
 use std::time::Instant;
 
 use super::extents::Extent;
-use crate::scan::{is_mapped_memory, is_private_memory};
-use strandline_claims::allocator::{Context, overlapping};
+use crate::scan::{is_mapped_memory, is_unclaimed};
+use strandline_claims::allocator::Context;
 use strandline_process::memory::word_at;
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Alignment of blocks (`BASE_BLOCK_MIN_ALIGN`, before 5.3.1 `HUGEPAGE`).
 const ALIGNMENT: u64 = 2 << 20;
@@ -28,16 +29,23 @@ pub struct Block {
     pub used_bytes: u64,
 }
 
-/// Finds the blocks of a process outside `extents` and `taken` (claimed by others), both in address
-/// order.
-pub fn find(context: &Context<'_>, extents: &[Extent], taken: &[(u64, u64)]) -> Vec<Block> {
+impl Block {
+    /// Its addresses.
+    pub fn range(&self) -> AddressRange {
+        AddressRange::new(self.start, self.end)
+    }
+}
+
+/// Finds the blocks of a process outside `extents` (in address order) and `taken` (claimed by
+/// others).
+pub fn find(context: &Context<'_>, extents: &[Extent], taken: &RangeSet) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     for mapping in context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping)) {
         // The first page of a block was written to; merely reserved memory may be huge.
-        for (from, to) in (context.resident)(mapping.start, mapping.end) {
+        for AddressRange { start: from, end: to } in context.resident_runs(mapping.range()) {
             let mut at = from.next_multiple_of(ALIGNMENT);
             while at < to && Instant::now() < context.deadline {
-                at = match unclaimed_block_at(context, at, (extents, taken)) {
+                at = match unclaimed_block_at(context, at, extents, taken) {
                     Ok(block) => {
                         // A block may span several runs.
                         let is_new = blocks.last().is_none_or(|last| last.end <= at);
@@ -57,18 +65,16 @@ pub fn find(context: &Context<'_>, extents: &[Extent], taken: &[(u64, u64)]) -> 
 fn unclaimed_block_at(
     context: &Context<'_>,
     at: u64,
-    (extents, taken): (&[Extent], &[(u64, u64)]),
+    extents: &[Extent],
+    taken: &RangeSet,
 ) -> Result<Block, u64> {
     let next = extents.partition_point(|extent| extent.end <= at);
     let before = extents.get(next).map_or(u64::MAX, |extent| extent.start);
     if let Some(extent) = extents.get(next).filter(|extent| extent.start <= at) {
         return Err(extent.end.next_multiple_of(ALIGNMENT));
     }
-    let block = block_at(context, at).filter(|block| {
-        block.end <= before
-            && overlapping(taken, block.start, block.end).is_empty()
-            && overlapping(context.stacks, block.start, block.end).is_empty()
-    });
+    let is_free = |block: &Block| block.end <= before && is_unclaimed(context, taken, block.range());
+    let block = block_at(context, at).filter(is_free);
     block.ok_or(at + ALIGNMENT)
 }
 
@@ -82,7 +88,6 @@ fn block_at(context: &Context<'_>, start: u64) -> Option<Block> {
         && bytes.is_multiple_of(ALIGNMENT)
         && next.is_multiple_of(ALIGNMENT)
         && unused > start
-        && unused.checked_add(unused_bytes) == Some(end)
-        && is_private_memory(context, start, end);
+        && unused.checked_add(unused_bytes) == Some(end);
     is_one.then(|| Block { start, end, used_bytes: unused - start })
 }

@@ -10,6 +10,8 @@ use std::time::Instant;
 use super::layout::CacheLayout as Shape;
 use strandline_claims::allocator::Context;
 use strandline_process::memory::{half_word_at, word_at};
+use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
+use strandline_process::range::AddressRange;
 
 /// Bytes searched below a thread's FS base.
 const MAX_STORAGE_BYTES: u64 = 64 << 10;
@@ -89,7 +91,7 @@ impl Reader<'_> {
         let start = fs_base.checked_sub(below)?.max(mapping.start) & !7;
         let end = start.checked_add(bytes)?.min(fs_base).min(mapping.end);
         let mut buffer = vec![0; end.checked_sub(start)? as usize];
-        for (from, to) in (self.context.resident)(start, end) {
+        for AddressRange { start: from, end: to } in self.context.resident_runs((start, end)) {
             let part = buffer.get_mut((from - start) as usize..(to - start) as usize)?;
             self.cached.bytes_read += self.context.memory.read_some(from, part) as u64;
         }
@@ -235,7 +237,7 @@ fn counted_bin(bytes: &[u8], offset: usize) -> Option<Counted> {
     let is_one = (-1..=count as i32).contains(&low_water)
         && u64::from(count) * 8 <= MAX_COUNTED_BYTES
         && behind.is_multiple_of(8)
-        && (0x1000..1 << 47).contains(&behind);
+        && (PAGE_BYTES..USER_ADDRESS_END).contains(&behind);
     is_one.then_some(Counted { count, behind })
 }
 

@@ -10,12 +10,13 @@ use super::extents::Extent;
 use super::layout::{Layout, NUM_CLASSES, NUM_SMALL_CLASSES, State, class_bytes, is_free, regions};
 use super::locate::read_extent;
 use crate::blocks::Blocks;
-use crate::page_cache::PageCache;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::range::{PAGE_BYTES, RangePages};
 use strandline_claims::refinements::Matches;
+use strandline_process::page_cache::PageCache;
+use strandline_process::range::AddressRange;
 
 /// Regions of slabs, or large allocations.
 #[derive(Clone, Copy, Debug, Default)]
@@ -101,7 +102,7 @@ pub fn claim(
     for run in extents.chunk_by(|one, next| one.end == next.start) {
         let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
         let (start, end) = (first.start, last.end);
-        let pages: RangePages = context.pages(start, end);
+        let pages: RangePages = context.pages((start, end));
         let mut accumulator = Accumulator::new(start, &pages);
         for extent in run {
             claimer.extent(extent, &mut accumulator);
@@ -127,10 +128,10 @@ struct Claimer<'a> {
     counts: Counts,
 }
 
-/// Returns the items of `all` (in address order) within `start..end`, and advances `all` past them.
-fn advance_to<'a, T>(all: &mut &'a [T], address: impl Fn(&T) -> u64, (start, end): (u64, u64)) -> &'a [T] {
-    let from = all.partition_point(|item| address(item) < start);
-    let to = all.partition_point(|item| address(item) < end).max(from);
+/// Returns the items of `all` (in address order) within `range`, and advances `all` past them.
+fn advance_to<'a, T>(all: &mut &'a [T], address: impl Fn(&T) -> u64, range: AddressRange) -> &'a [T] {
+    let from = all.partition_point(|item| address(item) < range.start);
+    let to = all.partition_point(|item| address(item) < range.end).max(from);
     let taken = all.get(from..to).unwrap_or_default();
     *all = all.get(to..).unwrap_or_default();
     taken
@@ -158,7 +159,7 @@ impl Claimer<'_> {
             }
             Some(state @ (State::Dirty | State::Muzzy)) => {
                 *(if state == State::Dirty { &mut of.dirty } else { &mut of.muzzy }) += bytes;
-                let is_locked = self.context.is_locked((extent.start, extent.end));
+                let is_locked = self.context.is_locked(extent.range());
                 let purged = if is_locked { extent.start } else { extent.end };
                 accumulator.claim_free(extent.end, extent.start, purged);
             }
@@ -171,7 +172,7 @@ impl Claimer<'_> {
     }
 
     fn active(&mut self, extent: &Extent, accumulator: &mut Accumulator<'_>) {
-        let span = (extent.start, extent.end);
+        let span = extent.range();
         let items = advance_to(&mut self.items, |item| item.0, span);
         let own = advance_to(&mut self.own, |&address| address, span);
         let class = self.layout.class(extent.bits);
@@ -232,23 +233,23 @@ impl Claimer<'_> {
     ) {
         for region in 0..regions {
             let pointer = start + region * bytes;
-            let span = (pointer, pointer + bytes);
+            let span = AddressRange::new(pointer, pointer + bytes);
             let is_cached =
                 !items.is_empty() && advance_to(&mut items, |item| item.0, span).contains(&(pointer, class));
             let is_own = !own.is_empty() && !advance_to(&mut own, |&address| address, span).is_empty();
             if is_free(bitmap, region) {
                 of.free.add(1, bytes);
-                accumulator.claim_to(span.1, Class::Free);
+                accumulator.claim_to(span.end, Class::Free);
             } else if is_cached {
                 of.cached.add(1, bytes);
                 self.counts.matched_items += 1;
-                accumulator.claim_to(span.1, Class::Cached);
+                accumulator.claim_to(span.end, Class::Cached);
             } else if is_own {
                 of.own.add(1, bytes);
-                accumulator.claim_to(span.1, Class::Metadata);
+                accumulator.claim_to(span.end, Class::Metadata);
             } else {
                 of.live.add(1, bytes);
-                self.blocks.claim(span.1, accumulator);
+                self.blocks.claim(span.end, accumulator);
             }
         }
     }

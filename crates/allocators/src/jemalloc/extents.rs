@@ -2,9 +2,10 @@
 
 use super::layout::{Layout, PAGE_MAP_LAYOUT, State, entry_extent};
 use super::locate::{PageMap, read_extent};
-use crate::page_cache::PageCache;
 use crate::radix::{self, UnclaimedMemory, Walk};
 use strandline_claims::allocator::Context;
+use strandline_process::page_cache::PageCache;
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// An extent: a run of pages of one state.
 #[derive(Clone, Copy, Debug)]
@@ -31,13 +32,13 @@ pub struct Extents {
     pub walk: Walk,
 }
 
-/// Walks the extents under `tree` outside `taken` (claimed by others, in address order).
-pub fn walk(context: &Context<'_>, tree: &PageMap, layout: &Layout, taken: &[(u64, u64)]) -> Extents {
+/// Walks the extents under `tree` outside `taken` (claimed by others).
+pub fn walk(context: &Context<'_>, tree: &PageMap, layout: &Layout, taken: &RangeSet) -> Extents {
     let mut all: Vec<Extent> = Vec::new();
     let mut free = UnclaimedMemory::new(context, taken);
     let walk = radix::walk(context, &tree.leaves, PAGE_MAP_LAYOUT, &mut |cache, page, entry| {
-        let extent = extent_at(cache, (page, entry), layout)?;
-        if !free.contains(extent.start, extent.end) {
+        let extent = extent_at(cache, page, entry, layout)?;
+        if !free.contains(extent.range()) {
             return None;
         }
         (context.progress)(extent.end - extent.start);
@@ -48,7 +49,7 @@ pub fn walk(context: &Context<'_>, tree: &PageMap, layout: &Layout, taken: &[(u6
 }
 
 /// Returns the extent that begins at `page` and to which `entry` of the map points.
-fn extent_at(cache: &mut PageCache<'_>, (page, entry): (u64, u64), layout: &Layout) -> Option<Extent> {
+fn extent_at(cache: &mut PageCache<'_>, page: u64, entry: u64, layout: &Layout) -> Option<Extent> {
     let structure = entry_extent(entry);
     let words = read_extent(cache, structure)?;
     let end = page.checked_add(words.bytes)?;
@@ -57,6 +58,11 @@ fn extent_at(cache: &mut PageCache<'_>, (page, entry): (u64, u64), layout: &Layo
 }
 
 impl Extent {
+    /// Its addresses.
+    pub fn range(&self) -> AddressRange {
+        AddressRange::new(self.start, self.end)
+    }
+
     /// Whether it is a slab in use.
     pub fn is_slab(&self, layout: &Layout) -> bool {
         self.bits >> 12 & 1 != 0 && layout.state(self.bits) == Some(State::Active)

@@ -11,8 +11,9 @@ use crate::radix::UnclaimedMemory;
 use crate::scan::each_word;
 use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;
-use strandline_claims::range::{PAGE_BYTES, merge};
 use strandline_process::memory::word_at;
+use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Size and alignment of a region (`HUGEPAGE`).
 const REGION_BYTES: u64 = 2 << 20;
@@ -33,7 +34,7 @@ const MAX_REGIONS: usize = 1 << 20;
 #[derive(Default)]
 pub struct FreePages {
     /// Runs of free pages, in address order.
-    pub runs: Vec<(u64, u64)>,
+    pub runs: Vec<AddressRange>,
     /// Resident bytes of these runs.
     pub resident_bytes: u64,
     /// Regions that contradict extents or each other, and where the deadline passed.
@@ -45,17 +46,23 @@ pub struct FreePages {
 impl FreePages {
     /// The runs as extents without a structure.
     pub fn extents(&self) -> impl Iterator<Item = Extent> {
-        self.runs.iter().map(|&(start, end)| Extent { start, end, structure: 0, pointer: start, bits: 0 })
+        self.runs.iter().map(|&AddressRange { start, end }| Extent {
+            start,
+            end,
+            structure: 0,
+            pointer: start,
+            bits: 0,
+        })
     }
 }
 
-/// Finds the free pages outside `extents`, `taken` (both in address order) and `blocks`, which hold
-/// the structures.
+/// Finds the free pages outside `extents` (in address order), `taken` and `blocks`, which hold the
+/// structures.
 pub fn find(
     context: &Context<'_>,
     layout: &Layout,
     (extents, blocks): (&[Extent], &[Block]),
-    taken: &[(u64, u64)],
+    taken: &RangeSet,
 ) -> FreePages {
     let mut found = FreePages::default();
     if !extents.iter().any(|extent| layout.is_of_huge_page(extent.bits)) {
@@ -63,9 +70,8 @@ pub fn find(
     }
     let mut regions = find_regions(context, blocks, &mut found);
     regions.sort_unstable_by_key(|region| region.start);
-    let mut taken = taken.to_vec();
-    taken.extend(blocks.iter().map(|block| (block.start, block.end)));
-    merge(&mut taken);
+    let mut taken = taken.clone();
+    taken.add(blocks.iter().map(Block::range));
     let mut free = UnclaimedMemory::new(context, &taken);
     for same in regions.chunk_by(|one, next| one.start == next.start) {
         let Some(region) = same.first() else { continue };
@@ -73,25 +79,24 @@ pub fn find(
             found.doubts.note_timeout(region.start);
             break;
         }
-        let runs: Vec<(u64, u64)> = region.runs().collect();
+        let runs = region.runs();
         // A region with two structures, or with memory in other use, is rejected.
         let is_one = same.len() == 1
-            && free.contains(region.start, region.start + REGION_BYTES)
+            && free.contains((region.start, region.start + REGION_BYTES))
             && runs.iter().all(|run| is_outside(extents, *run));
         if !is_one {
             found.doubts.note_damage(region.start, 0);
             continue;
         }
-        let resident = runs.iter().flat_map(|run| (context.resident)(run.0, run.1));
-        found.resident_bytes += resident.map(|run| run.1 - run.0).sum::<u64>();
+        found.resident_bytes += runs.iter().map(|run| context.resident_bytes(*run)).sum::<u64>();
         found.runs.extend(runs);
     }
     found
 }
 
-fn is_outside(extents: &[Extent], run: (u64, u64)) -> bool {
-    let next = extents.partition_point(|extent| extent.end <= run.0);
-    extents.get(next).is_none_or(|extent| extent.start >= run.1)
+fn is_outside(extents: &[Extent], run: AddressRange) -> bool {
+    let next = extents.partition_point(|extent| extent.end <= run.start);
+    extents.get(next).is_none_or(|extent| extent.start >= run.end)
 }
 
 /// A region, as its structure describes it.
@@ -106,10 +111,10 @@ fn find_regions(context: &Context<'_>, blocks: &[Block], found: &mut FreePages) 
     let mut regions = Vec::new();
     for block in blocks {
         let mut is_late = false;
-        each_word(context, block.start, block.start.saturating_add(block.used_bytes), &mut |at, word| {
+        each_word(context, (block.start, block.start.saturating_add(block.used_bytes)), &mut |at, word| {
             if at % ALIGNMENT == 0 {
                 is_late = at % PAGE_BYTES == 0 && Instant::now() >= context.deadline;
-                if word % REGION_BYTES == 0 && word < 1 << 47 {
+                if word % REGION_BYTES == 0 && word < USER_ADDRESS_END {
                     let mut bytes = [0; STRUCTURE_BYTES];
                     let is_read = context.memory.read(at, &mut bytes).is_ok();
                     regions.extend(Region::new(&bytes).filter(|_| is_read));
@@ -143,22 +148,16 @@ impl Region {
         // The structure of a region that was never used cannot be distinguished from zeros.
         let is_used = touched.iter().any(|group| *group != 0);
         let region = Self { start: word_at(bytes, 0)?, active };
-        let longest = region.runs().map(|run| (run.1 - run.0) / PAGE_BYTES).max().unwrap_or(0);
+        let longest = region.runs().iter().map(|run| run.len() / PAGE_BYTES).max().unwrap_or(0);
         let agrees = is_within && are_flags && is_used && word_at(bytes, LONGEST_FREE) == Some(longest);
         agrees.then_some(region)
     }
 
     /// Runs of free pages.
-    fn runs(&self) -> impl Iterator<Item = (u64, u64)> {
-        let mut runs: Vec<(u64, u64)> = Vec::new();
-        for page in (0..64 * GROUPS).filter(|page| self.active[page / 64] >> (page % 64) & 1 == 0) {
-            let start = self.start + page as u64 * PAGE_BYTES;
-            match runs.last_mut().filter(|run| run.1 == start) {
-                Some(run) => run.1 += PAGE_BYTES,
-                None => runs.push((start, start + PAGE_BYTES)),
-            }
-        }
-        runs.into_iter()
+    fn runs(&self) -> RangeSet {
+        let is_free = |page: &usize| self.active[page / 64] >> (page % 64) & 1 == 0;
+        let pages = (0..64 * GROUPS).filter(is_free);
+        pages.map(|page| AddressRange::sized(self.start + page as u64 * PAGE_BYTES, PAGE_BYTES)).collect()
     }
 }
 
@@ -180,7 +179,7 @@ mod tests {
     #[test]
     fn free_pages_are_those_that_are_not_in_use() {
         let region = Region::new(&structure(0x7f00_0020_0000)).unwrap();
-        assert_eq!(region.runs().collect::<Vec<_>>(), [(0x7f00_0020_3000, 0x7f00_0040_0000)]);
+        assert_eq!(*region.runs(), [AddressRange::new(0x7f00_0020_3000, 0x7f00_0040_0000)]);
     }
 
     #[test]

@@ -3,11 +3,12 @@
 use std::time::Instant;
 
 use super::layout::{EXTENT_BYTES, ExtentFields, LAYOUTS, Layout, PAGE_MAP_LAYOUT, entry_extent};
-use crate::page_cache::PageCache;
-use crate::radix;
+use crate::radix::{self, Leaf};
 use crate::scan::each_word;
 use strandline_claims::allocator::Context;
 use strandline_process::map::AddressSpace;
+use strandline_process::page_cache::PageCache;
+use strandline_process::range::AddressRange;
 
 /// Maximum extents sampled to determine the layout, most of which may be free and cast no vote; and
 /// the number of votes that suffices.
@@ -24,8 +25,8 @@ pub struct PageMap {
     pub object: u64,
     /// Name of that program or library.
     pub name: String,
-    /// Its leaves, in address order: the first address that each covers, and its own address.
-    pub leaves: Vec<(u64, u64)>,
+    /// Its leaves, in address order.
+    pub leaves: Vec<Leaf>,
     /// Its layout; `None` if no known one fits.
     pub layout: Option<&'static Layout>,
 }
@@ -40,7 +41,7 @@ pub fn find(context: &Context<'_>) -> Vec<PageMap> {
     let mut trees: Vec<PageMap> = Vec::new();
     for data in radix::large_data(context.space, MIN_DATA_BYTES) {
         let edges = radix::root_candidates(context, &data, PAGE_MAP_LAYOUT.leaf_alignment);
-        for root in radix::roots(context, (&data, &edges), PAGE_MAP_LAYOUT, &extent_of_entry) {
+        for root in radix::roots(context, &data, &edges, PAGE_MAP_LAYOUT, &extent_of_entry) {
             let leaves = radix::leaves(context, root, PAGE_MAP_LAYOUT);
             let layout = layout(context, &leaves);
             let (object, name) = (data.object.start, data.object.name.clone());
@@ -51,9 +52,9 @@ pub fn find(context: &Context<'_>) -> Vec<PageMap> {
 }
 
 /// Returns the range of the extent that an entry points to.
-fn extent_of_entry(cache: &mut PageCache<'_>, entry: u64) -> Option<(u64, u64)> {
+fn extent_of_entry(cache: &mut PageCache<'_>, entry: u64) -> Option<AddressRange> {
     let extent = read_extent(cache, entry_extent(entry))?;
-    Some((extent.start(), extent.start().checked_add(extent.bytes)?))
+    Some(AddressRange::new(extent.start(), extent.start().checked_add(extent.bytes)?))
 }
 
 /// Reads an extent structure.
@@ -63,27 +64,27 @@ pub fn read_extent(cache: &mut PageCache<'_>, address: u64) -> Option<ExtentFiel
     }
     let mut bytes = [0; EXTENT_BYTES];
     let (first, second) = bytes.split_at_mut(EXTENT_BYTES / 2);
-    cache.read(address, first)?;
+    cache.read(address, first).ok()?;
     // A never used extent may reach into a page that was never written.
-    if cache.read(address + first.len() as u64, second).is_none() {
+    if cache.read(address + first.len() as u64, second).is_err() {
         second.fill(0);
     }
     Some(ExtentFields::new(&bytes))
 }
 
 /// Returns the layout under which extents in use and their leaf entries agree.
-fn layout(context: &Context<'_>, leaves: &[(u64, u64)]) -> Option<&'static Layout> {
+fn layout(context: &Context<'_>, leaves: &[Leaf]) -> Option<&'static Layout> {
     let mut cache = PageCache::new(context.memory);
     // Votes for and against each layout.
     let mut votes = [(0_usize, 0_usize); LAYOUTS.len()];
     let (mut cursor, mut sampled) = (0, 0);
-    for &(start, leaf) in leaves {
+    for &Leaf { first: start, at: leaf } in leaves {
         let is_enough = sampled >= MAX_SAMPLED || votes.iter().any(|votes| votes.0 >= ENOUGH_VOTES);
         if is_enough || Instant::now() >= context.deadline {
             break;
         }
-        each_word(context, leaf, leaf + PAGE_MAP_LAYOUT.leaf_bytes(), &mut |at, entry| {
-            let page = start + (((at - leaf) / 8) << 12);
+        each_word(context, (leaf, leaf + PAGE_MAP_LAYOUT.leaf_bytes()), &mut |at, entry| {
+            let page = start + (((at - leaf) / 8) << PAGE_MAP_LAYOUT.page_shift);
             // Entries inside an extent may be stale; the allocator does not read them.
             let extent = if page < cursor { None } else { read_extent(&mut cache, entry_extent(entry)) };
             if let Some(extent) = extent.filter(|extent| extent.start() == page) {

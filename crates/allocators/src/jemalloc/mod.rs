@@ -30,6 +30,7 @@ use strandline_claims::remedy::Spec;
 use strandline_process::image::{ElfFile, image_at};
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
+use strandline_process::range::RangeSet;
 
 /// jemalloc's entry in the table of readers.
 pub static ABOUT: ReaderInfo = ReaderInfo {
@@ -118,8 +119,8 @@ impl FoundAllocator for Jemalloc {
     }
 }
 
-/// Reads one jemalloc outside `taken` (claimed by others, in address order).
-fn read(context: &Context<'_>, tree: &PageMap, layout: &'static Layout, taken: &[(u64, u64)]) -> Reading {
+/// Reads one jemalloc outside `taken` (claimed by others).
+fn read(context: &Context<'_>, tree: &PageMap, layout: &'static Layout, taken: &RangeSet) -> Reading {
     let mut extents = extents::walk(context, tree, layout, taken);
     let blocks = base::find(context, &extents.all, taken);
     let huge = hpa::find(context, layout, (&extents.all, &blocks), taken);
@@ -133,9 +134,9 @@ fn read(context: &Context<'_>, tree: &PageMap, layout: &'static Layout, taken: &
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
     let is_purged = |extent: &&Extent| {
         matches!(layout.state(extent.bits), Some(State::Dirty | State::Muzzy))
-            && !context.is_locked((extent.start, extent.end))
+            && !context.is_locked(extent.range())
     };
-    let purged = extents.all.iter().filter(is_purged).map(|extent| (extent.start, extent.end)).collect();
+    let purged = extents.all.iter().filter(is_purged).map(Extent::range).collect();
     reading.call = Some(CallPlan {
         remedy: "jemalloc_purge",
         function: PURGE,
@@ -151,7 +152,7 @@ fn read(context: &Context<'_>, tree: &PageMap, layout: &'static Layout, taken: &
         libc_code: None,
         doubt: doubts.call_hazard(),
     });
-    let own = blocks.iter().map(|block| context.claim_whole((block.start, block.end), Class::Metadata));
+    let own = blocks.iter().map(|block| context.claim_whole(block.range(), Class::Metadata));
     reading.claims.extend(own);
     reading.allocator = summary::facts(tree, layout, &counts, &blocks, doubts.is_empty());
     reading.refined = std::mem::take(&mut counts.matched);

@@ -13,13 +13,14 @@ use super::layout::{
     PURGED_IN_RUNS, PageLayout, PageWords, SLICE_BYTES, SUBMAP_BYTES, SUBMAP_SPAN,
 };
 use super::parts::{Heap, Kind, Part, RunPurgedArena};
-use crate::page_cache::PageCache;
-use crate::radix::{self, StaticData, UnclaimedMemory};
+use crate::radix::{self, Leaf, StaticData, UnclaimedMemory};
 use crate::scan::{each_word, each_word_by, is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::Context;
-use strandline_claims::range::PAGE_BYTES;
 use strandline_process::host;
 use strandline_process::memory::word_at;
+use strandline_process::page_cache::PageCache;
+use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Minimum static data with a mimalloc: its statistics alone take more.
 const MIN_DATA_BYTES: u64 = 4096;
@@ -42,14 +43,13 @@ const MAX_SUBMAPS: usize = 1 << 14;
 struct Map {
     upper: u64,
     layout: &'static PageLayout,
-    /// The first address that each submap covers, and its own address.
-    submaps: Vec<(u64, u64)>,
+    submaps: Vec<Leaf>,
 }
 
-/// Finds all heaps of a process outside `taken` (claimed by others, in address order).
-pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
+/// Finds all heaps of a process outside `taken` (claimed by others).
+pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
     let mut heaps: Vec<Heap> = Vec::new();
-    let mut taken = taken.to_vec();
+    let mut taken = taken.clone();
     for data in radix::large_data(context.space, MIN_DATA_BYTES) {
         let words = words(context, &data);
         let Some(map) = map(context, &words) else { continue };
@@ -61,12 +61,11 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
             releases: if map.layout == &PAGE_3 { "3.0 to 3.3" } else { "3.4" },
             ..Heap::default()
         };
-        strandline_claims::range::merge(&mut taken);
         let mut free = UnclaimedMemory::new(context, &taken);
         pages(context, &map, &mut free, &mut heap);
         let mut arenas: Vec<Arena> = Vec::new();
         for &word in &words {
-            let is_beside = arenas.last().is_none_or(|last| last.end <= word);
+            let is_beside = arenas.last().is_none_or(|last| last.range.end <= word);
             if is_beside && arenas.len() < MAX_ARENAS && Instant::now() < context.deadline {
                 arenas.extend(arena_at(context, &data, word));
             }
@@ -79,10 +78,9 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
         }
         let are_in_runs = host::has_huge_pages() && has_large_pages(&heap.parts);
         let in_runs = arenas.into_iter().filter(|arena| arena.is_in_runs && are_in_runs);
-        heap.run_purged_arenas = in_runs
-            .map(|arena| RunPurgedArena { start: arena.start, end: arena.end, marks: arena.purge })
-            .collect();
-        taken.extend(heap.parts.iter().map(|part| (part.start, part.end)));
+        heap.run_purged_arenas =
+            in_runs.map(|arena| RunPurgedArena { range: arena.range, marks: arena.purge }).collect();
+        taken.add(heap.parts.iter().map(Part::range));
         heaps.push(heap);
     }
     heaps
@@ -101,8 +99,8 @@ fn has_large_pages(parts: &[Part]) -> bool {
 /// Returns the words of static data that point to mapped memory.
 fn words(context: &Context<'_>, data: &StaticData<'_>) -> Vec<u64> {
     let mut words = BTreeSet::new();
-    each_word(context, data.start, data.end, &mut |_, word| {
-        if word.is_multiple_of(4096) && context.space.find(word).is_some_and(is_mapped_memory) {
+    each_word(context, data.range, &mut |_, word| {
+        if word.is_multiple_of(PAGE_BYTES) && context.space.find(word).is_some_and(is_mapped_memory) {
             words.insert(word);
         }
         words.len() < MAX_TRIED
@@ -113,24 +111,19 @@ fn words(context: &Context<'_>, data: &StaticData<'_>) -> Vec<u64> {
 /// Returns the page map that one of `words` points to. Hardly any page of an upper level was ever
 /// written, so candidates with the fewest resident pages come first.
 fn map(context: &Context<'_>, words: &[u64]) -> Option<Map> {
-    let resident = |upper: u64| -> u64 {
-        (context.resident)(upper, upper.saturating_add(MAP_BYTES)).iter().map(|run| run.1 - run.0).sum()
-    };
-    let mut uppers: Vec<(u64, u64)> = words
-        .iter()
-        .filter(|&&upper| is_private_memory(context, upper, upper + MAP_BYTES))
-        .map(|&upper| (resident(upper), upper))
-        .collect();
-    uppers.sort_unstable();
+    let range = |upper: u64| AddressRange::sized(upper, MAP_BYTES);
+    let may_be = |upper: &u64| is_private_memory(context, range(*upper));
+    let mut uppers: Vec<u64> = words.iter().copied().filter(may_be).collect();
+    uppers.sort_by_cached_key(|&upper| (context.resident_bytes(range(upper)), upper));
     let mut left = MAX_TRIED_BYTES;
-    uppers.into_iter().find_map(|(_, upper)| map_at(context, upper, &mut left))
+    uppers.into_iter().find_map(|upper| map_at(context, upper, &mut left))
 }
 
 /// Returns the page map whose upper level is at `upper`; `None` if it is not one.
 fn map_at(context: &Context<'_>, upper: u64, left: &mut u64) -> Option<Map> {
     if *left == 0
         || Instant::now() >= context.deadline
-        || !is_private_memory(context, upper, upper + MAP_BYTES)
+        || !is_private_memory(context, AddressRange::sized(upper, MAP_BYTES))
     {
         return None;
     }
@@ -140,8 +133,8 @@ fn map_at(context: &Context<'_>, upper: u64, left: &mut u64) -> Option<Map> {
     *left = left.saturating_sub(each_word_by(context, range, PAGE_BYTES as usize, &mut |at, submap| {
         is_map = submap.is_multiple_of(PAGE_BYTES)
             && seen.insert(submap)
-            && is_private_memory(context, submap, submap.saturating_add(SUBMAP_BYTES));
-        submaps.push(((at - upper) / 8 * SUBMAP_SPAN, submap));
+            && is_private_memory(context, AddressRange::sized(submap, SUBMAP_BYTES));
+        submaps.push(Leaf { first: (at - upper) / 8 * SUBMAP_SPAN, at: submap });
         is_map && submaps.len() < MAX_SUBMAPS
     }));
     if !is_map {
@@ -151,7 +144,7 @@ fn map_at(context: &Context<'_>, upper: u64, left: &mut u64) -> Option<Map> {
     let layouts = [&PAGE_3, &PAGE_3_4];
     let mut votes = [0_usize; 2];
     let mut entries = 0;
-    for &(first, submap) in &submaps {
+    for &Leaf { first, at: submap } in &submaps {
         if entries >= ENOUGH_ENTRIES || Instant::now() >= context.deadline {
             break;
         }
@@ -159,7 +152,7 @@ fn map_at(context: &Context<'_>, upper: u64, left: &mut u64) -> Option<Map> {
             let slice = first + (at - submap) / 8 * SLICE_BYTES;
             for (layout, votes) in layouts.iter().zip(&mut votes) {
                 let area = read_page(&mut cache, layout, page).map(|(_, area)| area);
-                *votes += usize::from(area.is_some_and(|(start, end)| (start..end).contains(&slice)));
+                *votes += usize::from(area.is_some_and(|area| area.contains(slice)));
             }
             entries += 1;
             entries < ENOUGH_ENTRIES
@@ -176,47 +169,48 @@ fn read_page(
     cache: &mut PageCache<'_>,
     layout: &PageLayout,
     address: u64,
-) -> Option<(PageWords, (u64, u64))> {
-    if address == 0 || !address.is_multiple_of(8) || address >= 1 << 47 {
+) -> Option<(PageWords, AddressRange)> {
+    if address == 0 || !address.is_multiple_of(8) || address >= USER_ADDRESS_END {
         return None;
     }
     let mut bytes = [0; PAGE_3.bytes];
-    cache.read(address, bytes.get_mut(..layout.bytes)?)?;
+    cache.read(address, bytes.get_mut(..layout.bytes)?).ok()?;
     let page = layout.read(&bytes, address)?;
     let start = page.start?;
     let is_one =
         page.block_bytes > 0 && page.reserved > 0 && page.capacity <= page.reserved && start > address;
     let end = start.checked_add(page.reserved.checked_mul(page.block_bytes)?)?;
-    if !is_one || end >= 1 << 47 {
+    if !is_one || end >= USER_ADDRESS_END {
         return None;
     }
     // The structure is at the start of that memory, or among those of an arena.
     let is_at_begin = address.is_multiple_of(SLICE_BYTES) && start - address <= SLICE_BYTES;
     let area = if is_at_begin { address } else { start - start % SLICE_BYTES };
     // Slices too small for another block may follow the last one.
-    let own = page.slices.filter(|slices| slices.0 == area).and_then(|slices| area.checked_add(slices.1));
-    let end = own.filter(|end| *end < 1 << 47).unwrap_or(end).max(end);
-    Some((page, (area, end.next_multiple_of(SLICE_BYTES))))
+    let own = page.slices.filter(|slices| slices.start == area).map(|slices| slices.end);
+    let end = own.filter(|end| *end < USER_ADDRESS_END).unwrap_or(end).max(end);
+    Some((page, AddressRange::new(area, end.next_multiple_of(SLICE_BYTES))))
 }
 
 /// Adds all pages.
 fn pages(context: &Context<'_>, map: &Map, free: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
     let mut cache = PageCache::new(context.memory);
     let mut cursor = 0;
-    for &(first, submap) in &map.submaps {
+    for &Leaf { first, at: submap } in &map.submaps {
         if Instant::now() >= context.deadline {
             heap.doubts.note_timeout(first);
             break;
         }
-        each_word(context, submap, submap + SUBMAP_BYTES, &mut |at, address| {
+        each_word(context, (submap, submap + SUBMAP_BYTES), &mut |at, address| {
             let slice = first + (at - submap) / 8 * SLICE_BYTES;
             if slice < cursor {
                 return true;
             }
             match read_page(&mut cache, map.layout, address) {
-                Some((page, (start, end)))
-                    if start == slice && heap.parts.len() < MAX_PAGES && free.contains(start, end) =>
+                Some((page, area))
+                    if area.start == slice && heap.parts.len() < MAX_PAGES && free.contains(area) =>
                 {
+                    let AddressRange { start, end } = area;
                     heap.parts.push(Part {
                         start,
                         end,
@@ -238,8 +232,7 @@ fn pages(context: &Context<'_>, map: &Map, free: &mut UnclaimedMemory<'_>, heap:
 
 /// An arena.
 struct Arena {
-    start: u64,
-    end: u64,
+    range: AddressRange,
     /// End of its own structures.
     own_end: u64,
     /// Slices to purge, one bit each.
@@ -251,19 +244,21 @@ struct Arena {
 /// Returns the arena at `address`; `None` if absent.
 fn arena_at(context: &Context<'_>, data: &StaticData<'_>, address: u64) -> Option<Arena> {
     let mut bytes = [0; 8 * ARENA_WORDS];
-    if !address.is_multiple_of(SLICE_BYTES) || (context.resident)(address, address + 8).is_empty() {
+    if !address.is_multiple_of(SLICE_BYTES) || context.resident_runs((address, address + 8)).is_empty() {
         return None;
     }
     context.memory.read(address, &mut bytes).ok()?;
     let word = |index: usize| word_at(&bytes, 8 * index).unwrap_or(0);
     // In this order: its owner, mostly in static data; from 3.2 on its index; its number of slices;
     // how many of them are its own.
-    let owner = (0..ARENA_WORDS).find(|&index| (data.start..data.end).contains(&word(index)))?;
+    let owner = (0..ARENA_WORDS).find(|&index| data.range.contains(word(index)))?;
     let (end, own_end) = (owner + 1..owner + 3).find_map(|index| {
         let (slices, own) = (word(index), word(index + 1));
         let end = address.checked_add(slices.checked_mul(SLICE_BYTES)?)?;
-        let is_one =
-            own > 0 && own < slices && slices <= MAX_ARENA_SLICES && is_private_memory(context, address, end);
+        let is_one = own > 0
+            && own < slices
+            && slices <= MAX_ARENA_SLICES
+            && is_private_memory(context, (address, end));
         is_one.then_some((end, address + own * SLICE_BYTES))
     })?;
     // Its bitmaps are among its own structures.
@@ -279,14 +274,14 @@ fn arena_at(context: &Context<'_>, data: &StaticData<'_>, address: u64) -> Optio
         purge.truncate(got);
     }
     let is_in_runs = first.is_some_and(|first| PURGED_IN_RUNS.contains(&first));
-    Some(Arena { start: address, end, own_end, purge, is_in_runs })
+    Some(Arena { range: AddressRange::new(address, end), own_end, purge, is_in_runs })
 }
 
 impl Arena {
-    /// Divides the free range `start..end` by whether slices are to be purged.
-    fn divide(&self, (start, end): (u64, u64), parts: &mut Vec<Part>) {
+    /// Divides a free range by whether slices are to be purged.
+    fn divide(&self, AddressRange { start, end }: AddressRange, parts: &mut Vec<Part>) {
         let kind = |at: u64| {
-            let slice = ((at - self.start) / SLICE_BYTES) as usize;
+            let slice = ((at - self.range.start) / SLICE_BYTES) as usize;
             let is_set = self.purge.get(slice / 8).is_some_and(|byte| byte >> (slice % 8) & 1 != 0);
             if is_set { Kind::PurgePending } else { Kind::Free }
         };
@@ -310,10 +305,11 @@ impl Arena {
 
 /// Adds mimalloc's own structures: the map, those of arenas, and slices with threads' heaps.
 fn own(map: &Map, arenas: &[Arena], free: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
-    let mut own: Vec<(u64, u64)> = arenas.iter().map(|arena| (arena.start, arena.own_end)).collect();
+    let mut own: Vec<AddressRange> =
+        arenas.iter().map(|arena| AddressRange::new(arena.range.start, arena.own_end)).collect();
     // The submap of the first addresses, which follows the upper level, is not included.
-    own.push((map.upper, map.upper + MAP_BYTES));
-    own.extend(map.submaps.iter().map(|&(_, submap)| (submap, submap + SUBMAP_BYTES)));
+    own.push(AddressRange::sized(map.upper, MAP_BYTES));
+    own.extend(map.submaps.iter().map(|submap| AddressRange::sized(submap.at, SUBMAP_BYTES)));
     let heaps: BTreeSet<u64> = heap
         .parts
         .iter()
@@ -324,15 +320,15 @@ fn own(map: &Map, arenas: &[Arena], free: &mut UnclaimedMemory<'_>, heap: &mut H
         .flatten()
         .map(|heap| heap - heap % SLICE_BYTES)
         .collect();
-    let in_arena = |slice: &u64| arenas.iter().any(|arena| (arena.start..arena.end).contains(slice));
-    own.extend(heaps.into_iter().filter(in_arena).map(|slice| (slice, slice + SLICE_BYTES)));
+    let in_arena = |slice: &u64| arenas.iter().any(|arena| arena.range.contains(*slice));
+    own.extend(heaps.into_iter().filter(in_arena).map(|slice| AddressRange::sized(slice, SLICE_BYTES)));
     own.sort_unstable();
     let mut parts: Vec<Part> = Vec::new();
-    for (start, end) in own {
+    for AddressRange { start, end } in own {
         let next = heap.parts.partition_point(|part| part.end <= start);
         let is_beside = heap.parts.get(next).is_none_or(|part| part.start >= end)
             && parts.last().is_none_or(|last| last.end <= start);
-        if is_beside && free.contains(start, end) {
+        if is_beside && free.contains((start, end)) {
             parts.push(Part { start, end, kind: Kind::Own, unit: 0, thread: 0 });
         }
     }
@@ -344,15 +340,15 @@ fn own(map: &Map, arenas: &[Arena], free: &mut UnclaimedMemory<'_>, heap: &mut H
 fn rest(arenas: &[Arena], free: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
     let mut parts = Vec::new();
     for arena in arenas {
-        let first = heap.parts.partition_point(|part| part.end <= arena.start);
-        let mut at = arena.start;
+        let first = heap.parts.partition_point(|part| part.end <= arena.range.start);
+        let mut at = arena.range.start;
         let mut gaps = Vec::new();
-        for part in heap.parts[first..].iter().take_while(|part| part.start < arena.end) {
-            gaps.push((at, part.start));
+        for part in heap.parts[first..].iter().take_while(|part| part.start < arena.range.end) {
+            gaps.push(AddressRange::new(at, part.start));
             at = at.max(part.end);
         }
-        gaps.push((at, arena.end));
-        gaps.retain(|&(start, end)| start < end && free.contains(start, end));
+        gaps.push(AddressRange::new(at, arena.range.end));
+        gaps.retain(|gap| free.contains(*gap));
         for gap in gaps {
             arena.divide(gap, &mut parts);
         }

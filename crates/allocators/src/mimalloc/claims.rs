@@ -9,15 +9,16 @@ use std::time::Instant;
 use super::layout::{OFFSETS, PageWords};
 use super::parts::{Heap, Kind, Part};
 use crate::blocks::Blocks;
-use crate::page_cache::PageCache;
 use crate::parallel::{Totals, claim_in_parts};
 use strandline_claims::accumulator::{Accumulator, Class};
-use strandline_claims::allocator::{Context, RangeClaim, overlapping};
+use strandline_claims::allocator::{Context, RangeClaim};
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::facts::SizeClass;
 use strandline_claims::range::{page_of, page_up};
 use strandline_claims::refinements::Matches;
 use strandline_process::memory::word_at;
+use strandline_process::page_cache::PageCache;
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Maximum bytes of the blocks of a page that are read at once.
 const AT_ONCE_BYTES: u64 = 1 << 20;
@@ -46,18 +47,18 @@ pub struct Counts {
 }
 
 /// Claims all of `heap`. `delayed` are blocks that other threads freed and that are in no page's
-/// list, `given` is what a collection gives back; both are in address order.
+/// list, in address order; `given` is what a collection gives back.
 pub fn claim(
     context: &Context<'_>,
     heap: &Heap,
     delayed: &[u64],
-    given: &[(u64, u64)],
+    given: &RangeSet,
 ) -> (Vec<RangeClaim>, Counts) {
     let offset = choose_offset_function(heap);
-    claim_in_parts(context, &heap.parts, &|part| (part.start, part.end), &|parts, accumulator| {
+    claim_in_parts(context, &heap.parts, &Part::range, &|parts, accumulator| {
         let mut claimer = Claimer::new(context, delayed, offset);
         for part in parts {
-            claimer.part(part, overlapping(given, part.start, part.end), accumulator);
+            claimer.part(part, given.overlapping(part.range()), accumulator);
         }
         accumulator.claim_to(parts.last().map_or(0, |last| last.end), Class::Free);
         claimer.done()
@@ -135,7 +136,7 @@ impl<'a> Claimer<'a> {
         self.counts
     }
 
-    fn part(&mut self, part: &Part, given: &[(u64, u64)], accumulator: &mut Accumulator<'_>) {
+    fn part(&mut self, part: &Part, given: &[AddressRange], accumulator: &mut Accumulator<'_>) {
         let bytes = part.end - part.start;
         match part.kind {
             Kind::Own if given.is_empty() => {
@@ -166,15 +167,15 @@ impl<'a> Claimer<'a> {
 
     /// Claims free memory, part of which is given back. The kernel page at the end goes to the next
     /// part if that is given back too.
-    fn free(&mut self, part: &Part, given: &[(u64, u64)], accumulator: &mut Accumulator<'_>) {
+    fn free(&mut self, part: &Part, given: &[AddressRange], accumulator: &mut Accumulator<'_>) {
         let mut end = part.end;
         for range in given {
-            let start = range.0.max(accumulator.cursor());
-            let to = page_of(range.1.min(part.end));
+            let start = range.start.max(accumulator.cursor());
+            let to = page_of(range.end.min(part.end));
             if !self.context.is_locked((start, to)) {
                 accumulator.claim_to(start, Class::Free);
                 accumulator.claim_free(to.max(start), page_up(start), to);
-                if range.1 > part.end {
+                if range.end > part.end {
                     end = to;
                 }
             }

@@ -10,9 +10,10 @@ use std::time::Instant;
 use super::layout::{PageWords, RUN_BYTES, SLICE_BYTES};
 use super::parts::{ArenaPurge, Collect, Heap, Kind, Part, RunPurgedArena, SpanPurge};
 use super::spans::Released;
-use crate::page_cache::PageCache;
 use strandline_claims::allocator::Context;
-use strandline_claims::range::merge;
+use strandline_process::page_cache::PageCache;
+use strandline_process::pages::USER_ADDRESS_END;
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Maximum blocks of heaps' lists, in case one is damaged.
 const MAX_DELAYED: u64 = 1 << 22;
@@ -34,8 +35,8 @@ pub struct Collection {
     program_heap_pages: HashSet<u64>,
     /// What a collection gives back in this release.
     collect: Collect,
-    /// What a collection by the chosen thread gives back, in address order.
-    pub given: Vec<(u64, u64)>,
+    /// What a collection by the chosen thread gives back.
+    pub given: RangeSet,
     /// When that collection gives it back, by the clock of [`Heap::now`]; 0 for at once.
     pub due_milliseconds: u64,
     /// The thread whose collection gives back most.
@@ -95,12 +96,10 @@ impl Collection {
         let has_spans = self.collect.spans != SpanPurge::None;
         let mut given = if has_spans { Released::new(heap, self, main) } else { Released::default() };
         for part in &heap.parts {
-            given.add((part.start, part.end), self.collector_of(part));
+            given.add(part.range(), self.collector_of(part));
         }
-        let bytes = |ranges: &[(u64, u64)]| -> u64 {
-            let resident = ranges.iter().flat_map(|range| (context.resident)(range.0, range.1));
-            resident.map(|run| run.1 - run.0).sum()
-        };
+        let bytes =
+            |ranges: &[AddressRange]| ranges.iter().map(|range| context.resident_bytes(*range)).sum::<u64>();
         given.add_waiting(heap, |range| bytes(&[range]) > 0);
         let of_ended = given.of_ended.each_ref().map(|ranges| bytes(ranges));
         let mut best = 0;
@@ -113,13 +112,14 @@ impl Collection {
         }
         let thread = self.thread.unwrap_or(main);
         self.due_milliseconds = given.due_milliseconds(thread, thread == main);
-        let in_runs = |range: &(u64, u64)| heap.run_purged_arenas.iter().any(|arena| arena.has(range.0));
-        self.given = given.released_by(thread, thread == main).filter(|range| !in_runs(range)).collect();
+        let in_runs = |range: &AddressRange| {
+            heap.run_purged_arenas.iter().any(|arena| arena.range.contains(range.start))
+        };
+        let outside_runs = given.released_by(thread, thread == main).filter(|range| !in_runs(range));
         let is_given = |part: &Part| self.collector_of(part).is_some_and(|by| by.is(thread, thread == main));
         let runs: Vec<_> =
             heap.run_purged_arenas.iter().flat_map(|arena| arena.given(heap, &is_given)).collect();
-        self.given.extend(runs);
-        merge(&mut self.given);
+        self.given = outside_runs.chain(runs).collect();
     }
 }
 
@@ -153,21 +153,18 @@ impl Collection {
 }
 
 impl RunPurgedArena {
-    fn has(&self, address: u64) -> bool {
-        (self.start..self.end).contains(&address)
-    }
-
     /// Returns what is given back: slices that are free, or in pages for which `is_freed` holds, in
     /// runs that are marked throughout (`bitmap.c`, `_mi_bitmap_forall_setc_rangesn`). Freeing a
     /// page marks its slices.
-    fn given(&self, heap: &Heap, is_freed: &dyn Fn(&Part) -> bool) -> Vec<(u64, u64)> {
+    fn given(&self, heap: &Heap, is_freed: &dyn Fn(&Part) -> bool) -> Vec<AddressRange> {
+        let AddressRange { start: arena_start, end: arena_end } = self.range;
         let slices = |start: u64, end: u64| {
-            let slice = |at: u64| (at.saturating_sub(self.start) / SLICE_BYTES) as usize;
-            slice(start)..slice(end.min(self.end))
+            let slice = |at: u64| (at.saturating_sub(arena_start) / SLICE_BYTES) as usize;
+            slice(start)..slice(end.min(arena_end))
         };
         let mut marks = self.marks.clone();
-        let first = heap.parts.partition_point(|part| part.end <= self.start);
-        let parts = heap.parts[first..].iter().take_while(|part| part.start < self.end);
+        let first = heap.parts.partition_point(|part| part.end <= arena_start);
+        let parts = heap.parts[first..].iter().take_while(|part| part.start < arena_end);
         let is_freed = |part: &&Part| matches!(part.kind, Kind::Page(_)) && is_freed(part);
         for part in parts.clone().filter(is_freed) {
             for slice in slices(part.start, part.end) {
@@ -184,11 +181,11 @@ impl RunPurgedArena {
         for part in
             parts.filter(|part| matches!(part.kind, Kind::Free | Kind::PurgePending) || is_freed(part))
         {
-            let mut run = part.start - part.start.saturating_sub(self.start) % RUN_BYTES;
+            let mut run = part.start - part.start.saturating_sub(arena_start) % RUN_BYTES;
             while run < part.end {
                 let behind = run + RUN_BYTES;
-                if behind <= self.end && is_marked(run, behind) {
-                    given.push((part.start.max(run), part.end.min(behind)));
+                if behind <= arena_end && is_marked(run, behind) {
+                    given.push(part.range().intersection(AddressRange::new(run, behind)));
                 }
                 run = behind;
             }
@@ -287,7 +284,7 @@ fn owners(part: &Part) -> impl Iterator<Item = u64> + use<> {
         Kind::Page(page) => page.heaps,
         Kind::Own | Kind::Free | Kind::PurgePending => [0; 2],
     };
-    heaps.into_iter().filter(|&heap| heap > 1 << 16 && heap.is_multiple_of(8) && heap < 1 << 47)
+    heaps.into_iter().filter(|&heap| heap > 1 << 16 && heap.is_multiple_of(8) && heap < USER_ADDRESS_END)
 }
 
 #[cfg(test)]
@@ -316,9 +313,9 @@ mod tests {
         let heap = Heap { parts, ..Heap::default() };
         let given = |marks: [u64; 1]| {
             let marks = marks[0].to_le_bytes().to_vec();
-            let arena = RunPurgedArena { start: START, end: START + 64 * SLICE_BYTES, marks };
+            let arena = RunPurgedArena { range: AddressRange::sized(START, 64 * SLICE_BYTES), marks };
             let given = arena.given(&heap, &|part| part.start == START);
-            given.iter().map(|range| (range.1 - range.0) / SLICE_BYTES).collect::<Vec<_>>()
+            given.iter().map(|range| range.len() / SLICE_BYTES).collect::<Vec<_>>()
         };
         // The mark of a slice that is in use again stays.
         assert_eq!(given([0xffff_ff00]), [8, 20]);

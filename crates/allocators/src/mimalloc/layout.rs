@@ -3,6 +3,8 @@
 
 use super::parts::{ArenaPurge, Collect, SpanPurge};
 use strandline_process::memory::{half_word_at, word_at};
+use strandline_process::pages::USER_ADDRESS_END;
+use strandline_process::range::AddressRange;
 
 /// Offsets in a page (`types.h`, `struct mi_page_s`): a run of blocks of one size.
 #[derive(Debug, PartialEq, Eq)]
@@ -162,7 +164,7 @@ pub struct PageWords {
     /// The thread that it belongs to, if a field holds that (3.x).
     pub thread: u64,
     /// Start and size of its memory according to its arena.
-    pub slices: Option<(u64, u64)>,
+    pub slices: Option<AddressRange>,
     /// Address of its structure.
     pub structure: u64,
     /// The next and the previous structure in its heap's queue; 0 if none.
@@ -197,7 +199,10 @@ impl PageLayout {
         };
         let slices = |at: usize| {
             let (first, count) = (half(at + 8)?, half(at + 12)?);
-            Some((word_at(bytes, at)?.checked_add(first * SLICE_BYTES)?, count * SLICE_BYTES))
+            Some(AddressRange::sized(
+                word_at(bytes, at)?.checked_add(first * SLICE_BYTES)?,
+                count * SLICE_BYTES,
+            ))
         };
         Some(PageWords {
             slices: self.arena.and_then(slices),
@@ -489,7 +494,7 @@ pub const SUBMAP_BYTES: u64 = 8 * SUBMAP_ENTRIES;
 /// Addresses that a submap covers.
 pub const SUBMAP_SPAN: u64 = SUBMAP_ENTRIES * SLICE_BYTES;
 /// Bytes of the upper level, for 47-bit addresses.
-pub const MAP_BYTES: u64 = 8 * ((1 << 47) / SUBMAP_SPAN);
+pub const MAP_BYTES: u64 = 8 * (USER_ADDRESS_END / SUBMAP_SPAN);
 /// Offset of the bits in a bitmap of an arena (`bitmap.h`, `struct mi_bitmap_s`): they follow the
 /// number of chunks and a map of the chunks, 64 bytes each. A chunk has 512 bits.
 pub const BITMAP_BITS: u64 = 128;

@@ -17,20 +17,19 @@ pub mod spans;
 
 use self::claims::Counts;
 use self::parts::{Collect, Heap, Kind, Part};
-use crate::scan::{is_mapped_memory, is_private_memory};
+use crate::scan::{is_mapped_memory, is_unclaimed};
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
-    self, Argument, CallPlan, Context, FoundAllocator, Function, RangeClaim, Reading, Readings, overlapping,
-    read_each,
+    self, Argument, CallPlan, Context, FoundAllocator, Function, RangeClaim, Reading, Readings, read_each,
 };
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Allocator, Remedy, figures};
-use strandline_claims::range::{merge, page_of, page_up};
 use strandline_claims::reader::{Evidence, FileName, HeapKind, Match, ReaderInfo, version_in_file_name};
 use strandline_claims::remedy::Spec;
 use strandline_process::image::image_at;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::procfs::Process;
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// mimalloc's entry in the table of readers.
 pub static ABOUT: ReaderInfo = ReaderInfo {
@@ -106,11 +105,9 @@ impl FoundAllocator for Mimalloc {
     }
 
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
-        let mut taken = context.claimed.to_vec();
-        merge(&mut taken);
+        let mut taken: RangeSet = context.claimed.iter().copied().collect();
         let mut heaps = segments::find(context, &taken);
-        taken.extend(heaps.iter().flat_map(|heap| &heap.parts).map(|part| (part.start, part.end)));
-        merge(&mut taken);
+        taken.add(heaps.iter().flat_map(|heap| &heap.parts).map(Part::range));
         heaps.extend(arenas::find(context, &taken));
         let readings = read_each(context, heaps, |heap, taken| read(context, heap, taken));
         Ok((readings, Vec::new()))
@@ -138,8 +135,8 @@ impl FoundAllocator for Mimalloc {
     }
 }
 
-/// Reads one heap outside `taken` (claimed by others, in address order).
-fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
+/// Reads one heap outside `taken` (claimed by others).
+fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let left = collect::find(context, heap);
     let (claims, mut counts) = claims::claim(context, heap, &left.delayed, &left.given);
     let damages = counts.doubts.damages;
@@ -149,19 +146,18 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
     let mut doubts = heap.doubts.clone();
     doubts.add(&counts.doubts);
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
-    let mut held: Vec<(u64, u64)> = reading.ranges().collect();
-    held.extend(taken);
-    merge(&mut held);
+    let mut held = taken.clone();
+    held.add(reading.ranges());
     let is_new = heap.delayed_free.is_none_or(|offset| offset < THREAD_DATA_BYTES[0] / 2);
     let owners: &[u64] = if heap.has_thread_data { &left.owners } else { &[] };
-    let own = thread_data(context, (owners, THREAD_DATA_BYTES[usize::from(is_new)]), &held);
+    let own = thread_data(context, owners, THREAD_DATA_BYTES[usize::from(is_new)], &held);
     reading.claims.extend(own.iter().map(|&range| context.claim_whole(range, Class::Metadata)));
     reading.call = (heap.collect != Collect::default()).then(|| CallPlan {
         remedy: "mimalloc_collect",
         function: COLLECT,
         object: heap.object,
         locks: Vec::new(),
-        heaps: heap.parts.iter().map(|part| (part.start, part.end)).collect(),
+        heaps: heap.parts.iter().map(Part::range).collect(),
         gives_all: false,
         threads: left.thread.into_iter().collect(),
         predicted_bytes: reading.trimmable_bytes(),
@@ -193,27 +189,16 @@ fn encoded(heap: &Heap) -> Reading {
 }
 
 /// Returns the ranges of threads' own data, including their heaps, outside `held`.
-fn thread_data(
-    context: &Context<'_>,
-    (owners, bytes): (&[u64], u64),
-    held: &[(u64, u64)],
-) -> Vec<(u64, u64)> {
-    let ranges = owners.iter().map(|&owner| (page_of(owner), page_up(owner + bytes)));
-    let mut own: Vec<(u64, u64)> = ranges
-        .filter_map(|(start, end)| {
-            let mapping = context.space.find(start)?;
-            let end = end.min(mapping.end);
-            let is_free = is_private_memory(context, start, end)
-                && overlapping(held, start, end).is_empty()
-                && overlapping(context.stacks, start, end).is_empty();
-            is_free.then_some((start, end))
-        })
-        .collect();
-    merge(&mut own);
-    own
+fn thread_data(context: &Context<'_>, owners: &[u64], bytes: u64, held: &RangeSet) -> RangeSet {
+    let own = owners.iter().filter_map(|&owner| {
+        let range = AddressRange::sized(owner, bytes).widened_to_pages();
+        let range = context.space.find(range.start)?.range().intersection(range);
+        is_unclaimed(context, held, range).then_some(range)
+    });
+    own.collect()
 }
 
-fn facts(heap: &Heap, counts: &Counts, own: &[(u64, u64)], is_whole: bool) -> Allocator {
+fn facts(heap: &Heap, counts: &Counts, own: &[AddressRange], is_whole: bool) -> Allocator {
     let mut allocator = Allocator {
         name: "mimalloc".to_owned(),
         found_by: format!("segments or page map of {} (laid out as in {})", heap.name, heap.releases),
@@ -225,7 +210,7 @@ fn facts(heap: &Heap, counts: &Counts, own: &[(u64, u64)], is_whole: bool) -> Al
         allocator.live_blocks = Some(counts.classes.values().map(|of| of.live_blocks).sum());
         allocator.cached_bytes = Some(counts.cached_bytes);
         allocator.free_bytes = Some(counts.free_bytes);
-        let own_bytes: u64 = own.iter().map(|range| range.1 - range.0).sum();
+        let own_bytes: u64 = own.iter().map(|range| range.len()).sum();
         allocator.metadata_bytes = Some(counts.own_bytes + own_bytes);
         let free = |part: &&Part| matches!(part.kind, Kind::Free | Kind::PurgePending);
         let free_bytes: u64 = heap.parts.iter().filter(free).map(|part| part.end - part.start).sum();

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::layout::PageWords;
 use super::spans::Scheduled;
 use strandline_claims::doubts::ReadProblems;
+use strandline_process::range::AddressRange;
 
 /// A part of mimalloc's memory.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +21,13 @@ pub struct Part {
     pub unit: u64,
     /// FS base of the thread that it belongs to; 0 if none.
     pub thread: u64,
+}
+
+impl Part {
+    /// Its addresses.
+    pub fn range(&self) -> AddressRange {
+        AddressRange::new(self.start, self.end)
+    }
 }
 
 /// Kind of a part.
@@ -114,10 +122,8 @@ pub struct Heap {
 /// An arena of which only runs of slices are purged that are marked throughout; of these, the free
 /// slices.
 pub struct RunPurgedArena {
-    /// First byte.
-    pub start: u64,
-    /// One past the last byte.
-    pub end: u64,
+    /// Its addresses.
+    pub range: AddressRange,
     /// Its marks, one bit per slice. A slice that is in use again keeps its mark.
     pub marks: Vec<u8>,
 }

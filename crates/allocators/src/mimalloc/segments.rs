@@ -15,10 +15,11 @@ use super::spans::{Expire, Mask, Scheduled};
 use crate::radix::UnclaimedMemory;
 use crate::scan::{each_word, is_mapped_memory};
 use strandline_claims::allocator::Context;
-use strandline_claims::range::merge;
 use strandline_process::host;
 use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::modules;
+use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Maximum candidates for segments.
 const MAX_SEGMENTS: usize = 1 << 18;
@@ -56,8 +57,8 @@ struct Candidate {
     key: u64,
 }
 
-/// Finds all heaps of a process outside `taken` (claimed by others, in address order).
-pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
+/// Finds all heaps of a process outside `taken` (claimed by others).
+pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
     let candidates = candidates(context);
     if candidates.is_empty() {
         return Vec::new();
@@ -66,7 +67,7 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
     // There is one mimalloc per key. Its layout is the one in which most segments have as many
     // pages as they record.
     let mut heaps: Vec<Heap> = Vec::new();
-    let mut taken = taken.to_vec();
+    let mut taken = taken.clone();
     let mut votes: BTreeMap<u64, BTreeMap<usize, Votes>> = BTreeMap::new();
     for candidate in candidates.iter().filter(|candidate| objects.contains_key(&candidate.key)) {
         let number = SEGMENTS.iter().position(|layout| layout == candidate.layout).unwrap_or(0);
@@ -103,7 +104,6 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
             heaps.push(heap);
             continue;
         }
-        merge(&mut taken);
         let mut free = UnclaimedMemory::new(context, &taken);
         let mut all = candidates.iter().filter(|one| one.key == key && one.layout == layout).peekable();
         while let Some(one) = all.next() {
@@ -123,7 +123,7 @@ pub fn find(context: &Context<'_>, taken: &[(u64, u64)]) -> Vec<Heap> {
             let kind = if is_purged { Kind::PurgePending } else { Kind::Free };
             fill(context, &mut heap, (kind, layout.bytes), &mut free);
         }
-        taken.extend(heap.parts.iter().map(|part| (part.start, part.end)));
+        taken.add(heap.parts.iter().map(Part::range));
         heaps.push(heap);
     }
     heaps
@@ -163,7 +163,7 @@ fn fill(
             add(at, mapping.end, last);
         }
     }
-    gaps.retain(|gap| gap.start < gap.end && free.contains(gap.start, gap.end));
+    gaps.retain(|gap| free.contains(gap.range()));
     heap.parts.extend(gaps);
     heap.parts.sort_unstable_by_key(|part| part.start);
 }
@@ -172,7 +172,7 @@ fn fill(
 fn candidates(context: &Context<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
     for mapping in context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping)) {
-        for (from, to) in (context.resident)(mapping.start, mapping.end) {
+        for AddressRange { start: from, end: to } in context.resident_runs(mapping.range()) {
             let mut at = from.next_multiple_of(ALIGNMENT);
             while at < to && found.len() < MAX_SEGMENTS && Instant::now() < context.deadline {
                 let mut bytes = [0; HEADER_BYTES];
@@ -202,9 +202,9 @@ fn may_be_segment(layout: &SegmentLayout, bytes: &[u8]) -> bool {
             let pages = layout.bytes >> word(page_shift).min(63);
             (is_huge && word(capacity) == 1
                 || PAGE_SHIFTS.contains(&word(page_shift)) && word(capacity) == pages)
-                && word(segment_bytes).is_multiple_of(4096)
+                && word(segment_bytes).is_multiple_of(PAGE_BYTES)
                 && word(segment_bytes) > 0
-                && word(segment_bytes) < 1 << 47
+                && word(segment_bytes) < USER_ADDRESS_END
                 && (1..=MAX_INFO_BYTES).contains(&word(info_bytes))
         }
         SegmentDivision::Slices { slices, info_slices, kind, entries, structures } => {
@@ -234,7 +234,7 @@ fn objects(context: &Context<'_>, candidates: &[Candidate]) -> HashMap<u64, (u64
             if Instant::now() >= context.deadline {
                 break;
             }
-            each_word(context, mapping.start, end, &mut |_, word| {
+            each_word(context, (mapping.start, end), &mut |_, word| {
                 if keys.contains(&word) {
                     found.entry(word).or_insert_with(|| (group[0].start, group[0].name.clone()));
                 }
@@ -275,9 +275,9 @@ impl Structures {
         // written.
         let mut bytes = vec![0; (info_bytes as usize).max(HEADER_BYTES)];
         let mut bytes_read = 0;
-        for (from, to) in (context.resident)(one.start, one.start + bytes.len() as u64) {
-            let range = (from - one.start) as usize..(to - one.start) as usize;
-            bytes_read += context.memory.read_some(from, bytes.get_mut(range)?) as u64;
+        for run in context.resident_runs(AddressRange::sized(one.start, bytes.len() as u64)) {
+            let range = (run.start - one.start) as usize..(run.end - one.start) as usize;
+            bytes_read += context.memory.read_some(run.start, bytes.get_mut(range)?) as u64;
         }
         Some(Self { end, info_bytes, bytes, bytes_read })
     }
@@ -367,12 +367,12 @@ fn segment(
         // Its size is still there, but other segments may be in that range by now.
         let mapped = context.space.find(one.start).map_or(one.start, |mapping| mapping.end);
         let end = end.min(next).min(mapped);
-        if free.contains(one.start, end) {
+        if free.contains((one.start, end)) {
             heap.parts.push(Part { start: one.start, end, kind: Kind::PurgePending, unit: 0, thread: 0 });
         }
         return;
     }
-    if !free.contains(one.start, end) {
+    if !free.contains((one.start, end)) {
         return heap.doubts.note_damage(one.start, 0);
     }
     heap.segments += 1;

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use super::collect::{Collection, Collector};
 use super::layout::{PageWords, SLICE_BYTES};
 use super::parts::{ArenaPurge, Heap, Kind, Part, SpanPurge};
-use strandline_claims::range::merge;
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Words of the largest mask: 1,024 slices of 64 KiB.
 const MASK_WORDS: usize = 16;
@@ -178,30 +178,26 @@ impl<'a> Segment<'a> {
     }
 
     /// Returns the whole segment if no page is left.
-    fn whole(&self) -> Option<(u64, u64)> {
+    fn whole(&self) -> Option<AddressRange> {
         let end = self.parts.last().map_or(self.start, |part| part.end);
-        (self.pages == 0).then_some((self.start, end))
+        (self.pages == 0).then_some(AddressRange::new(self.start, end))
     }
 
     /// Returns what was given back of it before it was freed.
-    fn ranges(&self) -> Vec<(u64, u64)> {
+    fn ranges(&self) -> Vec<AddressRange> {
         let slices = (0..64 * MASK_WORDS).filter(|&slice| self.given.has(slice));
-        let mut ranges: Vec<(u64, u64)> = slices
-            .map(|slice| self.start + slice as u64 * SLICE_BYTES)
-            .map(|start| (start, start + SLICE_BYTES))
-            .collect();
-        merge(&mut ranges);
+        let slice_range = |slice| AddressRange::sized(self.start + slice as u64 * SLICE_BYTES, SLICE_BYTES);
+        let ranges: RangeSet = slices.map(slice_range).collect();
         // Pages in use stay, whatever the masks hold.
-        let free = |range: &(u64, u64)| {
-            let first = self.parts.partition_point(|part| part.end <= range.0);
-            let within = self.parts[first..].iter().take_while(|part| part.start < range.1);
-            let (from, to) = *range;
+        let free = |range: &AddressRange| {
+            let first = self.parts.partition_point(|part| part.end <= range.start);
+            let within = self.parts[first..].iter().take_while(|part| part.start < range.end);
             let is_free = |part: &&&Part| {
                 let (first, behind) = self.slices(part);
                 matches!(part.kind, Kind::Free | Kind::Page(_))
                     && (first..behind).all(|slice| self.free.has(slice))
             };
-            let pieces = within.filter(is_free).map(|part| (part.start.max(from), part.end.min(to)));
+            let pieces = within.filter(is_free).map(|part| part.range().intersection(*range));
             pieces.collect::<Vec<_>>()
         };
         ranges.iter().flat_map(free).collect()
@@ -232,17 +228,17 @@ fn segments(heap: &Heap) -> BTreeMap<u64, Segment<'_>> {
 #[derive(Default)]
 pub struct Released {
     /// What belongs to a thread.
-    pub own: HashMap<u64, Vec<(u64, u64)>>,
+    pub own: HashMap<u64, Vec<AddressRange>>,
     /// What ended threads left and what belongs to no thread: if the main thread collects, and if
     /// another does.
-    pub of_ended: [Vec<(u64, u64)>; 2],
+    pub of_ended: [Vec<AddressRange>; 2],
     /// Due time of a thread's memory, if the clock decides.
     due_milliseconds: HashMap<u64, u64>,
     /// The same for what ended threads left.
     due_of_ended: [u64; 2],
     /// The first segment without pages of each thread, in releases where only the main thread's are
     /// given back at once.
-    pub first: HashMap<u64, (u64, u64)>,
+    pub first: HashMap<u64, AddressRange>,
 }
 
 impl Released {
@@ -286,7 +282,7 @@ impl Released {
     }
 
     /// Adds a range that the collections `by` give back.
-    pub fn add(&mut self, range: (u64, u64), by: Option<Collector>) {
+    pub fn add(&mut self, range: AddressRange, by: Option<Collector>) {
         let [main, other] = &mut self.of_ended;
         match by {
             None => {}
@@ -303,14 +299,13 @@ impl Released {
     /// return of all that is due (`arena.c`, `mi_arenas_try_purge`). The time is not visible, but
     /// within the wait here: by default 100 ms (`arena_purge_mult` times `purge_delay`), and a
     /// tenth of that for each segment freed meanwhile.
-    pub fn add_waiting(&mut self, heap: &Heap, is_resident: impl Fn((u64, u64)) -> bool) {
+    pub fn add_waiting(&mut self, heap: &Heap, is_resident: impl Fn(AddressRange) -> bool) {
         if self.first.is_empty() {
             return;
         }
         let waiting =
             heap.parts.iter().filter(|part| matches!(part.kind, Kind::PurgePending) && part.unit == 0);
-        let waiting: Vec<_> =
-            waiting.map(|part| (part.start, part.end)).filter(|range| is_resident(*range)).collect();
+        let waiting: Vec<_> = waiting.map(Part::range).filter(|range| is_resident(*range)).collect();
         let latest = ARENA_DELAY + ARENA_DELAY / 10 * (waiting.len() as u64 + 1);
         for (thread, first) in self.first.iter().filter(|_| !waiting.is_empty()) {
             let due = self.due_milliseconds.entry(*thread).or_default();
@@ -328,7 +323,7 @@ impl Released {
     }
 
     /// What a collection by `thread` gives back.
-    pub fn released_by(&self, thread: u64, is_main: bool) -> impl Iterator<Item = (u64, u64)> + '_ {
+    pub fn released_by(&self, thread: u64, is_main: bool) -> impl Iterator<Item = AddressRange> + '_ {
         let ended = &self.of_ended[usize::from(!is_main)];
         self.own.get(&thread).into_iter().flatten().chain(ended).copied()
     }
@@ -431,8 +426,8 @@ mod tests {
     const THREAD: u64 = 0x7f00_0000_1000;
     const OTHER: u64 = 0x7f00_0000_2000;
 
-    fn slices(first: u64, behind: u64) -> (u64, u64) {
-        (START + first * SLICE_BYTES, START + behind * SLICE_BYTES)
+    fn slices(first: u64, behind: u64) -> AddressRange {
+        AddressRange::new(START + first * SLICE_BYTES, START + behind * SLICE_BYTES)
     }
 
     /// A segment of a thread: its own slice; a live page; a dead page; a free slice; another dead
@@ -451,7 +446,7 @@ mod tests {
             (5, page(4, if is_last { 128 } else { 16 })),
         ];
         let part = |(slice, kind): (u64, Kind)| {
-            let (start, end) = slices(slice, slice + 1);
+            let AddressRange { start, end } = slices(slice, slice + 1);
             Part { start, end, kind, unit: START, thread }
         };
         let mut heap = Heap { parts: kinds.map(part).into(), ..Heap::default() };
@@ -460,30 +455,27 @@ mod tests {
         let scheduled =
             Scheduled { is_allowed: true, expire: Expire::Due, committed, ..Scheduled::default() };
         heap.scheduled.insert(START, scheduled);
-        (heap, Collection::of_dead(&[slices(2, 3).0, slices(4, 5).0]))
+        (heap, Collection::of_dead(&[slices(2, 3).start, slices(4, 5).start]))
     }
 
-    fn given(spans: SpanPurge, thread: u64, is_last: bool) -> Vec<(u64, u64)> {
+    fn given(spans: SpanPurge, thread: u64, is_last: bool) -> RangeSet {
         let (heap, left) = heap(spans, thread, is_last);
-        let mut given: Vec<(u64, u64)> =
-            Released::new(&heap, &left, THREAD).released_by(THREAD, true).collect();
-        merge(&mut given);
-        given
+        Released::new(&heap, &left, THREAD).released_by(THREAD, true).collect()
     }
 
     #[test]
     fn what_is_freed_goes_back_by_the_rules_of_the_release() {
         // The first page is given back with the free slice beside it; at the second nothing is due.
-        assert_eq!(given(SpanPurge::WhenDue, THREAD, true), [slices(2, 4)]);
-        assert_eq!(given(SpanPurge::Kept, THREAD, true), []);
+        assert_eq!(*given(SpanPurge::WhenDue, THREAD, true), [slices(2, 4)]);
+        assert_eq!(*given(SpanPurge::Kept, THREAD, true), []);
         // If the collection visits a later page, all that was freed before it is given back.
-        assert_eq!(given(SpanPurge::AtVisits, THREAD, true), [slices(2, 5)]);
-        assert_eq!(given(SpanPurge::AtVisits, THREAD, false), [slices(2, 4)]);
+        assert_eq!(*given(SpanPurge::AtVisits, THREAD, true), [slices(2, 5)]);
+        assert_eq!(*given(SpanPurge::AtVisits, THREAD, false), [slices(2, 4)]);
     }
 
     #[test]
     fn what_an_ended_thread_left_is_taken_by_the_main_one() {
-        assert_eq!(given(SpanPurge::AtVisits, 0, false), [slices(2, 5)]);
+        assert_eq!(*given(SpanPurge::AtVisits, 0, false), [slices(2, 5)]);
         let (heap, left) = heap(SpanPurge::Kept, 0, true);
         let all = Released::new(&heap, &left, THREAD);
         // Another thread gives back its scheduled slices; the main thread keeps them.

@@ -9,10 +9,12 @@ use super::layout::{
     used,
 };
 use crate::blocks::Blocks;
-use crate::parallel::{PART_BYTES, Totals, in_parallel};
-use crate::scan::is_private_memory;
+use crate::parallel::{PART_BYTES, Totals};
+use crate::scan::is_unclaimed;
 use strandline_claims::accumulator::{Accumulator, Class};
-use strandline_claims::allocator::{Context, RangeClaim, overlapping};
+use strandline_claims::allocator::{Context, RangeClaim};
+use strandline_process::range::{AddressRange, RangeSet};
+use strandline_process::work::in_order;
 
 /// Places tried to find a block; enough for blocks aligned to 64 GiB.
 const MAX_STEPS: u64 = 1 << 16;
@@ -20,7 +22,7 @@ const MAX_STEPS: u64 = 1 << 16;
 const MAX_DEPTH: u32 = 8;
 
 /// Claims all of `groups` (in address order) outside `taken` (claimed by others).
-pub fn claim(context: &Context<'_>, groups: &[Group], taken: &[(u64, u64)]) -> (Vec<RangeClaim>, Counts) {
+pub fn claim(context: &Context<'_>, groups: &[Group], taken: &RangeSet) -> (Vec<RangeClaim>, Counts) {
     // Nested groups are claimed with the group that contains them.
     let mut behind = 0;
     let outer: Vec<Group> = groups
@@ -35,7 +37,7 @@ pub fn claim(context: &Context<'_>, groups: &[Group], taken: &[(u64, u64)]) -> (
     let parts: Vec<&[Group]> =
         outer.chunk_by(|one, next| one.start / PART_BYTES == next.start / PART_BYTES).collect();
     let done =
-        in_parallel(parts.len(), context.threads, &|part| claim_part(context, (groups, parts[part]), taken));
+        in_order(parts.len(), context.threads, |part| claim_part(context, (groups, parts[part]), taken));
     let (mut claims, mut counts) = (Vec::new(), Counts::default());
     for (of_part, part_counts) in done {
         claims.extend(of_part);
@@ -47,7 +49,7 @@ pub fn claim(context: &Context<'_>, groups: &[Group], taken: &[(u64, u64)]) -> (
 fn claim_part(
     context: &Context<'_>,
     (groups, part): (&[Group], &[Group]),
-    taken: &[(u64, u64)],
+    taken: &RangeSet,
 ) -> (Vec<RangeClaim>, Counts) {
     let mut claimer = Claimer {
         groups,
@@ -62,9 +64,7 @@ fn claim_part(
             break;
         }
         let (start, end) = (group.start, group.end());
-        let is_claimed = is_private_memory(context, start, end)
-            && overlapping(taken, start, end).is_empty()
-            && overlapping(context.stacks, start, end).is_empty();
+        let is_claimed = is_unclaimed(context, taken, (start, end));
         // Memory that the loader donated is static data of a program, and stays on that row.
         let is_donated = group.mapped_bytes == 0
             && context.space.find(start).is_some_and(|mapping| mapping.has_file() && end <= mapping.end);
@@ -72,7 +72,7 @@ fn claim_part(
             claimer.damage(start);
             continue;
         }
-        let pages = context.pages(start, end);
+        let pages = context.pages((start, end));
         let mut accumulator = Accumulator::new(start, &pages);
         claimer.group(group, &mut accumulator, 0);
         if is_claimed {
@@ -127,7 +127,7 @@ impl Claimer<'_> {
             match self.used(start, group.stride) {
                 Some(SlotContent::Group) => self.nested(start, end, accumulator, depth),
                 Some(SlotContent::Block { offset, bytes }) => {
-                    self.block((start, end), (offset, bytes), group, accumulator)
+                    self.block(AddressRange::new(start, end), offset, bytes, group, accumulator)
                 }
                 None => {
                     self.damage(start);
@@ -188,8 +188,9 @@ impl Claimer<'_> {
     /// Claims a block in the slot from the cursor to `end`.
     fn block(
         &mut self,
-        (start, end): (u64, u64),
-        (offset, bytes): (u64, u64),
+        slot: AddressRange,
+        offset: u64,
+        bytes: u64,
         group: &Group,
         accumulator: &mut Accumulator<'_>,
     ) {
@@ -199,16 +200,14 @@ impl Claimer<'_> {
             Some(of) => of.live_blocks += 1,
             None => self.counts.mapped_blocks += 1,
         }
-        let (pointer, behind) = (start + offset, start + offset + bytes);
+        let (pointer, behind) = (slot.start + offset, slot.start + offset + bytes);
         accumulator.claim_to(pointer, Class::Header);
         self.blocks.claim(behind, accumulator);
-        accumulator.claim_to(end, Class::Header);
+        accumulator.claim_to(slot.end, Class::Header);
     }
 }
 
 /// Merges the areas of metadata, which are mostly adjacent, into ranges.
-pub fn areas(areas: &[u64]) -> Vec<(u64, u64)> {
-    let mut ranges: Vec<(u64, u64)> = areas.iter().map(|&area| (area, area + PAGE_BYTES)).collect();
-    strandline_claims::range::merge(&mut ranges);
-    ranges
+pub fn areas(areas: &[u64]) -> RangeSet {
+    areas.iter().map(|&area| AddressRange::sized(area, PAGE_BYTES)).collect()
 }

@@ -2,13 +2,14 @@
 //! machines with pages of 4 KiB.
 
 use strandline_process::memory::{half_word_at, word_at};
+use strandline_process::pages::USER_ADDRESS_END;
 
 /// Unit of sizes.
 pub const UNIT: u64 = 16;
 /// Bytes at the end of a slot that belong to the header of the next one (`IB`).
 pub const HEADER_BYTES: u64 = 4;
 /// Upper bound of user addresses.
-const ADDRESS_LIMIT: u64 = 1 << 47;
+const ADDRESS_LIMIT: u64 = USER_ADDRESS_END;
 /// Bytes of a page, and of an area of metadata.
 pub const PAGE_BYTES: u64 = 4096;
 

@@ -14,6 +14,7 @@ use strandline_process::c_library::CLibrary;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::modules;
+use strandline_process::range::AddressRange;
 
 /// Maximum static data searched per program or library.
 const MAX_DATA_BYTES: u64 = 64 << 20;
@@ -64,18 +65,25 @@ pub fn find(context: &Context<'_>) -> Vec<State> {
         for mapping in written {
             let end = mapping.end.min(mapping.start + left);
             left -= end - mapping.start;
-            if let Some(areas) = first_area(context, mapping.start, end) {
-                states.push(state(context, group[0].name.clone(), areas));
+            if let Some(area) = first_area(context, AddressRange::new(mapping.start, end)) {
+                states.push(state(context, group[0].name.clone(), &area));
             }
         }
     }
     states
 }
 
-/// Returns the secret and the first area if the state is in `start..end`.
-fn first_area(context: &Context<'_>, start: u64, end: u64) -> Option<(u64, u64)> {
+/// The first area of metadata.
+struct FirstArea {
+    address: u64,
+    /// The word that each area begins with.
+    secret: u64,
+}
+
+/// Returns the first area if the state is in `range`.
+fn first_area(context: &Context<'_>, range: AddressRange) -> Option<FirstArea> {
     let mut found = None;
-    each_word(context, start, end, &mut |at, area| {
+    each_word(context, range, &mut |at, area| {
         // Most words are not the address of a page.
         if !area.is_multiple_of(PAGE_BYTES) || !is_resident(context, area) {
             return true;
@@ -90,22 +98,22 @@ fn first_area(context: &Context<'_>, start: u64, end: u64) -> Option<(u64, u64)>
                 && word_at(&bytes, 0) == Some(secret)
                 && half_word_at(&bytes, layout.init_done) == Some(1)
         };
-        found = CONTEXT_LAYOUTS.iter().find(is_state).map(|_| (secret, area));
+        found = CONTEXT_LAYOUTS.iter().find(is_state).map(|_| FirstArea { address: area, secret });
         found.is_none()
     });
     found
 }
 
 fn is_resident(context: &Context<'_>, page: u64) -> bool {
-    !(context.resident)(page, page.saturating_add(8)).is_empty()
+    !context.resident_runs((page, page.saturating_add(8))).is_empty()
 }
 
 /// Follows the list of areas.
-fn state(context: &Context<'_>, name: String, (secret, first): (u64, u64)) -> State {
+fn state(context: &Context<'_>, name: String, first: &FirstArea) -> State {
     let mut state =
         State { name, areas: Vec::new(), groups: Vec::new(), doubts: ReadProblems::default(), bytes_read: 0 };
     let mut seen = HashSet::new();
-    let (mut area, mut bytes) = (first, vec![0; PAGE_BYTES as usize]);
+    let (mut area, mut bytes) = (first.address, vec![0; PAGE_BYTES as usize]);
     while area != 0 {
         if Instant::now() >= context.deadline {
             state.doubts.note_timeout(area);
@@ -116,7 +124,7 @@ fn state(context: &Context<'_>, name: String, (secret, first): (u64, u64)) -> St
             && seen.len() <= MAX_AREAS
             && is_resident(context, area)
             && context.memory.read(area, &mut bytes).is_ok()
-            && word_at(&bytes, 0) == Some(secret);
+            && word_at(&bytes, 0) == Some(first.secret);
         if !is_one {
             state.doubts.note_damage(area, 0);
             break;

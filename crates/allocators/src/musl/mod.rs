@@ -15,13 +15,11 @@ pub mod rows;
 
 use self::locate::State;
 use strandline_claims::accumulator::{Class, OutOfOrder};
-use strandline_claims::allocator::{
-    self, Context, FoundAllocator, Reading, Readings, overlapping, read_each,
-};
-use strandline_claims::range::merge;
+use strandline_claims::allocator::{self, Context, FoundAllocator, Reading, Readings, read_each};
 use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo};
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Entry of musl's malloc in the table of readers.
 pub static ABOUT: ReaderInfo = ReaderInfo {
@@ -81,16 +79,14 @@ impl FoundAllocator for Musl {
     }
 }
 
-fn read(context: &Context<'_>, state: &State, taken: &[(u64, u64)]) -> Reading {
+fn read(context: &Context<'_>, state: &State, taken: &RangeSet) -> Reading {
     let (claims, mut counts) = claims::claim(context, &state.groups, taken);
     counts.doubts.add(&state.doubts);
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
-    let mut held: Vec<(u64, u64)> = reading.ranges().collect();
-    held.extend(taken);
-    merge(&mut held);
-    let is_own = |&(start, end): &(u64, u64)| {
-        crate::scan::is_private_memory(context, start, end) && overlapping(&held, start, end).is_empty()
-    };
+    let mut held = taken.clone();
+    held.add(reading.ranges());
+    let is_own =
+        |area: &AddressRange| crate::scan::is_private_memory(context, *area) && !held.overlaps(*area);
     let areas = claims::areas(&state.areas).into_iter().filter(is_own);
     reading.claims.extend(areas.map(|area| context.claim_whole(area, Class::Metadata)));
     let own = [

@@ -14,10 +14,10 @@ use super::layout::{
 };
 use super::locate::Heap;
 use super::spans::Spans;
-use crate::page_cache::PageCache;
-use crate::parallel::in_parallel;
 use strandline_claims::allocator::Context;
 use strandline_process::memory::{half_word_at, word_at};
+use strandline_process::page_cache::PageCache;
+use strandline_process::work::in_order;
 
 /// Maximum objects of all caches together, in case some are damaged.
 const MAX_ITEMS: u64 = 1 << 22;
@@ -69,7 +69,7 @@ pub fn find(context: &Context<'_>, heap: &Heap, spans: &Spans) -> Cached {
         *(if list.is_threads { &mut cached.thread_bytes } else { &mut cached.transfer_bytes }) += bytes;
     }
     // Lists vary in length, so each thread takes the next list when it has finished one.
-    let read = in_parallel(lists.len(), context.threads, &|list| items(context, lists[list]));
+    let read = in_order(lists.len(), context.threads, |list| items(context, lists[list]));
     for (items, is_whole, bytes) in read {
         cached.items.extend(items);
         cached.broken += u64::from(!is_whole);
@@ -83,7 +83,7 @@ pub fn find(context: &Context<'_>, heap: &Heap, spans: &Spans) -> Cached {
 /// Returns the objects of a list, whether it has its full length, and the bytes read.
 fn items(context: &Context<'_>, list: List) -> (Vec<(u64, u8)>, bool, u64) {
     // A small cache, as there are many lists.
-    let mut cache = PageCache::small(context.memory);
+    let mut cache = PageCache::with_capacity(context.memory, 32);
     let mut items = Vec::new();
     let mut at = list.first;
     for step in 0..list.length {
@@ -149,7 +149,7 @@ fn threads(
         if !seen.insert(at) || !could_be_cache(&mut cache, at, &heap.classes) {
             continue;
         }
-        let is_one = cache.read(at, &mut bytes).is_some() && is_cache(&bytes, &heap.classes);
+        let is_one = cache.read(at, &mut bytes).is_ok() && is_cache(&bytes, &heap.classes);
         if !is_one || cached.threads.len() >= MAX_CACHES || Instant::now() >= context.deadline {
             continue;
         }
@@ -173,7 +173,7 @@ fn could_be_cache(cache: &mut PageCache<'_>, at: u64, classes: &Classes) -> bool
     (1..4).all(|class| {
         let mut bytes = [0; 4];
         let offset = (CACHE_LIST_BYTES * class + CACHE_SIZE) as u64;
-        let is_read = at.checked_add(offset).is_some_and(|place| cache.read(place, &mut bytes).is_some());
+        let is_read = at.checked_add(offset).is_some_and(|place| cache.read(place, &mut bytes).is_ok());
         is_read && classes.bytes.get(class) == Some(&u32::from_le_bytes(bytes).into())
     })
 }

@@ -9,13 +9,14 @@ use super::caches::Cached;
 use super::layout::{Classes, SpanState};
 use super::spans::Span;
 use crate::blocks::Blocks;
-use crate::page_cache::PageCache;
 use crate::parallel::{Totals, claim_in_parts};
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::facts::SizeClass;
 use strandline_claims::refinements::Matches;
+use strandline_process::page_cache::PageCache;
+use strandline_process::range::AddressRange;
 
 /// Maximum bytes of a span of objects that is read as a whole.
 const AT_ONCE_BYTES: u64 = 1 << 20;
@@ -51,9 +52,9 @@ pub fn claim(
     cached: &Cached,
 ) -> (Vec<RangeClaim>, Counts) {
     let are_given = are_released(context, spans);
-    claim_in_parts(context, spans, &|span| (span.start, span.end), &|spans, accumulator| {
+    claim_in_parts(context, spans, &Span::range, &|spans, accumulator| {
         let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return Counts::default() };
-        let items = overlapping_items(&cached.items, (first.start, last.end));
+        let items = overlapping_items(&cached.items, AddressRange::new(first.start, last.end));
         let mut claimer = Claimer::new(context, classes, items, are_given);
         for span in spans {
             claimer.span(span, accumulator);
@@ -62,16 +63,16 @@ pub fn claim(
     })
 }
 
-fn overlapping_items(items: &[(u64, u8)], (start, end): (u64, u64)) -> &[(u64, u8)] {
-    let from = items.partition_point(|item| item.0 < start);
-    let to = items.partition_point(|item| item.0 < end).max(from);
+fn overlapping_items(items: &[(u64, u8)], range: AddressRange) -> &[(u64, u8)] {
+    let from = items.partition_point(|item| item.0 < range.start);
+    let to = items.partition_point(|item| item.0 < range.end).max(from);
     items.get(from..to).unwrap_or_default()
 }
 
 /// Whether a release returns free spans: it stops at the first that the kernel refuses, as it
 /// refuses locked pages (`page_heap.cc`, `ReleaseAtLeastNPages`).
 pub fn are_released(context: &Context<'_>, spans: &[Span]) -> bool {
-    let is_locked = |span: &Span| context.is_locked((span.start, span.end));
+    let is_locked = |span: &Span| context.is_locked(span.range());
     context.locked.is_empty()
         || !spans.iter().any(|span| span.location == SpanState::Normal && is_locked(span))
 }
@@ -153,7 +154,7 @@ impl<'a> Claimer<'a> {
         let bytes = self.classes.bytes.get(class).copied().filter(|&bytes| bytes > 0)?;
         let number = (span.end - span.start) / bytes;
         let free = number.checked_sub(span.taken.into()).filter(|_| number <= u16::MAX.into())?;
-        let items = overlapping_items(self.items, (span.start, span.end));
+        let items = overlapping_items(self.items, span.range());
         let mut of = SizeClass {
             bytes,
             spans: 1,

@@ -5,6 +5,8 @@
 //! process.
 
 use strandline_process::memory::{half_word_at, word_at};
+use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
+use strandline_process::range::AddressRange;
 
 use crate::radix::MapLayout;
 
@@ -87,14 +89,14 @@ impl Words {
     }
 
     /// Returns its range in bytes; `None` if that is impossible.
-    pub fn range(&self, page_shift: u32) -> Option<(u64, u64)> {
+    pub fn range(&self, page_shift: u32) -> Option<AddressRange> {
         let is_one = self.pages > 0 && self.page > 0 && self.pages < MAX_PAGES && self.page < MAX_PAGES;
-        is_one.then(|| (self.page << page_shift, (self.page + self.pages) << page_shift))
+        is_one.then(|| AddressRange::new(self.page << page_shift, (self.page + self.pages) << page_shift))
     }
 }
 
-/// Upper bound of page numbers: user addresses have 47 bits, pages at least 12.
-const MAX_PAGES: u64 = 1 << 35;
+/// Upper bound of page numbers.
+const MAX_PAGES: u64 = USER_ADDRESS_END / PAGE_BYTES;
 
 /// Maximum number of size classes (`common.h`, `kClassSizesMax`).
 pub const MAX_CLASSES: usize = 128;

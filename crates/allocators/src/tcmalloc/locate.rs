@@ -7,10 +7,11 @@
 use super::layout::{
     BEFORE_SIZES_BYTES, Classes, LEAF_ALIGNMENT, MAPS, MIN_ROOT_BYTES, SIZES_BYTES, SPAN_BYTES, Words,
 };
-use crate::page_cache::PageCache;
-use crate::radix::{self, MapLayout, StaticData};
+use crate::radix::{self, Leaf, MapLayout, StaticData};
 use strandline_claims::allocator::Context;
 use strandline_process::map::AddressSpace;
+use strandline_process::page_cache::PageCache;
+use strandline_process::range::AddressRange;
 
 /// One tcmalloc.
 pub struct Heap {
@@ -19,13 +20,13 @@ pub struct Heap {
     /// Name of that program or library.
     pub name: String,
     /// Range of its static data.
-    pub data: (u64, u64),
+    pub data: AddressRange,
     /// Its size classes.
     pub classes: Classes,
     /// Shape of its page map.
     pub shape: MapLayout,
     /// Leaves of its page map.
-    pub leaves: Vec<(u64, u64)>,
+    pub leaves: Vec<Leaf>,
 }
 
 /// Whether a mapped program or library may contain one.
@@ -43,7 +44,7 @@ pub fn find(context: &Context<'_>) -> (Vec<Heap>, Vec<String>) {
             Some((shape, root)) => heaps.push(Heap {
                 object: data.object.start,
                 name: data.object.name.clone(),
-                data: (data.start, data.end),
+                data: data.range,
                 classes,
                 shape,
                 leaves: radix::leaves(context, root, shape),
@@ -68,7 +69,7 @@ fn map(context: &Context<'_>, data: &StaticData<'_>) -> Option<(MapLayout, u64)>
     let edges = radix::root_candidates(context, data, LEAF_ALIGNMENT);
     MAPS.iter().find_map(|&shape| {
         let span = |cache: &mut PageCache<'_>, entry| read_span(cache, entry)?.range(shape.page_shift);
-        let root = radix::roots(context, (data, &edges), shape, &span).into_iter().next()?;
+        let root = radix::roots(context, data, &edges, shape, &span).into_iter().next()?;
         Some((shape, root))
     })
 }
@@ -79,6 +80,6 @@ pub fn read_span(cache: &mut PageCache<'_>, address: u64) -> Option<Words> {
     if address == 0 || !address.is_multiple_of(8) {
         return None;
     }
-    cache.read(address, &mut bytes)?;
+    cache.read(address, &mut bytes).ok()?;
     Words::new(&bytes)
 }

@@ -16,6 +16,7 @@ mod summary;
 
 use self::layout::SpanState;
 use self::locate::Heap;
+use self::spans::Span;
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
     self, Argument, CallPlan, Context, FoundAllocator, Function, Reading, Readings, read_each,
@@ -27,6 +28,7 @@ use strandline_claims::remedy::Spec;
 use strandline_process::image::ElfFile;
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
+use strandline_process::range::RangeSet;
 
 /// tcmalloc's entry in the table of readers.
 pub static ABOUT: ReaderInfo = ReaderInfo {
@@ -120,8 +122,8 @@ impl FoundAllocator for Tcmalloc {
     }
 }
 
-/// Reads one heap outside `taken` (claimed by others, in address order).
-fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
+/// Reads one heap outside `taken` (claimed by others).
+fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let spans = spans::walk(context, heap, taken);
     let cached = caches::find(context, heap, &spans);
     let (claims, mut counts) = claims::claim(context, &heap.classes, &spans.all, &cached);
@@ -137,7 +139,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Reading {
         object: heap.object,
         // A thread that holds a lock has a tcmalloc frame on its stack.
         locks: Vec::new(),
-        heaps: spans.all.iter().filter(is_given).map(|span| (span.start, span.end)).collect(),
+        heaps: spans.all.iter().filter(is_given).map(Span::range).collect(),
         gives_all: true,
         // The call depends on nothing in its thread.
         threads: context.fs_bases.to_vec(),

@@ -8,6 +8,7 @@ use crate::radix::{self, UnclaimedMemory, Walk};
 use crate::scan::{each_word, is_mapped_memory};
 use strandline_claims::allocator::Context;
 use strandline_claims::range::page_of;
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Maximum words of static data that are kept.
 const MAX_BESIDE: usize = 1 << 16;
@@ -29,6 +30,13 @@ pub struct Span {
     pub location: SpanState,
 }
 
+impl Span {
+    /// Its addresses.
+    pub fn range(&self) -> AddressRange {
+        AddressRange::new(self.start, self.end)
+    }
+}
+
 /// All spans of one heap.
 #[derive(Default)]
 pub struct Spans {
@@ -47,16 +55,17 @@ pub struct Spans {
     pub outside_pointers: BTreeSet<u64>,
 }
 
-/// Walks the spans of `heap` outside `taken` (claimed by others, in address order).
-pub fn walk(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Spans {
+/// Walks the spans of `heap` outside `taken` (claimed by others).
+pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
     let shift = heap.shape.page_shift;
     let mut spans = Spans::default();
     let mut free = UnclaimedMemory::new(context, taken);
     let mut last = 0;
     let walk = radix::walk(context, &heap.leaves, heap.shape, &mut |cache, page, entry| {
         let words = read_span(cache, entry)?;
-        let (start, end) = words.range(shift)?;
-        if start != page || !free.contains(start, end) {
+        let range = words.range(shift)?;
+        let AddressRange { start, end } = range;
+        if start != page || !free.contains(range) {
             return None;
         }
         let class = usize::from(words.class);
@@ -66,7 +75,7 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Spans {
                 return None;
             }
             *spans.spans_per_class.entry(words.class).or_default() += 1;
-            if (heap.data.0..heap.data.1).contains(&words.previous) {
+            if heap.data.contains(words.previous) {
                 spans.lists.insert((words.class, words.previous));
             }
         }
@@ -81,7 +90,7 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &[(u64, u64)]) -> Spans {
     });
     spans.walk = walk;
     let mut beside = BTreeSet::new();
-    each_word(context, heap.data.0, heap.data.1, &mut |_, word| {
+    each_word(context, heap.data, &mut |_, word| {
         if !spans.contain(word) && context.space.find(word).is_some_and(is_mapped_memory) {
             beside.insert(word);
         }

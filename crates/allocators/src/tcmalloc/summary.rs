@@ -4,9 +4,16 @@ use super::caches::Cached;
 use super::claims::Counts;
 use super::locate::Heap;
 use strandline_claims::facts::{Allocator, SizeClass, figures};
+use strandline_process::range::AddressRange;
 
 /// Describes one heap; `is_whole` if all of it was read.
-pub fn facts(heap: &Heap, counts: &Counts, cached: &Cached, own: &[(u64, u64)], is_whole: bool) -> Allocator {
+pub fn facts(
+    heap: &Heap,
+    counts: &Counts,
+    cached: &Cached,
+    own: &[AddressRange],
+    is_whole: bool,
+) -> Allocator {
     let mut allocator = Allocator {
         name: "tcmalloc".to_owned(),
         found_by: format!("page map in {} (pages of {} KiB)", heap.name, 1 << heap.shape.page_shift >> 10),
@@ -20,7 +27,7 @@ pub fn facts(heap: &Heap, counts: &Counts, cached: &Cached, own: &[(u64, u64)], 
         allocator.live_blocks = Some(sum(|of| of.live_blocks) + counts.large);
         allocator.cached_bytes = Some(sum(|of| of.cached_blocks * of.bytes));
         allocator.free_bytes = Some(sum(|of| of.free_blocks * of.bytes));
-        allocator.metadata_bytes = Some(own.iter().map(|range| range.1 - range.0).sum());
+        allocator.metadata_bytes = Some(own.iter().map(|range| range.len()).sum());
         // Named and counted as by `MallocExtension::GetNumericProperty`; unused ends of spans count
         // as free.
         let spans = sum(|of| of.span_bytes);

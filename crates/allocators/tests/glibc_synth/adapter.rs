@@ -8,6 +8,7 @@ use strandline_claims::allocator::{Context, Reading};
 use strandline_claims::facts::Mallinfo;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
+use strandline_process::range::AddressRange;
 use strandline_synth::{Heap, Image, Rng, clipped};
 
 pub const PAGE: u64 = 4096;
@@ -77,7 +78,10 @@ impl FrozenProcess {
         }
         let (space, bad) = AddressSpace::parse(self.maps.as_bytes());
         assert_eq!(bad, 0, "{}", self.maps);
-        let resident = |from, to| clipped(&self.runs, from, to);
+        let resident = |range: AddressRange| {
+            let runs = clipped(&self.runs, range.start, range.end);
+            runs.into_iter().map(AddressRange::from).collect()
+        };
         let context = Context {
             memory: self,
             whole_memory: self,
@@ -127,7 +131,7 @@ impl FrozenProcess {
             assert!(cells.iter().all(|cell| cell.resident.total() <= cell.end - cell.start));
             assert!(cells.is_sorted_by(|a, b| a.end <= b.start));
         }
-        for &(from, to) in &reading.zero_runs {
+        for &AddressRange { start: from, end: to } in &reading.zero_runs {
             assert!(
                 from.is_multiple_of(PAGE) && to.is_multiple_of(PAGE),
                 "{from:#x}-{to:#x}: no whole pages"

@@ -116,7 +116,7 @@ fn pages(every: u64) -> RangePages {
             _ => runs.push((page, page + PAGE)),
         }
     }
-    RangePages::new(BASE, BASE + BYTES, runs)
+    RangePages::new((BASE, BASE + BYTES), runs)
 }
 
 /// One walk from front to back.

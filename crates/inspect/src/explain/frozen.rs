@@ -13,7 +13,7 @@ use super::page_tables::{self, KnownBefore, Pages};
 use super::snapshot::GuardedSnapshot;
 use crate::ledger::page_map::Plan;
 use crate::readers::Found;
-use strandline_claims::allocator::{Context, Layer, Reading, overlapping};
+use strandline_claims::allocator::{Context, Layer, RangeClaim, Reading, overlapping};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::range::merge;
 use strandline_claims::refinements::Refinements;
@@ -23,6 +23,7 @@ use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::pages::Residency;
 use strandline_process::procfs::Process;
+use strandline_process::range::AddressRange;
 use strandline_process::resident::Resident;
 use strandline_process::smaps::{self, Counts, Smaps, SmapsEntry};
 use strandline_process::snapshot::{SnapshotCost, SnapshotMemory};
@@ -364,18 +365,22 @@ impl Frozen {
         let progress = |bytes: u64| how.advance("reading the heap", &done, bytes, total);
         let fs_bases: Vec<u64> =
             threads.iter().map(|thread| thread.fs_base).filter(|&base| base != 0).collect();
-        let stacks: Vec<_> = self.stacks.iter().map(|stack| (stack.low, stack.high)).collect();
+        let stacks: Vec<_> =
+            self.stacks.iter().map(|stack| AddressRange::new(stack.low, stack.high)).collect();
         let runtimes = self.runtimes.iter().flat_map(|reading| &reading.claims);
-        let mut claimed: Vec<_> = runtimes.map(|claim| (claim.start, claim.end)).collect();
+        let mut claimed: Vec<_> = runtimes.map(RangeClaim::range).collect();
         self.refinements.nest(claimed.iter().copied());
-        let ranges_of = |wanted: &dyn Fn(&SmapsEntry) -> bool| -> Vec<(u64, u64)> {
+        let ranges_of = |wanted: &dyn Fn(&SmapsEntry) -> bool| -> Vec<AddressRange> {
             let spaces = self.smaps_entries.iter().filter(|space| wanted(space));
-            spaces.map(|space| (space.mapping.start, space.mapping.end)).collect()
+            spaces.map(|space| space.mapping.range()).collect()
         };
         let (locked, swapped) =
             (ranges_of(&|space| space.flags.is_locked()), ranges_of(&|space| space.counts.swap_bytes > 0));
         let reserved = ranges_of(&|space| space.flags.is_hugetlb());
-        let resident = |from, to| anonymous_runs(&self.residency, from, to);
+        let resident = |range: AddressRange| {
+            let runs = anonymous_runs(&self.residency, range.start, range.end);
+            runs.into_iter().map(AddressRange::from).collect()
+        };
         let mut all = Vec::new();
         let resident_memory = Resident::new(memory, &self.residency);
         for (owner, (layer, found)) in how.found.allocators.iter().enumerate() {
@@ -406,8 +411,7 @@ impl Frozen {
             })?;
             readings.iter_mut().for_each(|reading| reading.layer = *layer);
             self.caveats.extend(caveats);
-            let ranges = readings.iter().flat_map(|reading| &reading.claims);
-            let ranges: Vec<_> = ranges.map(|claim| (claim.start, claim.end)).collect();
+            let ranges: Vec<_> = readings.iter().flat_map(|reading| reading.ranges()).collect();
             // Allocators with blocks in those of others come first, and refine these.
             if *layer == Layer::Blocks {
                 self.refinements.nest(ranges.iter().copied());

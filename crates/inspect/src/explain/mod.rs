@@ -229,8 +229,12 @@ fn add_up(
         let detail = "the page map holds other bytes than the rows".to_owned();
         return Err(Error::DoesNotAddUp { pid, detail });
     }
-    zero_runs.extend(frozen.readings.iter().flat_map(|reading| reading.zero_runs.iter().copied()));
-    zero_runs.extend(frozen.runtimes.iter().flat_map(|reading| reading.zero_runs.iter().copied()));
+    zero_runs.extend(
+        frozen.readings.iter().flat_map(|reading| reading.zero_runs.iter().map(|run| (run.start, run.end))),
+    );
+    zero_runs.extend(
+        frozen.runtimes.iter().flat_map(|reading| reading.zero_runs.iter().map(|run| (run.start, run.end))),
+    );
     // An all-zero page may be in a range and in a finer one within it.
     merge(&mut zero_runs);
     Ok((ledger, zero_runs))

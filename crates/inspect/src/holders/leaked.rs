@@ -24,11 +24,9 @@ pub fn resident(held: &DominatorTree, tops: &[u32], frozen: &Frozen) -> Vec<Leak
     let mut ranges: Vec<(u64, u64, (&str, &str), u64)> = Vec::new();
     for reading in &frozen.readings {
         let Some(rows) = reading.rows else { continue };
-        ranges.extend(
-            reading
-                .ranges()
-                .map(|(from, to)| (from, to, (rows.live.id, rows.live.holder), reading.payload_offset_bytes)),
-        );
+        ranges.extend(reading.ranges().map(|range| {
+            (range.start, range.end, (rows.live.id, rows.live.holder), reading.payload_offset_bytes)
+        }));
         let mapped = reading.mapped_blocks.iter();
         ranges.extend(mapped.map(|block| (block.start, block.end, (rows.mapped.id, rows.mapped.holder), 0)));
     }
@@ -78,8 +76,7 @@ pub fn split(rows: &mut Vec<Row>, leaked: &[Leaked]) {
         match split.iter_mut().find(|row| row.id == id) {
             Some(known) => known.bytes += taken,
             None => {
-                let allocator = of.holder.split(',').next().unwrap_or_default();
-                let holder = format!("{allocator}, blocks to which nothing leads");
+                let holder = "blocks that no root reaches".to_owned();
                 split.push(Row { id, holder, bytes: taken, ..like });
             }
         }
@@ -112,7 +109,7 @@ mod tests {
         ];
         split(&mut rows, &[of("glibc.live", 60), of("glibc.mmapped", 90), of("none", 5)]);
         let told: Vec<_> = rows.iter().map(|row| (row.id.as_str(), row.holder.as_str(), row.bytes)).collect();
-        let leaked = ("glibc.leaked", "malloc, blocks to which nothing leads", 110);
+        let leaked = ("glibc.leaked", "blocks that no root reaches", 110);
         assert_eq!(told, [leaked, ("glibc.live", "named", 80), ("other", "other", 20)]);
     }
 }

@@ -272,7 +272,7 @@ impl Finder<'_> {
         }
         let mut heaps: Vec<(u64, u64)> = Vec::new();
         for reading in &frozen.readings {
-            heaps.extend(reading.ranges());
+            heaps.extend(reading.claims.iter().map(|claim| (claim.start, claim.end)));
             heaps.extend(reading.mapped_blocks.iter().map(|block| (block.start, block.end)));
         }
         merge(&mut heaps);
@@ -430,7 +430,7 @@ impl Finder<'_> {
 }
 
 /// Returns the parts of a range that are not in `taken`, which is in address order.
-pub fn subtract((start, end): (u64, u64), taken: &[(u64, u64)]) -> Vec<(u64, u64)> {
+fn subtract((start, end): (u64, u64), taken: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut parts = Vec::new();
     let mut at = start;
     let first = taken.partition_point(|range| range.1 <= start);

@@ -12,6 +12,7 @@ use std::ops::Range;
 use strandline_claims::places::AddressSet;
 use strandline_claims::runtime::{Reading, ReferenceHints, claimed_ranges};
 use strandline_holders::{BlockSet, Blocks, Exact, Refused};
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Maximum bytes before the collector's link in an object's block: guards, and two words.
 const MAX_HEADER_BYTES: u64 = 48;
@@ -76,13 +77,13 @@ fn zero_links(links: &AddressSet, address: u64, bytes: &mut [u8]) {
 /// Marks the blocks in memory of runtimes whose readers report objects.
 pub fn exact_blocks(runtimes: &[Reading], blocks: &Blocks) -> Result<Option<Exact>, Refused> {
     let some = runtimes.iter().filter(|reading| reading.holding.is_some());
-    let claims: Vec<(u64, u64)> =
+    let claims: Vec<AddressRange> =
         some.flat_map(|reading| claimed_ranges(std::slice::from_ref(reading))).collect();
     if claims.is_empty() {
         return Ok(None);
     }
     let mut own = BlockSet::new(blocks.len())?;
-    for (start, end) in claims {
+    for AddressRange { start, end } in claims {
         (first_from(blocks, start)..first_from(blocks, end)).for_each(|block| _ = own.set(block));
     }
     Exact::new(own, blocks.len()).map(Some)
@@ -98,18 +99,18 @@ pub struct Whole {
 }
 
 impl Whole {
-    /// Takes the references in `holding`. `claims` is the runtime's own memory, in address order.
-    pub fn new(holding: &ReferenceHints, claims: &[(u64, u64)], blocks: &Blocks) -> Self {
+    /// Takes the references in `holding`. `claims` is the runtime's own memory.
+    pub fn new(holding: &ReferenceHints, claims: &RangeSet, blocks: &Blocks) -> Self {
         let mut whole = Self::default();
-        for &(start, end) in claims {
+        for &AddressRange { start, end } in claims {
             let range = first_from(blocks, start)..first_from(blocks, end);
             match whole.blocks.last_mut().filter(|last| last.end == range.start) {
                 Some(last) => last.end = range.end,
                 None => whole.blocks.push(range),
             }
         }
-        for (from, to) in super::roots::subtract((0, u64::MAX), claims) {
-            for link in holding.gc_links.within(from, to) {
+        for gap in claims.gaps_in((0, u64::MAX)) {
+            for link in holding.gc_links.within(gap.start, gap.end) {
                 let block = blocks.find(link);
                 let is_its = |block: &u32| link - blocks.start(*block) <= MAX_HEADER_BYTES;
                 whole.blocks.extend(block.filter(is_its).map(|block| block..block + 1));

@@ -187,11 +187,11 @@ impl<'a> Layers<'a> {
         }));
         let own = reading.claims.iter().filter(|claim| !is_lost(claim));
         let own = own.filter(|claim| self.refine(claim, meaning, below));
-        let mut stands: Vec<(u64, u64)> = own.map(RangeClaim::range).collect();
+        let mut stands: Vec<(u64, u64)> = own.map(|claim| (claim.start, claim.end)).collect();
         for claim in reading.shared.iter().filter(|claim| !is_lost(claim)) {
             self.shared_spans.0.push(Span { range: claim.start..claim.end, holder: Holder::Claimed });
             self.shared.push((claim, meaning));
-            stands.push(claim.range());
+            stands.push((claim.start, claim.end));
         }
         taken.extend(stands);
         merge(taken);
@@ -211,9 +211,9 @@ impl<'a> Layers<'a> {
         };
         let mapped = Holder::Row(meaning.mapped());
         let nested = finder.nested(block.pointer, block.usable_end);
-        for &(from, to) in nested {
-            push(from, mapped);
-            push(to, Holder::Claimed);
+        for range in nested {
+            push(range.start, mapped);
+            push(range.end, Holder::Claimed);
         }
         let found = finder.find(block.pointer, block.usable_end.saturating_sub(block.pointer));
         if let Some(refined) = found.filter(|_| nested.is_empty()) {
@@ -242,7 +242,14 @@ impl LowerLayer {
         let mapped = reading.mapped_blocks.iter().map(|block| (block.start, block.end));
         self.ranges.extend(claims.chain(mapped));
         merge(&mut self.ranges);
-        self.left_out.extend(reading.refined.nested.iter().copied().filter(|&range| counts(range)));
+        self.left_out.extend(
+            reading
+                .refined
+                .nested
+                .iter()
+                .map(|range| (range.start, range.end))
+                .filter(|&range| counts(range)),
+        );
     }
 }
 

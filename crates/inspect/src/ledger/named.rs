@@ -14,8 +14,11 @@ pub fn add_named_blocks(inputs: &Inputs<'_>, palette: &SlotTable, holders: &mut 
     if inputs.runtimes.iter().all(|reading| reading.named_blocks.is_empty()) {
         return;
     }
-    let mut zeros: Vec<(u64, u64)> =
-        inputs.readings.iter().flat_map(|reading| reading.zero_runs.iter().copied()).collect();
+    let mut zeros: Vec<(u64, u64)> = inputs
+        .readings
+        .iter()
+        .flat_map(|reading| reading.zero_runs.iter().map(|run| (run.start, run.end)))
+        .collect();
     zeros.extend_from_slice(inputs.zero_runs);
     merge(&mut zeros);
     for reading in inputs.runtimes {

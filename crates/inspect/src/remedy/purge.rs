@@ -126,7 +126,7 @@ fn with_call<T>(
         code.extend(libc.code);
         locks.extend(libc.locks);
     }
-    let heaps: Vec<Range<u64>> = plan.heaps.iter().map(|&(start, end)| start..end).collect();
+    let heaps: Vec<Range<u64>> = plan.heaps.iter().map(|&heap| heap.into()).collect();
     let request = CallRequest {
         function: function.address,
         argument: plan.function.argument,

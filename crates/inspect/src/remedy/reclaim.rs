@@ -404,7 +404,7 @@ fn trim<T>(
         libc: &libc,
         code,
         locks: plan.locks.clone(),
-        heaps: plan.heaps.iter().map(|&(start, end)| start..end).collect(),
+        heaps: plan.heaps.iter().map(|&heap| heap.into()).collect(),
         wait: options.wait,
         watch: options.watch,
         thread: None,

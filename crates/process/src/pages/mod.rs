@@ -33,6 +33,9 @@ use crate::smaps::SmapsEntry;
 /// Bytes of a page, on every machine strandline runs on (x86-64).
 pub const PAGE_BYTES: u64 = 4096;
 
+/// First address past user memory on x86-64 with 4-level page tables.
+pub const USER_ADDRESS_END: u64 = 1 << 47;
+
 /// The first byte of the page that holds `address`.
 pub fn page_of(address: u64) -> u64 {
     address & !(PAGE_BYTES - 1)

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use strandline_sys::pagemap::{self, Region};
 
-use super::{Builder, Expected, entries, kind, may_hold_pages, page_of};
+use super::{Builder, Expected, PAGE_BYTES, USER_ADDRESS_END, entries, kind, may_hold_pages, page_of};
 use crate::map::Mapping;
 use crate::smaps::{Counts, SmapsEntry};
 
@@ -23,7 +23,7 @@ const FILE_UNKNOWN: u64 = 1 << 63;
 const LARGE_BYTES: u64 = 4 << 20;
 /// End of user addresses (`TASK_SIZE_MAX` of x86-64), unless the program requested more (5-level
 /// page tables).
-const END: u64 = (1 << 47) - 4096;
+const END: u64 = USER_ADDRESS_END - PAGE_BYTES;
 /// Ranges with smaller gaps between them are scanned in one walk.
 const NEAR_BYTES: u64 = 4 << 20;
 

@@ -97,7 +97,7 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Opti
     let version = version(&image).or_else(|| version_in(&path)).or_else(|| version_in_strings(&image));
     // Only builds without a global lock export this (`Objects/object.c`, from 3.13 on).
     let is_free_threaded = !image.exported(&["_Py_MergeZeroLocalRefcount"]).is_empty();
-    Some(Program { path, version, runtime, data: module.data, is_free_threaded })
+    Some(Program { path, version, runtime, data: module.data.into(), is_free_threaded })
 }
 
 /// `Py_Version`, from 3.11 on: `PY_VERSION_HEX`, 0x03MMmmrs.

@@ -71,7 +71,7 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>, is_alon
         path: module.code.name.clone(),
         version: go_version(&information),
         symbols,
-        data: module.data,
+        data: module.data.into(),
         is_only_module: is_alone,
     })
 }

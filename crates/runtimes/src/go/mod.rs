@@ -29,7 +29,7 @@ use crate::batch::CountingMemory;
 use crate::named::go_version;
 use crate::programs::{Limit, Programs};
 use strandline_claims::accumulator::Class;
-use strandline_claims::allocator::{RangeClaim, overlapping};
+use strandline_claims::allocator::RangeClaim;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Runtime, figures};
 use strandline_claims::finding::{Finding, LedgerView};
@@ -41,6 +41,7 @@ use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
 use strandline_claims::section::Section;
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
+use strandline_process::range::RangeSet;
 
 /// Limit on Go runtimes read in one process (a program and libraries in Go); each costs memory and
 /// time.
@@ -108,8 +109,8 @@ impl Found for Programs<Program> {
     }
 }
 
-/// Reads one Go runtime. `taken` are the ranges that other runtimes claimed, in address order.
-pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> Reading {
+/// Reads one Go runtime. `taken` are the ranges that other runtimes claimed.
+pub fn read(context: &Context<'_>, program: &Program, taken: &RangeSet) -> Reading {
     let facts = Runtime {
         name: "go".to_owned(),
         version: program.version.clone(),
@@ -118,7 +119,7 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &[(u64, u64)]) -> R
     };
     let mut reading = Reading { facts, rows: Some(&rows::BLOCKS), ..Reading::default() };
     let memory = CountingMemory::new(context.memory);
-    let is_free = |range: &(u64, u64)| overlapping(taken, range.0, range.1).is_empty();
+    let is_free = |range: &(u64, u64)| !taken.overlaps(*range);
     let found = program.layout().map(|layout| {
         let heap = heap::find(context, &memory, program, layout);
         (layout, heap.filter(|heap| heap.ranges.iter().all(is_free)))

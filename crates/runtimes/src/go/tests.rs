@@ -14,7 +14,9 @@ fn look(go: &GoImage, absent: u64, is_stripped: bool) -> Reading {
         data: go.data,
         is_only_module: absent & 2 == 0,
     };
-    fabricated::read_image(&go.image, &go.maps, absent, |context, _| read(context, &program, &[]))
+    fabricated::read_image(&go.image, &go.maps, absent, |context, _| {
+        read(context, &program, &Default::default())
+    })
 }
 
 #[test]

@@ -18,6 +18,7 @@ use strandline_claims::palette::SlotTable;
 use strandline_claims::range::{RangePages, page_of, page_up, pieces};
 use strandline_claims::runtime::Context;
 use strandline_claims::words::is_process_memory;
+use strandline_process::range::AddressRange;
 
 /// Bytes of heap that a worker claims at a time; a larger area is claimed whole.
 const PART_BYTES: u64 = 64 << 20;
@@ -153,7 +154,7 @@ pub fn shared(context: &Context<'_>, palette: &mut SlotTable, heap: &Heap) -> Ve
     }
     let slots = palette.add(&rows::SHARED_OBJECT, None).zip(palette.add(&rows::SHARED_FREE, None));
     let Some(slots) = slots else { return Vec::new() };
-    let claim = |(start, end): (u64, u64)| {
+    let claim = |AddressRange { start, end }: AddressRange| {
         claim_parts(&context.shared_pages(start, end), (start, end), &heap.shared_used, slots)
     };
     // A view may be larger than the largest claim.

@@ -59,5 +59,5 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Opti
     let [fields, types, ints, longs] = object.symbol_addresses(TABLES);
     let tables = [fields?, types?, ints?, longs?];
     let bias = tables[0].wrapping_sub(exported.first()?.address);
-    Some(Program::new(&module.code.name, open()?, (tables, bias), module.data))
+    Some(Program::new(&module.code.name, open()?, (tables, bias), module.data.into()))
 }

@@ -56,6 +56,7 @@ use strandline_claims::section::Section;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
+use strandline_process::range::RangeSet;
 
 /// Entry of HotSpot in the table of readers.
 pub static ABOUT: ReaderInfo = ReaderInfo {
@@ -158,7 +159,7 @@ impl Found for Programs<Program> {
 pub fn read(
     context: &Context<'_>,
     program: &Program,
-    taken: &[(u64, u64)],
+    taken: &RangeSet,
     refinements: &Refinements,
 ) -> Result<Reading, Busy> {
     let facts = Runtime {
@@ -233,7 +234,7 @@ fn claim(
     context: &Context<'_>,
     view: &View<'_>,
     known: &JvmState,
-    taken: &[(u64, u64)],
+    taken: &RangeSet,
     place: &str,
     reading: &mut Reading,
 ) -> bool {

@@ -32,7 +32,7 @@ fn look(jvm: &JvmImage, absent: u64) -> Reading {
         jvm.data,
     );
     fabricated::read_image(&jvm.image, &jvm.maps, absent, |context, _| {
-        read(context, &program, &[], &Refinements::default()).unwrap_or_default()
+        read(context, &program, &Default::default(), &Refinements::default()).unwrap_or_default()
     })
 }
 

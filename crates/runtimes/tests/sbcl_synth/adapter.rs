@@ -8,6 +8,7 @@ use strandline_claims::runtime::{Busy, Context, FinishContext, Reading};
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
+use strandline_process::range::AddressRange;
 use strandline_process::stacks::ThreadFacts;
 use strandline_runtimes::sbcl;
 use strandline_runtimes::sbcl::locate::Program;
@@ -109,7 +110,7 @@ impl Subject {
             let in_cells: u64 = claim.sums.cells.iter().map(|cell| cell.resident.total()).sum();
             assert_eq!(in_cells, resident, "{:#x}-{:#x}", claim.start, claim.end);
         }
-        for &(from, to) in &reading.zero_runs {
+        for &AddressRange { start: from, end: to } in &reading.zero_runs {
             let mut bytes = vec![1; (to - from) as usize];
             assert_eq!(self.image.read_some(from, &mut bytes), bytes.len());
             assert!(bytes.iter().all(|&byte| byte == 0), "{from:#x}-{to:#x} is not all zero");

@@ -13,6 +13,7 @@ pub use self::state::{State, find};
 use self::walk::Walk;
 use super::rows;
 use strandline_claims::allocator::{Context, Reading};
+use strandline_process::range::RangeSet;
 
 /// `struct chunk`: the size of the previous one and its own; a free one also has its neighbours in
 /// its list.
@@ -26,7 +27,7 @@ const IN_USE: u64 = 1;
 const FIRST_CHUNK_OFFSET: u64 = 16;
 
 /// Reads one instance outside `taken` (claimed by others).
-pub fn read(context: &Context<'_>, state: &State, taken: &[(u64, u64)]) -> Reading {
+pub fn read(context: &Context<'_>, state: &State, taken: &RangeSet) -> Reading {
     let mut walk = Walk::new(context, taken);
     walk.claim_all();
     walk.check(&state.chunks);

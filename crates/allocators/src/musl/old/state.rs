@@ -9,6 +9,7 @@ use super::{ALIGNMENT, FIRST_CHUNK_OFFSET, FREE_HEADER_BYTES, HEADER_BYTES};
 use crate::scan::{each_word, is_mapped_memory};
 use strandline_claims::allocator::Context;
 use strandline_process::memory::word_at;
+use strandline_process::pages::USER_ADDRESS_END;
 
 /// `struct bin`: a lock, the first and the last chunk. The bins follow `binmap`, which has a bit
 /// per non-empty bin.
@@ -54,11 +55,11 @@ fn chunks(context: &Context<'_>, start: u64, end: u64) -> Option<Vec<u64>> {
     let (mut found, mut tried) = (None, 0);
     // The two non-zero words before this one.
     let (mut first, mut before) = ((0, 0), (0, 0));
-    each_word(context, start, end, &mut |at, word| {
+    each_word(context, (start, end), &mut |at, word| {
         let (head_at, head) = first;
         // The lock before the first chunk is 0 or 1.
         let is_lock = before.0 + 8 != head_at || before.1 as u32 <= 1;
-        if head_at + 8 == at && is_lock && could_be(context, head_at, (head, word)) {
+        if head_at + 8 == at && is_lock && could_be(context, head_at, head, word) {
             tried += 1;
             if points_back(context, head_at, head) {
                 found = lists_around(context, head_at);
@@ -76,9 +77,9 @@ fn as_chunk(head_at: u64) -> u64 {
 }
 
 /// Whether two words may be the first and the last chunk of a list.
-fn could_be(context: &Context<'_>, head_at: u64, (first, last): (u64, u64)) -> bool {
+fn could_be(context: &Context<'_>, head_at: u64, first: u64, last: u64) -> bool {
     let own = as_chunk(head_at);
-    let is_chunk = |chunk: u64| chunk % ALIGNMENT == FIRST_CHUNK_OFFSET && chunk < 1 << 47;
+    let is_chunk = |chunk: u64| chunk % ALIGNMENT == FIRST_CHUNK_OFFSET && chunk < USER_ADDRESS_END;
     let is_own = |chunk| context.space.find(chunk).is_some_and(is_mapped_memory);
     (first == own && last == own) || is_chunk(first) && is_chunk(last) && is_own(first) && is_own(last)
 }
@@ -86,7 +87,7 @@ fn could_be(context: &Context<'_>, head_at: u64, (first, last): (u64, u64)) -> b
 /// Whether the first chunk of a list points back to it.
 fn points_back(context: &Context<'_>, head_at: u64, first: u64) -> bool {
     let own = as_chunk(head_at);
-    let is_resident = || !(context.resident)(first, first + FREE_HEADER_BYTES).is_empty();
+    let is_resident = || !context.resident_runs((first, first + FREE_HEADER_BYTES)).is_empty();
     let before = |chunk: u64| context.memory.read_word(chunk + FREE_HEADER_BYTES - 8);
     first == own || is_resident() && before(first).is_ok_and(|before| before == own)
 }

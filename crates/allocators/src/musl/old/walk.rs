@@ -10,10 +10,11 @@ use crate::blocks::Blocks;
 use crate::parallel::Totals;
 use crate::scan::is_mapped_memory;
 use strandline_claims::accumulator::{Accumulator, Class};
-use strandline_claims::allocator::{Context, RangeClaim, overlapping};
-use strandline_claims::range::merge;
+use strandline_claims::allocator::{Context, RangeClaim};
+use strandline_process::map::Mapping;
 use strandline_process::memory::word_at;
 use strandline_process::modules;
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Minimum consistent chunks of a region that has no valid end.
 const MIN_CONSISTENT_CHUNKS: u64 = 8;
@@ -37,8 +38,8 @@ struct Region {
 /// A walk over all memory that may be musl's.
 pub struct Walk<'a> {
     context: &'a Context<'a>,
-    /// Memory of others, stacks and static data, in address order.
-    taken: Vec<(u64, u64)>,
+    /// Memory of others, stacks and static data.
+    taken: RangeSet,
     pub memory: ForwardReader<'a>,
     pub blocks: Blocks<'a>,
     pub counts: Counts,
@@ -47,16 +48,16 @@ pub struct Walk<'a> {
     /// Claims, in address order.
     pub claims: Vec<RangeClaim>,
     /// Ranges that the loader donated.
-    donated: Vec<(u64, u64)>,
+    donated: Vec<AddressRange>,
 }
 
 impl<'a> Walk<'a> {
     /// A new walk outside `taken` (claimed by others).
-    pub fn new(context: &'a Context<'a>, taken: &[(u64, u64)]) -> Self {
-        let mut taken = [taken, context.stacks].concat();
+    pub fn new(context: &'a Context<'a>, taken: &RangeSet) -> Self {
+        let mut taken = taken.clone();
+        taken.add(context.stacks.iter().copied());
         let data = modules::file_groups(context.space.mappings());
-        taken.extend(data.iter().flatten().map(|mapping| (mapping.start, mapping.end)));
-        merge(&mut taken);
+        taken.add(data.iter().flatten().map(|mapping| mapping.range()));
         Self {
             context,
             taken,
@@ -72,17 +73,12 @@ impl<'a> Walk<'a> {
     /// Claims all of musl's memory.
     pub fn claim_all(&mut self) {
         let space = self.context.space;
-        let mut own: Vec<(u64, u64)> = Vec::new();
+        let mappings = space.mappings().iter().filter(|mapping| is_mapped_memory(mapping));
         // A region may span several mappings, for example if one is locked.
-        for mapping in space.mappings().iter().filter(|mapping| is_mapped_memory(mapping)) {
-            match own.last_mut().filter(|last| last.1 == mapping.start) {
-                Some(last) => last.1 = mapping.end,
-                None => own.push((mapping.start, mapping.end)),
-            }
-        }
-        for (start, end) in own {
-            for (from, to) in (self.context.resident)(start, end) {
-                self.run((from, to), end);
+        let own: RangeSet = mappings.map(Mapping::range).collect();
+        for range in own {
+            for run in self.context.resident_runs(range) {
+                self.run(run, range.end);
             }
         }
         for group in modules::file_groups(space.mappings()) {
@@ -97,7 +93,7 @@ impl<'a> Walk<'a> {
         for &chunk in chunks {
             let next = self.claims.partition_point(|claim| claim.end <= chunk);
             let is_claimed = self.claims.get(next).is_some_and(|claim| claim.start <= chunk);
-            let is_donated = self.donated.iter().any(|range| (range.0..range.1).contains(&chunk));
+            let is_donated = self.donated.iter().any(|range| range.contains(chunk));
             let is_free = self.chunk(chunk).is_some_and(|(_, size)| size & IN_USE == 0);
             if !(is_claimed || is_donated) || !is_free {
                 self.counts.doubts.note_damage(chunk, 0);
@@ -112,21 +108,21 @@ impl<'a> Walk<'a> {
     }
 
     fn is_free(&self, start: u64, end: u64) -> bool {
-        overlapping(&self.taken, start, end).is_empty()
+        !self.taken.overlaps((start, end))
     }
 
     /// Claims the regions and blocks that begin in a run of resident pages; they end by `limit`.
-    fn run(&mut self, (from, to): (u64, u64), limit: u64) {
-        let mut at = self.claims.last().map_or(from, |claim| claim.end.max(from));
-        while at < to {
+    fn run(&mut self, run: AddressRange, limit: u64) {
+        let mut at = self.claims.last().map_or(run.start, |claim| claim.end.max(run.start));
+        while at < run.end {
             if Instant::now() >= self.context.deadline {
                 return self.counts.doubts.note_timeout(at);
             }
-            if let Some(other) = overlapping(&self.taken, at, at + PAGE_BYTES).last() {
-                at = other.1.next_multiple_of(PAGE_BYTES).max(at + PAGE_BYTES);
+            if let Some(other) = self.taken.overlapping(AddressRange::sized(at, PAGE_BYTES)).last() {
+                at = other.end.next_multiple_of(PAGE_BYTES).max(at + PAGE_BYTES);
                 continue;
             }
-            let pages = (at..to).step_by(PAGE_BYTES as usize).take(PAGES_AT_ONCE);
+            let pages = (at..run.end).step_by(PAGE_BYTES as usize).take(PAGES_AT_ONCE);
             let heads: Vec<u64> = pages
                 .take_while(|page| self.is_free(*page, *page + PAGE_BYTES))
                 .map(|page| page + FIRST_CHUNK_OFFSET)
@@ -206,7 +202,7 @@ impl<'a> Walk<'a> {
     /// Claims a region.
     fn region(&mut self, region: &Region) {
         let (start, end) = (region.start, region.end);
-        let pages = self.context.pages(start, end);
+        let pages = self.context.pages((start, end));
         let mut accumulator = Accumulator::new(start, &pages);
         let (mut at, mut count) = (start + FIRST_CHUNK_OFFSET, 0_u64);
         accumulator.claim_to(at, Class::Header);
@@ -274,7 +270,7 @@ impl<'a> Walk<'a> {
 
     /// Claims a block with its own mapping.
     fn mapped(&mut self, start: u64, block: u64, end: u64) {
-        let pages = self.context.pages(start, end);
+        let pages = self.context.pages((start, end));
         let mut accumulator = Accumulator::new(start, &pages);
         accumulator.claim_to(block, Class::Header);
         self.blocks.claim(end, &mut accumulator);
@@ -328,7 +324,7 @@ impl<'a> Walk<'a> {
                 break;
             }
         }
-        self.donated.push((first, at));
+        self.donated.push(AddressRange::new(first, at));
         self.counts.add(counts);
     }
 }

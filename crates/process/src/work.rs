@@ -1,0 +1,87 @@
+//! Distributes work among threads.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Maximum number of threads.
+const MAX_WORKERS: usize = 64;
+
+/// Runs `work` on `workers` threads, this one included, and returns what each made. A thread that
+/// panicked makes nothing.
+pub fn on_threads<S: Send>(workers: usize, work: impl Fn() -> S + Sync) -> Vec<S> {
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..workers.clamp(1, MAX_WORKERS)).map(|_| scope.spawn(&work)).collect();
+        let mine = work();
+        let theirs = others.into_iter().filter_map(|thread| thread.join().ok());
+        std::iter::once(mine).chain(theirs).collect()
+    })
+}
+
+/// Runs jobs `0..jobs` on `workers` threads, each with its own state. Returns the states, and the
+/// number of jobs not finished when the deadline passed.
+pub fn run_jobs<S: Send>(
+    workers: usize,
+    jobs: usize,
+    deadline: Instant,
+    state: impl Fn() -> S + Sync,
+    job: impl Fn(&mut S, usize) + Sync,
+) -> (Vec<S>, usize) {
+    let next = AtomicUsize::new(0);
+    let done = AtomicUsize::new(0);
+    let states = on_threads(workers.min(jobs), || {
+        let mut mine = state();
+        while Instant::now() < deadline {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= jobs {
+                break;
+            }
+            job(&mut mine, number);
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+        mine
+    });
+    (states, jobs - done.load(Ordering::Relaxed).min(jobs))
+}
+
+/// Calls `work` with 0 to `count` - 1 on `workers` threads, and returns the results in order.
+pub fn in_order<T: Default + Send>(count: usize, workers: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let next = AtomicUsize::new(0);
+    let numbers = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&number| number < count);
+    let made = on_threads(workers.min(count), || {
+        std::iter::from_fn(numbers).map(|number| (number, work(number))).collect::<Vec<_>>()
+    });
+    let mut results: Vec<T> = (0..count).map(|_| T::default()).collect();
+    for (number, result) in made.into_iter().flatten() {
+        if let Some(slot) = results.get_mut(number) {
+            *slot = result;
+        }
+    }
+    results
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn every_job_is_done_once() {
+        let far = Instant::now() + Duration::from_secs(1000);
+        let (states, left) = run_jobs(3, 100, far, Vec::new, |mine, job| mine.push(job));
+        let mut all: Vec<usize> = states.concat();
+        all.sort_unstable();
+        assert_eq!((all, left), ((0..100).collect(), 0));
+        let (states, left) =
+            run_jobs(2, 5, Instant::now(), Vec::new, |mine: &mut Vec<usize>, job| mine.push(job));
+        assert_eq!((states.concat().len(), left), (0, 5));
+    }
+
+    #[test]
+    fn results_are_in_order() {
+        for workers in [0, 1, 3] {
+            assert_eq!(in_order(50, workers, |number| number * 2), (0..100).step_by(2).collect::<Vec<_>>());
+        }
+        assert_eq!(in_order(0, 4, |number| number), []);
+    }
+}
