@@ -153,7 +153,7 @@ fn it_ends_with_its_terminal() -> Outcome {
     for turn in 0..repetitions(8, 100) {
         // The kernel sends SIGHUP only to the process whose controlling terminal it is. Keys that
         // are read meanwhile must not keep top from noticing the end.
-        let (own, keys) = (turn % 2 == 0, if turn % 4 < 2 { "" } else { "jjjjkkkk" });
+        let (own, keys) = (turn % 2 == 0, if turn % 4 < 2 { 0 } else { 2000 });
         let mut command = strandline::command(&["top", "--pid", &pid]);
         if own {
             command = Command::new("setsid");
@@ -161,7 +161,7 @@ fn it_ends_with_its_terminal() -> Outcome {
         }
         let mut top = Terminal::start(command)?;
         top.shows(&["▼RSS"])?;
-        top.press(keys)?;
+        top.press(&"j".repeat(keys))?;
         top.hang_up();
         let status = top.end()?;
         assert_eq!(status.code(), Some(0), "turn {turn}: {status}");
