@@ -14,6 +14,26 @@ pub trait Totals: Default + Send {
     fn add(&mut self, other: Self);
 }
 
+/// Implements [`Totals`] for counts with `classes`, `matched`, `doubts` and `bytes_read`; the other
+/// fields are sums.
+macro_rules! impl_totals {
+    ($counts:ty: $($sum:ident),*) => {
+        impl $crate::parallel::Totals for $counts {
+            fn add(&mut self, other: Self) {
+                for (class, theirs) in &other.classes {
+                    self.classes.entry(*class).or_default().add(theirs);
+                }
+                $(self.$sum += other.$sum;)*
+                self.matched.add(other.matched);
+                self.doubts.add(&other.doubts);
+                self.bytes_read += other.bytes_read;
+            }
+        }
+    };
+}
+
+pub(crate) use impl_totals;
+
 /// Claims `items`, which are in address order without overlap: one claim per run of adjacent items,
 /// split at multiples of [`PART_BYTES`].
 pub fn claim_in_parts<T: Sync, S: Totals>(

@@ -28,6 +28,13 @@ pub fn each_word_by(
     words::each_word_in(context.memory, context.resident_runs(range), at_once, take)
 }
 
+/// The items of `all`, in order of their addresses, whose address is in a range.
+pub fn within<T>(all: &[T], range: AddressRange, address: impl Fn(&T) -> u64) -> &[T] {
+    let from = all.partition_point(|item| address(item) < range.start);
+    let to = all.partition_point(|item| address(item) < range.end).max(from);
+    all.get(from..to).unwrap_or_default()
+}
+
 /// Whether all of a range is private anonymous memory that an allocator could have mapped.
 pub fn is_private_memory(context: &Context<'_>, range: impl Into<AddressRange>) -> bool {
     let range = range.into();

@@ -61,14 +61,13 @@ impl ReadProblems {
     pub fn add_caveats(&self, caveats: &mut Vec<Caveat>, about: &ReaderInfo, structures: &str, place: &str) {
         let (name, title) = (about.name, about.title);
         if self.timed_out() {
-            let text = format!(
-                "the time for which a target may be stopped was over: not all {structures} of {title} were read"
-            );
+            let text =
+                format!("not all {structures} of {title} were read in the time that a target may be stopped");
             caveats.push(Caveat::new(&format!("{name}_too_slow"), place, None, text));
         }
         if let Some(at) = self.first_damage {
             let text = format!(
-                "{} of the {structures} of {title} make no sense: damaged, or caught in motion; what they hold is not known",
+                "{} of the {structures} of {title} are inconsistent (damaged, or read during a change): their contents are unknown",
                 self.damages
             );
             let bytes = (self.damaged_bytes > 0).then_some(self.damaged_bytes);

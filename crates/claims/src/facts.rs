@@ -314,7 +314,7 @@ impl Remedy {
         Self {
             id: id.to_owned(),
             kind: RemedyKind::Setting,
-            unknown_because: Some("it acts on what the program allocates from its next start on".to_owned()),
+            unknown_because: Some("takes effect at the next start of the program".to_owned()),
             how: how.to_owned(),
             cost: cost.to_owned(),
             ..Self::default()

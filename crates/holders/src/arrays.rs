@@ -15,13 +15,13 @@ const STEPS_PER_CHECK: u32 = 1 << 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// More than 32-bit numbers can distinguish.
-    #[error("{0} blocks and roots: at most {most}; look at fewer arenas", most = NONE - 1)]
+    #[error("{0} blocks and roots, more than {most}: choose fewer arenas", most = NONE - 1)]
     TooMany(u64),
     /// An array could not be allocated.
-    #[error("no memory for an array of {0} bytes: look at fewer arenas, or where more memory is free")]
+    #[error("no memory for an array of {0} bytes: choose fewer arenas, or free memory")]
     NoMemory(u64),
     /// The deadline passed.
-    #[error("not done in time: allow more")]
+    #[error("the time limit was reached: allow more time")]
     DeadlinePassed,
     /// The references were read for another set of blocks.
     #[error("the references are those of {0} blocks, and there are {1}")]

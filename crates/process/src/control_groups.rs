@@ -75,7 +75,7 @@ impl ControlGroups {
     /// The objection of the groups to a copy of the process, if there is one.
     pub fn objection_to_copy(&self) -> Option<&'static str> {
         if self.own.lines().filter_map(parse_line).any(|(_, path)| path.starts_with("/..")) {
-            return Some("its control group, and the limits of that, cannot be seen from here");
+            return Some("its control group and its limits are not visible from here");
         }
         let is = |folder: &PathBuf, name: &str, words: &[&str]| {
             fs::read_to_string(folder.join(name)).is_ok_and(|text| words.contains(&text.trim()))
@@ -85,14 +85,12 @@ impl ControlGroups {
             is(folder, "memory.oom.group", &["1"]) && number(folder, "memory.max").is_some()
         };
         if groups.iter().any(|folder| ends_all(&folder)) {
-            return Some(
-                "its control group ends all of its processes where memory is short (memory.oom.group)",
-            );
+            return Some("its control group kills all its processes on an OOM (memory.oom.group)");
         }
         let is_frozen = |folder: &PathBuf| {
             is(folder, "cgroup.freeze", &["1"]) || is(folder, "freezer.state", &["FROZEN", "FREEZING"])
         };
-        self.folders("freezer").iter().any(is_frozen).then_some("its control group stands still (frozen)")
+        self.folders("freezer").iter().any(is_frozen).then_some("its control group is frozen")
     }
 }
 
@@ -217,6 +215,6 @@ mod tests {
         tree.write("a", "memory.oom.group", "0\n");
         tree.write("a/b", "cgroup.freeze", "1\n");
         assert!(groups.objection_to_copy().unwrap().contains("frozen"));
-        assert!(tree.groups("0::/../other\n").objection_to_copy().unwrap().contains("cannot be seen"));
+        assert!(tree.groups("0::/../other\n").objection_to_copy().unwrap().contains("not visible"));
     }
 }

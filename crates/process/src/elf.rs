@@ -40,7 +40,7 @@ pub enum ElfError {
     #[error(transparent)]
     File(#[from] Error),
     /// It is not a readable x86-64 ELF file.
-    #[error("{path} mapped at {start:#x} is no readable ELF file of x86-64: {detail}")]
+    #[error("{path} mapped at {start:#x} is not a readable x86-64 ELF file: {detail}")]
     Malformed {
         /// The path of the file, from the kernel.
         path: String,

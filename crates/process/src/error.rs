@@ -12,22 +12,21 @@ pub enum Error {
         pid: i32,
     },
     /// The process ended during the inspection.
-    #[error("process {pid} ended while it was looked at; its memory is gone")]
+    #[error("process {pid} ended while it was being read")]
     Ended {
         /// The process asked for.
         pid: i32,
     },
     /// The main thread has ended, other threads run on.
     #[error(
-        "process {pid}'s main thread has ended while others run on; such a process cannot be looked at yet, use \
-         /proc/{pid}/task/*/smaps_rollup"
+        "the main thread of process {pid} has ended and others still run; such a process cannot be read yet, use /proc/{pid}/task/*/smaps_rollup"
     )]
     LeaderEnded {
         /// The process asked for.
         pid: i32,
     },
     /// The process replaced its program (exec) during the inspection.
-    #[error("process {pid} started another program (exec) while it was looked at; run strandline again")]
+    #[error("process {pid} started another program (exec) while it was being read; run strandline again")]
     Replaced {
         /// The process asked for.
         pid: i32,
@@ -42,7 +41,7 @@ pub enum Error {
     },
     /// The id belongs to a kernel thread.
     #[error(
-        "process {pid} is the kernel thread {name:?}: it has no memory of its own; look at a user process"
+        "process {pid} is the kernel thread {name:?} and has no memory of its own; choose a user process"
     )]
     KernelThread {
         /// The process asked for.
@@ -59,15 +58,13 @@ pub enum Error {
         pid: i32,
     },
     /// The process is this strandline itself.
-    #[error(
-        "process {pid} is this strandline itself, which cannot stop itself; start a second one to look at it"
-    )]
+    #[error("process {pid} is this strandline, which cannot stop itself; read it with a second one")]
     Myself {
         /// The process asked for.
         pid: i32,
     },
     /// The kernel refuses access.
-    #[error("may not look at process {pid} ({detail}): {advice}")]
+    #[error("no permission to read process {pid} ({detail}): {advice}")]
     Permission {
         /// The process asked for.
         pid: i32,
@@ -78,7 +75,7 @@ pub enum Error {
     },
     /// Another process already traces the target.
     #[error(
-        "process {pid} is traced already by {tracer} ({tracer_name}): end that first, or look again when it is done"
+        "process {pid} is already traced by {tracer} ({tracer_name}): end that tracer, or try again later"
     )]
     Traced {
         /// The process asked for.

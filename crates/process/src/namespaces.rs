@@ -52,7 +52,7 @@ pub fn open_mapped_file(process: &Process, mapping: &Mapping) -> Result<File> {
                 Ok(_) => {
                     let source = io::Error::new(
                         io::ErrorKind::NotFound,
-                        "the path now leads to another file than the one that is mapped; run as root to reach that",
+                        "the path now names a different file than the mapped one; run as root to open the mapped one",
                     );
                     Err(crate::Error::Io { pid: process.pid(), what: format!("opening {inside}"), source })
                 }

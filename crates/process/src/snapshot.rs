@@ -406,7 +406,7 @@ fn prepare<'a>(
     }
     let Ok(target) = Process::open(process.pid()) else { return Err("the process ended".to_owned()) };
     if !code.is_still_present(&ByPid::new(process.pid())) {
-        return Err("its code is not where it was".to_owned());
+        return Err("its code has moved".to_owned());
     }
     let Some(tracee) = calling_thread(stopped, space, &code) else {
         return Err("no thread can make the call: each has a seccomp filter that may not let it through, Syscall User Dispatch, a shadow stack, too little of its own stack left, may be handling a signal, starts its \
@@ -520,12 +520,10 @@ fn run(injected: &mut Injected<'_>, number: u64, deadline: Instant) -> Result<i6
 fn describe(error: CallError) -> String {
     match error {
         CallError::NotStarted(source) => format!("the call cannot be made: {source}"),
-        CallError::TimedOut => {
-            "the call did not come to its end in time; the thread finishes it alone".to_owned()
-        }
+        CallError::TimedOut => "the call did not end in time; the thread finishes it alone".to_owned(),
         CallError::Died(_) => "the process ended".to_owned(),
         CallError::Failed(source) => {
-            format!("the call was lost sight of ({source}); the thread finishes it alone")
+            format!("the call could not be followed ({source}); the thread finishes it alone")
         }
     }
 }

@@ -278,7 +278,7 @@ impl Evaluator<'_, '_> {
             RETURN_ADDRESS => Some(self.frame.instruction),
             number => self.frame.general.get(number).copied().flatten(),
         };
-        value.ok_or(StepError::Lost("a register that is not known any more"))
+        value.ok_or(StepError::Lost("a register of unknown value"))
     }
 
     fn word(&self, address: u64) -> Result<u64, StepError> {

@@ -63,11 +63,6 @@ impl Arena {
         self.heads.get(bin).is_some_and(|&head| head != 0)
     }
 
-    /// Whether any fastbin has members.
-    pub fn has_members(&self) -> bool {
-        self.heads.iter().any(|&head| head != 0)
-    }
-
     #[inline]
     fn number(&self, address: u64) -> Option<u32> {
         if address == 0 {

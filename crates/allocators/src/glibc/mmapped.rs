@@ -327,7 +327,7 @@ impl MappedChunks {
         reading.bytes_read += found.pages_read * 16;
         if found.blocks.len() as u64 != self.count || bytes.is_some_and(|bytes| found.bytes != bytes) {
             let text = format!(
-                "malloc counts {} chunks of their own mapping with {} bytes, {} with {} bytes were found",
+                "malloc counts {} mmapped chunks with {} bytes; {} with {} bytes were found",
                 self.count,
                 self.bytes,
                 found.blocks.len(),
@@ -336,7 +336,7 @@ impl MappedChunks {
             let bytes = Some(self.bytes.abs_diff(found.bytes));
             let is_late = Instant::now() >= context.deadline;
             let (code, why) = if is_late {
-                ("heap_too_slow", "; the time to stop it was over")
+                ("heap_too_slow", "; the time to stop the process was over")
             } else {
                 ("mmapped_chunks_differ", "")
             };

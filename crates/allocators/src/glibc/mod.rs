@@ -127,10 +127,10 @@ impl FoundAllocator for Glibc {
 fn trim(pid: i32, call: &CallPlan, zero_bytes: u64) -> Remedy {
     let zeros = match zero_bytes.min(call.predicted_bytes) {
         0 => String::new(),
-        zeros => format!("; {} of it are pages of zeros, on the row kernel.zero", bytes(zeros)),
+        zeros => format!("; {} of it is on the row kernel.zero", bytes(zeros)),
     };
     let cost = format!(
-        "one call in one thread, which holds each arena's lock in turn; later growth faults pages in again{zeros}"
+        "one call in one thread, which holds each arena's lock in turn; page faults when the heap grows again{zeros}"
     );
     Remedy::call(call.remedy, call.predicted_bytes, format!("strandline reclaim {pid}"), &cost)
 }
@@ -232,8 +232,7 @@ fn add_reserved_caveat(context: &Context<'_>, reading: &mut Reading) {
         return;
     }
     let bytes = context.reserved.iter().map(|range| range.len()).sum();
-    let text = "the process has reserved huge pages (hugetlb), which are no RSS and were not read: what malloc has there counts as in \
-                use in its figures";
+    let text = "the process has reserved huge pages (hugetlb), which are not RSS and were not read: malloc's figures count its memory there as in use";
     reading.caveats.push(Caveat::new(ON_RESERVED, format!("{start:#x}"), Some(bytes), text));
 }
 
@@ -438,8 +437,9 @@ const LIST_BROKEN: &str = "free_list_broken";
 
 fn add_broken_caveat(broken: u64, of: &str, reading: &mut Reading) {
     if broken > 0 {
-        let text =
-            format!("{broken} lists of {of} are damaged or in motion; what stands behind counts as in use");
+        let text = format!(
+            "{broken} lists of {of} are damaged, or were read during a change: the rest of each counts as in use"
+        );
         reading.caveats.push(Caveat::new(LIST_BROKEN, format!("glibc, {of}"), None, text));
     }
 }
@@ -463,18 +463,16 @@ fn take_walked(
             let at = walked.counts.first_damage.unwrap_or(region.start);
             let (code, cause) = match cause(context, owned) {
                 HazardCause::Swapped => {
-                    ("heap_swapped", "parts of it are swapped out, and reading would bring them in")
+                    ("heap_swapped", "parts of it are swapped out, and reading them would load them")
                 }
                 HazardCause::Reserved => (ON_RESERVED, "parts of it are on reserved huge pages"),
-                HazardCause::TooSlow => {
-                    ("heap_too_slow", "the time for which a target may be stopped was over")
-                }
+                HazardCause::TooSlow => ("heap_too_slow", "the time that a target may be stopped was over"),
                 HazardCause::Broken | HazardCause::Outside => {
-                    ("heap_damaged", "damaged, or caught in motion")
+                    ("heap_damaged", "damaged, or read during a change")
                 }
             };
             let text = format!(
-                "the heap {:#x}-{:#x} was not followed at {} places: {cause}; {} bytes were skipped",
+                "the heap at {:#x}-{:#x} could not be walked at {} places ({cause}): {} bytes were skipped",
                 region.start, region.end, walked.counts.damages, walked.counts.unread_bytes
             );
             reading.is_inconsistent |= code == "heap_damaged";

@@ -27,8 +27,7 @@ pub fn trim_threshold(parameters: Option<&Parameters>, walked: &[Walked]) -> Opt
     };
     parameters.filter(is_grown)?;
     let bytes = walked.iter().map(|walked| walked.counts.over_thresholds_bytes).sum();
-    let cost = "blocks of 128 KiB or more cost two calls of the kernel and their page faults each time, and so does a heap that \
-                grows again";
+    let cost = "each block of 128 KiB or more, and each new growth of the heap, costs two system calls and page faults";
     (bytes >= WORTH_A_SETTING_BYTES)
         .then(|| Remedy::setting(TRIM_THRESHOLD, OLD_VARIABLE, cost).predicting(bytes))
 }
@@ -59,9 +58,9 @@ pub fn of_arenas(view: &LedgerView<'_>) -> Option<Remedy> {
     let setting = Remedy::setting(
         "arena_max",
         "MALLOC_ARENA_MAX=2",
-        "threads share arenas and wait for each other's locks",
+        "threads share arenas and contend for their locks",
     );
-    let reason = "how threads would share the free memory of two arenas depends on when each allocates";
+    let reason = "how much memory two arenas need depends on when each thread allocates";
     (arenas.len() > 2 && view.matters(kept) && view.reads_settings).then(|| setting.unknown_because(reason))
 }
 
@@ -71,7 +70,7 @@ pub fn other_allocator(view: &LedgerView<'_>) -> Option<Remedy> {
     is_worth_it.then(|| Remedy {
         id: "jemalloc".to_owned(),
         kind: RemedyKind::Allocator,
-        unknown_because: Some("another allocator lays blocks out otherwise".to_owned()),
+        unknown_because: Some("another allocator lays out blocks differently".to_owned()),
         how: "LD_PRELOAD=libjemalloc.so.2 MALLOC_CONF=dirty_decay_ms:0,muzzy_decay_ms:0".to_owned(),
         cost: "another allocator: measure time and faults, not only memory".to_owned(),
         ..Remedy::default()

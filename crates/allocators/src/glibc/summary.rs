@@ -62,7 +62,7 @@ pub fn check_sums(arenas: &[Arena], by_arena: &[Vec<(&ArenaRegion, &Walked)>], r
             .fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
         if !(least..=most).contains(&arena.system_mem) {
             let text = format!(
-                "the arena says it took {} bytes from the kernel, {most} were found",
+                "the arena counts {} bytes taken from the kernel; {most} were found",
                 arena.system_mem
             );
             let place = format!("{:#x}", arena.address);

@@ -9,14 +9,14 @@ use super::locate::{Heap, read_span};
 use super::pieces::{Kind, Piece};
 use super::spans::Span;
 use crate::blocks::Blocks;
-use crate::parallel::{Totals, claim_in_parts};
+use crate::parallel::{claim_in_parts, impl_totals};
+use crate::scan::within;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::facts::SizeClass;
 use strandline_claims::refinements::Matches;
 use strandline_process::page_cache::PageCache;
-use strandline_process::range::AddressRange;
 
 /// Maximum bytes of an object in a list. Spans of objects of at least the page size divided by the
 /// bits of the bitmap have a bitmap instead (span.h, `UseBitmapForSize`): the largest quotient is
@@ -283,28 +283,4 @@ fn object_at(objects: &mut [Object], start: u64, bytes: u64, address: u64) -> Op
     objects.get_mut(usize::try_from(offset / bytes).ok()?)
 }
 
-/// Returns the items of `all` (in address order) within a range.
-fn within<T>(all: &[T], range: AddressRange, address: impl Fn(&T) -> u64) -> &[T] {
-    let from = all.partition_point(|one| address(one) < range.start);
-    let to = all.partition_point(|one| address(one) < range.end).max(from);
-    all.get(from..to).unwrap_or_default()
-}
-
-impl Totals for Counts {
-    fn add(&mut self, other: Self) {
-        for (class, theirs) in &other.classes {
-            self.classes.entry(*class).or_default().add(theirs);
-        }
-        self.large += other.large;
-        self.large_bytes += other.large_bytes;
-        self.large_span_bytes += other.large_span_bytes;
-        self.proxies += other.proxies;
-        self.proxy_bytes += other.proxy_bytes;
-        self.backed_bytes += other.backed_bytes;
-        self.unbacked_bytes += other.unbacked_bytes;
-        self.matched.add(other.matched);
-        self.doubts.add(&other.doubts);
-        self.met += other.met;
-        self.bytes_read += other.bytes_read;
-    }
-}
+impl_totals! { Counts: large, large_bytes, large_span_bytes, proxies, proxy_bytes, backed_bytes, unbacked_bytes, met }

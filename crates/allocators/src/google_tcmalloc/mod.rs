@@ -72,8 +72,8 @@ struct GoogleTcmalloc;
 impl FoundAllocator for GoogleTcmalloc {
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
         let (heaps, unknown) = locate::find(context);
-        let text = "the size classes of Google's tcmalloc were found, but its page map is laid out in no known way, or empty: \
-                    nothing of it is read";
+        let text = "the size classes of Google's tcmalloc were found, but its page map is empty or has an unknown layout: it is \
+                    not read";
         let caveat = |name| Caveat::new("google_tcmalloc_unknown_layout", name, None, text);
         let readings = read_each(context, heaps, |heap, taken| read(context, heap, taken));
         Ok((readings, unknown.into_iter().map(caveat).collect()))
@@ -92,7 +92,7 @@ impl FoundAllocator for GoogleTcmalloc {
             how: "tcmalloc::MallocExtension::ReleaseMemoryToSystem(SIZE_MAX) in the program after it has freed; for good a thread in \
                   ProcessBackgroundActions(), with SetBackgroundReleaseRate()"
                 .to_owned(),
-            cost: "pages of huge pages go back one by one, which breaks these; later growth faults pages in again".to_owned(), ..Remedy::default() });
+            cost: "releases parts of huge pages, which splits them; page faults when the heap grows again".to_owned(), ..Remedy::default() });
     }
 }
 
@@ -129,8 +129,8 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let unmatched = summary::unmatched(&cached, &counts);
     if unmatched > 0 || cached.broken > 0 {
         let text = format!(
-            "{unmatched} objects and {} lists of caches lead to nothing that is in use: damaged, or caught in motion; what they \
-             hold counts as in use",
+            "{unmatched} objects and {} lists of caches match no object in use (damaged, or read during a change): their contents \
+             count as in use",
             cached.broken
         );
         reading.caveats.push(Caveat::new("google_tcmalloc_cache_broken", heap.name.clone(), None, text));

@@ -90,7 +90,7 @@ impl FoundAllocator for Jemalloc {
             match tree.layout {
                 Some(layout) => trees.push((tree, layout)),
                 None => {
-                    let text = "jemalloc's map was found, but its extents are laid out in no known way: nothing of it is read";
+                    let text = "jemalloc's page map was found, but its extents have an unknown layout: it is not read";
                     caveats.push(Caveat::new("jemalloc_unknown_layout", tree.name, None, text));
                 }
             }
@@ -106,7 +106,7 @@ impl FoundAllocator for Jemalloc {
             call.remedy,
             predicted_bytes,
             format!("strandline reclaim {} --remedy jemalloc_purge", process.pid()),
-            "one call in one thread, which holds each arena's locks in turn; later growth faults pages in again",
+            "one call in one thread, which holds each arena's locks in turn; page faults when the heap grows again",
         ));
         if predicted_bytes >= MIN_BYTES_FOR_SETTING {
             let setting = image_at(process, space, call.object).and_then(|image| settings::decay(&image));
@@ -163,8 +163,8 @@ fn read(context: &Context<'_>, tree: &PageMap, layout: &'static Layout, taken: &
     let unmatched = summary::unmatched(&cached, &counts);
     if unmatched > 0 || cached.broken > 0 {
         let text = format!(
-            "{unmatched} places and {} bins of threads' caches lead to nothing that is in use: damaged, or caught in \
-             motion; what they hold counts as in use",
+            "{unmatched} regions and {} bins of thread caches match no region in use (damaged, or read during a change): \
+             their contents count as in use",
             cached.broken
         );
         reading.caveats.push(Caveat::new("jemalloc_cache_broken", tree.name.clone(), None, text));
@@ -174,8 +174,8 @@ fn read(context: &Context<'_>, tree: &PageMap, layout: &'static Layout, taken: &
 
 /// Returns a caveat for free bytes in huge pages, which a purge does not cover.
 fn huge_pages_caveat(tree: &PageMap, bytes: u64) -> Option<Caveat> {
-    let text = "these bytes are free in huge pages of jemalloc's own (opt.hpa): they go back by its own rule (hpa_dirty_mult), which a \
-                purge may set off; what a purge gives back of them is not predicted";
+    let text = "these bytes are free in jemalloc's huge pages (opt.hpa), which it releases by its own rule (hpa_dirty_mult); a purge \
+                may release some, which is not predicted";
     (bytes > 0).then(|| Caveat::new("jemalloc_huge_pages", tree.name.clone(), Some(bytes), text))
 }
 

@@ -34,14 +34,13 @@ pub fn decay(image: &ElfFile) -> Option<Setting> {
         Setting {
             variable,
             value: "background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0",
-            cost: "free pages go back a second after they were freed, idle or not: a thread for it, and faults where they are \
-                   wanted again",
+            cost: "releases free pages after a second, also when idle: costs one thread, and page faults at reuse",
         }
     } else {
         Setting {
             variable,
             value: "dirty_decay_ms:0,muzzy_decay_ms:0",
-            cost: "free pages go back at once: a call of the kernel for each run of them, and faults where they are wanted again",
+            cost: "releases free pages at once: costs a system call for each run of pages, and page faults at reuse",
         }
     })
 }

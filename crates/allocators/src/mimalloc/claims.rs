@@ -9,7 +9,8 @@ use std::time::Instant;
 use super::layout::{OFFSETS, PageWords};
 use super::parts::{Heap, Kind, Part};
 use crate::blocks::Blocks;
-use crate::parallel::{Totals, claim_in_parts};
+use crate::parallel::{claim_in_parts, impl_totals};
+use crate::scan::within;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
 use strandline_claims::doubts::ReadProblems;
@@ -247,9 +248,7 @@ impl<'a> Claimer<'a> {
     }
 
     fn delayed_of(&self, part: &Part) -> &'a [u64] {
-        let from = self.delayed.partition_point(|&pointer| pointer < part.start);
-        let to = self.delayed.partition_point(|&pointer| pointer < part.end).max(from);
-        self.delayed.get(from..to).unwrap_or_default()
+        within(self.delayed, part.range(), |&pointer| pointer)
     }
 
     /// Reads the blocks of a page at once, unless they are too many.
@@ -307,18 +306,4 @@ fn index_of(pointer: u64, made: &InitialisedBlocks) -> Option<usize> {
     if is_one { usize::try_from(offset / made.bytes).ok() } else { None }
 }
 
-impl Totals for Counts {
-    fn add(&mut self, other: Self) {
-        for (bytes, theirs) in &other.classes {
-            self.classes.entry(*bytes).or_default().add(theirs);
-        }
-        self.live_bytes += other.live_bytes;
-        self.cached_bytes += other.cached_bytes;
-        self.free_bytes += other.free_bytes;
-        self.own_bytes += other.own_bytes;
-        self.pages += other.pages;
-        self.matched.add(other.matched);
-        self.doubts.add(&other.doubts);
-        self.bytes_read += other.bytes_read;
-    }
-}
+impl_totals! { Counts: live_bytes, cached_bytes, free_bytes, own_bytes, pages }

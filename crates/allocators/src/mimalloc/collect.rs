@@ -10,6 +10,7 @@ use std::time::Instant;
 use super::layout::{PageWords, RUN_BYTES, SLICE_BYTES};
 use super::parts::{ArenaPurge, Collect, Heap, Kind, Part, RunPurgedArena, SpanPurge};
 use super::spans::Released;
+use crate::scan::within;
 use strandline_claims::allocator::Context;
 use strandline_process::page_cache::PageCache;
 use strandline_process::pages::USER_ADDRESS_END;
@@ -240,9 +241,8 @@ fn is_dead(
     part: &Part,
     (page, delayed): (&PageWords, &[u64]),
 ) -> bool {
-    let from = delayed.partition_point(|&pointer| pointer < part.start);
-    let to = delayed.partition_point(|&pointer| pointer < part.end).max(from);
-    let mut left = page.used.saturating_sub((to - from) as u64);
+    let freed = within(delayed, part.range(), |&pointer| pointer).len() as u64;
+    let mut left = page.used.saturating_sub(freed);
     let mut at = page.lists[2];
     while left > 0 && at != 0 && Instant::now() < context.deadline {
         if !(part.start..part.end).contains(&at) {

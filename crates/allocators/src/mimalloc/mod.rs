@@ -119,15 +119,13 @@ impl FoundAllocator for Mimalloc {
             call.remedy,
             call.predicted_bytes,
             format!("strandline reclaim {} --remedy mimalloc_collect", process.pid()),
-            "one call in one thread, over all pages of that thread's heap: again, for the next thread; later growth faults \
-             pages in again",
+            "one call in one thread, over the pages of that thread's heap only; page faults when the heap grows again",
         ));
         let free = |claim: &RangeClaim| claim.sums.resident.kept + claim.sums.resident.trim;
         let free_bytes = reading.claims.iter().map(free).sum();
         if free_bytes >= WORTH_A_SETTING_BYTES {
             let setting = image_at(process, space, call.object).and_then(|image| settings::purge(&image));
-            let cost =
-                "free pages go back at once: calls of the kernel, and faults where they are wanted again";
+            let cost = "releases free pages at once: costs system calls, and page faults at reuse";
             reading.remedies.extend(
                 setting.map(|how| Remedy::setting("mimalloc_purge_delay", how, cost).predicting(free_bytes)),
             );
@@ -176,8 +174,8 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
 /// Returns a reading without claims, for a heap whose structures are not those of a standard
 /// release.
 fn encoded(heap: &Heap) -> Reading {
-    let text = "most of its segments or pages make no sense, as those of a build for safety or debugging (MI_SECURE, MI_DEBUG), \
-                which encodes its lists: it is not read, and nothing is predicted";
+    let text = "most of its segments or pages are inconsistent, as in a build with MI_SECURE or MI_DEBUG, which encodes its \
+                lists: it is not read, and nothing is predicted";
     let mut reading = Reading { bytes_read: heap.bytes_read, ..Reading::default() };
     reading.caveats.push(Caveat::new("mimalloc_encoded", heap.name.clone(), None, text));
     reading.allocator = Allocator {

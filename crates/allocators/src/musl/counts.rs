@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::parallel::Totals;
+use crate::parallel::impl_totals;
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::facts::{Allocator, SizeClass, figures};
 use strandline_claims::refinements::Matches;
@@ -30,21 +30,7 @@ pub struct Counts {
     pub bytes_read: u64,
 }
 
-impl Totals for Counts {
-    fn add(&mut self, other: Self) {
-        self.live_blocks += other.live_blocks;
-        self.live_bytes += other.live_bytes;
-        self.free_bytes += other.free_bytes;
-        self.head_bytes += other.head_bytes;
-        self.mapped_blocks += other.mapped_blocks;
-        for (class, theirs) in other.classes {
-            self.classes.entry(class).or_default().add(&theirs);
-        }
-        self.matched.add(other.matched);
-        self.doubts.add(&other.doubts);
-        self.bytes_read += other.bytes_read;
-    }
-}
+impl_totals! { Counts: live_blocks, live_bytes, free_bytes, head_bytes, mapped_blocks }
 
 impl Counts {
     /// Converts the totals to facts of an allocator `found_by` something, with `area_bytes` of

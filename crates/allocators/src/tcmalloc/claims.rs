@@ -9,7 +9,8 @@ use super::caches::Cached;
 use super::layout::{Classes, SpanState};
 use super::spans::Span;
 use crate::blocks::Blocks;
-use crate::parallel::{Totals, claim_in_parts};
+use crate::parallel::{claim_in_parts, impl_totals};
+use crate::scan::within;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
 use strandline_claims::doubts::ReadProblems;
@@ -54,19 +55,13 @@ pub fn claim(
     let are_given = are_released(context, spans);
     claim_in_parts(context, spans, &Span::range, &|spans, accumulator| {
         let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return Counts::default() };
-        let items = overlapping_items(&cached.items, AddressRange::new(first.start, last.end));
+        let items = within(&cached.items, AddressRange::new(first.start, last.end), |item| item.0);
         let mut claimer = Claimer::new(context, classes, items, are_given);
         for span in spans {
             claimer.span(span, accumulator);
         }
         claimer.done()
     })
-}
-
-fn overlapping_items(items: &[(u64, u8)], range: AddressRange) -> &[(u64, u8)] {
-    let from = items.partition_point(|item| item.0 < range.start);
-    let to = items.partition_point(|item| item.0 < range.end).max(from);
-    items.get(from..to).unwrap_or_default()
 }
 
 /// Whether a release returns free spans: it stops at the first that the kernel refuses, as it
@@ -154,7 +149,7 @@ impl<'a> Claimer<'a> {
         let bytes = self.classes.bytes.get(class).copied().filter(|&bytes| bytes > 0)?;
         let number = (span.end - span.start) / bytes;
         let free = number.checked_sub(span.taken.into()).filter(|_| number <= u16::MAX.into())?;
-        let items = overlapping_items(self.items, span.range());
+        let items = within(self.items, span.range(), |item| item.0);
         let mut of = SizeClass {
             bytes,
             spans: 1,
@@ -231,18 +226,4 @@ impl<'a> Claimer<'a> {
     }
 }
 
-impl Totals for Counts {
-    fn add(&mut self, other: Self) {
-        for (class, theirs) in &other.classes {
-            self.classes.entry(*class).or_default().add(theirs);
-        }
-        self.large += other.large;
-        self.large_bytes += other.large_bytes;
-        self.normal_bytes += other.normal_bytes;
-        self.returned_bytes += other.returned_bytes;
-        self.matched.add(other.matched);
-        self.doubts.add(&other.doubts);
-        self.met += other.met;
-        self.bytes_read += other.bytes_read;
-    }
-}
+impl_totals! { Counts: large, large_bytes, normal_bytes, returned_bytes, met }

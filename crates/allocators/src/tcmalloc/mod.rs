@@ -99,7 +99,7 @@ impl FoundAllocator for Tcmalloc {
 
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
         let (heaps, unknown) = locate::find(context);
-        let text = "tcmalloc's size classes were found, but its page map is laid out in no known way, or empty: nothing of it is read";
+        let text = "tcmalloc's size classes were found, but its page map is empty or has an unknown layout: it is not read";
         let caveat = |name| Caveat::new("tcmalloc_unknown_layout", name, None, text);
         let readings = read_each(context, heaps, |heap, taken| read(context, heap, taken));
         Ok((readings, unknown.into_iter().map(caveat).collect()))
@@ -112,10 +112,10 @@ impl FoundAllocator for Tcmalloc {
             call.remedy,
             predicted_bytes,
             format!("strandline reclaim {} --remedy tcmalloc_release", process.pid()),
-            "one call in one thread, which holds the page heap's lock meanwhile; later growth faults pages in again",
+            "one call in one thread, which holds the page heap's lock meanwhile; page faults when the heap grows again",
         ));
         if predicted_bytes >= WORTH_A_SETTING_BYTES {
-            let cost = "free spans go back at once: a call of the kernel for each, and faults where they are wanted again";
+            let cost = "releases free spans at once: costs a system call each, and page faults at reuse";
             let setting = Remedy::setting("tcmalloc_decommit", "TCMALLOC_AGGRESSIVE_DECOMMIT=t", cost);
             reading.remedies.push(setting.predicting(predicted_bytes));
         }
@@ -157,8 +157,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let unmatched = summary::unmatched(&cached, &counts);
     if unmatched > 0 || cached.broken > 0 {
         let text = format!(
-            "{unmatched} objects and {} lists of caches lead to nothing that is in use: damaged, or caught in motion; what they \
-             hold counts as in use",
+            "{unmatched} objects and {} lists of caches match no object in use (damaged, or read during a change): their contents count as in use",
             cached.broken
         );
         reading.caveats.push(Caveat::new("tcmalloc_cache_broken", heap.name.clone(), None, text));

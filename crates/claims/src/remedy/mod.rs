@@ -107,7 +107,7 @@ impl Spec {
 /// Refuses, and explains how the program can do it.
 pub fn refuse_with_advice(request: &Request<'_>) -> Answer {
     Answer::Refused(match request.remedy {
-        Some(remedy) => format!("it cannot be applied from outside; do it in the program: {}", remedy.how),
-        None => "there is nothing in the process that it would release".to_owned(),
+        Some(remedy) => format!("cannot be applied from outside; do it in the program: {}", remedy.how),
+        None => "it would release nothing in this process".to_owned(),
     })
 }

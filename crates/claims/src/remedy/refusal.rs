@@ -60,7 +60,7 @@ pub enum Refusal {
         reason: String,
     },
     /// The process ended during the call.
-    #[error("process {pid} ended during the call ({how}); its heap may have been damaged before")]
+    #[error("process {pid} ended during the call ({how}); its heap was probably damaged before")]
     Died {
         /// The process asked for.
         pid: i32,

@@ -101,7 +101,7 @@ pub fn objection(tracee: &Tracee<'_>, calls: &[RequiredCall]) -> Option<String> 
 fn unread(error: &std::io::Error) -> String {
     const EACCES: i32 = 13;
     let why = match error.raw_os_error() {
-        Some(EACCES) => "that takes CAP_SYS_ADMIN, and a strandline under no filter itself".to_owned(),
+        Some(EACCES) => "needs CAP_SYS_ADMIN, and a strandline without a filter of its own".to_owned(),
         _ => error.to_string(),
     };
     format!("a seccomp filter that cannot be read ({why})")

@@ -48,7 +48,7 @@ pub fn open_exiting(pid: i32) -> Result<Process> {
 }
 
 fn not_held(pid: i32) -> Error {
-    Error::DidNotStop { pid, seconds: 0.0, detail: "it does not stand at its end, held by us".to_owned() }
+    Error::DidNotStop { pid, seconds: 0.0, detail: "it is not held at its exit".to_owned() }
 }
 
 /// Checks that this is a process whose memory can be inspected, and returns its status.
@@ -125,7 +125,7 @@ pub fn refused(process: &Process) -> Error {
 fn why(rights: &Rights, user: Option<u32>, scope: &str) -> (String, String) {
     if scope == "3" {
         return (
-            "kernel.yama.ptrace_scope is 3: nobody may trace, root neither".to_owned(),
+            "kernel.yama.ptrace_scope is 3: no one may trace, not even root".to_owned(),
             "it cannot be lowered while the machine runs: set it lower in /etc/sysctl.d and reboot"
                 .to_owned(),
         );
@@ -135,7 +135,7 @@ fn why(rights: &Rights, user: Option<u32>, scope: &str) -> (String, String) {
     // The files of a process that is not dumpable belong to root.
     let missing = rights.missing(true);
     if other.is_none() && scope == "0" && own != 0 && !missing.is_empty() {
-        let detail = "it is not dumpable, or has capabilities that you have not".to_owned();
+        let detail = "it is not dumpable, or has capabilities that you lack".to_owned();
         return (detail, rights.advice(&missing, ""));
     }
     let missing = rights.missing(other.is_some());
@@ -146,7 +146,7 @@ fn why(rights: &Rights, user: Option<u32>, scope: &str) -> (String, String) {
     };
     match other {
         _ if missing.is_empty() => (
-            "the kernel refuses ptrace in spite of CAP_SYS_PTRACE: a security module or a seccomp filter forbids it, or it is in a \
+            "the kernel refuses ptrace despite CAP_SYS_PTRACE: a security module or a seccomp filter forbids it, or it is in a \
              user namespace outside yours"
                 .to_owned(),
             rights.advice(&missing, ""),
@@ -201,7 +201,7 @@ mod tests {
         );
         assert!(!line(root(0, no_ptrace), 0, "1").contains("sysctl"), "it is the host's");
         let both = SYS_PTRACE.bit() | DAC_READ_SEARCH.bit();
-        assert!(line(root(both, u64::MAX), 7, "2").contains("in spite of CAP_SYS_PTRACE"));
+        assert!(line(root(both, u64::MAX), 7, "2").contains("despite CAP_SYS_PTRACE"));
     }
 
     #[test]
