@@ -106,7 +106,7 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
         left_behind,
         failures: failures.into_iter().filter_map(|(subject, count)| Some((name(subject)?, count))).collect(),
         until: arguments.rounds.until,
-        elsewhere: lab.caveats(),
+        cluster_caveats: lab.caveats(),
         nodes: lab.nodes(),
     };
     let document = document(&facts);

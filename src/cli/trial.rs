@@ -70,7 +70,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
     drop(progress);
     match trial {
         Ok(mut trial) => {
-            (trial.elsewhere, trial.nodes) = (lab.caveats(), lab.nodes());
+            (trial.cluster_caveats, trial.nodes) = (lab.caveats(), lab.nodes());
             show(SCHEMA, &document(&trial), &page(&trial), &arguments.shown, output)?;
             lab.close();
             Ok(CommandResult::Done)
@@ -164,7 +164,7 @@ impl Running<'_> {
             tried: tries.into_iter().zip(judged).collect(),
             not_applicable,
             left_behind,
-            elsewhere: Vec::new(),
+            cluster_caveats: Vec::new(),
             nodes: Vec::new(),
         };
         let pairs = self.pairs(&trial.tried, &facts);

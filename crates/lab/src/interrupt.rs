@@ -44,8 +44,8 @@ impl Interrupt {
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let signals = SignalFd::with_flags(&set, flags).map_err(|errno| failed(errno.into()))?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let told = EventFd::from_flags(flags).map_err(|errno| failed(errno.into()))?;
-        Ok(Self { signals, received: Mutex::new(None), notified: told, before })
+        let notified = EventFd::from_flags(flags).map_err(|errno| failed(errno.into()))?;
+        Ok(Self { signals, received: Mutex::new(None), notified, before })
     }
 
     /// One of these is readable once there is a signal.

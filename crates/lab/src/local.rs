@@ -105,7 +105,7 @@ impl Local {
         };
         match local.next_event(None) {
             Ok(Some(Event::Ready { no_counters })) => local.no_counters = no_counters,
-            Ok(_) => return Err("the launcher of commands did not begin as it should".to_owned()),
+            Ok(_) => return Err("the launcher of commands did not start as expected".to_owned()),
             Err(Stopped::Interrupted(signal)) => return Err(format!("interrupted by signal {signal}")),
             Err(Stopped::Failed(why)) => return Err(why),
         }
@@ -131,9 +131,9 @@ impl Local {
             let timeout = left.map_or(PollTimeout::NONE, |left| {
                 PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX)
             });
-            let [signals, told] = self.interrupt.descriptors();
+            let [signals, notified] = self.interrupt.descriptors();
             let mut sources =
-                [self.socket.as_fd(), signals, told].map(|source| PollFd::new(source, PollFlags::POLLIN));
+                [self.socket.as_fd(), signals, notified].map(|source| PollFd::new(source, PollFlags::POLLIN));
             match poll(&mut sources, timeout) {
                 Ok(_) | Err(nix::errno::Errno::EINTR) => {}
                 Err(error) => return Err(self.broken(&error.into())),
@@ -169,10 +169,7 @@ impl Local {
     }
 
     fn broken(&self, error: &io::Error) -> Stopped {
-        Stopped::Failed(format!(
-            "the launcher of commands (pid {}) cannot be talked to: {error}",
-            self.launcher
-        ))
+        Stopped::Failed(format!("the launcher of commands (pid {}) does not answer: {error}", self.launcher))
     }
 
     fn send_request(&mut self, request: &Request) -> Result<(), Stopped> {
@@ -284,7 +281,7 @@ impl Local {
             Event::NotStarted { why, .. } => return Err(Stopped::Failed(why)),
             Event::Ended(ended) => figures::outcome(&run.subject, &ended, &place),
             Event::Ready { .. } | Event::Started { .. } => {
-                Outcome::not_started("its end was not told".to_owned())
+                Outcome::not_started("its end was not reported".to_owned())
             }
         };
         outcome.out_of_memory_kills = outcome.out_of_memory_kills.or(kills);

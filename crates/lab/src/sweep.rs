@@ -67,10 +67,10 @@ pub fn sweep(spared: &[i32], grace: Duration) -> Swept {
 }
 
 /// Sends SIGTERM to the child `pid`, once; or SIGKILL.
-fn end(pid: i32, kills: bool, told: &mut Vec<i32>) {
-    let is_new = !told.contains(&pid);
+fn end(pid: i32, kills: bool, reported: &mut Vec<i32>) {
+    let is_new = !reported.contains(&pid);
     if is_new {
-        told.push(pid);
+        reported.push(pid);
     }
     if kills {
         // Its children then become children of this process and are ended next.

@@ -112,7 +112,7 @@ struct Shared {
 }
 
 impl Shared {
-    fn tell(&self, made: LedgerResult) {
+    fn send(&self, made: LedgerResult) {
         // Fails only if the recorder has ended.
         drop(self.made.send(made));
         let _ = self.wake.write(1);
@@ -238,7 +238,7 @@ fn work(job: Job, watches: &Watches, shared: &Shared) {
         Job::TakeLedger(request) => {
             let watched = lock().get(&request.pid).cloned();
             let watched = watched.map(|watched| watched as Arc<dyn explain::Watch>);
-            shared.tell(look(request, watched.as_ref(), shared));
+            shared.send(look(request, watched.as_ref(), shared));
         }
         Job::Watch(pid, request) => watch(pid, request),
         Job::Unwatch(pid) => {
@@ -370,7 +370,7 @@ impl explain::Watch for Watched {
             let process = request.process;
             match Watch::begin(self.pid, request, &self.shared, true) {
                 Some(watch) => *state = State::On(watch),
-                None => self.shared.tell(LedgerResult::NotWatched(process, MISSED.to_owned())),
+                None => self.shared.send(LedgerResult::NotWatched(process, MISSED.to_owned())),
             }
         }
     }
@@ -400,7 +400,7 @@ impl Watch {
                 }
                 Err(Error::Ended { .. } | Error::NoSuchProcess { .. }) => None,
                 Err(error) => {
-                    shared.tell(LedgerResult::NotWatched(request.process, error.to_string()));
+                    shared.send(LedgerResult::NotWatched(request.process, error.to_string()));
                     None
                 }
             }
@@ -450,12 +450,12 @@ fn watch_until_the_end(
             Ok(WatchEvent::Gone) => {
                 // The process had passed its exit stop when the watch resumed.
                 if is_resumed {
-                    shared.tell(LedgerResult::NotWatched(request.process, MISSED.to_owned()));
+                    shared.send(LedgerResult::NotWatched(request.process, MISSED.to_owned()));
                 }
                 return None;
             }
             Err(error) => {
-                shared.tell(LedgerResult::NotWatched(request.process, error.to_string()));
+                shared.send(LedgerResult::NotWatched(request.process, error.to_string()));
                 return None;
             }
         }
@@ -471,7 +471,7 @@ fn report_end(watch: &ExitWatch, request: &WatchRequest, shared: &Shared) {
         && let Ok((sample, _)) = sampler.sample_all(Units::read())
     {
         let high_water_kib = sampler.high_water_kib();
-        shared.tell(LedgerResult::Final { process: request.process, sample, high_water_kib });
+        shared.send(LedgerResult::Final { process: request.process, sample, high_water_kib });
     }
     let wanted =
         Request { process: request.process, pid, moment: Moment::Exit, mark: None, tree: Vec::new() };
@@ -480,7 +480,7 @@ fn report_end(watch: &ExitWatch, request: &WatchRequest, shared: &Shared) {
         let ending = Ending { registers: &[(pid, registers)], other_threads };
         explain::at_exit(pid, &ending, &options()).map_err(|error| error.to_string())
     });
-    shared.tell(match made {
+    shared.send(match made {
         Ok(explanation) => LedgerResult::Ledger(Box::new(ledger(&wanted, at_us, explanation, shared))),
         Err(text) => LedgerResult::Failed(wanted, text),
     });

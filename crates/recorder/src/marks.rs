@@ -87,22 +87,22 @@ impl Marks {
 
     /// Marks reported since the last call.
     pub fn take(&mut self) -> Vec<ReportedMark> {
-        let mut told = Vec::new();
+        let mut marks_read = Vec::new();
         for _ in 0..MAX_READS {
-            let Some(socket) = self.socket.as_ref().filter(|_| told.len() < MAX_MARKS_PER_CALL) else {
+            let Some(socket) = self.socket.as_ref().filter(|_| marks_read.len() < MAX_MARKS_PER_CALL) else {
                 break;
             };
             let mut buffer = [0; 4096];
             match receive(socket.as_raw_fd(), &mut buffer) {
                 Ok((0, _)) => self.socket = None,
-                Ok((got, pid)) => self.lines.add(pid, &buffer[..got], &mut told),
+                Ok((got, pid)) => self.lines.add(pid, &buffer[..got], &mut marks_read),
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) => break,
                 // The last process with the other end was killed before it read an answer.
                 Err(_) => self.socket = None,
             }
         }
-        told
+        marks_read
     }
 
     /// Readable when an answer was read that [`Marks::is_read`] has not noticed yet.
@@ -149,13 +149,13 @@ struct Lines {
 }
 
 impl Lines {
-    fn add(&mut self, pid: i32, bytes: &[u8], told: &mut Vec<ReportedMark>) {
+    fn add(&mut self, pid: i32, bytes: &[u8], marks_read: &mut Vec<ReportedMark>) {
         let (mut line, mut is_cut) = self.incomplete.remove(&pid).unwrap_or_default();
         for &byte in bytes {
             if byte == b'\n' {
                 let name = String::from_utf8_lossy(&line).into_owned();
                 is_cut |= name.chars().count() > MAX_NAME_CHARS;
-                told.push(ReportedMark { pid, name: printable(&name, MAX_NAME_CHARS), is_cut });
+                marks_read.push(ReportedMark { pid, name: printable(&name, MAX_NAME_CHARS), is_cut });
                 (line, is_cut) = Default::default();
             } else if line.len() < MAX_LINE_BYTES {
                 line.push(byte);
@@ -177,27 +177,27 @@ mod tests {
 
     #[test]
     fn lines_of_several_processes_do_not_mix() {
-        let (mut lines, mut told) = (Lines::default(), Vec::new());
-        lines.add(1, b"gro", &mut told);
-        lines.add(2, b"other\nsec", &mut told);
-        lines.add(1, b"wn\n", &mut told);
-        lines.add(2, b"ond\n\n", &mut told);
-        let names: Vec<_> = told.iter().map(|mark| (mark.pid, mark.name.as_str())).collect();
+        let (mut lines, mut marks_read) = (Lines::default(), Vec::new());
+        lines.add(1, b"gro", &mut marks_read);
+        lines.add(2, b"other\nsec", &mut marks_read);
+        lines.add(1, b"wn\n", &mut marks_read);
+        lines.add(2, b"ond\n\n", &mut marks_read);
+        let names: Vec<_> = marks_read.iter().map(|mark| (mark.pid, mark.name.as_str())).collect();
         assert_eq!(names, [(2, "other"), (1, "grown"), (2, "second"), (2, "")]);
         assert!(lines.incomplete.is_empty());
     }
 
     #[test]
     fn hostile_names_are_cut_and_cleaned() {
-        let (mut lines, mut told) = (Lines::default(), Vec::new());
+        let (mut lines, mut marks_read) = (Lines::default(), Vec::new());
         for _ in 0..256 {
-            lines.add(1, &[b'x'; 4096], &mut told);
+            lines.add(1, &[b'x'; 4096], &mut marks_read);
         }
-        lines.add(1, b"\na\x1b[2Jb\n\xff\n", &mut told);
-        assert_eq!(told[0].name.len(), MAX_NAME_CHARS);
-        assert!(told[0].is_cut && !told[1].is_cut);
-        assert_eq!(told[1].name, "a?[2Jb");
-        assert_eq!(told[2].name, "\u{fffd}");
+        lines.add(1, b"\na\x1b[2Jb\n\xff\n", &mut marks_read);
+        assert_eq!(marks_read[0].name.len(), MAX_NAME_CHARS);
+        assert!(marks_read[0].is_cut && !marks_read[1].is_cut);
+        assert_eq!(marks_read[1].name, "a?[2Jb");
+        assert_eq!(marks_read[2].name, "\u{fffd}");
     }
 
     #[test]
@@ -206,8 +206,8 @@ mod tests {
         let mut program = UnixStream::from(end.descriptor);
         assert!(marks.take().is_empty());
         program.write_all(b"grown\n").unwrap();
-        let told = marks.take();
-        assert_eq!((told[0].pid, told[0].name.as_str()), (std::process::id() as i32, "grown"));
+        let marks_read = marks.take();
+        assert_eq!((marks_read[0].pid, marks_read[0].name.as_str()), (std::process::id() as i32, "grown"));
         marks.answer();
         program.read_exact(&mut [0]).unwrap();
         // Closing it would not be enough: a child that another test just forked has it open until
@@ -234,14 +234,14 @@ mod tests {
     fn a_program_that_reads_no_answers_stops_nobody() {
         let (mut marks, end) = Marks::new().unwrap();
         let mut program = UnixStream::from(end.descriptor);
-        let mut told = 0;
+        let mut marks_read = 0;
         for _ in 0..2000 {
             program.write_all(b"a\nb\n").unwrap();
-            let marks_told = marks.take();
-            told += marks_told.len();
-            marks_told.iter().for_each(|_| marks.answer());
+            let reported = marks.take();
+            marks_read += reported.len();
+            reported.iter().for_each(|_| marks.answer());
         }
-        assert_eq!(told, 4000);
+        assert_eq!(marks_read, 4000);
         program.read_exact(&mut [0; 100]).unwrap();
     }
 }

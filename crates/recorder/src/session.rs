@@ -58,7 +58,7 @@ const LAST_LEDGERS_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) enum StopReason {
     /// The first process ended.
     Ended,
-    /// The recorder was told to stop.
+    /// The recorder must stop.
     Interrupted,
 }
 
@@ -536,7 +536,7 @@ pub(super) fn ending_signal(wait_status: i32) -> Option<i32> {
     Some(wait_status & 0x7f).filter(|&signal| signal != 0)
 }
 
-/// Records process `pid` and its descendants until it ends or the recorder is told to stop.
+/// Records process `pid` and its descendants until it ends or the recorder must stop.
 ///
 /// # Errors
 /// One line with the reason.

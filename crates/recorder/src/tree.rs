@@ -38,7 +38,7 @@ impl ProcessEvents {
         // 3.8).
         let own = std::fs::read_link("/proc/self/ns/pid");
         if !own.is_ok_and(|own| own.as_os_str() == "pid:[4026531836]") {
-            return Self::Polling("in a pid namespace the kernel does not tell of processes".to_owned());
+            return Self::Polling("in a pid namespace the kernel does not report processes".to_owned());
         }
         match Connector::open() {
             Ok(connector) => Self::Connector(connector),
@@ -96,7 +96,7 @@ pub struct Member {
     /// Earlier runs that were not written yet.
     pub runs: Vec<Run>,
     /// Whether it has reported a mark about itself before.
-    pub is_teller: bool,
+    pub reports_marks: bool,
     /// Its last sample.
     pub last: Option<Sample>,
     /// Whether its end is watched for, or was tried to be.
@@ -132,7 +132,7 @@ impl Member {
             program: None,
             run: None,
             runs: Vec::new(),
-            is_teller: false,
+            reports_marks: false,
             last: None,
             is_watched: false,
             threads: Arc::new(AtomicU64::new(1)),

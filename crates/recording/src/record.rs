@@ -228,7 +228,7 @@ pub struct CommandUsage {
 pub struct Ending {
     /// Time of the end.
     pub at_us: u64,
-    /// Reason: `ended` (the process did), `interrupted` (the recorder was told to stop).
+    /// Reason: `ended` (the process did), `interrupted` (the recorder had to stop).
     pub why: String,
     /// Exit status of the command, if it ended and the status is known.
     pub status: Option<i32>,

@@ -237,7 +237,7 @@ fn derived(study: &mut Study, problems: &mut Problems) {
         }
         for name in &expression.scan.metrics {
             if matches!(given.get(name), Some(Metric::Text(_))) {
-                problems.add(at, format!("{what}: `{name}` is a text, of which nothing is derived"));
+                problems.add(at, format!("{what}: `{name}` is a text; nothing can be derived from it"));
             }
             if !given.contains_key(name) && !names.contains(name.as_str()) {
                 problems.add(at, format!("{what}: there is no metric `{name}`"));

@@ -132,15 +132,16 @@ fn texts(study: &Study, [first, second]: [&[String]; 2], offset: usize, problems
 fn published(table: &TableSpec, study: &Study, problems: &mut Problems) {
     let (rows, columns) = (side_names(&table.rows, study), side_names(&table.columns, study));
     let mut last_row = None;
-    let mut told = 0;
+    let mut reported = 0;
     for PublishedFigure { row, column, .. } in &table.published {
         // The name of a row is given once for several figures.
         let is_new = last_row.replace(row.offset) != Some(row.offset);
         let places = [("row", row, &rows, is_new), ("column", column, &columns, true)];
         for (what, name, known, is_told) in places {
             // The choices of some axes are supplied by the user at run time.
-            if is_told && told < MAX_REPORTED && !known.is_empty() && !known.contains(name.value.as_str()) {
-                told += 1;
+            if is_told && reported < MAX_REPORTED && !known.is_empty() && !known.contains(name.value.as_str())
+            {
+                reported += 1;
                 let hint = match nearest(&name.value, known.iter().copied()) {
                     Some(near) => format!("did you mean `{near}`?"),
                     None => format!("it has {}", first_names(known)),

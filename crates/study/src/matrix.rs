@@ -446,8 +446,8 @@ impl Matrix {
             }
             self.axes.iter().any(|found| found.name == axis && found.choices.len() > 1)
         };
-        let told = group.iter().filter(|(axis, _)| several(axis));
-        told.map(|(axis, choice)| format!("{axis}={choice}")).collect::<Vec<_>>().join(", ")
+        let named = group.iter().filter(|(axis, _)| several(axis));
+        named.map(|(axis, choice)| format!("{axis}={choice}")).collect::<Vec<_>>().join(", ")
     }
 }
 

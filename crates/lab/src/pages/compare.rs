@@ -40,8 +40,8 @@ pub struct CompareInput<'a> {
     pub failures: Vec<(String, FailedRuns)>,
     /// Requested width of the interval.
     pub until: Option<f64>,
-    /// Caveats on rounds that ran elsewhere: code and sentence.
-    pub elsewhere: Vec<(&'static str, String)>,
+    /// Caveats on rounds that a cluster ran: code and sentence.
+    pub cluster_caveats: Vec<(&'static str, String)>,
     /// Kinds of machines that ran them.
     pub nodes: Vec<NodeKind>,
 }
@@ -133,8 +133,25 @@ fn verdict(comparison: &Comparison) -> &'static str {
     if verdicts(comparison).any(|(.., verdict)| verdict == Verdict::Same) { "same" } else { "unknown" }
 }
 
-/// Caveats on the figures: code and sentence.
-fn caveats(facts: &CompareInput<'_>) -> Vec<(&'static str, String)> {
+/// Caveats: code and sentence.
+type Caveats = Vec<(&'static str, String)>;
+
+/// Caveats on the figures.
+fn caveats(facts: &CompareInput<'_>) -> Caveats {
+    let mut caveats = on_counts(facts);
+    caveats.extend(on_rounds(facts));
+    caveats.extend(facts.failures.iter().map(|(name, failed)| ("failed_runs", failed_runs(name, *failed))));
+    if facts.left_behind > 0 {
+        let text = format!("{} runs left processes behind, which were ended", facts.left_behind);
+        caveats.push(("left_behind", text));
+    }
+    caveats.extend(facts.cluster_caveats.iter().cloned());
+    caveats.extend(facts.comparison.outliers.iter().map(|text| ("outliers", text.clone())));
+    caveats
+}
+
+/// Caveats on how instructions and times are counted.
+fn on_counts(facts: &CompareInput<'_>) -> Caveats {
     let mut caveats = Vec::new();
     if let Some(why) = &facts.no_counters {
         caveats.push(if facts.counted_by_cachegrind {
@@ -168,6 +185,12 @@ fn caveats(facts: &CompareInput<'_>) -> Vec<(&'static str, String)> {
             format!("{names}: run by `sh -c`, whose own start is a part of every figure"),
         ));
     }
+    caveats
+}
+
+/// Caveats on the number of rounds, and on concurrent runs.
+fn on_rounds(facts: &CompareInput<'_>) -> Caveats {
+    let mut caveats = Vec::new();
     if facts.jobs > 1 {
         caveats.push((
             "runs_at_once",
@@ -178,7 +201,7 @@ fn caveats(facts: &CompareInput<'_>) -> Vec<(&'static str, String)> {
         caveats.push((
             "few_runs",
             format!(
-                "with {} rounds only large differences can be told; --repeat 10 or more",
+                "with {} rounds only large differences can be detected; --repeat 10 or more",
                 facts.comparison.rounds
             ),
         ));
@@ -195,13 +218,6 @@ fn caveats(facts: &CompareInput<'_>) -> Vec<(&'static str, String)> {
             caveats.push(("not_narrow", text));
         }
     }
-    caveats.extend(facts.failures.iter().map(|(name, failed)| ("failed_runs", failed_runs(name, *failed))));
-    if facts.left_behind > 0 {
-        let text = format!("{} runs left processes behind, which were ended", facts.left_behind);
-        caveats.push(("left_behind", text));
-    }
-    caveats.extend(facts.elsewhere.iter().cloned());
-    caveats.extend(facts.comparison.outliers.iter().map(|text| ("outliers", text.clone())));
     caveats
 }
 

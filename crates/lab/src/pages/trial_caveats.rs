@@ -46,14 +46,14 @@ pub fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
     caveats.extend(outliers(trial).into_iter().map(|text| ("outliers", text)));
     if trial.rounds < 5 {
         let rounds = counted(trial.rounds as u64, "round");
-        let text = format!("with {rounds} only large differences can be told; --repeat 5 or more");
+        let text = format!("with {rounds} only large differences can be detected; --repeat 5 or more");
         caveats.push(("few_runs", text));
     }
     if trial.left_behind > 0 {
         let text = format!("{} runs left processes behind, which were ended", trial.left_behind);
         caveats.push(("left_behind", text));
     }
-    caveats.extend(trial.elsewhere.iter().cloned());
+    caveats.extend(trial.cluster_caveats.iter().cloned());
     caveats.extend(notes(trial).into_iter().map(|text| ("server", text)));
     caveats
 }

@@ -53,7 +53,7 @@ fn trial(tries: &[(&str, TryResult)]) -> Trial {
         tried: tries.iter().map(|(id, judged)| (tried(id), judged.clone())).collect(),
         not_applicable: Vec::new(),
         left_behind: 0,
-        elsewhere: Vec::new(),
+        cluster_caveats: Vec::new(),
         nodes: Vec::new(),
     }
 }

@@ -37,7 +37,9 @@ impl Placeholder {
 
     fn value(inside: &str, figure: &dyn Fn(BaselineFigure) -> Option<u64>) -> Result<u64, String> {
         let wrong = || {
-            format!("`{{{inside}}}` is none of {{settled}}, {{peak}}, with *FACTOR and /MiB behind if wanted")
+            format!(
+                "`{{{inside}}}` is not one of {{settled}}, {{peak}}, with *FACTOR and /MiB behind if wanted"
+            )
         };
         let (inside_unit, mebibytes) =
             inside.strip_suffix("/MiB").map_or((inside, false), |start| (start, true));

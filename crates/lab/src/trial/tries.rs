@@ -244,7 +244,7 @@ pub struct TrialJudge<'a> {
     /// The first failure of each subject, if any. Rounds in which the run without settings fails do
     /// not count.
     pub failures: Vec<Option<String>>,
-    /// Kind of machine by round, if rounds run elsewhere.
+    /// Kind of machine by round, if a cluster runs rounds.
     pub kinds: BTreeMap<usize, String>,
     /// Failed runs without settings.
     pub baseline_failures: u32,
@@ -488,8 +488,8 @@ pub struct Trial {
     pub not_applicable: Vec<(String, String)>,
     /// Runs that left processes behind.
     pub left_behind: u32,
-    /// Caveats on rounds that ran elsewhere: code and sentence.
-    pub elsewhere: Vec<(&'static str, String)>,
+    /// Caveats on rounds that ran cluster_caveats: code and sentence.
+    pub cluster_caveats: Vec<(&'static str, String)>,
     /// Kinds of machines that ran them.
     pub nodes: Vec<nodes::NodeKind>,
 }

@@ -33,11 +33,11 @@ fn observation(settled: u64, wall: f64) -> Observation {
 fn runs_are_judged_beside_those_without_settings() {
     let folder = tempfile::tempdir().unwrap();
     let tries = [tried("half", None), tried("same", None), tried("other", Some("jemalloc"))];
-    let mut referee = TrialJudge::new(&tries, true, &|_| {});
+    let mut judge = TrialJudge::new(&tries, true, &|_| {});
     for round in 0..5 {
         let noise = 0.001 * f64::from(round);
         let mut hear = |subject: usize, observation: &Observation| {
-            referee.run_ended(subject, Some(round), &served(folder.path(), observation))
+            judge.run_ended(subject, Some(round), &served(folder.path(), observation))
         };
         assert_eq!(hear(0, &observation(100, 1.0 + noise)), Next::Continue);
         assert_eq!(hear(1, &observation(50, 2.0 + noise)), Next::Continue);
@@ -46,7 +46,7 @@ fn runs_are_judged_beside_those_without_settings() {
             assert_eq!(hear(3, &observation(1, 1.0)), Next::Drop, "its library was not mapped");
         }
     }
-    let judged = referee.judge();
+    let judged = judge.judge();
     let trial = Trial {
         command: Vec::new(),
         program: None,
@@ -59,7 +59,7 @@ fn runs_are_judged_beside_those_without_settings() {
         tried: tries.iter().cloned().zip(judged.into_iter().skip(1)).collect(),
         not_applicable: Vec::new(),
         left_behind: 0,
-        elsewhere: Vec::new(),
+        cluster_caveats: Vec::new(),
         nodes: Vec::new(),
     };
     let statuses: Vec<Status> = (0..3).map(|index| trial.status(index)).collect();
@@ -74,27 +74,27 @@ fn runs_are_judged_beside_those_without_settings() {
 
 #[test]
 fn a_command_that_always_fails_without_settings_ends_the_trial() {
-    let mut referee = TrialJudge::new(&[], false, &|_| {});
+    let mut judge = TrialJudge::new(&[], false, &|_| {});
     let failed = Outcome { end: End::Exited(3), ..Outcome::not_started(String::new()) };
-    let heard: Vec<Next> = (0..3).map(|round| referee.run_ended(0, Some(round), &failed)).collect();
+    let heard: Vec<Next> = (0..3).map(|round| judge.run_ended(0, Some(round), &failed)).collect();
     assert_eq!(heard, [Next::Continue, Next::Continue, Next::Stop]);
-    assert_eq!(referee.failures[0].as_deref(), Some("exit status 3"));
+    assert_eq!(judge.failures[0].as_deref(), Some("exit status 3"));
 }
 
 #[test]
 fn a_round_without_its_baseline_is_left_out_and_the_others_count() {
     let folder = tempfile::tempdir().unwrap();
     let tries = [tried("half", None)];
-    let mut referee = TrialJudge::new(&tries, true, &|_| {});
+    let mut judge = TrialJudge::new(&tries, true, &|_| {});
     for round in 0..6 {
         let failure = (round == 2).then(|| "out of luck".to_owned());
         let baseline = Observation { failure, ..observation(100, 1.0) };
-        assert_eq!(referee.run_ended(0, Some(round), &served(folder.path(), &baseline)), Next::Continue);
+        assert_eq!(judge.run_ended(0, Some(round), &served(folder.path(), &baseline)), Next::Continue);
         let half = Observation { notes: vec!["was killed".into()], ..observation(50, 1.0) };
-        assert_eq!(referee.run_ended(1, Some(round), &served(folder.path(), &half)), Next::Continue);
+        assert_eq!(judge.run_ended(1, Some(round), &served(folder.path(), &half)), Next::Continue);
     }
-    assert_eq!((referee.baseline_failures, referee.failures[0].as_deref()), (1, Some("out of luck")));
-    let judged = referee.judge();
+    assert_eq!((judge.baseline_failures, judge.failures[0].as_deref()), (1, Some("out of luck")));
+    let judged = judge.judge();
     assert_eq!(judged[0].settled.estimate.as_ref().unwrap().samples.len(), 5);
     assert_eq!(
         (judged[0].failure.as_ref(), judged[1].measured().status(Goal::Settled)),
@@ -107,18 +107,18 @@ fn a_round_without_its_baseline_is_left_out_and_the_others_count() {
 fn what_a_run_does_not_show_makes_it_no_better() {
     let folder = tempfile::tempdir().unwrap();
     let tries = [tried("a", None), tried("b", Some("jemalloc")), tried("c", None)];
-    let mut referee = TrialJudge::new(&tries, true, &|_| {});
-    referee.settled_at = Some(SettledSource::Exit);
+    let mut judge = TrialJudge::new(&tries, true, &|_| {});
+    judge.settled_at = Some(SettledSource::Exit);
     let sampled = Observation { settled_at: SettledSource::Mark, ..observation(1, 1.0) };
-    assert_eq!(referee.run_ended(1, Some(0), &served(folder.path(), &sampled)), Next::Drop);
+    assert_eq!(judge.run_ended(1, Some(0), &served(folder.path(), &sampled)), Next::Drop);
     // Whatever the source of the settled figure, all processes without marks are comparable.
     let level = Observation { settled_at: SettledSource::Level, ..observation(1, 1.0) };
-    assert_eq!(referee.run_ended(1, Some(1), &served(folder.path(), &level)), Next::Continue);
+    assert_eq!(judge.run_ended(1, Some(1), &served(folder.path(), &level)), Next::Continue);
     let unknown = Observation { allocators: Vec::new(), executable: None, ..observation(1, 1.0) };
-    assert_eq!(referee.run_ended(2, Some(0), &served(folder.path(), &unknown)), Next::Drop);
+    assert_eq!(judge.run_ended(2, Some(0), &served(folder.path(), &unknown)), Next::Drop);
     let nothing = Observation { settled_bytes: None, ..observation(1, 1.0) };
-    assert_eq!(referee.run_ended(3, Some(0), &served(folder.path(), &nothing)), Next::Drop);
-    let why: Vec<&str> = referee.failures.iter().flatten().map(String::as_str).collect();
+    assert_eq!(judge.run_ended(3, Some(0), &served(folder.path(), &nothing)), Next::Drop);
+    let why: Vec<&str> = judge.failures.iter().flatten().map(String::as_str).collect();
     assert!(why[0].contains("at the last mark") && why[0].contains("as the process ended"), "{why:?}");
     assert!(why[1].contains("not known") && why[2].contains("not known"), "{why:?}");
 }

@@ -93,18 +93,18 @@ pub(super) struct Moments {
 impl Session<'_> {
     /// Handles reported marks, and answers them unless a ledger at a mark is unfinished.
     pub(super) fn take_marks(&mut self) {
-        self.hear_marks();
+        self.read_marks();
         self.answer_if_done();
     }
 
     /// Handles reported marks; returns whether there were any.
-    fn hear_marks(&mut self) -> bool {
-        let all_told = self.marks.as_mut().map(Marks::take).unwrap_or_default();
-        let has_told = !all_told.is_empty();
-        for told in all_told {
-            self.take_mark(told);
+    fn read_marks(&mut self) -> bool {
+        let reported = self.marks.as_mut().map(Marks::take).unwrap_or_default();
+        let has_any = !reported.is_empty();
+        for mark in reported {
+            self.take_mark(mark);
         }
-        has_told
+        has_any
     }
 
     /// Answers every waiting program, unless a ledger at a mark is unfinished: any waiting process
@@ -113,7 +113,7 @@ impl Session<'_> {
         if self.state.moments.mark_ledgers == 0 {
             self.state.moments.is_flooded = false;
             if !self.state.moments.waiting.is_empty() || !self.state.moments.pending_answers.is_empty() {
-                self.hear_marks();
+                self.read_marks();
             }
         }
         if self.state.moments.mark_ledgers == 0 {
@@ -156,9 +156,9 @@ impl Session<'_> {
         moments.answered_us = now;
     }
 
-    fn take_mark(&mut self, told: ReportedMark) {
+    fn take_mark(&mut self, reported: ReportedMark) {
         let at_us = self.clock.now_us();
-        if !self.tree.has(told.pid)
+        if !self.tree.has(reported.pid)
             && let ProcessEvents::Connector(connector) = &self.followed
         {
             // The process is newer than the last check. Processes that have left are handled when
@@ -170,9 +170,9 @@ impl Session<'_> {
         }
         // For a process that has ended meanwhile, the figures are its last ones: the first process
         // did not report this mark.
-        let teller = if told.pid > 0 { told.pid } else { self.root };
-        let reports_marks = self.tree.get_mut(teller).is_some_and(|member| member.is_teller);
-        let pid = if reports_marks { teller } else { subject(teller).unwrap_or(teller) };
+        let reporter = if reported.pid > 0 { reported.pid } else { self.root };
+        let reports_marks = self.tree.get_mut(reporter).is_some_and(|member| member.reports_marks);
+        let pid = if reports_marks { reporter } else { subject(reporter).unwrap_or(reporter) };
         let is_known = self.tree.has(pid);
         if !is_known {
             self.tree.add(pid, None, at_us);
@@ -184,31 +184,45 @@ impl Session<'_> {
         // Neither is opened again, because the new entry would never end.
         let is_open = is_sampled || !is_numbered && (is_known || lives(pid)) && self.open(pid);
         if let Some(member) = self.tree.get_mut(pid) {
-            member.is_teller = pid == teller;
+            member.reports_marks = pid == reporter;
         }
         if !is_known && !is_open {
             // Its end will not be reported: it has already ended.
             self.tree.remove(pid, None);
         }
         let Some((process, sample, status_bytes)) = self.sample_for_mark(pid, at_us, is_open) else {
-            let text =
-                format!("process {pid} told the mark {:?} and ended before it could be sampled", told.name);
+            let text = format!(
+                "process {pid} reported the mark {:?} and ended before it could be sampled",
+                reported.name
+            );
             self.caution("mark_without_sample", format!("process {pid}"), text);
-            self.state.moments.waiting.push(WaitingMark { reporter: told.pid, since_us: at_us, mark: None });
+            self.state.moments.waiting.push(WaitingMark {
+                reporter: reported.pid,
+                since_us: at_us,
+                mark: None,
+            });
             return;
         };
-        if told.is_cut && !std::mem::replace(&mut self.state.moments.has_said_cut, true) {
+        if reported.is_cut && !std::mem::replace(&mut self.state.moments.has_said_cut, true) {
             let text = format!("names of marks are cut to {MAX_NAME_CHARS} characters");
             self.caution("mark_name_cut", format!("process {pid}"), text);
         }
         let pids = self.tree.pids();
         let tree_pss_bytes = (pids.len() <= MAX_TREE).then(|| ledgers::tree_pss_bytes(pids)).flatten();
-        let name = told.name.clone();
-        let mark =
-            Mark { process, pid, at_us, name: told.name, sample, status_bytes, tree_pss_bytes, waited_us: 0 };
+        let name = reported.name.clone();
+        let mark = Mark {
+            process,
+            pid,
+            at_us,
+            name: reported.name,
+            sample,
+            status_bytes,
+            tree_pss_bytes,
+            waited_us: 0,
+        };
         self.state.progress.marks += 1;
         self.state.moments.waiting.push(WaitingMark {
-            reporter: told.pid,
+            reporter: reported.pid,
             since_us: at_us,
             mark: Some(mark),
         });
@@ -269,7 +283,7 @@ impl Session<'_> {
     fn warn_flooded(&mut self) {
         if !std::mem::replace(&mut self.state.moments.has_said_flooded, true) {
             let text = format!(
-                "marks were told while {MAX_WAITING} others waited for their ledgers: those have no ledger"
+                "marks arrived while {MAX_WAITING} others waited for their ledgers: those have no ledger"
             );
             self.caution("marks_flooded", "marks", text);
         }
@@ -306,7 +320,7 @@ impl Session<'_> {
     pub(super) fn settle_marks(&mut self) {
         // A descendant that lives on may report marks forever.
         let mut looks = 0..MAX_LAST_READS;
-        while looks.next().is_some() && self.hear_marks() {
+        while looks.next().is_some() && self.read_marks() {
             self.answer_marks();
         }
         self.answer_marks();

@@ -267,8 +267,8 @@ fn figures(reads: &[Read], matrix: &Matrix) -> String {
         let of = |axes: &std::collections::BTreeMap<String, String>| {
             // Axes with a single choice are omitted.
             let several = |axis: &str| !matrix.axes.iter().any(|a| a.name == axis && a.choices.len() == 1);
-            let told = axes.iter().filter(|(axis, _)| several(axis));
-            let choices: Vec<String> = told.map(|(axis, choice)| format!("{axis}={choice}")).collect();
+            let named = axes.iter().filter(|(axis, _)| several(axis));
+            let choices: Vec<String> = named.map(|(axis, choice)| format!("{axis}={choice}")).collect();
             clean(&choices.join(" "))
         };
         let place = of(&read.axes);
