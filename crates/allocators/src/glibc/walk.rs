@@ -15,7 +15,6 @@ use strandline_claims::allocator::MappedBlock;
 use strandline_claims::range::{PAGE_BYTES, page_of, page_up};
 use strandline_claims::refinements::{Finder, Refinements};
 use strandline_claims::window::Window;
-use strandline_process::range::AddressRange;
 
 /// The size word of a fencepost in the main arena.
 const POST: u64 = layout::FENCEPOST_BYTES | layout::PREV_INUSE;
@@ -481,7 +480,7 @@ impl<'a> Walker<'a> {
             return None;
         }
         let runs = self.window.pages().runs_in(page_up(from), upto);
-        for page in runs.flat_map(AddressRange::pages) {
+        for page in runs.flat_map(|run| run.pages()) {
             if self.far_reads >= MAX_FAR_READS {
                 return None;
             }
