@@ -34,8 +34,6 @@ use files::{
 };
 use scheduler::TaskState;
 
-/// The hidden verb that runs the round of a task.
-pub const ROUND_VERB: &str = "lab-round";
 /// The job script.
 const SCRIPT: &str = include_str!("round.sh");
 /// Maximum number of arrays of one lab.
