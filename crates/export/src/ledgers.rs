@@ -170,8 +170,8 @@ impl LedgerThread {
         }
     }
 
-    /// Keeps a ledger, unless it is worse than the present one. It stopped its process for `stopped`
-    /// of the `asked` time.
+    /// Keeps a ledger, unless it is worse than the present one. It stopped its process for
+    /// `stopped` of the `asked` time.
     fn keep(&self, entry: &mut Entry, summary: Summary, asked: Duration, stopped: Duration) {
         let now = summary.at;
         if !summary.is_cut_short {

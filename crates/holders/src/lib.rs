@@ -9,7 +9,8 @@
 //!
 //! ```
 //! # use std::time::{Duration, Instant};
-//! # use strandline_holders::{Blocks, Builder, Holder, KeepPaths, Known, Limits, Reachability, References, Roots};
+//! # use strandline_holders::{Blocks, Builder, Holder, KeepPaths, Known, Limits};
+//! # use strandline_holders::{Reachability, References, Roots};
 //! # struct Zeros;
 //! # impl strandline_process::memory::Memory for Zeros {
 //! #     fn read_some(&self, _: u64, buffer: &mut [u8]) -> usize { buffer.fill(0); buffer.len() }
@@ -25,7 +26,8 @@
 //! let references = References::read(&memory, &blocks, Known::default(), None, &limits, &|_| ())?;
 //! let mut roots = Roots::default();
 //! let stack = roots.add(blocks.find(0x1048));
-//! let held = Reachability::new(blocks, references, roots, KeepPaths::Shortest, deadline)?.held(deadline)?;
+//! let graph = Reachability::new(blocks, references, roots, KeepPaths::Shortest, deadline)?;
+//! let held = graph.held(deadline)?;
 //! assert_eq!(held.root(stack).bytes, 64);
 //! assert_eq!((held.dominator(1), held.dominator(0)), (Holder::Root(stack), Holder::Nothing));
 //! assert_eq!(held.lost().definite.blocks, 1);

@@ -1,5 +1,5 @@
-//! Runs rounds on other machines: requests many at a time, stores them as they finish, judges them in
-//! order.
+//! Runs rounds on other machines: requests many at a time, stores them as they finish, judges them
+//! in order.
 
 use std::collections::BTreeMap;
 

@@ -49,8 +49,8 @@ pub struct LabContent<'a, T> {
 }
 
 impl LabOptions {
-    /// Copies strandline to the lab's folder, which all nodes of the cluster see. Does nothing for a
-    /// lab on this machine, or if that was done before.
+    /// Copies strandline to the lab's folder, which all nodes of the cluster see. Does nothing for
+    /// a lab on this machine, or if that was done before.
     ///
     /// # Errors
     /// One line.
@@ -167,8 +167,8 @@ impl LabSetup {
         Ok(Self { journal, executors })
     }
 
-    /// Time that a run of `subject` takes on this machine: it is run once. `None` if the lab runs on
-    /// other machines.
+    /// Time that a run of `subject` takes on this machine: it is run once. `None` if the lab runs
+    /// on other machines.
     ///
     /// # Errors
     /// [`Stopped`].

@@ -94,8 +94,8 @@ impl ResultFiles {
         Ok(Self { user, report, plots, readme, form, names: Names::default(), drawn: Vec::new() })
     }
 
-    /// Draws the plots of a study's page and makes the page refer to their files; [`ResultFiles::write`]
-    /// writes them.
+    /// Draws the plots of a study's page and makes the page refer to their files;
+    /// [`ResultFiles::write`] writes them.
     pub fn pictures(&mut self, study: &str, page: &mut Page) {
         let Some(PlotFolder { folder, address }) = &self.plots else { return };
         for (name, text) in pictures::pictures(page, study, address, &mut self.names) {

@@ -98,7 +98,8 @@ pub fn signal(process: &OwnedFd, signal: i32) -> io::Result<()> {
     crate::check(sent).map(drop)
 }
 
-/// Whether the process of a pidfd ([`open_pidfd`]) has ended or ends within `limit` (a zombie has ended).
+/// Whether the process of a pidfd ([`open_pidfd`]) has ended or ends within `limit` (a zombie has
+/// ended).
 pub fn has_ended(process: &OwnedFd, limit: Duration) -> io::Result<bool> {
     let mut asked = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let milliseconds = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);

@@ -137,9 +137,9 @@ pub struct Slurm {
 }
 
 impl Slurm {
-    /// Opens a lab. If its key differs from that of the last lab in the folder, or the lab is fresh,
-    /// jobs of the earlier lab are cancelled. `program` is the executable of strandline, at a path
-    /// that all nodes see; `local` runs single jobs.
+    /// Opens a lab. If its key differs from that of the last lab in the folder, or the lab is
+    /// fresh, jobs of the earlier lab are cancelled. `program` is the executable of strandline, at
+    /// a path that all nodes see; `local` runs single jobs.
     ///
     /// # Errors
     /// One line.

@@ -18,8 +18,8 @@
 //!
 //! A handler within the call could call malloc, or leave the call by longjmp. So signals that come
 //! from outside (timers, terminals, children) are blocked during the call. Those that the program's
-//! threads send each other are not: a garbage collector that stops all threads by a signal waits for the
-//! handler while a stopped thread holds what the call waits for, and would wait forever if
+//! threads send each other are not: a garbage collector that stops all threads by a signal waits
+//! for the handler while a stopped thread holds what the call waits for, and would wait forever if
 //! strandline died. If the thread sleeps in the call while a blocked signal is pending, that is
 //! delivered too, since its sender may wait in the same way.
 //!
@@ -89,10 +89,11 @@ const HARMLESS_SIGNALS: [i32; 3] = [23, 28, 17];
 /// Interval of the checks for a signal pending for a thread that sleeps in the call; the second
 /// such check in a row delivers it.
 const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// Signals of the kernel and of terminals: HUP, INT, QUIT, PIPE, ALRM, TERM, CHLD, CONT, TSTP, TTIN,
-/// TTOU, VTALRM, PROF, WINCH, IO.
+/// Signals of the kernel and of terminals: HUP, INT, QUIT, PIPE, ALRM, TERM, CHLD, CONT, TSTP,
+/// TTIN, TTOU, VTALRM, PROF, WINCH, IO.
 const OUTSIDE: u64 = 0x1e3b_7007;
-/// SIGCANCEL of glibc (32) and musl (33): its handler may leave the call, whose locks it would keep.
+/// SIGCANCEL of glibc (32) and musl (33): its handler may leave the call, whose locks it would
+/// keep.
 const CANCEL: u64 = 1 << 31 | 1 << 32;
 /// KILL and STOP, which the kernel takes out of every mask.
 const UNBLOCKABLE: u64 = 1 << 8 | 1 << 18;

@@ -458,7 +458,8 @@ pub fn each_anonymous_run(
     }
 }
 
-/// Whether an error of [`ScannedRegions::of`] means that PAGEMAP_SCAN is missing or refused to this user.
+/// Whether an error of [`ScannedRegions::of`] means that PAGEMAP_SCAN is missing or refused to this
+/// user.
 pub fn is_scan_missing(error: &io::Error) -> bool {
     scan::is_missing(error)
 }

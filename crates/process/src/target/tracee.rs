@@ -156,8 +156,8 @@ impl<'a> Tracee<'a> {
         Err(NotStopped::TimedOut)
     }
 
-    /// Like [`Tracee::wait_stopped`]; a thread in a group stop is released, and so returns to the stop
-    /// that its user wants.
+    /// Like [`Tracee::wait_stopped`]; a thread in a group stop is released, and so returns to the
+    /// stop that its user wants.
     fn wait_stopped_not_group(process: &'a Process, tid: i32, deadline: Instant) -> Result<Self, NotStopped> {
         let tracee = Self::wait_stopped(process, tid, deadline)?;
         if tracee.is_group_stopped { Err(NotStopped::GroupStop) } else { Ok(tracee) }
