@@ -65,7 +65,7 @@ fn a_metric_is_a_text_of_all_subjects_or_of_none() {
     let texts = format!("{SUBJECT}[measure]\ntexts = ['x']\n");
     refused(
         &format!("{texts}[metrics]\nd = '2 * metric(\"x\")'\n"),
-        "`x` is a text, of which nothing is derived",
+        "`x` is a text; nothing can be derived from it",
     );
     let plot = "[axes]\nn = [1, 2]\n".to_owned() + &texts + "[[plot]]\ntitle = 'p'\nx = 'n'\ny = 'x'\n";
     refused(&plot, "`x` is a text: a plot shows figures");

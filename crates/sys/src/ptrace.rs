@@ -137,16 +137,6 @@ pub fn set_signal_mask(tid: i32, mask: u64) -> io::Result<()> {
     request(libc::PTRACE_SETSIGMASK, tid, SIGNAL_MASK_BYTES, &raw const mask as u64)
 }
 
-/// The process that sent the signal by whose delivery the tracee is stopped to this very thread
-/// (tgkill, pthread_kill); `None` for any other signal.
-pub fn thread_signal_sender(tid: i32) -> io::Result<Option<i32>> {
-    // SAFETY: all-zero bytes are a valid siginfo_t.
-    let mut information: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    request(libc::PTRACE_GETSIGINFO, tid, 0, &raw mut information as u64)?;
-    // SAFETY: for this code the kernel fills in the sender.
-    Ok((information.si_code == libc::SI_TKILL).then(|| unsafe { information.si_pid() }))
-}
-
 /// A stopped tracee's register set of ELF note type `kind` (`NT_PRSTATUS`, `NT_X86_XSTATE`), in the
 /// length that the kernel returns, at most `most` bytes.
 pub fn register_set(tid: i32, kind: i32, most: usize) -> io::Result<Vec<u8>> {

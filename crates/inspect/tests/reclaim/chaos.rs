@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::subject::{PATIENCE, Subject, scaled, until};
+use crate::subject::{PATIENCE, Subject, scaled};
 
 /// Returns the lines of the target's output for the system calls that returned EINTR.
 fn interrupted(output: &str) -> Vec<&str> {
@@ -45,38 +45,6 @@ fn a_reclaim_killed_at_any_instant_leaves_a_target_that_goes_on() {
 #[test]
 fn so_does_one_under_a_filter() {
     killed_at_any_instant(Subject::start_contained("chaos_target"), scaled(24, 800));
-}
-
-/// A collector that stops all threads by a signal waits for a thread in the call, which waits for
-/// the lock of a stopped thread: also once strandline is dead.
-#[test]
-fn a_collector_that_stops_the_world_survives_a_reclaim_killed_at_any_instant() {
-    let mut subject = Subject::start("collector_signals", &[]);
-    if subject.is_missing {
-        eprintln!(
-            "skipped: a_collector_that_stops_the_world_survives: no libgc.so.1 here (scripts/deps installs guile)"
-        );
-        return;
-    }
-    let (mut state, mut killed_inside) = (1, 0);
-    for _ in 0..scaled(60, 1000) {
-        let pid = subject.pid();
-        let mut command = Command::new(example("reclaim_once"));
-        command.args(["--thread", &pid.to_string(), &pid.to_string(), "60"]);
-        let mut child = command.stdout(Stdio::null()).spawn().unwrap();
-        while subject.status_field(pid, "TracerPid:") == "0" && child.try_wait().unwrap().is_none() {
-            std::thread::sleep(Duration::from_micros(50));
-        }
-        std::thread::sleep(Duration::from_micros(random(&mut state, 50_000)));
-        killed_inside += usize::from(subject.status_field(pid, "TracerPid:") != "0");
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let before = subject.collections();
-        until("it goes on collecting", || subject.collections() > before);
-    }
-    assert!(killed_inside > 0, "no kill came in the middle");
-    let (output, status) = subject.finish();
-    assert_eq!((status.code(), output.trim().ends_with(" 0")), (Some(0), true), "{output}");
 }
 
 fn killed_at_any_instant(subject: Subject, turns: usize) {

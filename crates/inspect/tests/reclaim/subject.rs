@@ -1,6 +1,6 @@
 //! Subjects of these tests: C programs, compiled once, started, talked to, and always killed.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
@@ -151,15 +151,6 @@ impl Subject {
         let mut rest = String::new();
         self.output.read_to_string(&mut rest).unwrap();
         (rest, status.unwrap())
-    }
-
-    /// Has `collector_signals` say how often it has collected.
-    pub fn collections(&mut self) -> u64 {
-        self.child.stdin.as_mut().unwrap().write_all(b"a\n").unwrap();
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        let digits = line.split(|c: char| !c.is_ascii_digit()).find(|part| !part.is_empty());
-        digits.unwrap_or_else(|| panic!("it ended: {line}")).parse().unwrap()
     }
 
     pub fn space(&self) -> AddressSpace {

@@ -16,12 +16,10 @@
 //! To a seccomp filter a cancelled system call is call number -1, which may kill. So nothing is
 //! cancelled under a filter, and a thread that would need it is not used ([`can_end_by_signal`]).
 //!
-//! A handler within the call could call malloc, or leave the call by longjmp. So signals that come
-//! from outside (timers, terminals, children) are blocked during the call. Those that the program's
-//! threads send each other are not: a garbage collector that stops all threads by a signal waits
-//! for the handler while a stopped thread holds what the call waits for, and would wait forever if
-//! strandline died. If the thread sleeps in the call while a blocked signal is pending, that is
-//! delivered too, since its sender may wait in the same way.
+//! All signals except those of faults are blocked during the call, so that no handler runs within
+//! it. But the sender of a signal may wait for its handler while it holds what the call waits for:
+//! garbage collectors stop all threads by signals, including one in malloc. So if the thread sleeps
+//! in the call while such a signal is pending, the signal is delivered.
 //!
 //! This module does not choose the thread or the moment; its callers do.
 
@@ -89,14 +87,6 @@ const HARMLESS_SIGNALS: [i32; 3] = [23, 28, 17];
 /// Interval of the checks for a signal pending for a thread that sleeps in the call; the second
 /// such check in a row delivers it.
 const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// Signals of the kernel and of terminals: HUP, INT, QUIT, PIPE, ALRM, TERM, CHLD, CONT, TSTP,
-/// TTIN, TTOU, VTALRM, PROF, WINCH, IO.
-const OUTSIDE: u64 = 0x1e3b_7007;
-/// SIGCANCEL of glibc (32) and musl (33): its handler may leave the call, whose locks it would
-/// keep.
-const CANCEL: u64 = 1 << 31 | 1 << 32;
-/// KILL and STOP, which the kernel takes out of every mask.
-const UNBLOCKABLE: u64 = 1 << 8 | 1 << 18;
 /// `-ERESTART_RESTARTBLOCK`: the thread's system call continues from restart state that
 /// rt_sigreturn discards.
 const RESTART_BLOCK: u64 = (-516_i64) as u64;
@@ -115,8 +105,8 @@ pub struct Injected<'a> {
     is_signalled: bool,
     /// Whether the thread is, or may be, under a seccomp filter.
     is_filtered: bool,
-    /// The signal mask that the thread has in the call.
-    call_mask: u64,
+    /// Whether pending signals are being delivered.
+    is_delivering: bool,
     /// Whether at the last check the thread slept with a signal pending.
     slept_with_pending_signal: bool,
     /// When the call began.
@@ -132,8 +122,9 @@ pub fn begin<'a>(mut tracee: Tracee<'a>, call: &Call) -> Result<Injected<'a>, Ca
     // From the next line on the call runs even if strandline dies; until here it does not.
     ptrace::set_registers(tid, &entry).map_err(CallError::NotStarted)?;
     tracee.set_restore(false);
-    let call_mask = if call.blocks_faults { u64::MAX } else { mask | OUTSIDE | CANCEL };
-    if let Err(error) = ptrace::set_signal_mask(tid, call_mask) {
+    if let Err(error) =
+        ptrace::set_signal_mask(tid, if call.blocks_faults { u64::MAX } else { mask | !FAULTS })
+    {
         // The thread is still in its first stop and has run no instruction: undo.
         ptrace::set_registers(tid, &original).map_err(CallError::Failed)?;
         tracee.set_restore(true);
@@ -150,7 +141,7 @@ pub fn begin<'a>(mut tracee: Tracee<'a>, call: &Call) -> Result<Injected<'a>, Ca
         announcement,
         is_signalled,
         is_filtered,
-        call_mask,
+        is_delivering: false,
         slept_with_pending_signal: false,
         began,
     })
@@ -239,7 +230,7 @@ impl Injected<'_> {
                 // A fault in the call, or a delivered signal: the program's own handler or its end,
                 // as without strandline.
                 Some(Event::Signal(number)) => {
-                    self.admit(number).map_err(CallError::Failed)?;
+                    self.block_signals(number).map_err(CallError::Failed)?;
                     signal = number;
                 }
                 // A stop of the whole process stops this thread too; the call continues and ends
@@ -290,10 +281,7 @@ impl Injected<'_> {
     /// Has the thread, stopped in the call, take its pending signals when it goes on. If the call
     /// has returned meanwhile, the thread has its own mask back already.
     fn deliver_pending(&mut self) -> std::io::Result<()> {
-        if self.has_returned(&ptrace::registers(self.tracee.tid)?) {
-            return Ok(());
-        }
-        self.set_call_mask(self.delivery_mask())
+        if self.has_returned(&ptrace::registers(self.tracee.tid)?) { Ok(()) } else { self.unblock_signals() }
     }
 
     /// Whether the thread is back where it was stopped before the call.
@@ -312,35 +300,28 @@ impl Injected<'_> {
         }
         let Ok(status) = process.task_status(tid) else { return false };
         let waiting = status.thread_pending.unwrap_or(0) | status.process_pending.unwrap_or(0);
-        waiting & status.caught.unwrap_or(0) & !(self.mask | CANCEL) != 0
+        waiting & status.caught.unwrap_or(0) & !self.mask != 0
     }
 
-    /// What stays blocked in the call even during the delivery of pending signals.
+    /// The mask during delivery: what the thread had blocked, and the announcing signal.
     fn delivery_mask(&self) -> u64 {
-        self.mask | CANCEL | self.announcement.map_or(0, bit)
+        self.mask | self.announcement.map_or(0, |signal| 1 << (signal - 1))
     }
 
-    fn set_call_mask(&mut self, mask: u64) -> std::io::Result<()> {
-        self.call_mask = mask;
-        ptrace::set_signal_mask(self.tracee.tid, mask)
+    fn unblock_signals(&mut self) -> std::io::Result<()> {
+        self.is_delivering = true;
+        ptrace::set_signal_mask(self.tracee.tid, self.delivery_mask())
     }
 
-    /// In the stop before the delivery of `signal`: lets it pass if a thread of the program sent
-    /// it, or if it was waited for; otherwise blocks it, and the kernel makes it pending again.
-    /// Where a handler runs, or the call has returned, the thread has its own mask.
-    fn admit(&mut self, signal: i32) -> std::io::Result<()> {
-        let (tid, own) = (self.tracee.tid, bit(signal));
-        let registers = ptrace::registers(tid)?;
-        let is_in_call = (ptrace::signal_mask(tid)? ^ self.call_mask) & !UNBLOCKABLE == 0;
-        if !is_in_call || own & FAULTS != 0 || self.has_returned(&registers) {
-            return Ok(());
+    /// In the stop before the delivery of a signal: blocks all other signals for when its handler
+    /// returns to the call. The signal itself stays unblocked, as the kernel would requeue a
+    /// blocked one.
+    fn block_signals(&mut self, signal: i32) -> std::io::Result<()> {
+        if std::mem::take(&mut self.is_delivering) {
+            let own = 1_u64.checked_shl(signal.wrapping_sub(1) as u32).unwrap_or(0);
+            ptrace::set_signal_mask(self.tracee.tid, (self.mask | !FAULTS) & !own)?;
         }
-        let is_asleep = registers.orig_rax.cast_signed() == FUTEX && is_interrupted(&registers);
-        if is_asleep || ptrace::thread_signal_sender(tid)? == Some(self.tracee.process.pid()) {
-            self.set_call_mask((self.delivery_mask() | OUTSIDE) & !own)
-        } else {
-            self.set_call_mask(self.call_mask | own)
-        }
+        Ok(())
     }
 
     /// Whether a stop with `registers` is at the entry of the rt_sigreturn that ends the call.
@@ -375,9 +356,8 @@ impl Injected<'_> {
     }
 
     /// Sends a blocked signal that will announce the end of the call, if a harmless one fits.
-    fn send_end_signal(&mut self) -> Option<i32> {
+    fn send_end_signal(&self) -> Option<i32> {
         let signal = end_signal(&self.tracee, self.mask)?;
-        self.set_call_mask(self.call_mask | bit(signal)).ok()?;
         strandline_sys::process::signal_thread(self.tracee.process.pid(), self.tracee.tid, signal).ok()?;
         Some(signal)
     }
@@ -401,7 +381,7 @@ impl Injected<'_> {
                         self.announcement = None;
                         return self.run_to_return(deadline);
                     }
-                    self.admit(number).map_err(CallError::Failed)?;
+                    self.block_signals(number).map_err(CallError::Failed)?;
                     signal = number;
                     if has_returned {
                         // Sent during the call and delivered after it: to the program's own state,
@@ -493,16 +473,6 @@ impl Injected<'_> {
             _ => {}
         }
     }
-}
-
-/// Whether the registers are those of an interrupted system call (ERESTARTSYS and its like).
-fn is_interrupted(registers: &Registers) -> bool {
-    (-516..=-512).contains(&registers.rax.cast_signed())
-}
-
-/// The bit of a signal in a mask.
-fn bit(signal: i32) -> u64 {
-    1_u64.checked_shl(signal.wrapping_sub(1) as u32).unwrap_or(0)
 }
 
 fn extended_state(tid: i32) -> std::io::Result<ExtendedState> {
