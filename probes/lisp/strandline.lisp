@@ -173,8 +173,10 @@ meant for another. TYPE is F_WRLCK (1) or F_UNLCK (2)."
           (setf *mode* (if (look) :on :off)))
         (when (and (eq *mode* :on)
                    (not (and (ours-p)
-                             (unwind-protect (progn (turn 1) (talk line))
-                               (turn 2)))))
+                             ;; An interrupt may unwind the exchange, but not before the turn is given back.
+                             (sb-sys:without-interrupts
+                               (unwind-protect (sb-sys:with-local-interrupts (turn 1) (talk line))
+                                 (turn 2))))))
           (setf *mode* :off)))))
 
   (defun mark (name)
