@@ -65,12 +65,15 @@ sub mark {
     if ($process != $$) { ($process, $owed) = ($$, 0) }
 
     # Processes of one tree share the socket: else one might read the answer that was meant for another.
-    my $done = eval {
-        1 while syscall($FCNTL, $fd, 7, $lock) == -1 && $! == $EINTR;
-        $mode = 0 unless _talk();
-        1;
-    };
-    syscall($FCNTL, $fd, 7, $unlock);
+    # Taken back in the statement of the eval: between two statements a signal handler may die.
+    my ($done) = (
+        scalar(eval {
+            1 while syscall($FCNTL, $fd, 7, $lock) == -1 && $! == $EINTR;
+            $mode = 0 unless _talk();
+            1;
+        }),
+        syscall($FCNTL, $fd, 7, $unlock),
+    );
     return if $done;
     # A signal handler has died in there: that goes on, and was told to its handler before.
     local $SIG{__DIE__};

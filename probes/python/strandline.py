@@ -133,28 +133,37 @@ def _is_ours(state):
 def _send(state, line):
     """Writes the line and waits until nothing is owed; false where there is nobody at the other end."""
     # Processes of one tree share the socket: else one might read the answer that was meant for another.
-    socket = state.socket
     try:
-        fcntl.lockf(state.fd, fcntl.LOCK_EX)
-        while line:
-            try:
-                line = line[socket.send(line, _socket.MSG_NOSIGNAL):]
-            except BlockingIOError:
-                _wait(state.fd, 4)
-        state.owed += 1
-        while state.owed > 0:
-            try:
-                # Counted before it is taken: an exception between the two must not leave a mark that waits
-                # for an answer which was read.
-                if not socket.recv(1, _socket.MSG_PEEK):
-                    return False
-                state.owed -= 1
-                socket.recv(1, _socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                _wait(state.fd, 1)
-        return True
-    finally:
+        try:
+            fcntl.lockf(state.fd, fcntl.LOCK_EX)
+            return _exchange(state, line)
+        finally:
+            fcntl.lockf(state.fd, fcntl.LOCK_UN)
+    except BaseException:
+        # A signal handler may have raised it right before the call above.
         fcntl.lockf(state.fd, fcntl.LOCK_UN)
+        raise
+
+
+def _exchange(state, line):
+    socket = state.socket
+    while line:
+        try:
+            line = line[socket.send(line, _socket.MSG_NOSIGNAL):]
+        except BlockingIOError:
+            _wait(state.fd, 4)
+    state.owed += 1
+    while state.owed > 0:
+        try:
+            # Counted before it is taken: an exception between the two must not leave a mark that waits
+            # for an answer which was read.
+            if not socket.recv(1, _socket.MSG_PEEK):
+                return False
+            state.owed -= 1
+            socket.recv(1, _socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            _wait(state.fd, 1)
+    return True
 
 
 def _wait(fd, events):

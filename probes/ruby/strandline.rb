@@ -118,7 +118,10 @@ module Strandline
       end
       true
     ensure
-      @socket.fcntl(F_SETLKW, GIVE) if identity(@fd) == @file
+      # No timeout may come before it.
+      Thread.handle_interrupt(Object => :never) do
+        @socket.fcntl(F_SETLKW, GIVE) if identity(@fd) == @file
+      end
     end
 
     def again

@@ -10,18 +10,24 @@
 (defun marks (count)
   (loop repeat count do (strandline:mark "quiet")))
 
+(defun fork-marks (count)
+  (let ((child (sb-posix:fork)))
+    (when (zerop child)
+      (marks count)
+      (sb-ext:exit :code 3 :abort t))
+    (sb-posix:waitpid child 0)))
+
 (defun crowd (count)
   (let ((threads (loop repeat 4 collect (sb-thread:make-thread #'marks :arguments (list count)))))
     ;; The collector stops threads in their marks, by signals.
     (loop repeat 20 do (sb-ext:gc))
     (mapc #'sb-thread:join-thread threads))
-  ;; A timeout that unwinds a mark leaves an answer behind: the next mark reads it.
-  (loop repeat 200 do (handler-case (sb-ext:with-timeout 0.0002 (marks 100)) (sb-ext:timeout ())))
-  (let ((child (sb-posix:fork)))
-    (when (zerop child)
-      (marks count)
-      (sb-ext:exit :code 3 :abort t))
-    (sb-posix:waitpid child 0))
+  ;; A timeout that unwinds a mark leaves an answer behind, which the next mark reads, and gives its turn
+  ;; back, which a child waits for.
+  (loop repeat 200
+        do (handler-case (sb-ext:with-timeout 0.0002 (marks 100)) (sb-ext:timeout ()))
+           (fork-marks 1))
+  (fork-marks count)
   (strandline:mark "after")
   (sb-ext:exit :code 7 :abort t))
 
