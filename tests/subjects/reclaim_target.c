@@ -10,6 +10,9 @@
  *   alternate       its only thread is in a signal handler on an alternate stack
  *   wait CALL       waits in CALL; prints "EINTR" when a SIGUSR1 handler ended it, "done" when CALL
  *                   came to its own end (read-restart: the handler asks for a restart)
+ *   wait CALL KIND  the same; at SIGUSR2 another thread sends SIGUSR1 to the waiting one, whose handler is
+ *                   like a collector's (KIND collector: restarts calls, blocks all) or not (plain), or
+ *                   ignores SIGURG, SIGWINCH and SIGCHLD for a moment (KIND flush)
  *   zero MIB        has MIB of written zeros, into which threads write, look and write zeros again;
  *                   ends at the end of standard input with status 0 if no word was lost
  *   abort           has a damaged heap, which malloc_trim notices
@@ -147,8 +150,41 @@ static int alternate(void) {
     return 0;
 }
 
-static int wait_in(const char *call) {
+static pthread_t waiting;
+static void *answer_usr2(void *kind) {
+    sigset_t usr2;
+    sigemptyset(&usr2);
+    sigaddset(&usr2, SIGUSR2);
+    int number;
+    while (sigwait(&usr2, &number) == 0) {
+        if (strcmp(kind, "flush") != 0) {
+            pthread_kill(waiting, SIGUSR1);
+            continue;
+        }
+        for (int i = 0; i < 3; i++) {
+            int flushed = (int[]){SIGURG, SIGWINCH, SIGCHLD}[i];
+            signal(flushed, SIG_IGN);
+            signal(flushed, SIG_DFL);
+        }
+    }
+    return NULL;
+}
+
+static int wait_in(const char *call, const char *kind) {
     struct sigaction action = {.sa_handler = on_usr1};
+    if (kind) {
+        if (strcmp(kind, "collector") == 0) {
+            action.sa_flags = SA_RESTART;
+            sigfillset(&action.sa_mask);
+        }
+        sigset_t usr2;
+        sigemptyset(&usr2);
+        sigaddset(&usr2, SIGUSR2);
+        pthread_sigmask(SIG_BLOCK, &usr2, NULL);
+        waiting = pthread_self();
+        pthread_t other;
+        if (pthread_create(&other, NULL, answer_usr2, (void *)kind)) return 3;
+    }
     if (strcmp(call, "read-restart") == 0) action.sa_flags = SA_RESTART;
     sigaction(SIGUSR1, &action, NULL);
     sigset_t none, usr1;
@@ -249,7 +285,7 @@ int main(int argc, char **argv) {
     if (strcmp(what, "tiny") == 0) return tiny();
     if (strcmp(what, "coroutine") == 0) return coroutine();
     if (strcmp(what, "alternate") == 0) return alternate();
-    if (strcmp(what, "wait") == 0) return wait_in(more);
+    if (strcmp(what, "wait") == 0) return wait_in(more, argc > 3 ? argv[3] : NULL);
     if (strcmp(what, "zero") == 0) return zero((size_t)atoi(more));
     if (strcmp(what, "count") == 0) return count();
     if (strcmp(what, "abort") == 0) return damaged();

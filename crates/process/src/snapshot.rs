@@ -486,7 +486,8 @@ fn begin_clone<'a>(tracee: Tracee<'a>, code: CallSites, hold: Duration) -> Resul
 
 fn system_call(code: CallSites, number: u64, arguments: [u64; 3], reserved_bytes: u64) -> Call {
     let (function, trampoline) = (code.system_call, code.trampoline);
-    Call { function, rax: number, arguments, trampoline, reserved_bytes, blocks_faults: true }
+    let system_call = None;
+    Call { function, rax: number, arguments, trampoline, system_call, reserved_bytes, blocks_faults: true }
 }
 
 /// Leaves an unfinished call to its thread; returns the error text.

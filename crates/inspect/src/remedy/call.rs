@@ -14,7 +14,7 @@ use strandline_sys::ptrace::Event;
 use super::choose::{self, ThreadConditions};
 use super::{Applied, Footprint, Refusal, precheck};
 use strandline_claims::allocator::Argument;
-use strandline_process::call::code;
+use strandline_process::call::code::{self, CallSites};
 use strandline_process::call::inject::{self, Call, CallError, Injected};
 use strandline_process::pages;
 use strandline_process::procfs::Process;
@@ -34,8 +34,8 @@ pub struct CallRequest<'a> {
     pub function: u64,
     /// The argument; a text is put on the thread's stack.
     pub argument: Argument,
-    /// Address of the return from a signal handler ([`inject::TRAMPOLINE`]).
-    pub trampoline: u64,
+    /// Code of the target through which the call goes.
+    pub sites: CallSites,
     /// Code that must not be on the stack of the thread.
     pub code: &'a [Range<u64>],
     /// Addresses of 32-bit lock words that the thread must not hold.
@@ -109,7 +109,8 @@ fn prepare(tracee: &Tracee<'_>, request: &CallRequest<'_>) -> std::io::Result<Ca
         function: request.function,
         rax: 0,
         arguments: [0; 3],
-        trampoline: request.trampoline,
+        trampoline: request.sites.trampoline,
+        system_call: Some(request.sites.system_call),
         reserved_bytes: 0,
         blocks_faults: false,
     };

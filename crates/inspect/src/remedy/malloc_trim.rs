@@ -9,11 +9,10 @@ use std::time::Duration;
 use super::call::{self, CallRequest, no_trampoline};
 use super::{Applied, Refusal, precheck};
 use strandline_claims::allocator::{Argument, CodeRanges};
-use strandline_process::call::code;
+use strandline_process::call::code::CallSites;
 use strandline_process::call::inject;
 use strandline_process::elf::Object;
 use strandline_process::target::admission;
-use strandline_process::target::live::ByPid;
 
 /// The call, and conditions for it.
 #[derive(Debug)]
@@ -60,9 +59,8 @@ fn with_call<T>(
         let detail = format!("{:#x} is not in the text of {}", request.function, request.libc.name());
         return Err(Refusal::NoFunction { pid, function: "malloc_trim", detail });
     }
-    let memory = ByPid::new(pid);
-    let trampoline =
-        code::find(&memory, request.libc.text(), &inject::TRAMPOLINE).ok_or_else(|| no_trampoline(pid))?;
+    let space = process.address_space()?;
+    let sites = CallSites::find(process, &space).ok_or_else(|| no_trampoline(pid))?;
     let code = (request.code)(request.libc).ok_or_else(|| Refusal::NoFunction {
         pid,
         function: "malloc",
@@ -71,7 +69,7 @@ fn with_call<T>(
     let call = CallRequest {
         function: request.function,
         argument: Argument::Number(0),
-        trampoline,
+        sites,
         code: &code,
         locks: &request.locks,
         stack_bytes: inject::CALL_STACK_BYTES,

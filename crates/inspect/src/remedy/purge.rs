@@ -130,7 +130,7 @@ fn with_call<T>(
     let request = CallRequest {
         function: function.address,
         argument: plan.function.argument,
-        trampoline: trampoline(&process, &space).map_err(|error| told(&error))?,
+        sites: CallSites::find(&process, &space).ok_or_else(|| told(&no_trampoline(pid)))?,
         code: &code,
         locks: &locks,
         stack_bytes: plan.function.stack_bytes,
@@ -210,11 +210,6 @@ const THREADS: &str = "libpthread";
 /// may have left no frame of the allocator.
 const FORKS: [&[u8]; 6] =
     [b"fork", b"__fork", b"__libc_fork", b"_Fork", b"pthread_mutex_unlock", b"__pthread_mutex_unlock"];
-
-fn trampoline(process: &Process, space: &AddressSpace) -> Result<u64, Refusal> {
-    let code = CallSites::find(process, space).ok_or_else(|| no_trampoline(process.pid()))?;
-    Ok(code.trampoline)
-}
 
 /// Whether a name is `wanted`, possibly with a prefix that builds add: `je_`, `_rjem_` (Rust), or
 /// others.

@@ -13,6 +13,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use strandline_sys::process::{self as sys, MADV_PAGEOUT};
+use strandline_sys::ptrace::Registers;
 
 use super::{Applied, Footprint, Refusal, call, choose, precheck};
 use crate::ledger::zeros;
@@ -39,6 +40,8 @@ const STOP_LIMIT: Duration = Duration::from_millis(50);
 /// How long they run between two stops.
 const REST: Duration = Duration::from_millis(50);
 /// A call without effect (getpid): the thread would run it if strandline died before the arming.
+/// The length of the instruction `syscall`.
+const SYSCALL_BYTES: u64 = 2;
 const HARMLESS: u64 = 39;
 const MADVISE: u64 = 28;
 const MADV_DONTNEED: u64 = 4;
@@ -295,8 +298,9 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
             rax: HARMLESS,
             arguments: [0; 3],
             trampoline: self.code.trampoline,
+            system_call: None,
             reserved_bytes: 0,
-            blocks_faults: false,
+            blocks_faults: true,
         };
         let refused = |e| call::refusal(self.process, tid, e);
         let mut injected = inject::begin(runner, &first).map_err(refused)?;
@@ -313,6 +317,14 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
         Ok(None)
     }
 
+    /// Fails unless the thread is at the entry of the injected, harmless system call.
+    fn is_at_own_call(&self, entry: &Registers) -> Result<(), CallError> {
+        if entry.orig_rax == HARMLESS && entry.rip == self.code.system_call + SYSCALL_BYTES {
+            return Ok(());
+        }
+        Err(CallError::Failed(std::io::Error::other("another system call than the injected one")))
+    }
+
     /// Gives back one piece after another until `until`, and leaves the thread at the exit of the
     /// last call.
     fn calls(&mut self, injected: &mut Injected<'_>, until: Instant) -> Result<(), CallError> {
@@ -320,11 +332,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
         let memory = memory_of(self.process).map_err(CallError::Failed)?;
         // At the entry of the first, harmless call.
         let entry = injected.next_system_call(limit)?;
-        if entry.orig_rax != HARMLESS {
-            return Err(CallError::Failed(std::io::Error::other(
-                "another system call than the injected one",
-            )));
-        }
+        self.is_at_own_call(&entry)?;
         let mut is_at_entry = true;
         while Instant::now() < until {
             let Some(piece) = self.todo.next() else { break };
@@ -340,7 +348,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
                     again.rax = HARMLESS;
                     again.orig_rax = u64::MAX;
                     injected.set_registers(&again).map_err(CallError::Failed)?;
-                    injected.next_system_call(limit)?;
+                    self.is_at_own_call(&injected.next_system_call(limit)?)?;
                 }
                 let mut armed = entry;
                 armed.orig_rax = MADVISE;

@@ -86,6 +86,51 @@ fn killed_at_any_instant(subject: Subject, turns: usize) {
     assert_eq!(status.code(), Some(0), "seed {seed}: {output}");
 }
 
+/// A collector that stops the world goes on, also if strandline dies while a thread that it waits
+/// for is in the call.
+#[test]
+fn a_collector_survives_a_reclaim_killed_at_any_instant() {
+    for arguments in [&[][..], &["poll"]] {
+        let mut subject = Subject::start("collector_signals", arguments);
+        if subject.is_missing {
+            eprintln!(
+                "skipped: a_collector_survives_a_reclaim_killed_at_any_instant: no libgc.so.1 here (scripts/deps \
+                 installs guile)"
+            );
+            return;
+        }
+        let first = subject.pid();
+        let seed = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 | 1;
+        let (mut state, mut killed_inside) = (seed, 0);
+        while killed_inside < scaled(20, 1000) {
+            let mut command = Command::new(example("reclaim_once"));
+            command.arg("--thread").arg(first.to_string()).arg(first.to_string()).arg("60");
+            let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            while subject.status_field(first, "TracerPid:") == "0" && child.try_wait().unwrap().is_none() {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            std::thread::sleep(Duration::from_micros(random(&mut state, 5_000)));
+            killed_inside += usize::from(subject.status_field(first, "TracerPid:") != "0");
+            child.kill().unwrap();
+            child.wait().unwrap();
+            subject.assert_untouched();
+        }
+        // Collections go on: none waits for a thread that no longer answers.
+        let before = collections(&mut subject, first);
+        crate::subject::until("the collector goes on", || collections(&mut subject, first) > before + 10);
+        let (output, status) = subject.finish();
+        assert_eq!((status.code(), output.trim().ends_with(" 0")), (Some(0), true), "seed {seed}: {output}");
+    }
+}
+
+/// How many collections a subject has made, once its first thread is back in its wait.
+fn collections(subject: &mut Subject, first: i32) -> u64 {
+    subject.assert_state(first, 'S');
+    let (collections, wrong) = subject.counts();
+    assert_eq!(wrong, 0);
+    collections
+}
+
 /// The program `name` of examples/, which cargo builds with the tests.
 fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();

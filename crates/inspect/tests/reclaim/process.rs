@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use strandline_inspect::Error;
 use strandline_inspect::remedy::Refusal;
 use strandline_inspect::remedy::zero_pages::{self, ZeroRequest};
+use strandline_process::call::code::CallSites;
 use strandline_process::call::inject::{self, Call, CallError};
 use strandline_process::target::hold::on_own_thread;
 use strandline_process::target::tracee::Tracee;
@@ -15,6 +16,7 @@ use strandline_sys::signal;
 use crate::subject::{PATIENCE, Subject, until};
 
 const SIGUSR1: i32 = 10;
+const SIGUSR2: i32 = 12;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 const SIGSTOP: i32 = 19;
@@ -150,27 +152,20 @@ fn what_is_no_process_of_the_right_kind_is_refused() {
 
 /// Returns a call of libc's getpid in a subject that has come to rest.
 fn getpid_call(subject: &Subject) -> Call {
-    let libc = subject.libc();
-    let pid = subject.pid();
-    subject.settle(pid);
-    let mut trampoline = None;
-    for range in libc.text() {
-        let mut code = vec![0; (range.end - range.start) as usize];
-        let got = strandline_sys::memory::read(pid, range.start, &mut code).unwrap();
-        let at = code[..got].windows(9).position(|window| window == inject::TRAMPOLINE);
-        trampoline = trampoline.or(at.map(|at| range.start + at as u64));
-    }
+    subject.settle(subject.pid());
+    let sites = CallSites::find(&subject.process(), &subject.space()).unwrap();
     Call {
-        function: libc.symbol_address("getpid").unwrap(),
+        function: subject.libc().symbol_address("getpid").unwrap(),
         rax: 0,
         arguments: [0; 3],
-        trampoline: trampoline.unwrap(),
+        trampoline: sites.trampoline,
+        system_call: Some(sites.system_call),
         reserved_bytes: 0,
         blocks_faults: false,
     }
 }
 
-/// Has the only thread of a subject call getpid, and runs `meanwhile` during the call.
+/// Has the first thread of a subject call getpid, and runs `meanwhile` during the call.
 fn call_getpid(subject: &Subject, meanwhile: impl FnOnce() + Send) {
     let (pid, process, call) = (subject.pid(), subject.process(), getpid_call(subject));
     on_own_thread(Duration::from_secs(600), || {
@@ -197,6 +192,58 @@ fn a_signal_during_the_call_ends_the_interrupted_system_call_as_ever() {
         let (output, status) = subject.finish();
         assert_eq!((output.trim(), status.code()), ("EINTR", Some(0)), "{call}");
     }
+}
+
+/// Another thread of the program wakes the thread by a signal: its system call ends as it would
+/// without the call, with a handler that is blocked until then and with one that runs in the call.
+#[test]
+fn a_thread_that_another_wakes_during_the_call_is_woken() {
+    let calls = ["read", "pause", "nanosleep", "poll", "epoll", "epoll_pwait", "sigsuspend"];
+    for (call, kind) in calls.into_iter().flat_map(|call| [(call, "plain"), (call, "collector")]) {
+        let subject = Subject::start("reclaim_target", &["wait", call, kind]);
+        let pid = subject.pid();
+        call_getpid(&subject, || {
+            signal::send(pid, SIGUSR2).unwrap();
+            let usr1 = format!("{:016x}", 1 << (SIGUSR1 - 1));
+            until("the signal is pending", || subject.status_field(pid, "SigPnd:") == usr1);
+        });
+        let restarts = (call, kind) == ("read", "collector");
+        let mut subject = subject;
+        until(&format!("{call}, {kind}: the handler runs"), || {
+            subject.child.try_wait().unwrap().is_some() || restarts && subject.rests(pid)
+        });
+        let (output, status) = subject.finish();
+        let ended = if restarts { "done" } else { "EINTR" };
+        assert_eq!((output.trim(), status.code()), (ended, Some(0)), "{call}, {kind}");
+    }
+}
+
+/// A thread that sets the action of the announcing signal drops it.
+#[test]
+fn the_end_of_a_call_is_noticed_without_its_announcement() {
+    let subject = Subject::start("reclaim_target", &["wait", "read", "flush"]);
+    let (pid, process) = (subject.pid(), subject.process());
+    let mut call = getpid_call(&subject);
+    call.function = subject.libc().symbol_address("usleep").unwrap();
+    call.arguments = [300_000, 0, 0];
+    on_own_thread(Duration::from_secs(600), || {
+        let stopped = Tracee::stop(&process, pid, PATIENCE).unwrap();
+        let mut injected = inject::begin(stopped, &call).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let none = "0".repeat(16);
+                until("it is announced", || subject.status_field(pid, "SigPnd:") != none);
+                signal::send(pid, SIGUSR2).unwrap();
+                until("it is dropped", || subject.status_field(pid, "SigPnd:") == none);
+            });
+            injected.run(Instant::now() + PATIENCE).unwrap();
+        });
+        injected.finish(PATIENCE).unwrap();
+    })
+    .unwrap();
+    subject.settle(pid);
+    assert_eq!(subject.status_field(pid, "SigBlk:"), format!("{:016x}", 1 << (SIGUSR2 - 1)));
+    assert_eq!(subject.finish().0.trim(), "done");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Subjects of these tests: C programs, compiled once, started, talked to, and always killed.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
@@ -115,6 +115,22 @@ impl Subject {
             );
             now.starts_with(state) && self.status_field(tid, "TracerPid:") == "0"
         });
+    }
+
+    /// Whether thread `tid` sleeps, untraced and with no signal pending.
+    pub fn rests(&self, tid: i32) -> bool {
+        let is = |field, value: &str| self.status_field(tid, field).starts_with(value);
+        is("State:", "S") && is("TracerPid:", "0") && is("SigPnd:", "0000000000000000")
+    }
+
+    /// Asks a subject that counts for its counts.
+    pub fn counts(&mut self) -> (u64, u64) {
+        self.child.stdin.as_mut().unwrap().write_all(b"c").unwrap();
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        let mut numbers = line.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok());
+        let mut next = || numbers.next().unwrap_or_else(|| panic!("no count in {line:?}"));
+        (next(), next())
     }
 
     pub fn status_field(&self, tid: i32, field: &str) -> String {

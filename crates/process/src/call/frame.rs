@@ -33,7 +33,9 @@ const MAGIC_2: u32 = 0x4650_5845;
 const TILE_DATA: u32 = 18;
 
 /// `-ERESTARTSYS`, `-ERESTARTNOINTR`, `-ERESTARTNOHAND`: the call is restarted.
-const RESTARTS: [i64; 3] = [-512, -513, -514];
+const RESTARTS: [i64; 3] = [-512, -513, RESTARTS_WITHOUT_HANDLER];
+const RESTARTS_WITHOUT_HANDLER: i64 = -514;
+const MINUS_EINTR: u64 = (-4_i64) as u64;
 /// `-ERESTART_RESTARTBLOCK`: the call continues through restart_syscall.
 const RESTART_BLOCK: i64 = -516;
 const RESTART_SYSCALL: u64 = 219;
@@ -107,6 +109,17 @@ pub fn restarting(registers: &Registers) -> Registers {
     }
     again.orig_rax = u64::MAX;
     again
+}
+
+/// Registers with which a stopped system call ends with EINTR where the kernel would end it so after
+/// a handler with `SA_RESTART`.
+pub fn interrupted(registers: &Registers) -> Registers {
+    let mut ended = *registers;
+    let is_in_call = (registers.orig_rax as i64) >= 0;
+    if is_in_call && [RESTARTS_WITHOUT_HANDLER, RESTART_BLOCK].contains(&(registers.rax as i64)) {
+        ended.rax = MINUS_EINTR;
+    }
+    ended
 }
 
 /// Makes the frame whose rt_sigreturn restores `registers`, `mask` and `state`. It lies below
@@ -284,6 +297,11 @@ mod tests {
         assert_eq!((restarting(&r).rip, restarting(&r).rax), (0x1000, 7));
         r.rax = 5;
         assert_eq!((restarting(&r).rip, restarting(&r).rax), (0x1002, 5));
+        assert_eq!(interrupted(&r).rax, 5);
+        for (result, ended) in [(-512_i64, -512_i64), (-513, -513), (-514, -4), (-516, -4), (-4, -4)] {
+            r.rax = result as u64;
+            assert_eq!(interrupted(&r).rax as i64, ended);
+        }
         // Not in a system call: rax may hold any number.
         (r.orig_rax, r.rax) = (u64::MAX, (-512_i64) as u64);
         assert_eq!((restarting(&r).rip, restarting(&r).rax), (0x1002, (-512_i64) as u64));

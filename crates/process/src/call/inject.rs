@@ -18,8 +18,12 @@
 //!
 //! All signals except those of faults are blocked during the call, so that no handler runs within
 //! it. But the sender of a signal may wait for its handler while it holds what the call waits for:
-//! garbage collectors stop all threads by signals, including one in malloc. So if the thread sleeps
-//! in the call while such a signal is pending, the signal is delivered.
+//! garbage collectors stop all threads by signals, including one in malloc. So the signals whose
+//! handlers may run anywhere ([`super::handlers`]) stay unblocked, also if strandline dies; of them
+//! it passes on what the program's own threads send, and blocks the others. And if the thread sleeps
+//! in the call while another handled signal is pending, that is delivered.
+//!
+//! If a handler has run in the call, the thread's own system call ends as if it had run after it.
 //!
 //! This module does not choose the thread or the moment; its callers do.
 
@@ -29,6 +33,7 @@ use strandline_sys::ptrace::{self, Event, Registers};
 use strandline_sys::{memory, registers};
 
 use super::frame::{self, ExtendedState};
+use super::{filters, handlers};
 use crate::memory::Memory;
 use crate::procfs::ThreadActivity;
 use crate::target::tracee::{self, Tracee};
@@ -50,6 +55,9 @@ const NO_ENTRY_FLAGS: u64 = 1 << 10 | 1 << 8 | 1 << 18;
 /// blocked one the kernel would reset the handler.
 const FAULTS: u64 = 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 30;
 
+/// KILL and STOP, which the kernel leaves out of every mask.
+const UNBLOCKABLE: u64 = 1 << 8 | 1 << 18;
+
 /// A call to make.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
@@ -64,6 +72,8 @@ pub struct Call {
     /// Bytes right below the red zone that the caller has written to: the frame, and that of a
     /// signal handler that runs before the call, go below them.
     pub reserved_bytes: u64,
+    /// Address of `syscall; ret`, for asking which handlers may run in the call; `None` if none may.
+    pub system_call: Option<u64>,
     /// Whether fault signals are blocked as well. For a bare system call, which should not fault,
     /// and where a handler would run in the process that the call makes.
     pub blocks_faults: bool,
@@ -93,16 +103,25 @@ const RESTART_BLOCK: u64 = (-516_i64) as u64;
 
 /// A thread in a call: its frame is written and its registers are set.
 pub struct Injected<'a> {
-    tracee: Tracee<'a>,
+    pub(super) tracee: Tracee<'a>,
+    /// The mask at the stop, restored at the end.
     mask: u64,
+    /// The mask of the code of the call, outside of handlers.
+    call_mask: u64,
+    /// Signals of which only those that the program's own threads send are passed on.
+    let_through: u64,
     state: ExtendedState,
-    frame_address: u64,
+    pub(super) frame_address: u64,
     trampoline: u64,
     /// The pending signal that announces the end of the call; `None` if the rt_sigreturn is
     /// intercepted instead.
     announcement: Option<i32>,
     /// Whether a signal of the program was delivered after the call.
     is_signalled: bool,
+    /// Whether a handler ran in the call.
+    has_handled: bool,
+    /// Whether the thread left the call without a stop and runs the program.
+    has_left: bool,
     /// Whether the thread is, or may be, under a seccomp filter.
     is_filtered: bool,
     /// Whether pending signals are being delivered.
@@ -115,36 +134,40 @@ pub struct Injected<'a> {
 
 /// Writes the frame and sets the registers; the thread stays stopped. If it fails, only memory
 /// below the red zone was changed, and the thread is released.
-pub fn begin<'a>(mut tracee: Tracee<'a>, call: &Call) -> Result<Injected<'a>, CallError> {
+pub fn begin<'a>(tracee: Tracee<'a>, call: &Call) -> Result<Injected<'a>, CallError> {
     let (mask, state, frame_address, entry) = prepare(&tracee, call).map_err(CallError::NotStarted)?;
-    let (tid, original) = (tracee.tid, tracee.registers);
-    let is_filtered = !tracee.process.task_status(tid).is_ok_and(|status| !status.is_under_seccomp());
-    // From the next line on the call runs even if strandline dies; until here it does not.
-    ptrace::set_registers(tid, &entry).map_err(CallError::NotStarted)?;
-    tracee.set_restore(false);
-    if let Err(error) =
-        ptrace::set_signal_mask(tid, if call.blocks_faults { u64::MAX } else { mask | !FAULTS })
-    {
-        // The thread is still in its first stop and has run no instruction: undo.
-        ptrace::set_registers(tid, &original).map_err(CallError::Failed)?;
-        tracee.set_restore(true);
-        return Err(CallError::NotStarted(error));
-    }
-    let trampoline = call.trampoline;
-    let (announcement, is_signalled, began) = (None, false, Instant::now());
-    Ok(Injected {
-        tracee,
+    let status = tracee.process.task_status(tracee.tid).ok();
+    let mut injected = Injected {
         mask,
+        call_mask: if call.blocks_faults { u64::MAX } else { mask | !FAULTS } & !UNBLOCKABLE,
+        let_through: 0,
         state,
         frame_address,
-        trampoline,
-        announcement,
-        is_signalled,
-        is_filtered,
+        trampoline: call.trampoline,
+        announcement: None,
+        is_signalled: false,
+        has_handled: false,
+        has_left: false,
+        is_filtered: status.as_ref().is_none_or(|status| status.is_under_seccomp()),
         is_delivering: false,
         slept_with_pending_signal: false,
-        began,
-    })
+        began: Instant::now(),
+        tracee,
+    };
+    let candidates = status.map_or(0, |status| handlers::candidates(&status, mask));
+    let asks = candidates != 0 && filters::objection(&injected.tracee, &[handlers::QUESTION]).is_none();
+    match call.system_call {
+        Some(site) if asks => match injected.ask_and_enter(site, candidates, &entry) {
+            Ok(()) => Ok(injected),
+            Err(error) => {
+                if matches!(error, CallError::TimedOut) {
+                    injected.abandon();
+                }
+                Err(error)
+            }
+        },
+        _ => injected.start(&entry, injected.call_mask).map(|()| injected),
+    }
 }
 
 /// Whether the program would not notice the end of a function call in this stopped thread under a
@@ -203,6 +226,47 @@ fn prepare(tracee: &Tracee<'_>, call: &Call) -> std::io::Result<(u64, ExtendedSt
 }
 
 impl Injected<'_> {
+    /// Sets the first registers and the mask.
+    pub(super) fn start(&mut self, entry: &Registers, mask: u64) -> Result<(), CallError> {
+        let tid = self.tracee.tid;
+        // From the next line on the call runs even if strandline dies; until here it does not.
+        ptrace::set_registers(tid, entry).map_err(CallError::NotStarted)?;
+        self.tracee.set_restore(false);
+        if let Err(error) = ptrace::set_signal_mask(tid, mask) {
+            // The thread is still in its first stop and has run no instruction: undo.
+            ptrace::set_registers(tid, &self.tracee.registers).map_err(CallError::Failed)?;
+            self.tracee.set_restore(true);
+            return Err(CallError::NotStarted(error));
+        }
+        Ok(())
+    }
+
+    /// Has the thread ask which of `candidates` may run their handlers, and puts it at the entry of
+    /// the call.
+    fn ask_and_enter(&mut self, site: u64, candidates: u64, entry: &Registers) -> Result<(), CallError> {
+        self.let_through = handlers::ask(self, site, candidates, entry)?;
+        // The mask first: from the second step on the function runs even if strandline dies.
+        self.set_call_mask(self.call_mask & !self.let_through).map_err(CallError::Failed)?;
+        self.set_registers(entry).map_err(CallError::Failed)
+    }
+
+    /// Whether the stopped thread has left the call and its handlers for the program.
+    fn is_outside(&self) -> std::io::Result<bool> {
+        let is_above = self.registers()?.rsp > self.frame_address + 8;
+        Ok(is_above || ptrace::signal_mask(self.tracee.tid)? == self.mask)
+    }
+
+    fn set_call_mask(&mut self, mask: u64) -> std::io::Result<()> {
+        ptrace::set_signal_mask(self.tracee.tid, mask)?;
+        self.call_mask = mask;
+        Ok(())
+    }
+
+    /// Whether the stopped thread runs the call itself, not a handler or the program.
+    fn is_in_call(&self) -> std::io::Result<bool> {
+        Ok(self.call_mask != self.mask && ptrace::signal_mask(self.tracee.tid)? == self.call_mask)
+    }
+
     /// The thread's registers in its current stop.
     pub fn registers(&self) -> std::io::Result<Registers> {
         ptrace::registers(self.tracee.tid)
@@ -230,7 +294,7 @@ impl Injected<'_> {
                 // A fault in the call, or a delivered signal: the program's own handler or its end,
                 // as without strandline.
                 Some(Event::Signal(number)) => {
-                    self.block_signals(number).map_err(CallError::Failed)?;
+                    self.prepare_delivery(number).map_err(CallError::Failed)?;
                     signal = number;
                 }
                 // A stop of the whole process stops this thread too; the call continues and ends
@@ -255,7 +319,12 @@ impl Injected<'_> {
         loop {
             let event = tracee::next_event(tid, deadline.min(Instant::now() + SIGNAL_CHECK_INTERVAL))?;
             if event.is_some() || Instant::now() >= deadline {
+                self.slept_with_pending_signal = false;
                 return Ok(event);
+            }
+            if self.has_lost_announcement() {
+                ptrace::interrupt(tid)?;
+                return tracee::next_event(tid, deadline);
             }
             let is_waited_for = self.sleeps_with_pending_signal();
             if !(std::mem::replace(&mut self.slept_with_pending_signal, is_waited_for) && is_waited_for) {
@@ -278,10 +347,22 @@ impl Injected<'_> {
         }
     }
 
-    /// Has the thread, stopped in the call, take its pending signals when it goes on. If the call
-    /// has returned meanwhile, the thread has its own mask back already.
+    /// Has the stopped thread take its pending signals when it goes on, if it is in the call. A
+    /// handler, and the program after the call, have their own masks.
     fn deliver_pending(&mut self) -> std::io::Result<()> {
-        if self.has_returned(&ptrace::registers(self.tracee.tid)?) { Ok(()) } else { self.unblock_signals() }
+        if !self.is_in_call()? {
+            return Ok(());
+        }
+        self.is_delivering = true;
+        ptrace::set_signal_mask(self.tracee.tid, self.delivery_mask())
+    }
+
+    /// Whether the announcing signal is gone without a stop: another thread set its action, which
+    /// drops it wherever it is pending.
+    fn has_lost_announcement(&self) -> bool {
+        let Some(signal) = self.announcement else { return false };
+        let status = self.tracee.process.task_status(self.tracee.tid).ok();
+        status.and_then(|status| status.thread_pending).is_some_and(|all| all >> (signal - 1) & 1 == 0)
     }
 
     /// Whether the thread is back where it was stopped before the call.
@@ -308,20 +389,24 @@ impl Injected<'_> {
         self.mask | self.announcement.map_or(0, |signal| 1 << (signal - 1))
     }
 
-    fn unblock_signals(&mut self) -> std::io::Result<()> {
-        self.is_delivering = true;
-        ptrace::set_signal_mask(self.tracee.tid, self.delivery_mask())
-    }
-
-    /// In the stop before the delivery of a signal: blocks all other signals for when its handler
-    /// returns to the call. The signal itself stays unblocked, as the kernel would requeue a
-    /// blocked one.
-    fn block_signals(&mut self, signal: i32) -> std::io::Result<()> {
+    /// In the stop before the delivery of a signal within the call: decides whether its handler runs
+    /// now. The kernel puts a signal back that is blocked when the thread goes on.
+    fn prepare_delivery(&mut self, signal: i32) -> std::io::Result<()> {
+        let own = 1_u64.checked_shl(signal.wrapping_sub(1) as u32).unwrap_or(0);
         if std::mem::take(&mut self.is_delivering) {
-            let own = 1_u64.checked_shl(signal.wrapping_sub(1) as u32).unwrap_or(0);
-            ptrace::set_signal_mask(self.tracee.tid, (self.mask | !FAULTS) & !own)?;
+            // All others stay blocked for when the handler returns to the call.
+            self.has_handled = true;
+            return self.set_call_mask(self.call_mask & !own);
         }
-        Ok(())
+        if self.let_through & own == 0 || !self.is_in_call()? {
+            return Ok(());
+        }
+        if handlers::is_sent_by_own_process(&self.tracee)? {
+            self.has_handled = true;
+            return Ok(());
+        }
+        self.let_through &= !own;
+        self.set_call_mask(self.call_mask | own)
     }
 
     /// Whether a stop with `registers` is at the entry of the rt_sigreturn that ends the call.
@@ -347,6 +432,9 @@ impl Injected<'_> {
             let registers = self.next_system_call(deadline)?;
             if self.is_returning(&registers) {
                 break;
+            }
+            if Instant::now() >= deadline {
+                return Err(CallError::TimedOut);
             }
         }
         if self.is_filtered {
@@ -381,9 +469,10 @@ impl Injected<'_> {
                         self.announcement = None;
                         return self.run_to_return(deadline);
                     }
-                    self.block_signals(number).map_err(CallError::Failed)?;
                     signal = number;
-                    if has_returned {
+                    if !has_returned {
+                        self.prepare_delivery(number).map_err(CallError::Failed)?;
+                    } else {
                         // Sent during the call and delivered after it: to the program's own state,
                         // so that the kernel ends or restarts its system call as usual.
                         ptrace::set_registers(tid, &self.tracee.registers).map_err(CallError::Failed)?;
@@ -391,6 +480,11 @@ impl Injected<'_> {
                     }
                 }
                 Some(event @ Event::Exited { .. }) => return Err(CallError::Died(event)),
+                Some(Event::Stopped) if self.has_lost_announcement() => {
+                    self.announcement = None;
+                    self.has_left = self.is_outside().map_err(CallError::Failed)?;
+                    return if self.has_left { Ok(()) } else { self.run_to_return(deadline) };
+                }
                 Some(Event::Stopped | Event::GroupStop(_) | Event::Syscall | Event::Other(_)) => {}
                 None => return Err(CallError::TimedOut),
             }
@@ -402,6 +496,9 @@ impl Injected<'_> {
     /// the thread continues by itself.
     pub fn finish(mut self, limit: Duration) -> Result<Duration, CallError> {
         let tid = self.tracee.tid;
+        if self.has_left {
+            return self.leave(0);
+        }
         if self.announcement.is_some() {
             return self.resume_program();
         }
@@ -430,10 +527,19 @@ impl Injected<'_> {
         if self.is_signalled {
             return self.leave(0);
         }
-        ptrace::set_registers(self.tracee.tid, &self.tracee.registers).map_err(CallError::Failed)?;
+        ptrace::set_registers(self.tracee.tid, &self.program_registers()).map_err(CallError::Failed)?;
+        if self.has_handled {
+            return self.leave(0);
+        }
         self.tracee.set_restore(true);
         self.tracee.let_go();
         Ok(held)
+    }
+
+    /// The registers with which the program goes on.
+    fn program_registers(&self) -> Registers {
+        let original = self.tracee.registers;
+        if self.has_handled { frame::interrupted(&original) } else { original }
     }
 
     fn leave(self, signal: i32) -> Result<Duration, CallError> {
@@ -449,11 +555,11 @@ impl Injected<'_> {
         let tid = self.tracee.tid;
         ptrace::set_signal_mask(tid, self.mask)?;
         ptrace::set_register_set(tid, NT_X86_XSTATE, &self.state.image)?;
-        ptrace::set_registers(tid, &frame::restarting(&self.tracee.registers))
+        ptrace::set_registers(tid, &frame::restarting(&self.program_registers()))
     }
 
-    /// Leaves the thread to finish the call by itself with its own signal mask; its frame restores
-    /// the rest.
+    /// Leaves the thread to finish the call by itself, with its own signal mask if it is in the call;
+    /// its frame restores the rest.
     pub fn abandon(self) {
         let tid = self.tracee.tid;
         // Only a stopped thread can be detached. If it does not stop, the end of this tracer
@@ -465,7 +571,7 @@ impl Injected<'_> {
                 let _ = ptrace::detach(tid, signal);
             }
             Ok(Some(event)) => {
-                if event == Event::Stopped {
+                if event == Event::Stopped && self.is_in_call().unwrap_or(false) {
                     let _ = ptrace::set_signal_mask(tid, self.delivery_mask());
                 }
                 let _ = ptrace::detach(tid, 0);
