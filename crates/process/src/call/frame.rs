@@ -111,8 +111,8 @@ pub fn restarting(registers: &Registers) -> Registers {
     again
 }
 
-/// Registers with which a stopped system call ends with EINTR where the kernel would end it so after
-/// a handler with `SA_RESTART`.
+/// Registers with which a stopped system call ends with EINTR where the kernel would end it so
+/// after a handler with `SA_RESTART`.
 pub fn interrupted(registers: &Registers) -> Registers {
     let mut ended = *registers;
     let is_in_call = (registers.orig_rax as i64) >= 0;

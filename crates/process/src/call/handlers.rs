@@ -63,8 +63,8 @@ fn runs_anywhere(signal: u32, action: &[u8; ACTION_BYTES]) -> bool {
 }
 
 /// Has a thread at the start of a call ask for the actions of the signals `candidates`, all signals
-/// blocked, and returns those whose handlers may run anywhere. The thread then stands at the exit of
-/// its last question. If strandline dies before, it returns from the question to the program.
+/// blocked, and returns those whose handlers may run anywhere. The thread then stands at the exit
+/// of its last question. If strandline dies before, it returns from the question to the program.
 ///
 /// `site` is the address of `syscall; ret`, `entry` the registers at the start of the call.
 pub(super) fn ask(

@@ -19,9 +19,9 @@
 //! All signals except those of faults are blocked during the call, so that no handler runs within
 //! it. But the sender of a signal may wait for its handler while it holds what the call waits for:
 //! garbage collectors stop all threads by signals, including one in malloc. So the signals whose
-//! handlers may run anywhere ([`super::handlers`]) stay unblocked, also if strandline dies; of them
-//! it passes on what the program's own threads send, and blocks the others. And if the thread sleeps
-//! in the call while another handled signal is pending, that is delivered.
+//! handlers may run anywhere (`handlers.rs`) stay unblocked, also if strandline dies; of them
+//! it passes on what the program's own threads send, and blocks the others. And if the thread
+//! sleeps in the call while another handled signal is pending, that is delivered.
 //!
 //! If a handler has run in the call, the thread's own system call ends as if it had run after it.
 //!
@@ -72,7 +72,7 @@ pub struct Call {
     /// Bytes right below the red zone that the caller has written to: the frame, and that of a
     /// signal handler that runs before the call, go below them.
     pub reserved_bytes: u64,
-    /// Address of `syscall; ret`, for asking which handlers may run in the call; `None` if none may.
+    /// Address of `syscall; ret`, for asking which handlers may run in the call; `None`: none may.
     pub system_call: Option<u64>,
     /// Whether fault signals are blocked as well. For a bare system call, which should not fault,
     /// and where a handler would run in the process that the call makes.
@@ -389,8 +389,8 @@ impl Injected<'_> {
         self.mask | self.announcement.map_or(0, |signal| 1 << (signal - 1))
     }
 
-    /// In the stop before the delivery of a signal within the call: decides whether its handler runs
-    /// now. The kernel puts a signal back that is blocked when the thread goes on.
+    /// In the stop before the delivery of a signal within the call: decides whether its handler
+    /// runs now. The kernel puts a signal back that is blocked when the thread goes on.
     fn prepare_delivery(&mut self, signal: i32) -> std::io::Result<()> {
         let own = 1_u64.checked_shl(signal.wrapping_sub(1) as u32).unwrap_or(0);
         if std::mem::take(&mut self.is_delivering) {
@@ -558,8 +558,8 @@ impl Injected<'_> {
         ptrace::set_registers(tid, &frame::restarting(&self.program_registers()))
     }
 
-    /// Leaves the thread to finish the call by itself, with its own signal mask if it is in the call;
-    /// its frame restores the rest.
+    /// Leaves the thread to finish the call by itself, with its own signal mask if it is in the
+    /// call; its frame restores the rest.
     pub fn abandon(self) {
         let tid = self.tracee.tid;
         // Only a stopped thread can be detached. If it does not stop, the end of this tracer
