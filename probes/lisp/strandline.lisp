@@ -173,7 +173,7 @@ meant for another. TYPE is F_WRLCK (1) or F_UNLCK (2)."
           (setf *mode* (if (look) :on :off)))
         (when (and (eq *mode* :on)
                    (not (and (ours-p)
-                             ;; An interrupt may unwind the exchange, but not before the turn is given back.
+                             ;; An interrupt may unwind the exchange, but never skips the release of the lock.
                              (sb-sys:without-interrupts
                                (unwind-protect (sb-sys:with-local-interrupts (turn 1) (talk line))
                                  (turn 2))))))

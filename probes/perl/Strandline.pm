@@ -65,7 +65,7 @@ sub mark {
     if ($process != $$) { ($process, $owed) = ($$, 0) }
 
     # Processes of one tree share the socket: else one might read the answer that was meant for another.
-    # Taken back in the statement of the eval: between two statements a signal handler may die.
+    # Released in the statement of the eval: a signal handler can die between two statements.
     my ($done) = (
         scalar(eval {
             1 while syscall($FCNTL, $fd, 7, $lock) == -1 && $! == $EINTR;

@@ -101,7 +101,19 @@ module Strandline
 
     # Writes the line and waits until nothing is owed; false where there is nobody at the other end.
     def talk(line)
+      exchange(line)
+    ensure
+      # Twice: a timeout can come in the first of two, before its first statement.
+      begin
+        release
+      ensure
+        release if @locked
+      end
+    end
+
+    def exchange(line)
       # Processes of one tree share the socket: else one might read the answer that was meant for another.
+      @locked = true
       again { @socket.fcntl(F_SETLKW, TAKE) }
       # Sent and counted, looked at, and then counted and taken: no timeout comes in between.
       Thread.handle_interrupt(Object => :never) do
@@ -117,11 +129,11 @@ module Strandline
         end
       end
       true
-    ensure
-      # No timeout may come before it.
-      Thread.handle_interrupt(Object => :never) do
-        @socket.fcntl(F_SETLKW, GIVE) if identity(@fd) == @file
-      end
+    end
+
+    def release
+      @socket.fcntl(F_SETLKW, GIVE) if identity(@fd) == @file
+      @locked = false
     end
 
     def again

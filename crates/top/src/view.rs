@@ -81,10 +81,7 @@ fn headline(state: &State) -> String {
     let chosen =
         if state.filter.is_empty() { String::new() } else { format!(" with “{}”", state.filter) };
     let took = strandline_report::units::seconds(survey.took.as_secs_f64());
-    format!(
-        " {} {what}{chosen} · looked at in {took}, nothing was stopped for it",
-        thousands(state.rows.len() as u64)
-    )
+    format!(" {} {what}{chosen} · read in {took}, none stopped", thousands(state.rows.len() as u64))
 }
 
 fn footer(state: &State) -> Line<'_> {

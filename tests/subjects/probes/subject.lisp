@@ -22,8 +22,8 @@
     ;; The collector stops threads in their marks, by signals.
     (loop repeat 20 do (sb-ext:gc))
     (mapc #'sb-thread:join-thread threads))
-  ;; A timeout that unwinds a mark leaves an answer behind, which the next mark reads, and gives its turn
-  ;; back, which a child waits for.
+  ;; A timeout that unwinds a mark leaves an answer behind, which the next mark reads, and releases the
+  ;; lock, which a child waits for.
   (loop repeat 200
         do (handler-case (sb-ext:with-timeout 0.0002 (marks 100)) (sb-ext:timeout ()))
            (fork-marks 1))

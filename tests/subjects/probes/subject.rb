@@ -9,6 +9,13 @@ def loop_marks(count)
   count.times { Strandline.mark("quiet") }
 end
 
+def forked(count)
+  fork do
+    loop_marks(count)
+    exit!(3)
+  end
+end
+
 task, argument = ARGV
 case task
 when "loop"
@@ -19,18 +26,17 @@ when "loop"
   exit!(7)
 when "crowd"
   threads = 4.times.map { Thread.new { loop_marks(argument.to_i) } }
-  child = fork do
-    loop_marks(argument.to_i)
-    exit!(3)
-  end
+  child = forked(argument.to_i)
   threads.each(&:join)
   Process.wait(child)
   ended = $?.exitstatus
-  # A timeout, wherever in a mark it comes: no later mark waits for ever.
+  # A timeout, wherever in a mark it comes: no later mark waits for ever, here or in a child.
   200.times do
     Timeout.timeout(0.0003) { loop_marks(100) }
   rescue Timeout::Error
     nil
+  ensure
+    Process.wait(forked(1))
   end
   Strandline.mark("after")
   exit!(ended == 3 ? 7 : 1)

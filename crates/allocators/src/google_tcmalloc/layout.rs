@@ -16,7 +16,8 @@ const ADDRESS_BITS: u32 = 48;
 pub const HUGE_SHIFT: u32 = 21;
 /// Bytes of a huge page.
 pub const HUGE_BYTES: u64 = 1 << HUGE_SHIFT;
-/// Size and alignment of a mapping (`common.h`, `kMinMmapAlloc`).
+/// Size and alignment of a mapping (`common.h`, `kMinMmapAlloc`; its address contains its purpose:
+/// `internal/memory_tag.h`).
 pub const REGION_BYTES: u64 = 1 << 30;
 
 /// Layout of spans and trackers.
@@ -39,7 +40,8 @@ pub struct Layout {
     /// Capacity of that list (`kCacheSize`); it has 16 bits per object and the size of the bitmap.
     pub list_capacity: usize,
     /// Offset in a sample (`sampled_allocation.h`, `StackTrace` in `logging.h`) of its proxy: the
-    /// object allocated in its place, in a span of its size.
+    /// object allocated in its place, in a span of its size (`allocation_sampling.h`,
+    /// `SampleifyAllocation`).
     pub proxy: Option<usize>,
     /// Offset in a sample of its size.
     pub allocated_size: usize,

@@ -251,7 +251,7 @@ pub struct SegmentLayout {
     pub releases: &'static str,
     /// Its alignment, and its size unless it holds a single block.
     pub bytes: u64,
-    /// `cookie`: its address XOR a key of the process.
+    /// `cookie`: its address XOR a key of the process (`internal.h`, `_mi_ptr_cookie`).
     pub cookie: usize,
     /// `thread_id`: 0 if its thread ended, or it was freed.
     pub thread_id: usize,

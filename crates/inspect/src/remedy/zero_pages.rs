@@ -19,6 +19,7 @@ use super::{Applied, Footprint, Refusal, call, choose, precheck};
 use crate::ledger::zeros;
 use strandline_process::call::code::{CallSites, can_call};
 use strandline_process::call::filters::{self, RequiredCall};
+use strandline_process::call::frame::SYSCALL_BYTES;
 use strandline_process::call::inject::{self, Call, CallError, Injected};
 use strandline_process::control_groups::ControlGroups;
 use strandline_process::error::Error;
@@ -40,8 +41,6 @@ const STOP_LIMIT: Duration = Duration::from_millis(50);
 /// How long they run between two stops.
 const REST: Duration = Duration::from_millis(50);
 /// A call without effect (getpid): the thread would run it if strandline died before the arming.
-/// The length of the instruction `syscall`.
-const SYSCALL_BYTES: u64 = 2;
 const HARMLESS: u64 = 39;
 const MADVISE: u64 = 28;
 const MADV_DONTNEED: u64 = 4;

@@ -101,16 +101,25 @@ fn a_collector_survives_a_reclaim_killed_at_any_instant() {
         }
         let first = subject.pid();
         let seed = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 | 1;
-        let (mut state, mut killed_inside) = (seed, 0);
+        let (mut state, mut turns, mut killed_inside) = (seed, 0, 0);
         while killed_inside < scaled(20, 1000) {
+            assert!(turns < scaled(2_000, 100_000), "{killed_inside} of {turns} kills came in the middle");
             let mut command = Command::new(example("reclaim_once"));
             command.arg("--thread").arg(first.to_string()).arg(first.to_string()).arg("60");
             let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-            while subject.status_field(first, "TracerPid:") == "0" && child.try_wait().unwrap().is_none() {
+            let is_traced = || subject.status_field(first, "TracerPid:") != "0";
+            while !is_traced() && child.try_wait().unwrap().is_none() {
                 std::thread::sleep(Duration::from_micros(50));
             }
-            std::thread::sleep(Duration::from_micros(random(&mut state, 5_000)));
-            killed_inside += usize::from(subject.status_field(first, "TracerPid:") != "0");
+            // Every other kill comes while the call waits for a lock, which a stopped thread may
+            // hold.
+            if turns % 2 == 0 {
+                while is_traced() && !subject.waits_for_lock(first) {}
+            } else {
+                std::thread::sleep(Duration::from_micros(random(&mut state, 5_000)));
+            }
+            killed_inside += usize::from(is_traced());
+            turns += 1;
             child.kill().unwrap();
             child.wait().unwrap();
             subject.assert_untouched();

@@ -123,6 +123,12 @@ impl Subject {
         is("State:", "S") && is("TracerPid:", "0") && is("SigPnd:", "0000000000000000")
     }
 
+    /// Whether thread `tid` sleeps in futex(2), which is number 202.
+    pub fn waits_for_lock(&self, tid: i32) -> bool {
+        let call = std::fs::read_to_string(format!("/proc/{}/task/{tid}/syscall", self.pid()));
+        call.is_ok_and(|call| call.starts_with("202 "))
+    }
+
     /// Asks a subject that counts for its counts.
     pub fn counts(&mut self) -> (u64, u64) {
         self.child.stdin.as_mut().unwrap().write_all(b"c").unwrap();

@@ -40,7 +40,7 @@ const MINUS_EINTR: u64 = (-4_i64) as u64;
 const RESTART_BLOCK: i64 = -516;
 const RESTART_SYSCALL: u64 = 219;
 /// The length of the instruction `syscall`.
-const SYSCALL_BYTES: u64 = 2;
+pub const SYSCALL_BYTES: u64 = 2;
 
 /// The extended state of a thread, and the part of it that a signal frame may hold.
 #[derive(Clone, Debug)]

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use strandline_sys::ptrace::{self, Registers};
 
 use super::filters::{RequiredCall, any};
+use super::frame::SYSCALL_BYTES;
 use super::inject::{CallError, Injected};
 use crate::memory::{Memory, word_at};
 use crate::procfs::Status;
@@ -31,8 +32,6 @@ const SA_RESTART: u64 = 0x1000_0000;
 const SIG_IGN: u64 = 1;
 /// Size of the kernel's `sigset_t`.
 const MASK_BYTES: u64 = 8;
-/// The length of the instruction `syscall`.
-const SYSCALL_BYTES: u64 = 2;
 /// Maximum time for all questions; each takes microseconds.
 const LIMIT: Duration = Duration::from_secs(1);
 /// `SI_TKILL`: sent by tgkill(2), as pthread_kill does.

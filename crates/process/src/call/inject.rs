@@ -19,9 +19,9 @@
 //! All signals except those of faults are blocked during the call, so that no handler runs within
 //! it. But the sender of a signal may wait for its handler while it holds what the call waits for:
 //! garbage collectors stop all threads by signals, including one in malloc. So the signals whose
-//! handlers may run anywhere (`handlers.rs`) stay unblocked, also if strandline dies; of them
-//! it passes on what the program's own threads send, and blocks the others. And if the thread
-//! sleeps in the call while another handled signal is pending, that is delivered.
+//! handlers may run anywhere (`handlers.rs`) stay unblocked, also if strandline dies; of them it
+//! passes on what the program's own threads send, and blocks the others. And if the thread sleeps
+//! in the call while another handled signal is pending, that is delivered.
 //!
 //! If a handler has run in the call, the thread's own system call ends as if it had run after it.
 //!

@@ -3,8 +3,7 @@
 //! [`code`] finds the instructions that a call goes through, [`inject`] makes the call, [`frame`]
 //! builds the signal frames that the kernel reads, [`stack`] determines how much stack the thread
 //! has, [`filters`] whether its seccomp filters allow the call, `handlers` which signals may run
-//! their handlers in it. The caller chooses the thread, the
-//! moment and the function.
+//! their handlers in it. The caller chooses the thread, the moment and the function.
 
 pub mod code;
 pub mod filters;

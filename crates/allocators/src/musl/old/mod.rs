@@ -23,7 +23,8 @@ const FREE_HEADER_BYTES: u64 = 32;
 const ALIGNMENT: u64 = 32;
 /// The lowest bit of both sizes (`C_INUSE`).
 const IN_USE: u64 = 1;
-/// Offset of the first chunk in a region, and of a block's chunk in its own mapping.
+/// Offset of the first chunk in a region (`expand_heap`), and of a block's chunk in its own
+/// mapping.
 const FIRST_CHUNK_OFFSET: u64 = 16;
 
 /// Reads one instance outside `taken` (claimed by others).
