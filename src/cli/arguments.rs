@@ -11,7 +11,7 @@ use clap_complete::Shell;
 
 pub use super::arguments_export::Export;
 pub use super::arguments_lab::{Compare, Squeeze, Study, Try};
-use super::arguments_reading::{QuietFor, SnapshotChoice};
+use super::arguments_reading::{Detail, QuietFor, SnapshotChoice, rows};
 pub use super::arguments_top::Top;
 use super::condition::Condition;
 use strandline_inspect::remedy::applicable;
@@ -182,7 +182,7 @@ impl Verb {
 #[command(after_help = "\
 Examples:
   strandline explain 4711
-  strandline explain --rows all $(pidof my-service)
+  strandline explain -v $(pidof my-service)
   strandline explain --tree 4711
   strandline explain --json 4711 | jq .totals
   strandline explain --fail-if 'stranded > 200MiB' --fail-if 'stranded >= 20%' 4711
@@ -196,14 +196,16 @@ pub struct Explain {
     /// The process to look at
     #[arg(value_name = "PID", value_parser = pid)]
     pub pid: i32,
-    /// Rows shown: `all`, or the N largest; by default those of at least 0.5 % of RSS
+    #[command(flatten)]
+    pub detail: Detail,
+    /// Rows shown: `all`, or the N largest; by default the 7 largest of at least 0.5 % of RSS
     #[arg(long, value_name = "all|N", value_parser = rows)]
     pub rows: Option<Rows>,
     /// Exit with status 1 if this holds; may be given several times
     #[arg(long, value_name = "EXPR", value_parser = Condition::parse)]
     pub fail_if: Vec<Condition>,
     /// Look at the process and all its descendants: a line each, shared pages counted once
-    #[arg(long)]
+    #[arg(long, conflicts_with = "verbose")]
     pub tree: bool,
     /// Tell who holds what is live too, and what nothing leads to: see `strandline holders`
     #[arg(long, conflicts_with_all = ["tree", "max_stop"])]
@@ -240,9 +242,11 @@ pub struct Holders {
     /// The process to look at
     #[arg(value_name = "PID", value_parser = pid)]
     pub pid: i32,
-    /// Roots and types shown
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    pub top: usize,
+    #[command(flatten)]
+    pub detail: Detail,
+    /// Roots and types shown; by default 10 and 8, and with --verbose all that are listed
+    #[arg(long, value_name = "N")]
+    pub top: Option<usize>,
     /// What grew since an earlier look at it, which --json wrote
     #[arg(long, value_name = "FILE")]
     pub since: Option<PathBuf>,
@@ -287,6 +291,8 @@ pub struct Reclaim {
     /// The process to give back memory of
     #[arg(value_name = "PID", value_parser = pid)]
     pub pid: i32,
+    #[command(flatten)]
+    pub detail: Detail,
     /// Which remedy; if not given, the allocator's call (malloc_trim, jemalloc_purge, ...) that gives back most
     #[arg(long, value_name = "ID", value_parser = remedies())]
     pub remedy: Option<String>,
@@ -540,13 +546,6 @@ fn pid(text: &str) -> Result<i32, String> {
     }
 }
 
-fn rows(text: &str) -> Result<Rows, String> {
-    if text == "all" {
-        return Ok(Rows::All);
-    }
-    text.parse().map(Rows::Largest).map_err(|_| "use `all` or a number of rows".to_owned())
-}
-
 fn variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
@@ -590,9 +589,6 @@ mod tests {
         assert_eq!(pid("4711"), Ok(4711));
         assert!(pid("-1").is_err() && pid("0").is_err() && pid("x").is_err() && pid("99999999999").is_err());
         assert!(pid("/etc/passwd").is_err_and(|error| error.contains("core files")));
-        assert_eq!(rows("all"), Ok(Rows::All));
-        assert_eq!(rows("7"), Ok(Rows::Largest(7)));
-        assert!(rows("-7").is_err());
         assert_eq!(duration("0.5"), Ok(std::time::Duration::from_millis(500)));
         assert_eq!(duration("2s"), Ok(std::time::Duration::from_secs(2)));
         assert!(duration("nan").is_err() && duration("-1").is_err() && duration("1e30").is_err());

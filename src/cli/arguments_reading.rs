@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use strandline_inspect::explain::SnapshotMode;
 use strandline_recorder::plan;
+use strandline_report::model::Rows;
 
 /// When a snapshot is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -41,6 +42,22 @@ pub struct QuietFor {
     pub limit: Duration,
 }
 
+/// How much of what was found is shown.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Detail {
+    /// Show all details: every row and figure, every caveat
+    #[arg(short, long)]
+    pub verbose: bool,
+}
+
+/// Parses which rows are shown.
+pub fn rows(text: &str) -> Result<Rows, String> {
+    if text == "all" {
+        return Ok(Rows::All);
+    }
+    text.parse().map(Rows::Largest).map_err(|_| "use `all` or a number of rows".to_owned())
+}
+
 /// Parses a time like [`plan::duration`], or 0.
 fn duration_or_none(text: &str) -> Result<Duration, String> {
     let number = text.trim_end_matches(|c: char| c.is_alphabetic());
@@ -65,5 +82,12 @@ mod tests {
         assert_eq!(limit(&["x", "--quiet-for=0s"]), Some(Duration::ZERO));
         assert_eq!(limit(&["x", "--quiet-for", "2s"]), Some(Duration::from_secs(2)));
         assert_eq!(limit(&["x", "--quiet-for", "soon"]), None);
+    }
+
+    #[test]
+    fn rows_are_all_or_a_number() {
+        assert_eq!(rows("all"), Ok(Rows::All));
+        assert_eq!(rows("7"), Ok(Rows::Largest(7)));
+        assert!(rows("-7").is_err());
     }
 }

@@ -152,9 +152,9 @@ fn show_reclamation(output: &mut Output, given: &Reclamation) -> Result<()> {
         return Ok(());
     }
     tell_title(output, 3, "Giving it back: strandline reclaim PID --remedy malloc_trim")?;
-    let mut text = reclamation::reclamation(given, output.surface);
+    let mut text = reclamation::reclamation(given, &[], output.surface);
     if given.outcome == Outcome::Done {
-        let meaning = "Predicted was computed from outside, before the call; actual was counted in the page \
+        let meaning = "The prediction was computed from outside, before the call; what was released was counted in the page \
                        tables after it. The call ran on one of the process's own threads, which then went on \
                        as if nothing had been.";
         text.push('\n');

@@ -19,15 +19,12 @@ use super::condition::{Condition, Outcome, Whole};
 use super::output::{Output, print_message};
 use super::progress::Progress;
 use super::{CommandResult, Result};
-use strandline_report::model::View;
+use strandline_report::model::{Rows, View};
 use strandline_report::terminal;
 use strandline_report::text::clean;
 use strandline_report::units::{bytes, seconds};
 
 pub const SCHEMA: &str = "strandline/explain/1";
-
-/// Number of roots and types shown; `holders` shows more.
-const MAX_HOLDERS: usize = 10;
 
 /// The fields of the document.
 #[derive(Serialize)]
@@ -75,11 +72,15 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
         let body = Body { explanation: &explanation, holders: holders.as_ref() };
         output.document(SCHEMA, Some(&explanation), &body)?;
     } else {
-        let view = View::new(&explanation, arguments.rows.unwrap_or_default());
-        output.print(&terminal::explanation(&view, output.surface))?;
+        let verbose = arguments.detail.verbose;
+        let rows = if verbose { Rows::All } else { Rows::Large };
+        let view = View::new(&explanation, arguments.rows.unwrap_or(rows));
+        let screen = if verbose { terminal::details } else { terminal::explanation };
+        output.print(&screen(&view, output.surface))?;
         if let Some(holders) = &holders {
             output.print("\n")?;
-            output.print(&strandline_report::holders::holders(holders, MAX_HOLDERS, output.surface))?;
+            let screen = super::holders::screen(verbose);
+            output.print(&screen(holders, None, output.surface))?;
         }
     }
     Ok(test_conditions(&arguments.fail_if, &[&explanation], Whole::Rss))

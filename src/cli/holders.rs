@@ -9,6 +9,7 @@ use strandline_inspect::explain::Options;
 use strandline_inspect::holders::facts::Holders as Found;
 use strandline_inspect::holders::{growth, holders};
 use strandline_process::procfs::Process;
+use strandline_report::paint::Surface;
 
 use super::arguments::Holders;
 use super::output::Output;
@@ -73,6 +74,11 @@ fn check_same_process(before: &Found, pid: i32, start_ticks: Option<u64>) -> Res
     )))
 }
 
+/// The default screen, or the one with all details.
+pub fn screen(verbose: bool) -> fn(&Found, Option<usize>, Surface) -> String {
+    if verbose { strandline_report::holders::details } else { strandline_report::holders::holders }
+}
+
 /// Inspects one process.
 pub fn run(arguments: &Holders, output: &mut Output) -> Result<CommandResult> {
     let before = arguments.since.as_deref().map(read).transpose()?;
@@ -102,7 +108,8 @@ pub fn run(arguments: &Holders, output: &mut Output) -> Result<CommandResult> {
     if output.json {
         output.document(SCHEMA, None, &found)?;
     } else {
-        output.print(&strandline_report::holders::holders(&found, arguments.top, output.surface))?;
+        let screen = screen(arguments.detail.verbose);
+        output.print(&screen(&found, arguments.top, output.surface))?;
     }
     Ok(CommandResult::Done)
 }

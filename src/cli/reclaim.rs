@@ -9,7 +9,10 @@ use strandline_inspect::remedy::{ReclaimOptions, reclaim};
 use super::arguments::Reclaim;
 use super::output::{Output, print_message};
 use super::{CommandResult, Result};
-use strandline_report::reclamation;
+use strandline_report::paint::Surface;
+use strandline_report::text::{clean, clean_sentence, shorten, wrap};
+use strandline_report::units::bytes;
+use strandline_report::{reclamation, terminal};
 
 pub const SCHEMA: &str = "strandline/reclaim/1";
 
@@ -35,7 +38,7 @@ pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
     if output.json {
         output.document(SCHEMA, reclamation.before.as_ref(), &reclamation)?;
     } else if !refused {
-        output.print(&text(arguments.pid, &reclamation, output))?;
+        output.print(&text(arguments, &reclamation, output.surface))?;
     }
     if refused {
         let more = better(&reclamation).map_or_else(String::new, |better| format!("; {better}"));
@@ -45,25 +48,38 @@ pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
     Ok(CommandResult::Done)
 }
 
-fn text(pid: i32, given: &Reclamation, output: &Output) -> String {
+fn text(arguments: &Reclaim, given: &Reclamation, surface: Surface) -> String {
+    let hints = hints(arguments.pid, given, surface);
+    if !arguments.detail.verbose {
+        return reclamation::reclamation(given, &hints, surface);
+    }
+    let pid = arguments.pid;
     let title = given.before.as_ref().map_or_else(
         || format!("process {pid}"),
         |before| format!("process {pid} · {}", strandline_report::model::program(&before.target)),
     );
-    let title = strandline_report::text::shorten(&title, output.surface.columns);
-    let title = output.surface.paint(strandline_report::paint::Paint::Faint, &title);
-    let mut text = format!("{title}\n\n{}", reclamation::reclamation(given, output.surface));
+    let title = terminal::faint(&[shorten(&title, surface.columns)], surface).concat();
+    format!("{title}\n\n{}", reclamation::details(given, &hints, surface))
+}
+
+/// What to do next: another remedy that is better, and the command that applies a predicted one.
+fn hints(pid: i32, given: &Reclamation, surface: Surface) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(better) = better(given).filter(|_| given.dry_run || given.outcome != Outcome::Done) {
+        lines.extend(wrap(&better, surface.columns));
+    }
     // A remedy that is only predicted cannot be applied from here.
     if given.dry_run && given.outcome == Outcome::Done && is_applied(&given.remedy) {
-        text += &format!(
-            "\napply it: strandline reclaim {pid} --remedy {}\n",
-            strandline_report::text::clean(&given.remedy)
-        );
+        lines.push(String::new());
+        lines.extend(terminal::next(&[apply(pid, given)], surface));
     }
-    if let Some(better) = better(given).filter(|_| given.dry_run || given.outcome != Outcome::Done) {
-        text += &format!("\n{better}\n");
-    }
-    text
+    lines
+}
+
+/// The command that applies a predicted remedy.
+pub fn apply(pid: i32, given: &Reclamation) -> (String, String) {
+    let command = format!("strandline reclaim {pid} --remedy {}", clean(&given.remedy));
+    (command, "applies it".to_owned())
 }
 
 /// Whether a remedy is more than advice.
@@ -71,7 +87,7 @@ fn is_applied(id: &str) -> bool {
     readers::remedy(id).is_none_or(|spec| spec.is_applied())
 }
 
-/// The remedy that is predicted to give back more than the requested one, as a sentence.
+/// The remedy that is predicted to release more than the requested one, as a sentence.
 fn better(given: &Reclamation) -> Option<String> {
     let before = given.before.as_ref()?;
     let least = given.predicted_bytes.unwrap_or(0).max(before.kernel.rss_bytes / 100);
@@ -79,9 +95,9 @@ fn better(given: &Reclamation) -> Option<String> {
     let best = others.max_by_key(|other| other.predicted_bytes)?;
     let predicted = best.predicted_bytes.filter(|&predicted| predicted > least)?;
     Some(format!(
-        "more is predicted of {}, {}: {}",
-        strandline_report::text::clean(&best.id),
-        strandline_report::units::bytes(predicted),
-        strandline_report::text::clean_sentence(&best.how)
+        "{} is predicted to release more, {}: {}",
+        clean(&best.id),
+        bytes(predicted),
+        clean_sentence(&best.how)
     ))
 }

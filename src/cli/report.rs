@@ -107,7 +107,11 @@ fn of_holders(file: &Path, arguments: &Report, output: &mut Output) -> Result<Co
     let found = holders::read(file)?;
     match arguments.format.filter(|_| !output.json) {
         None if !output.json && arguments.output.is_none() => {
-            output.print(&strandline_report::holders::holders(&found, HOLDERS_SHOWN, output.surface))?;
+            output.print(&strandline_report::holders::details(
+                &found,
+                Some(HOLDERS_SHOWN),
+                output.surface,
+            ))?;
             Ok(CommandResult::Done)
         }
         Some(Format::Html) => {

@@ -75,11 +75,9 @@ fn look(pid: i32, wanted: Request, surface: Surface) -> Result<LookResult> {
             if given.outcome == Outcome::Refused {
                 return Err(Failure(format!("process {pid}: {}", reclamation::headline(&given))));
             }
-            let mut text = reclamation::reclamation(&given, surface);
-            if given.outcome == Outcome::Done {
-                let remedy = strandline_report::text::clean(&given.remedy);
-                text += &format!("\napply it: strandline reclaim {pid} --remedy {remedy}\n");
-            }
+            let is_done = given.outcome == Outcome::Done;
+            let apply = is_done.then(|| terminal::next(&[super::reclaim::apply(pid, &given)], surface));
+            let text = reclamation::reclamation(&given, &apply.unwrap_or_default(), surface);
             Ok(LookResult { text, sums })
         }
     }

@@ -70,7 +70,7 @@ impl Hash for RowKind {
 
 /// Code and constants of mapped programs and libraries.
 pub static PROGRAM_TEXT: RowKind =
-    RowKind::new("program.text", HolderKind::Program, State::Evictable, "code and constants of mapped files");
+    RowKind::new("program.text", HolderKind::Program, State::Evictable, "code of mapped files");
 /// Static data: written data pages of programs and libraries, and their bss.
 pub static PROGRAM_DATA: RowKind =
     RowKind::new("program.data", HolderKind::Program, State::Live, "static data of mapped files");

@@ -1,13 +1,15 @@
-//! Stacked bars: a whole divided into parts; each nonzero part gets at least one cell.
+//! Parts of a whole, a line each: name, size, share, and a bar as long as the share.
 
 use super::paint::{Paint, Surface};
+use super::text::{pad_left, pad_right};
+use super::units::{bytes, whole_percent};
 
-/// One part of a bar.
+/// One part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Name of the part in the legend.
+    /// Its name.
     pub name: &'static str,
-    /// The character it is drawn with, to distinguish it from its neighbours without colour.
+    /// The character its bar is drawn with.
     pub glyph: char,
     /// Its colour, if colour is on.
     pub paint: Paint,
@@ -15,50 +17,24 @@ pub struct Segment {
     pub bytes: u64,
 }
 
-/// Distributes `cells` among the parts: in proportion, remainders to the largest fractions, and at
-/// least one cell for each nonzero part. The result adds up to `cells` unless all parts are zero.
-pub fn apportion(parts: &[u64], cells: usize) -> Vec<usize> {
-    let total: u128 = parts.iter().map(|&part| u128::from(part)).sum();
-    if total == 0 {
-        return vec![0; parts.len()];
-    }
-    let cells_wide = cells as u128;
-    let mut given: Vec<usize> =
-        parts.iter().map(|&part| (u128::from(part) * cells_wide / total) as usize).collect();
-    let mut order: Vec<usize> = (0..parts.len()).collect();
-    order.sort_by_key(|&i| std::cmp::Reverse(u128::from(parts[i]) * cells_wide % total));
-    let mut left = cells - given.iter().sum::<usize>();
-    for &index in order.iter().filter(|&&i| parts[i] > 0) {
-        if left == 0 {
-            break;
-        }
-        given[index] += 1;
-        left -= 1;
-    }
-    for index in 0..parts.len() {
-        if parts[index] == 0 || given[index] > 0 {
-            continue;
-        }
-        // Take it from the widest part, where it matters least.
-        let widest = (0..parts.len()).max_by_key(|&i| given[i]).filter(|&i| given[i] > 1);
-        let Some(widest) = widest else { break };
-        given[widest] -= 1;
-        given[index] = 1;
-    }
-    given
-}
-
-/// The bar, `cells` wide, padded with spaces.
-pub fn bar(segments: &[Segment], cells: usize, surface: Surface) -> String {
-    let parts: Vec<u64> = segments.iter().map(|segment| segment.bytes).collect();
-    let given = apportion(&parts, cells);
-    let drawn: usize = given.iter().sum();
-    let mut line = String::new();
-    for (segment, count) in segments.iter().zip(given) {
-        let run: String = std::iter::repeat_n(segment.glyph, count).collect();
-        line += &surface.paint(segment.paint, &run);
-    }
-    line + &" ".repeat(cells - drawn)
+/// The lines, largest part first.
+pub fn bars(segments: &[Segment], surface: Surface) -> Vec<String> {
+    const NAME: usize = 12;
+    const BEFORE_BAR: usize = 2 + NAME + 2 + 8 + 2 + 5 + 2;
+    let whole = segments.iter().fold(0_u64, |sum, segment| sum.saturating_add(segment.bytes));
+    let room = surface.columns.saturating_sub(BEFORE_BAR) as u128;
+    let mut largest: Vec<&Segment> = segments.iter().collect();
+    largest.sort_by_key(|segment| std::cmp::Reverse(segment.bytes));
+    let line = |segment: &&Segment| {
+        let doubled = u128::from(segment.bytes) * room * 2 / u128::from(whole.max(1));
+        let bar = segment.glyph.to_string().repeat(doubled.div_ceil(2).min(room) as usize);
+        let name = pad_right(segment.name, NAME);
+        let size = pad_left(&bytes(segment.bytes), 8);
+        let share = pad_left(&whole_percent(segment.bytes, whole), 5);
+        let line = format!("  {name}  {size}  {share}  {}", surface.paint(segment.paint, &bar));
+        line.trim_end().to_owned()
+    };
+    largest.iter().map(line).collect()
 }
 
 #[cfg(test)]
@@ -66,20 +42,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_add_up_and_small_parts_are_seen() {
-        assert_eq!(apportion(&[50, 50], 10), [5, 5]);
-        assert_eq!(apportion(&[1, 999_999, 0], 10), [1, 9, 0]);
-        assert_eq!(apportion(&[1, 1, 1], 10).iter().sum::<usize>(), 10);
-        assert_eq!(apportion(&[0, 0], 10), [0, 0]);
-        assert_eq!(apportion(&[u64::MAX, u64::MAX, u64::MAX], 9), [3, 3, 3]);
-        assert_eq!(apportion(&[1, 1, 1, 1], 2).iter().sum::<usize>(), 2);
-    }
-
-    #[test]
-    fn a_bar_is_as_wide_as_asked() {
-        let segment = |glyph, bytes| Segment { name: "x", glyph, paint: Paint::Faint, bytes };
-        let plain = Surface { columns: 80, colour: false };
-        assert_eq!(bar(&[segment('█', 3), segment('░', 1)], 8, plain), "██████░░");
-        assert_eq!(bar(&[segment('█', 0)], 4, plain), "    ");
+    fn a_bar_is_as_long_as_its_share() {
+        let segment = |name, glyph, bytes| Segment { name, glyph, paint: Paint::Faint, bytes };
+        let plain = Surface { columns: 43, colour: false };
+        let lines = bars(&[segment("live", '█', 1 << 20), segment("pinned", '▓', 3 << 20)], plain);
+        assert_eq!(
+            lines,
+            ["  pinned        3.00 MiB   75 %  ▓▓▓▓▓▓▓▓", "  live          1.00 MiB   25 %  ███"]
+        );
+        assert_eq!(bars(&[segment("live", '█', 0)], plain), ["  live               0 B    0 %"]);
+        let all = bars(&[segment("live", '█', u64::MAX), segment("pinned", '▓', 0)], plain);
+        assert!(all[0].ends_with("  ██████████") && all[0].chars().count() == 43, "{all:?}");
     }
 }

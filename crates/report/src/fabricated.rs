@@ -124,7 +124,7 @@ pub fn service() -> Explanation {
             },
         ],
         verdict: Verdict {
-            headline: "1.1 GiB of 1.6 GiB RSS is free heap; malloc_trim gives back 1.1 GiB; \
+            headline: "1.1 GiB of 1.6 GiB RSS is free heap; malloc_trim releases 1.1 GiB; \
                        96 MiB is pinned by 12,411 live chunks"
                 .to_owned(),
             class: "free_heap".to_owned(),

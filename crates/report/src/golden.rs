@@ -1,6 +1,9 @@
 //! Compares terminal output with stored output, and checks the rules that hold for all output.
 
-use strandline_inspect::facts::{Explanation, Outcome, Reclamation};
+use strandline_claims::caveat::Caveat;
+use strandline_inspect::facts::{
+    Explanation, HolderKind, Outcome, Reclamation, Remedy, Runtime, State, TypeFacts,
+};
 
 use super::fabricated;
 use super::model::{Rows, View};
@@ -13,6 +16,13 @@ const PLAIN: Surface = Surface { columns: 80, colour: false };
 
 fn shown(explanation: &Explanation, rows: Rows) -> String {
     let text = terminal::explanation(&View::new(explanation, rows), PLAIN);
+    assert_fits(&text, 80);
+    assert!(rows != Rows::Large || text.lines().count() <= 40, "{text}");
+    text
+}
+
+fn detailed(explanation: &Explanation) -> String {
+    let text = terminal::details(&View::new(explanation, Rows::All), PLAIN);
     assert_fits(&text, 80);
     text
 }
@@ -65,11 +75,97 @@ fn colour_changes_nothing_but_colour() {
 }
 
 #[test]
+fn a_fragmented_service_in_detail() {
+    insta::assert_snapshot!(detailed(&fabricated::service()));
+}
+
+#[test]
+fn hostile_names_cannot_reach_a_detailed_screen() {
+    detailed(&fabricated::hostile());
+}
+
+/// A process with more of everything than a screen has lines.
+fn crowded() -> Explanation {
+    let mut all = fabricated::service();
+    all.verdict.headline = "memory that is free and cannot be released ".repeat(20);
+    all.kernel.swap_bytes = 1 << 30;
+    for number in 0..30 {
+        let text = format!("reason {number} for which this part was not read");
+        all.caveats.push(Caveat::new("not_read", format!("arena {number}"), Some(1 << 30), text));
+        let how = format!("SETTING{number}={}", "value ".repeat(30));
+        let predicted = Some((100 - number) << 20);
+        all.remedies
+            .push(Remedy { predicted_bytes: predicted, ..Remedy::setting("setting", &how, "a cost") });
+        let holder = format!("holder number {number} of blocks that nothing else describes");
+        let id = format!("row.{number}");
+        all.rows.push(fabricated::row(&id, HolderKind::Values, State::Live, &holder, (90 - number) << 20));
+    }
+    let of_type =
+        |number: u64| TypeFacts { name: format!("package.Type{number}"), instances: 9, bytes: 1 << 20 };
+    let types = (0..30).map(of_type).collect();
+    all.runtimes = vec![Runtime { name: "cpython".to_owned(), read: true, types, ..Runtime::default() }];
+    fabricated::balanced(all)
+}
+
+#[test]
+fn a_default_screen_has_at_most_40_lines_and_details_have_the_rest() {
+    let all = crowded();
+    let (text, details) = (shown(&all, Rows::Large), detailed(&all));
+    assert!(text.contains("31 caveats (-v)") || text.contains("29 caveats (-v)"), "{text}");
+    assert!(text.lines().last().is_some_and(|line| line.starts_with("stopped 287 ms")), "{text}");
+    let unwrapped = details.split_whitespace().collect::<Vec<_>>().join(" ");
+    for row in &all.rows {
+        assert!(details.contains(&row.id) && unwrapped.contains(&row.holder), "{}: {details}", row.id);
+    }
+    for caveat in &all.caveats {
+        assert!(unwrapped.contains(&caveat.text), "{}: {details}", caveat.text);
+    }
+    for remedy in &all.remedies {
+        let how = remedy.how.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(unwrapped.contains(&how) && unwrapped.contains(&remedy.cost), "{how}: {details}");
+    }
+}
+
+/// Sizes of its own apart, a default screen has only words that the details have too.
+#[test]
+fn no_word_is_cut() {
+    let own = "peak pid predicted how release who holds the live blocks arenas types strata all rows \
+               caveats read more lists them next start unknown caveat explain smaller v";
+    for explanation in [fabricated::service(), fabricated::shell(), fabricated::java(), crowded()] {
+        let words = |text: &str| -> std::collections::BTreeSet<String> {
+            text.split(|c: char| !c.is_alphanumeric())
+                .filter(|word| word.chars().all(char::is_alphabetic))
+                .map(str::to_owned)
+                .collect()
+        };
+        let mut known = words(&detailed(&explanation));
+        known.extend(words(own));
+        for columns in 80..=120 {
+            let view = View::new(&explanation, Rows::Large);
+            let text = terminal::explanation(&view, Surface { columns, colour: false });
+            assert_fits(&text, columns);
+            let cut: Vec<_> = words(&text).difference(&known).cloned().collect();
+            assert!(cut.is_empty(), "{cut:?} of {text}");
+        }
+    }
+}
+
+#[test]
+fn a_significant_caveat_belongs_to_the_answer() {
+    let mut large = fabricated::service();
+    large.caveats[0].bytes = Some(48 << 20);
+    large.caveats.push(Caveat::new("other", "elsewhere", None, "it is small"));
+    let text = shown(&large, Rows::Large);
+    assert!(text.contains("Caveat (48.0 MiB): a thread was inside malloc"), "{text}");
+    assert!(text.ends_with("· 1 caveat (-v)\n") && !text.contains("it is small"), "{text}");
+}
+
+#[test]
 fn a_wider_terminal_is_used() {
     let view = View::new(&fabricated::service(), Rows::All);
-    let text = terminal::explanation(&view, Surface { columns: 100, colour: false });
-    assert_fits(&text, 100);
-    assert!(text.lines().any(|line| width(line) > 90));
+    let text = terminal::explanation(&view, Surface { columns: 120, colour: false });
+    assert_fits(&text, 120);
+    assert!(text.lines().any(|line| width(line) > 110), "{text}");
 }
 
 #[test]
@@ -80,7 +176,7 @@ fn every_row_or_its_fold_is_counted() {
     assert_eq!(most.rows.len(), 5);
     assert_eq!(most.folded.unwrap().id, "7 smaller rows");
     let none = View::new(&fabricated::service(), Rows::Largest(0));
-    assert_eq!(none.folded.unwrap().share, "100.0 %");
+    assert_eq!(none.folded.unwrap().share, "100 %");
 }
 
 fn given_back() -> Reclamation {
@@ -101,14 +197,21 @@ fn given_back() -> Reclamation {
 
 #[test]
 fn predicted_stands_beside_actual() {
-    let text = reclamation::reclamation(&given_back(), PLAIN);
+    let text = reclamation::reclamation(&given_back(), &[], PLAIN);
+    assert_fits(&text, 80);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn exact_figures_are_details() {
+    let text = reclamation::details(&given_back(), &[], PLAIN);
     assert_fits(&text, 80);
     insta::assert_snapshot!(text);
 }
 
 #[test]
 fn a_dry_run_only_predicts() {
-    let text = reclamation::reclamation(&Reclamation { dry_run: true, ..given_back() }, PLAIN);
+    let text = reclamation::reclamation(&Reclamation { dry_run: true, ..given_back() }, &[], PLAIN);
     insta::assert_snapshot!(text);
 }
 
@@ -120,7 +223,7 @@ fn a_refusal_says_why() {
         reason: Some("no thread was outside malloc within 5 s\x1b[2J; try --wait 30".to_owned()),
         ..Reclamation::default()
     };
-    let text = reclamation::reclamation(&refused, PLAIN);
+    let text = reclamation::reclamation(&refused, &[], PLAIN);
     assert_fits(&text, 80);
     insta::assert_snapshot!(text);
 }
@@ -130,16 +233,16 @@ fn nothing_to_give_back_is_one_sentence() {
     let nothing = Reclamation {
         remedy: "malloc_trim".to_owned(),
         outcome: Outcome::NothingToGiveBack,
-        reason: Some("no page of its heap is one that the call gives back".to_owned()),
+        reason: Some("no page of its heap is one that the call releases".to_owned()),
         predicted_bytes: Some(0),
         actual_bytes: Some(0),
         rss_before_bytes: Some(4096),
         ..Reclamation::default()
     };
-    let text = reclamation::reclamation(&nothing, PLAIN).replace('\n', " ");
+    let text = reclamation::reclamation(&nothing, &[], PLAIN).replace('\n', " ");
     assert_eq!(
         text.trim_end(),
-        "malloc_trim has nothing to give back: no page of its heap is one that the call gives back"
+        "malloc_trim has nothing to release: no page of its heap is one that the call releases RSS 4.00 KiB"
     );
 }
 
@@ -163,7 +266,7 @@ fn arenas_are_told_apart() {
         arenas: (0..8).map(arena).collect(),
         ..Allocator::default()
     };
-    let text = shown(&Explanation { allocators: vec![glibc], ..Explanation::default() }, Rows::Large);
+    let text = detailed(&Explanation { allocators: vec![glibc], ..Explanation::default() });
     let names =
         text.lines().filter(|line| line.contains("1.00 GiB  1.00 GiB")).map(|line| line.split(' ').next());
     let names: std::collections::BTreeSet<_> = names.collect();

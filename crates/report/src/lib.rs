@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bars;
+pub mod brief;
 pub mod checks;
 pub mod holders;
 pub mod json;

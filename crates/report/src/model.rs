@@ -15,15 +15,16 @@ use strandline_inspect::facts::{
 use strandline_inspect::readers;
 
 use super::bars::Segment;
+use super::brief::Brief;
 use super::paint;
 use super::runtimes;
 use super::text::{clean, clean_sentence, counted, own_name};
-use super::units::{bytes, maybe_bytes, percent, seconds, stopped, thousands};
+use super::units::{bytes, maybe_bytes, seconds, stopped, thousands, whole_percent};
 
 /// Which ledger rows are shown separately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rows {
-    /// Rows of at least 0.5 % of RSS.
+    /// A few largest rows of at least 0.5 % of RSS.
     #[default]
     Large,
     /// This number of largest rows.
@@ -35,6 +36,8 @@ pub enum Rows {
 /// One process, ready to be laid out.
 #[derive(Clone, Debug)]
 pub struct View {
+    /// What the default screen shows beside bars and rows.
+    pub brief: Brief,
     /// The process: `process 4711 · /usr/bin/service · 8 threads`.
     pub title: String,
     /// The sentence of the verdict.
@@ -55,9 +58,9 @@ pub struct View {
     pub runtimes: Vec<String>,
     /// The runtimes that were read.
     pub readings: Vec<Section>,
-    /// What would give memory back, best first.
+    /// What would release memory, best first.
     pub remedies: Vec<RemedyView>,
-    /// Remedies that give back too little for a line of their own, as one line.
+    /// Remedies that release too little for a line of their own, as one line.
     pub minor_remedies: Option<String>,
     /// What is not known.
     pub caveats: Vec<String>,
@@ -70,7 +73,7 @@ pub struct View {
 pub struct RowView {
     /// Its size: `1.1 GiB`.
     pub bytes: String,
-    /// Its share of RSS: `68.8 %`.
+    /// Its share of RSS: `69 %`.
     pub share: String,
     /// Its state, if it has one.
     pub state: Option<State>,
@@ -97,7 +100,7 @@ pub struct AllocatorView {
 pub struct RemedyView {
     /// Its name.
     pub id: String,
-    /// `gives back 1.1 GiB (predicted)`.
+    /// `releases 1.1 GiB (predicted)`.
     pub gives: String,
     /// The command or setting to paste.
     pub how: String,
@@ -107,12 +110,12 @@ pub struct RemedyView {
 
 /// Maximum number of holders of one row shown separately.
 const MAX_HOLDERS: usize = 3;
+/// Maximum number of rows shown by default.
+const MAX_LARGE: usize = 7;
 /// Maximum number of arenas shown separately; a server with many threads has hundreds.
 const MAX_ARENAS: usize = 8;
-/// Divisor of RSS for the minimum that a shown remedy gives back: 1 %.
+/// Divisor of RSS for the minimum that a shown remedy releases: 1 %.
 const MIN_REMEDY_DIVISOR: u64 = 100;
-/// Maximum number of caveats shown.
-const MAX_CAVEATS: usize = 12;
 
 impl View {
     /// Makes the view of `explanation` with `rows` of its ledger.
@@ -120,6 +123,7 @@ impl View {
         let (shown, folded) = ledger(explanation, rows);
         let (remedies, minor_remedies) = remedies(explanation);
         Self {
+            brief: Brief::new(explanation),
             title: title(&explanation.target),
             headline: clean_sentence(&explanation.verdict.headline),
             resident: resident(&explanation.kernel),
@@ -169,7 +173,7 @@ fn title(target: &Target) -> String {
 
 fn resident(kernel: &Kernel) -> String {
     let mut text = format!(
-        "RSS {} = anonymous {} + file {} + shared {}; PSS {}; most ever {}; swap {}",
+        "RSS {} = anonymous {} + file {} + shared {}; PSS {}; peak {}; swap {}",
         bytes(kernel.rss_bytes),
         bytes(kernel.anonymous_bytes),
         bytes(kernel.file_bytes),
@@ -248,14 +252,15 @@ fn ledger(explanation: &Explanation, which: Rows) -> (Vec<RowView>, Option<RowVi
         Rows::Largest(count) => count.min(rows.len()),
         Rows::Large => {
             let large = rows.partition_point(|row| u128::from(row.bytes) * 200 >= u128::from(whole));
+            let shown = large.min(MAX_LARGE);
             // Replacing a single row by a summary line would save nothing and show less.
-            if rows.len() - large == 1 { rows.len() } else { large }
+            if rows.len() - shown == 1 { rows.len() } else { shown }
         }
     };
     let (large, small) = rows.split_at(shown);
     let view = |bytes_held: u64, state, id, holder| RowView {
         bytes: bytes(bytes_held),
-        share: percent(bytes_held, whole),
+        share: whole_percent(bytes_held, whole),
         state,
         id,
         holder,
@@ -263,7 +268,7 @@ fn ledger(explanation: &Explanation, which: Rows) -> (Vec<RowView>, Option<RowVi
     let folded = (!small.is_empty()).then(|| {
         let sum = small.iter().fold(0, |sum: u64, row| sum.saturating_add(row.bytes));
         let id = counted(small.len() as u64, "smaller row");
-        view(sum, None, id, "--rows all shows them".to_owned())
+        view(sum, None, id, "-v lists them".to_owned())
     });
     let large = large
         .iter()
@@ -286,7 +291,7 @@ fn with_few_holders(rows: &[Row]) -> Vec<Row> {
         all.extend(large.iter().map(|row| (*row).clone()));
         if let Some(first) = small.first() {
             let bytes = small.iter().fold(0, |sum: u64, row| sum.saturating_add(row.bytes));
-            let holder = format!("{} more (--rows all shows them)", small.len());
+            let holder = format!("{} more (-v lists them)", small.len());
             all.push(Row { holder, bytes, ..(*first).clone() });
         }
     }
@@ -389,7 +394,7 @@ fn remedies(explanation: &Explanation) -> (Vec<RemedyView>, Option<String>) {
     };
     let named: Vec<String> = small.iter().filter_map(of).collect();
     let line = (!named.is_empty())
-        .then(|| format!("less than 1 % of RSS would be given back by: {} (predicted)", named.join(", ")));
+        .then(|| format!("less than 1 % of RSS would be released by: {} (predicted)", named.join(", ")));
     (shown.into_iter().map(remedy).collect(), line)
 }
 
@@ -402,7 +407,7 @@ fn remedy(remedy: &Remedy) -> RemedyView {
     }
 }
 
-/// What a remedy gives back, or why it is unknown.
+/// What a remedy releases, or why it is unknown.
 fn gives(remedy: &Remedy) -> String {
     match (remedy.predicted_bytes.map(bytes), &remedy.unknown_because) {
         (Some(predicted), _) if remedy.kind == RemedyKind::Setting => {
@@ -410,34 +415,27 @@ fn gives(remedy: &Remedy) -> String {
         }
         (Some(predicted), _) => match remedy.predicted_after_better_bytes.map(bytes) {
             Some(left) if left != predicted => {
-                format!("gives back {predicted} (predicted), {left} after the remedies above")
+                format!("releases {predicted} (predicted), {left} after the remedies above")
             }
-            _ => format!("gives back {predicted} (predicted)"),
+            _ => format!("releases {predicted} (predicted)"),
         },
         (None, Some(reason)) => format!("cannot be predicted: {}", clean_sentence(reason)),
         (None, None) => "cannot be predicted from outside".to_owned(),
     }
 }
 
-/// Caveats as lines; those beyond the limit are counted, never silently dropped.
+/// Caveats as lines.
 pub fn caveats(caveats: &[Caveat]) -> Vec<String> {
-    let mut lines: Vec<String> = caveats
-        .iter()
-        .take(MAX_CAVEATS)
-        .map(|caveat| {
-            let size = caveat.bytes.map_or_else(String::new, |size| format!(", {}", bytes(size)));
-            format!(
-                "{} ({}{size}): {}",
-                clean(&caveat.code),
-                clean_sentence(&caveat.place),
-                clean_sentence(&caveat.text)
-            )
-        })
-        .collect();
-    if let Some(more) = caveats.len().checked_sub(MAX_CAVEATS).filter(|&more| more > 0) {
-        lines.push(format!("{more} more; --json has them all"));
-    }
-    lines
+    let line = |caveat: &Caveat| {
+        let size = caveat.bytes.map_or_else(String::new, |size| format!(", {}", bytes(size)));
+        format!(
+            "{} ({}{size}): {}",
+            clean(&caveat.code),
+            clean_sentence(&caveat.place),
+            clean_sentence(&caveat.text)
+        )
+    };
+    caveats.iter().map(line).collect()
 }
 
 fn cost(explanation: &Explanation) -> String {

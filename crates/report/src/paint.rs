@@ -28,7 +28,7 @@ impl Surface {
     /// The minimum width of the layout; narrower terminals wrap it.
     pub const MIN_COLUMNS: usize = 80;
     /// The maximum width: longer lines are hard to read.
-    pub const MAX_COLUMNS: usize = 100;
+    pub const MAX_COLUMNS: usize = 120;
 
     /// `text` with the escape sequences of `paint`, or unchanged without colour.
     pub fn paint(self, paint: Paint, text: &str) -> String {

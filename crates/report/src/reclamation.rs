@@ -2,31 +2,66 @@
 
 use strandline_inspect::facts::{Outcome, Reclamation};
 
+use super::brief::important_caveats;
 use super::model;
-use super::paint::{Paint, Surface};
-use super::terminal::{joined, listed};
-use super::text::{clean, grouped, hanging, pad_left, pad_right, wrap};
+use super::paint::Surface;
+use super::terminal::{faint, joined, listed, strong};
+use super::text::{clean, counted, grouped, hanging, pad_left, pad_right, wrap};
 use super::units::{UNKNOWN, bytes, maybe_bytes, maybe_seconds, percent, seconds};
 
 /// Divisor of the reclaimed bytes for the minimum difference that gets a line.
 const MIN_DIFFERENCE_DIVISOR: u64 = 50;
 
-/// The whole view, with a final newline.
-pub fn reclamation(reclamation: &Reclamation, surface: Surface) -> String {
-    let mut lines: Vec<String> = wrap(&headline(reclamation), surface.columns)
-        .iter()
-        .map(|line| surface.paint(Paint::Strong, line))
-        .collect();
+/// The default view, with a final newline: what was released, `hints`, and the cost.
+pub fn reclamation(reclamation: &Reclamation, hints: &[String], surface: Surface) -> String {
+    let rss = reclamation.rss_before_bytes.or(reclamation.rss_after_bytes).unwrap_or(0);
+    let (important, others) = important_caveats(&reclamation.caveats, rss);
+    let answer: Vec<String> = std::iter::once(headline(reclamation)).chain(important).collect();
+    let mut lines = strong(&wrap(&answer.join(". "), surface.columns), surface);
+    let is_done = reclamation.outcome == Outcome::Done;
+    if is_done {
+        lines.extend(side_effects(reclamation).iter().flat_map(|text| wrap(text, surface.columns)));
+        lines.extend(note(reclamation, surface));
+    }
+    lines.extend_from_slice(hints);
+    let mut cost = vec![rss_change(reclamation)];
+    if is_done && !reclamation.dry_run {
+        cost.extend(costs(reclamation));
+    }
+    if others > 0 {
+        cost.push(format!("{} (-v)", counted(others as u64, "caveat")));
+    }
+    lines.extend(faint(&wrap(&cost.join(" · "), surface.columns), surface));
+    joined(&lines)
+}
+
+/// The view with exact figures and all caveats, with a final newline.
+pub fn details(reclamation: &Reclamation, hints: &[String], surface: Surface) -> String {
+    let mut lines = strong(&wrap(&headline(reclamation), surface.columns), surface);
     // Without an effect there are no figures.
     if reclamation.outcome == Outcome::Done {
         lines.push(String::new());
         lines.extend(figures(reclamation, surface));
+        lines.extend(note(reclamation, surface));
     }
-    if let Some(reason) = reclamation.reason.as_deref().filter(|_| reclamation.outcome == Outcome::Done) {
-        lines.extend(hanging("note: ", &clean(reason), surface.columns));
-    }
+    lines.extend_from_slice(hints);
     lines.extend(listed("caveats", &model::caveats(&reclamation.caveats), surface));
     joined(&lines)
+}
+
+/// A remark on a remedy that was applied.
+fn note(reclamation: &Reclamation, surface: Surface) -> Vec<String> {
+    let reason = reclamation.reason.as_deref();
+    reason.map_or_else(Vec::new, |reason| hanging("note: ", &clean(reason), surface.columns))
+}
+
+/// `RSS 375 MiB → 78.0 MiB`.
+fn rss_change(reclamation: &Reclamation) -> String {
+    let before = maybe_bytes(reclamation.rss_before_bytes);
+    match reclamation.rss_after_bytes.filter(|_| !reclamation.dry_run) {
+        Some(after) if reclamation.outcome == Outcome::Done => format!("RSS {before} → {}", bytes(after)),
+        _ => format!("RSS {before}"),
+    }
 }
 
 /// A sentence on what happened.
@@ -36,30 +71,35 @@ pub fn headline(reclamation: &Reclamation) -> String {
     match reclamation.outcome {
         Outcome::Refused => {
             let reason = reason.unwrap_or_else(|| "no reason is known".to_owned());
-            let refused =
-                if reclamation.dry_run { "would be refused" } else { "was refused, and nothing was touched" };
+            let refused = if reclamation.dry_run { "would not be called" } else { "not called" };
             format!("{remedy} {refused}: {reason}")
         }
         Outcome::NothingToGiveBack => reason.map_or_else(
-            || format!("{remedy} has nothing to give back"),
-            |reason| format!("{remedy} has nothing to give back: {reason}"),
+            || format!("{remedy} has nothing to release"),
+            |reason| format!("{remedy} has nothing to release: {reason}"),
         ),
         Outcome::Done if reclamation.dry_run => {
             format!(
-                "{remedy} would give back {} (predicted; nothing was touched)",
+                "{remedy} would release {} (predicted; nothing was touched)",
                 maybe_bytes(reclamation.predicted_bytes)
             )
         }
         Outcome::Done => match reclamation.actual_bytes {
-            Some(actual) => format!("{remedy} gave back {}", bytes(actual)),
-            None => format!("{remedy} was applied; how much it gave back is not known"),
+            Some(actual) => {
+                format!(
+                    "{remedy} released {}{}",
+                    bytes(actual),
+                    of_predicted(actual, reclamation.predicted_bytes)
+                )
+            }
+            None => format!("{remedy} was applied; how much it released is not known"),
         },
     }
 }
 
 /// The difference between prediction and result, in bytes and as a percentage of the larger; `None`
 /// if one of them is unknown.
-pub fn prediction_error(reclamation: &Reclamation) -> Option<String> {
+fn prediction_error(reclamation: &Reclamation) -> Option<String> {
     let (predicted, actual) = (reclamation.predicted_bytes?, reclamation.actual_bytes?);
     let sign = match predicted.cmp(&actual) {
         std::cmp::Ordering::Less => "-",
@@ -70,14 +110,23 @@ pub fn prediction_error(reclamation: &Reclamation) -> Option<String> {
     Some(format!("{sign}{} bytes ({} of the larger)", grouped(off), percent(off, actual.max(predicted))))
 }
 
+/// ` of the 297 MiB predicted (exact)`.
+fn of_predicted(actual: u64, predicted: Option<u64>) -> String {
+    let Some(predicted) = predicted else { return ", which was not predicted".to_owned() };
+    let off = bytes(predicted.abs_diff(actual));
+    let difference = match actual.cmp(&predicted) {
+        std::cmp::Ordering::Less => format!("{off} less"),
+        std::cmp::Ordering::Equal => "exact".to_owned(),
+        std::cmp::Ordering::Greater => format!("{off} more"),
+    };
+    format!(" of the {} predicted ({difference})", bytes(predicted))
+}
+
 /// By how much RSS fell in addition, and how much memory the machine did not regain, if
 /// significant.
-fn side_effects(reclamation: &Reclamation, surface: Surface) -> Vec<String> {
+fn side_effects(reclamation: &Reclamation) -> Vec<String> {
     let Some(actual) = reclamation.actual_bytes.filter(|&actual| actual > 0) else { return Vec::new() };
-    let mut lines = Vec::new();
-    let mut line = |name: &str, text: &str| {
-        lines.extend(hanging(&format!("  {}", pad_right(name, 14)), text, surface.columns))
-    };
+    let mut sentences = Vec::new();
     let fell = reclamation
         .rss_before_bytes
         .zip(reclamation.rss_after_bytes)
@@ -86,23 +135,37 @@ fn side_effects(reclamation: &Reclamation, surface: Surface) -> Vec<String> {
         .and_then(|fell| fell.checked_sub(actual))
         .filter(|&besides| besides > actual / MIN_DIFFERENCE_DIVISOR)
     {
-        line("besides", &format!("RSS fell by {} more: not the pages that were predicted", bytes(besides)));
+        sentences.push(format!("RSS fell by {} more: not the pages that were predicted", bytes(besides)));
     }
     if let Some(kept) = reclamation
         .actual_pss_bytes
         .and_then(|pss| actual.checked_sub(pss))
         .filter(|&kept| kept > actual / MIN_DIFFERENCE_DIVISOR)
     {
-        line(
-            "machine",
-            &format!("gets back {} less: other processes have these pages too (by fork)", bytes(kept)),
-        );
+        sentences.push(format!(
+            "the machine regains {} less: other processes have these pages too (by fork)",
+            bytes(kept)
+        ));
     }
-    lines
+    sentences
+}
+
+/// The call's time, the longest pause, and the faults after it.
+fn costs(reclamation: &Reclamation) -> [String; 3] {
+    let faults = match (reclamation.minor_faults_after, reclamation.minor_faults_seconds) {
+        (Some(faults), Some(time)) => format!("{} faults in {}", grouped(faults), seconds(time)),
+        (Some(faults), None) => format!("{} faults after it", grouped(faults)),
+        (None, _) => "faults after it not counted".to_owned(),
+    };
+    let pause = match reclamation.stopped_seconds {
+        Some(time) => format!("longest pause {}", seconds(time)),
+        None => "its own pause not measured".to_owned(),
+    };
+    [format!("call {}", maybe_seconds(reclamation.call_seconds)), pause, faults]
 }
 
 /// The figures, one per line: name, exact figure, rounded figure.
-pub fn figures(reclamation: &Reclamation, surface: Surface) -> Vec<String> {
+fn figures(reclamation: &Reclamation, surface: Surface) -> Vec<String> {
     let mut lines = Vec::new();
     let mut size = |name: &str, known: Option<u64>| {
         let exact = known.map_or_else(|| UNKNOWN.to_owned(), grouped);
@@ -122,22 +185,13 @@ pub fn figures(reclamation: &Reclamation, surface: Surface) -> Vec<String> {
         return lines;
     }
     size("RSS after", reclamation.rss_after_bytes);
-    lines.extend(side_effects(reclamation, surface));
+    let effects = side_effects(reclamation);
+    lines.extend(effects.iter().flat_map(|text| hanging("  ", text, surface.columns)));
     if let Some(error) = prediction_error(reclamation) {
         lines.push(format!("  {}{error}", pad_right("error", 14)));
     }
-    let faults = match (reclamation.minor_faults_after, reclamation.minor_faults_seconds) {
-        (Some(faults), Some(time)) => {
-            format!("{} minor faults in the {} after it", grouped(faults), seconds(time))
-        }
-        (Some(faults), None) => format!("{} minor faults after it", grouped(faults)),
-        (None, _) => "faults after it not counted".to_owned(),
-    };
-    let pause = match reclamation.stopped_seconds {
-        Some(time) => format!("longest pause {}", seconds(time)),
-        None => "its own pause not measured".to_owned(),
-    };
-    let cost = format!("call {}, {pause}, {faults}", maybe_seconds(reclamation.call_seconds));
+    let [call, pause, faults] = costs(reclamation);
+    let cost = format!("{call}, {pause}, then {faults}");
     lines.extend(hanging(&format!("  {}", pad_right("cost", 14)), &cost, surface.columns));
     lines
 }

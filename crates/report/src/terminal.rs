@@ -1,107 +1,149 @@
-//! The terminal view of one process: the verdict first, then the bars, then the figures. Lays out a
-//! `model::View` and decides nothing about its content.
+//! The terminal views of one process: the answer first, then bars and rows, then what releases
+//! memory. Lays out a `model::View` and decides nothing about its content.
 
-use super::bars::{Segment, bar};
+use super::bars::bars;
+use super::brief::Brief;
 use super::model::{AllocatorView, RowView, View, state_name};
 use super::paint::{self, Paint, Surface};
 use super::table::{Column, figures, lay_out, words};
-use super::text::{hanging, pad_left, pad_right, shorten, width, wrap};
-use super::units::{bytes, percent};
+use super::text::{hanging, pad_left, pad_right, shorten, width, wrap, wrap_at_most};
 use strandline_claims::section::Section;
 
-/// The whole view, with a final newline.
+/// Maximum number of lines of an answer. With those of the tables, a screen has 40 at most.
+const MAX_ANSWER_LINES: usize = 6;
+/// Maximum number of lines of one remedy.
+const MAX_REMEDY_LINES: usize = 2;
+
+/// The default view, with a final newline: at most 40 lines, unless more rows were asked for.
 pub fn explanation(view: &View, surface: Surface) -> String {
-    let mut lines = heading(view, surface);
+    let brief = &view.brief;
+    let mut lines = heading(brief, MAX_ANSWER_LINES, surface);
+    lines.extend(bars(&view.states, surface));
     lines.push(String::new());
-    lines.extend(picture(view, surface));
+    lines.extend(ledger(view, 1, surface));
+    lines.extend(types(brief, surface));
+    lines.extend(releases(brief, surface));
     lines.push(String::new());
-    lines.extend(ledger(view, surface));
+    lines.extend(next(&brief.next, surface));
+    lines.extend(faint(&[shorten(&brief.cost, surface.columns)], surface));
+    joined(&lines)
+}
+
+/// The view with all details, with a final newline.
+pub fn details(view: &View, surface: Surface) -> String {
+    let mut lines = heading(&view.brief, usize::MAX, surface);
+    lines.extend(wrap(&view.title, surface.columns));
+    lines.extend(wrap(&view.resident, surface.columns));
+    for segments in [&view.states, &view.strata] {
+        lines.push(String::new());
+        lines.extend(bars(segments, surface));
+    }
+    lines.push(String::new());
+    lines.extend(ledger(view, usize::MAX, surface));
     lines.extend(allocators(&view.allocators, surface));
     lines.extend(readings(&view.readings, surface));
     lines.extend(listed("runtimes", &view.runtimes, surface));
     lines.extend(remedies(view, surface));
     lines.extend(listed("caveats", &view.caveats, surface));
     lines.push(String::new());
+    lines.extend(next(&view.brief.next[..1], surface));
     lines.extend(faint(&hanging("cost: ", &view.cost, surface.columns), surface));
     joined(&lines)
 }
 
-/// Title, verdict and the kernel's figures.
-fn heading(view: &View, surface: Surface) -> Vec<String> {
-    let mut lines = vec![surface.paint(Paint::Faint, &shorten(&view.title, surface.columns))];
-    if !view.headline.is_empty() {
-        lines.push(String::new());
-        let headline = wrap(&view.headline, surface.columns);
-        lines.extend(headline.iter().map(|line| surface.paint(Paint::Strong, line)));
+/// `left` and `right` at the two ends of a line, or on two lines if one is too short.
+pub fn two_ends(left: &str, right: &str, surface: Surface) -> Vec<String> {
+    match surface.columns.checked_sub(width(left) + width(right)) {
+        Some(gap) if gap >= 2 => vec![format!("{left}{}{right}", " ".repeat(gap))],
+        _ => [left, right].map(|end| shorten(end, surface.columns)).to_vec(),
     }
+}
+
+/// Name, RSS, and the answer in at most `most` lines.
+fn heading(brief: &Brief, most: usize, surface: Surface) -> Vec<String> {
+    let mut lines = two_ends(&brief.name, &brief.resident, surface);
     lines.push(String::new());
-    lines.extend(wrap(&view.resident, surface.columns));
+    if !brief.answer.is_empty() {
+        lines.extend(strong(&wrap_at_most(&brief.answer, surface.columns, most), surface));
+        lines.push(String::new());
+    }
     lines
 }
 
-/// The two bars with their legends.
-pub fn picture(view: &View, surface: Surface) -> Vec<String> {
-    let mut lines = stacked("state", &view.states, surface);
-    lines.extend(stacked("stratum", &view.strata, surface));
-    lines
-}
-
-/// One bar and its legend, to the right of the bar's name.
-fn stacked(name: &str, segments: &[Segment], surface: Surface) -> Vec<String> {
-    const NAME: usize = 9;
-    let room = surface.columns - NAME;
-    let whole = segments.iter().fold(0u64, |sum, segment| sum.saturating_add(segment.bytes));
-    let drawn = pad_right(name, NAME) + &bar(segments, room, surface);
-    let mut lines = vec![drawn.trim_end().to_owned()];
+/// The largest types in one line.
+fn types(brief: &Brief, surface: Surface) -> Vec<String> {
     let mut line = String::new();
-    let mut used = 0;
-    for segment in segments.iter().filter(|segment| segment.bytes > 0) {
-        let text = format!(" {} {} {}", segment.name, bytes(segment.bytes), percent(segment.bytes, whole));
-        let wide = 1 + width(&text);
-        if used > 0 && used + 3 + wide > room {
-            lines.push(" ".repeat(NAME) + &line);
-            line.clear();
-            used = 0;
+    for of in &brief.types {
+        let more = if line.is_empty() { format!("types  {of}") } else { format!("{line} · {of}") };
+        if width(&more) > surface.columns {
+            break;
         }
-        if used > 0 {
-            line += "   ";
-            used += 3;
-        }
-        line += &surface.paint(segment.paint, &segment.glyph.to_string());
-        line += &text;
-        used += wide;
+        line = more;
     }
-    if used == 0 {
-        line += "nothing is resident";
+    if line.is_empty() { Vec::new() } else { vec![String::new(), line] }
+}
+
+/// What releases memory: name, prediction, command.
+fn releases(brief: &Brief, surface: Surface) -> Vec<String> {
+    if brief.releases.is_empty() {
+        return Vec::new();
     }
-    lines.push(" ".repeat(NAME) + &line);
+    let name_room = brief.releases.iter().map(|one| width(&one.id)).max().unwrap_or(0).clamp(7, 32);
+    let before = |name: &str, predicted: &str| {
+        format!("  {}  {}  ", pad_right(name, name_room), pad_left(predicted, 9))
+    };
+    let head = format!("{}how", before("", "predicted").replacen("         ", "release  ", 1));
+    let mut lines = vec![String::new()];
+    lines.extend(faint(&[head], surface));
+    for one in &brief.releases {
+        let first = before(&one.id, &one.predicted);
+        let how = wrap_at_most(&one.how, surface.columns.saturating_sub(width(&first)), MAX_REMEDY_LINES);
+        let indent = " ".repeat(width(&first));
+        lines.extend(how.iter().enumerate().map(|(index, line)| {
+            let start = if index == 0 { &first } else { &indent };
+            format!("{start}{}", surface.paint(Paint::Strong, line)).trim_end().to_owned()
+        }));
+    }
+    if brief.more_releases > 0 {
+        lines.push(format!("  {} more       -v lists them", brief.more_releases));
+    }
     lines
 }
 
-/// The ledger rows. A holder that is too long for its column continues on one more line.
-pub fn ledger(view: &View, surface: Surface) -> Vec<String> {
-    const STATE: usize = 12;
+/// The commands to type next, with what each shows.
+pub fn next(commands: &[(String, String)], surface: Surface) -> Vec<String> {
+    let room = commands.iter().map(|(command, _)| width(command)).max().unwrap_or(0);
+    let line = |(index, (command, shows)): (usize, &(String, String))| {
+        let label = if index == 0 { "next   " } else { "       " };
+        format!("{label}{}  {shows}", surface.paint(Paint::Strong, &pad_right(command, room)))
+    };
+    commands.iter().enumerate().map(line).collect()
+}
+
+/// The ledger rows. What a row is takes at most `most` lines.
+pub fn ledger(view: &View, most: usize, surface: Surface) -> Vec<String> {
     let all = || view.rows.iter().chain(&view.folded);
-    let id_room = all().map(|row| width(&row.id)).max().unwrap_or(0).clamp(3, 24);
-    // Size, share, state and id, separated by two spaces; the holder takes the rest.
-    let before_holder = 9 + 2 + 7 + 2 + STATE + 2 + id_room + 2;
-    let holder_room = surface.columns.saturating_sub(before_holder);
-    let fixed = |size: &str, share: &str| format!("{}  {}  ", pad_left(size, 9), pad_left(share, 7));
-    let head =
-        fixed("bytes", "RSS") + &pad_right("state", STATE) + "  " + &pad_right("row", id_room) + "  held by";
+    let widest = |of: fn(&RowView) -> usize| all().map(of).max().unwrap_or(0);
+    let state_room = widest(|row| row.state.map_or(0, |state| width(state_name(state)))).max(5);
+    let id_room = widest(|row| width(&row.id)).clamp(3, 24);
+    // Size, share, state and id, separated by two spaces; what it is takes the rest.
+    let before = 10 + 2 + 5 + 2 + state_room + 2 + id_room + 2;
+    let room = surface.columns.saturating_sub(before);
+    let fixed = |size: &str, share: &str| format!("{}  {}  ", pad_left(size, 10), pad_left(share, 5));
+    let state_head = pad_right("state", state_room);
+    let head = format!("{}{state_head}  {}  what it is", fixed("bytes", "RSS"), pad_right("row", id_room));
     let mut lines = faint(&[head], surface);
     for row in all() {
-        let state = pad_right(row.state.map_or("", state_name), STATE);
+        let state = pad_right(row.state.map_or("", state_name), state_room);
         let state = row.state.map_or(state.clone(), |s| surface.paint(paint::state(s), &state));
-        let mut holder = wrap(&row.holder, holder_room);
-        if holder.len() > 2 {
-            let rest = holder.split_off(1).join(" ");
-            holder.push(shorten(&rest, holder_room));
-        }
+        // A path has no spaces to wrap it at.
+        let is_name = most == 1 && !row.holder.contains(' ');
+        let holder =
+            if is_name { vec![shorten(&row.holder, room)] } else { wrap_at_most(&row.holder, room, most) };
         let first = holder.first().map_or("", String::as_str);
         let rest = format!("  {}  {first}", pad_right(&row.id, id_room));
         lines.push(fixed(&row.bytes, &row.share) + &state + rest.trim_end());
-        lines.extend(holder.iter().skip(1).map(|more| " ".repeat(before_holder) + more));
+        lines.extend(holder.iter().skip(1).map(|more| " ".repeat(before) + more));
     }
     lines
 }
@@ -171,7 +213,7 @@ fn readings(readings: &[Section], surface: Surface) -> Vec<String> {
 fn remedies(view: &View, surface: Surface) -> Vec<String> {
     let mut lines = Vec::new();
     if !view.remedies.is_empty() {
-        lines = vec![String::new(), "what gives memory back, best first".to_owned()];
+        lines = vec![String::new(), "what releases memory, best first".to_owned()];
     }
     for (index, remedy) in view.remedies.iter().enumerate() {
         let first = format!("  {}. ", index + 1);
@@ -203,6 +245,11 @@ pub fn listed(name: &str, items: &[String], surface: Surface) -> Vec<String> {
     lines
 }
 
+/// `lines`, bold if there is colour.
+pub fn strong(lines: &[String], surface: Surface) -> Vec<String> {
+    lines.iter().map(|line| surface.paint(Paint::Strong, line)).collect()
+}
+
 /// `lines`, dim if there is colour.
 pub fn faint(lines: &[String], surface: Surface) -> Vec<String> {
     lines.iter().map(|line| surface.paint(Paint::Faint, line)).collect()
@@ -215,10 +262,9 @@ pub fn joined(lines: &[String]) -> String {
 
 /// The parts that change between refreshes: verdict, bars and the first `most` rows.
 pub fn summary(view: &View, most: usize, surface: Surface) -> Vec<String> {
-    let mut lines: Vec<String> =
-        wrap(&view.headline, surface.columns).iter().map(|line| surface.paint(Paint::Strong, line)).collect();
-    lines.extend(stacked("state", &view.states, surface));
+    let mut lines = strong(&wrap(&view.headline, surface.columns), surface);
+    lines.extend(bars(&view.states, surface));
     let rows: Vec<RowView> = view.rows.iter().take(most).cloned().collect();
-    lines.extend(ledger(&View { rows, folded: None, ..view.clone() }, surface));
+    lines.extend(ledger(&View { rows, folded: None, ..view.clone() }, 1, surface));
     lines
 }

@@ -90,26 +90,54 @@ pub fn width(text: &str) -> usize {
 }
 
 /// Shortens `text` to at most `most` columns with `…` in its middle, as both ends of a path matter.
+/// Words are left out whole, unless one word takes more than half of an end.
 pub fn shorten(text: &str, most: usize) -> String {
     if width(text) <= most {
         return text.to_owned();
     }
     let Some(room) = most.checked_sub(1) else { return String::new() };
-    let tail = take_columns(text.chars().rev(), room / 2);
-    let tail_columns: usize = tail.iter().map(|c| c.width().unwrap_or(0)).sum();
-    let head = take_columns(text.chars(), room - tail_columns);
-    head.into_iter().chain(['…']).chain(tail.into_iter().rev()).collect()
+    let backwards: String = text.chars().rev().collect();
+    let tail: String = backwards[..fitting(&backwards, room / 2)].chars().rev().collect();
+    let head = &text[..fitting(text, room - width(&tail))];
+    // Parts of `text` may have been shortened before.
+    format!("{}…{}", head.trim_end_matches('…'), tail.trim_start_matches('…'))
 }
 
-/// The longest prefix of `chars` that fits into `room` columns.
-fn take_columns(chars: impl Iterator<Item = char>, room: usize) -> Vec<char> {
+/// The length in bytes of the longest start of `text` that fits into `room` columns and ends with a
+/// word; if its last word takes more than half of it, the word is cut.
+fn fitting(text: &str, room: usize) -> usize {
     let mut used = 0;
-    chars
-        .take_while(|c| {
-            used += c.width().unwrap_or(0);
-            used <= room
-        })
-        .collect()
+    let end = text.char_indices().find(|(_, c)| {
+        used += c.width().unwrap_or(0);
+        used > room
+    });
+    let Some((end, next)) = end else { return text.len() };
+    let mut next = next;
+    for (index, c) in text[..end].char_indices().rev() {
+        let after = index + c.len_utf8();
+        if after * 2 < end {
+            break;
+        }
+        if !(c.is_alphanumeric() && next.is_alphanumeric()) {
+            return after;
+        }
+        next = c;
+    }
+    end
+}
+
+/// Whole words of `text` in at most `most` lines of `columns`; what is left out is marked by `…`.
+pub fn wrap_at_most(text: &str, columns: usize, most: usize) -> Vec<String> {
+    let mut lines = wrap(text, columns);
+    if lines.len() > most {
+        lines.truncate(most);
+        if let Some(last) = lines.last_mut() {
+            let cut = if width(last) + 2 > columns { last.rfind(' ').unwrap_or(0) } else { last.len() };
+            last.truncate(cut);
+            last.push_str(" …");
+        }
+    }
+    lines
 }
 
 /// Pads `text` with spaces on the right to `columns`.
@@ -125,7 +153,8 @@ pub fn pad_left(text: &str, columns: usize) -> String {
     " ".repeat(columns.saturating_sub(width(&text))) + &text
 }
 
-/// Breaks `text` into lines of at most `columns`, at spaces; wider words are broken anywhere.
+/// Breaks `text` into lines of at most `columns`, at spaces; words wider than a line are broken
+/// between their parts, as paths have them, or else anywhere.
 pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     let columns = columns.max(2);
     let mut lines = Vec::new();
@@ -138,12 +167,13 @@ pub fn wrap(text: &str, columns: usize) -> Vec<String> {
         if !line.is_empty() {
             line.push(' ');
         }
-        for c in word.chars() {
-            if width(&line) + c.width().unwrap_or(0) > columns {
-                lines.push(std::mem::take(&mut line));
-            }
-            line.push(c);
+        let mut rest = word;
+        while width(rest) > columns {
+            let (head, tail) = rest.split_at(fitting(rest, columns));
+            lines.push(head.to_owned());
+            rest = tail;
         }
+        line.push_str(rest);
     }
     if !line.is_empty() || lines.is_empty() {
         lines.push(line);
@@ -181,11 +211,29 @@ mod tests {
     #[test]
     fn text_is_cut_in_its_middle_to_columns() {
         assert_eq!(shorten("/usr/lib/libc.so", 16), "/usr/lib/libc.so");
-        assert_eq!(shorten("/usr/lib/libc.so", 9), "/usr…c.so");
+        assert_eq!(shorten("/usr/lib/libc.so", 9), "/usr/….so");
+        assert_eq!(shorten("urllib.parse._private_networks", 20), "urllib.…_networks");
+        assert_eq!(shorten("thread stacks below the stack pointer", 27), "thread stacks…stack pointer");
         assert_eq!(width(&shorten("漢字漢字漢字", 7)), 7);
         assert!(width(&shorten("漢字漢字漢字", 6)) <= 6);
         assert_eq!(shorten("abc", 1), "…");
         assert_eq!(shorten("abc", 0), "");
+    }
+
+    #[test]
+    fn no_word_of_a_sentence_is_cut() {
+        let text = "free pages malloc_trim releases, of 12 arenas in /usr/lib/libc.so and elsewhere";
+        let split = |text: &str| -> Vec<String> {
+            text.split(|c: char| !c.is_alphanumeric()).map(str::to_owned).collect()
+        };
+        let words = split(text);
+        for columns in 24..=width(text) {
+            let lines = [vec![shorten(text, columns)], wrap_at_most(text, columns, 2), wrap(text, columns)];
+            for line in lines.iter().flatten() {
+                assert!(width(line) <= columns, "{columns}: {line}");
+                assert!(split(line).iter().all(|word| words.contains(word)), "{columns}: {line}");
+            }
+        }
     }
 
     #[test]
@@ -199,6 +247,10 @@ mod tests {
     fn lines_break_at_spaces_and_long_words_anywhere() {
         assert_eq!(wrap("one two three", 8), ["one two", "three"]);
         assert_eq!(wrap("abcdefghij", 4), ["abcd", "efgh", "ij"]);
+        assert_eq!(wrap("/usr/lib/libc.so", 9), ["/usr/lib/", "libc.so"]);
+        assert_eq!(wrap_at_most("one two three four", 9, 1), ["one two …"]);
+        assert_eq!(wrap_at_most("one two three four", 8, 1), ["one …"]);
+        assert_eq!(wrap_at_most("one two", 8, 1), ["one two"]);
         assert_eq!(wrap("", 10), [""]);
         assert!(wrap("a 漢字漢字漢字 b", 5).iter().all(|line| width(line) <= 5));
         assert_eq!(hanging("- ", "one two", 5), ["- one", "  two"]);

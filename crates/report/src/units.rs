@@ -13,6 +13,12 @@ pub fn percent(part: u64, whole: u64) -> String {
     if part > 0 && share < 0.05 { "<0.1 %".to_owned() } else { format!("{share:.1} %") }
 }
 
+/// A part of a whole in per cent without decimals; `<1 %` if it would round to zero.
+pub fn whole_percent(part: u64, whole: u64) -> String {
+    let share = part as f64 * 100.0 / whole.max(1) as f64;
+    if part > 0 && share < 0.5 { "<1 %".to_owned() } else { format!("{share:.0} %") }
+}
+
 /// A fraction in per cent with about three significant digits: `12.3 %`, `4.56 %`, `0.450 %`.
 pub fn percent_of(part: f64) -> String {
     let percent = part * 100.0;
@@ -72,6 +78,10 @@ mod tests {
         assert_eq!(percent(1, 3), "33.3 %");
         assert_eq!(percent(5, 0), "0.0 %");
         assert_eq!(percent(7, 7), "100.0 %");
+        assert_eq!(
+            [whole_percent(0, 0), whole_percent(1, 3), whole_percent(1, 300)],
+            ["0 %", "33 %", "<1 %"]
+        );
     }
 
     #[test]

@@ -32,7 +32,7 @@ fn the_view_fits_80_columns_and_has_no_colour_off_a_terminal() {
     let subject = Subject::demo(8).unwrap();
     let run = strandline::run(&["explain", "--rows", "all", &subject.pid_text()]).unwrap();
     assert_eq!((run.status, run.stderr.as_str()), (Some(0), ""));
-    assert!(run.stdout.contains("RSS ") && run.stdout.contains("held by"));
+    assert!(run.stdout.contains("RSS ") && run.stdout.contains("what it is"));
     harmless(&run.stdout).unwrap();
     assert!(run.stdout.lines().all(|line| line.chars().count() <= 80), "{}", run.stdout);
 }
@@ -103,7 +103,9 @@ fn a_process_goes_by_its_own_name() {
     command.args(["-c", "echo ready; read end"]);
     let subject = Subject::start_command(command).unwrap();
     let view = strandline::run(&["explain", &subject.pid_text()]).unwrap();
-    let title = view.stdout.lines().next().unwrap_or_default();
+    assert!(view.stdout.starts_with(&format!("tide-server, pid {}", subject.pid_text())), "{}", view.stdout);
+    let view = strandline::run(&["explain", "-v", &subject.pid_text()]).unwrap();
+    let title = view.stdout.lines().find(|line| line.starts_with("process ")).unwrap_or_default();
     assert!(title.contains("· tide-server (/") && title.contains("sh)"), "{title}");
 }
 

@@ -6,6 +6,7 @@ mod doctor;
 mod explain;
 mod privacy;
 mod reclaim;
+mod screens;
 mod top;
 mod tree;
 mod usage;

@@ -281,7 +281,7 @@ fn call(
     }
     let is_known = doubt(before, remedy).is_none_or(|doubt| doubt.cause != HazardCause::TooSlow);
     if answer.predicted_bytes == Some(0) && is_known {
-        nothing(answer, "no page of its heap is one that the call gives back");
+        nothing(answer, "no page of its heap is one that the call releases");
         return false;
     }
     if let Some(doubt) = doubt(before, remedy) {

@@ -27,7 +27,7 @@ fn a_fragmented_service_reads_like_the_promise() {
     assert_eq!(verdict.class, "free_heap");
     assert_eq!(
         verdict.headline,
-        "1.17 GiB of 1.56 GiB RSS is free heap; malloc_trim gives back 1.07 GiB; \
+        "1.17 GiB of 1.56 GiB RSS is free heap; malloc_trim releases 1.07 GiB; \
          96.0 MiB is pinned by 12,411 live chunks"
     );
 }
@@ -63,9 +63,9 @@ fn what_trimming_gives_back_is_part_of_what_is_free() {
         let remedies = call("malloc_trim", trim);
         verdict(&Judged { trimmed_zero_bytes: 10 << 20, ..judged(&rows, 300 << 20, &remedies) }).headline
     };
-    assert_eq!(of(200 << 20), "200 MiB of 300 MiB RSS is free heap; malloc_trim gives back 200 MiB");
+    assert_eq!(of(200 << 20), "200 MiB of 300 MiB RSS is free heap; malloc_trim releases 200 MiB");
     // malloc_trim faults in pages where it writes to free chunks.
-    assert_eq!(of(189 << 20), "190 MiB of 300 MiB RSS is free heap; malloc_trim gives back 189 MiB");
+    assert_eq!(of(189 << 20), "190 MiB of 300 MiB RSS is free heap; malloc_trim releases 189 MiB");
 }
 
 #[test]

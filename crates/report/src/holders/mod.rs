@@ -2,27 +2,29 @@
 //! blocks pin free pages.
 
 pub mod page;
+mod screen;
 
 use std::collections::HashMap;
 
 use strandline_inspect::environment::utc;
-use strandline_inspect::holders::facts::{Holders, Holding, Root, RootKind, Shared, SharedType, Type};
+use strandline_inspect::holders::facts::{
+    Holders, Holding, Root, RootKind, Shared, SharedType, Type, Unreachable,
+};
 use strandline_inspect::holders::growth::{Change, Changed, Comparison};
 
-use crate::model;
-use crate::paint::{Paint, Surface};
-use crate::table::{Column, figures, lay_out, words};
-use crate::terminal;
-use crate::text::{clean, counted, hanging, shorten, wrap};
-use crate::units::{UNKNOWN, bytes, percent, seconds, stopped, thousands};
+use crate::table::{Column, figures, words};
+use crate::text::{clean, counted, shorten};
+use crate::units::{UNKNOWN, bytes, percent, seconds, thousands};
 
-const ROOTS: [Column; 4] = [words("held by"), figures("retains"), figures("blocks"), figures("keeps")];
+pub use screen::{details, holders};
+
+const ROOTS: [Column; 4] = [words("root"), figures("retained"), figures("blocks"), figures("pins")];
 const TYPES: [Column; 5] =
-    [words("what"), figures("bytes"), figures("instances"), figures("leaked"), figures("keeps")];
+    [words("type"), figures("bytes"), figures("instances"), figures("leaked"), figures("pins")];
 const GROWTH_COLUMNS: [Column; 5] =
-    [words("held by"), figures("grew"), figures("blocks"), figures("now"), figures("rate")];
+    [words("root"), figures("grew"), figures("blocks"), figures("now"), figures("rate")];
 const TYPE_GROWTH_COLUMNS: [Column; 5] =
-    [words("what"), figures("grew"), figures("instances"), figures("now"), figures("rate")];
+    [words("type"), figures("grew"), figures("instances"), figures("now"), figures("rate")];
 /// Depth limit of the retention path shown below a root, which is followed only for parts above
 /// 1/`MIN_PART` of all live bytes.
 const MAX_STEPS: usize = 4;
@@ -35,36 +37,11 @@ const MIN_BEYOND_BYTES: u64 = 32 << 20;
 /// Pinned memory below this is not mentioned; and the maximum width of a name within a sentence.
 const MIN_PINNED_BYTES: u64 = 1 << 20;
 const MAX_NAME_COLUMNS: usize = 60;
+/// Maximum number of kinds of leaked blocks in a sentence.
+const MAX_LEAKED_KINDS: usize = 2;
 /// Maximum number of root sets shown separately, and the width of a name among several.
 const MAX_SETS: usize = 6;
 const MAX_JOINED_COLUMNS: usize = 32;
-
-/// The whole view, with a final newline and at most `top` roots and types.
-pub fn holders(found: &Holders, top: usize, surface: Surface) -> String {
-    let mut lines: Vec<String> = wrap(&process_line(found), surface.columns);
-    lines.push(String::new());
-    let headline = wrap(&headline(found), surface.columns);
-    lines.extend(headline.iter().map(|line| surface.paint(Paint::Strong, line)));
-    if let Some(since) = &found.since {
-        lines.extend(growth(since, top, surface));
-    }
-    lines.push(String::new());
-    lines.extend(lay_out(&ROOTS, &root_rows(found, top), 0, surface.columns));
-    lines.push(String::new());
-    lines.extend(lay_out(&TYPES, &type_rows(found, top), 0, surface.columns));
-    lines.push(String::new());
-    let text = "what it alone holds: it would be lost without. keeps: resident pages with free places and no other blocks, which would \
-                go back if these did. Sizes but these are of address space, as malloc has them, resident or not";
-    lines.extend(hanging("retains: ", text, surface.columns));
-    lines.extend(terminal::listed("caveats", &model::caveats(&found.caveats), surface));
-    lines.push(String::new());
-    lines.push(format!(
-        "{}, in all {}",
-        stopped(found.cost.stopped_seconds),
-        seconds(found.cost.wall_seconds)
-    ));
-    lines.join("\n") + "\n"
-}
 
 /// The process, and the time of the snapshot.
 fn process_line(found: &Holders) -> String {
@@ -74,42 +51,55 @@ fn process_line(found: &Holders) -> String {
     format!("process {}{executable}{}", found.pid, time.unwrap_or_default())
 }
 
+/// What leaked, and what alone retains most of the rest.
 fn headline(found: &Holders) -> String {
-    let all = format!("{} in {}", bytes(found.live.bytes), counted(found.live.blocks, "live block"));
     if found.live.blocks == 0 {
         return "no block of an allocator that is read is in use here (strandline explain says what its memory is)".to_owned();
     }
+    let all = format!("{} in {}", bytes(found.live.bytes), counted(found.live.blocks, "live block"));
     let lost = match &found.unreachable {
-        None => "what leaked of them is not known (see the caveats)".to_owned(),
-        Some(lost) if lost.blocks == 0 && unattributed_part(found).is_some() => {
-            "something leads to every one of them".to_owned()
-        }
-        Some(lost) if lost.blocks == 0 => "something leads to every one of them: nothing leaked".to_owned(),
-        Some(lost) => format!(
-            "nothing leads to {} in {} ({}){}",
-            bytes(lost.bytes),
-            counted(lost.blocks, "block"),
-            percent(lost.bytes, found.live.bytes),
-            if lost.definite.blocks == lost.blocks {
-                String::new()
-            } else {
-                let blocks = counted(lost.definite.blocks, "block");
-                format!(", of which {} in {blocks} lost the rest with them", bytes(lost.definite.bytes))
-            }
-        ),
+        None => "what leaked is not known (see the caveats)".to_owned(),
+        Some(lost) if lost.blocks > 0 => leaked(found, lost),
+        Some(_) if unattributed_part(found).is_some() => "every block that was read is reachable".to_owned(),
+        Some(_) => "nothing leaked".to_owned(),
     };
     let alone = found.roots.first().map_or(0, |root| root.retained_bytes);
     let shared = shown_sets(found).0.first().filter(|set| set.retained_bytes > alone);
     let text = match (shared, found.roots.first()) {
         (Some(set), _) if set.retained_bytes > found.live.bytes / 10 => {
-            format!("{all}; {lost}; {} together hold {}", join_root_names(set), bytes(set.retained_bytes))
+            format!("{lost}; {} together retain {} of {all}", join_root_names(set), bytes(set.retained_bytes))
         }
         (_, Some(root)) if alone > found.live.bytes / 10 => {
-            format!("{all}; {lost}; {} alone holds {}", short(&root_name(root)), bytes(alone))
+            format!("{lost}; {} alone retains {} of {all}", short(&root_name(root)), bytes(alone))
         }
-        _ => format!("{all}; {lost}"),
+        _ => format!("{lost}; {all} in all"),
     };
     text + &unattributed_part(found).unwrap_or_default() + &pinning_block(found).unwrap_or_default()
+}
+
+/// `78.2 MiB leaked in 359,327 blocks (12.3 %): 30,000 24-byte blocks, linked behind 12`.
+fn leaked(found: &Holders, lost: &Unreachable) -> String {
+    let mut text = format!(
+        "{} leaked in {} ({})",
+        bytes(lost.bytes),
+        counted(lost.blocks, "block"),
+        percent(lost.bytes, found.live.bytes)
+    );
+    let kinds = lost.holds.iter().take(MAX_LEAKED_KINDS).map(|of| short(&instances(of)));
+    let kinds = kinds.collect::<Vec<_>>().join(" and ");
+    if !kinds.is_empty() {
+        text += &format!(": {kinds}");
+    }
+    if lost.definite.blocks != lost.blocks {
+        let first = counted(lost.definite.blocks, "block");
+        text += &format!("; {first} ({}) lead to the others", bytes(lost.definite.bytes));
+    }
+    let since = found.since.as_ref().filter(|since| since.seconds > 0.0);
+    let grew = since.and_then(|since| Some((since.unreachable?.bytes, since.seconds)));
+    if let Some((grew, seconds)) = grew.filter(|&(grew, _)| grew > 0) {
+        text += &format!("; growing {}/min", bytes((grew as f64 * 60.0 / seconds) as u64));
+    }
+    text
 }
 
 /// The part of RSS that no reader explains, if it is most of it.
@@ -128,12 +118,12 @@ fn pinning_block(found: &Holders) -> Option<String> {
     let least = (found.live.bytes / 10).max(MIN_PINNED_BYTES);
     let keeper = found.keepers.first().filter(|keeper| keeper.pins_bytes > least)?;
     let held = match keeper.root.and_then(|root| found.roots.get(root)) {
-        Some(root) => format!(" (held by {})", short(&root_name(root))),
+        Some(root) => format!(" (retained by {})", short(&root_name(root))),
         None if keeper.unreachable => " (leaked)".to_owned(),
         None => String::new(),
     };
     Some(format!(
-        "; {}{held} keeps {} that is free but for it",
+        "; {}{held} pins {} that is otherwise free",
         short(&clean(&keeper.name)),
         bytes(keeper.pins_bytes)
     ))
@@ -143,55 +133,99 @@ fn short(name: &str) -> String {
     shorten(name, MAX_NAME_COLUMNS)
 }
 
-/// Rows of the roots, of leaked blocks and of blocks with several roots, largest first; but leaked
-/// blocks come first if they are a significant part.
-fn root_rows(found: &Holders, top: usize) -> Vec<Vec<String>> {
+/// A root, leaked blocks, or blocks with several roots.
+struct Group {
+    name: String,
+    bytes: u64,
+    blocks: u64,
+    pins_bytes: u64,
+    holds: Vec<Holding>,
+    /// Minimum of retained bytes of what its paths show.
+    least: u64,
+}
+
+impl Group {
+    fn new(name: String, (bytes, blocks): (u64, u64), holds: Vec<Holding>, least: u64) -> Self {
+        Self { name, bytes, blocks, pins_bytes: 0, holds, least }
+    }
+}
+
+/// The groups, largest first, but leaked blocks come first if they are a significant part; and the
+/// roots beyond the `top` largest.
+fn groups(found: &Holders, top: usize) -> (Vec<Group>, Rest) {
     let least = found.live.bytes / MIN_SHARE_DIVISOR;
-    let mut groups: Vec<(u64, Vec<Vec<String>>)> = Vec::new();
-    let mut add = |order: u64, first: Vec<String>, holds: &[Holding], least: u64| {
-        let mut rows = vec![first];
-        retention_path(&mut rows, holds, least);
-        groups.push((order, rows));
-    };
-    if let Some(lost) = found.unreachable.as_ref().filter(|lost| lost.blocks > 0) {
-        let order = if lost.bytes > least { u64::MAX } else { lost.bytes };
-        add(
-            order,
-            row("nothing: leaked".to_owned(), (lost.bytes, lost.blocks), lost.pins_bytes),
-            &lost.holds,
-            least,
-        );
+    let mut groups = Vec::new();
+    let lost = found.unreachable.as_ref().filter(|lost| lost.blocks > 0);
+    if let Some(lost) = lost {
+        let name = "nothing: leaked".to_owned();
+        let group = Group::new(name, (lost.bytes, lost.blocks), lost.holds.clone(), least);
+        groups.push(Group { pins_bytes: lost.pins_bytes, ..group });
     }
     let (sets, others) = shown_sets(found);
     for set in sets {
-        let sums = (set.retained_bytes, set.retained_blocks);
-        let holds: Vec<Holding> = set.types.iter().map(holding).collect();
-        add(set.retained_bytes, row(join_root_names(set), sums, 0), &holds, least);
+        let holds = set.types.iter().map(holding).collect();
+        groups.push(Group::new(
+            join_root_names(set),
+            (set.retained_bytes, set.retained_blocks),
+            holds,
+            least,
+        ));
     }
     if others.1 > 0 {
         // If sets are shown, this is the rest: blocks of types that have no row of their own.
         let (text, holds) = match sets {
-            [] => ("several roots together", found.shared_holds.as_slice()),
-            _ => ("other roots, several together", [].as_slice()),
+            [] => ("several roots together", found.shared_holds.clone()),
+            _ => ("other roots, several together", Vec::new()),
         };
-        add(others.0, row(text.to_owned(), others, 0), holds, least);
+        groups.push(Group::new(text.to_owned(), others, holds, least));
     }
     let folded = merge_threads(&found.roots);
-    for (name, root) in folded.iter().take(top) {
+    let unlisted = found.root_count.saturating_sub(found.roots.len() as u64);
+    let mut rest = Rest {
+        count: unlisted.saturating_add(folded.len().saturating_sub(top) as u64),
+        bytes: found.other_roots.bytes,
+        blocks: found.other_roots.blocks,
+    };
+    for (index, (name, root)) in folded.into_iter().enumerate() {
+        if index >= top {
+            rest.add(root.retained_bytes, root.retained_blocks);
+            continue;
+        }
         // A root that pins a lot retains little itself, so show its contents in more detail.
         let least = if root.pins_bytes >= least { root.retained_bytes / 2 } else { least };
-        let sums = (root.retained_bytes, root.retained_blocks);
-        add(root.retained_bytes, row(name.clone(), sums, root.pins_bytes), &root.holds, least);
+        let group = Group::new(name, (root.retained_bytes, root.retained_blocks), root.holds, least);
+        groups.push(Group { pins_bytes: root.pins_bytes, ..group });
     }
-    groups.sort_by_key(|group| std::cmp::Reverse(group.0));
-    let mut rows: Vec<Vec<String>> = groups.into_iter().flat_map(|(_, rows)| rows).collect();
-    let rest = folded.iter().skip(top);
-    let others = (found.other_roots.bytes, found.other_roots.blocks);
-    let (of, blocks) = rest.fold(others, |sum, (_, root)| {
-        (sum.0.saturating_add(root.retained_bytes), sum.1.saturating_add(root.retained_blocks))
-    });
-    if blocks > 0 {
-        rows.push(row("other roots, each by itself".to_owned(), (of, blocks), 0));
+    let first = lost.is_some_and(|lost| lost.bytes > least);
+    groups[usize::from(first)..].sort_by_key(|group| std::cmp::Reverse(group.bytes));
+    (groups, rest)
+}
+
+/// What is not shown one by one.
+#[derive(Default)]
+struct Rest {
+    count: u64,
+    bytes: u64,
+    blocks: u64,
+}
+
+impl Rest {
+    fn add(&mut self, bytes: u64, blocks: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.blocks = self.blocks.saturating_add(blocks);
+    }
+}
+
+/// Rows of the groups, each with the paths to most of what it retains.
+fn root_rows(found: &Holders, top: usize) -> Vec<Vec<String>> {
+    let (groups, rest) = groups(found, top);
+    let mut rows = Vec::new();
+    for group in groups {
+        rows.push(row(group.name, (group.bytes, group.blocks), group.pins_bytes));
+        retention_path(&mut rows, &group.holds, group.least);
+    }
+    if rest.blocks > 0 {
+        rows.push(row("other roots, each by itself".to_owned(), (rest.bytes, rest.blocks), 0));
     }
     rows
 }
@@ -338,22 +372,6 @@ fn growth_rows(since: &Comparison, top: usize) -> [Vec<Vec<String>>; 2] {
     [rows, since.types.iter().take(top).map(of_type).collect()]
 }
 
-fn growth(since: &Comparison, top: usize, surface: Surface) -> Vec<String> {
-    let [roots, types] = growth_rows(since, top);
-    let mut lines = vec![String::new(), format!("since the look {}", duration(since.seconds))];
-    lines.extend(lay_out(&GROWTH_COLUMNS, &roots, 0, surface.columns));
-    if since.is_partial {
-        let text =
-            "one of the looks has more roots or types than it tells: what only the other tells is left out";
-        lines.extend(wrap(text, surface.columns));
-    }
-    if !types.is_empty() {
-        lines.push(String::new());
-        lines.extend(lay_out(&TYPE_GROWTH_COLUMNS, &types, 0, surface.columns));
-    }
-    lines
-}
-
 fn duration(of: f64) -> String {
     match of {
         of if !(0.0..1e10).contains(&of) => "of a time that is not known".to_owned(),
@@ -372,10 +390,8 @@ fn root_name(root: &Root) -> String {
         RootKind::Stack => format!("{name} on the stack of {thread}"),
         RootKind::Register => format!("registers of {thread}"),
         RootKind::Tls if !thread.is_empty() => format!("{name} of {thread}"),
-        RootKind::Runtime => match root.module.as_deref() {
-            Some(runtime) => format!("{name} in {}", clean(runtime)),
-            None => format!("{name}'s memory"),
-        },
+        RootKind::Runtime if root.module.is_some() => name,
+        RootKind::Runtime => format!("{name}'s memory"),
         RootKind::Static | RootKind::Tls => match root.module.as_deref() {
             Some(module) if !root.name.starts_with(&format!("{module}+0x")) => {
                 format!("{name} in {}", clean(module))
@@ -461,5 +477,60 @@ mod tests {
         (found.rss_bytes, found.unattributed_bytes) = (Some(159 << 20), Some(157 << 20));
         let text = headline(&found);
         assert!(!text.contains("nothing leaked") && text.contains("157 MiB of 159 MiB RSS"), "{text}");
+    }
+
+    /// A heap with more roots, types, sets and caveats than a screen has lines.
+    fn crowded() -> Holders {
+        let sizes: Vec<(u64, u64)> = (1..40).map(|number| (number << 20, 1 << 10)).collect();
+        let mut found = of_sizes(&sizes);
+        let holds = |name: &str, bytes| {
+            vec![Holding { name: name.into(), instances: 3, retained_bytes: bytes, ..Holding::default() }]
+        };
+        found.executable = Some(format!("/usr/lib/{}/server", "folder".repeat(20)));
+        found.roots = (1..40)
+            .map(|number| Root {
+                name: format!("module.table_of_entries_number_{number}"),
+                retained_bytes: (50 - number) << 20,
+                retained_blocks: 3,
+                holds: holds("a type of a name that is long enough for two lines", (50 - number) << 20),
+                ..Root::default()
+            })
+            .collect();
+        let lost = found.live.bytes / 3;
+        let unreachable = Unreachable { bytes: lost, blocks: 9, ..Unreachable::default() };
+        found.unreachable = Some(Unreachable { holds: holds("server::Session", lost), ..unreachable });
+        for number in 0..9 {
+            let text = format!("part {number} was not read, for a reason that takes a sentence");
+            found.caveats.push(strandline_claims::Caveat::new("part", "heap", Some(1 << 30), text));
+        }
+        found
+    }
+
+    #[test]
+    fn a_default_screen_has_at_most_40_lines_and_details_have_the_rest() {
+        let plain = crate::paint::Surface { columns: 80, colour: false };
+        let fits = |text: &str| text.lines().all(|line| crate::text::width(line) <= 80);
+        let mut found = crowded();
+        let change = Changed { name: "server::Session".into(), bytes: 9 << 20, ..Changed::default() };
+        for since in [None, Some(vec![change; 30])] {
+            found.since = since.map(|changed| Comparison {
+                seconds: 600.0,
+                unreachable: Some(Change { bytes: 12 << 20, blocks: 9 }),
+                roots: changed.clone(),
+                types: changed,
+                ..Comparison::default()
+            });
+            let text = holders(&found, None, plain);
+            assert!(fits(&text) && text.lines().count() <= 40, "{text}");
+            assert!(text.contains("7 caveats (-v)") && text.contains(" leaked in 9 blocks"), "{text}");
+            assert!(text.contains("smaller roots") && !text.contains("number_39"), "{text}");
+        }
+        assert!(holders(&found, None, plain).contains("growing 1.20 MiB/min"));
+        let all = details(&found, None, plain);
+        assert!(fits(&all), "{all}");
+        let unwrapped = all.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(found.roots.iter().all(|root| all.contains(&root.name)), "{all}");
+        assert!(found.types.iter().all(|of| all.contains(&of.name)), "{all}");
+        assert!(found.caveats.iter().all(|caveat| unwrapped.contains(&caveat.text)), "{all}");
     }
 }

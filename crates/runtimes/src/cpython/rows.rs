@@ -6,10 +6,10 @@ crate::row_table::row_table! {
     OBJECT = ("cpython.object", Values, Live, "objects"),
     TABLE = ("cpython.table", Values, Live, "tables of lists, dicts, sets and deques"),
     BUFFER = ("cpython.buffer", Values, Live, "data of arrays, file buffers and ctypes"),
-    BLOCK = ("cpython.block", Runtime, Live, "arena blocks that hold no object"),
+    BLOCK = ("cpython.block", Runtime, Live, "arena blocks without object"),
     FREE_LIST = ("cpython.free_list", Runtime, Stranded, "dead objects on free lists"),
     POOL_HEADER = ("cpython.pool_header", Runtime, Live, "pool headers"),
-    FREE_KEPT = ("cpython.free.kept", Runtime, Stranded, "free pools and pages of arenas in use"),
+    FREE_KEPT = ("cpython.free.kept", Runtime, Stranded, "free pools and pages of arenas"),
     FREE_PINNED = ("cpython.free.pinned", Runtime, Pinned, "free blocks beside live ones"),
     UNREAD = ("cpython.unread", Runtime, Unattributed, "pools damaged or changed while read"),
 }

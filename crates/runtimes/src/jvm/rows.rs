@@ -15,7 +15,7 @@ crate::row_table::row_table! {
     METASPACE = ("jvm.metaspace", Runtime, Live, "metaspace"),
     CLASS_SPACE = ("jvm.class_space", Runtime, Live, "compressed class space"),
     METASPACE_FREE = ("jvm.metaspace.free", Runtime, Stranded, "free metaspace and class space"),
-    CODE = ("jvm.code", Runtime, Live, "compiled code, interpreter and stubs"),
+    CODE = ("jvm.code", Runtime, Live, "compiled code and interpreter"),
     CODE_FREE = ("jvm.code.free", Runtime, Stranded, "committed code cache without code"),
     COLLECTOR = ("jvm.collector", Collector, Live, "the collector's card table"),
     METADATA = ("jvm.metadata", Runtime, Live, "other mappings of the runtime"),

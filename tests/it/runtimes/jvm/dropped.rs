@@ -184,7 +184,7 @@ fn what_a_running_frame_holds_may_live() -> Outcome {
             if !gc["predicted_bytes"].is_null() {
                 return Err(format!("{live} B live, at least {least}: {gc}").into());
             }
-            let text = strandline::run(&["explain", &subject.pid_text()])?.stdout;
+            let text = strandline::run(&["explain", "-v", &subject.pid_text()])?.stdout;
             Ok(text.contains("objects, at most").then_some(()))
         })
     })

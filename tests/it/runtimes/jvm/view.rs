@@ -11,7 +11,7 @@ fn the_terminal_says_what_the_heap_is_made_of() -> Outcome {
     let Some(jdk) = jdks::all(test).into_iter().find(|jdk| jdk.major >= OLDEST) else { return Ok(()) };
     let mut subject = start(&jdk, &classes, &["-XX:+UseG1GC", "-Xmx600m"])?;
     fill(&mut subject)?;
-    let run = strandline::run(&["explain", &subject.pid_text()])?;
+    let run = strandline::run(&["explain", "-v", &subject.pid_text()])?;
     let words = ["G1", "-Xmx 600 MiB", "class loaders", "eden", "old", "live", "[B", "GC.run"];
     match words.iter().find(|word| !run.stdout.contains(**word)) {
         None if run.status == Some(0) => Ok(()),

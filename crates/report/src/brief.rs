@@ -1,0 +1,154 @@
+//! What a default screen says of one process beside its ledger: name, answer, largest types, what
+//! releases memory, what to type next. `model` has the details. Reads no process and knows no
+//! terminal.
+
+use strandline_claims::caveat::Caveat;
+use strandline_inspect::facts::{Explanation, Remedy, RemedyKind};
+
+use super::model::short_name;
+use super::text::{clean, clean_sentence, counted, shorten};
+use super::units::{bytes, maybe_bytes, seconds, stopped, thousands};
+
+/// Maximum number of remedies, types and important caveats shown.
+const MAX_REMEDIES: usize = 3;
+const MAX_TYPES: usize = 3;
+const MAX_IMPORTANT: usize = 2;
+/// A caveat that touches more than 1/`IMPORTANT_DIVISOR` of RSS belongs to the answer.
+const IMPORTANT_DIVISOR: u64 = 100;
+/// Maximum width of a type's name.
+const MAX_TYPE_COLUMNS: usize = 32;
+
+/// The parts of a default screen.
+#[derive(Clone, Debug)]
+pub struct Brief {
+    /// `python3, pid 28914, 1 thread`.
+    pub name: String,
+    /// `RSS 142 MiB (peak 144 MiB, PSS 138 MiB)`.
+    pub resident: String,
+    /// The headline, and the caveats that touch a significant part of RSS.
+    pub answer: String,
+    /// The largest types of the largest runtime: `dict 27.1 MiB (151,670)`.
+    pub types: Vec<String>,
+    /// What releases memory, best first.
+    pub releases: Vec<Release>,
+    /// How many other remedies only `-v` shows.
+    pub more_releases: usize,
+    /// The commands to type next, each with what it shows.
+    pub next: [(String, String); 2],
+    /// The cost of the inspection, and the number of the other caveats.
+    pub cost: String,
+}
+
+/// One line of what releases memory.
+#[derive(Clone, Debug)]
+pub struct Release {
+    /// The remedy's name.
+    pub id: String,
+    /// What it is predicted to release, or `unknown`.
+    pub predicted: String,
+    /// The command or setting to paste.
+    pub how: String,
+}
+
+impl Brief {
+    /// Makes the short parts of `explanation`.
+    pub fn new(explanation: &Explanation) -> Self {
+        let (pid, kernel) = (explanation.target.pid, &explanation.kernel);
+        let (important, others) = important_caveats(&explanation.caveats, kernel.rss_bytes);
+        let headline = clean_sentence(&explanation.verdict.headline);
+        let sentences = Some(headline).filter(|headline| !headline.is_empty());
+        let answer: Vec<String> = sentences.into_iter().chain(important).collect();
+        let (releases, more_releases) = releases(explanation);
+        let swap = match kernel.swap_bytes {
+            0 => String::new(),
+            swap => format!(", swap {}", bytes(swap)),
+        };
+        Self {
+            name: format!(
+                "{}, pid {pid}, {}",
+                short_name(&explanation.target),
+                counted(explanation.target.threads, "thread")
+            ),
+            resident: format!(
+                "RSS {} (peak {}, PSS {}{swap})",
+                bytes(kernel.rss_bytes),
+                maybe_bytes(kernel.high_water_bytes),
+                maybe_bytes(kernel.pss_bytes)
+            ),
+            answer: answer.join(". "),
+            types: types(explanation),
+            releases,
+            more_releases,
+            next: [
+                (format!("strandline holders {pid}"), "who holds the live blocks".to_owned()),
+                (
+                    format!("strandline explain -v {pid}"),
+                    "arenas, types, strata, all rows, caveats".to_owned(),
+                ),
+            ],
+            cost: cost(explanation, others),
+        }
+    }
+}
+
+/// The caveats that touch a significant part of RSS, as sentences, and the number of the others.
+pub fn important_caveats(caveats: &[Caveat], rss_bytes: u64) -> (Vec<String>, usize) {
+    let least = rss_bytes / IMPORTANT_DIVISOR;
+    let sentences = caveats.iter().filter_map(|caveat| {
+        let touched = caveat.bytes.filter(|&touched| touched > least)?;
+        Some(format!("Caveat ({}): {}", bytes(touched), clean_sentence(&caveat.text)))
+    });
+    let shown: Vec<String> = sentences.take(MAX_IMPORTANT).collect();
+    let others = caveats.len() - shown.len();
+    (shown, others)
+}
+
+fn types(explanation: &Explanation) -> Vec<String> {
+    let read = explanation.runtimes.iter().filter(|runtime| !runtime.types.is_empty());
+    let largest = read.max_by_key(|runtime| runtime.used_bytes);
+    let types = largest.map_or(&[][..], |runtime| &runtime.types).iter().take(MAX_TYPES);
+    types
+        .map(|of| {
+            let name = shorten(&clean(&of.name), MAX_TYPE_COLUMNS);
+            format!("{name} {} ({})", bytes(of.bytes), thousands(of.instances))
+        })
+        .collect()
+}
+
+/// The remedies that release something that those before them do not, those of little effect last;
+/// and the number of those that are not shown.
+fn releases(explanation: &Explanation) -> (Vec<Release>, usize) {
+    let least = explanation.kernel.rss_bytes / IMPORTANT_DIVISOR;
+    let all = explanation.remedies.iter().filter(|remedy| remedy.predicted_bytes != Some(0));
+    let count = all.clone().count();
+    let mut useful: Vec<&Remedy> =
+        all.filter(|remedy| remedy.predicted_after_better_bytes != Some(0)).collect();
+    useful.sort_by_key(|remedy| remedy.predicted_bytes.is_some_and(|predicted| predicted < least));
+    let shown: Vec<Release> = useful.into_iter().take(MAX_REMEDIES).map(release).collect();
+    let more = count - shown.len();
+    (shown, more)
+}
+
+fn release(remedy: &Remedy) -> Release {
+    let how = clean_sentence(&remedy.how);
+    let is_later = matches!(remedy.kind, RemedyKind::Setting | RemedyKind::Allocator);
+    Release {
+        id: clean(&remedy.id),
+        predicted: remedy.predicted_bytes.map_or("unknown".to_owned(), bytes),
+        how: if is_later && !how.is_empty() { format!("{how} (next start)") } else { how },
+    }
+}
+
+/// `stopped 5.6 ms · 173 ms · 185 MiB read · 2 caveats (-v)`.
+fn cost(explanation: &Explanation, caveats: usize) -> String {
+    let cost = &explanation.cost;
+    cost_line(cost.stopped_seconds, cost.wall_seconds, Some(cost.bytes_read), caveats)
+}
+
+/// The last line of a default screen.
+pub fn cost_line(stopped_for: f64, wall: f64, read: Option<u64>, caveats: usize) -> String {
+    let read = read.map(|read| format!("{} read", bytes(read)));
+    let caveats = (caveats > 0).then(|| format!("{} (-v)", counted(caveats as u64, "caveat")));
+    let parts = [Some(stopped(stopped_for)), Some(seconds(wall)), read, caveats];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(" · ")
+}
