@@ -89,8 +89,8 @@ static void one_step(uint64_t *r) {
 static void between_rounds(uint64_t *r, int round) {
   if (sbrk_too && random_below(r, 3) < 2) {
     size_t bytes = 1 + random_below(r, 60000);
-    /* Once brk was blocked, glibc ends a program whose break is odd: sysmalloc asserts that it is aligned. */
-    if (block_brk) bytes = (bytes + 15) & ~(size_t)15;
+    /* Once a brk has failed, glibc no longer aligns the break to pages, and sysmalloc asserts that it is (glibc 2.36). */
+    if (block_brk) bytes = (bytes + 4095) & ~(size_t)4095;
     char *mine = sbrk((intptr_t)bytes);
     if (mine != (char *)-1) memset(mine, 0x5a, bytes);
   }

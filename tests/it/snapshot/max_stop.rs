@@ -87,7 +87,7 @@ fn a_heap_that_was_not_read_whole_is_not_trimmed() -> Outcome {
         "--json",
         &pid,
     ])?;
-    run.complains(3, &["would be refused", "--max-stop"])?;
+    run.complains(3, &["would not be called", "--max-stop"])?;
     let dry = run.document()?;
     assert!(caveats(&dry["before"]).iter().any(|code| code == "heap_too_slow"), "{dry}");
     Ok(())
