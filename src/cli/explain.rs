@@ -6,9 +6,10 @@ use std::time::Duration;
 use serde::Serialize;
 
 use strandline_claims::runtime::PathAnswer;
-use strandline_inspect::explain::{Options, explain, inspect};
+use strandline_inspect::explain::{Options, explain};
 use strandline_inspect::facts::{Explanation, Runtime};
 use strandline_inspect::holders::facts::Holders;
+use strandline_inspect::inspection::inspect;
 use strandline_inspect::readers::{self, Found};
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;

@@ -14,10 +14,13 @@
 
 #![forbid(unsafe_code)]
 
+mod account;
+mod capture;
 pub mod environment;
 pub mod explain;
 pub mod facts;
 pub mod holders;
+pub mod inspection;
 pub mod ledger;
 pub mod readers;
 pub mod recognise;

@@ -11,7 +11,7 @@ use strandline_process::stacks::{Stack, ThreadFacts};
 use strandline_process::unwind::{End, Frame, Objects, Unwinder};
 
 use super::symbols;
-use crate::explain::frozen::Frozen;
+use crate::capture::Frozen;
 
 /// Maximum number of frames of one thread (the innermost ones), and of all threads.
 const MAX_FRAMES: usize = 512;

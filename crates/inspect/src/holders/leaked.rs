@@ -4,7 +4,7 @@
 use strandline_holders::{DominatorTree, NO_ROOT};
 use strandline_process::pages::Residency;
 
-use crate::explain::frozen::Frozen;
+use crate::capture::Frozen;
 use crate::facts::Row;
 
 /// Resident bytes of lost blocks on one row.

@@ -11,7 +11,6 @@
 pub mod facts;
 mod frames;
 pub mod growth;
-mod heard;
 pub mod leaked;
 mod names;
 mod pins;
@@ -21,6 +20,7 @@ mod shared;
 mod symbols;
 mod tree;
 mod types;
+mod vtables;
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -37,15 +37,16 @@ use strandline_process::procfs::Process;
 use strandline_sys::host;
 
 use self::facts::{Holders, Keeper, Root, Sum, Unreachable};
-use self::heard::VtableCollector;
 use self::pins::Pins;
 use self::roots::AllRoots;
 use self::runtimes::{NonReferences, RuntimeBlocks};
 use self::tree::Tree;
 use self::types::Types;
-use crate::explain::frozen::Frozen;
-use crate::explain::{Options, inspect};
-use crate::facts::Row;
+use self::vtables::VtableCollector;
+use crate::account::Account;
+use crate::capture::Frozen;
+use crate::capture::{Options, with_capture};
+use crate::ledger::rows;
 
 /// Maximum number of roots, and of types, that are listed; the others are counted.
 const MAX_LISTED: usize = 1000;
@@ -55,27 +56,37 @@ const MIN_EDGES_BYTES: u64 = 256 << 20;
 /// Maximum time for reading references and computing holders.
 const MAX_DURATION: Duration = Duration::from_secs(120);
 
-/// Inspects process `pid` and finds the holders of its live blocks.
+/// Finds the holders of the live blocks of process `pid`.
 ///
 /// # Errors
-/// Those of [`crate::explain::explain`].
+/// Those of [`crate::explain::explain()`].
 pub fn holders(pid: i32, options: &Options<'_>) -> Result<Holders> {
-    let mut inspection = inspect(pid, &Options { keeps_blocks: true, ..*options })?;
-    let mut holders = inspection.holders.take().unwrap_or_default();
-    holders.caveats.extend(inspection.explanation.caveats);
-    Ok(holders)
+    let start = Instant::now();
+    let options = Options { keeps_blocks: true, ..*options };
+    with_capture(pid, &options, |process, mut frozen| {
+        let mut holders = find(process, &mut frozen, &options);
+        let mut account = Account::new(process, frozen, &options, start)?;
+        complete(&mut holders, process, &mut account);
+        holders.caveats.append(&mut account.caveats);
+        Ok(holders)
+    })
 }
 
-/// Adds a caveat if parts of heaps were not read, and gives unreachable bytes rows of their own.
-pub(crate) fn split_leaked(holders: &mut Holders, rows: &mut Vec<Row>) {
-    let unread = rows.iter().filter(|row| row.id.ends_with(".unread"));
+/// Completes `holders` from the account: adds a caveat if parts of heaps were not read, gives
+/// unreachable bytes rows of their own there, and copies what both documents have.
+pub(crate) fn complete(holders: &mut Holders, process: &Process, account: &mut Account) {
+    let unread = account.rows.iter().filter(|row| row.id.ends_with(".unread"));
     let unread: u64 = unread.map(|row| row.bytes).sum();
     if unread > 0 {
         let text = "parts of heaps made no sense, or there was no time for them: what only they lead to is not known";
         holders.caveats.push(Caveat::new("holders_incomplete", "heap", Some(unread), text));
         holders.withhold();
     }
-    leaked::split(rows, &holders.leaked);
+    leaked::split(&mut account.rows, &holders.leaked);
+    holders.executable = process.executable();
+    holders.rss_bytes = Some(account.kernel.rss_bytes);
+    holders.unattributed_bytes = Some(rows::totals(&account.rows).unattributed);
+    holders.cost = account.cost();
 }
 
 /// The target's memory; missing pages and words that are not references read as zeros.
@@ -159,10 +170,10 @@ fn fill(
         }
     };
     holders.live = Sum { bytes: total, blocks: u64::from(blocks.len()) };
-    let heard = VtableCollector::new(&frozen.address_space, frozen.own_memory(), blocks.len())?;
+    let vtables = VtableCollector::new(&frozen.address_space, frozen.own_memory(), blocks.len())?;
     let exact = runtimes::exact_blocks(&frozen.runtimes, &blocks)?;
     let known = Known { no_references: None, exact: exact.as_ref() };
-    let references = References::read(&memory, &blocks, known, Some(&heard), &limits, &progress)?;
+    let references = References::read(&memory, &blocks, known, Some(&vtables), &limits, &progress)?;
     let within = exact.map(Exact::inner_targets);
     let AllRoots { found, roots, unread_bytes } = roots::find(process, frozen, (&blocks, within), deadline)?;
     let caveats = incomplete(&references.outcome(), unread_bytes, frozen);
@@ -177,7 +188,7 @@ fn fill(
     let graph = Reachability::new(blocks, references, roots, KeepPaths::None, longest)?;
     let held = graph.held(longest)?;
     let own = RuntimeBlocks::new(&frozen.runtimes);
-    let types = Types::new(&held, &heard.finish(process, frozen), (&frozen.refinements, &own))?;
+    let types = Types::new(&held, &vtables.finish(process, frozen), (&frozen.refinements, &own))?;
     report(holders, &held, &found, (&types, &own), frozen)?;
     if !is_whole {
         holders.withhold();

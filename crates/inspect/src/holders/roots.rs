@@ -23,7 +23,7 @@ use super::frames::{Frames, ThreadFrames};
 use super::names;
 use super::runtimes::Whole as RuntimeReferences;
 use super::symbols::Symbols;
-use crate::explain::frozen::Frozen;
+use crate::capture::Frozen;
 
 /// A stack is in use down to this distance below its stack pointer (System V ABI, red zone).
 const RED_ZONE_BYTES: u64 = 128;

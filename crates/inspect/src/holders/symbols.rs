@@ -7,7 +7,7 @@ use strandline_process::map::Mapping;
 use strandline_process::procfs::Process;
 
 use super::names;
-use crate::explain::frozen::Frozen;
+use crate::capture::Frozen;
 
 /// Maximum number of symbols of one program or library, and maximum bytes of their names.
 const MAX_SYMBOLS: usize = 1 << 21;

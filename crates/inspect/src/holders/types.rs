@@ -7,9 +7,9 @@ use strandline_claims::refinements::Refinements;
 use strandline_holders::{DominatorTree, Refused};
 
 use super::facts::Type;
-use super::heard::{BlockTypes, NamedType};
 use super::pins::Pins;
 use super::runtimes::RuntimeBlocks;
+use super::vtables::{BlockTypes, NamedType};
 
 /// Maximum number of types, and of sizes of blocks without another type; further ones are merged.
 const MAX_TYPES: usize = 1 << 15;

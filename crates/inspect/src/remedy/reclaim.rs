@@ -9,8 +9,9 @@ use super::malloc_trim::{self, TrimRequest};
 use super::purge;
 use super::zero_pages::{self, ZeroRequest};
 use super::{Applied, Footprint, Refusal};
-use crate::explain::{Inspection, Options, Progress, SnapshotMode, inspect};
+use crate::capture::{Options, Progress, SnapshotMode};
 use crate::facts::{Outcome, Reclamation, RemedyKind};
+use crate::inspection::{Inspection, inspect};
 use crate::readers;
 use crate::verdict::remedies::ZERO_PAGES;
 use strandline_claims::allocator::{CallHazard, CallPlan, CodeRanges, HazardCause};
@@ -62,7 +63,7 @@ pub fn applicable() -> Vec<(&'static str, &'static str)> {
 /// Applies a remedy to process `pid`, and reports its predicted and actual effect.
 ///
 /// # Errors
-/// Those of [`crate::explain::explain`]. A remedy that cannot be applied is not an error but an
+/// Those of [`crate::explain::explain()`]. A remedy that cannot be applied is not an error but an
 /// [`Outcome::Refused`] with its reason.
 pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
     let look_options = Options {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::programs;
-use crate::explain::sharing::Sharing;
 use crate::facts::{Remedy, RemedyKind};
+use crate::ledger::sharing::Sharing;
 use crate::readers::{self, ALLOCATORS, RUNTIMES};
 use strandline_claims::finding::LedgerView;
 use strandline_claims::units::bytes;

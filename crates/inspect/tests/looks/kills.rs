@@ -8,7 +8,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use strandline_inspect::explain::{self, Options};
+use strandline_inspect::explain::{Options, explain};
+use strandline_inspect::inspection;
 use strandline_process::procfs::Process;
 use strandline_process::target::hold::on_own_thread;
 use strandline_process::target::stop::Stopped;
@@ -32,7 +33,7 @@ fn a_child_of_this_process_that_is_killed_during_a_look_leaves_its_status_to_its
             }
         };
         // The result depends on how far the inspection got.
-        let _ = explain::inspect(
+        let _ = inspection::inspect(
             pid,
             &Options { progress: Some(&progress), quiet_for: Duration::ZERO, ..Options::default() },
         );
@@ -85,7 +86,7 @@ fn a_thread_that_ends_while_it_is_traced_leaves_no_zombie() {
     .unwrap();
     until("the zombie goes with its tracer", || state(&path).is_none());
     assert!(
-        explain::explain(pid, &Options { quiet_for: Duration::ZERO, ..Options::default() }).is_ok(),
+        explain(pid, &Options { quiet_for: Duration::ZERO, ..Options::default() }).is_ok(),
         "the others live on"
     );
 }

@@ -4,6 +4,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
+use std::time::Instant;
 
 use strandline_allocators::glibc;
 use strandline_claims::accumulator::{AccumulatedPart, Accumulator};
@@ -12,10 +13,14 @@ use strandline_claims::class::Class;
 use strandline_claims::refinements::Refinements;
 use strandline_claims::rows::RowRef;
 use strandline_claims::runtime::{self, Busy, Context, Named};
+use strandline_process::target::admission;
+use strandline_process::target::hold::on_own_thread;
 use strandline_runtimes::{perl, sbcl};
 
-use super::frozen::Frozen;
-use super::*;
+use super::Account;
+use crate::capture::{Frozen, Options, StoppedBy, take_with};
+use crate::explain::describe;
+use crate::facts::Explanation;
 use crate::readers::Found;
 
 /// Blocks of 100 and 200 bytes, two of 200,000 bytes, the second one freed, and one of 3 MB, a
@@ -131,11 +136,11 @@ fn account_with(pid: u32, runtimes: Vec<Box<dyn runtime::Found>>) -> Explanation
     };
     let start = Instant::now();
     let frozen: Frozen = on_own_thread(std::time::Duration::from_secs(600), || {
-        look::take_with(&process, &StoppedBy::Us, (2, &options), &space, &found)
+        take_with(&process, &StoppedBy::Us, (2, &options), &space, &found)
     })
     .unwrap()
     .unwrap();
-    account(&process, frozen, start, &options).unwrap().explanation
+    describe(&process, &mut Account::new(&process, frozen, &options, start).unwrap())
 }
 
 fn row(explanation: &Explanation, id: &str) -> u64 {

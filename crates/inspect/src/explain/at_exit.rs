@@ -8,9 +8,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::look;
-use super::standing::{Ending, StoppedBy};
-use super::{Options, account};
+use super::describe;
+use crate::account::Account;
+use crate::capture::{Ending, Options, StoppedBy, read_process};
 use crate::facts::{Explanation, RemedyKind};
 use strandline_claims::caveat::Caveat;
 use strandline_process::error::{Error, Result};
@@ -34,7 +34,7 @@ const PF_POSTCOREDUMP: u64 = 0x8;
 /// left out.
 ///
 /// # Errors
-/// Those of [`super::explain`], among them [`Error::Traced`] if another process holds the leader;
+/// Those of [`super::explain()`], among them [`Error::Traced`] if another process holds the leader;
 /// [`Error::DidNotStop`] if it is not held; [`Error::LeaderEnded`] if only the leader ends and
 /// other threads run on (pthread_exit in main); [`Error::Ended`] if the process ended during the
 /// inspection (kernels differ in what a second SIGKILL does).
@@ -42,13 +42,12 @@ pub fn at_exit(pid: i32, ending: &Ending<'_>, options: &Options<'_>) -> Result<E
     let start = Instant::now();
     let process = admission::open_exiting(pid)?;
     let unfinished = wait_for_others(&process, ending)?;
-    let mut frozen =
-        look::read_process(&process, &StoppedBy::Ending(ending), options.reading_threads(), options)?;
+    let mut frozen = read_process(&process, &StoppedBy::Ending(ending), options.reading_threads(), options)?;
     for tid in unfinished {
         let text = "the thread sleeps in the kernel in the middle of its end: it may still have used memory";
         frozen.caveats.push(Caveat::new("thread_asleep", format!("thread {tid}"), None, text));
     }
-    let mut explanation = account(&process, frozen, start, options)?.explanation;
+    let mut explanation = describe(&process, &mut Account::new(&process, frozen, options, start)?);
     // If the process ran meanwhile, what was read is not of one state.
     if !is_held(&process) {
         return Err(Error::Ended { pid });

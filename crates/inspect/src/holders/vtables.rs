@@ -20,7 +20,7 @@ use strandline_process::procfs::Process;
 
 use super::names;
 use super::symbols::{self, FunctionNames};
-use crate::explain::frozen::Frozen;
+use crate::capture::Frozen;
 
 /// Maximum number of words to check for a vtable, and number of results cached by each worker.
 const MAX_CHECKED: u32 = 1 << 19;

@@ -1,5 +1,5 @@
 //! Everything that has to be of one state of the process, and is read while it does not run.
-//! [`super::look`] stops and releases it.
+//! [`super::attempts`] stops and releases it.
 
 use std::fs::File;
 use std::sync::Arc;

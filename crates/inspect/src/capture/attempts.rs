@@ -6,14 +6,14 @@
 use std::time::{Duration, Instant};
 
 use super::Options;
+use super::from_snapshot;
 use super::frozen::{
     Frozen, IsLastAttempt, MAX_ATTEMPTS, ReadPlan, Threads, end_of_reading, kernel_view, rollup,
 };
 use super::page_tables::KnownBefore;
 use super::quiet;
 use super::snapshot::{self, SnapshotMode};
-use super::standing::StoppedBy;
-use super::taken;
+use super::stopped_by::StoppedBy;
 use super::watch::Paused;
 use crate::readers::Found;
 use strandline_claims::caveat::Caveat;
@@ -328,7 +328,7 @@ fn read_stopped(
         }
         Source::Snapshot(_) if has_none => (None, None),
         Source::Snapshot(plan) => {
-            let shot = taken::take(process, stopped, &plan, &how.before, how.options.watch);
+            let shot = from_snapshot::take(process, stopped, &plan, &how.before, how.options.watch);
             return read_snapshot(process, (held, shot), threads, how, last);
         }
         Source::Copied(room, why) => (Some(room), why),
@@ -373,7 +373,7 @@ fn read_stopped(
 /// Releases the process, and reads its snapshot.
 fn read_snapshot(
     process: &Process,
-    (held, shot): (Held<'_>, std::result::Result<taken::SnapshotInputs, NotTaken>),
+    (held, shot): (Held<'_>, std::result::Result<from_snapshot::SnapshotInputs, NotTaken>),
     threads: Threads,
     how: &ReadPlan<'_>,
     last: IsLastAttempt,

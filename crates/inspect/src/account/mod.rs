@@ -1,0 +1,219 @@
+//! The account of a captured process: its ledger, the kernel's figures, and caveats for all that
+//! was not read. `explain` and `holders` both begin with it.
+
+mod kernel;
+mod recognised;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use crate::capture::{Frozen, Options};
+use crate::facts::{Allocator, Cost, Kernel, Row, Runtime};
+use crate::ledger::assemble::{self, Ledger};
+use crate::ledger::inputs::Inputs;
+use crate::ledger::zeros::{self, Zeros};
+use crate::ledger::{bss, sharing};
+use strandline_claims::caveat::Caveat;
+use strandline_claims::range::merge;
+use strandline_claims::refinements::Matches;
+use strandline_claims::rows::ANONYMOUS;
+use strandline_claims::runtime::FinishContext;
+use strandline_claims::units::bytes;
+use strandline_process::error::{Error, Result};
+use strandline_process::procfs::{Process, mounts};
+
+/// What a captured process holds.
+pub struct Account {
+    /// What was read.
+    pub frozen: Frozen,
+    /// The ledger.
+    pub ledger: Ledger,
+    /// Its rows, largest first.
+    pub rows: Vec<Row>,
+    /// All-zero resident pages of private anonymous memory, claimed or not, in address order.
+    pub zero_runs: Vec<(u64, u64)>,
+    /// The kernel's figures.
+    pub kernel: Kernel,
+    /// Allocators that were recognised and not read.
+    pub other_allocators: Vec<Allocator>,
+    /// Runtimes, read or only recognised.
+    pub runtimes: Vec<Runtime>,
+    /// Names of allocators and runtimes that manage memory of their own and were not read.
+    pub unread: Vec<String>,
+    /// What was not read, and why.
+    pub caveats: Vec<Caveat>,
+    /// When the inspection began.
+    start: Instant,
+}
+
+impl Account {
+    /// Accounts for what `frozen` holds, and ends its snapshot. `start` is when the inspection
+    /// began.
+    ///
+    /// # Errors
+    /// [`Error::DoesNotAddUp`]; [`Error::NoSnapshot`] if the snapshot did not last until now.
+    pub fn new(process: &Process, mut frozen: Frozen, options: &Options<'_>, start: Instant) -> Result<Self> {
+        let ledger = make_ledger(process, &mut frozen, options);
+        // Before errors are reported: a snapshot that ended meanwhile makes all results wrong.
+        frozen.end_snapshot(process)?;
+        let (mut ledger, zero_runs) = ledger?;
+        // Only now: pages shared with a snapshot are exclusive to the process again.
+        ledger.zero_sharing = if zero_runs.is_empty() { None } else { sharing::of_runs(process, &zero_runs) };
+        let rows = ledger.tally.rows(&ledger.holders);
+        let status = process.status().unwrap_or_default();
+        let kernel = kernel::kernel(&frozen, &status, ledger.shmem_bytes);
+        let mut caveats = std::mem::take(&mut frozen.caveats);
+        let anonymous_bytes = ledger.tally.of(&ANONYMOUS);
+        let (other_allocators, runtimes) =
+            recognised::recognise(process, &mut frozen, &mut caveats, anonymous_bytes);
+        caveats.append(&mut ledger.caveats);
+        say_swapped(kernel.swap_bytes, &mut caveats);
+        let unread = recognised::unread(&other_allocators, &runtimes);
+        Ok(Self {
+            frozen,
+            ledger,
+            rows,
+            zero_runs,
+            kernel,
+            other_allocators,
+            runtimes,
+            unread,
+            caveats,
+            start,
+        })
+    }
+
+    /// Returns the cost of the inspection so far.
+    pub fn cost(&self) -> Cost {
+        Cost {
+            wall_seconds: self.start.elapsed().as_secs_f64(),
+            stopped_seconds: self.frozen.stopped.as_secs_f64(),
+            peak_rss_bytes: strandline_sys::host::own_peak_rss_bytes().ok(),
+            bytes_read: self.frozen.bytes_read,
+            copied_pages: self.frozen.spent.and_then(|spent| spent.copied_pages),
+        }
+    }
+}
+
+/// Adds to caveats about damaged structures that part of the process was swapped out and not read.
+fn say_swapped(swap_bytes: u64, caveats: &mut [Caveat]) {
+    if swap_bytes == 0 {
+        return;
+    }
+    let more = format!(
+        "; {} of the process are swapped out, which were not read and may be all that is wrong",
+        bytes(swap_bytes)
+    );
+    let is_doubt =
+        |caveat: &&mut Caveat| caveat.code.ends_with("_damaged") || caveat.code.ends_with("_differ");
+    caveats.iter_mut().filter(is_doubt).for_each(|caveat| caveat.text.push_str(&more));
+}
+
+/// Makes the ledger, and finds the all-zero pages.
+fn make_ledger(
+    process: &Process,
+    frozen: &mut Frozen,
+    options: &Options<'_>,
+) -> Result<(Ledger, Vec<(u64, u64)>)> {
+    let (pid, threads) = (process.pid(), options.reading_threads());
+    finish_runtimes(frozen, threads, options);
+    let shared = process.shared_memory_devices().unwrap_or_default();
+    let bss = bss::bss(process, &frozen.smaps_entries);
+    let inputs = Inputs {
+        spaces: &frozen.smaps_entries,
+        residency: &frozen.residency,
+        readings: &frozen.readings,
+        runtimes: &frozen.runtimes,
+        refinements: &frozen.refinements,
+        stacks: &frozen.stacks,
+        bss: &bss,
+        zero_runs: &[],
+        page_map: frozen.page_map.as_ref(),
+        is_shared_memory: &|mapping| mounts::is_shared_memory(mapping, &shared),
+    };
+    let zeros = options.find_zero_pages.then(|| find_zeros(frozen, &inputs, threads, options)).transpose()?;
+    let Zeros { runs: mut zero_runs, bytes_read } = zeros.unwrap_or_default();
+    let ledger = assemble::assemble(&Inputs { zero_runs: &zero_runs, ..inputs })?;
+    frozen.bytes_read += bytes_read;
+    if ledger.tally.sum() != frozen.sums.rss_bytes {
+        let detail =
+            format!("the rows sum to {} bytes, RSS is {}", ledger.tally.sum(), frozen.sums.rss_bytes);
+        return Err(Error::DoesNotAddUp { pid, detail });
+    }
+    if let Some(map) = &ledger.page_map
+        && map.totals() != ledger.tally.parts().collect::<Vec<_>>()
+    {
+        let detail = "the page map holds other bytes than the rows".to_owned();
+        return Err(Error::DoesNotAddUp { pid, detail });
+    }
+    zero_runs.extend(
+        frozen.readings.iter().flat_map(|reading| reading.zero_runs.iter().map(|run| (run.start, run.end))),
+    );
+    zero_runs.extend(
+        frozen.runtimes.iter().flat_map(|reading| reading.zero_runs.iter().map(|run| (run.start, run.end))),
+    );
+    // An all-zero page may be in a range and in a finer one within it.
+    merge(&mut zero_runs);
+    Ok((ledger, zero_runs))
+}
+
+/// Does the work that readers of runtimes left for when the target runs again.
+fn finish_runtimes(frozen: &mut Frozen, threads: usize, options: &Options<'_>) {
+    let by_allocator: Vec<(String, Matches)> = frozen
+        .readings
+        .iter()
+        .map(|reading| (reading.allocator.name.clone(), reading.refined.clone()))
+        .collect();
+    let mut matched = Matches::default();
+    frozen.readings.iter().for_each(|reading| matched.add(reading.refined.clone()));
+    let progress = |what: &str, done, total| {
+        if let Some(progress) = options.progress {
+            progress(what, done, total);
+        }
+    };
+    let how = FinishContext {
+        workers: threads,
+        path_to: options.path_to,
+        matched: &matched,
+        by_allocator: &by_allocator,
+        progress: &progress,
+    };
+    for reading in &mut frozen.runtimes {
+        reading.finish(&how);
+        frozen.caveats.append(&mut reading.caveats);
+    }
+}
+
+fn find_zeros(frozen: &Frozen, inputs: &Inputs<'_>, threads: usize, options: &Options<'_>) -> Result<Zeros> {
+    let runs = assemble::unclaimed_runs(inputs)?;
+    let total: u64 = runs.iter().map(|run| run.1 - run.0).sum();
+    let done = AtomicU64::new(0);
+    let progress = |bytes: u64| {
+        let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if let Some(progress) = options.progress {
+            progress("looking for pages of zeros", done, total);
+        }
+    };
+    let found = zeros::find(&frozen.memory, &runs, threads, &progress);
+    let runs = zeros::still_resident(&frozen.pagemap, found.runs);
+    Ok(Zeros { runs, bytes_read: found.bytes_read })
+}
+
+#[cfg(test)]
+mod tests;
+
+#[cfg(test)]
+mod swapped_tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_swapped_out_is_not_only_called_damaged() {
+        let caveat = |code: &str| Caveat::new(code, "", None, "text");
+        let mut caveats = [caveat("perl_damaged"), caveat("mmapped_chunks_differ"), caveat("heap_swapped")];
+        say_swapped(0, &mut caveats);
+        assert!(caveats.iter().all(|caveat| caveat.text == "text"));
+        say_swapped(4096, &mut caveats);
+        assert!(caveats[0].text.contains("KiB of the process are swapped out"), "{}", caveats[0].text);
+        assert!(caveats[1].text.contains("swapped out") && caveats[2].text == "text");
+    }
+}

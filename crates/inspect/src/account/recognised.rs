@@ -1,0 +1,144 @@
+//! Allocators and runtimes that are mapped and have no reading, and the caveats about their memory.
+
+use crate::capture::Frozen;
+use crate::facts::{Allocator, Runtime};
+use crate::recognise;
+use strandline_claims::caveat::Caveat;
+use strandline_claims::runtime;
+use strandline_process::procfs::Process;
+use strandline_process::smaps::SmapsEntry;
+
+/// Unexplained anonymous memory gets a caveat if it is at least this and a tenth of RSS.
+const WORTH_A_CAVEAT_BYTES: u64 = 1 << 20;
+/// Less anonymous memory than this needs no explanation.
+const WORTH_NAMING_BYTES: u64 = 256 << 10;
+
+/// Names the allocators and runtimes that are mapped but have no reader yet.
+pub fn recognise(
+    process: &Process,
+    frozen: &mut Frozen,
+    caveats: &mut Vec<Caveat>,
+    anonymous_bytes: u64,
+) -> (Vec<Allocator>, Vec<Runtime>) {
+    let found = recognise::recognise(process, &frozen.address_space);
+    let runtimes = runtimes(found.runtimes, &frozen.runtimes);
+    // An allocator with a reading is described there; only a version that the reader cannot
+    // determine is added.
+    let mut named = found.allocators;
+    named.retain(|found| {
+        let mut same = frozen.readings.iter_mut().map(|reading| &mut reading.allocator);
+        let Some(read) = same.find(|allocator| allocator.name == found.name) else { return true };
+        read.version = read.version.take().or_else(|| found.version.clone());
+        false
+    });
+    // A runtime may manage all its memory itself: then its reader has read the allocator.
+    let is_read = |name: &str| runtimes.iter().any(|runtime| runtime.read && runtime.name == name);
+    // Whether a caveat mentions it already.
+    let is_told = |caveats: &[Caveat], name: &str| {
+        caveats.iter().any(|caveat| caveat.code == "runtime_busy" && caveat.place == name)
+    };
+    for allocator in named.iter().filter(|allocator| !is_read(&allocator.name)) {
+        if is_told(caveats, &allocator.name) {
+            continue;
+        }
+        let text = format!(
+            "{} manages memory of its own, which is not read yet and stands on the row anonymous",
+            allocator.name
+        );
+        caveats.push(Caveat::new(
+            "allocator_not_read",
+            allocator.found_by.clone(),
+            Some(anonymous_bytes),
+            text,
+        ));
+    }
+    // A recognised allocator explains the heap that was not found.
+    if !named.is_empty() {
+        caveats.retain(|caveat| caveat.code != "heap_not_found");
+    }
+    // Runtimes whose heap is named among the allocators have a caveat already.
+    let is_allocator = |name: &str| named.iter().any(|allocator| allocator.found_by == name);
+    let own_heap = |runtime: &&Runtime| {
+        !runtime.read && recognise::has_own_heap(&runtime.name) && !is_allocator(&runtime.found_by)
+    };
+    for runtime in runtimes.iter().filter(own_heap).filter(|_| anonymous_bytes >= WORTH_NAMING_BYTES) {
+        if is_told(caveats, &runtime.name) {
+            continue;
+        }
+        let text = format!(
+            "{} keeps objects in memory of its own, which is not read and stands on the row anonymous",
+            runtime.name
+        );
+        caveats.push(Caveat::new("runtime_not_read", runtime.found_by.clone(), Some(anonymous_bytes), text));
+    }
+    let is_unread = |code: &str| ["allocator_not_read", "runtime_not_read", "runtime_busy"].contains(&code);
+    let is_explained = caveats.iter().any(|caveat| is_unread(&caveat.code) || caveat.code == "not_64_bit");
+    if anonymous_bytes >= WORTH_A_CAVEAT_BYTES.max(frozen.sums.rss_bytes / 10) && !is_explained {
+        caveats.push(unexplained(frozen, anonymous_bytes));
+    }
+    let allocators = named.into_iter().map(|found| Allocator {
+        read: is_read(&found.name),
+        name: found.name,
+        version: found.version,
+        found_by: found.found_by,
+        ..Allocator::default()
+    });
+    (allocators.collect(), runtimes)
+}
+
+/// The names of allocators and runtimes that manage memory of their own and were not read.
+pub fn unread(allocators: &[Allocator], runtimes: &[Runtime]) -> Vec<String> {
+    let is_told = |runtime: &&Runtime| allocators.iter().any(|one| one.found_by == runtime.found_by);
+    let of_runtimes = runtimes
+        .iter()
+        .filter(|runtime| !runtime.read && recognise::has_own_heap(&runtime.name))
+        .filter(|runtime| !is_told(runtime))
+        .map(|runtime| runtime.name.clone());
+    allocators.iter().filter(|one| !one.read).map(|one| one.name.clone()).chain(of_runtimes).collect()
+}
+
+/// Makes the caveat about memory that no known allocator or runtime holds, with the place of the
+/// largest such mapping.
+fn unexplained(frozen: &Frozen, bytes: u64) -> Caveat {
+    let private = frozen.smaps_entries.iter().filter(|space| space.mapping.is_private_anonymous());
+    let of_heaps = frozen.readings.iter().flat_map(|reading| {
+        let claims = reading.claims.iter().map(|claim| (claim.start, claim.end));
+        claims.chain(reading.mapped_blocks.iter().map(|block| (block.start, block.end)))
+    });
+    let of_runtimes = frozen.runtimes.iter().flat_map(|reading| &reading.claims);
+    let of_runtimes = of_runtimes.map(|claim| (claim.start, claim.end));
+    let of_threads = frozen.stacks.iter().map(|stack| (stack.low, stack.high));
+    let mut claimed: Vec<(u64, u64)> = of_heaps.chain(of_runtimes).chain(of_threads).collect();
+    claimed.sort_unstable();
+    let is_claimed = |space: &SmapsEntry| {
+        // The ranges do not overlap: only the last one that begins before the end of the mapping
+        // can overlap it.
+        let before = claimed.partition_point(|claim| claim.0 < space.mapping.end);
+        let last = before.checked_sub(1).and_then(|last| claimed.get(last));
+        last.is_some_and(|claim| space.mapping.start < claim.1)
+    };
+    let largest = private.filter(|space| !is_claimed(space)).max_by_key(|space| space.counts.rss_bytes);
+    let place = largest
+        .map_or_else(String::new, |space| format!("{:#x}-{:#x}", space.mapping.start, space.mapping.end));
+    let text = "no allocator or runtime that strandline knows was found that would hold it: the program may have mapped \
+                it itself, or carries an allocator of its own; the place is that of the largest mapping";
+    Caveat::new("anonymous_unexplained", place, Some(bytes), text)
+}
+
+/// The runtimes that were recognised by their files, with what their readers found.
+fn runtimes(recognised: Vec<recognise::Found>, readings: &[runtime::Reading]) -> Vec<Runtime> {
+    let mut all: Vec<Runtime> = readings.iter().map(|reading| reading.facts.clone()).collect();
+    all.retain(|runtime| !runtime.name.is_empty());
+    for found in recognised {
+        match all.iter_mut().find(|runtime| runtime.name == found.name) {
+            Some(read) => read.version = read.version.take().or(found.version),
+            None => all.push(Runtime {
+                name: found.name,
+                version: found.version,
+                found_by: found.found_by,
+                ..Runtime::default()
+            }),
+        }
+    }
+    all
+}

@@ -1,0 +1,167 @@
+//! Captures one process: everything that has to be of one state, read while it does not run.
+//!
+//! [`attempts`] stops the process, reads it and releases it, or reads it while all its threads
+//! sleep ([`quiet`]), or from a copy-on-write child ([`from_snapshot`]). The result is a
+//! [`Frozen`] state, of which nothing is interpreted here beyond the readers' claims.
+
+mod attempts;
+mod from_snapshot;
+mod frozen;
+mod page_tables;
+mod quiet;
+mod snapshot;
+mod stopped_by;
+mod watch;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use strandline_claims::caveat::Caveat;
+use strandline_process::error::{Error, Result};
+use strandline_process::procfs::Process;
+use strandline_process::target::admission;
+use strandline_process::target::hold::on_own_thread;
+
+pub use self::attempts::read_process;
+#[cfg(test)]
+pub use self::attempts::take_with;
+pub use self::frozen::Frozen;
+pub use self::quiet::QUIET_FOR;
+pub use self::snapshot::SnapshotMode;
+pub use self::stopped_by::{Ending, StoppedBy};
+pub use self::watch::Watch;
+
+/// Called with the name of the work, bytes done so far, and total bytes.
+pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
+
+/// Options of an inspection.
+#[derive(Clone, Copy)]
+pub struct Options<'a> {
+    /// Whether to look for all-zero pages in memory outside malloc's heaps, which reads all of it.
+    pub find_zero_pages: bool,
+    /// Whether to check the heap for a call into the allocator, which takes longer.
+    pub before_call: bool,
+    /// Whether to keep all blocks in use, and find their holders.
+    pub keeps_blocks: bool,
+    /// Whether to read language runtimes, which takes longer.
+    pub runtimes: bool,
+    /// Type of which a live object's path to a root is wanted, if a reader supports it (SBCL's).
+    pub path_to: Option<&'a str>,
+    /// Whether to make a page map ([`Explanation::page_map`]).
+    pub page_map: bool,
+    /// How long the process may be stopped: then it is released, whatever is missing. `None` for as
+    /// long as reading takes, up to ten seconds plus one for each GiB.
+    pub max_stop: Option<Duration>,
+    /// Whether to read from a snapshot, while the process runs on.
+    pub snapshot: SnapshotMode,
+    /// How long to try first to read it without stopping it, while none of its threads runs; zero
+    /// for not at all.
+    pub quiet_for: Duration,
+    /// Whether to fail rather than stop the process, if it cannot be read without a stop.
+    pub never_stop: bool,
+    /// The watch that this process keeps on the target: paused while the target is stopped.
+    pub watch: Option<&'a Arc<dyn Watch>>,
+    /// Its start time in ticks since boot. If given, a process that has reused the id is refused.
+    pub started: Option<u64>,
+    /// Number of threads for reading; `None` for one for each processor.
+    pub threads: Option<usize>,
+    /// Called with the progress.
+    pub progress: Option<Progress<'a>>,
+}
+
+impl Default for Options<'_> {
+    fn default() -> Self {
+        Self {
+            find_zero_pages: true,
+            before_call: false,
+            keeps_blocks: false,
+            runtimes: true,
+            path_to: None,
+            page_map: false,
+            max_stop: None,
+            snapshot: SnapshotMode::Never,
+            quiet_for: QUIET_FOR,
+            never_stop: false,
+            watch: None,
+            started: None,
+            threads: None,
+            progress: None,
+        }
+    }
+}
+
+impl Options<'_> {
+    pub(crate) fn reading_threads(&self) -> usize {
+        self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+    }
+}
+
+/// Captures process `pid` and passes it to `work`. If a snapshot was tried, and failed or did not
+/// last until the end of `work`, does both again on the stopped process, with a caveat.
+///
+/// # Errors
+/// Those of [`Error`]: no such process, not allowed, traced by another process, ended meanwhile;
+/// and those of `work`.
+pub fn with_capture<T>(
+    pid: i32,
+    options: &Options<'_>,
+    mut work: impl FnMut(&Process, Frozen) -> Result<T>,
+) -> Result<T> {
+    match capture(pid, options).and_then(|(process, frozen)| work(&process, frozen)) {
+        Err(Error::NoSnapshot { why, stopped, .. }) if options.snapshot != SnapshotMode::Always => {
+            let max_stop = options.max_stop.map(|most| most.saturating_sub(stopped));
+            let again =
+                Options { snapshot: SnapshotMode::Never, quiet_for: Duration::ZERO, max_stop, ..*options };
+            let (process, mut frozen) = capture(pid, &again)?;
+            frozen.caveats.push(attempts::no_snapshot(&why));
+            frozen.stopped += stopped;
+            work(&process, frozen)
+        }
+        other => other,
+    }
+}
+
+fn capture(pid: i32, options: &Options<'_>) -> Result<(Process, Frozen)> {
+    let process = match options.watch {
+        Some(_) => admission::admit_watched(pid)?,
+        None => admission::open_target(pid)?,
+    };
+    if options.started.is_some_and(|started| process.stat().map_or(true, |stat| stat.start_ticks != started))
+    {
+        return Err(Error::NoSuchProcess { pid });
+    }
+    let threads = options.reading_threads();
+    // The tracer is a thread of its own: when it ends, the kernel releases everything, even threads
+    // in an uninterruptible sleep that could not be stopped and released in order.
+    let most = options.max_stop.unwrap_or_else(|| frozen::longest_stop(attempts::anonymous_bytes(&process)));
+    let frozen = on_own_thread(most, || read_process(&process, &StoppedBy::Us, threads, options));
+    let no_thread =
+        || std::io::Error::other("the thread that reads did not start, or failed (try --no-runtimes)");
+    let frozen =
+        frozen.ok_or_else(|| Error::Io { pid, what: "stopping".to_owned(), source: no_thread() })??;
+    Ok((process, frozen))
+}
+
+impl Frozen {
+    /// Ends the snapshot, if there is one, and checks that it lasted until now: otherwise all that
+    /// was read from it is in doubt.
+    ///
+    /// # Errors
+    /// [`Error::NoSnapshot`].
+    pub fn end_snapshot(&mut self, process: &Process) -> Result<()> {
+        let Some(kept) = self.snapshot.take() else { return Ok(()) };
+        let spent = kept.end();
+        let spent =
+            spent.map_err(|why| Error::NoSnapshot { pid: process.pid(), why, stopped: self.stopped })?;
+        if !spent.collected {
+            let text = "what is left of the snapshot, a process id, stays until the process ends: no thread could collect it";
+            let place = format!("process {}", process.pid());
+            self.caveats.push(Caveat::new("photograph_left", place, None, text));
+        }
+        self.stopped += spent.stopped;
+        self.spent = Some(spent);
+        // While there was a snapshot, half of each shared page counted as the snapshot's.
+        self.rollup = frozen::rollup(process);
+        Ok(())
+    }
+}

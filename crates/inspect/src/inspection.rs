@@ -1,0 +1,48 @@
+//! An explanation together with what `reclaim` needs, and with holders if they are wanted.
+
+use std::time::Instant;
+
+use crate::account::Account;
+use crate::capture::{Options, with_capture};
+use crate::explain::describe;
+use crate::facts::Explanation;
+use crate::holders::{self, facts::Holders};
+use strandline_claims::allocator::Reading;
+use strandline_process::error::Result;
+
+/// A process's ledger, and what is needed to apply remedies.
+pub struct Inspection {
+    /// The report.
+    pub explanation: Explanation,
+    /// What the allocators' readers found.
+    pub readings: Vec<Reading>,
+    /// All-zero resident pages of private anonymous memory, claimed or not, in address order.
+    pub zero_runs: Vec<(u64, u64)>,
+    /// Holders of live blocks, if [`Options::keeps_blocks`] is set.
+    pub holders: Option<Holders>,
+}
+
+/// Inspects process `pid`.
+///
+/// # Errors
+/// Those of [`crate::explain::explain()`].
+pub fn inspect(pid: i32, options: &Options<'_>) -> Result<Inspection> {
+    let start = Instant::now();
+    with_capture(pid, options, |process, mut frozen| {
+        let mut holders = options.keeps_blocks.then(|| holders::find(process, &mut frozen, options));
+        let mut account = Account::new(process, frozen, options, start)?;
+        if let Some(holders) = &mut holders {
+            holders::complete(holders, process, &mut account);
+        }
+        let explanation = describe(process, &mut account);
+        if let Some(holders) = &mut holders {
+            holders.cost = explanation.cost;
+        }
+        Ok(Inspection {
+            explanation,
+            readings: account.frozen.readings,
+            zero_runs: account.zero_runs,
+            holders,
+        })
+    })
+}
