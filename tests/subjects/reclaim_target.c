@@ -11,7 +11,8 @@
  *   wait CALL       waits in CALL; prints "EINTR" when a SIGUSR1 handler ended it, "done" when CALL
  *                   came to its own end (read-restart: the handler asks for a restart)
  *   wait CALL KIND  the same; at SIGUSR2 another thread sends SIGUSR1 to the waiting one, whose handler is
- *                   like a collector's (KIND collector: restarts calls, blocks all) or not (plain), or
+ *                   like a collector's (KIND collector: restarts calls, blocks all; prints "within" too if the
+ *                   handler ran in a call) or not (plain), or
  *                   ignores SIGURG, SIGWINCH and SIGCHLD for a moment (KIND flush)
  *   zero MIB        has MIB of written zeros, into which threads write, look and write zeros again;
  *                   ends at the end of standard input with status 0 if no word was lost
@@ -43,7 +44,12 @@ static atomic_long bad;
 static void *arena;
 
 static void on_term(int signal) { (void)signal; stopping = 1; }
-static void on_usr1(int signal) { (void)signal; }
+
+static uintptr_t volatile handled_at;
+static void on_usr1(int signal) {
+    (void)signal;
+    handled_at = (uintptr_t)__builtin_frame_address(0);
+}
 
 /* Without malloc: one of the heaps is damaged by now. */
 static void ready(void) {
@@ -193,6 +199,10 @@ static int wait_in(const char *call, const char *kind) {
     sigaddset(&usr1, SIGUSR1);
     char byte;
     long got = -1;
+    uintptr_t here = (uintptr_t)__builtin_frame_address(0);
+    raise(SIGUSR1);
+    /* Below a call there are two signal frames. */
+    uintptr_t lowest = here - (here - handled_at) * 3 / 2;
     ready();
     if (strncmp(call, "read", 4) == 0) got = read(0, &byte, 1);
     else if (strcmp(call, "pause") == 0) got = pause();
@@ -213,7 +223,8 @@ static int wait_in(const char *call, const char *kind) {
         sigprocmask(SIG_BLOCK, &usr1, NULL);
         got = sigsuspend(&none);
     }
-    printf("%s\n", got == -1 && errno == EINTR ? "EINTR" : "done");
+    int is_within = kind && strcmp(kind, "collector") == 0 && handled_at < lowest;
+    printf("%s%s\n", got == -1 && errno == EINTR ? "EINTR" : "done", is_within ? " within" : "");
     return 0;
 }
 

@@ -1,7 +1,7 @@
 //! Allocators that are recognised but not read yet. An allocator that gets a reader moves to its
 //! own folder.
 
-use strandline_claims::reader::{Evidence, FileName, ReaderInfo};
+use strandline_claims::reader::{Evidence, FileName, ReaderInfo, StopHandlers};
 
 use FileName::{Contains, Versioned};
 
@@ -34,6 +34,11 @@ pub static BDWGC: ReaderInfo = ReaderInfo {
     name: "bdwgc",
     title: "Boehm's collector",
     evidence: Evidence { files: &[Versioned("libgc.so.")], symbols: &["GC_malloc_kind"], ..Evidence::NONE },
+    // libgc 7.2 to 8.2, pthread_stop_world.c.
+    stop_handlers: StopHandlers {
+        files: &[Versioned("libgc.so.")],
+        symbols: &["GC_suspend_handler", "GC_restart_handler"],
+    },
     ..ReaderInfo::NONE
 };
 

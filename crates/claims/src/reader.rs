@@ -39,6 +39,23 @@ pub struct ReaderInfo {
     pub part_of: Option<&'static str>,
     /// Whether an allocator has one main arena, and caches and a top chunk in each arena.
     pub has_main_arena: bool,
+    /// The signal handlers with which it stops and restarts threads.
+    pub stop_handlers: StopHandlers,
+}
+
+/// Where a collector's handlers are that stop and restart threads. They use nothing but
+/// async-signal-safe functions, so they may run while a thread is in an allocator.
+#[derive(Clone, Copy, Debug)]
+pub struct StopHandlers {
+    /// Names of files of which all code is the runtime's.
+    pub files: &'static [FileName],
+    /// Names of the handlers, for programs that contain the runtime.
+    pub symbols: &'static [&'static str],
+}
+
+impl StopHandlers {
+    /// It stops no threads by signals, or its handlers are not known.
+    pub const NONE: Self = Self { files: &[], symbols: &[] };
 }
 
 impl ReaderInfo {
@@ -55,6 +72,7 @@ impl ReaderInfo {
         heap: HeapKind::Malloc,
         part_of: None,
         has_main_arena: false,
+        stop_handlers: StopHandlers::NONE,
     };
 }
 

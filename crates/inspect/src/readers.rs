@@ -100,10 +100,14 @@ pub fn runtime_reader(name: &str) -> Option<&'static dyn runtime::Reader> {
     RUNTIMES.iter().find(|entry| entry.about.name == name)?.reader
 }
 
+/// All entries of the table.
+pub fn all() -> impl Iterator<Item = &'static ReaderInfo> {
+    ALLOCATORS.iter().map(|entry| entry.about).chain(RUNTIMES.iter().map(|entry| entry.about))
+}
+
 /// Every remedy of the table, with whose it is.
 pub fn remedies() -> impl Iterator<Item = (&'static ReaderInfo, &'static Spec)> {
-    let abouts = ALLOCATORS.iter().map(|entry| entry.about).chain(RUNTIMES.iter().map(|entry| entry.about));
-    abouts.flat_map(|about| about.remedies.iter().map(move |spec| (about, spec)))
+    all().flat_map(|about| about.remedies.iter().map(move |spec| (about, spec)))
 }
 
 /// The remedy `id` of the table.

@@ -484,10 +484,17 @@ fn begin_clone<'a>(tracee: Tracee<'a>, code: CallSites, hold: Duration) -> Resul
     inject::begin(tracee, &call).map_err(describe)
 }
 
-fn system_call(code: CallSites, number: u64, arguments: [u64; 3], reserved_bytes: u64) -> Call {
-    let (function, trampoline) = (code.system_call, code.trampoline);
-    let system_call = None;
-    Call { function, rax: number, arguments, trampoline, system_call, reserved_bytes, blocks_faults: true }
+fn system_call(code: CallSites, number: u64, arguments: [u64; 3], reserved_bytes: u64) -> Call<'static> {
+    Call {
+        function: code.system_call,
+        rax: number,
+        arguments,
+        trampoline: code.trampoline,
+        system_call: None,
+        stop_handlers: &[],
+        reserved_bytes,
+        blocks_faults: true,
+    }
 }
 
 /// Leaves an unfinished call to its thread; returns the error text.

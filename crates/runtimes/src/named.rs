@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use strandline_claims::reader::{
-    Evidence, FileName, HeapKind, Match, ReaderInfo, leading_version, version_in_file_name,
+    Evidence, FileName, HeapKind, Match, ReaderInfo, StopHandlers, leading_version, version_in_file_name,
 };
 use strandline_process::namespaces::open_in_root;
 
@@ -87,6 +87,16 @@ pub static D: ReaderInfo = ReaderInfo {
         symbols: &["_d_run_main"],
         ..EVIDENCE
     },
+    // druntime 2.100, core/thread/osthread.d.
+    stop_handlers: StopHandlers {
+        files: &[
+            Contains("libphobos2", ".so"),
+            Contains("libdruntime", ".so"),
+            Contains("libgphobos", ".so"),
+            Contains("libgdruntime", ".so"),
+        ],
+        symbols: &["thread_suspendHandler", "thread_resumeHandler"],
+    },
     ..VERSION_IN_FILE_NAME
 };
 
@@ -120,6 +130,11 @@ pub static MONO: ReaderInfo = ReaderInfo {
         ..EVIDENCE
     },
     heap: HeapKind::OwnOnly("mono"),
+    // Mono 6.8, mono/utils/mono-threads-posix-signals.c; the functions have no global names.
+    stop_handlers: StopHandlers {
+        files: &[Contains("libmonosgen", ".so"), Exact("mono"), Exact("mono-sgen")],
+        symbols: &["suspend_signal_handler", "restart_signal_handler"],
+    },
     ..VERSION_IN_FILE_NAME
 };
 

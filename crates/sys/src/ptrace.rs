@@ -137,24 +137,6 @@ pub fn set_signal_mask(tid: i32, mask: u64) -> io::Result<()> {
     request(libc::PTRACE_SETSIGMASK, tid, SIGNAL_MASK_BYTES, &raw const mask as u64)
 }
 
-/// Who sent a signal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sender {
-    /// `si_code`: the call that sent it; see sigaction(2).
-    pub code: i32,
-    /// The process, in the pid namespace of the receiver; meaningless unless a process sent it.
-    pub pid: i32,
-}
-
-/// Who sent the signal at whose delivery a tracee is stopped.
-pub fn signal_sender(tid: i32) -> io::Result<Sender> {
-    // SAFETY: an all-zero siginfo_t is a valid value of that plain C struct.
-    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    request(libc::PTRACE_GETSIGINFO, tid, 0, &raw mut info as u64)?;
-    // SAFETY: the field is an integer in a union; every value of it is valid.
-    Ok(Sender { code: info.si_code, pid: unsafe { info.si_pid() } })
-}
-
 /// A stopped tracee's register set of ELF note type `kind` (`NT_PRSTATUS`, `NT_X86_XSTATE`), in the
 /// length that the kernel returns, at most `most` bytes.
 pub fn register_set(tid: i32, kind: i32, most: usize) -> io::Result<Vec<u8>> {

@@ -12,7 +12,7 @@ use strandline_sys::memory;
 use strandline_sys::ptrace::Event;
 
 use super::choose::{self, ThreadConditions};
-use super::{Applied, Footprint, Refusal, precheck};
+use super::{Applied, Footprint, Refusal, precheck, stop_handlers};
 use strandline_claims::allocator::Argument;
 use strandline_process::call::code::{self, CallSites};
 use strandline_process::call::inject::{self, Call, CallError, Injected};
@@ -65,11 +65,12 @@ pub fn apply(pid: i32, request: &CallRequest<'_>) -> Result<Applied, Refusal> {
     precheck::check(process)?;
     let pagemap = process.open_file("pagemap")?;
     let heaps = pages::whole_pages(request.heaps);
+    let stop_handlers = stop_handlers::find(process, &process.address_space()?);
     let before = Footprint::of(process);
     let mut act = |tracee: Tracee<'_>| {
         // The thread's id may have been reused by another process since it was read.
         process.task_stat(tracee.tid)?;
-        let call = prepare(&tracee, request)
+        let call = prepare(&tracee, request, &stop_handlers)
             .map_err(|e| Refusal::from_io(process, format!("calling in thread {}", tracee.tid), e))?;
         run(tracee, &call, &pagemap, &heaps)
     };
@@ -104,13 +105,18 @@ fn with_safe_thread<T: Send>(
 }
 
 /// Puts the argument where the call finds it: on unused stack, below the thread's red zone.
-fn prepare(tracee: &Tracee<'_>, request: &CallRequest<'_>) -> std::io::Result<Call> {
+fn prepare<'a>(
+    tracee: &Tracee<'_>,
+    request: &CallRequest<'_>,
+    stop_handlers: &'a [Range<u64>],
+) -> std::io::Result<Call<'a>> {
     let mut call = Call {
         function: request.function,
         rax: 0,
         arguments: [0; 3],
         trampoline: request.sites.trampoline,
         system_call: Some(request.sites.system_call),
+        stop_handlers,
         reserved_bytes: 0,
         blocks_faults: false,
     };
@@ -141,7 +147,12 @@ pub(crate) fn no_trampoline(pid: i32) -> Refusal {
 }
 
 /// Makes the call, and counts the pages right before and right after.
-fn run(tracee: Tracee<'_>, call: &Call, pagemap: &File, heaps: &[Range<u64>]) -> Result<Applied, Refusal> {
+fn run(
+    tracee: Tracee<'_>,
+    call: &Call<'_>,
+    pagemap: &File,
+    heaps: &[Range<u64>],
+) -> Result<Applied, Refusal> {
     let (process, tid) = (tracee.process, tracee.tid);
     let count =
         || pages::read_ranges(pagemap, heaps).map_err(|e| Refusal::from_io(process, "reading pagemap", e));

@@ -13,6 +13,7 @@ pub mod malloc_trim;
 mod precheck;
 pub mod purge;
 pub mod reclaim;
+mod stop_handlers;
 pub mod zero_pages;
 
 pub use reclaim::{ReclaimOptions, applicable, reclaim};

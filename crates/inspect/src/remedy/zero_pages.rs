@@ -298,6 +298,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
             arguments: [0; 3],
             trampoline: self.code.trampoline,
             system_call: None,
+            stop_handlers: &[],
             reserved_bytes: 0,
             blocks_faults: true,
         };

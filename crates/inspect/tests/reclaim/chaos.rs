@@ -86,6 +86,48 @@ fn killed_at_any_instant(subject: Subject, turns: usize) {
     assert_eq!(status.code(), Some(0), "seed {seed}: {output}");
 }
 
+/// Where kills came.
+#[derive(Debug, Default)]
+struct Kills {
+    /// While the thread was in the call, running or waiting.
+    in_call: usize,
+    /// While the call waited for a lock.
+    at_lock: usize,
+}
+
+/// Kills reclaims in the first thread of a subject until `wanted` kills came in the call and
+/// `wanted_at_lock` while it waited for a lock, which a stopped thread may hold.
+fn kill_in_call(subject: &Subject, wanted: usize, wanted_at_lock: usize) {
+    let first = subject.pid();
+    let own_mask = subject.status_field(first, "SigBlk:");
+    let seed = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 | 1;
+    let (mut state, mut turn, mut kills) = (seed, 0, Kills::default());
+    while kills.in_call < wanted || kills.at_lock < wanted_at_lock {
+        assert!(turn < 500 * (wanted + wanted_at_lock), "seed {seed}: {kills:?} of {turn}");
+        let mut command = Command::new(example("reclaim_once"));
+        command.arg("--thread").arg(first.to_string()).arg(first.to_string()).arg("60");
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let is_traced = || subject.status_field(first, "TracerPid:") != "0";
+        while !is_traced() && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        if kills.at_lock < wanted_at_lock && (turn % 2 == 0 || kills.in_call >= wanted) {
+            while is_traced() && !subject.waits_for_lock(first) {}
+        } else {
+            std::thread::sleep(Duration::from_micros(random(&mut state, 5_000)));
+        }
+        turn += 1;
+        let was_at_lock = subject.waits_for_lock(first);
+        let was_in_call = subject.status_field(first, "SigBlk:") != own_mask && is_traced();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        kills.at_lock += usize::from(was_in_call && was_at_lock);
+        kills.in_call += usize::from(was_in_call);
+        subject.assert_untouched();
+    }
+    eprintln!("{kills:?} of {turn}");
+}
+
 /// A collector that stops the world goes on, also if strandline dies while a thread that it waits
 /// for is in the call.
 #[test]
@@ -100,44 +142,35 @@ fn a_collector_survives_a_reclaim_killed_at_any_instant() {
             return;
         }
         let first = subject.pid();
-        let seed = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 | 1;
-        let (mut state, mut turns, mut killed_inside) = (seed, 0, 0);
-        while killed_inside < scaled(20, 1000) {
-            assert!(turns < scaled(2_000, 100_000), "{killed_inside} of {turns} kills came in the middle");
-            let mut command = Command::new(example("reclaim_once"));
-            command.arg("--thread").arg(first.to_string()).arg(first.to_string()).arg("60");
-            let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-            let is_traced = || subject.status_field(first, "TracerPid:") != "0";
-            while !is_traced() && child.try_wait().unwrap().is_none() {
-                std::thread::sleep(Duration::from_micros(50));
-            }
-            // Every other kill comes while the call waits for a lock, which a stopped thread may
-            // hold.
-            if turns % 2 == 0 {
-                while is_traced() && !subject.waits_for_lock(first) {}
-            } else {
-                std::thread::sleep(Duration::from_micros(random(&mut state, 5_000)));
-            }
-            killed_inside += usize::from(is_traced());
-            turns += 1;
-            child.kill().unwrap();
-            child.wait().unwrap();
-            subject.assert_untouched();
-        }
+        kill_in_call(&subject, scaled(20, 1000), scaled(4, 200));
         // Collections go on: none waits for a thread that no longer answers.
-        let before = collections(&mut subject, first);
-        crate::subject::until("the collector goes on", || collections(&mut subject, first) > before + 10);
+        let before = count(&mut subject, first);
+        crate::subject::until("the collector goes on", || count(&mut subject, first) > before + 10);
         let (output, status) = subject.finish();
-        assert_eq!((status.code(), output.trim().ends_with(" 0")), (Some(0), true), "seed {seed}: {output}");
+        assert_eq!((status.code(), output.trim().ends_with(" 0")), (Some(0), true), "{output}");
     }
 }
 
-/// How many collections a subject has made, once its first thread is back in its wait.
-fn collections(subject: &mut Subject, first: i32) -> u64 {
+/// A handler that allocates waits until the call has ended, also if strandline dies in it.
+#[test]
+fn a_handler_that_allocates_waits_for_the_call() {
+    let mut subject = Subject::start("allocating_handler", &[]);
+    let first = subject.pid();
+    for _ in 0..scaled(20, 500) {
+        subject.trim(PATIENCE.as_secs(), Some(first)).unwrap();
+    }
+    kill_in_call(&subject, scaled(20, 1000), 0);
+    let before = count(&mut subject, first);
+    crate::subject::until("signals are handled", || count(&mut subject, first) > before + 10);
+    assert_eq!(subject.finish().1.code(), Some(0));
+}
+
+/// What a subject has counted, once its first thread is back in its wait.
+fn count(subject: &mut Subject, first: i32) -> u64 {
     subject.assert_state(first, 'S');
-    let (collections, wrong) = subject.counts();
+    let (counted, wrong) = subject.counts();
     assert_eq!(wrong, 0);
-    collections
+    counted
 }
 
 /// The program `name` of examples/, which cargo builds with the tests.

@@ -9,6 +9,7 @@ use strandline_inspect::remedy::Refusal;
 use strandline_inspect::remedy::zero_pages::{self, ZeroRequest};
 use strandline_process::call::code::CallSites;
 use strandline_process::call::inject::{self, Call, CallError};
+use strandline_process::map::Mapping;
 use strandline_process::target::hold::on_own_thread;
 use strandline_process::target::tracee::Tracee;
 use strandline_sys::signal;
@@ -151,7 +152,7 @@ fn what_is_no_process_of_the_right_kind_is_refused() {
 }
 
 /// Returns a call of libc's getpid in a subject that has come to rest.
-fn getpid_call(subject: &Subject) -> Call {
+fn getpid_call(subject: &Subject) -> Call<'static> {
     subject.settle(subject.pid());
     let sites = CallSites::find(&subject.process(), &subject.space()).unwrap();
     Call {
@@ -160,6 +161,7 @@ fn getpid_call(subject: &Subject) -> Call {
         arguments: [0; 3],
         trampoline: sites.trampoline,
         system_call: Some(sites.system_call),
+        stop_handlers: &[],
         reserved_bytes: 0,
         blocks_faults: false,
     }
@@ -167,10 +169,14 @@ fn getpid_call(subject: &Subject) -> Call {
 
 /// Has the first thread of a subject call getpid, and runs `meanwhile` during the call.
 fn call_getpid(subject: &Subject, meanwhile: impl FnOnce() + Send) {
-    let (pid, process, call) = (subject.pid(), subject.process(), getpid_call(subject));
+    make_call(subject, &getpid_call(subject), meanwhile);
+}
+
+fn make_call(subject: &Subject, call: &Call<'_>, meanwhile: impl FnOnce() + Send) {
+    let (pid, process) = (subject.pid(), subject.process());
     on_own_thread(Duration::from_secs(600), || {
         let stopped = Tracee::stop(&process, pid, PATIENCE).unwrap();
-        let mut injected = inject::begin(stopped, &call).unwrap();
+        let mut injected = inject::begin(stopped, call).unwrap();
         meanwhile();
         injected.run(Instant::now() + PATIENCE).unwrap();
         injected.finish(PATIENCE).unwrap();
@@ -194,27 +200,45 @@ fn a_signal_during_the_call_ends_the_interrupted_system_call_as_ever() {
     }
 }
 
+/// Whose the handler in a subject is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Handler {
+    Plain,
+    /// It looks like a runtime's, but is not known to be one.
+    Likely,
+    Known,
+}
+
 /// Another thread of the program wakes the thread by a signal: its system call ends as it would
-/// without the call, with a handler that is blocked until then and with one that runs in the call.
+/// without the call. Only a runtime's handler runs in the call.
 #[test]
 fn a_thread_that_another_wakes_during_the_call_is_woken() {
     let calls = ["read", "pause", "nanosleep", "poll", "epoll", "epoll_pwait", "sigsuspend"];
-    for (call, kind) in calls.into_iter().flat_map(|call| [(call, "plain"), (call, "collector")]) {
+    let handlers = [Handler::Plain, Handler::Likely, Handler::Known];
+    for (call, handler) in calls.into_iter().flat_map(|call| handlers.map(|handler| (call, handler))) {
+        let kind = if handler == Handler::Plain { "plain" } else { "collector" };
         let subject = Subject::start("reclaim_target", &["wait", call, kind]);
-        let pid = subject.pid();
-        call_getpid(&subject, || {
+        let (pid, process, space) = (subject.pid(), subject.process(), subject.space());
+        let program = process.executable().unwrap();
+        let is_code = |m: &&Mapping| m.permissions.execute && m.name == program;
+        let code: Vec<_> = space.mappings().iter().filter(is_code).map(|m| m.start..m.end).collect();
+        let known = if handler == Handler::Known { code.as_slice() } else { &[] };
+        let injected = Call { stop_handlers: known, ..getpid_call(&subject) };
+        make_call(&subject, &injected, || {
             signal::send(pid, SIGUSR2).unwrap();
             let usr1 = format!("{:016x}", 1 << (SIGUSR1 - 1));
             until("the signal is pending", || subject.status_field(pid, "SigPnd:") == usr1);
         });
-        let restarts = (call, kind) == ("read", "collector");
+        let restarts = call == "read" && handler != Handler::Plain;
         let mut subject = subject;
-        until(&format!("{call}, {kind}: the handler runs"), || {
+        until(&format!("{call}, {handler:?}: the handler runs"), || {
             subject.child.try_wait().unwrap().is_some() || restarts && subject.rests(pid)
         });
         let (output, status) = subject.finish();
         let ended = if restarts { "done" } else { "EINTR" };
-        assert_eq!((output.trim(), status.code()), (ended, Some(0)), "{call}, {kind}");
+        let within = if handler == Handler::Known { " within" } else { "" };
+        assert_eq!(output.trim(), format!("{ended}{within}"), "{call}, {handler:?}");
+        assert_eq!(status.code(), Some(0));
     }
 }
 

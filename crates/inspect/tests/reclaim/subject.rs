@@ -42,7 +42,7 @@ fn compiled(name: &str) -> PathBuf {
         let sources = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/subjects");
         let directory = std::env::temp_dir().join(format!("strandline-reclaim-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
-        ["chaos_target", "reclaim_target", "contained", "collector_signals"]
+        ["chaos_target", "reclaim_target", "contained", "collector_signals", "allocating_handler"]
             .map(|name| {
                 let program = directory.join(name);
                 let mut compiler = Command::new("cc");

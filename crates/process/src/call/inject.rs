@@ -18,24 +18,26 @@
 //!
 //! All signals except those of faults are blocked during the call, so that no handler runs within
 //! it. But the sender of a signal may wait for its handler while it holds what the call waits for:
-//! garbage collectors stop all threads by signals, including one in malloc. So the signals whose
-//! handlers may run anywhere (`handlers.rs`) stay unblocked, also if strandline dies; of them it
-//! passes on what the program's own threads send, and blocks the others. And if the thread sleeps
-//! in the call while another handled signal is pending, that is delivered.
+//! garbage collectors stop all threads by signals, including one in malloc. So the signals of a
+//! runtime's own handlers (`handlers.rs`) stay unblocked, also if strandline dies. If a handler
+//! only looks like one, its signal is delivered while the thread sleeps for a lock in the call.
 //!
 //! If a handler has run in the call, the thread's own system call ends as if it had run after it.
 //!
 //! This module does not choose the thread or the moment; its callers do.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use strandline_sys::ptrace::{self, Event, Registers};
 use strandline_sys::{memory, registers};
 
 use super::frame::{self, ExtendedState};
-use super::{filters, handlers};
+use super::handlers::{self, StopSignals};
+use super::{filters, stack};
 use crate::memory::Memory;
 use crate::procfs::ThreadActivity;
+use crate::target::live::ByPid;
 use crate::target::tracee::{self, Tracee};
 
 /// Stack reserved for a called function.
@@ -60,7 +62,7 @@ const UNBLOCKABLE: u64 = 1 << 8 | 1 << 18;
 
 /// A call to make.
 #[derive(Clone, Copy, Debug)]
-pub struct Call {
+pub struct Call<'a> {
     /// Address of the function, or of a `syscall` instruction followed by `ret`.
     pub function: u64,
     /// RAX at its entry.
@@ -74,6 +76,8 @@ pub struct Call {
     pub reserved_bytes: u64,
     /// Address of `syscall; ret`, for asking which handlers may run in the call; `None`: none may.
     pub system_call: Option<u64>,
+    /// Code of runtimes' handlers that stop and restart threads: they may run in the call.
+    pub stop_handlers: &'a [Range<u64>],
     /// Whether fault signals are blocked as well. For a bare system call, which should not fault,
     /// and where a handler would run in the process that the call makes.
     pub blocks_faults: bool,
@@ -108,8 +112,8 @@ pub struct Injected<'a> {
     mask: u64,
     /// The mask of the code of the call, outside of handlers.
     call_mask: u64,
-    /// Signals of which only those that the program's own threads send are passed on.
-    let_through: u64,
+    /// Signals whose handlers may run in the call.
+    stop_signals: StopSignals,
     state: ExtendedState,
     pub(super) frame_address: u64,
     trampoline: u64,
@@ -134,13 +138,14 @@ pub struct Injected<'a> {
 
 /// Writes the frame and sets the registers; the thread stays stopped. If it fails, only memory
 /// below the red zone was changed, and the thread is released.
-pub fn begin<'a>(tracee: Tracee<'a>, call: &Call) -> Result<Injected<'a>, CallError> {
+pub fn begin<'a>(tracee: Tracee<'a>, call: &Call<'_>) -> Result<Injected<'a>, CallError> {
     let (mask, state, frame_address, entry) = prepare(&tracee, call).map_err(CallError::NotStarted)?;
     let status = tracee.process.task_status(tracee.tid).ok();
+    let blocked = if call.blocks_faults { u64::MAX } else { mask | !FAULTS };
     let mut injected = Injected {
         mask,
-        call_mask: if call.blocks_faults { u64::MAX } else { mask | !FAULTS } & !UNBLOCKABLE,
-        let_through: 0,
+        call_mask: blocked & !UNBLOCKABLE,
+        stop_signals: StopSignals::default(),
         state,
         frame_address,
         trampoline: call.trampoline,
@@ -154,19 +159,22 @@ pub fn begin<'a>(tracee: Tracee<'a>, call: &Call) -> Result<Injected<'a>, CallEr
         began: Instant::now(),
         tracee,
     };
+    let Some(site) = call.system_call else {
+        return injected.start(&entry, injected.call_mask).map(|()| injected);
+    };
     let candidates = status.map_or(0, |status| handlers::candidates(&status, mask));
-    let asks = candidates != 0 && filters::objection(&injected.tracee, &[handlers::QUESTION]).is_none();
-    match call.system_call {
-        Some(site) if asks => match injected.ask_and_enter(site, candidates, &entry) {
-            Ok(()) => Ok(injected),
-            Err(error) => {
-                if matches!(error, CallError::TimedOut) {
-                    injected.abandon();
-                }
-                Err(error)
+    if candidates == 0 || filters::objection(&injected.tracee, &[handlers::QUESTION]).is_some() {
+        injected.stop_signals.likely = candidates;
+        return injected.start(&entry, injected.call_mask).map(|()| injected);
+    }
+    match injected.ask_and_enter(site, candidates, &entry, call.stop_handlers) {
+        Ok(()) => Ok(injected),
+        Err(error) => {
+            if matches!(error, CallError::TimedOut) {
+                injected.abandon();
             }
-        },
-        _ => injected.start(&entry, injected.call_mask).map(|()| injected),
+            Err(error)
+        }
     }
 }
 
@@ -204,7 +212,7 @@ fn end_signal(tracee: &Tracee<'_>, mask: u64) -> Option<i32> {
 }
 
 /// Reads the state to restore and writes the frame.
-fn prepare(tracee: &Tracee<'_>, call: &Call) -> std::io::Result<(u64, ExtendedState, u64, Registers)> {
+fn prepare(tracee: &Tracee<'_>, call: &Call<'_>) -> std::io::Result<(u64, ExtendedState, u64, Registers)> {
     let invalid = |what: &'static str| std::io::Error::new(std::io::ErrorKind::InvalidData, what);
     let tid = tracee.tid;
     let mask = ptrace::signal_mask(tid)?;
@@ -241,19 +249,31 @@ impl Injected<'_> {
         Ok(())
     }
 
-    /// Has the thread ask which of `candidates` may run their handlers, and puts it at the entry of
-    /// the call.
-    fn ask_and_enter(&mut self, site: u64, candidates: u64, entry: &Registers) -> Result<(), CallError> {
-        self.let_through = handlers::ask(self, site, candidates, entry)?;
+    /// Has the thread ask for the handlers of `candidates`, and puts it at the entry of the call.
+    fn ask_and_enter(
+        &mut self,
+        site: u64,
+        candidates: u64,
+        entry: &Registers,
+        stop_handlers: &[Range<u64>],
+    ) -> Result<(), CallError> {
+        self.stop_signals = handlers::ask(self, site, candidates, entry, stop_handlers)?;
         // The mask first: from the second step on the function runs even if strandline dies.
-        self.set_call_mask(self.call_mask & !self.let_through).map_err(CallError::Failed)?;
+        self.set_call_mask(self.call_mask & !self.stop_signals.known).map_err(CallError::Failed)?;
         self.set_registers(entry).map_err(CallError::Failed)
     }
 
-    /// Whether the stopped thread has left the call and its handlers for the program.
+    /// Whether the stopped thread has left the call and its handlers for the program: it is above
+    /// the frame, on its own stack.
     fn is_outside(&self) -> std::io::Result<bool> {
-        let is_above = self.registers()?.rsp > self.frame_address + 8;
-        Ok(is_above || ptrace::signal_mask(self.tracee.tid)? == self.mask)
+        let now = self.registers()?;
+        let process = self.tracee.process;
+        let is_on_own_stack = || {
+            let space = process.address_space().ok();
+            let memory = ByPid::new(process.pid());
+            space.is_some_and(|space| stack::own_stack(&memory, &space, self.tracee.tid, &now).is_some())
+        };
+        Ok(now.rsp > self.frame_address + 8 && is_on_own_stack())
     }
 
     fn set_call_mask(&mut self, mask: u64) -> std::io::Result<()> {
@@ -326,6 +346,20 @@ impl Injected<'_> {
                 ptrace::interrupt(tid)?;
                 return tracee::next_event(tid, deadline);
             }
+            if self.is_delivering {
+                // Another thread has taken the signal.
+                ptrace::interrupt(tid)?;
+                let event = tracee::next_event(tid, deadline)?;
+                if event != Some(Event::Stopped) {
+                    return Ok(event);
+                }
+                self.is_delivering = false;
+                if !self.is_outside()? {
+                    ptrace::set_signal_mask(tid, self.call_mask)?;
+                }
+                resume(tid, 0)?;
+                continue;
+            }
             let is_waited_for = self.sleeps_with_pending_signal();
             if !(std::mem::replace(&mut self.slept_with_pending_signal, is_waited_for) && is_waited_for) {
                 continue;
@@ -371,9 +405,9 @@ impl Injected<'_> {
         (now.rip, now.rsp) == (returned.rip, returned.rsp)
     }
 
-    /// Whether the thread waits for a lock while a signal is pending that it would handle outside
-    /// the call. A thread in a delivered signal's handler waits differently (sigsuspend), and
-    /// signals blocked there stay blocked.
+    /// Whether the thread waits for a lock while a signal is pending by which a runtime may stop it.
+    /// A thread in a delivered signal's handler waits differently (sigsuspend), and signals blocked
+    /// there stay blocked.
     fn sleeps_with_pending_signal(&self) -> bool {
         let (process, tid) = (self.tracee.process, self.tracee.tid);
         if !matches!(process.task_doing(tid), Some(ThreadActivity::Call(call)) if call.number == FUTEX) {
@@ -381,7 +415,7 @@ impl Injected<'_> {
         }
         let Ok(status) = process.task_status(tid) else { return false };
         let waiting = status.thread_pending.unwrap_or(0) | status.process_pending.unwrap_or(0);
-        waiting & status.caught.unwrap_or(0) & !self.mask != 0
+        waiting & status.caught.unwrap_or(0) & self.stop_signals.likely & !self.mask != 0
     }
 
     /// The mask during delivery: what the thread had blocked, and the announcing signal.
@@ -398,14 +432,14 @@ impl Injected<'_> {
             self.has_handled = true;
             return self.set_call_mask(self.call_mask & !own);
         }
-        if self.let_through & own == 0 || !self.is_in_call()? {
+        if own & (FAULTS | UNBLOCKABLE) != 0 || !self.is_in_call()? {
             return Ok(());
         }
-        if handlers::is_sent_by_own_process(&self.tracee)? {
+        if self.stop_signals.known & own != 0 {
             self.has_handled = true;
             return Ok(());
         }
-        self.let_through &= !own;
+        // It has been delivered once; the next one comes after the call.
         self.set_call_mask(self.call_mask | own)
     }
 
@@ -432,6 +466,11 @@ impl Injected<'_> {
             let registers = self.next_system_call(deadline)?;
             if self.is_returning(&registers) {
                 break;
+            }
+            // A handler that has run in the call can leave it for the program (siglongjmp).
+            if self.has_handled && self.is_outside().map_err(CallError::Failed)? {
+                self.has_left = true;
+                return Ok(());
             }
             if Instant::now() >= deadline {
                 return Err(CallError::TimedOut);
@@ -487,6 +526,9 @@ impl Injected<'_> {
                 }
                 Some(Event::Stopped | Event::GroupStop(_) | Event::Syscall | Event::Other(_)) => {}
                 None => return Err(CallError::TimedOut),
+            }
+            if Instant::now() >= deadline {
+                return Err(CallError::TimedOut);
             }
         }
     }

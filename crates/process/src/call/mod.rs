@@ -8,6 +8,6 @@
 pub mod code;
 pub mod filters;
 pub mod frame;
-mod handlers;
+pub mod handlers;
 pub mod inject;
 pub mod stack;
