@@ -12,6 +12,7 @@ use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::Context;
 use strandline_fuzz::{Target, patch, this_process};
 use strandline_process::map::AddressSpace;
+use strandline_process::range::RangeSet;
 use strandline_runtimes::jvm;
 use strandline_synth::{JvmImage, clipped, fabricate_jvm};
 
@@ -63,7 +64,7 @@ fuzz_target!(|data: &[u8]| {
         cell_bytes: None,
         progress: &|_| {},
     };
-    let Ok(reading) = jvm::read(&context, &program, &[], &Refinements::default()) else { return };
+    let Ok(reading) = jvm::read(&context, &program, &RangeSet::default(), &Refinements::default()) else { return };
     let mut claims: Vec<(u64, u64)> =
         reading.claims.iter().chain(&reading.shared).map(|claim| (claim.start, claim.end)).collect();
     claims.sort_unstable();

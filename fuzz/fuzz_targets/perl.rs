@@ -55,7 +55,7 @@ fuzz_target!(|data: &[u8]| {
             space: &space,
             resident: &|from, to| clipped(&target.runs, from, to),
             shared: &|_, _| Vec::new(),
-            threads: &[ThreadFacts { tid: 1, stack_pointer: 0, fs_base: perl.fs_base, general: [0; 16] }],
+            threads: &[ThreadFacts { tid: 1, stack_pointer: 0, fs_base: perl.fs_base, general: [Some(0); 16] }],
             is_stopped: false,
             deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
             workers: usize::from(how >> 1 & 1) + 1,

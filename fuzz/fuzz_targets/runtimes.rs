@@ -9,6 +9,7 @@ use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::{Context, Reading};
 use strandline_fuzz::{Target, patch, this_process};
 use strandline_process::map::AddressSpace;
+use strandline_process::range::RangeSet;
 use strandline_runtimes::{cpython, go};
 use strandline_synth::{CPythonImage, GoImage, Image, clipped, fabricate_cpython, fabricate_go};
 
@@ -72,8 +73,8 @@ fuzz_target!(|data: &[u8]| {
             version: Some("1.23.4".to_owned()),
             symbols: [Some(of_go.heap).filter(|_| choice & 16 == 0), None, None],
             data: of_go.data,
-            is_alone: choice & 32 == 0,
+            is_only_module: choice & 32 == 0,
         };
-        look(&of_go.image, &of_go.maps, absent, |context, _| go::read(context, &program, &[]));
+        look(&of_go.image, &of_go.maps, absent, |context, _| go::read(context, &program, &RangeSet::default()));
     }
 });

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use libfuzzer_sys::fuzz_target;
-use strandline_claims::runtime::{Context, Finish};
+use strandline_claims::runtime::{Context, FinishContext};
 use strandline_fuzz::{Target, this_process};
 use strandline_process::map::AddressSpace;
 use strandline_process::stacks::ThreadFacts;
@@ -76,7 +76,7 @@ fuzz_target!(|data: &[u8]| {
         general: Default::default(),
     };
     let threads: Vec<ThreadFacts> = heap.threads.iter().map(facts).collect();
-    let program = Program::of_symbols(
+    let program = Program::with_symbols(
         "/usr/bin/fabricated",
         heap.symbols[0].1,
         heap.recipe.release.name(),
@@ -100,10 +100,10 @@ fuzz_target!(|data: &[u8]| {
         progress: &|_| {},
     };
     let Ok(mut reading) = sbcl::read(&context, &program) else { return };
-    reading.finish(&Finish {
+    reading.finish(&FinishContext {
         workers,
         path_to: Some("MESSAGE"),
-        matched: &strandline_claims::refinements::Matched::default(),
+        matched: &strandline_claims::refinements::Matches::default(),
         by_allocator: &[],
         progress: &|_, _, _| {},
     });

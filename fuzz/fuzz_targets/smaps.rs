@@ -4,7 +4,7 @@
 use std::fs::File;
 
 use libfuzzer_sys::fuzz_target;
-use strandline_process::pages::{Residency, Way};
+use strandline_process::pages::{Interface, Residency};
 use strandline_process::smaps::{Smaps, read_rollup};
 
 fuzz_target!(|text: &[u8]| {
@@ -16,7 +16,7 @@ fuzz_target!(|text: &[u8]| {
     let _ = smaps.total();
     // A pagemap without entries: the process ended. Whatever smaps contains, there are no runs.
     let Ok(empty) = File::open("/dev/null") else { return };
-    if let Ok(residency) = Residency::read_by(&empty, &smaps.entries, Way::Entries) {
+    if let Ok(residency) = Residency::read_by(&empty, &smaps.entries, Interface::Entries) {
         assert_eq!(residency.run_count(), 0);
     }
 });

@@ -200,7 +200,7 @@ fn find_zeros(frozen: &Frozen, inputs: &Inputs<'_>, threads: usize, options: &Op
 }
 
 #[cfg(test)]
-mod tests;
+mod layers_tests;
 
 #[cfg(test)]
 mod swapped_tests {

@@ -26,6 +26,9 @@ pub const CALL_LIMIT: Duration = Duration::from_secs(120);
 /// Bytes below a function's stack pointer that it may use (x86-64 ABI, red zone): nothing is
 /// written there.
 const RED_ZONE_BYTES: u64 = 128;
+/// Stack for a handler that runs in the call: its signal frame, with 11 KiB of extended state at
+/// most, and its functions.
+const HANDLER_STACK_BYTES: u64 = 20 << 10;
 
 /// The call, and conditions for it.
 #[derive(Debug)]
@@ -74,7 +77,7 @@ pub fn apply(pid: i32, request: &CallRequest<'_>) -> Result<Applied, Refusal> {
             .map_err(|e| Refusal::from_io(process, format!("calling in thread {}", tracee.tid), e))?;
         run(tracee, &call, &pagemap, &heaps)
     };
-    let applied = with_safe_thread(process, request, &mut act)??;
+    let applied = with_safe_thread(process, request, &stop_handlers, &mut act)??;
     let mut applied = Applied { before, after: Footprint::of(process), ..applied };
     applied.watch_faults(process, request.watch);
     Ok(applied)
@@ -85,18 +88,21 @@ pub fn apply(pid: i32, request: &CallRequest<'_>) -> Result<Applied, Refusal> {
 pub fn check(pid: i32, request: &CallRequest<'_>) -> Result<(), Refusal> {
     let process = &admission::open_target(pid)?;
     precheck::check(process)?;
-    with_safe_thread(process, request, &mut |tracee| drop(tracee))
+    let stop_handlers = stop_handlers::find(process, &process.address_space()?);
+    with_safe_thread(process, request, &stop_handlers, &mut |tracee| drop(tracee))
 }
 
 fn with_safe_thread<T: Send>(
     process: &Process,
     request: &CallRequest<'_>,
+    stop_handlers: &[Range<u64>],
     act: &mut (dyn FnMut(Tracee<'_>) -> T + Send),
 ) -> Result<T, Refusal> {
+    let of_handlers = if stop_handlers.is_empty() { 0 } else { HANDLER_STACK_BYTES };
     let fences = ThreadConditions {
         locks: request.locks,
         code: request.code,
-        stack_bytes: request.stack_bytes + code::FRAME_BYTES,
+        stack_bytes: request.stack_bytes + code::FRAME_BYTES + of_handlers,
         thread: request.thread,
         fs_bases: request.fs_bases,
         must_wait: request.must_wait,
