@@ -47,7 +47,7 @@ pub struct Options<'a> {
     pub runtimes: bool,
     /// Type of which a live object's path to a root is wanted, if a reader supports it (SBCL's).
     pub path_to: Option<&'a str>,
-    /// Whether to make a page map ([`Explanation::page_map`]).
+    /// Whether to make a page map ([`page_map`](crate::facts::Explanation::page_map)).
     pub page_map: bool,
     /// How long the process may be stopped: then it is released, whatever is missing. `None` for as
     /// long as reading takes, up to ten seconds plus one for each GiB.

@@ -140,7 +140,7 @@ mod tests {
             action[at..at + 8].copy_from_slice(&value.to_le_bytes());
         }
         let mut found = StopSignals::default();
-        found.add(signal, &action, &[0x1000..0x2000]);
+        found.add(signal, &action, std::slice::from_ref(&(0x1000..0x2000)));
         found
     }
 

@@ -405,9 +405,9 @@ impl Injected<'_> {
         (now.rip, now.rsp) == (returned.rip, returned.rsp)
     }
 
-    /// Whether the thread waits for a lock while a signal is pending by which a runtime may stop it.
-    /// A thread in a delivered signal's handler waits differently (sigsuspend), and signals blocked
-    /// there stay blocked.
+    /// Whether the thread waits for a lock while a signal is pending by which a runtime may stop
+    /// it. A thread in a delivered signal's handler waits differently (sigsuspend), and signals
+    /// blocked there stay blocked.
     fn sleeps_with_pending_signal(&self) -> bool {
         let (process, tid) = (self.tracee.process, self.tracee.tid);
         if !matches!(process.task_doing(tid), Some(ThreadActivity::Call(call)) if call.number == FUTEX) {
