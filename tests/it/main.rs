@@ -12,7 +12,7 @@ mod export; // metrics, their budgets, and the files of deploy/
 mod holders; // leaks, retained sizes, names of roots and types
 mod lab; // compare, try, squeeze; Slurm
 mod recording; // run, record, report; marks, probes, ledgers in a recording
-mod runtimes; // CPython, Go, the JVM, Perl, SBCL
+mod runtimes; // CPython, Go, the JVM, Perl, SBCL, V8
 mod snapshot; // address space and page states; stops, snapshots, rights
 mod studies; // the verb `study`, and each study of studies/
 mod support; // subjects, strandline's runs, invariants of documents, what is installed here

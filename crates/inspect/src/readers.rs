@@ -17,7 +17,7 @@ use strandline_claims::{allocator, runtime};
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
-use strandline_runtimes::{cpython, go, jvm, named as runtimes, perl, sbcl};
+use strandline_runtimes::{cpython, go, jvm, named as runtimes, perl, sbcl, v8};
 
 /// An entry of the table.
 pub struct Entry<R: ?Sized + 'static> {
@@ -58,7 +58,7 @@ pub static RUNTIMES: [Entry<dyn runtime::Reader>; 25] = [
     Entry { about: &cpython::ABOUT, reader: Some(&cpython::Reader) },
     named(&runtimes::RUBY),
     named(&runtimes::NODE),
-    named(&runtimes::V8),
+    Entry { about: &v8::ABOUT, reader: Some(&v8::Reader) },
     named(&runtimes::PHP),
     Entry { about: &jvm::ABOUT, reader: Some(&jvm::Reader) },
     named(&runtimes::D),

@@ -25,5 +25,6 @@ mod programs;
 mod resident;
 mod row_table;
 pub mod sbcl;
+pub mod v8;
 
 use strandline_process::work;

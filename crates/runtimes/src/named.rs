@@ -49,16 +49,6 @@ pub static NODE: ReaderInfo = ReaderInfo {
     ..VERSION_IN_FILE_NAME
 };
 
-/// V8 without Node.js. Its symbol is v8::V8::GetVersion().
-pub static V8: ReaderInfo = ReaderInfo {
-    name: "v8",
-    title: "V8",
-    evidence: Evidence { symbols: &["_ZN2v82V810GetVersionEv"], ..EVIDENCE },
-    heap: HeapKind::OwnOnly("v8"),
-    part_of: Some("node"),
-    ..VERSION_IN_FILE_NAME
-};
-
 /// PHP.
 pub static PHP: ReaderInfo = ReaderInfo {
     name: "php",

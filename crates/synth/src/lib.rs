@@ -1,5 +1,5 @@
-//! Fabricated heaps of glibc, jemalloc, tcmalloc, mimalloc, musl, CPython, Perl, SBCL, Go and
-//! HotSpot for tests: byte-exact memory, all figures of which are known by construction.
+//! Fabricated heaps of glibc, jemalloc, tcmalloc, mimalloc, musl, CPython, Perl, SBCL, Go, HotSpot
+//! and V8 for tests: byte-exact memory, all figures of which are known by construction.
 //!
 //! [`fabricate`] makes a [`Heap`] from a [`Recipe`]: an [`Image`] that is read like a target's
 //! memory, the text of its /proc/PID/maps, its threads, and [`Expected`]: what `mallinfo2()` would
@@ -37,6 +37,7 @@ mod perl;
 mod plan;
 mod sbcl;
 mod tcmalloc;
+mod v8;
 mod version;
 mod write;
 
@@ -59,6 +60,7 @@ pub use sbcl::{
     SbclRecipe, SbclRelease, SbclThread, fabricate_sbcl,
 };
 pub use tcmalloc::{HeapExpected, HeapImage, fabricate_tcmalloc};
+pub use v8::{V8Expected, V8Image, fabricate_v8};
 pub use version::{VERSIONS, Version};
 
 /// Addresses of the parts of a process that address randomisation moves.

@@ -5,3 +5,4 @@ mod go;
 mod jvm;
 mod perl;
 mod sbcl;
+mod v8;

@@ -1,0 +1,165 @@
+//! Classifies each byte of V8's pages: headers, objects, free and wasted bytes.
+//!
+//! A page's header says how many of its bytes are objects, not where they are: in a page of 256 KiB
+//! the resident bytes count as objects from the start, then as wasted, then as free. The sums of
+//! each page are exact.
+
+use super::heap::{Heaps, Kind, Space};
+use super::pages::Page;
+use super::rows;
+use strandline_claims::accumulator::{Accumulator, Class};
+use strandline_claims::allocator::RangeClaim;
+use strandline_claims::palette::SlotTable;
+use strandline_claims::range::{MAX_BYTES, RangePages};
+use strandline_claims::rows::RowRef;
+use strandline_claims::runtime::Context;
+use strandline_process::range::RangeSet;
+
+/// Claims, and the resident bytes in some of them.
+#[derive(Debug, Default)]
+pub struct Claimed {
+    /// All claims.
+    pub claims: Vec<RangeClaim>,
+    /// Resident bytes of pooled pages.
+    pub pool: u64,
+    /// Resident bytes of the new space that hold no object.
+    pub young_idle: u64,
+    /// Resident bytes of the read-only space.
+    pub read_only: u64,
+}
+
+/// The classes of the bytes of a page.
+#[derive(Clone, Copy, Debug)]
+struct Classes {
+    used: Class,
+    wasted: Class,
+    free: Class,
+}
+
+/// Claims all pages, and the rest of the code range.
+pub fn claim(context: &Context<'_>, palette: &mut SlotTable, heaps: &Heaps) -> Claimed {
+    let mut claimed = Claimed::default();
+    for space in &heaps.spaces {
+        let classes = Classes {
+            used: class(palette, &rows::OBJECT, Some(space.name), Class::Live),
+            wasted: class(palette, &rows::WASTED, None, Class::Live),
+            free: class(palette, &rows::FREE, Some(space.name), Class::Live),
+        };
+        for page in &space.pages {
+            let claim = claim_page(context, space, page, classes);
+            claimed.young_idle += claim.sums.resident.of(Class::Cached);
+            claimed.claims.push(claim);
+        }
+        for page in &space.idle {
+            let claim = claim_all(context, page, Class::Cached);
+            claimed.young_idle += claim.sums.resident.of(Class::Cached);
+            claimed.claims.push(claim);
+        }
+    }
+    let pool = class(palette, &rows::POOL, None, Class::Live);
+    for page in &heaps.pool {
+        let claim = context.claim_whole((page.start, page.end), pool);
+        claimed.pool += claim.sums.resident.total();
+        claimed.claims.push(claim);
+    }
+    for page in &heaps.read_only {
+        let claim = context.claim_whole((page.start, page.end), Class::Mmapped);
+        claimed.read_only += claim.sums.resident.total();
+        claimed.claims.push(claim);
+    }
+    claimed.claims.sort_unstable_by_key(|claim| claim.start);
+    let code = code_ranges(context, heaps, &claimed.claims);
+    claimed.claims.extend(code);
+    claimed
+}
+
+/// Returns the class of a row, with the space as its holder if there is one.
+fn class(palette: &mut SlotTable, row: RowRef, space: Option<&str>, otherwise: Class) -> Class {
+    let holder = space.map(|name| name.replace('_', " "));
+    palette.add(row, holder.as_deref()).map_or(otherwise, Class::Refined)
+}
+
+fn claim_page(context: &Context<'_>, space: &Space, page: &Page, classes: Classes) -> RangeClaim {
+    let pages = context.pages(page.start, page.end);
+    let mut accumulator = Accumulator::new(page.start, &pages);
+    accumulator.claim_to(page.area_start, Class::Header);
+    let here = space.buffer.filter(|buffer| page.area_start <= buffer.top && buffer.limit <= page.area_end);
+    let area = page.area_end - page.area_start;
+    match space.kind {
+        Kind::Young => {
+            let top = here.map_or(page.area_end, |buffer| buffer.top);
+            accumulator.claim_to(top, classes.used);
+            accumulator.claim_to(page.area_end, Class::Cached);
+        }
+        Kind::Large => {
+            claim_resident(&mut accumulator, &pages, page.area_end, page.allocated.min(area), classes.used);
+            accumulator.claim_to(page.area_end, classes.wasted);
+        }
+        Kind::Paged => {
+            let buffer = here.map_or(0, |buffer| buffer.limit - buffer.top);
+            let used = page.allocated.min(area).saturating_sub(buffer);
+            let wasted = page.wasted.min(area - used);
+            claim_resident(&mut accumulator, &pages, page.area_end, used, classes.used);
+            claim_resident(&mut accumulator, &pages, page.area_end, wasted, classes.wasted);
+            accumulator.claim_to(page.area_end, classes.free);
+        }
+    }
+    accumulator.claim_to(page.end, classes.wasted);
+    RangeClaim { start: page.start, end: page.end, sums: accumulator.cut().finish(&pages) }
+}
+
+/// Claims a page whose header is in use and whose other bytes have one class.
+fn claim_all(context: &Context<'_>, page: &Page, class: Class) -> RangeClaim {
+    let pages = context.pages(page.start, page.end);
+    let mut accumulator = Accumulator::new(page.start, &pages);
+    accumulator.claim_to(page.area_start, Class::Header);
+    accumulator.claim_to(page.end, class);
+    RangeClaim { start: page.start, end: page.end, sums: accumulator.cut().finish(&pages) }
+}
+
+/// Claims the next `bytes` resident bytes, up to `end` at most; bytes between that are not resident
+/// do not count.
+fn claim_resident(accumulator: &mut Accumulator<'_>, pages: &RangePages, end: u64, bytes: u64, class: Class) {
+    let mut rest = bytes;
+    for run in pages.runs_in(accumulator.cursor(), end) {
+        let until = run.start.saturating_add(rest).min(run.end);
+        rest -= until - run.start;
+        if until > run.start {
+            accumulator.claim_to(until, class);
+        }
+        if rest == 0 {
+            return;
+        }
+    }
+}
+
+/// Claims what is resident in the code range outside pages: V8 reserves one range of addresses for
+/// code (`src/heap/code-range.h`), and copies its built-in functions there.
+fn code_ranges(context: &Context<'_>, heaps: &Heaps, claims: &[RangeClaim]) -> Vec<RangeClaim> {
+    let of_code = heaps.spaces.iter().filter(|space| space.name.starts_with("code_"));
+    let starts = of_code.flat_map(|space| &space.pages).map(|page| page.start);
+    let mut mappings: Vec<(u64, u64)> = starts
+        .filter_map(|at| context.space.find(at))
+        .filter(|mapping| mapping.permissions.execute && mapping.end - mapping.start <= MAX_BYTES)
+        .map(|mapping| (mapping.start, mapping.end))
+        .collect();
+    mappings.sort_unstable();
+    mappings.dedup();
+    let claimed: RangeSet = claims.iter().map(RangeClaim::range).collect();
+    let mut rest = Vec::new();
+    for (start, end) in mappings {
+        for (from, to) in (context.resident)(start, end) {
+            let mut at = from;
+            for range in claimed.overlapping((from, to)) {
+                if at < range.start {
+                    rest.push(context.claim_whole((at, range.start), Class::Metadata));
+                }
+                at = at.max(range.end);
+            }
+            if at < to {
+                rest.push(context.claim_whole((at, to), Class::Metadata));
+            }
+        }
+    }
+    rest
+}

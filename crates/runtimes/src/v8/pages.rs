@@ -1,0 +1,124 @@
+//! Finds what looks like a page of V8's heap: a header at each aligned address.
+//!
+//! Whether it is one, `heap` decides by the space that owns it.
+
+use super::layout::{Layout, MAX_HEADER_BYTES, PAGE_ALIGNMENT, RECORD_BYTES};
+use crate::batch::Batch;
+use strandline_claims::range::{MAX_BYTES, PAGE_BYTES};
+use strandline_claims::runtime::Context;
+use strandline_claims::words::is_process_memory;
+use strandline_process::memory::{Memory, half_word_at, word_at};
+
+/// A page by its header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// First byte.
+    pub start: u64,
+    /// First byte past the end.
+    pub end: u64,
+    /// First byte for objects.
+    pub area_start: u64,
+    /// First byte past those for objects.
+    pub area_end: u64,
+    /// Address of its record, by which lists refer to it.
+    pub record: u64,
+    /// Bytes of objects, and of the allocation area if it is here.
+    pub allocated: u64,
+    /// Bytes that no object can use.
+    pub wasted: u64,
+    /// Address of its heap; 0 for read-only pages, which all heaps share.
+    pub heap: u64,
+    /// Address of its space; 0 for read-only pages and some pooled ones.
+    pub owner: u64,
+    /// Whether its flags say that its space gave it up.
+    pub is_pooled: bool,
+}
+
+impl Page {
+    /// Bytes of the page.
+    pub fn bytes(&self) -> u64 {
+        self.end - self.start
+    }
+
+    /// Bytes before the first object.
+    pub fn header_bytes(&self) -> u64 {
+        self.area_start - self.start
+    }
+}
+
+/// Returns everything that looks like a page, in address order; bounded by the resident bytes.
+pub fn candidates(context: &Context<'_>, memory: &dyn Memory, layout: &Layout) -> Vec<Page> {
+    let starts = starts(context);
+    let mut batch = Batch::new(memory);
+    let mut pages = Vec::new();
+    match layout.metadata {
+        None => {
+            let places: Vec<(u64, u64)> = starts.iter().map(|&at| (at, RECORD_BYTES)).collect();
+            batch.bytes(&places, &mut |index, bytes| {
+                let start = starts.get(index).copied().unwrap_or(0);
+                pages.extend(page(layout, Head { start, record: start, flags: bytes }, bytes));
+            });
+        }
+        Some(offset) => {
+            let places: Vec<(u64, u64)> = starts.iter().map(|&at| (at, offset as u64 + 8)).collect();
+            let mut heads: Vec<(u64, u64, u64)> = Vec::new();
+            batch.bytes(&places, &mut |index, bytes| {
+                let start = starts.get(index).copied().unwrap_or(0);
+                let record = word_at(bytes, offset).filter(|at| *at != 0 && at.is_multiple_of(8));
+                heads.extend(record.zip(word_at(bytes, 0)).map(|(record, flags)| (start, record, flags)));
+            });
+            let places: Vec<(u64, u64)> = heads.iter().map(|head| (head.1, RECORD_BYTES)).collect();
+            batch.bytes(&places, &mut |index, bytes| {
+                let Some(&(start, record, flags)) = heads.get(index) else { return };
+                pages.extend(page(layout, Head { start, record, flags: &flags.to_le_bytes() }, bytes));
+            });
+        }
+    }
+    pages.retain(|page| is_process_memory(context.space, page.start, page.end));
+    pages.sort_unstable_by_key(|page| page.start);
+    pages
+}
+
+/// Returns the resident addresses at which pages may start.
+fn starts(context: &Context<'_>) -> Vec<u64> {
+    let may_hold = context.space.mappings().iter().filter(|mapping| {
+        mapping.is_private_anonymous() && mapping.permissions.read && !mapping.name.starts_with("[stack")
+    });
+    let runs = may_hold.flat_map(|mapping| (context.resident)(mapping.start, mapping.end));
+    let aligned = |(from, to): (u64, u64)| {
+        let first = from.checked_next_multiple_of(PAGE_ALIGNMENT).unwrap_or(to);
+        (first..to).step_by(PAGE_ALIGNMENT as usize)
+    };
+    runs.flat_map(aligned).collect()
+}
+
+/// Where a page and its record are, and the bytes with its flags.
+struct Head<'a> {
+    start: u64,
+    record: u64,
+    flags: &'a [u8],
+}
+
+/// Decodes a record; `None` if its sizes do not agree.
+fn page(layout: &Layout, head: Head<'_>, bytes: &[u8]) -> Option<Page> {
+    let Head { start, record, flags } = head;
+    let fields = &layout.record;
+    let word = |offset: usize| word_at(bytes, offset);
+    let size = word(fields.size).filter(|size| (PAGE_BYTES..MAX_BYTES).contains(size))?;
+    let end = start.checked_add(size).filter(|end| end.is_multiple_of(PAGE_BYTES))?;
+    let (area_start, area_end) = (word(fields.area_start)?, word(fields.area_end)?);
+    let is_within = start < area_start
+        && area_start - start <= MAX_HEADER_BYTES
+        && area_start <= area_end
+        && area_end <= end;
+    let (heap, owner) = (word(fields.heap)?, word(fields.owner)?);
+    let allocated = word(fields.allocated).filter(|&bytes| bytes <= size)?;
+    if !is_within || !heap.is_multiple_of(8) || !owner.is_multiple_of(8) {
+        return None;
+    }
+    let flags = if layout.pooled.in_page { flags } else { bytes };
+    let flags = u64::from(half_word_at(flags, layout.pooled.at)?);
+    let is_pooled = flags & layout.pooled.bits == layout.pooled.bits;
+    let wasted = word(fields.wasted)?;
+    Some(Page { start, end, area_start, area_end, record, allocated, wasted, heap, owner, is_pooled })
+}

@@ -1,0 +1,29 @@
+//! The ledger rows of V8.
+
+use strandline_claims::palette::BlockRows;
+use strandline_claims::rows::ANONYMOUS;
+
+crate::row_table::row_table! {
+    OBJECT = ("v8.object", Values, Live, "objects, live or not yet collected"),
+    FREE = ("v8.free", Collector, Pinned, "free bytes in pages with objects"),
+    WASTED = ("v8.wasted", Collector, Pinned, "bytes of pages that no object can use"),
+    YOUNG_IDLE = ("v8.young.idle", Collector, Stranded, "young generation without objects"),
+    POOL = ("v8.pool", Collector, Stranded, "freed pages, kept for reuse"),
+    HEADER = ("v8.page_header", Collector, Live, "page headers"),
+    READ_ONLY = ("v8.read_only", Runtime, Live, "read-only space"),
+    CODE_RANGE = ("v8.code_range", Runtime, Live, "code range outside pages"),
+    METADATA = ("v8.metadata", Runtime, Live, "dispatch tables, Abseil's structures"),
+}
+
+/// The row of each class of its claims; all but free bytes have slots of their own.
+pub static BLOCKS: BlockRows = BlockRows {
+    live: &OBJECT,
+    header: &HEADER,
+    metadata: &CODE_RANGE,
+    cached: &YOUNG_IDLE,
+    trimmable: &POOL,
+    kept: &FREE,
+    pinned: &FREE,
+    mapped: &READ_ONLY,
+    unread: &ANONYMOUS,
+};

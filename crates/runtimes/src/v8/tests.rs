@@ -1,0 +1,148 @@
+//! Tests on fabricated V8 heaps, intact and damaged.
+
+use proptest::prelude::*;
+use strandline_claims::accumulator::Class;
+use strandline_claims::class::Slot;
+use strandline_synth::{V8Image, fabricate_v8};
+
+use super::layout::{LAYOUTS, PAGE_ALIGNMENT, SPACE_COMMITTED, SPACE_HEAP};
+use super::*;
+use crate::fabricated::{self, assert_sound, damage};
+
+fn try_look(v8: &V8Image, absent: u64) -> Option<Reading> {
+    let program = Program { path: "/usr/bin/node".to_owned(), version: Some(v8.version) };
+    let is_busy = std::cell::Cell::new(false);
+    let reading = fabricated::read_image(&v8.image, &v8.maps, absent, |context, _| {
+        let read = read(context, &program, &RangeSet::default());
+        is_busy.set(read.is_err());
+        read.unwrap_or_default()
+    });
+    (!is_busy.get()).then_some(reading)
+}
+
+fn look(v8: &V8Image) -> Reading {
+    try_look(v8, 0).expect("consistent")
+}
+
+/// Resident bytes on a row whose bytes have a slot.
+fn on_row(reading: &Reading, id: &str) -> u64 {
+    let slots = Slot::all().filter(|&slot| reading.palette.get(slot).is_some_and(|(row, _)| row.id == id));
+    let of = |slot| reading.claims.iter().map(move |claim| claim.sums.resident.of(Class::Refined(slot)));
+    slots.flat_map(of).sum()
+}
+
+#[test]
+fn whole_ones_hold_what_was_made() {
+    for seed in 0..60 {
+        let v8 = fabricate_v8(seed);
+        let reading = look(&v8);
+        assert!(reading.facts.read && reading.caveats.is_empty(), "{seed}: {:?}", reading.caveats);
+        let spaces: Vec<facts::SpaceFigures> =
+            serde_json::from_value(reading.facts.own["spaces"].clone()).unwrap();
+        for (name, (committed, used)) in &v8.expected.spaces {
+            let space = spaces.iter().find(|space| space.space_name == *name).expect(name);
+            assert_eq!(
+                (space.space_size, space.space_used_size),
+                (*committed, Some(*used)),
+                "{seed}: {name}"
+            );
+        }
+        let details: facts::V8 = reading.facts.details("v8").unwrap();
+        assert_eq!(details.isolates, 1);
+        assert_eq!(details.pool_resident_bytes, v8.expected.pool, "{seed}");
+        assert_eq!(details.young_idle_resident_bytes, v8.expected.young_idle, "{seed}");
+        assert_eq!(details.read_only_resident_bytes, v8.expected.read_only, "{seed}");
+        assert_eq!(on_row(&reading, "v8.pool"), v8.expected.pool, "{seed}");
+        assert_eq!(on_row(&reading, "v8.metadata"), v8.expected.abseil, "{seed}");
+        assert_sound(&reading);
+    }
+}
+
+#[test]
+fn nothing_is_read_in_a_collection() {
+    for seed in 0..5 {
+        let mut v8 = fabricate_v8(seed);
+        for state in 1..=4 {
+            v8.image.put_word(v8.state, state);
+            assert!(try_look(&v8, 0).is_none(), "{seed}: {state}");
+        }
+        // No state of V8's: this is not a heap, though its spaces say so.
+        v8.image.put_word(v8.state, 5);
+        assert!(try_look(&v8, 0).is_none(), "{seed}");
+    }
+}
+
+/// A list of pages that leads back to itself, or to a page of another space, is not followed.
+#[test]
+fn nothing_is_read_of_spaces_that_disagree() {
+    for seed in 0..20 {
+        let v8 = fabricate_v8(seed);
+        let layout = LAYOUTS
+            .iter()
+            .find(|layout| (layout.version.0, layout.version.1) == (v8.version[0], v8.version[1]));
+        let layout = layout.unwrap();
+        let heap = v8.state - layout.heap_state;
+        let number = layout.spaces.iter().position(|name| *name == "old_space").unwrap() as u64;
+        let space = v8.image.word(heap + layout.heap_spaces + 8 * number).unwrap();
+        let first = v8.image.word(space + layout.first_page).unwrap();
+        for (at, word) in [
+            (first + layout.record.next, first),
+            (first + layout.record.next, 8),
+            (first + layout.record.owner as u64, space + 8),
+            (first + layout.record.size as u64, 4 * PAGE_ALIGNMENT),
+            (space + SPACE_COMMITTED, 0),
+            (space + SPACE_COMMITTED, u64::MAX),
+            (space + SPACE_HEAP, 0),
+        ] {
+            let mut damaged = v8.clone();
+            damaged.image.put_word(at, word);
+            assert!(try_look(&damaged, 0).is_none(), "{seed}: {word:#x} at {at:#x}");
+        }
+    }
+}
+
+#[test]
+fn unknown_versions_are_not_read() {
+    let mut v8 = fabricate_v8(3);
+    v8.version[1] += 1;
+    let reading = look(&v8);
+    assert!(!reading.facts.read && reading.claims.is_empty());
+    assert_eq!(reading.caveats[0].code, "v8_unknown_version");
+}
+
+#[test]
+fn a_layout_of_another_version_finds_no_heap() {
+    for (seed, version) in [(3, [10, 2, 0, 0]), (2, [14, 6, 0, 0]), (4, [12, 4, 0, 0])] {
+        let mut v8 = fabricate_v8(seed);
+        v8.version = version;
+        let reading = look(&v8);
+        assert!(!reading.facts.read && reading.claims.is_empty());
+        assert_eq!(reading.caveats[0].code, "v8_heap_not_found");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn damaged_ones_are_read_to_an_end(seed in 0..64_u64, (absent, patches) in damage()) {
+        let mut v8 = fabricate_v8(seed);
+        fabricated::patch(&mut v8.image, seed, &patches);
+        if let Some(reading) = try_look(&v8, absent) {
+            assert_sound(&reading);
+        }
+    }
+}
+
+/// Replaces pointers with the largest value: no computation on them overflows.
+#[test]
+fn words_that_are_too_large_are_read_to_an_end() {
+    for seed in 0..5 {
+        let v8 = fabricate_v8(seed);
+        fabricated::with_pointers_maximized(&v8.image, |image| {
+            if let Some(reading) = try_look(&V8Image { image, ..v8.clone() }, 0) {
+                assert_sound(&reading);
+            }
+        });
+    }
+}

@@ -1,0 +1,446 @@
+//! Fabricated V8 heaps: an isolate with its heap, spaces and pages, pooled pages, pages of an
+//! isolate that has ended, the read-only space, and blocks of Abseil's. All of it is known by
+//! construction.
+//!
+//! Written from measurements of the structures of Node.js 18 to 26, independently of the reader
+//! that it tests.
+
+use std::collections::BTreeMap;
+
+use crate::{Image, Rng};
+
+const PAGE: u64 = 4096;
+const UNIT: u64 = 256 << 10;
+const NODE: u64 = 0x40_0000;
+/// The program's malloc heap, with all structures that are not pages.
+const OWN: u64 = 0x1000_0000;
+const OWN_BYTES: u64 = 96 * PAGE;
+const ISOLATE: u64 = OWN + 0x100;
+const HEAP: u64 = OWN + 0xc000;
+const ENDED: u64 = OWN + 0x1_0000;
+const SPACES: u64 = OWN + 0x1_4000;
+const LOCAL_HEAP: u64 = OWN + 0x1_8000;
+const AREAS: u64 = OWN + 0x1_a000;
+const RECORDS: u64 = OWN + 0x2_0000;
+const DATA: u64 = 0x3f00_0000_0000;
+const CODE: u64 = 0x7f10_0000_0000;
+const CODE_BYTES: u64 = 2 * UNIT;
+const READ_ONLY: u64 = 0x3e00_0000_0000;
+const ABSEIL: u64 = 0x7f20_0000_0000;
+const ABSEIL_BYTES: u64 = 16 * PAGE;
+
+/// Where a version has what.
+#[derive(Clone, Copy)]
+struct Places {
+    version: [u32; 4],
+    /// Names of the spaces by number, with the ones that hold something here.
+    spaces: &'static str,
+    /// In a heap: pointers to spaces, to the isolate, state.
+    heap: [u64; 3],
+    /// In a space: first page, allocated bytes, bytes of large objects.
+    space: [u64; 3],
+    /// Pointer to the allocation area: in a space, or 0 and in the heap one to the local heap.
+    area: [u64; 2],
+    /// In a record: size, heap, start, end, allocated, wasted, owner, next.
+    record: [u64; 8],
+    /// Flags of pooled pages, and where they are in a record; `None` for the page's flags.
+    pooled: (u64, Option<u64>),
+    /// Bytes before the first object.
+    header: u64,
+}
+
+const PLACES: [Places; 5] = [
+    Places {
+        version: [10, 2, 154, 26],
+        spaces: "read_only old code map large_object code_large_object new_large_object new",
+        heap: [0x1d0, 0x50, 0x240],
+        space: [0xa8, 0x110, 0xd8],
+        area: [0xc8, 0],
+        record: [0, 16, 24, 32, 40, 48, 64, 232],
+        pooled: (0x8_2000, None),
+        header: 0x1130,
+    },
+    Places {
+        version: [11, 3, 244, 8],
+        spaces: "read_only new old code shared new_large_object large_object",
+        heap: [0x1c8, 0x50, 0x228],
+        space: [0x28, 0x98, 0x60],
+        area: [0x50, 0],
+        record: [0, 16, 24, 32, 40, 48, 64, 264],
+        pooled: (0x8_4000, None),
+        header: 0x1148,
+    },
+    Places {
+        version: [12, 4, 254, 21],
+        spaces: "read_only new old code shared trusted new_large_object large_object",
+        heap: [0x138, 0x18, 0x198],
+        space: [0x28, 0x70, 0x60],
+        area: [0, 0x20],
+        record: [16, 24, 32, 40, 48, 56, 72, 264],
+        pooled: (0x1_2000, None),
+        header: 0x1140,
+    },
+    Places {
+        version: [13, 6, 233, 17],
+        spaces: "read_only new old code shared trusted shared_trusted new_large_object large_object",
+        heap: [0x160, 0x18, 0x220],
+        space: [0x28, 0x78, 0x68],
+        area: [0, 0x20],
+        record: [48, 64, 72, 56, 24, 32, 80, 264],
+        pooled: (0x9_0000, None),
+        header: 0x10,
+    },
+    Places {
+        version: [14, 6, 202, 34],
+        spaces: "read_only new old code shared trusted shared_trusted new_large_object large_object",
+        heap: [0x118, 8, 0x228],
+        space: [0x28, 0x68, 0x58],
+        area: [0, 0x10],
+        record: [48, 64, 72, 56, 24, 32, 80, 256],
+        pooled: (6, Some(88)),
+        header: 0x10,
+    },
+];
+
+/// Expected figures of a fabricated V8.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct V8Expected {
+    /// Committed and used bytes of each space that holds something, by its name.
+    pub spaces: BTreeMap<String, (u64, u64)>,
+    /// Bytes of pooled pages, those of the isolate that has ended included.
+    pub pool: u64,
+    /// Bytes of the new space without objects.
+    pub young_idle: u64,
+    /// Bytes of the read-only space.
+    pub read_only: u64,
+    /// Bytes of Abseil's blocks.
+    pub abseil: u64,
+}
+
+/// A fabricated V8.
+#[derive(Clone, Debug)]
+pub struct V8Image {
+    /// Its memory, all of it resident.
+    pub image: Image,
+    /// Its /proc/PID/maps.
+    pub maps: String,
+    /// Its version.
+    pub version: [u32; 4],
+    /// Address of its heap's state (0: no collection).
+    pub state: u64,
+    /// Its expected figures.
+    pub expected: V8Expected,
+}
+
+/// Fabricates a V8 from `seed`; five seeds in a row are of five versions.
+pub fn fabricate_v8(seed: u64) -> V8Image {
+    let places = PLACES[(seed % 5) as usize];
+    let mut writer = Writer {
+        image: Image::default(),
+        dice: Rng::new(seed ^ 0x7638),
+        places,
+        next_page: DATA,
+        next_code: CODE,
+        next_record: RECORDS,
+        expected: V8Expected::default(),
+    };
+    writer.image.map(OWN, OWN_BYTES as usize);
+    writer.image.map(CODE, CODE_BYTES as usize);
+    writer.image.map(READ_ONLY, UNIT as usize);
+    writer.put(HEAP + places.heap[1], ISOLATE);
+    writer.spaces();
+    writer.pool();
+    writer.read_only();
+    writer.abseil();
+    let Writer { image, next_page, expected, .. } = writer;
+    let mut maps = format!("{NODE:x}-{:x} r-xp 00000000 08:01 7 /usr/bin/node\n", NODE + PAGE);
+    for (start, bytes, permissions) in [
+        (OWN, OWN_BYTES, "rw-p"),
+        (READ_ONLY, UNIT, "r--p"),
+        (DATA, next_page - DATA, "rw-p"),
+        (CODE, CODE_BYTES, "rwxp"),
+        (ABSEIL, ABSEIL_BYTES, "rw-p"),
+    ] {
+        maps += &format!("{start:x}-{:x} {permissions} 00000000 00:00 0 \n", start + bytes);
+    }
+    V8Image { image, maps, version: places.version, state: HEAP + places.heap[2], expected }
+}
+
+struct Writer {
+    image: Image,
+    dice: Rng,
+    places: Places,
+    next_page: u64,
+    next_code: u64,
+    next_record: u64,
+    expected: V8Expected,
+}
+
+/// What a page's record says.
+struct Record {
+    start: u64,
+    bytes: u64,
+    heap: u64,
+    owner: u64,
+    allocated: u64,
+    wasted: u64,
+    is_pooled: bool,
+}
+
+impl Writer {
+    fn put(&mut self, at: u64, word: u64) {
+        self.image.put_word(at, word);
+    }
+
+    fn has_metadata(&self) -> bool {
+        self.places.header == 0x10
+    }
+
+    /// Returns the place of a new page of data, mapped.
+    fn place(&mut self, bytes: u64) -> u64 {
+        let start = self.next_page;
+        let mapped = bytes.next_multiple_of(UNIT);
+        self.image.map(start, mapped as usize);
+        self.next_page += mapped;
+        start
+    }
+
+    /// Writes the record of a page and returns its address.
+    fn record(&mut self, of: &Record) -> u64 {
+        let Places { record, pooled, header, .. } = self.places;
+        let (flags, inner) = match pooled {
+            (bits, None) if of.is_pooled => (bits | 4, 0),
+            (bits, Some(_)) if of.is_pooled => (4, bits),
+            _ => (4, 0),
+        };
+        let at = if self.has_metadata() {
+            let at = self.next_record;
+            self.next_record += 0x200;
+            self.put(of.start, flags);
+            self.put(of.start + 8, at);
+            if let Some(offset) = pooled.1 {
+                self.put(at + offset, inner);
+            }
+            at
+        } else {
+            // The flags are beside the size.
+            self.put(of.start + if record[0] == 0 { 8 } else { 0 }, flags);
+            of.start
+        };
+        let area = (of.start + header, of.start + of.bytes);
+        let words = [of.bytes, of.heap, area.0, area.1, of.allocated, of.wasted, of.owner];
+        for (offset, word) in record.into_iter().zip(words) {
+            self.put(at + offset, word);
+        }
+        at
+    }
+
+    /// Links records, the first from a space.
+    fn link(&mut self, space: u64, records: &[u64]) {
+        let mut from = space + self.places.space[0];
+        for &record in records {
+            self.put(from, record);
+            from = record + self.places.record[7];
+        }
+        self.put(from, 0);
+    }
+
+    fn space(&mut self, at: u64, number: u64, committed: u64) {
+        self.put(at + 8, HEAP);
+        self.put(at + 16, number);
+        self.put(at + 24, committed);
+    }
+
+    /// Writes the allocation area of a space.
+    fn area(&mut self, number: u64, space: u64, (start, top, limit): (u64, u64, u64)) {
+        let at = AREAS + 32 * number;
+        for (word, value) in [start, top, limit].into_iter().enumerate() {
+            self.put(at + 8 * word as u64, value);
+        }
+        let [in_space, in_heap] = self.places.area;
+        if in_heap == 0 {
+            return self.put(space + in_space, at);
+        }
+        self.put(HEAP + in_heap, LOCAL_HEAP);
+        // An allocator: its heap, its space, and 0x90 behind the latter its area.
+        let allocator = LOCAL_HEAP + 0x20 + 0xb0 * number;
+        self.put(allocator, HEAP);
+        self.put(allocator + 8, space);
+        self.put(allocator + 8 + 0x90, at);
+    }
+
+    fn spaces(&mut self) {
+        for (number, name) in (0..).zip(self.places.spaces.split(' ')) {
+            let at = SPACES + 0x400 * number;
+            if name == "read_only" {
+                continue;
+            }
+            self.put(HEAP + self.places.heap[0] + 8 * number, at);
+            let (committed, used) = match name {
+                "new" => self.young(number, at),
+                "old" | "map" | "trusted" => self.paged(number, at, UNIT, true),
+                "code" => self.paged(number, at, UNIT, false),
+                "large_object" => self.large(number, at),
+                _ => {
+                    self.space(at, number, 0);
+                    (0, 0)
+                }
+            };
+            self.expected.spaces.insert(format!("{name}_space"), (committed, used));
+        }
+    }
+
+    fn young(&mut self, number: u64, space: u64) -> (u64, u64) {
+        self.space(space, number, 0);
+        let pages = 1 + self.dice.below(3);
+        let current = self.dice.below(pages);
+        let full = UNIT - self.places.header;
+        let top = 8 * self.dice.below(full / 8);
+        let header = self.places.header;
+        for half in [0x100, 0x200] {
+            let owner = space + half;
+            self.space(owner, number, pages * UNIT);
+            let mut records = Vec::new();
+            for page in 0..pages {
+                let start = self.place(UNIT);
+                let allocated = 0;
+                let (heap, bytes) = (HEAP, UNIT);
+                records.push(self.record(&Record {
+                    start,
+                    bytes,
+                    heap,
+                    owner,
+                    allocated,
+                    wasted: 0,
+                    is_pooled: false,
+                }));
+                if half == 0x100 && page == current {
+                    let area = start + header;
+                    self.area(number, space, (area, area + top, start + UNIT));
+                }
+            }
+            self.link(owner, &records);
+        }
+        let used = current * full + top;
+        self.expected.young_idle = 2 * pages * full - used;
+        (2 * pages * UNIT, used)
+    }
+
+    fn paged(&mut self, number: u64, space: u64, bytes: u64, is_data: bool) -> (u64, u64) {
+        let pages = if is_data { 1 + self.dice.below(4) } else { 1 };
+        self.space(space, number, pages * bytes);
+        let full = bytes - self.places.header;
+        let (mut records, mut sum) = (Vec::new(), 0);
+        // The last page has an area of 8 KiB in which the main thread allocates.
+        let (area, taken) = (8 << 10, 8 * self.dice.below(1 << 10));
+        for page in 0..pages {
+            let start = if is_data { self.place(bytes) } else { self.next_code };
+            if !is_data {
+                self.next_code += bytes;
+            }
+            let allocated = (8 * self.dice.below(full / 8)).max(area);
+            let wasted = 8 * self.dice.below((full - allocated) / 8 + 1);
+            sum += allocated;
+            let (heap, owner) = (HEAP, space);
+            records.push(self.record(&Record {
+                start,
+                bytes,
+                heap,
+                owner,
+                allocated,
+                wasted,
+                is_pooled: false,
+            }));
+            if page + 1 == pages && self.dice.below(4) > 0 {
+                let begin = start + self.places.header;
+                self.area(number, space, (begin, begin + taken, begin + area));
+                // Versions that find it in the local heap do not count the rest of it.
+                if self.places.area[1] != 0 {
+                    sum -= area - taken;
+                    self.put(space + self.places.space[1], sum + area - taken);
+                    continue;
+                }
+            }
+            self.put(space + self.places.space[1], sum);
+        }
+        self.link(space, &records);
+        (pages * bytes, sum)
+    }
+
+    fn large(&mut self, number: u64, space: u64) -> (u64, u64) {
+        let objects = self.dice.below(4);
+        let (mut records, mut committed, mut used) = (Vec::new(), 0, 0);
+        for _ in 0..objects {
+            let bytes = PAGE * (33 + self.dice.below(100));
+            let start = self.place(bytes);
+            let allocated = bytes - self.places.header - 8 * self.dice.below(64);
+            let (heap, owner) = (HEAP, space);
+            records.push(self.record(&Record {
+                start,
+                bytes,
+                heap,
+                owner,
+                allocated,
+                wasted: 0,
+                is_pooled: false,
+            }));
+            committed += bytes;
+            used += allocated;
+        }
+        self.space(space, number, committed);
+        self.put(space + self.places.space[2], used);
+        self.link(space, &records);
+        (committed, used)
+    }
+
+    fn pool(&mut self) {
+        for heap in [HEAP, ENDED] {
+            for _ in 0..self.dice.below(4) {
+                let start = self.place(UNIT);
+                let owner = SPACES + 0x400;
+                let allocated = 8 * self.dice.below(1 << 14);
+                self.record(&Record {
+                    start,
+                    bytes: UNIT,
+                    heap,
+                    owner,
+                    allocated,
+                    wasted: 0,
+                    is_pooled: true,
+                });
+                self.expected.pool += UNIT;
+            }
+        }
+    }
+
+    /// One page that a root of the isolate refers to.
+    fn read_only(&mut self) {
+        self.record(&Record {
+            start: READ_ONLY,
+            bytes: UNIT,
+            heap: 0,
+            owner: 0,
+            allocated: 4096,
+            wasted: 0,
+            is_pooled: false,
+        });
+        self.put(ISOLATE + 0x800, READ_ONLY + self.places.header + 0x101);
+        self.expected.read_only = UNIT;
+    }
+
+    /// Blocks of Abseil's, each with its size, and a number with its address mixed in.
+    fn abseil(&mut self) {
+        self.image.map(ABSEIL, ABSEIL_BYTES as usize);
+        if !self.has_metadata() {
+            return;
+        }
+        let first = 32 * (1 + self.dice.below(ABSEIL_BYTES / 32 - 2));
+        for (at, bytes, number) in
+            [(ABSEIL, first, 0x4c83_3e95), (ABSEIL + first, ABSEIL_BYTES - first, !0x4c83_3e95_u64)]
+        {
+            self.put(at, bytes);
+            self.put(at + 8, number ^ at);
+        }
+        self.expected.abseil = ABSEIL_BYTES;
+    }
+}

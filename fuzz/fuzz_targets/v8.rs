@@ -1,0 +1,48 @@
+//! The V8 reader over fabricated heaps with arbitrary words overwritten and pages missing: it
+//! terminates, stays within its read limit, and claims no byte twice.
+#![no_main]
+
+use std::sync::OnceLock;
+
+use libfuzzer_sys::fuzz_target;
+use strandline_claims::runtime::Context;
+use strandline_fuzz::{Target, patch, this_process};
+use strandline_process::map::AddressSpace;
+use strandline_runtimes::v8;
+use strandline_synth::{V8Image, clipped, fabricate_v8};
+
+/// Images that inputs start from.
+fn images() -> &'static Vec<V8Image> {
+    static IMAGES: OnceLock<Vec<V8Image>> = OnceLock::new();
+    IMAGES.get_or_init(|| (0..20).map(fabricate_v8).collect())
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&[choice], data)) = data.split_first_chunk() else { return };
+    let Some((absent, patches)) = data.split_first_chunk() else { return };
+    let mut machine = images()[usize::from(choice) % 20].clone();
+    patch(&mut machine.image, patches);
+    let program = v8::locate::Program { path: "/usr/bin/node".to_owned(), version: Some(machine.version) };
+    let target = Target::resident_only(&machine.image, u64::from_le_bytes(*absent));
+    let (space, _) = AddressSpace::parse(machine.maps.as_bytes());
+    let process = this_process();
+    let context = Context {
+        memory: &target,
+        process: &process,
+        space: &space,
+        resident: &|from, to| clipped(&target.runs, from, to),
+        shared: &|_, _| Vec::new(),
+        threads: &[],
+        is_stopped: false,
+        deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
+        workers: 1,
+        keeps_blocks: true,
+        cell_bytes: None,
+        progress: &|_| {},
+    };
+    let Ok(reading) = v8::read(&context, &program, &Default::default()) else { return };
+    let mut claims: Vec<(u64, u64)> = reading.claims.iter().map(|claim| (claim.start, claim.end)).collect();
+    claims.sort_unstable();
+    assert!(claims.windows(2).all(|pair| pair[0].1 <= pair[1].0));
+    target.assert_read_at_most(64 * target.resident_bytes() + (64 << 20));
+});

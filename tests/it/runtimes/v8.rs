@@ -1,0 +1,224 @@
+//! V8 read from outside, compared with its own statistics (`tests/subjects/node`): with each
+//! Node.js found, stripped, with flags that change its heap, and with workers.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::nodes::{self, Node};
+use crate::support::waiting::until;
+use crate::support::{
+    Folder, Outcome, Result, Subject, copy_program, for_any, here, repetitions, skipped, strandline, subject,
+};
+
+fn start(node: &str, flags: &[&str], arguments: &[&str]) -> Result<Subject> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/node/oracle.js");
+    let mut command = Command::new(node);
+    command.arg("--expose-gc").args(flags).arg(script).args(arguments);
+    for name in ["NODE_OPTIONS", "LD_PRELOAD", "MALLOC_ARENA_MAX"] {
+        command.env_remove(name);
+    }
+    Subject::start_command(command)
+}
+
+fn look(subject: &Subject) -> Result<(Value, Value)> {
+    let document = strandline::explain(subject.pid())?;
+    let all = document["runtimes"].as_array().ok_or("no runtimes")?;
+    let v8 = all.iter().find(|runtime| runtime["name"] == "v8").ok_or("no v8")?.clone();
+    if v8["read"] != true {
+        return Err(format!("not read: {:?}", strandline::caveats(&document)).into());
+    }
+    Ok((document, v8))
+}
+
+fn sum(spaces: &Value, field: &str) -> u64 {
+    spaces.as_array().into_iter().flatten().filter_map(|space| space[field].as_u64()).sum()
+}
+
+/// Compares the spaces of a look with V8's statistics before and after it. Memory in use grows
+/// between these by what the statistics themselves allocate; `None` if a collection came between.
+fn compare(before: &Value, found: &Value, after: &Value) -> Result<Option<()>> {
+    let (before, after) = (&before["spaces"], &after["spaces"]);
+    for (old, new) in before.as_array().into_iter().flatten().zip(after.as_array().into_iter().flatten()) {
+        let name = &old["space_name"];
+        let is_moved = old["space_size"] != new["space_size"]
+            || old["space_used_size"].as_u64() > new["space_used_size"].as_u64();
+        if is_moved {
+            return Ok(None);
+        }
+        let own = found.as_array().and_then(|all| all.iter().find(|space| space["space_name"] == *name));
+        let own = own.ok_or_else(|| format!("no {name}"))?;
+        let used = own["space_used_size"].as_u64();
+        let is_within = old["space_used_size"].as_u64() <= used && used <= new["space_used_size"].as_u64();
+        if own["space_size"] != old["space_size"] || !is_within {
+            return Err(format!("{old} and {new} told, {own} found").into());
+        }
+    }
+    Ok(Some(()))
+}
+
+/// Explains the process until no collection comes between V8's statistics before and after: then
+/// committed bytes must equal V8's, and used bytes lie between the two. A compiler's thread may
+/// give back the rest of its allocation area in between, so they may differ a few times.
+fn figures_agree(subject: &mut Subject) -> Result<Value> {
+    const MAX_DIFFERENCES: u32 = 5;
+    let mut differences = 0;
+    until("statistics without a collection between", || {
+        let before = subject.ask(b's')?;
+        let (document, v8) = look(subject)?;
+        let after = subject.ask(b's')?;
+        match compare(&before, &v8["own"]["spaces"], &after) {
+            Ok(Some(())) => {}
+            Ok(None) => return Ok(None),
+            Err(error) if differences >= MAX_DIFFERENCES => return Err(error),
+            Err(_) => {
+                differences += 1;
+                return Ok(None);
+            }
+        }
+        let committed = sum(&before["spaces"], "space_size");
+        if v8["committed_bytes"] != committed || v8["v8"]["isolates"] != before["isolates"] {
+            return Err(
+                format!("{} committed, {before} told, {} found", v8["committed_bytes"], v8["v8"]).into()
+            );
+        }
+        Ok(Some(document))
+    })
+}
+
+/// Fails if there is a caveat, or more than 2 % of RSS is not explained.
+fn is_explained(document: &Value) -> Outcome {
+    let mut caveats = strandline::caveats(document);
+    // V8 keeps its pages from children, so no snapshot shows them.
+    caveats.retain(|code| code != "no_photograph");
+    let dark = strandline::row(document, "anonymous");
+    let rss = subject::number(&document["kernel"], "rss_bytes")?;
+    if !caveats.is_empty() {
+        return Err(format!("caveats: {caveats:?}").into());
+    }
+    if dark * 50 > rss { Err(format!("{dark} of {rss} bytes are not explained").into()) } else { Ok(()) }
+}
+
+/// The program with each set of flags that changes how it uses its heap.
+const FLAGS: [&[&str]; 5] =
+    [&[], &["--jitless"], &["--single-threaded"], &["--max-semi-space-size=1"], &["--optimize-for-size"]];
+
+#[test]
+fn spaces_are_those_of_v8() -> Outcome {
+    let nodes = nodes::all(here!());
+    let cases = nodes.iter().flat_map(|node| FLAGS.map(|flags| (node, flags)));
+    for_any(cases, |(node, flags)| {
+        let mut subject = start(&node.path, flags, &[])?;
+        // One set in every state; the others where pages are in every list.
+        let commands: &[u8] = if flags.is_empty() { b"sgcdg" } else { b"cg" };
+        for &command in commands {
+            subject.ask(command)?;
+            let document = figures_agree(&mut subject)
+                .map_err(|error| format!("after {:?}: {error}", char::from(command)))?;
+            is_explained(&document)?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn stripped_programs_are_read() -> Outcome {
+    if Command::new("strip").arg("--version").output().is_err() {
+        skipped(here!(), "no strip (apt-get install binutils)");
+        return Ok(());
+    }
+    for_any(nodes::all(here!()), |node| {
+        let folder = Folder::new("v8-stripped")?;
+        let program = folder.0.join("server");
+        let path = Command::new(&node.path).args(["-p", "process.execPath"]).output()?.stdout;
+        copy_program(String::from_utf8(path)?.trim(), &program)?;
+        if !Command::new("strip").arg("--strip-all").arg(&program).status()?.success() {
+            return Err("strip failed".into());
+        }
+        let mut subject = start(&program.display().to_string(), &[], &[])?;
+        subject.ask(b'g')?;
+        is_explained(&figures_agree(&mut subject)?)
+    })
+}
+
+#[test]
+fn isolates_of_workers_are_summed() -> Outcome {
+    for_any(nodes::all(here!()), |node| {
+        let mut subject = start(&node.path, &[], &[])?;
+        for command in *b"wwcgew" {
+            subject.ask(command)?;
+            is_explained(&figures_agree(&mut subject)?)
+                .map_err(|error| format!("after {:?}: {error}", char::from(command)))?;
+        }
+        Ok(())
+    })
+}
+
+/// Pages of a worker that has ended stay in the pool of the process.
+#[test]
+fn pages_of_ended_workers_are_pooled() -> Outcome {
+    for_any(nodes::all(here!()), |node| {
+        let mut subject = start(&node.path, &[], &[])?;
+        subject.ask(b'w')?;
+        let pooled = |document: &Value| strandline::row(document, "v8.pool");
+        let before = pooled(&figures_agree(&mut subject)?);
+        subject.ask(b'e')?;
+        let document = figures_agree(&mut subject)?;
+        is_explained(&document)?;
+        let grown = pooled(&document).saturating_sub(before);
+        // Up to Node.js 22 each isolate has its own pool, which ends with it.
+        let is_right = if node.major >= 24 { grown > 4 << 20 } else { grown == 0 };
+        if is_right { Ok(()) } else { Err(format!("{grown} bytes more in the pool").into()) }
+    })
+}
+
+/// A last-resort collection releases the pool and what the young generation does not use.
+#[test]
+fn pooled_pages_go_back_as_the_ledger_says() -> Outcome {
+    // What the collection frees and allocates besides.
+    const OTHER_BYTES: u64 = 4 << 20;
+    let nodes = nodes::all(here!()).into_iter().filter(Node::has_pool);
+    for_any(nodes, |node| {
+        let mut subject = start(&node.path, &[], &[])?;
+        for command in *b"ccdg" {
+            subject.ask(command)?;
+        }
+        let document = figures_agree(&mut subject)?;
+        let kept = strandline::row(&document, "v8.pool") + strandline::row(&document, "v8.young.idle");
+        let verdict = &document["verdict"];
+        if kept < 40 << 20 || verdict["class"] != "idle_heap_pages" {
+            return Err(format!("{kept} bytes kept: {verdict}").into());
+        }
+        subject.ask(b'l')?;
+        let after = figures_agree(&mut subject)?;
+        let anonymous = |document: &Value| subject::number(&document["kernel"], "anonymous_bytes");
+        let released = anonymous(&document)?.saturating_sub(anonymous(&after)?);
+        if released.abs_diff(kept) > OTHER_BYTES {
+            return Err(format!("{kept} bytes kept, {released} released: {verdict}").into());
+        }
+        Ok(())
+    })
+}
+
+/// A heap in the middle of a collection is not read, or not counted wrongly: every document adds
+/// up, and V8 is read in one of them.
+#[test]
+fn a_program_that_collects_all_the_time_adds_up() -> Outcome {
+    for_any(nodes::all(here!()), |node| {
+        let subject = start(&node.path, &[], &["storm"])?;
+        let mut done = 0;
+        let looks = repetitions(6, 60);
+        until("a look between two collections", || {
+            let document = strandline::explain(subject.pid())?;
+            done += 1;
+            let all = document["runtimes"].as_array().ok_or("no runtimes")?;
+            let is_read = all.iter().any(|runtime| runtime["name"] == "v8" && runtime["read"] == true);
+            let is_busy = strandline::caveats(&document).iter().any(|code| code == "runtime_busy");
+            if !is_read && !is_busy {
+                return Err(format!("not read: {:?}", strandline::caveats(&document)).into());
+            }
+            Ok((is_read && done >= looks).then_some(()))
+        })
+    })
+}
