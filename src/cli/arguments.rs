@@ -22,19 +22,22 @@ const STATUSES: &str = "\
 Exit status: 0 done; 1 done, and a --fail-if condition holds; 2 usage; 3 could not.
 
 Start here:
-  strandline demo              see it work on a process of its own
-  strandline doctor            what this machine and user allow
-  strandline explain PID       where the memory of a process is
-  strandline reclaim PID       give back what can be given back
-  strandline run -- COMMAND    record the memory of a command over time; `report` shows it
-  strandline compare A B       do two commands or builds differ, and by how much
-  strandline try -- COMMAND    which settings make it keep less memory, at which cost
+  strandline demo                see it work on a process of its own
+  strandline doctor              what this machine and user allow
+  strandline explain PID         where the memory of a process is
+  strandline holders PID         what leaked, and who holds the rest
+  strandline reclaim PID         release what can be released
+  strandline run -- COMMAND      record the memory of a command over time
+  strandline record PID          record the memory of a running process
+  strandline report FILE         show a recording
+  strandline compare A B         do two commands or builds differ, and by how much
+  strandline try -- COMMAND      which settings make it keep less memory, at which cost
   strandline squeeze -- COMMAND  how little memory is enough
-  strandline top               all processes by the memory they hold, live
-  strandline export --all      metrics of this machine's processes for Prometheus
-  strandline study             experiments with claims that anyone can rerun";
+  strandline top                 all processes by the memory they hold, live
+  strandline export --all        metrics of this machine's processes for Prometheus
+  strandline study               experiments with claims that anyone can rerun";
 
-/// Accounts for every resident byte of a process, says what is stranded, and gives it back.
+/// Accounts for every resident byte of a process, says what is stranded, and releases it.
 #[derive(Debug, Parser)]
 #[command(name = "strandline", version, max_term_width = 100, after_help = STATUSES)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
@@ -75,13 +78,13 @@ pub enum Verb {
     /// Account for every resident byte of a running process
     ///
     /// Stops the process for a moment, reads its page tables and its heaps, and prints a ledger whose
-    /// rows add up to the kernel's RSS to the byte, what each remedy would give back, and what is not
+    /// rows add up to the kernel's RSS to the byte, what each remedy would release, and what is not
     /// known.
     Explain(Explain),
     /// Apply a remedy inside a running process: predicted, actual, cost
     ///
-    /// The process needs no preparation. What was predicted is printed beside what was really given
-    /// back. Refuses, and touches nothing, where no moment is safe.
+    /// The process needs no preparation. What was predicted is printed beside what was really
+    /// released. Refuses, and touches nothing, where no moment is safe.
     Reclaim(Reclaim),
     /// Say who holds what is live, what nothing leads to any more, and who keeps free pages
     ///
@@ -189,7 +192,7 @@ Examples:
 
 Conditions: NAME OP SIZE, where
   NAME  live, stranded, pinned, evictable, unattributed, rss, pss,
-        predicted (what the best remedy is predicted to give back), or row.ID
+        predicted (what the best remedy is predicted to release), or row.ID
   OP    >  >=  <  <=  ==
   SIZE  bytes, or a number with B, KB, KiB, MB, MiB, GB, GiB, or % of RSS")]
 pub struct Explain {
@@ -213,7 +216,7 @@ pub struct Explain {
     /// Tell what keeps a live object of this type: the way from a root to it (SBCL: a structure's or class's name)
     #[arg(long, value_name = "TYPE", conflicts_with_all = ["tree", "no_runtimes"])]
     pub path_to: Option<String>,
-    /// Do not look into language runtimes (Perl, SBCL): malloc's and the kernel's rows only, in a shorter stop
+    /// Do not look into language runtimes (Perl, CPython, SBCL, Go, the JVM): malloc's and the kernel's rows only, in a shorter stop
     #[arg(long)]
     pub no_runtimes: bool,
     /// Let the process go after this time, whatever is missing: the rest is unattributed, with a caveat
@@ -288,12 +291,12 @@ fn remedies() -> PossibleValuesParser {
 #[derive(Args, Debug)]
 #[command(after_help = reclaim_help())]
 pub struct Reclaim {
-    /// The process to give back memory of
+    /// The process whose memory is released
     #[arg(value_name = "PID", value_parser = pid)]
     pub pid: i32,
     #[command(flatten)]
     pub detail: Detail,
-    /// Which remedy; if not given, the allocator's call (malloc_trim, jemalloc_purge, ...) that gives back most
+    /// Which remedy; if not given, the allocator's call (malloc_trim, jemalloc_purge, ...) that releases most
     #[arg(long, value_name = "ID", value_parser = remedies())]
     pub remedy: Option<String>,
     /// Predict only; change nothing

@@ -12,8 +12,8 @@ use strandline_report::model::Rows;
 pub enum SnapshotChoice {
     /// Never: the process is stopped while it is read
     Never,
-    /// Where a language runtime (Perl, SBCL) or an allocator whose blocks tell what they are (musl, tcmalloc, mimalloc) is read,
-    /// which takes longer, and it can do no harm
+    /// Where it can do no harm, and a reader takes longer: of a language runtime (Perl, CPython, SBCL, the JVM; not Go), or of musl,
+    /// tcmalloc or mimalloc
     Auto,
     /// Where it can do no harm; else the process is stopped while it is read, which a caveat says
     Try,

@@ -18,7 +18,7 @@ Examples:
   strandline top --groups
   strandline top --once | head -20
 
-Keys: Enter takes a ledger of the chosen process, r says what the best remedy would give back; both stop it for a moment, and
+Keys: Enter takes a ledger of the chosen process, r says what the best remedy would release; both stop it for a moment, and
 nothing else does. / filters, t shows the tree, c control groups, Left and Right change the order, ? names all keys, q ends.
 
 Columns:

@@ -8,5 +8,6 @@ mod privacy;
 mod reclaim;
 mod screens;
 mod top;
+mod transcripts;
 mod tree;
 mod usage;
