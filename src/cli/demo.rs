@@ -128,7 +128,7 @@ fn introduction(subject: &Subject, mebibytes: u32) -> String {
 
 fn how_to_read() -> &'static str {
     "Each resident byte stands on one row, and the rows add up to the kernel's RSS exactly. Stranded \
-     bytes are needed by nobody and can be given back; pinned bytes are free, but a live neighbour keeps \
+     bytes are unused and can be released; pinned bytes are free, but a live neighbour keeps \
      their page."
 }
 

@@ -432,7 +432,7 @@ fn same_page_merging() -> Check {
     };
     // strandline does not need this: merging is between the kernel and the program that requests
     // it.
-    let means = "pages of zeros are not given back by themselves, even to programs that ask for it with \
+    let means = "pages of zeros are not released by themselves, even to programs that ask for it with \
                  prctl(PR_SET_MEMORY_MERGE)";
     let fix = "as root: echo 1 > /sys/kernel/mm/ksm/use_zero_pages; echo 1 > /sys/kernel/mm/ksm/run";
     Check { optional: true, ..check("ksm", status, found, means, Some(fix)) }

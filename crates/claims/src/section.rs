@@ -54,7 +54,7 @@ const TYPE_HEAD: [Column; 3] = [figures("bytes"), figures("instances"), words("t
 /// Makes the section that every runtime can have: its objects and their types.
 pub fn common(runtime: &Runtime) -> Section {
     let title = format!(
-        "{}: {} of objects in {}; {} of free places",
+        "{}: {} of objects in {}; {} of free slots",
         name_and_version(runtime),
         maybe_bytes(runtime.used_bytes),
         maybe_bytes(runtime.committed_bytes),

@@ -209,7 +209,7 @@ fn ledgers(text: &mut Exposition, lines: &[Line<'_>], now: Instant) {
         }
     }
     let name = "strandline_reclaimable_bytes";
-    text.family(name, Kind::Gauge, "What a remedy is predicted to give back, of the last ledger.");
+    text.family(name, Kind::Gauge, "What a remedy is predicted to release, of the last ledger.");
     for (line, ledger) in taken() {
         for (remedy, bytes) in &ledger.remedies {
             text.sample(name, &line.with("remedy", remedy), *bytes);

@@ -50,7 +50,7 @@ mod tests {
             ..Runtime::default()
         };
         let [view] = views(&[runtime, Runtime::default()]).try_into().unwrap();
-        assert_eq!(view.title, "cpython 3.12.1: 8.00 MiB of objects in 10.0 MiB; ? of free places");
+        assert_eq!(view.title, "cpython 3.12.1: 8.00 MiB of objects in 10.0 MiB; ? of free slots");
         assert_eq!(view.tables[0].rows, [["7.00 MiB", "3,000", "dict\\u{1b}[2J"]]);
     }
 }

@@ -9,7 +9,7 @@ use crate::state::{Effect, Pane, State};
 /// All keys, for the help screen.
 pub const ALL: [(&str, &str); 11] = [
     ("Enter", "a ledger of the process, stopped for a moment; of a group: its processes"),
-    ("r", "what the best remedy would give back; stops it for a moment, applies nothing"),
+    ("r", "what the best remedy would release; stops it for a moment, applies nothing"),
     ("Up Down PgUp PgDn Home End", "another row; so do j and k"),
     ("Left Right", "the order: another column"),
     ("R", "the order: the other way round"),

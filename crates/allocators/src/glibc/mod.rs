@@ -63,8 +63,8 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
     remedies: &[
-        Spec::call("malloc_trim", "glibc", "glibc gives back the whole free pages of its heaps"),
-        Spec::next_start("trim_threshold", "glibc gives back free memory at the end of its heap at once"),
+        Spec::call("malloc_trim", "glibc", "glibc releases the whole free pages of its heaps"),
+        Spec::next_start("trim_threshold", "glibc releases free memory at the end of its heap at once"),
         Spec::next_start("arena_max", "threads share two arenas"),
         Spec::next_start("jemalloc", "jemalloc instead of glibc's malloc"),
     ],

@@ -47,7 +47,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     remedies: &[Spec::advice(
         "google_tcmalloc_release",
         Effect::FreePages("google_tcmalloc"),
-        "the program has Google's tcmalloc give back free pages",
+        "the program has Google's tcmalloc release free pages",
     )],
     not_read: "its small build (TCMALLOC_INTERNAL_SMALL_BUT_SLOW); pages of 32 and 256 KiB, and commits other than of 2025-06 and 2026-08, were not tried; commits before 2024-12; how large guarded samples are",
     heap: HeapKind::Own,

@@ -47,8 +47,8 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
     remedies: &[
-        Spec::call("jemalloc_purge", "jemalloc", "jemalloc gives back its free pages, dirty and muzzy ones"),
-        Spec::next_start("jemalloc_decay", "jemalloc gives back free pages at once"),
+        Spec::call("jemalloc_purge", "jemalloc", "jemalloc releases its free pages, dirty and muzzy ones"),
+        Spec::next_start("jemalloc_decay", "jemalloc releases free pages at once"),
     ],
     not_read: "other page sizes and size classes, 4.x",
     heap: HeapKind::Own,

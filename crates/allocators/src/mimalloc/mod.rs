@@ -49,9 +49,9 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
         Spec::call(
             "mimalloc_collect",
             "mimalloc",
-            "mimalloc gives back its free pages and those that a thread's end left",
+            "mimalloc releases its free pages and those that a thread's end left",
         ),
-        Spec::next_start("mimalloc_purge_delay", "mimalloc gives back free pages at once"),
+        Spec::next_start("mimalloc_purge_delay", "mimalloc releases free pages at once"),
     ],
     not_read: "secure and debugging builds (encoded lists, padding); by how much an aligned block begins behind its place",
     heap: HeapKind::Own,

@@ -45,8 +45,8 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
     remedies: &[
-        Spec::call("tcmalloc_release", "tcmalloc", "tcmalloc gives back the free spans of its page heap"),
-        Spec::next_start("tcmalloc_decommit", "tcmalloc gives back free spans at once"),
+        Spec::call("tcmalloc_release", "tcmalloc", "tcmalloc releases the free spans of its page heap"),
+        Spec::next_start("tcmalloc_decommit", "tcmalloc releases free spans at once"),
     ],
     not_read: "the debugging build; gperftools before 2.8; its small memory model",
     heap: HeapKind::Own,

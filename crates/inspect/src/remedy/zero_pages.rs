@@ -116,7 +116,7 @@ fn open_way(process: &Process, request: &ZeroRequest) -> Result<Way, Refusal> {
 }
 
 fn not_givable(pid: i32, what: String) -> Refusal {
-    Refusal::Unsafe { pid, what, advice: "its zero pages cannot be given back from outside" }
+    Refusal::Unsafe { pid, what, advice: "its zero pages cannot be released from outside" }
 }
 
 /// Refuses if something else may hold the process's pages.
@@ -165,7 +165,7 @@ fn why_direct(why: &str) -> String {
         ""
     };
     format!(
-        "{why} its zero pages are given back by madvise inside it, and a write could be lost if \
+        "{why} its zero pages are released by madvise inside it, and a write could be lost if \
          strandline were killed during one of those calls{ksm}"
     )
 }

@@ -101,7 +101,7 @@ fn fragmentation(view: &LedgerView<'_>) -> String {
     let live = class.live_blocks + class.cached_blocks;
     let used = 100.0 * live as f64 / (live + class.free_blocks).max(1) as f64;
     format!(
-        "; {} of it are free places between {} blocks of {} bytes, {used:.0} % used, which {name} releases only where a \
+        "; {} of it are free slots between {} blocks of {} bytes, {used:.0} % used, which {name} releases only where a \
          whole group of them is free",
         // Bytes of address space: the resident part is at most the resident free bytes.
         bytes(free(&class).min(blocks(view, &[|rows| rows.kept, |rows| rows.pinned]))),

@@ -290,7 +290,7 @@ mod tests {
                 (217, "level"),
             ),
             (
-                "the same where its allocator had given back",
+                "the same where its allocator had released",
                 &[(300, 10.0, 217.0), (20, 217.0, 28.0), (1000, 28.0, 28.0), (30, 28.0, 14.0)],
                 12.5,
                 (28, "level"),

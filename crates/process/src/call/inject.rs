@@ -36,7 +36,6 @@ use super::frame::{self, ExtendedState};
 use super::handlers::{self, StopSignals};
 use super::{filters, stack};
 use crate::memory::Memory;
-use crate::procfs::ThreadActivity;
 use crate::target::live::ByPid;
 use crate::target::tracee::{self, Tracee};
 
@@ -50,15 +49,14 @@ const MAX_XSTATE_BYTES: usize = 64 << 10;
 /// debuggers recognise a signal frame.
 pub const TRAMPOLINE: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 const RT_SIGRETURN: u64 = 15;
-const FUTEX: i64 = 202;
 /// Direction, trap and alignment-check flags: clear at a function entry.
 const NO_ENTRY_FLAGS: u64 = 1 << 10 | 1 << 8 | 1 << 18;
 /// Signals raised by a fault in the call (ILL, TRAP, BUS, FPE, SEGV, SYS) stay unblocked: for a
 /// blocked one the kernel would reset the handler.
-const FAULTS: u64 = 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 30;
+pub(super) const FAULTS: u64 = 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 30;
 
 /// KILL and STOP, which the kernel leaves out of every mask.
-const UNBLOCKABLE: u64 = 1 << 8 | 1 << 18;
+pub(super) const UNBLOCKABLE: u64 = 1 << 8 | 1 << 18;
 
 /// A call to make.
 #[derive(Clone, Copy, Debug)]
@@ -98,9 +96,6 @@ pub enum CallError {
 
 /// Signals that are ignored by default: URG, WINCH, CHLD.
 const HARMLESS_SIGNALS: [i32; 3] = [23, 28, 17];
-/// Interval of the checks for a signal pending for a thread that sleeps in the call; the second
-/// such check in a row delivers it.
-const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// `-ERESTART_RESTARTBLOCK`: the thread's system call continues from restart state that
 /// rt_sigreturn discards.
 const RESTART_BLOCK: u64 = (-516_i64) as u64;
@@ -109,29 +104,29 @@ const RESTART_BLOCK: u64 = (-516_i64) as u64;
 pub struct Injected<'a> {
     pub(super) tracee: Tracee<'a>,
     /// The mask at the stop, restored at the end.
-    mask: u64,
+    pub(super) mask: u64,
     /// The mask of the code of the call, outside of handlers.
-    call_mask: u64,
+    pub(super) call_mask: u64,
     /// Signals whose handlers may run in the call.
-    stop_signals: StopSignals,
+    pub(super) stop_signals: StopSignals,
     state: ExtendedState,
     pub(super) frame_address: u64,
     trampoline: u64,
     /// The pending signal that announces the end of the call; `None` if the rt_sigreturn is
     /// intercepted instead.
-    announcement: Option<i32>,
+    pub(super) announcement: Option<i32>,
     /// Whether a signal of the program was delivered after the call.
     is_signalled: bool,
     /// Whether a handler ran in the call.
-    has_handled: bool,
+    pub(super) has_handled: bool,
     /// Whether the thread left the call without a stop and runs the program.
     has_left: bool,
     /// Whether the thread is, or may be, under a seccomp filter.
     is_filtered: bool,
     /// Whether pending signals are being delivered.
-    is_delivering: bool,
+    pub(super) is_delivering: bool,
     /// Whether at the last check the thread slept with a signal pending.
-    slept_with_pending_signal: bool,
+    pub(super) slept_with_pending_signal: bool,
     /// When the call began.
     pub began: Instant,
 }
@@ -265,7 +260,7 @@ impl Injected<'_> {
 
     /// Whether the stopped thread has left the call and its handlers for the program: it is above
     /// the frame, on its own stack.
-    fn is_outside(&self) -> std::io::Result<bool> {
+    pub(super) fn is_outside(&self) -> std::io::Result<bool> {
         let now = self.registers()?;
         let process = self.tracee.process;
         let is_on_own_stack = || {
@@ -276,14 +271,14 @@ impl Injected<'_> {
         Ok(now.rsp > self.frame_address + 8 && is_on_own_stack())
     }
 
-    fn set_call_mask(&mut self, mask: u64) -> std::io::Result<()> {
+    pub(super) fn set_call_mask(&mut self, mask: u64) -> std::io::Result<()> {
         ptrace::set_signal_mask(self.tracee.tid, mask)?;
         self.call_mask = mask;
         Ok(())
     }
 
     /// Whether the stopped thread runs the call itself, not a handler or the program.
-    fn is_in_call(&self) -> std::io::Result<bool> {
+    pub(super) fn is_in_call(&self) -> std::io::Result<bool> {
         Ok(self.call_mask != self.mask && ptrace::signal_mask(self.tracee.tid)? == self.call_mask)
     }
 
@@ -328,72 +323,9 @@ impl Injected<'_> {
         }
     }
 
-    /// Waits for the next event of the thread, which `resume` made run. Delivers signals that are
-    /// pending while it sleeps.
-    fn next_event(
-        &mut self,
-        resume: fn(i32, i32) -> std::io::Result<()>,
-        deadline: Instant,
-    ) -> std::io::Result<Option<Event>> {
-        let tid = self.tracee.tid;
-        loop {
-            let event = tracee::next_event(tid, deadline.min(Instant::now() + SIGNAL_CHECK_INTERVAL))?;
-            if event.is_some() || Instant::now() >= deadline {
-                self.slept_with_pending_signal = false;
-                return Ok(event);
-            }
-            if self.has_lost_announcement() {
-                ptrace::interrupt(tid)?;
-                return tracee::next_event(tid, deadline);
-            }
-            if self.is_delivering {
-                // Another thread has taken the signal.
-                ptrace::interrupt(tid)?;
-                let event = tracee::next_event(tid, deadline)?;
-                if event != Some(Event::Stopped) {
-                    return Ok(event);
-                }
-                self.is_delivering = false;
-                if !self.is_outside()? {
-                    ptrace::set_signal_mask(tid, self.call_mask)?;
-                }
-                resume(tid, 0)?;
-                continue;
-            }
-            let is_waited_for = self.sleeps_with_pending_signal();
-            if !(std::mem::replace(&mut self.slept_with_pending_signal, is_waited_for) && is_waited_for) {
-                continue;
-            }
-            ptrace::interrupt(tid)?;
-            match tracee::next_event(tid, deadline)? {
-                Some(Event::Stopped) => {
-                    self.deliver_pending()?;
-                    resume(tid, 0)?;
-                }
-                // A stop at a system call cancels the interrupt, so the signal is delivered from
-                // here, when the caller resumes the thread.
-                Some(Event::Syscall) => {
-                    self.deliver_pending()?;
-                    return Ok(Some(Event::Syscall));
-                }
-                other => return Ok(other),
-            }
-        }
-    }
-
-    /// Has the stopped thread take its pending signals when it goes on, if it is in the call. A
-    /// handler, and the program after the call, have their own masks.
-    fn deliver_pending(&mut self) -> std::io::Result<()> {
-        if !self.is_in_call()? {
-            return Ok(());
-        }
-        self.is_delivering = true;
-        ptrace::set_signal_mask(self.tracee.tid, self.delivery_mask())
-    }
-
     /// Whether the announcing signal is gone without a stop: another thread set its action, which
     /// drops it wherever it is pending.
-    fn has_lost_announcement(&self) -> bool {
+    pub(super) fn has_lost_announcement(&self) -> bool {
         let Some(signal) = self.announcement else { return false };
         let status = self.tracee.process.task_status(self.tracee.tid).ok();
         status.and_then(|status| status.thread_pending).is_some_and(|all| all >> (signal - 1) & 1 == 0)
@@ -405,42 +337,9 @@ impl Injected<'_> {
         (now.rip, now.rsp) == (returned.rip, returned.rsp)
     }
 
-    /// Whether the thread waits for a lock while a signal is pending by which a runtime may stop
-    /// it. A thread in a delivered signal's handler waits differently (sigsuspend), and signals
-    /// blocked there stay blocked.
-    fn sleeps_with_pending_signal(&self) -> bool {
-        let (process, tid) = (self.tracee.process, self.tracee.tid);
-        if !matches!(process.task_doing(tid), Some(ThreadActivity::Call(call)) if call.number == FUTEX) {
-            return false;
-        }
-        let Ok(status) = process.task_status(tid) else { return false };
-        let waiting = status.thread_pending.unwrap_or(0) | status.process_pending.unwrap_or(0);
-        waiting & status.caught.unwrap_or(0) & self.stop_signals.likely & !self.mask != 0
-    }
-
     /// The mask during delivery: what the thread had blocked, and the announcing signal.
-    fn delivery_mask(&self) -> u64 {
+    pub(super) fn delivery_mask(&self) -> u64 {
         self.mask | self.announcement.map_or(0, |signal| 1 << (signal - 1))
-    }
-
-    /// In the stop before the delivery of a signal within the call: decides whether its handler
-    /// runs now. The kernel puts a signal back that is blocked when the thread goes on.
-    fn prepare_delivery(&mut self, signal: i32) -> std::io::Result<()> {
-        let own = 1_u64.checked_shl(signal.wrapping_sub(1) as u32).unwrap_or(0);
-        if std::mem::take(&mut self.is_delivering) {
-            // All others stay blocked for when the handler returns to the call.
-            self.has_handled = true;
-            return self.set_call_mask(self.call_mask & !own);
-        }
-        if own & (FAULTS | UNBLOCKABLE) != 0 || !self.is_in_call()? {
-            return Ok(());
-        }
-        if self.stop_signals.known & own != 0 {
-            self.has_handled = true;
-            return Ok(());
-        }
-        // It has been delivered once; the next one comes after the call.
-        self.set_call_mask(self.call_mask | own)
     }
 
     /// Whether a stop with `registers` is at the entry of the rt_sigreturn that ends the call.

@@ -6,6 +6,7 @@
 //! their handlers in it. The caller chooses the thread, the moment and the function.
 
 pub mod code;
+mod delivery;
 pub mod filters;
 pub mod frame;
 pub mod handlers;

@@ -1,0 +1,112 @@
+//! Signals of the program that arrive during an injected call: which are delivered, and when.
+
+use std::time::{Duration, Instant};
+
+use strandline_sys::ptrace::{self, Event};
+
+use super::inject::{FAULTS, Injected, UNBLOCKABLE};
+use crate::procfs::ThreadActivity;
+use crate::target::tracee;
+
+const FUTEX: i64 = 202;
+/// Interval of the checks for a signal pending for a thread that sleeps in the call; the second
+/// such check in a row delivers it.
+const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+
+impl Injected<'_> {
+    /// Waits for the next event of the thread, which `resume` made run. Delivers signals that are
+    /// pending while it sleeps.
+    pub(super) fn next_event(
+        &mut self,
+        resume: fn(i32, i32) -> std::io::Result<()>,
+        deadline: Instant,
+    ) -> std::io::Result<Option<Event>> {
+        let tid = self.tracee.tid;
+        loop {
+            let event = tracee::next_event(tid, deadline.min(Instant::now() + SIGNAL_CHECK_INTERVAL))?;
+            if event.is_some() || Instant::now() >= deadline {
+                self.slept_with_pending_signal = false;
+                return Ok(event);
+            }
+            if self.has_lost_announcement() {
+                ptrace::interrupt(tid)?;
+                return tracee::next_event(tid, deadline);
+            }
+            if self.is_delivering {
+                // Another thread has taken the signal.
+                ptrace::interrupt(tid)?;
+                let event = tracee::next_event(tid, deadline)?;
+                if event != Some(Event::Stopped) {
+                    return Ok(event);
+                }
+                self.is_delivering = false;
+                if !self.is_outside()? {
+                    ptrace::set_signal_mask(tid, self.call_mask)?;
+                }
+                resume(tid, 0)?;
+                continue;
+            }
+            let is_waited_for = self.sleeps_with_pending_signal();
+            if !(std::mem::replace(&mut self.slept_with_pending_signal, is_waited_for) && is_waited_for) {
+                continue;
+            }
+            ptrace::interrupt(tid)?;
+            match tracee::next_event(tid, deadline)? {
+                Some(Event::Stopped) => {
+                    self.deliver_pending()?;
+                    resume(tid, 0)?;
+                }
+                // A stop at a system call cancels the interrupt, so the signal is delivered from
+                // here, when the caller resumes the thread.
+                Some(Event::Syscall) => {
+                    self.deliver_pending()?;
+                    return Ok(Some(Event::Syscall));
+                }
+                other => return Ok(other),
+            }
+        }
+    }
+
+    /// Has the stopped thread take its pending signals when it goes on, if it is in the call. A
+    /// handler, and the program after the call, have their own masks.
+    fn deliver_pending(&mut self) -> std::io::Result<()> {
+        if !self.is_in_call()? {
+            return Ok(());
+        }
+        self.is_delivering = true;
+        ptrace::set_signal_mask(self.tracee.tid, self.delivery_mask())
+    }
+
+    /// Whether the thread waits for a lock while a signal is pending by which a runtime may stop
+    /// it. A thread in a delivered signal's handler waits differently (sigsuspend), and signals
+    /// blocked there stay blocked.
+    fn sleeps_with_pending_signal(&self) -> bool {
+        let (process, tid) = (self.tracee.process, self.tracee.tid);
+        if !matches!(process.task_doing(tid), Some(ThreadActivity::Call(call)) if call.number == FUTEX) {
+            return false;
+        }
+        let Ok(status) = process.task_status(tid) else { return false };
+        let waiting = status.thread_pending.unwrap_or(0) | status.process_pending.unwrap_or(0);
+        waiting & status.caught.unwrap_or(0) & self.stop_signals.likely & !self.mask != 0
+    }
+
+    /// In the stop before the delivery of a signal within the call: decides whether its handler
+    /// runs now. The kernel puts a signal back that is blocked when the thread goes on.
+    pub(super) fn prepare_delivery(&mut self, signal: i32) -> std::io::Result<()> {
+        let own = 1_u64.checked_shl(signal.wrapping_sub(1) as u32).unwrap_or(0);
+        if std::mem::take(&mut self.is_delivering) {
+            // All others stay blocked for when the handler returns to the call.
+            self.has_handled = true;
+            return self.set_call_mask(self.call_mask & !own);
+        }
+        if own & (FAULTS | UNBLOCKABLE) != 0 || !self.is_in_call()? {
+            return Ok(());
+        }
+        if self.stop_signals.known & own != 0 {
+            self.has_handled = true;
+            return Ok(());
+        }
+        // It has been delivered once; the next one comes after the call.
+        self.set_call_mask(self.call_mask | own)
+    }
+}
