@@ -42,7 +42,7 @@ pub fn dominators(
     while slices.next().is_some() {
         let mut next = Slice::new(slices.peek().cloned())?;
         let referrers = Referrers::of(counts, numbers, &mut edges, &mut next)?;
-        semidominators(&parents, referrers, (&mut semis, &mut links), clock)?;
+        semidominators(&parents, referrers, &mut semis, &mut links, clock)?;
         counts = next;
     }
     drop(edges);
@@ -140,7 +140,8 @@ impl Links {
 fn semidominators(
     parents: &[u32],
     referrers: Referrers,
-    (semis, links): (&mut [u32], &mut Links),
+    semis: &mut [u32],
+    links: &mut Links,
     clock: &mut DeadlineCheck,
 ) -> Result<(), Refused> {
     let Referrers { first, ends, of } = referrers;

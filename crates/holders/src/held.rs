@@ -59,59 +59,41 @@ pub enum Holder {
 /// The holders of all blocks.
 #[derive(Debug)]
 pub struct DominatorTree {
-    blocks: Blocks,
+    pub(crate) blocks: Blocks,
     /// Number of each vertex, if paths to single blocks are wanted.
-    numbers: Option<Vec<u32>>,
+    pub(crate) numbers: Option<Vec<u32>>,
+    /// Vertex of each number.
     pub(crate) vertices: Vec<u32>,
     /// Dominator of each number.
     pub(crate) holders: Vec<u32>,
+    /// The previous number on a shortest path to each number.
     pub(crate) nearest: Option<Vec<u32>>,
-    heads: Option<BlockSet>,
-    sharing: Sharing,
-    /// What each root alone retains, what several roots reach, and what is lost.
-    root_sums: Vec<Sum>,
-    shared_sum: Sum,
-    lost_sum: Sum,
+    pub(crate) heads: Option<BlockSet>,
+    pub(crate) sharing: Sharing,
     /// Number of the vertex above all lost blocks.
-    lost: u32,
-    definite: Sum,
+    pub(crate) lost: u32,
+    pub(crate) sums: Sums,
+}
+
+/// Sums over the blocks of a [`DominatorTree`].
+#[derive(Debug, Default)]
+pub(crate) struct Sums {
+    /// What each root alone retains.
+    roots: Vec<Sum>,
+    /// What several roots reach, but none alone.
+    shared: Sum,
+    /// What no root reaches, heads included.
+    lost: Sum,
+    heads: Sum,
 }
 
 impl DominatorTree {
-    pub(crate) fn new(
-        blocks: Blocks,
-        (numbers, vertices): (Option<Vec<u32>>, Vec<u32>),
-        (holders, nearest): (Vec<u32>, Option<Vec<u32>>),
-        (heads, sharing): (Option<BlockSet>, Sharing),
-        (roots, lost): (u32, u32),
-    ) -> Result<Self, Refused> {
-        let mut definite = Sum::default();
-        for head in heads.iter().flat_map(BlockSet::iter) {
-            definite.bytes += blocks.bytes(head);
-            definite.blocks += 1;
+    /// Adds the sums over the blocks; `roots` is the number of roots.
+    pub(crate) fn with_sums(mut self, roots: u32) -> Result<Self, Refused> {
+        self.sums.roots = array(roots as usize, Sum::default())?;
+        for head in self.heads.iter().flat_map(BlockSet::iter) {
+            self.sums.heads += Sum { bytes: self.blocks.bytes(head), blocks: 1 };
         }
-        let of_roots = array(roots as usize, Sum::default())?;
-        let (several, of_lost) = (Sum::default(), Sum::default());
-        let mut held = Self {
-            blocks,
-            numbers,
-            vertices,
-            holders,
-            nearest,
-            heads,
-            sharing,
-            root_sums: of_roots,
-            shared_sum: several,
-            lost_sum: of_lost,
-            lost,
-            definite,
-        };
-        held.add_up()?;
-        Ok(held)
-    }
-
-    /// Sums up the blocks below each root.
-    fn add_up(&mut self) -> Result<(), Refused> {
         let tops = self.tops_of_numbers()?;
         for (number, (&vertex, top)) in self.vertices.iter().zip(tops).enumerate() {
             if let Some(&vertex) = self.vertices.get(number + PREFETCH_DISTANCE) {
@@ -121,12 +103,12 @@ impl DominatorTree {
                 continue;
             }
             let sum = match top {
-                SEVERAL => &mut self.shared_sum,
-                root => self.root_sums.get_mut(root as usize).unwrap_or(&mut self.lost_sum),
+                SEVERAL => &mut self.sums.shared,
+                root => self.sums.roots.get_mut(root as usize).unwrap_or(&mut self.sums.lost),
             };
             *sum += Sum { bytes: self.blocks.bytes(vertex), blocks: 1 };
         }
-        Ok(())
+        Ok(self)
     }
 
     /// The blocks.
@@ -136,24 +118,24 @@ impl DominatorTree {
 
     /// Number of roots.
     pub fn root_count(&self) -> u32 {
-        self.root_sums.len() as u32
+        self.sums.roots.len() as u32
     }
 
     /// Blocks that roots reach.
     pub fn reached(&self) -> Sum {
-        let mut sum = self.shared_sum;
-        self.root_sums.iter().for_each(|&of| sum += of);
+        let mut sum = self.sums.shared;
+        self.sums.roots.iter().for_each(|&root| sum += root);
         sum
     }
 
     /// What a root alone holds: no other root of its class, or of an earlier class, leads there.
     pub fn root(&self, root: u32) -> Sum {
-        self.root_sums.get(root as usize).copied().unwrap_or_default()
+        self.sums.roots.get(root as usize).copied().unwrap_or_default()
     }
 
     /// Blocks that several roots reach and no single root holds.
     pub fn shared(&self) -> Sum {
-        self.shared_sum
+        self.sums.shared
     }
 
     /// The same by set of roots, largest first.
@@ -170,7 +152,7 @@ impl DominatorTree {
 
     /// Blocks that no root reaches.
     pub fn lost(&self) -> Lost {
-        Lost { definite: self.definite, indirect: self.lost_sum - self.definite }
+        Lost { definite: self.sums.heads, indirect: self.sums.lost - self.sums.heads }
     }
 
     /// Whether no root reaches a block.

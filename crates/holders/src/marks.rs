@@ -55,7 +55,7 @@ impl BlockSet {
 /// A set that is complete, in which each number has a rank: how many lower numbers are in it.
 #[derive(Clone, Debug, Default)]
 pub struct RankedSet {
-    words: Vec<u64>,
+    set: BlockSet,
     /// Count of numbers in the words before each word.
     before: Vec<u32>,
     count: u32,
@@ -63,13 +63,13 @@ pub struct RankedSet {
 
 impl RankedSet {
     /// Takes half a bit per possible number in addition to the set.
-    pub fn new(BlockSet(words): BlockSet) -> Result<Self, Refused> {
-        let (mut before, mut count) = (array(words.len(), 0)?, 0);
-        for (word, before) in words.iter().zip(&mut before) {
+    pub fn new(set: BlockSet) -> Result<Self, Refused> {
+        let (mut before, mut count) = (array(set.0.len(), 0)?, 0);
+        for (word, before) in set.0.iter().zip(&mut before) {
             *before = count;
             count += word.count_ones();
         }
-        Ok(Self { words, before, count })
+        Ok(Self { set, before, count })
     }
 
     pub fn count(&self) -> u32 {
@@ -79,14 +79,14 @@ impl RankedSet {
     /// Whether a number is in the set.
     #[inline]
     pub fn has(&self, number: u32) -> bool {
-        self.words.get((number / 64) as usize).is_some_and(|word| word >> (number % 64) & 1 != 0)
+        self.set.has(number)
     }
 
     /// The rank of a number; `None` if it is not in the set.
     #[inline]
     pub fn rank(&self, number: u32) -> Option<u32> {
         let index = (number / 64) as usize;
-        let (word, before) = (*self.words.get(index)?, *self.before.get(index)?);
+        let (word, before) = (*self.set.0.get(index)?, *self.before.get(index)?);
         let bit = 1_u64 << (number % 64);
         (word & bit != 0).then(|| before + (word & (bit - 1)).count_ones())
     }
@@ -103,14 +103,14 @@ impl RankedSet {
     }
 
     fn from(&self, index: usize, mask: u64) -> Option<u32> {
-        let words = self.words.iter().enumerate().skip(index);
+        let words = self.set.0.iter().enumerate().skip(index);
         let mut masked = words.map(|(at, word)| (at, if at == index { word & mask } else { *word }));
         masked.find(|(_, word)| *word != 0).map(|(at, word)| at as u32 * 64 + word.trailing_zeros())
     }
 
     /// The highest number in the set.
     pub fn last(&self) -> Option<u32> {
-        self.up_to(self.words.len().saturating_sub(1), u64::MAX)
+        self.up_to(self.set.0.len().saturating_sub(1), u64::MAX)
     }
 
     /// The next lower number in the set.
@@ -119,14 +119,14 @@ impl RankedSet {
     }
 
     fn up_to(&self, index: usize, mask: u64) -> Option<u32> {
-        let words = self.words.get(..=index)?.iter().enumerate().rev();
+        let words = self.set.0.get(..=index)?.iter().enumerate().rev();
         let mut masked = words.map(|(at, word)| (at, if at == index { word & mask } else { *word }));
         masked.find(|(_, word)| *word != 0).map(|(at, word)| at as u32 * 64 + 63 - word.leading_zeros())
     }
 
     /// The numbers in the set, in order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        std::iter::successors(self.first(), |&number| self.after(number))
+        self.set.iter()
     }
 }
 

@@ -20,7 +20,7 @@ use strandline_sys::host::prefetch;
 use crate::arrays::{DeadlineCheck, NONE, PREFETCH_DISTANCE, Refused, array};
 use crate::blocks::Blocks;
 use crate::dominators;
-use crate::held::DominatorTree;
+use crate::held::{DominatorTree, Sums};
 use crate::marks::BlockSet;
 use crate::paths::{self, KeepPaths};
 use crate::references::References;
@@ -153,7 +153,9 @@ impl Reachability {
         let holders = dominators::dominators(&numbers, parents, edges, &mut clock)?;
         let vertices = vertices_of(&numbers)?;
         let numbers = nearest.is_some().then_some(numbers);
-        DominatorTree::new(blocks, (numbers, vertices), (holders, nearest), (heads, sharing), (roots, lost))
+        let sums = Sums::default();
+        DominatorTree { blocks, numbers, vertices, holders, nearest, heads, sharing, lost, sums }
+            .with_sums(roots)
     }
 }
 

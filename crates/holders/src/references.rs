@@ -59,7 +59,7 @@ impl References {
         limits: &Limits,
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self, Refused> {
-        let (runs, outcome) = scan(memory, (blocks, known), heads, limits, progress);
+        let (runs, outcome) = scan(memory, blocks, known, heads, limits, progress);
         join_runs(runs, blocks.len(), outcome)
     }
 

@@ -4,6 +4,7 @@
 //! large one. Only blocks and small gaps between them are read. Unreadable memory is skipped one
 //! page at a time, and counted.
 
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -11,6 +12,7 @@ use std::time::Instant;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::Memory;
 use strandline_process::pages::PAGE_BYTES;
+use strandline_process::range::AddressRange;
 use strandline_process::work::on_threads;
 
 use crate::arrays::{NONE, Refused};
@@ -59,10 +61,10 @@ impl Exact {
         self.within.into_inner().unwrap_or_default()
     }
 
-    /// Whether a word of the block `from` is not a reference to `target`.
+    /// Whether a word of the block `from` is not a reference to the block that starts at `target`.
     #[inline]
-    fn is_data(&self, from: u32, word: u64, (blocks, target): (&Blocks, u32)) -> bool {
-        self.of.has(from) && word.wrapping_sub(blocks.start(target)) > HEADER_BYTES
+    fn is_data(&self, from: u32, word: u64, target: u64) -> bool {
+        self.of.has(from) && word.wrapping_sub(target) > HEADER_BYTES
     }
 }
 
@@ -146,14 +148,25 @@ impl Run {
 }
 
 /// Consecutive blocks, or a part of one block, to be read.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Piece {
     /// Place among all pieces.
     order: u64,
-    blocks: (u32, u32),
+    blocks: Range<u32>,
     /// Addresses to read.
-    addresses: (u64, u64),
+    addresses: AddressRange,
     is_part: bool,
+}
+
+/// A block as far as it is in a piece.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    block: u32,
+    addresses: AddressRange,
+    /// Whether the start of the block is in the piece.
+    has_start: bool,
+    /// Whether it is known to refer to nothing.
+    is_plain: bool,
 }
 
 /// Cuts blocks into pieces.
@@ -162,7 +175,7 @@ struct Cut<I: Iterator> {
     next: u32,
     order: u64,
     /// Remaining part of a large block.
-    rest: Option<(u64, u64)>,
+    rest: Option<AddressRange>,
 }
 
 impl<I: Iterator<Item = (u64, u64)>> Cut<I> {
@@ -174,27 +187,27 @@ impl<I: Iterator<Item = (u64, u64)>> Cut<I> {
             if bytes > PIECE_BYTES {
                 self.blocks.next();
                 self.next += 1;
-                self.rest = Some((start, start + bytes));
+                self.rest = Some(AddressRange::new(start, start + bytes));
             }
         }
-        if let Some((from, to)) = self.rest {
-            let end = to.min(from + PIECE_BYTES);
-            self.rest = (end < to).then_some((end, to));
-            let blocks = (self.next - 1, self.next);
-            return Some(Piece { order, blocks, addresses: (from, end), is_part: true });
+        if let Some(rest) = self.rest {
+            let end = rest.end.min(rest.start + PIECE_BYTES);
+            self.rest = (end < rest.end).then_some(AddressRange::new(end, rest.end));
+            let blocks = self.next - 1..self.next;
+            return Some(Piece { order, blocks, addresses: (rest.start..end).into(), is_part: true });
         }
         let first = self.next;
-        let (mut sum, mut addresses) = (0, None);
+        let (mut sum, mut addresses): (_, Option<AddressRange>) = (0, None);
         while let Some(&(start, bytes)) = self.blocks.peek()
             && sum + bytes <= PIECE_BYTES
             && self.next - first < PIECE_BLOCKS
         {
             sum += bytes;
-            addresses = Some((addresses.map_or(start, |range: (u64, u64)| range.0), start + bytes));
+            addresses = Some((addresses.map_or(start, |range| range.start)..start + bytes).into());
             self.next += 1;
             self.blocks.next();
         }
-        Some(Piece { order, blocks: (first, self.next), addresses: addresses?, is_part: false })
+        Some(Piece { order, blocks: first..self.next, addresses: addresses?, is_part: false })
     }
 }
 
@@ -225,7 +238,8 @@ impl Shared<'_> {
 /// Reads all blocks and returns the runs in order.
 pub fn scan(
     memory: &dyn Memory,
-    (blocks, known): (&Blocks, Known<'_>),
+    blocks: &Blocks,
+    known: Known<'_>,
     heads: Option<&dyn TypeWordSink>,
     limits: &Limits,
     progress: &(dyn Fn(Progress) + Sync),
@@ -271,8 +285,8 @@ pub fn scan(
         outcome.plain_bytes += of.plain_bytes;
         outcome.unreadable_bytes += of.unreadable_bytes;
     }
-    let told = outcome.read_bytes + outcome.plain_bytes + outcome.unreadable_bytes;
-    outcome.skipped_bytes = blocks.bytes_of_all().saturating_sub(told);
+    let seen = outcome.read_bytes + outcome.plain_bytes + outcome.unreadable_bytes;
+    outcome.skipped_bytes = blocks.bytes_of_all().saturating_sub(seen);
     runs.sort_unstable_by_key(|(piece, _)| piece.order);
     (runs.into_iter().map(|(_, run)| run).collect(), outcome)
 }
@@ -284,7 +298,7 @@ struct Worker<'a> {
     at: u64,
     got: u64,
     /// Address ranges of the piece to read, in order, and the index of the current one.
-    spans: Vec<(u64, u64)>,
+    spans: Vec<AddressRange>,
     span: usize,
     /// Words that may be references, and the index within the piece of the block that holds each.
     words: Vec<u64>,
@@ -298,8 +312,9 @@ struct Worker<'a> {
     within: Vec<u32>,
     /// Index of the block and target of the last reference.
     last: (u32, u32),
-    hear: Option<WordCallback<'a>>,
-    tables: (u64, u64),
+    type_words: Option<WordCallback<'a>>,
+    /// Start and length of the range that [`TypeWordSink::type_range`] gave.
+    type_range: (u64, u64),
     outcome: Outcome,
 }
 
@@ -319,15 +334,15 @@ impl<'a> Worker<'a> {
             targets: Vec::new(),
             within: Vec::new(),
             last: (NONE, NONE),
-            hear: shared.heads.map(|heads| heads.callback()),
-            tables: shared.heads.map_or((0, 0), |heads| heads.type_range()),
+            type_words: shared.heads.map(|heads| heads.callback()),
+            type_range: shared.heads.map_or((0, 0), |heads| heads.type_range()),
             outcome: Outcome::default(),
         }
     }
 
     /// What was found in a piece.
     fn run(&self, piece: &Piece) -> Run {
-        let (first, is_part) = (piece.blocks.0, piece.is_part);
+        let (first, is_part) = (piece.blocks.start, piece.is_part);
         Run { first, ends: self.ends.as_slice().into(), targets: self.targets.as_slice().into(), is_part }
     }
 
@@ -347,19 +362,20 @@ impl<'a> Worker<'a> {
 
     fn look_through(&mut self, piece: &Piece) -> Option<()> {
         let Shared { blocks, known: Known { no_references: plain, .. }, .. } = *self.shared;
-        let (first, end) = piece.blocks;
-        let (low, high) = piece.addresses;
+        let first = piece.blocks.start;
         let parts = || {
-            (first..end).zip(blocks.iter(first)).map(|(block, (start, bytes))| {
-                let is_plain = plain.is_some_and(|plain| plain.has(block));
-                (block, (start, start.max(low)), (start + bytes).min(high), is_plain)
+            piece.blocks.clone().zip(blocks.iter(first)).map(|(block, (start, bytes))| Part {
+                block,
+                addresses: piece.addresses.intersection(AddressRange::new(start, start + bytes)),
+                has_start: start >= piece.addresses.start,
+                is_plain: plain.is_some_and(|plain| plain.has(block)),
             })
         };
         self.spans.clear();
-        for (_, (_, from), to, _) in parts().filter(|part| !part.3) {
-            match self.spans.last_mut().filter(|last| from - last.1 <= GAP_BYTES) {
-                Some(last) => last.1 = to,
-                None => self.spans.push((from, to)),
+        for Part { addresses, .. } in parts().filter(|part| !part.is_plain) {
+            match self.spans.last_mut().filter(|last| addresses.start - last.end <= GAP_BYTES) {
+                Some(last) => last.end = addresses.end,
+                None => self.spans.push(addresses),
             }
         }
         (self.span, self.got) = (0, 0);
@@ -369,12 +385,12 @@ impl<'a> Worker<'a> {
         self.places.clear();
         self.behind.clear();
         self.last = (NONE, NONE);
-        for (block, (start, from), to, is_plain) in parts() {
+        for part in parts() {
             self.ends.push(0);
-            if is_plain {
-                self.outcome.plain_bytes += to - from;
+            if part.is_plain {
+                self.outcome.plain_bytes += part.addresses.end - part.addresses.start;
             } else {
-                self.block((first, block), start == from, (from, to))?;
+                self.part(part, first)?;
             }
             if self.words.len() >= MANY_WORDS {
                 self.resolve(first);
@@ -391,14 +407,10 @@ impl<'a> Worker<'a> {
         self.shared.has_room(before + edges)
     }
 
-    /// Examines the part of a block that is in the piece; `is_first` if it is the block's first
-    /// part.
-    fn block(
-        &mut self,
-        (first, block): (u32, u32),
-        mut is_first: bool,
-        (mut at, end): (u64, u64),
-    ) -> Option<()> {
+    /// Examines the part of a block that is in the piece. `first` is the first block of the piece.
+    fn part(&mut self, part: Part, first: u32) -> Option<()> {
+        let Part { block, addresses: AddressRange { start: mut at, end }, has_start: mut is_first, .. } =
+            part;
         let (low, span) = self.shared.blocks.span();
         while at < end {
             if at.wrapping_sub(self.at) >= self.got {
@@ -414,10 +426,10 @@ impl<'a> Worker<'a> {
                 continue;
             }
             let window = self.window.get(skip as usize..(skip + bytes) as usize)?;
-            if let Some(hear) = self.hear.as_mut().filter(|_| is_first)
+            if let Some(take) = self.type_words.as_mut().filter(|_| is_first)
                 && let Some(word) = window.first_chunk()
             {
-                hear(block, Word::First(u64::from_le_bytes(*word)));
+                take(block, Word::First(u64::from_le_bytes(*word)));
                 is_first = false;
             }
             let words = window.as_chunks::<8>().0;
@@ -425,7 +437,7 @@ impl<'a> Worker<'a> {
                 let word = u64::from_le_bytes(*word);
                 if word.wrapping_sub(low) < span {
                     let next = words.get(index + 1).map_or(0, |next| u64::from_le_bytes(*next));
-                    if next.wrapping_sub(self.tables.0) < self.tables.1 {
+                    if next.wrapping_sub(self.type_range.0) < self.type_range.1 {
                         self.behind.push((self.words.len(), next));
                     }
                     self.words.push(word);
@@ -443,19 +455,23 @@ impl<'a> Worker<'a> {
 
     /// Turns the collected words into references. `first` is the first block of the piece.
     fn resolve(&mut self, first: u32) {
-        let Self { shared, words, places, behind, ends, targets, last, hear, within, .. } = self;
+        let Self { shared, words, places, behind, ends, targets, last, type_words, within, .. } = self;
         let mut behind = behind.drain(..).peekable();
         shared.blocks.find_each(words, |index, target| {
             while behind.next_if(|behind| behind.0 < index).is_some() {}
             if let Some((_, next)) = behind.next_if(|behind| behind.0 == index)
-                && let Some(hear) = hear.as_mut()
+                && let Some(take) = type_words.as_mut()
                 && words.get(index) == Some(&shared.blocks.start(target))
             {
-                hear(target, Word::AfterReference(next));
+                take(target, Word::AfterReference(next));
             }
             let place = places.get(index).copied().unwrap_or(0);
             let word = words.get(index).copied().unwrap_or_default();
-            if shared.known.exact.is_some_and(|of| of.is_data(first + place, word, (shared.blocks, target))) {
+            if shared
+                .known
+                .exact
+                .is_some_and(|of| of.is_data(first + place, word, shared.blocks.start(target)))
+            {
                 within.push(target);
             } else if target != first + place && *last != (place, target) {
                 *last = (place, target);
@@ -482,10 +498,10 @@ impl<'a> Worker<'a> {
             shared.is_late.store(true, Ordering::Relaxed);
             return None;
         }
-        while self.spans.get(self.span)?.1 <= at {
+        while self.spans.get(self.span)?.end <= at {
             self.span += 1;
         }
-        let bytes = (self.spans.get(self.span)?.1 - at).min(WINDOW_BYTES);
+        let bytes = (self.spans.get(self.span)?.end - at).min(WINDOW_BYTES);
         let got = shared.memory.read_some(at, self.window.get_mut(..bytes as usize)?);
         (self.at, self.got) = (at, (got as u64).min(bytes) & !7);
         Some(())
