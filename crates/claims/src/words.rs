@@ -13,12 +13,14 @@ pub type Resident<'a> = &'a (dyn Fn(u64, u64) -> Vec<(u64, u64)> + Sync);
 
 /// [`each_word_in`] the resident parts of a range.
 pub fn each_word(
-    (memory, resident): (&dyn Memory, Resident<'_>),
-    (start, end): (u64, u64),
+    memory: &dyn Memory,
+    resident: Resident<'_>,
+    range: impl Into<AddressRange>,
     at_once: usize,
     take: &mut dyn FnMut(u64, u64) -> bool,
 ) -> u64 {
-    each_word_in(memory, resident(start, end), at_once, take)
+    let range = range.into();
+    each_word_in(memory, resident(range.start, range.end), at_once, take)
 }
 
 /// Reads resident runs, `at_once` bytes at a time, and passes the address and value of each nonzero

@@ -136,7 +136,7 @@ fn account_with(pid: u32, runtimes: Vec<Box<dyn runtime::Found>>) -> Explanation
     };
     let start = Instant::now();
     let frozen: Frozen = on_own_thread(std::time::Duration::from_secs(600), || {
-        take_with(&process, &StoppedBy::Us, (2, &options), &space, &found)
+        take_with(&process, &StoppedBy::Us, 2, &options, &space, &found)
     })
     .unwrap()
     .unwrap();

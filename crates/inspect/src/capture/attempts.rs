@@ -58,14 +58,15 @@ pub fn read_process(
     // Files are searched before the stop.
     let (space, _) = AddressSpace::parse(&process.maps_text()?);
     let found = Found::find(process, &space, options.runtimes);
-    take_with(process, stopped_by, (workers, options), &space, &found)
+    take_with(process, stopped_by, workers, options, &space, &found)
 }
 
 /// Like [`read_process`], with the readers in `found` and the mappings `space`.
 pub fn take_with(
     process: &Process,
     stopped_by: &StoppedBy<'_>,
-    (workers, options): (usize, &Options<'_>),
+    workers: usize,
+    options: &Options<'_>,
     space: &AddressSpace,
     found: &Found,
 ) -> Result<Frozen> {
@@ -137,10 +138,10 @@ fn read_with_stops(process: &Process, how: &ReadPlan<'_>) -> Result<Frozen> {
         ends = ends && wait_for_collection(&memory, how);
         // Earlier attempts have used up a part of the time.
         let most = how.options.max_stop.map(|most| most.saturating_sub(stopped_before));
-        let way = choose_source(process, &memory, how, most)?;
+        let source = choose_source(process, &memory, how, most)?;
         // Threads in a transfer are left asleep, except in the last two attempts.
         let transfers = if left > 1 { Transfers::Left } else { Transfers::Stopped };
-        let stopped = Held::stop(process, (most, transfers), how, &mut stopped_before)?;
+        let stopped = Held::stop(process, most, transfers, how, &mut stopped_before)?;
         // A discarded attempt may have cut a transfer short, too.
         shorts.extend(stopped.stopped.cut_short().iter().map(short_transfer));
         if left > 0 && how.found.is_collecting(&memory) {
@@ -148,7 +149,7 @@ fn read_with_stops(process: &Process, how: &ReadPlan<'_>) -> Result<Frozen> {
             std::thread::sleep(RETRY_PAUSE);
             continue;
         }
-        let mut frozen = match read_stopped(process, stopped, (way, most), how, IsLastAttempt(left == 0))? {
+        let mut frozen = match read_stopped(process, stopped, source, most, how, IsLastAttempt(left == 0))? {
             AttemptResult::Whole(frozen) => frozen,
             AttemptResult::Again(stood) => {
                 stopped_before += stood;
@@ -182,12 +183,13 @@ struct Held<'p> {
 impl<'p> Held<'p> {
     fn stop(
         process: &'p Process,
-        (most, transfers): (Option<Duration>, Transfers),
+        max_stop: Option<Duration>,
+        transfers: Transfers,
         how: &ReadPlan<'_>,
         stopped_before: &mut Duration,
     ) -> Result<Self> {
         let paused = Paused::begin(how.options.watch);
-        Ok(Self { stopped: stop_within(process, most, transfers, stopped_before)?, paused })
+        Ok(Self { stopped: stop_within(process, max_stop, transfers, stopped_before)?, paused })
     }
 
     /// Releases all threads; returns how long they were stopped.
@@ -313,7 +315,8 @@ fn threads_of(process: &Process, stopped: &Stopped<'_>, how: &ReadPlan<'_>) -> T
 fn read_stopped(
     process: &Process,
     mut held: Held<'_>,
-    (way, most): (Source, Option<Duration>),
+    source: Source,
+    max_stop: Option<Duration>,
     how: &ReadPlan<'_>,
     last: IsLastAttempt,
 ) -> Result<AttemptResult> {
@@ -322,14 +325,14 @@ fn read_stopped(
     let threads = threads_of(process, stopped, how);
     // No thread is stopped, because all sleep in transfers, so none can make a snapshot.
     let has_none = stopped.threads().next().is_none() && stopped.asleep().is_empty();
-    let (room, against) = match way {
+    let (room, against) = match source {
         Source::Snapshot(_) if has_none && how.options.snapshot == SnapshotMode::Always => {
             return Ok(AttemptResult::Again(held.resume()));
         }
         Source::Snapshot(_) if has_none => (None, None),
         Source::Snapshot(plan) => {
-            let shot = from_snapshot::take(process, stopped, &plan, &how.before, how.options.watch);
-            return read_snapshot(process, (held, shot), threads, how, last);
+            let snapshot = from_snapshot::take(process, stopped, &plan, &how.before, how.options.watch);
+            return read_snapshot(process, held, snapshot, threads, how, last);
         }
         Source::Copied(room, why) => (Some(room), why),
         Source::Stopped(why) => (None, why),
@@ -340,7 +343,7 @@ fn read_stopped(
         Err(_) if !stopped.slept_throughout() => return Ok(AttemptResult::Again(held.resume())),
         view => view?,
     };
-    frozen.reading_ends = most.map(|most| end_of_reading(since, most));
+    frozen.reading_ends = max_stop.map(|most| end_of_reading(since, most));
     let memory = TracedMemory::new(process.pid(), &frozen.address_space, &file, frozen.shares_memory());
     frozen.caveats.extend(against.map(|why| no_snapshot(&why)));
     let copy = room.and_then(|room| {
@@ -373,7 +376,8 @@ fn read_stopped(
 /// Releases the process, and reads its snapshot.
 fn read_snapshot(
     process: &Process,
-    (held, shot): (Held<'_>, std::result::Result<from_snapshot::SnapshotInputs, NotTaken>),
+    held: Held<'_>,
+    snapshot: std::result::Result<from_snapshot::SnapshotInputs, NotTaken>,
     threads: Threads,
     how: &ReadPlan<'_>,
     last: IsLastAttempt,
@@ -381,7 +385,7 @@ fn read_snapshot(
     let slept_on = held.stopped.slept_throughout();
     let stopped = held.resume();
     let no = |why| Error::NoSnapshot { pid: process.pid(), why, stopped };
-    let shot = shot.map_err(|NotTaken { reason: why, to_drop: unused }| {
+    let snapshot = snapshot.map_err(|NotTaken { reason: why, to_drop: unused }| {
         // Ended and reaped now that the process runs.
         let _paused = Paused::begin(how.options.watch);
         drop(unused);
@@ -390,7 +394,7 @@ fn read_snapshot(
     if !slept_on {
         return Ok(AttemptResult::Again(stopped));
     }
-    let (mut frozen, busy) = shot.read(process, threads, how, last).map_err(|error| match error {
+    let (mut frozen, busy) = snapshot.read(process, threads, how, last).map_err(|error| match error {
         Error::NoSnapshot { why, .. } => no(why),
         other => other,
     })?;

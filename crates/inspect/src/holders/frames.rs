@@ -7,6 +7,7 @@ use std::time::Instant;
 use strandline_process::map::Mapping;
 use strandline_process::modules;
 use strandline_process::procfs::Process;
+use strandline_process::range::AddressRange;
 use strandline_process::stacks::{Stack, ThreadFacts};
 use strandline_process::unwind::{End, Frame, Objects, Unwinder};
 
@@ -23,17 +24,26 @@ const MAX_OBJECTS: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActiveFunction {
     /// Its part of the stack.
-    pub range: (u64, u64),
+    pub range: AddressRange,
     /// Its name, or its file and offset.
     pub function: String,
     /// The file.
     pub module: String,
 }
 
-/// A frame: where it begins and ends on the stack, and its instruction.
-type FrameRange = (u64, u64, u64);
-/// A thread, its frames, and whether the walk reached the start of the thread.
-type Walked = (i32, Vec<FrameRange>, bool);
+/// A frame: its part of the stack, and its instruction.
+struct FrameRange {
+    range: AddressRange,
+    instruction: u64,
+}
+
+/// The frames of a thread, innermost first, without the outermost one, whose end is unknown.
+#[derive(Default)]
+struct Walked {
+    frames: Vec<FrameRange>,
+    /// Whether the walk reached the start of the thread.
+    is_whole: bool,
+}
 
 /// The functions on each thread's stack.
 pub struct Frames(HashMap<i32, ThreadFrames>);
@@ -57,16 +67,17 @@ impl Frames {
             let Some(thread) = thread.filter(|_| count < MAX_ALL_FRAMES && Instant::now() < deadline) else {
                 continue;
             };
-            let (frames, is_whole) = walk(process, frozen, &mut objects, (thread, stack));
-            count += frames.len();
-            walked.push((stack.tid, frames, is_whole));
+            let of_thread = walk(process, frozen, &mut objects, thread, stack);
+            count += of_thread.frames.len();
+            walked.push((stack.tid, of_thread));
         }
-        let names = names(process, frozen, &walked);
-        let called = |&(from, to, instruction): &FrameRange| {
-            let (function, module) = names.get(&instruction).cloned()?;
-            Some(ActiveFunction { range: (from, to), function, module })
+        let frames = walked.iter().flat_map(|(_, walked)| &walked.frames);
+        let names = names(process, frozen, frames.map(|frame| frame.instruction));
+        let called = |frame: &FrameRange| {
+            let (function, module) = names.get(&frame.instruction).cloned()?;
+            Some(ActiveFunction { range: frame.range, function, module })
         };
-        let of_thread = |(tid, frames, is_whole): Walked| {
+        let of_thread = |(tid, Walked { frames, is_whole }): (i32, Walked)| {
             (tid, ThreadFrames { called: frames.iter().rev().filter_map(called).collect(), is_whole })
         };
         Self(walked.into_iter().map(of_thread).collect())
@@ -78,15 +89,15 @@ impl Frames {
     }
 }
 
-/// Returns bounds and instruction of each frame of a thread, innermost first, without the outermost
-/// frame, whose end is unknown; and whether the walk reached the start of the thread.
+/// Walks the stack of a thread.
 fn walk(
     process: &Process,
     frozen: &Frozen,
     objects: &mut Objects,
-    (thread, stack): (&ThreadFacts, &Stack),
-) -> (Vec<FrameRange>, bool) {
-    let Some(first) = Frame::of_facts(thread) else { return (Vec::new(), false) };
+    thread: &ThreadFacts,
+    stack: &Stack,
+) -> Walked {
+    let Some(first) = Frame::of_facts(thread) else { return Walked::default() };
     for _ in 0..MAX_OBJECTS {
         let unwinder = Unwinder { memory: frozen.own_memory(), space: &frozen.address_space, objects };
         let mut frames: Vec<(u64, u64)> = Vec::new();
@@ -101,14 +112,21 @@ fn walk(
             continue;
         }
         let ends = frames.iter().skip(1).map(|next| next.0);
-        let places = frames.iter().zip(ends).map(|(frame, end)| (frame.0, end, frame.1));
-        return (places.collect(), end == End::Start);
+        let ranges = frames.iter().zip(ends).map(|(&(start, instruction), end)| FrameRange {
+            range: AddressRange::new(start, end),
+            instruction,
+        });
+        return Walked { frames: ranges.collect(), is_whole: end == End::Start };
     }
-    (Vec::new(), false)
+    Walked::default()
 }
 
 /// Returns the name and module of the function of each instruction.
-fn names(process: &Process, frozen: &Frozen, walked: &[Walked]) -> HashMap<u64, (String, String)> {
+fn names(
+    process: &Process,
+    frozen: &Frozen,
+    instructions: impl Iterator<Item = u64>,
+) -> HashMap<u64, (String, String)> {
     // Start address of the program or library of each mapping.
     let groups = modules::file_groups(frozen.address_space.mappings());
     let bases: HashMap<u64, u64> = groups
@@ -117,7 +135,7 @@ fn names(process: &Process, frozen: &Frozen, walked: &[Walked]) -> HashMap<u64, 
         .flat_map(|(group, base)| group.iter().map(move |mapping| (mapping.start, base)))
         .collect();
     let mut by_mapping: BTreeMap<u64, (&Mapping, Vec<u64>)> = BTreeMap::new();
-    for &(.., instruction) in walked.iter().flat_map(|(_, frames, _)| frames) {
+    for instruction in instructions {
         if let Some(mapping) = frozen.address_space.find(instruction) {
             by_mapping.entry(mapping.start).or_insert((mapping, Vec::new())).1.push(instruction);
         }

@@ -175,7 +175,7 @@ fn fill(
     let known = Known { no_references: None, exact: exact.as_ref() };
     let references = References::read(&memory, &blocks, known, Some(&vtables), &limits, &progress)?;
     let within = exact.map(Exact::inner_targets);
-    let AllRoots { found, roots, unread_bytes } = roots::find(process, frozen, (&blocks, within), deadline)?;
+    let AllRoots { found, roots, unread_bytes } = roots::find(process, frozen, &blocks, within, deadline)?;
     let caveats = incomplete(&references.outcome(), unread_bytes, frozen);
     let is_whole = caveats.is_empty();
     holders.caveats.extend(caveats);
@@ -188,8 +188,8 @@ fn fill(
     let graph = Reachability::new(blocks, references, roots, KeepPaths::None, longest)?;
     let held = graph.held(longest)?;
     let own = RuntimeBlocks::new(&frozen.runtimes);
-    let types = Types::new(&held, &vtables.finish(process, frozen), (&frozen.refinements, &own))?;
-    report(holders, &held, &found, (&types, &own), frozen)?;
+    let types = Types::new(&held, &vtables.finish(process, frozen), &frozen.refinements, &own)?;
+    report(holders, &held, &found, &types, &own, frozen)?;
     if !is_whole {
         holders.withhold();
     }
@@ -225,14 +225,15 @@ fn report(
     holders: &mut Holders,
     held: &DominatorTree,
     found: &[roots::FoundRoot],
-    (types, own): (&Types, &RuntimeBlocks<'_>),
+    types: &Types,
+    own: &RuntimeBlocks<'_>,
     frozen: &Frozen,
 ) -> std::result::Result<(), Refused> {
     let tops = held.sole_roots()?;
     let (pins, outline) = std::thread::scope(|scope| {
         let outline = scope.spawn(|| held.outline(types.all()));
         holders.leaked = leaked::resident(held, &tops, frozen);
-        let pins = Pins::count(held, (&tops, found.len()), (types, own), &frozen.residency);
+        let pins = Pins::count(held, &tops, types, own, &frozen.residency);
         (pins, outline.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     let outline = outline?;

@@ -41,15 +41,16 @@ struct Page {
 }
 
 impl Pins {
-    /// Counts the pages. `tops` has the root of each block, `roots` is the number of roots. Blocks
-    /// in runtimes' own memory are left out: that memory is not given back page by page.
+    /// Counts the pages. `tops` has the root of each block. Blocks in runtimes' own memory are left
+    /// out: that memory is not given back page by page.
     pub fn count(
         held: &DominatorTree,
-        (tops, roots): (&[u32], usize),
-        (types, own): (&Types, &RuntimeBlocks<'_>),
+        tops: &[u32],
+        types: &Types,
+        own: &RuntimeBlocks<'_>,
         residency: &Residency,
     ) -> Self {
-        let (of_roots, of_types) = (vec![0; roots], vec![0; types.count()]);
+        let (of_roots, of_types) = (vec![0; held.root_count() as usize], vec![0; types.count()]);
         let mut pins = Self { of_roots, of_types, of_lost: 0, of_root_and_type: HashMap::new() };
         let mut page: Option<Page> = None;
         let all = held.blocks().iter(0).enumerate();

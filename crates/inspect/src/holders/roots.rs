@@ -8,7 +8,6 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
-use strandline_claims::range::merge;
 use strandline_claims::runtime::{Reading, claimed_ranges};
 use strandline_claims::words::{READ_BYTES, each_word};
 use strandline_holders::{BlockSet, Blocks, Refused, Roots};
@@ -17,6 +16,7 @@ use strandline_process::map::Mapping;
 use strandline_process::memory::Memory;
 use strandline_process::modules;
 use strandline_process::procfs::Process;
+use strandline_process::range::{AddressRange, RangeSet};
 
 use super::facts::RootKind;
 use super::frames::{Frames, ThreadFrames};
@@ -74,11 +74,13 @@ pub struct AllRoots {
     pub unread_bytes: u64,
 }
 
-/// Finds all roots. Refused if there are too many, or after `deadline`.
+/// Finds all roots of `blocks`. `pointed_into` are the blocks that words of runtimes' objects point
+/// into without being references. Refused if there are too many, or after `deadline`.
 pub fn find(
     process: &Process,
     frozen: &Frozen,
-    (blocks, within): (&Blocks, Option<BlockSet>),
+    blocks: &Blocks,
+    pointed_into: Option<BlockSet>,
     deadline: Instant,
 ) -> Result<AllRoots, Refused> {
     let mut finder = Finder {
@@ -89,7 +91,7 @@ pub fn find(
         hits: Vec::new(),
         index: HashMap::new(),
         runtime_references: Vec::new(),
-        pointed_into: within,
+        pointed_into,
         unread_bytes: 0,
     };
     let names = thread_names(process, frozen);
@@ -171,17 +173,17 @@ impl Finder<'_> {
 
     /// Searches a range of shared or of private memory, and returns each word that points to a
     /// block.
-    fn search_range(&mut self, (start, end): (u64, u64), is_shared: bool) -> Result<Vec<Hit>, Refused> {
+    fn search_range(&mut self, range: AddressRange, is_shared: bool) -> Result<Vec<Hit>, Refused> {
         let residency = &self.frozen.residency;
         let resident = |from: u64, to: u64| -> Vec<(u64, u64)> {
             let runs = residency.runs_in(from..to).filter(|run| is_shared || run.anonymous);
             runs.map(|run| (run.start.max(from), run.end.min(to))).collect()
         };
-        let wanted: u64 = resident(start, end).iter().map(|run| run.1 - run.0).sum();
+        let wanted: u64 = resident(range.start, range.end).iter().map(|run| run.1 - run.0).sum();
         let (mut found, mut is_over): (Vec<Hit>, bool) = (Vec::new(), Instant::now() >= self.deadline);
         let memory: &dyn Memory = if is_shared { &self.frozen.memory } else { self.frozen.own_memory() };
         let room = MAX_HITS - self.hits.len().min(MAX_HITS);
-        let read = each_word((memory, &resident), (start, end), READ_BYTES, &mut |at, word| {
+        let read = each_word(memory, &resident, range, READ_BYTES, &mut |at, word| {
             // Words in blocks are followed when the block is reached. Static data contains blocks
             // where musl's loader donated it to malloc.
             if let Some(block) = self.blocks.find(word).filter(|_| self.blocks.find(at).is_none()) {
@@ -200,7 +202,7 @@ impl Finder<'_> {
     }
 
     /// Searches the stacks from their stack pointers on, and returns the bounds of each.
-    fn stacks(&mut self, names: &HashMap<i32, String>, frames: &Frames) -> Result<Vec<(u64, u64)>, Refused> {
+    fn stacks(&mut self, names: &HashMap<i32, String>, frames: &Frames) -> Result<RangeSet, Refused> {
         let mut taken = Vec::new();
         for stack in &self.frozen.stacks {
             let thread = names.get(&stack.tid).cloned();
@@ -211,19 +213,21 @@ impl Finder<'_> {
             let own = known.map(|thread| thread.fs_base).filter(is_on).unwrap_or(stack.high);
             let from = stack.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(stack.low) & !7;
             let root = self.root(RootKind::Tls, "thread control block", thread.clone());
-            let words = self.search_range((own, stack.high), false)?;
+            let words = self.search_range(AddressRange::new(own, stack.high), false)?;
             self.hit_all(root, &words)?;
-            self.add_frames(((from, own), own < stack.high), frames.of(stack.tid), thread)?;
+            let in_use = AddressRange::new(from, own);
+            self.add_frames(in_use, own < stack.high, frames.of(stack.tid), thread)?;
             taken.push((stack.low, stack.high));
         }
-        Ok(taken)
+        Ok(taken.into_iter().collect())
     }
 
     /// Adds the roots of a stack, one for each function. Words in no known frame are roots of the
     /// stack as a whole. With `has_storage`, thread-local storage follows the frames.
     fn add_frames(
         &mut self,
-        (whole, has_storage): ((u64, u64), bool),
+        whole: AddressRange,
+        has_storage: bool,
         of: Option<&ThreadFrames>,
         thread: Option<String>,
     ) -> Result<(), Refused> {
@@ -237,8 +241,8 @@ impl Finder<'_> {
         let mut known: HashSet<u32> = HashSet::new();
         for (index, one) in called.iter().enumerate() {
             // The innermost function may also use memory below its stack pointer.
-            let from = if index + 1 == called.len() { whole.0 } else { one.range.0 };
-            let found = between(from, one.range.1).iter();
+            let from = if index + 1 == called.len() { whole.start } else { one.range.start };
+            let found = between(from, one.range.end).iter();
             let own: Vec<Hit> = found.filter(|hit| known.insert(hit.2)).copied().collect();
             if !own.is_empty() {
                 let (name, module) = (one.function.clone(), Some(one.module.clone()));
@@ -248,9 +252,9 @@ impl Finder<'_> {
                 self.hit_all(root, &own)?;
             }
         }
-        let outer = called.first().map_or(whole.0, |one| one.range.1);
+        let outer = called.first().map_or(whole.start, |one| one.range.end);
         let rest: Vec<Hit> =
-            between(outer, whole.1).iter().filter(|hit| !known.contains(&hit.2)).copied().collect();
+            between(outer, whole.end).iter().filter(|hit| !known.contains(&hit.2)).copied().collect();
         // Thread-local storage is past the frame of the function that the thread began with.
         let root = match has_storage && of.is_some_and(|of| of.is_whole) && !called.is_empty() {
             true => self.root(RootKind::Tls, "thread-local storage", thread),
@@ -260,39 +264,31 @@ impl Finder<'_> {
     }
 
     /// Searches all other memory that is not heap.
-    fn search_mappings(&mut self, process: &Process, mut taken: Vec<(u64, u64)>) -> Result<(), Refused> {
+    fn search_mappings(&mut self, process: &Process, mut taken: RangeSet) -> Result<(), Refused> {
         let frozen = self.frozen;
         for runtime in &frozen.runtimes {
             let root = self.add_runtime(runtime)?;
             for claim in &runtime.claims {
-                let words = self.search_range((claim.start, claim.end), false)?;
+                let words = self.search_range(claim.range(), false)?;
                 self.hit_all(root, &words)?;
-                taken.push((claim.start, claim.end));
             }
+            taken.extend(runtime.claims.iter().map(|claim| claim.range()));
         }
-        let mut heaps: Vec<(u64, u64)> = Vec::new();
-        for reading in &frozen.readings {
-            heaps.extend(reading.claims.iter().map(|claim| (claim.start, claim.end)));
-            heaps.extend(reading.mapped_blocks.iter().map(|block| (block.start, block.end)));
-        }
-        merge(&mut heaps);
+        let mut with_heaps = taken.clone();
+        with_heaps.extend(frozen.readings.iter().flat_map(|heap| heap.ranges()));
+        let mapped = frozen.readings.iter().flat_map(|heap| &heap.mapped_blocks);
+        with_heaps.extend(mapped.map(|block| (block.start, block.end)));
         let with_blocks = self.with_blocks();
-        merge(&mut taken);
-        let mut with_heaps: Vec<(u64, u64)> = taken.iter().chain(&heaps).copied().collect();
-        merge(&mut with_heaps);
         let groups = modules::file_groups(frozen.address_space.mappings());
-        let mut known: Vec<(u64, u64)> = Vec::new();
         for group in &groups {
             self.search_module(process, group, &with_heaps)?;
-            known.extend(group.iter().map(|mapping| (mapping.start, mapping.end)));
         }
         let devices =
             frozen.smaps_entries.iter().filter(|space| space.flags.is_io() || space.flags.is_pfn_map());
-        known.extend(devices.map(|space| (space.mapping.start, space.mapping.end)));
-        merge(&mut known);
+        let of_files = groups.iter().flatten().map(|mapping| mapping.range());
+        let known: RangeSet = of_files.chain(devices.map(|space| space.mapping.range())).collect();
         for (mapping, has_blocks) in frozen.address_space.mappings().iter().zip(with_blocks) {
-            let first = known.partition_point(|range| range.1 <= mapping.start);
-            if known.get(first).is_some_and(|range| range.0 <= mapping.start) {
+            if known.contains(mapping.start) {
                 continue;
             }
             // If a heap continues past foreign mappings, its claim includes these; only mappings
@@ -336,13 +332,13 @@ impl Finder<'_> {
 
     /// Searches unexplained memory. If a thread's FS base points into it, it is that thread's
     /// storage.
-    fn search_unexplained(&mut self, mapping: &Mapping, taken: &[(u64, u64)]) -> Result<(), Refused> {
+    fn search_unexplained(&mut self, mapping: &Mapping, taken: &RangeSet) -> Result<(), Refused> {
         let owner = self.frozen.facts.iter().find(|thread| mapping.contains(thread.fs_base));
         let (kind, name) = match owner {
             Some(thread) => (RootKind::Tls, format!("storage of thread {}", thread.tid)),
             None => (RootKind::Static, format!("memory at {:#x}", mapping.start)),
         };
-        for range in subtract((mapping.start, mapping.end), taken) {
+        for range in taken.gaps_in(mapping.range()) {
             let words = self.search_range(range, mapping.permissions.shared)?;
             if !words.is_empty() {
                 // It may contain unrecognised stacks, with stale words of earlier calls.
@@ -366,11 +362,11 @@ impl Finder<'_> {
         &mut self,
         process: &Process,
         group: &[&Mapping],
-        taken: &[(u64, u64)],
+        taken: &RangeSet,
     ) -> Result<(), Refused> {
         let mut words: Vec<Hit> = Vec::new();
         for mapping in group {
-            for range in subtract((mapping.start, mapping.end), taken) {
+            for range in taken.gaps_in(mapping.range()) {
                 words.extend(self.search_range(range, false)?);
             }
         }
@@ -426,36 +422,5 @@ impl Finder<'_> {
             found.push(of.clone());
         }
         AllRoots { found, roots, unread_bytes: self.unread_bytes }
-    }
-}
-
-/// Returns the parts of a range that are not in `taken`, which is in address order.
-fn subtract((start, end): (u64, u64), taken: &[(u64, u64)]) -> Vec<(u64, u64)> {
-    let mut parts = Vec::new();
-    let mut at = start;
-    let first = taken.partition_point(|range| range.1 <= start);
-    for &(from, to) in taken.iter().skip(first).take_while(|range| range.0 < end) {
-        if at < from {
-            parts.push((at, from));
-        }
-        at = at.max(to);
-    }
-    if at < end {
-        parts.push((at, end));
-    }
-    parts
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_taken_is_left_out() {
-        let taken = [(10, 20), (30, 40), (60, 70)];
-        assert_eq!(subtract((0, 50), &taken), [(0, 10), (20, 30), (40, 50)]);
-        assert_eq!(subtract((12, 18), &taken), []);
-        assert_eq!(subtract((65, 80), &taken), [(70, 80)]);
-        assert_eq!(subtract((20, 30), &taken), [(20, 30)]);
     }
 }

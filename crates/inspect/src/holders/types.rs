@@ -29,8 +29,9 @@ impl Types {
     /// Determines the type of each block.
     pub fn new(
         held: &DominatorTree,
-        told: &BlockTypes,
-        (refinements, own): (&Refinements, &RuntimeBlocks<'_>),
+        classes: &BlockTypes,
+        refinements: &Refinements,
+        own: &RuntimeBlocks<'_>,
     ) -> Result<Self, Refused> {
         let blocks = held.blocks();
         let mut types = Self {
@@ -45,11 +46,11 @@ impl Types {
         let kind = |named: &Option<NamedType>| {
             named.as_ref().map(|named| (types.named_kind(named.name.clone()), named.least_bytes))
         };
-        let kinds: Vec<Option<(u16, u64)>> = told.types.iter().map(kind).collect();
+        let kinds: Vec<Option<(u16, u64)>> = classes.types.iter().map(kind).collect();
         let palette = refinements.palette();
         let mut of_runtimes = Some(refinements.finder()).filter(|_| !refinements.is_empty());
         for (block, (start, bytes)) in blocks.iter(0).enumerate() {
-            let class = told.type_index(block).and_then(|class| kinds.get(class).copied().flatten());
+            let class = classes.type_index(block).and_then(|class| kinds.get(class).copied().flatten());
             let class = class.filter(|(_, least)| *least <= bytes).map(|(kind, _)| kind);
             let known = of_runtimes.as_mut().and_then(|finder| finder.find(start, bytes));
             let row = known.filter(|_| class.is_none()).and_then(|known| palette.get(known.slot));

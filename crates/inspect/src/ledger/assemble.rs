@@ -319,7 +319,7 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
             }
         }
         if space.counts.lazy_free_bytes > 0 {
-            move_lazy_free(&mut writer, space, (inputs, &claims), &mut ledger);
+            move_lazy_free(&mut writer, space, inputs.readings, &claims, &mut ledger);
         }
         shared_memory.add(&space.mapping.name, writer.tally.of(&SHMEM));
         ledger.tally.add_all(&writer.tally);
@@ -510,10 +510,11 @@ fn mapping_row(space: &SmapsEntry, anonymous: bool, programs: &[((u32, u32), u64
 fn move_lazy_free(
     writer: &mut LedgerWriter<'_>,
     space: &SmapsEntry,
-    (inputs, claims): (&Inputs<'_>, &[(&RangeClaim, ClassRows<'_>)]),
+    readings: &[Reading],
+    claims: &[(&RangeClaim, ClassRows<'_>)],
     ledger: &mut Ledger,
 ) {
-    let mapped = inputs.readings.iter().filter_map(|reading| Some(reading.rows?.mapped));
+    let mapped = readings.iter().filter_map(|reading| Some(reading.rows?.mapped));
     let rows = [&ANONYMOUS as RowRef, &ZERO, &PROGRAM_DATA, &STACK_BELOW_SP].into_iter().chain(mapped);
     let turn = |writer: &mut LedgerWriter<'_>, id, taken| {
         writer.tally.add(&LAZY_FREE, taken);

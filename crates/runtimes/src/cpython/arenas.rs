@@ -98,7 +98,7 @@ pub fn find(
 
 /// Adds the words of a range that could point to an array.
 fn add_words(context: &Context<'_>, memory: &dyn Memory, range: (u64, u64), words: &mut BTreeSet<u64>) {
-    each_word((memory, context.resident), range, READ_BYTES, &mut |_, word| {
+    each_word(memory, context.resident, range, READ_BYTES, &mut |_, word| {
         let could_be = word.is_multiple_of(16) && word < 1 << 47;
         if could_be && context.space.find(word).is_some_and(words::is_mapped_memory) {
             words.insert(word);

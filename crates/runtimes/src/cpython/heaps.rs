@@ -74,7 +74,7 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program) -> He
     // A key computed with the wrong layout is not in static data; of several keys that are, the one
     // with the most segments wins.
     let mut there: BTreeMap<u64, usize> = BTreeMap::new();
-    each_word((memory, context.resident), program.data, READ_BYTES, &mut |_, word| {
+    each_word(memory, context.resident, program.data, READ_BYTES, &mut |_, word| {
         if keys.contains(&word) {
             there.entry(word).or_insert_with(|| candidates.iter().filter(|one| one.key == word).count());
         }

@@ -51,7 +51,7 @@ pub fn read(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
     let mut found = Found { controller, stats };
     if !found.is_complete() {
         let mut tried = 0_u64;
-        each_word((memory, context.resident), program.data, READ_BYTES, &mut |at, word| {
+        each_word(memory, context.resident, program.data, READ_BYTES, &mut |at, word| {
             let controller = match layout.in_use {
                 Some(offset) => Some(offset).filter(|_| word == in_use),
                 None => Some(HEAP_MINIMUM).filter(|_| (HEAP_MINIMUM_AT_100 / 100..1 << 42).contains(&word)),

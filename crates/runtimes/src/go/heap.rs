@@ -109,7 +109,7 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program, layou
         return heap_at(context, &mut pages, address, layout);
     }
     let (mut found, mut tried) = (None, 0_u64);
-    each_word((memory, context.resident), program.data, READ_BYTES, &mut |at, word| {
+    each_word(memory, context.resident, program.data, READ_BYTES, &mut |at, word| {
         if word.is_multiple_of(8) && context.space.find(word).is_some_and(words::is_mapped_memory) {
             tried += 1;
             let address = at.wrapping_sub(layout.all_spans);

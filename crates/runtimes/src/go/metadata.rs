@@ -42,7 +42,7 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
     let mut known: BTreeSet<u64> = spans.structures.iter().copied().take(MAX_PAGES).collect();
     let mut seen = 0_u64;
     let mut follow = |range: (u64, u64)| {
-        each_word((memory, context.resident), range, READ_BYTES, &mut |_, word| {
+        each_word(memory, context.resident, range, READ_BYTES, &mut |_, word| {
             let is_mapped = || context.space.find(word).is_some_and(is_mapped_memory);
             if word < 1 << 47 && word.is_multiple_of(8) && is_mapped() && !heap.contains(word, word + 1) {
                 known.insert(page_of(word));

@@ -131,7 +131,6 @@ impl<'a> Roots<'a> {
             words.each(&mut clock, take);
         }
         self.known.registers.iter().for_each(|&word| self.oops.each_of(word, take));
-        let memory = (self.memory.memory, self.context.resident);
         // The process controls the bounds of its stacks: they may overlap.
         let mut ranges = self.known.ranges.clone();
         merge(&mut ranges);
@@ -139,7 +138,7 @@ impl<'a> Roots<'a> {
             if clock.is_over() {
                 break;
             }
-            each_word(memory, range, READ_BYTES, &mut |_, word| {
+            each_word(self.memory.memory, self.context.resident, range, READ_BYTES, &mut |_, word| {
                 self.oops.each_of(word, take);
                 clock.has_time()
             });

@@ -72,9 +72,8 @@ impl<'a> Words<'a> {
             if clock.is_over() {
                 return;
             }
-            let range = (mapping.start, mapping.end);
             let mut row = Run::default();
-            each_word((memory, self.context.resident), range, READ_BYTES, &mut |at, word| {
+            each_word(memory, self.context.resident, mapping.range(), READ_BYTES, &mut |at, word| {
                 if !self.may_be_object(word) {
                     row.end(take);
                 } else if !self.is_of_a_region(at, word) {
@@ -124,7 +123,7 @@ impl<'a> Words<'a> {
         }
         let from =
             thread.map_or(low, |thread| thread.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(low) & !7);
-        each_word((self.view.memory, self.context.resident), (from, high), READ_BYTES, &mut |_, word| {
+        each_word(self.view.memory, self.context.resident, (from, high), READ_BYTES, &mut |_, word| {
             both(word);
             clock.has_time()
         });
