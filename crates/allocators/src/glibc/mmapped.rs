@@ -128,47 +128,46 @@ impl Place {
     }
 }
 
-/// Searches `places` for the `count` chunks that malloc counts, and their `bytes` if that figure is
-/// reliable, until `deadline`.
-///
-/// Most are at the start of a mapping or right after each other: these places are tried first, and
-/// all pages only if chunks are missing. In between, `around` is searched for chunks around memory
-/// that other readers have claimed: `claimed`, in address order, is in `around` but not in
-/// `places`.
-pub fn find(
-    memory: &dyn Memory,
-    places: &[Place],
-    (around, claimed): (&[Place], &[AddressRange]),
-    (count, bytes): (u64, Option<u64>),
-    deadline: Instant,
-) -> Found {
-    let mut search =
-        Search { memory, claimed, count, bytes, spent_pages: 0, deadline, found: Found::default() };
-    search.at_starts(places);
-    if !search.is_done() && !claimed.is_empty() {
-        search.found = Found { pages_read: search.found.pages_read, ..Found::default() };
-        search.at_starts(around);
-    }
-    if !search.is_done() {
-        search.found = Found { pages_read: search.found.pages_read, ..Found::default() };
-        let places = if claimed.is_empty() { places } else { around };
-        places.iter().for_each(|place| search.everywhere(&place.runs, place.end));
-    }
-    search.found
-}
-
+/// A search for the chunks that malloc counts.
 struct Search<'a> {
     memory: &'a dyn Memory,
+    /// Memory that other readers have claimed, in address order.
     claimed: &'a [AddressRange],
+    /// Number of chunks.
     count: u64,
+    /// Their bytes, if that figure is reliable.
     bytes: Option<u64>,
+    deadline: Instant,
     /// Cost so far, in readable pages.
     spent_pages: u64,
-    deadline: Instant,
     found: Found,
 }
 
 impl Search<'_> {
+    /// Searches `places`, which do not include the claimed memory; `around` are places that do.
+    ///
+    /// Most chunks are at the start of a mapping or right after each other: these places are tried
+    /// first, and all pages only if chunks are missing. In between, `around` is searched for chunks
+    /// around claimed memory.
+    fn run(mut self, places: &[Place], around: &[Place]) -> Found {
+        self.at_starts(places);
+        if !self.is_done() && !self.claimed.is_empty() {
+            self.restart();
+            self.at_starts(around);
+        }
+        if !self.is_done() {
+            self.restart();
+            let places = if self.claimed.is_empty() { places } else { around };
+            places.iter().for_each(|place| self.everywhere(&place.runs, place.end));
+        }
+        self.found
+    }
+
+    /// Discards the chunks found so far.
+    fn restart(&mut self) {
+        self.found = Found { pages_read: self.found.pages_read, ..Found::default() };
+    }
+
     /// Tries the start of each mapping, and the end of each chunk found.
     fn at_starts(&mut self, places: &[Place]) {
         for place in places {
@@ -322,8 +321,16 @@ impl MappedChunks {
         let bytes = (!self.drifts).then_some(self.bytes);
         let mut claimed = context.claimed.to_vec();
         claimed.sort_unstable();
-        let wanted = (self.count, bytes);
-        let found = find(context.whole_memory, &places, (&around, &claimed), wanted, context.deadline);
+        let search = Search {
+            memory: context.whole_memory,
+            claimed: &claimed,
+            count: self.count,
+            bytes,
+            deadline: context.deadline,
+            spent_pages: 0,
+            found: Found::default(),
+        };
+        let found = search.run(&places, &around);
         reading.bytes_read += found.pages_read * 16;
         if found.blocks.len() as u64 != self.count || bytes.is_some_and(|bytes| found.bytes != bytes) {
             let text = format!(

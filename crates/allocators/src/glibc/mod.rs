@@ -142,7 +142,7 @@ pub fn read(context: &Context<'_>) -> Result<Readings, OutOfOrder> {
     let mut mapped_chunks = MappedChunks::default();
     let apart = apart::apart(context);
     for object in &objects {
-        readings.extend(read_one(context, object, (&readings, &apart), &mut mapped_chunks)?);
+        readings.extend(read_one(context, object, &readings, &apart, &mut mapped_chunks)?);
     }
     mapped_chunks.find(context, &apart, &mut readings);
     let mapped = objects.iter().find(|object| object.is_libc);
@@ -162,7 +162,8 @@ fn unread_heap(context: &Context<'_>, object: &Object) -> Option<Caveat> {
 fn read_one(
     context: &Context<'_>,
     object: &Object,
-    (before, apart): (&[Reading], &RangeSet),
+    before: &[Reading],
+    apart: &RangeSet,
     mapped_chunks: &mut MappedChunks,
 ) -> Result<Option<Reading>, OutOfOrder> {
     let Some(main) = locate::main_arena(context.whole_memory, &object.data) else { return Ok(None) };

@@ -136,13 +136,13 @@ impl Reader<'_> {
         for class in used {
             let at = first + (class as u64 - 1) * stride;
             let (info, slots) = (at.wrapping_sub(TRANSFER_INFO), at.wrapping_sub(TRANSFER_SLOTS));
-            self.slots((heap.statics.word(info), heap.statics.word(slots)), class, CacheKind::Transfer);
+            self.slots(heap.statics.word(info), heap.statics.word(slots), class, CacheKind::Transfer);
         }
         self.shards();
     }
 
     /// Reads the objects in `slots`; `info` holds the number of slots used and the capacity.
-    fn slots(&mut self, (info, slots): (u64, u64), class: usize, of: CacheKind) {
+    fn slots(&mut self, info: u64, slots: u64, class: usize, of: CacheKind) {
         let (used, capacity) = (info & 0xffff_ffff, info >> 32);
         if used > capacity || used > MAX_SLOTS.max(self.max_sharded_slots(of, class)) {
             self.cached.broken += 1;
@@ -184,7 +184,7 @@ impl Reader<'_> {
                 for class in 1..number {
                     let at = first + SHARD_BYTES * class as u64;
                     let [info, slots] = [16, 8].map(|before| self.cache.word(at - before).unwrap_or(0));
-                    self.slots((info, slots), class, CacheKind::Sharded);
+                    self.slots(info, slots, class, CacheKind::Sharded);
                     self.cached.structures.insert(page_of(at));
                 }
                 self.cached.structures.insert(page_of(array));

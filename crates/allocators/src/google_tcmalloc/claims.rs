@@ -57,14 +57,15 @@ pub fn claim(
     context: &Context<'_>,
     heap: &Heap,
     pieces: &[Piece],
-    (cached, proxies): (&Cached, &[u64]),
+    cached: &Cached,
+    proxies: &[u64],
 ) -> (Vec<RangeClaim>, Counts) {
     // Free ranges can be very long and are mostly not resident.
     let is_free = |piece: &Piece| matches!(piece.kind, Kind::Unbacked | Kind::Backed { .. });
     let is_claimed = |piece: &&Piece| !is_free(piece) || !context.resident_runs(piece.range()).is_empty();
     let claimed: Vec<Piece> = pieces.iter().filter(is_claimed).copied().collect();
     let (claims, mut counts) = claim_in_parts(context, &claimed, &Piece::range, &|pieces, accumulator| {
-        let mut claimer = Claimer::new(context, heap, (cached, proxies));
+        let mut claimer = Claimer::new(context, heap, cached, proxies);
         for piece in pieces {
             claimer.piece(piece, accumulator);
         }
@@ -103,7 +104,7 @@ struct Claimer<'a> {
 }
 
 impl<'a> Claimer<'a> {
-    fn new(context: &'a Context<'a>, heap: &'a Heap, (cached, proxies): (&'a Cached, &'a [u64])) -> Self {
+    fn new(context: &'a Context<'a>, heap: &'a Heap, cached: &'a Cached, proxies: &'a [u64]) -> Self {
         Self {
             context,
             heap,

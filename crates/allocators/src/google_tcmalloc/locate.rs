@@ -215,7 +215,7 @@ impl Finder<'_> {
                     let index = (place - leaf) / width + part;
                     let entry = if class > 0 { self.cache.word(spans + 8 * index) } else { None };
                     if let Some(entry) = entry.filter(|entry| seen.insert(entry & SPAN_BITS))
-                        && let Some(number) = self.number_of(entry & SPAN_BITS, (class, index), shape)
+                        && let Some(number) = self.number_of(entry & SPAN_BITS, class, index, shape)
                     {
                         *votes.entry(number).or_default() += 1;
                     }
@@ -231,7 +231,7 @@ impl Finder<'_> {
 
     /// Returns the number of the leaf that has, at `index`, a page of the span at `at` and its
     /// class; under any layout.
-    fn number_of(&mut self, at: u64, (class, index): (usize, u64), shape: PageMapLayout) -> Option<u64> {
+    fn number_of(&mut self, at: u64, class: usize, index: u64, shape: PageMapLayout) -> Option<u64> {
         let of_class =
             |span: &Words| self.classes.pages.get(class) == Some(&span.pages) && span.sample.is_none();
         let cache = &mut self.cache;

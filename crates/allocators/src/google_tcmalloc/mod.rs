@@ -105,7 +105,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let huge = huge::find(context, heap);
     let pieces = pieces::merge_sources(heap, &spans, &huge, &mut UnclaimedMemory::new(context, taken));
     let cached = caches::find(context, heap);
-    let (claims, mut counts) = claims::claim(context, heap, &pieces.all, (&cached, &spans.proxies));
+    let (claims, mut counts) = claims::claim(context, heap, &pieces.all, &cached, &spans.proxies);
     let mut doubts = spans.doubts.clone();
     for more in [&huge.doubts, &pieces.doubts, &counts.doubts] {
         doubts.add(more);
@@ -119,7 +119,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let own = metadata::find(context, heap, &structures, &held);
     reading.claims.extend(own.iter().map(|&range| context.claim_whole(range, Class::Metadata)));
     let not_resident = metadata::not_resident(heap, &own);
-    reading.allocator = summary::facts(heap, &counts, &cached, (&own, not_resident), doubts.is_empty());
+    reading.allocator = summary::facts(heap, &counts, &cached, &own, not_resident, doubts.is_empty());
     reading.refined = std::mem::take(&mut counts.matched);
     let read =
         [spans.bytes_read, huge.bytes_read, counts.bytes_read, cached.bytes_read, heap.statics.bytes_read];

@@ -181,7 +181,7 @@ impl Walk<'_> {
     }
 
     fn tracker(&mut self, context: &Context<'_>, start: u64, at: u64) {
-        let tracker = read_tracker(&mut self.cache, (self.heap.layout, self.heap.page_shift), at);
+        let tracker = read_tracker(&mut self.cache, self.heap.layout, self.heap.page_shift, at);
         let is_free = |free: &mut UnclaimedMemory<'_>| free.contains((start, start + HUGE_BYTES));
         match tracker.filter(|tracker| tracker.start == start && is_free(&mut self.free)) {
             Some(tracker) => {

@@ -12,7 +12,8 @@ pub fn facts(
     heap: &Heap,
     counts: &Counts,
     cached: &Cached,
-    (own, not_resident): (&[AddressRange], Option<u64>),
+    own: &[AddressRange],
+    not_resident: Option<u64>,
     is_whole: bool,
 ) -> Allocator {
     let mut allocator = Allocator {

@@ -33,7 +33,7 @@ pub fn layout(context: &Context<'_>, heap: &Heap) -> &'static Layout {
             let class = class_at(&mut cache, heap, leaf, (at - spans) / 8);
             for (sense, layout) in valid_count.iter_mut().zip(&LAYOUTS) {
                 if let Some(bytes) = read_span(&mut cache, layout, entry & SPAN_BITS) {
-                    *sense += usize::from(is_valid((&mut cache, heap), layout, &bytes, (page, class)));
+                    *sense += usize::from(is_valid(&mut cache, heap, layout, &bytes, page, class));
                 }
             }
             left > 0
@@ -41,7 +41,7 @@ pub fn layout(context: &Context<'_>, heap: &Heap) -> &'static Layout {
         each_word(context, (trackers, end), &mut |at, entry| {
             let start = first + (at - trackers) / 8 * HUGE_BYTES;
             for (sense, layout) in valid_count.iter_mut().zip(&LAYOUTS) {
-                let tracker = read_tracker(&mut cache, (layout, heap.page_shift), entry);
+                let tracker = read_tracker(&mut cache, layout, heap.page_shift, entry);
                 *sense += usize::from(tracker.is_some_and(|tracker| tracker.start == start));
             }
             true
@@ -53,11 +53,7 @@ pub fn layout(context: &Context<'_>, heap: &Heap) -> &'static Layout {
 }
 
 /// Reads a tracker.
-pub fn read_tracker(
-    cache: &mut PageCache<'_>,
-    (layout, page_shift): (&Layout, u32),
-    at: u64,
-) -> Option<Tracker> {
+pub fn read_tracker(cache: &mut PageCache<'_>, layout: &Layout, page_shift: u32, at: u64) -> Option<Tracker> {
     let mut bytes = [0; MAX_TRACKER_BYTES];
     read_bytes(cache, at, &mut bytes[..layout.tracker_bytes(page_shift)])?;
     layout.tracker(&bytes, page_shift)
@@ -73,10 +69,12 @@ pub fn class_at(cache: &mut PageCache<'_>, heap: &Heap, leaf: u64, index: u64) -
 
 /// Whether a span in use that begins at `page` is valid in this layout.
 fn is_valid(
-    (cache, heap): (&mut PageCache<'_>, &Heap),
+    cache: &mut PageCache<'_>,
+    heap: &Heap,
     layout: &Layout,
     bytes: &[u8],
-    (page, class): (u64, usize),
+    page: u64,
+    class: usize,
 ) -> bool {
     let Some(span) = layout.span(bytes, heap.page_shift).filter(|span| span.page == page) else {
         return false;

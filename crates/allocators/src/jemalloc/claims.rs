@@ -92,8 +92,7 @@ pub fn claim(
         context,
         layout,
         cache: PageCache::new(context.memory),
-        items: &cached.items,
-        own: &cached.own,
+        marked: Marked { cached: &cached.items, own: &cached.own },
         padding: padding(layout, extents),
         blocks: Blocks::new(context),
         counts: Counts::default(),
@@ -119,17 +118,53 @@ struct Claimer<'a> {
     context: &'a Context<'a>,
     layout: &'a Layout,
     cache: PageCache<'a>,
-    /// Cached items at or after the current extent; likewise `own`.
-    items: &'a [(u64, usize)],
-    own: &'a [u64],
+    /// Those at or after the current extent.
+    marked: Marked<'a>,
     /// Bytes by which the extent of a large allocation exceeds it.
     padding: u64,
     blocks: Blocks<'a>,
     counts: Counts,
 }
 
+/// Regions that are in use but not live, in address order.
+#[derive(Clone, Copy)]
+struct Marked<'a> {
+    /// Address and size class of each region in a thread cache.
+    cached: &'a [(u64, usize)],
+    /// Addresses of jemalloc's own structures.
+    own: &'a [u64],
+}
+
+impl<'a> Marked<'a> {
+    /// Returns those within `range`, and advances past them.
+    fn advance_to(&mut self, range: AddressRange) -> Self {
+        Self {
+            cached: advance_to(&mut self.cached, |item| item.0, range),
+            own: advance_to(&mut self.own, |&address| address, range),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.cached.is_empty() && self.own.is_empty()
+    }
+}
+
+/// A slab, as its extent describes it.
+struct Slab {
+    start: u64,
+    /// One bit per region, set if it is free.
+    bitmap: [u64; 8],
+    class: usize,
+    /// Bytes of a region.
+    bytes: u64,
+    regions: u64,
+}
+
 /// Returns the items of `all` (in address order) within `range`, and advances `all` past them.
 fn advance_to<'a, T>(all: &mut &'a [T], address: impl Fn(&T) -> u64, range: AddressRange) -> &'a [T] {
+    if all.is_empty() {
+        return all;
+    }
     let from = all.partition_point(|item| address(item) < range.start);
     let to = all.partition_point(|item| address(item) < range.end).max(from);
     let taken = all.get(from..to).unwrap_or_default();
@@ -173,13 +208,12 @@ impl Claimer<'_> {
 
     fn active(&mut self, extent: &Extent, accumulator: &mut Accumulator<'_>) {
         let span = extent.range();
-        let items = advance_to(&mut self.items, |item| item.0, span);
-        let own = advance_to(&mut self.own, |&address| address, span);
+        let marked = self.marked.advance_to(span);
         let class = self.layout.class(extent.bits);
         let whole = if extent.is_slab(self.layout) {
-            self.slab(extent, class, (items, own), accumulator)
+            self.slab(extent, class, marked, accumulator)
         } else {
-            self.large(extent, class, (items, own), accumulator)
+            self.large(extent, class, marked, accumulator)
         };
         if whole.is_none() {
             self.counts.doubts.note_damage(extent.start, extent.end - accumulator.cursor());
@@ -192,14 +226,14 @@ impl Claimer<'_> {
         &mut self,
         extent: &Extent,
         class: usize,
-        (items, own): (&[(u64, usize)], &[u64]),
+        marked: Marked<'_>,
         accumulator: &mut Accumulator<'_>,
     ) -> Option<()> {
         let bytes = class_bytes(class)?;
         let regions = regions(class, extent.end - extent.start)?;
         let free = self.layout.free(extent.bits);
         let end = extent.start + regions * bytes;
-        if free == 0 && items.is_empty() && own.is_empty() && !self.blocks.are_refined() {
+        if free == 0 && marked.is_empty() && !self.blocks.are_refined() {
             accumulator.claim_to(end, Class::Live);
             self.of_class(class, extent).live.add(regions, bytes);
         } else {
@@ -207,10 +241,9 @@ impl Claimer<'_> {
             if words.bits != extent.bits || !self.layout.slab_count_matches_bitmap(&words) {
                 return None;
             }
-            let mut of = *self.of_class(class, extent);
-            let slab = (extent.start, &words.bitmap);
-            self.regions(slab, (class, bytes, regions), (items, own), (&mut of, accumulator));
-            self.counts.classes.insert(class, of);
+            self.of_class(class, extent);
+            let slab = Slab { start: extent.start, bitmap: words.bitmap, class, bytes, regions };
+            self.regions(&slab, marked, accumulator);
         }
         accumulator.claim_to(extent.end, Class::Header);
         Some(())
@@ -224,27 +257,21 @@ impl Claimer<'_> {
     }
 
     /// Claims the regions of a slab one by one.
-    fn regions(
-        &mut self,
-        (start, bitmap): (u64, &[u64; 8]),
-        (class, bytes, regions): (usize, u64, u64),
-        (mut items, mut own): (&[(u64, usize)], &[u64]),
-        (of, accumulator): (&mut ClassTotals, &mut Accumulator<'_>),
-    ) {
-        for region in 0..regions {
+    fn regions(&mut self, slab: &Slab, mut marked: Marked<'_>, accumulator: &mut Accumulator<'_>) {
+        let &Slab { start, class, bytes, .. } = slab;
+        let of = self.counts.classes.entry(class).or_default();
+        for region in 0..slab.regions {
             let pointer = start + region * bytes;
             let span = AddressRange::new(pointer, pointer + bytes);
-            let is_cached =
-                !items.is_empty() && advance_to(&mut items, |item| item.0, span).contains(&(pointer, class));
-            let is_own = !own.is_empty() && !advance_to(&mut own, |&address| address, span).is_empty();
-            if is_free(bitmap, region) {
+            let here = marked.advance_to(span);
+            if is_free(&slab.bitmap, region) {
                 of.free.add(1, bytes);
                 accumulator.claim_to(span.end, Class::Free);
-            } else if is_cached {
+            } else if here.cached.contains(&(pointer, class)) {
                 of.cached.add(1, bytes);
                 self.counts.matched_items += 1;
                 accumulator.claim_to(span.end, Class::Cached);
-            } else if is_own {
+            } else if !here.own.is_empty() {
                 of.own.add(1, bytes);
                 accumulator.claim_to(span.end, Class::Metadata);
             } else {
@@ -260,7 +287,7 @@ impl Claimer<'_> {
         &mut self,
         extent: &Extent,
         class: usize,
-        (items, own): (&[(u64, usize)], &[u64]),
+        marked: Marked<'_>,
         accumulator: &mut Accumulator<'_>,
     ) -> Option<()> {
         let of_class = class_bytes(class)?;
@@ -271,14 +298,14 @@ impl Claimer<'_> {
         let bytes =
             if class < NUM_SMALL_CLASSES { of_class } else { of_class.min(all.checked_sub(self.padding)?) };
         let end = extent.pointer.checked_add(bytes).filter(|&end| end <= extent.end)?;
-        let is_cached = items.contains(&(extent.pointer, class));
+        let is_cached = marked.cached.contains(&(extent.pointer, class));
         let of = self.of_class(class, extent);
         accumulator.claim_to(extent.pointer, Class::Header);
         if is_cached {
             of.cached.add(1, bytes);
             self.counts.matched_items += 1;
             accumulator.claim_to(end, Class::Cached);
-        } else if !own.is_empty() {
+        } else if !marked.own.is_empty() {
             of.own.add(1, bytes);
             accumulator.claim_to(end, Class::Metadata);
         } else {

@@ -61,7 +61,8 @@ impl FreePages {
 pub fn find(
     context: &Context<'_>,
     layout: &Layout,
-    (extents, blocks): (&[Extent], &[Block]),
+    extents: &[Extent],
+    blocks: &[Block],
     taken: &RangeSet,
 ) -> FreePages {
     let mut found = FreePages::default();

@@ -123,7 +123,7 @@ impl FoundAllocator for Jemalloc {
 fn read(context: &Context<'_>, tree: &PageMap, layout: &'static Layout, taken: &RangeSet) -> Reading {
     let mut extents = extents::walk(context, tree, layout, taken);
     let blocks = base::find(context, &extents.all, taken);
-    let huge = hpa::find(context, layout, (&extents.all, &blocks), taken);
+    let huge = hpa::find(context, layout, &extents.all, &blocks, taken);
     extents.all.extend(huge.extents());
     extents.all.sort_by_key(|extent| extent.start);
     let cached = caches::find(context, layout.caches);

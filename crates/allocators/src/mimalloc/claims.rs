@@ -79,7 +79,8 @@ fn choose_offset_function(heap: &Heap) -> Option<fn(u64) -> u64> {
         });
         let of_page = |(part, page): (&Part, PageWords)| {
             let first = part.start + offset(page.block_bytes);
-            let made = InitialisedBlocks { first, bytes: page.block_bytes, number: page.capacity };
+            let made =
+                InitialisedBlocks { first, end: part.end, bytes: page.block_bytes, number: page.capacity };
             let room = part.end.saturating_sub(first) / page.block_bytes;
             let is_full = page.reserved == 0 || page.reserved == room;
             page.lists.iter().filter(|&&at| at != 0 && index_of(at, &made).is_none()).count()
@@ -113,6 +114,8 @@ struct Claimer<'a> {
 /// The initialised blocks of a page.
 struct InitialisedBlocks {
     first: u64,
+    /// End of the last one.
+    end: u64,
     bytes: u64,
     number: u64,
 }
@@ -148,7 +151,7 @@ impl<'a> Claimer<'a> {
                 self.counts.pages += 1;
                 // Nothing in it is live: other threads freed the blocks in use.
                 match self.made(part, &page) {
-                    Some((made, end, free)) => self.count(part, (&made, end), [free, page.used, 0]),
+                    Some((made, free)) => self.count(part, &made, [free, page.used, 0]),
                     None => self.counts.doubts.note_damage(part.start, 0),
                 }
                 self.free(part, given, accumulator);
@@ -186,12 +189,12 @@ impl<'a> Claimer<'a> {
 
     /// Claims a page. `None` if it is invalid; then nothing is claimed.
     fn page(&mut self, part: &Part, page: &PageWords, accumulator: &mut Accumulator<'_>) -> Option<()> {
-        let (made, end, free) = self.made(part, page)?;
+        let (made, free) = self.made(part, page)?;
         let delayed = self.delayed_of(part);
         let mut cached = 0;
         if free == 0 && page.lists[2] == 0 && delayed.is_empty() && !self.blocks.are_refined() {
             accumulator.claim_to(made.first, Class::Header);
-            accumulator.claim_to(end, Class::Live);
+            accumulator.claim_to(made.end, Class::Live);
         } else {
             self.states.clear();
             self.states.resize(usize::try_from(page.capacity).ok()?, Block::Live);
@@ -210,29 +213,29 @@ impl<'a> Claimer<'a> {
             }
             page.used.checked_sub(cached)?;
             accumulator.claim_to(made.first, Class::Header);
-            self.claim_blocks(&made, end, accumulator);
+            self.claim_blocks(&made, accumulator);
         }
         accumulator.claim_to(part.end, Class::Free);
-        self.count(part, (&made, end), [free, cached, page.used - cached]);
+        self.count(part, &made, [free, cached, page.used - cached]);
         Some(())
     }
 
-    /// Returns the initialised blocks of a page, their end, and how many of them are in its own
-    /// lists; `None` if that is impossible.
-    fn made(&self, part: &Part, page: &PageWords) -> Option<(InitialisedBlocks, u64, u64)> {
+    /// Returns the initialised blocks of a page, and how many of them are in its own lists; `None`
+    /// if that is impossible.
+    fn made(&self, part: &Part, page: &PageWords) -> Option<(InitialisedBlocks, u64)> {
         let offset = self.offset.map_or(0, |offset| offset(page.block_bytes));
         let first = page.start.unwrap_or(part.start + offset);
-        let made = InitialisedBlocks { first, bytes: page.block_bytes, number: page.capacity };
         let end = first.checked_add(page.capacity.checked_mul(page.block_bytes)?)?;
         // A block with a large alignment begins later.
         let end = if page.reserved == 1 { end.min(part.end) } else { end };
         let is_one = (part.start..=end).contains(&first) && end <= part.end && page.capacity <= page.reserved;
         let free = page.capacity.checked_sub(page.used).filter(|_| is_one)?;
-        Some((made, end, free))
+        let made = InitialisedBlocks { first, end, bytes: page.block_bytes, number: page.capacity };
+        Some((made, free))
     }
 
     /// Counts a page with these numbers of free, cached and live blocks.
-    fn count(&mut self, part: &Part, (made, end): (&InitialisedBlocks, u64), [free, cached, live]: [u64; 3]) {
+    fn count(&mut self, part: &Part, made: &InitialisedBlocks, [free, cached, live]: [u64; 3]) {
         let of = SizeClass {
             bytes: made.bytes,
             spans: 1,
@@ -241,7 +244,7 @@ impl<'a> Claimer<'a> {
             cached_blocks: cached,
             live_blocks: live,
         };
-        self.counts.free_bytes += free * made.bytes + (part.end - end);
+        self.counts.free_bytes += free * made.bytes + (part.end - made.end);
         self.counts.live_bytes += live * made.bytes.min(part.end - made.first);
         self.counts.cached_bytes += cached * made.bytes;
         self.counts.classes.entry(made.bytes).or_default().add(&of);
@@ -287,9 +290,9 @@ impl<'a> Claimer<'a> {
         Some(count)
     }
 
-    fn claim_blocks(&mut self, made: &InitialisedBlocks, end: u64, accumulator: &mut Accumulator<'_>) {
+    fn claim_blocks(&mut self, made: &InitialisedBlocks, accumulator: &mut Accumulator<'_>) {
         for index in 0..self.states.len() {
-            let behind = (accumulator.cursor() + made.bytes).min(end);
+            let behind = (accumulator.cursor() + made.bytes).min(made.end);
             match self.states[index] {
                 Block::Live => self.blocks.claim(behind, accumulator),
                 Block::Cached => accumulator.claim_to(behind, Class::Cached),

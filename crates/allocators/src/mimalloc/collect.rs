@@ -216,7 +216,7 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> Collection {
         // its thread visits it.
         if is_program_heap(heap, page.heaps[0]) {
             left.program_heap_pages.insert(part.start);
-        } else if is_dead(context, &mut cache, part, (&page, &left.delayed)) {
+        } else if is_dead(context, &mut cache, part, &page, &left.delayed) {
             left.dead_pages.insert(part.start);
             continue;
         }
@@ -239,7 +239,8 @@ fn is_dead(
     context: &Context<'_>,
     cache: &mut PageCache<'_>,
     part: &Part,
-    (page, delayed): (&PageWords, &[u64]),
+    page: &PageWords,
+    delayed: &[u64],
 ) -> bool {
     let freed = within(delayed, part.range(), |&pointer| pointer).len() as u64;
     let mut left = page.used.saturating_sub(freed);

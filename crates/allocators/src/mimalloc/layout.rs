@@ -344,7 +344,9 @@ const fn segment(
     bytes: u64,
     [cookie, thread_id, used]: [usize; 3],
     parts: SegmentDivision,
-    (page, delayed_free, collect): (&'static PageLayout, u64, Option<Collect>),
+    page: &'static PageLayout,
+    delayed_free: u64,
+    collect: Option<Collect>,
 ) -> SegmentLayout {
     SegmentLayout {
         releases,
@@ -386,7 +388,9 @@ pub static SEGMENTS: [SegmentLayout; 12] = [
             32 * MIB,
             [224, 280, 216],
             slices([248, 256, 264, 272, 288]),
-            (&PAGE_2_1_4, 8, Some(COLLECT_2_1_4)),
+            &PAGE_2_1_4,
+            8,
+            Some(COLLECT_2_1_4),
         )
     },
     SegmentLayout {
@@ -396,7 +400,9 @@ pub static SEGMENTS: [SegmentLayout; 12] = [
             32 * MIB,
             [216, 256, 208],
             slices([224, 232, 240, 248, 264]),
-            (&PAGE_2_1_4, 8, Some(COLLECT_2_1_4)),
+            &PAGE_2_1_4,
+            8,
+            Some(COLLECT_2_1_4),
         )
     },
     SegmentLayout {
@@ -407,7 +413,9 @@ pub static SEGMENTS: [SegmentLayout; 12] = [
             32 * MIB,
             [216, 256, 208],
             slices([224, 232, 240, 248, 264]),
-            (&PAGE_2, 2840, Some(COLLECT_2_1)),
+            &PAGE_2,
+            2840,
+            Some(COLLECT_2_1),
         )
     },
     SegmentLayout {
@@ -417,7 +425,9 @@ pub static SEGMENTS: [SegmentLayout; 12] = [
             32 * MIB,
             [216, 256, 208],
             slices([224, 232, 240, 248, 264]),
-            (&PAGE_2, 2840, Some(COLLECT_2_0_9)),
+            &PAGE_2,
+            2840,
+            Some(COLLECT_2_0_9),
         )
     },
     SegmentLayout {
@@ -429,7 +439,9 @@ pub static SEGMENTS: [SegmentLayout; 12] = [
             slices([224, 232, 240, 248, 264]),
             // Its threads have several heaps each, whose pages are freed only when no other thread
             // can look at them: no call is made.
-            (&PAGE_CPYTHON, 2840, None),
+            &PAGE_CPYTHON,
+            2840,
+            None,
         )
     },
     SegmentLayout {
@@ -440,7 +452,9 @@ pub static SEGMENTS: [SegmentLayout; 12] = [
             32 * MIB,
             [224, 280, 216],
             slices([248, 256, 264, 272, 288]),
-            (&PAGE_CPYTHON_2_5, 8, None),
+            &PAGE_CPYTHON_2_5,
+            8,
+            None,
         )
     },
     SegmentLayout {
@@ -450,7 +464,9 @@ pub static SEGMENTS: [SegmentLayout; 12] = [
             64 * MIB,
             [320, 352, 312],
             slices([328, 336, 344, 360, 368]),
-            (&PAGE_2, 2840, Some(COLLECT_2_0_3)),
+            &PAGE_2,
+            2840,
+            Some(COLLECT_2_0_3),
         )
     },
     segment(
@@ -458,24 +474,30 @@ pub static SEGMENTS: [SegmentLayout; 12] = [
         4 * MIB,
         [112, 136, 88],
         pages([96, 144, 152, 32, 104, 160]),
-        (&PAGE_1_8_4, 8, Some(COLLECT_1)),
+        &PAGE_1_8_4,
+        8,
+        Some(COLLECT_1),
     ),
     segment(
         "1.8.4 to 1.8.7",
         4 * MIB,
         [104, 112, 80],
         pages([88, 120, 128, 32, 96, 136]),
-        (&PAGE_1_8_4, 8, Some(COLLECT_1)),
+        &PAGE_1_8_4,
+        8,
+        Some(COLLECT_1),
     ),
-    segment("1.8.2", 4 * MIB, [104, 120, 80], pages([88, 112, 128, 32, 96, 136]), (&PAGE_1, 2840, None)),
+    segment("1.8.2", 4 * MIB, [104, 120, 80], pages([88, 112, 128, 32, 96, 136]), &PAGE_1, 2840, None),
     segment(
         "1.7.9 and 1.8.0",
         4 * MIB,
         [104, 120, 72],
         pages([80, 112, 128, 88, 96, 136]),
-        (&PAGE_1, 2840, None),
+        &PAGE_1,
+        2840,
+        None,
     ),
-    segment("1.6 to 1.7.7", 4 * MIB, [88, 104, 56], pages([64, 96, 112, 72, 80, 120]), (&PAGE_1, 2840, None)),
+    segment("1.6 to 1.7.7", 4 * MIB, [88, 104, 56], pages([64, 96, 112, 72, 80, 120]), &PAGE_1, 2840, None),
 ];
 
 /// Bytes read of a segment to recognise it, up to its first two pages.

@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use super::layout::{
-    ALIGNMENT, FirstBlock, HEADER_BYTES, PAGE_SHIFTS, PageWords, SEGMENTS, SLICE_BYTES, SegmentDivision,
-    SegmentLayout,
+    ALIGNMENT, FirstBlock, HEADER_BYTES, PAGE_SHIFTS, SEGMENTS, SLICE_BYTES, SegmentDivision, SegmentLayout,
 };
 use super::parts::{ArenaPurge, Heap, Kind, Part};
 use super::spans::{Expire, Mask, Scheduled};
@@ -59,29 +58,22 @@ struct Candidate {
 
 /// Finds all heaps of a process outside `taken` (claimed by others).
 pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
-    let candidates = candidates(context);
+    let mut candidates = candidates(context);
     if candidates.is_empty() {
         return Vec::new();
     }
     let objects = objects(context, &candidates);
+    candidates.retain(|candidate| objects.contains_key(&candidate.key));
     // There is one mimalloc per key. Its layout is the one in which most segments have as many
     // pages as they record.
     let mut heaps: Vec<Heap> = Vec::new();
     let mut taken = taken.clone();
-    let mut votes: BTreeMap<u64, BTreeMap<usize, Votes>> = BTreeMap::new();
-    for candidate in candidates.iter().filter(|candidate| objects.contains_key(&candidate.key)) {
-        let number = SEGMENTS.iter().position(|layout| layout == candidate.layout).unwrap_or(0);
-        let votes = votes.entry(candidate.key).or_default().entry(number).or_default();
-        if votes.total < MAX_VOTES && Instant::now() < context.deadline {
-            votes.count_vote(context, candidate);
-        }
-    }
-    for (key, votes) in votes.into_iter().take(MAX_HEAPS) {
+    for (key, votes) in votes(context, &candidates).into_iter().take(MAX_HEAPS) {
         let best = votes.iter().max_by_key(|(number, votes)| (votes.fits, std::cmp::Reverse(**number)));
-        let fits =
-            best.is_some_and(|(_, best)| best.fits > 0 || votes.values().all(|votes| votes.total == 0));
-        let bytes_read = votes.values().map(|votes| votes.bytes_read).sum();
-        let Some(layout) = best.and_then(|(number, _)| SEGMENTS.get(*number)) else { continue };
+        let Some((layout, best)) = best.and_then(|(&number, best)| Some((SEGMENTS.get(number)?, best)))
+        else {
+            continue;
+        };
         let (object, name) = objects.get(&key).cloned().unwrap_or_default();
         let mut heap = Heap {
             object,
@@ -91,42 +83,69 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
             collect: layout.collect.unwrap_or_default(),
             has_offsets: layout.page.start == FirstBlock::Offset,
             has_thread_data: layout.has_thread_data,
-            bytes_read,
+            bytes_read: votes.values().map(|votes| votes.bytes_read).sum(),
             now: host::monotonic_milliseconds(),
+            // In a running process a few segments are mid-update; in another build nearly all
+            // disagree.
+            is_encoded: best.total >= MIN_VOTES && best.fits * 2 < best.total,
             ..Heap::default()
         };
-        let first = candidates.iter().find(|one| one.key == key);
-        // In a running process a few segments are mid-update; in another build nearly all disagree.
-        heap.is_encoded = best.is_some_and(|(_, best)| best.total >= MIN_VOTES && best.fits * 2 < best.total);
-        if let Some(first) = first.filter(|_| !fits || heap.is_encoded) {
+        let fits = best.fits > 0 || votes.values().all(|votes| votes.total == 0);
+        let mut own = candidates.iter().filter(|one| one.key == key).peekable();
+        if let Some(first) = own.peek().filter(|_| !fits || heap.is_encoded) {
             // All segments may be mid-update: nothing is claimed.
             heap.doubts.note_damage(first.start, 0);
-            heaps.push(heap);
-            continue;
+        } else {
+            let own = own.filter(|one| one.layout == layout);
+            add_parts(context, own, &taken, layout, &mut heap, heaps.is_empty());
+            taken.add(heap.parts.iter().map(Part::range));
         }
-        let mut free = UnclaimedMemory::new(context, &taken);
-        let mut all = candidates.iter().filter(|one| one.key == key && one.layout == layout).peekable();
-        while let Some(one) = all.next() {
-            if Instant::now() >= context.deadline {
-                heap.doubts.note_timeout(one.start);
-                break;
-            }
-            if heap.parts.last().is_none_or(|last| last.end <= one.start) {
-                let next = all.peek().map_or(u64::MAX, |next| next.start);
-                segment(context, (one, next), &mut free, &mut heap);
-            }
-        }
-        // In older releases it is unknown whether gaps between segments will be purged.
-        let is_purged = heap.collect.arenas == ArenaPurge::AnyThread && !heap.has_offsets;
-        // Unread memory may be in use; with several heaps, its owner is unknown.
-        if heap.doubts.is_empty() && heaps.is_empty() {
-            let kind = if is_purged { Kind::PurgePending } else { Kind::Free };
-            fill(context, &mut heap, (kind, layout.bytes), &mut free);
-        }
-        taken.add(heap.parts.iter().map(Part::range));
         heaps.push(heap);
     }
     heaps
+}
+
+/// Tries the layout of each candidate; returns the votes by key and index of the layout.
+fn votes(context: &Context<'_>, candidates: &[Candidate]) -> BTreeMap<u64, BTreeMap<usize, Votes>> {
+    let mut votes: BTreeMap<u64, BTreeMap<usize, Votes>> = BTreeMap::new();
+    for candidate in candidates {
+        let number = SEGMENTS.iter().position(|layout| layout == candidate.layout).unwrap_or(0);
+        let votes = votes.entry(candidate.key).or_default().entry(number).or_default();
+        if votes.total < MAX_VOTES && Instant::now() < context.deadline {
+            votes.count_vote(context, candidate);
+        }
+    }
+    votes
+}
+
+/// Adds the parts of a heap with these segments, outside `taken`.
+fn add_parts<'a>(
+    context: &Context<'_>,
+    segments: impl Iterator<Item = &'a Candidate>,
+    taken: &RangeSet,
+    layout: &SegmentLayout,
+    heap: &mut Heap,
+    is_first: bool,
+) {
+    let mut free = UnclaimedMemory::new(context, taken);
+    let mut segments = segments.peekable();
+    while let Some(one) = segments.next() {
+        if Instant::now() >= context.deadline {
+            heap.doubts.note_timeout(one.start);
+            break;
+        }
+        if heap.parts.last().is_none_or(|last| last.end <= one.start) {
+            let next = segments.peek().map_or(u64::MAX, |next| next.start);
+            segment(context, one, next, &mut free, heap);
+        }
+    }
+    // In older releases it is unknown whether gaps between segments will be purged.
+    let is_purged = heap.collect.arenas == ArenaPurge::AnyThread && !heap.has_offsets;
+    // Unread memory may be in use; with several heaps, its owner is unknown.
+    if heap.doubts.is_empty() && is_first {
+        let kind = if is_purged { Kind::PurgePending } else { Kind::Free };
+        fill(context, heap, kind, layout.bytes, &mut free);
+    }
 }
 
 /// Addresses that mimalloc asks the kernel for (`os.c`, `_mi_os_get_aligned_hint`). It is alone
@@ -138,7 +157,8 @@ pub const HINTS: std::ops::Range<u64> = 2 << 40..30 << 40;
 fn fill(
     context: &Context<'_>,
     heap: &mut Heap,
-    (kind, block_bytes): (Kind, u64),
+    kind: Kind,
+    block_bytes: u64,
     free: &mut UnclaimedMemory<'_>,
 ) {
     let mut gaps = Vec::new();
@@ -354,7 +374,8 @@ impl Votes {
 /// Divides a segment; the next one begins at `next`.
 fn segment(
     context: &Context<'_>,
-    (one, next): (&Candidate, u64),
+    one: &Candidate,
+    next: u64,
     free: &mut UnclaimedMemory<'_>,
     heap: &mut Heap,
 ) {
@@ -423,19 +444,22 @@ fn pages(one: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
         let free = if is_due { Kind::PurgePending } else { Kind::Free };
         let kind = page.filter(|page| in_use && page.block_bytes > NO_PAGE).map_or(free, |mut page| {
             page.block_bytes = page.block_bytes.min(part_end - start);
-            page.start = page.start.or_else(|| first_aligned(start, part_end, (&page, index, is_huge)));
+            page.start = page.start.or_else(|| {
+                first_aligned(AddressRange::new(start, part_end), page.block_bytes, index == 0 && !is_huge)
+            });
             Kind::Page(page)
         });
         heap.parts.push(Part { start, end: part_end, kind, unit: one.start, thread });
     }
 }
 
-/// Returns the first block of a page of 1.6 to 1.8.2.
-fn first_aligned(start: u64, end: u64, (page, index, is_huge): (&PageWords, u64, bool)) -> Option<u64> {
+/// Returns the first block of a page of 1.6 to 1.8.2. `is_first` if it is the first page of a
+/// segment that is not huge.
+fn first_aligned(page: AddressRange, block_bytes: u64, is_first: bool) -> Option<u64> {
     // Small and medium pages (`MI_PAGE_MEDIUM`).
-    let is_aligned = index == 0 && !is_huge && end - start < 1 << 20;
-    let aligned = start.checked_next_multiple_of(page.block_bytes)?;
-    Some(if is_aligned && aligned.checked_add(page.block_bytes)? <= end { aligned } else { start })
+    let is_aligned = is_first && page.len() < 1 << 20;
+    let aligned = page.start.checked_next_multiple_of(block_bytes)?;
+    Some(if is_aligned && aligned.checked_add(block_bytes)? <= page.end { aligned } else { page.start })
 }
 
 /// Divides a segment of 2.x.

@@ -8,6 +8,7 @@
 //! `mi_segment_schedule_purge`, `mi_segment_try_purge`).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
 
 use super::collect::{Collection, Collector};
 use super::layout::{PageWords, SLICE_BYTES};
@@ -54,15 +55,16 @@ impl Mask {
         }
     }
 
-    /// Returns the run of set bits around `first..behind`.
-    fn around(&self, mut first: usize, mut behind: usize) -> (usize, usize) {
+    /// Returns the run of set bits around `slices`.
+    fn around(&self, slices: Range<usize>) -> Range<usize> {
+        let Range { start: mut first, end: mut behind } = slices;
         while first > 0 && self.has(first - 1) {
             first -= 1;
         }
         while self.has(behind) {
             behind += 1;
         }
-        (first, behind)
+        first..behind
     }
 }
 
@@ -110,30 +112,27 @@ struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    fn slices(&self, part: &Part) -> (usize, usize) {
+    fn slices(&self, part: &Part) -> Range<usize> {
         let slice = |at: u64| ((at - self.start) / SLICE_BYTES) as usize;
-        (slice(part.start), slice(part.end).min(64 * MASK_WORDS))
+        slice(part.start)..slice(part.end).min(64 * MASK_WORDS)
     }
 
     fn push(&mut self, part: &'a Part) {
-        let (first, behind) = self.slices(part);
         match part.kind {
             Kind::Page(_) => self.pages += 1,
-            Kind::Free => (first..behind).for_each(|slice| self.free.set(slice)),
+            Kind::Free => self.slices(part).for_each(|slice| self.free.set(slice)),
             Kind::Own | Kind::PurgePending => {}
         }
         self.parts.push(part);
     }
 
     /// `mi_segment_schedule_purge`.
-    fn schedule(&mut self, (first, behind): (usize, usize)) {
+    fn schedule(&mut self, slices: Range<usize>) {
         if !self.scheduled.is_allowed {
             return;
         }
         let committed = self.scheduled.committed;
-        (first..behind)
-            .filter(|&slice| committed.has(slice))
-            .for_each(|slice| self.scheduled.slices.set(slice));
+        slices.filter(|&slice| committed.has(slice)).for_each(|slice| self.scheduled.slices.set(slice));
         match self.scheduled.expire {
             Expire::Due if self.rules != SpanPurge::Kept => {
                 self.due_milliseconds = self.scheduled.due_milliseconds;
@@ -145,10 +144,10 @@ impl<'a> Segment<'a> {
 
     /// Frees a page with nothing live (`mi_segment_page_clear`).
     fn free(&mut self, part: &Part) {
-        let (first, behind) = self.slices(part);
-        (first..behind).for_each(|slice| self.free.set(slice));
+        let slices = self.slices(part);
+        slices.clone().for_each(|slice| self.free.set(slice));
         self.pages = self.pages.saturating_sub(1);
-        let span = self.free.around(first, behind);
+        let span = self.free.around(slices);
         self.schedule(span);
     }
 
@@ -193,9 +192,8 @@ impl<'a> Segment<'a> {
             let first = self.parts.partition_point(|part| part.end <= range.start);
             let within = self.parts[first..].iter().take_while(|part| part.start < range.end);
             let is_free = |part: &&&Part| {
-                let (first, behind) = self.slices(part);
                 matches!(part.kind, Kind::Free | Kind::Page(_))
-                    && (first..behind).all(|slice| self.free.has(slice))
+                    && self.slices(part).all(|slice| self.free.has(slice))
             };
             let pieces = within.filter(is_free).map(|part| part.range().intersection(*range));
             pieces.collect::<Vec<_>>()

@@ -36,8 +36,7 @@ pub fn claim(context: &Context<'_>, groups: &[Group], taken: &RangeSet) -> (Vec<
         .collect();
     let parts: Vec<&[Group]> =
         outer.chunk_by(|one, next| one.start / PART_BYTES == next.start / PART_BYTES).collect();
-    let done =
-        in_order(parts.len(), context.threads, |part| claim_part(context, (groups, parts[part]), taken));
+    let done = in_order(parts.len(), context.threads, |part| claim_part(context, groups, parts[part], taken));
     let (mut claims, mut counts) = (Vec::new(), Counts::default());
     for (of_part, part_counts) in done {
         claims.extend(of_part);
@@ -48,7 +47,8 @@ pub fn claim(context: &Context<'_>, groups: &[Group], taken: &RangeSet) -> (Vec<
 
 fn claim_part(
     context: &Context<'_>,
-    (groups, part): (&[Group], &[Group]),
+    groups: &[Group],
+    part: &[Group],
     taken: &RangeSet,
 ) -> (Vec<RangeClaim>, Counts) {
     let mut claimer = Claimer {

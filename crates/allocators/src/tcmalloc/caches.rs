@@ -56,7 +56,7 @@ struct List {
 pub fn find(context: &Context<'_>, heap: &Heap, spans: &Spans) -> Cached {
     let mut cached = Cached::default();
     let mut lists = transfer_lists(context, heap, spans, &mut cached);
-    threads(context, heap, spans, (&mut cached, &mut lists));
+    threads(context, heap, spans, &mut cached, &mut lists);
     let mut left = MAX_ITEMS;
     lists.retain(|list| {
         let is_read = list.length <= left;
@@ -133,12 +133,7 @@ fn transfer_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mu
 
 /// Finds the thread caches, which are linked to each other, from the one that static data points
 /// to.
-fn threads(
-    context: &Context<'_>,
-    heap: &Heap,
-    spans: &Spans,
-    (cached, lists): (&mut Cached, &mut Vec<List>),
-) {
+fn threads(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mut Cached, lists: &mut Vec<List>) {
     // They are in no span; a program's own data mostly points to blocks.
     let mut pending: Vec<u64> =
         spans.outside_pointers.iter().copied().filter(|word| word.is_multiple_of(8)).collect();

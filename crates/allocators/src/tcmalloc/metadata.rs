@@ -14,7 +14,8 @@ use strandline_process::range::{AddressRange, RangeSet, overlapping};
 pub fn find(
     context: &Context<'_>,
     heap: &Heap,
-    (spans, cached): (&Spans, &Cached),
+    spans: &Spans,
+    cached: &Cached,
     taken: &RangeSet,
 ) -> Vec<AddressRange> {
     let pages = spans.structures.iter().map(|&page| AddressRange::sized(page, PAGE_BYTES));

@@ -127,7 +127,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let spans = spans::walk(context, heap, taken);
     let cached = caches::find(context, heap, &spans);
     let (claims, mut counts) = claims::claim(context, &heap.classes, &spans.all, &cached);
-    let own = metadata::find(context, heap, (&spans, &cached), taken);
+    let own = metadata::find(context, heap, &spans, &cached, taken);
     let mut doubts = spans.walk.doubts.clone();
     doubts.add(&counts.doubts);
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };

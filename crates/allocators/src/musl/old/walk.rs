@@ -35,6 +35,14 @@ struct Region {
     end: u64,
 }
 
+/// The header of a chunk. The lowest bit of a size is set if that chunk is in use.
+#[derive(Clone, Copy)]
+struct Sizes {
+    /// Size of the chunk before.
+    before: u64,
+    own: u64,
+}
+
 /// A walk over all memory that may be musl's.
 pub struct Walk<'a> {
     context: &'a Context<'a>,
@@ -94,17 +102,17 @@ impl<'a> Walk<'a> {
             let next = self.claims.partition_point(|claim| claim.end <= chunk);
             let is_claimed = self.claims.get(next).is_some_and(|claim| claim.start <= chunk);
             let is_donated = self.donated.iter().any(|range| range.contains(chunk));
-            let is_free = self.chunk(chunk).is_some_and(|(_, size)| size & IN_USE == 0);
+            let is_free = self.chunk(chunk).is_some_and(|sizes| sizes.own & IN_USE == 0);
             if !(is_claimed || is_donated) || !is_free {
                 self.counts.doubts.note_damage(chunk, 0);
             }
         }
     }
 
-    /// Reads both sizes of the chunk at `at`.
-    fn chunk(&mut self, at: u64) -> Option<(u64, u64)> {
+    /// Reads the header of the chunk at `at`.
+    fn chunk(&mut self, at: u64) -> Option<Sizes> {
         let bytes: [u8; 16] = self.memory.read(at)?;
-        Some((word_at(&bytes, 0)?, word_at(&bytes, 8)?))
+        Some(Sizes { before: word_at(&bytes, 0)?, own: word_at(&bytes, 8)? })
     }
 
     fn is_free(&self, start: u64, end: u64) -> bool {
@@ -130,7 +138,9 @@ impl<'a> Walk<'a> {
             let pairs = self.context.memory.read_pairs(&heads);
             at += heads.len() as u64 * PAGE_BYTES;
             for (head, pair) in heads.iter().zip(pairs) {
-                if let Some(end) = pair.and_then(|pair| self.piece(head - FIRST_CHUNK_OFFSET, pair, limit)) {
+                if let Some(end) = pair.and_then(|(before, own)| {
+                    self.piece(head - FIRST_CHUNK_OFFSET, Sizes { before, own }, limit)
+                }) {
                     // The scan continues after the piece.
                     at = end;
                     break;
@@ -141,7 +151,8 @@ impl<'a> Walk<'a> {
 
     /// Claims the region or block that begins with the page at `at` and a chunk of these sizes;
     /// returns its end, `None` if it is neither.
-    fn piece(&mut self, at: u64, (before, size): (u64, u64), limit: u64) -> Option<u64> {
+    fn piece(&mut self, at: u64, sizes: Sizes, limit: u64) -> Option<u64> {
+        let Sizes { before, own: size } = sizes;
         // A block with its own mapping has no adjacent chunk, so neither size has the lowest bit.
         if before == FIRST_CHUNK_OFFSET && size & IN_USE == 0 {
             let (block, end) =
@@ -166,7 +177,7 @@ impl<'a> Walk<'a> {
     /// is not a region.
     fn follow(&mut self, start: u64, limit: u64) -> Option<Region> {
         let (mut at, mut count) = (start + FIRST_CHUNK_OFFSET, 0_u64);
-        let (_, mut size) = self.chunk(at)?;
+        let mut size = self.chunk(at)?.own;
         loop {
             let bytes = size & !IN_USE;
             let behind = at.checked_add(bytes).and_then(|next| Some((next, next.checked_add(HEADER_BYTES)?)));
@@ -174,8 +185,7 @@ impl<'a> Walk<'a> {
                 *behind <= limit && bytes >= ALIGNMENT && bytes.is_multiple_of(ALIGNMENT)
             });
             let follows = next.and_then(|(next, behind)| Some((next, behind, self.chunk(next)?)));
-            let Some((next, behind, (_, its_size))) = follows.filter(|(_, _, (before, _))| *before == size)
-            else {
+            let Some((next, behind, sizes)) = follows.filter(|(.., sizes)| sizes.before == size) else {
                 let end = (at + HEADER_BYTES).next_multiple_of(PAGE_BYTES);
                 if count < MIN_CONSISTENT_CHUNKS {
                     return None;
@@ -183,10 +193,10 @@ impl<'a> Walk<'a> {
                 self.counts.doubts.note_damage(at, end - at);
                 return Some(Region { start, consistent_end: at, end });
             };
-            if its_size == IN_USE && behind.is_multiple_of(PAGE_BYTES) {
+            if sizes.own == IN_USE && behind.is_multiple_of(PAGE_BYTES) {
                 return Some(Region { start, consistent_end: next, end: behind });
             }
-            (at, size) = (next, its_size);
+            (at, size) = (next, sizes.own);
             count += 1;
             if count.is_multiple_of(LOOKS_AT_THE_TIME) && Instant::now() >= self.context.deadline {
                 self.counts.doubts.note_timeout(at);
@@ -212,7 +222,7 @@ impl<'a> Walk<'a> {
             let next = self
                 .chunk(at)
                 .filter(|_| !is_late)
-                .map(|(_, size)| (at.saturating_add(size & !IN_USE), size));
+                .map(|sizes| (at.saturating_add(sizes.own & !IN_USE), sizes.own));
             // The process is stopped, so the chunks are still consistent: only the deadline ends
             // this.
             let Some((next, size)) = next.filter(|next| next.0 > at && next.0 <= region.consistent_end)
@@ -220,7 +230,7 @@ impl<'a> Walk<'a> {
                 self.counts.doubts.note_timeout(at);
                 break;
             };
-            self.claim_chunk((at, next), size & IN_USE != 0, &mut accumulator);
+            self.claim_chunk(AddressRange::new(at, next), size & IN_USE != 0, &mut accumulator);
             at = next;
         }
         // The last chunk has size 0.
@@ -232,17 +242,17 @@ impl<'a> Walk<'a> {
     }
 
     /// Claims a chunk of a region, of at least `ALIGNMENT` bytes.
-    fn claim_chunk(&mut self, (at, next): (u64, u64), is_used: bool, accumulator: &mut Accumulator<'_>) {
+    fn claim_chunk(&mut self, chunk: AddressRange, is_used: bool, accumulator: &mut Accumulator<'_>) {
         if is_used {
-            accumulator.claim_to(at + HEADER_BYTES, Class::Header);
-            self.blocks.claim(next, accumulator);
+            accumulator.claim_to(chunk.start + HEADER_BYTES, Class::Header);
+            self.blocks.claim(chunk.end, accumulator);
             self.counts.live_blocks += 1;
-            self.counts.live_bytes += next - at - HEADER_BYTES;
+            self.counts.live_bytes += chunk.len() - HEADER_BYTES;
             self.counts.head_bytes += HEADER_BYTES;
         } else {
-            accumulator.claim_to(at + FREE_HEADER_BYTES, Class::Header);
-            accumulator.claim_to(next, Class::Free);
-            self.counts.free_bytes += next - at;
+            accumulator.claim_to(chunk.start + FREE_HEADER_BYTES, Class::Header);
+            accumulator.claim_to(chunk.end, Class::Free);
+            self.counts.free_bytes += chunk.len();
         }
     }
 
@@ -261,7 +271,7 @@ impl<'a> Walk<'a> {
         let large = (16..47).map(|power| (start + 1).next_multiple_of(1 << power));
         let places = small.chain(pages).chain(large).filter(|block| *block < limit);
         let moved = places.into_iter().find_map(|block| {
-            let (before, size) = self.chunk(block - HEADER_BYTES)?;
+            let Sizes { before, own: size } = self.chunk(block - HEADER_BYTES)?;
             let end = end_of(block - HEADER_BYTES, size).filter(|end| *end > block && size & IN_USE == 0)?;
             (before == block - HEADER_BYTES - start).then_some((block, end))
         });
@@ -286,16 +296,16 @@ impl<'a> Walk<'a> {
     /// row of that data. It precedes the data, from the start of a page, or follows it, to the end
     /// of a page.
     fn donated(&mut self, start: u64, end: u64) {
-        if let Some((IN_USE, size)) = self.chunk(start + FIRST_CHUNK_OFFSET) {
+        if let Some(Sizes { before: IN_USE, own: size }) = self.chunk(start + FIRST_CHUNK_OFFSET) {
             self.donated_from(start + FIRST_CHUNK_OFFSET, size, end.min(start + PAGE_BYTES));
         }
-        let Some((size, IN_USE)) = self.chunk(end - HEADER_BYTES) else { return };
+        let Some(Sizes { before: size, own: IN_USE }) = self.chunk(end - HEADER_BYTES) else { return };
         let (mut first, mut bytes) = (end - HEADER_BYTES, size & !IN_USE);
         while bytes >= ALIGNMENT && first.saturating_sub(bytes) >= end - PAGE_BYTES {
             first -= bytes;
             match self.chunk(first) {
-                Some((IN_USE, size)) => return self.donated_from(first, size, end),
-                Some((before, _)) => bytes = before & !IN_USE,
+                Some(Sizes { before: IN_USE, own }) => return self.donated_from(first, own, end),
+                Some(sizes) => bytes = sizes.before & !IN_USE,
                 None => return,
             }
         }
@@ -309,8 +319,8 @@ impl<'a> Walk<'a> {
             let bytes = size & !IN_USE;
             let behind = at.checked_add(bytes).and_then(|next| next.checked_add(HEADER_BYTES));
             let Some(behind) = behind.filter(|behind| *behind <= limit && bytes >= ALIGNMENT) else { return };
-            let Some((before, its_size)) = self.chunk(behind - HEADER_BYTES) else { return };
-            if before != size || !bytes.is_multiple_of(ALIGNMENT) {
+            let Some(next) = self.chunk(behind - HEADER_BYTES) else { return };
+            if next.before != size || !bytes.is_multiple_of(ALIGNMENT) {
                 return;
             }
             if size & IN_USE != 0 {
@@ -319,8 +329,8 @@ impl<'a> Walk<'a> {
             } else {
                 counts.free_bytes += bytes;
             }
-            (at, size) = (behind - HEADER_BYTES, its_size);
-            if its_size == IN_USE {
+            (at, size) = (behind - HEADER_BYTES, next.own);
+            if size == IN_USE {
                 break;
             }
         }
