@@ -398,7 +398,7 @@ fn read_only(
     let mut is_referred = vec![false; candidates.len()];
     // One isolate is enough: all of a process share these pages.
     if let Some(&isolate) = isolates.first().filter(|_| !candidates.is_empty()) {
-        each_word((memory, context.resident), isolate, READ_BYTES, &mut |_, word| {
+        each_word(memory, context.resident, isolate, READ_BYTES, &mut |_, word| {
             let behind = candidates.partition_point(|page| page.start <= word);
             // A pointer to an object has the lowest bit set (`kHeapObjectTag`).
             if word % 2 == 1
