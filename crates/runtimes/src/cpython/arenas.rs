@@ -171,7 +171,7 @@ fn array(
     while index < MAX_ARENAS {
         let at = array.checked_add(index * ARENA_OBJECT_BYTES)?;
         let Some(entry) = pages.array::<{ ARENA_OBJECT_BYTES as usize }>(at) else { break };
-        if let Some(arena) = arena(context, pages, (index as u32, &entry), shape) {
+        if let Some(arena) = arena(context, pages, index as u32, &entry, shape) {
             arenas.invalid_entries.append(&mut doubtful);
             arenas.all.push(arena);
         } else if !is_unused(array, &entry, &mut ends) {
@@ -200,7 +200,8 @@ fn is_unused(array: u64, entry: &[u8], ends: &mut u64) -> bool {
 fn arena(
     context: &Context<'_>,
     pages: &mut PageCache<'_>,
-    (index, entry): (u32, &[u8]),
+    index: u32,
+    entry: &[u8],
     shape: ArenaSizes,
 ) -> Option<Arena> {
     let start = word_at(entry, 0)?;

@@ -11,6 +11,7 @@ use strandline_claims::class::Slot;
 use strandline_claims::refinements::LARGE_BYTES;
 use strandline_claims::runtime::ReferenceHints;
 use strandline_process::memory::{Memory, word_at};
+use strandline_process::range::RangeSet;
 
 /// Limit on places outside the arenas that one worker keeps; further ones are not followed.
 const MAX_PLACES: usize = 1 << 21;
@@ -134,7 +135,7 @@ pub struct Beside {
     /// Bitmap of blocks of 64 KiB.
     spans: Vec<Option<Box<[u64; WORDS]>>>,
     /// Arenas and static data, which need not begin at a multiple of 64 KiB; in address order.
-    held: Vec<(u64, u64)>,
+    held: RangeSet,
 }
 
 const BLOCK_SHIFT: u32 = 16;
@@ -143,8 +144,8 @@ const WORDS: usize = 1 << (SPAN_SHIFT - BLOCK_SHIFT - 6);
 const SPANS: usize = 1 << (47 - SPAN_SHIFT);
 
 impl Beside {
-    /// The memory of `runs` without `held`, which is in address order.
-    pub fn new(runs: impl IntoIterator<Item = (u64, u64)>, held: Vec<(u64, u64)>) -> Self {
+    /// The memory of `runs` without `held`.
+    pub fn new(runs: impl IntoIterator<Item = (u64, u64)>, held: RangeSet) -> Self {
         let mut spans: Vec<Option<Box<[u64; WORDS]>>> = Vec::new();
         spans.resize_with(SPANS, || None);
         for (start, end) in runs {
@@ -167,8 +168,8 @@ impl Beside {
     }
 
     fn is_held(&self, address: u64) -> bool {
-        let next = self.held.partition_point(|range| range.1 <= address);
-        self.held.get(next).is_some_and(|range| range.0 <= address)
+        let next = self.held.partition_point(|range| range.end <= address);
+        self.held.get(next).is_some_and(|range| range.start <= address)
     }
 }
 
@@ -319,8 +320,9 @@ impl<'a> Census<'a> {
             size = objects::Size::plain(&of);
         }
         let at = self.at;
-        self.record_object((at.saturating_add(found.before as u64), at.saturating_add(bytes)), (&of, head));
-        self.count(found.of, size.reported, (&of, head));
+        let start = at.saturating_add(found.before as u64);
+        self.record_object(start, at.saturating_add(bytes), &of, head);
+        self.count(found.of, size.reported, &of, head);
         if (self.first.len() as u64) < MIN_OBJECTS_NOT_SPARSE {
             self.first.push(found.of);
         }
@@ -330,9 +332,9 @@ impl<'a> Census<'a> {
         Block::Object { bytes: size.block, leads: Self::has_pointers(&of) }
     }
 
-    /// Records an object, which begins with `head` in a block that ends at `end`, for the search
-    /// for holders.
-    fn record_object(&mut self, (at, end): (u64, u64), (of, head): (&Type, &[u8])) {
+    /// Records an object at `at`, which begins with `head` in a block that ends at `end`, for the
+    /// search for holders.
+    fn record_object(&mut self, at: u64, end: u64, of: &Type, head: &[u8]) {
         let Some(holding) = &mut self.counted.holding else { return };
         if of.flags & flags::HAVE_GC != 0 && self.release.has_links() {
             holding.gc_links.insert(at.saturating_sub(GC_HEAD_BYTES));
@@ -364,17 +366,17 @@ impl<'a> Census<'a> {
         self.first.clear();
     }
 
-    fn count(&mut self, number: u32, told: u64, (of, head): (&Type, &[u8])) {
+    fn count(&mut self, number: u32, bytes: u64, of: &Type, head: &[u8]) {
         let number = number as usize;
         if self.of.len() <= number {
             self.of.resize(number + 1, TypeCounts::default());
         }
         if let Some(sums) = self.of.get_mut(number) {
             sums.instances += 1;
-            sums.bytes = sums.bytes.saturating_add(told);
+            sums.bytes = sums.bytes.saturating_add(bytes);
         }
         if of.kind == Kind::String && objects::is_interned(head) {
-            self.counted.interned.add(told);
+            self.counted.interned.add(bytes);
         }
     }
 
@@ -551,11 +553,11 @@ impl<'a> Census<'a> {
     /// Counts an object outside the arenas, in an allocator's block at `begin`, that was not
     /// counted before.
     pub fn count_large(&mut self, large: &OutsideObject, begin: u64) {
-        self.count(large.number, large.size.reported, (&large.of, &large.head));
+        self.count(large.number, large.size.reported, &large.of, &large.head);
         self.owner = large.number;
         let (at, end) =
             (large.start.saturating_add(large.of.before), large.start.saturating_add(large.size.block));
-        self.record_object((at, end), (&large.of, &large.head));
+        self.record_object(at, end, &large.of, &large.head);
         if large.size.block > LARGE_BYTES {
             let told = large.size.reported;
             self.counted.large.push(LargeObject { start: begin, type_address: large.of.address, told });

@@ -218,7 +218,7 @@ impl<'a> Walker<'a> {
             Some(block) => self.census.follow(block),
             None => {
                 let all = Table::new(at, own, own);
-                large::read(self.memory, &mut self.census, all, (&mut self.piece, self.context.deadline));
+                large::read(self.memory, &mut self.census, all, &mut self.piece, self.context.deadline);
             }
         }
     }

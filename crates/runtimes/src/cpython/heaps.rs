@@ -161,7 +161,7 @@ fn segment(context: &Context<'_>, memory: &dyn Memory, one: &Candidate, heaps: &
             heaps.doubts.note_damage(start, 0);
             return end.max(one.start + 1);
         }
-        heaps.pages.extend(page(layout, structure, (start, part_end)));
+        heaps.pages.extend(page(layout, structure, start, part_end));
         index = (part_end - one.start) / SLICE_BYTES;
     }
     let found = (heaps.pages.len() - before) as u64;
@@ -187,8 +187,8 @@ fn structures(context: &Context<'_>, memory: &dyn Memory, one: &Candidate) -> Ve
     bytes
 }
 
-/// Returns the page that a structure describes; `None` if it is not the first structure of a page.
-fn page(layout: &HeapLayout, structure: &[u8], (start, end): (u64, u64)) -> Option<Page> {
+/// Returns the page at `start..end` that a structure describes; `None` if it is not the first structure of a page.
+fn page(layout: &HeapLayout, structure: &[u8], start: u64, end: u64) -> Option<Page> {
     let half = |at: usize| half_word_at(structure, at).map(u64::from);
     let sized = |(at, bits): (usize, u32)| match bits {
         16 => half(at).map(|word| word & 0xffff),

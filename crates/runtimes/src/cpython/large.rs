@@ -46,11 +46,12 @@ pub struct Slots {
 pub fn follow(
     memory: &dyn Memory,
     census: &mut Census<'_>,
-    claimed_in: (&Refinements, Slots),
+    refinements: &Refinements,
+    slots: Slots,
     deadline: Instant,
 ) -> bool {
     let mut piece = ReadBuffer::new(PIECE_BYTES);
-    let mut is_done = objects(memory, census, claimed_in, (&mut piece, deadline));
+    let mut is_done = objects(memory, census, refinements, slots, &mut piece, deadline);
     // Blocks of C code point on, for example thread states to the chunks with frames (from 3.11
     // on). What they point to gets no owner: any word may point there, even a number or a stale
     // pointer.
@@ -64,9 +65,9 @@ pub fn follow(
             let bytes = if place.at.is_multiple_of(PAGE_BYTES) { CHUNK_BYTES } else { BLOCK_BYTES };
             let block = Table::new(place.at, bytes, bytes);
             census.owner = NO_OWNER;
-            read(memory, census, block, (&mut piece, deadline));
+            read(memory, census, block, &mut piece, deadline);
         }
-        is_done &= objects(memory, census, claimed_in, (&mut piece, deadline));
+        is_done &= objects(memory, census, refinements, slots, &mut piece, deadline);
     }
     census.owner = NO_OWNER;
     is_done
@@ -76,8 +77,10 @@ pub fn follow(
 fn objects(
     memory: &dyn Memory,
     census: &mut Census<'_>,
-    (refinements, slots): (&Refinements, Slots),
-    (piece, deadline): (&mut [u8], Instant),
+    refinements: &Refinements,
+    slots: Slots,
+    piece: &mut [u8],
+    deadline: Instant,
 ) -> bool {
     let mut seen = 0_usize;
     let mut left = Vec::new();
@@ -100,7 +103,7 @@ fn objects(
                 if table.is_whole || bytes > LARGE_BYTES {
                     census.record_claim(begin, slot);
                 }
-                read(memory, census, table, (&mut *piece, deadline));
+                read(memory, census, table, piece, deadline);
                 census.link(table);
             }
             continue;
@@ -119,19 +122,14 @@ fn objects(
             let bytes = outside.size.block;
             if outside.leads {
                 let block = Table::new(outside.start, bytes, bytes);
-                read(memory, census, block, (&mut *piece, deadline));
+                read(memory, census, block, piece, deadline);
             }
         }
     }
 }
 
 /// Records the pointers in a block, as far as it can be read.
-pub fn read(
-    memory: &dyn Memory,
-    census: &mut Census<'_>,
-    block: Table,
-    (piece, deadline): (&mut [u8], Instant),
-) {
+pub fn read(memory: &dyn Memory, census: &mut Census<'_>, block: Table, piece: &mut [u8], deadline: Instant) {
     let mut at = block.address;
     let end = block.address.saturating_add(block.used);
     while at < end && Instant::now() < deadline {

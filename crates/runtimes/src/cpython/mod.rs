@@ -59,6 +59,7 @@ use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::modules;
 use strandline_process::procfs::Process;
+use strandline_process::range::RangeSet;
 
 /// Entry of CPython in the table of readers.
 pub static ABOUT: ReaderInfo = ReaderInfo {
@@ -144,7 +145,7 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     let blocks = ObjectMemory::find(context, &memory, program, release);
     let beside = beside(context, &blocks);
     let walk = Walk { context, memory: &memory, release, beside: &beside, object };
-    let (sums, mut counted) = walk.all(program, &blocks, (refinements, slots), &mut reading);
+    let (sums, mut counted) = walk.all(program, &blocks, refinements, slots, &mut reading);
     reading.rows = Some(&rows::BLOCKS);
     reading.facts.read = true;
     reading.holding = counted.holding.take();
@@ -230,25 +231,12 @@ impl ObjectMemory {
 /// Returns the memory outside these blocks that objects can point to: mapped memory, without static
 /// data.
 fn beside(context: &Context<'_>, blocks: &ObjectMemory) -> Beside {
-    let mut held: Vec<(u64, u64)> = blocks.ranges().collect();
-    for group in modules::file_groups(context.space.mappings()) {
-        held.extend(group.iter().map(|mapping| (mapping.start, mapping.end)));
-    }
-    strandline_claims::range::merge(&mut held);
-    let mut runs = Vec::new();
-    for mapping in context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping)) {
-        let mut at = mapping.start;
-        let first = held.partition_point(|range| range.1 <= mapping.start);
-        for &(from, to) in held[first..].iter().take_while(|range| range.0 < mapping.end) {
-            if at < from {
-                runs.extend((context.resident)(at, from));
-            }
-            at = at.max(to);
-        }
-        if at < mapping.end {
-            runs.extend((context.resident)(at, mapping.end));
-        }
-    }
+    let mut held: RangeSet = blocks.ranges().collect();
+    let files = modules::file_groups(context.space.mappings());
+    held.extend(files.iter().flatten().map(|mapping| mapping.range()));
+    let mapped = context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping));
+    let gaps = mapped.flat_map(|mapping| held.gaps_in(mapping.range()));
+    let runs: Vec<_> = gaps.flat_map(|gap| (context.resident)(gap.start, gap.end)).collect();
     Beside::new(runs, held)
 }
 
@@ -267,7 +255,8 @@ impl Walk<'_> {
         &self,
         program: &Program,
         blocks: &ObjectMemory,
-        claimed_in: (&Refinements, large::Slots),
+        refinements: &Refinements,
+        slots: large::Slots,
         reading: &mut Reading,
     ) -> (Sums, CensusResult) {
         let (mut sums, mut counted) = (Sums::default(), CensusResult::default());
@@ -300,19 +289,19 @@ impl Walk<'_> {
                 sums.doubts.note_timeout(arenas.array);
             }
         }
-        self.heaps(&blocks.heaps, claimed_in, (&mut last, &mut sums, &mut counted));
+        self.heaps(&blocks.heaps, refinements, slots, &mut last, &mut sums, &mut counted);
         // Static data: where all objects are in malloc's blocks, they are reachable only from here.
         let mut piece = vec![0; 64 << 10];
         for (from, to) in (self.context.resident)(program.data.0, program.data.1) {
             let bytes = to - from;
             let range = objects::Table::new(from, bytes, bytes);
-            large::read(self.memory, &mut last, range, (&mut piece, self.context.deadline));
+            large::read(self.memory, &mut last, range, &mut piece, self.context.deadline);
         }
         for state in arenas::interpreters(self.memory, program, self.release) {
             let state = objects::Table::new(state, arenas::MAX_STATE_BYTES, arenas::MAX_STATE_BYTES);
-            large::read(self.memory, &mut last, state, (&mut piece, self.context.deadline));
+            large::read(self.memory, &mut last, state, &mut piece, self.context.deadline);
         }
-        let is_done = large::follow(self.memory, &mut last, claimed_in, self.context.deadline);
+        let is_done = large::follow(self.memory, &mut last, refinements, slots, self.context.deadline);
         if !is_done {
             sums.doubts.note_timeout(program.runtime);
         }
@@ -324,8 +313,11 @@ impl Walk<'_> {
     fn heaps(
         &self,
         heaps: &Heaps,
-        (refinements, slots): (&Refinements, large::Slots),
-        (last, sums, counted): (&mut Census<'_>, &mut Sums, &mut CensusResult),
+        refinements: &Refinements,
+        slots: large::Slots,
+        last: &mut Census<'_>,
+        sums: &mut Sums,
+        counted: &mut CensusResult,
     ) {
         sums.doubts.add(&heaps.doubts);
         let walker = || {

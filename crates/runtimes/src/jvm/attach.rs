@@ -188,7 +188,7 @@ fn connect(process: &Process) -> Result<UnixStream, Refusal> {
     let within = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
     let socket = within.join(format!(".java_pid{inner}"));
     let path = within.join(format!(".attach_pid{inner}"));
-    if let Some(connected) = wait_for(process, (&socket, &status), Duration::ZERO)? {
+    if let Some(connected) = wait_for(process, &socket, &status, Duration::ZERO)? {
         // A listening JVM does not need the file: its creator was killed.
         if let Some(mut left) = found(&path, &status) {
             left.keep = false;
@@ -196,19 +196,19 @@ fn connect(process: &Process) -> Result<UnixStream, Refusal> {
         return Ok(connected);
     }
     may_be_asked(process, &status)?;
-    let (mut file, mut connected) = asked(process, (&path, &socket), &status)?;
+    let (mut file, mut connected) = asked(process, &path, &socket, &status)?;
     if connected.is_none() {
         // The process may have been stopped or have called exec meanwhile. Or another process may
         // have made it listen: then it would take the signal as a request for a thread dump.
         may_be_asked(process, &process.status()?)?;
-        connected = wait_for(process, (&socket, &status), Duration::ZERO)?;
+        connected = wait_for(process, &socket, &status, Duration::ZERO)?;
     }
     if connected.is_none() {
         sys::signal(&handle, SIGQUIT).map_err(|e| Refusal::from_io(process, "sending SIGQUIT", e))?;
         // The JVM must find the file whenever it handles the signal, even ten minutes later. Once
         // the process has ended, the file is not needed.
         file.keep = true;
-        connected = wait_for(process, (&socket, &status), LISTEN_LIMIT)?;
+        connected = wait_for(process, &socket, &status, LISTEN_LIMIT)?;
     }
     file.keep = connected.is_none() && !sys::has_ended(&handle, Duration::ZERO).unwrap_or(false);
     connected.ok_or_else(|| {
@@ -220,11 +220,12 @@ fn connect(process: &Process) -> Result<UnixStream, Refusal> {
 /// request.
 fn asked(
     process: &Process,
-    (path, socket): (&Path, &Path),
+    path: &Path,
+    socket: &Path,
     status: &Status,
 ) -> Result<(Request, Option<UnixStream>), Refusal> {
     let file = request(process, path, status)?;
-    let connected = if file.is_found { wait_for(process, (socket, status), FOUND_LIMIT)? } else { None };
+    let connected = if file.is_found { wait_for(process, socket, status, FOUND_LIMIT)? } else { None };
     if !file.is_found || connected.is_some() {
         return Ok((file, connected));
     }
@@ -236,7 +237,8 @@ fn asked(
 /// accepts no connection is an error: it must not be asked to listen again.
 fn wait_for(
     process: &Process,
-    (socket, status): (&Path, &Status),
+    socket: &Path,
+    status: &Status,
     limit: Duration,
 ) -> Result<Option<UnixStream>, Refusal> {
     let since = Instant::now();

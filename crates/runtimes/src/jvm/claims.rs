@@ -12,13 +12,13 @@ use super::view::View;
 use crate::resident::resident_bytes;
 use crate::work;
 use strandline_claims::accumulator::{Accumulator, Class};
-use strandline_claims::allocator::{RangeClaim, overlapping};
+use strandline_claims::allocator::RangeClaim;
 use strandline_claims::class::Slot;
 use strandline_claims::palette::SlotTable;
 use strandline_claims::range::{RangePages, page_of, page_up, pieces};
 use strandline_claims::runtime::Context;
 use strandline_claims::words::is_process_memory;
-use strandline_process::range::AddressRange;
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Bytes of heap that a worker claims at a time; a larger area is claimed whole.
 const PART_BYTES: u64 = 64 << 20;
@@ -103,10 +103,12 @@ pub fn free_resident(context: &Context<'_>, area: &Area) -> u64 {
 /// contain ranges elsewhere.
 fn claim_parts(
     of: &RangePages,
-    (start, end): (u64, u64),
+    range: AddressRange,
     used: &[(u64, u64)],
-    (in_use, free): (Slot, Slot),
+    in_use: Slot,
+    free: Slot,
 ) -> RangeClaim {
+    let AddressRange { start, end } = range;
     let mut accumulator = Accumulator::new(start, of);
     let first = used.partition_point(|used| used.1 <= start);
     for &(from, to) in used[first..].iter().take_while(|used| used.0 < end) {
@@ -125,9 +127,10 @@ pub fn metaspace(context: &Context<'_>, palette: &mut SlotTable, metaspace: &Met
         (&metaspace.classes, palette.add(&rows::CLASS_SPACE, None)),
     ];
     let claim = |(space, slot): (&Space, Option<Slot>)| {
-        let Some(slots) = slot.zip(free) else { return Vec::new() };
+        let (Some(slot), Some(free)) = (slot, free) else { return Vec::new() };
         let of = |&(start, end): &(u64, u64)| {
-            claim_parts(&context.pages(start, end), (start, end), &space.used, slots)
+            let pages = context.pages(start, end);
+            claim_parts(&pages, AddressRange::new(start, end), &space.used, slot, free)
         };
         space.ranges.iter().map(of).collect()
     };
@@ -136,12 +139,11 @@ pub fn metaspace(context: &Context<'_>, palette: &mut SlotTable, metaspace: &Met
 
 /// Claims the code cache and the maps of its segments.
 pub fn code(context: &Context<'_>, palette: &mut SlotTable, segments: &[Segment]) -> Vec<RangeClaim> {
-    let Some(slots) = palette.add(&rows::CODE, None).zip(palette.add(&rows::CODE_FREE, None)) else {
-        return Vec::new();
-    };
+    let (in_use, free) = (palette.add(&rows::CODE, None), palette.add(&rows::CODE_FREE, None));
+    let (Some(in_use), Some(free)) = (in_use, free) else { return Vec::new() };
     let code = segments.iter().map(|segment| {
         let (start, end) = segment.range;
-        claim_parts(&context.pages(start, end), (start, end), &segment.used, slots)
+        claim_parts(&context.pages(start, end), segment.range.into(), &segment.used, in_use, free)
     });
     let maps = segments.iter().filter(|segment| segment.map.0 < segment.map.1);
     code.chain(maps.map(|segment| context.claim_whole(segment.map, Class::Metadata))).collect()
@@ -152,28 +154,14 @@ pub fn shared(context: &Context<'_>, palette: &mut SlotTable, heap: &Heap) -> Ve
     if heap.views.is_empty() {
         return Vec::new();
     }
-    let slots = palette.add(&rows::SHARED_OBJECT, None).zip(palette.add(&rows::SHARED_FREE, None));
-    let Some(slots) = slots else { return Vec::new() };
-    let claim = |AddressRange { start, end }: AddressRange| {
-        claim_parts(&context.shared_pages(start, end), (start, end), &heap.shared_used, slots)
+    let (in_use, free) = (palette.add(&rows::SHARED_OBJECT, None), palette.add(&rows::SHARED_FREE, None));
+    let (Some(in_use), Some(free)) = (in_use, free) else { return Vec::new() };
+    let claim = |range: AddressRange| {
+        claim_parts(&context.shared_pages(range.start, range.end), range, &heap.shared_used, in_use, free)
     };
     // A view may be larger than the largest claim.
-    without(&heap.views, &heap.shared_unread).into_iter().flat_map(pieces).map(claim).collect()
-}
-
-/// Returns the parts of `ranges` that are in none of `others`; both are in address order.
-fn without(ranges: &[(u64, u64)], others: &[(u64, u64)]) -> Vec<(u64, u64)> {
-    let mut left = Vec::new();
-    for &(start, end) in ranges {
-        let mut at = start;
-        for &(from, to) in overlapping(others, start, end) {
-            left.push((at, from.clamp(at, end)));
-            at = to.clamp(at, end);
-        }
-        left.push((at, end));
-    }
-    left.retain(|range| range.0 < range.1);
-    left
+    let unread: RangeSet = heap.shared_unread.iter().copied().collect();
+    heap.views.iter().flat_map(|&view| unread.gaps_in(view)).flat_map(pieces).map(claim).collect()
 }
 
 /// Claims the card table of collectors that have one (`BarrierSet::_barrier_set`,
@@ -205,19 +193,4 @@ pub fn drop_overlapping(claims: &mut Vec<RangeClaim>) -> bool {
         is_free
     });
     claims.len() < count
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_not_read_is_left_out() {
-        let views = [(0x1000, 0x5000), (0x8000, 0x9000)];
-        assert_eq!(without(&views, &[]), views);
-        assert_eq!(
-            without(&views, &[(0x2000, 0x3000), (0x4000, 0x8800)]),
-            [(0x1000, 0x2000), (0x3000, 0x4000), (0x8800, 0x9000)]
-        );
-    }
 }

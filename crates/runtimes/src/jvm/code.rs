@@ -118,11 +118,11 @@ fn segment(view: &View<'_>, heap: u64, deadline: Instant) -> Option<Segment> {
     if !(3..=16).contains(&shift) || next > (range.1 - range.0) >> shift {
         return None;
     }
-    let in_use = (range.0, range.0 + (next << shift));
+    let end = range.0 + (next << shift);
     Some(Segment {
         range,
         name: name(view, kind as usize),
-        used: used(view, in_use, shift, deadline)?,
+        used: used(view, range.0, end, shift, deadline)?,
         map: self::range(view, map, "_low", "_high")?,
     })
 }
@@ -133,8 +133,8 @@ fn name(view: &View<'_>, kind: usize) -> &'static str {
     NAMES.get(index).copied().unwrap_or(OTHER_NAME)
 }
 
-/// Returns the parts in use of a range of blocks; adjacent ones are joined.
-fn used(view: &View<'_>, (start, end): (u64, u64), shift: u32, deadline: Instant) -> Option<Vec<(u64, u64)>> {
+/// Returns the parts in use of the blocks in `start..end`; adjacent ones are joined.
+fn used(view: &View<'_>, start: u64, end: u64, shift: u32, deadline: Instant) -> Option<Vec<(u64, u64)>> {
     let length = view.offset(&["HeapBlock::Header::_length"])?;
     let used = view.offset(&["HeapBlock::Header::_used"])?.checked_sub(length)?;
     let header = view.offset(&["HeapBlock::_header"])?.checked_add(length)?;
@@ -199,7 +199,7 @@ mod tests {
         let structs = VmStructs::of_offsets(&fields, &[]);
         let view = View { memory: &Free, structs: &structs };
         let far = Instant::now() + Duration::from_secs(600);
-        let read = |blocks: usize, deadline| used(&view, (0x1000, 0x1000 + 8 * blocks as u64), 3, deadline);
+        let read = |blocks: usize, deadline| used(&view, 0x1000, 0x1000 + 8 * blocks as u64, 3, deadline);
         assert_eq!(read(MAX_BLOCKS, far), Some(Vec::new()));
         assert_eq!(read(MAX_BLOCKS + 1, far), None, "there are no more blocks than are read");
         assert_eq!(read(1, Instant::now()), None, "the time is over");

@@ -30,7 +30,7 @@ impl Program {
     /// A program with pointers to the tables at `tables`, in a library mapped from `file`. `bias`
     /// is the difference between its addresses in the process and in the file, `data` its static
     /// data.
-    pub fn new(path: &str, file: File, (tables, bias): ([u64; 4], u64), data: (u64, u64)) -> Self {
+    pub fn new(path: &str, file: File, tables: [u64; 4], bias: u64, data: (u64, u64)) -> Self {
         Self { path: path.to_owned(), data, file, tables, bias, structs: OnceLock::new() }
     }
 
@@ -59,5 +59,5 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Opti
     let [fields, types, ints, longs] = object.symbol_addresses(TABLES);
     let tables = [fields?, types?, ints?, longs?];
     let bias = tables[0].wrapping_sub(exported.first()?.address);
-    Some(Program::new(&module.code.name, open()?, (tables, bias), module.data.into()))
+    Some(Program::new(&module.code.name, open()?, tables, bias, module.data.into()))
 }

@@ -304,8 +304,7 @@ fn objects(
     let Some((starts, places)) = starts else { return (census, None) };
     // An object that was not understood may hold references.
     let whole = census.as_ref().filter(|census| census.unread_bytes == 0 && !census.has_moved);
-    let live =
-        whole.and_then(|census| trace::live(context, view, heap, (places, starts), (census.weak, data)));
+    let live = whole.and_then(|census| trace::live(context, view, heap, places, starts, census.weak, data));
     (census, live)
 }
 

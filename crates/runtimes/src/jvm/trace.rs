@@ -88,8 +88,10 @@ pub fn live(
     context: &Context<'_>,
     view: &View<'_>,
     heap: &Heap,
-    (places, starts): (HeapIndex, Bitmap),
-    (weak, data): (Option<u64>, (u64, u64)),
+    places: HeapIndex,
+    starts: Bitmap,
+    weak: Option<u64>,
+    data: (u64, u64),
 ) -> Option<Live> {
     let headers = Headers::read(view)?;
     let oops = OopFormat::read(view)?;

@@ -22,7 +22,8 @@ pub fn claim_globals(
     memory: &dyn Memory,
     survey: &mut SurveySums,
     compiled: &[u64],
-    (refinements, slot): (&Refinements, Slot),
+    refinements: &Refinements,
+    slot: Slot,
 ) -> Vec<Kept> {
     let mut others = std::mem::take(&mut survey.undefined);
     let globs = std::mem::take(&mut survey.globs);

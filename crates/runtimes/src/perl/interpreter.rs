@@ -26,9 +26,9 @@ const GLOBALS_ID: &str = "globals";
 
 /// Reads the interpreters of one program.
 pub struct Reader<'a> {
-    context: &'a Context<'a>,
-    memory: &'a dyn Memory,
-    release: &'static Layout,
+    pub context: &'a Context<'a>,
+    pub memory: &'a dyn Memory,
+    pub release: &'static Layout,
     refinements: &'a Refinements,
     slots: Slots,
     bounds: Bounds,
@@ -265,7 +265,8 @@ impl<'a> Reader<'a> {
             self.memory,
             &mut survey,
             &roots.globs,
-            (self.refinements, self.slots.buffer),
+            self.refinements,
+            self.slots.buffer,
         );
         let facts = &mut found.facts;
         facts.strings = survey.strings.clone();

@@ -32,7 +32,7 @@ mod tests;
 
 use self::facts::Perl;
 use crate::batch::{CountingMemory, PageCache};
-use crate::perl::layout::{Layout, RELEASES};
+use crate::perl::layout::RELEASES;
 use crate::programs::Programs;
 use FileName::{Contains, Versioned};
 use strandline_claims::caveat::Caveat;
@@ -177,7 +177,8 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
     for program in programs {
         // A program may hold one Perl and have loaded another.
         let release = program.release().unwrap_or(release);
-        read_program(context, &memory, (program, release), (refinements, slots), &mut reading, &mut perl);
+        let reader = interpreter::Reader::new(context, &memory, release, refinements, slots);
+        read_program(&reader, program, &mut reading, &mut perl);
     }
     if perl.interpreters.is_empty() {
         let text = "no interpreter was found: Perl may not have started";
@@ -195,13 +196,12 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
 }
 
 fn read_program(
-    context: &Context<'_>,
-    memory: &dyn Memory,
-    (program, release): (&locate::Program, &'static Layout),
-    (refinements, slots): (&Refinements, Slots),
+    reader: &interpreter::Reader<'_>,
+    program: &locate::Program,
     reading: &mut Reading,
     perl: &mut Perl,
 ) {
+    let &interpreter::Reader { context, memory, release, .. } = reader;
     let mut anchors = locate::interpreters(program, release, context.threads, &mut PageCache::new(memory));
     if anchors.is_empty() {
         return;
@@ -218,7 +218,6 @@ fn read_program(
     }
     perl.ithreads |= program.has_threads();
     reading.facts.found_by.clone_from(&program.path);
-    let reader = interpreter::Reader::new(context, memory, release, refinements, slots);
     for anchor in &anchors {
         let of_interpreter = reader.read(anchor);
         reading.caveats.extend(of_interpreter.caveats);

@@ -154,7 +154,7 @@ impl SurveySums {
     }
 
     /// Counts a value that has a string.
-    pub fn add_string(&mut self, (head, kind): (&Head, Type), current: u64, release: &Layout) {
+    pub fn add_string(&mut self, head: &Head, kind: Type, current: u64, release: &Layout) {
         let strings = &mut self.strings;
         add(&mut strings.values, 1);
         add(&mut strings.payload_bytes, current);

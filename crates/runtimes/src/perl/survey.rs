@@ -334,7 +334,7 @@ impl<'a> Surveyor<'a> {
             }
         }
         if head.has_string() {
-            self.survey.add_string((head, value.kind), current, self.context.release);
+            self.survey.add_string(head, value.kind, current, self.context.release);
             add(&mut self.survey.strings.offset, u64::from(head.has_flags(flags::OOK)));
         }
     }

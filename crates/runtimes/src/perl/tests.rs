@@ -10,7 +10,7 @@ use super::interpreter::{Found, Reader};
 use super::locate::{Addresses, InterpreterLocation};
 use super::objects::Type;
 use super::*;
-use crate::perl::layout::{ENTRY_BYTES, HEAD_BYTES, flags};
+use crate::perl::layout::{ENTRY_BYTES, HEAD_BYTES, Layout, flags};
 use strandline_claims::class::Refinement;
 use strandline_process::map::AddressSpace;
 use strandline_process::pages::{PAGE_BYTES, page_of};

@@ -37,7 +37,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
             continue;
         }
         let bottom = start + index * region_bytes;
-        let area = area(view, region, (bottom, bottom + region_bytes), &kinds)?;
+        let area = area(view, region, bottom, bottom + region_bytes, &kinds)?;
         match areas.last_mut() {
             // The further regions of a large object are joined with the first.
             Some(first) if area.1 && first.kind == Kind::Humongous && first.end == bottom => {
@@ -110,8 +110,8 @@ impl RegionTags {
     }
 }
 
-/// Reads a region. Also returns whether it continues the object of the previous one.
-fn area(view: &View<'_>, region: u64, (start, end): (u64, u64), kinds: &RegionTags) -> Option<(Area, bool)> {
+/// Reads a region, which is at `start..end`. Also returns whether it continues the object of the previous one.
+fn area(view: &View<'_>, region: u64, start: u64, end: u64, kinds: &RegionTags) -> Option<(Area, bool)> {
     let bottom = ["G1HeapRegion::_bottom", "HeapRegion::_bottom", "Space::_bottom"];
     let top = ["G1HeapRegion::_top", "HeapRegion::_top", "G1ContiguousSpace::_top"];
     let kind = ["G1HeapRegion::_type", "HeapRegion::_type"];

@@ -208,7 +208,8 @@ fn space(view: &View<'_>, space: u64, kind: Kind, types: &[&str]) -> Option<Area
 /// with objects.
 fn generations(
     view: &View<'_>,
-    (heap, collector): (u64, &'static str),
+    heap: u64,
+    collector: &'static str,
     [eden, from, to, old]: [Area; 4],
     names: [&str; 3],
 ) -> Option<Heap> {

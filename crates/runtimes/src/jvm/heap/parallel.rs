@@ -21,7 +21,7 @@ pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
     ];
     let [eden, from, to, _] = spaces;
     let mut heap =
-        generations(view, (heap, "Parallel"), spaces, ["PS Eden Space", "PS Survivor Space", "PS Old Gen"])?;
+        generations(view, heap, "Parallel", spaces, ["PS Eden Space", "PS Survivor Space", "PS Old Gen"])?;
     heap.areas.extend(between([eden, from, to]));
     Some(heap)
 }

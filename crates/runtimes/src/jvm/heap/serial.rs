@@ -17,5 +17,5 @@ pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
         of(young, "DefNewGeneration::_to_space", Kind::Survivor)?,
         of(old, "TenuredGeneration::_the_space", Kind::Old)?,
     ];
-    generations(view, (heap, "Serial"), spaces, ["Eden Space", "Survivor Space", "Tenured Gen"])
+    generations(view, heap, "Serial", spaces, ["Eden Space", "Survivor Space", "Tenured Gen"])
 }

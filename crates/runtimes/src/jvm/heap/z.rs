@@ -119,14 +119,14 @@ impl<'a> Granules<'a> {
             while at < end {
                 is_late |= Instant::now() >= context.deadline;
                 if is_late {
-                    push(&mut unread, (at, end));
+                    push(&mut unread, at, end);
                     break;
                 }
                 let behind = ((at | ((1 << self.shift) - 1)) + 1).min(end);
                 match self.top_in(at, &is_empty) {
-                    Some(Some(top)) => push(&mut used, (at, top.min(behind))),
+                    Some(Some(top)) => push(&mut used, at, top.min(behind)),
                     Some(None) => {}
-                    None => push(&mut unread, (at, behind)),
+                    None => push(&mut unread, at, behind),
                 }
                 at = behind;
             }
@@ -158,7 +158,7 @@ impl<'a> Granules<'a> {
 type Ranges = Vec<(u64, u64)>;
 
 /// Adds a range; joins it with the last one if they adjoin.
-fn push(ranges: &mut Ranges, (start, end): (u64, u64)) {
+fn push(ranges: &mut Ranges, start: u64, end: u64) {
     match ranges.last_mut() {
         Some(last) if last.1 == start => last.1 = end,
         _ => ranges.push((start, end)),

@@ -186,7 +186,7 @@ impl<'a> Frames<'a> {
         let mut next = self.behind_compiled(frame, blob.frame_bytes, high)?;
         let range = (frame.unextended_sp, next.sp);
         let slots =
-            if blob.is_method { self.maps.slots(&self.view, &self.blobs, (&blob, frame.pc)) } else { None };
+            if blob.is_method { self.maps.slots(&self.view, &self.blobs, &blob, frame.pc) } else { None };
         for slot in slots.iter().flatten() {
             let word = self.slot(frame, *slot, high)?;
             known.add(word);

@@ -50,12 +50,7 @@ impl Maps {
     }
 
     /// Returns the references of a frame that continues at `pc`; `None` if there is no map for it.
-    pub fn slots(
-        &self,
-        view: &View<'_>,
-        blobs: &Blobs<'_>,
-        (blob, pc): (&Blob, u64),
-    ) -> Option<Vec<OopSlot>> {
+    pub fn slots(&self, view: &View<'_>, blobs: &Blobs<'_>, blob: &Blob, pc: u64) -> Option<Vec<OopSlot>> {
         if blob.maps == 0 {
             return None;
         }

@@ -108,11 +108,11 @@ impl<'a> Roots<'a> {
         data: (u64, u64),
     ) -> Option<Self> {
         let threads = threads::threads(&view, context.deadline)?;
-        let known = precise(context, &view, heap, (oops, data, &threads));
+        let known = precise(context, &view, heap, oops, data, &threads);
         let (known, words) = match known {
             Some(known) => (known, None),
             None => {
-                let words = Words::new(context, view, heap, (oops, data, &threads))?;
+                let words = Words::new(context, view, heap, oops, data, &threads)?;
                 (PreciseRoots::new(heap.reserved, context.deadline), Some(words))
             }
         };
@@ -173,7 +173,9 @@ fn precise(
     context: &Context<'_>,
     view: &View<'_>,
     heap: &Heap,
-    (oops, data, threads): (OopFormat, (u64, u64), &[Thread]),
+    oops: OopFormat,
+    data: (u64, u64),
+    threads: &[Thread],
 ) -> Option<PreciseRoots> {
     view.structs.major().filter(|&major| major >= FIRST_PRECISE)?;
     let mut known = PreciseRoots::new(heap.reserved, context.deadline);

@@ -51,7 +51,9 @@ impl<'a> Words<'a> {
         context: &'a Context<'a>,
         view: View<'a>,
         heap: &'a Heap,
-        (oops, data, threads): (OopFormat, (u64, u64), &[Thread]),
+        oops: OopFormat,
+        data: (u64, u64),
+        threads: &[Thread],
     ) -> Option<Self> {
         let stacks = apart(threads.iter().map(|thread| thread.stack).collect());
         let storages = storages(context, &view, data);
@@ -61,11 +63,11 @@ impl<'a> Words<'a> {
 
     /// Calls `take` with every word that may be a reference, while there is time.
     pub fn each(&self, clock: &mut DeadlineChecker, take: &mut dyn FnMut(u64)) {
-        for &stack in &self.stacks {
+        for &(low, high) in &self.stacks {
             if clock.is_over() {
                 return;
             }
-            self.stack(stack, clock, take);
+            self.stack(low, high, clock, take);
         }
         let memory: &dyn Memory = self.view.memory;
         for mapping in self.context.space.mappings().iter().filter(|mapping| self.is_searched(mapping)) {
@@ -114,7 +116,7 @@ impl<'a> Words<'a> {
 
     /// Searches a stack from its pointer on, and its thread's registers; the whole stack if no
     /// thread's pointer is in it.
-    fn stack(&self, (low, high): (u64, u64), clock: &mut DeadlineChecker, take: &mut dyn FnMut(u64)) {
+    fn stack(&self, low: u64, high: u64, clock: &mut DeadlineChecker, take: &mut dyn FnMut(u64)) {
         let mut both = |word: u64| self.oops.each_of(word, take);
         let is_on = |thread: &&ThreadFacts| (low..high).contains(&thread.stack_pointer);
         let thread = self.context.threads.iter().find(is_on);
