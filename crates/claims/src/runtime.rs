@@ -108,6 +108,12 @@ pub trait Found: Send + Sync {
         true
     }
 
+    /// Whether the runtime keeps its memory from children (MADV_DONTFORK), so that a snapshot lacks
+    /// it.
+    fn hides_memory_from_children(&self) -> bool {
+        false
+    }
+
     /// Whether the reader uses the threads' pointers ([`ThreadFacts::fs_base`]).
     fn needs_thread_pointers(&self) -> bool {
         false

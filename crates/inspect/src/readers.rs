@@ -165,6 +165,9 @@ impl Found {
 
     /// Whether a snapshot stops the process for less time than reading all of this.
     pub fn is_slow(&self) -> bool {
+        if self.runtimes.iter().any(|found| found.hides_memory_from_children()) {
+            return false;
+        }
         self.runtimes.iter().any(|found| found.takes_long())
             || self.allocators.iter().any(|(_, found)| found.reads_blocks())
     }

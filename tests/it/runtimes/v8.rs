@@ -89,9 +89,7 @@ fn figures_agree(subject: &mut Subject) -> Result<Value> {
 
 /// Fails if there is a caveat, or more than 2 % of RSS is not explained.
 fn is_explained(document: &Value) -> Outcome {
-    let mut caveats = strandline::caveats(document);
-    // V8 keeps its pages from children, so no snapshot shows them.
-    caveats.retain(|code| code != "no_photograph");
+    let caveats = strandline::caveats(document);
     let dark = strandline::row(document, "anonymous");
     let rss = subject::number(&document["kernel"], "rss_bytes")?;
     if !caveats.is_empty() {

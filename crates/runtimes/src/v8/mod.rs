@@ -23,6 +23,7 @@ mod section;
 mod tests;
 
 use self::heap::HeapError;
+use self::layout::Layout;
 use self::locate::Program;
 use crate::batch::CountingMemory;
 use crate::programs::{Limit, Programs};
@@ -84,6 +85,10 @@ impl Found for Programs<Program> {
     /// Reading takes the headers of pages.
     fn takes_long(&self) -> bool {
         false
+    }
+
+    fn hides_memory_from_children(&self) -> bool {
+        self.0.iter().any(|program| program.layout().is_some_and(Layout::hides_memory_from_children))
     }
 
     fn read(&self, context: &Context<'_>, _: &Refinements) -> Result<Vec<Reading>, Busy> {
