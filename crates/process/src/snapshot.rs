@@ -148,7 +148,9 @@ impl Snapshot {
     pub fn take<T>(
         stopped: &mut Stopped<'_>,
         process: &Process,
-        (space, code, hold): (&AddressSpace, CallSites, Duration),
+        space: &AddressSpace,
+        code: CallSites,
+        hold: Duration,
         before_it_runs: impl FnOnce(&Process) -> Result<T, String>,
     ) -> Result<(Self, T), NotTaken> {
         let (target, tracee) = prepare(stopped, process, space, code)?;
@@ -470,10 +472,8 @@ fn begin_clone<'a>(tracee: Tracee<'a>, code: CallSites, hold: Duration) -> Resul
         SystemCall { number: NANOSLEEP, arguments: [time_address, 0, 0] },
         SystemCall { number: EXIT_GROUP, arguments: [0; 3] },
     ];
-    let through = (code.trampoline, code.system_call);
-    let Some(mut chain) = frame::chain(&calls, through, &tracee.registers, time_address) else {
-        return Err(room.to_owned());
-    };
+    let chain = frame::chain(&calls, code.trampoline, code.system_call, &tracee.registers, time_address);
+    let Some(mut chain) = chain else { return Err(room.to_owned()) };
     chain.bytes.resize((time_address - chain.address) as usize, 0);
     chain.bytes.extend(hold.as_secs().to_le_bytes());
     chain.bytes.extend(u64::from(hold.subsec_nanos()).to_le_bytes());

@@ -396,7 +396,7 @@ impl Watch {
             move || match ExitWatch::begin(pid) {
                 Ok(watch) => {
                     let _ = begun.send(strandline_sys::signal::own_thread());
-                    watch_until_the_end(watch, (request, is_resumed), &shall_end, &shared)
+                    watch_until_the_end(watch, request, is_resumed, &shall_end, &shared)
                 }
                 Err(Error::Ended { .. } | Error::NoSuchProcess { .. }) => None,
                 Err(error) => {
@@ -434,7 +434,8 @@ impl Watch {
 /// Body of a watching thread. Returns the request if the watch was ended and the process lives.
 fn watch_until_the_end(
     mut watch: ExitWatch,
-    (request, is_resumed): (WatchRequest, bool),
+    request: WatchRequest,
+    is_resumed: bool,
     shall_end: &AtomicBool,
     shared: &Shared,
 ) -> Option<WatchRequest> {

@@ -151,7 +151,10 @@ impl Expression {
         with_large_stack(|| {
             let program = Program::compile(text).map_err(|errors| {
                 // Further errors of the parser follow from the first.
-                let mut first = errors.errors.iter().map(|error| syntax::wrong(text, error.pos, &error.msg));
+                let mut first = errors
+                    .errors
+                    .iter()
+                    .map(|error| syntax::wrong(text, error.pos.0, error.pos.1, &error.msg));
                 first.next().into_iter().collect::<Vec<_>>()
             })?;
             let mut tree = program.expression().clone();

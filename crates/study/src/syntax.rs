@@ -26,7 +26,7 @@ impl std::fmt::Display for ExpressionError {
 const MAX_REPEATED: usize = 20;
 
 /// Converts a parser message for a line and column (from 1) of `expression` to one line.
-pub fn wrong(expression: &str, (line, column): (isize, isize), says: &str) -> ExpressionError {
+pub fn wrong(expression: &str, line: isize, column: isize, says: &str) -> ExpressionError {
     let begin = usize::try_from(line - 1).unwrap_or(0);
     let before: usize = expression.split_inclusive('\n').take(begin).map(str::len).sum();
     let rest = expression.get(before..).unwrap_or_default();

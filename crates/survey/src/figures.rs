@@ -50,14 +50,14 @@ impl CachedFacts {
     /// Current facts about `seen`, given what was known `before`; `None` if it has ended.
     pub fn now(seen: &FoundProcess, before: Option<Self>) -> Option<Self> {
         let statm = seen.process.read_file("statm", MAX_STATM_BYTES).ok()?;
-        let faults = (seen.minor_faults, seen.major_faults);
         match before {
             Some(mut known) if known.statm == statm && known.read.elapsed() < GOOD_FOR => {
-                (known.figures.minor_faults, known.figures.major_faults) = faults;
+                known.figures.minor_faults = seen.minor_faults;
+                known.figures.major_faults = seen.major_faults;
                 Some(known)
             }
             before => {
-                let figures = Figures::read(&seen.process, faults)?;
+                let figures = Figures::read(&seen.process, seen.minor_faults, seen.major_faults)?;
                 let pss = before.map_or(Pss::Unknown, |known| known.pss);
                 Some(Self { figures, pss, group: seen.group(), statm, read: Instant::now() })
             }
@@ -76,7 +76,7 @@ impl CachedFacts {
 
 impl Figures {
     /// Reads the figures; `None` if the process has ended. Its faults are already known.
-    fn read(process: &Process, (minor_faults, major_faults): (u64, u64)) -> Option<Self> {
+    fn read(process: &Process, minor_faults: u64, major_faults: u64) -> Option<Self> {
         let status = process.status().ok()?;
         Some(Self {
             rss_bytes: status.rss_bytes?,

@@ -142,7 +142,7 @@ pub fn arrange(
     order: Order<'_>,
 ) -> Vec<Row> {
     let mut rows: Vec<Row> = match order.kind {
-        Kind::Groups => survey.groups.iter().map(|group| of_group(group, history)).collect(),
+        Kind::Groups => survey.groups.iter().map(|(name, sum)| of_group(name, sum, history)).collect(),
         Kind::List | Kind::Tree => {
             survey.processes.iter().map(|one| of_process(one, history, told.get(&one.key))).collect()
         }
@@ -185,16 +185,16 @@ fn of_process(one: &ProcessFigures, history: &History, told: Option<&LedgerSums>
     }
 }
 
-fn of_group((name, sum): &(String, strandline_survey::survey::Sum), history: &History) -> Row {
-    let id = Id::Group(name.clone());
+fn of_group(name: &str, sum: &strandline_survey::survey::Sum, history: &History) -> Row {
+    let id = Id::Group(name.to_owned());
     Row {
         growth_bytes: history.growth(&id),
         id,
         pid: None,
         parent: 0,
         depth: 0,
-        name: name.clone(),
-        group: Some(name.clone()),
+        name: name.to_owned(),
+        group: Some(name.to_owned()),
         processes: sum.processes,
         rss_bytes: sum.rss_bytes,
         pss_bytes: sum.pss_bytes,

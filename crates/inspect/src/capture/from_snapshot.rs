@@ -78,7 +78,7 @@ pub fn take(
         }
     };
     // Made before the thread that made the child runs, so the copy is of the same instant.
-    let copied = Snapshot::take(stopped, process, (&space, plan.code, plan.hold), |child| {
+    let copied = Snapshot::take(stopped, process, &space, plan.code, plan.hold, |child| {
         let unshown = missing(&pages, child)?;
         copy(process, unshown.runs).map(|copy| (copy, unshown.ranges))
     });

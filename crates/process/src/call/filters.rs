@@ -216,7 +216,7 @@ fn step(instruction: FilterInstruction, state: &mut State, call: &RequiredCall) 
         0x07 => state.x = state.a,
         0x87 => state.a = state.x,
         _ if code & 0x07 == 0x04 => return arithmetic(code, k, state),
-        _ if code & 0x07 == 0x05 => return jump(code, (jt, jf), k, state),
+        _ if code & 0x07 == 0x05 => return jump(code, jt, jf, k, state),
         _ => return Step::Unknown,
     }
     Step::Next
@@ -266,7 +266,7 @@ fn arithmetic(code: u16, k: u32, state: &mut State) -> Step {
     Step::Next
 }
 
-fn jump(code: u16, (jt, jf): (u8, u8), k: u32, state: &State) -> Step {
+fn jump(code: u16, jt: u8, jf: u8, k: u32, state: &State) -> Step {
     let with = operand(code, k, state);
     let both = state.a.zip(with);
     let holds = match code & 0xf0 {

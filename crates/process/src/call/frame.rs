@@ -193,7 +193,8 @@ pub struct SystemCall {
 /// `like` provides the segment registers. `None` if there is no room below `top`.
 pub fn chain(
     calls: &[SystemCall],
-    (trampoline, system_call): (u64, u64),
+    trampoline: u64,
+    system_call: u64,
     like: &Registers,
     top: u64,
 ) -> Option<Frame> {
@@ -262,7 +263,7 @@ mod tests {
         let calls = [436, 35, 231].map(|number| SystemCall { number, arguments: [number + 1, 2, 3] });
         let mut like = strandline_sys::registers::zeroed();
         (like.cs, like.ss) = (0x33, 0x2b);
-        let frame = chain(&calls, (0xabcd, 0x1234), &like, 0x7000_0008).unwrap();
+        let frame = chain(&calls, 0xabcd, 0x1234, &like, 0x7000_0008).unwrap();
         assert!(frame.address + frame.bytes.len() as u64 <= 0x7000_0008);
         for (index, call) in calls.iter().enumerate() {
             let at = index * FRAME_BYTES;
@@ -273,7 +274,7 @@ mod tests {
             assert_eq!(general(15), frame.address + (at + FRAME_BYTES) as u64);
             assert_eq!(word(&frame.bytes, at + OFFSET_FPSTATE), Some(0));
         }
-        assert!(chain(&calls, (0xabcd, 0x1234), &like, 100).is_none());
+        assert!(chain(&calls, 0xabcd, 0x1234, &like, 100).is_none());
     }
 
     #[test]

@@ -211,7 +211,7 @@ impl Process {
     /// its environment if there is one. See [`settings::joined`].
     pub fn with_setting(&self, name: &str, value: &str, separator: char) -> String {
         let settings = self.settings().unwrap_or_default();
-        settings::joined(name, settings.get(name).map(String::as_str), (value, separator))
+        settings::joined(name, settings.get(name).map(String::as_str), value, separator)
     }
 }
 

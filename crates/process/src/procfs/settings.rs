@@ -109,7 +109,7 @@ fn printable(value: &[u8]) -> String {
 
 /// `name=value` to paste into a shell, with `value` appended to the `old` one. An old value that
 /// was truncated, or contains characters special to a shell, is left out.
-pub fn joined(name: &str, old: Option<&str>, (value, separator): (&str, char)) -> String {
+pub fn joined(name: &str, old: Option<&str>, value: &str, separator: char) -> String {
     let is_plain = |old: &&str| {
         !old.is_empty()
             && old.len() < MAX_VALUE_CHARACTERS
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_setting_keeps_what_is_set() {
-        let of = |old| joined("MALLOC_CONF", old, ("muzzy_decay_ms:0", ','));
+        let of = |old| joined("MALLOC_CONF", old, "muzzy_decay_ms:0", ',');
         assert_eq!(of(Some("narenas:2")), "MALLOC_CONF=narenas:2,muzzy_decay_ms:0");
         for old in
             [None, Some(""), Some("$(id)"), Some("a b"), Some("x".repeat(MAX_VALUE_CHARACTERS).as_str())]

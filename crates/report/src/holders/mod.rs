@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use strandline_inspect::environment::utc;
 use strandline_inspect::holders::facts::{
-    Holders, Holding, Root, RootKind, Shared, SharedType, Type, Unreachable,
+    Holders, Holding, Root, RootKind, Shared, SharedType, Sum, Type, Unreachable,
 };
 use strandline_inspect::holders::growth::{Change, Changed, Comparison};
 
@@ -136,18 +136,11 @@ fn short(name: &str) -> String {
 /// A root, leaked blocks, or blocks with several roots.
 struct Group {
     name: String,
-    bytes: u64,
-    blocks: u64,
+    retained: Sum,
     pins_bytes: u64,
     holds: Vec<Holding>,
     /// Minimum of retained bytes of what its paths show.
     least: u64,
-}
-
-impl Group {
-    fn new(name: String, (bytes, blocks): (u64, u64), holds: Vec<Holding>, least: u64) -> Self {
-        Self { name, bytes, blocks, pins_bytes: 0, holds, least }
-    }
 }
 
 /// The groups, largest first, but leaked blocks come first if they are a significant part; and the
@@ -158,46 +151,42 @@ fn groups(found: &Holders, top: usize) -> (Vec<Group>, Rest) {
     let lost = found.unreachable.as_ref().filter(|lost| lost.blocks > 0);
     if let Some(lost) = lost {
         let name = "nothing: leaked".to_owned();
-        let group = Group::new(name, (lost.bytes, lost.blocks), lost.holds.clone(), least);
-        groups.push(Group { pins_bytes: lost.pins_bytes, ..group });
+        let retained = Sum { bytes: lost.bytes, blocks: lost.blocks };
+        let holds = lost.holds.clone();
+        groups.push(Group { name, retained, pins_bytes: lost.pins_bytes, holds, least });
     }
     let (sets, others) = shown_sets(found);
     for set in sets {
         let holds = set.types.iter().map(holding).collect();
-        groups.push(Group::new(
-            join_root_names(set),
-            (set.retained_bytes, set.retained_blocks),
-            holds,
-            least,
-        ));
+        let retained = Sum { bytes: set.retained_bytes, blocks: set.retained_blocks };
+        groups.push(Group { name: join_root_names(set), retained, pins_bytes: 0, holds, least });
     }
-    if others.1 > 0 {
+    if others.blocks > 0 {
         // If sets are shown, this is the rest: blocks of types that have no row of their own.
         let (text, holds) = match sets {
             [] => ("several roots together", found.shared_holds.clone()),
             _ => ("other roots, several together", Vec::new()),
         };
-        groups.push(Group::new(text.to_owned(), others, holds, least));
+        groups.push(Group { name: text.to_owned(), retained: others, pins_bytes: 0, holds, least });
     }
     let folded = merge_threads(&found.roots);
     let unlisted = found.root_count.saturating_sub(found.roots.len() as u64);
     let mut rest = Rest {
         count: unlisted.saturating_add(folded.len().saturating_sub(top) as u64),
-        bytes: found.other_roots.bytes,
-        blocks: found.other_roots.blocks,
+        retained: found.other_roots,
     };
     for (index, (name, root)) in folded.into_iter().enumerate() {
+        let retained = Sum { bytes: root.retained_bytes, blocks: root.retained_blocks };
         if index >= top {
-            rest.add(root.retained_bytes, root.retained_blocks);
+            rest.add(retained);
             continue;
         }
         // A root that pins a lot retains little itself, so show its contents in more detail.
         let least = if root.pins_bytes >= least { root.retained_bytes / 2 } else { least };
-        let group = Group::new(name, (root.retained_bytes, root.retained_blocks), root.holds, least);
-        groups.push(Group { pins_bytes: root.pins_bytes, ..group });
+        groups.push(Group { name, retained, pins_bytes: root.pins_bytes, holds: root.holds, least });
     }
     let first = lost.is_some_and(|lost| lost.bytes > least);
-    groups[usize::from(first)..].sort_by_key(|group| std::cmp::Reverse(group.bytes));
+    groups[usize::from(first)..].sort_by_key(|group| std::cmp::Reverse(group.retained.bytes));
     (groups, rest)
 }
 
@@ -205,14 +194,13 @@ fn groups(found: &Holders, top: usize) -> (Vec<Group>, Rest) {
 #[derive(Default)]
 struct Rest {
     count: u64,
-    bytes: u64,
-    blocks: u64,
+    retained: Sum,
 }
 
 impl Rest {
-    fn add(&mut self, bytes: u64, blocks: u64) {
-        self.bytes = self.bytes.saturating_add(bytes);
-        self.blocks = self.blocks.saturating_add(blocks);
+    fn add(&mut self, retained: Sum) {
+        self.retained.bytes = self.retained.bytes.saturating_add(retained.bytes);
+        self.retained.blocks = self.retained.blocks.saturating_add(retained.blocks);
     }
 }
 
@@ -221,24 +209,24 @@ fn root_rows(found: &Holders, top: usize) -> Vec<Vec<String>> {
     let (groups, rest) = groups(found, top);
     let mut rows = Vec::new();
     for group in groups {
-        rows.push(row(group.name, (group.bytes, group.blocks), group.pins_bytes));
+        rows.push(row(group.name, group.retained, group.pins_bytes));
         retention_path(&mut rows, &group.holds, group.least);
     }
-    if rest.blocks > 0 {
-        rows.push(row("other roots, each by itself".to_owned(), (rest.bytes, rest.blocks), 0));
+    if rest.retained.blocks > 0 {
+        rows.push(row("other roots, each by itself".to_owned(), rest.retained, 0));
     }
     rows
 }
 
-/// The root sets shown separately, and bytes and blocks of all other sets.
-fn shown_sets(found: &Holders) -> (&[Shared], (u64, u64)) {
+/// The root sets shown separately, and what all other sets retain.
+fn shown_sets(found: &Holders) -> (&[Shared], Sum) {
     let least = found.live.bytes / MIN_SHARE_DIVISOR;
-    let is_told = |set: &Shared| set.retained_bytes > least && !set.nearest.is_empty();
-    let count = found.shared.iter().take(MAX_SETS).take_while(|set| is_told(set)).count();
+    let is_shown = |set: &Shared| set.retained_bytes > least && !set.nearest.is_empty();
+    let count = found.shared.iter().take(MAX_SETS).take_while(|set| is_shown(set)).count();
     let (sets, _) = found.shared.split_at(count);
-    let all = found.shared_total.unwrap_or_default();
-    let rest = sets.iter().fold((all.bytes, all.blocks), |rest, set| {
-        (rest.0.saturating_sub(set.retained_bytes), rest.1.saturating_sub(set.retained_blocks))
+    let rest = sets.iter().fold(found.shared_total.unwrap_or_default(), |rest, set| Sum {
+        bytes: rest.bytes.saturating_sub(set.retained_bytes),
+        blocks: rest.blocks.saturating_sub(set.retained_blocks),
     });
     (sets, rest)
 }
@@ -298,7 +286,8 @@ fn merge_threads(roots: &[Root]) -> Vec<(String, Root)> {
     folded
 }
 
-fn row(name: String, (of, blocks): (u64, u64), pins: u64) -> Vec<String> {
+fn row(name: String, retained: Sum, pins: u64) -> Vec<String> {
+    let Sum { bytes: of, blocks } = retained;
     vec![name, bytes(of), thousands(blocks), if pins > 0 { bytes(pins) } else { String::new() }]
 }
 
@@ -308,7 +297,7 @@ fn retention_path(rows: &mut Vec<Vec<String>>, holds: &[Holding], least: u64) {
     for depth in 1..=MAX_STEPS {
         for of in holds.iter().filter(|of| of.retained_bytes >= least).take(MAX_SIBLINGS) {
             let name = format!("{}{}", "  ".repeat(depth), instances(of));
-            rows.push(row(name, (of.retained_bytes, of.retained_blocks), 0));
+            rows.push(row(name, Sum { bytes: of.retained_bytes, blocks: of.retained_blocks }, 0));
         }
         // Continue only below a single child; with several, the parent of deeper rows would be
         // unclear.

@@ -5,7 +5,7 @@
 use minijinja::value::{Serde, Value};
 use minijinja::{Environment, context};
 use serde::Serialize;
-use strandline_inspect::holders::facts::{Holders, Holding};
+use strandline_inspect::holders::facts::{Holders, Holding, Sum};
 
 use super::{
     GROWTH_COLUMNS, TYPE_GROWTH_COLUMNS, TYPES, duration, growth_rows, headline, holding, instances,
@@ -58,46 +58,49 @@ impl Picture {
         let mut picture = Self { parts: Vec::new(), all_bytes: found.live.bytes.max(1), rows: 0 };
         let mut x = 0.0;
         if let Some(lost) = &found.unreachable {
-            x += picture.add((x, 0), "nothing: leaked", (lost.bytes, lost.blocks), "leaked", &lost.holds);
+            let retained = Sum { bytes: lost.bytes, blocks: lost.blocks };
+            x += picture.add(x, 0, "nothing: leaked", retained, "leaked", &lost.holds);
         }
         for root in &found.roots {
-            let sums = (root.retained_bytes, root.retained_blocks);
-            x += picture.add((x, 0), &root_name(root), sums, "root", &root.holds);
+            let retained = Sum { bytes: root.retained_bytes, blocks: root.retained_blocks };
+            x += picture.add(x, 0, &root_name(root), retained, "root", &root.holds);
         }
         let (sets, others) = shown_sets(found);
         for set in sets {
-            let sums = (set.retained_bytes, set.retained_blocks);
+            let retained = Sum { bytes: set.retained_bytes, blocks: set.retained_blocks };
             let holds: Vec<Holding> = set.types.iter().map(holding).collect();
-            x += picture.add((x, 0), &join_root_names(set), sums, "shared", &holds);
+            x += picture.add(x, 0, &join_root_names(set), retained, "shared", &holds);
         }
         let holds = if sets.is_empty() { found.shared_holds.as_slice() } else { &[] };
-        picture.add((x, 0), "several together", others, "shared", holds);
+        picture.add(x, 0, "several together", others, "shared", holds);
         picture
     }
 
     /// Adds a box and its children; returns its width.
     fn add(
         &mut self,
-        (x, row): (f64, usize),
+        x: f64,
+        row: usize,
         name: &str,
-        (of, blocks): (u64, u64),
+        retained: Sum,
         class: &'static str,
         holds: &[Holding],
     ) -> f64 {
-        let width = of as f64 / self.all_bytes as f64 * WIDTH;
+        let width = retained.bytes as f64 / self.all_bytes as f64 * WIDTH;
         if width < MIN_WIDTH || self.parts.len() >= MAX_BOXES {
             return width;
         }
         let letters = ((width - 8.0) / LETTER) as usize;
         let text = if width < MIN_TEXT { String::new() } else { crate::text::shorten(name, letters) };
-        let share = percent(of, self.all_bytes);
-        let title = format!("{name}: {} ({share}) in {}", bytes(of), counted(blocks, "block"));
+        let share = percent(retained.bytes, self.all_bytes);
+        let title =
+            format!("{name}: {} ({share}) in {}", bytes(retained.bytes), counted(retained.blocks, "block"));
         self.parts.push(PictureBox { x, y: row as f64 * ROW, width: width - 1.0, text, title, class });
         self.rows = self.rows.max(row + 1);
         let mut below = x;
         for of in holds {
-            let sums = (of.retained_bytes, of.retained_blocks);
-            below += self.add((below, row + 1), &instances(of), sums, "kind", &of.holds);
+            let retained = Sum { bytes: of.retained_bytes, blocks: of.retained_blocks };
+            below += self.add(below, row + 1, &instances(of), retained, "kind", &of.holds);
         }
         width
     }

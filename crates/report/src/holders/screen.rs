@@ -89,16 +89,20 @@ fn roots(found: &Holders, top: usize, surface: Surface) -> Vec<String> {
     let (mut groups, mut rest) = groups(found, top);
     for group in groups.drain(top.min(groups.len())..) {
         rest.count += 1;
-        rest.add(group.bytes, group.blocks);
+        rest.add(group.retained);
     }
     let root_room = surface.columns * 7 / 20;
     let rows = groups.iter().map(|group| {
         let name = shorten(&group.name, root_room);
-        [bytes(group.bytes), thousands(group.blocks), name]
+        [bytes(group.retained.bytes), thousands(group.retained.blocks), name]
     });
     let mut rows: Vec<[String; 3]> = rows.collect();
-    if rest.blocks > 0 {
-        rows.push([bytes(rest.bytes), thousands(rest.blocks), counted(rest.count, "smaller root")]);
+    if rest.retained.blocks > 0 {
+        rows.push([
+            bytes(rest.retained.bytes),
+            thousands(rest.retained.blocks),
+            counted(rest.count, "smaller root"),
+        ]);
     }
     let widest = |column: usize| {
         let title = width(SHORT_ROOTS[column].title);

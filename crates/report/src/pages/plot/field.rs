@@ -82,7 +82,7 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
     let below_labels = if plot.x_label.is_empty() { 20.0 } else { 0.0 };
     let height = frame.bottom + AXIS - below_labels + if is_turned { deep - 4.0 } else { 0.0 };
     let mut drawing = Drawing::new();
-    axes(&mut drawing, plot, &frame, (&y_ticks, &labels, is_turned), height);
+    axes(&mut drawing, plot, &frame, &y_ticks, &labels, is_turned, height);
     let mut missing = 0;
     let mut taken: Vec<Rect> = Vec::new();
     let mut named = Vec::new();
@@ -265,7 +265,9 @@ fn axes(
     drawing: &mut Drawing,
     plot: &Plot,
     frame: &Frame,
-    (rows, names, is_turned): (&[Tick], &[Tick], bool),
+    rows: &[Tick],
+    names: &[Tick],
+    is_turned: bool,
     height: f64,
 ) {
     for (place, text) in rows {
