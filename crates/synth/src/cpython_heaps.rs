@@ -120,14 +120,6 @@ impl Writer {
         *self.expected.debug_stats.entry(name).or_default() += figure;
     }
 
-    /// Writes `bits` at `at`, which need not be the start of a word.
-    fn put(&mut self, at: u64, (value, bits): (u64, u32)) {
-        let shift = at % 8 * 8;
-        let mask = if bits == 64 { u64::MAX } else { ((1 << bits) - 1) << shift };
-        let word = self.image.word(at & !7).unwrap_or(0);
-        self.image.put_word(at & !7, word & !mask | (value << shift) & mask);
-    }
-
     fn segment(&mut self) {
         let [cookie, slices, own, kind, entries, thread, structures] =
             self.fields.segment.map(|at| SEGMENT + at);
@@ -136,24 +128,24 @@ impl Writer {
         for (at, word) in words {
             self.image.put_word(at, word);
         }
-        self.put(structures, (1, 32));
-        self.put(structures + self.fields.block_bytes.0, (1, self.fields.block_bytes.1));
+        self.image.put_bits(structures, 1, 32);
+        self.image.put_bits(structures + self.fields.block_bytes.0, 1, self.fields.block_bytes.1);
         let (mut index, mut used) = (1, 0);
         while index + 3 < USED_BYTES / SLICE {
             let here = 1 + self.dice.below(3);
             let at = structures + index * self.fields.page_bytes;
-            self.put(at, (here, 32));
+            self.image.put_bits(at, here, 32);
             if self.dice.chance(85) {
                 used += 1;
-                self.page(at, (SEGMENT + index * SLICE, SEGMENT + (index + here) * SLICE));
+                self.page(at, SEGMENT + index * SLICE, SEGMENT + (index + here) * SLICE);
             }
             index += here;
         }
-        self.put(structures + index * self.fields.page_bytes, (512 - index, 32));
+        self.image.put_bits(structures + index * self.fields.page_bytes, 512 - index, 32);
         self.image.put_word(cookie - 8, used);
     }
 
-    fn page(&mut self, at: u64, (start, end): (u64, u64)) {
+    fn page(&mut self, at: u64, start: u64, end: u64) {
         let heap = self.dice.below(4);
         let size = self.dice.one_of(&SIZES);
         // The first block is placed as in mimalloc 2.1.2.
@@ -170,7 +162,7 @@ impl Writer {
             let block = first + index * size;
             if self.dice.chance(70) {
                 used += 1;
-                self.block(block, (size, heap));
+                self.block(block, size, heap);
                 continue;
             }
             let list = self.dice.below(3) as usize;
@@ -181,11 +173,11 @@ impl Writer {
         self.add("used_bytes", used * size);
         self.add("committed_bytes", end - start);
         let fields = self.fields;
-        self.put(at + 10, (capacity, 16));
-        self.put(at + 12, (room, 16));
-        self.put(at + fields.used.0, (used + freed, fields.used.1));
-        self.put(at + fields.block_bytes.0, (size, fields.block_bytes.1));
-        self.put(at + fields.tag.0, (heap << fields.tag.1, 8));
+        self.image.put_bits(at + 10, capacity, 16);
+        self.image.put_bits(at + 12, room, 16);
+        self.image.put_bits(at + fields.used.0, used + freed, fields.used.1);
+        self.image.put_bits(at + fields.block_bytes.0, size, fields.block_bytes.1);
+        self.image.put_bits(at + fields.tag.0, heap << fields.tag.1, 8);
         self.image.put_word(at + 16, lists[0]);
         self.image.put_word(at + fields.local_free, lists[1]);
         self.image.put_word(at + fields.thread_free, if lists[2] == 0 { 0 } else { lists[2] | 1 });
@@ -194,7 +186,7 @@ impl Writer {
         }
     }
 
-    fn block(&mut self, at: u64, (bytes, heap): (u64, u64)) {
+    fn block(&mut self, at: u64, bytes: u64, heap: u64) {
         let kind = KINDS.iter().position(|kind| kind.4 == heap).filter(|_| self.dice.chance(80));
         let before = if heap == 3 { 16 } else { 0 };
         let fits = |kind: &usize| before + KINDS[*kind].2 <= bytes;
@@ -205,7 +197,7 @@ impl Writer {
         };
         let (local, shared) = (self.dice.below(3), self.dice.below(3));
         let object = at + before;
-        self.put(object + 12, (local, 32));
+        self.image.put_bits(object + 12, local, 32);
         self.image.put_word(object + 16, shared << 2 | self.dice.below(4));
         self.image.put_word(object + 24, TYPES + TYPE_BYTES * kind as u64);
         if local + shared == 0 {

@@ -98,30 +98,35 @@ struct Writer {
     bits: u64,
 }
 
+/// A span as its structure describes it.
+#[derive(Default)]
+struct Span {
+    start: u64,
+    pages: u64,
+    free_index: u64,
+    objects: u64,
+    /// Number of objects in use.
+    used: u64,
+    state: u64,
+    object_bytes: u64,
+}
+
 impl Writer {
     fn add(&mut self, name: &'static str, bytes: u64) {
         *self.expected.entry(name).or_default() += bytes;
     }
 
-    /// Writes a span's structure: start, pages, free index and number of objects, bits, objects in
-    /// use, state, size of an object.
-    fn span(
-        &mut self,
-        start: u64,
-        pages: u64,
-        (free_index, objects): (u64, u64),
-        (used, state): (u64, u64),
-        size: u64,
-    ) {
+    /// Writes a span's structure.
+    fn span(&mut self, span: &Span) {
         let at = STRUCTURES + 160 * self.spans;
         self.image.put_word(SPANS + 8 * self.spans, at);
         self.spans += 1;
-        self.image.put_word(at + 0x18, start);
-        self.image.put_word(at + 0x20, pages);
-        self.image.put_word(at + 0x30, free_index | objects << 16);
+        self.image.put_word(at + 0x18, span.start);
+        self.image.put_word(at + 0x20, span.pages);
+        self.image.put_word(at + 0x30, span.free_index | span.objects << 16);
         self.image.put_word(at + 0x40, self.bits);
-        self.image.put_word(at + 0x60, used | state << 24);
-        self.image.put_word(at + 0x68, size);
+        self.image.put_word(at + 0x60, span.used | span.state << 24);
+        self.image.put_word(at + 0x68, span.object_bytes);
     }
 
     fn chunk(&mut self, chunk: u64) {
@@ -135,7 +140,7 @@ impl Writer {
                 (page..page + pages).for_each(|page| used[(page / 64) as usize] |= 1 << (page % 64));
             }
             match what {
-                0 => self.span(start, pages, (0, 0), (0, 2), 0),
+                0 => self.span(&Span { start, pages, state: 2, ..Span::default() }),
                 1 | 2 => self.objects(start, pages),
                 _ => {
                     self.add("HeapIdle", bytes);
@@ -146,7 +151,8 @@ impl Writer {
                     }
                     // Some of these pages were spans once.
                     if self.dice.below(2) == 0 {
-                        self.span(start, pages, (0, 9), (3, 0), 64);
+                        let free = Span { objects: 9, used: 3, object_bytes: 64, ..Span::default() };
+                        self.span(&Span { start, pages, ..free });
                     }
                 }
             }
@@ -177,7 +183,7 @@ impl Writer {
                 self.image.put_word(at, word | 1 << (index % 64));
             }
         }
-        self.span(start, pages, (free_index, objects), (used, 1), size);
+        self.span(&Span { start, pages, free_index, objects, used, state: 1, object_bytes: size });
         self.bits = (self.bits + 128).min(BITS + 31 * PAGE);
         self.add("HeapAlloc", used * size);
         self.add("HeapInuse", bytes);

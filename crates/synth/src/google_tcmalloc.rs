@@ -463,13 +463,13 @@ impl Writer {
                 self.image.put_word(at, self.image.word(at).unwrap_or(0) | 1 << (index % 64));
             }
         } else {
-            self.list(span, (start, bytes), &free);
+            self.list(span, start, bytes, &free);
         }
     }
 
     /// Writes the list of free objects: some are in the structure, the others in free objects, each
     /// of which is full except the first.
-    fn list(&mut self, span: u64, (start, bytes): (u64, u64), free: &[u64]) {
+    fn list(&mut self, span: u64, start: u64, bytes: u64, free: &[u64]) {
         let unit = |index: u64| index * bytes / 8;
         let (inside, rest) = free.split_at(free.len().min(self.commit.cached as usize));
         for (place, &index) in inside.iter().enumerate() {

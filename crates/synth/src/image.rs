@@ -84,6 +84,14 @@ impl Image {
         self.put(address, &word.to_le_bytes());
     }
 
+    /// Writes the low `bits` of `value` at `address`, within one aligned word.
+    pub fn put_bits(&mut self, address: u64, value: u64, bits: u32) {
+        let shift = address % 8 * 8;
+        let mask = if bits == 64 { u64::MAX } else { ((1 << bits) - 1) << shift };
+        let word = self.word(address & !7).unwrap_or(0);
+        self.put_word(address & !7, word & !mask | (value << shift) & mask);
+    }
+
     /// Writes `bytes` at `address`; what falls outside the range that holds `address` is dropped.
     pub fn put(&mut self, address: u64, bytes: &[u8]) {
         let Some((start, held)) = self.ranges.range_mut(..=address).next_back() else { return };

@@ -93,12 +93,12 @@ pub fn fabricate_mimalloc(layout: usize, seed: u64) -> HeapImage {
     let line = |start: u64, bytes: u64, what: &str| format!("{start:x}-{:x} rw-p {what}\n", start + bytes);
     let mut maps = Vec::new();
     let bytes = match layout % MIMALLOC_LAYOUTS {
-        0 => writer.slices((&OF_2_0_9, 80), [216, 224, 232, 240, 248, 264], &mut dice),
-        1 => writer.slices((&OF_2_2, 96), [224, 248, 256, 264, 272, 288], &mut dice),
+        0 => writer.slices(&OF_2_0_9, 80, [216, 224, 232, 240, 248, 264], &mut dice),
+        1 => writer.slices(&OF_2_2, 96, [224, 248, 256, 264, 272, 288], &mut dice),
         2 => writer.pages(&mut dice),
         // A page structure is larger, with the same fields.
-        3 => writer.slices((&OF_2_0_9, 96), [216, 224, 232, 240, 248, 264], &mut dice),
-        4 => writer.slices((&OF_2_2, 112), [224, 248, 256, 264, 272, 288], &mut dice),
+        3 => writer.slices(&OF_2_0_9, 96, [216, 224, 232, 240, 248, 264], &mut dice),
+        4 => writer.slices(&OF_2_2, 112, [224, 248, 256, 264, 272, 288], &mut dice),
         _ => {
             maps.push(line(MAP, 4 * MIB + SLICE, "00000000 00:00 0"));
             writer.arena(&mut dice)
@@ -116,17 +116,9 @@ pub fn fabricate_mimalloc(layout: usize, seed: u64) -> HeapImage {
 }
 
 impl Writer {
-    /// Writes `bits` at `at`, which need not be the start of a word.
-    fn put(&mut self, at: u64, (value, bits): (u64, u32)) {
-        let shift = at % 8 * 8;
-        let mask = if bits == 64 { u64::MAX } else { ((1 << bits) - 1) << shift };
-        let word = self.image.word(at & !7).unwrap_or(0);
-        self.image.put_word(at & !7, word & !mask | (value << shift) & mask);
-    }
-
     /// Writes a page whose blocks begin at `first` and may extend to `end`; its structure is at
     /// `at`.
-    fn page(&mut self, fields: &Fields, at: u64, (first, end): (u64, u64), (size, dice): (u64, &mut Rng)) {
+    fn page(&mut self, fields: &Fields, at: u64, first: u64, end: u64, size: u64, dice: &mut Rng) {
         let room = (end - first) / size;
         let capacity = if dice.chance(50) { room } else { 1 + dice.below(room) };
         let keep = dice.below(101);
@@ -151,10 +143,10 @@ impl Writer {
             lists[list] = block;
         }
         self.expected.free_bytes += end - first - capacity * size;
-        self.put(at + fields.capacity, (capacity, 16));
-        self.put(at + fields.reserved, (room, 16));
-        self.put(at + fields.used.0, (used, fields.used.1));
-        self.put(at + fields.size.0, (size, fields.size.1));
+        self.image.put_bits(at + fields.capacity, capacity, 16);
+        self.image.put_bits(at + fields.reserved, room, 16);
+        self.image.put_bits(at + fields.used.0, used, fields.used.1);
+        self.image.put_bits(at + fields.size.0, size, fields.size.1);
         self.image.put_word(at + fields.free, lists[0]);
         self.image.put_word(at + fields.local_free, lists[1]);
         self.image.put_word(at + fields.thread_free, if lists[2] == 0 { 0 } else { lists[2] | 1 });
@@ -167,7 +159,7 @@ impl Writer {
 
     /// Writes a segment of 2.x. `places` are the offsets of cookie, slices, own slices, kind,
     /// entries, and the structures of slices.
-    fn slices(&mut self, (fields, bytes): (&Fields, u64), places: [u64; 6], dice: &mut Rng) -> u64 {
+    fn slices(&mut self, fields: &Fields, bytes: u64, places: [u64; 6], dice: &mut Rng) -> u64 {
         let count = 40 + dice.below(20);
         self.image.map(HEAP, (32 * MIB) as usize);
         self.image.put_word(DATA + 0x100, KEY);
@@ -176,8 +168,8 @@ impl Writer {
             self.image.put_word(at, word);
         }
         // The segment's own slice, and its thread.
-        self.put(structures, (1, 32));
-        self.put(structures + fields.size.0, (SLICE, fields.size.1));
+        self.image.put_bits(structures, 1, 32);
+        self.image.put_bits(structures + fields.size.0, SLICE, fields.size.1);
         let thread = if places[0] == 216 { 256 } else { 280 };
         self.image.put_word(HEAP + thread, 0x7f00_0000_1000);
         let (mut index, mut used) = (1, 0);
@@ -187,7 +179,7 @@ impl Writer {
             let is_large = number == 0;
             let here = if is_large { 110 + dice.below(40) } else { 1 + dice.below(4) };
             let at = structures + index * bytes;
-            self.put(at, (here, 32));
+            self.image.put_bits(at, here, 32);
             let (start, end) = (HEAP + index * SLICE, HEAP + (index + here) * SLICE);
             if dice.chance(85) {
                 used += 1;
@@ -195,11 +187,11 @@ impl Writer {
                     if is_large { here * SLICE } else { SIZES[dice.below(SIZES.len() as u64) as usize] };
                 // 2.0.9: 3 * MI_MAX_ALIGN_GUARANTEE.
                 let first = start + if fields.start.is_some() || size > 1024 { 0 } else { 384 };
-                self.page(fields, at, (first, end), (size, dice));
+                self.page(fields, at, first, end, size, dice);
             }
             index += here;
         }
-        self.put(structures + index * bytes, (512 - index, 32));
+        self.image.put_bits(structures + index * bytes, 512 - index, 32);
         self.image.put_word(cookie - 8, used);
         self.structures.push((HEAP, HEAP + 320));
         32 * MIB
@@ -220,10 +212,10 @@ impl Writer {
             let at = HEAP + 160 + 80 * index;
             if dice.chance(80) {
                 used += 1;
-                self.put(at, (index | 1 << 8, 16));
+                self.image.put_bits(at, index | 1 << 8, 16);
                 let start = HEAP + if index == 0 { own } else { index * SLICE };
                 let size = SIZES[dice.below(SIZES.len() as u64) as usize];
-                self.page(&OF_1_9, at, (start, HEAP + (index + 1) * SLICE), (size, dice));
+                self.page(&OF_1_9, at, start, HEAP + (index + 1) * SLICE, size, dice);
             }
         }
         self.image.put_word(HEAP + 88, used);
@@ -252,7 +244,7 @@ impl Writer {
                 let size = SIZES[dice.below(SIZES.len() as u64) as usize];
                 // As many blocks as there is room for, so that the last slice belongs to the page.
                 let first = page + 128;
-                self.page(&OF_3_1, page, (first, page + here * SLICE), (size, dice));
+                self.page(&OF_3_1, page, first, page + here * SLICE, size, dice);
                 for slice in 0..here {
                     let entry = SUBMAP + (page / SLICE + slice) % 8192 * 8;
                     self.image.put_word(entry, page);

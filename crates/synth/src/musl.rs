@@ -82,26 +82,35 @@ fn meta(index: usize) -> u64 {
     AREAS + PAGE * (index as u64 / 101) + 24 + 40 * (index as u64 % 101)
 }
 
+/// A group of slots of one size.
+struct Group {
+    start: u64,
+    class: u64,
+    slot_bytes: u64,
+    slots: u64,
+}
+
 impl Writer {
     /// Writes a group in a mapping of its own, a slot of which may hold another group.
     fn mapped_group(&mut self, dice: &mut Rng) {
         if dice.chance(10) {
             // One block with a mapping of its own, of class 63.
             let pages = 1 + dice.below(30);
-            self.group((self.at, 63, pages * PAGE - 16, 1), pages, dice);
+            let group = Group { start: self.at, class: 63, slot_bytes: pages * PAGE - 16, slots: 1 };
+            self.group(group, pages, dice);
             self.at += pages * PAGE;
             return;
         }
         let (class, units) = CLASSES[dice.below(CLASSES.len() as u64) as usize];
         let slots = 2 + dice.below(30);
         let pages = (16 + slots * units * 16).div_ceil(PAGE);
-        self.group((self.at, class, units * 16, slots), pages, dice);
+        self.group(Group { start: self.at, class, slot_bytes: units * 16, slots }, pages, dice);
         self.at += pages * PAGE;
     }
 
-    /// Writes a group: start, class, bytes of a slot, number of slots; and the pages of its
-    /// mapping.
-    fn group(&mut self, (start, class, stride, slots): (u64, u64, u64, u64), pages: u64, dice: &mut Rng) {
+    /// Writes a group, in a mapping of `pages`.
+    fn group(&mut self, group: Group, pages: u64, dice: &mut Rng) {
+        let Group { start, class, slot_bytes: stride, slots } = group;
         let index = self.metas;
         self.metas += 1;
         let area = meta(index) & !(PAGE - 1);
@@ -126,7 +135,7 @@ impl Writer {
                 2 if stride >= 4080 && slots > 1 && self.metas + 1 < GROUPS => {
                     // A nested group: 30 slots of four units.
                     self.image.put(at - 4, &[0, 6 << 5 | (slot as u8 & 31), 0, 0]);
-                    self.group((at, 3, 64, 30), 0, dice);
+                    self.group(Group { start: at, class: 3, slot_bytes: 64, slots: 30 }, 0, dice);
                 }
                 _ => self.block(at, slot, stride, dice),
             }

@@ -32,11 +32,11 @@ impl Writer {
         let pointers = self.structure(8 * count);
         self.fill(manager, "G1HeapRegionTable", &[("_base", pointers), ("_length", count)]);
         let tags = self.tags();
-        let committed = self.regions(region, pointers, (count, tags));
+        let committed = self.regions(region, pointers, count, tags);
         if self.is_old {
             // Inherited fields are listed with the class that declares them.
             for (field, of) in [("_bottom", "Space"), ("_end", "Space"), ("_top", "G1ContiguousSpace")] {
-                self.tables.rename((region, field), of);
+                self.tables.rename(region, field, of);
             }
         }
         committed
@@ -72,7 +72,7 @@ impl Writer {
         [2, 3, 12, 13, 16, 41]
     }
 
-    fn regions(&mut self, of: &'static str, pointers: u64, (count, tags): (u64, Tags)) -> Vec<(u64, u64)> {
+    fn regions(&mut self, of: &'static str, pointers: u64, count: u64, tags: Tags) -> Vec<(u64, u64)> {
         let mut committed: Vec<(u64, u64)> = Vec::new();
         let mut index = 0;
         while index < count {

@@ -80,9 +80,9 @@ impl Writer {
         let counters = [self.tables.allocate_word(), self.tables.allocate_word()];
         let limiter = self.tables.allocate_word();
         let ranges = [(METASPACE, METASPACE_BYTES), (CLASS_SPACE, CLASS_SPACE_BYTES)];
-        let nodes = ranges.map(|range| match self.is_old {
-            true => self.old_node(range),
-            false => self.node(range, limiter),
+        let nodes = ranges.map(|(start, bytes)| match self.is_old {
+            true => self.old_node(start, bytes),
+            false => self.node(start, bytes, limiter),
         });
         // The classes belong to the first loader.
         let mut used = [1000, self.metadata[1] - CLASS_SPACE];
@@ -105,7 +105,7 @@ impl Writer {
                     }
                 }
             }
-            next = self.loader(next, &chunks, (nodes, counters));
+            next = self.loader(next, &chunks, nodes, counters);
         }
         // A loader that has loaded nothing.
         let head = self.object("ClassLoaderData", &[("_next", next)]);
@@ -120,7 +120,7 @@ impl Writer {
     }
 
     /// Writes a `VirtualSpaceNode`, in a `VirtualSpaceList` of its own, all of it committed.
-    fn node(&mut self, (start, bytes): (u64, u64), limiter: u64) -> u64 {
+    fn node(&mut self, start: u64, bytes: u64, limiter: u64) -> u64 {
         let (node, list) = (self.structure(0x100), self.structure(48));
         // The list: `_name`, `_first_node`, `_nodes_counter` and `_can_expand`, `_commit_limiter`,
         // and two counters of words.
@@ -145,7 +145,7 @@ impl Writer {
 
     /// Writes a `VirtualSpaceNode` of JDK 11: `_next`, `_is_class`, base, size and more of the
     /// reserved range; then `_low_boundary`, `_high_boundary`, `_low` and `_high`.
-    fn old_node(&mut self, (start, bytes): (u64, u64)) -> u64 {
+    fn old_node(&mut self, start: u64, bytes: u64) -> u64 {
         let (node, end) = (self.structure(144), start + bytes);
         for (offset, word) in [(16, start), (24, bytes), (64, start), (72, end), (80, start), (88, end)] {
             self.image.put_word(node + offset, word);
@@ -179,7 +179,8 @@ impl Writer {
         &mut self,
         next: u64,
         chunks: &[Vec<(u64, u64)>; 2],
-        (nodes, counters): ([u64; 2], [u64; 2]),
+        nodes: [u64; 2],
+        counters: [u64; 2],
     ) -> u64 {
         let loader = self.object("ClassLoaderData", &[("_next", next)]);
         let place = loader + self.tables.offset("ClassLoaderData", "_class_loader");

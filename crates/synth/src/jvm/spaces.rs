@@ -65,7 +65,7 @@ impl Writer {
         self.collected_heap("ParallelScavengeHeap", &[], 5 * SPACE_BYTES);
         if self.is_old {
             for field in ["_bottom", "_end"] {
-                self.tables.rename(("MutableSpace", field), "ImmutableSpace");
+                self.tables.rename("MutableSpace", field, "ImmutableSpace");
             }
         }
         vec![old, (eden.0, second.1)]
@@ -80,7 +80,7 @@ impl Writer {
         let top = self.eden(start, end);
         self.expect_area("old", [start, top, end]);
         self.expected.pools.insert("Epsilon Heap", (top - start, end - start));
-        let space = self.space((start, end), top);
+        let space = self.space(start, end, top);
         self.collected_heap("EpsilonHeap", &[("_space", space)], 4 * SPACE_BYTES);
         vec![(start, end)]
     }
@@ -101,7 +101,7 @@ impl Writer {
         for (index, kind) in ["eden", "survivor", "survivor", "old"].into_iter().enumerate() {
             self.expect_area(kind, [spaces[index].0, tops[index], spaces[index].1]);
         }
-        std::array::from_fn(|index| self.space(spaces[index], tops[index]))
+        std::array::from_fn(|index| self.space(spaces[index].0, spaces[index].1, tops[index]))
     }
 
     /// Describes a space in which objects follow each other, for Epsilon and the serial collector.
@@ -118,7 +118,7 @@ impl Writer {
         }
     }
 
-    fn space(&mut self, (start, end): (u64, u64), top: u64) -> u64 {
+    fn space(&mut self, start: u64, end: u64, top: u64) -> u64 {
         let (of, base) = match self.collector {
             Collector::Parallel => ("MutableSpace", "MutableSpace"),
             _ if self.is_new => ("ContiguousSpace", "ContiguousSpace"),

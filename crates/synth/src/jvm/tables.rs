@@ -60,7 +60,7 @@ impl Tables {
     }
 
     /// Describes a field as one of the type from which this type inherits it.
-    pub fn rename(&mut self, (of, name): (&'static str, &'static str), to: &'static str) {
+    pub fn rename(&mut self, of: &'static str, name: &'static str, to: &'static str) {
         if let Some(offset) = self.fields.remove(&(of, name)) {
             self.fields.insert((to, name), offset);
         }
