@@ -118,29 +118,39 @@ pub fn facts(
         mallinfo.hblkhd = parameters.mmapped_mem;
         allocator.settings = settings(parameters);
     }
+    set_totals(&mut allocator, &mallinfo, arenas, by_arena);
+    allocator.own = own(&mallinfo);
+    allocator.mallinfo = Some(mallinfo);
+    allocator
+}
+
+/// Sets the totals over all arenas; they are unknown if the heap was not read completely.
+fn set_totals(
+    allocator: &mut Allocator,
+    mallinfo: &Mallinfo,
+    arenas: &[Arena],
+    by_arena: &[Vec<(&ArenaRegion, &Walked)>],
+) {
     let all = || by_arena.iter().flatten().map(|(_, walked)| &walked.counts);
+    if !all().all(|counts| counts.unread_bytes == 0) {
+        return;
+    }
     let live_bytes = all().map(|counts| counts.payload_bytes).sum::<u64>();
     let cached_bytes = all().map(|counts| counts.cached_bytes).sum::<u64>();
-    // Unknown if the heap was not read completely.
-    let is_whole = all().all(|counts| counts.unread_bytes == 0);
-    allocator.live_bytes = is_whole.then_some(live_bytes);
-    allocator.live_blocks = is_whole.then(|| all().map(|counts| counts.blocks).sum());
-    allocator.cached_bytes = is_whole.then_some(cached_bytes);
-    allocator.free_bytes = is_whole.then_some(mallinfo.fordblks);
+    allocator.live_bytes = Some(live_bytes);
+    allocator.live_blocks = Some(all().map(|counts| counts.blocks).sum());
+    allocator.cached_bytes = Some(cached_bytes);
+    allocator.free_bytes = Some(mallinfo.fordblks);
     // What mallinfo counts as in use but is in no block or cache: size words, heads of heaps,
     // caches' own structures.
     let met = all().map(|counts| counts.mmapped_bytes).sum::<u64>();
     let used = mallinfo.uordblks.saturating_add(met);
-    // Foreign bytes count while an arena is contiguous (see `spanned`). With unread bytes there is
-    // no figure.
+    // Foreign bytes count while an arena is contiguous (see `spanned`).
     let others = arenas.iter().zip(by_arena).filter(|(arena, _)| !arena.noncontiguous);
     let others = others.flat_map(|(_, parts)| parts).map(|(_, walked)| &walked.counts);
     let others = others.map(|counts| counts.foreign_bytes.saturating_sub(counts.trailing_bytes)).sum::<u64>();
     let known = live_bytes.saturating_add(cached_bytes).saturating_add(others);
-    allocator.metadata_bytes = is_whole.then(|| used.saturating_sub(known));
-    allocator.own = own(&mallinfo);
-    allocator.mallinfo = Some(mallinfo);
-    allocator
+    allocator.metadata_bytes = Some(used.saturating_sub(known));
 }
 
 /// The fields of `mallinfo2()`.
