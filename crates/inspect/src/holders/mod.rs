@@ -259,6 +259,23 @@ fn report(
         bytes(next).cmp(&bytes(one)).then_with(|| name(one).cmp(&name(next)))
     });
     holders.keepers = keepers(&pins, types, &numbers);
+    list_roots(holders, held, found, &pins, &tree, numbers);
+    let is_lost = |block: u32| tops.get(block as usize) == Some(&NO_ROOT);
+    holders.types = types.listed(held, &is_lost, &pins);
+    holders.type_count = holders.types.len() as u64;
+    holders.types.truncate(MAX_LISTED);
+    Ok(())
+}
+
+/// Lists the first of the roots with these `numbers`, and adds up the others.
+fn list_roots(
+    holders: &mut Holders,
+    held: &DominatorTree,
+    found: &[roots::FoundRoot],
+    pins: &Pins,
+    tree: &Tree<'_>,
+    numbers: Vec<u32>,
+) {
     for number in numbers {
         let (Some(root), retained) = (found.get(number as usize), held.root(number)) else { continue };
         holders.roots.push(Root {
@@ -282,11 +299,6 @@ fn report(
         holders.other_roots.blocks += root.retained_blocks;
     }
     holders.roots.truncate(MAX_LISTED);
-    let is_lost = |block: u32| tops.get(block as usize) == Some(&NO_ROOT);
-    holders.types = types.listed(held, &is_lost, &pins);
-    holders.type_count = holders.types.len() as u64;
-    holders.types.truncate(MAX_LISTED);
-    Ok(())
 }
 
 /// Returns the blocks that keep the most pages. `numbers` are the roots in the order in which they
@@ -295,8 +307,8 @@ fn keepers(pins: &Pins, types: &Types, numbers: &[u32]) -> Vec<Keeper> {
     let mut all: Vec<(u64, u32, u32)> =
         pins.of_root_and_type.iter().map(|(&(root, kind), &bytes)| (bytes, root, kind)).collect();
     all.sort_unstable_by(|one, next| next.cmp(one));
-    let told = numbers.iter().take(MAX_LISTED).enumerate();
-    let places: HashMap<u32, usize> = told.map(|(place, &number)| (number, place)).collect();
+    let listed = numbers.iter().take(MAX_LISTED).enumerate();
+    let places: HashMap<u32, usize> = listed.map(|(place, &number)| (number, place)).collect();
     let keeper = |(pins_bytes, root, kind): (u64, u32, u32)| Keeper {
         name: types.name(kind).to_owned(),
         root: places.get(&root).copied(),

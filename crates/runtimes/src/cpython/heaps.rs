@@ -187,7 +187,8 @@ fn structures(context: &Context<'_>, memory: &dyn Memory, one: &Candidate) -> Ve
     bytes
 }
 
-/// Returns the page at `start..end` that a structure describes; `None` if it is not the first structure of a page.
+/// Returns the page at `start..end` that a structure describes; `None` if it is not the first
+/// structure of a page.
 fn page(layout: &HeapLayout, structure: &[u8], start: u64, end: u64) -> Option<Page> {
     let half = |at: usize| half_word_at(structure, at).map(u64::from);
     let sized = |(at, bits): (usize, u32)| match bits {

@@ -110,7 +110,8 @@ impl RegionTags {
     }
 }
 
-/// Reads a region, which is at `start..end`. Also returns whether it continues the object of the previous one.
+/// Reads a region, which is at `start..end`. Also returns whether it continues the object of the
+/// previous one.
 fn area(view: &View<'_>, region: u64, start: u64, end: u64, kinds: &RegionTags) -> Option<(Area, bool)> {
     let bottom = ["G1HeapRegion::_bottom", "HeapRegion::_bottom", "Space::_bottom"];
     let top = ["G1HeapRegion::_top", "HeapRegion::_top", "G1ContiguousSpace::_top"];
