@@ -43,8 +43,8 @@ fuzz_target!(|data: &[u8]| {
     }
     patch(&mut machine.image, patches);
     let Some(file) = file_of(&machine.file) else { return };
-    let tables = (machine.tables, machine.bias);
-    let program = jvm::locate::Program::new("/usr/lib/jvm/lib/libjvm.so", file, tables, machine.data);
+    let path = "/usr/lib/jvm/lib/libjvm.so";
+    let program = jvm::locate::Program::new(path, file, machine.tables, machine.bias, machine.data);
     let target = Target::resident_only(&machine.image, u64::from_le_bytes(*absent));
     let (space, _) = AddressSpace::parse(machine.maps.as_bytes());
     let process = this_process();
