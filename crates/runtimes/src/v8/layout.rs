@@ -122,12 +122,6 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Whether children get none of its pages (MADV_DONTFORK): measured in
-    /// Node.js 22, 24 and 26.
-    pub fn hides_memory_from_children(&self) -> bool {
-        self.version >= (12, 4)
-    }
-
     /// Whether functions are called through a table in memory of its own
     /// (`src/sandbox/js-dispatch-table.h`), and locks are Abseil's.
     pub fn has_dispatch_tables(&self) -> bool {
