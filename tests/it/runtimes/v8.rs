@@ -52,7 +52,7 @@ fn compare(before: &Value, found: &Value, after: &Value) -> Result<Option<()>> {
         let used = own["space_used_size"].as_u64();
         let is_within = old["space_used_size"].as_u64() <= used && used <= new["space_used_size"].as_u64();
         if own["space_size"] != old["space_size"] || !is_within {
-            return Err(format!("{old} and {new} told, {own} found").into());
+            return Err(format!("V8 reports {old}, then {new}; strandline reports {own}").into());
         }
     }
     Ok(Some(()))
@@ -79,9 +79,11 @@ fn figures_agree(subject: &mut Subject) -> Result<Value> {
         }
         let committed = sum(&before["spaces"], "space_size");
         if v8["committed_bytes"] != committed || v8["v8"]["isolates"] != before["isolates"] {
-            return Err(
-                format!("{} committed, {before} told, {} found", v8["committed_bytes"], v8["v8"]).into()
-            );
+            return Err(format!(
+                "{} committed; V8 reports {before}; strandline reports {}",
+                v8["committed_bytes"], v8["v8"]
+            )
+            .into());
         }
         Ok(Some(document))
     })

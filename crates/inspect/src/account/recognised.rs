@@ -34,15 +34,15 @@ pub fn recognise(
     // A runtime may manage all its memory itself: then its reader has read the allocator.
     let is_read = |name: &str| runtimes.iter().any(|runtime| runtime.read && runtime.name == name);
     // Whether a caveat mentions it already.
-    let is_told = |caveats: &[Caveat], name: &str| {
+    let has_caveat = |caveats: &[Caveat], name: &str| {
         caveats.iter().any(|caveat| caveat.code == "runtime_busy" && caveat.place == name)
     };
     for allocator in named.iter().filter(|allocator| !is_read(&allocator.name)) {
-        if is_told(caveats, &allocator.name) {
+        if has_caveat(caveats, &allocator.name) {
             continue;
         }
         let text = format!(
-            "{} manages memory of its own, which is not read yet and stands on the row anonymous",
+            "{} manages memory of its own; strandline does not read it yet: it is on the row anonymous",
             allocator.name
         );
         caveats.push(Caveat::new(
@@ -62,11 +62,11 @@ pub fn recognise(
         !runtime.read && recognise::has_own_heap(&runtime.name) && !is_allocator(&runtime.found_by)
     };
     for runtime in runtimes.iter().filter(own_heap).filter(|_| anonymous_bytes >= WORTH_NAMING_BYTES) {
-        if is_told(caveats, &runtime.name) {
+        if has_caveat(caveats, &runtime.name) {
             continue;
         }
         let text = format!(
-            "{} keeps objects in memory of its own, which is not read and stands on the row anonymous",
+            "{} keeps objects in memory of its own; strandline does not read it: it is on the row anonymous",
             runtime.name
         );
         caveats.push(Caveat::new("runtime_not_read", runtime.found_by.clone(), Some(anonymous_bytes), text));
@@ -88,11 +88,11 @@ pub fn recognise(
 
 /// The names of allocators and runtimes that manage memory of their own and were not read.
 pub fn unread(allocators: &[Allocator], runtimes: &[Runtime]) -> Vec<String> {
-    let is_told = |runtime: &&Runtime| allocators.iter().any(|one| one.found_by == runtime.found_by);
+    let is_listed = |runtime: &&Runtime| allocators.iter().any(|one| one.found_by == runtime.found_by);
     let of_runtimes = runtimes
         .iter()
         .filter(|runtime| !runtime.read && recognise::has_own_heap(&runtime.name))
-        .filter(|runtime| !is_told(runtime))
+        .filter(|runtime| !is_listed(runtime))
         .map(|runtime| runtime.name.clone());
     allocators.iter().filter(|one| !one.read).map(|one| one.name.clone()).chain(of_runtimes).collect()
 }

@@ -2,7 +2,7 @@
 //!
 //! [`attempts`] stops the process, reads it and releases it, or reads it while all its threads
 //! sleep ([`quiet`]), or from a copy-on-write child ([`from_snapshot`]). The result is a
-//! [`Frozen`] state, of which nothing is interpreted here beyond the readers' claims.
+//! [`Frozen`] state with the readers' claims; later modules interpret it.
 
 mod attempts;
 mod from_snapshot;

@@ -30,7 +30,7 @@ impl Ending<'_> {
         }
         let text = format!(
             "{} threads ended before the look: free chunks in their malloc caches count as in use, and their \
-             stacks stand on the row anonymous",
+             stacks are on the row anonymous",
             self.other_threads
         );
         vec![Caveat::new("threads_gone", format!("process {}", process.pid()), None, text)]

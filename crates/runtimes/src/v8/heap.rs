@@ -76,13 +76,13 @@ pub struct Heaps {
 /// Why heaps were not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeapError {
-    /// There is none.
+    /// The process has no V8 heap, or none with this layout.
     NotFound,
     /// Its structures are inconsistent, for a moment or permanently.
     Inconsistent,
     /// An isolate is collecting or ending: objects are in motion.
     Collecting,
-    /// There was no time.
+    /// The time for reading was over.
     Late,
 }
 

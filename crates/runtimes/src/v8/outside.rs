@@ -16,16 +16,16 @@ use strandline_process::map::Mapping;
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::range::RangeSet;
 
-/// Entries of a dispatch table that are looked at, and those that must make sense.
-const ENTRIES: usize = 8;
-const MIN_ENTRIES: usize = 2;
+/// Number of entries read at the start of a supposed dispatch table, and minimum number of valid
+/// ones.
+const CHECKED_ENTRIES: usize = 8;
+const MIN_VALID_ENTRIES: usize = 2;
 /// Limit on Abseil's blocks in one mapping: each costs a read.
 const MAX_BLOCKS: usize = 4096;
 /// Largest dispatch table and code range (`src/common/globals.h`).
 const MAX_TABLE_BYTES: u64 = 512 << 20;
 
-/// Claims both, except where `claims` has something already. `taken` is what other runtimes
-/// claimed.
+/// Claims both, except what `claims` or other runtimes (`taken`) claim.
 pub fn claim(
     context: &Context<'_>,
     memory: &dyn Memory,
@@ -93,7 +93,7 @@ fn is_dispatch_table(
 ) -> bool {
     let is_segments = mapping.start.is_multiple_of(SEGMENT_BYTES)
         && (mapping.end - mapping.start).is_multiple_of(SEGMENT_BYTES);
-    let mut entries = [0; ENTRIES * DISPATCH_ENTRY_BYTES];
+    let mut entries = [0; CHECKED_ENTRIES * DISPATCH_ENTRY_BYTES];
     if !is_segments || cache.read(mapping.start, &mut entries).is_err() {
         return false;
     }
@@ -105,6 +105,6 @@ fn is_dispatch_table(
         let area = behind.checked_sub(1).and_then(|number| objects.get(number));
         is_code && area.is_some_and(|area| object < area.1)
     };
-    // Some lead to read-only pages that no root refers to.
-    entries.chunks_exact(DISPATCH_ENTRY_BYTES).filter(|entry| is_entry(entry)).count() >= MIN_ENTRIES
+    // Other entries may point to read-only pages that `heap` does not find.
+    entries.chunks_exact(DISPATCH_ENTRY_BYTES).filter(|entry| is_entry(entry)).count() >= MIN_VALID_ENTRIES
 }
