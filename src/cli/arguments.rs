@@ -336,9 +336,9 @@ Moments for ledgers (--ledger, several with commas):
              debugger, crash handler or Wine server can attach to it, nor can it trace itself
   every=10s  as often as this
   none       never
-By default: the first 16 marks, and exit for users who may trace anything (root, CAP_SYS_PTRACE), peak
-for others. Programs with LeakSanitizer, and setuid ones for who would take their privileges from them,
-are not traced.
+By default: the first 16 marks, peaks, and exit for users who may trace anything (root, CAP_SYS_PTRACE).
+Programs with LeakSanitizer, and setuid ones for users whose trace would take their privileges, are not
+traced until they end.
 
 Exit status: the command's own; 125 where strandline failed, 126 where the command cannot be run,
 127 where it is not found. A command that a signal ended ends strandline by that signal.")]

@@ -1,16 +1,12 @@
 //! Takes ledgers outside the sampler's thread, so that no sample is missed: one after another on a
-//! separate thread, and for processes that end on the thread that watches for the end.
-//!
-//! A watched process is traced, and only one thread can trace: the watch pauses while a ledger
-//! stops the process. At a mark the program waits meanwhile. Otherwise the process can end just
-//! before or after the stop, within a fraction of a millisecond without a watch; the recording then
-//! contains a caveat.
+//! separate thread. A watched process is traced, and only one thread can trace: the thread that
+//! watches for its end takes all its ledgers.
 
 use std::collections::HashMap;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,7 +17,7 @@ use strandline_inspect::facts::Explanation;
 use strandline_process::error::Error;
 use strandline_process::procfs::Process;
 use strandline_process::smaps;
-use strandline_process::target::exit_watch::{self, ExitWatch, WatchEvent};
+use strandline_process::target::exit_watch::{self, Continued, ExitWatch, WatchEvent};
 use strandline_process::target::hold;
 use strandline_recording::{Ledger, Moment, Sample};
 
@@ -136,7 +132,7 @@ impl Ledgers {
             while let Ok(job) = wanted.recv() {
                 work(job, &own, &shared);
             }
-            all(&own).iter().for_each(|watched| watched.end());
+            all(&own).iter().for_each(|watched| watched.pause());
         })?;
         Ok(Self { jobs: Some(jobs), thread: Some(thread), made, wake, watches, under_way: 0 })
     }
@@ -153,9 +149,9 @@ impl Ledgers {
     /// Runs `work` while no process is held and all watches are paused.
     pub fn while_nothing_is_held<T>(&self, work: impl FnOnce() -> T) -> T {
         let watches = all(&self.watches);
-        watches.iter().for_each(|watched| explain::Watch::pause(&**watched));
+        watches.iter().for_each(|watched| watched.pause());
         let done = hold::while_nothing_is_held(work);
-        watches.iter().for_each(|watched| explain::Watch::resume(&**watched));
+        watches.iter().for_each(|watched| watched.resume());
         done
     }
 
@@ -237,13 +233,15 @@ fn work(job: Job, watches: &Watches, shared: &Shared) {
     match job {
         Job::TakeLedger(request) => {
             let watched = lock().get(&request.pid).cloned();
-            let watched = watched.map(|watched| watched as Arc<dyn explain::Watch>);
-            shared.send(look(request, watched.as_ref(), shared));
+            shared.send(match watched {
+                Some(watched) => watched.take_ledger(request),
+                None => take_ledger(request, false, shared),
+            });
         }
         Job::Watch(pid, request) => watch(pid, request),
         Job::Unwatch(pid) => {
             let watched = lock().remove(&pid);
-            watched.iter().for_each(|watched| watched.end());
+            watched.iter().for_each(|watched| watched.pause());
         }
         Job::WatchFirst(gate, request) => {
             if let Some(pid) = strandline_sys::spawn::Gate::wait_for_child(&gate) {
@@ -254,12 +252,12 @@ fn work(job: Job, watches: &Watches, shared: &Shared) {
     }
 }
 
-/// Takes one ledger.
-fn look(request: Request, watch: Option<&Arc<dyn explain::Watch>>, shared: &Shared) -> LedgerResult {
+/// Takes one ledger. `is_watched`: the calling thread watches the process.
+fn take_ledger(request: Request, is_watched: bool, shared: &Shared) -> LedgerResult {
     let at_us = shared.clock.now_us();
     let LedgerSettings { max_stop, snapshot, quiet_for } = shared.looks;
     let quiet_for = if request.moment == Moment::Peak { Duration::ZERO } else { quiet_for };
-    match explain::explain(request.pid, &Options { max_stop, snapshot, quiet_for, watch, ..options() }) {
+    match explain::explain(request.pid, &Options { max_stop, snapshot, quiet_for, is_watched, ..options() }) {
         Ok(explanation) => LedgerResult::Ledger(Box::new(ledger(&request, at_us, explanation, shared))),
         Err(Error::Ended { .. } | Error::NoSuchProcess { .. } | Error::Zombie { .. }) => {
             LedgerResult::ProcessEnded(request)
@@ -313,17 +311,14 @@ pub fn tree_pss_bytes(pids: &[i32]) -> Option<u64> {
 struct Watched {
     pid: i32,
     shared: Shared,
-    state: Mutex<(State, Pauses)>,
+    state: Mutex<State>,
 }
-
-/// Number of pauses that were not resumed yet.
-type Pauses = u32;
 
 #[derive(Debug)]
 enum State {
     /// A thread watches it.
     On(Watch),
-    /// Paused: no thread watches it.
+    /// No thread watches it for now.
     Paused(WatchRequest),
     /// The process has ended, or cannot be watched.
     Over,
@@ -332,41 +327,54 @@ enum State {
 impl Watched {
     fn begin(pid: i32, request: WatchRequest, shared: &Shared) -> Arc<Self> {
         let state = Watch::begin(pid, request, shared, false).map_or(State::Over, State::On);
-        Arc::new(Self { pid, shared: shared.clone(), state: Mutex::new((state, 0)) })
+        Arc::new(Self { pid, shared: shared.clone(), state: Mutex::new(state) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_over(&self) -> bool {
-        match &self.state.lock().unwrap_or_else(PoisonError::into_inner).0 {
+        match &*self.state() {
             State::On(watch) => watch.thread.is_finished(),
             State::Paused(_) => false,
             State::Over => true,
         }
     }
 
-    fn end(&self) {
-        explain::Watch::pause(self);
+    /// Takes a ledger in the thread that watches the process.
+    fn take_ledger(&self, request: Request) -> LedgerResult {
+        let mut state = self.state();
+        let State::On(watch) = &*state else {
+            drop(state);
+            return take_ledger(request, false, &self.shared);
+        };
+        let (made, continued) = watch.take_ledger(request);
+        if continued == Continued::No {
+            Self::pause_in(&mut state);
+            self.resume_in(&mut state);
+        }
+        made
     }
-}
 
-impl explain::Watch for Watched {
+    /// Ends the watch, after the ledger that is being taken.
     fn pause(&self) {
-        let mut locked = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (state, pauses) = &mut *locked;
-        *pauses += 1;
-        if *pauses == 1
-            && let State::On(watch) = std::mem::replace(state, State::Over)
-        {
+        Self::pause_in(&mut self.state());
+    }
+
+    /// Watches again.
+    fn resume(&self) {
+        self.resume_in(&mut self.state());
+    }
+
+    fn pause_in(state: &mut State) {
+        if let State::On(watch) = std::mem::replace(state, State::Over) {
             *state = watch.end().map_or(State::Over, State::Paused);
         }
     }
 
-    fn resume(&self) {
-        let mut locked = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (state, pauses) = &mut *locked;
-        *pauses = pauses.saturating_sub(1);
-        if *pauses == 0
-            && let State::Paused(request) = std::mem::replace(state, State::Over)
-        {
+    fn resume_in(&self, state: &mut State) {
+        if let State::Paused(request) = std::mem::replace(state, State::Over) {
             let process = request.process;
             match Watch::begin(self.pid, request, &self.shared, true) {
                 Some(watch) => *state = State::On(watch),
@@ -376,27 +384,45 @@ impl explain::Watch for Watched {
     }
 }
 
+/// What a watching thread is to do besides watching.
+#[derive(Debug, Default)]
+struct Orders {
+    must_end: AtomicBool,
+    /// Whether it takes a ledger, at the end or before; it must not be woken meanwhile.
+    is_busy: AtomicBool,
+    ledger: Mutex<Option<Request>>,
+}
+
+impl Orders {
+    fn ledger(&self) -> MutexGuard<'_, Option<Request>> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A thread that watches for the end of one process.
 #[derive(Debug)]
 struct Watch {
     pid: i32,
     thread: JoinHandle<Option<WatchRequest>>,
     tid: i32,
-    must_end: Arc<AtomicBool>,
+    orders: Arc<Orders>,
+    /// The ledgers that it took.
+    made: Receiver<(LedgerResult, Continued)>,
 }
 
 impl Watch {
     /// Begins to watch. `None` if the process has ended, or if the kernel refuses, which is
     /// reported.
     fn begin(pid: i32, request: WatchRequest, shared: &Shared, is_resumed: bool) -> Option<Self> {
-        let shall_end = Arc::new(AtomicBool::new(false));
+        let orders = Arc::new(Orders::default());
         let (begun, wait) = channel();
+        let (send_made, made) = channel();
         let body = {
-            let (shared, shall_end) = (shared.clone(), Arc::clone(&shall_end));
+            let (shared, orders) = (shared.clone(), Arc::clone(&orders));
             move || match ExitWatch::begin(pid) {
                 Ok(watch) => {
                     let _ = begun.send(strandline_sys::signal::own_thread());
-                    watch_until_the_end(watch, request, is_resumed, &shall_end, &shared)
+                    WatchingThread { watch, request, is_resumed, orders, shared, made: send_made }.run()
                 }
                 Err(Error::Ended { .. } | Error::NoSuchProcess { .. }) => None,
                 Err(error) => {
@@ -409,57 +435,96 @@ impl Watch {
             std::thread::Builder::new().name("watch".into()).stack_size(STACK_BYTES).spawn(body).ok()?;
         // The watch begins at once, or the thread ends.
         let tid = wait.recv().ok()?;
-        Some(Self { pid, thread, tid, must_end: shall_end })
+        Some(Self { pid, thread, tid, orders, made })
+    }
+
+    /// Wakes the thread until `is_done` holds, or it is gone: it may have checked its orders just
+    /// before it slept.
+    fn wake_until(&self, is_done: impl Fn(&Orders) -> bool) {
+        let own = std::process::id().cast_signed();
+        while !is_done(&self.orders) && !self.thread.is_finished() {
+            if !self.orders.is_busy.load(Ordering::Acquire) {
+                let wake = strandline_sys::signal::wake_signal();
+                drop(strandline_sys::process::signal_thread(own, self.tid, wake));
+            }
+            std::thread::sleep(WAKE_AGAIN);
+        }
+    }
+
+    /// Has the thread take a ledger.
+    fn take_ledger(&self, request: Request) -> (LedgerResult, Continued) {
+        let ended = request.clone();
+        *self.orders.ledger() = Some(request);
+        self.wake_until(|orders| orders.ledger().is_none());
+        // A thread that has found the end of the process takes no more orders.
+        self.made.recv().unwrap_or((LedgerResult::ProcessEnded(ended), Continued::Yes))
     }
 
     /// Ends the watch. Returns the request, unless the process ended meanwhile.
     fn end(self) -> Option<WatchRequest> {
-        self.must_end.store(true, Ordering::Release);
-        let own = std::process::id().cast_signed();
-        while !self.thread.is_finished() {
-            // The thread may have checked the flag just before it slept: wake it until it is gone.
-            drop(strandline_sys::process::signal_thread(
-                own,
-                self.tid,
-                strandline_sys::signal::wake_signal(),
-            ));
-            std::thread::sleep(WAKE_AGAIN);
-        }
+        self.orders.must_end.store(true, Ordering::Release);
+        self.wake_until(|_| false);
         let request = self.thread.join().ok().flatten();
         exit_watch::wait_until_released(self.pid, self.tid);
         request
     }
 }
 
-/// Body of a watching thread. Returns the request if the watch was ended and the process lives.
-fn watch_until_the_end(
-    mut watch: ExitWatch,
+/// A watching thread.
+struct WatchingThread {
+    watch: ExitWatch,
     request: WatchRequest,
+    /// Whether the process was watched before, and then not for a moment.
     is_resumed: bool,
-    shall_end: &AtomicBool,
-    shared: &Shared,
-) -> Option<WatchRequest> {
-    loop {
-        let is_last = shall_end.load(Ordering::Acquire);
-        match if is_last { watch.poll() } else { watch.sleep() } {
-            Ok(WatchEvent::Woken) if is_last => return Some(request),
-            Ok(WatchEvent::Woken) => {}
-            Ok(WatchEvent::AtExit) => {
-                report_end(&watch, &request, shared);
-                return None;
+    orders: Arc<Orders>,
+    shared: Shared,
+    made: Sender<(LedgerResult, Continued)>,
+}
+
+impl WatchingThread {
+    /// Watches until the process ends or the watch must end. Returns the request if the process
+    /// lives.
+    fn run(mut self) -> Option<WatchRequest> {
+        let process = self.request.process;
+        loop {
+            self.orders.is_busy.store(true, Ordering::Release);
+            let wanted = self.orders.ledger().take();
+            if let Some(wanted) = wanted
+                && self.take_ledger(wanted) == Continued::No
+            {
+                return Some(self.request);
             }
-            Ok(WatchEvent::Gone) => {
-                // The process had passed its exit stop when the watch resumed.
-                if is_resumed {
-                    shared.send(LedgerResult::NotWatched(request.process, MISSED.to_owned()));
+            self.orders.is_busy.store(false, Ordering::Release);
+            let is_last = self.orders.must_end.load(Ordering::Acquire);
+            match if is_last { self.watch.poll() } else { self.watch.sleep() } {
+                Ok(WatchEvent::Woken) if is_last => return Some(self.request),
+                Ok(WatchEvent::Woken) => {}
+                Ok(WatchEvent::AtExit) => {
+                    self.orders.is_busy.store(true, Ordering::Release);
+                    report_end(&self.watch, &self.request, &self.shared);
+                    return None;
                 }
-                return None;
-            }
-            Err(error) => {
-                shared.send(LedgerResult::NotWatched(request.process, error.to_string()));
-                return None;
+                Ok(WatchEvent::Gone) => {
+                    // The process had passed its exit stop when the watch resumed.
+                    if self.is_resumed {
+                        self.shared.send(LedgerResult::NotWatched(process, MISSED.to_owned()));
+                    }
+                    return None;
+                }
+                Err(error) => {
+                    self.shared.send(LedgerResult::NotWatched(process, error.to_string()));
+                    return None;
+                }
             }
         }
+    }
+
+    fn take_ledger(&mut self, wanted: Request) -> Continued {
+        let (made, continued) = self.watch.while_reading(|| take_ledger(wanted, true, &self.shared));
+        // Killed while a call was injected, it passes its exit stop unnoticed.
+        self.is_resumed = true;
+        let _ = self.made.send((made, continued));
+        continued
     }
 }
 

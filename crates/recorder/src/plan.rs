@@ -35,10 +35,8 @@ pub enum MarkLedgers {
 }
 
 impl Plan {
-    /// Default of `run`: the first marks, and exit. A ledger at a peak pauses the watch for the
-    /// end: on a busy machine, a program that ends at its peak would often have no ledger at its
-    /// end.
-    pub const RUN: Self = Self { marks: MarkLedgers::Few, peak: false, exit: true, every: None, ends: false };
+    /// Default of `run`: the first marks, peaks, and exit.
+    pub const RUN: Self = Self { marks: MarkLedgers::Few, peak: true, exit: true, every: None, ends: false };
     /// Default of `run` for users who may not trace privileged programs. Tracing a command from its
     /// start would take the privileges from setuid programs, such as `sudo` in a script; a ledger
     /// at a peak traces only for a moment.

@@ -105,6 +105,8 @@ pub struct Member {
     pub threads: Arc<AtomicU64>,
     /// RSS at its last ledger at a peak.
     pub peak_kib: u64,
+    /// Whether a ledger at a peak has failed.
+    pub has_failed_peak: bool,
     /// Time before which no regular ledger is taken.
     pub no_regular_before_us: u64,
     /// Whether a ledger for which no program waits is unfinished.
@@ -137,6 +139,7 @@ impl Member {
             is_watched: false,
             threads: Arc::new(AtomicU64::new(1)),
             peak_kib: 0,
+            has_failed_peak: false,
             no_regular_before_us: 0,
             has_pending_ledger: false,
             files_closed: false,

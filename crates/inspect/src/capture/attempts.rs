@@ -14,7 +14,6 @@ use super::page_tables::KnownBefore;
 use super::quiet;
 use super::snapshot::{self, SnapshotMode};
 use super::stopped_by::StoppedBy;
-use super::watch::Paused;
 use crate::readers::Found;
 use strandline_claims::caveat::Caveat;
 use strandline_process::error::{Error, Result};
@@ -141,9 +140,9 @@ fn read_with_stops(process: &Process, how: &ReadPlan<'_>) -> Result<Frozen> {
         let source = choose_source(process, &memory, how, most)?;
         // Threads in a transfer are left asleep, except in the last two attempts.
         let transfers = if left > 1 { Transfers::Left } else { Transfers::Stopped };
-        let stopped = Held::stop(process, most, transfers, how, &mut stopped_before)?;
+        let stopped = stop_within(process, most, transfers, &mut stopped_before)?;
         // A discarded attempt may have cut a transfer short, too.
-        shorts.extend(stopped.stopped.cut_short().iter().map(short_transfer));
+        shorts.extend(stopped.cut_short().iter().map(short_transfer));
         if left > 0 && how.found.is_collecting(&memory) {
             stopped_before += stopped.resume();
             std::thread::sleep(RETRY_PAUSE);
@@ -171,34 +170,6 @@ fn read_with_stops(process: &Process, how: &ReadPlan<'_>) -> Result<Frozen> {
         std::thread::sleep(RETRY_PAUSE);
     }
     Err(Error::Ended { pid: process.pid() })
-}
-
-/// A process whose threads are stopped, and a watch on it that is paused meanwhile. On drop, the
-/// threads are released first.
-struct Held<'p> {
-    stopped: Stopped<'p>,
-    paused: Paused,
-}
-
-impl<'p> Held<'p> {
-    fn stop(
-        process: &'p Process,
-        max_stop: Option<Duration>,
-        transfers: Transfers,
-        how: &ReadPlan<'_>,
-        stopped_before: &mut Duration,
-    ) -> Result<Self> {
-        let paused = Paused::begin(how.options.watch);
-        Ok(Self { stopped: stop_within(process, max_stop, transfers, stopped_before)?, paused })
-    }
-
-    /// Releases all threads; returns how long they were stopped.
-    fn resume(self) -> Duration {
-        let Self { stopped, paused } = self;
-        let stood = stopped.resume();
-        drop(paused);
-        stood
-    }
 }
 
 /// Stops all threads. If they must stop quickly, tries several times: a thread that waits for a
@@ -314,25 +285,24 @@ fn threads_of(process: &Process, stopped: &Stopped<'_>, how: &ReadPlan<'_>) -> T
 /// Reads a stopped process; releases it first to read a snapshot or a copy.
 fn read_stopped(
     process: &Process,
-    mut held: Held<'_>,
+    mut stopped: Stopped<'_>,
     source: Source,
     max_stop: Option<Duration>,
     how: &ReadPlan<'_>,
     last: IsLastAttempt,
 ) -> Result<AttemptResult> {
-    let stopped = &mut held.stopped;
     let since = stopped.since();
-    let threads = threads_of(process, stopped, how);
+    let threads = threads_of(process, &stopped, how);
     // No thread is stopped, because all sleep in transfers, so none can make a snapshot.
     let has_none = stopped.threads().next().is_none() && stopped.asleep().is_empty();
     let (room, against) = match source {
         Source::Snapshot(_) if has_none && how.options.snapshot == SnapshotMode::Always => {
-            return Ok(AttemptResult::Again(held.resume()));
+            return Ok(AttemptResult::Again(stopped.resume()));
         }
         Source::Snapshot(_) if has_none => (None, None),
         Source::Snapshot(plan) => {
-            let snapshot = from_snapshot::take(process, stopped, &plan, &how.before, how.options.watch);
-            return read_snapshot(process, held, snapshot, threads, how, last);
+            let snapshot = from_snapshot::take(process, &mut stopped, &plan, &how.before);
+            return read_snapshot(process, stopped, snapshot, threads, how, last);
         }
         Source::Copied(room, why) => (Some(room), why),
         Source::Stopped(why) => (None, why),
@@ -340,7 +310,7 @@ fn read_stopped(
     let file = MemFile::new(process.open_file("mem")?);
     let (mut frozen, threads) = match kernel_view(process, threads, how) {
         // If a thread ran meanwhile, page tables and mappings need not add up.
-        Err(_) if !stopped.slept_throughout() => return Ok(AttemptResult::Again(held.resume())),
+        Err(_) if !stopped.slept_throughout() => return Ok(AttemptResult::Again(stopped.resume())),
         view => view?,
     };
     frozen.reading_ends = max_stop.map(|most| end_of_reading(since, most));
@@ -359,7 +329,7 @@ fn read_stopped(
         None => read(&memory),
     };
     let slept_on = stopped.slept_throughout();
-    frozen.stopped = held.resume();
+    frozen.stopped = stopped.resume();
     if !slept_on {
         return Ok(AttemptResult::Again(frozen.stopped));
     }
@@ -376,18 +346,17 @@ fn read_stopped(
 /// Releases the process, and reads its snapshot.
 fn read_snapshot(
     process: &Process,
-    held: Held<'_>,
+    stopped: Stopped<'_>,
     snapshot: std::result::Result<from_snapshot::SnapshotInputs, NotTaken>,
     threads: Threads,
     how: &ReadPlan<'_>,
     last: IsLastAttempt,
 ) -> Result<AttemptResult> {
-    let slept_on = held.stopped.slept_throughout();
-    let stopped = held.resume();
+    let slept_on = stopped.slept_throughout();
+    let stopped = stopped.resume();
     let no = |why| Error::NoSnapshot { pid: process.pid(), why, stopped };
     let snapshot = snapshot.map_err(|NotTaken { reason: why, to_drop: unused }| {
         // Ended and reaped now that the process runs.
-        let _paused = Paused::begin(how.options.watch);
         drop(unused);
         no(why)
     })?;

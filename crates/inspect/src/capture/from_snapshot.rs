@@ -11,7 +11,6 @@ use std::time::Duration;
 use super::frozen::{Frozen, IsLastAttempt, KernelView, ReadPlan, Threads};
 use super::page_tables::{self, KnownBefore, seen_counts};
 use super::snapshot::{GuardedSnapshot, Plan};
-use super::watch::Watch;
 use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::pages::{self, MappingSummary, PAGE_BYTES, Residency, ScannedRegions};
@@ -57,7 +56,6 @@ pub fn take(
     stopped: &mut Stopped<'_>,
     plan: &Plan,
     before: &KnownBefore<'_>,
-    watch: Option<&Arc<dyn Watch>>,
 ) -> std::result::Result<SnapshotInputs, NotTaken> {
     let reason = |error: Error| error.to_string();
     let pagemap = process.open_file("pagemap").map_err(reason)?;
@@ -83,7 +81,7 @@ pub fn take(
         copy(process, unshown.runs).map(|copy| (copy, unshown.ranges))
     });
     let (snapshot, (copy, ranges)) = copied?;
-    Ok(SnapshotInputs { kept: GuardedSnapshot::new(snapshot, watch), pages, start_brk, copy, ranges })
+    Ok(SnapshotInputs { kept: GuardedSnapshot::new(snapshot), pages, start_brk, copy, ranges })
 }
 
 /// Copies `runs` of a stopped process.

@@ -11,9 +11,7 @@ mod page_tables;
 mod quiet;
 mod snapshot;
 mod stopped_by;
-mod watch;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use strandline_claims::caveat::Caveat;
@@ -29,7 +27,6 @@ pub use self::frozen::Frozen;
 pub use self::quiet::QUIET_FOR;
 pub use self::snapshot::SnapshotMode;
 pub use self::stopped_by::{Ending, StoppedBy};
-pub use self::watch::Watch;
 
 /// Called with the name of the work, bytes done so far, and total bytes.
 pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
@@ -59,8 +56,9 @@ pub struct Options<'a> {
     pub quiet_for: Duration,
     /// Whether to fail rather than stop the process, if it cannot be read without a stop.
     pub never_stop: bool,
-    /// The watch that this process keeps on the target: paused while the target is stopped.
-    pub watch: Option<&'a Arc<dyn Watch>>,
+    /// Whether the calling thread watches the target for its exit
+    /// ([`strandline_process::target::exit_watch`]).
+    pub is_watched: bool,
     /// Its start time in ticks since boot. If given, a process that has reused the id is refused.
     pub started: Option<u64>,
     /// Number of threads for reading; `None` for one for each processor.
@@ -82,7 +80,7 @@ impl Default for Options<'_> {
             snapshot: SnapshotMode::Never,
             quiet_for: QUIET_FOR,
             never_stop: false,
-            watch: None,
+            is_watched: false,
             started: None,
             threads: None,
             progress: None,
@@ -122,10 +120,8 @@ pub fn with_capture<T>(
 }
 
 fn capture(pid: i32, options: &Options<'_>) -> Result<(Process, Frozen)> {
-    let process = match options.watch {
-        Some(_) => admission::admit_watched(pid)?,
-        None => admission::open_target(pid)?,
-    };
+    let process =
+        if options.is_watched { admission::admit_watched(pid)? } else { admission::open_target(pid)? };
     if options.started.is_some_and(|started| process.stat().map_or(true, |stat| stat.start_ticks != started))
     {
         return Err(Error::NoSuchProcess { pid });

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::watch::{Paused, Watch};
 use strandline_process::call::code::CallSites;
 use strandline_process::control_groups::ControlGroups;
 use strandline_process::map::AddressSpace;
@@ -67,7 +66,8 @@ impl Plan {
 /// The reason against it.
 pub fn plan(process: &Process, space: &AddressSpace, max_stop: Option<Duration>) -> Result<Plan, String> {
     let status = process.status().map_err(|error| error.to_string())?;
-    if status.state == Some('T') {
+    // 't': a thread of this process watches it, and listens for its continuation.
+    if matches!(status.state, Some('T' | 't')) {
         return Err("the process is stopped by a signal".to_owned());
     }
     let shares = |parent| strandline_sys::process::same_memory(process.pid(), parent).unwrap_or(false);
@@ -169,13 +169,11 @@ pub struct GuardedSnapshot {
     snapshot: Arc<Snapshot>,
     over: Arc<AtomicBool>,
     watcher: Option<JoinHandle<bool>>,
-    /// Paused while a thread of the target reaps the snapshot.
-    watch: Option<Arc<dyn Watch>>,
 }
 
 impl GuardedSnapshot {
     /// Guards a snapshot from now on.
-    pub fn new(snapshot: Snapshot, watch: Option<&Arc<dyn Watch>>) -> Self {
+    pub fn new(snapshot: Snapshot) -> Self {
         let (snapshot, over) = (Arc::new(snapshot), Arc::new(AtomicBool::new(false)));
         let watcher = {
             let (snapshot, over) = (Arc::clone(&snapshot), Arc::clone(&over));
@@ -192,7 +190,7 @@ impl GuardedSnapshot {
         };
         // If no thread can be started, the kernel's out-of-memory killer takes the snapshot first.
         let watcher = std::thread::Builder::new().name("snapshot".into()).spawn(watcher).ok();
-        Self { snapshot, over, watcher, watch: watch.cloned() }
+        Self { snapshot, over, watcher }
     }
 
     pub fn snapshot(&self) -> &Snapshot {
@@ -215,7 +213,6 @@ impl GuardedSnapshot {
         if !was_there {
             return Err("it ended before it was read".to_owned());
         }
-        let _paused = Paused::begin(self.watch.as_ref());
         Ok(self.snapshot.end())
     }
 
@@ -232,7 +229,6 @@ impl Drop for GuardedSnapshot {
     fn drop(&mut self) {
         self.stop_watching();
         if !self.snapshot.has_ended() {
-            let _paused = Paused::begin(self.watch.as_ref());
             self.snapshot.end();
         }
     }

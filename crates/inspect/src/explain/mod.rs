@@ -12,7 +12,7 @@ pub use self::at_exit::at_exit;
 pub(crate) use self::describe::describe;
 use crate::account::Account;
 use crate::capture::with_capture;
-pub use crate::capture::{Ending, Options, Progress, QUIET_FOR, SnapshotMode, Watch};
+pub use crate::capture::{Ending, Options, Progress, QUIET_FOR, SnapshotMode};
 use crate::facts::Explanation;
 use strandline_process::error::Result;
 

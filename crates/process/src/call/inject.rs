@@ -36,6 +36,7 @@ use super::frame::{self, ExtendedState};
 use super::handlers::{self, StopSignals};
 use super::{filters, stack};
 use crate::memory::Memory;
+use crate::target::exit_watch;
 use crate::target::live::ByPid;
 use crate::target::tracee::{self, Tracee};
 
@@ -455,7 +456,8 @@ impl Injected<'_> {
             Some(Event::Stopped) => self.resume_program(),
             // A group stop, or a signal about to be delivered: everything is restored already.
             Some(Event::Signal(signal)) => self.leave(signal),
-            Some(Event::GroupStop(_) | Event::Syscall | Event::Other(_)) => self.leave(0),
+            Some(Event::GroupStop(_)) => self.leave_in_group_stop(),
+            Some(Event::Syscall | Event::Other(_)) => self.leave(0),
             Some(event @ Event::Exited { .. }) => Err(CallError::Died(event)),
             None => Err(CallError::TimedOut),
         }
@@ -485,7 +487,13 @@ impl Injected<'_> {
 
     fn leave(self, signal: i32) -> Result<Duration, CallError> {
         let held = self.tracee.since.elapsed();
-        ptrace::detach(self.tracee.tid, signal).map_err(CallError::Failed)?;
+        exit_watch::release(self.tracee.tid, signal, false).map_err(CallError::Failed)?;
+        Ok(held)
+    }
+
+    fn leave_in_group_stop(self) -> Result<Duration, CallError> {
+        let held = self.tracee.since.elapsed();
+        exit_watch::release(self.tracee.tid, 0, true).map_err(CallError::Failed)?;
         Ok(held)
     }
 
@@ -509,13 +517,13 @@ impl Injected<'_> {
         let deadline = Instant::now() + Duration::from_millis(100);
         match tracee::next_event(tid, deadline) {
             Ok(Some(Event::Signal(signal))) => {
-                let _ = ptrace::detach(tid, signal);
+                let _ = exit_watch::release(tid, signal, false);
             }
             Ok(Some(event)) => {
                 if event == Event::Stopped && self.is_in_call().unwrap_or(false) {
                     let _ = ptrace::set_signal_mask(tid, self.delivery_mask());
                 }
-                let _ = ptrace::detach(tid, 0);
+                let _ = exit_watch::release(tid, 0, matches!(event, Event::GroupStop(_)));
             }
             _ => {}
         }

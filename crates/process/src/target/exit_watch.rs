@@ -4,22 +4,84 @@
 //! whatever ends it: a return from `main`, a signal, a SIGKILL from outside. Until then the process
 //! runs at full speed, except that each signal to its main thread passes through the watcher. It is
 //! seized without EXITKILL: if the watcher dies, the process runs on. Meanwhile no other thread can
-//! trace it.
+//! trace it: the watching thread itself takes ledgers ([`ExitWatch::while_reading`]), so that the
+//! process is watched throughout.
 //!
 //! A watch belongs to the thread that began it and ends with that thread: the kernel then detaches
 //! without a stop, which would cut a transfer of the main thread short.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use strandline_sys::ptrace::{self, Event, Registers};
 
-use super::{admission, quiet};
+use super::{admission, quiet, tracee};
 use crate::error::{Error, Result};
 use crate::procfs::Process;
 
 /// `PTRACE_O_TRACEEXIT`, and the event it reports.
 const TRACE_EXIT: i32 = 0x40;
 const EVENT_EXIT: i32 = 6;
+
+thread_local! {
+    /// The process that this thread watches and reads at the same time, and what has happened to
+    /// its main thread since reading began.
+    static READING: Cell<Option<(i32, MainThread)>> = const { Cell::new(None) };
+}
+
+/// What a watching thread knows about the main thread of the process that it reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MainThread {
+    Runs,
+    /// A signal has stopped it; it reports when it is continued.
+    Listens,
+    /// It is stopped at its exit.
+    AtExit,
+}
+
+/// Whether the calling thread reads a process that it watches for its exit.
+pub(super) fn is_reading() -> bool {
+    READING.get().is_some()
+}
+
+/// Whether the calling thread watches `tid`, the main thread of a process, for its exit.
+fn is_watched(tid: i32) -> bool {
+    READING.get().is_some_and(|(pid, _)| pid == tid)
+}
+
+/// Whether `event` is the exit of a main thread that this thread watches; keeps it for
+/// [`ExitWatch::poll`].
+pub(super) fn is_exit(tid: i32, event: Event) -> bool {
+    let is_exit = event == Event::Other(EVENT_EXIT) && is_watched(tid);
+    if is_exit {
+        READING.set(Some((tid, MainThread::AtExit)));
+    }
+    is_exit
+}
+
+/// Whether the process that this thread watches and reads was found at its exit.
+pub(super) fn is_at_exit(tid: i32) -> bool {
+    READING.get() == Some((tid, MainThread::AtExit))
+}
+
+/// Lets a stopped thread run on with `signal`: detaches from it, unless this thread watches it. One
+/// that a signal has stopped stays stopped.
+///
+/// # Errors
+/// If it is gone, or not stopped.
+pub(crate) fn release(tid: i32, signal: i32, is_group_stopped: bool) -> std::io::Result<()> {
+    if !is_watched(tid) {
+        return ptrace::detach(tid, signal);
+    }
+    // Only SIGKILL ends the stop of a thread, which then stops at its exit.
+    if is_at_exit(tid) || ptrace::wait(tid, false)?.is_some_and(|event| is_exit(tid, event)) {
+        return Ok(());
+    }
+    let main_thread = if is_group_stopped { MainThread::Listens } else { MainThread::Runs };
+    READING.set(Some((tid, main_thread)));
+    if is_group_stopped { ptrace::listen(tid) } else { ptrace::resume(tid, signal) }
+}
+
 /// The kernel detaches the tracees of an ended thread within microseconds, unless the machine is
 /// busy.
 const RELEASED_WITHIN: Duration = Duration::from_millis(500);
@@ -37,12 +99,24 @@ pub enum WatchEvent {
     Woken,
 }
 
+/// Whether a watch goes on after its thread has read the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Continued {
+    /// It goes on.
+    Yes,
+    /// Reading left threads of the process in this thread's trace: this thread must end now, which
+    /// releases them. Another can begin a new watch.
+    No,
+}
+
 /// A process that is watched for its exit. Dropping this releases a process stopped at its exit;
 /// otherwise the watch lasts as long as its thread.
 #[derive(Debug)]
 pub struct ExitWatch {
     process: Process,
     is_at_exit: bool,
+    /// Whether a signal has stopped the main thread.
+    listens: bool,
 }
 
 impl ExitWatch {
@@ -52,8 +126,8 @@ impl ExitWatch {
     /// [`Error::NoSuchProcess`], [`Error::Permission`], [`Error::Traced`] or [`Error::Ended`].
     pub fn begin(pid: i32) -> Result<Self> {
         let process = Process::open(pid)?;
-        if ptrace::seize(pid, TRACE_EXIT).is_ok() {
-            return Ok(Self { process, is_at_exit: false });
+        if ptrace::seize(pid, TRACE_EXIT | tracee::TRACE_SYSTEM_CALLS).is_ok() {
+            return Ok(Self { process, is_at_exit: false, listens: false });
         }
         match process.status() {
             Ok(status) if !status.is_zombie() => {
@@ -69,6 +143,9 @@ impl ExitWatch {
     /// # Errors
     /// Fails if the kernel refuses a step.
     pub fn sleep(&mut self) -> std::io::Result<WatchEvent> {
+        if self.is_at_exit {
+            return Ok(WatchEvent::AtExit);
+        }
         let slept = ptrace::sleep_until_event(self.process.pid());
         self.after(slept.and_then(|()| self.event()))
     }
@@ -78,8 +155,53 @@ impl ExitWatch {
     /// # Errors
     /// Fails if the kernel refuses a step.
     pub fn poll(&mut self) -> std::io::Result<WatchEvent> {
+        if self.is_at_exit {
+            return Ok(WatchEvent::AtExit);
+        }
         let event = self.event();
         self.after(event)
+    }
+
+    /// Runs `work`, which stops and reads the process in this thread, while the watch goes on: the
+    /// exit of the main thread ends `work` with [`Error::Ended`], and the next call of
+    /// [`ExitWatch::poll`] reports it.
+    pub fn while_reading<T>(&mut self, work: impl FnOnce() -> T) -> (T, Continued) {
+        let pid = self.process.pid();
+        let before = if self.listens { MainThread::Listens } else { MainThread::Runs };
+        READING.set(Some((pid, before)));
+        let done = work();
+        let after = READING.take().map_or(MainThread::Runs, |(_, after)| after);
+        self.is_at_exit |= after == MainThread::AtExit;
+        self.listens = after == MainThread::Listens;
+        (done, if self.holds_only_the_watch() { Continued::Yes } else { Continued::No })
+    }
+
+    /// Whether this thread traces no other thread of the process, and the main thread is in no
+    /// unexpected stop. Handles its next events.
+    fn holds_only_the_watch(&mut self) -> bool {
+        let pid = self.process.pid();
+        let own = strandline_sys::signal::own_thread();
+        let is_own = |tid: i32| {
+            tid != pid && self.process.task_status(tid).is_ok_and(|status| status.tracer == Some(own))
+        };
+        if self.process.tasks().is_ok_and(|tids| tids.into_iter().any(is_own)) {
+            return false;
+        }
+        loop {
+            // Its stops are read before its events: a stop without an event was left by the reader.
+            let is_stopped = self.process.task_stat(pid).is_ok_and(|stat| stat.state == Some('t'));
+            if !is_stopped || self.is_at_exit || self.listens {
+                return true;
+            }
+            match self.event() {
+                Ok(None) => return false,
+                event => match self.after(event) {
+                    Ok(WatchEvent::Woken) => {}
+                    // The caller's next poll returns the same.
+                    Ok(WatchEvent::AtExit | WatchEvent::Gone) | Err(_) => return true,
+                },
+            }
+        }
     }
 
     fn event(&self) -> std::io::Result<Option<Event>> {
@@ -89,6 +211,7 @@ impl ExitWatch {
     /// Resumes the process after an event.
     fn after(&mut self, event: std::io::Result<Option<Event>>) -> std::io::Result<WatchEvent> {
         let tid = self.process.pid();
+        self.listens = self.listens && matches!(event, Ok(None));
         let step = match event {
             Ok(None) => return Ok(WatchEvent::Woken),
             Ok(Some(Event::Other(EVENT_EXIT))) => {
@@ -101,7 +224,10 @@ impl ExitWatch {
                 ptrace::resume(tid, signal).map(|()| WatchEvent::Woken)
             }
             // It stays stopped as its user wants, and reports when it is continued.
-            Ok(Some(Event::GroupStop(_))) => ptrace::listen(tid).map(|()| WatchEvent::Woken),
+            Ok(Some(Event::GroupStop(_))) => {
+                self.listens = true;
+                return ptrace::listen(tid).map(|()| WatchEvent::Woken);
+            }
             Ok(Some(Event::Stopped | Event::Syscall | Event::Other(_))) => {
                 ptrace::resume(tid, 0).map(|()| WatchEvent::Woken)
             }

@@ -8,6 +8,8 @@ use std::time::Duration;
 use strandline_sys::signal::StopSignalsBlocked;
 use strandline_sys::watchdog::Watchdog;
 
+use super::exit_watch;
+
 thread_local! {
     static OWN: ThreadHolds = const {
         ThreadHolds {
@@ -36,10 +38,22 @@ struct ThreadHolds {
 
 /// Runs `work` on a new thread, which traces what it stops; when the thread ends, the kernel
 /// releases whatever it still traces. No hold should last longer than `most`. `None` if the thread
-/// could not be started or panicked.
+/// could not be started or panicked. A thread that watches the target for its exit runs `work`
+/// itself, because no other thread can trace the target.
 pub fn on_own_thread<T: Send>(most: Duration, work: impl FnOnce() -> T + Send) -> Option<T> {
     // Ctrl-Z takes effect afterwards. If it cannot be blocked, the watchdog protects the target.
     let no_stops = StopSignalsBlocked::begin().ok();
+    if exit_watch::is_reading() {
+        let done = OWN.with(|own| {
+            let before = own.most.replace(most);
+            let done = work();
+            own.most.set(before);
+            own.dog.take();
+            done
+        });
+        drop(no_stops);
+        return Some(done);
+    }
     let done = std::thread::scope(|scope| {
         let body = move || {
             OWN.with(|own| own.most.set(most));

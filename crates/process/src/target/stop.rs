@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use strandline_sys::ptrace::{self, Event};
 
 use super::asleep::Asleep;
+use super::exit_watch;
 use super::hold::Hold;
 use super::tracee::{self, NotStopped, Tracee};
 use super::transfers;
@@ -250,8 +251,11 @@ impl<'a> Stopped<'a> {
             // If it woke meanwhile, it is in its stop; otherwise the kernel releases it when the
             // tracing thread ends. A failure cannot be handled.
             match ptrace::wait(tid, false) {
-                Ok(Some(Event::Signal(signal))) => drop(ptrace::detach(tid, signal)),
-                Ok(Some(_)) => drop(ptrace::detach(tid, 0)),
+                Ok(Some(Event::Signal(signal))) => drop(exit_watch::release(tid, signal, false)),
+                Ok(Some(event)) if exit_watch::is_exit(tid, event) => {}
+                Ok(Some(event)) => {
+                    drop(exit_watch::release(tid, 0, matches!(event, Event::GroupStop(_))));
+                }
                 Ok(None) | Err(_) => {}
             }
         }

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use strandline_sys::ptrace::{self, Event, Registers};
 
 use super::hold::Hold;
-use super::{admission, quiet};
+use super::{admission, exit_watch, quiet};
 use crate::error::Error;
 use crate::procfs::Process;
 
 /// `PTRACE_O_TRACESYSGOOD`: distinguishes system call stops from a SIGTRAP.
-const TRACE_SYSTEM_CALLS: i32 = 1;
+pub(super) const TRACE_SYSTEM_CALLS: i32 = 1;
 /// Number of checks without sleeping: the next stop is often microseconds away.
 const SPIN_CHECKS: u32 = 100;
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
@@ -60,12 +60,14 @@ pub struct Tracee<'a> {
     _hold: Hold,
 }
 
-/// Waits until `tid` has an event, at most until `deadline`.
+/// Waits until `tid` has an event, at most until `deadline`. The exit of a main thread that this
+/// thread watches counts as its end.
 pub fn next_event(tid: i32, deadline: Instant) -> io::Result<Option<Event>> {
     let mut pause = SHORTEST_SLEEP;
     for look in 0_u64.. {
         if let Some(event) = ptrace::wait(tid, false)? {
-            return Ok(Some(event));
+            let is_gone = exit_watch::is_exit(tid, event);
+            return Ok(Some(if is_gone { Event::Exited { status: None, signal: None } } else { event }));
         }
         if look < SPIN_CHECKS.into() {
             std::thread::yield_now();
@@ -87,8 +89,8 @@ pub(super) fn seize(process: &Process, tid: i32) -> Result<(), NotStopped> {
         let _ = ptrace::interrupt(tid);
         return Ok(());
     }
-    // The kernel accepts this only from the tracer: this thread seized it earlier, when it was in
-    // an uninterruptible sleep, and could not release it.
+    // The kernel accepts this only from the tracer: this thread watches it for its exit, or seized
+    // it earlier, when it was in an uninterruptible sleep, and could not release it.
     if ptrace::interrupt(tid).is_ok() {
         return Ok(());
     }
@@ -131,6 +133,10 @@ impl<'a> Tracee<'a> {
             let is_group_stopped = match event {
                 Event::Stopped => false,
                 Event::GroupStop(_) => true,
+                // It is still listed: another search for its threads would find it again.
+                Event::Exited { .. } if exit_watch::is_at_exit(tid) => {
+                    return Err(NotStopped::Refused(Error::Ended { pid: process.pid() }));
+                }
                 Event::Exited { .. } => return Err(NotStopped::Gone),
                 Event::Signal(signal) => {
                     redeliver(tid, signal, deadline)?;
@@ -191,7 +197,7 @@ impl<'a> Tracee<'a> {
             if !self.is_group_stopped {
                 let _ = quiet::repeat_interrupted_call(self.process, self.tid, &self.registers);
             }
-            let _ = ptrace::detach(self.tid, 0);
+            let _ = exit_watch::release(self.tid, 0, self.is_group_stopped);
         }
     }
 }

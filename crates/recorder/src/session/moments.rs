@@ -354,7 +354,9 @@ impl Session<'_> {
                 if !self.forwards && !std::mem::replace(&mut self.state.moments.has_said_failed, true) {
                     (self.options.warn)(&text);
                 }
-                self.caution("ledger_failed", format!("process {}", request.pid), text);
+                if !self.has_failed_before(&request) {
+                    self.caution("ledger_failed", format!("process {}", request.pid), text);
+                }
                 self.ledger_finished(request.process, request.moment, None);
             }
             LedgerResult::ProcessEnded(request) => {
@@ -385,6 +387,18 @@ impl Session<'_> {
                 );
             }
         }
+    }
+
+    /// After a failed ledger at a peak: waits for the next peak. Returns whether one had failed
+    /// before, for the same reason in all likelihood.
+    fn has_failed_before(&mut self, request: &Request) -> bool {
+        let Some((_, member)) =
+            self.tree.numbered(request.process).filter(|_| request.moment == Moment::Peak)
+        else {
+            return false;
+        };
+        member.peak_kib = member.peak_kib.max(member.rss_kib());
+        std::mem::replace(&mut member.has_failed_peak, true)
     }
 
     /// Updates the state after a requested ledger was taken or failed.
