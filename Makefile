@@ -3,7 +3,7 @@
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 # Other versions of what is read, each fetched by its scripts/fetch-NAME into .cache/NAME.
-FETCHED := glibcs perls sbcls gos nodes musls jdks google-tcmallocs valgrind-tests
+FETCHED := glibcs perls sbcls gos nodes musls jdks polars google-tcmallocs valgrind-tests
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full test-kernels fuzz bench studies lint deps docs dist need-cargo
@@ -28,7 +28,7 @@ test-full: need-cargo ## the same with the long tests, and other glibcs, perls, 
 	@STRANDLINE_GLIBCS=$(CURDIR)/.cache/glibcs STRANDLINE_PERLS=$(CURDIR)/.cache/perls \
 		STRANDLINE_SBCLS=$(CURDIR)/.cache/sbcls STRANDLINE_GOS=$(CURDIR)/.cache/gos STRANDLINE_NODES=$(CURDIR)/.cache/nodes \
 		STRANDLINE_MUSLS=$(CURDIR)/.cache/musls STRANDLINE_JDKS=$(CURDIR)/.cache/jdks \
-		STRANDLINE_VALGRIND_TESTS=$(CURDIR)/.cache/valgrind-tests \
+		STRANDLINE_VALGRIND_TESTS=$(CURDIR)/.cache/valgrind-tests STRANDLINE_POLARS=$(CURDIR)/.cache/polars/bin/python3 \
 		STRANDLINE_GOOGLE_TCMALLOCS=$(CURDIR)/.cache/google-tcmallocs scripts/test --full
 
 test-kernels: need-cargo ## the same on other kernels and settings, in virtual machines (docs/kernels.md): most of an hour

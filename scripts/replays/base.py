@@ -179,6 +179,11 @@ class Running:
         self.software = [f"{requirement.split('=')[0]} {figures['version']}"]
         return process, figures
 
+    def anonymous_bytes(self, pid):
+        """The anonymous memory of a process, as the kernel counts it."""
+        with open(f"/proc/{pid}/smaps_rollup") as rollup:
+            return next(int(line.split()[1]) << 10 for line in rollup if line.startswith("Anonymous:"))
+
     def until(self, what, ask, seconds=PATIENCE_SECONDS):
         """Waits until `ask` answers something that is true, and returns that."""
         end = time.monotonic() + seconds

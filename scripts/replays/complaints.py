@@ -42,6 +42,10 @@ if not kept:
     del frame
 gc.collect()
 print("ready", json.dumps({"kept": kept, "version": polars.__version__}), flush=True)
+sys.stdin.readline()
+frame = None
+gc.collect()
+print("dropped", json.dumps({"frame": None}), flush=True)
 sys.stdin.read()
 """
 
@@ -64,11 +68,20 @@ def polars_later(it):
 @replay("polars holds a frame", ISSUES + "pola-rs/polars/issues/21732")
 def polars_frame(it):
     process, figures = it.python("polars==1.29.0", POLARS, "held")
-    held = it.truth("estimated_size()", figures["kept"])
-    document = it.explain(process.pid)
-    it.bounds("jemalloc's blocks in use", allocator(document, "jemalloc")["live_bytes"], held, held * 2.5,
-              "polars counts what its vectors hold, not what they have room for")
-    it.holder(process.pid, ["__main__.frame"], held * 0.9)
+    # What its vectors hold, without what they have room for.
+    size_held = it.truth("estimated_size()", figures["kept"])
+    it.holder(process.pid, ["__main__.frame"], size_held)
+    live = rows(it.explain(process.pid), "jemalloc.live")
+    # Without free memory in jemalloc, before and after.
+    it.strandline("reclaim", process.pid, "--remedy", "jemalloc_purge")
+    before = it.anonymous_bytes(process.pid)
+    process.stdin.write(b"drop\n")
+    process.stdin.flush()
+    it.figures("dropped")
+    it.strandline("reclaim", process.pid, "--remedy", "jemalloc_purge")
+    dropped = it.truth("anonymous memory that goes with the frame", before - it.anonymous_bytes(process.pid))
+    live -= rows(it.strandline("explain", process.pid), "jemalloc.live")
+    it.compare("what jemalloc.live loses then", live, dropped)
 
 
 PHP = """<?php

@@ -16,7 +16,7 @@ sys.stdin.read()";
 /// Starts a program that freed some 100 MB; `None`, reported for `test`, without polars.
 pub fn start(test: &str, setting: Option<(&str, &str)>) -> Result<Option<Subject>> {
     let Some(python) = std::env::var_os("STRANDLINE_POLARS") else {
-        skipped(test, "STRANDLINE_POLARS names no python3 that has polars below 1.30 (pip install)");
+        skipped(test, "STRANDLINE_POLARS names no python3 (scripts/fetch-polars DIR)");
         return Ok(None);
     };
     let mut command = Command::new(python);
