@@ -152,6 +152,9 @@ pub enum Verb {
     ///
     /// One for strandline and one for each verb; the folder is made if need be.
     Man(Man),
+    /// Print docs/cli.md
+    #[command(hide = true)]
+    Reference,
     /// The process that `demo` looks at
     #[command(hide = true)]
     DemoChild(DemoChild),
@@ -210,20 +213,21 @@ pub struct Explain {
     /// Look at the process and all its descendants: a line each, shared pages counted once
     #[arg(long, conflicts_with = "verbose")]
     pub tree: bool,
-    /// Tell who holds what is live too, and what nothing leads to: see `strandline holders`
+    /// Also report leaked blocks and what each root retains: see `strandline holders`
     #[arg(long, conflicts_with_all = ["tree", "max_stop"])]
     pub holders: bool,
-    /// Tell what keeps a live object of this type: the way from a root to it (SBCL: a structure's or class's name)
+    /// Show the references from a root to a live object of this type (SBCL: a structure's or class's name)
     #[arg(long, value_name = "TYPE", conflicts_with_all = ["tree", "no_runtimes"])]
     pub path_to: Option<String>,
-    /// Do not look into language runtimes (Perl, CPython, SBCL, Go, the JVM): malloc's and the kernel's rows only, in a shorter stop
+    /// Leave out the readers of language runtimes (Perl, CPython, SBCL, Go, V8, the JVM): allocators' and the kernel's rows only, in a
+    /// shorter stop
     #[arg(long)]
     pub no_runtimes: bool,
-    /// Let the process go after this time, whatever is missing: the rest is unattributed, with a caveat
+    /// Resume the process after this time; memory not yet read is reported as unattributed
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub max_stop: Option<std::time::Duration>,
-    /// Read a snapshot of the process, a copy-on-write child that never runs, while the process runs on: it stands
-    /// still for some 30 ms a GiB. `always` (meant by the flag alone) refuses where that could do harm
+    /// When to read a snapshot, a copy-on-write child that never runs, while the process runs on: it stops for some 25 ms per GiB. The
+    /// flag alone means `always`
     #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "auto", default_missing_value = "always")]
     pub snapshot: SnapshotChoice,
     #[command(flatten)]
@@ -250,13 +254,13 @@ pub struct Holders {
     /// Roots and types shown; by default 10 and 8, and with --verbose all that are listed
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
-    /// What grew since an earlier look at it, which --json wrote
+    /// Show what grew since an earlier result of --json
     #[arg(long, value_name = "FILE")]
     pub since: Option<PathBuf>,
-    /// Do not look into language runtimes: their memory is then what nobody explains
+    /// Leave out the readers of language runtimes
     #[arg(long)]
     pub no_runtimes: bool,
-    /// Read a snapshot of the process while it runs on, see explain; without one what it moves meanwhile is not seen right
+    /// When to read a snapshot, see explain; without one, what the process moves during the search is reported wrongly
     #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "try", default_missing_value = "always")]
     pub snapshot: SnapshotChoice,
 }
@@ -311,10 +315,10 @@ pub struct Reclaim {
     pub allow_lost_write_risk: bool,
     #[command(flatten)]
     pub quiet: QuietFor,
-    /// Let the process go after this time at each look; a heap that was not read whole is not trimmed
+    /// Resume the process after this time at each read; a heap that was not read whole is not trimmed
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub max_stop: Option<std::time::Duration>,
-    /// Read a snapshot of the process while it runs on, see explain; `try` reads it stopped where that could do harm
+    /// When to read a snapshot, see explain
     #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "never", default_missing_value = "always")]
     pub snapshot: SnapshotChoice,
 }
@@ -381,10 +385,10 @@ pub struct Recording {
     /// When to take a ledger
     #[arg(long, value_name = "MOMENTS", value_parser = Plan::parse)]
     pub ledger: Option<Plan>,
-    /// Let a process go after this time at each ledger, whatever is missing; at its end it is not asked for
+    /// Resume the process after this time at each ledger; no limit at its exit
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub max_stop: Option<std::time::Duration>,
-    /// Take ledgers from a snapshot while the process runs on, see explain; `try` reads it stopped where that could do harm
+    /// When to take ledgers from a snapshot, see explain
     #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "never", default_missing_value = "always")]
     pub snapshot: SnapshotChoice,
     #[command(flatten)]

@@ -51,13 +51,13 @@ pub struct Export {
     /// Where to answer scrapes; 127.0.0.1:9756, unless there is a --textfile
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub listen: Option<SocketAddr>,
-    /// Let --listen be an address that others reach, who may then read which processes there are
+    /// Allow an address that other machines reach: they can read the names of processes
     #[arg(long)]
     pub allow_remote: bool,
     /// Write DIR/strandline.prom, for node_exporter's textfile collector
     #[arg(long, value_name = "DIR")]
     pub textfile: Option<PathBuf>,
-    /// How often it is written
+    /// Time between two writes of it
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = interval)]
     pub interval: Duration,
     /// How long a process may be stopped by ledgers
@@ -72,12 +72,12 @@ pub struct Export {
     /// Take no ledgers: what the kernel counts only, for which nothing is stopped
     #[arg(long)]
     pub no_ledgers: bool,
-    /// Take ledgers from a snapshot while the process runs on, see explain
+    /// When to take ledgers from a snapshot, see explain
     #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "try", default_missing_value = "always")]
     pub snapshot: SnapshotChoice,
     #[command(flatten)]
     pub quiet: QuietFor,
-    /// So many processes have series of their own, those with most RSS; the others are summed as `other`
+    /// Export the N processes with most RSS individually; sum the rest as `other`
     #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub top: u32,
     /// Rows below this share of their ledger are summed as `other`

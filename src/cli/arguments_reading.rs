@@ -10,14 +10,14 @@ use strandline_report::model::Rows;
 /// When a snapshot is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SnapshotChoice {
-    /// Never: the process is stopped while it is read
+    /// Stop the process while it is read
     Never,
-    /// Where it can do no harm, and a reader takes longer: of a language runtime (Perl, CPython, SBCL, the JVM; not Go), or of musl,
-    /// tcmalloc or mimalloc
+    /// From 8 MiB, where it can do no harm and a reader takes longer: of Perl, CPython, SBCL, the JVM, musl, gperftools' tcmalloc or
+    /// mimalloc; not where V8 is read
     Auto,
-    /// Where it can do no harm; else the process is stopped while it is read, which a caveat says
+    /// Where it can do no harm; otherwise stop the process, with a caveat
     Try,
-    /// Always; refuse where it could do harm
+    /// Refuse where it could do harm
     Always,
 }
 

@@ -33,6 +33,7 @@ mod top;
 mod tree;
 mod trial;
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -91,7 +92,7 @@ pub fn drop_dac_capabilities() -> Option<ExitCode> {
 
 /// Parses the arguments, runs the subcommand, and returns the exit status.
 pub fn run() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments = match Arguments::try_parse_from(with_verb(std::env::args_os().collect())) {
         Ok(arguments) => arguments,
         Err(error) => return print_clap_message(&error),
     };
@@ -126,6 +127,7 @@ pub fn run() -> ExitCode {
         Verb::LabRound(arguments) => slurm::round(arguments),
         Verb::Completions(completions) => generate::completions(completions, &mut output),
         Verb::Man(man) => generate::man(man),
+        Verb::Reference => generate::reference(&mut output),
     };
     match ending {
         Ok(CommandResult::Done) => ExitCode::SUCCESS,
@@ -138,6 +140,23 @@ pub fn run() -> ExitCode {
             ExitCode::from(COULD_NOT)
         }
     }
+}
+
+/// `strandline PID` means `strandline explain PID`: adds the verb where the first word is a number.
+fn with_verb(mut words: Vec<OsString>) -> Vec<OsString> {
+    let mut at = 1;
+    while let Some(word) = words.get(at) {
+        match word.to_str() {
+            Some("--color") => at += 2,
+            Some(flag) if flag == "--json" || flag.starts_with("--color=") => at += 1,
+            Some(number) if !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) => {
+                words.insert(at, "explain".into());
+                break;
+            }
+            _ => break,
+        }
+    }
+    words
 }
 
 /// Starts the commands that a lab requests, until the lab closes its socket.
@@ -217,11 +236,24 @@ fn conflicting_flags(arguments: &Arguments) -> Option<&'static str> {
     }
 }
 
+/// Printed where no subcommand is given.
+const FIRST_STEPS: &str = "\
+strandline: which command? Start with:
+  strandline explain PID   where the memory of a process is, and what releases it
+  strandline top           all processes by the memory they hold, live
+  strandline demo          explain and reclaim, on a process of its own
+`strandline --help` lists all commands.
+";
+
 /// Prints help or version in full; any other message of clap is a usage error and becomes one line.
 fn print_clap_message(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind;
-    let full = !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
-    if full {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        // If standard error is closed, the message is lost.
+        drop(std::io::stderr().write_all(FIRST_STEPS.as_bytes()));
+        return ExitCode::from(USAGE);
+    }
+    if !error.use_stderr() {
         // A reader that closes the pipe early (`| head`) is no error.
         if let Err(error) = error.print().and_then(|()| std::io::stdout().flush())
             && error.kind() != std::io::ErrorKind::BrokenPipe
@@ -280,6 +312,22 @@ mod tests {
             contradicts(&["strandline", "reclaim", "--remedy", remedy, "--allow-lost-write-risk", "1"])
         };
         assert!(of("malloc_trim") && !of("zero_pages"));
+    }
+
+    #[test]
+    fn a_number_is_a_process_to_explain() {
+        let verb = |words: &[&str]| with_verb(words.iter().map(OsString::from).collect()).join(" ".as_ref());
+        for (words, meant) in [
+            (&["s", "4711"][..], "s explain 4711"),
+            (&["s", "--json", "--color", "never", "4711", "-v"], "s --json --color never explain 4711 -v"),
+            (&["s", "--color=always", "7"], "s --color=always explain 7"),
+            (&["s", "explain", "4711"], "s explain 4711"),
+            (&["s", "mark", "5"], "s mark 5"),
+            (&["s", "47x"], "s 47x"),
+            (&["s"], "s"),
+        ] {
+            assert_eq!(verb(words), meant);
+        }
     }
 
     #[test]

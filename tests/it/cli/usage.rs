@@ -2,11 +2,12 @@
 
 #![cfg(test)]
 
-use crate::support::{Folder, strandline};
+use crate::support::{Folder, Outcome, Subject, strandline};
 
-const VERBS: [&str; 16] = [
+const VERBS: [&str; 17] = [
     "explain",
     "reclaim",
+    "holders",
     "run",
     "record",
     "mark",
@@ -38,10 +39,63 @@ fn every_verb_has_help_with_examples() {
 }
 
 #[test]
-fn without_a_verb_help_is_a_usage_error() {
+fn without_a_verb_three_commands_to_start_with_are_shown() {
     let run = strandline::run(&[]).unwrap();
     assert_eq!((run.status, run.stdout.as_str()), (Some(2), ""));
+    let commands = run.stderr.lines().filter(|line| line.starts_with("  strandline "));
+    assert_eq!((commands.count(), run.stderr.lines().count()), (3, 5), "{}", run.stderr);
     assert!(run.stderr.contains("strandline explain PID"));
+}
+
+#[test]
+fn a_process_id_alone_is_explained() -> Outcome {
+    let subject = Subject::idle()?;
+    let document = strandline::json(&["--json", &subject.pid_text()])?;
+    assert_eq!(document["schema"], "strandline/explain/1");
+    assert_eq!(document["target"]["pid"], subject.pid());
+    strandline::run(&["4194305"])?.complains(3, &["no process 4194305"])
+}
+
+#[test]
+fn a_cluster_without_a_folder_is_told_which_to_give() -> Outcome {
+    for verb in [&["compare", "true", "true"][..], &["try", "--", "true"], &["study", "x"]] {
+        let words = [&verb[..1], &["--on", "slurm"], &verb[1..]].concat();
+        strandline::run(&words)?.complains(2, &["--dir ~/strandline-lab"])?;
+    }
+    Ok(())
+}
+
+/// Options at the beginning of lines of a help text.
+fn options(help: &str) -> Vec<&str> {
+    let starts = help.lines().map(str::trim_start).filter_map(|line| match line.split_once(", --") {
+        Some((short, _)) if short.len() == 2 => line.get(4..),
+        _ => line.starts_with("--").then_some(line),
+    });
+    let ends = |c: char| !c.is_ascii_lowercase() && c != '-';
+    starts.map(|line| &line[..line.find(ends).unwrap_or(line.len())]).collect()
+}
+
+#[test]
+fn the_reference_is_that_of_this_command_line() -> Outcome {
+    let kept = include_str!("../../../docs/cli.md");
+    let made = strandline::run(&["reference"])?.stdout;
+    assert!(made == kept, "write docs/cli.md anew: `strandline reference > docs/cli.md`");
+    // What generates it may leave nothing out.
+    for verb in VERBS {
+        let section = kept.split("\n## ").find(|section| section.starts_with(&format!("{verb}\n")));
+        let section = section.ok_or_else(|| format!("docs/cli.md has no section {verb}"))?;
+        let help = strandline::run(&[verb, "--help"])?.stdout;
+        let options = options(&help);
+        assert!(options.contains(&"--json"), "{verb}: {options:?}");
+        for option in options.into_iter().filter(|option| !["--json", "--color", "--help"].contains(option)) {
+            let found = ["`", "["].iter().any(|end| section.contains(&format!("{option}{end}")));
+            assert!(
+                found || section.contains(&format!("{option} ")),
+                "{verb}: {option} is not in docs/cli.md"
+            );
+        }
+    }
+    Ok(())
 }
 
 #[test]
