@@ -3,6 +3,7 @@
 mod bad_input;
 mod demo;
 mod doctor;
+mod documents;
 mod explain;
 mod privacy;
 mod reclaim;
