@@ -19,7 +19,7 @@ use strandline_recorder::plan::{self, Plan};
 use strandline_report::model::Rows;
 
 const STATUSES: &str = "\
-Exit status: 0 done; 1 done, and a --fail-if condition holds; 2 usage; 3 could not.
+Exit status: 0 done; 1 done, and a condition of --fail-if or --fail-if-claims-fail holds; 2 usage; 3 could not.
 
 Start here:
   strandline demo                see it work on a process of its own

@@ -1,19 +1,16 @@
 """Opens a report in a real browser, uses it as a person would, and compares what it shows with JSON.
 
-    drive.py BROWSER PAGE JSON [FOLDER]
+    drive.py BROWSER PAGE JSON
     drive.py BROWSER PAGE
 
-PAGE and JSON are `report --format html` and `--format json` of one recording. Screenshots go to FOLDER. Without
-JSON the page, of whatever recordings, is only opened, walked through and listened to.
+PAGE and JSON are `report --format html` and `--format json` of one recording. Without JSON the page, of whatever
+recordings, is only opened, walked through and listened to.
 Exit status 0 and nothing on standard output where all is well; otherwise one line a failure.
 """
 
-import base64
 import bisect
 import json
 import pathlib
-import shutil
-import subprocess
 import sys
 
 from devtools import Browser
@@ -243,7 +240,7 @@ def document_has_focus(browser):
     return browser.evaluate("document.activeElement !== document.body")
 
 
-def sizes(browser, folder):
+def sizes(browser):
     """Nothing sticks out at any size."""
     browser.evaluate("document.activeElement.blur()")
     for width, height in SIZES:
@@ -253,29 +250,6 @@ def sizes(browser, folder):
         browser.settle()
         wide = browser.evaluate("document.documentElement.scrollWidth")
         check(wide <= width, f"at {width} columns of pixels the page is {wide} wide")
-        if folder:
-            shot(browser, folder / f"report-{width}x{height}.png")
-    if folder:
-        browser.size(1280, 800)
-        # One with something to give back, if there is one.
-        browser.evaluate("[...document.querySelectorAll('.bar-option')].slice(-2)[0].click()")
-        browser.evaluate("document.getElementById('ledgers-h').scrollIntoView({ behavior: 'instant' })")
-        shot(browser, folder / "report-ledger.png")
-        browser.click("#theme")
-        browser.click("#theme")
-        browser.evaluate("window.scrollTo({ top: 0, behavior: 'instant' })")
-        shot(browser, folder / "report-dark.png")
-
-
-def shot(browser, path):
-    """What the window shows, as PNG."""
-    browser.settle()
-    data = browser.call("Page.captureScreenshot", format="png", optimizeForSpeed=False)["data"]
-    path.write_bytes(base64.b64decode(data))
-    packer = shutil.which("pngquant")
-    if packer:
-        # Pictures are kept in the repository: 256 colours are enough for a page of few.
-        subprocess.run([packer, "--force", "--skip-if-larger", "--output", path, path], check=False)
 
 
 def quiet(browser, url):
@@ -297,7 +271,7 @@ def quiet(browser, url):
     check(browser.evaluate("document.scripts.length") == 2, "there is a foreign script in the page")
 
 
-def compare(browser, document, folder):
+def compare(browser, document):
     """Everything that can be compared with the document of the same recording."""
     formats(browser)
     hover(browser, document)
@@ -307,7 +281,7 @@ def compare(browser, document, folder):
     page_map(browser, document)
     themes(browser)
     reachable(browser)
-    sizes(browser, folder)
+    sizes(browser)
 
 
 def walk(browser):
@@ -330,7 +304,6 @@ def main():
     """Runs everything and says what failed."""
     executable, page = sys.argv[1:3]
     document = json.loads(pathlib.Path(sys.argv[3]).read_text()) if len(sys.argv) > 3 else None
-    folder = pathlib.Path(sys.argv[4]) if len(sys.argv) > 4 else None
     url = pathlib.Path(page).resolve().as_uri()
     browser = Browser(executable)
     try:
@@ -338,7 +311,7 @@ def main():
         browser.open(url)
         timing = browser.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
         if document:
-            compare(browser, document, folder)
+            compare(browser, document)
         else:
             walk(browser)
         quiet(browser, url)

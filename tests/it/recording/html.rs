@@ -65,7 +65,7 @@ fn report(files: &[&Path], format: &str) -> Result<PathBuf> {
     if run.status == Some(0) { Ok(out) } else { Err(run.summary().into()) }
 }
 
-/// Drives `browser`; `more` is the document to compare with and the folder for screenshots.
+/// Drives `browser`; `more` is the document to compare with.
 fn drive(browser: &Path, page: &Path, more: &[&Path]) -> Outcome {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser/drive.py");
     let mut command = Command::new("python3");
@@ -80,14 +80,6 @@ fn what_the_page_shows_is_what_the_document_says() -> Outcome {
     let folder = Folder::new("report-html")?;
     let file = record(&folder.0, "tide.strandline", MARKS)?;
     let (page, document) = (report(&[&file], "html")?, report(&[&file], "json")?);
-    let pictures = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/images");
-    // Pictures of the page for the README, if requested.
-    if std::env::var_os("STRANDLINE_SCREENSHOTS").is_some_and(|value| value == "1") {
-        std::fs::create_dir_all(&pictures)?;
-        let image = report(&[&file], "png")?;
-        std::fs::copy(image, pictures.join("timeline.png"))?;
-        return drive(&browser, &page, &[&document, &pictures]);
-    }
     drive(&browser, &page, &[&document])
 }
 
