@@ -4,7 +4,9 @@
  */
 #include "subject.h"
 
+#include <linux/aio_abi.h>
 #include <linux/futex.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -19,13 +21,15 @@
 #define CALLS(X)                                                                        \
   X(epoll_wait) X(epoll_wait_timed) X(sigtimedwait) X(sigwaitinfo) X(semop) X(semtimedop) \
   X(poll) X(poll_timed) X(select) X(select_timed) X(nanosleep) X(clock_nanosleep)       \
-  X(read_pipe) X(recv_timed) X(futex) X(futex_timed) X(condition_timed) X(msgrcv) X(read_timer)
+  X(read_pipe) X(recv_timed) X(futex) X(futex_timed) X(condition_timed) X(msgrcv) X(read_timer) \
+  X(accept) X(accept_timed) X(read_terminal) X(io_getevents)
 
 #include "calls.h"
 
 static _Atomic uint64_t interrupted[call_count], returned[call_count];
 static _Atomic pid_t watchers[call_count];
-static int never_readable[2], sockets[2], epoll, semaphores, messages;
+static int never_readable[2], sockets[2], listeners[2], terminal = -1, epoll, semaphores, messages;
+static aio_context_t never_completed;
 static sigset_t waited_for;
 
 static long once(enum call call, int *word) {
@@ -39,6 +43,7 @@ static long once(enum call call, int *word) {
     char text[8];
   } message;
   char bytes[8];
+  struct io_event completed;
   fd_set set;
   FD_ZERO(&set);
   FD_SET(never_readable[0], &set);
@@ -63,6 +68,10 @@ static long once(enum call call, int *word) {
     case call_futex: return syscall(SYS_futex, word, FUTEX_WAIT, 0, 0, 0, 0);
     case call_futex_timed: return syscall(SYS_futex, word, FUTEX_WAIT, 0, &brief, 0, 0);
     case call_msgrcv: return msgrcv(messages, &message, sizeof message.text, 0, 0);
+    case call_accept: return accept(listeners[0], 0, 0);
+    case call_accept_timed: return accept(listeners[1], 0, 0);
+    case call_read_terminal: return read(terminal, bytes, sizeof bytes);
+    case call_io_getevents: return syscall(SYS_io_getevents, never_completed, 1, 1, &completed, 0);
     default: return 0;
   }
 }
@@ -105,6 +114,32 @@ static void *watch(void *argument_) {
   return 0;
 }
 
+/* A listening TCP socket on the loopback address to which no process connects. */
+static int listener(void) {
+  struct sockaddr_in any_port = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  int made = socket(AF_INET, SOCK_STREAM, 0);
+  return made < 0 || bind(made, (struct sockaddr *)&any_port, sizeof any_port) || listen(made, 1) ? -1 : made;
+}
+
+/* A terminal on which nothing is typed; -1 if the machine has none. */
+static int open_terminal(void) {
+  int controller = posix_openpt(O_RDWR | O_NOCTTY);
+  if (controller < 0 || grantpt(controller) || unlockpt(controller)) return -1;
+  return open(ptsname(controller), O_RDWR | O_NOCTTY);
+}
+
+/* Whether the kernel or the machine lacks what a call needs. */
+static int is_missing(enum call call) {
+  switch (call) {
+    case call_semop:
+    case call_semtimedop: return semaphores < 0;
+    case call_msgrcv: return messages < 0;
+    case call_read_terminal: return terminal < 0;
+    case call_io_getevents: return !never_completed;
+    default: return 0;
+  }
+}
+
 static void report(void) {
   uint64_t total = 0, returns = 0;
   line_open();
@@ -131,12 +166,15 @@ int main(void) {
   messages = msgget(IPC_PRIVATE, 0600 | IPC_CREAT);
   if (pipe(never_readable) || socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) || epoll < 0) return 3;
   setsockopt(sockets[0], SOL_SOCKET, SO_RCVTIMEO, &brief, sizeof brief);
+  if ((listeners[0] = listener()) < 0 || (listeners[1] = listener()) < 0) return 3;
+  setsockopt(listeners[1], SOL_SOCKET, SO_RCVTIMEO, &brief, sizeof brief);
+  terminal = open_terminal();
+  if (syscall(SYS_io_setup, 1, &never_completed)) never_completed = 0;
   epoll_ctl(epoll, EPOLL_CTL_ADD, never_readable[0], &event);
   unsigned started = 0;
   for (int i = 0; i < call_count; i++) {
     pthread_t id;
-    if ((i == call_semop || i == call_semtimedop) && semaphores < 0) continue;
-    if (i == call_msgrcv && messages < 0) continue;
+    if (is_missing(i)) continue;
     if (pthread_create(&id, 0, watch, (void *)(uintptr_t)i)) return 3;
     started++;
     while (!atomic_load(&watchers[i]) || !is_in_call(atomic_load(&watchers[i]))) usleep(1000);
