@@ -83,13 +83,13 @@ pub enum Verb {
     Explain(Explain),
     /// Apply a remedy inside a running process: predicted, actual, cost
     ///
-    /// The process needs no preparation. What was predicted is printed beside what was really
-    /// released. Refuses, and touches nothing, where no moment is safe.
+    /// The process needs no preparation. Prints actual beside predicted bytes. Refuses, and changes
+    /// nothing, where no moment is safe.
     Reclaim(Reclaim),
-    /// Say who holds what is live, what nothing leads to any more, and who keeps free pages
+    /// Report leaked blocks, what each root retains, and what pins free pages
     ///
-    /// Follows every reference between the blocks of the heap, from a snapshot of the process: which of them no root reaches (a
-    /// leak), what each root alone holds, and whose blocks keep pages that are free but for them.
+    /// Traces the references between the blocks of the heap, in a snapshot of the process: blocks that no root reaches (leaks), what
+    /// each root alone retains, and which live blocks pin otherwise free pages.
     Holders(Holders),
     /// Run a command and record its memory over time
     ///
@@ -128,21 +128,21 @@ pub enum Verb {
     /// A study names subjects, axes, what is measured and what is claimed; its cells run in rounds, and each
     /// claim holds, fails or was not run, beside the figures that were published.
     Study(Study),
-    /// Watch the processes of this machine by the memory they hold, and look into one by a key
+    /// Show the processes of this machine by memory, live; a key takes a ledger of one
     ///
-    /// RSS, PSS and growth of processes or control groups, live; Enter takes a ledger. Stops nothing that was not asked for.
+    /// RSS, PSS and growth of processes or control groups. Stops only the process whose ledger you take.
     Top(Box<Top>),
-    /// Tell a monitoring system, all the time: the memory of chosen processes as metrics
+    /// Serve the memory of chosen processes as metrics, within a pause budget
     ///
-    /// Answers scrapes (Prometheus, OpenMetrics) on a loopback port, or writes a file for node_exporter: what the kernel counts at
-    /// each scrape, and ledgers that are taken in the background within a budget of stopped time.
+    /// Answers scrapes (Prometheus, OpenMetrics) on a loopback port, or writes a file for node_exporter: the kernel's figures at each
+    /// scrape, and ledgers that it takes in the background within a budget of stopped time.
     Export(Box<Export>),
-    /// Watch it work, in under 10 s, on a process that strandline starts itself
+    /// Explain and reclaim a process that strandline starts itself, in under 10 s
     ///
     /// Starts a process that fills its heap, frees most of it around a few survivors and keeps a zeroed
     /// buffer; explains it, reclaims, and explains it again.
     Demo(Demo),
-    /// Say what this machine and user allow, and how to get what is missing
+    /// Print what this machine and user allow, and how to get what is missing
     ///
     /// Tries what explain and reclaim need, on strandline itself and a child of its own. Changes nothing.
     Doctor(Doctor),
@@ -199,7 +199,7 @@ Conditions: NAME OP SIZE, where
   OP    >  >=  <  <=  ==
   SIZE  bytes, or a number with B, KB, KiB, MB, MiB, GB, GiB, or % of RSS")]
 pub struct Explain {
-    /// The process to look at
+    /// The process
     #[arg(value_name = "PID", value_parser = pid)]
     pub pid: i32,
     #[command(flatten)]
@@ -210,7 +210,7 @@ pub struct Explain {
     /// Exit with status 1 if this holds; may be given several times
     #[arg(long, value_name = "EXPR", value_parser = Condition::parse)]
     pub fail_if: Vec<Condition>,
-    /// Look at the process and all its descendants: a line each, shared pages counted once
+    /// Explain the process and its descendants: a line each, shared pages counted once
     #[arg(long, conflicts_with = "verbose")]
     pub tree: bool,
     /// Also report leaked blocks and what each root retains: see `strandline holders`
@@ -243,10 +243,10 @@ Examples:
   strandline holders --json 4711 | jq '.unreachable, .roots[:5]'
   strandline holders --json 4711 > before.json; sleep 600; strandline holders --since before.json 4711
 
-A word that is an address within a block counts as a reference to it, so what is said to be held may be more than is; \
-what is unreachable is less, but for pointers that are hidden (compressed, or combined with others).")]
+A word that is an address within a block counts as a reference, so there may be more leaks than are reported. Pointers \
+that the program hides (compressed, or combined with others) are not seen.")]
 pub struct Holders {
-    /// The process to look at
+    /// The process
     #[arg(value_name = "PID", value_parser = pid)]
     pub pid: i32,
     #[command(flatten)]

@@ -56,17 +56,22 @@ fn markdown() -> String {
     text += &common;
     let mut seen = BTreeSet::new();
     for verb in verbs {
-        text += &section(verb, &mut seen);
+        let name = verb.get_name().to_owned();
+        text += &section(verb, "##", &name, &mut seen);
+        for inner in verb.get_subcommands_mut().filter(|inner| inner.get_name() != "help") {
+            let name = format!("{name} {}", inner.get_name());
+            text += &section(inner, "###", &name, &mut seen);
+        }
     }
     text
 }
 
 /// `seen` has the explanations of values that were printed before.
-fn section(verb: &mut Command, seen: &mut BTreeSet<String>) -> String {
+fn section(verb: &mut Command, level: &str, name: &str, seen: &mut BTreeSet<String>) -> String {
     let usage = verb.render_usage().to_string();
     let about =
         verb.get_long_about().or_else(|| verb.get_about()).map(ToString::to_string).unwrap_or_default();
-    let mut text = format!("\n## {}\n\n{}\n\n", verb.get_name(), escaped(&about) + ".");
+    let mut text = format!("\n{level} {name}\n\n{}.\n\n", escaped(&about));
     text += &format!("```text\n{}\n```\n\n", usage.trim_start_matches("Usage: "));
     let own = || verb.get_arguments().filter(|argument| !argument.is_global_set() && !argument.is_hide_set());
     let mut headings: Vec<Option<&str>> = Vec::new();
@@ -150,8 +155,13 @@ fn signature(argument: &Arg) -> String {
 
 /// Help text in Markdown: each paragraph in one line.
 fn escaped(text: &str) -> String {
-    let text = text.replace('|', "\\|").replace('<', "&lt;");
     let paragraphs = text.split("\n\n").map(|paragraph| paragraph.replace('\n', " "));
-    let ended = paragraphs.map(|paragraph| paragraph.trim_end_matches('.').to_owned());
-    ended.collect::<Vec<_>>().join(". ")
+    let ended: Vec<String> = paragraphs.map(|paragraph| paragraph.trim_end_matches('.').to_owned()).collect();
+    // Every second part is code, in which `<` stands for itself.
+    let whole = ended.join(". ").replace('|', "\\|");
+    let parts = whole.split('`').enumerate();
+    let parts: Vec<String> = parts
+        .map(|(index, part)| if index % 2 == 0 { part.replace('<', "&lt;") } else { part.to_owned() })
+        .collect();
+    parts.join("`")
 }
