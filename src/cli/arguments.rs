@@ -83,8 +83,7 @@ pub enum Verb {
     Explain(Explain),
     /// Apply a remedy inside a running process: predicted, actual, cost
     ///
-    /// The process needs no preparation. Prints actual beside predicted bytes. Refuses, and changes
-    /// nothing, where no moment is safe.
+    /// The process needs no preparation. Refuses, and changes nothing, where no moment is safe.
     Reclaim(Reclaim),
     /// Report leaked blocks, what each root retains, and what pins free pages
     ///
@@ -139,8 +138,7 @@ pub enum Verb {
     Export(Box<Export>),
     /// Explain and reclaim a process that strandline starts itself, in under 10 s
     ///
-    /// Starts a process that fills its heap, frees most of it around a few survivors and keeps a zeroed
-    /// buffer; explains it, reclaims, and explains it again.
+    /// The process fills its heap, frees most of it around a few survivors and keeps a zeroed buffer.
     Demo(Demo),
     /// Print what this machine and user allow, and how to get what is missing
     ///
@@ -219,8 +217,7 @@ pub struct Explain {
     /// Show the references from a root to a live object of this type (SBCL: a structure's or class's name)
     #[arg(long, value_name = "TYPE", conflicts_with_all = ["tree", "no_runtimes"])]
     pub path_to: Option<String>,
-    /// Leave out the readers of language runtimes (Perl, CPython, SBCL, Go, V8, the JVM): allocators' and the kernel's rows only, in a
-    /// shorter stop
+    /// Leave out the readers of language runtimes (Perl, CPython, SBCL, Go, V8, the JVM): a shorter stop, fewer rows
     #[arg(long)]
     pub no_runtimes: bool,
     /// Resume the process after this time; memory not yet read is reported as unattributed

@@ -1,5 +1,5 @@
-//! Manual pages, completion scripts and docs/cli.md, generated from the flag table so that they agree
-//! with it.
+//! Manual pages, completion scripts and docs/cli.md, generated from the flag table so that they
+//! agree with it.
 
 use std::collections::BTreeSet;
 
