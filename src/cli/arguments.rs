@@ -5,18 +5,15 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 pub use super::arguments_export::Export;
 pub use super::arguments_lab::{Compare, Squeeze, Study, Try};
-use super::arguments_reading::{Detail, QuietFor, SnapshotChoice, rows};
+pub use super::arguments_process::{Explain, Reclaim};
+use super::arguments_reading::{Detail, QuietFor, SnapshotChoice};
 pub use super::arguments_top::Top;
-use super::condition::Condition;
-use strandline_inspect::remedy::applicable;
 use strandline_recorder::plan::{self, Plan};
-use strandline_report::model::Rows;
 
 const STATUSES: &str = "\
 Exit status: 0 done; 1 done, and a condition of --fail-if or --fail-if-claims-fail holds; 2 usage; 3 could not.
@@ -25,6 +22,7 @@ Start here:
   strandline demo                see it work on a process of its own
   strandline doctor              what this machine and user allow
   strandline explain PID         where the memory of a process is
+  strandline explain --cgroup PATH  the same of a container
   strandline holders PID         what leaked, and who holds the rest
   strandline reclaim PID         release what can be released
   strandline run -- COMMAND      record the memory of a command over time
@@ -181,56 +179,6 @@ impl Verb {
     }
 }
 
-/// Arguments of `explain`.
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Examples:
-  strandline explain 4711
-  strandline explain -v $(pidof my-service)
-  strandline explain --tree 4711
-  strandline explain --json 4711 | jq .totals
-  strandline explain --fail-if 'stranded > 200MiB' --fail-if 'stranded >= 20%' 4711
-
-Conditions: NAME OP SIZE, where
-  NAME  live, stranded, pinned, evictable, unattributed, rss, pss,
-        predicted (what the best remedy is predicted to release), or row.ID
-  OP    >  >=  <  <=  ==
-  SIZE  bytes, or a number with B, KB, KiB, MB, MiB, GB, GiB, or % of RSS")]
-pub struct Explain {
-    /// The process
-    #[arg(value_name = "PID", value_parser = pid)]
-    pub pid: i32,
-    #[command(flatten)]
-    pub detail: Detail,
-    /// Rows shown: `all`, or the N largest; by default the 7 largest of at least 0.5 % of RSS
-    #[arg(long, value_name = "all|N", value_parser = rows)]
-    pub rows: Option<Rows>,
-    /// Exit with status 1 if this holds; may be given several times
-    #[arg(long, value_name = "EXPR", value_parser = Condition::parse)]
-    pub fail_if: Vec<Condition>,
-    /// Explain the process and its descendants: a line each, shared pages counted once
-    #[arg(long, conflicts_with = "verbose")]
-    pub tree: bool,
-    /// Also report leaked blocks and what each root retains: see `strandline holders`
-    #[arg(long, conflicts_with_all = ["tree", "max_stop"])]
-    pub holders: bool,
-    /// Show the references from a root to a live object of this type (SBCL: a structure's or class's name)
-    #[arg(long, value_name = "TYPE", conflicts_with_all = ["tree", "no_runtimes"])]
-    pub path_to: Option<String>,
-    /// Leave out the readers of language runtimes (Perl, CPython, SBCL, Go, V8, the JVM): a shorter stop, fewer rows
-    #[arg(long)]
-    pub no_runtimes: bool,
-    /// Resume the process after this time; memory not yet read is reported as unattributed
-    #[arg(long, value_name = "TIME", value_parser = plan::duration)]
-    pub max_stop: Option<std::time::Duration>,
-    /// When to read a snapshot, a copy-on-write child that never runs, while the process runs on: it stops for some 25 ms per GiB. The
-    /// flag alone means `always`
-    #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "auto", default_missing_value = "always")]
-    pub snapshot: SnapshotChoice,
-    #[command(flatten)]
-    pub quiet: QuietFor,
-}
-
 /// Arguments of `holders`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -259,64 +207,6 @@ pub struct Holders {
     pub no_runtimes: bool,
     /// When to read a snapshot, see explain; without one, what the process moves during the search is reported wrongly
     #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "try", default_missing_value = "always")]
-    pub snapshot: SnapshotChoice,
-}
-
-/// Examples, and the remedies with what each does.
-fn reclaim_help() -> String {
-    let all = applicable();
-    let width = all.iter().map(|(id, _)| id.len()).max().unwrap_or(0);
-    let lines: Vec<String> = all.iter().map(|(id, help)| format!("  {id:width$}  {help}")).collect();
-    format!(
-        "\
-Examples:
-  strandline reclaim 4711
-  strandline reclaim --dry-run 4711
-  strandline reclaim --remedy zero_pages 4711
-  strandline reclaim --remedy jemalloc_purge 4711
-  strandline reclaim --wait 30 --json 4711
-
-Remedies:
-{}
-
-A refusal is exit status 3, with the reason.",
-        lines.join("\n")
-    )
-}
-
-fn remedies() -> PossibleValuesParser {
-    PossibleValuesParser::new(applicable().into_iter().map(|(id, _)| id))
-}
-
-/// Arguments of `reclaim`.
-#[derive(Args, Debug)]
-#[command(after_help = reclaim_help())]
-pub struct Reclaim {
-    /// The process whose memory is released
-    #[arg(value_name = "PID", value_parser = pid)]
-    pub pid: i32,
-    #[command(flatten)]
-    pub detail: Detail,
-    /// Which remedy; if not given, the allocator's call (malloc_trim, jemalloc_purge, ...) that releases most
-    #[arg(long, value_name = "ID", value_parser = remedies())]
-    pub remedy: Option<String>,
-    /// Predict only; change nothing
-    #[arg(long)]
-    pub dry_run: bool,
-    /// How long to wait for a safe moment
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = duration)]
-    pub wait: std::time::Duration,
-    /// Allow the direct way of zero_pages: if strandline is killed at the wrong instant, a write of the
-    /// process to one of those pages may be lost. Only with `--remedy zero_pages`
-    #[arg(long)]
-    pub allow_lost_write_risk: bool,
-    #[command(flatten)]
-    pub quiet: QuietFor,
-    /// Resume the process after this time at each read; a heap that was not read whole is not trimmed
-    #[arg(long, value_name = "TIME", value_parser = plan::duration)]
-    pub max_stop: Option<std::time::Duration>,
-    /// When to read a snapshot, see explain
-    #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "never", default_missing_value = "always")]
     pub snapshot: SnapshotChoice,
 }
 
@@ -537,7 +427,7 @@ pub struct LabLauncher {
     pub socket: i32,
 }
 
-fn pid(text: &str) -> Result<i32, String> {
+pub(super) fn pid(text: &str) -> Result<i32, String> {
     match text.parse::<i32>() {
         Ok(pid) if pid > 0 => Ok(pid),
         _ if std::path::Path::new(text).is_file() => {
@@ -569,7 +459,7 @@ fn size(text: &str) -> Result<u64, String> {
     super::condition::bytes(text)
 }
 
-fn duration(text: &str) -> Result<std::time::Duration, String> {
+pub(super) fn duration(text: &str) -> Result<std::time::Duration, String> {
     const MAX_SECONDS: f64 = 86_400.0;
     let seconds = text.strip_suffix('s').unwrap_or(text).parse::<f64>().ok();
     seconds

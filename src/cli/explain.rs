@@ -52,7 +52,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
     }
     let tell = Progress::new(!output.json);
     let inspection = inspect(
-        arguments.pid,
+        arguments.pid(),
         &Options {
             keeps_blocks: arguments.holders,
             progress: Some(&|what, done, total| tell.set_bytes(what, done, total)),
@@ -112,7 +112,7 @@ fn warn_of_a_long_stop(arguments: &Explain, is_document: bool) {
         return;
     }
     let anonymous =
-        Process::open(arguments.pid).ok().and_then(|process| process.status().ok()?.anonymous_bytes);
+        Process::open(arguments.pid()).ok().and_then(|process| process.status().ok()?.anonymous_bytes);
     let Some(anonymous) = anonymous else { return };
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let expected = expected_stop(anonymous, processors);
@@ -120,7 +120,7 @@ fn warn_of_a_long_stop(arguments: &Explain, is_document: bool) {
         print_message(&format!(
             "process {} has {} of its own and will be stopped for about {}; --snapshot would stop it for about {}, --max-stop \
              200ms would let it go then, whatever is missing",
-            arguments.pid,
+            arguments.pid(),
             bytes(anonymous),
             seconds(expected.as_secs_f64()),
             seconds(SNAPSHOT_SECONDS_A_GIB * anonymous as f64 / (1_u64 << 30) as f64)
@@ -131,7 +131,7 @@ fn warn_of_a_long_stop(arguments: &Explain, is_document: bool) {
 /// Whether a snapshot will be taken by default.
 fn takes_snapshot(arguments: &Explain) -> bool {
     let has_runtime = || {
-        let process = Process::open(arguments.pid).ok()?;
+        let process = Process::open(arguments.pid()).ok()?;
         let (space, _) = AddressSpace::parse(&process.maps_text().ok()?);
         Some(Found::find(&process, &space, !arguments.no_runtimes).is_slow())
     };

@@ -7,6 +7,7 @@ pub mod arguments;
 pub mod arguments_chosen;
 pub mod arguments_export;
 pub mod arguments_lab;
+pub mod arguments_process;
 pub mod arguments_reading;
 pub mod arguments_slurm;
 pub mod arguments_top;
@@ -18,6 +19,7 @@ mod doctor;
 mod explain;
 mod export;
 mod generate;
+mod group;
 mod holders;
 mod lab;
 mod mark;
@@ -107,6 +109,7 @@ pub fn run() -> ExitCode {
     let mut output = Output::new(arguments.common);
     let ending = match &arguments.verb {
         Verb::Holders(arguments) => holders::run(arguments, &mut output),
+        Verb::Explain(explain) if explain.group.name().is_some() => group::run(explain, &mut output),
         Verb::Explain(explain) if explain.tree => tree::run(explain, &mut output),
         Verb::Explain(explain) => explain::run(explain, &mut output),
         Verb::Reclaim(reclaim) => reclaim::run(reclaim, &mut output),

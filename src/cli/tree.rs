@@ -56,7 +56,7 @@ fn as_shares(member: &Member) -> Explanation {
 }
 
 fn look(arguments: &Explain) -> Result<Tree> {
-    let root = arguments.pid;
+    let root = arguments.pid();
     let own = std::process::id().cast_signed();
     let mut members = Vec::new();
     let mut caveats = Vec::new();

@@ -9,6 +9,7 @@
 mod allocators; // heaps: figures against mallinfo and the allocators' own statistics; trims and purges
 mod cli; // output and errors of each verb; bad input; privacy; `top` in a terminal
 mod export; // metrics, their budgets, and the files of deploy/
+mod group; // the ledger of a control group
 mod holders; // leaks, retained sizes, names of roots and types
 mod lab; // compare, try, squeeze; Slurm
 mod recording; // run, record, report; marks, probes, ledgers in a recording

@@ -19,6 +19,7 @@ mod capture;
 pub mod environment;
 pub mod explain;
 pub mod facts;
+pub mod group;
 pub mod holders;
 pub mod inspection;
 pub mod ledger;

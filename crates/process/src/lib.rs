@@ -17,6 +17,7 @@ pub mod constants;
 pub mod control_groups;
 pub mod elf;
 pub mod error;
+pub mod group;
 pub mod host;
 pub mod image;
 pub mod map;

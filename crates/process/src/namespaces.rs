@@ -150,7 +150,7 @@ pub fn open_executable(process: &Process) -> Result<File> {
 }
 
 /// Opens the target of one of the kernel's own links.
-fn open_regular(path: &Path) -> io::Result<File> {
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     reopen(&open(path, PATH_FLAGS, Mode::empty())?)
 }
 

@@ -10,6 +10,7 @@
 pub mod bars;
 pub mod brief;
 pub mod checks;
+pub mod group;
 pub mod holders;
 pub mod json;
 pub mod model;

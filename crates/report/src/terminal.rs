@@ -115,7 +115,8 @@ pub fn next(commands: &[(String, String)], surface: Surface) -> Vec<String> {
     let room = commands.iter().map(|(command, _)| width(command)).max().unwrap_or(0);
     let line = |(index, (command, shows)): (usize, &(String, String))| {
         let label = if index == 0 { "next   " } else { "       " };
-        format!("{label}{}  {shows}", surface.paint(Paint::Strong, &pad_right(command, room)))
+        let line = format!("{label}{}  {shows}", surface.paint(Paint::Strong, &pad_right(command, room)));
+        line.trim_end().to_owned()
     };
     commands.iter().enumerate().map(line).collect()
 }

@@ -11,6 +11,7 @@ compile_error!("strandline reads x86-64 Linux processes; other targets are not s
 
 pub mod capabilities;
 pub mod connector;
+pub mod files;
 pub mod host;
 pub mod memory;
 pub mod pagemap;

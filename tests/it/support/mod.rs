@@ -14,6 +14,7 @@ pub mod lab;
 pub mod libc;
 pub mod libraries;
 pub mod mallinfo;
+pub mod memory_group;
 pub mod nodes;
 pub mod perl;
 pub mod perls;

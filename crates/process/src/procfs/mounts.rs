@@ -49,6 +49,41 @@ pub fn types(text: &[u8]) -> BTreeMap<u64, String> {
     text.split(|&byte| byte == b'\n').filter_map(line).take(MAX_DEVICES).collect()
 }
 
+/// A mount.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MountedAt {
+    /// Its id.
+    pub id: u64,
+    /// Device number of its files, major and minor.
+    pub device: (u32, u32),
+    /// Where it is mounted.
+    pub point: String,
+    /// The type of its file system.
+    pub kind: String,
+}
+
+/// The mounts in the text of /proc/PID/mountinfo.
+pub fn all(text: &[u8]) -> Vec<MountedAt> {
+    let line = |line: &[u8]| {
+        let line = String::from_utf8_lossy(line).into_owned();
+        let (mount, kind) = line.split_once(" - ")?;
+        let mut words = mount.split(' ');
+        let id = words.next()?.parse().ok()?;
+        let (major, minor) = words.nth(1)?.split_once(':')?;
+        let device = (major.parse().ok()?, minor.parse().ok()?);
+        let point = unescaped(words.nth(1)?);
+        Some(MountedAt { id, device, point, kind: kind.split(' ').next()?.to_owned() })
+    };
+    text.split(|&byte| byte == b'\n').filter_map(line).take(MAX_DEVICES).collect()
+}
+
+/// A path without the kernel's escapes: `\040` for a blank, and so on (proc(5)).
+fn unescaped(path: &str) -> String {
+    let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+    // The backslash comes last: it begins the others.
+    escapes.into_iter().fold(path.to_owned(), |text, (escape, character)| text.replace(escape, character))
+}
+
 /// Whether `mapping` is shared memory: its pages that are not anonymous can be swapped, but not
 /// dropped.
 pub fn is_shared_memory(mapping: &Mapping, devices: &Devices) -> bool {
@@ -71,6 +106,16 @@ mod tests {
     fn types_go_by_mounts() {
         let types = types(b"22 1 254:0 / / rw shared:1 - ext4 /dev/root rw\n40 22 0:50 / /a\\040b rw - fuse.sshfs me@x rw\nx - y\n");
         assert_eq!((types.len(), types[&22].as_str(), types[&40].as_str()), (2, "ext4", "fuse.sshfs"));
+    }
+
+    #[test]
+    fn mounts_have_places() {
+        let all = all(b"22 1 254:0 / / rw shared:1 - ext4 /dev/root rw\n40 22 0:50 / /a\\040b\\134c rw - tmpfs x rw\nx y\n");
+        assert_eq!((all.len(), all[1].id, all[1].device), (2, 40, (0, 50)));
+        assert_eq!(
+            (all[0].point.as_str(), all[1].point.as_str(), all[1].kind.as_str()),
+            ("/", "/a b\\c", "tmpfs")
+        );
     }
 
     #[test]

@@ -1,0 +1,283 @@
+//! What is known about a control group, as data: the shape of `explain --cgroup --json`
+//! (`docs/schema.md`). Sizes are bytes, unknown is `None`, never 0.
+
+use serde::{Deserialize, Serialize};
+use strandline_claims::Caveat;
+use strandline_process::group::find::Members;
+use strandline_process::group::memory::{EffectiveLimit, Memory, Pressure};
+use strandline_process::group::{Group, Hierarchy, Version};
+
+use crate::facts::{Cost, HolderKind, State, Totals, Verdict};
+
+/// What `explain --cgroup` reports.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct GroupExplanation {
+    /// The group.
+    pub target: GroupTarget,
+    /// The kernel's own figures.
+    pub cgroup: GroupFigures,
+    /// The ledger: every charged byte on exactly one row, largest first.
+    pub rows: Vec<GroupRow>,
+    /// The rows, added up by state.
+    pub totals: Totals,
+    /// Its processes and those of the groups below it, largest first.
+    pub processes: Vec<GroupProcess>,
+    /// The groups directly below it, largest first. Theirs is in the rows too.
+    pub groups: Vec<ChildGroup>,
+    /// The conclusion.
+    pub verdict: Verdict,
+    /// What was not read, and why.
+    pub caveats: Vec<Caveat>,
+    /// Cost of the inspection.
+    pub cost: Cost,
+}
+
+/// The inspected group.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct GroupTarget {
+    /// `cgroup`.
+    pub kind: String,
+    /// Its path below the root of the hierarchy.
+    pub path: String,
+    /// Its folder.
+    pub folder: String,
+    /// The arguments that name it on a command line.
+    pub arguments: String,
+    /// Number of processes in it and the groups below it.
+    pub processes: u64,
+}
+
+/// One row of the ledger of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupRow {
+    /// Name of the row: `group.anon`. `docs/accounting.md` defines each.
+    pub id: String,
+    /// Kind of the holder.
+    pub stratum: HolderKind,
+    /// What can become of the bytes.
+    pub state: State,
+    /// The holder, for a person: a process, a file, or what the row is.
+    pub holder: String,
+    /// Number of bytes.
+    pub bytes: u64,
+    /// The process that holds it.
+    pub pid: Option<i32>,
+    /// The file that holds it.
+    pub file: Option<String>,
+}
+
+/// The kernel's figures of a group.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct GroupFigures {
+    /// Its path below the root of the hierarchy.
+    pub path: String,
+    /// The version of control groups.
+    pub version: u8,
+    /// memory.current or memory.usage_in_bytes: the rows add up to it.
+    pub current_bytes: u64,
+    /// Its own limit.
+    pub limit_bytes: Option<u64>,
+    /// The smallest limit of it and the groups above it.
+    pub effective_limit_bytes: Option<u64>,
+    /// The group that has that limit.
+    pub effective_limit_path: Option<String>,
+    /// memory.high.
+    pub high_bytes: Option<u64>,
+    /// memory.low.
+    pub low_bytes: Option<u64>,
+    /// memory.min.
+    pub min_bytes: Option<u64>,
+    /// memory.soft_limit_in_bytes (version 1).
+    pub soft_limit_bytes: Option<u64>,
+    /// The most that was charged.
+    pub peak_bytes: Option<u64>,
+    /// What kubelet and cAdvisor call the working set: the charge without `inactive_file_bytes`.
+    pub working_set_bytes: Option<u64>,
+    /// The inactive list of file pages.
+    pub inactive_file_bytes: Option<u64>,
+    /// The active list of file pages, which the working set contains.
+    pub active_file_bytes: Option<u64>,
+    /// Pages of files that are mapped.
+    pub mapped_file_bytes: Option<u64>,
+    /// Pages that are not reclaimed: mlocked, ramfs.
+    pub unevictable_bytes: Option<u64>,
+    /// What the kernel reclaims by itself before it kills: both lists of file pages, and
+    /// reclaimable slab.
+    pub reclaimable_bytes: Option<u64>,
+    /// Swapped out; not in the charge.
+    pub swap_bytes: Option<u64>,
+    /// The limit of that.
+    pub swap_limit_bytes: Option<u64>,
+    /// Compressed in memory by zswap; in the charge.
+    pub zswap_bytes: Option<u64>,
+    /// What these pages had before.
+    pub zswapped_bytes: Option<u64>,
+    /// Buffers of TCP, which version 1 counts beside the charge.
+    pub tcp_beside_bytes: Option<u64>,
+    /// What happened at its limits.
+    pub events: GroupEvents,
+    /// How long its tasks waited for memory.
+    pub pressure: Option<GroupPressure>,
+}
+
+/// What happened at the limits of a group; `None`: not counted by this version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupEvents {
+    /// Reclaimed although below memory.low.
+    pub low: Option<u64>,
+    /// Slowed down above memory.high.
+    pub high: Option<u64>,
+    /// Charges that met the limit.
+    pub max: Option<u64>,
+    /// Charges that failed.
+    pub oom: Option<u64>,
+    /// Processes killed.
+    pub oom_kill: Option<u64>,
+    /// Times that all its processes were killed.
+    pub oom_group_kill: Option<u64>,
+    /// Whether tasks wait for memory now.
+    pub under_oom: Option<bool>,
+}
+
+/// memory.pressure: parts of the time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GroupPressure {
+    /// At least one task waited, of the last 10 s.
+    pub some_10: f64,
+    /// The same of the last 60 s.
+    pub some_60: f64,
+    /// All tasks waited, of the last 10 s.
+    pub full_10: f64,
+    /// The same of the last 60 s.
+    pub full_60: f64,
+    /// Time that at least one task has waited.
+    pub some_seconds: f64,
+    /// Time that all have waited.
+    pub full_seconds: f64,
+}
+
+/// A process of a group.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GroupProcess {
+    /// Its id.
+    pub pid: i32,
+    /// Its name.
+    pub name: String,
+    /// Its group.
+    pub cgroup: String,
+    /// VmRSS.
+    pub rss_bytes: Option<u64>,
+    /// Its share of anonymous pages (Pss_Anon).
+    pub pss_anonymous_bytes: Option<u64>,
+    /// Its anonymous pages (RssAnon).
+    pub anonymous_bytes: Option<u64>,
+    /// Swapped out.
+    pub swap_bytes: Option<u64>,
+    /// Number of threads.
+    pub threads: Option<u64>,
+    /// Its ledger, if one was taken.
+    pub ledger: Option<ProcessLedger>,
+}
+
+/// The states of a process's anonymous bytes, as parts of what is charged to the group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProcessLedger {
+    /// The states.
+    pub totals: Totals,
+    /// How long the process was stopped for it.
+    pub stopped_seconds: f64,
+}
+
+/// A group below the inspected one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChildGroup {
+    /// Its path below the root of the hierarchy.
+    pub path: String,
+    /// What is charged to it.
+    pub current_bytes: Option<u64>,
+    /// Its own limit.
+    pub limit_bytes: Option<u64>,
+}
+
+impl GroupFigures {
+    /// Of what was read.
+    pub fn new(group: &Group, memory: &Memory, limit: Option<EffectiveLimit>) -> Self {
+        let (parts, limits, events) = (&memory.parts, &memory.limits, &memory.events);
+        let sum = |all: [Option<u64>; 2]| Some(all[0]?.saturating_add(all[1]?));
+        let reclaimable = sum([parts.inactive_file, parts.active_file])
+            .map(|lists| lists.saturating_add(parts.slab_reclaimable.unwrap_or(0)).min(memory.current_bytes));
+        Self {
+            path: group.path.clone(),
+            version: group.version.number(),
+            current_bytes: memory.current_bytes,
+            limit_bytes: limits.max,
+            effective_limit_bytes: limit.as_ref().map(|limit| limit.bytes),
+            effective_limit_path: limit.map(|limit| limit.path),
+            high_bytes: limits.high,
+            low_bytes: limits.low,
+            min_bytes: limits.min,
+            soft_limit_bytes: limits.soft,
+            peak_bytes: limits.peak,
+            working_set_bytes: parts.inactive_file.map(|bytes| memory.current_bytes.saturating_sub(bytes)),
+            inactive_file_bytes: parts.inactive_file,
+            active_file_bytes: parts.active_file,
+            mapped_file_bytes: parts.file_mapped,
+            unevictable_bytes: parts.unevictable,
+            reclaimable_bytes: reclaimable,
+            swap_bytes: memory.swap_bytes,
+            swap_limit_bytes: limits.swap,
+            zswap_bytes: parts.zswap,
+            zswapped_bytes: parts.zswapped,
+            tcp_beside_bytes: parts.tcp_beside,
+            events: GroupEvents {
+                low: events.low,
+                high: events.high,
+                max: events.max,
+                oom: events.oom,
+                oom_kill: events.oom_kill,
+                oom_group_kill: events.oom_group_kill,
+                under_oom: events.under_oom,
+            },
+            pressure: memory.pressure.map(GroupPressure::new),
+        }
+    }
+}
+
+impl GroupPressure {
+    fn new(of: Pressure) -> Self {
+        let share = |parts: u64| parts as f64 / 1e6;
+        Self {
+            some_10: share(of.some_10),
+            some_60: share(of.some_60),
+            full_10: share(of.full_10),
+            full_60: share(of.full_60),
+            some_seconds: share(of.some_total_micros),
+            full_seconds: share(of.full_total_micros),
+        }
+    }
+}
+
+/// Maximum number of groups that are listed.
+const MAX_CHILDREN: usize = 1000;
+
+/// The groups directly below `group`, largest first.
+pub(super) fn children(hierarchy: &Hierarchy, group: &Group, members: &Members) -> Vec<ChildGroup> {
+    let start = members.groups.first();
+    let below =
+        members.groups.iter().skip(1).filter(|path| path.parent() == start.map(|path| path.as_path()));
+    let mut children: Vec<ChildGroup> = below
+        .filter_map(|path| {
+            let path = format!("/{}", path.to_string_lossy());
+            let child = hierarchy.open(&path).ok()?;
+            let current_bytes = child.number(group.version.current_file());
+            let limit_bytes = match group.version {
+                Version::One => child.number("memory.limit_in_bytes").filter(|bytes| *bytes < 1 << 62),
+                Version::Two => child.number("memory.max"),
+            };
+            Some(ChildGroup { path, current_bytes, limit_bytes })
+        })
+        .collect();
+    children.sort_by(|a, b| b.current_bytes.cmp(&a.current_bytes).then_with(|| a.path.cmp(&b.path)));
+    children.truncate(MAX_CHILDREN);
+    children
+}

@@ -1,0 +1,191 @@
+//! The ledger of a control group: every byte that the kernel charges to it on one row, and who
+//! holds it.
+//!
+//! The kernel counts the charge by kind (memory.stat); `parts` makes these kinds add up to the
+//! charge. `shares` divides each kind among processes and files, as far as they are known.
+//! `verdict` draws conclusions. This module stops no process; ledgers of processes are added by
+//! the caller.
+
+pub mod facts;
+mod parts;
+mod processes;
+pub mod rows;
+mod shares;
+pub mod verdict;
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+use strandline_claims::Caveat;
+use strandline_process::group::charge::ChargeSampler;
+use strandline_process::group::files::{FileSearch, Files};
+use strandline_process::group::find::{Bounds, Members, arguments_for};
+use strandline_process::group::hierarchy::GroupError;
+use strandline_process::group::memory::{Memory, effective_limit};
+use strandline_process::group::shared_memory::SharedMemoryWalk;
+use strandline_process::group::{Group, Hierarchy};
+use strandline_process::procfs::Process;
+
+use self::facts::{GroupExplanation, GroupTarget};
+use self::processes::GroupProcesses;
+use self::rows::Inputs;
+use crate::facts::Cost;
+
+/// Maximum times for what depends on the number of processes and files; with them, a group of any
+/// size takes about half a second.
+const PSS_TIME: Duration = Duration::from_millis(300);
+const FILES_TIME: Duration = Duration::from_millis(240);
+const WALK_TIME: Duration = Duration::from_millis(60);
+const SAMPLE_TIME: Duration = Duration::from_millis(60);
+
+/// Makes the ledger of `group`, without stopping a process.
+///
+/// # Errors
+/// The group was removed, or its memory is not counted.
+pub fn explain_group(hierarchy: &Hierarchy, group: &Group) -> Result<GroupExplanation, GroupError> {
+    let start = Instant::now();
+    let members = hierarchy.members(group, Bounds::default());
+    // Both take a while: side by side on two processors.
+    let (processes, memory, files) = std::thread::scope(|scope| {
+        let files = std::thread::Builder::new().spawn_scoped(scope, || files(hierarchy, &members));
+        let processes = GroupProcesses::read(&members, PSS_TIME);
+        let memory = Memory::read(group);
+        // Without another thread, or if it failed, no file is named.
+        let files = files.ok().and_then(|files| files.join().ok());
+        (processes, memory, files.unwrap_or_else(|| Files { names_left: true, ..Files::default() }))
+    });
+    let memory = memory?;
+    let mut explanation = GroupExplanation {
+        target: GroupTarget {
+            kind: "cgroup".to_owned(),
+            path: group.path.clone(),
+            folder: group.folder.display().to_string(),
+            arguments: arguments_for(&group.path),
+            processes: processes.all.len() as u64,
+        },
+        cgroup: facts::GroupFigures::new(group, &memory, effective_limit(group)),
+        groups: facts::children(hierarchy, group, &members),
+        caveats: caveats(&memory, &members, &processes, &files),
+        processes: processes.facts(&members),
+        ..GroupExplanation::default()
+    };
+    let inputs = Inputs { memory: &memory, processes: &processes, files: &files, processors: processors() };
+    rows::fill_in(&mut explanation, &inputs);
+    verdict::judge(&mut explanation);
+    explanation.cost = Cost {
+        wall_seconds: start.elapsed().as_secs_f64(),
+        peak_rss_bytes: strandline_sys::host::own_peak_rss_bytes().ok(),
+        ..Cost::default()
+    };
+    Ok(explanation)
+}
+
+/// The files that the processes use, and those of shared memory that they see.
+fn files(hierarchy: &Hierarchy, members: &Members) -> Files {
+    let mut search = FileSearch::new(FILES_TIME);
+    let mut walk = SharedMemoryWalk::new(WALK_TIME);
+    for member in &members.processes {
+        let Ok(process) = Process::open(member.pid) else { continue };
+        search.add_process(&process);
+        walk.add_process(&process, &mut search);
+    }
+    if members.processes.is_empty()
+        && let Ok(own) = Process::open(std::process::id().cast_signed())
+    {
+        // Files that ended processes left in shared memory are looked for from here.
+        walk.add_process(&own, &mut search);
+    }
+    let inodes = members.groups.iter().filter_map(|path| std::fs::metadata(hierarchy.root.join(path)).ok());
+    let inodes: BTreeSet<u64> = inodes.map(|data| data.ino()).collect();
+    let mut files = search.finish(ChargeSampler::new(inodes).as_ref(), SAMPLE_TIME);
+    files.names_left |= walk.is_cut;
+    files
+}
+
+/// Processors that are online, each of which may hold charges in advance.
+fn processors() -> u64 {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let count = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u64, u64) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        Some(last.checked_sub(first)?.min(1 << 20) + 1)
+    };
+    let online: Option<u64> = text.split(',').map(count).sum();
+    online.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |count| count.get() as u64))
+}
+
+/// What was not read.
+fn caveats(memory: &Memory, members: &Members, processes: &GroupProcesses, files: &Files) -> Vec<Caveat> {
+    let mut caveats = Vec::new();
+    let mut add = |holds: bool, code: &str, bytes: Option<u64>, text: String| {
+        if holds {
+            caveats.push(Caveat::new(code, "control group", bytes, text));
+        }
+    };
+    let invisible = members.invisible;
+    add(
+        invisible > 0,
+        "other_pid_namespace",
+        None,
+        format!(
+            "{invisible} of its processes are not visible from this pid namespace: run strandline on the host"
+        ),
+    );
+    add(members.is_cut, "too_many_groups", None, "it has more groups or processes than are looked at".into());
+    let estimated = processes.estimated;
+    add(
+        estimated > 0,
+        "pss_not_read",
+        None,
+        format!(
+            "of {estimated} processes RssAnon was read instead of the proportional share (no permission, or no time): shared pages count for each"
+        ),
+    );
+    add(
+        files.names_left,
+        "files_left",
+        None,
+        "not all open files were looked at, for lack of time: theirs is in the rest".into(),
+    );
+    let unreadable = files.unreadable + files.not_allowed;
+    add(
+        unreadable > 0,
+        "files_not_readable",
+        None,
+        format!("{unreadable} files or processes' lists of files could not be read: theirs is in the rest"),
+    );
+    add(
+        files.remote > 0,
+        "remote_files",
+        None,
+        format!("{} files of remote file systems were not asked for: theirs is in the rest", files.remote),
+    );
+    add(!files.is_sampled && !files.files.is_empty(), "residency_not_charge", None,
+        "bytes of files are what the page cache holds, which may be charged to other groups (root can tell: /proc/kpagecgroup)".into());
+    add(
+        !memory.is_hierarchical,
+        "not_hierarchical",
+        None,
+        "memory.use_hierarchy is 0: groups below it are not in its charge".into(),
+    );
+    let removed = memory.removed_groups.unwrap_or(0);
+    add(
+        removed > 0,
+        "removed_groups",
+        None,
+        format!(
+            "{removed} removed groups below it are still kept by the kernel: what is charged to them is in its charge"
+        ),
+    );
+    add(
+        memory.changed_bytes > 64 * 4096,
+        "group_changing",
+        Some(memory.changed_bytes),
+        "its charge changed while the parts were read".into(),
+    );
+    caveats
+}
+
+#[cfg(test)]
+mod tests;

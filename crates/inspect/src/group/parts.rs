@@ -1,0 +1,298 @@
+//! The kinds of memory charged to a group, made to add up to the charge exactly.
+//!
+//! The kernel counts the charge in one counter and its kinds in others, which it updates in
+//! batches (mm/memcontrol.c, MEMCG_CHARGE_BATCH), and a processor takes up to 64 pages in advance
+//! of using them. So the kinds may fall short of the charge, or exceed it by a little.
+
+use strandline_process::group::Memory;
+
+use crate::facts::{HolderKind, State};
+
+/// A kind of memory, and its row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kind {
+    /// The id of its row.
+    pub id: &'static str,
+    /// Kind of the holder.
+    pub stratum: HolderKind,
+    /// What can become of it.
+    pub state: State,
+    /// What it is, for a person.
+    pub what: &'static str,
+}
+
+const fn kind(id: &'static str, stratum: HolderKind, state: State, what: &'static str) -> Kind {
+    Kind { id, stratum, state, what }
+}
+
+use HolderKind::{Kernel, Program};
+use State::{Evictable, Live, Unattributed};
+
+pub(super) const ANON: Kind = kind("group.anon", Program, Live, "anonymous memory of a process");
+pub(super) const LAZYFREE: Kind =
+    kind("group.anon.lazyfree", Kernel, Evictable, "anonymous memory released with MADV_FREE");
+pub(super) const ELSEWHERE: Kind =
+    kind("group.anon.elsewhere", Program, Live, "charged here, in no process of it now");
+pub(super) const SHMEM: Kind = kind("group.shmem", Kernel, Live, "other shared memory");
+pub(super) const CLEAN: Kind = kind("group.cache.clean", Kernel, Evictable, "other files");
+pub(super) const DIRTY: Kind =
+    kind("group.cache.dirty", Kernel, Evictable, "other files, not written to disk yet");
+pub(super) const WRITEBACK: Kind =
+    kind("group.cache.writeback", Kernel, Evictable, "other files, being written to disk");
+pub(super) const SWAP_CACHE: Kind = kind("group.swap_cache", Kernel, Evictable, "pages that are in swap too");
+pub(super) const SLAB_RECLAIMABLE: Kind =
+    kind("group.slab.reclaimable", Kernel, Evictable, "directory entries, inodes");
+pub(super) const SLAB_UNRECLAIMABLE: Kind =
+    kind("group.slab.unreclaimable", Kernel, Live, "slab: files, sockets, mappings");
+pub(super) const PAGE_TABLES: Kind = kind("group.page_tables", Kernel, Live, "page tables");
+pub(super) const STACKS: Kind = kind("group.kernel_stacks", Kernel, Live, "kernel stacks of threads");
+pub(super) const PERCPU: Kind = kind("group.percpu", Kernel, Live, "structures for each processor");
+pub(super) const VMALLOC: Kind = kind("group.vmalloc", Kernel, Live, "vmalloc: large tables, BPF");
+pub(super) const ZSWAP: Kind = kind("group.zswap", Kernel, Live, "compressed pages of zswap");
+pub(super) const KERNEL_OTHER: Kind =
+    kind("group.kernel.other", Kernel, Live, "other kernel memory: slab, pipes");
+pub(super) const SOCKETS: Kind = kind("group.sockets", Kernel, Live, "buffers of sockets");
+pub(super) const HUGETLB: Kind = kind("group.hugetlb", Program, Live, "huge pages of hugetlbfs");
+pub(super) const STOCK: Kind =
+    kind("group.charge_stock", Kernel, Evictable, "charged in advance, by processor");
+pub(super) const UNKNOWN: Kind =
+    kind("group.unattributed", Kernel, Unattributed, "in none of the kernel's counters");
+
+/// All kinds, in the order of the documentation.
+pub(super) const ALL: [Kind; 20] = [
+    ANON,
+    LAZYFREE,
+    ELSEWHERE,
+    SHMEM,
+    CLEAN,
+    DIRTY,
+    WRITEBACK,
+    SWAP_CACHE,
+    SLAB_RECLAIMABLE,
+    SLAB_UNRECLAIMABLE,
+    PAGE_TABLES,
+    STACKS,
+    PERCPU,
+    VMALLOC,
+    ZSWAP,
+    KERNEL_OTHER,
+    SOCKETS,
+    HUGETLB,
+    STOCK,
+    UNKNOWN,
+];
+
+/// Pages that a processor charges in advance (MEMCG_CHARGE_BATCH).
+const STOCK_PAGES: u64 = 64;
+const PAGE_BYTES: u64 = 4096;
+
+/// What the kernel does not count by itself, estimated from the processes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Estimates {
+    /// Their page tables.
+    pub page_tables: Option<u64>,
+    /// The kernel's stacks of their threads.
+    pub kernel_stacks: Option<u64>,
+}
+
+/// The kinds with their bytes.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    /// They add up to the charge.
+    pub all: Vec<(Kind, u64)>,
+    /// By how much the kernel's counters exceeded the charge.
+    pub excess: u64,
+    /// Whether page tables or stacks are estimates.
+    pub is_estimated: bool,
+}
+
+impl Parts {
+    /// Divides the charge of `memory`.
+    pub fn new(memory: &Memory, estimates: Estimates, processors: u64) -> Self {
+        let parts = &memory.parts;
+        let get = |part: Option<u64>| part.unwrap_or(0);
+        let (shmem, swap_cache) = (get(parts.shmem), get(parts.swapcached));
+        let cache = get(parts.file).saturating_sub(shmem).saturating_sub(swap_cache);
+        let dirty = get(parts.file_dirty).min(cache);
+        let writeback = get(parts.file_writeback).min(cache - dirty);
+        let mut all = vec![
+            (ANON, get(parts.anon)),
+            (SHMEM, shmem),
+            (CLEAN, cache - dirty - writeback),
+            (DIRTY, dirty),
+            (WRITEBACK, writeback),
+            (SOCKETS, get(parts.sock)),
+            (HUGETLB, get(parts.hugetlb)),
+        ];
+        let is_estimated = add_kernel(&mut all, memory, estimates);
+        all.push((SWAP_CACHE, swap_cache));
+        let mut made = Self { all, excess: 0, is_estimated };
+        made.fit(memory.current_bytes, processors);
+        made.all.retain(|(_, bytes)| *bytes > 0);
+        made
+    }
+
+    /// Makes the kinds add up to the charge.
+    fn fit(&mut self, current: u64, processors: u64) {
+        let sum: u128 = self.all.iter().map(|(_, bytes)| u128::from(*bytes)).sum();
+        if let Some(excess) = sum.checked_sub(u128::from(current)) {
+            self.cut(excess);
+            return;
+        }
+        let rest = current - u64::try_from(sum).unwrap_or(current);
+        let stock = rest.min(STOCK_PAGES.saturating_mul(PAGE_BYTES).saturating_mul(processors));
+        self.all.push((STOCK, stock));
+        self.all.push((UNKNOWN, rest - stock));
+    }
+
+    /// Takes what exceeds the charge from the kinds that are least exact. A mapped page in the swap
+    /// cache is counted as anonymous too, so that its kind comes first and is no contradiction.
+    fn cut(&mut self, excess: u128) {
+        let excess = self.take(SWAP_CACHE, excess);
+        self.excess = u64::try_from(excess).unwrap_or(u64::MAX);
+        let others: Vec<Kind> = self.all.iter().map(|(kind, _)| *kind).collect();
+        let order = [KERNEL_OTHER, CLEAN, SHMEM, ANON].into_iter().chain(others);
+        order.fold(excess, |left, kind| self.take(kind, left));
+    }
+
+    /// Takes up to `wanted` bytes from a kind; returns what is left of them.
+    fn take(&mut self, from: Kind, mut wanted: u128) -> u128 {
+        for (_, bytes) in self.all.iter_mut().filter(|(kind, _)| *kind == from) {
+            let taken = wanted.min(u128::from(*bytes));
+            *bytes -= u64::try_from(taken).unwrap_or(0);
+            wanted -= taken;
+        }
+        wanted
+    }
+
+    /// The bytes of a kind.
+    #[cfg(test)]
+    pub fn of(&self, wanted: Kind) -> u64 {
+        self.all.iter().filter(|(kind, _)| *kind == wanted).map(|(_, bytes)| *bytes).sum()
+    }
+}
+
+/// Adds the kernel's own memory; returns whether parts of it are estimates.
+fn add_kernel(all: &mut Vec<(Kind, u64)>, memory: &Memory, estimates: Estimates) -> bool {
+    let parts = &memory.parts;
+    let both = |a: Option<u64>, b: Option<u64>| match (a, b) {
+        (None, None) => None,
+        (a, b) => Some(a.unwrap_or(0).saturating_add(b.unwrap_or(0))),
+    };
+    let counted = [
+        (SLAB_RECLAIMABLE, parts.slab_reclaimable),
+        (SLAB_UNRECLAIMABLE, parts.slab_unreclaimable),
+        (PAGE_TABLES, both(parts.pagetables, parts.sec_pagetables)),
+        (STACKS, parts.kernel_stack),
+        (PERCPU, parts.percpu),
+        (VMALLOC, parts.vmalloc),
+        (ZSWAP, parts.zswap),
+    ];
+    let known: u64 = counted.iter().filter_map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
+    let others = all.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+    // Where the kernel's memory is not summed (before Linux 5.18), estimates may use what is left.
+    let whole = parts.kernel.unwrap_or_else(|| memory.current_bytes.saturating_sub(others));
+    let mut left = whole.saturating_sub(known);
+    let mut is_estimated = false;
+    for (kind, bytes) in counted {
+        let estimate = match kind {
+            PAGE_TABLES => estimates.page_tables,
+            STACKS => estimates.kernel_stacks,
+            _ => None,
+        };
+        let bytes = bytes.unwrap_or_else(|| {
+            let estimate = estimate.unwrap_or(0).min(left);
+            left -= estimate;
+            is_estimated |= estimate > 0;
+            estimate
+        });
+        all.push((kind, bytes));
+    }
+    if parts.kernel.is_some() {
+        all.push((KERNEL_OTHER, left));
+    }
+    is_estimated
+}
+
+#[cfg(test)]
+mod tests {
+    use strandline_process::group::memory;
+
+    use super::*;
+
+    fn memory(current_bytes: u64, parts: memory::Parts) -> Memory {
+        Memory { current_bytes, parts, ..Memory::default() }
+    }
+
+    fn sum(parts: &Parts) -> u64 {
+        parts.all.iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    #[test]
+    fn kinds_of_version_two_add_up() {
+        let parts = memory::Parts {
+            anon: Some(100_000),
+            file: Some(50_000),
+            shmem: Some(20_000),
+            file_dirty: Some(1_000),
+            kernel: Some(9_000),
+            kernel_stack: Some(4_000),
+            pagetables: Some(2_000),
+            slab_reclaimable: Some(500),
+            slab_unreclaimable: Some(500),
+            sock: Some(700),
+            ..memory::Parts::default()
+        };
+        let made = Parts::new(&memory(1_000_000, parts), Estimates::default(), 1);
+        assert_eq!(sum(&made), 1_000_000);
+        let of = |kind| made.of(kind);
+        assert_eq!((of(ANON), of(SHMEM), of(CLEAN), of(DIRTY)), (100_000, 20_000, 29_000, 1_000));
+        assert_eq!((of(KERNEL_OTHER), of(SOCKETS), of(STOCK)), (2_000, 700, 64 * 4096));
+        assert_eq!(of(UNKNOWN), 1_000_000 - 159_700 - 64 * 4096);
+        assert_eq!((made.excess, made.is_estimated), (0, false));
+    }
+
+    #[test]
+    fn version_one_splits_its_kernel_memory_by_estimates() {
+        let parts = memory::Parts {
+            anon: Some(1_000_000),
+            file: Some(0),
+            kernel: Some(100_000),
+            ..memory::Parts::default()
+        };
+        let estimates = Estimates { page_tables: Some(60_000), kernel_stacks: Some(60_000) };
+        let made = Parts::new(&memory(1_100_000, parts), estimates, 4);
+        assert_eq!(sum(&made), 1_100_000);
+        assert_eq!((made.of(PAGE_TABLES), made.of(STACKS), made.of(KERNEL_OTHER)), (60_000, 40_000, 0));
+        assert!(made.is_estimated);
+    }
+
+    #[test]
+    fn counters_that_exceed_the_charge_are_cut_and_said_to_be() {
+        let parts = memory::Parts {
+            anon: Some(100),
+            file: Some(80),
+            swapcached: Some(30),
+            ..memory::Parts::default()
+        };
+        // Pages in the swap cache that are mapped count twice: no contradiction.
+        let made = Parts::new(&memory(160, parts), Estimates::default(), 2);
+        assert_eq!((sum(&made), made.of(SWAP_CACHE), made.excess), (160, 10, 0));
+        let made = Parts::new(&memory(120, parts), Estimates::default(), 2);
+        assert_eq!((sum(&made), made.of(CLEAN), made.excess), (120, 20, 30));
+        let huge = memory::Parts { anon: Some(u64::MAX), file: Some(u64::MAX), ..parts };
+        for current in [0, 1, u64::MAX] {
+            let made = Parts::new(&memory(current, huge), Estimates::default(), u64::MAX);
+            assert_eq!(
+                made.all.iter().map(|(_, bytes)| u128::from(*bytes)).sum::<u128>(),
+                u128::from(current)
+            );
+        }
+    }
+
+    #[test]
+    fn rows_have_names_of_their_own() {
+        let ids: std::collections::BTreeSet<&str> = ALL.iter().map(|kind| kind.id).collect();
+        assert_eq!(ids.len(), ALL.len());
+    }
+}

@@ -1,0 +1,192 @@
+//! The rows of a group's ledger: each kind of memory, divided among processes and files.
+
+use std::collections::BTreeMap;
+
+use strandline_claims::Caveat;
+use strandline_process::group::Memory;
+use strandline_process::group::files::{CachedFile, Files};
+
+use super::facts::{GroupExplanation, GroupRow};
+use super::parts::{self, Estimates, Kind, Parts};
+use super::processes::{GroupProcesses, OneProcess};
+use super::shares::{Basis, Want, fill};
+use crate::facts::{State, Totals};
+
+/// Files of a kind, and processes, with rows of their own; the others are summed.
+const MAX_FILE_ROWS: usize = 50;
+const MAX_PROCESS_ROWS: usize = 1000;
+
+/// Name and state of all rows that a group's ledger may have, beside those of processes.
+pub fn legend() -> impl Iterator<Item = (&'static str, State)> {
+    parts::ALL.iter().map(|kind| (kind.id, kind.state))
+}
+
+/// What the rows are made of.
+pub(super) struct Inputs<'a> {
+    pub memory: &'a Memory,
+    pub processes: &'a GroupProcesses,
+    pub files: &'a Files,
+    pub processors: u64,
+}
+
+/// Fills in rows, totals and the caveats about them.
+pub(super) fn fill_in(explanation: &mut GroupExplanation, inputs: &Inputs<'_>) {
+    let estimates = Estimates {
+        page_tables: inputs.processes.page_tables_bytes(),
+        kernel_stacks: inputs.processes.kernel_stacks_bytes(),
+    };
+    let parts = Parts::new(inputs.memory, estimates, inputs.processors);
+    let mut rows = Vec::new();
+    for &(kind, bytes) in &parts.all {
+        match kind {
+            parts::ANON => anonymous(&mut rows, bytes, inputs, &mut explanation.caveats),
+            parts::SHMEM => of_files(&mut rows, kind, bytes, &shared(inputs.files)),
+            parts::CLEAN | parts::DIRTY | parts::WRITEBACK => {
+                of_files(&mut rows, kind, bytes, &cached(inputs.files, kind));
+            }
+            kind => rows.push(row(kind, kind.what.to_owned(), bytes)),
+        }
+    }
+    rows.retain(|row| row.bytes > 0);
+    rows.sort_by(|a, b| {
+        b.bytes.cmp(&a.bytes).then_with(|| a.id.cmp(&b.id)).then_with(|| a.holder.cmp(&b.holder))
+    });
+    explanation.totals = totals(&rows);
+    explanation.rows = rows;
+    explanation.caveats.extend(about(&parts));
+}
+
+fn about(parts: &Parts) -> Vec<Caveat> {
+    let mut caveats = Vec::new();
+    if parts.excess > 0 {
+        caveats.push(Caveat::new("counters_exceed_charge", "memory.stat", Some(parts.excess),
+        "the kernel's counters of kinds exceed its counter of the charge, as it updates them in batches: taken off page cache"));
+    }
+    if parts.is_estimated {
+        caveats.push(Caveat::new("kernel_parts_estimated", "memory.stat", None,
+            "this version does not count page tables or kernel stacks by group: taken from the processes, up to the kernel's memory"));
+    }
+    caveats
+}
+
+fn row(kind: Kind, holder: String, bytes: u64) -> GroupRow {
+    GroupRow {
+        id: kind.id.to_owned(),
+        stratum: kind.stratum,
+        state: kind.state,
+        holder,
+        bytes,
+        pid: None,
+        file: None,
+    }
+}
+
+/// The rows of anonymous memory: by process, and what no process of the group has.
+fn anonymous(rows: &mut Vec<GroupRow>, bytes: u64, inputs: &Inputs<'_>, caveats: &mut Vec<Caveat>) {
+    let all = &inputs.processes.all;
+    // What is only estimated gets what is left: pages that processes share would count for each.
+    let want = |one: &OneProcess| Want {
+        basis: if one.shares.is_some() { Basis::Sampled } else { Basis::Used },
+        bytes: one.anonymous(),
+    };
+    let wants: Vec<Want> = all.iter().map(want).collect();
+    let (shares, left) = fill(bytes, &wants);
+    let known = wants.iter().filter(|want| want.basis == Basis::Sampled);
+    let wanted = known.fold(0_u64, |sum, want| sum.saturating_add(want.bytes));
+    // A batch of counters and the time between two looks are no finding.
+    let tolerance = 64 * 4096 * inputs.processors + bytes / 100;
+    if wanted.saturating_sub(bytes) > tolerance {
+        caveats.push(Caveat::new(
+            "anonymous_charged_elsewhere",
+            "its processes",
+            Some(wanted - bytes),
+            "its processes have more anonymous memory than is charged to it: they first used the rest in another group, before they were moved",
+        ));
+    }
+    for (one, share) in all.iter().zip(&shares).take(MAX_PROCESS_ROWS) {
+        let lazy = one.lazy_free().min(*share);
+        for (kind, bytes) in [(parts::ANON, share - lazy), (parts::LAZYFREE, lazy)] {
+            rows.push(GroupRow { pid: Some(one.pid), ..row(kind, one.label(), bytes) });
+        }
+    }
+    let smaller: u64 = shares.iter().skip(MAX_PROCESS_ROWS).sum();
+    let count = all.len().saturating_sub(MAX_PROCESS_ROWS);
+    rows.push(row(parts::ANON, format!("{count} smaller processes"), smaller));
+    rows.push(row(parts::ELSEWHERE, parts::ELSEWHERE.what.to_owned(), left));
+}
+
+/// A file and what it would like to have of a kind.
+struct OfFile<'a> {
+    file: &'a CachedFile,
+    want: Want,
+}
+
+fn shared(files: &Files) -> Vec<OfFile<'_>> {
+    let shared = files.files.iter().filter(|file| file.is_shared_memory);
+    shared.map(|file| OfFile { file, want: Want { basis: basis(file), bytes: charged(file) } }).collect()
+}
+
+/// The files of the page cache, with their bytes of one state. A sample does not tell states apart,
+/// so that what is charged elsewhere is taken to be clean.
+fn cached(files: &Files, kind: Kind) -> Vec<OfFile<'_>> {
+    let cached = files.files.iter().filter(|file| !file.is_shared_memory);
+    let of = |file| {
+        let charged = charged(file);
+        let dirty = file.dirty_bytes.min(charged);
+        let writeback = file.writeback_bytes.min(charged - dirty);
+        let bytes = match kind {
+            parts::DIRTY => dirty,
+            parts::WRITEBACK => writeback,
+            _ => charged - dirty - writeback,
+        };
+        OfFile { file, want: Want { basis: basis(file), bytes } }
+    };
+    cached.map(of).collect()
+}
+
+fn charged(file: &CachedFile) -> u64 {
+    file.charged_bytes.unwrap_or(file.cached_bytes)
+}
+
+fn basis(file: &CachedFile) -> Basis {
+    match file.charged_bytes {
+        Some(_) => Basis::Sampled,
+        None if file.is_used => Basis::Used,
+        None => Basis::Visible,
+    }
+}
+
+/// The rows of a kind by file: the largest, and the others summed.
+fn of_files(rows: &mut Vec<GroupRow>, kind: Kind, bytes: u64, files: &[OfFile<'_>]) {
+    let wants: Vec<Want> = files.iter().map(|of| of.want).collect();
+    let (shares, left) = fill(bytes, &wants);
+    // Hard links and mount namespaces may give two files one name.
+    let mut by_name: BTreeMap<(&str, bool), u64> = BTreeMap::new();
+    for (of, share) in files.iter().zip(&shares).filter(|(_, share)| **share > 0) {
+        *by_name.entry((of.file.path.as_str(), of.file.is_deleted)).or_default() += share;
+    }
+    let mut named: Vec<((&str, bool), u64)> = by_name.into_iter().collect();
+    named.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    let smaller: u64 = named.iter().skip(MAX_FILE_ROWS).map(|(_, bytes)| bytes).sum();
+    for ((path, is_deleted), bytes) in named.into_iter().take(MAX_FILE_ROWS) {
+        let holder = if is_deleted { format!("{path} (deleted)") } else { path.to_owned() };
+        rows.push(GroupRow { file: Some(path.to_owned()), ..row(kind, holder, bytes) });
+    }
+    rows.push(row(kind, kind.what.to_owned(), smaller.saturating_add(left)));
+}
+
+/// The rows, added up by state.
+pub fn totals(rows: &[GroupRow]) -> Totals {
+    let mut totals = Totals::default();
+    for row in rows {
+        let sum = match row.state {
+            State::Live => &mut totals.live,
+            State::Stranded => &mut totals.stranded,
+            State::Pinned => &mut totals.pinned,
+            State::Evictable => &mut totals.evictable,
+            State::Unattributed => &mut totals.unattributed,
+        };
+        *sum = sum.saturating_add(row.bytes);
+    }
+    totals
+}

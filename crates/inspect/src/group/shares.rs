@@ -1,0 +1,97 @@
+//! Divides one kind of memory among those who hold it: the whole is exact, what each holds is
+//! known more or less well.
+
+/// What is known of one holder's bytes, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Basis {
+    /// The pages' group was asked for.
+    Sampled,
+    /// A process of the group uses the file; its pages may be charged to another group.
+    Used,
+    /// The group's processes can see the file.
+    Visible,
+}
+
+/// Bytes that a holder would like to have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Want {
+    pub basis: Basis,
+    pub bytes: u64,
+}
+
+/// Divides `whole` among `wants`, the better known first; returns what each gets and what is left.
+/// Those of one basis that want more than there is get equal parts of what they want.
+pub(super) fn fill(whole: u64, wants: &[Want]) -> (Vec<u64>, u64) {
+    let mut shares = vec![0; wants.len()];
+    let mut left = whole;
+    for basis in [Basis::Sampled, Basis::Used, Basis::Visible] {
+        let chosen: Vec<usize> = (0..wants.len()).filter(|&index| wants[index].basis == basis).collect();
+        let wanted: Vec<u64> = chosen.iter().map(|&index| wants[index].bytes).collect();
+        for (index, share) in chosen.into_iter().zip(divide(left, &wanted)) {
+            shares[index] = share;
+        }
+        left = whole - shares.iter().sum::<u64>();
+    }
+    (shares, left)
+}
+
+/// What each gets of `whole`: what it wants, or, if that is more than there is, its proportion.
+pub(super) fn divide(whole: u64, wants: &[u64]) -> Vec<u64> {
+    let sum: u128 = wants.iter().map(|&want| u128::from(want)).sum();
+    if sum <= u128::from(whole) {
+        return wants.to_vec();
+    }
+    // Rounded by running sums, so that the parts add up.
+    let mut so_far = 0_u128;
+    let mut given = 0_u64;
+    wants
+        .iter()
+        .map(|&want| {
+            so_far += u128::from(want);
+            // Of at most 2^64 * 2^64.
+            let upto = mul_div(whole, so_far, sum);
+            let share = upto - given;
+            given = upto;
+            share
+        })
+        .collect()
+}
+
+/// `whole * part / sum` for `part <= sum`, without overflow: sums may exceed 64 bits.
+fn mul_div(whole: u64, part: u128, sum: u128) -> u64 {
+    let shift = (128 - sum.leading_zeros()).saturating_sub(64);
+    let (part, sum) = (part >> shift, (sum >> shift).max(1));
+    u64::try_from(u128::from(whole) * part / sum).unwrap_or(whole).min(whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_better_known_come_first() {
+        let want = |basis, bytes| Want { basis, bytes };
+        let wants = [
+            want(Basis::Visible, 50),
+            want(Basis::Sampled, 30),
+            want(Basis::Used, 40),
+            want(Basis::Visible, 50),
+        ];
+        assert_eq!(fill(1000, &wants), (vec![50, 30, 40, 50], 830));
+        assert_eq!(fill(80, &wants), (vec![5, 30, 40, 5], 0));
+        assert_eq!(fill(10, &wants), (vec![0, 10, 0, 0], 0));
+        assert_eq!(fill(7, &[]), (vec![], 7));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost_or_made(whole: u64, wants in proptest::collection::vec(any::<u64>(), 0..20)) {
+            let shares = divide(whole, &wants);
+            let sum: u128 = shares.iter().map(|&share| u128::from(share)).sum();
+            let wanted: u128 = wants.iter().map(|&want| u128::from(want)).sum();
+            prop_assert_eq!(sum, wanted.min(u128::from(whole)));
+        }
+    }
+}

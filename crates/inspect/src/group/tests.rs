@@ -1,0 +1,95 @@
+use strandline_process::group::{Hierarchy, Version};
+
+use super::facts::GroupExplanation;
+use super::*;
+
+/// A group in a folder made for the test; the test itself is its process.
+fn explain(version: Version, files: &[(&str, &str)]) -> Result<GroupExplanation, String> {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(folder.path().join("pod/web")).unwrap();
+    for (name, text) in files {
+        std::fs::write(folder.path().join("pod").join(name), text).unwrap();
+    }
+    let own = format!("{}\n", std::process::id());
+    std::fs::write(folder.path().join("pod/web/cgroup.procs"), own).unwrap();
+    let hierarchy = Hierarchy::at(version, folder.path());
+    let group = hierarchy.open("/pod").map_err(|error| error.to_string())?;
+    let explanation = explain_group(&hierarchy, &group).map_err(|error| error.to_string())?;
+    let sum: u128 = explanation.rows.iter().map(|row| u128::from(row.bytes)).sum();
+    assert_eq!(sum, u128::from(explanation.cgroup.current_bytes), "{explanation:?}");
+    Ok(explanation)
+}
+
+fn bytes_of(explanation: &GroupExplanation, id: &str) -> u64 {
+    explanation.rows.iter().filter(|row| row.id == id).map(|row| row.bytes).sum()
+}
+
+#[test]
+fn version_two_has_every_kind_and_the_working_set_of_kubelet() {
+    let stat = "anon 400000000\nfile 300000000\nkernel 50000000\nkernel_stack 1000000\npagetables 2000000\n\
+        percpu 3000000\nsock 4000000\nvmalloc 5000000\nshmem 100000000\nzswap 6000000\nzswapped 18000000\n\
+        swapcached 1000000\nfile_dirty 7000000\nfile_writeback 8000000\ninactive_file 120000000\n\
+        active_file 80000000\nslab_reclaimable 9000000\nslab_unreclaimable 10000000\n";
+    let explanation = explain(
+        Version::Two,
+        &[
+            ("memory.current", "754100000\n"),
+            ("memory.stat", stat),
+            ("memory.max", "1000000000\n"),
+            ("memory.swap.max", "0\n"),
+            ("memory.events", "low 0\nhigh 0\nmax 17\noom 2\noom_kill 2\n"),
+        ],
+    )
+    .unwrap();
+    let of = |id: &str| bytes_of(&explanation, id);
+    assert_eq!(of("group.anon") + of("group.anon.elsewhere") + of("group.anon.lazyfree"), 400_000_000);
+    assert!(explanation.rows.iter().any(|row| row.pid == Some(std::process::id().cast_signed())));
+    assert_eq!(of("group.shmem"), 100_000_000);
+    assert_eq!(of("group.cache.clean"), 199_000_000 - 15_000_000);
+    assert_eq!((of("group.cache.dirty"), of("group.cache.writeback")), (7_000_000, 8_000_000));
+    assert_eq!(
+        (of("group.zswap"), of("group.sockets"), of("group.vmalloc")),
+        (6_000_000, 4_000_000, 5_000_000)
+    );
+    assert_eq!(of("group.kernel.other"), 14_000_000);
+    assert_eq!((of("group.swap_cache"), of("group.charge_stock")), (1_000_000, 100_000));
+    assert_eq!(of("group.unattributed"), 0);
+    assert_eq!(explanation.cgroup.working_set_bytes, Some(634_100_000));
+    assert_eq!(explanation.cgroup.reclaimable_bytes, Some(209_000_000));
+    let headline = &explanation.verdict.headline;
+    assert!(headline.contains("belongs to 1 process,"), "{headline}");
+    assert!(headline.contains("\"active\"") && headline.contains("(55 %)"), "{headline}");
+    assert!(headline.contains("no swap is allowed"), "{headline}");
+}
+
+#[test]
+fn a_kernel_that_sums_less_leaves_more_unattributed() {
+    let stat = "anon 1000000\nfile 0\nkernel_stack 100000\nslab 0\n";
+    let explanation =
+        explain(Version::Two, &[("memory.current", "900000000\n"), ("memory.stat", stat)]).unwrap();
+    assert_eq!(bytes_of(&explanation, "group.kernel_stacks"), 100_000);
+    let unknown = bytes_of(&explanation, "group.unattributed");
+    assert!(unknown > 890_000_000, "{unknown}");
+    assert_eq!(explanation.totals.unattributed, unknown);
+    assert_eq!(explanation.cgroup.working_set_bytes, None, "inactive_file is not known");
+}
+
+#[test]
+fn figures_that_contradict_each_other_still_add_up() {
+    let huge = u64::MAX.to_string();
+    let line = |name: &str| format!("{name} {huge}\n");
+    let stat: String =
+        ["anon", "file", "shmem", "swapcached", "kernel", "pagetables", "inactive_file", "sock"]
+            .into_iter()
+            .map(line)
+            .collect();
+    for current in ["0", "1", "4096", huge.as_str()] {
+        for (version, name) in [(Version::Two, "memory.current"), (Version::One, "memory.usage_in_bytes")] {
+            let explanation = explain(version, &[(name, current), ("memory.stat", &stat)]).unwrap();
+            assert_eq!(explanation.cgroup.current_bytes.to_string(), current);
+        }
+    }
+    let empty = explain(Version::Two, &[("memory.current", "5000000")]).unwrap();
+    assert_eq!(empty.cgroup.working_set_bytes, None);
+    assert!(explain(Version::Two, &[]).unwrap_err().contains("/pod"));
+}

@@ -1,0 +1,153 @@
+//! The conclusion from the ledger of a group: what holds its memory, what of it the kernel gives up
+//! before it kills, and why the working set is another figure.
+
+use strandline_claims::units::{bytes, thousands};
+
+use super::facts::{GroupExplanation, GroupRow};
+use crate::facts::Verdict;
+
+/// What the rows sum up to, by what can be done about them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// Anonymous memory of processes.
+    pub processes: u64,
+    /// Shared memory.
+    pub shared: u64,
+    /// Page cache.
+    pub cache: u64,
+    /// The kernel's own memory.
+    pub kernel: u64,
+    /// Charged in advance.
+    pub stock: u64,
+    /// Not attributed.
+    pub unknown: u64,
+}
+
+/// The kind of memory of a row, by its id. Rows of a process's ledger have other ids.
+fn sum_of<'a>(sums: &'a mut Sums, row: &GroupRow) -> &'a mut u64 {
+    match row.id.as_str() {
+        "group.shmem" => &mut sums.shared,
+        "group.cache.clean" | "group.cache.dirty" | "group.cache.writeback" => &mut sums.cache,
+        "group.charge_stock" => &mut sums.stock,
+        "group.unattributed" => &mut sums.unknown,
+        "group.anon"
+        | "group.anon.lazyfree"
+        | "group.anon.elsewhere"
+        | "group.swap_cache"
+        | "group.hugetlb" => &mut sums.processes,
+        id if id.starts_with("group.") => &mut sums.kernel,
+        _ => &mut sums.processes,
+    }
+}
+
+/// Sums up the rows.
+pub fn sums(rows: &[GroupRow]) -> Sums {
+    let mut sums = Sums::default();
+    for row in rows {
+        let sum = sum_of(&mut sums, row);
+        *sum = sum.saturating_add(row.bytes);
+    }
+    sums
+}
+
+/// Fills in the verdict.
+pub(super) fn judge(explanation: &mut GroupExplanation) {
+    let sums = sums(&explanation.rows);
+    let sentences = [Some(held(explanation, &sums)), working_set(explanation), limit(explanation)];
+    let headline = sentences.into_iter().flatten().collect::<Vec<_>>().join(" ");
+    explanation.verdict = Verdict { headline, class: class(explanation, &sums).to_owned() };
+}
+
+/// The largest row with one of the ids that has a file.
+fn largest_file<'a>(explanation: &'a GroupExplanation, start: &str) -> Option<&'a GroupRow> {
+    explanation.rows.iter().find(|row| row.id.starts_with(start) && row.file.is_some())
+}
+
+/// `Of 1.93 GiB charged 0.93 GiB belongs to 4 processes, …`
+fn held(explanation: &GroupExplanation, sums: &Sums) -> String {
+    let mut parts = Vec::new();
+    if sums.processes > 0 {
+        let count = explanation.target.processes;
+        let whose = if count == 0 {
+            "is anonymous memory of no process that is here".to_owned()
+        } else {
+            format!("belongs to {}", processes(count))
+        };
+        parts.push((sums.processes, whose));
+    }
+    if sums.shared > 0 {
+        let file = largest_file(explanation, "group.shmem");
+        let largest = file.map_or_else(String::new, |row| format!(" ({} {})", row.holder, bytes(row.bytes)));
+        parts.push((sums.shared, format!("is files in shared memory{largest}")));
+    }
+    if sums.cache > 0 {
+        parts.push((sums.cache, "is page cache, which the kernel drops before it kills".to_owned()));
+    }
+    if sums.kernel > 0 {
+        parts.push((sums.kernel, "is the kernel's own".to_owned()));
+    }
+    if sums.unknown > explanation.cgroup.current_bytes / 100 {
+        parts.push((sums.unknown, "is unattributed".to_owned()));
+    }
+    parts.sort_by_key(|(size, _)| std::cmp::Reverse(*size));
+    let parts: Vec<String> =
+        parts.into_iter().map(|(size, what)| format!("{} {what}", bytes(size))).collect();
+    let whole = bytes(explanation.cgroup.current_bytes);
+    match parts.split_last() {
+        None => "Nothing is charged.".to_owned(),
+        Some((only, [])) => format!("Of {whole} charged, {only}."),
+        Some((last, others)) => format!("Of {whole} charged, {} and {last}.", others.join(", ")),
+    }
+}
+
+/// `1 process`, `4 processes`.
+pub fn processes(count: u64) -> String {
+    format!("{} {}", thousands(count), if count == 1 { "process" } else { "processes" })
+}
+
+/// The working set, and why it is another figure.
+fn working_set(explanation: &GroupExplanation) -> Option<String> {
+    let cgroup = &explanation.cgroup;
+    let (set, active) = (cgroup.working_set_bytes?, cgroup.active_file_bytes?);
+    // Where the cache is small, the figures hardly differ.
+    let least = cgroup.current_bytes / 50;
+    if cgroup.inactive_file_bytes? < least && active < least {
+        return None;
+    }
+    let because = if active >= least {
+        format!(", which contains {} of page cache that is \"active\" and reclaimable too", bytes(active))
+    } else {
+        ": the charge without inactive page cache".to_owned()
+    };
+    Some(format!("The working set of kubelet and docker stats is {}{because}.", bytes(set)))
+}
+
+/// How near the limit is, with what the kernel cannot reclaim.
+fn limit(explanation: &GroupExplanation) -> Option<String> {
+    let cgroup = &explanation.cgroup;
+    let limit = cgroup.effective_limit_bytes?;
+    let firm = cgroup.current_bytes.saturating_sub(cgroup.reclaimable_bytes?);
+    let percent = firm as f64 * 100.0 / limit.max(1) as f64;
+    let swap = match cgroup.swap_limit_bytes {
+        Some(0) => " (no swap is allowed)",
+        _ => "",
+    };
+    Some(format!(
+        "Of the limit of {}, {} ({percent:.0} %) cannot be reclaimed without swap{swap}: that is what gets processes killed.",
+        bytes(limit),
+        bytes(firm)
+    ))
+}
+
+/// The class: what to look at first.
+fn class(explanation: &GroupExplanation, sums: &Sums) -> &'static str {
+    let half = explanation.cgroup.current_bytes / 2;
+    match sums {
+        sums if sums.processes > half => "processes",
+        sums if sums.shared > half => "shared_memory",
+        sums if sums.cache > half => "page_cache",
+        sums if sums.kernel > half => "kernel",
+        sums if sums.unknown > half => "unattributed",
+        _ => "mixed",
+    }
+}

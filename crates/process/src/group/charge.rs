@@ -1,0 +1,139 @@
+//! Which part of a file's cached pages is charged to a group, from a sample of them.
+//!
+//! A page is charged to the group whose process first used it, and stays so: libraries that every
+//! container maps are charged to one of them. /proc/kpagecgroup tells the group of a page by its
+//! frame number; both files need CAP_SYS_ADMIN. The sampled pages are mapped, never accessed.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use strandline_sys::files::FileWindow;
+
+use crate::pages::PAGE_BYTES;
+
+/// Bytes of a file whose pages are looked up at once.
+const WINDOW_BYTES: u64 = 64 << 20;
+/// Maximum number of windows of a file, spread over it.
+const MAX_WINDOWS: u64 = 16;
+/// Number of pages looked at in a window.
+const PAGES_PER_WINDOW: usize = 64;
+
+/// Tells which pages are charged to a set of groups.
+#[derive(Debug)]
+pub struct ChargeSampler {
+    groups: BTreeSet<u64>,
+    page_map: File,
+    page_groups: File,
+}
+
+/// Pages of a sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// Those looked at.
+    pub pages: u64,
+    /// Those charged to the groups.
+    pub charged: u64,
+}
+
+impl Sample {
+    /// The part of `bytes` that the sample stands for; `None` for an empty one.
+    pub fn share_of(self, bytes: u64) -> Option<u64> {
+        let share = (u128::from(bytes) * u128::from(self.charged)).checked_div(u128::from(self.pages))?;
+        let share = u64::try_from(share).ok()?;
+        Some(share.checked_next_multiple_of(PAGE_BYTES).unwrap_or(bytes).min(bytes))
+    }
+}
+
+impl ChargeSampler {
+    /// For the groups with these inodes; `None` without the permission, or where the kernel does
+    /// not tell.
+    pub fn new(groups: BTreeSet<u64>) -> Option<Self> {
+        let page_map = File::open("/proc/self/pagemap").ok()?;
+        let page_groups = File::open("/proc/kpagecgroup").ok()?;
+        Some(Self { groups, page_map, page_groups })
+    }
+
+    /// Samples the cached pages of `file`, which has `size` bytes; `None` if it cannot be mapped,
+    /// or has no page in the cache where it was looked at.
+    pub fn sample(&self, file: &File, size: u64) -> Option<Sample> {
+        let windows = size.div_ceil(WINDOW_BYTES).clamp(1, MAX_WINDOWS);
+        let mut sample = Sample::default();
+        for window in 0..windows {
+            let start = (u128::from(size) * u128::from(window) / u128::from(windows)) as u64 / PAGE_BYTES
+                * PAGE_BYTES;
+            let bytes = size.saturating_sub(start).min(WINDOW_BYTES).next_multiple_of(PAGE_BYTES);
+            let Ok(mapped) = FileWindow::new(file, start, usize::try_from(bytes).ok()?) else { continue };
+            let Ok(resident) = mapped.resident() else { continue };
+            let pages: Vec<usize> =
+                resident.iter().enumerate().filter(|(_, is)| **is).map(|(page, _)| page).collect();
+            let step = pages.len().div_ceil(PAGES_PER_WINDOW).max(1);
+            for &page in pages.iter().step_by(step) {
+                let Some(group) = self.group_of(&mapped, page) else { continue };
+                sample.pages += 1;
+                sample.charged += u64::from(self.groups.contains(&group));
+            }
+        }
+        (sample.pages > 0).then_some(sample)
+    }
+
+    /// The inode of the group that a page is charged to; 0 for none.
+    fn group_of(&self, mapped: &FileWindow, page: usize) -> Option<u64> {
+        mapped.populate(page).ok()?;
+        let number = mapped.address() / PAGE_BYTES + page as u64;
+        let entry = word_at(&self.page_map, number)?;
+        // Documentation/admin-guide/mm/pagemap.rst: bit 63 present, bits 0 to 54 the frame, which
+        // is 0 without the permission.
+        const PRESENT: u64 = 1 << 63;
+        let frame = entry & ((1 << 55) - 1);
+        if entry & PRESENT == 0 || frame == 0 {
+            return None;
+        }
+        word_at(&self.page_groups, frame)
+    }
+}
+
+/// The word at `index` of a file of words.
+fn word_at(file: &File, index: u64) -> Option<u64> {
+    let mut word = [0; 8];
+    file.read_exact_at(&mut word, index.checked_mul(8)?).ok()?;
+    Some(u64::from_le_bytes(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn a_share_is_whole_pages_and_never_more_than_there_is() {
+        let share = |charged, pages| Sample { pages, charged }.share_of(10 * PAGE_BYTES);
+        assert_eq!(share(1, 2), Some(5 * PAGE_BYTES));
+        assert_eq!(share(0, 7), Some(0));
+        assert_eq!(share(7, 7), Some(10 * PAGE_BYTES));
+        assert_eq!(share(1, 3), Some(4 * PAGE_BYTES));
+        assert_eq!(share(0, 0), None);
+        assert_eq!(Sample { pages: 3, charged: 3 }.share_of(u64::MAX - 5), Some(u64::MAX - 5));
+    }
+
+    #[test]
+    fn pages_of_a_written_file_are_charged_to_the_writers_group() {
+        let hierarchy = super::super::Hierarchy::of_this_machine().ok();
+        let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+        let path =
+            own.lines().filter_map(crate::control_groups::parse_line).find_map(|(controllers, path)| {
+                let counts = controllers.is_empty() || controllers.split(',').any(|name| name == "memory");
+                counts.then(|| hierarchy.as_ref()?.open(path).ok()).flatten()
+            });
+        let Some(inode) = path.and_then(|group| group.inode()) else { return };
+        let Some(sampler) = ChargeSampler::new(BTreeSet::from([inode])) else { return };
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[1; 100 * PAGE_BYTES as usize]).unwrap();
+        // Without CAP_SYS_ADMIN there are no frame numbers.
+        let Some(sample) = sampler.sample(&file, 100 * PAGE_BYTES) else { return };
+        assert!(sample.pages >= 50 && sample.charged == sample.pages, "{sample:?}");
+        let other = ChargeSampler::new(BTreeSet::from([u64::MAX])).unwrap();
+        assert_eq!(other.sample(&file, 100 * PAGE_BYTES).map(|sample| sample.charged), Some(0));
+        assert_eq!(sampler.sample(&tempfile::tempfile().unwrap(), 0), None);
+    }
+}

@@ -1,0 +1,403 @@
+//! The files that the processes of a group have open or mapped, and what the page cache holds of
+//! each.
+//!
+//! Files are opened through /proc/PID, deleted or not, and only if they are regular files of a
+//! local file system: opening a device has effects, and a server that does not answer would hang
+//! the reader. Their bytes are never read. The search ends at a number of names or after a time;
+//! what was not looked at is counted.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+use strandline_sys::files::{FileWindow, cache_stat};
+
+use super::charge::ChargeSampler;
+use crate::map::AddressSpace;
+use crate::namespaces::{open_mapped_file, open_regular};
+use crate::pages::PAGE_BYTES;
+use crate::procfs::Process;
+use crate::procfs::mounts::{self, MountedAt};
+
+/// Maximum number of file descriptors and mappings looked at.
+const MAX_NAMES: u64 = 1_000_000;
+/// Maximum number of files kept; of more, the smaller half is summed.
+const MAX_FILES: usize = 4096;
+/// Files that are kept open for a sample of their pages: the largest.
+const MAX_OPEN: usize = 96;
+/// Smallest file of which a sample is taken.
+const LEAST_SAMPLED: u64 = 64 << 10;
+/// Maximum bytes of a process's mappings that are read.
+const MAX_MAPS_BYTES: u64 = 32 << 20;
+/// Maximum bytes read of /proc/PID/mountinfo and of fdinfo.
+const MAX_MOUNTS_BYTES: u64 = 8 << 20;
+const MAX_INFO_BYTES: u64 = 4 << 10;
+/// Maximum size of a file that is mapped to count its pages where cachestat(2) is missing.
+const MAX_COUNTED_BYTES: u64 = 8 << 30;
+const COUNTED_WINDOW: u64 = 256 << 20;
+
+/// statfs(2).
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+
+/// File systems whose servers may not answer.
+const REMOTE: &[&str] = &["nfs", "cifs", "smb", "fuse", "9p", "ceph", "afs", "lustre", "virtiofs", "ocfs2"];
+
+/// A file with pages in the page cache.
+#[derive(Debug)]
+pub struct CachedFile {
+    /// Its path as the process that uses it has it; ` (deleted)` is taken off.
+    pub path: String,
+    /// Whether it has no name any more.
+    pub is_deleted: bool,
+    /// Whether it is shared memory.
+    pub is_shared_memory: bool,
+    /// Whether a process of the group has it open or mapped.
+    pub is_used: bool,
+    /// Bytes in the page cache.
+    pub cached_bytes: u64,
+    /// Of these, written and not yet on disk.
+    pub dirty_bytes: u64,
+    /// Of these, being written to disk.
+    pub writeback_bytes: u64,
+    /// Of these, charged to the group, by a sample; `None` if unknown.
+    pub charged_bytes: Option<u64>,
+    size: u64,
+    open: Option<File>,
+}
+
+/// The files that were found.
+#[derive(Debug, Default)]
+pub struct Files {
+    /// Those with the most bytes in the page cache, in descending order.
+    pub files: Vec<CachedFile>,
+    /// Names that were not looked at, for lack of time.
+    pub names_left: bool,
+    /// Files that could not be opened or counted.
+    pub unreadable: u64,
+    /// Files of remote file systems, which were left out.
+    pub remote: u64,
+    /// Processes whose files may not be listed.
+    pub not_allowed: u64,
+    /// Whether the pages of files were sampled for their groups.
+    pub is_sampled: bool,
+}
+
+/// Collects files.
+#[derive(Debug)]
+pub struct FileSearch {
+    found: Files,
+    /// Device and inode of each file.
+    seen: HashSet<(u64, u64)>,
+    /// Hashes of mount namespace and path.
+    names: HashSet<u64>,
+    /// Device and inode of mappings, as maps has them.
+    mapped: HashSet<(u32, u32, u64)>,
+    mounts: Option<Mounts>,
+    looked_at: u64,
+    deadline: Instant,
+}
+
+/// The mounts of one mount namespace.
+#[derive(Debug)]
+struct Mounts {
+    namespace: u64,
+    all: Vec<MountedAt>,
+}
+
+impl FileSearch {
+    /// Ends after `time`.
+    pub fn new(time: Duration) -> Self {
+        Self {
+            found: Files::default(),
+            seen: HashSet::new(),
+            names: HashSet::new(),
+            mapped: HashSet::new(),
+            mounts: None,
+            looked_at: 0,
+            deadline: Instant::now() + time,
+        }
+    }
+
+    /// Whether time or bounds are used up.
+    pub fn is_over(&self) -> bool {
+        self.looked_at >= MAX_NAMES || Instant::now() >= self.deadline
+    }
+
+    /// Adds the files that `process` has mapped or open.
+    pub fn add_process(&mut self, process: &Process) {
+        if self.is_over() {
+            self.found.names_left = true;
+            return;
+        }
+        let namespace = std::fs::metadata(process.path("ns/mnt")).map_or(0, |data| data.ino());
+        if self.mounts.as_ref().is_none_or(|known| known.namespace != namespace || namespace == 0) {
+            let text = process.read_file("mountinfo", MAX_MOUNTS_BYTES).unwrap_or_default();
+            self.mounts = Some(Mounts { namespace, all: mounts::all(&text) });
+        }
+        let can_list = self.add_mapped(process, namespace) & self.add_open(process, namespace);
+        self.found.not_allowed += u64::from(!can_list);
+    }
+
+    /// Whether a file of the mount with this id or device is on a remote file system; `None` if
+    /// there is no such mount.
+    fn is_remote(&self, is_it: impl Fn(&MountedAt) -> bool) -> Option<bool> {
+        let mount = self.mounts.as_ref()?.all.iter().find(|mount| is_it(mount))?;
+        Some(REMOTE.iter().any(|kind| mount.kind.starts_with(kind)))
+    }
+
+    fn add_mapped(&mut self, process: &Process, namespace: u64) -> bool {
+        let Ok(text) = process.read_file("maps", MAX_MAPS_BYTES) else { return false };
+        let (space, _) = AddressSpace::parse(&text);
+        for mapping in space.mappings().iter().filter(|mapping| mapping.has_file()) {
+            self.looked_at += 1;
+            let (major, minor) = mapping.device;
+            if !self.mapped.insert((major, minor, mapping.inode)) {
+                continue;
+            }
+            if self.is_over() {
+                self.found.names_left = true;
+                break;
+            }
+            if self.is_remote(|mount| mount.device == mapping.device) == Some(true) {
+                self.found.remote += 1;
+                continue;
+            }
+            self.is_new_name(namespace, &mapping.name);
+            match open_mapped_file(process, mapping) {
+                Ok(file) => self.add(file, &mapping.name, true),
+                Err(_) => self.found.unreadable += 1,
+            }
+        }
+        true
+    }
+
+    fn add_open(&mut self, process: &Process, namespace: u64) -> bool {
+        let Ok(entries) = std::fs::read_dir(process.path("fd")) else { return false };
+        for entry in entries.flatten() {
+            self.looked_at += 1;
+            if self.is_over() {
+                self.found.names_left = true;
+                break;
+            }
+            let Ok(link) = std::fs::read_link(entry.path()) else { continue };
+            let name = link.to_string_lossy();
+            // Sockets, pipes and the like have names without a slash.
+            let is_file =
+                name.starts_with('/') && !name.starts_with("/dev/") || name.starts_with("/dev/shm/");
+            if !is_file || !self.is_new_name(namespace, &name) {
+                continue;
+            }
+            let number = entry.file_name();
+            match self.is_remote_descriptor(process, &number.to_string_lossy()) {
+                Some(true) => self.found.remote += 1,
+                // The mounts of memfd and System V segments are not listed.
+                None if !is_kernels_own(&name) => self.found.unreadable += 1,
+                None | Some(false) => match open_regular(&entry.path()) {
+                    Ok(file) => self.add(file, &name, true),
+                    // Directories and devices are opened too.
+                    Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
+                    Err(_) => self.found.unreadable += 1,
+                },
+            }
+        }
+        true
+    }
+
+    /// Whether an open file is on a remote file system, by its mount; `None` if it is not listed.
+    fn is_remote_descriptor(&self, process: &Process, number: &str) -> Option<bool> {
+        let info = process.read_file(&format!("fdinfo/{number}"), MAX_INFO_BYTES).ok()?;
+        let info = String::from_utf8_lossy(&info).into_owned();
+        let line = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
+        let id: u64 = line.trim().parse().ok()?;
+        self.is_remote(|mount| mount.id == id)
+    }
+
+    /// Whether a name is seen for the first time; a deleted file shares its name with others.
+    fn is_new_name(&mut self, namespace: u64, name: &str) -> bool {
+        if name.ends_with(DELETED) {
+            return true;
+        }
+        let mut hasher = DefaultHasher::new();
+        (namespace, name).hash(&mut hasher);
+        self.names.insert(hasher.finish())
+    }
+
+    /// Adds an open file under its name.
+    pub fn add(&mut self, file: File, name: &str, is_used: bool) {
+        let Ok(data) = file.metadata() else { return };
+        if !self.seen.insert((data.dev(), data.ino())) {
+            return;
+        }
+        let kind = rustix::fs::fstatfs(&file).map_or(0, |stat| stat.f_type.cast_unsigned());
+        if kind == HUGETLBFS_MAGIC {
+            return;
+        }
+        let Ok(cached) = count_cached(&file, data.len()) else {
+            self.found.unreadable += 1;
+            return;
+        };
+        if cached.cached_bytes == 0 {
+            return;
+        }
+        let path = name.strip_suffix(DELETED).unwrap_or(name);
+        let keep = cached.cached_bytes >= LEAST_SAMPLED;
+        self.found.files.push(CachedFile {
+            path: path.to_owned(),
+            is_deleted: path.len() < name.len() || data.nlink() == 0,
+            is_shared_memory: kind == TMPFS_MAGIC,
+            is_used,
+            size: data.len(),
+            open: keep.then_some(file),
+            ..cached
+        });
+        self.shrink();
+    }
+
+    /// Closes all files but the largest, and forgets the smaller half of too many.
+    fn shrink(&mut self) {
+        let files = &mut self.found.files;
+        let open = files.iter().filter(|file| file.open.is_some()).count();
+        if open < 2 * MAX_OPEN && files.len() < MAX_FILES {
+            return;
+        }
+        sort(files);
+        files.iter_mut().skip(MAX_OPEN).for_each(|file| file.open = None);
+        if files.len() >= MAX_FILES {
+            files.truncate(MAX_FILES / 2);
+        }
+    }
+
+    /// Samples the largest files for the groups that they are charged to, for at most `time`, and
+    /// returns all.
+    pub fn finish(mut self, sampler: Option<&ChargeSampler>, time: Duration) -> Files {
+        sort(&mut self.found.files);
+        let since = Instant::now();
+        for file in &mut self.found.files {
+            let Some(open) = file.open.take() else { continue };
+            let Some(sampler) = sampler.filter(|_| since.elapsed() < time) else { continue };
+            let sample = sampler.sample(&open, file.size);
+            file.charged_bytes = sample.and_then(|sample| sample.share_of(file.cached_bytes));
+            self.found.is_sampled |= file.charged_bytes.is_some();
+        }
+        self.found
+    }
+}
+
+/// Suffix that the kernel adds to the name of a file without a path.
+const DELETED: &str = " (deleted)";
+
+fn is_kernels_own(name: &str) -> bool {
+    ["/memfd:", "/SYSV", "/dev/zero"].iter().any(|start| name.starts_with(start))
+}
+
+fn sort(files: &mut [CachedFile]) {
+    files.sort_by(|a, b| b.cached_bytes.cmp(&a.cached_bytes).then_with(|| a.path.cmp(&b.path)));
+}
+
+/// What the page cache holds of a file of `size` bytes: by cachestat(2), else by mincore(2), which
+/// does not tell written pages apart.
+fn count_cached(file: &File, size: u64) -> io::Result<CachedFile> {
+    let bytes = |pages: u64| pages.saturating_mul(PAGE_BYTES);
+    let counted = |cached, dirty, writeback| CachedFile {
+        path: String::new(),
+        is_deleted: false,
+        is_shared_memory: false,
+        is_used: false,
+        cached_bytes: bytes(cached),
+        dirty_bytes: bytes(dirty).min(bytes(cached)),
+        writeback_bytes: bytes(writeback).min(bytes(cached).saturating_sub(bytes(dirty))),
+        charged_bytes: None,
+        size,
+        open: None,
+    };
+    /// errno(3).
+    const ENOSYS: i32 = 38;
+    match cache_stat(file) {
+        Ok(stat) => Ok(counted(stat.cached_pages, stat.dirty_pages, stat.writeback_pages)),
+        Err(error) if error.raw_os_error() == Some(ENOSYS) && may_write(file) => {
+            Ok(counted(resident_pages(file, size)?, 0, 0))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether mincore(2) answers truly: to the owner of the file and root.
+fn may_write(file: &File) -> bool {
+    let user = strandline_sys::host::effective_user();
+    user == 0 || file.metadata().is_ok_and(|data| data.uid() == user)
+}
+
+fn resident_pages(file: &File, size: u64) -> io::Result<u64> {
+    let mut pages = 0;
+    let mut offset = 0;
+    let end = size.min(MAX_COUNTED_BYTES);
+    while offset < end {
+        let bytes = (end - offset).min(COUNTED_WINDOW);
+        let window = FileWindow::new(file, offset, usize::try_from(bytes).unwrap_or(usize::MAX))?;
+        pages += window.resident()?.iter().filter(|is| **is).count() as u64;
+        offset += bytes;
+    }
+    Ok(pages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn own() -> Process {
+        Process::open(std::process::id().cast_signed()).unwrap()
+    }
+
+    fn search() -> FileSearch {
+        FileSearch::new(Duration::from_secs(600))
+    }
+
+    #[test]
+    fn open_deleted_and_shared_files_are_found_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kept");
+        let mut kept = File::create(&path).unwrap();
+        kept.write_all(&[1; 300_000]).unwrap();
+        let mut again = File::open(&path).unwrap();
+        let mut deleted = tempfile::NamedTempFile::new_in(folder.path()).unwrap().into_file();
+        deleted.write_all(&[1; 200_000]).unwrap();
+        let memory = rustix::fs::memfd_create("pages", rustix::fs::MemfdFlags::empty());
+        let mut memory = memory.map(File::from).unwrap();
+        memory.write_all(&[1; 100_000]).unwrap();
+        let mut search = search();
+        search.add_process(&own());
+        search.add_process(&own());
+        let found = search.finish(None, Duration::ZERO);
+        let of = |name: &str| {
+            let all = found.files.iter().filter(|file| file.path.contains(name));
+            all.map(|file| (file.cached_bytes, file.is_deleted, file.is_shared_memory)).collect::<Vec<_>>()
+        };
+        assert_eq!(of("/kept"), [(74 * PAGE_BYTES, false, false)]);
+        assert_eq!(of("/memfd:pages"), [(25 * PAGE_BYTES, true, true)]);
+        let all = found.files.iter().filter(|file| file.is_deleted && file.cached_bytes == 49 * PAGE_BYTES);
+        assert!(all.count() >= 1, "{found:?}");
+        assert!(!found.names_left && found.not_allowed == 0);
+        std::io::Read::read(&mut again, &mut [0]).unwrap();
+    }
+
+    #[test]
+    fn without_time_nothing_is_looked_at() {
+        let mut search = FileSearch::new(Duration::ZERO);
+        search.add_process(&own());
+        let found = search.finish(None, Duration::ZERO);
+        assert!(found.files.is_empty() && found.names_left);
+    }
+
+    #[test]
+    fn pages_are_counted_without_the_newer_call_too() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[1; 10 * PAGE_BYTES as usize + 1]).unwrap();
+        assert_eq!(resident_pages(&file, 10 * PAGE_BYTES + 1).unwrap(), 11);
+        assert_eq!(resident_pages(&tempfile::tempfile().unwrap(), 0).unwrap(), 0);
+    }
+}

@@ -1,0 +1,496 @@
+//! What the kernel counts for a control group: charge, its parts, limits, events, pressure.
+//!
+//! Version 2: Documentation/admin-guide/cgroup-v2.rst; version 1: cgroup-v1/memory.rst. A file or
+//! a line that is missing, malformed or overflows is `None`; nothing is guessed.
+
+use super::hierarchy::{Group, GroupError, Version};
+
+/// From this on a limit of version 1 is none: PAGE_COUNTER_MAX, rounded down to pages.
+const NO_LIMIT: u64 = 1 << 62;
+/// How often the charge is read again if it changed while its parts were read.
+const MAX_ATTEMPTS: usize = 8;
+/// A change of the charge that is accepted: what one processor charges at once.
+const SMALL_CHANGE: u64 = 64 * 4096;
+
+/// The figures of a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// memory.current or memory.usage_in_bytes.
+    pub current_bytes: u64,
+    /// By how much it changed while the parts were read.
+    pub changed_bytes: u64,
+    /// The parts, with those of the groups below.
+    pub parts: Parts,
+    /// Its limits.
+    pub limits: Limits,
+    /// What happened at the limits.
+    pub events: Events,
+    /// How long its tasks waited for memory.
+    pub pressure: Option<Pressure>,
+    /// Swap in use.
+    pub swap_bytes: Option<u64>,
+    /// Whether its figures include the groups below it.
+    pub is_hierarchical: bool,
+    /// Number of removed groups below it whose memory is still charged.
+    pub removed_groups: Option<u64>,
+}
+
+/// The parts of the charge, by the names of memory.stat of version 2.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// Anonymous pages that are mapped.
+    pub anon: Option<u64>,
+    /// Pages of files, with shared memory and the swap cache.
+    pub file: Option<u64>,
+    /// Shared memory: tmpfs, memfd, System V, shared anonymous.
+    pub shmem: Option<u64>,
+    /// Pages in the swap cache.
+    pub swapcached: Option<u64>,
+    /// Pages of files that are mapped.
+    pub file_mapped: Option<u64>,
+    /// Written pages.
+    pub file_dirty: Option<u64>,
+    /// Pages being written.
+    pub file_writeback: Option<u64>,
+    /// Inactive list of file pages, which are reclaimed first.
+    pub inactive_file: Option<u64>,
+    /// Active list of file pages.
+    pub active_file: Option<u64>,
+    /// Pages that are not reclaimed: mlocked, ramfs.
+    pub unevictable: Option<u64>,
+    /// All memory of the kernel (Linux 5.18; version 1: memory.kmem.usage_in_bytes).
+    pub kernel: Option<u64>,
+    /// Stacks of threads in the kernel.
+    pub kernel_stack: Option<u64>,
+    /// Page tables.
+    pub pagetables: Option<u64>,
+    /// Page tables of devices and virtual machines.
+    pub sec_pagetables: Option<u64>,
+    /// Per-processor structures.
+    pub percpu: Option<u64>,
+    /// vmalloc.
+    pub vmalloc: Option<u64>,
+    /// Buffers of sockets.
+    pub sock: Option<u64>,
+    /// Compressed pages of zswap.
+    pub zswap: Option<u64>,
+    /// What these pages had before.
+    pub zswapped: Option<u64>,
+    /// Slab objects that can be reclaimed: directory entries, inodes.
+    pub slab_reclaimable: Option<u64>,
+    /// Slab objects that cannot.
+    pub slab_unreclaimable: Option<u64>,
+    /// Huge pages of hugetlbfs, where they are charged (Linux 6.7, memory_hugetlb_accounting).
+    pub hugetlb: Option<u64>,
+    /// Buffers of TCP, beside the charge (version 1 only).
+    pub tcp_beside: Option<u64>,
+}
+
+/// Limits and protections; `None`: none, or not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// memory.max, memory.limit_in_bytes.
+    pub max: Option<u64>,
+    /// memory.high: above it tasks are slowed down and reclaim.
+    pub high: Option<u64>,
+    /// memory.low: protected unless nothing else is left.
+    pub low: Option<u64>,
+    /// memory.min: never reclaimed.
+    pub min: Option<u64>,
+    /// memory.soft_limit_in_bytes (version 1).
+    pub soft: Option<u64>,
+    /// memory.peak, memory.max_usage_in_bytes.
+    pub peak: Option<u64>,
+    /// memory.swap.max.
+    pub swap: Option<u64>,
+}
+
+/// What happened at the limits; `None`: not counted by this version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Events {
+    /// Reclaimed although below `low`.
+    pub low: Option<u64>,
+    /// Slowed down above `high`.
+    pub high: Option<u64>,
+    /// Charges that met the limit (version 1: memory.failcnt).
+    pub max: Option<u64>,
+    /// Charges that failed.
+    pub oom: Option<u64>,
+    /// Processes killed.
+    pub oom_kill: Option<u64>,
+    /// Times that all processes of the group were killed.
+    pub oom_group_kill: Option<u64>,
+    /// Whether tasks wait for memory now (version 1).
+    pub under_oom: Option<bool>,
+}
+
+/// memory.pressure: share of the time, as parts of a million.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pressure {
+    /// At least one task waited, over the last 10 s.
+    pub some_10: u64,
+    /// The same over 60 s.
+    pub some_60: u64,
+    /// All tasks waited, over the last 10 s.
+    pub full_10: u64,
+    /// The same over 60 s.
+    pub full_60: u64,
+    /// Time that at least one task waited since the group exists, in microseconds.
+    pub some_total_micros: u64,
+    /// Time that all waited.
+    pub full_total_micros: u64,
+}
+
+impl Memory {
+    /// Reads the figures of `group`: the charge before and after its parts, again while it
+    /// changes by more than a processor charges at once.
+    ///
+    /// # Errors
+    /// [`GroupError::Gone`] or [`GroupError::NotCounted`].
+    pub fn read(group: &Group) -> Result<Self, GroupError> {
+        let mut best: Option<Self> = None;
+        for _ in 0..MAX_ATTEMPTS {
+            let before = current(group)?;
+            let mut read = Self::once(group);
+            read.current_bytes = current(group)?;
+            read.changed_bytes = read.current_bytes.abs_diff(before);
+            if best.as_ref().is_none_or(|best| read.changed_bytes < best.changed_bytes) {
+                best = Some(read);
+            }
+            if best.as_ref().is_some_and(|best| best.changed_bytes <= SMALL_CHANGE) {
+                break;
+            }
+        }
+        best.ok_or_else(|| GroupError::Gone { path: group.path.clone() })
+    }
+
+    fn once(group: &Group) -> Self {
+        match group.version {
+            Version::One => one(group),
+            Version::Two => two(group),
+        }
+    }
+}
+
+/// The charge, or why there is none.
+fn current(group: &Group) -> Result<u64, GroupError> {
+    let name = group.version.current_file();
+    let path = || group.path.clone();
+    match group.read(name) {
+        Ok(text) => text.trim().parse().map_err(|_| GroupError::NotCounted {
+            path: path(),
+            why: format!("{name} holds no number; report this with `strandline doctor`'s output"),
+        }),
+        Err(_) if group.is_gone() => Err(GroupError::Gone { path: path() }),
+        Err(source) if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            Err(GroupError::Io { path: group.folder.join(name).display().to_string(), source })
+        }
+        Err(_) => Err(GroupError::NotCounted { path: path(), why: why_not_counted(group) }),
+    }
+}
+
+/// Why a group of version 2 has no memory files.
+fn why_not_counted(group: &Group) -> String {
+    let kind = group.text("cgroup.type").unwrap_or_default();
+    if kind.trim() == "threaded" {
+        return "it is threaded, and its memory is charged to the group above it: give that one".to_owned();
+    }
+    if group.path == "/" {
+        return "it is the root, for which memory.current does not exist: give a group below it (`systemd-cgls`)"
+            .to_owned();
+    }
+    format!(
+        "it has no {}, as the memory controller is not passed on to it (cgroup.subtree_control above it): give the group above",
+        group.version.current_file()
+    )
+}
+
+/// The value of `key` in text of lines `key value`.
+fn value(text: &str, key: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
+    line.trim().parse().ok()
+}
+
+fn two(group: &Group) -> Memory {
+    let stat = group.text("memory.stat").unwrap_or_default();
+    let get = |key: &str| value(&stat, key);
+    let events = group.text("memory.events").unwrap_or_default();
+    let event = |key: &str| value(&events, key);
+    Memory {
+        parts: Parts {
+            anon: get("anon"),
+            file: get("file"),
+            shmem: get("shmem"),
+            swapcached: get("swapcached"),
+            file_mapped: get("file_mapped"),
+            file_dirty: get("file_dirty"),
+            file_writeback: get("file_writeback"),
+            inactive_file: get("inactive_file"),
+            active_file: get("active_file"),
+            unevictable: get("unevictable"),
+            kernel: get("kernel"),
+            kernel_stack: get("kernel_stack"),
+            pagetables: get("pagetables"),
+            sec_pagetables: get("sec_pagetables"),
+            percpu: get("percpu"),
+            vmalloc: get("vmalloc"),
+            sock: get("sock"),
+            zswap: get("zswap"),
+            zswapped: get("zswapped"),
+            slab_reclaimable: get("slab_reclaimable"),
+            slab_unreclaimable: get("slab_unreclaimable"),
+            hugetlb: get("hugetlb"),
+            tcp_beside: None,
+        },
+        limits: Limits {
+            max: group.number("memory.max"),
+            high: group.number("memory.high"),
+            low: group.number("memory.low").filter(|&bytes| bytes > 0),
+            min: group.number("memory.min").filter(|&bytes| bytes > 0),
+            soft: None,
+            peak: group.number("memory.peak"),
+            swap: group.number("memory.swap.max"),
+        },
+        events: Events {
+            low: event("low"),
+            high: event("high"),
+            max: event("max"),
+            oom: event("oom"),
+            oom_kill: event("oom_kill"),
+            oom_group_kill: event("oom_group_kill"),
+            under_oom: None,
+        },
+        pressure: group.text("memory.pressure").and_then(|text| pressure(&text)),
+        swap_bytes: group.number("memory.swap.current"),
+        is_hierarchical: true,
+        removed_groups: group.text("cgroup.stat").and_then(|text| value(&text, "nr_dying_descendants")),
+        ..Memory::default()
+    }
+}
+
+fn one(group: &Group) -> Memory {
+    let stat = group.text("memory.stat").unwrap_or_default();
+    // Without the file, the kernel (5.11 and later) has no other mode.
+    let is_hierarchical = group.number("memory.use_hierarchy") != Some(0);
+    let get = |key: &str| {
+        let total = is_hierarchical.then(|| value(&stat, &format!("total_{key}"))).flatten();
+        total.or_else(|| value(&stat, key))
+    };
+    let limit = |name: &str| group.number(name).filter(|&bytes| bytes < NO_LIMIT);
+    let control = group.text("memory.oom_control").unwrap_or_default();
+    Memory {
+        parts: Parts {
+            anon: get("rss"),
+            file: get("cache"),
+            shmem: get("shmem"),
+            swapcached: get("swapcached"),
+            file_mapped: get("mapped_file"),
+            file_dirty: get("dirty"),
+            file_writeback: get("writeback"),
+            inactive_file: get("inactive_file"),
+            active_file: get("active_file"),
+            unevictable: get("unevictable"),
+            // The root's charge is its pages alone (mm/memcontrol-v1.c, mem_cgroup_usage).
+            kernel: (group.path != "/").then(|| group.number("memory.kmem.usage_in_bytes")).flatten(),
+            tcp_beside: group.number("memory.kmem.tcp.usage_in_bytes"),
+            ..Parts::default()
+        },
+        limits: Limits {
+            max: limit("memory.limit_in_bytes"),
+            soft: limit("memory.soft_limit_in_bytes"),
+            peak: group.number("memory.max_usage_in_bytes"),
+            ..Limits::default()
+        },
+        events: Events {
+            max: group.number("memory.failcnt"),
+            oom_kill: value(&control, "oom_kill"),
+            under_oom: value(&control, "under_oom").map(|number| number != 0),
+            ..Events::default()
+        },
+        swap_bytes: get("swap"),
+        is_hierarchical,
+        ..Memory::default()
+    }
+}
+
+/// Parses `some avg10=0.00 avg60=0.00 avg300=0.00 total=0` and the same for `full`.
+fn pressure(text: &str) -> Option<Pressure> {
+    let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let field = |line: &str, name: &str| {
+        let word = line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='))?;
+        word.trim().parse::<f64>().ok().filter(|value| value.is_finite() && *value >= 0.0)
+    };
+    // Per cent to parts of a million.
+    let share = |line: &str, name: &str| field(line, name).map(|value| (value * 1e4) as u64);
+    let (some, full) = (line("some")?, line("full")?);
+    Some(Pressure {
+        some_10: share(some, "avg10")?,
+        some_60: share(some, "avg60")?,
+        full_10: share(full, "avg10")?,
+        full_60: share(full, "avg60")?,
+        some_total_micros: field(some, "total")? as u64,
+        full_total_micros: field(full, "total")? as u64,
+    })
+}
+
+/// The smallest limit of a group and those above it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EffectiveLimit {
+    /// The limit.
+    pub bytes: u64,
+    /// The group that has it.
+    pub path: String,
+}
+
+/// The limit that holds for `group`: the smallest of its own and those above it. `None` if there is
+/// none.
+pub fn effective_limit(group: &Group) -> Option<EffectiveLimit> {
+    let name = match group.version {
+        Version::One => "memory.limit_in_bytes",
+        Version::Two => "memory.max",
+    };
+    let mut smallest: Option<EffectiveLimit> = None;
+    let mut path = group.path.trim_end_matches('/');
+    for folder in group.folder.ancestors() {
+        let text = std::fs::read_to_string(folder.join(name)).unwrap_or_default();
+        let limit = text.trim().parse::<u64>().ok().filter(|&bytes| bytes < NO_LIMIT);
+        if let Some(bytes) = limit.filter(|&bytes| smallest.as_ref().is_none_or(|least| bytes < least.bytes))
+        {
+            let path = if path.is_empty() { "/" } else { path };
+            smallest = Some(EffectiveLimit { bytes, path: path.to_owned() });
+        }
+        if path.is_empty() {
+            break;
+        }
+        path = path.rsplit_once('/').map_or("", |(above, _)| above);
+    }
+    smallest
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::hierarchy::Hierarchy;
+    use super::*;
+
+    /// A group in a folder made for the test, with these files.
+    fn group(version: Version, files: &[(&str, &[u8])]) -> (tempfile::TempDir, Group) {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(folder.path().join("a/b")).unwrap();
+        for (name, text) in files {
+            std::fs::write(folder.path().join("a/b").join(name), text).unwrap();
+        }
+        let group = Hierarchy::at(version, folder.path()).open("/a/b").unwrap();
+        (folder, group)
+    }
+
+    #[test]
+    fn version_two_is_read_by_its_names() {
+        let stat = b"anon 1000\nfile 500\nkernel 300\nshmem 100\ninactive_file 250\nactive_file 150\nslab_reclaimable 7\nanon_thp 99\nx\n";
+        let (_folder, group) = group(
+            Version::Two,
+            &[
+                ("memory.current", b"8192\n"),
+                ("memory.stat", stat),
+                ("memory.max", b"max\n"),
+                ("memory.high", b"9000\n"),
+                ("memory.low", b"0\n"),
+                ("memory.events", b"low 0\nhigh 3\nmax 2\noom 1\noom_kill 1\n"),
+                ("memory.pressure", b"some avg10=1.50 avg60=0.25 avg300=0.00 total=77\nfull avg10=0.00 avg60=0.10 avg300=0.00 total=5\n"),
+                ("memory.swap.current", b"4096\n"),
+                ("cgroup.stat", b"nr_descendants 0\nnr_dying_descendants 2\n"),
+            ],
+        );
+        let memory = Memory::read(&group).unwrap();
+        assert_eq!((memory.current_bytes, memory.changed_bytes), (8192, 0));
+        assert_eq!(
+            (memory.parts.anon, memory.parts.kernel, memory.parts.sock),
+            (Some(1000), Some(300), None)
+        );
+        assert_eq!((memory.limits.max, memory.limits.high, memory.limits.low), (None, Some(9000), None));
+        assert_eq!(
+            (memory.events.high, memory.events.oom_kill, memory.events.low),
+            (Some(3), Some(1), Some(0))
+        );
+        let pressure = memory.pressure.unwrap();
+        assert_eq!((pressure.some_10, pressure.some_60, pressure.full_60), (15_000, 2_500, 1_000));
+        assert_eq!((memory.swap_bytes, memory.removed_groups), (Some(4096), Some(2)));
+    }
+
+    #[test]
+    fn version_one_has_totals_and_no_limit_is_a_large_number() {
+        let stat =
+            b"cache 1\nrss 2\ntotal_cache 500\ntotal_rss 1000\ntotal_inactive_file 300\ntotal_swap 0\n";
+        let files: [(&str, &[u8]); 7] = [
+            ("memory.usage_in_bytes", b"8192\n"),
+            ("memory.stat", stat),
+            ("memory.limit_in_bytes", b"9223372036854771712\n"),
+            ("memory.failcnt", b"4\n"),
+            ("memory.oom_control", b"oom_kill_disable 0\nunder_oom 1\noom_kill 6\n"),
+            ("memory.kmem.usage_in_bytes", b"64\n"),
+            ("memory.use_hierarchy", b"1\n"),
+        ];
+        let (folder, group) = group(Version::One, &files);
+        let memory = Memory::read(&group).unwrap();
+        assert_eq!(
+            (memory.parts.anon, memory.parts.file, memory.parts.kernel),
+            (Some(1000), Some(500), Some(64))
+        );
+        assert_eq!((memory.limits.max, memory.swap_bytes, memory.pressure), (None, Some(0), None));
+        let events = memory.events;
+        assert_eq!((events.max, events.oom_kill, events.under_oom), (Some(4), Some(6), Some(true)));
+        std::fs::write(folder.path().join("a/b/memory.use_hierarchy"), "0\n").unwrap();
+        let memory = Memory::read(&group).unwrap();
+        assert_eq!((memory.parts.anon, memory.is_hierarchical), (Some(2), false));
+    }
+
+    #[test]
+    fn the_smallest_limit_above_holds() {
+        let (folder, group) = group(Version::Two, &[("memory.max", b"9000\n")]);
+        assert_eq!(
+            effective_limit(&group).map(|limit| (limit.bytes, limit.path)),
+            Some((9000, "/a/b".into()))
+        );
+        std::fs::write(folder.path().join("a/memory.max"), "5000").unwrap();
+        assert_eq!(effective_limit(&group).map(|limit| (limit.bytes, limit.path)), Some((5000, "/a".into())));
+        std::fs::write(folder.path().join("memory.max"), "100").unwrap();
+        assert_eq!(effective_limit(&group).map(|limit| (limit.bytes, limit.path)), Some((100, "/".into())));
+    }
+
+    #[test]
+    fn a_group_without_figures_says_why() {
+        let why = |files: &[(&str, &[u8])]| {
+            let (_folder, group) =
+                group(Version::Two, &[&[("cgroup.procs", b"".as_slice())], files].concat());
+            Memory::read(&group).unwrap_err().to_string()
+        };
+        assert!(why(&[]).contains("cgroup.subtree_control"));
+        assert!(why(&[("cgroup.type", b"threaded\n")]).contains("threaded"));
+        assert!(why(&[("memory.current", b"lots\n")]).contains("holds no number"));
+        let (folder, group) = group(Version::Two, &[]);
+        let root = Hierarchy::at(Version::Two, folder.path()).open("/").unwrap();
+        std::fs::write(folder.path().join("cgroup.procs"), "").unwrap();
+        assert!(Memory::read(&root).unwrap_err().to_string().contains("the root"));
+        std::fs::remove_dir(folder.path().join("a/b")).unwrap();
+        assert!(Memory::read(&group).unwrap_err().to_string().contains("was removed"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(
+            stat in proptest::collection::vec(any::<u8>(), 0..400),
+            lines in "((total_)?(anon|rss|file|cache|kernel|sock|shmem)[ =][0-9]{0,25}\n){0,9}",
+            version in prop_oneof![Just(Version::One), Just(Version::Two)],
+        ) {
+            let text = [stat.as_slice(), b"\n", lines.as_bytes()].concat();
+            let files: Vec<(&str, &[u8])> = ["memory.stat", "memory.events", "memory.pressure", "memory.oom_control"]
+                .into_iter()
+                .map(|name| (name, text.as_slice()))
+                .chain([(version.current_file(), b"77".as_slice())])
+                .collect();
+            let (_folder, group) = group(version, &files);
+            prop_assert_eq!(Memory::read(&group).unwrap().current_bytes, 77);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The files of tmpfs mounts that the processes of a group see, whether or not a process has them
+//! open: a file that was written and closed stays in memory until it is removed.
+//!
+//! Folders are walked below /proc/PID/root without following links or leaving the mount
+//! (openat2(2), Linux 5.6), up to a number of entries and a time.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, fstatfs, open, openat2, statat};
+
+use super::files::FileSearch;
+use crate::procfs::Process;
+use crate::procfs::mounts;
+
+/// Maximum number of entries looked at, of mount namespaces, and of mounts.
+const MAX_ENTRIES: u64 = 100_000;
+const MAX_NAMESPACES: usize = 16;
+const MAX_MOUNTS: usize = 256;
+/// Maximum depth of folders.
+const MAX_DEPTH: usize = 32;
+/// Smallest file that is opened to be counted.
+const LEAST_BYTES: u64 = 16 << 10;
+/// Maximum bytes read of /proc/PID/mountinfo.
+const MAX_MOUNTS_BYTES: u64 = 8 << 20;
+
+/// Looks through tmpfs mounts.
+#[derive(Debug)]
+pub struct SharedMemoryWalk {
+    namespaces: BTreeSet<u64>,
+    devices: BTreeSet<(u32, u32)>,
+    entries: u64,
+    deadline: Instant,
+    /// Whether it ended before everything was looked at.
+    pub is_cut: bool,
+}
+
+impl SharedMemoryWalk {
+    /// Ends after `time`.
+    pub fn new(time: Duration) -> Self {
+        Self {
+            namespaces: BTreeSet::new(),
+            devices: BTreeSet::new(),
+            entries: 0,
+            deadline: Instant::now() + time,
+            is_cut: false,
+        }
+    }
+
+    /// Adds the files of the mounts that `process` sees to `search`; each mount once.
+    pub fn add_process(&mut self, process: &Process, search: &mut FileSearch) {
+        use std::os::unix::fs::MetadataExt;
+
+        let namespace = std::fs::metadata(process.path("ns/mnt")).map_or(0, |data| data.ino());
+        if self.namespaces.len() >= MAX_NAMESPACES || !self.namespaces.insert(namespace) {
+            return;
+        }
+        let Ok(root) = open(process.path("root"), PATH_FLAGS, Mode::empty()) else { return };
+        let text = process.read_file("mountinfo", MAX_MOUNTS_BYTES).unwrap_or_default();
+        let shared = mounts::all(&text).into_iter().filter(|mount| mount.kind == "tmpfs");
+        for mount in shared.take(MAX_MOUNTS) {
+            if !self.devices.insert(mount.device) {
+                continue;
+            }
+            let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
+            let top = openat2(&root, mount.point.as_str(), PATH_FLAGS, Mode::empty(), within);
+            // Another file system may be mounted above it.
+            let Some(top) = top.ok().filter(is_tmpfs) else { continue };
+            self.walk(&top, &mount.point, search);
+        }
+    }
+
+    fn walk(&mut self, top: &OwnedFd, point: &str, search: &mut FileSearch) {
+        let mut waiting = vec![(String::from("."), 0)];
+        while let Some((path, depth)) = waiting.pop() {
+            let Ok(folder) = openat2(top, path.as_str(), FOLDER_FLAGS, Mode::empty(), BELOW) else {
+                continue;
+            };
+            let Ok(entries) = Dir::read_from(&folder) else { continue };
+            for entry in entries.flatten() {
+                self.entries += 1;
+                if self.entries > MAX_ENTRIES || Instant::now() >= self.deadline {
+                    self.is_cut = true;
+                    return;
+                }
+                // A name that is no text would be another name as text.
+                let Ok(name) = entry.file_name().to_str() else { continue };
+                if matches!(name, "." | "..") {
+                    continue;
+                }
+                match entry.file_type() {
+                    FileType::Directory if depth < MAX_DEPTH => {
+                        waiting.push((format!("{path}/{name}"), depth + 1));
+                    }
+                    FileType::RegularFile => {
+                        add_file(&folder, name, &format!("{point}{}/{name}", &path[1..]), search)
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+fn add_file(folder: &impl AsFd, name: &str, path: &str, search: &mut FileSearch) {
+    let Ok(stat) = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT) else { return };
+    // Blocks of 512 bytes, which tmpfs has for each page, swapped out or not.
+    let bytes = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
+    if bytes < LEAST_BYTES || !FileType::from_raw_mode(stat.st_mode).is_file() {
+        return;
+    }
+    if let Ok(file) = openat2(folder, name, FILE_FLAGS, Mode::empty(), BELOW) {
+        search.add(File::from(file), path, false);
+    }
+}
+
+const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+const FOLDER_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+const FILE_FLAGS: OFlags = OFlags::RDONLY
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::NOCTTY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+const BELOW: ResolveFlags =
+    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_XDEV);
+
+fn is_tmpfs(folder: &OwnedFd) -> bool {
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    fstatfs(folder).is_ok_and(|stat| stat.f_type.cast_unsigned() == TMPFS_MAGIC)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closed_files_of_shared_memory_are_found_and_links_are_not_followed() {
+        let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
+        std::fs::create_dir(folder.path().join("a")).unwrap();
+        std::fs::write(folder.path().join("a/db"), [1; 100_000]).unwrap();
+        std::os::unix::fs::symlink("/", folder.path().join("root")).unwrap();
+        let mut search = FileSearch::new(Duration::from_secs(600));
+        let mut walk = SharedMemoryWalk::new(Duration::from_secs(600));
+        let own = Process::open(std::process::id().cast_signed()).unwrap();
+        walk.add_process(&own, &mut search);
+        walk.add_process(&own, &mut search);
+        let found = search.finish(None, Duration::ZERO);
+        let path = folder.path().join("a/db").display().to_string();
+        let file = found.files.iter().find(|file| file.path == path);
+        assert!(file.is_some_and(|file| file.cached_bytes == 25 * 4096 && !file.is_used), "{found:?}");
+        assert!(found.files.iter().all(|file| !file.path.contains("/root/")));
+    }
+}

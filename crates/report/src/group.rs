@@ -1,0 +1,259 @@
+//! The screen of a control group: the answer first, then parts and rows, then limits and events.
+
+use std::collections::BTreeMap;
+
+use strandline_inspect::group::facts::{GroupExplanation, GroupRow};
+use strandline_inspect::group::verdict::{self, Sums};
+
+use super::brief::{cost_line, important_caveats};
+use super::model;
+use super::table::{Column, figures, lay_out, words};
+use super::terminal::{faint, joined, listed, next, strong, two_ends};
+use super::text::{clean, hanging, pad_left, pad_right, shorten, width, wrap_at_most};
+use super::units::{bytes, maybe_bytes, percent_of, thousands, whole_percent};
+use crate::paint::Surface;
+
+/// Maximum number of lines of the answer, of rows and of processes of a default screen.
+const MAX_ANSWER_LINES: usize = 7;
+const MAX_ROWS: usize = 10;
+/// Rows below 1/`LEAST_PART` of the charge are summed.
+const LEAST_PART: u64 = 200;
+
+/// The screen, with a final newline.
+pub fn screen(explanation: &GroupExplanation, verbose: bool, surface: Surface) -> String {
+    let cgroup = &explanation.cgroup;
+    let mut lines = heading(explanation, surface);
+    let (important, others) = important_caveats(&explanation.caveats, cgroup.current_bytes);
+    let important = important.into_iter().map(|sentence| sentence + ".");
+    let answer: Vec<String> =
+        std::iter::once(clean(&explanation.verdict.headline)).chain(important).collect();
+    let most = if verbose { usize::MAX } else { MAX_ANSWER_LINES };
+    lines.extend(strong(&wrap_at_most(&answer.join(" "), surface.columns, most), surface));
+    lines.push(String::new());
+    lines.extend(sums(&verdict::sums(&explanation.rows), cgroup.current_bytes));
+    lines.push(String::new());
+    lines.extend(rows(explanation, verbose, surface));
+    lines.push(String::new());
+    lines.extend(limits(explanation, surface));
+    if verbose {
+        lines.extend(details(explanation, surface));
+    }
+    lines.push(String::new());
+    lines.extend(next(&commands(explanation, verbose, surface), surface));
+    let caveats = if verbose { 0 } else { others };
+    let cost = &explanation.cost;
+    lines.extend(faint(&[cost_line(cost.stopped_seconds, cost.wall_seconds, None, caveats)], surface));
+    joined(&lines)
+}
+
+/// Name, limit, charge.
+fn heading(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
+    let cgroup = &explanation.cgroup;
+    let kills = cgroup.events.oom_kill.filter(|&kills| kills > 0);
+    let killed =
+        kills.map(|kills| format!("OOM-killed {} times", thousands(kills)).replace(" 1 times", " once"));
+    let limit = cgroup
+        .effective_limit_bytes
+        .map_or_else(|| "no limit".to_owned(), |limit| format!("limit {}", bytes(limit)));
+    let under = (cgroup.events.under_oom == Some(true)).then(|| "out of memory now".to_owned());
+    let about: Vec<String> = [Some(limit), killed, under].into_iter().flatten().collect();
+    let right = format!("{} charged", bytes(cgroup.current_bytes));
+    let room = surface.columns.saturating_sub(right.len() + 2 + 9 + about.join(", ").len());
+    let path = shorten(&clean(&explanation.target.path), room.max(16));
+    let mut lines = two_ends(&format!("cgroup {path} ({})", about.join(", ")), &right, surface);
+    lines.push(String::new());
+    lines
+}
+
+/// The kinds of memory, a line each.
+fn sums(sums: &Sums, whole: u64) -> Vec<String> {
+    let mut all = [
+        ("processes", sums.processes),
+        ("shared memory", sums.shared),
+        ("page cache", sums.cache),
+        ("kernel", sums.kernel),
+        ("charge stock", sums.stock),
+        ("unattributed", sums.unknown),
+    ];
+    all.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
+    let lines = all.iter().filter(|(_, size)| *size > 0).map(|(name, size)| {
+        format!(
+            "  {}  {}  {}",
+            pad_right(name, 13),
+            pad_left(&bytes(*size), 8),
+            pad_left(&whole_percent(*size, whole), 5)
+        )
+    });
+    lines.collect()
+}
+
+const HEAD: [Column; 5] =
+    [figures("bytes"), figures("share"), words("state"), words("row"), words("what it is")];
+
+/// The ledger: the largest rows; of the others, those of one id together, if they are large.
+fn rows(explanation: &GroupExplanation, all: bool, surface: Surface) -> Vec<String> {
+    let whole = explanation.cgroup.current_bytes;
+    let is_large = |size: u64| all || size >= whole / LEAST_PART;
+    let most = if all { usize::MAX } else { MAX_ROWS };
+    let (large, small): (Vec<&GroupRow>, Vec<&GroupRow>) =
+        explanation.rows.iter().partition(|row| is_large(row.bytes));
+    let (large, beyond) = large.split_at(large.len().min(most));
+    let mut shown: Vec<(u64, Vec<String>)> = large.iter().map(|row| (row.bytes, cells(row, whole))).collect();
+    let mut rest = Folded::default();
+    let mut by_id: BTreeMap<&str, Folded<'_>> = BTreeMap::new();
+    for row in beyond.iter().chain(&small) {
+        by_id.entry(&row.id).or_default().add(row);
+    }
+    for folded in by_id.into_values() {
+        match folded.first.filter(|_| folded.rows > 1 && is_large(folded.bytes)) {
+            Some(first) => {
+                let more = format!("{} smaller, such as {}", thousands(folded.rows), clean(&first.holder));
+                let mut line = cells(first, whole);
+                (line[0], line[1], line[4]) = (bytes(folded.bytes), whole_percent(folded.bytes, whole), more);
+                shown.push((folded.bytes, line));
+            }
+            None => rest.join(&folded),
+        }
+    }
+    shown.sort_by_key(|(size, _)| std::cmp::Reverse(*size));
+    if rest.rows > 0 {
+        let count = format!("{} smaller row{}", thousands(rest.rows), if rest.rows == 1 { "" } else { "s" });
+        let (size, share) = (bytes(rest.bytes), whole_percent(rest.bytes, whole));
+        shown.push((rest.bytes, vec![size, share, String::new(), count, "-v lists them".to_owned()]));
+    }
+    let cells: Vec<Vec<String>> = shown.into_iter().map(|(_, cells)| cells).collect();
+    let table = lay_out(&HEAD, &cells, 4, surface.columns);
+    let mut lines = faint(&table[..table.len().min(1)], surface);
+    lines.extend(table.into_iter().skip(1));
+    lines
+}
+
+/// Rows that are shown as one.
+#[derive(Clone, Copy, Default)]
+struct Folded<'a> {
+    rows: u64,
+    bytes: u64,
+    first: Option<&'a GroupRow>,
+}
+
+impl<'a> Folded<'a> {
+    fn add(&mut self, row: &'a GroupRow) {
+        self.rows += 1;
+        self.bytes = self.bytes.saturating_add(row.bytes);
+        self.first = self.first.or(Some(row));
+    }
+
+    fn join(&mut self, other: &Folded<'_>) {
+        self.rows += other.rows;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+    }
+}
+
+fn cells(row: &GroupRow, whole: u64) -> Vec<String> {
+    vec![
+        bytes(row.bytes),
+        whole_percent(row.bytes, whole),
+        model::state_name(row.state).to_owned(),
+        clean(&row.id),
+        clean(&row.holder),
+    ]
+}
+
+/// Limits, working set, events and pressure.
+fn limits(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
+    let cgroup = &explanation.cgroup;
+    let size = |name: &str, known: Option<u64>| known.map(|known| format!("{name} {}", bytes(known)));
+    let own = cgroup
+        .limit_bytes
+        .map_or_else(|| "no limit of its own".to_owned(), |limit| format!("limit {}", bytes(limit)));
+    let above = cgroup.effective_limit_path.as_ref().filter(|path| **path != cgroup.path);
+    let above = above.map(|path| format!("{} at {}", maybe_bytes(cgroup.effective_limit_bytes), clean(path)));
+    let limits = [
+        Some(own),
+        above,
+        size("high", cgroup.high_bytes),
+        size("low", cgroup.low_bytes),
+        size("soft", cgroup.soft_limit_bytes),
+        size("peak", cgroup.peak_bytes),
+        size("swap", cgroup.swap_bytes.filter(|&swap| swap > 0)),
+    ];
+    let sets = [
+        Some(format!(
+            "{} (charge - inactive_file {})",
+            maybe_bytes(cgroup.working_set_bytes),
+            maybe_bytes(cgroup.inactive_file_bytes)
+        )),
+        size("active_file", cgroup.active_file_bytes),
+        size("reclaimable", cgroup.reclaimable_bytes),
+    ];
+    let events = cgroup.events;
+    let count = |name: &str, known: Option<u64>| known.map(|known| format!("{name} {}", thousands(known)));
+    let waited = cgroup.pressure.map(|pressure| {
+        format!(
+            "pressure some {} full {} of 60 s",
+            percent_of(pressure.some_60),
+            percent_of(pressure.full_60)
+        )
+    });
+    let events = [
+        count("oom_kill", events.oom_kill),
+        count("oom", events.oom),
+        count(if cgroup.version == 1 { "failcnt" } else { "max" }, events.max),
+        count("high", events.high),
+        waited,
+    ];
+    let line = |name: &str, parts: &[Option<String>]| {
+        let parts: Vec<&str> = parts.iter().flatten().map(String::as_str).collect();
+        let text = if parts.is_empty() { "not counted".to_owned() } else { parts.join(" · ") };
+        hanging(&pad_right(name, 13), &text, surface.columns)
+    };
+    [line("limits", &limits), line("working set", &sets), line("events", &events)].concat()
+}
+
+/// Processes, groups below, caveats.
+fn details(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !explanation.processes.is_empty() {
+        const HEAD: [Column; 5] =
+            [words("process"), figures("RSS"), figures("anonymous share"), figures("swap"), words("group")];
+        let cells = explanation.processes.iter().map(|one| {
+            vec![
+                format!("{} {}", one.pid, clean(&one.name)),
+                maybe_bytes(one.rss_bytes),
+                maybe_bytes(one.pss_anonymous_bytes),
+                maybe_bytes(one.swap_bytes),
+                clean(&one.cgroup),
+            ]
+        });
+        lines.push(String::new());
+        lines.extend(lay_out(&HEAD, &cells.collect::<Vec<_>>(), 4, surface.columns));
+    }
+    let groups: Vec<String> = explanation
+        .groups
+        .iter()
+        .map(|group| format!("{} {}", maybe_bytes(group.current_bytes), clean(&group.path)))
+        .collect();
+    lines.extend(listed("groups below it (contained in the rows)", &groups, surface));
+    lines.extend(listed("caveats", &model::caveats(&explanation.caveats), surface));
+    lines
+}
+
+/// What to type next.
+fn commands(explanation: &GroupExplanation, verbose: bool, surface: Surface) -> Vec<(String, String)> {
+    let group = clean(&explanation.target.arguments);
+    let mut commands = Vec::new();
+    if let Some(largest) = explanation.processes.first() {
+        commands.push((format!("strandline explain {}", largest.pid), "its largest process".to_owned()));
+    }
+    if !verbose {
+        commands.push((format!("strandline explain -v {group}"), "all rows, processes".to_owned()));
+    }
+    // A command is never cut, what it shows may be left out.
+    let room = commands.iter().map(|(command, _)| width(command)).max().unwrap_or(0);
+    for (_, shows) in &mut commands {
+        if "next   ".len() + room + 2 + width(shows) > surface.columns {
+            shows.clear();
+        }
+    }
+    commands
+}

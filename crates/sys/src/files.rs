@@ -1,0 +1,144 @@
+//! What the page cache holds of a file.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// Pages of a file by their state in the page cache (struct cachestat, Linux 6.5).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStat {
+    /// In the cache.
+    pub cached_pages: u64,
+    /// Written and not yet on disk.
+    pub dirty_pages: u64,
+    /// Being written to disk.
+    pub writeback_pages: u64,
+    /// No longer in the cache; of shared memory: swapped out.
+    pub evicted_pages: u64,
+    /// Evicted so recently that another read counts as pressure.
+    pub recently_evicted_pages: u64,
+}
+
+/// struct cachestat_range; a length of 0 means up to the end of the file.
+#[repr(C)]
+struct CacheStatRange {
+    offset: u64,
+    length: u64,
+}
+
+/// cachestat(2), the same number on all architectures; the libc crate does not name it.
+const SYS_CACHESTAT: libc::c_long = 451;
+
+/// Counts the pages of a whole file in the page cache.
+///
+/// # Errors
+/// Returns the error of cachestat(2): `ENOSYS` before Linux 6.5, `EPERM` for a file of another
+/// user, `EOPNOTSUPP` for hugetlbfs.
+pub fn cache_stat(file: &File) -> io::Result<CacheStat> {
+    let range = CacheStatRange { offset: 0, length: 0 };
+    let mut stat = CacheStat::default();
+    // SAFETY: the kernel reads `range` and writes `stat`, both of the layout of linux/mman.h and
+    // alive for the call.
+    let result =
+        unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &raw const range, &raw mut stat, 0) };
+    crate::check(result)?;
+    Ok(stat)
+}
+
+/// Part of a file, mapped to ask about its pages. Its bytes are never accessed, so that a file
+/// that is truncated meanwhile does no harm.
+#[derive(Debug)]
+pub struct FileWindow {
+    address: *mut libc::c_void,
+    bytes: usize,
+}
+
+const PAGE: usize = 4096;
+
+impl FileWindow {
+    /// Maps `bytes` of `file` from `offset` on, both multiples of the page size.
+    ///
+    /// # Errors
+    /// Returns the error of mmap(2).
+    pub fn new(file: &File, offset: u64, bytes: usize) -> io::Result<Self> {
+        let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let (access, kind) = (libc::PROT_READ, libc::MAP_SHARED);
+        // SAFETY: the kernel chooses a free address; no Rust reference to the memory is ever made.
+        let address =
+            unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, kind, file.as_raw_fd(), offset) };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // Without this advice, unmapping would mark the pages as used (mm/memory.c,
+        // vma_has_recency).
+        // SAFETY: the range is the mapping just made; the advice changes no byte.
+        unsafe { libc::madvise(address, bytes, libc::MADV_RANDOM) };
+        Ok(Self { address, bytes })
+    }
+
+    /// The address of the mapping, for /proc/self/pagemap.
+    pub fn address(&self) -> u64 {
+        self.address.addr() as u64
+    }
+
+    /// Whether each page is in the page cache (mincore(2)). The kernel answers `true` for all pages
+    /// of a file that this user may not write (since Linux 5.2).
+    ///
+    /// # Errors
+    /// Returns the error of mincore(2).
+    pub fn resident(&self) -> io::Result<Vec<bool>> {
+        let mut pages = vec![0_u8; self.bytes.div_ceil(PAGE)];
+        // SAFETY: the vector has a byte for each page of the mapping.
+        let result = unsafe { libc::mincore(self.address, self.bytes, pages.as_mut_ptr()) };
+        crate::check(result.into())?;
+        Ok(pages.iter().map(|page| page & 1 != 0).collect())
+    }
+
+    /// Maps one page into this process, without accessing it (MADV_POPULATE_READ, Linux 5.14).
+    ///
+    /// # Errors
+    /// Returns the error of madvise(2): `EFAULT` for a page behind the end of the file.
+    pub fn populate(&self, page: usize) -> io::Result<()> {
+        if page.checked_mul(PAGE).is_none_or(|at| at >= self.bytes) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // SAFETY: the page lies in the mapping; the kernel fills in page tables only.
+        let result =
+            unsafe { libc::madvise(self.address.byte_add(page * PAGE), PAGE, libc::MADV_POPULATE_READ) };
+        crate::check(result.into()).map(drop)
+    }
+}
+
+impl Drop for FileWindow {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `new` and belongs to this value alone.
+        unsafe { libc::munmap(self.address, self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn a_written_file_is_in_the_cache() {
+        let path = std::env::temp_dir().join(format!("strandline-cached-{}", std::process::id()));
+        let mut file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        file.write_all(&[1; 5 * PAGE]).unwrap();
+        match cache_stat(&file) {
+            Ok(stat) => assert_eq!(stat.cached_pages, 5, "{stat:?}"),
+            Err(error) => {
+                assert!(matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)), "{error}")
+            }
+        }
+        let window = FileWindow::new(&file, 0, 8 * PAGE).unwrap();
+        let resident = window.resident().unwrap();
+        assert_eq!((resident.len(), resident.iter().filter(|page| **page).count()), (8, 5));
+        assert!(window.populate(2).is_ok() && window.populate(7).is_err() && window.populate(8).is_err());
+        file.set_len(0).unwrap();
+        assert!(window.populate(2).is_err(), "a truncated file does no harm");
+    }
+}

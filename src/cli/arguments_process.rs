@@ -1,0 +1,171 @@
+//! The arguments of `explain` and `reclaim`, with the help that people see.
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use strandline_inspect::remedy::applicable;
+use strandline_process::group::Wanted;
+use strandline_recorder::plan;
+use strandline_report::model::Rows;
+
+use super::arguments::{duration, pid};
+use super::arguments_reading::{Detail, QuietFor, SnapshotChoice, rows};
+use super::condition::Condition;
+
+/// The flags that name a control group.
+const GROUP_FLAGS: [&str; 4] = ["cgroup", "container", "unit", "pod"];
+
+/// A control group, by one of its names.
+#[derive(Args, Clone, Debug)]
+pub struct GroupChoice {
+    /// A control group, by its path below /sys/fs/cgroup or as in /proc/PID/cgroup: rows that add up to what is charged to it
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["container", "unit", "pod"])]
+    pub cgroup: Option<String>,
+    /// The group of a container of Docker, containerd, CRI-O or Podman, by its id or the first digits of it
+    #[arg(long, value_name = "ID", conflicts_with_all = ["unit", "pod"])]
+    pub container: Option<String>,
+    /// The group of a unit of systemd
+    #[arg(long, value_name = "NAME", conflicts_with = "pod")]
+    pub unit: Option<String>,
+    /// The group of a Kubernetes pod, by its UID
+    #[arg(long, value_name = "UID")]
+    pub pod: Option<String>,
+}
+
+/// How a group is named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupName {
+    /// By its path.
+    Path(String),
+    /// By what it is the group of.
+    Of(Wanted),
+}
+
+impl GroupChoice {
+    /// The chosen group; `None` if none is named.
+    pub fn name(&self) -> Option<GroupName> {
+        let path = self.cgroup.clone().map(GroupName::Path);
+        let container = || self.container.clone().map(Wanted::Container);
+        let unit = || self.unit.clone().map(Wanted::Unit);
+        let pod = || self.pod.clone().map(Wanted::Pod);
+        path.or_else(|| container().or_else(unit).or_else(pod).map(GroupName::Of))
+    }
+}
+
+/// Arguments of `explain`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  strandline explain 4711
+  strandline explain -v $(pidof my-service)
+  strandline explain --tree 4711
+  strandline explain --container 3f2a9c
+  strandline explain --cgroup /sys/fs/cgroup/system.slice
+  strandline explain --json 4711 | jq .totals
+  strandline explain --fail-if 'stranded > 200MiB' --fail-if 'stranded >= 20%' 4711
+
+Conditions: NAME OP SIZE, where
+  NAME  live, stranded, pinned, evictable, unattributed, rss, pss,
+        predicted (what the best remedy is predicted to release), or row.ID
+  OP    >  >=  <  <=  ==
+  SIZE  bytes, or a number with B, KB, KiB, MB, MiB, GB, GiB, or % of RSS")]
+pub struct Explain {
+    /// The process
+    #[arg(value_name = "PID", value_parser = pid, required_unless_present_any = GROUP_FLAGS, conflicts_with_all = GROUP_FLAGS)]
+    pub pid: Option<i32>,
+    #[command(flatten)]
+    pub group: GroupChoice,
+    #[command(flatten)]
+    pub detail: Detail,
+    /// Rows shown: `all`, or the N largest; by default the 7 largest of at least 0.5 % of RSS
+    #[arg(long, value_name = "all|N", value_parser = rows, conflicts_with_all = GROUP_FLAGS)]
+    pub rows: Option<Rows>,
+    /// Exit with status 1 if this holds; may be given several times
+    #[arg(long, value_name = "EXPR", value_parser = Condition::parse, conflicts_with_all = GROUP_FLAGS)]
+    pub fail_if: Vec<Condition>,
+    /// Explain the process and its descendants: a line each, shared pages counted once
+    #[arg(long, conflicts_with = "verbose", conflicts_with_all = GROUP_FLAGS)]
+    pub tree: bool,
+    /// Also report leaked blocks and what each root retains: see `strandline holders`
+    #[arg(long, conflicts_with_all = ["tree", "max_stop"], conflicts_with_all = GROUP_FLAGS)]
+    pub holders: bool,
+    /// Show the references from a root to a live object of this type (SBCL: a structure's or class's name)
+    #[arg(long, value_name = "TYPE", conflicts_with_all = ["tree", "no_runtimes"], conflicts_with_all = GROUP_FLAGS)]
+    pub path_to: Option<String>,
+    /// Leave out the readers of language runtimes (Perl, CPython, SBCL, Go, V8, the JVM): a shorter stop, fewer rows
+    #[arg(long)]
+    pub no_runtimes: bool,
+    /// Resume the process after this time; memory not yet read is reported as unattributed
+    #[arg(long, value_name = "TIME", value_parser = plan::duration)]
+    pub max_stop: Option<std::time::Duration>,
+    /// When to read a snapshot, a copy-on-write child that never runs, while the process runs on: it stops for some 25 ms per GiB. The
+    /// flag alone means `always`
+    #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "auto", default_missing_value = "always")]
+    pub snapshot: SnapshotChoice,
+    #[command(flatten)]
+    pub quiet: QuietFor,
+}
+
+impl Explain {
+    /// The process; one is required where no group is named.
+    pub fn pid(&self) -> i32 {
+        self.pid.unwrap_or(0)
+    }
+}
+
+/// Examples, and the remedies with what each does.
+fn reclaim_help() -> String {
+    let all = applicable();
+    let width = all.iter().map(|(id, _)| id.len()).max().unwrap_or(0);
+    let lines: Vec<String> = all.iter().map(|(id, help)| format!("  {id:width$}  {help}")).collect();
+    format!(
+        "\
+Examples:
+  strandline reclaim 4711
+  strandline reclaim --dry-run 4711
+  strandline reclaim --remedy zero_pages 4711
+  strandline reclaim --remedy jemalloc_purge 4711
+  strandline reclaim --wait 30 --json 4711
+
+Remedies:
+{}
+
+A refusal is exit status 3, with the reason.",
+        lines.join("\n")
+    )
+}
+
+fn remedies() -> PossibleValuesParser {
+    PossibleValuesParser::new(applicable().into_iter().map(|(id, _)| id))
+}
+
+/// Arguments of `reclaim`.
+#[derive(Args, Debug)]
+#[command(after_help = reclaim_help())]
+pub struct Reclaim {
+    /// The process whose memory is released
+    #[arg(value_name = "PID", value_parser = pid)]
+    pub pid: i32,
+    #[command(flatten)]
+    pub detail: Detail,
+    /// Which remedy; if not given, the allocator's call (malloc_trim, jemalloc_purge, ...) that releases most
+    #[arg(long, value_name = "ID", value_parser = remedies())]
+    pub remedy: Option<String>,
+    /// Predict only; change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// How long to wait for a safe moment
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = duration)]
+    pub wait: std::time::Duration,
+    /// Allow the direct way of zero_pages: if strandline is killed at the wrong instant, a write of the
+    /// process to one of those pages may be lost. Only with `--remedy zero_pages`
+    #[arg(long)]
+    pub allow_lost_write_risk: bool,
+    #[command(flatten)]
+    pub quiet: QuietFor,
+    /// Resume the process after this time at each read; a heap that was not read whole is not trimmed
+    #[arg(long, value_name = "TIME", value_parser = plan::duration)]
+    pub max_stop: Option<std::time::Duration>,
+    /// When to read a snapshot, see explain
+    #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "never", default_missing_value = "always")]
+    pub snapshot: SnapshotChoice,
+}

@@ -1,0 +1,112 @@
+//! `explain --cgroup`: rows add up to what the kernel charges to the group, and name who holds it.
+
+#![cfg(test)]
+
+use serde_json::Value;
+
+use crate::support::memory_group::MemoryGroup;
+use crate::support::strandline::{json, row};
+use crate::support::{Folder, Outcome, Result, Subject, here, skipped};
+
+const MIB: u64 = 1 << 20;
+
+/// Malloc memory of which most is freed below one live block.
+const HEAP: &str = "\
+blocks = [bytearray(4000) for _ in range(10000)]
+del blocks[:7500]
+print('ready', flush=True)
+input()";
+
+/// A file in shared memory that stays, and is open in no process.
+const TMPFS: &str = "\
+import sys
+with open(sys.argv[1], 'wb') as file:
+    file.write(b'x' * (24 << 20))
+print('ready', flush=True)
+input()";
+
+/// A file on disk, written and open.
+const CACHE: &str = "\
+import os, sys
+file = open(sys.argv[1], 'wb')
+file.write(b'x' * (32 << 20))
+file.flush()
+os.fsync(file.fileno())
+print('ready', flush=True)
+input()";
+
+/// A file that is removed on drop.
+struct Removed(String);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Its processes end before the group is removed.
+struct Scene {
+    heap: Subject,
+    _tmpfs: Subject,
+    _cache: Subject,
+    shared: Removed,
+    file: String,
+    _folder: Folder,
+    group: MemoryGroup,
+}
+
+/// A group of three processes with a known use each.
+fn scene(name: &str) -> Result<Option<Scene>> {
+    let Some(group) = MemoryGroup::new(name) else { return Ok(None) };
+    let folder = Folder::new(name)?;
+    let file = folder.0.join("access.log").display().to_string();
+    let shared = Removed(format!("/dev/shm/{}.db", group.name()));
+    let heap = group.python(HEAP, &[])?;
+    let tmpfs = group.python(TMPFS, &[&shared.0])?;
+    let cache = group.python(CACHE, &[&file])?;
+    for subject in [&heap, &tmpfs, &cache] {
+        subject.at_rest()?;
+    }
+    Ok(Some(Scene { heap, _tmpfs: tmpfs, _cache: cache, shared, file, _folder: folder, group }))
+}
+
+fn sum(document: &Value, is: impl Fn(&Value) -> bool) -> u64 {
+    let rows = document["rows"].as_array().into_iter().flatten();
+    rows.filter(|row| is(row)).filter_map(|row| row["bytes"].as_u64()).sum()
+}
+
+fn processors() -> u64 {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    text.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu ")).count() as u64
+}
+
+#[test]
+fn rows_add_up_to_the_charge_and_name_process_mount_and_file() -> Outcome {
+    let Some(scene) = scene("ledger")? else {
+        skipped(here!(), "no control group with a memory controller can be made here");
+        return Ok(());
+    };
+    let document = json(&["explain", "--json", "--cgroup", &scene.group.path()])?;
+    assert_eq!(document["schema"], "strandline/explain-cgroup/1");
+    assert_eq!(document["target"]["kind"], "cgroup");
+    let current = document["cgroup"]["current_bytes"].as_u64().unwrap();
+    assert_eq!(sum(&document, |_| true), current, "{document:#}");
+    let totals = document["totals"].as_object().unwrap();
+    assert_eq!(totals.values().filter_map(Value::as_u64).sum::<u64>(), current);
+    assert_eq!(document["cost"]["stopped_seconds"], 0.0);
+    // 10,000 blocks of 4,000 bytes, of which the freed ones stay below a live one.
+    let heap = sum(&document, |row| row["id"] == "group.anon" && row["pid"] == scene.heap.pid());
+    assert!((38 * MIB..60 * MIB).contains(&heap), "{heap}: {document:#}");
+    let of_file =
+        |id: &str, path: &str| sum(&document, |row| row["id"] == id && row["file"].as_str() == Some(path));
+    assert_eq!(of_file("group.shmem", &scene.shared.0), 24 * MIB, "{document:#}");
+    let cached = of_file("group.cache.clean", &scene.file);
+    assert!((31 * MIB..=32 * MIB).contains(&cached), "{cached}: {document:#}");
+    let stock = row(&document, "group.charge_stock");
+    assert!(stock <= 64 * 4096 * processors(), "{stock}");
+    let unknown = row(&document, "group.unattributed");
+    assert!(unknown * 100 <= current, "{unknown} of {current}: {document:#}");
+    let inactive = document["cgroup"]["inactive_file_bytes"].as_u64().unwrap();
+    assert_eq!(document["cgroup"]["working_set_bytes"], current - inactive);
+    Ok(())
+}

@@ -1,0 +1,4 @@
+//! The ledger of a control group.
+
+mod ledger;
+mod names;

@@ -1,0 +1,70 @@
+//! A control group whose memory is counted, made by a test and removed on drop.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::{Result, Subject};
+
+/// A control group of its own, in the hierarchy that counts memory.
+#[derive(Debug)]
+pub struct MemoryGroup {
+    pub folder: PathBuf,
+}
+
+impl MemoryGroup {
+    /// Makes a group whose name ends in `name`; `None` if none can be made here.
+    pub fn new(name: &str) -> Option<Self> {
+        static TURN: AtomicU64 = AtomicU64::new(0);
+        let turn = TURN.fetch_add(1, Ordering::Relaxed);
+        let places = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
+        let counts_memory = |place: &&str| {
+            let v1 = Path::new(place).join("memory.usage_in_bytes").exists();
+            let v2 = std::fs::read_to_string(Path::new(place).join("cgroup.subtree_control"));
+            v1 || v2.is_ok_and(|text| text.split_whitespace().any(|name| name == "memory"))
+        };
+        let place = Path::new(places.into_iter().find(counts_memory)?);
+        let folder = place.join(format!("strandline-{}-{turn}-{name}", std::process::id()));
+        std::fs::create_dir(&folder).ok()?;
+        Some(Self { folder })
+    }
+
+    /// Makes a group below this one.
+    pub fn child(&self, name: &str) -> Option<Self> {
+        let folder = self.folder.join(name);
+        std::fs::create_dir(&folder).ok()?;
+        Some(Self { folder })
+    }
+
+    /// Its path as an argument.
+    pub fn path(&self) -> String {
+        self.folder.display().to_string()
+    }
+
+    /// Its name.
+    pub fn name(&self) -> String {
+        self.folder.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// Starts a Python program in the group, from its first page on, and waits for its first line.
+    pub fn python(&self, program: &str, arguments: &[&str]) -> Result<Subject> {
+        let mut command = Command::new("sh");
+        let enter = "echo $$ > \"$1\"/cgroup.procs && shift && exec python3 -c \"$@\"";
+        command.args(["-c", enter, "sh"]).arg(&self.folder).arg(program).args(arguments);
+        Subject::start_command(command)
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        // A process that was killed leaves its group a little later.
+        let start = Instant::now();
+        while std::fs::remove_dir(&self.folder).is_err() && self.folder.exists() {
+            if start.elapsed() > Duration::from_secs(10) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
