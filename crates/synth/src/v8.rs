@@ -373,7 +373,10 @@ impl Writer {
         for _ in 0..objects {
             let bytes = PAGE * (33 + self.dice.below(100));
             let start = self.place(bytes);
-            let allocated = bytes - self.places.header - 8 * self.dice.below(64);
+            let area = bytes - self.places.header;
+            // One in three was trimmed: its page still counts the bytes of the larger object.
+            let is_trimmed = self.dice.below(3) == 0;
+            let allocated = if is_trimmed { area + PAGE * 50 } else { area - 8 * self.dice.below(64) };
             let (heap, owner) = (HEAP, space);
             records.push(self.record(&Record {
                 start,
@@ -385,7 +388,7 @@ impl Writer {
                 is_pooled: false,
             }));
             committed += bytes;
-            used += allocated;
+            used += allocated.min(area);
         }
         self.space(space, number, committed);
         self.put(space + self.places.space[2], used);

@@ -25,7 +25,8 @@ fn start(node: &str, flags: &[&str], arguments: &[&str]) -> Result<Subject> {
 fn look(subject: &Subject) -> Result<(Value, Value)> {
     let document = strandline::explain(subject.pid())?;
     let all = document["runtimes"].as_array().ok_or("no runtimes")?;
-    let v8 = all.iter().find(|runtime| runtime["name"] == "v8").ok_or("no v8")?.clone();
+    let v8 = all.iter().find(|runtime| runtime["name"] == "v8").cloned();
+    let v8 = v8.ok_or_else(|| format!("no v8: {:?}", strandline::caveats(&document)))?;
     if v8["read"] != true {
         return Err(format!("not read: {:?}", strandline::caveats(&document)).into());
     }
@@ -58,22 +59,22 @@ fn compare(before: &Value, found: &Value, after: &Value) -> Result<Option<()>> {
     Ok(Some(()))
 }
 
-/// Explains the process until no collection comes between V8's statistics before and after: then
-/// committed bytes must equal V8's, and used bytes lie between the two. A compiler's thread may
-/// give back the rest of its allocation area in between, so they may differ a few times.
+/// Explains the process until V8's statistics before and after the look are of the same state: no
+/// collection came between, and no compiler's thread returned the rest of its allocation area. Then
+/// committed bytes must equal V8's, and used bytes lie between the two.
 fn figures_agree(subject: &mut Subject) -> Result<Value> {
-    const MAX_DIFFERENCES: u32 = 5;
-    let mut differences = 0;
-    until("statistics without a collection between", || {
+    let mut last = String::new();
+    let agreed = until("statistics of one state", || {
+        subject.at_rest()?;
         let before = subject.ask(b's')?;
+        subject.at_rest()?;
         let (document, v8) = look(subject)?;
         let after = subject.ask(b's')?;
         match compare(&before, &v8["own"]["spaces"], &after) {
             Ok(Some(())) => {}
             Ok(None) => return Ok(None),
-            Err(error) if differences >= MAX_DIFFERENCES => return Err(error),
-            Err(_) => {
-                differences += 1;
+            Err(error) => {
+                last = error.to_string();
                 return Ok(None);
             }
         }
@@ -86,7 +87,8 @@ fn figures_agree(subject: &mut Subject) -> Result<Value> {
             .into());
         }
         Ok(Some(document))
-    })
+    });
+    agreed.map_err(|error| format!("{error}; {last}").into())
 }
 
 /// Fails if there is a caveat, or more than 2 % of RSS is not explained.

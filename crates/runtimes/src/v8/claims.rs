@@ -92,12 +92,12 @@ fn claim_page(context: &Context<'_>, space: &Space, page: &Page, classes: Classe
             accumulator.claim_to(page.area_end, Class::Cached);
         }
         Kind::Large => {
-            claim_resident(&mut accumulator, &pages, page.area_end, page.allocated.min(area), classes.used);
+            claim_resident(&mut accumulator, &pages, page.area_end, page.allocated, classes.used);
             accumulator.claim_to(page.area_end, classes.wasted);
         }
         Kind::Paged => {
             let buffer = here.map_or(0, |buffer| buffer.limit - buffer.top);
-            let used = page.allocated.min(area).saturating_sub(buffer);
+            let used = page.allocated.saturating_sub(buffer);
             let wasted = page.wasted.min(area - used);
             claim_resident(&mut accumulator, &pages, page.area_end, used, classes.used);
             claim_resident(&mut accumulator, &pages, page.area_end, wasted, classes.wasted);

@@ -112,7 +112,10 @@ fn page(layout: &Layout, head: Head<'_>, bytes: &[u8]) -> Option<Page> {
         && area_start <= area_end
         && area_end <= end;
     let (heap, owner) = (word(fields.heap)?, word(fields.owner)?);
-    let allocated = word(fields.allocated).filter(|&bytes| bytes <= size)?;
+    // A large object that was trimmed leaves the count of its page as it was
+    // (`Heap::RightTrimArray`, `LargeObjectSpace::ShrinkPageToObjectSize`).
+    // A large object that was trimmed leaves the count of its page as it was.
+    let allocated = word(fields.allocated).filter(|&bytes| bytes < MAX_BYTES)?;
     if !is_within || !heap.is_multiple_of(8) || !owner.is_multiple_of(8) {
         return None;
     }
@@ -120,5 +123,6 @@ fn page(layout: &Layout, head: Head<'_>, bytes: &[u8]) -> Option<Page> {
     let flags = u64::from(half_word_at(flags, layout.pooled.at)?);
     let is_pooled = flags & layout.pooled.bits == layout.pooled.bits;
     let wasted = word(fields.wasted)?;
+    let allocated = allocated.min(area_end - area_start);
     Some(Page { start, end, area_start, area_end, record, allocated, wasted, heap, owner, is_pooled })
 }
