@@ -114,7 +114,7 @@ pub(super) fn interval(text: &str) -> Result<Duration, String> {
     Ok(interval)
 }
 
-fn stop_budget(text: &str) -> Result<StopBudget, String> {
+pub(super) fn stop_budget(text: &str) -> Result<StopBudget, String> {
     StopBudget::parse(text, plan::duration)
 }
 

@@ -2,12 +2,14 @@
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
+use strandline_export::budget::StopBudget;
 use strandline_inspect::remedy::applicable;
 use strandline_process::group::Wanted;
 use strandline_recorder::plan;
 use strandline_report::model::Rows;
 
 use super::arguments::{duration, pid};
+use super::arguments_export::stop_budget;
 use super::arguments_reading::{Detail, QuietFor, SnapshotChoice, rows};
 use super::condition::Condition;
 
@@ -60,6 +62,7 @@ Examples:
   strandline explain --tree 4711
   strandline explain --container 3f2a9c
   strandline explain --cgroup /sys/fs/cgroup/system.slice
+  strandline explain --unit my-service --ledgers
   strandline explain --json 4711 | jq .totals
   strandline explain --fail-if 'stranded > 200MiB' --fail-if 'stranded >= 20%' 4711
 
@@ -74,6 +77,12 @@ pub struct Explain {
     pub pid: Option<i32>,
     #[command(flatten)]
     pub group: GroupChoice,
+    /// Of a control group: take the ledger of each process too, which may stop it
+    #[arg(long)]
+    pub ledgers: bool,
+    /// How long a process may be stopped by its ledger, as in export
+    #[arg(long, value_name = "TIME/PERIOD", default_value = "20ms/min", value_parser = stop_budget)]
+    pub stop_budget: StopBudget,
     #[command(flatten)]
     pub detail: Detail,
     /// Rows shown: `all`, or the N largest; by default the 7 largest of at least 0.5 % of RSS

@@ -1,13 +1,19 @@
 //! `explain --cgroup`, `--container`, `--unit`, `--pod`: one control group.
 
+use strandline_export::ledgers::first_stop;
+use strandline_inspect::explain::Options;
 use strandline_inspect::group::explain_group;
+use strandline_inspect::group::facts::{GroupExplanation, GroupProcess};
+use strandline_inspect::group::ledgers::{LedgerOptions, add_ledgers};
 use strandline_process::group::find::Bounds;
 use strandline_process::group::{Group, Hierarchy};
 use strandline_report::group;
+use strandline_survey::figures::Figures;
 
 use super::arguments::Explain;
 use super::arguments_process::{GroupChoice, GroupName};
 use super::output::Output;
+use super::progress::Progress;
 use super::{CommandResult, Failure, Result};
 
 pub const SCHEMA: &str = "strandline/explain-cgroup/1";
@@ -15,13 +21,38 @@ pub const SCHEMA: &str = "strandline/explain-cgroup/1";
 /// Explains the group that is named.
 pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
     let (hierarchy, group) = open(&arguments.group)?;
-    let explanation = explain_group(&hierarchy, &group)?;
+    let mut explanation = explain_group(&hierarchy, &group)?;
+    if arguments.ledgers {
+        take_ledgers(arguments, &mut explanation, output.json);
+    }
     if output.json {
         output.document(SCHEMA, None, &explanation)?;
     } else {
         output.print(&group::screen(&explanation, arguments.detail.verbose, output.surface))?;
     }
     Ok(CommandResult::Done)
+}
+
+/// Takes the ledgers of its processes, each within the budget.
+fn take_ledgers(arguments: &Explain, explanation: &mut GroupExplanation, is_document: bool) {
+    let line = Progress::new(!is_document);
+    let tell = |done, all| line.set_line(&format!("ledger of process {} of {all}", done + 1));
+    let budget = arguments.stop_budget;
+    let stop = |one: &GroupProcess| {
+        let figures = Figures {
+            rss_bytes: one.rss_bytes.unwrap_or(u64::MAX),
+            anonymous_bytes: one.anonymous_bytes,
+            ..Figures::default()
+        };
+        first_stop(&figures, budget)
+    };
+    let each = Options {
+        runtimes: true,
+        snapshot: arguments.snapshot.mode(),
+        quiet_for: arguments.quiet.limit,
+        ..Options::default()
+    };
+    add_ledgers(explanation, &LedgerOptions { each, stop: &stop, progress: &tell });
 }
 
 /// Opens the group that is named, in the hierarchy of this machine.

@@ -227,6 +227,9 @@ fn conflicting_flags(arguments: &Arguments) -> Option<&'static str> {
             "--report, --plots and --readme are for what came of a study: name one before them, or give --all",
         ),
         Verb::Export(export) => export.contradiction(),
+        Verb::Explain(explain) if explain.ledgers && explain.group.name().is_none() => {
+            Some("--ledgers is for a control group: name one with --cgroup, --container, --unit or --pod")
+        }
         Verb::Completions(_) | Verb::Man(_) | Verb::Mark(_) if arguments.common.json => {
             Some("--json is not for this verb: what it writes is no report; leave it out")
         }

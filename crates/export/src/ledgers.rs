@@ -11,7 +11,7 @@ use strandline_inspect::Error;
 use strandline_inspect::explain::{self, SnapshotMode};
 
 use crate::LedgerOptions;
-use crate::budget::CpuBudget;
+use crate::budget::{CpuBudget, StopBudget};
 use crate::exchange::SurveyExchange;
 use crate::page::own_processor_time;
 use crate::states::{Entry, ProcessStates};
@@ -45,7 +45,7 @@ const PAGE_TABLE_SECONDS_PER_GIB: f64 = 0.018;
 const READ_SECONDS_PER_GIB: f64 = 0.4;
 const SNAPSHOT_SECONDS_PER_GIB: f64 = 0.01;
 /// Takes ledgers on a thread of its own.
-pub struct LedgerThread {
+pub(crate) struct LedgerThread {
     /// State of each process.
     pub states: Arc<ProcessStates>,
     /// Where it finds the survey.
@@ -197,6 +197,12 @@ impl LedgerThread {
 
 fn gibs(bytes: u64) -> f64 {
     bytes as f64 / (1_u64 << 30) as f64
+}
+
+/// How long a process that was not stopped before may be stopped for its ledger; `None` if what
+/// cannot be cut short exceeds the budget, so that it may not be stopped at all.
+pub fn first_stop(figures: &Figures, budget: StopBudget) -> Option<Duration> {
+    (least_stop(figures) <= budget.stopped).then(|| budget.stopped.mul_f64(ASKED_PART))
 }
 
 /// The part of a stop that cannot be cut short.

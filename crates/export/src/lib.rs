@@ -18,7 +18,7 @@ pub mod budget;
 mod exchange;
 mod exposition;
 mod http;
-mod ledgers;
+pub mod ledgers;
 mod page;
 mod server;
 mod states;

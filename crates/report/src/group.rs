@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use strandline_inspect::group::facts::{GroupExplanation, GroupRow};
+use strandline_inspect::facts::Totals;
+use strandline_inspect::group::facts::{GroupExplanation, GroupProcess, GroupRemedy, GroupRow};
 use strandline_inspect::group::verdict::{self, Sums};
 
-use super::brief::{cost_line, important_caveats};
+use super::brief::{Release, cost_line, important_caveats};
 use super::model;
 use super::table::{Column, figures, lay_out, words};
-use super::terminal::{faint, joined, listed, next, strong, two_ends};
+use super::terminal::{faint, joined, listed, next, releases, strong, two_ends};
 use super::text::{clean, hanging, pad_left, pad_right, shorten, width, wrap_at_most};
 use super::units::{bytes, maybe_bytes, percent_of, thousands, whole_percent};
 use crate::paint::Surface;
@@ -16,6 +17,7 @@ use crate::paint::Surface;
 /// Maximum number of lines of the answer, of rows and of processes of a default screen.
 const MAX_ANSWER_LINES: usize = 7;
 const MAX_ROWS: usize = 10;
+const MAX_REMEDIES: usize = 3;
 /// Rows below 1/`LEAST_PART` of the charge are summed.
 const LEAST_PART: u64 = 200;
 
@@ -31,10 +33,12 @@ pub fn screen(explanation: &GroupExplanation, verbose: bool, surface: Surface) -
     lines.extend(strong(&wrap_at_most(&answer.join(" "), surface.columns, most), surface));
     lines.push(String::new());
     lines.extend(sums(&verdict::sums(&explanation.rows), cgroup.current_bytes));
+    lines.extend(states(&explanation.processes, surface));
     lines.push(String::new());
     lines.extend(rows(explanation, verbose, surface));
     lines.push(String::new());
     lines.extend(limits(explanation, surface));
+    lines.extend(releases(&remedies(explanation), 0, surface));
     if verbose {
         lines.extend(details(explanation, surface));
     }
@@ -87,6 +91,46 @@ fn sums(sums: &Sums, whole: u64) -> Vec<String> {
     lines.collect()
 }
 
+/// The states of the processes whose ledgers were taken.
+fn states(processes: &[GroupProcess], surface: Surface) -> Vec<String> {
+    let mut sum = Totals::default();
+    let mut count = 0_u64;
+    for ledger in processes.iter().filter_map(|one| one.ledger) {
+        count += 1;
+        for (sum, one) in [
+            (&mut sum.live, ledger.totals.live),
+            (&mut sum.stranded, ledger.totals.stranded),
+            (&mut sum.pinned, ledger.totals.pinned),
+            (&mut sum.evictable, ledger.totals.evictable),
+            (&mut sum.unattributed, ledger.totals.unattributed),
+        ] {
+            *sum = sum.saturating_add(one);
+        }
+    }
+    let other = bytes(sum.evictable.saturating_add(sum.unattributed));
+    let [live, stranded, pinned] = [sum.live, sum.stranded, sum.pinned].map(bytes);
+    if count == 0 {
+        return Vec::new();
+    }
+    let states = format!("live {live} · stranded {stranded} · pinned {pinned} · other {other}");
+    hanging("  processes: ", &states, surface.columns)
+}
+
+/// What gives memory back, with what to type.
+fn remedies(explanation: &GroupExplanation) -> Vec<Release> {
+    let least = explanation.cgroup.current_bytes / LEAST_PART;
+    let is_useful = |remedy: &&GroupRemedy| remedy.predicted_bytes.is_none_or(|size| size > least);
+    let group = clean(&explanation.target.arguments);
+    let release = |remedy: &GroupRemedy| {
+        let id = clean(&remedy.id);
+        // Calls are chosen for each process if no remedy is named.
+        let named = if remedy.kind == "call" { String::new() } else { format!(" --remedy {id}") };
+        let predicted = remedy.predicted_bytes.map_or("unknown".to_owned(), bytes);
+        Release { id, predicted, how: format!("strandline reclaim {group}{named}") }
+    };
+    explanation.remedies.iter().filter(is_useful).take(MAX_REMEDIES).map(release).collect()
+}
+
 const HEAD: [Column; 5] =
     [figures("bytes"), figures("share"), words("state"), words("row"), words("what it is")];
 
@@ -98,7 +142,8 @@ fn rows(explanation: &GroupExplanation, all: bool, surface: Surface) -> Vec<Stri
     let (large, small): (Vec<&GroupRow>, Vec<&GroupRow>) =
         explanation.rows.iter().partition(|row| is_large(row.bytes));
     let (large, beyond) = large.split_at(large.len().min(most));
-    let mut shown: Vec<(u64, Vec<String>)> = large.iter().map(|row| (row.bytes, cells(row, whole))).collect();
+    let mut shown: Vec<(u64, Vec<String>)> =
+        large.iter().map(|row| (row.bytes, cells(row, whole, !all))).collect();
     let mut rest = Folded::default();
     let mut by_id: BTreeMap<&str, Folded<'_>> = BTreeMap::new();
     for row in beyond.iter().chain(&small) {
@@ -107,8 +152,8 @@ fn rows(explanation: &GroupExplanation, all: bool, surface: Surface) -> Vec<Stri
     for folded in by_id.into_values() {
         match folded.first.filter(|_| folded.rows > 1 && is_large(folded.bytes)) {
             Some(first) => {
-                let more = format!("{} smaller, such as {}", thousands(folded.rows), clean(&first.holder));
-                let mut line = cells(first, whole);
+                let more = format!("{} smaller, such as {}", thousands(folded.rows), holder(first, true));
+                let mut line = cells(first, whole, !all);
                 (line[0], line[1], line[4]) = (bytes(folded.bytes), whole_percent(folded.bytes, whole), more);
                 shown.push((folded.bytes, line));
             }
@@ -149,14 +194,23 @@ impl<'a> Folded<'a> {
     }
 }
 
-fn cells(row: &GroupRow, whole: u64) -> Vec<String> {
+fn cells(row: &GroupRow, whole: u64, is_short: bool) -> Vec<String> {
     vec![
         bytes(row.bytes),
         whole_percent(row.bytes, whole),
         model::state_name(row.state).to_owned(),
         clean(&row.id),
-        clean(&row.holder),
+        holder(row, is_short),
     ]
+}
+
+/// Who holds a row; of a row of a process's ledger, what it is only where there is room.
+fn holder(row: &GroupRow, is_short: bool) -> String {
+    let holder = clean(&row.holder);
+    match holder.split_once(": ") {
+        Some((process, _)) if is_short && row.pid.is_some() => process.to_owned(),
+        _ => holder,
+    }
 }
 
 /// Limits, working set, events and pressure.

@@ -2,7 +2,7 @@
 //! memory. Lays out a `model::View` and decides nothing about its content.
 
 use super::bars::bars;
-use super::brief::Brief;
+use super::brief::{Brief, Release};
 use super::model::{AllocatorView, RowView, View, state_name};
 use super::paint::{self, Paint, Surface};
 use super::table::{Column, figures, lay_out, words};
@@ -22,7 +22,7 @@ pub fn explanation(view: &View, surface: Surface) -> String {
     lines.push(String::new());
     lines.extend(ledger(view, 1, surface));
     lines.extend(types(brief, surface));
-    lines.extend(releases(brief, surface));
+    lines.extend(releases(&brief.releases, brief.more_releases, surface));
     lines.push(String::new());
     lines.extend(next(&brief.next, surface));
     lines.extend(faint(&[shorten(&brief.cost, surface.columns)], surface));
@@ -84,18 +84,18 @@ fn types(brief: &Brief, surface: Surface) -> Vec<String> {
 }
 
 /// What releases memory: name, prediction, command.
-fn releases(brief: &Brief, surface: Surface) -> Vec<String> {
-    if brief.releases.is_empty() {
+pub fn releases(releases: &[Release], more: usize, surface: Surface) -> Vec<String> {
+    if releases.is_empty() {
         return Vec::new();
     }
-    let name_room = brief.releases.iter().map(|one| width(&one.id)).max().unwrap_or(0).clamp(7, 32);
+    let name_room = releases.iter().map(|one| width(&one.id)).max().unwrap_or(0).clamp(7, 32);
     let before = |name: &str, predicted: &str| {
         format!("  {}  {}  ", pad_right(name, name_room), pad_left(predicted, 9))
     };
     let head = format!("{}how", before("", "predicted").replacen("         ", "release  ", 1));
     let mut lines = vec![String::new()];
     lines.extend(faint(&[head], surface));
-    for one in &brief.releases {
+    for one in releases {
         let first = before(&one.id, &one.predicted);
         let how = wrap_at_most(&one.how, surface.columns.saturating_sub(width(&first)), MAX_REMEDY_LINES);
         let indent = " ".repeat(width(&first));
@@ -104,8 +104,8 @@ fn releases(brief: &Brief, surface: Surface) -> Vec<String> {
             format!("{start}{}", surface.paint(Paint::Strong, line)).trim_end().to_owned()
         }));
     }
-    if brief.more_releases > 0 {
-        lines.push(format!("  {} more       -v lists them", brief.more_releases));
+    if more > 0 {
+        lines.push(format!("  {} more       -v lists them", more));
     }
     lines
 }

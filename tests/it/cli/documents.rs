@@ -8,6 +8,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::support::memory_group::MemoryGroup;
 use crate::support::{Folder, Outcome, Result, Subject, strandline};
 
 /// Bounds in words.
@@ -106,7 +107,17 @@ fn every_field_of_json_is_described() -> Outcome {
         &["doctor"],
         &["doctor", "--readers"],
     ];
-    for line in lines {
+    let group = MemoryGroup::new("documents");
+    let _process = match &group {
+        Some(group) => Some(
+            group.python("blocks = [bytes(4000) for _ in range(999)]; print(1, flush=True); input()", &[])?,
+        ),
+        None => None,
+    };
+    let folder = group.as_ref().map(MemoryGroup::path).unwrap_or_default();
+    let of_group: [&[&str]; 1] = [&["explain", "--ledgers", "--cgroup", &folder]];
+    let of_group = of_group.into_iter().filter(|_| group.is_some());
+    for line in lines.into_iter().chain(of_group) {
         let document: Value = described_by(line)?;
         let mut found = BTreeSet::new();
         names(&document, &mut found);

@@ -2,3 +2,4 @@
 
 mod ledger;
 mod names;
+mod process_ledgers;

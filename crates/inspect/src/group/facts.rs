@@ -24,6 +24,8 @@ pub struct GroupExplanation {
     pub processes: Vec<GroupProcess>,
     /// The groups directly below it, largest first. Theirs is in the rows too.
     pub groups: Vec<ChildGroup>,
+    /// What gives memory back, best first.
+    pub remedies: Vec<GroupRemedy>,
     /// The conclusion.
     pub verdict: Verdict,
     /// What was not read, and why.
@@ -186,6 +188,21 @@ pub struct ProcessLedger {
     pub totals: Totals,
     /// How long the process was stopped for it.
     pub stopped_seconds: f64,
+}
+
+/// What gives memory of a group back.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupRemedy {
+    /// Its name: `malloc_trim`, `memory_reclaim`.
+    pub id: String,
+    /// `call` (in processes) or `reclaim` (by the kernel).
+    pub kind: String,
+    /// What it is predicted to release in all.
+    pub predicted_bytes: Option<u64>,
+    /// The number of processes in which it releases something.
+    pub processes: u64,
+    /// What it costs.
+    pub cost: String,
 }
 
 /// A group below the inspected one.

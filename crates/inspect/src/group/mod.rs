@@ -3,10 +3,11 @@
 //!
 //! The kernel counts the charge by kind (memory.stat); `parts` makes these kinds add up to the
 //! charge. `shares` divides each kind among processes and files, as far as they are known.
-//! `verdict` draws conclusions. This module stops no process; ledgers of processes are added by
-//! the caller.
+//! `verdict` draws conclusions. [`explain_group`] stops no process;
+//! [`ledgers`] may.
 
 pub mod facts;
+pub mod ledgers;
 mod parts;
 mod processes;
 pub mod rows;
@@ -27,7 +28,7 @@ use strandline_process::group::shared_memory::SharedMemoryWalk;
 use strandline_process::group::{Group, Hierarchy};
 use strandline_process::procfs::Process;
 
-use self::facts::{GroupExplanation, GroupTarget};
+use self::facts::{GroupExplanation, GroupRemedy, GroupTarget};
 use self::processes::GroupProcesses;
 use self::rows::Inputs;
 use crate::facts::Cost;
@@ -66,6 +67,7 @@ pub fn explain_group(hierarchy: &Hierarchy, group: &Group) -> Result<GroupExplan
         },
         cgroup: facts::GroupFigures::new(group, &memory, effective_limit(group)),
         groups: facts::children(hierarchy, group, &members),
+        remedies: memory_reclaim(group, &memory).into_iter().collect(),
         caveats: caveats(&memory, &members, &processes, &files),
         processes: processes.facts(&members),
         ..GroupExplanation::default()
@@ -80,6 +82,28 @@ pub fn explain_group(hierarchy: &Hierarchy, group: &Group) -> Result<GroupExplan
     };
     Ok(explanation)
 }
+
+/// The id of the remedy by which the kernel reclaims from a group (memory.reclaim, Linux 5.19).
+pub const MEMORY_RECLAIM: &str = "memory_reclaim";
+
+/// What memory.reclaim would release without touching anything in use: inactive page cache that
+/// needs not be written. `None` if the kernel does not offer it.
+fn memory_reclaim(group: &Group, memory: &Memory) -> Option<GroupRemedy> {
+    group.file(MEMORY_RECLAIM_FILE).exists().then(|| {
+        let parts = &memory.parts;
+        let written = parts.file_dirty.unwrap_or(0).saturating_add(parts.file_writeback.unwrap_or(0));
+        GroupRemedy {
+            id: MEMORY_RECLAIM.to_owned(),
+            kind: "reclaim".to_owned(),
+            predicted_bytes: parts.inactive_file.map(|bytes| bytes.saturating_sub(written)),
+            processes: 0,
+            cost: "files that are used again are read from disk again".to_owned(),
+        }
+    })
+}
+
+/// Its file.
+pub const MEMORY_RECLAIM_FILE: &str = "memory.reclaim";
 
 /// The files that the processes use, and those of shared memory that they see.
 fn files(hierarchy: &Hierarchy, members: &Members) -> Files {

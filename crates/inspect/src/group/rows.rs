@@ -48,9 +48,7 @@ pub(super) fn fill_in(explanation: &mut GroupExplanation, inputs: &Inputs<'_>) {
         }
     }
     rows.retain(|row| row.bytes > 0);
-    rows.sort_by(|a, b| {
-        b.bytes.cmp(&a.bytes).then_with(|| a.id.cmp(&b.id)).then_with(|| a.holder.cmp(&b.holder))
-    });
+    sort(&mut rows);
     explanation.totals = totals(&rows);
     explanation.rows = rows;
     explanation.caveats.extend(about(&parts));
@@ -173,6 +171,13 @@ fn of_files(rows: &mut Vec<GroupRow>, kind: Kind, bytes: u64, files: &[OfFile<'_
         rows.push(GroupRow { file: Some(path.to_owned()), ..row(kind, holder, bytes) });
     }
     rows.push(row(kind, kind.what.to_owned(), smaller.saturating_add(left)));
+}
+
+/// Sorts rows, the largest first.
+pub(super) fn sort(rows: &mut [GroupRow]) {
+    rows.sort_by(|a, b| {
+        b.bytes.cmp(&a.bytes).then_with(|| a.id.cmp(&b.id)).then_with(|| a.holder.cmp(&b.holder))
+    });
 }
 
 /// The rows, added up by state.

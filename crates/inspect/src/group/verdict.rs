@@ -53,7 +53,8 @@ pub fn sums(rows: &[GroupRow]) -> Sums {
 /// Fills in the verdict.
 pub(super) fn judge(explanation: &mut GroupExplanation) {
     let sums = sums(&explanation.rows);
-    let sentences = [Some(held(explanation, &sums)), working_set(explanation), limit(explanation)];
+    let sentences =
+        [Some(held(explanation, &sums)), calls(explanation), working_set(explanation), limit(explanation)];
     let headline = sentences.into_iter().flatten().collect::<Vec<_>>().join(" ");
     explanation.verdict = Verdict { headline, class: class(explanation, &sums).to_owned() };
 }
@@ -103,6 +104,15 @@ fn held(explanation: &GroupExplanation, sums: &Sums) -> String {
 /// `1 process`, `4 processes`.
 pub fn processes(count: u64) -> String {
     format!("{} {}", thousands(count), if count == 1 { "process" } else { "processes" })
+}
+
+/// What calls in the processes would release, if their ledgers are known.
+fn calls(explanation: &GroupExplanation) -> Option<String> {
+    let least = explanation.cgroup.current_bytes / 100;
+    let remedies = explanation.remedies.iter().filter(|remedy| remedy.kind == "call");
+    let best = remedies.max_by_key(|remedy| remedy.predicted_bytes)?;
+    let predicted = best.predicted_bytes.filter(|&predicted| predicted > least)?;
+    Some(format!("{} in {} would release {}.", best.id, processes(best.processes), bytes(predicted)))
 }
 
 /// The working set, and why it is another figure.

@@ -51,6 +51,13 @@ pub fn rows(explanation: &Explanation) -> Option<Vec<Row>> {
     Some(rows)
 }
 
+/// Returns the rows of anonymous pages, scaled to add up to `whole`; `None` if there are none.
+pub fn anonymous_rows(explanation: &Explanation, whole: u64) -> Option<Vec<Row>> {
+    let mut rows = explanation.rows.clone();
+    rows.retain(|row| kind(&row.id) == Kind::Anonymous);
+    divide(&mut rows.iter_mut().collect::<Vec<_>>(), whole).then_some(rows)
+}
+
 /// Returns these rows, added up by state.
 pub fn totals(explanation: &Explanation) -> Option<Totals> {
     rows(explanation).map(|rows| rows::totals(&rows))
