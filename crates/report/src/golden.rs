@@ -7,7 +7,7 @@ use strandline_inspect::facts::{
 
 use super::fabricated;
 use super::model::{Rows, View};
-use super::paint::Surface;
+use super::paint::{Surface, without_colour};
 use super::text::{is_unsafe, width};
 use super::tree::{Member, Tree};
 use super::{reclamation, terminal, tree};
@@ -63,13 +63,7 @@ fn hostile_names_cannot_reach_the_terminal() {
 fn colour_changes_nothing_but_colour() {
     let view = View::new(&fabricated::service(), Rows::Large);
     let coloured = terminal::explanation(&view, Surface { columns: 80, colour: true });
-    let mut plain = String::new();
-    let mut rest = coloured.as_str();
-    while let Some((before, after)) = rest.split_once('\x1b') {
-        plain += before;
-        rest = after.split_once('m').unwrap().1;
-    }
-    plain += rest;
+    let plain = without_colour(&coloured);
     assert_eq!(plain, terminal::explanation(&view, PLAIN));
     assert!(coloured.len() > plain.len());
 }

@@ -66,6 +66,14 @@ pub fn stratum(stratum: HolderKind) -> Paint {
     })
 }
 
+/// `text` without its escape sequences of colour.
+#[cfg(test)]
+pub fn without_colour(text: &str) -> String {
+    let mut parts = text.split('\x1b');
+    let first = parts.next().unwrap_or_default();
+    parts.fold(first.to_owned(), |plain, part| plain + part.split_once('m').unwrap().1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -27,6 +27,7 @@ use strandline_process::call::code::CallSites;
 use strandline_process::elf::{Object, Symbol};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::procfs::Process;
+use strandline_process::range::RangeSet;
 
 /// Maximum distance between functions of an allocator that is linked into a program: its object
 /// files are taken from one archive, one after another; but linkers put the rarely run code of the
@@ -280,24 +281,8 @@ fn own_code(object: &Object, function: &Function, called: Symbol) -> Option<Vec<
         !own.get(next).is_some_and(touches)
             && !next.checked_sub(1).and_then(|before| own.get(before)).is_some_and(touches)
     });
-    others.sort_unstable_by_key(|range| range.start);
-    Some(without(first..last, &others))
-}
-
-/// Returns the parts of `range` that are in none of `others`, which are in order.
-fn without(range: Range<u64>, others: &[Range<u64>]) -> Vec<Range<u64>> {
-    let mut rest = Vec::new();
-    let mut at = range.start;
-    for other in others.iter().filter(|other| other.end > range.start && other.start < range.end) {
-        if other.start > at {
-            rest.push(at..other.start);
-        }
-        at = at.max(other.end);
-    }
-    if at < range.end {
-        rest.push(at..range.end);
-    }
-    rest
+    let others: RangeSet = others.into_iter().collect();
+    Some(others.gaps_in(first..last).map(Into::into).collect())
 }
 
 /// Minimum number of functions with names: a program may export some and be stripped of the others.

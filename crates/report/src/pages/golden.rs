@@ -4,7 +4,7 @@
 use super::book::{Book, Chapter};
 use super::page::{Cell, Claim, Column, Page, Section, Table};
 use super::{fabricated, html, markdown, terminal};
-use crate::paint::Surface;
+use crate::paint::{Surface, without_colour};
 use crate::text::{is_unsafe, width};
 
 const PLAIN: Surface = Surface { columns: 80, colour: false };
@@ -56,13 +56,7 @@ fn hostile_text_in_markdown() {
 fn colour_changes_nothing_but_colour() {
     for page in [fabricated::comparison(), fabricated::trial(), fabricated::hostile()] {
         let coloured = terminal::lines(&page, Surface { columns: 80, colour: true });
-        let mut plain = String::new();
-        let mut rest = coloured.as_str();
-        while let Some((before, after)) = rest.split_once('\x1b') {
-            plain += before;
-            rest = after.split_once('m').unwrap().1;
-        }
-        plain += rest;
+        let plain = without_colour(&coloured);
         assert_eq!(plain, terminal::lines(&page, PLAIN));
         assert!(coloured.len() > plain.len());
     }
